@@ -21,7 +21,7 @@
 #include "base/list.h"
 #include "base/jobs.h"
 #include "base/quota.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 #include "text/tokenizer.h"
 
 #define SLOTS 1024u

@@ -163,8 +163,8 @@ struct submit {
     const int32_t *tokens, *stop_ids; /* stop_ids: end the generation, not part of its text */
     const struct submit_bias *bias;
     struct str stops[SUBMIT_STOPS_MAX]; /* matched on token bytes; the front cuts the text */
-    /* grammar, triggers: as text/constraint.h takes them. prediction: what the output will probably
-     * be, as token ids, int32_t of this machine; only ever a draft. */
+    /* grammar, triggers: as grammar/constraint.h takes them. prediction: what the output will
+     * probably be, as token ids, int32_t of this machine; only ever a draft. */
     struct str grammar, triggers, prediction;
     /* Token ids, int32_t likewise: what may come, empty: all; and words that may not, each as its
      * length and its ids. */

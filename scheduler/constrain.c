@@ -6,7 +6,7 @@
 #include "scheduler/allowed.h"
 #include "scheduler/constraints.h"
 #include "scheduler/late.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 #include "text/tokenizer.h"
 
 bool constrain_must_wait(const struct batch *t) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * constrain - masks of requests whose output is constrained (text/constraint.h), or whose tokens
+ * constrain - masks of requests whose output is constrained (grammar/constraint.h), or whose tokens
  * are not all allowed (allowed.h), for the wants of a step.
  *
  * A row's mask follows from all tokens before it, the drafts of the step included. When a sample

@@ -1,6 +1,6 @@
 #pragma once
 
-/* constraints - where a request gets the constraint of its output (text/constraint.h) from. */
+/* constraints - where a request gets the constraint of its output (grammar/constraint.h) from. */
 
 #include <stdint.h>
 #include "base/err.h"
@@ -15,7 +15,7 @@ struct constrain_job {
     uint64_t id;    /* the request that is to blame if this kills the process */
 };
 
-/* Where constraints come from (text/constraint.h): the scheduler never compiles. Each one handed
+/* Where constraints come from (grammar/constraint.h): the scheduler never compiles. Each one handed
  * out is given back once. */
 struct sched_constraints {
     void *ctx;

@@ -28,7 +28,7 @@
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
 #include "scheduler/spec.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 
 struct drafter {
     struct drafter_opts opts;

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "scheduler/constraints.h"
 #include "scheduler/request.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 
 /* Away: the thread has state, bits and n; the rest is the scheduler's. */
 struct late {

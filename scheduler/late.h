@@ -4,7 +4,7 @@
  * late - masks that take too long for a step in which others wait.
  *
  * Most masks take some microseconds; one for which a token class has to be made takes milliseconds
- * (text/grammar.h). Such a mask is made by a thread on a copy of the request's place:
+ * (grammar/grammar.h). Such a mask is made by a thread on a copy of the request's place:
  *
  *     sealing a step ---> takes long: late_begin() ---> thread ---> late_waits() ends
  *          ^                  | its sample is not taken                   |

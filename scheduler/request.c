@@ -7,7 +7,7 @@
 #include "scheduler/constraints.h"
 #include "scheduler/draft/draft.h"
 #include "scheduler/view.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 #include "text/stops.h"
 #include "text/tokenizer.h"
 

@@ -205,7 +205,7 @@ int request_add(struct request *r, const struct engine_out *o);
 int request_constrain(struct request *r, const struct constraint *c);
 /* Room for @n drafted tokens behind the last one. 0 or -ENOMEM. */
 int request_reserve(struct request *r, uint32_t n);
-/* Why its constraint ends it, as r->why: 0, no token fits; or what text/constraint.h answered. */
+/* Why its constraint ends it, as r->why: 0, no token fits; or an error of grammar/constraint.h. */
 void request_blame(struct request *r, int e);
 /* Takes what is told of prompt token @pos + 1. */
 void request_add_prompt_lp(struct request *r, uint32_t pos, const struct engine_out *o);

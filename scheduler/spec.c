@@ -24,7 +24,7 @@
 #include <string.h>
 #include "base/buggify.h"
 #include "scheduler/policy.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 
 static const struct draft_source *const table[] = {
     &draft_forced, &draft_prediction, &draft_suffix, &draft_recent, &draft_model, &draft_mtp, NULL,

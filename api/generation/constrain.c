@@ -13,7 +13,7 @@
 #include "api/limits/tenant.h"
 #include "api/generation/output_spec.h"
 #include "base/jobs.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 
 /*
  * The grammar must allow for reasoning that may come first:

@@ -2,7 +2,7 @@
 
 /*
  * constrain - what a request wants of its output (output_spec.h) as the worker is told: a grammar
- * and its triggers (text/constraint.h). It is compiled here once, without a vocabulary, so that
+ * and its triggers (grammar/constraint.h). It is compiled here once, without a vocabulary, so that
  * what cannot be held is a 400 that names the field, before anything is queued.
  */
 

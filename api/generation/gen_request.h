@@ -49,7 +49,7 @@ struct gen_request_choice {
 
 /* Form that the text must have: response_format and its relatives. */
 struct gen_request_form {
-    const char *kind;  /* key of a node of text/constraint.h; NULL: any text */
+    const char *kind;  /* key of a node of grammar/constraint.h; NULL: any text */
     const char *param; /* the field that says so */
     yyjson_val *value; /* in the body or in `doc` */
     yyjson_doc *doc;   /* of a schema that came as text */

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * grammar_ir - writes the nodes of a grammar (text/constraint.h). A failure sticks: what cannot be
- * made is NULL, and the writer of the whole asks once.
+ * grammar_ir - writes the nodes of a grammar (grammar/constraint.h). A failure sticks: what cannot
+ * be made is NULL, and the writer of the whole asks once.
  */
 
 #include <stdbool.h>

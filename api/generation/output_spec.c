@@ -16,7 +16,7 @@ static int unsupported(const char *param, const char *why, struct err *err) {
 
 /* ---- what the text must be ---- */
 
-/* @kind: the key of a node (text/constraint.h). Two of them would contradict each other. */
+/* @kind: the key of a node (grammar/constraint.h). Two of them would contradict each other. */
 static int set_form(struct gen_request *r, const char *kind, const char *param, yyjson_val *v,
                     struct err *err) {
     assert(!r->form.kind == !r->form.param);

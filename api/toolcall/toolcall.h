@@ -159,7 +159,7 @@ struct toolcall_force {
     bool after;                        /* what follows toolcall_after(), not the whole */
 };
 
-/* The calls of one message as a node of text/constraint.h, so that what is generated under it is
+/* The calls of one message as a node of grammar/constraint.h, so that what is generated under it is
  * read by this format's parser as calls whose arguments fit. 0, -ENOMEM, or -EINVAL with @err: a
  * schema or name cannot be written in this format. */
 int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_force *f,

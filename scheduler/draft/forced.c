@@ -10,7 +10,7 @@
 #include <string.h>
 #include "base/util.h"
 #include "scheduler/draft/draft.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 #include "text/tokenizer.h"
 
 #define BYTES_MAX 128u

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "tests/api/toolcall_support.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 #include "text/template.h"
 
 #define NOW 1768469213

@@ -9,7 +9,7 @@
 #include "base/buf.h"
 #include "base/rng.h"
 #include "tests/support/schemas.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 
 /* Tokens 0-255 are the bytes, this one is the end, and with @special the markers of formats
  * follow. */

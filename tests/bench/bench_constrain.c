@@ -18,7 +18,7 @@
 #include "base/rng.h"
 #include "daemon/compiler.h"
 #include "scheduler/scheduler.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 #include "text/tokenizer.h"
 
 enum { SEQS = 64, STEPS = 2000, PROMPT = 32 };

@@ -9,7 +9,7 @@
 #include <time.h>
 #include "base/buf.h"
 #include "base/rng.h"
-#include "text/grammar.h"
+#include "grammar/grammar.h"
 #include "text/tokenizer.h"
 
 #define MASKS 4000

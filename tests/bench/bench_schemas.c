@@ -17,7 +17,7 @@
 #include <time.h>
 #include <yyjson.h>
 #include "base/buf.h"
-#include "text/grammar.h"
+#include "grammar/grammar.h"
 #include "text/tokenizer.h"
 
 struct bench {

@@ -1,7 +1,7 @@
 /*
  * bench_texts VOCABULARY.gguf < cases: reads one JSON object a line, {"node": ..., "texts": [...]}:
- * a node as text/constraint.h describes it, and texts. Compiles the node, reads each text token by
- * token and writes a line {"error": "", "code": "", "fits": [true, ...]}, where error is why the
+ * a node as grammar/constraint.h describes it, and texts. Compiles the node, reads each text token
+ * by token and writes a line {"error": "", "code": "", "fits": [true, ...]}, where error is why the
  * node is refused, or "". suites.py makes the cases and adds the answers up.
  *
  * Each token is looked for in the mask and accepted; that both say the same is checked.
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 #include "text/tokenizer.h"
 
 struct bench {

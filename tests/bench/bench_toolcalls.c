@@ -14,7 +14,7 @@
 #include "api/generation/grammar_ir.h"
 #include "api/toolcall/toolcall.h"
 #include "base/buf.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 #include "text/tokenizer.h"
 
 #define FORMATS_MAX 64

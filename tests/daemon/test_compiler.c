@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "daemon/compiler.h"
 #include "tests/support/json_vocab.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 
 #define TOLD_MAX 256
 

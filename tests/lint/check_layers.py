@@ -12,7 +12,8 @@ ALL = "*"
 PUBLIC = {
     "base": ALL,
     "proto": ALL,
-    "text": {"tokenizer.h", "template.h", "stops.h", "grammar.h", "constraint.h"},
+    "text": {"tokenizer.h", "template.h", "stops.h"},
+    "grammar": {"grammar.h", "constraint.h"},
     "kvpager": {"kvpager.h", "store.h"},
     "engine": {"engine.h"},
     "scheduler": {"scheduler.h"},
@@ -25,12 +26,30 @@ MAY_USE = {
     "base": set(),
     "proto": {"base"},
     "text": {"base"},
+    "grammar": {"base", "text"},
     "kvpager": {"base"},
     "engine": {"base"},
-    "scheduler": {"base", "proto", "text", "kvpager", "engine"},
-    "api": {"base", "proto", "text"},
-    "daemon": {"base", "proto", "text", "kvpager", "engine", "scheduler", "api"},
+    "scheduler": {"base", "proto", "text", "grammar", "kvpager", "engine"},
+    "api": {"base", "proto", "text", "grammar"},
+    "daemon": {"base", "proto", "text", "grammar", "kvpager", "engine", "scheduler", "api"},
     "cmd": {"base", "proto", "engine", "text"},
+}
+# Rooms of a folder: which other rooms' headers each may include, as a room or as one of its headers.
+# "" stands for the files of the folder itself. Public headers may be included everywhere, and a
+# room's own headers in the room. A folder that has a row here has no other rooms, and no circle:
+# check_order() demands that a room is listed below all that it uses.
+ROOMS = {
+    "grammar": {
+        "expr": set(),
+        "vocab": set(),
+        "automaton": {"expr", "vocab"},
+        "front": {"expr", "automaton/lang.h", "vocab/vocab.h"},
+        "machine": {"expr", "vocab", "automaton"},
+        "mask": {"expr", "vocab", "automaton", "machine"},
+        "match": {"expr", "vocab", "automaton", "machine", "mask"},
+        "": {"expr", "vocab", "automaton", "front", "machine", "mask", "match"},
+        "constraint": {"vocab", "match"},
+    },
 }
 # A library's header may be included only below these paths.
 LIBRARIES = {
@@ -39,7 +58,7 @@ LIBRARIES = {
     r"ini\.h": ("daemon/",),
     r"systemd/.*": ("daemon/",),
     r"cuda.*\.h": ("engine/cuda/",),
-    r"yyjson\.h": ("text/", "api/", "cmd/", "daemon/"),
+    r"yyjson\.h": ("text/", "grammar/", "api/", "cmd/", "daemon/"),
     r"utf8proc\.h": ("text/",),
     r"xxhash\.h": ("kvpager/", "api/"),
     r"curl/.*": ("cmd/",),
@@ -50,12 +69,43 @@ MAX_LINES = 800
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.M)
 
 
+def room_of(parts):
+    """The room of the file folder/room/.../name; "" for a file of the folder itself."""
+    return parts[1] if len(parts) > 2 else ""
+
+
+def check_room(path, folder, target):
+    """Whether the file @path may include @target, which is in the same folder."""
+    rooms = ROOMS.get(folder)
+    if rooms is None:
+        return None
+    mine, theirs = room_of(path.split("/")), room_of(target)
+    if mine not in rooms:
+        return f"{folder}/{mine}/ has no row in ROOMS"
+    if mine == theirs or "/".join(target[1:]) in PUBLIC[folder]:
+        return None
+    if theirs in rooms[mine] or "/".join(target[1:]) in rooms[mine]:
+        return None
+    return f"{folder}/{mine} may not use {'/'.join(target)}"
+
+
+def check_order():
+    """The rows of ROOMS that use a room listed below them."""
+    for folder, rooms in ROOMS.items():
+        above = set()
+        for room, uses in rooms.items():
+            for used in uses:
+                if used.split("/")[0] not in above:
+                    yield f"{folder}/{room}: {used} is not listed above it"
+            above.add(room)
+
+
 def check_own(path, folder, target):
     parts = target.split("/")
     if len(parts) < 2 or parts[0] not in PUBLIC:
         return f'"{target}": headers are included by full path'
     if parts[0] == folder:
-        return None
+        return check_room(path, folder, parts)
     if parts[0] not in MAY_USE[folder]:
         return f"{folder}/ may not use {parts[0]}/ ({target})"
     public = PUBLIC[parts[0]]
@@ -74,6 +124,9 @@ def check_library(path, target):
 def main():
     root = pathlib.Path(sys.argv[1])
     n = problems = 0
+    for problem in check_order():
+        problems += 1
+        print(problem)
     for folder in MAY_USE:
         for file in sorted((root / folder).rglob("*")):
             if file.suffix not in {".c", ".h", ".cu", ".cuh"}:

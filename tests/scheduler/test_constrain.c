@@ -11,7 +11,7 @@
 #include "scheduler/scheduler_private.h"
 #include "tests/support/json_vocab.h"
 #include "tests/support/telltale.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 
 enum { IDS = 40, OUT = 400 };
 

@@ -18,7 +18,7 @@
 #include "tests/support/schemas.h"
 #include "tests/support/serving.h"
 #include "tests/support/tiny_model.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 
 /* Built again elsewhere with another backend and fewer requests. */
 #ifndef BACKEND

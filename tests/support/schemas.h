@@ -2,7 +2,7 @@
 
 /*
  * schemas - random JSON Schemas, and whether a JSON text is valid for one: a validator that shares
- * nothing with text/grammar but the definition of the keywords.
+ * nothing with grammar/ but the definition of the keywords.
  */
 
 #include <stdbool.h>

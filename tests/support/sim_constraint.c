@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "tests/support/sched_sim.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 
 #define COMPILED_MAX 128
 #define PLACE_LEAST 4096 /* bytes of a request's place in its constraint */

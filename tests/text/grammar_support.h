@@ -4,7 +4,7 @@
 
 #include <criterion/criterion.h>
 #include "base/rng.h"
-#include "text/grammar.h"
+#include "grammar/grammar.h"
 
 #define TEST_END 256    /* the end token of the small vocabulary */
 #define TEST_MARKER 257 /* its special token <tool_call> */

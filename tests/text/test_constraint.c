@@ -5,7 +5,7 @@
 #include <string.h>
 #include "base/buf.h"
 #include "tests/text/grammar_support.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 
 static struct grammar *compile(const char *text) {
     struct grammar *g = NULL;

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "tests/text/grammar_support.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 
 enum { WORDS = 64 };
 

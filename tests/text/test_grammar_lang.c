@@ -6,7 +6,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
-#include "text/grammar/lang.h"
+#include "grammar/automaton/lang.h"
 
 #define STATES_MAX 60
 #define LETTERS 3

@@ -1,0 +1,324 @@
+/*
+ * analyse - what must hold of an automaton before it runs: every state can reach an end (the others
+ * are cut off, so that a text never gets stuck), no rule calls itself before it reads; and what is
+ * known of its bytes: with which a rule can begin and which can follow it.
+ */
+
+#include "grammar/automaton/members.h"
+#include "grammar/automaton/nfa.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define FOLLOW_PASSES 16
+
+/* Sources by target, and calls by rule: who must be looked at again when a state turns out to be
+ * alive. */
+struct reverse {
+    uint32_t *begin, *source;      /* of states, by edges and by calls' targets */
+    uint32_t *call_begin, *caller; /* call sites (state, call) of rules */
+    uint32_t *call_of;
+    uint32_t *work, n_work;
+    bool *alive;
+};
+
+static void reverse_free(struct reverse *r) {
+    free(r->begin);
+    free(r->source);
+    free(r->call_begin);
+    free(r->caller);
+    free(r->call_of);
+    free(r->work);
+    free(r->alive);
+}
+
+static int reverse_init(struct reverse *r, struct build *b, const struct grammar *g) {
+    size_t n = g->n_states;
+
+    *r = (struct reverse){
+        .begin = calloc(n + 2, sizeof(uint32_t)),
+        .source = malloc((g->n_edges + g->n_calls + 1) * sizeof(uint32_t)),
+        .call_begin = calloc(g->n_rules + 2, sizeof(uint32_t)),
+        .caller = malloc((g->n_calls + 1) * sizeof(uint32_t)),
+        .call_of = malloc((g->n_calls + 1) * sizeof(uint32_t)),
+        .work = malloc((n + 1) * sizeof(uint32_t)),
+        .alive = calloc(n + 1, sizeof(bool)),
+    };
+    if (!r->begin || !r->source || !r->call_begin || !r->caller || !r->call_of || !r->work ||
+        !r->alive)
+        return build_no_memory(b);
+    for (uint32_t i = 0; i < g->n_edges; i++)
+        r->begin[g->edge[i].to + 2]++;
+    for (uint32_t i = 0; i < g->n_calls; i++) {
+        r->begin[g->call[i].to + 2]++;
+        r->call_begin[g->desc[g->call[i].desc].rule + 2]++;
+    }
+    for (size_t i = 2; i < n + 2; i++)
+        r->begin[i] += r->begin[i - 1];
+    for (uint32_t i = 2; i < g->n_rules + 2; i++)
+        r->call_begin[i] += r->call_begin[i - 1];
+    for (uint32_t q = 0; q < n; q++) {
+        const struct state *s = &g->state[q];
+
+        for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++)
+            r->source[r->begin[g->edge[i].to + 1]++] = q;
+        for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
+            uint32_t at = r->call_begin[g->desc[g->call[i].desc].rule + 1]++;
+
+            r->source[r->begin[g->call[i].to + 1]++] = q;
+            r->caller[at] = q;
+            r->call_of[at] = i;
+        }
+    }
+    return build_work(b, g->n_states + g->n_edges + g->n_calls);
+}
+
+static void revive(struct reverse *r, uint32_t q) {
+    if (!r->alive[q]) {
+        r->alive[q] = true;
+        r->work[r->n_work++] = q;
+    }
+}
+
+/* Whether @q reaches a state that is alive, by an edge or by a call of a rule that can end. */
+static bool leads_on(const struct grammar *g, const struct reverse *r, uint32_t q) {
+    const struct state *s = &g->state[q];
+
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+        if (r->alive[g->edge[i].to])
+            return true;
+    }
+    for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
+        if (r->alive[g->call[i].to] && r->alive[g->rule[g->desc[g->call[i].desc].rule].start])
+            return true;
+    }
+    return false;
+}
+
+/* A member can be written: when it was the last that must be there, its object can end. */
+static void member_lives(struct grammar *g, struct reverse *r, uint32_t rule, uint32_t member) {
+    const struct auto_rule *o = &g->rule[rule];
+
+    if (!members_live(g, rule, member))
+        return;
+    for (uint32_t q = o->start; q < o->start + o->n_states; q++) {
+        if (g->state[q].flags & STATE_ACCEPT)
+            revive(r, q);
+    }
+}
+
+static void find_alive(struct grammar *g, struct reverse *r) {
+    for (uint32_t i = 0; i < g->n_rules; i++) {
+        if (g->state[g->rule[i].start].flags & STATE_MEMBERS)
+            member_lives(g, r, i, NO_MAX);
+    }
+    for (uint32_t q = 0; q < g->n_states; q++) {
+        if ((g->state[q].flags & (STATE_ACCEPT | STATE_MEMBERS)) == STATE_ACCEPT)
+            revive(r, q);
+    }
+    while (r->n_work) {
+        uint32_t q = r->work[--r->n_work], rule = g->state[q].rule;
+
+        assert(r->alive[q] && rule < g->n_rules);
+
+        for (uint32_t i = r->begin[q]; i < r->begin[q + 1]; i++) {
+            if (!r->alive[r->source[i]] && leads_on(g, r, r->source[i]))
+                revive(r, r->source[i]);
+        }
+        if (g->rule[rule].start != q)
+            continue;
+        for (uint32_t i = r->call_begin[rule]; i < r->call_begin[rule + 1]; i++) {
+            const struct call_desc *d = &g->desc[g->call[r->call_of[i]].desc];
+
+            if (is_member(d))
+                member_lives(g, r, g->state[r->caller[i]].rule, d->min);
+            if (r->alive[g->call[r->call_of[i]].to])
+                revive(r, r->caller[i]);
+        }
+    }
+}
+
+static void cut_dead(struct grammar *g, const struct reverse *r) {
+    for (uint32_t q = 0; q < g->n_states; q++) {
+        struct state *s = &g->state[q];
+        uint16_t n_edges = 0, n_calls = 0;
+
+        s->flags &= (uint8_t)~STATE_TOKENS;
+        for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+            if (!r->alive[g->edge[i].to])
+                continue;
+            if (g->edge[i].lo >= TOKEN_SYMBOL)
+                s->flags |= STATE_TOKENS;
+            g->edge[s->edge + n_edges++] = g->edge[i];
+        }
+        for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
+            if (r->alive[g->call[i].to] && r->alive[g->rule[g->desc[g->call[i].desc].rule].start])
+                g->call[s->call + n_calls++] = g->call[i];
+        }
+        s->n_edges = n_edges;
+        s->n_calls = n_calls;
+        if ((s->flags & STATE_ACCEPT) && !n_edges && !n_calls)
+            s->flags |= STATE_RETURN;
+    }
+}
+
+/* Rules in an order in which each comes after those that it calls at its start: -EINVAL when it
+ * calls itself. */
+static int order_rules(struct build *b, const struct grammar *g, uint32_t *order) {
+    enum { NEW, OPEN, DONE };
+    CLEANUP(freep) uint8_t *mark = calloc(g->n_rules, 1);
+    CLEANUP(freep) uint32_t *path = malloc(g->n_rules * sizeof(*path));
+    CLEANUP(freep) uint32_t *at = calloc(g->n_rules, sizeof(*at));
+    uint32_t n = 0;
+
+    if (!mark || !path || !at)
+        return build_no_memory(b);
+    for (uint32_t root = 0; root < g->n_rules; root++) {
+        uint32_t depth = 0;
+
+        if (mark[root] != NEW)
+            continue;
+        path[depth++] = root;
+        mark[root] = OPEN;
+        while (depth) {
+            uint32_t r = path[depth - 1];
+            const struct state *s = &g->state[g->rule[r].start];
+
+            if (at[r] == s->n_calls) {
+                mark[r] = DONE;
+                order[n++] = r;
+                depth--;
+                continue;
+            }
+            assert(depth <= g->n_rules && at[r] < s->n_calls);
+            uint32_t callee = g->desc[g->call[s->call + at[r]++].desc].rule;
+
+            if (mark[callee] == OPEN) {
+                const char *name = b->rule[callee].name;
+
+                return build_invalid(
+                    b, "%s%srefers to itself without reading anything (left recursion)",
+                    name ? name : "a rule", name ? ": it " : " ");
+            }
+            assert(callee < g->n_rules);
+            if (mark[callee] == NEW) {
+                mark[callee] = OPEN;
+                path[depth++] = callee;
+            }
+        }
+    }
+    assert(n == g->n_rules);
+    return build_work(b, g->n_calls);
+}
+
+static void unite(struct byte_set *to, const struct byte_set *from) {
+    for (int i = 0; i < 4; i++)
+        to->w[i] |= from->w[i];
+}
+
+static struct byte_set first_of(const struct grammar *g, uint32_t q) {
+    const struct state *s = &g->state[q];
+    struct byte_set f = {{0}};
+
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges && g->edge[i].lo < TOKEN_SYMBOL; i++)
+        byte_set_add_range(&f, g->edge[i].lo, g->edge[i].hi);
+    for (uint32_t i = s->call; i < s->call + s->n_calls; i++)
+        unite(&f, &g->rule[g->desc[g->call[i].desc].rule].first);
+    return f;
+}
+
+/* Calls behind which their rule may end: what follows it follows the callee. */
+struct last_calls {
+    struct last_call {
+        uint32_t callee, rule;
+    } * v;
+    uint32_t n;
+};
+
+/* What follows each call where it stands. */
+static void find_follow(struct grammar *g, struct last_calls *last) {
+    for (uint32_t q = 0; q < g->n_states; q++) {
+        const struct state *s = &g->state[q];
+
+        for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
+            const struct call_desc *d = &g->desc[g->call[i].desc];
+            struct auto_rule *r = &g->rule[d->rule];
+            struct byte_set f = first_of(g, g->call[i].to);
+
+            if (d->kind == CALL_REPEAT)
+                unite(&f, &r->first);
+            unite(&r->follow, &f);
+            if (g->state[g->call[i].to].flags & STATE_ACCEPT)
+                last->v[last->n++] = (struct last_call){d->rule, s->rule};
+        }
+    }
+}
+
+/* Whether anything was added. */
+static bool spread_follow(struct grammar *g, const struct last_calls *last) {
+    bool changed = false;
+
+    for (uint32_t i = 0; i < last->n; i++) {
+        struct byte_set *follow = &g->rule[last->v[i].callee].follow, old = *follow;
+
+        unite(follow, &g->rule[last->v[i].rule].follow);
+        changed = changed || memcmp(&old, follow, sizeof(old)) != 0;
+    }
+    return changed;
+}
+
+static int find_bytes(struct build *b, struct grammar *g, const uint32_t *order) {
+    CLEANUP(freep) struct last_call *calls = malloc((g->n_calls + 1ull) * sizeof(*calls));
+    struct last_calls last = {.v = calls};
+    bool changed = true;
+    int r = calls ? build_work(b, g->n_states / 4 + g->n_calls * 4ull) : build_no_memory(b);
+
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < g->n_rules; i++)
+        g->rule[order[i]].first = first_of(g, g->rule[order[i]].start);
+    find_follow(g, &last);
+    assert(last.n <= g->n_calls);
+    for (int pass = 0; r == 0 && changed && pass < FOLLOW_PASSES; pass++) {
+        changed = spread_follow(g, &last);
+        r = build_work(b, last.n * 2ull);
+    }
+    /* Not settled: any byte may follow. That is always true, only less useful. */
+    for (uint32_t i = 0; changed && i < g->n_rules; i++)
+        memset(&g->rule[i].follow, 0xff, sizeof(g->rule[i].follow));
+    return r;
+}
+
+static void find_plain(struct grammar *g) {
+    for (uint32_t i = 0; i < g->n_rules; i++)
+        g->rule[i].plain = true;
+    for (uint32_t q = 0; q < g->n_states; q++) {
+        const struct state *s = &g->state[q];
+
+        if (s->n_calls || (s->flags & STATE_MEMBERS))
+            g->rule[s->rule].plain = false;
+    }
+}
+
+int automaton_analyse(struct build *b, struct grammar *g) {
+    struct reverse rev;
+    CLEANUP(freep) uint32_t *order = malloc(g->n_rules * sizeof(*order));
+    int r = reverse_init(&rev, b, g);
+
+    if (r == 0 && !order)
+        r = build_no_memory(b);
+    if (r == 0) {
+        find_alive(g, &rev);
+        if (!rev.alive[g->rule[g->start].start] && !g->nullable)
+            r = build_invalid(b, "nothing fits this grammar");
+    }
+    if (r == 0) {
+        cut_dead(g, &rev);
+        find_plain(g);
+        r = order_rules(b, g, order);
+    }
+    if (r == 0)
+        r = find_bytes(b, g, order);
+    reverse_free(&rev);
+    return r;
+}

@@ -1,0 +1,186 @@
+#pragma once
+
+/*
+ * automaton - the compiled grammar: a pushdown automaton over bytes.
+ *
+ * A rule is a deterministic automaton whose edges are byte ranges, special tokens, and calls of
+ * other rules. A rule never matches the empty text (its callers step around the call instead), its
+ * start is never entered again, every state can reach an end, and no rule calls itself before it
+ * has read something.
+ *
+ * A configuration is (state, register, frame). A frame remembers the call to which a rule returns,
+ * and how often a repeated call has returned. Frames form a tree that only grows while a text is
+ * read, so that a configuration is three numbers and taking steps back is forgetting. Several
+ * configurations exist at once where the next byte does not decide; equal ones are merged, since
+ * equal frames are the same frame.
+ *
+ * Members of an object in any order are a rule whose register is a set of them (members.h); a frame
+ * that was pushed there keeps the register in its count. Items that must differ are such a rule,
+ * whose register is the list of those that have been there (distinct.c).
+ *
+ * A loop rule is one or more of one character; its start is entered again and is the border between
+ * characters. Its register counts the characters (CALL_COUNTED), or is a place in a trie of names
+ * that the text must not equal (CALL_NAMES). So `maxLength: 100000` costs no states, and all
+ * strings of all schemas are the same few states, whose token classes are computed once.
+ *
+ * A rule of a pattern beside a large `maxLength` counts as well (CALL_WITHIN): its register is the
+ * number of characters so far, and an edge may be taken as long as these and the fewest that are
+ * needed behind it are not too many. So it has the states of the pattern, not of the product.
+ */
+
+#include "grammar/expr/expr.h"
+#include "grammar/expr/lang_types.h"
+#include "grammar/vocab/vocab.h"
+
+#define NO_STATE UINT32_MAX
+#define TOKEN_SYMBOL 256 /* edges from here on are special tokens: TOKEN_SYMBOL + index */
+
+enum state_flags {
+    STATE_ACCEPT = 1, /* the rule may end here */
+    STATE_LOOP = 2,   /* in a loop rule */
+    STATE_BORDER = 4, /* its start; with STATE_WITHIN: between characters */
+    STATE_RETURN = 8, /* accepts and has no edges and no calls */
+    STATE_TOKENS = 16,
+    STATE_MEMBERS = 32, /* in a rule whose register says which members have been there */
+    STATE_WITHIN = 64,  /* in one whose register is the number of characters so far */
+};
+
+struct call {
+    uint32_t desc, to; /* to: where the caller goes on */
+};
+
+enum call_kind {
+    CALL_PLAIN,
+    CALL_REPEAT,
+    CALL_COUNTED,
+    CALL_NAMES,
+    CALL_ONCE,    /* member `min`, behind `max` bytes of key, not when it is in the register's set,
+                     to which it is added; or with min NO_MAX another, any number of times */
+    CALL_MEMBERS, /* the callee must end with all members that must be there */
+    CALL_WITHIN,  /* the callee reads at most `max` characters */
+};
+
+/* How a rule is called; min and max as its kind says. */
+struct call_desc {
+    uint32_t rule, min, max;
+    uint8_t kind;
+    const struct names *names;
+};
+
+/* It is one of the members that a register knows. */
+static inline bool is_member(const struct call_desc *d) {
+    return d->kind == CALL_ONCE && d->min != NO_MAX;
+}
+
+/* What edges of a state lead to: members lo to hi - 1, others, before anything is called. */
+struct span {
+    uint16_t lo, hi;
+    bool others;
+};
+
+/* Its edges are g->edge[edge, edge + n_edges), sorted by symbol and disjoint, its calls
+ * g->call[call, call + n_calls). */
+struct state {
+    uint32_t edge, call, rule;
+    uint16_t n_edges, n_calls;
+    uint8_t flags;
+    int32_t dense; /* of tables[], -1: none */
+};
+
+/* A set of bytes: bit c % 64 of w[c / 64]. */
+struct byte_set {
+    uint64_t w[4];
+};
+
+/* Whether it has @c. */
+static inline bool byte_set_has(const struct byte_set *s, uint8_t c) {
+    return s->w[c >> 6] >> (c & 63) & 1;
+}
+
+/* It may be there already. */
+static inline void byte_set_add(struct byte_set *s, uint8_t c) {
+    s->w[c >> 6] |= 1ull << (c & 63);
+}
+
+/* @lo to @hi, which may be special tokens: these are left out. */
+static inline void byte_set_add_range(struct byte_set *s, unsigned lo, unsigned hi) {
+    for (unsigned w = lo / 64; w <= MIN(hi, 255u) / 64; w++) {
+        unsigned from = MAX(lo, w * 64) % 64, to = MIN(hi, w * 64 + 63) % 64;
+
+        s->w[w] |= UINT64_MAX >> (63 - (to - from)) << from;
+    }
+}
+
+/* A rule: states [start, start + n_states), of which it begins at the first. */
+struct auto_rule {
+    uint32_t start, n_states;
+    uint32_t members; /* of g->members[], where its states have STATE_MEMBERS */
+    uint32_t need;    /* the largest of its states' */
+    bool loop;
+    bool plain; /* no members, and calls nothing: with no stack a set is one state */
+    uint8_t shared;
+    struct byte_set first, follow; /* bytes that can begin it; that can come right after it */
+};
+
+/* The tokens at a state, as far as the state alone decides (classify.c). Either bits or ids; level
+ * and longest only with bits; items of `after` are less than n_rest. Immutable once it is made. */
+struct token_class {
+    uint32_t *bits; /* of n_words: read without leaving the rule, or NULL: the ids are listed */
+    uint32_t *ids, n_ids;
+    uint32_t n_allowed; /* in bits or ids */
+    uint32_t **level;   /* CLASS_LEVELS bit maps: level[n] needs at most n characters; or NULL */
+    struct counted_token {
+        uint32_t id, n_chars;
+    } * longest, *rest; /* by n_chars, descending; items of the trie */
+    uint32_t n_longest, n_rest;
+    struct trie after; /* what tokens add after the rule has ended; items index rest[] */
+    struct rest_text {
+        uint16_t len;  /* bytes of rest[i] before the end of the rule */
+        uint8_t first; /* the first of them */
+    } * rest_text;
+    size_t bytes;
+    bool shared;
+    const struct token_class *base; /* of the vocabulary: its bits, level and longest; or NULL */
+};
+#define CLASS_LEVELS 16
+#define VARIETY_MAX (1u << 24) /* more items than a text has */
+
+/* Immutable after it was compiled, but for the classes and what finish.h finds out later, which any
+ * thread may add. */
+struct grammar {
+    const struct grammar_vocab *vocab;
+    struct state *state;
+    struct edge *edge;
+    struct call *call;
+    struct call_desc *desc;
+    struct auto_rule *rule;
+    uint32_t (*table)[256]; /* targets by byte, NO_STATE: none */
+    /* Of each state, for each kind of text: so many characters of it can be read, whatever they
+     * are (runway.c). */
+    uint8_t (*runway)[TEXT_KINDS];
+    /* Of each state: NULL: not known yet; those with `shared` belong to the vocabulary. Made when a
+     * state is first reached, by any thread, as long as there is room (classify.c). */
+    _Atomic(struct token_class *) *cls;
+    _Atomic(struct token_class *) **places; /* by rule: of the vocabulary (share.h), or NULL */
+    uint32_t *need; /* of states with STATE_WITHIN: the fewest characters to the end; or NULL */
+    bool *counted;  /* rules whose characters are counted up to a maximum */
+    _Atomic size_t class_room;
+    int32_t *token;      /* special tokens of the edges */
+    struct names *names; /* own copies */
+    struct members *members;
+    struct span *span; /* of each state; NULL without members */
+    /* Of each state: at least so many texts, saturated at VARIETY_MAX, lead to the end of its rule;
+     * in a loop: of one character to its border. NULL where no items must differ. */
+    uint32_t *variety;
+    uint32_t *doubles, n_doubles; /* tokens that may have two ends of such items (distinct.c) */
+    struct finish *finish;        /* finish.h; NULL without a vocabulary */
+    uint32_t n_states, n_edges, n_calls, n_descs, n_rules, n_tables, n_tokens, n_names;
+    uint32_t n_members;
+    uint32_t start; /* rule */
+    bool nullable;  /* the empty text is allowed */
+    uint32_t max_stack;
+    size_t bytes;
+};
+
+/* Compiles rule @root of @b and everything below it (compile.c). */
+int automaton_new(struct grammar **out, struct build *b, uint32_t root);

@@ -1,0 +1,523 @@
+/*
+ * dfa - one rule's NFA made deterministic by subset construction. A state of the result is a set of
+ * NFA states, of which only those are kept that have edges or end the rule. Calls are symbols
+ * beside the bytes.
+ *
+ * The number of states can be exponential in the NFA's: max_states and the work of each set bound
+ * it. Sets are found again by a hash table over their sorted members, and edges are grouped by
+ * range, since a state of a schema nearly always has a few single bytes.
+ */
+
+#include "grammar/automaton/nfa.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define SORT_FEW 24
+#define CALL_KEY (1ull << 32)
+
+struct sets {
+    uint32_t *pool; /* the sets' members one after the other */
+    uint32_t n_pool, cap_pool;
+    uint32_t *begin; /* of set i; begin[n] is the end */
+    uint32_t n, cap;
+    uint32_t *slot, mask;                           /* hash table: set + 1 */
+    uint32_t *mark, *work, *found, cap_mark, stamp; /* of the closure */
+    uint32_t *alone; /* by NFA state: that of the set of what it reaches + 1; 0: not known yet */
+    uint32_t n_found;
+    struct out_edge { /* of the current set; the key is in the order of symbols, calls last */
+        uint64_t key;
+        uint32_t to;
+    } * out;
+    uint32_t n_out, cap_out;
+    uint32_t *point, cap_point;
+};
+
+struct dfa {
+    struct maker *m;
+    struct sets s;
+    uint32_t rule, base, end; /* end: the NFA state */
+    bool loop;
+    uint8_t flags; /* of all its states */
+};
+
+static void sets_free(struct sets *s) {
+    free(s->pool);
+    free(s->begin);
+    free(s->slot);
+    free(s->mark);
+    free(s->work);
+    free(s->found);
+    free(s->alone);
+    free(s->out);
+    free(s->point);
+}
+
+static int sets_init(struct dfa *d) {
+    struct sets *s = &d->s;
+    size_t n = d->m->n_nfa;
+
+    s->mask = 63;
+    s->slot = calloc(s->mask + 1, sizeof(*s->slot));
+    s->mark = calloc(n, sizeof(*s->mark));
+    s->work = malloc(n * sizeof(*s->work));
+    s->found = malloc(n * sizeof(*s->found));
+    s->alone = calloc(n, sizeof(*s->alone));
+    s->begin = calloc(1, sizeof(*s->begin));
+    s->cap = s->begin ? 1 : 0;
+    return s->slot && s->mark && s->work && s->found && s->alone && s->begin
+               ? 0
+               : build_no_memory(d->m->b);
+}
+
+/* Shell's sort with the gaps of Ciura: nearly all that is sorted here has a few elements, or some
+ * dozens, and most of it is in order. */
+static const uint32_t GAPS[] = {37367, 16607, 7381, 3280, 1458, 648, 288, 128, 57, 23, 10, 4, 1};
+
+static void sort_numbers(uint32_t *v, uint32_t n) {
+    for (size_t g = n > SORT_FEW ? 0 : ARRAY_SIZE(GAPS) - 1; g < ARRAY_SIZE(GAPS); g++) {
+        for (uint32_t gap = GAPS[g], i = gap; i < n; i++) {
+            uint32_t x = v[i], k = i;
+
+            for (; k >= gap && v[k - gap] > x; k -= gap)
+                v[k] = v[k - gap];
+            v[k] = x;
+        }
+    }
+}
+
+static void start_closure(struct sets *s) {
+    s->stamp++;
+    s->n_found = 0;
+}
+
+static bool is_found(const struct sets *s, uint32_t q) {
+    return s->mark[q] == s->stamp;
+}
+
+/* Adds @from and what it reaches by empty edges to found[]. */
+static int close_over(struct dfa *d, uint32_t from) {
+    struct sets *s = &d->s;
+    struct maker *m = d->m;
+    uint32_t n_work = 0, steps = 1;
+
+    assert(from < m->n_nfa && s->n_found < m->n_nfa);
+
+    if (s->mark[from] == s->stamp)
+        return 0;
+    s->mark[from] = s->stamp;
+    s->work[n_work++] = from;
+    while (n_work) {
+        uint32_t q = s->work[--n_work];
+
+        for (uint32_t e = m->nfa_empty[q]; e != NFA_NONE; e = m->nfa_edge[e].next, steps++) {
+            uint32_t to = m->nfa_edge[e].to;
+
+            if (s->mark[to] != s->stamp) {
+                s->mark[to] = s->stamp;
+                s->work[n_work++] = to;
+            }
+        }
+        if (q == d->end || m->nfa_head[q] != NFA_NONE)
+            s->found[s->n_found++] = q;
+    }
+    return build_work(m->b, steps);
+}
+
+static uint32_t hash_of(const uint32_t *v, uint32_t n) {
+    uint64_t h = n;
+
+    for (uint32_t i = 0; i < n; i++)
+        h = (h ^ v[i]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
+    return (uint32_t)(h >> 16);
+}
+
+static int rehash(struct dfa *d) {
+    struct sets *s = &d->s;
+    uint32_t mask = s->mask * 2 + 1;
+    uint32_t *slot = calloc(mask + 1, sizeof(*slot));
+
+    if (!slot)
+        return build_no_memory(d->m->b);
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t h = hash_of(s->pool + s->begin[i], s->begin[i + 1] - s->begin[i]) & mask;
+
+        while (slot[h])
+            h = (h + 1) & mask;
+        slot[h] = i + 1;
+    }
+    free(s->slot);
+    s->slot = slot;
+    s->mask = mask;
+    return 0;
+}
+
+static int add_state(struct dfa *d) {
+    struct grammar *g = d->m->g;
+    int r = maker_grow(d->m, &g->state, g->n_states, &d->m->cap_states, sizeof(*g->state));
+
+    if (r < 0)
+        return r;
+    if (g->n_states >= d->m->b->limits.max_states)
+        return build_too_complex(d->m->b, "the grammar needs more than %u states",
+                                 d->m->b->limits.max_states);
+    g->state[g->n_states++] = (struct state){.rule = d->rule, .dense = -1, .flags = d->flags};
+    return 0;
+}
+
+/* The number of the set in found[], a new state when there was none. @fresh: always a new one, that
+ * is not found again. */
+static int intern(struct dfa *d, bool fresh, uint32_t *out) {
+    struct sets *s = &d->s;
+    struct maker *m = d->m;
+    int r = 0;
+
+    sort_numbers(s->found, s->n_found);
+    uint32_t h = hash_of(s->found, s->n_found) & s->mask;
+
+    for (; !fresh && s->slot[h]; h = (h + 1) & s->mask) {
+        uint32_t i = s->slot[h] - 1, n = s->begin[i + 1] - s->begin[i];
+
+        if (n == s->n_found &&
+            memcmp(s->pool + s->begin[i], s->found, n * sizeof(*s->found)) == 0) {
+            *out = d->base + i;
+            return build_work(m->b, n / 8);
+        }
+    }
+    while (r == 0 && s->n_pool + s->n_found > s->cap_pool)
+        r = maker_grow(m, &s->pool, s->cap_pool, &s->cap_pool, sizeof(*s->pool));
+    if (r == 0 && s->n_found) {
+        memcpy(s->pool + s->n_pool, s->found, s->n_found * sizeof(*s->found));
+        s->n_pool += s->n_found;
+    }
+    if (r == 0)
+        r = maker_grow(m, &s->begin, s->n + 1, &s->cap, sizeof(*s->begin));
+    if (r == 0)
+        r = add_state(d);
+    if (r < 0)
+        return r;
+    assert(m->g->n_states == d->base + s->n + 1); /* a set is a state */
+    s->begin[s->n + 1] = s->n_pool;
+    if (!fresh)
+        s->slot[h] = s->n + 1;
+    *out = d->base + s->n++;
+    if (s->n * 2 > s->mask)
+        r = rehash(d);
+    return r < 0 ? r : build_work(m->b, 1 + s->n_found);
+}
+
+static unsigned lo_of(const struct out_edge *e) {
+    return (unsigned)(e->key >> 16);
+}
+
+static unsigned hi_of(const struct out_edge *e) {
+    return e->key & 0xffff;
+}
+
+static uint64_t key_of(const struct nfa_edge *e) {
+    return e->kind == NFA_CALL ? CALL_KEY | e->desc : (uint64_t)e->lo << 16 | e->hi;
+}
+
+static void sort_edges(struct out_edge *v, uint32_t n) {
+    for (size_t g = n > SORT_FEW ? 0 : ARRAY_SIZE(GAPS) - 1; g < ARRAY_SIZE(GAPS); g++) {
+        for (uint32_t gap = GAPS[g], i = gap; i < n; i++) {
+            struct out_edge x = v[i];
+            uint32_t k = i;
+
+            for (; k >= gap && v[k - gap].key > x.key; k -= gap)
+                v[k] = v[k - gap];
+            v[k] = x;
+        }
+    }
+}
+
+static int emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, uint32_t to) {
+    struct grammar *g = d->m->g;
+    struct state *q = &g->state[state];
+
+    assert(lo <= hi && to >= d->base && to < g->n_states);
+    assert(q->edge + q->n_edges == g->n_edges); /* edges of a state are neighbours */
+    if (q->n_edges) {
+        struct edge *last = &g->edge[g->n_edges - 1];
+
+        assert(last->hi < lo); /* sorted and disjoint */
+
+        if (last->to == to && last->hi + 1u == lo && lo < TOKEN_SYMBOL) {
+            last->hi = (uint16_t)hi;
+            return 0;
+        }
+    }
+    int r = maker_grow(d->m, &g->edge, g->n_edges, &d->m->cap_edges, sizeof(*g->edge));
+
+    if (r < 0)
+        return r;
+    if (q->n_edges == UINT16_MAX)
+        return build_too_complex(d->m->b, "a state has too many edges");
+    if (lo >= TOKEN_SYMBOL)
+        q->flags |= STATE_TOKENS;
+    g->edge[g->n_edges++] = (struct edge){(uint16_t)lo, (uint16_t)hi, to};
+    q->n_edges++;
+    return build_work(d->m->b, 1);
+}
+
+/* The state of the set in found[]. An open state in it is alone: the others add nothing. */
+static int state_of(struct dfa *d, uint32_t *out) {
+    struct sets *s = &d->s;
+    uint32_t open = d->m->nfa_open;
+    int r = 0;
+
+    if (open != NFA_NONE && is_found(s, open)) {
+        start_closure(s);
+        r = close_over(d, open);
+    }
+    return r < 0 ? r : intern(d, false, out);
+}
+
+/* The state that out[@from, @to) lead to, which have one symbol. */
+static int set_behind(struct dfa *d, uint32_t from, uint32_t to, uint32_t *out) {
+    uint32_t *alone = to - from == 1 ? &d->s.alone[d->s.out[from].to] : NULL;
+    int r = 0;
+
+    if (alone && *alone) {
+        *out = *alone - 1;
+        return 0;
+    }
+    start_closure(&d->s);
+    for (uint32_t i = from; r == 0 && i < to; i++)
+        r = close_over(d, d->s.out[i].to);
+    if (r == 0)
+        r = state_of(d, out);
+    if (r == 0 && alone)
+        *alone = *out + 1;
+    return r;
+}
+
+/* Edges out[from, to) that overlap: every stretch between two ends of ranges is one edge. */
+static int emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint32_t to) {
+    struct sets *s = &d->s;
+    uint32_t n = 0;
+    int r = 0;
+
+    for (uint32_t i = from; r == 0 && i < to; i++) {
+        for (int k = 0; r == 0 && k < 2; k++) {
+            r = maker_grow(d->m, &s->point, n, &s->cap_point, sizeof(*s->point));
+            if (r == 0)
+                s->point[n++] = k ? hi_of(&s->out[i]) + 1u : lo_of(&s->out[i]);
+        }
+    }
+    if (r < 0)
+        return r;
+    sort_numbers(s->point, n);
+    for (uint32_t p = 0; r == 0 && p + 1 < n; p++) {
+        uint32_t lo = s->point[p], hi = s->point[p + 1] - 1, target;
+
+        if (s->point[p + 1] == lo)
+            continue;
+        start_closure(s);
+        r = build_work(d->m->b, to - from);
+        for (uint32_t i = from; r == 0 && i < to && lo_of(&s->out[i]) <= lo; i++) {
+            if (hi_of(&s->out[i]) >= hi)
+                r = close_over(d, s->out[i].to);
+        }
+        if (r == 0 && s->n_found) {
+            r = state_of(d, &target);
+            if (r == 0)
+                r = emit_edge(d, state, lo, hi, target);
+        }
+    }
+    return r;
+}
+
+/* Edges of bytes, sorted. They are handled in groups that overlap; a group of equal ranges, the
+ * usual case, is one edge. */
+static int emit_bytes(struct dfa *d, uint32_t state, uint32_t n) {
+    struct sets *s = &d->s;
+
+    for (uint32_t i = 0, end; i < n; i = end) {
+        unsigned hi = hi_of(&s->out[i]);
+        bool equal = true;
+        int r = 0;
+
+        for (end = i + 1; end < n && lo_of(&s->out[end]) <= hi; end++) {
+            equal = equal && s->out[end].key == s->out[i].key;
+            hi = MAX(hi, hi_of(&s->out[end]));
+        }
+        if (!equal) {
+            r = emit_overlapping(d, state, i, end);
+        } else {
+            uint32_t target;
+
+            r = set_behind(d, i, end, &target);
+            if (r == 0)
+                r = emit_edge(d, state, lo_of(&s->out[i]), hi_of(&s->out[i]), target);
+        }
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int emit_calls(struct dfa *d, uint32_t state, uint32_t from) {
+    struct sets *s = &d->s;
+    struct grammar *g = d->m->g;
+
+    for (uint32_t i = from, end; i < s->n_out; i = end) {
+        uint32_t target;
+        int r = 0;
+
+        for (end = i + 1; end < s->n_out && s->out[end].key == s->out[i].key;)
+            end++;
+        r = set_behind(d, i, end, &target);
+        if (r == 0)
+            r = maker_grow(d->m, &g->call, g->n_calls, &d->m->cap_calls, sizeof(*g->call));
+        if (r < 0)
+            return r;
+        if (g->state[state].n_calls == UINT16_MAX)
+            return build_too_complex(d->m->b, "a state has too many alternatives");
+        g->call[g->n_calls++] = (struct call){(uint32_t)s->out[i].key, target};
+        g->state[state].n_calls++;
+    }
+    return 0;
+}
+
+static int emit_state(struct dfa *d, uint32_t local) {
+    struct sets *s = &d->s;
+    struct maker *m = d->m;
+    struct grammar *g = m->g;
+    uint32_t state = d->base + local, n_bytes = 0;
+
+    s->n_out = 0;
+    g->state[state].edge = g->n_edges;
+    g->state[state].call = g->n_calls;
+    for (uint32_t i = s->begin[local]; i < s->begin[local + 1]; i++) {
+        uint32_t q = s->pool[i], first = s->n_out;
+
+        assert(q < m->n_nfa &&
+               (i == s->begin[local] || s->pool[i - 1] < q)); /* sorted, each once */
+
+        /* The start of a plain rule never ends it: its callers step around an empty match. */
+        if (q == d->end && (local > 0 || d->loop))
+            g->state[state].flags |= STATE_ACCEPT;
+        for (uint32_t e = m->nfa_head[q]; e != NFA_NONE; e = m->nfa_edge[e].next) {
+            int r = s->n_out < s->cap_out
+                        ? 0
+                        : maker_grow(m, &s->out, s->n_out, &s->cap_out, sizeof(*s->out));
+
+            if (r < 0)
+                return r;
+            s->out[s->n_out++] = (struct out_edge){key_of(&m->nfa_edge[e]), m->nfa_edge[e].to};
+            n_bytes += m->nfa_edge[e].kind == NFA_BYTES;
+        }
+        /* They were added in their order, and the last one is the first of the list. */
+        for (uint32_t k = s->n_out; first + 1 < k; first++) {
+            struct out_edge x = s->out[first];
+
+            s->out[first] = s->out[--k];
+            s->out[k] = x;
+        }
+    }
+    sort_edges(s->out, s->n_out);
+    int r = emit_bytes(d, state, n_bytes);
+
+    return r < 0 ? r : emit_calls(d, state, n_bytes);
+}
+
+static int make_states(struct dfa *d, const struct expr *body, uint32_t *first) {
+    struct maker *m = d->m;
+    uint32_t start;
+
+    m->n_nfa = m->n_nfa_edges = 0;
+    nfa_forget_shared(m);
+    m->nfa_open = NFA_NONE;
+    int r = nfa_state(m, &start);
+
+    d->end = start;
+    if (r == 0 && !d->loop)
+        r = nfa_state(m, &d->end);
+    if (r == 0)
+        r = nfa_add(m, body, start, d->end);
+    if (r == 0)
+        r = sets_init(d);
+    if (r == 0) {
+        start_closure(&d->s);
+        r = close_over(d, start);
+    }
+    if (r == 0)
+        r = intern(d, !d->loop, first);
+    for (uint32_t i = 0; r == 0 && i < d->s.n; i++)
+        r = emit_state(d, i);
+    sets_free(&d->s);
+    return r;
+}
+
+/* The states of @l as they are, behind a start that is not entered again. */
+static int copy_lang(struct dfa *d, const struct lang *l) {
+    struct grammar *g = d->m->g;
+    int r = 0;
+
+    for (uint32_t q = 0; r == 0 && q <= l->n; q++)
+        r = add_state(d);
+    for (uint32_t q = 0; r == 0 && q <= l->n; q++) {
+        const struct lang_state *s = &l->state[q ? q - 1 : 0];
+        struct state *to = &g->state[d->base + q];
+
+        to->edge = g->n_edges;
+        to->call = g->n_calls;
+        if (q && (s->accepts & 1))
+            to->flags |= STATE_ACCEPT;
+        if ((d->flags & STATE_WITHIN) && (s->accepts & LANG_BORDER))
+            to->flags |= STATE_BORDER;
+        for (uint32_t i = s->edge; r == 0 && i < s->edge + s->n_edges; i++)
+            r = emit_edge(d, d->base + q, l->edge[i].lo, l->edge[i].hi,
+                          d->base + 1 + l->edge[i].to);
+    }
+    return r;
+}
+
+/* A rule whose register counts characters. */
+static int make_within(struct maker *m, uint32_t rule) {
+    const struct rule *from = &m->b->rule[rule];
+    struct grammar *g = m->g;
+
+    assert(from->body->kind == EXPR_LANG && !from->members && !from->loop);
+    struct dfa d = {.m = m, .rule = rule, .base = g->n_states, .flags = STATE_WITHIN};
+    int r = copy_lang(&d, from->body->lang);
+    uint32_t most = 0;
+
+    for (uint32_t q = 0; q < from->body->lang->n; q++)
+        most = MAX(most, from->need[q]);
+    g->rule[rule] =
+        (struct auto_rule){.start = d.base, .n_states = g->n_states - d.base, .need = most};
+    return r;
+}
+
+int dfa_make(struct maker *m, uint32_t rule) {
+    struct build *b = m->b;
+    struct grammar *g = m->g;
+    struct dfa d = {.m = m, .rule = rule, .base = g->n_states, .loop = b->rule[rule].loop};
+    const struct expr *body = b->rule[rule].body;
+    uint32_t first = d.base;
+
+    if (b->rule[rule].need)
+        return make_within(m, rule);
+    d.flags = (uint8_t)((d.loop ? STATE_LOOP : 0) | (b->rule[rule].members ? STATE_MEMBERS : 0));
+    int r = body->kind == EXPR_LANG && !d.loop ? copy_lang(&d, body->lang)
+                                               : make_states(&d, body, &first);
+
+    if (r < 0)
+        return r;
+    assert(first == d.base);
+    if (d.loop)
+        g->state[first].flags |= STATE_BORDER;
+    g->rule[rule] = (struct auto_rule){.start = first,
+                                       .n_states = g->n_states - d.base,
+                                       .loop = d.loop,
+                                       .shared = b->rule[rule].shared};
+    return 0;
+}
+
+int dfa_flat(struct maker *m, const struct expr *e, uint32_t *start) {
+    struct dfa d = {.m = m, .base = m->g->n_states};
+
+    return make_states(&d, e, start);
+}

@@ -1,0 +1,552 @@
+/*
+ * lang - products of automata, made state by state from the start.
+ *
+ * A state of a product is a tuple of states, found again by a hash table. Complement is not an
+ * operation of its own: it is a product with a language that has everything, of which those states
+ * are taken where the other one does not accept.
+ */
+
+#include "grammar/automaton/lang.h"
+#include "grammar/automaton/nfa.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Arrays that grow in the heap until they are copied into the arena. */
+struct product {
+    struct build *b;
+    const struct lang *const *in;
+    uint32_t n_in, mask;
+    uint64_t must;
+    uint32_t *tuple; /* n_in numbers a state; NO_STATE: left */
+    struct lang_state *state;
+    struct edge *edge;
+    uint32_t *slot; /* hash table, of mask + 1: state + 1 */
+    uint32_t n, n_edges, cap_tuple, cap_state, cap_edge;
+};
+
+static int grow(struct product *p, void *v, uint32_t need, uint32_t *cap, size_t size) {
+    void **array = v;
+
+    if (need <= *cap)
+        return 0;
+    uint32_t bigger = MAX(need, *cap ? *cap * 2 : 64);
+    void *q = realloc(*array, bigger * size);
+
+    if (!q)
+        return build_no_memory(p->b);
+    *array = q;
+    *cap = bigger;
+    return 0;
+}
+
+static uint32_t hash_of(const uint32_t *v, uint32_t n) {
+    uint64_t h = n;
+
+    for (uint32_t i = 0; i < n; i++)
+        h = (h ^ v[i]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
+    return (uint32_t)(h >> 16);
+}
+
+static int rehash(struct product *p) {
+    uint32_t mask = p->mask * 2 + 1;
+    uint32_t *slot = calloc(mask + 1, sizeof(*slot));
+
+    if (!slot)
+        return build_no_memory(p->b);
+    for (uint32_t i = 0; i < p->n; i++) {
+        uint32_t h = hash_of(p->tuple + (size_t)i * p->n_in, p->n_in) & mask;
+
+        while (slot[h])
+            h = (h + 1) & mask;
+        slot[h] = i + 1;
+    }
+    free(p->slot);
+    p->slot = slot;
+    p->mask = mask;
+    return 0;
+}
+
+static bool same_tuple(const uint32_t *x, const uint32_t *y, uint32_t n) {
+    uint32_t i = 0;
+
+    while (i < n && x[i] == y[i])
+        i++;
+    return i == n;
+}
+
+/* The state of the tuple that lies behind the last one, made when it is new. */
+static int intern(struct product *p, uint32_t *out) {
+    const uint32_t *t = p->tuple + (size_t)p->n * p->n_in;
+    uint32_t h = hash_of(t, p->n_in) & p->mask;
+    uint64_t accepts = 0;
+
+    for (; p->slot[h]; h = (h + 1) & p->mask) {
+        uint32_t i = p->slot[h] - 1;
+
+        if (same_tuple(p->tuple + (size_t)i * p->n_in, t, p->n_in)) {
+            *out = i;
+            return build_work(p->b, 2 * p->n_in);
+        }
+    }
+    if (p->n >= p->b->limits.max_states)
+        return build_too_complex(p->b, "an intersection needs more than %u states",
+                                 p->b->limits.max_states);
+    for (uint32_t i = 0; i < p->n_in; i++) {
+        if (t[i] != NO_STATE && (p->in[i]->state[t[i]].accepts & 1))
+            accepts |= UINT64_C(1) << i;
+    }
+    int r = grow(p, &p->state, p->n + 1, &p->cap_state, sizeof(*p->state));
+
+    if (r < 0)
+        return r;
+    p->state[p->n] = (struct lang_state){.accepts = accepts};
+    p->slot[h] = p->n + 1;
+    *out = p->n++;
+    r = p->n * 2 > p->mask ? rehash(p) : 0;
+    return r < 0 ? r : build_work(p->b, 2 + 2 * p->n_in);
+}
+
+/* The edges of one state of a tuple that are not yet behind. */
+struct ahead {
+    const struct edge *e, *end;
+};
+
+static void start_at(const struct product *p, uint32_t from, struct ahead *at) {
+    for (uint32_t i = 0; i < p->n_in; i++) {
+        uint32_t q = p->tuple[(size_t)from * p->n_in + i];
+        const struct lang *l = p->in[i];
+
+        at[i] = (struct ahead){NULL, NULL};
+        assert(q == NO_STATE || q < l->n);
+        if (q != NO_STATE) {
+            at[i].e = l->edge + l->state[q].edge;
+            at[i].end = at[i].e + l->state[q].n_edges;
+        }
+    }
+}
+
+/* Puts the tuple after byte @c behind the last one; @last: the last byte for which it is the same.
+ * False: one that must stay has left, and has up to @last. */
+static bool step(struct product *p, struct ahead *at, unsigned c, unsigned *last) {
+    uint32_t *to = p->tuple + (size_t)p->n * p->n_in;
+    unsigned dead = 0;
+
+    *last = 255;
+    for (uint32_t i = 0; i < p->n_in; i++) {
+        const struct edge *e = at[i].e, *end = at[i].end;
+        unsigned behind = 255; /* the last byte for which this one goes on so */
+
+        to[i] = NO_STATE;
+        while (e < end && e->hi < c)
+            e++;
+        at[i].e = e;
+        if (e < end) {
+            behind = e->lo <= c ? (unsigned)e->hi : e->lo - 1u;
+            if (e->lo <= c)
+                to[i] = e->to;
+        }
+        if (to[i] == NO_STATE && (p->must >> i & 1))
+            dead = MAX(dead, behind + 1);
+        *last = MIN(*last, behind);
+    }
+    *last = dead ? dead - 1 : *last;
+    return !dead;
+}
+
+static int add_edges(struct product *p, uint32_t from) {
+    struct ahead at[LANG_MAX];
+    /* Room for an edge and a state for each byte. */
+    int r = grow(p, &p->tuple, (p->n + 257) * p->n_in, &p->cap_tuple, sizeof(*p->tuple));
+
+    if (r == 0)
+        r = grow(p, &p->edge, p->n_edges + 256, &p->cap_edge, sizeof(*p->edge));
+    if (r < 0)
+        return r;
+    start_at(p, from, at);
+    p->state[from].edge = p->n_edges;
+    for (unsigned c = 0, last; c < 256; c = last + 1) {
+        bool alive = step(p, at, c, &last);
+        uint32_t to = 0;
+
+        r = alive ? intern(p, &to) : build_work(p->b, p->n_in);
+        if (r < 0)
+            return r;
+        if (!alive)
+            continue;
+        struct edge *before = p->n_edges > p->state[from].edge ? &p->edge[p->n_edges - 1] : NULL;
+
+        if (before && before->to == to && before->hi + 1u == c)
+            before->hi = (uint16_t)last;
+        else
+            p->edge[p->n_edges++] = (struct edge){(uint16_t)c, (uint16_t)last, to};
+    }
+    p->state[from].n_edges = p->n_edges - p->state[from].edge;
+    return 0;
+}
+
+/* What lang_types.h says of a language. */
+static void check_lang(const struct lang *l) {
+    assert(l->n > 0 || l->n_edges == 0);
+    for (uint32_t q = 0; q < l->n; q++) {
+        const struct lang_state *s = &l->state[q];
+        const struct edge *e = l->edge + s->edge;
+
+        assert(s->edge + s->n_edges <= l->n_edges);
+        for (uint32_t i = 0; i < s->n_edges; i++)
+            assert(e[i].lo <= e[i].hi && e[i].to < l->n && (i == 0 || e[i - 1].hi < e[i].lo));
+    }
+}
+
+/* A copy of @from in the arena. */
+static int keep(struct build *b, const struct lang *from, const struct lang **out) {
+    struct lang *l = arena_alloc(&b->arena, sizeof(*l));
+    struct lang_state *s = arena_alloc_array(&b->arena, MAX(from->n, 1u), sizeof(*s));
+    struct edge *e = arena_alloc_array(&b->arena, MAX(from->n_edges, 1u), sizeof(*e));
+
+    if (!l || !s || !e)
+        return build_no_memory(b);
+    if (from->n)
+        memcpy(s, from->state, from->n * sizeof(*s));
+    if (from->n_edges)
+        memcpy(e, from->edge, from->n_edges * sizeof(*e));
+    *l = (struct lang){.n = from->n, .n_edges = from->n_edges, .state = s, .edge = e};
+    check_lang(l);
+    *out = l;
+    return 0;
+}
+
+static void product_free(struct product *p) {
+    free(p->tuple);
+    free(p->state);
+    free(p->edge);
+    free(p->slot);
+}
+
+/* All states of @p, of whose fields the first five are set. */
+static int make_product(struct product *p) {
+    struct build *b = p->b;
+    uint32_t start;
+    bool alive = true;
+
+    if (p->n_in > LANG_MAX)
+        return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
+    assert(p->n_in > 0);
+    p->slot = calloc(p->mask + 1, sizeof(*p->slot));
+    int r = p->slot ? grow(p, &p->tuple, p->n_in, &p->cap_tuple, sizeof(*p->tuple))
+                    : build_no_memory(b);
+
+    for (uint32_t i = 0; r == 0 && i < p->n_in; i++) {
+        p->tuple[i] = p->in[i]->n ? 0 : NO_STATE;
+        alive = alive && (p->in[i]->n || !(p->must >> i & 1));
+    }
+    if (r == 0 && alive)
+        r = intern(p, &start);
+    for (uint32_t i = 0; r == 0 && i < p->n; i++)
+        r = add_edges(p, i);
+    return r;
+}
+
+int lang_product(struct build *b, const struct lang *const *in, uint32_t n, uint64_t must,
+                 const struct lang **out) {
+    struct product p = {.b = b, .in = in, .n_in = n, .must = must, .mask = 63};
+    int r = make_product(&p);
+    struct lang made = {p.n, p.n_edges, p.state, p.edge};
+
+    if (r == 0)
+        r = lang_merge(b, &made);
+    if (r == 0)
+        r = keep(b, &made, out);
+    product_free(&p);
+    return r;
+}
+
+/* Marks the states that reach an accepting one. */
+static int find_alive(struct build *b, const struct lang *l, bool *alive) {
+    bool changed = true;
+    int r = 0;
+
+    /* Backwards: most edges lead to later states, so that few passes suffice. */
+    while (r == 0 && changed) {
+        changed = false;
+        for (uint32_t q = l->n; q-- > 0;) {
+            const struct lang_state *s = &l->state[q];
+
+            for (uint32_t i = 0; i < s->n_edges && !alive[q]; i++)
+                alive[q] = alive[l->edge[s->edge + i].to] ? (changed = true) : false;
+        }
+        r = build_work(b, l->n);
+    }
+    return r;
+}
+
+/* @border: of the languages, the one that accepts between characters, which is kept; 0: none. */
+static int select_states(struct build *b, const struct lang *l, uint64_t care, uint64_t want,
+                         uint64_t border, const struct lang **out) {
+    CLEANUP(freep) bool *alive = calloc(MAX(l->n, 1u), sizeof(*alive));
+    CLEANUP(freep) uint32_t *number = calloc(MAX(l->n, 1u), sizeof(*number));
+    CLEANUP(freep) struct lang_state *state = calloc(MAX(l->n, 1u), sizeof(*state));
+    CLEANUP(freep) struct edge *edge = calloc(MAX(l->n_edges, 1u), sizeof(*edge));
+    uint32_t n = 0, n_edges = 0;
+
+    if (!alive || !number || !state || !edge)
+        return build_no_memory(b);
+    for (uint32_t q = 0; q < l->n; q++)
+        alive[q] = (l->state[q].accepts & care) == want;
+    int r = find_alive(b, l, alive);
+
+    if (r < 0)
+        return r;
+    for (uint32_t q = 0; q < l->n && alive[0]; q++)
+        number[q] = alive[q] ? n++ : NO_STATE;
+    assert(n == 0 || number[0] == 0); /* the start stays the first */
+    for (uint32_t q = 0; q < l->n && alive[0]; q++) {
+        const struct lang_state *s = &l->state[q];
+
+        if (!alive[q])
+            continue;
+        struct lang_state *to = &state[number[q]];
+
+        *to = (struct lang_state){.edge = n_edges, .accepts = (s->accepts & care) == want};
+        if (s->accepts & border)
+            to->accepts |= LANG_BORDER;
+        for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+            struct edge e = l->edge[i];
+
+            if (!alive[e.to])
+                continue;
+            e.to = number[e.to];
+            edge[n_edges++] = e;
+        }
+        to->n_edges = n_edges - to->edge;
+    }
+    struct lang made = {n, n_edges, state, edge};
+
+    r = build_work(b, l->n + l->n_edges);
+    if (r == 0)
+        r = lang_merge(b, &made);
+    return r < 0 ? r : keep(b, &made, out);
+}
+
+int lang_select(struct build *b, const struct lang *l, uint64_t care, uint64_t want,
+                const struct lang **out) {
+    return select_states(b, l, care, want, 0, out);
+}
+
+static int meet(struct build *b, const struct lang *const *in, uint32_t n,
+                const struct lang *const *not_in, uint32_t n_not, uint64_t border,
+                const struct lang **out) {
+    const struct lang *all[LANG_MAX];
+
+    if (n + n_not > LANG_MAX)
+        return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
+    assert(n > 0);
+    memcpy(all, in, n * sizeof(*in));
+    if (n_not)
+        memcpy(all + n, not_in, n_not * sizeof(*in));
+    uint64_t must = (UINT64_C(1) << n) - 1;
+    struct product p = {.b = b, .in = all, .n_in = n + n_not, .must = must, .mask = 63};
+    int r = make_product(&p);
+    struct lang made = {p.n, p.n_edges, p.state, p.edge};
+
+    if (r == 0)
+        r = select_states(b, &made, UINT64_MAX, must, border, out);
+    product_free(&p);
+    return r;
+}
+
+int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
+              const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
+    return meet(b, in, n, not_in, n_not, 0, out);
+}
+
+int lang_meet_strings(struct build *b, const struct lang *const *in, uint32_t n,
+                      const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
+    const struct lang *all[LANG_MAX];
+
+    if (n + n_not >= LANG_MAX)
+        return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
+    memcpy(all + 1, in, n * sizeof(*in));
+    int r = lang_strings(b, &all[0]);
+
+    return r < 0 ? r : meet(b, all, n + 1, not_in, n_not, 1, out);
+}
+
+/* The smallest automata are the same but for their numbers, which are given in the order in which
+ * texts reach the states. */
+bool lang_equal(const struct lang *x, const struct lang *y) {
+    bool same = x->n == y->n && x->n_edges == y->n_edges;
+
+    for (uint32_t q = 0; same && q < x->n; q++) {
+        const struct lang_state *s = &x->state[q], *t = &y->state[q];
+
+        same = s->edge == t->edge && s->n_edges == t->n_edges && s->accepts == t->accepts;
+    }
+    return same &&
+           (x->n_edges == 0 || memcmp(x->edge, y->edge, x->n_edges * sizeof(*x->edge)) == 0);
+}
+
+bool lang_matches(const struct lang *l, const uint8_t *text, size_t n) {
+    uint32_t q = 0;
+
+    if (l->n == 0)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const struct lang_state *s = &l->state[q];
+        const struct edge *e = l->edge + s->edge, *end = e + s->n_edges;
+
+        while (e < end && e->hi < text[i])
+            e++;
+        if (e == end || e->lo > text[i])
+            return false;
+        q = e->to;
+    }
+    return l->state[q].accepts & 1;
+}
+
+int lang_strings(struct build *b, const struct lang **out) {
+    if (!b->strings_lang) {
+        int r = lang_of(b, expr_repeat(b, json_canonical_char(b), 0, NO_MAX), &b->strings_lang);
+
+        if (r < 0)
+            return r;
+    }
+    *out = b->strings_lang;
+    return 0;
+}
+
+/* State q behind n characters is number n * all->n + q. A string may end just between characters,
+ * so an edge to a state that accepts counts. */
+int lang_strings_of(struct build *b, uint32_t min, uint32_t max, const struct lang **out) {
+    const struct lang *all;
+    struct lang *l = arena_alloc(&b->arena, sizeof(*l));
+    int r = l ? lang_strings(b, &all) : build_no_memory(b);
+    uint32_t last = max == NO_MAX ? min : max;
+
+    if (r < 0)
+        return r;
+    if (((uint64_t)last + 1) * all->n > b->limits.max_states)
+        return build_too_complex(b, "an intersection needs more than %u states",
+                                 b->limits.max_states);
+    assert(min <= max);
+    *l = (struct lang){.n = (last + 1) * all->n};
+    l->state = arena_alloc_array(&b->arena, l->n, sizeof(*l->state));
+    l->edge = arena_alloc_array(&b->arena, (last + 1) * all->n_edges, sizeof(*l->edge));
+    if (!l->state || !l->edge)
+        return build_no_memory(b);
+    for (uint32_t i = 0; i < l->n; i++) {
+        const struct lang_state *from = &all->state[i % all->n];
+        uint32_t n = i / all->n;
+        bool full = n == last && max != NO_MAX && (from->accepts & 1);
+
+        l->state[i] = (struct lang_state){.edge = l->n_edges,
+                                          .n_edges = full ? 0 : from->n_edges,
+                                          .accepts = n >= min ? from->accepts & 1 : 0};
+        for (uint32_t e = 0; e < l->state[i].n_edges; e++) {
+            struct edge edge = all->edge[from->edge + e];
+            uint32_t more = (all->state[edge.to].accepts & 1) && n < last;
+
+            edge.to += (n + more) * all->n;
+            l->edge[l->n_edges++] = edge;
+        }
+    }
+    *out = l;
+    return build_work(b, (uint64_t)l->n + l->n_edges);
+}
+
+struct expr *lang_expr(struct build *b, const struct lang *l) {
+    struct expr *e = l->n ? expr_empty(b) : expr_never(b);
+
+    if (e && l->n) {
+        e->kind = EXPR_LANG;
+        e->lang = l;
+        e->size = l->n;
+    }
+    return e;
+}
+
+/* The fewest characters from each state to the end. Most edges lead to later states. */
+static int find_needs(struct build *b, const struct lang *l, uint32_t *need) {
+    bool changed = true;
+    int r = 0;
+
+    for (uint32_t q = 0; q < l->n; q++)
+        need[q] = l->state[q].accepts & 1 ? 0 : l->n;
+    while (r == 0 && changed) {
+        changed = false;
+        for (uint32_t q = l->n; q-- > 0;) {
+            const struct lang_state *s = &l->state[q];
+
+            for (uint32_t i = s->edge; i < s->edge + s->n_edges && need[q]; i++) {
+                uint32_t to = l->edge[i].to;
+                uint32_t n = need[to] + ((l->state[to].accepts & LANG_BORDER) != 0);
+
+                changed |= n < need[q];
+                need[q] = MIN(need[q], n);
+            }
+        }
+        r = build_work(b, l->n + l->n_edges);
+    }
+    return r;
+}
+
+int lang_within(struct build *b, const struct lang *l, uint32_t max, struct expr **out) {
+    uint32_t *need = arena_alloc_array(&b->arena, MAX(l->n, 1u), sizeof(*need));
+    struct expr *body = lang_expr(b, l);
+    int r = need && body ? find_needs(b, l, need) : build_no_memory(b);
+    uint32_t rule;
+
+    if (r == 0 && (l->n == 0 || need[0] > max)) {
+        *out = expr_never(b);
+        return *out ? 0 : build_no_memory(b);
+    }
+    if (r == 0)
+        r = build_rule(b, NULL, &rule);
+    if (r < 0)
+        return r;
+    assert(need[0] <= max); /* some text fits */
+    b->rule[rule].body = body;
+    b->rule[rule].need = need;
+    *out = expr_within(b, rule, max);
+    return *out ? 0 : build_no_memory(b);
+}
+
+int lang_of(struct build *b, const struct expr *e, const struct lang **out) {
+    struct grammar g = {0};
+    struct maker m = {.b = b, .g = &g, .flat = true};
+    struct lang_state *state = NULL;
+    uint32_t start = 0;
+
+    if (!e)
+        return build_no_memory(b);
+    if (e->kind == EXPR_LANG) {
+        *out = e->lang;
+        return 0;
+    }
+    int r = dfa_flat(&m, e, &start);
+
+    assert(r < 0 || start == 0);
+    state = r == 0 ? calloc(MAX(g.n_states, 1u), sizeof(*state)) : NULL;
+    for (uint32_t q = 0; state && q < g.n_states; q++) {
+        const struct state *s = &g.state[q];
+
+        assert(s->n_calls == 0);
+        state[q] = (struct lang_state){s->edge, s->n_edges, s->flags & STATE_ACCEPT ? 1 : 0};
+    }
+    if (state && expr_nullable(b, e))
+        state[0].accepts = 1;
+    struct lang made = {g.n_states, g.n_edges, state, g.edge};
+
+    if (r == 0)
+        r = state ? lang_merge(b, &made) : build_no_memory(b);
+    if (r == 0)
+        r = keep(b, &made, out);
+    free(state);
+    free(m.nfa_edge);
+    free(m.nfa_head);
+    free(m.nfa_empty);
+    free(m.shared);
+    free(g.state);
+    free(g.edge);
+    return r;
+}

@@ -1,0 +1,44 @@
+#pragma once
+
+/*
+ * lang - regular languages of bytes as deterministic automata, with the operations that expressions
+ * lack: intersection, complement, difference. A pattern beside a format, a length beside a pattern,
+ * keys that no pattern matches, look-ahead and multiples are all products of such automata.
+ *
+ * States that the product does not reach are never made. What a state and an edge cost is counted
+ * as work of the compilation; memory is the build's arena.
+ */
+
+#include "grammar/automaton/automaton.h"
+#include "grammar/expr/lang_types.h"
+
+#define LANG_MAX 60 /* languages in one product */
+
+/* The language of an expression without calls (or of rules without any). */
+int lang_of(struct build *b, const struct expr *e, const struct lang **out);
+/* Reads all of @in side by side. A text that leaves one of @must (bits) is dropped. */
+int lang_product(struct build *b, const struct lang *const *in, uint32_t n, uint64_t must,
+                 const struct lang **out);
+/* The texts that are accepted by exactly @want of the languages @care of a product. */
+int lang_select(struct build *b, const struct lang *product, uint64_t care, uint64_t want,
+                const struct lang **out);
+/* Texts of all of @in, and of none of @not_in. At least one @in. */
+int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
+              const struct lang *const *not_in, uint32_t n_not, const struct lang **out);
+/* The same of strings (lang_strings()); states between their characters have LANG_BORDER. */
+int lang_meet_strings(struct build *b, const struct lang *const *in, uint32_t n,
+                      const struct lang *const *not_in, uint32_t n_not, const struct lang **out);
+/* The strings of @l, which lang_meet_strings() made, of at most @max characters, which are counted
+ * where they are read. */
+int lang_within(struct build *b, const struct lang *l, uint32_t max, struct expr **out);
+/* Makes states of @l that accept the same texts (in the same languages of a product) one, in place;
+ * edges lie in the order of their states. Very large ones stay as they are (lang_merge.c). */
+int lang_merge(struct build *b, struct lang *l);
+/* Of two that are as lang_of() and lang_meet() make them. */
+bool lang_equal(const struct lang *x, const struct lang *y);
+bool lang_matches(const struct lang *l, const uint8_t *text, size_t n);
+/* Everything that a JSON string can hold, each character in its shortest spelling. */
+int lang_strings(struct build *b, const struct lang **out);
+/* Those of @min to @max characters (NO_MAX: or more); states that nothing leads to may be there. */
+int lang_strings_of(struct build *b, uint32_t min, uint32_t max, const struct lang **out);
+struct expr *lang_expr(struct build *b, const struct lang *l);

@@ -1,0 +1,409 @@
+/*
+ * lang_merge - states of a language from which the same texts are accepted become one.
+ *
+ * Hopcroft's partition refinement as Valmari and Lehtinen do it for partial automata ("Efficient
+ * minimization of DFAs with partial transition functions", 2008): states are split into blocks,
+ * steps (a state, a byte and where it leads) into cords, until the steps of a cord have one byte
+ * and lead to one block, and the states of a block begin steps of the same cords. Each time a set
+ * is split its smaller part is the new one, so that the work is that of the steps times the
+ * logarithm of their number, whatever the longest way; rounds over all states are as many as the
+ * longest way, which for a length is thousands.
+ *
+ * That is only for states that a circle leads to. The others, which are all where a language is
+ * finite and nearly all behind a least length, are looked at from the last one on: what their edges
+ * lead to is merged by then, so that two are one when they accept the same and have the same edges,
+ * which a hash table finds (Revuz, "Minimisation of acyclic deterministic automata in linear time",
+ * 1992).
+ *
+ * Bytes that no edge tells apart are one symbol. Products of counts and multiples shrink a
+ * hundredfold, and everything that is made of them with them.
+ */
+
+#include "grammar/automaton/lang.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define STEPS_MAX (1u << 20) /* circles with more stay as they are: 44 MB while it is done */
+
+/* Sets of the numbers below n. Those of set s are elem[first[s]] to elem[past[s] - 1], the marked
+ * ones before the others. */
+struct partition {
+    uint32_t n_sets, n_touched;
+    uint32_t *elem, *at, *set;             /* at: the place in elem[] */
+    uint32_t *first, *past, *marked, *own; /* own: the sets with marked elements */
+};
+
+struct merger {
+    struct partition block, cord;
+    uint32_t n, n_steps;
+    uint32_t *from;          /* by step: its state */
+    uint32_t *into, *into_n; /* steps to state q: into[into_n[q]] to into[into_n[q + 1] - 1] */
+    uint16_t symbol[257];    /* by byte */
+};
+
+static void partition_init(struct partition *p, uint32_t **room, uint32_t n) {
+    uint32_t **array[] = {&p->elem, &p->at, &p->set, &p->first, &p->past, &p->marked, &p->own};
+
+    *p = (struct partition){.n_sets = n > 0};
+    for (size_t i = 0; i < ARRAY_SIZE(array); i++, *room += n)
+        *array[i] = *room;
+    memset(p->marked, 0, n * sizeof(*p->marked));
+    memset(p->set, 0, n * sizeof(*p->set));
+    for (uint32_t i = 0; i < n; i++)
+        p->elem[i] = p->at[i] = i;
+    if (n) {
+        p->first[0] = 0;
+        p->past[0] = n;
+    }
+}
+
+static void mark(struct partition *p, uint32_t e) {
+    uint32_t s = p->set[e], i = p->at[e], k = p->first[s] + p->marked[s];
+
+    assert(i >= k && i < p->past[s]); /* not twice */
+    p->elem[i] = p->elem[k];
+    p->at[p->elem[i]] = i;
+    p->elem[k] = e;
+    p->at[e] = k;
+    if (p->marked[s]++ == 0)
+        p->own[p->n_touched++] = s;
+}
+
+/* Marked elements get sets of their own, or the others do where those are fewer. */
+static void split(struct partition *p) {
+    while (p->n_touched) {
+        uint32_t s = p->own[--p->n_touched], k = p->first[s] + p->marked[s], made = p->n_sets;
+
+        p->marked[s] = 0;
+        if (k == p->past[s])
+            continue;
+        if (k - p->first[s] <= p->past[s] - k) {
+            p->first[made] = p->first[s];
+            p->past[made] = p->first[s] = k;
+        } else {
+            p->first[made] = k;
+            p->past[made] = p->past[s];
+            p->past[s] = k;
+        }
+        p->marked[made] = 0;
+        for (uint32_t i = p->first[made]; i < p->past[made]; i++)
+            p->set[p->elem[i]] = made;
+        p->n_sets++;
+    }
+}
+
+/* The symbols, and how many steps there are; 0: too many. */
+static uint32_t find_symbols(struct merger *m, const struct lang *l) {
+    bool cut[258] = {false};
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < l->n_edges; i++)
+        cut[l->edge[i].lo] = cut[l->edge[i].hi + 1] = true;
+    for (unsigned c = 1; c < 257; c++)
+        m->symbol[c] = (uint16_t)(m->symbol[c - 1] + cut[c]);
+    for (uint32_t i = 0; i < l->n_edges; i++)
+        n += m->symbol[l->edge[i].hi] - m->symbol[l->edge[i].lo] + 1u;
+    return n <= STEPS_MAX ? (uint32_t)n : 0;
+}
+
+/* The steps in the order of their symbols, each symbol a cord; and those into each state. */
+static void list_steps(struct merger *m, const struct lang *l) {
+    struct partition *p = &m->cord;
+    uint32_t begin[258] = {0};
+
+    for (uint32_t i = 0; i < l->n_edges; i++) {
+        for (unsigned s = m->symbol[l->edge[i].lo]; s <= m->symbol[l->edge[i].hi]; s++) {
+            begin[s + 1]++;
+            m->into_n[l->edge[i].to]++;
+        }
+    }
+    p->n_sets = 0;
+    for (unsigned s = 0; s < 257; s++) {
+        if (begin[s + 1]) {
+            p->first[p->n_sets] = begin[s];
+            p->past[p->n_sets++] = begin[s] + begin[s + 1];
+        }
+        begin[s + 1] += begin[s];
+    }
+    for (uint32_t s = 0; s < p->n_sets; s++) {
+        for (uint32_t i = p->first[s]; i < p->past[s]; i++)
+            p->set[i] = s;
+    }
+    for (uint32_t q = 0; q < m->n; q++)
+        m->into_n[q + 1] += m->into_n[q];
+    for (uint32_t q = 0; q < m->n; q++) {
+        const struct lang_state *s = &l->state[q];
+
+        for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+            for (unsigned k = m->symbol[l->edge[i].lo]; k <= m->symbol[l->edge[i].hi]; k++) {
+                uint32_t step = begin[k]++;
+
+                m->from[step] = q;
+                m->into[--m->into_n[l->edge[i].to]] = step; /* it becomes where they begin */
+            }
+        }
+    }
+}
+
+static void refine(struct merger *m, const struct lang *l) {
+    uint64_t bits = 0;
+    uint32_t b = 1, c = 0;
+
+    for (uint32_t q = 0; q < m->n; q++)
+        bits |= l->state[q].accepts;
+    for (; bits; bits &= bits - 1) {
+        uint64_t bit = bits & -bits;
+
+        for (uint32_t q = 0; q < m->n; q++) {
+            if (l->state[q].accepts & bit)
+                mark(&m->block, q);
+        }
+        split(&m->block);
+    }
+    for (; c < m->cord.n_sets; c++) {
+        for (uint32_t i = m->cord.first[c]; i < m->cord.past[c]; i++)
+            mark(&m->block, m->from[m->cord.elem[i]]);
+        split(&m->block);
+        for (; b < m->block.n_sets; b++) {
+            for (uint32_t i = m->block.first[b]; i < m->block.past[b]; i++) {
+                uint32_t q = m->block.elem[i];
+
+                for (uint32_t k = m->into_n[q]; k < m->into_n[q + 1]; k++)
+                    mark(&m->cord, m->into[k]);
+            }
+            split(&m->cord);
+        }
+    }
+}
+
+static int refine_part(struct build *b, const struct lang *l, uint32_t *set, uint32_t *n_sets) {
+    struct merger m = {.n = l->n};
+
+    m.n_steps = find_symbols(&m, l);
+    if (m.n_steps == 0) {
+        for (uint32_t q = 0; q < l->n; q++)
+            set[q] = q;
+        *n_sets = l->n;
+        return 0;
+    }
+    uint32_t *memory = malloc((8ull * m.n + 1 + 9ull * m.n_steps) * sizeof(*memory));
+    uint32_t *room = memory;
+
+    if (!memory)
+        return build_no_memory(b);
+    partition_init(&m.block, &room, m.n);
+    partition_init(&m.cord, &room, m.n_steps);
+    m.from = room;
+    m.into = m.from + m.n_steps;
+    m.into_n = m.into + m.n_steps;
+    assert(m.into_n + m.n + 1 == memory + 8ull * m.n + 1 + 9ull * m.n_steps);
+    memset(m.into_n, 0, (m.n + 1ull) * sizeof(*m.into_n));
+    list_steps(&m, l);
+    refine(&m, l);
+    memcpy(set, m.block.set, m.n * sizeof(*set));
+    *n_sets = m.block.n_sets;
+    free(memory);
+    return build_work(b, m.n + 4ull * m.n_steps);
+}
+
+/* The states of a language in sets of equal ones. The edges of a state are rewritten in place, once
+ * all that they lead to have sets: they lead to these, and neighbours that lead to one are one. */
+struct equals {
+    struct lang *l;
+    uint32_t *set;        /* of state q; NO_STATE: not known yet */
+    uint32_t *some;       /* of a set: a state of it whose edges are rewritten */
+    uint32_t *order;      /* states that no circle leads to, each before those that it leads to */
+    uint32_t *slot, mask; /* hash table of sets: number + 1 */
+    uint32_t n_sets, n_ordered;
+};
+
+static void rewrite_edges(struct equals *s, uint32_t q) {
+    struct lang_state *state = &s->l->state[q];
+    struct edge *edge = s->l->edge + state->edge;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < state->n_edges; i++) {
+        struct edge e = edge[i];
+
+        e.to = s->set[e.to];
+        assert(e.to < s->n_sets); /* what lies behind is known */
+        if (n && edge[n - 1].to == e.to && edge[n - 1].hi + 1u == e.lo)
+            edge[n - 1].hi = e.hi;
+        else
+            edge[n++] = e;
+    }
+    state->n_edges = n;
+}
+
+static bool same_state(const struct lang *l, uint32_t q, uint32_t r) {
+    const struct lang_state *x = &l->state[q], *y = &l->state[r];
+
+    return x->accepts == y->accepts && x->n_edges == y->n_edges &&
+           (x->n_edges == 0 ||
+            memcmp(l->edge + x->edge, l->edge + y->edge, x->n_edges * sizeof(*l->edge)) == 0);
+}
+
+/* Where the set of @q, whose edges are rewritten, is in the table or would be. */
+static uint32_t *find_set(const struct equals *s, uint32_t q) {
+    const struct lang_state *state = &s->l->state[q];
+    uint64_t h = state->accepts;
+
+    for (uint32_t i = state->edge; i < state->edge + state->n_edges; i++) {
+        const struct edge *e = &s->l->edge[i];
+
+        h = (h ^ e->to ^ (uint64_t)e->lo << 32 ^ (uint64_t)e->hi << 48) * 0x9E3779B97F4A7C15u;
+        h ^= h >> 29;
+    }
+    uint32_t at = (uint32_t)(h >> 16) & s->mask;
+
+    while (s->slot[at] && !same_state(s->l, s->some[s->slot[at] - 1], q))
+        at = (at + 1) & s->mask;
+    return &s->slot[at];
+}
+
+/* Takes states away that none leads to, until one of those that are left leads to each of them. */
+static void order_states(struct equals *s) {
+    const struct lang *l = s->l;
+    uint32_t *n_before = s->set; /* zeros, to begin with */
+
+    for (uint32_t i = 0; i < l->n_edges; i++)
+        n_before[l->edge[i].to]++;
+    for (uint32_t q = 0; q < l->n; q++) {
+        if (n_before[q] == 0)
+            s->order[s->n_ordered++] = q;
+    }
+    for (uint32_t k = 0; k < s->n_ordered; k++) {
+        const struct lang_state *state = &l->state[s->order[k]];
+
+        for (uint32_t i = state->edge; i < state->edge + state->n_edges; i++) {
+            if (--n_before[l->edge[i].to] == 0)
+                s->order[s->n_ordered++] = l->edge[i].to;
+        }
+    }
+    memset(s->set, 0xff, l->n * sizeof(*s->set));
+}
+
+/* The sets of the states that a circle leads to: they lead only to each other. */
+static int merge_circles(struct build *b, struct equals *s) {
+    const struct lang *l = s->l;
+    uint32_t n = l->n - s->n_ordered;
+    CLEANUP(freep) struct lang_state *state = malloc(MAX(n, 1u) * sizeof(*state));
+    CLEANUP(freep) struct edge *edge = malloc(MAX(l->n_edges, 1u) * sizeof(*edge));
+    CLEANUP(freep) uint32_t *whole = malloc(2 * MAX(n, 1u) * sizeof(*whole));
+    struct lang part = {.state = state, .edge = edge};
+
+    if (!state || !edge || !whole)
+        return build_no_memory(b);
+    uint32_t *number = s->some, *set = whole + n;
+
+    memset(number, 0, l->n * sizeof(*number));
+    for (uint32_t k = 0; k < s->n_ordered; k++)
+        number[s->order[k]] = NO_STATE;
+    for (uint32_t q = 0; q < l->n; q++) {
+        if (number[q] == NO_STATE)
+            continue;
+        whole[part.n] = q;
+        state[part.n] = l->state[q];
+        number[q] = part.n++;
+    }
+    for (uint32_t q = 0; q < n; q++) {
+        uint32_t from = state[q].edge;
+
+        state[q].edge = part.n_edges;
+        for (uint32_t i = from; i < from + state[q].n_edges; i++) {
+            edge[part.n_edges] = l->edge[i];
+            edge[part.n_edges++].to = number[l->edge[i].to];
+        }
+    }
+    int r = refine_part(b, &part, set, &s->n_sets);
+
+    if (r < 0)
+        return r;
+    for (uint32_t q = 0; q < n; q++)
+        s->set[whole[q]] = set[q];
+    memset(s->some, 0xff, s->n_sets * sizeof(*s->some));
+    for (uint32_t q = 0; q < n; q++) {
+        if (s->some[set[q]] != NO_STATE)
+            continue;
+        s->some[set[q]] = whole[q];
+        rewrite_edges(s, whole[q]);
+        *find_set(s, whole[q]) = set[q] + 1;
+    }
+    return 0;
+}
+
+/* Of those before the circles, the last ones first. */
+static void merge_ordered(struct equals *s) {
+    for (uint32_t k = s->n_ordered; k-- > 0;) {
+        uint32_t q = s->order[k];
+
+        rewrite_edges(s, q);
+        uint32_t *slot = find_set(s, q);
+
+        if (!*slot) {
+            s->some[s->n_sets] = q;
+            *slot = ++s->n_sets;
+        }
+        s->set[q] = *slot - 1;
+    }
+}
+
+/* The first state of each set stays; the start is the first of all. */
+static void keep_sets(const struct equals *s) {
+    struct lang *l = s->l;
+    uint32_t *number = s->some; /* of a set: no longer needed as what it was */
+    uint32_t n = 0, n_edges = 0;
+
+    for (uint32_t i = 0; i < s->n_sets; i++)
+        number[i] = NO_STATE;
+    for (uint32_t q = 0; q < l->n; q++) {
+        if (number[s->set[q]] == NO_STATE) {
+            number[s->set[q]] = n;
+            l->state[n++] = l->state[q];
+        }
+    }
+    for (uint32_t q = 0; q < n; q++) {
+        struct lang_state *state = &l->state[q];
+        uint32_t from = state->edge;
+
+        assert(n_edges <= from); /* edges lie in the order of their states */
+        state->edge = n_edges;
+        for (uint32_t i = from; i < from + state->n_edges; i++) {
+            l->edge[n_edges] = l->edge[i];
+            l->edge[n_edges].to = number[l->edge[n_edges].to];
+            n_edges++;
+        }
+    }
+    assert(n == s->n_sets);
+    l->n = n;
+    l->n_edges = n_edges;
+}
+
+int lang_merge(struct build *b, struct lang *l) {
+    uint32_t n = l->n, n_slots = 64;
+    int r = build_work(b, l->n + (uint64_t)l->n_edges);
+
+    while (n_slots < 2ull * n)
+        n_slots *= 2;
+    CLEANUP(freep) uint32_t *memory = r == 0 ? calloc(3ull * n + n_slots, sizeof(*memory)) : NULL;
+
+    if (r < 0 || n < 2)
+        return r;
+    if (!memory)
+        return build_no_memory(b);
+    struct equals s = {.l = l,
+                       .set = memory,
+                       .some = memory + n,
+                       .order = memory + 2ull * n,
+                       .slot = memory + 3ull * n,
+                       .mask = n_slots - 1};
+
+    order_states(&s);
+    r = s.n_ordered < n ? merge_circles(b, &s) : 0;
+    if (r < 0)
+        return r;
+    merge_ordered(&s);
+    keep_sets(&s);
+    return 0;
+}

@@ -1,0 +1,78 @@
+#pragma once
+
+/*
+ * nfa - the automaton of one rule as Thompson builds it, with calls as symbols; dfa.c makes it
+ * deterministic. One object serves all rules of a compilation in turn.
+ */
+
+#include "grammar/automaton/automaton.h"
+
+enum { NFA_EMPTY, NFA_BYTES, NFA_CALL };
+#define NFA_NONE UINT32_MAX
+
+struct nfa_edge {
+    uint32_t next, to; /* next: of the same state */
+    uint32_t desc;
+    uint16_t lo, hi;
+    uint8_t kind;
+};
+
+/* A part of the NFA that may come again (nfa_share.c). */
+struct nfa_shared {
+    enum { NFA_NOT_SHARED, NFA_BEGINNING, NFA_END, NFA_ROW } kind;
+    uint32_t flags;
+    uint32_t before, behind, last; /* the states that it hangs on */
+    const struct expr *x, *y, *z;  /* what it reads; may be NULL */
+    uint32_t out, out_behind;      /* the states that were made */
+    uint32_t stamp;                /* of the rule that it belongs to */
+};
+
+/* The arrays of the grammar that grow while it is made. */
+struct maker {
+    struct build *b;
+    struct grammar *g;
+    uint32_t cap_states, cap_edges, cap_calls, cap_descs, cap_rules, cap_tokens;
+
+    struct nfa_edge *nfa_edge;      /* NFA of the current rule */
+    uint32_t *nfa_head, *nfa_empty; /* by state: its first edge, its first empty one */
+    uint32_t n_nfa_edges, cap_nfa_edges, n_nfa, cap_nfa, cap_nfa_empty;
+    uint32_t nfa_open; /* from it all fits that fits from others in a set with it; NFA_NONE */
+    /* Hash table, of shared_mask + 1, of those of the current rule, which have its stamp. At most
+     * half of it is taken. */
+    struct nfa_shared *shared;
+    uint32_t n_shared, shared_mask, shared_stamp;
+    bool flat; /* without calls: what is repeated is copied, rules are copied (lang.c) */
+};
+
+/* Makes room for one more element of @v. */
+int maker_grow(struct maker *m, void *v, uint32_t n, uint32_t *cap, size_t size);
+int nfa_state(struct maker *m, uint32_t *out);
+int nfa_add_empty(struct maker *m, uint32_t from, uint32_t to);
+int nfa_add_bytes(struct maker *m, uint32_t from, unsigned lo, unsigned hi, uint32_t to);
+/* Adds @e between two states. Rules that are needed for it are added to the build. */
+int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
+/* The @n expressions one after the other, at least one. */
+int nfa_add_sequence(struct maker *m, struct expr *const *x, uint32_t n, uint32_t from,
+                     uint32_t to);
+/* One of some alternatives, of which more may lie between these states. */
+int nfa_add_alternative(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
+/* *@to: where it goes on to there by @e. */
+int nfa_end_alike(struct maker *m, const struct expr *e, uint32_t *to);
+/* Whether a part like @part is there (1; its states are in part->out) or not (0); or an error. */
+int nfa_find_shared(struct maker *m, struct nfa_shared *part);
+int nfa_add_shared(struct maker *m, const struct nfa_shared *part); /* which is not there */
+void nfa_forget_shared(struct maker *m);
+int nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from,
+                  uint32_t to); /* EXPR_CHARS */
+int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to);
+
+/* Makes the rule's states: dfa.c. */
+int dfa_make(struct maker *m, uint32_t rule);
+/* The states of one expression without calls; *@start accepts what @e does but the empty text. */
+int dfa_flat(struct maker *m, const struct expr *e, uint32_t *start);
+/* Removes what cannot end, refuses left recursion, finds first and follow bytes: analyse.c. */
+int automaton_analyse(struct build *b, struct grammar *g);
+/* Finds how far each state reads texts of each kind: runway.c. */
+int automaton_runways(struct build *b, struct grammar *g);
+/* Adds token classes where they are worth it: classify.c. */
+int automaton_classify(struct build *b, struct grammar *g);

@@ -1,0 +1,159 @@
+/*
+ * share - parts of one rule's NFA that alternatives have in common are made once.
+ *
+ * Alternatives of objects differ in a few members. What begins alike from one state goes on from
+ * one state, and what ends alike before one state is one way to it; of lists of members that end
+ * alike, these rows are the same states (nfa_parts.c). So the sets of subset construction have a
+ * state for each way on that differs, not one for each alternative.
+ *
+ * A part is found by the states that it hangs on and by what it reads. No edge leaves or enters a
+ * shared state but those of what is shared and of what all of it goes on with.
+ */
+
+#include "grammar/automaton/nfa.h"
+
+#include <assert.h>
+
+static uint64_t mix(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+/* What an expression begins with, so that those that are the same have the same. */
+static uint64_t hash_of_expr(const struct expr *e) {
+    while (e && (e->kind == EXPR_SEQ || e->kind == EXPR_ALT))
+        e = e->child[0];
+    if (!e)
+        return 0;
+    uint64_t h = mix(e->kind, (uint64_t)e->id << 32 | e->n);
+
+    for (uint32_t i = 0; e->kind == EXPR_BYTES && i < e->n; i++)
+        h = mix(h, e->bytes[i]);
+    return h;
+}
+
+static uint64_t hash_of(const struct nfa_shared *p) {
+    uint64_t h = mix(p->kind, (uint64_t)p->flags << 32 | p->last);
+
+    h = mix(h, (uint64_t)p->before << 32 | p->behind);
+    return mix(h, hash_of_expr(p->x) + hash_of_expr(p->y));
+}
+
+static bool same_expr(const struct expr *x, const struct expr *y) {
+    return x == y || (x && y && expr_same(x, y));
+}
+
+static bool same_part(const struct nfa_shared *p, const struct nfa_shared *q) {
+    return p->kind == q->kind && p->flags == q->flags && p->last == q->last &&
+           p->before == q->before && p->behind == q->behind && same_expr(p->x, q->x) &&
+           same_expr(p->y, q->y) && same_expr(p->z, q->z);
+}
+
+static bool is_taken(const struct maker *m, uint32_t at) {
+    return m->shared[at].kind != NFA_NOT_SHARED && m->shared[at].stamp == m->shared_stamp;
+}
+
+static struct nfa_shared *place_of(const struct maker *m, const struct nfa_shared *p) {
+    uint32_t at = (uint32_t)(hash_of(p) >> 16) & m->shared_mask;
+
+    assert(p->kind != NFA_NOT_SHARED && m->n_shared * 2 <= m->shared_mask);
+    while (is_taken(m, at) && !same_part(&m->shared[at], p))
+        at = (at + 1) & m->shared_mask;
+    return &m->shared[at];
+}
+
+static int grow(struct maker *m) {
+    uint32_t n_old = m->shared ? m->shared_mask + 1 : 0, n = MAX(n_old * 2, 64u);
+    struct nfa_shared *old = m->shared, *v = calloc(n, sizeof(*v));
+
+    if (!v)
+        return build_no_memory(m->b);
+    m->shared = v;
+    m->shared_mask = n - 1;
+    for (uint32_t i = 0; i < n_old; i++) {
+        if (old[i].kind != NFA_NOT_SHARED && old[i].stamp == m->shared_stamp)
+            *place_of(m, &old[i]) = old[i];
+    }
+    free(old);
+    return 0;
+}
+
+int nfa_find_shared(struct maker *m, struct nfa_shared *part) {
+    int r = m->shared ? build_work(m->b, 2) : grow(m);
+    const struct nfa_shared *p = r == 0 ? place_of(m, part) : NULL;
+
+    if (r < 0)
+        return r;
+    bool known = is_taken(m, (uint32_t)(p - m->shared));
+
+    if (known) {
+        part->out = p->out;
+        part->out_behind = p->out_behind;
+    }
+    return known;
+}
+
+int nfa_add_shared(struct maker *m, const struct nfa_shared *part) {
+    int r = (m->n_shared + 1) * 2 > m->shared_mask ? grow(m) : 0;
+
+    if (r < 0)
+        return r;
+    struct nfa_shared *p = place_of(m, part);
+
+    assert(!is_taken(m, (uint32_t)(p - m->shared)));
+    *p = *part;
+    p->stamp = m->shared_stamp;
+    m->n_shared++;
+    return 0;
+}
+
+void nfa_forget_shared(struct maker *m) {
+    m->shared_stamp++;
+    m->n_shared = 0;
+}
+
+/* *@at: where it goes on behind @e from there. */
+static int begin_alike(struct maker *m, const struct expr *e, uint32_t *at) {
+    struct nfa_shared part = {.kind = NFA_BEGINNING, .before = *at, .x = e};
+    int r = nfa_find_shared(m, &part);
+
+    if (r == 0) {
+        r = nfa_state(m, &part.out);
+        if (r == 0)
+            r = nfa_add(m, e, *at, part.out);
+        if (r == 0)
+            r = nfa_add_shared(m, &part);
+    }
+    *at = part.out;
+    return MIN(r, 0);
+}
+
+int nfa_end_alike(struct maker *m, const struct expr *e, uint32_t *to) {
+    struct nfa_shared part = {.kind = NFA_END, .behind = *to, .x = e};
+    int r = nfa_find_shared(m, &part);
+
+    if (r == 0) {
+        r = nfa_state(m, &part.out);
+        if (r == 0)
+            r = nfa_add(m, e, part.out, *to);
+        if (r == 0)
+            r = nfa_add_shared(m, &part);
+    }
+    *to = part.out;
+    return MIN(r, 0);
+}
+
+int nfa_add_alternative(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
+    const struct build *b = m->b;
+    uint32_t first = 0, n = e->n;
+    int r = 0;
+
+    if (m->flat || e->kind != EXPR_SEQ || e->child[0]->kind != EXPR_BYTES)
+        return nfa_add(m, e, from, to);
+    while (r == 0 && first + 1 < n &&
+           (e->child[first]->kind == EXPR_BYTES || e->child[first] == b->space[0]))
+        r = begin_alike(m, e->child[first++], &from);
+    if (r == 0 && first + 1 < n && e->child[n - 1]->kind == EXPR_BYTES)
+        r = nfa_end_alike(m, e->child[--n], &to);
+    return r < 0 ? r : nfa_add_sequence(m, e->child + first, n - first, from, to);
+}

@@ -1,0 +1,229 @@
+/*
+ * compile - from expressions to a compiled grammar: the order of the passes, and its memory.
+ *
+ *     which rules can be empty -> NFA and DFA of each rule (which may add rules) -> dead ends, left
+ *     recursion, first and
+ *     follow bytes -> tables for states with many edges -> token classes
+ *
+ * Each pass counts its steps (build_work), so that the cost of a hostile source is bounded wherever
+ * it arises. The expressions live in the build's arena and are gone afterwards; the grammar owns
+ * what it keeps.
+ */
+
+#include "grammar/match/finish.h"
+#include "grammar/machine/distinct.h"
+#include "grammar/automaton/members.h"
+#include "grammar/automaton/nfa.h"
+#include "grammar/mask/class.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define DENSE_EDGES 6 /* states with more get a table, as long as there are not too many */
+#define DENSE_MAX 256
+#define MAX_STACK 768
+
+/* A rule is nullable when its body is, which may depend on other rules: until nothing changes. */
+static int find_nullable(struct build *b) {
+    bool changed = true;
+    int r = 0;
+
+    while (changed && r == 0) {
+        changed = false;
+        for (uint32_t i = 0; i < b->n_rules; i++) {
+            if (b->rule[i].nullable || !b->rule[i].body || !expr_nullable(b, b->rule[i].body))
+                continue;
+            b->rule[i].nullable = changed = true;
+        }
+        r = build_work(b, b->n_rules);
+    }
+    return r;
+}
+
+static int make_rules(struct maker *m) {
+    struct build *b = m->b;
+
+    /* Making one may add others. */
+    for (uint32_t i = 0; i < b->n_rules; i++) {
+        int r = maker_grow(m, &m->g->rule, i, &m->cap_rules, sizeof(*m->g->rule));
+
+        if (r < 0)
+            return r;
+        m->g->n_rules = i + 1;
+        r = dfa_make(m, i);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* What the states of rules that count characters need to end. */
+static int keep_needs(struct build *b, struct grammar *g) {
+    for (uint32_t i = 0; i < g->n_rules; i++) {
+        const struct rule *from = &b->rule[i];
+        uint32_t start = g->rule[i].start;
+
+        if (!from->need)
+            continue;
+        if (!g->need) {
+            g->need = calloc(g->n_states, sizeof(*g->need));
+            g->bytes += g->n_states * sizeof(*g->need);
+        }
+        if (!g->need)
+            return build_no_memory(b);
+        g->need[start] = from->need[0];
+        memcpy(g->need + start + 1, from->need, from->body->lang->n * sizeof(*g->need));
+    }
+    return 0;
+}
+
+static int make_tables(struct build *b, struct grammar *g) {
+    uint32_t n = 0;
+
+    for (uint32_t q = 0; q < g->n_states && n < DENSE_MAX; q++)
+        n += g->state[q].n_edges > DENSE_EDGES;
+    g->table = malloc(MAX(n, 1u) * sizeof(*g->table));
+    if (!g->table)
+        return build_no_memory(b);
+    for (uint32_t q = 0; q < g->n_states && g->n_tables < n; q++) {
+        struct state *s = &g->state[q];
+
+        if (s->n_edges <= DENSE_EDGES)
+            continue;
+        uint32_t *t = g->table[g->n_tables];
+
+        memset(t, 0xff, sizeof(*g->table));
+        for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+            for (unsigned c = g->edge[i].lo; c <= g->edge[i].hi && c < TOKEN_SYMBOL; c++)
+                t[c] = g->edge[i].to;
+        }
+        s->dense = (int32_t)g->n_tables++;
+    }
+    assert(g->n_tables <= n && n <= DENSE_MAX + 1);
+    return build_work(b, n * 64);
+}
+
+/* The tries of names live in the build: the grammar gets copies. */
+static int keep_names(struct build *b, struct grammar *g) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < g->n_descs; i++)
+        n += g->desc[i].kind == CALL_NAMES;
+    g->names = calloc(MAX(n, 1u), sizeof(*g->names));
+    if (!g->names)
+        return build_no_memory(b);
+    for (uint32_t i = 0; i < g->n_descs; i++) {
+        const struct names *from = g->desc[i].names;
+        struct names *to = &g->names[g->n_names];
+
+        if (g->desc[i].kind != CALL_NAMES)
+            continue;
+        to->node = malloc(from->n * sizeof(*to->node));
+        if (!to->node)
+            return build_no_memory(b);
+        memcpy(to->node, from->node, from->n * sizeof(*to->node));
+        to->n = from->n;
+        g->bytes += from->n * sizeof(*to->node);
+        g->desc[i].names = to;
+        g->n_names++;
+    }
+    assert(g->n_names == n);
+    return 0;
+}
+
+static void trim(void *v, size_t n, size_t size) {
+    void **array = v;
+    void *p = realloc(*array, MAX(n, (size_t)1) * size);
+
+    if (p)
+        *array = p;
+}
+
+static void trim_arrays(struct grammar *g) {
+    trim(&g->state, g->n_states, sizeof(*g->state));
+    trim(&g->edge, g->n_edges, sizeof(*g->edge));
+    trim(&g->call, g->n_calls, sizeof(*g->call));
+    trim(&g->desc, g->n_descs, sizeof(*g->desc));
+    trim(&g->rule, g->n_rules, sizeof(*g->rule));
+    g->bytes += sizeof(*g) + g->n_states * sizeof(*g->state) + g->n_edges * sizeof(*g->edge) +
+                g->n_calls * sizeof(*g->call) + g->n_descs * sizeof(*g->desc) +
+                g->n_rules * sizeof(*g->rule) + g->n_tables * sizeof(*g->table);
+}
+
+int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
+    CLEANUP(grammar_freep) struct grammar *g = calloc(1, sizeof(*g));
+    struct maker m = {.b = b, .g = g};
+
+    if (!g)
+        return -ENOMEM;
+    g->vocab = b->vocab;
+    g->start = root;
+    g->max_stack = MAX_STACK;
+    int r = find_nullable(b);
+
+    if (r == 0) {
+        g->nullable = b->rule[root].nullable;
+        r = make_rules(&m);
+    }
+    free(m.nfa_edge);
+    free(m.nfa_head);
+    free(m.nfa_empty);
+    free(m.shared);
+    if (r == 0)
+        r = keep_needs(b, g);
+    if (r == 0)
+        r = members_keep(b, g);
+    if (r == 0)
+        r = automaton_analyse(b, g);
+    if (r == 0)
+        r = keep_names(b, g);
+    if (r == 0)
+        r = members_spans(b, g);
+    if (r == 0)
+        r = distinct_new(b, g);
+    if (r == 0)
+        r = make_tables(b, g);
+    if (r == 0 && b->vocab)
+        r = finish_new(b, g);
+    if (r == 0 && b->vocab)
+        r = automaton_runways(b, g);
+    if (r < 0)
+        return r;
+    trim_arrays(g);
+    if (g->bytes > b->limits.max_bytes)
+        return build_too_complex(b, "the compiled grammar takes more than %zu bytes",
+                                 b->limits.max_bytes);
+    if (b->vocab && (r = automaton_classify(b, g)) < 0)
+        return r;
+    *out = STEAL(g);
+    return 0;
+}
+
+struct grammar *grammar_free(struct grammar *g) {
+    if (!g)
+        return NULL;
+    classes_free(g);
+    finish_free(g->finish);
+    for (uint32_t i = 0; i < g->n_names; i++)
+        free(g->names[i].node);
+    free(g->names);
+    members_free(g);
+    free(g->variety);
+    free(g->doubles);
+    free(g->state);
+    free(g->edge);
+    free(g->call);
+    free(g->desc);
+    free(g->rule);
+    free(g->table);
+    free(g->runway);
+    free(g->need);
+    free(g->token);
+    free(g);
+    return NULL;
+}
+
+size_t grammar_bytes(const struct grammar *g) {
+    return g->bytes;
+}

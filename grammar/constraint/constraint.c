@@ -1,0 +1,195 @@
+/*
+ * constraint - the node of a submit's span as a grammar, and its triggers.
+ *
+ * The front makes the nodes, but what is in them comes from clients, so depth, number and length
+ * are limited here as everywhere. Numbers are read as they are written (a schema's bounds are
+ * exact), and a schema is handed to the grammar as text again: grammar.h takes sources as text.
+ */
+
+#include "grammar/constraint/private.h"
+
+#include <errno.h>
+#include <string.h>
+#include <yyjson.h>
+
+#define NODE_DEPTH_MAX 32
+
+static inline void doc_freep(yyjson_doc **doc) {
+    yyjson_doc_free(*doc);
+}
+
+struct reader {
+    struct grammar_builder *b;
+    struct err *err;
+};
+
+static int invalid(struct err *err, const char *what) {
+    return err_set_code(err, 400, "grammar_invalid", NULL, "%s", what);
+}
+
+static int read_doc(yyjson_doc **out, const char *text, size_t len, size_t max, struct err *err) {
+    if (len > max)
+        return err_set_code(err, 400, "grammar_too_complex", NULL,
+                            "the grammar has %zu bytes; at most %zu are allowed", len, max);
+    *out = yyjson_read(text, len, YYJSON_READ_NUMBER_AS_RAW);
+    return *out ? 0 : invalid(err, "the grammar is not JSON");
+}
+
+static const struct source_key {
+    const char *key;
+    enum grammar_kind kind;
+} SOURCES[] = {
+    {"json_schema", GRAMMAR_JSON_SCHEMA},
+    {"json_object", GRAMMAR_JSON_OBJECT},
+    {"regex", GRAMMAR_REGEX},
+    {"ebnf", GRAMMAR_EBNF},
+    {"choice", GRAMMAR_CHOICE},
+    {"lark", GRAMMAR_LARK},
+};
+
+static const struct source_key *find_source(yyjson_val *node) {
+    for (size_t i = 0; i < ARRAY_SIZE(SOURCES); i++) {
+        if (yyjson_obj_get(node, SOURCES[i].key))
+            return &SOURCES[i];
+    }
+    return NULL;
+}
+
+static int read_source(struct reader *r, yyjson_val *node, const struct source_key *key,
+                       grammar_part *out) {
+    yyjson_val *v = yyjson_obj_get(node, key->key);
+    CLEANUP(freep) char *text = NULL;
+    struct grammar_source src = {.kind = key->kind,
+                                 .param = yyjson_get_str(yyjson_obj_get(node, "param"))};
+
+    if (yyjson_is_true(yyjson_obj_get(node, "compact")))
+        src.flags |= GRAMMAR_COMPACT;
+    if (yyjson_is_true(yyjson_obj_get(node, "any_format")))
+        src.flags |= GRAMMAR_ANY_FORMAT;
+    if (yyjson_is_true(yyjson_obj_get(node, "any_order")))
+        src.flags |= GRAMMAR_ANY_ORDER;
+    if (yyjson_is_true(yyjson_obj_get(node, "declared_only")))
+        src.flags |= GRAMMAR_DECLARED_ONLY;
+    if (yyjson_is_true(yyjson_obj_get(node, "python")))
+        src.flags |= GRAMMAR_PYTHON;
+    if (yyjson_is_true(yyjson_obj_get(node, "quoted")))
+        src.flags |= GRAMMAR_QUOTED;
+    if (key->kind == GRAMMAR_JSON_OBJECT) {
+        if (!yyjson_is_true(v))
+            return invalid(r->err, "json_object must be true");
+    } else if (key->kind == GRAMMAR_JSON_SCHEMA || key->kind == GRAMMAR_CHOICE) {
+        src.text = text = yyjson_val_write(v, 0, &src.len);
+        if (!text)
+            return -ENOMEM;
+    } else if (yyjson_is_str(v)) {
+        src.text = yyjson_get_str(v);
+        src.len = yyjson_get_len(v);
+    } else {
+        return invalid(r->err, "regex, ebnf and lark must be strings");
+    }
+    *out = grammar_part_of(r->b, &src);
+    return 0;
+}
+
+static int read_node(struct reader *r, yyjson_val *node, unsigned depth, grammar_part *out);
+
+static int read_list(struct reader *r, yyjson_val *list, bool either, unsigned depth,
+                     grammar_part *out) {
+    size_t n = yyjson_arr_size(list), i, max;
+    CLEANUP(freep) grammar_part *part = calloc(MAX(n, (size_t)1), sizeof(*part));
+    yyjson_val *node;
+
+    if (!part)
+        return -ENOMEM;
+    if (!yyjson_is_arr(list) || (either && n == 0))
+        return invalid(r->err, "sequence and either must be arrays of nodes");
+    yyjson_arr_foreach(list, i, max, node) {
+        int e = read_node(r, node, depth, &part[i]);
+
+        if (e < 0)
+            return e;
+    }
+    *out = either ? grammar_either(r->b, part, n) : grammar_sequence(r->b, part, n);
+    return 0;
+}
+
+/* A count of a repeat: at most nine digits. */
+static int read_count(struct reader *r, yyjson_val *v, uint32_t *out) {
+    const char *s = yyjson_get_raw(v);
+    size_t n = v ? yyjson_get_len(v) : 0;
+    uint32_t x = 0;
+
+    if (!v)
+        return 0;
+    if (!s || n == 0 || n > 9)
+        return invalid(r->err, "min and max must be whole numbers");
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] < '0' || s[i] > '9')
+            return invalid(r->err, "min and max must be whole numbers");
+        x = x * 10 + (uint32_t)(s[i] - '0');
+    }
+    *out = x;
+    return 0;
+}
+
+static int read_repeat(struct reader *r, yyjson_val *node, unsigned depth, grammar_part *out) {
+    yyjson_val *sep = yyjson_obj_get(node, "separator");
+    grammar_part part, separator = GRAMMAR_NO_PART;
+    uint32_t min = 0, max = GRAMMAR_NO_MAX;
+    int e = read_count(r, yyjson_obj_get(node, "min"), &min);
+
+    if (e == 0)
+        e = read_count(r, yyjson_obj_get(node, "max"), &max);
+    if (e == 0 && min > max)
+        e = invalid(r->err, "min is greater than max");
+    if (e == 0)
+        e = read_node(r, yyjson_obj_get(node, "repeat"), depth, &part);
+    if (e == 0 && sep)
+        e = read_node(r, sep, depth, &separator);
+    if (e == 0)
+        *out = grammar_repeat(r->b, part, separator, min, max);
+    return e;
+}
+
+static int read_node(struct reader *r, yyjson_val *node, unsigned depth, grammar_part *out) {
+    const struct source_key *source = find_source(node);
+    yyjson_val *v;
+
+    if (!yyjson_is_obj(node))
+        return invalid(r->err, "a node of a grammar must be an object");
+    if (depth == NODE_DEPTH_MAX)
+        return err_set_code(r->err, 400, "grammar_too_complex", NULL,
+                            "the grammar's parts are nested more than %d deep", NODE_DEPTH_MAX);
+    if (source)
+        return read_source(r, node, source, out);
+    if ((v = yyjson_obj_get(node, "sequence")))
+        return read_list(r, v, false, depth + 1, out);
+    if ((v = yyjson_obj_get(node, "either")))
+        return read_list(r, v, true, depth + 1, out);
+    if (yyjson_obj_get(node, "repeat"))
+        return read_repeat(r, node, depth + 1, out);
+    if ((v = yyjson_obj_get(node, "literal")) && yyjson_is_str(v)) {
+        *out = grammar_literal(r->b, yyjson_get_str(v), yyjson_get_len(v));
+        return 0;
+    }
+    if ((v = yyjson_obj_get(node, "free_text")) && yyjson_is_str(v)) {
+        *out = grammar_free_text(r->b, yyjson_get_str(v), yyjson_get_len(v));
+        return 0;
+    }
+    return invalid(r->err, "a node of a grammar has no known key");
+}
+
+int constraint_compile(struct grammar **out, const struct grammar_vocab *v, const char *text,
+                       size_t len, const struct grammar_limits *limits, struct err *err) {
+    CLEANUP(doc_freep) yyjson_doc *doc = NULL;
+    CLEANUP(grammar_builder_freep) struct grammar_builder *b = NULL;
+    grammar_part root = GRAMMAR_NO_PART;
+    int r = read_doc(&doc, text, len, CONSTRAINT_MAX, err);
+
+    if (r == 0)
+        r = grammar_builder_new(&b, v, limits);
+    if (r < 0)
+        return r;
+    r = read_node(&(struct reader){b, err}, yyjson_doc_get_root(doc), 0, &root);
+    return r < 0 ? r : grammar_build(out, b, root, err);
+}

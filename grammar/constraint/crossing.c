@@ -1,0 +1,221 @@
+/*
+ * crossing - the tokens that reach beyond a trigger with bytes that the grammar refuses.
+ *
+ * For a trigger "</think>" and the grammar of a JSON object, "\n</think>{" may come and
+ * "</think>Well" may not. Which tokens these are depends on how much of a trigger the output ends
+ * with (a node of the automaton), and on nothing else, since the grammar always begins anew: so
+ * they are found once, and while the output is free a mask is a table look-up, or not needed at
+ * all.
+ *
+ * Every token is read from the root. From another node, only those are looked at whose reading
+ * differs: two readings that meet before either is complete go on as one, and in a trie nearly all
+ * of them meet at once.
+ *
+ * The other tokens that complete a trigger are kept, too: near a limit they must not come when what
+ * the grammar wants then takes too long.
+ */
+
+#include "grammar/constraint/private.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "base/jobs.h"
+#include "grammar/match/finish.h"
+
+#define CROSSING_MAX (1u << 20) /* ids in all */
+#define TRIED_MAX (1u << 22)    /* tokens looked at */
+#define PAUSE_TRIED 256
+
+/* Invariants: refused and done have the tokens of the nodes before, in the order of these, and of
+ * the node at hand; `state` is at the start between two tokens. */
+struct search {
+    const struct constraint *c;
+    struct grammar_state *state; /* at the start of the grammar */
+    const struct trie *trie;
+    struct ids {
+        int32_t *id;
+        uint32_t n, cap;
+    } refused, done, root; /* root: those that complete a trigger when read from root_node */
+    uint32_t n_tried;
+    uint32_t longest;             /* bytes to an end, behind a token of done */
+    uint32_t *first, *first_done; /* of the constraint */
+    uint16_t root_node;
+    int error;
+};
+
+static int add(struct search *s, struct ids *v, int32_t id) {
+    if (v->n == v->cap) {
+        uint32_t bigger = v->cap ? v->cap * 2 : 256;
+        int32_t *p = realloc(v->id, bigger * sizeof(*p));
+
+        if (!p)
+            return s->error = -ENOMEM;
+        v->id = p;
+        v->cap = bigger;
+    }
+    if (v->n >= CROSSING_MAX)
+        return s->error = -E2BIG;
+    v->id[v->n++] = id;
+    return 0;
+}
+
+/* Token @id, read from @node: if it completes a trigger and the grammar refuses the rest, it is
+ * one. */
+static void try(struct search *s, uint16_t node, int32_t id) {
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(s->c->vocab, id, &len);
+    const struct trigger_node *found;
+    size_t n = triggers_feed(s->c->triggers, &node, bytes, len, &found);
+
+    if (s->n_tried++ == TRIED_MAX)
+        s->error = -E2BIG;
+    if (s->n_tried % PAUSE_TRIED == 0 && !s->error)
+        s->error = job_pause();
+    if (!found || vocab_is_end(s->c->vocab, id) || s->error)
+        return;
+    int r = triggers_hold(s->c->triggers, found, s->state, bytes + n, len - n);
+
+    if (r == 0) {
+        s->longest = MAX(s->longest, grammar_bytes_left(s->state));
+        grammar_rollback(s->state, 1);
+        add(s, &s->done, id);
+    } else if (r != -EINVAL) {
+        s->error = r;
+    } else {
+        add(s, &s->refused, id);
+    }
+}
+
+static void try_below(struct search *s, uint16_t node, const struct trie_node *at) {
+    for (uint32_t i = at->items; i < at->items + at->n_items; i++)
+        try(s, node, (int32_t)s->trie->item[i]);
+    for (uint32_t i = at->child; i < at->child + at->n_children && !s->error; i++)
+        try_below(s, node, &s->trie->node[i]);
+}
+
+/* Tokens below @at, to which @a leads from @node and @b from its root. */
+static void differ(struct search *s, uint16_t node, const struct trie_node *at, uint16_t a,
+                   uint16_t b) {
+    const struct triggers *t = s->c->triggers;
+
+    for (uint32_t i = at->child; i < at->child + at->n_children && !s->error; i++) {
+        const struct trie_node *child = &s->trie->node[i];
+        uint16_t x = triggers_step(t, a, child->byte), y = triggers_step(t, b, child->byte);
+
+        assert(x < t->n && y < t->n);
+        if (t->node[x].end)
+            try_below(s, node, child);
+        else if (x != y)
+            differ(s, node, child, x, y);
+    }
+}
+
+/* What completes a trigger when read from @root. */
+static void find_root(struct search *s, uint16_t root) {
+    uint32_t n = vocab_n_tokens(s->c->vocab);
+
+    s->root_node = root;
+    s->root.n = 0;
+    for (uint32_t id = 0; id < n && !s->error; id++) {
+        size_t len;
+        const uint8_t *bytes = vocab_bytes(s->c->vocab, (int32_t)id, &len);
+        uint16_t node = root;
+        const struct trigger_node *found;
+
+        triggers_feed(s->c->triggers, &node, bytes, len, &found);
+        if (found)
+            add(s, &s->root, (int32_t)id);
+    }
+}
+
+/* Special tokens are in no trie that could be walked here; there are few. */
+static void try_special(struct search *s, uint16_t node) {
+    uint32_t n = vocab_n_tokens(s->c->vocab);
+
+    for (uint32_t id = 0; id < n; id++) {
+        if (vocab_is_special(s->c->vocab, (int32_t)id))
+            try(s, node, (int32_t)id);
+    }
+}
+
+static int by_id(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Each once, in order, from @from on. */
+static void put_in_order(struct ids *v, uint32_t from) {
+    uint32_t n = from;
+
+    assert(from <= v->n && v->n <= v->cap);
+    if (v->n > from)
+        qsort(v->id + from, v->n - from, sizeof(*v->id), by_id);
+    for (uint32_t i = from; i < v->n; i++) {
+        if (n == from || v->id[n - 1] != v->id[i])
+            v->id[n++] = v->id[i];
+    }
+    v->n = n;
+}
+
+static void find(struct search *s, uint16_t node) {
+    uint32_t refused = s->refused.n, done = s->done.n;
+
+    for (uint32_t i = 0; i < s->root.n && !s->error; i++)
+        try(s, node, s->root.id[i]);
+    if (node != s->root_node) {
+        differ(s, node, &s->trie->node[0], node, s->root_node);
+        try_special(s, node);
+    }
+    put_in_order(&s->refused, refused);
+    put_in_order(&s->done, done);
+}
+
+/* The nodes in [@first, @end): they read as @root does, but for what the output ends with
+ * already. */
+static void find_all(struct search *s, uint32_t first, uint32_t end, uint16_t root) {
+    const struct trigger_node *node = s->c->triggers->node;
+
+    if (first < end)
+        find_root(s, root);
+    for (uint32_t i = first; i < end && !s->error; i++) {
+        assert(grammar_n_accepted(s->state) == 0); /* what was tried was taken back */
+        s->first[i] = s->refused.n;
+        s->first_done[i] = s->done.n;
+        if (!node[i].end && node[i].becomes == i) /* else the output is never there */
+            find(s, (uint16_t)i);
+    }
+}
+
+int crossing_find(struct constraint *c, struct err *err) {
+    CLEANUP(grammar_state_freep) struct grammar_state *state = NULL;
+    int r = grammar_state_new(&state, c->grammar);
+
+    if (r < 0)
+        return r;
+    struct search s = {.c = c, .state = state, .trie = vocab_trie(c->vocab)};
+
+    s.first = c->first = calloc(c->triggers->n + 1, sizeof(*c->first));
+    s.first_done = c->first_done = calloc(c->triggers->n + 1, sizeof(*c->first_done));
+    if (!c->first || !c->first_done)
+        return -ENOMEM;
+    const struct triggers *t = c->triggers;
+
+    assert(triggers_n_everywhere(t) <= t->n && t->quiet <= t->open && t->open < t->n);
+    find_all(&s, 0, triggers_n_everywhere(t), 0);
+    if (t->quiet)
+        find_all(&s, t->quiet, t->open, t->quiet);
+    if (t->open)
+        find_all(&s, t->open, t->n, 0);
+    c->first[t->n] = s.refused.n;
+    c->first_done[t->n] = s.done.n;
+    free(s.root.id);
+    c->crossing = s.refused.id;
+    c->done = s.done.id;
+    c->longest = s.longest;
+    if (s.error == -E2BIG)
+        return err_set_code(err, 400, "grammar_too_complex", NULL,
+                            "too many tokens cross the border of the triggers");
+    return s.error;
+}

@@ -1,0 +1,323 @@
+/*
+ * ending - masks of a constraint near the limit of its request, so that what it holds is complete
+ * when the last token has come.
+ *
+ *     held by the grammar     grammar_mask_within()
+ *     and it may end          what goes on must end in time; all else ends it, as always
+ *     free                    a trigger may come as long as there is time for what follows it
+ *     free, a trigger must    in time the mask has nothing but the way to it
+ *     come
+ *
+ * How far a trigger is depends on how much of it the output ends with, a node of the triggers. The
+ * way is to spell the rest of it, or of one of its suffixes that begins a trigger: along the tries
+ * of triggers and vocabulary at once, found when the constraint is compiled.
+ */
+
+#include "grammar/constraint/private.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "grammar/match/finish.h"
+
+/* Tokens that are left over when the way to a trigger that must come begins: the
+ * caller that ends reasoning writes the whole trigger, whatever part of it is there. */
+#define SPARE 8
+#define RESTS_MAX 64 /* tokens of one mask that go on behind a trigger, looked at one by one */
+
+/* ---- the way to a trigger */
+
+struct spelling {
+    const struct constraint *c;
+    const struct trie *trie;
+    uint32_t best;
+};
+
+/* Tokens that complete a trigger at @node of the triggers. */
+static uint32_t to_trigger(const struct constraint *c, uint16_t node) {
+    const struct trigger_node *t = c->triggers->node;
+    uint32_t best = c->to_trigger[node];
+
+    for (; t[node].fail != node; node = t[node].fail)
+        best = MIN(best, c->to_trigger[t[node].fail]);
+    return best;
+}
+
+static uint32_t cost_at(const struct constraint *c, uint16_t node) {
+    const struct trigger_node *n = &c->triggers->node[node];
+
+    if (n->end)
+        return 0;
+    return n->becomes == node ? c->to_trigger[node] : to_trigger(c, n->becomes);
+}
+
+/* The tokens below @at of the vocabulary's trie that spell what is below @node. */
+static void spell(struct spelling *s, uint32_t at, uint16_t node) {
+    const struct trie_node *v = &s->trie->node[at];
+    const struct trigger_node *t = s->c->triggers->node;
+
+    for (uint32_t i = v->child; i < v->child + v->n_children; i++) {
+        uint16_t c = t[node].child;
+
+        while (c && t[c].byte != s->trie->node[i].byte)
+            c = t[c].next;
+        if (!c)
+            continue;
+        assert(c > node); /* so that find_ways() knows its cost */
+        if (s->trie->node[i].n_items)
+            s->best = MIN(s->best, finish_add(cost_at(s->c, c), 1));
+        if (!t[c].end && t[c].becomes == c)
+            spell(s, i, c);
+    }
+}
+
+/* The node that the special token @id leads to along the trie; 0: it does not. */
+static uint16_t spell_special(const struct constraint *c, uint16_t node, int32_t id) {
+    const struct trigger_node *t = c->triggers->node;
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(c->vocab, id, &len);
+
+    for (size_t i = 0; i < len; i++) {
+        if (t[node].end || t[node].becomes != node)
+            return 0;
+        node = t[node].child;
+        while (node && t[node].byte != bytes[i])
+            node = t[node].next;
+        if (!node)
+            return 0;
+    }
+    return len ? node : 0;
+}
+
+/* Children come after their parents. */
+static void find_ways(struct constraint *c, uint32_t from, uint32_t to, const int32_t *special,
+                      uint32_t n_special) {
+    for (uint32_t node = to; node-- > from;) {
+        struct spelling s = {c, vocab_trie(c->vocab), FINISH_NEVER};
+
+        spell(&s, 0, (uint16_t)node);
+        for (uint32_t i = 0; i < n_special; i++) {
+            uint16_t next = spell_special(c, (uint16_t)node, special[i]);
+
+            if (next)
+                s.best = MIN(s.best, finish_add(cost_at(c, next), 1));
+        }
+        c->to_trigger[node] = s.best;
+    }
+}
+
+static int find_triggers(struct constraint *c) {
+    const struct triggers *t = c->triggers;
+    uint32_t n = vocab_n_tokens(c->vocab), n_special = 0;
+    CLEANUP(freep) int32_t *special = malloc(MAX(n, 1u) * sizeof(*special));
+
+    c->to_trigger = malloc(t->n * sizeof(*c->to_trigger));
+    if (!c->to_trigger || !special)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < n; i++) {
+        if (vocab_is_special(c->vocab, (int32_t)i) && !vocab_is_end(c->vocab, (int32_t)i))
+            special[n_special++] = (int32_t)i;
+    }
+    /* Quiet text ends before a trigger counts; what begins it leads nowhere. */
+    for (uint32_t i = 0; i < t->n; i++)
+        c->to_trigger[i] = FINISH_NEVER;
+    find_ways(c, 0, triggers_n_everywhere(t), special, n_special);
+    if (t->quiet)
+        find_ways(c, t->quiet, t->open, special, n_special);
+    return 0;
+}
+
+int ending_find(struct constraint *c) {
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+    int r = grammar_state_new(&s, c->grammar);
+
+    if (r == 0 && c->triggers && c->triggers->required)
+        r = find_triggers(c);
+    if (r == 0)
+        c->distance = grammar_distance(s);
+    return r;
+}
+
+uint32_t constraint_distance(struct constraint_state *s) {
+    const struct constraint *c = s->c;
+
+    if (s->at.phase == HELD)
+        return s->n == 0 && !c->triggers ? c->distance : grammar_distance(s->g);
+    if (s->at.phase == DONE || place_may_stop(s))
+        return 0;
+    uint32_t n = to_trigger(c, s->at.node);
+
+    return n >= FINISH_NEVER || c->distance == GRAMMAR_NO_MAX ? GRAMMAR_NO_MAX : n + c->distance;
+}
+
+/* ---- masks */
+
+static bool has_bit(const uint32_t *bits, int32_t i) {
+    return bits[i / 32] >> (i % 32) & 1;
+}
+
+static int64_t count_bits(const uint32_t *bits, uint32_t n_words) {
+    int64_t n = 0;
+
+    for (uint32_t i = 0; i < n_words; i++)
+        n += __builtin_popcount(bits[i]);
+    return n;
+}
+
+/* Whether there is time for what follows @token, which completes a trigger at @node. */
+static bool done_fits(struct constraint_state *s, uint16_t node, int32_t token, uint32_t after,
+                      uint32_t *n_rests) {
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(s->c->vocab, token, &len);
+    const struct trigger_node *found;
+    size_t n = triggers_feed(s->c->triggers, &node, bytes, len, &found);
+
+    assert(found);
+    if ((n == len && found->n_held == 0) || s->c->distance == GRAMMAR_NO_MAX)
+        return s->c->distance <= after || s->c->distance == GRAMMAR_NO_MAX;
+    if (++*n_rests > RESTS_MAX ||
+        triggers_hold(s->c->triggers, found, s->g, bytes + n, len - n) < 0)
+        return false;
+    uint32_t distance = grammar_distance(s->g);
+
+    grammar_rollback(s->g, 1);
+    return distance <= after;
+}
+
+/* Clears the tokens that complete a trigger at @node too late, but for those in @keep (or NULL). */
+static void clear_late(struct constraint_state *s, uint16_t node, uint32_t after,
+                       const uint32_t *keep, uint32_t *bits) {
+    const struct constraint *c = s->c;
+    uint32_t n_rests = 0;
+
+    if (after >= c->longest)
+        return;
+    for (uint32_t i = c->first_done[node]; i < c->first_done[node + 1]; i++) {
+        int32_t t = c->done[i];
+
+        if (has_bit(bits, t) && !(keep && has_bit(keep, t)) &&
+            !done_fits(s, node, t, after, &n_rests))
+            clear_bit(bits, t);
+    }
+}
+
+struct approach {
+    const struct constraint *c;
+    const struct trie *trie;
+    uint32_t *bits, most; /* tokens to a trigger */
+};
+
+static void allow_near(struct approach *a, uint32_t at, uint16_t node) {
+    const struct triggers *t = a->c->triggers;
+    const struct trie_node *v = &a->trie->node[at];
+
+    for (uint32_t i = v->child; i < v->child + v->n_children; i++) {
+        const struct trie_node *child = &a->trie->node[i];
+        uint16_t next = triggers_step(t, node, child->byte);
+
+        if (t->node[next].end)
+            continue;
+        for (uint32_t k = child->items;
+             to_trigger(a->c, next) <= a->most && k < child->items + child->n_items; k++)
+            a->bits[a->trie->item[k] / 32] |= 1u << (a->trie->item[k] % 32);
+        if (next != 0 && next != t->quiet && next != t->open)
+            allow_near(a, i, next);
+    }
+}
+
+/* Of @bits only what is nearer to a trigger that is in time. */
+static void approach(struct constraint_state *s, uint32_t after, uint32_t *bits) {
+    const struct constraint *c = s->c;
+    uint32_t n_words = constraint_n_words(c), *kept = s->scratch;
+    uint16_t node = s->at.node;
+    uint32_t most = MIN(after - MIN(after, c->distance), to_trigger(c, node) - 1);
+    struct approach a = {c, vocab_trie(c->vocab), kept, most};
+
+    memset(kept, 0, n_words * sizeof(*kept));
+    for (uint32_t i = c->first_done[node]; i < c->first_done[node + 1]; i++)
+        kept[c->done[i] / 32] |= 1u << (c->done[i] % 32);
+    if (after >= c->distance)
+        allow_near(&a, 0, node);
+    for (uint32_t id = 0; after >= c->distance && id < vocab_n_tokens(c->vocab); id++) {
+        uint16_t next = node;
+        const struct trigger_node *found;
+        size_t len;
+
+        if (!vocab_is_special(c->vocab, (int32_t)id) || vocab_is_end(c->vocab, (int32_t)id))
+            continue;
+        const uint8_t *bytes = vocab_bytes(c->vocab, (int32_t)id, &len);
+
+        triggers_feed(c->triggers, &next, bytes, len, &found);
+        if (!found && to_trigger(c, next) <= a.most)
+            kept[id / 32] |= 1u << (id % 32);
+    }
+    for (uint32_t i = 0; i < n_words; i++)
+        bits[i] &= kept[i];
+}
+
+static int need_scratch(struct constraint_state *s) {
+    if (!s->scratch)
+        s->scratch = malloc(2ul * constraint_n_words(s->c) * sizeof(*s->scratch));
+    return s->scratch ? 0 : -ENOMEM;
+}
+
+/* Whether the way to the trigger that must come has to begin. */
+static bool is_due(const struct constraint_state *s, uint32_t after) {
+    const struct constraint *c = s->c;
+
+    if (place_may_stop(s))
+        return false;
+    uint32_t way = to_trigger(c, c->triggers->start);
+
+    return way < FINISH_NEVER && c->distance != GRAMMAR_NO_MAX &&
+           after < (uint64_t)way + c->distance + SPARE;
+}
+
+static int64_t free_within(struct constraint_state *s, uint32_t after, uint32_t *bits) {
+    int64_t n = mask_free(s->c, s->at.node, place_may_stop(s), bits);
+    bool due = is_due(s, after);
+
+    if (!due && after >= s->c->longest)
+        return n;
+    if (due && need_scratch(s) < 0)
+        return -ENOMEM;
+    if (due)
+        approach(s, after, bits);
+    clear_late(s, s->at.node, after, NULL, bits);
+    return count_bits(bits, constraint_n_words(s->c));
+}
+
+/* The grammar allows @bits in time and may end: what else it allows must not come, and what it
+ * does not allow is free. */
+static int64_t leave_within(struct constraint_state *s, uint32_t after, uint32_t *bits) {
+    uint32_t n_words = constraint_n_words(s->c);
+
+    if (need_scratch(s) < 0)
+        return -ENOMEM;
+    uint32_t *near = s->scratch, *all = s->scratch + n_words;
+    int64_t n = grammar_mask(s->g, all);
+
+    if (n < 0)
+        return n;
+    memcpy(near, bits, n_words * sizeof(*near));
+    mask_add_free(s, bits);
+    clear_late(s, s->c->triggers->open, after, near, bits);
+    for (uint32_t i = 0; i < n_words; i++)
+        bits[i] &= near[i] | ~all[i];
+    return count_bits(bits, n_words);
+}
+
+int64_t constraint_mask_within(struct constraint_state *s, uint32_t *bits, uint32_t left) {
+    if (left == GRAMMAR_NO_MAX || s->at.phase == DONE)
+        return constraint_mask(s, bits);
+    if (s->at.phase == FREE)
+        return free_within(s, MAX(left, 1u) - 1, bits);
+    int64_t n = grammar_mask_within(s->g, bits, left);
+
+    return n >= 0 && place_may_leave(s) ? leave_within(s, MAX(left, 1u) - 1, bits) : n;
+}
+
+bool constraint_is_free_within(const struct constraint_state *s, uint32_t left) {
+    return constraint_is_free(s) && (left == GRAMMAR_NO_MAX || left > s->c->longest);
+}

@@ -1,0 +1,120 @@
+#pragma once
+
+/* The triggers of a constraint: Aho-Corasick over a few short strings; and the constraint itself.
+ * Private to text/. */
+
+#include "base/buf.h"
+#include "grammar/constraint.h"
+
+/* A prefix of a trigger, or of a mark. */
+struct trigger_node {
+    uint16_t child, next; /* first child, next sibling; 0: none */
+    uint16_t fail;        /* the longest proper suffix that is a node */
+    uint16_t becomes;     /* reading goes on from here: itself, but for the end of a quiet mark */
+    uint8_t byte;
+    bool end;        /* a trigger ends here: */
+    uint16_t n_held; /* its held bytes */
+    uint32_t held;   /* where in triggers.held */
+};
+
+/* Up to three tries in one array: the triggers from node 0 on; the mark that ends quiet text, from
+ * `quiet` on; what counts at a start only, from `open` on: the marks that begin quiet text, and
+ * triggers. There failures lead to the triggers of everywhere. A trie that is not needed is not
+ * there, its number 0; 0 < quiet < open where both are. */
+struct triggers {
+    struct trigger_node *node;
+    uint32_t n;
+    uint16_t quiet, open;
+    uint16_t start;  /* where the output begins: the root of a trie */
+    struct buf held; /* of all triggers */
+    bool repeat, required;
+};
+
+/* The nodes before the other tries. */
+static inline uint32_t triggers_n_everywhere(const struct triggers *t) {
+    return t->quiet ? t->quiet : t->open ? t->open : t->n;
+}
+
+/* Empty text: *out is NULL. */
+int triggers_new(struct triggers **out, const char *text, size_t len, struct err *err);
+struct triggers *triggers_free(struct triggers *t);
+DEFINE_FREEP(struct triggers, triggers)
+/* Reads bytes from @node until a trigger is complete: how many were read. *node is 0 then, and
+ * *found the node of its end; else NULL. */
+size_t triggers_feed(const struct triggers *t, uint16_t *node, const void *bytes, size_t len,
+                     const struct trigger_node **found);
+/* Begins the grammar behind the trigger @found, with the @len bytes that follow it: as
+ * grammar_restart(). */
+int triggers_hold(const struct triggers *t, const struct trigger_node *found,
+                  struct grammar_state *g, const uint8_t *rest, size_t len);
+/* The node after one more byte; a root only when nothing of what it looks for is there. */
+uint16_t triggers_step(const struct triggers *t, uint16_t node, uint8_t byte);
+
+/* Immutable; the tables below are there with triggers only. */
+struct constraint {
+    const struct grammar_vocab *vocab;
+    struct grammar *grammar;
+    struct triggers *triggers; /* NULL: the grammar holds from the start */
+    /* Tokens that must not come at a node of the triggers: they would complete one and go on with
+     * what the grammar refuses. Those of node i: crossing[first[i], first[i + 1]). */
+    uint32_t *first;
+    int32_t *crossing;
+    /* Likewise those that complete one and may come: first_done, done; behind each of them at most
+     * `longest` bytes are needed. */
+    uint32_t *first_done;
+    int32_t *done;
+    uint32_t longest;
+    uint32_t distance;    /* grammar_distance() of its start */
+    uint32_t *to_trigger; /* of each node: tokens that complete a trigger; ending.c */
+};
+
+/* Fills first, crossing, first_done, done and longest. 0, -ENOMEM, -EINVAL with @err when there are
+ * too many. */
+int crossing_find(struct constraint *c, struct err *err);
+/* Fills distance and to_trigger. 0, -ENOMEM. */
+int ending_find(struct constraint *c);
+
+/* ---- one request */
+
+/* FREE: triggers are looked for; HELD: the grammar decides; DONE: an end token was accepted. */
+enum phase { FREE, HELD, DONE };
+
+/* Where an output stands, before or after a token. */
+struct place {
+    uint32_t n_moments; /* grammar_n_accepted() */
+    uint16_t node;      /* FREE: of the triggers */
+    uint8_t phase;
+    bool seen; /* a trigger */
+};
+
+/* Invariants (check() in constraint_state.c): n is at most what `before` holds; without triggers
+ * the phase is never FREE; at.n_moments is what the grammar has accepted, and of earlier places no
+ * more. */
+struct constraint_state {
+    const struct constraint *c;
+    struct grammar_state *g;
+    struct place at;
+    struct place before[2 * CONSTRAINT_HISTORY]; /* of each accepted token, oldest first */
+    uint32_t n;
+    uint32_t *scratch; /* ending.c: two masks; NULL: not needed yet */
+};
+
+/* While the output is free. */
+static inline bool place_may_stop(const struct constraint_state *s) {
+    return !s->c->triggers->required || s->at.seen;
+}
+
+/* The grammar may end here, and what does not fit it is free text again. */
+static inline bool place_may_leave(const struct constraint_state *s) {
+    return s->at.phase == HELD && s->c->triggers && s->c->triggers->repeat && grammar_can_end(s->g);
+}
+
+/* Takes token @i out of a mask. */
+static inline void clear_bit(uint32_t *bits, int32_t i) {
+    bits[i / 32] &= ~(1u << (i % 32));
+}
+
+/* All tokens but those that cross the border wrongly at @node: how many. */
+uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_t *bits);
+/* Where the grammar may end: adds to what it allows all that is allowed behind it. */
+int64_t mask_add_free(const struct constraint_state *s, uint32_t *bits);

@@ -1,0 +1,316 @@
+/*
+ * constraint_state - one request's place: free, held by the grammar, or at its end.
+ *
+ *                 trigger complete, rest fits
+ *      .-----------------------------------------.
+ *      |                                         v
+ *    FREE <----- repeat: nothing can follow ---- HELD
+ *      |  <----- repeat: may end, and does ----- |
+ *      |                                         |
+ *      '------------ end token ---> DONE <-------'
+ *
+ * Each accepted token leaves the place before it, and at most one moment in the grammar's own
+ * history, so that taking tokens back is going to an earlier place and taking as many moments back.
+ */
+
+#include "grammar/constraint/private.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "grammar/vocab/vocab.h"
+
+/* A grammar that allows no token at its start, or is too ambiguous there, is refused while it still
+ * can be. */
+static int check_start(const struct constraint *c, struct err *err) {
+    CLEANUP(freep)
+    uint32_t *bits = malloc(grammar_vocab_n_words(c->vocab) * sizeof(*bits));
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+    int r = bits ? grammar_state_new(&s, c->grammar) : -ENOMEM;
+    int64_t n = r < 0 ? r : grammar_mask(s, bits);
+
+    if (n == 0)
+        return err_set_code(err, 400, "grammar_unsupported", NULL,
+                            "no token of this model begins as the grammar demands");
+    if (n == -E2BIG)
+        return err_set_code(
+            err, 400, "grammar_too_complex", NULL,
+            "the grammar is too ambiguous: too many readings of its first characters");
+    return (int)MIN(n, 0);
+}
+
+int constraint_new(struct constraint **out, const struct grammar_vocab *v, const char *grammar,
+                   size_t n_grammar, const char *triggers, size_t n_triggers,
+                   const struct grammar_limits *limits, struct err *err) {
+    CLEANUP(constraint_freep) struct constraint *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        return -ENOMEM;
+    c->vocab = v;
+    int r = triggers_new(&c->triggers, triggers, n_triggers, err);
+
+    if (r == 0)
+        r = constraint_compile(&c->grammar, v, grammar, n_grammar, limits, err);
+    if (r == 0)
+        r = check_start(c, err);
+    if (r == 0 && c->triggers)
+        r = crossing_find(c, err);
+    if (r == 0)
+        r = ending_find(c);
+    if (r < 0)
+        return r;
+    *out = STEAL(c);
+    return 0;
+}
+
+void constraint_prepare(const struct constraint *c) {
+    grammar_prepare(c->grammar);
+}
+
+struct constraint *constraint_free(struct constraint *c) {
+    if (!c)
+        return NULL;
+    grammar_free(c->grammar);
+    triggers_free(c->triggers);
+    free(c->first);
+    free(c->crossing);
+    free(c->first_done);
+    free(c->done);
+    free(c->to_trigger);
+    free(c);
+    return NULL;
+}
+
+size_t constraint_bytes(const struct constraint *c) {
+    size_t n = sizeof(*c) + grammar_bytes(c->grammar);
+
+    if (c->triggers)
+        n += c->triggers->n * (sizeof(*c->triggers->node) + 3 * sizeof(*c->first)) +
+             (c->first[c->triggers->n] + c->first_done[c->triggers->n]) * sizeof(*c->crossing);
+    return n;
+}
+
+uint32_t constraint_n_words(const struct constraint *c) {
+    return grammar_vocab_n_words(c->vocab);
+}
+
+int constraint_state_new(struct constraint_state **out, const struct constraint *c) {
+    struct constraint_state *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return -ENOMEM;
+    int r = grammar_state_new(&s->g, c->grammar);
+
+    if (r < 0) {
+        free(s);
+        return r;
+    }
+    s->c = c;
+    constraint_state_reset(s);
+    *out = s;
+    return 0;
+}
+
+static void check(const struct constraint_state *s) {
+    const struct triggers *t = s->c->triggers;
+
+    assert(s->n <= ARRAY_SIZE(s->before));
+    assert(s->at.phase != FREE || (t && s->at.node < t->n));
+    assert(s->at.n_moments == grammar_n_accepted(s->g));
+    assert(s->n == 0 || s->before[s->n - 1].n_moments <= s->at.n_moments);
+}
+
+struct constraint_state *constraint_state_free(struct constraint_state *s) {
+    if (s) {
+        grammar_state_free(s->g);
+        free(s->scratch);
+        free(s);
+    }
+    return NULL;
+}
+
+size_t constraint_state_bytes(const struct constraint_state *s) {
+    size_t n_scratch = s->scratch ? 2 * grammar_vocab_n_words(s->c->vocab) : 0;
+
+    return sizeof(*s) + grammar_state_bytes(s->g) + n_scratch * sizeof(*s->scratch);
+}
+
+void constraint_state_reset(struct constraint_state *s) {
+    grammar_state_reset(s->g);
+    const struct triggers *t = s->c->triggers;
+
+    s->at = (struct place){.phase = t ? FREE : HELD, .node = t ? t->start : 0};
+    s->n = 0;
+    check(s);
+}
+
+int constraint_state_copy(struct constraint_state *dst, const struct constraint_state *src) {
+    assert(dst->c == src->c);
+    int r = grammar_state_copy(dst->g, src->g);
+
+    if (r < 0) {
+        constraint_state_reset(dst);
+        return r;
+    }
+    dst->at = src->at;
+    dst->n = src->n;
+    memcpy(dst->before, src->before, src->n * sizeof(*src->before));
+    return 0;
+}
+
+bool constraint_is_free(const struct constraint_state *s) {
+    const uint32_t *first = s->c->first;
+
+    return s->at.phase == FREE && place_may_stop(s) && first[s->at.node] == first[s->at.node + 1];
+}
+
+uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_t *bits) {
+    uint32_t n = vocab_n_tokens(c->vocab), count = n;
+    size_t n_ends;
+    const int32_t *end = vocab_ends(c->vocab, &n_ends);
+
+    memset(bits, 0xff, n / 32 * sizeof(*bits));
+    if (n % 32)
+        bits[n / 32] = (1u << n % 32) - 1;
+    assert(node < c->triggers->n);
+    for (uint32_t i = c->first[node]; i < c->first[node + 1]; i++)
+        clear_bit(bits, c->crossing[i]);
+    count -= c->first[node + 1] - c->first[node];
+    for (size_t i = 0; !ends && i < n_ends; i++) {
+        count -= bits[end[i] / 32] >> (end[i] % 32) & 1;
+        clear_bit(bits, end[i]);
+    }
+    assert(count <= n); /* no id was taken twice */
+    return count;
+}
+
+int64_t mask_add_free(const struct constraint_state *s, uint32_t *bits) {
+    const struct constraint *c = s->c;
+    uint32_t n = vocab_n_tokens(c->vocab), count = n, open = c->triggers->open;
+    uint32_t from = c->first[open], to = c->first[open + 1];
+
+    for (uint32_t i = from; i < to; i++) {
+        /* What is forbidden there keeps its bit; everything else is set below. */
+        int32_t t = c->crossing[i];
+
+        count -= !(bits[t / 32] >> (t % 32) & 1);
+    }
+    uint32_t k = from;
+
+    for (uint32_t w = 0; w < (n + 31) / 32; w++) {
+        uint32_t all = w < n / 32 ? UINT32_MAX : (1u << n % 32) - 1;
+
+        for (; k < to && (uint32_t)c->crossing[k] / 32 == w; k++)
+            all &= ~(1u << (c->crossing[k] % 32));
+        bits[w] |= all;
+    }
+    assert(k == to); /* in order, and all of them ids */
+    return count;
+}
+
+void constraint_set_quick(struct constraint_state *s, bool quick) {
+    grammar_state_set_quick(s->g, quick);
+}
+
+int64_t constraint_mask(struct constraint_state *s, uint32_t *bits) {
+    if (s->at.phase == FREE)
+        return mask_free(s->c, s->at.node, place_may_stop(s), bits);
+    if (s->at.phase == DONE) {
+        memset(bits, 0, grammar_vocab_n_words(s->c->vocab) * sizeof(*bits));
+        return 0;
+    }
+    int64_t n = grammar_mask(s->g, bits);
+
+    return n >= 0 && place_may_leave(s) ? mask_add_free(s, bits) : n;
+}
+
+/* A token while the output is free; *at: in the place before, out the one after. */
+static int accept_free(struct constraint_state *s, struct place *at, int32_t token) {
+    const struct triggers *t = s->c->triggers;
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(s->c->vocab, token, &len);
+    const struct trigger_node *found;
+
+    if (vocab_is_end(s->c->vocab, token)) {
+        at->phase = DONE;
+        return !t->required || at->seen ? 0 : -EINVAL;
+    }
+    size_t n = triggers_feed(t, &at->node, bytes, len, &found);
+
+    if (!found)
+        return 0;
+    at->phase = HELD;
+    at->seen = true;
+    return triggers_hold(t, found, s->g, bytes + n, len - n);
+}
+
+static int accept_held(struct constraint_state *s, struct place *at, int32_t token) {
+    int r = grammar_accept(s->g, token);
+
+    if (r == -EINVAL && place_may_leave(s)) {
+        at->phase = FREE;
+        at->node = s->c->triggers->open;
+        return accept_free(s, at, token);
+    }
+    if (r == 0 && grammar_is_done(s->g))
+        at->phase = DONE;
+    return r;
+}
+
+int constraint_accept(struct constraint_state *s, int32_t token) {
+    struct place at = s->at;
+    int r = -EINVAL;
+
+    if (token < 0 || (uint32_t)token >= vocab_n_tokens(s->c->vocab) || at.phase == DONE)
+        return -EINVAL;
+    r = at.phase == FREE ? accept_free(s, &at, token) : accept_held(s, &at, token);
+    if (r < 0)
+        return r;
+    if (at.phase == HELD && s->c->triggers && s->c->triggers->repeat && grammar_must_end(s->g)) {
+        at.phase = FREE;
+        at.node = s->c->triggers->open;
+    }
+    at.n_moments = grammar_n_accepted(s->g);
+    if (s->n == ARRAY_SIZE(s->before)) {
+        s->n -= CONSTRAINT_HISTORY;
+        memmove(s->before, s->before + CONSTRAINT_HISTORY, s->n * sizeof(*s->before));
+    }
+    s->before[s->n++] = s->at;
+    s->at = at;
+    check(s);
+    return 0;
+}
+
+int constraint_rollback(struct constraint_state *s, uint32_t n) {
+    if (n > s->n)
+        return -EINVAL;
+    if (n == 0)
+        return 0;
+    struct place at = s->before[s->n - n];
+    assert(at.n_moments <= grammar_n_accepted(s->g));
+    int r = grammar_rollback(s->g, grammar_n_accepted(s->g) - at.n_moments);
+
+    if (r < 0)
+        return r;
+    s->at = at;
+    s->n -= n;
+    check(s);
+    return 0;
+}
+
+bool constraint_is_done(const struct constraint_state *s) {
+    return s->at.phase == DONE;
+}
+
+bool constraint_can_end(const struct constraint_state *s) {
+    return s->at.phase == FREE ? place_may_stop(s) : s->at.phase == HELD && grammar_can_end(s->g);
+}
+
+bool constraint_must_end(const struct constraint_state *s) {
+    return s->at.phase == HELD && !place_may_leave(s) && grammar_must_end(s->g);
+}
+
+size_t constraint_forced(struct constraint_state *s, uint8_t *out, size_t cap, int32_t *token) {
+    *token = -1;
+    return s->at.phase == HELD ? grammar_forced(s->g, out, cap, token) : 0;
+}

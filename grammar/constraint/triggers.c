@@ -1,0 +1,287 @@
+/* Finds triggers in a stream of bytes. A place in the stream is one number, so taking tokens back
+ * is cheap. */
+
+#include "grammar/constraint/private.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <yyjson.h>
+
+/* Each escaped, with its keys. */
+#define TRIGGERS_TEXT_MAX                                                                          \
+    (2 * (CONSTRAINT_TRIGGERS_MAX + CONSTRAINT_STARTS_MAX + 2) *                                   \
+         (6 * CONSTRAINT_TRIGGER_LEN_MAX + 24) +                                                   \
+     200)
+
+static inline void doc_freep(yyjson_doc **doc) {
+    yyjson_doc_free(*doc);
+}
+
+static uint16_t child_of(const struct triggers *t, uint16_t node, uint8_t byte) {
+    uint16_t c = t->node[node].child;
+
+    while (c && t->node[c].byte != byte)
+        c = t->node[c].next;
+    return c;
+}
+
+uint16_t triggers_step(const struct triggers *t, uint16_t node, uint8_t byte) {
+    uint16_t c;
+
+    while (!(c = child_of(t, node, byte)) && t->node[node].fail != node)
+        node = t->node[node].fail;
+    return c ? t->node[c].becomes : node;
+}
+
+static uint16_t new_node(struct triggers *t, uint8_t byte, uint16_t next) {
+    assert(t->n < UINT16_MAX);
+    uint16_t id = (uint16_t)t->n++;
+
+    t->node[id] = (struct trigger_node){.byte = byte, .next = next, .becomes = id};
+    return id;
+}
+
+/* The node of @s in the trie at @root. */
+static uint16_t add(struct triggers *t, uint16_t root, const char *s, size_t len) {
+    uint16_t at = root;
+
+    for (size_t i = 0; i < len; i++) {
+        uint16_t c = child_of(t, at, (uint8_t)s[i]);
+
+        if (!c) {
+            c = new_node(t, (uint8_t)s[i], t->node[at].child);
+            t->node[at].child = c;
+        }
+        at = c;
+    }
+    return at;
+}
+
+/* Breadth first: a node's failure is found from its parent's, and that of @root leads to @fail.
+ * Nodes are numbered depth first, so a queue is needed. */
+static int link_failures(struct triggers *t, uint16_t root, uint16_t fail) {
+    CLEANUP(freep) uint16_t *queue = malloc(t->n * sizeof(*queue));
+    uint32_t head = 0, tail = 0;
+
+    if (!queue)
+        return -ENOMEM;
+    t->node[root].fail = fail;
+    queue[tail++] = root;
+    while (head < tail) {
+        uint16_t at = queue[head++];
+
+        for (uint16_t c = t->node[at].child; c; c = t->node[c].next) {
+            bool first = at == root && fail == root;
+
+            t->node[c].fail = first ? root : triggers_step(t, t->node[at].fail, t->node[c].byte);
+            if (!t->node[c].end && t->node[t->node[c].fail].end) {
+                t->node[c].end = true;
+                t->node[c].n_held = t->node[t->node[c].fail].n_held;
+                t->node[c].held = t->node[t->node[c].fail].held;
+            }
+            queue[tail++] = c;
+        }
+    }
+    return 0;
+}
+
+static int invalid(struct err *err, const char *what) {
+    return err_set_code(err, 400, "grammar_invalid", NULL, "%s", what);
+}
+
+/* White space that may stand before a mark. */
+static const char *const SPACE[] = {"", "\n", "\n\n", " "};
+#define SPACE_MAX 2
+
+static bool is_mark(yyjson_val *v) {
+    return yyjson_is_str(v) && yyjson_get_len(v) > 0 &&
+           yyjson_get_len(v) <= CONSTRAINT_TRIGGER_LEN_MAX;
+}
+
+static int check_quiet(yyjson_val *quiet, struct err *err, size_t *n_bytes) {
+    yyjson_val *open = yyjson_obj_get(quiet, "open"), *close = yyjson_obj_get(quiet, "close");
+    yyjson_val *now = yyjson_obj_get(quiet, "now");
+
+    if (!quiet)
+        return 0;
+    if (!is_mark(open) || !is_mark(close) || (now && !yyjson_is_bool(now)))
+        return invalid(err,
+                       "\"quiet\" of triggers must have \"open\" and \"close\", strings of 1 to "
+                       "256 bytes, and may have \"now\", a boolean");
+    *n_bytes += yyjson_get_len(close) + 2; /* and two roots */
+    *n_bytes += ARRAY_SIZE(SPACE) * (yyjson_get_len(open) + SPACE_MAX);
+    return 0;
+}
+
+static yyjson_val *trigger_text(yyjson_val *v) {
+    return yyjson_is_obj(v) ? yyjson_obj_get(v, "text") : v;
+}
+
+static int check_list(yyjson_val *list, struct err *err, size_t *n_bytes) {
+    size_t i, n;
+    yyjson_val *v;
+
+    yyjson_arr_foreach(list, i, n, v) {
+        if (!is_mark(trigger_text(v)) || (yyjson_is_obj(v) && !is_mark(yyjson_obj_get(v, "held"))))
+            return invalid(err, "a trigger must be a string of 1 to 256 bytes, or \"text\" and "
+                                "\"held\" that are");
+        *n_bytes += yyjson_get_len(trigger_text(v));
+    }
+    return 0;
+}
+
+static int check(yyjson_val *root, struct err *err, size_t *n_bytes) {
+    yyjson_val *after = yyjson_obj_get(root, "after"), *start = yyjson_obj_get(root, "start");
+    yyjson_val *flags[] = {yyjson_obj_get(root, "repeat"), yyjson_obj_get(root, "required")};
+    size_t i;
+    int r;
+
+    *n_bytes = 1; /* a root */
+    if (!yyjson_is_arr(after) || yyjson_arr_size(after) == 0 ||
+        yyjson_arr_size(after) > CONSTRAINT_TRIGGERS_MAX)
+        return invalid(err, "triggers must have an array \"after\" of 1 to 16 strings");
+    if (start && (!yyjson_is_arr(start) || yyjson_arr_size(start) > CONSTRAINT_STARTS_MAX))
+        return invalid(err, "\"start\" of triggers must be an array of at most 128");
+    r = check_list(after, err, n_bytes);
+    if (r == 0)
+        r = check_list(start, err, n_bytes);
+    if (r < 0)
+        return r;
+    for (i = 0; i < ARRAY_SIZE(flags); i++) {
+        if (flags[i] && !yyjson_is_bool(flags[i]))
+            return invalid(err, "\"repeat\" and \"required\" of triggers must be booleans");
+    }
+    return check_quiet(yyjson_obj_get(root, "quiet"), err, n_bytes);
+}
+
+static int add_list(struct triggers *t, uint16_t root, yyjson_val *list) {
+    size_t i, n;
+    yyjson_val *v;
+
+    yyjson_arr_foreach(list, i, n, v) {
+        yyjson_val *text = trigger_text(v), *held = yyjson_obj_get(v, "held");
+        struct trigger_node *node =
+            &t->node[add(t, root, yyjson_get_str(text), yyjson_get_len(text))];
+
+        node->end = true;
+        node->held = (uint32_t)t->held.len;
+        node->n_held = (uint16_t)yyjson_get_len(held);
+        if (held && buf_add(&t->held, yyjson_get_str(held), node->n_held) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+/* The tries of the marks around quiet text and of what counts at a start; that of the triggers is
+ * complete. */
+static int add_starts(struct triggers *t, yyjson_val *quiet, yyjson_val *start) {
+    yyjson_val *open = yyjson_obj_get(quiet, "open"), *close = yyjson_obj_get(quiet, "close");
+    uint16_t closed = 0;
+    int r = 0;
+
+    if (quiet) {
+        t->quiet = new_node(t, 0, 0);
+        closed = add(t, t->quiet, yyjson_get_str(close), yyjson_get_len(close));
+    }
+    t->open = new_node(t, 0, 0);
+    for (size_t i = 0; quiet && i < ARRAY_SIZE(SPACE); i++) {
+        uint16_t at = add(t, t->open, SPACE[i], strlen(SPACE[i]));
+
+        t->node[add(t, at, yyjson_get_str(open), yyjson_get_len(open))].becomes = t->quiet;
+    }
+    r = add_list(t, t->open, start);
+    t->start = yyjson_is_true(yyjson_obj_get(quiet, "now")) ? t->quiet : t->open;
+    if (r == 0 && quiet) {
+        t->node[closed].becomes = t->open;
+        r = link_failures(t, t->quiet, t->quiet);
+    }
+    return r < 0 ? r : link_failures(t, t->open, 0);
+}
+
+int triggers_new(struct triggers **out, const char *text, size_t len, struct err *err) {
+    CLEANUP(doc_freep) yyjson_doc *doc = NULL;
+    CLEANUP(triggers_freep) struct triggers *t = NULL;
+    size_t n_bytes;
+
+    if (len == 0) {
+        *out = NULL;
+        return 0;
+    }
+    if (len < TRIGGERS_TEXT_MAX)
+        doc = yyjson_read(text, len, 0);
+    if (!doc)
+        return invalid(err, "the triggers are not JSON");
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    int r = check(root, err, &n_bytes);
+
+    if (r < 0)
+        return r;
+    if (n_bytes >= UINT16_MAX)
+        return invalid(err, "the triggers are too long together");
+    t = calloc(1, sizeof(*t));
+    if (!t || !(t->node = calloc(n_bytes + 1, sizeof(*t->node))))
+        return -ENOMEM;
+    buf_init(&t->held, TRIGGERS_TEXT_MAX);
+    new_node(t, 0, 0);
+    t->repeat = yyjson_is_true(yyjson_obj_get(root, "repeat"));
+    t->required = yyjson_is_true(yyjson_obj_get(root, "required"));
+    yyjson_val *quiet = yyjson_obj_get(root, "quiet"), *start = yyjson_obj_get(root, "start");
+
+    r = add_list(t, 0, yyjson_obj_get(root, "after"));
+    if (r == 0)
+        r = link_failures(t, 0, 0);
+    if (r == 0 && (quiet || yyjson_arr_size(start)))
+        r = add_starts(t, quiet, start);
+    if (r < 0)
+        return r;
+    *out = STEAL(t);
+    return 0;
+}
+
+struct triggers *triggers_free(struct triggers *t) {
+    if (t) {
+        free(t->node);
+        buf_deinit(&t->held);
+        free(t);
+    }
+    return NULL;
+}
+
+size_t triggers_feed(const struct triggers *t, uint16_t *node, const void *bytes, size_t len,
+                     const struct trigger_node **found) {
+    const uint8_t *s = bytes;
+
+    *found = NULL;
+    for (size_t i = 0; i < len; i++) {
+        *node = triggers_step(t, *node, s[i]);
+        if (t->node[*node].end) {
+            *found = &t->node[*node];
+            *node = 0;
+            return i + 1;
+        }
+    }
+    return len;
+}
+
+int triggers_hold(const struct triggers *t, const struct trigger_node *found,
+                  struct grammar_state *g, const uint8_t *rest, size_t len) {
+    CLEANUP(freep) uint8_t *all = NULL;
+    size_t n = found->n_held;
+
+    assert(found->end && found->held + n <= t->held.len);
+    if (n == 0)
+        return grammar_restart(g, rest, len);
+    all = malloc(n + len);
+    if (!all)
+        return -ENOMEM;
+    memcpy(all, t->held.data + found->held, n);
+    memcpy(all + n, rest, len);
+    return grammar_restart(g, all, n + len);
+}
+
+int constraint_check_triggers(const char *text, size_t len, struct err *err) {
+    CLEANUP(triggers_freep) struct triggers *t = NULL;
+
+    return triggers_new(&t, text, len, err);
+}

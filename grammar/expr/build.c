@@ -1,0 +1,164 @@
+/* The state of one compilation: its memory, its work, its errors, its rules. */
+
+#include "grammar/expr/expr.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/jobs.h"
+
+#define ARENA_MAX ((size_t)20 << 20)
+#define PAUSE_WORK 8192 /* some 40 us */
+
+static const struct grammar_limits DEFAULTS = {
+    .max_source = 1 << 20,
+    .max_depth = 64,
+    .max_states = 200000,
+    .max_work = 36000000,
+    .max_bytes = (size_t)48 << 20,
+    .max_indent = 40,
+};
+
+#define TAKE(field)                                                                                \
+    if (l && l->field)                                                                             \
+    b->limits.field = l->field
+
+void build_init(struct build *b, const struct grammar_vocab *v, const struct grammar_limits *l,
+                struct err *err) {
+    *b = (struct build){.vocab = v, .limits = DEFAULTS, .err = err};
+    b->number = b->integer = NO_RULE;
+    for (size_t i = 0; i < ARRAY_SIZE(b->any_value); i++)
+        b->any_value[i] = b->any_object[i] = NO_RULE;
+    arena_init(&b->arena, ARENA_MAX);
+    TAKE(max_source);
+    TAKE(max_depth);
+    TAKE(max_states);
+    TAKE(max_work);
+    TAKE(max_bytes);
+    TAKE(max_indent);
+    TAKE(work);
+    b->pause_at = MIN(PAUSE_WORK, b->limits.max_work + 1);
+}
+
+void build_deinit(struct build *b) {
+    if (b->limits.work)
+        *b->limits.work += MIN(b->work, b->limits.max_work);
+    free(b->rule);
+    free(b->body_slot);
+    arena_deinit(&b->arena);
+    *b = (struct build){0};
+}
+
+static int fail(struct build *b, const char *code, const char *fmt, va_list ap) {
+    char text[400];
+
+    vsnprintf(text, sizeof(text), fmt, ap);
+    return err_set_code(b->err, 400, code, b->param, "%s", text);
+}
+
+int build_invalid(struct build *b, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    int r = fail(b, "grammar_invalid", fmt, ap);
+    va_end(ap);
+    return r;
+}
+
+int build_unsupported(struct build *b, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    int r = fail(b, "grammar_unsupported", fmt, ap);
+    va_end(ap);
+    return r;
+}
+
+int build_too_complex(struct build *b, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    int r = fail(b, "grammar_too_complex", fmt, ap);
+    va_end(ap);
+    return r;
+}
+
+/* Makers of expressions answer NULL for both reasons. */
+int build_no_memory(struct build *b) {
+    if (b->work > b->limits.max_work)
+        return build_work(b, 0);
+    return build_too_complex(b, "the grammar needs too much memory");
+}
+
+int build_pause(struct build *b) {
+    if (job_pause() < 0)
+        b->limits.max_work = 0; /* ends it, wherever it is */
+    if (b->work > b->limits.max_work)
+        return build_too_complex(b, "the grammar takes too much work to compile");
+    b->pause_at = MIN(b->work + PAUSE_WORK, b->limits.max_work + 1);
+    return 0;
+}
+
+int build_rule(struct build *b, const char *name, uint32_t *rule) {
+    if (b->n_rules >= b->limits.max_states)
+        return build_too_complex(b, "the grammar has more than %u rules", b->limits.max_states);
+    if (b->n_rules == b->cap_rules) {
+        uint32_t cap = b->cap_rules ? b->cap_rules * 2 : 64;
+        struct rule *v = realloc(b->rule, cap * sizeof(*v));
+
+        if (!v)
+            return build_no_memory(b);
+        b->rule = v;
+        b->cap_rules = cap;
+    }
+    b->rule[b->n_rules] = (struct rule){.name = name};
+    *rule = b->n_rules++;
+    return 0;
+}
+
+static uint32_t *body_slot(const struct build *b, const struct expr *body) {
+    uint64_t h = (uintptr_t)body * 0x9E3779B97F4A7C15u;
+    uint32_t at = (uint32_t)(h >> 32) & b->body_mask;
+
+    while (b->body_slot[at] && b->rule[b->body_slot[at] - 1].body != body)
+        at = (at + 1) & b->body_mask;
+    return &b->body_slot[at];
+}
+
+static int grow_bodies(struct build *b) {
+    uint32_t *old = b->body_slot, n_old = old ? b->body_mask + 1 : 0;
+    uint32_t *v = calloc(MAX(n_old * 2, 64u), sizeof(*v));
+
+    if (!v)
+        return build_no_memory(b);
+    b->body_slot = v;
+    b->body_mask = MAX(n_old * 2, 64u) - 1;
+    for (uint32_t i = 0; i < n_old; i++) {
+        if (old[i])
+            *body_slot(b, b->rule[old[i] - 1].body) = old[i];
+    }
+    free(old);
+    return 0;
+}
+
+int build_rule_of(struct build *b, struct expr *body, uint32_t *rule) {
+    assert(body);
+    int r = b->n_bodies * 2 >= b->body_mask ? grow_bodies(b) : 0;
+    uint32_t *slot = r == 0 ? body_slot(b, body) : NULL;
+
+    if (slot && *slot) {
+        *rule = *slot - 1;
+        return build_work(b, 1);
+    }
+    if (r == 0)
+        r = build_rule(b, NULL, rule);
+    if (r < 0)
+        return r;
+    b->rule[*rule].body = body;
+    *slot = *rule + 1;
+    b->n_bodies++;
+    assert(b->n_bodies <= b->n_rules);
+    return 0;
+}

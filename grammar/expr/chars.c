@@ -1,0 +1,94 @@
+/* Sets of code points as sorted ranges, UTF-8, and tries of names. Everything lives in the arena of
+ * the build. */
+
+#include "grammar/expr/expr.h"
+
+#include <assert.h>
+#include <string.h>
+
+int cp_set_add(struct build *b, struct cp_set *s, uint32_t lo, uint32_t hi) {
+    if (s->n == s->cap) {
+        uint32_t cap = s->cap ? s->cap * 2 : 8;
+        struct cp_range *v = arena_alloc_array(&b->arena, cap, sizeof(*v));
+
+        if (!v)
+            return build_no_memory(b);
+        if (s->n)
+            memcpy(v, s->range, s->n * sizeof(*v));
+        s->range = v;
+        s->cap = cap;
+    }
+    assert(lo <= hi && hi <= 0x10ffff && s->n < s->cap);
+    s->range[s->n++] = (struct cp_range){lo, hi};
+    return build_work(b, 1);
+}
+
+static int by_lo(const void *x, const void *y) {
+    uint32_t a = ((const struct cp_range *)x)->lo, b = ((const struct cp_range *)y)->lo;
+
+    return (a > b) - (a < b);
+}
+
+void cp_set_normalize(struct cp_set *s) {
+    uint32_t n = 0;
+
+    if (s->n)
+        qsort(s->range, s->n, sizeof(*s->range), by_lo);
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct cp_range r = s->range[i];
+
+        if (n && r.lo <= s->range[n - 1].hi + 1)
+            s->range[n - 1].hi = MAX(s->range[n - 1].hi, r.hi);
+        else
+            s->range[n++] = r;
+    }
+    s->n = n;
+}
+
+int cp_set_invert(struct build *b, struct cp_set *s) {
+    struct cp_set out = {0};
+    uint32_t next = 0;
+    int r = cp_set_add(b, s, 0xd800, 0xdfff);
+
+    cp_set_normalize(s);
+    for (uint32_t i = 0; r == 0 && i < s->n; i++) {
+        assert(i == 0 || s->range[i].lo > next); /* sorted, and joined */
+        if (s->range[i].lo > next)
+            r = cp_set_add(b, &out, next, s->range[i].lo - 1);
+        next = s->range[i].hi + 1;
+    }
+    if (r == 0 && next <= 0x10ffff)
+        r = cp_set_add(b, &out, next, 0x10ffff);
+    *s = out;
+    return r;
+}
+
+unsigned utf8_read(const char *s, size_t len, uint32_t *cp) {
+    const uint8_t *p = (const uint8_t *)s;
+    static const uint32_t LEAST[5] = {0, 0, 0x80, 0x800, 0x10000};
+    unsigned n = p[0] < 0x80 ? 1 : p[0] < 0xc0 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
+    uint32_t c = n == 1 ? p[0] : p[0] & (0x7fu >> n);
+
+    if (n == 0 || p[0] >= 0xf8 || n > len)
+        return 0;
+    for (unsigned i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+        c = c << 6 | (p[i] & 0x3f);
+    }
+    if (c < LEAST[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
+        return 0;
+    *cp = c;
+    return n;
+}
+
+uint32_t names_step(const struct names *t, uint32_t node, uint8_t byte) {
+    if (node == NAMES_NONE)
+        return NAMES_NONE;
+    assert(node < t->n);
+    uint32_t c = t->node[node].child;
+
+    while (c && t->node[c].byte != byte)
+        c = t->node[c].sibling;
+    return c ? c : NAMES_NONE;
+}

@@ -1,0 +1,319 @@
+/* Makers of expressions. They simplify what is trivial: nothing in a sequence makes it nothing. */
+
+#include "grammar/expr/expr.h"
+#include "grammar/expr/lang_types.h"
+
+#include <assert.h>
+#include <string.h>
+
+static struct expr *make(struct build *b, enum expr_kind kind) {
+    struct expr *e = arena_alloc(&b->arena, sizeof(*e));
+
+    if (!e || build_work(b, 1) < 0) {
+        build_no_memory(b);
+        return NULL;
+    }
+    e->kind = (uint8_t)kind;
+    e->size = 1;
+    return e;
+}
+
+static uint32_t sum(uint32_t a, uint32_t b) {
+    return a > UINT32_MAX - b ? UINT32_MAX : a + b;
+}
+
+static uint32_t repeated_size(const struct expr *x, uint32_t min, uint32_t max) {
+    uint64_t n = (uint64_t)x->size * (max == NO_MAX ? (uint64_t)min + 1 : max);
+
+    return n > UINT32_MAX ? UINT32_MAX : (uint32_t)n;
+}
+
+struct expr *expr_empty(struct build *b) {
+    return make(b, EXPR_EMPTY);
+}
+
+struct expr *expr_never(struct build *b) {
+    return make(b, EXPR_NEVER);
+}
+
+struct expr *expr_bytes(struct build *b, const void *bytes, size_t n) {
+    if (n == 0)
+        return expr_empty(b);
+    struct expr *e = make(b, EXPR_BYTES);
+    uint8_t *copy = e ? (uint8_t *)arena_strndup(&b->arena, bytes, n) : NULL;
+
+    if (!copy) {
+        build_no_memory(b);
+        return NULL;
+    }
+    e->bytes = copy;
+    e->n = e->size = (uint32_t)n;
+    return e;
+}
+
+struct expr *expr_str(struct build *b, const char *s) {
+    return expr_bytes(b, s, strlen(s));
+}
+
+struct expr *expr_anchor(struct build *b, char which) {
+    struct expr *e = make(b, EXPR_ANCHOR);
+
+    if (e)
+        e->id = (uint32_t)which;
+    return e;
+}
+
+struct expr *expr_chars(struct build *b, const struct cp_set *set, enum char_mode mode) {
+    if (set->n == 0)
+        return expr_never(b);
+    struct expr *e = make(b, EXPR_CHARS);
+
+    if (e) {
+        e->set = set;
+        e->size = set->n;
+        e->mode = (uint8_t)mode;
+        e->atom = true;
+    }
+    return e;
+}
+
+/* A sequence or alternatives without those of kind @none; one of kind @all (-1: no kind) is all. */
+static struct expr *join(struct build *b, enum expr_kind kind, enum expr_kind none, int all,
+                         struct expr *const *child, uint32_t n) {
+    uint32_t n_kept = 0;
+    struct expr *one = NULL;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (!child[i] || child[i]->kind == all)
+            return child[i];
+        if (child[i]->kind != none) {
+            one = child[i];
+            n_kept++;
+        }
+    }
+    if (n_kept < 2)
+        return n_kept ? one : make(b, none);
+    struct expr *e = make(b, kind);
+
+    if (!e)
+        return NULL;
+    assert(!e->child && e->n == 0);
+    e->child = arena_alloc_array(&b->arena, n_kept, sizeof(struct expr *));
+    if (!e->child) {
+        build_no_memory(b);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (child[i]->kind == none)
+            continue;
+        e->child[e->n++] = child[i];
+        e->size = sum(e->size, child[i]->size);
+    }
+    return e;
+}
+
+struct expr *expr_seq(struct build *b, struct expr *const *child, uint32_t n) {
+    return join(b, EXPR_SEQ, EXPR_EMPTY, EXPR_NEVER, child, n);
+}
+
+struct expr *expr_seq2(struct build *b, struct expr *x, struct expr *y) {
+    return expr_seq(b, (struct expr *[]){x, y}, 2);
+}
+
+struct expr *expr_seq3(struct build *b, struct expr *x, struct expr *y, struct expr *z) {
+    return expr_seq(b, (struct expr *[]){x, y, z}, 3);
+}
+
+struct expr *expr_alt(struct build *b, struct expr *const *child, uint32_t n) {
+    return join(b, EXPR_ALT, EXPR_NEVER, -1, child, n);
+}
+
+struct expr *expr_alt2(struct build *b, struct expr *x, struct expr *y) {
+    return expr_alt(b, (struct expr *[]){x, y}, 2);
+}
+
+struct expr *expr_repeat(struct build *b, struct expr *x, uint32_t min, uint32_t max) {
+    if (!x)
+        return NULL;
+    if (min > max)
+        return expr_never(b);
+    if (max == 0 || x->kind == EXPR_EMPTY)
+        return expr_empty(b);
+    if (x->kind == EXPR_NEVER)
+        return min ? x : expr_empty(b);
+    if (min == 1 && max == 1)
+        return x;
+    struct expr *e = make(b, EXPR_REPEAT);
+
+    if (e && !(e->child = arena_alloc(&b->arena, sizeof(struct expr *)))) {
+        build_no_memory(b);
+        return NULL;
+    }
+    if (e) {
+        assert(min <= max && max > 0);
+        e->child[0] = x;
+        e->n = 1;
+        e->min = min;
+        e->max = max;
+        e->size = repeated_size(x, min, max);
+    }
+    return e;
+}
+
+struct expr *expr_optional(struct build *b, struct expr *x) {
+    return expr_repeat(b, x, 0, 1);
+}
+
+struct expr *expr_call(struct build *b, uint32_t rule) {
+    struct expr *e = make(b, EXPR_CALL);
+
+    assert(rule < b->n_rules);
+    if (e)
+        e->id = rule;
+    return e;
+}
+
+struct expr *expr_within(struct build *b, uint32_t rule, uint32_t max) {
+    struct expr *e = make(b, EXPR_WITHIN);
+
+    assert(rule < b->n_rules && b->rule[rule].need);
+    if (e) {
+        e->id = rule;
+        e->max = max;
+    }
+    return e;
+}
+
+struct expr *expr_token(struct build *b, int32_t token) {
+    struct expr *e = make(b, EXPR_TOKEN);
+
+    assert(token >= 0);
+    if (e)
+        e->id = (uint32_t)token;
+    return e;
+}
+
+int expr_vec_add(struct build *b, struct expr_vec *v, struct expr *e) {
+    if (!e)
+        return build_no_memory(b);
+    if (v->n == v->cap) {
+        uint32_t cap = v->cap ? v->cap * 2 : 8;
+        struct expr **bigger = arena_alloc_array(&b->arena, cap, sizeof(*bigger));
+
+        if (!bigger)
+            return build_no_memory(b);
+        if (v->n)
+            memcpy(bigger, v->v, v->n * sizeof(*bigger));
+        v->v = bigger;
+        v->cap = cap;
+    }
+    assert(v->n < v->cap);
+    v->v[v->n++] = e;
+    return 0;
+}
+
+static bool list_nullable(const struct build *b, const struct expr_list *l) {
+    if (l->min > 0)
+        return false;
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (!l->optional[i])
+            return false;
+    }
+    return true;
+}
+
+bool expr_nullable(const struct build *b, const struct expr *e) {
+    switch ((enum expr_kind)e->kind) {
+    case EXPR_EMPTY:
+    case EXPR_ANCHOR:
+        return true;
+    case EXPR_NEVER:
+    case EXPR_BYTES:
+    case EXPR_CHARS:
+    case EXPR_TOKEN:
+        return false;
+    case EXPR_SEQ:
+        for (uint32_t i = 0; i < e->n; i++) {
+            if (!expr_nullable(b, e->child[i]))
+                return false;
+        }
+        return true;
+    case EXPR_ALT:
+        for (uint32_t i = 0; i < e->n; i++) {
+            if (expr_nullable(b, e->child[i]))
+                return true;
+        }
+        return false;
+    case EXPR_REPEAT:
+        return e->min == 0 || expr_nullable(b, e->child[0]);
+    case EXPR_CALL:
+        return b->rule[e->id].nullable;
+    case EXPR_LIST:
+        return list_nullable(b, e->list);
+    case EXPR_NAMES:
+        return !e->names->node[0].end;
+    case EXPR_ONCE:
+    case EXPR_MEMBERS:
+        return false;
+    case EXPR_WITHIN:
+        return expr_nullable(b, b->rule[e->id].body);
+    case EXPR_LANG:
+        return e->lang->n && (e->lang->state[0].accepts & 1);
+    }
+    return false;
+}
+
+static bool same_list(const struct expr_list *x, const struct expr_list *y) {
+    bool same = x->n == y->n && x->min == y->min && x->max == y->max && x->n_needs == y->n_needs &&
+                !x->rest == !y->rest && expr_same(x->separator, y->separator) &&
+                expr_same(x->after, y->after) && (!x->rest || expr_same(x->rest, y->rest));
+
+    for (uint32_t i = 0; same && i < x->n; i++)
+        same = x->optional[i] == y->optional[i] && expr_same(x->member[i], y->member[i]);
+    return same;
+}
+
+bool expr_same(const struct expr *x, const struct expr *y) {
+    if (x == y)
+        return true;
+    if (x->kind != y->kind || x->mode != y->mode || x->atom != y->atom || x->open != y->open ||
+        x->n != y->n || x->size != y->size || x->id != y->id || x->min != y->min ||
+        x->max != y->max)
+        return false;
+    switch ((enum expr_kind)x->kind) {
+    case EXPR_BYTES:
+        return memcmp(x->bytes, y->bytes, x->n) == 0;
+    case EXPR_CHARS:
+        return expr_same_chars(x, y);
+    case EXPR_SEQ:
+    case EXPR_ALT:
+    case EXPR_REPEAT:
+        for (uint32_t i = 0; i < x->n; i++) {
+            if (!expr_same(x->child[i], y->child[i]))
+                return false;
+        }
+        return true;
+    case EXPR_LIST:
+        return same_list(x->list, y->list);
+    case EXPR_NAMES:
+        return x->names == y->names;
+    case EXPR_LANG:
+        return x->lang == y->lang;
+    case EXPR_EMPTY:
+    case EXPR_NEVER:
+    case EXPR_CALL:
+    case EXPR_TOKEN:
+    case EXPR_ANCHOR:
+    case EXPR_ONCE:
+    case EXPR_MEMBERS:
+    case EXPR_WITHIN:
+        return true; /* their numbers are the same */
+    }
+    return false;
+}
+
+bool expr_same_chars(const struct expr *x, const struct expr *y) {
+    return x->kind == EXPR_CHARS && y->kind == EXPR_CHARS && x->mode == y->mode &&
+           x->set->n == y->set->n &&
+           memcmp(x->set->range, y->set->range, x->set->n * sizeof(*x->set->range)) == 0;
+}

@@ -1,0 +1,250 @@
+#pragma once
+
+/*
+ * expr - what the readers of schemas, regular expressions and EBNF produce, and what nfa.c reads:
+ * rules whose bodies are regular expressions over bytes, special tokens and calls of rules. An
+ * expression may be shared (it is a DAG); it lives in the arena of its build.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/arena.h"
+#include "grammar/grammar.h"
+
+#define NO_MAX GRAMMAR_NO_MAX
+#define NO_RULE UINT32_MAX
+#define ATOM_UNROLL 8 /* a character is repeated by copies up to here, by a counter beyond */
+
+enum expr_kind {
+    EXPR_EMPTY,   /* the empty text */
+    EXPR_NEVER,   /* nothing */
+    EXPR_BYTES,   /* exactly these */
+    EXPR_CHARS,   /* one code point of a set, in UTF-8 or as JSON strings write it */
+    EXPR_SEQ,     /* children one after the other */
+    EXPR_ALT,     /* one of the children */
+    EXPR_REPEAT,  /* min to max times the child */
+    EXPR_CALL,    /* a rule */
+    EXPR_TOKEN,   /* a special token */
+    EXPR_LIST,    /* members of an object: struct expr_list */
+    EXPR_NAMES,   /* characters of a key that is none of a set of names: struct names */
+    EXPR_LANG,    /* a text of a language (lang.h) */
+    EXPR_ANCHOR,  /* nothing, where a text begins (id '^') or ends ('$'): only while a regular
+                     expression is read */
+    EXPR_ONCE,    /* a rule, at most once: member `min` of those of the rule it is in, behind `max`
+                     bytes of its key; min NO_MAX: no member of these, any number of times */
+    EXPR_MEMBERS, /* a rule with such members */
+    EXPR_WITHIN,  /* a rule with `need`, in at most `max` characters */
+};
+
+enum char_mode {
+    CHARS_TEXT, /* UTF-8 */
+    CHARS_JSON, /* inside a JSON string; what must be escaped is, in its shortest form */
+};
+
+/* Code points @lo to @hi. */
+struct cp_range {
+    uint32_t lo, hi;
+};
+
+/* A set of code points, in the arena. */
+struct cp_set {
+    uint32_t n, cap;
+    struct cp_range *range; /* sorted and disjoint after cp_set_normalize() */
+};
+
+struct expr {
+    uint8_t kind, mode;
+    bool atom;     /* stands for one character: a prefix code without calls */
+    bool open;     /* a repetition of any character up to the end of a string, in a rule of nothing
+                      but strings: whatever else is being read there ends in what it takes */
+    uint32_t n;    /* of children or bytes */
+    uint32_t size; /* states that it takes, about; saturates */
+    uint32_t id;   /* of a rule or a token */
+    uint32_t min, max;
+    union {
+        const uint8_t *bytes;
+        struct expr **child;
+        const struct cp_set *set;
+        const struct expr_list *list;
+        const struct names *names;
+        const struct lang *lang;
+    };
+};
+
+/* Members in this order, each at most once, `separator` between those that are there; then any
+ * number of `rest` (NULL: none). The last n_needs members, which are not optional, may stand
+ * anywhere among the rest. The others are sequences that begin with a key (EXPR_BYTES), none of
+ * which is the beginning of another, or EXPR_NEVER. In all at least min and at most max of them.
+ * `after` comes last, unless there was nothing. */
+struct expr_list {
+    uint32_t n, min, max, n_needs;
+    struct expr **member;
+    bool *optional;
+    struct expr *separator, *rest, *after;
+};
+
+/* A trie over the names that a key must not be, as JSON writes them. Node 0 is the root. */
+struct names {
+    uint32_t n, cap;
+    struct name_node {
+        uint32_t child, sibling; /* 0: none */
+        uint8_t byte;
+        bool end; /* a name ends here */
+    } * node;
+};
+#define NAMES_NONE UINT32_MAX /* not a prefix of any name */
+uint32_t names_step(const struct names *t, uint32_t node, uint8_t byte);
+
+/* Members that may come in any order; or items that must differ, at most so many: n is 0. */
+struct members {
+    uint32_t n, distinct;
+    uint32_t *must; /* bits: those that must be there */
+    uint32_t *left; /* while dead ends are looked for: those of them that cannot yet */
+};
+#define MEMBERS_MAX 4096u
+
+struct rule {
+    struct expr *body;
+    const char *name; /* for messages; may be NULL */
+    bool nullable;
+    const struct members *members; /* its register says which have been there; or NULL */
+    bool loop;                     /* the body is an atom: one or more of it, see automaton.h */
+    uint8_t shared;                /* one of enum shared_loop */
+    bool may_copy;                 /* the body may take the place of a call (nfa.c) */
+    /* Of each state of the body, an EXPR_LANG of lang_within(): the fewest characters to its end.
+     * The rule's register counts them. Or NULL. */
+    const uint32_t *need;
+    uint32_t flat_size; /* 0: not known yet */
+};
+
+/* Loops whose token classes the vocabulary has ready. */
+enum shared_loop { SHARED_NONE, SHARED_JSON_CHARS, SHARED_JSON_CANONICAL, SHARED_LOOPS };
+
+/* One compilation. */
+struct build {
+    const struct grammar_vocab *vocab;
+    struct grammar_limits limits;
+    struct arena arena;
+    struct rule *rule; /* malloc'd */
+    uint32_t n_rules, cap_rules;
+    uint64_t work, pause_at; /* pause_at: the work at which the thread is offered to others,
+                              or that is too much */
+    uint32_t n_aheads;       /* look-ahead that was read */
+    const char *param;       /* of the source being read */
+    unsigned flags;
+    bool is_schema; /* a source is a JSON Schema, or a part is free text: classes may come later */
+    struct err *err;
+    struct expr *shared_atom[SHARED_LOOPS];      /* the same expression every time */
+    struct expr *space[2], *comma[2], *colon[2]; /* likewise; 1: compact */
+    uint32_t *body_slot, body_mask, n_bodies;    /* hash table of rules by their bodies: rule + 1 */
+    uint32_t any_value[4], any_object[4]; /* rules, NO_RULE until needed; 1: compact, 2: Python */
+    uint32_t number, integer;             /* likewise */
+    struct loop_rule *loops;              /* rules made for counted atoms */
+    struct string_rule *strings;          /* rules made for patterns and formats */
+    struct number_rule *numbers;          /* rules made for ranges and multiples */
+    const struct lang *strings_lang;      /* lang_strings() */
+};
+
+/* Begins a compilation; @v, @l and @err may be NULL, as in grammar_compile(). */
+void build_init(struct build *b, const struct grammar_vocab *v, const struct grammar_limits *l,
+                struct err *err);
+void build_deinit(struct build *b); /* all expressions and rules with it */
+/* What is wrong with the source: all return -EINVAL, with the error filled as struct err of
+ * grammar_compile(). */
+int build_invalid(struct build *b, const char *fmt, ...) PRINTF(2, 3);
+int build_unsupported(struct build *b, const char *fmt, ...) PRINTF(2, 3);
+int build_too_complex(struct build *b, const char *fmt, ...) PRINTF(2, 3);
+int build_no_memory(struct build *b);
+int build_pause(struct build *b); /* when that much work is done: 0 or too complex */
+/* A rule without a body, which the caller sets; @name, for messages, may be NULL and outlives @b. 0
+ * or an error as above. */
+int build_rule(struct build *b, const char *name, uint32_t *rule);
+/* The rule of the expression @body, made when there is none yet. */
+int build_rule_of(struct build *b, struct expr *body, uint32_t *rule);
+
+/* 0 or too complex. */
+static inline int build_work(struct build *b, uint64_t steps) {
+    b->work += steps;
+    return b->work >= b->pause_at ? build_pause(b) : 0;
+}
+
+/* Makers: NULL means that build_no_memory() holds (the error is filled). */
+struct expr *expr_empty(struct build *b);
+struct expr *expr_never(struct build *b);
+struct expr *expr_bytes(struct build *b, const void *bytes, size_t n);
+struct expr *expr_str(struct build *b, const char *s);
+struct expr *expr_chars(struct build *b, const struct cp_set *set, enum char_mode mode);
+struct expr *expr_seq(struct build *b, struct expr *const *child, uint32_t n);
+struct expr *expr_seq2(struct build *b, struct expr *x, struct expr *y);
+struct expr *expr_seq3(struct build *b, struct expr *x, struct expr *y, struct expr *z);
+struct expr *expr_alt(struct build *b, struct expr *const *child, uint32_t n);
+struct expr *expr_alt2(struct build *b, struct expr *x, struct expr *y);
+struct expr *expr_repeat(struct build *b, struct expr *x, uint32_t min, uint32_t max);
+struct expr *expr_optional(struct build *b, struct expr *x);
+struct expr *expr_call(struct build *b, uint32_t rule);
+struct expr *expr_within(struct build *b, uint32_t rule, uint32_t max);
+struct expr *expr_token(struct build *b, int32_t token);
+bool expr_nullable(const struct build *b, const struct expr *e);
+bool expr_same_chars(const struct expr *x, const struct expr *y); /* both are, of one set */
+bool expr_same(const struct expr *x, const struct expr *y);       /* written the same */
+
+/* A growing list of expressions, in the arena. */
+struct expr_vec {
+    struct expr **v;
+    uint32_t n, cap;
+};
+int expr_vec_add(struct build *b, struct expr_vec *v, struct expr *e); /* @e NULL: no memory */
+
+/* Adds code points @lo to @hi, in any order with others. 0, or build_no_memory(). */
+int cp_set_add(struct build *b, struct cp_set *s, uint32_t lo, uint32_t hi);
+void cp_set_normalize(struct cp_set *s);              /* sorts and joins the ranges */
+int cp_set_invert(struct build *b, struct cp_set *s); /* within all code points but surrogates */
+
+/* Code point at @s (at least 1 byte): its length, 0 for invalid UTF-8. */
+unsigned utf8_read(const char *s, size_t len, uint32_t *cp);
+
+/* JSON pieces (json.c). */
+struct expr *json_char(struct build *b); /* one character of a string, in any spelling */
+struct expr *
+json_char_unshared(struct build *b); /* the same, for a place before more than a quote */
+struct expr *json_canonical_char(struct build *b); /* in its shortest spelling */
+struct expr *json_any_string(struct build *b, uint32_t min, uint32_t max);
+struct expr *json_quoted(struct build *b, struct expr *chars);
+struct expr *json_literal(struct build *b, const char *s, size_t len); /* a string, quoted */
+struct expr *json_space(struct build *b);       /* after `{ [ ,` and before `} ]` */
+struct expr *json_colon_space(struct build *b); /* with what may follow it */
+struct expr *json_comma(struct build *b);
+struct expr *json_any(struct build *b);
+struct expr *json_any_object(struct build *b);
+struct expr *json_word(struct build *b, const char *word); /* true, false or null */
+struct expr *json_number(struct build *b);
+struct expr *json_integer(struct build *b);
+int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_t *n);
+
+/* Readers of the sources: 0 with *out, or an error of build_invalid() and its kin. */
+
+enum regex_kind { REGEX_WHOLE, REGEX_SEARCH }; /* it matches all of a text, or a part of it */
+/* regex_read_with() without options. */
+int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
+               enum regex_kind kind, struct expr **out);
+enum regex_options {
+    REGEX_ANY_CASE = 1,   /* of letters of ASCII */
+    REGEX_DOT_ALL = 2,    /* `.` is a line break, too */
+    REGEX_FROM_START = 8, /* as if every alternative began with `^` */
+    REGEX_CANONICAL =
+        4, /* in JSON: what may stand around a match is in its shortest spelling, too */
+};
+/* The texts that the regular expression @s matches, written as @mode says. */
+int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
+                    enum regex_kind kind, unsigned options, struct expr **out);
+/* Takes the EXPR_ANCHORs out of *@e, which matches a whole text. 1: one is counted, and *@e means
+ * nothing (regex_anchor.c). */
+int regex_resolve_anchors(struct build *b, struct expr **e);
+struct expr *expr_anchor(struct build *b, char which);
+struct expr *regex_of(struct build *b, const char *s, enum char_mode mode); /* our own: asserts */
+int ebnf_read(struct build *b, const char *s, size_t len, struct expr **out);
+int lark_read(struct build *b, const char *s, size_t len, enum char_mode mode, struct expr **out);
+int schema_read(struct build *b, const char *s, size_t len, struct expr **out);
+int choice_read(struct build *b, const char *s, size_t len, struct expr **out);
+/* Any text that does not contain @stop (text.c). */
+int text_without(struct build *b, const char *stop, size_t len, struct expr **out);

@@ -1,0 +1,254 @@
+/* JSON as expressions: strings, numbers, white space, any value. */
+
+#include "grammar/expr/expr.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Digits are bounded: models otherwise write 1.0000... until their budget ends, and 1e999 is not a
+ * number to most readers. */
+#define NUMBER_INT "-?(0|[1-9][0-9]{0,19})"
+#define NUMBER NUMBER_INT "(\\.[0-9]{1,17})?([eE][+-]?[0-9]{1,2})?"
+
+static const char SIMPLE_ESCAPES[] = "\"\\/bfnrt";
+
+static struct expr *canonical(struct build *b) {
+    struct cp_set *all = arena_alloc(&b->arena, sizeof(*all));
+
+    if (!all || cp_set_invert(b, all) < 0)
+        return NULL;
+    return expr_chars(b, all, CHARS_JSON);
+}
+
+/* UTF-8 without quote, backslash and controls, or an escape; \u of a high surrogate only before a
+ * low one. */
+static struct expr *any_spelling(struct build *b) {
+    struct cp_set *plain = arena_alloc(&b->arena, sizeof(*plain));
+
+    if (!plain || cp_set_add(b, plain, 0, 0x1f) < 0 || cp_set_add(b, plain, '"', '"') < 0 ||
+        cp_set_add(b, plain, '\\', '\\') < 0 || cp_set_invert(b, plain) < 0)
+        return NULL;
+    struct cp_set *simple = arena_alloc(&b->arena, sizeof(*simple));
+
+    for (const char *p = SIMPLE_ESCAPES; simple && *p; p++) {
+        if (cp_set_add(b, simple, (uint8_t)*p, (uint8_t)*p) < 0)
+            return NULL;
+    }
+    if (!simple)
+        return NULL;
+    cp_set_normalize(simple);
+    struct expr *u = regex_of(b,
+                              "u([0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|"
+                              "[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2})",
+                              CHARS_TEXT);
+    struct expr *escape =
+        expr_seq2(b, expr_str(b, "\\"), expr_alt2(b, expr_chars(b, simple, CHARS_TEXT), u));
+
+    return expr_alt2(b, expr_chars(b, plain, CHARS_TEXT), escape);
+}
+
+struct expr *json_char_unshared(struct build *b) {
+    struct expr *e = any_spelling(b);
+
+    if (e)
+        e->atom = true;
+    return e;
+}
+
+struct expr *json_char(struct build *b) {
+    struct expr **e = &b->shared_atom[SHARED_JSON_CHARS];
+
+    if (!*e)
+        *e = json_char_unshared(b);
+    assert(!*e || (*e)->atom);
+    return *e;
+}
+
+struct expr *json_canonical_char(struct build *b) {
+    struct expr **e = &b->shared_atom[SHARED_JSON_CANONICAL];
+
+    if (!*e)
+        *e = canonical(b);
+    return *e;
+}
+
+struct expr *json_quoted(struct build *b, struct expr *chars) {
+    return expr_seq3(b, expr_str(b, "\""), chars, expr_str(b, "\""));
+}
+
+struct expr *json_any_string(struct build *b, uint32_t min, uint32_t max) {
+    return json_quoted(b, expr_repeat(b, json_char(b), min, max));
+}
+
+int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_t *n) {
+    static const char HEX[] = "0123456789abcdef";
+    size_t k = 0, most = len + 1;
+
+    for (size_t i = 0; i < len; i++)
+        most += (uint8_t)s[i] < 0x20 ? 5 : s[i] == '"' || s[i] == '\\';
+    uint8_t *p = arena_alloc(&b->arena, most);
+
+    if (!p)
+        return build_no_memory(b);
+    for (size_t i = 0; i < len; i++) {
+        uint8_t c = (uint8_t)s[i];
+        const char *short_form = c && c < 0x20 ? strchr("\bb\ff\nn\rr\tt", c) : NULL;
+
+        if (c == '"' || c == '\\') {
+            p[k++] = '\\';
+            p[k++] = c;
+        } else if (short_form) {
+            p[k++] = '\\';
+            p[k++] = (uint8_t)short_form[1];
+        } else if (c < 0x20) {
+            memcpy(p + k, "\\u00", 4);
+            p[k + 4] = (uint8_t)HEX[c >> 4];
+            p[k + 5] = (uint8_t)HEX[c & 15];
+            k += 6;
+        } else {
+            p[k++] = c;
+        }
+    }
+    assert(k < most);
+    *out = p;
+    *n = k;
+    return build_work(b, len);
+}
+
+struct expr *json_literal(struct build *b, const char *s, size_t len) {
+    uint8_t *text, *quoted;
+    size_t n;
+
+    if (json_escape(b, s, len, &text, &n) < 0)
+        return NULL;
+    quoted = arena_alloc_array(&b->arena, n + 2, 1);
+    if (!quoted) {
+        build_no_memory(b);
+        return NULL;
+    }
+    quoted[0] = quoted[n + 1] = '"';
+    memcpy(quoted + 1, text, n);
+    return expr_bytes(b, quoted, n + 2);
+}
+
+/* Nothing, a blank, or one or two newlines and an indent. */
+static struct expr *make_space(struct build *b) {
+    struct cp_set *blank = arena_alloc(&b->arena, sizeof(*blank));
+
+    if (!blank || cp_set_add(b, blank, '\t', '\t') < 0 || cp_set_add(b, blank, ' ', ' ') < 0)
+        return NULL;
+    struct expr *indent = expr_repeat(b, expr_chars(b, blank, CHARS_TEXT), 0, b->limits.max_indent);
+    struct expr *lines = expr_repeat(b, expr_str(b, "\n"), 1, 2);
+
+    return expr_optional(b, expr_alt2(b, expr_str(b, " "), expr_seq2(b, lines, indent)));
+}
+
+struct expr *json_space(struct build *b) {
+    bool compact = b->flags & GRAMMAR_COMPACT;
+    struct expr **e = &b->space[compact];
+
+    if (!*e)
+        *e = compact ? expr_empty(b) : make_space(b);
+    return *e;
+}
+
+struct expr *json_colon_space(struct build *b) {
+    bool compact = b->flags & GRAMMAR_COMPACT;
+    struct expr **e = &b->colon[compact];
+
+    if (!*e)
+        *e = expr_seq2(b, expr_str(b, ":"),
+                       compact ? expr_empty(b) : expr_optional(b, expr_str(b, " ")));
+    return *e;
+}
+
+struct expr *json_comma(struct build *b) {
+    struct expr **e = &b->comma[(b->flags & GRAMMAR_COMPACT) != 0];
+
+    if (!*e)
+        *e = expr_seq2(b, expr_str(b, ","), json_space(b));
+    return *e;
+}
+
+/* One rule for all of a kind: they have more states than a schema around them. */
+static struct expr *shared_rule(struct build *b, uint32_t *rule, const char *regex) {
+    assert(*rule == NO_RULE || *rule < b->n_rules);
+    if (*rule == NO_RULE) {
+        uint32_t made;
+        struct expr *body = regex_of(b, regex, CHARS_TEXT);
+
+        if (!body || build_rule(b, NULL, &made) < 0)
+            return NULL;
+        b->rule[made].body = body;
+        *rule = made;
+    }
+    return expr_call(b, *rule);
+}
+
+struct expr *json_number(struct build *b) {
+    return shared_rule(b, &b->number, NUMBER);
+}
+
+struct expr *json_integer(struct build *b) {
+    return shared_rule(b, &b->integer, NUMBER_INT);
+}
+
+struct expr *json_word(struct build *b, const char *word) {
+    const char *python = *word == 't' ? "True" : *word == 'f' ? "False" : "None";
+
+    if (b->flags & GRAMMAR_PYTHON)
+        return expr_alt2(b, expr_str(b, word), expr_str(b, python));
+    return expr_str(b, word);
+}
+
+/* open (item (comma item)*)? close */
+static struct expr *collection(struct build *b, const char *open, struct expr *item,
+                               const char *close) {
+    struct expr *more = expr_repeat(b, expr_seq2(b, json_comma(b), item), 0, NO_MAX);
+    struct expr *items = expr_seq3(b, item, more, json_space(b));
+
+    return expr_seq(b,
+                    (struct expr *[]){expr_str(b, open), json_space(b), expr_optional(b, items),
+                                      expr_str(b, close)},
+                    4);
+}
+
+static struct expr *any_rule(struct build *b, bool object) {
+    int k = (b->flags & GRAMMAR_COMPACT ? 1 : 0) + (b->flags & GRAMMAR_PYTHON ? 2 : 0);
+
+    if (b->any_value[k] == NO_RULE) {
+        uint32_t value, obj;
+
+        if (build_rule(b, NULL, &value) < 0 || build_rule(b, NULL, &obj) < 0)
+            return NULL;
+        b->any_value[k] = value;
+        b->any_object[k] = obj;
+        struct expr *pair =
+            expr_seq3(b, json_any_string(b, 0, NO_MAX), json_colon_space(b), expr_call(b, value));
+        struct expr *object_body = collection(b, "{", pair, "}");
+        struct expr *kinds[] = {
+            expr_call(b, obj),
+            collection(b, "[", expr_call(b, value), "]"),
+            json_any_string(b, 0, NO_MAX),
+            json_number(b),
+            json_word(b, "true"),
+            json_word(b, "false"),
+            json_word(b, "null"),
+        };
+        struct expr *body = expr_alt(b, kinds, ARRAY_SIZE(kinds));
+
+        if (!body || !object_body)
+            return NULL;
+        b->rule[obj].body = object_body;
+        b->rule[value].body = body;
+    }
+    return expr_call(b, object ? b->any_object[k] : b->any_value[k]);
+}
+
+struct expr *json_any(struct build *b) {
+    return any_rule(b, false);
+}
+
+struct expr *json_any_object(struct build *b) {
+    return any_rule(b, true);
+}

@@ -1,0 +1,644 @@
+/*
+ * regex - regular expressions in the ECMA-262 dialect that JSON Schema's `pattern` uses, read by
+ * recursive descent into an expression. Only what is regular is accepted: back references and
+ * look-behind are refused, lazy quantifiers mean the same language as greedy ones. Look-ahead may
+ * stand between the parts of the alternatives at the top: there it is the product of two automata.
+ * So may anchors at their ends, and in a search without look-ahead anywhere (regex_anchor.c).
+ */
+
+#include "grammar/automaton/lang.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define AHEADS_MAX 64 /* in one compilation: they nest */
+#define FACTOR_DEPTH 16
+
+struct reader {
+    struct build *b;
+    const char *start, *p, *end;
+    enum char_mode mode;
+    unsigned options; /* enum regex_options */
+    uint32_t depth;
+    bool search;        /* of a whole text, not a piece of one: look-ahead has an end to see */
+    const char *anchor; /* the first one inside; NULL: none */
+};
+
+static int read_alternatives(struct reader *r, struct expr **out);
+
+static int invalid(struct reader *r, const char *what) {
+    return build_invalid(r->b, "regular expression, byte %zu: %s", (size_t)(r->p - r->start), what);
+}
+
+static int unsupported(struct reader *r, const char *what) {
+    return build_unsupported(r->b, "regular expression, byte %zu: %s is not supported",
+                             (size_t)(r->p - r->start), what);
+}
+
+static bool at(const struct reader *r, char c) {
+    return r->p < r->end && *r->p == c;
+}
+
+static bool skip(struct reader *r, const char *s) {
+    size_t n = strlen(s);
+
+    if ((size_t)(r->end - r->p) < n || memcmp(r->p, s, n) != 0)
+        return false;
+    r->p += n;
+    return true;
+}
+
+static int hex_value(char c) {
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Exactly @n digits at @p. */
+static int read_hex(struct reader *r, int n, uint32_t *out) {
+    uint32_t v = 0;
+
+    for (int i = 0; i < n; i++) {
+        int d = r->p < r->end ? hex_value(*r->p) : -1;
+
+        if (d < 0)
+            return invalid(r, "a hexadecimal digit is missing");
+        v = v * 16 + (uint32_t)d;
+        r->p++;
+    }
+    *out = v;
+    return 0;
+}
+
+static int read_unicode(struct reader *r, uint32_t *out) {
+    if (!skip(r, "{")) {
+        int e = read_hex(r, 4, out);
+
+        if (e == 0 && *out >= 0xd800 && *out < 0xdc00 && skip(r, "\\u")) {
+            uint32_t low = 0;
+
+            if (read_hex(r, 4, &low) < 0 || low < 0xdc00 || low > 0xdfff)
+                return invalid(r, "a lone surrogate");
+            *out = 0x10000 + ((*out - 0xd800) << 10) + (low - 0xdc00);
+        }
+    } else {
+        uint32_t v = 0;
+
+        while (r->p < r->end && *r->p != '}') {
+            int d = hex_value(*r->p++);
+
+            if (d < 0 || v > 0x10ffff)
+                return invalid(r, "a bad code point");
+            v = v * 16 + (uint32_t)d;
+        }
+        if (!skip(r, "}"))
+            return invalid(r, "'}' is missing");
+        *out = v;
+    }
+    if (*out > 0x10ffff || (*out >= 0xd800 && *out <= 0xdfff))
+        return invalid(r, "a bad code point");
+    return 0;
+}
+
+static int add_class(struct reader *r, char c, struct cp_set *out) {
+    static const struct cp_range SPACE[] = {
+        {9, 13},          {32, 32},         {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
+        {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff},
+    };
+    static const struct cp_range WORD[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+    char kind = c | 0x20;
+    const struct cp_range *v = kind == 's' ? SPACE : WORD;
+    size_t n = kind == 's' ? ARRAY_SIZE(SPACE) : kind == 'w' ? ARRAY_SIZE(WORD) : 1; /* d: 0-9 */
+    struct cp_set set = {0};
+    int e = 0;
+
+    for (size_t i = 0; e == 0 && i < n; i++)
+        e = cp_set_add(r->b, &set, v[i].lo, v[i].hi);
+    if (e == 0 && c != kind)
+        e = cp_set_invert(r->b, &set);
+    for (uint32_t i = 0; e == 0 && i < set.n; i++)
+        e = cp_set_add(r->b, out, set.range[i].lo, set.range[i].hi);
+    return e;
+}
+
+/* After a backslash: a class into @set (*is_class) or one code point. */
+static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uint32_t *cp) {
+    static const char CONTROL[] = "t\tn\nr\rv\vf\f";
+
+    *is_class = false;
+    if (r->p == r->end)
+        return invalid(r, "it ends in a backslash");
+    char c = *r->p++;
+    const char *control = strchr("tnrvf", c) ? strchr(CONTROL, c) : NULL;
+
+    if (strchr("dDwWsS", c)) {
+        *is_class = true;
+        return add_class(r, c, set);
+    }
+    if (control) {
+        *cp = (uint8_t)control[1];
+        return 0;
+    }
+    if (c == 'x')
+        return read_hex(r, 2, cp);
+    if (c == 'u')
+        return read_unicode(r, cp);
+    if (c == 'c' && r->p < r->end && ((*r->p | 0x20) >= 'a' && (*r->p | 0x20) <= 'z')) {
+        *cp = (uint8_t)*r->p++ & 31;
+        return 0;
+    }
+    if (c == '0' && !(r->p < r->end && *r->p >= '0' && *r->p <= '9')) {
+        *cp = 0;
+        return 0;
+    }
+    if (c >= '0' && c <= '9')
+        return unsupported(r, "a back reference");
+    if (c == 'p' || c == 'P')
+        return unsupported(r, "\\p");
+    if (c == 'b' || c == 'B')
+        return unsupported(r, "\\b");
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
+        return unsupported(r, "this escape");
+    r->p--;
+    unsigned n = utf8_read(r->p, (size_t)(r->end - r->p), cp);
+
+    if (n == 0)
+        return invalid(r, "invalid UTF-8");
+    r->p += n;
+    return 0;
+}
+
+static int read_cp(struct reader *r, uint32_t *cp) {
+    unsigned n = utf8_read(r->p, (size_t)(r->end - r->p), cp);
+
+    if (n == 0)
+        return invalid(r, "invalid UTF-8");
+    r->p += n;
+    return 0;
+}
+
+/* One end of a range in [...]. */
+static int read_member(struct reader *r, struct cp_set *set, bool *is_class, uint32_t *cp) {
+    *is_class = false;
+    if (!skip(r, "\\"))
+        return read_cp(r, cp);
+    if (skip(r, "b")) {
+        *cp = 8;
+        return 0;
+    }
+    return read_escape(r, set, is_class, cp);
+}
+
+/* Both cases of what are letters of ASCII. */
+static int fold(struct reader *r, struct cp_set *set) {
+    uint32_t n = set->n;
+    int e = 0;
+
+    for (uint32_t i = 0; i < n && e == 0; i++) {
+        struct cp_range upper = {MAX(set->range[i].lo, (uint32_t)'A'),
+                                 MIN(set->range[i].hi, (uint32_t)'Z')};
+        struct cp_range lower = {MAX(set->range[i].lo, (uint32_t)'a'),
+                                 MIN(set->range[i].hi, (uint32_t)'z')};
+
+        if (upper.lo <= upper.hi)
+            e = cp_set_add(r->b, set, upper.lo + 32, upper.hi + 32);
+        if (e == 0 && lower.lo <= lower.hi)
+            e = cp_set_add(r->b, set, lower.lo - 32, lower.hi - 32);
+    }
+    return e;
+}
+
+/* Both cases of what [^...] must not have: letters of ASCII, and the two others whose other case is
+ * one. */
+static int fold_all(struct reader *r, struct cp_set *set) {
+    uint32_t n = set->n;
+    int e = fold(r, set);
+
+    for (uint32_t i = 0; i < n && e == 0; i++) {
+        struct cp_range x = set->range[i];
+
+        if ((x.lo <= 's' && x.hi >= 's') || (x.lo <= 'S' && x.hi >= 'S'))
+            e = cp_set_add(r->b, set, 0x17f, 0x17f);
+        if (e == 0 && ((x.lo <= 'k' && x.hi >= 'k') || (x.lo <= 'K' && x.hi >= 'K')))
+            e = cp_set_add(r->b, set, 0x212a, 0x212a);
+    }
+    return e;
+}
+
+static int read_set(struct reader *r, struct cp_set *set) {
+    bool negate = skip(r, "^"), is_class;
+    uint32_t lo, hi;
+
+    while (!at(r, ']')) {
+        if (r->p == r->end)
+            return invalid(r, "']' is missing");
+        int e = read_member(r, set, &is_class, &lo);
+
+        if (e < 0)
+            return e;
+        if (is_class)
+            continue;
+        hi = lo;
+        if (r->end - r->p >= 2 && r->p[0] == '-' && r->p[1] != ']') {
+            r->p++;
+            if ((e = read_member(r, set, &is_class, &hi)) < 0)
+                return e;
+            if (is_class || hi < lo)
+                return invalid(r, "a range is out of order");
+        }
+        if ((e = cp_set_add(r->b, set, lo, hi)) < 0)
+            return e;
+    }
+    r->p++;
+    int e = negate && r->options & REGEX_ANY_CASE ? fold_all(r, set) : 0;
+
+    if (e < 0)
+        return e;
+    cp_set_normalize(set);
+    return negate ? cp_set_invert(r->b, set) : 0;
+}
+
+static int make_chars(struct reader *r, struct cp_set *set, struct expr **out) {
+    int e = r->options & REGEX_ANY_CASE ? fold(r, set) : 0;
+
+    if (e < 0)
+        return e;
+    cp_set_normalize(set);
+    *out = expr_chars(r->b, set, r->mode);
+    return *out ? 0 : build_no_memory(r->b);
+}
+
+static int read_group(struct reader *r, struct expr **out) {
+    if (skip(r, "?")) {
+        if (skip(r, "=") || skip(r, "!") || skip(r, "<=") || skip(r, "<!"))
+            return unsupported(r, "look-around");
+        if (skip(r, "<") || skip(r, "P<")) {
+            while (r->p < r->end && *r->p != '>')
+                r->p++;
+            if (!skip(r, ">"))
+                return invalid(r, "'>' is missing");
+        } else if (!skip(r, ":")) {
+            return unsupported(r, "this kind of group");
+        }
+    }
+    int e = read_alternatives(r, out);
+
+    if (e < 0)
+        return e;
+    return skip(r, ")") ? 0 : invalid(r, "')' is missing");
+}
+
+static int read_anchor(struct reader *r, struct expr **out) {
+    if (!r->search || (r->options & REGEX_FROM_START))
+        return unsupported(r, "an anchor inside");
+    if (!r->anchor)
+        r->anchor = r->p;
+    *out = expr_anchor(r->b, *r->p++);
+    return *out ? 0 : build_no_memory(r->b);
+}
+
+static int read_atom(struct reader *r, struct expr **out) {
+    struct cp_set *set = arena_alloc(&r->b->arena, sizeof(*set));
+    bool is_class = false;
+    uint32_t cp = 0;
+    int e = 0;
+
+    if (!set)
+        return build_no_memory(r->b);
+    if (skip(r, "("))
+        return read_group(r, out);
+    if (skip(r, "[")) {
+        e = read_set(r, set);
+        return e < 0 ? e : make_chars(r, set, out);
+    }
+    if (skip(r, ".")) {
+        static const struct cp_range LINE_ENDS[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
+
+        size_t n = r->options & REGEX_DOT_ALL ? 0 : ARRAY_SIZE(LINE_ENDS);
+
+        for (size_t i = 0; e == 0 && i < n; i++)
+            e = cp_set_add(r->b, set, LINE_ENDS[i].lo, LINE_ENDS[i].hi);
+        e = e < 0 ? e : cp_set_invert(r->b, set);
+        return e < 0 ? e : make_chars(r, set, out);
+    }
+    if (strchr("*+?{", *r->p))
+        return invalid(r, "nothing to repeat");
+    if (*r->p == '^' || *r->p == '$')
+        return read_anchor(r, out);
+    e = skip(r, "\\") ? read_escape(r, set, &is_class, &cp) : read_cp(r, &cp);
+    if (e == 0 && !is_class)
+        e = cp_set_add(r->b, set, cp, cp);
+    return e < 0 ? e : make_chars(r, set, out);
+}
+
+static int read_number(struct reader *r, uint32_t *out) {
+    uint64_t v = 0;
+    const char *from = r->p;
+
+    while (r->p < r->end && *r->p >= '0' && *r->p <= '9' && v < NO_MAX)
+        v = v * 10 + (uint64_t)(*r->p++ - '0');
+    if (r->p == from || v >= NO_MAX)
+        return invalid(r, "a bad count");
+    *out = (uint32_t)v;
+    return 0;
+}
+
+static int read_quantifier(struct reader *r, struct expr **x) {
+    uint32_t min = 0, max = NO_MAX;
+
+    if (skip(r, "+")) {
+        min = 1;
+    } else if (skip(r, "?")) {
+        max = 1;
+    } else if (skip(r, "{")) {
+        int e = read_number(r, &min);
+
+        if (e < 0)
+            return e;
+        max = min;
+        if (skip(r, ",")) {
+            max = NO_MAX;
+            if (!at(r, '}') && (e = read_number(r, &max)) < 0)
+                return e;
+        }
+        if (!skip(r, "}"))
+            return invalid(r, "'}' is missing");
+        if (max < min)
+            return invalid(r, "a range is out of order");
+    } else if (!skip(r, "*")) {
+        return 0;
+    }
+    skip(r, "?");
+    if (at(r, '+') || at(r, '*'))
+        return unsupported(r, "a possessive quantifier");
+    *x = expr_repeat(r->b, *x, min, max);
+    return *x ? 0 : build_no_memory(r->b);
+}
+
+static bool at_branch_end(const struct reader *r) {
+    return r->p == r->end || *r->p == '|' || *r->p == ')';
+}
+
+static bool at_ahead(const struct reader *r) {
+    return r->search && r->end - r->p >= 3 && r->p[0] == '(' && r->p[1] == '?' &&
+           (r->p[2] == '=' || r->p[2] == '!');
+}
+
+static int read_sequence(struct reader *r, struct expr **out) {
+    struct expr_vec v = {0};
+
+    while (!at_branch_end(r)) {
+        struct expr *x = NULL;
+
+        if (r->depth == 1 && at_ahead(r))
+            break;
+        if (r->depth == 1 && at(r, '$') && (r->p + 1 == r->end || r->p[1] == '|'))
+            break;
+        int e = read_atom(r, &x);
+
+        if (e == 0)
+            e = read_quantifier(r, &x);
+        if (e == 0)
+            e = expr_vec_add(r->b, &v, x);
+        if (e < 0)
+            return e;
+    }
+    *out = expr_seq(r->b, v.v, v.n);
+    return *out ? 0 : build_no_memory(r->b);
+}
+
+/* The parts of a sequence. */
+static uint32_t parts_of(struct expr **e, struct expr *const **out) {
+    *out = (*e)->kind == EXPR_SEQ ? (*e)->child : e;
+    return (*e)->kind == EXPR_SEQ ? (*e)->n : 1;
+}
+
+/* How many characters @x and @y begin with that are the same, at most @n. */
+static uint32_t common(struct expr *x, struct expr *y, uint32_t n) {
+    struct expr *const *p, *const *q;
+    uint32_t n_x = parts_of(&x, &p), n_y = parts_of(&y, &q), i = 0;
+
+    while (i < MIN(MIN(n_x, n_y), n) && expr_same_chars(p[i], q[i]))
+        i++;
+    return i;
+}
+
+/* One of @v, whose items become NULL. Those that begin with the same characters share these: a
+ * search then follows a trie of words, and not each word. */
+static struct expr *alternatives(struct build *b, struct expr **v, uint32_t n, uint32_t depth) {
+    struct expr_vec out = {0};
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct expr *x = v[i];
+        struct expr *const *part;
+        struct expr_vec rest = {0};
+        uint32_t shared = NO_MAX;
+
+        if (!x)
+            continue;
+        for (uint32_t k = i + 1; depth < FACTOR_DEPTH && k < n; k++) {
+            uint32_t same = v[k] ? common(x, v[k], shared) : 0;
+
+            shared = same ? same : shared;
+        }
+        for (uint32_t k = i; shared < NO_MAX && k < n; k++) {
+            if (!v[k] || !common(x, v[k], 1))
+                continue;
+            uint32_t n_parts = parts_of(&v[k], &part);
+
+            if (expr_vec_add(b, &rest, expr_seq(b, part + shared, n_parts - shared)) < 0)
+                return NULL;
+            v[k] = NULL;
+        }
+        if (rest.n) {
+            parts_of(&x, &part);
+            x = expr_seq2(b, expr_seq(b, part, shared), alternatives(b, rest.v, rest.n, depth + 1));
+        }
+        if (expr_vec_add(b, &out, x) < 0 || build_work(b, n - i) < 0)
+            return NULL;
+    }
+    return expr_alt(b, out.v, out.n);
+}
+
+static int read_alternatives(struct reader *r, struct expr **out) {
+    struct expr_vec v = {0};
+
+    if (++r->depth > r->b->limits.max_depth)
+        return build_too_complex(r->b, "regular expression: groups are nested more than %u deep",
+                                 r->b->limits.max_depth);
+    do {
+        struct expr *x = NULL;
+        int e = read_sequence(r, &x);
+
+        if (e == 0)
+            e = expr_vec_add(r->b, &v, x);
+        if (e < 0)
+            return e;
+    } while (skip(r, "|"));
+    r->depth--;
+    *out = alternatives(r->b, v.v, v.n, 0);
+    return *out ? 0 : build_no_memory(r->b);
+}
+
+static struct expr *anything(struct reader *r) {
+    struct cp_set *all = arena_alloc(&r->b->arena, sizeof(*all));
+
+    if (r->options & REGEX_CANONICAL)
+        return expr_repeat(r->b, json_canonical_char(r->b), 0, NO_MAX);
+    if (r->mode == CHARS_JSON)
+        return expr_repeat(r->b, json_char_unshared(r->b), 0, NO_MAX);
+    if (!all || cp_set_invert(r->b, all) < 0)
+        return NULL;
+    return expr_repeat(r->b, expr_chars(r->b, all, CHARS_TEXT), 0, NO_MAX);
+}
+
+/* The same behind all that a search looks for. */
+static struct expr *anything_behind(struct reader *r) {
+    struct expr *e = anything(r);
+
+    if (e)
+        e->open = true;
+    return e;
+}
+
+/* The closing parenthesis of the group at @p, NULL: there is none. */
+static const char *group_end(const char *p, const char *end) {
+    bool in_set = false;
+    int depth = 0;
+
+    for (; p < end; p++) {
+        if (*p == '\\') {
+            p++;
+        } else if (in_set || *p == '[') {
+            in_set = *p != ']';
+        } else if (*p == '(') {
+            depth++;
+        } else if (*p == ')' && --depth == 0) {
+            return p;
+        }
+    }
+    return NULL;
+}
+
+/* One alternative at the top from here on; *@open: anything may come behind it. */
+static int read_rest(struct reader *r, bool whole, bool *open, struct expr **out) {
+    struct expr *x = NULL, *y = NULL;
+    int e = read_sequence(r, &x);
+
+    if (e < 0)
+        return e;
+    if (at_ahead(r)) {
+        bool not = r->p[2] == '!';
+        const char *end = group_end(r->p, r->end), *from = r->p + 3;
+        const struct lang *ahead, *l;
+
+        if (!end)
+            return invalid(r, "')' is missing");
+        if (++r->b->n_aheads > AHEADS_MAX)
+            return unsupported(r, "so much look-ahead");
+        e = regex_read_with(r->b, from, (size_t)(end - from), r->mode, REGEX_SEARCH,
+                            r->options | REGEX_FROM_START, &y);
+        if (e == 0)
+            e = lang_of(r->b, y, &ahead);
+        r->p = end + 1;
+        if (e == 0)
+            e = read_rest(r, whole, open, &y);
+        if (e == 0 && *open)
+            y = expr_seq2(r->b, y, anything_behind(r));
+        *open = false;
+        if (e == 0 && r->anchor) {
+            r->p = r->anchor;
+            return unsupported(r, "an anchor beside look-ahead");
+        }
+        if (e == 0)
+            e = lang_of(r->b, y, &l);
+        if (e == 0)
+            e = not ? lang_meet(r->b, &l, 1, &ahead, 1, &l)
+                    : lang_meet(r->b, (const struct lang *[]){l, ahead}, 2, NULL, 0, &l);
+        if (e < 0)
+            return e;
+        *out = expr_seq2(r->b, x, lang_expr(r->b, l));
+    } else {
+        if (at(r, ')'))
+            return invalid(r, "')' without '('");
+        *open = !skip(r, "$") && !whole;
+        *out = x;
+    }
+    return *out ? 0 : build_no_memory(r->b);
+}
+
+/* All alternatives at the top. Those that may begin anywhere share one loop over what stands before
+ * them, and those that may end anywhere one over what stands behind: a loop for each would be a
+ * state for each set of them that has matched so far. */
+static int read_top(struct reader *r, enum regex_kind kind, struct expr **out) {
+    struct expr_vec v[2][2] = {0}; /* by whether they may begin, and end, anywhere */
+    struct build *b = r->b;
+
+    do {
+        bool from_start = skip(r, "^") || kind == REGEX_WHOLE || (r->options & REGEX_FROM_START);
+        bool open = false;
+        struct expr *x = NULL;
+        int e = read_rest(r, kind == REGEX_WHOLE, &open, &x);
+
+        if (e == 0)
+            e = expr_vec_add(b, &v[!from_start][open], x);
+        if (e < 0)
+            return e;
+    } while (skip(r, "|"));
+    struct expr *part[2][2];
+
+    for (int i = 0; i < 4; i++)
+        part[i / 2][i % 2] = alternatives(b, v[i / 2][i % 2].v, v[i / 2][i % 2].n, 0);
+    for (int open = 0; open < 2; open++) {
+        if (v[1][open].n)
+            part[1][open] = expr_seq2(b, anything(r), part[1][open]);
+        part[0][open] = expr_alt2(b, part[0][open], part[1][open]);
+    }
+    if (v[0][1].n + v[1][1].n)
+        part[0][1] = expr_seq2(b, part[0][1], anything_behind(r));
+    *out = expr_alt2(b, part[0][0], part[0][1]);
+    return *out ? 0 : build_no_memory(b);
+}
+
+int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
+                    enum regex_kind kind, unsigned options, struct expr **out) {
+    struct reader r = {.b = b,
+                       .start = s,
+                       .p = s,
+                       .end = s + len,
+                       .mode = mode,
+                       .options = options,
+                       .depth = 1,
+                       .search = kind == REGEX_SEARCH};
+
+    /* A group around everything: its alternatives are those at the top. */
+    if (r.search && len > 2 && s[0] == '(' && s[1] != '?' && group_end(s, s + len) == s + len - 1) {
+        r.p++;
+        r.end--;
+    }
+    /* Look-ahead sees characters, not their spellings. */
+    if (memmem(s, len, "(?=", 3) || memmem(s, len, "(?!", 3))
+        r.options |= REGEX_CANONICAL;
+    int e = read_top(&r, kind, out);
+
+    if (e == 0 && r.anchor)
+        e = regex_resolve_anchors(b, out);
+    r.p = r.anchor;
+    return e > 0 ? unsupported(&r, "a counted anchor") : e;
+}
+
+int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
+               enum regex_kind kind, struct expr **out) {
+    return regex_read_with(b, s, len, mode, kind, 0, out);
+}
+
+struct expr *regex_of(struct build *b, const char *s, enum char_mode mode) {
+    struct expr *e = NULL;
+    unsigned flags = b->flags;
+    int r = regex_read(b, s, strlen(s), mode, REGEX_WHOLE, &e);
+
+    b->flags = flags;
+    assert(r == 0 || b->work > b->limits.max_work || b->arena.used > b->arena.max / 2);
+    return r == 0 ? e : NULL;
+}

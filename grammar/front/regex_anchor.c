@@ -1,0 +1,130 @@
+/*
+ * anchors - `^` and `$` inside a regular expression, taken out of it.
+ *
+ * Whether an anchor holds depends on what stands before and behind it in the whole text. So a part
+ * is asked for what it matches when its beginning is that of the text, or not, and its end that of
+ * the text, or not; of a part without anchors that is the same. In x y, y begins where the text
+ * does only if x matches the empty text there. A part matches no less where it stands at an end
+ * than where it does not, which is why the alternatives below may overlap and are complete.
+ */
+
+#include "grammar/expr/expr.h"
+
+#include <assert.h>
+#include <errno.h>
+
+struct context {
+    struct build *b;
+    bool failed; /* an anchor in what is counted */
+};
+
+static bool has_anchor(const struct expr *e) {
+    if (e->kind == EXPR_ANCHOR)
+        return true;
+    if (e->kind != EXPR_SEQ && e->kind != EXPR_ALT && e->kind != EXPR_REPEAT)
+        return false;
+    for (uint32_t i = 0; i < (e->kind == EXPR_REPEAT ? 1 : e->n); i++) {
+        if (has_anchor(e->child[i]))
+            return true;
+    }
+    return false;
+}
+
+/* Whether @e matches the empty text; @begin, @end: there the text begins, ends. */
+static bool nullable(const struct build *b, const struct expr *e, bool begin, bool end) {
+    bool any = false, all = true;
+
+    assert(e->kind != EXPR_ANCHOR || e->id == '^' || e->id == '$');
+    if (e->kind == EXPR_ANCHOR)
+        return e->id == '^' ? begin : end;
+    if (e->kind == EXPR_REPEAT)
+        return e->min == 0 || nullable(b, e->child[0], begin, end);
+    if (e->kind != EXPR_SEQ && e->kind != EXPR_ALT)
+        return expr_nullable(b, e);
+    for (uint32_t i = 0; i < e->n; i++) {
+        bool is = nullable(b, e->child[i], begin, end);
+
+        any |= is;
+        all &= is;
+    }
+    return e->kind == EXPR_SEQ ? all : any;
+}
+
+static struct expr *resolve(struct context *c, struct expr *e, bool begin, bool end);
+
+static struct expr *resolve_seq(struct context *c, struct expr *const *child, uint32_t n,
+                                bool begin, bool end) {
+    struct build *b = c->b;
+
+    if (n == 0)
+        return expr_empty(b);
+    if (n == 1)
+        return resolve(c, child[0], begin, end);
+    struct expr *x = child[0], *y = expr_seq(b, child + 1, n - 1);
+
+    if (!y || build_work(b, (uint64_t)x->size + y->size + n) < 0)
+        return NULL;
+    struct expr_vec v = {0};
+    bool x_plain = !has_anchor(x), y_plain = !has_anchor(y);
+    int r = expr_vec_add(
+        b, &v,
+        expr_seq2(b, resolve(c, x, begin, false), resolve_seq(c, child + 1, n - 1, false, end)));
+
+    if (r == 0 && !y_plain && nullable(b, x, begin, false))
+        r = expr_vec_add(b, &v, resolve_seq(c, child + 1, n - 1, begin, end));
+    if (r == 0 && !x_plain && nullable(b, y, false, end))
+        r = expr_vec_add(b, &v, resolve(c, x, begin, end));
+    if (r == 0 && nullable(b, x, begin, end) && nullable(b, y, begin, end))
+        r = expr_vec_add(b, &v, expr_empty(b));
+    return r == 0 ? expr_alt(b, v.v, v.n) : NULL;
+}
+
+/* x+ is x, or one at the beginning, some between and one at the end. */
+static struct expr *resolve_repeat(struct context *c, const struct expr *e, bool begin, bool end) {
+    struct build *b = c->b;
+    struct expr *x = e->child[0];
+
+    if (e->min > 1 || e->max != NO_MAX) {
+        c->failed = true;
+        return expr_never(b);
+    }
+    struct expr *one = resolve(c, x, begin, end), *first = resolve(c, x, begin, false);
+    struct expr *more = expr_repeat(b, resolve(c, x, false, false), 0, NO_MAX);
+    struct expr *some = expr_seq3(b, first, more, resolve(c, x, false, end));
+
+    some = expr_alt2(b, one, some);
+    return e->min ? some : expr_optional(b, some);
+}
+
+static struct expr *resolve(struct context *c, struct expr *e, bool begin, bool end) {
+    struct build *b = c->b;
+    struct expr_vec v = {0};
+    int r = build_work(b, 4 + (uint64_t)e->size);
+
+    if (r < 0)
+        return NULL;
+    if (e->kind == EXPR_ANCHOR)
+        return (e->id == '^' ? begin : end) ? expr_empty(b) : expr_never(b);
+    if (!has_anchor(e))
+        return e;
+    if (e->kind == EXPR_SEQ)
+        return resolve_seq(c, e->child, e->n, begin, end);
+    if (e->kind == EXPR_REPEAT && e->max == 1)
+        return expr_optional(b, resolve(c, e->child[0], begin, end));
+    if (e->kind == EXPR_REPEAT)
+        return resolve_repeat(c, e, begin, end);
+    for (uint32_t i = 0; r == 0 && i < e->n; i++)
+        r = expr_vec_add(b, &v, resolve(c, e->child[i], begin, end));
+    return r == 0 ? expr_alt(b, v.v, v.n) : NULL;
+}
+
+int regex_resolve_anchors(struct build *b, struct expr **e) {
+    struct context c = {.b = b};
+    struct expr *x = resolve(&c, *e, true, true);
+
+    if (!x)
+        return -EINVAL;
+    assert(c.failed || !has_anchor(x));
+    *e = x;
+    return c.failed ? 1 : 0;
+}

@@ -1,0 +1,544 @@
+/*
+ * facets - the keywords of a schema's parts, merged: the larger minimum, the smaller maximum, the
+ * types that all of them allow. Keywords that hold schemas (properties, items) stay in their parts,
+ * since what they say about one member or item is looked up when that is lowered.
+ *
+ * The table lists every keyword of every draft that can make a value invalid. One that is not
+ * supported is refused, since leaving it out would let invalid values through; a word that is not
+ * in the table is an annotation and cannot.
+ */
+
+#include "grammar/front/schema/schema.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+typedef int take_fn(struct schema *s, struct facets *f, struct place at);
+
+int count_read(struct schema *s, struct place at, uint32_t *out) {
+    struct decimal d;
+    uint64_t n = 0;
+
+    if (!yyjson_is_raw(at.v) || decimal_read(&d, yyjson_get_raw(at.v), yyjson_get_len(at.v)) < 0 ||
+        d.negative || d.n_frac)
+        return schema_invalid(s, at.path, "this must be a whole number that is not negative");
+    if (d.n_int > 9)
+        return build_too_complex(s->b, "a count of %d digits is too large", d.n_int);
+    for (int i = 0; i < d.n_int; i++)
+        n = n * 10 + (uint64_t)(d.digit_int[i] - '0');
+    *out = (uint32_t)n;
+    return 0;
+}
+
+static int take_min(struct schema *s, struct place at, uint32_t *field) {
+    uint32_t n;
+    int r = count_read(s, at, &n);
+
+    if (r == 0)
+        *field = MAX(*field, n);
+    return r;
+}
+
+static int take_max(struct schema *s, struct place at, uint32_t *field) {
+    uint32_t n;
+    int r = count_read(s, at, &n);
+
+    if (r == 0)
+        *field = MIN(*field, n);
+    return r;
+}
+
+static int take_min_length(struct schema *s, struct facets *f, struct place at) {
+    return take_min(s, at, &f->min_length);
+}
+
+static int take_max_length(struct schema *s, struct facets *f, struct place at) {
+    return take_max(s, at, &f->max_length);
+}
+
+static int take_min_items(struct schema *s, struct facets *f, struct place at) {
+    return take_min(s, at, &f->min_items);
+}
+
+static int take_max_items(struct schema *s, struct facets *f, struct place at) {
+    return take_max(s, at, &f->max_items);
+}
+
+static int take_min_members(struct schema *s, struct facets *f, struct place at) {
+    return take_min(s, at, &f->min_members);
+}
+
+static int take_max_members(struct schema *s, struct facets *f, struct place at) {
+    return take_max(s, at, &f->max_members);
+}
+
+static int take_bound(struct schema *s, struct place at, struct bound *b, bool lower, bool strict) {
+    struct decimal d;
+
+    if (!yyjson_is_raw(at.v))
+        return schema_invalid(s, at.path, "this must be a number");
+    if (decimal_read(&d, yyjson_get_raw(at.v), yyjson_get_len(at.v)) < 0)
+        return schema_unsupported(s, at.path, "a number with so many digits");
+    int c = b->set ? decimal_compare(&d, &b->x) : 0;
+
+    if (!b->set || (lower ? c > 0 : c < 0))
+        *b = (struct bound){.set = true, .strict = strict, .x = d};
+    else if (c == 0)
+        b->strict = b->strict || strict;
+    return 0;
+}
+
+/* Draft 4: the bound itself is out where this word is true. */
+static bool beside_true(const struct facets *f, const char *key) {
+    return yyjson_is_true(yyjson_obj_get(f->part.v, key));
+}
+
+static int take_minimum(struct schema *s, struct facets *f, struct place at) {
+    return take_bound(s, at, &f->lower, true, beside_true(f, "exclusiveMinimum"));
+}
+
+static int take_maximum(struct schema *s, struct facets *f, struct place at) {
+    return take_bound(s, at, &f->upper, false, beside_true(f, "exclusiveMaximum"));
+}
+
+static int take_above(struct schema *s, struct facets *f, struct place at) {
+    return yyjson_is_bool(at.v) ? 0 : take_bound(s, at, &f->lower, true, true);
+}
+
+static int take_below(struct schema *s, struct facets *f, struct place at) {
+    return yyjson_is_bool(at.v) ? 0 : take_bound(s, at, &f->upper, false, true);
+}
+
+static unsigned type_named(const char *name) {
+    static const struct {
+        const char *name;
+        unsigned types;
+    } NAMES[] = {
+        {"null", T_NULL},           {"boolean", T_BOOL},      {"integer", T_INT},
+        {"number", T_INT | T_REAL}, {"string", T_STRING},     {"array", T_ARRAY},
+        {"object", T_OBJECT},       {OWN "fraction", T_REAL}, {"any", T_ALL},
+    };
+
+    for (size_t i = 0; name && i < ARRAY_SIZE(NAMES); i++) {
+        if (strcmp(name, NAMES[i].name) == 0)
+            return NAMES[i].types;
+    }
+    return 0;
+}
+
+int types_read(struct schema *s, struct place at, unsigned *out) {
+    unsigned types = 0;
+    yyjson_val *v;
+    size_t i, n;
+
+    if (yyjson_is_str(at.v))
+        types = type_named(yyjson_get_str(at.v));
+    yyjson_arr_foreach(at.v, i, n, v) {
+        unsigned one = type_named(yyjson_get_str(v));
+
+        if (!one)
+            return schema_invalid(s, at.path, "an unknown type");
+        types |= one;
+    }
+    if (!types)
+        return schema_invalid(s, at.path, "an unknown type");
+    assert((types & ~(unsigned)T_ALL) == 0);
+    *out = types;
+    return 0;
+}
+
+static int take_type(struct schema *s, struct facets *f, struct place at) {
+    unsigned types;
+    int r = types_read(s, at, &types);
+
+    if (r < 0)
+        return r;
+    f->types &= types;
+    f->typed = true;
+    return 0;
+}
+
+static int add_values(struct schema *s, struct facets *f, struct place at, bool is_const) {
+    bool *flags = arena_alloc_array(&s->b->arena, f->n_values + 1, sizeof(*flags));
+
+    if (!flags)
+        return build_no_memory(s->b);
+    if (f->n_values)
+        memcpy(flags, f->value_is_const, f->n_values * sizeof(*flags));
+    assert(is_const || yyjson_is_arr(at.v));
+    flags[f->n_values] = is_const;
+    f->value_is_const = flags;
+    return places_add(s, &f->value, &f->n_values, &f->cap_values, at);
+}
+
+static int take_enum(struct schema *s, struct facets *f, struct place at) {
+    if (!yyjson_is_arr(at.v) || yyjson_arr_size(at.v) == 0)
+        return schema_invalid(s, at.path, "this must be an array of at least one value");
+    return add_values(s, f, at, false);
+}
+
+static int take_const(struct schema *s, struct facets *f, struct place at) {
+    return add_values(s, f, at, true);
+}
+
+static int add_text(struct schema *s, struct facets *f, struct place at, int kind) {
+    for (uint32_t i = 0; i < f->n_text; i++) {
+        if ((int)f->text[i].kind == kind && yyjson_equals(f->text[i].at.v, at.v))
+            return 0;
+    }
+    if (f->n_text == f->cap_text) {
+        uint32_t cap = f->cap_text ? f->cap_text * 2 : 4;
+        struct text_rule *v = arena_alloc_array(&s->b->arena, cap, sizeof(*v));
+
+        if (!v)
+            return build_no_memory(s->b);
+        if (f->n_text)
+            memcpy(v, f->text, f->n_text * sizeof(*v));
+        f->text = v;
+        f->cap_text = cap;
+    }
+    assert(f->n_text < f->cap_text);
+    f->text[f->n_text].at = at;
+    f->text[f->n_text++].kind = kind;
+    return build_work(s->b, f->n_text);
+}
+
+static int take_pattern(struct schema *s, struct facets *f, struct place at) {
+    if (!yyjson_is_str(at.v))
+        return schema_invalid(s, at.path, "this must be a string");
+    return add_text(s, f, at, TEXT_PATTERN);
+}
+
+static int take_not_pattern(struct schema *s, struct facets *f, struct place at) {
+    int r = schema_target(s, at, &at);
+
+    return r < 0 ? r : add_text(s, f, at, TEXT_NOT_PATTERN);
+}
+
+static int take_not_enum(struct schema *s, struct facets *f, struct place at) {
+    int r = schema_target(s, at, &at);
+
+    return r < 0 ? r : add_text(s, f, at, TEXT_NOT_ENUM);
+}
+
+static int take_not_format(struct schema *s, struct facets *f, struct place at) {
+    int r = schema_target(s, at, &at);
+
+    return r < 0 ? r : add_text(s, f, at, TEXT_NOT_FORMAT);
+}
+
+/* Formats of numbers are ranges or say nothing; those of strings are left to lower_string(). */
+static int take_format(struct schema *s, struct facets *f, struct place at) {
+    static const struct {
+        const char *name, *min, *max;
+    } INTS[] = {
+        {"int8", "-128", "127"},
+        {"int16", "-32768", "32767"},
+        {"int32", "-2147483648", "2147483647"},
+        {"int64", "-9223372036854775808", "9223372036854775807"},
+        {"uint8", "0", "255"},
+        {"uint16", "0", "65535"},
+        {"uint32", "0", "4294967295"},
+        {"uint64", "0", "18446744073709551615"},
+        {"uint", "0", "18446744073709551615"},
+        {"int", "-9223372036854775808", "9223372036854775807"},
+    };
+    const char *name = yyjson_get_str(at.v);
+
+    if (!name)
+        return schema_invalid(s, at.path, "this must be a string");
+    if (strcmp(name, "float") == 0 || strcmp(name, "double") == 0)
+        return 0;
+    for (size_t i = 0; i < ARRAY_SIZE(INTS); i++) {
+        struct bound lower = {.set = true}, upper = {.set = true};
+
+        if (strcmp(name, INTS[i].name) != 0)
+            continue;
+        decimal_read(&lower.x, INTS[i].min, strlen(INTS[i].min));
+        decimal_read(&upper.x, INTS[i].max, strlen(INTS[i].max));
+        if (!f->lower.set || decimal_compare(&f->lower.x, &lower.x) < 0)
+            f->lower = lower;
+        if (!f->upper.set || decimal_compare(&f->upper.x, &upper.x) > 0)
+            f->upper = upper;
+        return 0;
+    }
+    int r = format_known(s, at);
+
+    if (r <= 0)
+        return r;
+    f->implied |= T_STRING;
+    return add_text(s, f, at, TEXT_FORMAT);
+}
+
+static int add_multiple(struct schema *s, struct facets *f, struct place at, bool negated) {
+    struct decimal d, one = {.n_int = 1, .digit_int = "1"};
+    struct multiple *v;
+
+    if (!yyjson_is_raw(at.v) || decimal_read(&d, yyjson_get_raw(at.v), yyjson_get_len(at.v)) < 0 ||
+        d.negative || (d.n_int == 0 && d.n_frac == 0))
+        return schema_invalid(s, at.path, "this must be a number above zero");
+    if (decimal_compare(&d, &one) == 0) {
+        f->types &= (unsigned)~(negated ? T_INT : T_REAL);
+        return 0;
+    }
+    v = arena_alloc_array(&s->b->arena, f->n_multiples + 1, sizeof(*v));
+    if (!v)
+        return build_no_memory(s->b);
+    if (f->n_multiples)
+        memcpy(v, f->multiple, f->n_multiples * sizeof(*v));
+    assert(decimal_compare(&d, &(struct decimal){0}) > 0);
+    v[f->n_multiples++] = (struct multiple){at, negated};
+    f->multiple = v;
+    return build_work(s->b, f->n_multiples);
+}
+
+static int take_multiple(struct schema *s, struct facets *f, struct place at) {
+    return add_multiple(s, f, at, false);
+}
+
+static int take_not_multiple(struct schema *s, struct facets *f, struct place at) {
+    int r = schema_target(s, at, &at);
+
+    return r < 0 ? r : add_multiple(s, f, at, true);
+}
+
+/* Whether @x and @y ask for the same member: the same rule for its name, any value. */
+static int same_some(struct schema *s, struct place x, struct place y, bool *out) {
+    static const char *const HOW[] = {"match", "unlike"};
+    int r = build_work(s->b, 8);
+
+    *out = false;
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(HOW) && !*out; i++) {
+        struct place a = schema_at(s, x, HOW[i]), b = schema_at(s, y, HOW[i]);
+
+        if (!a.v || !b.v || !yyjson_is_true(yyjson_obj_get(x.v, "value")) ||
+            !yyjson_is_true(yyjson_obj_get(y.v, "value")))
+            continue;
+        r = schema_target(s, a, &a);
+        if (r == 0)
+            r = schema_target(s, b, &b);
+        *out = r == 0 && yyjson_equals(a.v, b.v);
+    }
+    return r;
+}
+
+static int take_some(struct schema *s, struct facets *f, struct place at) {
+    for (uint32_t i = 0; i < f->n_some; i++) {
+        bool same;
+        int r = same_some(s, f->some[i], at, &same);
+
+        if (r < 0 || same)
+            return r;
+    }
+    return places_add(s, &f->some, &f->n_some, &f->cap_some, at);
+}
+
+static int take_contains(struct schema *s, struct facets *f, struct place at) {
+    yyjson_val *least = yyjson_obj_get(f->part.v, "minContains");
+
+    if (yyjson_obj_get(f->part.v, "maxContains") ||
+        (least && (!yyjson_is_raw(least) || strcmp(yyjson_get_raw(least), "1") != 0)))
+        return schema_unsupported(s, at.path, "only with minContains 1 and without maxContains");
+    return places_add(s, &f->contains, &f->n_contains, &f->cap_contains, at);
+}
+
+static int take_unique(struct schema *s, struct facets *f, struct place at) {
+    if (!yyjson_is_true(at.v))
+        return 0;
+    f->unique = true;
+    f->unique_at = at;
+    return 0;
+}
+
+static int take_unevaluated(struct schema *s, struct facets *f, struct place at) {
+    if (yyjson_is_true(at.v))
+        return 0;
+    if (!yyjson_is_false(at.v))
+        return schema_unsupported(s, at.path, "only true and false are supported");
+    f->closed = true;
+    return 0;
+}
+
+/* unevaluatedProperties sees what its own schema and those inside it say of properties, and not
+ * what the schemas around it say. Here all parts are one list; so it must be the outermost, or
+ * alone in speaking of properties. What a `not` says of properties it does not see; the contrary
+ * of a contrary is a part like any other, so a `not` must be seen to stand alone. */
+static int check_closed(struct schema *s, const struct parts *parts, uint32_t part,
+                        struct place at) {
+    bool others = false, alone = s->n_nots == 0;
+
+    for (uint32_t i = 0; i < parts->n; i++) {
+        alone = alone || (s->n_nots == 1 && yyjson_obj_get(parts->v[i].v, "not") &&
+                          !yyjson_obj_get(parts->v[i].v, OWN));
+        others |= i != part && (yyjson_obj_get(parts->v[i].v, "properties") ||
+                                yyjson_obj_get(parts->v[i].v, "additionalProperties"));
+    }
+    if (!alone)
+        return schema_unsupported(s, at.path, "false is only supported beside one \"not\" at most");
+    if (others && (part > 0 || parts->n_roots > 1))
+        return schema_unsupported(s, at.path,
+                                  "false is only supported in a schema that has all others of the "
+                                  "object inside it");
+    return 0;
+}
+
+/* Draft 3 and 4 write `required: true` in a property; it means nothing since. */
+static int expect_object(struct schema *s, struct facets *f, struct place at) {
+    return yyjson_is_obj(at.v) ? 0 : schema_invalid(s, at.path, "this must be an object");
+}
+
+static int check_required(struct schema *s, struct facets *f, struct place at) {
+    yyjson_val *v;
+    size_t i, n;
+
+    if (yyjson_is_bool(at.v))
+        return 0;
+    if (!yyjson_is_arr(at.v))
+        return schema_invalid(s, at.path, "this must be an array of strings");
+    yyjson_arr_foreach(at.v, i, n, v) {
+        if (!yyjson_is_str(v))
+            return schema_invalid(s, at.path, "this must be an array of strings");
+    }
+    return 0;
+}
+
+static int check_prefix(struct schema *s, struct facets *f, struct place at) {
+    return yyjson_is_arr(at.v) ? 0 : schema_invalid(s, at.path, "this must be an array of schemas");
+}
+
+static int refuse(struct schema *s, struct facets *f, struct place at) {
+    return schema_unsupported(s, at.path, "this keyword is not supported");
+}
+
+/* Below the root it changes what references inside it mean: only a schema without any is read. One
+ * that is a name ("#node") does not. */
+static int check_inner_id(struct schema *s, struct facets *f, struct place at) {
+    if (at.path->up == s->root_path || (yyjson_is_str(at.v) && yyjson_get_str(at.v)[0] == '#') ||
+        !s->has_refs || !schema_has_refs(s, f->part.v))
+        return 0;
+    return refuse(s, f, at);
+}
+
+static int pass(struct schema *s, struct facets *f, struct place at) {
+    return 0; /* handled elsewhere */
+}
+
+/* All keywords that constrain values, of any draft. What is not here is an annotation. */
+static const struct keyword {
+    const char *name;
+    take_fn *take;
+    unsigned implies;
+} KEYWORDS[] = {
+    {OWN "notEnum", take_not_enum, T_STRING},
+    {OWN "notFormat", take_not_format, T_STRING},
+    {OWN "notMultiple", take_not_multiple, T_INT | T_REAL},
+    {OWN "notPattern", take_not_pattern, T_STRING},
+    {OWN "some", take_some, T_OBJECT},
+    {"$id", check_inner_id, 0},
+    {"$dynamicRef", refuse, 0},
+    {"$recursiveRef", refuse, 0},
+    {"$ref", pass, 0},
+    {"additionalItems", pass, 0},
+    {"additionalProperties", pass, T_OBJECT},
+    {"allOf", pass, 0},
+    {"anyOf", pass, 0},
+    {"const", take_const, 0},
+    {"contains", take_contains, T_ARRAY},
+    {"dependencies", pass, T_OBJECT},
+    {"dependentRequired", pass, T_OBJECT},
+    {"dependentSchemas", pass, T_OBJECT},
+    {"disallow", refuse, 0},
+    {"divisibleBy", refuse, 0},
+    {"else", pass, 0},
+    {"enum", take_enum, 0},
+    {"exclusiveMaximum", take_below, T_INT | T_REAL},
+    {"exclusiveMinimum", take_above, T_INT | T_REAL},
+    {"extends", refuse, 0},
+    {"format", take_format, 0},
+    {"if", pass, 0},
+    {"items", pass, T_ARRAY},
+    {"maxContains", pass, 0},
+    {"maxItems", take_max_items, T_ARRAY},
+    {"maxLength", take_max_length, T_STRING},
+    {"maxProperties", take_max_members, T_OBJECT},
+    {"maximum", take_maximum, T_INT | T_REAL},
+    {"minContains", pass, 0},
+    {"minItems", take_min_items, T_ARRAY},
+    {"minLength", take_min_length, T_STRING},
+    {"minProperties", take_min_members, T_OBJECT},
+    {"minimum", take_minimum, T_INT | T_REAL},
+    {"multipleOf", take_multiple, T_INT | T_REAL},
+    {"not", pass, 0},
+    {"oneOf", pass, 0},
+    {"pattern", take_pattern, T_STRING},
+    {"patternProperties", expect_object, T_OBJECT},
+    {"prefixItems", check_prefix, T_ARRAY},
+    {"properties", expect_object, T_OBJECT},
+    {"propertyNames", pass, T_OBJECT},
+    {"required", check_required, T_OBJECT},
+    {"then", pass, 0},
+    {"type", take_type, 0},
+    {"unevaluatedItems", refuse, 0},
+    {"unevaluatedProperties", take_unevaluated, T_OBJECT},
+    {"uniqueItems", take_unique, T_ARRAY},
+};
+
+static const struct keyword *find_keyword(const char *name) {
+    for (size_t i = 0; i < ARRAY_SIZE(KEYWORDS); i++) {
+        if (KEYWORDS[i].name[0] == name[0] && strcmp(KEYWORDS[i].name, name) == 0)
+            return &KEYWORDS[i];
+    }
+    return NULL;
+}
+
+bool keyword_constrains(const char *key) {
+    const struct keyword *word = find_keyword(key);
+
+    return word && (word->take != pass || word->implies);
+}
+
+static bool is_empty(yyjson_val *v) {
+    return yyjson_is_ctn(v) && unsafe_yyjson_get_len(v) == 0;
+}
+
+int facets_gather(struct schema *s, const struct parts *parts, struct facets *f) {
+    *f = (struct facets){
+        .parts = parts,
+        .types = T_ALL,
+        .max_length = NO_MAX,
+        .max_items = NO_MAX,
+        .max_members = NO_MAX,
+    };
+    for (uint32_t i = 0; i < parts->n; i++) {
+        yyjson_val *key, *value;
+        size_t k, n;
+
+        f->part = parts->v[i];
+        yyjson_obj_foreach(parts->v[i].v, k, n, key, value) {
+            const struct keyword *word = find_keyword(yyjson_get_str(key));
+            int r = build_work(s->b, 8);
+
+            if (r < 0)
+                return r;
+            if (!word || (s->old_refs && yyjson_obj_get(parts->v[i].v, "$ref")))
+                continue;
+            /* Without a type, words that allow everything say nothing of it. */
+            if (word->name[0] == OWN[0] || !is_empty(value))
+                f->implied |= word->implies;
+            struct place at = {value,
+                               schema_path(s, parts->v[i].path, word->name, strlen(word->name))};
+            r = word->take(s, f, at);
+            if (r == 0 && word->take == take_unevaluated && yyjson_is_false(value))
+                r = check_closed(s, parts, i, at);
+            if (r < 0)
+                return r;
+        }
+    }
+    if (parts->never)
+        f->types = 0;
+    if (!f->typed && f->implied && !f->n_values)
+        f->types &= f->implied;
+    assert((f->types & ~(unsigned)T_ALL) == 0 && (f->implied & ~(unsigned)T_ALL) == 0);
+    return 0;
+}

@@ -1,0 +1,709 @@
+/*
+ * logic - not, if, dependencies and the rest of oneOf as anyOf and allOf of simpler schemas.
+ *
+ * A negation is pushed inwards until it meets keywords, and each keyword's contrary is a schema
+ * again: what is not {"required": ["a"]} is {"type": "object", "properties": {"a": false}}. So the
+ * readers of objects, strings and numbers know nothing of negation. A few contraries need words
+ * that JSON Schema does not have; these start with U+0001 (OWN).
+ *
+ * Contraries are those of the standard: a keyword for another type than the value's holds, so its
+ * contrary names the type. Where a contrary cannot be said it is left out: the result is narrower,
+ * never wider. One of which nothing would be left is refused.
+ */
+
+#include "grammar/front/schema/schema.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+struct derived {
+    struct derived *next;
+    yyjson_val *of;
+    int kind;
+    struct place place;
+};
+
+enum { DERIVED_NOT, DERIVED_IF, DERIVED_DEPENDENCIES, DERIVED_CONST };
+
+struct writer {
+    struct schema *s;
+    yyjson_mut_doc *d;
+    yyjson_mut_val *alts;
+    struct place at; /* the schema that is negated */
+    bool dropped;    /* a contrary was left out */
+    bool all;        /* everything is a contrary */
+    int error;
+};
+
+/* ---- values */
+
+static yyjson_mut_val *number(struct writer *w, int64_t n) {
+    char text[24];
+
+    snprintf(text, sizeof(text), "%lld", (long long)n);
+    return yyjson_mut_rawcpy(w->d, text);
+}
+
+/* The number under which schema_target() finds @p. */
+static uint32_t target(struct writer *w, struct place p) {
+    struct schema *s = w->s;
+
+    if (w->error == 0)
+        w->error = places_add(s, &s->target, &s->n_targets, &s->cap_targets, p);
+    assert(w->error < 0 || s->target[s->n_targets - 1].v == p.v);
+    return s->n_targets - 1;
+}
+
+static yyjson_mut_val *ref(struct writer *w, struct place p) {
+    yyjson_mut_val *o = yyjson_mut_obj(w->d);
+    char text[16];
+
+    snprintf(text, sizeof(text), OWN "%u", target(w, p));
+    yyjson_mut_obj_add_strcpy(w->d, o, "$ref", text);
+    return o;
+}
+
+static yyjson_mut_val *not_ref(struct writer *w, struct place p) {
+    yyjson_mut_val *o = yyjson_mut_obj(w->d);
+
+    yyjson_mut_obj_add_val(w->d, o, "not", ref(w, p));
+    return o;
+}
+
+static yyjson_mut_val *pair(struct writer *w, const char *key, yyjson_mut_val *x,
+                            yyjson_mut_val *y) {
+    yyjson_mut_val *o = yyjson_mut_obj(w->d), *list = yyjson_mut_arr(w->d);
+
+    yyjson_mut_arr_append(list, x);
+    yyjson_mut_arr_append(list, y);
+    yyjson_mut_obj_add_val(w->d, o, key, list);
+    return o;
+}
+
+static yyjson_mut_val *key_of(struct writer *w, yyjson_val *name) {
+    return yyjson_mut_strncpy(w->d, yyjson_get_str(name), yyjson_get_len(name));
+}
+
+/* {"type": @type, "properties": {@name: @value}}; @required: the name is. */
+static yyjson_mut_val *with_member(struct writer *w, yyjson_val *name, yyjson_mut_val *value,
+                                   bool required) {
+    yyjson_mut_val *o = yyjson_mut_obj(w->d), *members = yyjson_mut_obj(w->d);
+
+    yyjson_mut_obj_add_bool(w->d, o, OWN, true);
+    yyjson_mut_obj_add_str(w->d, o, "type", "object");
+    yyjson_mut_obj_add(members, key_of(w, name), value);
+    yyjson_mut_obj_add_val(w->d, o, "properties", members);
+    if (required) {
+        yyjson_mut_val *list = yyjson_mut_arr(w->d);
+
+        yyjson_mut_arr_append(list, key_of(w, name));
+        yyjson_mut_obj_add_val(w->d, o, "required", list);
+    }
+    return o;
+}
+
+static yyjson_mut_val *add_typed(struct writer *w, const char *type) {
+    yyjson_mut_val *o = yyjson_mut_arr_add_obj(w->d, w->alts);
+
+    yyjson_mut_obj_add_bool(w->d, o, OWN, true);
+    yyjson_mut_obj_add_str(w->d, o, "type", type);
+    return o;
+}
+
+static void add_types(struct writer *w, unsigned types) {
+    static const struct {
+        unsigned types;
+        const char *name;
+    } NAMES[] = {{T_NULL, "null"},   {T_BOOL, "boolean"},      {T_INT | T_REAL, "number"},
+                 {T_INT, "integer"}, {T_REAL, OWN "fraction"}, {T_STRING, "string"},
+                 {T_ARRAY, "array"}, {T_OBJECT, "object"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(NAMES); i++) {
+        if ((types & NAMES[i].types) != NAMES[i].types)
+            continue;
+        add_typed(w, NAMES[i].name);
+        types &= ~NAMES[i].types;
+    }
+}
+
+/* ---- contraries of keywords */
+
+static void not_type(struct writer *w, struct place at) {
+    unsigned types = 0;
+
+    w->error = types_read(w->s, at, &types);
+    if (w->error == 0)
+        add_types(w, T_ALL & ~types);
+}
+
+static void not_required(struct writer *w, struct place at) {
+    yyjson_val *name;
+    size_t i, n;
+
+    yyjson_arr_foreach(at.v, i, n, name) {
+        if (yyjson_is_str(name))
+            yyjson_mut_arr_append(w->alts,
+                                  with_member(w, name, yyjson_mut_bool(w->d, false), false));
+    }
+}
+
+static void not_properties(struct writer *w, struct place at) {
+    yyjson_val *name, *v;
+    size_t i, n;
+
+    yyjson_obj_foreach(at.v, i, n, name, v) {
+        struct place p = {v,
+                          schema_path(w->s, at.path, yyjson_get_str(name), yyjson_get_len(name))};
+
+        if (!yyjson_is_true(v))
+            yyjson_mut_arr_append(w->alts, with_member(w, name, not_ref(w, p), true));
+    }
+}
+
+/* Numbers between those of a list: x < a, a < x < b, b < x. */
+static void not_numbers(struct writer *w, yyjson_val **v, size_t n) {
+    for (size_t i = 0; i <= n; i++) {
+        yyjson_mut_val *o = add_typed(w, "number");
+
+        if (i > 0)
+            yyjson_mut_obj_add_val(w->d, o, "exclusiveMinimum",
+                                   yyjson_val_mut_copy(w->d, v[i - 1]));
+        if (i < n)
+            yyjson_mut_obj_add_val(w->d, o, "exclusiveMaximum", yyjson_val_mut_copy(w->d, v[i]));
+    }
+}
+
+static int by_value(const void *x, const void *y) {
+    yyjson_val *const *a = x, *const *b = y;
+    struct decimal m, n;
+
+    decimal_read(&m, yyjson_get_raw(*a), yyjson_get_len(*a));
+    decimal_read(&n, yyjson_get_raw(*b), yyjson_get_len(*b));
+    return decimal_compare(&m, &n);
+}
+
+#define SHAPES_MAX 4 /* objects and arrays of one enum: each takes alternatives for its parts */
+
+/* Objects (or arrays) that are none of those in the list. */
+static void not_shapes(struct writer *w, struct place at, bool one, bool objects) {
+    size_t n = one ? 1 : yyjson_arr_size(at.v), n_shapes = 0;
+    yyjson_mut_val *all = yyjson_mut_arr(w->d);
+
+    for (size_t i = 0; i < n && w->error == 0; i++) {
+        struct place v = {one ? at.v : yyjson_arr_get(at.v, i), at.path}, shape;
+
+        if (objects ? !yyjson_is_obj(v.v) : !yyjson_is_arr(v.v))
+            continue;
+        if (n_shapes++ == SHAPES_MAX) {
+            w->dropped = true;
+            return;
+        }
+        w->error = logic_const(w->s, v, &shape);
+        if (w->error == 0)
+            yyjson_mut_arr_append(all, not_ref(w, shape));
+    }
+    if (n_shapes)
+        yyjson_mut_obj_add_val(w->d, add_typed(w, objects ? "object" : "array"), "allOf", all);
+}
+
+static void not_values(struct writer *w, struct place at, bool one) {
+    size_t n = one ? 1 : yyjson_arr_size(at.v), n_numbers = 0;
+    CLEANUP(freep) yyjson_val **numbers = calloc(MAX(n, (size_t)1), sizeof(yyjson_val *));
+    unsigned types = 0;
+    bool yes = false, no = false;
+
+    if (!numbers) {
+        w->error = build_no_memory(w->s->b);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        yyjson_val *v = one ? at.v : yyjson_arr_get(at.v, i);
+        struct decimal d;
+
+        w->error = build_work(w->s->b, i);
+        if (w->error < 0)
+            return;
+        types |= value_type(v);
+        yes = yes || yyjson_is_true(v);
+        no = no || yyjson_is_false(v);
+        if (yyjson_is_raw(v) && decimal_read(&d, yyjson_get_raw(v), yyjson_get_len(v)) == 0)
+            numbers[n_numbers++] = v;
+        else if (yyjson_is_raw(v))
+            w->dropped = true;
+    }
+    if (types & (T_INT | T_REAL))
+        types |= T_INT | T_REAL;
+    add_types(w, T_ALL & ~types);
+    not_shapes(w, at, one, false);
+    not_shapes(w, at, one, true);
+    assert(n_numbers <= n && (types & ~(unsigned)T_ALL) == 0);
+    qsort(numbers, n_numbers, sizeof(*numbers), by_value);
+    if (n_numbers)
+        not_numbers(w, numbers, n_numbers);
+    if (yes != no)
+        yyjson_mut_obj_add_bool(w->d, yyjson_mut_arr_add_obj(w->d, w->alts), "const", no);
+    if (types & T_STRING) {
+        uint32_t k = target(w, at);
+
+        yyjson_mut_obj_add_uint(w->d, add_typed(w, "string"), OWN "notEnum", k);
+    }
+}
+
+static int not_count(struct writer *w, struct place at, const char *type, const char *other,
+                     int step) {
+    uint32_t n;
+    int r = count_read(w->s, at, &n);
+
+    if (r == 0 && (n > 0 || step > 0))
+        yyjson_mut_obj_add_val(w->d, add_typed(w, type), other, number(w, (int64_t)n + step));
+    return r;
+}
+
+static void not_bound(struct writer *w, struct place at, const char *other) {
+    if (yyjson_is_raw(at.v))
+        yyjson_mut_obj_add_val(w->d, add_typed(w, "number"), other,
+                               yyjson_val_mut_copy(w->d, at.v));
+}
+
+/* An object with a member whose name @how of @of describes (schema_object.c) and whose value is not
+ * @value's. */
+static void add_some(struct writer *w, const char *how, struct place of, struct place value) {
+    yyjson_mut_val *some = yyjson_mut_obj(w->d);
+
+    yyjson_mut_obj_add_uint(w->d, some, how, target(w, of));
+    yyjson_mut_obj_add_val(w->d, some, "value",
+                           value.v ? not_ref(w, value) : yyjson_mut_bool(w->d, true));
+    yyjson_mut_obj_add_val(w->d, add_typed(w, "object"), OWN "some", some);
+}
+
+static void not_patterns(struct writer *w, struct place at) {
+    yyjson_val *name, *v;
+    size_t i, n;
+
+    yyjson_obj_foreach(at.v, i, n, name, v) {
+        const struct path *path =
+            schema_path(w->s, at.path, yyjson_get_str(name), yyjson_get_len(name));
+
+        add_some(w, "match", (struct place){name, path}, (struct place){v, path});
+    }
+}
+
+static void not_items(struct writer *w, struct place at, size_t n_before) {
+    if (yyjson_is_arr(at.v)) {
+        for (size_t i = 0; i < yyjson_arr_size(at.v); i++) {
+            yyjson_mut_val *o = add_typed(w, "array"), *list = yyjson_mut_arr(w->d);
+            struct place p = {yyjson_arr_get(at.v, i), schema_path_index(w->s, at.path, i)};
+
+            for (size_t k = 0; k < i; k++)
+                yyjson_mut_arr_append(list, yyjson_mut_bool(w->d, true));
+            yyjson_mut_arr_append(list, not_ref(w, p));
+            yyjson_mut_obj_add_val(w->d, o, "minItems", number(w, (int64_t)i + 1));
+            yyjson_mut_obj_add_val(w->d, o, "prefixItems", list);
+        }
+        return;
+    }
+    if (n_before)
+        w->dropped = true;
+    else
+        yyjson_mut_obj_add_val(w->d, add_typed(w, "array"), "contains", not_ref(w, at));
+}
+
+static void not_choice(struct writer *w, struct place at, bool one) {
+    yyjson_mut_val *o = yyjson_mut_arr_add_obj(w->d, w->alts), *list = yyjson_mut_arr(w->d);
+    size_t n = yyjson_arr_size(at.v);
+
+    for (size_t i = 0; i < n; i++) {
+        struct place p = {yyjson_arr_get(at.v, i), schema_path_index(w->s, at.path, i)};
+
+        yyjson_mut_arr_append(list, not_ref(w, p));
+        for (size_t k = 0; one && k < i; k++) {
+            struct place q = {yyjson_arr_get(at.v, k), schema_path_index(w->s, at.path, k)};
+
+            w->error = w->error ? w->error : build_work(w->s->b, 64);
+            if (w->error == 0)
+                yyjson_mut_arr_append(w->alts, pair(w, "allOf", ref(w, p), ref(w, q)));
+        }
+    }
+    yyjson_mut_obj_add_val(w->d, o, "allOf", list);
+}
+
+static void not_each(struct writer *w, struct place at) {
+    for (size_t i = 0; i < yyjson_arr_size(at.v); i++) {
+        struct place p = {yyjson_arr_get(at.v, i), schema_path_index(w->s, at.path, i)};
+
+        yyjson_mut_arr_append(w->alts, not_ref(w, p));
+    }
+}
+
+static void not_if(struct writer *w, struct place p) {
+    struct place cond = schema_at(w->s, p, "if"), then = schema_at(w->s, p, "then"),
+                 other = schema_at(w->s, p, "else");
+
+    if (cond.v && then.v)
+        yyjson_mut_arr_append(w->alts, pair(w, "allOf", ref(w, cond), not_ref(w, then)));
+    if (cond.v && other.v)
+        yyjson_mut_arr_append(w->alts, pair(w, "allOf", not_ref(w, cond), not_ref(w, other)));
+}
+
+static void not_dependencies(struct writer *w, struct place at) {
+    yyjson_val *name, *v, *other;
+    size_t i, n, k, m;
+
+    yyjson_obj_foreach(at.v, i, n, name, v) {
+        yyjson_mut_val *yes = yyjson_mut_bool(w->d, true), *no = yyjson_mut_bool(w->d, false);
+        struct place p = {v,
+                          schema_path(w->s, at.path, yyjson_get_str(name), yyjson_get_len(name))};
+
+        if (yyjson_is_obj(v) || yyjson_is_bool(v))
+            yyjson_mut_arr_append(w->alts,
+                                  pair(w, "allOf", with_member(w, name, yes, true), not_ref(w, p)));
+        else if (yyjson_is_str(v))
+            yyjson_mut_arr_append(w->alts, pair(w, "allOf", with_member(w, name, yes, true),
+                                                with_member(w, v, no, false)));
+        yyjson_arr_foreach(v, k, m, other) {
+            if (yyjson_is_str(other))
+                yyjson_mut_arr_append(
+                    w->alts,
+                    pair(w, "allOf", with_member(w, name, yyjson_mut_bool(w->d, true), true),
+                         with_member(w, other, yyjson_mut_bool(w->d, false), false)));
+        }
+    }
+}
+
+static void not_multiple(struct writer *w, struct place at) {
+    uint32_t k = target(w, at);
+
+    yyjson_mut_obj_add_uint(w->d, add_typed(w, "number"), OWN "notMultiple", k);
+}
+
+static bool has(struct writer *w, const char *key) {
+    return yyjson_obj_get(w->at.v, key) != NULL;
+}
+
+static void not_additional_items(struct writer *w, struct place at) {
+    if (yyjson_is_arr(yyjson_obj_get(w->at.v, "items")))
+        not_items(w, at, 1);
+}
+
+static void not_text(struct writer *w, struct place at) {
+    uint32_t k = target(w, at);
+
+    yyjson_mut_obj_add_uint(w->d, add_typed(w, "string"), OWN "notPattern", k);
+}
+
+/* Strings that are surely not of this format; one that says nothing holds for all. */
+static void not_format(struct writer *w, struct place at) {
+    int known = format_contrary(at.v);
+
+    if (known == 0 && !(w->s->b->flags & GRAMMAR_ANY_FORMAT))
+        known = -1;
+    if (known > 0) {
+        uint32_t k = target(w, at);
+
+        yyjson_mut_obj_add_uint(w->d, add_typed(w, "string"), OWN "notFormat", k);
+    }
+    w->dropped = w->dropped || known < 0;
+}
+
+/* The contrary of one keyword. */
+static void not_keyword(struct writer *w, const char *key, struct place at) {
+    struct place nothing = {0};
+    bool strict;
+
+    if (strcmp(key, "type") == 0)
+        not_type(w, at);
+    else if (strcmp(key, "enum") == 0 || strcmp(key, "const") == 0)
+        not_values(w, at, key[0] == 'c');
+    else if (strcmp(key, "$ref") == 0) {
+        w->error = schema_resolve(w->s, at, &at);
+        if (w->error == 0)
+            yyjson_mut_arr_append(w->alts, not_ref(w, at));
+    } else if (strcmp(key, "not") == 0)
+        yyjson_mut_arr_append(w->alts, ref(w, at));
+    else if (strcmp(key, "allOf") == 0)
+        not_each(w, at);
+    else if (strcmp(key, "anyOf") == 0 || strcmp(key, "oneOf") == 0)
+        not_choice(w, at, key[0] == 'o');
+    else if (strcmp(key, "if") == 0)
+        not_if(w, w->at);
+    else if (strcmp(key, "required") == 0)
+        not_required(w, at);
+    else if (strcmp(key, "properties") == 0)
+        not_properties(w, at);
+    else if (strcmp(key, "patternProperties") == 0)
+        not_patterns(w, at);
+    else if (strcmp(key, "additionalProperties") == 0)
+        add_some(w, "outside", w->at, at);
+    else if (strcmp(key, "propertyNames") == 0)
+        add_some(w, "unlike", at, nothing);
+    else if (strncmp(key, "depend", 6) == 0)
+        not_dependencies(w, at);
+    else if (strcmp(key, "items") == 0)
+        not_items(w, at, has(w, "prefixItems"));
+    else if (strcmp(key, "prefixItems") == 0)
+        not_items(w, at, 0);
+    else if (strcmp(key, "additionalItems") == 0)
+        not_additional_items(w, at);
+    else if (strcmp(key, "contains") == 0 && !has(w, "minContains") && !has(w, "maxContains"))
+        yyjson_mut_obj_add_val(w->d, add_typed(w, "array"), "items", not_ref(w, at));
+    else if (strcmp(key, "pattern") == 0)
+        not_text(w, at);
+    else if (strcmp(key, "format") == 0)
+        not_format(w, at);
+    else if (strcmp(key, "multipleOf") == 0)
+        not_multiple(w, at);
+    else if (strcmp(key, "minimum") == 0 || strcmp(key, "maximum") == 0) {
+        bool least = key[1] == 'i';
+
+        strict = yyjson_is_true(
+            yyjson_obj_get(w->at.v, least ? "exclusiveMinimum" : "exclusiveMaximum"));
+        not_bound(w, at,
+                  strict  ? least ? "maximum" : "minimum"
+                  : least ? "exclusiveMaximum"
+                          : "exclusiveMinimum");
+    } else if (strcmp(key, "exclusiveMinimum") == 0)
+        not_bound(w, at, "maximum");
+    else if (strcmp(key, "exclusiveMaximum") == 0)
+        not_bound(w, at, "minimum");
+    else if (keyword_constrains(key))
+        w->dropped = true;
+}
+
+static const struct {
+    const char *key, *type, *other;
+    int step;
+} COUNTS[] = {
+    {"minLength", "string", "maxLength", -1},
+    {"maxLength", "string", "minLength", 1},
+    {"minItems", "array", "maxItems", -1},
+    {"maxItems", "array", "minItems", 1},
+    {"minProperties", "object", "maxProperties", -1},
+    {"maxProperties", "object", "minProperties", 1},
+};
+
+static void not_member(struct writer *w, const char *key, struct place at) {
+    for (size_t i = 0; i < ARRAY_SIZE(COUNTS); i++) {
+        if (strcmp(key, COUNTS[i].key) == 0) {
+            w->error = not_count(w, at, COUNTS[i].type, COUNTS[i].other, COUNTS[i].step);
+            return;
+        }
+    }
+    not_keyword(w, key, at);
+}
+
+static void write_not(struct writer *w) {
+    yyjson_val *key, *v;
+    size_t i, n;
+    bool only_ref = w->s->old_refs && yyjson_obj_get(w->at.v, "$ref");
+
+    yyjson_obj_foreach(w->at.v, i, n, key, v) {
+        const char *name = yyjson_get_str(key);
+        struct place at = {v, schema_path(w->s, w->at.path, name, yyjson_get_len(key))};
+
+        if (w->error == 0 && (!only_ref || strcmp(name, "$ref") == 0))
+            not_member(w, name, at);
+    }
+    if (w->error == 0 && w->dropped && yyjson_mut_arr_size(w->alts) == 0)
+        w->error = schema_unsupported(w->s, w->at.path, "the contrary of this cannot be described");
+}
+
+/* ---- if and dependencies */
+
+static yyjson_mut_val *write_if(struct writer *w) {
+    struct place cond = schema_at(w->s, w->at, "if"), then = schema_at(w->s, w->at, "then"),
+                 other = schema_at(w->s, w->at, "else");
+    yyjson_mut_val *yes = then.v ? ref(w, then) : yyjson_mut_bool(w->d, true);
+    yyjson_mut_val *no = other.v ? ref(w, other) : yyjson_mut_bool(w->d, true);
+
+    return pair(w, "anyOf", pair(w, "allOf", ref(w, cond), yes),
+                pair(w, "allOf", not_ref(w, cond), no));
+}
+
+static void write_dependency(struct writer *w, yyjson_mut_val *all, yyjson_val *name,
+                             struct place p) {
+    yyjson_mut_val *without = with_member(w, name, yyjson_mut_bool(w->d, false), false);
+    yyjson_mut_val *with = with_member(w, name, yyjson_mut_bool(w->d, true), true);
+
+    if (yyjson_is_arr(p.v) || yyjson_is_str(p.v)) {
+        yyjson_mut_val *list = yyjson_mut_obj_get(with, "required");
+        yyjson_val *other;
+        size_t i, n;
+
+        if (yyjson_is_str(p.v))
+            yyjson_mut_arr_append(list, key_of(w, p.v));
+        yyjson_arr_foreach(p.v, i, n, other) {
+            if (yyjson_is_str(other))
+                yyjson_mut_arr_append(list, key_of(w, other));
+        }
+    } else {
+        with = pair(w, "allOf", with, ref(w, p));
+    }
+    yyjson_mut_arr_append(all, pair(w, "anyOf", without, with));
+}
+
+static yyjson_mut_val *write_dependencies(struct writer *w) {
+    static const char *const KEYS[] = {"dependencies", "dependentRequired", "dependentSchemas"};
+    yyjson_mut_val *o = yyjson_mut_obj(w->d), *all = yyjson_mut_arr(w->d);
+    yyjson_val *name, *v;
+    size_t i, n;
+
+    for (size_t k = 0; k < ARRAY_SIZE(KEYS); k++) {
+        struct place at = schema_at(w->s, w->at, KEYS[k]);
+
+        yyjson_obj_foreach(at.v, i, n, name, v) {
+            struct place p = {
+                v, schema_path(w->s, at.path, yyjson_get_str(name), yyjson_get_len(name))};
+
+            write_dependency(w, all, name, p);
+        }
+    }
+    if (yyjson_mut_arr_size(all))
+        yyjson_mut_obj_add_val(w->d, o, "allOf", all);
+    return o;
+}
+
+/* ---- constants */
+
+static yyjson_mut_val *constant(struct writer *w, yyjson_val *v) {
+    yyjson_mut_val *o = yyjson_mut_obj(w->d);
+
+    yyjson_mut_obj_add_val(w->d, o, "const", yyjson_val_mut_copy(w->d, v));
+    return o;
+}
+
+static yyjson_mut_val *write_const(struct writer *w) {
+    yyjson_mut_val *o = yyjson_mut_obj(w->d), *list = yyjson_mut_arr(w->d);
+    yyjson_mut_val *members = yyjson_mut_obj(w->d);
+    bool object = yyjson_is_obj(w->at.v);
+    yyjson_val *key, *v;
+    size_t i, n;
+
+    yyjson_obj_foreach(w->at.v, i, n, key, v) {
+        yyjson_mut_obj_add(members, key_of(w, key), constant(w, v));
+        yyjson_mut_arr_append(list, key_of(w, key));
+    }
+    yyjson_arr_foreach(w->at.v, i, n, v) yyjson_mut_arr_append(list, constant(w, v));
+    yyjson_mut_obj_add_str(w->d, o, "type", object ? "object" : "array");
+    yyjson_mut_obj_add_val(w->d, o, object ? "required" : "prefixItems", list);
+    if (object) {
+        yyjson_mut_obj_add_val(w->d, o, "properties", members);
+    } else {
+        yyjson_mut_obj_add_val(w->d, o, "minItems", number(w, (int64_t)yyjson_arr_size(w->at.v)));
+        yyjson_mut_obj_add_val(w->d, o, "maxItems", number(w, (int64_t)yyjson_arr_size(w->at.v)));
+    }
+    yyjson_mut_obj_add_bool(w->d, o, object ? "additionalProperties" : "items", false);
+    return o;
+}
+
+/* ---- */
+
+static int keep_doc(struct schema *s, yyjson_mut_doc *d, struct place *out) {
+    yyjson_doc *doc = yyjson_mut_doc_imut_copy(d, NULL);
+    struct schema_doc *kept = malloc(sizeof(*kept));
+
+    if (!doc || !kept) {
+        yyjson_doc_free(doc);
+        free(kept);
+        return build_no_memory(s->b);
+    }
+    *kept = (struct schema_doc){s->docs, doc};
+    s->docs = kept;
+    out->v = yyjson_doc_get_root(doc);
+    assert(out->v);
+    return build_work(s->b, 8 + yyjson_doc_get_val_count(doc) * 2);
+}
+
+static int derive(struct schema *s, int kind, struct place p, struct place *out) {
+    struct derived *d;
+    struct writer w = {.s = s, .at = p};
+    yyjson_mut_val *root = NULL;
+
+    for (d = s->derived; d; d = d->next) {
+        if (d->of == p.v && d->kind == kind) {
+            *out = d->place;
+            return build_work(s->b, 1);
+        }
+    }
+    d = arena_alloc(&s->b->arena, sizeof(*d));
+    w.d = yyjson_mut_doc_new(NULL);
+    if (!d || !w.d) {
+        yyjson_mut_doc_free(w.d);
+        return build_no_memory(s->b);
+    }
+    if (kind == DERIVED_NOT) {
+        w.alts = yyjson_mut_arr(w.d);
+        write_not(&w);
+        root = yyjson_mut_obj(w.d);
+        if (yyjson_mut_arr_size(w.alts) == 1)
+            root = yyjson_mut_arr_get_first(w.alts);
+        else if (yyjson_mut_arr_size(w.alts))
+            yyjson_mut_obj_add_val(w.d, root, "anyOf", w.alts);
+        else
+            root = yyjson_mut_bool(w.d, false);
+    } else {
+        root = kind == DERIVED_IF      ? write_if(&w)
+               : kind == DERIVED_CONST ? write_const(&w)
+                                       : write_dependencies(&w);
+    }
+    assert(root && p.v);
+    yyjson_mut_doc_set_root(w.d, root);
+    *d = (struct derived){s->derived, p.v, kind, {NULL, p.path}};
+    int r = w.error ? w.error : keep_doc(s, w.d, &d->place);
+
+    yyjson_mut_doc_free(w.d);
+    if (r < 0)
+        return r;
+    s->derived = d;
+    *out = d->place;
+    return 0;
+}
+
+static yyjson_val TRUE_VALUE = {.tag = YYJSON_TYPE_BOOL | YYJSON_SUBTYPE_TRUE},
+                  FALSE_VALUE = {.tag = YYJSON_TYPE_BOOL | YYJSON_SUBTYPE_FALSE};
+
+int logic_not(struct schema *s, struct place p, struct place *out) {
+    int r = schema_follow(s, &p);
+
+    if (r < 0)
+        return r;
+    if (yyjson_is_bool(p.v)) {
+        *out = (struct place){yyjson_is_true(p.v) ? &FALSE_VALUE : &TRUE_VALUE, p.path};
+        return 0;
+    }
+    if (!yyjson_is_obj(p.v))
+        return schema_invalid(s, p.path, "a schema must be an object or a boolean");
+    return derive(s, DERIVED_NOT, p, out);
+}
+
+int logic_if(struct schema *s, struct place p, struct place *out) {
+    return derive(s, DERIVED_IF, p, out);
+}
+
+int logic_dependencies(struct schema *s, struct place p, struct place *out) {
+    return derive(s, DERIVED_DEPENDENCIES, p, out);
+}
+
+int logic_const(struct schema *s, struct place p, struct place *out) {
+    return derive(s, DERIVED_CONST, p, out);
+}
+
+int schema_target(struct schema *s, struct place at, struct place *out) {
+    uint64_t n = yyjson_get_uint(at.v);
+
+    if (!yyjson_is_uint(at.v) || n >= s->n_targets)
+        return schema_invalid(s, at.path, "an unknown word");
+    *out = s->target[n];
+    assert(out->v);
+    return 0;
+}
+
+void logic_deinit(struct schema *s) {
+    while (s->docs) {
+        struct schema_doc *d = s->docs;
+
+        s->docs = d->next;
+        yyjson_doc_free(d->doc);
+        free(d);
+    }
+}

@@ -1,0 +1,476 @@
+/*
+ * What numbers are written as where `multipleOf`, or not, stands beside their range.
+ *
+ * What a value must be a multiple of is one number, the least common multiple; what it must not be
+ * a multiple of is a multiple of that as well, and one of which another says so already is left
+ * out. So many alternatives of an allOf are seen to be empty, or equal, without an automaton.
+ *
+ * The rest of the digits so far, by all of these numbers at once, is a state, where that is not too
+ * many: its smallest automaton has few, and meets the range and the number of digits only then.
+ * Otherwise they are met one after the other, the range and the digits first.
+ */
+
+#include "grammar/front/schema/schema.h"
+#include "grammar/automaton/lang.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define MULTIPLE_STATES 50000
+#define MULTIPLE_DIGITS 8
+#define INLINE_MAX 16 /* states: a larger range is a rule */
+
+/* Few enough digits that a reader who rounds to double sees the same fraction. */
+#define DOUBLE_EXACT "-?([0-9]{1,15}|[0-9]{1,9}\\.[0-9]{1,6})"
+
+/* What f->multiple asks for, in units of 1 / 10^digits. */
+struct condition {
+    uint32_t digits;
+    uint64_t step;           /* a value is a multiple of it; 0: of nothing */
+    uint64_t no[LANG_MAX];   /* and of none of these: multiples of step, none of another of them */
+    uint32_t from[LANG_MAX]; /* where each of them comes from: f->multiple */
+    uint32_t n_no;
+    bool never; /* no value is */
+    bool large; /* these numbers are: nothing is known but from[] and `digits` */
+};
+
+/* The rule of numbers with these bounds and multiples: equal ones are one rule. */
+struct number_rule {
+    struct number_rule *next;
+    unsigned types;
+    struct bound lower, upper;
+    struct condition is;
+    uint32_t rule;
+};
+
+static const uint64_t POWER[MULTIPLE_DIGITS + 1] = {1,      10,      100,      1000,     10000,
+                                                    100000, 1000000, 10000000, 100000000};
+
+/* @at is *n / 10^*digits. */
+static int read_multiple(struct schema *s, struct place at, uint64_t *n, uint32_t *digits) {
+    struct decimal d;
+
+    *n = 0;
+    if (decimal_read(&d, yyjson_get_raw(at.v), yyjson_get_len(at.v)) < 0 ||
+        d.n_int + d.n_frac > MULTIPLE_DIGITS)
+        return build_too_complex(s->b, "a multipleOf with so many digits");
+    for (uint32_t i = 0; i < d.n_int; i++)
+        *n = *n * 10 + (uint64_t)(d.digit_int[i] - '0');
+    for (uint32_t i = 0; i < d.n_frac; i++)
+        *n = *n * 10 + (uint64_t)(d.digit_frac[i] - '0');
+    *digits = d.n_frac;
+    assert(*n > 0); /* add_multiple() */
+    return 0;
+}
+
+static uint64_t common_divisor(uint64_t x, uint64_t y) {
+    while (y) {
+        uint64_t rest = x % y;
+
+        x = y;
+        y = rest;
+    }
+    return x;
+}
+
+/* The least common multiple of those that are not 0; false: it is too large. */
+static bool join(uint64_t *x, uint64_t y) {
+    if (*x == 0 || y == 0) {
+        *x = *x ? *x : y;
+        return true;
+    }
+    return !__builtin_mul_overflow(*x / common_divisor(*x, y), y, x);
+}
+
+/* Of two that exclude the same values one stays, and of two of which one is a multiple of the other
+ * the smaller: it excludes all that the other does. */
+static void exclude(struct condition *is, uint64_t no, uint32_t from) {
+    uint32_t n = 0;
+
+    assert(no > 0 && is->n_no < LANG_MAX);
+    for (uint32_t i = 0; i < is->n_no; i++) {
+        if (no % is->no[i] == 0)
+            return;
+    }
+    for (uint32_t i = 0; i < is->n_no; i++) {
+        if (is->no[i] % no == 0)
+            continue;
+        is->no[n] = is->no[i];
+        is->from[n++] = is->from[i];
+    }
+    for (is->n_no = ++n; --n && is->no[n - 1] > no;) { /* in their order */
+        is->no[n] = is->no[n - 1];
+        is->from[n] = is->from[n - 1];
+    }
+    is->no[n] = no;
+    is->from[n] = from;
+}
+
+/* A fraction has no more digits than any of its divisors, and none is there where values are
+ * whole. */
+static void find_digits(struct condition *is, const struct facets *f, const uint32_t *digits) {
+    uint32_t scale = is->digits;
+
+    is->digits = f->types & T_REAL ? scale : 0;
+    for (uint32_t i = 0; i < f->n_multiples; i++) {
+        if (!f->multiple[i].negated)
+            is->digits = MIN(is->digits, digits[i]);
+    }
+    if (is->step == 0) {
+        is->digits = scale;
+        return;
+    }
+    uint64_t unit = POWER[scale - is->digits];
+
+    assert(is->step % unit == 0);
+    is->step /= unit;
+    for (uint32_t i = 0; i < is->n_no; i++)
+        is->no[i] /= unit;
+}
+
+static int read_condition(struct schema *s, const struct facets *f, struct condition *is) {
+    uint64_t n[LANG_MAX];
+    uint32_t digits[LANG_MAX];
+
+    *is = (struct condition){0};
+    if (f->n_multiples > LANG_MAX - 4)
+        return build_too_complex(s->b, "more than %u multiples for one value", LANG_MAX - 4);
+    for (uint32_t i = 0; i < f->n_multiples; i++) {
+        int r = read_multiple(s, f->multiple[i].at, &n[i], &digits[i]);
+
+        if (r < 0)
+            return r;
+        is->digits = MAX(is->digits, digits[i]);
+    }
+    if (!(f->types & T_REAL))
+        is->step = POWER[is->digits];
+    for (uint32_t i = 0; i < f->n_multiples; i++) {
+        n[i] *= POWER[is->digits - digits[i]];
+        if (!f->multiple[i].negated && !join(&is->step, n[i]))
+            is->large = true;
+    }
+    for (uint32_t i = 0; !is->large && i < f->n_multiples; i++) {
+        if (!f->multiple[i].negated)
+            continue;
+        is->large = !join(&n[i], is->step);
+        is->never = is->never || (!is->large && n[i] == is->step);
+        if (!is->large)
+            exclude(is, n[i], i);
+    }
+    if (is->large) {
+        is->n_no = 0;
+        for (uint32_t i = 0; i < f->n_multiples; i++) {
+            if (f->multiple[i].negated)
+                is->from[is->n_no++] = i;
+        }
+    } else if (f->n_multiples) {
+        find_digits(is, f, digits);
+    }
+    return build_work(s->b, f->n_multiples * 8ull);
+}
+
+/* ---- remainders */
+
+/* Numbers without an exponent, by their rest modulo n. The remainder of the digits so far, times
+ * 10^k where the point has been passed, is the state; more than k digits after the point are zeros
+ * or none (at most one). */
+struct multiple_maker {
+    const struct condition *is;
+    uint32_t n, k;
+    uint32_t *same; /* of a remainder: the first one that all digits behind it treat alike */
+    struct lang_state *state;
+    struct edge *edge;
+    uint32_t n_edges;
+};
+
+static bool fulfils(const struct condition *is, uint64_t value) {
+    bool yes = is->step == 0 || value % is->step == 0;
+
+    for (uint32_t i = 0; yes && i < is->n_no; i++)
+        yes = value % is->no[i] != 0;
+    return yes;
+}
+
+static uint32_t behind(const struct multiple_maker *m, uint32_t r, uint32_t digit) {
+    return m->same[(r * UINT64_C(10) + digit) % m->n];
+}
+
+static bool alike(const struct multiple_maker *m, uint32_t x, uint32_t y) {
+    bool same = fulfils(m->is, x) == fulfils(m->is, y);
+
+    for (uint32_t c = 0; same && c < 10; c++)
+        same = behind(m, x, c) == behind(m, y, c);
+    return same;
+}
+
+/* Remainders that are as far apart as n divided by what it shares with 10 differ by their own value
+ * alone, and so on. What is left apart may still be alike. */
+static void find_same(struct multiple_maker *m) {
+    uint32_t apart = m->n;
+
+    for (uint32_t r = 0; r < m->n; r++)
+        m->same[r] = r;
+    while (common_divisor(apart, 10) > 1) {
+        uint32_t next = apart / (uint32_t)common_divisor(apart, 10);
+
+        assert(next < apart && m->n % next == 0);
+
+        for (uint32_t r = next; r < m->n; r++) {
+            if (alike(m, r, r % next))
+                m->same[r] = r % next;
+        }
+        for (uint32_t r = next; r < m->n; r++) /* those of one that is no longer the first */
+            m->same[r] = m->same[m->same[r]];
+        apart = next;
+    }
+}
+
+/* States: 0 start, 1 after the sign, 2 after a leading zero, 3 + r whole digits, then for each
+ * number of digits after the point (0 to max(k, 1)) again n. Behind the last digit only what holds
+ * is there. */
+static void add_digits(struct multiple_maker *m, uint32_t r, uint32_t row, bool last, char first) {
+    for (char c = first; c <= '9'; c++) {
+        uint32_t to = behind(m, r, (uint32_t)(c - '0'));
+
+        if (!last || fulfils(m->is, to))
+            m->edge[m->n_edges++] = (struct edge){(uint16_t)c, (uint16_t)c, row + to};
+    }
+}
+
+static void add_whole(struct multiple_maker *m, uint32_t r, bool zero) {
+    uint32_t whole = 3, frac = whole + m->n;
+
+    if (m->k || fulfils(m->is, r))
+        m->edge[m->n_edges++] = (struct edge){'.', '.', frac + r};
+    if (!zero)
+        add_digits(m, r, whole, false, '0');
+}
+
+static void add_states(struct multiple_maker *m) {
+    uint32_t N = m->n, k = m->k, whole = 3, frac = whole + N, total = frac + (MAX(k, 1u) + 1) * N;
+
+    for (uint32_t q = 0; q < total; q++) {
+        struct lang_state *st = &m->state[q];
+        uint32_t r = q < whole ? 0 : (q - whole) % N, row = q < frac ? 0 : (q - frac) / N;
+        uint64_t scaled = r;
+
+        *st = (struct lang_state){.edge = m->n_edges};
+        if (m->same[r] != r)
+            continue; /* nothing leads to it */
+        if (q == 0)
+            m->edge[m->n_edges++] = (struct edge){'-', '-', 1};
+        if (q < 2) {
+            m->edge[m->n_edges++] = (struct edge){'0', '0', 2};
+            add_digits(m, 0, whole, false, '1');
+        } else if (q < frac) {
+            add_whole(m, r, q == 2);
+        } else if (row < k) {
+            add_digits(m, r, frac + (row + 1) * N, row + 1 == k, '0');
+        } else if (row == 0) { /* k 0: one zero */
+            m->edge[m->n_edges++] = (struct edge){'0', '0', frac + N + r};
+        }
+        for (uint32_t i = row; i < k; i++)
+            scaled = scaled * 10 % N;
+        st->n_edges = m->n_edges - st->edge;
+        st->accepts = q > 1 && fulfils(m->is, scaled) && (q < frac || row > 0);
+    }
+}
+
+/* The number of remainders that tell whether @is holds; 0: too many. */
+static uint32_t remainders(const struct condition *is) {
+    uint64_t n = is->step, rows = MAX(is->digits, 1u) + 1;
+    bool fits = !is->large && is->step;
+
+    for (uint32_t i = 0; fits && i < is->n_no; i++)
+        fits = join(&n, is->no[i]);
+    return fits && n <= MULTIPLE_STATES / (rows + 1) ? (uint32_t)n : 0;
+}
+
+/* What @is holds for, in digits; its remainders are not too many. */
+static int remainders_lang(struct build *b, const struct condition *is, const struct lang **out) {
+    struct multiple_maker m = {.is = is, .n = remainders(is), .k = is->digits};
+    uint32_t total = 3 + m.n * (MAX(m.k, 1u) + 2), n_same = 0;
+    struct lang *l = arena_alloc(&b->arena, sizeof(*l));
+
+    assert(m.n > 0);
+    CLEANUP(freep) uint32_t *same = m.same = malloc(m.n * sizeof(*m.same));
+    int r = same && l ? build_work(b, m.n * 40ull) : build_no_memory(b);
+
+    if (r < 0)
+        return r;
+    find_same(&m);
+    for (uint32_t i = 0; i < m.n; i++)
+        n_same += same[i] == i;
+    size_t most = 36 + n_same * (11 + MAX(m.k, 1u) * 10ull);
+
+    m.state = arena_alloc_array(&b->arena, total, sizeof(*m.state));
+    m.edge = arena_alloc_array(&b->arena, most, sizeof(*m.edge));
+    if (!m.state || !m.edge)
+        return build_no_memory(b);
+    add_states(&m);
+    assert(m.n_edges <= most);
+    *l = (struct lang){total, m.n_edges, m.state, m.edge};
+    *out = l;
+    return build_work(b, total + most);
+}
+
+static int multiple_lang(struct schema *s, struct place at, const struct lang **out) {
+    struct condition is = {0};
+    int r = read_multiple(s, at, &is.step, &is.digits);
+
+    if (r == 0 && !remainders(&is))
+        r = build_too_complex(s->b, "a multipleOf that is so large");
+    return r < 0 ? r : remainders_lang(s->b, &is, out);
+}
+
+int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v) {
+    const char *text = yyjson_get_raw(v);
+    int r = 0;
+
+    for (uint32_t i = 0; r == 0 && i < f->n_multiples; i++) {
+        const struct lang *l;
+        bool plain = strcspn(text, "eE") == strlen(text);
+
+        r = multiple_lang(s, f->multiple[i].at, &l);
+        if (r == 0 && (!plain || lang_matches(l, (const uint8_t *)text, strlen(text)) ==
+                                     f->multiple[i].negated))
+            return 0;
+    }
+    return r < 0 ? r : 1;
+}
+
+/* ---- numbers */
+
+/* The numbers of all of @in, and of none of @not_in, one after the other: what a range and few
+ * digits leave of a multiple is far smaller than the remainders of several multiples side by side.
+ */
+static int meet_numbers(struct build *b, const struct lang *const *in, uint32_t n,
+                        const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
+    const struct lang *pair[2] = {in[0]};
+    int r = 0;
+
+    for (uint32_t i = 1; r == 0 && i < n; i++) {
+        pair[1] = in[i];
+        r = lang_meet(b, pair, 2, NULL, 0, &pair[0]);
+    }
+    for (uint32_t i = 0; r == 0 && i < n_not; i++)
+        r = lang_meet(b, pair, 1, &not_in[i], 1, &pair[0]);
+    *out = pair[0];
+    return r;
+}
+
+/* Numbers in the range of @f with few digits, of the types of @f. */
+static int exact_numbers(struct schema *s, const struct facets *f, const struct condition *is,
+                         const struct lang **out) {
+    struct build *b = s->b;
+    const struct lang *in[2], *not_in[2];
+    uint32_t n_not = 0;
+    int r = lang_of(b, number_range(b, f), &in[0]);
+
+    if (r == 0)
+        r = lang_of(b, regex_of(b, DOUBLE_EXACT, CHARS_TEXT), &in[1]);
+    if (r == 0 && !(f->types & T_INT))
+        r = lang_of(b, regex_of(b, "-?[0-9]+(\\.0+)?", CHARS_TEXT), &not_in[n_not++]);
+    /* More digits than a multiple takes: they may be zeros, which multiple_lang() does not
+     * accept. */
+    if (r == 0 && is->n_no)
+        r = lang_of(b, regex_of(b, "-?[0-9]+\\.[0-9]*0", CHARS_TEXT), &not_in[n_not++]);
+    return r < 0 ? r : meet_numbers(b, in, 2, not_in, n_not, out);
+}
+
+/* Whether remainders are few beside the whole numbers of a range, of which none is needed but those
+ * that are there. */
+static bool is_wide(const struct facets *f, uint32_t n) {
+    uint32_t digits = MAX(f->lower.x.n_int, f->upper.x.n_int);
+
+    return !f->lower.set || !f->upper.set || digits > MULTIPLE_DIGITS || POWER[digits] > n;
+}
+
+/* The multiples within a range, and the numbers that are not whole, take a product. */
+static int number_product(struct schema *s, const struct facets *f, const struct condition *is,
+                          struct expr **out) {
+    const struct lang *in[LANG_MAX], *not_in[LANG_MAX], *l = NULL;
+    uint32_t n = 1, n_not = 0;
+    bool joined = remainders(is) && is_wide(f, remainders(is));
+    int r = exact_numbers(s, f, is, &in[0]);
+
+    if (r == 0 && joined)
+        r = remainders_lang(s->b, is, &in[n++]);
+    for (uint32_t i = 0; r == 0 && !joined && i < f->n_multiples; i++) {
+        if (!f->multiple[i].negated)
+            r = multiple_lang(s, f->multiple[i].at, &in[n++]);
+    }
+    for (uint32_t i = 0; r == 0 && !joined && i < is->n_no; i++)
+        r = multiple_lang(s, f->multiple[is->from[i]].at, &not_in[n_not++]);
+    if (r == 0)
+        r = meet_numbers(s->b, in, n, not_in, n_not, &l);
+    if (r < 0)
+        return r;
+    *out = lang_expr(s->b, l);
+    return *out ? 0 : build_no_memory(s->b);
+}
+
+static bool same_bound(const struct bound *x, const struct bound *y) {
+    return x->set == y->set &&
+           (!x->set || (x->strict == y->strict && decimal_compare(&x->x, &y->x) == 0));
+}
+
+static bool same_condition(const struct condition *x, const struct condition *y) {
+    return !x->large && !y->large && x->digits == y->digits && x->step == y->step &&
+           x->n_no == y->n_no && memcmp(x->no, y->no, x->n_no * sizeof(*x->no)) == 0;
+}
+
+static const struct number_rule *find_rule(struct build *b, const struct facets *f,
+                                           const struct condition *is) {
+    const struct number_rule *r = b->numbers;
+
+    for (; r && build_work(b, 1) == 0; r = r->next) {
+        if (r->types == (f->types & (T_INT | T_REAL)) && same_bound(&r->lower, &f->lower) &&
+            same_bound(&r->upper, &f->upper) && same_condition(&r->is, is))
+            break;
+    }
+    return r;
+}
+
+static int add_rule(struct build *b, const struct facets *f, const struct condition *is,
+                    struct expr *body, struct expr **out) {
+    struct number_rule *r = arena_alloc(&b->arena, sizeof(*r));
+
+    if (!r)
+        return build_no_memory(b);
+    *r = (struct number_rule){.next = b->numbers,
+                              .types = f->types & (T_INT | T_REAL),
+                              .lower = f->lower,
+                              .upper = f->upper,
+                              .is = *is};
+    int e = build_rule(b, NULL, &r->rule);
+
+    if (e < 0)
+        return e;
+    b->rule[r->rule].body = body;
+    b->numbers = r;
+    *out = expr_call(b, r->rule);
+    return *out ? 0 : build_no_memory(b);
+}
+
+int lower_number(struct schema *s, const struct facets *f, struct expr **out) {
+    struct build *b = s->b;
+    struct condition is;
+    int r = read_condition(s, f, &is);
+    const struct number_rule *known = r == 0 ? find_rule(b, f, &is) : NULL;
+
+    if (r < 0)
+        return r;
+    if (known || is.never) {
+        *out = known ? expr_call(b, known->rule) : expr_never(b);
+        return *out ? 0 : build_no_memory(b);
+    }
+    if (f->n_multiples || !(f->types & T_INT))
+        r = number_product(s, f, &is, out);
+    else if (!(*out = number_range(b, f)))
+        r = build_no_memory(b);
+    return r < 0 || (*out)->kind == EXPR_CALL || (*out)->size <= INLINE_MAX
+               ? r
+               : add_rule(b, f, &is, *out, out);
+}

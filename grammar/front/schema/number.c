@@ -1,0 +1,358 @@
+/*
+ * Numbers in ranges, digit by digit. Integers are exact up to DECIMAL_DIGITS digits. Other numbers
+ * with a bound are written without exponent, and beside one that is out itself with so few digits
+ * that a reader that rounds to double stays on the right side of it.
+ */
+
+#include "grammar/front/schema/schema.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define INT_DIGITS 20    /* of an integer without an upper bound */
+#define DOUBLE_DIGITS 15 /* that a double keeps */
+#define FRACTION_DIGITS 17u
+
+/* ---- decimals */
+
+/* Digits of the mantissa into @d around the point that the exponent moves. */
+static int place_digits(struct decimal *d, const char *digits, int n, long point) {
+    for (int i = 0; i < n || i < point; i++) {
+        char c = i < n ? digits[i] : '0';
+
+        if (i < point) {
+            if (d->n_int == 0 && c == '0')
+                continue;
+            if (d->n_int == DECIMAL_DIGITS)
+                return -ERANGE;
+            d->digit_int[d->n_int++] = c;
+        }
+    }
+    for (long i = MIN(point, 0L); i < n; i++) {
+        if (i < point)
+            continue;
+        if (d->n_frac == DECIMAL_DIGITS)
+            return -ERANGE;
+        d->digit_frac[d->n_frac++] = i < 0 ? '0' : digits[i];
+    }
+    while (d->n_frac && d->digit_frac[d->n_frac - 1] == '0')
+        d->n_frac--;
+    assert(d->n_int == 0 || d->digit_int[0] != '0'); /* no needless zeros */
+    return 0;
+}
+
+int decimal_read(struct decimal *d, const char *s, size_t len) {
+    char digits[2 * DECIMAL_DIGITS];
+    long point = -1, exponent = 0;
+    int n = 0;
+    size_t i = 0;
+    bool negative = false, zero = true;
+
+    *d = (struct decimal){0};
+    if (i < len && s[i] == '-') {
+        negative = true;
+        i++;
+    }
+    for (; i < len && s[i] != 'e' && s[i] != 'E'; i++) {
+        if (s[i] == '.') {
+            point = n;
+            continue;
+        }
+        if (n == (int)sizeof(digits))
+            return -ERANGE;
+        zero = zero && s[i] == '0';
+        digits[n++] = s[i];
+    }
+    if (point < 0)
+        point = n;
+    if (zero)
+        return 0;
+    if (i < len) {
+        bool minus = ++i < len && s[i] == '-';
+
+        for (i += i < len && (s[i] == '-' || s[i] == '+'); i < len; i++) {
+            exponent = exponent * 10 + (s[i] - '0');
+            if (exponent > 2 * DECIMAL_DIGITS)
+                return -ERANGE;
+        }
+        point += minus ? -exponent : exponent;
+    }
+    d->negative = negative;
+    return place_digits(d, digits, n, point);
+}
+
+static int compare_magnitude(const struct decimal *x, const struct decimal *y) {
+    if (x->n_int != y->n_int)
+        return x->n_int < y->n_int ? -1 : 1;
+    int c = memcmp(x->digit_int, y->digit_int, x->n_int);
+
+    if (c == 0)
+        c = memcmp(x->digit_frac, y->digit_frac, MIN(x->n_frac, y->n_frac));
+    return c ? c : (x->n_frac > y->n_frac) - (x->n_frac < y->n_frac);
+}
+
+int decimal_compare(const struct decimal *x, const struct decimal *y) {
+    if (x->negative != y->negative)
+        return x->negative ? -1 : 1;
+    return x->negative ? -compare_magnitude(x, y) : compare_magnitude(x, y);
+}
+
+/* ---- expressions of digits */
+
+static struct expr *digits(struct build *b, char lo, char hi) {
+    struct cp_set *set = arena_alloc(&b->arena, sizeof(*set));
+
+    if (lo > hi)
+        return expr_never(b);
+    if (!set || cp_set_add(b, set, (uint8_t)lo, (uint8_t)hi) < 0)
+        return NULL;
+    struct expr *e = expr_chars(b, set, CHARS_TEXT);
+
+    if (e)
+        e->atom = false; /* copies, not counters: these are short and deterministic */
+    return e;
+}
+
+static struct expr *any_digits(struct build *b, uint32_t min, uint32_t max) {
+    return expr_repeat(b, digits(b, '0', '9'), min, max);
+}
+
+/* Strings of @n digits from @lo to @hi; NULL: without this bound. */
+static struct expr *between(struct build *b, const char *lo, const char *hi, uint32_t n) {
+    if (n == 0 || (!lo && !hi))
+        return any_digits(b, n, n);
+    assert(!lo || !hi || memcmp(lo, hi, n) <= 0);
+    char a = lo ? lo[0] : '0', z = hi ? hi[0] : '9';
+
+    if (lo && hi && a == z)
+        return expr_seq2(b, digits(b, a, a), between(b, lo + 1, hi + 1, n - 1));
+    struct expr *low =
+        lo ? expr_seq2(b, digits(b, a, a), between(b, lo + 1, NULL, n - 1)) : expr_never(b);
+    struct expr *high =
+        hi ? expr_seq2(b, digits(b, z, z), between(b, NULL, hi + 1, n - 1)) : expr_never(b);
+    struct expr *middle =
+        expr_seq2(b, digits(b, (char)(a + (lo != NULL)), (char)(z - (hi != NULL))),
+                  any_digits(b, n - 1, n - 1));
+
+    return expr_alt(b, (struct expr *[]){low, middle, high}, 3);
+}
+
+/* Whole numbers from 0 on, as digits without a sign. No digits stand for zero. */
+struct whole {
+    uint32_t n;
+    char digit[DECIMAL_DIGITS + 2];
+};
+
+static void add_one(struct whole *w) {
+    uint32_t i = w->n;
+
+    while (i && w->digit[i - 1] == '9')
+        w->digit[--i] = '0';
+    if (i) {
+        w->digit[i - 1]++;
+        return;
+    }
+    assert(w->n < sizeof(w->digit));
+    memmove(w->digit + 1, w->digit, w->n++);
+    w->digit[0] = '1';
+}
+
+/* Not from zero. */
+static void take_one(struct whole *w) {
+    uint32_t i = w->n;
+
+    assert(w->n > 0);
+    while (w->digit[i - 1] == '0')
+        w->digit[--i] = '9';
+    w->digit[i - 1]--;
+    if (w->digit[0] == '0') {
+        w->n--;
+        memmove(w->digit, w->digit + 1, w->n);
+    }
+}
+
+static int compare_whole(const struct whole *x, const struct whole *y) {
+    if (x->n != y->n)
+        return x->n < y->n ? -1 : 1;
+    return memcmp(x->digit, y->digit, x->n);
+}
+
+/* @hi NULL: up to INT_DIGITS digits, or one more than @lo has. */
+static struct expr *whole_range(struct build *b, const struct whole *lo, const struct whole *hi) {
+    uint32_t most = hi ? hi->n : MAX((uint32_t)INT_DIGITS, lo->n + 1);
+    struct expr_vec v = {0};
+
+    if (hi && compare_whole(lo, hi) > 0)
+        return expr_never(b);
+    if (lo->n == 0 && expr_vec_add(b, &v, expr_str(b, "0")) < 0)
+        return NULL;
+    for (uint32_t n = MAX(lo->n, 1u); n <= most; n++) {
+        char least[DECIMAL_DIGITS + 2];
+
+        memset(least, '0', sizeof(least));
+        least[0] = '1';
+        const char *from = n == lo->n ? lo->digit : least;
+
+        if (expr_vec_add(b, &v, between(b, from, hi && n == hi->n ? hi->digit : NULL, n)) < 0)
+            return NULL;
+    }
+    return expr_alt(b, v.v, v.n);
+}
+
+static struct whole whole_of(const struct decimal *d) {
+    struct whole w = {.n = d->n_int};
+
+    assert(d->n_int <= DECIMAL_DIGITS);
+
+    memcpy(w.digit, d->digit_int, d->n_int);
+    return w;
+}
+
+/* A bound of magnitudes: digits, and whether the value itself is out. */
+struct limit {
+    bool set, strict;
+    struct decimal x;
+};
+
+/* ---- integers */
+
+static struct expr *integers(struct build *b, const struct limit *lo, const struct limit *hi) {
+    struct whole from = whole_of(&lo->x), to = whole_of(&hi->x);
+
+    if (lo->x.n_frac || lo->strict)
+        add_one(&from);
+    if (hi->set && hi->x.n_frac == 0 && hi->strict) {
+        if (to.n == 0)
+            return expr_never(b);
+        take_one(&to);
+    }
+    return whole_range(b, &from, hi->set ? &to : NULL);
+}
+
+/* ---- other numbers */
+
+struct fraction {
+    struct build *b;
+    const struct limit *lo, *hi;
+};
+
+/* Digits after the point: rounding keeps on its side of a bound what is not equal to it, so those
+ * of any number; beside a bound that is out itself, what a double keeps beside the larger one. At
+ * least those of the bounds. */
+static uint32_t fraction_max(const struct limit *lo, const struct limit *hi) {
+    uint32_t n_int = MAX(lo->x.n_int, hi->x.n_int), n = MAX(lo->x.n_frac, hi->x.n_frac);
+
+    if (!lo->strict && !hi->strict)
+        return MAX(n, FRACTION_DIGITS);
+    return MAX(n_int < DOUBLE_DIGITS ? DOUBLE_DIGITS - n_int : 1, MAX(n, 1u));
+}
+
+/* Digits after the point from position @i on, while they are still equal to those of the bounds. */
+static struct expr *fraction_from(const struct fraction *f, uint32_t i, bool at_lo, bool at_hi) {
+    struct build *b = f->b;
+    uint32_t n_lo = f->lo->x.n_frac, n_hi = f->hi->x.n_frac, most = fraction_max(f->lo, f->hi);
+
+    if (!at_lo && !at_hi)
+        return any_digits(b, i == 0, most - MIN(i, most));
+    if (i > most)
+        return expr_never(b);
+    char a = at_lo && i < n_lo ? f->lo->x.digit_frac[i] : '0';
+    char z = !at_hi ? '9' : i < n_hi ? f->hi->x.digit_frac[i] : '0';
+    bool may_stop = i > 0 && (!at_lo || (i >= n_lo && !f->lo->strict)) &&
+                    (!at_hi || i < n_hi || !f->hi->strict);
+    struct expr_vec v = {0};
+
+    if (may_stop && expr_vec_add(b, &v, expr_empty(b)) < 0)
+        return NULL;
+    if (at_lo && at_hi && a == z) {
+        if (expr_vec_add(b, &v,
+                         expr_seq2(b, digits(b, a, a), fraction_from(f, i + 1, true, true))) < 0)
+            return NULL;
+        return expr_alt(b, v.v, v.n);
+    }
+    if (a <= z || !at_lo || !at_hi) {
+        struct expr *low = at_lo
+                               ? expr_seq2(b, digits(b, a, a), fraction_from(f, i + 1, true, false))
+                               : expr_never(b);
+        struct expr *high =
+            at_hi ? expr_seq2(b, digits(b, z, z), fraction_from(f, i + 1, false, true))
+                  : expr_never(b);
+        struct expr *middle = expr_seq2(b, digits(b, (char)(a + at_lo), (char)(z - at_hi)),
+                                        any_digits(b, 0, most - MIN(i + 1, most)));
+
+        if (expr_vec_add(b, &v, low) < 0 || expr_vec_add(b, &v, middle) < 0 ||
+            expr_vec_add(b, &v, high) < 0)
+            return NULL;
+    }
+    return expr_alt(b, v.v, v.n);
+}
+
+/* Nothing or a point and digits, after a whole part that is that of @lo (@at_lo), of @hi, or
+ * between. */
+static struct expr *fraction(struct build *b, const struct limit *lo, const struct limit *hi,
+                             bool at_lo, bool at_hi) {
+    struct fraction f = {b, lo, hi};
+    bool may_be_whole = (!at_lo || (lo->x.n_frac == 0 && !lo->strict)) &&
+                        (!at_hi || hi->x.n_frac > 0 || !hi->strict);
+    struct expr *digits_after = expr_seq2(b, expr_str(b, "."), fraction_from(&f, 0, at_lo, at_hi));
+
+    return may_be_whole ? expr_optional(b, digits_after) : digits_after;
+}
+
+static struct expr *reals(struct build *b, const struct limit *lo, const struct limit *hi) {
+    struct whole from = whole_of(&lo->x), to = whole_of(&hi->x);
+
+    if (hi->set && decimal_compare(&lo->x, &hi->x) > 0)
+        return expr_never(b);
+    if (hi->set && compare_whole(&from, &to) == 0)
+        return expr_seq2(b, whole_range(b, &from, &from), fraction(b, lo, hi, true, true));
+    struct expr *first =
+        expr_seq2(b, whole_range(b, &from, &from), fraction(b, lo, hi, true, false));
+    struct expr *last =
+        hi->set ? expr_seq2(b, whole_range(b, &to, &to), fraction(b, lo, hi, false, true))
+                : expr_never(b);
+
+    add_one(&from);
+    if (hi->set)
+        take_one(&to);
+    struct expr *middle = expr_seq2(b, whole_range(b, &from, hi->set ? &to : NULL),
+                                    fraction(b, lo, hi, false, false));
+
+    return expr_alt(b, (struct expr *[]){first, middle, last}, 3);
+}
+
+/* ---- both signs */
+
+static struct limit magnitude(const struct bound *x) {
+    struct limit l = {.set = x->set, .strict = x->strict, .x = x->x};
+
+    l.x.negative = false;
+    return l;
+}
+
+struct expr *number_range(struct build *b, const struct facets *f) {
+    bool whole = !(f->types & T_REAL);
+    struct limit zero = {.set = true}, none = {0}, lo = magnitude(&f->lower),
+                 hi = magnitude(&f->upper);
+    struct expr *(*range)(struct build *, const struct limit *, const struct limit *) =
+        whole ? integers : reals;
+
+    if (!f->lower.set && !f->upper.set)
+        return whole ? json_integer(b) : json_number(b);
+    bool lo_below = !lo.set || f->lower.x.negative, hi_below = hi.set && f->upper.x.negative;
+    struct expr *minus = expr_never(b), *plus = expr_never(b);
+
+    /* Below zero the bounds change places. */
+    if (lo_below)
+        minus =
+            expr_seq2(b, expr_str(b, "-"), range(b, hi_below ? &hi : &zero, lo.set ? &lo : &none));
+    if (!hi_below)
+        plus = range(b, lo_below ? &zero : &lo, hi.set ? &hi : &none);
+    /* With an upper bound of zero that is out, -0 is out too. */
+    if (lo_below && hi.set && !hi_below && hi.strict && hi.x.n_int == 0 && hi.x.n_frac == 0) {
+        zero.strict = true;
+        minus = expr_seq2(b, expr_str(b, "-"), range(b, &zero, lo.set ? &lo : &none));
+    }
+    return expr_alt2(b, minus, plus);
+}

@@ -1,0 +1,166 @@
+/* References within a schema: JSON pointers in a fragment ("#/$defs/node"), names ("#node") and the
+ * schema's own URI before either. */
+
+#include "grammar/front/schema/schema.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define POINTER_MAX 1024
+
+static int hex_value(char c) {
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* One step of a pointer, unescaped. Its length, -1: malformed. */
+static long read_step(const char *s, size_t len, char *out, size_t *used) {
+    size_t n = 0, i = 0;
+
+    while (i < len && s[i] != '/') {
+        char c = s[i++];
+
+        if (c == '%') {
+            int hi = i < len ? hex_value(s[i]) : -1, lo = i + 1 < len ? hex_value(s[i + 1]) : -1;
+
+            if (hi < 0 || lo < 0)
+                return -1;
+            c = (char)(hi * 16 + lo);
+            i += 2;
+        }
+        if (c == '~') {
+            if (i == len || (s[i] != '0' && s[i] != '1'))
+                return -1;
+            c = s[i++] == '0' ? '~' : '/';
+        }
+        out[n++] = c;
+    }
+    assert(n <= i && i <= len); /* room for as much as there is to read */
+    *used = i;
+    return (long)n;
+}
+
+static yyjson_val *step_into(yyjson_val *v, const char *key, size_t len) {
+    size_t index = 0;
+
+    if (yyjson_is_obj(v))
+        return yyjson_obj_getn(v, key, len);
+    if (!yyjson_is_arr(v) || len == 0 || len > 9)
+        return NULL;
+    for (size_t i = 0; i < len; i++) {
+        if (key[i] < '0' || key[i] > '9')
+            return NULL;
+        index = index * 10 + (size_t)(key[i] - '0');
+    }
+    return yyjson_arr_get(v, index);
+}
+
+static int derived_target(struct schema *s, struct place ref, const char *digits,
+                          struct place *out) {
+    uint64_t n = 0;
+
+    for (; *digits >= '0' && *digits <= '9' && n < s->n_targets; digits++)
+        n = n * 10 + (uint64_t)(*digits - '0');
+    if (*digits || n >= s->n_targets)
+        return schema_invalid(s, ref.path, "an unknown reference");
+    *out = s->target[n];
+    return 0;
+}
+
+static bool is_text(yyjson_val *v, const char *text, size_t len) {
+    return yyjson_is_str(v) && yyjson_get_len(v) == len &&
+           memcmp(yyjson_get_str(v), text, len) == 0;
+}
+
+/* Whether @v gives itself the name @name ("#node"): "$anchor", in old drafts an "$id" or "id". */
+static bool has_name(yyjson_val *v, const char *name, size_t len) {
+    return is_text(yyjson_obj_get(v, "$anchor"), name + 1, len - 1) ||
+           is_text(yyjson_obj_get(v, "$id"), name, len) ||
+           is_text(yyjson_obj_get(v, "id"), name, len);
+}
+
+static int named_target(struct schema *s, struct place ref, const char *name, size_t len,
+                        struct place *out) {
+    yyjson_val *end = unsafe_yyjson_get_next(s->root), *found = NULL;
+
+    /* All values of the document lie one behind the other. */
+    for (yyjson_val *v = s->root; v < end; v++) {
+        if (!yyjson_is_obj(v) || !has_name(v, name, len))
+            continue;
+        if (found)
+            return schema_unsupported(s, ref.path, "'%.*s' is there twice", (int)MIN(len, 80u),
+                                      name);
+        found = v;
+    }
+    if (!found)
+        return schema_invalid(s, ref.path, "'%.*s' is not there", (int)MIN(len, 80u), name);
+    *out = (struct place){found, schema_path(s, s->root_path, name, len)};
+    return build_work(s->b, 4 * (uint64_t)(end - s->root));
+}
+
+/* The part of a reference that is behind the URI of this document. */
+static const char *without_own_uri(const struct schema *s, const char *p, size_t *len) {
+    yyjson_val *id = yyjson_obj_get(s->root, "$id");
+
+    id = id ? id : yyjson_obj_get(s->root, "id");
+    size_t n = yyjson_is_str(id) ? yyjson_get_len(id) : 0;
+
+    n -= n && yyjson_get_str(id)[n - 1] == '#';
+    if (n == 0 || *len < n || memcmp(p, yyjson_get_str(id), n) != 0)
+        return p;
+    if (*len == n) {
+        *len = 1;
+        return "#";
+    }
+    if (p[n] != '#')
+        return p;
+    *len -= n;
+    return p + n;
+}
+
+bool schema_has_refs(struct schema *s, yyjson_val *v) {
+    yyjson_val *end = unsafe_yyjson_get_next(v);
+
+    if (build_work(s->b, (uint64_t)(end - v)) < 0)
+        return true;
+    for (; v < end; v++) {
+        if (is_text(v, "$ref", 4))
+            return true;
+    }
+    return false;
+}
+
+int schema_resolve(struct schema *s, struct place ref, struct place *out) {
+    const char *p = yyjson_get_str(ref.v);
+    size_t len = yyjson_get_len(ref.v);
+    char key[POINTER_MAX];
+
+    if (!p)
+        return schema_invalid(s, ref.path, "a reference must be a string");
+    if (len > 1 && p[0] == OWN[0])
+        return derived_target(s, ref, p + 1, out);
+    p = without_own_uri(s, p, &len);
+    if (len > 1 && p[0] == '#' && p[1] != '/')
+        return named_target(s, ref, p, len, out);
+    if (len == 0 || p[0] != '#' || len > POINTER_MAX)
+        return schema_unsupported(s, ref.path,
+                                  "only references inside the schema (\"#/...\") are supported");
+    *out = (struct place){s->root, s->root_path};
+    for (size_t i = 1; i < len;) {
+        size_t used;
+        long n = read_step(p + i + 1, len - i - 1, key, &used);
+
+        if (n < 0)
+            return schema_invalid(s, ref.path, "a malformed JSON pointer");
+        out->v = step_into(out->v, key, (size_t)n);
+        if (!out->v)
+            return schema_invalid(s, ref.path, "'%.80s' is not there", p);
+        i += 1 + used;
+    }
+    assert(out->v);
+    if (len > 1)
+        out->path = schema_path(s, s->root_path, p + 2, len - 2);
+    return build_work(s->b, 1 + len);
+}

@@ -1,0 +1,588 @@
+#include "grammar/front/schema/schema.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MEMO_SLOTS 1024
+#define PARTS_MORE 4 /* that a branch brings, as a rule */
+
+/* A list of schemas that was met before: its expression, as a rule when it is needed again. */
+struct memo {
+    struct memo *next;
+    struct expr *body; /* NULL: in progress */
+    uint32_t rule, n;
+    yyjson_val **key;
+    const struct path *path;
+};
+
+static const struct path **path_slot(const struct schema *s, const struct path *p) {
+    uint64_t h = ((uintptr_t)p->up ^ (uintptr_t)p->key << 7) + p->len + (p->index << 17);
+    uint32_t at = (uint32_t)(h * 0x9E3779B97F4A7C15u >> 32) & s->path_mask;
+
+    for (; s->paths[at]; at = (at + 1) & s->path_mask) {
+        const struct path *q = s->paths[at];
+
+        if (q->up == p->up && q->key == p->key && q->len == p->len && q->index == p->index)
+            break;
+    }
+    return &s->paths[at];
+}
+
+static bool grow_paths(struct schema *s) {
+    const struct path **old = s->paths;
+    uint32_t n_old = old ? s->path_mask + 1 : 0, n = MAX(n_old * 2, 256u);
+
+    s->paths = calloc(n, sizeof(*s->paths));
+    if (!s->paths) {
+        s->paths = old;
+        return false;
+    }
+    s->path_mask = n - 1;
+    for (uint32_t i = 0; i < n_old; i++) {
+        if (old[i])
+            *path_slot(s, old[i]) = old[i];
+    }
+    free(old);
+    return true;
+}
+
+/* The same place of the same key is the same path. Without memory a path ends early. */
+static const struct path *find_path(struct schema *s, struct path path) {
+    if ((s->n_paths + 1) * 2 > s->path_mask && !grow_paths(s))
+        return path.up;
+    const struct path **slot = path_slot(s, &path);
+    struct path *p = *slot ? NULL : arena_alloc(&s->b->arena, sizeof(*p));
+
+    if (*slot)
+        return *slot;
+    if (!p)
+        return path.up;
+    *p = path;
+    assert(s->n_paths * 2 <= s->path_mask);
+    s->n_paths++;
+    return *slot = p;
+}
+
+const struct path *schema_path(struct schema *s, const struct path *up, const char *key,
+                               size_t len) {
+    return find_path(s, (struct path){.up = up, .key = key, .len = len});
+}
+
+const struct path *schema_path_index(struct schema *s, const struct path *up, size_t index) {
+    return find_path(s, (struct path){.up = up, .index = index});
+}
+
+struct place schema_at(struct schema *s, struct place p, const char *key) {
+    yyjson_val *v = yyjson_obj_get(p.v, key);
+
+    /* The search is linear. What is over the limit here is refused at the next step that can say
+     * so. */
+    build_work(s->b, yyjson_obj_size(p.v) / 4);
+    return (struct place){v, v ? schema_path(s, p.path, key, strlen(key)) : NULL};
+}
+
+/* From the root down; the front is cut when there is no room. */
+static void print_path(const struct path *p, char *out, size_t cap) {
+    const struct path *step[24];
+    size_t n = 0, len = 0;
+
+    for (; p && p->up && n < ARRAY_SIZE(step); p = p->up)
+        step[n++] = p;
+    len += (size_t)snprintf(out, cap, "%s", p && p->up ? "#..." : "#");
+    while (n-- && len < cap) {
+        if (step[n]->key)
+            len += (size_t)snprintf(out + len, cap - len, "/%.*s",
+                                    (int)MIN(step[n]->len, (size_t)64), step[n]->key);
+        else
+            len += (size_t)snprintf(out + len, cap - len, "/%zu", step[n]->index);
+    }
+}
+
+int schema_invalid(struct schema *s, const struct path *at, const char *fmt, ...) {
+    char place[200], text[200];
+    va_list ap;
+
+    print_path(at, place, sizeof(place));
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    return build_invalid(s->b, "%s: %s", place, text);
+}
+
+int schema_unsupported(struct schema *s, const struct path *at, const char *fmt, ...) {
+    char place[200], text[200];
+    va_list ap;
+
+    print_path(at, place, sizeof(place));
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    return build_unsupported(s->b, "%s: %s", place, text);
+}
+
+int places_add(struct schema *s, struct place **v, uint32_t *n, uint32_t *cap, struct place p) {
+    if (*n == *cap) {
+        uint32_t bigger = *cap ? *cap * 2 : 4;
+        struct place *w = arena_alloc_array(&s->b->arena, bigger, sizeof(*w));
+
+        if (!w)
+            return build_no_memory(s->b);
+        if (*n)
+            memcpy(w, *v, *n * sizeof(*w));
+        *v = w;
+        *cap = bigger;
+    }
+    assert(*n < *cap);
+    (*v)[(*n)++] = p;
+    return build_work(s->b, 1);
+}
+
+static int add_choice(struct schema *s, struct parts *out, struct place at, bool one,
+                      const struct open *open) {
+    if (!yyjson_is_arr(at.v) || yyjson_arr_size(at.v) == 0)
+        return schema_invalid(s, at.path, "this must be an array of at least one schema");
+    if (out->n_choices == out->cap_choices) {
+        uint32_t cap = out->cap_choices ? out->cap_choices * 2 : 4;
+        struct choice *v = arena_alloc_array(&s->b->arena, cap, sizeof(*v));
+
+        if (!v)
+            return build_no_memory(s->b);
+        if (out->n_choices)
+            memcpy(v, out->choice, out->n_choices * sizeof(*v));
+        out->choice = v;
+        out->cap_choices = cap;
+    }
+    struct open *from = arena_alloc(&s->b->arena, sizeof(*from));
+
+    if (!from)
+        return build_no_memory(s->b);
+    /* Its branches are nested from here. */
+    *from = (struct open){open->up, open->v, 0};
+    assert(out->n_choices < out->cap_choices);
+    out->choice[out->n_choices++] = (struct choice){at, one, from};
+    return 0;
+}
+
+static int expand(struct schema *s, struct parts *out, struct place p, const struct open *up);
+
+/* What is said by words for which there is a plainer schema. */
+static int expand_logic(struct schema *s, struct parts *out, struct place p,
+                        const struct open *open) {
+    struct place not = schema_at(s, p, "not"), d;
+    int r = 0;
+
+    if (not .v) {
+        r = logic_not(s, not, &d);
+        if (r == 0)
+            r = expand(s, out, d, open);
+    }
+    if (r == 0 && yyjson_obj_get(p.v, "if") &&
+        (yyjson_obj_get(p.v, "then") || yyjson_obj_get(p.v, "else"))) {
+        r = logic_if(s, p, &d);
+        if (r == 0)
+            r = expand(s, out, d, open);
+    }
+    if (r == 0 &&
+        (yyjson_obj_get(p.v, "dependencies") || yyjson_obj_get(p.v, "dependentRequired") ||
+         yyjson_obj_get(p.v, "dependentSchemas"))) {
+        r = logic_dependencies(s, p, &d);
+        if (r == 0)
+            r = expand(s, out, d, open);
+    }
+    return r;
+}
+
+static int expand(struct schema *s, struct parts *out, struct place p, const struct open *up) {
+    struct open *open = arena_alloc(&s->b->arena, sizeof(*open));
+    struct place ref, all, any, one;
+    uint32_t n_open = 0;
+    int r = build_work(s->b, 1 + out->n);
+
+    if (r < 0 || yyjson_is_true(p.v))
+        return r;
+    if (yyjson_is_false(p.v)) {
+        out->never = true;
+        return 0;
+    }
+    if (!yyjson_is_obj(p.v))
+        return schema_invalid(s, p.path, "a schema must be an object or a boolean");
+    if (!open)
+        return build_no_memory(s->b);
+    *open = (struct open){up, p.v, up ? up->depth + 1 : 1};
+    if (open->depth > s->b->limits.max_depth)
+        return build_too_complex(s->b, "the schema's references are nested more than %u deep",
+                                 s->b->limits.max_depth);
+    for (const struct open *o = up; o; o = o->up, n_open++) {
+        if (o->v == p.v)
+            return schema_invalid(s, p.path, "the schema refers to itself without any progress");
+    }
+    for (uint32_t i = 0; i < out->n; i++) {
+        if (out->v[i].v == p.v)
+            return 0;
+    }
+    r = build_work(s->b, n_open);
+    if (r == 0)
+        r = places_add(s, &out->v, &out->n, &out->cap, p);
+    ref = schema_at(s, p, "$ref");
+    if (r == 0 && ref.v && s->old_refs) {
+        r = schema_resolve(s, ref, &ref);
+        return r < 0 ? r : expand(s, out, ref, open);
+    }
+    all = schema_at(s, p, "allOf");
+    any = schema_at(s, p, "anyOf");
+    one = schema_at(s, p, "oneOf");
+    if (r == 0 && ref.v) {
+        struct place target;
+
+        r = schema_resolve(s, ref, &target);
+        if (r == 0)
+            r = expand(s, out, target, open);
+    }
+    if (r == 0 && all.v && (!yyjson_is_arr(all.v) || yyjson_arr_size(all.v) == 0))
+        return schema_invalid(s, all.path, "this must be an array of at least one schema");
+    for (size_t i = 0; r == 0 && i < yyjson_arr_size(all.v); i++) {
+        struct place part = {yyjson_arr_get(all.v, i), schema_path_index(s, all.path, i)};
+
+        r = build_work(s->b, i);
+        if (r == 0)
+            r = expand(s, out, part, open);
+    }
+    if (r == 0 && any.v)
+        r = add_choice(s, out, any, false, open);
+    if (r == 0 && one.v)
+        r = add_choice(s, out, one, true, open);
+    return r < 0 ? r : expand_logic(s, out, p, open);
+}
+
+int parts_expand(struct schema *s, struct parts *out, struct place p) {
+    return expand(s, out, p, NULL);
+}
+
+static int copy_parts(struct schema *s, struct parts *to, const struct parts *from) {
+    int r = 0;
+
+    *to = (struct parts){.never = from->never, .n_roots = from->n_roots, .n = from->n};
+    to->cap = from->n + PARTS_MORE;
+    to->v = arena_alloc_array(&s->b->arena, to->cap, sizeof(*to->v));
+    if (!to->v)
+        return build_no_memory(s->b);
+    memcpy(to->v, from->v, from->n * sizeof(*to->v));
+    r = build_work(s->b, from->n);
+    for (uint32_t i = 1; r == 0 && i < from->n_choices; i++)
+        r = add_choice(s, to, from->choice[i].at, from->choice[i].one, from->choice[i].open);
+    return r;
+}
+
+static int lower_facets(struct schema *s, const struct facets *f, struct expr **out) {
+    struct expr_vec v = {0};
+    struct expr *x;
+    int r = 0;
+
+    if (f->types & T_NULL)
+        r = expr_vec_add(s->b, &v, json_word(s->b, "null"));
+    if (r == 0 && (f->types & T_BOOL))
+        r = expr_vec_add(s->b, &v,
+                         expr_alt2(s->b, json_word(s->b, "true"), json_word(s->b, "false")));
+    static const struct {
+        unsigned types;
+        int (*lower)(struct schema *, const struct facets *, struct expr **);
+    } KINDS[] = {{T_INT | T_REAL, lower_number},
+                 {T_STRING, lower_string},
+                 {T_ARRAY, lower_array},
+                 {T_OBJECT, lower_object}};
+
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(KINDS); i++) {
+        if (!(f->types & KINDS[i].types))
+            continue;
+        r = KINDS[i].lower(s, f, &x);
+        if (r == 0)
+            r = expr_vec_add(s->b, &v, x);
+    }
+    if (r == 0) {
+        *out = expr_alt(s->b, v.v, v.n);
+        r = *out ? 0 : build_no_memory(s->b);
+    }
+    return r;
+}
+
+/* An object or array of an enum beside other keywords for its type: its members and items must
+ * satisfy them. */
+static int lower_constant(struct schema *s, const struct facets *f, struct place value,
+                          struct expr **out) {
+    struct parts parts;
+    struct facets both;
+    struct place shape;
+    int r = copy_parts(s, &parts, f->parts);
+
+    if (r == 0)
+        r = logic_const(s, value, &shape);
+    if (r == 0)
+        r = places_add(s, &parts.v, &parts.n, &parts.cap, shape);
+    if (r == 0)
+        r = facets_gather(s, &parts, &both);
+    if (r < 0)
+        return r;
+    return yyjson_is_obj(value.v) ? lower_object(s, &both, out) : lower_array(s, &both, out);
+}
+
+/* The values of the first enum or const that all other keywords admit. */
+static int lower_values(struct schema *s, const struct facets *f, struct expr **out) {
+    struct place at = f->value[0];
+    bool one = f->value_is_const[0];
+    struct expr_vec v = {0};
+    yyjson_arr_iter iter = yyjson_arr_iter_with(one ? NULL : at.v);
+
+    for (size_t i = 0; i < (one ? 1 : yyjson_arr_size(at.v)); i++) {
+        struct place value = {one ? at.v : yyjson_arr_iter_next(&iter),
+                              one ? at.path : schema_path_index(s, at.path, i)};
+        struct expr *x = NULL;
+        int r = facets_admit(s, f, value);
+
+        if (r == 0)
+            continue;
+        if (r > 0)
+            r = yyjson_is_ctn(value.v) && (f->implied & value_type(value.v))
+                    ? lower_constant(s, f, value, &x)
+                    : value_expr(s, value.v, &x);
+        if (r == 0)
+            r = expr_vec_add(s->b, &v, x);
+        if (r < 0)
+            return r;
+    }
+    *out = expr_alt(s->b, v.v, v.n);
+    return *out ? 0 : build_no_memory(s->b);
+}
+
+static int lower(struct schema *s, struct parts *parts, struct expr **out);
+
+/* oneOf: where branch @i and another may both match, @i gets the contrary of the other. */
+static int exclude_others(struct schema *s, struct parts *branch, const struct facets *facets,
+                          uint32_t n, struct choice c) {
+    CLEANUP(freep) bool *meet = calloc((size_t)n * n + 1, sizeof(*meet));
+    int r = meet ? build_work(s->b, (uint64_t)n * n) : build_no_memory(s->b);
+
+    for (uint32_t i = 0; r >= 0 && i < n; i++) {
+        for (uint32_t k = i + 1; r >= 0 && k < n; k++) {
+            if (branch[i].never || branch[k].never)
+                continue;
+            r = facets_disjoint(s, &facets[i], &facets[k], 0);
+            meet[i * n + k] = meet[k * n + i] = r == 0;
+        }
+    }
+    for (uint32_t i = 0; r >= 0 && i < n; i++) {
+        for (uint32_t k = 0; r >= 0 && k < n; k++) {
+            struct place other = {yyjson_arr_get(c.at.v, k), schema_path_index(s, c.at.path, k)};
+
+            if (!meet[i * n + k])
+                continue;
+            r = logic_not(s, other, &other);
+            if (r == 0)
+                r = expand(s, &branch[i], other, c.open);
+        }
+    }
+    return r < 0 ? r : 0;
+}
+
+/* anyOf or oneOf: one alternative per branch, each with all the other parts. */
+static int lower_choice(struct schema *s, const struct parts *parts, struct expr **out) {
+    assert(parts->n_choices > 0 && yyjson_arr_size(parts->choice[0].at.v) > 0);
+    struct choice c = parts->choice[0];
+    uint32_t n = (uint32_t)yyjson_arr_size(c.at.v);
+    struct parts *branch = arena_alloc_array(&s->b->arena, n, sizeof(*branch));
+    CLEANUP(freep) struct facets *facets = c.one ? calloc(n, sizeof(*facets)) : NULL;
+    struct expr_vec v = {0};
+    int r = branch && (facets || !c.one) ? 0 : build_no_memory(s->b);
+
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
+        struct place at = {yyjson_arr_get(c.at.v, i), schema_path_index(s, c.at.path, i)};
+
+        r = build_work(s->b, i + parts->n);
+        if (r == 0)
+            r = copy_parts(s, &branch[i], parts);
+        if (r == 0)
+            r = expand(s, &branch[i], at, c.open);
+        if (r == 0 && c.one)
+            r = facets_gather(s, &branch[i], &facets[i]);
+    }
+    if (r == 0 && c.one)
+        r = exclude_others(s, branch, facets, n, c);
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
+        struct expr *x = NULL;
+
+        r = lower(s, &branch[i], &x);
+        if (r == 0)
+            r = expr_vec_add(s->b, &v, x);
+    }
+    if (r < 0)
+        return r;
+    *out = expr_alt(s->b, v.v, v.n);
+    return *out ? 0 : build_no_memory(s->b);
+}
+
+static int lower(struct schema *s, struct parts *parts, struct expr **out) {
+    if (parts->never) {
+        *out = expr_never(s->b);
+        return *out ? 0 : build_no_memory(s->b);
+    }
+    struct facets f;
+    int r = facets_gather(s, parts, &f);
+
+    if (r < 0)
+        return r;
+    if (f.types == 0) {
+        *out = expr_never(s->b);
+        return *out ? 0 : build_no_memory(s->b);
+    }
+    if (parts->n_choices) {
+        /* A branch may bring further choices: each takes one level. */
+        if (++s->depth > s->b->limits.max_depth)
+            return build_too_complex(s->b, "the schema is nested more than %u deep",
+                                     s->b->limits.max_depth);
+        r = lower_choice(s, parts, out);
+        assert(s->depth > 0);
+        s->depth--;
+        return r;
+    }
+    if (f.n_values)
+        return lower_values(s, &f, out);
+    if (f.types == T_ALL && !f.implied) {
+        *out = json_any(s->b);
+        return *out ? 0 : build_no_memory(s->b);
+    }
+    return lower_facets(s, &f, out);
+}
+
+static struct memo **find_memo(struct schema *s, const struct place *v, uint32_t n) {
+    uint64_t h = n;
+
+    for (uint32_t i = 0; i < n; i++)
+        h = (h ^ (uintptr_t)v[i].v) * 0x9E3779B97F4A7C15u, h ^= h >> 31;
+    struct memo **m = &s->memo[h % MEMO_SLOTS];
+
+    for (; *m; m = &(*m)->next) {
+        bool equal = (*m)->n == n;
+
+        for (uint32_t i = 0; equal && i < n; i++)
+            equal = (*m)->key[i] == v[i].v;
+        if (equal)
+            break;
+    }
+    return m;
+}
+
+static const char *rule_name(struct schema *s, const struct path *path) {
+    char text[200];
+
+    print_path(path, text, sizeof(text));
+    return arena_strndup(&s->b->arena, text, strlen(text));
+}
+
+/* Met again: from now on it is a rule. */
+static int call_memo(struct schema *s, struct memo *m, struct expr **out) {
+    if (m->rule == NO_RULE) {
+        int r = m->body ? build_rule_of(s->b, m->body, &m->rule) : build_rule(s->b, NULL, &m->rule);
+
+        if (r < 0)
+            return r;
+        if (!s->b->rule[m->rule].name)
+            s->b->rule[m->rule].name = rule_name(s, m->path);
+    }
+    *out = expr_call(s->b, m->rule);
+    return *out ? 0 : build_no_memory(s->b);
+}
+
+int schema_follow(struct schema *s, struct place *p) {
+    for (uint32_t i = 0; yyjson_is_obj(p->v) && yyjson_obj_size(p->v) == 1; i++) {
+        struct place ref = schema_at(s, *p, "$ref"), target;
+
+        if (!ref.v)
+            return 0;
+        if (i > s->b->limits.max_depth)
+            return schema_invalid(s, p->path, "the schema refers to itself without any progress");
+        int r = schema_resolve(s, ref, &target);
+
+        if (r < 0)
+            return r;
+        *p = target;
+    }
+    return 0;
+}
+
+int schema_value(struct schema *s, const struct place *given, uint32_t n, struct expr **out) {
+    struct place *v = arena_alloc_array(&s->b->arena, n + 1, sizeof(*v));
+    struct memo *m = arena_alloc(&s->b->arena, sizeof(*m));
+    yyjson_val **key = arena_alloc_array(&s->b->arena, n + 1, sizeof(*key));
+    struct parts parts = {.n_roots = n};
+    int r = v && m && key ? 0 : build_no_memory(s->b);
+
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
+        v[i] = given[i];
+        r = schema_follow(s, &v[i]);
+        key[i] = v[i].v;
+    }
+    if (r < 0)
+        return r;
+    struct memo **at = find_memo(s, v, n);
+
+    if (*at)
+        return call_memo(s, *at, out);
+    if (++s->depth > s->b->limits.max_depth)
+        return build_too_complex(s->b, "the schema is nested more than %u deep",
+                                 s->b->limits.max_depth);
+    *m = (struct memo){.key = key, .n = n, .rule = NO_RULE, .path = n ? v[0].path : NULL};
+    *at = m;
+    for (uint32_t i = 0; r == 0 && i < n; i++)
+        r = parts_expand(s, &parts, v[i]);
+    if (r == 0)
+        r = lower(s, &parts, out);
+    if (r < 0)
+        return r;
+    assert(s->depth > 0 && !m->body);
+    s->depth--;
+    m->body = *out;
+    if (m->rule == NO_RULE)
+        return 0;
+    s->b->rule[m->rule].body = *out; /* it was called by its own parts */
+    *out = expr_call(s->b, m->rule);
+    return *out ? 0 : build_no_memory(s->b);
+}
+
+int schema_read(struct build *b, const char *text, size_t len, struct expr **out) {
+    yyjson_read_err e;
+    yyjson_doc *doc =
+        yyjson_read_opts((char *)(uintptr_t)text, len, YYJSON_READ_NUMBER_AS_RAW, NULL, &e);
+    struct path root = {0};
+    struct schema s = {.b = b, .root = yyjson_doc_get_root(doc), .root_path = &root};
+
+    if (!doc)
+        return build_invalid(b, "the schema is not valid JSON: %s at byte %zu", e.msg, e.pos);
+    static const char STRING_TYPE[] = "{\"string\": {\"type\": \"string\"}}";
+    yyjson_doc *own = yyjson_read(STRING_TYPE, sizeof(STRING_TYPE) - 1, 0);
+
+    const char *draft = yyjson_get_str(yyjson_obj_get(s.root, "$schema"));
+
+    for (const char *d = "34567"; draft && *d; d++) {
+        char name[] = "/draft-00/";
+
+        name[8] = *d;
+        s.old_refs = s.old_refs || strstr(draft, name);
+    }
+    s.string_type = yyjson_doc_get_root(own);
+    b->is_schema = true;
+    for (const char *p = text; (p = memmem(p, len - (size_t)(p - text), "\"not\"", 5)); p += 5)
+        s.n_nots++;
+    s.has_refs = memmem(text, len, "\"$ref\"", 6) || memmem(text, len, "\\u", 2);
+    s.memo = calloc(MEMO_SLOTS, sizeof(struct memo *));
+    int r = s.memo && own ? schema_value(&s, &(struct place){s.root, &root}, 1, out)
+                          : build_no_memory(b);
+
+    logic_deinit(&s);
+    free(s.paths);
+    free(s.memo);
+    yyjson_doc_free(own);
+    yyjson_doc_free(doc);
+    return r;
+}

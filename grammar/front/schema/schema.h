@@ -1,0 +1,250 @@
+#pragma once
+
+/*
+ * schema - JSON Schema (draft 2020-12) to expressions.
+ *
+ * A value must satisfy several schemas at once: a schema and its $ref and allOf, the two schemas
+ * that two parts of an allOf give one property. So the unit is a list of parts, all of which apply.
+ * anyOf and oneOf are multiplied out: one list of parts per branch. What is left has no applicators
+ * of its own value: its keywords are merged into one struct facets, and each type is written as an
+ * expression.
+ *
+ * Narrower is sound, wider is not: where a schema leaves more open than is good for a model (white
+ * space, the order of properties, how a character is escaped, properties that were not declared),
+ * the expression takes a part of what would be valid. Everything that fits the expression is valid.
+ */
+
+#include <yyjson.h>
+#include "grammar/expr/expr.h"
+
+#define OWN "\x01" /* begins words that only schema_logic.c writes */
+
+/* Bits of sets of types; an integer is T_INT, another number T_REAL. */
+enum json_type {
+    T_NULL = 1,
+    T_BOOL = 2,
+    T_INT = 4,
+    T_REAL = 8,
+    T_STRING = 16,
+    T_ARRAY = 32,
+    T_OBJECT = 64,
+    T_ALL = 127,
+};
+
+/* Where a schema stands, for messages. */
+struct path {
+    const struct path *up;
+    const char *key; /* NULL: an index */
+    size_t len, index;
+};
+
+/* A value in a schema, and where it stands. */
+struct place {
+    yyjson_val *v; /* NULL: there is none */
+    const struct path *path;
+};
+
+/* A schema that is being expanded, and those it is in: meeting one again is a circle. */
+struct open {
+    const struct open *up;
+    yyjson_val *v;
+    uint32_t depth;
+};
+
+/* An anyOf or oneOf that is not multiplied out yet. */
+struct choice {
+    struct place at; /* the array */
+    bool one;        /* oneOf */
+    const struct open *open;
+};
+
+/* Schemas that all apply to one value. */
+struct parts {
+    struct place *v;
+    struct choice *choice;
+    uint32_t n, cap, n_choices, cap_choices;
+    uint32_t n_roots; /* schemas that were given for the value; the first is part 0 */
+    bool never;
+};
+
+/* A decimal number: sign, digits before and after the point without needless zeros. */
+#define DECIMAL_DIGITS 64
+struct decimal {
+    bool negative;
+    uint8_t n_int, n_frac; /* n_int 0: zero */
+    char digit_int[DECIMAL_DIGITS], digit_frac[DECIMAL_DIGITS];
+};
+
+/* minimum or maximum, strict: exclusive. */
+struct bound {
+    bool set, strict;
+    struct decimal x;
+};
+
+/* The keywords of all parts together. */
+struct facets {
+    const struct parts *parts;
+    struct place part; /* while they are read: the one at hand */
+    unsigned types;
+    unsigned implied; /* types whose keywords occur */
+    bool typed, closed, unique;
+    struct place unique_at;
+    struct place *value; /* enum arrays and const values */
+    bool *value_is_const;
+    uint32_t n_values, cap_values;
+    struct bound lower, upper;
+    uint32_t min_length, max_length, min_items, max_items, min_members, max_members;
+    struct text_rule {
+        struct place at;
+        enum { TEXT_PATTERN, TEXT_FORMAT, TEXT_NOT_PATTERN, TEXT_NOT_ENUM, TEXT_NOT_FORMAT } kind;
+    } * text; /* what strings must match, or (NOT_) must not */
+    uint32_t n_text, cap_text;
+    struct place
+        *some; /* members that must be there, by a description of their names (schema_keys.c) */
+    uint32_t n_some, cap_some;
+    struct multiple {
+        struct place at;
+        bool negated;
+    } * multiple; /* what numbers must be a multiple of, or must not */
+    uint32_t n_multiples;
+    struct place *contains;
+    uint32_t n_contains, cap_contains;
+};
+
+struct memo;
+
+/* The reading of one schema. */
+struct schema {
+    struct build *b;
+    yyjson_val *root;
+    yyjson_val *string_type; /* {"string": {"type": "string"}} */
+    const struct path *root_path;
+    struct memo **memo;        /* hash table */
+    const struct path **paths; /* hash table, of path_mask + 1 */
+    uint32_t n_paths, path_mask;
+    uint32_t depth;
+    struct lang_memo *langs;
+    struct key_classes *key_classes; /* of objects (schema_keys.c) */
+    struct names_list *names;        /* tries of declared names (schema_object.c) */
+    struct quoted_lang *quoted;      /* likewise */
+    bool has_refs;                   /* somewhere there is the word "$ref" */
+    uint32_t n_nots;                 /* how often there is the word "not" */
+    bool old_refs;                   /* drafts up to 7: words beside a $ref mean nothing */
+    struct place *target;            /* what derived schemas refer to (schema_logic.c) */
+    uint32_t n_targets, cap_targets;
+    struct schema_doc {
+        struct schema_doc *next;
+        yyjson_doc *doc;
+    } * docs;
+    struct derived *derived;
+};
+
+/* Errors: "#/path/keyword: message". */
+int schema_invalid(struct schema *s, const struct path *at, const char *fmt, ...) PRINTF(3, 4);
+int schema_unsupported(struct schema *s, const struct path *at, const char *fmt, ...) PRINTF(3, 4);
+const struct path *schema_path(struct schema *s, const struct path *up, const char *key,
+                               size_t len);
+const struct path *schema_path_index(struct schema *s, const struct path *up, size_t index);
+struct place schema_at(struct schema *s, struct place p, const char *key); /* v NULL: absent */
+
+/* A value that satisfies all of @v, as an expression. */
+int schema_value(struct schema *s, const struct place *v, uint32_t n, struct expr **out);
+/* What the $ref at @ref leads to; -EINVAL: nothing, or not to a part of this schema. */
+int schema_resolve(struct schema *s, struct place ref, struct place *out);
+/* Whether there is the word "$ref" somewhere in @v. */
+bool schema_has_refs(struct schema *s, yyjson_val *v);
+/* A schema that is nothing but a reference stands for its target. */
+int schema_follow(struct schema *s, struct place *p);
+/* Adds @p and all that applies with it, by $ref and allOf, to @out; its choices are collected. */
+int parts_expand(struct schema *s, struct parts *out, struct place p);
+/* Appends to a list in the arena. 0, or build_no_memory(). */
+int places_add(struct schema *s, struct place **v, uint32_t *n, uint32_t *cap, struct place p);
+
+/* The keywords of @parts, which have no choices left, merged into @out. */
+int facets_gather(struct schema *s, const struct parts *parts, struct facets *out);
+/* 1: no value satisfies both; 0: not known; -errno. */
+int facets_disjoint(struct schema *s, const struct facets *x, const struct facets *y,
+                    uint32_t depth);
+/* Whether a value of an enum satisfies the other keywords: 1, 0, or unsupported. */
+int facets_admit(struct schema *s, const struct facets *f, struct place value);
+unsigned value_type(yyjson_val *v); /* the bit of enum json_type */
+/* As JSON Schema compares: 1 and 1.0 are the same, objects in any order. */
+bool same_value(yyjson_val *x, yyjson_val *y);
+/* Exactly this value, as an expression. */
+int value_expr(struct schema *s, yyjson_val *v, struct expr **out);
+/* Schemas of the member @name: from properties, or else additionalProperties. */
+int member_places(struct schema *s, const struct parts *parts, const char *name, size_t len,
+                  struct place **out, uint32_t *n);
+
+/* Schemas without not, if and dependencies that say the same (schema_logic.c). */
+int logic_not(struct schema *s, struct place p, struct place *out);
+int logic_if(struct schema *s, struct place p, struct place *out);           /* of the schema @p */
+int logic_dependencies(struct schema *s, struct place p, struct place *out); /* of the schema @p */
+int logic_const(struct schema *s, struct place value, struct place *out); /* an object or array */
+void logic_deinit(struct schema *s);
+/* What the number @at in a derived schema stands for. */
+int schema_target(struct schema *s, struct place at, struct place *out);
+int types_read(struct schema *s, struct place at, unsigned *types); /* the value of `type` */
+int count_read(struct schema *s, struct place at, uint32_t *out);
+bool keyword_constrains(const char *key); /* in some draft */
+/* @e, or a call of it when it is large: for expressions that are used more than once. */
+struct expr *schema_share(struct schema *s, struct expr *e);
+
+/* A member of an object, or an item of an array whose items differ. */
+struct keyed {
+    const uint8_t *key; /* what tells it from the others */
+    uint32_t key_len;
+    struct expr *between, *value; /* what comes behind; between NULL: nothing */
+    bool must;
+};
+/* At least one of v[@n], each at most once, and any number of @rest (NULL: none), in any order with
+ * commas between them. Sorts @v, whose keys differ. n is 1 to MEMBERS_MAX. */
+int members_unordered(struct schema *s, struct keyed *v, uint32_t n, struct expr *rest,
+                      struct expr **out);
+/* One to @max (at most MEMBERS_MAX) of @item with commas between them, no two the same text. Texts
+ * of @item are scalars, and none has another spelling that @item allows. */
+int items_distinct(struct schema *s, struct expr *item, uint32_t max, struct expr **out);
+
+struct lang;
+struct keys;
+/* The rules for the names of members of @f; the caller frees *out, which may be NULL on errors. */
+int keys_new(struct schema *s, const struct facets *f, struct keys **out);
+bool keys_plain(const struct keys *k); /* every name is allowed and none is special */
+struct name_rules {
+    bool allowed;
+    uint64_t some; /* bit i: it can be the one that f->some[i] asks for */
+};
+/* What they say of the member @name. 0 or -errno. */
+int keys_name(const struct keys *k, const char *name, size_t len, struct name_rules *out);
+/* A member with a name that is not in @declared (in quotes; @plain_key is the same for
+ * keys_plain()); *@out NULL: there is none. @some[i]: one that satisfies f->some[i]. */
+int keys_rest(const struct keys *k, const struct lang *declared, struct expr *plain_key,
+              struct expr **out, struct expr **some);
+
+/* The strings that satisfy everything that @f says of strings, as JSON writes them in their
+ * shortest spelling, without quotes. */
+int facets_lang(struct schema *s, const struct facets *f, const struct lang **out);
+static inline bool text_is_negated(const struct text_rule *t) {
+    return t->kind >= TEXT_NOT_PATTERN;
+}
+
+/* What a pattern or format matches, the strings of a list (TEXT_NOT_ENUM), or at least what any
+ * reading of a format matches (TEXT_NOT_FORMAT); not its complement. */
+int text_lang(struct schema *s, const struct text_rule *t, const struct lang **out);
+/* 1: strings that are not of format @name can be described; 0: it says nothing of strings; -1: they
+ * cannot. */
+int format_contrary(yyjson_val *name);
+/* 1: strings of this format are described; 0: it is an annotation; or unsupported. */
+int format_known(struct schema *s, struct place at);
+/* Whether a number is what f->multiple asks for: 1, 0 (also where it is not seen), or -errno. */
+int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v);
+/* All values of one type that @f allows, as JSON. */
+int lower_number(struct schema *s, const struct facets *f, struct expr **out);
+/* The same without multiples, and not as a rule. */
+struct expr *number_range(struct build *b, const struct facets *f);
+int lower_string(struct schema *s, const struct facets *f, struct expr **out);
+int lower_array(struct schema *s, const struct facets *f, struct expr **out);
+int lower_object(struct schema *s, const struct facets *f, struct expr **out);
+
+int decimal_read(struct decimal *d, const char *s, size_t len); /* -ERANGE: too many digits */
+int decimal_compare(const struct decimal *x, const struct decimal *y); /* negative, 0, positive */

@@ -1,0 +1,494 @@
+/* Strings: lengths, patterns, formats. Formats are regular expressions over the string's
+ * characters. */
+
+#include "grammar/front/schema/schema.h"
+#include "grammar/automaton/lang.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A length of so many characters is counted where a product with it may have so many states. */
+#define WITHIN_FROM 64
+#define WITHIN_STATES 16384
+#define ROUNDS_TRIED 8   /* of what a pattern repeats more than twice as often */
+#define ROUND_SIZE 1024  /* about the states of one as it is written */
+#define ROUND_STATES 256 /* of the smallest automaton of one */
+
+#define MONTHS31 "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
+#define MONTHS30 "(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+#define FEBRUARY "02-(0[1-9]|1[0-9]|2[0-8])"
+#define LEAP_YEAR "([0-9][0-9](0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26]|00)00)"
+#define DATE "([0-9]{4}-(" MONTHS31 "|" MONTHS30 "|" FEBRUARY ")|" LEAP_YEAR "-02-29)"
+#define TIME                                                                                       \
+    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,8})?"                                     \
+    "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define LABEL "[a-zA-Z0-9]{1,30}(-[a-zA-Z0-9]{1,30})?"
+#define OCTET "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define IPV4 OCTET "(\\." OCTET "){3}"
+#define H16 "[0-9a-fA-F]{1,4}"
+#define IPV6                                                                                       \
+    "(" H16 "(:" H16 "){7}|::(" H16 "(:" H16 "){0,6})?|" H16 "::(" H16 "(:" H16 "){0,5})?|" H16    \
+    ":" H16 "::(" H16 "(:" H16 "){0,4})?|" H16 "(:" H16 "){2}::(" H16 "(:" H16 "){0,3})?|" H16     \
+    "(:" H16 "){3}::(" H16 "(:" H16 "){0,2})?|" H16 "(:" H16 "){4}::(" H16 "(:" H16 ")?)?|" H16    \
+    "(:" H16 "){5}::(" H16 ")?|" H16 "(:" H16 "){6}::|(" H16 ":){6}" IPV4 "|::(" H16               \
+    ":){0,5}" IPV4 "|" H16 "::(" H16 ":){0,4}" IPV4 "|" H16 "(:" H16 ")::(" H16 ":){0,3}" IPV4     \
+    "|" H16 "(:" H16 "){2}::(" H16 ":){0,2}" IPV4 "|" H16 "(:" H16 "){3}::(" H16 ":)?" IPV4        \
+    "|" H16 "(:" H16 "){4}::" IPV4 ")"
+#define ATEXT "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]"
+#define EMAIL ATEXT "{1,20}(\\." ATEXT "{1,20}){0,2}@" LABEL "(\\." LABEL "){1,3}"
+#define PCHAR "([a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})"
+#define AUTHORITY "([a-zA-Z0-9._~!$&'()*+,;=:-]+@)?[a-zA-Z0-9]+([.-]+[a-zA-Z0-9]+)*(:[0-9]{1,5})?"
+#define PATH "(" PCHAR "+(/" PCHAR "*)*)"
+#define URI                                                                                        \
+    "[a-zA-Z][a-zA-Z0-9+.-]*:(//" AUTHORITY "(/" PCHAR "*)*|(//)?/" PATH "?|" PATH ")(\\?(" PCHAR  \
+    "|[/?])*)?(#(" PCHAR "|[/?])*)?"
+/* Narrower than the standards have them, where these ask for more than a regular language or for
+ * tables. */
+#define COUNT "[0-9]{1,4}"
+#define MINUTES COUNT "M(" COUNT "S)?" /* durations: RFC 3339, appendix A */
+#define TIME_OF_DURATION "T(" COUNT "H(" MINUTES ")?|" MINUTES "|" COUNT "S)"
+#define MONTHS COUNT "M(" COUNT "D)?"
+#define DURATION                                                                                   \
+    "P(" COUNT "W|(" COUNT "Y(" MONTHS ")?|" MONTHS "|" COUNT "D)(" TIME_OF_DURATION               \
+    ")?|" TIME_OF_DURATION ")"
+#define REGEX_ATOM                                                                                 \
+    "([A-Za-z0-9_ ,:;=@#%&~<>/!'\"-]|\\\\[dDwWsSnrt.+*?^$(){}|/\\[\\]\\\\]|\\.|"                   \
+    "\\[\\^?(a-z|A-Z|0-9|a-f|A-F|[A-Za-z0-9_.,:;=@#%<>!'\"(){}*+?$/ ]|"                            \
+    "\\\\[dwsDWSnrt.+*?^$(){}|/\\[\\]\\\\-])+-?\\])"                                               \
+    "([*+?]|\\{[0-9]{1,2},?\\}|\\{[0-9],[1-9][0-9]{1,2}\\})?"
+#define REGEX_GROUP "(" REGEX_ATOM "|\\((\\?:)?(" REGEX_ATOM ")+(\\|(" REGEX_ATOM ")+)*\\)[*+?]?)"
+#define REGEX "\\^?" REGEX_GROUP "+(\\|" REGEX_GROUP "+)*\\$?"
+#define POINTER "(/([^~/\\x00-\\x1f]|~[01])*)*"
+#define REFERENCE                                                                                  \
+    "((//(" LABEL "(\\." LABEL ")*(:[0-9]{1,5})?(/" PCHAR "*)*)?|(/(" PCHAR "+(/" PCHAR            \
+    "*)*)?)?|[a-zA-Z0-9._-]+(/" PCHAR "*)*)(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?)"
+#define UUID "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+
+#define ANY "[\\s\\S]*"
+#define ANY_HOST "[^:/?#@ ]*"
+#define ANY_MAIL ANY "@" ANY
+#define ANY_DAY "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+#define ANY_URI "[a-zA-Z][a-zA-Z0-9+.-]*:" ANY
+
+/* wide: what any reading of the standard matches, and perhaps more; NULL: not known. */
+static const struct {
+    const char *name, *regex, *wide;
+} FORMATS[] = {
+    {"date", DATE, ANY_DAY},
+    {"time", TIME, "[0-9]{2}:" ANY},
+    {"date-time", DATE "T" TIME, ANY_DAY ANY},
+    {"uuid", UUID, "(urn:uuid:)?[0-9a-fA-F-]*"},
+    {"email", EMAIL, ANY_MAIL},
+    {"ipv4", IPV4, "[0-9.]*"},
+    {"ipv6", IPV6, ANY ":" ANY},
+    {"uri", URI, ANY_URI},
+    {"iri", URI, ANY_URI},
+    {"uri-reference", URI "|" REFERENCE, NULL},
+    {"iri-reference", URI "|" REFERENCE, NULL},
+    {"uri-template", URI "|" REFERENCE, NULL},
+    {"json-pointer", POINTER, "(/" ANY ")?"},
+    {"relative-json-pointer", "(0|[1-9][0-9]{0,3})(#|" POINTER ")", "[0-9]" ANY},
+    {"duration", DURATION, "P" ANY},
+    {"regex", "(" REGEX ")?", NULL},
+    {"idn-email", EMAIL, ANY_MAIL},
+    {"idn-hostname", LABEL "(\\." LABEL "){0,3}", ANY_HOST},
+    {"hostname", LABEL "(\\." LABEL "){0,3}", ANY_HOST},
+};
+
+static uint32_t times(uint32_t n, uint32_t k) {
+    uint64_t x = (uint64_t)n * k;
+
+    return n == NO_MAX || k == NO_MAX || x >= NO_MAX ? (n && k ? NO_MAX : 0) : (uint32_t)x;
+}
+
+static uint32_t plus(uint32_t a, uint32_t b) {
+    return a >= NO_MAX - b ? NO_MAX : a + b;
+}
+
+/* The least and the largest number of characters of a text that fits @e, which a regular expression
+ * made. */
+static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
+    uint32_t lo, hi;
+
+    if (e->atom) {
+        *min = *max = 1;
+        return;
+    }
+    *min = 0;
+    *max = e->kind == EXPR_LANG ? NO_MAX : 0; /* look-ahead: not known */
+    for (uint32_t i = 0; (e->kind == EXPR_SEQ || e->kind == EXPR_ALT) && i < e->n; i++) {
+        count_chars(e->child[i], &lo, &hi);
+        if (e->kind == EXPR_SEQ) {
+            *min = plus(*min, lo);
+            *max = plus(*max, hi);
+        } else {
+            *min = i ? MIN(*min, lo) : lo;
+            *max = MAX(*max, hi);
+        }
+    }
+    if (e->kind == EXPR_REPEAT) {
+        count_chars(e->child[0], &lo, &hi);
+        *min = times(lo, e->min);
+        *max = times(hi, e->max);
+    }
+    assert(*min <= *max);
+}
+
+/* A pattern beside lengths, where no product is needed: they follow from it, or it repeats one
+ * character and the counts are merged. */
+static bool limit_length(struct build *b, const struct facets *f, struct expr **e) {
+    uint32_t lo, hi;
+
+    count_chars(*e, &lo, &hi);
+    if (lo >= f->min_length && hi <= f->max_length)
+        return true;
+    if ((*e)->kind != EXPR_REPEAT || !(*e)->child[0]->atom)
+        return false;
+    *e = expr_repeat(b, (*e)->child[0], MAX((*e)->min, f->min_length),
+                     MIN((*e)->max, f->max_length));
+    return true;
+}
+
+/* The rule of a pattern or format and lengths: equal ones are one rule. */
+struct string_rule {
+    struct string_rule *next;
+    const char *text; /* in the arena */
+    size_t len;
+    uint32_t min, max, rule;
+    uint8_t kind;
+};
+
+static struct string_rule *find_rule(struct schema *s, const struct facets *f) {
+    const struct text_rule *t = &f->text[0];
+    const char *text = yyjson_get_str(t->at.v);
+    struct string_rule *r = s->b->strings;
+
+    for (; r && build_work(s->b, 1) == 0; r = r->next) {
+        if (r->len == yyjson_get_len(t->at.v) && memcmp(r->text, text, r->len) == 0 &&
+            r->min == f->min_length && r->max == f->max_length && r->kind == t->kind)
+            break;
+    }
+    return r;
+}
+
+static int add_rule(struct schema *s, const struct facets *f, struct expr *body,
+                    struct string_rule **out) {
+    struct build *b = s->b;
+    yyjson_val *v = f->text[0].at.v;
+    struct string_rule *r = arena_alloc(&b->arena, sizeof(*r));
+    assert(f->n_text == 1 && f->min_length <= f->max_length);
+    size_t len = yyjson_get_len(v);
+
+    if (!r)
+        return build_no_memory(b);
+    *r = (struct string_rule){.next = b->strings,
+                              .text = arena_strndup(&b->arena, yyjson_get_str(v), len),
+                              .len = len,
+                              .min = f->min_length,
+                              .max = f->max_length,
+                              .kind = (uint8_t)f->text[0].kind};
+    if (!r->text)
+        return build_no_memory(b);
+    int e = build_rule(b, NULL, &r->rule);
+
+    if (e < 0)
+        return e;
+    b->rule[r->rule].body = body;
+    b->strings = r;
+    *out = r;
+    return build_work(b, len);
+}
+
+/* Work that @n rounds of @round take as an automaton. */
+static int work_of_rounds(struct build *b, struct expr *round, uint32_t n, uint64_t *work) {
+    const struct lang *l;
+    uint64_t before = b->work;
+    int r = lang_of(b, expr_repeat(b, round, 0, n), &l);
+
+    assert(b->work >= before);
+    *work = b->work - before;
+    return r;
+}
+
+/* What a pattern repeats many times becomes the smallest automaton of one round, which is copied
+ * then (nfa.c), when twice as many rounds take twice the work: where it is clear where one ends.
+ * Counted calls would leave several readings open, each with a stack of its own. */
+static int compact_rounds(struct build *b, struct expr *e) {
+    uint32_t n = e->kind == EXPR_REPEAT ? 1 : e->kind == EXPR_SEQ || e->kind == EXPR_ALT ? e->n : 0;
+    uint32_t most = e->max == NO_MAX ? e->min : e->max;
+    const struct lang *l;
+    uint64_t few, twice;
+    int r = build_work(b, 1);
+
+    for (uint32_t i = 0; r == 0 && i < n; i++)
+        r = compact_rounds(b, e->child[i]);
+    if (r < 0 || e->kind != EXPR_REPEAT || e->child[0]->atom || most <= 2 * ROUNDS_TRIED ||
+        e->child[0]->size > ROUND_SIZE)
+        return r;
+    r = lang_of(b, e->child[0], &l);
+    if (r < 0 || l->n > ROUND_STATES)
+        return r;
+    struct expr *round = lang_expr(b, l);
+
+    if (!round)
+        return build_no_memory(b);
+    r = work_of_rounds(b, round, ROUNDS_TRIED, &few);
+    if (r == 0)
+        r = work_of_rounds(b, round, 2 * ROUNDS_TRIED, &twice);
+    if (r == 0 && twice * 2 <= few * 5)
+        e->child[0] = round;
+    return r;
+}
+
+/* A mistake in a pattern is reported with the place of the pattern. */
+static int read_pattern(struct schema *s, struct place at, unsigned options, struct expr **out) {
+    struct build *b = s->b;
+    struct err why = {0}, *err = b->err;
+
+    b->err = &why;
+    int r = regex_read_with(b, yyjson_get_str(at.v), yyjson_get_len(at.v), CHARS_JSON, REGEX_SEARCH,
+                            options, out);
+
+    if (r == 0)
+        r = compact_rounds(b, *out);
+    b->err = err;
+    if (r == 0)
+        return 0;
+    if (strcmp(why.code, "grammar_invalid") == 0)
+        return schema_invalid(s, at.path, "%s", why.message);
+    if (strcmp(why.code, "grammar_unsupported") == 0)
+        return schema_unsupported(s, at.path, "%s", why.message);
+    return build_too_complex(b, "%s", why.message);
+}
+
+static const char *find_format(const char *name, bool wide) {
+    for (size_t i = 0; i < ARRAY_SIZE(FORMATS); i++) {
+        if (strcmp(name, FORMATS[i].name) == 0)
+            return wide ? FORMATS[i].wide : FORMATS[i].regex;
+    }
+    return NULL;
+}
+
+int format_contrary(yyjson_val *v) {
+    const char *name = yyjson_get_str(v);
+
+    if (!name)
+        return -1;
+    if (!find_format(name, false)) /* of numbers, or an annotation */
+        return strstr(name, "int") ? -1 : 0;
+    return find_format(name, true) ? 1 : -1;
+}
+
+int format_known(struct schema *s, struct place at) {
+    const char *name = yyjson_get_str(at.v);
+
+    if (find_format(name, false))
+        return 1;
+    return s->b->flags & GRAMMAR_ANY_FORMAT
+               ? 0
+               : schema_unsupported(s, at.path, "format '%.40s' is not supported", name);
+}
+
+static int read_text(struct schema *s, const struct text_rule *t, unsigned options,
+                     struct expr **out) {
+    if (t->kind == TEXT_FORMAT || t->kind == TEXT_NOT_FORMAT) {
+        const char *regex = find_format(yyjson_get_str(t->at.v), t->kind == TEXT_NOT_FORMAT);
+
+        *out = regex_of(s->b, regex, CHARS_JSON);
+        return *out ? 0 : build_no_memory(s->b);
+    }
+    return read_pattern(s, t->at, options, out);
+}
+
+/* Languages that were read before, by the text that they come from. */
+struct lang_memo {
+    struct lang_memo *next;
+    yyjson_val *v;
+    uint8_t kind;
+    const struct lang *lang;
+};
+
+static int values_lang(struct schema *s, yyjson_val *list, const struct lang **out) {
+    struct expr_vec v = {0};
+    yyjson_val *item;
+    size_t i, n;
+
+    /* A const is no list. */
+    n = yyjson_is_arr(list) ? yyjson_arr_size(list) : 1;
+    item = yyjson_is_arr(list) ? yyjson_arr_get_first(list) : list;
+    for (i = 0; i < n; i++, item = unsafe_yyjson_get_next(item)) {
+        uint8_t *text;
+        size_t len;
+        int r = 0;
+
+        if (!yyjson_is_str(item))
+            continue;
+        r = json_escape(s->b, yyjson_get_str(item), yyjson_get_len(item), &text, &len);
+        if (r == 0)
+            r = expr_vec_add(s->b, &v, expr_bytes(s->b, text, len));
+        if (r < 0)
+            return r;
+    }
+    return lang_of(s->b, expr_alt(s->b, v.v, v.n), out);
+}
+
+int text_lang(struct schema *s, const struct text_rule *t, const struct lang **out) {
+    struct lang_memo *m = s->langs;
+    struct expr *e = NULL;
+    int r = 0;
+
+    for (; m && build_work(s->b, 1) == 0; m = m->next) {
+        bool equal =
+            m->v == t->at.v && (m->kind == TEXT_NOT_FORMAT) == (t->kind == TEXT_NOT_FORMAT);
+
+        equal = equal ||
+                (t->kind != TEXT_NOT_ENUM && m->kind == t->kind && yyjson_equals(m->v, t->at.v));
+
+        if (equal) {
+            *out = m->lang;
+            return 0;
+        }
+    }
+    m = arena_alloc(&s->b->arena, sizeof(*m));
+    if (!m)
+        return build_no_memory(s->b);
+    *m = (struct lang_memo){.next = s->langs, .v = t->at.v, .kind = (uint8_t)t->kind};
+    if (t->kind == TEXT_NOT_ENUM) {
+        r = values_lang(s, t->at.v, &m->lang);
+    } else {
+        r = read_text(s, t, REGEX_CANONICAL, &e);
+        if (r == 0)
+            r = lang_of(s->b, e, &m->lang);
+    }
+    if (r < 0)
+        return r;
+    s->langs = m;
+    *out = m->lang;
+    return 0;
+}
+
+/* @borders: as lang_meet_strings() has them. */
+static int facets_meet(struct schema *s, const struct facets *f, bool borders,
+                       const struct lang **out) {
+    const struct lang *in[LANG_MAX], *not_in[LANG_MAX];
+    uint32_t n = 0, n_not = 0;
+
+    if (f->n_text > LANG_MAX - 2)
+        return build_too_complex(s->b, "more than %u patterns for one value", LANG_MAX - 2);
+    int r = f->min_length || f->max_length != NO_MAX
+                ? lang_strings_of(s->b, f->min_length, f->max_length, &in[n++])
+                : lang_strings(s->b, &in[n++]);
+
+    for (uint32_t i = 0; r == 0 && i < f->n_text; i++) {
+        const struct text_rule *t = &f->text[i];
+        r = text_lang(s, t, text_is_negated(t) ? &not_in[n_not++] : &in[n++]);
+    }
+    assert(n > 0 && n + n_not <= LANG_MAX);
+    if (r < 0)
+        return r;
+    return borders ? lang_meet_strings(s->b, in, n, not_in, n_not, out)
+                   : lang_meet(s->b, in, n, not_in, n_not, out);
+}
+
+int facets_lang(struct schema *s, const struct facets *f, const struct lang **out) {
+    return facets_meet(s, f, false, out);
+}
+
+/* Strings whose characters are counted up to a maximum, where a product with it would have too many
+ * states. 1: it has not. */
+static int counted_strings(struct schema *s, const struct facets *f, struct expr **out) {
+    struct facets open = *f;
+    const struct lang *l;
+
+    if (f->max_length < WITHIN_FROM || f->max_length == NO_MAX)
+        return 1;
+    open.max_length = NO_MAX;
+    int r = facets_meet(s, &open, true, &l);
+
+    if (r < 0)
+        return r;
+    return (uint64_t)l->n * f->max_length > WITHIN_STATES ? lang_within(s->b, l, f->max_length, out)
+                                                          : 1;
+}
+
+/* One pattern or format: an expression of its own, with counters instead of copies. 1: lengths
+ * beside it take a product. */
+static int lower_text(struct schema *s, const struct facets *f, struct expr **out) {
+    struct build *b = s->b;
+    struct string_rule *rule = find_rule(s, f);
+    struct expr *e = NULL;
+    int r = build_work(b, 1);
+
+    if (r == 0 && !rule) {
+        r = read_text(s, &f->text[0], 0, &e);
+        if (r == 0 && !limit_length(b, f, &e))
+            return 1;
+        if (r == 0)
+            r = add_rule(s, f, json_quoted(b, e), &rule);
+    }
+    if (r < 0)
+        return r;
+    *out = expr_call(b, rule->rule);
+    return *out ? 0 : build_no_memory(b);
+}
+
+/* The strings of @f, without quotes. Lengths beside a pattern that all strings match are counted:
+ * `(...)?` without anchors is one. */
+static int strings_expr(struct schema *s, const struct facets *f, struct expr **out) {
+    struct build *b = s->b;
+    const struct lang *l, *all;
+    bool one = f->n_text == 1 && f->text[0].kind == TEXT_PATTERN;
+    int r = one ? text_lang(s, &f->text[0], &l) : 0;
+
+    if (r == 0 && one)
+        r = lang_strings(b, &all);
+    if (r == 0 && one && lang_equal(l, all)) {
+        *out = expr_repeat(b, json_canonical_char(b), f->min_length, f->max_length);
+        return *out ? 0 : build_no_memory(b);
+    }
+    if (r == 0 && (r = counted_strings(s, f, out)) != 1)
+        return r;
+    if (r == 1)
+        r = facets_lang(s, f, &l);
+    if (r < 0)
+        return r;
+    *out = lang_expr(b, l);
+    return *out ? 0 : build_no_memory(b);
+}
+
+int lower_string(struct schema *s, const struct facets *f, struct expr **out) {
+    struct build *b = s->b;
+    bool one = f->n_text == 1 && f->text[0].kind <= TEXT_FORMAT;
+    struct string_rule *known;
+    struct expr *body;
+    uint32_t rule;
+    int r = 1;
+
+    if (f->min_length > f->max_length) {
+        *out = expr_never(b);
+        return *out ? 0 : build_no_memory(b);
+    }
+    if (f->n_text == 0) {
+        *out = json_any_string(b, f->min_length, f->max_length);
+        return *out ? 0 : build_no_memory(b);
+    }
+    if (one)
+        r = lower_text(s, f, out);
+    if (r <= 0)
+        return r;
+    r = strings_expr(s, f, &body);
+    if (r < 0)
+        return r;
+    body = json_quoted(b, body);
+    if (!body)
+        return build_no_memory(b);
+    r = one ? add_rule(s, f, body, &known) : build_rule(b, NULL, &rule);
+    if (r < 0)
+        return r;
+    if (one)
+        rule = known->rule;
+    b->rule[rule].body = body;
+    *out = expr_call(b, rule);
+    return *out ? 0 : build_no_memory(b);
+}

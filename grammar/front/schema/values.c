@@ -1,0 +1,343 @@
+/*
+ * values - enum and const: which of their values the other keywords admit, and how a value is
+ * written.
+ *
+ * And whether two schemas can share a value, for oneOf: an automaton cannot say "exactly one", but
+ * where no value fits two branches, one of them is the same as any of them. The proof looks at
+ * values, types, ranges, lengths and at members that one of the two requires; what it does not see
+ * is refused.
+ */
+
+#include "grammar/front/schema/schema.h"
+#include "grammar/automaton/lang.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define DISJOINT_DEPTH 3
+
+unsigned value_type(yyjson_val *v) {
+    struct decimal d;
+
+    switch (yyjson_get_type(v)) {
+    case YYJSON_TYPE_NULL:
+        return T_NULL;
+    case YYJSON_TYPE_BOOL:
+        return T_BOOL;
+    case YYJSON_TYPE_RAW:
+        if (decimal_read(&d, yyjson_get_raw(v), yyjson_get_len(v)) < 0)
+            return T_REAL;
+        return d.n_frac ? T_REAL : T_INT;
+    case YYJSON_TYPE_STR:
+        return T_STRING;
+    case YYJSON_TYPE_ARR:
+        return T_ARRAY;
+    default:
+        return T_OBJECT;
+    }
+}
+
+bool same_value(yyjson_val *x, yyjson_val *y) {
+    struct decimal a, b;
+
+    if (yyjson_is_raw(x) && yyjson_is_raw(y) &&
+        decimal_read(&a, yyjson_get_raw(x), yyjson_get_len(x)) == 0 &&
+        decimal_read(&b, yyjson_get_raw(y), yyjson_get_len(y)) == 0)
+        return decimal_compare(&a, &b) == 0;
+    return yyjson_equals(x, y);
+}
+
+static int number_in(const struct facets *f, yyjson_val *v) {
+    struct decimal d;
+
+    if (!f->lower.set && !f->upper.set)
+        return 1;
+    if (decimal_read(&d, yyjson_get_raw(v), yyjson_get_len(v)) < 0)
+        return -ERANGE;
+    int low = f->lower.set ? decimal_compare(&d, &f->lower.x) : 1;
+    int high = f->upper.set ? decimal_compare(&d, &f->upper.x) : -1;
+
+    return (low > 0 || (low == 0 && !f->lower.strict)) &&
+           (high < 0 || (high == 0 && !f->upper.strict));
+}
+
+static uint32_t count_chars(yyjson_val *v) {
+    const char *s = yyjson_get_str(v);
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < yyjson_get_len(v); i++)
+        n += (s[i] & 0xc0) != 0x80;
+    return n;
+}
+
+static bool listed(const struct facets *f, uint32_t i, yyjson_val *v) {
+    yyjson_val *item;
+    size_t k, n;
+
+    if (f->value_is_const[i])
+        return same_value(f->value[i].v, v);
+    yyjson_arr_foreach(f->value[i].v, k, n, item) {
+        if (same_value(item, v))
+            return true;
+    }
+    return false;
+}
+
+static int admits_text(struct schema *s, const struct facets *f, yyjson_val *v) {
+    uint8_t *text;
+    size_t n;
+    int r = json_escape(s->b, yyjson_get_str(v), yyjson_get_len(v), &text, &n);
+
+    for (uint32_t i = 0; r == 0 && i < f->n_text; i++) {
+        const struct text_rule *t = &f->text[i];
+        const struct lang *l;
+
+        r = text_lang(s, t, &l);
+        if (r == 0 && lang_matches(l, text, n) == text_is_negated(t))
+            return 0;
+    }
+    return r < 0 ? r : 1;
+}
+
+static int admits_shape(struct schema *s, const struct facets *f, struct place value) {
+    unsigned type = value_type(value.v);
+
+    if (!(f->types & type))
+        return 0;
+    if (type & (T_INT | T_REAL)) {
+        int r = number_in(f, value.v);
+
+        if (r == -ERANGE)
+            return schema_unsupported(s, value.path, "a number with so many digits");
+        return r == 1 && f->n_multiples ? multiples_admit(s, f, value.v) : r;
+    }
+    if (type == T_STRING) {
+        uint32_t n = count_chars(value.v);
+
+        if (n < f->min_length || n > f->max_length)
+            return 0;
+        return f->n_text ? admits_text(s, f, value.v) : 1;
+    }
+    return 1;
+}
+
+int facets_admit(struct schema *s, const struct facets *f, struct place value) {
+    int r = admits_shape(s, f, value);
+
+    assert(value.v && r <= 1);
+    for (uint32_t i = 0; r == 1 && i < f->n_values; i++) {
+        size_t n = f->value_is_const[i] ? 1 : yyjson_arr_size(f->value[i].v);
+
+        /* The list that it comes from needs no search. */
+        if (i == 0)
+            continue;
+        r = build_work(s->b, n) < 0 ? -EINVAL : listed(f, i, value.v);
+    }
+    return r;
+}
+
+static int members_expr(struct schema *s, yyjson_val *v, struct expr_vec *out) {
+    yyjson_val *key, *item;
+    size_t i, n;
+    struct expr *x = NULL;
+    int r = 0;
+
+    yyjson_obj_foreach(v, i, n, key, item) {
+        if (r == 0 && i)
+            r = expr_vec_add(s->b, out, json_comma(s->b));
+        if (r == 0)
+            r = expr_vec_add(s->b, out,
+                             json_literal(s->b, yyjson_get_str(key), yyjson_get_len(key)));
+        if (r == 0)
+            r = expr_vec_add(s->b, out, json_colon_space(s->b));
+        if (r == 0)
+            r = value_expr(s, item, &x);
+        if (r == 0)
+            r = expr_vec_add(s->b, out, x);
+    }
+    return r;
+}
+
+static int items_expr(struct schema *s, yyjson_val *v, struct expr_vec *out) {
+    yyjson_val *item;
+    size_t i, n;
+    struct expr *x = NULL;
+    int r = 0;
+
+    yyjson_arr_foreach(v, i, n, item) {
+        if (r == 0 && i)
+            r = expr_vec_add(s->b, out, json_comma(s->b));
+        if (r == 0)
+            r = value_expr(s, item, &x);
+        if (r == 0)
+            r = expr_vec_add(s->b, out, x);
+    }
+    return r;
+}
+
+static int collection_expr(struct schema *s, yyjson_val *v, struct expr **out) {
+    bool object = yyjson_is_obj(v);
+    size_t n = object ? yyjson_obj_size(v) : yyjson_arr_size(v);
+    struct expr_vec e = {0};
+    int r = expr_vec_add(s->b, &e, expr_str(s->b, object ? "{" : "["));
+
+    if (++s->depth > s->b->limits.max_depth)
+        return build_too_complex(s->b, "the schema is nested more than %u deep",
+                                 s->b->limits.max_depth);
+    if (r == 0 && n)
+        r = expr_vec_add(s->b, &e, json_space(s->b));
+    if (r == 0)
+        r = object ? members_expr(s, v, &e) : items_expr(s, v, &e);
+    if (r == 0)
+        r = expr_vec_add(s->b, &e, json_space(s->b));
+    if (r == 0)
+        r = expr_vec_add(s->b, &e, expr_str(s->b, object ? "}" : "]"));
+    s->depth--;
+    if (r < 0)
+        return r;
+    *out = expr_seq(s->b, e.v, e.n);
+    return *out ? 0 : build_no_memory(s->b);
+}
+
+/* A number as it stands; a whole one that has a point or an exponent also by its digits. */
+static struct expr *number_expr(struct schema *s, yyjson_val *v) {
+    struct expr *raw = expr_bytes(s->b, yyjson_get_raw(v), yyjson_get_len(v));
+    char text[DECIMAL_DIGITS + 1];
+    struct decimal d;
+    size_t n = 0;
+
+    if (!strpbrk(yyjson_get_raw(v), ".eE") ||
+        decimal_read(&d, yyjson_get_raw(v), yyjson_get_len(v)) < 0 || d.n_frac || !d.n_int)
+        return raw;
+    text[0] = '-';
+    n = d.negative;
+    assert(n + d.n_int <= sizeof(text));
+    memcpy(text + n, d.digit_int, d.n_int);
+    return expr_alt2(s->b, raw, expr_bytes(s->b, text, n + d.n_int));
+}
+
+int value_expr(struct schema *s, yyjson_val *v, struct expr **out) {
+    switch (yyjson_get_type(v)) {
+    case YYJSON_TYPE_NULL:
+        *out = json_word(s->b, "null");
+        break;
+    case YYJSON_TYPE_BOOL:
+        *out = json_word(s->b, yyjson_get_bool(v) ? "true" : "false");
+        break;
+    case YYJSON_TYPE_RAW:
+        *out = number_expr(s, v);
+        break;
+    case YYJSON_TYPE_STR:
+        *out = json_literal(s->b, yyjson_get_str(v), yyjson_get_len(v));
+        break;
+    default:
+        return collection_expr(s, v, out);
+    }
+    return *out ? 0 : build_no_memory(s->b);
+}
+
+/* Every value of @x's first list is refused by @y. */
+static int values_disjoint(struct schema *s, const struct facets *x, const struct facets *y) {
+    assert(x->n_values > 0);
+    struct place at = x->value[0];
+    size_t n = x->value_is_const[0] ? 1 : yyjson_arr_size(at.v);
+
+    for (size_t i = 0; i < n; i++) {
+        struct place v = {x->value_is_const[0] ? at.v : yyjson_arr_get(at.v, i), at.path};
+        unsigned type = value_type(v.v);
+        bool out = !(y->types & type);
+
+        if (build_work(s->b, 1 + i) < 0)
+            return -EINVAL;
+        if (!out && (type & (T_INT | T_REAL)))
+            out = number_in(y, v.v) == 0;
+        if (!out && type == T_STRING)
+            out = count_chars(v.v) < y->min_length || count_chars(v.v) > y->max_length;
+        for (uint32_t k = 0; !out && k < y->n_values; k++) {
+            size_t m = y->value_is_const[k] ? 1 : yyjson_arr_size(y->value[k].v);
+
+            if (build_work(s->b, m) < 0)
+                return -EINVAL;
+            out = !listed(y, k, v.v);
+        }
+        if (!out)
+            return 0;
+    }
+    return 1;
+}
+
+/* The member @name, which both must have, cannot be the same in both. */
+static int member_disjoint(struct schema *s, const struct facets *x, const struct facets *y,
+                           const char *name, size_t len, uint32_t depth) {
+    const struct facets *of[2] = {x, y};
+    struct facets f[2];
+    struct parts parts[2] = {{0}};
+
+    for (int i = 0; i < 2; i++) {
+        struct place *v;
+        uint32_t n;
+        int r = member_places(s, of[i]->parts, name, len, &v, &n);
+
+        for (uint32_t k = 0; r == 0 && k < n; k++)
+            r = parts_expand(s, &parts[i], v[k]);
+        if (r == 0)
+            r = facets_gather(s, &parts[i], &f[i]);
+        if (r < 0)
+            return r;
+    }
+    return facets_disjoint(s, &f[0], &f[1], depth + 1);
+}
+
+static int objects_disjoint(struct schema *s, const struct facets *x, const struct facets *y,
+                            uint32_t depth) {
+    const struct facets *of[2] = {x, y};
+
+    if (depth >= DISJOINT_DEPTH)
+        return 0;
+    for (int i = 0; i < 2; i++) {
+        for (uint32_t k = 0; k < of[i]->parts->n; k++) {
+            yyjson_val *v, *list = yyjson_obj_get(of[i]->parts->v[k].v, "required");
+            size_t j, n;
+
+            yyjson_arr_foreach(list, j, n, v) {
+                int r = build_work(s->b, 8);
+
+                if (r == 0 && yyjson_is_str(v))
+                    r = member_disjoint(s, x, y, yyjson_get_str(v), yyjson_get_len(v), depth);
+                if (r)
+                    return r;
+            }
+        }
+    }
+    return 0;
+}
+
+static bool bounds_disjoint(const struct bound *low, const struct bound *high) {
+    if (!low->set || !high->set)
+        return false;
+    int c = decimal_compare(&low->x, &high->x);
+
+    return c > 0 || (c == 0 && (low->strict || high->strict));
+}
+
+int facets_disjoint(struct schema *s, const struct facets *x, const struct facets *y,
+                    uint32_t depth) {
+    unsigned both = x->types & y->types;
+    int r = 0;
+
+    if (x->n_values)
+        r = values_disjoint(s, x, y);
+    if (r == 0 && y->n_values)
+        r = values_disjoint(s, y, x);
+    if (r)
+        return r;
+    if (both & (T_NULL | T_BOOL | T_ARRAY))
+        return 0;
+    if ((both & (T_INT | T_REAL)) && !bounds_disjoint(&x->lower, &y->upper) &&
+        !bounds_disjoint(&y->lower, &x->upper))
+        return 0;
+    if ((both & T_STRING) && x->min_length <= y->max_length && y->min_length <= x->max_length)
+        return 0;
+    return both & T_OBJECT ? objects_disjoint(s, x, y, depth) : 1;
+}

@@ -1,0 +1,73 @@
+#include "grammar/front/source.h"
+
+#include <string.h>
+
+size_t source_line(const struct source *s) {
+    size_t n = 1;
+
+    for (const char *p = s->start; p < s->p; p++)
+        n += *p == '\n';
+    return n;
+}
+
+int source_invalid(struct source *s, const char *what) {
+    return build_invalid(s->b, "grammar, line %zu: %s", source_line(s), what);
+}
+
+int source_unsupported(struct source *s, const char *what) {
+    return build_unsupported(s->b, "grammar, line %zu: %s not supported", source_line(s), what);
+}
+
+bool source_skip(struct source *s, const char *text) {
+    size_t n = strlen(text);
+
+    if ((size_t)(s->end - s->p) < n || memcmp(s->p, text, n) != 0)
+        return false;
+    s->p += n;
+    return true;
+}
+
+char source_peek(const struct source *s, size_t i) {
+    return (size_t)(s->end - s->p) > i ? s->p[i] : 0;
+}
+
+static int read_hex(struct source *s, int n, uint32_t *out) {
+    uint32_t v = 0;
+
+    for (int i = 0; i < n; i++, s->p++) {
+        char c = source_peek(s, 0);
+        int d = c >= '0' && c <= '9' ? c - '0' : -1;
+
+        if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f')
+            d = (c | 0x20) - 'a' + 10;
+        if (d < 0)
+            return source_invalid(s, "a hexadecimal digit is missing");
+        v = v * 16 + (uint32_t)d;
+    }
+    if (v > 0x10ffff || (v >= 0xd800 && v <= 0xdfff))
+        return source_invalid(s, "a bad code point");
+    *out = v;
+    return 0;
+}
+
+int source_read_char(struct source *s, const struct source_escapes *escapes, uint32_t *cp) {
+    if (source_skip(s, "\\")) {
+        char c = source_peek(s, 0);
+        const char *at = c ? strchr(escapes->from, c) : NULL;
+
+        s->p += c != 0;
+        if (at) {
+            *cp = (uint8_t)escapes->to[at - escapes->from];
+            return 0;
+        }
+        if (c == 'x' || c == 'u' || c == 'U')
+            return read_hex(s, c == 'x' ? 2 : c == 'u' ? 4 : 8, cp);
+        return source_invalid(s, "an unknown escape");
+    }
+    unsigned n = s->p < s->end ? utf8_read(s->p, (size_t)(s->end - s->p), cp) : 0;
+
+    if (n == 0)
+        return source_invalid(s, "invalid UTF-8");
+    s->p += n;
+    return 0;
+}

@@ -1,0 +1,162 @@
+/* distinct_new - what the automaton knows of items that must differ, when it is compiled. */
+
+#include "grammar/machine/distinct.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Texts by way of call @c: those of the callee, or those behind it. 0: not known yet. */
+static uint32_t by_call(const struct grammar *g, const struct call *c) {
+    const struct call_desc *d = &g->desc[c->desc];
+    uint32_t start = g->variety[g->rule[d->rule].start], to = g->variety[c->to];
+
+    if (start == 0 || to == 0)
+        return 0;
+    if (d->kind == CALL_NAMES || (d->kind == CALL_REPEAT && d->max == NO_MAX))
+        return VARIETY_MAX;
+    if (d->kind == CALL_COUNTED)
+        start = (uint32_t)distinct_loop_variety(g, d->rule, d->max);
+    return MAX(start, to);
+}
+
+/* Of a state whose successors are known; 0: some are not. Texts that begin with different bytes
+ * differ; those of calls may be the same, and what follows a rule that ends may be what it goes on
+ * with, but not where an item ends. */
+static uint32_t variety_at(const struct grammar *g, const struct state *s, const bool *is_item) {
+    uint64_t n = 0, best = (s->flags & STATE_ACCEPT) != 0;
+
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+        if (g->variety[g->edge[i].to] == 0)
+            return 0;
+        n += (uint64_t)(g->edge[i].hi - g->edge[i].lo + 1) * g->variety[g->edge[i].to];
+    }
+    best = is_item[s->rule] ? best + n : MAX(best, n);
+    for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
+        n = by_call(g, &g->call[i]);
+        if (n == 0)
+            return 0;
+        best = MAX(best, n);
+    }
+    return (uint32_t)MIN(best, VARIETY_MAX);
+}
+
+/* What is not known in the end is part of a circle, or leads to one: no end of texts. */
+static int find_variety(struct build *b, struct grammar *g, const bool *is_item) {
+    bool changed = true;
+    int r = 0;
+
+    g->variety = calloc(MAX(g->n_states, 1u), sizeof(*g->variety));
+    if (!g->variety)
+        return build_no_memory(b);
+    g->bytes += g->n_states * sizeof(*g->variety);
+    for (uint32_t i = 0; i < g->n_rules; i++) {
+        if (g->rule[i].loop)
+            g->variety[g->rule[i].start] = 1;
+    }
+    while (r == 0 && changed) {
+        changed = false;
+        for (uint32_t q = g->n_states; q-- > 0;) {
+            if (g->variety[q] == 0) {
+                g->variety[q] = variety_at(g, &g->state[q], is_item);
+                changed |= g->variety[q] != 0;
+            }
+        }
+        r = build_work(b, (g->n_states + g->n_edges + g->n_calls) / 4);
+    }
+    for (uint32_t q = 0; q < g->n_states; q++) {
+        if (g->variety[q] == 0)
+            g->variety[q] = VARIETY_MAX;
+    }
+    return r;
+}
+
+/* Calls @each with every rule of such items, and the members that it is called for. */
+static void each_item(struct grammar *g,
+                      void (*each)(struct grammar *g, uint32_t rule, struct members *k, void *arg),
+                      void *arg) {
+    for (uint32_t q = 0; q < g->n_states; q++) {
+        const struct state *s = &g->state[q];
+
+        for (uint32_t i = s->call; (s->flags & STATE_MEMBERS) && i < s->call + s->n_calls; i++) {
+            const struct call_desc *d = &g->desc[g->call[i].desc];
+            struct members *k = &g->members[g->rule[s->rule].members];
+
+            if (d->kind == CALL_ONCE && k->distinct)
+                each(g, d->rule, k, arg);
+        }
+    }
+}
+
+static void mark_item(struct grammar *g, uint32_t rule, struct members *k, void *arg) {
+    ((bool *)arg)[rule] = true;
+}
+
+/* As many items as there are texts. */
+static void limit_items(struct grammar *g, uint32_t rule, struct members *k, void *arg) {
+    k->distinct = MIN(k->distinct, g->variety[g->rule[rule].start]);
+}
+
+/* An item ends with one of these or with a digit. */
+static bool may_end_item(uint8_t c) {
+    return c == '"' || c == '}' || c == ']' || c == 'e' || c == 'l' || (c >= '0' && c <= '9');
+}
+
+/* Whether an item may end in @s before a comma, and another one behind it. */
+static bool is_double(const uint8_t *s, size_t len) {
+    bool one = false, comma = false;
+
+    for (size_t i = 0; i < len; i++) {
+        if (may_end_item(s[i]) && comma)
+            return true;
+        one = one || may_end_item(s[i]);
+        comma = comma || (one && s[i] == ',');
+    }
+    return false;
+}
+
+static int find_doubles(struct build *b, struct grammar *g) {
+    uint32_t n = vocab_n_tokens(b->vocab), n_doubles = 0;
+
+    for (int pass = 0; pass < 2; pass++) {
+        g->n_doubles = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            size_t len;
+            const uint8_t *bytes = vocab_bytes(b->vocab, (int32_t)i, &len);
+
+            if (vocab_is_special(b->vocab, (int32_t)i) || !is_double(bytes, len))
+                continue;
+            if (pass)
+                g->doubles[g->n_doubles] = i;
+            g->n_doubles++;
+        }
+        if (pass)
+            break;
+        n_doubles = g->n_doubles;
+        g->doubles = malloc(MAX(n_doubles, 1u) * sizeof(*g->doubles));
+        if (!g->doubles)
+            return build_no_memory(b);
+    }
+    g->bytes += n_doubles * sizeof(*g->doubles);
+    return build_work(b, n / 4);
+}
+
+int distinct_new(struct build *b, struct grammar *g) {
+    bool any = false;
+
+    for (uint32_t i = 0; i < g->n_members; i++)
+        any |= g->members[i].distinct != 0;
+    if (!any)
+        return 0;
+    bool *is_item = calloc(MAX(g->n_rules, 1u), sizeof(*is_item));
+
+    if (!is_item)
+        return build_no_memory(b);
+    each_item(g, mark_item, is_item);
+    int r = find_variety(b, g, is_item);
+
+    free(is_item);
+    if (r < 0)
+        return r;
+    each_item(g, limit_items, NULL);
+    return b->vocab ? find_doubles(b, g) : 0;
+}

@@ -1,0 +1,443 @@
+/*
+ * run - sets of configurations.
+ *
+ * Two choices keep a step cheap. Frames are interned: a frame with the same parent, call and count
+ * is the same number, so that equal stacks are found equal by comparing one number, and an
+ * ambiguous grammar whose readings meet again goes on with one configuration. And frames are never
+ * changed, only added: what a look-ahead (a mask, a draft) has pushed is taken off again by
+ * dropping the last ones, and the history of a request needs to keep configurations only. Frames
+ * that no kept configuration can reach are dropped now and then by machine_collect(), which costs
+ * less than what was accepted in the meantime.
+ *
+ * A set is small: one or two configurations in JSON (a number may go on or end). SET_MAX bounds
+ * what an ambiguous grammar can make of it, fuel what it can cost; both end in -E2BIG.
+ */
+
+#include "grammar/machine/machine.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+int machine_init(struct machine *m, const struct grammar *g) {
+    *m = (struct machine){.g = g, .cap_frames = 64, .cap_configs = 256, .n_buckets = 128};
+    m->frame = malloc(m->cap_frames * sizeof(*m->frame));
+    m->config = malloc(m->cap_configs * sizeof(*m->config));
+    m->bucket = malloc(m->n_buckets * sizeof(*m->bucket));
+    if (!m->frame || !m->config || !m->bucket) {
+        machine_deinit(m);
+        return -ENOMEM;
+    }
+    memset(m->bucket, 0xff, m->n_buckets * sizeof(*m->bucket));
+    m->frame[0] = (struct frame){.call = UINT32_MAX};
+    m->n_frames = 1;
+    m->n_text = g->variety != NULL;
+    m->fuel = UINT64_MAX;
+    return 0;
+}
+
+void machine_deinit(struct machine *m) {
+    free(m->frame);
+    free(m->config);
+    free(m->bucket);
+    free(m->text);
+    *m = (struct machine){0};
+}
+
+static uint32_t bucket_of(const struct machine *m, uint32_t parent, uint32_t call, uint32_t count) {
+    uint64_t h = (parent * 0x9E3779B97F4A7C15u) ^ (call * 0xC2B2AE3D27D4EB4Fu) ^
+                 (count * 0x165667B19E3779F9u);
+
+    return (uint32_t)(h >> 32) & (m->n_buckets - 1);
+}
+
+static void insert(struct machine *m, uint32_t i) {
+    struct frame *f = &m->frame[i];
+    uint32_t h = bucket_of(m, f->parent, f->call, f->count);
+
+    f->next = m->bucket[h];
+    m->bucket[h] = i;
+}
+
+void machine_rehash(struct machine *m) {
+    memset(m->bucket, 0xff, m->n_buckets * sizeof(*m->bucket));
+    for (uint32_t i = 1; i < m->n_frames; i++)
+        insert(m, i);
+}
+
+static bool grow_frames(struct machine *m) {
+    uint32_t cap = m->cap_frames * 2;
+    struct frame *v = realloc(m->frame, cap * sizeof(*v));
+
+    if (v)
+        m->frame = v;
+    uint32_t *bucket = realloc(m->bucket, cap * 2 * sizeof(*bucket));
+
+    if (bucket)
+        m->bucket = bucket;
+    if (!v || !bucket) {
+        m->error = -ENOMEM;
+        return false;
+    }
+    m->cap_frames = cap;
+    m->n_buckets = cap * 2;
+    assert(m->n_frames < cap && !(m->n_buckets & (m->n_buckets - 1)));
+    machine_rehash(m);
+    return true;
+}
+
+uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count) {
+    for (uint32_t i = m->bucket[bucket_of(m, parent, call, count)]; i != UINT32_MAX;
+         i = m->frame[i].next) {
+        const struct frame *f = &m->frame[i];
+
+        if (f->parent == parent && f->call == call && f->count == count)
+            return i;
+    }
+    if (!(call & MEMBERS_NODE) && m->frame[parent].depth >= m->g->max_stack)
+        return 0;
+    if (m->n_frames == m->cap_frames && !grow_frames(m))
+        return 0;
+    assert(parent < m->n_frames);
+    uint32_t i = m->n_frames++;
+
+    m->frame[i] = (struct frame){
+        .parent = parent, .call = call, .count = count, .depth = m->frame[parent].depth + 1};
+    insert(m, i);
+    return i;
+}
+
+/* The last ones came last into their buckets: taken off in reverse they are each the first
+ * there. */
+void machine_forget_frames(struct machine *m, uint32_t n) {
+    assert(n > 0); /* the one below everything stays */
+    while (m->n_frames > n) {
+        const struct frame *f = &m->frame[--m->n_frames];
+        uint32_t h = bucket_of(m, f->parent, f->call, f->count);
+
+        assert(m->bucket[h] == m->n_frames);
+        m->bucket[h] = f->next;
+    }
+}
+
+int machine_reserve(struct machine *m, uint32_t n) {
+    if (m->n_configs + n <= m->cap_configs)
+        return 0;
+    uint32_t cap = MAX(m->cap_configs * 2, m->n_configs + n);
+    struct config *v = realloc(m->config, cap * sizeof(*v));
+
+    if (!v)
+        return m->error = -ENOMEM;
+    m->config = v;
+    m->cap_configs = cap;
+    return 0;
+}
+
+static bool equal(const struct config *c, const struct config *d) {
+    return c->state == d->state && c->reg == d->reg && c->frame == d->frame && c->mark == d->mark;
+}
+
+/* Where @c is in the table, or is to be put. */
+static uint16_t *slot_of(struct machine *m, const struct config *c) {
+    uint64_t h = ((uint64_t)c->state << 32 | c->reg) * 0x9E3779B97F4A7C15u;
+    uint32_t i = (uint32_t)(((h ^ h >> 32 ^ c->frame) * 0xC2B2AE3D27D4EB4Fu + c->mark) >> 40);
+
+    while (m->seen.slot[i % SEEN_SLOTS] &&
+           !equal(&m->config[m->seen.begin + m->seen.slot[i % SEEN_SLOTS] - 1], c))
+        i++;
+    return &m->seen.slot[i % SEEN_SLOTS];
+}
+
+/* The same where @out is large: *place is where it is to be noted when it is added. */
+static bool is_seen(struct machine *m, const struct set *out, const struct config *add,
+                    uint16_t **place) {
+    uint32_t n = out->end - out->begin;
+
+    /* A set of SEEN_FROM begins anew: what the table has of another one is gone by then. */
+    if (n == SEEN_FROM || m->seen.begin != out->begin || m->seen.n != n) {
+        memset(m->seen.slot, 0, sizeof(m->seen.slot));
+        m->seen.begin = out->begin;
+        for (uint32_t i = 0; i < n; i++)
+            *slot_of(m, &m->config[out->begin + i]) = (uint16_t)(i + 1);
+        m->seen.n = n;
+    }
+    *place = slot_of(m, add);
+    return **place;
+}
+
+static void add_config(struct machine *m, struct set *out, struct config add) {
+    uint32_t n = out->end - out->begin;
+    uint16_t *place = NULL;
+
+    static_assert(SET_MAX < SEEN_SLOTS, "a table has free places");
+    assert(out->end == m->n_configs); /* a set that grows is the last one */
+    for (uint32_t i = out->begin; i < out->end && n < SEEN_FROM; i++) {
+        if (equal(&m->config[i], &add))
+            return;
+    }
+    if (n >= SEEN_FROM && is_seen(m, out, &add, &place))
+        return;
+    if (out->end - out->begin >= SET_MAX) {
+        m->error = -E2BIG;
+        return;
+    }
+    if (m->n_configs == m->cap_configs && machine_reserve(m, 1) < 0)
+        return;
+    m->config[m->n_configs++] = add;
+    out->end = m->n_configs;
+    if (place)
+        *place = (uint16_t)(m->seen.n = n + 1);
+}
+
+static const struct call_desc *desc_of(const struct machine *m, uint32_t frame) {
+    assert(frame > 0 && frame < m->n_frames);
+    return &m->g->desc[m->g->call[m->frame[frame].call].desc];
+}
+
+static bool was_there(const struct machine *m, uint32_t state, uint32_t reg, uint32_t i) {
+    return members_word(m, members_of(m->g, state), reg, i / 32) >> (i % 32) & 1;
+}
+
+/* The start of the rule that call @i of @from's state calls; false: it may not be called there. */
+static bool start_call(struct machine *m, const struct config *from, uint32_t i,
+                       struct config *start) {
+    const struct grammar *g = m->g;
+    const struct state *s = &g->state[from->state];
+    const struct call_desc *d = &g->desc[g->call[i].desc];
+    uint32_t below = from->frame, to = g->call[i].to, inside = from->mark;
+    uint32_t count = s->flags & STATE_MEMBERS ? from->reg : 0;
+
+    if (is_member(d) && was_there(m, from->state, from->reg, d->min))
+        return false;
+    if (is_distinct(g, d, to)) {
+        if (!members_open(m, from->state, from->reg))
+            return false;
+        inside = distinct_first(m, from->reg);
+        count = distinct_open(m, from->reg);
+    }
+
+    /* A plain call that is the last thing of its rule needs no frame: the callee returns for
+     * both. */
+    if (d->kind != CALL_PLAIN || !(g->state[to].flags & STATE_RETURN)) {
+        below = machine_push(m, from->frame, i, count);
+        if (below == 0)
+            return false;
+    }
+    *start = (struct config){g->rule[d->rule].start, 0, below, inside};
+    return true;
+}
+
+static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
+                  uint32_t mark);
+
+/* Adds the starts of the rules that the first @n calls of @from's state call. */
+static void enter_calls(struct machine *m, struct set *out, const struct config *from, uint32_t n) {
+    const struct state *s = &m->g->state[from->state];
+    struct config start;
+
+    for (uint32_t i = s->call; i < s->call + n; i++)
+        if (start_call(m, from, i, &start))
+            enter(m, out, start.state, start.reg, start.frame, start.mark);
+}
+
+/* Adds a configuration and what it leads to without reading: the starts of the rules that it
+ * calls, and where its own rule returns to. Ends: returns come first and lower the stack, calls
+ * raise it, and no rule calls itself without reading. A call that comes last is a round of the
+ * loop, the others are calls of enter(), ENTER_DEPTH of them at most. */
+static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
+                  uint32_t mark) {
+    const struct grammar *g = m->g;
+    struct config c = {state, reg, frame, mark}, start;
+    bool goes_on = true;
+
+    if (m->depth == ENTER_DEPTH) {
+        m->error = -E2BIG;
+        return;
+    }
+    m->depth++;
+    while (goes_on && machine_spend(m)) {
+        const struct state *s = &g->state[c.state];
+        bool may_leave = s->flags & STATE_ACCEPT;
+        uint32_t n = s->n_calls;
+
+        if (s->n_edges && (!(s->flags & STATE_MEMBERS) || members_open(m, c.state, c.reg)))
+            add_config(m, out, c);
+        goes_on = n > 0 && !may_leave;
+        enter_calls(m, out, &c, goes_on ? n - 1 : n);
+        goes_on = goes_on && start_call(m, &c, s->call + n - 1, &start);
+        if (may_leave &&
+            (!(s->flags & STATE_LOOP) || c.frame == 0 ||
+             loop_may_end(desc_of(m, c.frame), c.reg)) &&
+            (!(s->flags & STATE_MEMBERS) || members_done(m, members_of(g, c.state), c.reg)))
+            machine_leave(m, out, c.reg, c.frame, c.mark);
+        if (goes_on)
+            c = start;
+    }
+    m->depth--;
+}
+
+void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame,
+                   uint32_t mark) {
+    if (frame == 0) {
+        out->can_end = true;
+        return;
+    }
+    assert(frame < m->n_frames);
+    struct frame f = m->frame[frame];
+    const struct call *c = &m->g->call[f.call];
+    const struct call_desc *d = &m->g->desc[c->desc];
+
+    if (d->kind != CALL_REPEAT) {
+        uint32_t reg = f.count;
+
+        if (is_member(d))
+            reg = members_add(m, members_of(m->g, c->to), reg, d->min);
+        if (is_distinct(m->g, d, c->to)) {
+            if (mark && distinct_is_known(m, frame, mark)) {
+                m->n_pruned++;
+                return;
+            }
+            mark = 0;
+            reg = distinct_add(m, reg);
+        }
+        enter(m, out, c->to, reg, f.parent, mark);
+        return;
+    }
+    uint32_t n = f.count + 1;
+
+    if (d->max == NO_MAX)
+        n = MIN(n, d->min);
+    if (n >= d->min)
+        enter(m, out, c->to, 0, f.parent, mark);
+    if (n < d->max) {
+        uint32_t again = machine_push(m, f.parent, f.call, n);
+
+        if (again)
+            enter(m, out, m->g->rule[d->rule].start, 0, again, mark);
+    }
+}
+
+void machine_start(struct machine *m, struct set *out) {
+    assert(m->depth == 0);
+    *out = set_open(m);
+    enter(m, out, m->g->rule[m->g->start].start, 0, 0, 0);
+    out->can_end = out->can_end || m->g->nullable;
+}
+
+/* Adds to @out what @c becomes behind @symbol, which leads to @to. */
+static void follow_edge(struct machine *m, const struct config *from, unsigned symbol, uint32_t to,
+                        struct set *out) {
+    struct config c = *from;
+    const struct state *s = &m->g->state[c.state];
+    uint32_t reg = c.reg;
+
+    if ((s->flags & STATE_LOOP) && c.frame &&
+        !loop_step(desc_of(m, c.frame), s, (uint8_t)symbol, &reg))
+        return;
+    if ((s->flags & STATE_WITHIN) && c.frame && !within_step(m->g, desc_of(m, c.frame), to, &reg))
+        return;
+    uint32_t mark = c.mark ? distinct_step(m, c.frame, c.mark, symbol) : 0;
+
+    enter(m, out, to, reg, c.frame, mark);
+}
+
+static bool end_of_step(struct machine *m, struct set *out) {
+    if (m->g->variety)
+        distinct_prune(m, out);
+    return out->end > out->begin || out->can_end;
+}
+
+bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out) {
+    const struct grammar *g = m->g;
+
+    assert(from->end <= m->n_configs);
+    *out = set_open(m);
+    for (uint32_t i = from->begin; i < from->end; i++) {
+        const struct config *c = &m->config[i];
+        uint32_t to = state_next(g, &g->state[c->state], symbol);
+
+        if (to != NO_STATE)
+            follow_edge(m, c, symbol, to, out);
+    }
+    assert(m->depth == 0);
+    return end_of_step(m, out);
+}
+
+void machine_call(struct machine *m, const struct set *from, uint32_t state, struct set *out) {
+    *out = set_open(m);
+    for (uint32_t i = from->begin; i < from->end; i++)
+        enter_calls(m, out, &(struct config){.state = state, .frame = m->config[i].frame},
+                    m->g->state[state].n_calls);
+}
+
+bool machine_follow(struct machine *m, const struct set *from, unsigned symbol, uint32_t to,
+                    struct set *out) {
+    *out = set_open(m);
+    for (uint32_t i = from->begin; i < from->end; i++)
+        follow_edge(m, &m->config[i], symbol, to, out);
+    return end_of_step(m, out);
+}
+
+/* Whether a register at @state is a frame: a set of many members, a list of items. */
+static bool is_node(const struct grammar *g, uint32_t state) {
+    return (g->state[state].flags & STATE_MEMBERS) &&
+           (members_of(g, state)->n > 32 || members_of(g, state)->distinct);
+}
+
+static bool keeps_node(const struct grammar *g, const struct frame *f) {
+    return !(f->call & MEMBERS_NODE) && is_node(g, g->call[f->call].to);
+}
+
+uint64_t machine_stacks(const struct machine *m, const struct set *s) {
+    uint64_t n = 0;
+
+    for (uint32_t i = s->begin; i < s->end; i++) {
+        const struct config *c = &m->config[i];
+
+        n += m->frame[c->frame].depth;
+        if (is_node(m->g, c->state))
+            n += m->frame[c->reg].depth;
+    }
+    return n;
+}
+
+/* Parents come before their children: one pass upwards marks, one downwards renumbers. The buckets,
+ * twice as many as frames, hold marks and new numbers meanwhile. */
+void machine_collect(struct machine *m) {
+    uint32_t *number = m->bucket, n = 1;
+
+    assert(m->n_frames <= m->n_buckets);
+    memset(number, 0, m->n_frames * sizeof(*number));
+    for (uint32_t i = 0; i < m->n_configs; i++) {
+        assert(m->config[i].frame < m->n_frames);
+        number[m->config[i].frame] = 1;
+        if (is_node(m->g, m->config[i].state))
+            number[m->config[i].reg] = 1;
+    }
+    for (uint32_t i = m->n_frames; i-- > 1;) {
+        if (!number[i])
+            continue;
+        assert(m->frame[i].parent < i);
+        number[m->frame[i].parent] = 1;
+        if (keeps_node(m->g, &m->frame[i]))
+            number[m->frame[i].count] = 1;
+    }
+    number[0] = 0;
+    for (uint32_t i = 1; i < m->n_frames; i++) {
+        if (!number[i])
+            continue;
+        m->frame[n] = m->frame[i];
+        m->frame[n].parent = number[m->frame[n].parent];
+        if (keeps_node(m->g, &m->frame[n]))
+            m->frame[n].count = number[m->frame[n].count];
+        number[i] = n++;
+    }
+    for (uint32_t i = 0; i < m->n_configs; i++) {
+        m->config[i].frame = number[m->config[i].frame];
+        if (is_node(m->g, m->config[i].state))
+            m->config[i].reg = number[m->config[i].reg];
+    }
+    assert(n <= m->n_frames);
+    m->n_frames = n;
+    machine_rehash(m);
+}

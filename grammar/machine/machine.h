@@ -1,0 +1,208 @@
+#pragma once
+
+/*
+ * run - the automaton at work: sets of configurations and how a byte changes them.
+ *
+ * All sets lie in one array that is used as a stack: a new set is built at its end. Frame 0 is
+ * below everything: the end of the text, or in classify.c the unknown caller.
+ */
+
+#include <errno.h>
+#include "grammar/automaton/automaton.h"
+
+#define SET_MAX 256              /* configurations at once */
+#define ENTER_DEPTH 8192         /* machine.depth: 4 MiB of a thread's stack under a sanitizer */
+#define MEMBERS_NODE 0x80000000u /* frame.call of what is no call: a word of a set (members.c) */
+
+struct frame {
+    uint32_t parent, call, count;
+    uint32_t next; /* in its hash bucket */
+    uint32_t depth;
+};
+
+/* One way to read the text so far: its state, the register of its rule, and its stack, a frame of
+ * the machine; a register that is one, too, where it has many members or a list of items. */
+struct config {
+    uint32_t state, reg, frame;
+    uint32_t mark; /* in an item that must differ from others: distinct.c; 0: it does */
+};
+
+/* Configurations config[begin, end), no two the same. */
+struct set {
+    uint32_t begin, end;
+    bool can_end; /* frame 0 is reached */
+};
+
+/* Finds the configurations of a large set, config[begin, begin + n), the last ones. slot[]: 0, or
+ * 1 + the place behind begin. */
+#define SEEN_FROM 12 /* configurations; fewer are compared one by one */
+#define SEEN_SLOTS 512
+struct seen {
+    uint32_t begin, n;
+    uint16_t slot[SEEN_SLOTS];
+};
+
+/* Invariants: a frame's parent has a smaller number; no two frames have the same parent, call and
+ * count; n_buckets is a power of two and at least cap_frames, and a frame is before those of its
+ * bucket that have smaller numbers; a set that grows is the last one; once there is an error
+ * nothing is added any more. One thread at a time. */
+struct machine {
+    const struct grammar *g;
+    struct frame *frame;
+    struct config *config;
+    uint32_t *bucket;
+    uint32_t n_frames, cap_frames, n_configs, cap_configs, n_buckets;
+    /* What has been read, from text[1] on, where items must differ; else n_text is 0. */
+    uint8_t *text;
+    uint32_t n_text, cap_text;
+    bool reads;        /* a step's byte is text[n_text - 1]: items that end are known */
+    uint32_t n_pruned; /* how often configurations were left out because items must differ */
+    uint64_t fuel;     /* steps left */
+    uint32_t depth;    /* calls of enter() that are under way */
+    int error;         /* sticky: -ENOMEM, -E2BIG, -EAGAIN */
+    struct seen seen;
+    /* What takes long is left for later: -EAGAIN where fuel runs out, and where a token class or a
+     * way to the end would have to be made. */
+    bool quick;
+};
+
+/* With frame 0 and no configuration; @g outlives it. 0 or -ENOMEM. */
+int machine_init(struct machine *m, const struct grammar *g);
+void machine_deinit(struct machine *m); /* accepts a zeroed one */
+/* The set before the first byte. */
+void machine_start(struct machine *m, struct set *out);
+/* The set after @symbol. False: it is empty (and nothing can end). */
+bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out);
+/* The same where the edge for @symbol of all of @from is known: it leads to @to. */
+bool machine_follow(struct machine *m, const struct set *from, unsigned symbol, uint32_t to,
+                    struct set *out);
+/* What @state, of no loop and no members, calls with the stacks of @from. */
+void machine_call(struct machine *m, const struct set *from, uint32_t state, struct set *out);
+/* Where the rule of @frame ends: adds what follows to @out. */
+void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame, uint32_t mark);
+/* The frame of these values, made when there is none: 0 when the stack is at its limit or on an
+ * error. */
+uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count);
+void machine_forget_frames(struct machine *m, uint32_t n); /* all but the first @n */
+void machine_rehash(struct machine *m); /* the buckets anew, from frame[0, n_frames) */
+int machine_reserve(struct machine *m, uint32_t n_configs);
+/* Drops the frames that no configuration of config[0, n_configs) needs and renumbers. */
+void machine_collect(struct machine *m);
+/* The heights of all stacks of @s together: at least the frames that it needs. */
+uint64_t machine_stacks(const struct machine *m, const struct set *s);
+
+/* Takes a step of fuel. False: there is none, or an error; the machine has it. */
+static inline bool machine_spend(struct machine *m) {
+    if (m->fuel-- > 0 && !m->error)
+        return true;
+    m->fuel = 0;
+    m->error = m->error ? m->error : m->quick ? -EAGAIN : -E2BIG;
+    return false;
+}
+
+/* An empty set, at the end of the stack of sets. */
+static inline struct set set_open(const struct machine *m) {
+    return (struct set){.begin = m->n_configs, .end = m->n_configs};
+}
+
+/* Target of @state for @symbol, or NO_STATE. */
+static inline uint32_t state_next(const struct grammar *g, const struct state *s, unsigned symbol) {
+    if (s->dense >= 0 && symbol < TOKEN_SYMBOL)
+        return g->table[s->dense][symbol];
+    const struct edge *e = g->edge + s->edge, *end = e + s->n_edges;
+
+    while (e < end && e->hi < symbol)
+        e++;
+    return e < end && e->lo <= symbol ? e->to : NO_STATE;
+}
+
+/* ---- loops: registers of the calls that @d describes */
+
+/* Whether the loop may end at register @reg. */
+static inline bool loop_may_end(const struct call_desc *d, uint32_t reg) {
+    if (d->kind == CALL_COUNTED)
+        return reg >= d->min;
+    return reg == NAMES_NONE || (reg != 0 && !d->names->node[reg].end);
+}
+
+/* *@reg behind @byte, read from @s. False: the count is at its end. */
+static inline bool loop_step(const struct call_desc *d, const struct state *s, uint8_t byte,
+                             uint32_t *reg) {
+    if (d->kind == CALL_NAMES) {
+        *reg = names_step(d->names, *reg, byte);
+    } else if (s->flags & STATE_BORDER) {
+        if (*reg >= d->max)
+            return false;
+        *reg = d->max == NO_MAX ? MIN(*reg + 1, d->min) : *reg + 1;
+    }
+    return true;
+}
+
+/* ---- patterns whose characters are counted */
+
+/* *@reg behind an edge to @to, in a rule that @d called. False: too many characters would be
+ * needed. */
+static inline bool within_step(const struct grammar *g, const struct call_desc *d, uint32_t to,
+                               uint32_t *reg) {
+    *reg += (g->state[to].flags & STATE_BORDER) != 0;
+    return *reg + g->need[to] <= d->max;
+}
+
+/* How many characters may come in the rule of @state wherever they lead, besides the one that it is
+ * in. */
+static inline uint32_t within_free(const struct grammar *g, const struct call_desc *d,
+                                   uint32_t state, uint32_t reg) {
+    const struct state *s = &g->state[state];
+    uint32_t taken = reg + !(s->flags & STATE_BORDER) + g->rule[s->rule].need;
+
+    return d->max - MIN(d->max, taken);
+}
+
+/* ---- members in any order: sets as registers (members_run.c) */
+
+/* Those of the rule of @state. */
+static inline const struct members *members_of(const struct grammar *g, uint32_t state) {
+    return &g->members[g->rule[g->state[state].rule].members];
+}
+
+/* Numbers 32 w to 32 w + 31 of the set @reg; bit i: member 32 w + i has been there. @m may be NULL
+ * for the empty set, 0. */
+uint32_t members_word(const struct machine *m, const struct members *k, uint32_t reg, uint32_t w);
+/* Whether all that must have been there have. */
+bool members_done(const struct machine *m, const struct members *k, uint32_t reg);
+/* Whether an edge of @state leads to a member that has not been there. */
+bool members_open(const struct machine *m, uint32_t state, uint32_t reg);
+/* The set with member @i; 0 with m->error where there is no memory. */
+uint32_t members_add(struct machine *m, const struct members *k, uint32_t reg, uint32_t i);
+
+/* ---- items that must differ: lists of items as registers (distinct.c) */
+
+/* Whether @d calls an item that must differ from those before it; @to: where the caller goes on. */
+static inline bool is_distinct(const struct grammar *g, const struct call_desc *d, uint32_t to) {
+    return g->variety && d->kind == CALL_ONCE && members_of(g, to)->distinct;
+}
+
+/* How many items @list has; 0 is the empty list. */
+static inline uint32_t distinct_n(const struct machine *m, uint32_t list) {
+    return list ? m->frame[list].depth : 0;
+}
+
+/* The count of a frame whose item begins here, behind those of @list. */
+uint32_t distinct_open(struct machine *m, uint32_t list);
+/* The list with the item of such a frame, which ends here. */
+uint32_t distinct_add(struct machine *m, uint32_t open);
+/* The mark of an item of which nothing has been read. */
+uint32_t distinct_first(const struct machine *m, uint32_t list);
+/* The mark behind one more byte, for the mark of a configuration with @frame, which is not 0. */
+uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t mark, unsigned symbol);
+/* Whether the item with this mark is one of those before it, when it ends here. */
+bool distinct_is_known(const struct machine *m, uint32_t frame, uint32_t mark);
+/* Drops the configurations of @s, the last set, whose items cannot differ any more. */
+void distinct_prune(struct machine *m, struct set *s);
+/* The bytes by which those before it go on from a mark that is not 0. */
+void distinct_next(const struct machine *m, uint32_t frame, uint32_t mark, struct byte_set *out);
+/* The most bytes of an item before the one that @frame is in; *n_unknown: how many of them ended in
+ * a look-ahead. 0 where it is in none. */
+uint32_t distinct_longest(const struct machine *m, uint32_t frame, uint32_t *n_unknown);
+/* A byte is read: room for it in m->text. */
+bool machine_read(struct machine *m, uint8_t byte);

@@ -1,0 +1,191 @@
+/*
+ * agree - how many characters two states of a rule read alike, whatever these are. In the automaton
+ * of a pattern beside a length each state is there once for every count, and far from the limit all
+ * of them read the same: only longer texts tell them apart.
+ *
+ * Pairs of states are visited in the order of the characters that lead to them; a byte that goes on
+ * in a character adds none.
+ */
+
+#include "grammar/mask/collect.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define PAIRS_MAX 512
+#define PAIR_SLOTS 1024
+#define EDGES_MAX 4000 /* looked at; then what is known is enough */
+
+struct pair {
+    uint32_t q, r, chars;
+};
+
+/* now[]: the pairs behind `chars` characters, later[]: those behind one more; slot[] finds all. */
+struct agreement {
+    const struct grammar *g;
+    struct pair pair[PAIRS_MAX];
+    uint16_t slot[PAIR_SLOTS]; /* place + 1 */
+    uint16_t now[2 * PAIRS_MAX], later[2 * PAIRS_MAX];
+    uint32_t n, n_now, n_later, chars, n_edges;
+    int least; /* they read alike texts of so many characters, as far as is known */
+    bool full;
+};
+
+/* Whether some of [@lo, @hi] goes on in a character of UTF-8. */
+static bool goes_on(unsigned lo, unsigned hi) {
+    return lo <= 0xbf && hi >= 0x80;
+}
+
+static void add_pair(struct agreement *a, uint32_t q, uint32_t r, uint32_t chars) {
+    uint64_t h = ((uint64_t)q << 32 | r) * 0x9E3779B97F4A7C15u;
+    uint32_t i = (uint32_t)(h >> 40) % PAIR_SLOTS;
+    struct pair *p;
+
+    if (q == r)
+        return;
+    while (a->slot[i] && (p = &a->pair[a->slot[i] - 1]) && (p->q != q || p->r != r))
+        i = (i + 1) % PAIR_SLOTS;
+    if (a->slot[i] && a->pair[a->slot[i] - 1].chars <= chars)
+        return;
+    if (!a->slot[i] && a->n == PAIRS_MAX) {
+        a->full = true;
+        return;
+    }
+    if (!a->slot[i])
+        a->slot[i] = (uint16_t)++a->n;
+    assert(chars == a->chars || chars == a->chars + 1);
+    assert(a->n_now < ARRAY_SIZE(a->now) && a->n_later < ARRAY_SIZE(a->later));
+    a->pair[a->slot[i] - 1] = (struct pair){q, r, chars};
+    if (chars == a->chars)
+        a->now[a->n_now++] = (uint16_t)(a->slot[i] - 1);
+    else
+        a->later[a->n_later++] = (uint16_t)(a->slot[i] - 1);
+}
+
+/* The last byte from @at on up to which @e, the first edge that does not end before, says the same:
+ * *@to is where it leads. */
+static unsigned run_of(const struct edge *e, const struct edge *end, unsigned at, uint32_t *to) {
+    *to = NO_STATE;
+    if (e == end || e->lo > at)
+        return e == end ? 255 : MIN(e->lo - 1u, 255u);
+    *to = e->to;
+    return MIN(e->hi, 255u);
+}
+
+/* What the states of pair @i do at a byte, and at the end of the rule. */
+static void compare(struct agreement *a, uint32_t i) {
+    const struct grammar *g = a->g;
+    const struct pair p = a->pair[i];
+    const struct state *q = &g->state[p.q], *r = &g->state[p.r];
+    const struct edge *e = g->edge + q->edge, *e_end = e + q->n_edges;
+    const struct edge *f = g->edge + r->edge, *f_end = f + r->n_edges;
+
+    if ((q->flags ^ r->flags) & STATE_ACCEPT)
+        a->least = MIN(a->least, (int)a->chars);
+    a->n_edges += (uint32_t)q->n_edges + r->n_edges;
+    for (unsigned at = 0, last; at < 256; at = last + 1) {
+        uint32_t x, y;
+
+        for (; e < e_end && e->hi < at; e++) {
+        }
+        for (; f < f_end && f->hi < at; f++) {
+        }
+        last = MIN(run_of(e, e_end, at, &x), run_of(f, f_end, at, &y));
+        bool inside = goes_on(at, last);
+
+        if ((x == NO_STATE) != (y == NO_STATE))
+            a->least = MIN(a->least, (int)a->chars - inside);
+        else if (x != NO_STATE)
+            add_pair(a, x, y, a->chars + !inside);
+    }
+}
+
+int states_agree(const struct grammar *g, uint32_t q, uint32_t r) {
+    assert(g->state[q].rule == g->state[r].rule && g->rule[g->state[q].rule].plain);
+    CLEANUP(freep) struct agreement *a = calloc(1, sizeof(*a));
+
+    if (!a)
+        return -1;
+    a->g = g;
+    a->least = AGREE_ALL;
+    add_pair(a, q, r, 0);
+    for (; a->chars <= AGREE_MAX && a->least == AGREE_ALL && a->n_now; a->chars++) {
+        for (uint32_t i = 0; i < a->n_now && a->n_edges < EDGES_MAX; i++)
+            compare(a, a->now[i]);
+        a->full = a->full || a->n_edges >= EDGES_MAX;
+        if (a->full)
+            a->least = MIN(a->least, (int)a->chars - 1);
+        memcpy(a->now, a->later, a->n_later * sizeof(*a->now));
+        a->n_now = a->n_later;
+        a->n_later = 0;
+    }
+    return a->n_now ? MIN(a->least, AGREE_MAX) : a->least;
+}
+
+struct reach {
+    const struct grammar *g;
+    const struct auto_rule *rule;
+    uint8_t *level; /* by state: 1 + the most characters that are known to lead to it */
+    uint32_t now[PAIRS_MAX], later[PAIRS_MAX], n_now, n_later, n_edges;
+    bool ends, full;
+};
+
+/* @q is reached with @chars characters. */
+static void add_reached(struct reach *r, uint32_t q, uint32_t chars, uint32_t *list, uint32_t *n) {
+    if (r->level[q - r->rule->start] > chars)
+        return;
+    r->level[q - r->rule->start] = (uint8_t)(chars + 1);
+    r->ends = r->ends || (r->g->state[q].flags & STATE_ACCEPT);
+    r->full = r->full || *n == PAIRS_MAX;
+    if (*n < PAIRS_MAX)
+        list[(*n)++] = q;
+}
+
+/* Whether some byte of an edge is in a text of KIND_TEXT. */
+static bool is_of_text(const struct edge *e) {
+    return e->hi >= ' ' && e->lo < TOKEN_SYMBOL &&
+           (e->lo != e->hi || (e->lo != '"' && e->lo != '\\'));
+}
+
+/* What edges of state @q lead to, behind @chars characters. */
+static void reach_from(struct reach *r, uint32_t q, uint32_t chars) {
+    const struct state *s = &r->g->state[q];
+
+    r->n_edges += s->n_edges;
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+        const struct edge *e = &r->g->edge[i];
+
+        if (!is_of_text(e))
+            continue;
+        if (goes_on(e->lo, e->hi))
+            add_reached(r, e->to, chars, r->now, &r->n_now);
+        if (e->lo < 0x80 || e->hi > 0xbf)
+            add_reached(r, e->to, chars + 1, r->later, &r->n_later);
+    }
+}
+
+uint32_t state_reach(const struct grammar *g, uint32_t q, bool *ends) {
+    struct reach r = {.g = g, .rule = &g->rule[g->state[q].rule], .now = {q}, .n_now = 1};
+    CLEANUP(freep) uint8_t *level = calloc(r.rule->n_states, 1);
+    uint32_t chars = 0;
+
+    *ends = true;
+    assert(r.rule->plain);
+    if (!level)
+        return AGREE_MAX;
+    r.level = level;
+    for (; chars < AGREE_MAX; chars++) {
+        for (uint32_t i = 0; i < r.n_now && r.n_edges <= EDGES_MAX && !r.full; i++)
+            reach_from(&r, r.now[i], chars);
+        if (r.n_edges > EDGES_MAX || r.full)
+            return AGREE_MAX;
+        if (r.n_later == 0)
+            break;
+        memcpy(r.now, r.later, r.n_later * sizeof(*r.now));
+        r.n_now = r.n_later;
+        r.n_later = 0;
+    }
+    *ends = r.ends;
+    return chars;
+}

@@ -1,0 +1,711 @@
+/*
+ * classify - token classes, computed once per automaton state instead of at every mask.
+ *
+ * The trie of all tokens is walked from one state of a rule, with nothing known about the stack
+ * below. A token that stays inside the rule (or above it) is allowed wherever the state occurs. A
+ * token that ends the rule and goes on depends on the caller: what it adds after the end is kept in
+ * a small trie of its own, which class_apply() walks with the real stack. All others are refused.
+ * Only bytes that can follow the rule somewhere in this grammar count, which keeps that second trie
+ * small: after a JSON string it starts with a quote.
+ *
+ * Most states allow few tokens and are as fast without a class: a short walk finds out. In a loop
+ * rule with a counter the number of characters of every token is kept, since near the end of the
+ * count only the shorter ones fit.
+ */
+
+#include "grammar/mask/collect.h"
+#include "grammar/vocab/kinds.h"
+#include "grammar/automaton/nfa.h"
+#include "grammar/mask/share.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include "base/jobs.h"
+
+#define PREPARE_WORK 900000 /* some 10 ms of classes, of each sort */
+#define FIRST_STATES 8      /* of a rule: theirs are prepared first */
+#define SMALL_WORK 500      /* of a class, besides its walk */
+#define WIDE_WORK 8000      /* the same, of one that has most of the vocabulary */
+#define MANY_BYTES 64
+#define CLASS_WORK 10000           /* of one, besides its walk */
+#define QUICK_REST 2000            /* tokens behind the end of the rule, of a class made quickly */
+#define REST_MAX 60000             /* tokens that end the rule and go on */
+#define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
+#define ROOM_MAX ((size_t)8 << 20) /* of the classes of one grammar */
+
+int collect_grow(void *v, uint32_t n, uint32_t *cap, size_t size) {
+    void **array = v;
+
+    if (n < *cap)
+        return 0;
+    uint32_t bigger = *cap ? *cap * 2 : 256;
+    void *p = realloc(*array, bigger * size);
+
+    if (!p)
+        return -ENOMEM;
+    *array = p;
+    *cap = bigger;
+    return 0;
+}
+
+void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars) {
+    uint32_t cap = k->cap_rest;
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)id, &len);
+
+    if (k->n_rest == REST_MAX) {
+        k->too_large = true;
+        return;
+    }
+    if (k->quick && k->n_rest == QUICK_REST) {
+        k->error = -EAGAIN;
+        return;
+    }
+    if (collect_grow(&k->rest, k->n_rest, &k->cap_rest, sizeof(*k->rest)) < 0 ||
+        collect_grow(&k->c->rest, k->n_rest, &cap, sizeof(*k->c->rest)) < 0 ||
+        collect_grow(&k->c->rest_text, k->n_rest, &k->cap_text, sizeof(*k->c->rest_text)) < 0) {
+        k->error = -ENOMEM;
+        return;
+    }
+    assert(depth > 0 && depth < len);
+    k->rest[k->n_rest] = (struct trie_string){bytes + depth, (uint32_t)len - depth, k->n_rest};
+    k->c->rest[k->n_rest] = (struct counted_token){id, n_chars};
+    k->c->rest_text[k->n_rest++] = (struct rest_text){(uint16_t)depth, bytes[0]};
+}
+
+/* All tokens at and below @node: they go on after the rule ended at @depth bytes. */
+static void collect_rest(struct collector *k, uint32_t node, uint32_t depth, uint32_t n_chars) {
+    const struct trie *t = k->walk.trie;
+    const struct trie_node *n = &t->node[node];
+
+    for (uint32_t i = n->items; i < n->items + n->n_items && !k->too_large && !k->error; i++)
+        collect_add_rest(k, t->item[i], depth, n_chars);
+    for (uint32_t i = n->child; i < n->child + n->n_children && !k->too_large && !k->error; i++)
+        collect_rest(k, i, depth, n_chars);
+}
+
+static bool is_border(const struct grammar *g, uint32_t q) {
+    return g->state[q].flags & STATE_BORDER;
+}
+
+/* Token @id, of @n_chars characters, is allowed. */
+static void keep(struct collector *k, uint32_t id, uint32_t n_chars) {
+    if (n_chars < CLASS_LEVELS)
+        set_bit(k->c->level[n_chars], id);
+    else if (collect_grow(&k->longest, k->n_longest, &k->cap_longest, sizeof(*k->longest)) < 0)
+        k->error = -ENOMEM;
+    else
+        k->longest[k->n_longest++] = (struct counted_token){id, n_chars};
+}
+
+/* Characters of the loop that begin in the first @depth bytes of @node's tokens. */
+static uint32_t chars_of(const struct collector *k, uint32_t node, uint32_t depth) {
+    const struct trie *t = k->walk.trie;
+    uint32_t q = k->state, n = 0;
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)t->item[t->node[node].items], &len);
+
+    for (uint32_t i = 0; i < depth; i++) {
+        n += is_border(k->g, q);
+        q = state_next(k->g, &k->g->state[q], bytes[i]);
+        assert(q != NO_STATE || i + 1 == depth);
+    }
+    return n;
+}
+
+static bool visit(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+    struct collector *k = w->arg;
+    const struct trie_node *n = &w->trie->node[node];
+    uint32_t n_chars = k->keeps ? k->begun[depth - 1] : 0;
+
+    if (k->keeps && s->end > s->begin)
+        k->begun[depth] = (uint16_t)(n_chars + is_border(k->g, w->m->config[s->begin].state));
+    for (uint32_t i = n->items; k->keeps && i < n->items + n->n_items; i++)
+        keep(k, w->trie->item[i], n_chars);
+    for (uint32_t i = n->child; s->can_end && i < n->child + n->n_children; i++) {
+        if (!byte_set_has(k->follow, w->trie->node[i].byte))
+            continue;
+        if (!k->keeps && (k->g->state[k->state].flags & STATE_LOOP))
+            n_chars = chars_of(k, node, depth);
+        collect_rest(k, i, depth, n_chars);
+    }
+    return !k->error && !k->too_large;
+}
+
+/* The border of a loop that takes all of these: texts in UTF-8. */
+static void take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
+                 uint32_t depth) {
+    struct collector *k = w->arg;
+    const uint32_t *item = w->trie->item;
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)item[first], &len);
+    uint32_t n_before = utf8_n_chars(bytes, depth), n_chars = k->begun[depth - 1];
+
+    assert(s->end - s->begin == 1);
+    for (uint32_t i = first; i < last; i++) {
+        set_bit(k->c->bits, item[i]);
+        keep(k, item[i], n_chars + vocab_n_chars(k->g->vocab, (int32_t)item[i]) - n_before);
+    }
+}
+
+/* Those with more characters than levels have, the longest first. */
+static int sort_longest(struct collector *k) {
+    struct token_class *c = k->c;
+    uint32_t begin[TRIE_MAX_LEN + 2] = {0}; /* of tokens with so many characters */
+
+    for (uint32_t i = 0; i < k->n_longest; i++)
+        begin[k->longest[i].n_chars]++;
+    for (uint32_t n = TRIE_MAX_LEN + 1, at = 0; n-- > CLASS_LEVELS; at = c->n_longest) {
+        c->n_longest += begin[n];
+        begin[n] = at;
+    }
+    c->longest = malloc(MAX(c->n_longest, 1u) * sizeof(*c->longest));
+    if (!c->longest)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < k->n_longest; i++)
+        c->longest[begin[k->longest[i].n_chars]++] = k->longest[i];
+    assert(c->n_longest == k->n_longest);
+    c->bytes += c->n_longest * sizeof(*c->longest);
+    return 0;
+}
+
+/* Levels in which no token is yet. */
+static int levels_new(struct token_class *c, uint32_t n_words) {
+    c->level = calloc(CLASS_LEVELS, sizeof(*c->level));
+    for (uint32_t l = 0; c->level && l < CLASS_LEVELS; l++) {
+        c->level[l] = calloc(n_words, sizeof(uint32_t));
+        if (!c->level[l])
+            return -ENOMEM;
+    }
+    c->bytes += CLASS_LEVELS * n_words * sizeof(uint32_t);
+    return c->level ? 0 : -ENOMEM;
+}
+
+/* A level holds those below it. Where tokens were not kept their characters are those of UTF-8. */
+static int make_levels(struct collector *k) {
+    struct token_class *c = k->c;
+    const struct grammar_vocab *v = k->g->vocab;
+    uint32_t n_words = grammar_vocab_n_words(v), n;
+    const uint32_t *longer = vocab_longer(v, CLASS_LEVELS - 1, &n);
+
+    static_assert(CLASS_LEVELS == RUNWAY_MAX + 1, "each level has a bit map of the vocabulary");
+    if (!k->keeps && levels_new(c, n_words) < 0)
+        return -ENOMEM;
+    for (uint32_t l = 0; l < CLASS_LEVELS; l++) {
+        const uint32_t *at_most = vocab_at_most(v, l);
+
+        for (uint32_t w = 0; w < n_words && !k->keeps; w++)
+            c->level[l][w] = c->bits[w] & at_most[w];
+        for (uint32_t w = 0; w < n_words && k->keeps && l > 0; w++)
+            c->level[l][w] |= c->level[l - 1][w];
+    }
+    for (uint32_t i = 0; i < n && !k->keeps; i++) {
+        if (c->bits[longer[i] / 32] >> (longer[i] % 32) & 1)
+            keep(k, longer[i], vocab_n_chars(v, (int32_t)longer[i]));
+    }
+    return k->error ? k->error : sort_longest(k);
+}
+
+/* A few tokens are listed. @n: how many there are, -1: not known. */
+static int make_sparse(struct collector *k, int64_t n) {
+    struct token_class *c = k->c;
+    uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
+
+    c->n_allowed = (uint32_t)(n < 0 ? bits_count(c->bits, n_words) : n);
+    c->bytes += n_words * sizeof(uint32_t);
+    if (c->level || c->n_allowed > vocab_n_tokens(k->g->vocab) / SPARSE_SHARE)
+        return 0;
+    c->ids = malloc(MAX(c->n_allowed, 1u) * sizeof(*c->ids));
+    if (!c->ids)
+        return -ENOMEM;
+    for (uint32_t w = 0; w < n_words && c->n_ids < c->n_allowed; w++) {
+        uint64_t next[4];
+
+        if (w + 8 <= n_words) {
+            memcpy(next, c->bits + w, sizeof(next));
+            if (!(next[0] | next[1] | next[2] | next[3])) {
+                w += 7;
+                continue;
+            }
+        }
+        for (uint32_t left = c->bits[w]; left; left &= left - 1)
+            c->ids[c->n_ids++] = w * 32 + (uint32_t)__builtin_ctz(left);
+    }
+    assert(c->n_ids == c->n_allowed);
+    free(c->bits);
+    c->bits = NULL;
+    c->bytes += c->n_ids * sizeof(*c->ids) - n_words * sizeof(uint32_t);
+    return 0;
+}
+
+/* What is allowed anyway need not be looked at again, unless its count may forbid it. */
+static int keep_rest(struct collector *k) {
+    struct token_class *c = k->c;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < k->n_rest; i++) {
+        uint32_t id = c->rest[k->rest[i].item].id;
+
+        if (k->counts || !(c->bits[id / 32] >> (id % 32) & 1))
+            k->rest[n++] = k->rest[i];
+    }
+    c->n_rest = k->n_rest;
+    c->bytes += k->n_rest * (sizeof(*c->rest) + sizeof(*c->rest_text));
+    int r = trie_init(&c->after, k->rest, n);
+
+    if (r == 0)
+        c->bytes += trie_bytes(&c->after);
+    return r;
+}
+
+void collect_begin(struct collector *k) {
+    if (k->walk.bits)
+        memset(k->walk.bits, 0, grammar_vocab_n_words(k->g->vocab) * sizeof(uint32_t));
+    for (uint32_t l = 0; k->keeps && l < CLASS_LEVELS; l++)
+        memset(k->c->level[l], 0, grammar_vocab_n_words(k->g->vocab) * sizeof(uint32_t));
+    k->n_longest = k->n_rest = 0;
+    k->walk.n_visited = 0;
+    k->walk.n_set = 0;
+    k->walk.m->error = k->error = 0;
+    k->walk.m->fuel = CLASS_FUEL;
+    k->too_large = false;
+}
+
+/* Reads all tokens from @from. Most states are done with a short walk, which then was enough.
+ * @wide: not this one. @shorts: collect_shorts() has set some. */
+static int collect(struct collector *k, const struct set *from, bool wide, bool shorts) {
+    struct machine *m = k->walk.m;
+    struct walk *w = &k->walk;
+
+    w->max_visited = SHORT_WALK;
+    if (!wide || k->quick)
+        walk_steps(w, from);
+    if (w->n_visited > w->max_visited && k->quick)
+        return -EAGAIN;
+    if ((wide && !k->quick) || (w->n_visited > w->max_visited && !m->error)) {
+        if (w->n_visited)
+            collect_begin(k);
+        w->empty = !shorts;
+        walk_tables(w, from);
+    }
+    int r = k->error ? k->error : m->error;
+
+    return r == 0 && k->too_large ? -E2BIG : r;
+}
+
+/* Only what comes behind a loop is new when the vocabulary has a class of its characters. */
+static void borrow(struct token_class *c, const struct token_class *base) {
+    if (!base || !base->level)
+        return;
+    assert(base->shared && base->bits);
+    c->base = base;
+    c->bits = base->bits;
+    c->level = base->level;
+    c->longest = base->longest;
+    c->n_longest = base->n_longest;
+    c->n_allowed = base->n_allowed;
+}
+
+/* text_bit() of all bytes of @s. */
+static uint64_t text_bits(const struct byte_set *s) {
+    uint64_t bits = 0;
+
+    for (unsigned c = 0; c < 256; c++)
+        bits |= byte_set_has(s, (uint8_t)c) ? text_bit(c) : 0;
+    return bits;
+}
+
+/* Whether each character of the loop @rule is one of UTF-8. */
+static bool reads_utf8(const struct grammar *g, const struct auto_rule *rule) {
+    for (uint32_t q = rule->start; q < rule->start + rule->n_states; q++) {
+        const struct state *s = &g->state[q];
+
+        for (uint32_t e = s->edge; e < s->edge + s->n_edges; e++) {
+            unsigned lo = g->edge[e].lo, hi = g->edge[e].hi;
+            bool goes_on = lo <= 0xbf && hi >= 0x80, begins = lo < 0x80 || hi > 0xbf;
+
+            if (is_border(g, q) ? goes_on : begins)
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Bytes that can come next. */
+static uint32_t n_bytes(const struct grammar *g, uint32_t q) {
+    const struct state *s = &g->state[q];
+    uint32_t n = 0;
+
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++)
+        n += g->edge[i].hi - g->edge[i].lo + 1u;
+    return n;
+}
+
+/* Whether @q reads all texts of some kind, or much besides ASCII: its class is large. */
+static bool is_wide(const struct grammar *g, uint32_t q) {
+    const struct state *s = &g->state[q];
+
+    for (unsigned k = 1; k < TEXT_KINDS; k++) { /* not of digits: there are few such tokens */
+        if (g->runway[q][k])
+            return true;
+    }
+    return s->n_edges && g->edge[s->edge + s->n_edges - 1].hi >= 0x80;
+}
+
+int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
+              const struct class_opts *opts, uint64_t *n_visited) {
+    const struct auto_rule *rule = &g->rule[g->state[state].rule];
+    uint32_t n_nodes = vocab_trie(g->vocab)->n, n_words = grammar_vocab_n_words(g->vocab);
+    struct machine m;
+    struct collector k = {.g = g,
+                          .follow = &rule->follow,
+                          .state = state,
+                          .counts = opts->levels && rule->loop,
+                          .quick = opts->quick,
+                          .c = calloc(1, sizeof(*k.c))};
+    int r = k.c ? machine_init(&m, g) : -ENOMEM;
+
+    if (r < 0) {
+        free(k.c);
+        return r;
+    }
+    struct set s = set_open(&m);
+
+    if (k.counts && rule->shared)
+        borrow(k.c, share_loop_class(vocab_share(g->vocab), rule->shared, state - rule->start));
+    k.keeps = k.counts && !k.c->base && !reads_utf8(g, rule);
+    assert(!k.c->base || k.counts);
+    m.fuel = CLASS_FUEL;
+    m.config[m.n_configs++] = (struct config){.state = state};
+    s.end = m.n_configs;
+    uint64_t follow = text_bits(k.follow);
+
+    k.begun[0] = is_border(g, state);
+    k.walk = (struct walk){.m = &m,
+                           .trie = vocab_trie(g->vocab),
+                           .kinds = k.counts ? kinds_without(k.follow) : ALL_KINDS,
+                           .whole = k.keeps    ? 0
+                                    : k.counts ? ~follow
+                                               : UINT64_MAX,
+                           .visit = k.keeps || follow ? visit : NULL,
+                           .ends = k.keeps ? 0 : follow,
+                           .take = k.keeps ? take : NULL,
+                           .arg = &k};
+    if (!k.c->base)
+        k.c->bits = k.walk.bits = calloc(n_words, sizeof(uint32_t));
+    bool wide = is_wide(g, state), alone = true;
+
+    r = !k.c->base && !k.c->bits ? -ENOMEM : 0;
+    if (r == 0 && k.keeps)
+        r = levels_new(k.c, n_words);
+    bool shorts = r == 0 && wide && !k.c->base && collect_shorts(&k);
+
+    if (r == 0 && wide && !shorts && !k.counts)
+        alone = (r = collect_like(&k, &s)) == 1;
+    if (alone && r >= 0)
+        r = collect(&k, &s, wide, shorts);
+    *n_visited = k.walk.n_visited;
+    if (r == 0 && alone && !wide && !k.c->base &&
+        k.walk.n_visited <= MIN(CHEAP_VISITS, n_nodes / 8))
+        r = 1;
+    if (r == 0 && k.counts && !k.c->base)
+        r = make_levels(&k);
+    if (r == 0)
+        r = keep_rest(&k);
+    if (r == 0 && !k.c->base)
+        r = make_sparse(&k, alone && !k.keeps ? k.walk.n_set : -1);
+    machine_deinit(&m);
+    free(k.longest);
+    free(k.rest);
+    free(k.region);
+    if (r != 0) {
+        class_free(k.c);
+        return r;
+    }
+    k.c->bytes += sizeof(*k.c);
+    assert((k.c->bits != NULL) != (k.c->ids != NULL) && (k.c->bits || !k.c->level));
+    assert(!k.counts || (k.c->level && k.c->longest));
+    *out = k.c;
+    return 0;
+}
+
+void class_free(struct token_class *c) {
+    if (!c)
+        return;
+    for (uint32_t l = 0; !c->base && c->level && l < CLASS_LEVELS; l++)
+        free(c->level[l]);
+    if (!c->base) {
+        free(c->level);
+        free(c->bits);
+        free(c->longest);
+    }
+    free(c->ids);
+    free(c->rest);
+    free(c->rest_text);
+    trie_deinit(&c->after);
+    free(c);
+}
+
+/* One byte range of one byte, and no more: the next byte of a literal. */
+static bool is_literal(const struct grammar *g, const struct state *s) {
+    return s->n_edges == 1 && g->edge[s->edge].lo == g->edge[s->edge].hi;
+}
+
+static bool only_quote(const struct byte_set *s) {
+    struct byte_set quote = {{0}};
+
+    byte_set_add(&quote, '"');
+    return memcmp(s, &quote, sizeof(quote)) == 0;
+}
+
+/* Stand for: this state has none; it has none yet, and a mask has walked from it. */
+static struct token_class no_class, once_walked;
+
+/* Whether walking the trie at @q may be worth a class. */
+static bool may_have_class(const struct grammar *g, uint32_t q) {
+    return g->state[q].n_edges && !is_literal(g, &g->state[q]) &&
+           !(g->state[q].flags & STATE_MEMBERS);
+}
+
+/* Where the class of @q is for all grammars that have its rule, or NULL. */
+static _Atomic(struct token_class *) *place_of(const struct grammar *g, uint32_t q) {
+    uint32_t rule = g->state[q].rule;
+
+    return g->places[rule] ? &g->places[rule][q - g->rule[rule].start] : NULL;
+}
+
+static bool take_room(const struct grammar *g, size_t bytes) {
+    _Atomic size_t *room = (_Atomic size_t *)(uintptr_t)&g->class_room;
+    size_t left = atomic_load(room);
+
+    while (left >= bytes) {
+        if (atomic_compare_exchange_weak(room, &left, left - bytes))
+            return true;
+    }
+    return false;
+}
+
+/* Puts @c, which may be NULL, where all grammars find it; what is there then, NULL: there is no
+ * room, and @c is as it was. */
+static struct token_class *publish(const struct grammar *g, _Atomic(struct token_class *) *place,
+                                   struct token_class *c) {
+    struct token_class *there = NULL;
+
+    assert(!c || (!c->shared && c->bytes > 0));
+    if (c && !share_spend(vocab_share(g->vocab), c->bytes))
+        return NULL;
+    if (c)
+        c->shared = true;
+    if (atomic_compare_exchange_strong(place, &there, c ? c : &no_class))
+        return c ? c : &no_class;
+    class_free(c);
+    return there;
+}
+
+/* False: another thread was first. */
+static bool set_class(const struct grammar *g, uint32_t q, struct token_class *c) {
+    struct token_class *there = NULL;
+
+    return atomic_compare_exchange_strong(&g->cls[q], &there, c) ||
+           (there == &once_walked && atomic_compare_exchange_strong(&g->cls[q], &there, c));
+}
+
+/* Makes the class of @q; others may do the same meanwhile: the first one counts. -E2BIG, -ENOMEM:
+ * none. -EAGAIN, when @quick: not yet. */
+static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t *n_visited) {
+    const struct class_opts o = {g->counted[g->state[q].rule], quick};
+    _Atomic(struct token_class *) *place = place_of(g, q);
+    struct token_class *c = NULL, *known = place ? atomic_load(place) : NULL;
+    int r = known ? 0 : 1;
+
+    if (!known && may_have_class(g, q))
+        r = class_new(&c, g, q, &o, n_visited);
+    if (r == -EAGAIN)
+        return r;
+    if (!known && place && r != -ENOMEM) {
+        known = publish(g, place, c);
+        c = known ? NULL : c; /* it belongs to the vocabulary now, or is gone */
+    }
+    if (!known && c && !take_room(g, c->bytes)) {
+        class_free(c);
+        c = NULL;
+    }
+    if (!known)
+        known = c ? c : &no_class;
+    if (!set_class(g, q, known) && c) {
+        atomic_fetch_add((_Atomic size_t *)(uintptr_t)&g->class_room, c->bytes);
+        class_free(c);
+    }
+    return r < 0 ? r : 0;
+}
+
+bool class_is_open(const struct grammar *g, uint32_t q) {
+    return !atomic_load_explicit(&g->cls[q], memory_order_acquire) && may_have_class(g, q) &&
+           !(g->state[q].flags & STATE_LOOP) && !is_wide(g, q);
+}
+
+bool class_is_missing(const struct grammar *g, uint32_t q) {
+    _Atomic(struct token_class *) *place = place_of(g, q);
+
+    return !atomic_load_explicit(&g->cls[q], memory_order_acquire) && may_have_class(g, q) &&
+           !(g->state[q].flags & STATE_LOOP) && is_wide(g, q) && !(place && atomic_load(place));
+}
+
+bool class_is_long(const struct grammar *g, uint32_t q) {
+    const struct byte_set *follow = &g->rule[g->state[q].rule].follow;
+    int n = 0;
+
+    for (unsigned w = 0; w < ARRAY_SIZE(follow->w); w++)
+        n += __builtin_popcountll(follow->w[w]);
+    return (g->state[q].flags & STATE_LOOP) && n >= MANY_BYTES &&
+           !atomic_load_explicit(&g->cls[q], memory_order_acquire);
+}
+
+void class_walked(const struct grammar *g, uint32_t q, uint64_t n_visited) {
+    assert(may_have_class(g, q) && !is_wide(g, q));
+    bool none = n_visited <= CHEAP_VISITS;
+    _Atomic(struct token_class *) *place = none ? place_of(g, q) : NULL;
+    struct token_class *expected = NULL, *c = none ? &no_class : &once_walked;
+
+    if (place)
+        c = publish(g, place, NULL);
+    atomic_compare_exchange_strong(&g->cls[q], &expected, c);
+}
+
+int class_of(const struct token_class **out, const struct grammar *g, uint32_t state, bool quick) {
+    assert(state < g->n_states);
+    const struct token_class *c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
+    uint64_t n_visited = 0;
+
+    if (c && c != &once_walked) {
+        *out = c == &no_class ? NULL : c;
+        return 0;
+    }
+    if (make_class(g, state, quick, &n_visited) == -EAGAIN)
+        return -EAGAIN;
+    c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
+    assert(c && c != &once_walked);
+    *out = c == &no_class ? NULL : c;
+    return 0;
+}
+
+void classes_free(struct grammar *g) {
+    for (uint32_t q = 0; g->cls && q < g->n_states; q++) {
+        struct token_class *c = g->cls[q];
+
+        if (c && c != &no_class && c != &once_walked && !c->shared)
+            class_free(c);
+    }
+    free(g->cls);
+    free(g->counted);
+    free(g->places);
+}
+
+static bool has_wide(const struct grammar *g, const struct auto_rule *r) {
+    for (uint32_t q = r->start; q < r->start + r->n_states; q++) {
+        if (!g->cls[q] && is_wide(g, q))
+            return true;
+    }
+    return false;
+}
+
+/* Whether most of the vocabulary has to be walked for it, node by node. */
+static bool is_slow(const struct grammar *g, uint32_t q) {
+    return n_bytes(g, q) >= MANY_BYTES && g->runway[q][KIND_TEXT] < RUNWAY_MAX;
+}
+
+static uint64_t work_of(uint64_t n_visited) {
+    return 1 + n_visited * 4 + (n_visited > SHORT_WALK ? CLASS_WORK : 0);
+}
+
+/* What is not a schema is classified as a whole: its author may write what no mask of it could read
+ * fast, and is told so. */
+static int make_all(struct build *b, struct grammar *g) {
+    int r = 0;
+
+    for (uint32_t q = 0; r == 0 && q < g->n_states; q++) {
+        uint64_t n_visited = 0;
+
+        if (!g->cls[q])
+            r = make_class(g, q, false, &n_visited);
+        if (r == -E2BIG)
+            return build_too_complex(b, "the grammar is too ambiguous: many texts can be split "
+                                        "into its parts in many ways");
+        if (r == 0)
+            r = build_work(b, work_of(n_visited));
+    }
+    return r;
+}
+
+/* Whether a class of @q is small, but takes longer than a mask should: of a loop, or behind which
+ * white space may stand. */
+static bool is_small(const struct grammar *g, uint32_t q) {
+    return (g->state[q].flags & (STATE_BORDER | STATE_LOOP)) == (STATE_BORDER | STATE_LOOP) ||
+           state_next(g, &g->state[q], '\n') != NO_STATE;
+}
+
+/* Makes the class of @q if @g has room. False: no more of them. */
+static bool prepare(const struct grammar *g, uint32_t q, size_t least, uint64_t *n_visited) {
+    *n_visited = 0;
+    return atomic_load(&g->class_room) >= least && job_pause() == 0 &&
+           make_class(g, q, false, n_visited) != -ENOMEM;
+}
+
+void grammar_prepare(const struct grammar *g) {
+    static const struct {
+        bool (*has)(const struct grammar *, uint32_t);
+        uint32_t node, more; /* work of a node of its walk, and besides */
+    } WHICH[] = {{is_slow, 1, WIDE_WORK}, {is_wide, 1, WIDE_WORK}, {is_small, 4, SMALL_WORK}};
+    size_t least = atomic_load(&g->class_room) / 2;
+
+    for (unsigned i = 0; i < ARRAY_SIZE(WHICH); i++) {
+        uint64_t work = 0, n_visited;
+
+        for (uint32_t k = 0; k < 2 * g->n_states && work < PREPARE_WORK; k++) {
+            uint32_t q = k % g->n_states;
+            const struct token_class *c = atomic_load(&g->cls[q]);
+            bool first = q - g->rule[g->state[q].rule].start < FIRST_STATES;
+
+            if (first != (k < g->n_states) || (c && c != &once_walked) || !WHICH[i].has(g, q))
+                continue;
+            if (!prepare(g, q, least, &n_visited))
+                return;
+            work += n_visited * WHICH[i].node + WHICH[i].more;
+        }
+    }
+}
+
+/* The classes that the vocabulary has ready, and room for the others. */
+int automaton_classify(struct build *b, struct grammar *g) {
+    uint32_t n_words = grammar_vocab_n_words(g->vocab);
+    size_t room = 0;
+
+    g->cls = calloc(MAX(g->n_states, 1u), sizeof(*g->cls));
+    g->counted = calloc(MAX(g->n_rules, 1u), sizeof(*g->counted));
+    g->places = calloc(MAX(g->n_rules, 1u), sizeof(*g->places));
+    if (!g->cls || !g->counted || !g->places)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < g->n_descs; i++) {
+        if (g->desc[i].kind == CALL_COUNTED && g->desc[i].max != NO_MAX)
+            g->counted[g->desc[i].rule] = true;
+    }
+    for (uint32_t q = 0; q < g->n_states; q++) {
+        const struct auto_rule *rule = &g->rule[g->state[q].rule];
+
+        if (rule->shared && only_quote(&rule->follow))
+            g->cls[q] = share_loop_class(vocab_share(g->vocab), rule->shared, q - rule->start);
+        else if (may_have_class(g, q))
+            room += n_words * sizeof(uint32_t) / 4 + sizeof(struct token_class);
+    }
+    g->bytes += g->n_states * sizeof(*g->cls);
+    room = MIN(MIN(room, ROOM_MAX), b->limits.max_bytes - MIN(b->limits.max_bytes, g->bytes));
+    g->class_room = room;
+    g->bytes += room;
+    for (uint32_t i = 0; i < g->n_rules; i++) {
+        if (has_wide(g, &g->rule[i]))
+            g->places[i] = share_places(vocab_share(g->vocab), g, i, g->counted[i]);
+    }
+    return b->is_schema ? build_work(b, g->n_states) : make_all(b, g);
+}

@@ -1,0 +1,173 @@
+/*
+ * classify_like - the token class of a state from what is known of it, or from that of one near by
+ * in its rule: only where the walks from the two part is anything looked at, and the rest is
+ * copied.
+ */
+
+#include "grammar/mask/collect.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define LIKE_WALK 30000 /* nodes in which a class may differ from one like it */
+#define LIKE_SHARE 16   /* of the tokens: then the walks part at the first byte for too many */
+#define LIKE_NEAR 64    /* states around it of which one may be like it */
+#define SHORTS_SHARE 8  /* of the short texts so many are read one by one */
+#define AGREE_NEAR 1024 /* the same, of a rule that calls no other */
+#define LIKE_TRIES 4    /* so many of them are compared */
+
+static void keep_region(struct walk *w, uint32_t first, uint32_t last, uint32_t depth) {
+    struct collector *k = w->arg;
+
+    assert(k->n_regions == 0 || k->region[k->n_regions - 1].last <= first);
+    if (collect_grow(&k->region, k->n_regions, &k->cap_regions, sizeof(*k->region)) < 0)
+        k->error = w->m->error = -ENOMEM;
+    else
+        k->region[k->n_regions++] = (struct region){first, last, depth};
+}
+
+/* What goes on behind the end of the rule and was not looked at, as it is in @like. */
+static void copy_rest(struct collector *k, const struct token_class *like) {
+    for (uint32_t i = 0; i < like->n_rest && !k->error && !k->too_large; i++) {
+        uint32_t at = vocab_trie_place(k->g->vocab, (int32_t)like->rest[i].id);
+        uint32_t lo = 0, hi = k->n_regions;
+
+        while (lo < hi) { /* the first region that ends behind it */
+            uint32_t mid = lo + (hi - lo) / 2;
+
+            if (k->region[mid].last <= at)
+                lo = mid + 1;
+            else
+                hi = mid;
+        }
+        if (lo < k->n_regions && k->region[lo].first <= at &&
+            like->rest_text[i].len >= k->region[lo].depth)
+            collect_add_rest(k, like->rest[i].id, like->rest_text[i].len, like->rest[i].n_chars);
+    }
+}
+
+/* Tokens for which the walks from @q and @r part at the first byte. */
+static uint32_t distance(const struct grammar *g, uint32_t q, uint32_t r) {
+    const struct trie *t = vocab_trie(g->vocab);
+    const struct trie_node *root = &t->node[0];
+    uint32_t n = 0;
+
+    for (uint32_t i = root->child; i < root->child + root->n_children; i++) {
+        const struct trie_node *c = &t->node[i];
+        uint32_t a = state_next(g, &g->state[q], c->byte), b = state_next(g, &g->state[r], c->byte);
+        bool both = a != NO_STATE && b != NO_STATE && c->kind < TEXT_KINDS;
+
+        if (a == b || (both && g->runway[a][c->kind] >= c->height &&
+                       g->runway[b][c->kind] >= c->height && c->height <= RUNWAY_MAX))
+            continue;
+        n += (i + 1 < root->child + root->n_children ? c[1].items : t->n_items) - c->items;
+    }
+    return n;
+}
+
+/* What speaks for the class of @r as a beginning of that of @q; less than 0: it is none. */
+typedef int64_t likeness(const struct grammar *g, uint32_t q, uint32_t r);
+
+static int64_t bytes_alike(const struct grammar *g, uint32_t q, uint32_t r) {
+    return (int64_t)(vocab_trie(g->vocab)->n_items / LIKE_SHARE) - distance(g, q, r);
+}
+
+static int64_t chars_alike(const struct grammar *g, uint32_t q, uint32_t r) {
+    return states_agree(g, q, r);
+}
+
+/* The state of the rule of @q, at most @near away, whose class is there and most like its own will
+ * be, more than *@best as @alike says, which is *@best then; NO_STATE: none. @enough: no better one
+ * is looked for. */
+static uint32_t find_like(const struct grammar *g, uint32_t q, uint32_t near, likeness *alike,
+                          int64_t enough, int64_t *best) {
+    const struct auto_rule *rule = &g->rule[g->state[q].rule];
+    uint32_t like = NO_STATE, n_tried = 0;
+
+    for (uint32_t i = 2; i < 2 * near && n_tried < LIKE_TRIES && *best < enough; i++) {
+        uint32_t r = i % 2 ? q + i / 2 : q - i / 2;
+
+        if (r - rule->start >= rule->n_states)
+            continue;
+        const struct token_class *c = atomic_load_explicit(&g->cls[r], memory_order_acquire);
+
+        if (!c || !c->bits || c->level || c->base)
+            continue;
+        int64_t n = alike(g, q, r);
+
+        n_tried += n > 0;
+        if (n > *best) {
+            *best = n;
+            like = r;
+        }
+    }
+    return like;
+}
+
+int collect_like(struct collector *k, const struct set *from) {
+    struct machine *m = k->walk.m;
+    struct walk *w = &k->walk;
+    uint32_t q = k->state;
+    int64_t alike = 0;
+    uint32_t r = k->g->rule[k->g->state[q].rule].loop
+                     ? NO_STATE
+                     : find_like(k->g, q, LIKE_NEAR, bytes_alike, INT64_MAX, &alike);
+
+    if (r == NO_STATE)
+        return 1;
+    const struct token_class *like = atomic_load(&k->g->cls[r]);
+    struct set other = set_open(m);
+
+    memcpy(w->bits, like->bits, grammar_vocab_n_words(k->g->vocab) * sizeof(uint32_t));
+    m->config[m->n_configs++] = (struct config){.state = r};
+    other.end = m->n_configs;
+    w->same = keep_region;
+    w->max_visited = k->quick ? SHORT_WALK : LIKE_WALK;
+    walk_like(w, from, &other);
+    m->n_configs = other.begin;
+    if (!k->error && !m->error && !k->too_large && w->n_visited <= w->max_visited)
+        copy_rest(k, like);
+    if (k->error == -ENOMEM || m->error == -ENOMEM)
+        return -ENOMEM;
+    if (!k->error && !m->error && !k->too_large && w->n_visited <= w->max_visited)
+        return 0;
+    collect_begin(k);
+    return 1;
+}
+
+bool collect_shorts(struct collector *k) {
+    const struct grammar *g = k->g;
+    const struct grammar_vocab *v = g->vocab;
+    uint32_t q = k->state;
+    const struct auto_rule *rule = &g->rule[g->state[q].rule];
+    const struct shorts *s = vocab_shorts(v);
+    int64_t from = g->runway[q][KIND_TEXT];
+    uint32_t like = NO_STATE, to = RUNWAY_MAX, n_words = grammar_vocab_n_words(v);
+    bool ends = true; /* and what goes on behind the end may be a short text */
+
+    if (k->keeps || k->quick)
+        return false;
+    if (rule->plain && from < RUNWAY_MAX)
+        to = MIN(state_reach(g, q, &ends), (uint32_t)RUNWAY_MAX);
+    if (ends && (from < RUNWAY_MAX || k->counts) && !(kinds_without(k->follow) >> KIND_TEXT & 1))
+        return false;
+    if (rule->plain && from < to)
+        like = find_like(g, q, AGREE_NEAR, chars_alike, to, &from);
+    from = MIN(from, (int64_t)to);
+    if (to > from &&
+        s->first[to + 1] - s->first[from + 1] > s->first[RUNWAY_MAX + 1] / SHORTS_SHARE)
+        return false;
+    const uint32_t *all = like == NO_STATE ? NULL : atomic_load(&g->cls[like])->bits;
+    const uint32_t *is_short = vocab_short_bits(v), *at_most = vocab_at_most(v, (uint32_t)from);
+
+    for (uint32_t w = 0; w < n_words; w++)
+        k->walk.bits[w] = is_short[w] & at_most[w] & (all ? all[w] : UINT32_MAX);
+    assert(k->walk.n_visited == 0);
+    k->walk.n_set = bits_count(k->walk.bits, n_words);
+    k->walk.short_from = (uint32_t)from + 1;
+    k->walk.short_to = to;
+    k->walk.trie = vocab_odd_trie(v);
+    return true;
+}

@@ -1,0 +1,207 @@
+/*
+ * runway - how many characters of a kind of text a state reads, whatever they are. For ASCII:
+ *
+ *     runway(q, kind) = 1 + min over the bytes c of the kind of runway(q after c, kind)
+ *     0 when a byte of the kind leads nowhere
+ *
+ * counted up to RUNWAY_MAX: the greatest solution, so a loop has all of it. It says that something
+ * can be read, not what follows, hence what a state does besides (calls, ends) only adds.
+ *
+ * For UTF-8 there is such a number for each row of kinds.h, to which the last byte of a character
+ * adds; between characters it is that of the kind.
+ *
+ * In a loop rule a byte must lead back to the border, and the states between have none: where a
+ * subtree of tokens is taken whole every character is one of the loop, which is what the count of a
+ * class needs.
+ */
+
+#include "grammar/mask/class.h"
+#include "grammar/vocab/kinds.h"
+#include "grammar/automaton/nfa.h"
+
+#include <assert.h>
+#include <string.h>
+
+uint32_t kinds_without(const struct byte_set *s) {
+    uint32_t kinds = ALL_KINDS;
+
+    for (unsigned c = 0; c < 256; c++) {
+        for (unsigned k = 0; byte_set_has(s, (uint8_t)c) && k < TEXT_KINDS; k++) {
+            if (kind_has(k, c))
+                kinds &= ~(1u << k);
+        }
+    }
+    return kinds;
+}
+
+#define FEWEST_BYTES 10 /* of a kind: digits */
+
+/* One number for each kind. */
+typedef uint8_t lanes __attribute__((vector_size(TEXT_KINDS)));
+
+struct runways {
+    const struct grammar *g;
+    lanes *run;           /* by state; the last two kinds are rows instead */
+    lanes *other;         /* by edge: 0xff in the lanes of kinds that have none of its bytes */
+    uint8_t (*row)[ROWS]; /* by state */
+    uint32_t *some, n;    /* states with a runway, in their order */
+    uint8_t *when, pass;  /* by state: the last pass in which it changed; this one */
+    lanes below[0x81];    /* by byte: how many bytes before it each kind in ASCII has */
+};
+
+/* How many bytes of each kind an edge has; in a loop rule only one back to its border has some. */
+static lanes edge_counts(const struct runways *r, const struct state *s, const struct edge *e) {
+    bool inside = (s->flags & STATE_LOOP) && !(r->g->state[e->to].flags & STATE_BORDER);
+    unsigned hi = inside ? 0 : MIN(e->hi + 1u, 0x80u);
+
+    return r->below[hi] - r->below[MIN(e->lo, hi)];
+}
+
+/* All that a state reads of each kind at first: the most that its bytes allow. */
+static void start_state(struct runways *r, uint32_t q) {
+    const struct state *s = &r->g->state[q];
+    const struct edge *edge = &r->g->edge[s->edge];
+    bool inside = (s->flags & STATE_LOOP) && !(s->flags & STATE_BORDER);
+    bool high = s->n_edges && edge[s->n_edges - 1].hi >= 0x80;
+    static const lanes NONE = {0};
+    lanes all = NONE, whole = r->below[0x80];
+    uint32_t n_bytes = 0;
+
+    r->run[q] = NONE;
+    for (uint32_t i = 0; i < s->n_edges; i++)
+        n_bytes += edge[i].hi - edge[i].lo + 1u;
+    /* What members read depends on which have been there. */
+    if (n_bytes < FEWEST_BYTES || (s->flags & STATE_MEMBERS)) {
+        memset(r->row[q], 0, ROWS);
+        return;
+    }
+    memset(r->row[q], high ? RUNWAY_MAX : 0, ROWS);
+    for (uint32_t i = 0; i < s->n_edges; i++) {
+        lanes n = edge_counts(r, s, &edge[i]);
+
+        r->other[s->edge + i] = (lanes)(n == NONE);
+        all += n;
+    }
+    if (inside)
+        r->row[q][0] = r->row[q][ROW_HIGH] = 0;
+    else
+        r->run[q] = (lanes)(all == whole) & (lanes)(whole != NONE) & RUNWAY_MAX;
+    if (high || memcmp(&r->run[q], &NONE, sizeof(NONE)) != 0)
+        r->some[r->n++] = q;
+}
+
+/* The runway of @q in row @i from those of the states behind it. */
+static uint8_t row_runway(const struct runways *r, uint32_t q, unsigned i) {
+    const struct state *s = &r->g->state[q];
+    const struct edge *e = r->g->edge + s->edge, *end = e + s->n_edges;
+    unsigned run = RUNWAY_MAX;
+
+    for (const struct row_range *range = kinds_row(i); range->hi; range++) {
+        unsigned next = range->lo;
+
+        while (e < end && e->hi < next)
+            e++;
+        for (const struct edge *at = e; next <= range->hi; at++) {
+            if (at == end || at->lo > next)
+                return 0;
+            if ((s->flags & STATE_LOOP) && !range->row &&
+                !(r->g->state[at->to].flags & STATE_BORDER))
+                return 0;
+            run = MIN(run, r->row[at->to][kinds_row_after(i, range)] + (range->row ? 0u : 1u));
+            next = at->hi + 1u;
+        }
+    }
+    return (uint8_t)run;
+}
+
+static bool lower_state(struct runways *r, uint32_t q) {
+    const struct state *s = &r->g->state[q];
+    lanes run = r->run[q];
+    static const uint8_t NONE[ROWS];
+    bool any_row = memcmp(r->row[q], NONE, ROWS) != 0, changed = false;
+
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+        lanes behind = (r->run[r->g->edge[i].to] + 1) | r->other[i];
+
+        lanes less = (lanes)(behind < run);
+
+        run = (behind & less) | (run & ~less);
+    }
+    /* From a copy: rows of a state may be behind its own. */
+    if (any_row) {
+        uint8_t rows[ROWS];
+
+        for (unsigned i = 0; i < ROWS; i++)
+            rows[i] = r->row[q][i] ? row_runway(r, q, i) : 0;
+        changed = memcmp(rows, r->row[q], ROWS) != 0;
+        memcpy(r->row[q], rows, ROWS);
+    }
+    changed = changed || memcmp(&run, &r->run[q], sizeof(run)) != 0;
+    r->run[q] = run;
+    return changed;
+}
+
+/* Whether one behind @q may have changed since @q was looked at. */
+static bool is_stale(const struct runways *r, uint32_t q) {
+    const struct state *s = &r->g->state[q];
+
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+        if (r->when[r->g->edge[i].to] + 1u >= r->pass)
+            return true;
+    }
+    return false;
+}
+
+/* States are made in the order in which they are reached: from the last one on most find those
+ * behind them done. A number is right after as many passes as it says, and most states are after
+ * the first. */
+static int find_runways(struct build *b, struct runways *r) {
+    bool changed = true;
+    int e = 0;
+
+    for (unsigned c = 0; c < 0x80; c++) {
+        r->below[c + 1] = r->below[c];
+        for (unsigned k = 0; k < ASCII_KINDS; k++)
+            r->below[c + 1][k] += kind_has(k, c);
+    }
+    for (uint32_t q = 0; q < r->g->n_states; q++)
+        start_state(r, q);
+    while (changed && e == 0) {
+        changed = false;
+        assert(r->pass < UINT8_MAX);
+        r->pass++;
+        for (uint32_t i = r->n; i-- > 0;) {
+            if (is_stale(r, r->some[i]) && lower_state(r, r->some[i])) {
+                r->when[r->some[i]] = r->pass;
+                changed = true;
+            }
+        }
+        e = build_work(b, r->n * 4ull);
+    }
+    for (uint32_t q = 0; q < r->g->n_states; q++) {
+        assert(r->row[q][0] <= RUNWAY_MAX && r->row[q][ROW_HIGH] <= RUNWAY_MAX);
+        r->run[q][KIND_HIGH] = r->row[q][ROW_HIGH];
+        r->run[q][KIND_TEXT] = r->row[q][0];
+    }
+    return e;
+}
+
+int automaton_runways(struct build *b, struct grammar *g) {
+    size_t n = MAX(g->n_states, 1u);
+    struct runways r = {.g = g,
+                        .run = malloc(n * sizeof(lanes)),
+                        .other = malloc(MAX(g->n_edges, 1u) * sizeof(lanes)),
+                        .row = malloc(n * ROWS),
+                        .some = malloc(n * sizeof(uint32_t)),
+                        .when = calloc(n, 1)};
+    int e =
+        r.run && r.other && r.row && r.some && r.when ? find_runways(b, &r) : build_no_memory(b);
+
+    g->runway = (uint8_t(*)[TEXT_KINDS])r.run;
+    g->bytes += n * sizeof(lanes);
+    free(r.other);
+    free(r.row);
+    free(r.some);
+    free(r.when);
+    return e;
+}

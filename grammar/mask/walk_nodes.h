@@ -1,0 +1,94 @@
+#pragma once
+
+/* walk_nodes - what walk_steps.c and walk_tables.c do at a node: both take a subtree whole where a
+ * state is known to read all texts of its kind (kinds.c). */
+
+#include "grammar/mask/walk.h"
+
+/* Whether a configuration of @s reads all texts of this kind and up to this height. */
+static inline bool reads_all(const struct walk *w, const struct set *s, uint8_t kind,
+                             uint8_t height) {
+    const struct machine *m = w->m;
+
+    if (!(w->kinds >> kind & 1) || height > RUNWAY_MAX)
+        return false;
+    for (uint32_t i = s->begin; i < s->end; i++) {
+        const struct config *c = &m->config[i];
+        const struct state *q = &m->g->state[c->state];
+
+        if (m->g->runway[c->state][kind] < height)
+            continue;
+        if (!(q->flags & (STATE_LOOP | STATE_WITHIN)) || c->frame == 0)
+            return true;
+        const struct call_desc *d = &m->g->desc[m->g->call[m->frame[c->frame].call].desc];
+
+        if (d->kind == CALL_WITHIN) {
+            if (within_free(m->g, d, c->state, c->reg) >= height)
+                return true;
+            continue;
+        }
+        if (d->kind != CALL_COUNTED || d->max == NO_MAX || d->max - c->reg >= height)
+            return true;
+    }
+    return false;
+}
+
+/* Whether none of the items [first, last) is among those that are needed. */
+static inline bool is_idle(const struct walk *w, uint32_t first, uint32_t last) {
+    if (first == last)
+        return true;
+    uint32_t i = first / 64, end = (last - 1) / 64;
+    uint64_t head = UINT64_MAX << first % 64, tail = UINT64_MAX >> (63 - (last - 1) % 64);
+
+    if (i == end)
+        return !(w->need[i] & head & tail);
+    if ((w->need[i] & head) || (w->need[end] & tail))
+        return false;
+    for (i++; i < end && !w->need[i]; i++) {
+    }
+    return i == end;
+}
+
+/* The same of what is at and below child @i of @n, whose own items end at @last. */
+static inline bool is_idle_child(const struct walk *w, const struct trie_node *n, uint32_t i,
+                                 uint32_t last) {
+    const struct trie_node *child = &w->trie->node[n->child + i];
+
+    return w->need && is_idle(w, child->items, i + 1 < n->n_children ? child[1].items : last);
+}
+
+/* Sets the items [first, last) of the trie in the walk's bit map, where it has one. */
+static inline void set_items(struct walk *w, uint32_t first, uint32_t last) {
+    for (uint32_t i = first; w->bits && i < last; i++) {
+        uint32_t *word = &w->bits[w->trie->item[i] / 32], bit = 1u << (w->trie->item[i] % 32);
+
+        w->n_set += !(*word & bit);
+        *word |= bit;
+    }
+}
+
+/* The items [first, last) below a node where @s reads all: the walk's take(), or set_items(). */
+static inline void take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
+                        uint32_t depth) {
+    if (w->take) {
+        w->take(w, first, last, s, depth);
+        return;
+    }
+    set_items(w, first, last);
+}
+
+/* At a node that is reached; whether to go on below it. */
+static inline bool reach(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+    const struct trie_node *n = &w->trie->node[node];
+
+    w->n_visited++;
+    set_items(w, n->items, n->items + n->n_items);
+    if (w->visit && (s->can_end || !w->ends) && !w->visit(w, node, s, depth))
+        return false;
+    return s->end > s->begin && n->n_children;
+}
+
+/* An error, or too many nodes. */
+static inline bool has_stopped(const struct walk *w) {
+    return w->m->error || (w->max_visited && w->n_visited > w->max_visited);
+}

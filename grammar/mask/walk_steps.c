@@ -1,0 +1,464 @@
+/*
+ * walk_steps - short walks through a trie: the machine moves along every node. That needs nothing
+ * before it: right for the few hundred nodes behind a quote or a bracket. Most of these are in the
+ * middle of a rule (a literal, blanks), where the stack has no say: their states are followed
+ * without sets, and so are those of a loop (blanks, characters of a key) with its register, as long
+ * as what comes behind it begins with other bytes. What is reached from a set is what is reached
+ * from each of its configurations, so they are walked from one by one where their bytes differ, and
+ * at the root always: deeper the same readings could be walked from again and again.
+ */
+
+#include "grammar/mask/walk_nodes.h"
+
+#include <assert.h>
+
+#define APART_CONFIGS 6  /* of a set: more are not walked from one by one */
+#define MANY_READINGS 4  /* of a loop: apart also where what is behind it reads the same bytes */
+#define MANY_CHILDREN 16 /* of a node: the set's bytes are found first */
+
+static void steps_below(struct walk *w, uint32_t node, uint32_t last, const struct set *from,
+                        uint32_t depth);
+
+/* Child @i of @n, which is alive with the set @next. @last: the end of the items below @n. */
+static inline void step_into(struct walk *w, const struct trie_node *n, uint32_t i, uint32_t last,
+                             const struct set *next, uint32_t depth) {
+    const struct trie_node *child = &w->trie->node[n->child + i];
+    uint32_t end = i + 1 < n->n_children ? child[1].items : last;
+
+    if (!reach(w, n->child + i, next, depth + 1))
+        return;
+    if (reads_all(w, next, child->kind, child->height))
+        take(w, child->items + child->n_items, end, next, depth + 1);
+    else
+        steps_below(w, n->child + i, end, next, depth + 1);
+}
+
+/* The first child of @n from @i on whose byte is at least @byte. */
+static uint32_t child_from(const struct trie *t, const struct trie_node *n, uint32_t i,
+                           unsigned byte) {
+    uint32_t hi = n->n_children;
+
+    while (i + 8 < hi) {
+        uint32_t mid = i + (hi - i) / 2;
+
+        if (t->node[n->child + mid].byte < byte)
+            i = mid + 1;
+        else
+            hi = mid;
+    }
+    while (i < hi && t->node[n->child + i].byte < byte)
+        i++;
+    return i;
+}
+
+/* The bytes that edges of @s have. */
+static struct byte_set bytes_of(const struct machine *m, const struct set *s) {
+    struct byte_set set = {{0}};
+    uint32_t before = NO_STATE;
+
+    for (uint32_t i = s->begin; i < s->end; before = m->config[i++].state) {
+        const struct state *q = &m->g->state[m->config[i].state];
+
+        if (m->config[i].state == before)
+            continue;
+        for (uint32_t e = q->edge; e < q->edge + q->n_edges; e++)
+            byte_set_add_range(&set, m->g->edge[e].lo, m->g->edge[e].hi);
+    }
+    return set;
+}
+
+/* Whether @state reads whatever is below @n without leaving its rule. */
+static bool is_within(const struct walk *w, const struct trie_node *n, uint32_t state) {
+    return (w->kinds >> n->kind & 1) && n->height <= RUNWAY_MAX &&
+           w->m->g->runway[state][n->kind] >= n->height;
+}
+
+/* Whether @s is in the middle of a rule: what its edges lead to depends on it alone. */
+static bool is_plain(const struct state *s) {
+    return s->n_edges && !(s->flags & (STATE_ACCEPT | STATE_LOOP | STATE_MEMBERS | STATE_WITHIN));
+}
+
+/* How the rules that @s calls begin like texts below @n: not at all, with bytes that no edge of @s
+ * has, or with one that has an edge, too. */
+enum calls { CALLS_NONE, CALLS_APART, CALLS_BESIDE };
+
+static enum calls calls_at(const struct walk *w, const struct state *s, const struct trie_node *n) {
+    const struct grammar *g = w->m->g;
+    const struct trie_node *child = &w->trie->node[n->child];
+    enum calls calls = CALLS_NONE;
+
+    for (uint32_t c = s->call; c < s->call + s->n_calls; c++) {
+        const struct byte_set *first = &g->rule[g->desc[g->call[c].desc].rule].first;
+
+        for (uint32_t i = 0; i < n->n_children; i++) {
+            if (!byte_set_has(first, child[i].byte))
+                continue;
+            if (state_next(g, s, child[i].byte) != NO_STATE)
+                return CALLS_BESIDE;
+            calls = CALLS_APART;
+        }
+    }
+    return calls;
+}
+
+static void plain_below(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t state,
+                        const struct set *stacks, uint32_t depth);
+
+/* Child @i of @n, behind an edge that leads to @to. */
+static void plain_into(struct walk *w, const struct trie_node *n, uint32_t i, uint32_t last,
+                       uint32_t to, const struct set *stacks, uint32_t depth) {
+    const struct trie_node *child = &w->trie->node[n->child + i];
+    uint32_t end = i + 1 < n->n_children ? child[1].items : last;
+    const struct state *s = &w->m->g->state[to];
+    struct machine *m = w->m;
+    struct set next;
+    enum calls calls = is_plain(s) ? calls_at(w, s, child) : CALLS_BESIDE;
+
+    if (calls == CALLS_BESIDE) {
+        if (machine_follow(m, stacks, child->byte, to, &next))
+            step_into(w, n, i, last, &next, depth);
+        m->n_configs = next.begin;
+        return;
+    }
+    if (!machine_spend(m))
+        return;
+    w->n_visited++;
+    set_items(w, child->items, child->items + child->n_items);
+    if (w->blind && !w->visit(w, n->child + i, NULL, depth + 1))
+        return;
+    if (is_within(w, child, to)) {
+        set_items(w, child->items + child->n_items, end);
+        return;
+    }
+    if (child->n_children)
+        plain_below(w, child, end, to, stacks, depth + 1);
+    if (calls == CALLS_APART && !has_stopped(w)) {
+        machine_call(m, stacks, to, &next);
+        if (next.end > next.begin)
+            steps_below(w, n->child + i, end, &next, depth + 1);
+        m->n_configs = next.begin;
+    }
+}
+
+/* Below @n, at which @state and states that are plain have been reached with the stacks of all of
+ * @stacks, whose own states are other ones meanwhile. Edges and children are both sorted. */
+static void plain_below(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t state,
+                        const struct set *stacks, uint32_t depth) {
+    const struct state *s = &w->m->g->state[state];
+    const struct edge *e = w->m->g->edge + s->edge, *end = e + s->n_edges;
+    const struct trie_node *child = &w->trie->node[n->child];
+
+    if (n->n_children <= s->n_edges) {
+        for (uint32_t i = 0; i < n->n_children && !has_stopped(w); i++) {
+            uint32_t to = state_next(w->m->g, s, child[i].byte);
+
+            if (to != NO_STATE && !is_idle_child(w, n, i, last))
+                plain_into(w, n, i, last, to, stacks, depth);
+        }
+        return;
+    }
+    for (uint32_t i = 0; e < end && e->lo < TOKEN_SYMBOL; e++) {
+        for (i = child_from(w->trie, n, i, e->lo); i < n->n_children && child[i].byte <= e->hi;
+             i++) {
+            if (has_stopped(w))
+                return;
+            if (is_idle_child(w, n, i, last))
+                continue;
+            plain_into(w, n, i, last, e->to, stacks, depth);
+        }
+    }
+}
+
+/* A loop, whose end leads to the same set wherever it is. */
+struct loop {
+    const struct call_desc *desc;
+    struct set behind;
+    struct byte_set bytes; /* with which that goes on: none of the loop's */
+    /* Of readings that differ by what they count alone: what each has counted more than the one
+     * that has counted least, whose register goes along. The first is that one. */
+    uint32_t more[SET_MAX], n;
+};
+
+/* Whether one of the readings may end where the least register is @reg. */
+static bool may_end(const struct loop *k, uint32_t reg) {
+    for (uint32_t i = 0; i < k->n; i++) {
+        if (k->more[i] <= k->desc->max - reg && loop_may_end(k->desc, reg + k->more[i]))
+            return true;
+    }
+    return false;
+}
+
+static bool has_child_of(const struct walk *w, const struct trie_node *n,
+                         const struct byte_set *bytes) {
+    const struct trie_node *child = &w->trie->node[n->child];
+
+    for (uint32_t i = 0; i < n->n_children; i++) {
+        if (byte_set_has(bytes, child[i].byte))
+            return true;
+    }
+    return false;
+}
+
+static void loop_below(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t state,
+                       uint32_t reg, const struct loop *k, uint32_t depth);
+
+/* Child @i of @n, behind an edge of @from that leads to @to. */
+static void loop_into(struct walk *w, const struct trie_node *n, uint32_t i, uint32_t last,
+                      const struct state *from, uint32_t to, uint32_t reg, const struct loop *k,
+                      uint32_t depth) {
+    const struct trie_node *child = &w->trie->node[n->child + i];
+    uint32_t end = i + 1 < n->n_children ? child[1].items : last;
+    const struct call_desc *d = k->desc;
+
+    if (!loop_step(d, from, child->byte, &reg) || !machine_spend(w->m))
+        return;
+    w->n_visited++;
+    set_items(w, child->items, child->items + child->n_items);
+    if ((w->blind && !w->visit(w, n->child + i, NULL, depth + 1)) || !child->n_children)
+        return;
+    if (is_within(w, child, to) &&
+        (d->kind != CALL_COUNTED || d->max == NO_MAX || d->max - reg >= child->height)) {
+        set_items(w, child->items + child->n_items, end);
+        return;
+    }
+    loop_below(w, child, end, to, reg, k, depth + 1);
+    if ((w->m->g->state[to].flags & STATE_ACCEPT) && has_child_of(w, child, &k->bytes) &&
+        may_end(k, reg) && !has_stopped(w))
+        steps_below(w, n->child + i, end, &k->behind, depth + 1);
+}
+
+/* Below @n from @state of the loop, whose register is @reg. */
+static void loop_below(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t state,
+                       uint32_t reg, const struct loop *k, uint32_t depth) {
+    const struct state *s = &w->m->g->state[state];
+    const struct edge *e = w->m->g->edge + s->edge, *end = e + s->n_edges;
+    const struct trie_node *child = &w->trie->node[n->child];
+
+    if (n->n_children <= s->n_edges) {
+        for (uint32_t i = 0; i < n->n_children && !has_stopped(w); i++) {
+            uint32_t to = state_next(w->m->g, s, child[i].byte);
+
+            if (to != NO_STATE && !is_idle_child(w, n, i, last))
+                loop_into(w, n, i, last, s, to, reg, k, depth);
+        }
+        return;
+    }
+    for (uint32_t i = 0; e < end && e->lo < TOKEN_SYMBOL; e++) {
+        for (i = child_from(w->trie, n, i, e->lo); i < n->n_children && child[i].byte <= e->hi;
+             i++) {
+            if (has_stopped(w))
+                return;
+            if (is_idle_child(w, n, i, last))
+                continue;
+            loop_into(w, n, i, last, s, e->to, reg, k, depth);
+        }
+    }
+}
+
+/* Whether @c and @d are readings of one loop that differ by what they count alone. */
+static bool count_apart(const struct machine *m, const struct config *c, const struct config *d) {
+    return c->state == d->state && c->frame == d->frame && c->frame &&
+           (m->g->state[c->state].flags & STATE_LOOP) &&
+           m->g->desc[m->g->call[m->frame[c->frame].call].desc].kind == CALL_COUNTED;
+}
+
+/* The registers of configuration @i of @from and of those that differ by what they count. The least
+ * one. */
+static uint32_t find_readings(const struct machine *m, const struct set *from, uint32_t i,
+                              struct loop *k) {
+    const struct config *c = &m->config[i];
+    uint32_t least = c->reg;
+
+    k->more[0] = c->reg;
+    k->n = 1;
+    for (uint32_t j = i + 1; j < from->end; j++) {
+        if (!count_apart(m, c, &m->config[j]))
+            continue;
+        k->more[k->n++] = m->config[j].reg;
+        least = MIN(least, m->config[j].reg);
+    }
+    for (uint32_t j = 0; j < k->n; j++)
+        k->more[j] -= least;
+    return least;
+}
+
+/* Walks from configuration @i of @from, of a loop, and those that differ by what they count,
+ * without sets as long as they are in it. False: where the loop ends does not show at once, or is
+ * asked for. */
+static bool steps_of_loop(struct walk *w, const struct trie_node *n, uint32_t last,
+                          const struct set *from, uint32_t i, uint32_t depth) {
+    struct machine *m = w->m;
+    const struct config c = m->config[i];
+    const struct state *s = &m->g->state[c.state], *start;
+    struct loop k;
+
+    if (!(s->flags & STATE_LOOP) || s->n_calls || !c.frame)
+        return false;
+    k.desc = &m->g->desc[m->g->call[m->frame[c.frame].call].desc];
+    k.behind = set_open(m);
+    assert(k.desc->kind == CALL_COUNTED || k.desc->kind == CALL_NAMES);
+    uint32_t least = find_readings(m, from, i, &k);
+
+    machine_leave(m, &k.behind, 0, c.frame, 0);
+    k.bytes = bytes_of(m, &k.behind);
+    start = &m->g->state[m->g->rule[s->rule].start];
+    bool apart = !w->visit || w->blind || !k.behind.can_end;
+
+    for (uint32_t e = start->edge; apart && k.n < MANY_READINGS && e < start->edge + start->n_edges;
+         e++) {
+        for (unsigned b = m->g->edge[e].lo; apart && b <= MIN(m->g->edge[e].hi, 255u); b++)
+            apart = !byte_set_has(&k.bytes, (uint8_t)b);
+    }
+    if (apart)
+        loop_below(w, n, last, c.state, least, &k, depth);
+    m->n_configs = k.behind.begin;
+    return apart;
+}
+
+/* The same from one configuration. */
+static void steps_of_one(struct walk *w, const struct trie_node *n, uint32_t last,
+                         const struct set *from, uint32_t depth) {
+    struct machine *m = w->m;
+    const struct state *s = &m->g->state[m->config[from->begin].state];
+    const struct edge *e = m->g->edge + s->edge, *end = e + s->n_edges;
+
+    for (uint32_t i = 0; e < end && e->lo < TOKEN_SYMBOL; e++) {
+        i = child_from(w->trie, n, i, e->lo);
+        for (; i < n->n_children && w->trie->node[n->child + i].byte <= e->hi; i++) {
+            struct set next;
+
+            if (has_stopped(w))
+                return;
+            if (is_idle_child(w, n, i, last))
+                continue;
+            if (machine_follow(m, from, w->trie->node[n->child + i].byte, e->to, &next))
+                step_into(w, n, i, last, &next, depth);
+            m->n_configs = next.begin;
+        }
+    }
+}
+
+/* Whether the walk needs no sets where they can be done without. */
+static bool needs_no_sets(const struct walk *w) {
+    return !w->take && (!w->visit || w->ends || w->blind) && !w->m->g->variety;
+}
+
+static bool is_free(const struct machine *m, const struct config *c) {
+    return !(m->g->state[c->state].flags & (STATE_LOOP | STATE_MEMBERS | STATE_WITHIN));
+}
+
+/* The configurations of @from with the state of @i, which differ by their stacks. */
+static struct set stacks_of(struct machine *m, const struct set *from, uint32_t i) {
+    uint32_t state = m->config[i].state;
+    struct set stacks = set_open(m);
+
+    for (uint32_t j = i; j < from->end && machine_reserve(m, 1) == 0; j++) {
+        if (m->config[j].state == state)
+            m->config[m->n_configs++] = m->config[j];
+    }
+    stacks.end = m->n_configs;
+    return stacks;
+}
+
+/* Walks from the configurations of @from that can be walked from alone; the others are *@rest, the
+ * machine's last set. */
+static void steps_apart(struct walk *w, const struct trie_node *n, uint32_t last,
+                        const struct set *from, struct set *rest, uint32_t depth) {
+    struct machine *m = w->m;
+    bool alone[SET_MAX];
+
+    if (from->end - from->begin == 1 && is_free(m, &m->config[from->begin])) {
+        plain_below(w, n, last, m->config[from->begin].state, from, depth);
+        *rest = set_open(m);
+        return;
+    }
+    for (uint32_t i = from->begin; i < from->end && !has_stopped(w); i++) {
+        uint32_t j = from->begin;
+        bool free = is_free(m, &m->config[i]);
+
+        while (j < i && (free ? m->config[j].state != m->config[i].state
+                              : !count_apart(m, &m->config[j], &m->config[i])))
+            j++;
+        if (j < i) { /* it has been walked from */
+            alone[i - from->begin] = alone[j - from->begin];
+            continue;
+        }
+        alone[i - from->begin] = free || steps_of_loop(w, n, last, from, i, depth);
+        if (!free)
+            continue;
+        struct set stacks = stacks_of(m, from, i);
+
+        plain_below(w, n, last, m->config[i].state, &stacks, depth);
+        m->n_configs = stacks.begin;
+    }
+    *rest = set_open(m);
+    for (uint32_t i = from->begin; i < from->end && !has_stopped(w) && machine_reserve(m, 1) == 0;
+         i++) {
+        if (!alone[i - from->begin])
+            m->config[m->n_configs++] = m->config[i];
+    }
+    rest->end = m->n_configs;
+}
+
+/* Whether no byte leads on from two states of @from: walks from each have nothing in common. */
+static bool part_at_once(const struct machine *m, const struct set *from) {
+    struct byte_set all = {{0}};
+
+    for (uint32_t i = from->begin, j; i < from->end; i++) {
+        struct set one = {.begin = i, .end = i + 1};
+        struct byte_set bytes = bytes_of(m, &one);
+
+        for (j = from->begin; m->config[j].state != m->config[i].state; j++) {
+        }
+        for (unsigned w = 0; j == i && w < 4; w++) {
+            if (all.w[w] & bytes.w[w])
+                return false;
+            all.w[w] |= bytes.w[w];
+        }
+    }
+    return true;
+}
+
+static void steps_together(struct walk *w, uint32_t node, uint32_t last, const struct set *from,
+                           uint32_t depth) {
+    const struct trie_node *n = &w->trie->node[node];
+    bool many = n->n_children >= MANY_CHILDREN;
+    struct byte_set some = many ? bytes_of(w->m, from) : (struct byte_set){{0}};
+
+    for (uint32_t i = 0; i < n->n_children && !has_stopped(w); i++) {
+        uint8_t byte = w->trie->node[n->child + i].byte;
+        struct set next;
+
+        if ((many && !byte_set_has(&some, byte)) || is_idle_child(w, n, i, last))
+            continue;
+        if (machine_step(w->m, from, byte, &next))
+            step_into(w, n, i, last, &next, depth);
+        w->m->n_configs = next.begin;
+    }
+}
+
+/* @last: the end of the items of @node and those below it. */
+static void steps_below(struct walk *w, uint32_t node, uint32_t last, const struct set *from,
+                        uint32_t depth) {
+    const struct trie_node *n = &w->trie->node[node];
+    struct machine *m = w->m;
+    uint32_t n_configs = m->n_configs, n_from = from->end - from->begin;
+    struct set rest = *from;
+
+    if (needs_no_sets(w) &&
+        (n_from == 1 || depth == 0 || (n_from <= APART_CONFIGS && part_at_once(m, from))))
+        steps_apart(w, n, last, from, &rest, depth);
+    if (rest.end - rest.begin == 1)
+        steps_of_one(w, n, last, &rest, depth);
+    else if (rest.end > rest.begin)
+        steps_together(w, node, last, &rest, depth);
+    m->n_configs = n_configs;
+}
+
+void walk_steps(struct walk *w, const struct set *from) {
+    uint32_t n_configs = w->m->n_configs;
+
+    assert(!w->short_to && !w->same && (w->bits || !w->need));
+    steps_below(w, 0, w->trie->n_items, from, 0);
+    assert(w->m->n_configs == n_configs);
+}

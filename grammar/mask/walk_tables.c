@@ -1,0 +1,657 @@
+/*
+ * walk_tables - long walks through a trie. A state in the middle of a text reaches most of the
+ * vocabulary, a quarter of a million nodes by way of a few sets of configurations. walk_tables()
+ * makes the automaton deterministic as it goes: sets are numbered, and what a byte makes of a set
+ * is looked up in a table once it has been found out. A walk then costs some 2 ns a node, and fuel
+ * only for what is new. Which bytes never lead far from a set that it is often in it finds out,
+ * too, and takes what is made of these: a state that lacks a letter reads nothing of a kind as a
+ * whole. The children of a node lie one behind the other in memory, for which such a walk waits
+ * most, and what is not reached is left out of bits in the order of the texts.
+ *
+ * walk_like() knows what is reached from another set and looks only where the two differ. States of
+ * one pattern often differ in a few bytes, behind which most texts lead to the same state again.
+ */
+
+#include "grammar/mask/class.h"
+#include "grammar/vocab/kinds.h"
+#include "grammar/mask/walk_nodes.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define SETS_MAX 4608
+#define STAYS_CONFIGS 16  /* in it: a step costs by their number */
+#define STAYS_SETS 12     /* that texts of a set's bytes may lead to */
+#define STAYS_REACHED 500 /* nodes at which a set was before it is found out */
+#define STAYS_MAX 512     /* sets made for it: SETS_MAX without them is 4096 */
+#define SETS_FIRST 64
+
+static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
+    for (uint32_t i = first; i < last; i++)
+        w->bits[w->trie->item[i] / 32] &= ~(1u << (w->trie->item[i] % 32));
+}
+
+enum { STEP_UNKNOWN, STEP_DEAD, STEP_SETS }; /* from here on: the number of a set */
+
+/* @far: up to which length all texts of a kind are read. @stays: text_bit() of bytes of which all
+ * texts are. @asks: of those for which visit() is called where they are below. @watched: at each
+ * place there is more to do than to go on below it, or not: n_reached is not at its end, visit() or
+ * take() may be called, or nothing is read from it. */
+struct known_set {
+    struct set set;
+    uint32_t n_reached;
+    uint64_t stays, asks;
+    bool watched;
+    uint8_t far[KIND_NONE + 1];
+};
+
+/* Sets are numbered as they are found, n of cap, which is no more than a step in next[] can name;
+ * slot[] has mask + 1 places, twice as many as sets, or of_state says which is which. */
+struct tables {
+    struct walk *w;
+    struct known_set *set;
+    uint16_t (*next)[256];
+    uint32_t n, cap, n_stays; /* n_stays: made by find_stays() */
+    uint32_t *slot, mask;     /* hash table: number + 1 */
+    uint16_t *of_state;       /* in a plain rule: by state from its start, number + 1; or NULL */
+    uint64_t *reached;        /* bits by item, of what is walked now; NULL without bits */
+};
+
+static uint32_t hash_of(const struct machine *m, const struct set *s) {
+    uint64_t h = s->can_end;
+
+    for (uint32_t i = s->begin; i < s->end; i++) {
+        const struct config *c = &m->config[i];
+
+        h = (h ^ c->state) * 0x9E3779B97F4A7C15u;
+        h = (h ^ h >> 29 ^ c->reg) * 0xC2B2AE3D27D4EB4Fu;
+        h = (h ^ h >> 31 ^ c->frame) * 0x165667B19E3779F9u;
+        h += c->mark * 0x27D4EB2F165667C5u;
+    }
+    return (uint32_t)(h >> 32);
+}
+
+static bool equal(const struct machine *m, const struct set *x, const struct set *y) {
+    return x->can_end == y->can_end && x->end - x->begin == y->end - y->begin &&
+           memcmp(m->config + x->begin, m->config + y->begin,
+                  (x->end - x->begin) * sizeof(*m->config)) == 0;
+}
+
+static bool grow(struct tables *t) {
+    uint32_t cap = t->cap ? t->cap * 2 : SETS_FIRST;
+    struct known_set *set = realloc(t->set, cap * sizeof(*set));
+
+    if (set)
+        t->set = set;
+    void *next = realloc(t->next, cap * sizeof(*t->next));
+
+    if (next)
+        t->next = next;
+    uint32_t *slot = calloc(cap * 2ul, sizeof(*slot));
+
+    if (!set || !next || !slot) {
+        free(slot);
+        t->w->m->error = -ENOMEM;
+        return false;
+    }
+    free(t->slot);
+    t->slot = slot;
+    t->cap = cap;
+    t->mask = cap * 2 - 1;
+    for (uint32_t i = 0; i < t->n; i++) {
+        uint32_t h = hash_of(t->w->m, &t->set[i].set) & t->mask;
+
+        while (slot[h])
+            h = (h + 1) & t->mask;
+        slot[h] = i + 1;
+    }
+    return true;
+}
+
+static void find_far(const struct walk *w, struct known_set *k) {
+    const struct machine *m = w->m;
+    uint32_t before = NO_STATE; /* which stacks do not matter to */
+
+    for (uint32_t i = k->set.begin; i < k->set.end; i++) {
+        const struct config *c = &m->config[i];
+        uint32_t most = RUNWAY_MAX;
+        bool counts = m->g->state[c->state].flags & (STATE_LOOP | STATE_WITHIN);
+
+        if (c->state == before)
+            continue;
+        before = counts ? NO_STATE : c->state;
+        if (counts && c->frame) {
+            const struct call_desc *d = &m->g->desc[m->g->call[m->frame[c->frame].call].desc];
+
+            if (d->kind == CALL_COUNTED && d->max != NO_MAX)
+                most = MIN(most, d->max - c->reg);
+            if (d->kind == CALL_WITHIN)
+                most = MIN(most, within_free(m->g, d, c->state, c->reg));
+        }
+        for (unsigned kind = 0; w->kinds && kind < TEXT_KINDS; kind++) {
+            uint32_t run = w->kinds >> kind & 1 ? MIN(m->g->runway[c->state][kind], most) : 0;
+
+            k->far[kind] = (uint8_t)MAX(k->far[kind], run);
+        }
+    }
+}
+
+/* Whether there is room for one more set; else the machine has an error. */
+static bool has_room(struct tables *t) {
+    if (t->n == SETS_MAX)
+        t->w->m->error = -E2BIG;
+    return !t->w->m->error && (t->n < t->cap || grow(t));
+}
+
+static uint32_t add_set(struct tables *t, const struct set *s) {
+    static_assert(SETS_MAX + STEP_SETS <= UINT16_MAX, "a step names each set");
+    assert(t->n < t->cap && t->n < SETS_MAX && s->end <= t->w->m->n_configs);
+    memset(t->next[t->n], 0, sizeof(*t->next));
+    t->set[t->n] = (struct known_set){
+        .set = *s, .asks = s->can_end && t->w->visit ? t->w->ends : 0, .watched = true};
+    find_far(t->w, &t->set[t->n]);
+    return t->n++;
+}
+
+/* The number of @s, which is the last one of the machine and is taken off when it is known. */
+static uint32_t number_of(struct tables *t, const struct set *s) {
+    struct machine *m = t->w->m;
+
+    if (!has_room(t))
+        return 0;
+    uint32_t h = hash_of(m, s) & t->mask;
+
+    for (; t->slot[h]; h = (h + 1) & t->mask) {
+        if (equal(m, s, &t->set[t->slot[h] - 1].set)) {
+            m->n_configs = s->begin;
+            return t->slot[h] - 1;
+        }
+    }
+    t->slot[h] = t->n + 1;
+    return add_set(t, s);
+}
+
+/* The set of @state alone, in a plain rule and with frame 0. */
+static uint32_t number_of_state(struct tables *t, uint32_t state) {
+    struct machine *m = t->w->m;
+    const struct state *s = &m->g->state[state];
+    uint16_t *number = &t->of_state[state - m->g->rule[s->rule].start];
+    struct set one = set_open(m);
+
+    if (*number)
+        return *number - 1u;
+    if (!has_room(t) || machine_reserve(m, 1) < 0)
+        return 0;
+    if (s->n_edges)
+        m->config[m->n_configs++] = (struct config){.state = state};
+    one.end = m->n_configs;
+    one.can_end = s->flags & STATE_ACCEPT;
+    *number = (uint16_t)(t->n + 1);
+    return add_set(t, &one);
+}
+
+/* The bytes *@lo to *@hi, @byte among them, of which each makes the same of @s. */
+static void find_range(const struct machine *m, const struct set *s, uint8_t byte, unsigned *lo,
+                       unsigned *hi) {
+    uint32_t before = NO_STATE;
+
+    *lo = m->g->variety ? byte : 0;
+    *hi = m->g->variety ? byte : 255;
+    for (uint32_t i = s->begin; i < s->end && *lo < *hi; i++) {
+        const struct config *c = &m->config[i];
+        const struct state *q = &m->g->state[c->state];
+        const struct edge *e = m->g->edge + q->edge, *end = e + q->n_edges;
+        bool loops = (q->flags & STATE_LOOP) && c->frame;
+
+        if (c->state == before && !loops)
+            continue;
+        before = c->state;
+        if (loops && m->g->desc[m->g->call[m->frame[c->frame].call].desc].kind == CALL_NAMES)
+            *lo = *hi = byte;
+        for (; e < end && e->hi < byte; e++)
+            *lo = MAX(*lo, e->hi + 1u);
+        if (e < end && e->lo <= byte) {
+            *lo = MAX(*lo, e->lo);
+            *hi = MIN(*hi, e->hi);
+        } else if (e < end) {
+            *hi = MIN(*hi, e->lo - 1u);
+        }
+    }
+}
+
+static uint16_t find_step(struct tables *t, uint32_t from, uint8_t byte) {
+    struct machine *m = t->w->m;
+    struct set s = t->set[from].set, next;
+    uint32_t plain = t->of_state && s.begin < s.end ? m->config[s.begin].state : NO_STATE;
+    uint16_t to = STEP_DEAD;
+    unsigned lo, hi;
+
+    find_range(m, &s, byte, &lo, &hi);
+    if (plain != NO_STATE) {
+        uint32_t state = state_next(m->g, &m->g->state[plain], byte);
+
+        if (state != NO_STATE)
+            to = (uint16_t)(STEP_SETS + number_of_state(t, state));
+    } else if (machine_step(m, &s, byte, &next)) {
+        to = (uint16_t)(STEP_SETS + number_of(t, &next));
+    } else {
+        m->n_configs = next.begin;
+    }
+    for (unsigned c = lo; c <= hi && !m->error; c++)
+        t->next[from][c] = to;
+    return to;
+}
+
+static uint16_t step_of(struct tables *t, uint32_t from, uint8_t byte) {
+    uint16_t to = t->next[from][byte];
+
+    return to == STEP_UNKNOWN ? find_step(t, from, byte) : to;
+}
+
+static bool add_number(uint32_t *v, uint32_t *n, uint32_t cap, uint32_t x) {
+    for (uint32_t i = 0; i < *n; i++) {
+        if (v[i] == x)
+            return true;
+    }
+    if (*n == cap)
+        return false;
+    v[(*n)++] = x;
+    return true;
+}
+
+/* All that counting how often @s is reached is for is known. */
+static void end_watch(struct tables *t, struct known_set *s) {
+    const struct walk *w = t->w;
+
+    s->n_reached = STAYS_REACHED;
+    s->watched = w->take || (w->visit && !w->ends) || s->set.begin == s->set.end;
+}
+
+/* Bytes of which every one leads from the set @k to one of a few sets, and from each of these as
+ * well. What has too many sets behind it is left out. Takes no fuel: a walk without it would end
+ * at the same place. */
+static void find_stays(struct tables *t, uint32_t k) {
+    struct machine *m = t->w->m;
+    uint32_t at[STAYS_SETS] = {k}, n = 1, before = t->n;
+    uint64_t stays = t->w->whole & ~(TEXT_BIT_QUOTE | TEXT_BIT_NONE), fuel = m->fuel;
+
+    m->fuel = UINT64_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        for (unsigned c = 0; c < 0x80 && !m->error; c++) {
+            uint64_t bit = text_bit(c);
+
+            if (!(stays & bit))
+                continue;
+            uint16_t to = t->n - before + t->n_stays < STAYS_MAX ? step_of(t, at[i], (uint8_t)c)
+                                                                 : t->next[at[i]][c];
+
+            if (m->error == -E2BIG) { /* too many readings, where the walk may never be */
+                m->error = 0;
+                to = t->next[at[i]][c] = STEP_UNKNOWN;
+            }
+            if (to < STEP_SETS ||
+                t->set[to - STEP_SETS].set.begin == t->set[to - STEP_SETS].set.end ||
+                !add_number(at, &n, STAYS_SETS, to - STEP_SETS))
+                stays &= ~bit;
+        }
+    }
+    t->n_stays += t->n - before;
+    m->fuel = fuel;
+    for (uint32_t i = 0; i < n; i++) { /* it holds for them all */
+        struct known_set *s = &t->set[at[i]];
+
+        if (i == 0 || s->n_reached < STAYS_REACHED)
+            s->stays = stays;
+        end_watch(t, s);
+    }
+}
+
+/* A node that a walk is at: its items and those below it are [n->items, end). */
+struct place {
+    const struct trie_node *n;
+    uint64_t below; /* text_bit() of the bytes below it */
+    uint32_t end, depth;
+};
+
+/* Where the items of child @i of a node and of all below it end: @end is behind its siblings, the
+ * items of which end at @last. */
+static inline uint32_t end_of(const struct trie *t, uint32_t i, uint32_t end, uint32_t last) {
+    return i + 1 < end ? t->node[i + 1].items : last;
+}
+
+/* Whether all that is below @n is read from @s, as far as is known. */
+static inline bool known_reads_all(const struct known_set *s, const struct trie_node *n,
+                                   uint64_t below) {
+    return !(below & ~s->stays) || n->height <= s->far[n->kind];
+}
+
+/* Counts that the set @k was reached; at some time more is found out about it. */
+static void count_reached(struct tables *t, size_t k) {
+    struct known_set *s = &t->set[k];
+
+    if (s->n_reached >= STAYS_REACHED || ++s->n_reached < STAYS_REACHED)
+        return;
+    end_watch(t, s);
+    if (t->w->whole && s->set.end - s->set.begin <= STAYS_CONFIGS)
+        find_stays(t, (uint32_t)k);
+}
+
+static void leave_out(struct tables *t, uint32_t first, uint32_t last) {
+    if (!t->reached || first == last)
+        return;
+    uint32_t i = first / 64, end = (last - 1) / 64;
+    uint64_t head = UINT64_MAX << first % 64, tail = UINT64_MAX >> (63 - (last - 1) % 64);
+
+    if (i == end) {
+        t->reached[i] &= ~(head & tail);
+        return;
+    }
+    t->reached[i++] &= ~head;
+    memset(t->reached + i, 0, (end - i) * sizeof(*t->reached));
+    t->reached[end] &= ~tail;
+}
+
+/* visit() where it is to be called at @p, which the set @k has reached. False: the walk does not go
+ * on below it. */
+static bool visit_place(struct tables *t, const struct place *p, size_t k) {
+    struct walk *w = t->w;
+    const struct known_set *s = &t->set[k];
+
+    return !w->visit || (w->ends && !(p->below & s->asks)) ||
+           w->visit(w, (uint32_t)(p->n - w->trie->node), &s->set, p->depth);
+}
+
+/* What there is to do at @p, which the set @k has reached. Whether what is below it is to be looked
+ * at. */
+static bool reach_place(struct tables *t, const struct place *p, size_t k) {
+    struct walk *w = t->w;
+    uint32_t first = p->n->items + p->n->n_items;
+
+    if (!visit_place(t, p, k) || t->set[k].set.begin == t->set[k].set.end) {
+        leave_out(t, first, p->end);
+        return false;
+    }
+    count_reached(t, k);
+    if (!known_reads_all(&t->set[k], p->n, p->below))
+        return true;
+    if (w->take && first < p->end)
+        w->take(w, first, p->end, &t->set[k].set, p->depth);
+    return false;
+}
+
+/* Children [i, end) of a node, which the set @set has reached, still to be looked at. */
+struct siblings {
+    uint32_t i, end, last; /* last: the end of their items */
+    uint16_t set, depth;
+};
+
+/* Leaves out of t->reached what is not reached below node @root, whose items end at @last, and at
+ * which is the set @from. A round is made for nearly every node of a vocabulary: it has what it
+ * needs at hand, and what is rare is elsewhere. */
+static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_t from,
+                         uint32_t depth) {
+    struct walk *w = t->w;
+    const struct trie *trie = w->trie;
+    const struct trie_node *node = trie->node;
+    const uint64_t *below = trie->below;
+    struct siblings way[TRIE_MAX_LEN + 1];
+    uint16_t *next = t->next[from];
+    uint32_t i = node[root].child, end = i + node[root].n_children, n_visited = 0, n_way = 0;
+    bool needs = w->need;
+
+    for (depth++; i < end || n_way > 0;) {
+        if (i == end) {
+            i = way[--n_way].i;
+            end = way[n_way].end;
+            last = way[n_way].last;
+            from = way[n_way].set;
+            depth = way[n_way].depth;
+            next = t->next[from];
+            continue;
+        }
+        uint32_t at = i++, to = next[node[at].byte];
+
+        if (needs && is_idle(w, node[at].items, end_of(trie, at, end, last)))
+            continue;
+        if (to < STEP_SETS) {
+            if (to == STEP_UNKNOWN)
+                to = find_step(t, from, node[at].byte);
+            next = t->next[from];
+            if (w->m->error)
+                break;
+            if (to == STEP_DEAD) {
+                leave_out(t, node[at].items, end_of(trie, at, end, last));
+                continue;
+            }
+        }
+        const struct known_set *s = &t->set[to - STEP_SETS];
+        bool on = !known_reads_all(s, &node[at], below[at]);
+
+        n_visited++;
+        if (s->watched || (below[at] & s->asks)) {
+            struct place p = {&node[at], below[at], end_of(trie, at, end, last), depth};
+
+            on = reach_place(t, &p, to - STEP_SETS);
+            next = t->next[from];
+        }
+        if (!on)
+            continue;
+        uint32_t on_last = end_of(trie, at, end, last);
+
+        assert(n_way < ARRAY_SIZE(way));
+        if (i < end)
+            way[n_way++] = (struct siblings){i, end, last, (uint16_t)from, (uint16_t)depth};
+        i = node[at].child;
+        end = i + node[at].n_children;
+        last = on_last;
+        from = to - STEP_SETS;
+        next = t->next[from];
+        depth++;
+    }
+    w->n_visited += n_visited;
+}
+
+/* Sets the items [@first, @last) that are reached. Where these are most of a vocabulary, of which
+ * none was set, the others are cleared, which are fewer. */
+static void set_reached(struct tables *t, uint32_t first, uint32_t last) {
+    struct walk *w = t->w;
+    const uint32_t *item = w->trie->item;
+    uint32_t n = w->trie->n_items;
+    bool clears = false;
+
+    if (w->empty && first == 0 && last == n) {
+        const struct grammar_vocab *v = w->m->g->vocab;
+
+        w->n_set = bits_count((const uint32_t *)t->reached, (n + 63) / 64 * 2);
+        clears = w->n_set > n / 2;
+        if (clears)
+            memcpy(w->bits, vocab_text_bits(v), grammar_vocab_n_words(v) * sizeof(*w->bits));
+    }
+    for (uint32_t k = first / 64; first < last && k <= (last - 1) / 64; k++) {
+        uint64_t left = clears ? ~t->reached[k] : t->reached[k];
+
+        left &= k == first / 64 ? UINT64_MAX << first % 64 : UINT64_MAX;
+        left &= k == (last - 1) / 64 ? UINT64_MAX >> (63 - (last - 1) % 64) : UINT64_MAX;
+        left &= w->need ? w->need[k] : UINT64_MAX;
+        for (; left; left &= left - 1) {
+            uint32_t id = item[k * 64 + (uint32_t)__builtin_ctzll(left)], bit = 1u << (id % 32);
+
+            w->n_set += !w->empty && !(w->bits[id / 32] & bit);
+            w->bits[id / 32] ^= clears || !(w->bits[id / 32] & bit) ? bit : 0;
+        }
+    }
+}
+
+/* All that is below node @root, whose items end at @last, and at which is the set @from: sets what
+ * is reached. */
+static void walk_below(struct tables *t, uint32_t root, uint32_t last, uint32_t from,
+                       uint32_t depth) {
+    const struct trie_node *n = &t->w->trie->node[root];
+    uint32_t first = n->items + n->n_items;
+
+    if (t->reached && first < last)
+        memset(t->reached + first / 64, 0xff,
+               ((last - 1) / 64 - first / 64 + 1ul) * sizeof(uint64_t));
+    if (t->reached && last % 64 && last == t->w->trie->n_items)
+        t->reached[last / 64] = UINT64_MAX >> (64 - last % 64);
+    tables_below(t, root, last, from, depth);
+    if (t->reached && !t->w->m->error)
+        set_reached(t, first, last);
+}
+
+/* Below node @root, which the sets @from and @like reach: the bits are those of @like. */
+static void differ_below(struct tables *t, uint32_t root, uint32_t last, uint32_t from,
+                         uint32_t like, uint32_t depth) {
+    struct walk *w = t->w;
+    const struct trie *trie = w->trie;
+    uint32_t i = trie->node[root].child, end = i + trie->node[root].n_children;
+
+    for (; i < end && !has_stopped(w); i++) {
+        const struct trie_node *n = &trie->node[i];
+        struct place p = {n, trie->below[i], end_of(trie, i, end, last), depth + 1};
+        uint16_t to = step_of(t, from, p.n->byte), beside = step_of(t, like, p.n->byte);
+        uint32_t below = p.n->items + p.n->n_items, k = to - STEP_SETS;
+
+        if (w->m->error)
+            return;
+        if (to == beside) {
+            if (to != STEP_DEAD)
+                w->same(w, p.n->items, p.end, p.depth);
+            continue;
+        }
+        if (to == STEP_DEAD) {
+            clear_items(w, p.n->items, p.end);
+            continue;
+        }
+        w->n_visited++;
+        set_items(w, p.n->items, below);
+        count_reached(t, k);
+        if (!visit_place(t, &p, k) || t->set[k].set.begin == t->set[k].set.end)
+            clear_items(w, below, p.end);
+        else if (known_reads_all(&t->set[k], n, p.below))
+            set_items(w, below, p.end);
+        else if (beside != STEP_DEAD)
+            differ_below(t, i, p.end, k, beside - STEP_SETS, p.depth);
+        else
+            walk_below(t, i, p.end, k, p.depth);
+    }
+}
+
+/* The number of a copy of @s. */
+static uint32_t number_copy(struct tables *t, const struct set *s) {
+    struct machine *m = t->w->m;
+    uint32_t n = s->end - s->begin;
+
+    if (t->of_state)
+        return number_of_state(t, m->config[s->begin].state);
+    if (machine_reserve(m, n) < 0)
+        return 0;
+    struct set copy = {.begin = m->n_configs, .end = m->n_configs + n};
+
+    memcpy(m->config + copy.begin, m->config + s->begin, n * sizeof(*m->config));
+    m->n_configs += n;
+    return number_of(t, &copy);
+}
+
+/* The rule in which walks from @from are walks from one state to the next; NULL: there is none. */
+static const struct auto_rule *plain_rule(const struct machine *m, const struct set *from) {
+    const struct config *c = &m->config[from->begin];
+    const struct auto_rule *r = &m->g->rule[m->g->state[c->state].rule];
+
+    return from->end - from->begin == 1 && r->plain && !c->frame && !c->mark ? r : NULL;
+}
+
+/* For walks from @from. False: no memory. */
+static bool tables_init(struct tables *t, struct walk *w, const struct set *from) {
+    const struct auto_rule *plain = plain_rule(w->m, from);
+
+    *t = (struct tables){.w = w};
+    assert(w->trie->below);
+    if (plain)
+        t->of_state = calloc(plain->n_states, sizeof(*t->of_state));
+    if (plain && !t->of_state)
+        w->m->error = -ENOMEM;
+    if (w->bits)
+        t->reached = malloc((w->trie->n_items / 64 + 1ul) * sizeof(*t->reached));
+    if (w->bits && !t->reached)
+        w->m->error = -ENOMEM;
+    return !w->m->error;
+}
+
+static void tables_free(struct tables *t) {
+    free(t->set);
+    free(t->next);
+    free(t->slot);
+    free(t->reached);
+    free(t->of_state);
+}
+
+/* Reads the short texts with @n_chars characters from the set @from. */
+static void read_shorts(struct tables *t, uint32_t from, uint32_t n_chars) {
+    struct walk *w = t->w;
+    const struct shorts *s = vocab_shorts(w->m->g->vocab);
+    const uint8_t *p = s->bytes + s->at[n_chars];
+    uint16_t at[UINT8_MAX + 1] = {(uint16_t)from}; /* the set behind each byte */
+    uint32_t alive = UINT8_MAX;                    /* bytes up to which the one before was read */
+
+    assert(w->bits && n_chars <= RUNWAY_MAX);
+
+    for (uint32_t i = s->first[n_chars]; i < s->first[n_chars + 1]; i++) {
+        uint32_t same = p[0], len = same + p[1], depth = same;
+
+        p += 2;
+        if (same <= alive) {
+            alive = UINT8_MAX;
+            for (; depth < len && alive > depth; depth++) {
+                uint16_t to = step_of(t, at[depth], p[depth - same]);
+
+                if (to == STEP_DEAD)
+                    alive = depth;
+                else
+                    at[depth + 1] = (uint16_t)(to - STEP_SETS);
+            }
+            if (w->m->error)
+                return;
+            w->n_visited += depth - same;
+        }
+        if (alive >= len) {
+            w->n_set += !(w->bits[s->id[i] / 32] >> (s->id[i] % 32) & 1);
+            w->bits[s->id[i] / 32] |= 1u << (s->id[i] % 32);
+        }
+        p += len - same;
+    }
+}
+
+void walk_tables(struct walk *w, const struct set *from) {
+    uint32_t n_configs = w->m->n_configs;
+    struct tables t;
+
+    assert((w->m->g->runway || !w->kinds) && !w->same);
+    assert(w->bits || (!w->empty && !w->need));
+    if (from->begin == from->end)
+        return;
+    if (tables_init(&t, w, from))
+        number_copy(&t, from);
+    for (uint32_t n = MAX(w->short_from, 1u); n <= w->short_to && !w->m->error; n++)
+        read_shorts(&t, 0, n);
+    if (!w->m->error)
+        walk_below(&t, 0, w->trie->n_items, 0, 0);
+    tables_free(&t);
+    w->m->n_configs = n_configs;
+}
+
+void walk_like(struct walk *w, const struct set *from, const struct set *like) {
+    uint32_t n_configs = w->m->n_configs;
+    struct tables t;
+
+    assert(w->bits && w->same && !w->empty && from->end > from->begin && like->end > like->begin);
+    if (tables_init(&t, w, from)) {
+        uint32_t a = number_copy(&t, from), b = number_copy(&t, like);
+
+        if (!w->m->error)
+            differ_below(&t, 0, w->trie->n_items, a, b, 0);
+    }
+    tables_free(&t);
+    w->m->n_configs = n_configs;
+}

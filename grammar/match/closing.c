@@ -1,0 +1,609 @@
+/*
+ * closing - the shortest completion of a text, and which tokens leave time for it.
+ *
+ * Every configuration has one way to the end: from it by the edge that finish_step() names, then
+ * from the configuration, among those that this byte leads to, that has the fewest bytes to go.
+ * The bytes of a way are known without walking it: those in the rule, and those behind each frame
+ * of the stack. Its tokens are not: the way is walked and written with as few tokens of the
+ * vocabulary as can be. The end of a way is a way itself, so what is found out for one
+ * configuration is kept for all behind it.
+ *
+ * The distance of a set of configurations is that of its nearest one. A token is allowed when the
+ * distance behind it is at most the number of tokens that may come after it. As long as that was
+ * kept up to now there is one: the first token of the nearest configuration's way leads to a
+ * configuration whose way is the rest of it, one token shorter.
+ *
+ * What is far from the limit costs a comparison of bytes. Tokens of a class are not looked at one
+ * by one: behind each of them there are at most so many bytes to the end of the rule, which is
+ * found out once per state ("reach").
+ */
+
+#include "grammar/match/finish.h"
+#include "grammar/mask/walk.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WAY_MAX 2048     /* bytes; longer ones are counted in bytes */
+#define NODES_MAX 16384  /* configurations whose ways are known in one mask */
+#define NODES_ASIDE 4096 /* as long as there are fewer, other ways than those of the text itself */
+#define WAY_FUEL 2000000 /* steps of all ways of one mask */
+#define QUICK_NODES 256  /* as NODES_MAX where the machine is to be quick */
+#define REACH_FUEL 1000000
+#define ESCAPE_MAX 512
+#define NO_NODE UINT32_MAX
+
+/* A configuration of a way. Nodes are numbered as they are found, cap_nodes of them fit; slot[] has
+ * mask + 1 places, twice as many as nodes. */
+struct node {
+    struct config at;
+    uint32_t next; /* NO_NODE: the end */
+    uint32_t tokens;
+    uint32_t symbol;
+};
+
+struct closing {
+    struct machine *m;
+    const struct finish *f;
+    struct set at;
+    uint32_t left;
+    bool refused, planned;
+    uint32_t n_escapes;         /* steps in a way that is looked for beside items before */
+    uint32_t *behind, n_behind; /* of each frame: bytes + 1, 0: not known yet */
+    struct node *node;
+    uint32_t n_nodes, cap_nodes;
+    uint32_t *slot, mask; /* hash table: node + 1 */
+};
+
+int closing_new(struct closing **out) {
+    struct closing *k = calloc(1, sizeof(*k));
+
+    if (!k)
+        return -ENOMEM;
+    k->mask = 63;
+    k->cap_nodes = 32;
+    k->slot = calloc(k->mask + 1, sizeof(*k->slot));
+    k->node = malloc(k->cap_nodes * sizeof(*k->node));
+    if (!k->slot || !k->node) {
+        closing_free(k);
+        return -ENOMEM;
+    }
+    *out = k;
+    return 0;
+}
+
+struct closing *closing_free(struct closing *k) {
+    if (k) {
+        free(k->behind);
+        free(k->node);
+        free(k->slot);
+        free(k);
+    }
+    return NULL;
+}
+
+size_t closing_memory(const struct closing *k) {
+    return sizeof(*k) + k->n_behind * sizeof(*k->behind) + k->cap_nodes * sizeof(*k->node) +
+           ((size_t)k->mask + 1) * sizeof(*k->slot);
+}
+
+/* ---- bytes */
+
+static const struct call_desc *desc_of(const struct machine *m, uint32_t frame) {
+    return frame ? &m->g->desc[m->g->call[m->frame[frame].call].desc] : NULL;
+}
+
+/* Bytes behind the rule of @frame. */
+static uint32_t bytes_behind(struct closing *k, uint32_t frame) {
+    struct machine *m = k->m;
+
+    if (frame == 0)
+        return 0;
+    if (frame >= k->n_behind) {
+        uint32_t *v = realloc(k->behind, m->cap_frames * sizeof(*v));
+
+        if (!v)
+            return FINISH_NEVER;
+        memset(v + k->n_behind, 0, (m->cap_frames - k->n_behind) * sizeof(*v));
+        k->behind = v;
+        k->n_behind = m->cap_frames;
+    }
+    if (k->behind[frame])
+        return k->behind[frame] - 1;
+    const struct frame f = m->frame[frame];
+    const struct call_desc *d = desc_of(m, frame), *above = desc_of(m, f.parent);
+    uint32_t to = m->g->call[f.call].to, reg = f.count, n = 0;
+
+    if (is_member(d))
+        reg = members_add(m, members_of(m->g, to), reg, d->min);
+    if (d->kind == CALL_REPEAT) {
+        uint32_t more = d->min > f.count + 1 ? d->min - f.count - 1 : 0;
+
+        n = finish_times(more, k->f->way[m->g->rule[d->rule].start].rest);
+        reg = 0;
+    }
+    n = finish_add(n, finish_rest(m, to, reg, above));
+    n = finish_add(n, bytes_behind(k, f.parent));
+    k->behind[frame] = n + 1;
+    return n;
+}
+
+static uint32_t nearest(struct closing *k, const struct set *s, struct config *out);
+
+/* Bytes from @c when it goes on with @symbol. */
+static uint32_t bytes_by(struct closing *k, const struct config *c, unsigned symbol) {
+    struct machine *m = k->m;
+    uint32_t n_configs = m->n_configs, n = FINISH_NEVER;
+    struct set from = set_open(m), to;
+    struct config next;
+
+    if (machine_reserve(m, 1) < 0)
+        return FINISH_NEVER;
+    m->config[m->n_configs++] = *c;
+    from.end = m->n_configs;
+    if (machine_step(m, &from, symbol, &to) && !m->error)
+        n = to.can_end ? 0 : nearest(k, &to, &next);
+    m->n_configs = n_configs;
+    return finish_add(n, 1);
+}
+
+/* In an item that begins as some before it do: it leaves their ways where it can, else it goes on
+ * with them. Items have fewer than ESCAPE_MAX bytes in common that are forced. */
+static uint32_t bytes_to_differ(struct closing *k, const struct config *c, unsigned *symbol) {
+    const struct grammar *g = k->m->g;
+    const struct state *s = &g->state[c->state];
+    struct byte_set next = {{0}};
+    uint32_t best = FINISH_NEVER;
+
+    distinct_next(k->m, c->frame, c->mark, &next);
+    for (int with = 0; with < 2 && best >= FINISH_NEVER && k->n_escapes < ESCAPE_MAX; with++) {
+        k->n_escapes++;
+        for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+            unsigned hi = MIN(g->edge[i].hi, TOKEN_SYMBOL - 1);
+
+            for (unsigned x = MIN(g->edge[i].lo, TOKEN_SYMBOL); (x = k->f->next[x]) <= hi; x++) {
+                if (byte_set_has(&next, (uint8_t)x) != with)
+                    continue;
+                uint32_t n = bytes_by(k, c, x);
+
+                *symbol = n < best ? x : *symbol;
+                best = MIN(best, n);
+                if (!with) /* bytes of one edge lead to the same state */
+                    break;
+            }
+        }
+        k->n_escapes--;
+    }
+    return best;
+}
+
+static bool is_list(const struct machine *m, const struct config *c) {
+    return (m->g->state[c->state].flags & STATE_MEMBERS) && c->reg &&
+           members_of(m->g, c->state)->distinct;
+}
+
+/* What is to be added in an item, because items that ended in this look-ahead may be the shortest
+ * that are left. Without one that may be the same item the shortest way is that of its states. */
+static uint32_t doubt(const struct closing *k, uint32_t frame) {
+    uint32_t n_unknown = 0, longest = 0;
+
+    if (k->m->g->variety && frame)
+        longest = distinct_longest(k->m, frame, &n_unknown);
+    return finish_times(n_unknown, finish_add(longest + 2, finish_times(2, k->f->rest_max)));
+}
+
+static uint32_t bytes_from(struct closing *k, const struct config *c, unsigned *symbol) {
+    const struct machine *m = k->m;
+    uint32_t n = FINISH_NEVER;
+
+    /* Between items a configuration in the next item, or behind the last one, is nearer. */
+    if (!is_list(m, c))
+        n = finish_step(m, c->state, c->reg, desc_of(m, c->frame), symbol);
+    if (n < FINISH_NEVER && c->mark)
+        n = bytes_to_differ(k, c, symbol);
+    else if (n < FINISH_NEVER)
+        n = finish_add(n, bytes_behind(k, c->frame));
+    return n >= FINISH_NEVER ? FINISH_NEVER : finish_add(n, doubt(k, c->frame));
+}
+
+/* The configuration of @s with the fewest bytes to go, the first of them. */
+static uint32_t nearest(struct closing *k, const struct set *s, struct config *out) {
+    uint32_t best = FINISH_NEVER;
+    unsigned symbol;
+
+    for (uint32_t i = s->begin; i < s->end; i++) {
+        struct config c = k->m->config[i];
+        uint32_t n = bytes_from(k, &c, &symbol);
+
+        if (n < best) {
+            best = n;
+            *out = c;
+        }
+    }
+    return best;
+}
+
+uint32_t closing_bytes(struct closing *k, const struct set *at) {
+    struct config c;
+
+    return at->can_end ? 0 : nearest(k, at, &c);
+}
+
+/* ---- tokens */
+
+static uint32_t hash_of(const struct closing *k, const struct config *c) {
+    uint64_t h = (c->state * 0x9E3779B97F4A7C15u) ^ (c->reg * 0xC2B2AE3D27D4EB4Fu) ^
+                 (c->frame * 0x165667B19E3779F9u) ^ (c->mark * 0x27D4EB2F165667C5u);
+
+    return (uint32_t)(h >> 32) & k->mask;
+}
+
+static uint32_t *find(struct closing *k, const struct config *c) {
+    uint32_t h = hash_of(k, c);
+
+    for (; k->slot[h]; h = (h + 1) & k->mask) {
+        const struct config *at = &k->node[k->slot[h] - 1].at;
+
+        if (at->state == c->state && at->reg == c->reg && at->frame == c->frame &&
+            at->mark == c->mark)
+            break;
+    }
+    return &k->slot[h];
+}
+
+static bool grow(struct closing *k) {
+    uint32_t mask = k->mask * 2 + 1;
+    struct node *v = realloc(k->node, k->cap_nodes * 2 * sizeof(*v));
+
+    if (v)
+        k->node = v;
+    uint32_t *slot = calloc(mask + 1, sizeof(*slot));
+
+    if (!v || !slot) {
+        free(slot);
+        return false;
+    }
+    free(k->slot);
+    k->slot = slot;
+    k->mask = mask;
+    k->cap_nodes *= 2;
+    for (uint32_t i = 0; i < k->n_nodes; i++)
+        *find(k, &k->node[i].at) = i + 1;
+    return true;
+}
+
+static bool add_node(struct closing *k, const struct config *c, unsigned symbol) {
+    if (k->n_nodes == k->cap_nodes && !grow(k))
+        return false;
+    assert(k->n_nodes < k->cap_nodes && k->n_nodes < k->mask);
+    k->node[k->n_nodes] = (struct node){*c, NO_NODE, FINISH_NEVER, symbol};
+    *find(k, c) = ++k->n_nodes;
+    return true;
+}
+
+/* What comes after @symbol in the way of @c: 1; 0: the end; -1: there is no way. */
+static int follow(struct closing *k, const struct config *c, unsigned symbol, struct config *next) {
+    struct machine *m = k->m;
+    uint32_t n_configs = m->n_configs;
+    struct set from = set_open(m), to;
+    int r = -1;
+
+    if (machine_reserve(m, 1) < 0)
+        return -1;
+    m->config[m->n_configs++] = *c;
+    from.end = m->n_configs;
+    if (machine_step(m, &from, symbol, &to) && !m->error)
+        r = to.can_end ? 0 : nearest(k, &to, next) < FINISH_NEVER ? 1 : -1;
+    m->n_configs = n_configs;
+    return r;
+}
+
+/* Tokens of the way from @node on, as far as they are known. */
+static uint32_t tokens_at(const struct closing *k, uint32_t node) {
+    assert(node == NO_NODE || node < k->n_nodes);
+    return node == NO_NODE ? 0 : k->node[node].tokens;
+}
+
+static uint32_t child_of(const struct trie *t, uint32_t node, unsigned byte) {
+    uint32_t lo = t->node[node].child, end = lo + t->node[node].n_children, hi = end;
+
+    while (lo < hi) {
+        uint32_t mid = (lo + hi) / 2;
+
+        if (t->node[mid].byte < byte)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < end && t->node[lo].byte == byte ? lo : 0;
+}
+
+/* The tokens that begin the way of @node: calls @each with the trie's node and the tokens left
+ * behind it. */
+static void each_token(struct closing *k, uint32_t node,
+                       void (*each)(void *ctx, const struct trie_node *n, uint32_t left),
+                       void *ctx) {
+    const struct trie *t = vocab_trie(k->m->g->vocab);
+    uint32_t at = 0;
+
+    while (node != NO_NODE && k->node[node].symbol < TOKEN_SYMBOL) {
+        at = child_of(t, at, k->node[node].symbol);
+        node = k->node[node].next;
+        if (!at)
+            return;
+        if (t->node[at].n_items)
+            each(ctx, &t->node[at], tokens_at(k, node));
+    }
+}
+
+static void fewest(void *ctx, const struct trie_node *n, uint32_t left) {
+    uint32_t *best = ctx;
+
+    *best = MIN(*best, finish_add(left, 1));
+}
+
+/* Tokens of the way of @c. */
+static uint32_t tokens_from(struct closing *k, const struct config *c) {
+    uint32_t first = k->n_nodes, next = NO_NODE;
+    struct config at = *c;
+    unsigned symbol;
+    int r = 1;
+
+    if (*find(k, c))
+        return k->node[*find(k, c) - 1].tokens;
+    uint32_t bytes = bytes_from(k, c, &symbol);
+
+    if (bytes > WAY_MAX || k->n_nodes + bytes > NODES_MAX || doubt(k, c->frame))
+        return bytes;
+    if (k->m->quick && k->n_nodes + bytes > QUICK_NODES)
+        k->m->error = -EAGAIN;
+    if (k->m->error)
+        return bytes;
+    uint64_t fuel = k->m->fuel;
+
+    k->m->fuel = WAY_FUEL;
+    for (; r > 0 && !*find(k, &at); bytes--) {
+        bytes_from(k, &at, &symbol);
+        if (bytes == 0 || !add_node(k, &at, symbol))
+            r = -1;
+        else
+            r = follow(k, &at, symbol, &at);
+    }
+    k->m->fuel = fuel;
+    if (k->m->error == -E2BIG)
+        k->m->error = 0;
+    if (r > 0)
+        next = *find(k, &at) - 1;
+    for (uint32_t i = k->n_nodes; i-- > first; next = i) {
+        struct node *n = &k->node[i];
+
+        n->next = next;
+        if (r < 0)
+            continue;
+        if (n->symbol >= TOKEN_SYMBOL)
+            n->tokens = finish_add(tokens_at(k, next), 1);
+        else
+            each_token(k, i, fewest, &n->tokens);
+    }
+    return k->n_nodes > first ? k->node[first].tokens : FINISH_NEVER;
+}
+
+uint32_t closing_distance(struct closing *k, const struct set *at) {
+    uint32_t best = FINISH_NEVER;
+
+    for (uint32_t i = at->begin; i < at->end && !at->can_end; i++) {
+        struct config c = k->m->config[i];
+
+        best = MIN(best, tokens_from(k, &c));
+    }
+    return at->can_end ? 0 : best;
+}
+
+/* Tokens behind the rule of @frame, on the way that a configuration in it goes. */
+static uint32_t tokens_behind(struct closing *k, uint32_t frame) {
+    struct machine *m = k->m;
+    uint32_t n_configs = m->n_configs, n = 0;
+    struct set s = set_open(m);
+    struct config c;
+
+    machine_leave(m, &s, 0, frame, 0);
+    if (!s.can_end)
+        n = nearest(k, &s, &c) < FINISH_NEVER ? tokens_from(k, &c) : FINISH_NEVER;
+    m->n_configs = n_configs;
+    return n;
+}
+
+/* ---- classes */
+
+struct reach {
+    struct closing k;
+    uint32_t most;
+};
+
+static bool visit_reach(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+    struct reach *r = w->arg;
+
+    if (w->trie->node[node].n_items)
+        r->most = MAX(r->most, closing_bytes(&r->k, s));
+    return true;
+}
+
+/* Walks all tokens from state @q: a millisecond or more, once. */
+static uint32_t walk_reach(const struct grammar *g, uint32_t q) {
+    struct machine m;
+    struct reach r = {.k = {.m = &m, .f = g->finish}};
+    struct walk w = {.m = &m, .trie = vocab_trie(g->vocab), .visit = visit_reach, .arg = &r};
+
+    if (machine_init(&m, g) < 0)
+        return FINISH_NEVER;
+    struct set s = set_open(&m);
+
+    m.fuel = REACH_FUEL;
+    m.config[m.n_configs++] = (struct config){.state = q};
+    s.end = m.n_configs;
+    walk_tables(&w, &s);
+    uint32_t most = m.error ? FINISH_NEVER : r.most;
+
+    free(r.k.behind);
+    machine_deinit(&m);
+    return most;
+}
+
+/* In a rule without calls a token leads to a state of it: the most bytes from any of them, for all
+ * of them. False: it has calls. */
+static bool rule_reach(const struct grammar *g, const struct auto_rule *rule) {
+    uint32_t most = 0;
+
+    for (uint32_t q = rule->start; q < rule->start + rule->n_states; q++) {
+        if (g->state[q].n_calls)
+            return false;
+        most = MAX(most, g->finish->way[q].rest);
+    }
+    for (uint32_t q = rule->start; q < rule->start + rule->n_states; q++)
+        atomic_store_explicit(&g->finish->reach[q], 1 + most, memory_order_relaxed);
+    return true;
+}
+
+/* The most bytes from behind a token of the class of @q to the end of its rule, or more. */
+static uint32_t reach_of(struct machine *m, uint32_t q) {
+    const struct grammar *g = m->g;
+    _Atomic uint32_t *known = &g->finish->reach[q];
+
+    if (atomic_load_explicit(known, memory_order_relaxed) == 0 &&
+        !rule_reach(g, &g->rule[g->state[q].rule])) {
+        assert(!g->rule[g->state[q].rule].loop);
+        if (m->quick) {
+            m->error = -EAGAIN;
+            return FINISH_NEVER;
+        }
+        atomic_store_explicit(known, 1 + walk_reach(g, q), memory_order_relaxed);
+    }
+    return atomic_load_explicit(known, memory_order_relaxed) - 1;
+}
+
+/* The same for configuration @c, whatever the token makes of its register. */
+static uint32_t reach_from(struct closing *k, const struct config *c) {
+    const struct grammar *g = k->m->g;
+    const struct state *s = &g->state[c->state];
+    const struct call_desc *d = desc_of(k->m, c->frame);
+    uint32_t n = reach_of(k->m, c->state);
+
+    if (!(s->flags & STATE_LOOP) || !d)
+        return n;
+    if (d->kind == CALL_NAMES)
+        return finish_add(n, k->f->escape_max[d->names - g->names]);
+    uint32_t more = d->min > c->reg ? d->min - c->reg : 0;
+
+    return finish_add(n, finish_times(more, k->f->way[g->rule[s->rule].start].step));
+}
+
+/* ---- one mask */
+
+bool closing_begin(struct closing *k, struct machine *m, const struct set *at, uint32_t left) {
+    k->m = m;
+    k->f = m->g->finish;
+    k->at = *at;
+    k->left = left;
+    k->refused = k->planned = false;
+    k->n_nodes = 0;
+    memset(k->slot, 0, (k->mask + 1) * sizeof(*k->slot));
+    if (k->n_behind)
+        memset(k->behind, 0, k->n_behind * sizeof(*k->behind));
+    return closing_bytes(k, at) < FINISH_NEVER;
+}
+
+/* The ways of the text itself come first: they are always known. */
+static void plan(struct closing *k) {
+    k->refused = true;
+    if (!k->planned)
+        closing_distance(k, &k->at);
+    k->planned = true;
+}
+
+bool closing_fits(struct closing *k, const struct set *s) {
+    if (closing_bytes(k, s) <= k->left)
+        return true;
+    plan(k);
+    return k->n_nodes < NODES_ASIDE && closing_distance(k, s) <= k->left;
+}
+
+bool closing_fits_inside(struct closing *k, const struct set *s) {
+    const struct grammar *g = k->m->g;
+
+    for (uint32_t i = s->begin; i < s->end; i++) {
+        struct config c = k->m->config[i];
+        const struct call_desc *d = desc_of(k->m, c.frame);
+        uint32_t n = finish_add(k->f->rest_max, bytes_behind(k, c.frame));
+
+        if ((g->state[c.state].flags & STATE_LOOP) && d)
+            n = finish_add(n, d->kind == CALL_NAMES ? k->f->escape_max[d->names - g->names]
+                                                    : finish_call(g, d));
+        if (n > k->left || (g->state[c.state].flags & STATE_MEMBERS))
+            return false;
+    }
+    return true;
+}
+
+bool closing_class_fits(struct closing *k, const struct config *c) {
+    uint32_t reach = reach_from(k, c);
+
+    if (finish_add(reach, bytes_behind(k, c->frame)) <= k->left)
+        return true;
+    plan(k);
+    return finish_add(reach, tokens_behind(k, c->frame)) <= k->left;
+}
+
+struct planned {
+    const struct trie *trie;
+    uint32_t *bits, left;
+};
+
+static void allow(void *ctx, const struct trie_node *n, uint32_t left) {
+    struct planned *p = ctx;
+
+    for (uint32_t i = n->items; left <= p->left && i < n->items + n->n_items; i++)
+        p->bits[p->trie->item[i] / 32] |= 1u << (p->trie->item[i] % 32);
+}
+
+/* A way that is too long to be known: its first byte. */
+static void allow_byte(struct closing *k, const struct config *c, struct planned *p) {
+    unsigned symbol;
+    uint32_t bytes = bytes_from(k, c, &symbol);
+
+    if (bytes >= FINISH_NEVER || symbol >= TOKEN_SYMBOL)
+        return;
+    uint32_t at = child_of(p->trie, 0, symbol);
+
+    if (at)
+        allow(p, &p->trie->node[at], bytes - 1);
+}
+
+bool closing_add_plan(struct closing *k, uint32_t *bits) {
+    const struct grammar *g = k->m->g;
+    struct planned p = {vocab_trie(g->vocab), bits, k->left};
+
+    if (!k->refused)
+        return false;
+    for (uint32_t i = k->at.begin; i < k->at.end; i++) {
+        struct config c = k->m->config[i];
+        uint32_t node = *find(k, &c);
+
+        if (!node) {
+            allow_byte(k, &c, &p);
+            continue;
+        }
+        const struct node *n = &k->node[node - 1];
+
+        if (n->symbol < TOKEN_SYMBOL) {
+            each_token(k, node - 1, allow, &p);
+        } else if (tokens_at(k, n->next) <= k->left) {
+            uint32_t token = (uint32_t)g->token[n->symbol - TOKEN_SYMBOL];
+
+            bits[token / 32] |= 1u << (token % 32);
+        }
+    }
+    return true;
+}

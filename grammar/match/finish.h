@@ -1,0 +1,96 @@
+#pragma once
+
+/*
+ * finish - how far a text is from its end: finish.c measures the automaton when it is compiled,
+ * closing.c asks for the shortest completion of a text that is being generated.
+ */
+
+#include "grammar/machine/machine.h"
+
+#define FINISH_NEVER (1u << 30) /* bytes or tokens: no way is known */
+
+/* From a state of a rule to the end of that rule. */
+struct way {
+    uint32_t rest;   /* bytes; of a loop: to the border between characters; in a rule whose register
+                        has members: without any of them */
+    uint32_t step;   /* bytes when it goes on by an edge */
+    uint16_t symbol; /* of that edge: a byte that is a token, or a special token */
+};
+
+/* Of g->members[] of this number. */
+struct members_way {
+    uint32_t rule, gap, tail; /* bytes from behind a member to the next one; to the end */
+    uint32_t *key, *callee;   /* bytes of the key; rule of what comes behind it, or NO_RULE */
+};
+
+struct finish {
+    struct way *way; /* of each state */
+    /* Of each state of a rule with members: bytes to where a member may begin; negative: so many
+     * have been read of its key. Or NULL. */
+    int32_t *slot;
+    struct members_way *members; /* as g->members */
+    uint32_t **escape;           /* of g->names[i], by node: bytes until the key is none of them */
+    uint32_t *escape_max;        /* of each names */
+    _Atomic uint32_t *reach;     /* of each state, 0: unknown, else 1 + bytes: closing.c */
+    uint32_t n_names, n_members;
+    uint32_t rest_max;  /* of all ways */
+    uint16_t next[257]; /* the first byte from here on that is a token; 256: none */
+    size_t bytes;
+};
+
+/* Sets g->finish, for the vocabulary of @b. 0, or as build_work(). */
+int finish_new(struct build *b, struct grammar *g);
+struct finish *finish_free(struct finish *f);
+
+/* Bytes to the end of its rule from state @q with register @reg of @m, where @d called the rule
+ * (NULL: unknown, as in classify.c). At least what is left, at most FINISH_NEVER. */
+uint32_t finish_rest(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d);
+/* The same when it goes on by an edge, whose symbol is *symbol. */
+uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d,
+                     unsigned *symbol);
+/* Bytes that a call takes. */
+uint32_t finish_call(const struct grammar *g, const struct call_desc *d);
+
+/* Sums and products of such numbers: what is too large is FINISH_NEVER. */
+static inline uint32_t finish_add(uint32_t x, uint32_t y) {
+    return MIN(x + y, FINISH_NEVER);
+}
+
+/* The same of a product. */
+static inline uint32_t finish_times(uint32_t n, uint32_t x) {
+    return (uint32_t)MIN((uint64_t)n * x, FINISH_NEVER);
+}
+
+/* ---- one mask: closing.c */
+
+struct closing;
+
+/* Scratch memory of one request's masks. 0 or -ENOMEM. */
+int closing_new(struct closing **out);
+struct closing *closing_free(struct closing *k); /* accepts NULL */
+size_t closing_memory(const struct closing *k);  /* of @k itself */
+/* From here on: what is @m's set @at, and @left tokens may come after the next one. False: nothing
+ * is known of this grammar's shortest texts, and nothing can be asked. */
+bool closing_begin(struct closing *k, struct machine *m, const struct set *at, uint32_t left);
+/* Whether the text can end in time after a token that leads to @s. */
+bool closing_fits(struct closing *k, const struct set *s);
+/* Whether it can after any text that a configuration of @s reads without leaving its rule. */
+bool closing_fits_inside(struct closing *k, const struct set *s);
+/* Whether it can after every token of the class of configuration @c. */
+bool closing_class_fits(struct closing *k, const struct config *c);
+/* When something did not fit: sets the tokens that begin the shortest completion, as far as it
+ * ends in time. False: everything fitted. */
+bool closing_add_plan(struct closing *k, uint32_t *bits);
+/* Tokens of the shortest completion of @at that is known; 0: it may end there. */
+uint32_t closing_distance(struct closing *k, const struct set *at);
+/* The same, an upper bound, in bytes: cheap. */
+uint32_t closing_bytes(struct closing *k, const struct set *at);
+
+/* closing_bytes() of where @s is (state.c). */
+uint32_t grammar_bytes_left(struct grammar_state *s);
+
+struct mask;
+/* Settles what @mask, made for @at, does not know of items before. Where @near is given tokens must
+ * leave time (distinct_mask.c). */
+void distinct_settle(struct machine *m, const struct set *at, struct closing *near,
+                     struct mask *mask);

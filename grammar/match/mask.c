@@ -1,0 +1,259 @@
+/*
+ * mask - which tokens may come next. A configuration whose state has a token class takes it from
+ * there; the tokens that end its rule are settled by walking what they add with the real stack. All
+ * other configurations walk the trie of the vocabulary together: they allow few tokens, or they
+ * would have a class.
+ */
+
+#include "grammar/mask/class.h"
+#include "grammar/match/finish.h"
+#include "grammar/mask/walk.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define LANES 8  /* words */
+#define BLOCK 31 /* a byte of a lane counts up to 8 of each vector */
+
+/* Without a popcnt instruction: sums of 2, 4 and 8 bits side by side, in vectors, since compilers
+ * leave such a loop as it is at -O2. */
+int64_t bits_count(const uint32_t *bits, uint32_t n) {
+    typedef uint32_t lanes __attribute__((vector_size(LANES * sizeof(uint32_t))));
+    uint64_t total = 0;
+
+    for (uint32_t i = 0; i < n;) {
+        lanes sum = {0};
+
+        for (uint32_t k = 0; k < BLOCK && i < n; k++, i += LANES) {
+            lanes x = {0};
+
+            if (n - i >= LANES)
+                memcpy(&x, bits + i, sizeof(x));
+            else
+                memcpy(&x, bits + i, (n - i) * sizeof(*bits));
+            x -= x >> 1 & 0x55555555u;
+            x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
+            sum += (x + (x >> 4)) & 0x0f0f0f0fu;
+        }
+        sum = (sum & 0x00ff00ffu) + (sum >> 8 & 0x00ff00ffu);
+        for (unsigned l = 0; l < LANES; l++)
+            total += (sum[l] & 0xffff) + (sum[l] >> 16);
+    }
+    return (int64_t)total;
+}
+
+/* A class at the configurations that have it. */
+struct applied {
+    const struct token_class *c;
+    const struct config *at;
+    const struct call_desc *desc; /* of a loop or a rule that counts characters, or NULL */
+    const struct grammar *g;
+    struct mask *mask;
+    struct closing *near; /* or NULL */
+    const uint32_t *reg;  /* of a counted loop: characters so far, of each reading */
+    uint32_t n_regs;
+    bool ends;                               /* the rule may end wherever its states say */
+    uint64_t ends_at[TRIE_MAX_LEN / 64 + 1]; /* bits: behind so many characters, of a counted one */
+    struct byte_set name; /* with names: the bytes with which the text may still become one */
+};
+
+/* The bytes with which a name goes on from @node. */
+static struct byte_set name_bytes(const struct names *names, uint32_t node) {
+    struct byte_set set = {{0}};
+    uint32_t c = node == NAMES_NONE ? 0 : names->node[node].child;
+
+    for (; c; c = names->node[c].sibling)
+        byte_set_add(&set, names->node[c].byte);
+    return set;
+}
+
+/* Behind how many characters a counted loop may end in one of the readings. */
+static void find_ends(struct applied *a) {
+    const struct call_desc *d = a->desc;
+
+    assert(d->kind == CALL_COUNTED);
+    for (uint32_t k = 0; k < a->n_regs; k++) {
+        assert(a->reg[k] <= d->max);
+        uint32_t lo = d->min - MIN(d->min, a->reg[k]);
+        uint32_t hi = d->max == NO_MAX ? TRIE_MAX_LEN : MIN(d->max - a->reg[k], TRIE_MAX_LEN);
+
+        for (uint32_t w = lo / 64; lo <= hi && w <= hi / 64; w++) {
+            uint32_t from = w == lo / 64 ? lo % 64 : 0, to = w == hi / 64 ? hi % 64 : 63;
+
+            a->ends_at[w] |= UINT64_MAX >> (63 - (to - from)) << from;
+        }
+    }
+}
+
+/* Whether @bytes can be read in a rule that counts characters. */
+static bool within_reads(const struct applied *a, const uint8_t *bytes, size_t len) {
+    const struct grammar *g = a->g;
+    uint32_t q = a->at->state, reg = a->at->reg;
+
+    for (size_t i = 0; i < len; i++) {
+        q = state_next(g, &g->state[q], bytes[i]);
+        if (q == NO_STATE || !within_step(g, a->desc, q, &reg))
+            return false;
+    }
+    return true;
+}
+
+/* Whether the rule may end where rest[@i] ends it. */
+static bool may_end(const struct applied *a, uint32_t i) {
+    if (a->desc->kind == CALL_COUNTED)
+        return a->ends_at[a->c->rest[i].n_chars / 64] >> (a->c->rest[i].n_chars % 64) & 1;
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(a->g->vocab, (int32_t)a->c->rest[i].id, &len);
+
+    if (a->desc->kind == CALL_WITHIN)
+        return within_reads(a, bytes, a->c->rest_text[i].len);
+    if (!byte_set_has(&a->name, a->c->rest_text[i].first))
+        return true;
+    uint32_t node = a->at->reg;
+
+    for (uint32_t k = 0; k < a->c->rest_text[i].len && node != NAMES_NONE; k++)
+        node = names_step(a->desc->names, node, bytes[k]);
+    return node == NAMES_NONE || (node != 0 && !a->desc->names->node[node].end);
+}
+
+static bool visit_rest(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+    struct applied *a = w->arg;
+    const struct trie_node *n = &w->trie->node[node];
+
+    if (n->n_items && a->near && !closing_fits(a->near, s))
+        return true;
+    for (uint32_t i = n->items; i < n->items + n->n_items; i++) {
+        if (a->ends || may_end(a, w->trie->item[i]))
+            mask_set(a->mask, a->c->rest[w->trie->item[i]].id);
+    }
+    return true;
+}
+
+/* @n: how many bits @from has, or -1. */
+static void add_bits(struct mask *to, const uint32_t *from, int64_t n) {
+    if (to->counted && to->n == 0) {
+        memcpy(to->bits, from, to->n_words * sizeof(*from));
+        to->n = n;
+        to->counted = n >= 0;
+        return;
+    }
+    for (uint32_t i = 0; i < to->n_words; i++)
+        to->bits[i] |= from[i];
+    to->counted = false;
+}
+
+int64_t mask_count(const struct mask *mask) {
+    assert(!mask->counted || (mask->n >= 0 && mask->n <= (int64_t)mask->n_words * 32));
+    return mask->counted ? mask->n : bits_count(mask->bits, mask->n_words);
+}
+
+/* All of the class but the tokens with more than @most characters, where others may have set those
+ * too. */
+static void add_short(const struct token_class *c, uint32_t most, struct mask *mask,
+                      uint8_t *scratch) {
+    uint32_t *bits = mask->bits, n = 0;
+
+    for (; n < c->n_longest && c->longest[n].n_chars > most; n++)
+        scratch[n] = bits[c->longest[n].id / 32] >> (c->longest[n].id % 32) & 1;
+    add_bits(mask, c->bits, c->n_allowed);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!scratch[i])
+            bits[c->longest[i].id / 32] &= ~(1u << (c->longest[i].id % 32));
+        mask->n -= !scratch[i];
+    }
+}
+
+/* Sets token @id of the class if it leaves enough of the characters that are counted. */
+static void add_read(struct machine *m, const struct applied *a, uint32_t id) {
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(a->g->vocab, (int32_t)id, &len);
+
+    if ((!m->quick || machine_spend(m)) && within_reads(a, bytes, len))
+        mask_set(a->mask, id);
+}
+
+/* Of the class what leaves enough of the characters that are counted: wherever so many may come all
+ * tokens with no more of them, between characters no short texts with more than are left, and of
+ * the others what is read. An escape is one character: a short text may end one, and has none. */
+static void add_within(struct machine *m, const struct applied *a) {
+    const struct grammar_vocab *v = a->g->vocab;
+    const struct token_class *c = a->c;
+    uint32_t most = within_free(a->g, a->desc, a->at->state, a->at->reg);
+    bool border = a->g->state[a->at->state].flags & STATE_BORDER;
+    uint32_t left = border ? a->desc->max - MIN(a->desc->max, a->at->reg) : RUNWAY_MAX;
+    const uint32_t *at_most = vocab_at_most(v, MIN(most, (uint32_t)RUNWAY_MAX));
+    const uint32_t *at_limit = vocab_at_most(v, MIN(left, (uint32_t)RUNWAY_MAX));
+    const uint32_t *is_short = vocab_short_bits(v);
+
+    assert(a->desc->kind == CALL_WITHIN && a->n_regs == 1 && !c->level);
+    for (uint32_t i = 0; i < c->n_ids; i++)
+        add_read(m, a, c->ids[i]);
+    a->mask->counted = a->mask->counted && !c->bits;
+    for (uint32_t w = 0; c->bits && w < a->mask->n_words && !m->error; w++) {
+        uint32_t unsure = c->bits[w] & ~at_most[w] & (~is_short[w] | at_limit[w]);
+
+        a->mask->bits[w] |= c->bits[w] & at_most[w];
+        for (; unsure; unsure &= unsure - 1)
+            add_read(m, a, w * 32 + (uint32_t)__builtin_ctz(unsure));
+    }
+}
+
+/* The tokens that do not end the rule. */
+static void apply_inside(struct machine *m, const struct applied *a, uint8_t *scratch) {
+    const struct token_class *c = a->c;
+
+    if (a->desc && a->desc->kind == CALL_WITHIN && !a->ends) {
+        add_within(m, a);
+    } else if (!c->bits) {
+        for (uint32_t i = 0; i < c->n_ids; i++)
+            mask_set(a->mask, c->ids[i]);
+    } else if (a->desc && a->desc->kind == CALL_COUNTED && a->desc->max != NO_MAX) {
+        uint32_t least = a->reg[0];
+
+        for (uint32_t k = 1; k < a->n_regs; k++)
+            least = MIN(least, a->reg[k]);
+        uint32_t most = a->desc->max - least;
+
+        assert(c->level && least <= a->desc->max);
+        if (most < CLASS_LEVELS)
+            add_bits(a->mask, c->level[most], -1);
+        else
+            add_short(c, most, a->mask, scratch);
+    } else {
+        add_bits(a->mask, c->bits, c->n_allowed);
+    }
+}
+
+void class_apply(struct machine *m, const struct token_class *c, const struct config *where,
+                 const uint32_t *reg, uint32_t n_regs, struct mask *mask, uint8_t *scratch,
+                 struct closing *near) {
+    const struct grammar *g = m->g;
+    struct config at = *where;
+    struct applied a = {
+        .c = c, .at = &at, .g = g, .mask = mask, .near = near, .reg = reg, .n_regs = n_regs};
+
+    assert(n_regs > 0);
+
+    if ((g->state[at.state].flags & (STATE_LOOP | STATE_WITHIN)) && at.frame)
+        a.desc = &g->desc[g->call[m->frame[at.frame].call].desc];
+    a.ends = !a.desc ||
+             (a.desc->kind == CALL_COUNTED && a.desc->max == NO_MAX && reg[0] >= a.desc->min) ||
+             (a.desc->kind == CALL_WITHIN &&
+              within_free(g, a.desc, at.state, at.reg) >= vocab_trie(g->vocab)->max_len);
+    apply_inside(m, &a, scratch);
+    if (c->after.n <= 1)
+        return;
+    if (!a.ends && a.desc->kind == CALL_COUNTED)
+        find_ends(&a);
+    if (a.desc && a.desc->kind == CALL_NAMES)
+        a.name = name_bytes(a.desc->names, at.reg);
+    struct set below = set_open(m);
+
+    machine_leave(m, &below, 0, at.frame, 0);
+    struct walk w = {
+        .m = m, .trie = &c->after, .visit = visit_rest, .blind = near == NULL, .arg = &a};
+
+    walk_steps(&w, &below);
+    m->n_configs = below.begin;
+}

@@ -1,0 +1,71 @@
+/*
+ * walk_need - what configurations add to a mask that has most of the vocabulary already. A pattern
+ * that may begin anywhere takes nearly every token at each place; its other readings can only add
+ * those that are left, a few thousand with a quote, say. So the trie is walked towards these alone.
+ */
+
+#include "grammar/mask/class.h"
+#include "grammar/mask/walk.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#define MOST_SHARE 8      /* all but a vocabulary's tokens / this are most of them */
+#define MANY_CONFIGS 16   /* of a set: readings of a loop, which walk_steps() takes together */
+#define NEED_VISITS 30000 /* nodes and steps of such a walk */
+
+bool class_has_most(const struct grammar_vocab *v, const struct token_class *c) {
+    uint32_t n = vocab_trie(v)->n_items;
+
+    return c->bits && !c->level && c->n_allowed >= n - n / MOST_SHARE;
+}
+
+/* Bits by place: the tokens of text that @mask lacks; NULL: they are too many, or no memory. */
+static uint64_t *find_need(const struct grammar_vocab *v, const struct mask *mask) {
+    const uint32_t *text = vocab_text_bits(v);
+    uint32_t n = vocab_trie(v)->n_items;
+
+    if (mask_count(mask) < n - n / MOST_SHARE)
+        return NULL;
+    uint64_t *need = calloc(n / 64 + 1, sizeof(*need));
+
+    assert(mask->n_words == grammar_vocab_n_words(v));
+
+    for (uint32_t w = 0; need && w < mask->n_words; w++) {
+        for (uint32_t left = text[w] & ~mask->bits[w]; left; left &= left - 1) {
+            uint32_t id = w * 32 + (uint32_t)__builtin_ctz(left),
+                     at = vocab_trie_place(v, (int32_t)id);
+
+            need[at / 64] |= 1ull << at % 64;
+        }
+    }
+    return need;
+}
+
+/* False: it takes too long, or too many configurations. */
+static bool steps_towards(struct walk *w, const struct set *others) {
+    struct machine *m = w->m;
+    uint64_t fuel = m->fuel;
+
+    m->fuel = MIN(fuel, NEED_VISITS);
+    w->max_visited = NEED_VISITS;
+    walk_steps(w, others);
+    bool done = m->error ? m->error == -ENOMEM : w->n_visited <= w->max_visited;
+
+    m->error = done ? m->error : 0;
+    m->fuel = fuel;
+    w->max_visited = 0;
+    return done;
+}
+
+bool walk_need(struct walk *w, const struct set *others, const struct mask *mask) {
+    CLEANUP(freep) uint64_t *need = find_need(w->m->g->vocab, mask);
+
+    if (!need)
+        return false;
+    w->need = need;
+    if (others->end - others->begin < MANY_CONFIGS || !steps_towards(w, others))
+        walk_tables(w, others);
+    w->need = NULL;
+    return true;
+}

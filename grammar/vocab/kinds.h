@@ -1,0 +1,30 @@
+#pragma once
+
+/* kinds - the kinds of text as sets of bytes: kinds.c. */
+
+#include "grammar/vocab/trie.h"
+
+extern const uint16_t KIND_BYTES[ASCII_KINDS]; /* of kinds_of_byte() */
+unsigned kinds_of_byte(unsigned c);            /* which sets of these @c is in */
+/* Most letters, the digits, frequent marks and the quote each have a bit of their own, the other
+ * letters one, the other bytes that kinds in ASCII have one, and all others one. */
+uint64_t text_bit(unsigned c);
+#define TEXT_BIT_QUOTE (UINT64_C(1) << 62)
+#define TEXT_BIT_NONE (UINT64_C(1) << 63)
+bool kind_has(unsigned kind, unsigned c);
+/* Whether @s begins a text of KIND_TEXT: its last character may be cut. */
+bool kinds_is_text(const uint8_t *s, size_t len);
+
+/* What may come next in UTF-8 without some rare characters, and the row after it. Row 0 is between
+ * characters. From ROW_HIGH on there are the same rows for text without ASCII. */
+enum { ROW_HIGH = 10, ROWS = 2 * ROW_HIGH };
+struct row_range {
+    uint8_t lo, hi, row; /* hi 0: the end */
+};
+/* The ranges of @row, in ascending order; the last has hi 0. */
+const struct row_range *kinds_row(unsigned row);
+
+/* The row after a byte of range @r of @row. */
+static inline unsigned kinds_row_after(unsigned row, const struct row_range *r) {
+    return r->row + (row >= ROW_HIGH ? ROW_HIGH : 0);
+}

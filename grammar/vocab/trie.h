@@ -1,0 +1,59 @@
+#pragma once
+
+/*
+ * trie - byte strings by their prefixes, laid out for walking: the children of a node are
+ * neighbours, sorted by byte, and what lies below a node follows soon after it.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/util.h"
+
+#define TRIE_MAX_LEN 1024 /* longer strings are left out */
+
+/* A string to be put into a trie, and what it stands for. */
+struct trie_string {
+    const uint8_t *bytes;
+    uint32_t len, item;
+};
+
+/* Kinds of text (kinds.c). */
+enum {
+    ASCII_KINDS = 14, /* bytes of one set each, smaller sets first */
+    KIND_HIGH = 14,   /* UTF-8 without ASCII and some rare characters */
+    KIND_TEXT = 15,   /* the same with ASCII but what a JSON string has to escape */
+    TEXT_KINDS = 16,
+    KIND_NONE = 31,
+    RUNWAY_MAX = 15, /* lengths up to here count */
+};
+#define ALL_KINDS ((1u << TEXT_KINDS) - 1)
+
+/* The items of a node and of all below it are neighbours, from `items` on. */
+struct trie_node {
+    uint32_t child; /* the first */
+    uint32_t items; /* the first of items[] */
+    uint16_t n_children, n_items;
+    uint8_t byte;
+    uint8_t kind; /* of the texts below it */
+    /* Characters that begin on a way down from it, at most; 255: or more, or of no kind. */
+    uint8_t height;
+};
+
+/* Immutable once it is made. Children have larger numbers than their node, and their items follow
+ * its own in their order; n nodes, of which the last has the last of n_items items. */
+struct trie {
+    struct trie_node *node; /* node 0: the root */
+    uint32_t *item;
+    uint64_t *below; /* of each node: text_bit() of the bytes below it; only with kinds */
+    uint32_t n, n_items;
+    uint32_t max_len;
+};
+
+/* Sorts @v. Empty strings are left out. 0, -ENOMEM, -EINVAL (more than 65535 equal strings). */
+int trie_init(struct trie *t, struct trie_string *v, uint32_t n);
+/* Fills trie_node.kind, the first kind that has all texts below the node, and `below`. 0 or
+ * -ENOMEM. */
+int trie_find_kinds(struct trie *t);
+void trie_deinit(struct trie *t);
+size_t trie_bytes(const struct trie *t);

@@ -1,0 +1,301 @@
+/* vocab - sorts the tokens of a model by bytes, by length and by kind of text. */
+
+#include "grammar/vocab/vocab.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "grammar/vocab/kinds.h"
+
+struct grammar_vocab {
+    uint32_t n;
+    struct trie trie, special;
+    struct trie odd;                   /* of the tokens of text that are no short ones (kinds.c) */
+    uint32_t *short_text;              /* bits: the others */
+    uint32_t *at_most[RUNWAY_MAX + 1]; /* bits: tokens of text with at most so many characters */
+    struct shorts shorts;
+    uint8_t *bytes; /* of all tokens */
+    size_t *begin;  /* token t: bytes[begin[t], begin[t + 1]) */
+    uint16_t *n_chars;
+    uint32_t *by_length;                 /* tokens of text, the longest first */
+    uint32_t n_longer[TRIE_MAX_LEN + 1]; /* how many have more characters */
+    uint32_t *place;                     /* of tokens of text, in trie.item */
+    uint32_t *text;                      /* bits: these */
+    uint8_t *is_special;
+    int32_t *ends;
+    size_t n_ends;
+    struct share *share;
+};
+
+uint32_t utf8_n_chars(const uint8_t *bytes, size_t len) {
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < len; i++)
+        n += (bytes[i] & 0xc0) != 0x80;
+    return n;
+}
+
+static int copy_tokens(struct grammar_vocab *v, const struct grammar_token *token) {
+    size_t total = 0;
+
+    for (uint32_t i = 0; i < v->n; i++)
+        total += token[i].len;
+    v->bytes = malloc(total + 1);
+    v->begin = calloc((size_t)v->n + 1, sizeof(*v->begin));
+    v->n_chars = calloc((size_t)v->n + 1, sizeof(*v->n_chars));
+    v->place = calloc((size_t)v->n + 1, sizeof(*v->place));
+    v->text = calloc((size_t)grammar_vocab_n_words(v) + 1, sizeof(*v->text));
+    v->is_special = calloc((size_t)v->n + 1, 1);
+    if (!v->place || !v->text || !v->bytes || !v->begin || !v->n_chars || !v->is_special)
+        return -ENOMEM;
+    total = 0;
+    for (uint32_t i = 0; i < v->n; i++) {
+        v->begin[i] = total;
+        if (token[i].len)
+            memcpy(v->bytes + total, token[i].bytes, token[i].len);
+        v->n_chars[i] = (uint16_t)MIN(utf8_n_chars(v->bytes + total, token[i].len), UINT16_MAX);
+        total += token[i].len;
+        v->is_special[i] = token[i].special;
+    }
+    v->begin[v->n] = total;
+    return 0;
+}
+
+static int make_trie(struct grammar_vocab *v, bool special, struct trie *out) {
+    CLEANUP(freep) struct trie_string *s = malloc(((size_t)v->n + 1) * sizeof(*s));
+    CLEANUP(freep) uint8_t *is_end = calloc((size_t)v->n + 1, 1);
+    uint32_t n = 0;
+
+    if (!s || !is_end)
+        return -ENOMEM;
+    for (size_t i = 0; i < v->n_ends; i++)
+        is_end[v->ends[i]] = 1;
+    for (uint32_t i = 0; i < v->n; i++) {
+        /* An end token is no text, but a marker may be one: <|call|> of gpt-oss. */
+        if (v->is_special[i] == special && (special || !is_end[i]))
+            s[n++] = (struct trie_string){
+                v->bytes + v->begin[i],
+                (uint32_t)MIN(v->begin[i + 1] - v->begin[i], (size_t)TRIE_MAX_LEN + 1), i};
+    }
+    return trie_init(out, s, n);
+}
+
+static int sort_by_length(struct grammar_vocab *v) {
+    uint32_t at[TRIE_MAX_LEN + 1], n_words = grammar_vocab_n_words(v);
+
+    v->by_length = malloc(MAX(v->trie.n_items, 1u) * sizeof(*v->by_length));
+    if (!v->by_length)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < v->trie.n_items; i++) {
+        if (v->n_chars[v->trie.item[i]])
+            v->n_longer[v->n_chars[v->trie.item[i]] - 1]++;
+    }
+    for (uint32_t n = TRIE_MAX_LEN; n-- > 0;)
+        v->n_longer[n] += v->n_longer[n + 1];
+    memcpy(at, v->n_longer, sizeof(at));
+    for (uint32_t i = 0; i < v->trie.n_items; i++)
+        v->by_length[at[v->n_chars[v->trie.item[i]]]++] = v->trie.item[i];
+    for (uint32_t n = RUNWAY_MAX + 1; n-- > 0;) {
+        const uint32_t *more = n < RUNWAY_MAX ? v->at_most[n + 1] : v->text;
+        uint32_t first = n < RUNWAY_MAX ? v->n_longer[n + 1] : 0;
+
+        v->at_most[n] = malloc(((size_t)n_words + 1) * sizeof(uint32_t));
+        if (!v->at_most[n])
+            return -ENOMEM;
+        memcpy(v->at_most[n], more, n_words * sizeof(uint32_t));
+        for (uint32_t i = first; i < v->n_longer[n]; i++)
+            v->at_most[n][v->by_length[i] / 32] &= ~(1u << (v->by_length[i] % 32));
+    }
+    return 0;
+}
+
+/* Tells the short texts from the others. */
+static int make_odd(struct grammar_vocab *v) {
+    CLEANUP(freep) struct trie_string *s = malloc(((size_t)v->trie.n_items + 1) * sizeof(*s));
+    uint32_t n = 0;
+
+    v->short_text = calloc((size_t)grammar_vocab_n_words(v) + 1, sizeof(*v->short_text));
+    if (!s || !v->short_text)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < v->trie.n_items; i++) {
+        uint32_t id = v->trie.item[i];
+        struct trie_string t = {v->bytes + v->begin[id],
+                                (uint32_t)(v->begin[id + 1] - v->begin[id]), id};
+
+        if (v->n_chars[id] <= RUNWAY_MAX && kinds_is_text(t.bytes, t.len))
+            set_bit(v->short_text, id);
+        else
+            s[n++] = t;
+    }
+    int r = trie_init(&v->odd, s, n);
+
+    if (r == 0)
+        r = trie_find_kinds(&v->odd);
+    return r < 0 ? r : shorts_init(&v->shorts, v, v->short_text);
+}
+
+DEFINE_FREEP(struct grammar_vocab, vocab)
+
+int vocab_new(struct grammar_vocab **out, const struct grammar_token *token, uint32_t n,
+              const int32_t *ends, size_t n_ends) {
+    for (size_t i = 0; i < n_ends; i++) {
+        if (ends[i] < 0 || (uint32_t)ends[i] >= n)
+            return -EINVAL;
+    }
+    CLEANUP(vocab_freep) struct grammar_vocab *v = calloc(1, sizeof(*v));
+
+    if (!v)
+        return -ENOMEM;
+    v->n = n;
+    v->ends = malloc((n_ends + 1) * sizeof(*v->ends));
+    if (!v->ends)
+        return -ENOMEM;
+    for (size_t i = 0; i < n_ends; i++)
+        v->ends[v->n_ends++] = ends[i];
+    int r = copy_tokens(v, token);
+
+    if (r == 0)
+        r = make_trie(v, false, &v->trie);
+    if (r == 0)
+        r = trie_find_kinds(&v->trie);
+    for (uint32_t i = 0; r == 0 && i < v->trie.n_items; i++) {
+        v->place[v->trie.item[i]] = i;
+        set_bit(v->text, v->trie.item[i]);
+    }
+    if (r == 0)
+        r = sort_by_length(v);
+    if (r == 0)
+        r = make_odd(v);
+    if (r == 0)
+        r = make_trie(v, true, &v->special);
+    if (r < 0)
+        return r;
+    *out = STEAL(v);
+    return 0;
+}
+
+struct grammar_vocab *vocab_free(struct grammar_vocab *v) {
+    if (!v)
+        return NULL;
+    trie_deinit(&v->trie);
+    trie_deinit(&v->special);
+    trie_deinit(&v->odd);
+    shorts_deinit(&v->shorts);
+    for (uint32_t n = 0; n <= RUNWAY_MAX; n++)
+        free(v->at_most[n]);
+    free(v->short_text);
+    free(v->bytes);
+    free(v->begin);
+    free(v->n_chars);
+    free(v->by_length);
+    free(v->place);
+    free(v->text);
+    free(v->is_special);
+    free(v->ends);
+    free(v);
+    return NULL;
+}
+
+uint32_t grammar_vocab_n_words(const struct grammar_vocab *v) {
+    return (v->n + 31) / 32;
+}
+
+struct share *vocab_share(const struct grammar_vocab *v) {
+    return v->share;
+}
+
+void vocab_set_share(struct grammar_vocab *v, struct share *s) {
+    v->share = s;
+}
+
+const struct trie *vocab_trie(const struct grammar_vocab *v) {
+    return &v->trie;
+}
+
+const struct trie *vocab_odd_trie(const struct grammar_vocab *v) {
+    return &v->odd;
+}
+
+const uint32_t *vocab_short_bits(const struct grammar_vocab *v) {
+    return v->short_text;
+}
+
+const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars) {
+    assert(n_chars <= RUNWAY_MAX);
+    return v->at_most[n_chars];
+}
+
+const struct shorts *vocab_shorts(const struct grammar_vocab *v) {
+    return &v->shorts;
+}
+
+const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n) {
+    *n = v->n_longer[MIN(n_chars, (uint32_t)TRIE_MAX_LEN)];
+    return v->by_length;
+}
+
+const uint32_t *vocab_text_bits(const struct grammar_vocab *v) {
+    return v->text;
+}
+
+uint32_t vocab_n_tokens(const struct grammar_vocab *v) {
+    return v->n;
+}
+
+const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n) {
+    *n = v->n_ends;
+    return v->ends;
+}
+
+const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len) {
+    assert(token >= 0 && (uint32_t)token < v->n);
+    *len = v->begin[token + 1] - v->begin[token];
+    return v->bytes + v->begin[token];
+}
+
+uint32_t vocab_n_chars(const struct grammar_vocab *v, int32_t token) {
+    assert(token >= 0 && (uint32_t)token < v->n);
+    return v->n_chars[token];
+}
+
+uint32_t vocab_trie_place(const struct grammar_vocab *v, int32_t token) {
+    assert(token >= 0 && (uint32_t)token < v->n);
+    return v->place[token];
+}
+
+bool vocab_is_special(const struct grammar_vocab *v, int32_t token) {
+    assert(token >= 0 && (uint32_t)token < v->n);
+    return v->is_special[token];
+}
+
+bool vocab_is_end(const struct grammar_vocab *v, int32_t token) {
+    for (size_t i = 0; i < v->n_ends; i++) {
+        if (v->ends[i] == token)
+            return true;
+    }
+    return false;
+}
+
+/* The longest special token that @s starts with, -1: none. */
+int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t len, size_t *n) {
+    const struct trie *t = &v->special;
+    uint32_t node = 0;
+    int32_t found = -1;
+
+    for (size_t i = 0; i < len; i++) {
+        const struct trie_node *p = &t->node[node];
+        uint32_t c = p->child, last = p->child + p->n_children;
+
+        while (c < last && t->node[c].byte != (uint8_t)s[i])
+            c++;
+        if (c == last)
+            break;
+        node = c;
+        if (t->node[c].n_items) {
+            found = (int32_t)t->item[t->node[c].items];
+            *n = i + 1;
+        }
+    }
+    return found;
+}

@@ -1,0 +1,58 @@
+#pragma once
+
+/*
+ * vocab - the tokens of a model as grammars see them: their bytes in a prefix tree, the special
+ * tokens, and those that end a generation. Immutable but for the classes that mask/ keeps in it.
+ */
+
+#include "grammar/grammar.h"
+#include "grammar/vocab/trie.h"
+
+/* Makes a vocabulary without classes, as grammar_vocab_new() describes its arguments. */
+int vocab_new(struct grammar_vocab **out, const struct grammar_token *token, uint32_t n,
+              const int32_t *ends, size_t n_ends);
+struct grammar_vocab *vocab_free(struct grammar_vocab *v); /* accepts NULL; without its classes */
+/* Gives @v the token classes that its grammars have in common (mask/share.h), which it does not
+ * own. */
+void vocab_set_share(struct grammar_vocab *v, struct share *s);
+/* Returns what vocab_set_share() gave, or NULL. */
+struct share *vocab_share(const struct grammar_vocab *v);
+
+/* Returns the prefix tree of all tokens of text. */
+const struct trie *vocab_trie(const struct grammar_vocab *v);
+/* That of all but the short texts: those of KIND_TEXT with at most RUNWAY_MAX characters. */
+const struct trie *vocab_odd_trie(const struct grammar_vocab *v);
+const uint32_t *vocab_short_bits(const struct grammar_vocab *v); /* the short texts */
+/* Bits: the tokens of text with at most @n_chars characters, up to RUNWAY_MAX. */
+const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars);
+/* The tokens of text with more than @n_chars characters, *@n of them, the longest first. */
+const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n);
+
+/* The short texts, by their characters (shorts.c): those with c of them are id[first[c], first[c +
+ * 1]), in their order. bytes[at[c], at[c + 1]) has of each the length of the beginning that it has
+ * in common with the one before, that of the rest, and the rest. */
+struct shorts {
+    uint32_t *id;
+    uint8_t *bytes;
+    uint32_t first[RUNWAY_MAX + 2], at[RUNWAY_MAX + 2];
+};
+/* Of the tokens whose bits are set. 0 or -ENOMEM; then it is to be freed as well. */
+int shorts_init(struct shorts *s, const struct grammar_vocab *v, const uint32_t *is_short);
+void shorts_deinit(struct shorts *s);
+const struct shorts *vocab_shorts(const struct grammar_vocab *v);
+uint32_t vocab_n_tokens(const struct grammar_vocab *v);
+const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n);
+const uint32_t *vocab_text_bits(const struct grammar_vocab *v); /* all items of its trie */
+const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len);
+uint32_t vocab_n_chars(const struct grammar_vocab *v, int32_t token);
+/* Where a token of text is among the items of the trie. */
+uint32_t vocab_trie_place(const struct grammar_vocab *v, int32_t token);
+uint32_t utf8_n_chars(const uint8_t *bytes, size_t len); /* that begin there */
+int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t len, size_t *n);
+bool vocab_is_special(const struct grammar_vocab *v, int32_t token);
+bool vocab_is_end(const struct grammar_vocab *v, int32_t token);
+
+/* Sets bit @i of a bit map, as masks of tokens are. */
+static inline void set_bit(uint32_t *bits, uint32_t i) {
+    bits[i / 32] |= 1u << (i % 32);
+}
