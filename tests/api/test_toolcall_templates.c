@@ -10,6 +10,7 @@
 #include <string.h>
 #include "tests/api/toolcall_support.h"
 #include "grammar/constraint.h"
+#include "tests/support/test_data.h"
 #include "text/template.h"
 
 #define NOW 1768469213
@@ -79,12 +80,10 @@ static const struct {
     {"upstage-Solar-Open-100B", "solar", "solar", CALLS | IDS},
 };
 
-static char *read_source(const char *dir, const char *name, size_t *len) {
-    char path[512];
+static char *read_source(const char *name, size_t *len) {
+    char path[TEST_DATA_PATH];
     char *text = calloc(1, 1 << 18);
-
-    snprintf(path, sizeof(path), "%s/templates/%s.jinja", dir, name);
-    FILE *f = fopen(path, "rb");
+    FILE *f = fopen(test_data_file(path, "templates", name, ".jinja"), "rb");
 
     cr_assert(f && text, "%s cannot be read", path);
     *len = fread(text, 1, 1 << 18, f);
@@ -92,25 +91,10 @@ static char *read_source(const char *dir, const char *name, size_t *len) {
     return text;
 }
 
-static const char *data_dir(void) {
-    const char *dir = getenv("WEFT_DATA");
-    char path[512];
-
-    snprintf(path, sizeof(path), "%s/templates/Qwen3-Coder.jinja", dir ? dir : "");
-    FILE *f = fopen(path, "rb");
-
-    if (!f)
-        cr_skip("WEFT_DATA has no templates");
-    fclose(f);
-    return dir;
-}
-
 Test(toolcall_templates, every_template_is_known) {
-    const char *dir = data_dir();
-
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         size_t len;
-        CLEANUP(freep) char *source = read_source(dir, rows[i].file, &len);
+        CLEANUP(freep) char *source = read_source(rows[i].file, &len);
         const struct toolcall_format *f = toolcall_detect(source, len);
         const struct toolcall_reasoning *r = toolcall_detect_reasoning(source, len);
 
@@ -238,7 +222,7 @@ static int on_event(void *ctx, const struct toolcall_event *e) {
     return 0;
 }
 
-static void expect_back(size_t row, const char *dir, bool two) {
+static void expect_back(size_t row, bool two) {
     CLEANUP(template_freep) struct template *t = NULL;
     CLEANUP(toolcall_parser_freep) struct toolcall_parser *p = NULL;
     static const char one_call[] = ", {\"role\": \"assistant\", \"content\": \"I look.\", "
@@ -250,7 +234,7 @@ static void expect_back(size_t row, const char *dir, bool two) {
     struct err err = {0};
     struct seen s = {0}, want = {0};
     size_t len, n_prompt, n_full;
-    CLEANUP(freep) char *source = read_source(dir, rows[row].file, &len);
+    CLEANUP(freep) char *source = read_source(rows[row].file, &len);
 
     cr_assert_eq(template_new(&t, source, len, &err), 0, "%s", err.message);
     CLEANUP(freep) char *prompt = render(t, "", true, &n_prompt);
@@ -299,13 +283,11 @@ static void expect_back(size_t row, const char *dir, bool two) {
 }
 
 Test(toolcall_templates, what_a_template_writes_is_read_back) {
-    const char *dir = data_dir();
-
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         if ((rows[i].flags & (CALLS | SILENT)) == CALLS)
-            expect_back(i, dir, false);
+            expect_back(i, false);
         if ((rows[i].flags & (CALLS | ONE)) == CALLS)
-            expect_back(i, dir, true);
+            expect_back(i, true);
     }
 }
 
@@ -417,14 +399,14 @@ static size_t taken(const struct constraint *c, const char *text, size_t len, bo
     ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [" CALL(                       \
         "call0a001", "search_files", "{\"pattern\": \"TODO x\", \"max_results\": 5" more "}") "]}"
 
-static void expect_forced(size_t row, const char *dir) {
+static void expect_forced(size_t row) {
     const char *call = rows[row].flags & REPR ? ASKS("") : ASKS(", \"paths\": [\"a b\", \"c\"]");
     const struct toolcall_format *f = toolcall_find(rows[row].format);
     const char *first = f->shape.section_begin ? f->shape.section_begin : f->shape.call_begin;
     CLEANUP(template_freep) struct template *t = NULL;
     struct err err = {0};
     size_t len, n_prompt, n_full, n = strcspn(first, "{\n");
-    CLEANUP(freep) char *source = read_source(dir, rows[row].file, &len);
+    CLEANUP(freep) char *source = read_source(rows[row].file, &len);
 
     cr_assert_eq(template_new(&t, source, len, &err), 0, "%s", err.message);
     CLEANUP(freep) char *prompt = render(t, "", true, &n_prompt);
@@ -451,9 +433,7 @@ static void expect_forced(size_t row, const char *dir) {
 }
 
 Test(toolcall_templates, what_is_forced_is_what_they_show) {
-    const char *dir = data_dir();
-
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
         if ((rows[i].flags & (CALLS | SILENT | IDS)) == CALLS)
-            expect_forced(i, dir);
+            expect_forced(i);
 }

@@ -15,6 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "tests/support/test_data.h"
 #include "tiny.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -318,15 +319,11 @@ void world_get(struct world *w, const char *path, struct reply *r) {
 #define TEMPLATE_MAX (1u << 20)
 
 char *world_template(const char *name, size_t *len) {
-    const char *dir = getenv("WEFT_DATA");
-    char path[512];
-
-    snprintf(path, sizeof(path), "%s/templates/%s.jinja", dir ? dir : "", name);
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        cr_skip("WEFT_DATA has no templates");
+    char path[TEST_DATA_PATH];
+    FILE *f = fopen(test_data_file(path, "templates", name, ".jinja"), "rb");
     char *text = calloc(1, TEMPLATE_MAX);
-    cr_assert(text != NULL);
+
+    cr_assert(f && text, "%s", path);
     *len = fread(text, 1, TEMPLATE_MAX - 1, f);
     fclose(f);
     return text;

@@ -1,7 +1,7 @@
-"""The golden models of ../shared/data through the daemon: their files, requests with digests, greedy texts."""
+"""The golden models of the test data through the daemon: their files, requests with digests, greedy texts."""
 import json
 
-from weftd import BACKEND, DATA, Skip, Weftd, random_tokens
+from weftd import BACKEND, DATA, Weftd, random_tokens
 
 FLAGS = ("--max-context", "1024", "--kv-pages", "512", "--backend", BACKEND)
 REQUESTS = [
@@ -17,8 +17,7 @@ _expected = {}
 
 def golden(name):
     path = DATA / "golden" / f"{name}.gguf"
-    if not path.exists():
-        raise Skip(f"{path} is not there")
+    assert path.exists(), f"{path} is not there"
     return str(path)
 
 

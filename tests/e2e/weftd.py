@@ -23,7 +23,7 @@ import time
 import traceback
 
 BUILD = pathlib.Path(os.environ.get("WEFT_BUILD", "build")).resolve()
-DATA = pathlib.Path(os.environ.get("WEFT_DATA", "../shared/data")).resolve()
+DATA = pathlib.Path(os.environ.get("WEFT_DATA") or BUILD / "tests" / "data").resolve()  # tests/data/README.md
 START_S = 120
 # What the daemons compute with; "auto" is what users get.
 BACKEND = os.environ.get("WEFT_BACKEND", "cpu")

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "tests/support/few.h"
 #include "tests/support/serving.h"
+#include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
 enum { REQUESTS = 6, PROMPT = 70, COMMON = 48, OUT = 40, LONG = 190 };
@@ -179,17 +180,14 @@ Test(real_engine, what_comes_back_from_host_memory_changes_no_bit_of_hybrid_mode
 Test(real_engine, company_changes_no_bit_of_models_with_windows) {
     static const char *const names[] = {"gpt-oss-f32", "gemma3", "gemma4-ple", "laguna"};
     static struct heard alone[REQUESTS], together[REQUESTS];
-    const char *dir = getenv("WEFT_DATA");
     struct err err = {0};
-    char path[1024];
+    char path[TEST_DATA_PATH];
 
     n_prompt = LONG;
     n_preemptions = n_cached = 0;
     backend = "cpu";
     for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
-        snprintf(path, sizeof(path), "%s/golden/%s.gguf", dir ? dir : "", names[k]);
-        if (access(path, R_OK) < 0)
-            cr_skip_test("%s is not there", path);
+        test_data_file(path, "golden", names[k], ".gguf");
         cr_assert_eq(gguf_open(&model, path, &err), 0, "%s", err.message);
         windows = false;
         for (uint32_t i = 0; i < REQUESTS; i++)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "tests/support/test_data.h"
 
 struct tokenizer *expect_tokenizer(const char *path) {
     CLEANUP(gguf_freep) struct gguf *g = NULL;
@@ -16,15 +17,9 @@ struct tokenizer *expect_tokenizer(const char *path) {
 }
 
 const char *expect_data(const char *folder, const char *name) {
-    static char path[512];
-    const char *root = getenv("WEFT_DATA");
+    static char path[TEST_DATA_PATH];
 
-    if (!root)
-        cr_skip_test("WEFT_DATA is not set");
-    snprintf(path, sizeof(path), "%s/%s/%s", root, folder, name);
-    if (access(path, R_OK) != 0)
-        cr_skip_test("%s is missing", path);
-    return path;
+    return test_data_file(path, folder, name, "");
 }
 
 struct tokens expect_encode(const struct tokenizer *t, const char *text, size_t len,

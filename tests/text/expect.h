@@ -12,7 +12,7 @@
 /* The tokenizer of a file; fails the test if it is refused. */
 struct tokenizer *expect_tokenizer(const char *path);
 
-/* $WEFT_DATA/vocab/NAME, or skips the test if there is no such file. Static storage. */
+/* The path of a file of the test data; fails the test if there is no such file. Static storage. */
 const char *expect_data(const char *folder, const char *name);
 
 /* Ids of @text; .n == 0 and .id == NULL for none. The caller frees .id. */

@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/gguf.h"
 #include "tests/support/few.h"
+#include "tests/support/test_data.h"
 #include "tests/text/grammar_support.h"
 #include "text/tokenizer.h"
 
@@ -265,16 +266,7 @@ static void check_vocabulary(const char *folder, const char *name) {
 }
 
 static void check(const char *name) {
-    const char *folder = getenv("WEFT_DATA");
-    char path[512];
-
-    snprintf(path, sizeof(path), "%s/vocab/ggml-vocab-%s.gguf", folder ? folder : "", name);
-    FILE *f = fopen(path, "rb");
-
-    if (!f)
-        cr_skip_test("WEFT_DATA has no vocabulary %s", name);
-    fclose(f);
-    check_vocabulary(folder, name);
+    check_vocabulary(test_data(), name);
 }
 
 Test(grammar_vocabularies, byte_level_bpe) {

@@ -8,6 +8,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 
+#include "tests/support/test_data.h"
 #include "tests/text/expect.h"
 
 #include <criterion/criterion.h>
@@ -369,7 +370,7 @@ ParameterizedTestParameters(text_pretok, real_text) {
 
 ParameterizedTest(size_t *rule, text_pretok, real_text) {
     static const char *const patterns[] = {"%s/docs/*.md", "%s/README.md", "%s/text/*.c",
-                                           "%s/tests/text/*.c", "%s/../shared/data/vocab/*.inp"};
+                                           "%s/tests/text/*.c", "%s/vocab/*.inp"};
     CLEANUP(oracle_deinit) struct oracle o;
     size_t n_bytes = 0;
     glob_t found = {0};
@@ -378,7 +379,9 @@ ParameterizedTest(size_t *rule, text_pretok, real_text) {
     for (size_t i = 0; i < ARRAY_SIZE(patterns); i++) {
         char pattern[4096];
 
-        snprintf(pattern, sizeof(pattern), patterns[i], getenv("WEFT_SOURCE"));
+        bool is_last = i + 1 == ARRAY_SIZE(patterns);
+        snprintf(pattern, sizeof(pattern), patterns[i],
+                 is_last ? test_data() : getenv("WEFT_SOURCE"));
         glob(pattern, i ? GLOB_APPEND : 0, NULL, &found);
     }
     for (size_t i = 0; i < found.gl_pathc; i++) {

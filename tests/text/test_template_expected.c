@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
+#include "tests/support/test_data.h"
 #include "text/template.h"
 
 #define NOW 1768469213 /* 2026-01-15T09:26:53Z, the "now" of the conversations */
@@ -147,16 +148,13 @@ static size_t check_template(const char *dir, const char *name, yyjson_val *conv
 }
 
 Test(template_expected, equals_the_reference_byte_for_byte) {
-    const char *dir = getenv("WEFT_DATA");
-    char path[512];
-
-    snprintf(path, sizeof(path), "%s/templates", dir ? dir : "");
-    yyjson_doc *conversations = dir ? read_json(dir, "conversations.json") : NULL;
+    const char *dir = test_data();
+    char path[TEST_DATA_PATH];
+    yyjson_doc *conversations = read_json(dir, "conversations.json");
     size_t good = 0, n_cases = 0, n_templates = 0;
-    DIR *d = opendir(path);
+    DIR *d = opendir(test_data_file(path, "templates", "", ""));
 
-    if (!conversations || !d)
-        cr_skip("WEFT_DATA has no templates");
+    cr_assert(conversations && d, "%s has no conversations.json", path);
     for (struct dirent *e; (e = readdir(d));) {
         size_t n = strlen(e->d_name);
 
