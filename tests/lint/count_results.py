@@ -2,7 +2,8 @@
 """Adds up the results of Meson's JUnit files and prints "N passed, N failed, N skipped" as the last line.
 
 usage: count_results.py FILE.xml...
-Lists what failed, with the lines of its output that name an error, and what was skipped. Exit 1 when anything failed or nothing passed.
+Lists what failed, with the lines of its output that name an error, and what was skipped, with the reason. Exit 1 when anything
+failed or nothing passed.
 """
 import re
 import sys
@@ -11,9 +12,23 @@ import xml.etree.ElementTree as tree
 MAX_LINES, MAX_CHARS = 20, 300
 
 
+def lines_of(*elements):
+    """The output that belongs to these elements, a line each."""
+    return [line for e in elements for tag in ("system-out", "system-err") for line in (e.findtext(tag) or "").splitlines()]
+
+
+def reason(suite, case):
+    """Why a test was skipped: the SKIP directive of its line, or of the whole plan; else the last line of its output."""
+    lines = lines_of(case, suite)
+    name = re.sub(r"^\d+ ", "", case.get("name"))
+    told = [line for line in lines if "# SKIP" in line and (name in line or line.startswith("1..0"))]
+    if told:
+        return told[0].split("# SKIP", 1)[1].strip()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no reason was given")
+
+
 def print_errors(suite):
-    output = "\n".join(suite.findtext(tag) or "" for tag in ("system-out", "system-err"))
-    lines = [line for line in output.splitlines() if re.search(r"\bnot ok\b|Error\b|[Aa]ssert|ERROR:|runtime error", line)]
+    lines = [line for line in lines_of(suite) if re.search(r"\bnot ok\b|Error\b|[Aa]ssert|ERROR:|runtime error", line)]
     for line in lines[:MAX_LINES]:
         print(f"         {line[:MAX_CHARS]}")
 
@@ -31,7 +46,7 @@ def main():
                     print(f"failed   {name}")
                 elif case.find("skipped") is not None:
                     skipped += 1
-                    print(f"skipped  {name}")
+                    print(f"skipped  {name}: {reason(suite, case)[:MAX_CHARS]}")
                 else:
                     passed += 1
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
