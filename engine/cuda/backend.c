@@ -7,7 +7,7 @@
 #include <string.h>
 #include "engine/build_id.h"
 #include "engine/cuda/cuda.h"
-#include "engine/cuda/ranks.h"
+#include "engine/cuda/ranks/ranks.h"
 #include "engine/quant.h"
 
 #define MIN_MAJOR 8 /* mma.m16n8k16, cp.async */

@@ -17,7 +17,7 @@
 
 #include "engine/backend.h"
 #include "engine/cuda/cuda_api.h"
-#include "engine/cuda/kernels_ranks.h"
+#include "engine/cuda/ranks/kernels_ranks.h"
 #include "engine/kept.h"
 #include "engine/sampler.h"
 

@@ -1,5 +1,5 @@
 #include "engine/cuda/cuda.h"
-#include "engine/cuda/ranks.h"
+#include "engine/cuda/ranks/ranks.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -386,7 +386,7 @@ MX_FN int tile_unit_top(uint32_t f) {
                                              : 15;
 }
 
-/* The recipe's weights are 2^unit of the file's (engine/cuda/weights.cuh). @most: of
+/* The recipe's weights are 2^unit of the file's (engine/cuda/products/weights.cuh). @most: of
  * tile_scale_size() of the tensor; it then is what the arithmetic on scales can take. */
 MX_FN int tile_unit(uint32_t f, float most) {
     int e = (int)(mx_bits_of(most) >> 23) - 126; /* most < 2^e */

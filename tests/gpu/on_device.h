@@ -5,7 +5,7 @@
 #include "base/rng.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
-#include "engine/cuda/kernels_attention.h"
+#include "engine/cuda/attention/kernels_attention.h"
 #include "tests/gpu/report.h"
 
 static const struct cuda_api *api;

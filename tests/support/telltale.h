@@ -68,7 +68,7 @@ struct telltale {
     int64_t state_ns; /* for each state saved or loaded */
     int64_t block_ns; /* a step of pass 1, and an eighth of row_ns for each row */
     /* So many sequences of one row each that stand side by side read their common beginning, in
-     * whole chunks, once (as engine/cuda/plan.cu has it); 0 or 1: each its own. */
+     * whole chunks, once (as engine/cuda/attention/plan.cu has it); 0 or 1: each its own. */
     uint32_t together;
     double noise; /* a step takes up to this part more or less */
 };

@@ -36,7 +36,7 @@ DRIVER_SHARED = 1024  # of each block
 # What the headers say of each format: bytes of a stage, and of shared memory what launches ask for.
 PROBE = """
 #include <stdio.h>
-#include "engine/cuda/kernels_attention.h"
+#include "engine/cuda/attention/kernels_attention.h"
 int main(void) {
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         uint32_t stage = tile_stage_bytes(f);
@@ -80,13 +80,14 @@ def launch_sizes(folder):
 
 
 def compiled(folder, arch, files):
-    newest = max(p.stat().st_mtime for p in SOURCES.iterdir())
+    newest = max(p.stat().st_mtime for p in SOURCES.rglob("*.cu*"))
+    newest = max(newest, *(p.stat().st_mtime for p in SOURCES.rglob("*.h")))
     for name in files:
         to = folder / f"{name}.{arch}.cubin"
         if not to.exists() or to.stat().st_mtime < newest:
             wgmma = "wgmma" in name and arch == "90"
             flags = ["-arch=sm_90a", "-DWEFT_SM90A"] if wgmma else [f"-arch=sm_{arch}"]
-            subprocess.run(["nvcc", *FLAGS, *flags, "-o", str(to), str(SOURCES / f"{name}.cu")], check=True)
+            subprocess.run(["nvcc", *FLAGS, *flags, "-o", str(to), str(next(SOURCES.rglob(f"{name}.cu")))], check=True)
         yield from cubin.kernels_of(to, int(arch))
 
 
@@ -189,7 +190,7 @@ def main():
         sys.exit(__doc__.strip())
     folder = pathlib.Path(sys.argv[1])
     archs = sys.argv[2].split(",") if len(sys.argv) > 2 else list(DEVICES)
-    files = sys.argv[3].split(",") if len(sys.argv) > 3 else sorted(p.stem for p in SOURCES.glob("*.cu"))
+    files = sys.argv[3].split(",") if len(sys.argv) > 3 else sorted(p.stem for p in SOURCES.rglob("*.cu"))
     folder.mkdir(parents=True, exist_ok=True)
     sizes, loops, problems = launch_sizes(folder), [], 0
     print("kernel           arch registers spills  shared blocks instructions")

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include "base/util.h"
 #include "engine/cuda/cuda_api.h"
-#include "engine/cuda/kernels_attention.h"
+#include "engine/cuda/attention/kernels_attention.h"
 #include "tests/engine/cuda/simt.h"
 
 #define OUT_OF_MEMORY 2

@@ -1,8 +1,8 @@
 /* mistakes - kernels that make the mistake they are told to: simt_check must see each of them
  * (test_simt.c). */
 
-#include "engine/cuda/bulk.cuh"
-#include "engine/cuda/wgmma.cuh"
+#include "engine/cuda/attention/bulk.cuh"
+#include "engine/cuda/products/wgmma.cuh"
 #include "tests/engine/cuda/mistakes.h"
 
 KERNEL(mistake, struct mistake_args, 64, 1) {

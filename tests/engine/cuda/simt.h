@@ -244,7 +244,7 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
 #define mma(...) simt_mma(SIMT_HERE, __VA_ARGS__)
 #define mma_first(c, ...) (memset(c, 0, 16), simt_mma(SIMT_HERE, c, __VA_ARGS__))
 
-/* engine/cuda/wgmma.cuh. Products are done when they are waited for; until then d is not a number,
+/* engine/cuda/products/wgmma.cuh. Products are done when they are waited for; until then d is not a number,
  * and what they read of shared memory may not change. */
 void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uint64_t b);
 void wgmma_publish();
@@ -265,7 +265,7 @@ struct simt_wgmma_at {
 };
 #define wgmma_wait simt_wgmma_at{SIMT_HERE}.template left
 
-/* engine/cuda/bulk.cuh. A copy is done when its phase is first waited for. */
+/* engine/cuda/attention/bulk.cuh. A copy is done when its phase is first waited for. */
 void bulk_init(uint64_t *bar);
 void bulk_publish();
 void bulk_expect(uint64_t *bar, uint32_t bytes);

@@ -1,5 +1,5 @@
 /*
- * Several devices that share a model (engine/cuda/ranks.c), emulated: the bits of one device,
+ * Several devices that share a model (engine/cuda/ranks/ranks.c), emulated: the bits of one device,
  * whichever of them is ahead of the others; what happens where one fails, hangs, or is too small.
  */
 

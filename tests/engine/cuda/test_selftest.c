@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/rng.h"
-#include "engine/cuda/kernels_attention.h"
+#include "engine/cuda/attention/kernels_attention.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"

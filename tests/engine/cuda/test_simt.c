@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "engine/cuda/cuda_api.h"
-#include "engine/cuda/kernels_ranks.h"
+#include "engine/cuda/ranks/kernels_ranks.h"
 #include "tests/engine/cuda/fake_api.h"
 #include "tests/engine/cuda/mistakes.h"
 

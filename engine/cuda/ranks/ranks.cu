@@ -1,7 +1,7 @@
 /* ranks - what several devices compute and one does not (ranks.c). */
 
-#include "engine/cuda/kernels_ranks.h"
-#include "engine/cuda/rows.cuh"
+#include "engine/cuda/ranks/kernels_ranks.h"
+#include "engine/cuda/rows/rows.cuh"
 
 /* Column @i of row @r; *left: so many follow in its place from it on. */
 DEVICE const float *column_at(const struct shares &a, size_t r, uint32_t i, uint32_t *left) {

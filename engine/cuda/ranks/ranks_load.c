@@ -1,6 +1,6 @@
 /* ranks_load - weights of several devices (ranks.c): each gets its part of every tensor. */
 
-#include "engine/cuda/ranks.h"
+#include "engine/cuda/ranks/ranks.h"
 
 #include <assert.h>
 #include <errno.h>

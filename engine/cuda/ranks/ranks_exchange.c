@@ -4,7 +4,7 @@
  * memory.
  */
 
-#include "engine/cuda/ranks.h"
+#include "engine/cuda/ranks/ranks.h"
 
 #include <assert.h>
 #include <errno.h>

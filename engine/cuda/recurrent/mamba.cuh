@@ -11,7 +11,7 @@
  *            packed
  */
 
-#include "engine/cuda/state.cuh"
+#include "engine/cuda/recurrent/state.cuh"
 
 /* Values of a row that the convolution takes: x of all heads, B, then C of all groups. */
 DEVICE uint32_t channels_of(const struct mamba_args &a) {

@@ -44,7 +44,7 @@
  * values, attention_latent.cu for latent vectors on servers' devices.
  */
 
-#include "engine/cuda/attention.cuh"
+#include "engine/cuda/attention/attention.cuh"
 
 /* Static shared memory of a block, for heads of up to 32 D values. */
 template <int D> struct alignas(16) Shared {

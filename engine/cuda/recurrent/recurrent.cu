@@ -22,7 +22,7 @@
  *            step have taken what lay there
  */
 
-#include "engine/cuda/mamba.cuh"
+#include "engine/cuda/recurrent/mamba.cuh"
 
 DEVICE uint32_t channels_of(const struct delta_args &a) {
     return a.dim * (2 * a.n_key_head + a.n_value_head);

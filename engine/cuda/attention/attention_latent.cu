@@ -8,8 +8,8 @@
  * Bound, in the model, by what it reads of shared memory.
  */
 
-#include "engine/cuda/attention.cuh"
-#include "engine/cuda/bulk.cuh"
+#include "engine/cuda/attention/attention.cuh"
+#include "engine/cuda/attention/bulk.cuh"
 
 #define WARPS (CUDA_THREADS / 32)
 #define GROUPS (ATTN_LATENT_BULK / ATTN_QUERIES)

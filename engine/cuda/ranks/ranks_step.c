@@ -1,7 +1,7 @@
 /* ranks_step - the ops of a step on several devices (ranks.c): each does its part of an op as one
  * device would, and then what it has made comes together. */
 
-#include "engine/cuda/ranks.h"
+#include "engine/cuda/ranks/ranks.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -6,8 +6,8 @@
  * what the last blocks do.
  */
 
-#include "engine/cuda/rows.cuh"
-#include "engine/cuda/kernels_attention.h"
+#include "engine/cuda/rows/rows.cuh"
+#include "engine/cuda/attention/kernels_attention.h"
 
 /* Addresses of the keys and values of the block's key head, and the range that its queries see. */
 struct Place {

@@ -12,8 +12,8 @@
  * at the next barrier, and three that come. Weights come in a ring of each warp's own.
  */
 
-#include "engine/cuda/gated.cuh"
-#include "engine/cuda/wgmma.cuh"
+#include "engine/cuda/products/gated.cuh"
+#include "engine/cuda/products/wgmma.cuh"
 
 #if defined(WEFT_SIMT) || defined(WEFT_SM90A)
 extern "C" const bool matmul_wgmma_built = true;

@@ -13,7 +13,7 @@
  * instructions: the softmax of 512 scores and the merging of 2048 values a tile, beside 64 mma.
  */
 
-#include "engine/cuda/attention.cuh"
+#include "engine/cuda/attention/attention.cuh"
 
 #define STAGES ATTEND_WIDE_STAGES
 #define WARPS (CUDA_THREADS / 32)

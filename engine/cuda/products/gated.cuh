@@ -6,8 +6,8 @@
  * threads make glu(gate, up) of them, in the order in which they lie in y.
  */
 
-#include "engine/cuda/products.cuh"
-#include "engine/cuda/rows.cuh"
+#include "engine/cuda/products/products.cuh"
+#include "engine/cuda/rows/rows.cuh"
 
 #define GATED_OUT (WIDE_OUT / 2)     /* rows of each matrix of a block */
 #define GATED_STRIDE (WIDE_OUT + 4u) /* floats of a row in shared memory: in different banks */

@@ -7,7 +7,7 @@
  */
 
 #include "engine/cuda/device.cuh"
-#include "engine/cuda/rows.cuh"
+#include "engine/cuda/rows/rows.cuh"
 
 struct StatePart;
 DEVICE uint32_t channels_of(const struct delta_args &a);

@@ -42,9 +42,9 @@
  * On a Hopper matmul_wgmma.cu takes the place of matmul_wide, with the same bits.
  */
 
-#include "engine/cuda/gated.cuh"
-#include "engine/cuda/matvec.cuh"
-#include "engine/cuda/wide.cuh"
+#include "engine/cuda/products/gated.cuh"
+#include "engine/cuda/products/matvec.cuh"
+#include "engine/cuda/products/wide.cuh"
 
 /* -- matvec ------------------------------------------------------------------------------------ */
 

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine/cuda/kernels_attention.h"
+#include "engine/cuda/attention/kernels_attention.h"
 
 #define KEYS 912u /* three chunks, and one that begins; MOST rows begin behind the third */
 #define MOST 144u /* rows that are computed, at most: more than a block of ATTN_WIDE queries */

@@ -2,7 +2,7 @@
 
 /* products - what the kernels for y (+)= W x + bias share: the walk of a format, and y. */
 
-#include "engine/cuda/weights.cuh"
+#include "engine/cuda/products/weights.cuh"
 
 /* WALK::of<F>() of format @format. */
 template <class WALK> DEVICE void walk_of(uint32_t format, const WALK &walk) {

@@ -6,7 +6,7 @@
  * with x; ROWS says where those of a lane lie, FEED brings the weights stage by stage.
  */
 
-#include "engine/cuda/weights.cuh"
+#include "engine/cuda/products/weights.cuh"
 
 /* Adds @N pairs of @t, the first of which are columns 32 @first of x. ROWS: x[i], the offset in
  * bytes of the lane's activations of group i of 8 rows. */

@@ -7,7 +7,7 @@
  * once more as values.
  */
 
-#include "engine/cuda/attention.cuh"
+#include "engine/cuda/attention/attention.cuh"
 
 #define WARPS (CUDA_THREADS / 32)
 

@@ -7,8 +7,8 @@
  * asynchronous copies.
  */
 
-#include "engine/cuda/matvec.cuh"
-#include "engine/cuda/products.cuh"
+#include "engine/cuda/products/matvec.cuh"
+#include "engine/cuda/products/products.cuh"
 
 #define WIDE_GROUPS (MATMUL_COLUMNS / PACK_ROWS)
 

@@ -30,7 +30,7 @@
  * One thread enqueues for all. Each rank has buffers for whole rows.
  */
 
-#include "engine/cuda/ranks.h"
+#include "engine/cuda/ranks/ranks.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* matmul_launch - grids and shared memory of the two kernels of matmul.cu. */
 
 #include "engine/cuda/cuda.h"
-#include "engine/cuda/kernels_attention.h"
+#include "engine/cuda/attention/kernels_attention.h"
 
 #include <assert.h>
 #include <errno.h>

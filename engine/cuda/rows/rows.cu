@@ -5,7 +5,7 @@
  * they take is the latency of memory, so a row is read once and wide.
  */
 
-#include "engine/cuda/rows.cuh"
+#include "engine/cuda/rows/rows.cuh"
 
 KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
     wait_for_previous();

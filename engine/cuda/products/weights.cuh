@@ -411,7 +411,7 @@ template <> struct Tile<TILE_IQ4_XS> {
     }
 };
 
-#include "engine/cuda/weights_low.cuh"
+#include "engine/cuda/products/weights_low.cuh"
 
 /* Loads what slice @slice of 64 columns needs of a tile; returns its first pair in t. */
 template <int F>

@@ -6,7 +6,7 @@
  */
 
 #include "engine/cuda/cuda.h"
-#include "engine/cuda/kernels_attention.h"
+#include "engine/cuda/attention/kernels_attention.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -2,7 +2,7 @@
  * merge of what was split. */
 
 #include "engine/cuda/cuda.h"
-#include "engine/cuda/kernels_attention.h"
+#include "engine/cuda/attention/kernels_attention.h"
 
 #include <assert.h>
 

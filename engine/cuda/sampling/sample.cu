@@ -22,7 +22,7 @@
  * Logits are cleaned where they are read, so rows that nothing is added to are not copied.
  */
 
-#include "engine/cuda/sample_select.cuh"
+#include "engine/cuda/sampling/sample_select.cuh"
 
 #define NEAR 12.0f /* temperatures below the best: what is further down has no bin of its own */
 

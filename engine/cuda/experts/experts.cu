@@ -17,9 +17,9 @@
  * list_heads   items of latent attention, whose heads have matrices of their own
  */
 
-#include "engine/cuda/matvec.cuh"
-#include "engine/cuda/rows.cuh"
-#include "engine/cuda/wide.cuh"
+#include "engine/cuda/products/matvec.cuh"
+#include "engine/cuda/rows/rows.cuh"
+#include "engine/cuda/products/wide.cuh"
 
 /* -- route ------------------------------------------------------------------------------------- */
 
