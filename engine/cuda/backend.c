@@ -14,7 +14,7 @@
 
 extern const struct be_ops weft_backend_cuda; /* BACKEND_CUDA_SYMBOL */
 
-/* What to look at where the runtime's text says little; "": nothing is known. */
+/* Returns advice for an error whose text says little, or "". */
 static const char *advice(int error) {
     switch (error) {
     case CUDA_BUSY:
@@ -120,7 +120,7 @@ uint32_t cuda_page_ranks(const struct be *b) {
     return b->shape->mla.rank ? 1 : b->n_ranks;
 }
 
-/* What pages need for the model's layers, by class. */
+/* Counts the bytes of a page of the model's layers, by class. */
 static void size_pages(struct be *b) {
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / cuda_page_ranks(b));
@@ -162,7 +162,7 @@ static int upload_tables(struct be *b) {
     return cuda_check(b, e ? e : b->api->stream_wait(b->stream), "cudaMemcpyAsync");
 }
 
-/* What of a model no kernel here computes. 0 or -EINVAL with @err. */
+/* Refuses shapes that no kernel computes. Returns 0, or -EINVAL with @err. */
 static int check_shape(const struct model_shape *s, struct err *err) {
     if (s->mla.rank == 0 && (s->widest.head % 8 || s->widest.head > HEAD_VALUES))
         return err_set(err, 0, NULL,
@@ -196,8 +196,8 @@ static void set_rank(struct be *b, const struct rank *r) {
     b->first = b; /* until the others are there */
 }
 
-/* Of recurrent layers a rank has some heads, and the states of these, of latent attention some
- * heads: for what computes them there are no others. */
+/* Divides the shape: a rank has some heads of recurrent layers, with their states, or some heads of
+ * latent attention; the other ranks' heads do not exist for its kernels. */
 static void divide_shape(struct be *b) {
     struct model_shape *s = &b->divided;
 
@@ -334,7 +334,8 @@ static uint32_t n_threads(const struct be *b) {
     return 0;
 }
 
-/* What kernels do beside their own work, and when they come up. */
+/* Ways that engine/prove.c may turn off: graphs, early launch, last blocks that do the next
+ * kernel's work, and expert_vec. */
 static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     static const char *const names[] = {"graphs", "early launch", "fused kernels", "expert_vec"};
 
@@ -356,8 +357,8 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     return true;
 }
 
-/* Its steps are not those of the model: no graph of them is kept, and what they pick is not
- * counted. */
+/* Begins or ends the proof. Its steps are not the model's: no graph of them is kept, and their
+ * picks are not counted. */
 static bool proving(struct be *b, bool on) {
     if (!cuda_selftest_wanted())
         return false;
@@ -400,7 +401,7 @@ static const float *peek(const struct be *b, uint32_t want) {
     return b->peeked;
 }
 
-/* What of a QKV or ATTEND op is not computed, in words, or NULL. */
+/* Returns the property of a QKV or ATTEND op that is not computed, in words, or NULL. */
 static const char *attention_lacks(const struct model_shape *s, const struct model_op *op) {
     const struct heads *h = &op->heads;
 
@@ -413,12 +414,13 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
     return NULL;
 }
 
-/* Of a GATE_UP or EXPERTS op: gates that are rectified are the ups themselves. */
+/* Returns true for a GATE_UP or EXPERTS op with a gate that is rectified; only ups without gates
+ * are. */
 static bool has_relu_gates(const struct model_op *op) {
     return op->glu == GLU_RELU && op->w[0] != op->w[1];
 }
 
-/* What of a ROUTE, EXPERTS or SHARED op is not computed, in words, or NULL. */
+/* Returns the property of a ROUTE, EXPERTS or SHARED op that is not computed, in words, or NULL. */
 static const char *experts_lack(const struct model_shape *s, const struct model_op *op) {
     if (s->n_expert > ROUTE_EXPERTS || s->n_expert_used > ROUTE_PICKS)
         return "so many experts";

@@ -50,7 +50,7 @@ struct staging {
     size_t size, used;
 };
 
-/* What the grids of a step are made for: the batch, or more (graph.c). */
+/* Sizes that the grids of a step are made for: those of the batch, or larger ones (graph.c). */
 struct step_grid {
     uint32_t rows, seqs, wants;
 };
@@ -90,7 +90,7 @@ struct step {
     bool kept, paired;                     /* KEEP, DRAFT_IN have been launched (draft.c) */
     bool listed;                           /* be.latent.item is that of this step */
     struct heads planned; /* what attention's work list was made for; n 0: none yet */
-    /* How be.gate becomes ACT_H: PLAIN as it is; else with the values of up. */
+    /* Epilogue that makes ACT_H of be.gate: PLAIN copies it, other kinds multiply it with up. */
     struct {
         enum pack_kind kind;
         const float *up;
@@ -98,8 +98,8 @@ struct step {
     } ff;
 };
 
-/* What cuda_load() made of an op; only what the kind has is set. The memory that the pointers lead
- * to is the device's and be.weight_bytes'. */
+/* Weights of an op as cuda_load() made them; only the fields of its kind are set. The pointers lead
+ * to device memory, which be.weight_bytes owns. */
 struct weights {
     struct weights *next, *after;     /* after: of the op behind it that has any */
     struct matrix m[MATMUL_MATRICES]; /* QKV: the gates of attention's output are the fourth */
@@ -222,7 +222,7 @@ struct be {
     struct blk_grids *grids;
     struct tile_grids *tile_grids;
     struct repack_found *found;
-    /* Of a model with experts; a pair is a row's pick (kernels.h). */
+    /* Experts; a pair is a row's pick (kernels.h). */
     struct {
         float *logits, *weight;          /* [max_rows][n_expert], [pairs] */
         float *gate, *up, *y;            /* [pairs][n_ff_expert], likewise, [pairs][n_embd] */
@@ -233,7 +233,7 @@ struct be {
         uint32_t *slot;               /* [n_layer][n_expert]: route_args.slot */
         uint64_t *picks, *host_picks; /* likewise: route_args.picks; as of step @counted */
         uint64_t counted;
-        /* What the host takes and gives lies in pinned memory. */
+        /* Exchange with the host's experts, in pinned memory. */
         const struct host_experts_ops *host_ops;
         struct host_experts *host;         /* NULL: there are none */
         uint32_t n_host;                   /* layers that were loaded */
@@ -241,13 +241,13 @@ struct be {
         float *host_x, *host_y;            /* [max_rows][n_embd], [pairs][n_embd] */
         uint32_t *host_expert, *host_rows; /* [pairs]; of the step */
     } experts;
-    /* Of a model with latent attention. */
+    /* Latent attention. */
     struct {
         float *q, *r;             /* [max_rows][n_head][query], [max_rows][q_rank] */
         uint32_t *list, *n_items; /* list: [n_head][max_rows] */
         struct expert_item *item; /* [latent_items()] */
     } latent;
-    /* Of a model with recurrent layers. */
+    /* Recurrent layers. */
     struct {
         float *in[OP_MATRICES], *c, *mix, *out; /* struct delta_args */
         /* [n_states][layers][n_floats]; those from n_device on lie in pinned host memory, of all
@@ -255,8 +255,8 @@ struct be {
         float *state, *host_state;
         uint32_t n_states, n_device;
     } recurrent;
-    /* Of a model that drafts: hidden states of the step's rows, those that are kept, and what
-     * DRAFT_IN multiplies. */
+    /* Drafts by the model's own block: hidden states of the step's rows, those that are kept, and
+     * the input of DRAFT_IN. */
     struct {
         float *hidden, *kept, *pair; /* [max_rows][n_embd], [n_slots][ENGINE_KEPT][n_embd],
                                         [max_rows][2 n_embd] */
@@ -299,7 +299,7 @@ static inline uint32_t rank_cut(uint64_t n, uint32_t r, uint32_t n_ranks) {
 struct head_pieces {
     uint32_t n, stride, own;
 };
-/* As @b's shape has them. */
+/* Returns the value heads of the rank, from @b's shape. */
 struct head_pieces rank_value_heads(const struct be *b);
 
 /* be_ops.open for device @number as rank @rank of @n_ranks, and be_ops.close. */
@@ -342,7 +342,7 @@ int staging_send(struct be *b, struct staging *s, size_t from);
 uint32_t cuda_page_ranks(const struct be *b);
 /* Pages of a layer with such heads. */
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h);
-/* What a page needs for so many values of a token. */
+/* Returns the bytes of a page for @n_values values of a token. */
 size_t cuda_values_bytes(const struct be *b, uint64_t n_values);
 /* Queries of a block that has one chunk; values of a head's result. */
 uint32_t cuda_few(const struct be *b);
@@ -368,7 +368,8 @@ struct operand {
     const uint32_t *count; /* how many of n_rows there are; NULL: all */
     uint32_t n_rows;
     bool cores; /* pack_args.cores */
-    /* Of one matrix, for a caller that adds up what blocks shared; NULL: none does. */
+    /* Product of one matrix whose shared segments the caller adds up; NULL: the kernel adds them
+     * up. */
     struct left *left;
     /* For a caller who has a gate and an up: what they become, and whether the first y is that
      * already; NULL: no such. */
@@ -377,8 +378,8 @@ struct operand {
 };
 /* The argument of matvec and matmul_wide for y (+)= W x, of all matrices of @w at once. */
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
-/* Of @n blocks that each ask for @shared bytes as many as run at a time, up to @most of them on a
- * multiprocessor. */
+/* Returns how many of @n blocks with @shared bytes of shared memory run at a time, with up to @most
+ * of them on a multiprocessor. */
 uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most);
 /* Rows of activations up to which matvec multiplies them. It reads them from the L2 cache for each
  * row of tiles, beyond 8 rows more than weights, where a block of matmul_wgmma or matmul_wide reads
@@ -407,24 +408,25 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
  * for 128 x 64 of y), matmul_wgmma_64 4. Computed, not measured. */
 #define WIDE_SPLIT_COLUMNS 1024u
 #define WGMMA_SPLIT_COLUMNS 1664u
-/* Likewise where the kernel behind adds them up, with all multiprocessors: 64 rows of 4,096 columns
- * are 8 MiB, 1.5 us from an H200's L2 cache, which are 465 and 755 columns. */
+/* Cost of shared segments, in columns, where residual adds them up with all multiprocessors: 64
+ * rows of 4,096 columns are 8 MiB, 1.5 us from an H200's L2 cache, which are 465 and 755
+ * columns. */
 #define LEFT_COLUMNS 512u
 uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,
                       uint32_t *n_splits);
 /* Sets be.wgmma: whether matmul_wgmma is used. 0 or -EIO. */
 int wgmma_open(struct be *b);
-/* Whether the rows of such a step are packed for it: be.cores. Not those that experts or heads of
- * latent attention multiply. */
+/* Returns true if the rows of a step are packed for wgmma (be.cores), except those that experts or
+ * heads of latent attention multiply. */
 bool wgmma_takes(const struct be *b, uint32_t n_rows);
 /* cuda_matmul() of such rows, with the same bits. */
 int wgmma_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
-/* The same by panels of @block_rows (WGMMA_ROWS or MATMUL_COLUMNS) rows; those of 128 are not
- * divided. */
+/* Computes wgmma_matmul() by panels of @block_rows (WGMMA_ROWS or MATMUL_COLUMNS) rows; segments of
+ * panels of 128 rows are not shared. */
 int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x, bool add,
                  uint32_t block_rows, uint32_t n_splits);
-/* Whether the kernels compute what they should, at the end of open (selftest.c). A kernel that does
- * not is left out where a plainer one does the same: be.note. 0, or refused with the reason. */
+/* Runs the self-test at the end of open (selftest.c). A kernel with wrong results is left out where
+ * a plainer one does the same work, and be.note says so. Returns 0, or an error with the reason. */
 int cuda_selftest(struct be *b, struct err *err);
 /* false: WEFT_CUDA_CHECK=0. */
 bool cuda_selftest_wanted(void);
@@ -476,14 +478,16 @@ void graph_end(struct step *s);
  * function enqueues and returns; only step_end() waits. 0 or -EIO, the reason in be.error.
  */
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out);
-/* Its parts: the upload; what is launched first, once the grids are decided. */
+/* Parts of step_begin(): the upload of the batch, and the first launches, once the grids are
+ * decided. */
 int step_upload(struct be *b, const struct engine_batch *batch, struct step **out);
 int step_start(struct step *s);
 int step_embed(struct step *s, const struct model_op *op);
 int step_qkv(struct step *s, const struct model_op *op);
 int step_attend(struct step *s, const struct model_op *op);
-/* Whether so many queries of @batch may begin with the same pages that plan makes items of many of
- * them: neighbours of one row have the last page of their first chunk in common. */
+/* Returns true if so many queries of @batch may begin with the same pages that plan makes items of
+ * many of them. It looks at the last page of the first chunk of sequences of one row that are
+ * neighbours. */
 bool attend_many_share(const struct be *b, const struct engine_batch *batch);
 int step_proj(struct step *s, const struct model_op *op);
 int step_gate_up(struct step *s, const struct model_op *op);
@@ -492,8 +496,8 @@ int step_layer_input(struct step *s, const struct model_op *op);
 int step_join(struct step *s, const struct model_op *op);
 int step_route(struct step *s, const struct model_op *op);
 int step_experts(struct step *s, const struct model_op *op);
-/* Its parts on the device: be.experts.gate and up, with what becomes of both; downs of what is
- * packed. */
+/* Parts of step_experts() on the device: be.experts.gate and up, with the kind of epilogue; the
+ * downs of the packed rows. */
 int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kind);
 int experts_downs(struct step *s, const struct model_op *op);
 int step_shared(struct step *s, const struct model_op *op);
@@ -518,17 +522,16 @@ int step_copy(struct be *b, const struct engine_copy *c);
 int step_copy_state(struct be *b, uint32_t src, uint32_t dst);
 void *step_host_state(struct be *b, uint32_t state);
 
-/* What the files of the step share. The norm of x as the operand of the next matrices; NULL: x as
- * it is. */
+/* Packs the norm of x as the operand of the next matrices; NULL: x itself. */
 int step_norm(struct step *s, const float *norm);
-/* Whether the last blocks of the step's kernels do what followed: few rows. */
+/* Returns true for steps of few rows, in which last blocks do the next kernel's work. */
 bool step_fuses(const struct step *s);
-/* Whether that is packing its rows of @n values: not where one block, which takes them one after
- * the other, would be slower than a kernel of a block a row. */
+/* Returns true if last blocks also pack rows of @n values: not where one block, which packs them
+ * one after the other, would be slower than a kernel with a block a row. */
 bool step_packs_last(const struct step *s, uint32_t n);
 /* Launches what waits for the op behind it; nothing takes x packed. */
 int step_release(struct step *s);
-/* Where the pages of an op's layer begin. */
+/* Returns the address of the pages of an op's layer. */
 uint8_t *step_pages_of(const struct be *b, const struct model_op *op);
 /* The argument of store() for what @op's matrices give. Without a matrix of their own values are
  * keys; without one of keys there are only queries. */
@@ -542,7 +545,7 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
 int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight, uint32_t n);
 /* glu(gate, up) of @w, for which the rows are packed: as step_pack_ff() takes it. */
 int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu);
-/* What becomes of a gate and an up. */
+/* Returns the kind of epilogue that multiplies a gate and an up. */
 enum pack_kind step_glu(enum glu glu);
 /* be.packed = what step_gate_and_up() made, @n values. */
 int step_pack_ff(struct step *s, uint32_t n);
@@ -560,11 +563,11 @@ int experts_load_host(struct be *b, struct weights *w, const struct model_op *op
  * for the next op, NULL: nothing is packed. */
 int experts_combine(struct step *s, const struct model_op *op, float *to,
                     const struct pack_args *pack);
-/* Where a PROJ op's product goes: to x itself, to where its norm takes it, or the rank's columns to
- * own_t. */
+/* Returns where a PROJ op's product goes: x itself, the room in front of its norm, or own_t with
+ * the rank's columns. */
 float *residual_target(const struct be *b, const struct model_op *op);
-/* What is due: x = (x + gain t) * scale of a PROJ or JOIN op, or, of several devices, x = t of an
- * EXPERTS op. @pack as above. */
+/* Adds the branch that is due: x = (x + gain t) * scale of a PROJ or JOIN op, or, with several
+ * devices, x = t of an EXPERTS op. @pack as above. */
 int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack);
 /* b = t of a PROJ op that is a branch, b += t of such an EXPERTS op, whose sum is in be.o. */
 int residual_branch(struct step *s, const struct model_op *op);
@@ -572,18 +575,19 @@ int residual_branch(struct step *s, const struct model_op *op);
 int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n);
 /* Items of heads that the largest step makes. */
 uint32_t latent_items(const struct be *b);
-/* What of latent attention is not computed, in words, or NULL. */
+/* Returns the property of latent attention that is not computed, in words, or NULL. */
 const char *latent_lacks(const struct model_shape *s);
-/* Of a model with latent attention: sets be.bulk, uploads be.latent.list. 0, -ENOMEM or -EIO. */
+/* Sets be.bulk and uploads be.latent.list, where the model has latent attention. Returns 0, -ENOMEM
+ * or -EIO. */
 int latent_open(struct be *b);
 /* The argument of store_latent, but for the norm and the pages. */
 struct latent_args latent_store_args(const struct be *b, const struct heads *h,
                                      const struct rope_set *rope);
 struct attend_args;
 
-/* Where attend_latent finds the part of the queries that turns. */
+/* Sets the places of the part of the queries that turns. */
 void latent_attend(const struct be *b, struct attend_args *a);
-/* What of a recurrent op is not computed, in words, or NULL. */
+/* Returns the property of a recurrent op that is not computed, in words, or NULL. */
 const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op);
 /* The argument of the kernels of a delta net; w: of the op. */
 struct delta_args recurrent_delta_args(const struct be *b, const struct weights *w);

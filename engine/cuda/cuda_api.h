@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of a copy. */
+/* Direction of a copy. */
 enum cuda_direction { CUDA_TO_DEVICE, CUDA_TO_HOST };
 
 /* Numbers of the runtime's errors. */
@@ -45,7 +45,7 @@ static inline int cuda_carveout(uint32_t bytes) {
     return bytes < SHARED_USED ? (int)(100 * SHARED_USED / SHARED_MOST) : 100;
 }
 
-/* What the runtime says of a device. */
+/* Properties of a device, as the runtime gives them. */
 struct cuda_device {
     char name[128], address[16]; /* on its bus: domain:bus:device.function */
     int major, minor, n_multiprocessors;
@@ -68,12 +68,12 @@ struct cuda_rows {
     int device;
 };
 
-/* All answer 0 or an error of the runtime, whose text() says more. Streams, events and graphs are
- * what it calls so; nothing but stream_wait() waits for the device. */
+/* Every call returns 0 or an error of the runtime, which text() describes. Streams, events and
+ * graphs are the runtime's own. Only stream_wait() waits for the device. */
 struct cuda_api {
     int (*count)(int *n);
-    /* Of CUDA, 1000 times the major one and 10 times the minor one: that the driver knows, 0 where
-     * there is none; that of this runtime. */
+    /* Versions of CUDA, 1000 times the major one plus 10 times the minor one: the one that the
+     * driver knows (0: no driver), and the one of this runtime. */
     int (*versions)(int *driver, int *runtime);
     int (*describe)(int device, struct cuda_device *out);
     int (*use)(int device); /* by the calling thread */
@@ -92,7 +92,8 @@ struct cuda_api {
     /* An event that keeps its time; microseconds from one to another, both reached. */
     int (*timer_new)(void **event);
     int (*elapsed)(void *from, void *to, float *us);
-    /* What follows in the stream waits for the event's last record so far, of any device. */
+    /* Makes the work that follows in the stream wait for the event's last record so far, of any
+     * device. */
     int (*event_wait)(void *event, void *stream);
     /* In stream order. */
     int (*copy)(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream);
@@ -127,8 +128,8 @@ struct cuda_api {
     int (*capture_end)(void *stream, void **graph);
     int (*graph_launch)(void *graph, void *stream);
     int (*graph_free)(void *graph);
-    /* Whether a kernel is there for the device in use: 0 or why not. *made_for: the compute
-     * capability that it was compiled for, 10 times the major one and the minor one. */
+    /* Returns 0 if there is code of the kernel for the device in use, or why not. *made_for: the
+     * compute capability that it was compiled for, 10 times the major one plus the minor one. */
     int (*check_kernel)(const void *kernel, int *made_for);
     const char *(*text)(int error);
 };

@@ -56,7 +56,7 @@ static int lay_out(struct chain *c) {
     return b->api->copy(device + 2 * c->bytes, ones, row + indices, CUDA_TO_DEVICE, b->stream);
 }
 
-/* What is to be said of early launches, behind what is noted already. */
+/* Appends to be.note. */
 static void note(struct be *b, const char *format, ...) {
     size_t at = strlen(b->note), size = sizeof(b->note) - at;
     int n = snprintf(b->note + at, size, "%s", at ? "; " : "");
@@ -91,7 +91,7 @@ static void *capture(const struct chain *c, bool early) {
     return graph;
 }
 
-/* What one run of a graph takes; what came of the rows is in c->got. */
+/* Runs a graph once; *us: the time it took. The rows that come of it are in c->got. */
 static int run(const struct chain *c, void *graph, float *us) {
     const struct cuda_api *api = c->b->api;
     void *stream = c->b->stream, *x = c->b->load[0].device;

@@ -35,7 +35,7 @@ static uint32_t launches_of(const struct model_shape *s) {
     return 36 * (s->n_layer + s->drafts) + 12;
 }
 
-/* Which of the passes the step is. */
+/* Returns the pass of the step. */
 static uint32_t pass_of(const struct step *s) {
     return s->batch->holes ? PASS_HOLES : s->batch->model;
 }
@@ -155,7 +155,7 @@ static void give_up(struct be *b, const char *what, int error) {
     fprintf(stderr, "weft-cuda: no graphs: %s: %s\n", what, b->api->text(error));
 }
 
-/* What is noted once more, into the graph: an error of the runtime. */
+/* Enqueues note @i again, into the graph; returns 0 or an error of the runtime. */
 static int again(const struct graphs *g, uint32_t i) {
     struct be *b = g->note[i].be;
     const struct launch *l = &g->note[i].launch;

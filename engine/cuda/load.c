@@ -47,7 +47,7 @@ static int send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *
                       "cudaMemcpyAsync");
 }
 
-/* All that reads buffer @i has been enqueued. */
+/* Marks buffer @i busy until the work that was enqueued has read it. */
 static int mark_busy(struct be *b, int i) {
     b->load[i].busy = true;
     return cuda_check(b, b->api->event_record(b->load[i].event, b->stream), "cudaEventRecord");
@@ -161,9 +161,9 @@ int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float
     return r < 0 ? r : wait_all(b);
 }
 
-/* Which rows of a tensor a matrix is made of: @n at a time, every @stride, from @first on. A part
- * is whole row tiles, or each begins one. @layer is 1 + that whose experts' parts are left out
- * where the host has them; 0: none are. */
+/* Rows of a tensor that a matrix is made of: @n at a time, every @stride, from @first on. A part is
+ * whole row tiles, or each begins one. @layer is 1 + the layer whose experts' parts are left out
+ * where the host has them; 0: no part is left out. */
 struct parts {
     uint32_t n_parts, n, stride, first, layer;
 };
@@ -197,7 +197,7 @@ static struct parts half_of_experts(const struct be *b, const struct model_op *o
     return (struct parts){(uint32_t)op->w[0]->ne[2], own, 2 * n, half * n + first, 1 + op->layer};
 }
 
-/* Whether part @i is the device's. */
+/* Returns true if part @i is the device's. */
 static bool has_part(const struct be *b, const struct parts *p, uint32_t i) {
     return p->layer == 0 || !expert_is_hosts(b->shape, p->layer - 1, i);
 }
@@ -343,7 +343,7 @@ static void lend_tiles(struct be *b, const struct weights *from, const struct te
             w->m[0] = from->m[0];
 }
 
-/* Where the outputs of an op go. */
+/* Returns where output @i of an op goes. */
 static float *target_of(const struct be *b, const struct model_op *op, int i) {
     enum op_kind kind = op->kind;
     float *const qkv[3] = {b->q, b->k, b->v}, *const gate_up[2] = {b->gate, b->up};
@@ -471,7 +471,7 @@ static int load_layer_input(struct be *b, struct weights *w, const struct model_
     return cuda_load_bytes(b, t->data, t->n_bytes, d);
 }
 
-/* All tensors of an op. 0 or -errno. */
+/* Loads all tensors of an op. Returns 0 or -errno. */
 static int load_tensors(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
     int r = load_vector(b, op->norm, &w->norm, err);

@@ -15,7 +15,7 @@
 #define PARTIAL_BYTES ((size_t)64 << 20)
 #define MAX_PARTIALS 65536u
 
-/* Of @n columns or rows that ranks divide those that one has at most (ranks.c). */
+/* Returns the most that one rank has of @n columns or rows (ranks.c). */
 static uint32_t rank_share(const struct be *b, uint32_t n) {
     return (n + b->n_ranks - 1) / b->n_ranks;
 }
@@ -26,13 +26,14 @@ static void add(struct be *b, void *where, size_t n, size_t size, const char *wh
     b->region[b->n_regions++] = (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
 }
 
-/* Of the rows of a step, and what the rows with logits need; `packed` is as wide as the widest. */
+/* Counts activations of a step's rows, and the rows with logits; `packed` is as wide as the
+ * widest. */
 static void add_activations(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, padded = round_up(rows, PACK_ROWS);
     size_t n_q = s->widest.q, n_kv = s->widest.kv, n_in = (size_t)s->n_layer * s->n_layer_input;
     size_t n_ff = MAX(s->n_ff, s->n_ff_shared);
-    /* Of all ranks; 0: no latent attention, no recurrent layers. */
+    /* Outputs of all ranks' heads; 0 without latent attention, or without recurrent layers. */
     size_t n_out = (size_t)b->n_ranks * s->n_head * s->mla.n_value;
     size_t n_d = (size_t)b->n_ranks * s->state.n_out;
     size_t n_pair = s->drafts ? 2 * (size_t)s->n_embd : 0;
@@ -70,7 +71,7 @@ static void add_activations(struct be *b) {
     add(b, &b->peeked, s->n_vocab, sizeof(float), "logits", true);
 }
 
-/* Of the rows' picks: pairs of a row and an expert. */
+/* Counts buffers of pairs of a row and an expert. */
 static void add_experts(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, pairs = rows * s->n_expert_used;
@@ -104,7 +105,7 @@ static void add_experts(struct be *b) {
     add(b, &b->experts.host_y, pairs * s->n_embd, sizeof(float), "experts of the host", true);
 }
 
-/* Of latent attention: queries before attn_k_b, and the heads as experts. */
+/* Counts buffers of latent attention: queries before attn_k_b, and the heads as experts. */
 static void add_latent(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, width = s->mla.n_nope + s->head_dim - s->mla.rank;
@@ -118,7 +119,7 @@ static void add_latent(struct be *b) {
     add(b, &b->latent.item, latent_items(b), sizeof(struct expert_item), "activations", false);
 }
 
-/* Of recurrent layers: what a step's rows need, and the states. */
+/* Counts buffers of recurrent layers for a step's rows, and the states. */
 static void add_recurrent(struct be *b) {
     const struct state_shape *s = &b->shape->state;
     size_t rows = b->opts->max_rows, bytes = s->n_layer * s->n_floats * sizeof(float);
@@ -137,7 +138,7 @@ static void add_recurrent(struct be *b) {
             b->n_ranks * bytes, "states", true);
 }
 
-/* Of a model that drafts. Before open the slots are not known: as many as there may be. */
+/* Counts buffers of drafts. Before open the number of slots is not known, so the most is taken. */
 static void add_draft(struct be *b) {
     size_t rows = b->opts->max_rows, n = b->shape->n_embd, n_slots = b->draft.of.n_slots;
 
@@ -164,7 +165,7 @@ uint32_t cuda_partials(const struct be *b, const struct heads *h) {
     return (uint32_t)MIN(b->partial_bytes / bytes, MAX_PARTIALS);
 }
 
-/* How many items attention may need, and room for the results of chunks. */
+/* Counts the items that attention may need, and room for the results of chunks. */
 static void add_attention(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t most = (size_t)s->widest.n_kv * cuda_few(b) * (s->widest.head + 4) * sizeof(float);
@@ -198,7 +199,7 @@ static void add_staging(struct be *b, struct staging *s, size_t size, void *devi
         add(b, device, s->size, 1, "uploads", false);
 }
 
-/* What exists twice, for even and odd steps: uploads and results. @slack of an upload is for
+/* Counts uploads and results, which exist twice, for even and odd steps. @slack of an upload is for
  * the alignment of its parts. */
 static void add_steps(struct be *b) {
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, seqs = b->opts->max_seqs;
@@ -230,7 +231,7 @@ static void add_steps(struct be *b) {
     }
 }
 
-/* Whether the block that drafts is not in the model's file. */
+/* Returns true if the block that drafts has a file of its own. */
 static bool has_own_file(const struct be *b) {
     return b->shape->drafts && b->opts->block;
 }
@@ -246,7 +247,7 @@ static uint64_t matrix_bytes(const struct tensor *t) {
            (MATMUL_MATRICES - 1) * 512;
 }
 
-/* Whether the name of @t ends in @end. */
+/* Returns true if the name of @t ends in @end. */
 static bool ends_in(const struct tensor *t, const char *end) {
     size_t n = strlen(t->name), k = strlen(end);
 
@@ -259,9 +260,9 @@ static bool is_of_each_rank(const struct tensor *t) {
            ends_in(t, ".attn_q_a.weight");
 }
 
-/* As own() will take it, at most: a tensor may become several matrices, of which a rank has its
- * rows. @tied: a tied embedding that tiles hold exactly is not there twice; of several ranks the
- * first has the rows. */
+/* Returns the most that own() will take for a tensor, in bytes: it may become several matrices, of
+ * which a rank has its rows. @tied: a tied embedding that tiles hold exactly is not there twice;
+ * with several ranks the first one has the rows. */
 static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool tied) {
     bool embed = strcmp(t->name, "token_embd.weight") == 0;
     bool lent = tied && b->n_ranks == 1 && tile_is_legible((uint32_t)t->format->type);
@@ -285,7 +286,8 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
     return sum;
 }
 
-/* Of a layer's experts that are the device's; it has the factors of all. */
+/* Returns the bytes of a tensor of a layer's experts for those that the device has; it has the
+ * factors of all. */
 static uint64_t expert_bytes(const struct be *b, const struct tensor *t, uint32_t layer) {
     uint32_t n = b->shape->n_expert, n_here = n - n_host_experts(b->shape, layer);
     struct tensor here = *t;
@@ -297,8 +299,8 @@ static uint64_t expert_bytes(const struct be *b, const struct tensor *t, uint32_
     return n_here ? tensor_bytes(b, &here, false) : 0;
 }
 
-/* Of the tensors of layers [first, end), but the experts that are the host's, and, where
- * @first is 0, of all that are of no layer. */
+/* Returns the bytes of the tensors of layers [first, end), without the host's experts, and, if
+ * @first is 0, of all tensors outside of layers. */
 static uint64_t file_bytes(const struct be *b, const struct gguf *file, uint32_t first,
                            uint32_t end) {
     bool tied = !gguf_find(file, "output.weight");
@@ -586,7 +588,8 @@ int staging_send(struct be *b, struct staging *s, size_t from) {
         "cudaMemcpyAsync");
 }
 
-/* What is free when no more comes back of what another process had (wait_for_memory()). */
+/* Finds the free memory once another process that ends has given its memory back
+ * (wait_for_memory()). */
 static int settled_memory(struct be *b, size_t *n_free) {
     size_t before = 0, n_total;
 
@@ -602,9 +605,8 @@ static int settled_memory(struct be *b, size_t *n_free) {
     return 0;
 }
 
-/* Of what is free beside weights and buffers all but a twentieth. A model
- * that does not fit even so is refused when it is opened, with the sum: there is always room for a
- * page. */
+/* Pages may take all but a twentieth of what is free beside weights and buffers. A model that does
+ * not fit even so is refused with the sum when it is opened: there is always room for a page. */
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
     size_t n_free;
 

@@ -37,7 +37,7 @@ struct bench {
     size_t used;
 };
 
-/* The same bytes on both sides. */
+/* Memory of the same size on the host and on the device. */
 struct piece {
     void *host, *device;
     size_t bytes;
@@ -203,7 +203,7 @@ enum way {
     WAYS
 };
 
-/* What is left out where it is wrong; how many rows it gets. */
+/* Name of each way, for the note, and its number of rows. */
 static const struct {
     const char *name;
     uint32_t n_rows;
@@ -229,7 +229,7 @@ static uint32_t splits_of(enum way way) {
     return way == SHARING || way == WGMMA_SHARING ? 4 : 1;
 }
 
-/* All rows as those of an expert. */
+/* Multiplies all rows as those of one expert. */
 static int multiply_expert(struct be *b, const struct product *p, bool few) {
     const struct picks *on = p->picks.device;
     struct expert_args a = {
@@ -260,7 +260,7 @@ static int multiply(struct be *b, const struct product *p, enum way way, float *
     struct matmul_args few;
 
     assert(way < WAYS && bytes <= p->y.bytes);
-    /* What another kernel left there must not pass. */
+    /* Fill y with NaN: results of another kernel must not pass. */
     int r = cuda_check(b, b->api->fill(p->y.device, 0xFF, p->y.bytes, b->stream), "cudaMemset");
     if (r == 0 && way < WIDE) {
         few = cuda_matmul_args(&p->w, &x, false);
@@ -302,8 +302,8 @@ static double error_of(const struct product *p, const float *y) {
     return d == 0 ? 0 : sqrt(d / norm);
 }
 
-/* Whether a way gives what it should, by bits: the first rows by @wide, matmul_wide, and behind
- * OWN rows the same again. */
+/* Returns true if a way gives the bits of @wide, matmul_wide, for its first rows, and behind OWN
+ * rows these again. */
 static bool same_bits(const struct product *p, const float *y, const float *wide, uint32_t n_rows) {
     bool same = true;
 
@@ -329,7 +329,7 @@ int selftest_leave_out(struct be *b, const char *what, const char *why) {
         "cudaMemset");
 }
 
-/* Whether steps use the way, and the product has what it needs. */
+/* Returns true if steps use the way, and the product has what it needs. */
 static bool is_used(const struct be *b, const struct product *p, enum way way) {
     if (way == EXPERT_VEC || way == EXPERT_WIDE)
         return p->tensor->n_dims == 3 &&

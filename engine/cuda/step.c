@@ -60,7 +60,7 @@ static int launch_rows(struct be *b, const void *kernel, uint32_t n_rows, const 
     return cuda_launch(b, &(struct launch){kernel, n_rows, 1, CUDA_THREADS, what, 0}, args, n);
 }
 
-/* All rows of the step. */
+/* Returns all packed rows of the step as an operand. */
 static struct operand step_rows(const struct step *s) {
     const struct be *b = s->be;
 
@@ -83,8 +83,8 @@ static bool has_windows(const struct be *b) {
     return b->kv[KV_WINDOW].n_pages > 0;
 }
 
-/* What each row is: fed token, position, page by class, slot. A fed token is an index into the
- * samples of the step before, which are on the device. */
+/* Fills in the token, position, page by class and slot of each row. A fed token is an index into
+ * the samples of the step before, which are on the device. */
 static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *slot, uint32_t *seq,
                       uint32_t *const page[PAGE_CLASSES]) {
     const struct engine_batch *b = s->batch;
@@ -394,7 +394,8 @@ int step_release(struct step *s) {
     return release(s, NULL);
 }
 
-/* What is packed while nothing waits is a hidden vector, for a projection that comes later. */
+/* Packs a norm of x. Rows that were packed while no projection waits are a hidden vector, for a
+ * projection that comes later. */
 int step_norm(struct step *s, const float *norm) {
     struct be *b = s->be;
     struct pack_args a =

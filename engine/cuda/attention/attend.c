@@ -72,9 +72,9 @@ static int plan(struct step *s, const struct heads *h) {
                        sizeof(a));
 }
 
-/* As many blocks as keep the device busy, and as there are items if nothing is split. Of few rows
- * no more than run at a time: all must have begun before the next kernel's come up, which already
- * fetch weights. */
+/* Makes as many blocks as keep the device busy, or as there are items if nothing is split. With few
+ * rows there are no more blocks than run at a time: all must have begun before the next kernel's
+ * come up, which already fetch weights. */
 static struct launch attend_launch(const struct step *s, const struct heads *h,
                                    const struct attend_kernel *k) {
     uint32_t multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
@@ -114,8 +114,8 @@ static int launch_attend(const struct step *s, const struct heads *h, const stru
     return r;
 }
 
-/* Whether one kernel of a block a row merges and packs what attention leaves. Of more rows, which
- * are split rarely, each would look for merges in vain. */
+/* Returns true if merge_rows, a block a row, merges and packs the results of attention. With more
+ * rows, which are split rarely, each block would look for merges in vain. */
 static bool merges_by_row(const struct step *s, const struct heads *h) {
     return s->be->fuse && !s->be->ranks && s->be->shape->mla.rank == 0 &&
            s->grid.rows <= WIDE_ROWS && h->n / h->n_kv <= MERGE_GROUP;

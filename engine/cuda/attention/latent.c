@@ -17,7 +17,8 @@ static uint32_t query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
 
-/* Whether the heads' products are expert_vec's; the bits are the same. */
+/* Returns true if the heads' products are expert_vec's, else they are expert_wide's; the bits are
+ * the same. */
 static bool takes_few(const struct step *s) {
     const struct be *b = s->be;
 
@@ -184,8 +185,8 @@ void latent_attend(const struct be *b, struct attend_args *a) {
     a->turned_stride = query_width(m);
 }
 
-/* What comes out takes the place of the queries, and is packed for the projection behind it, of
- * several devices later. */
+/* Multiplies by attn_v_b. The product takes the place of the queries and is packed for the
+ * projection behind it; with several devices that comes later. */
 int step_mla_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;

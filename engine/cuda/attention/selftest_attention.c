@@ -28,7 +28,7 @@
 #define WINDOW 170u /* of the last row: its chunk, and the last tiles of the one before */
 #define POISON ((size_t)1 << 20) /* bytes of partial results that must be written before read */
 
-/* What attention is tried with. */
+/* Inputs and results of attention, and the step under way. */
 struct scene {
     struct heads heads;
     float *q, *turned; /* [n_rows]; turned: of latent attention, behind others */
@@ -47,7 +47,7 @@ struct scene {
     uint32_t start[KEYS + 1], *page;
 };
 
-/* What a step is made of: the last @n rows, of one sequence or each of one of its own, all on the
+/* Shape of a step: the last @n rows, of one sequence or each of a sequence of its own, all on the
  * same pages. */
 struct batch {
     uint32_t n, n_multiprocessors;
@@ -65,7 +65,7 @@ static double query_value(const struct scene *t, uint32_t row, uint32_t head, ui
     return (double)t->turned[row * t->n_turned + head * width + behind + d - t->n_value];
 }
 
-/* Of one row and head, over the keys that it sees; to out [n_value]. */
+/* Computes attention of one row and head, over the keys that it sees, to out [n_value]. */
 static void attend_on_host(const struct scene *t, uint32_t head, uint32_t row, double *out) {
     uint32_t dim = t->heads.dim, n_kv = t->heads.n_kv, pos = t->n_keys - t->n_rows + row;
     uint32_t head_kv = head * n_kv / t->heads.n;
@@ -143,7 +143,7 @@ static int begin(struct be *b, struct scene *t, uint32_t pos0, uint32_t n, bool 
     return step_begin(b, &t->batch, s);
 }
 
-/* Its step is idle again. */
+/* Makes the step idle again. */
 static void end(struct be *b) {
     b->step[0].batch = NULL;
     b->step[0].packed = false;
@@ -217,7 +217,7 @@ static int attend(struct be *b, struct scene *t, const struct batch *p, float *o
     return r;
 }
 
-/* Whether the rows of @p have the bits of the plainest way. 1, 0 or -errno. */
+/* Returns 1 if the rows of @p have the bits of the plainest way, 0 if not, or -errno. */
 static int same_in(struct be *b, struct scene *t, const struct batch *p) {
     int r = attend(b, t, p, t->o);
 
@@ -228,7 +228,7 @@ static int same_in(struct be *b, struct scene *t, const struct batch *p) {
 
 /* -- the ways ---------------------------------------------------------------------------------- */
 
-/* What a way adds to those above it. */
+/* Ways, each added to those before it. */
 enum way { PLAIN, BULK, WIDE, FUSED, SHARED, MANY, WAYS };
 
 static const char *const way_name[] = {[BULK] = "attend_latent_bulk",
@@ -237,7 +237,7 @@ static const char *const way_name[] = {[BULK] = "attend_latent_bulk",
                                        [SHARED] = "pages shared by few queries",
                                        [MANY] = "pages shared by many queries"};
 
-/* What steps would take; of ways that are left out nothing. */
+/* Settings of steps outside of the self-test. */
 struct wanted {
     uint32_t fuse, wide_rows;
     bool bulk, shares, many;
@@ -268,7 +268,8 @@ static uint32_t batches_of(const struct be *b, const struct scene *t, enum way w
     uint32_t some = MIN(SOME, t->n_rows), few = MIN(FEW, n_seqs);
     /* Multiprocessors for which no batch is enough: each chunk is an item. */
     uint32_t empty = t->n_rows * t->heads.n / ATTN_QUERIES + 2 * n_kv + 1;
-    /* As many as a block of ATTN_WIDE takes; runs of two chunks, or of three where they are few. */
+    /* Sequences of a block of ATTN_WIDE queries; runs of two chunks, or of three where there are
+     * few. */
     uint32_t many = MIN(MAX(MATVEC_ROWS + 1, ATTN_WIDE / group), n_seqs);
 
     switch (way) {
@@ -314,7 +315,7 @@ static int is_right(struct be *b, struct scene *t, enum way way) {
     return r;
 }
 
-/* Whether steps of this model and device can go the way at all. */
+/* Returns true if steps of this model and device can go the way at all. */
 static bool is_wanted(const struct be *b, const struct scene *t, const struct wanted *all,
                       enum way way) {
     struct page_shape shape = cuda_page_shape(b, &t->heads);

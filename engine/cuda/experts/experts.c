@@ -10,7 +10,8 @@
 #include <assert.h>
 #include <errno.h>
 
-/* Whether the products are expert_vec's; the bits are the same. */
+/* Returns true if the products are expert_vec's, else they are expert_wide's; the bits are the
+ * same. */
 static bool takes_few(const struct step *s) {
     const struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -31,13 +32,14 @@ uint32_t experts_items(const struct be *b) {
     return most_items(b->shape, b->opts->max_rows, EXPERT_ROWS);
 }
 
-/* Of a layer. What drafts lies behind the layers. */
+/* Returns the device's numbers of a layer's experts, NULL if it has all. The block that drafts lies
+ * behind the layers. */
 static const uint32_t *slots_of(const struct be *b, uint32_t layer) {
     return n_host_experts(b->shape, layer) ? b->experts.slot + (size_t)layer * b->shape->n_expert
                                            : NULL;
 }
 
-/* Where picks of a layer are counted; NULL: nowhere. */
+/* Returns the counters of a layer's picks; NULL: they are not counted. */
 static uint64_t *picks_of(const struct be *b, uint32_t layer) {
     return b->experts.picks && layer < b->shape->n_layer
                ? b->experts.picks + (size_t)layer * b->shape->n_expert
@@ -282,7 +284,8 @@ int step_experts(struct step *s, const struct model_op *op) {
     return r < 0 ? r : residual_branch(s, op);
 }
 
-/* Of x as it was before the others were added: their sum waits. */
+/* Computes the expert of all rows, from x as it was before the others are added: their sum
+ * waits. */
 int step_shared(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;

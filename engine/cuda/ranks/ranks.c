@@ -76,7 +76,8 @@ static bool is_plain(const struct model_op *op) {
     return !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
 }
 
-/* What of an op whose kind is in the table several devices do not compute, in words, or NULL. */
+/* Returns the property of an op that several devices do not compute, in words, or NULL; of kinds
+ * that are in the table. */
 static const char *ranks_lack(const struct model_shape *s, const struct model_op *op) {
     switch (op->kind) {
     case OP_EMBED:
@@ -131,7 +132,7 @@ static int room_ranks(const struct model_shape *shape, const struct engine_opts 
     return r;
 }
 
-/* Of two families results differ. */
+/* Refuses devices of two families, whose results differ. */
 static int check_family(const struct ranks *k, struct err *err) {
     for (uint32_t i = 1; i < k->n; i++)
         if (strcmp(k->be[i]->isa, k->be[0]->isa) != 0)
@@ -198,7 +199,7 @@ static int open_all(struct ranks *k, const struct be_opts *o, struct err *err) {
     return r;
 }
 
-/* All streams come to their end before memory that another copies from is given back. */
+/* Waits for all streams before memory that another device copies from is given back. */
 static void close_all(struct ranks *k) {
     for (uint32_t i = 0; i < k->n; i++)
         if (!k->be[i]->stuck)
@@ -237,7 +238,7 @@ static struct be *close_ranks(struct be *b) {
     return NULL;
 }
 
-/* Those of one device, on all. */
+/* Turns the ways of one device on or off on all devices. */
 static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     bool there = true;
 

@@ -39,7 +39,7 @@ static const struct meeting all_meet = {UINT32_MAX, UINT32_MAX};
 static const struct meeting to_first = {OTHER_RANKS, FIRST_RANK};
 static const struct meeting from_first = {FIRST_RANK, OTHER_RANKS};
 
-/* What is exchanged; E: of pairs of a row and an expert what GATHER_H is of rows. */
+/* Columns that ranks exchange; GATHER_E: GATHER_H's for pairs of a row and an expert. */
 enum gathered { GATHER_O, GATHER_D, GATHER_H, GATHER_T, GATHER_E, GATHER_LOGITS };
 
 /* rank_cut() of the ranks that are open. */
@@ -52,7 +52,7 @@ static inline struct step *ranks_step_of(const struct step *s, uint32_t r) {
     return &s->be->ranks->be[r]->step[s->batch->step % 2];
 }
 
-/* All are lost as @b is: -EIO. */
+/* Marks all ranks lost, as @b is. Returns -EIO. */
 int ranks_lose(struct ranks *k, const struct be *b);
 /* The thread enqueues for rank @r from now on; nothing, where all of the step is a graph. 0 or
  * -EIO. */
@@ -61,12 +61,12 @@ int ranks_use(struct ranks *k, uint32_t r);
 struct model_op ranks_part_of(const struct ranks *k, const struct model_op *op, uint32_t r);
 /* be_ops.load */
 int ranks_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
-/* Those of be_ops that a step is made of. */
+/* Sets the functions of be_ops that a step is made of. */
 void ranks_step_ops(struct be_ops *all);
 
 /* ranks_meet(). 0 or -EIO. */
 int ranks_meet_now(struct ranks *k, const struct meeting *m);
-/* Likewise as a part of the step, which is noted. 0 or -EIO. */
+/* Enqueues a meeting as a part of the step, which is noted. Returns 0 or -EIO. */
 int ranks_meet_in_step(struct ranks *k, const struct meeting *m);
 /* Columns of rows in the memory of rank @rank: @n of each @period of all, which @first and those
  * behind it become. */
@@ -81,9 +81,9 @@ int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const stru
 /* Columns of all ranks, @n in all, to rank @rank. 0 or -EIO. */
 int ranks_take_all(struct ranks *k, uint32_t rank, enum gathered what, uint32_t n,
                    const uint32_t *count, uint32_t n_rows);
-/* Where all columns go; logits go to the first one's. */
+/* Returns where all columns go; logits go to the first rank's. */
 float *ranks_whole_of(const struct be *b, enum gathered what);
 /* Launches pack for all columns of @what, a->n of them; a->x: ranks_whole_of(). 0 or -EIO. */
 int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a);
-/* What each rank has, of @n columns in all, may be packed by all behind it. 0 or -EIO. */
+/* Makes the columns of each rank, @n in all, ready to be packed by all ranks. Returns 0 or -EIO. */
 int ranks_exchange(struct step *s, enum gathered what, uint32_t n);

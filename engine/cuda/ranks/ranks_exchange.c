@@ -122,7 +122,7 @@ float *ranks_whole_of(const struct be *b, enum gathered what) {
                               : b->logits;
 }
 
-/* Of @n columns, those that each rank has; those of value heads lie in pieces. */
+/* Finds the columns of each rank, of @n; those of value heads lie in pieces. */
 static void columns_of(const struct ranks *k, enum gathered what, uint32_t n,
                        struct columns out[RANKS]) {
     uint32_t n_pieces = what == GATHER_D ? rank_value_heads(k->be[0]).n : 1, period = n / n_pieces;
@@ -155,7 +155,7 @@ int ranks_exchange(struct step *s, enum gathered what, uint32_t n) {
     return r;
 }
 
-/* What the ranks have of @n columns, as the kernels of shares take them. */
+/* Returns the ranks' columns, @n in all, as the kernels of shares take them. */
 static struct shares shares_at(const struct ranks *k, enum gathered what, uint32_t n) {
     struct columns from[RANKS];
 

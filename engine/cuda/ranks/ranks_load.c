@@ -39,7 +39,8 @@ static void add_rows(struct rows *to, const struct tensor *from, size_t first, s
     to->t.ne[d] += n;
 }
 
-/* Those of rank @b's value heads, each of @each rows, of which the first begins at row @at. */
+/* Adds the rows of rank @b's value heads, @each rows a head, the first of which begins at row
+ * @at. */
 static void add_value_heads(struct rows *to, const struct be *b, const struct tensor *from,
                             size_t at, size_t each) {
     const struct head_pieces h = rank_value_heads(b);

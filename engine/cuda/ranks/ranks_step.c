@@ -23,7 +23,7 @@ static int each(struct step *s, const struct model_op *op,
     return r;
 }
 
-/* All of the step as one launch on the first device. */
+/* Launches all of the step as one graph on the first device. */
 static int launch_graph(struct ranks *k, struct step *s) {
     struct be *b = s->be;
     int r = ranks_meet_now(k, &to_first);
@@ -61,7 +61,7 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
     return r;
 }
 
-/* All ranks get all of x. */
+/* Gives all of x to all ranks. */
 static int embed_ranks(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->ranks;
     uint32_t n = s->be->shape->n_embd;
@@ -96,8 +96,8 @@ static int qkv_ranks(struct step *s, const struct model_op *op) {
     return each(s, op, step_qkv);
 }
 
-/* What a gate and an up become, in the place of the gate: @n columns of @each rows for each of the
- * step's. */
+/* Multiplies a gate and an up in the place of the gate: @n columns of @each rows for each of the
+ * step's rows. */
 static int glu(struct step *s, enum pack_kind kind, float *gate, const float *up, uint32_t n,
                uint32_t each) {
     const struct launch l = {kernel_glu, s->grid.rows * each, 1, CUDA_THREADS, "glu", 0};
@@ -241,14 +241,14 @@ static int combine(struct step *s, const struct model_op *op) {
     return experts_combine(s, op, s->be->own_t, NULL);
 }
 
-/* What a PROJ behind it gives is added before it is exchanged. */
+/* Exchanges the sum of the experts; the result of a PROJ behind it is added before. */
 static int sum_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, combine);
 
     return r < 0 || op[1].kind == OP_PROJ ? r : add_to_x(s, op);
 }
 
-/* What SHARED adds is a part of the sum. */
+/* Computes the experts; the result of SHARED is a part of their sum. */
 static int experts_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, gates);
 
@@ -285,7 +285,8 @@ static int logits_ranks(struct step *s, const struct model_op *op) {
     return r < 0 ? r : step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
 
-/* What the round before left in be.z may still be copied. */
+/* Computes rows of logits. From the second round on the ranks meet before: the copies of the round
+ * before may still read be.z. */
 int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct ranks *k = s->be->ranks;
     const uint32_t *count = step_wanted(s, first, n).count;

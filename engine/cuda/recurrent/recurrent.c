@@ -76,7 +76,7 @@ int recurrent_delta(struct be *b, const struct delta_args *a, const struct step_
     return r;
 }
 
-/* What comes out is packed for the projection behind it. */
+/* Computes the layer and packs its output for the projection behind it. */
 int step_delta(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct delta_args a = recurrent_delta_args(b, op->weights);
@@ -88,7 +88,7 @@ int step_delta(struct step *s, const struct model_op *op) {
     return recurrent_delta(b, &a, &s->grid);
 }
 
-/* What comes out is packed for the projection behind it. */
+/* Computes the layer and packs its output for the projection behind it. */
 int step_mamba(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
@@ -133,7 +133,7 @@ int step_mamba(struct step *s, const struct model_op *op) {
     return r;
 }
 
-/* What comes out is packed by the projection behind it. */
+/* Computes the layer; its output is packed by the projection behind it. */
 int step_conv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct state_shape *m = &b->shape->state;
@@ -157,7 +157,8 @@ int step_conv(struct step *s, const struct model_op *op) {
     return r < 0 ? r : cuda_launch(b, &keep, &a, sizeof(a));
 }
 
-/* Where state @i of all layers is: pinned memory has the same address on the device. */
+/* Returns the address of state @i of all layers; pinned memory has the same address on the
+ * device. */
 static uint8_t *state_at(const struct be *b, uint32_t i) {
     size_t n = b->shape->state.n_layer * b->shape->state.n_floats;
 
@@ -178,7 +179,7 @@ struct piece {
     size_t own, all, n;
 };
 
-/* Of state @src of all layers to @dst. */
+/* Copies a piece of state @src of all layers to @dst. */
 static int copy_piece(struct be *b, uint32_t src, uint32_t dst, const struct piece *p) {
     const struct state_shape *s = &b->shape->state;
     bool from_host = src >= b->recurrent.n_device, to_host = dst >= b->recurrent.n_device;

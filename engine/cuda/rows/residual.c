@@ -34,7 +34,7 @@ static int add(struct step *s, const struct residual_args *what, const struct pa
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 
-/* What is due is an op of the model, not of a rank. */
+/* Returns the norm behind an op that is due; the op is the model's, not a rank's. */
 static const float *post_norm_of(const struct be *b, const struct model_op *op) {
     const struct weights *w = op->weights;
 

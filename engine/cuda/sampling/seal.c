@@ -22,7 +22,7 @@ struct lists {
     uint32_t bias0, ban0, penal0, n_penals;
 };
 
-/* Where the lists of all wants lie. */
+/* Lists of all wants, in the staging area. */
 struct pools {
     struct bias_entry *bias;
     int32_t *ban;
@@ -307,7 +307,7 @@ static int sample_here(struct step *s, uint32_t k, const float *logits) {
     return cuda_check(b, e ? e : b->api->stream_wait(b->stream), "sample on the host");
 }
 
-/* Those of wants [first, first + n), whose logits are @logits on the device. */
+/* Samples wants [first, first + n), whose logits are @logits on the device. */
 static int sample_rest(struct step *s, uint32_t first, uint32_t n, const float *logits) {
     for (uint32_t k = first; k < first + n; k++, logits += s->be->shape->n_vocab) {
         const struct engine_want *w = want_at(s, k);
