@@ -154,11 +154,13 @@ static int upload_tables(struct be *b) {
     for (uint32_t i = 0; i < ROPE_TABLES && e == 0; i++) {
         size_t n = b->shape->rope[i].n_rot / 2 * sizeof(double);
 
-        e = n ? b->api->copy(b->freq[i], b->shape->rope[i].freq, n, CUDA_TO_DEVICE, b->stream) : 0;
+        e = n ? b->api->copy(b->load.freq[i], b->shape->rope[i].freq, n, CUDA_TO_DEVICE, b->stream)
+              : 0;
     }
     e = e ? e
-          : b->api->copy(b->grids, &quant_grids, sizeof(quant_grids), CUDA_TO_DEVICE, b->stream);
-    e = e ? e : b->api->copy(b->tile_grids, tiles, sizeof(*tiles), CUDA_TO_DEVICE, b->stream);
+          : b->api->copy(b->load.grids, &quant_grids, sizeof(quant_grids), CUDA_TO_DEVICE,
+                         b->stream);
+    e = e ? e : b->api->copy(b->load.tile_grids, tiles, sizeof(*tiles), CUDA_TO_DEVICE, b->stream);
     return cuda_check(b, e ? e : b->api->stream_wait(b->stream), "cudaMemcpyAsync");
 }
 
@@ -172,20 +174,20 @@ static int check_shape(const struct model_shape *s, struct err *err) {
 }
 
 /* For tests and measurements. WEFT_CUDA_SHARE=0: sequences on the same pages read them each for
- * itself. WEFT_CUDA_FUSE: be.fuse; WEFT_CUDA_WIDE:
- * be.wide_rows. */
+ * itself. WEFT_CUDA_FUSE: be.ways.fuse; WEFT_CUDA_WIDE:
+ * be.attention.wide_rows. */
 static void read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS");
     const char *share = getenv("WEFT_CUDA_SHARE"), *fuse = getenv("WEFT_CUDA_FUSE");
     const char *wide = getenv("WEFT_CUDA_WIDE");
 
-    b->wait_limit_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
-    b->memory_wait_ms = MEMORY_WAIT_MS;
-    b->wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
-    b->fuse = fuse ? (uint32_t)strtoul(fuse, NULL, 10) : FUSE_VALUES;
-    b->shares = !(share && strcmp(share, "0") == 0);
-    b->wants_fuse = b->fuse;
-    b->wants_expert_vec = true;
+    b->limits.wait_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
+    b->limits.memory_ms = MEMORY_WAIT_MS;
+    b->attention.wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
+    b->ways.fuse = fuse ? (uint32_t)strtoul(fuse, NULL, 10) : FUSE_VALUES;
+    b->attention.shares = !(share && strcmp(share, "0") == 0);
+    b->ways.wants_fuse = b->ways.fuse;
+    b->experts.wants_vec = true;
 }
 
 static void set_rank(struct be *b, const struct rank *r) {
@@ -243,7 +245,7 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
     set_rank(b, rank);
     divide_shape(b);
     size_pages(b);
-    b->memory_wait_ms = MEMORY_WAIT_MS;
+    b->limits.memory_ms = MEMORY_WAIT_MS;
     r = find_device(b->api, b->number, &b->device, err);
     if (r == 0 && cuda_load_kernels(b) < 0)
         r = err_set(err, 0, NULL, "loading the kernels: %s", b->error);
@@ -340,7 +342,7 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     static const char *const names[] = {"graphs", "early launch", "fused kernels", "expert_vec"};
 
     bool either =
-        (b->shape->n_expert || b->shape->mla.rank) && b->wants_expert_vec && !b->no_expert_wide;
+        (b->shape->n_expert || b->shape->mla.rank) && b->experts.wants_vec && !b->experts.no_wide;
 
     if (i >= ARRAY_SIZE(names) - !either)
         return false;
@@ -349,11 +351,11 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     if (i == 0)
         b->graphs.on = use && b->graphs.capacity > 0;
     else if (i == 1)
-        b->early = use && b->wants_early;
+        b->ways.early = use && b->ways.wants_early;
     else if (i == 2)
-        b->fuse = use ? b->wants_fuse : 0;
+        b->ways.fuse = use ? b->ways.wants_fuse : 0;
     else
-        b->no_expert_vec = !use;
+        b->experts.no_vec = !use;
     return true;
 }
 
@@ -369,9 +371,10 @@ static bool proving(struct be *b, bool on) {
 }
 
 static const uint64_t *picks(const struct be *b) {
-    assert(!b->experts.counted || (b->last && b->experts.host_picks));
-    return b->experts.counted && b->last->ended == b->experts.counted ? b->experts.host_picks
-                                                                      : NULL;
+    assert(!b->experts.counted || (b->sampling.last && b->experts.host_picks));
+    return b->experts.counted && b->sampling.last->ended == b->experts.counted
+               ? b->experts.host_picks
+               : NULL;
 }
 
 static const char *note(const struct be *b) {
@@ -392,13 +395,13 @@ static const float *peek(const struct be *b, uint32_t want) {
     size_t n = b->shape->n_vocab;
 
     assert(want < b->opts->max_wants);
-    if (b->lost || !b->last || b->step[0].batch || b->step[1].batch || want >= b->last_wants ||
-        b->last->n_scored > LOGIT_ROWS ||
-        b->api->copy(b->peeked, b->logits + b->last->place[want] * n, n * sizeof(float),
-                     CUDA_TO_HOST, b->stream) ||
+    if (b->lost || !b->sampling.last || b->step[0].batch || b->step[1].batch ||
+        want >= b->sampling.last_wants || b->sampling.last->n_scored > LOGIT_ROWS ||
+        b->api->copy(b->sampling.peeked, b->sampling.logits + b->sampling.last->place[want] * n,
+                     n * sizeof(float), CUDA_TO_HOST, b->stream) ||
         b->api->stream_wait(b->stream))
         return NULL;
-    return b->peeked;
+    return b->sampling.peeked;
 }
 
 /* Returns the property of a QKV or ATTEND op that is not computed, in words, or NULL. */

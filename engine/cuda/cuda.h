@@ -26,8 +26,8 @@
 #define WAIT_LIMIT_NS 60000000000 /* a device that does not reach an event by then is lost */
 #define MEMORY_WAIT_MS 10000u     /* for memory that another process is about to give back */
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
-#define WIDE_ROWS 128u            /* be.wide_rows: no graph is larger */
-#define FUSE_VALUES 16384u        /* be.fuse */
+#define WIDE_ROWS 128u            /* be.attention.wide_rows: no graph is larger */
+#define FUSE_VALUES 16384u        /* be.ways.fuse */
 #define FUSE_ROW 4096u            /* values; packing a row costs as much besides its own */
 #define HEAD_VALUES 512u          /* of a head, at most */
 /* Pairs of an expert, on average, up to which expert_vec takes them: an item of 64 of expert_wide
@@ -84,13 +84,13 @@ struct step {
     const struct model_op *due; /* likewise what is added to x: of EXPERTS, PROJ or JOIN */
     struct left left;           /* of PROJ's product, which is due; no sums: nothing is */
     const struct weights *routed, *shared; /* that picked them; the expert of all rows */
-    bool gated;                            /* be.o is not multiplied by its gates yet */
-    bool packed;                           /* be.packed holds what the next matrices take */
+    bool gated;                            /* be.act.o is not multiplied by its gates yet */
+    bool packed;                           /* be.act.packed holds what the next matrices take */
     bool many_share;                       /* attend_many_share() */
     bool kept, paired;                     /* KEEP, DRAFT_IN have been launched (draft.c) */
     bool listed;                           /* be.latent.item is that of this step */
     struct heads planned; /* what attention's work list was made for; n 0: none yet */
-    /* Epilogue that makes ACT_H of be.gate: PLAIN copies it, other kinds multiply it with up. */
+    /* Epilogue that makes ACT_H of be.act.gate: PLAIN copies it, other kinds multiply it with up. */
     struct {
         enum pack_kind kind;
         const float *up;
@@ -99,7 +99,7 @@ struct step {
 };
 
 /* Weights of an op as cuda_load() made them; only the fields of its kind are set. The pointers lead
- * to device memory, which be.weight_bytes owns. */
+ * to device memory, which be.load.weights owns. */
 struct weights {
     struct weights *next, *after;     /* after: of the op behind it that has any */
     struct matrix m[MATMUL_MATRICES]; /* QKV: the gates of attention's output are the fourth */
@@ -152,14 +152,122 @@ struct graphs {
     uint32_t n_notes, capacity;
 };
 
-/*
- * Invariants: weights_used <= weights_size; what is allocated is in region[0 .. n_regions); once
- * lost, always lost, with the reason in error; no_expert_vec and no_expert_wide never both.
- */
+/* Activations of a step: [max_rows] rows each. */
+struct activations {
+    /* q and o are free behind attention's output: they then hold what a layer's branches have not
+     * added to x yet, and products in front of their norm (residual.c). */
+    float *x, *q, *k, *v, *o, *gate, *up;
+    uint16_t *packed;
+    float *scale;             /* [max_rows], of packed rows */
+    float *own_t;             /* the rank's columns of what is added to x; NULL: one device */
+    float *rope[ROPE_TABLES]; /* [n_rot / 2][2] */
+    float *factor;            /* [max_rows] of queries: temper_at() */
+    float *o_gate;            /* of attention's output, as wide */
+    float *layer_input;       /* ACT_P */
+};
+
+/* Attention. Invariant: the work list has room for every batch (plan.cu). */
+struct attention {
+    struct attn_item *item, *wide_item; /* [max_items] */
+    struct attn_merge *merge;           /* [max_merges] */
+    float *partial;                     /* results of chunks; sums of shared segments */
+    size_t partial_bytes;
+    uint32_t max_items, max_merges;
+    struct temper temper; /* of the layers' queries, all the same */
+    uint32_t wide_rows;   /* steps of more rows have ATTN_WIDE queries a block */
+    bool bulk;            /* attend_latent_bulk is right here */
+    bool shares;          /* sequences on the same pages share their items */
+    bool no_many;         /* found wrong: sharing by attend_wide */
+};
+
+/* Products. */
+struct products {
+    bool no_matvec, no_split; /* found wrong: matvec, shared segments */
+    bool wgmma, cores;        /* wgmma is right here; the op's rows are packed for it */
+};
+
+/* Experts; a pair is a row's pick (kernels.h). Invariant: no_vec and no_wide are never both set. */
+struct experts {
+    float *logits, *weight;          /* [max_rows][n_expert], [pairs] */
+    float *gate, *up, *y;            /* [pairs][n_ff_expert], likewise, [pairs][n_embd] */
+    float *shared;                   /* [max_rows][n_embd] of the expert of all rows */
+    uint32_t *expert, *list, *count; /* [pairs], [n_expert][max_rows], route_args.count */
+    struct expert_item *item;        /* [experts_items()] */
+    uint32_t *n_items;
+    uint32_t *slot;               /* [n_layer][n_expert]: route_args.slot */
+    uint64_t *picks, *host_picks; /* likewise: route_args.picks; as of step @counted */
+    uint64_t counted;
+    bool no_vec, no_wide, wants_vec; /* left out; wants_vec: not found wrong by the self-test */
+    /* Exchange with the host's experts, in pinned memory. */
+    const struct host_experts_ops *host_ops;
+    struct host_experts *host;         /* NULL: the host has no experts */
+    uint32_t n_host;                   /* layers that were loaded */
+    const struct tensor *norm;         /* of the ROUTE op that was loaded last */
+    float *host_x, *host_y;            /* [max_rows][n_embd], [pairs][n_embd] */
+    uint32_t *host_expert, *host_rows; /* [pairs]; of the step */
+};
+
+/* Latent attention. */
+struct latent {
+    float *q, *r;             /* [max_rows][n_head][query], [max_rows][q_rank] */
+    uint32_t *list, *n_items; /* list: [n_head][max_rows] */
+    struct expert_item *item; /* [latent_items()] */
+};
+
+/* Recurrent layers. */
+struct recurrent {
+    float *in[OP_MATRICES], *c, *mix, *out; /* struct delta_args */
+    /* [n_states][layers][n_floats]; those from n_device on lie in pinned host memory, of all ranks
+     * together. */
+    float *state, *host_state;
+    uint32_t n_states, n_device;
+};
+
+/* Drafts by the model's own block: hidden states of the step's rows, those that are kept, and the
+ * input of DRAFT_IN. */
+struct draft {
+    float *hidden, *kept, *pair; /* [max_rows][n_embd], [n_slots][ENGINE_KEPT][n_embd],
+                                    [max_rows][2 n_embd] */
+    struct kept of;              /* as of the step that was launched last */
+};
+
+/* Logits and sampling. */
+struct sampling {
+    float *logits, *z;          /* [LOGIT_ROWS][n_vocab] */
+    struct sample_state *state; /* [LOGIT_ROWS] */
+    int32_t *sampled;           /* [2][max_wants]: of even and of odd steps */
+    float *hidden;              /* [max_wants][n_embd] */
+    uint16_t *packed;           /* wanted rows, for the logits */
+    float *scale;               /* [max_wants] of these */
+    const struct step *last;    /* that ended, and its wants: peek() shows them */
+    uint32_t last_wants;
+    float *peeked;       /* host [n_vocab]: logits for peek(), or of a row that the host samples */
+    uint32_t *count;     /* host [n_vocab]: zero between uses */
+    struct sampler host; /* for parameters that the kernels do not have */
+};
+
+/* Loading of weights. Invariant: used <= size. */
+struct loading {
+    struct {
+        uint8_t *host, *device; /* [bytes] */
+        void *event;
+        bool busy;
+    } buffer[2];
+    size_t bytes;     /* LOAD_BYTES, or a row of tiles */
+    uint8_t *weights; /* device memory of all weights; @used bytes of @size are in use */
+    size_t used, size;
+    double *freq[ROPE_TABLES];
+    struct blk_grids *grids;
+    struct tile_grids *tile_grids;
+    struct repack_found *found, *found_host;
+};
+
+/* Invariants: allocations are region[0 .. n_regions); once lost, always lost, with the reason in
+ * error. */
 struct be {
     const struct cuda_api *api;
     const struct model_shape *shape; /* the model's, or, of one of several devices, @divided */
-    /* But its own heads of recurrent layers, or of latent attention (divide_shape()). */
+    /* Shape with the rank's own heads of recurrent layers, or of latent attention. */
     struct model_shape divided;
     const struct engine_opts *opts;
     struct cuda_device device;
@@ -170,123 +278,50 @@ struct be {
     struct ranks *ranks;
     struct be *first;
     bool met;    /* the next launch waits for events of other devices: it is not early */
-    void *ready; /* an event: what the other ranks take from this one is there */
+    void *ready; /* event: what the other ranks take from this one is there */
     char isa[16], error[200];
-    bool lost, early, shares; /* early: cuda_api.launch; shares: plan.cu */
-    bool stuck;               /* lost, and nothing that waits for the device may be called */
-    /* Values that the last block of a kernel packs at most, FUSE_ROW more counted for each row, 0:
-     * kernels of their own (step.c), and no kernel of many rows does what the one before it could,
-     * or the one behind; more than so many rows: ATTN_WIDE queries a block. */
-    uint32_t fuse, wide_rows;
-    struct temper temper; /* of the layers' queries, all the same */
-    bool wants_early;     /* as early_open() found */
-    /* Found wrong: matvec; panels that blocks share; what many sequences share by attend_wide. */
-    bool no_matvec, no_split, no_many;
-    /* Left out, never both; wants_: not found wrong by the self-test. */
-    bool no_expert_vec, no_expert_wide, wants_expert_vec;
-    bool wgmma, cores; /* products of wgmma are right here; rows are packed for them by the op */
-    bool bulk;         /* attend_latent_bulk is right here */
-    uint32_t wants_fuse;
-    char note[300]; /* what the self-test has left out, and why; how early launches did; "" */
+    char note[300]; /* ways that the self-test left out, and how early launches did; "" */
+    bool lost;
+    bool stuck; /* lost, and nothing that waits for the device may be called */
+    struct {
+        int64_t wait_ns;
+        uint32_t memory_ms;
+    } limits;
+    /* Settings; wants_: not found wrong by the self-test. */
+    struct {
+        /* Values that the last block of a kernel packs at most, with FUSE_ROW more for each row; 0:
+         * no kernel does the work of the one before it or behind it. */
+        uint32_t fuse, wants_fuse;
+        bool early, wants_early; /* cuda_api.launch */
+    } ways;
     uint32_t page_capacity; /* of the page tables of a batch */
     struct kv_class kv[PAGE_CLASSES];
+    uint8_t *host_pages; /* of KV_GLOBAL, pinned */
     void *stream;
     struct cuda_side side; /* of models with experts of the host */
     struct region region[112];
     uint32_t n_regions;
     struct step step[2]; /* of step s: [s % 2] */
     struct weights *weights;
-    struct graphs graphs; /* of the first */
-
-    /* On the device. */
-    struct batch_head *head;            /* where the rows upload goes */
-    struct attn_item *item, *wide_item; /* [max_items] of the step: plan.cu */
-    struct attn_merge *merge;           /* [max_merges] */
-    int32_t *sampled;                   /* [2][max_wants]: of even and of odd steps */
-    /* q and o, which are free behind attention's output: of a layer's branches what is not added
-     * to x yet, and what a product gives before its norm (residual.c). */
-    float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *partial;
-    float *own_t; /* [rows][the rank's columns of what is added to x]; NULL: one device */
-    float *rope[ROPE_TABLES];
-    float *factor;                 /* [max_rows] of queries: temper_at() */
-    float *o_gate;                 /* of attention's output, as wide */
-    float *layer_input;            /* ACT_P */
-    struct sample_state *sampling; /* [LOGIT_ROWS] */
-    float *hidden;                 /* [max_wants][n_embd] */
-    uint16_t *packed, *head_packed;
-    float *head_scale;
-    uint8_t *weight_bytes; /* of all weights; weights_used of them are in use */
-    size_t weights_used, weights_size;
-    double *freq[ROPE_TABLES];
-    uint8_t *host_pages; /* of KV_GLOBAL, pinned */
-    struct blk_grids *grids;
-    struct tile_grids *tile_grids;
-    struct repack_found *found;
-    /* Experts; a pair is a row's pick (kernels.h). */
-    struct {
-        float *logits, *weight;          /* [max_rows][n_expert], [pairs] */
-        float *gate, *up, *y;            /* [pairs][n_ff_expert], likewise, [pairs][n_embd] */
-        float *shared;                   /* [max_rows][n_embd] of the expert of all rows */
-        uint32_t *expert, *list, *count; /* [pairs], [n_expert][max_rows], route_args.count */
-        struct expert_item *item;        /* [experts_items()] */
-        uint32_t *n_items;
-        uint32_t *slot;               /* [n_layer][n_expert]: route_args.slot */
-        uint64_t *picks, *host_picks; /* likewise: route_args.picks; as of step @counted */
-        uint64_t counted;
-        /* Exchange with the host's experts, in pinned memory. */
-        const struct host_experts_ops *host_ops;
-        struct host_experts *host;         /* NULL: there are none */
-        uint32_t n_host;                   /* layers that were loaded */
-        const struct tensor *norm;         /* of the ROUTE op that was loaded last */
-        float *host_x, *host_y;            /* [max_rows][n_embd], [pairs][n_embd] */
-        uint32_t *host_expert, *host_rows; /* [pairs]; of the step */
-    } experts;
-    /* Latent attention. */
-    struct {
-        float *q, *r;             /* [max_rows][n_head][query], [max_rows][q_rank] */
-        uint32_t *list, *n_items; /* list: [n_head][max_rows] */
-        struct expert_item *item; /* [latent_items()] */
-    } latent;
-    /* Recurrent layers. */
-    struct {
-        float *in[OP_MATRICES], *c, *mix, *out; /* struct delta_args */
-        /* [n_states][layers][n_floats]; those from n_device on lie in pinned host memory, of all
-         * ranks together. */
-        float *state, *host_state;
-        uint32_t n_states, n_device;
-    } recurrent;
-    /* Drafts by the model's own block: hidden states of the step's rows, those that are kept, and
-     * the input of DRAFT_IN. */
-    struct {
-        float *hidden, *kept, *pair; /* [max_rows][n_embd], [n_slots][ENGINE_KEPT][n_embd],
-                                        [max_rows][2 n_embd] */
-        struct kept of;              /* as of the step that was launched last */
-    } draft;
-    uint32_t *arrived; /* zeros between kernels: struct matmul_args, attend_args */
-    size_t partial_bytes;
-    uint32_t max_items, max_merges;
-
-    struct {
-        uint8_t *host, *device; /* [LOAD_BYTES] or a row of tiles */
-        void *event;
-        bool busy;
-    } load[2];
-    size_t load_bytes;
-    const struct step *last; /* that ended, and its wants: what peek() shows */
-    uint32_t last_wants;
-    int64_t wait_limit_ns;
-    uint32_t memory_wait_ms;
-    float *peeked; /* host [n_vocab]: what peek() shows, and a row sampled here */
-    struct repack_found *found_host;
-    uint32_t *count;        /* count: [n_vocab] zero between uses */
-    struct sampler sampler; /* of what the kernels do not do */
+    struct graphs graphs;    /* of the first */
+    struct batch_head *head; /* on the device: where the rows upload goes */
+    uint32_t *arrived;       /* zeros between kernels: struct matmul_args, attend_args */
+    struct loading load;
+    struct activations act;
+    struct products products;
+    struct attention attention;
+    struct latent latent;
+    struct experts experts;
+    struct recurrent recurrent;
+    struct draft draft;
+    struct sampling sampling;
 };
 
 /* 0, or -EIO when @error is one of the runtime's, or the device was lost before. The first error
  * is kept in be.error with @what, the name of the call; from then on be.lost is set. */
 int cuda_check(struct be *b, int error, const char *what);
 /* Waits until the device has reached @event. Returns 0, or -EIO as cuda_check() does; also after
- * be.wait_limit_ns without an answer, when be.stuck is set. */
+ * be.limits.wait_ns without an answer, when be.stuck is set. */
 int cuda_wait_event(struct be *b, void *event, const char *what);
 
 /* The first of @n columns, or rows of a matrix, that are rank @r's of @n_ranks. */
@@ -347,7 +382,7 @@ size_t cuda_values_bytes(const struct be *b, uint64_t n_values);
 /* Queries of a block that has one chunk; values of a head's result. */
 uint32_t cuda_few(const struct be *b);
 uint32_t cuda_head_values(const struct be *b, const struct heads *h);
-/* Results of chunks that be.partial has room for. */
+/* Results of chunks that be.attention.partial has room for. */
 uint32_t cuda_partials(const struct be *b, const struct heads *h);
 
 /* Words of be.arrived: heads of a matvec; merges, then rows, of attention; blocks that share
@@ -414,9 +449,9 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
 #define LEFT_COLUMNS 512u
 uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,
                       uint32_t *n_splits);
-/* Sets be.wgmma: whether matmul_wgmma is used. 0 or -EIO. */
+/* Sets be.products.wgmma: whether matmul_wgmma is used. 0 or -EIO. */
 int wgmma_open(struct be *b);
-/* Returns true if the rows of a step are packed for wgmma (be.cores), except those that experts or
+/* Returns true if the rows of a step are packed for wgmma (be.products.cores), except those that experts or
  * heads of latent attention multiply. */
 bool wgmma_takes(const struct be *b, uint32_t n_rows);
 /* cuda_matmul() of such rows, with the same bits. */
@@ -430,7 +465,7 @@ int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x,
 int cuda_selftest(struct be *b, struct err *err);
 /* false: WEFT_CUDA_CHECK=0. */
 bool cuda_selftest_wanted(void);
-/* Sets be.early as WEFT_CUDA_EARLY says, 0 or 1, else, where the self-test is wanted, if kernels
+/* Sets be.ways.early as WEFT_CUDA_EARLY says, 0 or 1, else, where the self-test is wanted, if kernels
  * launched early are faster here and have the same bits (be.note tells); from compute capability
  * 9.0 on, and not beside experts of the host. 0 or -EIO. */
 int early_open(struct be *b);
@@ -445,7 +480,7 @@ bool draft_has_before(const struct be *b, const struct engine_seq *s);
 void draft_uploaded(struct step *s);
 /* Tells the wants of a step that has begun apart. */
 void hidden_sort(struct step *s);
-/* The vectors of WANT_HIDDEN on their way to the host; before the next step changes be.x. */
+/* The vectors of WANT_HIDDEN on their way to the host; before the next step changes be.act.x. */
 int hidden_launch(struct step *s);
 
 /* Graphs of small steps: one a size, made when a step of that size comes for the first time. */
@@ -538,16 +573,16 @@ uint8_t *step_pages_of(const struct be *b, const struct model_op *op);
 struct store_args step_store_args(const struct be *b, const struct model_op *op);
 /* y (+)= W x + bias of all rows of the step. */
 int step_multiply(struct step *s, const struct weights *w, bool add);
-/* Rows of x, @n values each, to be.packed. */
+/* Rows of x, @n values each, to be.act.packed. */
 struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const float *x,
                                 const float *weight, uint32_t n);
-/* be.packed = rows of x as @kind has it, unless they are there already. */
+/* be.act.packed = rows of x as @kind has it, unless they are there already. */
 int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight, uint32_t n);
 /* glu(gate, up) of @w, for which the rows are packed: as step_pack_ff() takes it. */
 int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu);
 /* Returns the kind of epilogue that multiplies a gate and an up. */
 enum pack_kind step_glu(enum glu glu);
-/* be.packed = what step_gate_and_up() made, @n values. */
+/* be.act.packed = what step_gate_and_up() made, @n values. */
 int step_pack_ff(struct step *s, uint32_t n);
 /* Items of experts that the largest step may make. */
 uint32_t experts_items(const struct be *b);
@@ -569,7 +604,7 @@ float *residual_target(const struct be *b, const struct model_op *op);
 /* Adds the branch that is due: x = (x + gain t) * scale of a PROJ or JOIN op, or, with several
  * devices, x = t of an EXPERTS op. @pack as above. */
 int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack);
-/* b = t of a PROJ op that is a branch, b += t of such an EXPERTS op, whose sum is in be.o. */
+/* b = t of a PROJ op that is a branch, b += t of such an EXPERTS op, whose sum is in be.act.o. */
 int residual_branch(struct step *s, const struct model_op *op);
 /* x: the rms norm of each row of @n values, times @norm. */
 int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n);
@@ -577,7 +612,7 @@ int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n);
 uint32_t latent_items(const struct be *b);
 /* Returns the property of latent attention that is not computed, in words, or NULL. */
 const char *latent_lacks(const struct model_shape *s);
-/* Sets be.bulk and uploads be.latent.list, where the model has latent attention. Returns 0, -ENOMEM
+/* Sets be.attention.bulk and uploads be.latent.list, where the model has latent attention. Returns 0, -ENOMEM
  * or -EIO. */
 int latent_open(struct be *b);
 /* The argument of store_latent, but for the norm and the pages. */
@@ -600,5 +635,5 @@ int step_pack_wanted(struct step *s, const struct model_op *op);
 int step_record(struct step *s);
 /* Waits for all of a step that samples nothing, which is idle then. */
 int step_wait(struct step *s);
-/* Logits of wants [first, first + n) into be.logits. */
+/* Logits of wants [first, first + n) into be.sampling.logits. */
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n);

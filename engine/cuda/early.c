@@ -34,7 +34,7 @@ struct chain {
 static int lay_out(struct chain *c) {
     struct be *b = c->b;
     size_t row = COLUMNS * sizeof(float), indices = round_up(c->n_rows * sizeof(uint32_t), 256);
-    uint8_t *host = b->load[0].host, *device = b->load[0].device;
+    uint8_t *host = b->load.buffer[0].host, *device = b->load.buffer[0].device;
     float *ones = (float *)(host + 2 * c->bytes);
     uint32_t *next = (uint32_t *)(host + 2 * c->bytes + row);
 
@@ -94,7 +94,7 @@ static void *capture(const struct chain *c, bool early) {
 /* Runs a graph once; *us: the time it took. The rows that come of it are in c->got. */
 static int run(const struct chain *c, void *graph, float *us) {
     const struct cuda_api *api = c->b->api;
-    void *stream = c->b->stream, *x = c->b->load[0].device;
+    void *stream = c->b->stream, *x = c->b->load.buffer[0].device;
     int e = api->copy(x, c->rows, c->bytes, CUDA_TO_DEVICE, stream);
 
     e = e ? e : api->event_record(c->from, stream);
@@ -127,12 +127,12 @@ static int warm_up(const struct chain *c) {
     return e;
 }
 
-/* Runs both ways RUNS times, the plain one first in every other pair. Sets b->early where each
+/* Runs both ways RUNS times, the plain one first in every other pair. Sets b->ways.early where each
  * early run was faster than the plain run beside it, with the same bits. */
 static int compare(struct chain *c) {
     struct be *b = c->b;
     float us[2] = {0, 0}, best[2] = {0, 0};
-    float *first = (float *)b->load[1].host;
+    float *first = (float *)b->load.buffer[1].host;
     uint32_t n_faster = 0;
     bool same = true;
     int e = warm_up(c);
@@ -150,11 +150,11 @@ static int compare(struct chain *c) {
     }
     if (e)
         return cuda_check(b, e, "the first kernels launched early");
-    b->early = same && n_faster == RUNS;
+    b->ways.early = same && n_faster == RUNS;
     if (same)
         note(b, "%s: %u kernels take %.0f us early, %.0f us plain",
-             b->early ? "kernels are launched early" : "no early launch", CHAIN, (double)best[1],
-             (double)best[0]);
+             b->ways.early ? "kernels are launched early" : "no early launch", CHAIN,
+             (double)best[1], (double)best[0]);
     else
         note(b, "without early launch: other bits");
     return 0;
@@ -164,7 +164,7 @@ static int try_early(struct be *b) {
     struct chain c = {.b = b, .n_rows = (uint32_t)b->device.n_multiprocessors};
 
     c.bytes = (size_t)c.n_rows * COLUMNS * sizeof(float);
-    if (2 * c.bytes + COLUMNS * sizeof(float) + round_up(c.n_rows * 4, 256) > b->load_bytes)
+    if (2 * c.bytes + COLUMNS * sizeof(float) + round_up(c.n_rows * 4, 256) > b->load.bytes)
         return 0;
     int e = lay_out(&c);
     e = e ? e : b->api->stream_wait(b->stream);
@@ -194,9 +194,9 @@ int early_open(struct be *b) {
     if (b->device.made_for < 90 || b->shape->host_experts)
         return 0;
     if (said)
-        b->early = strcmp(said, "1") == 0;
+        b->ways.early = strcmp(said, "1") == 0;
     else if (cuda_selftest_wanted())
         r = try_early(b);
-    b->wants_early = b->early;
+    b->ways.wants_early = b->ways.early;
     return r;
 }

@@ -16,22 +16,22 @@
 static int own(struct be *b, size_t bytes, void **out, struct err *err) {
     size_t n = round_up(MAX(bytes, 1), 512);
 
-    if (n > b->weights_size - b->weights_used) {
+    if (n > b->load.size - b->load.used) {
         err_set(err, 0, NULL, "the weights are larger than the sum of the file's tensors");
         return -ENOMEM;
     }
-    *out = b->weight_bytes + b->weights_used;
-    b->weights_used += n;
-    assert(b->weights_used <= b->weights_size && b->weights_used % 512 == 0);
+    *out = b->load.weights + b->load.used;
+    b->load.used += n;
+    assert(b->load.used <= b->load.size && b->load.used % 512 == 0);
     return 0;
 }
 
 /* Waits until buffer @i may be filled. */
 static int wait_buffer(struct be *b, int i) {
-    bool busy = b->load[i].busy;
+    bool busy = b->load.buffer[i].busy;
 
-    b->load[i].busy = false;
-    return busy ? cuda_wait_event(b, b->load[i].event, "loading weights") : 0;
+    b->load.buffer[i].busy = false;
+    return busy ? cuda_wait_event(b, b->load.buffer[i].event, "loading weights") : 0;
 }
 
 /* @n bytes on their way from the file to @to, through buffer @i, which is busy until mark_busy()'s
@@ -41,16 +41,17 @@ static int send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *
 
     if (r < 0)
         return r;
-    assert(n <= b->load_bytes && !b->load[i].busy);
-    memcpy(b->load[i].host, from, n);
-    return cuda_check(b, b->api->copy(to, b->load[i].host, n, CUDA_TO_DEVICE, b->stream),
+    assert(n <= b->load.bytes && !b->load.buffer[i].busy);
+    memcpy(b->load.buffer[i].host, from, n);
+    return cuda_check(b, b->api->copy(to, b->load.buffer[i].host, n, CUDA_TO_DEVICE, b->stream),
                       "cudaMemcpyAsync");
 }
 
 /* Marks buffer @i busy until the work that was enqueued has read it. */
 static int mark_busy(struct be *b, int i) {
-    b->load[i].busy = true;
-    return cuda_check(b, b->api->event_record(b->load[i].event, b->stream), "cudaEventRecord");
+    b->load.buffer[i].busy = true;
+    return cuda_check(b, b->api->event_record(b->load.buffer[i].event, b->stream),
+                      "cudaEventRecord");
 }
 
 /* Waits until the device has done all that was enqueued. */
@@ -66,7 +67,7 @@ int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
     int r = 0;
 
     for (size_t at = 0, k = 0; at < n && r == 0; k++) {
-        size_t part = MIN(n - at, b->load_bytes);
+        size_t part = MIN(n - at, b->load.bytes);
 
         r = send_piece(b, k % 2, from + at, part, (uint8_t *)to + at);
         r = r < 0 ? r : mark_busy(b, k % 2);
@@ -95,7 +96,7 @@ static struct tile_source source_of(const struct be *b, const struct tensor *t, 
                                     uint32_t n_rows) {
     return (struct tile_source){
         .data = data,
-        .grids = b->grids,
+        .grids = b->load.grids,
         .row_bytes = t->row_bytes,
         .type = (uint32_t)t->format->type,
         .block = t->format->block,
@@ -110,17 +111,18 @@ static int repack_piece(struct be *b, const struct tensor *t, const struct matri
                         uint32_t row, uint32_t n) {
     assert(row % TILE_ROWS == 0 && n > 0 && row + n <= t->ne[1] * t->ne[2]);
     uint32_t tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
-    int r = send_piece(b, i, t->data + row * t->row_bytes, n * t->row_bytes, b->load[i].device);
+    int r =
+        send_piece(b, i, t->data + row * t->row_bytes, n * t->row_bytes, b->load.buffer[i].device);
 
     if (r < 0)
         return r;
     struct repack_args a = {
-        .source = source_of(b, t, b->load[i].device, n),
+        .source = source_of(b, t, b->load.buffer[i].device, n),
         .tiles =
             (uint8_t *)m->tiles + (size_t)(row / TILE_ROWS) * m->n_units * tile_bytes(m->format),
         .format = m->format,
         .n_units = m->n_units,
-        .found = b->found,
+        .found = b->load.found,
     };
     struct launch l = {kernel_repack, m->n_units, tiles, CUDA_THREADS, "repack", 0};
     assert((size_t)m->n_units * tile_k(m->format) >= t->ne[0]);
@@ -130,7 +132,7 @@ static int repack_piece(struct be *b, const struct tensor *t, const struct matri
 
 /* A grid's y is at most 65535. */
 static uint32_t rows_at_once(const struct be *b, const struct tensor *t) {
-    size_t rows = b->load_bytes / t->row_bytes / TILE_ROWS * TILE_ROWS;
+    size_t rows = b->load.bytes / t->row_bytes / TILE_ROWS * TILE_ROWS;
 
     assert(rows > 0); /* load_bytes holds a row of tiles of the file's widest tensor */
     return (uint32_t)MIN(rows, 65535u * TILE_ROWS);
@@ -138,12 +140,13 @@ static uint32_t rows_at_once(const struct be *b, const struct tensor *t) {
 
 /* -EINVAL with @err where repack() has met a number that half precision does not have. Waits. */
 static int check_values(struct be *b, const struct tensor *t, struct err *err) {
-    int r = cuda_check(
-        b, b->api->copy(b->found_host, b->found, sizeof(*b->found), CUDA_TO_HOST, b->stream),
-        "cudaMemcpyAsync");
+    int r = cuda_check(b,
+                       b->api->copy(b->load.found_host, b->load.found, sizeof(*b->load.found),
+                                    CUDA_TO_HOST, b->stream),
+                       "cudaMemcpyAsync");
 
     r = r < 0 ? r : wait_all(b);
-    if (r == 0 && b->found_host->bad)
+    if (r == 0 && b->load.found_host->bad)
         r = err_set(err, 0, NULL,
                     "tensor '%s' holds numbers beyond half precision: use --backend cpu", t->name);
     return r;
@@ -276,7 +279,7 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     *m = (struct matrix){
         .format = tile_format_of(t->format->type),
         .n_out = n_out,
-        .grid = tile_grid_of(t->format->type, b->tile_grids),
+        .grid = tile_grid_of(t->format->type, b->load.tile_grids),
         .y = y,
         .inverse = t->scale && t->ne[2] == 1 ? first_of(t->scale) : 1,
     };
@@ -286,10 +289,11 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     if (r < 0)
         return r;
     m->tiles = d;
-    r = cuda_check(b, b->api->fill(b->found, 0, sizeof(*b->found), b->stream), "cudaMemset");
+    r = cuda_check(b, b->api->fill(b->load.found, 0, sizeof(*b->load.found), b->stream),
+                   "cudaMemset");
     r = r < 0 ? r : repack_all(b, t, m, p);
     r = r < 0 ? r : check_values(b, t, err);
-    w->most[m - w->m] = mx_float_of((uint32_t)b->found_host->most);
+    w->most[m - w->m] = mx_float_of((uint32_t)b->load.found_host->most);
     if (b->n_ranks == 1)
         r = r < 0 ? r : cuda_scale_tiles(b, m, m->n_row_tiles * w->n_experts, w->most[m - w->m]);
     bool some = b->n_ranks > 1; /* rows of each */
@@ -346,27 +350,28 @@ static void lend_tiles(struct be *b, const struct weights *from, const struct te
 /* Returns where output @i of an op goes. */
 static float *target_of(const struct be *b, const struct model_op *op, int i) {
     enum op_kind kind = op->kind;
-    float *const qkv[3] = {b->q, b->k, b->v}, *const gate_up[2] = {b->gate, b->up};
+    float *const qkv[3] = {b->act.q, b->act.k, b->act.v}, *const gate_up[2] = {b->act.gate,
+                                                                               b->act.up};
     float *const experts[3] = {b->experts.gate, b->experts.up, b->experts.y};
-    float *const mla_in[2] = {b->k, b->shape->mla.q_rank ? b->latent.r : b->latent.q};
+    float *const mla_in[2] = {b->act.k, b->shape->mla.q_rank ? b->latent.r : b->latent.q};
 
     return kind == OP_QKV           ? qkv[i]
            : kind == OP_KEYS        ? qkv[1 + i]
-           : kind == OP_DRAFT_IN    ? b->x
-           : kind == OP_GATE        ? b->q
+           : kind == OP_DRAFT_IN    ? b->act.x
+           : kind == OP_GATE        ? b->act.q
            : kind == OP_GATE_UP     ? gate_up[i]
-           : kind == OP_GATE_IN     ? b->gate
-           : kind == OP_LAYER_INPUT ? b->layer_input
+           : kind == OP_GATE_IN     ? b->act.gate
+           : kind == OP_LAYER_INPUT ? b->act.layer_input
            : kind == OP_ROUTE       ? b->experts.logits
            : kind == OP_EXPERTS     ? experts[i]
            : kind == OP_STATE_IN    ? b->recurrent.in[i]
            : kind == OP_MLA_IN      ? mla_in[i]
            : kind == OP_MLA_Q       ? b->latent.q
-           : kind == OP_MLA_KV      ? b->q
-           : kind == OP_MLA_OUT     ? b->q
+           : kind == OP_MLA_KV      ? b->act.q
+           : kind == OP_MLA_OUT     ? b->act.q
            : kind == OP_PROJ        ? residual_target(b, op)
-           : b->n_ranks > 1         ? b->z
-                                    : b->logits;
+           : b->n_ranks > 1         ? b->sampling.z
+                                    : b->sampling.logits;
 }
 
 /* An empty one among those that cuda_unload() frees; NULL: no memory. */
@@ -409,8 +414,8 @@ static int load_shared(struct be *b, struct weights *w, const struct model_op *o
     if (!down)
         return -ENOMEM;
     w->down = down;
-    int r = load_matrix(b, w, op->w[0], NULL, b->gate, err);
-    r = r < 0 ? r : load_matrix(b, w, op->w[1], NULL, b->up, err);
+    int r = load_matrix(b, w, op->w[0], NULL, b->act.gate, err);
+    r = r < 0 ? r : load_matrix(b, w, op->w[1], NULL, b->act.up, err);
     r = r < 0 ? r : load_matrix(b, down, op->w[2], NULL, b->experts.shared, err);
     return r < 0 ? r : load_decoded(b, op->w[3], &w->gate, err);
 }
@@ -418,13 +423,13 @@ static int load_shared(struct be *b, struct weights *w, const struct model_op *o
 /* Queries and their gates, which the file has head by head, are matrices of their own. */
 static int load_gated(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     const struct parts q = half_of_heads(&op->heads, false), gate = half_of_heads(&op->heads, true);
-    int r = load_parts(b, w, op->w[0], &q, NULL, b->q, err);
+    int r = load_parts(b, w, op->w[0], &q, NULL, b->act.q, err);
 
     if (op->w[1])
-        r = r < 0 ? r : load_matrix(b, w, op->w[1], op->bias[1], b->k, err);
+        r = r < 0 ? r : load_matrix(b, w, op->w[1], op->bias[1], b->act.k, err);
     if (op->w[2])
-        r = r < 0 ? r : load_matrix(b, w, op->w[2], op->bias[2], b->v, err);
-    return r < 0 ? r : load_parts(b, w, op->w[0], &gate, NULL, b->o_gate, err);
+        r = r < 0 ? r : load_matrix(b, w, op->w[2], op->bias[2], b->act.v, err);
+    return r < 0 ? r : load_parts(b, w, op->w[0], &gate, NULL, b->act.o_gate, err);
 }
 
 /* Gates and ups that are one tensor become two matrices. */
@@ -462,7 +467,7 @@ static int load_layer_input(struct be *b, struct weights *w, const struct model_
                             struct err *err) {
     const struct tensor *t = op->w[1];
     void *d;
-    int r = load_matrix(b, w, op->w[0], NULL, b->layer_input, err);
+    int r = load_matrix(b, w, op->w[0], NULL, b->act.layer_input, err);
 
     r = r < 0 ? r : own(b, t->n_bytes, &d, err);
     if (r < 0)
@@ -523,8 +528,8 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
         b->kv[op->kv.cls].layer_bytes[op->kv.layer] = page_layer_bytes(&page);
     }
     if (op->temper.slope != 0) {
-        assert(b->temper.slope == 0 || b->temper.slope == op->temper.slope);
-        b->temper = op->temper;
+        assert(b->attention.temper.slope == 0 || b->attention.temper.slope == op->temper.slope);
+        b->attention.temper = op->temper;
     }
     int r = load_tensors(b, w, op, err);
     if (r == -EIO)

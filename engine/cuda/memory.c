@@ -45,30 +45,32 @@ static void add_activations(struct be *b) {
 
     values = MAX(values, heads * round_up(MAX(s->mla.n_nope, s->mla.rank), 64));
 
-    add(b, &b->x, rows * s->n_embd, sizeof(float), "activations", false);
-    add(b, &b->layer_input, rows * n_in, sizeof(float), "activations", false);
+    add(b, &b->act.x, rows * s->n_embd, sizeof(float), "activations", false);
+    add(b, &b->act.layer_input, rows * n_in, sizeof(float), "activations", false);
     if (b->n_ranks > 1)
-        add(b, &b->own_t, rows * rank_share(b, s->n_embd), sizeof(float), "activations", false);
-    add(b, &b->q, rows * MAX(MAX(MAX(n_q, n_out), s->n_embd), b->n_ranks > 1 ? n_d : 0),
+        add(b, &b->act.own_t, rows * rank_share(b, s->n_embd), sizeof(float), "activations", false);
+    add(b, &b->act.q, rows * MAX(MAX(MAX(n_q, n_out), s->n_embd), b->n_ranks > 1 ? n_d : 0),
         sizeof(float), "activations", false);
-    add(b, &b->k, rows * n_kv, sizeof(float), "activations", false);
-    add(b, &b->v, rows * n_kv, sizeof(float), "activations", false);
-    add(b, &b->o, rows * MAX(n_q, s->n_embd), sizeof(float), "activations", false);
-    add(b, &b->o_gate, rows * (s->delta.n_key_head ? n_q : 0), sizeof(float), "activations", false);
-    add(b, &b->gate, rows * n_ff, sizeof(float), "activations", false);
-    add(b, &b->up, rows * n_ff, sizeof(float), "activations", false);
-    add(b, &b->packed, values, sizeof(uint16_t), "activations", false);
-    add(b, &b->scale, MAX(MAX(padded, pairs), heads), sizeof(float), "activations", false);
+    add(b, &b->act.k, rows * n_kv, sizeof(float), "activations", false);
+    add(b, &b->act.v, rows * n_kv, sizeof(float), "activations", false);
+    add(b, &b->act.o, rows * MAX(n_q, s->n_embd), sizeof(float), "activations", false);
+    add(b, &b->act.o_gate, rows * (s->delta.n_key_head ? n_q : 0), sizeof(float), "activations",
+        false);
+    add(b, &b->act.gate, rows * n_ff, sizeof(float), "activations", false);
+    add(b, &b->act.up, rows * n_ff, sizeof(float), "activations", false);
+    add(b, &b->act.packed, values, sizeof(uint16_t), "activations", false);
+    add(b, &b->act.scale, MAX(MAX(padded, pairs), heads), sizeof(float), "activations", false);
     for (uint32_t i = 0; i < ROPE_TABLES; i++)
-        add(b, &b->rope[i], rows * s->rope[i].n_rot, sizeof(float), "activations", false);
-    add(b, &b->factor, rows, sizeof(float), "activations", false);
-    add(b, &b->head_packed, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64), sizeof(uint16_t),
-        "logits", false);
-    add(b, &b->head_scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
-    add(b, &b->logits, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
-    add(b, &b->z, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
-    add(b, &b->sampling, MIN(wants, LOGIT_ROWS), sizeof(*b->sampling), "logits", false);
-    add(b, &b->peeked, s->n_vocab, sizeof(float), "logits", true);
+        add(b, &b->act.rope[i], rows * s->rope[i].n_rot, sizeof(float), "activations", false);
+    add(b, &b->act.factor, rows, sizeof(float), "activations", false);
+    add(b, &b->sampling.packed, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64),
+        sizeof(uint16_t), "logits", false);
+    add(b, &b->sampling.scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
+    add(b, &b->sampling.logits, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits",
+        false);
+    add(b, &b->sampling.z, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
+    add(b, &b->sampling.state, MIN(wants, LOGIT_ROWS), sizeof(*b->sampling.state), "logits", false);
+    add(b, &b->sampling.peeked, s->n_vocab, sizeof(float), "logits", true);
 }
 
 /* Counts buffers of pairs of a row and an expert. */
@@ -161,8 +163,8 @@ uint32_t cuda_head_values(const struct be *b, const struct heads *h) {
 uint32_t cuda_partials(const struct be *b, const struct heads *h) {
     size_t bytes = (size_t)h->n_kv * cuda_few(b) * (cuda_head_values(b, h) + 4) * sizeof(float);
 
-    assert(bytes > 0 && b->partial_bytes > 0);
-    return (uint32_t)MIN(b->partial_bytes / bytes, MAX_PARTIALS);
+    assert(bytes > 0 && b->attention.partial_bytes > 0);
+    return (uint32_t)MIN(b->attention.partial_bytes / bytes, MAX_PARTIALS);
 }
 
 /* Counts the items that attention may need, and room for the results of chunks. */
@@ -170,15 +172,18 @@ static void add_attention(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t most = (size_t)s->widest.n_kv * cuda_few(b) * (s->widest.head + 4) * sizeof(float);
 
-    b->partial_bytes = MIN(PARTIAL_BYTES, MAX_PARTIALS * most);
-    b->max_merges =
+    b->attention.partial_bytes = MIN(PARTIAL_BYTES, MAX_PARTIALS * most);
+    b->attention.max_merges =
         (b->opts->max_rows * s->widest.group + ATTN_QUERIES - 1) / ATTN_QUERIES + b->opts->max_seqs;
-    b->max_items = b->max_merges + MAX_PARTIALS;
+    b->attention.max_items = b->attention.max_merges + MAX_PARTIALS;
     assert(cuda_partials(b, &(struct heads){s->widest.n_kv, s->widest.n_kv, s->widest.head}) > 0);
-    add(b, &b->partial, b->partial_bytes, 1, "attention", false);
-    add(b, &b->item, b->max_items, sizeof(struct attn_item), "attention", false);
-    add(b, &b->wide_item, b->max_items, sizeof(struct attn_item), "attention", false);
-    add(b, &b->merge, b->max_merges, sizeof(struct attn_merge), "attention", false);
+    add(b, &b->attention.partial, b->attention.partial_bytes, 1, "attention", false);
+    add(b, &b->attention.item, b->attention.max_items, sizeof(struct attn_item), "attention",
+        false);
+    add(b, &b->attention.wide_item, b->attention.max_items, sizeof(struct attn_item), "attention",
+        false);
+    add(b, &b->attention.merge, b->attention.max_merges, sizeof(struct attn_merge), "attention",
+        false);
     add(b, &b->arrived, cuda_arrivals(b), sizeof(uint32_t), "attention", false);
 }
 
@@ -186,7 +191,7 @@ uint32_t cuda_arrivals(const struct be *b) {
     const struct model_shape *s = b->shape;
 
     return MAX(MAX((s->widest.group + 2) * s->widest.n_kv,
-                   b->max_merges * s->widest.n_kv + b->opts->max_rows),
+                   b->attention.max_merges * s->widest.n_kv + b->opts->max_rows),
                (uint32_t)b->device.n_multiprocessors);
 }
 
@@ -209,8 +214,8 @@ static void add_steps(struct be *b) {
     b->page_capacity = (uint32_t)MIN(
         seqs * ((b->opts->max_context + b->opts->page_tokens - 1) / b->opts->page_tokens),
         1u << 28);
-    add(b, &b->sampled, 2 * wants, sizeof(int32_t), "results", false);
-    add(b, &b->hidden, wants * b->shape->n_embd, sizeof(float), "results", false);
+    add(b, &b->sampling.sampled, 2 * wants, sizeof(int32_t), "results", false);
+    add(b, &b->sampling.hidden, wants * b->shape->n_embd, sizeof(float), "results", false);
     for (int i = 0; i < 2; i++) {
         struct step *s = &b->step[i];
 
@@ -344,20 +349,20 @@ static void add_rest(struct be *b) {
 
     if (has_own_file(b))
         row = MAX(row, widest_row(b->opts->block));
-    b->load_bytes = MAX(LOAD_BYTES, row * TILE_ROWS);
+    b->load.bytes = MAX(LOAD_BYTES, row * TILE_ROWS);
     for (int i = 0; i < 2; i++) {
-        add(b, &b->load[i].host, b->load_bytes, 1, "loading", true);
-        add(b, &b->load[i].device, b->load_bytes, 1, "loading", false);
+        add(b, &b->load.buffer[i].host, b->load.bytes, 1, "loading", true);
+        add(b, &b->load.buffer[i].device, b->load.bytes, 1, "loading", false);
     }
     for (uint32_t i = 0; i < ROPE_TABLES; i++)
-        add(b, &b->freq[i], b->shape->rope[i].n_rot / 2, sizeof(double), "tables", false);
-    add(b, &b->grids, 1, sizeof(*b->grids), "tables", false);
-    add(b, &b->tile_grids, 1, sizeof(*b->tile_grids), "tables", false);
-    add(b, &b->found, 1, sizeof(*b->found), "tables", false);
-    add(b, &b->found_host, 1, sizeof(*b->found), "tables", true);
-    b->weights_size = weight_bytes(b);
-    assert(b->weights_used == 0);
-    add(b, &b->weight_bytes, b->weights_size, 1, "weights", false);
+        add(b, &b->load.freq[i], b->shape->rope[i].n_rot / 2, sizeof(double), "tables", false);
+    add(b, &b->load.grids, 1, sizeof(*b->load.grids), "tables", false);
+    add(b, &b->load.tile_grids, 1, sizeof(*b->load.tile_grids), "tables", false);
+    add(b, &b->load.found, 1, sizeof(*b->load.found), "tables", false);
+    add(b, &b->load.found_host, 1, sizeof(*b->load.found), "tables", true);
+    b->load.size = weight_bytes(b);
+    assert(b->load.used == 0);
+    add(b, &b->load.weights, b->load.size, 1, "weights", false);
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);
     if (b->rank == 0) /* the first rank's are those of all */
@@ -398,7 +403,7 @@ static int wait_for_memory(struct be *b, uint64_t need, size_t *n_free, size_t *
     for (uint32_t waited = 0;; waited += 100) {
         if (cuda_check(b, b->api->memory(n_free, n_total), "cudaMemGetInfo") < 0)
             return -EIO;
-        if (need <= *n_free || need > *n_total || waited >= b->memory_wait_ms)
+        if (need <= *n_free || need > *n_total || waited >= b->limits.memory_ms)
             return 0;
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
@@ -440,7 +445,7 @@ static int alloc_steps(struct be *b) {
         s->be = b;
         assert(s->rows.size == b->step[0].rows.size); /* both upload to the same place */
         s->rows.device = (uint8_t *)b->head;
-        s->sampled = b->sampled + i * b->opts->max_wants;
+        s->sampled = b->sampling.sampled + i * b->opts->max_wants;
         s->mask = calloc(b->opts->max_wants, sizeof(*s->mask));
         s->out = calloc(b->opts->max_wants, sizeof(*s->out));
         s->top = calloc((size_t)b->opts->max_wants * ENGINE_TOP_MAX, sizeof(*s->top));
@@ -449,13 +454,13 @@ static int alloc_steps(struct be *b) {
         if (!s->mask || !s->out || !s->top || !s->scored || !s->place)
             return -ENOMEM;
         if (cuda_check(b, b->api->event_new(&s->event), "cudaEventCreate") < 0 ||
-            cuda_check(b, b->api->event_new(&b->load[i].event), "cudaEventCreate") < 0)
+            cuda_check(b, b->api->event_new(&b->load.buffer[i].event), "cudaEventCreate") < 0)
             return -EIO;
     }
-    b->count = calloc(b->shape->n_vocab, sizeof(*b->count));
-    if (!b->count || kept_init(&b->draft.of, b->draft.of.n_slots) < 0)
+    b->sampling.count = calloc(b->shape->n_vocab, sizeof(*b->sampling.count));
+    if (!b->sampling.count || kept_init(&b->draft.of, b->draft.of.n_slots) < 0)
         return -ENOMEM;
-    return sampler_init(&b->sampler, b->shape->n_vocab);
+    return sampler_init(&b->sampling.host, b->shape->n_vocab);
 }
 
 /* Counts, no items, and experts that there are: a route() that does nothing leads nowhere. */
@@ -502,11 +507,12 @@ int cuda_memory_open(struct be *b, struct err *err) {
     r = r < 0 ? r : alloc_steps(b);
     r = r < 0 ? r : graph_open(b);
     r = r < 0 ? r
-              : cuda_check(b,
-                           b->api->fill(b->sampling, 0,
-                                        MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling),
-                                        b->stream),
-                           "cudaMemset");
+              : cuda_check(
+                    b,
+                    b->api->fill(b->sampling.state, 0,
+                                 MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling.state),
+                                 b->stream),
+                    "cudaMemset");
     r = r < 0 ? r
               : cuda_check(
                     b, b->api->fill(b->arrived, 0, cuda_arrivals(b) * sizeof(uint32_t), b->stream),
@@ -536,8 +542,8 @@ static void release_device(struct be *b) {
     for (int i = 0; i < 2; i++) {
         if (b->step[i].event)
             b->api->event_free(b->step[i].event);
-        if (b->load[i].event)
-            b->api->event_free(b->load[i].event);
+        if (b->load.buffer[i].event)
+            b->api->event_free(b->load.buffer[i].event);
     }
     if (b->side.joined)
         b->api->event_free(b->side.joined);
@@ -562,9 +568,9 @@ void cuda_memory_close(struct be *b) {
         free(s->out);
         free(s->top);
     }
-    free(b->count);
+    free(b->sampling.count);
     kept_deinit(&b->draft.of);
-    sampler_deinit(&b->sampler);
+    sampler_deinit(&b->sampling.host);
 }
 
 void *staging_take(struct staging *s, size_t n, const void **device) {
@@ -594,7 +600,7 @@ static int settled_memory(struct be *b, size_t *n_free) {
     size_t before = 0, n_total;
 
     *n_free = 0;
-    for (uint32_t waited = 0; waited == 0 || (*n_free > before && waited < b->memory_wait_ms);
+    for (uint32_t waited = 0; waited == 0 || (*n_free > before && waited < b->limits.memory_ms);
          waited += 100) {
         before = *n_free;
         if (waited)

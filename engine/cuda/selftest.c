@@ -45,10 +45,11 @@ struct piece {
 
 /* The next @bytes of the loading buffers, which hold all pieces: LOAD_BYTES at least. */
 static struct piece take(struct bench *t, size_t bytes) {
-    struct piece p = {t->b->load[0].host + t->used, t->b->load[0].device + t->used, bytes};
+    struct piece p = {t->b->load.buffer[0].host + t->used, t->b->load.buffer[0].device + t->used,
+                      bytes};
 
     t->used += round_up(bytes, 256);
-    assert(t->used <= t->b->load_bytes);
+    assert(t->used <= t->b->load.bytes);
     return p;
 }
 
@@ -130,7 +131,7 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     p->w.n_in = p->n_in;
     m->format = tile_format_of((uint32_t)f->type);
     m->n_out = p->n_out;
-    m->grid = tile_grid_of(f->type, t->b->tile_grids);
+    m->grid = tile_grid_of(f->type, t->b->load.tile_grids);
     matrix_cut(m, p->n_in);
     m->tiles = take(t, tile_matrix_bytes(m->format, p->n_out, p->n_in)).device;
     m->inverse = 1;
@@ -151,12 +152,12 @@ static int repeat(struct be *b, const struct piece *p) {
 static int prepare(struct be *b, struct product *p) {
     const struct tensor_format *f = p->tensor->format;
     struct repack_args repack = {
-        .source = {p->raw.device, b->grids, p->raw.bytes / p->n_out, (uint32_t)f->type, f->block,
-                   f->block_bytes, p->n_out, p->n_in},
+        .source = {p->raw.device, b->load.grids, p->raw.bytes / p->n_out, (uint32_t)f->type,
+                   f->block, f->block_bytes, p->n_out, p->n_in},
         .tiles = (uint8_t *)p->w.m[0].tiles,
         .format = p->w.m[0].format,
         .n_units = p->w.m[0].n_units,
-        .found = b->found,
+        .found = b->load.found,
     };
     struct pack_args pack = {.x = p->x.device,
                              .up = p->x.device,
@@ -167,13 +168,14 @@ static int prepare(struct be *b, struct product *p) {
     struct launch first = {kernel_repack, p->w.m[0].n_units, p->w.m[0].n_row_tiles,
                            CUDA_THREADS,  "repack",          0};
     struct launch second = {kernel_pack, OWN, 1, PACK_THREADS, "pack", 0};
-    int r = cuda_check(b, b->api->fill(b->found, 0, sizeof(*b->found), b->stream), "cudaMemset");
+    int r = cuda_check(b, b->api->fill(b->load.found, 0, sizeof(*b->load.found), b->stream),
+                       "cudaMemset");
 
     r = r < 0 ? r : send(b, &p->raw);
     r = r < 0 ? r : send(b, &p->x);
     r = r < 0 ? r : send(b, &p->picks);
     r = r < 0 ? r : cuda_launch(b, &first, &repack, sizeof(repack));
-    for (uint32_t cores = 0; cores <= b->wgmma && r == 0; cores++) {
+    for (uint32_t cores = 0; cores <= b->products.wgmma && r == 0; cores++) {
         const struct piece *to = cores ? &p->cores : &p->packed;
 
         pack.packed = to->device;
@@ -182,10 +184,10 @@ static int prepare(struct be *b, struct product *p) {
         r = r < 0 ? r : repeat(b, to);
     }
     r = r < 0 ? r : repeat(b, &p->scale);
-    r = r < 0 ? r : selftest_fetch(b, b->found_host, b->found, sizeof(*b->found));
+    r = r < 0 ? r : selftest_fetch(b, b->load.found_host, b->load.found, sizeof(*b->load.found));
     return r < 0 ? r
                  : cuda_scale_tiles(b, &p->w.m[0], p->w.m[0].n_row_tiles,
-                                    mx_float_of((uint32_t)b->found_host->most));
+                                    mx_float_of((uint32_t)b->load.found_host->most));
 }
 
 /* The ways in which a product is computed. */
@@ -333,27 +335,27 @@ int selftest_leave_out(struct be *b, const char *what, const char *why) {
 static bool is_used(const struct be *b, const struct product *p, enum way way) {
     if (way == EXPERT_VEC || way == EXPERT_WIDE)
         return p->tensor->n_dims == 3 &&
-               !(way == EXPERT_VEC ? b->no_expert_vec : b->no_expert_wide);
+               !(way == EXPERT_VEC ? b->experts.no_vec : b->experts.no_wide);
     if (way < WIDE)
-        return !b->no_matvec;
+        return !b->products.no_matvec;
     if (splits_of(way) > 1 && !cuda_can_split(b, &p->w, ROWS))
         return false;
-    return b->wgmma || !is_wgmma(way);
+    return b->products.wgmma || !is_wgmma(way);
 }
 
 /* The way was found wrong: no step uses it from now on. */
 static void leave_way(struct be *b, enum way way) {
     if (way < WIDE) {
-        b->no_matvec = true;
+        b->products.no_matvec = true;
     } else if (way == EXPERT_VEC) {
-        b->no_expert_vec = true;
-        b->wants_expert_vec = false;
+        b->experts.no_vec = true;
+        b->experts.wants_vec = false;
     } else if (way == EXPERT_WIDE) {
-        b->no_expert_wide = true;
+        b->experts.no_wide = true;
     } else if (splits_of(way) > 1) {
-        b->no_split = true;
+        b->products.no_split = true;
     } else {
-        b->wgmma = false;
+        b->products.wgmma = false;
     }
 }
 
@@ -366,7 +368,7 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
 
     lay_out(&t, &p, tensor);
     int r = prepare(b, &p);
-    if (r < 0 || b->found_host->bad) /* load.c refuses it by its name */
+    if (r < 0 || b->load.found_host->bad) /* load.c refuses it by its name */
         return r;
     for (enum way way = ALONE; way < WAYS && r == 0; way++)
         r = is_used(b, &p, way) ? multiply(b, &p, way, y[way]) : 0;
@@ -389,7 +391,7 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
         r = selftest_leave_out(b, ways[way].name, what);
         leave_way(b, way);
     }
-    if (r == 0 && b->no_expert_vec && b->no_expert_wide)
+    if (r == 0 && b->experts.no_vec && b->experts.no_wide)
         return err_set(err, 0, NULL,
                        "%s (%s) does not compute what it should: experts of %s; use --backend cpu "
                        "and report this",

@@ -22,7 +22,7 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
     assert(n > 0 && n <= 4096 && l->shared % 16 == 0);
     if (b->lost || b->first->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->lost ? -EIO : 0;
-    bool early = b->early && !b->met;
+    bool early = b->ways.early && !b->met;
     b->met = false;
     if (b->first->graphs.noting)
         graph_note(b, NOTE_LAUNCH, l, early, args, n);
@@ -64,11 +64,11 @@ static int launch_rows(struct be *b, const void *kernel, uint32_t n_rows, const 
 static struct operand step_rows(const struct step *s) {
     const struct be *b = s->be;
 
-    return (struct operand){.packed = b->packed,
-                            .scale = b->scale,
+    return (struct operand){.packed = b->act.packed,
+                            .scale = b->act.scale,
                             .count = &b->head->n_rows,
                             .n_rows = s->grid.rows,
-                            .cores = b->cores};
+                            .cores = b->products.cores};
 }
 
 int step_multiply(struct step *s, const struct weights *w, bool add) {
@@ -122,9 +122,9 @@ static bool fill_attention(struct step *s, struct batch_head *h) {
         return false;
     h->n_seqs = batch->n_seqs;
     h->seq = d;
-    h->item = s->be->item;
-    h->wide_item = s->be->wide_item;
-    h->merge = s->be->merge;
+    h->item = s->be->attention.item;
+    h->wide_item = s->be->attention.wide_item;
+    h->merge = s->be->attention.merge;
     for (uint32_t c = 0; c < (has_windows(s->be) ? 2 : 1); c++) {
         uint32_t *pages = staging_take(&s->rows, bytes, &d);
 
@@ -233,17 +233,17 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
 int step_start(struct step *s) {
     struct be *b = s->be;
 
-    b->cores = wgmma_takes(b, s->grid.rows);
+    b->products.cores = wgmma_takes(b, s->grid.rows);
     struct rope_args a = {.batch = b->head,
-                          .temper = b->temper.slope != 0 ? b->factor : NULL,
-                          .slope = b->temper.slope,
-                          .span = b->temper.span};
+                          .temper = b->attention.temper.slope != 0 ? b->act.factor : NULL,
+                          .slope = b->attention.temper.slope,
+                          .span = b->attention.temper.span};
     struct launch l = {kernel_rope, s->grid.rows, 1, CUDA_THREADS, "rope", 0};
     for (uint32_t i = 0; i < ROPE_TABLES; i++) {
         const struct rope_set *set = &b->shape->rope[i];
 
-        a.table[i].freq = b->freq[i];
-        a.table[i].rope = b->rope[i];
+        a.table[i].freq = b->load.freq[i];
+        a.table[i].rope = b->act.rope[i];
         a.table[i].n_pairs = set->n_rot / 2;
         a.table[i].mscale = set->mscale;
         l.grid_y = set->n_rot ? i + 1 : l.grid_y;
@@ -263,8 +263,8 @@ int step_embed(struct step *s, const struct model_op *op) {
         .format = w->m[0].format,
         .n_units = w->m[0].n_units,
         .inverse = w->m[0].inverse,
-        .sampled = b->sampled,
-        .x = b->x,
+        .sampled = b->sampling.sampled,
+        .x = b->act.x,
         .scale = op->scale,
     };
 
@@ -276,14 +276,14 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
     return (struct pack_args){
         .batch = b->head,
         .x = x,
-        .up = kind == PACK_GATE ? b->o_gate : b->up,
+        .up = kind == PACK_GATE ? b->act.o_gate : b->act.up,
         .weight = weight,
-        .packed = b->packed,
-        .scale = b->scale,
+        .packed = b->act.packed,
+        .scale = b->act.scale,
         .kind = kind,
         .n = n,
         .n_padded = (uint32_t)round_up(n, 64),
-        .cores = b->cores,
+        .cores = b->products.cores,
         .eps = b->shape->rms_eps,
     };
 }
@@ -301,13 +301,13 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
 
     return (struct store_args){
         .batch = b->head,
-        .q = b->q,
-        .k = b->k,
-        .v = op->w[2] ? b->v : b->k,
+        .q = b->act.q,
+        .k = b->act.k,
+        .v = op->w[2] ? b->act.v : b->act.k,
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
-        .rope = b->rope[op->rope],
-        .temper = op->temper.slope != 0 ? b->factor : NULL,
+        .rope = b->act.rope[op->rope],
+        .temper = op->temper.slope != 0 ? b->act.factor : NULL,
         .pages = step_pages_of(b, op),
         .cls = op->kv.cls,
         .shape = cuda_page_shape(b, &op->heads),
@@ -339,13 +339,14 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
 bool step_fuses(const struct step *s) {
     const struct be *b = s->be;
 
-    return b->fuse > 0 && !b->no_matvec && s->grid.rows <= MIN(cuda_few_rows(b), b->wide_rows);
+    return b->ways.fuse > 0 && !b->products.no_matvec &&
+           s->grid.rows <= MIN(cuda_few_rows(b), b->attention.wide_rows);
 }
 
 bool step_packs_last(const struct step *s, uint32_t n) {
     uint64_t cost = (uint64_t)s->grid.rows * (n + FUSE_ROW);
 
-    return step_fuses(s) && !s->be->ranks && cost <= s->be->fuse;
+    return step_fuses(s) && !s->be->ranks && cost <= s->be->ways.fuse;
 }
 
 /* The argument of matvec for the rows of the step that are packed. */
@@ -376,7 +377,7 @@ static int release(struct step *s, const struct pack_args *pack) {
     s->due = NULL;
     s->packed = pack && (due || (s->held && step_packs_last(s, pack->n)));
     if (due)
-        return due->kind == OP_EXPERTS && !b->ranks ? experts_combine(s, due, b->x, pack)
+        return due->kind == OP_EXPERTS && !b->ranks ? experts_combine(s, due, b->act.x, pack)
                                                     : residual_add(s, due, pack);
     if (!s->held)
         return 0;
@@ -399,7 +400,7 @@ int step_release(struct step *s) {
 int step_norm(struct step *s, const float *norm) {
     struct be *b = s->be;
     struct pack_args a =
-        step_pack_args(b, norm ? PACK_NORM : PACK_PLAIN, b->x, norm, b->shape->n_embd);
+        step_pack_args(b, norm ? PACK_NORM : PACK_PLAIN, b->act.x, norm, b->shape->n_embd);
     int r = release(s, &a);
     bool done = s->packed;
 
@@ -411,10 +412,10 @@ int step_norm(struct step *s, const float *norm) {
 static int norm_all_heads(struct step *s, const struct model_op *op, struct store_args *store) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
-    int r = residual_norm_rows(s, b->q, store->q_norm, h->n * h->dim);
+    int r = residual_norm_rows(s, b->act.q, store->q_norm, h->n * h->dim);
 
     if (r == 0 && store->n_kv > 0)
-        r = residual_norm_rows(s, b->k, store->k_norm, h->n_kv * h->dim);
+        r = residual_norm_rows(s, b->act.k, store->k_norm, h->n_kv * h->dim);
     store->q_norm = store->k_norm = NULL;
     return r;
 }
@@ -457,8 +458,8 @@ int step_gate(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
     struct soft_gate_args a = {.batch = b->head,
-                               .gate = b->q,
-                               .o = b->o,
+                               .gate = b->act.q,
+                               .o = b->act.o,
                                .n = op->heads.n * op->heads.dim,
                                .n_gate = op->w[0] ? w->m[0].n_out : 0};
 
@@ -476,21 +477,22 @@ int step_proj(struct step *s, const struct model_op *op) {
     enum pack_kind kind = op->in == ACT_O && s->gated ? PACK_GATE : PACK_PLAIN;
 
     assert((op->in == ACT_H || op->in == ACT_O || op->in == ACT_D) && !s->held);
-    bool packed = s->packed, plain = w->m[0].y == b->x;
+    bool packed = s->packed, plain = w->m[0].y == b->act.x;
     int r = release(s, NULL);
     s->packed = packed;
     if (op->in == ACT_H)
         r = r < 0 ? r : step_pack_ff(s, w->n_in);
     else
-        r = r < 0 ? r
-                  : step_pack(s, kind, op->in == ACT_D ? b->recurrent.out : b->o, NULL, w->n_in);
+        r = r < 0
+                ? r
+                : step_pack(s, kind, op->in == ACT_D ? b->recurrent.out : b->act.o, NULL, w->n_in);
     if (r == 0 && plain && step_fuses(s))
         s->held = w;
     if (r < 0 || s->held)
         return r;
     struct operand x = step_rows(s);
     s->left.sums = NULL;
-    x.left = b->fuse && !op->branch ? &s->left : NULL;
+    x.left = b->ways.fuse && !op->branch ? &s->left : NULL;
     r = cuda_matmul(b, w, &x, plain);
     if ((!plain || s->left.sums) && !op->branch)
         s->due = op;
@@ -514,13 +516,13 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
     bool two = w->n_mats == 2, gated = two && step_fuses(s);
 
     assert(two == (glu != GLU_RELU));
-    s->ff.up = b->up;
+    s->ff.up = b->act.up;
     s->ff.up_stride = 0;
     if (!gated) {
         struct operand x = step_rows(s);
 
         x.glu = step_glu(glu);
-        x.gated = two && b->fuse ? &gated : NULL;
+        x.gated = two && b->ways.fuse ? &gated : NULL;
         int r = cuda_matmul(b, w, &x, false);
         s->ff.kind = gated ? PACK_PLAIN : step_glu(glu);
         return r;
@@ -531,14 +533,14 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
     a.glu = step_glu(glu);
     if (step_packs_last(s, n_ff)) {
         a.finish = FINISH_PACK;
-        a.pack = step_pack_args(b, PACK_PLAIN, b->gate, NULL, n_ff);
+        a.pack = step_pack_args(b, PACK_PLAIN, b->act.gate, NULL, n_ff);
         s->packed = true;
     }
     return cuda_matvec(b, &a);
 }
 
 int step_pack_ff(struct step *s, uint32_t n) {
-    struct pack_args a = step_pack_args(s->be, s->ff.kind, s->be->gate, NULL, n);
+    struct pack_args a = step_pack_args(s->be, s->ff.kind, s->be->act.gate, NULL, n);
     bool done = s->packed;
 
     a.up = s->ff.up;
@@ -558,8 +560,8 @@ struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n) {
     size_t row = round_up(b->shape->n_embd, 64);
 
     assert(first % PACK_ROWS == 0);
-    return (struct operand){.packed = b->head_packed + first * row,
-                            .scale = b->head_scale + first,
+    return (struct operand){.packed = b->sampling.packed + first * row,
+                            .scale = b->sampling.scale + first,
                             .count = first ? NULL : &b->head->n_wants,
                             .n_rows = n};
 }
@@ -567,7 +569,7 @@ struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n) {
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
     struct operand x = step_wanted(s, first, n);
-    const struct cap_args cap = {x.count, b->logits, b->shape->n_vocab, s->head->scale,
+    const struct cap_args cap = {x.count, b->sampling.logits, b->shape->n_vocab, s->head->scale,
                                  s->head->cap};
     struct launch l = {
         kernel_cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, "cap", 0};
@@ -584,13 +586,13 @@ int step_pack_wanted(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     struct pack_args a = {
-        .x = w->norm ? b->x : b->draft.hidden,
-        .up = b->x,
+        .x = w->norm ? b->act.x : b->draft.hidden,
+        .up = b->act.x,
         .weight = w->norm,
         .batch = b->head,
         .wanted = true,
-        .packed = b->head_packed,
-        .scale = b->head_scale,
+        .packed = b->sampling.packed,
+        .scale = b->sampling.scale,
         .kind = w->norm ? PACK_NORM : PACK_PLAIN,
         .n = m->n_embd,
         .n_padded = (uint32_t)round_up(m->n_embd, 64),
@@ -665,9 +667,9 @@ int cuda_wait_event(struct be *b, void *event, const char *what) {
     while (e == CUDA_NOT_READY) {
         int64_t waited = now_ns() - start;
 
-        if (waited > b->wait_limit_ns) {
+        if (waited > b->limits.wait_ns) {
             snprintf(b->error, sizeof(b->error), "%s: the device has not answered for %lld ms",
-                     what, (long long)(b->wait_limit_ns / 1000000));
+                     what, (long long)(b->limits.wait_ns / 1000000));
             b->lost = b->stuck = true;
             return -EIO;
         }
@@ -728,9 +730,9 @@ int step_end(struct step *s, struct engine_result *out) {
         return r;
     take_results(s);
     *out = (struct engine_result){s->batch->step, s->batch->n_wants, s->out};
-    b->last = s;
+    b->sampling.last = s;
     s->ended = s->batch->step;
-    b->last_wants = s->batch->n_wants;
+    b->sampling.last_wants = s->batch->n_wants;
     s->batch = NULL;
     return 0;
 }

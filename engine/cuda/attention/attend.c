@@ -10,13 +10,14 @@
 static struct attend_kernel kernel_for(const struct step *s, const struct heads *h) {
     struct page_shape shape = cuda_page_shape(s->be, h);
 
-    return attend_kernel_for(&shape, s->grid.rows > s->be->wide_rows, s->be->bulk);
+    return attend_kernel_for(&shape, s->grid.rows > s->be->attention.wide_rows,
+                             s->be->attention.bulk);
 }
 
 bool attend_many_share(const struct be *b, const struct engine_batch *batch) {
     uint32_t last = ATTN_CHUNK / b->opts->page_tokens - 1, n = 1, most = 1; /* page of a chunk */
 
-    if (!b->shares || b->no_many || batch->n_rows <= MATVEC_ROWS)
+    if (!b->attention.shares || b->attention.no_many || batch->n_rows <= MATVEC_ROWS)
         return false;
     for (uint32_t i = 1; i < batch->n_seqs; i++) {
         const struct engine_seq *x = &batch->seq[i - 1], *y = &batch->seq[i];
@@ -37,9 +38,9 @@ bool attend_many_share(const struct be *b, const struct engine_batch *batch) {
 static struct attend_kernel sharing_kernel(const struct step *s, const struct heads *h) {
     const struct be *b = s->be;
     struct page_shape shape = cuda_page_shape(b, h);
-    struct attend_kernel k = attend_kernel_for(&shape, true, b->bulk);
+    struct attend_kernel k = attend_kernel_for(&shape, true, b->attention.bulk);
 
-    if (b->no_many || !k.leaves || !s->many_share)
+    if (b->attention.no_many || !k.leaves || !s->many_share)
         return (struct attend_kernel){0};
     return k;
 }
@@ -50,14 +51,15 @@ static int plan(struct step *s, const struct heads *h) {
     struct be *b = s->be;
     struct plan_args a = {
         .batch = b->head,
-        .item = b->item,
-        .wide_item = kernel_for(s, h).leaves || sharing_kernel(s, h).kernel ? b->wide_item : NULL,
-        .merge = b->merge,
+        .item = b->attention.item,
+        .wide_item =
+            kernel_for(s, h).leaves || sharing_kernel(s, h).kernel ? b->attention.wide_item : NULL,
+        .merge = b->attention.merge,
         .group = h->n / h->n_kv,
         .n_head_kv = h->n_kv,
         .n_multiprocessors = (uint32_t)b->device.n_multiprocessors,
         .max_partials = cuda_partials(b, h),
-        .page_tokens = b->shares ? b->opts->page_tokens : 0,
+        .page_tokens = b->attention.shares ? b->opts->page_tokens : 0,
         .few = cuda_few(b),
         .wide = kernel_for(s, h).queries,
         .shared = MAX(sharing_kernel(s, h).queries, cuda_few(b)),
@@ -93,7 +95,7 @@ static struct launch attend_launch(const struct step *s, const struct heads *h,
  * sequences share are one a multiprocessor. */
 static int launch_attend(const struct step *s, const struct heads *h, const struct attend_args *a) {
     struct attend_kernel wide = kernel_for(s, h);
-    struct attend_kernel few = attend_kernel_for(&a->shape, false, s->be->bulk);
+    struct attend_kernel few = attend_kernel_for(&a->shape, false, s->be->attention.bulk);
     bool all = wide.queries > few.queries || a->shape.latent;
     int r = 0;
 
@@ -117,7 +119,7 @@ static int launch_attend(const struct step *s, const struct heads *h, const stru
 /* Returns true if merge_rows, a block a row, merges and packs the results of attention. With more
  * rows, which are split rarely, each block would look for merges in vain. */
 static bool merges_by_row(const struct step *s, const struct heads *h) {
-    return s->be->fuse && !s->be->ranks && s->be->shape->mla.rank == 0 &&
+    return s->be->ways.fuse && !s->be->ranks && s->be->shape->mla.rank == 0 &&
            s->grid.rows <= WIDE_ROWS && h->n / h->n_kv <= MERGE_GROUP;
 }
 
@@ -131,9 +133,9 @@ int step_attend(struct step *s, const struct model_op *op) {
     const float *sinks = op->weights ? op->weights->sinks : NULL;
     struct attend_args a = {
         .batch = b->head,
-        .q = b->q,
-        .o = b->o,
-        .partial = b->partial,
+        .q = b->act.q,
+        .o = b->act.o,
+        .partial = b->attention.partial,
         .pages = step_pages_of(b, op),
         .shape = cuda_page_shape(b, h),
         .cls = op->kv.cls,
@@ -150,8 +152,8 @@ int step_attend(struct step *s, const struct model_op *op) {
     };
     struct merge_args c = {
         .batch = b->head,
-        .partial = b->partial,
-        .o = b->o,
+        .partial = b->attention.partial,
+        .o = b->act.o,
         .n_head = h->n,
         .n_head_kv = h->n_kv,
         .group = group,
@@ -170,15 +172,17 @@ int step_attend(struct step *s, const struct model_op *op) {
     else if (step_fuses(s)) {
         a.merged = b->arrived;
         s->packed = step_packs_last(s, h->n * h->dim);
-        a.rows = s->packed ? b->arrived + b->max_merges * h->n_kv : NULL;
-        a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL, h->n * h->dim);
+        a.rows = s->packed ? b->arrived + b->attention.max_merges * h->n_kv : NULL;
+        a.pack =
+            step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->act.o, NULL, h->n * h->dim);
         return r < 0 ? r : launch_attend(s, h, &a);
     }
     r = r < 0 ? r : launch_attend(s, h, &a);
     if (merges_by_row(s, h)) {
         struct launch rows = {kernel_merge_rows, s->grid.rows, 1, PACK_THREADS, "merge_rows", 0};
         enum pack_kind kind = s->gated ? PACK_GATE : PACK_PLAIN;
-        const struct merge_rows_args m = {c, step_pack_args(b, kind, b->o, NULL, h->n * h->dim)};
+        const struct merge_rows_args m = {c,
+                                          step_pack_args(b, kind, b->act.o, NULL, h->n * h->dim)};
 
         s->packed = true;
         return r < 0 ? r : cuda_launch(b, &rows, &m, sizeof(m));

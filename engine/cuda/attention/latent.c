@@ -22,8 +22,8 @@ static uint32_t query_width(const struct model_shape *m) {
 static bool takes_few(const struct step *s) {
     const struct be *b = s->be;
 
-    assert(!b->no_expert_vec || !b->no_expert_wide);
-    return b->no_expert_wide || (s->grid.rows <= FEW_PAIRS && !b->no_expert_vec);
+    assert(!b->experts.no_vec || !b->experts.no_wide);
+    return b->experts.no_wide || (s->grid.rows <= FEW_PAIRS && !b->experts.no_vec);
 }
 
 /* Items of the heads of @n_rows rows, by so many. */
@@ -50,9 +50,10 @@ static int allow_bulk(struct be *b) {
     struct page_shape page = cuda_page_shape(b, &h);
     struct attend_kernel k = attend_kernel_for(&page, false, true);
 
-    b->bulk = attend_bulk_runs(&b->device);
-    return b->bulk ? cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute")
-                   : 0;
+    b->attention.bulk = attend_bulk_runs(&b->device);
+    return b->attention.bulk
+               ? cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute")
+               : 0;
 }
 
 /* Entry i of head h: pair i n_head + h. */
@@ -107,8 +108,8 @@ static int multiply_heads(struct step *s, const struct weights *w, const float *
     const struct launch l = {kernel_pack, s->grid.rows * n_head, 1, PACK_THREADS, "pack", 0};
     struct expert_args a = {
         .m = {w->m[0]},
-        .x = b->packed,
-        .scale = b->scale,
+        .x = b->act.packed,
+        .scale = b->act.scale,
         .n_mats = 1,
         .n_blocks = (uint32_t)round_up(w->n_in, 64) / 16,
         .n_used = ROUTE_PICKS,
@@ -153,8 +154,8 @@ struct latent_args latent_store_args(const struct be *b, const struct heads *h,
     return (struct latent_args){
         .store = {.batch = b->head,
                   .q = b->latent.q,
-                  .k = b->k,
-                  .rope = b->rope[rope - m->rope],
+                  .k = b->act.k,
+                  .rope = b->act.rope[rope - m->rope],
                   .shape = cuda_page_shape(b, h),
                   .n_head = h->n,
                   .n_rot = m->head_dim - m->mla.rank,
@@ -191,11 +192,11 @@ int step_mla_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     assert(op->weights->m[0].n_out == m->mla.n_value && !s->held && !s->due);
-    int r = multiply_heads(s, op->weights, b->o, m->mla.rank);
+    int r = multiply_heads(s, op->weights, b->act.o, m->mla.rank);
 
     if (b->ranks)
         return r;
-    r = r < 0 ? r : step_pack(s, PACK_PLAIN, b->q, NULL, m->n_head * m->mla.n_value);
+    r = r < 0 ? r : step_pack(s, PACK_PLAIN, b->act.q, NULL, m->n_head * m->mla.n_value);
     s->packed = true;
     return r;
 }

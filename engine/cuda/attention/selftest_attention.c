@@ -154,10 +154,10 @@ static int store_keys(struct be *b, struct scene *t) {
     const struct heads *h = &t->heads;
     struct latent_args latent = latent_store_args(b, h, &b->shape->rope[0]);
     struct store_args a = {.batch = b->head,
-                           .q = b->q,
-                           .k = b->k,
-                           .v = b->v,
-                           .rope = b->rope[0],
+                           .q = b->act.q,
+                           .k = b->act.k,
+                           .v = b->act.v,
+                           .rope = b->act.rope[0],
                            .pages = b->kv[KV_GLOBAL].pages,
                            .shape = cuda_page_shape(b, h),
                            .n_head = h->n,
@@ -177,8 +177,8 @@ static int store_keys(struct be *b, struct scene *t) {
 
         l.grid_x = n = MIN(t->n_keys - at, b->opts->max_rows);
         r = begin(b, t, at, n, false, &s);
-        r = r < 0 ? r : send(b, t->k + at * t->n_kv, b->k, n * t->n_kv);
-        r = r < 0 || t->n_turned ? r : send(b, t->v + at * t->n_kv, b->v, n * t->n_kv);
+        r = r < 0 ? r : send(b, t->k + at * t->n_kv, b->act.k, n * t->n_kv);
+        r = r < 0 || t->n_turned ? r : send(b, t->v + at * t->n_kv, b->act.v, n * t->n_kv);
         if (r == 0)
             r = t->n_turned ? cuda_launch(b, &l, &latent, sizeof(latent))
                             : cuda_launch(b, &l, &a, sizeof(a));
@@ -201,18 +201,20 @@ static int attend(struct be *b, struct scene *t, const struct batch *p, float *o
     struct step *s;
 
     assert(p->n > 0 && p->n <= t->n_rows && p->n_multiprocessors > 0);
-    int e = b->api->fill(b->o, 0xFF, n * sizeof(*o), b->stream);
-    e = e ? e : b->api->fill(b->partial, 0xFF, MIN(b->partial_bytes, POISON), b->stream);
+    int e = b->api->fill(b->act.o, 0xFF, n * sizeof(*o), b->stream);
+    e = e ? e
+          : b->api->fill(b->attention.partial, 0xFF, MIN(b->attention.partial_bytes, POISON),
+                         b->stream);
     int r = cuda_check(b, e, "cudaMemset");
     r = r < 0 ? r : begin(b, t, t->n_keys - p->n, p->n, p->apart, &s);
-    r = r < 0 ? r : send(b, t->q + first * t->n_q, b->q, n);
+    r = r < 0 ? r : send(b, t->q + first * t->n_q, b->act.q, n);
     r = r < 0 || !t->n_turned
             ? r
             : send(b, t->turned + first * t->n_turned, b->latent.q, p->n * t->n_turned);
     b->device.n_multiprocessors = (int)p->n_multiprocessors;
     r = r < 0 ? r : step_attend(s, &op);
     b->device.n_multiprocessors = (int)real;
-    r = r < 0 ? r : selftest_fetch(b, o, b->o, n * sizeof(*o));
+    r = r < 0 ? r : selftest_fetch(b, o, b->act.o, n * sizeof(*o));
     end(b);
     return r;
 }
@@ -246,15 +248,15 @@ struct wanted {
 /* From now on steps take a way, or do not. */
 static void take(struct be *b, const struct wanted *all, enum way way, bool use) {
     if (way == BULK)
-        b->bulk = use && all->bulk;
+        b->attention.bulk = use && all->bulk;
     else if (way == WIDE)
-        b->wide_rows = use ? all->wide_rows : UINT32_MAX;
+        b->attention.wide_rows = use ? all->wide_rows : UINT32_MAX;
     else if (way == FUSED)
-        b->fuse = use ? all->fuse : 0;
+        b->ways.fuse = use ? all->fuse : 0;
     else if (way == SHARED)
-        b->shares = use && all->shares;
+        b->attention.shares = use && all->shares;
     else
-        b->no_many = !(use && all->many);
+        b->attention.no_many = !(use && all->many);
 }
 
 #define CROWDED 1u /* multiprocessors, for which any batch is enough */
@@ -323,17 +325,18 @@ static bool is_wanted(const struct be *b, const struct scene *t, const struct wa
     if (way == BULK)
         return all->bulk;
     if (way == WIDE)
-        return t->n_rows > all->wide_rows && (!t->n_turned || b->bulk);
+        return t->n_rows > all->wide_rows && (!t->n_turned || b->attention.bulk);
     if (way == FUSED)
         return all->fuse > 0;
     if (way == SHARED)
         return all->shares;
-    return all->many && b->shares && attend_kernel_for(&shape, true, false).leaves;
+    return all->many && b->attention.shares && attend_kernel_for(&shape, true, false).leaves;
 }
 
 /* The plainest way must be right; each other one is taken if it is. */
 static int try_ways(struct be *b, struct scene *t, struct err *err) {
-    const struct wanted all = {b->fuse, b->wide_rows, b->bulk, b->shares, !b->no_many};
+    const struct wanted all = {b->ways.fuse, b->attention.wide_rows, b->attention.bulk,
+                               b->attention.shares, !b->attention.no_many};
     const struct batch prompt = {t->n_rows, CROWDED, false};
     const char *what = t->window ? "attention with a window" : "attention";
     char why[80];
@@ -363,8 +366,8 @@ static int try_ways(struct be *b, struct scene *t, struct err *err) {
         snprintf(why, sizeof(why), "other bits in %s", what);
         r = selftest_leave_out(b, way_name[way], why);
     }
-    if (!b->fuse)
-        b->wants_fuse = 0;
+    if (!b->ways.fuse)
+        b->ways.wants_fuse = 0;
     return r < 0 ? r : 0;
 }
 
@@ -412,7 +415,7 @@ static int make_scene(struct be *b, struct scene *t) {
 }
 
 int selftest_attention(struct be *b, struct err *err) {
-    struct scene t = {.sinks_on = (float *)b->load[0].device};
+    struct scene t = {.sinks_on = (float *)b->load.buffer[0].device};
     int r = make_scene(b, &t);
 
     r = r < 0 ? r : store_keys(b, &t);

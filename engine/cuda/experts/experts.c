@@ -17,8 +17,8 @@ static bool takes_few(const struct step *s) {
     const struct model_shape *m = b->shape;
     bool few = (uint64_t)s->grid.rows * m->n_expert_used <= (uint64_t)FEW_PAIRS * m->n_expert;
 
-    assert(!b->no_expert_vec || !b->no_expert_wide);
-    return b->no_expert_wide || (few && !b->no_expert_vec);
+    assert(!b->experts.no_vec || !b->experts.no_wide);
+    return b->experts.no_wide || (few && !b->experts.no_vec);
 }
 
 /* Items that the pairs of so many rows can make, by @columns pairs each. */
@@ -77,7 +77,7 @@ int step_route(struct step *s, const struct model_op *op) {
                        .n_threads = CUDA_THREADS,
                        .what = "route"};
 
-    b->cores = false; /* until the experts have taken the same rows */
+    b->products.cores = false; /* until the experts have taken the same rows */
     int r = step_norm(s, w->norm);
 
     assert(w->n_mats == 1 && w->m[0].n_out == m->n_expert);
@@ -130,8 +130,8 @@ int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most
 static struct expert_args product_args(const struct be *b, const struct weights *w, uint32_t first,
                                        uint32_t n_mats, uint32_t n_in) {
     struct expert_args a = {
-        .x = b->packed,
-        .scale = b->scale,
+        .x = b->act.packed,
+        .scale = b->act.scale,
         .n_mats = n_mats,
         .n_blocks = (uint32_t)round_up(n_in, 64) / 16,
         .n_used = b->shape->n_expert_used,
@@ -205,7 +205,7 @@ static int products_on_host(struct step *s, const struct model_op *op) {
     const struct model_shape *m = b->shape;
     const struct hand_over_args a = {
         .batch = b->head,
-        .x = b->x,
+        .x = b->act.x,
         .expert = b->experts.expert,
         .n = m->n_embd,
         .n_used = m->n_expert_used,
@@ -234,8 +234,8 @@ int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kin
     assert(w->n_mats == (op->glu == GLU_RELU ? 2 : 3));
     in.glu = step_glu(op->glu);
     *kind = takes_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op->glu);
-    assert(s->routed && !b->cores);
-    int r = w->norm ? step_pack(s, PACK_NORM, b->x, w->norm, b->shape->n_embd) : 0;
+    assert(s->routed && !b->products.cores);
+    int r = w->norm ? step_pack(s, PACK_NORM, b->act.x, w->norm, b->shape->n_embd) : 0;
     return r < 0 ? r : experts_product(b, &in, takes_few(s), items_of(s));
 }
 
@@ -275,12 +275,12 @@ int step_experts(struct step *s, const struct model_op *op) {
     int r = n_host > 0 ? products_on_host(s, op) : 0;
 
     r = r == 0 && n_host < m->n_expert ? products_on_device(s, op) : r;
-    s->be->cores = wgmma_takes(s->be, s->grid.rows);
+    s->be->products.cores = wgmma_takes(s->be, s->grid.rows);
     if (!op->branch) {
         s->due = op;
         return r;
     }
-    r = r < 0 ? r : experts_combine(s, op, s->be->o, NULL);
+    r = r < 0 ? r : experts_combine(s, op, s->be->act.o, NULL);
     return r < 0 ? r : residual_branch(s, op);
 }
 
@@ -292,7 +292,7 @@ int step_shared(struct step *s, const struct model_op *op) {
 
     assert(s->due && s->due->kind == OP_EXPERTS && s->routed && !s->packed && w->n_mats == 2 &&
            w->down);
-    int r = step_pack(s, PACK_NORM, b->x, s->routed->norm, b->shape->n_embd);
+    int r = step_pack(s, PACK_NORM, b->act.x, s->routed->norm, b->shape->n_embd);
     r = r < 0 ? r : step_gate_and_up(s, w, op->glu);
     r = r < 0 ? r : step_pack_ff(s, w->down->n_in);
     s->shared = w;
@@ -306,7 +306,7 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
     uint32_t first = rank_cut(m->n_embd, b->rank, b->n_ranks);
     struct combine_args a = {
         .batch = b->head,
-        .x = b->x,
+        .x = b->act.x,
         .to = to,
         .y = b->experts.y,
         .host_y = b->experts.host_y,

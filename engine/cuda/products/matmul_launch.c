@@ -124,7 +124,7 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 }
 
 uint32_t cuda_few_rows(const struct be *b) {
-    return b->wgmma ? PACK_ROWS : MATVEC_ROWS;
+    return b->products.wgmma ? PACK_ROWS : MATVEC_ROWS;
 }
 
 /* Whole stages of each row of tiles. */
@@ -178,8 +178,8 @@ static uint32_t wide_panels(const struct weights *w, uint32_t n_rows) {
  * once, stay in the cache. */
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows) {
     uint32_t n_panels = wide_panels(w, n_rows);
-    bool fits = !b->no_split && n_panels <= (uint32_t)b->device.n_multiprocessors &&
-                n_panels * (size_t)WIDE_SPLIT_BYTES <= b->partial_bytes;
+    bool fits = !b->products.no_split && n_panels <= (uint32_t)b->device.n_multiprocessors &&
+                n_panels * (size_t)WIDE_SPLIT_BYTES <= b->attention.partial_bytes;
 
     for (uint32_t i = 0; i < w->n_mats; i++)
         fits = fits && w->m[i].n_units >= TILE_SEGMENTS;
@@ -219,7 +219,7 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
     a.n_splits = n_splits;
     a.n_columns = columns;
     a.arrived = b->arrived;
-    a.sums = b->partial;
+    a.sums = b->attention.partial;
     a.leave = x->left && n_splits > 1;
     if (x->gated) {
         assert(w->n_mats == 2 && !add);
@@ -229,7 +229,7 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
     }
     if (x->left) {
         assert(w->n_mats == 1);
-        *x->left = (struct left){.sums = a.leave ? b->partial : NULL,
+        *x->left = (struct left){.sums = a.leave ? b->attention.partial : NULL,
                                  .scale = x->scale,
                                  .bias = w->m[0].bias,
                                  .n_columns = columns,
@@ -260,7 +260,7 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
 
     if (x->cores)
         return wgmma_matmul(b, w, x, add);
-    if (x->n_rows <= cuda_few_rows(b) && !b->no_matvec) {
+    if (x->n_rows <= cuda_few_rows(b) && !b->products.no_matvec) {
         a = cuda_matmul_args(w, x, add);
         return cuda_matvec(b, &a);
     }

@@ -19,9 +19,9 @@ int wgmma_open(struct be *b) {
         most = MAX(most, wgmma_shared(WGMMA_ROWS, f));
         most_64 = MAX(most_64, wgmma_shared(MATMUL_COLUMNS, f));
     }
-    b->wgmma = matmul_wgmma_built && b->device.major == 9 && b->device.minor == 0 &&
-               b->device.shared_bytes > most && !(said && *said == '0');
-    if (!b->wgmma)
+    b->products.wgmma = matmul_wgmma_built && b->device.major == 9 && b->device.minor == 0 &&
+                        b->device.shared_bytes > most && !(said && *said == '0');
+    if (!b->products.wgmma)
         return 0;
     int r = cuda_check(b, b->api->allow_shared(kernel_matmul_wgmma, most), "cudaFuncSetAttribute");
     return r < 0 ? r
@@ -30,7 +30,7 @@ int wgmma_open(struct be *b) {
 }
 
 bool wgmma_takes(const struct be *b, uint32_t n_rows) {
-    return b->wgmma && n_rows > cuda_few_rows(b);
+    return b->products.wgmma && n_rows > cuda_few_rows(b);
 }
 
 int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x, bool add,
@@ -38,7 +38,8 @@ int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x,
     struct matmul_args a = cuda_wide_args(b, w, x, add, block_rows, n_splits);
     uint32_t shared = 0;
 
-    assert(b->wgmma && x->cores && (block_rows == WGMMA_ROWS || block_rows == MATMUL_COLUMNS));
+    assert(b->products.wgmma && x->cores &&
+           (block_rows == WGMMA_ROWS || block_rows == MATMUL_COLUMNS));
     for (uint32_t i = 0; i < w->n_mats; i++)
         shared = MAX(shared, wgmma_shared(block_rows, w->m[i].format));
     struct launch l = {block_rows == WGMMA_ROWS ? kernel_matmul_wgmma : kernel_matmul_wgmma_64,

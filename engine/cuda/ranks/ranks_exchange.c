@@ -104,22 +104,22 @@ int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const stru
 
 /* A rank's columns. */
 static float *own_of(const struct be *b, enum gathered what) {
-    return what == GATHER_O   ? b->o
-           : what == GATHER_D ? b->shape->mla.rank ? b->q : b->recurrent.out
-           : what == GATHER_H ? b->gate
-           : what == GATHER_T ? b->own_t
+    return what == GATHER_O   ? b->act.o
+           : what == GATHER_D ? b->shape->mla.rank ? b->act.q : b->recurrent.out
+           : what == GATHER_H ? b->act.gate
+           : what == GATHER_T ? b->act.own_t
            : what == GATHER_E ? b->experts.gate
-                              : b->z;
+                              : b->sampling.z;
 }
 
 float *ranks_whole_of(const struct be *b, enum gathered what) {
     assert(what != GATHER_LOGITS || b == b->first);
-    return what == GATHER_O   ? b->q /* free behind attention, as o */
-           : what == GATHER_D ? b->shape->mla.rank ? b->o : b->q
-           : what == GATHER_H ? b->up
-           : what == GATHER_T ? b->o
+    return what == GATHER_O   ? b->act.q /* free behind attention, as o */
+           : what == GATHER_D ? b->shape->mla.rank ? b->act.o : b->act.q
+           : what == GATHER_H ? b->act.up
+           : what == GATHER_T ? b->act.o
            : what == GATHER_E ? b->experts.up
-                              : b->logits;
+                              : b->sampling.logits;
 }
 
 /* Finds the columns of each rank, of @n; those of value heads lie in pieces. */

@@ -65,12 +65,12 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
 static int embed_ranks(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->ranks;
     uint32_t n = s->be->shape->n_embd;
-    const struct columns x = {s->be->x, 0, 0, n, n, n};
+    const struct columns x = {s->be->act.x, 0, 0, n, n, n};
     const struct model_op part = ranks_part_of(k, op, 0);
     int r = step_embed(s, &part) < 0 ? ranks_lose(k, s->be) : ranks_meet_in_step(k, &from_first);
 
     for (uint32_t i = k->n; i-- > 1 && r == 0;)
-        r = ranks_take(k, i, k->be[i]->x, n, &x, 1, &k->be[i]->head->n_rows, s->grid.rows);
+        r = ranks_take(k, i, k->be[i]->act.x, n, &x, 1, &k->be[i]->head->n_rows, s->grid.rows);
     return r;
 }
 
@@ -112,7 +112,7 @@ static int attend(struct step *s, const struct model_op *op) {
 
     return r < 0 || !s->gated
                ? r
-               : glu(s, PACK_GATE, s->be->o, s->be->o_gate, op->heads.n * op->heads.dim, 1);
+               : glu(s, PACK_GATE, s->be->act.o, s->be->act.o_gate, op->heads.n * op->heads.dim, 1);
 }
 
 static int attend_ranks(struct step *s, const struct model_op *op) {
@@ -164,7 +164,7 @@ static int proj_ranks(struct step *s, const struct model_op *op) {
 /* Columns of h, by the product itself where it has both gates and ups. */
 static int own_glu(struct step *s, const struct weights *w) {
     assert(!s->packed);
-    return glu(s, s->ff.kind, s->be->gate, s->be->up, w->m[0].n_out, 1);
+    return glu(s, s->ff.kind, s->be->act.gate, s->be->act.up, w->m[0].n_out, 1);
 }
 
 static int gate_up(struct step *s, const struct model_op *op) {
@@ -233,12 +233,12 @@ static int downs(struct step *s, const struct model_op *op) {
     pack.each = n_used;
     int r = ranks_pack(b, s->grid.rows * n_used, GATHER_E, &pack);
     r = r < 0 ? r : experts_downs(s, op);
-    b->cores = wgmma_takes(b, s->grid.rows);
+    b->products.cores = wgmma_takes(b, s->grid.rows);
     return r;
 }
 
 static int combine(struct step *s, const struct model_op *op) {
-    return experts_combine(s, op, s->be->own_t, NULL);
+    return experts_combine(s, op, s->be->act.own_t, NULL);
 }
 
 /* Exchanges the sum of the experts; the result of a PROJ behind it is added before. */
@@ -259,7 +259,7 @@ static int experts_ranks(struct step *s, const struct model_op *op) {
 
 /* Columns of its h. */
 static int shared_gates(struct step *s, const struct model_op *op) {
-    int r = step_pack(s, PACK_NORM, s->be->x, s->routed->norm, s->be->shape->n_embd);
+    int r = step_pack(s, PACK_NORM, s->be->act.x, s->routed->norm, s->be->shape->n_embd);
 
     r = r < 0 ? r : step_gate_and_up(s, op->weights, op->glu);
     return r < 0 ? r : own_glu(s, op->weights);
@@ -286,7 +286,7 @@ static int logits_ranks(struct step *s, const struct model_op *op) {
 }
 
 /* Computes rows of logits. From the second round on the ranks meet before: the copies of the round
- * before may still read be.z. */
+ * before may still read be.sampling.z. */
 int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct ranks *k = s->be->ranks;
     const uint32_t *count = step_wanted(s, first, n).count;

@@ -35,7 +35,7 @@ int step_keep(struct step *s, const struct model_op *op) {
     bool now = s->paired || s->batch->holes;
     const struct keep_args a = {
         .batch = b->head,
-        .x = b->x,
+        .x = b->act.x,
         .weight = op->weights->norm,
         .hidden = b->draft.hidden,
         .kept = now ? b->draft.kept : NULL,
@@ -59,7 +59,7 @@ int step_draft_in(struct step *s, const struct model_op *op) {
     uint32_t n = b->shape->n_embd;
     const struct pair_args a = {
         .batch = b->head,
-        .x = b->x,
+        .x = b->act.x,
         .hidden = b->draft.hidden,
         .x_norm = op->weights->q_norm,
         .h_norm = op->weights->k_norm,
@@ -89,7 +89,7 @@ int step_keys(struct step *s, const struct model_op *op) {
     int r = step_norm(s, op->weights->norm);
 
     store.n_head = 0;
-    store.v = b->v;
+    store.v = b->act.v;
     r = r < 0 ? r : step_multiply(s, op->weights, false);
     return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));
 }

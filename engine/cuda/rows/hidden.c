@@ -43,10 +43,10 @@ int hidden_launch(struct step *s) {
     if (staging_send(b, &s->wants, 0) < 0)
         return -EIO;
     struct hidden_args a = {
-        .x = s->head->norm ? b->x : b->draft.hidden,
+        .x = s->head->norm ? b->act.x : b->draft.hidden,
         .weight = s->head->norm,
         .row = device,
-        .y = b->hidden,
+        .y = b->sampling.hidden,
         .n = b->shape->n_embd,
         .eps = b->shape->rms_eps,
     };
@@ -54,7 +54,7 @@ int hidden_launch(struct step *s) {
     if (cuda_launch(b, &l, &a, sizeof(a)) < 0)
         return -EIO;
     return cuda_check(b,
-                      b->api->copy(s->hidden_host, b->hidden, s->n_hidden * n * sizeof(float),
-                                   CUDA_TO_HOST, b->stream),
+                      b->api->copy(s->hidden_host, b->sampling.hidden,
+                                   s->n_hidden * n * sizeof(float), CUDA_TO_HOST, b->stream),
                       "cudaMemcpyAsync");
 }

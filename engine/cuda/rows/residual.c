@@ -1,7 +1,7 @@
 /*
  * residual - what a layer adds to x where that is more than a sum: norms behind branches, factors,
  * branches that are joined before they are added, and inputs of the layers. A product then goes to
- * be.o, and a kernel of a block a row does the rest, with the norm of the op behind it.
+ * be.act.o, and a kernel of a block a row does the rest, with the norm of the op behind it.
  */
 
 #include "engine/cuda/cuda.h"
@@ -13,7 +13,7 @@
 float *residual_target(const struct be *b, const struct model_op *op) {
     bool plain = !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
 
-    return b->n_ranks > 1 ? b->own_t : plain ? b->x : b->o;
+    return b->n_ranks > 1 ? b->act.own_t : plain ? b->act.x : b->act.o;
 }
 
 /* to = (base + gain norm(t)) * scale; rows of n values, 0: n_embd. */
@@ -45,11 +45,11 @@ static const float *post_norm_of(const struct be *b, const struct model_op *op) 
 
 int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack) {
     struct be *b = s->be;
-    const struct residual_args a = {.t = op->kind == OP_JOIN ? b->q : b->o,
+    const struct residual_args a = {.t = op->kind == OP_JOIN ? b->act.q : b->act.o,
                                     .norm = post_norm_of(b, op),
-                                    .base = op->kind == OP_EXPERTS ? NULL : b->x,
+                                    .base = op->kind == OP_EXPERTS ? NULL : b->act.x,
                                     .left = s->left,
-                                    .to = b->x,
+                                    .to = b->act.x,
                                     .gain = op->gain,
                                     .scale = op->scale};
 
@@ -59,10 +59,10 @@ int residual_add(struct step *s, const struct model_op *op, const struct pack_ar
 
 int residual_branch(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const struct residual_args a = {.t = b->o,
+    const struct residual_args a = {.t = b->act.o,
                                     .norm = post_norm_of(b, op),
-                                    .base = op->kind == OP_EXPERTS ? b->q : NULL,
-                                    .to = b->q,
+                                    .base = op->kind == OP_EXPERTS ? b->act.q : NULL,
+                                    .to = b->act.q,
                                     .gain = 1,
                                     .scale = 1};
 
@@ -89,9 +89,9 @@ int step_layer_input(struct step *s, const struct model_op *op) {
     const struct layer_input_args a = {
         .batch = b->head,
         .table = w->raw,
-        .sampled = b->sampled,
+        .sampled = b->sampling.sampled,
         .norm = w->post_norm,
-        .p = b->layer_input,
+        .p = b->act.layer_input,
         .n = m->n_layer_input,
         .n_layer = m->n_layer,
         .scale = 1.0f / sqrtf((float)m->n_embd),
@@ -114,7 +114,7 @@ int step_gate_in(struct step *s, const struct model_op *op) {
 
     assert(op->layer < m->n_layer);
     s->ff.kind = step_glu(op->glu);
-    s->ff.up = s->be->layer_input + (size_t)op->layer * m->n_layer_input;
+    s->ff.up = s->be->act.layer_input + (size_t)op->layer * m->n_layer_input;
     s->ff.up_stride = m->n_layer * m->n_layer_input;
     return r < 0 ? r : step_multiply(s, op->weights, false);
 }

@@ -71,14 +71,14 @@ static uint32_t list_penalties(struct be *b, const struct engine_param *p, struc
         if (t < 0)
             continue;
         assert((uint32_t)t < b->shape->n_vocab);
-        if (!b->count[t]) {
+        if (!b->sampling.count[t]) {
             list[n] = (struct penal){t, 0};
-            b->count[t] = ++n;
+            b->sampling.count[t] = ++n;
         }
-        list[b->count[t] - 1].count += i >= p->n_prompt;
+        list[b->sampling.count[t] - 1].count += i >= p->n_prompt;
     }
     for (uint32_t i = 0; i < n; i++)
-        b->count[list[i].token] = 0;
+        b->sampling.count[list[i].token] = 0;
     assert(n <= b->shape->n_vocab && n <= p->n_tokens);
     return n;
 }
@@ -287,17 +287,17 @@ static int sample_here(struct step *s, uint32_t k, const float *logits) {
         e = b->api->copy(&fed, before->sampled + before->place[seq->feed], sizeof(fed),
                          CUDA_TO_HOST, b->stream);
     if (e == 0)
-        e = b->api->copy(b->peeked, logits, b->shape->n_vocab * sizeof(*logits), CUDA_TO_HOST,
-                         b->stream);
+        e = b->api->copy(b->sampling.peeked, logits, b->shape->n_vocab * sizeof(*logits),
+                         CUDA_TO_HOST, b->stream);
     if (cuda_check(b, e ? e : b->api->stream_wait(b->stream), "sample on the host") < 0)
         return -EIO;
-    const struct sample_job job = {.logits = b->peeked,
+    const struct sample_job job = {.logits = b->sampling.peeked,
                                    .want = w,
                                    .param = &s->batch->param[w->param],
                                    .mask = s->mask[k],
                                    .fed = fed,
                                    .target = -1};
-    sampler_run(&b->sampler, &job, &out, top);
+    sampler_run(&b->sampling.host, &job, &out, top);
     const struct sample_top said = {out.token, out.logprob};
     static_assert(offsetof(struct sample_out, logprob) == sizeof(int32_t), "they begin with it");
     e = b->api->copy(s->sampled + k, &said.token, sizeof(said.token), CUDA_TO_DEVICE, b->stream);
@@ -325,9 +325,9 @@ static int sample_round(struct step *s, uint32_t first) {
     struct be *b = s->be;
     uint32_t skip = first % PACK_ROWS;
     struct sample_args a = {
-        .logits = b->logits + (size_t)skip * b->shape->n_vocab,
-        .z = b->z,
-        .state = b->sampling,
+        .logits = b->sampling.logits + (size_t)skip * b->shape->n_vocab,
+        .z = b->sampling.z,
+        .state = b->sampling.state,
         .list_max = SAMPLE_LIST,
         .fed_from = b->step[(s->batch->step + 1) % 2].sampled,
         .sampled = s->sampled + first,
