@@ -124,7 +124,7 @@ MMA, WGMMA = [("matmul_wide", 64)], [("matmul_wgmma", 128), ("matmul_wgmma_64", 
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__.strip())
-    model = Model(pathlib.Path(sys.argv[1]), ["attention_large", "attention_latent", "experts"])
+    model = Model(pathlib.Path(sys.argv[1]), more=["attention_large", "attention_latent", "experts"])
     for cache in (False, True):
         print(f"\nprompts of {TOKENS}, ms{', with the bytes from the L2 cache' if cache else ''}: rows of a step; dense by "
               "mma.sync, by wgmma; experts by mma.sync, by wgmma of 64, of 128, of 128 and 64 rows; heads of latent "
