@@ -16,6 +16,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,54 +191,46 @@ static int prepare(struct be *b, struct product *p) {
                                     mx_float_of((uint32_t)b->load.found_host->most));
 }
 
-/* The ways in which a product is computed. */
-enum way {
-    ALONE,
-    FEW,
-    NARROW,
-    WIDE,
-    SHARING,
-    WGMMA,
-    WGMMA_64,
-    WGMMA_SHARING,
-    EXPERT_VEC,
-    EXPERT_WIDE,
-    WAYS
+struct way;
+typedef int (*multiply)(struct be *b, const struct product *p, const struct operand *x,
+                        const struct way *w);
+
+/* A way in which a product is computed; be.@flag is @left_out where no step uses it. */
+struct way {
+    const char *name; /* of what is left out where it is wrong */
+    multiply multiply;
+    size_t flag;
+    bool left_out;
+    uint32_t n_rows, block_rows, n_splits; /* rows that it gets; of a panel; split-K */
+    bool cores, expert;                    /* pack_args.cores; for tensors of experts */
 };
 
-/* Name of each way, for the note, and its number of rows. */
-static const struct {
-    const char *name;
-    uint32_t n_rows;
-} ways[WAYS] = {
-    [ALONE] = {"matvec", 1},
-    [FEW] = {"matvec", PACK_ROWS},
-    [NARROW] = {"matvec", MATVEC_ROWS},
-    [WIDE] = {NULL, ROWS},
-    [SHARING] = {"shared segments", ROWS},
-    [WGMMA] = {"matmul_wgmma", ROWS},
-    [WGMMA_64] = {"matmul_wgmma", ROWS},
-    [WGMMA_SHARING] = {"shared segments", ROWS},
-    [EXPERT_VEC] = {"expert_vec", ROWS},
-    [EXPERT_WIDE] = {"expert_wide", ROWS},
-};
+static int by_matvec(struct be *b, const struct product *p, const struct operand *x,
+                     const struct way *w) {
+    struct matmul_args a = cuda_matmul_args(&p->w, x, false);
 
-static bool is_wgmma(enum way way) {
-    return way >= WGMMA && way <= WGMMA_SHARING;
+    return cuda_matvec(b, &a);
 }
 
-/* Blocks that share the segments of a panel. */
-static uint32_t splits_of(enum way way) {
-    return way == SHARING || way == WGMMA_SHARING ? 4 : 1;
+static int by_wide(struct be *b, const struct product *p, const struct operand *x,
+                   const struct way *w) {
+    return cuda_matmul_wide(b, &p->w, x, false, w->n_splits);
+}
+
+static int by_wgmma(struct be *b, const struct product *p, const struct operand *x,
+                    const struct way *w) {
+    return wgmma_launch(b, &p->w, x, false, w->block_rows, w->n_splits);
 }
 
 /* Multiplies all rows as those of one expert. */
-static int multiply_expert(struct be *b, const struct product *p, bool few) {
+static int by_expert(struct be *b, const struct product *p, const struct operand *x,
+                     const struct way *w) {
     const struct picks *on = p->picks.device;
+    bool few = w->block_rows == EXPERT_ROWS;
     struct expert_args a = {
         .m = {p->w.m[0]},
-        .x = p->packed.device,
-        .scale = p->scale.device,
+        .x = x->packed,
+        .scale = x->scale,
         .n_mats = 1,
         .n_blocks = p->n_padded / 16,
         .n_used = 1,
@@ -252,28 +245,48 @@ static int multiply_expert(struct be *b, const struct product *p, bool few) {
     return experts_product(b, &a, few, few ? FEW_ITEMS : PANELS);
 }
 
-/* y of the first rows in one of the ways. */
-static int multiply(struct be *b, const struct product *p, enum way way, float *y) {
-    struct operand x = {.packed = is_wgmma(way) ? p->cores.device : p->packed.device,
-                        .scale = p->scale.device,
-                        .n_rows = ways[way].n_rows,
-                        .cores = is_wgmma(way)};
-    size_t bytes = (size_t)x.n_rows * p->n_out * sizeof(float);
-    struct matmul_args few;
+#define FLAG(field, value) offsetof(struct be, field), value
 
-    assert(way < WAYS && bytes <= p->y.bytes);
+/* The first way must be right; each other one must have its bits. */
+static const struct way ways[] = {
+    {"matmul_wide", by_wide, 0, false, ROWS, 64, 1, false, false},
+    {"matvec", by_matvec, FLAG(products.no_matvec, true), 1, 0, 1, false, false},
+    {"matvec", by_matvec, FLAG(products.no_matvec, true), PACK_ROWS, 0, 1, false, false},
+    {"matvec", by_matvec, FLAG(products.no_matvec, true), MATVEC_ROWS, 0, 1, false, false},
+    {"shared segments", by_wide, FLAG(products.no_split, true), ROWS, 64, 4, false, false},
+    {"matmul_wgmma", by_wgmma, FLAG(products.wgmma, false), ROWS, 128, 1, true, false},
+    {"matmul_wgmma", by_wgmma, FLAG(products.wgmma, false), ROWS, 64, 1, true, false},
+    {"shared segments", by_wgmma, FLAG(products.no_split, true), ROWS, 64, 4, true, false},
+    {"expert_vec", by_expert, FLAG(experts.no_vec, true), ROWS, EXPERT_ROWS, 1, false, true},
+    {"expert_wide", by_expert, FLAG(experts.no_wide, true), ROWS, 64, 1, false, true},
+};
+
+#define WAYS ARRAY_SIZE(ways)
+
+static bool *flag_of(struct be *b, const struct way *w) {
+    return (bool *)((uint8_t *)b + w->flag);
+}
+
+/* Returns true if steps use the way, and the product has what it needs. */
+static bool is_used(struct be *b, const struct product *p, const struct way *w) {
+    bool fits = (!w->expert || p->tensor->n_dims == 3) && (!w->cores || b->products.wgmma) &&
+                (w->n_splits == 1 || cuda_can_split(b, &p->w, ROWS));
+
+    return w == ways || (fits && *flag_of(b, w) != w->left_out);
+}
+
+/* Computes y of the first rows in one of the ways. */
+static int multiply_by(struct be *b, const struct product *p, const struct way *w, float *y) {
+    const struct operand x = {.packed = w->cores ? p->cores.device : p->packed.device,
+                              .scale = p->scale.device,
+                              .n_rows = w->n_rows,
+                              .cores = w->cores};
+    size_t bytes = (size_t)x.n_rows * p->n_out * sizeof(float);
+
+    assert(bytes <= p->y.bytes);
     /* Fill y with NaN: results of another kernel must not pass. */
     int r = cuda_check(b, b->api->fill(p->y.device, 0xFF, p->y.bytes, b->stream), "cudaMemset");
-    if (r == 0 && way < WIDE) {
-        few = cuda_matmul_args(&p->w, &x, false);
-        r = cuda_matvec(b, &few);
-    } else if (r == 0 && is_wgmma(way)) {
-        r = wgmma_launch(b, &p->w, &x, false, way == WGMMA ? WGMMA_ROWS : MATMUL_COLUMNS,
-                         splits_of(way));
-    } else if (r == 0) {
-        r = way >= EXPERT_VEC ? multiply_expert(b, p, way == EXPERT_VEC)
-                              : cuda_matmul_wide(b, &p->w, &x, false, splits_of(way));
-    }
+    r = r < 0 ? r : w->multiply(b, p, &x, w);
     r = r < 0 ? r : selftest_fetch(b, p->y.host, p->y.device, bytes);
     memcpy(y, p->y.host, r < 0 ? 0 : bytes);
     return r;
@@ -317,7 +330,7 @@ static bool same_bits(const struct product *p, const float *y, const float *wide
 
 int selftest_refuse(const struct be *b, const char *what, double error, struct err *err) {
     return err_set(err, 0, NULL,
-                   "%s (%s) does not compute what it should: %s is off by %.3g, at most %.3g is "
+                   "%s (%s) computes wrong results: %s is off by %.3g, at most %.3g is "
                    "expected; use --backend cpu and report this",
                    b->device.name, b->isa, what, error, SELFTEST_LIMIT);
 }
@@ -331,35 +344,8 @@ int selftest_leave_out(struct be *b, const char *what, const char *why) {
         "cudaMemset");
 }
 
-/* Returns true if steps use the way, and the product has what it needs. */
-static bool is_used(const struct be *b, const struct product *p, enum way way) {
-    if (way == EXPERT_VEC || way == EXPERT_WIDE)
-        return p->tensor->n_dims == 3 &&
-               !(way == EXPERT_VEC ? b->experts.no_vec : b->experts.no_wide);
-    if (way < WIDE)
-        return !b->products.no_matvec;
-    if (splits_of(way) > 1 && !cuda_can_split(b, &p->w, ROWS))
-        return false;
-    return b->products.wgmma || !is_wgmma(way);
-}
-
-/* The way was found wrong: no step uses it from now on. */
-static void leave_way(struct be *b, enum way way) {
-    if (way < WIDE) {
-        b->products.no_matvec = true;
-    } else if (way == EXPERT_VEC) {
-        b->experts.no_vec = true;
-        b->experts.wants_vec = false;
-    } else if (way == EXPERT_WIDE) {
-        b->experts.no_wide = true;
-    } else if (splits_of(way) > 1) {
-        b->products.no_split = true;
-    } else {
-        b->products.wgmma = false;
-    }
-}
-
-/* One type of tensor in every way: near the exact product, and the same bits. */
+/* Tries one type of tensor in every way: the first one must be near the exact product, the others
+ * must have its bits. */
 static int try_type(struct be *b, const struct tensor *tensor, struct err *err) {
     float y[WAYS][ROWS * OUT];
     struct bench t = {b, 0};
@@ -370,30 +356,33 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     int r = prepare(b, &p);
     if (r < 0 || b->load.found_host->bad) /* load.c refuses it by its name */
         return r;
-    for (enum way way = ALONE; way < WAYS && r == 0; way++)
-        r = is_used(b, &p, way) ? multiply(b, &p, way, y[way]) : 0;
+    for (size_t i = 0; i < WAYS && r == 0; i++)
+        r = is_used(b, &p, &ways[i]) ? multiply_by(b, &p, &ways[i], y[i]) : 0;
     if (r < 0)
         return r;
-    double error = error_of(&p, y[WIDE]);
+    double error = error_of(&p, y[0]);
     snprintf(what, sizeof(what), "matmul_wide of %s", tensor->format->name);
     if (!(error <= SELFTEST_LIMIT))
         return selftest_refuse(b, what, error, err);
-    if (!same_bits(&p, y[WIDE], y[WIDE], ROWS))
+    if (!same_bits(&p, y[0], y[0], ROWS))
         return err_set(err, 0, NULL,
-                       "%s (%s) does not compute what it should: %s gives equal rows other bits; "
+                       "%s (%s) computes wrong results: %s gives equal rows other bits; "
                        "use --backend cpu and report this",
                        b->device.name, b->isa, what);
-    for (enum way way = ALONE; way < WAYS && r == 0; way++) {
-        if (way == WIDE || !is_used(b, &p, way) || same_bits(&p, y[way], y[WIDE], ways[way].n_rows))
+    for (size_t i = 1; i < WAYS && r == 0; i++) {
+        const struct way *w = &ways[i];
+
+        if (!is_used(b, &p, w) || same_bits(&p, y[i], y[0], w->n_rows))
             continue;
         snprintf(what, sizeof(what), "other bits than matmul_wide for %s and %u rows",
-                 tensor->format->name, ways[way].n_rows);
-        r = selftest_leave_out(b, ways[way].name, what);
-        leave_way(b, way);
+                 tensor->format->name, w->n_rows);
+        r = selftest_leave_out(b, w->name, what);
+        *flag_of(b, w) = w->left_out;
     }
+    b->experts.wants_vec = !b->experts.no_vec;
     if (r == 0 && b->experts.no_vec && b->experts.no_wide)
         return err_set(err, 0, NULL,
-                       "%s (%s) does not compute what it should: experts of %s; use --backend cpu "
+                       "%s (%s) computes wrong results: experts of %s; use --backend cpu "
                        "and report this",
                        b->device.name, b->isa, tensor->format->name);
     return r;

@@ -352,7 +352,7 @@ static int try_ways(struct be *b, struct scene *t, struct err *err) {
     r = is_right(b, t, PLAIN);
     if (r == 0)
         return err_set(err, 0, NULL,
-                       "%s (%s) does not compute what it should: %s of few rows alone gives other "
+                       "%s (%s) computes wrong results: %s of few rows alone gives other "
                        "bits; use --backend cpu and report this",
                        b->device.name, b->isa, what);
     for (enum way way = PLAIN + 1; way < WAYS && r >= 0; way++) {
