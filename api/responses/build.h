@@ -48,6 +48,6 @@ int responses_items_end(struct responses_build *b);
 /* tools.c: the tools and the choice among them as a chat's; they are kept in @b->rs. */
 int responses_tools(struct responses_build *b, yyjson_val *tools, yyjson_mut_val *root);
 int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root);
-/* Returns the name under which the model knows tool @name of namespace @ns (may be NULL); in the
- * arena. NULL: no memory. */
+/* Returns the name under which the model knows tool @name, a json_is_name(), of namespace @ns (no
+ * string: none), in the arena. NULL: no memory. */
 const char *responses_flat_name(struct responses_build *b, yyjson_val *ns, yyjson_val *name);

@@ -110,6 +110,17 @@ static int need_name(const struct responses_build *b, yyjson_val *item, const ch
                : refuse(b, place, "must be a string of at least one byte, without NUL");
 }
 
+/* Reads the name of a call's tool, with that of its namespace if it has one. Returns 0, or a 400 where
+ * one of both is no name. */
+static int need_tool(const struct responses_build *b, yyjson_val *item, yyjson_val **name) {
+    yyjson_val *space = yyjson_obj_get(item, "namespace");
+    int r = need_name(b, item, "name", name);
+
+    return r == 0 && yyjson_is_str(space) && !json_cstr(space)
+               ? refuse(b, ".namespace", "must not contain NUL")
+               : r;
+}
+
 /* ---- messages ---- */
 
 static yyjson_mut_val *add_message(struct responses_build *b, const char *role) {
@@ -261,7 +272,7 @@ static int read_call(struct responses_build *b, yyjson_val *item) {
     int r = need_name(b, item, "call_id", &id);
 
     if (r == 0)
-        r = need_name(b, item, "name", &name);
+        r = need_tool(b, item, &name);
     if (r == 0 && !yyjson_is_str(args))
         r = refuse(b, ".arguments", "must be a string of JSON");
     if (r < 0)
@@ -276,7 +287,7 @@ static int read_custom_call(struct responses_build *b, yyjson_val *item) {
     int r = need_name(b, item, "call_id", &id);
 
     if (r == 0)
-        r = need_name(b, item, "name", &name);
+        r = need_tool(b, item, &name);
     if (r == 0 && !yyjson_is_str(input))
         r = refuse(b, ".input", "must be a string");
     if (r == 0)

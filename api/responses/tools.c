@@ -191,7 +191,7 @@ static yyjson_mut_val *named(struct responses_build *b, yyjson_val *choice) {
     yyjson_val *name = yyjson_obj_get(choice, "name");
     yyjson_mut_val *o = yyjson_mut_obj(b->doc), *f = yyjson_mut_obj(b->doc);
     const char *flat = n ? n->type
-                       : yyjson_is_str(name)
+                       : json_cstr(name)
                            ? responses_flat_name(b, yyjson_obj_get(choice, "namespace"), name)
                            : NULL;
 
@@ -211,10 +211,11 @@ static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut
     if (!yyjson_is_arr(tools))
         return responses_refuse(b, "tool_choice.tools", "must be an array");
     yyjson_arr_foreach(tools, i, n, tool) {
-        bool named_one = is_function(tool) && yyjson_is_str(yyjson_obj_get(tool, "name"));
+        bool named_one = is_function(tool) && json_cstr(yyjson_obj_get(tool, "name"));
 
         if (!named_one && !responses_native_tool(tool))
-            return responses_refuse(b, "tool_choice.tools", "must be functions with a name");
+            return responses_refuse(b, "tool_choice.tools",
+                                    "must be functions with a name without NUL");
         if (!(v = named(b, tool)) || !yyjson_mut_arr_append(list, v))
             return -ENOMEM;
     }
@@ -236,8 +237,8 @@ int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_
     if (yyjson_is_obj(choice) && !native && !is_function(choice))
         return responses_refuse(b, "tool_choice.type",
                                 "must be a function, a custom tool or allowed_tools");
-    if (yyjson_is_obj(choice) && !native && !yyjson_is_str(yyjson_obj_get(choice, "name")))
-        return responses_refuse(b, "tool_choice.name", "must be a string");
+    if (yyjson_is_obj(choice) && !native && !json_cstr(yyjson_obj_get(choice, "name")))
+        return responses_refuse(b, "tool_choice.name", "must be a string without NUL");
     return responses_put_value(b, root, "tool_choice",
                                yyjson_is_obj(choice) ? named(b, choice)
                                                      : yyjson_val_mut_copy(b->doc, choice));
