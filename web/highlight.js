@@ -1,4 +1,5 @@
-// Colours for code, coarse and the same for all languages: comments, strings, numbers, keywords.
+// Colours code, coarsely and alike for all languages: comments, strings, numbers, keywords. Works
+// by lines, so that a text that grows is coloured as it comes.
 
 import { h } from "./dom.js";
 
@@ -19,40 +20,120 @@ const HASH = new Set(
 );
 const DASH = new Set("sql lua haskell hs ada".split(" "));
 const PLAIN = new Set(["", "text", "txt", "plain", "markdown", "md", "output", "log"]);
-const LENGTH_MAX = 60000;
+const LENGTH_MAX = 60000; // characters that are coloured
+const LINE_MAX = 2000; // a longer line is not
 
-export function highlight(element, text, language) {
-  const name = language.toLowerCase();
-  if (PLAIN.has(name) || text.length > LENGTH_MAX) {
-    element.append(text);
-    return element;
+// How texts that may go on over lines begin and end.
+const BLOCKS = new Map([
+  ["/*", "*/"],
+  ["<!--", "-->"],
+  ['"""', '"""'],
+  ["`", "`"],
+]);
+const TOKEN = // the beginnings of BLOCKS, of comments and strings, numbers, words
+  /\/\*|<!--|\/\/|--|#|"""|["'`]|\b(?:0x[\da-fA-F]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b|[A-Za-z_$][\w$]*/g;
+
+// Writes code into an element. set() may be called again with a text that has grown: lines that are
+// complete stay.
+export class Highlighter {
+  constructor(element, language) {
+    const name = language.toLowerCase();
+    this.element = element;
+    this.plain = PLAIN.has(name);
+    this.comment = HASH.has(name) ? "#" : DASH.has(name) ? "--" : "//";
+    this.reset();
   }
-  const comment = HASH.has(name)
-    ? "#[^\\n]*"
-    : DASH.has(name)
-      ? "--[^\\n]*"
-      : "//[^\\n]*|/\\*[^]*?(?:\\*/|$)|<!--[^]*?(?:-->|$)";
-  const parts = new RegExp(
-    `(?<comment>${comment})|(?<string>"""[^]*?(?:"""|$)|"(?:\\\\.|[^"\\\\\\n])*"|'(?:\\\\.|[^'\\\\\\n])*'|\`(?:\\\\.|[^\`\\\\])*\`)|(?<number>\\b(?:0x[\\da-fA-F]+|\\d+(?:\\.\\d+)?(?:e[+-]?\\d+)?)\\b)|(?<word>[A-Za-z_$][\\w$]*)`,
-    "g",
-  );
-  let at = 0;
-  for (const m of text.matchAll(parts)) {
-    const kind = m.groups.comment
-      ? "c"
-      : m.groups.string
-        ? "s"
-        : m.groups.number
-          ? "n"
-          : WORDS.has(m[0])
-            ? "k"
-            : text[m.index + m[0].length] === "("
-              ? "f"
-              : "";
-    if (!kind) continue;
-    element.append(text.slice(at, m.index), h("span", { class: `hl-${kind}` }, m[0]));
-    at = m.index + m[0].length;
+
+  reset() {
+    this.done = ""; // the text of the complete lines
+    this.kept = 0; // nodes for it
+    this.end = null; // what ends the text that goes on over lines here, or null
   }
-  element.append(text.slice(at));
-  return element;
+
+  set(text) {
+    const { element } = this;
+    if (!text.startsWith(this.done)) this.reset();
+    while (element.childNodes.length > this.kept) element.lastChild.remove();
+    const complete = text.lastIndexOf("\n") + 1;
+    let at = this.done.length;
+    while (at < complete) {
+      const next = text.indexOf("\n", at) + 1;
+      this.end = this.line(text.slice(at, next), at);
+      at = next;
+    }
+    this.done = text.slice(0, complete);
+    this.kept = element.childNodes.length;
+    if (at < text.length) this.line(text.slice(at), at);
+  }
+
+  // Appends a line, which begins at @from, and returns what ends the text that it leaves open.
+  line(line, from) {
+    if (this.plain || from > LENGTH_MAX || line.length > LINE_MAX) {
+      this.element.append(line);
+      return this.end;
+    }
+    let { end } = this;
+    let at = 0; // appended so far
+    const colour = (kind, begin, stop) => {
+      if (begin > at) this.element.append(line.slice(at, begin));
+      const text = line.slice(begin, stop);
+      if (text) this.element.append(h("span", { class: `hl-${kind}` }, text));
+      at = stop;
+    };
+    if (end) {
+      const stop = endOf(line, 0, end);
+      colour(kindOf(end), 0, stop < 0 ? line.length : stop);
+      if (stop < 0) return end;
+      end = null;
+    }
+    const regex = new RegExp(TOKEN);
+    const unclosed = new Set(); // quotes without an end on this line
+    regex.lastIndex = at;
+    for (let m; (m = regex.exec(line)); ) {
+      const t = m[0];
+      const after = m.index + t.length;
+      let kind = "";
+      let stop = after;
+      if (t === this.comment) {
+        kind = "c";
+        stop = line.length - (line.endsWith("\n") ? 1 : 0);
+      } else if (BLOCKS.has(t) && (this.comment === "//" || t === '"""')) {
+        const block = BLOCKS.get(t);
+        stop = endOf(line, after, block);
+        if (stop < 0) end = block;
+        if (stop < 0) stop = line.length;
+        kind = kindOf(block);
+      } else if (t === '"' || t === "'") {
+        stop = unclosed.has(t) ? -1 : endOf(line, after, t);
+        if (stop < 0) unclosed.add(t);
+        else kind = "s";
+      } else if (/^\d/.test(t)) {
+        kind = "n";
+      } else if (/^[A-Za-z_$]/.test(t)) {
+        kind = WORDS.has(t) ? "k" : line[after] === "(" ? "f" : "";
+      }
+      if (kind) colour(kind, m.index, stop);
+      regex.lastIndex = kind ? stop : after;
+    }
+    if (at < line.length) this.element.append(line.slice(at));
+    return end;
+  }
+}
+
+function kindOf(end) {
+  return end === "*/" || end === "-->" ? "c" : "s";
+}
+
+// Returns the place behind @end in @line, from @from on, or -1. In strings a backslash hides what
+// follows it.
+function endOf(line, from, end) {
+  if (end.length > 1) {
+    const found = line.indexOf(end, from);
+    return found < 0 ? -1 : found + end.length;
+  }
+  for (let i = from; i < line.length; i++) {
+    if (line[i] === "\\") i++;
+    else if (line[i] === end) return i + 1;
+  }
+  return -1;
 }

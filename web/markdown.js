@@ -1,37 +1,106 @@
-// Markdown to elements, for text that cannot be trusted: every character of it ends up in a text
-// node or in an attribute that cannot run code. HTML is shown as it is written, pictures become
-// links, and links go to http, https and mailto only.
+// Renders Markdown as elements, for text that cannot be trusted: every character of it ends up in
+// a text node or in an attribute that cannot run code. HTML is shown as it is written, pictures
+// become links, and links go to http, https and mailto only.
 //
-// render() may be called again and again with a text that grows: blocks whose source is the same
-// keep their elements.
+// A model can write any text, so parsing takes linear time: no regular expression has two ways to
+// match the same characters, and a search for the end of a mark is bounded (inline.js).
+//
+// An answer that is being written is rendered again with each piece of it. An element keeps, in its
+// property `md`, the source it was made of. Elements of an unchanged source stay, and the last
+// block is extended in place: code by lines, a list by items, a table by rows, a paragraph from its
+// first mark whose end may still come. So a piece builds only what is new, and the elements are the
+// same as for the whole text at once.
 
 import { h, iconButton } from "./dom.js";
-import { highlight } from "./highlight.js";
+import { Highlighter } from "./highlight.js";
+import { Inline } from "./inline.js";
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
-const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
-const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(\s+|$)(.*)$/;
-const QUOTE = /^ {0,3}> ?(.*)$/;
-const TABLE_RULE = /^ {0,3}\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const FENCE = /^ {0,3}(`{3,}|~{3,})/;
+const HEADING = /^ {0,3}(#{1,6})(?=\s)/;
+const RULE = /^ {0,3}([-*_])(?:[ \t]*\1){2,}$/; // of a line without space at its end
+const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(?:(\s+)([^]*))?$/;
+const QUOTE = /^ {0,3}> ?([^]*)$/;
 const DEPTH_MAX = 12;
 
+// Brings the children of @container to @text. Call it again as the text grows.
 export function render(container, text) {
-  const blocks = split(text.split("\n"));
-  const old = [...container.children];
-  let i = 0;
-  for (; i < blocks.length && i < old.length && old[i].source === blocks[i]; i++);
-  for (let k = old.length - 1; k >= i; k--) old[k].remove();
-  for (; i < blocks.length; i++) {
-    const element = build(blocks[i].split("\n"), 0);
-    element.source = blocks[i];
-    container.append(element);
+  let state = container.md;
+  const last = state?.elements?.at(-1);
+  if (!state?.elements || last?.parentNode !== container || !text.startsWith(state.settled)) {
+    container.replaceChildren();
+    state = container.md = { settled: "", n: 0, elements: [] };
   }
+  const lines = text.slice(state.settled.length).split("\n");
+  const blocks = split(lines);
+  update(container, blocks, 0, state.n);
+  // What ends before a block whose first two lines are complete cannot change any more.
+  let k = blocks.length - 1;
+  while (k > 0 && blocks[k].from + 2 >= lines.length) k--;
+  if (k <= 0) return;
+  const length = lines.slice(0, blocks[k].from).reduce((sum, line) => sum + line.length + 1, 0);
+  state.settled = text.slice(0, state.settled.length + length);
+  state.n += k;
 }
 
 // ---- blocks ----
 
-// The sources of the blocks at the top.
+function isRule(line) {
+  return RULE.test(line.trimEnd());
+}
+
+// Returns {mark, info} of a line that opens a block of code, or null.
+function fenceOf(line) {
+  const m = line.match(FENCE);
+  const info = m && line.slice(m[0].length);
+  return m && !info.includes("`") ? { mark: m[1], info: info.trim() } : null;
+}
+
+function closesFence(line, mark) {
+  const m = line.match(FENCE);
+  return m && m[1].startsWith(mark) && !line.slice(m[0].length).trim();
+}
+
+// Returns {level, text} of a line that is a heading, or null.
+function headingOf(line) {
+  const m = line.match(HEADING);
+  if (!m) return null;
+  const text = line.slice(m[0].length).trim();
+  let end = text.length;
+  while (end > 0 && text[end - 1] === "#") end--;
+  return { level: m[1].length, text: text.slice(0, end).trimEnd() };
+}
+
+// Returns {indent, mark, space, text} of a line that begins an item of a list, or null.
+function itemOf(line) {
+  const m = line.match(ITEM);
+  if (!m) return null;
+  return { indent: m[1].length, mark: m[2], ordered: m[2].length > 1, text: m[4] ?? "" };
+}
+
+// Returns whether @line is the second line of a table: "|---|:--:|".
+function isTableRule(line) {
+  return (
+    line.includes("-") && /^ {0,3}\S/.test(line) && cells(line).every((c) => /^:?-+:?$/.test(c))
+  );
+}
+
+function isTable(lines, i) {
+  return i + 1 < lines.length && lines[i].includes("|") && isTableRule(lines[i + 1]);
+}
+
+// Returns whether line @i ends the paragraph before it.
+function begins(line) {
+  const item = itemOf(line);
+  return (
+    fenceOf(line) !== null ||
+    headingOf(line) !== null ||
+    isRule(line) ||
+    QUOTE.test(line) ||
+    (item !== null && item.text !== "" && item.indent < 4 && !item.ordered)
+  );
+}
+
+// Returns the blocks of @lines: [{kind, from, lines, source}].
 function split(lines) {
   const blocks = [];
   for (let i = 0; i < lines.length; ) {
@@ -39,148 +108,197 @@ function split(lines) {
       i++;
       continue;
     }
-    const end = blockEnd(lines, i);
-    blocks.push(lines.slice(i, end).join("\n"));
+    const { kind, end } = blockAt(lines, i);
+    const own = lines.slice(i, end);
+    blocks.push({ kind, from: i, lines: own, source: own.join("\n") });
     i = end;
   }
   return blocks;
 }
 
-function isTable(lines, i) {
-  return (
-    i + 1 < lines.length &&
-    lines[i].includes("|") &&
-    lines[i + 1].includes("-") &&
-    TABLE_RULE.test(lines[i + 1])
-  );
-}
-
-function begins(lines, i) {
-  const line = lines[i];
-  const item = line.match(ITEM);
-  return (
-    FENCE.test(line) ||
-    HEADING.test(line) ||
-    RULE.test(line) ||
-    QUOTE.test(line) ||
-    (item && item[4] && item[1].length < 4 && !/^\d/.test(item[2]))
-  );
-}
-
-// The line after the block that begins at @i.
-function blockEnd(lines, i) {
-  const fence = lines[i].match(FENCE);
+// Returns the kind of the block that begins at line @i, and the line after it.
+function blockAt(lines, i) {
+  const fence = fenceOf(lines[i]);
   let k = i + 1;
   if (fence) {
-    const closing = new RegExp(`^ {0,3}${fence[1][0]}{${fence[1].length},}\\s*$`);
-    while (k < lines.length && !closing.test(lines[k])) k++;
-    return Math.min(k + 1, lines.length);
+    while (k < lines.length && !closesFence(lines[k], fence.mark)) k++;
+    return { kind: "code", end: Math.min(k + 1, lines.length) };
   }
-  if (HEADING.test(lines[i]) || RULE.test(lines[i])) return k;
+  if (headingOf(lines[i])) return { kind: "heading", end: k };
+  if (isRule(lines[i])) return { kind: "rule", end: k };
   if (QUOTE.test(lines[i])) {
-    while (k < lines.length && lines[k].trim() && (QUOTE.test(lines[k]) || !begins(lines, k))) k++;
-    return k;
+    while (k < lines.length && lines[k].trim() && (QUOTE.test(lines[k]) || !begins(lines[k]))) k++;
+    return { kind: "quote", end: k };
   }
-  const item = lines[i].match(ITEM);
-  if (item) return listEnd(lines, i, item);
+  const item = itemOf(lines[i]);
+  if (item) return { kind: "list", end: listEnd(lines, i, item) };
   if (isTable(lines, i)) {
     for (k = i + 2; k < lines.length && lines[k].includes("|"); k++);
-    return k;
+    return { kind: "table", end: k };
   }
-  while (k < lines.length && lines[k].trim() && !begins(lines, k) && !isTable(lines, k)) k++;
-  return k;
+  while (k < lines.length && lines[k].trim() && !begins(lines[k]) && !isTable(lines, k)) k++;
+  return { kind: "text", end: k };
 }
 
-function listEnd(lines, i, first) {
-  const indent = first[1].length;
-  const ordered = /^\d/.test(first[2]);
-  let k = i + 1;
+function listEnd(lines, i, { indent, ordered }) {
   let fence = null;
-  for (; k < lines.length; k++) {
+  for (let k = i + 1; k < lines.length; k++) {
     const line = lines[k];
     const mark = line.trim().match(/^(`{3,}|~{3,})/);
     if (fence) {
       if (mark && mark[1].startsWith(fence)) fence = null;
       continue;
     }
-    if (!line.trim()) {
-      const next = lines.slice(k).findIndex((l) => l.trim());
-      if (next < 0) return k;
-      const after = lines[k + next];
-      const item = after.match(ITEM);
-      const depth = after.search(/\S/);
-      if (depth > indent || (item && item[1].length >= indent && /^\d/.test(item[2]) === ordered))
-        continue;
-      return k;
-    }
-    const item = line.match(ITEM);
+    const item = itemOf(line);
     const depth = line.search(/\S/);
-    if (RULE.test(line) && depth <= indent) return k;
-    if (item && depth <= indent && /^\d/.test(item[2]) !== ordered) return k;
-    if (!item && depth <= indent && (FENCE.test(line) || HEADING.test(line) || QUOTE.test(line)))
+    if (depth < 0) {
+      const blank = k;
+      while (k < lines.length && !lines[k].trim()) k++;
+      if (k === lines.length || !goesOn(lines[k], indent, ordered)) return blank;
+      k--; // the line after the blank ones is looked at next
+      continue;
+    }
+    if (isRule(line) && depth <= indent) return k;
+    if (item && depth <= indent && item.ordered !== ordered) return k;
+    if (!item && depth <= indent && (fenceOf(line) || headingOf(line) || QUOTE.test(line)))
       return k;
     if (mark && depth > indent) fence = mark[1];
   }
-  return k;
+  return lines.length;
 }
 
-function buildAll(parent, lines, depth) {
-  for (const block of split(lines)) parent.append(build(block.split("\n"), depth + 1));
-  return parent;
+// Returns whether @line, after a blank one, belongs to a list of this indent.
+function goesOn(line, indent, ordered) {
+  const item = itemOf(line);
+  return (
+    line.search(/\S/) > indent ||
+    (item !== null && item.indent >= indent && item.ordered === ordered)
+  );
 }
 
-function build(lines, depth) {
-  const fence = lines[0].match(FENCE);
-  if (fence) return code(lines, fence);
-  if (depth > DEPTH_MAX) return h("p", null, lines.join("\n"));
-  const heading = lines[0].match(HEADING);
-  if (heading) return inline(h(`h${Math.min(heading[1].length + 2, 6)}`), heading[2]);
-  if (RULE.test(lines[0])) return h("hr");
-  if (QUOTE.test(lines[0]))
-    return buildAll(
-      h("blockquote"),
-      lines.map((l) => l.match(QUOTE)?.[1] ?? l),
-      depth,
-    );
-  if (ITEM.test(lines[0])) return list(lines, depth);
-  if (isTable(lines, 0)) return table(lines);
-  return inline(h("p"), lines.map((l) => l.replace(/^\s+/, "")).join("\n"));
+// ---- elements ----
+
+// Brings the elements of @parent from number @at on to @blocks.
+function update(parent, blocks, depth, at = 0) {
+  const elements = parent.md.elements;
+  for (let i = 0; i < blocks.length; i++) {
+    const block = blocks[i];
+    const old = elements[at + i];
+    if (old?.md.source === block.source && old.md.kind === block.kind) continue;
+    if (old?.md.kind === block.kind && extend(old, block, depth)) {
+      old.md.source = block.source;
+      continue;
+    }
+    const made = build(block, depth);
+    made.md.source = block.source;
+    if (old) old.replaceWith(made);
+    else parent.append(made);
+    elements[at + i] = made;
+  }
+  for (const old of elements.splice(at + blocks.length)) old.remove();
 }
 
-function code(lines, fence) {
-  const closing =
-    lines.length > 1 &&
-    new RegExp(`^ {0,3}${fence[1][0]}{${fence[1].length},}\\s*$`).test(lines.at(-1));
-  const text = lines.slice(1, closing ? -1 : undefined).join("\n");
-  const language = fence[2].trim().split(/\s+/)[0].slice(0, 30);
+function withState(element, kind, more) {
+  element.md = { kind, ...more };
+  return element;
+}
+
+function build(block, depth) {
+  const { lines, kind } = block;
+  if (kind === "code") return code(block);
+  if (depth > DEPTH_MAX) return withState(h("p", null, block.source), kind);
+  if (kind === "heading") {
+    const { level } = headingOf(lines[0]);
+    return fill(withState(h(`h${Math.min(level + 2, 6)}`), kind, { level }), block, depth);
+  }
+  if (kind === "rule") return withState(h("hr"), kind);
+  if (kind === "quote")
+    return fill(withState(h("blockquote"), kind, { elements: [] }), block, depth);
+  if (kind === "list") return list(block, depth);
+  if (kind === "table") return table(block);
+  return fill(withState(h("p"), kind), block, depth);
+}
+
+// Extends an element to its grown source. Returns false where it has to be made anew.
+function extend(element, block, depth) {
+  const { md } = element;
+  if (block.kind === "code") return extendCode(element, block);
+  if (depth > DEPTH_MAX) return false;
+  if (block.kind === "heading" && headingOf(block.lines[0]).level !== md.level) return false;
+  if (block.kind === "list") return extendList(element, block, depth);
+  if (block.kind === "table") return extendTable(element, block);
+  fill(element, block, depth);
+  return true;
+}
+
+// Writes what is inside a heading, a paragraph or a quote.
+function fill(element, { kind, lines }, depth) {
+  const { md } = element;
+  if (kind === "quote") {
+    const inner = lines.map((line) => line.match(QUOTE)?.[1] ?? line);
+    update(element, split(inner), depth + 1);
+  } else if (kind !== "rule") {
+    md.inline ??= new Inline(element);
+    md.inline.set(kind === "heading" ? headingOf(lines[0]).text : paragraph(lines));
+  }
+  return element;
+}
+
+function paragraph(lines) {
+  return lines.map((line) => line.trimStart()).join("\n");
+}
+
+// ---- code ----
+
+function codeText(lines, mark) {
+  const closed = lines.length > 1 && closesFence(lines.at(-1), mark);
+  return lines.slice(1, closed ? -1 : undefined).join("\n");
+}
+
+function code({ lines }) {
+  const fence = fenceOf(lines[0]);
+  const language = fence.info.split(/\s/)[0].slice(0, 30);
+  const element = h("code");
   const copy = iconButton("copy", "Copy the code", async () => {
-    await navigator.clipboard?.writeText(text);
+    await navigator.clipboard?.writeText(element.textContent);
     copy.classList.add("done");
     setTimeout(() => copy.classList.remove("done"), 1500);
   });
-  const pre = h(
-    "pre",
-    { tabindex: "0", role: "region", "aria-label": language ? `Code, ${language}` : "Code" },
-    highlight(h("code"), text, language),
-  );
-  return h(
-    "div",
-    { class: "code" },
-    h("div", { class: "code-head" }, h("span", null, language || "text"), copy),
-    pre,
+  const highlighter = new Highlighter(element, language);
+  highlighter.set(codeText(lines, fence.mark));
+  return withState(
+    h(
+      "div",
+      { class: "code" },
+      h("div", { class: "code-head" }, h("span", null, language || "text"), copy),
+      h(
+        "pre",
+        { tabindex: "0", role: "region", "aria-label": language ? `Code, ${language}` : "Code" },
+        element,
+      ),
+    ),
+    "code",
+    { first: lines[0], mark: fence.mark, highlighter },
   );
 }
 
-function list(lines, depth) {
-  const first = lines[0].match(ITEM);
-  const ordered = /^\d/.test(first[2]);
-  const indent = first[1].length;
+function extendCode({ md }, { lines }) {
+  if (lines[0] !== md.first) return false;
+  md.highlighter.set(codeText(lines, md.mark));
+  return true;
+}
+
+// ---- lists ----
+
+// Returns the items of a list, {lines, source}, and whether blank lines stand between them.
+function itemsOf(lines) {
+  const first = itemOf(lines[0]);
   const items = [];
   let loose = false;
   for (const line of lines) {
-    const item = line.match(ITEM);
-    if (item && item[1].length <= indent + 1 && !(RULE.test(line) && items.length === 0)) {
-      items.push({ width: item[1].length + item[2].length + 1, lines: [item[4]] });
+    const item = itemOf(line);
+    if (item && item.indent <= first.indent + 1) {
+      items.push({ width: item.indent + item.mark.length + 1, lines: [item.text] });
     } else {
       const at = items.at(-1);
       const space = line.search(/\S/);
@@ -192,196 +310,141 @@ function list(lines, depth) {
       item.lines.pop();
       loose ||= item !== items.at(-1);
     }
+    item.source = item.lines.join("\n");
   }
-  const element = ordered ? h("ol", { start: first[2].replace(/\D/g, "") }) : h("ul");
-  for (const item of items) element.append(listItem(item.lines, loose, depth));
+  return { first, items, loose };
+}
+
+function list({ lines }, depth) {
+  const { first, items, loose } = itemsOf(lines);
+  const element = first.ordered ? h("ol", { start: first.mark.slice(0, -1) }) : h("ul");
+  withState(element, "list", { mark: first.mark, loose, elements: [] });
+  updateItems(element, items, depth);
   return element;
 }
 
-function listItem(lines, loose, depth) {
-  const element = h("li");
-  const task = lines[0].match(/^\[([ xX])\]\s+(.*)$/);
-  if (task) {
+function extendList(element, { lines }, depth) {
+  const { first, items, loose } = itemsOf(lines);
+  const { md } = element;
+  if (first.mark !== md.mark || loose !== md.loose) return false;
+  updateItems(element, items, depth);
+  return true;
+}
+
+function updateItems(element, items, depth) {
+  const { elements, loose } = element.md;
+  items.forEach((item, i) => {
+    const old = elements[i];
+    if (old?.md.source === item.source) return;
+    const made = old && extendItem(old, item, loose, depth) ? old : listItem(item, loose, depth);
+    made.md.source = item.source;
+    if (!old) element.append(made);
+    else if (made !== old) old.replaceWith(made);
+    elements[i] = made;
+  });
+  for (const old of elements.splice(items.length)) old.remove();
+}
+
+// Returns the blocks of an item without its box, and the box: " " or "x" in "[x] ", or null.
+function itemBlocks({ lines }) {
+  const box = lines[0].match(/^\[([ xX])\]\s/);
+  const own = box ? [lines[0].slice(box[0].length).trimStart(), ...lines.slice(1)] : lines;
+  return { box: box && box[1], blocks: split(own) };
+}
+
+// The first paragraph of a tight item has no element of its own.
+function listItem(item, loose, depth) {
+  const { box, blocks } = itemBlocks(item);
+  const element = withState(h("li"), "item", { box, lead: null, elements: [] });
+  if (box !== null) {
+    const done = box !== " ";
     element.className = "task";
     element.append(
       h("input", {
         type: "checkbox",
         disabled: true,
-        checked: task[1] !== " ",
-        "aria-label": task[1] !== " " ? "done" : "open",
+        checked: done,
+        "aria-label": done ? "done" : "open",
       }),
     );
-    lines = [task[2], ...lines.slice(1)];
   }
-  const blocks = split(lines);
-  blocks.forEach((block, i) => {
-    const child = build(block.split("\n"), depth + 1);
-    if (i === 0 && !loose && child.tagName === "P") element.append(...child.childNodes);
-    else element.append(child);
-  });
+  if (!loose && blocks[0]?.kind === "text" && depth < DEPTH_MAX) {
+    element.md.lead = blocks[0].source;
+    element.md.inline = new Inline(element);
+    element.md.inline.set(paragraph(blocks.shift().lines));
+  }
+  update(element, blocks, depth + 1);
   return element;
 }
+
+function extendItem(element, item, loose, depth) {
+  const { md } = element;
+  const { box, blocks } = itemBlocks(item);
+  const tight = !loose && blocks[0]?.kind === "text" && depth < DEPTH_MAX;
+  if (box !== md.box || tight !== (md.lead !== null)) return false;
+  const lead = tight ? blocks.shift() : null;
+  if (lead && lead.source !== md.lead) {
+    if (md.elements.length > 0) return false; // what follows stands behind it in the same element
+    md.inline.set(paragraph(lead.lines));
+    md.lead = lead.source;
+  }
+  update(element, blocks, depth + 1);
+  return true;
+}
+
+// ---- tables ----
 
 function cells(line) {
   const inner = line.trim().replace(/^\|/, "").replace(/\|$/, "");
   return inner.split(/(?<!\\)\|/).map((c) => c.trim().replace(/\\\|/g, "|"));
 }
 
-function table(lines) {
-  const align = cells(lines[1]).map((c) =>
-    /^:-*:$/.test(c) ? "center" : /-:$/.test(c) ? "end" : "start",
-  );
-  const row = (line, tag) =>
-    h(
-      "tr",
-      null,
-      cells(line)
-        .slice(0, align.length)
-        .map((c, i) => inline(h(tag, { class: `align-${align[i]}` }), c)),
-    );
-  const body = h(
-    "tbody",
-    null,
-    lines.slice(2).map((l) => row(l, "td")),
-  );
+function alignOf(line) {
+  return cells(line).map((c) => {
+    if (!c.endsWith(":")) return "start";
+    return c.startsWith(":") ? "center" : "end";
+  });
+}
+
+function row(line, align, tag) {
+  const own = cells(line).slice(0, align.length);
   return h(
-    "div",
-    { class: "table", tabindex: "0", role: "region", "aria-label": "Table" },
-    h("table", null, h("thead", null, row(lines[0], "th")), body),
+    "tr",
+    null,
+    own.map((c, i) => {
+      const cell = h(tag, { class: `align-${align[i]}` });
+      new Inline(cell).set(c);
+      return cell;
+    }),
   );
 }
 
-// ---- text ----
-
-const INLINE = new RegExp(
-  [
-    "(?<escape>\\\\[!-/:-@\\[-`{-~])",
-    "(?<ticks>`+)",
-    "(?<picture>!?\\[)",
-    "(?<auto><(?:https?://|mailto:)[^\\s<>]+>)",
-    "(?<url>https?://[^\\s<>()\\[\\]]+(?:\\([^\\s<>()]*\\)[^\\s<>()\\[\\]]*)*)",
-    "(?<mark>\\*{1,3}|_{1,3}|~~)",
-    "(?<br>(?: {2,}|\\\\)\\n)",
-  ].join("|"),
-  "g",
-);
-
-// Appends @text, with what its marks mean, to @element.
-function inline(element, text, depth = 0, links = true) {
-  let plain = "";
-  const flush = () => {
-    if (plain) element.append(plain);
-    plain = "";
-  };
-  const regex = new RegExp(INLINE);
-  for (let at = 0; at < text.length; ) {
-    regex.lastIndex = at;
-    const m = regex.exec(text);
-    if (!m) {
-      plain += text.slice(at);
-      break;
-    }
-    plain += text.slice(at, m.index);
-    const made = depth > DEPTH_MAX ? null : token(text, m, depth, links);
-    if (made?.element) {
-      flush();
-      element.append(made.element);
-    } else {
-      plain += made ? made.text : m[0];
-    }
-    at = made ? made.end : m.index + m[0].length;
-  }
-  flush();
+function table({ lines }) {
+  const align = alignOf(lines[1]);
+  const body = h("tbody");
+  const element = h(
+    "div",
+    { class: "table", tabindex: "0", role: "region", "aria-label": "Table" },
+    h("table", null, h("thead", null, row(lines[0], align, "th")), body),
+  );
+  withState(element, "table", { head: lines.slice(0, 2).join("\n"), align, body, rows: [] });
+  updateRows(element.md, lines);
   return element;
 }
 
-// What stands at match @m: an element, or a text, and where it ends; null: these characters.
-function token(text, m, depth, links) {
-  const g = m.groups;
-  if (!links && (g.auto || g.url || g.picture)) return null;
-  const end = m.index + m[0].length;
-  if (g.escape) return { text: g.escape[1], end };
-  if (g.br) return { element: h("br"), end };
-  if (g.auto)
-    return link(g.auto.slice(1, -1), g.auto.slice(1, -1).replace(/^mailto:/, ""), end, depth);
-  if (g.url) {
-    const url = g.url.replace(/[.,;:!?'"*_~]+$/, "");
-    return link(url, url, m.index + url.length, depth);
-  }
-  if (g.ticks) {
-    let close = text.indexOf(g.ticks, end);
-    while (close >= 0 && (text[close + g.ticks.length] === "`" || text[close - 1] === "`"))
-      close = text.indexOf(g.ticks, close + 1);
-    if (close < 0) return null;
-    const inner = text.slice(end, close).replace(/\n/g, " ");
-    return {
-      element: h("code", null, /^ .*\S.* $/.test(inner) ? inner.slice(1, -1) : inner),
-      end: close + g.ticks.length,
-    };
-  }
-  if (g.picture) return bracket(text, m.index + g.picture.length, depth);
-  return emphasis(text, m, end, depth, links);
+function extendTable({ md }, { lines }) {
+  if (lines.slice(0, 2).join("\n") !== md.head) return false;
+  updateRows(md, lines);
+  return true;
 }
 
-// [label](target "title"); a picture is a link to it.
-function bracket(text, from, depth) {
-  let level = 1;
-  let i = from;
-  for (; i < text.length && level > 0; i++) {
-    if (text[i] === "\\") i++;
-    else if (text[i] === "[") level++;
-    else if (text[i] === "]") level--;
+function updateRows({ body, rows, align }, lines) {
+  let n = 0;
+  while (n < rows.length && rows[n].line === lines[n + 2]) n++;
+  for (const old of rows.splice(n)) old.element.remove();
+  for (const line of lines.slice(n + 2)) {
+    const element = row(line, align, "td");
+    body.append(element);
+    rows.push({ line, element });
   }
-  if (level > 0) return null;
-  const rest = text
-    .slice(i)
-    .match(/^\(\s*(<[^<>\n]*>|(?:[^\s()]|\([^\s()]*\))*)(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)/);
-  if (!rest) return null;
-  return link(rest[1].replace(/^<|>$/g, ""), text.slice(from, i - 1), i + rest[0].length, depth);
-}
-
-function safe(target) {
-  try {
-    const url = new URL(target);
-    return ["http:", "https:", "mailto:"].includes(url.protocol) ? url.href : null;
-  } catch {
-    return null;
-  }
-}
-
-function link(target, label, end, depth) {
-  const href = safe(target);
-  if (!href) return { text: label, end };
-  const a = h("a", { href, target: "_blank", rel: "noopener noreferrer nofollow", title: href });
-  if (label === target) a.append(label);
-  else inline(a, label || href, depth + 1, false);
-  return { element: a, end };
-}
-
-const TAGS = {
-  "*": ["em"],
-  _: ["em"],
-  "**": ["strong"],
-  __: ["strong"],
-  "***": ["strong", "em"],
-  ___: ["strong", "em"],
-  "~~": ["del"],
-};
-
-function emphasis(text, m, end, depth, links) {
-  const mark = m.groups.mark;
-  const before = text[m.index - 1] ?? " ";
-  if (/\s/.test(text[end] ?? " ")) return null;
-  if (mark[0] === "_" && /[\p{L}\p{N}]/u.test(before)) return null;
-  for (let close = text.indexOf(mark, end + 1); close >= 0; close = text.indexOf(mark, close + 1)) {
-    const after = text[close + mark.length] ?? " ";
-    if (/\s/.test(text[close - 1]) || text[close - 1] === "\\" || after === mark[0]) continue;
-    if (mark[0] === "_" && /[\p{L}\p{N}]/u.test(after)) continue;
-    if (mark.length === 1 && text[close - 1] === mark) continue;
-    const [outer, inner] = TAGS[mark].map((t) => h(t));
-    inline(inner ?? outer, text.slice(end, close), depth + 1, links);
-    if (inner) outer.append(inner);
-    return { element: outer, end: close + mark.length };
-  }
-  return null;
 }

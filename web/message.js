@@ -123,18 +123,39 @@ function pretty(text) {
 function calls(body, c, node, actions, live) {
   if (!node.toolCalls?.length) return drop(body, "calls");
   const box = part(body, "calls", () => h("div", { class: "calls" }));
-  const open = live ? [] : openCalls(c, node);
+  if (live) {
+    node.toolCalls.forEach((t, i) => showArguments(box, t, i));
+    return;
+  }
+  const open = openCalls(c, node);
   box.replaceChildren(
     ...node.toolCalls.map((t) =>
-      h(
-        "section",
-        { class: "call", "aria-label": `Call of ${t.name}` },
-        h("div", { class: "call-head" }, icon("tool"), h("code", null, t.name)),
-        h("pre", { tabindex: "0" }, pretty(t.arguments)),
-        open.includes(t) && resultForm(node, t, actions),
-      ),
+      callElement(t, pretty(t.arguments), open.includes(t) && resultForm(node, t, actions)),
     ),
   );
+}
+
+function callElement(call, text, form) {
+  return h(
+    "section",
+    { class: "call", "aria-label": `Call of ${call.name}` },
+    h("div", { class: "call-head" }, icon("tool"), h("code", null, call.name)),
+    h("pre", { tabindex: "0" }, text),
+    form,
+  );
+}
+
+// Adds what is new in the arguments of call number @i, which are being written.
+function showArguments(box, call, i) {
+  const text = call.arguments;
+  const written = box.children[i]?.querySelector("pre").firstChild;
+  if (written && text.startsWith(written.data)) {
+    if (text.length > written.data.length) written.appendData(text.slice(written.data.length));
+    return;
+  }
+  const made = callElement(call, text);
+  if (box.children[i]) box.children[i].replaceWith(made);
+  else box.append(made);
 }
 
 // The page runs no tools: their results are typed, or pasted.
