@@ -8,6 +8,8 @@
 #include "grammar/grammar.h"
 #include "grammar/vocab/trie.h"
 
+struct share;
+
 /* Makes a vocabulary without classes, as grammar_vocab_new() describes its arguments. */
 int vocab_new(struct grammar_vocab **out, const struct grammar_token *token, uint32_t n,
               const int32_t *ends, size_t n_ends);
