@@ -105,8 +105,28 @@ static int read_file(const char *path, struct buf *out) {
     return r;
 }
 
+/* Names the file without its folder, which is the operator's. */
 static int cannot_write(const char *path, int r, struct err *err) {
-    return err_set_code(err, 500, "not_written", "model", "%.200s: %s", path, strerror(-r));
+    const char *slash = strrchr(path, '/');
+
+    return err_set_code(err, 500, "not_written", "model",
+                        "The service cannot write the file %.200s of the preset: %s.",
+                        slash ? slash + 1 : path, strerror(-r));
+}
+
+/* Reads a text of the base, whose files another client may have removed since the base was looked
+ * up. */
+static int read_base(const struct preset_change *p, const char *path, struct buf *out,
+                     struct err *err) {
+    int r = read_file(path, out);
+
+    return r == -ENOENT
+               ? err_set_code(err, 404, "model_not_found", "from",
+                              "model '%.100s' was removed while the preset was made of it", p->from)
+           : r < 0 ? err_set_code(err, 500, "not_read", "from",
+                                  "The service cannot read a file of model '%.100s': %s.", p->from,
+                                  strerror(-r))
+                   : 0;
 }
 
 /* The text @own, or that of the base's file if a client has made it, in a file of the new preset,
@@ -116,12 +136,11 @@ static int put_text(const struct preset_change *p, struct config *c, const char 
     CLEANUP(buf_deinit) struct buf text = {.max = TEXT_MAX + 1};
     size_t n = strlen(p->own.models);
     bool made = strncmp(of_base, p->own.models, n) == 0 && of_base[n] == '/';
-    int r = own ? buf_add_str(&text, own) : made ? read_file(of_base, &text) : 0;
+    int r = own ? buf_add_str(&text, own) : made ? read_base(p, of_base, &text, err) : 0;
 
-    if (!own && !made)
-        return 0;
-    if (r == 0)
-        r = write_file(file.s, text.data ? text.data : "", text.len);
+    if (r < 0 || (!own && !made))
+        return r;
+    r = write_file(file.s, text.data ? text.data : "", text.len);
     return r < 0 ? cannot_write(file.s, r, err) : config_set(c, key, file.s, err);
 }
 

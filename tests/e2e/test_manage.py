@@ -170,6 +170,27 @@ def presets_of_a_client(folder, presets, template):
         assert set(models(d)) == {"a", "b", "luigi", "own"}
 
 
+def test_presets_made_and_removed_at_once():
+    """Several clients make presets of one that others remove and make: each answer has a reason, without the operator's paths."""
+    answers = []
+
+    def change(d, k):
+        for _ in range(15):
+            answers.append(post(d, "/api/create", {"model": "base", "from": "a", "system": "s", "stream": False}))
+            answers.append(post(d, "/api/create", {"model": f"x{k}", "from": "base", "stream": False}))
+            answers.append(post(d, "/api/delete", {"model": "base"}, "DELETE"))
+
+    with folder_of("a") as folder, tempfile.TemporaryDirectory() as presets, daemon(folder, presets=presets) as d:
+        threads = [threading.Thread(target=change, args=(d, k)) for k in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(120)
+        assert len(answers) == 135
+        bad = [a for a in answers if a[0] not in (200, 404, 400) or presets in str(a[1])]
+        assert not bad, bad[:3]
+
+
 def test_a_disk_that_hangs_stops_no_other_client():
     with folder_of("a") as folder, tempfile.TemporaryDirectory() as presets, daemon(folder, presets=presets) as d:
         os.mkfifo(f"{presets}/slow.jinja.new")  # opening it for writing waits for a reader
