@@ -27,6 +27,7 @@
 #define BATCH_MAX (4u << 20)
 #define REPLAYS_MAX 4u          /* at a time; requests for others wait in the socket */
 #define REQUESTS_MAX 64         /* that are read in an iteration */
+#define FRAMES_MAX 16           /* of a message, that are read at once; a request has 3 */
 #define PART_MAX 256u           /* batches of a part, */
 #define PART_BYTES (256u << 10) /* which ends with the one that reaches so many bytes */
 #define STALL_MS 10000          /* after which a replay that takes nothing ends */
@@ -69,6 +70,7 @@ struct kv_events {
     struct zmq zmq;
     void *context, *pub, *router; /* router: NULL without a replay address, and once closed */
     bool pub_bound, router_bound, closed;
+    bool skips; /* a message has more frames than a request: they are read and forgotten */
     uv_timer_t retry;
     uv_poll_t poll; /* of the router; polls: it is in use */
     bool polls;
@@ -249,7 +251,7 @@ static void drop_oldest(struct kv_events *e) {
 static void keep(struct kv_events *e, uint64_t number) {
     char *data = e->router ? malloc(e->out.len) : NULL;
 
-    while (e->n_past && !data) /* what is kept has no gaps */
+    while (e->n_past && !data) /* what is kept has no gaps; at most REPLAY_MAX turns */
         drop_oldest(e);
     if (!data)
         return;
@@ -345,22 +347,28 @@ static struct replay *free_replay(struct kv_events *e) {
     return NULL;
 }
 
+/* Whether the message that is being read has another frame. */
+static bool has_more(struct kv_events *e) {
+    int more = 0;
+    size_t size = sizeof(more);
+
+    return e->zmq.getsockopt(e->router, ZMQ_RCVMORE, &more, &size) == 0 && more;
+}
+
 /* Reads one message; a request, [peer, empty, number], becomes the replay @r. False: there is
  * none. */
 static bool read_request(struct kv_events *e, struct replay *r) {
     uint8_t frame[16];
-    int more = 1, n_frames = 1;
-    size_t size = sizeof(more);
-    int n_peer = e->zmq.recv(e->router, r->peer, sizeof(r->peer), ZMQ_DONTWAIT), len = 0;
+    int n_frames = 1, n_peer = 0, len = 0;
     uint64_t from = 0;
+    bool skipped = e->skips;
 
-    if (n_peer < 0)
+    if (!skipped && (n_peer = e->zmq.recv(e->router, r->peer, sizeof(r->peer), ZMQ_DONTWAIT)) < 0)
         return false;
-    while (e->zmq.getsockopt(e->router, ZMQ_RCVMORE, &more, &size) == 0 && more) {
+    for (; n_frames < FRAMES_MAX && has_more(e); n_frames++)
         len = e->zmq.recv(e->router, frame, sizeof(frame), ZMQ_DONTWAIT);
-        n_frames++;
-    }
-    if (n_frames != 3 || len != 8 || n_peer == 0 || n_peer > (int)sizeof(r->peer))
+    e->skips = has_more(e);
+    if (skipped || n_frames != 3 || len != 8 || n_peer == 0 || n_peer > (int)sizeof(r->peer))
         return true;
     for (int i = 0; i < 8; i++)
         from = from << 8 | frame[i];
