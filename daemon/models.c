@@ -418,6 +418,7 @@ static void make_room(struct served *s) {
         }
         return;
     }
+    /* At most one turn for each model: one that is told to leave is not chosen again. */
     while (used - about_to_end(m) + s->bytes > m->budget) {
         struct served *victim = models_choose_victim(s);
 
@@ -504,6 +505,7 @@ static void decide(struct models *m) {
         if (models_unload_ms(s) == 0)
             models_leave(s);
     }
+    /* At most one turn for each model: it leaves SERVED_QUEUED, or ends the loop. */
     while ((s = models_first_queued(m))) {
         make_room(s);
         if (s->state == SERVED_QUEUED)

@@ -204,6 +204,7 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
         stop(p); /* a line without an end */
         return;
     }
+    /* One read holds at most sizeof(p->read) lines. */
     while (p->line.len && (end = memchr(p->line.data, '\n', p->line.len))) {
         size_t len = (size_t)(end - p->line.data);
 

@@ -126,6 +126,7 @@ size_t worker_chan_queued(const struct worker_chan *c) {
 }
 
 void worker_chan_drain(struct worker_chan *c) {
+    /* The other end is closed: at most what the socket's buffer holds. */
     while (c->open && take_one(c) == 0)
         ;
 }

@@ -30,6 +30,7 @@ bool gen_is_text(const struct gen *g, uint32_t i) {
 int gen_take_apart(struct gen *g) {
     int r = 0;
 
+    /* Each turn goes on to the end of a token, or to g->ready. */
     while (g->output && r == 0 && g->n_parsed < g->ready) {
         uint32_t i = g->n_counted;
         size_t end = MIN(i < g->n_out ? g->text_end[i] : g->ready, g->ready);

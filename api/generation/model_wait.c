@@ -185,7 +185,8 @@ static struct prompt_job *first_over(const struct model *m, struct list *l) {
 void model_wait_over(struct model *m) {
     struct prompt_job *job;
 
-    /* Each may free others, but none comes to wait: the model is there, or has just failed. */
+    /* At most max_queued turns. Each may free others, but none comes to wait: the model is there, or
+     * has just failed. */
     while ((job = first_over(m, &m->waiting)))
         end_wait(job, m->state == API_MODEL_FAILED ? cannot_load(job) : 0);
 }
@@ -229,6 +230,7 @@ static void on_tick(uv_timer_t *t) {
         struct model *m = LIST_ENTRY(node, struct model, link);
         struct prompt_job *job;
 
+        /* At most max_queued turns: what comes to wait meanwhile is not late. */
         while ((job = late(m, clock_now(a->clock), limit_ns)))
             end_wait(job, still_loading(job, limit_ns));
         tell(m);

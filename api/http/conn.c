@@ -437,7 +437,7 @@ static size_t parse(struct conn *c, const char *data, size_t len) {
     size_t at = 0;
 
     c->parsing = true;
-    do
+    do /* at most @len turns: each uses a byte, or leaves HEAD and BODY */
         at += parse_some(c, data + at, len - at);
     while (at < len && (c->state == CONN_HEAD || c->state == CONN_BODY));
     c->parsing = false;
@@ -496,7 +496,7 @@ static void receive_tls(struct conn *c, const char *data, size_t n) {
     ssize_t got;
 
     tls_feed(c->tls, data, n);
-    do {
+    do { /* at most @n turns: a record is longer than its text */
         got = tls_read(c->tls, text, sizeof(text));
         if (c->state == CONN_HANDSHAKE && tls_is_open(c->tls))
             conn_set_state(c, CONN_IDLE);

@@ -60,7 +60,7 @@ struct turn *turn_next(struct turn_flow *root) {
     assert(!root->parent);
     if (list_empty(&root->ready))
         return NULL;
-    while (f->is_group) {
+    while (f->is_group) { /* root, strangers, address: three levels */
         struct turn_flow *member = least(f);
 
         assert(member && member->parent == f);

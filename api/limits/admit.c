@@ -136,6 +136,8 @@ static void admit(struct admit *m, struct waiter *w) {
 static void admit_waiting(struct admit *m) {
     struct waiter *w;
 
+    /* Each turn takes a waiter from the queue. An answer may begin the next request of a connection,
+     * but only of those that it has read ahead (conn.c). */
     while (!m->closed && (w = next_waiter(m))) {
         unqueue(m, w);
         admit(m, w);
@@ -190,6 +192,7 @@ static struct tenant *longest_queue(const struct admit *m, const struct tenant *
 /* Makes room in the queue for @w by dropping waiters of tenants with longer queues. They are told
  * by the timer: an answer may start the client's next request, which must not enter here. */
 static bool drop_waiters(struct admit *m, const struct waiter *w) {
+    /* At most max_queued turns: each drops a waiter. */
     while (m->n_queued + w->n > m->opts.max_queued) {
         struct tenant *t = longest_queue(m, w->tenant, w->n);
 
@@ -317,7 +320,9 @@ static bool expire(struct admit *m) {
     struct waiter *w;
     bool more;
 
-    while ((w = late(m, now, &more))) { /* the lists may have changed altogether */
+    /* Each turn ends a waiter whose deadline was before @now: those that come meanwhile have later
+     * ones. The lists may have changed altogether. */
+    while ((w = late(m, now, &more))) {
         assert(w->expired);
         admit_cancel(m, w);
         w->expired(w);
@@ -326,6 +331,7 @@ static bool expire(struct admit *m) {
 }
 
 static void tell_dropped(struct admit *m) {
+    /* At most max_queued turns: the list holds those that were in the queue. */
     while (!list_empty(&m->dropped)) {
         struct waiter *w = LIST_ENTRY(list_pop_front(&m->dropped), struct waiter, link);
         struct err err;
