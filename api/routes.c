@@ -148,7 +148,7 @@ static int check_service(struct exchange *x, struct err *err) {
     if (!x->conn->answered) /* connected before the drain began, it may not know of it */
         return 0;
     return err_set_code(err, 503, "draining", NULL,
-                        "The service is stopping, try again elsewhere.");
+                        "The service is shutting down: send the request to another instance.");
 }
 
 int routes_check(struct exchange *x, const struct http *h, struct err *err) {

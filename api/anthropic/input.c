@@ -283,7 +283,7 @@ static int take_messages(struct anthropic_input *in, yyjson_val *body, struct bu
     anthropic_place(in, "messages");
     return yyjson_mut_arr_size(in->list)
                ? 0
-               : anthropic_refuse(in, "", "must have a message of the user");
+               : anthropic_refuse(in, "", "must contain a message with the role user");
 }
 
 static int take_all(struct anthropic_input *in, const struct api *a, yyjson_val *body, bool count,

@@ -172,7 +172,8 @@ static int write_function(struct anthropic_input *in, yyjson_mut_val *f, struct 
 
 int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf *out) {
     if (++in->n_looked_up > LOOK_UPS_MAX)
-        return anthropic_refuse(in, "", "is one reference to a tool too many");
+        return anthropic_refuse(in, "",
+                                "exceeds the number of tool references that a request may have");
     yyjson_mut_val *tool = find(in, name);
     bool hidden = tool && yyjson_mut_obj_get(tool, "defer_loading");
     if (!hidden || yyjson_mut_obj_get(tool, "shown")) /* once is enough, and a bound */
@@ -194,11 +195,12 @@ static int tool_of(struct anthropic_input *in, yyjson_val *block, yyjson_val **n
     if (!definition)
         return 0;
     if (++in->n_looked_up > LOOK_UPS_MAX)
-        return anthropic_refuse(in, "", "is one change of tools too many");
+        return anthropic_refuse(in, "",
+                                "exceeds the number of tool changes that a request may have");
     if (find(in, *name))
         return 0;
     if (yyjson_mut_arr_size(in->tools) >= REQUEST_TOOLS_MAX)
-        return anthropic_refuse(in, ".tool", "is one tool too many");
+        return anthropic_refuse(in, ".tool", "exceeds the 1024 tools that a request may have");
     snprintf(in->place + len, sizeof(in->place) - len, ".tool.definition");
     int r = add_tool(in, definition, true);
     if (r == 0)

@@ -288,7 +288,10 @@ static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
         return anthropic_string(in, text, ".thinking", &in->reasoning);
     int r = opaque_reasoning_read(&in->reasoning, s, len);
 
-    return r == -EINVAL ? anthropic_refuse(in, ".signature", "is not what this service wrote") : r;
+    return r == -EINVAL
+               ? anthropic_refuse(in, ".signature",
+                                  "was not written by this service: send it as it was received")
+               : r;
 }
 
 static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, const char *type,

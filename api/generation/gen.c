@@ -331,7 +331,8 @@ static void refuse(struct gen *g, const struct event *e) {
     copy(code, sizeof(code), e->code);
     copy(param, sizeof(param), e->param);
     err_set_code(&g->err, status, status == 500 || (status > 500 && !*code) ? "engine_error" : code,
-                 param, "%s", *text ? text : "The engine refused it.");
+                 param, "%s",
+                 *text ? text : "The inference worker refused the request without a reason.");
     end(g, FINISH_ERROR);
 }
 
@@ -379,7 +380,7 @@ static void on_finish(struct gen *g, const struct event *e) {
         end(g, g->stopped ? FINISH_STOP : (enum finish_reason)e->finish);
         break;
     case FINISH_DEADLINE:
-        gen_fail(g, 504, "request_timeout", "The request took longer than it may.");
+        gen_fail(g, 504, "request_timeout", "The request exceeded its time limit.");
         break;
     case FINISH_CANCELLED:
         gen_fail(g, 503, "cancelled", "The generation was cancelled.");
@@ -427,7 +428,9 @@ void gen_on_event(struct model *m, const struct event *e) {
     r = r < 0 ? r : take_vector(g, e);
     if (r < 0) {
         gen_fail(g, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "engine_error",
-                 r == -ENOMEM ? "Out of memory." : "The engine's answer makes no sense.");
+                 r == -ENOMEM
+                     ? "Out of memory."
+                     : "The inference worker returned an invalid result. Send the request again.");
         return;
     }
     if (e->kind == EVENT_REJECTED) {
@@ -519,8 +522,8 @@ bool gen_any_pending(const struct api *a) {
     return false;
 }
 
-/* Ends what is failed. An end may free any other generation: after each one the walk begins
- * anew. */
+/* Ends what is failed. An end may free any other generation: after each one the walk begins anew. At
+ * most as many turns as there are generations: each ends one. */
 static void end_failed(struct api *a) {
     bool again;
 
@@ -535,7 +538,7 @@ static void end_failed(struct api *a) {
                 end(g, is_stopped(g) ? FINISH_STOP : FINISH_LENGTH);
             else if (!g->err.status)
                 gen_fail(g, 500, "internal_error",
-                         "The request could not be handed to the engine.");
+                         "The request could not be sent to the inference worker. Send it again.");
             else
                 end(g, FINISH_ERROR);
             again = true;
@@ -554,7 +557,7 @@ void gen_retry(struct api *a) {
             continue;
         if (g->m.deadline_ns && now > g->m.deadline_ns) {
             err_set_code(&g->err, 504, "request_timeout", NULL,
-                         "The request took longer than it may.");
+                         "The request exceeded its time limit.");
             g->failed = true;
         } else {
             submit(g);
@@ -595,7 +598,8 @@ void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uin
         g->m.n_faults = (uint16_t)MIN(faults, 1000u);
         if (g->m.n_faults >= FAULTS_MAX) {
             err_set_code(&g->err, 500, "engine_fault", NULL,
-                         "The engine failed each time it ran this request.");
+                         "The inference worker failed each time it ran this request. Do not send "
+                         "it again unchanged.");
             g->failed = true;
             continue;
         }

@@ -113,7 +113,7 @@ static void on_admitted(struct waiter *w) {
 
 static void on_expired(struct waiter *w) {
     gen_fail(CONTAINER_OF(w, struct api_guest, waiter)->gen, 504, "request_timeout",
-             "The request took longer than it may.");
+             "The request exceeded its time limit.");
 }
 
 /* The generation of @s, whose pointers it keeps. */

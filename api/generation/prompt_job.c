@@ -375,8 +375,9 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
     if (r == -EINVAL && !*job->err.code) {
         struct err e = job->err;
 
-        return err_set_code(&job->err, e.status ? e.status : 400, "template_error", "messages",
-                            "%s", *e.message ? e.message : "The chat template cannot render this.");
+        return err_set_code(
+            &job->err, e.status ? e.status : 400, "template_error", "messages", "%s",
+            *e.message ? e.message : "The model's chat template cannot render these messages.");
     }
     if (r == 0)
         r = add_prefill(job);
@@ -447,9 +448,10 @@ static int encode_pair(struct prompt_job *job, uint32_t i) {
                                  TOKENIZE_SPECIAL | (m->encoder ? TOKENIZE_BOS : 0), user, 2,
                                  &p->tokens);
     if (r == -EMSGSIZE)
-        return err_set_code(&job->err, 400, "context_length_exceeded", prompt_place(job, i).s,
-                            "%s has more than %zu tokens with its query and the model's frame.",
-                            prompt_place(job, i).s, p->tokens.max - 1);
+        return err_set_code(
+            &job->err, 400, "context_length_exceeded", prompt_place(job, i).s,
+            "%s has more than %zu tokens together with its query and the model's special tokens.",
+            prompt_place(job, i).s, p->tokens.max - 1);
     return r;
 }
 

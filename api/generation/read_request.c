@@ -124,7 +124,7 @@ int gen_request_ids(struct gen_request *r, const struct model *m, yyjson_val *ar
     yyjson_arr_foreach(array, i, size, v) {
         if (!is_id(m, v))
             return err_set_code(err, 400, "invalid_value", param,
-                                "%s must hold token ids from 0 to %u; entry %zu is none.", param,
+                                "%s must hold token ids from 0 to %u; entry %zu is not one.", param,
                                 m->info->n_vocab - 1, i);
         ids[i] = (int32_t)yyjson_get_uint(v);
     }
@@ -280,8 +280,9 @@ PARSER(parse_suffix) {
     if (!yyjson_is_str(v))
         return field_refuse(f, err);
     if (m->fim.prefix < 0)
-        return err_set_code(err, 400, "unsupported_parameter", f->name,
-                            "This model has no tokens for filling in the middle.");
+        return err_set_code(
+            err, 400, "unsupported_parameter", f->name,
+            "This model has no fill-in-the-middle tokens: send the request without suffix.");
     return field_value(r, m, f, v, err);
 }
 
@@ -653,8 +654,9 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
 static int refuse_text(const struct model *m, struct err *err) {
     return err_set_code(
         err, 400, "unsupported_model", "model",
-        "The model `%.100s` writes no text: it makes embeddings (/v1/embeddings)%s.", m->info->id,
-        m->info->ranks ? " and scores documents (/v1/rerank)" : "");
+        "The model `%.100s` is an embedding model, which writes no text: send the request to "
+        "/v1/embeddings%s.",
+        m->info->id, m->info->ranks ? " or /v1/rerank" : "");
 }
 
 int gen_request_read(struct gen_request *r, const struct model *m, enum field_set known,

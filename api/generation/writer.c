@@ -245,6 +245,7 @@ static void send_parts(struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
     struct output_piece part;
 
+    /* The connection is full after max_unsent bytes. */
     while (!conn_is_full(w->exchange->conn) && output_parser_next(c->gen->output, &c->at, &part)) {
         struct piece p = {.choice = c,
                           .index = i,
@@ -511,7 +512,8 @@ static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_m
 static void on_expired(struct waiter *w) {
     struct err err;
 
-    err_set_code(&err, 503, "queue_timeout", NULL, "The request has waited longer than it may.");
+    err_set_code(&err, 503, "queue_timeout", NULL,
+                 "The request waited in the queue for longer than its time limit.");
     fail(CONTAINER_OF(w, struct writer, waiter), &err);
 }
 
@@ -617,8 +619,8 @@ static int create_gens(struct writer *w, struct err *err) {
 
         if (result == 0 && t->n * r->n_prompt_top > PROMPT_TOP_MAX)
             result = err_set_code(err, 400, "invalid_value", "logprobs",
-                                  "The prompt has too many tokens for so many log probabilities: "
-                                  "at most %u in all.",
+                                  "The request asks for more than %u log probabilities of its "
+                                  "prompt: shorten the prompt or ask for fewer.",
                                   PROMPT_TOP_MAX);
         for (uint32_t i = 0; i < gen_request_made(r) && result == 0; i++) {
             struct gen *g = NULL;

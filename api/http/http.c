@@ -86,7 +86,7 @@ static bool has_other_coding(const struct http *h) {
 static int on_headers_complete(llhttp_t *p) {
     if (has_other_coding(of(p)))
         return refuse(of(p), 501, "not_implemented",
-                      "The only transfer coding that is understood here is chunked.");
+                      "The only supported Transfer-Encoding is chunked.");
     of(p)->head_done = true;
     p->upgrade = 0; /* no protocol is upgraded to: the request is answered as it stands */
     return HPE_PAUSED;
@@ -114,7 +114,8 @@ static int on_body(llhttp_t *p, const char *at, size_t len) {
         return refuse(h, 413, "body_too_large", "The request body is too large.");
     make_room(h, len);
     return buf_add(&h->body, at, len) < 0
-               ? refuse(h, 503, "out_of_memory", "There is no memory for the request body.")
+               ? refuse(h, 503, "out_of_memory",
+                        "Out of memory for the request body, try again later.")
                : 0;
 }
 
@@ -170,7 +171,7 @@ static int explain(struct http *h, llhttp_errno_t e, struct err *err) {
         return err_set_code(err, 400, "malformed_http", NULL, "This is not an HTTP request.");
     if ((e == HPE_INVALID_VERSION && h->parser.http_major != 1) || e == HPE_PAUSED_H2_UPGRADE)
         return err_set_code(err, 505, "http_version", NULL,
-                            "HTTP/1.1 and HTTP/1.0 are spoken here.");
+                            "Only HTTP/1.1 and HTTP/1.0 are supported.");
     return err_set_code(err, 400, "malformed_http", NULL, "Malformed HTTP request%s%.100s.",
                         reason && *reason ? ": " : "", reason ? reason : "");
 }

@@ -108,5 +108,5 @@ int route_find(struct exchange *x, const struct http *h, struct err *err) {
         return refuse_unknown(x, path, err);
     if (!(x->arg = strdup(allow)))
         return -ENOMEM;
-    return err_set_code(err, 405, "method_not_allowed", NULL, "This path is for %s.", allow);
+    return err_set_code(err, 405, "method_not_allowed", NULL, "This path only accepts %s.", allow);
 }

@@ -42,7 +42,7 @@ static int check(struct exchange *x, const struct http *h, struct err *err) {
         return r;
     if (h->parser.http_major != 1)
         return err_set_code(err, 505, "http_version", NULL,
-                            "HTTP/1.1 and HTTP/1.0 are spoken here.");
+                            "Only HTTP/1.1 and HTTP/1.0 are supported.");
     if (!x->route && (r = route_find(x, h, err)) < 0)
         return r;
     return o->check_route ? o->check_route(x, h, err) : 0;

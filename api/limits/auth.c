@@ -249,8 +249,9 @@ int auth_check_host(const char *const *hosts, const char *const *origins, const 
     if (local)
         return 0;
     if (host && !is_known_host(hosts, host, true))
-        return err_set_code(err, 421, "misdirected", NULL,
-                            "This service does not answer to that Host name (allowed-hosts).");
+        return err_set_code(
+            err, 421, "misdirected", NULL,
+            "The Host name of the request is not one of this service's (option allowed-hosts).");
     if (n_origin == 0 || (n_origin == 1 && is_own_origin(origin, host)))
         return 0;
     if (n_origin == 1 && auth_is_preflight(h))

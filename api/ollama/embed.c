@@ -111,7 +111,7 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool one, struct 
         return r;
     if (job->request.pool == SUBMIT_POOL_NONE)
         return err_set_code(err, 400, "invalid_value", "pooling",
-                            "vectors of each token come by /v1/embeddings or /embedding");
+                            "use /v1/embeddings or /embedding for vectors of each token");
     job->request.has_keep_alive = has_keep;
     job->request.keep_alive_s = keep_s;
     if (!job->request.pool)

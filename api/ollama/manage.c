@@ -336,7 +336,7 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
         bool is_context = strcmp(name, "num_ctx") == 0;
         if (!ours && !is_context)
             return err_set_code(err, 400, "unsupported", "parameters",
-                                "parameters.%.40s is not kept by a preset", name);
+                                "parameters.%.40s cannot be stored in a preset", name);
         if (!yyjson_is_num(value) || !isfinite(yyjson_get_num(value)) ||
             (is_context && !(yyjson_get_uint(value) > 0 && yyjson_get_uint(value) <= INT32_MAX)))
             return err_set_code(err, 400, "invalid_value", "parameters",
@@ -383,9 +383,10 @@ static int read_preset(yyjson_val *root, struct create *c) {
         yyjson_val *v = yyjson_obj_get(root, others[i]);
 
         if (!json_is_empty(v))
-            return err_set_code(&c->err, 400, "unsupported", others[i],
-                                "%s: models are made from one that is served, by `from`",
-                                others[i]);
+            return err_set_code(
+                &c->err, 400, "unsupported", others[i],
+                "%s is not supported: a model is made from a served one, which `from` names",
+                others[i]);
     }
     int r = read_name(root, "model", "name", &p->name, &c->err);
     if (r == 0)

@@ -144,7 +144,7 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
         job->request.pool = job->model->info->pool ? job->model->info->pool : SUBMIT_POOL_LAST;
     if (r == 0 && job->request.pool == SUBMIT_POOL_NONE && job->request.dimensions)
         return err_set_code(err, 400, "unsupported_parameter", "dimensions",
-                            "dimensions is for vectors that are pooled.");
+                            "dimensions cannot be combined with the pooling \"none\".");
     return r;
 }
 

@@ -140,9 +140,9 @@ static int translate(struct prompt_job *job, yyjson_doc *body, enum field_set fi
     int r = gen_request_read(&job->request, job->model, fields, body, err);
 
     if (r == 0 && !m->ranks)
-        return err_set_code(err, 400, "unsupported_model", "model",
-                            "The model `%.100s` gives no scores: it was not made to rerank.",
-                            m->id);
+        return err_set_code(
+            err, 400, "unsupported_model", "model",
+            "The model `%.100s` is not a reranker: use another model for this path.", m->id);
     job->request.scores_texts = fields == FIELDS_SCORE;
     job->request.pool = SUBMIT_SCORE | (m->encoder ? SUBMIT_POOL_CLS : SUBMIT_POOL_LAST);
     return r;

@@ -81,7 +81,7 @@ static int hold(struct vectors *e, uint64_t n, struct err *err) {
     if (conn_hold(e->exchange->conn, &e->held, e->held.n + n))
         return 0;
     return err_set_code(err, 503, "overloaded", NULL,
-                        "Too many answers are being made, try again later.");
+                        "Too many responses are being prepared, try again later.");
 }
 
 static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
@@ -154,7 +154,8 @@ static void on_admitted(struct waiter *w) {
 static void on_expired(struct waiter *w) {
     struct err err;
 
-    err_set_code(&err, 503, "queue_timeout", NULL, "The request has waited longer than it may.");
+    err_set_code(&err, 503, "queue_timeout", NULL,
+                 "The request waited in the queue for longer than its time limit.");
     fail(CONTAINER_OF(w, struct vectors_lane, waiter)->of, &err);
 }
 
@@ -228,14 +229,16 @@ static void on_changed(struct gen *g) {
         return;
     if (g->finish == FINISH_ERROR || !g->vector) {
         if (!g->err.status)
-            err_set_code(&g->err, 500, "engine_error", NULL, "The engine gave no vector.");
+            err_set_code(&g->err, 500, "engine_error", NULL,
+                         "The inference worker returned no vector for this input.");
         e->exchange->retry_ms = g->retry_ms;
         fail(e, &g->err);
         return;
     }
     int r = unload(e, l, &err);
     if (r == -EDOM)
-        err_set_code(&err, 500, "engine_error", NULL, "The engine's vector is not finite.");
+        err_set_code(&err, 500, "engine_error", NULL,
+                     "The model computed a vector that is not finite for this input.");
     if (r == 0 && e->n_done == e->n_inputs) {
         if ((r = answer(e)) < 0)
             fail_errno(e, r, &err);

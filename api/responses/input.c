@@ -381,7 +381,7 @@ static int put_messages(struct responses_build *b, const struct fields *f, yyjso
     if (r == 0)
         r = responses_items_end(b);
     if (r == 0 && yyjson_mut_arr_size(b->messages) == 0)
-        return responses_refuse(b, "input", "must say something");
+        return responses_refuse(b, "input", "must not be empty");
     return r < 0 ? r : responses_put_value(b, root, "messages", b->messages);
 }
 

@@ -223,7 +223,8 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
     if (yyjson_is_str(sealed) && opaque_reasoning_is_ours(json_text(sealed), json_len(sealed))) {
         r = opaque_reasoning_read(&text, json_text(sealed), json_len(sealed));
         if (r == -EINVAL)
-            return refuse(b, ".encrypted_content", "is not what this service wrote");
+            return refuse(b, ".encrypted_content",
+                          "was not written by this service: send it as it was received");
     } else if (yyjson_arr_size(content)) {
         r = add_text(b, item, "content", false, &text);
     } else if (yyjson_arr_size(summary)) {
@@ -243,7 +244,7 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
 static int remember_call(struct responses_build *b, const char *id, const char *name) {
     int r = call_table_add(&b->calls, id, name);
 
-    return r == -ENOSPC ? refuse(b, "", "is one call too many") : r;
+    return r == -ENOSPC ? refuse(b, "", "exceeds the number of calls that a request may have") : r;
 }
 
 /* Adds a call with @args, which is a string of JSON or an object. */
@@ -338,7 +339,7 @@ static int read_output(struct responses_build *b, yyjson_val *item) {
         return r;
     name = call_table_find(&b->calls, json_text(id), json_len(id));
     if (!name)
-        return refuse(b, ".call_id", "must be that of a call before it");
+        return refuse(b, ".call_id", "must be the id of an earlier call");
     if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)
         return r;
     yyjson_mut_val *m = add_message(b, "tool");
@@ -392,7 +393,7 @@ static int read_item(struct responses_build *b, yyjson_val *item) {
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         if (yyjson_equals_str(type, kinds[i].type))
             return kinds[i].read(b, item);
-    return refuse(b, ".type", "is no item that is supported here");
+    return refuse(b, ".type", "is not a supported type of item");
 }
 
 /* An item of this type says nothing to a model. */
@@ -459,7 +460,7 @@ static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc,
     const struct item_entry *e = s ? find_item(s, id) : NULL;
     snprintf(place, sizeof(place), "input[%zu].id", b->i);
     if (!e)
-        r = refuse(b, ".id", "must be that of an item of a stored response");
+        r = refuse(b, ".id", "must be the id of an item of a stored response");
     else if ((r = responses_ask_for(b, e->len, place)) == 0 &&
              !(*doc = yyjson_read(s->parts.head.data + e->at, e->len, 0)))
         r = -ENOMEM;

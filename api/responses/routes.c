@@ -58,7 +58,7 @@ static void get_serve(struct exchange *x, struct http *h) {
 
     if (http_query(h, "stream", value, sizeof(value)) && strcmp(value, "true") == 0) {
         err_set_code(&err, 400, "unsupported_parameter", "stream",
-                     "stream: a stream cannot be taken up again here.");
+                     "stream: streams cannot be resumed.");
         respond_error(x, &err);
     } else if (s) {
         stored_reply(x, s, NULL, s->parts.head.len + s->parts.echo.len, put_stored);
@@ -113,7 +113,7 @@ static void cancel_serve(struct exchange *x, struct http *h) {
     }
     struct stored *s = store_get(&api_of(x)->store, x->tenant, x->arg, strlen(x->arg));
     if (s) {
-        err_set_code(&err, 400, "invalid_value", "response_id", "Response '%s' has ended already.",
+        err_set_code(&err, 400, "invalid_value", "response_id", "Response '%s' has already ended.",
                      x->arg);
         respond_error(x, &err);
     } else {

@@ -20,9 +20,10 @@ static const char *or_empty(const char *s) {
 }
 
 int force_refuse(struct force *f, const char *what) {
-    return err_set_code(f->err, 400, "grammar_unsupported", f->tool->param,
-                        "%s%s%s: %s cannot be held in the form in which this model writes calls.",
-                        f->tool->param, f->prop ? ": #/properties/" : "", or_empty(f->prop), what);
+    return err_set_code(
+        f->err, 400, "grammar_unsupported", f->tool->param,
+        "%s%s%s: %s is not supported by the format in which this model writes tool calls.",
+        f->tool->param, f->prop ? ": #/properties/" : "", or_empty(f->prop), what);
 }
 
 /* ---- pieces of a shape ---- */

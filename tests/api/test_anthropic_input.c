@@ -493,8 +493,9 @@ Test(anthropic_input, what_is_wrong_with_messages_is_named) {
          "messages.1.content.0.thinking: must be a string."},
         {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":"
                                   "\"weft1.*\"}]"))),
-         "messages.1.content.0.signature: is not what this service wrote."},
-        {WITH(SAY(ASSISTANT("\"a\""))), "messages: must have a message of the user."},
+         "messages.1.content.0.signature: was not written by this service: send it as it was "
+         "received."},
+        {WITH(SAY(ASSISTANT("\"a\""))), "messages: must contain a message with the role user."},
     };
 
     refuse_all(table, ARRAY_SIZE(table));

@@ -136,7 +136,7 @@ Test(embeddings, with_output_tokens_beside_them_fail) {
     fake_finish(&w.port, 0, FINISH_STOP);
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 500);
-    cr_expect(strstr(r.body.data, "makes no sense"), "%.*s", (int)r.body.len, r.body.data);
+    cr_expect(strstr(r.body.data, "invalid result"), "%.*s", (int)r.body.len, r.body.data);
     reply_deinit(&r);
     world_drop(&w, fd);
     world_stop(&w);
