@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "base/printable.h"
 
 /*
  * Under systemd (JOURNAL_STREAM names stderr) events go to the journal's socket in its native
@@ -79,20 +80,12 @@ bool log_enabled(enum log_level level) {
     return level <= max_level;
 }
 
-/* Copies @in to @out with control characters as \xNN; bytes from 0x80 on stay as they are. */
-static void escape(char *out, size_t size, const char *in) {
-    size_t n = 0;
-
-    for (; *in && n + 5 < size; in++) {
-        unsigned char c = (unsigned char)*in;
-
-        if (c < 0x20 || c == 0x7f)
-            n += (size_t)snprintf(out + n, size - n, "\\x%02x", c);
-        else
-            out[n++] = (char)c;
-    }
-    assert(n < size);
-    out[n] = 0;
+/* Returns the end of the quoted value at @p, behind the quote that is not escaped. */
+static const char *end_of_quoted(const char *p) {
+    assert(*p == '"');
+    for (p++; *p && *p != '"'; p++)
+        p += *p == '\\' && p[1];
+    return p + (*p == '"');
 }
 
 /* Appends the pairs of @pairs as fields WEFT_KEY=value, one per line. */
@@ -106,7 +99,7 @@ static size_t add_fields(char *out, size_t size, const char *pairs) {
             break;
         const char *end = eq + 1;
         if (*end == '"')
-            end = strchr(end + 1, '"') ? strchr(end + 1, '"') + 1 : end + strlen(end);
+            end = end_of_quoted(end);
         else
             end += strcspn(end, " ");
         if (n + (size_t)(end - pairs) + 8 > size)
@@ -174,7 +167,7 @@ void log_event(enum log_level level, const char *event, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(raw, sizeof(raw), fmt, ap);
     va_end(ap);
-    escape(pairs, sizeof(pairs), raw);
+    printable_copy(pairs, sizeof(pairs), raw, strlen(raw), false);
     if (journal_fd >= 0) {
         send_journal(level, event, pairs);
         return;

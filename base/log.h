@@ -2,8 +2,8 @@
 
 /*
  * log - one line per event: `level event key=value key=value`. To stderr, and as fields to the
- * journal when the process runs under systemd. Bytes that are not printable are escaped, so one
- * event is always one line. Never log prompt text, keys or file contents. One thread of a process
+ * journal when the process runs under systemd. What is not printable is escaped (printable.h), so
+ * one event is always one line. Never log prompt text, keys or file contents. One thread of a process
  * logs.
  *
  * Only the step loop, api/server.c, api/http/listen.c, daemon/ and cmd/ log: libraries return
@@ -27,6 +27,6 @@ bool log_enabled(enum log_level level);
  * counted; the number is told when there is room again. */
 void log_line(const char *line);
 
-/* @event is a short constant ("request_done"); @fmt renders `key=value` pairs separated by spaces;
- * a value with spaces is put in double quotes by the caller. */
+/* @event is a short constant ("request_done"); @fmt renders `key=value` pairs separated by spaces.
+ * A text that is no constant of the program goes through quoted() (printable.h). */
 void log_event(enum log_level level, const char *event, const char *fmt, ...) PRINTF(3, 4);

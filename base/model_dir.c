@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "base/printable.h"
 
 /*
  * Layouts of the stores:
@@ -56,22 +57,6 @@ void model_list_deinit(struct model_list *l) {
         model_file_deinit(&l->file[i]);
     free(l->file);
     *l = (struct model_list){0};
-}
-
-/* Names and paths are printed and travel in JSON. */
-static bool is_printable(const char *p) {
-    for (; *p; p++) {
-        unsigned char c = (unsigned char)*p;
-        int more = c < 0x80 ? 0 : c >= 0xC2 && c < 0xE0 ? 1 : (c & 0xF0) == 0xE0 ? 2 : 3;
-
-        if (c < 0x20 || c == 0x7f || (c >= 0x80 && c < 0xC2) || c > 0xF4 ||
-            (c == 0xC2 && (unsigned char)p[1] < 0xA0))
-            return false;
-        for (; more > 0; more--)
-            if (((unsigned char)*++p & 0xC0) != 0x80)
-                return false;
-    }
-    return true;
 }
 
 /* Room for one file more in the list and in ids. 0 or -ENOMEM. */

@@ -11,16 +11,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/buf.h"
+#include "base/printable.h"
 
 static void print(const char *fmt, va_list ap, const char *hint) {
-    char text[1024];
+    char text[1024], shown[1400];
 
     vsnprintf(text, sizeof(text), fmt, ap);
-    for (char *p = text; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?';
+    printable_copy(shown, sizeof(shown), text, strlen(text), false);
     fflush(stdout);
-    fprintf(stderr, "%s: %s%s\n", program_invocation_short_name, text, hint);
+    fprintf(stderr, "%s: %s%s\n", program_invocation_short_name, shown, hint);
 }
 
 int cli_fail(const char *fmt, ...) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
+#include "base/printable.h"
 #ifdef HAVE_LIBEDIT
 #include <editline/readline.h>
 #endif
@@ -65,14 +66,24 @@ static void dim(const struct chat *c, bool on) {
         fputs(on ? "\033[2m" : "\033[0m", stdout);
 }
 
-/* C0 but newline and tab, DEL, and C1 in UTF-8 become '?'. */
-static void put_safely(const char *s, size_t len) {
-    for (size_t i = 0; i < len; i++) {
-        unsigned char x = (unsigned char)s[i];
-        bool c1 = x == 0xC2 && i + 1 < len && ((unsigned char)s[i + 1] & 0xE0) == 0x80;
+/* Returns whether the character @s is escaped in names and yet belongs to a text: a newline, a tab,
+ * or a joiner, which emoji and some scripts need. */
+static bool is_of_text(const char *s, size_t len) {
+    return (len == 1 && (*s == '\n' || *s == '\t')) ||
+           (len == 3 && (memcmp(s, "\xE2\x80\x8C", 3) == 0 || memcmp(s, "\xE2\x80\x8D", 3) == 0));
+}
 
-        putchar((x < 0x20 && x != '\n' && x != '\t') || x == 0x7F || c1 ? '?' : s[i]);
-        i += c1;
+/* Prints what a model or a server has written, escaped. */
+static void put_safely(const char *s, size_t len) {
+    char one[PRINTABLE_MAX];
+    size_t n_one;
+
+    for (size_t i = 0, n; i < len; i += n) {
+        n = printable_next(s + i, len - i, one, &n_one);
+        if (is_of_text(s + i, n))
+            fwrite(s + i, 1, n, stdout);
+        else
+            fwrite(one, 1, n_one, stdout);
     }
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <yyjson.h>
 #include "base/clock.h"
+#include "base/printable.h"
 #include "cmd/ctl.h"
 
 #define SECOND 1000000000ll
@@ -113,8 +114,8 @@ static void print_line(struct progress *p) {
     double left = left_s(p);
     char line[512];
     int room = p->form == PROGRESS_TERMINAL ? columns() - 1 : 200;
-    int n = snprintf(line, sizeof(line), "%.60s: %s%s%.0f %%", p->name ? p->name : "", p->what,
-                     *p->what ? " " : "", floor(100 * part));
+    int n = snprintf(line, sizeof(line), "%.60s: %s%s%.0f %%", printable(p->name ? p->name : "").s,
+                     p->what, *p->what ? " " : "", floor(100 * part));
 
     int bar = MIN(room - n - FIGURES, BAR);
     if (p->form == PROGRESS_TERMINAL && bar >= 8) {
@@ -187,6 +188,6 @@ void progress_say(struct progress *p, const char *what, const char *fmt, ...) {
         return;
     }
     progress_clear(p);
-    fprintf(p->out, "%s\n", text);
+    fprintf(p->out, "%s\n", printable(text).s);
     p->drawn_ns = clock_now(clock_monotonic());
 }

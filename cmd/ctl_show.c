@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+#include "base/printable.h"
 #include "cmd/ctl_progress.h"
 #include "proto/stats.h"
 
@@ -12,35 +14,30 @@
 
 static const struct ctl_cell none = {"-"};
 
-/* Control characters (C0, DEL, and C1 in UTF-8) become '?'; a text that does not fit ends in
- * "...". */
+/* Escaped; a text that does not fit ends in "...". */
 struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
     const char *s = yyjson_get_str(yyjson_obj_get(object, key));
     struct ctl_cell c = {""};
-    size_t n = 0;
+    size_t n = 0, n_one;
+    char one[PRINTABLE_MAX];
 
     if (!s || !*s)
         return none;
-    for (; *s && n < sizeof(c.s) - 4; s++) {
-        unsigned char x = (unsigned char)*s;
-        bool c1 = x == 0xC2 && ((unsigned char)s[1] & 0xE0) == 0x80;
-
-        c.s[n++] = x < 0x20 || x == 0x7F || c1 ? '?' : *s;
-        s += c1;
-    }
-    assert(n <= sizeof(c.s) - 4); /* room for the dots */
-    if (*s) {                     /* cut before a character, not inside */
-        while (n > 0 && ((unsigned char)*s & 0xC0) == 0x80) {
-            s--;
-            n--;
+    for (size_t i = 0, len = strlen(s); i < len; n += n_one) {
+        i += printable_next(s + i, len - i, one, &n_one);
+        if (n + n_one > sizeof(c.s) - 4) {
+            memcpy(c.s + n, "...", 4);
+            break;
         }
-        memcpy(c.s + n, "...", 4);
+        memcpy(c.s + n, one, n_one);
     }
     return c;
 }
 
 void ctl_print_json(yyjson_mut_doc *d, FILE *out) {
-    CLEANUP(freep) char *text = yyjson_mut_write(d, 0, NULL);
+    bool is_terminal = isatty(fileno(out));
+    CLEANUP(freep)
+    char *text = yyjson_mut_write(d, is_terminal ? YYJSON_WRITE_ESCAPE_UNICODE : 0, NULL);
 
     if (text)
         fprintf(out, "%s\n", text);

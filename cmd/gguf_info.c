@@ -12,6 +12,7 @@
 #include "cmd/gguf_cmd.h"
 #include "cmd/model_fit.h"
 #include "base/gguf.h"
+#include "base/printable.h"
 
 static const char usage[] =
     "usage: weft-gguf info [--json] [options] FILE\n"
@@ -68,42 +69,21 @@ static size_t sum_formats(const struct gguf *g, struct total *out) {
     return n;
 }
 
-/* The length of the UTF-8 sequence at @p, 0 if it is not one. */
-static size_t utf8_len(const unsigned char *p, size_t left) {
-    size_t n = *p < 0x80 ? 1 : *p >= 0xC2 && *p < 0xE0 ? 2 : (*p & 0xF0) == 0xE0 ? 3 : 4;
-
-    if (n > left || (n == 4 && (*p < 0xF0 || *p > 0xF4)))
-        return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((p[i] & 0xC0) != 0x80)
-            return 0;
-    if ((*p == 0xE0 && p[1] < 0xA0) || (*p == 0xED && p[1] > 0x9F) || (*p == 0xF0 && p[1] < 0x90) ||
-        (*p == 0xF4 && p[1] > 0x8F))
-        return 0;
-    return n;
-}
-
-/* In double quotes; control characters and quotes escaped, long texts cut. */
+/* Prints @s in double quotes and escaped; a long text is cut. */
 static void print_quoted(struct gguf_str s) {
-    size_t shown = 0, n;
+    char one[PRINTABLE_MAX];
+    size_t shown = 0, n_one;
 
     putchar('"');
-    for (size_t i = 0; i < s.len; i += n, shown++) {
-        const unsigned char *p = (const unsigned char *)s.data + i;
-
+    for (size_t i = 0; i < s.len; shown++) {
         if (shown == SHOW_CHARS) {
             printf("\"... (%zu bytes)", s.len);
             return;
         }
-        n = utf8_len(p, s.len - i);
-        if (n == 0 || (n == 1 && (*p < 0x20 || *p == 0x7f)) || (*p == 0xC2 && p[1] < 0xA0)) {
-            printf(*p == '\n' ? "\\n" : "\\x%02x", *p);
-            n = 1;
-        } else {
-            if (*p == '"' || *p == '\\')
-                putchar('\\');
-            fwrite(p, 1, n, stdout);
-        }
+        if (s.data[i] == '"' || s.data[i] == '\\')
+            putchar('\\');
+        i += printable_next(s.data + i, s.len - i, one, &n_one);
+        fwrite(one, 1, n_one, stdout);
     }
     putchar('"');
 }
@@ -194,11 +174,12 @@ static void print_table(const struct gguf *g, const char *path) {
 static yyjson_mut_val *json_text(yyjson_mut_doc *d, struct gguf_str s) {
     CLEANUP(freep) char *out = malloc(3 * s.len + 1);
     size_t len = 0, n;
+    uint32_t c;
 
     if (!out)
         return NULL;
     for (size_t i = 0; i < s.len; i += MAX(n, (size_t)1)) {
-        n = utf8_len((const unsigned char *)s.data + i, s.len - i);
+        n = utf8_sequence(s.data + i, s.len - i, &c);
         memcpy(out + len, n ? s.data + i : "\xEF\xBF\xBD", n ? n : 3);
         len += n ? n : 3;
     }

@@ -136,7 +136,7 @@ def test_what_is_wrong_is_said():
 def test_a_model_cannot_steer_the_terminal():
     with Server([chunk(content="a\x1b[2Jb\x07\x9b31mc\ttab\n"), chunk(content="\x7f\u0085é"), "[DONE]"]) as s:
         r = chat("--url", s.url, "a")
-    assert r.stdout == "a?[2Jb??31mc\ttab\n??é\n", repr(r.stdout)
+    assert r.stdout == "a\\x1b[2Jb\\x07\\u009b31mc\ttab\n\\x7f\\u0085é\n", repr(r.stdout)
 
 
 class Terminal:
@@ -197,7 +197,7 @@ def test_a_conversation_goes_on_and_can_be_steered():
         t.say("/save " + saved)
         t.say("/undo")
         t.say("/models")
-        t.until("one\ntwo?[31m")
+        t.until("one\ntwo\\x1b[31m")
         t.say("Three")
         t.until("fourth")
         t.until("tokens/s)")

@@ -1,0 +1,99 @@
+#include "base/printable.h"
+
+#include <assert.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/util.h"
+
+size_t utf8_sequence(const char *in, size_t len, uint32_t *c) {
+    const unsigned char *p = (const unsigned char *)in;
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    assert(len > 0);
+    size_t n = *p < 0x80 ? 1 : (*p & 0xE0) == 0xC0 ? 2 : (*p & 0xF0) == 0xE0 ? 3 : 4;
+
+    if (n > len || (n == 4 && (*p & 0xF8) != 0xF0))
+        return 0;
+    *c = n == 1 ? *p : *p & (0x7Fu >> n);
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xC0) != 0x80)
+            return 0;
+        *c = *c << 6 | (p[i] & 0x3F);
+    }
+    return *c < least[n] || *c > 0x10FFFF || (*c >= 0xD800 && *c < 0xE000) ? 0 : n;
+}
+
+static bool is_hidden(uint32_t c) {
+    static const uint32_t ranges[][2] = {
+        {0x00, 0x1F},     {0x7F, 0x9F},     {0xAD, 0xAD},       {0x61C, 0x61C},
+        {0x180E, 0x180E}, {0x200B, 0x200F}, {0x2028, 0x202E},   {0x2060, 0x206F},
+        {0xFEFF, 0xFEFF}, {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(ranges); i++)
+        if (c >= ranges[i][0] && c <= ranges[i][1])
+            return true;
+    return false;
+}
+
+size_t printable_next(const char *in, size_t len, char out[PRINTABLE_MAX], size_t *n_out) {
+    uint32_t c = 0;
+    size_t n = utf8_sequence(in, len, &c);
+    if (n > 0 && !is_hidden(c)) {
+        memcpy(out, in, n);
+        *n_out = n;
+    } else if (n == 1 && c == '\n') {
+        *n_out = (size_t)snprintf(out, PRINTABLE_MAX, "\\n");
+    } else {
+        *n_out = (size_t)snprintf(out, PRINTABLE_MAX, n > 1 ? "\\u%04x" : "\\x%02x",
+                                  n > 1 ? (unsigned)c : (unsigned char)*in);
+    }
+    return n ? n : 1;
+}
+
+size_t printable_copy(char *out, size_t size, const char *in, size_t len, bool quotes) {
+    size_t n = 0, n_one;
+
+    assert(size > 0);
+    for (size_t i = 0; i < len;) {
+        char one[PRINTABLE_MAX];
+        bool marked = quotes && (in[i] == '"' || in[i] == '\\');
+
+        i += printable_next(in + i, len - i, one, &n_one);
+        if (n + marked + n_one >= size)
+            break;
+        if (marked)
+            out[n++] = '\\';
+        memcpy(out + n, one, n_one);
+        n += n_one;
+    }
+    out[n] = 0;
+    return n;
+}
+
+bool is_printable(const char *text) {
+    size_t len = strlen(text), n_one;
+    char one[PRINTABLE_MAX];
+
+    for (size_t i = 0, n; i < len; i += n) {
+        n = printable_next(text + i, len - i, one, &n_one);
+        if (n_one != n || memcmp(one, text + i, n) != 0)
+            return false;
+    }
+    return true;
+}
+
+struct printable printable(const char *text) {
+    struct printable p;
+
+    printable_copy(p.s, sizeof(p.s), text, strlen(text), false);
+    return p;
+}
+
+struct printable quoted(const char *text) {
+    struct printable p = {"\""};
+    size_t n = 1 + printable_copy(p.s + 1, sizeof(p.s) - 2, text, strlen(text), true);
+
+    memcpy(p.s + n, "\"", 2);
+    return p;
+}
