@@ -9,6 +9,7 @@
 #include <sys/sendfile.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/util.h"
 
 #define SIZE_LIMIT (8 << 20) /* 512 layers of 1024 experts take half of it */
@@ -85,7 +86,7 @@ void expert_file_save(const struct expert_file *f) {
     snprintf(next, sizeof(next), "%s.new", f->path);
     int to = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (to < 0 || (r = copy(to, f->fd)) < 0 || rename(next, f->path) < 0)
-        log_event(WLOG_WARN, "experts_not_kept", "path=\"%s\" error=\"%s\"", f->path,
+        log_event(WLOG_WARN, "experts_not_kept", "path=%s error=\"%s\"", quoted(f->path).s,
                   strerror(r < 0 ? -r : errno));
     if (to >= 0)
         close(to);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/util.h"
 
 #define FILES 8 /* of the last deaths */
@@ -55,7 +56,7 @@ void faults_write(const struct buf *record, const char *dir, uint32_t n, char *p
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     bool ok = fd >= 0 && write(fd, record->data, record->len) == (ssize_t)record->len;
     if (!ok)
-        log_event(WLOG_WARN, "fault_not_written", "path=\"%s\" error=\"%s\"", path,
+        log_event(WLOG_WARN, "fault_not_written", "path=%s error=\"%s\"", quoted(path).s,
                   strerror(errno));
     if (fd >= 0)
         close(fd);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "base/buf.h"
 #include "base/log.h"
+#include "base/printable.h"
 
 /*
  * libzmq is opened when it is asked for, and not linked: most daemons publish nothing, and it
@@ -432,7 +433,7 @@ static void on_retry(uv_timer_t *t) {
     if (bind_all(e) == 0)
         return;
     if (e->zmq.error() != EADDRINUSE)
-        log_event(WLOG_ERROR, "kv_events", "error=\"%s\"", e->zmq.strerror(e->zmq.error()));
+        log_event(WLOG_ERROR, "kv_events", "error=%s", quoted(e->zmq.strerror(e->zmq.error())).s);
     else
         uv_timer_start(t, on_retry, RETRY_MS, 0);
 }

@@ -18,6 +18,7 @@
 #include "api/api.h"
 #include "api/http/tls.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "daemon/admin.h"
 #include "daemon/config.h"
 #include "daemon/deadline.h"
@@ -87,7 +88,7 @@ static bool is_temporary(int r) {
 static int fail(const struct err *err, int r) {
     const char *why = *err->message ? err->message : strerror(-r);
 
-    fprintf(stderr, "weftd: %s\n", why);
+    fprintf(stderr, "weftd: %s\n", printable(why).s);
     takeover_failed(why);
     return is_temporary(r) ? EXIT_AGAIN : EXIT_CONFIG;
 }
@@ -290,7 +291,7 @@ static int reload(struct front *f, struct err *err) {
         r = read_files(f, err);
     }
     if (r < 0)
-        log_event(WLOG_ERROR, "reload_refused", "reason=\"%s\"", err->message);
+        log_event(WLOG_ERROR, "reload_refused", "reason=%s", quoted(err->message).s);
     config_deinit(&next);
     return r;
 }
@@ -398,7 +399,7 @@ static void on_next_failed(void *ctx, const char *why) {
     f->gave_way = false;
     models_come_back(f->models);
     models_use_disk(f->models);
-    log_event(WLOG_ERROR, "upgrade_failed", "reason=\"%s\"", why);
+    log_event(WLOG_ERROR, "upgrade_failed", "reason=%s", quoted(why).s);
     admin_upgrade_over(f->admin, 0, why);
 }
 
@@ -446,8 +447,8 @@ static int upgrade(void *front, struct err *err) {
     }
     if (r < 0 && !*err->message)
         err_set(err, 0, "", "%s", strerror(-r));
-    log_event(r < 0 ? WLOG_ERROR : WLOG_INFO, r < 0 ? "upgrade_failed" : "upgrade_started",
-              "%s=\"%s\"", r < 0 ? "reason" : "program", r < 0 ? err->message : f->argv[0]);
+    log_event(r < 0 ? WLOG_ERROR : WLOG_INFO, r < 0 ? "upgrade_failed" : "upgrade_started", "%s=%s",
+              r < 0 ? "reason" : "program", quoted(r < 0 ? err->message : f->argv[0]).s);
     return r;
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/printable.h"
 #include "daemon/models_find.h"
 #include "daemon/models_private.h"
 
@@ -125,7 +126,8 @@ static void tell_failure(struct served *s, const char *why) {
     snprintf(s->why, sizeof(s->why), "%s", why);
     s->retry_ms = MIN(MAX(2 * s->retry_ms, RETRY_MIN_MS), RETRY_MAX_MS);
     s->wanted = false;
-    log_event(WLOG_ERROR, "model_failed", "model=\"%s\" reason=\"%s\"", s->name, s->why);
+    log_event(WLOG_ERROR, "model_failed", "model=%s reason=%s", quoted(s->name).s,
+              quoted(s->why).s);
     api_worker_failed(s->model, s->why, s->retry_ms);
     models_answer_guests(s);
 }
@@ -188,7 +190,8 @@ static void take_place(struct served *s) {
     old->retired = true;
     old->wanted = false;
     api_replace_model(old->model, s->model);
-    log_event(WLOG_INFO, "model_swapped", "model=\"%s\" file=\"%s\"", s->name, s->config.model);
+    log_event(WLOG_INFO, "model_swapped", "model=%s file=%s", quoted(s->name).s,
+              quoted(s->config.model).s);
     if (old->state == SERVED_READY)
         models_set_state(old, SERVED_LEAVING);
 }
@@ -211,7 +214,7 @@ static void on_ready(void *ctx, const struct msg_ready *r) {
     if (!s->config.engine.max_context && s->n_loads == 1)
         front_model_warn_of_short_context(s->front);
     if (m->on_demand)
-        log_event(WLOG_INFO, "model_loaded", "model=\"%s\" bytes=%llu", s->name,
+        log_event(WLOG_INFO, "model_loaded", "model=%s bytes=%llu", quoted(s->name).s,
                   (unsigned long long)s->bytes);
     if (s->old)
         take_place(s);
@@ -266,7 +269,7 @@ static void on_unloaded(void *ctx) {
 
 static void end_worker(struct served *s) {
     *s->why = 0;
-    log_event(WLOG_INFO, "model_unloaded", "model=\"%s\"", s->name);
+    log_event(WLOG_INFO, "model_unloaded", "model=%s", quoted(s->name).s);
     models_set_state(s, SERVED_ENDING);
     workers_unload(s->workers);
 }

@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <fcntl.h>
 #include "base/log.h"
+#include "base/printable.h"
 #include "daemon/kvdisk.h"
 #include "daemon/models_private.h"
 
@@ -48,7 +49,8 @@ void models_open_disk(struct served *s) {
     else
         r = kvdisk_open_model(m->opts.config->kv_disk, s->name, &s->disk_fd, &err);
     if (r < 0)
-        log_event(WLOG_WARN, "kv_disk", "model=\"%s\" what=\"%s\"", s->name, err.message);
+        log_event(WLOG_WARN, "kv_disk", "model=%s what=%s", quoted(s->name).s,
+                  quoted(err.message).s);
     workers_set_disk(s->workers, s->disk_fd);
     if (s->disk_fd < 0 || m->disk_waits)
         return;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
+#include "base/printable.h"
 #include "daemon/models_presets.h"
 #include "daemon/models_private.h"
 
@@ -86,9 +87,10 @@ static void take_change(struct change *c) {
     if (p->from) {
         if (i >= 0)
             c->of->served[i]->stale = true;
-        log_event(WLOG_INFO, "preset_made", "model=\"%s\" from=\"%s\"", p->name, p->from);
+        log_event(WLOG_INFO, "preset_made", "model=%s from=%s", quoted(p->name).s,
+                  quoted(p->from).s);
     } else {
-        log_event(WLOG_INFO, "preset_removed", "model=\"%s\"", p->name);
+        log_event(WLOG_INFO, "preset_removed", "model=%s", quoted(p->name).s);
     }
 }
 

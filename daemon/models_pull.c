@@ -9,6 +9,7 @@
 #include <yyjson.h>
 #include "api/http/json.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "daemon/models_private.h"
 
 /*
@@ -127,8 +128,9 @@ static void finish(struct pull *p) {
 
     if (!t || p->of->stopping)
         return;
-    log_event(p->status == 0 ? WLOG_INFO : WLOG_WARN, "pull_ended", "status=%lld%s%s%s",
-              (long long)p->status, *p->error ? " error=\"" : "", p->error, *p->error ? "\"" : "");
+    log_event(p->status == 0 ? WLOG_INFO : WLOG_WARN, "pull_ended", "status=%lld%s%s",
+              (long long)p->status, *p->error ? " error=" : "",
+              *p->error ? quoted(p->error).s : "");
     if (p->status == 0 && models_task_done(p->of, t)) {
         p->task = NULL;
         return;
@@ -255,7 +257,8 @@ static int start(struct models *m, char **args, const char *name, struct api_tas
         return err_set(err, 500, NULL, "%.200s cannot be run: %s", program, uv_strerror(r));
     }
     t->of = &p->doing;
-    log_event(WLOG_INFO, "pull_started", "what=\"%s %s\" pid=%d", args[1], name, p->process.pid);
+    log_event(WLOG_INFO, "pull_started", "what=%s name=%s pid=%d", args[1], quoted(name).s,
+              p->process.pid);
     uv_read_start((uv_stream_t *)&p->out, on_alloc, on_read);
     return 0;
 }

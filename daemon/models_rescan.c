@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "base/log.h"
+#include "base/printable.h"
 #include "daemon/models_find.h"
 #include "daemon/models_private.h"
 
@@ -132,8 +133,8 @@ static void take_bad(struct models *m) {
         const struct bad_preset *was = find_bad(m->bad, m->n_bad, s->bad[i].name);
 
         if (!was || strcmp(was->why, s->bad[i].why) != 0)
-            log_event(WLOG_WARN, "preset_not_read", "model=\"%s\" reason=\"%s\"", s->bad[i].name,
-                      s->bad[i].why);
+            log_event(WLOG_WARN, "preset_not_read", "model=%s reason=%s", quoted(s->bad[i].name).s,
+                      quoted(s->bad[i].why).s);
         if (names)
             names[i] = s->bad[i].name;
     }
@@ -200,7 +201,8 @@ static int add_found(struct models *m, struct found *f, struct err *err) {
     uint32_t at = models_n_live(m) - 1;
     memmove(&m->served[at + 1], &m->served[at], (m->n - 1 - at) * sizeof(*m->served));
     m->served[at] = s;
-    log_event(WLOG_INFO, "model_found", "model=\"%s\" file=\"%s\"", s->name, s->config.model);
+    log_event(WLOG_INFO, "model_found", "model=%s file=%s", quoted(s->name).s,
+              quoted(s->config.model).s);
     return 0;
 }
 
@@ -214,7 +216,8 @@ static void remove_gone(struct models *m) {
 
         if (!is_live(s) || !s->found || there || !may_go(s) || models_n_live(m) == 1)
             continue;
-        log_event(WLOG_INFO, "model_gone", "model=\"%s\" file=\"%s\"", s->name, s->config.model);
+        log_event(WLOG_INFO, "model_gone", "model=%s file=%s", quoted(s->name).s,
+                  quoted(s->config.model).s);
         withdraw(s);
         i--; /* another one stands there now */
     }
@@ -233,8 +236,8 @@ static void apply(struct models *m) {
         if (!find_live(m, s->found[i].name))
             r = add_found(m, &s->found[i], &s->err);
     if (r < 0)
-        log_event(WLOG_WARN, "models_not_read", "reason=\"%s\"",
-                  *s->err.message ? s->err.message : strerror(-r));
+        log_event(WLOG_WARN, "models_not_read", "reason=%s",
+                  quoted(*s->err.message ? s->err.message : strerror(-r)).s);
 }
 
 static void release(struct models *m) {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "base/chan.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "daemon/compiler.h"
 #include "daemon/config.h"
 #include "daemon/device_watch.h"
@@ -91,7 +92,7 @@ static int refuse(struct worker *w, const char *why) {
 
     for (int i = 0; told && i < 10 && chan_wants_write(&w->chan); i++)
         chan_wait(&w->chan, 100);
-    log_event(told ? WLOG_DEBUG : WLOG_ERROR, "worker_failed", "reason=\"%s\"", why);
+    log_event(told ? WLOG_DEBUG : WLOG_ERROR, "worker_failed", "reason=%s", quoted(why).s);
     return WORKER_REFUSED;
 }
 
@@ -237,8 +238,8 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     if (r == 0)
         r = engine_new(&w->engine, o, err);
     if (r == 0 && engine_info(w->engine)->note[0])
-        log_event(WLOG_INFO, "backend", "name=%s note=\"%s\"", engine_info(w->engine)->backend,
-                  engine_info(w->engine)->note);
+        log_event(WLOG_INFO, "backend", "name=%s note=%s", engine_info(w->engine)->backend,
+                  quoted(engine_info(w->engine)->note).s);
     if (r == 0)
         log_memory(w, m->memory_bytes);
     return r < 0 || draft_first ? r : open_draft(w, err);
@@ -251,7 +252,7 @@ static void watch_devices(struct worker *w) {
 
     for (uint32_t k = 0; k < i->n_devices; k++) {
         if (i->address[k][0] && device_watch_new(&w->watch[k], i->address[k], &err) < 0)
-            log_event(WLOG_INFO, "device_watch", "missing=\"%s\"", err.message);
+            log_event(WLOG_INFO, "device_watch", "missing=%s", quoted(err.message).s);
         w->watches = w->watches || w->watch[k];
     }
 }
@@ -281,8 +282,8 @@ static void lower_priority(const struct worker *w) {
 
 /* sched_disk.note: the disk tier never fails a request; what goes wrong with it is only logged. */
 static void on_disk_note(void *ctx, const char *what, int error) {
-    log_event(WLOG_WARN, "kv_disk", "what=\"%s\"%s%s%s", what, error < 0 ? " error=\"" : "",
-              error < 0 ? strerror(-error) : "", error < 0 ? "\"" : "");
+    log_event(WLOG_WARN, "kv_disk", "what=%s%s%s", quoted(what).s, error < 0 ? " error=" : "",
+              error < 0 ? quoted(strerror(-error)).s : "");
 }
 
 /* One step of a hash that only has to tell files apart that are not made to collide. */

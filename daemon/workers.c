@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/probe.h"
 #include "daemon/worker.h"
 #include "daemon/workers_private.h"
@@ -144,7 +145,7 @@ uint32_t workers_n_faults(struct api_port *p, uint64_t id) {
 static void kill_worker(struct workers *w, const char *why) {
     if (!w->process_open)
         return;
-    log_event(WLOG_WARN, "worker_killed", "pid=%d reason=\"%s\"", w->process.pid, why);
+    log_event(WLOG_WARN, "worker_killed", "pid=%d reason=%s", w->process.pid, quoted(why).s);
     uv_process_kill(&w->process, SIGKILL);
 }
 
@@ -316,8 +317,8 @@ static void on_failed_start(struct workers *w) {
                  w->n_failed);
     if (changed || (w->n_failed >= LOAD_TRIES && waited_ns >= FAILED_AFTER_MS * INT64_C(1000000))) {
         if (strcmp(w->failure, w->refusal) != 0)
-            log_event(WLOG_ERROR, "model_failed", "tries=%u reason=\"%s\"", w->n_failed,
-                      w->refusal);
+            log_event(WLOG_ERROR, "model_failed", "tries=%u reason=%s", w->n_failed,
+                      quoted(w->refusal).s);
         memcpy(w->failure, w->refusal, sizeof(w->failure));
         api_worker_failed(w->model, w->failure, MAX(w->backoff_ms, RETRY_MIN_MS));
     }
@@ -385,10 +386,10 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
             dump_fault(w, path, sizeof(path));
         /* The reason why no worker ever served is the front's last line: main.c says it. */
         log_event(!w->served && *w->refusal ? WLOG_DEBUG : WLOG_ERROR, "worker_died",
-                  "pid=%d status=%lld signal=%d hang=%d in_flight=%u%s%s%s%s%s%s", p->pid,
+                  "pid=%d status=%lld signal=%d hang=%d in_flight=%u%s%s%s%s", p->pid,
                   (long long)status, signal, w->killed_for_hang, w->crash_page->n,
-                  *path ? " flight=\"" : "", path, *path ? "\"" : "",
-                  *w->refusal ? " reason=\"" : "", w->refusal, *w->refusal ? "\"" : "");
+                  *path ? " flight=" : "", *path ? quoted(path).s : "",
+                  *w->refusal ? " reason=" : "", *w->refusal ? quoted(w->refusal).s : "");
         if (served)
             api_worker_down(w->model);
     }
@@ -497,9 +498,9 @@ static void note_change(struct workers *w) {
         return;
     w->file_changed = true;
     log_event(WLOG_WARN, "model_changed",
-              "model=\"%s\" reason=\"" FILE_CHANGED
+              "model=%s reason=\"" FILE_CHANGED
               ": it is served from memory until the worker ends\"",
-              w->opts.config->model);
+              quoted(w->opts.config->model).s);
 }
 
 /* A worker hangs when a step, or the loading, takes too long, or when requests wait and no step
