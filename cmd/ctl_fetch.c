@@ -12,14 +12,17 @@
 #include "cmd/ctl.h"
 
 #define PATH_BYTES 4096
+#define NAME_BYTES 512
+#define SUM_TAIL ".sha256"
 #define LOCK_WAIT_MS 300
 
 /* Invariants from take_over() on: have <= f->size, and `sum` is that of the first `have` bytes of
  * the part, which is locked. */
 struct loading {
     const struct fetch *f;
-    int fd; /* of the part, locked; -1 */
-    char part[PATH_BYTES];
+    int dir; /* the folder of the target, in which all files are named; -1 */
+    int fd;  /* of the part, locked; -1 */
+    char part[NAME_BYTES];
     uint64_t have;
     struct sha256 sum; /* of what is there */
     int local;         /* why the sink took no more: an errno; EPROTO: @err says it */
@@ -35,42 +38,70 @@ bool fetch_sleep(const volatile sig_atomic_t *stop, int64_t ms) {
     return !*stop;
 }
 
-/* ---- names ---- */
+/* ---- names ----
+ *
+ * Others may write into the folder. So it is opened once, files are named in it, and neither the
+ * part nor the file of the checksum is written through a link. */
 
-/* "DIR/.NAME@tail" of DIR/NAME. */
-static bool hidden_path(const char *target, const char *tail, char *out, size_t size) {
+/* Returns the length of "DIR/" in DIR/NAME. */
+static size_t folder_len(const char *target) {
     const char *slash = strrchr(target, '/');
-    int dir = slash ? (int)(slash + 1 - target) : 0;
-    int n = snprintf(out, size, "%.*s.%s%s", dir, target, target + dir, tail);
+
+    return slash ? (size_t)(slash + 1 - target) : 0;
+}
+
+static const char *name_of(const char *target) {
+    return target + folder_len(target);
+}
+
+/* Writes "DIR/.NAME@tail" of DIR/NAME. Returns false without room. */
+static bool hidden_path(const char *target, const char *tail, char *out, size_t size) {
+    int n =
+        snprintf(out, size, "%.*s.%s%s", (int)folder_len(target), target, name_of(target), tail);
 
     return n > 0 && (size_t)n < size;
 }
 
 bool fetch_sum_path(const char *target, char *out, size_t size) {
-    return hidden_path(target, ".sha256", out, size);
+    return hidden_path(target, SUM_TAIL, out, size);
 }
 
-static bool part_path(const struct fetch *f, char *out, size_t size) {
+static bool part_path(const struct fetch *f, const char *target, char *out, size_t size) {
     char tail[32];
 
     snprintf(tail, sizeof(tail), "-%.16s.part", *f->sha256 ? f->sha256 : "unknown");
-    return hidden_path(f->target, tail, out, size);
+    return hidden_path(target, tail, out, size);
+}
+
+/* Opens the folder of @target. Returns a descriptor or -errno. */
+static int open_folder(const char *target) {
+    char path[PATH_BYTES];
+    int n = snprintf(path, sizeof(path), "%.*s", (int)folder_len(target), target);
+
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return -ENAMETOOLONG;
+    int fd = open(n ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
 }
 
 /* ---- what is there ---- */
 
-static int64_t size_of(const char *path) {
+/* Returns the size of a regular file, or -1 where there is none. @flags: of fstatat(). */
+static int64_t size_of(int dir, const char *path, int flags) {
     struct stat st;
 
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? st.st_size : -1;
+    return fstatat(dir, path, &st, flags) == 0 && S_ISREG(st.st_mode) ? st.st_size : -1;
 }
 
 uint64_t fetch_missing(const struct fetch *f) {
     char part[PATH_BYTES];
+    int64_t have = 0;
 
-    if (size_of(f->target) == (int64_t)f->size)
+    assert(f->size <= INT64_MAX);
+    if (size_of(AT_FDCWD, f->target, 0) == (int64_t)f->size)
         return 0;
-    int64_t have = *f->sha256 && part_path(f, part, sizeof(part)) ? size_of(part) : 0;
+    if (*f->sha256 && part_path(f, f->target, part, sizeof(part)))
+        have = size_of(AT_FDCWD, part, AT_SYMLINK_NOFOLLOW);
     return f->size - MIN((uint64_t)MAX(have, (int64_t)0), f->size);
 }
 
@@ -93,34 +124,48 @@ static int sum_file(const struct fetch *f, int fd, uint64_t size, struct sha256 
     return 0;
 }
 
-static void remember_sum(const struct fetch *f) {
-    char path[PATH_BYTES];
-    FILE *out =
-        *f->sha256 && fetch_sum_path(f->target, path, sizeof(path)) ? fopen(path, "we") : NULL;
+/* Writes the checksum beside the target; without it the next pull reads the target again. */
+static void remember_sum(const struct loading *l) {
+    char name[NAME_BYTES];
 
-    if (out) { /* without it the file is read again at the next pull */
-        fprintf(out, "%s\n", f->sha256);
-        fclose(out);
-    }
+    if (!*l->f->sha256 || !fetch_sum_path(name_of(l->f->target), name, sizeof(name)))
+        return;
+    unlinkat(l->dir, name, 0);
+    int fd = openat(l->dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return;
+    dprintf(fd, "%s\n", l->f->sha256);
+    close(fd);
 }
 
-/* Whether the target is there with the right content. 1, 0, or -errno. */
-static int is_complete(const struct fetch *f) {
-    char path[PATH_BYTES], known[65] = "", now[65];
+/* Reads the checksum beside the target: 64 digits, or "". */
+static void read_sum(const struct loading *l, char out[65]) {
+    char name[NAME_BYTES];
+    int fd = fetch_sum_path(name_of(l->f->target), name, sizeof(name))
+                 ? openat(l->dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
+                 : -1;
+    ssize_t n = fd < 0 ? 0 : read(fd, out, 64);
+
+    if (fd >= 0)
+        close(fd);
+    out[MAX(n, (ssize_t)0)] = 0;
+}
+
+/* Returns 1 if the target is there with the right content, 0, or -errno. */
+static int is_complete(const struct loading *l) {
+    const struct fetch *f = l->f;
+    const char *name = name_of(f->target);
+    char known[65], now[65];
     struct sha256 sum;
 
-    if (size_of(f->target) != (int64_t)f->size)
+    if (size_of(l->dir, name, 0) != (int64_t)f->size)
         return 0;
     if (!*f->sha256)
         return 1;
-    FILE *in = fetch_sum_path(f->target, path, sizeof(path)) ? fopen(path, "re") : NULL;
-    if (in && !fgets(known, sizeof(known), in))
-        known[0] = 0;
-    if (in)
-        fclose(in);
+    read_sum(l, known);
     if (strcmp(known, f->sha256) == 0)
         return 1;
-    int fd = open(f->target, O_RDONLY | O_CLOEXEC);
+    int fd = openat(l->dir, name, O_RDONLY | O_CLOEXEC);
     int r = fd < 0 ? -errno : sum_file(f, fd, f->size, &sum);
     if (fd >= 0)
         close(fd);
@@ -129,22 +174,26 @@ static int is_complete(const struct fetch *f) {
     sha256_hex(&sum, now);
     if (strcmp(now, f->sha256) != 0)
         return 0;
-    remember_sum(f);
+    remember_sum(l);
     return 1;
 }
 
 /* ---- the part ---- */
 
-/* Opens and locks the part; waits for another process that has it. 0, 1: it was renamed or removed
- * meanwhile, look again; -errno. */
+/* Opens and locks the part, and waits for another process that has it. Returns 0; 1 if it was
+ * renamed or removed meanwhile and has to be looked for again; or -errno. */
 static int lock_part(struct loading *l) {
     struct stat ours, now;
     bool said = false;
 
     assert(l->fd < 0);
-    l->fd = open(l->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    l->fd = openat(l->dir, l->part, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (l->fd < 0)
         return -errno;
+    if (fstat(l->fd, &ours) < 0)
+        return -errno;
+    if (!S_ISREG(ours.st_mode) || ours.st_nlink > 1)
+        return -ELOOP; /* by a second name it is a file of somebody else's */
     while (flock(l->fd, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return -errno;
@@ -159,7 +208,8 @@ static int lock_part(struct loading *l) {
     }
     if (fstat(l->fd, &ours) < 0)
         return -errno;
-    if (stat(l->part, &now) < 0 || now.st_ino != ours.st_ino || now.st_dev != ours.st_dev)
+    if (fstatat(l->dir, l->part, &now, AT_SYMLINK_NOFOLLOW) < 0 || now.st_ino != ours.st_ino ||
+        now.st_dev != ours.st_dev)
         return 1;
     return 0;
 }
@@ -245,6 +295,11 @@ static int fail_local(struct loading *l, int why) {
 
     if (why == EINTR)
         return FETCH_INTERRUPTED;
+    if (why == ELOOP) {
+        err_set(l->err, 0, NULL, "%.*s%s is a link or no regular file: remove it",
+                (int)folder_len(f->target), f->target, l->part);
+        return CTL_REFUSED;
+    }
     if (why == ENOSPC || why == EDQUOT || why == EFBIG)
         err_set(l->err, 507, NULL, "%s: %s at %s of %s; it is kept, the same command goes on",
                 f->target, strerror(why), size_text(l->have).s, size_text(f->size).s);
@@ -301,12 +356,12 @@ static int finish(struct loading *l) {
         err_set(l->err, 502, NULL,
                 "%s: what arrived has the checksum %.16s..., the hub says %.16s...: removed",
                 f->target, hex, f->sha256);
-        unlink(l->part);
+        unlinkat(l->dir, l->part, 0);
         return -EBADMSG;
     }
-    if (fsync(l->fd) < 0 || rename(l->part, f->target) < 0)
+    if (fsync(l->fd) < 0 || renameat(l->dir, l->part, l->dir, name_of(f->target)) < 0)
         return -errno;
-    remember_sum(f);
+    remember_sum(l);
     return 0;
 }
 
@@ -326,7 +381,7 @@ static int take_turn(struct loading *l, bool may_repeat) {
     r = load(l);
     if (r != CTL_OK) {
         if (l->have == 0)
-            unlink(l->part);
+            unlinkat(l->dir, l->part, 0);
         return r;
     }
     r = finish(l);
@@ -335,28 +390,40 @@ static int take_turn(struct loading *l, bool may_repeat) {
     return r < 0 ? fail_local(l, -r) : CTL_OK;
 }
 
-int fetch_file(const struct fetch *f, struct err *err) {
-    struct loading l = {.f = f, .fd = -1, .err = err};
+/* Loads until the target is complete. An exit code. */
+static int fetch_in(struct loading *l) {
+    const struct fetch *f = l->f;
     bool may_repeat = true;
     int r;
 
-    assert(f->size > 0 && f->n_tries > 0);
-    if (!part_path(f, l.part, sizeof(l.part)))
-        return fail_local(&l, ENAMETOOLONG);
-    while ((r = is_complete(f)) == 0) {
-        r = take_turn(&l, may_repeat);
-        if (l.fd >= 0)
-            close(l.fd);
-        l.fd = -1;
+    while ((r = is_complete(l)) == 0) {
+        r = take_turn(l, may_repeat);
+        if (l->fd >= 0)
+            close(l->fd);
+        l->fd = -1;
         if (r != AGAIN)
             return r;
-        if (err->message[0]) {
-            progress_say(f->progress, "retrying", "%.300s; again from the start", err->message);
+        if (l->err->message[0]) {
+            progress_say(f->progress, "retrying", "%.300s; again from the start", l->err->message);
             may_repeat = false;
         }
     }
-    if (r < 0)
-        return fail_local(&l, -r);
+    return r < 0 ? fail_local(l, -r) : CTL_OK;
+}
+
+int fetch_file(const struct fetch *f, struct err *err) {
+    struct loading l = {.f = f, .dir = -1, .fd = -1, .err = err};
+
+    assert(f->size > 0 && f->size <= INT64_MAX && f->n_tries > 0);
+    if (!part_path(f, name_of(f->target), l.part, sizeof(l.part)))
+        return fail_local(&l, ENAMETOOLONG);
+    l.dir = open_folder(f->target);
+    if (l.dir < 0)
+        return fail_local(&l, -l.dir);
+    int r = fetch_in(&l);
+    close(l.dir);
+    if (r != CTL_OK)
+        return r;
     progress_at(f->progress, "", f->size);
     return CTL_OK;
 }

@@ -7,6 +7,7 @@
 #include <strings.h>
 #include <yyjson.h>
 #include "base/model_dir.h"
+#include "base/printable.h"
 
 /* What a repository holds, and which of it is meant. */
 
@@ -27,18 +28,16 @@ static bool is_name(const char *p, size_t len) {
            strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") >= len;
 }
 
-/* A relative path none of whose parts is empty, hidden or leads upwards. */
+/* Returns whether @p is a printable, relative path none of whose parts is empty, hidden or leads
+ * upwards. It becomes the name of a file, and of a model that every client sees. */
 static bool is_path(const char *p) {
-    if (strlen(p) >= 512)
+    if (strlen(p) >= 512 || !is_printable(p) || strchr(p, '\\'))
         return false;
     for (;; p++) {
         size_t len = strcspn(p, "/");
 
         if (len == 0 || len > 200 || *p == '.')
             return false;
-        for (size_t i = 0; i < len; i++)
-            if ((unsigned char)p[i] < 0x20 || p[i] == 0x7f || p[i] == '\\')
-                return false;
         p += len;
         if (!*p)
             return true;
@@ -116,7 +115,8 @@ static int read_file(struct hub_file *out, yyjson_val *v) {
     if (yyjson_is_uint(yyjson_obj_get(lfs, "size")))
         size = yyjson_obj_get(lfs, "size");
     out->path = strdup(text_of(v, "rfilename"));
-    out->size = yyjson_get_uint(size);
+    out->size = yyjson_is_uint(size) && yyjson_get_uint(size) <= INT64_MAX ? yyjson_get_uint(size)
+                                                                           : 0; /* not known */
     snprintf(out->sha256, sizeof(out->sha256), "%s", is_hex(sum, 64) ? sum : "");
     return out->path ? 0 : -ENOMEM;
 }

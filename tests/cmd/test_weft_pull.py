@@ -290,6 +290,50 @@ def test_names_that_lead_out_of_the_folder_are_not_taken():
         assert p.returncode == 1 and "no GGUF files" in p.err and not home.models.exists(), p.err
 
 
+def test_what_a_hub_sends_does_not_move_the_terminal():
+    """No file name is taken that could, and texts are escaped."""
+    evil = ("\x1b]0;x\x07", "\u009b31m", "\u202e", "\u2028", "\x7f", "\n")
+    with hub_and_home({f"{e}m{i}-Q4_K_M.gguf": MODEL for i, e in enumerate(evil)}) as (hub, home):
+        p = home.pull(hub, NAME)
+        assert p.returncode == 1 and "no GGUF files" in p.err and not home.models.exists(), p.err
+    with hub_and_home() as (hub, home):
+        answer = lambda h, p: h.send_body(503, b"", [("X-Error-Message", "\x1b[31mred\x9b31m")]) or True  # noqa: E731
+        hub.faults["api"] = [answer] * 4
+        for p in (home.pull(hub, "--tries", "2", NAME), home.pull(hub, "--json", "--tries", "2", NAME)):
+            assert p.returncode == 69 and "\x1b" not in p.out + p.err and "\x9b" not in p.err, (p.out, p.err)
+
+
+def test_links_in_place_of_the_part_are_not_followed():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.cut_after(4000)] + [fake_hub.status(500)] * 3
+        assert home.pull(hub, "--tries", "2", NAME).returncode == 69
+        part, = home.parts()
+        other = home.path / "other"
+        for link in (part.symlink_to, lambda to: os.link(to, part)):
+            part.unlink()
+            other.write_bytes(b"theirs")
+            link(other)
+            hub.faults["cdn"] = []
+            p = home.pull(hub, NAME)
+            assert p.returncode == 1 and "is a link" in p.err, (p.returncode, p.err)
+            assert other.read_bytes() == b"theirs" and "Some-Q4_K_M.gguf" not in home.files()
+        part.unlink()
+        sum_file = home.repo / ".Some-Q4_K_M.gguf.sha256"
+        sum_file.symlink_to(other)
+        check_loaded(home, home.pull(hub, NAME))
+        assert other.read_bytes() == b"theirs" and not sum_file.is_symlink()
+
+
+def test_sizes_that_are_none_are_not_taken():
+    for size in (-1, 1.5, 2**63, "7", None):
+        with hub_and_home() as (hub, home):
+            files = [{"rfilename": "Some-Q4_K_M.gguf", "size": size, "lfs": {"sha256": "0" * 64, "size": size}}]
+            body = json.dumps({"sha": fake_hub.COMMIT, "siblings": files}).encode()
+            hub.faults["api"] = [lambda h, p, body=body: h.send_body(200, body) or True]
+            p = home.pull(hub, NAME)
+            assert p.returncode == 1 and "does not say how large" in p.err, (size, p.err)
+
+
 def test_a_full_disk_keeps_the_part():
     with hub_and_home() as (hub, home):
         p = home.pull(hub, NAME, limit=8192)
