@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/thread.h"
 
 #define STACK_BYTES ((size_t)8 << 20) /* templates and schemas are read recursively */
 
@@ -177,7 +178,7 @@ static int start(struct jobs *p) {
 
         t->pool = p;
         pthread_cond_init(&t->woken, NULL);
-        r = -pthread_create(&t->id, &attr, serve, t);
+        r = thread_start(&t->id, &attr, serve, t);
         if (r < 0)
             pthread_cond_destroy(&t->woken);
         else

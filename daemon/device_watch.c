@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "base/thread.h"
 #include "base/util.h"
 
 /* NVML's, as its API reference has them: the header is not needed. Results: 0 is success. CUDA 13
@@ -174,7 +175,7 @@ static int start(struct device_watch *w, const char *address, struct err *err) {
     if (e)
         return err_set(err, 0, NULL, "NVML of %s: %s", address, w->nvml.error(e)), -ENODEV;
     w->state = ask(w);
-    r = -pthread_create(&w->thread, NULL, run, w);
+    r = thread_start(&w->thread, NULL, run, w);
     return r < 0 ? (err_set(err, 0, NULL, "no thread: %s", strerror(-r)), r) : 0;
 }
 

@@ -733,7 +733,9 @@ static int serve(struct front *f) {
         device_nodes_make(&device_nodes_system);
     uv_loop_init(&f->loop);
     f->loop.data = f;
-    int r = open_front(f, &err);
+    int r = process_make_ready(&f->loop);
+    if (r == 0)
+        r = open_front(f, &err);
     if (r < 0)
         return fail(&err, r); /* the process ends: the system takes back what is open */
     uv_run(&f->loop, UV_RUN_DEFAULT);

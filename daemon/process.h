@@ -3,6 +3,7 @@
 /* process - what the process is given, before it is a front or a worker. */
 
 #include <stdbool.h>
+#include <uv.h>
 
 /* Takes @flag out of the arguments, wherever it stands; false: it is not there. */
 bool process_take_flag(int *argc, char **argv, const char *flag);
@@ -11,5 +12,9 @@ int process_printed(void);
 /* Descriptors 0 to 2 are open from here on, or a socket could become one of them and get what is
  * printed. */
 void process_open_standard(void);
+/* Makes what a request would otherwise be the first to need: the threads of uv_queue_work(), their
+ * arenas, and some stack of the main thread. @loop is new; it is run until that is done. Returns 0
+ * or -errno. */
+int process_make_ready(uv_loop_t *loop);
 /* No core of front and workers: prompts and keys are in their memory. */
 void process_forbid_cores(void);

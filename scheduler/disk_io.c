@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/thread.h"
 
 /* The next piece of slot io->n_done. STORE_MORE, or as store_go_on(). */
 static int go_on(const struct store *s, struct disk_io *io) {
@@ -81,7 +82,7 @@ int disk_thread_start(struct disk_thread *t, const struct store *store) {
         return -errno;
     if (t->in_step)
         return 0;
-    int e = -pthread_create(&t->thread, NULL, run, t);
+    int e = thread_start(&t->thread, NULL, run, t);
     t->started = e == 0;
     return e;
 }

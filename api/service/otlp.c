@@ -17,6 +17,7 @@
 #include "api/service/trace.h"
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/thread.h"
 #include "base/util.h"
 
 /*
@@ -381,7 +382,7 @@ static int start(struct otlp *o) {
     pthread_condattr_destroy(&attr);
     sigfillset(&all); /* signals are the loop's */
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int r = -pthread_create(&o->thread, NULL, run, o);
+    int r = thread_start(&o->thread, NULL, run, o);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return r;
 }

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "base/thread.h"
 
 /*
  * Fork-join threads. A step has some hundred rounds, microseconds apart, so that a sleeping thread
@@ -187,10 +188,10 @@ int pool_new(struct pool **out, uint32_t n_threads) {
 
         w->pool = p;
         w->index = i;
-        int r = pthread_create(&w->thread, NULL, work, w);
-        if (r) {
+        int r = thread_start(&w->thread, NULL, work, w);
+        if (r < 0) {
             pool_free(p);
-            return -r;
+            return r;
         }
         p->n_started = i;
     }

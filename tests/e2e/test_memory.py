@@ -1,0 +1,67 @@
+"""With no memory left every route answers, with 503 where it needs some, and the daemon recovers."""
+import json
+import resource
+
+from weftd import Weftd, main, synth
+
+FREE = (0, 256 << 10, 1 << 20, 3 << 20)  # bytes of address space that the front may still take
+TEXT = "some text"
+PADDING = "x" * 9000  # a body above 8 KB is read on the pool
+CHAT = [{"role": "user", "content": TEXT}]
+SCHEMA = {"type": "object", "properties": {f"p{i}": {"pattern": f"^[a-z]{{3,9}}-{i}$"} for i in range(60)}}
+REQUESTS = [
+    ("GET", "/health", None),
+    ("GET", "/v1/models", None),
+    ("GET", "/metrics", None),
+    ("GET", "/", None),
+    ("POST", "/tokenize", {"prompt": TEXT}),
+    ("POST", "/v1/completions", {"prompt": TEXT, "max_tokens": 2}),
+    ("POST", "/v1/completions", {"prompt": "a", "max_tokens": 2, "guided_json": SCHEMA}),
+    ("POST", "/v1/chat/completions", {"messages": CHAT, "max_tokens": 2}),
+    ("POST", "/v1/responses", {"input": TEXT, "max_output_tokens": 2}),
+    ("POST", "/v1/messages", {"messages": CHAT, "max_tokens": 2}),
+    ("POST", "/v1/embeddings", {"input": [TEXT, "b"]}),
+    ("POST", "/api/chat", {"messages": CHAT, "options": {"num_predict": 2}}),
+    ("POST", "/api/generate", {"prompt": TEXT, "options": {"num_predict": 2}}),
+    ("POST", "/v1/score", {"text_1": TEXT, "text_2": ["a", "b"]}),
+    ("POST", "/v1/completions", {"prompt": "x" * 3000000, "max_tokens": 2}),
+]
+
+
+def size_of(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return int(next(line for line in file if line.startswith("VmSize")).split()[1]) << 10
+
+
+def ask_all(d, order):
+    """The status of each request; 0 where the connection was closed, as one that cannot be accepted is."""
+    statuses = []
+    for method, path, body in order:
+        try:
+            statuses.append(d.request(method, path, body and json.dumps({**body, "user": PADDING}))[0])
+        except ConnectionError:
+            statuses.append(0)
+        assert d.process.poll() is None, (path, d.process.returncode, d.log)
+    return statuses
+
+
+def test_without_memory_every_route_answers_and_the_daemon_recovers():
+    model = synth("memory-32k", "--shape", "tiny,context=32768", "--format", "Q8_0", "--seed", "3")
+    for number, free in enumerate(FREE):
+        with Weftd("--max-context", "8192", model=model) as d:
+            pid = d.process.pid
+            before = resource.prlimit(pid, resource.RLIMIT_AS)
+            resource.prlimit(pid, resource.RLIMIT_AS, (size_of(pid) + free, before[1]))
+            order = REQUESTS[number * 4:] + REQUESTS[:number * 4]
+            statuses = ask_all(d, order)
+            print("#", free, statuses)
+            for (_, path, _), status in zip(order, statuses):
+                assert status in (0, 200, 400, 404, 413, 501, 503), (free, path, status)
+            if free == 0:
+                assert 503 in statuses, statuses
+            resource.prlimit(pid, resource.RLIMIT_AS, before)
+            assert d.complete("a", max_tokens=2)["token_ids"]
+            assert 0 not in ask_all(d, REQUESTS)
+
+
+main(globals())
