@@ -37,9 +37,10 @@ def main(make_model, out, stamp, *archives):
         with tarfile.open(archive) as tar:
             shutil.rmtree(out / pathlib.Path(archive).name.split(".")[0], ignore_errors=True)
             tar.extractall(out)
-    for entry in json.loads((out / "golden/manifest.json").read_text()):
-        make(make_model, out / "golden", entry)
-    for path in [*(out / "golden").glob("*.head"), *(out / "golden").glob("*.draws")]:
+    golden = out / "golden"
+    for entry in json.loads((golden / "manifest.json").read_text()):
+        make(make_model, golden, entry)
+    for path in [golden / "manifest.json", *golden.glob("*.head"), *golden.glob("*.draws")]:
         path.unlink()
     pathlib.Path(stamp).touch()
 
