@@ -1,13 +1,15 @@
 #include "tests/engine/golden.h"
 
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
 
-static void *must(void *p) {
-    if (!p)
-        abort();
-    return p;
+/* A part of the file that is being read; it must be there. */
+static void *must(void *part) {
+    cr_assert(part != NULL, "a file of golden values is missing or lacks a part");
+    return part;
 }
 
 static void read_spot(yyjson_val *v, struct golden_spot *out) {
@@ -63,8 +65,7 @@ static void read_case(yyjson_val *v, struct golden_case *out) {
         read_spot(yyjson_arr_get(spots, i), &out->spot[i]);
     out->n_greedy = (uint32_t)MIN(yyjson_arr_size(greedy), (size_t)GOLDEN_STEPS);
     yyjson_val *assistant = yyjson_obj_get(v, "assistant"), *mtp = yyjson_obj_get(v, "mtp");
-    if (!out->n_prompt || (!out->n_greedy && !assistant))
-        abort();
+    cr_assert(out->n_prompt > 0 && (out->n_greedy > 0 || assistant), "a case without values");
     if (assistant)
         out->greedy[0].id =
             (int32_t)yyjson_get_int(yyjson_arr_get_first(yyjson_obj_get(assistant, "input")));
@@ -90,8 +91,15 @@ static struct golden_label read_label(yyjson_val *root) {
     return label;
 }
 
+static yyjson_doc *open_values(const char *path) {
+    yyjson_doc *doc = yyjson_read_file(path, 0, NULL, NULL);
+
+    cr_assert(doc != NULL, "%s is missing or is no JSON", path);
+    return doc;
+}
+
 struct golden_label golden_label(const char *path) {
-    yyjson_doc *doc = must(yyjson_read_file(path, 0, NULL, NULL));
+    yyjson_doc *doc = open_values(path);
     struct golden_label label = read_label(yyjson_doc_get_root(doc));
 
     yyjson_doc_free(doc);
@@ -99,7 +107,7 @@ struct golden_label golden_label(const char *path) {
 }
 
 struct golden *golden_load(const char *path) {
-    yyjson_doc *doc = must(yyjson_read_file(path, 0, NULL, NULL));
+    yyjson_doc *doc = open_values(path);
     yyjson_val *root = yyjson_doc_get_root(doc);
     yyjson_val *cases = must(yyjson_obj_get(root, "cases"));
     struct golden *g = must(calloc(1, sizeof(*g)));

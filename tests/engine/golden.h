@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * golden - expected values of ../shared/data (golden/NAME.json and models/NAME.golden.json): logits
+ * golden - expected values of the test data (golden/NAME.json and models/NAME.golden.json): logits
  * and greedy continuations of another implementation with exact arithmetic.
  */
 
@@ -59,7 +59,7 @@ struct golden {
 
 /* Architecture and format of the file's model, of any file of golden/. */
 struct golden_label golden_label(const char *path);
-/* Aborts on a file that is not as described: the data is ours. */
+/* Fails the test if the file is missing or is not as described. */
 struct golden *golden_load(const char *path);
 struct golden *golden_free(struct golden *g);
 DEFINE_FREEP(struct golden, golden)

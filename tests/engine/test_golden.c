@@ -1,6 +1,6 @@
 /*
- * Golden tests: every model of ../shared/data whose architecture we have, against logits and greedy
- * continuations of another implementation. A backend is a row of tolerances (from data/README.md);
+ * Golden tests: every model of the test data whose architecture we have, against logits and greedy
+ * continuations of another implementation. A backend is a row of tolerances (tests/data/README.md);
  * one that is not built is skipped by name. The continuation is fed from the golden file whatever
  * was sampled, so that one near tie does not hide the rest.
  */
@@ -18,6 +18,7 @@
 #include "tests/engine/golden.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/few.h"
+#include "tests/support/test_data.h"
 
 struct judge {
     const char *backend;
@@ -27,7 +28,7 @@ struct judge {
     uint32_t n_cases; /* of a file, the shortest; 0: all */
 };
 
-/* What a table of half-precision GELU moves the logits by (data/README.md). */
+/* What a table of half-precision GELU moves the logits by (tests/data/README.md). */
 #define GELU_TABLE 0.06
 
 /* Steps of a continuation that are computed. Under a sanitizer a few: the others take the same
@@ -188,19 +189,7 @@ static void check_file(const struct judge *judge, const char *model, const char 
               seen.margin);
 }
 
-static const char *data_dir(void) {
-    const char *dir = getenv("WEFT_DATA");
-
-    if (!dir || !*dir)
-        cr_skip_test("WEFT_DATA is not set");
-    DIR *d = opendir(dir);
-    if (!d)
-        cr_skip_test("WEFT_DATA does not exist");
-    closedir(d);
-    return dir;
-}
-
-/* What weft has served before and must go on serving; further files count as soon as the product
+/* Files of golden/ that must be there and that weft must serve. Others count as soon as the product
  * takes them. */
 static const char *const served[] = {
     "llama-bf16",
@@ -208,43 +197,18 @@ static const char *const served[] = {
     "llama-gqa",
     "llama-linear",
     "llama-mha",
-    "llama-q.iq2_xxs",
-    "llama-q.iq4_nl",
-    "llama-q.iq4_xs",
-    "llama-q.q2_k",
-    "llama-q.q3_k_m",
-    "llama-q.q4_0",
-    "llama-q.q4_1",
-    "llama-q.q4_k_m",
-    "llama-q.q5_0",
-    "llama-q.q5_1",
-    "llama-q.q5_k_m",
-    "llama-q.q6_k",
     "llama-q.q8_0",
     "llama-rope-freqs",
     "llama-tied",
     "llama-yarn",
     "qwen2",
     "qwen3",
-    "qwen3-q.iq4_nl",
-    "qwen3-q.iq4_xs",
-    "qwen3-q.q2_k",
-    "qwen3-q.q3_k_m",
-    "qwen3-q.q4_0",
-    "qwen3-q.q4_k_m",
-    "qwen3-q.q5_k_m",
-    "qwen3-q.q6_k",
     "qwen3-q.q8_0",
     "qwen3moe",
-    "qwen3moe-q.iq4_xs",
-    "qwen3moe-q.q4_k",
-    "qwen3moe-q.q6_k",
     "qwen3next",
     "qwen35-mtp",
     "qwen35moe-mtp",
-    "qwen35moe-q.q4_k",
     "qwen3moe-q.mxfp4",
-    "qwen35moe-q.iq4_xs-mxfp4",
     "gpt-oss-f32",
     "gpt-oss.f16",
     "gpt-oss.mxfp4",
@@ -264,6 +228,35 @@ static const char *const served[] = {
     "laguna",
     "deepseek2-lite",
     "deepseek2-mtp",
+};
+
+/* Likewise, of the larger sets. */
+static const char *const served_larger[] = {
+    "llama-q.iq2_xxs",
+    "llama-q.iq4_nl",
+    "llama-q.iq4_xs",
+    "llama-q.q2_k",
+    "llama-q.q3_k_m",
+    "llama-q.q4_0",
+    "llama-q.q4_1",
+    "llama-q.q4_k_m",
+    "llama-q.q5_0",
+    "llama-q.q5_1",
+    "llama-q.q5_k_m",
+    "llama-q.q6_k",
+    "qwen3-q.iq4_nl",
+    "qwen3-q.iq4_xs",
+    "qwen3-q.q2_k",
+    "qwen3-q.q3_k_m",
+    "qwen3-q.q4_0",
+    "qwen3-q.q4_k_m",
+    "qwen3-q.q5_k_m",
+    "qwen3-q.q6_k",
+    "qwen3moe-q.iq4_xs",
+    "qwen3moe-q.q4_k",
+    "qwen3moe-q.q6_k",
+    "qwen35moe-q.q4_k",
+    "qwen35moe-q.iq4_xs-mxfp4",
 };
 
 /* Whether the product takes a file. */
@@ -294,15 +287,23 @@ static void expect_refusal(const char *model, const struct golden_label *label,
     printf("# left out: %s: %s\n", strrchr(model, '/') + 1, err->message);
 }
 
-/* Files of golden/ whose name begins with @only (NULL: all), by @floats or @blocks as their weights
- * are. What the product does not take must be refused by name, and all of `served` must be
- * taken. */
+/* The number of names in @list that are the first @n characters of @name: 0 or 1. */
+static uint32_t count_name(const char *const *list, size_t n_list, const char *name, size_t n) {
+    uint32_t found = 0;
+
+    for (size_t i = 0; i < n_list; i++)
+        found += strlen(list[i]) == n && strncmp(list[i], name, n) == 0;
+    return found;
+}
+
+/* Judges files of golden/ whose name begins with @only (NULL: all), by @floats or @blocks as their
+ * weights are. What the product does not take must be refused by name. */
 static void check_synthetic(const struct judge *floats, const struct judge *blocks,
                             const char *only) {
     char dir[512], model[1024], json[1024];
     uint32_t n_run = 0, n_refused = 0, n_known = 0;
 
-    snprintf(dir, sizeof(dir), "%s/golden", data_dir());
+    snprintf(dir, sizeof(dir), "%s/golden", test_data());
     DIR *list = opendir(dir);
     cr_assert(list != NULL);
     for (struct dirent *e; (e = readdir(list));) {
@@ -321,23 +322,23 @@ static void check_synthetic(const struct judge *floats, const struct judge *bloc
             n_refused++;
             continue;
         }
-        for (size_t i = 0; i < ARRAY_SIZE(served); i++)
-            n_known += strlen(served[i]) == (size_t)n && !strncmp(served[i], e->d_name, (size_t)n);
+        n_known += count_name(served, ARRAY_SIZE(served), e->d_name, (size_t)n);
+        n_known += count_name(served_larger, ARRAY_SIZE(served_larger), e->d_name, (size_t)n);
         n_run++;
         check_file(has_blocks(label.type) ? blocks : floats, model, json);
     }
     closedir(list);
     printf("# %s: %u files computed, %u left out\n", floats->backend, n_run, n_refused);
     cr_expect(n_run > 0);
-    cr_expect(only || n_known == ARRAY_SIZE(served), "%u of %zu files", n_known,
-              ARRAY_SIZE(served));
+    size_t n_wanted = ARRAY_SIZE(served) + (test_data_is_larger() ? ARRAY_SIZE(served_larger) : 0);
+    cr_expect(only || n_known == n_wanted, "%u of %zu files", n_known, n_wanted);
 }
 
 static void check_real(const struct judge *judge, const char *name) {
-    char model[1024], json[1024];
+    char model[TEST_DATA_PATH], json[TEST_DATA_PATH];
 
-    snprintf(model, sizeof(model), "%s/models/%s.gguf", data_dir(), name);
-    snprintf(json, sizeof(json), "%s/models/%s.golden.json", data_dir(), name);
+    test_data_file(model, "models", name, ".gguf");
+    test_data_file(json, "models", name, ".golden.json");
     check_file(judge, model, json);
 }
 
@@ -385,10 +386,10 @@ Test(golden, reference_with_4_bit_cache_is_less_exact) {
 }
 
 Test(golden, reference_reads_split_files) {
-    char model[1024], json[1024];
+    char model[TEST_DATA_PATH], json[TEST_DATA_PATH];
 
-    snprintf(model, sizeof(model), "%s/golden/llama-gqa-split-00001-of-00003.gguf", data_dir());
-    snprintf(json, sizeof(json), "%s/golden/llama-gqa.json", data_dir());
+    test_data_file(model, "golden", "llama-gqa-split-00001-of-00003", ".gguf");
+    test_data_file(json, "golden", "llama-gqa", ".json");
     check_file(&exact, model, json);
 }
 
@@ -396,10 +397,10 @@ Test(golden, reference_reads_split_files) {
 static void rename_words(const char *name, const char *from, const char *to, char path[64]) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     size_t n_word = strlen(from), n;
-    char model[1024];
+    char model[TEST_DATA_PATH];
     struct err err = {0};
 
-    snprintf(model, sizeof(model), "%s/golden/%s.gguf", data_dir(), name);
+    test_data_file(model, "golden", name, ".gguf");
     cr_assert_eq(gguf_open(&file, model, &err), 0, "%s", err.message);
     n = gguf_bytes(file);
     char *bytes = malloc(n), *end = bytes + gguf_tensor(file, 0)->file_offset;
@@ -414,20 +415,13 @@ static void rename_words(const char *name, const char *from, const char *to, cha
     free(bytes);
 }
 
-Test(golden, reference_tells_stories) {
+Test(golden, reference_tells_stories_and_chats) {
     check_real(&exact, "stories260K-f32");
+    if (test_data_is_larger()) {
+        check_real(&exact, "stories15M-q8_0");
+        check_real(&f16, "minimind2-small-q8_0");
+    }
 }
-
-/* The larger models: most of the time under a sanitizer, and no code that the others have not. */
-#ifndef __SANITIZE_ADDRESS__
-Test(golden, reference_tells_longer_stories) {
-    check_real(&exact, "stories15M-q8_0");
-}
-
-Test(golden, reference_chats) {
-    check_real(&f16, "minimind2-small-q8_0");
-}
-#endif
 
 /* Activations of 8 bits where the weights have blocks, else floats. */
 static const struct judge cpu_8 = {"cpu", ENGINE_KV_F16, 1.0, 0.2, 0.8, 0};
@@ -448,55 +442,66 @@ Test(golden, cpu_stays_close) {
 Test(golden, cpu_tells_the_stories_and_chats) {
     need_cpu();
     check_real(&cpu_f, "stories260K-f32");
-#ifndef __SANITIZE_ADDRESS__ /* as above */
-    check_real(&cpu_8, "stories15M-q8_0");
-    check_real(&cpu_8, "minimind2-small-q8_0");
-#endif
+    if (test_data_is_larger()) {
+        check_real(&cpu_8, "stories15M-q8_0");
+        check_real(&cpu_8, "minimind2-small-q8_0");
+    }
 }
 
 /* The same layers and factors under another name; there is no golden file of its own. */
 Test(golden, minicpm_computes_what_granite_does) {
-    char path[64], json[1024];
+    char path[64], json[TEST_DATA_PATH];
 
     rename_words("granite", "granite", "minicpm", path);
-    snprintf(json, sizeof(json), "%s/golden/granite.json", data_dir());
+    test_data_file(json, "golden", "granite", ".json");
     check_file(&exact, path, json);
     need_cpu();
     check_file(&cpu_f, path, json);
     unlink(path);
 }
 
-/* Formats that no file of ../shared/data has: weft-gguf's models of 2 layers, whose bytes are a
- * function of these options, and what llama.cpp 0.7.0 says on them, with the weights that its
- * llama-quantize decoded to F32 (formats/NAME.json). NVFP4 has factors beside its matrices. */
-static void check_format(const struct judge *judge, const char *format) {
-    char path[64], json[256], lower[16] = "";
-    const char *argv[] = {"synth",
-                          "--shape",
-                          "tiny,n_layer=2,n_embd=256,n_ff=256,n_head=4,n_kv=2,head_dim=64,"
-                          "n_vocab=512",
-                          "--format",
-                          format,
-                          "-o",
-                          path,
-                          NULL};
+/* Formats of weights: weft-gguf's models of 2 layers, whose bytes are a function of these options,
+ * and what other implementations say on them, with weights decoded to F32 (formats/NAME.json):
+ * llama.cpp 0.7.0, whose llama-quantize decoded them, or a float64 computation. NVFP4 has factors
+ * beside its matrices. Each token goes through all experts: none is left out by a small error. */
+static const struct format {
+    const char *name, *arch;
+} formats[] = {
+    {"F16", "llama"},       {"BF16", "llama"},    {"Q4_0", "llama"},    {"Q4_1", "llama"},
+    {"Q5_0", "llama"},      {"Q5_1", "llama"},    {"Q8_0", "llama"},    {"Q2_K", "llama"},
+    {"Q3_K", "llama"},      {"Q4_K", "llama"},    {"Q5_K", "llama"},    {"Q6_K", "llama"},
+    {"IQ4_NL", "llama"},    {"IQ4_XS", "llama"},  {"IQ2_XXS", "llama"}, {"MXFP4", "llama"},
+    {"IQ1_S", "llama"},     {"IQ1_M", "llama"},   {"IQ2_XS", "llama"},  {"IQ2_S", "llama"},
+    {"IQ3_XXS", "llama"},   {"IQ3_S", "llama"},   {"TQ1_0", "llama"},   {"TQ2_0", "llama"},
+    {"NVFP4", "llama"},     {"Q4_K", "qwen3moe"}, {"Q5_K", "qwen3moe"}, {"Q6_K", "qwen3moe"},
+    {"IQ4_XS", "qwen3moe"},
+};
 
-    for (size_t i = 0; format[i] && i + 1 < sizeof(lower); i++)
-        lower[i] = (char)tolower((unsigned char)format[i]);
-    snprintf(path, sizeof(path), "/tmp/weft-%s-%d.gguf", format, (int)getpid());
-    snprintf(json, sizeof(json), FORMATS "/%s.json", lower);
+static void check_format(const struct judge *judge, const struct format *f) {
+    static const char shape[] = "tiny,n_layer=2,n_embd=256,n_ff=256,n_head=4,n_kv=2,head_dim=64,"
+                                "n_vocab=512";
+    bool experts = strcmp(f->arch, "qwen3moe") == 0;
+    char path[64], json[256], whole[160], lower[16] = "";
+    const char *argv[] = {"synth",    "--arch", f->arch, "--shape", whole,
+                          "--format", f->name,  "-o",    path,      NULL};
+
+    for (size_t i = 0; f->name[i] && i + 1 < sizeof(lower); i++)
+        lower[i] = (char)tolower((unsigned char)f->name[i]);
+    snprintf(whole, sizeof(whole), "%s%s", shape, experts ? ",n_expert=4,n_used=4" : "");
+    snprintf(path, sizeof(path), "/tmp/weft-%s-%d.gguf", f->name, (int)getpid());
+    snprintf(json, sizeof(json), FORMATS "/%s%s.json", experts ? "qwen3moe-" : "", lower);
     cr_assert(gguf_cmd_synth(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
     check_file(judge, path, json);
     unlink(path);
 }
 
-Test(golden, formats_of_few_bits_say_what_another_implementation_does) {
-    static const char *const formats[] = {"IQ1_S", "IQ1_M", "IQ2_XS", "IQ2_S", "IQ3_XXS",
-                                          "IQ3_S", "TQ1_0", "TQ2_0",  "NVFP4"};
-
+Test(golden, reference_reads_every_format) {
     for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
-        check_format(&exact, formats[i]);
+        check_format(&exact, &formats[i]);
+}
+
+Test(golden, cpu_reads_every_format) {
     need_cpu();
     for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
-        check_format(&cpu_8, formats[i]);
+        check_format(has_blocks(formats[i].name) ? &cpu_8 : &cpu_f, &formats[i]);
 }

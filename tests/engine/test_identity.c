@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "engine/backend.h"
 #include "tests/support/engine_driver.h"
+#include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
 enum { OUTPUTS = 14, LONGEST = 1200, NEIGHBOURS = 15 };
@@ -431,20 +432,17 @@ Test(identity, cpu_delta_nets) {
     }
 }
 
-/* Models of ../shared/data/golden: windows of 8 to 32 keys, sinks, capped scores, layers of
+/* Models of the test data's golden/: windows of 8 to 32 keys, sinks, capped scores, layers of
  * different heads, layers that share keys, experts beside a dense FFN. */
 static const char *const windowed[] = {"gpt-oss-f32", "gpt-oss.mxfp4", "gemma2",    "gemma3",
                                        "gemma4",      "gemma4-moe",    "gemma4-ple"};
 
 static void check_golden(const char *backend, const char *name, uint32_t n_prompt,
                          const struct way *list, size_t n) {
-    const char *dir = getenv("WEFT_DATA");
     struct model_row row = {name, backend, "auto", TENSOR_F32, ENGINE_KV_F16, false, n_prompt};
-    char path[1024];
+    char path[TEST_DATA_PATH];
 
-    snprintf(path, sizeof(path), "%s/golden/%s.gguf", dir ? dir : "", name);
-    if (access(path, R_OK) < 0)
-        cr_skip_test("%s is not there", path);
+    test_data_file(path, "golden", name, ".gguf");
     check_ways(&row, path, list, n, 1);
     if (strcmp(backend, "cpu") == 0 && N_GOLDEN_ISAS > 0)
         check_ways(&row, path, isas, N_GOLDEN_ISAS, 0);

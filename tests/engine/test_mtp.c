@@ -14,6 +14,7 @@
 #include "engine/backend.h"
 #include "tests/engine/golden.h"
 #include "tests/support/engine_driver.h"
+#include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
 enum { N_VOCAB = 512, N_DRAFTS = GOLDEN_DRAFTS };
@@ -62,23 +63,18 @@ static void watch(void *ctx, struct driver_seq *s, uint32_t pos, const struct en
 }
 
 static const char *path_of(const char *name, const char *end) {
-    static char paths[2][1024];
+    static char paths[2][TEST_DATA_PATH];
     static int turn;
-    char *path = paths[turn ^= 1];
-    const char *dir = getenv("WEFT_DATA");
 
-    if (!dir || !*dir)
-        cr_skip_test("WEFT_DATA is not set");
-    snprintf(path, sizeof(paths[0]), "%s/golden/%s.%s", dir, name, end);
-    return path;
+    return test_data_file(paths[turn ^= 1], "golden", name, end);
 }
 
 static void open_file(struct driver *d, const struct file *f, const char *backend,
                       enum engine_kv_type kv_type, bool drafts, struct watched *w) {
     const char *name = f->name;
     struct driver_opts o = {
-        .path = path_of(f->model ? f->model : name, "gguf"),
-        .block = f->model && drafts ? path_of(name, "gguf") : NULL,
+        .path = path_of(f->model ? f->model : name, ".gguf"),
+        .block = f->model && drafts ? path_of(name, ".gguf") : NULL,
         .backend = backend,
         .kv_type = kv_type,
         .n_threads = 2,
@@ -134,7 +130,7 @@ static void check_case(struct driver *d, const struct watched *w, const struct g
 
 static void check_golden(const char *backend, enum engine_kv_type kv_type, double tolerance) {
     for (size_t f = 0; f < ARRAY_SIZE(files); f++) {
-        CLEANUP(golden_freep) struct golden *g = golden_load(path_of(files[f].name, "json"));
+        CLEANUP(golden_freep) struct golden *g = golden_load(path_of(files[f].name, ".json"));
         struct watched w = {0};
         struct driver d;
 
@@ -349,7 +345,7 @@ Test(mtp, nor_are_those_of_eight_bits) {
 }
 
 Test(mtp, a_model_without_a_block_has_no_slots) {
-    struct driver_opts o = {.path = path_of("llama-mha", "gguf"), .drafts = true};
+    struct driver_opts o = {.path = path_of("llama-mha", ".gguf"), .drafts = true};
     struct driver d;
     struct err err;
 

@@ -2,7 +2,7 @@
  * What blocks mean, against another implementation: random blocks of every IQ, FP4 and ternary
  * format, and of some others, were decoded by ggml's base library (v0.5.0 of llama.cpp, 28
  * September 2026); a digest of all values stands here. And the grids against those of
- * ../shared/data/formats, which were found independently.
+ * tests/data, which were found independently.
  */
 
 #include <criterion/criterion.h>
@@ -14,6 +14,7 @@
 #include "base/util.h"
 #include "engine/quant.h"
 #include "tests/support/engine_driver.h"
+#include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
 enum { N_VALUES = 65536 };
@@ -169,13 +170,11 @@ Test(quant, scales_beside_matrices_are_factors_of_their_values) {
 Test(quant, grids_are_those_found_independently) {
     static const int iq2[] = {8, 25, 43, 0}, iq3_xxs[] = {4, 12, 20, 28, 36, 44, 52, 62};
     static const int iq3_s[] = {1, 3, 5, 7, 9, 11, 13, 15};
-    const char *dir = getenv("WEFT_DATA");
-    char path[512];
+    char path[TEST_DATA_PATH];
+    yyjson_doc *doc =
+        yyjson_read_file(test_data_file(path, "formats", "iq-grids", ".json"), 0, NULL, NULL);
 
-    snprintf(path, sizeof(path), "%s/formats/iq-grids.json", dir ? dir : "");
-    yyjson_doc *doc = yyjson_read_file(path, 0, NULL, NULL);
-    if (!doc)
-        cr_skip_test("no %s", path);
+    cr_assert(doc, "%s is no JSON", path);
     yyjson_val *root = yyjson_doc_get_root(doc);
     check_grid(root, "iq2_xxs", quant_grids.iq2_xxs, 256, 2, iq2);
     check_grid(root, "iq2_xs", quant_grids.iq2_xs, 512, 2, iq2);

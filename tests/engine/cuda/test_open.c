@@ -9,6 +9,7 @@
 #include "engine/cuda/attention/kernels_attention.h"
 #include "engine/engine.h"
 #include "tests/engine/cuda/fake_find.h"
+#include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
 static char note[600]; /* of the engine that was opened last */
@@ -216,12 +217,9 @@ static void widen(const char *kernel, uint64_t number, void *args) {
 
 /* Of a model that has them; what is wrong with them alone is found as well. */
 Test(cuda_open, windows_and_sinks_are_tried) {
-    const char *dir = getenv("WEFT_DATA");
-    char path[1024];
+    char path[TEST_DATA_PATH];
 
-    snprintf(path, sizeof(path), "%s/golden/gpt-oss.mxfp4.gguf", dir ? dir : "");
-    if (access(path, R_OK) < 0)
-        cr_skip_test("%s is not there", path);
+    test_data_file(path, "golden", "gpt-oss.mxfp4", ".gguf");
     setenv("WEFT_CUDA_CHECK", "1", 1);
     for (int i = 0; i < 2; i++) {
         struct err err = {0};

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "base/gguf.h"
 #include "tests/support/serving.h"
+#include "tests/support/test_data.h"
 
 enum { REQUESTS = 2, LONGEST = 90, COMMON = 48, OUT = 3 };
 
@@ -35,16 +36,13 @@ static void submit(struct sched *s, uint32_t i, bool drafts) {
 }
 
 Test(cuda_window_pages, company_changes_no_bit) {
-    const char *dir = getenv("WEFT_DATA");
     static struct heard alone[REQUESTS], together[REQUESTS];
     CLEANUP(gguf_freep) struct gguf *model = NULL;
     struct err err = {0};
     struct msg_stats stats;
-    char path[1024];
+    char path[TEST_DATA_PATH];
 
-    snprintf(path, sizeof(path), "%s/golden/%s.gguf", dir ? dir : "", "gemma3");
-    if (access(path, R_OK) < 0)
-        cr_skip_test("%s is not there", path);
+    test_data_file(path, "golden", "gemma3", ".gguf");
     cr_assert(gguf_open(&model, path, &err) == 0, "%s", err.message);
     struct serving w = {.model = model,
                         .backend = "cuda",

@@ -282,12 +282,8 @@ void ways_near_halved(const char *name, const char *path) {
     free(halved.logits);
 }
 
-void ways_golden(const char *name, char path[1024]) {
-    const char *dir = getenv("WEFT_DATA");
-
-    snprintf(path, 1024, "%s/golden/%s.gguf", dir ? dir : "", name);
-    if (access(path, R_OK) < 0)
-        cr_skip_test("%s is not there", path);
+void ways_golden(const char *name, char path[TEST_DATA_PATH]) {
+    test_data_file(path, "golden", name, ".gguf");
 }
 
 const struct way ways_in_batches[2] = {

@@ -7,6 +7,7 @@
  */
 
 #include "tests/support/engine_driver.h"
+#include "tests/support/test_data.h"
 
 /* Under a sanitizer, where the emulator is slow: the first of each kind, which goes the same
  * ways. */
@@ -68,5 +69,5 @@ extern const struct way ways_in_batches[2];
 /* CUDA in each way by bits against the prompt at once; all with the experts of the first where it
  * has them. Under a sanitizer in the last way. */
 void ways_compare(const char *path, const struct way *ways, size_t n);
-/* Of ../shared/data/golden; without it the test is skipped. */
-void ways_golden(const char *name, char path[1024]);
+/* Writes the path of a model of the test data's golden/; fails the test without it. */
+void ways_golden(const char *name, char path[TEST_DATA_PATH]);
