@@ -8,7 +8,7 @@
 
 #include "engine/backend.h"
 
-/* Rows after which a pick counts half as much: docs/cuda-kernels.md. */
+/* Rows after which a pick counts half as much: docs/design/cuda-products.md. */
 #define PICKS_HALF_LIFE (UINT64_C(1) << 20)
 
 struct picks_head;

@@ -9,7 +9,7 @@
 #include "base/sha256.h"
 
 /* Rows that must have been counted before an order is made of their picks: of fewer it is one of
- * chance (docs/cuda-kernels.md). */
+ * chance (docs/design/cuda-products.md). */
 #define ENOUGH_ROWS 1000u
 /* A placement that costs no more than this beside the best one stays, and what is on disk with
  * it. */

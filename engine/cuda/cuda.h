@@ -31,7 +31,7 @@
 #define FUSE_ROW 4096u            /* values; packing a row costs as much besides its own */
 #define HEAD_VALUES 512u          /* of a head, at most */
 /* Pairs of an expert, on average, up to which expert_vec takes them: an item of 64 of expert_wide
- * takes about as many instructions as three of 8 (docs/cuda-kernels.md). */
+ * takes about as many instructions as three of 8 (docs/measurements/cuda-model.md). */
 #define FEW_PAIRS 16u
 #define GRAPHS 8u /* sizes of steps that are launched as one (graph.c) */
 #define PASSES 3u /* each with graphs of its own (model.h) */

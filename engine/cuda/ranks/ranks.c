@@ -1,5 +1,5 @@
 /*
- * ranks - a model on several devices of one machine (docs/cuda-kernels.md, Several devices).
+ * ranks - a model on several devices of one machine (docs/design/cuda-devices.md).
  *
  * Every matrix is divided by its rows, so that each value of a product is computed by one device
  * exactly as one device alone computes it: rank r has heads [r n / N, (r + 1) n / N) of queries,

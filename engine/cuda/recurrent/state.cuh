@@ -83,7 +83,7 @@ DEVICE void fetch_rows(const Args &a, const struct StatePart &part, uint32_t row
 }
 
 /* The sum over the keys of a value, of whose sums each of its four lanes has four: the order that
- * docs/cuda-kernels.md gives; in each of the four. */
+ * docs/design/cuda.md gives; in each of the four. */
 DEVICE float sum_lanes(const float s[4]) {
     float sum = (s[0] + s[1]) + (s[2] + s[3]);
 
