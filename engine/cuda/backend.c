@@ -47,8 +47,8 @@ static int no_device(const struct cuda_api *api, int e, struct err *err) {
                 driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
                 driver / 1000);
     else
-        err_set(err, 0, NULL, "no CUDA device: %s%s", e ? api->text(e) : "none is visible",
-                advice(e));
+        err_set(err, 0, NULL, "no CUDA device: %s%s",
+                e ? api->text(e) : "the driver shows none (CUDA_VISIBLE_DEVICES?)", advice(e));
     return -ENODEV;
 }
 
@@ -60,7 +60,7 @@ static int find_device(const struct cuda_api *api, int number, struct cuda_devic
     if (e || n == 0)
         return no_device(api, e, err);
     if (number >= n) {
-        err_set(err, 0, "devices", "CUDA device %d: there are %d", number, n);
+        err_set(err, 0, "devices", "CUDA device %d: there are %d, numbered from 0", number, n);
         return -ENODEV;
     }
     e = api->describe(number, out);
@@ -70,15 +70,17 @@ static int find_device(const struct cuda_api *api, int number, struct cuda_devic
         return -ENODEV;
     }
     if (out->major < MIN_MAJOR) {
-        err_set(err, 0, NULL, "CUDA device %d, %s, has compute capability %d.%d, %d.0 is needed",
+        err_set(err, 0, NULL,
+                "CUDA device %d, %s, has compute capability %d.%d, at least %d.0 is needed: use "
+                "--backend cpu",
                 number, out->name, out->major, out->minor, MIN_MAJOR);
         return -ENOTSUP;
     }
     e = api->check_kernel(kernel_matvec, &out->made_for);
     if (e) {
         err_set(err, 0, NULL,
-                "weft-cuda.so has no code for CUDA device %d, %s (compute capability %d.%d; built "
-                "with -Dgpu-arch=%d%d it has): %s",
+                "weft-cuda.so has no code for CUDA device %d, %s (compute capability %d.%d): build "
+                "weft with -Dgpu-arch=%d%d (%s)",
                 number, out->name, out->major, out->minor, out->major, out->minor, api->text(e));
         return -ENOTSUP;
     }
@@ -167,9 +169,11 @@ static int upload_tables(struct be *b) {
 /* Refuses shapes that no kernel computes. Returns 0, or -EINVAL with @err. */
 static int check_shape(const struct model_shape *s, struct err *err) {
     if (s->mla.rank == 0 && (s->widest.head % 8 || s->widest.head > HEAD_VALUES))
-        return err_set(err, 0, NULL,
-                       "heads of %u values: backend 'cuda' needs a multiple of 8, at most %u",
-                       s->widest.head, HEAD_VALUES);
+        return err_set(
+            err, 0, NULL,
+            "heads of %u values: backend 'cuda' needs a multiple of 8, at most %u; use --backend "
+            "cpu",
+            s->widest.head, HEAD_VALUES);
     return 0;
 }
 

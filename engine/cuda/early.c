@@ -156,7 +156,7 @@ static int compare(struct chain *c) {
              b->ways.early ? "kernels are launched early" : "no early launch", CHAIN,
              (double)best[1], (double)best[0]);
     else
-        note(b, "without early launch: other bits");
+        note(b, "without early launch: other bits than plain launches");
     return 0;
 }
 

@@ -17,7 +17,9 @@ static int own(struct be *b, size_t bytes, void **out, struct err *err) {
     size_t n = round_up(MAX(bytes, 1), 512);
 
     if (n > b->load.size - b->load.used) {
-        err_set(err, 0, NULL, "the weights are larger than the sum of the file's tensors");
+        err_set(err, 0, NULL,
+                "loading weights: a tensor is larger than when memory was counted; the file may "
+                "have changed: start weft again");
         return -ENOMEM;
     }
     *out = b->load.weights + b->load.used;
@@ -31,7 +33,7 @@ static int wait_buffer(struct be *b, int i) {
     bool busy = b->load.buffer[i].busy;
 
     b->load.buffer[i].busy = false;
-    return busy ? cuda_wait_event(b, b->load.buffer[i].event, "loading weights") : 0;
+    return busy ? cuda_wait_event(b, b->load.buffer[i].event, "a copy of weights") : 0;
 }
 
 /* @n bytes on their way from the file to @to, through buffer @i, which is busy until mark_busy()'s
@@ -148,7 +150,9 @@ static int check_values(struct be *b, const struct tensor *t, struct err *err) {
     r = r < 0 ? r : wait_all(b);
     if (r == 0 && b->load.found_host->bad)
         r = err_set(err, 0, NULL,
-                    "tensor '%s' holds numbers beyond half precision: use --backend cpu", t->name);
+                    "tensor '%s' holds numbers beyond half precision, in which backend "
+                    "'cuda' computes: use --backend cpu",
+                    t->name);
     return r;
 }
 

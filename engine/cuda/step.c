@@ -175,7 +175,8 @@ static int upload_rows(struct step *s) {
         .want_row = d[7],
     };
     if (!fill_attention(s, head)) {
-        snprintf(s->be->error, sizeof(s->be->error), "the batch's page tables are too long");
+        snprintf(s->be->error, sizeof(s->be->error),
+                 "internal error: the batch's page tables are longer than the buffer for them");
         s->be->lost = true;
         return -EIO;
     }

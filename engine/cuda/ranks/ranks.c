@@ -111,8 +111,9 @@ static int check_heads(const struct model_shape *s, uint32_t n, struct err *err)
 
     if (n_heads % n == 0)
         return 0;
-    return err_set(err, 0, "devices", "%u devices do not divide the %u %sheads of the model", n,
-                   n_heads, s->mla.rank ? "" : "key ");
+    return err_set(err, 0, "devices",
+                   "%u devices do not divide the %u %sheads of the model: name fewer", n, n_heads,
+                   s->mla.rank ? "" : "key ");
 }
 
 /* The least of a rank's room, for each that divides a page. */
@@ -136,8 +137,10 @@ static int room_ranks(const struct model_shape *shape, const struct engine_opts 
 static int check_family(const struct ranks *k, struct err *err) {
     for (uint32_t i = 1; i < k->n; i++)
         if (strcmp(k->be[i]->isa, k->be[0]->isa) != 0)
-            return err_set(err, 0, "devices", "devices of two kinds, %s and %s: results differ",
-                           k->be[0]->isa, k->be[i]->isa);
+            return err_set(
+                err, 0, "devices",
+                "devices of two kinds, %s and %s: their results differ, name devices of one kind",
+                k->be[0]->isa, k->be[i]->isa);
     return 0;
 }
 

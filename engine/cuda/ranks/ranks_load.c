@@ -127,7 +127,8 @@ static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, str
 static int check_layer(const struct ranks *k, const struct model_op *op, struct err *err) {
     if (op->heads.n_kv % cuda_page_ranks(k->be[0]) == 0)
         return 0;
-    return err_set(err, 0, "devices", "%u devices do not divide the %u key heads of layer %u", k->n,
+    return err_set(err, 0, "devices",
+                   "%u devices do not divide the %u key heads of layer %u: name fewer", k->n,
                    op->heads.n_kv, op->layer);
 }
 

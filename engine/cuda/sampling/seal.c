@@ -235,7 +235,9 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
                 return -EIO;
             from = s->wants.used = 0;
         } else if (n == 1) {
-            snprintf(b->error, sizeof(b->error), "the lists of a want are too long");
+            snprintf(b->error, sizeof(b->error),
+                     "internal error: bias, bans or penalties of a row are longer than the buffer "
+                     "for them");
             b->lost = true;
             return -EIO;
         } else {
