@@ -81,10 +81,9 @@ const struct option config_table[] = {
     BOOL("model", "pinned", pinned, "no",
          "Load the model at the start and never unload it for others."),
     LIST("model", "sampling", sampling, "",
-         "Sampling parameters of requests that leave them out: NAME=VALUE,... (temperature, top_p, "
-         "top_k, min_p, ..., seed). Values that are not named come from the model file, else from "
-         "the makers of the model's family, else 0.8, top_k 40, top_p 0.95, min_p 0.05. openai: "
-         "OpenAI's defaults instead, temperature 1 and nothing cut off."),
+         "Sampling parameters for requests that leave them out: NAME=VALUE,... (temperature, "
+         "top_p, top_k, min_p, ..., seed); others are the model's. openai: temperature 1, nothing "
+         "cut off."),
     CHOICE("model", "reasoning", reasoning, "auto", "auto|off|on", false,
            "Whether the model reasons for requests that do not say; auto: as its template has it."),
     STRING(
