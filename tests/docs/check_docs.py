@@ -294,7 +294,9 @@ def test_commands_of_the_pages_run():
     blocks = [(p, b) for p in finished_pages() for b in p.blocks if "run" in b.info]
     assert len(blocks) >= 10, len(blocks)
     problems = []
-    with tempfile.TemporaryDirectory(prefix="weft-docs-") as folder, Weftd("--kv-memory", "64M") as daemon:
+    # The model's weights are random: without a limit its answers end with the context.
+    flags = ("--kv-memory", "64M", "--max-context", "4096", "--default-max-tokens", "32")
+    with tempfile.TemporaryDirectory(prefix="weft-docs-") as folder, Weftd(*flags) as daemon:
         pathlib.Path(folder, ".curlrc").write_text("fail\nsilent\nshow-error\nmax-time = 30\n")
         problems += [m for p, b in blocks if (m := run_block(p, b, daemon, folder))]
         for page in finished_pages():
