@@ -38,7 +38,7 @@ def ask_all(d, order):
     statuses = []
     for method, path, body in order:
         try:
-            statuses.append(d.request(method, path, body and json.dumps({**body, "user": PADDING}))[0])
+            statuses.append(d.request(method, path, body and json.dumps({**body, "padding": PADDING}))[0])
         except ConnectionError:
             statuses.append(0)
         assert d.process.poll() is None, (path, d.process.returncode, d.log)
