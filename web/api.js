@@ -1,8 +1,8 @@
-// Requests to the daemon that served this page.
+// Sends requests to the daemon that served this page.
 
 import { apiKey } from "./settings.js";
 
-// Below the page's own address, so that a proxy may put it under any path.
+// Resolves addresses relative to the page, so that a proxy may serve it under any path.
 function url(path) {
   return new URL(path, document.baseURI);
 }
@@ -21,7 +21,7 @@ async function refusal(response) {
   try {
     error = (await response.json()).error ?? {};
   } catch {
-    // Not ours: a proxy's page.
+    // The body is not JSON: a proxy answered.
   }
   const retry =
     Number(response.headers.get("retry-after-ms")) ||
@@ -66,7 +66,7 @@ export async function text(path) {
   return (await request(path)).text();
 }
 
-// {status, state, reason?}; what is not ours to say is "unreachable".
+// Returns {status, state, reason?} of the service; the state is "unreachable" if it does not answer.
 export async function health() {
   try {
     const response = await request("health", { any: true });
@@ -93,7 +93,7 @@ export async function stream(body, signal, onChunk) {
       part = await reader.read();
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new ApiError(0, "broken", "The connection broke in the middle of the answer.", 0);
+      throw new ApiError(0, "broken", "The connection was lost during the answer.", 0);
     }
     if (part.done) break;
     const lines = (rest + part.value).split("\n");
@@ -113,5 +113,5 @@ export async function stream(body, signal, onChunk) {
       onChunk(chunk);
     }
   }
-  throw new ApiError(0, "broken", "The connection ended in the middle of the answer.", 0);
+  throw new ApiError(0, "broken", "The connection was closed before the answer was complete.", 0);
 }

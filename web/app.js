@@ -1,4 +1,4 @@
-// The page: which conversation is open, what is being answered, and the state of the service.
+// Controls the page: the open conversation, the answer under way, and the state of the service.
 
 import * as api from "./api.js";
 import * as conv from "./conversation.js";
@@ -23,7 +23,7 @@ const stateText = {
   unreachable: "weft does not answer. Trying again…",
 };
 
-// ---- the list ----
+// ---- list of conversations ----
 
 function groupOf(time) {
   const days = (new Date().setHours(24, 0, 0, 0) - time) / 86400000;
@@ -77,7 +77,7 @@ function showList() {
       h(
         "p",
         { class: "empty" },
-        words.length ? "Nothing found." : "Your conversations will be listed here.",
+        words.length ? "No conversation matches." : "Your conversations will be listed here.",
       ),
     );
 }
@@ -91,7 +91,7 @@ async function rename(c, text) {
 function removeConversation(c) {
   dialogs.confirmation(
     "Delete this conversation?",
-    `“${c.title || "New chat"}” is only in this browser, and this cannot be undone.`,
+    `“${c.title || "New chat"}” is stored only in this browser. This cannot be undone.`,
     "Delete",
     async () => {
       if (running?.conversation === c) running.controller.abort();
@@ -110,11 +110,11 @@ async function keep(c) {
   try {
     await store.put(c);
   } catch (error) {
-    toast(`The browser could not keep this conversation: ${error.message}`, "error");
+    toast(`The browser could not store this conversation: ${error.message}`, "error");
   }
 }
 
-// ---- the conversation ----
+// ---- open conversation ----
 
 const actions = {
   edit(node) {
@@ -284,7 +284,7 @@ function statistics(times) {
   };
 }
 
-// Answers the message @parent of @c; @resumed: an answer that goes on.
+// Requests an answer to the message @parent of @c. @resumed: the answer to be continued, if any.
 async function answer(c, parent, resumed) {
   if (running) running.controller.abort();
   let body;
@@ -349,8 +349,8 @@ async function answer(c, parent, resumed) {
 function failed(node, error) {
   const wait = error.retryMs ? ` Try again in ${Math.ceil(error.retryMs / 1000)} s.` : "";
   node.error =
-    error instanceof api.ApiError ? error.message + wait : `The page failed: ${error.message}`;
-  if (error.status === 401) dialogs.askKey("This server asks for a key.", () => connect());
+    error instanceof api.ApiError ? error.message + wait : `The page has an error: ${error.message}`;
+  if (error.status === 401) dialogs.askKey("This server requires an API key.", () => connect());
 }
 
 // ---- models and the service ----
@@ -383,7 +383,7 @@ async function connect() {
     const props = await api.get("props");
     panel.showDefaults(props.default_generation_settings?.params, props.sampling_source);
   } catch (error) {
-    if (error.status === 401) dialogs.askKey("This server asks for a key.", () => connect());
+    if (error.status === 401) dialogs.askKey("This server requires an API key.", () => connect());
   }
 }
 
@@ -411,7 +411,7 @@ async function watch() {
   setTimeout(watch, state.state === "serving" ? 10000 : 1500);
 }
 
-// ---- the page's own matters ----
+// ---- layout, keyboard and start ----
 
 function grow() {
   const input = byId("input");
@@ -574,7 +574,7 @@ async function main() {
     () => togglePanel(false),
     () => {
       save({ params: current.params, system: current.system });
-      toast("New chats begin with these parameters.");
+      toast("New chats will use these parameters.");
     },
   );
   if (!(await store.open()))

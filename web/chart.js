@@ -1,4 +1,4 @@
-// A chart of lines over time, as SVG. Colours are classes: the style sheet knows dark and light.
+// Draws a chart of lines over time, as SVG. Colours are classes of the style sheet.
 
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 150;
@@ -12,13 +12,14 @@ function s(tag, attributes, text) {
   return element;
 }
 
-// The next of 1, 2, 5, 10, ... that is at least @v.
+// Returns the smallest of 1, 2, 5, 10, 20, ... that is at least @v.
 function nice(v) {
   const power = 10 ** Math.floor(Math.log10(Math.max(v, 1e-9)));
   return [1, 2, 5, 10].map((k) => k * power).find((k) => k >= v * 0.999);
 }
 
-// @lines: [{name, class, values}], the newest value last, one each @seconds; @n: how many fit.
+// Draws @lines, [{name, class, values}] with the newest value last and one every @seconds; @n values
+// fit.
 export function draw(svg, { label, lines, n, seconds, format, least = 1 }) {
   const width = Math.max(svg.clientWidth || svg.parentElement?.clientWidth || 300, 200);
   const top = nice(Math.max(least, ...lines.flatMap((l) => l.values.filter(Number.isFinite))));

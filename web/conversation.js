@@ -44,7 +44,7 @@ export function addNode(c, parent, fields) {
   return node;
 }
 
-// The nodes that are seen, from the first message on, up to @until (its id, it included).
+// Returns the nodes on the selected path, from the first message up to and including the id @until.
 export function path(c, until) {
   const nodes = [];
   for (
@@ -58,7 +58,7 @@ export function path(c, until) {
   return nodes;
 }
 
-// @node, and those beside it.
+// Returns the children of the parent of @node, itself included.
 export function siblings(c, node) {
   return c.nodes[node.parent].children;
 }
@@ -81,7 +81,7 @@ export function removeNode(c, node) {
   }
 }
 
-// What the model gets of the path up to @until.
+// Returns the messages that the model gets: the path up to @until.
 export function messages(c, until) {
   const list = c.system.trim() ? [{ role: "system", content: c.system }] : [];
   for (const node of path(c, until)) {
@@ -105,7 +105,7 @@ export function messages(c, until) {
   return list;
 }
 
-// Calls of the last answer that have no result yet.
+// Returns the calls of the last answer that have no result yet.
 export function openCalls(c, node) {
   if (!node?.toolCalls?.length) return [];
   const answered = new Set();
@@ -122,7 +122,7 @@ export function openCalls(c, node) {
 
 const TEXTS = ["content", "reasoning", "finish", "error", "model", "toolCallId"];
 
-// A conversation from a file, whose fields may be anything; null: it is none.
+// Builds a conversation from a file, whose fields may be anything. Returns null if it is not one.
 export function sanitize(value) {
   if (!value || typeof value !== "object" || typeof value.nodes !== "object" || !value.nodes?.[""])
     return null;

@@ -1,4 +1,4 @@
-// Dialogs: the browser's own, which keep the focus and close with Escape.
+// Opens dialogs. They are the browser's own, which keep the focus and close with Escape.
 
 import { h, iconButton } from "./dom.js";
 import { apiKey, applyTheme, keyIsKept, save, setApiKey, settings } from "./settings.js";
@@ -47,13 +47,13 @@ function keyFields() {
       { class: "field" },
       h("label", { for: "api-key" }, "API key"),
       input,
-      h("label", { class: "check" }, keep, "Keep it in this browser when the tab is closed"),
-      h("small", null, "It is sent to this server alone, as a header."),
+      h("label", { class: "check" }, keep, "Remember it in this browser after the tab is closed"),
+      h("small", null, "The key is sent only to this server."),
     ),
   };
 }
 
-// Asks for the key; @done after it was given.
+// Asks for the key; calls @done when it has been entered.
 export function askKey(message, done) {
   if (document.querySelector("dialog[open]")) return;
   const { input, keep, row } = keyFields();
@@ -87,7 +87,7 @@ export function openSettings({ version, changed, exportAll, importFile, clear })
     "select",
     { id: "theme" },
     [
-      ["auto", "As the system"],
+      ["auto", "Same as the system"],
       ["light", "Light"],
       ["dark", "Dark"],
     ].map(([v, label]) => h("option", { value: v, selected: settings.theme === v }, label)),
@@ -128,7 +128,7 @@ export function openSettings({ version, changed, exportAll, importFile, clear })
             onclick: () =>
               confirmation(
                 "Delete all conversations?",
-                "They are only in this browser, and this cannot be undone.",
+                "They are stored only in this browser. This cannot be undone.",
                 "Delete all",
                 () => {
                   box.close();
@@ -140,7 +140,7 @@ export function openSettings({ version, changed, exportAll, importFile, clear })
         ),
       ),
     ),
-    h("details", { class: "shortcuts" }, h("summary", null, "Keys"), shortcuts()),
+    h("details", { class: "shortcuts" }, h("summary", null, "Keyboard shortcuts"), shortcuts()),
     h(
       "p",
       { class: "muted" },
@@ -156,13 +156,13 @@ export function openSettings({ version, changed, exportAll, importFile, clear })
 function shortcuts() {
   const rows = [
     ["Enter", "send"],
-    ["Shift Enter", "break the line"],
+    ["Shift Enter", "new line"],
     ["Escape", "stop the answer"],
     ["↑ in an empty message", "edit your last one"],
     ["/", "to the message"],
     ["Alt N", "new chat"],
     ["Alt P", "parameters"],
-    ["Alt R", "answer again"],
+    ["Alt R", "regenerate the answer"],
     ["Alt L", "live view"],
   ];
   return h(
@@ -202,7 +202,7 @@ export function askExport(asMarkdown, asJson) {
     h(
       "p",
       null,
-      "Markdown has what is seen now, to be read. JSON has every version of every message, to be imported again.",
+      "Markdown contains the messages shown now. JSON contains every version of every message and can be imported again.",
     ),
     h(
       "div",

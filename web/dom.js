@@ -1,8 +1,8 @@
-// Elements without innerHTML: text is always text.
+// Makes elements without innerHTML, so that text is always text.
 
 import { icon } from "./icons.js";
 
-// h("div", {class: "x", onclick: f, hidden: true, dataset: {id: 1}}, child, ...)
+// Makes an element: h("div", {class: "x", onclick: f, hidden: true, dataset: {id: 1}}, child, ...).
 export function h(tag, props, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props ?? {})) {
@@ -45,7 +45,7 @@ export function fillIcons(root) {
   }
 }
 
-// Tells a screen reader, once.
+// Reads @text out through a screen reader.
 export function announce(text) {
   byId("announce").textContent = text;
 }
@@ -60,7 +60,7 @@ export function number(n, digits = 0) {
   return n.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-// 1234567 -> "1.23 M"
+// Formats a number with a unit: 1234567 becomes "1.23 M".
 export function short(n) {
   if (!Number.isFinite(n)) return "–";
   const units = ["", " k", " M", " G", " T"];

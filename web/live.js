@@ -1,4 +1,4 @@
-// The live view: what /metrics says once a second, and what web/state says of one's own requests.
+// Draws the live view: /metrics, read once a second, and the user's own requests from web/state.
 
 import * as api from "./api.js";
 import { draw } from "./chart.js";
@@ -58,23 +58,23 @@ function chart(title, names) {
 function build(box) {
   const v = {
     tiles: {
-      output: tile("Output", "Tokens written a second"),
-      prompt: tile("Prompts", "Prompt tokens a second, with those from the cache"),
-      running: tile("Requests", "Running in the batch"),
-      kv: tile("KV memory", "Pages that requests hold"),
+      output: tile("Output", "Output tokens per second"),
+      prompt: tile("Prompts", "Prompt tokens per second, including those from the cache"),
+      running: tile("Requests", "Requests in the batch"),
+      kv: tile("KV memory", "Share of the pages that requests use"),
       hits: tile(
         "Prefix hits",
-        "Prompt tokens found in the cache, of those looked up, in the last minute",
+        "Share of prompt tokens found in the cache in the last minute",
       ),
-      drafts: tile("Drafts accepted", "Drafted tokens that were right, in the last minute"),
+      drafts: tile("Drafts accepted", "Share of drafted tokens that the model accepted in the last minute"),
     },
-    output: chart("Output tokens a second", []),
-    prompt: chart("Prompt tokens a second", []),
+    output: chart("Output tokens per second", []),
+    prompt: chart("Prompt tokens per second", []),
     batch: chart("Batch", [
       ["running", "c1"],
       ["waiting", "c2"],
     ]),
-    rows: chart("Tokens computed in a step", []),
+    rows: chart("Tokens per step", []),
     map: h("div", { class: "map", role: "img" }),
     mapLegend: h("p", { class: "legend" }),
     latency: h("tbody"),
@@ -202,13 +202,13 @@ function show(before, now) {
     draw(svg, { label: title, n: POINTS, seconds: SECONDS, format: short, least, lines: list });
   lines(
     view.output.svg,
-    "Output tokens a second",
+    "Output tokens per second",
     [{ name: "output", class: "c1", values: history.output }],
     10,
   );
   lines(
     view.prompt.svg,
-    "Prompt tokens a second",
+    "Prompt tokens per second",
     [{ name: "prompt", class: "c3", values: history.prompt }],
     10,
   );
@@ -223,7 +223,7 @@ function show(before, now) {
   );
   lines(
     view.rows.svg,
-    "Tokens computed in a step",
+    "Tokens per step",
     [{ name: "rows", class: "c4", values: history.rows }],
     8,
   );
@@ -270,7 +270,7 @@ function showLatency(first, now) {
     ["First token", "vllm:time_to_first_token_seconds"],
     ["Between tokens", "vllm:inter_token_latency_seconds"],
     ["Waiting", "vllm:request_queue_time_seconds"],
-    ["Whole answer", "vllm:e2e_request_latency_seconds"],
+    ["Full answer", "vllm:e2e_request_latency_seconds"],
   ];
   view.latency.replaceChildren(
     ...rows.map(([name, family]) =>
@@ -313,7 +313,7 @@ function showTenants(now) {
     ),
     ...(rows.length
       ? []
-      : [h("tr", null, h("td", { colspan: "7", class: "muted" }, "No request has come yet."))]),
+      : [h("tr", null, h("td", { colspan: "7", class: "muted" }, "There have been no requests yet."))]),
   );
 }
 
@@ -324,7 +324,7 @@ function showDevice(now) {
       "Last step",
       `${duration(value(now, "weft_last_step_seconds"))}, ${short(value(now, "weft_last_step_rows"))} tokens`,
     ],
-    ["Front's longest pause", duration(value(now, "weft_loop_lag_longest_seconds"))],
+    ["Longest pause of the front", duration(value(now, "weft_loop_lag_longest_seconds"))],
     ["Connections", short(value(now, "weft_connections"))],
     ["Preemptions", short(value(now, "vllm:num_preemptions_total"))],
     ["Workers lost", short(value(now, "weft_workers_lost_total"))],
@@ -336,7 +336,7 @@ function showDevice(now) {
   );
 }
 
-// ---- one's own requests ----
+// ---- the user's own requests ----
 
 async function showState() {
   view.asked = true;
@@ -347,15 +347,15 @@ async function showState() {
       ...(state.requests.length
         ? state.requests.map((r) => request(r, open.has(r.id)))
         : [
-            h("p", { class: "muted" }, "None yet. Only requests with your own key are shown here."),
+            h("p", { class: "muted" }, "There are none yet. Only requests with your own key are shown."),
           ]),
     );
   } catch (error) {
     const why =
       error.status === 401
-        ? "Shown with an API key (Settings)."
+        ? "Enter an API key in the settings to see them."
         : error.status === 404
-          ? "This server does not tell."
+          ? "This server does not offer this list."
           : error.message;
     view.slow.replaceChildren(h("p", { class: "muted" }, why));
   }

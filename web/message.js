@@ -1,4 +1,4 @@
-// One message of a conversation as an element, and what can be done with it.
+// Builds the element of one message of a conversation, with the buttons for it.
 
 import { openCalls, siblings } from "./conversation.js";
 import { duration, h, iconButton, number } from "./dom.js";
@@ -6,9 +6,9 @@ import { icon } from "./icons.js";
 import { render } from "./markdown.js";
 
 const FINISH = {
-  length: "The answer ends here: its limit of tokens is reached.",
+  length: "The answer stops here because it has reached its maximum number of tokens.",
   stopped: "Stopped.",
-  content_filter: "The server ended the answer.",
+  content_filter: "The server stopped the answer.",
 };
 
 // @actions: edit(node, text), regenerate(node), resume(node), branch(node, step), remove(node), result(node, call, text)
@@ -33,7 +33,7 @@ export function messageElement(c, node, actions) {
   return element;
 }
 
-// Brings @element to the state of @node; @live: it is being written.
+// Updates @element to the state of @node. @live: the answer is being written.
 export function update(element, c, node, actions, live) {
   const body = element.querySelector(".body");
   element.classList.toggle("live", live);
@@ -51,7 +51,7 @@ export function update(element, c, node, actions, live) {
   element.querySelector(".foot").replaceChildren(...(live ? [] : foot(c, node, actions)));
 }
 
-// The child of @body with this class, made in its place in the order of the page.
+// Returns the child of @body with this class; makes it, in the order of ORDER, if there is none.
 const ORDER = ["reasoning", "text", "calls", "note"];
 function part(body, name, make) {
   const found = body.querySelector(`:scope > .${name}`);
@@ -158,11 +158,11 @@ function showArguments(box, call, i) {
   else box.append(made);
 }
 
-// The page runs no tools: their results are typed, or pasted.
+// Builds the form for the result of a call. The page runs no tools: users type or paste results.
 function resultForm(node, call, actions) {
   const area = h("textarea", {
     rows: "2",
-    placeholder: "What the tool answers",
+    placeholder: "Result of the tool",
     "aria-label": `Result of ${call.name}`,
     required: true,
   });
@@ -213,9 +213,9 @@ function branches(c, node, actions) {
   return h(
     "div",
     { class: "branches", role: "group", "aria-label": "Versions" },
-    iconButton("left", "Version before", () => actions.branch(node, -1), { disabled: at === 0 }),
+    iconButton("left", "Previous version", () => actions.branch(node, -1), { disabled: at === 0 }),
     h("span", null, `${at + 1} / ${ids.length}`),
-    iconButton("right", "Version after", () => actions.branch(node, 1), {
+    iconButton("right", "Next version", () => actions.branch(node, 1), {
       disabled: at === ids.length - 1,
     }),
   );

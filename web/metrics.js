@@ -1,9 +1,9 @@
-// /metrics read: Prometheus' text format, rates between two readings, quantiles of histograms.
+// Reads Prometheus' text format of /metrics; computes rates and quantiles between two readings.
 
 const LINE = /^([A-Za-z_:][\w:]*)(?:\{(.*)\})? ([-+\d.eE]+|NaN|[-+]?Inf)$/;
 const LABEL = /(\w+)="((?:\\.|[^"\\])*)"/g;
 
-// {at: seconds, series: Map of name to [{labels, value}]}
+// Parses a reading: {at: seconds, series: Map of name to [{labels, value}]}.
 export function parse(text) {
   const series = new Map();
   for (const line of text.split("\n")) {
@@ -18,19 +18,19 @@ export function parse(text) {
   return { at: performance.now() / 1000, series };
 }
 
-// The sum of family @name; NaN: there is none.
+// Returns the sum of family @name, or NaN if there is none.
 export function value(reading, name) {
   const rows = reading?.series.get(name);
   return rows ? rows.reduce((sum, r) => sum + r.value, 0) : NaN;
 }
 
-// The label @key of family @name, of every model.
+// Returns the values of label @key of family @name, one for each model.
 export function label(reading, name, key) {
   const all = (reading?.series.get(name) ?? []).map((r) => r.labels[key]);
   return all.length ? [...new Set(all)].join(", ") : undefined;
 }
 
-// What counter @name grew by; of a server that was started anew, all of it.
+// Returns the growth of counter @name; its whole value if the server has restarted.
 export function increase(before, now, name) {
   const a = value(before, name);
   const b = value(now, name);
@@ -41,8 +41,9 @@ export function rate(before, now, name) {
   return before ? increase(before, now, name) / Math.max(now.at - before.at, 0.001) : NaN;
 }
 
-// The quantile @q of what was observed between the readings, interpolated in its bucket; NaN: nothing.
-// Negative: it is in the first bucket, and all that is known is that it is below -x.
+// Returns the quantile @q of the observations between the readings, interpolated in its bucket, or
+// NaN without observations.
+// A negative result -x means that the quantile is in the first bucket, below x.
 export function quantile(before, now, name, q) {
   const byBound = new Map();
   const count = (reading, sign) => {
@@ -70,7 +71,7 @@ export function quantile(before, now, name, q) {
   return low;
 }
 
-// Pages of all models: {total, used, page}, page: the tokens of one.
+// Returns the pages of all models: {total, used, page}, where page is the tokens of one.
 export function pages(reading) {
   const sum = { total: 0, used: 0, page: 0 };
   for (const r of reading.series.get("vllm:cache_config_info") ?? []) {
@@ -85,7 +86,7 @@ export function pages(reading) {
   return sum;
 }
 
-// {tenant: {field: value}} of the families weft_tenant_*.
+// Returns {tenant: {field: value}} of the families weft_tenant_*.
 export function tenants(reading) {
   const rows = {};
   for (const [name, list] of reading.series) {

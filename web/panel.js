@@ -1,4 +1,5 @@
-// Parameters of the chat: what is empty is left to the server, whose value is shown in its place.
+// Shows the parameters of the chat. An empty field is left to the server, whose value is its
+// placeholder.
 
 import { byId, h, iconButton } from "./dom.js";
 
@@ -9,7 +10,7 @@ const FIELDS = [
     min: 0,
     max: 2,
     step: 0.05,
-    help: "0 always takes the likeliest token.",
+    help: "Higher values give more varied answers. 0 always takes the most likely token.",
   },
   {
     name: "top_p",
@@ -17,7 +18,7 @@ const FIELDS = [
     min: 0.01,
     max: 1,
     step: 0.01,
-    help: "The likeliest tokens with this sum of probabilities.",
+    help: "Sample from the most likely tokens whose probabilities add up to this.",
   },
   {
     name: "top_k",
@@ -25,7 +26,7 @@ const FIELDS = [
     min: 0,
     max: 1000,
     step: 1,
-    help: "The so many likeliest tokens; 0: all.",
+    help: "Sample only from the k most likely tokens. 0 turns this off.",
   },
   {
     name: "min_p",
@@ -33,7 +34,7 @@ const FIELDS = [
     min: 0,
     max: 1,
     step: 0.01,
-    help: "Tokens at least this likely, relative to the likeliest.",
+    help: "Leave out tokens less likely than this fraction of the most likely one.",
   },
   {
     name: "repetition_penalty",
@@ -47,11 +48,11 @@ const FIELDS = [
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.1 },
   {
     name: "max_tokens",
-    label: "Most tokens",
+    label: "Maximum tokens",
     min: 1,
     max: 1000000,
     step: 1,
-    help: "Empty: what the context leaves.",
+    help: "If empty, as many as the context has room for.",
     props: null,
   },
   {
@@ -69,7 +70,7 @@ const CHOICES = [
     name: "reasoning_effort",
     label: "Reasoning",
     options: [
-      ["", "As the model likes"],
+      ["", "Default of the model"],
       ["none", "None"],
       ["low", "Low"],
       ["medium", "Medium"],
@@ -78,12 +79,12 @@ const CHOICES = [
   },
 ];
 const TEXTS = [
-  { name: "stop", label: "Stop strings", rows: 2, help: "One a line.", placeholder: "" },
+  { name: "stop", label: "Stop strings", rows: 2, help: "The answer ends before any of these. One on each line.", placeholder: "" },
   {
     name: "schema",
-    label: "JSON schema of the answer",
+    label: "JSON Schema of the answer",
     rows: 3,
-    help: "The answer is held to it.",
+    help: "The answer always matches it.",
     placeholder: '{"type": "object", "properties": {}}',
     json: true,
   },
@@ -91,7 +92,7 @@ const TEXTS = [
     name: "tools",
     label: "Tools",
     rows: 3,
-    help: "OpenAI's list of functions. You answer their calls.",
+    help: "A list of functions in OpenAI's format. You type in the results of their calls.",
     placeholder: '[{"type": "function", "function": {"name": "weather", "parameters": {}}}]',
     json: true,
   },
@@ -130,7 +131,7 @@ export function build(changed, close, keepForAll) {
   systemInput = h("textarea", {
     id: "param-system",
     rows: "5",
-    placeholder: "What the model is told before everything else",
+    placeholder: "Instructions that the model reads first",
   });
   systemInput.addEventListener("input", () => onChange());
   const number = (s) =>
@@ -190,7 +191,7 @@ export function build(changed, close, keepForAll) {
       h(
         "div",
         { class: "row" },
-        h("button", { type: "button", class: "button", onclick: keepForAll }, "Use for new chats"),
+        h("button", { type: "button", class: "button", onclick: keepForAll }, "Use as default"),
         h("button", { type: "button", class: "button", onclick: reset }, "Reset"),
       ),
     ),
@@ -210,7 +211,7 @@ export function show(c) {
   }
 }
 
-// Into the conversation @c.
+// Stores the parameters in the conversation @c.
 export function take(c) {
   c.system = systemInput.value;
   c.params = {};
@@ -224,7 +225,7 @@ const SOURCES = {
   openai: "Empty fields: OpenAI's defaults.",
 };
 
-// The server's defaults, from /props.
+// Shows the server's defaults, from /props, as placeholders.
 export function showDefaults(params, source) {
   const family = source?.startsWith("family:") && source.slice("family:".length);
   byId("sampling-source").textContent = family
@@ -237,7 +238,7 @@ export function showDefaults(params, source) {
   }
 }
 
-// The fields of a request. Throws with a sentence where a text is not what it should be.
+// Returns the fields of a request. Throws an error for the user if a text is invalid.
 export function fields(params) {
   const body = {};
   for (const s of FIELDS) {

@@ -1,4 +1,4 @@
-// What the user has set, in this browser: the key, the theme, parameters of new chats.
+// Stores the user's settings in this browser: the key, the theme, the parameters of new chats.
 
 const NAME = "weft.settings";
 const KEY = "weft.key";
@@ -22,7 +22,7 @@ export function save(change) {
   try {
     localStorage.setItem(NAME, JSON.stringify(settings));
   } catch {
-    // A browser that keeps nothing: the settings last as long as the page.
+    // The browser stores nothing: the settings last as long as the page.
   }
   for (const f of listeners) f();
 }
@@ -42,7 +42,7 @@ export function apiKey() {
   return key;
 }
 
-// @keep: beyond the end of this tab.
+// Stores the key; with @keep it stays after this tab is closed.
 export function setApiKey(value, keep) {
   key = value;
   try {
@@ -50,7 +50,7 @@ export function setApiKey(value, keep) {
     localStorage.removeItem(KEY);
     if (value) (keep ? localStorage : sessionStorage).setItem(KEY, value);
   } catch {
-    // As above.
+    // The browser stores nothing.
   }
 }
 

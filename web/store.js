@@ -1,4 +1,4 @@
-// Conversations in IndexedDB; where there is none (a private window of some browsers), in memory.
+// Stores conversations in IndexedDB, or in memory where the browser has none (private windows).
 
 const STORE = "conversations";
 let database = null;

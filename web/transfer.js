@@ -1,4 +1,4 @@
-// Conversations to files and back.
+// Exports conversations to files and imports them.
 
 import { path, sanitize } from "./conversation.js";
 import { h } from "./dom.js";
@@ -57,12 +57,12 @@ export function exportJson(list) {
   );
 }
 
-// The conversations in the text of a file, with new ids. Throws where there are none.
+// Returns the conversations in the text of a file, with new ids. Throws if there are none.
 export function importJson(text) {
   const value = JSON.parse(text);
   const list = (Array.isArray(value?.conversations) ? value.conversations : [value])
     .map(sanitize)
     .filter(Boolean);
-  if (!list.length) throw new Error("There is no conversation in this file.");
+  if (!list.length) throw new Error("This file contains no conversation.");
   return list;
 }

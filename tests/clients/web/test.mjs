@@ -95,7 +95,7 @@ test("an answer is made again beside the other, and a message is edited", () => 
   await page.getByRole("button", { name: "Answer again" }).click();
   await page.getByText("2 / 2").waitFor();
   await done(page);
-  await page.getByRole("button", { name: "Version before" }).click();
+  await page.getByRole("button", { name: "Previous version" }).click();
   await page.getByText("1 / 2").waitFor();
   await page.locator("article.user").hover();
   await page.locator("article.user").getByRole("button", { name: "Edit" }).click();
@@ -103,7 +103,7 @@ test("an answer is made again beside the other, and a message is edited", () => 
   await page.getByRole("button", { name: "Send", exact: true }).first().click();
   await page.getByText("Answered to the edited message.").waitFor();
   await done(page);
-  await page.locator("article.user").getByRole("button", { name: "Version before" }).click();
+  await page.locator("article.user").getByRole("button", { name: "Previous version" }).click();
   await page.getByText("Hello from the script.").waitFor();
 }));
 
@@ -267,7 +267,7 @@ test("a key is asked for, used and forgotten", () => withPage(async (page, conte
 test("the live view draws what is done", () => withPage(async (page, context) => {
   await ask(page, "Count for long.");
   await page.getByRole("link", { name: "Live view" }).click();
-  await page.getByRole("heading", { name: "Output tokens a second" }).waitFor();
+  await page.getByRole("heading", { name: "Output tokens per second" }).waitFor();
   await page.waitForFunction(() => document.querySelectorAll(".chart .line").length >= 4);
   await page.waitForTimeout(2500);
   await page.getByText("First token").waitFor();
