@@ -193,7 +193,7 @@ static int lock_part(struct loading *l) {
     if (fstat(l->fd, &ours) < 0)
         return -errno;
     if (!S_ISREG(ours.st_mode) || ours.st_nlink > 1)
-        return -ELOOP; /* by a second name it is a file of somebody else's */
+        return -ELOOP; /* a second name may be that of another file */
     while (flock(l->fd, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return -errno;
