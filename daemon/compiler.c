@@ -1,11 +1,10 @@
 /*
- * compiler - the step thread owns the entries; what a thread needs of one is its task, a job of a
- * pool in which one runs at a time (base/jobs.h). While a task is away the step thread does not
- * touch it.
+ * compiler - the step thread owns the entries. Each has a task, a job of a pool in which one runs
+ * at a time (base/jobs.h); while the pool has it ("away"), the step thread does not touch it.
  *
- * The key of an entry is the isolation key of its request and the text. A hash finds the entry, then
- * key and text are compared. Equal texts cost one compilation for each isolation key: if tenants
- * shared an entry, the time of a request would tell one which schemas another uses.
+ * The key of an entry is the isolation key of its request and the text. A hash finds the entry,
+ * then key and text are compared. Equal texts cost one compilation for each isolation key: if
+ * tenants shared an entry, the time of a request would tell one which schemas another uses.
  */
 
 #include "daemon/compiler.h"
@@ -25,32 +24,33 @@
 #include "text/tokenizer.h"
 
 #define SLOTS 1024u
-#define AWAY_MAX 6    /* grammars that may be half compiled: memory, and a thread each */
-#define AWAY_OF_ONE 2 /* of one tenant: one that is compiled, one so that no step is waited for */
-/* Twice what the front allows, which compiles without a vocabulary: what it has found right is not
- * refused here for the work of token classes. */
+#define AWAY_MAX 6    /* grammars that may be half compiled; each takes memory and a thread */
+#define AWAY_OF_ONE 2 /* of one tenant: one is compiled, the next is ready to begin */
+/* Twice the limit of the front, which compiles without a vocabulary: a grammar that the front has
+ * accepted is not refused here because of the work for token classes. */
 #define WORK_MAX 72000000
-#define TENANTS 256u /* slots of tenants: two in one slot take turns, and have a share, as one */
-/* A tenant within its share never waits for another's memory: the shares of all are the limit, so
- * beside one that had it all, and kept it, there is room for as much. */
+#define TENANTS 256u /* slots; tenants in the same slot share turns and memory */
+/* Beyond the limit, for tenants within their shares: one tenant may hold all of the limit, and the
+ * others do not wait until it gives memory back. */
 #define RESERVE (UINT64_MAX / 2)
-#define NICE 5 /* the step's own threads come first */
+#define NICE 5 /* threads that compute steps come first */
 
 enum entry_state { ENTRY_QUEUED, ENTRY_AWAY, ENTRY_READY };
 
-/* The requests that a death in a job is blamed on. */
+/* Requests that are blamed if the worker dies in a job. */
 struct blame {
     uint64_t id[CRASH_PAGE_COMPILING_MAX];
     uint32_t n;
 };
 
-/* What a thread needs of an entry. While it is away, only the thread writes it. */
+/* The part of an entry that the pool works on. While it is away, only a thread of the pool writes
+ * it. */
 struct task {
     struct job job;
     struct compiler *compiler;
     const char *text; /* grammar, then triggers */
     size_t n_grammar, n_triggers;
-    struct blame blame; /* those that waited when it was given away */
+    struct blame blame; /* requests that waited when the pool got it */
     struct constraint *constraint;
     struct err err;
     int64_t ns;
@@ -62,10 +62,11 @@ struct waiting {
 };
 
 /*
- * A text under an isolation key, from its first request to its eviction. QUEUED: in compiler.queued, n_waiting > 0. AWAY:
- * its task belongs to the pool, it is in no list and is not dropped; abandoned when no request
- * waits. READY: in compiler.ready_entries, with a constraint; n_refs requests use it, others may
- * wait for room in their tenants' shares, and only without both it may be dropped.
+ * A text under an isolation key, from its first request to its eviction.
+ * QUEUED: in compiler.queued, n_waiting > 0.
+ * AWAY: the pool has its task; in no list and not dropped; abandoned when no request waits.
+ * READY: in compiler.ready_entries, with a constraint. n_refs requests use it, and others may wait
+ * for room in their tenants' shares; it may be dropped when there are neither.
  */
 struct entry {
     struct list link; /* compiler.queued or compiler.ready_entries */
@@ -75,55 +76,55 @@ struct entry {
     uint8_t isolation_key[16];
     char *text;
     bool quarantined, abandoned; /* quarantined: compiled alone */
-    uint32_t slot; /* of the tenant: AWAY: for which it is compiled; n_refs > 0: that is charged */
+    uint32_t slot; /* of a tenant: if AWAY, it is compiled for it; if n_refs > 0, it is charged */
     uint32_t n_refs, n_waiting, cap_waiting;
-    uint32_t users[TENANTS]; /* n_refs by slot; that of slot is not 0 */
+    uint32_t users[TENANTS]; /* n_refs by slot; users[slot] > 0 if n_refs > 0 */
     struct waiting *waiting;
     size_t bytes;
-    bool prepared; /* READY: it is, or is the one that is being prepared */
+    bool prepared; /* READY: prepared, or being prepared */
     struct task task;
 };
 
-/* Of entries that are READY and in use one at a time is prepared, when nothing else is to be done:
- * masks need not make then what takes them long. */
+/* Entries that are READY and in use are prepared one at a time while the pool has nothing else to
+ * do: the slow parts of their masks are then computed before a step needs them. */
 struct preparation {
     struct job job;
     bool is_away;
     struct constraint *constraint;
-    struct constraint *orphan; /* the same, when its entry was dropped meanwhile; or NULL */
+    struct constraint *orphan; /* the constraint if its entry was dropped meanwhile, or NULL */
     struct blame blame;
 };
 
 struct tenant_slot {
     struct quota_account account;
-    struct quota_charge charge; /* of grammars in use and of requests' places in them */
-    uint64_t served;            /* compiler.turn when it last had a task in the pool */
+    struct quota_charge charge; /* for grammars in use and requests' places in them */
+    uint64_t served;            /* compiler.turn when the pool last got a task of it */
     uint32_t n_away;
 };
 
 /*
- * Step thread: all but what is in a task that is away. n_queued and n_away count the entries of
- * these states, n_held the requests that wait for room though their grammars are ready; bytes is
- * the memory of all that are ready.
+ * The step thread owns everything except tasks that are away. n_queued and n_away count entries by
+ * state, n_held the requests that wait for room although their grammars are ready; bytes is the
+ * memory of all entries that are READY.
  */
 struct compiler {
     struct sched_constraints source;
     struct grammar_vocab *vocab;
     struct crash_page *crash_page;
     struct jobs *jobs;
-    compiler_ready_fn ready; /* while results are delivered; NULL: they are dropped */
+    compiler_ready_fn ready; /* set while results are delivered; NULL: results are dropped */
     void *ready_ctx;
     int fd;
     struct entry *slot[SLOTS];
-    struct list queued, ready_entries; /* those that are ready: the one used last comes first */
+    struct list queued, ready_entries; /* ready_entries: the most recently used first */
     uint32_t n_away, n_entries, n_queued, n_held;
     uint64_t turn;
     struct quota memory;
     struct tenant_slot tenant[TENANTS];
     struct preparation preparation;
-    bool freed;              /* since those that are held were last looked at */
-    size_t bytes, max_bytes; /* of all that are ready */
-    size_t state_bytes;      /* of requests' places */
+    bool freed;              /* memory was given back since hand_out_held() */
+    size_t bytes, max_bytes; /* of entries that are READY; limit for those not in use */
+    size_t state_bytes;      /* of requests' places in grammars */
     uint64_t n_hits, n_compiled, n_prepared, n_refused, ns;
 };
 
@@ -140,8 +141,9 @@ static struct preparation *preparation_of(struct job *j) {
 static void compile(struct job *j);
 static void prepare(struct job *j);
 
-/* A death is blamed on the requests of the grammar that is being compiled or prepared, not on those
- * whose compilation is paused, or on the one whose mask is being made. */
+/* jobs_opts.turn. Notes in the crash page whom to blame if the worker dies now: the requests of the
+ * grammar that is compiled or prepared, or the one whose mask is computed; none whose job is
+ * paused. */
 static void on_turn(void *ctx, struct job *j, bool has) {
     struct compiler *c = ctx;
     struct blame one = {.n = 1};
@@ -160,7 +162,7 @@ static void on_turn(void *ctx, struct job *j, bool has) {
     __atomic_store_n(&c->crash_page->n_compiling, has ? blame->n : 0, __ATOMIC_RELEASE);
 }
 
-/* t->constraint, or NULL with t->err. */
+/* Compiles a task: sets t->constraint, or t->err. */
 static void compile(struct job *j) {
     struct task *t = task_of(j);
     int64_t begin = clock_now(clock_monotonic());
@@ -305,7 +307,7 @@ static struct tenant_slot *slot_of(struct compiler *c, const struct submit *m) {
     return t;
 }
 
-/* Nothing is offered to be taken back. */
+/* Returns whether the tenant of @slot may use more memory. */
 static bool has_room(struct compiler *c, uint32_t slot) {
     return quota_make_room(&c->memory, &c->tenant[slot].charge, 1, NULL);
 }
@@ -330,7 +332,7 @@ static void charge(void *ctx, uint32_t tenant, int64_t more) {
     charge_slot(c, tenant % TENANTS, more);
 }
 
-/* @slot: of the tenant that is charged if nothing uses it yet. */
+/* Counts one request more that uses @e; the tenant of @slot is charged if it is the first. */
 static void take_ref(struct compiler *c, struct entry *e, uint32_t slot) {
     assert(e->state == ENTRY_READY && e->task.constraint);
     e->users[slot]++;
@@ -340,7 +342,8 @@ static void take_ref(struct compiler *c, struct entry *e, uint32_t slot) {
     charge_slot(c, slot, (int64_t)e->bytes);
 }
 
-/* Behind the last request of the tenant that is charged, that with the most is. */
+/* Counts one request less. When the charged tenant has no request left, the tenant with the most
+ * requests is charged. */
 static void drop_ref(struct compiler *c, struct entry *e, uint32_t slot) {
     uint32_t most = 0;
 
@@ -358,8 +361,8 @@ static void drop_ref(struct compiler *c, struct entry *e, uint32_t slot) {
     charge_slot(c, most, (int64_t)e->bytes);
 }
 
-/* Of the tenants that wait for @e the one that was served longest ago, among those that have room
- * left and not enough under way; NULL: none has. */
+/* Returns the tenant to compile @e for: among those that wait for it, have room and may have one
+ * more task away, the one served longest ago. NULL if there is none. */
 static struct tenant_slot *payer_of(struct compiler *c, const struct entry *e) {
     struct tenant_slot *best = NULL;
 
@@ -374,7 +377,7 @@ static struct tenant_slot *payer_of(struct compiler *c, const struct entry *e) {
     return best;
 }
 
-/* The first one of the tenant that was served longest ago, among those that have room left. */
+/* Returns the first entry of the tenant served longest ago among those that have room, or NULL. */
 static struct entry *next(struct compiler *c) {
     const struct tenant_slot *first = NULL;
     struct entry *best = NULL;
@@ -394,7 +397,7 @@ static struct entry *next(struct compiler *c) {
 
 static void on_compiled(struct job *j);
 
-/* Gives the task of @e to the pool. 0 or -ENOMEM, and nothing has changed. */
+/* Gives the task of @e to the pool. Returns 0, or -ENOMEM with nothing changed. */
 static int give(struct compiler *c, struct entry *e) {
     struct task *t = &e->task;
 
@@ -447,7 +450,7 @@ static void prepare_next(struct compiler *c) {
     }
 }
 
-/* Without memory they wait for the next time that something arrives or is asked for. */
+/* Gives the pool as many tasks as it may have. Without memory the rest waits for the next call. */
 static void give_away(struct compiler *c) {
     struct entry *e;
 
@@ -468,8 +471,8 @@ static struct entry *first_quarantined(const struct compiler *c) {
 
 /* ---- what the scheduler calls ---- */
 
-/* sched_constraints.ask. A compiled entry is handed out at once if its tenant has room; otherwise the
- * request waits with the others for the same entry. */
+/* sched_constraints.ask. A compiled entry is handed out at once if its tenant has room; otherwise
+ * the request waits with the others for the same entry. */
 static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
     struct compiler *c = ctx;
     uint64_t hash = hash_of(m);
@@ -518,7 +521,7 @@ static bool forget_in(struct compiler *c, struct entry *e, uint64_t id) {
     return false;
 }
 
-/* A compilation for which no request waits any more ends. */
+/* sched_constraints.forget. Ends a compilation for which no request waits any more. */
 static void forget(void *ctx, uint64_t id) {
     struct compiler *c = ctx;
 
@@ -539,7 +542,7 @@ static void forget(void *ctx, uint64_t id) {
     }
 }
 
-/* Drops what is not in use, the least recently used first, until max_bytes are kept. */
+/* Drops entries that are not in use, the least recently used first, down to max_bytes. */
 static void evict(struct compiler *c) {
     struct list *node = c->ready_entries.prev;
 
@@ -565,14 +568,15 @@ static void release(void *ctx, const struct constraint *constraint, uint32_t ten
         }
     }
     if (c->ready)
-        return; /* they are being told: what follows is done behind that */
+        return; /* deliver() is under way; its caller does the rest */
     evict(c);
     give_away(c);
 }
 
 /* ---- results ---- */
 
-/* Tells those whose tenants have room; what they take counts for the next one. */
+/* Tells the waiting requests whose tenants have room. Each is charged before the next is looked
+ * at. */
 static void hand_out(struct compiler *c, struct entry *e) {
     assert(e->state == ENTRY_READY && e->task.constraint);
     for (uint32_t i = 0; i < e->n_waiting;) {
@@ -589,7 +593,8 @@ static void hand_out(struct compiler *c, struct entry *e) {
     }
 }
 
-/* The entry goes first: a request that is told may ask again. */
+/* Tells all waiting requests the error. Drops the entry first, since a request that is told may ask
+ * again. */
 static void refuse(struct compiler *c, struct entry *e) {
     CLEANUP(freep) struct waiting *w = STEAL(e->waiting);
     struct err err = e->task.err;
@@ -601,8 +606,8 @@ static void refuse(struct compiler *c, struct entry *e) {
         c->ready(c->ready_ctx, w[i].id, NULL, &err);
 }
 
-/* A compilation that was abandoned before its end: forgotten, or begun anew for a request that has
- * asked for the same since. */
+/* Ends an abandoned compilation: drops the entry, or queues it again for requests that have asked
+ * for it since. */
 static void begin_again(struct compiler *c, struct entry *e) {
     e->task.constraint = constraint_free(e->task.constraint);
     memset(&e->task.err, 0, sizeof(e->task.err));
@@ -614,7 +619,7 @@ static void begin_again(struct compiler *c, struct entry *e) {
         drop(c, e);
 }
 
-/* A task has come back. */
+/* Takes a task back from the pool. */
 static void on_compiled(struct job *j) {
     struct task *t = task_of(j);
     struct entry *e = CONTAINER_OF(t, struct entry, task);
@@ -641,14 +646,15 @@ static void on_compiled(struct job *j) {
     hand_out(c, e);
 }
 
-/* What was freed goes to those that were held, the grammar used longest ago first. */
+/* Hands memory that was given back to the requests that wait for it, beginning with the least
+ * recently used grammar. */
 static void hand_out_held(struct compiler *c) {
     c->freed = false;
     for (struct list *node = c->ready_entries.prev; node != &c->ready_entries; node = node->prev)
         hand_out(c, LIST_ENTRY(node, struct entry, link));
 }
 
-/* The counter is read first: a job that ends behind that wakes the loop again. */
+/* Reads the counter first, so that a job that ends later wakes the loop again. */
 static void deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     uint64_t count;
     ssize_t r = read(c->fd, &count, sizeof(count));
@@ -664,7 +670,7 @@ static void deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
 
 bool compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     if (c->turn == 0)
-        return false; /* nothing was ever given away */
+        return false; /* the pool never had a task */
     uint32_t n_out = jobs_n(c->jobs);
     deliver(c, ready, ctx);
     bool came_back = jobs_n(c->jobs) < n_out;
@@ -677,7 +683,7 @@ bool compiler_has_quarantined(const struct compiler *c) {
     return first_quarantined(c) != NULL;
 }
 
-/* Until nothing is away, masks included. */
+/* Waits until the pool has no job left, masks included. */
 static void settle(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     struct pollfd p = {c->fd, POLLIN, 0};
 

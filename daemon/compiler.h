@@ -6,7 +6,7 @@
  *
  *     ask ----> queued ----> with a thread ------> ready: n_refs requests use it; at 0 it may be
  *                 |                |               evicted, the least recently used one first
- *                 '-- cancelled    |-- refused: told to those that wait, and dropped
+ *                 '-- cancelled    |-- refused: the waiting requests are told, and it is dropped
  *
  * One is compiled at a time. Tenants take turns of some milliseconds, also in the middle of a
  * compilation, so that a tenant with a hundred large schemas does not delay another's small one;
@@ -29,35 +29,38 @@
 struct compiler;
 
 struct compiler_stats {
-    uint32_t n_entries, n_queued, n_away; /* of all; not yet with a thread; with one */
+    uint32_t n_entries, n_queued, n_away; /* all grammars; those not begun; those with a thread */
     uint32_t n_held;                      /* requests that wait for room */
-    size_t bytes, used, state_bytes; /* of all; charged to tenants; of that, requests' places */
+    size_t bytes, used,
+        state_bytes; /* of all grammars; charged to tenants; requests' places of it */
     uint64_t n_hits, n_compiled, n_prepared, n_refused, ns; /* ns: of compiling */
 };
 
 #define COMPILER_USED_FACTOR 2
 
-/* Prepares the vocabulary of @t, which outlives it, and starts the threads. @max_bytes: of what is
- * kept for later. @crash_page may be NULL. 0 or -errno. */
+/* Prepares the vocabulary of @t, which outlives the compiler, and starts the threads. @max_bytes
+ * limits the grammars that no request uses. @crash_page may be NULL. Returns 0 or -errno. */
 int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_bytes,
                  struct crash_page *crash_page);
-/* Everything that was handed out has been released. Ends the compilations under way. */
+/* Ends the compilations under way and frees all grammars, none of which may be in use. */
 struct compiler *compiler_free(struct compiler *c);
 DEFINE_FREEP(struct compiler, compiler)
 
-/* For sched_opts; lives as long as the compiler. */
+/* Returns the functions for sched_opts; they live as long as the compiler. */
 const struct sched_constraints *compiler_source(struct compiler *c);
-/* Readable when something can be delivered. */
+/* Returns a descriptor that is readable when results can be delivered. */
 int compiler_fd(const struct compiler *c);
-/* False: no such request waits, and the constraint is not taken. */
+/* Tells request @id its constraint or the error @why. Returns false if no such request waits; the
+ * constraint is then not taken. */
 typedef bool (*compiler_ready_fn)(void *ctx, uint64_t id, const struct constraint *constraint,
                                   const struct err *why);
-/* Tells the results that have arrived: exactly one call for each request that waited. true: tasks
- * came back, also such as were abandoned, of which nothing is told. */
+/* Calls @ready once for each waiting request whose result has arrived. Returns true if tasks came
+ * back, including abandoned ones, whose results nobody gets. */
 bool compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx);
-/* Something is queued that must be compiled while nothing else runs. */
+/* Returns whether a queued grammar must be compiled while nothing else runs. */
 bool compiler_has_quarantined(const struct compiler *c);
-/* Compiles one such, with no step under way; waits for it and tells as compiler_deliver() does. */
+/* Compiles one such grammar and waits for it, while no step is under way; calls @ready as
+ * compiler_deliver() does. */
 void compiler_run_quarantined(struct compiler *c, compiler_ready_fn ready, void *ctx);
-/* Counters since compiler_new() and gauges of now. */
+/* Sets @out to counters since compiler_new() and current gauges. */
 void compiler_stats(const struct compiler *c, struct compiler_stats *out);
