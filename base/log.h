@@ -3,8 +3,8 @@
 /*
  * log - one line per event: `level event key=value key=value`. To stderr, and as fields to the
  * journal when the process runs under systemd. What is not printable is escaped (printable.h), so
- * one event is always one line. Never log prompt text, keys or file contents. One thread of a process
- * logs.
+ * one event is always one line. Never log prompt text, keys or file contents. One thread of a
+ * process logs.
  *
  * Only the step loop, api/server.c, api/http/listen.c, daemon/ and cmd/ log: libraries return
  * errors.

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * printable - texts of strangers (file names, hubs, models, clients) for terminals and logs. Escaped
- * are control characters (C0, DEL, C1), separators of lines, characters that change the direction
- * of what follows (bidi), those without a width that hide in a name, and bytes that are no UTF-8.
+ * printable - texts of strangers (file names, hubs, models, clients) for terminals and logs.
+ * Escaped are control characters (C0, DEL, C1), separators of lines, characters that change the
+ * direction of text (bidi) or have no width, and bytes that are not UTF-8.
  */
 
 #include <stdbool.h>
@@ -12,16 +12,16 @@
 
 #define PRINTABLE_MAX 8 /* bytes that one character becomes, at most; one that is escaped, 6 */
 
-/* Returns the length of the UTF-8 character at @in, which has @len > 0 bytes, and its code point in
- * *c; 0 if there is none. */
+/* Returns the length of the UTF-8 character at @in, which has @len > 0 bytes, and sets *c to its
+ * code point. Returns 0 if there is none. */
 size_t utf8_sequence(const char *in, size_t len, uint32_t *c);
 
-/* Writes the first character of the @len > 0 bytes at @in to @out, as "\n", "\xNN" or "\uNNNN" if it
- * is escaped. Returns how many bytes of @in that was, and in *n_out how many @out has. */
+/* Writes the first character of the @len > 0 bytes at @in to @out: itself, or "\n", "\xNN" or
+ * "\uNNNN". Returns how many bytes of @in that was, and sets *n_out to how many @out has. */
 size_t printable_next(const char *in, size_t len, char out[PRINTABLE_MAX], size_t *n_out);
 
-/* Copies @len bytes at @in, escaped, to @out, which gets a final NUL; what has no room is left out,
- * never a part of a character. Also escapes quotes and backslashes if @quotes. Returns the length of
+/* Copies @len bytes at @in, escaped, to @out, and adds a NUL. Leaves out what has no room, but
+ * never a part of a character. Escapes quotes and backslashes too if @quotes. Returns the length of
  * @out. */
 size_t printable_copy(char *out, size_t size, const char *in, size_t len, bool quotes);
 

@@ -11,5 +11,6 @@
  * -errno. */
 int thread_start(pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
 
-/* Makes the arena of the calling thread, which another library has started. Returns 0 or -ENOMEM. */
+/* Makes the arena of the calling thread, which another library has started. Returns 0 or
+ * -ENOMEM. */
 int thread_make_arena(void);
