@@ -725,7 +725,7 @@ Test(cuda, a_device_that_hangs_while_weights_are_loaded_is_given_up) {
     __lsan_disable();
     cr_expect(try_all(path, &err) == -EIO, "%s", err.message);
     __lsan_enable();
-    cr_expect(strstr(err.message, "a copy of weights: the device has not answered for 20 ms"), "%s",
+    cr_expect(strstr(err.message, "the device has not answered for 20 ms") != NULL, "%s",
               err.message);
     unlink(path);
 }
