@@ -30,8 +30,8 @@
 #define FUSE_VALUES 16384u        /* be.ways.fuse */
 #define FUSE_ROW 4096u            /* values; packing a row costs as much besides its own */
 #define HEAD_VALUES 512u          /* of a head, at most */
-/* Pairs of an expert, on average, up to which expert_vec takes them: an item of 64 of expert_wide
- * takes about as many instructions as three of 8 (docs/measurements/cuda-model.md). */
+/* Most pairs of an expert, on average, that expert_vec takes: an item of 64 pairs of expert_wide
+ * takes about as many instructions as three items of 8 (docs/measurements/cuda-model.md). */
 #define FEW_PAIRS 16u
 #define GRAPHS 8u /* sizes of steps that are launched as one (graph.c) */
 #define PASSES 3u /* each with graphs of its own (model.h) */
@@ -71,7 +71,7 @@ struct step {
     struct step_grid grid;
     uint32_t graph;        /* which of its pass, GRAPHS: none */
     const uint32_t **mask; /* [max_wants] the caller's, or NULL; of scored wants */
-    /* The wants that have logits, and where each of the batch's is among those of its kind
+    /* Wants with logits, and the place of each of the batch's wants among those of its kind
      * (hidden.c). */
     uint32_t n_scored, n_hidden, *scored, *place; /* [max_wants] */
     float *hidden_host;                           /* [max_wants][n_embd] */
@@ -90,7 +90,7 @@ struct step {
     bool kept, paired;                     /* KEEP, DRAFT_IN have been launched (draft.c) */
     bool listed;                           /* be.latent.item is that of this step */
     struct heads planned; /* what attention's work list was made for; n 0: none yet */
-    /* Epilogue that makes ACT_H of be.act.gate: PLAIN copies it, other kinds multiply it with up. */
+    /* Epilogue that makes ACT_H of be.act.gate: PLAIN copies it, others multiply it with up. */
     struct {
         enum pack_kind kind;
         const float *up;
@@ -317,86 +317,89 @@ struct be {
     struct sampling sampling;
 };
 
-/* 0, or -EIO when @error is one of the runtime's, or the device was lost before. The first error
- * is kept in be.error with @what, the name of the call; from then on be.lost is set. */
+/* Returns 0, or -EIO if @error is an error of the runtime or the device was lost before. The first
+ * error is kept in be.error with @what, the name of the call; from then on be.lost is set. */
 int cuda_check(struct be *b, int error, const char *what);
-/* Waits until the device has reached @event. Returns 0, or -EIO as cuda_check() does; also after
- * be.limits.wait_ns without an answer, when be.stuck is set. */
+/* Waits until the device has reached @event. Returns 0, or -EIO as cuda_check() does; after
+ * be.limits.wait_ns without an answer also be.stuck is set. */
 int cuda_wait_event(struct be *b, void *event, const char *what);
 
-/* The first of @n columns, or rows of a matrix, that are rank @r's of @n_ranks. */
+/* Returns the first of @n columns, or rows of a matrix, that rank @r of @n_ranks has. */
 static inline uint32_t rank_cut(uint64_t n, uint32_t r, uint32_t n_ranks) {
     return (uint32_t)(n * r / n_ranks);
 }
 
-/* The value heads of a rank: @n pieces of @own heads, from one to the next @stride of the model's.
- * Piece 0 begins with head rank own. */
+/* Value heads of a rank: @n pieces of @own heads, @stride of the model's heads apart. Piece 0
+ * begins with head rank * own. */
 struct head_pieces {
     uint32_t n, stride, own;
 };
 /* Returns the value heads of the rank, from @b's shape. */
 struct head_pieces rank_value_heads(const struct be *b);
 
-/* be_ops.open for device @number as rank @rank of @n_ranks, and be_ops.close. */
+/* Implements be_ops.open for device @number as rank @rank of @n_ranks, and be_ops.close. */
 struct rank {
     int number;
     uint32_t rank, n_ranks;
 };
 int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank, struct err *err);
 struct be *cuda_close(struct be *b);
-/* be_ops.room of one of them. */
+/* Implements be_ops.room for one device. */
 int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
               const struct rank *rank, uint64_t *bytes, struct err *err);
 
-/* Counts all that the backend will ever need (regions, staging, steps), compares the sum with what
- * the device has free, and allocates it; the weights' room too, which cuda_load() fills. 0, -ENOMEM
- * with the sum in @err, or -EIO. cuda_memory_close() frees what there is also after a failure. */
+/* Counts all memory that the backend will ever need (regions, staging, steps, weights), compares
+ * the sum with the free memory, and allocates it; cuda_load() fills the weights. Returns 0, -ENOMEM
+ * with the sum in @err, or -EIO. cuda_memory_close() frees all that there is, also after a
+ * failure. */
 int cuda_memory_open(struct be *b, struct err *err);
 void cuda_memory_close(struct be *b);
-/* Bytes that pages may take, of a backend that is not open: api, shape, opts and page are set, and
- * nothing else. 0 or -EINVAL. */
+/* Finds the bytes that pages may take, for a backend that is not open: only api, shape, opts and
+ * page are set. Returns 0 or -EINVAL. */
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err);
-/* Behind repack: scales of all tiles of @m (@n_row_tiles: of all its experts) by @most, the largest
- * of them, as @m.inverse is. Waits for the stream. 0 or -EIO. */
+/* Scales all tiles of @m (@n_row_tiles: of all its experts) by @most, their largest scale, and sets
+ * @m.inverse; called behind repack. Waits for the device. Returns 0 or -EIO. */
 int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float most);
-/* be_ops.load: the op's tensors to the device, matrices as tiles. Ops come in the model's order, so
- * that a tied output lends its tiles to the embedding before it. */
+/* Implements be_ops.load: brings the op's tensors to the device, matrices as tiles. Ops come in the
+ * model's order, so that a tied output lends its tiles to the embedding before it. */
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
-/* @n bytes to the device while weights are loaded. 0 or -EIO. */
+/* Copies @n bytes to the device while weights are loaded. Returns 0 or -EIO. */
 int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to);
 /* Frees the structs that cuda_load() made; their memory on the device is cuda_memory_close()'s. */
 void cuda_unload(struct be *b);
 
-/* @n bytes of a staging area for the host to fill; *device: where they will be. NULL: it is
- * full. */
+/* Returns @n bytes of a staging area for the host to fill, or NULL where it is full; *device: their
+ * place on the device. */
 void *staging_take(struct staging *s, size_t n, const void **device);
-/* Uploads what was taken since @from bytes were in use. */
+/* Uploads all that was taken since @from bytes were in use. Returns 0 or -EIO. */
 int staging_send(struct be *b, struct staging *s, size_t from);
 
-/* Ranks that divide a page; 1: each has all of it, as all heads of latent attention share a key. */
+/* Returns the number of ranks that divide a page; 1: each has all of it, as all heads of latent
+ * attention share a key. */
 uint32_t cuda_page_ranks(const struct be *b);
-/* Pages of a layer with such heads. */
+/* Returns the shape of a page of a layer with such heads. */
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h);
 /* Returns the bytes of a page for @n_values values of a token. */
 size_t cuda_values_bytes(const struct be *b, uint64_t n_values);
-/* Queries of a block that has one chunk; values of a head's result. */
+/* Returns the queries of a block that has one chunk; the values of a head's result. */
 uint32_t cuda_few(const struct be *b);
 uint32_t cuda_head_values(const struct be *b, const struct heads *h);
-/* Results of chunks that be.attention.partial has room for. */
+/* Returns the results of chunks that be.attention.partial has room for. */
 uint32_t cuda_partials(const struct be *b, const struct heads *h);
 
-/* Words of be.arrived: heads of a matvec; merges, then rows, of attention; blocks that share
- * segments. */
+/* Returns the words of be.arrived: one for each head of a matvec, each merge and row of attention,
+ * or each panel with shared segments. */
 uint32_t cuda_arrivals(const struct be *b);
 
-/* Enqueues a kernel with its one argument, @args of @n bytes; noted for the step's graph while one
- * is being made, skipped while one is replayed. A grid of 0 launches nothing. 0 or -EIO. */
+/* Enqueues a kernel with its one argument, @args of @n bytes. The launch is noted while the step's
+ * graph is made, and skipped while one is replayed. A grid of 0 launches nothing. Returns 0 or
+ * -EIO. */
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n);
-/* Enqueues a call of @fn on the host, likewise noted or skipped, which what follows runs beside up
- * to cuda_join(). 0 or -EIO. */
+/* Enqueues a call of @fn on the host, noted or skipped as launches are. Kernels that follow run
+ * beside it up to cuda_join(). Returns 0 or -EIO. */
 int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx);
 int cuda_join(struct be *b);
-/* Packed rows on the device. */
+/* Operand of a product: packed rows on the device. */
 struct operand {
     const uint16_t *packed;
     const float *scale;
@@ -406,24 +409,25 @@ struct operand {
     /* Product of one matrix whose shared segments the caller adds up; NULL: the kernel adds them
      * up. */
     struct left *left;
-    /* For a caller who has a gate and an up: what they become, and whether the first y is that
-     * already; NULL: no such. */
+    /* Epilogue of a gate and an up: the kind, and whether the first y already is glu(gate, up);
+     * gated NULL: the caller multiplies them. */
     enum pack_kind glu;
     bool *gated;
 };
-/* The argument of matvec and matmul_wide for y (+)= W x, of all matrices of @w at once. */
+/* Returns the argument of matvec and matmul_wide for y (+)= W x, of all matrices of @w at once. */
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
 /* Returns how many of @n blocks with @shared bytes of shared memory run at a time, with up to @most
  * of them on a multiprocessor. */
 uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most);
-/* Rows of activations up to which matvec multiplies them. It reads them from the L2 cache for each
- * row of tiles, beyond 8 rows more than weights, where a block of matmul_wgmma or matmul_wide reads
- * them for 128 rows of the matrix: on a Hopper that is more than its memory's bandwidth leaves. */
+/* Returns the number of rows up to which matvec multiplies. It reads activations from the L2 cache
+ * for each row of tiles, beyond 8 rows more than weights, where a block of matmul_wgmma or
+ * matmul_wide reads them for 128 rows of the matrix: on a Hopper that is more than its memory's
+ * bandwidth leaves. */
 uint32_t cuda_few_rows(const struct be *b);
-/* Returns what the product of q k v brings to the L2 cache of attention's output, @output: as much
- * as half of that cache holds. NULL: nothing. */
+/* Returns the weights of attention's output, @output, that the product of q k v brings to the L2
+ * cache: half of that cache at most. NULL: none. */
 struct ahead cuda_ahead(const struct be *b, const struct weights *output);
-/* Launches matvec: at most MATVEC_ROWS rows. */
+/* Launches matvec, for at most MATVEC_ROWS rows. Returns 0 or -EIO. */
 int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* Computes y (+)= W x + bias by matvec, matmul_wide or wgmma; the bits are the same. */
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
@@ -432,15 +436,15 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
                      uint32_t n_splits);
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
-/* The argument of matmul_wide and matmul_wgmma, by panels of @block_rows rows of activations
- * (MATMUL_COLUMNS or WGMMA_ROWS), which says what of x->left is left, and *x->gated: where segments
- * are not shared and gate and up are alike. */
+/* Returns the argument of matmul_wide and matmul_wgmma for panels of @block_rows rows
+ * (MATMUL_COLUMNS or WGMMA_ROWS). Sets *x->left, if the caller adds up shared segments, and
+ * *x->gated, if gate and up are alike and no segments are shared. */
 struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const struct operand *x,
                                   bool add, uint32_t block_rows, uint32_t n_splits);
-/* Columns that blocks with 64 rows walk one after the other, and the *n_splits with which these are
- * the fewest. @adding: what adding up the shared segments takes, as columns: 256 KiB from the L2
- * cache at 64 bytes a cycle and two trips there. A column takes matmul_wide 6.5 cycles (mma.sync
- * for 128 x 64 of y), matmul_wgmma_64 4. Computed, not measured. */
+/* Returns the fewest columns that blocks of 64 rows walk one after the other, and the *n_splits for
+ * it. @adding: the cost of adding up shared segments, in columns: 256 KiB from the L2 cache at 64
+ * bytes a cycle and two trips there. A column takes matmul_wide 6.5 cycles (mma.sync for 128 x 64
+ * of y), matmul_wgmma_64 4. Computed, not measured. */
 #define WIDE_SPLIT_COLUMNS 1024u
 #define WGMMA_SPLIT_COLUMNS 1664u
 /* Cost of shared segments, in columns, where residual adds them up with all multiprocessors: 64
@@ -449,12 +453,12 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
 #define LEFT_COLUMNS 512u
 uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,
                       uint32_t *n_splits);
-/* Sets be.products.wgmma: whether matmul_wgmma is used. 0 or -EIO. */
+/* Sets be.products.wgmma: matmul_wgmma is used. Returns 0 or -EIO. */
 int wgmma_open(struct be *b);
-/* Returns true if the rows of a step are packed for wgmma (be.products.cores), except those that experts or
- * heads of latent attention multiply. */
+/* Returns true if the rows of a step are packed for wgmma (be.products.cores), except those that
+ * experts or heads of latent attention multiply. */
 bool wgmma_takes(const struct be *b, uint32_t n_rows);
-/* cuda_matmul() of such rows, with the same bits. */
+/* Computes cuda_matmul() of rows that are packed for wgmma, with the same bits. */
 int wgmma_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Computes wgmma_matmul() by panels of @block_rows (WGMMA_ROWS or MATMUL_COLUMNS) rows; segments of
  * panels of 128 rows are not shared. */
@@ -463,55 +467,59 @@ int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x,
 /* Runs the self-test at the end of open (selftest.c). A kernel with wrong results is left out where
  * a plainer one does the same work, and be.note says so. Returns 0, or an error with the reason. */
 int cuda_selftest(struct be *b, struct err *err);
-/* false: WEFT_CUDA_CHECK=0. */
+/* Returns false with WEFT_CUDA_CHECK=0. */
 bool cuda_selftest_wanted(void);
-/* Sets be.ways.early as WEFT_CUDA_EARLY says, 0 or 1, else, where the self-test is wanted, if kernels
- * launched early are faster here and have the same bits (be.note tells); from compute capability
- * 9.0 on, and not beside experts of the host. 0 or -EIO. */
+/* Sets be.ways.early as WEFT_CUDA_EARLY says, 0 or 1. Without it, where the self-test is wanted,
+ * sets it if kernels launched early are faster on this device and have the same bits (be.note
+ * tells). Devices before compute capability 9.0 and experts of the host do without. Returns 0 or
+ * -EIO. */
 int early_open(struct be *b);
-/* Loads each kernel and allows it the shared memory that its launches ask for; before the device is
- * asked how much memory is left. 0 or -EIO. */
+/* Loads each kernel and allows it the shared memory that its launches ask for; called before the
+ * device is asked how much memory is left. Returns 0 or -EIO. */
 int cuda_load_kernels(struct be *b);
 
-/* A step with hidden states begins; whether the one before the sequence's first row is there; its
- * rows are on their way. Nothing where the model does not draft. */
+/* Follow the hidden states of a step: it begins; is the state before the sequence's first row
+ * there; its rows are on their way. Models that do not draft have none. */
 void draft_begin(struct step *s);
 bool draft_has_before(const struct be *b, const struct engine_seq *s);
 void draft_uploaded(struct step *s);
-/* Tells the wants of a step that has begun apart. */
+/* Divides the wants of a step that has begun into those with logits and those with hidden
+ * states. */
 void hidden_sort(struct step *s);
-/* The vectors of WANT_HIDDEN on their way to the host; before the next step changes be.act.x. */
+/* Copies the vectors of WANT_HIDDEN to the host, before the next step changes be.act.x. */
 int hidden_launch(struct step *s);
 
-/* Graphs of small steps: one a size, made when a step of that size comes for the first time. */
+/* Graphs of small steps: one for each size, made when a step of that size comes for the first time.
+ * Returns 0 or -ENOMEM. */
 int graph_open(struct be *b);
-/* There are none from now on; frees those that there are. */
+/* Frees all graphs; none is made from now on. */
 void graph_close(struct be *b);
-/* Frees those that there are: steps are launched otherwise from now on. Nothing is in flight. */
+/* Frees all graphs, since steps are launched otherwise from now on. Nothing is in flight. */
 void graph_forget(struct be *b);
-/* Blocks of @few queries that a step makes at most, where @group heads share keys. */
+/* Returns the most blocks of @few queries that a step makes, where @group heads share keys. */
 uint32_t graph_blocks(const struct step *s, uint32_t group, uint32_t few);
-/* Decides the grids of a step that has begun. true: all of it is one launch, which graph_launch()
- * does. Of several devices: the first one's, and the others have its grids (graph_follow()). */
+/* Decides the grids of a step that has begun. Returns true if all of it is one launch, which
+ * graph_launch() does. With several devices the first one decides, and the others take its grids
+ * (graph_follow()). */
 bool graph_begin(struct step *s);
 void graph_follow(struct step *s, const struct step *first);
 /* Launches the graph of the step's size: all of it up to the logits. */
 int graph_launch(struct step *s);
-/* A call of the host; without fn, the place where it is joined. */
+/* Call of the host; without fn, the place where it is joined. */
 struct host_call {
     void (*fn)(void *ctx);
     void *ctx;
 };
-/* Notes what was enqueued on device @b, for the first one's graphs; @l, @early: of a launch. */
+/* Notes work that was enqueued on device @b for the first device's graphs; @l, @early: of a
+ * launch. */
 void graph_note(struct be *b, enum note kind, const struct launch *l, bool early, const void *args,
                 size_t n);
-/* The ops of the step's pass have all been launched. */
+/* Ends the notes of a step's pass: all its ops have been launched. */
 void graph_end(struct step *s);
 
-/*
- * The step as be_ops has it: begin, the ops in the model's order, masks, sample, end. Each
- * function enqueues and returns; only step_end() waits. 0 or -EIO, the reason in be.error.
- */
+/* Functions of a step as be_ops has them: begin, the ops in the model's order, masks, sample, end.
+ * Each enqueues and returns; only step_end() waits. They return 0, or -EIO with the reason in
+ * be.error. */
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 /* Parts of step_begin(): the upload of the batch, and the first launches, once the grids are
  * decided. */
@@ -564,38 +572,38 @@ bool step_fuses(const struct step *s);
 /* Returns true if last blocks also pack rows of @n values: not where one block, which packs them
  * one after the other, would be slower than a kernel with a block a row. */
 bool step_packs_last(const struct step *s, uint32_t n);
-/* Launches what waits for the op behind it; nothing takes x packed. */
+/* Launches the projection or sum that waits for the op behind it; x is not packed for that op. */
 int step_release(struct step *s);
 /* Returns the address of the pages of an op's layer. */
 uint8_t *step_pages_of(const struct be *b, const struct model_op *op);
-/* The argument of store() for what @op's matrices give. Without a matrix of their own values are
- * keys; without one of keys there are only queries. */
+/* Returns the argument of store() for the product of @op's matrices. Without a matrix of their own
+ * values are keys; without one of keys there are only queries. */
 struct store_args step_store_args(const struct be *b, const struct model_op *op);
-/* y (+)= W x + bias of all rows of the step. */
+/* Computes y (+)= W x + bias of all rows of the step. */
 int step_multiply(struct step *s, const struct weights *w, bool add);
-/* Rows of x, @n values each, to be.act.packed. */
+/* Returns the argument of a pack of rows of x, @n values each, to be.act.packed. */
 struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const float *x,
                                 const float *weight, uint32_t n);
-/* be.act.packed = rows of x as @kind has it, unless they are there already. */
+/* Packs rows of x as @kind has it to be.act.packed, unless they are there already. */
 int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight, uint32_t n);
-/* glu(gate, up) of @w, for which the rows are packed: as step_pack_ff() takes it. */
+/* Computes the gate and up of @w from packed rows; step_pack_ff() packs glu(gate, up). */
 int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu);
 /* Returns the kind of epilogue that multiplies a gate and an up. */
 enum pack_kind step_glu(enum glu glu);
-/* be.act.packed = what step_gate_and_up() made, @n values. */
+/* Packs the result of step_gate_and_up(), @n values a row, to be.act.packed. */
 int step_pack_ff(struct step *s, uint32_t n);
-/* Items of experts that the largest step may make. */
+/* Returns the most items of experts that a step may make. */
 uint32_t experts_items(const struct be *b);
-/* The product of @a, by expert_vec, for which it is cut, or by expert_wide; of @most items at
- * most. */
+/* Computes the product of @a by expert_vec (@few), for which it is cut, or by expert_wide; @most:
+ * the most items. */
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most);
-/* Counts of picks: from 0 on; with the results of a step, where its number says so. */
+/* Clears the counts of picks; sends them with the results of a step, where its number says so. */
 int cuda_clear_picks(struct be *b);
 int experts_send_picks(struct step *s);
-/* Hands an EXPERTS op of which the host has experts over to it. 0 or -errno. */
+/* Hands the host's experts of an EXPERTS op over to the host. Returns 0 or -errno. */
 int experts_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
-/* The device's columns of x with what @op's experts gave, or of a branch that alone, to @to; @pack:
- * for the next op, NULL: nothing is packed. */
+/* Adds the results of @op's experts to the device's columns of x, or, for a branch, stores their
+ * sum, to @to; @pack: packs the row for the next op, or NULL. */
 int experts_combine(struct step *s, const struct model_op *op, float *to,
                     const struct pack_args *pack);
 /* Returns where a PROJ op's product goes: x itself, the room in front of its norm, or own_t with
@@ -604,18 +612,19 @@ float *residual_target(const struct be *b, const struct model_op *op);
 /* Adds the branch that is due: x = (x + gain t) * scale of a PROJ or JOIN op, or, with several
  * devices, x = t of an EXPERTS op. @pack as above. */
 int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack);
-/* b = t of a PROJ op that is a branch, b += t of such an EXPERTS op, whose sum is in be.act.o. */
+/* Computes b = t of a PROJ op that is a branch, or b += t of such an EXPERTS op, whose sum is in
+ * be.act.o. */
 int residual_branch(struct step *s, const struct model_op *op);
-/* x: the rms norm of each row of @n values, times @norm. */
+/* Replaces each row of @n values of x by its rms norm times @norm. */
 int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n);
-/* Items of heads that the largest step makes. */
+/* Returns the most items of heads that a step makes. */
 uint32_t latent_items(const struct be *b);
 /* Returns the property of latent attention that is not computed, in words, or NULL. */
 const char *latent_lacks(const struct model_shape *s);
-/* Sets be.attention.bulk and uploads be.latent.list, where the model has latent attention. Returns 0, -ENOMEM
- * or -EIO. */
+/* Sets be.attention.bulk and uploads be.latent.list, where the model has latent attention. Returns
+ * 0, -ENOMEM or -EIO. */
 int latent_open(struct be *b);
-/* The argument of store_latent, but for the norm and the pages. */
+/* Returns the argument of store_latent, without the norm and the pages. */
 struct latent_args latent_store_args(const struct be *b, const struct heads *h,
                                      const struct rope_set *rope);
 struct attend_args;
@@ -624,16 +633,17 @@ struct attend_args;
 void latent_attend(const struct be *b, struct attend_args *a);
 /* Returns the property of a recurrent op that is not computed, in words, or NULL. */
 const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op);
-/* The argument of the kernels of a delta net; w: of the op. */
+/* Returns the argument of the kernels of a delta net; w: of the op. */
 struct delta_args recurrent_delta_args(const struct be *b, const struct weights *w);
-/* Launches them for the grid: [0] delta_in, delta and delta_out behind each other. */
+/* Launches delta_in, delta and delta_out one behind the other for the grid. */
 int recurrent_delta(struct be *b, const struct delta_args *a, const struct step_grid *grid);
-/* The packed rows of wants [first, first + n); of a LOGITS op all are packed first. */
+/* Returns the packed rows of wants [first, first + n); step_pack_wanted() packs all rows of a
+ * LOGITS op. */
 struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n);
 int step_pack_wanted(struct step *s, const struct model_op *op);
-/* The step's event behind all that was enqueued for it. */
+/* Records the step's event behind all that was enqueued for it. */
 int step_record(struct step *s);
-/* Waits for all of a step that samples nothing, which is idle then. */
+/* Waits for a step that samples nothing, and makes it idle. */
 int step_wait(struct step *s);
-/* Logits of wants [first, first + n) into be.sampling.logits. */
+/* Computes the logits of wants [first, first + n) to be.sampling.logits. */
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n);

@@ -313,8 +313,8 @@ MX_FN void matrix_cut(struct matrix *m, uint32_t n_in) {
     }
 }
 
-/* Weights of attention's output, which the product of q k v brings to the L2 cache while memory
- * would wait: the first @bytes of each of @n rows of tiles, which are @row_bytes apart. n 0: none. */
+/* Weights of attention's output that the product of q k v brings to the L2 cache while memory would
+ * wait: the first @bytes of each of @n rows of tiles, @row_bytes apart. n 0: none. */
 struct ahead {
     const uint8_t *tiles;
     uint32_t n, row_bytes, bytes;
