@@ -31,7 +31,7 @@ extern uint8_t __start_simt_shared[], __stop_simt_shared[];
 extern const uint8_t __ehdr_start[], _end[];
 
 /* Until the first launch, and between blocks: all memory is its own. */
-static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false, false, 0, {}};
+static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false, false, false, 0, {}};
 struct simt_lane *simt_lane = &host;
 bool simt_looks = true;
 
