@@ -131,7 +131,7 @@ Test(template_limits, growing_text_ends_at_a_limit) {
         "{% set ns = namespace(x='\\n') %}{% for i in range(100) %}{% set ns.x = (ns.x + "
         "ns.x)|indent(60, true, true) %}{% endfor %}",
         "{{ '%1000000000s' % 'a' }}{{ '{:1000000000}'.format('a') }}{{ 'a'|center(1000000000) }}{{ "
-        "'a'.zfill(1000000000)}}{{ 'x' * 17000000 }}",
+        "'a'.rjust(1000000000)}}{{ 'x' * 17000000 }}",
         "{% set l = [] %}{% for i in range(100) %}{% set _ = l.append(l) %}{% endfor %}{{ l }}",
         "{% for i in range(100000) "
         "%}0123456789012345678901234567890123456789012345678901234567890123456789{{ 'y' * 1000 "

@@ -104,7 +104,6 @@ Test(template_user, marks_survive_filters_and_methods) {
           {"{{ '%s!' % date }}", "«today»!"}, {"{{ '%8s' % date }}", "   «today»"},
           {"{{ date|reverse }}", "«yadot»"}, {"{{ date|list|join }}", "«today»"},
           {"{{ date|first }}{{ date|last }}", "«ty»"}, {"{{ date|center(9) }}", "  «today»  "},
-          {"{{ (date + ' b c d')|truncate(9, false, '.', 0) }}", "«today» b."},
           {"{% filter upper %}a{{ date }}{% endfilter %}", "A«TODAY»"});
 }
 

@@ -372,7 +372,6 @@ static const struct template_row ODDS_AND_ENDS[] = {
      "['yo', 'x', 'hi']"},
     {"namespace(a=1) in {}", "False"},
     {"l in {}", NULL},
-    {"5|truncate", NULL},
     {"s|upper.lower()", NULL},
     {"[s, u]|map('length')|list", "[11, 13]"},
     {"'a-b c'|title", "A-B C"},

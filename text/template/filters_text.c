@@ -144,81 +144,6 @@ static int filter_indent(struct render *rd, const struct call *c, struct value *
     return in ? 0 : -1;
 }
 
-/* Cuts at the last blank, with some leeway in which nothing is cut. */
-static int filter_truncate(struct render *rd, const struct call *c, struct value *out) {
-    const struct tstr *s = NULL, *end;
-    int64_t length, leeway;
-    bool kill = value_truth(c->a[1]);
-
-    if (the_string(rd, c, "truncate", &s) || builtin_int(rd, c->a[0], 255, &length) ||
-        builtin_string(rd, c->a[2], TSTR_STATIC("..."), &end) ||
-        builtin_int(rd, c->a[3], 5, &leeway))
-        return -1;
-    int64_t mark = (int64_t)tstr_count(end);
-
-    if (length < mark || leeway < 0)
-        return render_fail(rd, "truncate: expected length >= %lld", (long long)mark);
-    *out = value_str(s);
-    if ((int64_t)tstr_count(s) <= length + leeway)
-        return 0;
-    size_t cut = tstr_offset(s, (size_t)(length - mark));
-
-    if (!kill) {
-        const char *blank = memrchr(s->data, ' ', cut);
-
-        cut = blank ? (size_t)(blank - s->data) : cut;
-    }
-    const struct tstr *r = tstr_slice(rd, s, 0, cut);
-
-    r = r ? tstr_concat(rd, r, end) : NULL;
-    *out = value_str(r);
-    return r ? 0 : -1;
-}
-
-static bool is_word(uint32_t cp) {
-    return cp == '_' || (cp >= '0' && cp <= '9') || ((cp | 32) >= 'a' && (cp | 32) <= 'z') ||
-           cp >= 0x80;
-}
-
-static int filter_wordcount(struct render *rd, const struct call *c, struct value *out) {
-    const struct tstr *s;
-    bool inside = false;
-    int64_t n = 0;
-    size_t w;
-
-    if (as_text(rd, c->self, &s) || render_charge_bytes(rd, s->len))
-        return -1;
-    for (size_t i = 0; i < s->len; i += w) {
-        bool word = is_word(tstr_decode(s->data, s->len, i, &w));
-
-        n += word && !inside;
-        inside = word;
-    }
-    *out = value_int(n);
-    return 0;
-}
-
-static int filter_urlencode(struct render *rd, const struct call *c, struct value *out) {
-    static const char hex[] = "0123456789ABCDEF", plain[] = "_.-~/";
-    const struct tstr *s = NULL;
-    struct sink *k = sink_new(rd);
-
-    if (!k || the_string(rd, c, "urlencode", &s))
-        return -1;
-    for (size_t i = 0; i < s->len; i++) {
-        unsigned char b = (unsigned char)s->data[i];
-        char text[3] = {'%', hex[b >> 4], hex[b & 15]};
-        bool keep = (b >= '0' && b <= '9') || ((b | 32) >= 'a' && (b | 32) <= 'z') ||
-                    (b && strchr(plain, b));
-
-        if (sink_add(rd, k, keep ? (const char *)&s->data[i] : text, keep ? 1 : 3,
-                     tstr_user_at(s, i)))
-            return -1;
-    }
-    *out = value_str(sink_take(rd, k));
-    return out->s ? 0 : -1;
-}
-
 /* The printf way; str.format() is a method. */
 static int filter_format(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
@@ -369,9 +294,6 @@ const struct builtin FILTERS_TEXT[] = {
     {"title", "", 0, filter_title},
     {"tojson", "ensure_ascii indent separators sort_keys", 0, tojson},
     {"trim", "chars", 0, filter_trim},
-    {"truncate", "length killwords end leeway", 0, filter_truncate},
     {"upper", "", 0, filter_upper},
-    {"urlencode", "", 0, filter_urlencode},
-    {"wordcount", "", 0, filter_wordcount},
 };
 const size_t N_FILTERS_TEXT = ARRAY_SIZE(FILTERS_TEXT);

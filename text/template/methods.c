@@ -269,21 +269,14 @@ static int loop_changed(struct render *rd, const struct call *c, struct value *o
     return 0;
 }
 
-/* Known to Python, not to us: calling it fails, asking whether it is defined does not. */
-static int unsupported(struct render *rd, const struct call *c, struct value *out) {
-    return render_fail(rd, "a method that templates cannot use here");
-}
-
 /* Each sorted by name. */
 static const struct builtin DICT_METHODS[] = {
     {"clear", "", 0, dict_clear},
     {"copy", "", 0, dict_copy},
-    {"fromkeys", "*", 0, unsupported},
     {"get", "key default", 1, dict_get_method},
     {"items", "", 0, dict_items},
     {"keys", "", 0, dict_keys},
     {"pop", "key default", 1, dict_pop},
-    {"popitem", "*", 0, unsupported},
     {"setdefault", "key default", 1, dict_setdefault},
     {"update", "*", 0, dict_update},
     {"values", "", 0, dict_values},

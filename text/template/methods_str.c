@@ -1,7 +1,7 @@
 /*
  * Methods of strings. Positions and widths count code points, searching works on bytes: UTF-8 finds
- * no match that begins inside of a character. Python's other methods are in the table so that they
- * are known to exist.
+ * no match that begins inside of a character. Methods of Python that are not in the table do not exist
+ * here: calling one fails with its name.
  */
 
 #include <assert.h>
@@ -19,7 +19,6 @@ CASE_METHOD(str_upper, CASE_UPPER)
 CASE_METHOD(str_lower, CASE_LOWER)
 CASE_METHOD(str_capitalize, CASE_CAPITALIZE)
 CASE_METHOD(str_title, CASE_TITLE)
-CASE_METHOD(str_swapcase, CASE_SWAP)
 
 static int str_strip(struct render *rd, const struct call *c, struct value *out) {
     return text_strip(rd, c->self.s, c->a[0], true, true, out);
@@ -165,36 +164,6 @@ static int str_splitlines(struct render *rd, const struct call *c, struct value 
     }
     *out = value_seq(list);
     return begin < s->len ? add_slice(rd, list, s, begin, s->len) : 0;
-}
-
-/* Without the separator: the whole first (last: at the end), and two empty strings. */
-static int partition(struct render *rd, const struct call *c, bool last, struct value *out) {
-    const struct tstr *s = c->self.s, *sep;
-    struct seq *t = seq_new(rd, SEQ_TUPLE, 3);
-
-    if (!t || builtin_string(rd, c->a[0], NULL, &sep))
-        return -1;
-    if (!sep || !sep->len)
-        return render_fail(rd, "empty separator");
-    if (last ? charge_backwards(rd, s, sep) : render_charge_bytes(rd, s->len))
-        return -1;
-    size_t at = last ? find_last(s, sep, s->len) : tstr_find(s, sep, 0, s->len);
-    bool found = at != SIZE_MAX;
-    size_t head = found ? at : last ? 0 : s->len, tail = found ? at + sep->len : head;
-
-    *out = value_seq(t);
-    return add_slice(rd, t, s, 0, head) || add_slice(rd, t, s, head, tail) ||
-                   add_slice(rd, t, s, tail, s->len)
-               ? -1
-               : 0;
-}
-
-static int str_partition(struct render *rd, const struct call *c, struct value *out) {
-    return partition(rd, c, false, out);
-}
-
-static int str_rpartition(struct render *rd, const struct call *c, struct value *out) {
-    return partition(rd, c, true, out);
 }
 
 /* The bytes of s[start:stop]. */
@@ -383,22 +352,6 @@ static int str_rjust(struct render *rd, const struct call *c, struct value *out)
     return padded(rd, c, '>', out);
 }
 
-/* The sign stays in front. */
-static int str_zfill(struct render *rd, const struct call *c, struct value *out) {
-    const struct tstr *s = c->self.s, *sign, *rest;
-    bool has_sign = s->len && (s->data[0] == '-' || s->data[0] == '+');
-    int64_t width;
-
-    if (builtin_int(rd, c->a[0], 0, &width))
-        return -1;
-    sign = tstr_slice(rd, s, 0, has_sign);
-    rest = tstr_slice(rd, s, has_sign, s->len);
-    if (!sign || !rest || text_center(rd, rest, width - has_sign, TSTR_STATIC("0"), '>', out) ||
-        !(out->s = tstr_concat(rd, sign, out->s)))
-        return -1;
-    return 0;
-}
-
 /* isdigit() and its like: whether every code point (at least one) is of a kind. */
 static int all_are(struct render *rd, const struct call *c, bool (*is)(uint32_t cp),
                    struct value *out) {
@@ -474,60 +427,41 @@ static int str_isupper(struct render *rd, const struct call *c, struct value *ou
     return case_test(rd, c, TSTR_STATIC("upper"), out);
 }
 
-/* Known to Python, not to us: calling it fails, asking whether it is defined does not. */
-static int unsupported(struct render *rd, const struct call *c, struct value *out) {
-    return render_fail(rd, "a method that templates cannot use here");
-}
-
 /* Sorted by name. */
 static const struct builtin METHODS[] = {
     {"capitalize", "", 0, str_capitalize},
-    {"casefold", "", 0, str_lower},
     {"center", "width fillchar", 1, str_center},
     {"count", "sub start end", 1, str_count},
-    {"encode", "*", 0, unsupported},
     {"endswith", "suffix start end", 1, str_endswith},
-    {"expandtabs", "*", 0, unsupported},
     {"find", "sub start end", 1, str_find},
     {"format", "*", 0, str_format},
-    {"format_map", "*", 0, unsupported},
     {"index", "sub start end", 1, str_index},
     {"isalnum", "", 0, str_isalnum},
     {"isalpha", "", 0, str_isalpha},
-    {"isascii", "*", 0, unsupported},
     {"isdecimal", "", 0, str_isdecimal},
     {"isdigit", "", 0, str_isdigit},
-    {"isidentifier", "*", 0, unsupported},
     {"islower", "", 0, str_islower},
     {"isnumeric", "", 0, str_isnumeric},
-    {"isprintable", "*", 0, unsupported},
     {"isspace", "", 0, str_isspace},
-    {"istitle", "*", 0, unsupported},
     {"isupper", "", 0, str_isupper},
     {"join", "iterable", 1, str_join},
     {"ljust", "width fillchar", 1, str_ljust},
     {"lower", "", 0, str_lower},
     {"lstrip", "chars", 0, str_lstrip},
-    {"maketrans", "*", 0, unsupported},
-    {"partition", "sep", 1, str_partition},
     {"removeprefix", "prefix", 1, str_removeprefix},
     {"removesuffix", "suffix", 1, str_removesuffix},
     {"replace", "old new count", 2, str_replace},
     {"rfind", "sub start end", 1, str_rfind},
     {"rindex", "sub start end", 1, str_rindex},
     {"rjust", "width fillchar", 1, str_rjust},
-    {"rpartition", "sep", 1, str_rpartition},
     {"rsplit", "sep maxsplit", 0, str_rsplit},
     {"rstrip", "chars", 0, str_rstrip},
     {"split", "sep maxsplit", 0, str_split},
     {"splitlines", "keepends", 0, str_splitlines},
     {"startswith", "prefix start end", 1, str_startswith},
     {"strip", "chars", 0, str_strip},
-    {"swapcase", "", 0, str_swapcase},
     {"title", "", 0, str_title},
-    {"translate", "*", 0, unsupported},
     {"upper", "", 0, str_upper},
-    {"zfill", "width", 1, str_zfill},
 };
 
 const struct builtin *method_find_str(const struct tstr *name) {

@@ -76,8 +76,6 @@ static int case_of(uint32_t cp, enum case_mode mode, bool *inside) {
         return TO_UPPER;
     case CASE_LOWER:
         return TO_LOWER;
-    case CASE_SWAP:
-        return change_case(cp, TO_LOWER) == cp ? TO_UPPER : TO_LOWER;
     default:
         return !first ? TO_LOWER : mode == CASE_WORDS ? TO_UPPER : TO_TITLE;
     }
