@@ -58,7 +58,8 @@ static int make_rules(struct maker *m) {
     return 0;
 }
 
-/* What the states of rules that count characters need to end. */
+/* Copies the fewest characters to the end of the rule for each state of rules that count
+ * characters. */
 static int keep_needs(struct build *b, struct grammar *g) {
     for (uint32_t i = 0; i < g->n_rules; i++) {
         const struct rule *from = &b->rule[i];

@@ -72,7 +72,7 @@ struct constraint;
 int constraint_new(struct constraint **out, const struct grammar_vocab *v, const char *grammar,
                    size_t n_grammar, const char *triggers, size_t n_triggers,
                    const struct grammar_limits *limits, struct err *err);
-/* As grammar_prepare(). */
+/* Makes token classes ahead, as grammar_prepare() does. */
 void constraint_prepare(const struct constraint *c);
 struct constraint *constraint_free(struct constraint *c);
 DEFINE_FREEP(struct constraint, constraint)
@@ -97,10 +97,11 @@ bool constraint_is_free(const struct constraint_state *s);
 /* The tokens that may come next, as grammar_mask(): their number, 0 when the generation has ended
  * or none fits, -E2BIG, -ENOMEM. */
 int64_t constraint_mask(struct constraint_state *s, uint32_t *bits);
-/* The same when only @left tokens may still come (GRAMMAR_NO_MAX: no limit): where the output is
- * held it fits the grammar at the latest when they have come; a trigger that must come does, and
- * another one only as long as there is time for what follows it. As long as all tokens came from
- * such masks there is one, for @left from constraint_distance() on; 0: there is none. */
+/* Makes the mask with a limit: only @left tokens may still come (GRAMMAR_NO_MAX: no limit). Held
+ * output fits the grammar by then; a required trigger comes in time, and another trigger may come
+ * only while there is time for what follows it. As long as every token came from such a mask the
+ * mask is not empty, for @left of at least constraint_distance(). Returns the number of allowed
+ * tokens. */
 int64_t constraint_mask_within(struct constraint_state *s, uint32_t *bits, uint32_t left);
 /* Masks that would take long are -EAGAIN from here on, as grammar_state_set_quick(). */
 void constraint_set_quick(struct constraint_state *s, bool quick);
@@ -108,7 +109,7 @@ void constraint_set_quick(struct constraint_state *s, bool quick);
 bool constraint_is_free_within(const struct constraint_state *s, uint32_t left);
 /* Tokens without which the output cannot end, as grammar_distance(). */
 uint32_t constraint_distance(struct constraint_state *s);
-/* As grammar_accept(). A token after the end is -EINVAL. */
+/* Accepts a token, with the errors of grammar_accept(). A token after the end is -EINVAL. */
 int constraint_accept(struct constraint_state *s, int32_t token);
 /* Takes the last @n accepted tokens back. At least CONSTRAINT_HISTORY can be taken back, else
  * -EINVAL. */
@@ -117,5 +118,5 @@ int constraint_rollback(struct constraint_state *s, uint32_t n);
 bool constraint_is_done(const struct constraint_state *s);  /* an end token was accepted */
 bool constraint_can_end(const struct constraint_state *s);  /* an end token is allowed */
 bool constraint_must_end(const struct constraint_state *s); /* nothing else is */
-/* As grammar_forced(): nothing while the output is free. */
+/* Returns forced bytes as grammar_forced() does; none while the output is free. */
 size_t constraint_forced(struct constraint_state *s, uint8_t *out, size_t cap, int32_t *token);

@@ -124,9 +124,9 @@ DEFINE_FREEP(struct grammar_builder, grammar_builder)
  * token. */
 grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t len);
 grammar_part grammar_special(struct grammar_builder *b, int32_t token); /* this token */
-/* What @src describes, as grammar_compile() reads it. */
+/* Makes a part of @src, which is read as grammar_compile() reads it. */
 grammar_part grammar_part_of(struct grammar_builder *b, const struct grammar_source *src);
-/* All of @part, one behind the other; n 0: the empty text. */
+/* Concatenates @part[0, n); n 0: the empty text. */
 grammar_part grammar_sequence(struct grammar_builder *b, const grammar_part *part, size_t n);
 /* Any one of @part. */
 grammar_part grammar_either(struct grammar_builder *b, const grammar_part *part, size_t n);
@@ -157,25 +157,25 @@ void grammar_state_reset(struct grammar_state *s); /* back to the start */
  * when the text has ended, or when no token of the vocabulary fits; -E2BIG when the grammar is too
  * ambiguous here; -ENOMEM. */
 int64_t grammar_mask(struct grammar_state *s, uint32_t *bits);
-/* The same when only @left tokens may still come, the next one included (GRAMMAR_NO_MAX: no limit):
- * those after which the text can be one that fits when they have come. As long as all tokens came
- * from such masks there is one, for @left from grammar_distance() on. 0: there is none, or the
- * text has ended. */
+/* Makes the mask with a limit: only @left tokens may still come, the next one included
+ * (GRAMMAR_NO_MAX: no limit). A token is allowed when the text can be completed in time behind it.
+ * As long as every token came from such a mask the next one is not empty, for @left of at least
+ * grammar_distance(). 0: no token is allowed, or the text has ended. */
 int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t left);
 /* From here on a mask that would take long (some 0.3 ms and more: a token class that is not there
  * yet, a text near its limit, many readings) is -EAGAIN and nothing has changed; one that is made
  * is the same. A copy of the state, for which this does not hold, can make it on another thread. */
 void grammar_state_set_quick(struct grammar_state *s, bool quick);
-/* As few tokens as the completion with the fewest bytes can be written with; 0 where the text may
- * end, GRAMMAR_NO_MAX: none is known, and grammar_mask_within() has no limit. */
+/* Returns the fewest tokens that spell the completion with the fewest bytes: 0 where the text may
+ * end; GRAMMAR_NO_MAX when none is known, and grammar_mask_within() has no limit then. */
 uint32_t grammar_distance(struct grammar_state *s);
 /* 0; -EINVAL: @token is not allowed (nothing changes); -E2BIG, -ENOMEM as grammar_mask(). */
 int grammar_accept(struct grammar_state *s, int32_t token);
 bool grammar_is_done(const struct grammar_state *s); /* an end token was accepted */
 bool grammar_can_end(const struct grammar_state *s);
 bool grammar_must_end(const struct grammar_state *s); /* nothing but the end may come */
-/* As an accepted token that brings the text back to its start and is @bytes there. -EINVAL: they do
- * not fit (nothing changes). */
+/* Starts again at the beginning of the grammar and reads @bytes there, as one accepted token.
+ * -EINVAL: they do not fit (nothing changes). */
 int grammar_restart(struct grammar_state *s, const void *bytes, size_t len);
 /* Takes the last @n accepted tokens back. At least GRAMMAR_HISTORY can be taken back; -EINVAL
  * beyond what is kept (nothing changes). */

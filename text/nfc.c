@@ -28,7 +28,7 @@ static void stretch_deinit(struct stretch *s) {
     free(s->sorted);
 }
 
-/* Whether @cp may change, or change the code point before it. May be true too often. */
+/* Returns whether @cp may change, or change the code point before it. May be true too often. */
 static bool unstable(uint32_t cp) {
     const utf8proc_property_t *p;
 
@@ -158,7 +158,7 @@ static size_t find_unstable(const char *text, size_t at, size_t len, size_t *sta
             *start = last;
             return at;
         }
-        /* Nothing combines with a byte that is not UTF-8. */
+        /* Skips a byte that is not UTF-8, with which nothing combines. */
         last = cp == UNICODE_INVALID ? at + 1 : at;
         at += n;
     }

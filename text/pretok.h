@@ -39,7 +39,7 @@ const struct pretok *pretok_find(struct gguf_str name);
 /* The first name of each row, separated by commas, into @out: for a message. */
 void pretok_list(char *out, size_t size);
 
-/* Where the words of @s[0..len) are. at <= end[k] <= end[k - 1] <= len for every stage k. */
+/* Describes the words of @s[0..len). at <= end[k] <= end[k - 1] <= len for every stage k. */
 struct pretok_cursor {
     const struct pretok *p;
     const char *s;

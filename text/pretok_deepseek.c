@@ -29,7 +29,7 @@ static bool contains(const struct charset *set, uint32_t cp) {
     return lo < set->n && cp >= set->range[lo][0];
 }
 
-/* Whether the character at @s is in @set; *n: its bytes. */
+/* Returns whether the character at @s is in @set; *n: its bytes. */
 static bool in_set(const struct charset *set, const char *s, const char *end, unsigned *n) {
     uint32_t cp;
 
@@ -51,8 +51,8 @@ static size_t cut_runs(const struct charset *set, const char *s, size_t len) {
     return at;
 }
 
-/* Where a match of \s?[set]+ that begins at @s has its set begin: 0 or the bytes of a space; -1: it
- * does not begin there. */
+/* Returns the bytes of the space before the set in a match of \s?[set]+ at @s: 0 or the length of a
+ * space; -1: no match begins there. */
 static int spaced(const struct charset *set, const char *s, const char *end) {
     unsigned n, m, c = unicode_class_at(s, end, &n);
 

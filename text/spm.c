@@ -52,7 +52,7 @@ static bool is_symbol(const struct vocab *v, uint32_t id) {
     return id != TOKEN_NONE && vocab_is_mergeable(v, id);
 }
 
-/* All cuts of token @id into two symbols. */
+/* Adds all cuts of token @id into two symbols. */
 static int add_cuts(struct tokenizer *t, uint32_t id, uint32_t rank) {
     const struct vocab *v = &t->vocab;
     uint32_t len;

@@ -45,5 +45,5 @@ size_t stops_held(const struct stops *s);
 /* Bytes at the end of @text that are the beginning of a UTF-8 sequence whose rest is still to come
  * (0..3). */
 size_t utf8_incomplete_tail(const char *text, size_t len);
-/* Whether @text is valid UTF-8 (no surrogates, no overlong forms). */
+/* Returns whether @text is valid UTF-8 (no surrogates, no overlong forms). */
 bool utf8_valid(const char *text, size_t len);

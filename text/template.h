@@ -59,7 +59,7 @@ int template_render(const struct template *t, yyjson_val *vars, const struct tem
                     struct rendered *out, struct err *err);
 void rendered_deinit(struct rendered *r); /* accepts a zeroed one */
 
-/* Whether the source mentions variable @name anywhere (tools, enable_thinking, ...). */
+/* Returns whether the source mentions variable @name anywhere (tools, enable_thinking, ...). */
 bool template_uses(const struct template *t, const char *name);
 
 /* ---- templates by name (template/named.c) ---- */

@@ -190,7 +190,7 @@ static size_t find_marker(struct marker_scan *s, size_t at, size_t *n, uint32_t 
     return s->len;
 }
 
-/* How much white space at @s the special token @id in front of it takes. */
+/* Returns how many bytes of white space at @s the special token @id before it absorbs. */
 static size_t swallowed(const struct tokenizer *t, uint32_t id, const char *s, size_t len) {
     static const char *const keep[] = {"<unk>", "<s>", "<|endoftext|>"};
     uint32_t n;

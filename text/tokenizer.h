@@ -66,12 +66,12 @@ uint32_t tokenizer_n_vocab(const struct tokenizer *t); /* ids are below it */
 int32_t tokenizer_bos(const struct tokenizer *t);      /* that texts begin with; -1: none */
 int32_t tokenizer_eos(const struct tokenizer *t);      /* that they end with; -1: none */
 bool tokenizer_adds_bos(const struct tokenizer *t);    /* where TOKENIZE_BOS asks for it */
-/* Whether @id ends a generation: eos, eot, eom and their kin. */
+/* Returns whether @id ends a generation: eos, eot, eom and similar tokens. */
 bool tokenizer_is_end(const struct tokenizer *t, int32_t id);
-/* All ids that do: *@n of them, for as long as the tokenizer lives. */
+/* Returns the *@n ids that end a generation; the array lives as long as the tokenizer. */
 const int32_t *tokenizer_end_ids(const struct tokenizer *t, size_t *n);
-/* Whether user text can never become @id: control, unknown and user-defined tokens (not white
- * space). */
+/* Returns whether user text can never become @id: control, unknown and user-defined tokens (not
+ * white space). */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 /* The token whose text is exactly @text; -1: there is none. */
 int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t len);

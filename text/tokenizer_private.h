@@ -29,7 +29,7 @@ enum token_type { /* numbers as in the file */
 #define SPACE_MARK "\xE2\x96\x81" /* U+2581: a space, where spaces are not written */
 #define SPACE_MARK_LEN 3u
 
-/* Whether @s begins with one. */
+/* Returns whether @s begins with SPACE_MARK. */
 static inline bool is_space_mark(const char *s, size_t len) {
     return len >= SPACE_MARK_LEN && memcmp(s, SPACE_MARK, SPACE_MARK_LEN) == 0;
 }
@@ -47,7 +47,7 @@ struct hash_key {
     uint64_t k[2];
 };
 
-/* Both halves of the product in one word: the step of wyhash. */
+/* Multiplies and folds both halves of the product into one word: the step of wyhash. */
 static inline uint64_t hash_mix(uint64_t a, uint64_t b) {
     __uint128_t r = (__uint128_t)a * b;
 
@@ -95,7 +95,7 @@ static inline const char *vocab_text(const struct vocab *v, uint32_t id, uint32_
 
 /* Only white space: text, although a file may mark it user-defined. */
 bool vocab_is_plain(const struct vocab *v, uint32_t id);
-/* Whether merging may lead to @id. Never to a special token, whatever the file says. */
+/* Returns whether merging may lead to @id; never to a special token, whatever the file says. */
 bool vocab_is_mergeable(const struct vocab *v, uint32_t id);
 
 /* GPT-2's printable character of a byte, and back (-1: of no byte). */
@@ -115,7 +115,8 @@ struct special_ids {
  * that uses types. @add_bos: where the file does not say. */
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err);
-/* The same of BERT's vocabularies: bos and eos are [CLS] and [SEP], and stand around every text. */
+/* Loads the special tokens of a BERT vocabulary: bos and eos are [CLS] and [SEP], and surround
+ * every text. */
 int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct gguf *g,
                           struct err *err);
 void special_ids_set_eos(struct special_ids *s, int32_t id); /* where the file names none */
@@ -179,7 +180,7 @@ int merger_reserve(struct merger *m, size_t n);
  * -ECANCELED in an abandoned job. */
 int merger_run(struct merger *m, const struct pairs *p);
 
-/* Of KIND_UNIGRAM (unigram.c). */
+/* Data of KIND_UNIGRAM (unigram.c). */
 struct unigram {
     uint8_t
         *map; /* precompiled_charsmap: the trie's size, its units, strings; NULL: there is none */
@@ -215,9 +216,9 @@ struct tokenizer {
  * file, from its scores. 0, -ENOMEM or -EINVAL with @err. */
 int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err);
-/* Of WordPiece, which has no pairs. */
+/* Loads a WordPiece vocabulary, which has no pairs. */
 int wordpiece_load(struct tokenizer *t, const struct gguf *g, struct err *err);
-/* Of Unigram, likewise. */
+/* Loads a Unigram vocabulary, which has no pairs either. */
 int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 void unigram_deinit(struct unigram *u); /* accepts a zeroed one */
 
@@ -241,7 +242,7 @@ void words_deinit(struct words *w);
 /* Appends the tokens of a text between special tokens. 0, -ENOMEM, -EMSGSIZE when there are more
  * than out->max, -ECANCELED in an abandoned job. */
 int words_encode(struct words *w, const char *text, size_t len);
-/* The same of KIND_PIECES. */
+/* Encodes for KIND_PIECES. */
 int wordpiece_encode(struct words *w, const char *text, size_t len);
-/* Of KIND_UNIGRAM; -ENOMEM, -EMSGSIZE, -ECANCELED as above. */
+/* Encodes for KIND_UNIGRAM; -ENOMEM, -EMSGSIZE, -ECANCELED as above. */
 int unigram_encode(struct words *w, const char *text, size_t len);

@@ -34,7 +34,7 @@ unsigned unicode_wide_class(uint32_t cp);
  * no valid sequence 1 and UNICODE_INVALID. */
 unsigned unicode_decode_wide(const char *s, const char *end, uint32_t *cp);
 
-/* The same of any code point. */
+/* Decodes any code point, also one beyond ASCII. */
 static inline unsigned unicode_decode(const char *s, const char *end, uint32_t *cp) {
     if ((uint8_t)*s < 0x80) {
         *cp = (uint8_t)*s;

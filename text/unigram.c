@@ -136,7 +136,7 @@ static uint32_t unit_at(const struct unigram *u, uint32_t i) {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* Where the children of a unit stand, as a change of its index. */
+/* Returns the offset from a unit to its children. */
 static uint32_t children(uint32_t unit) {
     return unit >> 10 << ((unit & 1u << 9) >> 6);
 }
@@ -168,7 +168,8 @@ static size_t find_in_map(const struct unigram *u, const char *s, size_t len, ui
     return longest;
 }
 
-/* What the beginning of @s becomes: *@out, which lives as long as both; the bytes it takes. */
+/* Normalizes the beginning of @s to *@out, which lives as long as both. Returns the bytes
+ * consumed. */
 static size_t normal_prefix(const struct unigram *u, const char *s, size_t len,
                             struct gguf_str *out) {
     uint32_t value = 0, cp;
@@ -227,7 +228,8 @@ static int normalise(const struct tokenizer *t, const char *s, size_t len, struc
 
 /* ---- the best cut ---- */
 
-/* Of the sorted tokens [*lo, *hi), which agree in their first @depth bytes, those with @c next. */
+/* Narrows the sorted tokens [*lo, *hi), which agree in their first @depth bytes, to those with @c
+ * next. */
 static void narrow(const struct tokenizer *t, uint32_t depth, uint8_t c, uint32_t *lo,
                    uint32_t *hi) {
     const uint32_t *sorted = t->unigram.sorted;
@@ -253,7 +255,7 @@ static void offer(struct step *to, double score, uint32_t id, uint32_t from) {
         *to = (struct step){(float)score, id, from};
 }
 
-/* All tokens that stand at @at, of the character that is @n_char bytes long. */
+/* Adds all tokens that begin at @at, whose character is @n_char bytes long. */
 static void step_from(const struct tokenizer *t, const char *s, uint32_t len, uint32_t at,
                       uint32_t n_char, struct step *best) {
     const struct unigram *u = &t->unigram;

@@ -111,8 +111,8 @@ static uint32_t whole_word(const struct tokenizer *t, const char *s, size_t len)
     return id != TOKEN_NONE && vocab_is_mergeable(&t->vocab, id) ? id : TOKEN_NONE;
 }
 
-/* Whether @len bytes are certain to pass the limit of tokens: then the work, and the memory of some
- * 40 bytes per byte of a long word, are not spent. */
+/* Returns whether @len bytes are certain to exceed the token limit, which saves the work, and the
+ * some 40 bytes of memory per byte of a long word. */
 static bool too_long(const struct words *w, size_t len) {
     const struct tokens *out = w->out;
 

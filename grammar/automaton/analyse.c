@@ -80,7 +80,7 @@ static void revive(struct reverse *r, uint32_t q) {
     }
 }
 
-/* Whether @q reaches a state that is alive, by an edge or by a call of a rule that can end. */
+/* Returns whether an edge of @q, or a call of a rule that can end, leads to a live state. */
 static bool leads_on(const struct grammar *g, const struct reverse *r, uint32_t q) {
     const struct state *s = &g->state[q];
 
@@ -235,7 +235,7 @@ struct last_calls {
     uint32_t n;
 };
 
-/* What follows each call where it stands. */
+/* Finds the bytes that can follow each call in the rule that makes it. */
 static void find_follow(struct grammar *g, struct last_calls *last) {
     for (uint32_t q = 0; q < g->n_states; q++) {
         const struct state *s = &g->state[q];
@@ -254,7 +254,7 @@ static void find_follow(struct grammar *g, struct last_calls *last) {
     }
 }
 
-/* Whether anything was added. */
+/* Adds the follow bytes of callers to those of rules called last. Returns whether any was new. */
 static bool spread_follow(struct grammar *g, const struct last_calls *last) {
     bool changed = false;
 

@@ -60,25 +60,26 @@ enum call_kind {
     CALL_WITHIN,  /* the callee reads at most `max` characters */
 };
 
-/* How a rule is called; min and max as its kind says. */
+/* Describes how a rule is called; the meaning of min and max depends on the kind. */
 struct call_desc {
     uint32_t rule, min, max;
     uint8_t kind;
     const struct names *names;
 };
 
-/* It is one of the members that a register knows. */
+/* Returns whether @d calls one of the members that a register counts off. */
 static inline bool is_member(const struct call_desc *d) {
     return d->kind == CALL_ONCE && d->min != NO_MAX;
 }
 
-/* What edges of a state lead to: members lo to hi - 1, others, before anything is called. */
+/* Names the members, lo to hi - 1, or other calls that can be reached by edges of a state before
+ * anything is called. */
 struct span {
     uint16_t lo, hi;
     bool others;
 };
 
-/* Its edges are g->edge[edge, edge + n_edges), sorted by symbol and disjoint, its calls
+/* Has the edges g->edge[edge, edge + n_edges), sorted by symbol and disjoint, and the calls
  * g->call[call, call + n_calls). */
 struct state {
     uint32_t edge, call, rule;
@@ -92,12 +93,12 @@ struct byte_set {
     uint64_t w[4];
 };
 
-/* Whether it has @c. */
+/* Returns whether @c is in the set. */
 static inline bool byte_set_has(const struct byte_set *s, uint8_t c) {
     return s->w[c >> 6] >> (c & 63) & 1;
 }
 
-/* It may be there already. */
+/* Adds @c, which may be in the set already. */
 static inline void byte_set_add(struct byte_set *s, uint8_t c) {
     s->w[c >> 6] |= 1ull << (c & 63);
 }
@@ -155,11 +156,12 @@ struct grammar {
     struct call_desc *desc;
     struct auto_rule *rule;
     uint32_t (*table)[256]; /* targets by byte, NO_STATE: none */
-    /* Of each state, for each kind of text: so many characters of it can be read, whatever they
-     * are (runway.c). */
+    /* Gives, for each state and kind of text, how many characters of that kind the state reads
+     * whatever they are (mask/runway.c). */
     uint8_t (*runway)[TEXT_KINDS];
-    /* Of each state: NULL: not known yet; those with `shared` belong to the vocabulary. Made when a
-     * state is first reached, by any thread, as long as there is room (classify.c). */
+    /* Points, for each state, to its token class; NULL until it is known. Entries with `shared`
+     * belong to the vocabulary. A class is made when a state is first reached, by any thread, as
+     * long as there is room (mask/classify.c). */
     _Atomic(struct token_class *) *cls;
     _Atomic(struct token_class *) **places; /* by rule: of the vocabulary (share.h), or NULL */
     uint32_t *need; /* of states with STATE_WITHIN: the fewest characters to the end; or NULL */
@@ -169,8 +171,9 @@ struct grammar {
     struct names *names; /* own copies */
     struct members *members;
     struct span *span; /* of each state; NULL without members */
-    /* Of each state: at least so many texts, saturated at VARIETY_MAX, lead to the end of its rule;
-     * in a loop: of one character to its border. NULL where no items must differ. */
+    /* Gives, for each state, a lower bound of the number of texts that lead to the end of its rule,
+     * saturated at VARIETY_MAX; in a loop, of those of one character that lead to its border. NULL
+     * where no items must differ. */
     uint32_t *variety;
     uint32_t *doubles, n_doubles; /* tokens that may have two ends of such items (distinct.c) */
     struct finish *finish;        /* finish.h; NULL without a vocabulary */

@@ -408,7 +408,7 @@ static int emit_state(struct dfa *d, uint32_t local) {
             s->out[s->n_out++] = (struct out_edge){key_of(&m->nfa_edge[e]), m->nfa_edge[e].to};
             n_bytes += m->nfa_edge[e].kind == NFA_BYTES;
         }
-        /* They were added in their order, and the last one is the first of the list. */
+        /* Restores the order in which edges were added: the list begins with the last one. */
         for (uint32_t k = s->n_out; first + 1 < k; first++) {
             struct out_edge x = s->out[first];
 

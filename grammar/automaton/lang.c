@@ -185,7 +185,7 @@ static int add_edges(struct product *p, uint32_t from) {
     return 0;
 }
 
-/* What lang_types.h says of a language. */
+/* Asserts the invariants of lang_types.h. */
 static void check_lang(const struct lang *l) {
     assert(l->n > 0 || l->n_edges == 0);
     for (uint32_t q = 0; q < l->n; q++) {
@@ -223,7 +223,7 @@ static void product_free(struct product *p) {
     free(p->slot);
 }
 
-/* All states of @p, of whose fields the first five are set. */
+/* Makes all states of @p, whose first five fields are set. */
 static int make_product(struct product *p) {
     struct build *b = p->b;
     uint32_t start;

@@ -25,7 +25,8 @@ int lang_select(struct build *b, const struct lang *product, uint64_t care, uint
 /* Texts of all of @in, and of none of @not_in. At least one @in. */
 int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
               const struct lang *const *not_in, uint32_t n_not, const struct lang **out);
-/* The same of strings (lang_strings()); states between their characters have LANG_BORDER. */
+/* Does the work of lang_meet() for strings of lang_strings(); states between characters have
+ * LANG_BORDER. */
 int lang_meet_strings(struct build *b, const struct lang *const *in, uint32_t n,
                       const struct lang *const *not_in, uint32_t n_not, const struct lang **out);
 /* The strings of @l, which lang_meet_strings() made, of at most @max characters, which are counted
@@ -34,11 +35,12 @@ int lang_within(struct build *b, const struct lang *l, uint32_t max, struct expr
 /* Makes states of @l that accept the same texts (in the same languages of a product) one, in place;
  * edges lie in the order of their states. Very large ones stay as they are (lang_merge.c). */
 int lang_merge(struct build *b, struct lang *l);
-/* Of two that are as lang_of() and lang_meet() make them. */
+/* Returns whether two languages made by lang_of() or lang_meet() are equal. */
 bool lang_equal(const struct lang *x, const struct lang *y);
 bool lang_matches(const struct lang *l, const uint8_t *text, size_t n);
 /* Everything that a JSON string can hold, each character in its shortest spelling. */
 int lang_strings(struct build *b, const struct lang **out);
-/* Those of @min to @max characters (NO_MAX: or more); states that nothing leads to may be there. */
+/* Makes the strings of @min to @max characters (NO_MAX: no maximum). Unreachable states may
+ * remain. */
 int lang_strings_of(struct build *b, uint32_t min, uint32_t max, const struct lang **out);
 struct expr *lang_expr(struct build *b, const struct lang *l);

@@ -244,7 +244,8 @@ static bool same_state(const struct lang *l, uint32_t q, uint32_t r) {
             memcmp(l->edge + x->edge, l->edge + y->edge, x->n_edges * sizeof(*l->edge)) == 0);
 }
 
-/* Where the set of @q, whose edges are rewritten, is in the table or would be. */
+/* Returns the place of the set of @q in the hash table, or its free place. The edges of @q are
+ * rewritten already. */
 static uint32_t *find_set(const struct equals *s, uint32_t q) {
     const struct lang_state *state = &s->l->state[q];
     uint64_t h = state->accepts;
@@ -333,7 +334,7 @@ static int merge_circles(struct build *b, struct equals *s) {
     return 0;
 }
 
-/* Of those before the circles, the last ones first. */
+/* Merges the states that lie on no circle, in reverse order. */
 static void merge_ordered(struct equals *s) {
     for (uint32_t k = s->n_ordered; k-- > 0;) {
         uint32_t q = s->order[k];

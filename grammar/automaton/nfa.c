@@ -325,7 +325,7 @@ static int add_rule_call(struct maker *m, const struct expr *e, uint32_t from, u
     return r < 0 ? r : add_call(m, (struct call_desc){.rule = e->id}, from, to);
 }
 
-/* Its start may be entered again: it is a state of its own. */
+/* Makes a state of its own for the start, since it may be entered again. */
 static int add_lang(struct maker *m, const struct lang *l, uint32_t from, uint32_t to) {
     uint32_t base = m->n_nfa, q;
     int r = 0;

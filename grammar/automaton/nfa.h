@@ -58,7 +58,8 @@ int nfa_add_sequence(struct maker *m, struct expr *const *x, uint32_t n, uint32_
 int nfa_add_alternative(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
 /* *@to: where it goes on to there by @e. */
 int nfa_end_alike(struct maker *m, const struct expr *e, uint32_t *to);
-/* Whether a part like @part is there (1; its states are in part->out) or not (0); or an error. */
+/* Looks for a part equal to @part: 1, with its states in part->out; 0 when there is none; or an
+ * error. */
 int nfa_find_shared(struct maker *m, struct nfa_shared *part);
 int nfa_add_shared(struct maker *m, const struct nfa_shared *part); /* which is not there */
 void nfa_forget_shared(struct maker *m);

@@ -77,7 +77,7 @@ static int add_range(struct maker *m, uint32_t lo, uint32_t hi, uint32_t from, u
     return r;
 }
 
-/* What a JSON string cannot hold plainly, in its shortest form. */
+/* Adds the shortest escape of a character that a JSON string cannot hold plainly. */
 static int add_escaped(struct maker *m, uint32_t cp, uint32_t from, uint32_t to) {
     char c = (char)cp;
     uint8_t *text;

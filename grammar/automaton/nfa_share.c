@@ -19,7 +19,7 @@ static uint64_t mix(uint64_t h, uint64_t v) {
     return h ^ h >> 29;
 }
 
-/* What an expression begins with, so that those that are the same have the same. */
+/* Hashes the beginning of an expression; equal expressions have equal hashes. */
 static uint64_t hash_of_expr(const struct expr *e) {
     while (e && (e->kind == EXPR_SEQ || e->kind == EXPR_ALT))
         e = e->child[0];

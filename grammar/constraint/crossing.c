@@ -111,7 +111,7 @@ static void differ(struct search *s, uint16_t node, const struct trie_node *at, 
     }
 }
 
-/* What completes a trigger when read from @root. */
+/* Finds the tokens that complete a trigger when they are read from @root. */
 static void find_root(struct search *s, uint16_t root) {
     uint32_t n = vocab_n_tokens(s->c->vocab);
 

@@ -165,7 +165,7 @@ static int64_t count_bits(const uint32_t *bits, uint32_t n_words) {
     return n;
 }
 
-/* Whether there is time for what follows @token, which completes a trigger at @node. */
+/* Returns whether there is time for what follows @token, which completes a trigger at @node. */
 static bool done_fits(struct constraint_state *s, uint16_t node, int32_t token, uint32_t after,
                       uint32_t *n_rests) {
     size_t len;
@@ -226,7 +226,7 @@ static void allow_near(struct approach *a, uint32_t at, uint16_t node) {
     }
 }
 
-/* Of @bits only what is nearer to a trigger that is in time. */
+/* Keeps only those bits of @bits that come nearer to a trigger that is in time. */
 static void approach(struct constraint_state *s, uint32_t after, uint32_t *bits) {
     const struct constraint *c = s->c;
     uint32_t n_words = constraint_n_words(c), *kept = s->scratch;
@@ -262,7 +262,7 @@ static int need_scratch(struct constraint_state *s) {
     return s->scratch ? 0 : -ENOMEM;
 }
 
-/* Whether the way to the trigger that must come has to begin. */
+/* Returns whether the way to the required trigger has to begin now. */
 static bool is_due(const struct constraint_state *s, uint32_t after) {
     const struct constraint *c = s->c;
 

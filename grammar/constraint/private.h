@@ -59,8 +59,8 @@ struct constraint {
      * what the grammar refuses. Those of node i: crossing[first[i], first[i + 1]). */
     uint32_t *first;
     int32_t *crossing;
-    /* Likewise those that complete one and may come: first_done, done; behind each of them at most
-     * `longest` bytes are needed. */
+    /* Lists the tokens that complete a trigger and may come, as first_done and done; behind each of
+     * them at most `longest` bytes are needed. */
     uint32_t *first_done;
     int32_t *done;
     uint32_t longest;
@@ -79,7 +79,7 @@ int ending_find(struct constraint *c);
 /* FREE: triggers are looked for; HELD: the grammar decides; DONE: an end token was accepted. */
 enum phase { FREE, HELD, DONE };
 
-/* Where an output stands, before or after a token. */
+/* Describes the place of an output, before or after a token. */
 struct place {
     uint32_t n_moments; /* grammar_n_accepted() */
     uint16_t node;      /* FREE: of the triggers */
@@ -114,7 +114,7 @@ static inline void clear_bit(uint32_t *bits, int32_t i) {
     bits[i / 32] &= ~(1u << (i % 32));
 }
 
-/* All tokens but those that cross the border wrongly at @node: how many. */
+/* Sets all tokens but those that cross the border wrongly at @node. Returns their number. */
 uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_t *bits);
-/* Where the grammar may end: adds to what it allows all that is allowed behind it. */
+/* Adds to @bits, where the grammar may end, all tokens that are allowed behind its end. */
 int64_t mask_add_free(const struct constraint_state *s, uint32_t *bits);

@@ -190,7 +190,7 @@ int64_t mask_add_free(const struct constraint_state *s, uint32_t *bits) {
     uint32_t from = c->first[open], to = c->first[open + 1];
 
     for (uint32_t i = from; i < to; i++) {
-        /* What is forbidden there keeps its bit; everything else is set below. */
+        /* Keeps the bits of tokens that are forbidden here; all other bits are set below. */
         int32_t t = c->crossing[i];
 
         count -= !(bits[t / 32] >> (t % 32) & 1);

@@ -111,8 +111,8 @@ struct rule {
     bool loop;                     /* the body is an atom: one or more of it, see automaton.h */
     uint8_t shared;                /* one of enum shared_loop */
     bool may_copy;                 /* the body may take the place of a call (nfa.c) */
-    /* Of each state of the body, an EXPR_LANG of lang_within(): the fewest characters to its end.
-     * The rule's register counts them. Or NULL. */
+    /* Gives, for each state of the body, an EXPR_LANG of lang_within(), the fewest characters to
+     * its end; NULL where the register of the rule does not count characters. */
     const uint32_t *need;
     uint32_t flat_size; /* 0: not known yet */
 };
@@ -149,8 +149,7 @@ struct build {
 void build_init(struct build *b, const struct grammar_vocab *v, const struct grammar_limits *l,
                 struct err *err);
 void build_deinit(struct build *b); /* all expressions and rules with it */
-/* What is wrong with the source: all return -EINVAL, with the error filled as struct err of
- * grammar_compile(). */
+/* Refuse the source: each fills the error as grammar_compile() describes it and returns -EINVAL. */
 int build_invalid(struct build *b, const char *fmt, ...) PRINTF(2, 3);
 int build_unsupported(struct build *b, const char *fmt, ...) PRINTF(2, 3);
 int build_too_complex(struct build *b, const char *fmt, ...) PRINTF(2, 3);

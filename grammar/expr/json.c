@@ -131,7 +131,7 @@ struct expr *json_literal(struct build *b, const char *s, size_t len) {
     return expr_bytes(b, quoted, n + 2);
 }
 
-/* Nothing, a blank, or one or two newlines and an indent. */
+/* Makes white space: nothing, a blank, or one or two newlines with an indent. */
 static struct expr *make_space(struct build *b) {
     struct cp_set *blank = arena_alloc(&b->arena, sizeof(*blank));
 

@@ -49,7 +49,7 @@ static size_t name_length(const struct reader *r) {
     return (size_t)(p - r->in.p);
 }
 
-/* Whether `name ::=` stands here. */
+/* Returns whether the reader is at `name ::=`. */
 static bool at_rule(struct reader *r) {
     const char *p = r->in.p;
     size_t n = name_length(r);

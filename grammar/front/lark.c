@@ -50,8 +50,7 @@ static void skip_space(struct reader *r, bool lines) {
     }
 }
 
-/* Whether nothing more of the sequence comes. A line that begins with `|` goes on with the
- * definition. */
+/* Returns whether the sequence ends here. A line that begins with `|` continues the definition. */
 static bool at_end(struct reader *r) {
     skip_space(r, r->depth > 1);
     char c = source_peek(&r->in, 0);
@@ -76,7 +75,7 @@ static bool is_upper(char c) {
     return (c >= 'A' && c <= 'Z') || c == '_' || (c >= '0' && c <= '9');
 }
 
-/* Of the name at the current place; 0: there is none. */
+/* Returns the length of the name at the reader's place, or 0. */
 static size_t name_length(const struct reader *r, bool *terminal) {
     size_t n = 0;
 
@@ -360,7 +359,7 @@ static int read_sequence(struct reader *r, struct expr **out) {
     return 0;
 }
 
-/* What follows when @x begins with a call of @self; NULL: it does not. */
+/* Returns what follows the call of @self with which @x begins, or NULL when @x begins otherwise. */
 static struct expr *tail_of(struct reader *r, struct expr *x, uint32_t self) {
     if (x->kind == EXPR_CALL && x->id == self)
         return expr_empty(r->in.b);

@@ -190,7 +190,7 @@ static int read_member(struct reader *r, struct cp_set *set, bool *is_class, uin
     return read_escape(r, set, is_class, cp);
 }
 
-/* Both cases of what are letters of ASCII. */
+/* Adds the other case of each ASCII letter of @set. */
 static int fold(struct reader *r, struct cp_set *set) {
     uint32_t n = set->n;
     int e = 0;
@@ -209,8 +209,8 @@ static int fold(struct reader *r, struct cp_set *set) {
     return e;
 }
 
-/* Both cases of what [^...] must not have: letters of ASCII, and the two others whose other case is
- * one. */
+/* Adds both cases of the characters that [^...] excludes: ASCII letters, and the two others whose
+ * other case is one. */
 static int fold_all(struct reader *r, struct cp_set *set) {
     uint32_t n = set->n;
     int e = fold(r, set);
@@ -414,7 +414,7 @@ static uint32_t parts_of(struct expr **e, struct expr *const **out) {
     return (*e)->kind == EXPR_SEQ ? (*e)->n : 1;
 }
 
-/* How many characters @x and @y begin with that are the same, at most @n. */
+/* Returns the length of the common prefix of @x and @y in characters, at most @n. */
 static uint32_t common(struct expr *x, struct expr *y, uint32_t n) {
     struct expr *const *p, *const *q;
     uint32_t n_x = parts_of(&x, &p), n_y = parts_of(&y, &q), i = 0;
@@ -493,7 +493,7 @@ static struct expr *anything(struct reader *r) {
     return expr_repeat(r->b, expr_chars(r->b, all, CHARS_TEXT), 0, NO_MAX);
 }
 
-/* The same behind all that a search looks for. */
+/* Makes the loop over anything behind all that a search looks for. */
 static struct expr *anything_behind(struct reader *r) {
     struct expr *e = anything(r);
 
@@ -568,9 +568,9 @@ static int read_rest(struct reader *r, bool whole, bool *open, struct expr **out
     return *out ? 0 : build_no_memory(r->b);
 }
 
-/* All alternatives at the top. Those that may begin anywhere share one loop over what stands before
- * them, and those that may end anywhere one over what stands behind: a loop for each would be a
- * state for each set of them that has matched so far. */
+/* Reads all alternatives of the top level. Alternatives without `^` share one loop over the text
+ * before them, and those without `$` share one over the text behind: a loop for each would need a
+ * state for each set of alternatives that has matched so far. */
 static int read_top(struct reader *r, enum regex_kind kind, struct expr **out) {
     struct expr_vec v[2][2] = {0}; /* by whether they may begin, and end, anywhere */
     struct build *b = r->b;

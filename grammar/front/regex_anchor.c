@@ -30,7 +30,8 @@ static bool has_anchor(const struct expr *e) {
     return false;
 }
 
-/* Whether @e matches the empty text; @begin, @end: there the text begins, ends. */
+/* Returns whether @e matches the empty text; @begin and @end: whether the text begins and ends
+ * there. */
 static bool nullable(const struct build *b, const struct expr *e, bool begin, bool end) {
     bool any = false, all = true;
 

@@ -35,7 +35,7 @@ static int grow(struct rulebook *book, struct build *b) {
     return 0;
 }
 
-/* Where the name is, or could be. */
+/* Returns the slot of the name, or the free slot where it belongs. */
 static uint32_t slot_of(const struct rulebook *book, const char *s, size_t len) {
     uint32_t h = hash_of(s, len) & book->mask;
 

@@ -9,18 +9,18 @@ struct source {
     const char *start, *p, *end;
 };
 
-/* What a backslash and one of @from stands for: the character at the same place of @to. xHH, uHHHH,
- * UHHHHHHHH are everywhere. */
+/* Maps a backslash and a character of @from to the character at the same index of @to. xHH, uHHHH
+ * and UHHHHHHHH are always known. */
 struct source_escapes {
     const char *from, *to;
 };
 
 size_t source_line(const struct source *s); /* from 1 */
-/* Both return -EINVAL, with the line in the message. */
+/* Fail with the line in the message: both return -EINVAL. */
 int source_invalid(struct source *s, const char *what);
 int source_unsupported(struct source *s, const char *what); /* "@what not supported" */
 
-/* Whether @text stood here; then it is behind. */
+/* Skips @text if the source goes on with it. Returns whether it did. */
 bool source_skip(struct source *s, const char *text);
 /* The byte @i further on, 0 behind the end. */
 char source_peek(const struct source *s, size_t i);

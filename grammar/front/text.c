@@ -16,7 +16,7 @@ struct searcher {
     uint32_t n;
 };
 
-/* How much of the stop string is matched when @cp follows @i matched ones. */
+/* Returns how many code points of the stop string are matched when @cp follows @i matched ones. */
 static uint32_t advance(const struct searcher *s, uint32_t i, uint32_t cp) {
     while (i && s->cp[i] != cp)
         i = s->fail[i - 1];

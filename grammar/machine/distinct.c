@@ -168,7 +168,7 @@ static uint64_t variety_of(const struct machine *m, const struct config *c) {
     return c->reg < d->max ? distinct_loop_variety(g, s->rule, d->max - c->reg) : 0;
 }
 
-/* The same to the end of the item. */
+/* Returns a lower bound of the number of texts from @c to the end of the item. */
 static uint64_t variety_from(const struct machine *m, const struct config *c) {
     const struct grammar *g = m->g;
     uint64_t variety = variety_of(m, c);
@@ -186,8 +186,8 @@ static uint64_t variety_from(const struct machine *m, const struct config *c) {
     return variety;
 }
 
-/* Whether more texts are possible than those before that begin as the item of @c, from any of the
- * configurations of @s in that item. */
+/* Returns whether the item can still become a new one: whether the configurations of @s in it lead
+ * to more texts than there are items before it that begin as it does. */
 static bool can_differ(const struct machine *m, const struct set *s, const struct config *c) {
     uint32_t list = list_of(m, c->frame), node = item_at(m, c->frame, c->mark), n = 0;
     uint32_t begin = m->frame[node].count;

@@ -19,9 +19,9 @@ static uint32_t by_call(const struct grammar *g, const struct call *c) {
     return MAX(start, to);
 }
 
-/* Of a state whose successors are known; 0: some are not. Texts that begin with different bytes
- * differ; those of calls may be the same, and what follows a rule that ends may be what it goes on
- * with, but not where an item ends. */
+/* Returns a lower bound for a state whose successors are known; 0: some are not. Texts that begin
+ * with different bytes differ. Texts of calls may coincide, and so may those behind the end of a
+ * rule and those inside it, except where an item ends. */
 static uint32_t variety_at(const struct grammar *g, const struct state *s, const bool *is_item) {
     uint64_t n = 0, best = (s->flags & STATE_ACCEPT) != 0;
 
@@ -40,7 +40,8 @@ static uint32_t variety_at(const struct grammar *g, const struct state *s, const
     return (uint32_t)MIN(best, VARIETY_MAX);
 }
 
-/* What is not known in the end is part of a circle, or leads to one: no end of texts. */
+/* Finds the bound of every state. A state that is unknown in the end lies on a circle, or leads to
+ * one, and has unlimited texts. */
 static int find_variety(struct build *b, struct grammar *g, const bool *is_item) {
     bool changed = true;
     int r = 0;
@@ -91,7 +92,7 @@ static void mark_item(struct grammar *g, uint32_t rule, struct members *k, void 
     ((bool *)arg)[rule] = true;
 }
 
-/* As many items as there are texts. */
+/* Limits the number of items to the number of texts. */
 static void limit_items(struct grammar *g, uint32_t rule, struct members *k, void *arg) {
     k->distinct = MIN(k->distinct, g->variety[g->rule[rule].start]);
 }
@@ -101,7 +102,7 @@ static bool may_end_item(uint8_t c) {
     return c == '"' || c == '}' || c == ']' || c == 'e' || c == 'l' || (c >= '0' && c <= '9');
 }
 
-/* Whether an item may end in @s before a comma, and another one behind it. */
+/* Returns whether @s may hold the end of an item, a comma, and the end of another item. */
 static bool is_double(const uint8_t *s, size_t len) {
     bool one = false, comma = false;
 

@@ -137,7 +137,7 @@ static bool equal(const struct config *c, const struct config *d) {
     return c->state == d->state && c->reg == d->reg && c->frame == d->frame && c->mark == d->mark;
 }
 
-/* Where @c is in the table, or is to be put. */
+/* Returns the slot of @c in the table, or its free slot. */
 static uint16_t *slot_of(struct machine *m, const struct config *c) {
     uint64_t h = ((uint64_t)c->state << 32 | c->reg) * 0x9E3779B97F4A7C15u;
     uint32_t i = (uint32_t)(((h ^ h >> 32 ^ c->frame) * 0xC2B2AE3D27D4EB4Fu + c->mark) >> 40);
@@ -148,7 +148,7 @@ static uint16_t *slot_of(struct machine *m, const struct config *c) {
     return &m->seen.slot[i % SEEN_SLOTS];
 }
 
-/* The same where @out is large: *place is where it is to be noted when it is added. */
+/* Returns whether @add is in the large set @out; *place is the slot to fill when it is added. */
 static bool is_seen(struct machine *m, const struct set *out, const struct config *add,
                     uint16_t **place) {
     uint32_t n = out->end - out->begin;
@@ -378,7 +378,7 @@ bool machine_follow(struct machine *m, const struct set *from, unsigned symbol, 
     return end_of_step(m, out);
 }
 
-/* Whether a register at @state is a frame: a set of many members, a list of items. */
+/* Returns whether the register of @state is a frame: a set of many members, or a list of items. */
 static bool is_node(const struct grammar *g, uint32_t state) {
     return (g->state[state].flags & STATE_MEMBERS) &&
            (members_of(g, state)->n > 32 || members_of(g, state)->distinct);

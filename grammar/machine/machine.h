@@ -52,7 +52,8 @@ struct machine {
     struct config *config;
     uint32_t *bucket;
     uint32_t n_frames, cap_frames, n_configs, cap_configs, n_buckets;
-    /* What has been read, from text[1] on, where items must differ; else n_text is 0. */
+    /* Holds the bytes read so far, from text[1] on, where items must differ; n_text is 0
+     * otherwise. */
     uint8_t *text;
     uint32_t n_text, cap_text;
     bool reads;        /* a step's byte is text[n_text - 1]: items that end are known */
@@ -61,8 +62,8 @@ struct machine {
     uint32_t depth;    /* calls of enter() that are under way */
     int error;         /* sticky: -ENOMEM, -E2BIG, -EAGAIN */
     struct seen seen;
-    /* What takes long is left for later: -EAGAIN where fuel runs out, and where a token class or a
-     * way to the end would have to be made. */
+    /* Refuses slow work: -EAGAIN where fuel runs out, or a token class or a shortest completion
+     * would have to be made. */
     bool quick;
 };
 
@@ -73,12 +74,13 @@ void machine_deinit(struct machine *m); /* accepts a zeroed one */
 void machine_start(struct machine *m, struct set *out);
 /* The set after @symbol. False: it is empty (and nothing can end). */
 bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out);
-/* The same where the edge for @symbol of all of @from is known: it leads to @to. */
+/* Does the work of machine_step() when the edge of all of @from for @symbol is known to lead to
+ * @to. */
 bool machine_follow(struct machine *m, const struct set *from, unsigned symbol, uint32_t to,
                     struct set *out);
-/* What @state, of no loop and no members, calls with the stacks of @from. */
+/* Enters the calls of @state, which is in no loop and no object, with the stacks of @from. */
 void machine_call(struct machine *m, const struct set *from, uint32_t state, struct set *out);
-/* Where the rule of @frame ends: adds what follows to @out. */
+/* Returns from the rule of @frame: adds the configurations that follow to @out. */
 void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame, uint32_t mark);
 /* The frame of these values, made when there is none: 0 when the stack is at its limit or on an
  * error. */
@@ -118,7 +120,7 @@ static inline uint32_t state_next(const struct grammar *g, const struct state *s
 
 /* ---- loops: registers of the calls that @d describes */
 
-/* Whether the loop may end at register @reg. */
+/* Returns whether the loop may end at register @reg. */
 static inline bool loop_may_end(const struct call_desc *d, uint32_t reg) {
     if (d->kind == CALL_COUNTED)
         return reg >= d->min;
@@ -148,8 +150,8 @@ static inline bool within_step(const struct grammar *g, const struct call_desc *
     return *reg + g->need[to] <= d->max;
 }
 
-/* How many characters may come in the rule of @state wherever they lead, besides the one that it is
- * in. */
+/* Returns how many characters the rule of @state can read wherever they lead, besides the current
+ * one. */
 static inline uint32_t within_free(const struct grammar *g, const struct call_desc *d,
                                    uint32_t state, uint32_t reg) {
     const struct state *s = &g->state[state];
@@ -160,7 +162,7 @@ static inline uint32_t within_free(const struct grammar *g, const struct call_de
 
 /* ---- members in any order: sets as registers (members_run.c) */
 
-/* Those of the rule of @state. */
+/* Returns the members of the rule of @state. */
 static inline const struct members *members_of(const struct grammar *g, uint32_t state) {
     return &g->members[g->rule[g->state[state].rule].members];
 }
@@ -168,21 +170,22 @@ static inline const struct members *members_of(const struct grammar *g, uint32_t
 /* Numbers 32 w to 32 w + 31 of the set @reg; bit i: member 32 w + i has been there. @m may be NULL
  * for the empty set, 0. */
 uint32_t members_word(const struct machine *m, const struct members *k, uint32_t reg, uint32_t w);
-/* Whether all that must have been there have. */
+/* Returns whether all required members are in the set. */
 bool members_done(const struct machine *m, const struct members *k, uint32_t reg);
-/* Whether an edge of @state leads to a member that has not been there. */
+/* Returns whether an edge of @state leads to a member that is not in the set. */
 bool members_open(const struct machine *m, uint32_t state, uint32_t reg);
 /* The set with member @i; 0 with m->error where there is no memory. */
 uint32_t members_add(struct machine *m, const struct members *k, uint32_t reg, uint32_t i);
 
 /* ---- items that must differ: lists of items as registers (distinct.c) */
 
-/* Whether @d calls an item that must differ from those before it; @to: where the caller goes on. */
+/* Returns whether @d calls an item that must differ from those before it; @to: the state behind the
+ * call. */
 static inline bool is_distinct(const struct grammar *g, const struct call_desc *d, uint32_t to) {
     return g->variety && d->kind == CALL_ONCE && members_of(g, to)->distinct;
 }
 
-/* How many items @list has; 0 is the empty list. */
+/* Returns the number of items of @list; 0 is the empty list. */
 static inline uint32_t distinct_n(const struct machine *m, uint32_t list) {
     return list ? m->frame[list].depth : 0;
 }
@@ -195,7 +198,7 @@ uint32_t distinct_add(struct machine *m, uint32_t open);
 uint32_t distinct_first(const struct machine *m, uint32_t list);
 /* The mark behind one more byte, for the mark of a configuration with @frame, which is not 0. */
 uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t mark, unsigned symbol);
-/* Whether the item with this mark is one of those before it, when it ends here. */
+/* Returns whether the item with this mark, if it ends here, equals one before it. */
 bool distinct_is_known(const struct machine *m, uint32_t frame, uint32_t mark);
 /* Drops the configurations of @s, the last set, whose items cannot differ any more. */
 void distinct_prune(struct machine *m, struct set *s);

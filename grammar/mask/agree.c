@@ -32,7 +32,7 @@ struct agreement {
     bool full;
 };
 
-/* Whether some of [@lo, @hi] goes on in a character of UTF-8. */
+/* Returns whether a byte of [@lo, @hi] continues a UTF-8 character. */
 static bool goes_on(unsigned lo, unsigned hi) {
     return lo <= 0xbf && hi >= 0x80;
 }
@@ -73,7 +73,7 @@ static unsigned run_of(const struct edge *e, const struct edge *end, unsigned at
     return MIN(e->hi, 255u);
 }
 
-/* What the states of pair @i do at a byte, and at the end of the rule. */
+/* Compares the states of pair @i at each byte, and at the end of the rule. */
 static void compare(struct agreement *a, uint32_t i) {
     const struct grammar *g = a->g;
     const struct pair p = a->pair[i];
@@ -142,13 +142,13 @@ static void add_reached(struct reach *r, uint32_t q, uint32_t chars, uint32_t *l
         list[(*n)++] = q;
 }
 
-/* Whether some byte of an edge is in a text of KIND_TEXT. */
+/* Returns whether a byte of the edge occurs in texts of KIND_TEXT. */
 static bool is_of_text(const struct edge *e) {
     return e->hi >= ' ' && e->lo < TOKEN_SYMBOL &&
            (e->lo != e->hi || (e->lo != '"' && e->lo != '\\'));
 }
 
-/* What edges of state @q lead to, behind @chars characters. */
+/* Adds the targets of the edges of @q, which is @chars characters deep. */
 static void reach_from(struct reach *r, uint32_t q, uint32_t chars) {
     const struct state *s = &r->g->state[q];
 

@@ -9,7 +9,7 @@
 
 #define CHEAP_VISITS 224u /* a walk that ends within so many nodes needs no class */
 
-/* How a class is made. */
+/* Selects how a class is made. */
 struct class_opts {
     bool levels; /* in a loop rule: by number of characters, too */
     bool quick;  /* only when a short walk is enough, some 50 us; -EAGAIN otherwise */
@@ -22,12 +22,13 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
 /* The class of @state, made when this is the first time; *out NULL: it has none. Any thread. 0, or
  * with @quick -EAGAIN: it is not there, and to make it takes long. */
 int class_of(const struct token_class **out, const struct grammar *g, uint32_t state, bool quick);
-/* Whether it is not known if @state has a class, and a walk may show that it needs none. */
+/* Returns whether it is undecided if @state has a class: a short walk may show that it needs
+ * none. */
 bool class_is_open(const struct grammar *g, uint32_t state);
-/* Whether @state has a class, most likely, that is not there, and to make it takes a long walk. */
+/* Returns whether @state probably has a class that is not made yet and takes a long walk. */
 bool class_is_missing(const struct grammar *g, uint32_t state);
-/* Whether the class of @state, of a loop, is not there and would hold most texts: as what may come
- * behind the end of the loop. */
+/* Returns whether @state is in a loop behind which most texts may follow, and its class is not made
+ * yet. */
 bool class_is_long(const struct grammar *g, uint32_t state);
 /* A mask was made by a walk from it that ended after so many nodes: within CHEAP_VISITS it needs no
  * class, otherwise the next mask makes one. */
@@ -52,7 +53,7 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
                  const uint32_t *reg, uint32_t n_regs, struct mask *mask, uint8_t *scratch,
                  struct closing *near);
 int64_t mask_count(const struct mask *mask); /* tokens that are set */
-/* Whether @c has most tokens of text: what a walk adds to its mask is found quickly. */
+/* Returns whether @c has most tokens of text, so that the rest of a mask is found quickly. */
 bool class_has_most(const struct grammar_vocab *v, const struct token_class *c);
 struct walk;
 /* Walks from @others towards what @mask lacks. False: that is too much. (walk_need.c) */

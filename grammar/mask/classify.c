@@ -75,7 +75,7 @@ void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t
     k->c->rest_text[k->n_rest++] = (struct rest_text){(uint16_t)depth, bytes[0]};
 }
 
-/* All tokens at and below @node: they go on after the rule ended at @depth bytes. */
+/* Collects all tokens at and below @node: the rule ends at @depth bytes of them. */
 static void collect_rest(struct collector *k, uint32_t node, uint32_t depth, uint32_t n_chars) {
     const struct trie *t = k->walk.trie;
     const struct trie_node *n = &t->node[node];
@@ -150,7 +150,7 @@ static void take(struct walk *w, uint32_t first, uint32_t last, const struct set
     }
 }
 
-/* Those with more characters than levels have, the longest first. */
+/* Sorts the tokens with more characters than there are levels, the longest first. */
 static int sort_longest(struct collector *k) {
     struct token_class *c = k->c;
     uint32_t begin[TRIE_MAX_LEN + 2] = {0}; /* of tokens with so many characters */
@@ -240,7 +240,8 @@ static int make_sparse(struct collector *k, int64_t n) {
     return 0;
 }
 
-/* What is allowed anyway need not be looked at again, unless its count may forbid it. */
+/* Drops tokens that are allowed anyway from those that go on behind the rule, unless a count may
+ * forbid them. */
 static int keep_rest(struct collector *k) {
     struct token_class *c = k->c;
     uint32_t n = 0;
@@ -317,7 +318,7 @@ static uint64_t text_bits(const struct byte_set *s) {
     return bits;
 }
 
-/* Whether each character of the loop @rule is one of UTF-8. */
+/* Returns whether each character of the loop @rule is one UTF-8 character. */
 static bool reads_utf8(const struct grammar *g, const struct auto_rule *rule) {
     for (uint32_t q = rule->start; q < rule->start + rule->n_states; q++) {
         const struct state *s = &g->state[q];
@@ -343,7 +344,7 @@ static uint32_t n_bytes(const struct grammar *g, uint32_t q) {
     return n;
 }
 
-/* Whether @q reads all texts of some kind, or much besides ASCII: its class is large. */
+/* Returns whether @q reads all texts of some kind, or much besides ASCII: its class is large. */
 static bool is_wide(const struct grammar *g, uint32_t q) {
     const struct state *s = &g->state[q];
 
@@ -463,13 +464,13 @@ static bool only_quote(const struct byte_set *s) {
 /* Stand for: this state has none; it has none yet, and a mask has walked from it. */
 static struct token_class no_class, once_walked;
 
-/* Whether walking the trie at @q may be worth a class. */
+/* Returns whether a class may be worth the walk at @q. */
 static bool may_have_class(const struct grammar *g, uint32_t q) {
     return g->state[q].n_edges && !is_literal(g, &g->state[q]) &&
            !(g->state[q].flags & STATE_MEMBERS);
 }
 
-/* Where the class of @q is for all grammars that have its rule, or NULL. */
+/* Returns the place of the class of @q that all grammars with its rule share, or NULL. */
 static _Atomic(struct token_class *) *place_of(const struct grammar *g, uint32_t q) {
     uint32_t rule = g->state[q].rule;
 
@@ -611,7 +612,7 @@ static bool has_wide(const struct grammar *g, const struct auto_rule *r) {
     return false;
 }
 
-/* Whether most of the vocabulary has to be walked for it, node by node. */
+/* Returns whether a class of @q needs a walk of most of the vocabulary, node by node. */
 static bool is_slow(const struct grammar *g, uint32_t q) {
     return n_bytes(g, q) >= MANY_BYTES && g->runway[q][KIND_TEXT] < RUNWAY_MAX;
 }
@@ -620,8 +621,8 @@ static uint64_t work_of(uint64_t n_visited) {
     return 1 + n_visited * 4 + (n_visited > SHORT_WALK ? CLASS_WORK : 0);
 }
 
-/* What is not a schema is classified as a whole: its author may write what no mask of it could read
- * fast, and is told so. */
+/* Classifies all states of a grammar that is not a schema: its author may have written what no mask
+ * can read fast, and is told so now. */
 static int make_all(struct build *b, struct grammar *g) {
     int r = 0;
 
@@ -639,8 +640,8 @@ static int make_all(struct build *b, struct grammar *g) {
     return r;
 }
 
-/* Whether a class of @q is small, but takes longer than a mask should: of a loop, or behind which
- * white space may stand. */
+/* Returns whether a class of @q is small but takes longer than a mask should: that of a loop, or of
+ * a state before white space. */
 static bool is_small(const struct grammar *g, uint32_t q) {
     return (g->state[q].flags & (STATE_BORDER | STATE_LOOP)) == (STATE_BORDER | STATE_LOOP) ||
            state_next(g, &g->state[q], '\n') != NO_STATE;

@@ -28,7 +28,7 @@ static void keep_region(struct walk *w, uint32_t first, uint32_t last, uint32_t 
         k->region[k->n_regions++] = (struct region){first, last, depth};
 }
 
-/* What goes on behind the end of the rule and was not looked at, as it is in @like. */
+/* Copies from @like the tokens that go on behind the end of the rule and were not looked at. */
 static void copy_rest(struct collector *k, const struct token_class *like) {
     for (uint32_t i = 0; i < like->n_rest && !k->error && !k->too_large; i++) {
         uint32_t at = vocab_trie_place(k->g->vocab, (int32_t)like->rest[i].id);
@@ -67,7 +67,7 @@ static uint32_t distance(const struct grammar *g, uint32_t q, uint32_t r) {
     return n;
 }
 
-/* What speaks for the class of @r as a beginning of that of @q; less than 0: it is none. */
+/* Rates the class of @r as a start for that of @q; negative: not usable. */
 typedef int64_t likeness(const struct grammar *g, uint32_t q, uint32_t r);
 
 static int64_t bytes_alike(const struct grammar *g, uint32_t q, uint32_t r) {

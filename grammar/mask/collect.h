@@ -40,9 +40,9 @@ struct collector {
 #define AGREE_MAX 20 /* longer tokens are few */
 #define AGREE_ALL TRIE_MAX_LEN
 
-/* How many characters two states of a plain rule read alike, whatever they are, and where the rule
- * may end within them: AGREE_MAX: that many, at least; AGREE_ALL: all texts; -1: not even the bytes
- * that go on in a character. (agree.c) */
+/* Returns how many characters two states of a plain rule read alike, whatever they are, and where
+ * the rule may end within them. AGREE_MAX: at least that many; AGREE_ALL: all texts; -1: not even
+ * the bytes that continue a character (agree.c). */
 int states_agree(const struct grammar *g, uint32_t q, uint32_t r);
 /* The most characters of a text of KIND_TEXT that a state of a plain rule reads without leaving it;
  * AGREE_MAX: so many, or more. *@ends: the rule may end behind one of at most AGREE_MAX. */
@@ -55,6 +55,6 @@ void collect_begin(struct collector *k); /* nothing has been read, and nothing w
 /* Reads the tokens from @from, which is the state, as far as they differ from those of a state like
  * it. 1: there is none, or too many do. */
 int collect_like(struct collector *k, const struct set *from);
-/* Where the state is known to read, or not to read, most of the short texts: sets those in the
- * walk's bits, and leaves the other tokens to walk_tables(). */
+/* Handles a state that reads, or refuses, most of the short texts: sets those in the walk's bits,
+ * and leaves the other tokens to walk_tables(). Returns whether it did. */
 bool collect_shorts(struct collector *k);

@@ -49,7 +49,8 @@ struct runways {
     lanes below[0x81];    /* by byte: how many bytes before it each kind in ASCII has */
 };
 
-/* How many bytes of each kind an edge has; in a loop rule only one back to its border has some. */
+/* Returns how many bytes of each kind an edge has; in a loop rule only an edge back to the border
+ * has any. */
 static lanes edge_counts(const struct runways *r, const struct state *s, const struct edge *e) {
     bool inside = (s->flags & STATE_LOOP) && !(r->g->state[e->to].flags & STATE_BORDER);
     unsigned hi = inside ? 0 : MIN(e->hi + 1u, 0x80u);
@@ -57,7 +58,7 @@ static lanes edge_counts(const struct runways *r, const struct state *s, const s
     return r->below[hi] - r->below[MIN(e->lo, hi)];
 }
 
-/* All that a state reads of each kind at first: the most that its bytes allow. */
+/* Starts with the most that the bytes of the state allow for each kind. */
 static void start_state(struct runways *r, uint32_t q) {
     const struct state *s = &r->g->state[q];
     const struct edge *edge = &r->g->edge[s->edge];
@@ -70,7 +71,7 @@ static void start_state(struct runways *r, uint32_t q) {
     r->run[q] = NONE;
     for (uint32_t i = 0; i < s->n_edges; i++)
         n_bytes += edge[i].hi - edge[i].lo + 1u;
-    /* What members read depends on which have been there. */
+    /* Leaves out members, since what they read depends on the set. */
     if (n_bytes < FEWEST_BYTES || (s->flags & STATE_MEMBERS)) {
         memset(r->row[q], 0, ROWS);
         return;
@@ -141,7 +142,7 @@ static bool lower_state(struct runways *r, uint32_t q) {
     return changed;
 }
 
-/* Whether one behind @q may have changed since @q was looked at. */
+/* Returns whether a successor of @q may have changed since @q was looked at. */
 static bool is_stale(const struct runways *r, uint32_t q) {
     const struct state *s = &r->g->state[q];
 

@@ -17,5 +17,5 @@ _Atomic(struct token_class *) *share_places(struct share *s, const struct gramma
 int share_add_loop(struct share *s, const struct grammar *g, uint32_t rule);
 /* The class of state @state of the loop @which, counted from its start, or NULL. */
 struct token_class *share_loop_class(const struct share *s, unsigned which, uint32_t state);
-/* Whether there is room for a class of @bytes, which is taken. */
+/* Takes @bytes of the room for shared classes. Returns whether there was enough. */
 bool share_spend(struct share *s, size_t bytes);

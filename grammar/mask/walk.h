@@ -39,9 +39,9 @@ struct walk {
 /* Walks the whole trie from @from. Errors and fuel are those of the machine; sets that it made are
  * taken off again. For short walks: every node is a step of the machine. */
 void walk_steps(struct walk *w, const struct set *from);
-/* The same for long ones: every set and its step by a byte are made once. -E2BIG also when there
- * are too many sets. */
+/* Walks as walk_steps() does, for long walks: every set, and its step by a byte, is computed once.
+ * -E2BIG also when there are too many sets. */
 void walk_tables(struct walk *w, const struct set *from);
-/* The same where bits are those reached from @like: looks only where the two differ, and stops
- * beyond max_visited, as walk_steps() does. Without `take`. */
+/* Walks as walk_tables() does when bits are those reached from @like: looks only where the two
+ * differ, and stops beyond max_visited. Without `take`. */
 void walk_like(struct walk *w, const struct set *from, const struct set *like);

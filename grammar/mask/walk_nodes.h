@@ -5,7 +5,7 @@
 
 #include "grammar/mask/walk.h"
 
-/* Whether a configuration of @s reads all texts of this kind and up to this height. */
+/* Returns whether a configuration of @s reads all texts of this kind and up to this height. */
 static inline bool reads_all(const struct walk *w, const struct set *s, uint8_t kind,
                              uint8_t height) {
     const struct machine *m = w->m;
@@ -33,7 +33,7 @@ static inline bool reads_all(const struct walk *w, const struct set *s, uint8_t 
     return false;
 }
 
-/* Whether none of the items [first, last) is among those that are needed. */
+/* Returns whether no item of [first, last) is needed. */
 static inline bool is_idle(const struct walk *w, uint32_t first, uint32_t last) {
     if (first == last)
         return true;
@@ -49,7 +49,7 @@ static inline bool is_idle(const struct walk *w, uint32_t first, uint32_t last) 
     return i == end;
 }
 
-/* The same of what is at and below child @i of @n, whose own items end at @last. */
+/* Returns whether no item at or below child @i of @n, whose own items end at @last, is needed. */
 static inline bool is_idle_child(const struct walk *w, const struct trie_node *n, uint32_t i,
                                  uint32_t last) {
     const struct trie_node *child = &w->trie->node[n->child + i];

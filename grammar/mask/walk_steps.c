@@ -67,19 +67,19 @@ static struct byte_set bytes_of(const struct machine *m, const struct set *s) {
     return set;
 }
 
-/* Whether @state reads whatever is below @n without leaving its rule. */
+/* Returns whether @state reads all texts below @n without leaving its rule. */
 static bool is_within(const struct walk *w, const struct trie_node *n, uint32_t state) {
     return (w->kinds >> n->kind & 1) && n->height <= RUNWAY_MAX &&
            w->m->g->runway[state][n->kind] >= n->height;
 }
 
-/* Whether @s is in the middle of a rule: what its edges lead to depends on it alone. */
+/* Returns whether @s is in the middle of a rule, so that its edges alone decide where it leads. */
 static bool is_plain(const struct state *s) {
     return s->n_edges && !(s->flags & (STATE_ACCEPT | STATE_LOOP | STATE_MEMBERS | STATE_WITHIN));
 }
 
-/* How the rules that @s calls begin like texts below @n: not at all, with bytes that no edge of @s
- * has, or with one that has an edge, too. */
+/* Classifies how the rules that @s calls begin, compared with the texts below @n: with none of
+ * their bytes, with bytes that no edge of @s has, or with one that an edge has, too. */
 enum calls { CALLS_NONE, CALLS_APART, CALLS_BESIDE };
 
 static enum calls calls_at(const struct walk *w, const struct state *s, const struct trie_node *n) {
@@ -174,12 +174,13 @@ struct loop {
     const struct call_desc *desc;
     struct set behind;
     struct byte_set bytes; /* with which that goes on: none of the loop's */
-    /* Of readings that differ by what they count alone: what each has counted more than the one
-     * that has counted least, whose register goes along. The first is that one. */
+    /* Holds configurations that differ only by their counts: for each, the difference to the least
+     * count, whose register the walk carries. The first entry is the configuration where the walk
+     * began. */
     uint32_t more[SET_MAX], n;
 };
 
-/* Whether one of the readings may end where the least register is @reg. */
+/* Returns whether one of the configurations may end where the least count is @reg. */
 static bool may_end(const struct loop *k, uint32_t reg) {
     for (uint32_t i = 0; i < k->n; i++) {
         if (k->more[i] <= k->desc->max - reg && loop_may_end(k->desc, reg + k->more[i]))
@@ -255,7 +256,7 @@ static void loop_below(struct walk *w, const struct trie_node *n, uint32_t last,
     }
 }
 
-/* Whether @c and @d are readings of one loop that differ by what they count alone. */
+/* Returns whether @c and @d are configurations of one loop that differ only by their counts. */
 static bool count_apart(const struct machine *m, const struct config *c, const struct config *d) {
     return c->state == d->state && c->frame == d->frame && c->frame &&
            (m->g->state[c->state].flags & STATE_LOOP) &&
@@ -315,7 +316,7 @@ static bool steps_of_loop(struct walk *w, const struct trie_node *n, uint32_t la
     return apart;
 }
 
-/* The same from one configuration. */
+/* Walks from a single configuration. */
 static void steps_of_one(struct walk *w, const struct trie_node *n, uint32_t last,
                          const struct set *from, uint32_t depth) {
     struct machine *m = w->m;
@@ -338,7 +339,7 @@ static void steps_of_one(struct walk *w, const struct trie_node *n, uint32_t las
     }
 }
 
-/* Whether the walk needs no sets where they can be done without. */
+/* Returns whether the walk may do without sets where they are not needed. */
 static bool needs_no_sets(const struct walk *w) {
     return !w->take && (!w->visit || w->ends || w->blind) && !w->m->g->variety;
 }
@@ -400,7 +401,8 @@ static void steps_apart(struct walk *w, const struct trie_node *n, uint32_t last
     rest->end = m->n_configs;
 }
 
-/* Whether no byte leads on from two states of @from: walks from each have nothing in common. */
+/* Returns whether no byte leads on from two states of @from, so that their walks have nothing in
+ * common. */
 static bool part_at_once(const struct machine *m, const struct set *from) {
     struct byte_set all = {{0}};
 

@@ -137,7 +137,7 @@ static void find_far(const struct walk *w, struct known_set *k) {
     }
 }
 
-/* Whether there is room for one more set; else the machine has an error. */
+/* Returns whether there is room for one more set; otherwise sets the machine's error. */
 static bool has_room(struct tables *t) {
     if (t->n == SETS_MAX)
         t->w->m->error = -E2BIG;
@@ -260,7 +260,7 @@ static bool add_number(uint32_t *v, uint32_t *n, uint32_t cap, uint32_t x) {
     return true;
 }
 
-/* All that counting how often @s is reached is for is known. */
+/* Ends the counting of how often @s is reached, once its result is known. */
 static void end_watch(struct tables *t, struct known_set *s) {
     const struct walk *w = t->w;
 
@@ -314,13 +314,13 @@ struct place {
     uint32_t end, depth;
 };
 
-/* Where the items of child @i of a node and of all below it end: @end is behind its siblings, the
- * items of which end at @last. */
+/* Returns the end of the items at and below child @i of a node; @end is behind its last sibling,
+ * whose items end at @last. */
 static inline uint32_t end_of(const struct trie *t, uint32_t i, uint32_t end, uint32_t last) {
     return i + 1 < end ? t->node[i + 1].items : last;
 }
 
-/* Whether all that is below @n is read from @s, as far as is known. */
+/* Returns whether @s is known to read all that is below @n. */
 static inline bool known_reads_all(const struct known_set *s, const struct trie_node *n,
                                    uint64_t below) {
     return !(below & ~s->stays) || n->height <= s->far[n->kind];
@@ -362,8 +362,7 @@ static bool visit_place(struct tables *t, const struct place *p, size_t k) {
            w->visit(w, (uint32_t)(p->n - w->trie->node), &s->set, p->depth);
 }
 
-/* What there is to do at @p, which the set @k has reached. Whether what is below it is to be looked
- * at. */
+/* Visits @p, which the set @k has reached. Returns whether to look below it. */
 static bool reach_place(struct tables *t, const struct place *p, size_t k) {
     struct walk *w = t->w;
     uint32_t first = p->n->items + p->n->n_items;
@@ -483,8 +482,8 @@ static void set_reached(struct tables *t, uint32_t first, uint32_t last) {
     }
 }
 
-/* All that is below node @root, whose items end at @last, and at which is the set @from: sets what
- * is reached. */
+/* Walks below node @root, whose items end at @last, from the set @from, and sets what is
+ * reached. */
 static void walk_below(struct tables *t, uint32_t root, uint32_t last, uint32_t from,
                        uint32_t depth) {
     const struct trie_node *n = &t->w->trie->node[root];

@@ -185,8 +185,8 @@ static bool is_list(const struct machine *m, const struct config *c) {
            members_of(m->g, c->state)->distinct;
 }
 
-/* What is to be added in an item, because items that ended in this look-ahead may be the shortest
- * that are left. Without one that may be the same item the shortest way is that of its states. */
+/* Returns what to add in an item because items that ended in this look-ahead may be the shortest
+ * ones left. Where no such item can be equal the shortest way is that of the states. */
 static uint32_t doubt(const struct closing *k, uint32_t frame) {
     uint32_t n_unknown = 0, longest = 0;
 
@@ -284,7 +284,8 @@ static bool add_node(struct closing *k, const struct config *c, unsigned symbol)
     return true;
 }
 
-/* What comes after @symbol in the way of @c: 1; 0: the end; -1: there is no way. */
+/* Takes one step of the way of @c by @symbol: 1 with *next; 0 at the end; -1 when there is no
+ * way. */
 static int follow(struct closing *k, const struct config *c, unsigned symbol, struct config *next) {
     struct machine *m = k->m;
     uint32_t n_configs = m->n_configs;
@@ -484,7 +485,7 @@ static uint32_t reach_of(struct machine *m, uint32_t q) {
     return atomic_load_explicit(known, memory_order_relaxed) - 1;
 }
 
-/* The same for configuration @c, whatever the token makes of its register. */
+/* Returns the reach of configuration @c, whatever a token makes of its register. */
 static uint32_t reach_from(struct closing *k, const struct config *c) {
     const struct grammar *g = k->m->g;
     const struct state *s = &g->state[c->state];

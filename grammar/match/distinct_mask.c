@@ -79,8 +79,8 @@ static void settle(struct settling *k, const struct trie_node *node, const struc
     }
 }
 
-/* Whether a token that may have the ends of two items leads anywhere. What it takes to end behind
- * it was asked before, with items that are not known (closing.c). */
+/* Returns whether a token that may hold the ends of two items leads anywhere. Whether the text can
+ * end in time behind it was asked before, with unknown items (closing.c). */
 static bool double_fits(struct settling *k, const struct set *at, int32_t token) {
     struct machine *m = k->m;
     uint32_t n_text = m->n_text, n_configs = m->n_configs;

@@ -282,7 +282,7 @@ static bool relax(struct grammar *g, uint32_t q) {
     return (s->flags & STATE_MEMBERS ? relax_slot(g, q) : false) || changed;
 }
 
-/* What is behind the members of a rule, as far as it is known now. */
+/* Measures the ways behind the members of a rule, as far as they are known now. */
 static void look_behind(struct grammar *g, struct members_way *k) {
     const struct auto_rule *rule = &g->rule[k->rule];
     struct finish *f = g->finish;

@@ -17,7 +17,7 @@ struct way {
     uint16_t symbol; /* of that edge: a byte that is a token, or a special token */
 };
 
-/* Of g->members[] of this number. */
+/* Describes ways through g->members[] of the same index. */
 struct members_way {
     uint32_t rule, gap, tail; /* bytes from behind a member to the next one; to the end */
     uint32_t *key, *callee;   /* bytes of the key; rule of what comes behind it, or NO_RULE */
@@ -25,8 +25,8 @@ struct members_way {
 
 struct finish {
     struct way *way; /* of each state */
-    /* Of each state of a rule with members: bytes to where a member may begin; negative: so many
-     * have been read of its key. Or NULL. */
+    /* Gives, for each state of a rule with members, the bytes to where a member may begin;
+     * negative: minus the bytes of its key that have been read. May be NULL. */
     int32_t *slot;
     struct members_way *members; /* as g->members */
     uint32_t **escape;           /* of g->names[i], by node: bytes until the key is none of them */
@@ -45,7 +45,7 @@ struct finish *finish_free(struct finish *f);
 /* Bytes to the end of its rule from state @q with register @reg of @m, where @d called the rule
  * (NULL: unknown, as in classify.c). At least what is left, at most FINISH_NEVER. */
 uint32_t finish_rest(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d);
-/* The same when it goes on by an edge, whose symbol is *symbol. */
+/* Returns finish_rest() when the way goes on by an edge, and its symbol in *symbol. */
 uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d,
                      unsigned *symbol);
 /* Bytes that a call takes. */
@@ -56,7 +56,7 @@ static inline uint32_t finish_add(uint32_t x, uint32_t y) {
     return MIN(x + y, FINISH_NEVER);
 }
 
-/* The same of a product. */
+/* Multiplies with saturation. */
 static inline uint32_t finish_times(uint32_t n, uint32_t x) {
     return (uint32_t)MIN((uint64_t)n * x, FINISH_NEVER);
 }
@@ -72,18 +72,19 @@ size_t closing_memory(const struct closing *k);  /* of @k itself */
 /* From here on: what is @m's set @at, and @left tokens may come after the next one. False: nothing
  * is known of this grammar's shortest texts, and nothing can be asked. */
 bool closing_begin(struct closing *k, struct machine *m, const struct set *at, uint32_t left);
-/* Whether the text can end in time after a token that leads to @s. */
+/* Returns whether the text can end in time after a token that leads to @s. */
 bool closing_fits(struct closing *k, const struct set *s);
-/* Whether it can after any text that a configuration of @s reads without leaving its rule. */
+/* Returns whether it can after any text that a configuration of @s reads without leaving its
+ * rule. */
 bool closing_fits_inside(struct closing *k, const struct set *s);
-/* Whether it can after every token of the class of configuration @c. */
+/* Returns whether it can after every token of the class of configuration @c. */
 bool closing_class_fits(struct closing *k, const struct config *c);
 /* When something did not fit: sets the tokens that begin the shortest completion, as far as it
  * ends in time. False: everything fitted. */
 bool closing_add_plan(struct closing *k, uint32_t *bits);
 /* Tokens of the shortest completion of @at that is known; 0: it may end there. */
 uint32_t closing_distance(struct closing *k, const struct set *at);
-/* The same, an upper bound, in bytes: cheap. */
+/* Returns an upper bound of the bytes of the shortest completion; cheap. */
 uint32_t closing_bytes(struct closing *k, const struct set *at);
 
 /* closing_bytes() of where @s is (state.c). */

@@ -86,7 +86,7 @@ static void find_ends(struct applied *a) {
     }
 }
 
-/* Whether @bytes can be read in a rule that counts characters. */
+/* Returns whether @bytes can be read in a rule that counts characters. */
 static bool within_reads(const struct applied *a, const uint8_t *bytes, size_t len) {
     const struct grammar *g = a->g;
     uint32_t q = a->at->state, reg = a->at->reg;
@@ -99,7 +99,7 @@ static bool within_reads(const struct applied *a, const uint8_t *bytes, size_t l
     return true;
 }
 
-/* Whether the rule may end where rest[@i] ends it. */
+/* Returns whether the rule may end at the end of rest[@i]. */
 static bool may_end(const struct applied *a, uint32_t i) {
     if (a->desc->kind == CALL_COUNTED)
         return a->ends_at[a->c->rest[i].n_chars / 64] >> (a->c->rest[i].n_chars % 64) & 1;
@@ -148,8 +148,8 @@ int64_t mask_count(const struct mask *mask) {
     return mask->counted ? mask->n : bits_count(mask->bits, mask->n_words);
 }
 
-/* All of the class but the tokens with more than @most characters, where others may have set those
- * too. */
+/* Adds the class without the tokens of more than @most characters, whose bits other classes may
+ * have set. */
 static void add_short(const struct token_class *c, uint32_t most, struct mask *mask,
                       uint8_t *scratch) {
     uint32_t *bits = mask->bits, n = 0;
@@ -173,9 +173,10 @@ static void add_read(struct machine *m, const struct applied *a, uint32_t id) {
         mask_set(a->mask, id);
 }
 
-/* Of the class what leaves enough of the characters that are counted: wherever so many may come all
- * tokens with no more of them, between characters no short texts with more than are left, and of
- * the others what is read. An escape is one character: a short text may end one, and has none. */
+/* Adds from a class the tokens that leave enough of the counted characters. Tokens with at most as
+ * many characters as may come anywhere are added as bits; between characters short texts with more
+ * are left out; the others are read. An escape is one character: a short text may end one, and
+ * counts no character for it. */
 static void add_within(struct machine *m, const struct applied *a) {
     const struct grammar_vocab *v = a->g->vocab;
     const struct token_class *c = a->c;

@@ -171,7 +171,7 @@ int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *sr
     return 0;
 }
 
-/* Where the text must be able to end in time: each token is asked about. */
+/* Asks the shortest completion about each token, where the text must be able to end in time. */
 struct visitor {
     struct mask *mask;
     struct closing *near;
@@ -214,7 +214,7 @@ static bool visit_near(struct walk *w, uint32_t node, const struct set *s, uint3
     return true;
 }
 
-/* Whether the text can end in time behind the special token @symbol. */
+/* Returns whether the text can end in time behind the special token @symbol. */
 static bool special_fits(struct grammar_state *s, const struct set *set, unsigned symbol,
                          struct closing *near) {
     struct set next;
@@ -284,7 +284,7 @@ static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t 
     return r;
 }
 
-/* What is asked of a mask so that the text can end in time: *near, NULL where nothing is. */
+/* Prepares the check that the text can end in time: *near, or NULL where there is no limit. */
 static int look_ahead(struct grammar_state *s, uint32_t left, struct closing **near) {
     *near = NULL;
     if (left == GRAMMAR_NO_MAX || !s->m.g->finish)
@@ -312,7 +312,7 @@ static uint64_t walk_others(struct machine *m, const struct set *others, uint32_
     return w.n_visited;
 }
 
-/* The same, however long it takes. */
+/* Walks from configurations without a class, however long it takes. */
 static void walk_long(struct machine *m, const struct set *others, struct mask *mask) {
     struct walk w = {.m = m,
                      .trie = vocab_trie(m->g->vocab),
@@ -330,7 +330,8 @@ static void walk_long(struct machine *m, const struct set *others, struct mask *
     mask->n = w.n_set;
 }
 
-/* The same near the limit; @many: they have tokens of a class among them. */
+/* Walks from configurations without a class near the limit; @many: tokens of a class are among
+ * them. */
 static void walk_near(struct machine *m, const struct set *others, struct closing *near, bool many,
                       struct mask *mask) {
     struct answer known[KNOWN] = {0};
@@ -405,8 +406,8 @@ static void put_long_off(struct making *k) {
     }
 }
 
-/* Of the classes that a long walk has to make one is made: the configurations that lack others
- * walk together, which is one walk more however many they are. */
+/* Finds the classes of the configurations. Of those that need a long walk only one is made: the
+ * configurations that lack others walk together, which is one more walk however many they are. */
 static void find_classes(struct making *k) {
     struct machine *m = &k->s->m;
     bool made = false;
@@ -442,7 +443,8 @@ static void list_others(struct making *k) {
     k->others.end = m->n_configs;
 }
 
-/* Whether @c counts characters: its class and its stack say the same for each count. */
+/* Returns whether @c counts characters: configurations that differ only by the count share class
+ * and stack. */
 static bool is_counted(const struct machine *m, const struct config *c) {
     return (m->g->state[c->state].flags & STATE_LOOP) && c->frame &&
            m->g->desc[m->g->call[m->frame[c->frame].call].desc].kind == CALL_COUNTED;

@@ -141,7 +141,7 @@ bool kinds_is_text(const uint8_t *s, size_t len) {
     return true;
 }
 
-/* Those of @rows from which @byte goes on to one of @next. */
+/* Returns the rows of @rows from which @byte leads to one of @next. */
 static uint32_t rows_before(uint32_t rows, uint8_t byte, uint32_t next) {
     uint32_t before = 0;
 

@@ -12,11 +12,11 @@ uint64_t text_bit(unsigned c);
 #define TEXT_BIT_QUOTE (UINT64_C(1) << 62)
 #define TEXT_BIT_NONE (UINT64_C(1) << 63)
 bool kind_has(unsigned kind, unsigned c);
-/* Whether @s begins a text of KIND_TEXT: its last character may be cut. */
+/* Returns whether @s begins a text of KIND_TEXT; its last character may be cut. */
 bool kinds_is_text(const uint8_t *s, size_t len);
 
-/* What may come next in UTF-8 without some rare characters, and the row after it. Row 0 is between
- * characters. From ROW_HIGH on there are the same rows for text without ASCII. */
+/* Lists the bytes that may come next in UTF-8 without some rare characters, and the row after each.
+ * Row 0 is between characters. From ROW_HIGH on the same rows follow for text without ASCII. */
 enum { ROW_HIGH = 10, ROWS = 2 * ROW_HIGH };
 struct row_range {
     uint8_t lo, hi, row; /* hi 0: the end */

@@ -22,7 +22,8 @@ struct share *vocab_share(const struct grammar_vocab *v);
 
 /* Returns the prefix tree of all tokens of text. */
 const struct trie *vocab_trie(const struct grammar_vocab *v);
-/* That of all but the short texts: those of KIND_TEXT with at most RUNWAY_MAX characters. */
+/* Returns the prefix tree of all tokens but the short texts: those of KIND_TEXT with at most
+ * RUNWAY_MAX characters. */
 const struct trie *vocab_odd_trie(const struct grammar_vocab *v);
 const uint32_t *vocab_short_bits(const struct grammar_vocab *v); /* the short texts */
 /* Bits: the tokens of text with at most @n_chars characters, up to RUNWAY_MAX. */
@@ -38,7 +39,7 @@ struct shorts {
     uint8_t *bytes;
     uint32_t first[RUNWAY_MAX + 2], at[RUNWAY_MAX + 2];
 };
-/* Of the tokens whose bits are set. 0 or -ENOMEM; then it is to be freed as well. */
+/* Fills @s from the tokens whose bits are set. 0 or -ENOMEM; free it in either case. */
 int shorts_init(struct shorts *s, const struct grammar_vocab *v, const uint32_t *is_short);
 void shorts_deinit(struct shorts *s);
 const struct shorts *vocab_shorts(const struct grammar_vocab *v);
@@ -47,7 +48,7 @@ const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n);
 const uint32_t *vocab_text_bits(const struct grammar_vocab *v); /* all items of its trie */
 const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len);
 uint32_t vocab_n_chars(const struct grammar_vocab *v, int32_t token);
-/* Where a token of text is among the items of the trie. */
+/* Returns the index of a token of text among the items of the prefix tree. */
 uint32_t vocab_trie_place(const struct grammar_vocab *v, int32_t token);
 uint32_t utf8_n_chars(const uint8_t *bytes, size_t len); /* that begin there */
 int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t len, size_t *n);

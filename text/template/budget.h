@@ -40,7 +40,7 @@ struct render {
 int render_fail(struct render *rd, const char *fmt, ...) PRINTF(2, 3);
 /* Pays for @steps evaluations. 0, or negative with the error set when the fuel is spent. */
 int render_charge(struct render *rd, uint64_t steps);
-/* The same for copying or comparing @bytes. */
+/* Charges for copying or comparing @bytes. */
 int render_charge_bytes(struct render *rd, size_t bytes);
 /* @n objects of @size bytes, zeroed, until the rendering ends. NULL: the error is set. */
 void *render_alloc(struct render *rd, size_t n, size_t size);

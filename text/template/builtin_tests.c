@@ -1,7 +1,5 @@
-/*
- * What stands behind `is`. An undefined value can be iterated and called as far as these tests are
- * concerned: the reference's class has the methods, they fail only when they are used.
- */
+/* Tests: the operands of `is`. An undefined value counts as iterable and callable, since the
+ * reference's class has these methods, which fail only when they are used. */
 
 #include <string.h>
 #include <utf8proc.h>
@@ -128,7 +126,7 @@ static int test_upper(struct render *rd, const struct call *c, struct value *out
     return cased(rd, c->self, true, out);
 }
 
-/* Whether there is a filter of that name. */
+/* Tests whether there is a filter of that name. */
 static int test_filter(struct render *rd, const struct call *c, struct value *out) {
     *out = value_bool(c->self.type == V_STR && filter_find(c->self.s));
     return 0;

@@ -138,7 +138,8 @@ static bool is_param(const struct macro *def, const struct tstr *name) {
     return false;
 }
 
-/* What the macro has no parameter for: varargs, kwargs and caller, where it uses them. */
+/* Binds the arguments without a parameter: varargs, kwargs and caller, where the macro uses
+ * them. */
 static int bind_rest(struct render *rd, const struct macro *def, const struct args *args,
                      struct scope *scope) {
     uint32_t extra = args->n_pos > def->n_params ? args->n_pos - def->n_params : 0;

@@ -111,7 +111,7 @@ int eval_capture(struct render *rd, const struct node *body, struct value *out) 
     return 0;
 }
 
-/* What an expression gives is written as its str(); strings, nearly all, without a detour. */
+/* Writes the str() of an expression; strings, which most are, directly. */
 static int print(struct render *rd, const struct node *n) {
     struct value v;
 

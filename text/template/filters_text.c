@@ -161,7 +161,7 @@ static int filter_format(struct render *rd, const struct call *c, struct value *
     return format_percent(rd, s, d->n ? value_dict(d) : value_seq(tuple), out);
 }
 
-/* What does not spell a number is the default, 0. */
+/* Converts to an integer; the default, 0, stands for what does not spell a number. */
 static int filter_int(struct render *rd, const struct call *c, struct value *out) {
     struct value v = c->self;
     int64_t base;

@@ -79,7 +79,8 @@ static int add_int(struct render *rd, struct sink *k, struct value v) {
     return sink_add_text(rd, k, text);
 }
 
-/* What repr() leaves as it is: everything but controls, formats, separators and the unassigned. */
+/* Returns whether repr() leaves @cp unescaped: it is no control, format, separator or unassigned
+ * character. */
 static bool printable(uint32_t cp) {
     if (cp < 0x7f)
         return cp >= 0x20;

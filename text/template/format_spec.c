@@ -195,7 +195,8 @@ static int percent_value(struct render *rd, struct sink *k, struct value v, stru
     return add_number(rd, k, v, spec);
 }
 
-/* What the conversion at *i (behind the percent sign) converts: `(name)`, or the next one. */
+/* Finds the argument of the conversion at *i (behind the percent sign): `(name)`, or the next
+ * one. */
 static int percent_argument(struct render *rd, const struct tstr *fmt, size_t *i, struct value args,
                             uint32_t *next, struct value *v) {
     bool tuple = value_is_seq(args, SEQ_TUPLE);
@@ -247,8 +248,8 @@ int format_percent(struct render *rd, const struct tstr *fmt, struct value args,
         if (spec.type == '%' ? sink_add_text(rd, k, "%") : percent_value(rd, k, v, &spec))
             return -1;
     }
-    /* What has items by key or number may be left over, but for tuples: Python takes it for a
-     * dict. */
+    /* Allows left-over arguments for values with items by key or number, but not for tuples: Python
+     * takes those values for dicts. */
     bool mapping = args.type == V_DICT || args.type == V_UNDEFINED ||
                    value_is_seq(args, SEQ_LIST) || value_is_seq(args, SEQ_RANGE);
 

@@ -94,8 +94,8 @@ static size_t skip_space(const struct lexer *lx, size_t pos) {
     return pos;
 }
 
-/* Where a tag ends that begins with its end mark @end at @pos (perhaps after a sign), with the
- * white space that it eats: 0 when there is none. */
+/* Returns the end of a tag whose end mark @end begins at @pos (perhaps after a sign), with the
+ * white space that it removes; 0 when no tag ends there. */
 static size_t tag_end(const struct lexer *lx, size_t pos, const char *end, bool trim, bool plus) {
     if (lx->src[pos] == '-' && at(lx, pos + 1, end))
         return skip_space(lx, pos + 3);

@@ -252,7 +252,7 @@ static int loop_cycle(struct render *rd, const struct call *c, struct value *out
     return 0;
 }
 
-/* Whether the arguments differ from those of the turn before; true in the first. */
+/* Returns whether the arguments differ from those of the turn before; true in the first turn. */
 static int loop_changed(struct render *rd, const struct call *c, struct value *out) {
     struct loop *l = c->self.loop;
     struct seq *now = seq_new(rd, SEQ_TUPLE, c->args->n_pos);

@@ -1,7 +1,7 @@
 /*
  * Methods of strings. Positions and widths count code points, searching works on bytes: UTF-8 finds
- * no match that begins inside of a character. Methods of Python that are not in the table do not exist
- * here: calling one fails with its name.
+ * no match that begins inside of a character. Methods of Python that are not in the table do not
+ * exist here: calling one fails with its name.
  */
 
 #include <assert.h>

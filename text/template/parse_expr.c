@@ -151,7 +151,7 @@ int parse_expr(struct parser *p, unsigned how, struct node **out) {
     uint32_t depth = p->depth, conditional = p->conditional;
     int r = how & PARSE_TUPLE ? parse_tuple(p, how, false, out) : parse_one(p, how, out);
 
-    /* What was entered inside was left again; after an error nothing is parsed. */
+    /* Asserts that nesting is balanced; after an error parsing stops. */
     assert(r || (p->depth == depth && p->conditional == conditional));
     p->depth--;
     return r;
@@ -577,7 +577,7 @@ static int parse_filter(struct parser *p, struct node *obj, struct node **out) {
     return parser_is_op(p, '(') ? parse_args(p, n) : 0;
 }
 
-/* Whether a test's argument can begin here without brackets: `x is divisibleby 3`. */
+/* Returns whether the argument of a test can begin here without brackets: `x is divisibleby 3`. */
 static bool starts_argument(const struct parser *p) {
     if (p->tok->type == T_NAME)
         return !parser_is_name(p, "else") && !parser_is_name(p, "or") && !parser_is_name(p, "and");

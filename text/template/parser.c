@@ -493,7 +493,7 @@ int parser_parse(struct template *t, const char *source, size_t len, struct err 
         r = parser_symbol(&p, &names[i], false, numbers[i]);
     if (!r)
         r = parse_body(&p, NULL, &t->body);
-    /* What was entered was left, and all was read. */
+    /* Asserts that nesting is balanced and all tokens were read. */
     assert(r || (p.depth == 0 && p.loops == 0 && p.conditional == 0 && !p.macro));
     assert(r || p.tok->type == T_END);
     free(tokens.t);

@@ -38,7 +38,7 @@ const struct tstr *parser_string(struct parser *p, const char *s, size_t len);
 /* The number of variable @name; @read: it is looked up among the request's variables. */
 int parser_symbol(struct parser *p, const struct tstr *name, bool read, uint32_t *number);
 
-/* Of the current token; @op as LEX2() has it. */
+/* Test, skip or expect the current token; @op as LEX2() builds it. */
 bool parser_is_op(const struct parser *p, uint16_t op);
 bool parser_is_name(const struct parser *p, const char *name);
 bool parser_skip_op(struct parser *p, uint16_t op);

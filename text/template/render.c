@@ -70,7 +70,7 @@ static int convert_array(struct render *rd, yyjson_val *j, bool user, uint32_t d
     return 0;
 }
 
-/* Of equal keys the first gives the place and the last the value, as in Python. */
+/* Resolves equal keys as Python does: the first gives the place and the last the value. */
 static int convert_object(struct render *rd, yyjson_val *j, bool user, uint32_t depth,
                           struct value *out) {
     struct dict *d = job_pause() < 0 ? NULL : dict_new(rd, (uint32_t)yyjson_obj_size(j));
@@ -262,7 +262,7 @@ static int deliver(struct render *rd, const struct sink *k, size_t max, struct r
     return 0;
 }
 
-/* All state is local: the template is only read, and the arena is freed at one place. */
+/* Renders with local state only: the template is read-only, and the arena is freed at one place. */
 int template_render(const struct template *t, yyjson_val *vars, const struct template_opts *opts,
                     struct rendered *out, struct err *err) {
     struct err unused;

@@ -50,8 +50,8 @@ struct args {
 
 #define CALL_ARGS_MAX 6
 
-/* What a built-in gets: @a holds the arguments in the order of its parameters, V_MISSING if not
- * given. */
+/* Carries the arguments of a built-in: @a holds them in the order of its parameters, V_MISSING if
+ * not given. */
 struct call {
     struct value self;
     struct value a[CALL_ARGS_MAX];
@@ -71,10 +71,8 @@ int render_fail_exact(struct render *rd, const struct tstr *message);
 /* The value of @j, whose strings it borrows; @user: they are marked as a user's. */
 int render_from_json(struct render *rd, yyjson_val *j, bool user, struct value *out);
 
-/*
- * All functions below return 0, or a negative value with the render's error set, unless they say
- * otherwise; *out is written on success only.
- */
+/* Return conventions of the functions below: 0, or a negative value with the render's error set,
+ * unless a contract says otherwise; *out is written on success only. */
 
 /* eval.c, eval_expr.c. A loop's body may end early: that is a positive answer, enum flow. */
 enum flow { FLOW_NEXT = 0, FLOW_BREAK = 1, FLOW_CONTINUE = 2 };
@@ -98,7 +96,7 @@ struct scope *scope_new(struct render *rd, struct scope *up); /* NULL: failed */
 /* @a @op @b; also + of strings and lists, * of those with a number, % of a format. */
 int operator_binary(struct render *rd, uint8_t op, struct value a, struct value b,
                     struct value *out);
-/* Also `in` and `not in`, where @b is looked into. */
+/* Compares two values; also does `in` and `not in`, which search @b. */
 int operator_compare(struct render *rd, uint8_t op, struct value a, struct value b, bool *out);
 /* obj[key] and obj.name: what is not there is an undefined value, no failure. A method or a field
  * comes first for a dot, an item for brackets. */

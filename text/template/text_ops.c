@@ -135,7 +135,7 @@ int text_replace(struct render *rd, const struct tstr *s, const struct tstr *fro
     return finish(rd, k, s->safe, out);
 }
 
-/* Where the padding is odd, Python puts the larger part left if the width is odd too. */
+/* Pads @s. Where the padding is odd, Python puts the larger part left if the width is odd too. */
 int text_center(struct render *rd, const struct tstr *s, int64_t width, const struct tstr *fill,
                 char align, struct value *out) {
     int64_t n = (int64_t)tstr_count(s), pad = MAX(MIN(width, WIDTH_MAX) - n, 0);

@@ -97,7 +97,7 @@ const struct tstr *tstr_safe(struct render *rd, const struct tstr *s, bool safe)
     return p;
 }
 
-/* Whether @s is all that its sink holds, so that it can grow in place. */
+/* Returns whether @s is all that its sink holds, so that it can grow in place. */
 static bool continues(const struct tstr *s) {
     const struct sink *k = s->tail;
 

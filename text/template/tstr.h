@@ -46,8 +46,8 @@ struct sink {
         &s_;                                                                                       \
     })
 
-/* All that take a render return NULL, or a negative error, with its error set when a limit is
- * reached. */
+/* Errors: functions that take a render return NULL, or a negative error, with its error set when a
+ * limit is reached. */
 const struct tstr *tstr_new(struct render *rd, const char *data, size_t len,
                             bool user); /* borrows */
 /* Bytes [begin, end) of @s, end <= s->len; shares them. */
@@ -62,7 +62,7 @@ bool tstr_equal(const struct tstr *a, const struct tstr *b); /* the same bytes, 
 bool tstr_is(const struct tstr *s, const char *text);        /* NUL-terminated */
 /* By code points: negative, 0, positive. */
 int tstr_compare(const struct tstr *a, const struct tstr *b);
-/* Whether byte @pos came from a user. */
+/* Returns whether byte @pos came from a user. */
 bool tstr_user_at(const struct tstr *s, size_t pos);
 
 size_t tstr_count(const struct tstr *s);                /* code points */
@@ -89,5 +89,5 @@ int sink_add_str(struct render *rd, struct sink *k, const struct tstr *s);
 int sink_add_part(struct render *rd, struct sink *k, const struct tstr *s, size_t begin,
                   size_t end);
 int sink_add_cp(struct render *rd, struct sink *k, uint32_t cp, bool user);
-/* What was added so far as a string; the sink can be continued. */
+/* Returns the text added so far as a string; the sink can be continued. */
 const struct tstr *sink_take(struct render *rd, struct sink *k);

@@ -54,7 +54,7 @@ struct value {
     };
 };
 
-/* What a template sees of a sequence: its name, what can be done with it, how it is printed. */
+/* Says which Python type a sequence appears to be: its name, its operations, how it is printed. */
 enum seq_kind { SEQ_LIST, SEQ_TUPLE, SEQ_RANGE, SEQ_GENERATOR, SEQ_KEYS, SEQ_VALUES, SEQ_ITEMS };
 
 /* Elements v[0, n); n <= cap. A list that is iterated may grow: the iteration keeps the old v. */
@@ -115,7 +115,7 @@ static inline struct value value_undefined(const struct tstr *name, uint8_t of) 
     return (struct value){.type = V_UNDEFINED, .of = of, .s = name};
 }
 
-/* As Python has it: a bool is an int, an int a number. */
+/* Classify as Python does: a bool is an int, an int is a number. */
 static inline bool value_is_int(struct value v) {
     return v.type == V_INT || v.type == V_UINT || v.type == V_BOOL;
 }
@@ -131,10 +131,11 @@ wide value_wide(struct value v); /* of a value_is_int() */
 int value_from_wide(struct render *rd, wide w, struct value *out);
 double value_double(struct value v);         /* of a value_is_number() */
 const char *value_type_name(struct value v); /* as Python says it: "str", "NoneType" */
-/* As Python's bool(): empty, zero, None and undefined are false. */
+/* Returns the truth of Python's bool(): empty, zero, None and undefined are false. */
 bool value_truth(struct value v);
 
-/* All that can fail return 0 or a negative error with the render's error set. */
+/* Return conventions: functions that can fail return 0 or a negative error with the render's error
+ * set. */
 /* Python's ==: 1, 1.0 and True are equal, other types never. */
 int value_equal(struct render *rd, struct value a, struct value b, bool *out);
 /* a < b, an error for types without an order; @op: for its message. */

@@ -214,7 +214,8 @@ static int array_containing_placed(struct schema *s, const struct facets *f, uin
     return r < 0 ? r : items_from(&c, 0, (1u << f->n_contains) - 1, out);
 }
 
-/* As array_containing(), with several `contains`, which one item may satisfy or some. */
+/* Makes arrays as array_containing() does, with several `contains`; one item may satisfy some of
+ * them. */
 static int array_containing_all(struct schema *s, const struct facets *f, struct expr **out) {
     struct build *b = s->b;
     struct containing c = {.s = s, .f = f};
@@ -241,8 +242,8 @@ static int array_containing_all(struct schema *s, const struct facets *f, struct
 #define LISTED_MAX 1024
 #define FEW_VALUES 8 /* where they are counted, too: 2^8 sets of them */
 
-/* All values that an item can have, each once: *v[n], as they are written. 1; 0: they are too many
- * to be listed. */
+/* Lists in *v[n] all values that an item can have, each once, as they are written. Returns 1, or 0
+ * when they are too many to be listed. */
 static int few_values(struct schema *s, const struct facets *f, struct expr_vec *v) {
     yyjson_val *seen[LISTED_MAX];
     struct place value = f->n_values ? f->value[0] : (struct place){0};
@@ -355,7 +356,7 @@ static int distinct_item(struct schema *s, const struct facets *f, struct expr *
     return r < 0 ? r : *out ? 0 : build_no_memory(b);
 }
 
-/* As array_items(), each item another one. */
+/* Makes items as array_items() does, each different from the others. */
 static int array_unique(struct schema *s, const struct facets *f, uint32_t n_prefix,
                         struct expr **out) {
     struct build *b = s->b;

@@ -303,7 +303,7 @@ static int take_not_multiple(struct schema *s, struct facets *f, struct place at
     return r < 0 ? r : add_multiple(s, f, at, true);
 }
 
-/* Whether @x and @y ask for the same member: the same rule for its name, any value. */
+/* Returns whether @x and @y ask for the same member: the same rule for its name, and any value. */
 static int same_some(struct schema *s, struct place x, struct place y, bool *out) {
     static const char *const HOW[] = {"match", "unlike"};
     int r = build_work(s->b, 8);
@@ -424,7 +424,8 @@ static int pass(struct schema *s, struct facets *f, struct place at) {
     return 0; /* handled elsewhere */
 }
 
-/* All keywords that constrain values, of any draft. What is not here is an annotation. */
+/* Lists the keywords of all drafts that constrain values. A keyword that is not listed is an
+ * annotation. */
 static const struct keyword {
     const char *name;
     take_fn *take;

@@ -195,7 +195,7 @@ bool keys_plain(const struct keys *k) {
     return k->plain;
 }
 
-/* What all rules say of one text. */
+/* Returns the answers of all rules about one text, as bits. */
 static uint64_t answers(const struct keys *k, const uint8_t *text, size_t n) {
     uint64_t mask = 0;
 
@@ -215,7 +215,7 @@ static bool key_allowed(const struct keys *k, uint64_t mask) {
     return true;
 }
 
-/* Whether a key is one of those that some @some asks for. */
+/* Returns whether a key with these answers is one that some @some asks for. */
 static bool key_is_some(const struct keys *k, uint64_t mask, uint32_t some) {
     for (uint32_t i = 0; i < k->n; i++) {
         const struct key_rule *r = &k->rule[i];

@@ -1,13 +1,14 @@
 /*
- * What numbers are written as where `multipleOf`, or not, stands beside their range.
+ * multiple - how numbers are written where `multipleOf`, or its negation, stands beside their range.
  *
- * What a value must be a multiple of is one number, the least common multiple; what it must not be
- * a multiple of is a multiple of that as well, and one of which another says so already is left
- * out. So many alternatives of an allOf are seen to be empty, or equal, without an automaton.
+ * All divisors that a value must have are one number, their least common multiple. A divisor that
+ * it must not have is replaced by its least common multiple with that number, and left out when
+ * another one implies it. Many alternatives of an allOf turn out to be empty or equal by that
+ * alone, without an automaton.
  *
- * The rest of the digits so far, by all of these numbers at once, is a state, where that is not too
- * many: its smallest automaton has few, and meets the range and the number of digits only then.
- * Otherwise they are met one after the other, the range and the digits first.
+ * An automaton state is the remainder of the digits so far by all divisors at once, as long as
+ * there are not too many remainders; it is minimized before it meets the range and the number of
+ * digits. Otherwise the divisors are met one after the other, after the range and the digits.
  */
 
 #include "grammar/front/schema/schema.h"
@@ -24,7 +25,7 @@
 /* Few enough digits that a reader who rounds to double sees the same fraction. */
 #define DOUBLE_EXACT "-?([0-9]{1,15}|[0-9]{1,9}\\.[0-9]{1,6})"
 
-/* What f->multiple asks for, in units of 1 / 10^digits. */
+/* Holds what f->multiple asks for, in units of 1 / 10^digits. */
 struct condition {
     uint32_t digits;
     uint64_t step;           /* a value is a multiple of it; 0: of nothing */
@@ -83,8 +84,8 @@ static bool join(uint64_t *x, uint64_t y) {
     return !__builtin_mul_overflow(*x / common_divisor(*x, y), y, x);
 }
 
-/* Of two that exclude the same values one stays, and of two of which one is a multiple of the other
- * the smaller: it excludes all that the other does. */
+/* Adds a number whose multiples are excluded. A number that is a multiple of another excluded one
+ * adds nothing and is left out. */
 static void exclude(struct condition *is, uint64_t no, uint32_t from) {
     uint32_t n = 0;
 
@@ -287,7 +288,7 @@ static uint32_t remainders(const struct condition *is) {
     return fits && n <= MULTIPLE_STATES / (rows + 1) ? (uint32_t)n : 0;
 }
 
-/* What @is holds for, in digits; its remainders are not too many. */
+/* Makes the language of digits for which @is holds; the remainders are few enough. */
 static int remainders_lang(struct build *b, const struct condition *is, const struct lang **out) {
     struct multiple_maker m = {.is = is, .n = remainders(is), .k = is->digits};
     uint32_t total = 3 + m.n * (MAX(m.k, 1u) + 2), n_same = 0;
@@ -379,8 +380,7 @@ static int exact_numbers(struct schema *s, const struct facets *f, const struct 
     return r < 0 ? r : meet_numbers(b, in, 2, not_in, n_not, out);
 }
 
-/* Whether remainders are few beside the whole numbers of a range, of which none is needed but those
- * that are there. */
+/* Returns whether the remainders are few compared with the whole numbers of the range. */
 static bool is_wide(const struct facets *f, uint32_t n) {
     uint32_t digits = MAX(f->lower.x.n_int, f->upper.x.n_int);
 

@@ -288,8 +288,8 @@ static struct expr *fraction_from(const struct fraction *f, uint32_t i, bool at_
     return expr_alt(b, v.v, v.n);
 }
 
-/* Nothing or a point and digits, after a whole part that is that of @lo (@at_lo), of @hi, or
- * between. */
+/* Makes the fraction: nothing, or a point and digits, after a whole part that equals that of @lo
+ * (@at_lo) or @hi, or lies between. */
 static struct expr *fraction(struct build *b, const struct limit *lo, const struct limit *hi,
                              bool at_lo, bool at_hi) {
     struct fraction f = {b, lo, hi};

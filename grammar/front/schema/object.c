@@ -255,8 +255,7 @@ static int other_key(struct schema *s, const struct name_list *l, struct expr **
 
 /* ---- objects */
 
-/* Which member satisfies each f->some: the number of a declared name, or NO_NAME: one that is
- * not. */
+/* Marks a member of f->some that no declared name satisfies. */
 #define NO_NAME UINT32_MAX
 
 struct object {
@@ -270,8 +269,8 @@ struct object {
     struct keyed *keyed; /* the members of the list, as members_unordered() takes them */
 };
 
-/* Whether unevaluatedProperties sees a member of this name: some schema that holds says what it
- * must be. Contraries (OWN) are those of schemas that do not hold. */
+/* Returns whether unevaluatedProperties sees a member of this name, because a schema that holds
+ * describes it. Negations (OWN) come from schemas that do not hold. */
 static int is_evaluated(struct schema *s, const struct parts *parts, const struct name *name,
                         bool *out) {
     *out = false;

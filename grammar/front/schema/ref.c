@@ -74,7 +74,8 @@ static bool is_text(yyjson_val *v, const char *text, size_t len) {
            memcmp(yyjson_get_str(v), text, len) == 0;
 }
 
-/* Whether @v gives itself the name @name ("#node"): "$anchor", in old drafts an "$id" or "id". */
+/* Returns whether @v names itself @name ("#node") by "$anchor", or in old drafts by "$id" or
+ * "id". */
 static bool has_name(yyjson_val *v, const char *name, size_t len) {
     return is_text(yyjson_obj_get(v, "$anchor"), name + 1, len - 1) ||
            is_text(yyjson_obj_get(v, "$id"), name, len) ||
@@ -85,7 +86,7 @@ static int named_target(struct schema *s, struct place ref, const char *name, si
                         struct place *out) {
     yyjson_val *end = unsafe_yyjson_get_next(s->root), *found = NULL;
 
-    /* All values of the document lie one behind the other. */
+    /* Visits all values of the document, which lie one behind the other. */
     for (yyjson_val *v = s->root; v < end; v++) {
         if (!yyjson_is_obj(v) || !has_name(v, name, len))
             continue;

@@ -49,7 +49,8 @@ static bool grow_paths(struct schema *s) {
     return true;
 }
 
-/* The same place of the same key is the same path. Without memory a path ends early. */
+/* Finds or makes a path; equal places of equal keys have equal paths. Without memory a path ends
+ * early. */
 static const struct path *find_path(struct schema *s, struct path path) {
     if ((s->n_paths + 1) * 2 > s->path_mask && !grow_paths(s))
         return path.up;
@@ -159,7 +160,7 @@ static int add_choice(struct schema *s, struct parts *out, struct place at, bool
 
     if (!from)
         return build_no_memory(s->b);
-    /* Its branches are nested from here. */
+    /* Counts the nesting of its branches from here. */
     *from = (struct open){open->up, open->v, 0};
     assert(out->n_choices < out->cap_choices);
     out->choice[out->n_choices++] = (struct choice){at, one, from};
@@ -168,7 +169,7 @@ static int add_choice(struct schema *s, struct parts *out, struct place at, bool
 
 static int expand(struct schema *s, struct parts *out, struct place p, const struct open *up);
 
-/* What is said by words for which there is a plainer schema. */
+/* Expands words that are shorthand for plainer schemas. */
 static int expand_logic(struct schema *s, struct parts *out, struct place p,
                         const struct open *open) {
     struct place not = schema_at(s, p, "not"), d;

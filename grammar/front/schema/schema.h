@@ -31,7 +31,7 @@ enum json_type {
     T_ALL = 127,
 };
 
-/* Where a schema stands, for messages. */
+/* Names the place of a schema, for messages. */
 struct path {
     const struct path *up;
     const char *key; /* NULL: an index */
@@ -149,9 +149,9 @@ struct place schema_at(struct schema *s, struct place p, const char *key); /* v 
 
 /* A value that satisfies all of @v, as an expression. */
 int schema_value(struct schema *s, const struct place *v, uint32_t n, struct expr **out);
-/* What the $ref at @ref leads to; -EINVAL: nothing, or not to a part of this schema. */
+/* Finds the target of the $ref at @ref; -EINVAL when there is none in this schema. */
 int schema_resolve(struct schema *s, struct place ref, struct place *out);
-/* Whether there is the word "$ref" somewhere in @v. */
+/* Returns whether the word "$ref" occurs anywhere in @v. */
 bool schema_has_refs(struct schema *s, yyjson_val *v);
 /* A schema that is nothing but a reference stands for its target. */
 int schema_follow(struct schema *s, struct place *p);
@@ -165,10 +165,11 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *ou
 /* 1: no value satisfies both; 0: not known; -errno. */
 int facets_disjoint(struct schema *s, const struct facets *x, const struct facets *y,
                     uint32_t depth);
-/* Whether a value of an enum satisfies the other keywords: 1, 0, or unsupported. */
+/* Returns whether a value of an enum satisfies the other keywords: 1, 0, or an error of
+ * schema_unsupported(). */
 int facets_admit(struct schema *s, const struct facets *f, struct place value);
 unsigned value_type(yyjson_val *v); /* the bit of enum json_type */
-/* As JSON Schema compares: 1 and 1.0 are the same, objects in any order. */
+/* Compares as JSON Schema does: 1 and 1.0 are equal, and so are objects in any order. */
 bool same_value(yyjson_val *x, yyjson_val *y);
 /* Exactly this value, as an expression. */
 int value_expr(struct schema *s, yyjson_val *v, struct expr **out);
@@ -182,7 +183,7 @@ int logic_if(struct schema *s, struct place p, struct place *out);           /* 
 int logic_dependencies(struct schema *s, struct place p, struct place *out); /* of the schema @p */
 int logic_const(struct schema *s, struct place value, struct place *out); /* an object or array */
 void logic_deinit(struct schema *s);
-/* What the number @at in a derived schema stands for. */
+/* Finds the place that the number @at in a derived schema refers to. */
 int schema_target(struct schema *s, struct place at, struct place *out);
 int types_read(struct schema *s, struct place at, unsigned *types); /* the value of `type` */
 int count_read(struct schema *s, struct place at, uint32_t *out);
@@ -214,7 +215,7 @@ struct name_rules {
     bool allowed;
     uint64_t some; /* bit i: it can be the one that f->some[i] asks for */
 };
-/* What they say of the member @name. 0 or -errno. */
+/* Collects what the keys' rules say of the member @name. 0 or -errno. */
 int keys_name(const struct keys *k, const char *name, size_t len, struct name_rules *out);
 /* A member with a name that is not in @declared (in quotes; @plain_key is the same for
  * keys_plain()); *@out NULL: there is none. @some[i]: one that satisfies f->some[i]. */
@@ -228,19 +229,20 @@ static inline bool text_is_negated(const struct text_rule *t) {
     return t->kind >= TEXT_NOT_PATTERN;
 }
 
-/* What a pattern or format matches, the strings of a list (TEXT_NOT_ENUM), or at least what any
- * reading of a format matches (TEXT_NOT_FORMAT); not its complement. */
+/* Makes the language of a pattern, a format or a list of strings (TEXT_NOT_ENUM), or for
+ * TEXT_NOT_FORMAT a superset of what any reading of the format matches; never the complement. */
 int text_lang(struct schema *s, const struct text_rule *t, const struct lang **out);
 /* 1: strings that are not of format @name can be described; 0: it says nothing of strings; -1: they
  * cannot. */
 int format_contrary(yyjson_val *name);
 /* 1: strings of this format are described; 0: it is an annotation; or unsupported. */
 int format_known(struct schema *s, struct place at);
-/* Whether a number is what f->multiple asks for: 1, 0 (also where it is not seen), or -errno. */
+/* Returns whether a number satisfies f->multiple: 1; 0, also when that cannot be decided; or
+ * -errno. */
 int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v);
-/* All values of one type that @f allows, as JSON. */
+/* Make all values of one type that @f allows, as JSON. */
 int lower_number(struct schema *s, const struct facets *f, struct expr **out);
-/* The same without multiples, and not as a rule. */
+/* Makes the numbers in the range of @f, without multiples, and not as a rule. */
 struct expr *number_range(struct build *b, const struct facets *f);
 int lower_string(struct schema *s, const struct facets *f, struct expr **out);
 int lower_array(struct schema *s, const struct facets *f, struct expr **out);

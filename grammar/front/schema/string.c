@@ -211,9 +211,10 @@ static int work_of_rounds(struct build *b, struct expr *round, uint32_t n, uint6
     return r;
 }
 
-/* What a pattern repeats many times becomes the smallest automaton of one round, which is copied
- * then (nfa.c), when twice as many rounds take twice the work: where it is clear where one ends.
- * Counted calls would leave several readings open, each with a stack of its own. */
+/* Replaces what a pattern repeats many times by the smallest automaton of one round, which is
+ * copied then (nfa.c). Worth it where the end of a round is clear, so that twice as many rounds
+ * take twice the work. Counted calls would leave several configurations open, each with a stack of
+ * its own. */
 static int compact_rounds(struct build *b, struct expr *e) {
     uint32_t n = e->kind == EXPR_REPEAT ? 1 : e->kind == EXPR_SEQ || e->kind == EXPR_ALT ? e->n : 0;
     uint32_t most = e->max == NO_MAX ? e->min : e->max;
