@@ -1,0 +1,16 @@
+/* Bodies of OpenAI's chat completions. The first byte chooses the route. */
+
+#include "base/util.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/served.h"
+
+static const char *const heads[] = {
+    "POST /v1/chat/completions",
+    "POST /v1/chat/completions/render",
+    "POST /v1/chat/completions/input_tokens",
+};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+    served_choice(heads, ARRAY_SIZE(heads), data, len);
+    return 0;
+}

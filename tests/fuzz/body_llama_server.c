@@ -1,0 +1,16 @@
+/* Bodies of llama-server's routes. The first byte chooses the route. */
+
+#include "base/util.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/served.h"
+
+static const char *const heads[] = {
+    "POST /completion",
+    "POST /infill",
+    "POST /apply-template",
+};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+    served_choice(heads, ARRAY_SIZE(heads), data, len);
+    return 0;
+}

@@ -1,0 +1,101 @@
+#include "tests/fuzz/served.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <yyjson.h>
+#include "tests/api/world.h"
+#include "tests/fuzz/fuzz.h"
+
+static struct world world;
+
+/* At the end no request, connection or handle is left. */
+static void stop(void) {
+    world_turns(&world, 20);
+    world_stop(&world);
+}
+
+static struct world *served(void) {
+    static bool made;
+    struct world *w = &world;
+
+    if (!made) {
+        world_init(w);
+        w->model.ranks = true;
+        w->model.pair.before = w->model.pair.behind = "";
+        w->model.pair.between = "<|im_end|>";
+        w->opts.max_stored = 20;
+        w->opts.stored_bytes = 64 << 10;
+        w->opts.stored_ttl_s = 60;
+        world_start(w);
+        w->port.script = "ab";
+        made = true;
+        atexit(stop);
+    }
+    w->port.n = 0; /* what the last input submitted was answered or cancelled */
+    return w;
+}
+
+void served_bytes(const uint8_t *data, size_t len) {
+    struct world *w = served();
+    int fd = world_connect_unix(w);
+    char out[9] = "";
+    struct reply r;
+
+    for (size_t n; len; data += n, len -= n) {
+        n = MIN(len, 1 + data[0] * 4u);
+        if (send(fd, data, n, MSG_NOSIGNAL) < 0)
+            break;
+        world_turn(w);
+    }
+    world_turns(w, 8);
+    ssize_t got = recv(fd, out, sizeof(out), MSG_DONTWAIT);
+    FUZZ_ASSERT(got <= 0 || memcmp(out, "HTTP/1.1 ", (size_t)got) == 0);
+    world_drop(w, fd);
+    w->port.n = 0;
+    fd = world_connect_unix(w);
+    world_say(w, fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    world_receive(w, fd, &r);
+    FUZZ_ASSERT(r.status == 200);
+    reply_deinit(&r);
+    world_drop(w, fd);
+}
+
+static void check_reply(const struct reply *r) {
+    static const int statuses[] = {200, 400, 403, 404, 405, 408, 413, 415, 417, 422, 429, 501};
+    bool known = false;
+
+    for (size_t i = 0; i < ARRAY_SIZE(statuses); i++)
+        known |= r->status == statuses[i];
+    FUZZ_ASSERT(known);
+    if (r->status == 200 || r->body.len == 0)
+        return;
+    yyjson_doc *doc = yyjson_read(r->body.data, r->body.len, 0);
+    FUZZ_ASSERT(doc && yyjson_is_obj(yyjson_doc_get_root(doc)));
+    yyjson_doc_free(doc);
+}
+
+void served_body(const char *head, const uint8_t *data, size_t len) {
+    static int fd = -1;
+    struct world *w = served();
+    struct reply r;
+
+    fd = fd < 0 ? world_connect_unix(w) : fd;
+    world_say(w, fd,
+              "%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+              "Content-Length: %zu\r\n\r\n",
+              head, len);
+    world_send(w, fd, (const char *)data, len);
+    world_receive(w, fd, &r);
+    check_reply(&r);
+    if (r.closed) {
+        world_drop(w, fd);
+        fd = -1;
+    }
+    reply_deinit(&r);
+}
+
+void served_choice(const char *const *heads, size_t n, const uint8_t *data, size_t len) {
+    if (len > 0)
+        served_body(heads[data[0] % n], data + 1, len - 1);
+}
