@@ -1,0 +1,9 @@
+/* Lists of strings to choose from. */
+
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/masks.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+    masks_check(GRAMMAR_CHOICE, 0, data, len, 24, len);
+    return 0;
+}

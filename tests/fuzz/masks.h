@@ -1,0 +1,13 @@
+#pragma once
+
+/* masks - compiles a source and walks random texts under its masks. */
+
+#include <stddef.h>
+#include <stdint.h>
+#include "text/grammar.h"
+
+/* Compiles @len bytes of @text as @kind with a vocabulary of some 370 tokens. A refusal must be a
+ * 400 with a reason. Otherwise @steps tokens are drawn under the masks, from @seed: each mask is
+ * compared with the acceptance of every token alone, and what is rolled back comes again. */
+void masks_check(enum grammar_kind kind, unsigned flags, const void *text, size_t len,
+                 uint32_t steps, uint64_t seed);
