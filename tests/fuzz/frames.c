@@ -1,0 +1,146 @@
+/* Frames between front and worker: the bytes go through a channel; each frame's payload is parsed as
+ * what its type says, by both sides' parsers. What was parsed packs to a payload that parses. */
+
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "base/chan.h"
+#include "proto/messages.h"
+#include "tests/fuzz/fuzz.h"
+
+static uint64_t sum;
+
+static void read_events(const void *data, uint32_t len) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    struct event_cursor c;
+    struct event e;
+
+    msg_events_begin(&c, data, len);
+    while (msg_events_next(&c, &e) == 0) {
+        for (uint32_t i = 0; i < e.n_vector; i++)
+            sum += e.vector[i] > 0;
+        for (uint32_t i = 0; i < e.text.len; i++)
+            sum += (uint8_t)e.text.data[i];
+        msg_event_pack(&b, &e);
+    }
+}
+
+static void read_submit(const void *data, uint32_t len) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    struct submit m, again;
+
+    if (msg_submit_parse(data, len, &m) < 0)
+        return;
+    for (uint32_t i = 0; i < m.n_tokens; i++)
+        sum += (uint32_t)m.tokens[i];
+    FUZZ_ASSERT(msg_submit_pack(&b, &m) == 0);
+    FUZZ_ASSERT(msg_submit_parse(b.data, (uint32_t)b.len, &again) == 0);
+    FUZZ_ASSERT(again.n_tokens == m.n_tokens && again.id == m.id);
+}
+
+static void read_frame(const struct chan_frame *f) {
+    const struct msg_served *served;
+    struct msg_open open;
+    struct msg_progress progress;
+    struct msg_ready ready;
+    struct msg_blocks blocks;
+    struct turn_end turn;
+    uint64_t id;
+
+    FUZZ_ASSERT((uintptr_t)f->data % 8 == 0);
+    switch (f->type) {
+    case MSG_OPEN:
+        msg_open_parse(f->data, f->len, &open);
+        break;
+    case MSG_PROGRESS:
+        msg_progress_parse(f->data, f->len, &progress);
+        break;
+    case MSG_READY:
+        msg_ready_parse(f->data, f->len, &ready);
+        break;
+    case MSG_SUBMIT:
+        read_submit(f->data, f->len);
+        break;
+    case MSG_CANCEL:
+        msg_cancel_parse(f->data, f->len, &id);
+        break;
+    case MSG_EVENTS:
+        read_events(f->data, f->len);
+        break;
+    case MSG_TURN_END:
+        msg_turn_end_parse(f->data, f->len, &turn);
+        break;
+    case MSG_BLOCKS:
+        msg_blocks_parse(f->data, f->len, &blocks);
+        break;
+    case MSG_SERVED:
+        msg_served_parse(f->data, f->len, &served);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+    struct chan c;
+    struct chan_frame f;
+    int fd[2], r;
+
+    if (len > 64 << 10)
+        return -1;
+    FUZZ_ASSERT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd) == 0);
+    FUZZ_ASSERT(write(fd[1], data, len) == (ssize_t)len);
+    close(fd[1]);
+    chan_init(&c, fd[0], 1 << 20, 2 << 20);
+    while ((r = chan_recv(&c, &f)) == 0)
+        read_frame(&f);
+    FUZZ_ASSERT(r < 0); /* the peer is gone */
+    chan_deinit(&c);
+    return 0;
+}
+
+static void frame(struct buf *out, uint16_t type, const struct buf *payload) {
+    uint32_t head[2] = {(uint32_t)payload->len, type};
+
+    FUZZ_ASSERT(buf_add(out, head, sizeof(head)) == 0);
+    FUZZ_ASSERT(buf_add(out, payload->data, payload->len) == 0);
+    while (out->len % 8)
+        FUZZ_ASSERT(buf_add_char(out, 0) == 0);
+}
+
+bool fuzz_seed(size_t i, struct buf *out) {
+    static const int32_t tokens[] = {1, 2, 3, 4};
+    static const float vector[] = {0.5f, -1};
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 16};
+    struct submit s = {.id = 7, .tokens = tokens, .n_tokens = 4, .n_prompt = 3, .max_new = 5};
+    struct event e = {
+        .kind = EVENT_FINISH, .finish = FINISH_STOP, .id = 7, .n_vector = 2, .vector = vector};
+    struct msg_open open = {.options = {"a\0b", 4}};
+    struct msg_progress progress = {.what = {"weights", 7}, .fraction = 0.5f};
+    int r = 0;
+
+    params_init(&s.sampling);
+    switch (i) {
+    case 0:
+        r = msg_submit_pack(&b, &s);
+        frame(out, MSG_SUBMIT, &b);
+        break;
+    case 1:
+        r = msg_event_pack(&b, &e);
+        frame(out, MSG_EVENTS, &b);
+        break;
+    case 2:
+        r = msg_open_pack(&b, &open);
+        frame(out, MSG_OPEN, &b);
+        break;
+    case 3:
+        r = msg_progress_pack(&b, &progress);
+        frame(out, MSG_PROGRESS, &b);
+        break;
+    case 4:
+        r = msg_cancel_pack(&b, 7);
+        frame(out, MSG_CANCEL, &b);
+        break;
+    default:
+        return false;
+    }
+    FUZZ_ASSERT(r == 0);
+    return true;
+}

@@ -1,0 +1,57 @@
+/* Model files: what gguf_open() lets through can be read in full, and a tokenizer is made of it or
+ * refused with a reason. */
+
+#include <string.h>
+#include "base/gguf.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/vocab.h"
+#include "text/tokenizer.h"
+
+static uint64_t sum; /* of all that is read, so that no read is left out */
+
+static void read_metadata(const struct gguf *g) {
+    for (uint64_t i = 0; i < gguf_n_kv(g); i++) {
+        struct gguf_str key = gguf_key(g, i, NULL), s;
+        CLEANUP(freep) char *name = fuzz_text(key.data, key.len);
+        const struct gguf_array *a = gguf_array(g, name);
+        float f = 0;
+        uint32_t u = 0;
+
+        if (gguf_string(g, name, &s) == 0)
+            for (size_t k = 0; k < s.len; k++)
+                sum += (uint8_t)s.data[k];
+        sum += gguf_f32(g, name, &f) == 0 && f > 0;
+        sum += gguf_u32(g, name, &u) == 0 ? u : 0;
+        for (uint64_t k = 0; a && k < gguf_array_n(a); k++)
+            if (gguf_array_type(a) == GGUF_STRING)
+                sum += gguf_array_str(a, k).len;
+            else if (gguf_array_type(a) != GGUF_ARRAY)
+                sum += gguf_array_num(a, k) > 0;
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    struct err err = {0};
+    uint8_t print[16];
+
+    if (gguf_open(&g, fuzz_file(data, len), &err) < 0) {
+        FUZZ_ASSERT(err.message[0] && !strchr(err.message, '\n'));
+        return 0;
+    }
+    read_metadata(g);
+    gguf_fingerprint(g, print);
+    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct tensor *t = gguf_tensor(g, i);
+
+        FUZZ_ASSERT(gguf_find(g, t->name));
+        for (size_t k = 0; k < t->n_bytes; k++)
+            sum += t->data[k];
+    }
+    vocab_use(g, (const uint8_t *)"a user's <|im_end|> \xc3\xa9\xff", 24);
+    return 0;
+}
+
+bool fuzz_seed(size_t i, struct buf *out) {
+    return vocab_seed(i, out);
+}

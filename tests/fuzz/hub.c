@@ -1,0 +1,46 @@
+/* What the hub answers: a listing, and the models that are in it. A line before it is what the user
+ * asked for. */
+
+#include <string.h>
+#include "cmd/ctl_hub.h"
+#include "tests/fuzz/fuzz.h"
+
+/* No file of a listing leads out of the folder or hides in it. */
+static void check(const struct hub_listing *l) {
+    char path[4096];
+    struct hub_spec spec = {.repo = "a/b", .revision = "main"};
+
+    for (size_t i = 0; i < l->n; i++) {
+        const char *p = l->file[i].path;
+
+        FUZZ_ASSERT(p[0] != '/' && p[0] != '.' && !strstr(p, "/.") && !strstr(p, "//"));
+        for (; *p; p++)
+            FUZZ_ASSERT((uint8_t)*p >= 0x20 && *p != 0x7f);
+        FUZZ_ASSERT(strlen(l->file[i].sha256) < 65);
+        hub_file_path(&spec, l->commit, l->file[i].path, path, sizeof(path));
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+    static struct hub_choice choice;
+    const uint8_t *end = len ? memchr(data, '\n', len) : NULL;
+    size_t n = end ? (size_t)(end - data) : 0;
+    CLEANUP(freep) char *text = fuzz_text(data, n);
+    struct hub_listing l = {0};
+    struct hub_spec spec = {0};
+    struct err err = {0};
+    bool asked = hub_spec_parse(&spec, text, &err) == 0;
+
+    FUZZ_ASSERT(asked || err.message[0]);
+    n += end != NULL;
+    if (hub_listing_read(&l, (const char *)data + n, len - n, &err) == 0) {
+        check(&l);
+        for (uint32_t i = 0; i < l.n; i++)
+            if (hub_model_at(&l, i, &choice))
+                FUZZ_ASSERT(choice.n > 0 && choice.file[0] == i);
+        if (asked && hub_choose(&l, &spec, &choice, &err) == 0)
+            FUZZ_ASSERT(choice.n > 0 && choice.n <= ARRAY_SIZE(choice.file) && choice.stem[0]);
+    }
+    hub_listing_deinit(&l);
+    return 0;
+}
