@@ -222,7 +222,7 @@ static void file_command(struct chat *c, bool load, const char *path) {
                    : chat_talk_save(&c->talk, path);
 
     if (r == -EBADMSG)
-        cli_fail("%s: there is no conversation in it", path);
+        cli_fail("%s: the file contains no conversation", path);
     else if (r < 0)
         cli_fail("%s: %s", path, strerror(-r));
 }
@@ -372,8 +372,8 @@ static int one_message(struct chat *c, char **words, int n) {
     if (r == 0 && len)
         r = buf_add(&text, input, len);
     if (r < 0)
-        return cli_fail("the message: %s", strerror(-r));
-    return text.len ? say(c, text.data, text.len) : cli_usage("there is no message");
+        return cli_fail("cannot read the message: %s", strerror(-r));
+    return text.len ? say(c, text.data, text.len) : cli_usage("no message given");
 }
 
 int ctl_chat(int argc, char **argv, bool json) {

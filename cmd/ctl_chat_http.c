@@ -171,7 +171,7 @@ static int refused(struct transfer *t, long status, struct err *err) {
 
     yyjson_doc_free(doc);
     if (status == 401)
-        err_set(err, 0, NULL, "%s asks for an API key: set WEFT_API_KEY or give --key-file FILE",
+        err_set(err, 0, NULL, "%s requires an API key: set WEFT_API_KEY or give --key-file FILE",
                 t->server->url);
     else
         err_set(err, 0, NULL, "%s (status %ld)", why.s, status);
@@ -195,7 +195,7 @@ static int outcome(struct transfer *t, CURLcode code, struct err *err) {
         return CTL_UNREACHABLE;
     }
     if (code != CURLE_OK) {
-        err_set(err, 0, NULL, "%s: the answer broke off: %s", s->url,
+        err_set(err, 0, NULL, "%s: the connection was lost during the answer: %s", s->url,
                 s->why[0] ? s->why : curl_easy_strerror(code));
         return CTL_UNREACHABLE;
     }

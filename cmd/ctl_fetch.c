@@ -221,7 +221,7 @@ static int restart(struct loading *l) {
     return ftruncate(l->fd, 0) < 0 ? -errno : 0;
 }
 
-/* Takes over what an earlier run has left in the part. */
+/* Continues what an earlier run has left in the part. */
 static int take_over(struct loading *l) {
     struct stat st;
 
@@ -301,7 +301,8 @@ static int fail_local(struct loading *l, int why) {
         return CTL_REFUSED;
     }
     if (why == ENOSPC || why == EDQUOT || why == EFBIG)
-        err_set(l->err, 507, NULL, "%s: %s at %s of %s; it is kept, the same command goes on",
+        err_set(l->err, 507, NULL,
+                "%s: %s after %s of %s; what arrived is kept, and the same command continues",
                 f->target, strerror(why), size_text(l->have).s, size_text(f->size).s);
     else if (why != EPROTO)
         err_set(l->err, 0, NULL, "%s: %s", f->target, strerror(why));
@@ -312,7 +313,7 @@ static int fail_refused(const struct err *err) {
     return err->status == 401 || err->status == 403 ? CTL_DENIED : CTL_REFUSED;
 }
 
-/* Loads what is missing. CTL_OK: all bytes are there. */
+/* Loads what is missing. Returns CTL_OK when all bytes are there. */
 static int load(struct loading *l) {
     const struct fetch *f = l->f;
     const struct hub_sink sink = {on_begin, on_data, on_tick, l};
@@ -344,7 +345,7 @@ static int load(struct loading *l) {
     return CTL_OK;
 }
 
-/* All bytes are there: checks and renames. 0, -EBADMSG: they were wrong and have been removed, or
+/* Checks and renames a complete part. Returns 0, -EBADMSG if it was wrong and has been removed, or
  * -errno. */
 static int finish(struct loading *l) {
     const struct fetch *f = l->f;

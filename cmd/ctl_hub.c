@@ -9,7 +9,7 @@
 #include "base/model_dir.h"
 #include "base/printable.h"
 
-/* What a repository holds, and which of it is meant. */
+/* Reads the listing of a repository and chooses the files that a name means. */
 
 #define FILES_MAX 20000u
 
@@ -176,7 +176,7 @@ static bool is_candidate(const struct hub_listing *l, uint32_t i, struct candida
     return true;
 }
 
-/* Whether the quant of @c is @quant; if not @exactly, also Unsloth's form of it. */
+/* Returns whether the quant of @c is @quant; without @exactly, also in Unsloth's form. */
 static bool is_quant(const struct candidate *c, const char *quant, bool exactly) {
     const char *q = model_quant(c->stem);
 
@@ -193,7 +193,7 @@ static bool is_meant(const struct hub_listing *l, const struct candidate *c, con
     return strcmp(path, what) == 0 || (!exactly && strcasecmp(base_name(path), what) == 0);
 }
 
-/* The only candidate that @what means. 0, -ENOENT, or -EINVAL: several. */
+/* Finds the only candidate that @what means. Returns 0, -ENOENT, or -EINVAL for several. */
 static int find(const struct hub_listing *l, const char *what, bool is_file, struct candidate *out,
                 struct err *err) {
     for (int exactly = 1; exactly >= 0; exactly--) {
@@ -214,7 +214,7 @@ static int find(const struct hub_listing *l, const char *what, bool is_file, str
     return -ENOENT;
 }
 
-/* Names of all quants, of files without one their names. Returns how many models there are. */
+/* Lists the quants, and the names of files without one. Returns how many models there are. */
 static size_t list_quants(const struct hub_listing *l, char *out, size_t size) {
     struct candidate c;
     size_t n = 0, n_models = 0;
@@ -247,7 +247,7 @@ static int find_default(const struct hub_listing *l, size_t n_models, struct can
     return -ENOENT;
 }
 
-/* All shards of @c, each of which must be listed. */
+/* Chooses all shards of @c, each of which must be listed. */
 static int take_shards(const struct hub_listing *l, const struct candidate *c,
                        struct hub_choice *out, struct err *err) {
     const char *first = l->file[c->file].path;

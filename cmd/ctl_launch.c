@@ -168,7 +168,7 @@ static char *filled(const char *text, const struct target *t) {
     return b.data;
 }
 
-/* Whether @text can be filled in. */
+/* Returns whether @text can be filled in. */
 static bool is_known(const char *text, const struct target *t) {
     return *t->context || !strstr(text, "{context}");
 }

@@ -104,7 +104,7 @@ struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *wh
 /* Out of memory shows as a table that ends early; the caller has nothing better. */
 #define ADD(...) ((void)buf_printf(out, __VA_ARGS__))
 
-/* What the front counts. */
+/* Adds the counters of the front. */
 static void show_front(struct buf *out, yyjson_val *f) {
     ADD("requests   %s running, %s queued; %s connections; loop lag %s\n",
         ctl_number(f, "running").s, ctl_number(f, "queued").s, ctl_number(f, "connections").s,
@@ -152,7 +152,7 @@ static void show_tiers(struct buf *out, yyjson_val *w) {
             ctl_number(w, "prewarm_tokens").s, ctl_number(w, "prewarm_hit_tokens").s);
 }
 
-/* Of all devices of a worker. */
+/* Returns the energy of all devices of a worker. */
 static double energy_mj(yyjson_val *w) {
     size_t i, n;
     double sum = 0;
@@ -196,7 +196,7 @@ void ctl_add_devices(struct buf *out, yyjson_val *w, yyjson_val *before) {
     }
 }
 
-/* What the worker counted, by its last report. */
+/* Adds the counters of the worker's last report. */
 static void show_worker(struct buf *out, yyjson_val *w) {
     ADD("worker     %s, pid %s, %s started, %s died, %s hung; heard %s ago\n",
         ctl_text(w, "state").s, ctl_number(w, "pid").s, ctl_number(w, "starts").s,

@@ -347,7 +347,7 @@ static int unknown(const char *command) {
     for (size_t i = 0; i < ARRAY_SIZE(local_commands) && n < sizeof(names); i++)
         n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i ? ", " : "",
                               local_commands[i].name);
-    return cli_usage("unknown command \"%s\", there are %s", command, names);
+    return cli_usage("unknown command \"%s\"; the commands are %s", command, names);
 }
 
 static bool asks_help(const char *arg) {
@@ -394,7 +394,7 @@ int main(int argc, char **argv) {
         else if (strcmp(c.argv[0], "--socket") == 0 && c.argc > 1)
             socket = c.argv[1], c.argc--, c.argv++;
         else
-            return cli_usage("unknown option or no value: \"%s\"", c.argv[0]);
+            return cli_usage("\"%s\" is an unknown option or lacks its value", c.argv[0]);
     }
     if (c.argc == 0) {
         fputs(help, stderr);

@@ -121,7 +121,7 @@ def test_what_is_wrong_is_said():
         ((503, {"error": {"message": "The model is being loaded."}}), 1, "The model is being loaded. (status 503)"),
         ([chunk(content="a"), {"error": {"message": "engine fault"}}, "[DONE]"], 1, "engine fault"),
         ([chunk(content="a")], 69, "ended too early"),
-        (["not json"], 69, "broke off"),
+        (["not json"], 69, "connection was lost"),
     ]
     for answer, code, words in cases:
         with Server(answer) as s:
