@@ -1,6 +1,6 @@
 /*
- * api - the CUDA runtime behind struct cuda_api (cuda_api.h): one call for one entry, whose error
- * code is the runtime's; what is decided here stands at the function.
+ * api - the CUDA runtime behind struct cuda_api (cuda_api.h): one call for one entry, which returns
+ * the runtime's error code. Decisions that are made here stand at their function.
  */
 
 #include "engine/cuda/cuda_api.h"
@@ -10,9 +10,9 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-/* The runtime asks for the driver's library by its name alone. Containers often have it in a folder
- * that only an environment variable names; what has been opened from anywhere under that name is
- * found by it. It stays open. */
+/* Handle of the driver's library, which stays open. The runtime asks for it by its name alone;
+ * containers often have it in a folder that only an environment variable names. A library that was
+ * opened from anywhere under that name is found by it. */
 static void *driver;
 
 /* Looks in the linker's folders first, then where containers and distributions put it. */
@@ -251,8 +251,9 @@ static int graph_free(void *graph) {
     return (int)cudaGraphExecDestroy(graph);
 }
 
-/* Code for a family comes from PTX for it, and so does what the driver compiles: what that has, and
- * not what the device could do, is in the kernel. */
+/* Returns the family whose PTX the kernel's code was made from, in *made_for: that decides which
+ * instructions it has, not what the device could do. Code that the driver compiles has the family
+ * of its PTX. */
 static int check_kernel(const void *kernel, int *made_for) {
     struct cudaFuncAttributes a = {0};
     cudaError_t r = cudaFuncGetAttributes(&a, kernel);

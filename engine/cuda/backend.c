@@ -35,8 +35,8 @@ static const char *advice(int error) {
     }
 }
 
-/* Why there is no device, where the runtime answered @e: a driver of an older CUDA is
- * named with what it needs. */
+/* Says why there is no device, where the runtime answered @e: a driver of an older CUDA is named
+ * with the version that it lacks. */
 static int no_device(const struct cuda_api *api, int e, struct err *err) {
     int driver = 0, runtime = 0;
 
@@ -256,7 +256,7 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
     return r < 0 ? r : cuda_memory_room(b, bytes, err);
 }
 
-/* The device that is configured, of which there is one. */
+/* Returns the one device that is configured. */
 static struct rank only(const struct engine_opts *o) {
     uint32_t number[ENGINE_DEVICES];
     uint32_t n = devices_of(o, number);
@@ -272,7 +272,7 @@ static int room(const struct model_shape *shape, const struct engine_opts *opts,
     return cuda_room(shape, opts, &rank, bytes, err);
 }
 
-/* The host's experts, where the model has such. 0 or -errno with @err. */
+/* Opens the host's experts, where the model has some. Returns 0 or -errno with @err. */
 static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
     if (!o->shape->host_experts)
         return 0;

@@ -1,8 +1,9 @@
 /*
- * early - whether kernels are launched before the one before has ended (cuda_api.launch). What that
- * hides, the way from one kernel to the next, is most of a small step, but how long it is without,
- * and whether a driver does it in graphs, only the device tells. So a chain of small kernels is
- * timed at open, each of which reads rows that other blocks of the one before have written.
+ * early - decides by a trial whether kernels are launched before the one in front has ended
+ * (programmatic dependent launch, cuda_api.launch). That hides the way from one kernel to the next,
+ * which is most of a small step. How long the way is, and whether a driver does it in graphs, only
+ * the device tells. So a chain of small kernels is timed at open, each of which reads rows that
+ * other blocks of the one before have written.
  */
 
 #include "engine/cuda/cuda.h"
@@ -24,13 +25,13 @@ struct chain {
     struct be *b;
     uint32_t n_rows;
     size_t bytes;            /* of the rows */
-    float *rows, *got;       /* pinned: what they are before, and what came of them */
+    float *rows, *got;       /* pinned: rows before and behind the chain */
     struct hidden_args a[2]; /* from x to y and back: row i becomes the norm of row i + 1 */
     void *graph[2];          /* plain, early */
     void *from, *to;         /* timers */
 };
 
-/* 0, or what failed. The buffers must hold it: about a MiB. */
+/* Lays out the chain in the loading buffers, about a MiB. Returns 0 or an error of the runtime. */
 static int lay_out(struct chain *c) {
     struct be *b = c->b;
     size_t row = COLUMNS * sizeof(float), indices = round_up(c->n_rows * sizeof(uint32_t), 256);
@@ -68,7 +69,7 @@ static void note(struct be *b, const char *format, ...) {
     va_end(args);
 }
 
-/* The launches as a graph, as steps have them. NULL: the runtime makes none. */
+/* Captures the launches as a graph. Returns NULL where the runtime makes none. */
 static void *capture(const struct chain *c, bool early) {
     struct be *b = c->b;
     void *graph = NULL;
@@ -189,8 +190,8 @@ int early_open(struct be *b) {
     const char *said = getenv("WEFT_CUDA_EARLY");
     int r = 0;
 
-    /* Kernels that were compiled for older devices do not wait for the one before. None comes up
-     * while the host still computes what it reads. */
+    /* Kernels that were compiled for older devices do not wait for the one before. Beside the
+     * host's experts a kernel could come up while the host still computes its operands. */
     if (b->device.made_for < 90 || b->shape->host_experts)
         return 0;
     if (said)

@@ -75,7 +75,7 @@ void graph_close(struct be *b) {
     b->graphs.capacity = 0;
 }
 
-/* The smallest size that holds the batch; GRAPHS: none does. */
+/* Returns the smallest size that holds the batch, or GRAPHS. */
 static uint32_t size_for(const struct step *s) {
     uint32_t i = 0;
 

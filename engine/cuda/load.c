@@ -175,7 +175,8 @@ struct parts {
     uint32_t n_parts, n, stride, first, layer;
 };
 
-/* A matrix, or those of all experts, which are one where each has whole row tiles. */
+/* Returns the rows of a matrix, or of all experts' matrices, which are one where each has whole row
+ * tiles. */
 static struct parts all_rows(const struct tensor *t) {
     uint32_t n_out = (uint32_t)t->ne[1], n = (uint32_t)t->ne[2];
 
@@ -378,7 +379,7 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
                                     : b->sampling.logits;
 }
 
-/* An empty one among those that cuda_unload() frees; NULL: no memory. */
+/* Returns empty weights, which cuda_unload() frees; NULL: no memory. */
 static struct weights *weights_new(struct be *b) {
     struct weights *w = calloc(1, sizeof(*w));
 
@@ -447,7 +448,7 @@ static int load_joined(struct be *b, struct weights *w, const struct model_op *o
     return r < 0 ? r : load_parts(b, w, op->w[2], &down, op->bias[2], b->experts.y, err);
 }
 
-/* The experts that the device has, and those of the host. */
+/* Loads the device's experts and hands the host's over. */
 static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
     uint32_t n_host = n_host_experts(b->shape, op->layer);

@@ -1,6 +1,6 @@
 /*
- * memory - everything but the weights is allocated when the backend opens, after its sum and that
- * of the weights have been compared with what the device has free.
+ * memory - allocates everything when the backend opens, after the sum has been compared with the
+ * device's free memory.
  */
 
 #include "engine/cuda/cuda.h"
@@ -259,7 +259,8 @@ static bool ends_in(const struct tensor *t, const char *end) {
     return n >= k && strcmp(t->name + n - k, end) == 0;
 }
 
-/* Each has the router, and what latent vectors are made by. */
+/* Returns true for tensors that every rank has: the router, and the matrices that make latent
+ * vectors. */
 static bool is_of_each_rank(const struct tensor *t) {
     return ends_in(t, ".ffn_gate_inp.weight") || ends_in(t, ".attn_kv_a_mqa.weight") ||
            ends_in(t, ".attn_q_a.weight");
@@ -387,7 +388,7 @@ static double mib(uint64_t bytes) {
     return (double)bytes / 0x1p20;
 }
 
-/* Bytes of the device for what is called @what, or (NULL) for all. */
+/* Returns the bytes of device memory of regions named @what, or (NULL) of all. */
 static uint64_t sum_of(const struct be *b, const char *what) {
     uint64_t sum = 0;
 

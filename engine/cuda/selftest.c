@@ -1,14 +1,13 @@
 /*
  * selftest - the kernels' first work on a device: a few rows of the model's own matrices, one of
- * each type, times made-up activations, beside the same in double on the host, and attention
- * (selftest_attention.c). A kernel or a way to launch it that gives something else is left out
- * where a plainer one does the same (be.note says so): of products whatever is not matmul_wide,
- * expert_vec and expert_wide for each other. Where there is none the device is refused with one
- * line before anything is served. What a step is made of beside these, engine/prove.c looks at when
- * the weights are loaded.
+ * each type, times made-up activations, beside the same in double precision on the host, and
+ * attention (selftest_attention.c). A way with wrong results is left out where a plainer one does
+ * the same work, and be.note says so: products fall back to matmul_wide, expert_vec and expert_wide
+ * to each other. Without a plainer way the device is refused with one line before anything is
+ * served. engine/prove.c looks at the rest of a step when the weights are loaded.
  *
- * It takes some 30 launches for each type of tensor in the file and 60 for attention, whatever the
- * size of the model. WEFT_CUDA_CHECK=0 does without.
+ * The ways of products are rows of a table (struct way). A type of tensor takes some 30 launches,
+ * attention 60, whatever the size of the model. WEFT_CUDA_CHECK=0 turns the test off.
  */
 
 #include "engine/cuda/selftest.h"
@@ -139,7 +138,7 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     m->y = p->y.device;
 }
 
-/* The bytes of OWN packed rows again for the others. */
+/* Repeats the bytes of OWN packed rows for the other rows. */
 static int repeat(struct be *b, const struct piece *p) {
     size_t own = p->bytes / ROWS * OWN;
     int r = selftest_fetch(b, p->host, p->device, own);
@@ -197,7 +196,7 @@ typedef int (*multiply)(struct be *b, const struct product *p, const struct oper
 
 /* A way in which a product is computed; be.@flag is @left_out where no step uses it. */
 struct way {
-    const char *name; /* of what is left out where it is wrong */
+    const char *name; /* left out where it is wrong */
     multiply multiply;
     size_t flag;
     bool left_out;
@@ -394,8 +393,8 @@ bool cuda_selftest_wanted(void) {
     return !(said && strcmp(said, "0") == 0);
 }
 
-/* The tensor of each type and number of dimensions that has the longest rows: what a division of
- * the segments needs. */
+/* Tries the tensor of each type and number of dimensions that has the longest rows, which sharing
+ * segments needs. */
 int cuda_selftest(struct be *b, struct err *err) {
     const struct tensor *widest[2][TYPES] = {{NULL}}; /* of matrices, of those of experts */
 

@@ -109,8 +109,8 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *sl
     }
 }
 
-/* Page tables, whose places are the same in all classes, and what attention is planned from. false:
- * the tables are too long. */
+/* Uploads page tables, whose places are the same in all classes, and the sequences that attention
+ * is planned from. Returns false where the tables are too long. */
 static bool fill_attention(struct step *s, struct batch_head *h) {
     const struct engine_batch *batch = s->batch;
     const uint32_t *start = batch->table[KV_GLOBAL].start;
@@ -369,8 +369,8 @@ int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *
     return done ? 0 : launch_pack(s->be, s->grid.rows, &a);
 }
 
-/* Launches the projection or the sum that waits, if any; @pack: for the op that takes x next, NULL:
- * none does. */
+/* Launches the projection or the sum that waits, if any; @pack: packs x for the next op, or
+ * NULL. */
 static int release(struct step *s, const struct pack_args *pack) {
     struct be *b = s->be;
     const struct model_op *due = s->due;
@@ -409,7 +409,8 @@ int step_norm(struct step *s, const float *norm) {
     return r < 0 || done ? r : launch_pack(b, s->grid.rows, &a);
 }
 
-/* Norms over all heads of the queries, and of the keys; @store has none to make then. */
+/* Computes norms over all heads of the queries, and of the keys; @store then has no norm to
+ * make. */
 static int norm_all_heads(struct step *s, const struct model_op *op, struct store_args *store) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
@@ -453,8 +454,8 @@ int step_qkv(struct step *s, const struct model_op *op) {
     return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));
 }
 
-/* Gates that came with the queries are multiplied when the output is packed; those of a matrix of
- * their own, here. q is free behind attention. */
+/* Multiplies attention's output by gates of a matrix of their own; gates that came with the queries
+ * are multiplied when the output is packed. q is free behind attention. */
 int step_gate(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;

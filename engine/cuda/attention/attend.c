@@ -1,5 +1,7 @@
-/* attend - the launches of attention: the work list, what has one query a block or many, and the
- * merge of what was split. */
+/*
+ * attend - the launches of attention: the work list, kernels of few and of many queries a block,
+ * and the merge of results of chunks.
+ */
 
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/attention/kernels_attention.h"
@@ -32,9 +34,9 @@ bool attend_many_share(const struct be *b, const struct engine_batch *batch) {
     return most * b->shape->widest.group > 3 * ATTN_QUERIES;
 }
 
-/* The kernel for blocks of many queries that sequences share, which leaves others' items to that of
- * few; kernel NULL: there is none, as far as the self-test knows, for these heads, or for this
- * step. */
+/* Returns the kernel for blocks of many queries that sequences share; it leaves other items to the
+ * kernel of few queries. kernel NULL: no such kernel for these heads or this step, or the self-test
+ * left it out. */
 static struct attend_kernel sharing_kernel(const struct step *s, const struct heads *h) {
     const struct be *b = s->be;
     struct page_shape shape = cuda_page_shape(b, h);
@@ -91,7 +93,7 @@ static struct launch attend_launch(const struct step *s, const struct heads *h,
                            .shared = k->shared};
 }
 
-/* The items of many queries, whose results others go on from, then those of few. Blocks of what
+/* Launches items of many queries, whose results others go on from, then those of few. Blocks that
  * sequences share are one a multiprocessor. */
 static int launch_attend(const struct step *s, const struct heads *h, const struct attend_args *a) {
     struct attend_kernel wide = kernel_for(s, h);

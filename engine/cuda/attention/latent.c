@@ -1,7 +1,7 @@
 /*
- * latent - the ops of latent attention (engine/backend.h). What each head has of its own before and
- * behind attention, attn_k_b and attn_v_b, is multiplied as experts are (experts.cu): a row's heads
- * are pairs, and all rows pick all heads, so that lists are the same in every step and only the
+ * latent - the ops of latent attention (engine/backend.h). The matrices of each head, attn_k_b in
+ * front of attention and attn_v_b behind it, are multiplied as experts are (experts.cu): a row's
+ * heads are pairs, and all rows pick all heads. So lists are the same in every step, and only the
  * items depend on the number of rows.
  */
 
@@ -26,7 +26,7 @@ static bool takes_few(const struct step *s) {
     return b->experts.no_wide || (s->grid.rows <= FEW_PAIRS && !b->experts.no_vec);
 }
 
-/* Items of the heads of @n_rows rows, by so many. */
+/* Returns the items of the heads of @n_rows rows, of @columns pairs each. */
 static uint32_t items_of(const struct step *s) {
     uint32_t columns = takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS;
 
@@ -98,8 +98,8 @@ static int list_items(struct step *s) {
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 
-/* y of each row's heads: a head's matrix times the first values of what the row has of it in @x,
- * @stride values from one to the next. */
+/* Multiplies each row's heads: a head's matrix times the first values of its part of the row in @x,
+ * @stride values apart. */
 static int multiply_heads(struct step *s, const struct weights *w, const float *x,
                           uint32_t stride) {
     struct be *b = s->be;

@@ -1,12 +1,12 @@
 /*
  * selftest_attention - attention over made-up keys in each way that steps may take: of a prompt, of
- * few rows, split or not, of sequences that share pages; of models with sinks again with these and
- * a window. The plainest way is compared with a sum in double on the host, all others with it, by
- * bits: blocks of few queries, each with all of its chunks, a merge of its own, nothing by last
- * blocks. The others come one by one on top of it, and one that gives other bits is left out.
+ * few rows, split or not, of sequences that share pages; models with sinks again with these and a
+ * window. The plainest way is compared with a sum in double precision on the host, all others with
+ * it, by bits: blocks of few queries over all of their chunks, a merge of its own, no last blocks.
+ * The others come one by one on top of it, and one with other bits is left out.
  *
- * Which blocks there are is decided by plan from the batch and the number of multiprocessors, so a
- * batch is tried as a device of few or of many would have it. Two key heads are enough for that.
+ * plan decides from the batch and the number of multiprocessors which blocks there are, so a batch
+ * is tried as a device with few or with many would have it. Two key heads are enough for that.
  */
 
 #include "engine/cuda/selftest.h"
@@ -90,7 +90,7 @@ static void attend_on_host(const struct scene *t, uint32_t head, uint32_t row, d
     }
 }
 
-/* |right - what it should be| / |what it should be| of the first row and the last. */
+/* Returns |right - exact| / |exact| of the first row and the last. */
 static double error_of(const struct scene *t) {
     double exact[HEAD_VALUES], d = 0, norm = 0;
 
@@ -188,7 +188,8 @@ static int store_keys(struct be *b, struct scene *t) {
     return r;
 }
 
-/* The rows of @p to @o. What others have left there, and of results of chunks, must not pass. */
+/* Computes the rows of @p to @o, which is filled with NaN before, as are results of chunks: values
+ * of other kernels must not pass. */
 static int attend(struct be *b, struct scene *t, const struct batch *p, float *o) {
     uint32_t first = t->n_rows - p->n, real = (uint32_t)b->device.n_multiprocessors;
     struct weights w = {.sinks = t->window ? t->sinks_on : NULL};

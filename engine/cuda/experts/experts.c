@@ -1,8 +1,7 @@
 /*
- * experts - the ops of a mixture of experts: grids and arguments of experts.cu. The host knows how
- * many rows there are and nothing else; which experts they pick decides route(), on the device. Of
- * a layer the device has all experts, or none, or some: then it computes their pairs, and the host
- * the others beside it.
+ * experts - the ops of a mixture of experts: grids and arguments of experts.cu. The host knows the
+ * number of rows only; route() decides on the device which experts they pick. The device has all
+ * experts of a layer, or none, or some; the host computes the pairs of the other ones beside it.
  */
 
 #include "engine/cuda/cuda.h"
@@ -21,7 +20,7 @@ static bool takes_few(const struct step *s) {
     return b->experts.no_wide || (few && !b->experts.no_vec);
 }
 
-/* Items that the pairs of so many rows can make, by @columns pairs each. */
+/* Returns the most items that the pairs of @n_rows rows make, of @columns pairs each. */
 static uint32_t most_items(const struct model_shape *m, uint32_t n_rows, uint32_t columns) {
     uint32_t pairs = n_rows * m->n_expert_used;
 
@@ -186,8 +185,8 @@ int experts_load_host(struct be *b, struct weights *w, const struct model_op *op
                                      err);
 }
 
-/* On a thread of the runtime, behind the kernel that writes what it reads, before the one that
- * reads what it writes, beside those between. */
+/* Computes the host's pairs on a thread of the runtime, behind hand_over(), which writes its input,
+ * and before combine(), which reads its output. */
 static void compute_on_host(void *ctx) {
     const struct weights *w = ctx;
     const struct be *b = w->be;
@@ -197,9 +196,9 @@ static void compute_on_host(void *ctx) {
                              b->experts.host_x, b->experts.host_expert, b->experts.host_y);
 }
 
-/* y of the host's pairs, by the host: rows and picks go down, and combine() reads what comes back
- * where it lies. Which experts and how many rows there are the host learns with them, so that such
- * steps are graphs too. */
+/* Enqueues the host's part: rows and picks go down, and combine() reads the results where they lie.
+ * The host learns with them which experts and how many rows there are, so such steps are graphs
+ * too. */
 static int products_on_host(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -224,7 +223,7 @@ static uint32_t items_of(const struct step *s) {
     return most_items(s->be->shape, s->grid.rows, takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
 }
 
-/* Gates and ups of all items: of few rows, what the product makes of both. */
+/* Computes gates and ups of all items; with few rows the product also multiplies them. */
 int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kind) {
     const struct weights *w = op->weights;
     struct be *b = s->be;

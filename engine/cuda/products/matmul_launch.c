@@ -1,4 +1,6 @@
-/* matmul_launch - grids and shared memory of the two kernels of matmul.cu. */
+/*
+ * matmul_launch - grids and shared memory of the kernels of matmul.cu, and of all kernels at load.
+ */
 
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/attention/kernels_attention.h"
@@ -7,12 +9,12 @@
 #include <errno.h>
 
 #define MATVEC_STATIC                                                                              \
-    11264u /* what matvec or expert_vec has of its own, and the driver's part of each block */
+    11264u /* static shared memory of matvec or expert_vec, and the driver's of each block */
 
-/* The largest of all formats. Kernels that ask for none are named too: no launch has to load them,
- * and the division of a multiprocessor's memory into cache and shared memory is the same for all
- * (api.c); changing it would wait until no block runs there. Those of some devices only:
- * wgmma_open(), latent_open(). */
+/* Allows each kernel the shared memory that the largest format asks for. Kernels without dynamic
+ * shared memory are named too: so no launch has to load them, and all have the same division of a
+ * multiprocessor's memory into cache and shared memory (api.c), which changes only while no block
+ * runs there. wgmma_open() and latent_open() do the same for kernels of some devices. */
 int cuda_load_kernels(struct be *b) {
     uint32_t narrow = 0, expert = 0, wide = 0;
 

@@ -1,6 +1,9 @@
-/* matmul_wgmma - when products are those of wgmma (matmul_wgmma.cu), and by how many rows a block.
- * Their rows are packed in another order, so the step decides, for all of its matrices but those of
- * experts, of the heads of latent attention, and of the router, whose rows the experts take too. */
+/*
+ * matmul_wgmma - decides when products are wgmma's (matmul_wgmma.cu), and by how many rows a block.
+ * Their rows are packed in another order, so the decision holds for all matrices of a step, without
+ * those of experts and of heads of latent attention, and without the router, whose rows the experts
+ * take too.
+ */
 
 #include "engine/cuda/cuda.h"
 

@@ -176,7 +176,7 @@ static int join(struct ranks *k) {
     return r;
 }
 
-/* From the last to the first, which says what is left out. */
+/* Opens all ranks; the first one has a note of the ways that are left out. */
 static int open_all(struct ranks *k, const struct be_opts *o, struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o->engine, number);
     int r = check_heads(o->shape, n, err);

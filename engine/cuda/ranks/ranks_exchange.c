@@ -1,7 +1,7 @@
 /*
- * ranks_exchange - what comes together of all devices (ranks.c): meetings of their streams, copies
- * between those that do not reach each other, and kernels that read what lies in other devices'
- * memory.
+ * ranks_exchange - columns of all devices come together (ranks.c): meetings of their streams,
+ * copies between devices that do not reach each other's memory, and kernels that read other
+ * devices' memory.
  */
 
 #include "engine/cuda/ranks/ranks.h"

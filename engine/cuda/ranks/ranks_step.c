@@ -1,5 +1,7 @@
-/* ranks_step - the ops of a step on several devices (ranks.c): each does its part of an op as one
- * device would, and then what it has made comes together. */
+/*
+ * ranks_step - the ops of a step on several devices (ranks.c): each rank does its part of an op as
+ * one device would, then the columns of all come together.
+ */
 
 #include "engine/cuda/ranks/ranks.h"
 

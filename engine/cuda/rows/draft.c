@@ -1,9 +1,9 @@
 /*
- * draft - the model's own block (engine/arch/mtp.c): hidden states, which stay on the device. Of
- * which positions a slot has them the host knows from the batches, so a step only tells whether
- * the one before its first row is there. The states of a step's last rows are kept by the last
- * kernel that reads what they take the place of: that of DRAFT_IN, where it follows KEEP in the
- * pass, else that of KEEP.
+ * draft - the model's own block of drafts (engine/arch/mtp.c). Hidden states stay on the device.
+ * The host knows from the batches of which positions a slot has them, so a step only says whether
+ * the one before its first row is there. The states of a step's last rows take the place of older
+ * ones, and are kept by the last kernel that reads those: that of DRAFT_IN, where it follows KEEP
+ * in the pass, else that of KEEP.
  */
 
 #include "engine/cuda/cuda.h"
@@ -53,7 +53,7 @@ int step_keep(struct step *s, const struct model_op *op) {
     return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
 }
 
-/* x = the product of what is packed here. */
+/* Packs both norms and computes x, their product. */
 int step_draft_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n = b->shape->n_embd;

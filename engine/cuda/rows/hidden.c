@@ -1,7 +1,7 @@
 /*
- * hidden - what of a step is wanted as it is before the logits. Its wants are not among those that
- * the head's matrix is multiplied for: a prompt whose mean is wanted has one for each row. They are
- * no part of a step's graph either.
+ * hidden - vectors of rows in front of the logits (embeddings). Their wants are not among those of
+ * the head's matrix: a prompt whose mean is wanted has one for each row. They are not part of a
+ * step's graph.
  */
 
 #include "engine/cuda/cuda.h"
@@ -23,8 +23,8 @@ void hidden_sort(struct step *s) {
     assert(s->n_scored + s->n_hidden == b->n_wants);
 }
 
-/* The norm of the wanted rows, in single precision, and their copy to the host. Behind a pass that
- * drafts x is another one, and the norms are what was kept. */
+/* Computes the norm of the wanted rows in single precision and copies it to the host. Behind a pass
+ * that drafts x has changed, and the norms were kept. */
 int hidden_launch(struct step *s) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->batch;

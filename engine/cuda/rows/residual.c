@@ -1,7 +1,7 @@
 /*
- * residual - what a layer adds to x where that is more than a sum: norms behind branches, factors,
- * branches that are joined before they are added, and inputs of the layers. A product then goes to
- * be.act.o, and a kernel of a block a row does the rest, with the norm of the op behind it.
+ * residual - additions to x that are more than a sum: norms behind branches, factors, branches that
+ * are joined before they are added, and inputs of the layers. A product then goes to be.act.o, and
+ * a kernel with a block a row does the rest, with the norm of the op behind it.
  */
 
 #include "engine/cuda/cuda.h"

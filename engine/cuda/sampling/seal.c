@@ -1,12 +1,12 @@
 /*
- * seal - what sampling needs from the host: parameters, penalties as one entry per token, masks.
- * One upload, as a rule; more wants than logit rows, or lists beyond the staging area, are done in
- * rounds: logits, sampling, logits, ... A row whose logits are computed again in a later round gets
- * the same bits.
+ * seal - the host's side of sampling: parameters, penalties as one entry per token, masks. As a
+ * rule they are one upload; more wants than logit rows, or lists beyond the staging area, are done
+ * in rounds: logits, sampling, logits, ... A row whose logits are computed again in a later round
+ * gets the same bits.
  *
- * Wants with samplers that the kernels have not (engine_param.samplers) are sampled here, by the
- * code of the CPU on a copy of their logits, as soon as their round has been launched: the same
- * tokens as on the CPU, at the price of waiting for the device. A step without them never waits.
+ * Wants with samplers that the kernels do not have (engine_param.samplers) are sampled here, by the
+ * CPU's code on a copy of their logits, as soon as their round has been launched: the same tokens
+ * as on the CPU, at the price of waiting for the device. A step without such wants never waits.
  */
 
 #include "engine/cuda/cuda.h"
@@ -34,7 +34,7 @@ static bool has_penalties(const struct engine_param *p) {
     return p->repetition != 1 || p->presence != 0 || p->frequency != 0;
 }
 
-/* In this file want @k is the k-th of those that have logits. */
+/* Returns the @k-th want that has logits; in this file want @k is that one. */
 static const struct engine_want *want_at(const struct step *s, uint32_t k) {
     assert(k < s->n_scored);
     return &s->batch->want[s->scored[k]];
@@ -83,7 +83,7 @@ static uint32_t list_penalties(struct be *b, const struct engine_param *p, struc
     return n;
 }
 
-/* The lists of one parameter set behind those before it; count_lists() has made room. */
+/* Appends the lists of one parameter set; count_lists() has made room. */
 static struct lists put_lists(struct be *b, const struct engine_param *p, uint32_t param,
                               struct pools *to) {
     struct lists l = {param, to->n_bias, to->n_bans, to->n_penals, 0};
@@ -248,7 +248,7 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
     return r < 0 ? r : (int)n;
 }
 
-/* Enough blocks for all multiprocessors, but none for less than 2048 tokens. */
+/* Returns enough blocks for all multiprocessors, with at least 2048 tokens each. */
 static int launch_sampling(struct be *b, const struct sample_args *a, uint32_t n, uint32_t needs) {
     assert(n > 0 && (needs & ~(uint32_t)(SAMPLE_WEIGH | SAMPLE_DRAW)) == 0);
     uint32_t most = MIN((a->n_vocab + 2047) / 2048, SAMPLE_BLOCKS);
@@ -272,8 +272,8 @@ static int launch_sampling(struct be *b, const struct sample_args *a, uint32_t n
     return 0;
 }
 
-/* Samples want @k, whose logits are the device's @logits, and puts its token and log probability in
- * the place of what the kernels said. */
+/* Samples want @k on the host from @logits on the device, and replaces the token and log
+ * probability that the kernels gave. */
 static int sample_here(struct step *s, uint32_t k, const float *logits) {
     struct be *b = s->be;
     const struct step *before = &b->step[(s->batch->step + 1) % 2];
