@@ -12,7 +12,12 @@
 
 static struct flight *flight;
 
-const struct api_manage models_manage; /* nothing may be pulled */
+static int pull(void *ctx, const char *name, struct api_task *t, struct err *err) {
+    FUZZ_ASSERT(strlen(name) < 8192);
+    return err_set(err, 403, NULL, "not here");
+}
+
+const struct api_manage models_manage = {.pull = pull};
 
 bool models_rescan(void *models, struct api_rescan *wait) {
     return false;
@@ -63,7 +68,7 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
 }
 
 void workers_stats(const struct workers *w, struct workers_stats *out) {
-    *out = (struct workers_stats){.stats_age_ms = -1};
+    *out = (struct workers_stats){.state = "up", .weights = "", .failure = "", .stats_age_ms = -1};
 }
 
 const struct flight *workers_flight(const struct workers *w) {

@@ -22,10 +22,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
 
     FUZZ_ASSERT(config_init(&c) == 0);
     if (config_read_file(&c, fuzz_file(data, len), &err) == 0) {
-        check_packed(&c);
         for (uint32_t i = 0; i < config_table_n; i++)
             config_value(&c, &config_table[i], value, sizeof(value));
-        config_check(&c, &err);
+        if (config_check(&c, &err) == 0)
+            check_packed(&c);
     } else {
         FUZZ_ASSERT(err.message[0] && !strchr(err.message, '\n'));
     }
