@@ -356,14 +356,15 @@ static int brace_field(struct render *rd, const struct tstr *name, const struct 
 
         while (i + len < name->len && !strchr(item ? "]" : ".[", name->data[i + len]))
             len++;
+        if (len == 0)
+            return render_fail(rd, "Empty attribute in format string");
         const struct tstr *key = tstr_slice(rd, name, i, i + len);
         size_t digits = 0;
         int number = key ? read_number(key->data, len, &digits) : 0;
 
         if (!key)
             return -1;
-        if (item ? operator_item(rd, *v, len && digits == len ? value_int(number) : value_str(key),
-                                 v)
+        if (item ? operator_item(rd, *v, digits == len ? value_int(number) : value_str(key), v)
                  : operator_attr(rd, *v, key, v))
             return -1;
         i += len + item;
