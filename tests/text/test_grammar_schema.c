@@ -281,6 +281,11 @@ Test(grammar_schema, references_and_recursion) {
            YES("{\"a\": 5}"), YES("{\"a\": 6}", "{\"a\": \"\"}"));
     SCHEMA("{\"properties\": {\"n\": {\"allOf\": [{\"$ref\": \"#\"}], \"default\": null}}}",
            YES("{}", "{\"n\":{\"n\":{}}}"), YES("{\"n\":1}"));
+    SCHEMA("{\"prefixItems\": [{}, {\"type\": \"integer\"}], \"items\": {\"$ref\": "
+           "\"#/prefixItems/1\"}, \"type\": \"array\"}",
+           YES("[]", "[\"a\", 1, 2]"), YES("[\"a\", 1, \"b\"]", "[\"a\", \"b\"]"));
+    REFUSED("{\"prefixItems\": [{}], \"items\": {\"$ref\": \"#/prefixItems/1\"}}", "invalid",
+            "#/prefixItems/1");
     REFUSED("{\"$ref\": \"#\"}", "invalid", "without any progress");
     REFUSED("{\"allOf\": [{\"$ref\": \"#\"}]}", "invalid", "without any progress");
     REFUSED("{\"anyOf\": [{\"type\": \"null\"}, {\"$ref\": \"#\"}]}", "invalid", "without any");
