@@ -203,13 +203,12 @@ static int named_model(struct exchange *x) {
 }
 
 static void flight_serve(struct exchange *x, struct http *h) {
-    CLEANUP(buf_deinit) struct buf file;
+    CLEANUP(buf_deinit) struct buf file = {.max = FLIGHT_FILE_MAX};
     struct models_info model;
     int i = x->arg ? named_model(x) : 0;
 
     if (i < 0)
         return;
-    buf_init(&file, FLIGHT_FILE_MAX);
     models_info(opts_of(x)->models, (uint32_t)i, &model);
     if (workers_dump(model.workers, &file) < 0)
         refuse(x, 500, "out of memory");
