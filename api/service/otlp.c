@@ -164,13 +164,12 @@ static bool send_wrapped(const struct otlp *o, struct link *l, struct buf *from)
 
 /* The next bytes of HTTP; of TLS the handshake before them. As receive(). */
 static ssize_t read_link(const struct otlp *o, struct link *l, char *out, size_t size) {
-    CLEANUP(buf_deinit) struct buf none;
+    CLEANUP(buf_deinit) struct buf none = {0};
     bool opens = l->tls && !tls_is_open(l->tls);
     ssize_t n;
 
     if (!l->tls)
         return receive(o, l, out, size);
-    buf_init(&none, 0);
     while ((n = tls_read(l->tls, out, size)) == 0) {
         if (tls_unsent(l->tls) && !send_wrapped(o, l, &none))
             return -1;
