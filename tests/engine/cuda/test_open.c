@@ -143,7 +143,7 @@ static void spoil_early(const char *kernel, uint64_t number, void *args) {
     static uint32_t n;
 
     if (strcmp(kernel, "hidden") == 0)
-        ((struct hidden_args *)args)->eps += 0.5f * (float)(n++ / 64 % 1000);
+        ((struct hidden_args *)args)->eps += 0.002f * (float)(n++ / 64 % 100);
 }
 
 /* Devices of two families need not have the same bits: requests do not move between them. */
