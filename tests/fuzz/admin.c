@@ -108,7 +108,7 @@ static void start(void) {
                            .drain = drain,
                            .reload = refuse,
                            .upgrade = refuse};
-    snprintf(path, sizeof(path), "%s.admin", world.path);
+    snprintf(path, sizeof(path), "%.50s.admin", world.path);
     FUZZ_ASSERT(admin_new(&a, &o) == 0 && admin_listen_unix(a, path, &err) == 0);
     strcpy(world.path, path); /* requests of this file go there */
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "tests/fuzz/fuzz.h"
 #include "tests/text/grammar_support.h"
-#include "text/constraint.h"
+#include "grammar/constraint.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     static const struct grammar_limits limits = {.max_work = 3600000, .max_states = 20000};

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include "text/grammar.h"
+#include "grammar/grammar.h"
 
 /* Compiles @len bytes of @text as @kind with a vocabulary of some 370 tokens. A refusal must be a
  * 400 with a reason. Otherwise @steps tokens are drawn under the masks, from @seed: each mask is
