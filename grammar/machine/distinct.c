@@ -22,6 +22,7 @@
  */
 
 #include "grammar/machine/distinct.h"
+#include "grammar/machine/machine.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -39,11 +40,13 @@ static uint32_t length_of(const struct machine *m, uint32_t node) {
     return m->frame[node].call & ~MEMBERS_NODE;
 }
 
-uint32_t distinct_open(struct machine *m, uint32_t list) {
+/* Returns the count of a frame whose item begins here, behind those of @list. */
+static uint32_t open_item(struct machine *m, uint32_t list) {
     return m->reads ? machine_push(m, list, MEMBERS_NODE, m->n_text) : list;
 }
 
-uint32_t distinct_add(struct machine *m, uint32_t open) {
+/* Returns the list with the item of such a frame, which ends here. */
+static uint32_t add_item(struct machine *m, uint32_t open) {
     struct frame at = m->frame[open];
 
     if (!m->reads)
@@ -52,7 +55,8 @@ uint32_t distinct_add(struct machine *m, uint32_t open) {
     return machine_push(m, at.parent, MEMBERS_NODE | (m->n_text - at.count), at.count);
 }
 
-uint32_t distinct_first(const struct machine *m, uint32_t list) {
+/* Returns the mark of an item of which nothing has been read. */
+static uint32_t first_mark(const struct machine *m, uint32_t list) {
     while (list && m->frame[list].count == UNKNOWN)
         list = m->frame[list].parent;
     return list ? m->frame[list].count : 0;
@@ -103,7 +107,8 @@ uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t mark, unsigne
     return 0;
 }
 
-bool distinct_is_known(const struct machine *m, uint32_t frame, uint32_t mark) {
+/* Returns whether the item with this mark, if it ends here, equals one before it. */
+static bool is_known(const struct machine *m, uint32_t frame, uint32_t mark) {
     uint32_t node = item_at(m, frame, mark), begin = m->frame[node].count, n = mark - begin;
 
     while (node && length_of(m, node) > n)
@@ -243,3 +248,40 @@ bool machine_read(struct machine *m, uint8_t byte) {
     m->text[m->n_text++] = byte;
     return true;
 }
+
+/* Returns whether one more item may come. */
+static bool is_open_at(const struct machine *m, uint32_t state, uint32_t reg) {
+    uint32_t n = reg ? m->frame[reg].depth : 0;
+
+    return m->g->span[state].others && n < members_of(m->g, state)->distinct;
+}
+
+static bool enter(struct machine *m, const struct config *from, const struct call_desc *d,
+                  uint32_t *kept, uint32_t *mark) {
+    *kept = from->reg;
+    if (d->kind != CALL_ONCE)
+        return true;
+    if (!is_open_at(m, from->state, from->reg))
+        return false;
+    *mark = first_mark(m, from->reg);
+    *kept = open_item(m, from->reg);
+    return true;
+}
+
+static bool leave(struct machine *m, const struct call_desc *d, uint32_t state, uint32_t frame,
+                  uint32_t *reg, uint32_t *mark) {
+    if (d->kind != CALL_ONCE)
+        return true;
+    if (*mark && is_known(m, frame, *mark))
+        return false;
+    *mark = 0;
+    *reg = add_item(m, *reg);
+    return true;
+}
+
+static bool is_frame(const struct members *k) {
+    return true;
+}
+
+const struct register_kind REGISTER_DISTINCT = {
+    .is_open = is_open_at, .enter = enter, .leave = leave, .is_frame = is_frame};

@@ -19,6 +19,12 @@
 #include <errno.h>
 #include <string.h>
 
+const struct register_kind *const REGISTER_OF_CALL[] = {
+    [CALL_COUNTED] = &REGISTER_COUNTED,
+    [CALL_NAMES] = &REGISTER_NAMES,
+    [CALL_WITHIN] = &REGISTER_WITHIN,
+};
+
 int machine_init(struct machine *m, const struct grammar *g) {
     *m = (struct machine){.g = g, .cap_frames = 64, .cap_configs = 256, .n_buckets = 128};
     m->frame = malloc(m->cap_frames * sizeof(*m->frame));
@@ -189,37 +195,21 @@ static void add_config(struct machine *m, struct set *out, struct config add) {
         *place = (uint16_t)(m->seen.n = n + 1);
 }
 
-static const struct call_desc *desc_of(const struct machine *m, uint32_t frame) {
-    assert(frame > 0 && frame < m->n_frames);
-    return &m->g->desc[m->g->call[m->frame[frame].call].desc];
-}
-
-static bool was_there(const struct machine *m, uint32_t state, uint32_t reg, uint32_t i) {
-    return members_word(m, members_of(m->g, state), reg, i / 32) >> (i % 32) & 1;
-}
-
 /* The start of the rule that call @i of @from's state calls; false: it may not be called there. */
 static bool start_call(struct machine *m, const struct config *from, uint32_t i,
                        struct config *start) {
     const struct grammar *g = m->g;
-    const struct state *s = &g->state[from->state];
     const struct call_desc *d = &g->desc[g->call[i].desc];
-    uint32_t below = from->frame, to = g->call[i].to, inside = from->mark;
-    uint32_t count = s->flags & STATE_MEMBERS ? from->reg : 0;
+    uint32_t below = from->frame, to = g->call[i].to, inside = from->mark, kept = 0;
+    const struct register_kind *k = register_of(g, from->state, NULL);
 
-    if (is_member(d) && was_there(m, from->state, from->reg, d->min))
+    if (k && k->enter && !k->enter(m, from, d, &kept, &inside))
         return false;
-    if (is_distinct(g, d, to)) {
-        if (!members_open(m, from->state, from->reg))
-            return false;
-        inside = distinct_first(m, from->reg);
-        count = distinct_open(m, from->reg);
-    }
 
     /* A plain call that is the last thing of its rule needs no frame: the callee returns for
      * both. */
     if (d->kind != CALL_PLAIN || !(g->state[to].flags & STATE_RETURN)) {
-        below = machine_push(m, from->frame, i, count);
+        below = machine_push(m, from->frame, i, kept);
         if (below == 0)
             return false;
     }
@@ -260,15 +250,14 @@ static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t r
         bool may_leave = s->flags & STATE_ACCEPT;
         uint32_t n = s->n_calls;
 
-        if (s->n_edges && (!(s->flags & STATE_MEMBERS) || members_open(m, c.state, c.reg)))
+        const struct register_kind *k = register_at(m, &c);
+
+        if (s->n_edges && (!k || !k->is_open || k->is_open(m, c.state, c.reg)))
             add_config(m, out, c);
         goes_on = n > 0 && !may_leave;
         enter_calls(m, out, &c, goes_on ? n - 1 : n);
         goes_on = goes_on && start_call(m, &c, s->call + n - 1, &start);
-        if (may_leave &&
-            (!(s->flags & STATE_LOOP) || c.frame == 0 ||
-             loop_may_end(desc_of(m, c.frame), c.reg)) &&
-            (!(s->flags & STATE_MEMBERS) || members_done(m, members_of(g, c.state), c.reg)))
+        if (may_leave && (!k || !k->may_end || k->may_end(m, desc_of(m, c.frame), c.state, c.reg)))
             machine_leave(m, out, c.reg, c.frame, c.mark);
         if (goes_on)
             c = start;
@@ -288,17 +277,12 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
     const struct call_desc *d = &m->g->desc[c->desc];
 
     if (d->kind != CALL_REPEAT) {
+        const struct register_kind *k = register_of(m->g, c->to, NULL);
         uint32_t reg = f.count;
 
-        if (is_member(d))
-            reg = members_add(m, members_of(m->g, c->to), reg, d->min);
-        if (is_distinct(m->g, d, c->to)) {
-            if (mark && distinct_is_known(m, frame, mark)) {
-                m->n_pruned++;
-                return;
-            }
-            mark = 0;
-            reg = distinct_add(m, reg);
+        if (k && k->leave && !k->leave(m, d, c->to, frame, &reg, &mark)) {
+            m->n_pruned++;
+            return;
         }
         enter(m, out, c->to, reg, f.parent, mark);
         return;
@@ -328,13 +312,11 @@ void machine_start(struct machine *m, struct set *out) {
 static void follow_edge(struct machine *m, const struct config *from, unsigned symbol, uint32_t to,
                         struct set *out) {
     struct config c = *from;
-    const struct state *s = &m->g->state[c.state];
+    const struct register_kind *k = register_at(m, &c);
     uint32_t reg = c.reg;
 
-    if ((s->flags & STATE_LOOP) && c.frame &&
-        !loop_step(desc_of(m, c.frame), s, (uint8_t)symbol, &reg))
-        return;
-    if ((s->flags & STATE_WITHIN) && c.frame && !within_step(m->g, desc_of(m, c.frame), to, &reg))
+    if (k && k->step &&
+        !k->step(m->g, desc_of(m, c.frame), &m->g->state[c.state], to, (uint8_t)symbol, &reg))
         return;
     uint32_t mark = c.mark ? distinct_step(m, c.frame, c.mark, symbol) : 0;
 
@@ -380,8 +362,9 @@ bool machine_follow(struct machine *m, const struct set *from, unsigned symbol, 
 
 /* Returns whether the register of @state is a frame: a set of many members, or a list of items. */
 static bool is_node(const struct grammar *g, uint32_t state) {
-    return (g->state[state].flags & STATE_MEMBERS) &&
-           (members_of(g, state)->n > 32 || members_of(g, state)->distinct);
+    const struct register_kind *k = register_of(g, state, NULL);
+
+    return k && k->is_frame && k->is_frame(members_of(g, state));
 }
 
 static bool keeps_node(const struct grammar *g, const struct frame *f) {

@@ -118,66 +118,108 @@ static inline uint32_t state_next(const struct grammar *g, const struct state *s
     return e < end && e->lo <= symbol ? e->to : NO_STATE;
 }
 
-/* ---- loops: registers of the calls that @d describes */
+/* A byte is read: room for it in m->text. */
+bool machine_read(struct machine *m, uint8_t byte);
 
-/* Returns whether the loop may end at register @reg. */
-static inline bool loop_may_end(const struct call_desc *d, uint32_t reg) {
-    if (d->kind == CALL_COUNTED)
-        return reg >= d->min;
-    return reg == NAMES_NONE || (reg != 0 && !d->names->node[reg].end);
-}
+/* ---- registers: what a rule remembers besides its state
+ *
+ * A number beside the state spares an automaton many states: 100,000 for a `maxLength`, 2^n for n
+ * properties in any order. Each kind of register is one row, `struct register_kind`, in a file of
+ * its own; the machine and the walks ask the row and do not know the kind:
+ *
+ *     kind      file        register                    used for
+ *     counted   counted.c   characters so far           maxLength, x{m,n} of one character
+ *     names     names.c     node in a tree of names     a key that is none of some names
+ *     within    within.c    characters so far           a pattern beside a large maxLength
+ *     members   members.c   the set of those written    properties in any order
+ *     distinct  distinct.c  the list of items           uniqueItems
+ *
+ * The call that entered the rule (struct call_desc) has the limits of counted, names and within;
+ * members and distinct belong to the rule itself.
+ */
 
-/* *@reg behind @byte, read from @s. False: the count is at its end. */
-static inline bool loop_step(const struct call_desc *d, const struct state *s, uint8_t byte,
-                             uint32_t *reg) {
-    if (d->kind == CALL_NAMES) {
-        *reg = names_step(d->names, *reg, byte);
-    } else if (s->flags & STATE_BORDER) {
-        if (*reg >= d->max)
-            return false;
-        *reg = d->max == NO_MAX ? MIN(*reg + 1, d->min) : *reg + 1;
-    }
-    return true;
-}
+/* A kind of register. A function that is NULL stands for the answer given with it. Configurations
+ * without a frame have no call, so the limits of a call do not hold for them. */
+struct register_kind {
+    /* Returns whether an edge of @state leads to something that is still allowed. NULL: always. */
+    bool (*is_open)(const struct machine *m, uint32_t state, uint32_t reg);
+    /* Moves *@reg along an edge of @from with @byte to @to. Returns whether it may be taken. NULL:
+     * it may, and the register stays. */
+    bool (*step)(const struct grammar *g, const struct call_desc *d, const struct state *from,
+                 uint32_t to, uint8_t byte, uint32_t *reg);
+    /* Returns whether the rule may end at an accepting state of it. NULL: it may. */
+    bool (*may_end)(const struct machine *m, const struct call_desc *d, uint32_t state,
+                    uint32_t reg);
+    /* Returns how many characters may come whatever they are, as far as the register decides. NULL:
+     * any number. */
+    uint32_t (*n_free)(const struct grammar *g, const struct call_desc *d, uint32_t state,
+                       uint32_t reg);
+    /* Enters call @d from @from: *@kept is what the frame keeps of the register, *@mark the mark of
+     * the callee. Returns whether it may be called. NULL: it may, and 0 is kept. */
+    bool (*enter)(struct machine *m, const struct config *from, const struct call_desc *d,
+                  uint32_t *kept, uint32_t *mark);
+    /* Returns to @state from call @d of @frame: *@reg is what the frame kept and becomes the
+     * register. Returns whether the callee may have ended. NULL: it may. */
+    bool (*leave)(struct machine *m, const struct call_desc *d, uint32_t state, uint32_t frame,
+                  uint32_t *reg, uint32_t *mark);
+    /* Returns whether the register is a frame of the machine. NULL: it is a number. */
+    bool (*is_frame)(const struct members *k);
+};
 
-/* ---- patterns whose characters are counted */
+extern const struct register_kind REGISTER_COUNTED, REGISTER_NAMES, REGISTER_WITHIN;
+extern const struct register_kind REGISTER_MEMBERS, REGISTER_DISTINCT;
+/* Gives the register of a rule that counts, by the kind of its call (enum call_kind); NULL where
+ * calls of this kind have none. */
+extern const struct register_kind *const REGISTER_OF_CALL[];
 
-/* *@reg behind an edge to @to, in a rule that @d called. False: too many characters would be
- * needed. */
-static inline bool within_step(const struct grammar *g, const struct call_desc *d, uint32_t to,
-                               uint32_t *reg) {
-    *reg += (g->state[to].flags & STATE_BORDER) != 0;
-    return *reg + g->need[to] <= d->max;
-}
-
-/* Returns how many characters the rule of @state can read wherever they lead, besides the current
- * one. */
-static inline uint32_t within_free(const struct grammar *g, const struct call_desc *d,
-                                   uint32_t state, uint32_t reg) {
-    const struct state *s = &g->state[state];
-    uint32_t taken = reg + !(s->flags & STATE_BORDER) + g->rule[s->rule].need;
-
-    return d->max - MIN(d->max, taken);
-}
-
-/* ---- members in any order: sets as registers (members_run.c) */
+#define STATE_REGISTER (STATE_LOOP | STATE_WITHIN | STATE_MEMBERS)
 
 /* Returns the members of the rule of @state. */
 static inline const struct members *members_of(const struct grammar *g, uint32_t state) {
     return &g->members[g->rule[g->state[state].rule].members];
 }
 
-/* Numbers 32 w to 32 w + 31 of the set @reg; bit i: member 32 w + i has been there. @m may be NULL
- * for the empty set, 0. */
+/* Returns the kind of register of @state in a rule that @d called (NULL: unknown), or NULL. */
+static inline const struct register_kind *register_of(const struct grammar *g, uint32_t state,
+                                                      const struct call_desc *d) {
+    unsigned flags = g->state[state].flags;
+
+    if (!(flags & STATE_REGISTER))
+        return NULL;
+    if (flags & STATE_MEMBERS)
+        return members_of(g, state)->distinct ? &REGISTER_DISTINCT : &REGISTER_MEMBERS;
+    return d ? REGISTER_OF_CALL[d->kind] : NULL;
+}
+
+/* Returns the call that pushed @frame, or NULL for the frame below everything. */
+static inline const struct call_desc *desc_of(const struct machine *m, uint32_t frame) {
+    return frame ? &m->g->desc[m->g->call[m->frame[frame].call].desc] : NULL;
+}
+
+/* Returns the kind of register of configuration @c, or NULL. */
+static inline const struct register_kind *register_at(const struct machine *m,
+                                                      const struct config *c) {
+    if (!(m->g->state[c->state].flags & STATE_REGISTER))
+        return NULL;
+    return register_of(m->g, c->state, desc_of(m, c->frame));
+}
+
+/* Moves *@reg along an edge to @to in a rule that @d called. Returns whether the fewest characters
+ * behind @to still fit. */
+bool within_step(const struct grammar *g, const struct call_desc *d, uint32_t to, uint32_t *reg);
+/* Returns REGISTER_WITHIN.n_free(). */
+uint32_t within_free(const struct grammar *g, const struct call_desc *d, uint32_t state,
+                     uint32_t reg);
+
+/* ---- members in any order (members.c) */
+
+/* Returns numbers 32 w to 32 w + 31 of the set @reg; bit i: member 32 w + i is in it. @m may be
+ * NULL for the empty set, 0. */
 uint32_t members_word(const struct machine *m, const struct members *k, uint32_t reg, uint32_t w);
-/* Returns whether all required members are in the set. */
-bool members_done(const struct machine *m, const struct members *k, uint32_t reg);
-/* Returns whether an edge of @state leads to a member that is not in the set. */
-bool members_open(const struct machine *m, uint32_t state, uint32_t reg);
-/* The set with member @i; 0 with m->error where there is no memory. */
+/* Returns the set with member @i; 0 with m->error where there is no memory. */
 uint32_t members_add(struct machine *m, const struct members *k, uint32_t reg, uint32_t i);
 
-/* ---- items that must differ: lists of items as registers (distinct.c) */
+/* ---- items that must differ (distinct.c) */
 
 /* Returns whether @d calls an item that must differ from those before it; @to: the state behind the
  * call. */
@@ -185,27 +227,13 @@ static inline bool is_distinct(const struct grammar *g, const struct call_desc *
     return g->variety && d->kind == CALL_ONCE && members_of(g, to)->distinct;
 }
 
-/* Returns the number of items of @list; 0 is the empty list. */
-static inline uint32_t distinct_n(const struct machine *m, uint32_t list) {
-    return list ? m->frame[list].depth : 0;
-}
-
-/* The count of a frame whose item begins here, behind those of @list. */
-uint32_t distinct_open(struct machine *m, uint32_t list);
-/* The list with the item of such a frame, which ends here. */
-uint32_t distinct_add(struct machine *m, uint32_t open);
-/* The mark of an item of which nothing has been read. */
-uint32_t distinct_first(const struct machine *m, uint32_t list);
-/* The mark behind one more byte, for the mark of a configuration with @frame, which is not 0. */
+/* Returns the mark behind one more byte, for the mark of a configuration with @frame, which is not
+ * 0. */
 uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t mark, unsigned symbol);
-/* Returns whether the item with this mark, if it ends here, equals one before it. */
-bool distinct_is_known(const struct machine *m, uint32_t frame, uint32_t mark);
 /* Drops the configurations of @s, the last set, whose items cannot differ any more. */
 void distinct_prune(struct machine *m, struct set *s);
-/* The bytes by which those before it go on from a mark that is not 0. */
+/* Adds to @out the bytes by which earlier items go on from a mark that is not 0. */
 void distinct_next(const struct machine *m, uint32_t frame, uint32_t mark, struct byte_set *out);
-/* The most bytes of an item before the one that @frame is in; *n_unknown: how many of them ended in
- * a look-ahead. 0 where it is in none. */
+/* Returns the most bytes of an item before the one that @frame is in; *n_unknown: how many of them
+ * ended in a look-ahead. 0 where it is in none. */
 uint32_t distinct_longest(const struct machine *m, uint32_t frame, uint32_t *n_unknown);
-/* A byte is read: room for it in m->text. */
-bool machine_read(struct machine *m, uint8_t byte);

@@ -1,5 +1,5 @@
 /*
- * members_run - sets of members as registers.
+ * members - the members of an object, in any order: the register is the set of those written.
  *
  * Members are numbered in the order of their keys. Keys are read in the rule of the object itself,
  * where determinism makes them one trie: while a key is read there is one configuration, whatever
@@ -27,7 +27,11 @@ uint32_t members_word(const struct machine *m, const struct members *k, uint32_t
     return reg && m->frame[reg].call == (MEMBERS_NODE | w) ? m->frame[reg].count : 0;
 }
 
-bool members_done(const struct machine *m, const struct members *k, uint32_t reg) {
+/* Returns whether all required members are in the set. */
+static bool may_end(const struct machine *m, const struct call_desc *d, uint32_t state,
+                    uint32_t reg) {
+    const struct members *k = members_of(m->g, state);
+
     for (uint32_t w = 0; w * WORD_BITS < k->n; w++) {
         if (k->must[w] & ~members_word(m, k, reg, w))
             return false;
@@ -35,12 +39,13 @@ bool members_done(const struct machine *m, const struct members *k, uint32_t reg
     return true;
 }
 
-bool members_open(const struct machine *m, uint32_t state, uint32_t reg) {
+/* Returns whether an edge of @state leads to a member that is not in the set. */
+static bool is_open(const struct machine *m, uint32_t state, uint32_t reg) {
     const struct members *k = members_of(m->g, state);
     struct span s = m->g->span[state];
 
     if (s.others)
-        return !k->distinct || distinct_n(m, reg) < k->distinct;
+        return true;
     for (uint32_t w = s.lo / WORD_BITS; w * WORD_BITS < s.hi; w++) {
         uint32_t from = s.lo > w * WORD_BITS ? s.lo - w * WORD_BITS : 0;
         uint32_t to = MIN(s.hi - w * WORD_BITS, (uint32_t)WORD_BITS);
@@ -69,3 +74,27 @@ uint32_t members_add(struct machine *m, const struct members *k, uint32_t reg, u
         reg = machine_push(m, reg, m->frame[above[n]].call, m->frame[above[n]].count);
     return reg;
 }
+
+static bool enter(struct machine *m, const struct config *from, const struct call_desc *d,
+                  uint32_t *kept, uint32_t *mark) {
+    *kept = from->reg;
+    if (!is_member(d))
+        return true;
+    uint32_t word = members_word(m, members_of(m->g, from->state), from->reg, d->min / WORD_BITS);
+
+    return !(word >> (d->min % WORD_BITS) & 1);
+}
+
+static bool leave(struct machine *m, const struct call_desc *d, uint32_t state, uint32_t frame,
+                  uint32_t *reg, uint32_t *mark) {
+    if (is_member(d))
+        *reg = members_add(m, members_of(m->g, state), *reg, d->min);
+    return true;
+}
+
+static bool is_frame(const struct members *k) {
+    return k->n > WORD_BITS;
+}
+
+const struct register_kind REGISTER_MEMBERS = {
+    .is_open = is_open, .may_end = may_end, .enter = enter, .leave = leave, .is_frame = is_frame};

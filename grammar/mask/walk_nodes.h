@@ -3,6 +3,7 @@
 /* walk_nodes - what walk_steps.c and walk_tables.c do at a node: both take a subtree whole where a
  * state is known to read all texts of its kind (kinds.c). */
 
+#include "grammar/machine/machine.h"
 #include "grammar/mask/walk.h"
 
 /* Returns whether a configuration of @s reads all texts of this kind and up to this height. */
@@ -14,20 +15,12 @@ static inline bool reads_all(const struct walk *w, const struct set *s, uint8_t 
         return false;
     for (uint32_t i = s->begin; i < s->end; i++) {
         const struct config *c = &m->config[i];
-        const struct state *q = &m->g->state[c->state];
 
         if (m->g->runway[c->state][kind] < height)
             continue;
-        if (!(q->flags & (STATE_LOOP | STATE_WITHIN)) || c->frame == 0)
-            return true;
-        const struct call_desc *d = &m->g->desc[m->g->call[m->frame[c->frame].call].desc];
+        const struct register_kind *k = register_at(m, c);
 
-        if (d->kind == CALL_WITHIN) {
-            if (within_free(m->g, d, c->state, c->reg) >= height)
-                return true;
-            continue;
-        }
-        if (d->kind != CALL_COUNTED || d->max == NO_MAX || d->max - c->reg >= height)
+        if (!k || !k->n_free || k->n_free(m->g, desc_of(m, c->frame), c->state, c->reg) >= height)
             return true;
     }
     return false;

@@ -172,6 +172,7 @@ static void plain_below(struct walk *w, const struct trie_node *n, uint32_t last
 /* A loop, whose end leads to the same set wherever it is. */
 struct loop {
     const struct call_desc *desc;
+    const struct register_kind *kind;
     struct set behind;
     struct byte_set bytes; /* with which that goes on: none of the loop's */
     /* Holds configurations that differ only by their counts: for each, the difference to the least
@@ -183,7 +184,8 @@ struct loop {
 /* Returns whether one of the configurations may end where the least count is @reg. */
 static bool may_end(const struct loop *k, uint32_t reg) {
     for (uint32_t i = 0; i < k->n; i++) {
-        if (k->more[i] <= k->desc->max - reg && loop_may_end(k->desc, reg + k->more[i]))
+        if (k->more[i] <= k->desc->max - reg &&
+            k->kind->may_end(NULL, k->desc, 0, reg + k->more[i]))
             return true;
     }
     return false;
@@ -211,14 +213,14 @@ static void loop_into(struct walk *w, const struct trie_node *n, uint32_t i, uin
     uint32_t end = i + 1 < n->n_children ? child[1].items : last;
     const struct call_desc *d = k->desc;
 
-    if (!loop_step(d, from, child->byte, &reg) || !machine_spend(w->m))
+    if (!k->kind->step(w->m->g, d, from, to, child->byte, &reg) || !machine_spend(w->m))
         return;
     w->n_visited++;
     set_items(w, child->items, child->items + child->n_items);
     if ((w->blind && !w->visit(w, n->child + i, NULL, depth + 1)) || !child->n_children)
         return;
     if (is_within(w, child, to) &&
-        (d->kind != CALL_COUNTED || d->max == NO_MAX || d->max - reg >= child->height)) {
+        (!k->kind->n_free || k->kind->n_free(w->m->g, d, to, reg) >= child->height)) {
         set_items(w, child->items + child->n_items, end);
         return;
     }
@@ -258,9 +260,7 @@ static void loop_below(struct walk *w, const struct trie_node *n, uint32_t last,
 
 /* Returns whether @c and @d are configurations of one loop that differ only by their counts. */
 static bool count_apart(const struct machine *m, const struct config *c, const struct config *d) {
-    return c->state == d->state && c->frame == d->frame && c->frame &&
-           (m->g->state[c->state].flags & STATE_LOOP) &&
-           m->g->desc[m->g->call[m->frame[c->frame].call].desc].kind == CALL_COUNTED;
+    return c->state == d->state && c->frame == d->frame && register_at(m, c) == &REGISTER_COUNTED;
 }
 
 /* The registers of configuration @i of @from and of those that differ by what they count. The least
@@ -295,9 +295,9 @@ static bool steps_of_loop(struct walk *w, const struct trie_node *n, uint32_t la
 
     if (!(s->flags & STATE_LOOP) || s->n_calls || !c.frame)
         return false;
-    k.desc = &m->g->desc[m->g->call[m->frame[c.frame].call].desc];
+    k.desc = desc_of(m, c.frame);
+    k.kind = register_at(m, &c);
     k.behind = set_open(m);
-    assert(k.desc->kind == CALL_COUNTED || k.desc->kind == CALL_NAMES);
     uint32_t least = find_readings(m, from, i, &k);
 
     machine_leave(m, &k.behind, 0, c.frame, 0);

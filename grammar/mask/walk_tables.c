@@ -109,11 +109,11 @@ static bool grow(struct tables *t) {
     return true;
 }
 
-static void find_far(const struct walk *w, struct known_set *k) {
+static void find_far(const struct walk *w, struct known_set *known) {
     const struct machine *m = w->m;
     uint32_t before = NO_STATE; /* which stacks do not matter to */
 
-    for (uint32_t i = k->set.begin; i < k->set.end; i++) {
+    for (uint32_t i = known->set.begin; i < known->set.end; i++) {
         const struct config *c = &m->config[i];
         uint32_t most = RUNWAY_MAX;
         bool counts = m->g->state[c->state].flags & (STATE_LOOP | STATE_WITHIN);
@@ -121,18 +121,14 @@ static void find_far(const struct walk *w, struct known_set *k) {
         if (c->state == before)
             continue;
         before = counts ? NO_STATE : c->state;
-        if (counts && c->frame) {
-            const struct call_desc *d = &m->g->desc[m->g->call[m->frame[c->frame].call].desc];
+        const struct register_kind *k = register_at(m, c);
 
-            if (d->kind == CALL_COUNTED && d->max != NO_MAX)
-                most = MIN(most, d->max - c->reg);
-            if (d->kind == CALL_WITHIN)
-                most = MIN(most, within_free(m->g, d, c->state, c->reg));
-        }
+        if (k && k->n_free)
+            most = MIN(most, k->n_free(m->g, desc_of(m, c->frame), c->state, c->reg));
         for (unsigned kind = 0; w->kinds && kind < TEXT_KINDS; kind++) {
             uint32_t run = w->kinds >> kind & 1 ? MIN(m->g->runway[c->state][kind], most) : 0;
 
-            k->far[kind] = (uint8_t)MAX(k->far[kind], run);
+            known->far[kind] = (uint8_t)MAX(known->far[kind], run);
         }
     }
 }

@@ -92,10 +92,6 @@ size_t closing_memory(const struct closing *k) {
 
 /* ---- bytes */
 
-static const struct call_desc *desc_of(const struct machine *m, uint32_t frame) {
-    return frame ? &m->g->desc[m->g->call[m->frame[frame].call].desc] : NULL;
-}
-
 /* Bytes behind the rule of @frame. */
 static uint32_t bytes_behind(struct closing *k, uint32_t frame) {
     struct machine *m = k->m;

@@ -114,7 +114,7 @@ static bool may_end(const struct applied *a, uint32_t i) {
 
     for (uint32_t k = 0; k < a->c->rest_text[i].len && node != NAMES_NONE; k++)
         node = names_step(a->desc->names, node, bytes[k]);
-    return node == NAMES_NONE || (node != 0 && !a->desc->names->node[node].end);
+    return REGISTER_NAMES.may_end(NULL, a->desc, 0, node);
 }
 
 static bool visit_rest(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {

@@ -443,13 +443,6 @@ static void list_others(struct making *k) {
     k->others.end = m->n_configs;
 }
 
-/* Returns whether @c counts characters: configurations that differ only by the count share class
- * and stack. */
-static bool is_counted(const struct machine *m, const struct config *c) {
-    return (m->g->state[c->state].flags & STATE_LOOP) && c->frame &&
-           m->g->desc[m->g->call[m->frame[c->frame].call].desc].kind == CALL_COUNTED;
-}
-
 /* Applies the class of configuration @i, and of those that differ by what they count alone. */
 static void apply_class(struct making *k, uint32_t i) {
     const struct machine *m = &k->s->m;
@@ -462,7 +455,7 @@ static void apply_class(struct making *k, uint32_t i) {
         const struct config *d = &m->config[k->at.begin + j];
 
         if (j > i && (d->frame != c.frame || d->state != c.state || d->mark != c.mark ||
-                      !k->cls[j] || k->applied[j] || !is_counted(m, d)))
+                      !k->cls[j] || k->applied[j] || register_at(m, d) != &REGISTER_COUNTED))
             continue;
         reg[n++] = d->reg;
         k->applied[j] = true;

@@ -1,5 +1,5 @@
 /*
- * multiple - how numbers are written where `multipleOf`, or its negation, stands beside their range.
+ * multiple - how numbers are written where `multipleOf`, or its negation, stands beside a range.
  *
  * All divisors that a value must have are one number, their least common multiple. A divisor that
  * it must not have is replaced by its least common multiple with that number, and left out when

@@ -1,0 +1,26 @@
+/* counted - a loop whose register counts its characters, between min and max of its call. Without a
+ * maximum it stops counting at min, so that configurations become equal. */
+
+#include "grammar/machine/machine.h"
+
+static bool step(const struct grammar *g, const struct call_desc *d, const struct state *from,
+                 uint32_t to, uint8_t byte, uint32_t *reg) {
+    if (!(from->flags & STATE_BORDER)) /* inside a character */
+        return true;
+    if (*reg >= d->max)
+        return false;
+    *reg = d->max == NO_MAX ? MIN(*reg + 1, d->min) : *reg + 1;
+    return true;
+}
+
+static bool may_end(const struct machine *m, const struct call_desc *d, uint32_t state,
+                    uint32_t reg) {
+    return reg >= d->min;
+}
+
+static uint32_t n_free(const struct grammar *g, const struct call_desc *d, uint32_t state,
+                       uint32_t reg) {
+    return d->max == NO_MAX ? NO_MAX : d->max - reg;
+}
+
+const struct register_kind REGISTER_COUNTED = {.step = step, .may_end = may_end, .n_free = n_free};
