@@ -26,8 +26,8 @@ int buf_reserve(struct buf *b, size_t extra); /* room for @extra more bytes at d
 int buf_add(struct buf *b, const void *data, size_t len);
 int buf_add_str(struct buf *b, const char *s);
 int buf_add_char(struct buf *b, char c);
-/* Prints like printf(); -EINVAL also when @fmt cannot be rendered, as with a wide character that the locale
- * lacks. */
+/* Prints like printf(); -EINVAL also when @fmt cannot be rendered, as with a wide character that
+ * the locale lacks. */
 int buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
 int buf_vprintf(struct buf *b, const char *fmt, va_list ap);
 

@@ -55,7 +55,7 @@ int compiler_fd(const struct compiler *c);
 typedef bool (*compiler_ready_fn)(void *ctx, uint64_t id, const struct constraint *constraint,
                                   const struct err *why);
 /* Calls @ready once for each waiting request whose result has arrived. Returns true if tasks came
- * back, including abandoned ones, whose results nobody gets. */
+ * back, including abandoned ones, whose results are dropped. */
 bool compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx);
 /* Returns whether a queued grammar must be compiled while nothing else runs. */
 bool compiler_has_quarantined(const struct compiler *c);

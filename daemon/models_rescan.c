@@ -243,7 +243,8 @@ static void apply(struct models *m) {
 static void release(struct models *m) {
     struct list *node;
 
-    /* Each turn ends the wait of one; what its answer begins waits for no scan so soon after one. */
+    /* Each turn ends the wait of one; what its answer begins waits for no scan so soon after
+     * one. */
     while ((node = list_pop_front(&m->scan.waiting))) {
         struct api_rescan *w = LIST_ENTRY(node, struct api_rescan, link);
 

@@ -6,7 +6,6 @@
  */
 
 #include "engine/backend.h"
-#include "engine/engine.h"
 #include "engine/fit.h"
 #include "engine/place.h"
 

@@ -203,3 +203,50 @@ struct engine_opts {
                      double fraction); /* NULL, or called while loading */
     void *progress_ctx;
 };
+
+/* Describes an open engine; constant but for n_picks and n_host_picks. */
+struct engine_info {
+    const char *arch, *backend, *isa, *name; /* name: general.name or "" */
+    /* CUDA's numbers of the devices, and where they are: domain:bus:device.function, or "". */
+    uint32_t n_devices, device[ENGINE_DEVICES];
+    const char *address[ENGINE_DEVICES];
+    /* One line: what of the device or the limits is not used, and why; what was measured at open to
+     * choose between ways that give the same; "". */
+    const char *note;
+    uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_host_pages, n_threads;
+    uint32_t depth; /* steps that may be launched before the first is waited for: 1 or 2 */
+    bool hidden;    /* WANT_HIDDEN is answered; else it must not be asked */
+    /* Rows see their whole sequence, whose prompt is in one step: max_context is at most the
+     * batch's max_rows. Nothing but WANT_HIDDEN is answered. */
+    bool encoder;
+    bool ranks; /* engine_score() */
+    uint64_t weight_bytes, page_bytes, n_params;
+    uint64_t memory_bytes; /* of weights, buffers, pages and states, whether touched yet or not */
+    /* Recurrent layers: the bytes of a sequence's state, 0 when the model has none, and how many
+     * sequences may have one at once. A position's pages are of no use without the state there. */
+    uint64_t state_bytes;
+    uint32_t n_states, n_snapshots; /* snapshots: copies of states to go on from later */
+    /* Pass 1 drafts: how many slots there are for that, as many as states where there are any. 0:
+     * opts.drafts was not asked for, or the model has no block of multi-token prediction.
+     * @draft_bytes of weights are read for a row of it. */
+    uint32_t n_slots;
+    uint64_t draft_bytes;
+    /* Pass 1 has no keys of its own and reads those of pass 0: it needs no pages, leaves no holes,
+     * and makes all drafts behind a token at that token's position (engine_seq.n_ahead). */
+    bool borrows;
+    /* Pages of KV_WINDOW, 0: all layers' keys are in the others. A row reads the last @window keys
+     * there. They are enough for @window_seqs sequences whose rows of two steps are under way. */
+    uint32_t n_windows, window, window_seqs;
+    uint64_t window_bytes; /* of one */
+    /* Placement of experts: the layers that have experts, those with some in host memory, the
+     * experts, and the number and bytes of those in host memory. */
+    uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts;
+    uint64_t host_expert_bytes;
+    uint64_t n_picks, n_host_picks; /* counted so far, with experts_fd: all, and the host's */
+    uint8_t fingerprint[16];
+    /* Digest of the sources of the engine and the backend, of the device's compute capability, and
+     * of the placement of experts: where it differs, results may differ. */
+    uint8_t sources[20];
+    enum engine_kv_type kv_type;
+    enum engine_weights weights;
+};

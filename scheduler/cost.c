@@ -99,8 +99,8 @@ static void keep_positive(struct cost *c, int i) {
         c->a[j] += c->p[i][j] * lack;
 }
 
-/* One step of a Kalman filter. @x and @error, of the measured time less the expected one, are divided
- * by the expected time. */
+/* One step of a Kalman filter. @x and @error, of the measured time less the expected one, are
+ * divided by the expected time. */
 static void update(struct cost *c, const double x[COST_FEATURES], double error) {
     double px[COST_FEATURES], e = fmin(error, CLIP);
 

@@ -213,9 +213,9 @@ struct part {
 };
 
 /* Divides @part among the requests of one tenant, which are in order of virtual arrival: half of it
- * is for the shortest ones, and what they leave for the oldest. Where half is too little for a chunk
- * the oldest and the shortest have all of it in turn. The one that is served first comes first in
- * @list: it has a row at least (plan_min_chunk()). */
+ * is for the shortest ones, and what they leave for the oldest. Where half is too little for a
+ * chunk the oldest and the shortest have all of it in turn. The one that is served first comes
+ * first in @list: it has a row at least (plan_min_chunk()). */
 static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct part part) {
     struct plan *p = w->p;
     int64_t now = cost_bound_ns(p->cost, &w->shape), half = now + (part.limit_ns - now) / 2;

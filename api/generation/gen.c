@@ -522,8 +522,8 @@ bool gen_any_pending(const struct api *a) {
     return false;
 }
 
-/* Ends what is failed. An end may free any other generation: after each one the walk begins anew. At
- * most as many turns as there are generations: each ends one. */
+/* Ends what is failed. An end may free any other generation: after each one the walk begins anew.
+ * At most as many turns as there are generations: each ends one. */
 static void end_failed(struct api *a) {
     bool again;
 

@@ -14,7 +14,8 @@
 #define TICK_MS 1000
 #define RETRY_MS 5000 /* that clients are told while nothing is known of the loading */
 #define RETRY_MAX_MS 60000
-/* Times that one job's model is looked up. One or two do, but for models that come and go meanwhile. */
+/* Times that one job's model is looked up. One or two do, but for models that come and go
+ * meanwhile. */
 #define MAX_LOOKUPS 8
 
 /* ---- on any thread ---- */
@@ -185,8 +186,8 @@ static struct prompt_job *first_over(const struct model *m, struct list *l) {
 void model_wait_over(struct model *m) {
     struct prompt_job *job;
 
-    /* At most max_queued turns. Each may free others, but none comes to wait: the model is there, or
-     * has just failed. */
+    /* At most max_queued turns. Each may free others, but none comes to wait: the model is there,
+     * or has just failed. */
     while ((job = first_over(m, &m->waiting)))
         end_wait(job, m->state == API_MODEL_FAILED ? cannot_load(job) : 0);
 }

@@ -56,7 +56,8 @@ static inline yyjson_val *json_next(yyjson_val *v) {
     return unsafe_yyjson_get_next(v);
 }
 
-/* Appends the text of a string to @out, nothing where @v is no string. 0, or -errno of buf_add(). */
+/* Appends the text of a string to @out, nothing where @v is no string. 0, or -errno of
+ * buf_add(). */
 static inline int json_add_text(struct buf *out, yyjson_val *v) {
     return buf_add(out, json_text(v), json_len(v));
 }
@@ -73,6 +74,7 @@ static inline const char *json_mut_cstr(yyjson_mut_val *v) {
 
     return s && strlen(s) == yyjson_mut_get_len(v) ? s : NULL;
 }
+/* Appends the text of a string to @out like json_add_text(). */
 static inline int json_mut_add_text(struct buf *out, yyjson_mut_val *v) {
     return buf_add(out, json_mut_text(v), json_mut_len(v));
 }

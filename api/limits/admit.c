@@ -136,8 +136,8 @@ static void admit(struct admit *m, struct waiter *w) {
 static void admit_waiting(struct admit *m) {
     struct waiter *w;
 
-    /* Each turn takes a waiter from the queue. An answer may begin the next request of a connection,
-     * but only of those that it has read ahead (conn.c). */
+    /* Each turn takes a waiter from the queue. An answer may begin the next request of a
+     * connection, but only of those that it has read ahead (conn.c). */
     while (!m->closed && (w = next_waiter(m))) {
         unqueue(m, w);
         admit(m, w);

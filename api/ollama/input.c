@@ -9,9 +9,9 @@
 #include "api/generation/gen_request.h"
 
 /*
- * Translates bodies of Ollama's API to bodies of OpenAI's. Sampling parameters that a request leaves
- * out have the model's defaults, as in every other dialect. `num_ctx` is ignored, since every
- * request has the whole context; a longer prompt is refused, not cut.
+ * Translates bodies of Ollama's API to bodies of OpenAI's. Sampling parameters that a request
+ * leaves out have the model's defaults, as in every other dialect. `num_ctx` is ignored, since
+ * every request has the whole context; a longer prompt is refused, not cut.
  */
 
 struct input {

@@ -110,8 +110,8 @@ static int need_name(const struct responses_build *b, yyjson_val *item, const ch
                : refuse(b, place, "must be a string of at least one byte, without NUL");
 }
 
-/* Reads the name of a call's tool, with that of its namespace if it has one. Returns 0, or a 400 where
- * one of both is no name. */
+/* Reads the name of a call's tool, with that of its namespace if it has one. Returns 0, or a 400
+ * where one of both is no name. */
 static int need_tool(const struct responses_build *b, yyjson_val *item, yyjson_val **name) {
     yyjson_val *space = yyjson_obj_get(item, "namespace");
     int r = need_name(b, item, "name", name);

@@ -9,9 +9,9 @@
 #include "responses_support.h"
 
 /*
- * Replaces each member of the recorded bodies of all dialects (bodies.json), at any depth, by values
- * of every type. Whatever is sent: the process stays, each request gets exactly one answer, and none
- * is a 5xx.
+ * Replaces each member of the recorded bodies of all dialects (bodies.json), at any depth, by
+ * values of every type. Whatever is sent: the process stays, each request gets exactly one answer,
+ * and none is a 5xx.
  */
 
 #define LONG 9000     /* bytes: a body that is read on the pool */

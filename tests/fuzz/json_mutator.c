@@ -1,6 +1,6 @@
 /* Changes JSON by its structure: a value becomes one of another type, or one from elsewhere in the
- * text; a member goes, or gets another's name. One time in four, and where the input is no JSON, its
- * bytes are changed. The input's first byte, which is no part of the JSON, stays. */
+ * text; a member goes, or gets another's name. One time in four, and where the input is no JSON,
+ * its bytes are changed. The input's first byte, which is no part of the JSON, stays. */
 
 #include <stdlib.h>
 #include <string.h>

@@ -167,9 +167,9 @@ static double least_rate(struct run *u, uint32_t from, uint32_t n_steps) {
     return least;
 }
 
-/* Each device 1 to 100 times slower, at an even pace and with periods of 100 steps of which half are
- * ten times slower, from a model that is right and from one that is wrong by 30 times. Such a model
- * has 64 steps to learn: at first only chunks that double are tried. */
+/* Each device 1 to 100 times slower, at an even pace and with periods of 100 steps of which half
+ * are ten times slower, from a model that is right and from one that is wrong by 30 times. Such a
+ * model has 64 steps to learn: at first only chunks that double are tried. */
 Test(slow, a_prompt_alone_has_four_fifths_of_the_best_rate) {
     for (size_t d = 0; d < ARRAY_SIZE(devices); d++)
         for (uint64_t seed = 1; seed <= FEWER(24, 8); seed++) {
@@ -219,8 +219,8 @@ Test(slow, a_prompt_alone_leaves_steps_short_enough) {
     }
 }
 
-/* One request decodes and a long prompt comes: tokens come within the target, or at a third of their rate,
- * and the prompt has two fifths of what it could have alone. */
+/* One request decodes and a long prompt comes: tokens come within the target, or at a third of
+ * their rate, and the prompt has two fifths of what it could have alone. */
 Test(slow, decode_and_a_prompt_share_the_time) {
     for (size_t d = 0; d < ARRAY_SIZE(devices); d++)
         for (uint64_t seed = 1; seed <= FEWER(9, 3); seed++) {
@@ -249,8 +249,9 @@ Test(slow, decode_and_a_prompt_share_the_time) {
         }
 }
 
-/* Twenty long prompts, half of the time a request that decodes, and now and then a prompt of up to
- * 64 rows: the only short one begins in the second step at the latest, whatever the model thinks. */
+/* Twenty long prompts, half of the time a request that decodes, and now and then a prompt of up
+ * to 64 rows: the only short one begins in the second step at the latest, whatever the model
+ * thinks. */
 Test(slow, a_short_prompt_begins_at_once_beside_any_number_of_long_ones) {
     for (size_t d = 0; d < ARRAY_SIZE(devices); d++)
         for (uint64_t seed = 1; seed <= FEWER(12, 4); seed++) {

@@ -528,7 +528,8 @@ static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
     return MAX(target_ns, 4 * decode_ns - 2 * target_ns);
 }
 
-/* The limits of a step: no prompt may wait for time before @low_ns, none have rows beyond @high_ns. */
+/* The limits of a step: no prompt may wait for time before @low_ns, none have rows beyond
+ * @high_ns. */
 struct limits {
     int64_t low_ns, high_ns;
 };

@@ -53,6 +53,7 @@ DEVICE struct vec4 scale_words(const uint32_t q[2], struct vec4 s) {
     return {mul_halves(v.x, s.x), mul_halves(v.y, s.y), mul_halves(v.z, s.z), mul_halves(v.w, s.w)};
 }
 
+/* Reads eight codes of a q8_0 page at @codes and returns them times the scales @s, as halves. */
 DEVICE struct vec4 scale_codes(const void *codes, struct vec4 s) {
     uint32_t q[2];
 

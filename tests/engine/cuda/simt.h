@@ -244,8 +244,8 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
 #define mma(...) simt_mma(SIMT_HERE, __VA_ARGS__)
 #define mma_first(c, ...) (memset(c, 0, 16), simt_mma(SIMT_HERE, c, __VA_ARGS__))
 
-/* engine/cuda/products/wgmma.cuh. Products are done when they are waited for; until then d is not a number,
- * and what they read of shared memory may not change. */
+/* engine/cuda/products/wgmma.cuh. Products are done when they are waited for; until then d is not a
+ * number, and what they read of shared memory may not change. */
 void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uint64_t b);
 void wgmma_publish();
 void simt_wgmma_begin(const char *here);

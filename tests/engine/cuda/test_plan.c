@@ -1,8 +1,8 @@
 /*
- * The work of attention as the kernel plans it (engine/cuda/attention/plan.cu, on the emulator), against a
- * model that knows nothing of how: it does what items and merges say, with the numbers of chunks in
- * place of their results. Each query must end with all of its chunks, once, from left to right, of
- * pages that say the same as its own.
+ * The work of attention as the kernel plans it (engine/cuda/attention/plan.cu, on the emulator),
+ * against a model that knows nothing of how: it does what items and merges say, with the numbers of
+ * chunks in place of their results. Each query must end with all of its chunks, once, from left to
+ * right, of pages that say the same as its own.
  */
 
 #include <criterion/criterion.h>
