@@ -73,8 +73,7 @@ static double dot(const double a[COST_FEATURES], const double b[COST_FEATURES]) 
  */
 static void forget(struct cost *c, const double x[COST_FEATURES], double error) {
     double repeated = fmax(c->last * fmin(error, CLIP), 0);
-    /* Copies have a pace of their own: steps with some say nothing about all the rest. */
-    double together = x[COPIES] > 0 ? 0 : TOGETHER * TOGETHER + REPEATED * repeated;
+    double together = TOGETHER * TOGETHER + REPEATED * repeated;
 
     for (int i = 0; i < COST_FEATURES; i++) {
         double drift = x[i] > 0 ? DRIFT * fmax(c->a[i], sqrt(c->cap[i]) * 0.01) : 0;
