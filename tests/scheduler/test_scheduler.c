@@ -384,24 +384,6 @@ Test(scheduler, a_large_request_is_not_starved_by_small_ones) {
     sim_deinit(&sim);
 }
 
-Test(scheduler, a_prompt_that_is_given_up_leaves_what_was_computed) {
-    sim_init(&sim, &(struct sim_opts){.sched = {.force_chunk = 16}});
-    struct sim_client *a = sim_client(&sim, 200, 1, 200, 5);
-
-    sim_submit(&sim, a, 0);
-    for (int i = 0; i < 6; i++)
-        sim_step(&sim);
-    cr_assert_eq(a->n_got, 0);
-    sim_cancel(&sim, a);
-    sim_run(&sim, 5);
-    cr_expect_eq(sim.stats.n_used, 0);
-    struct sim_client *again = sim_client(&sim, 200, 1, 200, 5);
-    sim_submit(&sim, again, 0);
-    sim_run(&sim, 200);
-    cr_expect_geq(again->n_cached, 80);
-    sim_deinit(&sim);
-}
-
 Test(scheduler, cancelling_takes_one_step_and_frees_the_pages) {
     for (uint32_t depth = 1; depth <= 2; depth++) {
         sim_init(&sim, &(struct sim_opts){.sched = {.depth = depth, .force_chunk = 10}});
