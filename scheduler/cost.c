@@ -12,7 +12,6 @@
 #define DRIFT 0.03        /* relative change of one coefficient from step to step */
 #define TOGETHER 0.05     /* relative change of all coefficients at once: a busy machine */
 #define NOISE 0.01        /* least variance of the relative error */
-#define REPEATED 0.1      /* of the product of two errors in a row, where both have one sign */
 #define CLIP 1.0          /* a step that takes longer than 1 + CLIP times counts as that */
 #define MARGIN 3.0        /* of the mean underestimate, added by cost_bound_ns() */
 #define MIN_MS 0.001      /* no step is shorter */
@@ -68,18 +67,14 @@ static double dot(const double a[COST_FEATURES], const double b[COST_FEATURES]) 
  * Adds to the uncertainty what may have changed since the last step: each coefficient that the step
  * says something about, and all of them by the same factor. The second is much the larger: when
  * other programs take the processor every kind of work takes longer, so a change of speed moves all
- * coefficients together and leaves their ratios. Two errors in a row in the same direction are such
- * a change rather than noise, and are followed faster.
+ * coefficients together and leaves their ratios.
  */
-static void forget(struct cost *c, const double x[COST_FEATURES], double error) {
-    double repeated = fmax(c->last * fmin(error, CLIP), 0);
-    double together = TOGETHER * TOGETHER + REPEATED * repeated;
-
+static void forget(struct cost *c, const double x[COST_FEATURES]) {
     for (int i = 0; i < COST_FEATURES; i++) {
         double drift = x[i] > 0 ? DRIFT * fmax(c->a[i], sqrt(c->cap[i]) * 0.01) : 0;
 
         for (int j = 0; j < COST_FEATURES; j++)
-            c->p[i][j] += together * c->a[i] * c->a[j];
+            c->p[i][j] += TOGETHER * TOGETHER * c->a[i] * c->a[j];
         c->p[i][i] += drift * drift;
     }
     for (int i = 0; i < COST_FEATURES; i++) {
@@ -150,7 +145,7 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns) {
     if (s->copies > 0 && !c->has_copied)
         set_copy_scale(c, x, ms);
     double expect = fmax(dot(c->a, x), MIN_MS), error = fmax(ms - expect, 0) / ms;
-    forget(c, x, ms / expect - 1);
+    forget(c, x);
     for (int i = 0; i < COST_FEATURES; i++)
         x[i] /= expect;
     update(c, x, ms / expect - 1);
