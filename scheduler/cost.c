@@ -166,10 +166,6 @@ int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s) {
     return (int64_t)((double)cost_expect_ns(c, s) * (1 + MARGIN * c->error));
 }
 
-int64_t cost_row_ns(const struct cost *c) {
-    return (int64_t)(c->a[2] / 128 * 1e6);
-}
-
 int64_t cost_copies_ns(const struct cost *c, uint32_t n) {
     return (int64_t)(c->a[COPIES] * n / 16.0 * 1e6);
 }

@@ -3,12 +3,11 @@
 /*
  * cost - how long a step takes, learnt from the steps that were taken.
  *
- * A linear model of what a batch looks like (struct cost_shape), fitted by a Kalman filter to the
- * relative error, so that a decode step of 5 ms counts as much as a prefill step of 200 ms. Between
- * two steps each coefficient may drift a little, and all of them by a common factor, since a busy
- * machine makes every kind of work slower. A coefficient that a step says nothing about keeps its
- * value: hours of pure decode do not change the price of prefill. No coefficient falls below zero:
- * more work never gets cheaper, so the greatest chunk under a limit can be found by bisection.
+ * A linear model of what a batch looks like (struct cost_shape), fitted by recursive least
+ * squares to the relative error, so that a decode step of 5 ms counts as much as a prefill step
+ * of 200 ms. Old steps are forgotten slowly, and only in what new ones say something about: hours
+ * of pure decode do not change the price of prefill. No coefficient falls below zero: more work
+ * never gets cheaper, so the greatest chunk under a limit can be found by bisection.
  *
  * Before there is data, rows are expensive; and nothing is trusted much beyond what was seen
  * (cost_trusted_rows()): the first long prompt comes in chunks that double.
@@ -47,9 +46,6 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns);
 /* What is expected; and with a margin for the error made lately, which is what planning uses. */
 int64_t cost_expect_ns(const struct cost *c, const struct cost_shape *s);
 int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s);
-
-/* Returns what one more row adds to a step of many rows, in ns, without attention. */
-int64_t cost_row_ns(const struct cost *c);
 
 /* What copying @n pages adds to a step. */
 int64_t cost_copies_ns(const struct cost *c, uint32_t n);

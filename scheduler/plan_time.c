@@ -3,15 +3,12 @@
  *
  * The step is to end within its target: the strictest pace of those that decode, and max_step_ns
  * always. A target is a promise only where it can be kept. Where decode alone takes more than 3/4
- * of it the limit rises, up to twice the time of decode (limit_beside()), so that prompts have a
- * quarter of every step at least. Where nothing decodes it rises to ten times the time of one row,
- * so that most of a step is rows (plan_set_prompt_limit()). One step in PLAN_PROBE_TURNS whose
- * limit has risen has one row of a prompt, from which the cost model learns what a step costs.
- *
+ * of it the limit is relative to decode's time: it rises, up to twice that time from the target on,
+ * so that prompts have a quarter of every step at least and the batch fills (limit_beside()).
  * Tenants share by weight, the one furthest behind first, and what one leaves goes to the next. Of
- * a tenant's requests the shortest have half and the oldest has the rest; where half has no room
- * for a chunk the two have all of it in turn. A request whose next page another one computes
- * follows it and has no rows.
+ * a tenant's requests the oldest has half and what the others leave; the others share the other
+ * half, the shortest first. A request whose next page another one computes follows it and has no
+ * rows.
  *
  * Where prompts are computed whole (plan.whole) there is nothing to divide: the oldest request of
  * the tenant furthest behind has all its rows, then those whose rows and time are left.

@@ -95,28 +95,25 @@ static int check_submit(const struct submit *m, const struct sched_view *v, stru
                            STOPS_LEN_MAX);
     uint16_t pool = m->flags & SUBMIT_POOLS;
     if (pool && !v->info->hidden)
-        return err_set(err, 400, NULL, "This backend does not support embeddings.");
-    if (pool && (m->n_tokens != m->n_prompt || (pool & (pool - 1)) != 0))
         return err_set(err, 400, NULL,
-                       "An embedding request takes one prompt and no sampling options.");
+                       "The backend that this server runs on makes no embeddings yet.");
+    if (pool && (m->n_tokens != m->n_prompt || (pool & (pool - 1)) != 0))
+        return err_set(err, 400, NULL, "One vector is made of a prompt, and nothing else.");
     if (pool & SUBMIT_POOL_NONE &&
         (uint64_t)m->n_prompt * v->info->n_embd * sizeof(float) > SUBMIT_VECTORS_MAX)
         return err_set(err, 400, "input", "Vectors are made of at most %zu tokens one by one.",
                        SUBMIT_VECTORS_MAX / (v->info->n_embd * sizeof(float)));
     if (v->info->encoder && !pool)
-        return err_set(err, 400, "model",
-                       "This is an embedding model; send the request to /v1/embeddings.");
+        return err_set(err, 400, "model", "This model makes vectors of texts, and writes none.");
     if (m->flags & SUBMIT_SCORE && (!v->info->ranks || !pool || pool & SUBMIT_POOL_NONE))
-        return err_set(err, 400, "model",
-                       "This model does not rank documents; load a reranking model.");
+        return err_set(err, 400, "model", "This model gives no scores.");
     if (m->flags & SUBMIT_PREWARM && (m->flags != SUBMIT_PREWARM || m->n_tokens != m->n_prompt ||
                                       m->grammar.len || m->session == 0))
-        return err_set(err, 400, NULL,
-                       "A prewarm request needs a session and a prompt, and no other options.");
+        return err_set(err, 400, NULL, "What is computed ahead is a session's prompt alone.");
     if (m->triggers.len > 0 && m->grammar.len == 0)
-        return err_set(err, 400, NULL, "Grammar triggers need a grammar.");
+        return err_set(err, 400, NULL, "Triggers need a grammar.");
     if (m->grammar.len > 0 && !v->constraints)
-        return err_set(err, 400, NULL, "This server does not support constrained output.");
+        return err_set(err, 400, NULL, "This server cannot constrain what is generated.");
     r = allowed_check(m, v->info->n_vocab, err);
     if (r == 0)
         r = ids_check(m->breakers, v->info->n_vocab, "dry_sequence_breakers", err);
