@@ -9,15 +9,13 @@
 #define KNEE 16           /* rows up to here share the reading of the weights */
 #define TILE 8u           /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
 #define TRUSTED_MIN 32    /* rows that may be tried without experience */
-#define DRIFT 0.03        /* relative change of one coefficient from step to step */
-#define TOGETHER 0.05     /* relative change of all coefficients at once: a busy machine */
-#define NOISE 0.01        /* least variance of the relative error */
-#define CLIP 1.0          /* a step that takes longer than 1 + CLIP times counts as that */
+#define FORGET 0.03       /* by how much a coefficient may change from step to step */
+#define NOISE 0.01        /* variance of the relative error that is taken for noise */
+#define CLIP 0.5          /* a step that takes longer than 1 / (1 - CLIP) times is an outlier */
 #define MARGIN 3.0        /* of the mean underestimate, added by cost_bound_ns() */
 #define MIN_MS 0.001      /* no step is shorter */
 #define UNSURE 4.0        /* standard deviation of a coefficient before data, in coefficients */
 #define ERROR_MEMORY 0.95 /* of the running mean underestimate */
-#define NOISE_MEMORY 0.98 /* of the running variance */
 
 /* ms for one unit of each feature (below) as long as nothing is known: 1 ms a row. */
 static const double PRIOR[COST_FEATURES] = {5, 16, 128, 8, 8, 2, 8};
@@ -63,50 +61,27 @@ static double dot(const double a[COST_FEATURES], const double b[COST_FEATURES]) 
     return sum;
 }
 
-/*
- * Adds to the uncertainty what may have changed since the last step: each coefficient that the step
- * says something about, and all of them by the same factor. The second is much the larger: when
- * other programs take the processor every kind of work takes longer, so a change of speed moves all
- * coefficients together and leaves their ratios.
- */
+/* What a coefficient is may have changed since the last step, if this step has anything to say
+ * about it: a direction without news keeps both its value and its uncertainty. */
 static void forget(struct cost *c, const double x[COST_FEATURES]) {
     for (int i = 0; i < COST_FEATURES; i++) {
-        double drift = x[i] > 0 ? DRIFT * fmax(c->a[i], sqrt(c->cap[i]) * 0.01) : 0;
+        double drift = FORGET * fmax(c->a[i], sqrt(c->cap[i]) * 0.01);
 
-        for (int j = 0; j < COST_FEATURES; j++)
-            c->p[i][j] += TOGETHER * TOGETHER * c->a[i] * c->a[j];
-        c->p[i][i] += drift * drift;
-    }
-    for (int i = 0; i < COST_FEATURES; i++) {
-        double shrink = c->p[i][i] > c->cap[i] ? sqrt(c->cap[i] / c->p[i][i]) : 1;
-
-        for (int j = 0; j < COST_FEATURES && shrink < 1; j++)
-            c->p[i][j] = c->p[j][i] *= i == j ? shrink * shrink : shrink;
+        if (x[i] > 0)
+            c->p[i][i] = fmin(c->p[i][i] + drift * drift, c->cap[i]);
     }
 }
 
-/* Raises coefficient @i to 0, and takes from the others what stood against it. */
-static void keep_positive(struct cost *c, int i) {
-    double lack = -c->a[i] / c->p[i][i];
-
-    for (int j = 0; j < COST_FEATURES && lack > 0; j++)
-        c->a[j] += c->p[i][j] * lack;
-}
-
-/* One step of a Kalman filter. @x and @error, of the measured time less the expected one, are
- * divided by the expected time. */
-static void update(struct cost *c, const double x[COST_FEATURES], double error) {
-    double px[COST_FEATURES], e = fmin(error, CLIP);
+/* One step of recursive least squares: x . a should be 1 (x is divided by the measured time). Only
+ * a step that took longer than expected may be an outlier: none is faster than the machine. */
+static void update(struct cost *c, const double x[COST_FEATURES]) {
+    double px[COST_FEATURES], e = fmin(1 - dot(c->a, x), CLIP);
 
     for (int i = 0; i < COST_FEATURES; i++)
         px[i] = dot(c->p[i], x);
-    double sure = dot(px, x), scale = 1 / (fmax(c->noise, NOISE) + sure);
-    /* Of the difference, so that an estimate that is wrong in one direction is no noise. */
-    double jump = e - c->last;
-    c->noise = c->noise * NOISE_MEMORY + jump * jump / 2 * (1 - NOISE_MEMORY);
-    c->last = e;
+    double scale = 1 / (NOISE + dot(px, x));
     for (int i = 0; i < COST_FEATURES; i++) {
-        c->a[i] += px[i] * scale * e;
+        c->a[i] = fmax(c->a[i] + px[i] * scale * e, 0);
         for (int j = 0; j < COST_FEATURES; j++)
             c->p[i][j] -= px[i] * px[j] * scale;
     }
@@ -116,12 +91,6 @@ static void update(struct cost *c, const double x[COST_FEATURES], double error) 
         for (int j = 0; j < i; j++)
             c->p[i][j] = c->p[j][i] = (c->p[i][j] + c->p[j][i]) / 2;
     }
-    for (int i = 0; i < COST_FEATURES; i++)
-        keep_positive(c, i);
-    for (int i = 0; i < COST_FEATURES; i++)
-        c->a[i] = fmax(c->a[i], 0);
-    /* A row beyond the knee costs no more than one of a step up to it, also before one was seen. */
-    c->a[2] = fmin(c->a[2], 128.0 / KNEE * (c->a[0] + c->a[1]));
 }
 
 /* A device may be as much faster or slower at copying as it likes: the first copies set their
@@ -144,11 +113,11 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns) {
         set_scale(c, ms / dot(c->a, x));
     if (s->copies > 0 && !c->has_copied)
         set_copy_scale(c, x, ms);
-    double expect = fmax(dot(c->a, x), MIN_MS), error = fmax(ms - expect, 0) / ms;
-    forget(c, x);
+    double error = fmax(ms - dot(c->a, x), 0) / ms;
     for (int i = 0; i < COST_FEATURES; i++)
-        x[i] /= expect;
-    update(c, x, ms / expect - 1);
+        x[i] /= ms;
+    forget(c, x);
+    update(c, x);
     if (c->n_seen > 0)
         c->error = c->error * ERROR_MEMORY + error * (1 - ERROR_MEMORY);
     c->n_seen++;

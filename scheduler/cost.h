@@ -30,8 +30,6 @@ struct cost {
     double p[COST_FEATURES][COST_FEATURES]; /* their covariance, scaled */
     double cap[COST_FEATURES];              /* of p's diagonal */
     double error;                           /* running mean of the relative underestimate */
-    double noise; /* running variance of the relative error, from step to step */
-    double last;  /* the last step's relative error */
     uint64_t n_seen;
     uint32_t max_rows; /* of a step that was seen */
     bool has_copied;

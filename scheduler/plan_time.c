@@ -137,7 +137,7 @@ void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint
     uint32_t space = fit_space(w, r), high = MIN(space, cap);
     uint32_t n = align(w, r, fit_time(w, r, r->n_rows, MAX(high, r->n_rows), limit_ns));
 
-    if (r->verdict == PLAN_PREEMPT || (w->p->whole && n < plan_lag(r)))
+    if (w->p->whole && n < plan_lag(r))
         return;
     if (n > r->n_rows && n >= MIN(PLAN_MIN_CHUNK, high))
         plan_set_rows(w, r,
@@ -183,19 +183,16 @@ static inline void sort_by(uint32_t (*key)(const struct plan_req *), const struc
     }
 }
 
-static void swap(uint32_t *a, uint32_t *b) {
-    uint32_t x = *a;
-
-    *a = *b;
-    *b = x;
-}
-
 static void force_chunks(struct plan_work *w, const uint32_t *list, uint32_t n) {
-    for (uint32_t k = 0; k < n; k++)
-        plan_extend(w, &w->p->req[list[k]], INT64_MAX, w->p->force_chunk);
+    for (uint32_t k = 0; k < n; k++) {
+        struct plan_req *r = &w->p->req[list[k]];
+
+        if (r->verdict != PLAN_PREEMPT)
+            plan_extend(w, r, INT64_MAX, w->p->force_chunk);
+    }
 }
 
-/* Whether the smallest chunk of @r ends by @until. */
+/* Whether the smallest chunk of @r ends by @until: cheaper to ask than plan_extend(). */
 static bool may_fit(const struct plan_work *w, const struct plan_req *r, int64_t until) {
     struct cost_shape s = w->shape;
 
@@ -209,30 +206,28 @@ struct part {
     uint32_t max_rows;
 };
 
-/* Divides @part among the requests of one tenant, which are in order of virtual arrival: half of it
- * is for the shortest ones, and what they leave for the oldest. Where half is too little for a
- * chunk the oldest and the shortest have all of it in turn. The one that is served first comes
- * first in @list: it has a row at least (plan_min_chunk()). */
+/* The requests of one tenant, in order of virtual arrival. */
 static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct part part) {
     struct plan *p = w->p;
-    int64_t now = cost_bound_ns(p->cost, &w->shape), half = now + (part.limit_ns - now) / 2;
-    uint32_t rows = (part.max_rows - MIN(w->rows, part.max_rows)) / 2, k = 1;
+    struct plan_req *first = &p->req[list[0]];
+    int64_t now = cost_bound_ns(p->cost, &w->shape);
+    int64_t half = now + (part.limit_ns - now) / 2;
+    uint32_t rows_half = (part.max_rows - MIN(w->rows, part.max_rows)) / 2;
 
     assert(n > 0);
     sort_by(plan_lag, p, list + 1, n - 1);
-    if (n > 1 && (rows < MIN(plan_lag(&p->req[list[1]]), PLAN_MIN_CHUNK) ||
-                  !may_fit(w, &p->req[list[1]], half))) {
-        k = n;
-        if (p->turn % 2 && plan_lag(&p->req[list[1]]) < plan_lag(&p->req[list[0]]))
-            swap(&list[0], &list[1]);
-    }
-    for (; k < n && rows > 0 && may_fit(w, &p->req[list[k]], half); k++) {
+    for (uint32_t k = 1; k < n; k++) {
         struct plan_req *r = &p->req[list[k]];
+        int64_t until = now + MAX(half - now, 0) / (n - k);
+        uint32_t rows = rows_half / (n - k);
 
-        plan_extend(w, r, half, rows);
-        rows -= r->n_rows;
+        if (!may_fit(w, r, until))
+            continue;
+        plan_extend(w, r, until, MAX(rows, MIN(PLAN_MIN_CHUNK, rows_half)));
+        rows_half -= r->n_rows;
+        now = r->n_rows > 0 ? cost_bound_ns(p->cost, &w->shape) : now;
     }
-    plan_extend(w, &p->req[list[0]], part.limit_ns, part.max_rows - MIN(w->rows, part.max_rows));
+    plan_extend(w, first, part.limit_ns, part.max_rows - MIN(w->rows, part.max_rows));
 }
 
 /* Whether tenant @group had so much more than others that its prefill may only take its part of a
@@ -306,8 +301,6 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
             part.limit_ns = MIN(part.limit_ns, most);
         }
         share_part(w, list + k, len, part);
-        if (k == 0) /* before others have taken all rows */
-            plan_min_chunk(w, list[0]);
     }
     share_rest(w, list, n);
 }
@@ -343,9 +336,6 @@ void plan_prefills(struct plan_work *w) {
     if (n == 0)
         return;
     uint32_t highest = p->scratch[0];
-    plan_set_prompt_limit(w, &p->req[highest]);
-    if (w->limit_ns > w->target_ns && (p->turn + 1) % PLAN_PROBE_TURNS == 0)
-        w->limit_ns = 0; /* a row, by plan_min_chunk() */
     if (p->whole)
         whole_prompts(w, p->scratch, n);
     else if (p->force_chunk)
@@ -375,16 +365,6 @@ static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
     return MAX(target_ns, MIN(2 * decode_ns, 4 * decode_ns - 2 * target_ns));
 }
 
-void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {
-    const struct plan *p = w->p;
-    struct cost_shape one = {0};
-
-    if (w->decodes || p->prewarm)
-        return;
-    cost_add(&one, r->n_computed, 1);
-    w->limit_ns = MAX(w->target_ns, PLAN_ALONE_TIMES * cost_bound_ns(p->cost, &one));
-}
-
 void plan_set_limits(struct plan_work *w) {
     const struct plan *p = w->p;
     struct cost_shape least = w->shape;
@@ -393,10 +373,8 @@ void plan_set_limits(struct plan_work *w) {
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *r = &p->req[i];
 
-        if (plan_lag(r) > 1 && !r->last)
-            continue;
-        w->target_ns = MIN(w->target_ns, pace_ns(p, r));
-        w->decodes = true;
+        if (plan_lag(r) == 1 || r->last)
+            w->target_ns = MIN(w->target_ns, pace_ns(p, r));
     }
     if (least.rows == 0)
         cost_add(&least, 0, 1);

@@ -62,13 +62,6 @@
 /* ---- a step (plan.c, plan_time.c, step.c) ---- */
 
 #define PLAN_MIN_CHUNK 16u /* rows: the smallest chunk of a prefill. Bound: it ends one day */
-/* Where nothing decodes a step may take so many times as long as one with a single row: then at
- * most a tenth of it is the part that does not depend on the rows. Bound: what arrives waits for
- * it. */
-#define PLAN_ALONE_TIMES 10
-/* Where a limit is relative to the cost of a step, prompts have one row in one step of so many: a
- * model that saw only steps of one size cannot tell what a step costs from what a row costs. */
-#define PLAN_PROBE_TURNS 16
 /* A step is full when 31/32 of its time are given out. 32/32: tools, no host memory, p90 +37 to
  * +127 %, -6 to -10 % tokens/s (three draws). */
 #define PLAN_FULL_NUM 31

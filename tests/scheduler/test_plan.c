@@ -145,24 +145,16 @@ static void check_time(const struct fixture *f) {
     int64_t limit = p->max_step_ns;
     static const double pace[] = {1, 0.5, 4};
     struct cost_shape decodes = {0};
-    bool alone = true;
 
     for (uint32_t i = 0; i < p->n_running; i++)
         if (p->req[i].n_tokens - p->req[i].n_computed == 1 || p->req[i].last) {
             limit = MIN(limit, (int64_t)((double)p->itl_ns * pace[p->req[i].pace]));
             if (p->req[i].n_rows > 0 || p->req[i].verdict == PLAN_PREEMPT)
                 cost_add(&decodes, p->req[i].n_computed, 1);
-            alone = false;
         }
     if (decodes.rows == 0)
         cost_add(&decodes, 0, 1);
     limit = limit_beside(cost_bound_ns(p->cost, &decodes), limit);
-    for (uint32_t i = 0; alone && i < p->n_running + p->n_waiting; i++) {
-        struct cost_shape one = {0};
-
-        cost_add(&one, p->req[i].n_computed, 1);
-        limit = MAX(limit, PLAN_ALONE_TIMES * cost_bound_ns(p->cost, &one));
-    }
     in_time = p->force_chunk || p->force_draft || cost_bound_ns(p->cost, &p->shape) <= limit;
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *r = &p->req[i];

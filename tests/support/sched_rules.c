@@ -528,35 +528,13 @@ static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
     return MAX(target_ns, 4 * decode_ns - 2 * target_ns);
 }
 
-/* The limits of a step: no prompt may wait for time before @low_ns, none have rows beyond
- * @high_ns. */
-struct limits {
-    int64_t low_ns, high_ns;
-};
-
-/* Those of plan @p with these rows of decode; @alone: nothing decodes. */
-static struct limits limits_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
-                               int64_t target_ns, bool alone) {
-    const struct cost *c = &s->was.cost;
-
+/* How long a step of plan @p with these rows of decode may take. */
+static int64_t limit_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
+                        int64_t target_ns) {
     if (decodes.rows == 0)
         cost_add(&decodes, 0, 1);
-    int64_t least = cost_bound_ns(c, &decodes);
-    least = p->prewarm ? MAX(target_ns, least) : limit_beside(least, target_ns);
-    struct limits l = {alone && !p->prewarm ? INT64_MAX : least, least};
-    if (p->prewarm || !alone)
-        return l;
-    /* Relative to a row of the first prompt, whichever that is. */
-    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
-        struct cost_shape one = {0};
-
-        if (p->req[i].n_tokens - p->req[i].n_computed < 2 && !p->req[i].alone)
-            continue;
-        cost_add(&one, p->req[i].n_computed, 1);
-        l.low_ns = MIN(l.low_ns, MAX(target_ns, 10 * cost_bound_ns(c, &one)));
-        l.high_ns = MAX(l.high_ns, MAX(target_ns, 10 * cost_bound_ns(c, &one)));
-    }
-    return l;
+    int64_t least = cost_bound_ns(&s->was.cost, &decodes);
+    return p->prewarm ? MAX(target_ns, least) : limit_beside(least, target_ns);
 }
 
 /* Whether plan @p may leave time to others that prompt @q could use. */
@@ -565,26 +543,14 @@ static bool leaves_time(const struct plan *p, const struct plan_req *q) {
                              (p->group_over && p->group_over[q->group]));
 }
 
-static uint32_t n_prompt_rows(const struct plan *p) {
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
-        n += p->req[i].n_tokens - p->req[i].n_computed > 1 ? p->req[i].n_rows : 0;
-    return n;
-}
-
 /* No prompt waits for time while the step has room for a chunk that ends at a page. */
 static void check_used(const struct sim *s, const struct plan *p, const struct cost_shape *shape,
-                       int64_t target_ns, int64_t limit_ns) {
+                       int64_t limit_ns) {
     const struct cost *c = &s->was.cost;
     uint32_t max_rows = MIN(p->max_rows, cost_trusted_rows(c));
 
     if (p->alone != PLAN_NONE || p->force_chunk || s->opts.short_chunks || p->n_preempted > 0)
         return;
-    if (limit_ns > target_ns && p->turn % 16 == 15) {
-        HOLD(s, NULL, BUDGET, n_prompt_rows(p) <= 2); /* to see what a step costs */
-        return;
-    }
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *q = &p->req[i];
         struct cost_shape more = *shape;
@@ -605,16 +571,13 @@ static void check_budget(struct sim *s) {
     struct cost_shape shape = {0}, decodes = {0}, before = {0};
     int64_t limit = p->prewarm ? MIN(p->max_step_ns, PREWARM_NS) : p->max_step_ns;
     uint32_t n_drafts = 0;
-    bool alone = true;
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
         bool one = q->n_tokens - q->n_computed == 1;
 
-        if (i < p->n_running && (one || q->last)) {
+        if (i < p->n_running && (one || q->last))
             limit = MIN(limit, pace_ns(p, q));
-            alone = false;
-        }
         /* One preempted for a prefill had its row when the limits were set. */
         if (one && (q->n_rows > 0 || q->verdict == PLAN_PREEMPT)) {
             cost_add(&decodes, q->n_computed, 1);
@@ -626,36 +589,11 @@ static void check_budget(struct sim *s) {
         n_drafts += q->n_draft;
     }
     HOLD(s, NULL, BUDGET, shape.rows == p->n_rows);
-    check_used(s, p, &shape, limit, limits_of(s, p, before, limit, alone).low_ns);
-    limit = limits_of(s, p, decodes, limit, alone).high_ns;
+    check_used(s, p, &shape, limit_of(s, p, before, limit));
+    limit = limit_of(s, p, decodes, limit);
     if (n_drafts > 0)
         limit = MAX(limit, p->max_step_ns);
     HOLD(s, NULL, BUDGET, is_in_time(s, p, &shape, limit + 1));
-}
-
-/* Of the tenant whose turn it is the shortest prompt has rows in every second step at least. */
-static void check_short(struct sim *s) {
-    const struct plan *p = &s->sched->plan;
-    const struct plan_req *best = NULL;
-
-    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
-        const struct plan_req *q = &p->req[i];
-        bool is_prompt = q->n_tokens - q->n_computed > 1 && !q->last && !q->alone &&
-                         (q->verdict == PLAN_RUN || q->verdict == PLAN_WAIT_TIME);
-
-        if (is_prompt && (!best || q->group < best->group ||
-                          (q->group == best->group &&
-                           q->n_tokens - q->n_computed < best->n_tokens - best->n_computed)))
-            best = q;
-    }
-    for (uint32_t i = 0; i < p->n_running + p->n_waiting && p->n_rows > 0; i++) {
-        struct sim_client *c = client_of(s, s->sched->planned[i]);
-        bool waits = &p->req[i] == best && best->verdict == PLAN_WAIT_TIME &&
-                     p->n_rows < p->max_rows; /* decode may have all rows */
-
-        c->n_passed = waits ? c->n_passed + 1 : 0;
-        HOLD(s, c, SHORT, c->n_passed < 2 || p->force_chunk > 0);
-    }
 }
 
 static void check_progress(struct sim *s, int r) {
@@ -696,7 +634,6 @@ void rules_after(struct sim *s, int r) {
         check_plan_pages(s);
         if (o->force_chunk == 0 && o->force_draft == 0)
             check_budget(s);
-        check_short(s);
     }
     if (s->opts.recorder)
         sim_flight_after(s);

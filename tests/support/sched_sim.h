@@ -97,7 +97,7 @@ struct sim_client {
     char text[400];
     /* Of the rules; what is found by its id after this step. */
     const struct request *request;
-    uint32_t n_preempted, n_in_flight, n_drafts_out, n_rowless, n_passed;
+    uint32_t n_preempted, n_in_flight, n_drafts_out, n_rowless;
 };
 
 /* Of a pager that is only looked at when something has happened in it. */
