@@ -8,35 +8,36 @@
 #include "base/util.h"
 
 /* Values that a family's makers publish in model cards or in generation_config.json; a value that
- * is not listed is off (proto/params.c). The first row that fits counts. @arch: architectures,
+ * is not listed is off (proto/params.c). Penalties are left out: they would change the tokens of
+ * requests that ask for greedy choice. The first row that fits counts. @arch: architectures,
  * separated by spaces, "*": any. @name: a part of the model's name, "": any; a space stands for a
  * space, "-", "_" or nothing, and no digit follows: "llama 3" is not in "codellama-34b". */
 static const struct family {
     const char *id, *arch, *name;
-    double temperature, top_p, min_p, repetition_penalty;
+    double temperature, top_p, min_p;
     int top_k;
 } families[] = {
-    {"deepseek-r1", "*", "deepseek r1", 0.6, 0.95, 0, 1, 0},
-    {"qwq", "*", "qwq", 0.6, 0.95, 0, 1, 40},
-    {"qwen3-coder", "qwen3 qwen3moe qwen3next", "coder", 0.7, 0.8, 0, 1.05, 20},
-    {"qwen3-instruct", "qwen3 qwen3moe qwen3next", "instruct", 0.7, 0.8, 0, 1, 20},
-    {"qwen3", "qwen3 qwen3moe qwen3next", "", 0.6, 0.95, 0, 1, 20},
-    {"qwen3.5", "qwen35 qwen35moe", "", 1, 0.95, 0, 1, 20},
-    {"qwen2", "qwen2 qwen2moe", "", 0.7, 0.8, 0, 1.05, 20},
-    {"gemma3", "gemma3 gemma3n gemma4", "", 1, 0.95, 0, 1, 64},
-    {"gpt-oss", "gpt-oss", "", 1, 1, 0, 1, 0},
-    {"lfm2", "lfm2 lfm2moe", "", 0.3, 1, 0.15, 1.05, 0},
-    {"glm-4.6", "glm4moe", "4.6", 1, 0.95, 0, 1, 40},
-    {"magistral", "*", "magistral", 0.7, 0.95, 0, 1, 0},
-    {"devstral", "*", "devstral", 0.15, 1, 0, 1, 0},
-    {"mistral-small", "*", "mistral small", 0.15, 1, 0, 1, 0},
-    {"llama-3", "llama", "llama 3", 0.6, 0.9, 0, 1, 0},
-    {"smollm3", "*", "smollm3", 0.6, 0.95, 0, 1, 0},
-    {"olmo-3", "*", "olmo 3", 0.6, 0.95, 0, 1, 0},
+    {"deepseek-r1", "*", "deepseek r1", 0.6, 0.95, 0, 0},
+    {"qwq", "*", "qwq", 0.6, 0.95, 0, 40},
+    {"qwen3-coder", "qwen3 qwen3moe qwen3next", "coder", 0.7, 0.8, 0, 20},
+    {"qwen3-instruct", "qwen3 qwen3moe qwen3next", "instruct", 0.7, 0.8, 0, 20},
+    {"qwen3", "qwen3 qwen3moe qwen3next", "", 0.6, 0.95, 0, 20},
+    {"qwen3.5", "qwen35 qwen35moe", "", 1, 0.95, 0, 20},
+    {"qwen2", "qwen2 qwen2moe", "", 0.7, 0.8, 0, 20},
+    {"gemma3", "gemma3 gemma3n gemma4", "", 1, 0.95, 0, 64},
+    {"gpt-oss", "gpt-oss", "", 1, 1, 0, 0},
+    {"lfm2", "lfm2 lfm2moe", "", 0.3, 1, 0.15, 0},
+    {"glm-4.6", "glm4moe", "4.6", 1, 0.95, 0, 40},
+    {"magistral", "*", "magistral", 0.7, 0.95, 0, 0},
+    {"devstral", "*", "devstral", 0.15, 1, 0, 0},
+    {"mistral-small", "*", "mistral small", 0.15, 1, 0, 0},
+    {"llama-3", "llama", "llama 3", 0.6, 0.9, 0, 0},
+    {"smollm3", "*", "smollm3", 0.6, 0.95, 0, 0},
+    {"olmo-3", "*", "olmo 3", 0.6, 0.95, 0, 0},
 };
 
 /* The last layer: llama-server's defaults. */
-static const struct family fallback = {"weft", "*", "", 0.8, 0.95, 0.05, 1, 40};
+static const struct family fallback = {"weft", "*", "", 0.8, 0.95, 0.05, 40};
 
 /* Returns true if @text has the name @part somewhere, in any case; see struct family. */
 static bool has_name(const char *text, const char *part) {
@@ -95,7 +96,6 @@ static void take_family(struct sampling *s, const struct family *f) {
     s->temperature = f->temperature;
     s->top_p = f->top_p;
     s->min_p = f->min_p;
-    s->repetition_penalty = f->repetition_penalty;
     s->top_k = f->top_k;
 }
 

@@ -25,17 +25,17 @@ static int read_defaults(struct sampling_defaults *out, const char *arch, const 
 Test(sampling_defaults, are_those_of_the_family_else_of_weft) {
     static const struct {
         const char *arch, *name, *source;
-        double temperature, top_p, min_p, repetition_penalty;
+        double temperature, top_p, min_p;
         int64_t top_k;
     } cases[] = {
-        {"qwen3", "Qwen3-8B-Q4_K_M", "family:qwen3", 0.6, 0.95, 0, 1, 20},
-        {"qwen3", "qwen3_4b_INSTRUCT_2507", "family:qwen3-instruct", 0.7, 0.8, 0, 1, 20},
-        {"qwen3", "DeepSeek-R1-0528-Qwen3-8B", "family:deepseek-r1", 0.6, 0.95, 0, 1, 0},
-        {"llama", "Llama-3.2-1B", "family:llama-3", 0.6, 0.9, 0, 1, 0},
-        {"llama", "llama3", "family:llama-3", 0.6, 0.9, 0, 1, 0},
-        {"llama", "codellama-34b", "weft", 0.8, 0.95, 0.05, 1, 40},
-        {"llama", "tinyllama-1.1b-chat", "weft", 0.8, 0.95, 0.05, 1, 40},
-        {"llama", "", "weft", 0.8, 0.95, 0.05, 1, 40},
+        {"qwen3", "Qwen3-8B-Q4_K_M", "family:qwen3", 0.6, 0.95, 0, 20},
+        {"qwen3", "qwen3_4b_INSTRUCT_2507", "family:qwen3-instruct", 0.7, 0.8, 0, 20},
+        {"qwen3", "DeepSeek-R1-0528-Qwen3-8B", "family:deepseek-r1", 0.6, 0.95, 0, 0},
+        {"llama", "Llama-3.2-1B", "family:llama-3", 0.6, 0.9, 0, 0},
+        {"llama", "llama3", "family:llama-3", 0.6, 0.9, 0, 0},
+        {"llama", "codellama-34b", "weft", 0.8, 0.95, 0.05, 40},
+        {"llama", "tinyllama-1.1b-chat", "weft", 0.8, 0.95, 0.05, 40},
+        {"llama", "", "weft", 0.8, 0.95, 0.05, 40},
     };
     char *none[] = {NULL};
 
@@ -48,7 +48,7 @@ Test(sampling_defaults, are_those_of_the_family_else_of_weft) {
         cr_expect_eq(d.values.temperature, cases[i].temperature, "%s", cases[i].name);
         cr_expect_eq(d.values.top_p, cases[i].top_p, "%s", cases[i].name);
         cr_expect_eq(d.values.min_p, cases[i].min_p, "%s", cases[i].name);
-        cr_expect_eq(d.values.repetition_penalty, cases[i].repetition_penalty, "%s", cases[i].name);
+        cr_expect_eq(d.values.repetition_penalty, 1, "%s", cases[i].name);
         cr_expect_eq(d.values.top_k, cases[i].top_k, "%s", cases[i].name);
         cr_expect_eq(params_check(&d.values, &err), 0);
         cr_expect_not(d.has_seed);
