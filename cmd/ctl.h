@@ -10,6 +10,7 @@
 #include <yyjson.h>
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/printable.h"
 
 /* Exit codes; the larger ones are EX_UNAVAILABLE and EX_NOPERM. */
 enum { CTL_OK = 0, CTL_REFUSED = 1, CTL_UNREACHABLE = 69, CTL_DENIED = 77 };
@@ -52,7 +53,9 @@ struct ctl_cell {
     char s[96];
 };
 
-/* A string, a number of the object, in a form for tables. */
+/* Returns the string @key of the object whole, escaped, for sentences; "-" if there is none. */
+struct printable ctl_message(yyjson_val *object, const char *key);
+/* A string, a number of the object, in a form for tables: a text that does not fit is cut. */
 struct ctl_cell ctl_text(yyjson_val *object, const char *key);
 struct ctl_cell ctl_number(yyjson_val *object, const char *key);
 struct ctl_cell ctl_duration(yyjson_val *object, const char *key, double unit_s); /* "3.2 ms" */

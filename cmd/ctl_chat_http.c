@@ -84,7 +84,7 @@ struct transfer {
     struct chat_answer *answer;
     struct sse sse;
     struct buf whole;  /* an answer that is not a stream: JSON, or an error */
-    char refusal[300]; /* an error event */
+    struct printable refusal; /* the message of an error event */
     int64_t began_ns;
     bool is_error, done;
 };
@@ -123,10 +123,8 @@ static int on_event(void *ctx, const char *data, size_t len) {
     const char *finish = yyjson_get_str(yyjson_obj_get(choice, "finish_reason"));
     int r = doc ? 0 : -EBADMSG;
 
-    if (error) {
-        struct ctl_cell why = ctl_text(error, "message");
-        snprintf(t->refusal, sizeof(t->refusal), "%s", why.s);
-    }
+    if (error)
+        t->refusal = ctl_message(error, "message");
     if (r == 0)
         r = take_text(t, yyjson_obj_get(delta, "reasoning_content"), true);
     if (r == 0)
@@ -167,7 +165,8 @@ static int on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl
 
 static int refused(struct transfer *t, long status, struct err *err) {
     yyjson_doc *doc = ctl_parse(t->whole.data, t->whole.len);
-    struct ctl_cell why = ctl_text(yyjson_obj_get(yyjson_doc_get_root(doc), "error"), "message");
+    struct printable why =
+        ctl_message(yyjson_obj_get(yyjson_doc_get_root(doc), "error"), "message");
 
     yyjson_doc_free(doc);
     if (status == 401)
@@ -201,8 +200,8 @@ static int outcome(struct transfer *t, CURLcode code, struct err *err) {
     }
     if (status / 100 != 2)
         return refused(t, status, err);
-    if (*t->refusal) {
-        err_set(err, 0, NULL, "%s", t->refusal);
+    if (t->refusal.s[0]) {
+        err_set(err, 0, NULL, "%s", t->refusal.s);
         return CTL_REFUSED;
     }
     if (t->sink && !t->done) {

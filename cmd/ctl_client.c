@@ -161,7 +161,7 @@ static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
 static int refused(struct ctl *c, long status, const struct buf *reply, struct err *err) {
     yyjson_doc *doc = ctl_parse(reply->data, reply->len);
     yyjson_val *error = yyjson_obj_get(yyjson_doc_get_root(doc), "error");
-    struct ctl_cell why = ctl_text(error, "message");
+    struct printable why = ctl_message(error, "message");
 
     err_set(err, 0, NULL, "%s: refused: %s (status %ld)", c->socket, why.s, status);
     yyjson_doc_free(doc);

@@ -84,7 +84,7 @@ static int look(struct ctl *c, const char *name, const char *key, char out[500],
     int r = ctl_get(c, "/models", &doc, err);
 
     if (r == CTL_OK)
-        snprintf(out, 500, "%s", ctl_text(find(yyjson_doc_get_root(doc), name), key).s);
+        snprintf(out, 500, "%.499s", ctl_message(find(yyjson_doc_get_root(doc), name), key).s);
     yyjson_doc_free(doc);
     return r;
 }

@@ -34,6 +34,12 @@ struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
     return c;
 }
 
+struct printable ctl_message(yyjson_val *object, const char *key) {
+    const char *s = yyjson_get_str(yyjson_obj_get(object, key));
+
+    return printable(s && *s ? s : none.s);
+}
+
 void ctl_print_json(yyjson_mut_doc *d, FILE *out) {
     bool is_terminal = isatty(fileno(out));
     CLEANUP(freep)

@@ -210,7 +210,7 @@ def test_the_disk_tier_comes_back_when_the_next_daemon_does_not_take_over():
 
 
 def test_a_daemon_that_does_not_become_ready_changes_nothing():
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="a-long-path-leaves-the-reason-whole" * 4) as folder:
         installed, conf = Installed(folder), pathlib.Path(folder, "weft.conf")
         conf.write_text("[engine]\nthreads = 1\n")
         with Daemon(*FLAGS[:4], "--config", conf, path=installed.path) as d:
