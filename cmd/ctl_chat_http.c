@@ -83,7 +83,7 @@ struct transfer {
     const struct chat_sink *sink; /* NULL: not a stream */
     struct chat_answer *answer;
     struct sse sse;
-    struct buf whole;  /* an answer that is not a stream: JSON, or an error */
+    struct buf whole;         /* an answer that is not a stream: JSON, or an error */
     struct printable refusal; /* the message of an error event */
     int64_t began_ns;
     bool is_error, done;
