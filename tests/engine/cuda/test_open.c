@@ -138,8 +138,8 @@ Test(cuda_open, pages_take_what_the_device_has_left) {
     unlink(path);
 }
 
-/* Gives each run of the chain that early.c times, 64 launches with rows of 1024 columns, other bits.
- * The model's own hidden vectors are shorter, and keep theirs. */
+/* Gives each run of the chain that early.c times, 64 launches with rows of 1024 columns, other
+ * bits. The model's own hidden vectors are shorter, and keep theirs. */
 static void spoil_early(const char *kernel, uint64_t number, void *args) {
     static uint32_t n;
     struct hidden_args *a = args;
