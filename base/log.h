@@ -6,7 +6,7 @@
  * one event is always one line. Never log prompt text, keys or file contents. One thread of a
  * process logs.
  *
- * Only the step loop, api/server.c, api/http/listen.c, daemon/ and cmd/ log: libraries return
+ * Only the step loop, api/server.c, api/service/audit.c, api/http/listen.c, daemon/ and cmd/ log: libraries return
  * errors.
  */
 
@@ -14,7 +14,7 @@
 #include "base/log_render.h"
 #include "base/util.h"
 
-/* As syslog(3). A notice is written whatever the level: it tells who changed the service. */
+/* As syslog(3). A notice is written whatever the level: who changed the service, that it serves. */
 enum log_level { WLOG_ERROR = 3, WLOG_WARN = 4, WLOG_NOTICE = 5, WLOG_INFO = 6, WLOG_DEBUG = 7 };
 
 /* Events up to level @max are written, under the name of @process ("front", "worker"), which is not

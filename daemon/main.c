@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "daemon/admin.h"
+#include "daemon/audit.h"
 #include "daemon/config.h"
 #include "daemon/deadline.h"
 #include "daemon/device_nodes.h"
@@ -203,6 +204,7 @@ static void start_drain(struct front *f) {
 static void on_stop_signal(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
 
+    audit_signal(f->draining ? "stop" : "drain");
     if (takeover_is_pending() || (f->draining && f->drain_ends_ns != INT64_MAX))
         close_all(f);
     else if (f->draining)
@@ -304,6 +306,7 @@ static void on_hup(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
     struct err err = {0};
 
+    audit_signal("reload");
     if (f->was_ready && !f->draining)
         service_reloading();
     reload(f, &err);
@@ -455,6 +458,7 @@ static int upgrade(void *front, struct err *err) {
 static void on_usr2(uv_signal_t *s, int signum) {
     struct err err = {0};
 
+    audit_signal("upgrade");
     upgrade(the_front((uv_handle_t *)s), &err);
 }
 
@@ -484,7 +488,7 @@ static void serve_from_now(struct front *f) {
     service_ready();
     snprintf(status, sizeof(status), "ready %s\n", f->listeners.url);
     if (f->config.log_format == LOG_JSON)
-        log_event(WLOG_INFO, "ready", "url=%s", quoted(f->listeners.url).s);
+        log_event(WLOG_NOTICE, "ready", "url=%s", quoted(f->listeners.url).s);
     else
         log_line(status);
 }
