@@ -12,7 +12,6 @@
 #include "api/service/service.h"
 #include "api/service/trace.h"
 #include "base/log.h"
-#include "base/printable.h"
 #include "base/probe.h"
 
 /*
@@ -117,31 +116,6 @@ static void note_span(struct api *a, const struct exchange *x, int64_t now) {
                   *why ? "no" : "yes", why);
 }
 
-/* A text of a client or of the operator as a value of the log; "-": there is none. */
-static struct printable value_of(const char *text) {
-    return *text ? quoted(text) : (struct printable){"-"};
-}
-
-static void log_request(const struct api *a, const struct exchange *x, enum log_level level,
-                        int64_t now) {
-    const char *key = x->key ? a->auth.names[x->key - 1] : "";
-    bool stranger = !x->tenant && !x->key && a->auth.file;
-    const char *tenant = stranger ? "" : tenants_get(&a->tenants, x->tenant)->conf.name;
-
-    log_event(level, "request",
-              "id=%s method=%s path=%s status=%d tenant=%s key=%s model=%s client=%s agent=%s "
-              "stream=%d prompt=%u cached=%u output=%u finish=%s "
-              "queue_ms=%lld ttft_ms=%lld total_ms=%lld prompt_per_s=%.1f output_per_s=%.1f "
-              "drafted=%u accepted=%u resumed=%u retries=%u error=%s",
-              x->id, x->method, x->route ? x->route->path : value_of(x->path).s, x->status,
-              value_of(tenant).s, value_of(key).s, value_of(x->model).s, x->client,
-              value_of(x->agent).s, x->stream, x->n_prompt, x->n_cached, x->n_output,
-              x->finish ? x->finish : "-", (long long)x->queue_ns / 1000000,
-              (long long)x->ttft_ns / 1000000, (long long)(now - x->started_ns) / 1000000,
-              x->prompt_per_s, x->output_per_s, x->n_drafted, x->n_accepted, x->n_resumed,
-              x->retries, *x->code ? x->code : "-");
-}
-
 /* Counts it and writes the one line that every request ends with, unless its client had many. */
 static void on_ended(const struct exchange *x) {
     struct api *a = api_of(x);
@@ -162,7 +136,15 @@ static void on_ended(const struct exchange *x) {
             uv_timer_start(&a->log_tick, on_log_tick, LOG_BURST_S * 1000, 0);
         return;
     }
-    log_request(a, x, level, now);
+    log_event(level, "request",
+              "id=%s method=%s path=%s status=%d stream=%d prompt=%u cached=%u output=%u finish=%s "
+              "queue_ms=%lld ttft_ms=%lld total_ms=%lld prompt_per_s=%.1f output_per_s=%.1f "
+              "drafted=%u accepted=%u resumed=%u retries=%u error=%s",
+              x->id, x->method, x->route ? x->route->path : "-", x->status, x->stream, x->n_prompt,
+              x->n_cached, x->n_output, x->finish ? x->finish : "-",
+              (long long)x->queue_ns / 1000000, (long long)x->ttft_ns / 1000000,
+              (long long)(now - x->started_ns) / 1000000, x->prompt_per_s, x->output_per_s,
+              x->n_drafted, x->n_accepted, x->n_resumed, x->retries, *x->code ? x->code : "-");
 }
 
 /* An iteration of the loop that was too long for what else waited: at most one line a second. */

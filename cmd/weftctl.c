@@ -40,7 +40,6 @@ static const char help[] =
     "  pull hf:OWNER/REPO[:QUANT] load a model from the Hugging Face hub\n"
     "  models [NAME]              the model files that are there\n"
     "  rm NAME                    remove one that was pulled\n"
-    "  key new NAME FILE          make an API key, add its checksum to FILE, print it once\n"
     "The socket is PATH, else $WEFT_ADMIN, else the first that is there of\n"
     "/run/weft-admin.sock, /run/weft/admin.sock, ./build/admin.sock and admin.sock\n"
     "beside this program. --json prints what the daemon said, unchanged. Exit codes:\n"
@@ -333,8 +332,11 @@ static const struct {
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv, bool json);
-} local_commands[] = {{"chat", ctl_chat},     {"launch", ctl_launch}, {"pull", ctl_pull},
-                      {"models", ctl_models}, {"rm", ctl_rm},         {"key", ctl_key}};
+} local_commands[] = {{"chat", ctl_chat},
+                      {"launch", ctl_launch},
+                      {"pull", ctl_pull},
+                      {"models", ctl_models},
+                      {"rm", ctl_rm}};
 
 static int unknown(const char *command) {
     char names[320] = "";

@@ -16,7 +16,6 @@
 #include "api/api.h"
 #include "base/buf.h"
 #include "base/err.h"
-#include "base/log.h"
 #include "engine/engine.h"
 #include "scheduler/scheduler.h"
 
@@ -47,7 +46,6 @@ struct config {
     uint64_t draft_kv_bytes;                              /* 0: decided by the worker */
     char *draft_sources[CONFIG_LIST_MAX + 1];
     uint32_t log_level; /* its place among the row's choices */
-    enum log_format log_format;
     char *fault_dir;
     struct api_opts api;
     struct engine_opts engine; /* of the model; kv_bytes 0: not given */
@@ -107,7 +105,6 @@ int config_pack(const struct config *c, const char *section, struct buf *out);
 /* Sets the options that config_pack() wrote. 0, -EPROTO: it did not write them; -ENOMEM. */
 int config_unpack(struct config *c, const char *data, size_t len);
 
-enum log_level config_log_level(const struct config *c); /* of log-level */
 /* Returns true if draft source @name is among @c->draft_sources. */
 bool config_drafts_from(const struct config *c, const char *name);
 /* The bit set of the draft sources that are not among @c->draft_sources, which config_check() has

@@ -241,8 +241,6 @@ const struct option config_table[] = {
          "Compute a digest of every token's logits and allow \"logits_digest\" in requests."),
 
     CHOICE("log", "log-level", log_level, "info", "error|warn|info|debug", true, "What is logged."),
-    CHOICE("log", "log-format", log_format, "text", "text|json", false,
-           "Form of the lines on stderr; the journal gets fields in either case."),
     UINT("log", "log-requests", api.log_lines, "50", 0, 1000000,
          "Lines about requests that one tenant, or one address, may cause in a second in the mean, "
          "and ten times as many at once; what is left out is counted in one line. 0: no limit."),

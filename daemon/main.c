@@ -20,7 +20,6 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "daemon/admin.h"
-#include "daemon/audit.h"
 #include "daemon/config.h"
 #include "daemon/deadline.h"
 #include "daemon/device_nodes.h"
@@ -204,7 +203,6 @@ static void start_drain(struct front *f) {
 static void on_stop_signal(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
 
-    audit_signal(f->draining ? "stop" : "drain");
     if (takeover_is_pending() || (f->draining && f->drain_ends_ns != INT64_MAX))
         close_all(f);
     else if (f->draining)
@@ -232,6 +230,13 @@ static void drain_from_admin(void *front) {
 }
 
 /* ---- reloading ---- */
+
+static enum log_level level_of(const struct config *c) {
+    static const enum log_level levels[] = {WLOG_ERROR, WLOG_WARN, WLOG_INFO, WLOG_DEBUG};
+
+    assert(c->log_level < ARRAY_SIZE(levels));
+    return levels[c->log_level];
+}
 
 /* Takes the reloadable options of @next over, and names every other one that differs. 0 or
  * -errno. */
@@ -263,7 +268,6 @@ static int read_files(struct front *f, struct err *err) {
 
     if (r == 0)
         r = name_key(api_reload_keys(f->api, err), "api-keys", err);
-    audit_key_file(f->config.api_keys);
     if (r == 0)
         r = api_set_tenants(f->api, rows, n);
     return r < 0 || !*f->config.tls_certificate
@@ -272,8 +276,7 @@ static int read_files(struct front *f, struct err *err) {
 }
 
 /* Reads everything that can be read again. What is wrong is said, and the old stays. */
-static int reload(void *front, struct err *err) {
-    struct front *f = front;
+static int reload(struct front *f, struct err *err) {
     struct config next;
     int r = config_init(&next);
 
@@ -284,7 +287,7 @@ static int reload(void *front, struct err *err) {
     if (r == 0)
         r = apply_reload(f, &next);
     if (r == 0) {
-        log_set_level(config_log_level(&f->config));
+        log_set_level(level_of(&f->config));
         r = read_files(f, err);
     }
     if (r < 0)
@@ -293,11 +296,14 @@ static int reload(void *front, struct err *err) {
     return r;
 }
 
+static int reload_from_admin(void *front, struct err *err) {
+    return reload(front, err);
+}
+
 static void on_hup(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
     struct err err = {0};
 
-    audit_signal("reload");
     if (f->was_ready && !f->draining)
         service_reloading();
     reload(f, &err);
@@ -449,7 +455,6 @@ static int upgrade(void *front, struct err *err) {
 static void on_usr2(uv_signal_t *s, int signum) {
     struct err err = {0};
 
-    audit_signal("upgrade");
     upgrade(the_front((uv_handle_t *)s), &err);
 }
 
@@ -478,10 +483,7 @@ static void serve_from_now(struct front *f) {
     service_status(status);
     service_ready();
     snprintf(status, sizeof(status), "ready %s\n", f->listeners.url);
-    if (f->config.log_format == LOG_JSON)
-        log_event(WLOG_NOTICE, "ready", "url=%s", quoted(f->listeners.url).s);
-    else
-        log_line(status);
+    log_line(status);
 }
 
 /* models_opts.on_ready. */
@@ -688,7 +690,7 @@ static int open_front(struct front *f, struct err *err) {
         .ctx = f,
         .health = health_word,
         .drain = drain_from_admin,
-        .reload = reload,
+        .reload = reload_from_admin,
         .upgrade = upgrade,
     };
     if ((r = takeover_start(&t)) < 0 || (r = upgrade_new(&f->upgrade, &u)) < 0 ||
@@ -726,8 +728,7 @@ static int serve(struct front *f) {
     struct err err = {0};
 
     signal(SIGPIPE, SIG_IGN);
-    log_init(config_log_level(&f->config), "front");
-    log_set_format(f->config.log_format);
+    log_init(level_of(&f->config), "front");
     if (strcmp(backend, "auto") == 0 || strcmp(backend, "cuda") == 0)
         device_nodes_make(&device_nodes_system);
     uv_loop_init(&f->loop);

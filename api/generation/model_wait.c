@@ -9,7 +9,6 @@
 #include "api/model.h"
 #include "api/openai/models.h"
 #include "api/private.h"
-#include "api/service/audit.h"
 #include "api/service/rescan.h"
 
 #define TICK_MS 1000
@@ -159,8 +158,6 @@ int model_wait_begin(struct prompt_job *job) {
         return 0;
     if (*m->failure && now - m->failed_ns < (int64_t)m->failure_retry_ms * 1000000)
         return cannot_load(job);
-    if (m->state == API_MODEL_ABSENT || m->state == API_MODEL_FAILED)
-        audit_load(job->tenant, m->info->id);
     if (a->n_waiting >= a->opts.max_queued || a->opts.load_wait_ms == 0) {
         m->port->want(m->port);
         return still_loading(job, 0);

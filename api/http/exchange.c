@@ -6,7 +6,6 @@
 #include "api/http/conn.h"
 #include "api/http/payer.h"
 #include "api/http/server.h"
-#include "api/http/who.h"
 
 /* A client's own id is kept when it can stand in a header and a log line. */
 static bool is_clean_id(const char *s) {
@@ -32,7 +31,6 @@ struct exchange *exchange_new(struct conn *conn) {
     x->http10 = h->head_done && h->parser.http_minor == 0;
     snprintf(x->method, sizeof(x->method), "%s",
              h->head_done ? llhttp_method_name(h->parser.method) : "-");
-    who_note(x);
     const char *id = http_header(h, "x-request-id", NULL);
     if (id && is_clean_id(id))
         snprintf(x->id, sizeof(x->id), "%s", id);

@@ -12,7 +12,6 @@
 #include "api/ollama/ollama.h"
 #include "api/openai/models.h"
 #include "api/private.h"
-#include "api/service/audit.h"
 
 /*
  * LM Studio's two lists of the same models, and the loading and unloading of one. A member about
@@ -195,7 +194,6 @@ void lmstudio_unload_serve(struct exchange *x, struct http *h) {
     }
     assert(model_on_demand(m) && m->worker_up);
     m->keep_alive_s = 0;
-    audit_client(x, "unload", m->info->id, 0, &err);
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_string(&j, "instance_id", m->info->id);

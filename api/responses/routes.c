@@ -9,7 +9,6 @@
 #include "api/responses/query.h"
 #include "api/responses/reply.h"
 #include "api/responses/responses.h"
-#include "api/service/audit.h"
 
 /*
  * Routes of a response that is stored or under way: /v1/responses/ID, DELETE of it, /cancel and
@@ -106,10 +105,9 @@ static void cancel(struct exchange *x, struct responses *rs) {
 
 static void cancel_serve(struct exchange *x, struct http *h) {
     struct responses *rs = find_live(x);
-    struct err err = {0};
+    struct err err;
 
     if (rs) {
-        audit_client(x, "cancel", x->arg, 0, &err);
         cancel(x, rs);
         return;
     }
