@@ -4,7 +4,7 @@
  * grammar - constrained generation: which tokens may come next, so that the text as a whole fits a
  * JSON Schema, a regular expression, a grammar (EBNF as GBNF writes it) or one of several strings.
  *
- * A source is compiled once to a pushdown automaton over bytes (docs/grammar.md). A compiled
+ * A source is compiled once to a pushdown automaton over bytes (docs/design/grammar.md). A compiled
  * grammar never changes and may be used by any number of requests in any threads; each request has
  * its own grammar_state. The vocabulary must outlive its grammars, a grammar its states.
  *
@@ -49,7 +49,7 @@ uint32_t grammar_vocab_n_words(const struct grammar_vocab *v); /* uint32_t of a 
 /* ---- sources */
 
 enum grammar_kind {
-    GRAMMAR_JSON_SCHEMA, /* draft 2020-12, the part that docs/grammar.md lists */
+    GRAMMAR_JSON_SCHEMA, /* draft 2020-12, the part in docs/reference/grammars.md */
     GRAMMAR_JSON_OBJECT, /* any JSON object; no text */
     GRAMMAR_REGEX,       /* the whole text matches */
     GRAMMAR_EBNF,        /* GBNF; starts at the rule `root` */
@@ -62,7 +62,7 @@ enum grammar_flags {
     GRAMMAR_ANY_FORMAT = 2, /* an unknown `format` is an annotation, not an error */
     GRAMMAR_QUOTED =
         4, /* a regex or Lark: as JSON writes the text between the quotes of a string */
-    GRAMMAR_ANY_ORDER = 16,    /* members in any order where that can be kept (docs/grammar.md) */
+    GRAMMAR_ANY_ORDER = 16,    /* members in any order where possible (docs/reference) */
     GRAMMAR_DECLARED_ONLY = 8, /* no members beside declared ones without additionalProperties */
     GRAMMAR_PYTHON =
         32, /* True, False and None may be written, too (not where items must differ) */
