@@ -1,7 +1,7 @@
 /*
- * The calls of a message as a grammar, by the shape of their format. Names and literals are the
- * format's, the arguments the tools' schemas: as JSON where the format writes JSON, else spelled in
- * the format's own way (force_tagged.c, force_lists.c).
+ * Writes the calls of a message as a grammar, by the shape of their format. Names and literals come
+ * from the format, arguments from the tools' schemas: as JSON where the format writes JSON,
+ * otherwise in the spelling of the format (force_tagged.c, force_members.c, force_text.c).
  */
 
 #include "api/toolcall/force.h"

@@ -87,7 +87,7 @@ struct place {
     bool seen; /* a trigger */
 };
 
-/* Invariants (check() in constraint_state.c): n is at most what `before` holds; without triggers
+/* Invariants (check() in state.c): n is at most what `before` holds; without triggers
  * the phase is never FREE; at.n_moments is what the grammar has accepted, and of earlier places no
  * more. */
 struct constraint_state {

@@ -266,7 +266,7 @@ static void not_bound(struct writer *w, struct place at, const char *other) {
                                yyjson_val_mut_copy(w->d, at.v));
 }
 
-/* An object with a member whose name @how of @of describes (schema_object.c) and whose value is not
+/* An object with a member whose name @how of @of describes (object.c) and whose value is not
  * @value's. */
 static void add_some(struct writer *w, const char *how, struct place of, struct place value) {
     yyjson_mut_val *some = yyjson_mut_obj(w->d);

@@ -1,7 +1,7 @@
 /*
- * Objects. Properties come in the order in which the schema declares them, those that
- * are only `required` after them, then the others, whose names are none of the declared ones
- * (schema_keys.c).
+ * Translates objects. Properties come in the order in which the schema declares them, then those
+ * that only `required` names, then additional ones, whose names differ from all declared ones
+ * (keys.c).
  */
 
 #include "grammar/front/schema/schema.h"

@@ -17,7 +17,7 @@
 #include <yyjson.h>
 #include "grammar/expr/expr.h"
 
-#define OWN "\x01" /* begins words that only schema_logic.c writes */
+#define OWN "\x01" /* begins words that only logic.c writes */
 
 /* Bits of sets of types; an integer is T_INT, another number T_REAL. */
 enum json_type {
@@ -99,8 +99,7 @@ struct facets {
         enum { TEXT_PATTERN, TEXT_FORMAT, TEXT_NOT_PATTERN, TEXT_NOT_ENUM, TEXT_NOT_FORMAT } kind;
     } * text; /* what strings must match, or (NOT_) must not */
     uint32_t n_text, cap_text;
-    struct place
-        *some; /* members that must be there, by a description of their names (schema_keys.c) */
+    struct place *some; /* members that must be there, by a description of their names (keys.c) */
     uint32_t n_some, cap_some;
     struct multiple {
         struct place at;
@@ -124,13 +123,13 @@ struct schema {
     uint32_t n_paths, path_mask;
     uint32_t depth;
     struct lang_memo *langs;
-    struct key_classes *key_classes; /* of objects (schema_keys.c) */
-    struct names_list *names;        /* tries of declared names (schema_object.c) */
+    struct key_classes *key_classes; /* of objects (keys.c) */
+    struct names_list *names;        /* tries of declared names (object.c) */
     struct quoted_lang *quoted;      /* likewise */
     bool has_refs;                   /* somewhere there is the word "$ref" */
     uint32_t n_nots;                 /* how often there is the word "not" */
     bool old_refs;                   /* drafts up to 7: words beside a $ref mean nothing */
-    struct place *target;            /* what derived schemas refer to (schema_logic.c) */
+    struct place *target;            /* what derived schemas refer to (logic.c) */
     uint32_t n_targets, cap_targets;
     struct schema_doc {
         struct schema_doc *next;
@@ -177,7 +176,7 @@ int value_expr(struct schema *s, yyjson_val *v, struct expr **out);
 int member_places(struct schema *s, const struct parts *parts, const char *name, size_t len,
                   struct place **out, uint32_t *n);
 
-/* Schemas without not, if and dependencies that say the same (schema_logic.c). */
+/* Schemas without not, if and dependencies that say the same (logic.c). */
 int logic_not(struct schema *s, struct place p, struct place *out);
 int logic_if(struct schema *s, struct place p, struct place *out);           /* of the schema @p */
 int logic_dependencies(struct schema *s, struct place p, struct place *out); /* of the schema @p */
