@@ -1,16 +1,48 @@
 /*
- * run - sets of configurations.
+ * machine - runs the automaton: sets of configurations, and how a byte changes a set.
  *
- * Two choices keep a step cheap. Frames are interned: a frame with the same parent, call and count
- * is the same number, so that equal stacks are found equal by comparing one number, and an
- * ambiguous grammar whose readings meet again goes on with one configuration. And frames are never
- * changed, only added: what a look-ahead (a mask, a draft) has pushed is taken off again by
- * dropping the last ones, and the history of a request needs to keep configurations only. Frames
- * that no kept configuration can reach are dropped now and then by machine_collect(), which costs
- * less than what was accepted in the meantime.
+ * A text can have several readings at the same time: after `[12` the number may go on, or it has
+ * ended and `,` or `]` comes next. The automaton is therefore simulated with a set of
+ * configurations, one for each reading, as one simulates an NFA with a set of states. Since rules
+ * call rules, a configuration also has a stack of calls:
  *
- * A set is small: one or two configurations in JSON (a number may go on or end). SET_MAX bounds
- * what an ambiguous grammar can make of it, fuel what it can cost; both end in -E2BIG.
+ *     value  = array | number                text so far: [12
+ *     array  = "[" value ("," value)* "]"
+ *
+ *     configuration              frame, the top of its stack
+ *     number, behind a digit     1: return into array, behind its first value; its parent is 0
+ *     array, before , or ]       0: below everything; a return ends the text
+ *
+ * Copying stacks for each reading would make ambiguity expensive. All stacks are one tree instead
+ * (a cactus stack): a frame names its parent, the call to which its rule returns, and how often a
+ * repeated call has returned. Two properties keep a step cheap:
+ *
+ * - Frames are hash-consed: the frame of a given parent, call and count exists once, so equal
+ *   stacks have equal frame numbers, two configurations are equal when four integers are, and an
+ *   ambiguous grammar whose readings meet again goes on with one configuration.
+ * - Frames never change and are only added at the end. A look-ahead (a mask, a draft) pushes frames
+ *   and sets as it likes and truncates both arrays when it is done; the history of a request needs
+ *   to keep its configurations only.
+ *
+ * A step takes, for each configuration, the edge of its state for the byte. enter() then computes
+ * the closure of the target, all that can be reached from it without reading:
+ *
+ *     the target itself         if it has edges
+ *     starts of called rules    for each call of the target: push a frame
+ *     the caller's next state   if the rule may end here: pop the frame, and close that state
+ *
+ * The closure terminates: returns lower the stack, a call raises it, no rule matches the empty text
+ * and no rule calls itself before it has read something (analyse.c). A call that is the last thing
+ * of its rule pushes no frame, so recursion at the end of a rule runs in constant space.
+ *
+ * A register holds what would otherwise multiply the states, as the number of characters of a
+ * string with a maxLength; machine.h describes the kinds.
+ *
+ * Costs. A set is small: one or two configurations in JSON. SET_MAX bounds what an ambiguous
+ * grammar can make of it, fuel bounds the work, ENTER_DEPTH the recursion; all three fail with
+ * -E2BIG (a quick machine that runs out of fuel: -EAGAIN). Frames that no configuration needs any
+ * more are dropped by machine_collect() (mark, then compact), which runs when the number of frames
+ * has doubled, so its cost is amortised over the accepted tokens.
  */
 
 #include "grammar/machine/machine.h"
