@@ -188,7 +188,7 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
     if (r == 0 && b->vocab)
         r = finish_new(b, g);
     if (r == 0 && b->vocab)
-        r = automaton_runways(b, g);
+        r = automaton_free_chars(b, g);
     if (r < 0)
         return r;
     trim_arrays(g);
@@ -210,7 +210,7 @@ struct grammar *grammar_free(struct grammar *g) {
         free(g->names[i].node);
     free(g->names);
     members_free(g);
-    free(g->variety);
+    free(g->n_texts);
     free(g->doubles);
     free(g->state);
     free(g->edge);
@@ -218,7 +218,7 @@ struct grammar *grammar_free(struct grammar *g) {
     free(g->desc);
     free(g->rule);
     free(g->table);
-    free(g->runway);
+    free(g->free_chars);
     free(g->need);
     free(g->token);
     free(g);

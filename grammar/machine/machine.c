@@ -69,7 +69,7 @@ int machine_init(struct machine *m, const struct grammar *g) {
     memset(m->bucket, 0xff, m->n_buckets * sizeof(*m->bucket));
     m->frame[0] = (struct frame){.call = UINT32_MAX};
     m->n_frames = 1;
-    m->n_text = g->variety != NULL;
+    m->n_text = g->n_texts != NULL;
     m->fuel = UINT64_MAX;
     return 0;
 }
@@ -172,13 +172,13 @@ int machine_reserve(struct machine *m, uint32_t n) {
 }
 
 static bool equal(const struct config *c, const struct config *d) {
-    return c->state == d->state && c->reg == d->reg && c->frame == d->frame && c->mark == d->mark;
+    return c->state == d->state && c->reg == d->reg && c->frame == d->frame && c->match == d->match;
 }
 
 /* Returns the slot of @c in the table, or its free slot. */
 static uint16_t *slot_of(struct machine *m, const struct config *c) {
     uint64_t h = ((uint64_t)c->state << 32 | c->reg) * 0x9E3779B97F4A7C15u;
-    uint32_t i = (uint32_t)(((h ^ h >> 32 ^ c->frame) * 0xC2B2AE3D27D4EB4Fu + c->mark) >> 40);
+    uint32_t i = (uint32_t)(((h ^ h >> 32 ^ c->frame) * 0xC2B2AE3D27D4EB4Fu + c->match) >> 40);
 
     while (m->seen.slot[i % SEEN_SLOTS] &&
            !equal(&m->config[m->seen.begin + m->seen.slot[i % SEEN_SLOTS] - 1], c))
@@ -232,7 +232,7 @@ static bool start_call(struct machine *m, const struct config *from, uint32_t i,
                        struct config *start) {
     const struct grammar *g = m->g;
     const struct call_desc *d = &g->desc[g->call[i].desc];
-    uint32_t below = from->frame, to = g->call[i].to, inside = from->mark, kept = 0;
+    uint32_t below = from->frame, to = g->call[i].to, inside = from->match, kept = 0;
     const struct register_kind *k = register_of(g, from->state, NULL);
 
     if (k && k->enter && !k->enter(m, from, d, &kept, &inside))
@@ -250,7 +250,7 @@ static bool start_call(struct machine *m, const struct config *from, uint32_t i,
 }
 
 static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
-                  uint32_t mark);
+                  uint32_t match);
 
 /* Adds the starts of the rules that the first @n calls of @from's state call. */
 static void enter_calls(struct machine *m, struct set *out, const struct config *from, uint32_t n) {
@@ -259,7 +259,7 @@ static void enter_calls(struct machine *m, struct set *out, const struct config 
 
     for (uint32_t i = s->call; i < s->call + n; i++)
         if (start_call(m, from, i, &start))
-            enter(m, out, start.state, start.reg, start.frame, start.mark);
+            enter(m, out, start.state, start.reg, start.frame, start.match);
 }
 
 /* Adds a configuration and what it leads to without reading: the starts of the rules that it
@@ -267,9 +267,9 @@ static void enter_calls(struct machine *m, struct set *out, const struct config 
  * raise it, and no rule calls itself without reading. A call that comes last is a round of the
  * loop, the others are calls of enter(), ENTER_DEPTH of them at most. */
 static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
-                  uint32_t mark) {
+                  uint32_t match) {
     const struct grammar *g = m->g;
-    struct config c = {state, reg, frame, mark}, start;
+    struct config c = {state, reg, frame, match}, start;
     bool goes_on = true;
 
     if (m->depth == ENTER_DEPTH) {
@@ -290,7 +290,7 @@ static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t r
         enter_calls(m, out, &c, goes_on ? n - 1 : n);
         goes_on = goes_on && start_call(m, &c, s->call + n - 1, &start);
         if (may_leave && (!k || !k->may_end || k->may_end(m, desc_of(m, c.frame), c.state, c.reg)))
-            machine_leave(m, out, c.reg, c.frame, c.mark);
+            machine_leave(m, out, c.reg, c.frame, c.match);
         if (goes_on)
             c = start;
     }
@@ -298,7 +298,7 @@ static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t r
 }
 
 void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame,
-                   uint32_t mark) {
+                   uint32_t match) {
     if (frame == 0) {
         out->can_end = true;
         return;
@@ -312,11 +312,11 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
         const struct register_kind *k = register_of(m->g, c->to, NULL);
         uint32_t reg = f.count;
 
-        if (k && k->leave && !k->leave(m, d, c->to, frame, &reg, &mark)) {
+        if (k && k->leave && !k->leave(m, d, c->to, frame, &reg, &match)) {
             m->n_pruned++;
             return;
         }
-        enter(m, out, c->to, reg, f.parent, mark);
+        enter(m, out, c->to, reg, f.parent, match);
         return;
     }
     uint32_t n = f.count + 1;
@@ -324,12 +324,12 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
     if (d->max == NO_MAX)
         n = MIN(n, d->min);
     if (n >= d->min)
-        enter(m, out, c->to, 0, f.parent, mark);
+        enter(m, out, c->to, 0, f.parent, match);
     if (n < d->max) {
         uint32_t again = machine_push(m, f.parent, f.call, n);
 
         if (again)
-            enter(m, out, m->g->rule[d->rule].start, 0, again, mark);
+            enter(m, out, m->g->rule[d->rule].start, 0, again, match);
     }
 }
 
@@ -350,13 +350,13 @@ static void follow_edge(struct machine *m, const struct config *from, unsigned s
     if (k && k->step &&
         !k->step(m->g, desc_of(m, c.frame), &m->g->state[c.state], to, (uint8_t)symbol, &reg))
         return;
-    uint32_t mark = c.mark ? distinct_step(m, c.frame, c.mark, symbol) : 0;
+    uint32_t match = c.match ? distinct_step(m, c.frame, c.match, symbol) : 0;
 
-    enter(m, out, to, reg, c.frame, mark);
+    enter(m, out, to, reg, c.frame, match);
 }
 
 static bool end_of_step(struct machine *m, struct set *out) {
-    if (m->g->variety)
+    if (m->g->n_texts)
         distinct_prune(m, out);
     return out->end > out->begin || out->can_end;
 }
@@ -416,8 +416,8 @@ uint64_t machine_stacks(const struct machine *m, const struct set *s) {
     return n;
 }
 
-/* Parents come before their children: one pass upwards marks, one downwards renumbers. The buckets,
- * twice as many as frames, hold marks and new numbers meanwhile. */
+/* Parents come before their children: one pass from the last frame marks, one from the first
+ * renumbers. The buckets, twice as many as frames, hold marks and new numbers meanwhile. */
 void machine_collect(struct machine *m) {
     uint32_t *number = m->bucket, n = 1;
 

@@ -97,7 +97,7 @@ static uint32_t hash_of(const struct machine *m, const struct set *s) {
         h = (h ^ c->state) * 0x9E3779B97F4A7C15u;
         h = (h ^ h >> 29 ^ c->reg) * 0xC2B2AE3D27D4EB4Fu;
         h = (h ^ h >> 31 ^ c->frame) * 0x165667B19E3779F9u;
-        h += c->mark * 0x27D4EB2F165667C5u;
+        h += c->match * 0x27D4EB2F165667C5u;
     }
     return (uint32_t)(h >> 32);
 }
@@ -145,7 +145,7 @@ static void find_free_chars(const struct walk *w, struct known_set *known) {
 
     for (uint32_t i = known->set.begin; i < known->set.end; i++) {
         const struct config *c = &m->config[i];
-        uint32_t most = RUNWAY_MAX;
+        uint32_t most = FREE_CHARS_MAX;
         bool counts = m->g->state[c->state].flags & (STATE_LOOP | STATE_WITHIN);
 
         if (c->state == before)
@@ -156,7 +156,7 @@ static void find_free_chars(const struct walk *w, struct known_set *known) {
         if (k && k->n_free)
             most = MIN(most, k->n_free(m->g, desc_of(m, c->frame), c->state, c->reg));
         for (unsigned kind = 0; w->kinds && kind < TEXT_KINDS; kind++) {
-            uint32_t run = w->kinds >> kind & 1 ? MIN(m->g->runway[c->state][kind], most) : 0;
+            uint32_t run = w->kinds >> kind & 1 ? MIN(m->g->free_chars[c->state][kind], most) : 0;
 
             known->free_chars[kind] = (uint8_t)MAX(known->free_chars[kind], run);
         }
@@ -222,8 +222,8 @@ static void find_range(const struct machine *m, const struct set *s, uint8_t byt
                        unsigned *hi) {
     uint32_t before = NO_STATE;
 
-    *lo = m->g->variety ? byte : 0;
-    *hi = m->g->variety ? byte : 255;
+    *lo = m->g->n_texts ? byte : 0;
+    *hi = m->g->n_texts ? byte : 255;
     for (uint32_t i = s->begin; i < s->end && *lo < *hi; i++) {
         const struct config *c = &m->config[i];
         const struct state *q = &m->g->state[c->state];
@@ -421,18 +421,18 @@ static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_
     const struct trie *trie = w->trie;
     const struct trie_node *node = trie->node;
     const uint64_t *below = trie->below;
-    struct siblings way[TRIE_MAX_LEN + 1];
+    struct siblings stack[TRIE_MAX_LEN + 1];
     uint16_t *next = t->next[from];
-    uint32_t i = node[root].child, end = i + node[root].n_children, n_visited = 0, n_way = 0;
+    uint32_t i = node[root].child, end = i + node[root].n_children, n_visited = 0, n_stack = 0;
     bool needs = w->need;
 
-    for (depth++; i < end || n_way > 0;) {
+    for (depth++; i < end || n_stack > 0;) {
         if (i == end) {
-            i = way[--n_way].i;
-            end = way[n_way].end;
-            last = way[n_way].last;
-            from = way[n_way].set;
-            depth = way[n_way].depth;
+            i = stack[--n_stack].i;
+            end = stack[n_stack].end;
+            last = stack[n_stack].last;
+            from = stack[n_stack].set;
+            depth = stack[n_stack].depth;
             next = t->next[from];
             continue;
         }
@@ -465,9 +465,9 @@ static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_
             continue;
         uint32_t on_last = end_of(trie, at, end, last);
 
-        assert(n_way < ARRAY_SIZE(way));
+        assert(n_stack < ARRAY_SIZE(stack));
         if (i < end)
-            way[n_way++] = (struct siblings){i, end, last, (uint16_t)from, (uint16_t)depth};
+            stack[n_stack++] = (struct siblings){i, end, last, (uint16_t)from, (uint16_t)depth};
         i = node[at].child;
         end = i + node[at].n_children;
         last = on_last;
@@ -586,7 +586,7 @@ static const struct auto_rule *plain_rule(const struct machine *m, const struct 
     const struct config *c = &m->config[from->begin];
     const struct auto_rule *r = &m->g->rule[m->g->state[c->state].rule];
 
-    return from->end - from->begin == 1 && r->plain && !c->frame && !c->mark ? r : NULL;
+    return from->end - from->begin == 1 && r->plain && !c->frame && !c->match ? r : NULL;
 }
 
 /* Prepares walks from @from. Returns false with the machine's error if there is no memory. */
@@ -622,7 +622,7 @@ static void read_shorts(struct tables *t, uint32_t from, uint32_t n_chars) {
     uint16_t at[UINT8_MAX + 1] = {(uint16_t)from}; /* the set behind each byte */
     uint32_t alive = UINT8_MAX;                    /* bytes up to which the one before was read */
 
-    assert(w->bits && n_chars <= RUNWAY_MAX);
+    assert(w->bits && n_chars <= FREE_CHARS_MAX);
 
     for (uint32_t i = s->first[n_chars]; i < s->first[n_chars + 1]; i++) {
         uint32_t same = p[0], len = same + p[1], depth = same;
@@ -654,7 +654,7 @@ void walk_tables(struct walk *w, const struct set *from) {
     uint32_t n_configs = w->m->n_configs;
     struct tables t;
 
-    assert((w->m->g->runway || !w->kinds) && !w->same);
+    assert((w->m->g->free_chars || !w->kinds) && !w->same);
     assert(w->bits || (!w->empty && !w->need));
     if (from->begin == from->end)
         return;

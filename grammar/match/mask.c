@@ -50,8 +50,8 @@ struct applied {
     const struct call_desc *desc; /* of a loop or a rule that counts characters, or NULL */
     const struct grammar *g;
     struct mask *mask;
-    struct closing *near; /* or NULL */
-    const uint32_t *reg;  /* of a counted loop: characters so far, of each reading */
+    struct closing *closing; /* or NULL */
+    const uint32_t *reg;     /* of a counted loop: characters so far, of each reading */
     uint32_t n_regs;
     bool ends;                               /* the rule may end wherever its states say */
     uint64_t ends_at[TRIE_MAX_LEN / 64 + 1]; /* bits: behind so many characters, of a counted one */
@@ -121,7 +121,7 @@ static bool visit_rest(struct walk *w, uint32_t node, const struct set *s, uint3
     struct applied *a = w->arg;
     const struct trie_node *n = &w->trie->node[node];
 
-    if (n->n_items && a->near && !closing_fits(a->near, s))
+    if (n->n_items && a->closing && !closing_fits(a->closing, s))
         return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++) {
         if (a->ends || may_end(a, w->trie->item[i]))
@@ -182,9 +182,9 @@ static void add_within(struct machine *m, const struct applied *a) {
     const struct token_class *c = a->c;
     uint32_t most = within_free(a->g, a->desc, a->at->state, a->at->reg);
     bool border = a->g->state[a->at->state].flags & STATE_BORDER;
-    uint32_t left = border ? a->desc->max - MIN(a->desc->max, a->at->reg) : RUNWAY_MAX;
-    const uint32_t *at_most = vocab_at_most(v, MIN(most, (uint32_t)RUNWAY_MAX));
-    const uint32_t *at_limit = vocab_at_most(v, MIN(left, (uint32_t)RUNWAY_MAX));
+    uint32_t left = border ? a->desc->max - MIN(a->desc->max, a->at->reg) : FREE_CHARS_MAX;
+    const uint32_t *at_most = vocab_at_most(v, MIN(most, (uint32_t)FREE_CHARS_MAX));
+    const uint32_t *at_limit = vocab_at_most(v, MIN(left, (uint32_t)FREE_CHARS_MAX));
     const uint32_t *is_short = vocab_short_bits(v);
 
     assert(a->desc->kind == CALL_WITHIN && a->n_regs == 1 && !c->level);
@@ -228,11 +228,11 @@ static void apply_inside(struct machine *m, const struct applied *a, uint8_t *sc
 
 void class_apply(struct machine *m, const struct token_class *c, const struct config *where,
                  const uint32_t *reg, uint32_t n_regs, struct mask *mask, uint8_t *scratch,
-                 struct closing *near) {
+                 struct closing *closing) {
     const struct grammar *g = m->g;
     struct config at = *where;
     struct applied a = {
-        .c = c, .at = &at, .g = g, .mask = mask, .near = near, .reg = reg, .n_regs = n_regs};
+        .c = c, .at = &at, .g = g, .mask = mask, .closing = closing, .reg = reg, .n_regs = n_regs};
 
     assert(n_regs > 0);
 
@@ -253,7 +253,7 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
 
     machine_leave(m, &below, 0, at.frame, 0);
     struct walk w = {
-        .m = m, .trie = &c->after, .visit = visit_rest, .blind = near == NULL, .arg = &a};
+        .m = m, .trie = &c->after, .visit = visit_rest, .blind = closing == NULL, .arg = &a};
 
     walk_steps(&w, &below);
     m->n_configs = below.begin;

@@ -136,7 +136,7 @@ void grammar_state_reset(struct grammar_state *s) {
     machine_forget_frames(&s->m, 1);
     s->m.error = 0;
     s->m.fuel = MASK_FUEL;
-    s->m.n_text = s->m.g->variety != NULL;
+    s->m.n_text = s->m.g->n_texts != NULL;
     s->checkpoint[0] = (struct checkpoint){.n_text = s->m.n_text};
     machine_start(&s->m, &s->checkpoint[0].set);
     s->n = 1;
@@ -203,7 +203,7 @@ int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *sr
 /* Checks for each token of a walk that the shortest completion behind it still fits. */
 struct visitor {
     struct mask *mask;
-    struct closing *near;
+    struct closing *closing;
     struct answer {
         uint32_t begin, end; /* of a set that lasts during the walk; end 0: none yet */
         bool fits;
@@ -212,32 +212,32 @@ struct visitor {
 };
 #define KNOWN 512
 
-static bool fits_near(const struct visitor *v, const struct set *s) {
+static bool is_within(const struct visitor *v, const struct set *s) {
     struct answer *a = v->known ? &v->known[s->begin % KNOWN] : NULL;
 
     if (!a)
-        return closing_fits(v->near, s);
+        return closing_fits(v->closing, s);
     if (a->end == 0 || a->begin != s->begin || a->end != s->end)
-        *a = (struct answer){s->begin, s->end, closing_fits(v->near, s)};
+        *a = (struct answer){s->begin, s->end, closing_fits(v->closing, s)};
     return a->fits;
 }
 
 /* Takes a subtree as a whole if every token below it leaves time to end. Otherwise notes that the
  * walk has to be repeated node by node. */
-static void take_near(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
-                      uint32_t depth) {
+static void take_within(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
+                        uint32_t depth) {
     struct visitor *v = w->arg;
 
-    v->by_node = v->by_node || !closing_fits_inside(v->near, s);
+    v->by_node = v->by_node || !closing_fits_inside(v->closing, s);
     for (uint32_t i = first; !v->by_node && i < last; i++)
         mask_set(v->mask, w->trie->item[i]);
 }
 
-static bool visit_near(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+static bool visit_within(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];
     const struct visitor *v = w->arg;
 
-    if (n->n_items && !fits_near(v, s))
+    if (n->n_items && !is_within(v, s))
         return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++)
         mask_set(v->mask, w->trie->item[i]);
@@ -246,19 +246,19 @@ static bool visit_near(struct walk *w, uint32_t node, const struct set *s, uint3
 
 /* Returns whether the text can end in time behind the special token @symbol. */
 static bool special_fits(struct grammar_state *s, const struct set *set, unsigned symbol,
-                         struct closing *near) {
+                         struct closing *closing) {
     struct set next;
 
-    if (!near)
+    if (!closing)
         return true;
-    bool fits = machine_step(&s->m, set, symbol, &next) && closing_fits(near, &next);
+    bool fits = machine_step(&s->m, set, symbol, &next) && closing_fits(closing, &next);
 
     s->m.n_configs = next.begin;
     return fits;
 }
 
 /* Adds the special tokens that the configurations' edges name. */
-static void mask_special(struct grammar_state *s, const struct set *set, struct closing *near,
+static void mask_special(struct grammar_state *s, const struct set *set, struct closing *closing,
                          struct mask *mask) {
     const struct grammar *g = s->m.g;
 
@@ -267,7 +267,7 @@ static void mask_special(struct grammar_state *s, const struct set *set, struct 
 
         for (uint32_t e = q->edge; (q->flags & STATE_TOKENS) && e < q->edge + q->n_edges; e++) {
             for (unsigned k = g->edge[e].lo; k <= g->edge[e].hi; k++) {
-                if (k >= TOKEN_SYMBOL && special_fits(s, set, k, near))
+                if (k >= TOKEN_SYMBOL && special_fits(s, set, k, closing))
                     mask_set(mask, (uint32_t)g->token[k - TOKEN_SYMBOL]);
             }
         }
@@ -317,14 +317,14 @@ static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t 
 
 /* Prepares the check that the text can end in time: sets *closing, to NULL where there is no
  * limit. */
-static int look_ahead(struct grammar_state *s, uint32_t left, struct closing **near) {
-    *near = NULL;
+static int look_ahead(struct grammar_state *s, uint32_t left, struct closing **closing) {
+    *closing = NULL;
     if (left == GRAMMAR_NO_MAX || !s->m.g->finish)
         return 0;
     if (!s->closing && closing_new(&s->closing) < 0)
         return -ENOMEM;
     if (closing_begin(s->closing, &s->m, &latest(s)->set, MAX(left, 1u) - 1))
-        *near = s->closing;
+        *closing = s->closing;
     return 0;
 }
 
@@ -364,14 +364,14 @@ static void walk_long(struct machine *m, const struct set *others, struct mask *
 
 /* Walks from the configurations without a class when the limit is near. @many: among them are
  * configurations whose class is not applied as a whole, so most tokens are checked one by one. */
-static void walk_near(struct machine *m, const struct set *others, struct closing *near, bool many,
-                      struct mask *mask) {
+static void walk_within(struct machine *m, const struct set *others, struct closing *closing,
+                        bool many, struct mask *mask) {
     struct answer known[KNOWN] = {0};
-    struct visitor v = {mask, near, NULL, many};
+    struct visitor v = {mask, closing, NULL, many};
     struct walk w = {.m = m,
                      .trie = vocab_trie(m->g->vocab),
-                     .visit = visit_near,
-                     .take = take_near,
+                     .visit = visit_within,
+                     .take = take_within,
                      .kinds = many ? 0 : ALL_KINDS,
                      .arg = &v,
                      .max_visited = LONG_WALK};
@@ -406,7 +406,7 @@ struct making {
     struct grammar_state *s;
     struct set at, others; /* others: the configurations without a class */
     struct mask mask;
-    struct closing *near;
+    struct closing *closing;
     const struct token_class *cls[SET_MAX]; /* of each configuration, or NULL */
     bool applied[SET_MAX];                  /* its class is in the mask */
     bool undecided[SET_MAX];                /* a short walk may show that it needs no class */
@@ -423,7 +423,7 @@ static void defer_expensive(struct making *k) {
     uint32_t n = k->at.end - k->at.begin;
     bool most = false;
 
-    for (uint32_t i = 0; i < n && !most && !k->near; i++)
+    for (uint32_t i = 0; i < n && !most && !k->closing; i++)
         most = k->cls[i] && class_has_most(m->g->vocab, k->cls[i]);
     for (uint32_t i = 0; i < n && !m->error; i++) {
         struct config c = m->config[k->at.begin + i];
@@ -447,16 +447,16 @@ static void find_classes(struct making *k) {
     for (uint32_t i = 0; i < k->at.end - k->at.begin && !m->error; i++) {
         struct config c = m->config[k->at.begin + i];
 
-        k->undecided[i] = !k->near && class_is_open(m->g, c.state);
+        k->undecided[i] = !k->closing && class_is_open(m->g, c.state);
         k->n_undecided += k->undecided[i];
-        k->deferred[i] = !k->near && made && class_is_missing(m->g, c.state);
+        k->deferred[i] = !k->closing && made && class_is_missing(m->g, c.state);
         k->n_deferred += k->deferred[i];
         made = made || class_is_missing(m->g, c.state);
-        k->expensive[i] = !k->near && class_is_long(m->g, c.state);
+        k->expensive[i] = !k->closing && class_is_long(m->g, c.state);
         assert(k->undecided[i] + k->deferred[i] + k->expensive[i] <= 1);
         if (!k->undecided[i] && !k->deferred[i] && !k->expensive[i])
             k->cls[i] = class_at(m, &c);
-        if (k->cls[i] && k->near && !closing_class_fits(k->near, &c)) {
+        if (k->cls[i] && k->closing && !closing_class_fits(k->closing, &c)) {
             k->cls[i] = NULL;
             k->many = true;
         }
@@ -487,13 +487,13 @@ static void apply_class(struct making *k, uint32_t i) {
     for (uint32_t j = i; j < k->at.end - k->at.begin; j++) {
         const struct config *d = &m->config[k->at.begin + j];
 
-        if (j > i && (d->frame != c.frame || d->state != c.state || d->mark != c.mark ||
+        if (j > i && (d->frame != c.frame || d->state != c.state || d->match != c.match ||
                       !k->cls[j] || k->applied[j] || register_at(m, d) != &REGISTER_COUNTED))
             continue;
         reg[n++] = d->reg;
         k->applied[j] = true;
     }
-    class_apply(&k->s->m, k->cls[i], &c, reg, n, &k->mask, k->s->scratch, k->near);
+    class_apply(&k->s->m, k->cls[i], &c, reg, n, &k->mask, k->s->scratch, k->closing);
 }
 
 /* Walks from the configurations without a class. A short walk shows that their undecided states
@@ -570,8 +570,8 @@ static void mask_others(struct making *k) {
     }
     if (k->others.end == k->others.begin || m->error)
         return;
-    if (k->near)
-        walk_near(m, &k->others, k->near, k->many, &k->mask);
+    if (k->closing)
+        walk_within(m, &k->others, k->closing, k->many, &k->mask);
     else
         walk_rest(k);
 }
@@ -590,7 +590,7 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
         return 0;
     m->quick = s->quick;
     m->fuel = m->quick ? QUICK_FUEL : MASK_FUEL;
-    if (look_ahead(s, left, &k.near) < 0) {
+    if (look_ahead(s, left, &k.closing) < 0) {
         m->quick = false;
         return -ENOMEM;
     }
@@ -601,11 +601,11 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
     if (!m->error)
         mask_others(&k);
     if (!m->error)
-        mask_special(s, &k.at, k.near, &k.mask);
-    if (!m->error && k.near && closing_add_plan(k.near, bits))
+        mask_special(s, &k.at, k.closing, &k.mask);
+    if (!m->error && k.closing && closing_add_plan(k.closing, bits))
         k.mask.counted = false;
-    if (!m->error && m->g->variety)
-        distinct_settle(m, &k.at, k.near, &k.mask);
+    if (!m->error && m->g->n_texts)
+        distinct_settle(m, &k.at, k.closing, &k.mask);
     for (size_t i = 0; k.at.can_end && i < n_ends; i++)
         mask_set(&k.mask, (uint32_t)ends[i]);
     int r = leave_no_trace(s, n_configs, n_frames);
@@ -615,10 +615,10 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
 
 uint32_t grammar_bytes_left(struct grammar_state *s) {
     uint32_t n_configs = s->m.n_configs, n_frames = s->m.n_frames, n = FINISH_NEVER;
-    struct closing *near;
+    struct closing *closing;
 
-    if (look_ahead(s, 1, &near) == 0 && near)
-        n = closing_bytes(near, &latest(s)->set);
+    if (look_ahead(s, 1, &closing) == 0 && closing)
+        n = closing_bytes(closing, &latest(s)->set);
     leave_no_trace(s, n_configs, n_frames);
     return latest(s)->done ? 0 : n;
 }
@@ -626,12 +626,12 @@ uint32_t grammar_bytes_left(struct grammar_state *s) {
 uint32_t grammar_distance(struct grammar_state *s) {
     struct machine *m = &s->m;
     uint32_t n_configs = m->n_configs, n_frames = m->n_frames, n = GRAMMAR_NO_MAX;
-    struct closing *near;
+    struct closing *closing;
 
     if (latest(s)->done || grammar_can_end(s))
         return 0;
-    if (look_ahead(s, 1, &near) == 0 && near)
-        n = closing_distance(near, &latest(s)->set);
+    if (look_ahead(s, 1, &closing) == 0 && closing)
+        n = closing_distance(closing, &latest(s)->set);
     leave_no_trace(s, n_configs, n_frames);
     return n < FINISH_NEVER ? n : GRAMMAR_NO_MAX;
 }
