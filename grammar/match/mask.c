@@ -1,8 +1,35 @@
 /*
- * mask - which tokens may come next. A configuration whose state has a token class takes it from
- * there; the tokens that end its rule are settled by walking what they add with the real stack. All
- * other configurations walk the trie of the vocabulary together: they allow few tokens, or they
- * would have a class.
+ * mask - which tokens may come next, from the token classes of the configurations.
+ *
+ * A mask is the union, over the configurations of the current set, of the tokens that each
+ * can read. grammar_mask_within() (state.c) makes it in this order:
+ *
+ *  1. find_classes(): the token class of each configuration's state (class.h), where the state has
+ *     one. A class answers for most of the vocabulary with a bit map.
+ *  2. apply_class(): ORs the bit map into the mask, and settles the tokens that leave the rule by
+ *     walking what they add with the real stack (class_apply()). Configurations that differ only in
+ *     a count are applied together.
+ *  3. mask_others(): the configurations without a class walk the trie together: walk_steps() up to
+ *     LONG_WALK nodes, then walk_need() or walk_tables().
+ *  4. mask_special(): special tokens that edges name; then end tokens, where the text may end.
+ *
+ * A class is an investment: it takes up to a millisecond to make, once per state, and saves a walk
+ * at every later mask. Four rules decide when to invest:
+ *
+ * - Undecided. A state that has not been looked at may be one of the many that allow few tokens. It
+ *   walks with the others (settle_undecided()). If that took at most CHEAP_VISITS nodes, the state
+ *   needs no class; up to LONG_WALK nodes, the next mask makes its class; beyond, this one does.
+ * - One at a time. A mask makes at most one class that needs a long walk. Other configurations that
+ *   lack theirs are deferred: they walk together, which is one more walk however many they are
+ *   (walk_deferred()).
+ * - Not beside a wide one. When a class already allows most tokens of text, states whose classes
+ *   are expensive walk only towards the tokens that are still missing (defer_expensive()).
+ * - Not for a quick mask. A matcher that others wait for (grammar_state_set_quick()) fails with
+ *   -EAGAIN where a class would have to be made or fuel runs out; a thread makes the mask then.
+ *
+ * Near the limit of tokens (@left), `closing` (closing.c) is asked about every set that a token
+ * leads to: whether the shortest completion still fits. A class is applied as a whole only if all
+ * its tokens fit.
  */
 
 #include "grammar/mask/class.h"

@@ -7,35 +7,7 @@
  * therefore allocates at the start and when its stack grows, and never per token. A look-ahead (a
  * mask, forced bytes) works above the stored sets and truncates what it added.
  *
- * Masks. A mask is the union, over the configurations of the current set, of the tokens that each
- * can read. grammar_mask_within() makes it in this order:
- *
- *  1. find_classes(): the token class of each configuration's state (class.h), where the state has
- *     one. A class answers for most of the vocabulary with a bit map.
- *  2. apply_class(): ORs the bit map into the mask, and settles the tokens that leave the rule by
- *     walking what they add with the real stack (mask.c). Configurations that differ only in a
- *     count are applied together.
- *  3. mask_others(): the configurations without a class walk the trie together: walk_steps() up to
- *     LONG_WALK nodes, then walk_need() or walk_tables().
- *  4. mask_special(): special tokens that edges name; then end tokens, where the text may end.
- *
- * A class is an investment: it takes up to a millisecond to make, once per state, and saves a walk
- * at every later mask. Four rules decide when to invest:
- *
- * - Undecided. A state that has not been looked at may be one of the many that allow few tokens. It
- *   walks with the others (settle_undecided()). If that took at most CHEAP_VISITS nodes, the state
- *   needs no class; up to LONG_WALK nodes, the next mask makes its class; beyond, this one does.
- * - One at a time. A mask makes at most one class that needs a long walk. Other configurations that
- *   lack theirs are deferred: they walk together, which is one more walk however many they are
- *   (walk_deferred()).
- * - Not beside a wide one. When a class already allows most tokens of text, states whose classes
- *   are expensive walk only towards the tokens that are still missing (defer_expensive()).
- * - Not for a quick mask. A matcher that others wait for (grammar_state_set_quick()) fails with
- *   -EAGAIN where a class would have to be made or fuel runs out; a thread makes the mask then.
- *
- * Near the limit of tokens (@left), `closing` (closing.c) is asked about every set that a token
- * leads to: whether the shortest completion still fits. A class is applied as a whole only if all
- * its tokens fit.
+ * mask.c explains how a mask is made; this file has its steps, grammar_mask_within().
  */
 
 #include "grammar/mask/class.h"
@@ -222,8 +194,7 @@ static bool is_within(const struct visitor *v, const struct set *s) {
     return a->fits;
 }
 
-/* Takes a subtree as a whole if every token below it leaves time to end. Otherwise notes that the
- * walk has to be repeated node by node. */
+/* Takes a subtree as a whole if all its tokens leave time to end; else sets by_node. */
 static void take_within(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
                         uint32_t depth) {
     struct visitor *v = w->arg;
@@ -301,7 +272,7 @@ static bool reserve_scratch(struct grammar_state *s, uint32_t n) {
     return true;
 }
 
-/* Truncates what a look-ahead left in the machine. Returns the look-ahead's error and clears it. */
+/* Truncates what a look-ahead left in the machine. Returns its error, which it clears. */
 static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t n_frames) {
     int r = s->m.error;
 
@@ -315,8 +286,7 @@ static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t 
     return r;
 }
 
-/* Prepares the check that the text can end in time: sets *closing, to NULL where there is no
- * limit. */
+/* Sets *closing to what checks that the text can end in time, or to NULL without a limit. */
 static int look_ahead(struct grammar_state *s, uint32_t left, struct closing **closing) {
     *closing = NULL;
     if (left == GRAMMAR_NO_MAX || !s->m.g->finish)
@@ -401,7 +371,7 @@ int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
 }
 
 /* A mask being made for the set @at. find_classes() sets at most one of undecided, deferred and
- * expensive of a configuration, whose cls is NULL then. */
+ * expensive for a configuration; its cls is NULL then. */
 struct making {
     struct grammar_state *s;
     struct set at, others; /* others: the configurations without a class */
@@ -516,8 +486,8 @@ static bool settle_undecided(struct making *k) {
     return n <= LONG_WALK;
 }
 
-/* Walks from the configurations whose classes are deferred. Returns false if they have too many
- * readings together; then their classes have been made and applied. */
+/* Walks from the configurations without a class. Returns false if they have too many readings
+ * together; then the deferred classes have been made and applied. */
 static bool walk_deferred(struct making *k) {
     struct machine *m = &k->s->m;
 
