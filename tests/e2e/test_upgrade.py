@@ -254,7 +254,7 @@ def test_there_is_one_upgrade_at_a_time():
             wait_until("its start", lambda: "upgrade_started" in d.log)
             refused(d, "under way")
             d.process.send_signal(signal.SIGUSR2)
-            wait_until("what a signal changes: nothing", lambda: d.log.count('reason="an upgrade is under way"') == 2)
+            wait_until("what a signal changes: nothing", lambda: d.log.count('reason="another upgrade is still running') == 2)
             connection = d.connect()
             connection.request("POST", "/v1/completions", json.dumps({**LONG, "max_tokens": 16000, "stream": True}), {"Content-Type": "application/json"})
             assert connection.getresponse().readline()
