@@ -66,6 +66,6 @@ int keyfile_read(const char *path, const char *param, keyfile_pair pair, void *c
     if (r.result < 0)
         return r.result;
     if (bad)
-        return err_set(err, 0, param, "%s:%d: not a [section] nor key = value", path, bad);
+        return err_set(err, 0, param, "%s:%d: must be a [section] or key = value", path, bad);
     return 0;
 }

@@ -659,7 +659,7 @@ static int open_first(struct served *s, struct err *err) {
     if (r == 0 && s->of->opts.beside && !s->of->opts.waits &&
         s->opened->memory_bytes > s->of->available)
         r = err_set(err, 0, "model",
-                    "%.150s: does not fit beside the daemon that runs: its worker needs %llu MiB, "
+                    "%.150s: does not fit beside the running daemon: its worker needs %llu MiB, "
                     "and %llu MiB are left",
                     s->config.model, (unsigned long long)(s->opened->memory_bytes >> 20),
                     (unsigned long long)(s->of->available >> 20));
@@ -698,7 +698,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     if (r == 0)
         r = models_find_all(o->config, add, NULL, m, err);
     if (r == 0 && m->n == 0)
-        r = err_set(err, 0, "models", "models, models-dir: there is no model in them");
+        r = err_set(err, 0, "models", "models, models-dir: the folders contain no model");
     m->several = *o->config->models || *o->config->models_dir;
     m->on_demand = m->several || o->config->keep_alive_s > 0;
     m->budget = o->config->models_memory ? o->config->models_memory : m->available / 10 * 9;

@@ -136,8 +136,8 @@ static int check_tokens(const struct worker *w, struct err *err) {
 
         if (a.len != b.len || memcmp(a.data, b.data, a.len) != 0)
             return err_set(err, 0, "draft-model",
-                           "draft-model: other tokens than the model's: token %u is \"%.*s\", not "
-                           "\"%.*s\"",
+                           "draft-model: its vocabulary differs from the model's: token %u is "
+                           "\"%.*s\", not \"%.*s\"",
                            i, (int)MIN(b.len, 40), b.data, (int)MIN(a.len, 40), a.data);
     }
     return 0;
@@ -155,8 +155,8 @@ static int open_draft(struct worker *w, struct err *err) {
     r = r < 0 ? r : engine_new(&w->draft, &o, err);
     if (r == 0 && engine_info(w->draft)->n_states > 0)
         return err_set(err, 0, "draft-model",
-                       "draft-model: %s models cannot draft: what is refused would stay in their "
-                       "recurrent state",
+                       "draft-model: %s models cannot be draft models, because rejected tokens "
+                       "would stay in their recurrent state",
                        engine_info(w->draft)->arch);
     return r;
 }

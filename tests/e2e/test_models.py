@@ -209,9 +209,9 @@ def swap(d, name, file=None, limit_s=60):
     """How it ended; and all that was replaced is gone."""
     end = time.monotonic() + limit_s
     status = 0
-    while status != 200:  # while it is just being loaded no swap begins
+    while status != 200:  # while it is is being loaded no swap begins
         status, value = d.admin_request("POST", f"/models/{name}/swap" + (f"?file={file}" if file else ""))
-        assert status == 200 or "just being" in value["error"]["message"], value
+        assert status == 200 or "is being" in value["error"]["message"], value
         assert time.monotonic() < end, value
     while models(d)[name]["swap"] == "under way" or any(m.get("swap") == "old" for m in d.admin_request("GET", "/models")[1]["models"]):
         assert time.monotonic() < end, d.admin_request("GET", "/models")
@@ -280,9 +280,9 @@ def test_weftctl_lists_loads_unloads_and_swaps():
             assert ctl(d, "dump", str(file), name)[0] == 0
         assert flights[0].read_bytes() != flights[1].read_bytes()
         status, value = d.admin_request("GET", "/flight/none")
-        assert status == 404 and "no model is called none" in value["error"]["message"], value
+        assert status == 404 and "no model is named none" in value["error"]["message"], value
         code, out = ctl(d, "load", "none")
-        assert code == 1 and "no model is called none" in out, out
+        assert code == 1 and "no model is named none" in out, out
         time.sleep(2.1)
         copy(f"{folder}/b.gguf", folder, "later")
         assert ctl(d, "load", "later") == (0, "later: loaded\n")
@@ -516,7 +516,7 @@ def test_lm_studios_clients_load_and_unload():
 
 
 def test_a_slip_in_a_preset_is_told_at_the_start():
-    for text, part in (("model = nowhere\n", "no such file"), ("modle = x\n", "is model meant?"), ("listen = 1:2\n", "no key of a single model")):
+    for text, part in (("model = nowhere\n", "no such file"), ("modle = x\n", "is model meant?"), ("listen = 1:2\n", "cannot be set in a preset")):
         with tempfile.TemporaryDirectory() as presets:
             pathlib.Path(presets, "x.conf").write_text(text)
             d = Weftd("--models", presets, model="", wait=False)

@@ -252,7 +252,7 @@ def test_there_is_one_upgrade_at_a_time():
             pids, first = [], threading.Thread(target=lambda: pids.append(upgrade(d)))
             first.start()
             wait_until("its start", lambda: "upgrade_started" in d.log)
-            refused(d, "under way")
+            refused(d, "still running")
             d.process.send_signal(signal.SIGUSR2)
             wait_until("what a signal changes: nothing", lambda: d.log.count('reason="another upgrade is still running') == 2)
             connection = d.connect()
