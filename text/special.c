@@ -61,7 +61,7 @@ static int read_id(const struct gguf *g, const char *name, uint32_t n_vocab, int
     if (r == -ENOENT)
         return 0;
     if (r < 0 || id >= n_vocab)
-        return err_set(err, 0, NULL, "%s is not the id of one of the %u tokens", key, n_vocab);
+        return err_set(err, 0, NULL, "%s is not a token id below %u", key, n_vocab);
     *out = (int32_t)id;
     return 0;
 }

@@ -195,7 +195,7 @@ int vocab_load(struct vocab *v, const struct gguf *g, struct err *err) {
         return err_set(err, 0, NULL, "%s is %s", key,
                        gguf_has(g, key) ? "not an array of strings" : "missing");
     if (gguf_array_n(tokens) == 0 || gguf_array_n(tokens) > TOKENS_MAX)
-        return err_set(err, 0, NULL, "%s has %llu entries, not 1 to %u", key,
+        return err_set(err, 0, NULL, "%s has %llu entries; there must be 1 to %u", key,
                        (unsigned long long)gguf_array_n(tokens), TOKENS_MAX);
     n = (uint32_t)gguf_array_n(tokens);
     r = read_types(g, n, &types, err);

@@ -32,11 +32,11 @@ static int check_start(const struct constraint *c, struct err *err) {
 
     if (n == 0)
         return err_set_code(err, 400, "grammar_unsupported", NULL,
-                            "no token of this model begins as the grammar demands");
+                            "no token of this model's vocabulary can begin a text of this grammar");
     if (n == -E2BIG)
         return err_set_code(
             err, 400, "grammar_too_complex", NULL,
-            "the grammar is too ambiguous: too many readings of its first characters");
+            "the grammar is too ambiguous: its first characters can be read in too many ways");
     return (int)MIN(n, 0);
 }
 

@@ -505,7 +505,8 @@ static void write_not(struct writer *w) {
             not_member(w, name, at);
     }
     if (w->error == 0 && w->dropped && yyjson_mut_arr_size(w->alts) == 0)
-        w->error = schema_unsupported(w->s, w->at.path, "the contrary of this cannot be described");
+        w->error =
+            schema_unsupported(w->s, w->at.path, "the negation of this keyword is not supported");
 }
 
 /* ---- if and dependencies */
@@ -692,7 +693,7 @@ int schema_target(struct schema *s, struct place at, struct place *out) {
     uint64_t n = yyjson_get_uint(at.v);
 
     if (!yyjson_is_uint(at.v) || n >= s->n_targets)
-        return schema_invalid(s, at.path, "an unknown word");
+        return schema_invalid(s, at.path, "unknown keyword");
     *out = s->target[n];
     assert(out->v);
     return 0;
