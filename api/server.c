@@ -320,7 +320,7 @@ void api_close(struct api *a) {
     api_drain(a);
     a->closing = true;
     admit_stop(&a->admit);
-    err_set_code(&err, 503, "shutting_down", NULL, "The service is stopping.");
+    err_set_code(&err, 503, "shutting_down", NULL, "The server is stopping.");
     http_server_close(&a->http, &err);
     admit_close(&a->admit);
     store_close(&a->store);

@@ -166,7 +166,7 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
  * request. */
 FIELD(take_thread) {
     return err_set_code(in->err, 400, ANTHROPIC_NO_THREADS, key,
-                        "%s: conversations are not kept here, send all messages.", key);
+                        "%s: this server stores no conversations; send all messages.", key);
 }
 
 /* ---- the body ---- */

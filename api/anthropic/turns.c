@@ -290,7 +290,7 @@ static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
 
     return r == -EINVAL
                ? anthropic_refuse(in, ".signature",
-                                  "was not written by this service: send it as it was received")
+                                  "was not written by this server; send it back as it was received")
                : r;
 }
 

@@ -53,7 +53,7 @@ static int part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **
     bool is_text = yyjson_equals_str(type, "text") || yyjson_equals_str(type, "input_text") ||
                    yyjson_equals_str(type, "output_text");
     if (!is_text && !yyjson_equals_str(type, "refusal"))
-        return refuse(b, place, "is not supported: only parts of the type \"text\" are");
+        return refuse(b, place, "is not supported: this model reads only text");
     *text = yyjson_obj_get(part, is_text ? "text" : "refusal");
     snprintf(place, sizeof(place), ".content[%zu].%s", at, is_text ? "text" : "refusal");
     return yyjson_is_str(*text) ? 0 : refuse(b, place, "must be a string");

@@ -82,7 +82,8 @@ static uint32_t retry_ms(const struct model *m, int64_t waited_ns) {
 static int still_loading(struct prompt_job *job, int64_t waited_ns) {
     job->retry_ms = retry_ms(job->model, waited_ns);
     return err_set_code(&job->err, 503, "model_loading", "model",
-                        "The model `%.200s` is being loaded, try again.", job->model->info->id);
+                        "The model `%.200s` is being loaded. Try again later.",
+                        job->model->info->id);
 }
 
 static int cannot_load(struct prompt_job *job) {

@@ -369,7 +369,7 @@ static void on_message(struct conn *c) {
 
 static int refuse_body(struct err *err) {
     return err_set_code(err, 503, "overloaded", NULL,
-                        "Too many request bodies are being received, try again later.");
+                        "Too many request bodies are being received. Try again later.");
 }
 
 /* @charge of a body that is not complete: its request is refused. */
@@ -486,7 +486,7 @@ static void refuse_plain(struct conn *c) {
 
     c->tls = tls_free(c->tls);
     err_set_code(&err, 400, "plain_http", NULL,
-                 "This is an HTTPS port, and the request is plain HTTP: use https:// in the URL.");
+                 "This is an HTTPS port, but the request is plain HTTP. Use https:// in the URL.");
     conn_answer_early(c, &err);
 }
 

@@ -169,7 +169,8 @@ static uint32_t retry_ms(struct admit *m, struct tenant *t) {
 static int refuse(struct admit *m, struct tenant *t, uint32_t *retry, struct err *err) {
     *retry = retry_ms(m, t);
     return err_set_code(err, 429, "rate_limit_exceeded", NULL,
-                        "Too many requests are waiting, try again in %.1fs.", *retry / 1000.0);
+                        "Too many requests are waiting. Please try again in %.1fs.",
+                        *retry / 1000.0);
 }
 
 /* The tenant with the longest queue by weight, if it is longer than @t's with @n more. */

@@ -110,8 +110,7 @@ int responses_put_value(const struct responses_build *b, yyjson_mut_val *object,
 }
 
 static int unsupported(const struct responses_build *b, const char *param) {
-    return err_set_code(b->err, 400, "unsupported_parameter", param, "%s is not supported here.",
-                        param);
+    return err_set_code(b->err, 400, "unsupported_parameter", param, "%s is not supported.", param);
 }
 
 /* ---- names ---- */

@@ -445,7 +445,7 @@ def test_a_bad_preset_stops_no_other_and_is_named():
             reasons = not_read(d)
             assert "is model meant?" in reasons["b"] and "no such file" in reasons["first"], reasons
             status, _, value = d.request("POST", "/v1/completions", {"model": "b", "prompt": "x"})
-            assert status == 404 and "has a preset that cannot be read" in value["error"]["message"], value
+            assert status == 404 and "cannot be read; the" in value["error"]["message"], value
             put("b", "model = b\n")
             put("first", "model = a\n")
             until(lambda: "b" in listed(d))
