@@ -186,7 +186,7 @@ static void finish_reply(struct http_transfer *t) {
         if (!json)
             fail(q, OUTCOME_PROTOCOL, "the response is not a JSON object");
         else if (q->stream)
-            fail(q, OUTCOME_PROTOCOL, "a stream was asked for, the response is none");
+            fail(q, OUTCOME_PROTOCOL, "a stream was requested, but the response is not one");
         else
             take_part(t, &part);
     } else {
@@ -216,7 +216,8 @@ static void judge(struct http_transfer *t, CURLcode code) {
     } else if (!t->events) {
         finish_reply(t);
     } else if (!t->done || !t->finished) {
-        fail(q, OUTCOME_STREAM, t->done ? "no finish_reason came" : "the stream ended early");
+        fail(q, OUTCOME_STREAM,
+             t->done ? "the stream has no finish_reason" : "the stream ended early");
     }
 }
 

@@ -135,8 +135,8 @@ static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
         }
         err_set(err, 0, NULL, "no daemon answers on %s: %s%s", c->socket,
                 os ? strerror((int)os) : "cannot connect",
-                os == ENOENT ? " (weftd makes it with --admin-socket PATH, weftctl is told with "
-                               "--socket PATH or $WEFT_ADMIN)"
+                os == ENOENT ? " (start weftd with --admin-socket PATH, and give weftctl --socket "
+                               "PATH or $WEFT_ADMIN)"
                              : "");
         break;
     case CURLE_GOT_NOTHING:
@@ -144,7 +144,7 @@ static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
     case CURLE_SEND_ERROR:
         err_set(err, 0, NULL,
                 "%s: the connection was closed without an answer (only root, the daemon's user and "
-                "the socket's group are heard)",
+                "members of the socket's group may connect)",
                 c->socket);
         break;
     case CURLE_OPERATION_TIMEDOUT:

@@ -94,7 +94,7 @@ static int set_token(struct hub *h, struct err *err) {
     if (!*token)
         return 0;
     if (!is_private(h->endpoint))
-        return err_set(err, 0, NULL, "the token is not sent to %.100s, which is not https",
+        return err_set(err, 0, NULL, "the token is not sent to %.100s, because it is not https",
                        h->endpoint);
     if (asprintf(&header, "Authorization: Bearer %s", token) < 0) {
         header = NULL;

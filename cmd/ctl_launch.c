@@ -254,16 +254,15 @@ static int change(const struct launch_client *c, const struct target *t, const c
     if (c->fragment) {
         r = launch_file_merge(path, text, out, len);
         if (r == -EBADMSG)
-            return cli_fail("%s: this is not plain JSON; put this into it by hand:\n%s", path,
-                            text);
+            return cli_fail("%s: is not plain JSON; add this by hand:\n%s", path, text);
         return r < 0 ? cli_fail("%s: %s", path, strerror(-r)) : CLI_OK;
     }
     r = cli_read_file(path, 1 << 20, &old, &n);
     if (r < 0 && r != -ENOENT)
         return cli_fail("%s: %s", path, strerror(-r));
     if (n && strstr(old, "[model_providers.weft]"))
-        return cli_fail("%s: it has a provider called weft already (--undo, if this put it there)",
-                        path);
+        return cli_fail(
+            "%s: already has a provider named weft (--undo removes it if weftctl added it)", path);
     *len = n + strlen(text);
     *out = malloc(*len + 1);
     if (!*out)
@@ -281,8 +280,8 @@ static int write_file(const struct launch_client *c, const struct target *t, con
         return code;
     int r = launch_file_write(path, text, len);
     if (r == -EEXIST)
-        return cli_fail("%s: it was changed by this before: weftctl launch %s --undo", path,
-                        c->name);
+        return cli_fail("%s: weftctl changed it before; undo that first: weftctl launch %s --undo",
+                        path, c->name);
     if (r < 0)
         return cli_fail("%s: %s", path, strerror(-r));
     printf("%s is changed%s%s; weftctl launch %s --undo gives it back as it was\n", path,
@@ -296,7 +295,7 @@ static int undo(const struct launch_client *c, const char *path) {
     if (r == -ENOENT)
         return cli_fail("%s: there is nothing to undo", path);
     if (r == -EBUSY)
-        return cli_fail("%s was changed since; what it was before is in %s.before-weft", path,
+        return cli_fail("%s was changed since; its earlier content is in %s.before-weft", path,
                         path);
     if (r < 0)
         return cli_fail("%s: %s", path, strerror(-r));
@@ -353,7 +352,8 @@ static bool file_of(const struct launch_client *c, char path[PATH_MAX]) {
 
     assert(!c->file == (!c->fragment && !c->appended));
     if (!c->file) {
-        cli_fail("%s is told by its environment alone: there is no file to write", c->name);
+        cli_fail("%s is configured by environment variables only; there is no file to write",
+                 c->name);
         return false;
     }
     if (!home || (size_t)snprintf(path, PATH_MAX, "%s/%s", home, c->file) >= PATH_MAX) {
@@ -390,7 +390,7 @@ int ctl_launch(int argc, char **argv, bool json) {
     if (undoes)
         return undo(c, path);
     if (!c->env[0] && !writes && (!file_of(c, path) || !launch_file_is_changed(path)))
-        return cli_fail("%s is told by its file alone: weftctl launch %s --write", c->name,
+        return cli_fail("%s is configured by its file only; use weftctl launch %s --write", c->name,
                         c->name);
     r = chat_find_key(file, key_text, sizeof(key_text), &key);
     struct target t = {.url = url && *url ? url : "http://127.0.0.1:8080",

@@ -275,7 +275,8 @@ static int remove_model(const struct model_file *m, const char *root) {
 
     assert(m->store < ARRAY_SIZE(theirs));
     if (m->store != MODEL_WEFT)
-        return cli_fail("%s belongs to %s: nothing is removed there", m->name, theirs[m->store]);
+        return cli_fail("%s belongs to %s; weftctl removes nothing there", m->name,
+                        theirs[m->store]);
     for (uint32_t k = 1; k <= m->n_files; k++) {
         if (!shard_path(m, k, path, sizeof(path)))
             return cli_fail("%s: the path is too long", m->name);

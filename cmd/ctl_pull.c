@@ -143,7 +143,7 @@ static int check_room(const struct pull *p, uint64_t missing, const char *in, st
     uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (missing <= room)
         return CTL_OK;
-    err_set(err, 507, NULL, "%s needs %s more, and the disk of %s has %s free", p->choice.stem,
+    err_set(err, 507, NULL, "%s needs %s more, but the disk of %s has only %s free", p->choice.stem,
             size_text(missing).s, p->dirs.root[MODEL_WEFT], size_text(room).s);
     return CTL_REFUSED;
 }
@@ -225,7 +225,8 @@ static int fail(struct pull *p, int code, const struct err *err) {
         if (p->json)
             print_last("error", "error", "interrupted", FETCH_INTERRUPTED, NULL);
         else
-            fprintf(stderr, "interrupted; what has arrived is kept, the same command goes on\n");
+            fprintf(stderr,
+                    "interrupted; the downloaded part is kept, and the same command continues\n");
     } else if (p->json) {
         print_last("error", "error", err->message, (uint64_t)code, NULL);
     } else {
