@@ -22,14 +22,14 @@
 
 static const char help[] =
     "usage: weftctl launch CLIENT [OPTIONS] [-- ARGUMENTS]\n"
-    "Starts CLIENT with weftd as its model; nothing is written, but for pi, which reads its file\n"
-    "alone. CLIENT is " CLIENTS ".\n"
-    "  --url URL        where weftd serves ($WEFT_URL, else http://127.0.0.1:8080)\n"
-    "  --model NAME     which model; else the first that is served\n"
-    "  --key-file FILE  the API key ($WEFT_API_KEY)\n"
-    "  --print          print what would be set, for a shell, and start nothing\n"
-    "  --write          put it into the client's own file (claude, codex, opencode, pi)\n"
-    "  --undo           give that file back as it was\n";
+    "Starts CLIENT with a model of weftd, through environment variables and arguments; no file is\n"
+    "written, except for pi, which reads only its file. CLIENT is " CLIENTS ".\n"
+    "  --url URL        address of weftd ($WEFT_URL, else http://127.0.0.1:8080)\n"
+    "  --model NAME     model to use (else the first served model)\n"
+    "  --key-file FILE  file with the API key (else $WEFT_API_KEY)\n"
+    "  --print          print the settings for a shell, and start nothing\n"
+    "  --write          write the settings to the client's own file (claude, codex, opencode, pi)\n"
+    "  --undo           restore that file\n";
 
 const struct launch_client launch_clients[] = {
     {

@@ -17,13 +17,14 @@
 
 static const char usage[] =
     "usage: weftctl pull [OPTIONS] hf:OWNER/REPO[:QUANT|:FILE][@REVISION]\n"
-    "Loads a model from the Hugging Face hub. Without a quant Q4_K_M, or the next to it.\n"
-    "  --list            what the repository has, and what would be loaded\n"
-    "  --models DIR      where models lie; else $WEFT_MODELS, or ~/.local/share/weft/models\n"
-    "  --stall SECONDS   give up a connection with nothing for so long (30)\n"
-    "  --tries N         attempts in a row that bring nothing (6)\n"
-    "  --json            a line of JSON for every step\n"
-    "What has arrived is kept when it is interrupted, and the next pull goes on.\n";
+    "Downloads a model from the Hugging Face hub. The default quantisation is Q4_K_M, or the\n"
+    "nearest that the repository has.\n"
+    "  --list            list the files of the repository, and mark the one to download\n"
+    "  --models DIR      folder for models; else $WEFT_MODELS, or ~/.local/share/weft/models\n"
+    "  --stall SECONDS   give up a connection that sends nothing for this long (30)\n"
+    "  --tries N         give up after N attempts in a row without data (6)\n"
+    "  --json            print a line of JSON for every step\n"
+    "An interrupted download is continued by the next pull.\n";
 
 #define LISTING_MAX (32u << 20)
 

@@ -12,8 +12,9 @@
 #include "cmd/gguf_cmd.h"
 #include "base/gguf.h"
 
-static const char usage[] = "usage: weft-gguf verify FILE\n"
-                            "Prints one line, ok, or on stderr what is wrong and where.\n";
+static const char usage[] =
+    "usage: weft-gguf verify FILE\n"
+    "Checks structure and weights. Prints \"ok\", or on stderr the first problem and its place.\n";
 
 /* Where the half floats of a block lie; second 0: there is one. */
 static const struct {
