@@ -19,7 +19,8 @@ struct ctl {
     char why[CURL_ERROR_SIZE];
 };
 
-/* Where the units and a daemon started by hand put it; ./quickstart's is beside its programs. */
+/* Sockets of the systemd units and of a daemon that was started by hand. ./quickstart puts its
+ * socket beside its programs. */
 static const char *const usual[] = {"/run/weft-admin.sock", "/run/weft/admin.sock",
                                     "./build/admin.sock"};
 
@@ -81,7 +82,7 @@ struct ctl *ctl_free(struct ctl *c) {
     return NULL;
 }
 
-/* Where an answer goes. */
+/* Receives the body of an answer. */
 struct sink {
     struct buf *reply;
     CURL *curl;

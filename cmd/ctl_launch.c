@@ -128,7 +128,7 @@ static int add(struct buf *out, const char *s, bool json) {
     return r;
 }
 
-/* What a client is told. */
+/* Settings that a client gets. */
 struct target {
     const char *url, *model, *key; /* key: "none" where there is none */
     char context[24], output[24];  /* texts; "": not known */
@@ -305,8 +305,9 @@ static int undo(const struct launch_client *c, const char *path) {
 
 /* ---- the command ---- */
 
-/* Of the model that @t names, or the first that is served, how many tokens it takes; then also its
- * name, the caller's in *out. An exit code, 0 too where the name is given and nothing answers. */
+/* Looks up the context length of the model that @t names, or of the first served one, whose name it
+ * also returns in *out, owned by the caller. Returns an exit code; 0 also if the name is given and
+ * nothing answers. */
 static int look_up(struct target *t, const char *key, char **out) {
     CLEANUP(chat_server_freep) struct chat_server *server = NULL;
     yyjson_doc *doc = NULL;

@@ -36,8 +36,8 @@ int launch_file_write(const char *path, const char *text, size_t len);
 bool launch_file_is_changed(const char *path); /* and was not undone */
 /* -ENOENT: nothing to undo. -EBUSY: @path was changed since. */
 int launch_file_undo(const char *path);
-/* What @path becomes with the JSON object @fragment merged into it (objects into objects, else the
- * new value): the caller's in *out. -EBADMSG: it is not plain JSON. */
+/* Merges the JSON object @fragment into the content of @path (objects into objects, other values
+ * are replaced). *out is owned by the caller. -EBADMSG: the file is not plain JSON. */
 int launch_file_merge(const char *path, const char *fragment, char **out, size_t *len);
 
 /* The command `weftctl launch`: its arguments from its name on; returns an exit code of cli.h. */

@@ -34,7 +34,8 @@ static void on_signal(int number) {
     stop = number;
 }
 
-/* What is known grows in this order: what was asked for, what there is, what of it is meant. */
+/* A pull. Its members are filled in this order: the specification, the listing of the
+ * repository, the files chosen from it. */
 struct pull {
     struct hub_spec spec;
     struct hub_listing listing;
@@ -123,7 +124,7 @@ static bool target_path(const struct pull *p, uint32_t k, bool in_cache, char *o
     return n > 0 && (size_t)n < size;
 }
 
-/* Whether another program has fetched all of it already: it is used where it lies. */
+/* Returns whether the hub's cache has all files already, which are then used there. */
 static bool is_in_cache(const struct pull *p) {
     char path[4096];
     struct stat st;
@@ -153,7 +154,7 @@ struct paths {
     char request[2048], target[4096];
 };
 
-/* What is needed to fetch file @k. False: a name is too long. */
+/* Fills in what is needed to fetch file @k. Returns false if a name is too long. */
 static bool plan_file(struct pull *p, uint32_t k, struct paths *paths, struct fetch *out) {
     const struct hub_file *file = &p->listing.file[p->choice.file[k]];
 

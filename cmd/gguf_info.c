@@ -88,7 +88,7 @@ static void print_quoted(struct gguf_str s) {
     putchar('"');
 }
 
-/* Its type, length and first items. */
+/* Prints length and first items of an array. */
 static void print_array(const struct gguf_array *a) {
     uint64_t n = gguf_array_n(a), shown = MIN(n, (uint64_t)SHOW_ITEMS);
 

@@ -177,7 +177,7 @@ static void add_word(struct vocab *v, const char *word) {
     }
 }
 
-/* All groups of letters: pairs, the same after a space, pair and letter, pair and pair. */
+/* Adds groups of letters: pairs, pairs after a space, a pair and a letter, two pairs. */
 static void add_groups(struct vocab *v) {
     char pair[4] = SPACE;
 

@@ -348,7 +348,7 @@ static struct replay *free_replay(struct kv_events *e) {
     return NULL;
 }
 
-/* Whether the message that is being read has another frame. */
+/* Returns whether the message that is being read has another frame. */
 static bool has_more(struct kv_events *e) {
     int more = 0;
     size_t size = sizeof(more);
