@@ -96,9 +96,9 @@ DEFINE_FREEP(struct kv_pager, kv_pager)
 uint32_t kv_pager_available(const struct kv_pager *p);
 /* Gauges of now and counters since the start. */
 void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out);
-/* The next change since the pages were told last; false: there is none. What came and went in
- * between is not told, so those that wait are at most two for each page. All that are gone come
- * before those that came, and a page after its parent. Needs opts.watch. */
+/* Returns the next change that has not been reported yet; false: there is none. A page that came
+ * and went in between is not reported, so at most two changes wait for each page. All that are
+ * gone come before those that came, and a page after its parent. Needs opts.watch. */
 bool kv_pager_next_change(struct kv_pager *p, struct kv_change *out);
 /* Verifies every invariant by recounting, in time proportional to the pages and page tables; aborts
  * with a line that names the broken one. */
