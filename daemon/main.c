@@ -413,13 +413,9 @@ static int check_upgrade(struct front *f, struct err *err) {
     if (f->draining || !f->was_ready || takeover_is_pending())
         return err_set(err, 0, "", "the daemon is %s", f->draining ? "ending" : "starting");
     if (takeover_has_old())
-        return err_set(
-            err, 0, "",
-            "the daemon before this one still finishes its requests; try again when it has ended");
+        return err_set(err, 0, "", "the previous daemon still finishes its requests; try later");
     if (getpid() == 1)
-        return err_set(
-            err, 0, "",
-            "process 1 of a container cannot be replaced; start a new container instead");
+        return err_set(err, 0, "", "process 1 cannot be replaced; start a new container");
     return changing ? err_set(err, 0, "", "%s; try again when that is over", changing) : 0;
 }
 

@@ -262,7 +262,7 @@ def test_there_is_one_upgrade_at_a_time():
             first.join()
             refused(d, "before this one")
             os.kill(pids[0], signal.SIGUSR2)
-            wait_until("the next one's answer to it", lambda: d.log.count('reason="the daemon before this one') == 2)
+            wait_until("the next one's answer to it", lambda: d.log.count('reason="the previous daemon') == 2)
             connection.sock.shutdown(socket.SHUT_RDWR)
             assert d.process.wait(20) == 0
             wait_until("the second upgrade", lambda: ctl(d, "upgrade").returncode == 0)
