@@ -146,7 +146,7 @@ struct api_opts {
     const struct api_manage *manage; /* NULL: nothing */
     void *models_ctx;                /* of rescan and manage */
     char *otlp_endpoint; /* that spans are sent to, as api_check_otlp() accepts; NULL, "": none */
-    const struct api_kv_counts *kv_events; /* told with the others; NULL: there are none */
+    const struct api_kv_counts *kv_events; /* reported with the others; NULL: there are none */
     const char *const *managers;           /* tenants with the right to manage; "*": all; or NULL */
 };
 
@@ -181,7 +181,7 @@ struct api_request_info { /* one live generation, for the admin socket */
     char request_id[64];
     const char *endpoint, *state; /* "queued", "running" */
     uint64_t session;             /* the session it belongs to; 0: none is known */
-    const char *session_from;     /* the header or field that told, "conversation", or NULL */
+    const char *session_from;     /* source: a header, a field, "conversation", or NULL */
     uint32_t n_prompt, n_output, n_cached, max_new;
     int64_t age_ms;
 };
@@ -267,7 +267,7 @@ void api_guest_free(struct api_guest *g);
 /* Returns the id by which the other front knows the guest. */
 uint64_t api_guest_id(const struct api_guest *g);
 void api_set_health(struct api *a, enum api_health h);
-enum api_health api_health(const struct api *a); /* what clients are told */
+enum api_health api_health(const struct api *a); /* the state that clients see */
 
 /* Service life. */
 /* Comes before api_drain() where another process goes on listening: no new connections, but

@@ -89,6 +89,6 @@ static inline struct model *model_first(const struct api *a) {
 
 /* port.c: so that the operator can ask about it by the name that the client knows. */
 void port_note_request(struct api *a, const char *request_id, uint64_t id);
-/* server.c: what a client is told about the service's state now: STARTING, SERVING, REPLACING,
+/* server.c: the state of the service that clients see now: STARTING, SERVING, REPLACING,
  * FAILED, DRAINING. */
 enum api_health server_health(const struct api *a);

@@ -19,7 +19,7 @@
  * serve, api_drain (no new connections, answers are complete and then close), api_close (everything
  * ends with an error that says so), and when the loop has run out, api_free. Idle connections
  * outlive api_drain(): closing them at once races with requests that are under way on them, so each
- * is told `Connection: close` with its next answer instead.
+ * gets `Connection: close` with its next answer instead.
  */
 
 #define TARGET_MAX (8u << 10) /* bytes of a request target */

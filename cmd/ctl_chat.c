@@ -49,7 +49,7 @@ static const char commands[] =
 struct chat {
     struct chat_server *server;
     struct chat_talk talk;
-    bool json, terminal; /* what stdout is told, and whether it is a terminal */
+    bool json, terminal; /* format of stdout, and whether it is a terminal */
     bool in_reasoning;
 };
 

@@ -593,7 +593,7 @@ static void hand_out(struct compiler *c, struct entry *e) {
     }
 }
 
-/* Tells all waiting requests the error. Drops the entry first, since a request that is told may ask
+/* Reports the error to all waiting requests. Drops the entry first, since such a request may ask
  * again. */
 static void refuse(struct compiler *c, struct entry *e) {
     CLEANUP(freep) struct waiting *w = STEAL(e->waiting);

@@ -9,7 +9,7 @@
 /*
  * inih splits the lines; it tells neither where a pair stands nor that a line was too long for its
  * buffer, which would be read as two. So it gets its lines from here, one at a time, and what is
- * wrong ends the reading: the first mistake is the one that is told.
+ * wrong ends the reading: the first mistake is the one that is reported.
  */
 
 struct reading {

@@ -65,7 +65,7 @@ struct replay {
 };
 
 /* past: a ring, the oldest at first, whose numbers follow each other; n_bytes of them are at most
- * REPLAY_BYTES_MAX. closed: the sockets are NULL, and nothing is told any more. */
+ * REPLAY_BYTES_MAX. closed: the sockets are NULL, and nothing is published any more. */
 struct kv_events {
     struct kv_events_opts opts;
     struct zmq zmq;

@@ -122,7 +122,7 @@ static void end_swap(struct served *s, const char *why) {
 /* Marks the model as failed because of @why, a sentence without its full stop; loading may be tried
  * again after a pause. */
 static void tell_failure(struct served *s, const char *why) {
-    assert(*why); /* FAILED is told from ABSENT by it */
+    assert(*why); /* it distinguishes FAILED from ABSENT */
     snprintf(s->why, sizeof(s->why), "%s", why);
     s->retry_ms = MIN(MAX(2 * s->retry_ms, RETRY_MIN_MS), RETRY_MAX_MS);
     s->wanted = false;
@@ -421,7 +421,7 @@ static void make_room(struct served *s) {
         }
         return;
     }
-    /* At most one turn for each model: one that is told to leave is not chosen again. */
+    /* At most one turn for each model: one that has been asked to leave is not chosen again. */
     while (used - about_to_end(m) + s->bytes > m->budget) {
         struct served *victim = models_choose_victim(s);
 

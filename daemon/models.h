@@ -36,7 +36,7 @@ struct models_opts {
     const struct config *config;
     struct clock *clock;
     struct kept *kept;
-    struct kv_events *kv_events; /* NULL: the prefix caches are not told */
+    struct kv_events *kv_events; /* NULL: events of the prefix caches are not published */
     /* Another daemon runs: what is not available is not taken for free soon, and the disk tier is
      * not used before models_use_disk(). */
     bool beside;

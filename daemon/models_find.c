@@ -13,8 +13,9 @@
 
 /*
  * Files are not opened here, only looked at: a folder may have hundreds, and one that is no good is
- * told when it is asked for. A preset that names a file which is not there is refused at the start,
- * as a slip of the operator's; while the daemon runs it is left out, and the others are taken.
+ * reported when it is asked for. A preset that names a file which is not there is refused at the
+ * start, as a slip of the operator's; while the daemon runs it is left out, and the others are
+ * taken.
  */
 
 #define PRESET_END ".conf"

@@ -28,7 +28,7 @@ struct bad_preset {
 
 /* An operation that an api_task waits for (api_task.of) before the folders are read again. */
 struct models_doing {
-    void (*cancel)(struct models_doing *d); /* the task is not told its end */
+    void (*cancel)(struct models_doing *d); /* the end of the task is not reported */
 };
 
 /* The folders being read again, or waiting for that (models_rescan.c). */

@@ -27,7 +27,7 @@
 
 /*
  * One child. It is freed when its process and its pipe are closed: n_open is 2, 1, 0. While there
- * is a task, task->of is `doing`; it is NULL once that was cancelled, or its end told.
+ * is a task, task->of is `doing`; it is NULL once that was cancelled, or its end reported.
  */
 struct pull {
     struct models_doing doing; /* api_task.of */

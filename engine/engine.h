@@ -64,7 +64,7 @@ void engine_keep_key(const struct gguf *file, const struct gguf *block,
  * to it. */
 int engine_keep_read(int fd, uint8_t key[ENGINE_KEEP_KEY], uint64_t *n_bytes);
 
-/* A digest of the sources of the engine and of what requests are told in (proto/, text/, the
+/* A digest of the sources of the engine and of the format of requests (proto/, text/, the
  * channel): of two daemons with the same one either goes on with what the other began. */
 void engine_request_sources(uint8_t out[20]);
 

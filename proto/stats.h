@@ -299,7 +299,7 @@ struct stat_row {
     size_t offset, size; /* of the field in its struct */
     enum stat_kind kind;
     bool is_real; /* double */
-    double per;   /* the metric is the field divided by it: 1e9 for ns told as seconds */
+    double per;   /* the metric is the field divided by it: 1e9 for ns shown as seconds */
 };
 
 extern const struct stat_row worker_rows[], source_rows[], device_rows[], front_rows[],

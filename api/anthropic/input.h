@@ -61,9 +61,10 @@ bool anthropic_is_served(const struct api *a, const char *name);
 /* tools.c: before the turns; NULL: none */
 int anthropic_tools(struct anthropic_input *in, yyjson_val *tools);
 int anthropic_tool_choice(struct anthropic_input *in, const char *key, yyjson_val *v);
-/* Adds how the model is told of the tool @name among the turns. */
+/* Adds the text that announces the tool @name to the model among the turns. */
 int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf *out);
-/* A block that adds or removes a tool: makes it known, and adds how the model is told of it. */
+/* A block that adds or removes a tool: makes it known, and adds the text that announces it to
+ * the model. */
 int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool add,
                            struct buf *out);
 

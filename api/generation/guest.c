@@ -2,7 +2,7 @@
  * guest - a request of the daemon before this one (daemon/guests.h), which keeps the client's
  * connection. Here it is a generation like any other, without an exchange: admitted in its tenant's
  * turn, charged, submitted again after a worker's death. Its text is not looked at: the other front
- * has parser, stop strings and what the client was told.
+ * has parser, stop strings and what the client got.
  */
 
 #include <assert.h>
@@ -13,8 +13,8 @@
 #include "api/model.h"
 #include "api/private.h"
 
-/* Invariants: n_told <= gen->n_out; what the other front is told goes on where the last event
- * ended; it is freed with the event that ends it. */
+/* Invariants: n_told <= gen->n_out; the next event to the other front continues where the last
+ * event ended; it is freed with the event that ends it. */
 struct api_guest {
     struct waiter waiter;
     struct gen *gen;

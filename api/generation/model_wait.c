@@ -12,7 +12,7 @@
 #include "api/service/rescan.h"
 
 #define TICK_MS 1000
-#define RETRY_MS 5000 /* that clients are told while nothing is known of the loading */
+#define RETRY_MS 5000 /* sent to clients as Retry-After while the time of loading is unknown */
 #define RETRY_MAX_MS 60000
 /* Times that one job's model is looked up. One or two do, but for models that come and go
  * meanwhile. */

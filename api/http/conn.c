@@ -261,7 +261,7 @@ static void after_flush(struct conn *c) {
     if (c->tls && !c->eof) {
         tls_end(c->tls);
         conn_flush(c);
-        if (conn_unsent(c)) { /* behind a write that has not been told of */
+        if (conn_unsent(c)) { /* behind a write whose end has not been reported */
             await_progress(c);
             return;
         }
@@ -400,7 +400,7 @@ static int charge_body(struct conn *c, struct err *err) {
 }
 
 /* Parses up to the next stop of the parser and acts on it. Returns how many bytes it used; after a
- * refusal all, since nothing behind it can be told apart. */
+ * refusal all, since nothing behind it can be parsed. */
 static size_t parse_some(struct conn *c, const char *data, size_t len) {
     struct err err = {0};
     size_t used = 0;

@@ -28,7 +28,7 @@
  * reads slowly its output: when one of these is full, the oldest of the payer furthest above
  * its share is closed, refused or cut off (quota.h).
  *
- * What a request means is not known here: the layer above is told through conn_events.
+ * What a request means is not known here: the layer above learns it through conn_events.
  */
 
 #include <uv.h>

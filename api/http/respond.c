@@ -178,7 +178,7 @@ static int put_error(struct exchange *x, struct buf *out, const struct err *err)
     return j.error;
 }
 
-/* The status that @x's client is told. */
+/* Returns the status that @x's client gets. */
 static int status_of(const struct exchange *x, const struct err *err) {
     int status = statuses[find(err->status)].status;
 

@@ -190,8 +190,9 @@ static struct tenant *longest_queue(const struct admit *m, const struct tenant *
     return found;
 }
 
-/* Makes room in the queue for @w by dropping waiters of tenants with longer queues. They are told
- * by the timer: an answer may start the client's next request, which must not enter here. */
+/* Makes room in the queue for @w by dropping waiters of tenants with longer queues. They are
+ * notified by the timer: an answer may start the client's next request, which must not enter
+ * here. */
 static bool drop_waiters(struct admit *m, const struct waiter *w) {
     /* At most max_queued turns: each drops a waiter. */
     while (m->n_queued + w->n > m->opts.max_queued) {

@@ -255,7 +255,7 @@ int auth_check_host(const char *const *hosts, const char *const *origins, const 
     if (n_origin == 0 || (n_origin == 1 && is_own_origin(origin, host)))
         return 0;
     if (n_origin == 1 && auth_is_preflight(h))
-        return 0; /* it is told nothing, so that the browser refuses */
+        return 0; /* it gets no CORS headers, so that the browser refuses */
     if (n_origin > 1 || !auth_knows_origin(hosts, origins, origin))
         return err_set_code(err, 403, "forbidden_origin", NULL,
                             "Pages of this origin may not use the server (option cors-origins).");

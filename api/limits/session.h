@@ -10,7 +10,7 @@ struct http;
 
 struct session_key {
     uint64_t id;      /* 0: unknown */
-    const char *from; /* the header or field that told, "conversation", or NULL */
+    const char *from; /* source of the session: a header, a field, "conversation", or NULL */
 };
 
 /* Fields of a body that may name the session; empty where they are absent. */

@@ -44,7 +44,7 @@ static bool is_media(yyjson_val *type) {
 }
 
 /* The text of part @at of member @field. A tool's picture cannot be helped any more by refusing it:
- * the model is told. */
+ * the model gets. */
 static int part_text(const struct responses_build *b, const char *field, size_t at,
                      yyjson_val *part, bool output, yyjson_val **text, const char **instead) {
     static const char *const types[] = {"input_text",   "output_text",    "text",

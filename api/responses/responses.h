@@ -36,12 +36,12 @@ struct responses {
 
     /* Fields of the request, set when its body was read. */
     bool store;
-    bool summary;          /* reasoning is told as its summary */
+    bool summary;          /* reasoning is reported as its summary */
     bool encrypted;        /* reasoning items carry what gives the model its reasoning back */
     struct stored *parent; /* what it continues */
     struct responses_tool *tools;
     uint32_t n_tools;
-    struct stored_parts kept; /* head and output: since it was told */
+    struct stored_parts kept; /* head and output, once reported */
 
     /* State of the stream. */
     uint64_t sequence;

@@ -73,7 +73,7 @@ struct metrics_gen {
     int64_t started_ns; /* its exchange */
     int64_t arrived_ns, first_step_ns, first_token_ns, last_token_ns, done_ns;
     uint32_t n_prompt, n_output, max_new; /* tokens */
-    uint32_t n_choices;                   /* of its request; 0: another one has told */
+    uint32_t n_choices;                   /* of its request; 0: another choice has counted them */
     enum metrics_outcome outcome;
     bool embeds; /* its result is a vector */
 };

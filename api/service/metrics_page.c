@@ -59,7 +59,7 @@ static void gauge_of_models(struct page *p, const char *name, const char *help,
         put(p, "%s{%s} %.17g\n", name, p->labels[i], value(p->model[i]));
 }
 
-/* The family @name with the value of row @s in what each worker has told. */
+/* The family @name with the value of row @s in each worker's last statistics. */
 static void put_worker_row(struct page *p, const char *name, const struct stat_row *s) {
     head(p, name, s->kind == STAT_COUNTER ? "counter" : "gauge", s->help);
     for (uint32_t i = 0; i < p->n; i++)
@@ -179,7 +179,7 @@ static bool is_alone(const struct model *m) {
     return m->api->models.next == m->api->models.prev;
 }
 
-/* Generations in the running batch, as far as the worker has told. */
+/* Generations in the running batch, as of the last statistics of the worker. */
 static double n_in_batch(const struct model *m) {
     return m->has_stats ? MIN(m->worker.n_running, m->n_running) : m->n_running;
 }

@@ -94,7 +94,7 @@ struct toolcall_opts {
     yyjson_val *tools; /* of the request; outlives the parser. NULL: calls are content */
     bool in_reasoning; /* toolcall_opens_reasoning() */
     bool only_calls; /* nothing else was asked for: what is neither call nor reasoning is dropped */
-    bool whole_calls;   /* a call is told when it is complete; a broken one is content */
+    bool whole_calls;   /* a call is reported when it is complete; a broken one is content */
     uint32_t max_calls; /* 0: TOOLCALL_CALLS_MAX; 1: no parallel calls */
     size_t max_held;    /* 0: TOOLCALL_HELD_MAX */
     size_t max_whole;   /* 0: TOOLCALL_WHOLE_MAX */

@@ -622,7 +622,7 @@ static uint64_t work_of(uint64_t n_visited) {
 }
 
 /* Classifies all states of a grammar that is not a schema: its author may have written what no mask
- * can read fast, and is told so now. */
+ * can read fast, and gets the error now. */
 static int make_all(struct build *b, struct grammar *g) {
     int r = 0;
 

@@ -300,7 +300,7 @@ static int global_range(struct render *rd, const struct call *c, struct value *o
     return 0;
 }
 
-/* In UTC: the server's time zone is not told. */
+/* In UTC: the server's time zone is not revealed. */
 static int global_strftime_now(struct render *rd, const struct call *c, struct value *out) {
     char fmt[256], *text = render_alloc(rd, 2048, 1);
     time_t now = (time_t)rd->now_unix;
