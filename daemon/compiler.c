@@ -124,7 +124,7 @@ struct compiler {
     struct preparation preparation;
     bool freed;              /* memory was given back since hand_out_held() */
     size_t bytes, max_bytes; /* of entries that are READY; limit for those not in use */
-    size_t state_bytes;      /* of requests' places in grammars */
+    size_t state_bytes;      /* of the matchers of requests */
     uint64_t n_hits, n_compiled, n_prepared, n_refused, ns;
 };
 

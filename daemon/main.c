@@ -313,7 +313,7 @@ static void on_hup(uv_signal_t *s, int signum) {
 
 /* ---- upgrading ---- */
 
-/* Equal of daemons that can go on with each other's requests. */
+/* Returns a text that is equal for daemons that can continue each other's requests. */
 static const char *sources_text(void) {
     static char text[UPGRADE_SOURCES];
     uint8_t sources[20];

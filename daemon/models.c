@@ -230,7 +230,7 @@ static void on_blocks(void *ctx, const struct msg_blocks *m) {
     kv_events_tell(s->of->opts.kv_events, s->name, m);
 }
 
-/* workers_opts.on_served: the others of the device, or of the processor, take it into account. */
+/* workers_opts.on_served: the other models of the device, or of the processor, count this time. */
 static void on_served(void *ctx, const struct msg_served *served, uint32_t n) {
     const struct served *s = ctx;
     const struct models *m = s->of;

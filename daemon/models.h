@@ -93,7 +93,7 @@ struct models_info {
     const char *name, *state; /* "absent", "opening", "queued", "loading", ... */
     const char *why;          /* "failed": the reason */
     const char *file;
-    uint64_t bytes; /* that it has, or would need */
+    uint64_t bytes; /* memory that it has, or would need */
     float progress;
     bool pinned;
     uint32_t n_running, n_waiting, n_loads;

@@ -35,7 +35,7 @@ static struct path path_of(const struct preset_change *p, const char *end) {
     return path;
 }
 
-/* A name that is a file's, and no option, no hidden file, no folder. */
+/* Checks that @name can name a file: not an option, a hidden file or a folder. */
 static int check_name(const char *name, struct err *err) {
     size_t n = strlen(name);
     bool ok = n > 0 && n <= NAME_LEN_MAX && isalnum((unsigned char)*name);

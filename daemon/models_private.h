@@ -41,8 +41,8 @@ struct models_scan {
     size_t n_bad;
     struct err err;
     int result;
-    bool running, again; /* again: once more when it has ended */
-    int64_t at_ns;       /* it began, or ended */
+    bool running, again; /* again: to be repeated when it has ended */
+    int64_t at_ns;       /* when it began, or ended */
     struct list waiting; /* api_rescan.link */
 };
 
@@ -187,7 +187,7 @@ void models_free_guests(struct models *m); /* when the loop has run out */
 
 /* models_rescan.c, models_manage.c, models_pull.c */
 
-/* Identifies the file at @path, as far as its path, place, size and time tell. */
+/* Returns a number that identifies the file at @path by its path, inode, size and time. */
 uint64_t models_file_id(const char *path);
 /* Reads the folders like models_rescan(), starting once more from now. False: no memory. */
 bool models_rescan_now(struct models *m, struct api_rescan *wait);

@@ -41,12 +41,12 @@ struct pull {
     char error[300]; /* what it said was wrong */
     int64_t status;
     int n_open; /* of process and pipe */
-    bool ended; /* the process, or it never began */
+    bool ended; /* the process, or it was never started */
 };
 
 /* ---- what it is given ---- */
 
-/* weftctl beside this program. */
+/* Finds the weftctl beside this program. */
 static int find_program(char *out, size_t size) {
     ssize_t n = readlink("/proc/self/exe", out, size - 1);
 

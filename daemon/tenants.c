@@ -8,7 +8,7 @@
 
 /*
  * A key of a section is a row of the table below. A row of struct reading is a section, in the
- * order of the file; after the last line each takes from [default] what it does not have.
+ * order of the file; after the last line each takes missing keys from [default].
  */
 
 #define AT(field) offsetof(struct api_tenant, field)

@@ -34,8 +34,8 @@
 #define CPU_NICE 5      /* of threads that compute; those that compile come after them */
 #define DRAFT_SHARE 16u /* of what a device has left: for the draft model's keys and values */
 #define MAX_BYPASS 8u   /* how often a waiting request may be overtaken */
-/* Host memory for the disk tier when none was configured, if KV has not less: what goes to the disk
- * passes through it. */
+/* Host memory for the disk tier when none was configured, at most as much as the KV cache: pages
+ * pass through it on their way to the disk. */
 #define STAGING_BYTES (UINT64_C(1) << 30)
 #define WATCH_NS INT64_C(5000000000)     /* how old the device's state may be while nothing runs */
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
@@ -188,7 +188,7 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
 
     o->max_wants = o->max_rows;
     o->windows = true;
-    /* A draft model is asked for by name, and it is better than the block, or it would not be. */
+    /* A draft model, which the operator has chosen by name, wins over the model's own block. */
     o->drafts = !c->sched.no_speculation && (!c->draft_model[0] || o->block) &&
                 config_drafts_from(c, "mtp");
     o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
