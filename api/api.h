@@ -133,7 +133,7 @@ struct api_opts {
     const char *const *cors_origins; /* whose pages may use the service; likewise; "*": all */
     const char *owned_by;
     bool digests;         /* "logits_digest": true is allowed */
-    bool complete_output; /* what is constrained is complete when it is cut */
+    bool complete_output; /* constrained output is complete when a limit cuts it */
     bool any_model_name;  /* requests are answered whatever model they name */
     bool web_page;        /* GET / gives a browser the page */
     uint32_t log_lines;   /* of one client's requests in a second; 0: no limit */

@@ -87,7 +87,7 @@ static inline struct model *model_first(const struct api *a) {
     return LIST_ENTRY(a->models.next, struct model, link);
 }
 
-/* port.c: so that the operator can ask about it by the name that the client knows. */
+/* port.c: records the client's name of a request, by which the operator can ask about it. */
 void port_note_request(struct api *a, const char *request_id, uint64_t id);
 /* server.c: the state of the service that clients see now: STARTING, SERVING, REPLACING,
  * FAILED, DRAINING. */

@@ -41,5 +41,5 @@ struct custom_text {
 int custom_read(struct custom_text *t, const char *args, size_t len);
 /* The arguments are no such object: there is no text to read in them. */
 bool custom_is_other(const struct custom_text *t);
-/* The text of a call whose arguments are complete. */
+/* Writes the text of a call whose arguments are complete to @out. */
 int custom_whole(const char *args, size_t len, struct buf *out);

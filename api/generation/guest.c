@@ -116,7 +116,7 @@ static void on_expired(struct waiter *w) {
              "The request exceeded its time limit.");
 }
 
-/* The generation of @s, whose pointers it keeps. */
+/* Makes the generation of @s, whose pointers it keeps. */
 static int make_gen(struct api_guest *g, struct model *m, const struct submit *s) {
     const struct gen_request none = {0};
     struct tokens prompt = {.id = (int32_t *)s->tokens, .n = s->n_prompt};

@@ -112,8 +112,8 @@ static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const
     return put_text(b, to, &text);
 }
 
-/* JSON with a space behind each comma and colon, as models write it: then what they wrote is found
- * again in the cache. */
+/* Returns JSON with a space behind each comma and colon, as models write it, so that earlier
+ * output is found in the prefix cache. */
 static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
     CLEANUP(buf_deinit) struct buf out = {.max = UINT32_MAX};
     CLEANUP(freep) char *text = yyjson_val_write(v, 0, NULL);

@@ -141,7 +141,8 @@ size_t conn_unsent(const struct conn *c) {
            (c->writing ? c->h.stream.write_queue_size : 0);
 }
 
-/* A reader that is slow enough offers what waits for it. */
+/* Charges the payer for unsent output. The charge of a slow reader is offered, so it may be
+ * taken back. */
 static void charge_unsent(struct conn *c) {
     bool offered = !list_empty(&c->unsent.link);
 

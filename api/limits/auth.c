@@ -123,7 +123,7 @@ int auth_reload(struct auth *a, struct err *err) {
     return 0;
 }
 
-/* Equal, in a time that depends on neither content. */
+/* Returns whether the keys are equal, in a time that does not depend on their content. */
 static bool same_key(const struct auth_key *k, const uint8_t key[AUTH_KEY_MAX], uint32_t len) {
     volatile uint32_t diff = k->len ^ len;
 

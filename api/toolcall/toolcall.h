@@ -55,7 +55,8 @@ struct toolcall_format {
     const char *triggers[4]; /* a call starts with one of these; "{" only where a message starts */
     const char *force_after[3]; /* instead of a trigger: after these nothing but a call comes */
     const char *start_after;    /* so it is after this, where a message begins; or NULL */
-    bool bare; /* a call without a marker, where a message begins, is one up to its arguments */
+    bool
+        bare; /* a message may begin with a call without a marker; text counts as one once its arguments begin */
     bool ends_reasoning;                     /* a trigger inside reasoning ends it */
     bool only_known;                         /* a call of a tool that was not offered is content */
     bool short_ids;                          /* ids of 9 letters and digits */

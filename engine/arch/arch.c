@@ -335,7 +335,8 @@ static int find_arch(const struct gguf *file, const struct arch **out, struct er
                    (int)MIN(name.len, 64u), name.data, known);
 }
 
-/* A key that must say @allowed, or nothing, or 0: what it would ask for is not computed here. */
+/* Refuses a file whose @key exists and is neither @allowed nor 0, since that feature is not
+ * supported. */
 static void refuse_other(struct meta *m, const char *key, uint32_t allowed) {
     uint32_t v = 0;
 

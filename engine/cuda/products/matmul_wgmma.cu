@@ -148,7 +148,7 @@ template <uint32_t N> struct Walk {
         }
         wgmma_hold(c);
     }
-    /* The first slice behind segment @segment. */
+    /* Returns the first slice behind segment @segment. */
     __device__ __forceinline__ uint32_t end_of(uint32_t segment, uint32_t slices) const {
         return (m.unit[segment + 1] - m.unit[first]) * slices;
     }
