@@ -122,7 +122,7 @@ static int fill_context(struct bench *b, uint32_t n_seqs, const int32_t *tokens,
     return r;
 }
 
-/* Tokens one by one for @n_seqs sequences at once, b->reps times. 0 or -errno. */
+/* Decodes @n_seqs sequences together token by token, b->reps times. 0 or -errno. */
 static int measure_decode(struct bench *b, uint32_t n_seqs) {
     CLEANUP(freep) int32_t *tokens = random_tokens(b, MAX(b->depth, n_seqs));
     struct result *res = new_result(b, "decode", n_seqs, b->n_decode, b->depth);

@@ -327,7 +327,7 @@ struct bench_http *bench_http_free(struct bench_http *h) {
     return NULL;
 }
 
-/* A handle for @url, a spare one if there is one. NULL: no memory. */
+/* Returns a handle for @url, reusing a spare one if possible. NULL: no memory. */
 static CURL *easy_new(struct bench_http *h, const char *url) {
     CURL *e = h->n_spare ? h->spare[--h->n_spare] : curl_easy_init();
 

@@ -138,8 +138,8 @@ static int run_alone(struct identity *id) {
     return CLI_OK;
 }
 
-/* Neighbours never repeat and have all lengths, so the batch around a probe changes all the
- * time. */
+/* Keeps noise requests running. They never repeat and have all lengths, so the batch around a
+ * probe changes all the time. */
 static int keep_noise(struct identity *id) {
     int r = 0;
 

@@ -126,5 +126,5 @@ void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const s
 int synth_vocab_write(struct gguf_write *w, const struct synth_shape *s, struct err *err);
 /* Copies all tokenizer.* keys of @from; *n_vocab is the number of its tokens. */
 int synth_vocab_copy(struct gguf_write *w, const struct gguf *from, struct err *err);
-/* The number of tokens in @from. 0 or -EINVAL with @err. */
+/* Counts the tokens of @from. 0 or -EINVAL with @err. */
 int synth_vocab_count(const struct gguf *from, uint32_t *n_vocab, struct err *err);

@@ -86,7 +86,7 @@ struct planner {
     uint32_t layer, n_v; /* n_v: tensors of ROLE_V so far */
 };
 
-/* Tensors of ROLE_V in all layers. */
+/* Counts the tensors of ROLE_V in all layers. */
 static uint32_t count_v(const struct synth_shape *s) {
     uint32_t n = s->n_layer + s->n_mtp;
 

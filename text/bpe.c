@@ -29,7 +29,7 @@ static int load_pretok(struct tokenizer *t, const struct gguf *g, struct err *er
     return 0;
 }
 
-/* The tokens of single bytes. */
+/* Finds the tokens of single bytes. */
 static void find_bytes(struct tokenizer *t) {
     char c[4];
 

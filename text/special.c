@@ -2,8 +2,8 @@
  * Special tokens: the ids that the file names, the set that ends a generation, and the markers that
  * are looked for in raw text.
  *
- * Files name only one end of sequence, while models end their turns with another token; so, as
- * other servers do, every token with the text of a known end counts as one.
+ * Files name only one end of sequence, while models end their turns with other tokens, too. As in
+ * other servers, every token with the text of a known end therefore counts as an end.
  */
 
 #include "text/tokenizer_private.h"

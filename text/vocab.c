@@ -273,7 +273,7 @@ static int nibble(char c) {
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The byte of "<0xXX>", -1. */
+/* Returns the byte of "<0xXX>", or -1. */
 static int byte_of(const char *s, size_t len) {
     int high, low;
 
@@ -299,7 +299,7 @@ static int add_bytes_piece(struct buf *out, const char *s, uint32_t len) {
     return r;
 }
 
-/* Space marks as spaces. */
+/* Appends a piece with its space marks as spaces. */
 static int add_chars_piece(struct buf *out, const char *s, uint32_t len) {
     int r = 0;
 

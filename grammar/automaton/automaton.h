@@ -116,7 +116,7 @@ static inline void byte_set_add_range(struct byte_set *s, unsigned lo, unsigned 
 struct auto_rule {
     uint32_t start, n_states;
     uint32_t members; /* of g->members[], where its states have STATE_MEMBERS */
-    uint32_t need;    /* the largest of its states' */
+    uint32_t need;    /* the largest `need` of its states */
     bool loop;
     bool plain; /* no members, and calls nothing: with no stack a set is one state */
     uint8_t shared;

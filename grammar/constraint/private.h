@@ -1,7 +1,7 @@
 #pragma once
 
 /* The triggers of a constraint: Aho-Corasick over a few short strings; and the constraint itself.
- * Private to text/. */
+ * Private to grammar/constraint/. */
 
 #include "base/buf.h"
 #include "grammar/constraint.h"

@@ -1,4 +1,4 @@
-/* distinct_new - what the automaton knows of items that must differ, when it is compiled. */
+/* distinct_new - computes the tables for items that must differ, when the automaton is compiled. */
 
 #include "grammar/machine/distinct.h"
 

@@ -90,7 +90,7 @@ static bool is_border(const struct grammar *g, uint32_t q) {
     return g->state[q].flags & STATE_BORDER;
 }
 
-/* Token @id, of @n_chars characters, is allowed. */
+/* Allows token @id of @n_chars characters. */
 static void keep(struct collector *k, uint32_t id, uint32_t n_chars) {
     if (n_chars < CLASS_LEVELS)
         set_bit(k->c->level[n_chars], id);

@@ -1,7 +1,7 @@
 /*
- * classify_like - the token class of a state from what is known of it, or from that of one near by
- * in its rule: only where the walks from the two part is anything looked at, and the rest is
- * copied.
+ * classify_like - makes the token class of a state from an incomplete one of its own, or from the
+ * class of a nearby state of the same rule: only tokens that the two states read differently are
+ * examined, the others are copied.
  */
 
 #include "grammar/mask/collect.h"

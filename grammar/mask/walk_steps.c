@@ -205,7 +205,7 @@ static bool has_child_of(const struct walk *w, const struct trie_node *n,
 static void loop_below(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t state,
                        uint32_t reg, const struct loop *k, uint32_t depth);
 
-/* Child @i of @n, behind an edge of @from that leads to @to. */
+/* Enters child @i of @n by an edge of @from that leads to @to. */
 static void loop_into(struct walk *w, const struct trie_node *n, uint32_t i, uint32_t last,
                       const struct state *from, uint32_t to, uint32_t reg, const struct loop *k,
                       uint32_t depth) {

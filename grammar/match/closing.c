@@ -189,8 +189,8 @@ static bool is_list(const struct machine *m, const struct config *c) {
            members_of(m->g, c->state)->distinct;
 }
 
-/* Returns what to add in an item because items that ended in this look-ahead may be the shortest
- * ones left. Where no such item can be equal the shortest path is that of the states. */
+/* Returns the bytes to add to a distance inside an item: items that ended in this look-ahead
+ * have unknown texts and may use up the shortest ones. 0 if no such item can be equal. */
 static uint32_t doubt(const struct closing *k, uint32_t frame) {
     uint32_t n_unknown = 0, longest = 0;
 
@@ -306,7 +306,7 @@ static int follow(struct closing *k, const struct config *c, unsigned symbol, st
     return r;
 }
 
-/* Tokens of the path from @node on, as far as they are known. */
+/* Returns the tokens of the path from @node on, as far as they are known. */
 static uint32_t tokens_at(const struct closing *k, uint32_t node) {
     assert(node == NO_NODE || node < k->n_nodes);
     return node == NO_NODE ? 0 : k->node[node].tokens;
@@ -350,7 +350,7 @@ static void fewest(void *ctx, const struct trie_node *n, uint32_t left) {
     *best = MIN(*best, finish_add(left, 1));
 }
 
-/* Tokens of the path of @c. */
+/* Returns the fewest tokens of the path of @c. */
 static uint32_t tokens_from(struct closing *k, const struct config *c) {
     uint32_t first = k->n_nodes, next = NO_NODE;
     struct config at = *c;

@@ -193,12 +193,12 @@ static uint32_t members_step(const struct machine *m, uint32_t q, uint32_t reg, 
     return best;
 }
 
-/* Characters that an edge takes, and the fewest behind it. */
+/* Returns the characters that an edge takes plus the fewest behind it. */
 static uint32_t edge_need(const struct grammar *g, const struct edge *e) {
     return g->need[e->to] + ((g->state[e->to].flags & STATE_BORDER) != 0);
 }
 
-/* The least of those of @s. */
+/* Returns the fewest characters to the end from @s by one of its edges. */
 static uint32_t step_need(const struct grammar *g, const struct state *s) {
     uint32_t least = UINT32_MAX;
 

@@ -111,7 +111,7 @@ static int sort_by_length(struct grammar_vocab *v) {
     return 0;
 }
 
-/* Tells the short texts from the others. */
+/* Separates the short texts from the others. */
 static int make_odd(struct grammar_vocab *v) {
     CLEANUP(freep) struct trie_string *s = malloc(((size_t)v->trie.n_items + 1) * sizeof(*s));
     uint32_t n = 0;

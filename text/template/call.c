@@ -267,7 +267,7 @@ static int global_raise(struct render *rd, const struct call *c, struct value *o
     return render_fail_exact(rd, s);
 }
 
-/* Made at once; the limit keeps that cheap. */
+/* Makes all elements at once; the limit keeps that cheap. */
 static int global_range(struct render *rd, const struct call *c, struct value *out) {
     wide v[3] = {0, 0, 1};
     const struct value *a = c->a;

@@ -431,7 +431,7 @@ static int choose_witness(struct object *o, uint32_t k, struct expr_vec *out) {
     return r;
 }
 
-/* The declared names as a language (in quotes), and the keys that are none of them. */
+/* Makes the language of the declared names, in quotes, and an expression for all other keys. */
 static int declared_names(struct object *o, const struct lang **declared, struct expr **other) {
     struct expr_vec v = {0};
     int r = 0;

@@ -207,14 +207,15 @@ int items_distinct(struct schema *s, struct expr *item, uint32_t max, struct exp
 
 struct lang;
 struct keys;
-/* The rules for the names of members of @f; the caller frees *out, which may be NULL on errors. */
+/* Makes the rules for the names of members of @f; the caller frees *out, which may be NULL on
+ * errors. */
 int keys_new(struct schema *s, const struct facets *f, struct keys **out);
 bool keys_plain(const struct keys *k); /* every name is allowed and none is special */
 struct name_rules {
     bool allowed;
-    uint64_t some; /* bit i: it can be the one that f->some[i] asks for */
+    uint64_t some; /* bit i: the name can be the one that f->some[i] requires */
 };
-/* Collects what the keys' rules say of the member @name. 0 or -errno. */
+/* Collects the rules that apply to the member @name. 0 or -errno. */
 int keys_name(const struct keys *k, const char *name, size_t len, struct name_rules *out);
 /* A member with a name that is not in @declared (in quotes; @plain_key is the same for
  * keys_plain()); *@out NULL: there is none. @some[i]: one that satisfies f->some[i]. */
