@@ -72,7 +72,7 @@ def test_models_are_loaded_when_they_are_asked_for_and_the_least_recently_used_l
         got = models(d)
         assert sum(m["bytes"] for m in got.values() if m["state"] == "loaded") <= 120 * MIB, got
         status, _, value = d.request("POST", "/v1/completions", {"model": "d", "prompt": "x"})
-        assert status == 404 and "There are: a, b, c." in value["error"]["message"], value
+        assert status == 404 and "The models are: a, b, c." in value["error"]["message"], value
         status, _, value = d.request("POST", "/v1/completions", {"prompt": [20, 21], "max_tokens": 1})
         assert status == 200 and value["model"] == "a", value  # the first one
 
@@ -401,7 +401,7 @@ def test_files_that_come_and_go_are_found_without_a_restart():
             assert got[0] == b
             until(lambda: all(m["id"] != "b" for m in d.admin_request("GET", "/models")[1]["models"]))
             status, _, value = d.request("POST", "/v1/completions", {"model": "b", "prompt": "x"})
-            assert status == 404 and "There are: a, c, d." in value["error"]["message"], value
+            assert status == 404 and "The models are: a, c, d." in value["error"]["message"], value
             # One that is replaced by rename is the new one, once it is loaded anew.
             assert d.admin_request("POST", "/models/d/unload")[0] == 200
             wait_state(d, "d", "unloaded")

@@ -240,7 +240,7 @@ def test_a_program_that_says_nothing_is_killed():
         installed = Installed(folder)
         with Daemon(*FLAGS, path=installed.path) as d:
             installed.replace("#!/bin/sh\nexec sleep 100\n")
-            refused(d, "does not say")
+            refused(d, "did not answer within")
             assert answer(d)
 
 
@@ -260,7 +260,7 @@ def test_there_is_one_upgrade_at_a_time():
             assert connection.getresponse().readline()
             os.kill(d.stats()["worker"]["pid"], signal.SIGSTOP)  # the stream does not end
             first.join()
-            refused(d, "before this one")
+            refused(d, "previous daemon")
             os.kill(pids[0], signal.SIGUSR2)
             wait_until("the next one's answer to it", lambda: d.log.count('reason="the previous daemon') == 2)
             connection.sock.shutdown(socket.SHUT_RDWR)
