@@ -87,8 +87,8 @@ static inline struct model *model_first(const struct api *a) {
     return LIST_ENTRY(a->models.next, struct model, link);
 }
 
-/* port.c: records the client's name of a request, by which the operator can ask about it. */
+/* port.c: so that the operator can ask about it by the name that the client knows. */
 void port_note_request(struct api *a, const char *request_id, uint64_t id);
-/* server.c: the state of the service that clients see now: STARTING, SERVING, REPLACING,
+/* server.c: what a client is told about the service's state now: STARTING, SERVING, REPLACING,
  * FAILED, DRAINING. */
 enum api_health server_health(const struct api *a);

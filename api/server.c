@@ -19,7 +19,7 @@
  * serve, api_drain (no new connections, answers are complete and then close), api_close (everything
  * ends with an error that says so), and when the loop has run out, api_free. Idle connections
  * outlive api_drain(): closing them at once races with requests that are under way on them, so each
- * gets `Connection: close` with its next answer instead.
+ * is told `Connection: close` with its next answer instead.
  */
 
 #define TARGET_MAX (8u << 10) /* bytes of a request target */
@@ -320,7 +320,7 @@ void api_close(struct api *a) {
     api_drain(a);
     a->closing = true;
     admit_stop(&a->admit);
-    err_set_code(&err, 503, "shutting_down", NULL, "The server is stopping.");
+    err_set_code(&err, 503, "shutting_down", NULL, "The service is stopping.");
     http_server_close(&a->http, &err);
     admit_close(&a->admit);
     store_close(&a->store);

@@ -180,7 +180,7 @@ static int check_experts(const struct synth_shape *s, struct err *err) {
     return 0;
 }
 
-/* Checks the rules of single architectures. */
+/* What only some architectures have. */
 static int check_arch(const struct synth_shape *s, struct err *err) {
     const char *name = synth_arch_name(s->arch);
 

@@ -31,8 +31,7 @@ void kept_inherit(struct kept *k, int fd, const char *name);
 /* Returns the file kept under @key, or a new empty one. NULL: none can be made. */
 struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY]);
 int kept_fd(const struct kept_file *f); /* stays the file's */
-/* Notes that a worker has opened its model with the file. Returns true if the weights are in it;
- * the file is kept from now on. */
+/* A worker has opened its model with it. True: the weights are in it, and are kept from now on. */
 bool kept_confirm(struct kept_file *f);
 /* Ends one user's claim; NULL does nothing. The last user's call frees the memory once no worker
  * has it. @bad: the file is not given to another user. */
@@ -49,7 +48,7 @@ void kept_leave(struct kept *k);
  * manager forget the rest, before the next one becomes the main process. */
 int kept_pass(struct kept *k, struct upgrade_files *f);
 void kept_hand_over(struct kept *k);
-/* For the next daemon: stores no file at the service manager until this daemon is its main
- * process; kept_announce() then stores them. */
+/* For the next daemon: tells the service manager nothing until this daemon is the main process;
+ * kept_announce() then tells it which files are kept. */
 void kept_hold(struct kept *k);
 void kept_announce(struct kept *k);

@@ -313,7 +313,7 @@ static void on_hup(uv_signal_t *s, int signum) {
 
 /* ---- upgrading ---- */
 
-/* Returns a text that is equal for daemons that can continue each other's requests. */
+/* Equal of daemons that can go on with each other's requests. */
 static const char *sources_text(void) {
     static char text[UPGRADE_SOURCES];
     uint8_t sources[20];
@@ -354,8 +354,8 @@ static void let_go(struct front *f) {
     if (f->gave_way && models_asked(f->models, WORKERS_ASKED) > 0)
         return;
     if (f->gave_way && models_asked(f->models, WORKERS_REFUSED) > 0)
-        upgrade_fail(f->upgrade, "its models, options or device would give the running requests "
-                                 "other tokens; restart weftd instead");
+        upgrade_fail(f->upgrade, "with its models, options or device requests under way would not "
+                                 "get the same tokens: restart weftd");
     else
         models_leave_disk(f->models, on_disk_left);
 }
@@ -413,10 +413,10 @@ static int check_upgrade(struct front *f, struct err *err) {
     if (f->draining || !f->was_ready || takeover_is_pending())
         return err_set(err, 0, "", "the daemon is %s", f->draining ? "ending" : "starting");
     if (takeover_has_old())
-        return err_set(err, 0, "", "the previous daemon still finishes its requests; try later");
+        return err_set(err, 0, "", "the daemon before this one has not ended yet: it has requests");
     if (getpid() == 1)
-        return err_set(err, 0, "", "process 1 cannot be replaced; start a new container");
-    return changing ? err_set(err, 0, "", "%s; try again when that is over", changing) : 0;
+        return err_set(err, 0, "", "process 1 cannot be replaced: its end is its container's");
+    return changing ? err_set(err, 0, "", "%s: try again when that is over", changing) : 0;
 }
 
 /* The program that this one was started as: an upgrade puts another file there. */

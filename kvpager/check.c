@@ -16,7 +16,7 @@ static _Noreturn void broken(int invariant, const char *what, uint32_t page) {
     abort();
 }
 
-/* Checks invariants 1 and 8: @node, number @n of its list, is a page of @state. */
+/* 1, 8: @node, number @n of its list, is a page of @state. */
 static const struct page *check_node(const struct kv_pager *p, const struct list *node,
                                      enum page_state state, uint32_t n) {
     const struct page *page = LIST_ENTRY(node, const struct page, link);
@@ -59,8 +59,7 @@ static void check_idle(const struct kv_pager *p) {
         broken(8, "a list does not hold all pages of its state", NO_PAGE);
 }
 
-/* Checks invariants 3, 4 and 7: a page table is chained published pages, then owned ones. Counts
- * references. */
+/* 3, 4, 7: a page table is published pages, chained, then owned ones. Counts references. */
 static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
     uint32_t t = p->opts.page_tokens;
 
@@ -222,8 +221,7 @@ static void check_key(const struct kv_pager *p, const struct page *page) {
         broken(5, "a published page is not found", pool_number(&p->pool, page));
 }
 
-/* Checks invariants 1 and 2: a page's state, and its references against those that check_seqs()
- * has counted. */
+/* 1, 2: a page's state, and its references against those that check_seqs() has counted. */
 static void check_page(const struct kv_pager *p, uint32_t i) {
     const struct page *page = &p->pool.page[i];
     bool held = page->state == PAGE_OWNED || page->state == PAGE_SHARED;
@@ -256,8 +254,7 @@ static uint32_t check_windows_in(const struct kv_pager *p, const struct list *li
     return n;
 }
 
-/* Checks invariant 10: window pages and their pages refer to each other, and are held by the
- * sequences that read them. */
+/* 10: window pages and their pages know each other, and are held by those that read them. */
 static void check_windows(const struct kv_pager *p) {
     uint32_t n = 0, n_held = 0;
 
@@ -286,7 +283,7 @@ static void check_windows(const struct kv_pager *p) {
         broken(10, "idle window pages do not add up", NO_PAGE);
 }
 
-/* Checks invariants 1, 2, 5 and 8 for every page, and compares counts with those of the pager. */
+/* 1, 2, 5, 8: every page, and what was counted against the pager's own counts. */
 static void check_pages(const struct kv_pager *p, uint32_t part, uint32_t n_parts) {
     uint32_t n_in[PAGE_STATES] = {0}, n_pinned = 0;
 

@@ -19,11 +19,11 @@ struct evict {
     struct list idle; /* page.link, least recently given back first */
 };
 
-/* Initialises an empty list. */
+/* No pages. */
 void evict_init(struct evict *e);
-/* Adds @page, which its last holder has given back; it is evicted after all pages in the list. */
+/* @page was given back by its last holder: it is evicted after all pages that are here. */
 void evict_add(struct evict *e, struct page *page);
-/* Adds @page, which is older than the pager; it is evicted before all pages in the list. */
+/* @page, from before the pager was made, is evicted before all pages that are here. */
 void evict_add_oldest(struct evict *e, struct page *page);
 /* @page is not to be evicted: a sequence takes it, or it is forgotten. */
 void evict_remove(struct evict *e, struct page *page);

@@ -21,7 +21,7 @@
  *          ──> on_changed, each time a generation has news ──> proceed ──> stream or send_whole
  *
  * It ends in exactly one of four ways, each of which takes the answer from its call with detach()
- * and frees it before the call is reported, because exchange_end() may start the connection's next
+ * and frees it before the call is told, because exchange_end() may start the connection's next
  * request: end_stream, send_whole, fail (an error before or after the head) and on_gone (the client
  * left). The one exception is work that still runs on the pool: then the answer stays without a
  * call until on_prepared() finds it so.
@@ -158,8 +158,8 @@ static uint32_t tokens_at_once(const struct writer *w) {
     return n ? (uint32_t)MAX(INLINE_TOKENS / n, (size_t)1) : UINT32_MAX;
 }
 
-/* Reports @p, which is @p->choice's first piece if none came before. The part of the echo that
- * was not reported goes before it, unless @p says how much of it does. */
+/* Tells @p, which is @p->choice's first piece if none came before. What was not told of the echo
+ * goes before it, unless @p says how much of it does. */
 static void send_piece(struct writer *w, struct piece *p) {
     struct choice *c = p->choice;
 
@@ -424,11 +424,11 @@ static void fail(struct writer *w, const struct err *err) {
 
     if (endpoint->rename)
         endpoint->rename(&e);
-    bool answered = (w->head_sent || !w->waited) && endpoint->fail && endpoint->fail(w, &e);
+    bool told = (w->head_sent || !w->waited) && endpoint->fail && endpoint->fail(w, &e);
     struct exchange *x = detach(w);
 
     release(w);
-    if (answered)
+    if (told)
         respond_stream_failed(x, &e);
     else if (head_sent)
         respond_stream_error(x, &e);

@@ -175,7 +175,7 @@ static bool has_text_token(const struct piece *p) {
     return p->echo_to > p->echo_from;
 }
 
-/* Writes one choice, whole or as a chunk; the form of the endpoint writes its content. */
+/* One choice, whole or as a chunk has it; its form writes what it says. */
 static void put_choice(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
     assert(p->from <= p->to && p->to <= p->choice->gen->n_out);
     json_open(j, '{');

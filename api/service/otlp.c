@@ -79,7 +79,7 @@ static int64_t now_ns(void) {
 
 /* ---- the connection ---- */
 
-/* Waits for @events on @fd. Returns false when the time is over or the thread is to stop. */
+/* False: the time is over, or it is to stop. */
 static bool wait_for(const struct otlp *o, int fd, short events, int64_t until_ns) {
     assert(fd >= 0);
     for (;;) {

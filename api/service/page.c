@@ -29,7 +29,7 @@ void page_answer(struct exchange *x, const struct http *h, const char *name) {
     struct err err;
 
     if (!f || !api_of(x)->opts.web_page) {
-        err_set_code(&err, 404, "not_found", NULL, "This path does not exist.");
+        err_set_code(&err, 404, "not_found", NULL, "There is no such path here.");
         respond_error(x, &err);
         return;
     }

@@ -1,5 +1,4 @@
-/* members - the static tables of objects whose members come in any order. The sets of members that
- * an output has written are in machine/members.c. */
+/* members - what the automaton knows of members in any order; their sets are in members_run.c. */
 
 #include "grammar/automaton/members.h"
 

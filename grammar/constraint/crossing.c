@@ -215,8 +215,7 @@ int crossing_find(struct constraint *c, struct err *err) {
     c->done = s.done.id;
     c->longest = s.longest;
     if (s.error == -E2BIG)
-        return err_set_code(
-            err, 400, "grammar_too_complex", NULL,
-            "too many tokens of this vocabulary complete a trigger and go on behind it");
+        return err_set_code(err, 400, "grammar_too_complex", NULL,
+                            "too many tokens cross the border of the triggers");
     return s.error;
 }

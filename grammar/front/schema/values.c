@@ -200,8 +200,7 @@ static int collection_expr(struct schema *s, yyjson_val *v, struct expr **out) {
     return *out ? 0 : build_no_memory(s->b);
 }
 
-/* Returns an expression for a number as it is written; a whole number with a point or an
- * exponent may also be written by its digits. */
+/* A number as it stands; a whole one that has a point or an exponent also by its digits. */
 static struct expr *number_expr(struct schema *s, yyjson_val *v) {
     struct expr *raw = expr_bytes(s->b, yyjson_get_raw(v), yyjson_get_len(v));
     char text[DECIMAL_DIGITS + 1];
