@@ -30,7 +30,7 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
                uint32_t max_context) {
     if (!m->memory)
         m->memory = memory_available();
-    /* The defaults of daemon/config_table.c. */
+    /* The defaults of daemon/config/config_table.c. */
     const struct engine_opts o = {
         .file = file,
         .backend = m->devices ? "cuda" : "auto",

@@ -62,7 +62,7 @@ struct msg_hello {
 
 /* Tells the worker to open a model, and how. The files are descriptors inherited from the front. */
 struct msg_open {
-    struct str options;      /* as daemon/config.h packs them */
+    struct str options;      /* as daemon/config/config.h packs them */
     uint64_t kv_bytes;       /* wished for pages, where the options give no size; 0: any */
     uint64_t memory_bytes;   /* of the machine, that the worker may take; 0: not known */
     uint32_t n_draft_shards; /* the last ones of the shards are those of the draft model */
@@ -170,7 +170,7 @@ struct submit {
      * length and its ids. */
     struct str allowed, bad_words;
     struct str breakers;    /* token ids likewise, which end what DRY takes for a repetition */
-    struct str tenant_name; /* another front has another number for it (daemon/guests.h) */
+    struct str tenant_name; /* another front has another number for it (daemon/models/guests.h) */
 };
 
 /* Tells the worker what the front saw in the output of generation @id, which ended normally: the

@@ -1,5 +1,5 @@
 /*
- * guest - a request of the daemon before this one (daemon/guests.h), which keeps the client's
+ * guest - a request of the daemon before this one (daemon/models/guests.h), which keeps the client's
  * connection. Here it is a generation like any other, without an exchange: admitted in its tenant's
  * turn, charged, submitted again after a worker's death. Its text is not looked at: the other front
  * has parser, stop strings and what the client was told.

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 #include "base/rng.h"
-#include "daemon/compiler.h"
+#include "daemon/worker/compiler.h"
 #include "scheduler/scheduler.h"
 #include "grammar/constraint.h"
 #include "text/tokenizer.h"

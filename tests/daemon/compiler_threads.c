@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/rng.h"
-#include "daemon/compiler.h"
+#include "daemon/worker/compiler.h"
 #include "tests/support/json_vocab.h"
 
 enum { ROUNDS = 6, ASKS = 60 };

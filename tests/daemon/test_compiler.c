@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "daemon/compiler.h"
+#include "daemon/worker/compiler.h"
 #include "tests/support/json_vocab.h"
 #include "grammar/constraint.h"
 

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 
 static struct config config;
 static struct err err;

@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "daemon/deadline.h"
+#include "daemon/front/deadline.h"
 
 /* A process that never ends of itself. */
 static int exit_of(uint32_t first_ms, uint32_t last_ms, double *seconds) {

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "daemon/device_nodes.h"
+#include "daemon/front/device_nodes.h"
 
 /* A nvidia-modprobe that makes files: without the control node the devices are not listed. */
 static const char program[] = "#!/bin/sh\n"

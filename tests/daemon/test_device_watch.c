@@ -1,5 +1,5 @@
 /* device_watch with the NVML that LD_LIBRARY_PATH names: tests/daemon/nvml/fake_nvml.c. */
-#include "daemon/device_watch.h"
+#include "daemon/worker/device_watch.h"
 
 #include <criterion/criterion.h>
 #include <dlfcn.h>

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include "daemon/expert_file.h"
+#include "daemon/workers/expert_file.h"
 #include "tests/support/gguf_writer.h"
 
 #define MINUTE INT64_C(60000000000)

@@ -1,7 +1,7 @@
 /* Which requests were present at the deaths of workers. */
 
 #include <criterion/criterion.h>
-#include "daemon/faults.h"
+#include "daemon/workers/faults.h"
 
 Test(faults, deaths_are_counted_by_request) {
     struct crash_page page = {.n = 2, .ids = {7, 8}, .n_compiling = 1, .compiling = {9}};

@@ -1,4 +1,4 @@
-#include "daemon/front_model.h"
+#include "daemon/models/front_model.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

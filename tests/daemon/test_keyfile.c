@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "daemon/keyfile.h"
+#include "daemon/config/keyfile.h"
 
 static char path[64], heard[512];
 static struct err err;

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 #include <zmq.h>
-#include "daemon/kv_events.h"
+#include "daemon/models/kv_events.h"
 
-#define QUEUE_MAX 1000u /* of daemon/kv_events.c */
+#define QUEUE_MAX 1000u /* of daemon/models/kv_events.c */
 #define PART_MAX 256u
 #define REPLAYS_MAX 4u
 #define PAGE 64u

@@ -1,7 +1,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include "base/util.h"
-#include "daemon/model_share.h"
+#include "daemon/models/model_share.h"
 
 #define MS INT64_C(1000000)
 #define N_MODELS 6

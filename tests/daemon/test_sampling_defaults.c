@@ -1,4 +1,4 @@
-#include "daemon/sampling_defaults.h"
+#include "daemon/config/sampling_defaults.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

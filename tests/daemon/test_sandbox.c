@@ -8,7 +8,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "daemon/sandbox.h"
+#include "daemon/worker/sandbox.h"
 
 #define NONE 255 /* there are no filters */
 

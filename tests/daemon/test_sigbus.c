@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "daemon/sigbus.h"
+#include "daemon/worker/sigbus.h"
 
 /* What waitpid() says of a process that does @run. */
 static int status_of(void (*run)(void)) {

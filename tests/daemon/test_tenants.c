@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
-#include "daemon/tenants.h"
+#include "daemon/config/tenants.h"
 
 static struct api_tenant *row;
 static uint32_t n;

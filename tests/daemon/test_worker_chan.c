@@ -2,7 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <sys/socket.h>
-#include "daemon/worker_chan.h"
+#include "daemon/workers/worker_chan.h"
 
 #define EACH_NS 300000 /* what the work for one frame or part takes, in virtual time */
 #define MOST ((WORKER_CHAN_TURN_NS + EACH_NS - 1) / EACH_NS)

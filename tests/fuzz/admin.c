@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include "daemon/admin.h"
+#include "daemon/front/admin.h"
 #include "proto/flight_file.h"
 #include "tests/api/world.h"
 #include "tests/fuzz/fuzz.h"

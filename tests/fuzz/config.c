@@ -1,7 +1,7 @@
 /* The configuration file. What is accepted survives being packed for the worker and read again. */
 
 #include <string.h>
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_packed(const struct config *c) {

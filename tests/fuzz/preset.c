@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {

@@ -1,0 +1,522 @@
+#include "daemon/config/config.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "daemon/config/keyfile.h"
+#include "proto/messages.h"
+
+/*
+ * Everything goes through set(): a file's line, a flag, what the worker is sent, a reload. So what
+ * one way accepts all accept, and one text says what is wrong. An option that is refused keeps its
+ * value, but for a list, which a refused one leaves cut short: the caller gives the whole
+ * configuration up then.
+ */
+
+/* ---- values ---- */
+
+/* A copy of @text in place of *@at. 0 or -ENOMEM: *@at is as it was. */
+static int set_string(char **at, const char *text) {
+    char *copy = strdup(text);
+
+    if (!copy)
+        return -ENOMEM;
+    free(*at);
+    *at = copy;
+    return 0;
+}
+
+/* Frees the entries; the list is empty. */
+static void clear_list(char **list) {
+    for (; *list; list++) {
+        free(*list);
+        *list = NULL;
+    }
+}
+
+/* The entries of @text in place of those of @list. 0 or -errno with @err, and then @list is cut
+ * short. */
+static int set_list(char **list, const char *text, const char *key, struct err *err) {
+    uint32_t n = 0;
+
+    clear_list(list);
+    while (*text) {
+        size_t len = strcspn(text, ",");
+        const char *end = text + len;
+
+        while (len && *text == ' ')
+            text++, len--;
+        while (len && text[len - 1] == ' ')
+            len--;
+        if (len && n == CONFIG_LIST_MAX)
+            return err_set(err, 0, key, "%s: at most %d entries", key, CONFIG_LIST_MAX);
+        if (len && !(list[n++] = strndup(text, len)))
+            return -ENOMEM;
+        text = *end ? end + 1 : end;
+    }
+    return 0;
+}
+
+/* A decimal number, with K, M or G behind it when @size. */
+static int parse_uint(const char *text, bool size, uint64_t *out) {
+    char *end;
+
+    if (*text < '0' || *text > '9')
+        return -EINVAL;
+    errno = 0;
+    uint64_t v = strtoull(text, &end, 10);
+    if (errno)
+        return -EINVAL;
+    if (size && *end) {
+        static const char units[] = "KMG";
+        const char *u = strchr(units, *end & ~0x20);
+
+        if (!u || end[1])
+            return -EINVAL;
+        if (__builtin_mul_overflow(v, 1ull << (10 * (u - units + 1)), &v))
+            return -EINVAL;
+    } else if (*end) {
+        return -EINVAL;
+    }
+    *out = v;
+    return 0;
+}
+
+/* 0, or -EINVAL for a word that is neither. */
+static int parse_bool(const char *text, bool *out) {
+    static const char *const yes[] = {"yes", "true", "on", "1"}, *const no[] = {"no", "false",
+                                                                                "off", "0"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(yes); i++) {
+        if (strcmp(text, yes[i]) == 0 || strcmp(text, no[i]) == 0) {
+            *out = strcmp(text, yes[i]) == 0;
+            return 0;
+        }
+    }
+    return -EINVAL;
+}
+
+/* The number of @text among @choices; -1: it is none of them. */
+static int choice_of(const char *choices, const char *text) {
+    size_t len = strlen(text);
+    int i = 0;
+
+    for (const char *p = choices; *p; p += strcspn(p, "|"), p += *p == '|', i++)
+        if (strcspn(p, "|") == len && memcmp(p, text, len) == 0)
+            return i;
+    return -1;
+}
+
+/* @v into the field of @o at @at, which has room for it: the table's ranges were checked against
+ * the fields. */
+static void store(const struct option *o, char *at, uint64_t v) {
+    uint32_t v32 = (uint32_t)v;
+    uint8_t v8 = (uint8_t)v;
+
+    assert(o->size == 8 || v >> 8 * o->size == 0);
+    if (o->size == sizeof(v))
+        memcpy(at, &v, sizeof(v));
+    else if (o->size == sizeof(v32))
+        memcpy(at, &v32, sizeof(v32));
+    else
+        memcpy(at, &v8, sizeof(v8));
+}
+
+struct size_text {
+    char s[24];
+};
+
+/* @v as parse_uint() reads it, in the largest unit that it is a multiple of. */
+static struct size_text size_text(uint64_t v) {
+    static const char *const units[] = {"", "K", "M", "G"};
+    struct size_text t;
+    int unit = 0;
+
+    for (; unit < 3 && v && v % 1024 == 0; unit++)
+        v /= 1024;
+    snprintf(t.s, sizeof(t.s), "%llu%s", (unsigned long long)v, units[unit]);
+    return t;
+}
+
+/* Stores @text if it is a number, or size, in the range of @o. 0 or -EINVAL with @err. */
+static int set_number(const struct option *o, char *at, const char *text, struct err *err) {
+    uint64_t v;
+
+    if (parse_uint(text, o->type == OPTION_SIZE, &v) < 0 || v < o->min || v > o->max)
+        return o->type == OPTION_SIZE
+                   ? err_set(err, 0, o->key,
+                             "%s: must be a size from %s to %s, such as 512M or 4G, "
+                             "not \"%s\"",
+                             o->key, size_text(o->min).s, size_text(o->max).s, text)
+                   : err_set(err, 0, o->key,
+                             "%s: must be a whole number from %llu to %llu, not \"%s\"", o->key,
+                             (unsigned long long)o->min, (unsigned long long)o->max, text);
+    store(o, at, v);
+    return 0;
+}
+
+/* Rejects values that a shell would have changed: a leading ~, and quotes around the text. */
+static int check_shell(const struct option *o, const char *text, struct err *err) {
+    size_t len = strlen(text);
+
+    if (text[0] == '~')
+        return err_set(err, 0, o->key,
+                       "%s: ~ is not expanded here: write the whole path, not \"%s\"", o->key,
+                       text);
+    if (len > 1 && (text[0] == '"' || text[0] == '\'') && text[len - 1] == text[0])
+        return err_set(err, 0, o->key, "%s: must be written without quotes, not %s", o->key, text);
+    return 0;
+}
+
+/* Gives @o the value @text, checked. 0 or -errno with @err, which may be NULL: nothing has
+ * changed. */
+static int set(struct config *c, const struct option *o, const char *text, struct err *err) {
+    char *at = (char *)c + o->offset;
+    int choice = o->choices ? choice_of(o->choices, text) : 0;
+    int r = check_shell(o, text, err);
+
+    if (r < 0)
+        return r;
+    if (choice < 0 && o->type != OPTION_UINT)
+        return err_set(err, 0, o->key, "%s: must be one of %s, not \"%s\"", o->key, o->choices,
+                       text);
+    switch (o->type) {
+    case OPTION_STRING:
+        return set_string((char **)(void *)at, text);
+    case OPTION_LIST:
+        return set_list((char **)(void *)at, text, o->key, err);
+    case OPTION_UINT:
+        if (o->choices && choice == 0) {
+            store(o, at, o->max);
+            return 0;
+        }
+        return set_number(o, at, text, err);
+    case OPTION_SIZE:
+        return set_number(o, at, text, err);
+    case OPTION_BOOL:
+        if (parse_bool(text, (bool *)at) < 0)
+            return err_set(err, 0, o->key, "%s: must be yes or no, not \"%s\"", o->key, text);
+        return 0;
+    case OPTION_CHOICE:
+        assert(choice < 2 || o->size > sizeof(bool));
+        store(o, at, (uint64_t)choice);
+        return 0;
+    }
+    return -EINVAL;
+}
+
+/* The row of @key; NULL: there is none. A table of some sixty rows, read at start and reload. */
+static const struct option *find(const char *key) {
+    for (uint32_t i = 0; i < config_table_n; i++)
+        if (strcmp(config_table[i].key, key) == 0)
+            return &config_table[i];
+    return NULL;
+}
+
+int config_init(struct config *c) {
+    memset(c, 0, sizeof(*c));
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        int r = set(c, &config_table[i], config_table[i].initial, NULL);
+
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+void config_deinit(struct config *c) {
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        const struct option *o = &config_table[i];
+        char **at = (char **)(void *)((char *)c + o->offset);
+
+        if (o->type == OPTION_LIST) {
+            clear_list(at);
+        } else if (o->type == OPTION_STRING) {
+            free(*at);
+            *at = NULL;
+        }
+    }
+}
+
+/* A key, or a flag with its @dashes, that there is not. */
+static int unknown(const char *dashes, const char *name, const char *what, struct err *err) {
+    const char *meant = config_meant(name);
+
+    return meant ? err_set(err, 0, name, "%s%.60s: unknown %s; is %s%s meant?", dashes, name, what,
+                           *dashes ? "--" : "", meant)
+                 : err_set(err, 0, name, "%s%.60s: unknown %s (weftd --help lists all)", dashes,
+                           name, what);
+}
+
+/* ---- file ---- */
+
+/* One line of a file. */
+static int on_pair(void *ctx, const char *section, const char *name, const char *value,
+                   struct err *err) {
+    const struct option *o = find(name);
+
+    if (!o)
+        return unknown("", name, "key", err);
+    if (!*section)
+        return err_set(err, 0, name, "%s: needs the line [%s] above it", name, o->section);
+    if (strcmp(o->section, section) != 0)
+        return err_set(err, 0, name, "%s: belongs in section [%s], not [%s]", name, o->section,
+                       section);
+    if (strstr(value, " #"))
+        return err_set(err, 0, name, "%s: a comment needs a line of its own", name);
+    return set(ctx, o, value, err);
+}
+
+int config_read_file(struct config *c, const char *path, struct err *err) {
+    return keyfile_read(path, "config", on_pair, c, err);
+}
+
+/* One line of a preset. */
+static int on_preset_pair(void *ctx, const char *section, const char *name, const char *value,
+                          struct err *err) {
+    static const char *const shared[] = {"any-model-name", "models",  "models-dir",
+                                         "models-memory",  "kv-disk", "prewarm"};
+    const struct option *o = find(name);
+    bool of_model = o && (strcmp(o->section, "model") == 0 || strcmp(o->section, "engine") == 0);
+
+    for (size_t i = 0; i < ARRAY_SIZE(shared); i++)
+        of_model &= strcmp(name, shared[i]) != 0;
+    if (o && !of_model)
+        return err_set(err, 0, name, "%s: is no key of a single model", name);
+    return on_pair(ctx, o && !*section ? o->section : section, name, value, err);
+}
+
+int config_read_preset(struct config *c, const char *path, struct err *err) {
+    return keyfile_read(path, "models", on_preset_pair, c, err);
+}
+
+/* ---- flags ---- */
+
+/* The value of flag argv[*i], which may stand behind '=' or be the next argument. */
+static int flag_value(int argc, char **argv, int *i, char *key, size_t size, const char **value,
+                      struct err *err) {
+    const char *arg = argv[*i];
+
+    if (arg[0] != '-')
+        return err_set(err, 0, "", "%s: not an option; a model is given with --model FILE", arg);
+    if (arg[1] != '-')
+        return unknown("-", arg + 1, "option", err);
+    size_t len = strcspn(arg + 2, "=");
+    if (len >= size)
+        return err_set(err, 0, "", "%.40s...: unknown option", arg);
+    memcpy(key, arg + 2, len);
+    key[len] = 0;
+    if (arg[2 + len] == '=') {
+        *value = arg + 2 + len + 1;
+    } else if (strcmp(key, "config") != 0 && !find(key)) {
+        return unknown("--", key, "option", err);
+    } else if (++*i >= argc) {
+        return err_set(err, 0, key, "--%s: needs a value", key);
+    } else {
+        *value = argv[*i];
+    }
+    return 0;
+}
+
+/* A list flag may be repeated: the first occurrence replaces, the next ones add. */
+static int set_flag(struct config *c, const struct option *o, const char *value, bool again,
+                    struct err *err) {
+    char joined[CONFIG_VALUE_MAX];
+
+    if (o->type != OPTION_LIST || !again)
+        return set(c, o, value, err);
+    size_t n = config_value(c, o, joined, sizeof(joined));
+    if (n + strlen(value) + 2 > sizeof(joined))
+        return err_set(err, 0, o->key, "--%s: too long", o->key);
+    snprintf(joined + n, sizeof(joined) - n, ",%s", value);
+    return set(c, o, joined, err);
+}
+
+/* With @config_only only the files of --config are read, else only the other flags. */
+static int read_flags(struct config *c, int argc, char **argv, bool config_only, struct err *err) {
+    CLEANUP(freep) bool *seen = calloc(config_table_n, sizeof(*seen));
+
+    if (!seen)
+        return -ENOMEM;
+
+    for (int i = 1; i < argc; i++) {
+        char key[64];
+        const char *value = "";
+        int r = flag_value(argc, argv, &i, key, sizeof(key), &value, err);
+
+        if (r < 0)
+            return r;
+        const struct option *o = find(key);
+        bool is_config = strcmp(key, "config") == 0;
+        if (!o && !is_config)
+            return unknown("--", key, "option", err);
+        if (is_config && config_only)
+            r = config_read_file(c, value, err);
+        else if (!is_config && !config_only)
+            r = set_flag(c, o, value, seen[o - config_table], err);
+        if (r < 0)
+            return r;
+        if (o)
+            seen[o - config_table] = true;
+    }
+    return 0;
+}
+
+int config_read_args(struct config *c, int argc, char **argv, struct err *err) {
+    int r = read_flags(c, argc, argv, true, err);
+
+    return r < 0 ? r : read_flags(c, argc, argv, false, err);
+}
+
+const char *config_without_tls(const char *address) {
+    return address + (strncmp(address, "tls:", 4) == 0 ? 4 : 0);
+}
+
+/* Returns true if @address has the form that main.c listens on; binding it may still fail there. */
+static bool is_address(const char *address) {
+    const char *at = config_without_tls(address), *colon = strrchr(at, ':');
+    uint64_t port;
+
+    return strncmp(address, "unix:", 5) == 0 ||
+           (colon && colon != at && parse_uint(colon + 1, false, &port) == 0 && port <= 65535);
+}
+
+/* A listen address that only this machine reaches. */
+static bool is_loopback(const char *address) {
+    static const char *const local[] = {"unix:", "127.", "localhost:", "[::1]:"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(local); i++)
+        if (strncmp(config_without_tls(address), local[i], strlen(local[i])) == 0)
+            return true;
+    return false;
+}
+
+/* The number of the draft source @name in msg_draft_source[]; -1: there is none of that name. */
+static int source_of(const char *name) {
+    for (int i = 0; i < MSG_DRAFT_SOURCES; i++)
+        if (strcmp(msg_draft_source[i], name) == 0)
+            return i;
+    return -1;
+}
+
+uint32_t config_no_sources(const struct config *c) {
+    uint32_t out = (1u << MSG_DRAFT_SOURCES) - 1;
+
+    for (char *const *name = c->draft_sources; *name; name++) {
+        assert(source_of(*name) >= 0);
+        out &= ~(1u << source_of(*name));
+    }
+    return out;
+}
+
+bool config_drafts_from(const struct config *c, const char *name) {
+    for (char *const *p = c->draft_sources; *p; p++)
+        if (strcmp(*p, name) == 0)
+            return true;
+    return false;
+}
+
+/* The names are the worker's to act on, so that they are checked on both sides of the channel. */
+static int check_sources(const struct config *c, struct err *err) {
+    for (char *const *name = c->draft_sources; *name; name++)
+        if (source_of(*name) < 0)
+            return err_set(
+                err, 0, "draft-sources",
+                "draft-sources: %s is none of forced, prediction, suffix, recent, model, "
+                "mtp",
+                *name);
+    return 0;
+}
+
+int config_set(struct config *c, const char *key, const char *text, struct err *err) {
+    const struct option *o = find(key);
+
+    assert(o);
+    return set(c, o, text, err);
+}
+
+int config_copy(struct config *to, const struct config *from, const struct option *o) {
+    char value[CONFIG_VALUE_MAX];
+
+    assert(o >= config_table && o < config_table + config_table_n);
+    if (config_value(from, o, value, sizeof(value)) >= sizeof(value))
+        return -ENAMETOOLONG;
+    return set(to, o, value, NULL);
+}
+
+int config_clone(struct config *to, const struct config *from) {
+    int r = config_init(to);
+
+    for (uint32_t i = 0; i < config_table_n && r == 0; i++)
+        r = config_copy(to, from, &config_table[i]);
+    return r;
+}
+
+int config_pack(const struct config *c, const char *section, struct buf *out) {
+    char value[CONFIG_VALUE_MAX];
+    int r = 0;
+
+    for (uint32_t i = 0; i < config_table_n && r == 0; i++) {
+        const struct option *o = &config_table[i];
+
+        if (strcmp(o->section, section) != 0)
+            continue;
+        size_t n = config_value(c, o, value, sizeof(value));
+        if (n >= sizeof(value))
+            return -ENAMETOOLONG;
+        r = buf_add(out, o->key, strlen(o->key) + 1);
+        if (r == 0)
+            r = buf_add(out, value, n + 1);
+    }
+    return r;
+}
+
+int config_unpack(struct config *c, const char *data, size_t len) {
+    const char *end = data + len;
+    struct err err;
+
+    assert(data || len == 0);
+    while (data < end) {
+        const char *value = memchr(data, 0, (size_t)(end - data));
+        const struct option *o = value ? find(data) : NULL;
+        const char *next = o ? memchr(value + 1, 0, (size_t)(end - value - 1)) : NULL;
+        int r = next ? set(c, o, value + 1, &err) : -EPROTO;
+
+        if (r < 0)
+            return r == -ENOMEM ? r : -EPROTO;
+        data = next + 1;
+    }
+    return check_sources(c, &err) < 0 ? -EPROTO : 0;
+}
+
+int config_check(const struct config *c, struct err *err) {
+    if (!*c->model && !*c->models && !*c->models_dir)
+        return err_set(err, 0, "model", "model: no model file is given (--model FILE)");
+    if (c->engine.page_tokens != 16 && c->engine.page_tokens != 32 && c->engine.page_tokens != 64)
+        return err_set(err, 0, "page-tokens", "page-tokens: must be 16, 32 or 64");
+    if (!c->listen[0])
+        return err_set(err, 0, "listen", "listen: at least one address is needed");
+    for (char *const *l = c->listen; *l; l++) {
+        if (!is_address(*l))
+            return err_set(err, 0, "listen",
+                           "listen: must be HOST:PORT, such as 127.0.0.1:8080, tls:HOST:PORT or "
+                           "unix:PATH, not \"%s\"",
+                           *l);
+        if (config_without_tls(*l) != *l && !*c->tls_certificate)
+            return err_set(err, 0, "tls-certificate", "tls-certificate: is needed for %s of listen",
+                           *l);
+        if (!is_loopback(*l) && !*c->api_keys && !c->anonymous)
+            return err_set(err, 0, "listen",
+                           "listen: %s is reachable from other machines: give api-keys, or set "
+                           "anonymous = yes to serve everyone",
+                           *l);
+    }
+    if (!*c->tls_certificate != !*c->tls_key)
+        return err_set(err, 0, "tls-key",
+                       "tls-key: is needed beside tls-certificate, and it beside tls-key");
+    if (!*c->kv_events && *c->kv_events_replay)
+        return err_set(err, 0, "kv-events-replay", "kv-events-replay: needs kv-events");
+    if (c->engine.max_seqs > c->engine.max_rows)
+        return err_set(err, 0, "max-seqs", "max-seqs: must not be larger than max-batch-rows");
+    return check_sources(c, err);
+}

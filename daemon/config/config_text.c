@@ -1,0 +1,244 @@
+#include "daemon/config/config.h"
+
+#include <assert.h>
+#include <string.h>
+
+/*
+ * Options as text: their values, the default configuration file, --help, and what a name that does
+ * not exist was probably meant to be. The table is all that is read here.
+ */
+
+/* Longest line of config_help(). */
+#define HELP_COLUMNS 78
+
+/* Returns the value of @o's field, which has the type of a number, a bool or an enum. */
+static uint64_t load(const struct option *o, const char *at) {
+    uint64_t v = 0;
+    uint32_t v32 = 0;
+
+    if (o->size == sizeof(v))
+        memcpy(&v, at, sizeof(v));
+    else if (o->size == sizeof(v32))
+        memcpy(&v32, at, sizeof(v32));
+    else
+        return *(const uint8_t *)at;
+    return v | v32;
+}
+
+/* Word @i of "a|b|c". */
+static const char *word_of(const char *choices, uint64_t i, int *len) {
+    for (; i; i--) {
+        choices += strcspn(choices, "|");
+        assert(*choices);
+        choices++;
+    }
+    *len = (int)strcspn(choices, "|");
+    return choices;
+}
+
+size_t config_value(const struct config *c, const struct option *o, char *out, size_t size) {
+    const char *at = (const char *)c + o->offset;
+    char *const *list = (char *const *)(const void *)at;
+    size_t n = 0;
+    int len;
+
+    assert(size > 0);
+    switch (o->type) {
+    case OPTION_STRING:
+        n = (size_t)snprintf(out, size, "%s", *list);
+        break;
+    case OPTION_LIST:
+        out[0] = 0;
+        for (; *list; list++)
+            n += (size_t)snprintf(n < size ? out + n : NULL, n < size ? size - n : 0, "%s%s",
+                                  n ? "," : "", *list);
+        break;
+    case OPTION_UINT:
+        if (o->choices && load(o, at) == o->max) {
+            n = (size_t)snprintf(out, size, "%s", o->choices);
+            break;
+        }
+        /* fallthrough */
+    case OPTION_SIZE:
+        n = (size_t)snprintf(out, size, "%llu", (unsigned long long)load(o, at));
+        break;
+    case OPTION_BOOL:
+        n = (size_t)snprintf(out, size, "%s", *(const bool *)at ? "yes" : "no");
+        break;
+    case OPTION_CHOICE: {
+        const char *word = word_of(o->choices, load(o, at), &len);
+
+        n = (size_t)snprintf(out, size, "%.*s", len, word);
+        break;
+    }
+    }
+    return n;
+}
+
+void config_print(FILE *out) {
+    const char *section = "";
+
+    fprintf(
+        out,
+        "# Configuration of weftd. Every key with its default; each is also a flag: --key VALUE.\n"
+        "# Sizes take K, M and G. Keys marked (reload) are applied by SIGHUP.\n");
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        const struct option *o = &config_table[i];
+
+        if (strcmp(section, o->section) != 0)
+            fprintf(out, "\n[%s]\n", o->section);
+        section = o->section;
+        fprintf(out, "\n# %s", o->help);
+        if (o->choices && o->type != OPTION_UINT)
+            fprintf(out, " One of %s.", o->choices);
+        fprintf(out, "%s\n#%s =%s%s\n", o->reloads ? " (reload)" : "", o->key,
+                *o->initial ? " " : "", o->initial);
+    }
+}
+
+/* @text, its lines indented and broken between words. */
+static void print_wrapped(FILE *out, const char *text, size_t indent) {
+    size_t column = 0;
+
+    while (*text) {
+        size_t len = strcspn(text, " ");
+
+        if (column && column + 1 + len > HELP_COLUMNS) {
+            fputc('\n', out);
+            column = 0;
+        }
+        column += (size_t)fprintf(out, "%*s%.*s", column ? 1 : (int)indent, "", (int)len, text);
+        text += len + (text[len] == ' ');
+    }
+    fputc('\n', out);
+}
+
+/* Returns the placeholder for the value of @o in --help: its words, or its kind. */
+static const char *value_name(const struct option *o) {
+    static const char *const names[] = {
+        [OPTION_STRING] = "TEXT", [OPTION_LIST] = "A,B,...", [OPTION_UINT] = "N",
+        [OPTION_SIZE] = "SIZE",   [OPTION_BOOL] = "yes|no",
+    };
+
+    return o->choices && o->type != OPTION_UINT ? o->choices : names[o->type];
+}
+
+void config_help(FILE *out) {
+    const char *section = "";
+
+    fprintf(out,
+            "usage: weftd --model FILE [--config FILE] [--KEY VALUE ...]\n"
+            "       weftd [...] --check-config | --print-config | --version | --help\n\n"
+            "Serves a GGUF model over HTTP; the APIs are OpenAI's and Anthropic's. Example:\n\n"
+            "  weftd --model qwen.gguf --listen 127.0.0.1:8080 --admin-socket weft.sock\n\n"
+            "  --config FILE\n      Read options from an INI file first. Flags win.\n"
+            "  --check-config\n      Only say whether the options and the file are valid.\n"
+            "  --print-config\n      Print a file with every key at its default.\n");
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        const struct option *o = &config_table[i];
+
+        if (strcmp(section, o->section) != 0)
+            fprintf(out, "\n[%s]\n", o->section);
+        section = o->section;
+        fprintf(out, "  --%s %s", o->key, value_name(o));
+        if (*o->initial && strcmp(o->initial, "0") != 0)
+            fprintf(out, " (%s)", o->initial);
+        fputc('\n', out);
+        print_wrapped(out, o->help, 6);
+    }
+    fputs("\nIn parentheses: the default. SIZE takes K, M and G. Signals: HUP reads keys,\n"
+          "tenants and log-level again, TERM lets running streams finish. Exit codes: 0;\n"
+          "75 trying again may help; 78 configuration or model cannot be used.\n",
+          out);
+}
+
+/* ---- what a wrong name was meant to be ---- */
+
+/* Names that other servers use for our options. */
+static const struct {
+    const char *theirs, *ours;
+} foreign[] = {
+    {"m", "model"},
+    {"alias", "model-name"},
+    {"served-model-name", "model-name"},
+    {"chat-template-file", "chat-template"},
+    {"md", "draft-model"},
+    {"reasoning-budget", "reasoning"},
+    {"model-draft", "draft-model"},
+    {"host", "listen"},
+    {"port", "listen"},
+    {"api-key", "api-keys"},
+    {"api-key-file", "api-keys"},
+    {"c", "max-context"},
+    {"ctx-size", "max-context"},
+    {"max-model-len", "max-context"},
+    {"np", "max-seqs"},
+    {"parallel", "max-seqs"},
+    {"max-num-seqs", "max-seqs"},
+    {"b", "max-batch-rows"},
+    {"batch-size", "max-batch-rows"},
+    {"t", "threads"},
+    {"ctk", "kv-type"},
+    {"cache-type-k", "kv-type"},
+    {"kv-cache-dtype", "kv-type"},
+    {"gpu-memory-utilization", "kv-memory"},
+    {"ngl", "backend"},
+    {"n-gpu-layers", "backend"},
+    {"device", "devices"},
+    {"tensor-parallel-size", "devices"},
+    {"cmoe", "host-experts"},
+    {"cpu-moe", "host-experts"},
+    {"ncmoe", "host-experts"},
+    {"n-cpu-moe", "host-experts"},
+    {"verbose", "log-level"},
+    {"ssl-certfile", "tls-certificate"},
+    {"ssl-cert-file", "tls-certificate"},
+    {"ssl-certificate", "tls-certificate"},
+    {"ssl-keyfile", "tls-key"},
+    {"ssl-key-file", "tls-key"},
+    {"ssl-certificate-key", "tls-key"},
+};
+
+#define NAME_MAX_BYTES 40
+
+/* Letters to insert, leave out or replace until @a is @b. */
+static size_t distance(const char *a, const char *b) {
+    size_t n = strlen(b), row[NAME_MAX_BYTES + 1];
+
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 0; a[i]; i++) {
+        size_t diagonal = row[0];
+
+        row[0] = i + 1;
+        for (size_t j = 1; j <= n; j++) {
+            size_t left = row[j - 1], up = row[j];
+
+            row[j] = MIN(MIN(left, up) + 1, diagonal + (a[i] != b[j - 1]));
+            diagonal = up;
+        }
+    }
+    return row[n];
+}
+
+const char *config_meant(const char *name) {
+    size_t best = strlen(name) < 4 ? 1 : 2;
+    const char *meant = NULL;
+
+    if (strlen(name) > NAME_MAX_BYTES)
+        return NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(foreign); i++)
+        if (strcmp(foreign[i].theirs, name) == 0)
+            return foreign[i].ours;
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        size_t d = strlen(config_table[i].key) > NAME_MAX_BYTES
+                       ? SIZE_MAX
+                       : distance(name, config_table[i].key);
+
+        if (d <= best) {
+            best = d - (d > 0);
+            meant = config_table[i].key;
+        }
+    }
+    return meant;
+}

@@ -1,0 +1,71 @@
+#include "daemon/config/keyfile.h"
+
+#include <errno.h>
+#include <ini.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/util.h"
+
+/*
+ * inih splits the lines; it tells neither where a pair stands nor that a line was too long for its
+ * buffer, which would be read as two. So it gets its lines from here, one at a time, and what is
+ * wrong ends the reading: the first mistake is the one that is told.
+ */
+
+struct reading {
+    const char *path;
+    keyfile_pair pair;
+    void *ctx;
+    struct err *err;
+    FILE *file;
+    int line;   /* of the line handed to inih last */
+    int result; /* of the first bad pair */
+};
+
+/* Counts lines for on_pair(), which inih does not tell. */
+static char *read_line(char *out, int n, void *stream) {
+    struct reading *r = stream;
+    char *line = fgets(out, n, r->file);
+
+    r->line++;
+    if (line && !strchr(line, '\n') && !feof(r->file) && !r->result)
+        r->result = err_set(r->err, 0, "", "%s:%d: line is longer than %d characters", r->path,
+                            r->line, n - 2);
+    return r->result ? NULL : line;
+}
+
+/* Puts "FILE:LINE: " before what is wrong. */
+static int on_pair(void *user, const char *section, const char *name, const char *value) {
+    struct reading *r = user;
+
+    if (r->result)
+        return 0;
+    int code = r->pair(r->ctx, section, name, value, r->err);
+    if (code >= 0)
+        return 1;
+    struct err e = *r->err;
+    err_set(r->err, 0, e.param, "%s:%d: %.300s", r->path, r->line,
+            code == -ENOMEM ? "out of memory" : e.message);
+    r->result = code;
+    return 0;
+}
+
+int keyfile_read(const char *path, const char *param, keyfile_pair pair, void *ctx,
+                 struct err *err) {
+    struct err local;
+    struct reading r = {.path = path, .pair = pair, .ctx = ctx, .err = err ? err : &local};
+
+    r.file = fopen(path, "re");
+    if (!r.file)
+        return err_set(err, 0, param, "%s: cannot be read: %s", path, strerror(errno));
+    int bad = ini_parse_stream(read_line, &r, on_pair, &r);
+    int io = ferror(r.file) ? errno : 0;
+    fclose(r.file);
+    if (io)
+        return err_set(err, 0, param, "%s: cannot be read: %s", path, strerror(io));
+    if (r.result < 0)
+        return r.result;
+    if (bad)
+        return err_set(err, 0, param, "%s:%d: not a [section] nor key = value", path, bad);
+    return 0;
+}

@@ -1,0 +1,293 @@
+#include "daemon/config/tenants.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "daemon/config/keyfile.h"
+
+/*
+ * A key of a section is a row of the table below. A row of struct reading is a section, in the
+ * order of the file; after the last line each takes from [default] what it does not have.
+ */
+
+#define AT(field) offsetof(struct api_tenant, field)
+
+enum key_type { KEY_UINT32, KEY_UINT64, KEY_WEIGHT, KEY_CLASS, KEY_NAME, KEY_NAMES, KEY_UIDS };
+
+static const struct key {
+    const char *name;
+    enum key_type type;
+    size_t offset;
+    uint64_t max;
+} keys[] = {
+    {"weight", KEY_WEIGHT, AT(weight), 1000},
+    {"class", KEY_CLASS, AT(class), 0},
+    {"share", KEY_NAME, AT(share), 0},
+    {"keys", KEY_NAMES, 0, API_TENANT_KEYS},
+    {"uids", KEY_UIDS, 0, API_TENANT_UIDS},
+    {"requests-per-minute", KEY_UINT32, AT(requests_per_minute), 1000000},
+    {"tokens-per-minute", KEY_UINT64, AT(tokens_per_minute), 1000000000000},
+    {"max-running", KEY_UINT32, AT(max_running), 100000},
+    {"max-queued", KEY_UINT32, AT(max_queued), 100000},
+    {"kv-tokens", KEY_UINT64, AT(kv_tokens), 1000000000000},
+    {"max-context", KEY_UINT32, AT(max_context), 100000000},
+};
+
+/* A row, and which of its keys were given. */
+struct row {
+    struct api_tenant t;
+    bool given[ARRAY_SIZE(keys)];
+};
+
+struct reading {
+    struct row *row; /* [n_rows] */
+    uint32_t n_rows;
+    struct err *err;
+};
+
+/* Names are parts of log lines, labels and hashes. */
+static bool is_name(const char *s, size_t n) {
+    static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@";
+
+    return n > 0 && n < 64 && strspn(s, good) >= n;
+}
+
+static int bad_name(struct reading *r, const char *key, const char *text) {
+    return err_set(r->err, 0, key,
+                   "%s: must be of 1 to 63 letters, digits, '-', '_', '.' or '@', not \"%s\"", key,
+                   text);
+}
+
+static int bad_number(struct reading *r, const struct key *k, const char *text) {
+    return err_set(r->err, 0, k->name,
+                   "%s: must be a whole number from 0 (no limit) to %llu, not \"%s\"", k->name,
+                   (unsigned long long)k->max, text);
+}
+
+static int set_number(struct reading *r, const struct key *k, char *at, const char *text) {
+    char *end;
+    unsigned long long v = 0;
+
+    errno = 0;
+    if (*text >= '0' && *text <= '9')
+        v = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || errno || v > k->max)
+        return bad_number(r, k, text);
+    uint32_t small = (uint32_t)v;
+    uint64_t large = v;
+    if (k->type == KEY_UINT32)
+        memcpy(at, &small, sizeof(small));
+    else
+        memcpy(at, &large, sizeof(large));
+    return 0;
+}
+
+/* 0 or -EINVAL with r->err. The range keeps a weight from meaning never, or always. */
+static int set_weight(struct reading *r, const struct key *k, char *at, const char *text) {
+    char *end;
+    double v = strtod(text, &end);
+
+    if (end == text || *end || !(v >= 0.01) || !(v <= 1000))
+        return err_set(r->err, 0, k->name, "%s: must be a number from 0.01 to 1000, not \"%s\"",
+                       k->name, text);
+    memcpy(at, &v, sizeof(v));
+    return 0;
+}
+
+/* The number of the class, as api_tenant.class has it. 0 or -EINVAL with r->err. */
+static int set_class(struct reading *r, const struct key *k, char *at, const char *text) {
+    static const char *const names[] = {"normal", "interactive", "batch"};
+
+    for (uint32_t i = 0; i < ARRAY_SIZE(names); i++) {
+        if (strcmp(text, names[i]) == 0) {
+            memcpy(at, &i, sizeof(i));
+            return 0;
+        }
+    }
+    return err_set(r->err, 0, k->name, "%s: must be one of interactive|normal|batch, not \"%s\"",
+                   k->name, text);
+}
+
+/* Returns the tenant that already has key name or uid @text; each must belong to one tenant. */
+static const char *owner_of(const struct reading *r, const struct api_tenant *but, const char *key,
+                            const uint32_t *uid) {
+    for (uint32_t i = 0; i < r->n_rows; i++) {
+        const struct api_tenant *t = &r->row[i].t;
+
+        for (uint32_t k = 0; key && k < t->n_keys && t != but; k++)
+            if (strcmp(t->keys[k], key) == 0)
+                return t->name;
+        for (uint32_t k = 0; uid && k < t->n_uids && t != but; k++)
+            if (t->uids[k] == *uid)
+                return t->name;
+    }
+    return NULL;
+}
+
+static int taken(struct reading *r, const char *key, const char *item, const char *owner) {
+    return err_set(r->err, 0, key, "%s: \"%s\" belongs to tenant %s already", key, item, owner);
+}
+
+/* One entry of the list `keys` or `uids`. 0 or -EINVAL with r->err: it is not one, or is another
+ * tenant's. */
+static int add_item(struct reading *r, const struct key *k, struct api_tenant *t,
+                    const char *item) {
+    uint32_t *n = k->type == KEY_NAMES ? &t->n_keys : &t->n_uids;
+    const char *owner;
+    char *end;
+
+    if (*n == k->max)
+        return err_set(r->err, 0, k->name, "%s: at most %llu entries", k->name,
+                       (unsigned long long)k->max);
+    if (k->type == KEY_NAMES) {
+        if (!is_name(item, strlen(item)))
+            return bad_name(r, k->name, item);
+        if ((owner = owner_of(r, t, item, NULL)))
+            return taken(r, k->name, item, owner);
+        assert(*n < API_TENANT_KEYS && strlen(item) < sizeof(t->keys[0]));
+        strcpy(t->keys[(*n)++], item);
+        return 0;
+    }
+    unsigned long long v = *item >= '0' && *item <= '9' ? strtoull(item, &end, 10) : UINT64_MAX;
+    if (v >= UINT32_MAX || *end)
+        return err_set(r->err, 0, k->name, "%s: must be numbers of users, not \"%s\"", k->name,
+                       item);
+    uint32_t uid = (uint32_t)v;
+    if ((owner = owner_of(r, t, NULL, &uid)))
+        return taken(r, k->name, item, owner);
+    assert(*n < API_TENANT_UIDS);
+    t->uids[(*n)++] = uid;
+    return 0;
+}
+
+/* The entries of @text, separated by spaces or commas, in place of those of @t. */
+static int set_list(struct reading *r, const struct key *k, struct api_tenant *t,
+                    const char *text) {
+    char item[128];
+    int e = 0;
+
+    *(k->type == KEY_NAMES ? &t->n_keys : &t->n_uids) = 0;
+    while (*text && e == 0) {
+        size_t skip = strspn(text, " ,"), len = strcspn(text + skip, " ,");
+
+        snprintf(item, sizeof(item), "%.*s", (int)MIN(len, sizeof(item) - 1), text + skip);
+        if (len > 0)
+            e = add_item(r, k, t, item);
+        text += skip + len;
+    }
+    return e;
+}
+
+/* 0 or -EINVAL with r->err. */
+static int set(struct reading *r, const struct key *k, struct api_tenant *t, const char *text) {
+    char *at = (char *)t + k->offset;
+
+    switch (k->type) {
+    case KEY_UINT32:
+    case KEY_UINT64:
+        return set_number(r, k, at, text);
+    case KEY_WEIGHT:
+        return set_weight(r, k, at, text);
+    case KEY_CLASS:
+        return set_class(r, k, at, text);
+    case KEY_NAME:
+        if (!is_name(text, strlen(text)))
+            return bad_name(r, k->name, text);
+        strcpy(at, text);
+        return 0;
+    case KEY_NAMES:
+    case KEY_UIDS:
+        return set_list(r, k, t, text);
+    }
+    return -EINVAL;
+}
+
+/* The row of section @name; a new one. NULL with r->err: it cannot be. */
+static struct row *row_of(struct reading *r, const char *name) {
+    for (uint32_t i = 0; i < r->n_rows; i++)
+        if (strcmp(r->row[i].t.name, name) == 0)
+            return &r->row[i];
+    if (!*name) {
+        err_set(r->err, 0, "", "a key must stand in a section: [default] or [NAME]");
+        return NULL;
+    }
+    if (!is_name(name, strlen(name))) {
+        bad_name(r, "section", name);
+        return NULL;
+    }
+    if (r->n_rows == API_TENANTS_MAX) {
+        err_set(r->err, 0, "", "at most %d tenants", API_TENANTS_MAX);
+        return NULL;
+    }
+    assert(strlen(name) < sizeof(((struct row *)0)->t.name));
+    struct row *row = &r->row[r->n_rows++];
+    *row = (struct row){.t = {.weight = 1}};
+    strcpy(row->t.name, name);
+    return row;
+}
+
+/* A pair of the file. A key may stand once in a section; sections may be continued. */
+static int on_pair(void *ctx, const char *section, const char *name, const char *value,
+                   struct err *err) {
+    struct reading *r = ctx;
+
+    r->err = err;
+    struct row *row = row_of(r, section);
+    if (!row)
+        return -EINVAL;
+    for (uint32_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        if (strcmp(keys[i].name, name) != 0)
+            continue;
+        if (row->given[i])
+            return err_set(r->err, 0, name, "%s: given twice in [%s]", name, section);
+        row->given[i] = true;
+        if (strcmp(section, "default") == 0 &&
+            (keys[i].type == KEY_NAMES || keys[i].type == KEY_UIDS))
+            return err_set(r->err, 0, name, "%s: not in [default], which is for all that have none",
+                           name);
+        return set(r, &keys[i], &row->t, value);
+    }
+    return err_set(r->err, 0, name,
+                   "%s: unknown key (weight, class, share, keys, uids, requests-per-minute, "
+                   "tokens-per-minute, max-running, max-queued, kv-tokens, max-context)",
+                   name);
+}
+
+/* Fills what a section leaves out from [default], except values that belong to one tenant only. */
+static void inherit(struct reading *r) {
+    const struct row *d = NULL;
+
+    for (uint32_t i = 0; i < r->n_rows && !d; i++)
+        d = strcmp(r->row[i].t.name, "default") == 0 ? &r->row[i] : NULL;
+    for (uint32_t i = 0; d && i < r->n_rows; i++)
+        for (uint32_t k = 0; k < ARRAY_SIZE(keys); k++) {
+            static const size_t size[] = {
+                [KEY_UINT32] = 4, [KEY_UINT64] = 8, [KEY_WEIGHT] = 8, [KEY_CLASS] = 4};
+            bool plain = keys[k].type <= KEY_CLASS;
+
+            if (plain && !r->row[i].given[k])
+                memcpy((char *)&r->row[i].t + keys[k].offset, (const char *)&d->t + keys[k].offset,
+                       size[keys[k].type]);
+        }
+}
+
+int tenants_read(const char *path, struct api_tenant **out, uint32_t *n, struct err *err) {
+    CLEANUP(freep) struct row *rows = calloc(API_TENANTS_MAX, sizeof(*rows));
+    struct reading r = {.row = rows};
+
+    if (!rows)
+        return -ENOMEM;
+    int e = keyfile_read(path, "tenants", on_pair, &r, err);
+    if (e < 0)
+        return e;
+    inherit(&r);
+    struct api_tenant *t = calloc(r.n_rows + 1, sizeof(*t));
+    if (!t)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < r.n_rows; i++)
+        t[i] = rows[i].t;
+    *out = t;
+    *n = r.n_rows;
+    return 0;
+}

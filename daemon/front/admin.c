@@ -1,0 +1,542 @@
+#include "daemon/front/admin.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "api/http/conn.h"
+#include "api/http/dialect.h"
+#include "api/http/json.h"
+#include "api/http/respond.h"
+#include "api/http/server.h"
+#include "daemon/front/admin_json.h"
+#include "proto/flight_file.h"
+
+/*
+ * An instance of the HTTP server beside the API's, with limits of its own: it must answer when the
+ * API's connections are all taken. It knows no keys; who may connect is decided by the socket's
+ * file and the peer's credentials. Each body is one line of JSON. A watched answer is sent until
+ * its client leaves.
+ */
+
+#define CONNS_MAX 64
+#define TARGET_MAX 4096
+#define REQUEST_MAX (16u << 10) /* bytes of a head, and of a body, which no route reads */
+#define HEADERS_MAX 1000
+#define OUT_MAX (4u << 20) /* unsent bytes above which a watcher that does not read is dropped */
+#define IDLE_MS 60000
+#define WATCH_MIN_MS 100
+#define WATCH_MAX_MS 3600000
+#define NO_SUCH_PATH                                                                               \
+    "paths are /stats, /requests, /requests/ID/cancel, /requests/ID/why, /tenants, /health, "      \
+    "/flight[/NAME], /reload, /upgrade, /drain, /models, /models/NAME/load, /models/NAME/unload, " \
+    "/models/NAME/swap[?file=PATH], /pull?name=hf:OWNER/REPO[:QUANT]"
+
+struct admin {
+    struct admin_opts opts;
+    struct http_server http;
+    struct exchange *upgrading; /* that waits for the end of an upgrade, or NULL */
+};
+
+/* ---- answers ---- */
+
+static const struct admin_opts *opts_of(const struct exchange *x) {
+    return &((const struct admin *)x->ctx)->opts;
+}
+
+static void refuse(struct exchange *x, int status, const char *message) {
+    struct err err = {0};
+
+    err_set(&err, status, NULL, "%s", message);
+    respond_error(x, &err);
+}
+
+static void refuse_path(struct exchange *x) {
+    refuse(x, 404, NO_SUCH_PATH);
+}
+
+/* @json, which may be NULL for want of memory, as a whole answer. */
+static void respond_line(struct exchange *x, const char *json) {
+    CLEANUP(buf_deinit) struct buf line = {.max = SIZE_MAX};
+
+    if (!json || buf_add_str(&line, json) < 0 || buf_add_char(&line, '\n') < 0)
+        refuse(x, 500, "out of memory");
+    else
+        respond(x, 200, RESPOND_JSON, line.data, line.len);
+}
+
+static void respond_own(struct exchange *x, char *json) {
+    respond_line(x, json);
+    free(json);
+}
+
+/* A request without route is answered alike whatever is wrong with it, but for its path and
+ * method. */
+static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
+    const char *message = err->message;
+
+    if (!x->route)
+        message = err->status == 404   ? NO_SUCH_PATH
+                  : err->status == 405 ? "this path has another method"
+                                       : "not an HTTP/1.1 request that this socket understands";
+    json_open(j, '{');
+    json_key(j, "error");
+    json_open(j, '{');
+    json_put_string(j, "message", message);
+    json_put_int(j, "code", x->dialect->status_of(err->status));
+    json_close(j, '}');
+    json_close(j, '}');
+    if (j->error == 0 && !x->stream) /* else it ends as every line does */
+        j->error = buf_add_char(j->out, '\n');
+}
+
+static int status_of(int status) {
+    return status == 404 || status == 405 || status == 500 ? status : 400;
+}
+
+/* ---- watching ---- */
+
+/* /stats?watch: a line each time the timer comes. Freed when the timer is closed. */
+struct watch {
+    uv_timer_t timer;
+    struct exchange *x;
+};
+
+static void on_watch_closed(uv_handle_t *h) {
+    free(h->data);
+}
+
+static void on_gone(struct exchange *x) {
+    struct watch *w = x->state;
+
+    uv_close((uv_handle_t *)&w->timer, on_watch_closed);
+    exchange_end(x);
+}
+
+static void send_watched(struct exchange *x) {
+    CLEANUP(freep) char *json = admin_json_stats(opts_of(x));
+
+    assert(x->conn);
+    if (!json || conn_unsent(x->conn) > OUT_MAX) {
+        conn_break(x->conn);
+        return;
+    }
+    respond_event(x, json, strlen(json));
+    conn_flush(x->conn);
+}
+
+static void on_watch(uv_timer_t *t) {
+    send_watched(((struct watch *)t->data)->x);
+}
+
+/* "1s", "500ms" or plain seconds; 0 when it is none of these or out of range. */
+static uint64_t parse_interval(const char *text) {
+    char *end;
+    double v = strtod(text, &end);
+    double ms = strcmp(end, "ms") == 0 ? v : v * 1000;
+
+    if (end == text || (*end && strcmp(end, "s") != 0 && strcmp(end, "ms") != 0))
+        return 0;
+    return ms >= WATCH_MIN_MS && ms <= WATCH_MAX_MS ? (uint64_t)ms : 0;
+}
+
+static void watch(struct exchange *x, uint64_t ms) {
+    static const struct exchange_ops ops = {.gone = on_gone};
+    struct watch *w = calloc(1, sizeof(*w));
+
+    if (!w) {
+        refuse(x, 500, "out of memory");
+        return;
+    }
+    w->x = x;
+    x->state = w;
+    x->ops = &ops;
+    uv_timer_init(x->server->opts.loop, &w->timer);
+    w->timer.data = w;
+    uv_timer_start(&w->timer, on_watch, ms, ms);
+    respond_stream(x);
+    send_watched(x);
+}
+
+/* ---- routes ---- */
+
+static void stats_serve(struct exchange *x, struct http *h) {
+    const char *query = strchr(http_target(h), '?');
+    uint64_t ms = query && strncmp(query, "?watch=", 7) == 0 ? parse_interval(query + 7) : 0;
+
+    if (ms)
+        watch(x, ms);
+    else if (query && query[1])
+        refuse(x, 400, "watch: must be from 100ms to 1h, as in ?watch=1s");
+    else
+        respond_own(x, admin_json_stats(opts_of(x)));
+}
+
+static void requests_serve(struct exchange *x, struct http *h) {
+    respond_own(x, admin_json_requests(opts_of(x)));
+}
+
+static void health_serve(struct exchange *x, struct http *h) {
+    respond_own(x, admin_json_health(opts_of(x)));
+}
+
+static void tenants_serve(struct exchange *x, struct http *h) {
+    respond_own(x, admin_json_tenants(opts_of(x)));
+}
+
+/* The model that the path names; < 0: there is none, and that was answered. */
+static int named_model(struct exchange *x) {
+    struct err err = {0};
+    int i = models_index(opts_of(x)->models, x->arg, &err);
+
+    if (i < 0 && models_rescan(opts_of(x)->models, NULL))
+        err_set(&err, 404, NULL, "no model is called %.100s, as far as is known: try again",
+                x->arg);
+    if (i < 0)
+        refuse(x, 404, err.message);
+    return i;
+}
+
+static void flight_serve(struct exchange *x, struct http *h) {
+    CLEANUP(buf_deinit) struct buf file = {.max = FLIGHT_FILE_MAX};
+    struct models_info model;
+    int i = x->arg ? named_model(x) : 0;
+
+    if (i < 0)
+        return;
+    models_info(opts_of(x)->models, (uint32_t)i, &model);
+    if (workers_dump(model.workers, &file) < 0)
+        refuse(x, 500, "out of memory");
+    else
+        respond(x, 200, "application/octet-stream", file.data, file.len);
+}
+
+static void reload_serve(struct exchange *x, struct http *h) {
+    const struct admin_opts *o = opts_of(x);
+    struct err err = {0};
+
+    if (o->reload(o->ctx, &err) == 0)
+        respond_line(x, "{\"reloaded\":true}");
+    else
+        refuse(x, 400, *err.message ? err.message : "out of memory");
+}
+
+static void on_upgrading_gone(struct exchange *x) {
+    ((struct admin *)x->ctx)->upgrading = NULL;
+    exchange_end(x);
+}
+
+static void upgrade_serve(struct exchange *x, struct http *h) {
+    static const struct exchange_ops ops = {.gone = on_upgrading_gone};
+    const struct admin_opts *o = opts_of(x);
+    struct admin *a = x->ctx;
+    struct err err = {0};
+
+    if (o->upgrade(o->ctx, &err) < 0) {
+        refuse(x, 400, *err.message ? err.message : "out of memory");
+        return;
+    }
+    assert(!a->upgrading);
+    a->upgrading = x;
+    x->ops = &ops;
+}
+
+void admin_upgrade_over(struct admin *a, int pid, const char *why) {
+    struct exchange *x = STEAL(a->upgrading);
+    char line[64];
+
+    if (!x)
+        return;
+    x->ops = NULL;
+    snprintf(line, sizeof(line), "{\"upgraded\":true,\"pid\":%d}", pid);
+    if (why)
+        refuse(x, 500, why);
+    else
+        respond_line(x, line);
+}
+
+static void drain_serve(struct exchange *x, struct http *h) {
+    const struct admin_opts *o = opts_of(x);
+
+    respond_line(x, "{\"draining\":true}");
+    o->drain(o->ctx);
+}
+
+static void cancel_serve(struct exchange *x, struct http *h) {
+    char *end;
+    uint64_t id = strtoull(x->arg, &end, 10);
+
+    if (*x->arg < '0' || *x->arg > '9' || *end)
+        refuse_path(x);
+    else if (api_cancel(opts_of(x)->api, id))
+        respond_line(x, "{\"cancelled\":true}");
+    else
+        refuse(x, 404, "no live request has this id");
+}
+
+/* The argument is a number or an x-request-id. */
+static void why_serve(struct exchange *x, struct http *h) {
+    char *end;
+    uint64_t number = strtoull(x->arg, &end, 10);
+
+    if (strchr(x->arg, '/'))
+        refuse_path(x);
+    else if (*end && !api_find(opts_of(x)->api, x->arg, &number))
+        refuse(x, 404, "no recent request has this id");
+    else
+        respond_own(x, admin_json_why(opts_of(x), number));
+}
+
+static void models_serve(struct exchange *x, struct http *h) {
+    models_rescan(opts_of(x)->models, NULL); /* for the next time */
+    respond_own(x, admin_json_models(opts_of(x)));
+}
+
+static void answer_change(struct exchange *x, int r, const struct err *err) {
+    if (r == 0)
+        respond_line(x, "{\"accepted\":true}");
+    else
+        refuse(x, 400, err->message);
+}
+
+static void load_serve(struct exchange *x, struct http *h) {
+    int i = named_model(x);
+    struct err err = {0};
+
+    if (i >= 0)
+        answer_change(x, models_load(opts_of(x)->models, (uint32_t)i, &err), &err);
+}
+
+static void unload_serve(struct exchange *x, struct http *h) {
+    int i = named_model(x);
+    struct err err = {0};
+
+    if (i >= 0)
+        answer_change(x, models_unload(opts_of(x)->models, (uint32_t)i, &err), &err);
+}
+
+static void swap_serve(struct exchange *x, struct http *h) {
+    const char *query = strstr(http_target(h), "?file=");
+    CLEANUP(freep) char *file = query ? strdup(query + 6) : NULL;
+    int i = named_model(x);
+    struct err err = {0};
+
+    if (i < 0)
+        return;
+    if (query && (!file || !http_decode(file))) {
+        refuse(x, 400, file ? "file: is malformed" : "out of memory");
+        return;
+    }
+    answer_change(x, models_swap(opts_of(x)->models, (uint32_t)i, file, &err), &err);
+}
+
+/* /pull: its lines as they come. */
+struct pulling {
+    struct api_task task;
+    struct exchange *x;
+};
+
+static struct exchange *end_pulling(struct pulling *p) {
+    struct exchange *x = p->x;
+
+    x->ops = NULL;
+    x->state = NULL;
+    free(p);
+    return x;
+}
+
+static void on_pull_gone(struct exchange *x) {
+    struct pulling *p = x->state;
+
+    models_manage.cancel(opts_of(x)->models, &p->task);
+    exchange_end(end_pulling(p));
+}
+
+static void on_pull_line(struct api_task *t, const char *json, size_t len) {
+    struct exchange *x = CONTAINER_OF(t, struct pulling, task)->x;
+
+    respond_event(x, json, len);
+    conn_flush(x->conn);
+}
+
+/* A client that has read the end finds the model served. */
+static void on_pull_over(struct api_task *t, const struct err *err) {
+    struct exchange *x = end_pulling(CONTAINER_OF(t, struct pulling, task));
+
+    if (err)
+        respond_stream_error(x, err);
+    else
+        respond_stream_end(x);
+}
+
+static void pull_serve(struct exchange *x, struct http *h) {
+    static const struct exchange_ops ops = {.gone = on_pull_gone};
+    const char *query = strstr(http_target(h), "?name=");
+    CLEANUP(freep) char *name = strdup(query ? query + 6 : "");
+    struct pulling *p = calloc(1, sizeof(*p));
+    struct err err = {0};
+    int r = -ENOMEM;
+
+    if (p && name && !http_decode(name)) {
+        r = err_set(&err, 0, NULL, "name: is malformed");
+    } else if (p && name) {
+        p->x = x;
+        p->task.line = on_pull_line;
+        p->task.over = on_pull_over;
+        r = models_manage.pull(opts_of(x)->models, name, &p->task, &err);
+    }
+    if (r < 0) {
+        free(p);
+        refuse(x, 400, *err.message ? err.message : "out of memory");
+        return;
+    }
+    x->ops = &ops;
+    x->state = p;
+    respond_stream(x);
+    conn_flush(x->conn);
+}
+
+static const struct route routes[] = {
+    {"/pull", HTTP_POST, .serve = pull_serve},
+    {"/models/*/swap", HTTP_POST, .serve = swap_serve},
+    {"/models", HTTP_GET, .serve = models_serve},
+    {"/models/*/load", HTTP_POST, .serve = load_serve},
+    {"/models/*/unload", HTTP_POST, .serve = unload_serve},
+    {"/stats", HTTP_GET, .serve = stats_serve},
+    {"/requests", HTTP_GET, .serve = requests_serve},
+    {"/requests/*/cancel", HTTP_POST, .serve = cancel_serve},
+    {"/requests/*/why", HTTP_GET, .serve = why_serve},
+    {"/health", HTTP_GET, .serve = health_serve},
+    {"/tenants", HTTP_GET, .serve = tenants_serve},
+    {"/flight", HTTP_GET, .serve = flight_serve},
+    {"/flight/*", HTTP_GET, .serve = flight_serve},
+    {"/reload", HTTP_POST, .serve = reload_serve},
+    {"/upgrade", HTTP_POST, .serve = upgrade_serve},
+    {"/drain", HTTP_POST, .serve = drain_serve},
+    {0},
+};
+
+static const struct dialect dialect = {
+    .name = "admin",
+    .routes = routes,
+    .status_of = status_of,
+    .put_error = put_error,
+    .stream_type = RESPOND_LINES,
+    .event_begin = "",
+    .event_end = "\n",
+};
+
+/* ---- peers ---- */
+
+static bool in_group(int fd, gid_t group) {
+    gid_t groups[1024];
+    socklen_t len = sizeof(groups);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &len) < 0)
+        return false;
+    for (size_t i = 0; i < len / sizeof(gid_t); i++)
+        if (groups[i] == group)
+            return true;
+    return false;
+}
+
+/* The group that owns the file of the socket that @fd was accepted from. 0: none, or root's. */
+static gid_t group_of(int fd) {
+    struct sockaddr_un at = {0};
+    socklen_t len = sizeof(at);
+    struct stat st;
+
+    if (getsockname(fd, (struct sockaddr *)&at, &len) < 0 || at.sun_family != AF_UNIX ||
+        !at.sun_path[0] || stat(at.sun_path, &st) < 0)
+        return 0;
+    return st.st_gid;
+}
+
+/* Root, the daemon's own user, and members of the socket's group, unless that is root's. */
+static bool is_allowed(void *ctx, int fd) {
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+        return false;
+    if (peer.uid == 0 || peer.uid == geteuid())
+        return true;
+    gid_t group = group_of(fd);
+    return group && (peer.gid == group || in_group(fd, group));
+}
+
+/* ---- life ---- */
+
+int admin_listen_unix(struct admin *a, const char *path, struct err *err) {
+    return http_server_listen_unix(&a->http, path, err);
+}
+
+int admin_listen_fd(struct admin *a, int fd, struct err *err) {
+    return http_server_listen_fd(&a->http, fd, false, err);
+}
+
+int admin_new(struct admin **out, const struct admin_opts *o) {
+    static const struct dialect *const dialects[] = {&dialect, NULL};
+    CLEANUP(freep) struct admin *a = calloc(1, sizeof(*a));
+
+    assert(o->health && o->drain && o->reload && o->upgrade);
+    if (!a)
+        return -ENOMEM;
+    a->opts = *o;
+    struct http_server_opts h = {
+        .loop = o->loop,
+        .clock = o->clock,
+        .ctx = a,
+        .name = "admin-socket",
+        .limits = {.target = TARGET_MAX,
+                   .head = REQUEST_MAX,
+                   .body = REQUEST_MAX,
+                   .n_headers = HEADERS_MAX},
+        .max_connections = CONNS_MAX,
+        .header_timeout_ms = IDLE_MS,
+        .body_timeout_ms = IDLE_MS,
+        .idle_timeout_ms = IDLE_MS,
+        .stall_timeout_ms = IDLE_MS,
+        .stream_buffer_bytes = OUT_MAX,
+        .max_unsent = OUT_MAX + FLIGHT_FILE_MAX,
+        .max_bodies = (size_t)CONNS_MAX * REQUEST_MAX,
+        .max_output = (size_t)CONNS_MAX * OUT_MAX,
+        .socket_mode = 0660,
+        .stream_headers = "",
+        .dialects = dialects,
+        .accepts = is_allowed,
+    };
+    int r = http_server_init(&a->http, &h);
+    if (r == 0)
+        *out = STEAL(a);
+    return r;
+}
+
+int admin_last_fd(const struct admin *a) {
+    return http_server_last_fd(&a->http);
+}
+
+void admin_hand_over(struct admin *a) {
+    http_server_own_paths(&a->http, false);
+    http_server_leave(&a->http);
+}
+
+void admin_own_paths(struct admin *a) {
+    http_server_own_paths(&a->http, true);
+}
+
+void admin_close(struct admin *a) {
+    http_server_close(&a->http, NULL);
+}
+
+struct admin *admin_free(struct admin *a) {
+    if (a)
+        http_server_deinit(&a->http);
+    free(a);
+    return NULL;
+}

@@ -1,0 +1,293 @@
+#include "daemon/front/admin_json.h"
+
+#include <stdio.h>
+#include <yyjson.h>
+
+/*
+ * Each document is built whole and written once. yyjson keeps the first failure of an allocation to
+ * itself: what is added after it is lost, and writing gives NULL, so that only finish() looks.
+ * Strings are copied where they do not outlive the call. The lists are cut at fixed lengths: the
+ * socket answers what an operator looks at, /metrics has the sums.
+ */
+
+#define REQUESTS_MAX 4096
+#define TENANTS_MAX 4096
+#define RECORDS_MAX 256
+
+typedef yyjson_mut_doc doc_t;
+typedef yyjson_mut_val val_t;
+
+/* The text of @d, which is freed; NULL: no memory, now or while it was built. */
+static char *finish(doc_t *d) {
+    char *text = d ? yyjson_mut_write(d, 0, NULL) : NULL;
+
+    yyjson_mut_doc_free(d);
+    return text;
+}
+
+/* An empty object at the root of a new document; NULL: no memory. */
+static doc_t *begin(val_t **root) {
+    doc_t *d = yyjson_mut_doc_new(NULL);
+
+    *root = d ? yyjson_mut_obj(d) : NULL;
+    if (d)
+        yyjson_mut_doc_set_root(d, *root);
+    return d;
+}
+
+static void add_model(doc_t *d, val_t *root, const struct api_model *m) {
+    val_t *o = yyjson_mut_obj_add_obj(d, root, "model");
+
+    yyjson_mut_obj_add_strcpy(d, o, "id", m->id);
+    yyjson_mut_obj_add_uint(d, o, "max_context", m->max_context);
+    yyjson_mut_obj_add_uint(d, o, "n_pages", m->n_pages);
+    yyjson_mut_obj_add_uint(d, o, "page_tokens", m->page_tokens);
+}
+
+/* One member for each row of a table of proto/stats.h: a new row is shown without a line here. */
+static void add_rows(doc_t *d, val_t *o, const struct stat_row *row, size_t n, const void *stats) {
+    for (; n > 0; n--, row++) {
+        if (row->is_real)
+            yyjson_mut_obj_add_real(d, o, row->key, stat_value(row, stats));
+        else
+            yyjson_mut_obj_add_uint(d, o, row->key, stat_whole(row, stats));
+    }
+}
+
+static void add_front(doc_t *d, val_t *root, const struct api *api) {
+    struct api_stats s;
+
+    api_stats(api, &s);
+    add_rows(d, yyjson_mut_obj_add_obj(d, root, "front"), front_rows, n_front_rows, &s);
+}
+
+/* Adds the counters of each draft source; the names are those of the option draft-sources. */
+static void add_drafts(doc_t *d, val_t *root, const struct msg_stats *s) {
+    val_t *o = yyjson_mut_obj_add_obj(d, root, "drafts");
+
+    for (size_t i = 0; i < MSG_DRAFT_SOURCES; i++) {
+        val_t *source = yyjson_mut_obj_add_obj(d, o, msg_draft_source[i]);
+
+        for (size_t k = 0; k < n_source_rows; k++)
+            yyjson_mut_obj_add_uint(d, source, source_rows[k].key,
+                                    stat_by_source(&source_rows[k], s)[i]);
+    }
+}
+
+static void add_devices(doc_t *d, val_t *root, const struct msg_stats *s) {
+    val_t *all = yyjson_mut_obj_add_arr(d, root, "devices");
+
+    for (uint32_t i = 0; i < MIN(s->n_devices, MSG_DEVICES); i++) {
+        val_t *o = yyjson_mut_arr_add_obj(d, all);
+
+        yyjson_mut_obj_add_uint(d, o, "device", s->device[i].number);
+        add_rows(d, o, device_rows, n_device_rows, &s->device[i]);
+    }
+}
+
+/* Adds what the front knows of the worker, then the worker's own statistics, which are age_ms
+ * old. */
+static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
+    val_t *o = yyjson_mut_obj_add_obj(d, root, "worker");
+    struct workers_stats w;
+
+    workers_stats(workers, &w);
+    yyjson_mut_obj_add_str(d, o, "state", w.state);
+    yyjson_mut_obj_add_int(d, o, "pid", w.pid);
+    yyjson_mut_obj_add_uint(d, o, "starts", w.n_started);
+    yyjson_mut_obj_add_str(d, o, "weights", w.weights);
+    yyjson_mut_obj_add_uint(d, o, "deaths", w.n_deaths);
+    yyjson_mut_obj_add_uint(d, o, "hangs", w.n_hangs);
+    yyjson_mut_obj_add_int(d, o, "age_ms", w.stats_age_ms);
+    add_rows(d, o, worker_rows, n_worker_rows, &w.last);
+    add_drafts(d, o, &w.last);
+    add_devices(d, o, &w.last);
+}
+
+static void add_bad_presets(doc_t *d, val_t *root, const struct models *models) {
+    val_t *list = yyjson_mut_obj_add_arr(d, root, "presets_not_read");
+    const char *name, *why;
+
+    for (size_t i = 0; (name = models_bad_preset(models, i, &why)); i++) {
+        val_t *o = yyjson_mut_arr_add_obj(d, list);
+
+        yyjson_mut_obj_add_strcpy(d, o, "id", name);
+        yyjson_mut_obj_add_strcpy(d, o, "reason", why);
+    }
+}
+
+/* One entry for each model; the worker's own figures where it has one. */
+static void add_models(doc_t *d, val_t *root, const struct models *models) {
+    val_t *list = yyjson_mut_obj_add_arr(d, root, "models");
+
+    yyjson_mut_obj_add_uint(d, root, "models_memory", models_budget(models));
+    for (uint32_t i = 0; i < models_n(models); i++) {
+        val_t *o = yyjson_mut_arr_add_obj(d, list);
+        struct models_info m;
+
+        models_info(models, i, &m);
+        add_model(d, o, m.info);
+        yyjson_mut_obj_add_strcpy(d, o, "id", m.name);
+        yyjson_mut_obj_add_str(d, o, "state", m.state);
+        if (*m.why)
+            yyjson_mut_obj_add_strcpy(d, o, "reason", m.why);
+        if (*m.swap)
+            yyjson_mut_obj_add_strcpy(d, o, "swap", m.swap);
+        yyjson_mut_obj_add_strcpy(d, o, "file", m.file);
+        yyjson_mut_obj_add_uint(d, o, "bytes", m.bytes);
+        yyjson_mut_obj_add_real(d, o, "progress", (double)m.progress);
+        yyjson_mut_obj_add_bool(d, o, "pinned", m.pinned);
+        yyjson_mut_obj_add_uint(d, o, "running", m.n_running);
+        yyjson_mut_obj_add_uint(d, o, "waiting", m.n_waiting);
+        yyjson_mut_obj_add_uint(d, o, "loads", m.n_loads);
+        yyjson_mut_obj_add_int(d, o, "idle_ms", m.idle_ms);
+        yyjson_mut_obj_add_int(d, o, "unload_ms", m.unload_ms);
+        add_worker(d, o, m.workers);
+    }
+}
+
+char *admin_json_models(const struct admin_opts *o) {
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    if (!d)
+        return NULL;
+    add_models(d, root, o->models);
+    add_bad_presets(d, root, o->models);
+    return finish(d);
+}
+
+char *admin_json_stats(const struct admin_opts *o) {
+    struct models_info first;
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    if (!d)
+        return NULL;
+    yyjson_mut_obj_add_str(d, root, "version", WEFT_VERSION);
+    yyjson_mut_obj_add_int(d, root, "uptime_s", (clock_now(o->clock) - o->started_ns) / 1000000000);
+    yyjson_mut_obj_add_str(d, root, "health", o->health(o->ctx));
+    models_info(o->models, 0, &first);
+    add_model(d, root, first.info);
+    add_front(d, root, o->api);
+    add_worker(d, root, first.workers);
+    if (models_budget(o->models))
+        add_models(d, root, o->models);
+    return finish(d);
+}
+
+/* A number of 64 bits is text: many a reader of JSON has only doubles. */
+static void add_session(doc_t *d, val_t *v, const struct api_request_info *r) {
+    char hex[20];
+
+    snprintf(hex, sizeof(hex), "%016llx", (unsigned long long)r->session);
+    yyjson_mut_obj_add_strcpy(d, v, "session", r->session ? hex : "-");
+    yyjson_mut_obj_add_str(d, v, "session_from", r->session_from ? r->session_from : "-");
+}
+
+char *admin_json_requests(const struct admin_opts *o) {
+    CLEANUP(freep) struct api_request_info *r = calloc(REQUESTS_MAX, sizeof(*r));
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    if (!d || !r)
+        return yyjson_mut_doc_free(d), NULL;
+    val_t *list = yyjson_mut_obj_add_arr(d, root, "requests");
+    uint32_t n = api_requests(o->api, r, REQUESTS_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        val_t *v = yyjson_mut_arr_add_obj(d, list);
+
+        yyjson_mut_obj_add_uint(d, v, "id", r[i].id);
+        yyjson_mut_obj_add_str(d, v, "request_id", r[i].request_id); /* until finish() */
+        yyjson_mut_obj_add_str(d, v, "endpoint", r[i].endpoint);
+        yyjson_mut_obj_add_str(d, v, "state", r[i].state);
+        yyjson_mut_obj_add_uint(d, v, "prompt_tokens", r[i].n_prompt);
+        yyjson_mut_obj_add_uint(d, v, "output_tokens", r[i].n_output);
+        yyjson_mut_obj_add_uint(d, v, "cached_tokens", r[i].n_cached);
+        yyjson_mut_obj_add_uint(d, v, "max_tokens", r[i].max_new);
+        yyjson_mut_obj_add_int(d, v, "age_ms", r[i].age_ms);
+        add_session(d, v, &r[i]);
+    }
+    return finish(d);
+}
+
+/* One thing that was decided about a request; times are from its arrival. */
+static void add_record(doc_t *d, val_t *list, const struct flight_record *r, int64_t begin_ns) {
+    static const char *const ends[] = {"none", "stop", "length", "cancelled", "deadline", "error"};
+    val_t *v = yyjson_mut_arr_add_obj(d, list);
+
+    yyjson_mut_obj_add_str(d, v, "why", flight_name(r->why));
+    yyjson_mut_obj_add_str(d, v, "text", flight_text(r->why));
+    yyjson_mut_obj_add_real(d, v, "at_ms", (double)((r->from_ns - begin_ns) / 1000) / 1000);
+    yyjson_mut_obj_add_real(d, v, "ms", (double)((r->until_ns - r->from_ns) / 1000) / 1000);
+    yyjson_mut_obj_add_uint(d, v, "steps", r->n_steps);
+    yyjson_mut_obj_add_uint(d, v, "rows", r->n_rows);
+    if (r->why == WHY_ADMITTED)
+        yyjson_mut_obj_add_uint(d, v, "cached_tokens", r->detail);
+    if (r->why == WHY_PREEMPTED)
+        yyjson_mut_obj_add_uint(d, v, "pages", r->detail);
+    if (r->why == WHY_ENDED)
+        yyjson_mut_obj_add_str(d, v, "finish", ends[MIN(r->detail, ARRAY_SIZE(ends) - 1)]);
+}
+
+char *admin_json_why(const struct admin_opts *o, uint64_t id) {
+    struct flight_record r[RECORDS_MAX];
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < models_n(o->models) && n == 0; i++) {
+        struct models_info m;
+
+        models_info(o->models, i, &m);
+        n = flight_story(workers_flight(m.workers), id, r, RECORDS_MAX);
+    }
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    if (!d)
+        return NULL;
+    yyjson_mut_obj_add_uint(d, root, "id", id);
+    yyjson_mut_obj_add_int(d, root, "age_ms",
+                           n ? (clock_now(o->clock) - r[0].from_ns) / 1000000 : 0);
+    val_t *list = yyjson_mut_obj_add_arr(d, root, "records");
+    for (uint32_t i = 0; i < n; i++)
+        add_record(d, list, &r[i], r[0].from_ns);
+    return finish(d);
+}
+
+char *admin_json_tenants(const struct admin_opts *o) {
+    static const char *const classes[] = {"normal", "interactive", "batch"};
+    CLEANUP(freep) struct api_tenant_info *t = calloc(TENANTS_MAX, sizeof(*t));
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    if (!d || !t)
+        return yyjson_mut_doc_free(d), NULL;
+    val_t *list = yyjson_mut_obj_add_arr(d, root, "tenants");
+    uint32_t n = api_tenants(o->api, t, TENANTS_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        val_t *v = yyjson_mut_arr_add_obj(d, list);
+
+        yyjson_mut_obj_add_strcpy(d, v, "tenant", t[i].name);
+        yyjson_mut_obj_add_real(d, v, "weight", t[i].weight);
+        yyjson_mut_obj_add_str(d, v, "class", classes[MIN(t[i].class, 2u)]);
+        add_rows(d, v, tenant_rows, n_tenant_rows, &t[i].stats);
+    }
+    return finish(d);
+}
+
+char *admin_json_health(const struct admin_opts *o) {
+    struct models_info first;
+    struct workers_stats w;
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    if (!d)
+        return NULL;
+    models_info(o->models, 0, &first);
+    workers_stats(first.workers, &w);
+    yyjson_mut_obj_add_str(d, root, "health", o->health(o->ctx));
+    yyjson_mut_obj_add_str(d, root, "worker", w.state);
+    if (*w.failure)
+        yyjson_mut_obj_add_strcpy(d, root, "reason", w.failure);
+    return finish(d);
+}

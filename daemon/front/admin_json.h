@@ -1,0 +1,17 @@
+#pragma once
+
+/*
+ * admin_json - what the admin socket says, as JSON text. The fields are an interface: weftctl and
+ * users' scripts read them.
+ */
+
+#include "daemon/front/admin_opts.h"
+
+/* The answers to GET /stats, /models, /requests, /requests/ID/why, /tenants and /health as
+ * malloc'ed text without a newline; NULL: no memory. */
+char *admin_json_stats(const struct admin_opts *o);
+char *admin_json_models(const struct admin_opts *o);
+char *admin_json_requests(const struct admin_opts *o);
+char *admin_json_why(const struct admin_opts *o, uint64_t id);
+char *admin_json_tenants(const struct admin_opts *o);
+char *admin_json_health(const struct admin_opts *o);

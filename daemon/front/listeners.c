@@ -1,0 +1,230 @@
+#include "daemon/front/listeners.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "daemon/upgrade/takeover.h"
+
+static int add_socket(struct listeners *l, struct front_socket s) {
+    assert(s.fd >= 0 && (!s.unwanted || (s.address && !s.listens)));
+    if (l->n == SERVICE_FDS_MAX)
+        return -EMFILE;
+    l->sockets[l->n++] = s;
+    return 0;
+}
+
+/* The listener of the API that came last. */
+static int add_own_socket(struct listeners *l, const char *address) {
+    return add_socket(l, (struct front_socket){.fd = api_last_fd(l->api),
+                                               .tls = config_without_tls(address) != address,
+                                               .listens = true,
+                                               .address = address});
+}
+
+/* The socket that the daemon before this one bound for @address; NULL: there is none. */
+static const struct front_socket *find_socket(const struct listeners *l, bool admin,
+                                              const char *address) {
+    for (uint32_t i = 0; i < l->n; i++) {
+        const struct front_socket *s = &l->sockets[i];
+
+        if (s->admin == admin && !s->listens && s->address && strcmp(s->address, address) == 0)
+            return s;
+    }
+    return NULL;
+}
+
+bool listeners_managed(const struct listeners *l, bool admin) {
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->sockets[i].admin == admin && !l->sockets[i].address)
+            return true;
+    return false;
+}
+
+/* Listens on the sockets of the API, or on the admin sockets, that this daemon got. */
+static int listen_on_given(struct listeners *l, bool admin, struct err *err) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < l->n && r == 0; i++) {
+        struct front_socket *s = &l->sockets[i];
+
+        if (s->admin != admin || s->listens || s->unwanted)
+            continue;
+        r = admin ? admin_listen_fd(l->admin, s->fd, err)
+                  : api_listen_fd(l->api, s->fd, s->tls, err);
+        s->listens = r == 0;
+    }
+    return r;
+}
+
+int listeners_open_given(struct listeners *l, struct err *err) {
+    int r = listen_on_given(l, true, err);
+
+    return r < 0 ? r : listen_on_given(l, false, err);
+}
+
+static int port_of(int fd) {
+    struct sockaddr_storage sa = {0};
+    socklen_t len = sizeof(sa);
+
+    getsockname(fd, (struct sockaddr *)&sa, &len);
+    return ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
+                                          : ((struct sockaddr_in *)&sa)->sin_port);
+}
+
+/* One address of the listen option. The first one names the service in messages. */
+static int listen_on(struct listeners *l, const char *address, struct err *err) {
+    char host[256];
+    const struct front_socket *given = find_socket(l, false, address);
+    const char *at = config_without_tls(address), *colon = strrchr(at, ':');
+    bool tls = at != address;
+    int port, bound, r = 0;
+
+    if (strncmp(address, "unix:", 5) == 0) {
+        if (!given)
+            r = service_check_path("listen", address + 5, err);
+        if (r == 0 && !given)
+            r = api_listen_unix(l->api, address + 5, err);
+        if (r == 0 && !*l->url)
+            snprintf(l->url, sizeof(l->url), "%s", address);
+        return r < 0 || given ? r : add_own_socket(l, address);
+    }
+    char *end = NULL;
+    port = colon ? (int)strtol(colon + 1, &end, 10) : -1;
+    if (!colon || colon == at || end == colon + 1 || *end || port < 0 || port > 65535 ||
+        (size_t)(colon - at) >= sizeof(host))
+        return err_set(err, 0, "listen", "listen: must be HOST:PORT or unix:PATH, not \"%s\"", at);
+    size_t len = (size_t)(colon - at);
+    bool v6 = at[0] == '[' && colon[-1] == ']';
+    snprintf(host, sizeof(host), "%.*s", (int)(v6 ? len - 2 : len), at + v6);
+    if (given)
+        bound = port_of(given->fd);
+    else
+        r = api_listen_tcp(l->api, host, port, tls, &bound, err);
+    if (r == 0 && !*l->url)
+        snprintf(l->url, sizeof(l->url), "http%s://%.*s:%d", tls ? "s" : "", (int)len, at, bound);
+    return r < 0 || given ? r : add_own_socket(l, address);
+}
+
+/* Returns true if connections to @s begin with TLS: by its name, or by its address. */
+static bool has_tls(const struct service_fd *s) {
+    return s->address ? !s->admin && config_without_tls(s->address) != s->address
+                      : strcmp(s->name, "tls") == 0;
+}
+
+/* Returns true if @s is the service manager's, or the options still have its address. */
+static bool is_wanted(const struct listeners *l, const struct service_fd *s) {
+    if (!s->address)
+        return true;
+    if (s->admin)
+        return strcmp(s->address, l->config->admin_socket) == 0;
+    for (char *const *a = l->config->listen; *a; a++)
+        if (strcmp(*a, s->address) == 0)
+            return true;
+    return false;
+}
+
+/* A socket of an address that is not in the options any more. */
+static void drop_socket(struct front_socket *s) {
+    const char *path = s->admin ? s->address : NULL;
+
+    assert(s->unwanted && s->fd >= 0);
+    if (strncmp(s->address, "unix:", 5) == 0)
+        path = s->address + 5;
+    if (path)
+        unlink(path);
+    close(s->fd);
+    s->fd = -1;
+}
+
+int listeners_take(struct listeners *l, struct kept *kept, struct err *err) {
+    struct service_fd fds[SERVICE_FDS_MAX];
+    int n = service_inherited(fds), r = 0;
+
+    if (n < 0)
+        return err_set(err, 0, "", "the sockets passed by the service manager cannot be used");
+    for (int i = 0; i < n && r == 0; i++) {
+        if (fds[i].kept)
+            kept_inherit(kept, fds[i].fd, fds[i].name);
+        else
+            r = add_socket(l, (struct front_socket){.fd = fds[i].fd,
+                                                    .admin = fds[i].admin,
+                                                    .tls = has_tls(&fds[i]),
+                                                    .unwanted = !is_wanted(l, &fds[i]),
+                                                    .address = fds[i].address});
+    }
+    return r;
+}
+
+static int open_admin(struct listeners *l, struct err *err) {
+    char *path = l->config->admin_socket;
+
+    if (!takeover_is_pending()) {
+        int r = listen_on_given(l, true, err);
+
+        if (r < 0)
+            return r;
+    }
+    if (listeners_managed(l, true) || !*path || find_socket(l, true, path))
+        return 0;
+    int r = service_check_path("admin-socket", path, err);
+    if (r == 0)
+        r = admin_listen_unix(l->admin, path, err);
+    return r < 0 ? r
+                 : add_socket(l, (struct front_socket){.fd = admin_last_fd(l->admin),
+                                                       .admin = true,
+                                                       .listens = true,
+                                                       .address = path});
+}
+
+static bool listens_tls(const struct listeners *l) {
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->sockets[i].tls && !l->sockets[i].unwanted)
+            return true;
+    return false;
+}
+
+int listeners_open(struct listeners *l, struct err *err) {
+    bool managed = listeners_managed(l, false);
+    int r = 0;
+
+    if (managed)
+        snprintf(l->url, sizeof(l->url), "inherited sockets");
+    for (char *const *a = l->config->listen; !managed && *a && r == 0; a++)
+        r = listen_on(l, *a, err);
+    if (r == 0 && *l->config->tls_certificate && !listens_tls(l))
+        return err_set(err, 0, "tls-certificate",
+                       "tls-certificate: there is no tls: address in listen, nor an inherited "
+                       "socket of the name tls");
+    return r < 0 ? r : open_admin(l, err);
+}
+
+int listeners_pass(const struct listeners *l, struct upgrade_files *f) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < l->n && r == 0; i++) {
+        const struct front_socket *s = &l->sockets[i];
+        const char *name = s->admin ? "admin" : s->tls && !s->address ? "tls" : "http";
+
+        r = s->unwanted ? 0 : upgrade_add(f, s->fd, name, s->address);
+    }
+    return r;
+}
+
+void listeners_hand_over(struct listeners *l) {
+    api_own_paths(l->api, false);
+    admin_hand_over(l->admin);
+}
+
+void listeners_own_paths(struct listeners *l) {
+    if (!listeners_managed(l, false))
+        api_own_paths(l->api, true);
+    if (!listeners_managed(l, true))
+        admin_own_paths(l->admin);
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->sockets[i].unwanted)
+            drop_socket(&l->sockets[i]);
+}

@@ -1,0 +1,57 @@
+#pragma once
+
+/*
+ * listeners - what the front listens on: sockets of the service manager in place of the addresses
+ * of the options, or its own. In an upgrade (upgrade.h) all of them pass to the next daemon, which
+ * takes those whose addresses its options still have, and listens once the one before it lets go.
+ */
+
+#include "api/api.h"
+#include "daemon/front/admin.h"
+#include "daemon/config/config.h"
+#include "daemon/workers/kept.h"
+#include "daemon/front/service.h"
+#include "daemon/upgrade/upgrade.h"
+
+/* One that is listened on, or that this daemon got and will listen on. Invariant: an unwanted one
+ * has an address and is not listened on; fd is open, or -1 once it was dropped. */
+struct front_socket {
+    int fd;
+    bool admin; /* else HTTP */
+    bool tls;
+    bool listens;
+    bool unwanted; /* the daemon before this one bound it, and it is not in the options any more */
+    const char
+        *address; /* as in the options, if a daemon bound it; NULL: the service manager did */
+};
+
+/* Config from the beginning, api and admin from listeners_open() on. */
+struct listeners {
+    const struct config *config;
+    struct api *api;
+    struct admin *admin;
+    struct front_socket sockets[SERVICE_FDS_MAX];
+    uint32_t n;
+    char url[300]; /* of the first for HTTP, for messages */
+};
+
+/* Sorts what the service manager, or the daemon before this one, passes: sockets, and files for
+ * @kept. 0 or -errno with @err. */
+int listeners_take(struct listeners *l, struct kept *kept, struct err *err);
+/* Returns true if the service manager holds sockets: for HTTP, or for the admin socket. */
+bool listeners_managed(const struct listeners *l, bool admin);
+/* Binds the addresses of the options for which no socket was passed, and listens on these and on
+ * the service manager's admin sockets, but in an upgrade. 0 or -errno with @err. */
+int listeners_open(struct listeners *l, struct err *err);
+/* Listens on the sockets that were passed. Clients that came earlier waited in their queues, also
+ * across a restart. 0 or -errno with @err. */
+int listeners_open_given(struct listeners *l, struct err *err);
+
+/* Adds all of them to what the next daemon gets. 0 or -E2BIG. */
+int listeners_pass(const struct listeners *l, struct upgrade_files *f);
+/* The next daemon listens: this one's end removes no file of a UNIX socket, and its admin socket
+ * takes no new clients. */
+void listeners_hand_over(struct listeners *l);
+/* Takes over the sockets that the previous daemon bound: this daemon removes their files when it
+ * ends. Closes those that the options no longer name. */
+void listeners_own_paths(struct listeners *l);

@@ -1,0 +1,800 @@
+/*
+ * main - wires the front process: options, model file, API, worker, service life. With --worker as
+ * its first argument the same executable is the worker process (daemon/worker/worker.c).
+ *
+ * Life of the front: open everything, listen, start the worker, serve; SIGTERM or SIGINT drains (no
+ * new connections, streams finish up to drain-timeout-ms, and CLOSE_MS later the process is gone in
+ * any case), a second one stops at once; SIGHUP reloads what can be reloaded and says what cannot;
+ * SIGUSR2 starts the next daemon (upgrade.h), which takes over while this one ends what it has.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "api/api.h"
+#include "api/http/tls.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "daemon/front/admin.h"
+#include "daemon/config/config.h"
+#include "daemon/front/deadline.h"
+#include "daemon/front/device_nodes.h"
+#include "daemon/models/kvdisk.h"
+#include "daemon/front/listeners.h"
+#include "daemon/models/models.h"
+#include "daemon/models/models_find.h"
+#include "daemon/front/process.h"
+#include "daemon/front/service.h"
+#include "daemon/worker/sigbus.h"
+#include "daemon/upgrade/takeover.h"
+#include "daemon/config/tenants.h"
+#include "daemon/upgrade/upgrade.h"
+#include "daemon/worker/worker.h"
+#include "engine/engine.h"
+
+#define FILES_KEPT 128      /* descriptors for all that is not a client */
+#define FILES_OF_MODEL 6    /* of these for each model, beyond the first few */
+#define LEAVE_NS 1000000000 /* for requests that are on their way when the drain begins */
+#define CLOSE_MS 5000       /* for everything to end once it has been told to */
+
+/*
+ * STARTING until the first worker serves (was_ready), then serving; draining after SIGTERM, closing
+ * when everything has been told to end. was_ready, draining, handed_over (to the next daemon; this
+ * one drains) and closing are set once and stay.
+ */
+struct front {
+    uv_loop_t loop;
+    struct config config;
+    int argc;
+    char **argv;
+    uint32_t max_connections;
+    struct api *api;
+    struct kept *kept;
+    struct kv_events *kv_events; /* NULL: none are wished for */
+    struct models *models;
+    struct admin *admin;
+    struct upgrade *upgrade;
+    uv_signal_t term, interrupt, hup, usr2;
+    uv_timer_t drain;
+    int64_t leave_ends_ns, drain_ends_ns;
+    struct listeners listeners;
+    int disk_fd; /* of the disk tier; -1: there is none */
+    uint64_t share_secret[2];
+    int next_pid; /* of an upgrade */
+    bool draining, closing, was_ready, handed_over;
+    bool gave_way; /* the device is the next daemon's, once it has asked for it */
+    int exit_code;
+};
+
+static struct front *the_front(uv_handle_t *h) {
+    return h->loop->data;
+}
+
+/* Returns true for errors that may have passed when the service manager tries again. */
+static bool is_temporary(int r) {
+    static const int codes[] = {EADDRINUSE, EADDRNOTAVAIL, ENOMEM, EMFILE, ENFILE, EAGAIN, EIO};
+
+    for (size_t i = 0; i < ARRAY_SIZE(codes); i++)
+        if (r == -codes[i])
+            return true;
+    return false;
+}
+
+/* One line for a refusal, whatever went wrong. Returns the exit code. */
+static int fail(const struct err *err, int r) {
+    const char *why = *err->message ? err->message : strerror(-r);
+
+    fprintf(stderr, "weftd: %s\n", printable(why).s);
+    takeover_failed(why);
+    return is_temporary(r) ? EXIT_AGAIN : EXIT_CONFIG;
+}
+
+/* @r, with @err beginning with the key of the option it is about. */
+static int name_key(int r, const char *key, struct err *err) {
+    struct err e = *err;
+
+    if (r < 0 && strncmp(e.message, key, strlen(key)) != 0)
+        err_set(err, 0, key, "%s: %.350s", key, *e.message ? e.message : strerror(-r));
+    return r;
+}
+
+/* ---- stopping ---- */
+
+/* Ends everything at once; the loop runs out and serve() returns. */
+static void close_all(struct front *f) {
+    if (f->closing)
+        return;
+    f->closing = true;
+    deadline_set(CLOSE_MS, f->exit_code);
+    upgrade_close(f->upgrade);
+    takeover_close();
+    api_close(f->api);
+    admin_close(f->admin);
+    models_stop(f->models);
+    kv_events_close(f->kv_events);
+    service_watchdog_stop();
+    uv_close((uv_handle_t *)&f->term, NULL);
+    uv_close((uv_handle_t *)&f->interrupt, NULL);
+    uv_close((uv_handle_t *)&f->hup, NULL);
+    uv_close((uv_handle_t *)&f->usr2, NULL);
+    uv_close((uv_handle_t *)&f->drain, NULL);
+}
+
+/* Returns true while requests on accepted connections are still served: a client, or a proxy, may
+ * have sent one before it saw that the listeners are closed. */
+static bool is_leaving(struct front *f) {
+    struct api_stats s;
+
+    api_stats(f->api, &s);
+    return s.n_connections && clock_now(clock_monotonic()) < f->leave_ends_ns;
+}
+
+/* Returns true while requests run, also in the previous daemon, which would end with this process's
+ * group. */
+static bool is_busy(struct front *f) {
+    return api_busy(f->api) || takeover_has_old();
+}
+
+static void send_guests(void *ctx, const char *name, int fd) {
+    upgrade_send_guests(((struct front *)ctx)->upgrade, name, fd);
+}
+
+static void offer_requests(struct front *f) {
+    if (upgrade_takes_requests(f->upgrade))
+        models_offer(f->models, send_guests);
+}
+
+static void on_drain_tick(uv_timer_t *t) {
+    struct front *f = the_front((uv_handle_t *)t);
+
+    if (f->handed_over)
+        offer_requests(f); /* of models that had none before */
+    if (is_leaving(f))
+        return;
+    if (!f->handed_over) /* else the next one serves, and nothing need be refused */
+        api_drain(f->api);
+    if (!is_busy(f) || clock_now(clock_monotonic()) >= f->drain_ends_ns) {
+        log_event(WLOG_INFO, "stopped", "drained=%s", api_busy(f->api) ? "no" : "yes");
+        close_all(f);
+    }
+}
+
+/* The next daemon listens on the sockets. */
+static void hand_over(struct front *f) {
+    f->handed_over = true;
+    listeners_hand_over(&f->listeners);
+    kv_events_close(f->kv_events);
+}
+
+/* Gives running requests @ms to end. 0 in a daemon that was replaced: no limit, because nothing
+ * waits for its end. */
+static void limit_drain(struct front *f, uint32_t ms) {
+    f->drain_ends_ns = INT64_MAX;
+    log_event(WLOG_INFO, "draining", "limit_ms=%u", ms);
+    if (ms == 0 && f->handed_over)
+        return;
+    f->drain_ends_ns = clock_now(clock_monotonic()) + (int64_t)ms * 1000000;
+    deadline_set(ms + CLOSE_MS, f->exit_code);
+}
+
+/* Takes no new requests and ends when those that run have finished, or after drain-timeout-ms
+ * (upgrade-timeout-ms where the next daemon serves). */
+static void start_drain(struct front *f) {
+    assert(!f->draining);
+    f->draining = true;
+    int64_t now = clock_now(clock_monotonic());
+    f->leave_ends_ns = now + LEAVE_NS;
+    limit_drain(f, f->handed_over ? f->config.upgrade_timeout_ms : f->config.drain_timeout_ms);
+    upgrade_stop(f->upgrade);
+    if (upgrade_state(f->upgrade) == UPGRADE_TAKING)
+        hand_over(f);
+    service_stopping();
+    service_status("draining");
+    api_leave(f->api);
+    if (!f->handed_over && !listeners_managed(&f->listeners, false))
+        api_drain(f->api);
+    uv_timer_start(&f->drain, on_drain_tick, 0, 20);
+}
+
+static void on_stop_signal(uv_signal_t *s, int signum) {
+    struct front *f = the_front((uv_handle_t *)s);
+
+    if (takeover_is_pending() || (f->draining && f->drain_ends_ns != INT64_MAX))
+        close_all(f);
+    else if (f->draining)
+        limit_drain(f, f->config.drain_timeout_ms);
+    else
+        start_drain(f);
+}
+
+/* For the admin socket: one of the words that admin.h lists. */
+static const char *health_word(void *front) {
+    static const char *const words[] = {
+        [API_STARTING] = "starting", [API_SERVING] = "serving",   [API_REPLACING] = "replacing",
+        [API_FAILED] = "failed",     [API_DRAINING] = "draining",
+    };
+    struct front *f = front;
+
+    return words[f->draining ? API_DRAINING : api_health(f->api)];
+}
+
+static void drain_from_admin(void *front) {
+    struct front *f = front;
+
+    if (!f->draining)
+        start_drain(f);
+}
+
+/* ---- reloading ---- */
+
+static enum log_level level_of(const struct config *c) {
+    static const enum log_level levels[] = {WLOG_ERROR, WLOG_WARN, WLOG_INFO, WLOG_DEBUG};
+
+    assert(c->log_level < ARRAY_SIZE(levels));
+    return levels[c->log_level];
+}
+
+/* Takes the reloadable options of @next over, and names every other one that differs. 0 or
+ * -errno. */
+static int apply_reload(struct front *f, const struct config *next) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < config_table_n && r == 0; i++) {
+        const struct option *o = &config_table[i];
+        char was[CONFIG_VALUE_MAX], is[CONFIG_VALUE_MAX];
+
+        config_value(&f->config, o, was, sizeof(was));
+        config_value(next, o, is, sizeof(is));
+        if (strcmp(was, is) == 0)
+            continue;
+        log_event(o->reloads ? WLOG_INFO : WLOG_WARN,
+                  o->reloads ? "reloaded" : "reload_needs_restart", "key=%s", o->key);
+        r = o->reloads ? config_copy(&f->config, next, o) : 0;
+    }
+    return r;
+}
+
+/* Reads keys, tenants and certificate again. What is wrong changes nothing of its file. */
+static int read_files(struct front *f, struct err *err) {
+    CLEANUP(freep) struct api_tenant *rows = NULL;
+    uint32_t n = 0;
+    int r = *f->config.tenants
+                ? name_key(tenants_read(f->config.tenants, &rows, &n, err), "tenants", err)
+                : 0;
+
+    if (r == 0)
+        r = name_key(api_reload_keys(f->api, err), "api-keys", err);
+    if (r == 0)
+        r = api_set_tenants(f->api, rows, n);
+    return r < 0 || !*f->config.tls_certificate
+               ? r
+               : api_load_tls(f->api, f->config.tls_certificate, f->config.tls_key, err);
+}
+
+/* Reads everything that can be read again. What is wrong is said, and the old stays. */
+static int reload(struct front *f, struct err *err) {
+    struct config next;
+    int r = config_init(&next);
+
+    if (r == 0)
+        r = config_read_args(&next, f->argc, f->argv, err);
+    if (r == 0)
+        r = config_check(&next, err);
+    if (r == 0)
+        r = apply_reload(f, &next);
+    if (r == 0) {
+        log_set_level(level_of(&f->config));
+        r = read_files(f, err);
+    }
+    if (r < 0)
+        log_event(WLOG_ERROR, "reload_refused", "reason=%s", quoted(err->message).s);
+    config_deinit(&next);
+    return r;
+}
+
+static int reload_from_admin(void *front, struct err *err) {
+    return reload(front, err);
+}
+
+static void on_hup(uv_signal_t *s, int signum) {
+    struct front *f = the_front((uv_handle_t *)s);
+    struct err err = {0};
+
+    if (f->was_ready && !f->draining)
+        service_reloading();
+    reload(f, &err);
+    if (f->was_ready && !f->draining)
+        service_ready();
+}
+
+/* ---- upgrading ---- */
+
+/* Equal of daemons that can go on with each other's requests. */
+static const char *sources_text(void) {
+    static char text[UPGRADE_SOURCES];
+    uint8_t sources[20];
+
+    engine_request_sources(sources);
+    for (size_t i = 0; i < sizeof(sources); i++)
+        snprintf(text + 2 * i, sizeof(text) - 2 * i, "%02x", sources[i]);
+    return text;
+}
+
+/* upgrade_opts.opened: the next daemon waits for the device. */
+static void on_next_opened(void *ctx) {
+    struct front *f = ctx;
+
+    if (!models_give_way(f->models))
+        upgrade_load(f->upgrade);
+}
+
+/* models_opts.on_away. */
+static void on_away(void *ctx) {
+    upgrade_load(((struct front *)ctx)->upgrade);
+}
+
+/* Workers of this daemon have left the disk tier, or there is none. */
+static void on_disk_left(void *ctx) {
+    struct front *f = ctx;
+
+    if (upgrade_state(f->upgrade) != UPGRADE_READY)
+        return;
+    kept_hand_over(f->kept);
+    service_hand_over(f->next_pid);
+    upgrade_take(f->upgrade);
+}
+
+/* The next daemon is ready. Where it has the device it must take all requests before it takes over:
+ * this one could not go on with them. */
+static void let_go(struct front *f) {
+    if (f->gave_way && models_asked(f->models, WORKERS_ASKED) > 0)
+        return;
+    if (f->gave_way && models_asked(f->models, WORKERS_REFUSED) > 0)
+        upgrade_fail(f->upgrade, "with its models, options or device requests under way would not "
+                                 "get the same tokens: restart weftd");
+    else
+        models_leave_disk(f->models, on_disk_left);
+}
+
+/* upgrade_opts.ready. */
+static void on_next_ready(void *ctx, int pid) {
+    struct front *f = ctx;
+
+    f->next_pid = pid;
+    offer_requests(f);
+    let_go(f);
+}
+
+/* models_opts.on_answer. */
+static void on_answer(void *ctx) {
+    struct front *f = ctx;
+
+    if (f->handed_over)
+        models_move(f->models);
+    else if (f->gave_way && upgrade_state(f->upgrade) == UPGRADE_READY)
+        let_go(f);
+}
+
+/* upgrade_opts.taken. */
+static void on_next_taken(void *ctx, int pid) {
+    struct front *f = ctx;
+
+    log_event(WLOG_INFO, "upgraded", "pid=%d", pid);
+    admin_upgrade_over(f->admin, pid, NULL);
+    if (f->draining)
+        return;
+    hand_over(f);
+    models_move(f->models);
+    start_drain(f);
+}
+
+/* upgrade_opts.failed. */
+static void on_next_failed(void *ctx, const char *why) {
+    struct front *f = ctx;
+
+    f->gave_way = false;
+    models_come_back(f->models);
+    models_use_disk(f->models);
+    log_event(WLOG_ERROR, "upgrade_failed", "reason=%s", quoted(why).s);
+    admin_upgrade_over(f->admin, 0, why);
+}
+
+/* Checks that the next daemon can run beside this one now. 0, or -EINVAL with @err. */
+static int check_upgrade(struct front *f, struct err *err) {
+    const char *changing = models_changing(f->models);
+
+    if (!changing && models_device(f->models))
+        changing = models_loading(f->models);
+
+    if (f->draining || !f->was_ready || takeover_is_pending())
+        return err_set(err, 0, "", "the daemon is %s", f->draining ? "ending" : "starting");
+    if (takeover_has_old())
+        return err_set(err, 0, "", "the daemon before this one has not ended yet: it has requests");
+    if (getpid() == 1)
+        return err_set(err, 0, "", "process 1 cannot be replaced: its end is its container's");
+    return changing ? err_set(err, 0, "", "%s: try again when that is over", changing) : 0;
+}
+
+/* The program that this one was started as: an upgrade puts another file there. */
+static char *program_of(const struct front *f) {
+    static char path[4096];
+    ssize_t n = 0;
+
+    if (strchr(f->argv[0], '/'))
+        return f->argv[0];
+    n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    path[MAX(n, 0)] = 0;
+    return path;
+}
+
+static int upgrade(void *front, struct err *err) {
+    CLEANUP(freep) struct upgrade_files *files = calloc(1, sizeof(*files));
+    struct front *f = front;
+    int r = files ? check_upgrade(f, err) : -ENOMEM;
+
+    if (r == 0)
+        r = listeners_pass(&f->listeners, files);
+    if (r == 0)
+        r = kept_pass(f->kept, files);
+    if (r == 0) {
+        f->argv[0] = program_of(f);
+        f->gave_way = models_device(f->models) != NULL;
+        r = upgrade_start(f->upgrade, f->argv, files, f->config.load_timeout_ms, f->gave_way, err);
+    }
+    if (r < 0 && !*err->message)
+        err_set(err, 0, "", "%s", strerror(-r));
+    log_event(r < 0 ? WLOG_ERROR : WLOG_INFO, r < 0 ? "upgrade_failed" : "upgrade_started", "%s=%s",
+              r < 0 ? "reason" : "program", quoted(r < 0 ? err->message : f->argv[0]).s);
+    return r;
+}
+
+static void on_usr2(uv_signal_t *s, int signum) {
+    struct err err = {0};
+
+    upgrade(the_front((uv_handle_t *)s), &err);
+}
+
+/* ---- starting ---- */
+
+/* models_opts.on_ready, and takeover_opts.take. */
+static void serve_from_now(struct front *f) {
+    struct models_info first;
+    struct err err = {0};
+    char status[400];
+    int r = listeners_open_given(&f->listeners, &err);
+
+    if (r < 0) {
+        f->exit_code = fail(&err, r);
+        start_drain(f);
+        return;
+    }
+    f->was_ready = true;
+    api_set_health(f->api, API_SERVING);
+    models_info(f->models, 0, &first);
+    if (models_n(f->models) == 1)
+        snprintf(status, sizeof(status), "serving %.200s on %.100s", first.name, f->listeners.url);
+    else
+        snprintf(status, sizeof(status), "serving %u models on %.100s", models_n(f->models),
+                 f->listeners.url);
+    service_status(status);
+    service_ready();
+    snprintf(status, sizeof(status), "ready %s\n", f->listeners.url);
+    log_line(status);
+}
+
+/* models_opts.on_ready. */
+static void on_ready(void *ctx) {
+    struct front *f = ctx;
+
+    if (takeover_is_pending())
+        takeover_ready();
+    else if (!f->draining)
+        serve_from_now(f);
+}
+
+/* takeover_opts.take: this is the service's main process now. */
+static void on_take(void *ctx) {
+    struct front *f = ctx;
+
+    service_release();
+    kept_announce(f->kept);
+    service_watchdog_start(&f->loop);
+    models_use_disk(f->models);
+    serve_from_now(f);
+    if (f->draining)
+        return;
+    listeners_own_paths(&f->listeners);
+    takeover_taken();
+    if (f->kv_events)
+        kv_events_bind(f->kv_events);
+}
+
+/* takeover_opts.load. */
+static void on_load(void *ctx) {
+    struct front *f = ctx;
+    struct err err = {0};
+    int r = models_start(f->models);
+
+    if (r < 0) {
+        f->exit_code = fail(&err, r);
+        close_all(f);
+    }
+}
+
+/* takeover_opts.guests. */
+static void on_guests(void *ctx, const char *name, int fd) {
+    models_take_guests(((struct front *)ctx)->models, name, fd);
+}
+
+/* takeover_opts.gone. */
+static void on_old_gone(void *ctx) {
+    struct front *f = ctx;
+
+    if (!takeover_is_pending())
+        return;
+    f->exit_code = EXIT_AGAIN;
+    close_all(f);
+}
+
+static void on_refused(void *ctx, const char *why, int r) {
+    struct front *f = ctx;
+    struct err err;
+
+    err_set(&err, 0, "model", "%.150s: %.240s", f->config.model, why);
+    f->exit_code = fail(&err, r);
+    close_all(f);
+}
+
+/* Counts the kinds of sockets over which clients may come, TCP and UNIX, from the options: each has
+ * max-connections places. */
+static uint32_t kinds_of_sockets(const struct front *f) {
+    bool tcp = false, local = false;
+
+    for (char *const *l = f->config.listen; *l; l++) {
+        local |= strncmp(*l, "unix:", 5) == 0;
+        tcp |= strncmp(*l, "unix:", 5) != 0;
+    }
+    return local && tcp ? 2 : 1;
+}
+
+/* Limits connections to the descriptors that there can be. A refused client can be told so, but a
+ * worker that dies when no descriptor is left could not be replaced. */
+static void limit_connections(struct front *f) {
+    uint32_t n_kinds = kinds_of_sockets(f);
+    rlim_t kept = FILES_KEPT + FILES_OF_MODEL * models_n(f->models);
+    rlim_t wanted = (rlim_t)f->config.api.max_connections * n_kinds + kept;
+    struct rlimit files;
+
+    f->max_connections = f->config.api.max_connections;
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur >= wanted)
+        return;
+    rlim_t had = files.rlim_cur;
+    files.rlim_cur = MIN(wanted, files.rlim_max);
+    if (setrlimit(RLIMIT_NOFILE, &files) < 0)
+        files.rlim_cur = had;
+    if (files.rlim_cur >= wanted)
+        return;
+    kept = MIN(kept, files.rlim_cur / 2);
+    f->max_connections = (uint32_t)MAX((files.rlim_cur - kept) / n_kinds, (rlim_t)1);
+    log_event(WLOG_WARN, "connections_limited", "max_connections=%u open_files=%llu",
+              f->max_connections, (unsigned long long)files.rlim_cur);
+}
+
+static int open_api(struct front *f) {
+    const struct config *c = &f->config;
+    struct api_opts o = c->api;
+
+    o.max_connections = f->max_connections;
+    o.api_keys_file = *c->api_keys ? c->api_keys : NULL;
+    o.hosts = (const char *const *)c->hosts;
+    o.cors_origins = (const char *const *)c->cors_origins;
+    o.owned_by = "weft";
+    o.digests = c->engine.digest;
+    o.share_secret = f->disk_fd >= 0 ? f->share_secret : NULL;
+    if (*c->models || *c->models_dir) {
+        o.rescan = models_rescan;
+        o.manage = &models_manage;
+        o.models_ctx = f->models;
+        o.managers = (const char *const *)c->allow_pull;
+    }
+    return models_open_api(f->models, &o, &f->api);
+}
+
+static int open_listeners(struct front *f, struct err *err) {
+    f->listeners.api = f->api;
+    f->listeners.admin = f->admin;
+    return listeners_open(&f->listeners, err);
+}
+
+static int start_signal(struct front *f, uv_signal_t *s, uv_signal_cb cb, int signum) {
+    uv_signal_init(&f->loop, s);
+    return uv_signal_start(s, cb, signum);
+}
+
+/* Opens all parts in the order of their dependence and starts the first worker. 0 or -errno with
+ * @err. */
+static int open_front(struct front *f, struct err *err) {
+    struct models_opts o = {
+        .loop = &f->loop,
+        .config = &f->config,
+        .clock = clock_monotonic(),
+        .ctx = f,
+        .on_ready = on_ready,
+        .on_refused = on_refused,
+        .on_away = on_away,
+        .on_answer = on_answer,
+        .beside = takeover_is_pending(),
+        .waits = takeover_waits(),
+    };
+    const struct takeover_opts t = {
+        .loop = &f->loop,
+        .ctx = f,
+        .load = on_load,
+        .take = on_take,
+        .guests = on_guests,
+        .gone = on_old_gone,
+    };
+    const struct upgrade_opts u = {
+        .loop = &f->loop,
+        .ctx = f,
+        .sources = sources_text(),
+        .opened = on_next_opened,
+        .ready = on_next_ready,
+        .taken = on_next_taken,
+        .failed = on_next_failed,
+    };
+    int r = kept_new(&f->kept);
+
+    if (r == 0 && takeover_is_pending()) {
+        service_hold();
+        kept_hold(f->kept);
+    }
+    f->listeners.config = &f->config;
+    if (r == 0)
+        r = listeners_take(&f->listeners, f->kept, err);
+
+    f->disk_fd = -1;
+    if (r < 0)
+        return r;
+    o.kept = f->kept;
+    if (*f->config.kv_disk && (r = kvdisk_open(f->config.kv_disk, !takeover_is_pending(),
+                                               &f->disk_fd, f->share_secret, err)) < 0)
+        return r;
+    o.disk_fd = f->disk_fd;
+    const struct kv_events_opts k = {
+        .loop = &f->loop,
+        .endpoint = f->config.kv_events,
+        .replay = f->config.kv_events_replay,
+        .topic = f->config.kv_events_topic,
+        .later = takeover_is_pending(),
+    };
+    if (*k.endpoint && (r = kv_events_new(&f->kv_events, &k, err)) < 0)
+        return r;
+    o.kv_events = f->kv_events;
+    f->config.api.kv_events = kv_events_counts(f->kv_events);
+    if ((r = models_new(&f->models, &o, err)) < 0)
+        return r;
+    limit_connections(f);
+    if ((r = open_api(f)) < 0)
+        return r;
+    struct admin_opts a = {
+        .loop = &f->loop,
+        .api = f->api,
+        .models = f->models,
+        .clock = clock_monotonic(),
+        .started_ns = clock_now(clock_monotonic()),
+        .ctx = f,
+        .health = health_word,
+        .drain = drain_from_admin,
+        .reload = reload_from_admin,
+        .upgrade = upgrade,
+    };
+    if ((r = takeover_start(&t)) < 0 || (r = upgrade_new(&f->upgrade, &u)) < 0 ||
+        (r = admin_new(&f->admin, &a)) < 0 || (r = read_files(f, err)) < 0 ||
+        (r = open_listeners(f, err)) < 0)
+        return r;
+    start_signal(f, &f->term, on_stop_signal, SIGTERM);
+    start_signal(f, &f->interrupt, on_stop_signal, SIGINT);
+    start_signal(f, &f->hup, on_hup, SIGHUP);
+    start_signal(f, &f->usr2, on_usr2, SIGUSR2);
+    uv_timer_init(&f->loop, &f->drain);
+    if (!takeover_is_pending())
+        service_watchdog_start(&f->loop);
+    service_status("loading the model");
+    if (!takeover_waits())
+        return models_start(f->models);
+    takeover_opened();
+    return 0;
+}
+
+static void free_front(struct front *f) {
+    upgrade_free(f->upgrade);
+    admin_free(f->admin);
+    api_free(f->api);
+    models_free(f->models);
+    kept_free(f->kept);
+    kv_events_free(f->kv_events);
+    uv_loop_close(&f->loop);
+    config_deinit(&f->config);
+}
+
+/* The life of the front after its options were read. Returns the exit code. */
+static int serve(struct front *f) {
+    const char *backend = f->config.engine.backend;
+    struct err err = {0};
+
+    signal(SIGPIPE, SIG_IGN);
+    log_init(level_of(&f->config), "front");
+    if (strcmp(backend, "auto") == 0 || strcmp(backend, "cuda") == 0)
+        device_nodes_make(&device_nodes_system);
+    uv_loop_init(&f->loop);
+    f->loop.data = f;
+    int r = process_make_ready(&f->loop);
+    if (r == 0)
+        r = open_front(f, &err);
+    if (r < 0)
+        return fail(&err, r); /* the process ends: the system takes back what is open */
+    uv_run(&f->loop, UV_RUN_DEFAULT);
+    r = f->exit_code;
+    free_front(f);
+    return r;
+}
+
+/* Checks that the files and addresses in the options can be used, as far as that is quickly
+ * known. */
+static int check_files(struct front *f, struct err *err) {
+    const char *keys = f->config.api_keys;
+    int r = models_check(&f->config, err);
+
+    if (r == 0 && *keys && access(keys, R_OK) < 0)
+        r = err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", keys, strerror(errno));
+    if (r == 0 && *f->config.tls_certificate) {
+        struct tls_config tls;
+
+        r = tls_config_init(&tls, f->config.tls_certificate, f->config.tls_key, err);
+        if (r == 0)
+            tls_config_deinit(&tls);
+    }
+    if (r == 0)
+        printf("configuration is valid\n");
+    return r;
+}
+
+int main(int argc, char **argv) {
+    static struct front f;
+    struct err err = {0};
+    int r;
+
+    process_open_standard();
+    process_forbid_cores();
+    if (argc > 1 && strcmp(argv[1], WORKER_FLAG) == 0)
+        return worker_main(argc, argv);
+    takeover_begin(sources_text());
+    if (process_take_flag(&argc, argv, "--help") || process_take_flag(&argc, argv, "-h"))
+        return config_help(stdout), process_printed();
+    if (process_take_flag(&argc, argv, "--print-config"))
+        return config_print(stdout), process_printed();
+    if (process_take_flag(&argc, argv, "--version") || process_take_flag(&argc, argv, "-V"))
+        return printf("weftd %s\n", WEFT_VERSION), process_printed();
+    sigbus_exit_with(EXIT_AGAIN, "weftd: model: the file was cut off while it was read\n");
+    bool check = process_take_flag(&argc, argv, "--check-config");
+    f.argc = argc;
+    f.argv = argv;
+    if ((r = config_init(&f.config)) < 0 ||
+        (r = config_read_args(&f.config, f.argc, argv, &err)) < 0 ||
+        (r = config_check(&f.config, &err)) < 0 ||
+        (r = api_check_otlp(f.config.api.otlp_endpoint, &err)) < 0)
+        return fail(&err, r);
+    CLEANUP(freep) struct api_tenant *rows = NULL;
+    uint32_t n_rows;
+    if (*f.config.tenants &&
+        (r = name_key(tenants_read(f.config.tenants, &rows, &n_rows, &err), "tenants", &err)) < 0)
+        return fail(&err, r);
+    if (check)
+        return (r = check_files(&f, &err)) < 0 ? fail(&err, r) : process_printed();
+    return serve(&f);
+}

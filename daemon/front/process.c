@@ -1,0 +1,93 @@
+#include "daemon/front/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "base/thread.h"
+#include "base/util.h"
+
+#define POOL_THREADS "4" /* of libuv: folders and presets are read there, nothing that computes */
+#define POOL_N 4
+#define STACK_BYTES ((size_t)256 << 10)
+
+bool process_take_flag(int *argc, char **argv, const char *flag) {
+    for (int i = 1; i < *argc; i++) {
+        if (strcmp(argv[i], flag) != 0)
+            continue;
+        memmove(&argv[i], &argv[i + 1], sizeof(*argv) * (size_t)(*argc - i));
+        (*argc)--;
+        return true;
+    }
+    return false;
+}
+
+int process_printed(void) {
+    return fflush(stdout) == 0 && !ferror(stdout) ? 0 : 1;
+}
+
+void process_open_standard(void) {
+    int fd;
+
+    do {
+        fd = open("/dev/null", O_RDONLY);
+    } while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO)
+        close(fd);
+}
+
+/* A limit of 1 and not 0: with 0 Linux still gives the core to the program of kernel.core_pattern,
+ * with 1 it does not (do_coredump()). The hard limit stays, so that prlimit(1) can allow one. */
+void process_forbid_cores(void) {
+    struct rlimit core;
+
+    if (getrlimit(RLIMIT_CORE, &core) < 0)
+        return;
+    core.rlim_cur = MIN((rlim_t)1, core.rlim_max);
+    setrlimit(RLIMIT_CORE, &core);
+}
+
+/* One job for each thread of libuv's pool: none of them ends before all have begun. */
+struct readying {
+    uv_work_t work;
+    uv_barrier_t *all;
+    int result;
+};
+
+static void make_arena(uv_work_t *work) {
+    struct readying *r = CONTAINER_OF(work, struct readying, work);
+
+    r->result = thread_make_arena();
+    uv_barrier_wait(r->all);
+}
+
+static void on_made(uv_work_t *work, int status) {}
+
+/* Without memory the stack cannot grow, and a callback that needs more of it ends the process. */
+static void touch_stack(void) {
+    volatile char stack[STACK_BYTES];
+
+    for (size_t i = 0; i < sizeof(stack); i += 1024)
+        stack[i] = 0;
+}
+
+int process_make_ready(uv_loop_t *loop) {
+    struct readying job[POOL_N] = {0};
+    uv_barrier_t all;
+    int r = 0;
+
+    touch_stack();
+    if (setenv("UV_THREADPOOL_SIZE", POOL_THREADS, 1) < 0 || uv_barrier_init(&all, POOL_N) < 0)
+        return -ENOMEM;
+    for (int i = 0; i < POOL_N; i++) {
+        job[i].all = &all;
+        uv_queue_work(loop, &job[i].work, make_arena, on_made); /* fails without a function only */
+    }
+    uv_run(loop, UV_RUN_DEFAULT);
+    uv_barrier_destroy(&all);
+    for (int i = 0; i < POOL_N && r == 0; i++)
+        r = job[i].result;
+    return r;
+}

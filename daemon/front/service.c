@@ -1,0 +1,195 @@
+#include "daemon/front/service.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include "base/clock.h"
+#include "daemon/upgrade/takeover.h"
+
+/*
+ * With libsystemd every call passes on what it is told; the library itself does nothing where no
+ * service manager listens. Without it the second half of the file stands in. The watchdog's ping
+ * comes from the loop, and from nothing else: a loop that does not turn must not look alive. Its
+ * timer keeps the loop from ending no more than a signal does.
+ */
+
+int service_check_path(const char *key, const char *path, struct err *err) {
+    const char *slash = strrchr(path, '/');
+    struct stat st;
+
+    if (slash && slash != path) {
+        CLEANUP(freep) char *folder = strndup(path, (size_t)(slash - path));
+
+        if (!folder)
+            return -ENOMEM;
+        if (stat(folder, &st) < 0 && errno == ENOENT)
+            return err_set(err, 0, key, "%s: %.200s: the folder %.150s does not exist", key, path,
+                           folder);
+    }
+    if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
+        return err_set(err, 0, key, "%s: %.300s: exists and is not a socket", key, path);
+    return 0;
+}
+
+static bool is_listening(int fd) {
+    int on = 0, type = 0;
+    socklen_t len = sizeof(on), type_len = sizeof(type);
+
+    return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &len) == 0 && on &&
+           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) == 0 && type == SOCK_STREAM;
+}
+
+/* Finds the purpose of @fd by its @name. -EINVAL: it cannot be used. */
+static int sort(struct service_fd *out, int fd, const char *name) {
+    const char *address = strchr(name, '=');
+
+    *out = (struct service_fd){.fd = fd, .address = address ? address + 1 : NULL};
+    snprintf(out->name, sizeof(out->name), "%.*s", address ? (int)(address - name) : 39, name);
+    out->admin = strcmp(out->name, "admin") == 0;
+    out->kept = strncmp(name, SERVICE_KEPT, strlen(SERVICE_KEPT)) == 0;
+    return out->kept || is_listening(fd) ? 0 : -EINVAL;
+}
+
+static int from_manager(struct service_fd fds[SERVICE_FDS_MAX]);
+
+int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]) {
+    const char *names[UPGRADE_FDS_MAX];
+    int of_old[UPGRADE_FDS_MAX], n = takeover_files(of_old, names);
+
+    if (n == 0)
+        return from_manager(fds);
+    if (n > SERVICE_FDS_MAX)
+        return -EINVAL;
+    for (int i = 0; i < n; i++)
+        if (sort(&fds[i], of_old[i], names[i]) < 0)
+            return -EINVAL;
+    return n;
+}
+
+#ifdef HAVE_SYSTEMD
+
+#include <stdarg.h>
+#include <systemd/sd-daemon.h>
+
+static bool held;
+
+/* sd_notify() of a process that is the service's main one. */
+static PRINTF(1, 2) void tell(const char *fmt, ...) {
+    va_list ap;
+    char text[512];
+
+    if (held)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    sd_notify(0, text);
+}
+
+void service_hold(void) {
+    held = true;
+}
+
+void service_release(void) {
+    held = false;
+}
+
+void service_hand_over(int pid) {
+    tell("MAINPID=%d", pid);
+    held = true;
+}
+
+static int from_manager(struct service_fd fds[SERVICE_FDS_MAX]) {
+    char **names = NULL;
+    int n = sd_listen_fds_with_names(1, &names), result = n;
+
+    if (n > SERVICE_FDS_MAX)
+        result = -EINVAL;
+    for (int i = 0; i < n && result >= 0; i++)
+        result = sort(&fds[i], SD_LISTEN_FDS_START + i, names ? names[i] : "") < 0 ? -EINVAL : n;
+    for (int i = 0; names && names[i]; i++)
+        free(names[i]);
+    free(names);
+    return result;
+}
+
+void service_ready(void) {
+    tell("READY=1");
+}
+
+void service_reloading(void) {
+    tell("RELOADING=1\nMONOTONIC_USEC=%lld", (long long)(clock_now(clock_monotonic()) / 1000));
+}
+
+void service_stopping(void) {
+    tell("STOPPING=1");
+}
+
+void service_status(const char *text) {
+    tell("STATUS=%s", text);
+}
+
+/* FDPOLL=0: it is not let go of because of what poll(2) says of it. */
+void service_keep(int fd, const char *name) {
+    char text[SERVICE_NAME_MAX + 40];
+
+    assert(strncmp(name, SERVICE_KEPT, strlen(SERVICE_KEPT)) == 0);
+    snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
+    if (!held)
+        sd_pid_notify_with_fds(0, 0, text, &fd, 1);
+}
+
+void service_forget(const char *name) {
+    tell("FDSTOREREMOVE=1\nFDNAME=%s", name);
+}
+
+static uv_timer_t watchdog;
+static bool watching;
+
+/* The loop has turned. */
+static void ping(uv_timer_t *t) {
+    tell("WATCHDOG=1");
+}
+
+void service_watchdog_start(uv_loop_t *loop) {
+    uint64_t usec;
+
+    if (sd_watchdog_enabled(0, &usec) <= 0)
+        return;
+    assert(!watching);
+    uv_timer_init(loop, &watchdog);
+    uv_timer_start(&watchdog, ping, 0, usec / 2000);
+    uv_unref((uv_handle_t *)&watchdog);
+    watching = true;
+}
+
+void service_watchdog_stop(void) {
+    if (watching)
+        uv_close((uv_handle_t *)&watchdog, NULL);
+    watching = false;
+}
+
+#else
+
+static int from_manager(struct service_fd fds[SERVICE_FDS_MAX]) {
+    return 0;
+}
+
+void service_hold(void) {}
+void service_release(void) {}
+void service_hand_over(int pid) {}
+
+void service_ready(void) {}
+void service_reloading(void) {}
+void service_stopping(void) {}
+void service_status(const char *text) {}
+void service_keep(int fd, const char *name) {}
+void service_forget(const char *name) {}
+void service_watchdog_start(uv_loop_t *loop) {}
+void service_watchdog_stop(void) {}
+
+#endif

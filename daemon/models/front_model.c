@@ -1,0 +1,336 @@
+#include "daemon/models/front_model.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "base/log.h"
+#include "base/rng.h"
+#include "daemon/worker/worker.h"
+
+/*
+ * Checks a model before a worker is started and before the service reports that it is ready, and
+ * reports errors in one line with the file's name: a worker could only write to the log. The files
+ * stay open, since each worker gets their descriptors, so a model that is replaced by a rename is
+ * still served. Nothing reads them in this process after front_model_open().
+ */
+
+#define TEMPLATE_FILE_MAX (1u << 20)
+
+/* @r, with @err beginning with the name of the file it is about. */
+static int name_file(int r, const char *path, struct err *err) {
+    struct err e = *err;
+
+    if (r < 0 && strncmp(e.message, path, strlen(path)) != 0)
+        err_set(err, 0, "model", "%.150s: %.240s", path, *e.message ? e.message : strerror(-r));
+    return r;
+}
+
+/* "/dir/TinyLlama-00001-of-00002.gguf" is "TinyLlama". */
+static char *name_of_file(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char *name = strdup(slash ? slash + 1 : path);
+
+    if (!name)
+        return NULL;
+    size_t len = strlen(name);
+    if (len > 5 && strcmp(name + len - 5, ".gguf") == 0)
+        name[len -= 5] = 0;
+    if (len > 15 && strncmp(name + len - 9, "-of-", 4) == 0 && name[len - 15] == '-')
+        name[len - 15] = 0;
+    return name;
+}
+
+/* The file that the option @key names. 0 or -EINVAL with @err, also for a file larger than
+ * 1 MiB. */
+static int read_text_file(const char *key, const char *path, struct buf *out, struct err *err) {
+    char chunk[4096];
+    size_t n;
+    int r = 0;
+    FILE *file = fopen(path, "re");
+
+    if (!file)
+        return err_set(err, 0, key, "%s: %.300s: cannot be read: %s", key, path, strerror(errno));
+    while (r == 0 && (n = fread(chunk, 1, sizeof(chunk), file)) > 0)
+        r = buf_add(out, chunk, n);
+    fclose(file);
+    return r < 0 ? err_set(err, 0, key, "%s: %.300s: larger than 1 MiB", key, path) : 0;
+}
+
+/* Puts the template @name into *@out. Its text begins with BOS where the vocabulary asks for one.
+ * False: there is no such template. */
+static bool find_named(struct front_model *m, const char *name, struct gguf_str *out) {
+    const char *source = template_named(name);
+
+    if (!source)
+        return false;
+    buf_init(&m->template_text, TEMPLATE_FILE_MAX);
+    if (tokenizer_adds_bos(m->tokenizer) && !strstr(source, "bos_token") &&
+        buf_add_str(&m->template_text, "{{- bos_token -}}") < 0)
+        return false;
+    if (buf_add_str(&m->template_text, source) < 0)
+        return false;
+    *out = (struct gguf_str){m->template_text.data, m->template_text.len};
+    return true;
+}
+
+/* The chat template: the configured file or name, else the model's, else the usual one. */
+static int open_template(struct front_model *m, const struct config *c, struct err *err) {
+    struct buf *text = &m->template_text;
+    struct gguf_str s;
+
+    if (*c->chat_template && find_named(m, c->chat_template, &s)) {
+        /* found */
+    } else if (*c->chat_template) {
+        buf_init(text, TEMPLATE_FILE_MAX);
+        int r = read_text_file("chat-template", c->chat_template, text, err);
+
+        if (r < 0)
+            return r;
+        s = (struct gguf_str){text->data ? text->data : "", text->len};
+    } else if (gguf_string(m->file, "tokenizer.chat_template", &s) < 0) {
+        if (!find_named(m, TEMPLATE_DEFAULT, &s))
+            return -ENOMEM;
+        log_event(WLOG_INFO, "chat_template",
+                  "name=" TEMPLATE_DEFAULT " reason=\"the model file has none\"");
+    }
+    m->api.template_source = s.data;
+    m->api.template_len = s.len;
+    return name_file(template_new(&m->template, s.data, s.len, err),
+                     *c->chat_template ? c->chat_template : c->model, err);
+}
+
+/* The configured system message, which may be empty: then the model has none. */
+static int open_system(struct front_model *m, const struct config *c, struct err *err) {
+    if (!*c->system_prompt)
+        return 0;
+    buf_init(&m->system_text, TEMPLATE_FILE_MAX);
+    int r = read_text_file("system-prompt", c->system_prompt, &m->system_text, err);
+    if (r == 0)
+        r = buf_add_char(&m->system_text, 0);
+    if (r == 0 && *m->system_text.data)
+        m->api.system = m->system_text.data;
+    return r;
+}
+
+/* "<arch>.pooling_type": 1 mean, 2 first token, 3 last, 4 a classifier's. Files without it are of
+ * models that write, whose last token has seen all others, or of encoders, whose first one has. */
+static uint16_t pooling_of(const struct gguf *g, bool encoder) {
+    uint16_t usual = encoder ? SUBMIT_POOL_CLS : SUBMIT_POOL_LAST;
+    struct gguf_str arch;
+    uint32_t type = 0;
+    char key[96];
+
+    if (gguf_string(g, "general.architecture", &arch) < 0)
+        return usual;
+    snprintf(key, sizeof(key), "%.*s.pooling_type", (int)MIN(arch.len, 64), arch.data);
+    gguf_u32(g, key, &type);
+    return type == 1   ? SUBMIT_POOL_MEAN
+           : type == 2 ? SUBMIT_POOL_CLS
+           : type == 3 ? SUBMIT_POOL_LAST
+                       : usual;
+}
+
+/* Returns true if the string @key of the file is @value. */
+static bool says(const struct gguf *g, const char *key, const char *value) {
+    struct gguf_str s;
+
+    return gguf_string(g, key, &s) == 0 && s.len == strlen(value) &&
+           memcmp(s.data, value, s.len) == 0;
+}
+
+/* Checks that the engine could compute the model, and names files that are often mistaken for a
+ * model. */
+static int check_kind(const struct gguf *g, struct engine_kind *out, struct err *err) {
+    if (says(g, "general.type", "adapter"))
+        return err_set(err, 0, "model",
+                       "a LoRA adapter, not a model: merge it into its model first");
+    if (says(g, "general.type", "mmproj") || says(g, "general.architecture", "clip"))
+        return err_set(err, 0, "model",
+                       "the image encoder of a model (mmproj): give the model itself, which is "
+                       "served for text");
+    return engine_check(g, out, err);
+}
+
+/* Forms of query and document in a reranker's prompt: the file's template, else the one that
+ * Qwen3-Reranker was trained with; an encoder has its separator between the two, and RoBERTa's
+ * family (whose tokens are "t5") has it twice. */
+#define PAIR_TEMPLATE                                                                              \
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "    \
+    "and "                                                                                         \
+    "the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n"       \
+    "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that "     \
+    "answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n"                       \
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+static int open_pair(struct front_model *m, bool encoder, struct err *err) {
+    struct gguf_str s = {PAIR_TEMPLATE, sizeof(PAIR_TEMPLATE) - 1};
+    struct gguf_str sep = tokenizer_text(m->tokenizer, tokenizer_eos(m->tokenizer));
+
+    int again = says(m->file, "tokenizer.ggml.model", "t5") ? (int)sep.len : 0;
+
+    if (encoder && asprintf(&m->pair, "{query}%.*s%.*s{document}", (int)sep.len, sep.data, again,
+                            sep.data) < 0)
+        return -ENOMEM;
+    if (!encoder) {
+        gguf_string(m->file, "tokenizer.chat_template.rerank", &s);
+        m->pair = strndup(s.data, s.len);
+    }
+    char *query = m->pair ? strstr(m->pair, "{query}") : NULL;
+    char *document = query ? strstr(query, "{document}") : NULL;
+    if (!m->pair)
+        return -ENOMEM;
+    if (!document)
+        return err_set(err, 0, "model",
+                       "tokenizer.chat_template.rerank has no {query} and {document} behind it");
+    *query = *document = 0;
+    m->api.pair.before = m->pair;
+    m->api.pair.between = query + strlen("{query}");
+    m->api.pair.behind = document + strlen("{document}");
+    return 0;
+}
+
+/* Returns the bytes that the model would take, or those of its file if it cannot be opened: the
+ * worker reports the reason. */
+static uint64_t fit_bytes(const struct engine_opts *o) {
+    struct engine_fit f;
+
+    engine_fit(&f, o, NULL);
+    return f.weight_bytes ? f.weight_bytes + f.buffer_bytes + f.kv_bytes : gguf_bytes(o->file);
+}
+
+/* Returns the file of draft-model if it is this model's own block and not a whole model, else
+ * NULL. */
+static const struct gguf *block_of(const struct front_model *m) {
+    return m->draft && engine_is_block(m->draft) ? m->draft : NULL;
+}
+
+/* By the arithmetic that the worker will do. Of a device too: the front opens none, and what is
+ * kept there is of the same sizes. */
+static uint64_t memory_of(const struct front_model *m, const struct config *c,
+                          const struct msg_open *room) {
+    struct config k = *c; /* nothing of it is freed */
+    struct engine_opts *o = &k.engine, d;
+    uint64_t draft = 0;
+
+    o->block = block_of(m);
+    bool draft_first = worker_engine_opts(&k, room);
+    o->file = m->file;
+    o->backend = strcmp(o->backend, "reference") == 0 ? "reference" : "cpu";
+    d = worker_draft_opts(&k);
+    d.file = m->draft;
+    if (m->draft && !o->block && !c->sched.no_speculation)
+        draft = fit_bytes(&d);
+    if (draft_first)
+        o->memory -= MIN(draft, MAX(o->memory, UINT64_C(1)) - 1);
+    return fit_bytes(o) + draft;
+}
+
+int front_model_open(struct front_model *m, const struct config *c, const struct msg_open *room,
+                     struct err *err) {
+    struct gguf_str arch = {"", 0};
+    struct engine_kind kind = {0};
+    int r = gguf_open(&m->file, c->model, err);
+
+    assert(*c->model);
+    if (r == 0)
+        r = check_kind(m->file, &kind, err);
+    if (r == 0)
+        r = tokenizer_new(&m->tokenizer, m->file, err);
+    r = name_file(r, c->model, err);
+    if (r == 0 && !kind.encoder)
+        r = open_template(m, c, err);
+    if (r == 0)
+        r = open_system(m, c, err);
+    if (r == 0 && kind.ranks)
+        r = open_pair(m, kind.encoder, err);
+    if (r == 0 && *c->draft_model)
+        r = name_file(gguf_open(&m->draft, c->draft_model, err), c->draft_model, err);
+    if (r < 0)
+        return r;
+    m->memory_bytes = memory_of(m, c, room);
+    engine_keep_key(m->file, block_of(m), m->keep_key[0]);
+    if (m->draft)
+        engine_keep_key(m->draft, NULL, m->keep_key[1]);
+    gguf_drop_data(m->file); /* it may change while it is served */
+    if (m->draft)
+        gguf_drop_data(m->draft);
+    m->name = *c->model_name ? strdup(c->model_name) : name_of_file(c->model);
+    if (!m->name)
+        return -ENOMEM;
+    gguf_string(m->file, "general.architecture", &arch);
+    snprintf(m->arch, sizeof(m->arch), "%.*s", (int)MIN(arch.len, 63), arch.data);
+    if ((r = sampling_defaults_read(&m->sampling, m->file, m->name, c->sampling, err)) < 0)
+        return r;
+    m->api.sampling = &m->sampling.values;
+    m->api.sampling_source = m->sampling.source;
+    m->api.seed = m->sampling.has_seed ? &m->sampling.seed : NULL;
+    m->api.thinking = (uint8_t)c->reasoning;
+    m->api.id = m->name;
+    m->api.aliases = (const char *const *)c->aliases;
+    m->api.tokenizer = m->tokenizer;
+    m->api.template = m->template;
+    m->api.n_vocab = tokenizer_n_vocab(m->tokenizer);
+    m->api.created_unix = time(NULL);
+    m->api.encoder = kind.encoder;
+    m->api.ranks = kind.ranks;
+    m->api.pool = pooling_of(m->file, kind.encoder);
+    m->api.arch = m->arch;
+    const char *slash = strrchr(c->model, '/');
+    m->api.file = slash ? slash + 1 : c->model;
+    m->api.n_bytes = gguf_bytes(m->file);
+    for (uint64_t i = 0; i < gguf_n_tensors(m->file); i++) {
+        const struct tensor *t = gguf_tensor(m->file, i);
+
+        m->api.n_params += t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+    }
+    return 0;
+}
+
+void front_model_deinit(struct front_model *m) {
+    template_free(m->template);
+    buf_deinit(&m->template_text);
+    buf_deinit(&m->system_text);
+    tokenizer_free(m->tokenizer);
+    gguf_free(m->draft);
+    gguf_free(m->file);
+    free(m->name);
+    free(m->pair);
+}
+
+/* Computes a digest of everything that a request's tokens depend on besides the request: model file
+ * and program. */
+static uint64_t fingerprint_of(const struct front_model *m) {
+    uint8_t file[16];
+    struct rng r;
+
+    gguf_fingerprint(m->file, file);
+    memcpy(&r.state, file, sizeof(r.state));
+    for (const char *s = WEFT_VERSION; *s; s++)
+        r.state = rng_next(&r) ^ (unsigned char)*s;
+    return rng_next(&r);
+}
+
+void front_model_ready(struct front_model *m, const struct msg_ready *ready) {
+    assert(ready->page_tokens > 0);
+    m->api.max_context = ready->max_context;
+    m->api.n_pages = ready->n_pages;
+    m->api.page_tokens = ready->page_tokens;
+    m->api.n_embd = ready->n_embd;
+    snprintf(m->fingerprint, sizeof(m->fingerprint), "b%016" PRIx64, fingerprint_of(m));
+    m->api.fingerprint = m->fingerprint;
+}
+
+void front_model_warn_of_short_context(const struct front_model *m) {
+    uint32_t context = 0;
+    char key[96];
+
+    assert(m->api.max_context > 0);
+    snprintf(key, sizeof(key), "%s.context_length", m->arch);
+    if (gguf_u32(m->file, key, &context) == 0 && context > m->api.max_context)
+        log_event(WLOG_WARN, "short_context",
+                  "max_context=%u model=%u reason=\"kv-memory (or kv-pages) has no room for more\"",
+                  m->api.max_context, context);
+}

@@ -1,0 +1,43 @@
+#pragma once
+
+/*
+ * front_model - the served model as the front sees it: metadata and tokens of its file, its chat
+ * template, the file of its draft model, all of them private copies. The weights are read by the
+ * worker, which gets the descriptors.
+ */
+
+#include "api/api.h"
+#include "base/gguf.h"
+#include "daemon/config/config.h"
+#include "daemon/config/sampling_defaults.h"
+#include "engine/engine.h"
+#include "proto/messages.h"
+
+/* Zeroed before front_model_open(). Pointers of @api lead into the rest. */
+struct front_model {
+    struct gguf *file, *draft; /* draft: NULL without a draft model */
+    struct tokenizer *tokenizer;
+    struct template *template; /* never NULL once opened */
+    struct buf template_text;  /* of the configured or built-in one */
+    struct buf system_text;
+    char *name; /* as clients name it */
+    char *pair; /* api.pair points into it; NULL: it does not rank */
+    struct sampling_defaults sampling;
+    char arch[64], fingerprint[24];
+    /* Keys of the weights packed from the file, and from the draft model's file. */
+    uint8_t keep_key[2][ENGINE_KEEP_KEY];
+    uint64_t memory_bytes; /* that its worker will take, as far as files and options tell */
+    struct api_model api;
+};
+
+/* Opens what the options name and checks that the engine can compute it. @room: what OPEN will give
+ * its worker besides the options, which decides memory_bytes. 0 or -errno with @err;
+ * front_model_deinit() in either case. */
+int front_model_open(struct front_model *m, const struct config *c, const struct msg_open *room,
+                     struct err *err);
+void front_model_deinit(struct front_model *m);
+
+/* Fills in what only the worker knows, when it serves. */
+void front_model_ready(struct front_model *m, const struct msg_ready *ready);
+/* Logs that the pages do not hold the model's context; for a configuration without max-context. */
+void front_model_warn_of_short_context(const struct front_model *m);

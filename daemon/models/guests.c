@@ -1,0 +1,177 @@
+#include "daemon/models/guests.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "daemon/workers/worker_chan.h"
+
+/* Invariants: answered implies asked; there are requests only of one that is answered and open. */
+struct guests {
+    struct guests_opts opts;
+    struct worker_chan chan;
+    bool asked, answered;
+    struct buf theirs; /* the READY of the other front's worker */
+    struct api_guest **list;
+    uint32_t n, cap;
+    struct buf out;
+};
+
+/* Returns the request's index in the list, or n. */
+static uint32_t find(const struct guests *g, uint64_t id) {
+    uint32_t i = 0;
+
+    while (i < g->n && api_guest_id(g->list[i]) != id)
+        i++;
+    return i;
+}
+
+static void forget(struct guests *g, uint32_t i) {
+    assert(i < g->n);
+    g->list[i] = g->list[--g->n];
+}
+
+/* api_guest_new.tell. A frame that finds no room may not be left out: what it has is not sent
+ * again. Then the other front begins anew with all of it. */
+static void on_news(void *ctx, struct api_guest *guest, const struct event *e) {
+    struct guests *g = ctx;
+
+    if (e->kind == EVENT_REJECTED || e->kind == EVENT_FINISH)
+        forget(g, find(g, api_guest_id(guest)));
+    buf_clear(&g->out);
+    if (msg_event_pack(&g->out, e) < 0 || worker_chan_send(&g->chan, MSG_EVENTS, &g->out) != 0)
+        shutdown(g->chan.chan.fd, SHUT_RDWR); /* seen in the next iteration */
+}
+
+/* 0, or what is wrong with it. A prefix of a turn that will not come here is not computed ahead. */
+static int submit(struct guests *g, const struct chan_frame *f) {
+    struct submit s;
+    int r = msg_submit_parse(f->data, f->len, &s);
+
+    if (r < 0 || s.flags & SUBMIT_PREWARM)
+        return r;
+    if (find(g, s.id) < g->n)
+        return -EPROTO;
+    if (g->n == g->cap) {
+        uint32_t cap = MAX(2 * g->cap, 64u);
+        struct api_guest **list = reallocarray(g->list, cap, sizeof(*list));
+
+        if (!list)
+            return -ENOMEM;
+        g->list = list;
+        g->cap = cap;
+    }
+    r = api_guest_new(&g->list[g->n], g->opts.model, f->data, f->len, on_news, g);
+    g->n += r == 0;
+    return r;
+}
+
+static int cancel(struct guests *g, const struct chan_frame *f) {
+    uint64_t id;
+    int r = msg_cancel_parse(f->data, f->len, &id);
+    uint32_t i = r < 0 ? g->n : find(g, id);
+
+    if (i < g->n) { /* else it has ended */
+        struct api_guest *guest = g->list[i];
+
+        forget(g, i);
+        api_guest_free(guest);
+    }
+    return r;
+}
+
+/* worker_chan_opts.frame. */
+static bool on_frame(void *ctx, const struct chan_frame *f) {
+    struct guests *g = ctx;
+    int r = -EPROTO;
+
+    assert((g->asked || !g->answered) && (g->answered || g->n == 0));
+    if (f->type == MSG_READY && !g->asked) {
+        g->asked = true;
+        r = buf_add(&g->theirs, f->data, f->len);
+        if (r == 0)
+            g->opts.asked(g->opts.ctx);
+    } else if (f->type == MSG_SUBMIT && g->answered) {
+        r = submit(g, f);
+    } else if (f->type == MSG_CANCEL && g->answered) {
+        r = cancel(g, f);
+    } else if (f->type == MSG_TURN_END && g->answered) {
+        r = 0; /* the next turn comes under another key */
+    }
+    if (r < 0)
+        guests_close(g);
+    return false;
+}
+
+/* worker_chan_opts.part: no frame has any. */
+static bool no_part(void *ctx) {
+    return false;
+}
+
+static void on_ended(void *ctx) {
+    guests_close(ctx);
+}
+
+int guests_new(struct guests **out, const struct guests_opts *o, int fd) {
+    struct guests *g = calloc(1, sizeof(*g));
+    const struct worker_chan_opts c = {.loop = o->loop,
+                                       .clock = o->clock,
+                                       .ctx = g,
+                                       .frame = on_frame,
+                                       .part = no_part,
+                                       .ended = on_ended};
+
+    if (!g) {
+        close(fd);
+        return -ENOMEM;
+    }
+    g->opts = *o;
+    buf_init(&g->theirs, MSG_MAX_FRAME);
+    buf_init(&g->out, MSG_MAX_FRAME);
+    worker_chan_open(&g->chan, fd, &c);
+    *out = g;
+    return 0;
+}
+
+bool guests_ask(const struct guests *g) {
+    return g->asked && !g->answered && g->chan.open;
+}
+
+/* Returns true if a worker that describes itself as @own can continue the requests of one that
+ * described itself as @theirs. */
+static bool goes_on(const struct buf *theirs, const struct buf *own) {
+    struct msg_ready a, b;
+
+    return msg_ready_parse(theirs->data, (uint32_t)theirs->len, &a) == 0 &&
+           msg_ready_parse(own->data, (uint32_t)own->len, &b) == 0 &&
+           memcmp(a.fingerprint, b.fingerprint, sizeof(a.fingerprint)) == 0 &&
+           a.backend.len == b.backend.len &&
+           memcmp(a.backend.data, b.backend.data, a.backend.len) == 0 && a.n_vocab == b.n_vocab &&
+           a.max_context <= b.max_context;
+}
+
+void guests_answer(struct guests *g, const struct buf *ready) {
+    assert(guests_ask(g));
+    g->answered = goes_on(&g->theirs, ready);
+    if (!g->answered || worker_chan_send(&g->chan, MSG_READY, ready) != 0)
+        guests_close(g);
+}
+
+void guests_close(struct guests *g) {
+    while (g->n > 0)
+        api_guest_free(g->list[--g->n]);
+    worker_chan_close(&g->chan);
+}
+
+struct guests *guests_free(struct guests *g) {
+    if (!g)
+        return NULL;
+    assert(!g->chan.open && g->n == 0);
+    buf_deinit(&g->theirs);
+    buf_deinit(&g->out);
+    free(g->list);
+    free(g);
+    return NULL;
+}

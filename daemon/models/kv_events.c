@@ -1,0 +1,561 @@
+#include "daemon/models/kv_events.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/buf.h"
+#include "base/log.h"
+#include "base/printable.h"
+
+/*
+ * libzmq is opened when it is asked for, and not linked: most daemons publish nothing, and it
+ * brings a dozen libraries along. zmq_send() on a PUB socket puts a message into the queue of each
+ * subscriber and returns; ZeroMQ's own thread does the rest.
+ */
+
+#ifdef HAVE_ZMQ
+#include <zmq.h>
+
+#define LIBRARY "libzmq.so.5"
+#define REPLAY_MAX 10000             /* batches that are kept for subscribers that missed some, */
+#define REPLAY_BYTES_MAX (32u << 20) /* in so many bytes */
+#define QUEUE_MAX 1000               /* batches that wait for one subscriber, or replay */
+#define BATCH_MAX (4u << 20)
+#define REPLAYS_MAX 4u          /* at a time; requests for others wait in the socket */
+#define REQUESTS_MAX 64         /* that are read in an iteration */
+#define FRAMES_MAX 16           /* of a message, that are read at once; a request has 3 */
+#define PART_MAX 256u           /* batches of a part, */
+#define PART_BYTES (256u << 10) /* which ends with the one that reaches so many bytes */
+#define STALL_MS 10000          /* after which a replay that takes nothing ends */
+#define TURN_MS 1   /* to the next part: with 0 libuv may take it into the same iteration */
+#define WAIT_MS 5   /* for the room of a replay */
+#define RETRY_MS 50 /* for an address */
+
+/* The functions in use, by their names in libzmq. */
+struct zmq {
+    void *(*ctx_new)(void);
+    int (*ctx_term)(void *);
+    void *(*socket)(void *, int);
+    int (*close)(void *);
+    int (*setsockopt)(void *, int, const void *, size_t);
+    int (*getsockopt)(void *, int, void *, size_t *);
+    int (*bind)(void *, const char *);
+    int (*send)(void *, const void *, size_t, int);
+    int (*recv)(void *, void *, size_t, int);
+    int (*error)(void);
+    const char *(*strerror)(int);
+};
+
+struct batch {
+    uint64_t number;
+    size_t len;
+    char *data;
+};
+
+/* A peer that receives past batches, from number @next on. n_peer 0: the slot is free. */
+struct replay {
+    uint8_t peer[255];
+    uint8_t n_peer;
+    uint64_t next, sent_ms;
+};
+
+/* past: a ring, the oldest at first, whose numbers follow each other; n_bytes of them are at most
+ * REPLAY_BYTES_MAX. closed: the sockets are NULL, and nothing is told any more. */
+struct kv_events {
+    struct kv_events_opts opts;
+    struct zmq zmq;
+    void *context, *pub, *router; /* router: NULL without a replay address, and once closed */
+    bool pub_bound, router_bound, closed;
+    bool skips; /* a message has more frames than a request: they are read and forgotten */
+    uv_timer_t retry;
+    uv_poll_t poll; /* of the router; polls: it is in use */
+    bool polls;
+    uv_timer_t turn; /* active while there is a replay */
+    struct replay replay[REPLAYS_MAX];
+    uint32_t turn_of; /* whose replay is the next */
+    struct api_kv_counts counts;
+    struct batch past[REPLAY_MAX];
+    uint32_t first, n_past;
+    size_t n_bytes;
+    char topic[128];
+    struct buf out;
+};
+
+static int load(struct zmq *z, struct err *err) {
+    const struct {
+        const char *name;
+        void *at;
+    } wanted[] = {
+        {"zmq_ctx_new", &z->ctx_new},
+        {"zmq_ctx_term", &z->ctx_term},
+        {"zmq_socket", &z->socket},
+        {"zmq_close", &z->close},
+        {"zmq_setsockopt", &z->setsockopt},
+        {"zmq_getsockopt", &z->getsockopt},
+        {"zmq_bind", &z->bind},
+        {"zmq_send", &z->send},
+        {"zmq_recv", &z->recv},
+        {"zmq_errno", &z->error},
+        {"zmq_strerror", &z->strerror},
+    };
+    void *lib = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+
+    if (!lib) {
+        err_set(err, 0, "kv-events", "kv-events: needs the package libzmq5: %s", dlerror());
+        return -ENOENT;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(wanted); i++) {
+        void *f = dlsym(lib, wanted[i].name);
+
+        if (!f) {
+            err_set(err, 0, "kv-events", "kv-events: %s has no %s", LIBRARY, wanted[i].name);
+            return -ENOENT;
+        }
+        memcpy(wanted[i].at, &f, sizeof(f));
+    }
+    return 0;
+}
+
+/* ---- MessagePack: the forms of it that a batch needs ---- */
+
+static void put_bytes(struct buf *out, uint8_t type, uint64_t value, uint32_t n_bytes) {
+    uint8_t bytes[9] = {type};
+
+    for (uint32_t i = 0; i < n_bytes; i++)
+        bytes[1 + i] = (uint8_t)(value >> 8 * (n_bytes - 1 - i));
+    buf_add(out, bytes, 1 + n_bytes);
+}
+
+static void put_uint(struct buf *out, uint64_t v) {
+    if (v < 128)
+        put_bytes(out, (uint8_t)v, 0, 0);
+    else if (v <= UINT16_MAX)
+        put_bytes(out, 0xCD, v, 2);
+    else if (v <= UINT32_MAX)
+        put_bytes(out, 0xCE, v, 4);
+    else
+        put_bytes(out, 0xCF, v, 8);
+}
+
+static void put_nil(struct buf *out) {
+    put_bytes(out, 0xC0, 0, 0);
+}
+
+static void put_array(struct buf *out, uint32_t n) {
+    if (n < 16)
+        put_bytes(out, (uint8_t)(0x90 | n), 0, 0);
+    else
+        put_bytes(out, 0xDD, n, 4);
+}
+
+static void put_text(struct buf *out, const char *text) {
+    size_t n = strlen(text);
+
+    assert(n < 32);
+    put_bytes(out, (uint8_t)(0xA0 | n), 0, 0);
+    buf_add(out, text, n);
+}
+
+static void put_float(struct buf *out, double v) {
+    uint64_t bits;
+
+    memcpy(&bits, &v, sizeof(bits));
+    put_bytes(out, 0xCB, bits, 8);
+}
+
+/* ---- events ---- */
+
+/* Returns how many of the blocks from @i on follow each other: they share one event. */
+static uint32_t run_at(const struct msg_blocks *m, uint32_t i) {
+    uint32_t n = 1;
+
+    while (i + n < m->n_came && m->came[i + n].parent == m->came[i + n - 1].id)
+        n++;
+    return n;
+}
+
+static void put_stored(struct buf *out, const struct msg_blocks *m, uint32_t i, uint32_t n) {
+    put_array(out, 7);
+    put_text(out, "BlockStored");
+    put_array(out, n);
+    for (uint32_t k = 0; k < n; k++)
+        put_uint(out, m->came[i + k].id);
+    if (m->came[i].parent)
+        put_uint(out, m->came[i].parent);
+    else
+        put_nil(out);
+    put_array(out, n * m->page_tokens);
+    for (uint32_t k = 0; k < n * m->page_tokens; k++)
+        put_uint(out, (uint32_t)m->tokens[i * m->page_tokens + k]);
+    put_uint(out, m->page_tokens);
+    put_nil(out); /* no adapter */
+    put_text(out, "GPU");
+}
+
+static void put_removed(struct buf *out, const struct msg_blocks *m) {
+    put_array(out, 3);
+    put_text(out, "BlockRemoved");
+    put_array(out, m->n_gone);
+    for (uint32_t i = 0; i < m->n_gone; i++)
+        put_uint(out, m->gone[i]);
+    put_text(out, "GPU");
+}
+
+/* [time in seconds, [event, ...], rank 0], each event an array that begins with its name. */
+static void put_batch(struct buf *out, const struct msg_blocks *m) {
+    struct timespec now;
+    uint32_t n = m ? m->n_gone > 0 : 1;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    for (uint32_t i = 0; m && i < m->n_came; i += run_at(m, i))
+        n++;
+    put_array(out, 3);
+    put_float(out, (double)now.tv_sec + (double)now.tv_nsec / 1e9);
+    put_array(out, n);
+    if (!m) {
+        put_array(out, 1);
+        put_text(out, "AllBlocksCleared");
+    } else if (m->n_gone > 0) {
+        put_removed(out, m);
+    }
+    for (uint32_t i = 0, k; m && i < m->n_came; i += k) {
+        k = run_at(m, i);
+        put_stored(out, m, i, k);
+    }
+    put_uint(out, 0);
+}
+
+/* ---- sockets ---- */
+
+/* Writes a number as vLLM sends it: 8 bytes, big-endian. */
+static void put_number(uint8_t out[8], uint64_t v) {
+    for (int i = 0; i < 8; i++)
+        out[i] = (uint8_t)(v >> (56 - 8 * i));
+}
+
+static void drop_oldest(struct kv_events *e) {
+    struct batch *b = &e->past[e->first];
+
+    assert(e->n_past > 0 && e->n_bytes >= b->len);
+    e->n_bytes -= b->len;
+    free(b->data);
+    e->first = (e->first + 1) % REPLAY_MAX;
+    e->n_past--;
+}
+
+/* Keeps what is in `out` as batch @number, and as few old ones as are needed for it go. */
+static void keep(struct kv_events *e, uint64_t number) {
+    char *data = e->router ? malloc(e->out.len) : NULL;
+
+    while (e->n_past && !data) /* what is kept has no gaps; at most REPLAY_MAX turns */
+        drop_oldest(e);
+    if (!data)
+        return;
+    while (e->n_past == REPLAY_MAX || (e->n_past && e->n_bytes + e->out.len > REPLAY_BYTES_MAX))
+        drop_oldest(e);
+    assert(e->n_past == 0 || e->past[(e->first + e->n_past - 1) % REPLAY_MAX].number + 1 == number);
+    memcpy(data, e->out.data, e->out.len);
+    e->past[(e->first + e->n_past++) % REPLAY_MAX] = (struct batch){number, e->out.len, data};
+    e->n_bytes += e->out.len;
+}
+
+/* One of the three frames of a batch. The first one finds out whether a subscriber has no room
+ * (ZMQ_XPUB_NODROP): then it goes to the others alone. ZeroMQ leaves that subscriber out from then
+ * on until it has read half of what waits for it, and does not tell what it missed. */
+static void publish(struct kv_events *e, const void *data, size_t len, int flags) {
+    int no = 0, yes = 1;
+
+    if (e->zmq.send(e->pub, data, len, flags | ZMQ_DONTWAIT) >= 0 || e->zmq.error() != EAGAIN)
+        return;
+    e->zmq.setsockopt(e->pub, ZMQ_XPUB_NODROP, &no, sizeof(no));
+    e->zmq.send(e->pub, data, len, flags | ZMQ_DONTWAIT);
+    e->zmq.setsockopt(e->pub, ZMQ_XPUB_NODROP, &yes, sizeof(yes));
+    e->counts.n_overruns++;
+}
+
+void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m) {
+    char topic[sizeof(e->topic) + 256];
+    uint8_t number[8];
+
+    if (e->closed)
+        return;
+    buf_clear(&e->out);
+    put_batch(&e->out, m);
+    put_number(number, e->counts.n_published);
+    int n = snprintf(topic, sizeof(topic), "%s@%s", e->topic, model);
+    publish(e, topic, MIN((size_t)n, sizeof(topic) - 1), ZMQ_SNDMORE);
+    publish(e, number, sizeof(number), ZMQ_SNDMORE);
+    publish(e, e->out.data, e->out.len, 0);
+    keep(e, e->counts.n_published++);
+}
+
+const struct api_kv_counts *kv_events_counts(const struct kv_events *e) {
+    return e ? &e->counts : NULL;
+}
+
+/* ---- replays ---- */
+
+/* One reply to the peer of @r: an empty frame, the number, the batch. 0; -EAGAIN: it has no room;
+ * -EHOSTUNREACH: it is gone. */
+static int reply(struct kv_events *e, const struct replay *r, uint64_t number, const void *data,
+                 size_t len) {
+    uint8_t bytes[8];
+
+    put_number(bytes, number);
+    if (e->zmq.send(e->router, r->peer, r->n_peer, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
+        return e->zmq.error() == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
+    e->zmq.send(e->router, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    e->zmq.send(e->router, bytes, sizeof(bytes), ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    e->zmq.send(e->router, data, len, ZMQ_DONTWAIT);
+    return 0;
+}
+
+/* The next part of @r: batches, and behind the last an empty one of number -1, which ends it. As
+ * reply(). */
+static int send_part(struct kv_events *e, struct replay *r) {
+    uint64_t oldest = e->n_past ? e->past[e->first].number : e->counts.n_published;
+    size_t n_bytes = 0;
+    int result = 0;
+
+    r->next = MAX(r->next, oldest);
+    for (uint32_t i = 0; r->next < e->counts.n_published; i++, r->next++) {
+        const struct batch *b = &e->past[(e->first + r->next - oldest) % REPLAY_MAX];
+
+        if (i == PART_MAX || n_bytes >= PART_BYTES)
+            return 0;
+        assert(b->number == r->next);
+        if ((result = reply(e, r, b->number, b->data, b->len)) < 0)
+            return result;
+        r->sent_ms = uv_now(e->opts.loop);
+        n_bytes += b->len;
+        e->counts.n_replayed++;
+    }
+    result = reply(e, r, UINT64_MAX, "", 0);
+    if (result == 0)
+        r->n_peer = 0;
+    return result;
+}
+
+static struct replay *free_replay(struct kv_events *e) {
+    for (uint32_t i = 0; i < REPLAYS_MAX; i++)
+        if (!e->replay[i].n_peer)
+            return &e->replay[i];
+    return NULL;
+}
+
+/* Whether the message that is being read has another frame. */
+static bool has_more(struct kv_events *e) {
+    int more = 0;
+    size_t size = sizeof(more);
+
+    return e->zmq.getsockopt(e->router, ZMQ_RCVMORE, &more, &size) == 0 && more;
+}
+
+/* Reads one message; a request, [peer, empty, number], becomes the replay @r. False: there is
+ * none. */
+static bool read_request(struct kv_events *e, struct replay *r) {
+    uint8_t frame[16];
+    int n_frames = 1, n_peer = 0, len = 0;
+    uint64_t from = 0;
+    bool skipped = e->skips;
+
+    if (!skipped && (n_peer = e->zmq.recv(e->router, r->peer, sizeof(r->peer), ZMQ_DONTWAIT)) < 0)
+        return false;
+    for (; n_frames < FRAMES_MAX && has_more(e); n_frames++)
+        len = e->zmq.recv(e->router, frame, sizeof(frame), ZMQ_DONTWAIT);
+    e->skips = has_more(e);
+    if (skipped || n_frames != 3 || len != 8 || n_peer == 0 || n_peer > (int)sizeof(r->peer))
+        return true;
+    for (int i = 0; i < 8; i++)
+        from = from << 8 | frame[i];
+    r->n_peer = (uint8_t)n_peer;
+    r->next = from;
+    r->sent_ms = uv_now(e->opts.loop);
+    return true;
+}
+
+/* A part of one replay, then requests while there is room for more. The descriptor of a ZeroMQ
+ * socket tells of changes only, also those that a send has seen: so it ends with a read that finds
+ * nothing, or goes on in the next iteration. */
+static void on_turn(uv_timer_t *t) {
+    struct kv_events *e = CONTAINER_OF(t, struct kv_events, turn);
+    struct replay *r = NULL;
+    bool active = false, waits = false;
+    int n = 0;
+
+    for (uint32_t i = 0; i < REPLAYS_MAX && !active; i++) {
+        r = &e->replay[(e->turn_of + i) % REPLAYS_MAX];
+        active = r->n_peer > 0;
+    }
+    if (active) {
+        int result = send_part(e, r);
+
+        e->turn_of = (uint32_t)(r - e->replay + 1) % REPLAYS_MAX;
+        waits = result == -EAGAIN && uv_now(e->opts.loop) - r->sent_ms < STALL_MS;
+        if (result < 0 && !waits)
+            r->n_peer = 0;
+    }
+    while (n < REQUESTS_MAX && (r = free_replay(e)) && read_request(e, r))
+        n++;
+    active = n == REQUESTS_MAX;
+    for (uint32_t i = 0; i < REPLAYS_MAX; i++)
+        active |= e->replay[i].n_peer > 0;
+    if (active)
+        uv_timer_start(t, on_turn, waits ? WAIT_MS : TURN_MS, 0);
+}
+
+static void on_router(uv_poll_t *poll, int status, int events) {
+    struct kv_events *e = CONTAINER_OF(poll, struct kv_events, poll);
+
+    if (!uv_is_active((uv_handle_t *)&e->turn))
+        on_turn(&e->turn);
+}
+
+/* Binds what is not bound yet. 0, or -1 with the reason in zmq_errno(). */
+static int bind_all(struct kv_events *e) {
+    if (!e->pub_bound && e->zmq.bind(e->pub, e->opts.endpoint) < 0)
+        return -1;
+    e->pub_bound = true;
+    if (e->router && !e->router_bound && e->zmq.bind(e->router, e->opts.replay) < 0)
+        return -1;
+    e->router_bound = true;
+    return 0;
+}
+
+static void on_retry(uv_timer_t *t) {
+    struct kv_events *e = CONTAINER_OF(t, struct kv_events, retry);
+
+    if (bind_all(e) == 0)
+        return;
+    if (e->zmq.error() != EADDRINUSE)
+        log_event(WLOG_ERROR, "kv_events", "error=%s", quoted(e->zmq.strerror(e->zmq.error())).s);
+    else
+        uv_timer_start(t, on_retry, RETRY_MS, 0);
+}
+
+void kv_events_bind(struct kv_events *e) {
+    on_retry(&e->retry);
+}
+
+/* Closes the sockets that are open. */
+static void close_sockets(struct kv_events *e) {
+    if (e->router)
+        e->zmq.close(e->router);
+    if (e->pub)
+        e->zmq.close(e->pub);
+    if (e->context)
+        e->zmq.ctx_term(e->context);
+    e->router = e->pub = NULL;
+}
+
+/* 0 or -errno, then close_sockets() has what was opened. */
+static int open_sockets(struct kv_events *e) {
+    int queue = QUEUE_MAX, one = 1, fd, zero = 0;
+    size_t size = sizeof(fd);
+
+    e->context = e->zmq.ctx_new();
+    e->pub = e->context ? e->zmq.socket(e->context, ZMQ_PUB) : NULL;
+    if (e->pub && *e->opts.replay)
+        e->router = e->zmq.socket(e->context, ZMQ_ROUTER);
+    if (!e->pub || (*e->opts.replay && !e->router))
+        return -ENOMEM;
+    e->zmq.setsockopt(e->pub, ZMQ_SNDHWM, &queue, sizeof(queue));
+    e->zmq.setsockopt(e->pub, ZMQ_LINGER, &zero, sizeof(zero));
+    e->zmq.setsockopt(e->pub, ZMQ_XPUB_NODROP, &one, sizeof(one));
+    if (!e->router)
+        return 0;
+    e->zmq.setsockopt(e->router, ZMQ_SNDHWM, &queue, sizeof(queue));
+    e->zmq.setsockopt(e->router, ZMQ_LINGER, &zero, sizeof(zero));
+    e->zmq.setsockopt(e->router, ZMQ_ROUTER_MANDATORY, &one, sizeof(one));
+    if (e->zmq.getsockopt(e->router, ZMQ_FD, &fd, &size) < 0 ||
+        uv_poll_init(e->opts.loop, &e->poll, fd) < 0)
+        return -EIO;
+    e->polls = true;
+    uv_poll_start(&e->poll, UV_READABLE, on_router);
+    return 0;
+}
+
+static void choose_topic(struct kv_events *e) {
+    char host[64] = "";
+
+    gethostname(host, sizeof(host) - 1);
+    if (*e->opts.topic)
+        snprintf(e->topic, sizeof(e->topic), "%s", e->opts.topic);
+    else
+        snprintf(e->topic, sizeof(e->topic), "kv@%s", host);
+}
+
+int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct err *err) {
+    struct kv_events *e = calloc(1, sizeof(*e));
+
+    if (!e)
+        return -ENOMEM;
+    e->opts = *o;
+    buf_init(&e->out, BATCH_MAX);
+    int r = load(&e->zmq, err);
+    r = r < 0 ? r : open_sockets(e);
+    if (r < 0) {
+        close_sockets(e);
+        free(e);
+        return r;
+    }
+    choose_topic(e);
+    uv_timer_init(o->loop, &e->retry);
+    uv_timer_init(o->loop, &e->turn);
+    *out = e; /* what is open now is closed by kv_events_close() */
+    if (o->later || bind_all(e) == 0)
+        return 0;
+    return err_set(err, 0, "kv-events", "kv-events: %s: %s", e->pub_bound ? o->replay : o->endpoint,
+                   e->zmq.strerror(e->zmq.error()));
+}
+
+void kv_events_close(struct kv_events *e) {
+    if (!e || e->closed)
+        return;
+    e->closed = true;
+    if (e->polls) {
+        uv_poll_stop(&e->poll);
+        uv_close((uv_handle_t *)&e->poll, NULL);
+    }
+    uv_close((uv_handle_t *)&e->retry, NULL);
+    uv_close((uv_handle_t *)&e->turn, NULL);
+    close_sockets(e);
+}
+
+struct kv_events *kv_events_free(struct kv_events *e) {
+    if (!e)
+        return NULL;
+    assert(e->closed);
+    while (e->n_past > 0)
+        drop_oldest(e);
+    buf_deinit(&e->out);
+    free(e);
+    return NULL;
+}
+
+#else
+
+int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct err *err) {
+    return err_set(err, 0, "kv-events", "kv-events: this weftd was built without ZeroMQ");
+}
+
+void kv_events_bind(struct kv_events *e) {}
+
+void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m) {}
+
+const struct api_kv_counts *kv_events_counts(const struct kv_events *e) {
+    return NULL;
+}
+
+void kv_events_close(struct kv_events *e) {}
+
+struct kv_events *kv_events_free(struct kv_events *e) {
+    return e;
+}
+
+#endif

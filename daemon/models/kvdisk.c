@@ -1,0 +1,159 @@
+#include "daemon/models/kvdisk.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/util.h"
+
+/*
+ * Prompts can be made out from what is in the folder. So its files are the daemon's own and no
+ * other user's to read, they are opened relative to the folder and never through a link, and they
+ * are refused, not repaired, where that does not hold. The lock belongs to the open file: the
+ * workers inherit it, and the next daemon gets it when the last of them is gone, or has left the
+ * file (an upgrade).
+ */
+
+#define FILE_NAME "prefixes.kv"
+#define KEY_NAME "prefixes.key"
+#define NEW_KEY_NAME "prefixes.key.new"
+#define LOCK_TRIES 100 /* the worker of a daemon that was killed may need seconds to be gone */
+#define LOCK_PAUSE_NS 50000000
+
+static void closep(int *fd) {
+    if (*fd >= 0)
+        close(*fd);
+}
+
+/* -EINVAL, with @err about file @name of the folder ("": the folder itself). */
+static int fail(struct err *err, const char *path, const char *name, const char *why) {
+    return err_set(err, 0, "kv-disk", "kv-disk: %.200s/%s: %s", path, name, why);
+}
+
+/* Rejects a file that other users could read: prompts can be inferred from it. */
+static int check_private(int fd, const char *path, const char *name, struct err *err) {
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return fail(err, path, name, strerror(errno));
+    if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0)
+        return fail(err, path, name, "must be a file of this user that no one else may read");
+    return 0;
+}
+
+bool kvdisk_lock(int fd) {
+    return flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
+void kvdisk_unlock(int fd) {
+    flock(fd, LOCK_UN);
+}
+
+/* Locks like kvdisk_lock(), but waits for a worker to end. 0, -EAGAIN with @err. */
+static int wait_lock(int fd, const char *path, struct err *err) {
+    const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
+
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (kvdisk_lock(fd))
+            return 0;
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            break;
+        nanosleep(&pause, NULL);
+    }
+    fail(err, path, FILE_NAME,
+         errno == EWOULDBLOCK ? "another weftd uses it: give each a folder of its own"
+                              : strerror(errno));
+    return -EAGAIN;
+}
+
+/* Draws the secret; it is in place only when it is on the disk whole. 0 or -EINVAL with @err. */
+static int make_key(int dir, const char *path, struct err *err) {
+    uint64_t secret[2];
+    CLEANUP(closep)
+    int fd = openat(dir, NEW_KEY_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+    if (fd < 0 || getrandom(secret, sizeof(secret), 0) != sizeof(secret) ||
+        write(fd, secret, sizeof(secret)) != sizeof(secret) || fsync(fd) < 0 ||
+        renameat(dir, NEW_KEY_NAME, dir, KEY_NAME) < 0)
+        return fail(err, path, KEY_NAME, strerror(errno));
+    return 0;
+}
+
+/* 0, -ENOENT: there is none yet, -EINVAL with @err. */
+static int read_key(int dir, const char *path, uint64_t secret[2], struct err *err) {
+    CLEANUP(closep) int fd = openat(dir, KEY_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+
+    if (fd < 0)
+        return errno == ENOENT ? -ENOENT : fail(err, path, KEY_NAME, strerror(errno));
+    int r = check_private(fd, path, KEY_NAME, err);
+    if (r < 0)
+        return r;
+    if (read(fd, secret, 2 * sizeof(*secret)) != 2 * (ssize_t)sizeof(*secret))
+        return fail(err, path, KEY_NAME, "is damaged; without it a new one is made");
+    return 0;
+}
+
+int kvdisk_open(const char *path, bool lock, int *out, uint64_t secret[2], struct err *err) {
+    assert(*path);
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        return fail(err, path, "", strerror(errno));
+    CLEANUP(closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return fail(err, path, "", strerror(errno));
+    CLEANUP(closep)
+    int fd = openat(dir, FILE_NAME, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return fail(err, path, FILE_NAME, strerror(errno));
+    int r = check_private(fd, path, FILE_NAME, err);
+    r = r < 0 || !lock ? r : wait_lock(fd, path, err);
+    r = r < 0 ? r : read_key(dir, path, secret, err);
+    if (r == -ENOENT) {
+        r = make_key(dir, path, err);
+        r = r < 0 ? r : read_key(dir, path, secret, err);
+    }
+    if (r < 0)
+        return r;
+    *out = fd; /* with its lock */
+    fd = -1;
+    return 0;
+}
+
+/* False: the name is too long for a file. */
+static bool file_of(const char *name, char *out, size_t size) {
+    size_t n = (size_t)snprintf(out, size, "prefixes-");
+
+    for (; *name && n + sizeof("%XX.kv") <= size; name++) {
+        bool plain = isalnum((unsigned char)*name) || strchr("._-:", *name);
+
+        n += (size_t)snprintf(out + n, size - n, plain ? "%c" : "%%%02X", (unsigned char)*name);
+    }
+    snprintf(out + n, size - n, ".kv");
+    return !*name;
+}
+
+int kvdisk_open_model(const char *path, const char *name, int *out, struct err *err) {
+    char file[240];
+    CLEANUP(closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (dir < 0)
+        return fail(err, path, "", strerror(errno));
+    if (!file_of(name, file, sizeof(file)))
+        return fail(err, path, name, "the name is too long");
+    CLEANUP(closep)
+    int fd = openat(dir, file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return fail(err, path, file, strerror(errno));
+    int r = check_private(fd, path, file, err);
+    if (r < 0)
+        return r;
+    *out = fd;
+    fd = -1;
+    return 0;
+}

@@ -1,0 +1,783 @@
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/printable.h"
+#include "daemon/models/models_find.h"
+#include "daemon/models/models_private.h"
+
+/*
+ * Everything runs on the loop's thread but the reading of a file, which is a job of libuv's pool
+ * and touches nothing but the front_model that it makes. All decisions are taken in one place,
+ * decide(), which looks at all models and is run by a timer: soon after anything that could change
+ * them, and every TICK_MS for what depends on time. So no call of the api decides anything, and
+ * api_worker_failed() never comes inside of one.
+ *
+ * A swap is a second model under the name of the first (served.next and served.old), which no
+ * request finds until it is READY. Then it takes the place of the first, which is `retired`: it
+ * goes when its last request has been answered. A successor that cannot be loaded is retired too.
+ */
+
+#define TICK_MS 500
+#define QUEUED_TICK_MS 50 /* while a model waits for room */
+#define RETRY_MIN_MS 5000
+#define RETRY_MAX_MS 60000
+#define KEPT_MS 60000 /* for weights of the last daemon, until a request asks for their model */
+#define KV_PART 8     /* of the memory for models: KV of one that says nothing of it */
+
+/* The invariants of struct served. */
+static void check(const struct served *s) {
+    assert(s->front || s->state == SERVED_ABSENT || s->state == SERVED_OPENING ||
+           s->state == SERVED_FAILED);
+    assert(!s->old || s->old->next == s);
+    assert(!s->next || s->next->old == s);
+    assert(!s->retired || (!s->old && !s->next));
+    assert(!s->closing || (s->retired && !s->model));
+}
+
+/* The only place that changes the state. */
+void models_set_state(struct served *s, enum served_state next) {
+    static const uint8_t legal[] = {
+        [SERVED_ABSENT] = 1 << SERVED_OPENING | 1 << SERVED_QUEUED,
+        [SERVED_OPENING] = 1 << SERVED_QUEUED | 1 << SERVED_FAILED,
+        [SERVED_QUEUED] = 1 << SERVED_LOADING | 1 << SERVED_FAILED | 1 << SERVED_ABSENT,
+        [SERVED_LOADING] = 1 << SERVED_READY | 1 << SERVED_ENDING,
+        [SERVED_READY] = 1 << SERVED_LEAVING | 1 << SERVED_ENDING,
+        [SERVED_LEAVING] = 1 << SERVED_ENDING,
+        [SERVED_ENDING] = 1 << SERVED_ABSENT | 1 << SERVED_FAILED,
+        [SERVED_FAILED] = 1 << SERVED_OPENING | 1 << SERVED_QUEUED,
+    };
+
+    assert(legal[s->state] & 1 << next);
+    s->state = next;
+    check(s);
+    if (next == SERVED_QUEUED)
+        s->queued_ns = now_ns(s->of);
+}
+
+/* ---- what is needed ---- */
+
+/* Returns the memory that OPEN will offer the worker. */
+static struct msg_open room_of(const struct served *s) {
+    const struct models *m = s->of;
+
+    return (struct msg_open){
+        .kv_bytes = m->several ? m->kv_bytes : 0,
+        .memory_bytes = m->several ? m->budget : m->available,
+        .has_disk = m->opts.disk_fd >= 0,
+    };
+}
+
+static uint64_t in_use(const struct models *m) {
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < m->n; i++)
+        sum += has_memory(m->served[i]) ? m->served[i]->bytes : 0;
+    return sum;
+}
+
+/* ---- one model ---- */
+
+static uint32_t index_of(const struct served *s) {
+    const struct models *m = s->of;
+    uint32_t i = 0;
+
+    while (i < m->n && m->served[i] != s)
+        i++;
+    assert(i < m->n);
+    return i;
+}
+
+/* Updates the model's description in the api; names stay those of the list. */
+static void refresh_info(struct served *s) {
+    const char *id = s->info.id, *const *aliases = s->info.aliases;
+    int64_t created = s->info.created_unix;
+
+    assert(s->front);
+    s->info = s->front->api;
+    s->info.id = id;
+    s->info.aliases = aliases;
+    s->info.created_unix = created;
+    s->info.keep_alive_s = s->config.keep_alive_s;
+}
+
+/* The swap to @s, if it is for one, has come to nothing: the old model is served on. */
+static void end_swap(struct served *s, const char *why) {
+    struct served *old = s->old;
+
+    if (!old)
+        return;
+    assert(old->next == s && s->state != SERVED_READY);
+    snprintf(old->swap, sizeof(old->swap), "failed: %.380s", why);
+    s->old = old->next = NULL;
+    s->retired = true;
+    old->wanted = api_model_use(old->model).n_waiting > 0;
+}
+
+/* Marks the model as failed because of @why, a sentence without its full stop; loading may be tried
+ * again after a pause. */
+static void tell_failure(struct served *s, const char *why) {
+    assert(*why); /* FAILED is told from ABSENT by it */
+    snprintf(s->why, sizeof(s->why), "%s", why);
+    s->retry_ms = MIN(MAX(2 * s->retry_ms, RETRY_MIN_MS), RETRY_MAX_MS);
+    s->wanted = false;
+    log_event(WLOG_ERROR, "model_failed", "model=%s reason=%s", quoted(s->name).s,
+              quoted(s->why).s);
+    api_worker_failed(s->model, s->why, s->retry_ms);
+    models_answer_guests(s);
+}
+
+static void fail(struct served *s, const char *why) {
+    models_set_state(s, SERVED_FAILED);
+    tell_failure(s, why);
+    end_swap(s, why);
+}
+
+/* workers_opts.want. */
+static void on_want(void *ctx) {
+    models_want(ctx);
+}
+
+/* workers_opts.use. */
+static void on_use(void *ctx, uint32_t tenant, double weight) {
+    struct served *s = ctx;
+
+    model_share_use(&s->of->share, &s->users, tenant, weight, now_ns(s->of));
+}
+
+void models_want(struct served *s) {
+    bool coming = s->state >= SERVED_OPENING && s->state <= SERVED_READY;
+
+    s->wanted = !coming && !s->next && !s->retired;
+    s->used_ns = now_ns(s->of);
+    models_decide_soon(s->of);
+}
+
+static void on_progress(void *ctx, float fraction) {
+    struct served *s = ctx;
+
+    s->progress = fraction;
+    if (s->state == SERVED_LOADING && s->of->on_demand)
+        api_model_set(s->model, API_MODEL_LOADING, fraction);
+}
+
+static void tell_ready(struct models *m) {
+    if (m->ready_told)
+        return;
+    m->ready_told = true;
+    m->opts.on_ready(m->opts.ctx);
+}
+
+/* @s, which is ready, takes the place of the model that it was loaded for. Requests that run end
+ * where they are; those that wait go on with @s. */
+static void take_place(struct served *s) {
+    struct served *old = s->old;
+    struct models *m = s->of;
+    uint32_t at = index_of(old);
+
+    assert(s->state == SERVED_READY && old->next == s);
+    m->served[index_of(s)] = old;
+    m->served[at] = s;
+    s->n_loads += old->n_loads;
+    s->users = old->users;
+    snprintf(s->swap, sizeof(s->swap), "done");
+    s->old = old->next = NULL;
+    old->retired = true;
+    old->wanted = false;
+    api_replace_model(old->model, s->model);
+    log_event(WLOG_INFO, "model_swapped", "model=%s file=%s", quoted(s->name).s,
+              quoted(s->config.model).s);
+    if (old->state == SERVED_READY)
+        models_set_state(old, SERVED_LEAVING);
+}
+
+/* workers_opts.on_ready. */
+static void on_ready(void *ctx, const struct msg_ready *r) {
+    struct served *s = ctx;
+    struct models *m = s->of;
+
+    front_model_ready(s->front, r);
+    refresh_info(s);
+    s->bytes = r->memory_bytes;
+    s->ready_ns = s->used_ns = now_ns(m);
+    s->load_ns = s->ready_ns - s->loading_ns;
+    s->retry_ms = 0;
+    s->progress = 1;
+    s->n_loads++;
+    models_set_state(s, SERVED_READY);
+    models_answer_guests(s);
+    if (!s->config.engine.max_context && s->n_loads == 1)
+        front_model_warn_of_short_context(s->front);
+    if (m->on_demand)
+        log_event(WLOG_INFO, "model_loaded", "model=%s bytes=%llu", quoted(s->name).s,
+                  (unsigned long long)s->bytes);
+    if (s->old)
+        take_place(s);
+    if (s->first)
+        tell_ready(m);
+    models_decide_soon(m);
+}
+
+/* workers_opts.on_blocks. */
+static void on_blocks(void *ctx, const struct msg_blocks *m) {
+    const struct served *s = ctx;
+
+    kv_events_tell(s->of->opts.kv_events, s->name, m);
+}
+
+/* workers_opts.on_served: the others of the device, or of the processor, take it into account. */
+static void on_served(void *ctx, const struct msg_served *served, uint32_t n) {
+    const struct served *s = ctx;
+    const struct models *m = s->of;
+    bool on_device = workers_on_device(s->workers);
+
+    api_on_served(s->model, served, n);
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->served[i] != s && workers_on_device(m->served[i]->workers) == on_device)
+            workers_tell_served(m->served[i]->workers, served, n);
+}
+
+/* workers_opts.on_refused. At the start a first model that cannot be served ends the daemon. */
+static void on_refused(void *ctx, const char *why, int error) {
+    struct served *s = ctx;
+    struct models *m = s->of;
+
+    if (s->first && !m->ready_told) {
+        m->opts.on_refused(m->opts.ctx, why, error);
+        return;
+    }
+    models_set_state(s, SERVED_ENDING);
+    tell_failure(s, why); /* no generation waits for the worker any more */
+    end_swap(s, why);
+    workers_unload(s->workers);
+}
+
+/* workers_opts.on_unloaded. */
+static void on_unloaded(void *ctx) {
+    struct served *s = ctx;
+
+    if (s->of->stopping)
+        return;
+    models_set_state(s, *s->why ? SERVED_FAILED : SERVED_ABSENT);
+    models_decide_soon(s->of);
+}
+
+static void end_worker(struct served *s) {
+    *s->why = 0;
+    log_event(WLOG_INFO, "model_unloaded", "model=%s", quoted(s->name).s);
+    models_set_state(s, SERVED_ENDING);
+    workers_unload(s->workers);
+}
+
+static int start_worker(struct served *s) {
+    assert(s->front && !s->closing);
+    s->wanted = false;
+    *s->why = 0;
+    s->progress = 0;
+    s->loading_ns = now_ns(s->of);
+    models_set_state(s, SERVED_LOADING);
+    if (s->of->on_demand)
+        api_model_set(s->model, API_MODEL_LOADING, 0);
+    models_open_disk(s);
+    return workers_start(s->workers);
+}
+
+/* ---- opening ---- */
+
+static void on_thread(uv_work_t *w) {
+    struct served *s = CONTAINER_OF(w, struct served, work);
+
+    s->open_result = front_model_open(s->opened, &s->config, &s->room, &s->open_err);
+}
+
+static void front_free(struct front_model *f) {
+    if (f)
+        front_model_deinit(f);
+    free(f);
+}
+
+/* The file was read: it is the model's from here on. */
+static void take_front(struct served *s) {
+    s->front = STEAL(s->opened);
+    s->file_bytes = s->front->api.n_bytes;
+    s->bytes = s->front->memory_bytes;
+    workers_set_files(s->workers, s->front->file, s->front->draft, s->front->keep_key);
+    refresh_info(s);
+}
+
+static void on_opened(uv_work_t *w, int status) {
+    struct served *s = CONTAINER_OF(w, struct served, work);
+
+    if (s->of->stopping || status < 0 || s->open_result < 0) {
+        front_free(s->opened);
+        s->opened = NULL;
+        if (s->of->stopping)
+            return;
+        fail(s, *s->open_err.message ? s->open_err.message : strerror(-s->open_result));
+        return;
+    }
+    take_front(s);
+    models_set_state(s, SERVED_QUEUED);
+    api_model_opened(s->model);
+    models_decide_soon(s->of);
+}
+
+static void open_file(struct served *s) {
+    memset(&s->open_err, 0, sizeof(s->open_err));
+    s->opened = calloc(1, sizeof(*s->opened));
+    s->open_result = -ENOMEM;
+    models_set_state(s, SERVED_OPENING);
+    api_model_set(s->model, API_MODEL_LOADING, 0);
+    if (!s->opened || uv_queue_work(s->of->opts.loop, &s->work, on_thread, on_opened) < 0)
+        on_opened(&s->work, -ENOMEM);
+}
+
+static struct served *served_free(struct served *s) {
+    if (!s)
+        return NULL;
+    workers_free(s->workers);
+    front_free(s->front);
+    config_deinit(&s->config);
+    if (s->disk_fd >= 0)
+        close(s->disk_fd);
+    free(s->name);
+    free(s);
+    return NULL;
+}
+
+/* ---- deciding ---- */
+
+/* Returns true if no request can come to need the model's worker. */
+static bool is_done(const struct served *s) {
+    struct api_model_use use = api_model_use(s->model);
+
+    /* A model that is to be replaced also waits for requests whose prompts are being made: it will
+     * not be loaded again. */
+    return use.n_running == 0 && (!(s->next || s->retired) || use.n_jobs == use.n_waiting);
+}
+
+void models_leave(struct served *s) {
+    models_set_state(s, SERVED_LEAVING);
+    api_model_set(s->model, API_MODEL_UNLOADING, 0);
+    if (is_done(s))
+        end_worker(s);
+}
+
+/* Returns the bytes that will be free when the workers that are about to end have ended. */
+static uint64_t about_to_end(const struct models *m) {
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->served[i]->state == SERVED_LEAVING || m->served[i]->state == SERVED_ENDING)
+            sum += m->served[i]->bytes;
+    return sum;
+}
+
+/* Two workers cannot share a file of the disk tier: a model leaves before its successor comes. */
+static bool is_alone(struct served *s) {
+    struct served *old = s->old;
+
+    if (!old || s->of->opts.disk_fd < 0)
+        return true;
+    if (old->state == SERVED_READY)
+        models_leave(old);
+    return old->state == SERVED_ABSENT || old->state == SERVED_FAILED;
+}
+
+/* Starts the worker of @s if there is room for it, else sees to it that there will be. */
+static void make_room(struct served *s) {
+    assert(s->state == SERVED_QUEUED && s->front);
+    struct models *m = s->of;
+    const uint8_t *own = s->front->keep_key[0]; /* counted in s->bytes */
+    uint64_t used = in_use(m), pinned = 0;
+    char why[200];
+
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->served[i] != s && has_memory(m->served[i]) && !models_may_leave(m->served[i], s))
+            pinned += m->served[i]->bytes;
+    if (s->bytes > m->budget - MIN(pinned, m->budget)) {
+        snprintf(why, sizeof(why),
+                 "it needs %llu MiB; of models-memory (%llu MiB) pinned models have %llu",
+                 (unsigned long long)(s->bytes >> 20), (unsigned long long)(m->budget >> 20),
+                 (unsigned long long)(pinned >> 20));
+        fail(s, why);
+        return;
+    }
+    if (!is_alone(s))
+        return;
+    if (used + kept_unclaimed(m->opts.kept, own) + s->bytes > m->budget)
+        kept_drop_unclaimed(m->opts.kept, own);
+    if (used + s->bytes <= m->budget) {
+        int r = start_worker(s);
+
+        if (r < 0) {
+            snprintf(why, sizeof(why), "no worker can be started: %s", strerror(-r));
+            on_refused(s, why, r);
+        }
+        return;
+    }
+    /* At most one turn for each model: one that is told to leave is not chosen again. */
+    while (used - about_to_end(m) + s->bytes > m->budget) {
+        struct served *victim = models_choose_victim(s);
+
+        if (!victim)
+            return; /* the tick comes again */
+        models_leave(victim);
+    }
+}
+
+int64_t models_unload_ms(const struct served *s) {
+    int64_t own_s = s->config.keep_alive_s, keep_s;
+
+    if (s->state != SERVED_READY || s->config.pinned || !s->of->on_demand)
+        return -1; /* the api may have forgotten it */
+    keep_s = api_model_use(s->model).keep_alive_s;
+    if (keep_s == API_KEEP_UNSET)
+        keep_s = own_s > 0 ? own_s : -1;
+    if (keep_s < 0 || !is_done(s))
+        return -1;
+    keep_s = MIN(keep_s, INT32_MAX);
+    return MAX(keep_s * 1000 - (now_ns(s->of) - models_idle_since(s)) / 1000000, INT64_C(0));
+}
+
+/* workers_opts.on_closed, of a model that is gone. */
+static void on_closed(void *ctx) {
+    struct served *s = ctx;
+    struct models *m = s->of;
+
+    if (!s->closing)
+        return;
+    uint32_t i = index_of(s);
+    memmove(&m->served[i], &m->served[i + 1], (--m->n - i) * sizeof(*m->served));
+    served_free(s);
+}
+
+/* Frees a retired model when no request can find it and it has no worker. */
+static void remove_retired(struct served *s) {
+    if (s->closing || api_model_use(s->model).n_jobs > 0)
+        return;
+    assert(!has_memory(s));
+    models_close_guests(s->of, s);
+    s->closing = true;
+    api_remove_model(s->model);
+    s->model = NULL;
+    workers_stop(s->workers);
+}
+
+/* Returns true if model @i of a folder, which was opened once and is to be loaded, is swapped for
+ * the file that is at its path now; each file is tried once. If that cannot be loaded the old one
+ * is. */
+static bool renew(struct models *m, uint32_t i) {
+    struct served *s = m->served[i];
+    struct err err;
+    uint64_t file =
+        s->found && !s->old && !s->next && !s->retired ? models_file_id(s->config.model) : s->file;
+
+    if (file == s->file || file == 0)
+        return false;
+    s->file = file;
+    if (models_swap(m, i, NULL, &err) < 0)
+        return false;
+    s->wanted = false;
+    return true;
+}
+
+static void decide(struct models *m) {
+    struct served *s;
+
+    if (m->away)
+        return;
+    models_charge_memory(m);
+    for (uint32_t i = 0; i < m->n; i++) {
+        s = m->served[i];
+        if ((s->state == SERVED_ABSENT || s->state == SERVED_FAILED) && s->wanted) {
+            if (!s->front)
+                open_file(s);
+            else if (!renew(m, i))
+                models_set_state(s, SERVED_QUEUED);
+        }
+        if (s->state == SERVED_LEAVING && is_done(s))
+            end_worker(s);
+        if (s->retired && (s->state == SERVED_ABSENT || s->state == SERVED_FAILED))
+            remove_retired(s);
+        if (models_unload_ms(s) == 0)
+            models_leave(s);
+    }
+    /* At most one turn for each model: it leaves SERVED_QUEUED, or ends the loop. */
+    while ((s = models_first_queued(m))) {
+        make_room(s);
+        if (s->state == SERVED_QUEUED)
+            return; /* those behind it wait too: they would take its room */
+    }
+}
+
+static void on_timer(uv_timer_t *t) {
+    struct models *m = t->data;
+
+    decide(m);
+    if (now_ns(m) - m->started_ns > KEPT_MS * INT64_C(1000000))
+        kept_drop_unclaimed(m->opts.kept, NULL);
+    models_rescan_tick(m);
+    uv_timer_start(t, on_timer, models_first_queued(m) ? QUEUED_TICK_MS : TICK_MS, 0);
+}
+
+void models_decide_soon(struct models *m) {
+    if (m->on_demand && !m->stopping)
+        uv_timer_start(&m->timer, on_timer, 0, 0);
+}
+
+/* ---- life ---- */
+
+/* models_find_cb: a model of a preset, or of the folder. */
+static int add(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
+    struct models *m = ctx;
+    int r = models_add(m, c, name, file_bytes);
+
+    if (r == 0)
+        m->served[m->n - 1]->found = true;
+    return r;
+}
+
+int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes) {
+    struct served *s = calloc(1, sizeof(*s));
+    struct served **all = reallocarray(m->served, m->n + 1, sizeof(*all));
+
+    if (all)
+        m->served = all;
+    if (!s || !all || !(s->name = strdup(name))) {
+        free(s);
+        return -ENOMEM;
+    }
+    s->of = m;
+    s->disk_fd = -1;
+    s->config = *c;
+    memset(c, 0, sizeof(*c)); /* taken over */
+    s->file = models_file_id(s->config.model);
+    s->file_bytes = file_bytes;
+    m->served[m->n++] = s;
+    return 0;
+}
+
+/* Fills in what is known of a model whose file was not opened. */
+static void describe(struct served *s) {
+    const char *slash = strrchr(s->config.model, '/');
+
+    s->info.id = s->name;
+    s->info.aliases = (const char *const *)s->config.aliases;
+    s->info.file = slash ? slash + 1 : s->config.model;
+    s->info.n_bytes = s->file_bytes;
+    s->info.created_unix = time(NULL);
+    s->info.keep_alive_s = s->config.keep_alive_s;
+    s->bytes = s->file_bytes;
+}
+
+int models_prepare(struct served *s, struct err *err) {
+    struct models *m = s->of;
+
+    s->room = room_of(s);
+    struct workers_opts o = {
+        .loop = m->opts.loop,
+        .config = &s->config,
+        .kv_bytes = s->room.kv_bytes,
+        .memory_bytes = s->room.memory_bytes,
+        .disk_fd = s->first ? m->opts.disk_fd : -1,
+        .disk_waits = m->disk_waits,
+        .kept = m->opts.kept,
+        .clock = m->opts.clock,
+        .ctx = s,
+        .on_ready = on_ready,
+        .on_refused = on_refused,
+        .want = on_want,
+        .use = on_use,
+        .on_progress = on_progress,
+        .on_unloaded = on_unloaded,
+        .on_disk_left = models_disk_left,
+        .on_away = models_away,
+        .on_answer = models_answered,
+        .on_served = on_served,
+        .on_blocks = m->opts.kv_events ? on_blocks : NULL,
+        .on_closed = on_closed,
+    };
+
+    describe(s);
+    int r = workers_new(&s->workers, &o, err);
+    if (r == 0 && m->on_demand)
+        workers_on_demand(s->workers);
+    return r;
+}
+
+int models_bring(struct served *s, models_make *make, struct err *err) {
+    struct models *m = s->of;
+    int r = models_prepare(s, err);
+
+    assert(m->n > 0 && m->served[m->n - 1] == s);
+    r = r < 0 ? r : make(m->api, &s->info, workers_port(s->workers), &s->model);
+    if (r == 0)
+        workers_attach(s->workers, s->model);
+    else
+        m->n--; /* what little was made of it is lost: there is no memory, or no descriptor */
+    return r;
+}
+
+/* The model of the option model. */
+static int add_first(struct models *m) {
+    CLEANUP(config_deinit) struct config c = {0};
+    int r = config_clone(&c, m->opts.config);
+
+    if (r < 0 || (r = models_add(m, &c, "", 0)) < 0)
+        return r;
+    m->served[0]->first = true;
+    return 0;
+}
+
+/* The model of the option model lies in the folder, too. */
+static void remove_namesake(const struct served *first) {
+    struct models *m = first->of;
+
+    for (uint32_t i = 1; i < m->n; i++) {
+        struct served *s = m->served[i];
+
+        if (strcmp(s->name, first->name) != 0)
+            continue;
+        memmove(&m->served[i], &m->served[i + 1], (--m->n - i) * sizeof(*m->served));
+        served_free(s);
+        return;
+    }
+}
+
+/* Opens the first model before the daemon listens on anything. */
+static int open_first(struct served *s, struct err *err) {
+    if (!(s->opened = calloc(1, sizeof(*s->opened))))
+        return -ENOMEM;
+    s->room = room_of(s);
+    int r = front_model_open(s->opened, &s->config, &s->room, err);
+    if (r == 0 && s->of->opts.beside && !s->of->opts.waits &&
+        s->opened->memory_bytes > s->of->available)
+        r = err_set(err, 0, "model",
+                    "%.150s: does not fit beside the daemon that runs: its worker needs %llu MiB, "
+                    "and %llu MiB are left",
+                    s->config.model, (unsigned long long)(s->opened->memory_bytes >> 20),
+                    (unsigned long long)(s->of->available >> 20));
+    if (r < 0) {
+        front_free(s->opened);
+        s->opened = NULL;
+        return r;
+    }
+    free(s->name);
+    s->name = strdup(s->opened->name);
+    s->file_bytes = s->opened->api.n_bytes;
+    if (!s->name)
+        return -ENOMEM;
+    remove_namesake(s);
+    return 0;
+}
+
+int models_new(struct models **out, const struct models_opts *o, struct err *err) {
+    struct models *m = calloc(1, sizeof(*m));
+    int r = 0;
+
+    if (!m)
+        return -ENOMEM;
+    m->opts = *o;
+    m->available = memory_available() + kept_unclaimed(o->kept, NULL);
+    m->started_ns = now_ns(m);
+    uv_timer_init(o->loop, &m->timer);
+    m->timer.data = m;
+    models_disk_init(m);
+    list_init(&m->scan.waiting);
+    list_init(&m->pulls);
+    list_init(&m->changes);
+    list_init(&m->guest_links);
+    if (*o->config->model)
+        r = add_first(m);
+    if (r == 0)
+        r = models_find_all(o->config, add, NULL, m, err);
+    if (r == 0 && m->n == 0)
+        r = err_set(err, 0, "models", "models, models-dir: there is no model in them");
+    m->several = *o->config->models || *o->config->models_dir;
+    m->on_demand = m->several || o->config->keep_alive_s > 0;
+    m->budget = o->config->models_memory ? o->config->models_memory : m->available / 10 * 9;
+    m->kv_bytes = m->several ? MIN(m->available / 4, m->budget / KV_PART) : m->available / 4;
+    if (r == 0 && m->served[0]->first)
+        r = open_first(m->served[0], err);
+    for (uint32_t i = 0; i < m->n && r == 0; i++) {
+        struct served *s = m->served[i];
+
+        r = models_prepare(s, err);
+        if (r == 0 && s->opened)
+            take_front(s);
+    }
+    *out = m; /* also after an error: models_free() frees what there is */
+    return r;
+}
+
+int models_open_api(struct models *m, const struct api_opts *o, struct api **out) {
+    int r = api_new(out, m->opts.loop, o, &m->served[0]->info, workers_port(m->served[0]->workers),
+                    m->opts.clock);
+
+    m->api = *out;
+    for (uint32_t i = 0; i < m->n && r == 0; i++) {
+        struct served *s = m->served[i];
+
+        if (i == 0)
+            s->model = api_first_model(*out);
+        else
+            r = api_add_model(*out, &s->info, workers_port(s->workers), &s->model);
+        if (r == 0)
+            workers_attach(s->workers, s->model);
+    }
+    return r;
+}
+
+int models_start(struct models *m) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < m->n; i++)
+        m->served[i]->wanted = m->on_demand && m->served[i]->config.pinned;
+    if (m->served[0]->first) {
+        models_set_state(m->served[0], SERVED_QUEUED);
+        r = start_worker(m->served[0]);
+    } else {
+        tell_ready(m);
+    }
+    if (!m->on_demand) /* there is no model that the others could be of */
+        kept_drop_unclaimed(m->opts.kept, NULL);
+    models_decide_soon(m);
+    return r;
+}
+
+void models_stop(struct models *m) {
+    m->stopping = true;
+    kept_leave(m->opts.kept);
+    models_pull_stop(m);
+    models_close_guests(m, NULL);
+    for (uint32_t i = 0; i < m->n; i++) {
+        m->served[i]->closing = false; /* models_free() frees it */
+        workers_stop(m->served[i]->workers);
+    }
+    uv_close((uv_handle_t *)&m->timer, NULL);
+    uv_close((uv_handle_t *)&m->disk_timer, NULL);
+}
+
+struct models *models_free(struct models *m) {
+    if (!m)
+        return NULL;
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct served *s = m->served[i];
+
+        if (s->model && (s->old || s->retired))
+            api_remove_model(s->model); /* api_free() frees those that it finds */
+        served_free(s);
+    }
+    models_free_guests(m);
+    models_rescan_deinit(m);
+    model_share_deinit(&m->share);
+    free(m->served);
+    free(m);
+    return NULL;
+}

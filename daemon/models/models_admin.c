@@ -1,0 +1,152 @@
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "daemon/models/models_private.h"
+
+/* Functions with which the admin socket shows and changes models. */
+
+uint32_t models_n(const struct models *m) {
+    return m->n;
+}
+
+const char *models_bad_preset(const struct models *m, size_t i, const char **why) {
+    if (i >= m->n_bad)
+        return NULL;
+    *why = m->bad[i].why;
+    return m->bad[i].name;
+}
+
+uint64_t models_budget(const struct models *m) {
+    return m->on_demand ? m->budget : 0;
+}
+
+void models_info(const struct models *m, uint32_t i, struct models_info *out) {
+    static const char *const names[] = {"unloaded", "opening", "queued", "loading",
+                                        "loaded",   "leaving", "ending", "failed"};
+    assert(i < m->n);
+    const struct served *s = m->served[i];
+    struct api_model_use use = {0};
+
+    if (!s->closing)
+        use = api_model_use(s->model);
+    int64_t used = MAX(s->used_ns, use.last_used_ns);
+
+    *out = (struct models_info){
+        .name = s->name,
+        .state = names[s->state],
+        .why = s->state == SERVED_FAILED ? s->why : "",
+        .file = s->config.model,
+        .bytes = s->bytes,
+        .progress = s->progress,
+        .pinned = s->config.pinned,
+        .n_running = use.n_running,
+        .n_waiting = use.n_waiting,
+        .n_loads = s->n_loads,
+        .swap = s->old       ? "next"
+                : s->retired ? "old"
+                : s->next    ? "under way"
+                             : s->swap,
+        .idle_ms = used ? (now_ns(m) - used) / 1000000 : -1,
+        .unload_ms = s->closing ? -1 : models_unload_ms(s),
+        .info = &s->info,
+        .workers = s->workers,
+    };
+}
+
+int models_index(const struct models *m, const char *name, struct err *err) {
+    for (uint32_t i = 0; i < m->n; i++)
+        if (strcmp(m->served[i]->name, name) == 0 && !m->served[i]->old && !m->served[i]->retired)
+            return (int)i;
+    err_set(err, 404, NULL, "no model is called %.100s", name);
+    return -ENOENT;
+}
+
+/* Loading on demand begins: of a daemon that had one model, always loaded. */
+static void start_on_demand(struct models *m) {
+    if (m->on_demand)
+        return;
+    m->on_demand = true;
+    for (uint32_t i = 0; i < m->n; i++)
+        workers_on_demand(m->served[i]->workers);
+}
+
+int models_swap(struct models *m, uint32_t i, const char *file, struct err *err) {
+    CLEANUP(config_deinit) struct config c = {0};
+    assert(i < m->n);
+    struct served *old = m->served[i], *s;
+
+    if (old->next ||
+        (old->state != SERVED_READY && old->state != SERVED_ABSENT && old->state != SERVED_FAILED))
+        return err_set(err, 409, NULL, "%.100s is just being loaded, unloaded or swapped",
+                       old->name);
+    start_on_demand(m);
+    int r = config_clone(&c, &old->config);
+    if (r == 0 && file)
+        r = config_set(&c, "model", file, err);
+    if (r == 0)
+        r = config_set(&c, "model-name", old->name, err);
+    if (r == 0)
+        r = models_add(m, &c, old->name, old->file_bytes);
+    if (r < 0)
+        return r;
+    s = m->served[m->n - 1];
+    s->first = old->first;
+    s->found = old->found && !file; /* else the folder does not say what it is */
+    if ((r = models_bring(s, api_new_model, err)) < 0)
+        return r;
+    assert(s != old && !s->old && !old->next);
+    s->old = old;
+    old->next = s;
+    *old->swap = 0;
+    models_want(s);
+    return 0;
+}
+
+int models_load(struct models *m, uint32_t i, struct err *err) {
+    assert(i < m->n);
+    if (m->on_demand)
+        models_want(m->served[i]);
+    return 0;
+}
+
+int models_unload(struct models *m, uint32_t i, struct err *err) {
+    assert(i < m->n);
+    struct served *s = m->served[i];
+
+    if (!m->on_demand || s->config.pinned) {
+        err_set(err, 409, NULL, "%.100s is %s", s->name,
+                s->config.pinned ? "pinned" : "the only model, and always loaded");
+        return -EBUSY;
+    }
+    s->wanted = false;
+    if (s->state == SERVED_READY)
+        models_leave(s);
+    else if (s->state == SERVED_QUEUED)
+        models_set_state(s, SERVED_ABSENT);
+    return 0;
+}
+
+const char *models_changing(const struct models *m) {
+    if (!list_empty(&m->pulls))
+        return "a model is being pulled";
+    if (!list_empty(&m->changes))
+        return "a preset is being changed";
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->served[i]->next || m->served[i]->old)
+            return "a model is being replaced";
+    return NULL;
+}
+
+const char *models_loading(const struct models *m) {
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->served[i]->state >= SERVED_OPENING && m->served[i]->state <= SERVED_LOADING)
+            return "a model is being loaded";
+    return NULL;
+}
+
+const char *models_device(const struct models *m) {
+    for (uint32_t i = 0; i < m->n; i++)
+        if (workers_on_device(m->served[i]->workers))
+            return "cuda";
+    return NULL;
+}

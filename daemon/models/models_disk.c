@@ -1,0 +1,126 @@
+/*
+ * models_disk - which daemon uses the files of the disk tier. Each file has a lock, which belongs
+ * to the open file that the workers inherit. In an upgrade the old daemon's workers write what is
+ * not written yet and leave the files, its front lets go of the locks, and only then does the next
+ * one take over: it locks them, its workers read what is there, and requests come after that. A
+ * file whose lock another one still has is tried again until it is free.
+ */
+
+#include <assert.h>
+#include <fcntl.h>
+#include "base/log.h"
+#include "base/printable.h"
+#include "daemon/models/kvdisk.h"
+#include "daemon/models/models_private.h"
+
+#define LEAVE_MS 8000 /* more than a worker takes (worker.c); one that hangs keeps its lock */
+#define TRY_MS 200
+
+/* -1: it has none. */
+static int fd_of(const struct served *s) {
+    return s->first ? s->of->opts.disk_fd : s->disk_fd;
+}
+
+static void on_try(uv_timer_t *t) {
+    models_use_disk(t->data);
+}
+
+static void try_again(struct models *m) {
+    if (!m->stopping)
+        uv_timer_start(&m->disk_timer, on_try, TRY_MS, 0);
+}
+
+void models_disk_init(struct models *m) {
+    m->disk_waits = m->opts.beside;
+    uv_timer_init(m->opts.loop, &m->disk_timer);
+    uv_unref((uv_handle_t *)&m->disk_timer);
+    m->disk_timer.data = m;
+}
+
+void models_open_disk(struct served *s) {
+    struct models *m = s->of;
+    struct err err;
+    int r = 0;
+
+    if (m->opts.disk_fd < 0 || s->first || s->disk_fd >= 0)
+        return;
+    if (s->old && s->old->disk_fd >= 0)
+        s->disk_fd = fcntl(s->old->disk_fd, F_DUPFD_CLOEXEC, 0);
+    else
+        r = kvdisk_open_model(m->opts.config->kv_disk, s->name, &s->disk_fd, &err);
+    if (r < 0)
+        log_event(WLOG_WARN, "kv_disk", "model=%s what=%s", quoted(s->name).s,
+                  quoted(err.message).s);
+    workers_set_disk(s->workers, s->disk_fd);
+    if (s->disk_fd < 0 || m->disk_waits)
+        return;
+    if (kvdisk_lock(s->disk_fd))
+        workers_use_disk(s->workers);
+    else
+        try_again(m);
+}
+
+void models_use_disk(struct models *m) {
+    bool all = true;
+
+    if (m->opts.disk_fd < 0)
+        return;
+    m->disk_waits = false;
+    m->disk_left = NULL;
+    uv_timer_stop(&m->disk_timer);
+    all = kvdisk_lock(m->opts.disk_fd); /* the folder's, too */
+    for (uint32_t i = 0; i < m->n; i++) {
+        int fd = fd_of(m->served[i]);
+
+        if (fd >= 0 && kvdisk_lock(fd))
+            workers_use_disk(m->served[i]->workers);
+        else
+            all &= fd < 0;
+    }
+    if (!all)
+        try_again(m);
+}
+
+static void end_leaving(struct models *m) {
+    void (*left)(void *) = m->disk_left;
+
+    m->disk_left = NULL;
+    uv_timer_stop(&m->disk_timer);
+    if (left)
+        left(m->opts.ctx);
+}
+
+void models_disk_left(void *served) {
+    struct served *s = served;
+
+    assert(fd_of(s) >= 0 && s->of->n_disk_leaving > 0);
+    kvdisk_unlock(fd_of(s));
+    if (--s->of->n_disk_leaving == 0)
+        end_leaving(s->of);
+}
+
+static void on_leave_limit(uv_timer_t *t) {
+    log_event(WLOG_WARN, "kv_disk", "what=\"a worker does not leave its file\"");
+    end_leaving(t->data);
+}
+
+void models_leave_disk(struct models *m, void (*left)(void *ctx)) {
+    assert(left);
+    m->disk_waits = true;
+    m->disk_left = left;
+    m->n_disk_leaving = 0;
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct served *s = m->served[i];
+
+        if (workers_leave_disk(s->workers))
+            m->n_disk_leaving++;
+        else if (fd_of(s) >= 0)
+            kvdisk_unlock(fd_of(s));
+    }
+    if (m->opts.disk_fd >= 0 && !(m->n && m->served[0]->first))
+        kvdisk_unlock(m->opts.disk_fd); /* no model has it */
+    if (m->n_disk_leaving == 0)
+        end_leaving(m);
+    else
+        uv_timer_start(&m->disk_timer, on_leave_limit, LEAVE_MS, 0);
+}

@@ -1,0 +1,233 @@
+#include "daemon/models/models_find.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "base/gguf.h"
+#include "base/model_dir.h"
+#include "daemon/models/front_model.h"
+
+/*
+ * Files are not opened here, only looked at: a folder may have hundreds, and one that is no good is
+ * told when it is asked for. A preset that names a file which is not there is refused at the start,
+ * as a slip of the operator's; while the daemon runs it is left out, and the others are taken.
+ */
+
+#define PRESET_END ".conf"
+
+struct search {
+    const struct config *config;
+    struct model_list files; /* of models-dir; presets may name them */
+    char **names;            /* of presets */
+    size_t n_names;
+    models_find_cb cb;
+    models_bad_cb bad;
+    void *ctx;
+};
+
+/* The options of one model: those of the daemon but for what names a model. */
+static int clone_for(struct config *c, const struct config *from, const char *path,
+                     struct err *err) {
+    int r = config_clone(c, from);
+
+    for (char **a = c->aliases; r == 0 && *a; a++) {
+        free(*a);
+        *a = NULL;
+    }
+    c->pinned = false;
+    if (r == 0)
+        r = config_set(c, "model", path, err);
+    if (r == 0)
+        r = config_set(c, "draft-model", "", err);
+    if (r == 0)
+        r = config_set(c, "chat-template", "", err);
+    return r < 0 ? r : config_set(c, "system-prompt", "", err);
+}
+
+static int is_preset(const struct dirent *e) {
+    size_t n = strlen(e->d_name), end = sizeof(PRESET_END) - 1;
+
+    return e->d_name[0] != '.' && n > end && strcmp(e->d_name + n - end, PRESET_END) == 0;
+}
+
+/* A preset's model is a path, or the name of a file in models-dir. Puts its path into @c and its
+ * size into *@bytes. */
+static int resolve(const struct search *s, struct config *c, const char *preset, uint64_t *bytes,
+                   struct err *err) {
+    const struct model_file *f = NULL;
+    struct stat st;
+    int r = 0;
+
+    if (!*c->model)
+        return err_set(err, 0, "models", "models: %.200s: has no key model", preset);
+    if (stat(c->model, &st) == 0) {
+        *bytes = (uint64_t)st.st_size;
+        return 0;
+    }
+    if (model_find(&s->files, c->model, &f, err) < 0)
+        return err_set(err, 0, "models", "models: %.120s: model: %.200s: there is no such file",
+                       preset, c->model);
+    *bytes = f->bytes;
+    r = config_set(c, "model", f->path, err);
+    return r;
+}
+
+static int read_preset(const struct search *s, const char *file, const char *name, struct config *c,
+                       uint64_t *bytes, struct err *err) {
+    char path[1024];
+    int r = clone_for(c, s->config, "", err);
+
+    snprintf(path, sizeof(path), "%s/%s", s->config->models, file);
+    if (r == 0)
+        r = config_set(c, "model-name", name, err);
+    if (r == 0)
+        r = config_read_preset(c, path, err);
+    if (r == 0)
+        r = resolve(s, c, file, bytes, err);
+    if (r == 0 && strcmp(c->model_name, name) != 0)
+        r = err_set(err, 0, "models", "models: %.200s: model-name: the name is that of the preset",
+                    file);
+    return r;
+}
+
+static int add_preset(struct search *s, const char *file, struct err *err) {
+    CLEANUP(config_deinit) struct config c = {0};
+    char name[256];
+    uint64_t bytes = 0;
+    int len = (int)(strlen(file) - strlen(PRESET_END));
+
+    assert(len > 0 && (size_t)len < sizeof(name)); /* is_preset() */
+    snprintf(name, sizeof(name), "%.*s", len, file);
+    int r = read_preset(s, file, name, &c, &bytes, err);
+    bool is_bad = r < 0 && s->bad && *err->message;
+    if (r < 0 && !is_bad)
+        return r;
+    /* Takes the name of a bad preset too: no file is served under it without its options. */
+    char **names = reallocarray(s->names, s->n_names + 1, sizeof(*names));
+    if (!names)
+        return -ENOMEM;
+    s->names = names;
+    if (!(s->names[s->n_names] = strdup(name)))
+        return -ENOMEM;
+    s->n_names++;
+    if (!is_bad)
+        return s->cb(s->ctx, &c, name, bytes);
+    r = s->bad(s->ctx, name, err);
+    memset(err, 0, sizeof(*err));
+    return r;
+}
+
+static int add_presets(struct search *s, struct err *err) {
+    struct dirent **list = NULL;
+    int n = scandir(s->config->models, &list, is_preset, alphasort), r = 0;
+
+    if (n < 0)
+        return err_set(err, 0, "models", "models: %.200s: cannot be read: %s", s->config->models,
+                       strerror(errno));
+    for (int i = 0; i < n; i++) {
+        if (r == 0)
+            r = add_preset(s, list[i]->d_name, err);
+        free(list[i]);
+    }
+    free(list);
+    return r;
+}
+
+static bool is_taken(const struct search *s, const char *name) {
+    for (size_t i = 0; i < s->n_names; i++)
+        if (strcmp(s->names[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Adds the name by which Ollama's clients know a model that they pulled from the hub:
+ * "hf.co/OWNER/REPO[:QUANT]". */
+static int set_hub_names(struct config *c, const struct model_file *f, struct err *err) {
+    const char *quant = model_quant(f->name);
+    char names[600];
+
+    if (!*f->repo || strlen(f->repo) + strlen(f->name) > 250 || strpbrk(f->repo, ",* "))
+        return 0;
+    snprintf(names, sizeof(names), "hf.co/%s%s%s%s%s", f->repo, quant ? ",hf.co/" : "",
+             quant ? f->repo : "", quant ? ":" : "", quant ? quant : "");
+    return config_set(c, "aliases", names, err);
+}
+
+static int add_files(struct search *s, struct err *err) {
+    int r = 0;
+
+    for (size_t i = 0; i < s->files.n && r == 0; i++) {
+        CLEANUP(config_deinit) struct config c = {0};
+        const struct model_file *f = &s->files.file[i];
+
+        assert(f->name && f->path);
+        if (f->n_missing || is_taken(s, f->name))
+            continue;
+        r = clone_for(&c, s->config, f->path, err);
+        if (r == 0)
+            r = config_set(&c, "model-name", f->name, err);
+        if (r == 0)
+            r = set_hub_names(&c, f, err);
+        if (r == 0)
+            r = s->cb(s->ctx, &c, f->name, f->bytes);
+    }
+    return r;
+}
+
+/* The files of models-dir, or with "auto" those of all programs. */
+static int list_files(struct search *s) {
+    const char *option = s->config->models_dir;
+    bool all = strcmp(option, "auto") == 0;
+    struct model_dirs dirs;
+    int r = *option ? model_dirs_init(&dirs, all ? NULL : option) : 0;
+
+    if (r < 0 || !*option)
+        return r;
+    for (int i = 0; i < MODEL_N_STORES && !all; i++)
+        if (i != MODEL_WEFT) {
+            free(dirs.root[i]);
+            dirs.root[i] = NULL;
+        }
+    r = model_list_read(&s->files, &dirs);
+    model_dirs_deinit(&dirs);
+    return r;
+}
+
+int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad, void *ctx,
+                    struct err *err) {
+    struct search s = {.config = c, .cb = cb, .bad = bad, .ctx = ctx};
+    int r = list_files(&s);
+
+    if (r == 0 && *c->models)
+        r = add_presets(&s, err);
+    if (r == 0)
+        r = add_files(&s, err);
+    for (size_t i = 0; i < s.n_names; i++)
+        free(s.names[i]);
+    free(s.names);
+    model_list_deinit(&s.files);
+    return r;
+}
+
+static int ignore(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
+    (void)ctx, (void)c, (void)name, (void)file_bytes;
+    return 0;
+}
+
+int models_check(const struct config *c, struct err *err) {
+    struct front_model *f = calloc(1, sizeof(*f));
+    int r = f ? 0 : -ENOMEM;
+
+    if (r == 0 && *c->model)
+        r = front_model_open(f, c, &(struct msg_open){0}, err);
+    if (r == 0)
+        r = models_find_all(c, ignore, NULL, NULL, err);
+    if (f)
+        front_model_deinit(f);
+    free(f);
+    return r;
+}

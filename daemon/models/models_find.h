@@ -1,0 +1,22 @@
+#pragma once
+
+/* models_find - which models there are beside that of the option model: presets, and the files of a
+ * folder. */
+
+#include "daemon/config/config.h"
+
+/* A model: its options, which are taken over (zeroed), its name, and the size of its files. 0 or
+ * -ENOMEM. */
+typedef int (*models_find_cb)(void *ctx, struct config *c, const char *name, uint64_t file_bytes);
+
+/* A preset that cannot be read, and why. 0 or -ENOMEM. */
+typedef int (*models_bad_cb)(void *ctx, const char *name, const struct err *why);
+
+/* Calls @cb for each preset of the option models, by name, and then for each file of models-dir
+ * whose name no preset has. 0 or -errno with @err. A preset that cannot be read is given to @bad
+ * and left out; where that is NULL it is the error. */
+int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad, void *ctx,
+                    struct err *err);
+/* Checks as far as files tell that the models that the options name can be served: reads the one of
+ * the option model and resolves presets. 0 or -errno with @err. */
+int models_check(const struct config *c, struct err *err);

@@ -1,0 +1,246 @@
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/log.h"
+#include "base/printable.h"
+#include "daemon/models/models_presets.h"
+#include "daemon/models/models_private.h"
+
+/*
+ * Presets that clients make and remove. Disks may be slow, and a template long to read: files are
+ * changed on a thread of libuv's pool, one change after the other, so that two of one name cannot
+ * mix and no more than one thread waits for the disk. A change whose client leaves before it has
+ * begun is left out; one that has begun comes about.
+ */
+
+#define CHANGES_MAX 16 /* that wait, or are made */
+
+struct change {
+    struct models_doing doing; /* api_task.of */
+    struct list link;          /* models.changes; the first is being made */
+    struct models *of;
+    struct api_task *task; /* NULL: cancelled */
+    uv_work_t work;
+    struct preset_change preset;
+    bool began;
+    int result;
+    struct err err;
+};
+
+static void change_free(struct change *c) {
+    struct preset_change *p = &c->preset;
+
+    list_remove(&c->link);
+    config_deinit(&p->own);
+    config_deinit(&p->base);
+    free(p->name);
+    free(p->from);
+    free(p->sampling);
+    free(p->template);
+    free(p->system);
+    free(c);
+}
+
+/* models_doing.cancel. */
+static void cancel(struct models_doing *d) {
+    struct change *c = CONTAINER_OF(d, struct change, doing);
+
+    assert(c->task);
+    c->task = NULL;
+    if (!c->began)
+        change_free(c);
+}
+
+/* ---- its end ---- */
+
+/* Checks that no other model is made of the file of @s; else names it in @err. */
+static int check_unused(const struct served *s, struct err *err) {
+    const struct models *m = s->of;
+
+    for (uint32_t i = 0; i < m->n; i++) {
+        const struct served *o = m->served[i];
+
+        if (o != s && !o->old && !o->retired && strcmp(o->config.model, s->config.model) == 0)
+            return err_set_code(err, 400, "in_use", "model", "model '%.100s' is made of its file",
+                                o->name);
+    }
+    return 0;
+}
+
+/* There is no preset: it is a file of models-dir. 0: @t was taken. */
+static int remove_file(struct models *m, const char *name, struct api_task *t, struct err *err) {
+    int i = models_index(m, name, err);
+
+    if (i < 0)
+        return i;
+    int r = check_unused(m->served[i], err);
+    return r < 0 ? r : models_remove_file(m, name, t, err);
+}
+
+/* The files are changed, so the models will be. */
+static void take_change(struct change *c) {
+    const struct preset_change *p = &c->preset;
+    struct err none;
+    int i = models_index(c->of, p->name, &none);
+
+    if (p->from) {
+        if (i >= 0)
+            c->of->served[i]->stale = true;
+        log_event(WLOG_INFO, "preset_made", "model=%s from=%s", quoted(p->name).s,
+                  quoted(p->from).s);
+    } else {
+        log_event(WLOG_INFO, "preset_removed", "model=%s", quoted(p->name).s);
+    }
+}
+
+static void end(struct change *c) {
+    struct api_task *t = c->task;
+    int r = c->result;
+
+    if (r == 0)
+        take_change(c);
+    if (!t)
+        return;
+    t->of = NULL;
+    if (r == PRESET_NONE)
+        r = remove_file(c->of, c->preset.name, t, &c->err);
+    else if (r == 0)
+        r = models_task_done(c->of, t) ? 0 : -ENOMEM;
+    if (r == 0)
+        return;
+    if (!*c->err.message)
+        err_set(&c->err, 500, "model", "%s", strerror(-r));
+    t->over(t, &c->err);
+}
+
+/* ---- its beginning ---- */
+
+static void on_thread(uv_work_t *w) {
+    struct change *c = CONTAINER_OF(w, struct change, work);
+
+    c->result =
+        c->preset.from ? preset_make(&c->preset, &c->err) : preset_remove(&c->preset, &c->err);
+}
+
+static void begin_next(struct models *m);
+
+static void on_changed(uv_work_t *w, int status) {
+    struct change *c = CONTAINER_OF(w, struct change, work);
+    struct models *m = c->of;
+
+    assert(c->began && m->changes.next == &c->link);
+    if (status < 0)
+        c->result = -ECANCELED;
+    if (!m->stopping)
+        end(c);
+    change_free(c);
+    begin_next(m);
+}
+
+static void begin_next(struct models *m) {
+    struct list *node;
+
+    while ((node = m->stopping ? list_pop_front(&m->changes) : NULL))
+        change_free(LIST_ENTRY(node, struct change, link));
+    if (list_empty(&m->changes))
+        return;
+    struct change *c = LIST_ENTRY(m->changes.next, struct change, link);
+    assert(!c->began);
+    c->began = true;
+    uv_queue_work(m->opts.loop, &c->work, on_thread,
+                  on_changed); /* fails without a callback only */
+}
+
+static struct change *change_new(struct models *m, const char *name) {
+    struct change *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        return NULL;
+    c->doing.cancel = cancel;
+    c->of = m;
+    list_init(&c->link);
+    c->preset.name = strdup(name);
+    if (c->preset.name && config_clone(&c->preset.own, m->opts.config) == 0)
+        return c;
+    change_free(c);
+    return NULL;
+}
+
+static int put(struct models *m, struct change *c, struct api_task *t) {
+    bool first = list_empty(&m->changes);
+
+    c->task = t;
+    t->of = &c->doing;
+    list_push_back(&m->changes, &c->link);
+    if (first)
+        begin_next(m);
+    return 0;
+}
+
+static int check_room(const struct models *m, struct err *err) {
+    uint32_t n = 0;
+
+    LIST_FOREACH(node, &m->changes)
+    n++;
+    return n < CHANGES_MAX ? 0
+                           : err_set_code(err, 429, "too_many_changes", NULL,
+                                          "%u presets are being made or removed, and no more are "
+                                          "allowed at a time",
+                                          n);
+}
+
+/* NULL stays NULL. False: no memory. */
+static bool copy(char **out, const char *s) {
+    return !s || (*out = strdup(s));
+}
+
+/* api_manage.create. */
+static int create(void *ctx, const struct api_preset *p, struct api_task *t, struct err *err) {
+    struct models *m = ctx;
+    struct err none;
+    int base = models_index(m, p->from, err), r = base < 0 ? base : check_room(m, err);
+
+    if (r == 0 && !*m->opts.config->models)
+        r = err_set_code(err, 400, "not_managed", NULL,
+                         "models: there is no folder that presets could be written to");
+    if (r < 0)
+        return r;
+    struct change *c = change_new(m, p->name);
+    if (!c)
+        return -ENOMEM;
+    struct preset_change *to = &c->preset;
+    to->max_context = p->max_context;
+    to->served = models_index(m, p->name, &none) >= 0;
+    if (copy(&to->from, p->from) && copy(&to->sampling, p->sampling) &&
+        copy(&to->template, p->template) && copy(&to->system, p->system) &&
+        config_clone(&to->base, &m->served[base]->config) == 0)
+        return put(m, c, t);
+    change_free(c);
+    return -ENOMEM;
+}
+
+/* api_manage.remove. */
+static int remove_model(void *ctx, const char *name, struct api_task *t, struct err *err) {
+    struct models *m = ctx;
+    int i = models_index(m, name, err), r = i < 0 ? i : check_room(m, err);
+
+    if (r < 0)
+        return r;
+    if (models_n_live(m) == 1 || !m->served[i]->found)
+        return err_set_code(err, 400, "not_removed", "model", "model '%.100s' is %s: it stays",
+                            name, m->served[i]->found ? "the last one" : "the operator's");
+    struct change *c = change_new(m, name);
+    return c ? put(m, c, t) : -ENOMEM;
+}
+
+void models_cancel(void *ctx, struct api_task *t) {
+    struct models_doing *d = t->of;
+
+    if (d)
+        d->cancel(d);
+    else
+        list_remove(&t->rescan.link);
+}
+
+const struct api_manage models_manage = {models_pull, create, remove_model, models_cancel};

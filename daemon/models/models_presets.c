@@ -1,0 +1,312 @@
+#include "daemon/models/models_presets.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/buf.h"
+#include "text/template.h"
+
+/*
+ * Presets that clients make: a file NAME.conf in the folder of presets, as an operator would write
+ * it, with the template and the system message beside it. A first line tells them from the
+ * operator's own, which no client changes. A preset is read as the next start will read it before
+ * it has its name: none that is wrong is ever there.
+ */
+
+#define MADE "# made by a client\n"
+#define NAME_LEN_MAX 100
+#define PRESETS_MAX 1024 /* in the folder */
+#define PRESET_MAX (64u << 10)
+#define TEXT_MAX (1u << 20)
+
+struct path {
+    char s[1200];
+};
+
+static struct path path_of(const struct preset_change *p, const char *end) {
+    struct path path;
+
+    snprintf(path.s, sizeof(path.s), "%.1000s/%.120s%s", p->own.models, p->name, end);
+    return path;
+}
+
+/* A name that is a file's, and no option, no hidden file, no folder. */
+static int check_name(const char *name, struct err *err) {
+    size_t n = strlen(name);
+    bool ok = n > 0 && n <= NAME_LEN_MAX && isalnum((unsigned char)*name);
+
+    for (size_t i = 0; ok && i < n; i++)
+        ok = isalnum((unsigned char)name[i]) || strchr("._-:", name[i]);
+    return ok ? 0
+              : err_set_code(err, 400, "invalid_value", "model",
+                             "'%.120s' is no name for a model: letters, digits, '.', '_', '-' and "
+                             "':', at most %u",
+                             name, NAME_LEN_MAX);
+}
+
+/* Returns true if a client made the preset at @path. */
+static bool is_made(const char *path) {
+    char line[sizeof(MADE)] = "";
+    FILE *f = fopen(path, "re");
+
+    if (!f)
+        return false;
+    bool made = fgets(line, sizeof(line), f) && strcmp(line, MADE) == 0;
+    fclose(f);
+    return made;
+}
+
+/* ---- files ---- */
+
+/* In place at once, or not at all. 0 or -errno. */
+static int write_file(const char *path, const char *text, size_t len) {
+    char part[1300];
+    int r = 0;
+
+    snprintf(part, sizeof(part), "%s.new", path);
+    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (fd < 0)
+        return -errno;
+    for (size_t at = 0; at < len && r == 0;) {
+        ssize_t n = write(fd, text + at, len - at);
+
+        r = n < 0 ? -errno : 0;
+        at += n < 0 ? 0 : (size_t)n;
+    }
+    if (r == 0 && fsync(fd) < 0)
+        r = -errno;
+    close(fd);
+    if (r == 0 && rename(part, path) < 0)
+        r = -errno;
+    if (r < 0)
+        unlink(part);
+    return r;
+}
+
+/* The file at @path as text. 0 or -errno. */
+static int read_file(const char *path, struct buf *out) {
+    char chunk[4096];
+    size_t n;
+    int r = 0;
+    FILE *f = fopen(path, "re");
+
+    if (!f)
+        return -errno;
+    while (r == 0 && (n = fread(chunk, 1, sizeof(chunk), f)) > 0)
+        r = buf_add(out, chunk, n);
+    if (r == 0 && ferror(f))
+        r = -EIO;
+    fclose(f);
+    return r;
+}
+
+/* Names the file without its folder, which is the operator's. */
+static int cannot_write(const char *path, int r, struct err *err) {
+    const char *slash = strrchr(path, '/');
+
+    return err_set_code(err, 500, "not_written", "model",
+                        "The service cannot write the file %.200s of the preset: %s.",
+                        slash ? slash + 1 : path, strerror(-r));
+}
+
+/* Reads a text of the base, whose files another client may have removed since the base was looked
+ * up. */
+static int read_base(const struct preset_change *p, const char *path, struct buf *out,
+                     struct err *err) {
+    int r = read_file(path, out);
+
+    return r == -ENOENT
+               ? err_set_code(err, 404, "model_not_found", "from",
+                              "model '%.100s' was removed while the preset was made of it", p->from)
+           : r < 0 ? err_set_code(err, 500, "not_read", "from",
+                                  "The service cannot read a file of model '%.100s': %s.", p->from,
+                                  strerror(-r))
+                   : 0;
+}
+
+/* The text @own, or that of the base's file if a client has made it, in a file of the new preset,
+ * which option @key names. A base's file of the operator's is named as it is. */
+static int put_text(const struct preset_change *p, struct config *c, const char *key,
+                    const char *of_base, const char *own, struct path file, struct err *err) {
+    CLEANUP(buf_deinit) struct buf text = {.max = TEXT_MAX + 1};
+    size_t n = strlen(p->own.models);
+    bool made = strncmp(of_base, p->own.models, n) == 0 && of_base[n] == '/';
+    int r = own ? buf_add_str(&text, own) : made ? read_base(p, of_base, &text, err) : 0;
+
+    if (r < 0 || (!own && !made))
+        return r;
+    r = write_file(file.s, text.data ? text.data : "", text.len);
+    return r < 0 ? cannot_write(file.s, r, err) : config_set(c, key, file.s, err);
+}
+
+/* ---- making one ---- */
+
+/* Writes the options of @c that differ from the daemon's, as a file of keys. */
+static int write_keys(const struct config *own, const struct config *c, struct buf *out) {
+    static const char *const never[] = {"any-model-name", "models",     "models-dir",
+                                        "models-memory",  "kv-disk",    "prewarm",
+                                        "aliases",        "model-name", "pinned"};
+    int r = buf_add_str(out, MADE);
+
+    for (uint32_t i = 0; i < config_table_n && r == 0; i++) {
+        const struct option *o = &config_table[i];
+        char was[CONFIG_VALUE_MAX], is[CONFIG_VALUE_MAX];
+        bool of_model = strcmp(o->section, "model") == 0 || strcmp(o->section, "engine") == 0;
+
+        for (size_t k = 0; k < ARRAY_SIZE(never); k++)
+            of_model &= strcmp(o->key, never[k]) != 0;
+        if (!of_model)
+            continue;
+        config_value(own, o, was, sizeof(was));
+        config_value(c, o, is, sizeof(is));
+        if (strcmp(o->key, "model") == 0 || strcmp(was, is) != 0)
+            r = buf_printf(out, "%s = %s\n", o->key, is);
+    }
+    return r;
+}
+
+/* The next start may be in another folder. */
+static int make_absolute(struct config *c, struct err *err) {
+    CLEANUP(freep) char *here = *c->model == '/' ? NULL : getcwd(NULL, 0);
+    CLEANUP(freep) char *path = NULL;
+
+    if (*c->model == '/')
+        return 0;
+    if (!here || asprintf(&path, "%s/%s", here, c->model) < 0)
+        return -ENOMEM;
+    return config_set(c, "model", path, err);
+}
+
+/* The base's options with what the client has changed. */
+static int change(struct config *c, const struct preset_change *p, struct err *err) {
+    char text[CONFIG_VALUE_MAX];
+    int r = make_absolute(c, err);
+
+    if (r < 0)
+        return r;
+    if (p->sampling) {
+        size_t n = 0;
+
+        text[0] = 0;
+        for (char *const *s = c->sampling; *s && n < sizeof(text); s++)
+            n += (size_t)snprintf(text + n, sizeof(text) - n, "%s,", *s);
+        if (n + strlen(p->sampling) >= sizeof(text))
+            return -E2BIG;
+        snprintf(text + n, sizeof(text) - n, "%s", p->sampling); /* what comes later counts */
+        r = config_set(c, "sampling", text, err);
+    }
+    if (r == 0 && p->max_context) {
+        snprintf(text, sizeof(text), "%u", p->max_context);
+        r = config_set(c, "max-context", text, err);
+    }
+    return r;
+}
+
+/* The template is one that the service can render. */
+static int check_template(const char *text, struct err *err) {
+    struct template *t = NULL;
+    struct err why = {0};
+    int r = text ? template_new(&t, text, strlen(text), &why) : 0;
+
+    template_free(t);
+    return r < 0 ? err_set_code(err, 400, "invalid_value", "template",
+                                "template: not a chat template in Jinja: %.200s", why.message)
+                 : 0;
+}
+
+static int is_conf(const struct dirent *e) {
+    size_t n = strlen(e->d_name);
+
+    return n > 5 && strcmp(e->d_name + n - 5, ".conf") == 0;
+}
+
+/* Checks that the preset may be made, or replaced. */
+static int check_place(const struct preset_change *p, struct err *err) {
+    const struct path at = path_of(p, ".conf");
+    bool there = access(at.s, F_OK) == 0;
+    struct dirent **list = NULL;
+
+    if ((p->served || there) && !is_made(at.s))
+        return err_set_code(err, 400, "not_made", "model",
+                            "model '%.100s' was not made by a client: it stays as it is", p->name);
+    if (there)
+        return 0;
+    int n = scandir(p->own.models, &list, is_conf, NULL);
+    for (int i = 0; i < n; i++)
+        free(list[i]);
+    free(list);
+    return n >= PRESETS_MAX ? err_set_code(err, 400, "too_many", "model",
+                                           "there are %d presets, and no more can be made", n)
+                            : 0;
+}
+
+/* Reads the preset as the next start will, under a name that none is looked for by; then it has its
+ * own. */
+static int put_preset(const struct preset_change *p, const struct buf *text, struct err *err) {
+    CLEANUP(config_deinit) struct config check = {0};
+    struct path new = path_of(p, ".conf.checked"), at = path_of(p, ".conf");
+    int r = write_file(new.s, text->data, text->len);
+
+    if (r < 0)
+        return cannot_write(new.s, r, err);
+    r = config_clone(&check, &p->own);
+    if (r == 0)
+        r = config_read_preset(&check, new.s, err);
+    if (r == 0 && rename(new.s, at.s) < 0)
+        r = cannot_write(at.s, -errno, err);
+    if (r < 0)
+        unlink(new.s);
+    return r;
+}
+
+static int make(const struct preset_change *p, struct err *err) {
+    CLEANUP(config_deinit) struct config c = {0};
+    CLEANUP(buf_deinit) struct buf text = {.max = PRESET_MAX};
+    int r = check_name(p->name, err);
+
+    if (r == 0)
+        r = check_place(p, err);
+    if (r == 0)
+        r = check_template(p->template, err);
+    if (r == 0)
+        r = config_clone(&c, &p->base);
+    if (r == 0)
+        r = change(&c, p, err);
+    if (r == 0)
+        r = put_text(p, &c, "chat-template", p->base.chat_template, p->template,
+                     path_of(p, ".jinja"), err);
+    if (r == 0)
+        r = put_text(p, &c, "system-prompt", p->base.system_prompt, p->system,
+                     path_of(p, ".system"), err);
+    if (r == 0)
+        r = write_keys(&p->own, &c, &text);
+    return r < 0 ? r : put_preset(p, &text, err);
+}
+
+int preset_make(const struct preset_change *p, struct err *err) {
+    int r = make(p, err);
+
+    if (r < 0 && *err->message && !err->status)
+        err->status = 400; /* a value that the options refuse */
+    return r;
+}
+
+int preset_remove(const struct preset_change *p, struct err *err) {
+    struct path conf = path_of(p, ".conf");
+
+    if (!*p->own.models || access(conf.s, F_OK) < 0)
+        return PRESET_NONE;
+    if (!is_made(conf.s))
+        return err_set_code(err, 400, "not_made", "model",
+                            "model '%.100s' was not made by a client: it stays", p->name);
+    if (unlink(conf.s) < 0)
+        return cannot_write(conf.s, -errno, err);
+    unlink(path_of(p, ".jinja").s);
+    unlink(path_of(p, ".system").s);
+    return 0;
+}

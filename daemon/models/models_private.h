@@ -1,0 +1,205 @@
+#pragma once
+
+/*
+ * models_private - one model of the daemon, and all of them: what the files that decide
+ * (models.c) and that are asked by the operator (models_admin.c) share.
+ */
+
+#include "daemon/models/front_model.h"
+#include "daemon/models/model_share.h"
+#include "daemon/models/models.h"
+
+/* States of models.h's diagram; models_set_state() has the table of legal transitions. */
+enum served_state {
+    SERVED_ABSENT,
+    SERVED_OPENING,
+    SERVED_QUEUED,
+    SERVED_LOADING,
+    SERVED_READY,
+    SERVED_LEAVING,
+    SERVED_ENDING,
+    SERVED_FAILED
+};
+
+/* A preset that cannot be read. */
+struct bad_preset {
+    char *name, *why;
+};
+
+/* An operation that an api_task waits for (api_task.of) before the folders are read again. */
+struct models_doing {
+    void (*cancel)(struct models_doing *d); /* the task is not told its end */
+};
+
+/* The folders being read again, or waiting for that (models_rescan.c). */
+struct models_scan {
+    uv_work_t work;
+    struct config config;
+    struct found *found;
+    size_t n;
+    struct bad_preset *bad; /* that cannot be read */
+    size_t n_bad;
+    struct err err;
+    int result;
+    bool running, again; /* again: once more when it has ended */
+    int64_t at_ns;       /* it began, or ended */
+    struct list waiting; /* api_rescan.link */
+};
+
+/*
+ * One model. `front` is set once it was opened, and stays; `info` is what the api has of it. Its
+ * memory counts while it is LOADING, READY, LEAVING or ENDING. Invariants (models_set_state()):
+ * from QUEUED to ENDING there is a front; old->next is this one, and next->old; a retired one has
+ * neither; `opened` is the thread's from OPENING on; closing implies retired, and no model of the
+ * api.
+ */
+struct served {
+    struct models *of;
+    struct config config; /* the daemon's, with what its preset says */
+    char *name;
+    struct api_model info;
+    struct model *model; /* of the api */
+    struct workers *workers;
+    struct front_model *front;
+    int disk_fd; /* its own file of the disk tier, once it was loaded; -1: none, or it is the
+                    first, which has models_opts.disk_fd */
+    enum served_state state;
+    bool first, wanted;
+    bool found;                /* in a folder, and withdrawn when it is not there any more */
+    bool stale;                /* its preset is another now: withdrawn, and found anew */
+    uint64_t file;             /* models_file_id() */
+    struct served *old, *next; /* of a swap under way: the model that this shall replace, or that
+                                  shall replace this */
+    bool retired;              /* replaced, or never to be: it goes when nothing uses it */
+    bool closing;              /* the api has forgotten it */
+    char why[400];             /* FAILED */
+    char swap[400];            /* how the last swap ended; "": there was none */
+    uint32_t retry_ms, n_loads;
+    int64_t ready_ns, used_ns;              /* used_ns: it was asked for, or ready */
+    int64_t queued_ns, loading_ns, load_ns; /* it was QUEUED, began to load; how long that took */
+    struct model_users users;
+    uint64_t file_bytes, bytes; /* bytes: that it has, or would need; the file's before that was
+                                   opened */
+    struct msg_open room;       /* what OPEN gives its worker besides the options */
+    float progress;
+    /* The reading of the file. */
+    uv_work_t work;
+    struct front_model *opened;
+    int open_result;
+    struct err open_err;
+};
+
+struct models {
+    struct models_opts opts;
+    struct served **served;
+    uint32_t n;
+    struct bad_preset *bad; /* of the last scan */
+    size_t n_bad;
+    const char **bad_names; /* the same as the api has them: NULL-terminated, or NULL */
+    bool several;           /* there are folders: models come and go */
+    bool on_demand, ready_told, stopping;
+    uint64_t budget, kv_bytes; /* kv_bytes: of a model that says nothing of it */
+    uint64_t available;        /* memory of the machine when the daemon started */
+    int64_t started_ns;
+    struct model_share share;
+    int64_t charged_ns; /* until then memory is charged */
+    uv_timer_t timer;
+    /* The disk tier (models_disk.c): whether another daemon has it, and models_leave_disk(). */
+    bool disk_waits;
+    uint32_t n_disk_leaving;
+    void (*disk_left)(void *ctx); /* NULL: nothing waits for it */
+    uv_timer_t disk_timer;
+    /* An upgrade (models_away.c). */
+    bool away; /* the next daemon has the device: no worker is started */
+    uint32_t n_giving_way;
+    struct list guest_links; /* guest_link.link: requests of the daemon before this one */
+    struct api *api;
+    struct models_scan scan;
+    struct list pulls;   /* pull.link */
+    struct list changes; /* change.link (models_manage.c) */
+};
+
+/* By the daemon's clock. */
+static inline int64_t now_ns(const struct models *m) {
+    return clock_now(m->opts.clock);
+}
+
+/* Returns true if there is, or may still be, a worker process: served.bytes count. */
+static inline bool has_memory(const struct served *s) {
+    return s->state == SERVED_LOADING || s->state == SERVED_READY || s->state == SERVED_LEAVING ||
+           s->state == SERVED_ENDING;
+}
+
+/* Asserts that the transition is legal (the table in models.c). */
+void models_set_state(struct served *s, enum served_state next);
+/* Decides in the next iteration of the loop what is loaded; nothing where models do not come and
+ * go, or while the daemon stops. */
+void models_decide_soon(struct models *m);
+/* The model is to be loaded, as if a request waited for it. */
+void models_want(struct served *s);
+/* Until it is unloaded because no request comes; negative: it is not. */
+int64_t models_unload_ms(const struct served *s);
+/* The model, which is READY, takes no new requests, and its worker ends with those it has. */
+void models_leave(struct served *s);
+/* A model of these options, which are taken over (zeroed), behind the others. 0 or -ENOMEM. */
+int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes);
+/* Makes its workers, of which none is started, and what is known before its file is opened. 0 or
+ * -errno with @err. */
+int models_prepare(struct served *s, struct err *err);
+/* api_add_model() or api_new_model(). */
+typedef int models_make(struct api *a, const struct api_model *info, struct api_port *port,
+                        struct model **out);
+/* Prepares what models_add() has just added and makes the api's model of it. After an error it is
+ * not there any more. As models_prepare(). */
+int models_bring(struct served *s, models_make *make, struct err *err);
+/* Before the first models_prepare(). */
+void models_disk_init(struct models *m);
+
+/* models_room.c: where not all that are asked for fit. */
+
+/* Since when it has not been used: asked for, ready, or of use to a request. */
+int64_t models_idle_since(const struct served *s);
+/* Returns true if @s may make room for @other: a pinned model only for its successor. */
+bool models_may_leave(const struct served *s, const struct served *other);
+/* The model that makes room for @for_it, of those that are not held: of those without a running
+ * request the least recently used; else of those that have been there for a while the first that
+ * came. NULL: none may, yet. */
+struct served *models_choose_victim(const struct served *for_it);
+/* The QUEUED one whose users have had least of the memory, of equals the one that has waited
+ * longest. */
+struct served *models_first_queued(const struct models *m);
+/* While a model waits for room those that are in memory are charged to their users. */
+void models_charge_memory(struct models *m);
+
+/* models_disk.c, models_away.c */
+
+/* The file of the disk tier of a model that is not the first, once it is loaded. Without it it is
+ * served as if there was no disk. */
+void models_open_disk(struct served *s);
+void models_disk_left(void *served); /* workers_opts.on_disk_left */
+void models_away(void *served);      /* workers_opts.on_away */
+void models_answered(void *served);  /* workers_opts.on_answer */
+/* The model is READY, or cannot be loaded: requests of the old daemon come, or do not. */
+void models_answer_guests(struct served *s);
+/* Requests of the old daemon for @s (NULL: for all) go back to it. */
+void models_close_guests(struct models *m, const struct served *s);
+void models_free_guests(struct models *m); /* when the loop has run out */
+
+/* models_rescan.c, models_manage.c, models_pull.c */
+
+/* Identifies the file at @path, as far as its path, place, size and time tell. */
+uint64_t models_file_id(const char *path);
+/* Reads the folders like models_rescan(), starting once more from now. False: no memory. */
+bool models_rescan_now(struct models *m, struct api_rescan *wait);
+/* Ends @t, whose operation has succeeded, when the folders were read again. False: no memory. */
+bool models_task_done(struct models *m, struct api_task *t);
+/* api_manage.pull, .cancel of any task; removes a file of the folder, likewise. */
+int models_pull(void *models, const char *name, struct api_task *t, struct err *err);
+void models_cancel(void *models, struct api_task *t);
+int models_remove_file(struct models *m, const char *name, struct api_task *t, struct err *err);
+void models_pull_stop(struct models *m); /* kills the children of all pulls */
+/* Returns how many models requests can find. */
+uint32_t models_n_live(const struct models *m);
+/* Lets those continue that wait for the folders to be read, where that takes too long. */
+void models_rescan_tick(struct models *m);
+void models_rescan_deinit(struct models *m); /* when the loop has run out: no scan is under way */

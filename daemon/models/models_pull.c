@@ -1,0 +1,318 @@
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <yyjson.h>
+#include "api/http/json.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "daemon/models/models_private.h"
+
+/*
+ * Files are fetched and removed by weftctl, a child process: the front has no code that speaks with
+ * a hub, and does not wait for a disk. What it prints, a line of JSON for each step, is read from a
+ * pipe. A child that is not wanted any more is killed, at any moment: what has arrived is kept, and
+ * the next pull goes on.
+ */
+
+#define PULLS_MAX 4
+#define LINE_MAX_BYTES (64u << 10)
+#define USAGE 64 /* exit codes of weftctl */
+#define UNREACHABLE 69
+#define DENIED 77
+
+/*
+ * One child. It is freed when its process and its pipe are closed: n_open is 2, 1, 0. While there
+ * is a task, task->of is `doing`; it is NULL once that was cancelled, or its end told.
+ */
+struct pull {
+    struct models_doing doing; /* api_task.of */
+    struct list link;          /* models.pulls */
+    struct models *of;
+    struct api_task *task;
+    uv_process_t process;
+    uv_pipe_t out;
+    struct buf line;
+    char read[4096];
+    char error[300]; /* what it said was wrong */
+    int64_t status;
+    int n_open; /* of process and pipe */
+    bool ended; /* the process, or it never began */
+};
+
+/* ---- what it is given ---- */
+
+/* weftctl beside this program. */
+static int find_program(char *out, size_t size) {
+    ssize_t n = readlink("/proc/self/exe", out, size - 1);
+
+    if (n < 0)
+        return -errno;
+    out[n] = 0;
+    char *slash = strrchr(out, '/');
+    if (!slash || (size_t)(slash - out) + sizeof("/weftctl") > size)
+        return -ENOENT;
+    memcpy(slash, "/weftctl", sizeof("/weftctl"));
+    return access(out, X_OK) < 0 ? -errno : 0;
+}
+
+/* "hf.co/OWNER/REPO[:QUANT]" as weftctl pull takes it. */
+static int spec_of(const char *name, char *out, size_t size, struct err *err) {
+    static const char *const hosts[] = {"hf:", "hf.co/", "huggingface.co/", "https://hf.co/",
+                                        "https://huggingface.co/"};
+    const char *rest = NULL, *slash;
+
+    for (size_t i = 0; i < ARRAY_SIZE(hosts) && !rest; i++)
+        if (strncmp(name, hosts[i], strlen(hosts[i])) == 0)
+            rest = name + strlen(hosts[i]);
+    size_t n = rest ? strlen(rest) : 0;
+    if (n > 7 && strcmp(rest + n - 7, ":latest") == 0)
+        n -= 7;
+    slash = rest ? memchr(rest, '/', n) : NULL;
+    bool ok = slash && slash > rest && isalnum((unsigned char)slash[1]) && n + 4 <= size &&
+              isalnum((unsigned char)*rest);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = isalnum((unsigned char)rest[i]) || strchr("._-/:", rest[i]);
+    if (!ok)
+        return err_set_code(err, 400, "invalid_value", "model",
+                            "model '%.100s': only models of the Hugging Face hub can be pulled: "
+                            "hf.co/OWNER/REPO[:QUANT]",
+                            name);
+    snprintf(out, size, "hf:%.*s", (int)n, rest);
+    return 0;
+}
+
+/* ---- its life ---- */
+
+/* Frees a pull whose handles are both closed, or that never began. */
+static void pull_free(struct pull *p) {
+    assert(p->n_open == 0);
+    list_remove(&p->link);
+    buf_deinit(&p->line);
+    free(p);
+}
+
+static void end_task(struct pull *p, const struct err *err) {
+    struct api_task *t = p->task;
+
+    assert(t && t->of == &p->doing);
+    p->task = NULL;
+    t->of = NULL;
+    t->over(t, err);
+}
+
+static void on_rescanned(struct api_rescan *r) {
+    struct api_task *t = CONTAINER_OF(r, struct api_task, rescan);
+
+    t->of = NULL;
+    t->over(t, NULL);
+}
+
+bool models_task_done(struct models *m, struct api_task *t) {
+    t->of = NULL;
+    t->rescan.over = on_rescanned;
+    return models_rescan_now(m, &t->rescan);
+}
+
+static void finish(struct pull *p) {
+    struct err err = {0};
+    struct api_task *t = p->task;
+    int status = p->status == USAGE         ? 400
+                 : p->status == UNREACHABLE ? 502
+                 : p->status == DENIED      ? 403
+                                            : 400;
+
+    if (!t || p->of->stopping)
+        return;
+    log_event(p->status == 0 ? WLOG_INFO : WLOG_WARN, "pull_ended", "status=%lld%s%s",
+              (long long)p->status, *p->error ? " error=" : "",
+              *p->error ? quoted(p->error).s : "");
+    if (p->status == 0 && models_task_done(p->of, t)) {
+        p->task = NULL;
+        return;
+    }
+    err_set(&err, status, "model", "%s",
+            *p->error        ? p->error
+            : p->status == 0 ? "out of memory: the folder of models is not read again"
+                             : "weftctl has failed: the log says why");
+    end_task(p, &err);
+}
+
+static void on_closed(uv_handle_t *h) {
+    struct pull *p = h->data;
+
+    assert(p->n_open > 0);
+    if (--p->n_open > 0)
+        return;
+    assert(p->ended);
+    finish(p);
+    pull_free(p);
+}
+
+static void on_process_exit(uv_process_t *process, int64_t status, int sig) {
+    struct pull *p = process->data;
+
+    p->status = sig ? 128 + sig : status;
+    p->ended = true;
+    uv_close((uv_handle_t *)process, on_closed);
+}
+
+static void stop(struct pull *p) {
+    if (!p->ended)
+        uv_process_kill(&p->process, SIGKILL);
+}
+
+/* models_doing.cancel. */
+static void cancel(struct models_doing *d) {
+    struct pull *p = CONTAINER_OF(d, struct pull, doing);
+
+    p->task = NULL;
+    stop(p);
+}
+
+/* A whole line of the child, which is not trusted more than the hub. */
+static void take_line(struct pull *p, const char *text, size_t len) {
+    yyjson_doc *doc = yyjson_read(text, len, 0);
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    const char *error = json_cstr(yyjson_obj_get(root, "error"));
+
+    if (error)
+        snprintf(p->error, sizeof(p->error), "%s", error);
+    else if (p->task && p->task->line && yyjson_is_obj(root))
+        p->task->line(p->task, text, len);
+    yyjson_doc_free(doc);
+}
+
+static void on_alloc(uv_handle_t *h, size_t size, uv_buf_t *out) {
+    struct pull *p = h->data;
+
+    *out = uv_buf_init(p->read, sizeof(p->read));
+}
+
+static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
+    struct pull *p = s->data;
+    char *end;
+
+    if (n < 0) {
+        if (!uv_is_closing((uv_handle_t *)s))
+            uv_close((uv_handle_t *)s, on_closed);
+        return;
+    }
+    if (buf_add(&p->line, buf->base, (size_t)n) < 0) {
+        stop(p); /* a line without an end */
+        return;
+    }
+    /* One read holds at most sizeof(p->read) lines. */
+    while (p->line.len && (end = memchr(p->line.data, '\n', p->line.len))) {
+        size_t len = (size_t)(end - p->line.data);
+
+        take_line(p, p->line.data, len);
+        p->line.len -= len + 1;
+        memmove(p->line.data, end + 1, p->line.len);
+    }
+}
+
+/* Starts weftctl with @args, its name being the first, for model @name. 0 or -errno with @err; then
+ * @t is not taken. */
+static int start(struct models *m, char **args, const char *name, struct api_task *t,
+                 struct err *err) {
+    struct pull *p = calloc(1, sizeof(*p));
+    char program[512] = "weftctl"; /* for the error, where it is not found out */
+    uv_stdio_container_t stdio[3] = {{.flags = UV_IGNORE}, {0}, {.flags = UV_INHERIT_FD}};
+    uv_process_options_t o = {.exit_cb = on_process_exit,
+                              .file = program,
+                              .args = args,
+                              .stdio_count = 3,
+                              .stdio = stdio};
+
+    if (!p)
+        return -ENOMEM;
+    int r = find_program(program, sizeof(program));
+    if (r < 0) {
+        free(p);
+        return err_set(err, 500, NULL, "%.200s cannot be run: %s", program, strerror(-r));
+    }
+    p->doing.cancel = cancel;
+    p->of = m;
+    p->task = t;
+    p->n_open = 2;
+    buf_init(&p->line, LINE_MAX_BYTES);
+    uv_pipe_init(m->opts.loop, &p->out, 0);
+    p->out.data = p->process.data = p;
+    stdio[1].flags = (uv_stdio_flags)(UV_CREATE_PIPE | UV_WRITABLE_PIPE);
+    stdio[1].data.stream = (uv_stream_t *)&p->out;
+    stdio[2].data.fd = STDERR_FILENO;
+    list_push_back(&m->pulls, &p->link);
+    r = uv_spawn(m->opts.loop, &p->process, &o);
+    p->process.data = p;
+    if (r < 0) {
+        p->task = NULL;
+        p->ended = true;
+        uv_close((uv_handle_t *)&p->process, on_closed);
+        uv_close((uv_handle_t *)&p->out, on_closed);
+        return err_set(err, 500, NULL, "%.200s cannot be run: %s", program, uv_strerror(r));
+    }
+    t->of = &p->doing;
+    log_event(WLOG_INFO, "pull_started", "what=%s name=%s pid=%d", args[1], quoted(name).s,
+              p->process.pid);
+    uv_read_start((uv_stream_t *)&p->out, on_alloc, on_read);
+    return 0;
+}
+
+static int check_folder(const struct models *m, struct err *err) {
+    uint32_t n = 0;
+
+    if (!*m->opts.config->models_dir)
+        return err_set_code(err, 400, "not_managed", NULL,
+                            "models-dir: there is no folder that models could be pulled into");
+    LIST_FOREACH(node, &m->pulls)
+    n++;
+    if (n >= PULLS_MAX)
+        return err_set_code(err, 429, "too_many_pulls", NULL,
+                            "%u pulls are under way, and no more are allowed at a time", n);
+    return 0;
+}
+
+/* "--models=DIR"; false: weftctl's own idea of the folder is ours. */
+static bool folder_option(const struct models *m, char *out, size_t size) {
+    snprintf(out, size, "--models=%s", m->opts.config->models_dir);
+    return strcmp(m->opts.config->models_dir, "auto") != 0;
+}
+
+/* api_manage.pull. */
+int models_pull(void *ctx, const char *name, struct api_task *t, struct err *err) {
+    struct models *m = ctx;
+    char spec[300], option[1100];
+    char *args[] = {(char *)"weftctl", (char *)"pull", (char *)"--json", spec, option, NULL};
+    int r = check_folder(m, err);
+
+    if (r == 0)
+        r = spec_of(name, spec, sizeof(spec), err);
+    if (r < 0)
+        return r;
+    if (!folder_option(m, option, sizeof(option)))
+        args[4] = NULL;
+    return start(m, args, spec, t, err);
+}
+
+int models_remove_file(struct models *m, const char *name, struct api_task *t, struct err *err) {
+    char option[1100], *plain = (char *)(uintptr_t)name;
+    char *args[] = {(char *)"weftctl", (char *)"rm", (char *)"--", plain, NULL, NULL};
+    int r = check_folder(m, err);
+
+    if (folder_option(m, option, sizeof(option))) {
+        args[2] = option;
+        args[3] = (char *)"--";
+        args[4] = plain;
+    }
+    return r < 0 ? r : start(m, args, name, t, err);
+}
+
+void models_pull_stop(struct models *m) {
+    LIST_FOREACH(node, &m->pulls)
+    stop(LIST_ENTRY(node, struct pull, link));
+}

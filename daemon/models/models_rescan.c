@@ -1,0 +1,333 @@
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "base/log.h"
+#include "base/printable.h"
+#include "daemon/models/models_find.h"
+#include "daemon/models/models_private.h"
+
+/*
+ * Files come and go while the daemon runs. They are looked for when a client asks for a name that
+ * is not there, or for the list, on a thread of libuv's pool, since a folder may lie behind a
+ * network; what asks waits for it, SCAN_LIMIT_MS at most. The options are a copy, as a reload may
+ * change the daemon's meanwhile.
+ *
+ * Models are compared by name. A model whose file is gone is found by no further request, and its
+ * worker ends with those it has. One whose file is another now is swapped when it is next loaded
+ * (models.c). A preset that cannot be read is named in the log, in /v1/models and on the admin
+ * socket; if it was served before, it is served as it was.
+ */
+
+#define PAUSE_MS 2000      /* from the end of one scan to the next */
+#define SCAN_LIMIT_MS 5000 /* what waits for one goes on without it */
+
+/* A model that the scan has met; a name is found once. */
+struct found {
+    struct config config;
+    char *name;
+    uint64_t bytes;
+};
+
+static uint64_t mix(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+uint64_t models_file_id(const char *path) {
+    struct stat st;
+    uint64_t h = 1;
+
+    if (stat(path, &st) < 0)
+        return 0;
+    for (const char *p = path; *p; p++)
+        h = mix(h, (unsigned char)*p);
+    h = mix(mix(h, (uint64_t)st.st_dev), (uint64_t)st.st_ino);
+    h = mix(mix(h, (uint64_t)st.st_size), (uint64_t)st.st_mtim.tv_sec);
+    return mix(h, (uint64_t)st.st_mtim.tv_nsec);
+}
+
+/* ---- on a thread ---- */
+
+/* models_find_cb. */
+static int collect(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
+    struct models_scan *s = ctx;
+    struct found *all = reallocarray(s->found, s->n + 1, sizeof(*all));
+
+    if (!all)
+        return -ENOMEM;
+    s->found = all;
+    struct found *f = &all[s->n];
+    *f = (struct found){.bytes = file_bytes};
+    if (!(f->name = strdup(name)))
+        return -ENOMEM;
+    f->config = *c;
+    memset(c, 0, sizeof(*c)); /* taken over */
+    s->n++;
+    return 0;
+}
+
+/* models_bad_cb. */
+static int collect_bad(void *ctx, const char *name, const struct err *why) {
+    struct models_scan *s = ctx;
+    struct bad_preset *all = reallocarray(s->bad, s->n_bad + 1, sizeof(*all));
+
+    if (!all)
+        return -ENOMEM;
+    s->bad = all;
+    all[s->n_bad] = (struct bad_preset){strdup(name), strdup(why->message)};
+    s->n_bad++;
+    return all[s->n_bad - 1].name && all[s->n_bad - 1].why ? 0 : -ENOMEM;
+}
+
+static void on_thread(uv_work_t *w) {
+    struct models_scan *s = CONTAINER_OF(w, struct models_scan, work);
+
+    s->result = models_find_all(&s->config, collect, collect_bad, s, &s->err);
+}
+
+/* ---- on the loop's thread ---- */
+
+static bool is_live(const struct served *s) {
+    return !s->old && !s->retired;
+}
+
+static struct served *find_live(const struct models *m, const char *name) {
+    for (uint32_t i = 0; i < m->n; i++)
+        if (is_live(m->served[i]) && strcmp(m->served[i]->name, name) == 0)
+            return m->served[i];
+    return NULL;
+}
+
+static bool is_found(const struct models_scan *s, const char *name) {
+    for (size_t i = 0; i < s->n; i++)
+        if (strcmp(s->found[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* ---- presets that cannot be read ---- */
+
+static const struct bad_preset *find_bad(const struct bad_preset *bad, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(bad[i].name, name) == 0)
+            return &bad[i];
+    return NULL;
+}
+
+static void free_bad(struct bad_preset *bad, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        free(bad[i].name);
+        free(bad[i].why);
+    }
+    free(bad);
+}
+
+/* Takes over the scan's reasons for bad files; each reason is logged once. */
+static void take_bad(struct models *m) {
+    struct models_scan *s = &m->scan;
+    const char **names = s->n_bad ? calloc(s->n_bad + 1, sizeof(*names)) : NULL;
+
+    for (size_t i = 0; i < s->n_bad; i++) {
+        const struct bad_preset *was = find_bad(m->bad, m->n_bad, s->bad[i].name);
+
+        if (!was || strcmp(was->why, s->bad[i].why) != 0)
+            log_event(WLOG_WARN, "preset_not_read", "model=%s reason=%s", quoted(s->bad[i].name).s,
+                      quoted(s->bad[i].why).s);
+        if (names)
+            names[i] = s->bad[i].name;
+    }
+    api_set_bad_presets(m->api, names);
+    free(m->bad_names);
+    m->bad_names = names;
+    free_bad(m->bad, m->n_bad);
+    m->bad = s->bad;
+    m->n_bad = s->n_bad;
+    s->bad = NULL;
+    s->n_bad = 0;
+}
+
+void models_rescan_deinit(struct models *m) {
+    assert(!m->scan.running);
+    free_bad(m->bad, m->n_bad);
+    free(m->bad_names);
+}
+
+/* ---- what came and went ---- */
+
+uint32_t models_n_live(const struct models *m) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < m->n; i++)
+        n += is_live(m->served[i]);
+    return n;
+}
+
+/* Returns true if the model may be removed now; else something has begun, and the next scan sees it
+ * again. */
+static bool may_go(const struct served *s) {
+    return !s->next && !s->wanted &&
+           (s->state == SERVED_ABSENT || s->state == SERVED_FAILED || s->state == SERVED_READY);
+}
+
+/* No request finds it from here on; decide() does the rest. */
+static void withdraw(struct served *s) {
+    struct models *m = s->of;
+    uint32_t i = 0;
+
+    assert(is_live(s) && may_go(s));
+    api_withdraw_model(s->model);
+    s->retired = true;
+    if (s->state == SERVED_READY)
+        models_set_state(s, SERVED_LEAVING); /* the api's stays READY for what has its prompt */
+    while (m->served[i] != s)
+        i++;
+    memmove(&m->served[i], &m->served[i + 1], (m->n - i - 1) * sizeof(*m->served));
+    m->served[m->n - 1] = s; /* models that are replaced or gone stand last */
+}
+
+/* Behind those that are served, before those that are replaced or gone. 0 or -errno with @err. */
+static int add_found(struct models *m, struct found *f, struct err *err) {
+    int r = models_add(m, &f->config, f->name, f->bytes);
+
+    if (r < 0)
+        return r;
+    struct served *s = m->served[m->n - 1];
+    s->found = true;
+    s->wanted = s->config.pinned;
+    if ((r = models_bring(s, api_add_model, err)) < 0)
+        return r;
+    uint32_t at = models_n_live(m) - 1;
+    memmove(&m->served[at + 1], &m->served[at], (m->n - 1 - at) * sizeof(*m->served));
+    m->served[at] = s;
+    log_event(WLOG_INFO, "model_found", "model=%s file=%s", quoted(s->name).s,
+              quoted(s->config.model).s);
+    return 0;
+}
+
+/* Models whose files are not there any more are withdrawn; the last that is served stays. */
+static void remove_gone(struct models *m) {
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct served *s = m->served[i];
+
+        bool there =
+            find_bad(m->bad, m->n_bad, s->name) || (is_found(&m->scan, s->name) && !s->stale);
+
+        if (!is_live(s) || !s->found || there || !may_go(s) || models_n_live(m) == 1)
+            continue;
+        log_event(WLOG_INFO, "model_gone", "model=%s file=%s", quoted(s->name).s,
+                  quoted(s->config.model).s);
+        withdraw(s);
+        i--; /* another one stands there now */
+    }
+}
+
+static void apply(struct models *m) {
+    struct models_scan *s = &m->scan;
+    int r = s->result;
+
+    assert(s->running);
+    if (r == 0) {
+        take_bad(m);
+        remove_gone(m);
+    }
+    for (size_t i = 0; i < s->n && r == 0; i++)
+        if (!find_live(m, s->found[i].name))
+            r = add_found(m, &s->found[i], &s->err);
+    if (r < 0)
+        log_event(WLOG_WARN, "models_not_read", "reason=%s",
+                  quoted(*s->err.message ? s->err.message : strerror(-r)).s);
+}
+
+static void release(struct models *m) {
+    struct list *node;
+
+    /* Each turn ends the wait of one; what its answer begins waits for no scan so soon after
+     * one. */
+    while ((node = list_pop_front(&m->scan.waiting))) {
+        struct api_rescan *w = LIST_ENTRY(node, struct api_rescan, link);
+
+        w->over(w);
+    }
+}
+
+static void on_scanned(uv_work_t *w, int status);
+
+static bool start_scan(struct models *m) {
+    struct models_scan *s = &m->scan;
+
+    assert(!s->running);
+    memset(&s->err, 0, sizeof(s->err));
+    s->again = false;
+    if (config_clone(&s->config, m->opts.config) < 0 ||
+        uv_queue_work(m->opts.loop, &s->work, on_thread, on_scanned) < 0) {
+        config_deinit(&s->config);
+        return false;
+    }
+    s->running = true;
+    s->at_ns = now_ns(m);
+    return true;
+}
+
+static void on_scanned(uv_work_t *w, int status) {
+    struct models *m = CONTAINER_OF(w, struct models, scan.work);
+    struct models_scan *s = &m->scan;
+
+    if (status == 0 && !m->stopping)
+        apply(m);
+    for (size_t i = 0; i < s->n; i++) {
+        config_deinit(&s->found[i].config);
+        free(s->found[i].name);
+    }
+    free(s->found);
+    s->found = NULL;
+    s->n = 0;
+    free_bad(s->bad, s->n_bad);
+    s->bad = NULL;
+    s->n_bad = 0;
+    config_deinit(&s->config);
+    assert(s->running);
+    s->running = false;
+    s->at_ns = now_ns(m);
+    if (m->stopping)
+        return;
+    if (s->again && start_scan(m))
+        return; /* what waits, waits for that */
+    s->again = false;
+    release(m);
+    models_decide_soon(m);
+}
+
+bool models_rescan(void *ctx, struct api_rescan *wait) {
+    struct models *m = ctx;
+    struct models_scan *s = &m->scan;
+    int64_t now = now_ns(m);
+    bool late = now - s->at_ns >= (s->running ? SCAN_LIMIT_MS : PAUSE_MS) * INT64_C(1000000);
+
+    if (!m->several || m->stopping || late == s->running)
+        return false; /* there is no folder; it was read just now; it cannot be read */
+    if (!s->running && !start_scan(m))
+        return false;
+    if (wait)
+        list_push_back(&s->waiting, &wait->link);
+    return true;
+}
+
+bool models_rescan_now(struct models *m, struct api_rescan *wait) {
+    struct models_scan *s = &m->scan;
+
+    if (s->running)
+        s->again = true;
+    else if (!start_scan(m))
+        return false;
+    list_push_back(&s->waiting, &wait->link);
+    return true;
+}
+
+void models_rescan_tick(struct models *m) {
+    const struct models_scan *s = &m->scan;
+
+    if (s->running && now_ns(m) - s->at_ns >= SCAN_LIMIT_MS * INT64_C(1000000))
+        release(m);
+}

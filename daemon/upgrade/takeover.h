@@ -1,0 +1,41 @@
+#pragma once
+
+/* takeover - the new daemon's side of an upgrade (upgrade.h). Where there is none every call does
+ * nothing. */
+
+#include <stdbool.h>
+#include <uv.h>
+#include "daemon/upgrade/upgrade.h"
+
+struct takeover_opts {
+    uv_loop_t *loop;
+    void *ctx;
+    void (*load)(void *ctx); /* the old daemon's workers have ended (takeover_waits()) */
+    void (*take)(void *ctx); /* the old daemon lets go: accept, then takeover_taken() */
+    /* The old daemon asks this one to take its requests for model @name over the socket @fd, which
+     * is taken over. */
+    void (*guests)(void *ctx, const char *name, int fd);
+    void (*gone)(void *ctx); /* the old daemon has ended; before "take" this one must too */
+};
+
+/* At the beginning of the process: leaves the parent, since the service manager sees the end of its
+ * own children only. The files that were handed over are closed on exec from here on. */
+void takeover_begin(const char *sources); /* of this daemon: upgrade.h */
+/* Returns the descriptors that were handed over, and their names, which live as long as the
+ * process. The number may be 0. */
+int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX]);
+/* Hears the old daemon from here on. 0 or -errno. */
+int takeover_start(const struct takeover_opts *o);
+/* Tells the old daemon why this one cannot serve. */
+void takeover_failed(const char *why);
+/* Returns true if workers must not be started before takeover_opts.load(), which takeover_opened()
+ * asks for. */
+bool takeover_waits(void);
+void takeover_opened(void); /* files and vocabularies are read */
+void takeover_ready(void);  /* its models are served as far as that is asked for */
+void takeover_taken(void);  /* in takeover_opts.take(), once it accepts */
+/* Returns true if this daemon is to take over and has not been told to. */
+bool takeover_is_pending(void);
+/* Returns true if the previous daemon still runs. */
+bool takeover_has_old(void);
+void takeover_close(void); /* hears no more; the old daemon sees the end of the process only */

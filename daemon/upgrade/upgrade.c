@@ -1,0 +1,342 @@
+#include "daemon/upgrade/upgrade.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "base/log.h"
+
+/*
+ * The program that is started may be anything: a version of later, one that knows no upgrades, a
+ * broken file. So nothing is believed but the messages, and a process that sends none in time is
+ * killed. A weftd leaves its parent at once (takeover_begin()), since the service manager is told
+ * of the end of its own children only; the first process then ends with status 0.
+ */
+
+#define HELLO_MS 10000 /* for "started", in which nothing is loaded */
+#define READY_MS 20000 /* for the caller to let go: more than the disk tier takes (models_disk.c) */
+#define TAKE_MS 10000  /* for "taken", likewise */
+
+/* Invariants (check()): from STARTED to TAKEN the channel is there; past STARTED the pid is known;
+ * OPENED and LOADING are of one that waits. IDLE: the poll and the process may still be closing. */
+struct upgrade {
+    struct upgrade_opts opts;
+    enum upgrade_state state;
+    uv_process_t process; /* the one that was started */
+    uv_poll_t poll;       /* of the channel */
+    uv_timer_t limit;
+    bool process_open, poll_open;
+    bool waits, takes_requests;
+    int channel;
+    int pid; /* as the new daemon has it; 0: it has not said */
+    uint32_t limit_ms;
+};
+
+static void check(const struct upgrade *u) {
+    assert(u->state == UPGRADE_IDLE || u->poll_open);
+    assert(u->state <= UPGRADE_STARTED || u->pid > 1);
+    assert((u->state != UPGRADE_OPENED && u->state != UPGRADE_LOADING) || u->waits);
+}
+
+static void say(int channel, const char *text) {
+    if (send(channel, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        log_event(WLOG_DEBUG, "upgrade_channel", "error=\"%s\"", strerror(errno));
+}
+
+/* One message; false: there is none now. "": the other side has ended. */
+static bool hear(int channel, char text[UPGRADE_MESSAGE_MAX + 1]) {
+    ssize_t n = recv(channel, text, UPGRADE_MESSAGE_MAX, MSG_DONTWAIT);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    text[MAX(n, 0)] = 0;
+    return true;
+}
+
+int upgrade_new(struct upgrade **out, const struct upgrade_opts *o) {
+    struct upgrade *u = calloc(1, sizeof(*u));
+
+    assert(o->ready && o->taken && o->failed);
+    if (!u)
+        return -ENOMEM;
+    u->opts = *o;
+    uv_timer_init(o->loop, &u->limit);
+    u->limit.data = u;
+    *out = u;
+    return 0;
+}
+
+enum upgrade_state upgrade_state(const struct upgrade *u) {
+    return u->state;
+}
+
+int upgrade_add(struct upgrade_files *f, int fd, const char *name, const char *value) {
+    size_t room = sizeof(f->names) - f->len;
+    int n =
+        snprintf(f->names + f->len, room, "%s%s%s\n", name, value ? "=" : "", value ? value : "");
+
+    if (f->n == UPGRADE_FDS_MAX || (size_t)n >= room || (value && strchr(value, '\n'))) {
+        f->names[f->len] = 0;
+        return -E2BIG;
+    }
+    f->len += (size_t)n;
+    f->fd[f->n++] = fd;
+    return 0;
+}
+
+static void on_channel_closed(uv_handle_t *h) {
+    struct upgrade *u = h->data;
+
+    if (u->state != UPGRADE_TAKEN) /* else the new daemon is to see the end of this process */
+        close(u->channel);
+    u->poll_open = false;
+}
+
+static void close_channel(struct upgrade *u) {
+    uv_timer_stop(&u->limit);
+    if (u->poll_open && !uv_is_closing((uv_handle_t *)&u->poll))
+        uv_close((uv_handle_t *)&u->poll, on_channel_closed);
+}
+
+/* The new daemon, whatever it is, is gone after this. */
+static void kill_next(struct upgrade *u) {
+    if (u->process_open && uv_is_active((uv_handle_t *)&u->process))
+        uv_process_kill(&u->process, SIGKILL);
+    if (u->pid > 0 && u->poll_open) /* the channel is open: the number is still its own */
+        kill(u->pid, SIGKILL);
+}
+
+void upgrade_fail(struct upgrade *u, const char *why) {
+    assert(u->state != UPGRADE_IDLE && u->state != UPGRADE_TAKEN);
+    kill_next(u);
+    close_channel(u);
+    u->state = UPGRADE_IDLE;
+    u->opts.failed(u->opts.ctx, why);
+}
+
+static void on_limit(uv_timer_t *t) {
+    struct upgrade *u = t->data;
+
+    check(u);
+    upgrade_fail(u, !u->pid ? "it does not say that it is a weftd that can take over"
+                    : u->state == UPGRADE_STARTED || u->state == UPGRADE_LOADING
+                        ? "it is not ready in time"
+                    : u->state == UPGRADE_TAKING ? "it is ready and does not take over"
+                                                 : "what it needs is not free in time");
+}
+
+static void on_started(struct upgrade *u, int pid, const char *sources) {
+    u->pid = pid;
+    u->takes_requests = strcmp(sources, u->opts.sources) == 0;
+    uv_timer_start(&u->limit, on_limit, u->limit_ms, 0);
+    if (u->waits && !u->takes_requests)
+        upgrade_fail(u, "the memory of a device cannot be given to two workers, and a daemon of "
+                        "another version does not go on with requests: restart weftd");
+}
+
+static void on_message(struct upgrade *u, const char *text) {
+    check(u);
+    char sources[UPGRADE_SOURCES] = "";
+    enum upgrade_state before = u->waits ? UPGRADE_LOADING : UPGRADE_STARTED;
+    int pid;
+
+    if (u->state == UPGRADE_STARTED && !u->pid &&
+        sscanf(text, "started %d %40s", &pid, sources) >= 1 && pid > 1) {
+        on_started(u, pid, sources);
+    } else if (u->state == UPGRADE_STARTED && u->waits && strcmp(text, "opened") == 0) {
+        u->state = UPGRADE_OPENED;
+        uv_timer_start(&u->limit, on_limit, READY_MS, 0);
+        u->opts.opened(u->opts.ctx);
+    } else if (u->state == before && u->pid && strcmp(text, "ready") == 0) {
+        u->state = UPGRADE_READY;
+        /* Waits longer where the next daemon loads models for the requests, because this one has
+         * released the device for it. */
+        uv_timer_start(&u->limit, on_limit, u->waits ? MAX(READY_MS, u->limit_ms) : READY_MS, 0);
+        u->opts.ready(u->opts.ctx, u->pid);
+    } else if (u->state == UPGRADE_TAKING && strcmp(text, "taken") == 0) {
+        u->state = UPGRADE_TAKEN;
+        uv_timer_stop(&u->limit);
+        uv_poll_stop(&u->poll); /* the channel stays open: the new one sees the end of this one */
+        u->opts.taken(u->opts.ctx, u->pid);
+    } else if (strncmp(text, "failed ", 7) == 0) {
+        upgrade_fail(u, text + 7);
+    } else if (*text) {
+        upgrade_fail(u, "it said what was not expected");
+    } else {
+        u->pid = 0; /* the process is gone, another may have its number */
+        upgrade_fail(u, "it ended before it had taken over (its own last line may say why)");
+    }
+}
+
+void upgrade_load(struct upgrade *u) {
+    if (u->state != UPGRADE_OPENED)
+        return;
+    u->state = UPGRADE_LOADING;
+    uv_timer_start(&u->limit, on_limit, u->limit_ms, 0);
+    say(u->channel, "load");
+}
+
+bool upgrade_takes_requests(const struct upgrade *u) {
+    return u->takes_requests && u->state >= UPGRADE_READY;
+}
+
+void upgrade_send_guests(struct upgrade *u, const char *name, int fd) {
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.head = {.cmsg_len = CMSG_LEN(sizeof(int)),
+                          .cmsg_level = SOL_SOCKET,
+                          .cmsg_type = SCM_RIGHTS}};
+    char text[UPGRADE_MESSAGE_MAX];
+    struct iovec part = {text, (size_t)snprintf(text, sizeof(text), UPGRADE_GUESTS "%.400s", name)};
+    struct msghdr m = {.msg_iov = &part,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
+                       .msg_controllen = sizeof(control)};
+
+    assert(u->state >= UPGRADE_READY);
+    memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
+    if (sendmsg(u->channel, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) /* the end of @fd is seen */
+        log_event(WLOG_DEBUG, "upgrade_channel", "error=\"%s\"", strerror(errno));
+}
+
+void upgrade_take(struct upgrade *u) {
+    if (u->state != UPGRADE_READY)
+        return;
+    u->state = UPGRADE_TAKING;
+    uv_timer_start(&u->limit, on_limit, TAKE_MS, 0);
+    say(u->channel, "take");
+}
+
+static void on_readable(uv_poll_t *p, int status, int events) {
+    struct upgrade *u = p->data;
+    char text[UPGRADE_MESSAGE_MAX + 1];
+
+    /* Until the pair is empty or closed. The other end is our own executable, or a later one. */
+    while (u->state != UPGRADE_TAKEN && !uv_is_closing((uv_handle_t *)p) &&
+           (status < 0 || hear(u->channel, text)))
+        on_message(u, status < 0 ? "" : text);
+}
+
+static void on_process_closed(uv_handle_t *h) {
+    ((struct upgrade *)h->data)->process_open = false;
+}
+
+/* Handles the exit of a weftd that detached from its parent: status 0, and the channel stays
+ * open. */
+static void on_exit_status(uv_process_t *p, int64_t status, int signal) {
+    uv_close((uv_handle_t *)p, on_process_closed);
+    if (status || signal)
+        log_event(WLOG_DEBUG, "upgrade_exit", "status=%lld signal=%d", (long long)status, signal);
+}
+
+static bool is_ours(const char *variable) {
+    static const char *const not_passed[] = {
+        "LISTEN_PID=",   "LISTEN_FDS=",        "LISTEN_FDNAMES=",
+        "WATCHDOG_PID=", UPGRADE_VARIABLE "=", UPGRADE_WAITS "="};
+
+    for (size_t i = 0; i < ARRAY_SIZE(not_passed); i++)
+        if (strncmp(variable, not_passed[i], strlen(not_passed[i])) == 0)
+            return true;
+    return false;
+}
+
+/* The environment of this process, but for what holds for it alone. @out is freed by the caller,
+ * its strings are not. NULL: no memory. */
+static char **environment(char *names, char *waits) {
+    extern char **environ;
+    size_t n = 0, at = 0;
+
+    while (environ[n])
+        n++;
+    char **out = calloc(n + 3, sizeof(*out));
+    for (size_t i = 0; out && i < n; i++)
+        if (!is_ours(environ[i]))
+            out[at++] = environ[i];
+    if (out)
+        out[at++] = names;
+    if (out)
+        out[at] = waits;
+    return out;
+}
+
+static int spawn(struct upgrade *u, char **argv, const struct upgrade_files *f, int channel) {
+    uv_stdio_container_t stdio[UPGRADE_FD + 1 + UPGRADE_FDS_MAX];
+    char names[sizeof(UPGRADE_VARIABLE "=") + UPGRADE_NAMES_MAX];
+    uv_process_options_t o = {
+        .exit_cb = on_exit_status,
+        .file = argv[0],
+        .args = argv,
+        .stdio = stdio,
+        .stdio_count = UPGRADE_FD + 1 + (int)f->n,
+    };
+
+    for (int i = 0; i < UPGRADE_FD; i++)
+        stdio[i] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = i};
+    stdio[UPGRADE_FD] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = channel};
+    for (uint32_t i = 0; i < f->n; i++)
+        stdio[UPGRADE_FD + 1 + i] =
+            (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = f->fd[i]};
+    snprintf(names, sizeof(names), UPGRADE_VARIABLE "=%.*s", (int)f->len, f->names);
+    if (!(o.env = environment(names, u->waits ? UPGRADE_WAITS "=1" : NULL)))
+        return -ENOMEM;
+    u->process.data = u;
+    u->process_open = true;
+    int r = uv_spawn(u->opts.loop, &u->process, &o);
+    free(o.env);
+    if (r < 0)
+        uv_close((uv_handle_t *)&u->process, on_process_closed);
+    return r;
+}
+
+int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f, uint32_t limit_ms,
+                  bool waits, struct err *err) {
+    int pair[2];
+
+    if (u->state != UPGRADE_IDLE || u->process_open || u->poll_open)
+        return err_set(err, 0, "", "an upgrade is under way");
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return err_set(err, 0, "", "no socket pair: %s", strerror(errno));
+    u->waits = waits;
+    u->takes_requests = false;
+    int r = spawn(u, argv, f, pair[1]);
+    close(pair[1]);
+    if (r < 0) {
+        close(pair[0]);
+        return err_set(err, 0, "", "%.300s: %s", argv[0], uv_strerror(r));
+    }
+    u->channel = pair[0];
+    u->pid = 0;
+    u->limit_ms = limit_ms;
+    u->poll_open = true;
+    u->poll.data = u;
+    u->state = UPGRADE_STARTED;
+    uv_poll_init(u->opts.loop, &u->poll, u->channel);
+    uv_poll_start(&u->poll, UV_READABLE | UV_DISCONNECT, on_readable);
+    uv_timer_start(&u->limit, on_limit, HELLO_MS, 0);
+    return 0;
+}
+
+void upgrade_stop(struct upgrade *u) {
+    if (u->state >= UPGRADE_STARTED && u->state <= UPGRADE_READY) {
+        kill_next(u);
+        u->state = UPGRADE_IDLE;
+        close_channel(u);
+    }
+}
+
+void upgrade_close(struct upgrade *u) {
+    upgrade_stop(u);
+    close_channel(u);
+    uv_close((uv_handle_t *)&u->limit, NULL);
+}
+
+struct upgrade *upgrade_free(struct upgrade *u) {
+    assert(!u || (!u->poll_open && !u->process_open));
+    free(u);
+    return NULL;
+}

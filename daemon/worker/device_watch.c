@@ -1,0 +1,228 @@
+#include "daemon/worker/device_watch.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "base/thread.h"
+#include "base/util.h"
+
+/* NVML's, as its API reference has them: the header is not needed. Results: 0 is success. CUDA 13
+ * deprecates two calls, which its successor answers with an error; older drivers have their
+ * successors not. */
+struct nvml_memory {
+    unsigned long long total, free, used;
+};
+
+struct nvml_temperature {
+    unsigned version; /* TEMPERATURE_1 */
+    int sensor, celsius;
+};
+
+#define TEMPERATURE_1 ((unsigned)sizeof(struct nvml_temperature) | 1u << 24)
+
+enum { CLOCK_SM = 1, SENSOR_GPU = 0 };
+
+/* Reasons for a lower clock: software's cap on power, hardware, heat by software and by hardware,
+ * the power supply's brake. Not: idle, set by the user, kept like another device's. */
+enum { REASONS_THROTTLED = 0x04 | 0x08 | 0x20 | 0x40 | 0x80 };
+
+struct nvml {
+    void *library;
+    int (*init)(void);
+    int (*shutdown)(void);
+    const char *(*error)(int result);
+    int (*find)(const char *address, void **device);
+    int (*memory)(void *device, struct nvml_memory *out);
+    int (*energy)(void *device, unsigned long long *mj);
+    int (*power)(void *device, unsigned *mw);
+    int (*clock)(void *device, int which, unsigned *mhz);
+    int (*temperature)(void *device, struct nvml_temperature *t);
+    int (*old_temperature)(void *device, int sensor, unsigned *celsius);
+    int (*reasons)(void *device, unsigned long long *bits);
+    int (*old_reasons)(void *device, unsigned long long *bits);
+};
+
+/* A thread that hangs in a call keeps it when the owner has freed it. */
+struct device_watch {
+    struct nvml nvml;
+    void *device;
+    pthread_t thread;
+    pthread_mutex_t lock; /* over what follows */
+    pthread_cond_t ends;
+    bool ending;
+    struct device_state state;
+};
+
+static int open_library(struct nvml *n, struct err *err) {
+    static const char *const names[] = {
+        "libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+        "/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"};
+    const struct {
+        void *call;
+        const char *name;
+        bool optional;
+    } calls[] = {
+        {&n->init, "nvmlInit_v2", false},
+        {&n->shutdown, "nvmlShutdown", false},
+        {&n->error, "nvmlErrorString", false},
+        {&n->find, "nvmlDeviceGetHandleByPciBusId_v2", false},
+        {&n->memory, "nvmlDeviceGetMemoryInfo", false},
+        {&n->energy, "nvmlDeviceGetTotalEnergyConsumption", false},
+        {&n->power, "nvmlDeviceGetPowerUsage", false},
+        {&n->clock, "nvmlDeviceGetClockInfo", false},
+        {&n->temperature, "nvmlDeviceGetTemperatureV", true},
+        {&n->old_temperature, "nvmlDeviceGetTemperature", true},
+        {&n->reasons, "nvmlDeviceGetCurrentClocksEventReasons", true},
+        {&n->old_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons", true},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(names) && !n->library; i++)
+        n->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!n->library)
+        return err_set(err, 0, NULL, "NVML is not there: %s", dlerror()), -ENODEV;
+    for (size_t i = 0; i < ARRAY_SIZE(calls); i++)
+        if (!(*(void **)calls[i].call = dlsym(n->library, calls[i].name)) && !calls[i].optional)
+            return err_set(err, 0, NULL, "this NVML has no %s", calls[i].name), -ENODEV;
+    return 0;
+}
+
+static unsigned temperature_of(const struct nvml *n, void *device) {
+    struct nvml_temperature t = {.version = TEMPERATURE_1, .sensor = SENSOR_GPU};
+    unsigned celsius;
+
+    if (n->temperature && n->temperature(device, &t) == 0)
+        return (unsigned)MAX(t.celsius, 0);
+    return n->old_temperature && n->old_temperature(device, SENSOR_GPU, &celsius) == 0 ? celsius
+                                                                                       : 0;
+}
+
+static bool is_throttled(const struct nvml *n, void *device) {
+    unsigned long long bits = 0;
+
+    if ((!n->reasons || n->reasons(device, &bits)) &&
+        (!n->old_reasons || n->old_reasons(device, &bits)))
+        return false;
+    return bits & REASONS_THROTTLED;
+}
+
+/* Asks NVML for the state of the device; values that it cannot tell stay 0. */
+static struct device_state ask(const struct device_watch *w) {
+    const struct nvml *n = &w->nvml;
+    void *device = w->device;
+    struct device_state s = {0};
+    struct nvml_memory memory = {0};
+    unsigned long long energy = 0;
+
+    if (n->memory(device, &memory) == 0) {
+        s.memory_bytes = memory.total;
+        s.memory_used_bytes = memory.used;
+    }
+    if (n->energy(device, &energy) == 0)
+        s.energy_mj = energy;
+    if (n->power(device, &s.power_mw))
+        s.power_mw = 0;
+    if (n->clock(device, CLOCK_SM, &s.clock_mhz))
+        s.clock_mhz = 0;
+    s.celsius = temperature_of(n, device);
+    s.throttled = is_throttled(n, device);
+    return s;
+}
+
+static void *run(void *ctx) {
+    struct device_watch *w = ctx;
+    struct timespec next;
+
+    clock_gettime(CLOCK_MONOTONIC, &next);
+    pthread_mutex_lock(&w->lock);
+    while (!w->ending) {
+        pthread_mutex_unlock(&w->lock);
+        struct device_state s = ask(w);
+        pthread_mutex_lock(&w->lock);
+        w->state = s;
+        next.tv_sec++;
+        while (!w->ending && pthread_cond_timedwait(&w->ends, &w->lock, &next) == 0)
+            ;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+static void deinit(struct device_watch *w) {
+    if (w->device)
+        w->nvml.shutdown();
+    if (w->nvml.library)
+        dlclose(w->nvml.library);
+    pthread_cond_destroy(&w->ends);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+static int start(struct device_watch *w, const char *address, struct err *err) {
+    int r = open_library(&w->nvml, err);
+
+    if (r < 0)
+        return r;
+    assert(w->nvml.library && !w->device);
+    int e = w->nvml.init();
+    if (e == 0 && (e = w->nvml.find(address, &w->device)) != 0) {
+        w->nvml.shutdown();
+        w->device = NULL;
+    }
+    if (e)
+        return err_set(err, 0, NULL, "NVML of %s: %s", address, w->nvml.error(e)), -ENODEV;
+    w->state = ask(w);
+    r = thread_start(&w->thread, NULL, run, w);
+    return r < 0 ? (err_set(err, 0, NULL, "no thread: %s", strerror(-r)), r) : 0;
+}
+
+int device_watch_new(struct device_watch **out, const char *address, struct err *err) {
+    struct device_watch *w = calloc(1, sizeof(*w));
+    pthread_condattr_t monotonic;
+
+    if (!w)
+        return -ENOMEM;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->ends, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int r = start(w, address, err);
+    if (r < 0)
+        deinit(w);
+    else
+        *out = w;
+    return r;
+}
+
+struct device_state device_watch_read(struct device_watch *w) {
+    struct device_state s = {0};
+
+    if (!w)
+        return s;
+    pthread_mutex_lock(&w->lock);
+    s = w->state;
+    pthread_mutex_unlock(&w->lock);
+    return s;
+}
+
+void device_watch_free(struct device_watch *w) {
+    struct timespec limit;
+
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    assert(!w->ending);
+    w->ending = true;
+    pthread_cond_signal(&w->ends);
+    pthread_mutex_unlock(&w->lock);
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec++;
+    if (pthread_timedjoin_np(w->thread, NULL, &limit) == 0)
+        deinit(w);
+    else
+        pthread_detach(w->thread);
+}

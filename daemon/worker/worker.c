@@ -1,0 +1,733 @@
+#include "daemon/worker/worker.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/chan.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "daemon/worker/compiler.h"
+#include "daemon/config/config.h"
+#include "daemon/worker/device_watch.h"
+#include "daemon/worker/sandbox.h"
+#include "daemon/worker/sigbus.h"
+#include "engine/engine.h"
+#include "proto/flight_tape.h"
+#include "proto/messages.h"
+#include "scheduler/scheduler.h"
+#include "text/tokenizer.h"
+
+#define EVENTS_MAX (16u << 20)       /* bytes of one event batch */
+#define STATS_NS 100000000           /* between two statistics */
+#define FLUSH_NS INT64_C(2000000000) /* for writing to the disk at the end */
+#define LEAVE_NS INT64_C(5000000000) /* and while requests run, before another has the file */
+#define WARM_UP_TOKENS 8u
+#define CPU_NICE 5      /* of threads that compute; those that compile come after them */
+#define DRAFT_SHARE 16u /* of what a device has left: for the draft model's keys and values */
+#define MAX_BYPASS 8u   /* how often a waiting request may be overtaken */
+/* Host memory for the disk tier when none was configured, if KV has not less: what goes to the disk
+ * passes through it. */
+#define STAGING_BYTES (UINT64_C(1) << 30)
+#define WATCH_NS INT64_C(5000000000)     /* how old the device's state may be while nothing runs */
+#define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
+
+/*
+ * Parts are opened in this order and freed in reverse: files, tokenizer, engines, compiler,
+ * scheduler. From the first byte of OPEN to READY crash_page->loading is 1.
+ */
+struct worker {
+    struct chan chan;
+    struct config config; /* section [engine]: engine and scheduler keep pointers into it */
+    struct crash_page *crash_page;
+    struct flight *flight;
+    struct gguf *file, *draft_file; /* draft: NULL, or those of the draft model */
+    struct engine *engine, *draft;
+    struct tokenizer *tokenizer;
+    struct compiler *compiler;
+    struct device_watch *watch[ENGINE_DEVICES]; /* NULL: there is no such device, or no NVML */
+    bool watches;                               /* one of them at least */
+    struct sched *sched;
+    struct buf out;
+    int n_shards;
+    int keep_draft_fd; /* as engine_opts.keep_fd, of the draft model */
+    int wake_fd;       /* readable when the compiler or the disk tier has a result */
+    bool leaves_disk;  /* DISK_LEFT is to be sent */
+    int64_t stats_sent_ns;
+    bool stats_stale; /* something happened since they were sent */
+    float told;       /* the last progress of loading that was sent */
+};
+
+void worker_build_id(unsigned char out[20]) {
+    memset(out, 0, 20);
+    static_assert(sizeof(((struct msg_hello *)0)->build_id) == 20, "size of a build id");
+    snprintf((char *)out, 20, "%s %zx.%zx", WEFT_VERSION, sizeof(struct submit),
+             sizeof(struct event));
+}
+
+void worker_environment(char *out[WORKER_ENVIRONMENT_MAX]) {
+    static const char *const kept[] = {"JOURNAL_STREAM=", "LD_LIBRARY_PATH=",
+                                       "CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "WEFT_CUDA_"};
+    uint32_t n = 0;
+
+    for (char **e = environ; *e; e++)
+        for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+            if (strncmp(*e, kept[i], strlen(kept[i])) == 0 && n + 1 < WORKER_ENVIRONMENT_MAX)
+                out[n++] = *e;
+    out[n] = NULL;
+}
+
+/* Sends the reason @why to the front, which logs it; logs it here where that fails. Returns the
+ * exit code. */
+static int refuse(struct worker *w, const char *why) {
+    bool told = chan_send(&w->chan, MSG_FAILED, why, (uint32_t)strlen(why)) == 0;
+
+    for (int i = 0; told && i < 10 && chan_wants_write(&w->chan); i++)
+        chan_wait(&w->chan, 100);
+    log_event(told ? WLOG_DEBUG : WLOG_ERROR, "worker_failed", "reason=%s", quoted(why).s);
+    return WORKER_REFUSED;
+}
+
+/* engine_opts.progress: tells the front of every hundredth of loading. */
+static void on_progress(void *ctx, const char *what, double fraction) {
+    struct worker *w = ctx;
+    struct msg_progress m = {{what, (uint32_t)strlen(what)}, (float)fraction};
+
+    if (m.fraction < w->told + 0.01f && m.fraction > w->told && m.fraction < 1)
+        return;
+    w->told = m.fraction;
+    buf_clear(&w->out);
+    if (msg_progress_pack(&w->out, &m) == 0)
+        chan_send(&w->chan, MSG_PROGRESS, w->out.data, (uint32_t)w->out.len);
+}
+
+/* Sends HELLO and waits for OPEN. 0 or a negative errno. */
+static int handshake(struct worker *w, struct chan_frame *f) {
+    struct msg_hello hello = {.magic = MSG_MAGIC, .version = MSG_VERSION};
+    int r;
+
+    worker_build_id(hello.build_id);
+    chan_send(&w->chan, MSG_HELLO, &hello, sizeof(hello));
+    while ((r = chan_recv(&w->chan, f)) == CHAN_EMPTY)
+        if ((r = chan_wait(&w->chan, -1)) < 0)
+            return r;
+    return r < 0 ? r : f->type == MSG_OPEN ? 0 : -EPROTO;
+}
+
+/* Checks that both models mean the same by a token. Numbers beyond the smaller vocabulary are
+ * padding. */
+static int check_tokens(const struct worker *w, struct err *err) {
+    CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
+    int r = tokenizer_new(&t, w->draft_file, err);
+
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < MIN(tokenizer_n_vocab(t), tokenizer_n_vocab(w->tokenizer)); i++) {
+        struct gguf_str a = tokenizer_text(w->tokenizer, (int32_t)i);
+        struct gguf_str b = tokenizer_text(t, (int32_t)i);
+
+        if (a.len != b.len || memcmp(a.data, b.data, a.len) != 0)
+            return err_set(err, 0, "draft-model",
+                           "draft-model: other tokens than the model's: token %u is \"%.*s\", not "
+                           "\"%.*s\"",
+                           i, (int)MIN(b.len, 40), b.data, (int)MIN(a.len, 40), a.data);
+    }
+    return 0;
+}
+
+/* 0, also when there is nothing to open, or -errno with @err. */
+static int open_draft(struct worker *w, struct err *err) {
+    struct engine_opts o = worker_draft_opts(&w->config);
+
+    if (!w->draft_file || w->config.engine.block || w->config.sched.no_speculation)
+        return 0;
+    o.file = w->draft_file;
+    o.keep_fd = w->keep_draft_fd;
+    int r = check_tokens(w, err);
+    r = r < 0 ? r : engine_new(&w->draft, &o, err);
+    if (r == 0 && engine_info(w->draft)->n_states > 0)
+        return err_set(err, 0, "draft-model",
+                       "draft-model: %s models cannot draft: what is refused would stay in their "
+                       "recurrent state",
+                       engine_info(w->draft)->arch);
+    return r;
+}
+
+static uint64_t draft_bytes(const struct worker *w) {
+    return w->draft ? engine_info(w->draft)->memory_bytes : 0;
+}
+
+/* Logs the use of memory in one line; @room: bytes that are free. */
+static void log_memory(const struct worker *w, uint64_t room) {
+    const struct engine_info *i = engine_info(w->engine);
+    uint64_t host = (uint64_t)i->n_host_pages * i->page_bytes;
+    uint64_t kv = i->n_pages * i->page_bytes + i->n_windows * i->window_bytes +
+                  ((uint64_t)i->n_states + i->n_snapshots) * i->state_bytes;
+
+    assert(i->memory_bytes >= kv + host);
+    log_event(WLOG_INFO, "memory",
+              "model_mib=%llu host_experts_mib=%llu draft_mib=%llu kv_mib=%llu host_kv_mib=%llu "
+              "free_mib=%llu max_context=%u",
+              (unsigned long long)(i->memory_bytes - kv - host) >> 20,
+              (unsigned long long)i->host_expert_bytes >> 20,
+              (unsigned long long)draft_bytes(w) >> 20, (unsigned long long)kv >> 20,
+              (unsigned long long)host >> 20, (unsigned long long)room >> 20, i->max_context);
+}
+
+bool worker_engine_opts(struct config *c, const struct msg_open *m) {
+    struct engine_opts *o = &c->engine;
+    bool kv_given = o->kv_bytes != 0;
+
+    o->max_wants = o->max_rows;
+    o->windows = true;
+    /* A draft model is asked for by name, and it is better than the block, or it would not be. */
+    o->drafts = !c->sched.no_speculation && (!c->draft_model[0] || o->block) &&
+                config_drafts_from(c, "mtp");
+    o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
+    o->memory = kv_given ? 0 : m->memory_bytes;
+    o->device_share = !kv_given;
+    if (m->has_disk && o->host_kv_bytes == 0)
+        o->host_kv_bytes = o->kv_bytes ? MIN(o->kv_bytes, STAGING_BYTES) : STAGING_BYTES;
+    return !kv_given && o->n_pages == 0;
+}
+
+struct engine_opts worker_draft_opts(const struct config *c) {
+    struct engine_opts o = c->engine;
+    uint64_t of_model = o.kv_bytes ? o.kv_bytes : o.memory / 4;
+
+    o.n_pages = o.max_context = 0;
+    o.host_kv_bytes = 0;
+    o.kv_bytes = c->draft_kv_bytes ? c->draft_kv_bytes : of_model / 4;
+    o.memory = 0;
+    o.device_share = c->draft_kv_bytes ? 0 : DRAFT_SHARE;
+    o.host_experts = 0;
+    o.n_devices = 1;
+    o.experts_fd = 0;
+    o.digest = o.windows = o.drafts = false;
+    o.block = NULL;
+    o.keep_fd = 0;
+    return o;
+}
+
+/* Opens the model, with its block in a file of its own where that is there, and its draft model,
+ * which comes first where the model takes all that a device has left. 0 or -errno with @err. */
+static int open_model(struct worker *w, const struct msg_open *m, struct err *err) {
+    struct engine_opts *o = &w->config.engine;
+
+    o->block = w->draft_file && engine_is_block(w->draft_file) ? w->draft_file : NULL;
+    bool draft_first = worker_engine_opts(&w->config, m);
+    assert(w->file && !w->engine);
+    o->file = w->file;
+    o->progress = on_progress;
+    o->progress_ctx = w;
+    int r = tokenizer_new(&w->tokenizer, w->file, err);
+    if (r == 0 && o->block && gguf_array(o->block, "tokenizer.ggml.tokens"))
+        r = check_tokens(w, err);
+    if (r == 0 && draft_first)
+        r = open_draft(w, err);
+    if (r == 0 && w->draft)
+        o->memory -= MIN(draft_bytes(w), MAX(o->memory, 1ull) - 1);
+    if (r == 0)
+        r = engine_new(&w->engine, o, err);
+    if (r == 0 && engine_info(w->engine)->note[0])
+        log_event(WLOG_INFO, "backend", "name=%s note=%s", engine_info(w->engine)->backend,
+                  quoted(engine_info(w->engine)->note).s);
+    if (r == 0)
+        log_memory(w, m->memory_bytes);
+    return r < 0 || draft_first ? r : open_draft(w, err);
+}
+
+/* Starts to watch the devices; a failure is logged and nothing else depends on it. */
+static void watch_devices(struct worker *w) {
+    const struct engine_info *i = engine_info(w->engine);
+    struct err err = {0};
+
+    for (uint32_t k = 0; k < i->n_devices; k++) {
+        if (i->address[k][0] && device_watch_new(&w->watch[k], i->address[k], &err) < 0)
+            log_event(WLOG_INFO, "device_watch", "missing=%s", quoted(err.message).s);
+        w->watches = w->watches || w->watch[k];
+    }
+}
+
+/*
+ * A backend without a device, or beside one for experts, computes on every core, all the time. The
+ * front needs a core for some microseconds at a time; at equal priorities the scheduler lets it
+ * wait for the next tick (4 ms) whenever it has just had more than its part. So every thread of
+ * the worker gets a lower priority. It counts only among the processes of a service or session, as
+ * Linux shares cores between those first.
+ */
+static void lower_priority(const struct worker *w) {
+    int nice = getpriority(PRIO_PROCESS, 0) + CPU_NICE; /* Linux cuts it at 19 */
+    DIR *threads = NULL;
+    struct dirent *t;
+
+    const struct engine_info *i = engine_info(w->engine);
+
+    if (strcmp(i->backend, "cuda") != 0 || i->n_host_layers)
+        threads = opendir("/proc/self/task");
+    while (threads && (t = readdir(threads)))
+        if (atoi(t->d_name) > 0)
+            setpriority(PRIO_PROCESS, (id_t)atoi(t->d_name), nice);
+    if (threads)
+        closedir(threads);
+}
+
+/* sched_disk.note: the disk tier never fails a request; what goes wrong with it is only logged. */
+static void on_disk_note(void *ctx, const char *what, int error) {
+    log_event(WLOG_WARN, "kv_disk", "what=%s%s%s", quoted(what).s, error < 0 ? " error=" : "",
+              error < 0 ? quoted(strerror(-error)).s : "");
+}
+
+/* One step of a hash that only has to tell files apart that are not made to collide. */
+static uint64_t mix(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+/* Completes @d for the file behind the shards. What is in it is of these very files of the model,
+ * and of this version. */
+static void open_disk(const struct worker *w, const struct msg_open *m, struct sched_disk *d) {
+    uint32_t n = (uint32_t)w->n_shards - (w->config.engine.block ? 0 : m->n_draft_shards);
+    uint64_t h = n;
+    struct stat st;
+
+    d->fd = WORKER_FD_MODEL + w->n_shards;
+    d->note = on_disk_note;
+    d->waits = m->disk_waits;
+    if (!m->has_disk)
+        d->n_bytes = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (fstat(WORKER_FD_MODEL + (int)i, &st) == 0) {
+            h = mix(h, (uint64_t)st.st_size);
+            h = mix(h, (uint64_t)st.st_mtim.tv_sec);
+            h = mix(h, (uint64_t)st.st_mtim.tv_nsec);
+        }
+    memcpy(d->identity, &h, sizeof(h));
+    snprintf((char *)d->identity + sizeof(h), sizeof(d->identity) - sizeof(h), "%s", WEFT_VERSION);
+}
+
+static int add_wake(struct worker *w, int fd) {
+    struct epoll_event e = {.events = EPOLLIN};
+
+    return fd < 0 || epoll_ctl(w->wake_fd, EPOLL_CTL_ADD, fd, &e) == 0 ? 0 : -errno;
+}
+
+/* One descriptor for the results of the compiler and of the disk tier. */
+static int open_wake(struct worker *w) {
+    w->wake_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (w->wake_fd < 0)
+        return -errno;
+    int r = add_wake(w, compiler_fd(w->compiler));
+    return r < 0 ? r : add_wake(w, sched_fd(w->sched));
+}
+
+/* DISK_USE; a file that is left is closed by that, and taken out of wake_fd. 0 or -errno. */
+static int use_disk(struct worker *w) {
+    bool uses = sched_uses_disk(w->sched);
+
+    w->leaves_disk = false;
+    sched_use_disk(w->sched);
+    return uses ? 0 : add_wake(w, sched_fd(w->sched));
+}
+
+/* DISK_LEAVE. */
+static void leave_disk(struct worker *w) {
+    sched_leave_disk(w->sched, clock_now(clock_monotonic()) + LEAVE_NS);
+    w->leaves_disk = true;
+}
+
+/* A channel that is full: with the next step. */
+static void tell_left(struct worker *w) {
+    if (w->leaves_disk && !sched_uses_disk(w->sched) &&
+        chan_send(&w->chan, MSG_DISK_LEFT, "", 0) == 0)
+        w->leaves_disk = false;
+}
+
+/* Completes the options of the scheduler with what was opened. 0 or -errno. */
+static int new_sched(struct worker *w, const struct msg_open *m) {
+    int r = compiler_new(&w->compiler, w->tokenizer, GRAMMARS_MAX, w->crash_page);
+
+    if (r < 0)
+        return r;
+    struct sched_opts *o = &w->config.sched;
+
+    o->max_seqs = w->config.engine.max_seqs;
+    o->max_rows = w->config.engine.max_rows;
+    o->depth = MIN(o->depth, engine_info(w->engine)->depth);
+    o->max_bypass = MAX_BYPASS;
+    o->no_sources = config_no_sources(&w->config);
+    o->tokenizer = w->tokenizer;
+    o->crash_page = w->crash_page;
+    o->flight = w->flight;
+    o->tape = flight_tape_of(w->flight);
+    o->tape_bytes = FLIGHT_TAPE_BYTES;
+    o->draft_engine = w->draft;
+    o->constraints = compiler_source(w->compiler);
+    o->tells_blocks = m->tells_blocks;
+    open_disk(w, m, &o->disk);
+    memcpy(&o->hash_seed, engine_info(w->engine)->fingerprint, sizeof(o->hash_seed));
+    r = sched_new(&w->sched, o, w->engine, clock_monotonic());
+    return r < 0 ? r : open_wake(w);
+}
+
+/* Runs a few tokens through everything before the front is told READY: touches all weights, and a
+ * model that cannot run a step never serves. */
+static int warm_up(struct worker *w) {
+    int32_t tokens[WARM_UP_TOKENS] = {0};
+    struct submit m = {.n_prompt = WARM_UP_TOKENS,
+                       .max_new = 1,
+                       .n_tokens = WARM_UP_TOKENS,
+                       .tokens = tokens,
+                       .seed = 1};
+    int r;
+
+    params_init(&m.sampling);
+    m.max_new = 2;
+    r = sched_submit(w->sched, &m);
+    while (r == 0)
+        r = sched_step(w->sched);
+    if (r < 0)
+        return r;
+    buf_clear(&w->out);
+    if (sched_events(w->sched, &w->out) == 0)
+        sched_delivered(w->sched);
+    sched_forget_tenants(w->sched);
+    return 0;
+}
+
+/* From here on the model is what was loaded, whatever happens to its file. The reference backend
+ * computes from the file's own layout and gets a copy of it. 0 or -ENOMEM. */
+static int leave_file(const struct worker *w, struct gguf *file) {
+    if (!file)
+        return 0;
+    if (strcmp(engine_info(w->engine)->backend, "reference") == 0)
+        return gguf_copy_data(file);
+    gguf_drop_data(file);
+    return 0;
+}
+
+/* 0 or -errno. */
+static int send_ready(struct worker *w) {
+    const struct engine_info *i = engine_info(w->engine);
+
+    assert(w->sched && i->page_tokens > 0 && i->n_pages > 0);
+    struct msg_ready m = {
+        .n_vocab = i->n_vocab,
+        .n_embd = i->n_embd,
+        .n_layer = i->n_layer,
+        .max_context = i->max_context,
+        .page_tokens = i->page_tokens,
+        .n_pages = i->n_pages,
+        .n_threads = i->n_threads,
+        .memory_bytes = i->memory_bytes + draft_bytes(w),
+        .page_bytes = i->page_bytes,
+        .n_params = i->n_params,
+        .arch = {i->arch, (uint32_t)strlen(i->arch)},
+        .backend = {i->backend, (uint32_t)strlen(i->backend)},
+        .isa = {i->isa, (uint32_t)strlen(i->isa)},
+        .weights = i->weights,
+    };
+
+    memcpy(m.fingerprint, i->fingerprint, sizeof(m.fingerprint));
+    for (size_t k = 0; k < sizeof(i->sources); k++)
+        m.fingerprint[k % sizeof(m.fingerprint)] ^= i->sources[k];
+    m.fingerprint[0] ^= (uint8_t)(i->kv_type << 1 | w->config.engine.digest);
+    buf_clear(&w->out);
+    int r = msg_ready_pack(&w->out, &m);
+    return r < 0 ? r : chan_send(&w->chan, MSG_READY, w->out.data, (uint32_t)w->out.len);
+}
+
+/* Takes every frame that has arrived. 0, or a negative errno when the channel is dead. */
+static int drain(struct worker *w) {
+    const struct msg_served *served;
+    struct chan_frame f;
+    struct turn_end end;
+    struct submit m;
+    uint64_t id;
+    int r, n;
+
+    while ((r = chan_recv(&w->chan, &f)) == 0) {
+        w->stats_stale |= f.type != MSG_SERVED;
+        if (f.type == MSG_SUBMIT && msg_submit_parse(f.data, f.len, &m) == 0)
+            r = sched_submit(w->sched, &m);
+        else if (f.type == MSG_CANCEL && msg_cancel_parse(f.data, f.len, &id) == 0)
+            sched_cancel(w->sched, id);
+        else if (f.type == MSG_TURN_END && msg_turn_end_parse(f.data, f.len, &end) == 0)
+            sched_turn_end(w->sched, &end);
+        else if (f.type == MSG_SERVED && (n = msg_served_parse(f.data, f.len, &served)) > 0)
+            sched_served_elsewhere(w->sched, served, (uint32_t)n);
+        else if (f.type == MSG_DISK_USE)
+            r = use_disk(w);
+        else if (f.type == MSG_DISK_LEAVE)
+            leave_disk(w);
+        else
+            return -EPROTO;
+        if (r < 0)
+            return r;
+    }
+    return r < 0 ? r : 0;
+}
+
+/* One event batch. When the channel is full the batch is skipped: the next one carries more. */
+static void send_events(struct worker *w) {
+    buf_clear(&w->out);
+    if (sched_events(w->sched, &w->out) == 0 &&
+        chan_send(&w->chan, MSG_EVENTS, w->out.data, (uint32_t)w->out.len) == 0)
+        sched_delivered(w->sched);
+}
+
+/* Sends changes of the prefix cache while nothing else waits in the channel; with @all until all
+ * are sent. 0 or -errno. */
+static int send_blocks(struct worker *w, bool all) {
+    int r = 0;
+
+    if (!w->config.sched.tells_blocks)
+        return 0;
+    do {
+        if (chan_wants_write(&w->chan))
+            return 0;
+        buf_clear(&w->out);
+        r = sched_blocks(w->sched, &w->out);
+        if (r == 0)
+            r = chan_send(&w->chan, MSG_BLOCKS, w->out.data, (uint32_t)w->out.len);
+    } while (r == 0 && all);
+    return MIN(r, 0);
+}
+
+/* Adds the compiler's counters; the scheduler has filled in the rest. */
+static void add_grammars(const struct worker *w, struct msg_stats *s) {
+    struct compiler_stats c;
+
+    compiler_stats(w->compiler, &c);
+    s->n_grammar_hits = c.n_hits;
+    s->n_grammars = c.n_compiled;
+    s->n_grammars_refused = c.n_refused;
+    s->compile_ns_total = c.ns;
+    s->grammar_bytes = c.bytes;
+    s->grammar_state_bytes = c.state_bytes;
+    s->n_grammar_waiting = c.n_held;
+    s->n_compiling = c.n_queued + c.n_away;
+}
+
+static void add_devices(const struct worker *w, struct msg_stats *s) {
+    static_assert(ENGINE_DEVICES <= MSG_DEVICES, "all are told");
+    for (uint32_t i = 0; i < ENGINE_DEVICES; i++) {
+        struct device_state d = device_watch_read(w->watch[i]);
+
+        if (w->watch[i])
+            s->device[s->n_devices++] = (struct msg_device){
+                .number = engine_info(w->engine)->device[i],
+                .memory_bytes = d.memory_bytes,
+                .memory_used_bytes = d.memory_used_bytes,
+                .energy_mj = d.energy_mj,
+                .power_mw = d.power_mw,
+                .clock_mhz = d.clock_mhz,
+                .celsius = d.celsius,
+                .throttled = d.throttled,
+            };
+    }
+}
+
+/* At most every STATS_NS, and when there is nothing to run. A full channel: with the next step. */
+static void send_stats(struct worker *w, bool idle) {
+    int64_t now = clock_now(clock_monotonic());
+    struct msg_stats s;
+
+    if (w->watches && now - w->stats_sent_ns >= WATCH_NS)
+        w->stats_stale = true;
+    if (!w->stats_stale || (!idle && now - w->stats_sent_ns < STATS_NS))
+        return;
+    sched_stats(w->sched, &s);
+    s.at_ns = now;
+    add_grammars(w, &s);
+    add_devices(w, &s);
+    if (chan_send(&w->chan, MSG_STATS, &s, sizeof(s)) != 0)
+        return;
+    w->stats_sent_ns = now;
+    w->stats_stale = false;
+    buf_clear(&w->out);
+    if (sched_served(w->sched, &w->out) == 0) /* lost where the channel is full */
+        chan_send(&w->chan, MSG_SERVED, w->out.data, (uint32_t)w->out.len);
+}
+
+/* compiler_deliver(): a grammar is ready, or refused with @why. */
+static bool on_compiled(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
+    struct worker *w = ctx;
+
+    w->stats_stale = true;
+    return sched_constraint_ready(w->sched, id, c, why);
+}
+
+/* Until the next deadline of the scheduler, as poll(2) takes it; -1: none. */
+static int idle_timeout_ms(struct worker *w) {
+    int64_t wake = sched_wake_ns(w->sched);
+
+    if (wake == INT64_MAX)
+        return w->watches ? (int)(WATCH_NS / 1000000) : -1;
+    int64_t ms = (wake - clock_now(clock_monotonic())) / 1000000 + 1;
+    return (int)MAX(0, MIN(ms, 60000));
+}
+
+/*
+ * The loop: frames, compiled grammars, one step, its events. Returns only a negative errno: -EPIPE
+ * the front has closed the channel, -EIO the device is lost, others are faults of the channel or of
+ * memory.
+ */
+static int serve(struct worker *w) {
+    assert(w->sched && w->compiler);
+    w->stats_stale = true;
+    for (;;) {
+        int r = drain(w);
+
+        if (r < 0)
+            return r;
+        w->stats_stale |= compiler_deliver(w->compiler, on_compiled, w);
+        while (r == 0 && compiler_has_quarantined(w->compiler)) {
+            r = sched_settle(w->sched);
+            if (r == 0)
+                compiler_run_quarantined(w->compiler, on_compiled, w);
+        }
+        r = r < 0 ? r : sched_step(w->sched);
+        if (r < 0)
+            return r;
+        if (r == 0)
+            w->stats_stale = true;
+        send_events(w);
+        tell_left(w);
+        send_stats(w, r == SCHED_NO_STEP);
+        int told = send_blocks(w, r == SCHED_NO_STEP);
+        if (told < 0)
+            return told;
+        if (r == SCHED_NO_STEP && (r = chan_wait_or(&w->chan, w->wake_fd, idle_timeout_ms(w))) < 0)
+            return r;
+        w->stats_stale |=
+            sched_fd(w->sched) >= 0; /* the disk tier may have saved or loaded pages */
+    }
+}
+
+/* The options of the front: what it accepted this accepts. 0 or -errno. */
+static int read_options(struct worker *w, struct str packed) {
+    int r = config_init(&w->config);
+
+    return r < 0 ? r : config_unpack(&w->config, packed.data, packed.len);
+}
+
+/* The last @n_draft of the @n shards are the draft model's. 0 or -errno, -EPROTO: no shard is the
+ * model's. */
+static int open_files(struct worker *w, const int *fds, uint32_t n, uint32_t n_draft,
+                      struct err *err) {
+    if (n_draft >= n)
+        return -EPROTO;
+    int r = gguf_open_fds(&w->file, fds, n - n_draft, err);
+
+    return r < 0 || n_draft == 0 ? r
+                                 : gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err);
+}
+
+/* Takes the descriptors behind the shards and the disk tier's file. */
+static void take_files(struct worker *w, const struct msg_open *m) {
+    int next = WORKER_FD_MODEL + w->n_shards + (m->has_disk ? 1 : 0);
+
+    w->config.engine.keep_fd = m->keeps ? next++ : 0;
+    w->keep_draft_fd = m->keeps_draft ? next++ : 0;
+    w->config.engine.experts_fd = m->has_experts ? next : 0;
+    w->config.engine.keeps_place = m->keeps_place;
+}
+
+/* From HELLO to the end of serving. Returns the exit code. */
+static int run(struct worker *w, int n_shards) {
+    int fds[WORKER_SHARDS_MAX];
+    struct chan_frame f;
+    struct msg_open open;
+    struct err err = {0};
+
+    if (n_shards < 1 || n_shards > (int)ARRAY_SIZE(fds))
+        return WORKER_CHANNEL;
+    if (handshake(w, &f) < 0 || msg_open_parse(f.data, f.len, &open) < 0 ||
+        read_options(w, open.options) < 0)
+        return WORKER_CHANNEL;
+    w->n_shards = n_shards;
+    take_files(w, &open);
+    for (int i = 0; i < n_shards; i++)
+        fds[i] = WORKER_FD_MODEL + i;
+    w->crash_page->loading = 1;
+    if (open_files(w, fds, (uint32_t)n_shards, open.n_draft_shards, &err) < 0 ||
+        open_model(w, &open, &err) < 0)
+        return refuse(w, *err.message ? err.message : "out of memory");
+    watch_devices(w);
+    lower_priority(w);
+    if (leave_file(w, w->file) < 0 || leave_file(w, w->draft_file) < 0)
+        return refuse(w, "out of memory");
+    if (new_sched(w, &open) < 0 || warm_up(w) < 0)
+        return refuse(w, "the model cannot run a step");
+    w->crash_page->loading = 0;
+    if (send_ready(w) < 0)
+        return WORKER_CHANNEL;
+    int r = serve(w);
+    assert(r < 0);
+    if (r == -EPIPE) { /* the front has ended, or has closed the channel to end this */
+        sched_flush(w->sched, clock_now(clock_monotonic()) + FLUSH_NS);
+        return WORKER_DONE;
+    }
+    if (r != -EIO) {
+        refuse(w, strerror(-r));
+        return WORKER_CHANNEL;
+    }
+    const char *fault = engine_fault(w->engine);
+    char why[256];
+    snprintf(why, sizeof(why), "the device is lost: %s",
+             *fault || !w->draft ? fault : engine_fault(w->draft));
+    refuse(w, why);
+    return WORKER_LOST;
+}
+
+int worker_main(int argc, char **argv) {
+    struct worker w = {0};
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prctl(PR_SET_NAME, "weft-worker");
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGINT, SIG_IGN); /* Ctrl-C is the front's: it drains */
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on sizes of files: weights are not kept then */
+    sigbus_exit_with(WORKER_CUT_OFF, "");
+    log_init(WLOG_INFO, "worker");
+    if (sandbox_worker() < 0)
+        log_event(WLOG_WARN, "no_sandbox", "reason=\"this kernel has no system call filters\"");
+    chan_init(&w.chan, WORKER_FD_CHANNEL, MSG_MAX_FRAME, MSG_MAX_QUEUED);
+    buf_init(&w.out, EVENTS_MAX);
+    w.crash_page = mmap(NULL, sizeof(*w.crash_page), PROT_READ | PROT_WRITE, MAP_SHARED,
+                        WORKER_FD_CRASH_PAGE, 0);
+    w.flight = mmap(NULL, FLIGHT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, WORKER_FD_CRASH_PAGE,
+                    FLIGHT_OFFSET);
+    if (w.crash_page == MAP_FAILED || w.flight == MAP_FAILED)
+        return WORKER_CHANNEL;
+
+    int r = run(&w, argc > 2 ? atoi(argv[2]) : 0);
+    if (r == WORKER_LOST) /* the driver's own end may wait for a device that does not answer */
+        _exit(r);
+
+    sched_free(w.sched);
+    compiler_free(w.compiler);
+    for (uint32_t i = 0; i < ENGINE_DEVICES; i++)
+        device_watch_free(w.watch[i]);
+    engine_free(w.draft);
+    engine_free(w.engine);
+    tokenizer_free(w.tokenizer);
+    gguf_free(w.draft_file);
+    gguf_free(w.file);
+    config_deinit(&w.config);
+    buf_deinit(&w.out);
+    chan_deinit(&w.chan);
+    munmap(w.crash_page, sizeof(*w.crash_page));
+    munmap(w.flight, FLIGHT_BYTES);
+    return r;
+}

@@ -1,0 +1,107 @@
+#include "daemon/workers/expert_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/printable.h"
+#include "base/util.h"
+
+#define SIZE_LIMIT (8 << 20) /* 512 layers of 1024 experts take half of it */
+#define KEEP_NS INT64_C(600000000000)
+
+/* "" without a folder. */
+static void name_path(struct expert_file *f) {
+    const char *state = getenv("STATE_DIRECTORY");
+    int n;
+
+    *f->path = 0;
+    if (!state || !*state)
+        return;
+    n = snprintf(f->path, sizeof(f->path), "%.200s/experts-", state);
+    for (size_t i = 0; i < sizeof(f->print); i++)
+        n += snprintf(f->path + n, sizeof(f->path) - (size_t)n, "%02x", f->print[i]);
+}
+
+/* Copies the whole of @from, from its beginning. 0 or -errno. */
+static int copy(int to, int from) {
+    off_t at = 0;
+    ssize_t n;
+
+    while ((n = sendfile(to, from, &at, SIZE_LIMIT)) > 0)
+        if (at > SIZE_LIMIT)
+            return -EFBIG;
+    return n < 0 ? -errno : 0;
+}
+
+static bool has_experts(const struct gguf *model) {
+    struct gguf_str arch = {0};
+    uint32_t n = 0;
+    char key[128];
+
+    (void)gguf_string(model, "general.architecture", &arch);
+    snprintf(key, sizeof(key), "%.*s.expert_count", (int)MIN(arch.len, 64u), arch.data);
+    (void)gguf_u32(model, key, &n);
+    return n > 0;
+}
+
+int expert_file_open(struct expert_file *f, const struct gguf *model) {
+    uint8_t print[16];
+
+    gguf_fingerprint(model, print);
+    if (f->fd > 0 && memcmp(print, f->print, sizeof(print)) == 0)
+        return f->fd;
+    expert_file_close(f);
+    if (!has_experts(model))
+        return -1;
+    int fd = memfd_create("weft-experts", MFD_CLOEXEC);
+    if (fd < 0) {
+        log_event(WLOG_WARN, "experts_not_kept", "error=\"%s\"", strerror(errno));
+        return -1;
+    }
+    f->fd = fd;
+    f->n_kept = 0;
+    memcpy(f->print, print, sizeof(print));
+    name_path(f);
+    int from = *f->path ? open(f->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    if (from >= 0) {
+        copy(fd, from); /* the engine takes nothing of what is not whole */
+        close(from);
+    }
+    return fd;
+}
+
+/* The old file is there until the new one is whole. */
+void expert_file_save(const struct expert_file *f) {
+    char next[sizeof(f->path) + 8];
+    int r = 0;
+
+    if (f->fd <= 0 || !*f->path || lseek(f->fd, 0, SEEK_END) <= 0)
+        return;
+    snprintf(next, sizeof(next), "%s.new", f->path);
+    int to = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (to < 0 || (r = copy(to, f->fd)) < 0 || rename(next, f->path) < 0)
+        log_event(WLOG_WARN, "experts_not_kept", "path=%s error=\"%s\"", quoted(f->path).s,
+                  strerror(r < 0 ? -r : errno));
+    if (to >= 0)
+        close(to);
+}
+
+void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns) {
+    if (n_picks == f->n_kept || now_ns - f->kept_ns < KEEP_NS)
+        return;
+    expert_file_save(f);
+    f->n_kept = n_picks;
+    f->kept_ns = now_ns;
+}
+
+void expert_file_close(struct expert_file *f) {
+    if (f->fd > 0)
+        close(f->fd);
+    f->fd = 0;
+}

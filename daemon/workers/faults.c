@@ -1,0 +1,64 @@
+#include "daemon/workers/faults.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/printable.h"
+#include "base/util.h"
+
+#define FILES 8 /* of the last deaths */
+
+/* The row of @id, or FAULTS_MAX. */
+static uint32_t find(const struct faults *f, uint64_t id) {
+    for (uint32_t i = 0; i < MIN(f->n, FAULTS_MAX); i++)
+        if (f->row[i].id == id)
+            return i;
+    return FAULTS_MAX;
+}
+
+static void note_one(struct faults *f, uint64_t id) {
+    uint32_t i = find(f, id);
+
+    if (i == FAULTS_MAX) {
+        i = f->n++ % FAULTS_MAX;
+        f->row[i].id = id;
+        f->row[i].n = 0;
+    }
+    f->row[i].n++;
+}
+
+/* No request is in both lists: it runs when its grammar has been compiled. */
+void faults_note(struct faults *f, const struct crash_page *page) {
+    for (uint32_t i = 0; i < MIN(page->n, CRASH_PAGE_MAX); i++)
+        note_one(f, page->ids[i]);
+    for (uint32_t i = 0; i < MIN(page->n_compiling, CRASH_PAGE_COMPILING_MAX); i++)
+        note_one(f, page->compiling[i]);
+}
+
+uint32_t faults_of(const struct faults *f, uint64_t id) {
+    uint32_t i = find(f, id);
+
+    return i == FAULTS_MAX ? 0 : f->row[i].n;
+}
+
+void faults_write(const struct buf *record, const char *dir, uint32_t n, char *path, size_t size) {
+    const char *state = getenv("STATE_DIRECTORY");
+
+    *path = 0;
+    dir = *dir ? dir : state;
+    if (!dir || !*dir)
+        return;
+    snprintf(path, size, "%.200s/fault-%u.flight", dir, n % FILES);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool ok = fd >= 0 && write(fd, record->data, record->len) == (ssize_t)record->len;
+    if (!ok)
+        log_event(WLOG_WARN, "fault_not_written", "path=%s error=\"%s\"", quoted(path).s,
+                  strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    *path = ok ? *path : 0;
+}

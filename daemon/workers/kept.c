@@ -1,0 +1,210 @@
+#include "daemon/workers/kept.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/buf.h"
+#include "base/list.h"
+#include "base/log.h"
+#include "daemon/front/service.h"
+
+/* Invariants: an empty one has users, and without them only one that was inherited stays; `kept` is
+ * set once; a bad one gets no further users. */
+struct kept_file {
+    struct kept *of;
+    struct list link; /* kept.files */
+    int fd;
+    char name[SERVICE_NAME_MAX]; /* that the service manager knows it by */
+    uint8_t key[ENGINE_KEEP_KEY];
+    uint64_t n_bytes;
+    uint32_t n_users;
+    bool kept, bad; /* kept: sealed, and with the service manager */
+    bool passed;    /* to the daemon of an upgrade */
+};
+
+struct kept {
+    struct list files;
+    bool leaving, held;   /* held: the service manager is told by kept_announce() */
+    struct buf forgotten; /* held: names, each ended by NUL */
+};
+
+int kept_new(struct kept **out) {
+    struct kept *k = calloc(1, sizeof(*k));
+
+    if (!k)
+        return -ENOMEM;
+    list_init(&k->files);
+    buf_init(&k->forgotten, 65536);
+    *out = k;
+    return 0;
+}
+
+static void drop(struct kept_file *f) {
+    struct kept *k = f->of;
+
+    assert(f->n_users == 0 || k->leaving);
+    if (f->kept && k->held)
+        buf_add(&k->forgotten, f->name, strlen(f->name) + 1); /* if not, the file stays too long */
+    else if (f->kept && !k->leaving)
+        service_forget(f->name);
+    list_remove(&f->link);
+    close(f->fd);
+    free(f);
+}
+
+struct kept *kept_free(struct kept *k) {
+    if (!k)
+        return NULL;
+    k->leaving = true;
+    LIST_FOREACH(i, &k->files)
+    drop(LIST_ENTRY(i, struct kept_file, link));
+    buf_deinit(&k->forgotten);
+    free(k);
+    return NULL;
+}
+
+/* Behind the others; NULL: no memory, and @fd is closed. */
+static struct kept_file *add(struct kept *k, int fd) {
+    struct kept_file *f = calloc(1, sizeof(*f));
+
+    if (!f) {
+        close(fd);
+        return NULL;
+    }
+    f->of = k;
+    f->fd = fd;
+    list_push_back(&k->files, &f->link);
+    return f;
+}
+
+void kept_inherit(struct kept *k, int fd, const char *name) {
+    struct kept_file *f = add(k, fd);
+
+    if (!f)
+        return;
+    snprintf(f->name, sizeof(f->name), "%s", name);
+    f->kept = true;
+    if (engine_keep_read(fd, f->key, &f->n_bytes) < 0)
+        drop(f);
+}
+
+struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY]) {
+    LIST_FOREACH(i, &k->files) {
+        struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
+
+        if (!f->kept || f->bad || memcmp(f->key, key, sizeof(f->key)) != 0)
+            continue;
+        f->n_users++;
+        return f;
+    }
+    struct stat st = {0};
+    int fd = memfd_create("weft-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    struct kept_file *f = fd < 0 ? NULL : add(k, fd);
+
+    if (!f) {
+        log_event(WLOG_WARN, "weights_not_kept", "error=\"%s\"", strerror(errno));
+        return NULL;
+    }
+    fstat(fd, &st);
+    snprintf(f->name, sizeof(f->name), SERVICE_KEPT "%llu", (unsigned long long)st.st_ino);
+    memcpy(f->key, key, sizeof(f->key));
+    f->n_users = 1;
+    return f;
+}
+
+int kept_fd(const struct kept_file *f) {
+    return f->fd;
+}
+
+bool kept_confirm(struct kept_file *f) {
+    uint8_t key[ENGINE_KEEP_KEY];
+
+    assert(f->n_users > 0);
+    if (f->kept)
+        return true;
+    if (engine_keep_read(f->fd, key, &f->n_bytes) < 0 || memcmp(key, f->key, sizeof(key)) != 0)
+        return false;
+    f->kept = true;
+    if (!f->of->held)
+        service_keep(f->fd, f->name);
+    return true;
+}
+
+void kept_release(struct kept_file *f, bool bad) {
+    if (!f)
+        return;
+    assert(f->n_users > 0);
+    f->bad |= bad;
+    if (--f->n_users == 0)
+        drop(f);
+}
+
+static bool is_unclaimed(const struct kept_file *f, const uint8_t *but) {
+    return f->n_users == 0 && !(but && memcmp(f->key, but, sizeof(f->key)) == 0);
+}
+
+uint64_t kept_unclaimed(const struct kept *k, const uint8_t *but) {
+    uint64_t sum = 0;
+
+    LIST_FOREACH(i, &k->files) {
+        const struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
+
+        sum += is_unclaimed(f, but) ? f->n_bytes : 0;
+    }
+    return sum;
+}
+
+void kept_drop_unclaimed(struct kept *k, const uint8_t *but) {
+    LIST_FOREACH(i, &k->files)
+    if (is_unclaimed(LIST_ENTRY(i, struct kept_file, link), but))
+        drop(LIST_ENTRY(i, struct kept_file, link));
+}
+
+void kept_leave(struct kept *k) {
+    k->leaving = true;
+}
+
+int kept_pass(struct kept *k, struct upgrade_files *files) {
+    int r = 0;
+
+    LIST_FOREACH(i, &k->files) {
+        struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
+
+        if (f->kept && !f->bad && r == 0)
+            r = upgrade_add(files, f->fd, f->name, NULL);
+        f->passed = f->kept && !f->bad && r == 0;
+    }
+    return r;
+}
+
+void kept_hand_over(struct kept *k) {
+    assert(!k->held); /* it is the main process until then */
+    LIST_FOREACH(i, &k->files) {
+        struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
+
+        if (f->kept && !f->passed)
+            service_forget(f->name);
+    }
+    k->leaving = true;
+}
+
+void kept_hold(struct kept *k) {
+    assert(k->forgotten.len == 0);
+    k->held = true;
+}
+
+void kept_announce(struct kept *k) {
+    k->held = false;
+    for (size_t at = 0; at < k->forgotten.len; at += strlen(k->forgotten.data + at) + 1)
+        service_forget(k->forgotten.data + at);
+    LIST_FOREACH(i, &k->files) {
+        const struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
+
+        if (f->kept)
+            service_keep(f->fd, f->name); /* once more does nothing */
+    }
+}

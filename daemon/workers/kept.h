@@ -1,0 +1,54 @@
+#pragma once
+
+/*
+ * kept - packed weights that outlive their worker. Each lies in a file in memory of its own, which
+ * the worker packs and seals (engine_opts.keep_fd) and the front holds: the worker that comes after
+ * a death, beside it in a swap, or in the next daemon, to which the service manager passes them on,
+ * uses what is there.
+ *
+ *      claim ──> empty ──confirm──> kept <──inherit
+ *                  └────── release of the last user ──> freed
+ *
+ * What a worker says of it does not count: a file is kept if its seals and header are right.
+ */
+
+#include <stdbool.h>
+#include "daemon/upgrade/upgrade.h"
+#include "engine/engine.h"
+
+struct kept;      /* all of a daemon */
+struct kept_file; /* the weights of one model file */
+
+/* Without any. 0 or -ENOMEM. */
+int kept_new(struct kept **out);
+/* Closes all files; what the service manager has of them stays with it. Accepts NULL, returns
+ * NULL. */
+struct kept *kept_free(struct kept *k);
+
+/* Takes over the file that the service manager kept under @name, or closes it if it is of no
+ * use. */
+void kept_inherit(struct kept *k, int fd, const char *name);
+/* Returns the file kept under @key, or a new empty one. NULL: none can be made. */
+struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY]);
+int kept_fd(const struct kept_file *f); /* stays the file's */
+/* A worker has opened its model with it. True: the weights are in it, and are kept from now on. */
+bool kept_confirm(struct kept_file *f);
+/* Ends one user's claim; NULL does nothing. The last user's call frees the memory once no worker
+ * has it. @bad: the file is not given to another user. */
+void kept_release(struct kept_file *f, bool bad);
+
+/* Memory of inherited files that no model has claimed, but for that of @but, which may be NULL; and
+ * they are dropped. */
+uint64_t kept_unclaimed(const struct kept *k, const uint8_t *but);
+void kept_drop_unclaimed(struct kept *k, const uint8_t *but);
+/* The daemon ends: what the service manager has stays with it. */
+void kept_leave(struct kept *k);
+
+/* An upgrade. What the next daemon is to get is added to @f, and kept_hand_over() makes the service
+ * manager forget the rest, before the next one becomes the main process. */
+int kept_pass(struct kept *k, struct upgrade_files *f);
+void kept_hand_over(struct kept *k);
+/* For the next daemon: tells the service manager nothing until this daemon is the main process;
+ * kept_announce() then tells it which files are kept. */
+void kept_hold(struct kept *k);
+void kept_announce(struct kept *k);

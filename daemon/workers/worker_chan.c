@@ -1,0 +1,132 @@
+#include "daemon/workers/worker_chan.h"
+
+#include <assert.h>
+#include "proto/messages.h"
+
+/*
+ * The rest of a turn cannot wait for the poll: frames that were read from the socket already make
+ * nothing readable. An idle handle runs once in each iteration and keeps the loop from sleeping.
+ * While it is active the poll only writes, so there is one turn in an iteration and not two.
+ */
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+static void on_rest(uv_idle_t *rest);
+
+/* Waits for what the channel has to do: always for frames, for room while some could not go out.
+ * Starting a poll anew costs system calls, so it is done where something changes. */
+static void update_poll(struct worker_chan *c) {
+    int want = UV_READABLE | (chan_wants_write(&c->chan) ? UV_WRITABLE : 0);
+
+    if (!c->open)
+        return;
+    if (c->chan.dead) { /* ended(), or the exit of the process, does the rest */
+        uv_poll_stop(&c->poll);
+        want = 0;
+        if (c->opts.ended)
+            uv_idle_start(&c->rest, on_rest);
+    } else if (want != c->waits_for) {
+        uv_poll_start(&c->poll, want, on_poll);
+    }
+    c->waits_for = want;
+}
+
+/* One part or frame. 0, CHAN_EMPTY, -errno. */
+static int take_one(struct worker_chan *c) {
+    struct chan_frame f;
+
+    assert(c->open);
+    if (c->has_parts) {
+        bool more = c->opts.part(c->opts.ctx);
+
+        c->has_parts = c->open && more;
+        return 0;
+    }
+    int r = chan_recv(&c->chan, &f);
+    if (r == 0) {
+        bool parts = c->opts.frame(c->opts.ctx, &f);
+
+        c->has_parts = c->open && parts;
+    }
+    return r;
+}
+
+/* At least one of what there is. Whether something may be left. */
+static bool take_turn(struct worker_chan *c) {
+    int64_t end = clock_now(c->opts.clock) + WORKER_CHAN_TURN_NS;
+    bool over = false;
+    int r = 0;
+
+    while (c->open && !over && (r = take_one(c)) == 0)
+        over = clock_now(c->opts.clock) >= end;
+    if (!c->open)
+        return false;
+    assert(r == 0 || !c->has_parts);
+    chan_flush(&c->chan);
+    update_poll(c);
+    return r == 0;
+}
+
+static void on_rest(uv_idle_t *rest) {
+    struct worker_chan *c = CONTAINER_OF(rest, struct worker_chan, rest);
+
+    if (take_turn(c))
+        return;
+    uv_idle_stop(rest);
+    if (c->open && c->chan.dead && c->opts.ended)
+        c->opts.ended(c->opts.ctx);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events) {
+    struct worker_chan *c = CONTAINER_OF(poll, struct worker_chan, poll);
+
+    if (status < 0) {
+        uv_poll_stop(poll);
+        c->waits_for = 0;
+        if (c->opts.ended) /* after what can still be read */
+            uv_idle_start(&c->rest, on_rest);
+        return;
+    }
+    if (uv_is_active((uv_handle_t *)&c->rest)) {
+        chan_flush(&c->chan);
+        update_poll(c);
+    } else if (take_turn(c)) {
+        uv_idle_start(&c->rest, on_rest);
+    }
+}
+
+void worker_chan_open(struct worker_chan *c, int fd, const struct worker_chan_opts *opts) {
+    assert(!c->open && opts->frame && opts->part);
+    *c = (struct worker_chan){.opts = *opts, .open = true};
+    chan_init(&c->chan, fd, MSG_MAX_FRAME, MSG_MAX_QUEUED);
+    uv_poll_init(opts->loop, &c->poll, fd);
+    uv_idle_init(opts->loop, &c->rest);
+    update_poll(c);
+}
+
+void worker_chan_close(struct worker_chan *c) {
+    if (!c->open)
+        return;
+    c->open = c->has_parts = false;
+    uv_poll_stop(&c->poll);
+    chan_deinit(&c->chan);
+    uv_close((uv_handle_t *)&c->poll, NULL);
+    uv_close((uv_handle_t *)&c->rest, NULL);
+}
+
+int worker_chan_send(struct worker_chan *c, uint16_t type, const struct buf *payload) {
+    assert(c->open);
+    int r = chan_send(&c->chan, type, payload->data, (uint32_t)payload->len);
+
+    update_poll(c);
+    return r;
+}
+
+size_t worker_chan_queued(const struct worker_chan *c) {
+    return c->chan.out.len;
+}
+
+void worker_chan_drain(struct worker_chan *c) {
+    /* The other end is closed: at most what the socket's buffer holds. */
+    while (c->open && take_one(c) == 0)
+        ;
+}

@@ -1,0 +1,138 @@
+#include <assert.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "daemon/workers/workers_private.h"
+
+/*
+ * The next daemon's worker computes for this front: an upgrade (models_away.c). The requests stay
+ * here, and are submitted with what they have so far, as after a death.
+ *
+ *      NONE ──offer──> OFFERED ──its READY──> ACCEPTED ──give_way, no process──> TAKEN
+ *                         └────── end of the channel ────┴──> REFUSED <────────────┘
+ *
+ * Over the channel the next front speaks as a worker does (guests.h), but for HELLO and OPEN: both
+ * have the same sources. The first frame is what this front's worker said of itself.
+ */
+
+#define DEVICE_FREE_MS 1000 /* until a device has what the process of another daemon had */
+
+static void close_next(struct workers *w, enum workers_next how) {
+    worker_chan_close(&w->next_chan);
+    w->next = how;
+}
+
+/* Requests go over the channel from now on. */
+static void take_way(struct workers *w) {
+    assert(w->state == WORKERS_AWAY && w->next == NEXT_ACCEPTED && !w->process_open);
+    w->next = NEXT_TAKEN;
+    log_event(WLOG_INFO, "requests_moved", "n=%u", api_model_use(w->model).n_running);
+    api_worker_up(w->model, workers_n_faults);
+}
+
+/* A worker of this front is to start again, if its place was given. */
+static void come_back(struct workers *w, enum workers_next next) {
+    if (w->next == NEXT_TAKEN)
+        api_worker_down(w->model);
+    close_next(w, next);
+    if (w->state != WORKERS_AWAY)
+        return;
+    workers_set_state(w, WORKERS_DOWN);
+    w->down_ns = clock_now(w->opts.clock);
+    w->backoff_ms = workers_on_device(w) ? DEVICE_FREE_MS : 0;
+    if (!w->process_open)
+        workers_schedule_restart(w);
+}
+
+/* The next daemon takes no requests (any more). */
+static void lose_next(struct workers *w) {
+    if (w->next == NEXT_TAKEN)
+        log_event(WLOG_WARN, "requests_came_back", "n=%u", api_model_use(w->model).n_running);
+    come_back(w, NEXT_REFUSED);
+    w->opts.on_answer(w->opts.ctx);
+}
+
+/* worker_chan_opts.frame. */
+static bool on_frame(void *ctx, const struct chan_frame *f) {
+    struct workers *w = ctx;
+    struct msg_ready m;
+
+    if (f->type == MSG_EVENTS && w->next == NEXT_TAKEN) {
+        msg_events_begin(&w->events, f->data, f->len);
+        return true;
+    }
+    if (f->type == MSG_READY && w->next == NEXT_OFFERED &&
+        msg_ready_parse(f->data, f->len, &m) == 0) {
+        w->next = NEXT_ACCEPTED;
+        w->opts.on_answer(w->opts.ctx);
+    } else {
+        lose_next(w);
+    }
+    return false;
+}
+
+/* worker_chan_opts.part. */
+static bool on_part(void *ctx) {
+    int r = workers_next_event(ctx);
+
+    if (r < 0)
+        lose_next(ctx);
+    return r == 0;
+}
+
+/* worker_chan_opts.ended. */
+static void on_ended(void *ctx) {
+    lose_next(ctx);
+}
+
+enum workers_answer workers_answer(const struct workers *w) {
+    return w->next == NEXT_OFFERED                             ? WORKERS_ASKED
+           : w->next == NEXT_ACCEPTED || w->next == NEXT_TAKEN ? WORKERS_ACCEPTED
+           : w->next == NEXT_REFUSED                           ? WORKERS_REFUSED
+                                                               : WORKERS_UNASKED;
+}
+
+void workers_offer(struct workers *w, int fd) {
+    const struct worker_chan_opts o = {.loop = w->opts.loop,
+                                       .clock = w->opts.clock,
+                                       .ctx = w,
+                                       .frame = on_frame,
+                                       .part = on_part,
+                                       .ended = on_ended};
+
+    assert(w->next == NEXT_NONE && w->ready.len > 0);
+    w->next = NEXT_OFFERED;
+    worker_chan_open(&w->next_chan, fd, &o);
+    worker_chan_send(&w->next_chan, MSG_READY, &w->ready);
+}
+
+void workers_gone(struct workers *w) {
+    log_event(WLOG_INFO, "worker_gave_way", "pid=%d", w->process.pid);
+    if (w->next == NEXT_ACCEPTED)
+        take_way(w);
+    w->opts.on_away(w->opts.ctx);
+}
+
+bool workers_give_way(struct workers *w) {
+    bool served = w->state == WORKERS_SERVING;
+
+    if (w->state == WORKERS_AWAY && w->next == NEXT_ACCEPTED && !w->process_open)
+        take_way(w);
+    if (w->state != WORKERS_DOWN && w->state != WORKERS_LOADING && !served)
+        return false;
+    workers_set_state(w, WORKERS_AWAY);
+    if (served)
+        api_worker_down(w->model);
+    workers_end_process(w, served);
+    if (!w->process_open && w->next == NEXT_ACCEPTED)
+        take_way(w);
+    return w->process_open;
+}
+
+void workers_come_back(struct workers *w) {
+    come_back(w, NEXT_NONE);
+}
+
+void workers_leave_next(struct workers *w) {
+    close_next(w, NEXT_REFUSED);
+}

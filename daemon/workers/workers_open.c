@@ -1,0 +1,96 @@
+/*
+ * workers_open - what a worker is opened with: descriptors, packed weights and options.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include "daemon/workers/workers_private.h"
+
+static void claim_weights(struct workers *w) {
+    const struct gguf *files[] = {w->opts.file, w->opts.draft};
+
+    for (int i = 0; i < 2; i++)
+        if (files[i] && !w->kept[i])
+            w->kept[i] = kept_claim(w->opts.kept, w->keys[i]);
+}
+
+void workers_release_weights(struct workers *w, bool bad) {
+    for (int i = 0; i < 2; i++) {
+        kept_release(w->kept[i], bad);
+        w->kept[i] = NULL;
+    }
+}
+
+void workers_confirm_weights(struct workers *w) {
+    for (int i = 0; i < 2; i++)
+        if (w->kept[i] && !kept_confirm(w->kept[i])) {
+            kept_release(w->kept[i], true);
+            w->kept[i] = NULL;
+        }
+}
+
+/* Adds @fd; does nothing if it is negative. */
+static void add_fd(struct workers_fds *f, int fd) {
+    assert(f->n < ARRAY_SIZE(f->stdio));
+    if (fd >= 0)
+        f->stdio[f->n++] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = fd};
+}
+
+/* Adds the descriptors of @file, which may be NULL. -E2BIG when there are too many. */
+static int add_shards(struct workers_fds *f, const struct gguf *file) {
+    for (uint32_t i = 0; file && i < gguf_n_shards(file); i++) {
+        if (f->n_shards == WORKER_SHARDS_MAX)
+            return -E2BIG;
+        add_fd(f, gguf_shard_fd(file, i));
+        f->n_shards++;
+    }
+    return 0;
+}
+
+int workers_list_fds(struct workers *w, int channel, struct workers_fds *out) {
+    const int first[WORKER_FD_MODEL] = {
+        [2] = 2, [WORKER_FD_CHANNEL] = channel, [WORKER_FD_CRASH_PAGE] = w->crash_page_fd};
+
+    *out = (struct workers_fds){0};
+    for (uint32_t i = 0; i < 2; i++)
+        out->stdio[out->n++] = (uv_stdio_container_t){.flags = UV_IGNORE};
+    for (uint32_t i = 2; i < WORKER_FD_MODEL; i++)
+        add_fd(out, first[i]);
+    assert(out->n == WORKER_FD_MODEL);
+    if (add_shards(out, w->opts.file) < 0 || add_shards(out, w->opts.draft) < 0)
+        return -E2BIG;
+    add_fd(out, w->opts.disk_fd);
+    claim_weights(w);
+    for (int i = 0; i < 2; i++)
+        add_fd(out, w->kept[i] ? kept_fd(w->kept[i]) : -1);
+    add_fd(out, expert_file_open(&w->experts, w->opts.file));
+    return 0;
+}
+
+/* The first worker decides the options backend and host-experts where they are auto: a stream that
+ * a device began is not continued by the CPU, whose logits have other bits, nor by a device that
+ * holds other experts. */
+int workers_pack_open(const struct workers *w, struct buf *out) {
+    CLEANUP(buf_deinit) struct buf options;
+    struct config c = *w->opts.config;
+
+    if (w->backend[0])
+        c.engine.backend = w->backend;
+    buf_init(&options, MSG_MAX_FRAME);
+    int r = config_pack(&c, "engine", &options);
+    struct msg_open m = {
+        .options = {options.data, (uint32_t)options.len},
+        .kv_bytes = w->opts.kv_bytes,
+        .memory_bytes = w->opts.memory_bytes,
+        .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
+        .has_disk = w->opts.disk_fd >= 0,
+        .disk_waits = w->opts.disk_waits,
+        .keeps = w->kept[0] != NULL,
+        .keeps_draft = w->kept[1] != NULL,
+        .has_experts = w->experts.fd > 0,
+        .keeps_place = w->placed,
+        .tells_blocks = w->opts.on_blocks != NULL,
+    };
+
+    return r < 0 ? r : msg_open_pack(out, &m);
+}

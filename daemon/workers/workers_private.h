@@ -1,0 +1,114 @@
+#pragma once
+
+/*
+ * workers_private - the object that the files of the workers share: workers.c, which has processes,
+ * workers_open.c, what these are opened with, and workers_away.c, where the next daemon takes their
+ * place.
+ */
+
+#include <uv.h>
+#include "daemon/workers/expert_file.h"
+#include "daemon/workers/faults.h"
+#include "daemon/worker/worker.h"
+#include "daemon/workers/worker_chan.h"
+#include "daemon/workers/workers.h"
+
+/* States of workers.h's diagram; workers_set_state() has the table of legal transitions. */
+enum workers_state {
+    WORKERS_DOWN,
+    WORKERS_LOADING,
+    WORKERS_SERVING,
+    WORKERS_IDLE,
+    WORKERS_AWAY,
+    WORKERS_STOPPED
+};
+
+/* The next daemon's answer to workers_offer(). TAKEN: its worker computes for this daemon too. */
+enum workers_next { NEXT_NONE, NEXT_OFFERED, NEXT_ACCEPTED, NEXT_REFUSED, NEXT_TAKEN };
+
+/*
+ * process_open: the process or its handle still exists. Invariants (workers_check()): chan.open
+ * implies it, and LOADING and SERVING imply both; SERVING and only that, or one that has been it,
+ * has was_ready; NEXT_TAKEN implies WORKERS_AWAY and no process. next_chan is open in OFFERED,
+ * ACCEPTED and TAKEN. In DOWN there is no process only until the pause is over.
+ */
+struct workers {
+    struct api_port port;
+    struct workers_opts opts;
+    struct model *model; /* of the api; NULL before workers_attach() */
+    enum workers_state state;
+    bool served;      /* some worker was READY once */
+    bool was_ready;   /* this one was */
+    char backend[16]; /* what it computes with: its successors do, for the same tokens. "": none */
+    bool placed;      /* experts stay where `experts` says: that is part of what it computes */
+    struct expert_file experts;
+    uv_process_t process;
+    uv_timer_t watch, restart;
+    bool process_open, killed_for_hang;
+    bool open_sent;    /* to this worker */
+    bool leaving_disk; /* on_disk_left() is to be called */
+    struct worker_chan chan;
+    enum workers_next next;
+    struct worker_chan next_chan; /* to the next daemon (workers_away.c) */
+    struct buf ready;             /* what the last worker said of itself: a READY */
+    struct event_cursor events;   /* of the frame that is read */
+    struct buf out;
+    int crash_page_fd;
+    struct crash_page *crash_page;
+    struct flight *flight;           /* of this worker and those before it */
+    int64_t started_ns, progress_ns; /* of the process; when its step count last changed */
+    int64_t watched_ns;              /* when this was last looked at */
+    uint64_t progress_step;
+    uint32_t backoff_ms, n_started, n_deaths, n_hangs;
+    uint32_t n_failed; /* starts in a row that came to nothing */
+    int64_t down_ns;   /* when the last worker that served was lost */
+    bool file_changed; /* that the file changed was said */
+    struct faults faults;
+    uint8_t (*keys)[ENGINE_KEEP_KEY];
+    struct kept_file *kept[2]; /* of the model, of the draft model; NULL: what there is stays its
+                                  worker's own */
+    const char *weights;       /* as workers_stats has it */
+    char refusal[400];         /* of the present worker; "": it gave no reason */
+    char failure[400];         /* what api_worker_failed() was told; "": nothing */
+    struct msg_stats last;
+    bool has_stats;
+};
+
+/* The only place that changes the state. */
+void workers_set_state(struct workers *w, enum workers_state next);
+/* Asserts the invariants of struct workers, which hold between two events of the loop. */
+void workers_check(const struct workers *w);
+/* Tells the api the next of `events`, which are those of one step; that may end any generation, and
+ * start others by it. As msg_events_next(). */
+int workers_next_event(struct workers *w);
+/* The channel that requests go over now; NULL: they wait. */
+struct worker_chan *workers_way(struct workers *w);
+/* In how many deaths of its workers request @id was present; for api_worker_up(). */
+uint32_t workers_n_faults(struct api_port *p, uint64_t id);
+/* Ends the process, which has time to write for its disk where it @served. */
+void workers_end_process(struct workers *w, bool served);
+/* Schedules the start of the next worker; the state is DOWN, without a process. */
+void workers_schedule_restart(struct workers *w);
+/* The next daemon is asked nothing more. */
+void workers_leave_next(struct workers *w);
+/* The process of a worker that is AWAY is gone. */
+void workers_gone(struct workers *w);
+
+/* workers_open.c */
+
+/* A worker's descriptors in the order of enum worker_fd: files of the model and the draft model,
+ * then the disk tier's, packed weights and the experts' file, as far as there are any. */
+struct workers_fds {
+    uv_stdio_container_t stdio[WORKER_FD_MODEL + WORKER_SHARDS_MAX + 4];
+    uint32_t n, n_shards;
+};
+
+/* Lists the descriptors of the next worker, whose end of the channel is @channel. 0; -E2BIG: too
+ * many shards. */
+int workers_list_fds(struct workers *w, int channel, struct workers_fds *out);
+/* OPEN: the options of section [engine], and what only the front knows. 0 or -errno. */
+int workers_pack_open(const struct workers *w, struct buf *out);
+/* The weights that workers_list_fds() claimed are another's. @bad: no worker shall use them. */
+void workers_release_weights(struct workers *w, bool bad);
+/* A worker is ready with them. A backend that packs nothing has left its file empty. */
+void workers_confirm_weights(struct workers *w);
