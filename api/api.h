@@ -4,7 +4,7 @@
  * api - the HTTP side of the front: connections, endpoints, streams. It turns requests into `struct
  * submit` for the worker through a port that daemon/ implements, and the worker's events into JSON
  * and SSE. Everything runs on one libuv loop; what takes long on a pool of threads
- * (service/job_pool.h).
+ * (limits/job_pool.h).
  */
 
 #include <stdbool.h>
@@ -69,7 +69,7 @@ struct api_model {
     const char *fingerprint; /* of file and program: equal ones give equal tokens; or NULL */
 };
 
-/* States of a model that is loaded on demand: api/model.h. */
+/* States of a model that is loaded on demand: api/generation/model.h. */
 enum api_model_state {
     API_MODEL_ABSENT,
     API_MODEL_LOADING,

@@ -5,7 +5,7 @@
 #include "api/http/exchange.h"
 #include "api/generation/gen.h"
 #include "api/generation/model_wait.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 
 /* Entry points for daemon/: the worker's events and life cycle, and the admin socket's

@@ -9,7 +9,7 @@
 #include "api/http/conn.h"
 #include "api/http/respond.h"
 #include "api/limits/session.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 #include "api/service/trace.h"
 #include "base/probe.h"

@@ -6,7 +6,7 @@
 #include <sys/random.h>
 #include "api/generation/gen.h"
 #include "api/generation/model_wait.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 #include "api/routes.h"
 #include "api/service/service.h"

@@ -8,7 +8,7 @@
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
 #include "api/openai/openai.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/generation/opaque_reasoning.h"

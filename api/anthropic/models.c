@@ -5,10 +5,10 @@
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/openai/models.h"
 #include "api/private.h"
-#include "api/service/rescan.h"
+#include "api/generation/rescan.h"
 
 /* /v1/models as Anthropic's clients know it, for those that send its version header. */
 

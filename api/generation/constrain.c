@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/custom.h"
-#include "api/generation/grammar_ir.h"
+#include "api/toolcall/grammar_ir.h"
 #include "api/http/json.h"
 #include "api/private.h"
 #include "api/http/siphash.h"

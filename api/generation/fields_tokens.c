@@ -3,7 +3,7 @@
 #include "api/generation/fields.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 
 /* Fields that say which tokens may come, as lists for the worker (struct submit). */
 

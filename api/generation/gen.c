@@ -4,7 +4,7 @@
 #include <string.h>
 #include "api/http/exchange.h"
 #include "api/limits/session.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 #include "api/generation/gen_private.h"
 #include "api/generation/gen_request.h"

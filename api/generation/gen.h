@@ -25,7 +25,7 @@
 #include "base/list.h"
 #include "api/generation/output_parser.h"
 #include "api/limits/tenant.h"
-#include "api/service/metrics.h"
+#include "api/generation/metrics.h"
 #include "proto/messages.h"
 #include "text/stops.h"
 

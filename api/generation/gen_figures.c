@@ -1,6 +1,6 @@
 #include "api/generation/gen.h"
 #include "api/generation/output_parser.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 
 /* Figures of a generation that are reported beside its text. */
 

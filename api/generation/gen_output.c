@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/gen_private.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 
 /*
  * The output of a generation, made of its tokens alone and never of the batches they came in: each

@@ -10,7 +10,7 @@
 #include <string.h>
 #include "api/generation/gen.h"
 #include "api/generation/gen_request.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 
 /* Invariants: n_told <= gen->n_out; what the other front is told goes on where the last event

@@ -6,10 +6,10 @@
 #include <string.h>
 #include "api/generation/prompt.h"
 #include "api/http/json.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/openai/models.h"
 #include "api/private.h"
-#include "api/service/rescan.h"
+#include "api/generation/rescan.h"
 
 #define TICK_MS 1000
 #define RETRY_MS 5000 /* that clients are told while nothing is known of the loading */

@@ -8,7 +8,7 @@
 #include "api/http/json.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/model_wait.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 
 /*

@@ -14,7 +14,7 @@
 #include "api/generation/constrain.h"
 #include "api/generation/messages.h"
 #include "api/generation/model_wait.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/private.h"

@@ -7,7 +7,7 @@
 #include <time.h>
 #include "api/generation/endpoint.h"
 #include "api/http/conn.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/generation/prewarm.h"

@@ -4,7 +4,7 @@
 
 #include "api/http/conn_private.h"
 #include "api/http/tls.h"
-#include "api/service/loop_lag.h"
+#include "api/http/loop_lag.h"
 
 /*
  * Rules that keep this file small: the parser stops after the head and after the message and never

@@ -11,7 +11,7 @@
 #include "api/http/serve.h"
 #include "api/http/server.h"
 #include "api/http/turn.h"
-#include "api/service/loop_lag.h"
+#include "api/http/loop_lag.h"
 #include "base/log.h"
 
 /* The listening half of server.h: sockets, and the life of the whole. */

@@ -8,7 +8,7 @@
 #include "api/http/respond.h"
 #include "api/http/route.h"
 #include "api/http/server.h"
-#include "api/service/loop_lag.h"
+#include "api/http/loop_lag.h"
 
 /*
  * Every check that needs no body is made once, before the body is read, in an order that tells an

@@ -11,7 +11,7 @@
 #include "api/http/respond.h"
 #include "api/openai/choices.h"
 #include "api/llamacpp/llamacpp.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 
 /* Answers of /completion and /infill: one object for each prompt, whole or as events of which the

@@ -8,7 +8,7 @@
 #include "api/http/json.h"
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/openai.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 
 /* Bodies of /completion and /infill become bodies of /v1/completions. */

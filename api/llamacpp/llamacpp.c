@@ -8,7 +8,7 @@
 #include "api/http/respond.h"
 #include "api/openai/models.h"
 #include "api/openai/openai.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 
 /*

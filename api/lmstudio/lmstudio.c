@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include "api/http/respond.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
 

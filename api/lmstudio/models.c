@@ -8,7 +8,7 @@
 #include "api/http/json.h"
 #include "api/http/respond.h"
 #include "api/lmstudio/lmstudio.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/ollama/ollama.h"
 #include "api/openai/models.h"
 #include "api/private.h"

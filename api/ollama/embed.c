@@ -4,7 +4,7 @@
 #include "api/generation/read_request.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/ollama/ollama.h"
 #include "api/openai/vectors.h"
 #include "api/private.h"

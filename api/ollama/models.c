@@ -7,11 +7,11 @@
 #include "api/http/conn.h"
 #include "api/http/json.h"
 #include "api/ollama/ollama.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/openai/models.h"
 #include "api/openai/openai.h"
 #include "api/private.h"
-#include "api/service/rescan.h"
+#include "api/generation/rescan.h"
 #include "api/http/respond.h"
 #include "api/http/siphash.h"
 

@@ -5,7 +5,7 @@
 #include "api/generation/timings.h"
 #include "api/http/conn.h"
 #include "api/http/respond.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/openai/openai.h"
 #include "api/private.h"
 

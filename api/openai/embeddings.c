@@ -3,7 +3,7 @@
 #include "api/generation/gen.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
 #include "api/private.h"

@@ -3,11 +3,11 @@
 #include <string.h>
 #include "api/http/exchange.h"
 #include "api/http/json.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/openai/models.h"
 #include "api/openai/openai.h"
 #include "api/private.h"
-#include "api/service/rescan.h"
+#include "api/generation/rescan.h"
 #include "api/http/respond.h"
 
 #define LIST_MAX (4u << 20) /* bytes of a list */

@@ -4,7 +4,7 @@
 #include "api/generation/lookup.h"
 #include "api/http/json.h"
 #include "api/openai/openai.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 #include "base/jobs.h"
 #include "text/stops.h"

@@ -9,7 +9,7 @@
 #include "api/http/conn.h"
 #include "api/http/exchange.h"
 #include "api/generation/gen.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 

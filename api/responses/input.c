@@ -4,7 +4,7 @@
 #include <string.h>
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 #include "api/responses/build.h"
 

@@ -3,7 +3,7 @@
 #include <time.h>
 #include "api/http/exchange.h"
 #include "api/http/json.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/service/page.h"

@@ -7,9 +7,9 @@
 #include <time.h>
 #include "api/generation/gen.h"
 #include "api/http/respond.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
-#include "api/service/metrics.h"
+#include "api/generation/metrics.h"
 #include "api/service/service.h"
 
 /*

@@ -1,7 +1,7 @@
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
-#include "api/model.h"
+#include "api/generation/model.h"
 #include "api/private.h"
 #include "api/service/service.h"
 #include "proto/flight.h"

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <yyjson.h>
-#include "api/generation/grammar_ir.h"
+#include "api/toolcall/grammar_ir.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "text/tokenizer.h"

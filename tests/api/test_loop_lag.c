@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "api/service/loop_lag.h"
-#include "api/service/metrics.h"
+#include "api/http/loop_lag.h"
+#include "api/generation/metrics.h"
 #include "base/clock.h"
 #include "world.h"
 

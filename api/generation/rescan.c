@@ -1,4 +1,4 @@
-#include "api/service/rescan.h"
+#include "api/generation/rescan.h"
 
 #include <assert.h>
 #include <stdlib.h>

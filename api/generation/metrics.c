@@ -1,4 +1,4 @@
-#include "api/service/metrics.h"
+#include "api/generation/metrics.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-#include "api/service/job_pool.h"
+#include "api/limits/job_pool.h"
 
 #include <assert.h>
 #include <unistd.h>
 #include "api/limits/tenant.h"
-#include "api/service/loop_lag.h"
+#include "api/http/loop_lag.h"
 
 /*
  * One tenant may keep all places but one, so there are two at least. The loop comes first: its

@@ -1,4 +1,4 @@
-#include "api/generation/grammar_ir.h"
+#include "api/toolcall/grammar_ir.h"
 
 #include <assert.h>
 #include "api/http/json.h"

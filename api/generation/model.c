@@ -1,4 +1,4 @@
-#include "api/model.h"
+#include "api/generation/model.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -22,7 +22,7 @@
 #include "api/api.h"
 #include "api/generation/family.h"
 #include "api/generation/fim.h"
-#include "api/service/metrics.h"
+#include "api/generation/metrics.h"
 #include "base/list.h"
 
 struct model {

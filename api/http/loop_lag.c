@@ -1,8 +1,8 @@
-#include "api/service/loop_lag.h"
+#include "api/http/loop_lag.h"
 
 #include <assert.h>
 #include <time.h>
-#include "api/service/metrics.h"
+#include "api/generation/metrics.h"
 #include "base/util.h"
 
 /*
