@@ -1,12 +1,7 @@
 #include <assert.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/http/exchange.h"
-#include "api/generation/gen.h"
-#include "api/generation/model_wait.h"
-#include "api/generation/model.h"
-#include "api/private.h"
+#include "api/server.h"
 
 /* Entry points for daemon/: the worker's events and life cycle, and the admin socket's
  * questions. */
@@ -22,12 +17,12 @@ void api_on_stats(struct model *m, const struct msg_stats *s) {
 
 void api_on_served(struct model *m, const struct msg_served *s, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
-        tenants_get(&m->api->tenants, s[i].tenant)->stats.device_ns += s[i].ns;
+        tenants_get(&m->env->tenants, s[i].tenant)->stats.device_ns += s[i].ns;
 }
 
 void api_worker_down(struct model *m) {
     m->worker_up = m->has_stats = false;
-    m->api->stats.n_workers_lost++;
+    m->env->stats.n_workers_lost++;
     memset(&m->worker, 0, sizeof(m->worker));
     gen_worker_down(m);
 }
@@ -45,7 +40,7 @@ void api_worker_failed(struct model *m, const char *why, uint32_t retry_ms) {
     assert(!m->worker_up && *why && retry_ms > 0);
     snprintf(m->failure, sizeof(m->failure), "%s", why);
     m->failure_retry_ms = retry_ms;
-    m->failed_ns = clock_now(m->api->clock);
+    m->failed_ns = clock_now(m->env->clock);
     m->state = API_MODEL_FAILED;
     gen_worker_failed(m);
     model_wait_over(m);
@@ -60,36 +55,36 @@ void api_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uin
 }
 
 struct model *api_first_model(const struct api *a) {
-    return model_first(a);
+    return model_first(&a->env);
 }
 
 int api_add_model(struct api *a, const struct api_model *info, struct api_port *port,
                   struct model **out) {
     struct model *m;
-    int r = model_new(&m, a, info, port);
+    int r = model_new(&m, &a->env, info, port);
 
     if (r < 0)
         return r;
-    pthread_rwlock_wrlock(&a->models_lock);
-    list_push_back(&a->models, &m->link);
-    pthread_rwlock_unlock(&a->models_lock);
+    pthread_rwlock_wrlock(&a->env.models.lock);
+    list_push_back(&a->env.models.list, &m->link);
+    pthread_rwlock_unlock(&a->env.models.lock);
     *out = m;
     return 0;
 }
 
 int api_new_model(struct api *a, const struct api_model *info, struct api_port *port,
                   struct model **out) {
-    return model_new(out, a, info, port);
+    return model_new(out, &a->env, info, port);
 }
 
 void api_replace_model(struct model *old, struct model *next) {
-    struct api *a = old->api;
+    struct gen_env *env = old->env;
 
     assert(!list_empty(&old->link) && list_empty(&next->link));
-    pthread_rwlock_wrlock(&a->models_lock);
+    pthread_rwlock_wrlock(&env->models.lock);
     list_insert_before(&old->link, &next->link);
     list_remove(&old->link);
-    pthread_rwlock_unlock(&a->models_lock);
+    pthread_rwlock_unlock(&env->models.lock);
     next->last_used_ns = old->last_used_ns;
     model_wait_move(old, next);
 }
@@ -99,18 +94,18 @@ void api_mark_loop(const char *what) {
 }
 
 void api_set_bad_presets(struct api *a, const char *const *names) {
-    pthread_rwlock_wrlock(&a->models_lock);
-    a->bad_presets = names;
-    pthread_rwlock_unlock(&a->models_lock);
+    pthread_rwlock_wrlock(&a->env.models.lock);
+    a->env.models.bad_presets = names;
+    pthread_rwlock_unlock(&a->env.models.lock);
 }
 
 void api_withdraw_model(struct model *m) {
-    struct api *a = m->api;
+    struct gen_env *env = m->env;
 
-    pthread_rwlock_wrlock(&a->models_lock);
+    pthread_rwlock_wrlock(&env->models.lock);
     list_remove(&m->link);
-    pthread_rwlock_unlock(&a->models_lock);
-    assert(!list_empty(&a->models) && list_empty(&m->waiting));
+    pthread_rwlock_unlock(&env->models.lock);
+    assert(!list_empty(&env->models.list) && list_empty(&m->waiting));
 }
 
 void api_remove_model(struct model *m) {
@@ -139,28 +134,11 @@ struct api_model_use api_model_use(const struct model *m) {
 }
 
 enum api_health api_health(const struct api *a) {
-    return server_health(a);
+    return service_health(&a->env);
 }
 
 void api_stats(const struct api *a, struct api_stats *out) {
-    *out = a->stats;
-    out->n_connections = a->http.n_connections;
-    out->n_rejected += a->http.n_refused;
-    out->n_displaced = a->http.n_displaced;
-    out->n_lost_bodies = a->http.n_lost_bodies;
-    out->n_deferred = a->http.n_deferred;
-    out->n_unlogged = a->log_limit.n_left_out;
-    out->n_lost_outputs = a->http.n_lost_outputs;
-    out->n_running = a->admit.n_running;
-    out->n_queued = a->admit.n_queued;
-    if (a->opts.kv_events) {
-        out->n_kv_batches = a->opts.kv_events->n_published;
-        out->n_kv_overruns = a->opts.kv_events->n_overruns;
-        out->n_kv_replayed = a->opts.kv_events->n_replayed;
-    }
-    if (a->otlp)
-        otlp_counts(a->otlp, &out->n_traces, &out->n_traces_waiting, &out->n_traces_dropped);
-    out->loop_lag_us = (uint32_t)MIN(loop_lag_longest_ns(&a->lag) / 1000, UINT32_MAX);
+    service_stats(&a->service, out);
 }
 
 static const char *state_of(const struct gen *g) {
@@ -168,10 +146,11 @@ static const char *state_of(const struct gen *g) {
 }
 
 uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_t max) {
-    int64_t now = clock_now(a->clock);
+    int64_t now = clock_now(a->env.clock);
     uint32_t n = 0;
 
-    for (const struct list *l = a->gens.next; l != &a->gens && n < max; l = l->next) {
+    for (const struct list *l = a->env.gens.list.next; l != &a->env.gens.list && n < max;
+         l = l->next) {
         const struct gen *g = LIST_ENTRY(l, struct gen, link);
         const struct exchange *x = g->exchange ? *g->exchange : NULL;
 
@@ -195,30 +174,15 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
     return n;
 }
 
-void port_note_request(struct api *a, const char *request_id, uint64_t id) {
-    struct api_recent *r = &a->recent[a->n_recent++ % API_RECENT];
-
-    snprintf(r->request_id, sizeof(r->request_id), "%s", request_id);
-    r->id = id;
-}
-
 bool api_find(const struct api *a, const char *request_id, uint64_t *id) {
-    for (uint64_t i = a->n_recent; i > 0 && i + API_RECENT > a->n_recent; i--) {
-        const struct api_recent *r = &a->recent[(i - 1) % API_RECENT];
-
-        if (strcmp(r->request_id, request_id) == 0) {
-            *id = r->id;
-            return true;
-        }
-    }
-    return false;
+    return gen_ids_find(&a->env.ids, request_id, id);
 }
 
 uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t max) {
-    uint32_t n = MIN(a->tenants.n, max);
+    uint32_t n = MIN(a->env.tenants.n, max);
 
     for (uint32_t i = 0; i < n; i++) {
-        const struct tenant *t = a->tenants.list[i];
+        const struct tenant *t = a->env.tenants.list[i];
 
         out[i] = (struct api_tenant_info){
             .weight = t->conf.weight,
@@ -231,7 +195,7 @@ uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t 
 }
 
 bool api_cancel(struct api *a, uint64_t id) {
-    struct gen *g = gen_find(a, id);
+    struct gen *g = gen_find(&a->env, id);
 
     if (!g || g->state == GEN_DONE)
         return false;

@@ -10,7 +10,7 @@
 #include "api/http/respond.h"
 #include "api/limits/session.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/server.h"
 #include "api/service/trace.h"
 #include "base/probe.h"
 
@@ -69,7 +69,7 @@ static void note_origin(struct exchange *x, const struct http *h) {
     if (origin && auth_is_preflight(h))
         x->route = &preflight;
     if (!origin || strlen(origin) >= sizeof(x->origin) ||
-        !auth_knows_origin(api_of(x)->opts.hosts, api_of(x)->opts.cors_origins, origin))
+        !auth_knows_origin(env_of(x)->opts.hosts, env_of(x)->opts.cors_origins, origin))
         return;
     snprintf(x->origin, sizeof(x->origin), "%s", origin);
     if (h->parser.method == HTTP_OPTIONS)
@@ -93,7 +93,7 @@ static int put_origin(const struct exchange *x, char *out, size_t size) {
 int routes_check_head(struct exchange *x, const struct http *h, struct err *err) {
     x->retries = (uint32_t)number_of(http_header(h, "x-stainless-retry-count", NULL), 1000);
     x->timeout_ms = 1000 * number_of(http_header(h, "x-stainless-read-timeout", NULL), 1000000);
-    int r = auth_check_host(api_of(x)->opts.hosts, api_of(x)->opts.cors_origins, h, x->conn->local,
+    int r = auth_check_host(env_of(x)->opts.hosts, env_of(x)->opts.cors_origins, h, x->conn->local,
                             err);
 
     if (r == 0)
@@ -112,10 +112,10 @@ static int check_body(struct exchange *x, const struct http *h, struct err *err)
     if (encoding && strcasecmp(encoding, "identity") != 0)
         return err_set_code(err, 415, "unsupported_media_type", NULL,
                             "The request body must not be compressed.");
-    if (!http_is_chunked(h) && h->parser.content_length > api_of(x)->opts.max_body_bytes)
+    if (!http_is_chunked(h) && h->parser.content_length > env_of(x)->opts.max_body_bytes)
         return err_set_code(err, 413, "body_too_large", NULL,
                             "The request body is larger than %u bytes (max-body).",
-                            api_of(x)->opts.max_body_bytes);
+                            env_of(x)->opts.max_body_bytes);
     if (x->route->method != HTTP_POST)
         return 0;
     size_t n = type ? strcspn(type, "; \t") : 0;
@@ -132,15 +132,15 @@ static int check_body(struct exchange *x, const struct http *h, struct err *err)
 
 /* New work while there is no model, or none any more. A worker being replaced is waited for. */
 static int check_service(struct exchange *x, struct err *err) {
-    enum api_health s = server_health(api_of(x));
+    enum api_health s = service_health(env_of(x));
 
     if (!x->route->generates || s == API_SERVING || s == API_REPLACING)
         return 0;
     x->retry_ms = API_RETRY_MS;
     if (s == API_FAILED) {
-        x->retry_ms = model_first(api_of(x))->failure_retry_ms;
+        x->retry_ms = model_first(env_of(x))->failure_retry_ms;
         return err_set_code(err, 503, "model_unavailable", NULL, "The model cannot be loaded: %s.",
-                            model_first(api_of(x))->failure);
+                            model_first(env_of(x))->failure);
     }
     if (s == API_STARTING)
         return err_set_code(err, 503, "model_loading", NULL,
@@ -157,9 +157,9 @@ int routes_check(struct exchange *x, const struct http *h, struct err *err) {
     PROBE2(request__start, x->id, x->route->path);
     trace_read_head(&x->parent, h);
     if (!x->route->open &&
-        (r = tenant_identify(&api_of(x)->tenants, &api_of(x)->auth, x, h, err)) < 0)
+        (r = tenant_identify(&env_of(x)->tenants, &api_of(x)->auth, x, h, err)) < 0)
         return r;
-    struct session_key s = session_of_head(api_of(x)->secret, x->tenant, h);
+    struct session_key s = session_of_head(env_of(x)->secret, x->tenant, h);
     x->session = s.id;
     x->session_from = s.from;
     if ((r = check_body(x, h, err)) < 0)
@@ -196,7 +196,7 @@ size_t routes_put_headers(const struct exchange *x, int status, const struct err
     n += (size_t)put_origin(x, out + n, size - n);
     assert(n < size);
     if (x->route && !x->route->open && status != 401)
-        n += tenant_put_headers(tenants_get(&api_of(x)->tenants, x->tenant), x->dialect, x->head_ns,
+        n += tenant_put_headers(tenants_get(&env_of(x)->tenants, x->tenant), x->dialect, x->head_ns,
                                 out + n, size - n);
     if (err)
         n += (size_t)put_error(x, status, err, out + n, size - n);

@@ -1,18 +1,13 @@
+#include "api/server.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <sys/random.h>
-#include "api/generation/gen.h"
-#include "api/generation/model_wait.h"
-#include "api/generation/model.h"
-#include "api/private.h"
 #include "api/routes.h"
-#include "api/service/service.h"
-#include "api/service/trace.h"
+#include "api/service/otlp.h"
 #include "base/log.h"
-#include "base/probe.h"
 
 /*
  * The composition root: makes the parts and connects them. The life of the whole: api_new, listen,
@@ -39,10 +34,10 @@ int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bou
     bool loopback =
         strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
 
-    if (r == 0 && !loopback && !a->opts.api_keys_file)
+    if (r == 0 && !loopback && !a->env.opts.api_keys_file)
         log_event(WLOG_WARN, "listen_without_keys", "address=%s:%d", host, port);
-    if (r == 0 && a->otlp)
-        otlp_set_port(a->otlp, *bound_port);
+    if (r == 0 && a->service.otlp)
+        otlp_set_port(a->service.otlp, *bound_port);
     return r;
 }
 
@@ -66,111 +61,14 @@ void api_own_paths(struct api *a, bool own) {
     http_server_own_paths(&a->http, own);
 }
 
-/* ---- exchanges ---- */
-
-static void count(struct api_stats *s, const struct exchange *x) {
-    s->n_requests++;
-    if (x->status == 499)
-        s->n_cancelled++;
-    else if (x->status >= 500)
-        s->n_server_errors++;
-    else if (x->status >= 400)
-        s->n_client_errors++;
-    else
-        s->n_ok++;
-    s->n_rejected += x->status == 429 || x->status == 503 || x->status == 529;
-}
-
-static void log_left_out(const char *kind, const char *name, const struct log_left_out *o) {
-    log_event(WLOG_WARN, "requests_not_logged", "client=\"%s%s\" suppressed=%u server_errors=%u",
-              kind, name, o->n, o->n_server_errors);
-}
-
-/* Logs how many lines were left out of the log since the last time. */
-static void tell_left_out(struct api *a) {
-    struct log_left_out o;
-    uint32_t at = 0;
-
-    for (uint32_t i = 0; i < a->tenants.n; i++)
-        if (log_row_tell(&a->tenants.list[i]->log, &o))
-            log_left_out("tenant:", a->tenants.list[i]->conf.name, &o);
-    while (log_limit_tell(&a->log_limit, &at, &o))
-        log_left_out("", o.client, &o);
-}
-
-static void on_log_tick(uv_timer_t *t) {
-    tell_left_out(t->data);
-}
-
-static void note_span(struct api *a, const struct exchange *x, int64_t now) {
-    struct trace_span s;
-    char why[OTLP_WHY];
-
-    if (!a->otlp || !x->route || !x->route->generates || x->parent.unsampled)
-        return;
-    const char *tenant = x->tenant ? tenants_get(&a->tenants, x->tenant)->conf.name : "";
-    trace_span_init(&s, x, tenant, now);
-    otlp_add(a->otlp, &s);
-    if (otlp_news(a->otlp, why))
-        log_event(*why ? WLOG_WARN : WLOG_INFO, "traces", "taken=%s why=\"%s\"",
-                  *why ? "no" : "yes", why);
-}
-
-/* Counts it and writes the one line that every request ends with, unless its client had many. */
-static void on_ended(const struct exchange *x) {
-    struct api *a = api_of(x);
-    int64_t now = clock_now(a->clock);
-    bool probe = x->route && x->route->open; /* balancers ask many times a second */
-    enum log_level level = probe ? WLOG_DEBUG : x->status >= 500 ? WLOG_WARN : WLOG_INFO;
-
-    if (x->route)
-        PROBE5(request__end, x->id, x->status, x->n_prompt, x->n_output, now - x->started_ns);
-    count(&a->stats, x);
-    recent_note(&a->recent_requests, x, now);
-    note_span(a, x, now);
-    if (!log_enabled(level))
-        return;
-    struct log_row *tenant = x->tenant ? &tenants_get(&a->tenants, x->tenant)->log : NULL;
-    if (!log_limit_take(&a->log_limit, tenant, x, now)) {
-        if (!uv_is_active((uv_handle_t *)&a->log_tick) && !a->closing)
-            uv_timer_start(&a->log_tick, on_log_tick, LOG_BURST_S * 1000, 0);
-        return;
-    }
-    log_event(level, "request",
-              "id=%s method=%s path=%s status=%d stream=%d prompt=%u cached=%u output=%u finish=%s "
-              "queue_ms=%lld ttft_ms=%lld total_ms=%lld prompt_per_s=%.1f output_per_s=%.1f "
-              "drafted=%u accepted=%u resumed=%u retries=%u error=%s",
-              x->id, x->method, x->route ? x->route->path : "-", x->status, x->stream, x->n_prompt,
-              x->n_cached, x->n_output, x->finish ? x->finish : "-",
-              (long long)x->queue_ns / 1000000, (long long)x->ttft_ns / 1000000,
-              (long long)(now - x->started_ns) / 1000000, x->prompt_per_s, x->output_per_s,
-              x->n_drafted, x->n_accepted, x->n_resumed, x->retries, *x->code ? x->code : "-");
-}
-
-/* An iteration of the loop that was too long for what else waited: at most one line a second. */
-static void on_long(void *ctx, const struct loop_lag_long *it) {
-    struct api *a = ctx;
-    int64_t now = clock_now(a->clock);
-
-    a->n_long++;
-    if (a->long_told_ns && now - a->long_told_ns < 1000000000)
-        return;
-    log_event(WLOG_WARN, "loop_busy",
-              "cpu_ms=%.1f wall_ms=%.1f longest=\"%s\" longest_ms=%.1f n=%u",
-              (double)it->cpu_ns / 1e6, (double)it->busy_ns / 1e6, it->in,
-              (double)it->in_cpu_ns / 1e6, a->n_long);
-    a->long_told_ns = now;
-    a->n_long = 0;
-}
-
 /* ---- life ---- */
 
 static int open_http(struct api *a) {
-    const struct api_opts *o = &a->opts;
+    const struct api_opts *o = &a->env.opts;
     struct http_server_opts h = {
-        .loop = a->loop,
-        .clock = a->clock,
-        .ctx = a,
+        .loop = a->env.loop,
+        .clock = a->env.clock,
+        .ctx = &a->env,
         .name = "listen",
         .limits = {.target = MIN(TARGET_MAX, o->max_header_bytes),
                    .head = o->max_header_bytes,
@@ -196,7 +94,7 @@ static int open_http(struct api *a) {
         .check_head = routes_check_head,
         .check_route = routes_check,
         .put_headers = routes_put_headers,
-        .ended = on_ended,
+        .ended = service_on_ended,
     };
 
     return http_server_init(&a->http, &h);
@@ -209,29 +107,31 @@ static bool retry(void *ctx) {
 }
 
 static double weight_of(void *ctx, uint32_t tenant) {
-    const struct api *a = ctx;
+    const struct gen_env *env = ctx;
 
-    return tenant_weight(tenants_get(&a->tenants, tenant));
+    return tenant_weight(tenants_get(&env->tenants, tenant));
 }
 
 /* Opens those parts of a new api that can fail, which api_free() closes. The pool comes last: it is
  * the first that has a handle on the loop, and api_free() expects those closed. */
 static int open_parts(struct api *a, const struct api_model *first, struct api_port *port) {
-    const struct api_opts *o = &a->opts;
+    struct gen_env *env = &a->env;
     struct model *m;
     int r = open_http(a);
 
-    if (r == 0 && (getrandom(&a->rng, sizeof(a->rng), 0) < 0 ||
-                   getrandom(a->secret, sizeof(a->secret), 0) < 0))
-        r = -errno;
-    r = r < 0 ? r : uv_loop_configure(a->loop, UV_METRICS_IDLE_TIME); /* for loop_lag */
-    r = r < 0 ? r : tenants_init(&a->tenants, &a->http.payers);
-    r = r < 0 ? r : log_limit_init(&a->log_limit, o->log_lines);
-    if (r == 0 && (r = model_new(&m, a, first, port)) == 0)
-        list_push_back(&a->models, &m->link);
-    if (r == 0 && o->otlp_endpoint && *o->otlp_endpoint)
-        r = otlp_new(&a->otlp, o->otlp_endpoint);
-    return r < 0 ? r : job_pool_init(&a->pool, a->loop, a->clock);
+    if (r < 0)
+        return r;
+    if (getrandom(&env->rng, sizeof(env->rng), 0) < 0 ||
+        getrandom(env->secret, sizeof(env->secret), 0) < 0)
+        return -errno;
+    if ((r = uv_loop_configure(env->loop, UV_METRICS_IDLE_TIME)) < 0 || /* for loop_lag */
+        (r = tenants_init(&env->tenants, &a->http.payers)) < 0 ||
+        (r = model_new(&m, env, first, port)) < 0)
+        return r;
+    list_push_back(&env->models.list, &m->link);
+    if ((r = service_init(&a->service, env, &a->http)) < 0)
+        return r;
+    return job_pool_init(&env->pool, env->loop, env->clock);
 }
 
 int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
@@ -240,38 +140,33 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
 
     if (!a)
         return -ENOMEM;
-    a->loop = loop;
-    a->opts = *opts;
-    a->clock = clock;
-    a->next_gen = 1;
-    list_init(&a->models);
-    list_init(&a->gens);
-    list_init(&a->responses);
-    for (uint32_t i = 0; i < API_GEN_BUCKETS; i++)
-        list_init(&a->buckets[i]);
-    pthread_rwlock_init(&a->models_lock, NULL);
-    snprintf(a->started_header, sizeof(a->started_header), "Process-Start-Time-Unix: %lld\r\n",
-             (long long)time(NULL));
-    metrics_init(&a->metrics);
+    struct gen_env *env = &a->env;
+    env->loop = loop;
+    env->opts = *opts;
+    env->clock = clock;
+    env->store = &a->store;
+    list_init(&env->models.list);
+    gens_init(&env->gens);
+    pthread_rwlock_init(&env->models.lock, NULL);
     auth_init(&a->auth, opts->api_keys_file);
     int r = open_parts(a, model, port);
     if (r < 0) {
         api_free(a);
         return r;
     }
-    memcpy(a->share_secret, opts->share_secret ? opts->share_secret : a->secret, sizeof(a->secret));
-    struct admit_opts admit = {loop, clock, &a->rng, opts->max_running, opts->max_queued, a, retry};
+    memcpy(env->share_secret, opts->share_secret ? opts->share_secret : env->secret,
+           sizeof(env->secret));
+    struct admit_opts admit = {loop, clock, &env->rng, opts->max_running, opts->max_queued,
+                               env,  retry};
     struct store_limits limits = {.n = opts->max_stored,
                                   .bytes = opts->stored_bytes,
                                   .ttl_s = opts->stored_ttl_s,
                                   .weight = weight_of,
-                                  .ctx = a};
-    admit_init(&a->admit, &admit);
+                                  .ctx = env};
+    admit_init(&env->admit, &admit);
     store_init(&a->store, loop, clock, &limits);
-    loop_lag_init(&a->lag, loop, &a->metrics, on_long, a);
-    uv_timer_init(loop, &a->log_tick);
-    a->log_tick.data = a;
-    model_wait_init(a);
+    service_start(&a->service);
+    model_wait_init(env);
     *out = a;
     return 0;
 }
@@ -279,17 +174,18 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
 struct api *api_free(struct api *a) {
     if (!a)
         return NULL;
-    assert(a->n_waiting == 0 && a->n_prewarm == 0 && a->kept_bytes == 0 && list_empty(&a->gens));
-    otlp_free(a->otlp);
-    job_pool_deinit(&a->pool);
+    struct gen_env *env = &a->env;
+    assert(env->wait.n == 0 && env->prewarm.n == 0 && env->prewarm.kept_bytes == 0);
+    assert(list_empty(&env->gens.list));
+    service_deinit(&a->service);
+    job_pool_deinit(&env->pool);
     auth_deinit(&a->auth);
     store_deinit(&a->store);
-    tell_left_out(a);
-    tenants_deinit(&a->tenants);
+    tenants_deinit(&env->tenants);
     http_server_deinit(&a->http);
-    while (!list_empty(&a->models))
-        model_free(model_first(a));
-    pthread_rwlock_destroy(&a->models_lock);
+    while (!list_empty(&env->models.list))
+        model_free(model_first(env));
+    pthread_rwlock_destroy(&env->models.lock);
     free(a);
     return NULL;
 }
@@ -299,7 +195,7 @@ int api_reload_keys(struct api *a, struct err *err) {
 }
 
 int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n) {
-    return tenants_set(&a->tenants, rows, n);
+    return tenants_set(&a->env.tenants, rows, n);
 }
 
 void api_leave(struct api *a) {
@@ -308,8 +204,8 @@ void api_leave(struct api *a) {
 
 void api_drain(struct api *a) {
     api_leave(a);
-    a->draining = true;
-    a->health = API_DRAINING;
+    a->env.draining = true;
+    a->service.health = API_DRAINING;
 }
 
 void api_close(struct api *a) {
@@ -319,15 +215,14 @@ void api_close(struct api *a) {
         return;
     api_drain(a);
     a->closing = true;
-    admit_stop(&a->admit);
+    admit_stop(&a->env.admit);
     err_set_code(&err, 503, "shutting_down", NULL, "The service is stopping.");
     http_server_close(&a->http, &err);
-    admit_close(&a->admit);
+    admit_close(&a->env.admit);
     store_close(&a->store);
-    loop_lag_close(&a->lag);
-    uv_close((uv_handle_t *)&a->log_tick, NULL);
-    model_wait_close(a);
-    job_pool_close(&a->pool);
+    service_close(&a->service);
+    model_wait_close(&a->env);
+    job_pool_close(&a->env.pool);
 }
 
 bool api_busy(const struct api *a) {
@@ -335,18 +230,6 @@ bool api_busy(const struct api *a) {
 }
 
 void api_set_health(struct api *a, enum api_health h) {
-    if (!a->draining)
-        a->health = h;
-}
-
-enum api_health server_health(const struct api *a) {
-    if (a->health != API_SERVING)
-        return a->health;
-    for (const struct list *l = a->models.next; l != &a->models; l = l->next) {
-        const struct model *m = LIST_ENTRY(l, const struct model, link);
-
-        if (m->worker_up || (model_on_demand(m) && !*m->failure))
-            return API_SERVING;
-    }
-    return *model_first(a)->failure ? API_FAILED : API_REPLACING;
+    if (!a->env.draining)
+        a->service.health = h;
 }

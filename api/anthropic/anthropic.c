@@ -9,7 +9,7 @@
 #include "api/http/conn.h"
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/http/respond.h"
 #include "api/generation/opaque_reasoning.h"
 
@@ -371,7 +371,7 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool count, struc
     CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
     struct gen_request *r = &job->request;
     yyjson_doc *chat = NULL;
-    int result = anthropic_translate(job->api, body, count, &chat, &prefill, err);
+    int result = anthropic_translate(job->env, body, count, &chat, &prefill, err);
 
     yyjson_doc_free(body);
     if (result == 0)

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/http/json.h"
-#include "api/openai/models.h"
-#include "api/private.h"
+#include "api/generation/models.h"
+#include "api/generation/env.h"
 #include "api/generation/gen_request.h"
 
 /*
@@ -236,11 +236,11 @@ static int require(struct anthropic_input *in, yyjson_val *body, const char *key
                         key);
 }
 
-bool anthropic_is_served(const struct api *a, const char *name) {
-    return strcasestr(name, "claude") || models_is_served(a, name, strlen(name));
+bool anthropic_is_served(const struct gen_env *env, const char *name) {
+    return strcasestr(name, "claude") || models_is_served(env, name, strlen(name));
 }
 
-static int take_model(struct anthropic_input *in, const struct api *a, yyjson_val *body) {
+static int take_model(struct anthropic_input *in, const struct gen_env *env, yyjson_val *body) {
     yyjson_val *v;
     int r = require(in, body, "model", &v);
 
@@ -249,9 +249,9 @@ static int take_model(struct anthropic_input *in, const struct api *a, yyjson_va
     const char *name = json_cstr(v);
     if (!name)
         return anthropic_refuse(in, "", "must be a string without NUL");
-    if (anthropic_is_served(a, name) || models_is_answered(a, name, strlen(name)))
+    if (anthropic_is_served(env, name) || models_is_answered(env, name, strlen(name)))
         return 0;
-    return models_unknown(a, name, strlen(name), in->err);
+    return models_unknown(env, name, strlen(name), in->err);
 }
 
 static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {
@@ -286,12 +286,12 @@ static int take_messages(struct anthropic_input *in, yyjson_val *body, struct bu
                : anthropic_refuse(in, "", "must contain a message with the role user");
 }
 
-static int take_all(struct anthropic_input *in, const struct api *a, yyjson_val *body, bool count,
-                    struct buf *prefill) {
+static int take_all(struct anthropic_input *in, const struct gen_env *env, yyjson_val *body,
+                    bool count, struct buf *prefill) {
     int r = refuse_twice(in, body);
 
     if (r == 0)
-        r = take_model(in, a, body);
+        r = take_model(in, env, body);
     if (r == 0 && !count)
         r = take_max_tokens(in, body);
     if (r == 0)
@@ -310,7 +310,7 @@ static int take_all(struct anthropic_input *in, const struct api *a, yyjson_val 
                                 yyjson_obj_get(body, "chat_template_kwargs"));
 }
 
-int anthropic_translate(const struct api *a, yyjson_doc *body, bool count, yyjson_doc **out,
+int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count, yyjson_doc **out,
                         struct buf *prefill, struct err *err) {
     struct anthropic_input in = {.doc = yyjson_mut_doc_new(NULL),
                                  .err = err,
@@ -322,7 +322,7 @@ int anthropic_translate(const struct api *a, yyjson_doc *body, bool count, yyjso
     in.root = in.doc ? yyjson_mut_obj(in.doc) : NULL;
     if (in.root) {
         yyjson_mut_doc_set_root(in.doc, in.root);
-        r = take_all(&in, a, yyjson_doc_get_root(body), count, prefill);
+        r = take_all(&in, env, yyjson_doc_get_root(body), count, prefill);
     }
     if (r == 0)
         r = (*out = yyjson_mut_doc_imut_copy(in.doc, NULL)) ? 0 : -ENOMEM;

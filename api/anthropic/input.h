@@ -13,7 +13,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-struct api;
+struct gen_env;
 
 #define ANTHROPIC_NO_THREADS "thread_unsupported_request" /* a code that clients know */
 
@@ -41,7 +41,7 @@ struct anthropic_input {
 /* A new body in *out, with @body untouched. The text of a last message of the assistant, which the
  * answer is to continue, is not in it but added to @prefill. @count: for count_tokens, which needs
  * no max_tokens. 0, -ENOMEM, or a 400 that names the field (404 for an unknown model). */
-int anthropic_translate(const struct api *a, yyjson_doc *body, bool count, yyjson_doc **out,
+int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count, yyjson_doc **out,
                         struct buf *prefill, struct err *err);
 /* A message about a chat's field, in the words of Messages. */
 void anthropic_rename(struct err *err);
@@ -56,7 +56,7 @@ int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char
 
 /* Returns true if @name is served, or is a name built into Anthropic's clients, which they also use
  * for small background requests. */
-bool anthropic_is_served(const struct api *a, const char *name);
+bool anthropic_is_served(const struct gen_env *env, const char *name);
 
 /* anthropic_tools.c: before the turns; NULL: none */
 int anthropic_tools(struct anthropic_input *in, yyjson_val *tools);

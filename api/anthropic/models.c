@@ -6,8 +6,8 @@
 #include "api/http/json.h"
 #include "api/http/respond.h"
 #include "api/generation/model.h"
-#include "api/openai/models.h"
-#include "api/private.h"
+#include "api/generation/models.h"
+#include "api/generation/env.h"
 #include "api/generation/rescan.h"
 
 /* /v1/models as Anthropic's clients know it, for those that send its version header. */
@@ -35,7 +35,7 @@ static void put_model(struct json *j, const struct model *model) {
 
 void anthropic_models_list_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4u << 20};
-    const struct list *models = &api_of(x)->models;
+    const struct list *models = &env_of(x)->models.list;
     struct json j;
 
     if (rescan_first(x, anthropic_models_list_serve))
@@ -49,7 +49,7 @@ void anthropic_models_list_serve(struct exchange *x, struct http *h) {
     json_close(&j, ']');
     json_key(&j, "has_more");
     json_bool(&j, false);
-    json_put_string(&j, "first_id", model_first(api_of(x))->info->id);
+    json_put_string(&j, "first_id", model_first(env_of(x))->info->id);
     json_put_string(&j, "last_id", LIST_ENTRY(models->prev, struct model, link)->info->id);
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
@@ -60,16 +60,16 @@ void anthropic_models_one_serve(struct exchange *x, struct http *h) {
     struct err err;
     struct json j;
 
-    if (anthropic_is_served(api_of(x), x->arg)) {
-        const struct model *m = models_find(api_of(x), x->arg, strlen(x->arg));
+    if (anthropic_is_served(env_of(x), x->arg)) {
+        const struct model *m = models_find(env_of(x), x->arg, strlen(x->arg));
 
         json_begin(&j, &b);
-        put_model(&j, m ? m : model_first(api_of(x)));
+        put_model(&j, m ? m : model_first(env_of(x)));
         respond_buf(x, 200, &b, j.error);
         return;
     }
     if (rescan_first(x, anthropic_models_one_serve))
         return;
-    models_unknown(api_of(x), x->arg, strlen(x->arg), &err);
+    models_unknown(env_of(x), x->arg, strlen(x->arg), &err);
     respond_error(x, &err);
 }

@@ -7,7 +7,7 @@
 #include "api/generation/custom.h"
 #include "api/toolcall/grammar_ir.h"
 #include "api/http/json.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/http/siphash.h"
 #include "api/limits/auth.h"
 #include "api/limits/tenant.h"
@@ -188,7 +188,7 @@ static int collect(struct prompt_job *job, struct tools *t) {
 static_assert(WORK_MAX < SPENT, "the work of a compilation fits");
 
 static bool recall(_Atomic uint64_t *table, uint64_t hash, uint64_t *work) {
-    uint64_t v = atomic_load_explicit(&table[hash % API_CHECKED], memory_order_relaxed);
+    uint64_t v = atomic_load_explicit(&table[hash % CONSTRAIN_CHECKED], memory_order_relaxed);
 
     *work = v & WORK_MASK;
     return v != 0 && (v | WORK_MASK) == (hash | WORK_MASK);
@@ -196,7 +196,7 @@ static bool recall(_Atomic uint64_t *table, uint64_t hash, uint64_t *work) {
 
 static void remember(_Atomic uint64_t *table, uint64_t hash, uint64_t work) {
     assert(work <= WORK_MASK);
-    atomic_store_explicit(&table[hash % API_CHECKED], (hash & ~WORK_MASK) | work,
+    atomic_store_explicit(&table[hash % CONSTRAIN_CHECKED], (hash & ~WORK_MASK) | work,
                           memory_order_relaxed);
 }
 
@@ -207,7 +207,7 @@ static uint64_t hash_of(const struct prompt_job *job, const char *text, size_t l
     uint64_t key[2];
 
     snprintf(name, sizeof(name), "grammars:%u", job->tenant->number);
-    auth_isolation_key(job->api->secret, name, job->request.cache_salt.data,
+    auth_isolation_key(job->env->secret, name, job->request.cache_salt.data,
                        job->request.cache_salt.len, bytes);
     memcpy(key, bytes, sizeof(key));
     return siphash(key, text, len);
@@ -215,14 +215,14 @@ static uint64_t hash_of(const struct prompt_job *job, const char *text, size_t l
 
 /* Returns what is remembered of a grammar, as if it were compiled with @max of work: 0, -EINVAL, or
  * -ENOENT when nothing is. Sets *work to the work that the compilation would take. */
-static int look_up(struct api *a, uint64_t hash, uint64_t max, bool why, uint64_t *work) {
-    if (recall(a->checked, hash, work) && (*work <= max || !why)) {
+static int look_up(struct gen_env *env, uint64_t hash, uint64_t max, bool why, uint64_t *work) {
+    if (recall(env->grammars.checked, hash, work) && (*work <= max || !why)) {
         int r = *work <= max ? 0 : -EINVAL;
 
         *work = MIN(*work, max);
         return r;
     }
-    if (why || !recall(a->refused, hash, work))
+    if (why || !recall(env->grammars.refused, hash, work))
         return -ENOENT;
     bool spent = *work & SPENT;
 
@@ -236,12 +236,12 @@ static int look_up(struct api *a, uint64_t hash, uint64_t max, bool why, uint64_
 /* Checks that the grammar @text can be compiled with @max of work, which is charged. */
 static int check_text(struct draft *d, const char *text, size_t len, uint64_t max,
                       struct err *err) {
-    struct api *a = d->job->api;
+    struct gen_env *env = d->job->env;
     uint64_t hash = hash_of(d->job, text, len), work = 0;
     struct grammar_limits limits = {.max_work = MIN(max, d->work), .work = &work};
     struct grammar *g = NULL;
     struct err why = {0};
-    int r = look_up(a, hash, limits.max_work, err != NULL, &work);
+    int r = look_up(env, hash, limits.max_work, err != NULL, &work);
 
     if (r == -ENOENT) {
         work = 0;
@@ -258,9 +258,9 @@ static int check_text(struct draft *d, const char *text, size_t len, uint64_t ma
         if (too_much && d->quick)
             return -EAGAIN;
         if (r == 0)
-            remember(a->checked, hash, work);
+            remember(env->grammars.checked, hash, work);
         else if (r == -EINVAL && limits.max_work)
-            remember(a->refused, hash, work | (work == limits.max_work ? SPENT : 0));
+            remember(env->grammars.refused, hash, work | (work == limits.max_work ? SPENT : 0));
     }
     assert(work <= d->work);
     d->work -= work;

@@ -5,7 +5,7 @@
 #include "api/http/exchange.h"
 #include "api/limits/session.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/generation/gen_private.h"
 #include "api/generation/gen_request.h"
 
@@ -54,12 +54,19 @@ static bool is_at_worker(const struct gen *g) {
     return g->state == GEN_SENT || g->state == GEN_RUNNING;
 }
 
-static struct list *bucket_of(const struct api *a, uint64_t id) {
-    return (struct list *)&a->buckets[id % API_GEN_BUCKETS];
+static struct list *bucket_of(const struct gen_env *env, uint64_t id) {
+    return (struct list *)&env->gens.buckets[id % GEN_BUCKETS];
 }
 
-struct gen *gen_find(const struct api *a, uint64_t id) {
-    LIST_FOREACH(node, bucket_of(a, id)) {
+void gens_init(struct gens *gs) {
+    gs->next_id = 1;
+    list_init(&gs->list);
+    for (uint32_t i = 0; i < GEN_BUCKETS; i++)
+        list_init(&gs->buckets[i]);
+}
+
+struct gen *gen_find(const struct gen_env *env, uint64_t id) {
+    LIST_FOREACH(node, bucket_of(env, id)) {
         struct gen *g = LIST_ENTRY(node, struct gen, bucket);
 
         if (g->m.id == id)
@@ -99,12 +106,12 @@ static int set_prompt(struct gen *g, struct tokens *prompt, bool take) {
 int gen_new(struct gen **out, struct model *m, const struct gen_request *r, struct tokens *prompt,
             bool take, uint32_t max_new, uint16_t choice) {
     assert(prompt->n > 0 && prompt->n < UINT32_MAX && max_new > 0);
-    struct api *a = m->api;
+    struct gen_env *env = m->env;
     struct gen *g = calloc(1, sizeof(*g));
 
     if (!g)
         return -ENOMEM;
-    g->api = a;
+    g->env = env;
     g->model = m;
     list_init(&g->link);
     list_init(&g->bucket);
@@ -116,7 +123,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
         gen_free(g);
         return -ENOMEM;
     }
-    g->m.id = a->next_gen++;
+    g->m.id = env->gens.next_id++;
     g->m.max_new = max_new;
     g->m.min_new = (uint32_t)MIN(r->sampling.min_tokens, max_new);
     g->m.choice = choice;
@@ -128,7 +135,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
         (uint16_t)((r->logprobs ? SUBMIT_LOGPROBS : 0) | (r->digests ? SUBMIT_DIGESTS : 0) |
                    (r->no_speculation ? SUBMIT_NO_SPECULATION : 0) | r->pool);
     if (r->grammar.len &&
-        (r->complete == COMPLETE_UNSET ? a->opts.complete_output : r->complete == COMPLETE_ON))
+        (r->complete == COMPLETE_UNSET ? env->opts.complete_output : r->complete == COMPLETE_ON))
         g->m.flags |= SUBMIT_COMPLETE;
     if (r->prompt_logprobs || (r->echo && r->logprobs))
         g->m.flags |= SUBMIT_PROMPT_LOGPROBS;
@@ -144,8 +151,8 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
     g->m.allowed = r->allowed;
     g->m.bad_words = r->bad_words;
     g->m.breakers = r->dry_breakers;
-    list_push_back(&a->gens, &g->link);
-    list_push_back(bucket_of(a, g->m.id), &g->bucket);
+    list_push_back(&env->gens.list, &g->link);
+    list_push_back(bucket_of(env, g->m.id), &g->bucket);
     *out = g;
     return 0;
 }
@@ -160,12 +167,12 @@ void gen_set_tenant(struct gen *g, const struct tenant *t) {
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r) {
     assert(g->state == GEN_WAITING && !g->exchange && *exchange);
     struct exchange *x = *exchange;
-    const struct api *a = g->api;
-    const struct tenant *t = tenants_get(&a->tenants, x->tenant);
+    const struct gen_env *env = g->env;
+    const struct tenant *t = tenants_get(&env->tenants, x->tenant);
     struct session_names names = {r->cache_key, r->safety_id, r->user, r->metadata_user,
                                   r->conversation};
     struct session_key s = x->session ? (struct session_key){x->session, x->session_from}
-                                      : session_of_body(a->secret, x->tenant, &names);
+                                      : session_of_body(env->secret, x->tenant, &names);
     char name[AUTH_ISOLATION_NAME];
 
     snprintf(x->model, sizeof(x->model), "%s", g->model->info->id);
@@ -174,10 +181,10 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
     g->m.session = s.id;
     gen_set_tenant(g, t);
     g->m.arrived_ns = x->started_ns;
-    if (a->opts.request_timeout_ms)
-        g->m.deadline_ns = x->started_ns + (int64_t)a->opts.request_timeout_ms * 1000000;
+    if (env->opts.request_timeout_ms)
+        g->m.deadline_ns = x->started_ns + (int64_t)env->opts.request_timeout_ms * 1000000;
     tenant_isolation_name(t, name);
-    auth_isolation_key(a->share_secret, name, r->cache_salt.data, r->cache_salt.len,
+    auth_isolation_key(env->share_secret, name, r->cache_salt.data, r->cache_salt.len,
                        g->m.isolation_key);
 }
 
@@ -195,11 +202,11 @@ static uint32_t charged_prompt(const struct gen *g) {
 void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output) {
     assert(g->state == GEN_WAITING);
     charge_take(&g->charge, t, (uint64_t)charged_prompt(g) + n_output,
-                (uint64_t)g->n_prompt + n_output, clock_now(g->api->clock));
+                (uint64_t)g->n_prompt + n_output, clock_now(g->env->clock));
 }
 
 static void leave(struct gen *g) {
-    struct tenant *t = tenants_get(&g->api->tenants, g->m.tenant);
+    struct tenant *t = tenants_get(&g->env->tenants, g->m.tenant);
     enum gen_state was = g->state;
 
     if (is_at_worker(g) && g->model->worker_up)
@@ -208,13 +215,13 @@ static void leave(struct gen *g) {
         set_state(g, GEN_DONE);
     if (g->accepted)
         charge_settle(&g->charge, charged_prompt(g), g->m.choice == 0 ? g->n_cached : 0, g->n_out,
-                      clock_now(g->api->clock));
-    charge_deinit(&g->charge, clock_now(g->api->clock));
+                      clock_now(g->env->clock));
+    charge_deinit(&g->charge, clock_now(g->env->clock));
     if (was != GEN_WAITING && was != GEN_DONE) {
         assert(g->model->n_running > 0);
         g->model->n_running--;
-        g->model->last_used_ns = clock_now(g->api->clock);
-        admit_release(&g->api->admit, t, 1);
+        g->model->last_used_ns = clock_now(g->env->clock);
+        admit_release(&g->env->admit, t, 1);
     }
 }
 
@@ -259,7 +266,7 @@ static void end(struct gen *g, enum finish_reason why) {
         return;
     assert(why != FINISH_NONE && (why != FINISH_ERROR || g->err.status >= 400));
     g->finish = why;
-    g->done_ns = clock_now(g->api->clock);
+    g->done_ns = clock_now(g->env->clock);
     g->ready = g->stopped ? g->ready : g->text.len;
     if (g->output && why != FINISH_ERROR &&
         (gen_take_apart(g) < 0 || output_parser_finish(g->output) < 0)) {
@@ -279,14 +286,14 @@ void gen_fail(struct gen *g, int status, const char *code, const char *message) 
 /* ---- what the worker says ---- */
 
 static void count_prompt(struct gen *g, uint32_t n, uint32_t n_cached) {
-    g->api->stats.n_prompt_tokens += n;
+    g->env->stats.n_prompt_tokens += n;
     g->model->n_prompt_tokens += n;
-    g->api->stats.n_cached_tokens += n_cached;
+    g->env->stats.n_cached_tokens += n_cached;
     g->model->n_cached_tokens += n_cached;
 }
 
 static void take_times(struct gen *g, uint32_t n_new) {
-    int64_t now = clock_now(g->api->clock);
+    int64_t now = clock_now(g->env->clock);
 
     if (!n_new)
         return;
@@ -299,7 +306,7 @@ static void take_times(struct gen *g, uint32_t n_new) {
         count_prompt(g, g->m.choice == 0 ? g->n_prompt : 0, g->m.choice == 0 ? g->n_cached : 0);
     }
     g->last_token_ns = now;
-    g->api->stats.n_output_tokens += n_new;
+    g->env->stats.n_output_tokens += n_new;
     g->model->n_output_tokens += n_new;
     g->model->n_tokens_max = MAX(g->model->n_tokens_max, g->n_prompt + g->n_out);
 }
@@ -397,14 +404,14 @@ static void submit(struct gen *g);
 /* Ends the reasoning of a generation at the worker: its request there is cancelled, unless it has
  * ended already (@ended), and one that begins behind the marker is submitted in its place. */
 static void force_end_reasoning(struct gen *g, bool ended) {
-    struct api *a = g->api;
+    struct gen_env *env = g->env;
 
     assert(is_at_worker(g) && !g->failed);
     if (!ended && g->model->worker_up)
         g->model->port->cancel(g->model->port, g->m.id);
     list_remove(&g->bucket);
-    g->m.id = a->next_gen++;
-    list_push_back(bucket_of(a, g->m.id), &g->bucket);
+    g->m.id = env->gens.next_id++;
+    list_push_back(bucket_of(env, g->m.id), &g->bucket);
     set_state(g, GEN_PENDING);
     if (gen_end_reasoning(g) < 0) {
         gen_fail(g, 503, "out_of_memory", "Out of memory.");
@@ -416,7 +423,7 @@ static void force_end_reasoning(struct gen *g, bool ended) {
 }
 
 void gen_on_event(struct model *m, const struct event *e) {
-    struct gen *g = gen_find(m->api, e->id);
+    struct gen *g = gen_find(m->env, e->id);
 
     if (!g || g->model != m || !is_at_worker(g))
         return; /* it ended here first */
@@ -473,11 +480,11 @@ static void fail_without_worker(struct gen *g) {
                      g->model->failure);
     g->retry_ms = g->model->failure_retry_ms;
     g->failed = true;
-    admit_tick_later(&g->api->admit);
+    admit_tick_later(&g->env->admit);
 }
 
 static void submit(struct gen *g) {
-    struct api *a = g->api;
+    struct gen_env *env = g->env;
     struct model *m = g->model;
 
     assert(g->state == GEN_PENDING);
@@ -495,10 +502,10 @@ static void submit(struct gen *g) {
         g->drafts_before = g->drafts;
         set_state(g, GEN_SENT);
     } else if (r == -EAGAIN) {
-        admit_tick_later(&a->admit);
+        admit_tick_later(&env->admit);
     } else {
         g->failed = true;
-        admit_tick_later(&a->admit);
+        admit_tick_later(&env->admit);
     }
 }
 
@@ -509,14 +516,14 @@ void gen_start(struct gen *g) {
     charge_run(&g->charge);
     if (gen_budget_spent(g) && gen_end_reasoning(g) < 0) {
         g->failed = true;
-        admit_tick_later(&g->api->admit);
+        admit_tick_later(&g->env->admit);
         return;
     }
     submit(g);
 }
 
-bool gen_any_pending(const struct api *a) {
-    for (const struct list *n = a->gens.next; n != &a->gens; n = n->next)
+bool gen_any_pending(const struct gen_env *env) {
+    for (const struct list *n = env->gens.list.next; n != &env->gens.list; n = n->next)
         if (LIST_ENTRY(n, struct gen, link)->state == GEN_PENDING)
             return true;
     return false;
@@ -524,12 +531,12 @@ bool gen_any_pending(const struct api *a) {
 
 /* Ends what is failed. An end may free any other generation: after each one the walk begins anew.
  * At most as many turns as there are generations: each ends one. */
-static void end_failed(struct api *a) {
+static void end_failed(struct gen_env *env) {
     bool again;
 
     do {
         again = false;
-        LIST_FOREACH(node, &a->gens) {
+        LIST_FOREACH(node, &env->gens.list) {
             struct gen *g = LIST_ENTRY(node, struct gen, link);
 
             if (!g->failed || g->state == GEN_DONE)
@@ -547,10 +554,10 @@ static void end_failed(struct api *a) {
     } while (again);
 }
 
-void gen_retry(struct api *a) {
-    int64_t now = clock_now(a->clock);
+void gen_retry(struct gen_env *env) {
+    int64_t now = clock_now(env->clock);
 
-    LIST_FOREACH(node, &a->gens) {
+    LIST_FOREACH(node, &env->gens.list) {
         struct gen *g = LIST_ENTRY(node, struct gen, link);
 
         if (g->state != GEN_PENDING || g->failed)
@@ -563,33 +570,33 @@ void gen_retry(struct api *a) {
             submit(g);
         }
     }
-    end_failed(a);
+    end_failed(env);
 }
 
 void gen_worker_down(struct model *m) {
-    LIST_FOREACH(node, &m->api->gens) {
+    LIST_FOREACH(node, &m->env->gens.list) {
         struct gen *g = LIST_ENTRY(node, struct gen, link);
 
         if (g->model == m && is_at_worker(g))
             set_state(g, GEN_PENDING);
     }
-    admit_tick_later(&m->api->admit);
+    admit_tick_later(&m->env->admit);
 }
 
 void gen_worker_failed(struct model *m) {
-    LIST_FOREACH(node, &m->api->gens) {
+    LIST_FOREACH(node, &m->env->gens.list) {
         struct gen *g = LIST_ENTRY(node, struct gen, link);
 
         if (g->model == m && g->state == GEN_PENDING)
             fail_without_worker(g);
     }
-    end_failed(m->api);
+    end_failed(m->env);
 }
 
 void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id)) {
-    struct api *a = m->api;
+    struct gen_env *env = m->env;
 
-    LIST_FOREACH(node, &a->gens) {
+    LIST_FOREACH(node, &env->gens.list) {
         struct gen *g = LIST_ENTRY(node, struct gen, link);
 
         if (g->model != m || g->state != GEN_PENDING)
@@ -604,11 +611,11 @@ void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uin
             continue;
         }
         if (g->n_attempts)
-            a->stats.n_resumed++;
+            env->stats.n_resumed++;
         if (is_complete(g))
             g->failed = true;
         else
             submit(g);
     }
-    end_failed(a);
+    end_failed(env);
 }

@@ -29,7 +29,17 @@
 #include "proto/messages.h"
 #include "text/stops.h"
 
-struct api;
+struct gen_env;
+
+#define GEN_BUCKETS 1024u
+
+struct gens {
+    struct list list;                 /* gen.link: live generations, oldest first */
+    struct list buckets[GEN_BUCKETS]; /* gen.bucket, by id */
+    uint64_t next_id;
+};
+
+void gens_init(struct gens *gs);
 struct api_port;
 struct gen_request;
 struct model;
@@ -42,7 +52,7 @@ enum gen_state { GEN_WAITING, GEN_PENDING, GEN_SENT, GEN_RUNNING, GEN_DONE };
  * there. */
 struct gen {
     struct list link, bucket; /* api.gens, api.buckets */
-    struct api *api;
+    struct gen_env *env;
     struct model *model; /* whose tokens it has, and whose worker makes them */
     enum gen_state state;
     bool accepted; /* by some worker, once */
@@ -119,8 +129,8 @@ struct gen *gen_free(struct gen *g); /* cancels a live one, silently; accepts NU
  * counts in model.n_running. */
 void gen_start(struct gen *g);
 /* Tries again what could not be submitted; finishes what is pending past its deadline. */
-void gen_retry(struct api *a);
-bool gen_any_pending(const struct api *a);
+void gen_retry(struct gen_env *env);
+bool gen_any_pending(const struct gen_env *env);
 
 /* Handles an event of the worker of @m. An event that does not fit the generation ends it with 500;
  * events of a generation that is not at this worker are ignored. May free any generation of the
@@ -133,7 +143,7 @@ void gen_worker_failed(struct model *m); /* ends all of it with 503 and model.fa
 void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 
 /* The generation with the id that the worker knows it by; NULL: it has ended and was freed. */
-struct gen *gen_find(const struct api *a, uint64_t id);
+struct gen *gen_find(const struct gen_env *env, uint64_t id);
 /* Ends it with an error; the worker is told. Does nothing to one that is DONE; may free @g. */
 void gen_fail(struct gen *g, int status, const char *code, const char *message);
 const char *gen_finish_name(const struct gen *g); /* "stop", "length", "tool_calls" */

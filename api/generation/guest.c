@@ -11,7 +11,7 @@
 #include "api/generation/gen.h"
 #include "api/generation/gen_request.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 
 /* Invariants: n_told <= gen->n_out; what the other front is told goes on where the last event
  * ended; it is freed with the event that ends it. */
@@ -34,7 +34,7 @@ void api_guest_free(struct api_guest *g) {
     if (!g)
         return;
     if (g->gen)
-        admit_cancel(&g->gen->api->admit, &g->waiter);
+        admit_cancel(&g->gen->env->admit, &g->waiter);
     gen_free(g->gen);
     free(g->payload);
     free(g);
@@ -135,7 +135,7 @@ static int make_gen(struct api_guest *g, struct model *m, const struct submit *s
     g->id = s->id;
     g->n_told = s->n_tokens - s->n_prompt;
     if (g->n_told > 0) /* its first token is no event of this daemon's */
-        n->first_token_ns = n->last_token_ns = clock_now(m->api->clock);
+        n->first_token_ns = n->last_token_ns = clock_now(m->env->clock);
     return gen_add_output(n, s->tokens + s->n_prompt, g->n_told);
 }
 
@@ -148,7 +148,7 @@ static struct tenant *assign(struct gen *n) {
     if (name.len == 0 || name.len >= sizeof(row.name) || memchr(name.data, 0, name.len))
         return NULL;
     memcpy(row.name, name.data, name.len);
-    struct tenant *t = tenants_named(&n->api->tenants, row.name);
+    struct tenant *t = tenants_named(&n->env->tenants, row.name);
     if (!t)
         return NULL;
     gen_set_tenant(n, t);
@@ -184,6 +184,6 @@ int api_guest_new(struct api_guest **out, struct model *m, const void *payload, 
     g->waiter.admitted = on_admitted;
     g->waiter.expired = on_expired;
     *out = g;
-    admit_again(&m->api->admit, &g->waiter);
+    admit_again(&m->env->admit, &g->waiter);
     return 0;
 }

@@ -6,7 +6,7 @@
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 
 struct lookup {
     struct prompt_job job;

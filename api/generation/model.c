@@ -7,14 +7,14 @@
 #include <string.h>
 #include "base/model_dir.h"
 
-int model_new(struct model **out, struct api *a, const struct api_model *info,
+int model_new(struct model **out, struct gen_env *env, const struct api_model *info,
               struct api_port *port) {
     struct model *m = calloc(1, sizeof(*m));
 
     assert(info && port);
     if (!m)
         return -ENOMEM;
-    m->api = a;
+    m->env = env;
     m->info = info;
     m->port = port;
     m->keep_alive_s = API_KEEP_UNSET;

@@ -27,7 +27,7 @@
 
 struct model {
     struct list link; /* api.models */
-    struct api *api;
+    struct gen_env *env;
     const struct api_model *info;
     struct family family;
     struct fim fim;
@@ -53,7 +53,7 @@ struct model {
 };
 
 /* 0 or -ENOMEM. */
-int model_new(struct model **out, struct api *a, const struct api_model *info,
+int model_new(struct model **out, struct gen_env *env, const struct api_model *info,
               struct api_port *port);
 /* Frees @m, which no generation and no prompt job uses; NULL is accepted. Returns NULL. */
 struct model *model_free(struct model *m);

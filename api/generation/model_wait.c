@@ -7,8 +7,8 @@
 #include "api/generation/prompt.h"
 #include "api/http/json.h"
 #include "api/generation/model.h"
-#include "api/openai/models.h"
-#include "api/private.h"
+#include "api/generation/models.h"
+#include "api/generation/env.h"
 #include "api/generation/rescan.h"
 
 #define TICK_MS 1000
@@ -25,31 +25,32 @@ static bool is_usable(const struct model *m, bool computes) {
 }
 
 /* The model that requests for @name get, as api/openai/models.h has it; NULL: none. */
-static struct model *find(const struct api *a, const char *name, size_t len) {
-    struct model *m = name ? models_find(a, name, len) : model_first(a);
+static struct model *find(const struct gen_env *env, const char *name, size_t len) {
+    struct model *m = name ? models_find(env, name, len) : model_first(env);
 
     /* A single model, where there is never another, accepts the names that its dialect decides.
      * Clients of Anthropic's API name its models, and get the first one. */
-    bool one = a->models.next == a->models.prev && (!a->opts.rescan || a->opts.any_model_name);
+    bool one = env->models.list.next == env->models.list.prev &&
+               (!env->opts.rescan || env->opts.any_model_name);
     if (!m && (one || strcasestr(name, "claude")))
-        m = model_first(a);
+        m = model_first(env);
     return m;
 }
 
 int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) {
     yyjson_val *v = yyjson_obj_get(body, "model");
     const char *name = json_len(v) ? json_cstr(v) : NULL;
-    const struct api *a = job->api;
+    const struct gen_env *env = job->env;
 
     if (!name && json_len(v))
         return err_set_code(err, 400, "invalid_value", "model",
                             "model must not contain a NUL character.");
-    pthread_rwlock_rdlock((pthread_rwlock_t *)&a->models_lock);
-    const struct model *m = find(a, name, json_len(v));
+    pthread_rwlock_rdlock((pthread_rwlock_t *)&env->models.lock);
+    const struct model *m = find(env, name, json_len(v));
     bool goes_on = m == job->model && is_usable(m, job->computes);
-    pthread_rwlock_unlock((pthread_rwlock_t *)&a->models_lock);
-    if (!m && !a->opts.rescan)
-        return models_unknown(a, name, json_len(v), err);
+    pthread_rwlock_unlock((pthread_rwlock_t *)&env->models.lock);
+    if (!m && !env->opts.rescan)
+        return models_unknown(env, name, json_len(v), err);
     if (goes_on)
         return 0;
     free(job->wanted);
@@ -87,7 +88,7 @@ static int still_loading(struct prompt_job *job, int64_t waited_ns) {
 
 static int cannot_load(struct prompt_job *job) {
     const struct model *m = job->model;
-    int64_t ms = (clock_now(job->api->clock) - m->failed_ns) / 1000000;
+    int64_t ms = (clock_now(job->env->clock) - m->failed_ns) / 1000000;
 
     job->retry_ms = (uint32_t)MAX((int64_t)m->failure_retry_ms - ms, INT64_C(1000));
     return err_set_code(&job->err, 503, "model_unavailable", "model",
@@ -103,16 +104,16 @@ static int comes_and_goes(struct prompt_job *job) {
                         job->wanted ? job->wanted : job->model->info->id);
 }
 
-static void start_tick(struct api *a);
+static void start_tick(struct gen_env *env);
 
 void model_wait_cancel(struct prompt_job *job) {
     if (!job->waits)
         return;
-    assert(job->api->n_waiting > 0);
+    assert(job->env->wait.n > 0);
     job->waits = false;
     list_remove(&job->waiting);
     list_remove(&job->rescan.link);
-    job->api->n_waiting--;
+    job->env->wait.n--;
 }
 
 /* Ends the wait; @job may be gone afterwards. */
@@ -131,19 +132,19 @@ static void on_rescanned(struct api_rescan *r) {
 /* -EBUSY: it waits until the models were looked for again; else the error. */
 static int unknown(struct prompt_job *job) {
     job->rescan.over = on_rescanned;
-    if (!rescan_begin(job->api, &job->rescan))
-        return models_unknown(job->api, job->wanted, strlen(job->wanted), &job->err);
+    if (!rescan_begin(job->env, &job->rescan))
+        return models_unknown(job->env, job->wanted, strlen(job->wanted), &job->err);
     job->waits = true;
     list_init(&job->waiting);
-    job->api->n_waiting++;
+    job->env->wait.n++;
     return -EBUSY;
 }
 
 int model_wait_begin(struct prompt_job *job) {
-    struct api *a = job->api;
+    struct gen_env *env = job->env;
     const char *name = job->wanted;
-    struct model *m = find(a, name, name ? strlen(name) : 0);
-    int64_t now = clock_now(a->clock);
+    struct model *m = find(env, name, name ? strlen(name) : 0);
+    int64_t now = clock_now(env->clock);
 
     assert(!job->waits);
     if (job->n_lookups++ >= MAX_LOOKUPS)
@@ -158,7 +159,7 @@ int model_wait_begin(struct prompt_job *job) {
         return 0;
     if (*m->failure && now - m->failed_ns < (int64_t)m->failure_retry_ms * 1000000)
         return cannot_load(job);
-    if (a->n_waiting >= a->opts.max_queued || a->opts.load_wait_ms == 0) {
+    if (env->wait.n >= env->opts.max_queued || env->opts.load_wait_ms == 0) {
         m->port->want(m->port);
         return still_loading(job, 0);
     }
@@ -166,9 +167,9 @@ int model_wait_begin(struct prompt_job *job) {
     list_init(&job->rescan.link);
     job->waits_since_ns = now;
     list_push_back(&m->waiting, &job->waiting);
-    a->n_waiting++;
+    env->wait.n++;
     m->port->want(m->port);
-    start_tick(a);
+    start_tick(env);
     return -EBUSY;
 }
 
@@ -193,7 +194,7 @@ void model_wait_over(struct model *m) {
 }
 
 void model_wait_move(struct model *old, struct model *next) {
-    assert(old != next && old->api == next->api);
+    assert(old != next && old->env == next->env);
     while (!list_empty(&old->waiting)) {
         struct list *node = list_pop_front(&old->waiting);
 
@@ -224,32 +225,32 @@ static void tell(struct model *m) {
 }
 
 static void on_tick(uv_timer_t *t) {
-    struct api *a = t->data;
-    int64_t limit_ns = (int64_t)a->opts.load_wait_ms * 1000000;
+    struct gen_env *env = t->data;
+    int64_t limit_ns = (int64_t)env->opts.load_wait_ms * 1000000;
 
-    LIST_FOREACH(node, &a->models) {
+    LIST_FOREACH(node, &env->models.list) {
         struct model *m = LIST_ENTRY(node, struct model, link);
         struct prompt_job *job;
 
         /* At most max_queued turns: what comes to wait meanwhile is not late. */
-        while ((job = late(m, clock_now(a->clock), limit_ns)))
+        while ((job = late(m, clock_now(env->clock), limit_ns)))
             end_wait(job, still_loading(job, limit_ns));
         tell(m);
     }
-    if (a->n_waiting == 0)
+    if (env->wait.n == 0)
         uv_timer_stop(t);
 }
 
-static void start_tick(struct api *a) {
-    if (!uv_is_active((uv_handle_t *)&a->wait_tick))
-        uv_timer_start(&a->wait_tick, on_tick, TICK_MS, TICK_MS);
+static void start_tick(struct gen_env *env) {
+    if (!uv_is_active((uv_handle_t *)&env->wait.tick))
+        uv_timer_start(&env->wait.tick, on_tick, TICK_MS, TICK_MS);
 }
 
-void model_wait_init(struct api *a) {
-    uv_timer_init(a->loop, &a->wait_tick);
-    a->wait_tick.data = a;
+void model_wait_init(struct gen_env *env) {
+    uv_timer_init(env->loop, &env->wait.tick);
+    env->wait.tick.data = env;
 }
 
-void model_wait_close(struct api *a) {
-    uv_close((uv_handle_t *)&a->wait_tick, NULL);
+void model_wait_close(struct gen_env *env) {
+    uv_close((uv_handle_t *)&env->wait.tick, NULL);
 }

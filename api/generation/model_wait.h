@@ -12,12 +12,18 @@
  */
 
 #include <stdint.h>
+#include <uv.h>
 #include <yyjson.h>
 
-struct api;
+struct gen_env;
 struct err;
 struct model;
 struct prompt_job;
+
+struct model_wait {
+    uv_timer_t tick;
+    uint32_t n; /* prompt jobs that wait for their models */
+};
 
 /* Checks that the job can continue with its model, as far as @body tells. On any thread. 0; -EBUSY:
  * model_wait_begin() is to be called; 404 where several models are served and @body names none of
@@ -38,6 +44,6 @@ void model_wait_move(struct model *old, struct model *next);
 /* Counts @job among those of @m in place of those of its present model; NULL: of none. */
 void model_wait_assign(struct prompt_job *job, struct model *m);
 
-/* The timer of an api. */
-void model_wait_init(struct api *a);
-void model_wait_close(struct api *a);
+/* The timer. */
+void model_wait_init(struct gen_env *env);
+void model_wait_close(struct gen_env *env);

@@ -9,7 +9,7 @@
 #include "api/generation/endpoint.h"
 #include "api/generation/model_wait.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 
 /*
  * The tokens that the model wrote are in the prefix cache. The next request often repeats them in
@@ -56,21 +56,21 @@ struct prewarm_job {
 /* ---- taking ---- */
 
 bool prewarm_keeps(const struct prompt_job *job, const struct gen *g) {
-    const struct api *api = job->api;
+    const struct gen_env *env = job->env;
 
-    return api->opts.prewarm && job->endpoint->repeats != REPEATS_NOTHING &&
+    return env->opts.prewarm && job->endpoint->repeats != REPEATS_NOTHING &&
            job->request.messages && job->request.prefill.len == 0 &&
            !job->request.no_generation_prompt && job->body_len <= BODY_MAX && g->m.session != 0 &&
-           api->kept_bytes + job->body_len <= BODIES_MAX;
+           env->prewarm.kept_bytes + job->body_len <= BODIES_MAX;
 }
 
 /* Requests of clients need the pool or the worker, or there is no worker. */
 static bool is_busy(const struct model *m) {
-    const struct api *a = m->api;
+    const struct gen_env *env = m->env;
 
-    return a->n_prewarm >= AT_ONCE || jobs_n(a->pool.jobs) > a->n_prewarm ||
-           a->admit.n_queued > 0 || a->admit.n_running > RUNNING_MAX || !m->worker_up ||
-           a->draining || a->closing || m->info->page_tokens == 0;
+    return env->prewarm.n >= AT_ONCE || jobs_n(env->pool.jobs) > env->prewarm.n ||
+           env->admit.n_queued > 0 || env->admit.n_running > RUNNING_MAX || !m->worker_up ||
+           env->draining || m->info->page_tokens == 0;
 }
 
 /* Returns true if some message of the conversation came with its reasoning; @unknown: if it has no
@@ -110,7 +110,7 @@ struct prewarm_job *prewarm_take(struct prompt_job *from, struct gen *g) {
     t->blocks = from->endpoint->repeats == REPEATS_BLOCKS;
     t->parts = from->endpoint->repeats != REPEATS_TEXT;
     t->thoughts = sends_thoughts(from->request.messages, t->parts);
-    t->job = (struct prompt_job){.api = from->api,
+    t->job = (struct prompt_job){.env = from->env,
                                  .tenant = from->tenant,
                                  .endpoint = from->endpoint,
                                  .request = from->request,
@@ -284,7 +284,7 @@ static void on_thread(struct job *j) {
 /* ---- back on the loop ---- */
 
 static void submit(struct prewarm_job *t) {
-    struct api *a = t->job.api;
+    struct gen_env *env = t->job.env;
     const struct model *model = t->job.model;
     uint32_t page = model->info->page_tokens, n = (uint32_t)t->tokens.n;
     uint32_t held = (uint32_t)common(t->tokens.id, n, t->held, t->n_held);
@@ -292,13 +292,13 @@ static void submit(struct prewarm_job *t) {
     if (n / page <= held / page || n >= model->info->max_context)
         return;
     struct submit m = {
-        .id = a->next_gen++,
+        .id = env->gens.next_id++,
         .group = t->m.id,
         .session = t->m.session,
         .tenant = t->m.tenant,
         .weight_milli = t->m.weight_milli,
         .class = t->m.class,
-        .arrived_ns = clock_now(a->clock),
+        .arrived_ns = clock_now(env->clock),
         .n_prompt =
             MIN(n, n / page * page + 1), /* whole pages; and one token must be computed anew */
         .max_new = 1,
@@ -313,10 +313,10 @@ static void submit(struct prewarm_job *t) {
 
 static void on_ended(struct job *j) {
     struct prewarm_job *t = CONTAINER_OF(j, struct prewarm_job, task);
-    struct api *a = t->job.api;
+    struct gen_env *env = t->job.env;
 
-    assert(a->n_prewarm > 0 && t->job.n_kept > 0);
-    a->n_prewarm--;
+    assert(env->prewarm.n > 0 && t->job.n_kept > 0);
+    env->prewarm.n--;
     if (t->tokens.n > 0 && !is_busy(t->job.model))
         submit(t);
     prewarm_free(t);
@@ -325,11 +325,11 @@ static void on_ended(struct job *j) {
 void prewarm_start(struct prewarm_job *t) {
     if (!t)
         return;
-    struct api *a = t->job.api;
+    struct gen_env *env = t->job.env;
 
     t->task = (struct job){.run = on_thread, .done = on_ended, .background = true};
-    if (job_pool_put(&a->pool, &t->task, t->job.tenant) < 0)
+    if (job_pool_put(&env->pool, &t->task, t->job.tenant) < 0)
         prewarm_free(t);
     else
-        a->n_prewarm++;
+        env->prewarm.n++;
 }

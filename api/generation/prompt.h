@@ -36,7 +36,7 @@ struct prompt {
  */
 struct prompt_job {
     struct job job; /* on the pool */
-    struct api *api;
+    struct gen_env *env;
     struct model *model;         /* that the request is for */
     const struct tenant *tenant; /* who is charged */
     const struct endpoint *endpoint;

@@ -17,8 +17,9 @@
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/limits/session.h"
+#include "api/http/dialect.h"
 
 /*
  * A small body is worked on here, on the loop: some tens of microseconds, less than the way to a
@@ -36,9 +37,9 @@ static void check_job(const struct prompt_job *job) {
     assert(!job->pooled || (job->running && !job->waits));
     if (job->pooled)
         return; /* the rest is the thread's */
-    assert(!job->waits || (job->running && job->api->n_waiting > 0));
+    assert(!job->waits || (job->running && job->env->wait.n > 0));
     assert(!job->translated || job->body.len == 0);
-    assert(job->n_kept == 0 || job->api->kept_bytes >= job->n_kept);
+    assert(job->n_kept == 0 || job->env->prewarm.kept_bytes >= job->n_kept);
     assert(!job->running || (job->model && job->model->n_jobs > 0));
 }
 
@@ -215,7 +216,7 @@ void prompt_job_trim(struct prompt_job *job, bool keep) {
     buf_deinit(&job->text);
     if (keep) {
         job->n_kept = job->body_len;
-        job->api->kept_bytes += job->n_kept;
+        job->env->prewarm.kept_bytes += job->n_kept;
     } else {
         gen_request_drop_body(&job->request);
     }
@@ -226,7 +227,7 @@ void prompt_job_deinit(struct prompt_job *job) {
     check_job(job);
     assert(!job->running && !job->waits);
     if (job->n_kept)
-        job->api->kept_bytes -= job->n_kept;
+        job->env->prewarm.kept_bytes -= job->n_kept;
     job->n_kept = 0;
     gen_request_deinit(&job->request);
     if (job->state)
@@ -585,7 +586,7 @@ static int prepare(struct prompt_job *job) {
         return detokenise(job);
     if (job->quick && job->request.sampling.dry_multiplier > 0)
         return -EAGAIN; /* to look for its breakers in the vocabulary takes long */
-    job->request.conversation = session_conversation(job->api->secret, job->request.messages);
+    job->request.conversation = session_conversation(job->env->secret, job->request.messages);
     r = job->request.messages    ? find_chat(job, &job->err)
         : job->request.documents ? find_pairs(job, &job->err)
                                  : find_prompts(job, &job->err);
@@ -725,7 +726,7 @@ static void to_pool(struct prompt_job *job) {
     job->pooled = true;
     job->job.run = on_thread;
     job->job.done = on_ended;
-    int r = job_pool_put(&job->api->pool, &job->job, job->tenant);
+    int r = job_pool_put(&job->env->pool, &job->job, job->tenant);
 
     if (r == 0)
         return; /* from here on it is the thread's */
@@ -742,7 +743,7 @@ bool prompt_job_abandon(struct prompt_job *job) {
         job->running = false;
     }
     if (job->pooled && !job->abandoned)
-        job_pool_abandon(&job->api->pool, &job->job);
+        job_pool_abandon(&job->env->pool, &job->job);
     job->abandoned = true;
     return job->running;
 }
@@ -750,9 +751,9 @@ bool prompt_job_abandon(struct prompt_job *job) {
 void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct endpoint *endpoint,
                       void (*done)(struct prompt_job *job)) {
     assert(!job->running && !job->state == !endpoint->open);
-    job->api = api_of(x);
-    model_wait_assign(job, model_first(job->api));
-    job->tenant = tenants_get(&job->api->tenants, x->tenant);
+    job->env = env_of(x);
+    model_wait_assign(job, model_first(job->env));
+    job->tenant = tenants_get(&job->env->tenants, x->tenant);
     job->endpoint = endpoint;
     job->done = done;
     job->go_on = go_on;

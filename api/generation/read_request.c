@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/http/json.h"
-#include "api/openai/models.h"
-#include "api/private.h"
+#include "api/generation/models.h"
+#include "api/generation/env.h"
 #include "api/generation/fields.h"
 #include "api/generation/output_spec.h"
 #include "text/stops.h"
@@ -37,7 +37,7 @@
 PARSER(parse_n) {
     struct field limited = *f;
 
-    limited.hi = m->api->opts.max_n;
+    limited.hi = m->env->opts.max_n;
     return field_uint(r, m, &limited, v, err);
 }
 
@@ -68,8 +68,8 @@ PARSER(parse_metadata) {
 PARSER(parse_model) {
     if (!yyjson_is_str(v))
         return field_refuse(f, err);
-    if (!models_is_answered(m->api, json_text(v), json_len(v)))
-        return models_unknown(m->api, json_text(v), json_len(v), err);
+    if (!models_is_answered(m->env, json_text(v), json_len(v)))
+        return models_unknown(m->env, json_text(v), json_len(v), err);
     return 0;
 }
 
@@ -194,7 +194,7 @@ PARSER(parse_stream_options) {
 PARSER(parse_digest) {
     int result = field_bool(r, m, f, v, err);
 
-    if (result == 0 && r->digests && !m->api->opts.digests)
+    if (result == 0 && r->digests && !m->env->opts.digests)
         return err_set_code(err, 400, "unsupported_parameter", f->name,
                             "%s needs the service's option logits-digest.", f->name);
     return result;

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include "api/http/respond.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 
 /* An exchange that waits. */
 struct parked {
@@ -41,13 +41,13 @@ static void on_over(struct api_rescan *wait) {
     serve(detach(p), NULL);
 }
 
-bool rescan_begin(struct api *a, struct api_rescan *wait) {
-    return a->opts.rescan && a->opts.rescan(a->opts.models_ctx, wait);
+bool rescan_begin(struct gen_env *env, struct api_rescan *wait) {
+    return env->opts.rescan && env->opts.rescan(env->opts.models_ctx, wait);
 }
 
 bool rescan_first(struct exchange *x, void (*serve)(struct exchange *x, struct http *h)) {
     static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
-    struct parked *p = api_of(x)->opts.rescan ? calloc(1, sizeof(*p)) : NULL;
+    struct parked *p = env_of(x)->opts.rescan ? calloc(1, sizeof(*p)) : NULL;
 
     assert(!x->ops);
     if (!p)
@@ -56,7 +56,7 @@ bool rescan_first(struct exchange *x, void (*serve)(struct exchange *x, struct h
     p->x = x;
     p->serve = serve;
     list_init(&p->wait.link);
-    if (!rescan_begin(api_of(x), &p->wait)) {
+    if (!rescan_begin(env_of(x), &p->wait)) {
         free(p);
         return false;
     }

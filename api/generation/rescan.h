@@ -5,11 +5,11 @@
 
 #include "api/http/dialect.h"
 
-struct api;
+struct gen_env;
 struct api_rescan;
 
 /* False: there is nothing to wait for. */
-bool rescan_begin(struct api *a, struct api_rescan *wait);
+bool rescan_begin(struct gen_env *env, struct api_rescan *wait);
 /* The exchange waits, and is then given to @serve again (without a parser); false: there is nothing
  * to wait for. */
 bool rescan_first(struct exchange *x, void (*serve)(struct exchange *x, struct http *h));

@@ -8,9 +8,10 @@
 #include "api/generation/endpoint.h"
 #include "api/http/conn.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/http/respond.h"
 #include "api/generation/prewarm.h"
+#include "api/http/dialect.h"
 
 /*
  * The life of an answer:
@@ -52,7 +53,7 @@ static void free_answer(struct writer *w) {
 /* After detach(): frees the answer, now or when the pool is done with it. */
 static void release(struct writer *w) {
     if (w->writing)
-        job_pool_abandon(&w->job.api->pool, &w->task);
+        job_pool_abandon(&w->job.env->pool, &w->task);
     else if (!prompt_job_abandon(&w->job))
         free_answer(w);
 }
@@ -134,11 +135,11 @@ static struct exchange *detach(struct writer *w) {
             metrics_gen_done(&w->job.model->metrics, &seen);
         }
         if (g->done_ns && g->first_step_ns)
-            admit_took(&api_of(x)->admit, g->done_ns - g->first_step_ns);
+            admit_took(&env_of(x)->admit, g->done_ns - g->first_step_ns);
     }
     w->exchange = NULL;
     x->ops = NULL;
-    admit_cancel(&api_of(x)->admit, &w->waiter);
+    admit_cancel(&env_of(x)->admit, &w->waiter);
     return x;
 }
 
@@ -405,7 +406,7 @@ static void send_whole(struct writer *w) {
     }
     w->task = (struct job){.run = on_thread, .done = on_written};
     w->writing = true;
-    int r = job_pool_put(&w->job.api->pool, &w->task, w->job.tenant);
+    int r = job_pool_put(&w->job.env->pool, &w->task, w->job.tenant);
     if (r < 0) {
         w->writing = false;
         w->whole_error = r;
@@ -521,14 +522,14 @@ static void on_expired(struct waiter *w) {
  * context_length_exceeded. */
 static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct err *err) {
     const struct gen_request *r = &w->job.request;
-    const struct api *api = w->job.api;
-    uint32_t own = tenants_get(&api->tenants, w->exchange->tenant)->conf.max_context;
+    const struct gen_env *env = w->job.env;
+    uint32_t own = tenants_get(&env->tenants, w->exchange->tenant)->conf.max_context;
     uint32_t all = w->job.model->info->max_context;
     uint32_t context = own > 0 ? MIN(own, all) : all;
     uint32_t seen = w->job.context; /* what did not fit into that has no grammar */
     uint32_t given = r->max_new                    ? r->max_new
                      : w->endpoint->default_tokens ? w->endpoint->default_tokens
-                                                   : api->opts.default_max_tokens;
+                                                   : env->opts.default_max_tokens;
     const char *field = w->job.chat ? "messages" : "prompt";
 
     if (n == 0)
@@ -552,8 +553,8 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
 /* Charges the tenant for the most that each generation may use. 429 when the tenant's minute is
  * used up. */
 static int charge(struct writer *w, struct err *err) {
-    struct api *api = w->job.api;
-    struct tenant *t = tenants_get(&api->tenants, w->exchange->tenant);
+    struct gen_env *env = w->job.env;
+    struct tenant *t = tenants_get(&env->tenants, w->exchange->tenant);
     const struct gen_request *r = &w->job.request;
     uint64_t n_tokens = 0;
 
@@ -566,7 +567,7 @@ static int charge(struct writer *w, struct err *err) {
         n_tokens += (g->m.choice == 0 ? g->n_prompt : 0) + n_out;
         w->waiter.n_context += g->n_prompt + n_out;
     }
-    int e = tenant_request(t, n_tokens, clock_now(api->clock), &w->exchange->retry_ms, err);
+    int e = tenant_request(t, n_tokens, clock_now(env->clock), &w->exchange->retry_ms, err);
     for (uint32_t i = 0; i < w->n_choices && e == 0; i++) {
         struct gen *g = w->choices[i].gen;
 
@@ -586,7 +587,7 @@ static void fill_submit(struct writer *w, struct gen *g, uint64_t group, uint64_
 static int set_output(struct writer *w, struct gen *g) {
     struct toolcall_opts opts = w->job.parse;
 
-    opts.seed = rng_next(&w->job.api->rng); /* ids of calls must not come again in a conversation */
+    opts.seed = rng_next(&w->job.env->rng); /* ids of calls must not come again in a conversation */
     if (!w->job.parses && !w->endpoint->parsed)
         return 0;
     int r = gen_parse_output(g, &opts);
@@ -604,8 +605,8 @@ static void set_echo(struct choice *c, struct prompt *p) {
 /* Tokens are there: one generation for each prompt and choice. */
 static int create_gens(struct writer *w, struct err *err) {
     const struct gen_request *r = &w->job.request;
-    struct api *api = w->job.api;
-    uint64_t seed = r->has_seed ? r->seed : rng_next(&api->rng);
+    struct gen_env *env = w->job.env;
+    uint64_t seed = r->has_seed ? r->seed : rng_next(&env->rng);
 
     assert(!w->choices && w->n_choices == 0);
     w->choices = calloc((size_t)w->job.n_prompts * gen_request_made(r), sizeof(*w->choices));
@@ -613,7 +614,7 @@ static int create_gens(struct writer *w, struct err *err) {
         return -ENOMEM;
     for (uint32_t p = 0; p < w->job.n_prompts; p++) {
         struct tokens *t = &w->job.prompts[p].tokens;
-        uint64_t group = api->next_gen;
+        uint64_t group = env->gens.next_id;
         uint32_t max_new = 0;
         int result = room_for(w, t->n, &max_new, err);
 
@@ -645,7 +646,7 @@ static int create_gens(struct writer *w, struct err *err) {
 
 /* The earliest deadline of the answer, the service's or its client's; 0: none. */
 static int64_t deadline_of(const struct exchange *x) {
-    int64_t ms = api_of(x)->opts.request_timeout_ms;
+    int64_t ms = env_of(x)->opts.request_timeout_ms;
 
     if (x->timeout_ms && (!ms || x->timeout_ms < ms))
         ms = x->timeout_ms;
@@ -671,13 +672,13 @@ static void on_prepared(struct prompt_job *job) {
         err = job->err;
     else if ((r = create_gens(w, &err)) == 0) {
         prompt_job_trim(job, w->n_choices == 1 && prewarm_keeps(job, w->choices[0].gen));
-        port_note_request(job->api, w->exchange->id, w->choices[0].gen->m.id);
+        gen_ids_note(&job->env->ids, w->exchange->id, w->choices[0].gen->m.id);
         w->waiter.n = w->n_choices;
         w->waiter.deadline_ns = deadline_of(w->exchange);
         r = charge(w, &err);
     }
     if (r == 0) {
-        r = admit_enter(&w->job.api->admit, &w->waiter, &w->exchange->retry_ms, &err);
+        r = admit_enter(&w->job.env->admit, &w->waiter, &w->exchange->retry_ms, &err);
     }
     if (r == 0)
         return;
@@ -693,12 +694,12 @@ static void on_wait(struct prompt_job *job) {
     struct writer *w = writer_of(job);
     const struct model *m = job->model;
     struct exchange *x = w->exchange;
-    int64_t waited_ns = clock_now(job->api->clock) - job->waits_since_ns;
+    int64_t waited_ns = clock_now(job->env->clock) - job->waits_since_ns;
     char text[300];
 
     assert(x && !w->head_sent);
     if (strcmp(x->dialect->stream_type, SSE_TYPE) != 0 ||
-        (!w->waited && waited_ns < (int64_t)job->api->opts.keepalive_ms * 1000000))
+        (!w->waited && waited_ns < (int64_t)job->env->opts.keepalive_ms * 1000000))
         return;
     if (!w->waited)
         respond_stream(x);
@@ -715,7 +716,7 @@ void writer_serve(struct exchange *x, const struct endpoint *endpoint) {
            endpoint->whole && endpoint->id_prefix);
     assert(!endpoint->open == !endpoint->close);
 
-    if (admit_precheck(&api_of(x)->admit, tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms,
+    if (admit_precheck(&env_of(x)->admit, tenants_get(&env_of(x)->tenants, x->tenant), &x->retry_ms,
                        &err) < 0) {
         respond_error(x, &err);
         return;
@@ -733,8 +734,8 @@ void writer_serve(struct exchange *x, const struct endpoint *endpoint) {
     w->waiter.expired = on_expired;
     w->waiter.refused = on_refused;
     snprintf(w->id, sizeof(w->id), "%s%016llx%08llx", endpoint->id_prefix,
-             (unsigned long long)rng_next(&api_of(x)->rng),
-             (unsigned long long)rng_next(&api_of(x)->rng) >> 32);
+             (unsigned long long)rng_next(&env_of(x)->rng),
+             (unsigned long long)rng_next(&env_of(x)->rng) >> 32);
     x->ops = &ops;
     x->state = w;
     w->job.on_wait = on_wait;

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <time.h>
-#include "api/generation/metrics.h"
 #include "base/util.h"
 
 /*
@@ -64,7 +63,7 @@ static void on_check(uv_check_t *c) {
         uint64_t passed = now - l->at_ns, slept = idle - l->idle_ns;
         uint64_t busy = passed > slept ? passed - slept : 0;
 
-        metrics_loop(l->metrics, busy, cpu - l->cpu_ns);
+        l->on_iteration(l->ctx, busy, cpu - l->cpu_ns);
         note_longest(l, now, busy);
         marks.most.busy_ns = busy;
         marks.most.cpu_ns = cpu - l->cpu_ns;
@@ -77,10 +76,11 @@ static void on_check(uv_check_t *c) {
     l->cpu_ns = cpu;
 }
 
-void loop_lag_init(struct loop_lag *l, uv_loop_t *loop, struct metrics *m,
+void loop_lag_init(struct loop_lag *l, uv_loop_t *loop,
+                   void (*on_iteration)(void *ctx, uint64_t busy_ns, uint64_t cpu_ns),
                    void (*on_long)(void *ctx, const struct loop_lag_long *it), void *ctx) {
-    assert(m && on_long);
-    *l = (struct loop_lag){.metrics = m, .on_long = on_long, .ctx = ctx};
+    assert(on_iteration && on_long);
+    *l = (struct loop_lag){.on_iteration = on_iteration, .on_long = on_long, .ctx = ctx};
     uv_check_init(loop, &l->check);
     l->check.data = l;
     uv_check_start(&l->check, on_check);

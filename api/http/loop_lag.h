@@ -12,8 +12,6 @@
 #include <stdint.h>
 #include <uv.h>
 
-struct metrics;
-
 #define LOOP_LAG_LONG_NS 20000000
 
 /* A long iteration. */
@@ -25,17 +23,19 @@ struct loop_lag_long {
 
 struct loop_lag {
     uv_check_t check; /* runs after each iteration's callbacks; does not keep the loop alive */
-    struct metrics *metrics;
     uint64_t at_ns, idle_ns, cpu_ns; /* of the last iteration's end; 0: there was none */
     uint64_t slot_ns;                /* when the current half of the last minute began */
     uint64_t longest_ns[2];          /* of this half and of the one before */
+    void (*on_iteration)(void *ctx, uint64_t busy_ns, uint64_t cpu_ns);
     void (*on_long)(void *ctx, const struct loop_lag_long *it);
     void *ctx;
     bool open;
 };
 
-/* Begins to observe @loop, which was configured with UV_METRICS_IDLE_TIME, into @m. */
-void loop_lag_init(struct loop_lag *l, uv_loop_t *loop, struct metrics *m,
+/* Begins to observe @loop, which was configured with UV_METRICS_IDLE_TIME. @on_iteration is called
+ * after each iteration, with the wall time that it was busy and the CPU time of the thread. */
+void loop_lag_init(struct loop_lag *l, uv_loop_t *loop,
+                   void (*on_iteration)(void *ctx, uint64_t busy_ns, uint64_t cpu_ns),
                    void (*on_long)(void *ctx, const struct loop_lag_long *it), void *ctx);
 /* On the loop's thread: what it does from here on is @what, a text that stays. Callbacks say so as
  * they begin; what says nothing counts as the one before. Some 300 ns. */

@@ -12,7 +12,7 @@
 #include "api/openai/choices.h"
 #include "api/llamacpp/llamacpp.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 
 /* Answers of /completion and /infill: one object for each prompt, whole or as events of which the
  * last has `stop` and the figures. */

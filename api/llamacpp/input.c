@@ -9,7 +9,7 @@
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 
 /* Bodies of /completion and /infill become bodies of /v1/completions. */
 

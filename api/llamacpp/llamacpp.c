@@ -6,10 +6,11 @@
 #include "api/generation/lookup.h"
 #include "api/generation/writer.h"
 #include "api/http/respond.h"
-#include "api/openai/models.h"
+#include "api/generation/models.h"
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
+#include "api/http/http.h"
 
 /*
  * llama-server's own routes for text, which editors with completion as one types speak:
@@ -88,10 +89,10 @@ static const struct model *asked_for(const struct exchange *x, const struct http
     char name[1024];
 
     if (!http_query(h, "model", name, sizeof(name)))
-        return model_first(api_of(x));
-    found = models_find(api_of(x), name, strlen(name));
+        return model_first(env_of(x));
+    found = models_find(env_of(x), name, strlen(name));
     if (!found)
-        models_unknown(api_of(x), name, strlen(name), err);
+        models_unknown(env_of(x), name, strlen(name), err);
     return found;
 }
 
@@ -115,7 +116,7 @@ static void props_serve(struct exchange *x, struct http *h) {
     llamacpp_put_settings(&j, m, NULL, m->seed ? *m->seed : UINT32_MAX, INT32_MAX);
     json_close(&j, '}');
     json_put_string(&j, "sampling_source", m->sampling_source);
-    json_put_int(&j, "total_slots", api_of(x)->opts.max_running);
+    json_put_int(&j, "total_slots", env_of(x)->opts.max_running);
     json_put_string(&j, "model_alias", m->id);
     json_put_string(&j, "model_path", m->file ? m->file : m->id);
     json_key(&j, "modalities");
@@ -158,20 +159,20 @@ static void put_slot(struct json *j, const struct model *m, uint32_t id, const s
  * texts are its client's alone. */
 static void slots_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64u << 20};
-    struct api *a = api_of(x);
+    struct gen_env *env = env_of(x);
     uint32_t id = 0;
     struct json j;
 
     json_begin(&j, &b);
     json_open(&j, '[');
-    LIST_FOREACH(node, &a->gens) {
+    LIST_FOREACH(node, &env->gens.list) {
         const struct gen *g = CONTAINER_OF(node, struct gen, link);
 
         if (g->state == GEN_SENT || g->state == GEN_RUNNING)
             put_slot(&j, g->model, id++, g);
     }
-    while (id < a->opts.max_running)
-        put_slot(&j, model_first(a), id++, NULL);
+    while (id < env->opts.max_running)
+        put_slot(&j, model_first(env), id++, NULL);
     json_close(&j, ']');
     respond_buf(x, 200, &b, j.error);
 }

@@ -11,7 +11,7 @@
 #include "api/generation/model.h"
 #include "api/ollama/ollama.h"
 #include "api/openai/models.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 
 /*
  * LM Studio's two lists of the same models, and the loading and unloading of one. A member about
@@ -27,7 +27,7 @@ static void put_length(struct json *j, const char *key, const struct model *m) {
 /* ---- /api/v0/models ---- */
 
 static void put_model(struct json *j, const struct model *m) {
-    const struct api_opts *o = &m->api->opts;
+    const struct api_opts *o = &m->env->opts;
     char format[32];
 
     json_open(j, '{');
@@ -69,7 +69,7 @@ static void put_instances(struct json *j, const struct model *m) {
         json_key(j, "config");
         json_open(j, '{');
         put_length(j, "context_length", m);
-        json_put_int(j, "parallel", m->api->opts.max_running);
+        json_put_int(j, "parallel", m->env->opts.max_running);
         json_close(j, '}');
         json_close(j, '}');
     }
@@ -87,7 +87,7 @@ static void put_capabilities(struct json *j, const struct model *m) {
 }
 
 static void put_model_v1(struct json *j, const struct model *m) {
-    const struct api_opts *o = &m->api->opts;
+    const struct api_opts *o = &m->env->opts;
     char format[32], size[32];
 
     model_format_name(m, format);
@@ -136,7 +136,7 @@ static int read_load(struct prompt_job *job, yyjson_doc *body, struct err *err) 
 }
 
 static void write_load(struct json *j, const struct prompt_job *job) {
-    int64_t waited_ns = job->waits_since_ns ? clock_now(job->api->clock) - job->waits_since_ns : 0;
+    int64_t waited_ns = job->waits_since_ns ? clock_now(job->env->clock) - job->waits_since_ns : 0;
 
     json_open(j, '{');
     json_put_string(j, "type", job->model->info->encoder ? "embedding" : "llm");
@@ -165,7 +165,7 @@ static int find_instance(struct exchange *x, yyjson_doc *body, struct model **ou
     if (!id)
         return err_set_code(err, 400, "invalid_value", "instance_id",
                             "\"instance_id\" must not contain NUL");
-    struct model *m = models_find(api_of(x), id, strlen(id));
+    struct model *m = models_find(env_of(x), id, strlen(id));
     if (!m || !m->worker_up)
         return err_set_code(err, 404, "model_not_found", "instance_id",
                             "No model `%.200s` is loaded.", id);

@@ -7,7 +7,7 @@
 #include "api/generation/model.h"
 #include "api/ollama/ollama.h"
 #include "api/openai/vectors.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 
 /*
  * /api/embed: the vectors of /v1/embeddings in Ollama's form. What is too long is refused and not
@@ -44,7 +44,7 @@ static int answer_one(struct vectors *v, struct buf *b) {
 
 static int answer(struct vectors *v, struct buf *b) {
     assert(!v->floats);
-    int64_t took = clock_now(v->job.api->clock) - v->started_ns;
+    int64_t took = clock_now(v->job.env->clock) - v->started_ns;
     struct json j;
     int r = 0;
 

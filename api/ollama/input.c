@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/http/json.h"
-#include "api/openai/models.h"
+#include "api/generation/models.h"
 #include "api/ollama/ollama.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/generation/gen_request.h"
 
 /*
@@ -39,12 +39,12 @@ static yyjson_val *given(yyjson_val *o, const char *key) {
     return yyjson_is_null(v) ? NULL : v;
 }
 
-bool ollama_is_served(const struct api *a, const char *name) {
+bool ollama_is_served(const struct gen_env *env, const char *name) {
     static const char latest[] = ":latest";
     size_t n = strlen(name), tag = sizeof(latest) - 1;
 
-    return models_is_served(a, name, n) ||
-           (n > tag && strcmp(name + n - tag, latest) == 0 && models_is_served(a, name, n - tag));
+    return models_is_served(env, name, n) ||
+           (n > tag && strcmp(name + n - tag, latest) == 0 && models_is_served(env, name, n - tag));
 }
 
 static int take_model(struct input *in, yyjson_val *body) {
@@ -52,7 +52,7 @@ static int take_model(struct input *in, yyjson_val *body) {
 
     if (!name)
         return refuse(in, "model", "a string without NUL");
-    if (!ollama_is_served(in->m->api, name) && !models_is_answered(in->m->api, name, strlen(name)))
+    if (!ollama_is_served(in->m->env, name) && !models_is_answered(in->m->env, name, strlen(name)))
         return err_set_code(in->err, 404, "model_not_found", "model", "model '%.200s' not found",
                             name);
     return 0;

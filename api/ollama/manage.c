@@ -10,8 +10,8 @@
 #include "api/http/respond.h"
 #include "api/generation/model.h"
 #include "api/ollama/ollama.h"
-#include "api/openai/models.h"
-#include "api/private.h"
+#include "api/generation/models.h"
+#include "api/generation/env.h"
 
 /*
  * Changes of models by Ollama's clients: pull, create, copy, delete. The daemon makes them
@@ -61,12 +61,12 @@ static struct exchange *detach(struct manage *m) {
 }
 
 static struct exchange *cancel(struct exchange *x) {
-    const struct api_opts *o = &api_of(x)->opts;
+    const struct api_opts *o = &env_of(x)->opts;
     struct manage *m = x->state;
 
     assert(m->x == x);
     if (m->create) { /* on_read() frees it */
-        job_pool_abandon(&api_of(x)->pool, &m->create->job);
+        job_pool_abandon(&env_of(x)->pool, &m->create->job);
         m->x = NULL;
         x->ops = NULL;
         x->state = NULL;
@@ -189,8 +189,8 @@ int ollama_read_body(struct exchange *x, yyjson_doc **out, struct err *err) {
 
 /* Checks that the client's tenant is one of api_opts.managers, and that models can be managed. */
 static int check_right(const struct exchange *x, struct err *err) {
-    const struct api_opts *o = &api_of(x)->opts;
-    const char *tenant = tenants_get(&api_of(x)->tenants, x->tenant)->conf.name;
+    const struct api_opts *o = &env_of(x)->opts;
+    const char *tenant = tenants_get(&env_of(x)->tenants, x->tenant)->conf.name;
 
     for (const char *const *m = o->managers; m && *m; m++)
         if (strcmp(*m, "*") == 0 || strcmp(*m, tenant) == 0)
@@ -228,7 +228,7 @@ static const char *untag(const char *name) {
 /* The id of the served model that @name means, in *@out. */
 static int find_served(const struct exchange *x, const char *name, const char *field,
                        const char **out, struct err *err) {
-    const struct model *m = models_find(api_of(x), name, strlen(name));
+    const struct model *m = models_find(env_of(x), name, strlen(name));
 
     if (!m)
         return err_set_code(err, 404, "model_not_found", field, "model '%.200s' not found", name);
@@ -271,7 +271,7 @@ static void began(struct exchange *x, struct manage *m, int r, const struct err 
 
 void ollama_pull_serve(struct exchange *x, struct http *h) {
     static const char first[] = "{\"status\":\"pulling manifest\"}";
-    const struct api_opts *o = &api_of(x)->opts;
+    const struct api_opts *o = &env_of(x)->opts;
     struct manage *m = NULL;
     yyjson_doc *doc = NULL;
     struct err err = {0};
@@ -282,7 +282,7 @@ void ollama_pull_serve(struct exchange *x, struct http *h) {
 
     if (r == 0)
         r = read_name(root, "model", "name", &name, &err);
-    bool served = r == 0 && models_find(api_of(x), name, strlen(name));
+    bool served = r == 0 && models_find(env_of(x), name, strlen(name));
     if (r == 0 && !served)
         r = check_right(x, &err);
     if (r == 0 && !served) {
@@ -430,7 +430,7 @@ static void on_read(struct job *j) {
     if (x && r == 0)
         r = find_served(x, c->preset.from, "from", &c->preset.from, &err);
     if (x && r == 0) {
-        const struct api_opts *o = &api_of(x)->opts;
+        const struct api_opts *o = &env_of(x)->opts;
 
         r = o->manage->create(o->models_ctx, &c->preset, &m->task, &err);
     }
@@ -454,7 +454,7 @@ static int read_on_pool(struct exchange *x, struct manage *m) {
     c->job.done = on_read;
     c->result = -ECANCELED; /* unless it runs */
     conn_take_body(x->conn, &c->body, &c->charge);
-    r = job_pool_put(&api_of(x)->pool, &c->job, tenants_get(&api_of(x)->tenants, x->tenant));
+    r = job_pool_put(&env_of(x)->pool, &c->job, tenants_get(&env_of(x)->tenants, x->tenant));
     if (r < 0)
         create_free(c);
     return r;
@@ -478,7 +478,7 @@ void ollama_create_serve(struct exchange *x, struct http *h) {
 typedef int (*begin_fn)(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err);
 
 static int begin_copy(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {
-    const struct api_opts *o = &api_of(x)->opts;
+    const struct api_opts *o = &env_of(x)->opts;
     struct api_preset preset = {0};
     const char *source = NULL;
     int r = read_name(root, "source", NULL, &source, err);
@@ -494,7 +494,7 @@ static int begin_copy(struct exchange *x, yyjson_val *root, struct api_task *t, 
 }
 
 static int begin_delete(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {
-    const struct api_opts *o = &api_of(x)->opts;
+    const struct api_opts *o = &env_of(x)->opts;
     const char *name = NULL, *id = NULL;
     int r = read_name(root, "model", "name", &name, err);
 

@@ -8,9 +8,9 @@
 #include "api/http/json.h"
 #include "api/ollama/ollama.h"
 #include "api/generation/model.h"
-#include "api/openai/models.h"
+#include "api/generation/models.h"
 #include "api/openai/openai.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/generation/rescan.h"
 #include "api/http/respond.h"
 #include "api/http/siphash.h"
@@ -69,7 +69,7 @@ static time_t expires_at(const struct model *m) {
 
     if (keep_s == API_KEEP_UNSET)
         keep_s = own_s > 0 ? own_s : -1;
-    int64_t idle_s = (clock_now(m->api->clock) - m->last_used_ns) / 1000000000;
+    int64_t idle_s = (clock_now(m->env->clock) - m->last_used_ns) / 1000000000;
 
     if (!model_on_demand(m) || keep_s < 0 || m->n_running > 0)
         return 4102444800; /* 2100-01-01 */
@@ -103,7 +103,7 @@ static void list(struct exchange *x, bool running) {
     json_open(&j, '{');
     json_key(&j, "models");
     json_open(&j, '[');
-    LIST_FOREACH(node, &api_of(x)->models) {
+    LIST_FOREACH(node, &env_of(x)->models.list) {
         const struct model *m = LIST_ENTRY(node, struct model, link);
 
         if (!running || m->worker_up)
@@ -144,7 +144,7 @@ static int read_name(struct exchange *x, const struct model **out, struct err *e
         r = err_set_code(err, 400, "invalid_value", "model", "model is required");
     else if (!json_cstr(name))
         r = err_set_code(err, 400, "invalid_value", "model", "model must not contain NUL");
-    else if (!(*out = models_find(api_of(x), json_text(name), json_len(name))))
+    else if (!(*out = models_find(env_of(x), json_text(name), json_len(name))))
         r = err_set_code(err, 404, "model_not_found", "model", "model '%.200s' not found",
                          json_cstr(name));
     yyjson_doc_free(doc);

@@ -9,7 +9,7 @@
 #include "api/generation/endpoint.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/http/respond.h"
 
 /*
@@ -94,7 +94,7 @@ static void put_figures(struct json *j, const struct writer *w) {
     json_key(j, "done");
     json_bool(j, true);
     json_put_string(j, "done_reason", g->finish == FINISH_LENGTH ? "length" : "stop");
-    json_put_int(j, "total_duration", between(from, clock_now(api_of(w->exchange)->clock)));
+    json_put_int(j, "total_duration", between(from, clock_now(env_of(w->exchange)->clock)));
     json_put_int(j, "load_duration", between(from, g->first_step_ns));
     json_put_int(j, "prompt_eval_count", u.prompt);
     json_put_int(j, "prompt_eval_duration", between(g->first_step_ns, g->first_token_ns));

@@ -11,7 +11,7 @@
 #include "api/http/json.h"
 #include "base/err.h"
 
-struct api;
+struct gen_env;
 struct model;
 struct gen_request;
 
@@ -22,7 +22,7 @@ int ollama_translate(const struct model *m, yyjson_doc *body, bool generate, yyj
 /* A number of seconds, or a duration as Go writes it ("1h30m", "-1s"); false: it is neither. */
 bool ollama_read_duration(yyjson_val *v, int64_t *seconds);
 /* Returns true if a client means the served model by @name, with or without the tag "latest". */
-bool ollama_is_served(const struct api *a, const char *name);
+bool ollama_is_served(const struct gen_env *env, const char *name);
 
 struct exchange;
 struct http;

@@ -7,7 +7,7 @@
 #include "api/http/respond.h"
 #include "api/generation/model.h"
 #include "api/openai/openai.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 
 #define CHUNK_MAX API_SEND_MAX
 

@@ -4,7 +4,7 @@
 #include "api/generation/read_request.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 
 #define DEFAULT_TOKENS 16 /* OpenAI's */
 

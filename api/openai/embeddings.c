@@ -6,7 +6,7 @@
 #include "api/generation/model.h"
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 
 static int put_base64(struct buf *b, const void *data, size_t len) {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

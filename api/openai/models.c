@@ -1,12 +1,12 @@
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/generation/model.h"
+#include "api/generation/models.h"
 #include "api/openai/models.h"
 #include "api/openai/openai.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/generation/rescan.h"
 #include "api/http/respond.h"
 
@@ -42,7 +42,7 @@ static void put_sampling(struct json *j, const struct api_model *m) {
 }
 
 static void put_model(struct json *j, const struct model *model) {
-    const struct api_opts *o = &model->api->opts;
+    const struct api_opts *o = &model->env->opts;
     const struct api_model *m = model->info;
 
     json_open(j, '{');
@@ -79,62 +79,13 @@ static void put_model(struct json *j, const struct model *model) {
     json_close(j, '}');
 }
 
-/* The model that is called @name exactly; else one with such an alias. */
-static struct model *find_exactly(const struct api *a, const char *name, size_t len) {
-    struct model *aliased = NULL;
-
-    for (const struct list *l = a->models.next; l != &a->models; l = l->next) {
-        struct model *m = LIST_ENTRY(l, struct model, link);
-
-        if (!model_has_name(m, name, len))
-            continue;
-        if (strlen(m->info->id) == len)
-            return m;
-        aliased = aliased ? aliased : m;
-    }
-    return aliased;
-}
-
-struct model *models_find(const struct api *a, const char *name, size_t len) {
-    static const char tag[] = ":latest";
-    struct model *m = find_exactly(a, name, len);
-    size_t n = sizeof(tag) - 1;
-
-    if (!m && len > n && memcmp(name + len - n, tag, n) == 0)
-        m = find_exactly(a, name, len - n);
-    return m;
-}
-
-/* Any name will do: there is one model, and any-model-name is on. */
-static bool takes_any_name(const struct api *a) {
-    return a->opts.any_model_name && a->models.next == a->models.prev;
-}
-
-static pthread_rwlock_t *lock_of(const struct api *a) {
-    return (pthread_rwlock_t *)&a->models_lock;
-}
-
-bool models_is_served(const struct api *a, const char *name, size_t len) {
-    pthread_rwlock_rdlock(lock_of(a));
-    bool is = find_exactly(a, name, len) != NULL;
-    pthread_rwlock_unlock(lock_of(a));
-    return is;
-}
-
-bool models_is_answered(const struct api *a, const char *name, size_t len) {
-    pthread_rwlock_rdlock(lock_of(a));
-    bool is = takes_any_name(a) || find_exactly(a, name, len);
-    pthread_rwlock_unlock(lock_of(a));
-    return is;
-}
-
 /* Writes the presets that the operator has to repair, if there are any. */
-static void put_bad_presets(struct json *j, const struct api *a) {
-    if (!a->bad_presets)
+static void put_bad_presets(struct json *j, const struct gen_env *env) {
+    if (!env->models.bad_presets)
         return;
     json_key(j, "presets_not_read");
     json_open(j, '[');
-    for (const char *const *name = a->bad_presets; *name; name++)
+    for (const char *const *name = env->models.bad_presets; *name; name++)
         json_cstring(j, *name);
     json_close(j, ']');
 }
@@ -153,10 +104,10 @@ void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, st
         json_put_string(&j, "object", object);
     json_key(&j, key);
     json_open(&j, '[');
-    LIST_FOREACH(node, &api_of(x)->models)
+    LIST_FOREACH(node, &env_of(x)->models.list)
     put(&j, LIST_ENTRY(node, struct model, link));
     json_close(&j, ']');
-    put_bad_presets(&j, api_of(x));
+    put_bad_presets(&j, env_of(x));
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }
@@ -168,7 +119,7 @@ void models_list_serve(struct exchange *x, struct http *h) {
 void models_answer_one(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
                        void (*put)(struct json *j, const struct model *m)) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
-    const struct model *m = find_exactly(api_of(x), x->arg, strlen(x->arg));
+    const struct model *m = models_find_exactly(env_of(x), x->arg, strlen(x->arg));
     struct err err;
     struct json j;
 
@@ -180,43 +131,10 @@ void models_answer_one(struct exchange *x, void (*serve)(struct exchange *x, str
     }
     if (rescan_first(x, serve))
         return;
-    models_unknown(api_of(x), x->arg, strlen(x->arg), &err);
+    models_unknown(env_of(x), x->arg, strlen(x->arg), &err);
     respond_error(x, &err);
 }
 
 void models_one_serve(struct exchange *x, struct http *h) {
     models_answer_one(x, models_one_serve, put_model);
-}
-
-/* The names of all models, as far as they fit into @out. */
-static void list_names(const struct api *a, char *out, size_t size) {
-    size_t n = 0;
-
-    *out = 0;
-    for (const struct list *l = a->models.next; l != &a->models && n < size; l = l->next)
-        n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "",
-                              LIST_ENTRY(l, const struct model, link)->info->id);
-}
-
-int models_unknown(const struct api *a, const char *name, size_t len, struct err *err) {
-    char names[sizeof(err->message) - 100] = "";
-    bool is_bad = false;
-
-    pthread_rwlock_rdlock(lock_of(a));
-    for (const char *const *p = a->bad_presets; p && *p && !is_bad; p++)
-        is_bad = strlen(*p) == len && memcmp(*p, name, len) == 0;
-    if (a->models.next != a->models.prev)
-        list_names(a, names, sizeof(names));
-    pthread_rwlock_unlock(lock_of(a));
-    if (is_bad)
-        return err_set_code(err, 404, "model_not_found", "model",
-                            "The model `%.*s` has a preset that cannot be read: the service's log "
-                            "says why.",
-                            (int)MIN(len, 200u), name);
-    if (!*names)
-        return err_set_code(err, 404, "model_not_found", "model",
-                            "The model `%.*s` does not exist.", (int)MIN(len, 200u), name);
-    return err_set_code(err, 404, "model_not_found", "model",
-                        "The model `%.*s` was not found. There are: %s.", (int)MIN(len, 50u), name,
-                        names);
 }

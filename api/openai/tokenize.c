@@ -5,7 +5,7 @@
 #include "api/http/json.h"
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "base/jobs.h"
 #include "text/stops.h"
 

@@ -10,7 +10,7 @@
 #include "api/http/exchange.h"
 #include "api/generation/gen.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/http/respond.h"
 
 /*
@@ -47,9 +47,9 @@ static struct exchange *detach(struct vectors *e) {
     x->n_prompt = (uint32_t)e->n_tokens;
     for (uint32_t i = 0; i < VECTORS_LANES; i++)
         if (e->lane[i].of)
-            admit_cancel(&api_of(x)->admit, &e->lane[i].waiter);
+            admit_cancel(&env_of(x)->admit, &e->lane[i].waiter);
     if (e->writing)
-        job_pool_abandon(&api_of(x)->pool, &e->task);
+        job_pool_abandon(&env_of(x)->pool, &e->task);
     else if (!prompt_job_abandon(&e->job))
         free_vectors(e);
     return x;
@@ -121,7 +121,7 @@ static int answer(struct vectors *e) {
         return 0;
     }
     e->task = (struct job){.run = on_thread, .done = on_written};
-    int r = job_pool_put(&e->job.api->pool, &e->task, e->tenant);
+    int r = job_pool_put(&e->job.env->pool, &e->task, e->tenant);
     e->writing = r == 0;
     return r;
 }
@@ -181,7 +181,7 @@ static int load(struct vectors *e, struct vectors_lane *l) {
     gen_belongs(l->gen, &e->exchange, &e->job.request);
     gen_charge(l->gen, e->tenant, 0);
     /* A late part queues behind requests that arrived meanwhile. */
-    l->gen->m.arrived_ns = clock_now(e->job.api->clock);
+    l->gen->m.arrived_ns = clock_now(e->job.env->clock);
     l->gen->m.group = l->gen->m.id;
     l->waiter = (struct waiter){
         .tenant = e->tenant,
@@ -205,7 +205,7 @@ static int unload(struct vectors *e, struct vectors_lane *l, struct err *err) {
     struct metrics_gen seen = gen_metrics(g);
     seen.started_ns = x->started_ns;
     metrics_gen_done(&g->model->metrics, &seen);
-    admit_took(&api_of(x)->admit, g->done_ns - g->first_step_ns);
+    admit_took(&env_of(x)->admit, g->done_ns - g->first_step_ns);
     if (!x->queue_ns)
         x->queue_ns = g->first_step_ns - x->started_ns;
     x->n_cached += g->n_cached;
@@ -245,7 +245,7 @@ static void on_changed(struct gen *g) {
         return;
     }
     if (r == 0 && e->n_next < e->n_inputs && (r = load(e, l)) == 0)
-        admit_again(&e->job.api->admit, &l->waiter);
+        admit_again(&e->job.env->admit, &l->waiter);
     if (r < 0)
         fail_errno(e, r, &err);
 }
@@ -278,10 +278,10 @@ static int measure(struct vectors *e, struct err *err) {
 /* The inputs are tokens: charges them and gives the first to the lanes. */
 static int begin(struct vectors *e, struct err *err) {
     assert(e->exchange && !e->text && e->n_inputs == 0);
-    e->tenant = tenants_get(&e->job.api->tenants, e->exchange->tenant);
+    e->tenant = tenants_get(&e->job.env->tenants, e->exchange->tenant);
     int r = measure(e, err);
     if (r == 0)
-        r = tenant_request(e->tenant, e->n_tokens, clock_now(e->job.api->clock),
+        r = tenant_request(e->tenant, e->n_tokens, clock_now(e->job.env->clock),
                            &e->exchange->retry_ms, err);
     if (r < 0)
         return r;
@@ -294,18 +294,18 @@ static int begin(struct vectors *e, struct err *err) {
         buf_init(&e->text[i], VECTORS_ANSWER_MAX);
     if (!e->job.request.return_documents)
         gen_request_drop_body(&e->job.request);
-    uint32_t n = MIN(MAX(e->job.api->opts.max_running / 4, 1u), VECTORS_LANES);
+    uint32_t n = MIN(MAX(e->job.env->opts.max_running / 4, 1u), VECTORS_LANES);
     for (uint32_t i = 0; i < MIN(n, e->n_inputs) && r == 0; i++) {
         struct vectors_lane *l = &e->lane[i];
 
         r = load(e, l);
-        if (r == 0 && i > 0 && !admit_is_free(&e->job.api->admit, &l->waiter)) {
+        if (r == 0 && i > 0 && !admit_is_free(&e->job.env->admit, &l->waiter)) {
             l->gen = gen_free(l->gen); /* fewer lanes do it too */
             e->n_next--;
             break;
         }
         if (r == 0)
-            r = admit_enter(&e->job.api->admit, &l->waiter, &e->exchange->retry_ms, err);
+            r = admit_enter(&e->job.env->admit, &l->waiter, &e->exchange->retry_ms, err);
     }
     return r;
 }
@@ -329,7 +329,7 @@ static void on_prepared(struct prompt_job *job) {
 void vectors_serve(struct exchange *x, const struct endpoint *endpoint) {
     struct err err = {0};
 
-    if (admit_precheck(&api_of(x)->admit, tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms,
+    if (admit_precheck(&env_of(x)->admit, tenants_get(&env_of(x)->tenants, x->tenant), &x->retry_ms,
                        &err) < 0) {
         respond_error(x, &err);
         return;

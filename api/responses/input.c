@@ -5,7 +5,7 @@
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/responses/build.h"
 
 /*
@@ -313,7 +313,7 @@ static int put_past(struct responses_build *b, yyjson_val *id) {
     size_t n = 0;
     int r = 0;
 
-    rs->parent = store_get(&rs->api->store, rs->tenant, json_text(id), json_len(id));
+    rs->parent = store_get(rs->env->store, rs->tenant, json_text(id), json_len(id));
     if (!rs->parent)
         return err_set_code(b->err, 404, "previous_response_not_found", "previous_response_id",
                             "Previous response with id '%.100s' not found.", json_cstr(id));
@@ -496,7 +496,7 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
         result = check_support(b, &f);
     if (result < 0)
         return result;
-    rs->store = rs->api->store.limits.n && (!f.v[STORE] || yyjson_is_true(f.v[STORE]));
+    rs->store = rs->env->store->limits.n && (!f.v[STORE] || yyjson_is_true(f.v[STORE]));
     if ((result = build_chat(b, &f, &chat)) < 0)
         return result;
     result = gen_request_read(r, rs->model, FIELDS_CHAT, chat, b->err);
@@ -521,7 +521,7 @@ int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *er
     int r = -ENOMEM;
 
     b.rs->model = job->model;
-    call_table_init(&b.calls, b.rs->api->secret);
+    call_table_init(&b.calls, b.rs->env->secret);
     buf_init(&b.system, UINT32_MAX);
     buf_init(&b.turn.content, UINT32_MAX);
     buf_init(&b.turn.reasoning, UINT32_MAX);

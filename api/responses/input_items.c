@@ -3,9 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/http/respond.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/responses/query.h"
 #include "api/responses/reply.h"
+#include "api/http/http.h"
 #include "api/responses/responses.h"
 
 /*
@@ -196,7 +197,7 @@ static size_t work_of(const struct stored *s) {
 }
 
 void responses_items_serve(struct exchange *x, struct http *h) {
-    struct stored *s = store_get(&api_of(x)->store, x->tenant, x->arg, strlen(x->arg));
+    struct stored *s = store_get(env_of(x)->store, x->tenant, x->arg, strlen(x->arg));
     struct items_query q = {.limit = LIST_DEFAULT};
     char limit[16], order[16];
 

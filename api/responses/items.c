@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/http/json.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/responses/build.h"
 #include "api/generation/opaque_reasoning.h"
 
@@ -425,10 +425,10 @@ static int keep_item(struct responses_build *b, yyjson_val *item) {
 }
 
 int responses_ask_for(struct responses_build *b, size_t n, const char *param) {
-    size_t max = b->rs->api->opts.max_body_bytes;
+    size_t max = b->rs->env->opts.max_body_bytes;
 
     b->n_asked += n;
-    b->rs->api->store.n_read += n;
+    b->rs->env->store->n_read += n;
     if (b->n_asked > max)
         return err_set_code(b->err, 400, "invalid_value", param,
                             "%s: the request refers to more than %zu bytes of stored items.", param,
@@ -455,7 +455,7 @@ static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc,
 
     if (hex && strlen(hex) > RESPONSES_ID_HEX) {
         snprintf(name, sizeof(name), "resp_%.*s", (int)RESPONSES_ID_HEX, hex + 1);
-        s = store_get(&b->rs->api->store, b->rs->tenant, name, strlen(name));
+        s = store_get(b->rs->env->store, b->rs->tenant, name, strlen(name));
     }
     const struct item_entry *e = s ? find_item(s, id) : NULL;
     snprintf(place, sizeof(place), "input[%zu].id", b->i);

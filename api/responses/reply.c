@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "api/http/exchange.h"
 #include "api/http/respond.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/responses/responses.h"
 
 /* Invariant: while @exchange is set it is its state, and both are of the loop; @body and @result
@@ -32,7 +32,7 @@ static struct exchange *detach(struct exchange *x) {
     struct reply *r = x->state;
 
     assert(r->exchange == x);
-    job_pool_abandon(&api_of(x)->pool, &r->job);
+    job_pool_abandon(&env_of(x)->pool, &r->job);
     r->exchange = NULL;
     x->ops = NULL;
     x->state = NULL;
@@ -91,7 +91,7 @@ void stored_reply(struct exchange *x, struct stored *s, const struct items_query
         return;
     }
     int error =
-        job_pool_put(&api_of(x)->pool, &r->job, tenants_get(&api_of(x)->tenants, x->tenant));
+        job_pool_put(&env_of(x)->pool, &r->job, tenants_get(&env_of(x)->tenants, x->tenant));
     if (error < 0) {
         reply_free(r);
         respond_errno(x, error);

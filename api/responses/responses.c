@@ -7,7 +7,7 @@
 #include <time.h>
 #include "api/http/conn.h"
 #include "api/generation/endpoint.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/http/respond.h"
 #include "api/generation/opaque_reasoning.h"
 
@@ -40,7 +40,7 @@ static struct responses *new_state(struct exchange *x) {
     if (!rs)
         return NULL;
     list_init(&rs->link);
-    rs->api = api_of(x);
+    rs->env = env_of(x);
     rs->tenant = x->tenant;
     rs->streams_errors = is_codex(&x->conn->http);
     arena_init(&rs->arena, ARENA_MAX);
@@ -66,7 +66,7 @@ int responses_open(struct prompt_job *job, struct exchange *x, struct writer *w)
     assert(!job->state);
     rs->writer = w;
     if (w)
-        list_push_back(&rs->api->responses, &rs->link);
+        list_push_back(&rs->env->store->live, &rs->link);
     job->state = rs;
     return 0;
 }
@@ -75,8 +75,8 @@ void responses_close(struct prompt_job *job) {
     free_state(job->state);
 }
 
-struct responses *responses_find(struct api *a, uint32_t tenant, const char *id) {
-    LIST_FOREACH(node, &a->responses) {
+struct responses *responses_find(struct gen_env *env, uint32_t tenant, const char *id) {
+    LIST_FOREACH(node, &env->store->live) {
         struct responses *rs = LIST_ENTRY(node, struct responses, link);
 
         if (rs->tenant == tenant && strcmp(rs->writer->id, id) == 0)
@@ -430,7 +430,7 @@ void responses_keep(const struct writer *w, const char *json, size_t len) {
         return;
     assert(rs->kept.echo.len && len > echo && json[len - echo] == ',');
     if (buf_add(&rs->kept.head, json, len - echo) == 0)
-        store_add(&rs->api->store, rs->tenant, w->id, rs->parent, &rs->kept);
+        store_add(rs->env->store, rs->tenant, w->id, rs->parent, &rs->kept);
 }
 
 static void put_whole(struct json *j, struct writer *w) {

@@ -27,7 +27,7 @@ struct responses_tool {
 /* One request, from its body to its answer. */
 struct responses {
     struct list link; /* api.responses: those under way; what only counts tokens is not in it */
-    struct api *api;
+    struct gen_env *env;
     const struct model *model; /* once the body is read */
     uint32_t tenant;
     struct writer *writer; /* NULL: it only counts tokens */
@@ -58,7 +58,7 @@ static inline struct responses *responses_of(const struct writer *w) {
     return w->job.state;
 }
 /* One under way; NULL: there is none. */
-struct responses *responses_find(struct api *a, uint32_t tenant, const char *id);
+struct responses *responses_find(struct gen_env *env, uint32_t tenant, const char *id);
 
 /* input.c: endpoint.translate, into the chat that the body asks for. */
 int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err);

@@ -3,11 +3,12 @@
 #include <string.h>
 #include "api/generation/endpoint.h"
 #include "api/openai/openai.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/generation/lookup.h"
 #include "api/http/respond.h"
 #include "api/responses/query.h"
 #include "api/responses/reply.h"
+#include "api/http/http.h"
 #include "api/responses/responses.h"
 
 /*
@@ -25,7 +26,7 @@ void responses_not_found(struct exchange *x) {
 
 /* One under way that the client may come back to. */
 static struct responses *find_live(struct exchange *x) {
-    struct responses *rs = responses_find(api_of(x), x->tenant, x->arg);
+    struct responses *rs = responses_find(env_of(x), x->tenant, x->arg);
 
     return rs && !rs->writer->job.running && rs->store ? rs : NULL;
 }
@@ -51,7 +52,7 @@ static int put_stored(const struct stored *s, const struct items_query *q, struc
 }
 
 static void get_serve(struct exchange *x, struct http *h) {
-    struct stored *s = store_get(&api_of(x)->store, x->tenant, x->arg, strlen(x->arg));
+    struct stored *s = store_get(env_of(x)->store, x->tenant, x->arg, strlen(x->arg));
     struct responses *rs = s ? NULL : find_live(x);
     struct err err;
     char value[8];
@@ -75,7 +76,7 @@ static void delete_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
     struct json j;
 
-    if (!store_remove(&api_of(x)->store, x->tenant, x->arg, strlen(x->arg))) {
+    if (!store_remove(env_of(x)->store, x->tenant, x->arg, strlen(x->arg))) {
         responses_not_found(x);
         return;
     }
@@ -111,7 +112,7 @@ static void cancel_serve(struct exchange *x, struct http *h) {
         cancel(x, rs);
         return;
     }
-    struct stored *s = store_get(&api_of(x)->store, x->tenant, x->arg, strlen(x->arg));
+    struct stored *s = store_get(env_of(x)->store, x->tenant, x->arg, strlen(x->arg));
     if (s) {
         err_set_code(&err, 400, "invalid_value", "response_id", "Response '%s' has already ended.",
                      x->arg);

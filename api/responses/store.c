@@ -197,6 +197,7 @@ void store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
                 const struct store_limits *limits) {
     *s = (struct store){.limits = *limits, .clock = clock};
     pthread_mutex_init(&s->lock, NULL);
+    list_init(&s->live);
     for (uint32_t i = 0; i < STORE_BUCKETS; i++)
         list_init(&s->buckets[i]);
     uv_timer_init(loop, &s->tick);

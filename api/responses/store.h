@@ -16,7 +16,7 @@
 
 #define STORE_BUCKETS 1024u
 
-struct api;
+struct gen_env;
 struct stored;
 
 struct store_limits {
@@ -41,6 +41,7 @@ struct store {
     uint32_t n_tenants, n;
     uint64_t bytes;
     _Atomic uint64_t n_read; /* bytes of stored items that requests have had parsed: any thread */
+    struct list live;        /* responses.link: responses under way; the loop's thread */
     bool open;
 };
 

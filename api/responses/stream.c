@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/http/conn.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/http/respond.h"
 #include "api/responses/responses.h"
 

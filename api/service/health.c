@@ -4,7 +4,7 @@
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/http/respond.h"
 #include "api/service/page.h"
 #include "api/service/service.h"
@@ -14,12 +14,12 @@
 #endif
 
 /* The states of several models. A model that cannot be loaded leaves the others served. */
-static void put_models(struct json *j, const struct api *a) {
-    if (a->models.next == a->models.prev)
+static void put_models(struct json *j, const struct gen_env *env) {
+    if (env->models.list.next == env->models.list.prev)
         return;
     json_key(j, "models");
     json_open(j, '{');
-    for (const struct list *l = a->models.next; l != &a->models; l = l->next) {
+    for (const struct list *l = env->models.list.next; l != &env->models.list; l = l->next) {
         const struct model *m = LIST_ENTRY(l, const struct model, link);
 
         json_put_string(j, m->info->id, model_state_name(m));
@@ -31,18 +31,18 @@ static void put_models(struct json *j, const struct api *a) {
 static void health_serve(struct exchange *x, struct http *h) {
     static const char *const names[] = {"starting", "serving", "replacing", "failed", "draining"};
     CLEANUP(buf_deinit) struct buf b = {.max = 1u << 20};
-    enum api_health s = server_health(api_of(x));
+    enum api_health s = service_health(env_of(x));
     struct json j;
 
     assert((size_t)s < ARRAY_SIZE(names));
-    x->retry_ms = s == API_FAILED ? model_first(api_of(x))->failure_retry_ms : API_RETRY_MS;
+    x->retry_ms = s == API_FAILED ? model_first(env_of(x))->failure_retry_ms : API_RETRY_MS;
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_string(&j, "status", s == API_SERVING ? "ok" : "unavailable");
     json_put_string(&j, "state", names[s]);
     if (s == API_FAILED)
-        json_put_string(&j, "reason", model_first(api_of(x))->failure);
-    put_models(&j, api_of(x));
+        json_put_string(&j, "reason", model_first(env_of(x))->failure);
+    put_models(&j, env_of(x));
     json_close(&j, '}');
     respond_buf(x, s == API_SERVING ? 200 : 503, &b, j.error);
 }
@@ -71,7 +71,7 @@ static void load_serve(struct exchange *x, struct http *h) {
     struct api_stats s;
     char text[48];
 
-    api_stats(api_of(x), &s);
+    service_stats(env_of(x)->service, &s);
     int n = snprintf(text, sizeof(text), "{\"server_load\":%u}", s.n_running + s.n_queued);
     respond(x, 200, RESPOND_JSON, text, (size_t)n);
 }
@@ -79,14 +79,14 @@ static void load_serve(struct exchange *x, struct http *h) {
 /* SGLang's. */
 static void loads_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
-    const struct model *model = model_first(api_of(x));
+    const struct model *model = model_first(env_of(x));
     const struct msg_stats *w = &model->worker;
     const struct api_model *m = model->info;
     uint64_t page = m->page_tokens;
     struct api_stats s;
     struct json j;
 
-    api_stats(api_of(x), &s);
+    service_stats(env_of(x)->service, &s);
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_int(&j, "timestamp", (int64_t)time(NULL));
@@ -102,7 +102,7 @@ static void loads_serve(struct exchange *x, struct http *h) {
     json_put_int(&j, "max_total_num_tokens", (int64_t)(m->n_pages * page));
     json_key(&j, "token_usage");
     json_double(&j, w->n_pages ? (double)w->n_used / w->n_pages : 0);
-    json_put_int(&j, "max_running_requests", api_of(x)->opts.max_running);
+    json_put_int(&j, "max_running_requests", env_of(x)->opts.max_running);
     json_close(&j, '}');
     json_close(&j, ']');
     json_close(&j, '}');
@@ -111,11 +111,11 @@ static void loads_serve(struct exchange *x, struct http *h) {
 
 /* The older form of the same. */
 static void load_of_ranks_serve(struct exchange *x, struct http *h) {
-    const struct model *model = model_first(api_of(x));
+    const struct model *model = model_first(env_of(x));
     struct api_stats s;
     char text[160];
 
-    api_stats(api_of(x), &s);
+    service_stats(env_of(x)->service, &s);
     int n =
         snprintf(text, sizeof(text),
                  "[{\"dp_rank\":0,\"num_reqs\":%u,\"num_waiting_reqs\":%u,\"num_tokens\":%llu}]",
@@ -127,7 +127,7 @@ static void load_of_ranks_serve(struct exchange *x, struct http *h) {
 /* Answers SGLang's gateway, which asks each worker that it is given: about the first model. */
 static void server_info_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64u << 10};
-    const struct api_model *m = model_first(api_of(x))->info;
+    const struct api_model *m = model_first(env_of(x))->info;
     struct json j;
 
     json_begin(&j, &b);
@@ -144,7 +144,7 @@ static void server_info_serve(struct exchange *x, struct http *h) {
     json_put_int(&j, "tp_size", 1);
     json_put_int(&j, "context_length", m->max_context);
     json_put_int(&j, "max_total_tokens", (int64_t)m->n_pages * m->page_tokens);
-    json_put_int(&j, "max_running_requests", api_of(x)->opts.max_running);
+    json_put_int(&j, "max_running_requests", env_of(x)->opts.max_running);
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }

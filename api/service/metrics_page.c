@@ -8,7 +8,7 @@
 #include "api/generation/gen.h"
 #include "api/http/respond.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/generation/metrics.h"
 #include "api/service/service.h"
 
@@ -161,9 +161,9 @@ static void set_labels(char out[300], const char *model) {
 }
 
 /* The first model, and of the others those that were loaded once. 0 or -ENOMEM; page_deinit(). */
-static int page_init(struct page *p, const struct api *a) {
-    for (const struct list *l = a->models.next; l != &a->models && p->n < MODELS_SHOWN;
-         l = l->next) {
+static int page_init(struct page *p, const struct gen_env *env) {
+    for (const struct list *l = env->models.list.next;
+         l != &env->models.list && p->n < MODELS_SHOWN; l = l->next) {
         const struct model *m = LIST_ENTRY(l, const struct model, link);
 
         if (p->n == 0 || m->info->max_context)
@@ -176,7 +176,7 @@ static int page_init(struct page *p, const struct api *a) {
 }
 
 static bool is_alone(const struct model *m) {
-    return m->api->models.next == m->api->models.prev;
+    return m->env->models.list.next == m->env->models.list.prev;
 }
 
 /* Generations in the running batch, as far as the worker has told. */
@@ -191,8 +191,8 @@ static double n_waiting(const struct model *m) {
     for (const struct list *l = m->waiting.next; l != &m->waiting; l = l->next)
         n++;
     if (is_alone(m))
-        n += m->api->admit.n_queued;
-    for (const struct list *l = m->api->gens.next; !is_alone(m) && l != &m->api->gens;
+        n += m->env->admit.n_queued;
+    for (const struct list *l = m->env->gens.list.next; !is_alone(m) && l != &m->env->gens.list;
          l = l->next) {
         const struct gen *g = LIST_ENTRY(l, const struct gen, link);
 
@@ -210,7 +210,7 @@ static double is_up(const struct model *m) {
 }
 
 static double report_age_s(const struct model *m) {
-    return m->has_stats ? (double)(clock_now(m->api->clock) - m->worker.at_ns) / 1e9 : -1;
+    return m->has_stats ? (double)(clock_now(m->env->clock) - m->worker.at_ns) / 1e9 : -1;
 }
 
 /* Writes the workers' counters and the figures derived from them. */
@@ -309,7 +309,7 @@ static void put_tenants(struct page *p, const struct tenants *ts) {
 
 /* llama-server's families, which have no labels: of the first model. What a generation's first
  * token took is part of the prompt's time. */
-static void put_llamacpp(struct page *p, const struct api *a) {
+static void put_llamacpp(struct page *p, const struct gen_env *env) {
     const struct model *first = p->model[0];
     const struct metrics *m = &first->metrics;
     const struct msg_stats *w = &first->worker;
@@ -338,8 +338,8 @@ static void put_llamacpp(struct page *p, const struct api *a) {
          m->prefill.sum > 0 ? computed / m->prefill.sum : 0},
         {"predicted_tokens_seconds", "gauge", "Output tokens per second of outputs.",
          m->decode.sum > 0 ? decoded / m->decode.sum : 0},
-        {"requests_processing", "gauge", "Generations at the worker.", a->admit.n_running},
-        {"requests_deferred", "gauge", "Generations that wait.", a->admit.n_queued},
+        {"requests_processing", "gauge", "Generations at the worker.", env->admit.n_running},
+        {"requests_deferred", "gauge", "Generations that wait.", env->admit.n_queued},
         {"n_busy_slots_per_decode", "gauge", "Output tokens per step of the worker.",
          (double)w->n_output_tokens / steps},
         {"kv_cache_usage_ratio", "gauge", "Used KV pages, 0 to 1.",
@@ -360,21 +360,21 @@ void metrics_serve(struct exchange *x, struct http *h) {
     struct page p = {.out = &b};
     struct api_stats front;
 
-    x->headers = api_of(x)->started_header;
-    if (page_init(&p, api_of(x)) < 0) {
+    x->headers = env_of(x)->service->started_header;
+    if (page_init(&p, env_of(x)) < 0) {
         respond_errno(x, -ENOMEM);
         return;
     }
     put_workers(&p);
     gauge(&p, "weft_serving", "1 while new requests are served.",
-          server_health(api_of(x)) == API_SERVING);
-    api_stats(api_of(x), &front);
+          service_health(env_of(x)) == API_SERVING);
+    service_stats(env_of(x)->service, &front);
     for (size_t i = 0; i < n_front_rows; i++)
         if (*front_rows[i].metric)
             put_front_row(&p, &front_rows[i], &front);
-    put_generations(&p, &api_of(x)->metrics);
-    put_tenants(&p, &api_of(x)->tenants);
-    put_llamacpp(&p, api_of(x));
+    put_generations(&p, &env_of(x)->service->metrics);
+    put_tenants(&p, &env_of(x)->tenants);
+    put_llamacpp(&p, env_of(x));
     free(p.labels);
     if (p.error < 0)
         respond_errno(x, p.error);

@@ -3,7 +3,8 @@
 #include <string.h>
 #include "api/http/exchange.h"
 #include "api/http/respond.h"
-#include "api/private.h"
+#include "api/generation/env.h"
+#include "api/http/http.h"
 
 /*
  * The page's files. Each has an ETag, a hash of its bytes, and is asked for again each time
@@ -13,7 +14,7 @@
 bool page_is_asked_for(const struct exchange *x, const struct http *h) {
     const char *accept = http_header(h, "accept", NULL);
 
-    return api_of(x)->opts.web_page && accept && strstr(accept, "text/html");
+    return env_of(x)->opts.web_page && accept && strstr(accept, "text/html");
 }
 
 static const struct page_file *find(const char *name) {
@@ -28,7 +29,7 @@ void page_answer(struct exchange *x, const struct http *h, const char *name) {
     const char *known = http_header(h, "if-none-match", NULL);
     struct err err;
 
-    if (!f || !api_of(x)->opts.web_page) {
+    if (!f || !env_of(x)->opts.web_page) {
         err_set_code(&err, 404, "not_found", NULL, "There is no such path here.");
         respond_error(x, &err);
         return;

@@ -2,7 +2,7 @@
 #include "api/http/json.h"
 #include "api/http/respond.h"
 #include "api/generation/model.h"
-#include "api/private.h"
+#include "api/generation/env.h"
 #include "api/service/service.h"
 #include "proto/flight.h"
 
@@ -17,15 +17,15 @@ static void put_ms(struct json *j, const char *key, int64_t ns) {
 
 /* Writes the scheduler's decisions about the request, as far as the flight recorder still has
  * them. */
-static void put_story(struct json *j, const struct api *a, const char *id) {
+static void put_story(struct json *j, const struct gen_env *env, const char *id) {
     struct flight_record r[RECORDS];
     uint64_t gen;
     uint32_t n = 0;
 
     json_key(j, "why");
     json_open(j, '[');
-    if (api_find(a, id, &gen))
-        LIST_FOREACH(node, &a->models) {
+    if (gen_ids_find(&env->ids, id, &gen))
+        LIST_FOREACH(node, &env->models.list) {
             struct api_port *p = CONTAINER_OF(node, struct model, link)->port;
 
             if (n == 0 && p->story)
@@ -43,7 +43,7 @@ static void put_story(struct json *j, const struct api *a, const char *id) {
     json_close(j, ']');
 }
 
-static void put_request(struct json *j, const struct api *a, const struct recent_request *q) {
+static void put_request(struct json *j, const struct gen_env *env, const struct recent_request *q) {
     int64_t first = MAX(q->ttft_ns, q->queue_ns);
 
     json_open(j, '{');
@@ -59,23 +59,23 @@ static void put_request(struct json *j, const struct api *a, const struct recent
     put_ms(j, "prefill_ms", first - q->queue_ns);
     put_ms(j, "decode_ms", q->ttft_ns ? q->total_ns - q->ttft_ns : 0);
     put_ms(j, "total_ms", q->total_ns);
-    put_story(j, a, q->id);
+    put_story(j, env, q->id);
     json_close(j, '}');
 }
 
 void recent_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     const struct recent_request *list[RECENT_SHOWN];
-    const struct api *a = api_of(x);
+    const struct gen_env *env = env_of(x);
     struct json j;
 
-    uint32_t n = recent_slowest(&a->recent_requests, x->tenant, clock_now(a->clock), list);
+    uint32_t n = recent_slowest(&env->service->recent, x->tenant, clock_now(env->clock), list);
     json_begin(&j, &b);
     json_open(&j, '{');
     json_key(&j, "requests");
     json_open(&j, '[');
     for (uint32_t i = 0; i < n; i++)
-        put_request(&j, a, list[i]);
+        put_request(&j, env, list[i]);
     json_close(&j, ']');
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);

@@ -1,8 +1,50 @@
 #pragma once
 
-/* service - what monitors and routers ask, whatever dialect they speak: health, load, metrics. */
+/*
+ * service - the daemon as its operator and its monitors see it: health, load, metrics, the log line
+ * and the trace of each request that has ended, iterations of the loop that took long. The routes
+ * here have no dialect.
+ */
 
+#include "api/api.h"
+#include "api/generation/metrics.h"
 #include "api/http/dialect.h"
+#include "api/http/loop_lag.h"
+#include "api/limits/log_limit.h"
+#include "api/service/recent.h"
+
+struct gen_env;
+struct http_server;
+struct otlp;
+
+struct service {
+    struct gen_env *env;
+    struct http_server *http;
+    char started_header[64]; /* a header line: when the service began */
+    enum api_health health;  /* as the daemon says */
+    bool closing;
+    struct log_limit log_limit;
+    uv_timer_t log_tick;    /* tells what was left out */
+    struct metrics metrics; /* of the loop; those of generations are their models' */
+    struct otlp *otlp;      /* NULL: no traces are sent */
+    struct recent recent;   /* requests that have ended, for the web page */
+    struct loop_lag lag;
+    int64_t long_told_ns; /* when the last long iteration was logged */
+    uint32_t n_long;      /* since then */
+};
+
+/* Makes the service of @env and @http, which outlive it; @s is zeroed. 0 or -errno. */
+int service_init(struct service *s, struct gen_env *env, struct http_server *http);
+void service_start(struct service *s);  /* opens the handles on the loop */
+void service_close(struct service *s);  /* closes them */
+void service_deinit(struct service *s); /* accepts a zeroed one */
+
+/* http_server_opts.ended: counts the exchange and writes the one line that every request ends with,
+ * unless its client had many. */
+void service_on_ended(const struct exchange *x);
+/* Returns the state that clients are told: STARTING, SERVING, REPLACING, FAILED, DRAINING. */
+enum api_health service_health(const struct gen_env *env);
+void service_stats(const struct service *s, struct api_stats *out);
 
 extern const struct route service_routes[]; /* ends with one without path */
 

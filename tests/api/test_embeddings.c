@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
-#include "api/private.h"
+#include "api/server.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -403,9 +403,9 @@ Test(embeddings, of_many_inputs_are_put_together_on_the_pool) {
 
     started(&w);
     many_inputs(&body, 200);
-    jobs_stats(w.api->pool.jobs, &before);
+    jobs_stats(w.api->env.pool.jobs, &before);
     yyjson_doc *d = ask(&w, body.data);
-    jobs_stats(w.api->pool.jobs, &after);
+    jobs_stats(w.api->env.pool.jobs, &after);
     cr_expect_eq(after.n_done - before.n_done, 1);
     yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(d), "data");
     cr_assert_eq(yyjson_arr_size(data), 200);
@@ -425,18 +425,18 @@ Test(embeddings, who_leaves_while_the_pool_writes_leaves_nothing) {
     started(&w);
     many_inputs(&body, 200);
     for (int i = 0; i < 5; i++) {
-        uint64_t n_ready = w.api->stats.n_prompt_tokens + 200; /* each of a token at least */
+        uint64_t n_ready = w.api->env.stats.n_prompt_tokens + 200; /* each of a token at least */
         int fd = world_connect(&w);
 
         w.port.n = 0;
         world_post(&w, fd, EMBED, body.data);
-        while (w.api->stats.n_prompt_tokens < n_ready || jobs_n(w.api->pool.jobs) == 0)
+        while (w.api->env.stats.n_prompt_tokens < n_ready || jobs_n(w.api->env.pool.jobs) == 0)
             world_turn(&w);
         world_drop(&w, fd);
-        while (jobs_n(w.api->pool.jobs) > 0 || w.api->http.n_exchanges > 0)
+        while (jobs_n(w.api->env.pool.jobs) > 0 || w.api->http.n_exchanges > 0)
             world_turn(&w);
     }
-    cr_expect_eq(w.api->stats.n_requests, 5);
+    cr_expect_eq(w.api->env.stats.n_requests, 5);
     world_stop(&w); /* asserts that nothing is left */
 }
 

@@ -2,7 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
-#include "api/private.h"
+#include "api/server.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -63,9 +63,9 @@ Test(llamacpp, long_prompts_are_told_on_the_pool) {
             for (int i = 0; i < 7; i++)
                 buf_printf(&body, "%s\"%0*d\"", i ? "," : "", (int)n, i);
             buf_add_str(&body, "],\"n_predict\":3}");
-            jobs_stats(w.api->pool.jobs, &before);
+            jobs_stats(w.api->env.pool.jobs, &before);
             world_ask(&w, "/completion", body.data, &r);
-            jobs_stats(w.api->pool.jobs, &after);
+            jobs_stats(w.api->env.pool.jobs, &after);
             cr_assert_eq(r.status, 200, "%s", r.body.data);
             expect_part(&r, "0000\",\"has_new_line\"");
             expect_part(&r, "0001\",\"has_new_line\"");

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include "api/private.h"
+#include "api/server.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -38,7 +38,7 @@ static void hard_tools(struct buf *b, uint32_t n, const char *more) {
 static double busy_s(struct world *w) {
     struct jobs_stats s;
 
-    jobs_stats(w->api->pool.jobs, &s);
+    jobs_stats(w->api->env.pool.jobs, &s);
     return (double)s.busy_ns / 1e9;
 }
 
@@ -77,9 +77,9 @@ static uint64_t jobs_under(struct world *w, const char *salt) {
              "{\"prompt\":\"a\",\"guided_json\":{\"pattern\":\"(a|b)*a(a|b){12}\"},"
              "\"cache_salt\":\"%s\"}",
              salt);
-    jobs_stats(w->api->pool.jobs, &before);
+    jobs_stats(w->api->env.pool.jobs, &before);
     world_ask(w, "/v1/completions", body, &r);
-    jobs_stats(w->api->pool.jobs, &after);
+    jobs_stats(w->api->env.pool.jobs, &after);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     reply_deinit(&r);
     return after.n_done - before.n_done;
@@ -142,11 +142,11 @@ Test(pool, work_for_a_client_that_has_left_ends) {
     for (int i = 0; i < 10000 && busy_s(&w) == 0; i++)
         world_turn(&w);
     world_drop(&w, fd);
-    for (int i = 0; i < 20000 && jobs_n(w.api->pool.jobs) > 0; i++) {
+    for (int i = 0; i < 20000 && jobs_n(w.api->env.pool.jobs) > 0; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
         world_turn(&w);
     }
-    cr_expect_eq(jobs_n(w.api->pool.jobs), 0u);
+    cr_expect_eq(jobs_n(w.api->env.pool.jobs), 0u);
     cr_expect_lt(busy_s(&w), 0.3);
     cr_expect_eq(w.port.n, 0u);
     world_stop(&w);
@@ -173,7 +173,7 @@ Test(pool, a_rendering_without_end_is_not_tried_in_other_forms) {
               "%s", r.body.data);
     reply_deinit(&r);
     struct jobs_stats s;
-    jobs_stats(w.api->pool.jobs, &s);
+    jobs_stats(w.api->env.pool.jobs, &s);
     cr_expect_eq(s.n_done, 1u, "the loop gave it to the pool");
     world_stop(&w);
 }

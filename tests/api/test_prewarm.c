@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
-#include "api/private.h"
+#include "api/server.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -40,7 +40,7 @@ static void start(struct world *w, const char *source, size_t len) {
 }
 
 static void until_idle(struct world *w) {
-    while (w->api->n_prewarm > 0)
+    while (w->api->env.prewarm.n > 0)
         world_turn(w);
 }
 
@@ -143,9 +143,9 @@ static uint32_t gain(struct world *w, const char *before, const char *output, bo
         struct reply other;
         CLEANUP(freep) char *more = next_body(before, &r, thoughts, next, texts[k]);
 
-        w->api->opts.prewarm = false;
+        w->api->env.opts.prewarm = false;
         uint32_t j = turn(w, CHAT, more, "x", &other);
-        w->api->opts.prewarm = true;
+        w->api->env.opts.prewarm = true;
         cr_assert_eq(j, at + k);
         reply_deinit(&other);
         const struct fake_request *n = &w->port.r[j];
@@ -249,9 +249,9 @@ static void expect_ahead(struct world *w, uint32_t i, const char *path, const ch
     struct reply r;
 
     cr_assert(f, "%s", next);
-    w->api->opts.prewarm = false;
+    w->api->env.opts.prewarm = false;
     const struct fake_request *n = &w->port.r[turn(w, path, next, "x", &r)];
-    w->api->opts.prewarm = true;
+    w->api->env.opts.prewarm = true;
     cr_expect_eq(common(n->tokens, n->m.n_prompt, f->tokens, f->m.n_prompt), f->m.n_prompt, "%s",
                  next);
     reply_deinit(&r);
@@ -356,7 +356,7 @@ Test(prewarm, a_turn_without_a_next_one_computes_nothing_ahead) {
 
     for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
         start(&w, strips, sizeof(strips) - 1);
-        w.api->opts.prewarm = !cases[k].off;
+        w.api->env.opts.prewarm = !cases[k].off;
         int fd = world_connect(&w);
         world_post(&w, fd, CHAT, cases[k].body);
         while (w.port.n == 0)
@@ -368,20 +368,20 @@ Test(prewarm, a_turn_without_a_next_one_computes_nothing_ahead) {
             while (w.port.n_cancels == 0)
                 world_turn(&w);
         } else {
-            w.api->admit.n_queued += cases[k].queued;
+            w.api->env.admit.n_queued += cases[k].queued;
             for (uint32_t i = 0; i < n; i++) {
                 fake_accept(&w.port, i);
                 fake_tokens(&w.port, i, THINKS("There are three of them."));
                 fake_finish(&w.port, i, cases[k].why);
             }
-            w.api->admit.n_queued -= cases[k].queued;
+            w.api->env.admit.n_queued -= cases[k].queued;
             world_receive(&w, fd, &r);
             reply_deinit(&r);
             world_drop(&w, fd);
         }
         until_idle(&w);
         cr_expect_eq(w.port.n, n + cases[k].ahead, "%zu", k);
-        cr_expect_eq(w.api->kept_bytes, 0, "%zu", k);
+        cr_expect_eq(w.api->env.prewarm.kept_bytes, 0, "%zu", k);
         struct api_stats s;
         api_stats(w.api, &s);
         cr_expect_eq(s.n_requests, 1, "it is no request");
@@ -443,14 +443,14 @@ Test(prewarm, bodies_are_kept_within_a_limit) {
         world_post(&w, fd[i], CHAT, body);
         while (w.port.n == i)
             world_turn(&w);
-        cr_expect_leq(w.api->kept_bytes, 32u << 20);
+        cr_expect_leq(w.api->env.prewarm.kept_bytes, 32u << 20);
     }
-    cr_expect_geq(w.api->kept_bytes, 31u << 20);
+    cr_expect_geq(w.api->env.prewarm.kept_bytes, 31u << 20);
     for (uint32_t i = 0; i < N; i++)
         world_drop(&w, fd[i]);
     while (api_busy(w.api))
         world_turn(&w);
-    cr_expect_eq(w.api->kept_bytes, 0);
+    cr_expect_eq(w.api->env.prewarm.kept_bytes, 0);
     world_stop(&w);
 }
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "api/private.h"
+#include "api/server.h"
 #include "base/rng.h"
 #include "responses_support.h"
 
@@ -105,9 +105,9 @@ Test(responses, a_large_request_is_told_on_the_pool) {
         buf_printf(&body,
                    "{\"input\":\"hi\",\"tools\":[{\"type\":\"web_search\",\"junk\":\"%0*d\"}]}",
                    large ? 300000 : 100000, 7);
-        jobs_stats(w.api->pool.jobs, &before);
+        jobs_stats(w.api->env.pool.jobs, &before);
         world_ask(&w, "/v1/responses", body.data, &r);
-        jobs_stats(w.api->pool.jobs, &after);
+        jobs_stats(w.api->env.pool.jobs, &after);
         cr_assert_eq(r.status, 200, "%s", r.body.data);
         cr_expect(strstr(r.body.data, "0007\""));
         cr_expect_eq(after.n_done - before.n_done, 1u + large, "%u", large);

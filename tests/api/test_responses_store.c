@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "api/private.h"
+#include "api/server.h"
 #include "api/responses/store.h"
 #include "base/clock.h"
 #include "base/rng.h"
@@ -557,9 +557,9 @@ static uint64_t jobs_of(struct world *w, const char *path, size_t least) {
     struct jobs_stats before, after;
     struct reply r;
 
-    jobs_stats(w->api->pool.jobs, &before);
+    jobs_stats(w->api->env.pool.jobs, &before);
     world_get(w, path, &r);
-    jobs_stats(w->api->pool.jobs, &after);
+    jobs_stats(w->api->env.pool.jobs, &after);
     cr_expect_eq(r.status, 200, "%s", r.body.data);
     cr_expect(r.body.len >= least, "%s: %zu bytes", path, r.body.len);
     reply_deinit(&r);
@@ -619,9 +619,9 @@ Test(kept, a_client_that_leaves_gets_nothing) {
         world_turns(&w, i % 4);
         close(fd);
     }
-    for (int i = 0; i < 2000 && jobs_n(w.api->pool.jobs) > 0; i++)
+    for (int i = 0; i < 2000 && jobs_n(w.api->env.pool.jobs) > 0; i++)
         world_turns(&w, 1);
-    cr_expect_eq(jobs_n(w.api->pool.jobs), 0u);
+    cr_expect_eq(jobs_n(w.api->env.pool.jobs), 0u);
     cr_expect_eq(status(&w, "GET", ONE "/input_items", id), 200);
     world_stop(&w);
 }

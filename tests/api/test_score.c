@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "api/private.h"
+#include "api/server.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -117,17 +117,17 @@ Test(score, a_long_answer_is_written_on_the_pool) {
     for (unsigned i = 0; i < MANY_PROMPTS; i++)
         buf_printf(&body, "%s\"%0*u\"", i ? "," : "", (int)LENGTH, i);
     buf_add_str(&body, "],\"prompt_logprobs\":2,\"max_tokens\":0}");
-    jobs_stats(w.api->pool.jobs, &before);
+    jobs_stats(w.api->env.pool.jobs, &before);
     world_ask(&w, TEXT, body.data, &r);
-    jobs_stats(w.api->pool.jobs, &after);
+    jobs_stats(w.api->env.pool.jobs, &after);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_eq(after.n_done - before.n_done, 1);
     cr_expect_eq(count(&r, "\"rank\":1,"), MANY_PROMPTS * (LENGTH - 1));
     cr_expect_eq(count(&r, "\"prompt_logprobs\":[null,"), MANY_PROMPTS);
     reply_deinit(&r);
-    jobs_stats(w.api->pool.jobs, &before);
+    jobs_stats(w.api->env.pool.jobs, &before);
     world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"prompt_logprobs\":2,\"max_tokens\":0}", &r);
-    jobs_stats(w.api->pool.jobs, &after);
+    jobs_stats(w.api->env.pool.jobs, &after);
     cr_expect_eq(after.n_done, before.n_done, "a short one needs no thread");
     reply_deinit(&r);
     world_stop(&w);
@@ -228,7 +228,7 @@ Test(score, who_leaves_while_the_pool_writes_leaves_nothing) {
         world_post(&w, fd, TEXT, body.data);
         world_turns(&w, turns);
         world_drop(&w, fd);
-        while (jobs_n(w.api->pool.jobs) > 0)
+        while (jobs_n(w.api->env.pool.jobs) > 0)
             world_turn(&w);
     }
     int fd = world_connect(&w);

@@ -50,6 +50,30 @@ ROOMS = {
         "": {"expr", "vocab", "automaton", "front", "machine", "mask", "match"},
         "constraint": {"vocab", "match"},
     },
+    # The rooms between generation and service are dialects.
+    "api": {
+        "http": set(),
+        "limits": {"http"},
+        "toolcall": {"http"},
+        "generation": {"http", "limits", "toolcall"},
+        "openai": {"http", "limits", "toolcall", "generation"},
+        "responses": {"http", "limits", "toolcall", "generation", "openai"},
+        "anthropic": {"http", "limits", "toolcall", "generation", "openai"},
+        "ollama": {"http", "limits", "toolcall", "generation", "openai"},
+        "llamacpp": {"http", "limits", "toolcall", "generation", "openai"},
+        "lmstudio": {"http", "limits", "toolcall", "generation", "openai", "ollama"},
+        "service": {"http", "limits", "toolcall", "generation"},
+        "": {"http", "limits", "toolcall", "generation", "openai", "responses", "anthropic", "ollama", "llamacpp",
+             "lmstudio", "service"},
+    },
+    "daemon": {
+        "config": set(),
+        "worker": {"config"},
+        "workers": {"config", "worker"},
+        "models": {"config", "worker", "workers"},
+        "upgrade": {"config", "worker", "workers", "models"},
+        "front": {"config", "worker", "workers", "models", "upgrade"},
+    },
 }
 # A library's header may be included only below these paths.
 LIBRARIES = {

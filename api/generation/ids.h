@@ -1,0 +1,22 @@
+#pragma once
+
+/* ids - the ids of recent requests, so that the operator can ask about one by the name that its
+ * client knows. */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define GEN_IDS 512u
+
+/* The last GEN_IDS requests, each with its first generation, in a ring. */
+struct gen_ids {
+    struct gen_id {
+        char request_id[64];
+        uint64_t id;
+    } list[GEN_IDS]; /* [n % GEN_IDS] is the next */
+    uint64_t n;
+};
+
+void gen_ids_note(struct gen_ids *ids, const char *request_id, uint64_t id);
+/* Finds the latest request with this x-request-id; false: it is not among the last. */
+bool gen_ids_find(const struct gen_ids *ids, const char *request_id, uint64_t *id);

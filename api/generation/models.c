@@ -1,0 +1,88 @@
+#include "api/generation/models.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/env.h"
+#include "api/generation/model.h"
+
+struct model *models_find_exactly(const struct gen_env *env, const char *name, size_t len) {
+    struct model *aliased = NULL;
+
+    for (const struct list *l = env->models.list.next; l != &env->models.list; l = l->next) {
+        struct model *m = LIST_ENTRY(l, struct model, link);
+
+        if (!model_has_name(m, name, len))
+            continue;
+        if (strlen(m->info->id) == len)
+            return m;
+        aliased = aliased ? aliased : m;
+    }
+    return aliased;
+}
+
+struct model *models_find(const struct gen_env *env, const char *name, size_t len) {
+    static const char tag[] = ":latest";
+    struct model *m = models_find_exactly(env, name, len);
+    size_t n = sizeof(tag) - 1;
+
+    if (!m && len > n && memcmp(name + len - n, tag, n) == 0)
+        m = models_find_exactly(env, name, len - n);
+    return m;
+}
+
+/* Any name will do: there is one model, and any-model-name is on. */
+static bool takes_any_name(const struct gen_env *env) {
+    return env->opts.any_model_name && env->models.list.next == env->models.list.prev;
+}
+
+static pthread_rwlock_t *lock_of(const struct gen_env *env) {
+    return (pthread_rwlock_t *)&env->models.lock;
+}
+
+bool models_is_served(const struct gen_env *env, const char *name, size_t len) {
+    pthread_rwlock_rdlock(lock_of(env));
+    bool is = models_find_exactly(env, name, len) != NULL;
+    pthread_rwlock_unlock(lock_of(env));
+    return is;
+}
+
+bool models_is_answered(const struct gen_env *env, const char *name, size_t len) {
+    pthread_rwlock_rdlock(lock_of(env));
+    bool is = takes_any_name(env) || models_find_exactly(env, name, len);
+    pthread_rwlock_unlock(lock_of(env));
+    return is;
+}
+
+/* The names of all models, as far as they fit into @out. */
+static void list_names(const struct gen_env *env, char *out, size_t size) {
+    size_t n = 0;
+
+    *out = 0;
+    for (const struct list *l = env->models.list.next; l != &env->models.list && n < size;
+         l = l->next)
+        n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "",
+                              LIST_ENTRY(l, const struct model, link)->info->id);
+}
+
+int models_unknown(const struct gen_env *env, const char *name, size_t len, struct err *err) {
+    char names[sizeof(err->message) - 100] = "";
+    bool is_bad = false;
+
+    pthread_rwlock_rdlock(lock_of(env));
+    for (const char *const *p = env->models.bad_presets; p && *p && !is_bad; p++)
+        is_bad = strlen(*p) == len && memcmp(*p, name, len) == 0;
+    if (env->models.list.next != env->models.list.prev)
+        list_names(env, names, sizeof(names));
+    pthread_rwlock_unlock(lock_of(env));
+    if (is_bad)
+        return err_set_code(err, 404, "model_not_found", "model",
+                            "The model `%.*s` has a preset that cannot be read: the service's log "
+                            "says why.",
+                            (int)MIN(len, 200u), name);
+    if (!*names)
+        return err_set_code(err, 404, "model_not_found", "model",
+                            "The model `%.*s` does not exist.", (int)MIN(len, 200u), name);
+    return err_set_code(err, 404, "model_not_found", "model",
+                        "The model `%.*s` was not found. There are: %s.", (int)MIN(len, 50u), name,
+                        names);
+}

@@ -1,0 +1,23 @@
+#pragma once
+
+/* server - the object behind api/api.h: the rooms' parts together. */
+
+#include "api/generation/env.h"
+#include "api/http/server.h"
+#include "api/limits/auth.h"
+#include "api/responses/store.h"
+#include "api/service/service.h"
+
+struct api {
+    struct gen_env env; /* the context of exchanges */
+    struct http_server http;
+    struct auth auth;
+    struct store store; /* of responses */
+    struct service service;
+    bool closing;
+};
+
+/* Returns the api that @x is an exchange of. */
+static inline struct api *api_of(const struct exchange *x) {
+    return CONTAINER_OF(env_of(x), struct api, env);
+}

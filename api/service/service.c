@@ -1,0 +1,184 @@
+#include "api/service/service.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "api/generation/env.h"
+#include "api/generation/model.h"
+#include "api/http/server.h"
+#include "api/service/otlp.h"
+#include "api/service/trace.h"
+#include "base/log.h"
+#include "api/http/respond.h"
+#include "base/probe.h"
+
+/* ---- requests that have ended ---- */
+
+static void count(struct api_stats *s, const struct exchange *x) {
+    s->n_requests++;
+    if (x->status == 499)
+        s->n_cancelled++;
+    else if (x->status >= 500)
+        s->n_server_errors++;
+    else if (x->status >= 400)
+        s->n_client_errors++;
+    else
+        s->n_ok++;
+    s->n_rejected += x->status == 429 || x->status == 503 || x->status == 529;
+}
+
+static void log_left_out(const char *kind, const char *name, const struct log_left_out *o) {
+    log_event(WLOG_WARN, "requests_not_logged", "client=\"%s%s\" suppressed=%u server_errors=%u",
+              kind, name, o->n, o->n_server_errors);
+}
+
+/* Logs how many lines were left out of the log since the last time. */
+static void tell_left_out(struct service *s) {
+    struct log_left_out o;
+    uint32_t at = 0;
+
+    for (uint32_t i = 0; i < s->env->tenants.n; i++)
+        if (log_row_tell(&s->env->tenants.list[i]->log, &o))
+            log_left_out("tenant:", s->env->tenants.list[i]->conf.name, &o);
+    while (log_limit_tell(&s->log_limit, &at, &o))
+        log_left_out("", o.client, &o);
+}
+
+static void on_log_tick(uv_timer_t *t) {
+    tell_left_out(t->data);
+}
+
+static void note_span(struct service *s, const struct exchange *x, int64_t now) {
+    struct trace_span span;
+    char why[OTLP_WHY];
+
+    if (!s->otlp || !x->route || !x->route->generates || x->parent.unsampled)
+        return;
+    const char *tenant = x->tenant ? tenants_get(&s->env->tenants, x->tenant)->conf.name : "";
+    trace_span_init(&span, x, tenant, now);
+    otlp_add(s->otlp, &span);
+    if (otlp_news(s->otlp, why))
+        log_event(*why ? WLOG_WARN : WLOG_INFO, "traces", "taken=%s why=\"%s\"",
+                  *why ? "no" : "yes", why);
+}
+
+void service_on_ended(const struct exchange *x) {
+    struct service *s = env_of(x)->service;
+    int64_t now = clock_now(s->env->clock);
+    bool probe = x->route && x->route->open; /* balancers ask many times a second */
+    enum log_level level = probe ? WLOG_DEBUG : x->status >= 500 ? WLOG_WARN : WLOG_INFO;
+
+    if (x->route)
+        PROBE5(request__end, x->id, x->status, x->n_prompt, x->n_output, now - x->started_ns);
+    count(&s->env->stats, x);
+    recent_note(&s->recent, x, now);
+    note_span(s, x, now);
+    if (!log_enabled(level))
+        return;
+    struct log_row *tenant = x->tenant ? &tenants_get(&s->env->tenants, x->tenant)->log : NULL;
+    if (!log_limit_take(&s->log_limit, tenant, x, now)) {
+        if (!uv_is_active((uv_handle_t *)&s->log_tick) && !s->closing)
+            uv_timer_start(&s->log_tick, on_log_tick, LOG_BURST_S * 1000, 0);
+        return;
+    }
+    log_event(level, "request",
+              "id=%s method=%s path=%s status=%d stream=%d prompt=%u cached=%u output=%u finish=%s "
+              "queue_ms=%lld ttft_ms=%lld total_ms=%lld prompt_per_s=%.1f output_per_s=%.1f "
+              "drafted=%u accepted=%u resumed=%u retries=%u error=%s",
+              x->id, x->method, x->route ? x->route->path : "-", x->status, x->stream, x->n_prompt,
+              x->n_cached, x->n_output, x->finish ? x->finish : "-",
+              (long long)x->queue_ns / 1000000, (long long)x->ttft_ns / 1000000,
+              (long long)(now - x->started_ns) / 1000000, x->prompt_per_s, x->output_per_s,
+              x->n_drafted, x->n_accepted, x->n_resumed, x->retries, *x->code ? x->code : "-");
+}
+
+/* loop_lag.on_iteration. */
+static void on_iteration(void *ctx, uint64_t busy_ns, uint64_t cpu_ns) {
+    metrics_loop(&((struct service *)ctx)->metrics, busy_ns, cpu_ns);
+}
+
+/* An iteration of the loop that was too long for what else waited: at most one line a second. */
+static void on_long(void *ctx, const struct loop_lag_long *it) {
+    struct service *s = ctx;
+    int64_t now = clock_now(s->env->clock);
+
+    s->n_long++;
+    if (s->long_told_ns && now - s->long_told_ns < 1000000000)
+        return;
+    log_event(WLOG_WARN, "loop_busy",
+              "cpu_ms=%.1f wall_ms=%.1f longest=\"%s\" longest_ms=%.1f n=%u",
+              (double)it->cpu_ns / 1e6, (double)it->busy_ns / 1e6, it->in,
+              (double)it->in_cpu_ns / 1e6, s->n_long);
+    s->long_told_ns = now;
+    s->n_long = 0;
+}
+
+/* ---- what monitors ask ---- */
+
+void service_stats(const struct service *s, struct api_stats *out) {
+    *out = s->env->stats;
+    out->n_connections = s->http->n_connections;
+    out->n_rejected += s->http->n_refused;
+    out->n_displaced = s->http->n_displaced;
+    out->n_lost_bodies = s->http->n_lost_bodies;
+    out->n_deferred = s->http->n_deferred;
+    out->n_unlogged = s->log_limit.n_left_out;
+    out->n_lost_outputs = s->http->n_lost_outputs;
+    out->n_running = s->env->admit.n_running;
+    out->n_queued = s->env->admit.n_queued;
+    if (s->env->opts.kv_events) {
+        out->n_kv_batches = s->env->opts.kv_events->n_published;
+        out->n_kv_overruns = s->env->opts.kv_events->n_overruns;
+        out->n_kv_replayed = s->env->opts.kv_events->n_replayed;
+    }
+    if (s->otlp)
+        otlp_counts(s->otlp, &out->n_traces, &out->n_traces_waiting, &out->n_traces_dropped);
+    out->loop_lag_us = (uint32_t)MIN(loop_lag_longest_ns(&s->lag) / 1000, UINT32_MAX);
+}
+
+enum api_health service_health(const struct gen_env *env) {
+    if (env->service->health != API_SERVING)
+        return env->service->health;
+    for (const struct list *l = env->models.list.next; l != &env->models.list; l = l->next) {
+        const struct model *m = LIST_ENTRY(l, const struct model, link);
+
+        if (m->worker_up || (model_on_demand(m) && !*m->failure))
+            return API_SERVING;
+    }
+    return *model_first(env)->failure ? API_FAILED : API_REPLACING;
+}
+
+/* ---- life ---- */
+
+int service_init(struct service *s, struct gen_env *env, struct http_server *http) {
+    int r = log_limit_init(&s->log_limit, env->opts.log_lines);
+
+    s->env = env;
+    s->http = http;
+    env->service = s;
+    metrics_init(&s->metrics);
+    snprintf(s->started_header, sizeof(s->started_header), "Process-Start-Time-Unix: %lld\r\n",
+             (long long)time(NULL));
+    if (r == 0 && env->opts.otlp_endpoint && *env->opts.otlp_endpoint)
+        r = otlp_new(&s->otlp, env->opts.otlp_endpoint);
+    return r;
+}
+
+void service_start(struct service *s) {
+    loop_lag_init(&s->lag, s->env->loop, on_iteration, on_long, s);
+    uv_timer_init(s->env->loop, &s->log_tick);
+    s->log_tick.data = s;
+}
+
+void service_close(struct service *s) {
+    s->closing = true;
+    loop_lag_close(&s->lag);
+    uv_close((uv_handle_t *)&s->log_tick, NULL);
+}
+
+void service_deinit(struct service *s) {
+    otlp_free(s->otlp);
+    if (s->env)
+        tell_left_out(s);
+}
