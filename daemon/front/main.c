@@ -15,60 +15,26 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include "api/api.h"
 #include "api/http/tls.h"
 #include "base/log.h"
 #include "base/printable.h"
-#include "daemon/front/admin.h"
-#include "daemon/config/config.h"
 #include "daemon/front/deadline.h"
 #include "daemon/front/device_nodes.h"
 #include "daemon/models/kvdisk.h"
-#include "daemon/front/listeners.h"
-#include "daemon/models/models.h"
+#include "daemon/front/front.h"
 #include "daemon/models/models_find.h"
+#include "daemon/front/next_daemon.h"
 #include "daemon/front/process.h"
 #include "daemon/front/service.h"
 #include "daemon/worker/sigbus.h"
 #include "daemon/upgrade/takeover.h"
 #include "daemon/config/tenants.h"
-#include "daemon/upgrade/upgrade.h"
 #include "daemon/worker/worker.h"
-#include "engine/engine.h"
 
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
 #define FILES_OF_MODEL 6    /* of these for each model, beyond the first few */
 #define LEAVE_NS 1000000000 /* for requests that are on their way when the drain begins */
 #define CLOSE_MS 5000       /* for everything to end once it has been told to */
-
-/*
- * STARTING until the first worker serves (was_ready), then serving; draining after SIGTERM, closing
- * when everything has been told to end. was_ready, draining, handed_over (to the next daemon; this
- * one drains) and closing are set once and stay.
- */
-struct front {
-    uv_loop_t loop;
-    struct config config;
-    int argc;
-    char **argv;
-    uint32_t max_connections;
-    struct api *api;
-    struct kept *kept;
-    struct kv_events *kv_events; /* NULL: none are wished for */
-    struct models *models;
-    struct admin *admin;
-    struct upgrade *upgrade;
-    uv_signal_t term, interrupt, hup, usr2;
-    uv_timer_t drain;
-    int64_t leave_ends_ns, drain_ends_ns;
-    struct listeners listeners;
-    int disk_fd; /* of the disk tier; -1: there is none */
-    uint64_t share_secret[2];
-    int next_pid; /* of an upgrade */
-    bool draining, closing, was_ready, handed_over;
-    bool gave_way; /* the device is the next daemon's, once it has asked for it */
-    int exit_code;
-};
 
 static struct front *the_front(uv_handle_t *h) {
     return h->loop->data;
@@ -139,20 +105,11 @@ static bool is_busy(struct front *f) {
     return api_busy(f->api) || takeover_has_old();
 }
 
-static void send_guests(void *ctx, const char *name, int fd) {
-    upgrade_send_guests(((struct front *)ctx)->upgrade, name, fd);
-}
-
-static void offer_requests(struct front *f) {
-    if (upgrade_takes_requests(f->upgrade))
-        models_offer(f->models, send_guests);
-}
-
 static void on_drain_tick(uv_timer_t *t) {
     struct front *f = the_front((uv_handle_t *)t);
 
     if (f->handed_over)
-        offer_requests(f); /* of models that had none before */
+        next_daemon_offer(f); /* of models that had none before */
     if (is_leaving(f))
         return;
     if (!f->handed_over) /* else the next one serves, and nothing need be refused */
@@ -161,13 +118,6 @@ static void on_drain_tick(uv_timer_t *t) {
         log_event(WLOG_INFO, "stopped", "drained=%s", api_busy(f->api) ? "no" : "yes");
         close_all(f);
     }
-}
-
-/* The next daemon listens on the sockets. */
-static void hand_over(struct front *f) {
-    f->handed_over = true;
-    listeners_hand_over(&f->listeners);
-    kv_events_close(f->kv_events);
 }
 
 /* Gives running requests @ms to end. 0 in a daemon that was replaced: no limit, because nothing
@@ -181,9 +131,7 @@ static void limit_drain(struct front *f, uint32_t ms) {
     deadline_set(ms + CLOSE_MS, f->exit_code);
 }
 
-/* Takes no new requests and ends when those that run have finished, or after drain-timeout-ms
- * (upgrade-timeout-ms where the next daemon serves). */
-static void start_drain(struct front *f) {
+void front_start_drain(struct front *f) {
     assert(!f->draining);
     f->draining = true;
     int64_t now = clock_now(clock_monotonic());
@@ -191,7 +139,7 @@ static void start_drain(struct front *f) {
     limit_drain(f, f->handed_over ? f->config.upgrade_timeout_ms : f->config.drain_timeout_ms);
     upgrade_stop(f->upgrade);
     if (upgrade_state(f->upgrade) == UPGRADE_TAKING)
-        hand_over(f);
+        next_daemon_hand_over(f);
     service_stopping();
     service_status("draining");
     api_leave(f->api);
@@ -208,7 +156,7 @@ static void on_stop_signal(uv_signal_t *s, int signum) {
     else if (f->draining)
         limit_drain(f, f->config.drain_timeout_ms);
     else
-        start_drain(f);
+        front_start_drain(f);
 }
 
 /* For the admin socket: one of the words that admin.h lists. */
@@ -226,7 +174,7 @@ static void drain_from_admin(void *front) {
     struct front *f = front;
 
     if (!f->draining)
-        start_drain(f);
+        front_start_drain(f);
 }
 
 /* ---- reloading ---- */
@@ -311,151 +259,10 @@ static void on_hup(uv_signal_t *s, int signum) {
         service_ready();
 }
 
-/* ---- upgrading ---- */
-
-/* Equal of daemons that can go on with each other's requests. */
-static const char *sources_text(void) {
-    static char text[UPGRADE_SOURCES];
-    uint8_t sources[20];
-
-    engine_request_sources(sources);
-    for (size_t i = 0; i < sizeof(sources); i++)
-        snprintf(text + 2 * i, sizeof(text) - 2 * i, "%02x", sources[i]);
-    return text;
-}
-
-/* upgrade_opts.opened: the next daemon waits for the device. */
-static void on_next_opened(void *ctx) {
-    struct front *f = ctx;
-
-    if (!models_give_way(f->models))
-        upgrade_load(f->upgrade);
-}
-
-/* models_opts.on_away. */
-static void on_away(void *ctx) {
-    upgrade_load(((struct front *)ctx)->upgrade);
-}
-
-/* Workers of this daemon have left the disk tier, or there is none. */
-static void on_disk_left(void *ctx) {
-    struct front *f = ctx;
-
-    if (upgrade_state(f->upgrade) != UPGRADE_READY)
-        return;
-    kept_hand_over(f->kept);
-    service_hand_over(f->next_pid);
-    upgrade_take(f->upgrade);
-}
-
-/* The next daemon is ready. Where it has the device it must take all requests before it takes over:
- * this one could not go on with them. */
-static void let_go(struct front *f) {
-    if (f->gave_way && models_asked(f->models, WORKERS_ASKED) > 0)
-        return;
-    if (f->gave_way && models_asked(f->models, WORKERS_REFUSED) > 0)
-        upgrade_fail(f->upgrade, "with its models, options or device requests under way would not "
-                                 "get the same tokens: restart weftd");
-    else
-        models_leave_disk(f->models, on_disk_left);
-}
-
-/* upgrade_opts.ready. */
-static void on_next_ready(void *ctx, int pid) {
-    struct front *f = ctx;
-
-    f->next_pid = pid;
-    offer_requests(f);
-    let_go(f);
-}
-
-/* models_opts.on_answer. */
-static void on_answer(void *ctx) {
-    struct front *f = ctx;
-
-    if (f->handed_over)
-        models_move(f->models);
-    else if (f->gave_way && upgrade_state(f->upgrade) == UPGRADE_READY)
-        let_go(f);
-}
-
-/* upgrade_opts.taken. */
-static void on_next_taken(void *ctx, int pid) {
-    struct front *f = ctx;
-
-    log_event(WLOG_INFO, "upgraded", "pid=%d", pid);
-    admin_upgrade_over(f->admin, pid, NULL);
-    if (f->draining)
-        return;
-    hand_over(f);
-    models_move(f->models);
-    start_drain(f);
-}
-
-/* upgrade_opts.failed. */
-static void on_next_failed(void *ctx, const char *why) {
-    struct front *f = ctx;
-
-    f->gave_way = false;
-    models_come_back(f->models);
-    models_use_disk(f->models);
-    log_event(WLOG_ERROR, "upgrade_failed", "reason=%s", quoted(why).s);
-    admin_upgrade_over(f->admin, 0, why);
-}
-
-/* Checks that the next daemon can run beside this one now. 0, or -EINVAL with @err. */
-static int check_upgrade(struct front *f, struct err *err) {
-    const char *changing = models_changing(f->models);
-
-    if (!changing && models_device(f->models))
-        changing = models_loading(f->models);
-
-    if (f->draining || !f->was_ready || takeover_is_pending())
-        return err_set(err, 0, "", "the daemon is %s", f->draining ? "ending" : "starting");
-    if (takeover_has_old())
-        return err_set(err, 0, "", "the daemon before this one has not ended yet: it has requests");
-    if (getpid() == 1)
-        return err_set(err, 0, "", "process 1 cannot be replaced: its end is its container's");
-    return changing ? err_set(err, 0, "", "%s: try again when that is over", changing) : 0;
-}
-
-/* The program that this one was started as: an upgrade puts another file there. */
-static char *program_of(const struct front *f) {
-    static char path[4096];
-    ssize_t n = 0;
-
-    if (strchr(f->argv[0], '/'))
-        return f->argv[0];
-    n = readlink("/proc/self/exe", path, sizeof(path) - 1);
-    path[MAX(n, 0)] = 0;
-    return path;
-}
-
-static int upgrade(void *front, struct err *err) {
-    CLEANUP(freep) struct upgrade_files *files = calloc(1, sizeof(*files));
-    struct front *f = front;
-    int r = files ? check_upgrade(f, err) : -ENOMEM;
-
-    if (r == 0)
-        r = listeners_pass(&f->listeners, files);
-    if (r == 0)
-        r = kept_pass(f->kept, files);
-    if (r == 0) {
-        f->argv[0] = program_of(f);
-        f->gave_way = models_device(f->models) != NULL;
-        r = upgrade_start(f->upgrade, f->argv, files, f->config.load_timeout_ms, f->gave_way, err);
-    }
-    if (r < 0 && !*err->message)
-        err_set(err, 0, "", "%s", strerror(-r));
-    log_event(r < 0 ? WLOG_ERROR : WLOG_INFO, r < 0 ? "upgrade_failed" : "upgrade_started", "%s=%s",
-              r < 0 ? "reason" : "program", quoted(r < 0 ? err->message : f->argv[0]).s);
-    return r;
-}
-
 static void on_usr2(uv_signal_t *s, int signum) {
     struct err err = {0};
 
-    upgrade(the_front((uv_handle_t *)s), &err);
+    next_daemon_start(the_front((uv_handle_t *)s), &err);
 }
 
 /* ---- starting ---- */
@@ -469,7 +276,7 @@ static void serve_from_now(struct front *f) {
 
     if (r < 0) {
         f->exit_code = fail(&err, r);
-        start_drain(f);
+        front_start_drain(f);
         return;
     }
     f->was_ready = true;
@@ -625,8 +432,8 @@ static int open_front(struct front *f, struct err *err) {
         .ctx = f,
         .on_ready = on_ready,
         .on_refused = on_refused,
-        .on_away = on_away,
-        .on_answer = on_answer,
+        .on_away = next_daemon_on_away,
+        .on_answer = next_daemon_on_answer,
         .beside = takeover_is_pending(),
         .waits = takeover_waits(),
     };
@@ -638,16 +445,8 @@ static int open_front(struct front *f, struct err *err) {
         .guests = on_guests,
         .gone = on_old_gone,
     };
-    const struct upgrade_opts u = {
-        .loop = &f->loop,
-        .ctx = f,
-        .sources = sources_text(),
-        .opened = on_next_opened,
-        .ready = on_next_ready,
-        .taken = on_next_taken,
-        .failed = on_next_failed,
-    };
-    int r = kept_new(&f->kept);
+    const struct kept_opts kept = {service_keep, service_forget};
+    int r = kept_new(&f->kept, &kept);
 
     if (r == 0 && takeover_is_pending()) {
         service_hold();
@@ -691,9 +490,9 @@ static int open_front(struct front *f, struct err *err) {
         .health = health_word,
         .drain = drain_from_admin,
         .reload = reload_from_admin,
-        .upgrade = upgrade,
+        .upgrade = next_daemon_start,
     };
-    if ((r = takeover_start(&t)) < 0 || (r = upgrade_new(&f->upgrade, &u)) < 0 ||
+    if ((r = takeover_start(&t)) < 0 || (r = next_daemon_new(f)) < 0 ||
         (r = admin_new(&f->admin, &a)) < 0 || (r = read_files(f, err)) < 0 ||
         (r = open_listeners(f, err)) < 0)
         return r;
@@ -773,7 +572,7 @@ int main(int argc, char **argv) {
     process_forbid_cores();
     if (argc > 1 && strcmp(argv[1], WORKER_FLAG) == 0)
         return worker_main(argc, argv);
-    takeover_begin(sources_text());
+    takeover_begin(next_daemon_sources());
     if (process_take_flag(&argc, argv, "--help") || process_take_flag(&argc, argv, "-h"))
         return config_help(stdout), process_printed();
     if (process_take_flag(&argc, argv, "--print-config"))

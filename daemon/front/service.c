@@ -50,7 +50,7 @@ static int sort(struct service_fd *out, int fd, const char *name) {
     *out = (struct service_fd){.fd = fd, .address = address ? address + 1 : NULL};
     snprintf(out->name, sizeof(out->name), "%.*s", address ? (int)(address - name) : 39, name);
     out->admin = strcmp(out->name, "admin") == 0;
-    out->kept = strncmp(name, SERVICE_KEPT, strlen(SERVICE_KEPT)) == 0;
+    out->kept = strncmp(name, KEPT_PREFIX, strlen(KEPT_PREFIX)) == 0;
     return out->kept || is_listening(fd) ? 0 : -EINVAL;
 }
 
@@ -135,9 +135,9 @@ void service_status(const char *text) {
 
 /* FDPOLL=0: it is not let go of because of what poll(2) says of it. */
 void service_keep(int fd, const char *name) {
-    char text[SERVICE_NAME_MAX + 40];
+    char text[KEPT_NAME_MAX + 40];
 
-    assert(strncmp(name, SERVICE_KEPT, strlen(SERVICE_KEPT)) == 0);
+    assert(strncmp(name, KEPT_PREFIX, strlen(KEPT_PREFIX)) == 0);
     snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
     if (!held)
         sd_pid_notify_with_fds(0, 0, text, &fd, 1);

@@ -9,10 +9,9 @@
 #include <stdint.h>
 #include <uv.h>
 #include "base/err.h"
+#include "daemon/workers/kept.h"
 
 #define SERVICE_FDS_MAX 80
-#define SERVICE_NAME_MAX 40
-#define SERVICE_KEPT "weights-" /* names of what service_keep() was given begin so */
 
 struct service_fd {
     int fd;
@@ -20,7 +19,7 @@ struct service_fd {
     bool kept;           /* by service_keep(), of a process before this one; not a socket */
     const char *address; /* of an upgrade: the daemon before this one bound it for this value of the
                             option listen or admin-socket; NULL: it is the service manager's */
-    char name[SERVICE_NAME_MAX];
+    char name[KEPT_NAME_MAX];
 };
 
 /* Checks that a UNIX socket can be made at @path, which the option @key names: its folder exists
@@ -48,7 +47,7 @@ void service_release(void);
 void service_hand_over(int pid);
 
 /* The service manager holds the file @fd too and passes it to the process after this one, until it
- * is told to forget it or the service is stopped for good. @name begins with SERVICE_KEPT. */
+ * is told to forget it or the service is stopped for good. @name begins with KEPT_PREFIX. */
 void service_keep(int fd, const char *name);
 void service_forget(const char *name);
 

@@ -10,7 +10,6 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "base/log.h"
-#include "daemon/front/service.h"
 
 /* Invariants: an empty one has users, and without them only one that was inherited stays; `kept` is
  * set once; a bad one gets no further users. */
@@ -18,7 +17,7 @@ struct kept_file {
     struct kept *of;
     struct list link; /* kept.files */
     int fd;
-    char name[SERVICE_NAME_MAX]; /* that the service manager knows it by */
+    char name[KEPT_NAME_MAX]; /* that the service manager knows it by */
     uint8_t key[ENGINE_KEEP_KEY];
     uint64_t n_bytes;
     uint32_t n_users;
@@ -27,16 +26,18 @@ struct kept_file {
 };
 
 struct kept {
+    struct kept_opts opts;
     struct list files;
     bool leaving, held;   /* held: the service manager is told by kept_announce() */
     struct buf forgotten; /* held: names, each ended by NUL */
 };
 
-int kept_new(struct kept **out) {
+int kept_new(struct kept **out, const struct kept_opts *o) {
     struct kept *k = calloc(1, sizeof(*k));
 
     if (!k)
         return -ENOMEM;
+    k->opts = *o;
     list_init(&k->files);
     buf_init(&k->forgotten, 65536);
     *out = k;
@@ -50,7 +51,7 @@ static void drop(struct kept_file *f) {
     if (f->kept && k->held)
         buf_add(&k->forgotten, f->name, strlen(f->name) + 1); /* if not, the file stays too long */
     else if (f->kept && !k->leaving)
-        service_forget(f->name);
+        k->opts.forget(f->name);
     list_remove(&f->link);
     close(f->fd);
     free(f);
@@ -68,7 +69,7 @@ struct kept *kept_free(struct kept *k) {
 }
 
 /* Behind the others; NULL: no memory, and @fd is closed. */
-static struct kept_file *add(struct kept *k, int fd) {
+static struct kept_file *append(struct kept *k, int fd) {
     struct kept_file *f = calloc(1, sizeof(*f));
 
     if (!f) {
@@ -82,7 +83,7 @@ static struct kept_file *add(struct kept *k, int fd) {
 }
 
 void kept_inherit(struct kept *k, int fd, const char *name) {
-    struct kept_file *f = add(k, fd);
+    struct kept_file *f = append(k, fd);
 
     if (!f)
         return;
@@ -103,14 +104,14 @@ struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY])
     }
     struct stat st = {0};
     int fd = memfd_create("weft-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    struct kept_file *f = fd < 0 ? NULL : add(k, fd);
+    struct kept_file *f = fd < 0 ? NULL : append(k, fd);
 
     if (!f) {
         log_event(WLOG_WARN, "weights_not_kept", "error=\"%s\"", strerror(errno));
         return NULL;
     }
     fstat(fd, &st);
-    snprintf(f->name, sizeof(f->name), SERVICE_KEPT "%llu", (unsigned long long)st.st_ino);
+    snprintf(f->name, sizeof(f->name), KEPT_PREFIX "%llu", (unsigned long long)st.st_ino);
     memcpy(f->key, key, sizeof(f->key));
     f->n_users = 1;
     return f;
@@ -130,7 +131,7 @@ bool kept_confirm(struct kept_file *f) {
         return false;
     f->kept = true;
     if (!f->of->held)
-        service_keep(f->fd, f->name);
+        f->of->opts.keep(f->fd, f->name);
     return true;
 }
 
@@ -168,14 +169,14 @@ void kept_leave(struct kept *k) {
     k->leaving = true;
 }
 
-int kept_pass(struct kept *k, struct upgrade_files *files) {
+int kept_pass(struct kept *k, int (*add)(void *ctx, int fd, const char *name), void *ctx) {
     int r = 0;
 
     LIST_FOREACH(i, &k->files) {
         struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
 
         if (f->kept && !f->bad && r == 0)
-            r = upgrade_add(files, f->fd, f->name, NULL);
+            r = add(ctx, f->fd, f->name);
         f->passed = f->kept && !f->bad && r == 0;
     }
     return r;
@@ -187,7 +188,7 @@ void kept_hand_over(struct kept *k) {
         struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
 
         if (f->kept && !f->passed)
-            service_forget(f->name);
+            k->opts.forget(f->name);
     }
     k->leaving = true;
 }
@@ -200,11 +201,11 @@ void kept_hold(struct kept *k) {
 void kept_announce(struct kept *k) {
     k->held = false;
     for (size_t at = 0; at < k->forgotten.len; at += strlen(k->forgotten.data + at) + 1)
-        service_forget(k->forgotten.data + at);
+        k->opts.forget(k->forgotten.data + at);
     LIST_FOREACH(i, &k->files) {
         const struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
 
         if (f->kept)
-            service_keep(f->fd, f->name); /* once more does nothing */
+            k->opts.keep(f->fd, f->name); /* once more does nothing */
     }
 }

@@ -13,14 +13,22 @@
  */
 
 #include <stdbool.h>
-#include "daemon/upgrade/upgrade.h"
 #include "engine/engine.h"
+
+#define KEPT_PREFIX "weights-" /* of the names of kept files */
+#define KEPT_NAME_MAX 40
 
 struct kept;      /* all of a daemon */
 struct kept_file; /* the weights of one model file */
 
+/* How the service manager is told of a kept file, and that it may close one. */
+struct kept_opts {
+    void (*keep)(int fd, const char *name);
+    void (*forget)(const char *name);
+};
+
 /* Without any. 0 or -ENOMEM. */
-int kept_new(struct kept **out);
+int kept_new(struct kept **out, const struct kept_opts *o);
 /* Closes all files; what the service manager has of them stays with it. Accepts NULL, returns
  * NULL. */
 struct kept *kept_free(struct kept *k);
@@ -44,9 +52,10 @@ void kept_drop_unclaimed(struct kept *k, const uint8_t *but);
 /* The daemon ends: what the service manager has stays with it. */
 void kept_leave(struct kept *k);
 
-/* An upgrade. What the next daemon is to get is added to @f, and kept_hand_over() makes the service
- * manager forget the rest, before the next one becomes the main process. */
-int kept_pass(struct kept *k, struct upgrade_files *f);
+/* An upgrade. @add is called with each file that the next daemon is to get, until it returns an
+ * error, which is returned; kept_hand_over() makes the service manager forget the other files,
+ * before the next daemon becomes the main process. */
+int kept_pass(struct kept *k, int (*add)(void *ctx, int fd, const char *name), void *ctx);
 void kept_hand_over(struct kept *k);
 /* For the next daemon: tells the service manager nothing until this daemon is the main process;
  * kept_announce() then tells it which files are kept. */

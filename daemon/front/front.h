@@ -1,0 +1,42 @@
+#pragma once
+
+/* front - the front process: its parts and the state of its life. */
+
+#include "daemon/config/config.h"
+#include "daemon/front/admin.h"
+#include "daemon/front/listeners.h"
+#include "daemon/models/models.h"
+#include "daemon/upgrade/upgrade.h"
+
+/*
+ * STARTING until the first worker serves (was_ready), then serving; draining after SIGTERM, closing
+ * when everything has been told to end. was_ready, draining, handed_over (to the next daemon; this
+ * one drains) and closing are set once and stay.
+ */
+struct front {
+    uv_loop_t loop;
+    struct config config;
+    int argc;
+    char **argv;
+    uint32_t max_connections;
+    struct api *api;
+    struct kept *kept;
+    struct kv_events *kv_events; /* NULL: none are wished for */
+    struct models *models;
+    struct admin *admin;
+    struct upgrade *upgrade;
+    uv_signal_t term, interrupt, hup, usr2;
+    uv_timer_t drain;
+    int64_t leave_ends_ns, drain_ends_ns;
+    struct listeners listeners;
+    int disk_fd; /* of the disk tier; -1: there is none */
+    uint64_t share_secret[2];
+    int next_pid; /* of an upgrade */
+    bool draining, closing, was_ready, handed_over;
+    bool gave_way; /* the device is the next daemon's, once it has asked for it */
+    int exit_code;
+};
+
+/* Takes no new requests and ends when those that run have finished, or after drain-timeout-ms
+ * (upgrade-timeout-ms where the next daemon serves). */
+void front_start_drain(struct front *f);

@@ -1,0 +1,183 @@
+#include "daemon/front/next_daemon.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/printable.h"
+#include "daemon/front/front.h"
+#include "daemon/front/service.h"
+#include "daemon/upgrade/takeover.h"
+#include "engine/engine.h"
+
+static void send_guests(void *ctx, const char *name, int fd) {
+    upgrade_send_guests(((struct front *)ctx)->upgrade, name, fd);
+}
+
+void next_daemon_offer(struct front *f) {
+    if (upgrade_takes_requests(f->upgrade))
+        models_offer(f->models, send_guests);
+}
+
+void next_daemon_hand_over(struct front *f) {
+    f->handed_over = true;
+    listeners_hand_over(&f->listeners);
+    kv_events_close(f->kv_events);
+}
+
+const char *next_daemon_sources(void) {
+    static char text[UPGRADE_SOURCES];
+    uint8_t sources[20];
+
+    engine_request_sources(sources);
+    for (size_t i = 0; i < sizeof(sources); i++)
+        snprintf(text + 2 * i, sizeof(text) - 2 * i, "%02x", sources[i]);
+    return text;
+}
+
+/* upgrade_opts.opened: the next daemon waits for the device. */
+static void on_next_opened(void *ctx) {
+    struct front *f = ctx;
+
+    if (!models_give_way(f->models))
+        upgrade_load(f->upgrade);
+}
+
+void next_daemon_on_away(void *ctx) {
+    upgrade_load(((struct front *)ctx)->upgrade);
+}
+
+/* Workers of this daemon have left the disk tier, or there is none. */
+static void on_disk_left(void *ctx) {
+    struct front *f = ctx;
+
+    if (upgrade_state(f->upgrade) != UPGRADE_READY)
+        return;
+    kept_hand_over(f->kept);
+    service_hand_over(f->next_pid);
+    upgrade_take(f->upgrade);
+}
+
+/* The next daemon is ready. Where it has the device it must take all requests before it takes over:
+ * this one could not go on with them. */
+static void let_go(struct front *f) {
+    if (f->gave_way && models_asked(f->models, WORKERS_ASKED) > 0)
+        return;
+    if (f->gave_way && models_asked(f->models, WORKERS_REFUSED) > 0)
+        upgrade_fail(f->upgrade, "with its models, options or device requests under way would not "
+                                 "get the same tokens: restart weftd");
+    else
+        models_leave_disk(f->models, on_disk_left);
+}
+
+/* upgrade_opts.ready. */
+static void on_next_ready(void *ctx, int pid) {
+    struct front *f = ctx;
+
+    f->next_pid = pid;
+    next_daemon_offer(f);
+    let_go(f);
+}
+
+void next_daemon_on_answer(void *ctx) {
+    struct front *f = ctx;
+
+    if (f->handed_over)
+        models_move(f->models);
+    else if (f->gave_way && upgrade_state(f->upgrade) == UPGRADE_READY)
+        let_go(f);
+}
+
+/* upgrade_opts.taken. */
+static void on_next_taken(void *ctx, int pid) {
+    struct front *f = ctx;
+
+    log_event(WLOG_INFO, "upgraded", "pid=%d", pid);
+    admin_upgrade_over(f->admin, pid, NULL);
+    if (f->draining)
+        return;
+    next_daemon_hand_over(f);
+    models_move(f->models);
+    front_start_drain(f);
+}
+
+/* upgrade_opts.failed. */
+static void on_next_failed(void *ctx, const char *why) {
+    struct front *f = ctx;
+
+    f->gave_way = false;
+    models_come_back(f->models);
+    models_use_disk(f->models);
+    log_event(WLOG_ERROR, "upgrade_failed", "reason=%s", quoted(why).s);
+    admin_upgrade_over(f->admin, 0, why);
+}
+
+/* Checks that the next daemon can run beside this one now. 0, or -EINVAL with @err. */
+static int check_upgrade(struct front *f, struct err *err) {
+    const char *changing = models_changing(f->models);
+
+    if (!changing && models_device(f->models))
+        changing = models_loading(f->models);
+
+    if (f->draining || !f->was_ready || takeover_is_pending())
+        return err_set(err, 0, "", "the daemon is %s", f->draining ? "ending" : "starting");
+    if (takeover_has_old())
+        return err_set(err, 0, "", "the daemon before this one has not ended yet: it has requests");
+    if (getpid() == 1)
+        return err_set(err, 0, "", "process 1 cannot be replaced: its end is its container's");
+    return changing ? err_set(err, 0, "", "%s: try again when that is over", changing) : 0;
+}
+
+/* The program that this one was started as: an upgrade puts another file there. */
+static char *program_of(const struct front *f) {
+    static char path[4096];
+    ssize_t n = 0;
+
+    if (strchr(f->argv[0], '/'))
+        return f->argv[0];
+    n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    path[MAX(n, 0)] = 0;
+    return path;
+}
+
+/* kept_pass(). */
+static int add_file(void *files, int fd, const char *name) {
+    return upgrade_add(files, fd, name, NULL);
+}
+
+int next_daemon_start(void *front, struct err *err) {
+    CLEANUP(freep) struct upgrade_files *files = calloc(1, sizeof(*files));
+    struct front *f = front;
+    int r = files ? check_upgrade(f, err) : -ENOMEM;
+
+    if (r == 0)
+        r = listeners_pass(&f->listeners, files);
+    if (r == 0)
+        r = kept_pass(f->kept, add_file, files);
+    if (r == 0) {
+        f->argv[0] = program_of(f);
+        f->gave_way = models_device(f->models) != NULL;
+        r = upgrade_start(f->upgrade, f->argv, files, f->config.load_timeout_ms, f->gave_way, err);
+    }
+    if (r < 0 && !*err->message)
+        err_set(err, 0, "", "%s", strerror(-r));
+    log_event(r < 0 ? WLOG_ERROR : WLOG_INFO, r < 0 ? "upgrade_failed" : "upgrade_started", "%s=%s",
+              r < 0 ? "reason" : "program", quoted(r < 0 ? err->message : f->argv[0]).s);
+    return r;
+}
+
+int next_daemon_new(struct front *f) {
+    const struct upgrade_opts o = {
+        .loop = &f->loop,
+        .ctx = f,
+        .sources = next_daemon_sources(),
+        .opened = on_next_opened,
+        .ready = on_next_ready,
+        .taken = on_next_taken,
+        .failed = on_next_failed,
+    };
+
+    return upgrade_new(&f->upgrade, &o);
+}

@@ -1,0 +1,29 @@
+#pragma once
+
+/*
+ * next_daemon - an upgrade as the daemon that is replaced sees it: upgrade.h exchanges the messages
+ * with the next daemon, this decides what the front does about each of them.
+ *
+ *      start ──> opened: the workers give the device away
+ *            ──> ready: requests under way are offered, the disk tier is left, "take" is said
+ *            ──> taken: the next daemon listens; this one drains
+ *            ──> failed: the device and the disk tier are this daemon's again
+ */
+
+#include "base/err.h"
+
+struct front;
+
+/* Makes f->upgrade. 0 or -ENOMEM. */
+int next_daemon_new(struct front *f);
+/* Starts the next daemon. @front is the struct front. 0, or negative with @err. */
+int next_daemon_start(void *front, struct err *err);
+/* Offers the next daemon the requests of models that have not been offered. */
+void next_daemon_offer(struct front *f);
+/* The next daemon listens on the sockets. */
+void next_daemon_hand_over(struct front *f);
+/* Returns a text that is equal in daemons that can continue each other's requests. */
+const char *next_daemon_sources(void);
+
+void next_daemon_on_away(void *ctx);   /* models_opts.on_away */
+void next_daemon_on_answer(void *ctx); /* models_opts.on_answer */
