@@ -112,8 +112,8 @@ struct api_manage {
     void (*cancel)(void *ctx, struct api_task *t); /* over() does not come; a pull ends */
 };
 
-/* KV events (daemon/models/kv_events.h): batches that were published, how often a subscriber was so far
- * behind that it began to miss some, and batches that were sent again to who asked for them. */
+/* KV events (daemon/models/kv_events.h): batches that were published, how often a subscriber was so
+ * far behind that it began to miss some, and batches that were sent again to who asked for them. */
 struct api_kv_counts {
     uint64_t n_published, n_overruns, n_replayed;
 };

@@ -1,7 +1,9 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/server.h"
+#include "api/generation/gen.h"
+#include "api/generation/model_wait.h"
+#include "api/parts.h"
 
 /* Entry points for daemon/: the worker's events and life cycle, and the admin socket's
  * questions. */

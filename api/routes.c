@@ -10,7 +10,7 @@
 #include "api/http/respond.h"
 #include "api/limits/session.h"
 #include "api/generation/model.h"
-#include "api/server.h"
+#include "api/parts.h"
 #include "api/service/trace.h"
 #include "base/probe.h"
 

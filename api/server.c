@@ -1,12 +1,13 @@
-#include "api/server.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include "api/parts.h"
 #include "api/routes.h"
 #include "api/service/otlp.h"
+#include "api/generation/gen.h"
+#include "api/generation/model_wait.h"
 #include "base/log.h"
 
 /*
@@ -146,7 +147,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     env->clock = clock;
     env->store = &a->store;
     list_init(&env->models.list);
-    gens_init(&env->gens);
+    gens_init(env);
     pthread_rwlock_init(&env->models.lock, NULL);
     auth_init(&a->auth, opts->api_keys_file);
     int r = open_parts(a, model, port);

@@ -7,15 +7,12 @@
  * this one has pointers and into which generation/ never looks.
  */
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <uv.h>
 #include "api/api.h"
-#include "api/generation/constrain.h"
-#include "api/generation/gen.h"
 #include "api/generation/ids.h"
 #include "api/generation/model.h"
-#include "api/generation/model_wait.h"
-#include "api/generation/models.h"
-#include "api/generation/prewarm.h"
 #include "api/http/exchange.h"
 #include "api/limits/admit.h"
 #include "api/limits/auth.h"
@@ -25,6 +22,8 @@
 
 #define API_SEND_MAX (256u << 20) /* bytes of one answer, and unsent ones of a connection */
 #define API_RETRY_MS 2000         /* while starting or draining */
+#define GEN_BUCKETS 1024u
+#define CONSTRAIN_CHECKED 1024u
 
 struct store;
 struct service;
@@ -41,12 +40,29 @@ struct gen_env {
     struct tenants tenants;
     struct admit admit;
     struct job_pool pool;
-    struct model_list models;
-    struct model_wait wait;
-    struct gens gens;
+    struct {
+        struct list list; /* model.link; never empty */
+        /* The loop's thread alone writes under it, and reads without it. */
+        pthread_rwlock_t lock;
+        const char *const *bad_presets; /* names, NULL-terminated; or NULL */
+    } models;
+    struct {
+        uv_timer_t tick;
+        uint32_t n; /* prompt jobs that wait for their models */
+    } wait;
+    struct {
+        struct list list;                 /* gen.link: live generations, oldest first */
+        struct list buckets[GEN_BUCKETS]; /* gen.bucket, by id */
+        uint64_t next_id;
+    } gens;
     struct gen_ids ids;
-    struct prewarm prewarm;
-    struct constrain_memory grammars;
+    struct {
+        size_t kept_bytes; /* of bodies whose turns have not ended */
+        uint32_t n;        /* turns for which it is at work */
+    } prewarm;
+    struct { /* constrain.c: grammars that were right and wrong, by hash; any thread */
+        _Atomic uint64_t checked[CONSTRAIN_CHECKED], refused[CONSTRAIN_CHECKED];
+    } grammars;
     struct store *store;     /* responses/store.h */
     struct service *service; /* service/service.h */
 };

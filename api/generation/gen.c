@@ -58,11 +58,11 @@ static struct list *bucket_of(const struct gen_env *env, uint64_t id) {
     return (struct list *)&env->gens.buckets[id % GEN_BUCKETS];
 }
 
-void gens_init(struct gens *gs) {
-    gs->next_id = 1;
-    list_init(&gs->list);
+void gens_init(struct gen_env *env) {
+    env->gens.next_id = 1;
+    list_init(&env->gens.list);
     for (uint32_t i = 0; i < GEN_BUCKETS; i++)
-        list_init(&gs->buckets[i]);
+        list_init(&env->gens.buckets[i]);
 }
 
 struct gen *gen_find(const struct gen_env *env, uint64_t id) {

@@ -30,16 +30,6 @@
 #include "text/stops.h"
 
 struct gen_env;
-
-#define GEN_BUCKETS 1024u
-
-struct gens {
-    struct list list;                 /* gen.link: live generations, oldest first */
-    struct list buckets[GEN_BUCKETS]; /* gen.bucket, by id */
-    uint64_t next_id;
-};
-
-void gens_init(struct gens *gs);
 struct api_port;
 struct gen_request;
 struct model;
@@ -143,6 +133,8 @@ void gen_worker_failed(struct model *m); /* ends all of it with 503 and model.fa
 void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 
 /* The generation with the id that the worker knows it by; NULL: it has ended and was freed. */
+/* Makes env->gens empty. */
+void gens_init(struct gen_env *env);
 struct gen *gen_find(const struct gen_env *env, uint64_t id);
 /* Ends it with an error; the worker is told. Does nothing to one that is DONE; may free @g. */
 void gen_fail(struct gen *g, int status, const char *code, const char *message);

@@ -1,8 +1,8 @@
 /*
- * guest - a request of the daemon before this one (daemon/models/guests.h), which keeps the client's
- * connection. Here it is a generation like any other, without an exchange: admitted in its tenant's
- * turn, charged, submitted again after a worker's death. Its text is not looked at: the other front
- * has parser, stop strings and what the client was told.
+ * guest - a request of the daemon before this one (daemon/models/guests.h), which keeps the
+ * client's connection. Here it is a generation like any other, without an exchange: admitted in its
+ * tenant's turn, charged, submitted again after a worker's death. Its text is not looked at: the
+ * other front has parser, stop strings and what the client was told.
  */
 
 #include <assert.h>

@@ -17,6 +17,7 @@ struct gen_ids {
     uint64_t n;
 };
 
+/* Notes that the first generation of the request is @id. */
 void gen_ids_note(struct gen_ids *ids, const char *request_id, uint64_t id);
 /* Finds the latest request with this x-request-id; false: it is not among the last. */
 bool gen_ids_find(const struct gen_ids *ids, const char *request_id, uint64_t *id);

@@ -12,18 +12,12 @@
  */
 
 #include <stdint.h>
-#include <uv.h>
 #include <yyjson.h>
 
 struct gen_env;
 struct err;
 struct model;
 struct prompt_job;
-
-struct model_wait {
-    uv_timer_t tick;
-    uint32_t n; /* prompt jobs that wait for their models */
-};
 
 /* Checks that the job can continue with its model, as far as @body tells. On any thread. 0; -EBUSY:
  * model_wait_begin() is to be called; 404 where several models are served and @body names none of

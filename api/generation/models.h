@@ -1,29 +1,20 @@
 #pragma once
 
-/* models - the names of the served models. Functions that only look may be called on any thread that
- * holds gen_env.models.lock, on the loop's thread without it. */
+/* models - the names of the served models. Functions that only look may be called on any thread
+ * that holds gen_env.models.lock, on the loop's thread without it. */
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include "base/err.h"
-#include "base/list.h"
 
 struct gen_env;
 struct model;
-
-struct model_list {
-    struct list list; /* model.link; never empty */
-    /* The loop's thread alone writes under it, and reads without it. */
-    pthread_rwlock_t lock;
-    const char *const *bad_presets; /* names, NULL-terminated; or NULL */
-};
 
 /* The model that has @name, with or without the tag ":latest", or one of whose aliases that is;
  * NULL: none. */
 struct model *models_find(const struct gen_env *env, const char *name, size_t len);
 
-/* Returns the model that is called @name exactly, else one with such an alias; NULL: there is none. */
+/* Returns the model that is called @name exactly, else one with such an alias; NULL: none. */
 struct model *models_find_exactly(const struct gen_env *env, const char *name, size_t len);
 
 /* The next three take the lock. */

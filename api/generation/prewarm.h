@@ -6,17 +6,10 @@
  */
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 struct gen;
 struct prewarm_job;
 struct prompt_job;
-
-struct prewarm {
-    size_t kept_bytes; /* of bodies whose turns have not ended */
-    uint32_t n;        /* turns for which it is at work */
-};
 
 /* Returns true if the body of @job, whose prompts are tokens now, is needed again when @g, its only
  * generation, has ended. */

@@ -12,6 +12,7 @@
 #include "api/ollama/ollama.h"
 #include "api/openai/models.h"
 #include "api/generation/env.h"
+#include "api/generation/models.h"
 
 /*
  * LM Studio's two lists of the same models, and the loading and unloading of one. A member about

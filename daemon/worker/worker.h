@@ -2,8 +2,8 @@
 
 /*
  * worker - the main loop of the worker process: it owns scheduler, pages, weights and device, has
- * no network, and hears and speaks only through the channel. Started by daemon/workers/workers.c from the
- * same executable; descriptors as below, a clean environment.
+ * no network, and hears and speaks only through the channel. daemon/workers/workers.c starts it
+ * from the same executable, with the descriptors below and a clean environment.
  */
 
 #include <stdbool.h>

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
-#include "api/server.h"
+#include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"
 

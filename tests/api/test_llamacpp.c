@@ -2,7 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
-#include "api/server.h"
+#include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"
 

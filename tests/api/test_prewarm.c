@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
-#include "api/server.h"
+#include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"
 

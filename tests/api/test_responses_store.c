@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "api/server.h"
+#include "api/parts.h"
 #include "api/responses/store.h"
 #include "base/clock.h"
 #include "base/rng.h"

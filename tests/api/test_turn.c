@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include "api/http/conn.h"
 #include "api/http/turn.h"
-#include "api/server.h"
+#include "api/parts.h"
 #include "base/util.h"
 #include "world.h"
 

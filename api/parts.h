@@ -1,6 +1,6 @@
 #pragma once
 
-/* server - the object behind api/api.h: the rooms' parts together. */
+/* parts - the object behind api/api.h: the parts of all rooms together. */
 
 #include "api/generation/env.h"
 #include "api/http/server.h"
