@@ -324,11 +324,8 @@ static int parse_batches(struct bench *b) {
 
 /* -1: none of that name. */
 static int kv_type_of(const char *name) {
-    static const char *const names[] = {
-        [ENGINE_KV_F16] = "f16", [ENGINE_KV_Q8_0] = "q8_0", [ENGINE_KV_Q4_0] = "q4_0"};
-
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-        if (strcmp(name, names[i]) == 0)
+    for (size_t i = 0; i < ARRAY_SIZE(kv_types); i++)
+        if (kv_types[i].backends > KV_REFERENCE && strcmp(name, kv_types[i].name) == 0)
             return (int)i;
     return -1;
 }

@@ -328,10 +328,7 @@ static inline uint32_t devices_of(const struct engine_opts *o, uint32_t out[ENGI
 
 /* Bytes of @n cached values, whole blocks of them. */
 static inline uint64_t kv_bytes(enum engine_kv_type type, uint64_t n) {
-    return type == ENGINE_KV_F16    ? n * 2
-           : type == ENGINE_KV_Q8_0 ? n / 32 * 34
-           : type == ENGINE_KV_Q4_0 ? n / 32 * 18
-                                    : n * 4;
+    return n / kv_types[type].block * kv_types[type].block_bytes;
 }
 
 /* Words of a layer in model_shape.host_experts. */

@@ -340,7 +340,8 @@ int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
         .n_rows = MIN(MIN(ROWS, opts->max_rows), opts->max_context),
         .n_pages = opts->n_pages,
         .n_states = opts->n_states + (m->shape.drafts ? 0 : opts->n_snapshots),
-        .limit = opts->kv_type == ENGINE_KV_Q8_0 || m->shape.host_experts ? LIMIT_Q8_0 : LIMIT,
+        .limit =
+            kv_types[opts->kv_type].code_bits < 16 || m->shape.host_experts ? LIMIT_Q8_0 : LIMIT,
     };
 
     note[0] = 0;

@@ -16,19 +16,18 @@
 
 /* Checks that the backend has pages of this type, and that the model's heads fit its blocks. */
 static int check_kv_type(const struct sizing *z, struct err *err) {
-    static const char *const names[] = {"f16", "q8_0", "q4_0", "f32"};
-    enum engine_kv_type type = z->opts->kv_type;
+    const struct kv_type *type = &kv_types[z->opts->kv_type];
 
-    if (type == ENGINE_KV_F32 && z->ops != &backend_reference)
-        return err_set(err, 0, NULL, "kv type f32 is for the reference backend only");
-    if (type == ENGINE_KV_Q4_0 && z->ops->device)
-        return err_set(err, 0, NULL, "kv type q4_0 is not for the %s backend: f16 and q8_0 are",
-                       z->ops->name);
-    for (uint32_t i = 0; i < z->model->n_ops && kv_bytes(type, 32) % 32; i++)
-        if (z->model->op[i].heads.dim % 32)
+    if (type->backends == KV_REFERENCE && z->ops != &backend_reference)
+        return err_set(err, 0, NULL, "kv type %s is for the reference backend only", type->name);
+    if (type->backends < KV_DEVICE && z->ops->device)
+        return err_set(err, 0, NULL, "kv type %s is not for the %s backend: f16 and q8_0 are",
+                       type->name, z->ops->name);
+    for (uint32_t i = 0; i < z->model->n_ops; i++)
+        if (z->model->op[i].heads.dim % type->block)
             return err_set(err, 0, NULL,
-                           "kv type %s needs heads of a multiple of 32 values, this model has %u",
-                           names[type], z->model->op[i].heads.dim);
+                           "kv type %s needs heads of a multiple of %u values, this model has %u",
+                           type->name, type->block, z->model->op[i].heads.dim);
     return 0;
 }
 

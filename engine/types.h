@@ -12,9 +12,27 @@
 enum { KV_GLOBAL, KV_WINDOW, KV_CLASSES }; /* each class has its own page table */
 enum engine_copy_dir { COPY_D2D, COPY_D2H, COPY_H2D, COPY_STATE_SAVE, COPY_STATE_LOAD };
 enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_HIDDEN /* the final norm's output */ };
-/* Keys and values in pages. The blocks are of 32 values of a head. Q4_0: hosts only; F32: reference
- * only. */
+/* Formats of keys and values in pages. Blocks are of values of one head. */
 enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0, ENGINE_KV_F32 };
+
+/* Where a format is served: a row of the table is for its backend and those before it. */
+enum kv_backends { KV_REFERENCE, KV_HOST, KV_DEVICE };
+
+struct kv_type {
+    const char *name;
+    enum tensor_type tensor; /* the format of tensors with the same blocks */
+    uint32_t block, block_bytes;
+    uint32_t code_bits; /* of a value, without its share of the block's scale */
+    enum kv_backends backends;
+};
+
+/* [enum engine_kv_type]. A constant index costs nothing in a kernel. */
+static const struct kv_type kv_types[] = {
+    {"f16", TENSOR_F16, 1, 2, 16, KV_DEVICE},
+    {"q8_0", TENSOR_Q8_0, 32, 34, 8, KV_DEVICE},
+    {"q4_0", TENSOR_Q4_0, 32, 18, 4, KV_HOST},
+    {"f32", TENSOR_F32, 1, 4, 32, KV_REFERENCE},
+};
 
 /* Place of an engine's weights: memory of its own; packed into keep_fd; or in keep_fd, where an
  * earlier engine had packed them. */

@@ -162,7 +162,7 @@ struct kv_view {              /* where the keys and values of a layer's kv head 
 
 /* Bytes of @n codes, without scales. */
 static inline size_t kv_codes(enum engine_kv_type type, size_t n) {
-    return type == ENGINE_KV_F16 ? 2 * n : type == ENGINE_KV_Q8_0 ? n : n / 2;
+    return n * kv_types[type].code_bits / 8;
 }
 
 /* Running softmax of the queries of one kernel call: maximum, 16 partial sums, weighted values. */

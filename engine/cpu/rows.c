@@ -247,15 +247,10 @@ static void write_q8(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head,
     }
 }
 
-void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
-                        const float *k, const float *val) {
-    uint8_t *k_group = k_head + slot / LANES * v->k_group;
+static void write_f16(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head, uint32_t slot,
+                      const float *k, const float *val) {
     uint32_t hd = v->head_dim;
 
-    if (v->type != ENGINE_KV_F16) {
-        (v->type == ENGINE_KV_Q8_0 ? write_q8 : write_q4)(v, k_group, v_head, slot, k, val);
-        return;
-    }
     for (uint32_t d = 0; d < hd; d += LANES) {
         uint32_t n = hd - d < LANES ? hd - d : LANES;
         float part[2][LANES] = {{0}};
@@ -269,4 +264,14 @@ void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_hea
             memcpy(k_group + ((d + i) * LANES + slot % LANES) * 2, &half[0][i], 2);
         memcpy(v_head + ((size_t)slot * hd + d) * 2, half[1], 2 * n);
     }
+}
+
+/* [enum engine_kv_type] */
+static void (*const writers[])(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head,
+                               uint32_t slot, const float *k,
+                               const float *val) = {write_f16, write_q8, write_q4};
+
+void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
+                        const float *k, const float *val) {
+    writers[v->type](v, k_head + slot / LANES * v->k_group, v_head, slot, k, val);
 }

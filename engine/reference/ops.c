@@ -237,30 +237,21 @@ static void store_q4(const float *x, size_t n, uint8_t *dst) {
     }
 }
 
-static void store_head(enum engine_kv_type type, const float *x, size_t n, uint8_t *dst) {
-    if (type == ENGINE_KV_F32) {
-        memcpy(dst, x, n * sizeof(*x));
-    } else if (type == ENGINE_KV_Q8_0) {
-        store_q8(x, n, dst);
-    } else if (type == ENGINE_KV_Q4_0) {
-        store_q4(x, n, dst);
-    } else {
-        for (size_t i = 0; i < n; i++) {
-            uint16_t h = mx_float_to_half(x[i]);
+static void store_f16(const float *x, size_t n, uint8_t *dst) {
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h = mx_float_to_half(x[i]);
 
-            memcpy(dst + 2 * i, &h, 2);
-        }
+        memcpy(dst + 2 * i, &h, 2);
     }
 }
 
-static void load_head(enum engine_kv_type type, const uint8_t *src, size_t n, float *x) {
-    static const enum tensor_type as[] = {[ENGINE_KV_F16] = TENSOR_F16,
-                                          [ENGINE_KV_Q8_0] = TENSOR_Q8_0,
-                                          [ENGINE_KV_Q4_0] = TENSOR_Q4_0,
-                                          [ENGINE_KV_F32] = TENSOR_F32};
-
-    quant_decode(as[type], src, x, n);
+static void store_f32(const float *x, size_t n, uint8_t *dst) {
+    memcpy(dst, x, n * sizeof(*x));
 }
+
+/* [enum engine_kv_type] */
+static void (*const store_head[])(const float *x, size_t n, uint8_t *dst) = {store_f16, store_q8,
+                                                                             store_q4, store_f32};
 
 /* Returns the address of the key (@which 0) or value (1) of head @head at position @pos of row
  * @row's sequence. */
@@ -283,8 +274,8 @@ void ref_store_rows(struct step *s, const struct model_op *op) {
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++)
         for (uint32_t h = 0; h < n; h++)
             for (int which = 0; which < 2; which++)
-                store_head(b->kv_type, b->kv[which] + (r * n + h) * dim, dim,
-                           slot_of(s, op, r, s->host.row_pos[r], h, which));
+                store_head[b->kv_type](b->kv[which] + (r * n + h) * dim, dim,
+                                       slot_of(s, op, r, s->host.row_pos[r], h, which));
 }
 
 /* -- q, k and v -------------------------------------------------------------------------------- */
@@ -427,7 +418,8 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
     float *kv = b->row;
 
     for (uint32_t p = 0; p < n; p++) {
-        load_head(b->kv_type, slot_of(s, op, row, end - n + p, kvh, 0), dim, kv);
+        quant_decode(kv_types[b->kv_type].tensor, slot_of(s, op, row, end - n + p, kvh, 0), kv,
+                     dim);
         for (uint32_t g = 0; g < group; g++) {
             float z = ref_dot(q + (size_t)g * dim, kv, dim) * op->attn.scale;
 
@@ -446,7 +438,8 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
         softmax(b->scores + (size_t)g * n, n, op->sinks ? &sink : NULL);
     }
     for (uint32_t p = 0; p < n; p++) {
-        load_head(b->kv_type, slot_of(s, op, row, end - n + p, kvh, 1), dim, kv);
+        quant_decode(kv_types[b->kv_type].tensor, slot_of(s, op, row, end - n + p, kvh, 1), kv,
+                     dim);
         for (uint32_t g = 0; g < group; g++) {
             float weight = b->scores[(size_t)g * n + p];
 
