@@ -129,15 +129,17 @@ static int measure_decode(struct bench *b, uint32_t n_seqs) {
 
     if (r == 0) /* warm up */
         r = run_generate(&b->run, n_seqs, b->depth, MIN(b->n_decode, 4u), tokens, NULL);
-    for (uint32_t i = 0; r == 0 && i < b->reps; i++) {
-        r = fill_context(b, n_seqs, tokens, true);
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < b->reps; i++) {
+        if ((r = fill_context(b, n_seqs, tokens, true)) < 0)
+            return r;
         int64_t start = bench_now_ns();
-
-        r = r < 0 ? r : run_generate(&b->run, n_seqs, b->depth, b->n_decode, tokens, NULL);
-        if (r == 0)
-            r = samples_add(&res->rate, (double)b->n_decode * n_seqs / seconds_since(start));
+        if ((r = run_generate(&b->run, n_seqs, b->depth, b->n_decode, tokens, NULL)) < 0 ||
+            (r = samples_add(&res->rate, (double)b->n_decode * n_seqs / seconds_since(start))) < 0)
+            return r;
     }
-    return r;
+    return 0;
 }
 
 /* Decodes requests [begin, begin + n) together; each leaves when its record ends. */

@@ -162,17 +162,24 @@ static int find_id(const struct gguf *g, const struct vocab *v, const char *key,
     return *id < 0 ? err_set(err, 0, NULL, "tokenizer.ggml.tokens has no %s", text) : 0;
 }
 
+int special_read_flag(const struct gguf *g, const char *key, bool *value, struct err *err) {
+    int r = gguf_bool(g, key, value);
+
+    return r == 0 || r == -ENOENT ? 0 : err_set(err, 0, NULL, "%s is not a bool", key);
+}
+
 int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct gguf *g,
                           struct err *err) {
     int r = special_ids_load(s, v, g, true, err);
 
     s->add_eos = true;
-    r = r < 0 ? r : find_id(g, v, "cls", "[CLS]", &s->bos, err);
-    r = r < 0 ? r : find_id(g, v, "seperator", "[SEP]", &s->eos, err); /* spelt so in the files */
-    r = r < 0 ? r : find_id(g, v, "unknown", "[UNK]", &s->unk, err);
-    for (int i = 0; i < 3 && r == 0; i++)
-        v->type[i == 0 ? s->bos : i == 1 ? s->eos : s->unk] = i < 2 ? TOKEN_CONTROL : TOKEN_UNKNOWN;
-    return r;
+    if (r < 0 || (r = find_id(g, v, "cls", "[CLS]", &s->bos, err)) < 0 ||
+        (r = find_id(g, v, "seperator", "[SEP]", &s->eos, err)) < 0 || /* spelt so in the files */
+        (r = find_id(g, v, "unknown", "[UNK]", &s->unk, err)) < 0)
+        return r;
+    v->type[s->bos] = v->type[s->eos] = TOKEN_CONTROL;
+    v->type[s->unk] = TOKEN_UNKNOWN;
+    return 0;
 }
 
 static int by_text(const void *a, const void *b, void *vocab) {

@@ -115,6 +115,9 @@ struct special_ids {
  * that uses types. @add_bos: where the file does not say. */
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err);
+/* Reads the bool @key into *@value, which stays where the file does not have it. 0, or -EINVAL with
+ * @err. */
+int special_read_flag(const struct gguf *g, const char *key, bool *value, struct err *err);
 /* Loads the special tokens of a BERT vocabulary: bos and eos are [CLS] and [SEP], and surround
  * every text. */
 int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct gguf *g,

@@ -100,24 +100,20 @@ static int read_scores(struct tokenizer *t, const struct gguf *g, struct err *er
     return 0;
 }
 
-static int read_flag(const struct gguf *g, const char *key, bool *value, struct err *err) {
-    int r = gguf_bool(g, key, value);
-
-    return r == 0 || r == -ENOENT ? 0 : err_set(err, 0, NULL, "%s is not a bool", key);
-}
-
 int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     int r = special_ids_load(&t->special, &t->vocab, g, true, err);
 
     t->special.add_eos |= !gguf_has(g, "tokenizer.ggml.add_eos_token");
     t->space_prefix = t->unigram.squeeze = true;
-    r = r < 0 ? r : read_flag(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix, err);
-    r = r < 0 ? r
-              : read_flag(g, "tokenizer.ggml.remove_extra_whitespaces", &t->unigram.squeeze, err);
-    for (uint32_t id = 0; id < t->vocab.n && r == 0 && t->special.unk < 0; id++)
+    if (r < 0 ||
+        (r = special_read_flag(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix, err)) < 0 ||
+        (r = special_read_flag(g, "tokenizer.ggml.remove_extra_whitespaces", &t->unigram.squeeze,
+                               err)) < 0)
+        return r;
+    for (uint32_t id = 0; id < t->vocab.n && t->special.unk < 0; id++)
         if (t->vocab.type[id] == TOKEN_UNKNOWN)
             t->special.unk = (int32_t)id;
-    r = r < 0 ? r : read_scores(t, g, err);
+    r = read_scores(t, g, err);
     return r < 0 ? r : read_map(&t->unigram, g, err);
 }
 
@@ -212,18 +208,19 @@ static int normalise(const struct tokenizer *t, const char *s, size_t len, struc
     int r = 0;
 
     out->len = 0;
-    for (size_t i = 0, n; i < len && r == 0; i += n) {
+    for (size_t i = 0, n; i < len; i += n) {
         n = normal_prefix(u, s + i, len - i, &part);
         if (out->len == 0 && u->squeeze && part.len == 1 && *part.data == ' ')
             continue;
         if (out->len == 0 && t->space_prefix)
             r = buf_add(out, SPACE_MARK, SPACE_MARK_LEN);
-        r = r < 0 ? r : add_normal(out, part, u->squeeze, &after_space);
+        if (r < 0 || (r = add_normal(out, part, u->squeeze, &after_space)) < 0)
+            return r;
     }
     while (u->squeeze && out->len >= SPACE_MARK_LEN &&
            is_space_mark(out->data + out->len - SPACE_MARK_LEN, SPACE_MARK_LEN))
         out->len -= SPACE_MARK_LEN;
-    return r;
+    return 0;
 }
 
 /* ---- the best cut ---- */

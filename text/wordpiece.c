@@ -19,20 +19,16 @@
 #define DECOMPOSED_MAX 8
 #define PAUSE_WORDS 64u
 
-static int read_flag(const struct gguf *g, const char *key, bool *value, struct err *err) {
-    int r = gguf_bool(g, key, value);
-
-    return r == 0 || r == -ENOENT ? 0 : err_set(err, 0, NULL, "%s is not a bool", key);
-}
-
 int wordpiece_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     int r = special_ids_load_bert(&t->special, &t->vocab, g, err);
 
     t->space_prefix = true;
     t->lower = t->strip = true;
-    r = r < 0 ? r : read_flag(g, "tokenizer.ggml.normalizer.lowercase", &t->lower, err);
+    if (r < 0 ||
+        (r = special_read_flag(g, "tokenizer.ggml.normalizer.lowercase", &t->lower, err)) < 0)
+        return r;
     t->strip = t->lower;
-    return r < 0 ? r : read_flag(g, "tokenizer.ggml.normalizer.strip_accents", &t->strip, err);
+    return special_read_flag(g, "tokenizer.ggml.normalizer.strip_accents", &t->strip, err);
 }
 
 static bool is_cjk(uint32_t c) {
@@ -119,8 +115,9 @@ static int take_char(struct words *w, uint32_t c) {
         return add_char(w, c);
     int r = end_word(w);
 
-    r = r < 0 ? r : add_char(w, c);
-    return r < 0 ? r : end_word(w);
+    if (r < 0 || (r = add_char(w, c)) < 0)
+        return r;
+    return end_word(w);
 }
 
 /* Apart from its accents, which are dropped. */

@@ -189,12 +189,14 @@ static int encode_bytes(struct words *w, const char *s, size_t len) {
         }
     }
     pretok_begin(&c, p, s, len);
-    while (r == 0 && (n = pretok_next(&c))) {
-        r = encode_word(w, s, n);
-        r = r < 0 ? r : pause_sometimes(w);
+    if (r < 0)
+        return r;
+    while ((n = pretok_next(&c))) {
+        if ((r = encode_word(w, s, n)) < 0 || (r = pause_sometimes(w)) < 0)
+            return r;
         s += n;
     }
-    return r;
+    return 0;
 }
 
 /* Copies @s to w->escaped with spaces as U+2581. */
@@ -238,18 +240,20 @@ static int encode_chars(struct words *w, const char *s, size_t len) {
 
     buf_clear(&w->escaped);
     r = escape(w, s, len, w->t->space_prefix && w->after_special);
+    if (r < 0)
+        return r;
     s = w->escaped.data;
     len = w->escaped.len;
-    while (len && r == 0) {
+    while (len) {
         size_t n = next_chars(w->t, s, len);
 
         assert(n > 0 && n <= len);
-        r = encode_word(w, s, n);
-        r = r < 0 ? r : pause_sometimes(w);
+        if ((r = encode_word(w, s, n)) < 0 || (r = pause_sometimes(w)) < 0)
+            return r;
         s += n;
         len -= n;
     }
-    return r;
+    return 0;
 }
 
 int words_encode(struct words *w, const char *text, size_t len) {

@@ -430,9 +430,11 @@ void gen_on_event(struct model *m, const struct event *e) {
     uint32_t was = g->n_out;
     take_counts(g, e);
     int r = take_prompt(g, e);
-    r = r < 0 ? r : gen_take_tokens(g, e);
+    if (r >= 0)
+        r = gen_take_tokens(g, e);
     take_times(g, g->n_out - was);
-    r = r < 0 ? r : take_vector(g, e);
+    if (r >= 0)
+        r = take_vector(g, e);
     if (r < 0) {
         gen_fail(g, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "engine_error",
                  r == -ENOMEM

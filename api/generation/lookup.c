@@ -36,14 +36,13 @@ static void on_prepared(struct prompt_job *job) {
     struct lookup *l = CONTAINER_OF(job, struct lookup, job);
     struct exchange *x = l->exchange;
     struct err err = job->err;
-    int r = job->result;
+    int r = job->result < 0 ? job->result : l->answer_error;
 
     if (!x) {
         free_lookup(l);
         return;
     }
     CLEANUP(buf_deinit) struct buf b = l->answer;
-    r = r < 0 ? r : l->answer_error;
     buf_init(&l->answer, 0);
     x->ops = NULL;
     x->retry_ms = job->retry_ms;

@@ -176,20 +176,22 @@ static int find_pairs(struct prompt_job *job, struct err *err) {
     job->many = many;
     yyjson_val *q = lists ? yyjson_arr_get_first(query) : query;
     yyjson_val *d = many ? yyjson_arr_get_first(documents) : documents;
-    for (uint32_t i = 0; i < (uint32_t)n && r == 0; i++) {
+    for (uint32_t i = 0; i < (uint32_t)n; i++) {
         struct prompt *p = &job->prompts[i];
 
         snprintf(place, sizeof(place), lists ? "%s[%u]" : "%s", pair_names(job)[0], i);
-        r = pair_part(q, place, &p->query, &p->query_len, err);
-        if (r == 0 && p->query_len > REQUEST_QUERY_MAX)
-            r = err_set_code(err, 400, "invalid_value", place, "%s must have at most %u bytes.",
-                             place, REQUEST_QUERY_MAX);
-        r = r < 0 ? r : pair_part(d, prompt_place(job, i).s, &p->text, &p->len, err);
+        if ((r = pair_part(q, place, &p->query, &p->query_len, err)) < 0)
+            return r;
+        if (p->query_len > REQUEST_QUERY_MAX)
+            return err_set_code(err, 400, "invalid_value", place, "%s must have at most %u bytes.",
+                                place, REQUEST_QUERY_MAX);
+        if ((r = pair_part(d, prompt_place(job, i).s, &p->text, &p->len, err)) < 0)
+            return r;
         total += p->query_len + p->len;
         q = lists ? json_next(q) : q;
         d = many ? json_next(d) : d;
     }
-    return r == 0 && job->quick && total > INLINE_TEXT ? -EAGAIN : r;
+    return job->quick && total > INLINE_TEXT ? -EAGAIN : 0;
 }
 
 static int find_chat(struct prompt_job *job, struct err *err) {
@@ -419,9 +421,11 @@ static int render(struct prompt_job *job) {
     yyjson_doc *doc = NULL;
     int r = job->model->info->system ? add_system(job, &doc) : 0;
 
+    if (r < 0)
+        return r;
     if (doc)
         job->request.messages = yyjson_doc_get_root(doc);
-    r = r < 0 ? r : render_messages(job, doc != NULL);
+    r = render_messages(job, doc != NULL);
     job->request.messages = own;
     yyjson_doc_free(doc);
     return r;
@@ -436,18 +440,17 @@ static int encode_pair(struct prompt_job *job, uint32_t i) {
     int r = buf_add_str(&b, m->pair.before);
 
     user[0].begin = b.len;
-    r = r < 0 ? r : buf_add(&b, p->query, p->query_len);
-    user[0].end = b.len;
-    r = r < 0 ? r : buf_add_str(&b, m->pair.between);
+    user[0].end = b.len + p->query_len;
+    if (r < 0 || (r = buf_add(&b, p->query, p->query_len)) < 0 ||
+        (r = buf_add_str(&b, m->pair.between)) < 0)
+        return r;
     user[1].begin = b.len;
-    r = r < 0 ? r : buf_add(&b, p->text, p->len);
-    user[1].end = b.len;
-    r = r < 0 ? r : buf_add_str(&b, m->pair.behind);
+    user[1].end = b.len + p->len;
+    if ((r = buf_add(&b, p->text, p->len)) < 0 || (r = buf_add_str(&b, m->pair.behind)) < 0)
+        return r;
     p->tokens.max = job->context ? job->context : job->max_tokens;
-    r = r < 0 ? r
-              : tokenizer_encode(m->tokenizer, b.data, b.len,
-                                 TOKENIZE_SPECIAL | (m->encoder ? TOKENIZE_BOS : 0), user, 2,
-                                 &p->tokens);
+    r = tokenizer_encode(m->tokenizer, b.data, b.len,
+                         TOKENIZE_SPECIAL | (m->encoder ? TOKENIZE_BOS : 0), user, 2, &p->tokens);
     if (r == -EMSGSIZE)
         return err_set_code(
             &job->err, 400, "context_length_exceeded", prompt_place(job, i).s,

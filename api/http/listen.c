@@ -265,7 +265,8 @@ static int bind_unix(struct listener *l, const char *path) {
     int r = bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -errno : 0;
     if (mode)
         umask(mask);
-    r = r < 0 ? r : uv_pipe_open(&l->h.pipe, fd);
+    if (r == 0)
+        r = uv_pipe_open(&l->h.pipe, fd);
     if (r < 0)
         close(fd);
     return r;

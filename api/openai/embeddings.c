@@ -33,8 +33,9 @@ static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool
     if (base64) {
         int r = buf_printf(b, "{\"object\":\"embedding\",\"index\":%u,\"embedding\":\"", input);
 
-        r = r < 0 ? r : put_base64(b, g->vector, g->n_vector * sizeof(*g->vector));
-        return r < 0 ? r : buf_add(b, "\"}", 2);
+        if (r < 0 || (r = put_base64(b, g->vector, g->n_vector * sizeof(*g->vector))) < 0)
+            return r;
+        return buf_add(b, "\"}", 2);
     }
     json_begin(&j, b);
     json_open(&j, '{');
@@ -76,13 +77,14 @@ static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
     const struct buf *floats = &v->text[input];
     size_t n = floats->len / sizeof(float);
     size_t n_row = v->job.request.pool == SUBMIT_POOL_NONE ? v->job.model->info->n_embd : n;
-    int r = buf_add(b, "[", 1);
+    int r;
 
     assert(n > 0 && n % n_row == 0);
-    for (size_t at = 0; at < n && r == 0; at += n_row) {
+    for (size_t at = 0; at < n; at += n_row) {
         struct json j;
 
-        r = at ? buf_add(b, ",", 1) : 0;
+        if ((r = buf_add(b, at ? "," : "[", 1)) < 0)
+            return r;
         json_begin(&j, b);
         json_open(&j, '[');
         for (size_t i = at; i < at + n_row; i++) {
@@ -92,24 +94,39 @@ static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
             json_double(&j, (double)f);
         }
         json_close(&j, ']');
-        r = r < 0 ? r : j.error < 0 ? j.error : job_pause();
+        if (j.error < 0 || (r = job_pause()) < 0)
+            return j.error < 0 ? j.error : r;
     }
-    return r < 0 ? r : buf_add(b, "]", 1);
+    return buf_add(b, "]", 1);
 }
 
 /* @head: what stands before the arrays of each input, with its number. */
 static int put_inputs(struct vectors *v, struct buf *b, const char *head) {
-    int r = 0;
+    int r;
 
     assert(v->floats);
-    for (uint32_t i = 0; i < v->n_inputs && r == 0; i++) {
-        r = i ? buf_add(b, ",", 1) : 0;
-        r = r < 0 ? r : buf_printf(b, "{%s\"index\":%u,\"embedding\":", head, i);
-        r = r < 0 ? r : put_arrays(v, i, b);
-        r = r < 0 ? r : buf_add(b, "}", 1);
+    for (uint32_t i = 0; i < v->n_inputs; i++) {
+        if ((r = buf_printf(b, "%s{%s\"index\":%u,\"embedding\":", i ? "," : "", head, i)) < 0 ||
+            (r = put_arrays(v, i, b)) < 0 || (r = buf_add(b, "}", 1)) < 0)
+            return r;
         buf_deinit(&v->text[i]);
     }
-    return r;
+    return 0;
+}
+
+/* Writes the inputs as take() has written them. */
+static int put_written(struct vectors *v, struct buf *b) {
+    int r;
+
+    for (uint32_t i = 0; i < v->n_inputs; i++) {
+        if ((i && (r = buf_add(b, ",", 1)) < 0) ||
+            (r = buf_add(b, v->text[i].data, v->text[i].len)) < 0)
+            return r;
+        buf_deinit(&v->text[i]);
+        if ((r = job_pause()) < 0)
+            return r;
+    }
+    return 0;
 }
 
 /* The vectors, each freed when it is copied, and the usage. */
@@ -117,15 +134,11 @@ static int answer(struct vectors *v, struct buf *b) {
     struct json j;
     int r = buf_printf(b, "{\"object\":\"list\",\"data\":[");
 
-    if (r == 0 && v->floats)
-        r = put_inputs(v, b, "\"object\":\"embedding\",");
-    for (uint32_t i = 0; i < v->n_inputs && r == 0 && !v->floats; i++) {
-        r = i ? buf_add(b, ",", 1) : 0;
-        r = r < 0 ? r : buf_add(b, v->text[i].data, v->text[i].len);
-        buf_deinit(&v->text[i]);
-        r = r < 0 ? r : job_pause();
-    }
-    r = r < 0 ? r : buf_printf(b, "],\"model\":");
+    if (r < 0)
+        return r;
+    r = v->floats ? put_inputs(v, b, "\"object\":\"embedding\",") : put_written(v, b);
+    if (r < 0 || (r = buf_printf(b, "],\"model\":")) < 0)
+        return r;
     json_begin(&j, b);
     json_cstring(&j, v->job.model->info->id);
     json_key(&j, "usage");
@@ -134,7 +147,7 @@ static int answer(struct vectors *v, struct buf *b) {
     json_put_int(&j, "total_tokens", (int64_t)v->n_tokens);
     json_close(&j, '}');
     json_close(&j, '}');
-    return r < 0 ? r : j.error;
+    return j.error;
 }
 
 static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
@@ -152,8 +165,9 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
 static int answer_arrays(struct vectors *v, struct buf *b) {
     int r = buf_add(b, "[", 1);
 
-    r = r < 0 ? r : put_inputs(v, b, "");
-    return r < 0 ? r : buf_add(b, "]", 1);
+    if (r < 0 || (r = put_inputs(v, b, "")) < 0)
+        return r;
+    return buf_add(b, "]", 1);
 }
 
 static const struct vectors_form form = {take, answer};

@@ -150,16 +150,17 @@ static int put_page(struct buf *out, const struct conversation *c, size_t from, 
     size_t i = from, body = 0;
     int r = buf_add_str(out, "{\"object\":\"list\",\"data\":[");
 
-    for (; r == 0 && i < c->n && i - from < limit && (i == from || out->len < PAGE_BYTES); i++) {
+    if (r < 0)
+        return r;
+    for (; i < c->n && i - from < limit && (i == from || out->len < PAGE_BYTES); i++) {
         last = place_of(c, i, descending);
         if (i == from)
             first = last;
-        else
-            r = buf_add_char(out, ',');
-        r = r < 0 ? r : put_item(out, c, last);
+        if ((i > from && (r = buf_add_char(out, ',')) < 0) || (r = put_item(out, c, last)) < 0)
+            return r;
         body++;
     }
-    if (r < 0 || (r = buf_add_char(out, ']')) < 0)
+    if ((r = buf_add_char(out, ']')) < 0)
         return r;
     json_begin(&j, out);
     j.comma = true;
@@ -175,13 +176,10 @@ static int put_page(struct buf *out, const struct conversation *c, size_t from, 
 static int put_items(const struct stored *s, const struct items_query *q, struct buf *out) {
     struct conversation c = {0};
     int r = collect(s, &c);
+    size_t from = r == 0 && *q->after ? find_after(&c, q->after, q->descending) : 0;
 
-    if (r == 0) {
-        size_t from = *q->after ? find_after(&c, q->after, q->descending) : 0;
-
-        r = job_pause();
-        r = r < 0 ? r : put_page(out, &c, from, q->limit, q->descending);
-    }
+    if (r == 0 && (r = job_pause()) == 0)
+        r = put_page(out, &c, from, q->limit, q->descending);
     free(c.segment);
     return r;
 }

@@ -45,10 +45,10 @@ static int put_stored(const struct stored *s, const struct items_query *q, struc
     const struct stored_parts *p = &s->parts;
     int r = buf_reserve(out, p->head.len + p->echo.len + 2);
 
-    r = r < 0 ? r : buf_add(out, p->head.data, p->head.len);
-    r = r < 0 ? r : buf_add_char(out, ',');
-    r = r < 0 ? r : buf_add(out, p->echo.data, p->echo.len);
-    return r < 0 ? r : buf_add_char(out, '}');
+    if (r < 0 || (r = buf_add(out, p->head.data, p->head.len)) < 0 ||
+        (r = buf_add_char(out, ',')) < 0 || (r = buf_add(out, p->echo.data, p->echo.len)) < 0)
+        return r;
+    return buf_add_char(out, '}');
 }
 
 static void get_serve(struct exchange *x, struct http *h) {

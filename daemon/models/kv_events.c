@@ -498,8 +498,7 @@ int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct
     e->opts = *o;
     buf_init(&e->out, BATCH_MAX);
     int r = load(&e->zmq, err);
-    r = r < 0 ? r : open_sockets(e);
-    if (r < 0) {
+    if (r < 0 || (r = open_sockets(e)) < 0) {
         close_sockets(e);
         free(e);
         return r;

@@ -112,12 +112,11 @@ int kvdisk_open(const char *path, bool lock, int *out, uint64_t secret[2], struc
     if (fd < 0)
         return fail(err, path, FILE_NAME, strerror(errno));
     int r = check_private(fd, path, FILE_NAME, err);
-    r = r < 0 || !lock ? r : wait_lock(fd, path, err);
-    r = r < 0 ? r : read_key(dir, path, secret, err);
-    if (r == -ENOENT) {
-        r = make_key(dir, path, err);
-        r = r < 0 ? r : read_key(dir, path, secret, err);
-    }
+    if (r < 0 || (lock && (r = wait_lock(fd, path, err)) < 0))
+        return r;
+    r = read_key(dir, path, secret, err);
+    if (r == -ENOENT && (r = make_key(dir, path, err)) == 0)
+        r = read_key(dir, path, secret, err);
     if (r < 0)
         return r;
     *out = fd; /* with its lock */

@@ -616,7 +616,8 @@ int models_bring(struct served *s, models_make *make, struct err *err) {
     int r = models_prepare(s, err);
 
     assert(m->n > 0 && m->served[m->n - 1] == s);
-    r = r < 0 ? r : make(m->api, &s->info, workers_port(s->workers), &s->model);
+    if (r == 0)
+        r = make(m->api, &s->info, workers_port(s->workers), &s->model);
     if (r == 0)
         workers_attach(s->workers, s->model);
     else

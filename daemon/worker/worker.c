@@ -152,8 +152,9 @@ static int open_draft(struct worker *w, struct err *err) {
     o.file = w->draft_file;
     o.keep_fd = w->keep_draft_fd;
     int r = check_tokens(w, err);
-    r = r < 0 ? r : engine_new(&w->draft, &o, err);
-    if (r == 0 && engine_info(w->draft)->n_states > 0)
+    if (r < 0 || (r = engine_new(&w->draft, &o, err)) < 0)
+        return r;
+    if (engine_info(w->draft)->n_states > 0)
         return err_set(err, 0, "draft-model",
                        "draft-model: %s models cannot draft: what is refused would stay in their "
                        "recurrent state",
@@ -590,13 +591,12 @@ static int serve(struct worker *w) {
         if (r < 0)
             return r;
         w->stats_stale |= compiler_deliver(w->compiler, on_compiled, w);
-        while (r == 0 && compiler_has_quarantined(w->compiler)) {
-            r = sched_settle(w->sched);
-            if (r == 0)
-                compiler_run_quarantined(w->compiler, on_compiled, w);
+        while (compiler_has_quarantined(w->compiler)) {
+            if ((r = sched_settle(w->sched)) < 0)
+                return r;
+            compiler_run_quarantined(w->compiler, on_compiled, w);
         }
-        r = r < 0 ? r : sched_step(w->sched);
-        if (r < 0)
+        if ((r = sched_step(w->sched)) < 0)
             return r;
         if (r == 0)
             w->stats_stale = true;

@@ -317,9 +317,10 @@ static int read_atom(struct reader *r, struct expr **out) {
 
         size_t n = r->options & REGEX_DOT_ALL ? 0 : ARRAY_SIZE(LINE_ENDS);
 
-        for (size_t i = 0; e == 0 && i < n; i++)
-            e = cp_set_add(r->b, set, LINE_ENDS[i].lo, LINE_ENDS[i].hi);
-        e = e < 0 ? e : cp_set_invert(r->b, set);
+        for (size_t i = 0; i < n; i++)
+            if ((e = cp_set_add(r->b, set, LINE_ENDS[i].lo, LINE_ENDS[i].hi)) < 0)
+                return e;
+        e = cp_set_invert(r->b, set);
         return e < 0 ? e : make_chars(r, set, out);
     }
     if (strchr("*+?{", *r->p))

@@ -132,10 +132,8 @@ static int item_of(struct containing *c, uint32_t left, struct expr **out) {
         int r = c->item[set] ? 0 : item_value(c->s, c->f, c->n_prefix, set, &c->item[set]);
 
         c->item[set] = r == 0 ? schema_share(c->s, c->item[set]) : NULL;
-        r = r < 0 ? r : items_behind(c, left & ~set, &rest);
-        if (r == 0)
-            r = expr_vec_add(b, &v, expr_seq2(b, c->item[set], rest));
-        if (r < 0)
+        if (r < 0 || (r = items_behind(c, left & ~set, &rest)) < 0 ||
+            (r = expr_vec_add(b, &v, expr_seq2(b, c->item[set], rest))) < 0)
             return r;
     }
     *out = expr_alt(b, v.v, v.n);
@@ -340,13 +338,16 @@ static int distinct_item(struct schema *s, const struct facets *f, struct expr *
         if (f->n_multiples || (bounds && (!f->lower.set || f->lower.x.negative)))
             return 1; /* -0 is 0 */
         e = bounds ? number_range(b, f) : regex_of(b, INTEGER, CHARS_TEXT);
-        r = r < 0 ? r : expr_vec_add(b, &v, e);
+        if ((r = expr_vec_add(b, &v, e)) < 0)
+            return r;
     }
-    if (r == 0 && (f->types & T_STRING) && f->min_length <= f->max_length) {
-        r = f->n_text ? facets_lang(s, f, &l) : 0;
+    if ((f->types & T_STRING) && f->min_length <= f->max_length) {
+        if (f->n_text && (r = facets_lang(s, f, &l)) < 0)
+            return r;
         e = l ? lang_expr(b, l)
               : expr_repeat(b, json_canonical_char(b), f->min_length, f->max_length);
-        r = r < 0 ? r : expr_vec_add(b, &v, json_quoted(b, e));
+        if ((r = expr_vec_add(b, &v, json_quoted(b, e))) < 0)
+            return r;
     }
     if (r == 0 && (f->types & T_NULL))
         r = expr_vec_add(b, &v, expr_str(b, "null"));

@@ -147,19 +147,19 @@ static int collect_names(struct schema *s, const struct parts *parts, struct nam
             struct place at = schema_at(s, parts->v[i], required ? "required" : "properties");
             yyjson_val *key, *value;
             size_t k, n;
-            int r = 0;
+            int r;
 
             if (required) {
                 yyjson_arr_foreach(at.v, k, n, value) {
-                    r = r < 0 ? r : add_name(s, l, value, at.path, true);
+                    if ((r = add_name(s, l, value, at.path, true)) < 0)
+                        return r;
                 }
             } else {
                 yyjson_obj_foreach(at.v, k, n, key, value) {
-                    r = r < 0 ? r : add_name(s, l, key, at.path, false);
+                    if ((r = add_name(s, l, key, at.path, false)) < 0)
+                        return r;
                 }
             }
-            if (r < 0)
-                return r;
         }
     }
     return 0;
@@ -415,8 +415,10 @@ static int choose_witness(struct object *o, uint32_t k, struct expr_vec *out) {
     struct expr *e = NULL;
     int r = build_work(o->s->b, 64);
 
+    if (r < 0)
+        return r;
     if (k == o->f->n_some) {
-        r = r < 0 ? r : object_members(o, &e);
+        r = object_members(o, &e);
         return r < 0 ? r : expr_vec_add(o->s->b, out, e);
     }
     for (uint32_t i = 0; r == 0 && i < o->names.n; i++) {
