@@ -353,11 +353,12 @@ void gguf_drop_data(struct gguf *g) {
 }
 
 int gguf_copy_data(struct gguf *g) {
-    int r = 0;
+    int r;
 
-    for (uint32_t i = 0; i < g->n_shards && r == 0; i++)
-        r = make_private(&g->shard[i], g->shard[i].size);
-    return r;
+    for (uint32_t i = 0; i < g->n_shards; i++)
+        if ((r = make_private(&g->shard[i], g->shard[i].size)) != 0)
+            return r;
+    return 0;
 }
 
 struct gguf *gguf_free(struct gguf *g) {

@@ -112,13 +112,14 @@ static int measure_prefill(struct bench *b) {
 /* The context of @n_seqs sequences. @again: they have had it, and went on from there; pages still
  * hold it, a recurrent state does not. */
 static int fill_context(struct bench *b, uint32_t n_seqs, const int32_t *tokens, bool again) {
-    int r = 0;
+    int r;
 
     if (again && b->run.info->n_states == 0)
         return 0;
-    for (uint32_t s = 0; r == 0 && s < n_seqs; s++)
-        r = run_prefill(&b->run, s, 0, tokens, b->depth, NULL);
-    return r;
+    for (uint32_t s = 0; s < n_seqs; s++)
+        if ((r = run_prefill(&b->run, s, 0, tokens, b->depth, NULL)) != 0)
+            return r;
+    return 0;
 }
 
 /* Tokens one by one for @n_seqs sequences at once, b->reps times. 0 or -errno. */

@@ -141,19 +141,20 @@ static int run_alone(struct identity *id) {
 /* Neighbours never repeat and have all lengths, so the batch around a probe changes all the
  * time. */
 static int keep_noise(struct identity *id) {
-    int r = 0;
+    int r;
 
-    for (uint32_t i = 0; r == 0 && i < id->n_noise; i++) {
+    for (uint32_t i = 0; i < id->n_noise; i++) {
         struct probe *p = &id->probe[id->n_prompts + i];
         uint64_t n = id->n_noise_started;
 
         if (p->running)
             continue;
         id->n_noise_started++;
-        r = send(p, (1ull << 32) + n, n % 2 ? 1 : 0, 1 + (uint32_t)(n * 37 % (2 * id->n_output)),
-                 on_noise);
+        if ((r = send(p, (1ull << 32) + n, n % 2 ? 1 : 0,
+                      1 + (uint32_t)(n * 37 % (2 * id->n_output)), on_noise)) != 0)
+            return r;
     }
-    return r;
+    return 0;
 }
 
 /* Sends all prompts at once, n_rounds times, with neighbours all the while. Returns an exit

@@ -27,11 +27,12 @@ int samples_add(struct samples *s, double v) {
 }
 
 int samples_add_all(struct samples *s, const struct samples *from) {
-    int r = 0;
+    int r;
 
-    for (size_t i = 0; r == 0 && i < from->n; i++)
-        r = samples_add(s, from->v[i]);
-    return r;
+    for (size_t i = 0; i < from->n; i++)
+        if ((r = samples_add(s, from->v[i])) != 0)
+            return r;
+    return 0;
 }
 
 double stats_quantile(const double *sorted, size_t n, double q) {

@@ -106,14 +106,15 @@ static int write_pass(struct gguf_write *w, const struct synth_tensor *t) {
 }
 
 static int write_divisors(struct gguf_write *w, const struct synth_tensor *t) {
-    int r = 0;
+    int r;
 
-    for (uint64_t i = 0; i < t->ne[0] && r == 0; i++) {
+    for (uint64_t i = 0; i < t->ne[0]; i++) {
         float v = i < t->ne[0] / 4 ? 1.0f : 1e30f;
 
-        r = gguf_write_data(w, &v, sizeof(v));
+        if ((r = gguf_write_data(w, &v, sizeof(v))) != 0)
+            return r;
     }
-    return r;
+    return 0;
 }
 
 static int write_matrix(struct gguf_write *w, const struct synth_tensor *t, uint64_t seed,

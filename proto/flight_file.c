@@ -19,12 +19,13 @@ struct head {
 /* The last @max of @n entries of @size bytes, the oldest first. */
 static int add_ring(struct buf *out, const void *ring, size_t size, uint64_t n, uint32_t max,
                     uint32_t *n_out) {
-    int e = 0;
+    int e;
 
     *n_out = (uint32_t)MIN(n, max);
-    for (uint64_t i = n - *n_out; i < n && e == 0; i++)
-        e = buf_add(out, (const char *)ring + i % max * size, size);
-    return e;
+    for (uint64_t i = n - *n_out; i < n; i++)
+        if ((e = buf_add(out, (const char *)ring + i % max * size, size)) != 0)
+            return e;
+    return 0;
 }
 
 int flight_file_write(struct buf *out, const struct flight *f, uint32_t tape_bytes,

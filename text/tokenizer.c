@@ -273,9 +273,9 @@ const char *tokenizer_piece(const struct tokenizer *t, int32_t id, bool special,
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool special,
                      struct buf *out) {
     bool strip = t->space_prefix;
-    int r = 0;
+    int r;
 
-    for (size_t i = 0; i < n && r == 0; i++) {
+    for (size_t i = 0; i < n; i++) {
         size_t len;
         const char *s = tokenizer_piece(t, ids[i], special, &len);
 
@@ -287,9 +287,10 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bo
             s += space;
             len -= space;
         }
-        r = buf_add(out, s, len);
+        if ((r = buf_add(out, s, len)) != 0)
+            return r;
     }
-    return r;
+    return 0;
 }
 
 uint32_t tokenizer_n_vocab(const struct tokenizer *t) {

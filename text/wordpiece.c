@@ -123,16 +123,17 @@ static int take_char(struct words *w, uint32_t c) {
 /* Apart from its accents, which are dropped. */
 static int take_stripped(struct words *w, uint32_t c) {
     utf8proc_int32_t part[DECOMPOSED_MAX];
-    int boundary = 0, r = 0;
+    int boundary = 0, r;
     utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)c, part, DECOMPOSED_MAX,
                                                  UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
 
     if (n < 1 || n > DECOMPOSED_MAX)
         return take_char(w, c);
-    for (utf8proc_ssize_t i = 0; i < n && r == 0; i++)
-        if (utf8proc_category(part[i]) != UTF8PROC_CATEGORY_MN)
-            r = take_char(w, (uint32_t)part[i]);
-    return r;
+    for (utf8proc_ssize_t i = 0; i < n; i++)
+        if (utf8proc_category(part[i]) != UTF8PROC_CATEGORY_MN &&
+            (r = take_char(w, (uint32_t)part[i])) != 0)
+            return r;
+    return 0;
 }
 
 int wordpiece_encode(struct words *w, const char *text, size_t len) {

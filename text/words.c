@@ -54,15 +54,16 @@ static int add_replacement(struct words *w) {
 /* A character without a token: its bytes, if all of them have one. */
 static int add_unknown(struct words *w, const char *s, size_t len) {
     const uint32_t *byte_token = w->t->byte_token;
-    int r = 0;
+    int r;
 
     for (size_t i = 0; i < len; i++) {
         if (byte_token[(uint8_t)s[i]] == TOKEN_NONE)
             return add_replacement(w);
     }
-    for (size_t i = 0; i < len && r == 0; i++)
-        r = tokens_add(w->out, (int32_t)byte_token[(uint8_t)s[i]]);
-    return r;
+    for (size_t i = 0; i < len; i++)
+        if ((r = tokens_add(w->out, (int32_t)byte_token[(uint8_t)s[i]])) != 0)
+            return r;
+    return 0;
 }
 
 static int split_bytes(struct words *w, const char *s, size_t len) {

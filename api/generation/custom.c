@@ -195,7 +195,7 @@ static int read_byte(struct custom_text *t, char c) {
 }
 
 int custom_read(struct custom_text *t, const char *args, size_t len) {
-    int r = 0;
+    int r;
 
     if (t->state == TEXT_START) {
         size_t n = opening(args, len);
@@ -208,9 +208,10 @@ int custom_read(struct custom_text *t, const char *args, size_t len) {
     if (t->state == TEXT_OTHER)
         return 0;
     assert(t->state >= TEXT_TEXT && t->state <= TEXT_END && t->at <= len);
-    for (; t->at < len && r == 0; t->at++)
-        r = read_byte(t, args[t->at]);
-    return r;
+    for (; t->at < len; t->at++)
+        if ((r = read_byte(t, args[t->at])) != 0)
+            return r;
+    return 0;
 }
 
 bool custom_is_other(const struct custom_text *t) {

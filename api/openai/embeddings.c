@@ -11,18 +11,19 @@
 static int put_base64(struct buf *b, const void *data, size_t len) {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const uint8_t *p = data;
-    int r = 0;
+    int r;
 
-    for (size_t i = 0; i < len && r == 0; i += 3) {
+    for (size_t i = 0; i < len; i += 3) {
         size_t n = MIN(len - i, 3u);
         uint32_t v =
             (uint32_t)p[i] << 16 | (n > 1 ? (uint32_t)p[i + 1] << 8 : 0) | (n > 2 ? p[i + 2] : 0u);
         char four[4] = {digit[v >> 18], digit[v >> 12 & 63], digit[v >> 6 & 63], digit[v & 63]};
 
         memset(four + 1 + n, '=', 3 - n);
-        r = buf_add(b, four, 4);
+        if ((r = buf_add(b, four, 4)) != 0)
+            return r;
     }
-    return r;
+    return 0;
 }
 
 /* base64: of 32-bit floats, little-endian, as on every machine that this runs on. */

@@ -203,15 +203,16 @@ int listeners_open(struct listeners *l, struct err *err) {
 }
 
 int listeners_pass(const struct listeners *l, struct upgrade_files *f) {
-    int r = 0;
+    int r;
 
-    for (uint32_t i = 0; i < l->n && r == 0; i++) {
+    for (uint32_t i = 0; i < l->n; i++) {
         const struct front_socket *s = &l->sockets[i];
         const char *name = s->admin ? "admin" : s->tls && !s->address ? "tls" : "http";
 
-        r = s->unwanted ? 0 : upgrade_add(f, s->fd, name, s->address);
+        if ((r = s->unwanted ? 0 : upgrade_add(f, s->fd, name, s->address)) != 0)
+            return r;
     }
-    return r;
+    return 0;
 }
 
 void listeners_hand_over(struct listeners *l) {

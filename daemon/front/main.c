@@ -189,9 +189,9 @@ static enum log_level level_of(const struct config *c) {
 /* Takes the reloadable options of @next over, and names every other one that differs. 0 or
  * -errno. */
 static int apply_reload(struct front *f, const struct config *next) {
-    int r = 0;
+    int r;
 
-    for (uint32_t i = 0; i < config_table_n && r == 0; i++) {
+    for (uint32_t i = 0; i < config_table_n; i++) {
         const struct option *o = &config_table[i];
         char was[CONFIG_VALUE_MAX], is[CONFIG_VALUE_MAX];
 
@@ -201,9 +201,10 @@ static int apply_reload(struct front *f, const struct config *next) {
             continue;
         log_event(o->reloads ? WLOG_INFO : WLOG_WARN,
                   o->reloads ? "reloaded" : "reload_needs_restart", "key=%s", o->key);
-        r = o->reloads ? config_copy(&f->config, next, o) : 0;
+        if ((r = o->reloads ? config_copy(&f->config, next, o) : 0) != 0)
+            return r;
     }
-    return r;
+    return 0;
 }
 
 /* Reads keys, tenants and certificate again. What is wrong changes nothing of its file. */

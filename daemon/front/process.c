@@ -76,7 +76,7 @@ static void touch_stack(void) {
 int process_make_ready(uv_loop_t *loop) {
     struct readying job[POOL_N] = {0};
     uv_barrier_t all;
-    int r = 0;
+    int r;
 
     touch_stack();
     if (setenv("UV_THREADPOOL_SIZE", POOL_THREADS, 1) < 0 || uv_barrier_init(&all, POOL_N) < 0)
@@ -87,7 +87,8 @@ int process_make_ready(uv_loop_t *loop) {
     }
     uv_run(loop, UV_RUN_DEFAULT);
     uv_barrier_destroy(&all);
-    for (int i = 0; i < POOL_N && r == 0; i++)
-        r = job[i].result;
-    return r;
+    for (int i = 0; i < POOL_N; i++)
+        if ((r = job[i].result) != 0)
+            return r;
+    return 0;
 }

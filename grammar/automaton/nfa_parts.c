@@ -61,9 +61,9 @@ static int add_utf8(struct maker *m, const uint8_t *lo, const uint8_t *hi, unsig
 static int add_range(struct maker *m, uint32_t lo, uint32_t hi, uint32_t from, uint32_t to) {
     static const struct cp_range LENGTH[] = {
         {0, 0x7f}, {0x80, 0x7ff}, {0x800, 0xd7ff}, {0xe000, 0xffff}, {0x10000, 0x10ffff}};
-    int r = 0;
+    int r;
 
-    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(LENGTH); i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(LENGTH); i++) {
         uint32_t a = MAX(lo, LENGTH[i].lo), b = MIN(hi, LENGTH[i].hi);
         uint8_t first[4], last[4];
 
@@ -72,9 +72,10 @@ static int add_range(struct maker *m, uint32_t lo, uint32_t hi, uint32_t from, u
         unsigned n = encode(a, first);
 
         encode(b, last);
-        r = add_utf8(m, first, last, n, from, to);
+        if ((r = add_utf8(m, first, last, n, from, to)) != 0)
+            return r;
     }
-    return r;
+    return 0;
 }
 
 /* Adds the shortest escape of a character that a JSON string cannot hold plainly. */
