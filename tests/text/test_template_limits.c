@@ -130,8 +130,7 @@ Test(template_limits, growing_text_ends_at_a_limit) {
         "ns.x|list|join(ns.x) %}{% endfor %}",
         "{% set ns = namespace(x='\\n') %}{% for i in range(100) %}{% set ns.x = (ns.x + "
         "ns.x)|indent(60, true, true) %}{% endfor %}",
-        "{{ '%1000000000s' % 'a' }}{{ '{:1000000000}'.format('a') }}{{ 'a'|center(1000000000) }}{{ "
-        "'a'.rjust(1000000000)}}{{ 'x' * 17000000 }}",
+        "{{ 'x' * 17000000 }}",
         "{% set l = [] %}{% for i in range(100) %}{% set _ = l.append(l) %}{% endfor %}{{ l }}",
         "{% for i in range(100000) "
         "%}0123456789012345678901234567890123456789012345678901234567890123456789{{ 'y' * 1000 "
@@ -148,12 +147,6 @@ Test(template_limits, growing_text_ends_at_a_limit) {
 
         cr_expect(!text && err.status == 400, "%s: %s", bombs[i], text ? "rendered" : err.message);
     }
-}
-
-Test(template_limits, widths_have_a_limit) {
-    expect_error("{{ 'a'|center(1000000) }}", "{}", "width");
-    expect_error("{{ '%1000000d' % 1 }}", "{}", "width");
-    expect_error("{{ '{:1000000}'.format(1) }}", "{}", "width");
 }
 
 Test(template_limits, objects_that_hold_themselves_are_errors) {
@@ -273,7 +266,7 @@ static const char SEED[] = "{%- set ns = namespace(a=0, t='') -%}{% macro m(a, b
                            "%}{# c #}{{ d|tojson(indent=2) }}{{ d.items()|list }}"
                            "{% set z %}{{ u[::-1] }}{% endset %}{% filter indent(2) %}{{ z.split(' "
                            "')|join('-') }}{% endfilter %}{% raw %}{{ }}{% endraw %}"
-                           "{{ '%s %d'|format(s, i) }}{{ '{:>5}'.format(f) }}{{ "
+                           "{{ '{} {x}'.format(s, x=i) }}{{ "
                            "l|sort|map('string')|join }}{{ -f ** 2 // 1 % 3 }}{{ big is number }}"
                            "{% macro w() %}{{ caller() }}{% endmacro %}{% call w() %}x{% endcall "
                            "%}{% generation %}{{ html|e }}{% "

@@ -22,9 +22,6 @@ int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, stru
 /* At most @count occurrences, all if it is negative; from the left. */
 int text_replace(struct render *rd, const struct tstr *s, const struct tstr *from,
                  const struct tstr *to, int64_t count, struct value *out);
-/* Pads @s with @fill to @width code points; @align: '<', '>' or '^'. */
-int text_center(struct render *rd, const struct tstr *s, int64_t width, const struct tstr *fill,
-                char align, struct value *out);
 /* @chars: a string of the characters to strip, or V_MISSING or None: white space. */
 int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool left, bool right,
                struct value *out);

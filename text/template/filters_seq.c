@@ -378,33 +378,9 @@ static int filter_attr(struct render *rd, const struct call *c, struct value *ou
     return operator_attr(rd, c->self, c->a[0].s, out);
 }
 
-static int filter_batch(struct render *rd, const struct call *c, struct value *out) {
-    struct value *items, row;
-    uint32_t n;
-    int64_t width;
-
-    if (builtin_int(rd, c->a[0], 0, &width) || items_of(rd, c, &items, &n) ||
-        as_seq(rd, SEQ_GENERATOR, NULL, 0, out))
-        return -1;
-    if (width < 1 || width > 100000)
-        return render_fail(rd, "batch: the number must be positive");
-    for (uint32_t i = 0; i < n; i += (uint32_t)width) {
-        if (as_seq(rd, SEQ_LIST, items + i, MIN((uint32_t)width, n - i), &row))
-            return -1;
-        while (c->a[1].type > V_NONE && row.seq->n < width) {
-            if (seq_add(rd, row.seq, c->a[1]) || render_charge(rd, 1))
-                return -1;
-        }
-        if (seq_add(rd, out->seq, row))
-            return -1;
-    }
-    return 0;
-}
-
 /* Sorted by name. */
 const struct builtin FILTERS_SEQ[] = {
     {"attr", "name", 1, filter_attr},
-    {"batch", "linecount fill_with", 1, filter_batch},
     {"count", "", 0, filter_length},
     {"d", "default_value boolean", 0, filter_default},
     {"default", "default_value boolean", 0, filter_default},

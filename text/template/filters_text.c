@@ -49,16 +49,6 @@ static int filter_replace(struct render *rd, const struct call *c, struct value 
     return text_replace(rd, s, from, to, count, out);
 }
 
-/* 80 columns unless said otherwise. */
-static int filter_center(struct render *rd, const struct call *c, struct value *out) {
-    const struct tstr *s;
-    int64_t width;
-
-    if (as_text(rd, c->self, &s) || builtin_int(rd, c->a[0], 80, &width))
-        return -1;
-    return text_center(rd, s, width, TSTR_STATIC(" "), '^', out);
-}
-
 static int filter_string(struct render *rd, const struct call *c, struct value *out) {
     out->type = V_STR;
     return as_text(rd, c->self, &out->s);
@@ -142,23 +132,6 @@ static int filter_indent(struct render *rd, const struct call *c, struct value *
         in = tstr_safe(rd, in, s->safe);
     *out = value_str(in);
     return in ? 0 : -1;
-}
-
-/* The printf way; str.format() is a method. */
-static int filter_format(struct render *rd, const struct call *c, struct value *out) {
-    const struct tstr *s;
-    struct seq *tuple = seq_new(rd, SEQ_TUPLE, c->args->n_pos);
-    struct dict *d = dict_new(rd, c->args->n_kw);
-
-    if (!tuple || !d || as_text(rd, c->self, &s))
-        return -1;
-    for (uint32_t i = 0; i < c->args->n_pos; i++)
-        tuple->v[tuple->n++] = c->args->pos[i];
-    for (uint32_t i = 0; i < c->args->n_kw; i++) {
-        if (dict_set(rd, d, value_str(c->args->kw[i].name), c->args->kw[i].v))
-            return -1;
-    }
-    return format_percent(rd, s, d->n ? value_dict(d) : value_seq(tuple), out);
 }
 
 /* Converts to an integer; the default, 0, stands for what does not spell a number. */
@@ -278,11 +251,9 @@ static int filter_from_json(struct render *rd, const struct call *c, struct valu
 const struct builtin FILTERS_TEXT[] = {
     {"abs", "", 0, filter_abs},
     {"capitalize", "", 0, filter_capitalize},
-    {"center", "width", 0, filter_center},
     {"e", "", 0, filter_escape},
     {"escape", "", 0, filter_escape},
     {"float", "default", 0, filter_float},
-    {"format", "*", 0, filter_format},
     {"from_json", "", 0, filter_from_json},
     {"indent", "width first blank", 0, filter_indent},
     {"int", "default base", 0, filter_int},

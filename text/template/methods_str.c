@@ -304,10 +304,6 @@ static int str_index(struct render *rd, const struct call *c, struct value *out)
     return find(rd, c, false, true, out);
 }
 
-static int str_rindex(struct render *rd, const struct call *c, struct value *out) {
-    return find(rd, c, true, true, out);
-}
-
 /* Without overlap. The empty string is between all characters and at both ends. */
 static int str_count(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s = c->self.s, *what;
@@ -327,29 +323,6 @@ static int str_count(struct render *rd, const struct call *c, struct value *out)
         from = at + what->len;
     *out = value_int(n);
     return 0;
-}
-
-static int padded(struct render *rd, const struct call *c, char align, struct value *out) {
-    const struct tstr *fill;
-    int64_t width;
-
-    if (builtin_int(rd, c->a[0], 0, &width) || builtin_string(rd, c->a[1], TSTR_STATIC(" "), &fill))
-        return -1;
-    if (tstr_count(fill) != 1)
-        return render_fail(rd, "The fill character must be exactly one character long");
-    return text_center(rd, c->self.s, width, fill, align, out);
-}
-
-static int str_center(struct render *rd, const struct call *c, struct value *out) {
-    return padded(rd, c, '^', out);
-}
-
-static int str_ljust(struct render *rd, const struct call *c, struct value *out) {
-    return padded(rd, c, '<', out);
-}
-
-static int str_rjust(struct render *rd, const struct call *c, struct value *out) {
-    return padded(rd, c, '>', out);
 }
 
 /* isdigit() and its like: whether every code point (at least one) is of a kind. */
@@ -376,10 +349,6 @@ static bool is_digit(uint32_t cp) {
     return category(cp) == UTF8PROC_CATEGORY_ND || cp == 0xb2 || cp == 0xb3 || cp == 0xb9;
 }
 
-static bool is_decimal(uint32_t cp) {
-    return category(cp) == UTF8PROC_CATEGORY_ND;
-}
-
 static bool is_numeric(uint32_t cp) {
     utf8proc_category_t k = category(cp);
 
@@ -402,8 +371,6 @@ static bool is_alnum(uint32_t cp) {
     }
 
 ALL_METHOD(str_isdigit, is_digit)
-ALL_METHOD(str_isdecimal, is_decimal)
-ALL_METHOD(str_isnumeric, is_numeric)
 ALL_METHOD(str_isalpha, is_alpha)
 ALL_METHOD(str_isalnum, is_alnum)
 ALL_METHOD(str_isspace, tstr_is_space)
@@ -430,7 +397,6 @@ static int str_isupper(struct render *rd, const struct call *c, struct value *ou
 /* Sorted by name. */
 static const struct builtin METHODS[] = {
     {"capitalize", "", 0, str_capitalize},
-    {"center", "width fillchar", 1, str_center},
     {"count", "sub start end", 1, str_count},
     {"endswith", "suffix start end", 1, str_endswith},
     {"find", "sub start end", 1, str_find},
@@ -438,22 +404,17 @@ static const struct builtin METHODS[] = {
     {"index", "sub start end", 1, str_index},
     {"isalnum", "", 0, str_isalnum},
     {"isalpha", "", 0, str_isalpha},
-    {"isdecimal", "", 0, str_isdecimal},
     {"isdigit", "", 0, str_isdigit},
     {"islower", "", 0, str_islower},
-    {"isnumeric", "", 0, str_isnumeric},
     {"isspace", "", 0, str_isspace},
     {"isupper", "", 0, str_isupper},
     {"join", "iterable", 1, str_join},
-    {"ljust", "width fillchar", 1, str_ljust},
     {"lower", "", 0, str_lower},
     {"lstrip", "chars", 0, str_lstrip},
     {"removeprefix", "prefix", 1, str_removeprefix},
     {"removesuffix", "suffix", 1, str_removesuffix},
     {"replace", "old new count", 2, str_replace},
     {"rfind", "sub start end", 1, str_rfind},
-    {"rindex", "sub start end", 1, str_rindex},
-    {"rjust", "width fillchar", 1, str_rjust},
     {"rsplit", "sep maxsplit", 0, str_rsplit},
     {"rstrip", "chars", 0, str_rstrip},
     {"split", "sep maxsplit", 0, str_split},

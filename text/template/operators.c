@@ -186,8 +186,6 @@ int operator_binary(struct render *rd, uint8_t op, struct value a, struct value 
         return repeat(rd, a, b, out);
     if (op == OP_MUL && (list_b || b.type == V_STR) && value_is_int(a))
         return repeat(rd, b, a, out);
-    if (op == OP_MOD && a.type == V_STR)
-        return format_percent(rd, a.s, b, out);
     if (b.type == V_UNDEFINED)
         return value_fail_undefined(rd, b);
     return unsupported(rd, op, a, b);

@@ -133,8 +133,7 @@ int format_to_str(struct render *rd, struct value v, const struct tstr **out);
 #define FLOAT_STEPS 10 /* what it costs to write one */
 /* repr() of a float: the shortest digits that read back as @d, with ".0" or an exponent. */
 void format_double(double d, char out[40]);
-/* fmt % args and fmt.format(args). */
-int format_percent(struct render *rd, const struct tstr *fmt, struct value args, struct value *out);
+/* fmt.format(args). */
 int format_braces(struct render *rd, const struct tstr *fmt, const struct args *args,
                   struct value *out);
 int tojson(struct render *rd, const struct call *c, struct value *out);

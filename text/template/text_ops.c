@@ -6,8 +6,6 @@
 #include <utf8proc.h>
 #include "text/template/builtin.h"
 
-#define WIDTH_MAX 100000 /* characters of padding */
-
 int builtin_int(struct render *rd, struct value v, int64_t def, int64_t *out) {
     *out = def;
     if (v.type == V_MISSING || v.type == V_NONE)
@@ -132,31 +130,6 @@ int text_replace(struct render *rd, const struct tstr *s, const struct tstr *fro
     }
     if (sink_add_part(rd, k, s, done, s->len))
         return -1;
-    return finish(rd, k, s->safe, out);
-}
-
-/* Pads @s. Where the padding is odd, Python puts the larger part left if the width is odd too. */
-int text_center(struct render *rd, const struct tstr *s, int64_t width, const struct tstr *fill,
-                char align, struct value *out) {
-    int64_t n = (int64_t)tstr_count(s), pad = MAX(MIN(width, WIDTH_MAX) - n, 0);
-    int64_t left = align == '>' ? pad : align == '<' ? 0 : pad / 2 + (pad & width & 1);
-    struct sink *k = sink_new(rd);
-
-    assert(pad >= 0 && left >= 0 && left <= pad);
-    if (width > WIDTH_MAX)
-        return render_fail(rd, "a width of more than %d", WIDTH_MAX);
-    if (!k)
-        return -1;
-    for (int64_t i = 0; i < left; i++) {
-        if (sink_add_str(rd, k, fill))
-            return -1;
-    }
-    if (sink_add_str(rd, k, s))
-        return -1;
-    for (int64_t i = left; i < pad; i++) {
-        if (sink_add_str(rd, k, fill))
-            return -1;
-    }
     return finish(rd, k, s->safe, out);
 }
 
