@@ -2,7 +2,7 @@
 
 /*
  * ctl - what weftctl's commands share: calls to the admin socket, and tables from its JSON. Private
- * to weftctl. The routes are listed in daemon/front/admin.h, the fields in daemon/front/admin_json.c.
+ * to weftctl. daemon/front/admin.h lists the routes, daemon/front/admin_json.c has the fields.
  */
 
 #include <stdbool.h>

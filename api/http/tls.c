@@ -112,20 +112,6 @@ int tls_config_init(struct tls_config *out, const char *certificate, const char 
     return 0;
 }
 
-int tls_config_init_client(struct tls_config *out, struct err *err) {
-    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
-
-    if (!ctx)
-        return -ENOMEM;
-    if (set_rules(ctx) < 0 || SSL_CTX_set_default_verify_paths(ctx) != 1) {
-        SSL_CTX_free(ctx);
-        return -ENOMEM;
-    }
-    SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
-    *out = (struct tls_config){.ctx = ctx};
-    return 0;
-}
-
 void tls_config_deinit(struct tls_config *config) {
     SSL_CTX_free(config->ctx);
     *config = (struct tls_config){0};
@@ -176,8 +162,7 @@ static BIO_METHOD *bio_method(void) {
     return method;
 }
 
-/* Makes a session that is neither side's yet. 0 or -ENOMEM. */
-static int make(struct tls **out, const struct tls_config *config, size_t max) {
+int tls_new(struct tls **out, const struct tls_config *config, size_t max) {
     struct tls *t = calloc(1, sizeof(*t));
     BIO *bio = t && bio_method() ? BIO_new(bio_method()) : NULL;
 
@@ -191,34 +176,9 @@ static int make(struct tls **out, const struct tls_config *config, size_t max) {
     BIO_set_data(bio, t);
     BIO_set_init(bio, 1);
     SSL_set_bio(t->ssl, bio, bio);
+    SSL_set_accept_state(t->ssl);
     buf_init(&t->plain, max);
     buf_init(&t->wire, WIRE_MAX);
-    *out = t;
-    return 0;
-}
-
-int tls_new(struct tls **out, const struct tls_config *config, size_t max) {
-    int r = make(out, config, max);
-
-    if (r == 0)
-        SSL_set_accept_state((*out)->ssl);
-    return r;
-}
-
-int tls_new_client(struct tls **out, const struct tls_config *config, const char *host,
-                   size_t max) {
-    struct tls *t;
-    int r = make(&t, config, max);
-
-    if (r < 0)
-        return r;
-    SSL_set_connect_state(t->ssl);
-    bool is_address = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(t->ssl), host) == 1;
-    if (!is_address &&
-        (SSL_set1_host(t->ssl, host) != 1 || SSL_set_tlsext_host_name(t->ssl, host) != 1)) {
-        tls_free(t);
-        return -ENOMEM;
-    }
     *out = t;
     return 0;
 }
@@ -265,12 +225,6 @@ ssize_t tls_read(struct tls *t, void *out, size_t size) {
 
 bool tls_is_open(const struct tls *t) {
     return SSL_is_init_finished(t->ssl);
-}
-
-const char *tls_refused(const struct tls *t) {
-    long r = SSL_get_verify_result(t->ssl);
-
-    return r == X509_V_OK ? NULL : X509_verify_cert_error_string(r);
 }
 
 /* ---- writing ---- */
@@ -324,21 +278,12 @@ int tls_config_init(struct tls_config *out, const char *certificate, const char 
                    "tls-certificate: weftd was built without OpenSSL (libssl-dev)");
 }
 
-int tls_config_init_client(struct tls_config *out, struct err *err) {
-    return err_set(err, 0, NULL, "https needs a weftd with OpenSSL (libssl-dev)");
-}
-
 void tls_config_deinit(struct tls_config *config) {
     assert(!config->ctx);
 }
 
 int tls_new(struct tls **out, const struct tls_config *config, size_t max) {
     return config->ctx ? -EINVAL : -ENOMEM;
-}
-
-int tls_new_client(struct tls **out, const struct tls_config *config, const char *host,
-                   size_t max) {
-    return tls_new(out, config, max);
 }
 
 struct tls *tls_free(struct tls *t) {
@@ -358,10 +303,6 @@ ssize_t tls_read(struct tls *t, void *out, size_t size) {
 
 bool tls_is_open(const struct tls *t) {
     return !t;
-}
-
-const char *tls_refused(const struct tls *t) {
-    return NULL;
 }
 
 int tls_wrap(struct tls *t, struct buf *from, struct buf *to) {

@@ -33,9 +33,6 @@ struct tls_config {
  * 0, or -errno with @err. */
 int tls_config_init(struct tls_config *out, const char *certificate, const char *key,
                     struct err *err);
-/* Makes the configuration of clients: they trust the system's certificates, or those of the file or
- * folder that SSL_CERT_FILE and SSL_CERT_DIR name. 0, -ENOMEM, or -errno with @err. */
-int tls_config_init_client(struct tls_config *out, struct err *err);
 /* Connections made from it go on. Accepts a zeroed one. */
 void tls_config_deinit(struct tls_config *config);
 
@@ -51,9 +48,6 @@ struct tls {
 
 /* The server's side of a connection of which at most @max bytes of HTTP wait. 0 or -ENOMEM. */
 int tls_new(struct tls **out, const struct tls_config *config, size_t max);
-/* The client's side; the peer's certificate must be one of @host, a name or an address. tls_read()
- * begins the handshake, also without anything that was fed. */
-int tls_new_client(struct tls **out, const struct tls_config *config, const char *host, size_t max);
 struct tls *tls_free(struct tls *t);
 
 /* Passes the peer's next bytes, which tls_read() must read before the caller's buffer is used
@@ -65,8 +59,6 @@ void tls_feed(struct tls *t, const char *data, size_t len);
 ssize_t tls_read(struct tls *t, void *out, size_t size);
 /* Returns true if the handshake is over. */
 bool tls_is_open(const struct tls *t);
-/* Why the certificate of a client's peer was not accepted; NULL: it was, or there is none yet. */
-const char *tls_refused(const struct tls *t);
 
 /* Takes over @from once all that was taken before is encrypted, encrypts up to 64 KiB, and swaps
  * the records that are to be sent with @to, which is empty. 0, or -EPIPE: it cannot go on. */

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -10,10 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include "api/http/tls.h"
+#ifdef HAVE_CURL
+#include <curl/curl.h>
+#endif
 #include "api/service/trace.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -21,11 +21,11 @@
 #include "base/util.h"
 
 /*
- * The thread waits for a batch, writes it as JSON and posts it on a connection of its own: one in a
- * second at most, so keeping it would gain nothing. Status codes 429, 502, 503 and 504, and a
- * collector that cannot be reached or whose certificate is wrong, are tried again, as the
- * specification of OTLP asks; other refusals drop the batch. Name lookup blocks the thread and
- * nothing else.
+ * The thread waits for a batch, writes it as JSON and posts it with libcurl on a connection of its
+ * own: one in a second at most, so keeping it would gain nothing. Batches are posted again after
+ * the status codes 429, 502, 503 and 504, and while the collector cannot be reached or its
+ * certificate is wrong, as the specification of OTLP asks; other refusals drop the batch. Name
+ * lookup blocks the thread and nothing else.
  */
 
 #define QUEUE 2048u   /* spans: 0.8 MB */
@@ -37,7 +37,6 @@
 #define STOP_MS 1000
 #define SLICE_MS 100 /* after which the thread looks whether it is to stop */
 #define BODY_MAX (4u << 20)
-#define HEAD_MAX 1024u
 
 struct endpoint {
     char host[256], port[8], path[512]; /* host "": path is that of a socket */
@@ -50,8 +49,12 @@ struct endpoint {
  */
 struct otlp {
     struct endpoint to;
-    struct tls_config tls; /* with to.tls */
     struct trace_origin origin;
+#ifdef HAVE_CURL
+    CURL *curl; /* the thread's, as are heads and error */
+    struct curl_slist *heads;
+    char error[CURL_ERROR_SIZE];
+#endif
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -64,196 +67,121 @@ struct otlp {
     _Atomic bool news;
 };
 
-/* A connection to the collector, for one request, which ends at until_ns. tls: NULL where it is
- * plain. */
-struct link {
-    int fd;
-    struct tls *tls;
-    int64_t until_ns;
-    char in[TLS_RECORD]; /* of the socket, fed to tls */
-};
-
 static int64_t now_ns(void) {
     return clock_now(clock_monotonic());
 }
 
 /* ---- the connection ---- */
 
-/* False: the time is over, or it is to stop. */
-static bool wait_for(const struct otlp *o, int fd, short events, int64_t until_ns) {
-    assert(fd >= 0);
-    for (;;) {
-        struct pollfd p = {.fd = fd, .events = events};
-        int64_t stop = atomic_load(&o->stop_ns), now = now_ns();
+#ifdef HAVE_CURL
 
-        if (poll(&p, 1, SLICE_MS) > 0)
-            return true;
-        if (now >= until_ns || (stop && now >= stop + STOP_MS * INT64_C(1000000)))
-            return false;
+/* curl's progress callback: ends the transfer some time after the thread is told to stop. */
+static int on_progress(void *ctx, curl_off_t n_in, curl_off_t in, curl_off_t n_out,
+                       curl_off_t out) {
+    int64_t stop = atomic_load(&((const struct otlp *)ctx)->stop_ns);
+
+    return stop && now_ns() >= stop + STOP_MS * INT64_C(1000000);
+}
+
+/* curl's write callback: the body of an answer is not read. */
+static size_t on_body(char *data, size_t size, size_t n, void *ctx) {
+    return size * n;
+}
+
+/* Makes the handle with all that is the same for each request. 0 or -ENOMEM. */
+static int open_curl(struct otlp *o) {
+    char host[sizeof(o->to.host) + 8], url[sizeof(o->to) + 16];
+    const struct endpoint *to = &o->to;
+    const char *trusted = getenv("SSL_CERT_FILE");
+    bool tcp = *to->host, v6 = strchr(to->host, ':');
+
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != 0 || !(o->curl = curl_easy_init()))
+        return -ENOMEM;
+    snprintf(host, sizeof(host), "Host: %s", tcp ? to->host : "localhost");
+    snprintf(url, sizeof(url), "http%s://%s%s%s:%s%s", to->tls ? "s" : "", v6 ? "[" : "",
+             tcp ? to->host : "localhost", v6 ? "]" : "", tcp ? to->port : "80",
+             tcp ? to->path : "/v1/traces");
+    const char *const heads[] = {host, "Content-Type: application/json", "Connection: close",
+                                 "Expect:"};
+    for (size_t i = 0; i < ARRAY_SIZE(heads); i++) {
+        struct curl_slist *more = curl_slist_append(o->heads, heads[i]);
+
+        if (!more)
+            return -ENOMEM;
+        o->heads = more;
     }
+    curl_easy_setopt(o->curl, CURLOPT_HTTPHEADER, o->heads);
+    curl_easy_setopt(o->curl, CURLOPT_USERAGENT, "weft/" WEFT_VERSION);
+    curl_easy_setopt(o->curl, CURLOPT_NOPROXY, "*");
+    curl_easy_setopt(o->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(o->curl, CURLOPT_FORBID_REUSE, 1L);
+    curl_easy_setopt(o->curl, CURLOPT_TIMEOUT_MS, (long)POST_MS);
+    curl_easy_setopt(o->curl, CURLOPT_ERRORBUFFER, o->error);
+    curl_easy_setopt(o->curl, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(o->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(o->curl, CURLOPT_XFERINFODATA, o);
+    curl_easy_setopt(o->curl, CURLOPT_NOPROGRESS, 0L);
+    if (trusted)
+        curl_easy_setopt(o->curl, CURLOPT_CAINFO, trusted);
+    if (!tcp)
+        curl_easy_setopt(o->curl, CURLOPT_UNIX_SOCKET_PATH, to->path);
+    return curl_easy_setopt(o->curl, CURLOPT_URL, url) == CURLE_OK ? 0 : -ENOMEM;
 }
 
-static int open_to(const struct otlp *o, const struct sockaddr *to, socklen_t len, int64_t until) {
-    int fd = socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), error = 0;
-    socklen_t size = sizeof(error);
-
-    if (fd < 0)
-        return -errno;
-    if (connect(fd, to, len) == 0)
-        return fd;
-    if (errno == EINPROGRESS && wait_for(o, fd, POLLOUT, until) &&
-        getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0)
-        return fd;
-    close(fd);
-    return -EHOSTUNREACH;
+static void close_curl(struct otlp *o) {
+    curl_easy_cleanup(o->curl);
+    curl_slist_free_all(o->heads);
 }
 
-static int open_connection(const struct otlp *o, int64_t until) {
-    struct addrinfo *list = NULL, hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    int fd = -EHOSTUNREACH;
+/* Writes why there is no answer into @why. */
+static void explain(const struct otlp *o, CURLcode r, char why[OTLP_WHY]) {
+    static const char problem[] = "SSL certificate problem: ";
+    const char *error = o->error;
 
-    if (!*o->to.host) {
-        memcpy(at.sun_path, o->to.path, strlen(o->to.path) + 1);
-        return open_to(o, (struct sockaddr *)&at, sizeof(at), until);
-    }
-    if (getaddrinfo(o->to.host, o->to.port, &hints, &list) != 0)
-        return -EHOSTUNREACH;
-    for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next)
-        fd = open_to(o, a->ai_addr, a->ai_addrlen, until);
-    freeaddrinfo(list);
-    return fd;
-}
-
-static bool send_all(const struct otlp *o, struct link *l, const char *data, size_t len) {
-    while (len) {
-        ssize_t n = send(l->fd, data, len, MSG_NOSIGNAL);
-
-        if (n < 0 && errno == EAGAIN && wait_for(o, l->fd, POLLOUT, l->until_ns))
-            continue;
-        if (n < 0)
-            return false;
-        data += n;
-        len -= (size_t)n;
-    }
-    return true;
-}
-
-/* Receives at most @size bytes; 0 or negative: no more will come. */
-static ssize_t receive(const struct otlp *o, struct link *l, char *out, size_t size) {
-    ssize_t n;
-
-    while ((n = recv(l->fd, out, size, 0)) < 0 && errno == EAGAIN)
-        if (!wait_for(o, l->fd, POLLIN, l->until_ns))
-            break;
-    return n;
-}
-
-/* Encrypts @from, and sends what TLS has for the peer. */
-static bool send_wrapped(const struct otlp *o, struct link *l, struct buf *from) {
-    CLEANUP(buf_deinit) struct buf out;
-    bool ok;
-
-    buf_init(&out, 0);
-    do {
-        buf_clear(&out);
-        ok = tls_wrap(l->tls, from, &out) == 0 && send_all(o, l, out.data, out.len);
-    } while (ok && tls_unsent(l->tls));
-    return ok;
-}
-
-/* The next bytes of HTTP; of TLS the handshake before them. As receive(). */
-static ssize_t read_link(const struct otlp *o, struct link *l, char *out, size_t size) {
-    CLEANUP(buf_deinit) struct buf none = {0};
-    bool opens = l->tls && !tls_is_open(l->tls);
-    ssize_t n;
-
-    if (!l->tls)
-        return receive(o, l, out, size);
-    while ((n = tls_read(l->tls, out, size)) == 0) {
-        if (tls_unsent(l->tls) && !send_wrapped(o, l, &none))
-            return -1;
-        if (opens && tls_is_open(l->tls))
-            return 0;
-        if ((n = receive(o, l, l->in, sizeof(l->in))) <= 0)
-            return -1;
-        tls_feed(l->tls, l->in, (size_t)n);
-    }
-    return n;
-}
-
-/* The status of the answer, 0: there is none. *retry_ms is set where it has a Retry-After. */
-static int read_status(const struct otlp *o, struct link *l, int64_t *retry_ms) {
-    char head[4096];
-    size_t len = 0;
-    int status = 0, seconds = 0;
-
-    while (len < sizeof(head) - 1) {
-        ssize_t n = read_link(o, l, head + len, sizeof(head) - 1 - len);
-
-        if (n <= 0)
-            break;
-        len += (size_t)n;
-        head[len] = 0;
-        if (strstr(head, "\r\n\r\n"))
-            break;
-    }
-    head[len] = 0;
-    if (sscanf(head, "HTTP/1.%*c %3d", &status) != 1)
-        return 0;
-    const char *retry = strcasestr(head, "\r\nretry-after:");
-    if (retry && sscanf(retry + 14, "%d", &seconds) == 1 && seconds > 0)
-        *retry_ms = MIN(seconds, PAUSE_MAX_MS / 1000) * 1000;
-    return status;
-}
-
-/* The head and @body. */
-static int write_request(const struct otlp *o, struct buf *out, const struct buf *body) {
-    bool tcp = *o->to.host;
-    int r = buf_printf(
-        out,
-        "POST %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: weft/" WEFT_VERSION
-        "\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
-        tcp ? o->to.path : "/v1/traces", tcp ? o->to.host : "localhost", body->len);
-
-    return r < 0 ? r : buf_add(out, body->data, body->len);
-}
-
-/* Over @l, which is connected: the status of the answer, or 0. */
-static int ask(const struct otlp *o, struct link *l, struct buf *request, int64_t *retry_ms) {
-    char none[1];
-
-    if (!l->tls)
-        return send_all(o, l, request->data, request->len) ? read_status(o, l, retry_ms) : 0;
-    if (read_link(o, l, none, sizeof(none)) != 0 || !send_wrapped(o, l, request))
-        return 0;
-    return read_status(o, l, retry_ms);
+    if (strncmp(error, problem, sizeof(problem) - 1) == 0)
+        error += sizeof(problem) - 1;
+    if (r == CURLE_PEER_FAILED_VERIFICATION)
+        snprintf(why, OTLP_WHY, "its certificate: %.100s", error);
+    else
+        snprintf(why, OTLP_WHY, "%s",
+                 r == CURLE_COULDNT_CONNECT || r == CURLE_COULDNT_RESOLVE_HOST
+                     ? "it cannot be reached"
+                     : "no answer");
 }
 
 /* Posts @body: the status of the answer, or 0. @why is set where it is not 2xx. */
-static int post(const struct otlp *o, const struct buf *body, int64_t *retry_ms,
-                char why[OTLP_WHY]) {
-    CLEANUP(buf_deinit) struct buf request;
-    struct link l = {.until_ns = now_ns() + POST_MS * INT64_C(1000000)};
-    int status = 0;
+static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char why[OTLP_WHY]) {
+    curl_off_t seconds = 0;
+    long status = 0;
 
-    buf_init(&request, BODY_MAX + HEAD_MAX);
-    l.fd = open_connection(o, l.until_ns);
-    snprintf(why, OTLP_WHY, "it cannot be reached");
-    if (l.fd < 0)
+    *o->error = 0;
+    curl_easy_setopt(o->curl, CURLOPT_POSTFIELDS, body->data);
+    curl_easy_setopt(o->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body->len);
+    CURLcode r = curl_easy_perform(o->curl);
+    curl_easy_getinfo(o->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (!status) {
+        explain(o, r, why);
         return 0;
-    snprintf(why, OTLP_WHY, "no answer");
-    if (write_request(o, &request, body) == 0 &&
-        (!o->to.tls || tls_new_client(&l.tls, &o->tls, o->to.host, BODY_MAX + HEAD_MAX) == 0))
-        status = ask(o, &l, &request, retry_ms);
-    if (status)
-        snprintf(why, OTLP_WHY, "status %d", status);
-    else if (l.tls && tls_refused(l.tls))
-        snprintf(why, OTLP_WHY, "its certificate: %s", tls_refused(l.tls));
-    tls_free(l.tls);
-    close(l.fd);
-    return status;
+    }
+    snprintf(why, OTLP_WHY, "status %ld", status);
+    curl_easy_getinfo(o->curl, CURLINFO_RETRY_AFTER, &seconds);
+    *retry_ms = MIN((int64_t)seconds, PAUSE_MAX_MS / 1000) * 1000;
+    return (int)status;
 }
+
+#else
+
+static int open_curl(struct otlp *o) {
+    return -ENOSYS;
+}
+
+static void close_curl(struct otlp *o) {}
+
+static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char why[OTLP_WHY]) {
+    return 0;
+}
+
+#endif
 
 /* ---- the thread ---- */
 
@@ -387,7 +315,7 @@ static int start(struct otlp *o) {
 }
 
 static struct otlp *release(struct otlp *o) {
-    tls_config_deinit(&o->tls);
+    close_curl(o);
     free(o->ring);
     free(o->batch);
     free(o);
@@ -395,13 +323,14 @@ static struct otlp *release(struct otlp *o) {
 }
 
 int otlp_check(const char *endpoint, struct err *err) {
-    struct tls_config tls = {0};
     struct endpoint to = {0};
     int r = read_endpoint(&to, endpoint, err);
 
-    if (r == 0 && to.tls)
-        r = tls_config_init_client(&tls, err);
-    tls_config_deinit(&tls);
+#ifndef HAVE_CURL
+    if (r == 0)
+        return err_set(err, 0, "otlp-endpoint",
+                       "otlp-endpoint: weftd was built without libcurl (libcurl4-openssl-dev)");
+#endif
     return r;
 }
 
@@ -412,8 +341,8 @@ int otlp_new(struct otlp **out, const char *endpoint) {
 
     if (!o)
         return r;
-    if (r == 0 && o->to.tls)
-        r = tls_config_init_client(&o->tls, &err);
+    if (r == 0)
+        r = open_curl(o);
     o->origin.pid = getpid();
     gethostname(o->origin.host, sizeof(o->origin.host) - 1);
     o->ring = calloc(QUEUE, sizeof(*o->ring));

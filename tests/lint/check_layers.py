@@ -85,7 +85,7 @@ LIBRARIES = {
     r"yyjson\.h": ("text/", "grammar/", "api/", "cmd/", "daemon/"),
     r"utf8proc\.h": ("text/",),
     r"xxhash\.h": ("kvpager/", "api/"),
-    r"curl/.*": ("cmd/",),
+    r"curl/.*": ("cmd/", "api/service/otlp.c"),
     r"n?curses.*\.h": ("cmd/",),
     r"openssl/.*": ("api/http/tls.c",),
 }
