@@ -113,13 +113,11 @@ static int parse_tensor(struct gguf *g, struct gguf_cursor *c, struct tensor *t,
 
 int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32_t alignment) {
     uint32_t first = g->n_tensors;
-    struct tensor *list = reallocarray(g->tensor, first + n + 1, sizeof(*list));
     struct gguf_shard *shard = &g->shard[c->shard];
     size_t sum = 0;
 
-    if (!list)
+    if (!array_resize(&g->tensor, first + n + 1, sizeof(*g->tensor)))
         return -ENOMEM;
-    g->tensor = list;
     g->index.name = name_of;
     int r = gguf_index_reserve(&g->index, g, first + n);
 

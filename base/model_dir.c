@@ -65,14 +65,9 @@ static int grow(struct lister *l) {
 
     if (l->list->n < l->cap)
         return 0;
-    struct model_file *file = realloc(l->list->file, cap * sizeof(*file));
-    if (!file)
+    if (!array_resize(&l->list->file, cap, sizeof(*l->list->file)) ||
+        !array_resize(&l->ids, cap, sizeof(*l->ids)))
         return -ENOMEM;
-    l->list->file = file;
-    struct file_id *ids = realloc(l->ids, cap * sizeof(*ids));
-    if (!ids)
-        return -ENOMEM;
-    l->ids = ids;
     l->cap = cap;
     return 0;
 }

@@ -41,6 +41,23 @@ static inline void freep(void *pp) {
     free(*(void **)pp);
 }
 
+/* Gives *@array, memory of malloc(), room for @n items of @size bytes. False: no memory, and the
+ * array is as it was. */
+static inline _Bool array_resize(void *array, size_t n, size_t size) {
+    void **v = (void **)array;
+    void *p = reallocarray(*v, n, size);
+
+    if (p)
+        *v = p;
+    return p != NULL;
+}
+
+/* Makes room for an item behind the @n of array @v, which has room for @cap: for @first of them,
+ * then for twice as many each time. False: no memory. */
+#define ARRAY_GROW(v, n, cap, first)                                                               \
+    ((n) < (cap) || (array_resize(&(v), (cap) ? 2 * (size_t)(cap) : (first), sizeof(*(v))) &&      \
+                     ((cap) = (cap) ? 2 * (cap) : (first), 1)))
+
 /* *out = a + b; true when that does not fit. Sizes that come from outside are only ever added and
  * multiplied with these two. */
 static inline _Bool size_add(size_t a, size_t b, size_t *out) {

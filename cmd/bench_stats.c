@@ -13,15 +13,8 @@ void samples_deinit(struct samples *s) {
 
 int samples_add(struct samples *s, double v) {
     assert(s->n <= s->cap && !isnan(v));
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 64;
-        double *grown = reallocarray(s->v, cap, sizeof(*grown));
-
-        if (!grown)
-            return -ENOMEM;
-        s->v = grown;
-        s->cap = cap;
-    }
+    if (!ARRAY_GROW(s->v, s->n, s->cap, 64))
+        return -ENOMEM;
     s->v[s->n++] = v;
     return 0;
 }

@@ -28,15 +28,8 @@ void bench_tenants_deinit(struct bench_tenants *r) {
 /* 0 or -ENOMEM. */
 static int add_span(struct spans *s, int64_t from_ns, int64_t to_ns) {
     assert(from_ns <= to_ns && s->n <= s->cap);
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 64;
-        struct span *grown = reallocarray(s->v, cap, sizeof(*grown));
-
-        if (!grown)
-            return -ENOMEM;
-        s->v = grown;
-        s->cap = cap;
-    }
+    if (!ARRAY_GROW(s->v, s->n, s->cap, 64))
+        return -ENOMEM;
     s->v[s->n++] = (struct span){from_ns, to_ns};
     return 0;
 }

@@ -9,16 +9,9 @@ void model_add(struct model *m, const struct model_op *op) {
     assert((unsigned)op->kind < OP_KINDS && !op->weights);
     if (m->r < 0)
         return;
-    if (m->n_ops == m->capacity) {
-        uint32_t n = m->capacity ? 2 * m->capacity : 64;
-        struct model_op *more = realloc(m->op, n * sizeof(*more));
-
-        if (!more) {
-            m->r = -ENOMEM;
-            return;
-        }
-        m->op = more;
-        m->capacity = n;
+    if (!ARRAY_GROW(m->op, m->n_ops, m->capacity, 64)) {
+        m->r = -ENOMEM;
+        return;
     }
     m->op[m->n_ops] = *op;
     if (op->scale == 0)

@@ -44,18 +44,12 @@ static bool unstable(uint32_t cp) {
 
 static int stretch_reserve(struct stretch *s, size_t extra) {
     size_t cap = MAX(s->cap * 2, s->n + extra);
-    int32_t *p;
 
     if (s->n + extra <= s->cap)
         return 0;
-    p = reallocarray(s->cp, cap, sizeof(*p));
-    if (!p)
+    if (!array_resize(&s->cp, cap, sizeof(*s->cp)) ||
+        !array_resize(&s->sorted, cap, sizeof(*s->sorted)))
         return -ENOMEM;
-    s->cp = p;
-    p = reallocarray(s->sorted, cap, sizeof(*p));
-    if (!p)
-        return -ENOMEM;
-    s->sorted = p;
     s->cap = cap;
     return 0;
 }

@@ -12,15 +12,8 @@ int tokens_add(struct tokens *t, int32_t id) {
     assert(t->n <= t->cap);
     if (t->max && t->n >= t->max)
         return -EMSGSIZE;
-    if (t->n == t->cap) {
-        size_t cap = t->cap ? t->cap * 2 : 256;
-        int32_t *p = reallocarray(t->id, cap, sizeof(*p));
-
-        if (!p)
-            return -ENOMEM;
-        t->id = p;
-        t->cap = cap;
-    }
+    if (!ARRAY_GROW(t->id, t->n, t->cap, 256))
+        return -ENOMEM;
     t->id[t->n++] = id;
     return 0;
 }

@@ -122,19 +122,12 @@ static int index_texts(struct vocab *v, size_t n, uint32_t *twice) {
 
 static int reserve_texts(struct vocab *v, uint32_t n) {
     uint32_t cap = MAX(n, v->cap + v->cap / 2);
-    uint32_t *at;
-    uint8_t *type;
 
     if (n <= v->cap)
         return 0;
-    at = reallocarray(v->text_at, (size_t)cap + 1, sizeof(*at));
-    if (!at)
+    if (!array_resize(&v->text_at, (size_t)cap + 1, sizeof(*v->text_at)) ||
+        !array_resize(&v->type, cap, sizeof(*v->type)))
         return -ENOMEM;
-    v->text_at = at;
-    type = realloc(v->type, cap);
-    if (!type)
-        return -ENOMEM;
-    v->type = type;
     v->cap = cap;
     return 0;
 }

@@ -45,16 +45,6 @@ int gen_take_apart(struct gen *g) {
     return r;
 }
 
-static int grow_one(void *pp, uint32_t n, size_t size) {
-    void **p = pp;
-    void *q = reallocarray(*p, n, size);
-
-    if (!q)
-        return -ENOMEM;
-    *p = q;
-    return 0;
-}
-
 /* Room for @n output tokens in every array that is kept. */
 static int reserve(struct gen *g, uint32_t n) {
     uint32_t cap = MIN(MAX(MAX(n, g->cap_out * 2), 64u), MAX(g->m.max_new, n));
@@ -62,11 +52,12 @@ static int reserve(struct gen *g, uint32_t n) {
     assert(g->n_out <= g->cap_out);
     if (n <= g->cap_out)
         return 0;
-    if (grow_one(&g->tokens, g->n_prompt + cap, sizeof(*g->tokens)) < 0 ||
-        grow_one(&g->text_end, cap, sizeof(*g->text_end)) < 0 ||
-        ((g->m.flags & SUBMIT_LOGPROBS) && grow_one(&g->logprobs, cap, sizeof(*g->logprobs)) < 0) ||
-        (g->m.n_top && grow_one(&g->top, cap * g->m.n_top, sizeof(*g->top)) < 0) ||
-        ((g->m.flags & SUBMIT_DIGESTS) && grow_one(&g->digests, cap, sizeof(*g->digests)) < 0))
+    if (!array_resize(&g->tokens, g->n_prompt + cap, sizeof(*g->tokens)) ||
+        !array_resize(&g->text_end, cap, sizeof(*g->text_end)) ||
+        ((g->m.flags & SUBMIT_LOGPROBS) &&
+         !array_resize(&g->logprobs, cap, sizeof(*g->logprobs))) ||
+        (g->m.n_top && !array_resize(&g->top, cap * g->m.n_top, sizeof(*g->top))) ||
+        ((g->m.flags & SUBMIT_DIGESTS) && !array_resize(&g->digests, cap, sizeof(*g->digests))))
         return -ENOMEM;
     g->cap_out = cap;
     return 0;

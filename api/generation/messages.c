@@ -275,14 +275,11 @@ static int trust(struct build *b, const struct toolcall_marks *own, size_t at) {
     assert(own->n == 0 || own->v);
     if (own->n == 0)
         return 0;
-    struct template_trust *v = reallocarray(t->v, t->n + own->n, sizeof(*v));
-
-    if (!v)
+    if (!array_resize(&t->v, t->n + own->n, sizeof(*t->v)))
         return -ENOMEM;
-    t->v = v;
     for (size_t i = 0; i < own->n; i++) {
         assert(own->v[i].begin <= own->v[i].end);
-        v[t->n++] = (struct template_trust){(uint32_t)at, own->v[i].begin, own->v[i].end};
+        t->v[t->n++] = (struct template_trust){(uint32_t)at, own->v[i].begin, own->v[i].end};
     }
     return 0;
 }

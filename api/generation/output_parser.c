@@ -38,23 +38,11 @@ bool output_parser_wants(const struct output_parser *s, const char *text, size_t
     return toolcall_has_marker(s->opts.format, s->opts.reasoning, text, len);
 }
 
-static int grow(void *pp, uint32_t n, uint32_t *cap, size_t size) {
-    void **p = pp, *q;
-
-    if (n < *cap)
-        return 0;
-    if (!(q = reallocarray(*p, *cap ? *cap * 2 : 8, size)))
-        return -ENOMEM;
-    *p = q;
-    *cap = *cap ? *cap * 2 : 8;
-    return 0;
-}
-
 static int add_run(struct output_parser *s, enum output_kind kind, uint32_t call) {
     size_t at = s->text[kind].len;
 
     assert(!s->n_runs || s->runs[s->n_runs - 1].kind != kind || kind == OUTPUT_CALL);
-    if (grow(&s->runs, s->n_runs, &s->cap_runs, sizeof(*s->runs)) < 0)
+    if (!ARRAY_GROW(s->runs, s->n_runs, s->cap_runs, 8))
         return -ENOMEM;
     s->runs[s->n_runs++] = (struct output_run){kind, call, at, at};
     return 0;
@@ -79,7 +67,7 @@ static int add_text(struct output_parser *s, enum output_kind kind,
 static int begin_call(struct output_parser *s, const struct toolcall_event *e) {
     size_t at = s->text[OUTPUT_CALL].len;
 
-    if (grow(&s->calls, s->n_calls, &s->cap_calls, sizeof(*s->calls)) < 0 ||
+    if (!ARRAY_GROW(s->calls, s->n_calls, s->cap_calls, 8) ||
         add_run(s, OUTPUT_CALL, s->n_calls) < 0)
         return -ENOMEM;
     struct output_call *c = &s->calls[s->n_calls++];

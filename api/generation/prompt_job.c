@@ -343,11 +343,9 @@ static int add_prefill(struct prompt_job *job) {
         return 0;
     if (closes && buf_add_str(&out->text, "\n\n") < 0)
         return -ENOMEM;
-    struct text_range *user = reallocarray(out->user, out->n_user + 1, sizeof(*user));
-    if (!user)
+    if (!array_resize(&out->user, out->n_user + 1, sizeof(*out->user)))
         return -ENOMEM;
-    out->user = user;
-    user[out->n_user++] =
+    out->user[out->n_user++] =
         (struct text_range){out->text.len, out->text.len + job->request.prefill.len};
     return buf_add(&out->text, job->request.prefill.data, job->request.prefill.len);
 }

@@ -37,11 +37,9 @@ static int tenant_of(struct auth *a, const char *name, uint32_t *out) {
             return 0;
         }
     }
-    char(*names)[64] = reallocarray(a->names, a->n_tenants + 1, sizeof(*names));
-    if (!names)
+    if (!array_resize(&a->names, a->n_tenants + 1, sizeof(*a->names)))
         return -ENOMEM;
-    a->names = names;
-    snprintf(names[a->n_tenants], sizeof(*names), "%s", name);
+    snprintf(a->names[a->n_tenants], sizeof(*a->names), "%s", name);
     *out = a->n_tenants++;
     return 0;
 }
@@ -68,11 +66,9 @@ static int add_line(struct auth *a, char *line, uint32_t number, struct err *err
         snprintf(name, sizeof(name), "%.*s", (int)n_name, line);
     else
         snprintf(name, sizeof(name), "key-%u", a->n_keys + 1);
-    struct auth_key *keys = reallocarray(a->keys, a->n_keys + 1, sizeof(*keys));
-    if (!keys)
+    if (!array_resize(&a->keys, a->n_keys + 1, sizeof(*a->keys)))
         return -ENOMEM;
-    a->keys = keys;
-    struct auth_key *k = &keys[a->n_keys];
+    struct auth_key *k = &a->keys[a->n_keys];
     memset(k, 0, sizeof(*k));
     memcpy(k->key, key, len);
     k->len = (uint32_t)len;

@@ -51,11 +51,8 @@ static void configure(struct tenant *t, const struct api_tenant *row) {
 }
 
 static struct tenant *add(struct tenants *ts, const char *name) {
-    struct tenant **list = reallocarray(ts->list, ts->n + 1, sizeof(*list));
-
-    if (!list)
+    if (!array_resize(&ts->list, ts->n + 1, sizeof(struct tenant *)))
         return NULL;
-    ts->list = list;
     struct tenant *t = calloc(1, sizeof(*t));
     if (!t)
         return NULL;

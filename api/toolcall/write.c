@@ -34,16 +34,9 @@ static void add_mark(struct writer *w, size_t begin) {
 
     if (w->error || begin == w->out->len)
         return;
-    if (m->n == m->cap) {
-        size_t cap = m->cap ? m->cap * 2 : 8;
-        struct text_range *v = reallocarray(m->v, cap, sizeof(*v));
-
-        if (!v) {
-            w->error = -ENOMEM;
-            return;
-        }
-        m->v = v;
-        m->cap = cap;
+    if (!ARRAY_GROW(m->v, m->n, m->cap, 8)) {
+        w->error = -ENOMEM;
+        return;
     }
     assert(m->n == 0 || m->v[m->n - 1].end <= begin);
     m->v[m->n++] = (struct text_range){begin, w->out->len};

@@ -54,15 +54,8 @@ static int submit(struct guests *g, const struct chan_frame *f) {
         return r;
     if (find(g, s.id) < g->n)
         return -EPROTO;
-    if (g->n == g->cap) {
-        uint32_t cap = MAX(2 * g->cap, 64u);
-        struct api_guest **list = reallocarray(g->list, cap, sizeof(*list));
-
-        if (!list)
-            return -ENOMEM;
-        g->list = list;
-        g->cap = cap;
-    }
+    if (!ARRAY_GROW(g->list, g->n, g->cap, 64))
+        return -ENOMEM;
     r = api_guest_new(&g->list[g->n], g->opts.model, f->data, f->len, on_news, g);
     g->n += r == 0;
     return r;

@@ -31,12 +31,9 @@ static bool uses(const struct model_users *u, uint32_t tenant, int64_t now) {
 static bool make_known(struct model_share *s, uint32_t tenant) {
     if (tenant < s->n)
         return true;
-    struct share_tenant *all = reallocarray(s->tenant, (size_t)tenant + 1, sizeof(*all));
-
-    if (!all)
+    if (!array_resize(&s->tenant, (size_t)tenant + 1, sizeof(*s->tenant)))
         return false;
-    memset(all + s->n, 0, (tenant + 1 - s->n) * sizeof(*all));
-    s->tenant = all;
+    memset(s->tenant + s->n, 0, (tenant + 1 - s->n) * sizeof(*s->tenant));
     s->n = tenant + 1;
     return true;
 }

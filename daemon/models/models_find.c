@@ -107,11 +107,8 @@ static int add_preset(struct search *s, const char *file, struct err *err) {
     if (r < 0 && !is_bad)
         return r;
     /* Takes the name of a bad preset too: no file is served under it without its options. */
-    char **names = reallocarray(s->names, s->n_names + 1, sizeof(*names));
-    if (!names)
-        return -ENOMEM;
-    s->names = names;
-    if (!(s->names[s->n_names] = strdup(name)))
+    if (!array_resize(&s->names, s->n_names + 1, sizeof(*s->names)) ||
+        !(s->names[s->n_names] = strdup(name)))
         return -ENOMEM;
     s->n_names++;
     if (!is_bad)

@@ -53,12 +53,10 @@ uint64_t models_file_id(const char *path) {
 /* models_find_cb. */
 static int collect(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
     struct models_scan *s = ctx;
-    struct found *all = reallocarray(s->found, s->n + 1, sizeof(*all));
 
-    if (!all)
+    if (!array_resize(&s->found, s->n + 1, sizeof(*s->found)))
         return -ENOMEM;
-    s->found = all;
-    struct found *f = &all[s->n];
+    struct found *f = &s->found[s->n];
     *f = (struct found){.bytes = file_bytes};
     if (!(f->name = strdup(name)))
         return -ENOMEM;
@@ -71,14 +69,12 @@ static int collect(void *ctx, struct config *c, const char *name, uint64_t file_
 /* models_bad_cb. */
 static int collect_bad(void *ctx, const char *name, const struct err *why) {
     struct models_scan *s = ctx;
-    struct bad_preset *all = reallocarray(s->bad, s->n_bad + 1, sizeof(*all));
 
-    if (!all)
+    if (!array_resize(&s->bad, s->n_bad + 1, sizeof(*s->bad)))
         return -ENOMEM;
-    s->bad = all;
-    all[s->n_bad] = (struct bad_preset){strdup(name), strdup(why->message)};
-    s->n_bad++;
-    return all[s->n_bad - 1].name && all[s->n_bad - 1].why ? 0 : -ENOMEM;
+    struct bad_preset *b = &s->bad[s->n_bad++];
+    *b = (struct bad_preset){strdup(name), strdup(why->message)};
+    return b->name && b->why ? 0 : -ENOMEM;
 }
 
 static void on_thread(uv_work_t *w) {

@@ -276,15 +276,8 @@ static struct entry *add(struct compiler *c, uint64_t hash, const struct submit 
 }
 
 static int add_waiting(struct compiler *c, struct entry *e, struct waiting w) {
-    if (e->n_waiting == e->cap_waiting) {
-        uint32_t cap = e->cap_waiting ? 2 * e->cap_waiting : 4;
-        struct waiting *p = realloc(e->waiting, cap * sizeof(*p));
-
-        if (!p)
-            return -ENOMEM;
-        e->waiting = p;
-        e->cap_waiting = cap;
-    }
+    if (!ARRAY_GROW(e->waiting, e->n_waiting, e->cap_waiting, 4))
+        return -ENOMEM;
     e->waiting[e->n_waiting++] = w;
     c->n_held += e->state == ENTRY_READY;
     return 0;

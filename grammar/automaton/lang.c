@@ -26,16 +26,12 @@ struct product {
 };
 
 static int grow(struct product *p, void *v, uint32_t need, uint32_t *cap, size_t size) {
-    void **array = v;
+    uint32_t bigger = MAX(need, *cap ? *cap * 2 : 64);
 
     if (need <= *cap)
         return 0;
-    uint32_t bigger = MAX(need, *cap ? *cap * 2 : 64);
-    void *q = realloc(*array, bigger * size);
-
-    if (!q)
+    if (!array_resize(v, bigger, size))
         return build_no_memory(p->b);
-    *array = q;
     *cap = bigger;
     return 0;
 }

@@ -34,16 +34,12 @@ struct loop_rule {
 };
 
 int maker_grow(struct maker *m, void *v, uint32_t n, uint32_t *cap, size_t size) {
-    void **array = v;
+    uint32_t bigger = *cap ? *cap * 2 : 256;
 
     if (n < *cap)
         return 0;
-    uint32_t bigger = *cap ? *cap * 2 : 256;
-    void *p = realloc(*array, bigger * size);
-
-    if (!p)
+    if (!array_resize(v, bigger, size))
         return build_no_memory(m->b);
-    *array = p;
     *cap = bigger;
     return 0;
 }

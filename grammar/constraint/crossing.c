@@ -45,15 +45,8 @@ struct search {
 };
 
 static int add(struct search *s, struct ids *v, int32_t id) {
-    if (v->n == v->cap) {
-        uint32_t bigger = v->cap ? v->cap * 2 : 256;
-        int32_t *p = realloc(v->id, bigger * sizeof(*p));
-
-        if (!p)
-            return s->error = -ENOMEM;
-        v->id = p;
-        v->cap = bigger;
-    }
+    if (!ARRAY_GROW(v->id, v->n, v->cap, 256))
+        return s->error = -ENOMEM;
     if (v->n >= CROSSING_MAX)
         return s->error = -E2BIG;
     v->id[v->n++] = id;

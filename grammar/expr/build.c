@@ -104,15 +104,8 @@ int build_pause(struct build *b) {
 int build_rule(struct build *b, const char *name, uint32_t *rule) {
     if (b->n_rules >= b->limits.max_states)
         return build_too_complex(b, "the grammar has more than %u rules", b->limits.max_states);
-    if (b->n_rules == b->cap_rules) {
-        uint32_t cap = b->cap_rules ? b->cap_rules * 2 : 64;
-        struct rule *v = realloc(b->rule, cap * sizeof(*v));
-
-        if (!v)
-            return build_no_memory(b);
-        b->rule = v;
-        b->cap_rules = cap;
-    }
+    if (!ARRAY_GROW(b->rule, b->n_rules, b->cap_rules, 64))
+        return build_no_memory(b);
     b->rule[b->n_rules] = (struct rule){.name = name};
     *rule = b->n_rules++;
     return 0;

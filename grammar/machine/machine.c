@@ -73,15 +73,9 @@ void machine_rehash(struct machine *m) {
 
 static bool grow_frames(struct machine *m) {
     uint32_t cap = m->cap_frames * 2;
-    struct frame *v = realloc(m->frame, cap * sizeof(*v));
 
-    if (v)
-        m->frame = v;
-    uint32_t *bucket = realloc(m->bucket, cap * 2 * sizeof(*bucket));
-
-    if (bucket)
-        m->bucket = bucket;
-    if (!v || !bucket) {
+    if (!array_resize(&m->frame, cap, sizeof(*m->frame)) ||
+        !array_resize(&m->bucket, cap * 2, sizeof(*m->bucket))) {
         m->error = -ENOMEM;
         return false;
     }
@@ -130,11 +124,9 @@ int machine_reserve(struct machine *m, uint32_t n) {
     if (m->n_configs + n <= m->cap_configs)
         return 0;
     uint32_t cap = MAX(m->cap_configs * 2, m->n_configs + n);
-    struct config *v = realloc(m->config, cap * sizeof(*v));
 
-    if (!v)
+    if (!array_resize(&m->config, cap, sizeof(*m->config)))
         return m->error = -ENOMEM;
-    m->config = v;
     m->cap_configs = cap;
     return 0;
 }

@@ -120,11 +120,8 @@ static int copy_array(void *to, uint32_t *cap, const void *from, uint32_t n, uin
     void **array = to;
 
     if (*cap < from_cap) {
-        void *p = realloc(*array, from_cap * size);
-
-        if (!p)
+        if (!array_resize(to, from_cap, size))
             return -ENOMEM;
-        *array = p;
         *cap = from_cap;
     }
     if (n > 0)
@@ -259,13 +256,10 @@ static const struct token_class *class_at(struct machine *m, const struct config
 static bool reserve_scratch(struct grammar_state *s, uint32_t n) {
     if (n <= s->n_scratch)
         return true;
-    uint8_t *p = realloc(s->scratch, n);
-
-    if (!p) {
+    if (!array_resize(&s->scratch, n, 1)) {
         s->m.error = -ENOMEM;
         return false;
     }
-    s->scratch = p;
     s->n_scratch = n;
     return true;
 }

@@ -47,16 +47,9 @@ static struct token *push(struct lexer *lx, uint8_t type) {
     struct token_list *l = lx->out;
 
     assert(l->n <= l->cap && (l->n == 0 || l->t[l->n - 1].line <= lx->line));
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? l->cap * 2 : 256;
-        struct token *t = realloc(l->t, cap * sizeof(*t));
-
-        if (!t) {
-            lexer_fail(lx->err, lx->line, "out of memory");
-            return NULL;
-        }
-        l->t = t;
-        l->cap = cap;
+    if (!ARRAY_GROW(l->t, l->n, l->cap, 256)) {
+        lexer_fail(lx->err, lx->line, "out of memory");
+        return NULL;
     }
     l->t[l->n] = (struct token){.type = type, .line = lx->line};
     return &l->t[l->n++];
