@@ -34,8 +34,7 @@
 static void put_usage(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
 
-    json_key(j, "usage");
-    json_open(j, '{');
+    json_put_open(j, "usage", '{');
     json_put_int(j, "input_tokens", (int64_t)u.prompt - u.cached);
     json_put_int(j, "cache_creation_input_tokens", 0);
     json_put_int(j, "cache_read_input_tokens", u.cached);
@@ -91,8 +90,7 @@ static void open_call(struct json *j, const struct output_call *c) {
     json_put_string(j, "type", "tool_use");
     json_put_string(j, "id", c->id);
     json_put_string(j, "name", c->name);
-    json_key(j, "caller");
-    json_open(j, '{');
+    json_put_open(j, "caller", '{');
     json_put_string(j, "type", "direct");
     json_close(j, '}');
     json_key(j, "input");
@@ -199,8 +197,7 @@ static void put_whole(struct json *j, struct writer *w) {
 
     assert(w->n_choices == 1);
     open_message(j, w);
-    json_key(j, "content");
-    json_open(j, '[');
+    json_put_open(j, "content", '[');
     for (uint32_t i = 0; i < g->output->n_runs; i++)
         put_block(j, w, &g->output->runs[i]);
     json_close(j, ']');
@@ -243,8 +240,7 @@ static void send_start(struct writer *w) {
 
     json_key(j, "message");
     open_message(j, w);
-    json_key(j, "content");
-    json_open(j, '[');
+    json_put_open(j, "content", '[');
     json_close(j, ']');
     put_stop(j, NULL);
     put_usage(j, w);
@@ -261,8 +257,7 @@ static void send_delta(struct writer *w, const char *type, const char *key, cons
     assert(w->block.open && w->block.n > 0);
 
     json_put_int(j, "index", w->block.n - 1);
-    json_key(j, "delta");
-    json_open(j, '{');
+    json_put_open(j, "delta", '{');
     json_put_string(j, "type", type);
     json_key(j, key);
     json_string(j, text, len);
@@ -349,8 +344,7 @@ static void send_end(struct writer *w) {
     close_block(w);
     assert(!w->block.open && w->choices[0].gen->state == GEN_DONE);
     struct json *j = begin(&e, "message_delta");
-    json_key(j, "delta");
-    json_open(j, '{');
+    json_put_open(j, "delta", '{');
     put_stop(j, w->choices[0].gen);
     json_close(j, '}');
     put_usage(j, w);

@@ -47,11 +47,9 @@ static const char *type_of(const struct err *err) {
 
 /* From this the SDK knows that it must not rely on the server's memory. */
 static void put_thread_details(struct json *j, const struct err *err) {
-    json_key(j, "details");
-    json_open(j, '{');
+    json_put_open(j, "details", '{');
     json_put_string(j, "error_code", err->code);
-    json_key(j, "unsupported");
-    json_open(j, '[');
+    json_put_open(j, "unsupported", '[');
     json_cstring(j, "thread");
     json_close(j, ']');
     json_close(j, '}');
@@ -65,8 +63,7 @@ static void put_error(struct json *j, const struct exchange *x, const struct err
     snprintf(text, sizeof(text), "%s%s", too_long ? "prompt is too long: " : "", err->message);
     json_open(j, '{');
     json_put_string(j, "type", "error");
-    json_key(j, "error");
-    json_open(j, '{');
+    json_put_open(j, "error", '{');
     json_put_string(j, "type", type_of(err));
     json_put_string(j, "message", text);
     if (strcmp(err->code, ANTHROPIC_NO_THREADS) == 0)

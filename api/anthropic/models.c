@@ -42,13 +42,11 @@ void anthropic_models_list_serve(struct exchange *x, struct http *h) {
         return;
     json_begin(&j, &b);
     json_open(&j, '{');
-    json_key(&j, "data");
-    json_open(&j, '[');
+    json_put_open(&j, "data", '[');
     for (const struct list *l = models->next; l != models; l = l->next)
         put_model(&j, LIST_ENTRY(l, const struct model, link));
     json_close(&j, ']');
-    json_key(&j, "has_more");
-    json_bool(&j, false);
+    json_put_bool(&j, "has_more", false);
     json_put_string(&j, "first_id", model_first(env_of(x))->info->id);
     json_put_string(&j, "last_id", LIST_ENTRY(models->prev, struct model, link)->info->id);
     json_close(&j, '}');

@@ -144,16 +144,14 @@ static void put_calls(struct json *j, const struct prewarm_job *t) {
     const struct output_parser *s = t->output;
     const char *args = s->text[OUTPUT_CALL].data;
 
-    json_key(j, "tool_calls");
-    json_open(j, '[');
+    json_put_open(j, "tool_calls", '[');
     for (uint32_t i = 0; i < s->n_calls; i++) {
         const struct output_call *c = &s->calls[i];
 
         json_open(j, '{');
         json_put_string(j, "id", c->id);
         json_put_string(j, "type", "function");
-        json_key(j, "function");
-        json_open(j, '{');
+        json_put_open(j, "function", '{');
         json_put_string(j, "name", c->name);
         json_key(j, "arguments");
         (t->blocks ? json_raw : json_string)(j, args + c->begin, c->end - c->begin);

@@ -35,8 +35,7 @@ void timings_put(struct json *j, const struct gen *g) {
     uint32_t cached = g->n_cached < g->n_prompt ? g->n_cached : g->n_prompt;
     uint32_t n = g->n_prompt - cached;
 
-    json_key(j, "timings");
-    json_open(j, '{');
+    json_put_open(j, "timings", '{');
     json_put_int(j, "cache_n", cached);
     put_rate(j, prompt, n, n, ms_between(g->first_step_ns, g->first_token_ns));
     put_rate(j, predicted, g->n_out, g->n_out ? g->n_out - 1 : 0,

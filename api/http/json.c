@@ -204,6 +204,21 @@ void json_put_int(struct json *j, const char *key, int64_t v) {
     json_int(j, v);
 }
 
+void json_put_double(struct json *j, const char *key, double v) {
+    json_key(j, key);
+    json_double(j, v);
+}
+
+void json_put_bool(struct json *j, const char *key, bool v) {
+    json_key(j, key);
+    json_bool(j, v);
+}
+
+void json_put_open(struct json *j, const char *key, char bracket) {
+    json_key(j, key);
+    json_open(j, bracket);
+}
+
 /* Depth and number of values, before anything is allocated. What is not JSON is the parser's to
  * refuse. */
 static int survey(const char *s, size_t len, struct err *err) {

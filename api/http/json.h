@@ -111,6 +111,10 @@ void json_valid(struct json *j, const char *text, size_t len);
 /* Key and value at once. */
 void json_put_string(struct json *j, const char *key, const char *s);
 void json_put_int(struct json *j, const char *key, int64_t v);
+void json_put_double(struct json *j, const char *key, double v);
+void json_put_bool(struct json *j, const char *key, bool v);
+/* Writes the key and the opening bracket of its value. */
+void json_put_open(struct json *j, const char *key, char bracket);
 
 /* Parses a request body: an object of at most JSON_DEPTH levels and JSON_NODES values. 0 with *out,
  * the caller's to free; -EINVAL with @err, a 400 that names the byte; -ENOMEM. On any thread. */

@@ -24,16 +24,6 @@ static const struct llamacpp_completion *form_of(const struct writer *w) {
 
 /* ---- settings ---- */
 
-static void put_number(struct json *j, const char *key, double v) {
-    json_key(j, key);
-    json_double(j, v);
-}
-
-static void put_bool(struct json *j, const char *key, bool v) {
-    json_key(j, key);
-    json_bool(j, v);
-}
-
 /* Samplers that this server has not, off. */
 static void put_absent_samplers(struct json *j) {
     static const struct {
@@ -43,7 +33,7 @@ static void put_absent_samplers(struct json *j) {
         {"dynatemp_range", 0}, {"mirostat", 0}, {"adaptive_target", -1}, {"adaptive_decay", 0}};
 
     for (size_t i = 0; i < ARRAY_SIZE(absent); i++)
-        put_number(j, absent[i].key, absent[i].off);
+        json_put_double(j, absent[i].key, absent[i].off);
 }
 
 static void put_bias(struct json *j, int32_t token, double bias) {
@@ -80,35 +70,33 @@ void llamacpp_put_settings(struct json *j, const struct api_model *m, const stru
     json_open(j, '{');
     json_key(j, "seed");
     json_uint(j, seed);
-    put_number(j, "temperature", s.temperature);
+    json_put_double(j, "temperature", s.temperature);
     json_put_int(j, "top_k", s.top_k);
-    put_number(j, "top_p", s.top_p);
-    put_number(j, "min_p", s.min_p);
+    json_put_double(j, "top_p", s.top_p);
+    json_put_double(j, "min_p", s.min_p);
     json_put_int(j, "repeat_last_n", -1); /* all of it */
-    put_number(j, "repeat_penalty", s.repetition_penalty);
-    put_number(j, "presence_penalty", s.presence_penalty);
-    put_number(j, "frequency_penalty", s.frequency_penalty);
-    put_number(j, "top_n_sigma", s.top_n_sigma);
-    put_number(j, "xtc_probability", s.xtc_probability);
-    put_number(j, "xtc_threshold", s.xtc_threshold);
-    put_number(j, "typical_p", s.typical_p);
-    put_number(j, "dry_multiplier", s.dry_multiplier);
-    put_number(j, "dry_base", s.dry_base);
+    json_put_double(j, "repeat_penalty", s.repetition_penalty);
+    json_put_double(j, "presence_penalty", s.presence_penalty);
+    json_put_double(j, "frequency_penalty", s.frequency_penalty);
+    json_put_double(j, "top_n_sigma", s.top_n_sigma);
+    json_put_double(j, "xtc_probability", s.xtc_probability);
+    json_put_double(j, "xtc_threshold", s.xtc_threshold);
+    json_put_double(j, "typical_p", s.typical_p);
+    json_put_double(j, "dry_multiplier", s.dry_multiplier);
+    json_put_double(j, "dry_base", s.dry_base);
     json_put_int(j, "dry_allowed_length", s.dry_allowed_length);
     json_put_int(j, "dry_penalty_last_n", s.dry_penalty_last_n);
     put_absent_samplers(j);
-    json_key(j, "stop");
-    json_open(j, '[');
+    json_put_open(j, "stop", '[');
     for (uint32_t i = 0; r && i < r->n_stops; i++)
         json_string(j, r->stops[i].data, r->stops[i].len);
     json_close(j, ']');
     json_put_int(j, "max_tokens", n_predict);
     json_put_int(j, "n_predict", n_predict);
-    put_bool(j, "ignore_eos", s.ignore_eos != 0);
-    put_bool(j, "stream", r && r->stream);
+    json_put_bool(j, "ignore_eos", s.ignore_eos != 0);
+    json_put_bool(j, "stream", r && r->stream);
     json_put_int(j, "n_probs", r ? r->n_top : 0);
-    json_key(j, "logit_bias");
-    json_open(j, '[');
+    json_put_open(j, "logit_bias", '[');
     for (uint32_t i = 0; r && i < r->n_bias; i++)
         put_bias(j, r->bias[i].token, (double)r->bias[i].bias);
     if (s.ignore_eos && m->tokenizer)
@@ -123,8 +111,7 @@ static void put_tokens(struct json *j, const struct piece *p) {
     const struct gen *g = p->choice->gen;
 
     assert(p->from <= p->to && p->to <= g->n_out);
-    json_key(j, "tokens");
-    json_open(j, '[');
+    json_put_open(j, "tokens", '[');
     for (uint32_t i = p->from; i < p->to; i++)
         json_int(j, g->tokens[g->n_prompt + i]);
     json_close(j, ']');
@@ -159,8 +146,8 @@ static void put_end(struct json *j, const struct writer *w, const struct gen *g)
     llamacpp_put_settings(j, w->job.model->info, &w->job.request, g->m.seed,
                           w->job.request.max_new);
     put_prompt(j, w, g);
-    put_bool(j, "has_new_line", g->ready && memchr(g->text.data, '\n', g->ready));
-    put_bool(j, "truncated", false);
+    json_put_bool(j, "has_new_line", g->ready && memchr(g->text.data, '\n', g->ready));
+    json_put_bool(j, "truncated", false);
     json_put_string(j, "stop_type", g->finish == FINISH_LENGTH ? "limit" : stop ? "word" : "eos");
     json_key(j, "stopping_word");
     json_string(j, stop ? stop->data : "", stop ? stop->len : 0);
@@ -180,7 +167,7 @@ static void put_piece(struct json *j, const struct writer *w, const struct piece
     json_string(j, p->text, p->len);
     put_tokens(j, tokens ? p : &(struct piece){.choice = p->choice});
     json_put_int(j, "id_slot", -1);
-    put_bool(j, "stop", p->last);
+    json_put_bool(j, "stop", p->last);
     if (w->job.request.n_top && (!stream || p->to > p->from)) {
         json_key(j, "completion_probabilities");
         choices_put_logprobs(j, w, g, p->from, p->to, true);

@@ -109,8 +109,7 @@ static void props_serve(struct exchange *x, struct http *h) {
     const struct api_model *m = model->info;
     json_begin(&j, &b);
     json_open(&j, '{');
-    json_key(&j, "default_generation_settings");
-    json_open(&j, '{');
+    json_put_open(&j, "default_generation_settings", '{');
     json_put_int(&j, "n_ctx", m->max_context);
     json_key(&j, "params");
     llamacpp_put_settings(&j, m, NULL, m->seed ? *m->seed : UINT32_MAX, INT32_MAX);
@@ -119,12 +118,9 @@ static void props_serve(struct exchange *x, struct http *h) {
     json_put_int(&j, "total_slots", env_of(x)->opts.max_running);
     json_put_string(&j, "model_alias", m->id);
     json_put_string(&j, "model_path", m->file ? m->file : m->id);
-    json_key(&j, "modalities");
-    json_open(&j, '{');
-    json_key(&j, "vision");
-    json_bool(&j, false);
-    json_key(&j, "audio");
-    json_bool(&j, false);
+    json_put_open(&j, "modalities", '{');
+    json_put_bool(&j, "vision", false);
+    json_put_bool(&j, "audio", false);
     json_close(&j, '}');
     json_key(&j, "chat_template");
     json_string(&j, m->template_source ? m->template_source : "", m->template_len);
@@ -139,15 +135,12 @@ static void put_slot(struct json *j, const struct model *m, uint32_t id, const s
     json_open(j, '{');
     json_put_int(j, "id", id);
     json_put_int(j, "n_ctx", m->info->max_context);
-    json_key(j, "is_processing");
-    json_bool(j, g != NULL);
+    json_put_bool(j, "is_processing", g != NULL);
     if (g)
         json_put_int(j, "id_task", (int64_t)g->m.id);
-    json_key(j, "next_token");
-    json_open(j, '[');
+    json_put_open(j, "next_token", '[');
     json_open(j, '{');
-    json_key(j, "has_next_token");
-    json_bool(j, g != NULL);
+    json_put_bool(j, "has_next_token", g != NULL);
     json_put_int(j, "n_remain", g ? (int64_t)g->m.max_new - g->n_out : -1);
     json_put_int(j, "n_decoded", g ? g->n_out : 0);
     json_close(j, '}');

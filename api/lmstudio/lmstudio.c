@@ -24,11 +24,6 @@ static const char *stop_reason(const struct writer *w, const struct gen *g) {
     return g->stopped ? "stopStringFound" : "eosFound";
 }
 
-static void put_number(struct json *j, const char *key, double v) {
-    json_key(j, key);
-    json_double(j, v);
-}
-
 /* Writes "stats", "model_info" and "runtime" of the first choice. The time of the generation
  * includes the time to the first token; the rate covers the tokens behind that one. */
 static void put_figures(struct json *j, const struct writer *w) {
@@ -39,26 +34,22 @@ static void put_figures(struct json *j, const struct writer *w) {
     char format[32];
 
     assert(g->state == GEN_DONE);
-    json_key(j, "stats");
-    json_open(j, '{');
-    put_number(j, "tokens_per_second", rest > 0 ? (g->n_out - 1) / rest : 0);
-    put_number(j, "time_to_first_token", first);
-    put_number(j, "generation_time", first + rest);
+    json_put_open(j, "stats", '{');
+    json_put_double(j, "tokens_per_second", rest > 0 ? (g->n_out - 1) / rest : 0);
+    json_put_double(j, "time_to_first_token", first);
+    json_put_double(j, "generation_time", first + rest);
     json_put_string(j, "stop_reason", stop_reason(w, g));
     json_close(j, '}');
-    json_key(j, "model_info");
-    json_open(j, '{');
+    json_put_open(j, "model_info", '{');
     json_put_string(j, "arch", m->info->arch ? m->info->arch : "");
     json_put_string(j, "quant", model_format_name(m, format));
     json_put_string(j, "format", "gguf");
     json_put_int(j, "context_length", m->info->max_context);
     json_close(j, '}');
-    json_key(j, "runtime");
-    json_open(j, '{');
+    json_put_open(j, "runtime", '{');
     json_put_string(j, "name", "weft");
     json_put_string(j, "version", WEFT_VERSION);
-    json_key(j, "supported_formats");
-    json_open(j, '[');
+    json_put_open(j, "supported_formats", '[');
     json_cstring(j, "gguf");
     json_close(j, ']');
     json_close(j, '}');

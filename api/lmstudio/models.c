@@ -43,8 +43,7 @@ static void put_model(struct json *j, const struct model *m) {
     put_length(j, "max_context_length", m);
     if (m->worker_up)
         put_length(j, "loaded_context_length", m);
-    json_key(j, "capabilities");
-    json_open(j, '[');
+    json_put_open(j, "capabilities", '[');
     if (m->info->template && !m->info->encoder)
         json_cstring(j, "tool_use");
     json_close(j, ']');
@@ -62,13 +61,11 @@ void lmstudio_model_serve(struct exchange *x, struct http *h) {
 /* ---- /api/v1/models ---- */
 
 static void put_instances(struct json *j, const struct model *m) {
-    json_key(j, "loaded_instances");
-    json_open(j, '[');
+    json_put_open(j, "loaded_instances", '[');
     if (m->worker_up) {
         json_open(j, '{');
         json_put_string(j, "id", m->info->id);
-        json_key(j, "config");
-        json_open(j, '{');
+        json_put_open(j, "config", '{');
         put_length(j, "context_length", m);
         json_put_int(j, "parallel", m->env->opts.max_running);
         json_close(j, '}');
@@ -78,12 +75,9 @@ static void put_instances(struct json *j, const struct model *m) {
 }
 
 static void put_capabilities(struct json *j, const struct model *m) {
-    json_key(j, "capabilities");
-    json_open(j, '{');
-    json_key(j, "vision");
-    json_bool(j, false);
-    json_key(j, "trained_for_tool_use");
-    json_bool(j, m->info->template != NULL);
+    json_put_open(j, "capabilities", '{');
+    json_put_bool(j, "vision", false);
+    json_put_bool(j, "trained_for_tool_use", m->info->template != NULL);
     json_close(j, '}');
 }
 
@@ -99,8 +93,7 @@ static void put_model_v1(struct json *j, const struct model *m) {
     json_put_string(j, "key", m->info->id);
     json_put_string(j, "display_name", m->info->id);
     json_put_string(j, "architecture", m->info->arch);
-    json_key(j, "quantization");
-    json_open(j, '{');
+    json_put_open(j, "quantization", '{');
     json_put_string(j, "name", *format ? format : NULL);
     json_put_string(j, "bits_per_weight", NULL);
     json_close(j, '}');
@@ -142,8 +135,7 @@ static void write_load(struct json *j, const struct prompt_job *job) {
     json_open(j, '{');
     json_put_string(j, "type", job->model->info->encoder ? "embedding" : "llm");
     json_put_string(j, "instance_id", job->model->info->id);
-    json_key(j, "load_time_seconds");
-    json_double(j, (double)waited_ns / 1e9);
+    json_put_double(j, "load_time_seconds", (double)waited_ns / 1e9);
     json_put_string(j, "status", "loaded");
     json_close(j, '}');
 }

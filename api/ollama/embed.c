@@ -51,8 +51,7 @@ static int answer(struct vectors *v, struct buf *b) {
     json_begin(&j, b);
     json_open(&j, '{');
     json_put_string(&j, "model", v->job.model->info->id);
-    json_key(&j, "embeddings");
-    json_open(&j, '[');
+    json_put_open(&j, "embeddings", '[');
     for (uint32_t i = 0; i < v->n_inputs && r == 0; i++) {
         json_valid(&j, v->text[i].data, v->text[i].len);
         buf_deinit(&v->text[i]);

@@ -29,13 +29,11 @@ static void put_details(struct json *j, const struct model *model) {
     model_format_name(model, format);
     for (char *c = format; *c; c++)
         *c = (char)toupper((unsigned char)*c); /* Ollama's names are so, whatever the file's is */
-    json_key(j, "details");
-    json_open(j, '{');
+    json_put_open(j, "details", '{');
     json_put_string(j, "parent_model", "");
     json_put_string(j, "format", "gguf");
     json_put_string(j, "family", m->arch ? m->arch : "");
-    json_key(j, "families");
-    json_open(j, '[');
+    json_put_open(j, "families", '[');
     if (m->arch)
         json_cstring(j, m->arch);
     json_close(j, ']');
@@ -101,8 +99,7 @@ static void list(struct exchange *x, bool running) {
 
     json_begin(&j, &b);
     json_open(&j, '{');
-    json_key(&j, "models");
-    json_open(&j, '[');
+    json_put_open(&j, "models", '[');
     LIST_FOREACH(node, &env_of(x)->models.list) {
         const struct model *m = LIST_ENTRY(node, struct model, link);
 
@@ -165,8 +162,7 @@ static void put_number(struct json *j, const char *arch, const char *what, uint6
 static void put_info(struct json *j, const struct api_model *m) {
     const char *arch = m->arch ? m->arch : "unknown";
 
-    json_key(j, "model_info");
-    json_open(j, '{');
+    json_put_open(j, "model_info", '{');
     json_put_string(j, "general.architecture", arch);
     json_put_string(j, "general.basename", m->id);
     if (m->n_params)
@@ -178,8 +174,7 @@ static void put_info(struct json *j, const struct api_model *m) {
 }
 
 static void put_capabilities(struct json *j, const struct model *m) {
-    json_key(j, "capabilities");
-    json_open(j, '[');
+    json_put_open(j, "capabilities", '[');
     if (m->info->encoder) {
         json_cstring(j, "embedding");
         json_close(j, ']');

@@ -45,8 +45,7 @@ static void put_text(struct json *j, const char *key, const char *text, size_t l
 static void open_message(struct json *j, const struct writer *w, const char *text, size_t len,
                          const char *thinking, size_t n_thinking) {
     if (is_chat(w)) {
-        json_key(j, "message");
-        json_open(j, '{');
+        json_put_open(j, "message", '{');
         json_put_string(j, "role", "assistant");
     }
     put_text(j, is_chat(w) ? "content" : "response", text, len);
@@ -60,8 +59,7 @@ static void put_call(struct json *j, const struct output_parser *s, uint32_t i) 
     assert(i < s->n_calls && c->complete); /* its arguments are whole JSON */
     json_open(j, '{');
     json_put_string(j, "id", c->id);
-    json_key(j, "function");
-    json_open(j, '{');
+    json_put_open(j, "function", '{');
     json_put_int(j, "index", i);
     json_put_string(j, "name", c->name);
     json_key(j, "arguments");
@@ -91,8 +89,7 @@ static void put_figures(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
     int64_t from = w->exchange->started_ns;
 
-    json_key(j, "done");
-    json_bool(j, true);
+    json_put_bool(j, "done", true);
     json_put_string(j, "done_reason", g->finish == FINISH_LENGTH ? "length" : "stop");
     json_put_int(j, "total_duration", between(from, clock_now(env_of(w->exchange)->clock)));
     json_put_int(j, "load_duration", between(from, g->first_step_ns));
@@ -109,8 +106,7 @@ static void put_calls(struct json *j, const struct output_parser *s) {
         if (!s->calls[i].complete)
             continue;
         if (n++ == 0) {
-            json_key(j, "tool_calls");
-            json_open(j, '[');
+            json_put_open(j, "tool_calls", '[');
         }
         put_call(j, s, i);
     }
@@ -126,8 +122,7 @@ static void put_loaded(struct json *j, const struct writer *w) {
     bool unloads = w->job.request.has_keep_alive && w->job.request.keep_alive_s == 0 &&
                    model_on_demand(w->job.model);
     json_put_string(j, "done_reason", unloads ? "unload" : "load");
-    json_key(j, "done");
-    json_bool(j, true);
+    json_put_bool(j, "done", true);
 }
 
 static void put_whole(struct json *j, struct writer *w) {
@@ -186,8 +181,7 @@ static void put_new_logprobs(struct json *j, struct writer *w, uint32_t to) {
 
 static void put_not_done(struct json *j, struct writer *w, uint32_t n_tokens) {
     put_new_logprobs(j, w, n_tokens);
-    json_key(j, "done");
-    json_bool(j, false);
+    json_put_bool(j, "done", false);
 }
 
 /* The call that has been coming, if it is complete; @n_tokens: output tokens up to its end. */
@@ -202,8 +196,7 @@ static void send_call(struct writer *w, uint32_t n_tokens) {
         return;
     struct json *j = begin(&l, w);
     open_message(j, w, "", 0, "", 0);
-    json_key(j, "tool_calls");
-    json_open(j, '[');
+    json_put_open(j, "tool_calls", '[');
     put_call(j, s, w->block.n);
     json_close(j, ']');
     json_close(j, '}');

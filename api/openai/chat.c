@@ -48,8 +48,7 @@ static void put_call_delta(struct json *j, const struct writer *w, const struct 
     bool custom = custom_is(&w->job.request, c->name);
 
     assert(part->call < s->n_calls);
-    json_key(j, "tool_calls");
-    json_open(j, '[');
+    json_put_open(j, "tool_calls", '[');
     json_open(j, '{');
     json_put_int(j, "index", part->call);
     if (part->begins) {
@@ -74,8 +73,7 @@ static void put_call_delta(struct json *j, const struct writer *w, const struct 
 }
 
 static void put_delta(struct json *j, const struct writer *w, const struct piece *p) {
-    json_key(j, "delta");
-    json_open(j, '{');
+    json_put_open(j, "delta", '{');
     if (p->part->kind == OUTPUT_CALL) {
         put_call_delta(j, w, p);
     } else if (p->part->kind == OUTPUT_REASONING) {
@@ -102,8 +100,7 @@ static void put_input(struct json *j, const char *args, size_t len) {
 }
 
 static void put_calls(struct json *j, const struct writer *w, const struct output_parser *s) {
-    json_key(j, "tool_calls");
-    json_open(j, '[');
+    json_put_open(j, "tool_calls", '[');
     for (uint32_t i = 0; i < s->n_calls; i++) {
         const struct output_call *c = &s->calls[i];
         const char *all = s->text[OUTPUT_CALL].data, *args = all ? all + c->begin : "";
@@ -127,8 +124,7 @@ static void put_calls(struct json *j, const struct writer *w, const struct outpu
 static void put_message(struct json *j, const struct writer *w, const struct output_parser *s) {
     const struct buf *content = &s->text[OUTPUT_CONTENT], *reasoning = &s->text[OUTPUT_REASONING];
 
-    json_key(j, "message");
-    json_open(j, '{');
+    json_put_open(j, "message", '{');
     json_put_string(j, "role", "assistant");
     json_key(j, "content");
     if (s->n_calls && !content->len)
@@ -179,10 +175,8 @@ static void open_token(struct json *j, const struct writer *w, int32_t id, float
         json_put_int(j, "id", id);
     json_key(j, "token");
     json_string(j, text, len);
-    json_key(j, "logprob");
-    json_double(j, (double)logprob);
-    json_key(j, "bytes");
-    json_open(j, '[');
+    json_put_double(j, "logprob", (double)logprob);
+    json_put_open(j, "bytes", '[');
     for (size_t i = 0; i < len; i++)
         json_int(j, (unsigned char)text[i]);
     json_close(j, ']');
@@ -198,8 +192,7 @@ void choices_put_logprobs(struct json *j, const struct writer *w, const struct g
         if (!llama_server && !gen_is_text(g, i))
             continue;
         open_token(j, w, g->tokens[g->n_prompt + i], g->logprobs[i], llama_server);
-        json_key(j, "top_logprobs");
-        json_open(j, '[');
+        json_put_open(j, "top_logprobs", '[');
         for (uint32_t k = 0; k < g->m.n_top; k++) {
             const struct event_top *t = &g->top[(size_t)i * g->m.n_top + k];
 

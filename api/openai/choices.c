@@ -36,8 +36,7 @@ static void put_output_details(struct json *j, const struct writer *w,
 
     if (!reasons && !w->job.request.prediction.len)
         return;
-    json_key(j, "completion_tokens_details");
-    json_open(j, '{');
+    json_put_open(j, "completion_tokens_details", '{');
     if (reasons)
         json_put_int(j, "reasoning_tokens", u->reasoning);
     if (w->job.request.prediction.len) {
@@ -55,8 +54,7 @@ static void put_usage(struct json *j, const struct writer *w) {
     json_put_int(j, "prompt_tokens", u.prompt);
     json_put_int(j, "completion_tokens", u.output);
     json_put_int(j, "total_tokens", (int64_t)u.prompt + u.output);
-    json_key(j, "prompt_tokens_details");
-    json_open(j, '{');
+    json_put_open(j, "prompt_tokens_details", '{');
     json_put_int(j, "cached_tokens", u.cached);
     json_close(j, '}');
     put_output_details(j, w, &u);
@@ -73,10 +71,8 @@ static void put_entry(struct json *j, const struct writer *w, int32_t id, float 
     char key[16];
 
     snprintf(key, sizeof(key), "%d", (int)id);
-    json_key(j, key);
-    json_open(j, '{');
-    json_key(j, "logprob");
-    json_double(j, (double)logprob);
+    json_put_open(j, key, '{');
+    json_put_double(j, "logprob", (double)logprob);
     json_key(j, "rank");
     if (rank)
         json_uint(j, rank);
@@ -128,13 +124,11 @@ static void begin(struct json *j, const struct writer *w, const char *object) {
     json_put_string(j, "model", w->job.model->info->id);
     if (w->job.model->info->fingerprint)
         json_put_string(j, "system_fingerprint", w->job.model->info->fingerprint);
-    json_key(j, "choices");
-    json_open(j, '[');
+    json_put_open(j, "choices", '[');
 }
 
 static void put_ids(struct json *j, const char *key, const int32_t *ids, uint32_t n) {
-    json_key(j, key);
-    json_open(j, '[');
+    json_put_open(j, key, '[');
     for (uint32_t i = 0; i < n; i++)
         json_int(j, ids[i]);
     json_close(j, ']');
@@ -158,8 +152,7 @@ static void put_extras(struct json *j, const struct writer *w, const struct piec
     if (!w->job.request.digests)
         return;
     assert(p->from == p->to || g->digests);
-    json_key(j, "digests");
-    json_open(j, '[');
+    json_put_open(j, "digests", '[');
     for (uint32_t i = p->from; i < p->to; i++) {
         snprintf(hex, sizeof(hex), "%016llx", (unsigned long long)g->digests[i]);
         json_cstring(j, hex);

@@ -42,8 +42,7 @@ static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool
     json_open(&j, '{');
     json_put_string(&j, "object", "embedding");
     json_put_int(&j, "index", input);
-    json_key(&j, "embedding");
-    json_open(&j, '[');
+    json_put_open(&j, "embedding", '[');
     for (uint32_t i = 0; i < g->n_vector; i++)
         json_double(&j, (double)g->vector[i]);
     json_close(&j, ']');
@@ -142,8 +141,7 @@ static int answer(struct vectors *v, struct buf *b) {
         return r;
     json_begin(&j, b);
     json_cstring(&j, v->job.model->info->id);
-    json_key(&j, "usage");
-    json_open(&j, '{');
+    json_put_open(&j, "usage", '{');
     json_put_int(&j, "prompt_tokens", (int64_t)v->n_tokens);
     json_put_int(&j, "total_tokens", (int64_t)v->n_tokens);
     json_close(&j, '}');

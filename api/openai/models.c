@@ -14,8 +14,7 @@
 
 /* llama-server's router says so what it has loaded. */
 static void put_status(struct json *j, const struct model *m) {
-    json_key(j, "status");
-    json_open(j, '{');
+    json_put_open(j, "status", '{');
     json_put_string(j, "value", model_state_name(m));
     if (m->state == API_MODEL_FAILED)
         json_put_string(j, "reason", m->failure);
@@ -26,17 +25,12 @@ static void put_status(struct json *j, const struct model *m) {
 static void put_sampling(struct json *j, const struct api_model *m) {
     const struct sampling *s = m->sampling;
 
-    json_key(j, "sampling");
-    json_open(j, '{');
-    json_key(j, "temperature");
-    json_double(j, s->temperature);
+    json_put_open(j, "sampling", '{');
+    json_put_double(j, "temperature", s->temperature);
     json_put_int(j, "top_k", s->top_k);
-    json_key(j, "top_p");
-    json_double(j, s->top_p);
-    json_key(j, "min_p");
-    json_double(j, s->min_p);
-    json_key(j, "repetition_penalty");
-    json_double(j, s->repetition_penalty);
+    json_put_double(j, "top_p", s->top_p);
+    json_put_double(j, "min_p", s->min_p);
+    json_put_double(j, "repetition_penalty", s->repetition_penalty);
     json_put_string(j, "source", m->sampling_source);
     json_close(j, '}');
 }
@@ -53,8 +47,7 @@ static void put_model(struct json *j, const struct model *model) {
     json_put_string(j, "root", m->id);
     json_put_string(j, "parent", NULL);
     if (m->aliases && *m->aliases) {
-        json_key(j, "aliases");
-        json_open(j, '[');
+        json_put_open(j, "aliases", '[');
         for (const char *const *alias = m->aliases; *alias; alias++)
             json_cstring(j, *alias);
         json_close(j, ']');
@@ -64,8 +57,7 @@ static void put_model(struct json *j, const struct model *model) {
         json_uint(j, m->max_context);
     else
         json_null(j); /* not known before the worker is ready */
-    json_key(j, "capabilities");
-    json_open(j, '[');
+    json_put_open(j, "capabilities", '[');
     if (!m->encoder)
         json_cstring(j, "completion");
     json_cstring(j, "embedding");
@@ -83,8 +75,7 @@ static void put_model(struct json *j, const struct model *model) {
 static void put_bad_presets(struct json *j, const struct gen_env *env) {
     if (!env->models.bad_presets)
         return;
-    json_key(j, "presets_not_read");
-    json_open(j, '[');
+    json_put_open(j, "presets_not_read", '[');
     for (const char *const *name = env->models.bad_presets; *name; name++)
         json_cstring(j, *name);
     json_close(j, ']');
@@ -102,8 +93,7 @@ void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, st
     json_open(&j, '{');
     if (object)
         json_put_string(&j, "object", object);
-    json_key(&j, key);
-    json_open(&j, '[');
+    json_put_open(&j, key, '[');
     LIST_FOREACH(node, &env_of(x)->models.list)
     put(&j, LIST_ENTRY(node, struct model, link));
     json_close(&j, ']');

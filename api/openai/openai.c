@@ -23,8 +23,7 @@ static const char *type_of(const struct exchange *x, const struct err *err) {
 
 void openai_put_error(struct json *j, const struct exchange *x, const struct err *err) {
     json_open(j, '{');
-    json_key(j, "error");
-    json_open(j, '{');
+    json_put_open(j, "error", '{');
     json_put_string(j, "message", err->message);
     json_put_string(j, "type", type_of(x, err));
     json_put_string(j, "param", *err->param ? err->param : NULL);

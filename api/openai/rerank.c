@@ -35,8 +35,7 @@ static int take(struct vectors *v, uint32_t input, struct gen *g) {
 }
 
 static void put_usage(struct json *j, const struct vectors *v) {
-    json_key(j, "usage");
-    json_open(j, '{');
+    json_put_open(j, "usage", '{');
     json_put_int(j, "prompt_tokens", (int64_t)v->n_tokens);
     json_put_int(j, "total_tokens", (int64_t)v->n_tokens);
     json_close(j, '}');
@@ -55,8 +54,7 @@ static void begin(struct json *j, const struct vectors *v, struct buf *b, const 
     snprintf(id, sizeof(id), "%s-%s", prefix, v->id);
     json_begin(j, b);
     json_open(j, '{');
-    json_key(j, "id");
-    json_cstring(j, id);
+    json_put_string(j, "id", id);
     json_put_string(j, "object", "list");
     json_put_int(j, "created", (int64_t)time(NULL));
     json_put_string(j, "model", v->job.model->info->id);
@@ -72,8 +70,7 @@ static void put_result(struct json *j, const struct vectors *v, uint32_t i) {
     json_key(j, tei ? "score" : "relevance_score");
     json_double(j, v->score[i]);
     if (text->len && !tei) {
-        json_key(j, "document");
-        json_open(j, '{');
+        json_put_open(j, "document", '{');
     }
     if (text->len) {
         json_key(j, "text");
@@ -118,14 +115,12 @@ static int answer_score(struct vectors *v, struct buf *b) {
     struct json j;
 
     begin(&j, v, b, "score");
-    json_key(&j, "data");
-    json_open(&j, '[');
+    json_put_open(&j, "data", '[');
     for (uint32_t i = 0; i < v->n_inputs; i++) {
         json_open(&j, '{');
         json_put_int(&j, "index", i);
         json_put_string(&j, "object", "score");
-        json_key(&j, "score");
-        json_double(&j, v->score[i]);
+        json_put_double(&j, "score", v->score[i]);
         json_close(&j, '}');
     }
     json_close(&j, ']');

@@ -88,8 +88,7 @@ static void write_prompts(struct json *j, const struct prompt_job *job) {
     json_put_string(j, "model", job->model->info->id);
     json_key(j, "token_ids");
     put_ids(j, &job->prompts[0].tokens);
-    json_key(j, "prompts");
-    json_open(j, '[');
+    json_put_open(j, "prompts", '[');
     for (uint32_t i = 0; i < job->n_prompts; i++) {
         const struct prompt *p = &job->prompts[i];
 

@@ -166,8 +166,7 @@ static int put_page(struct buf *out, const struct conversation *c, size_t from, 
     j.comma = true;
     put_id(&j, "first_id", c, body ? &first : NULL);
     put_id(&j, "last_id", c, body ? &last : NULL);
-    json_key(&j, "has_more");
-    json_bool(&j, i < c->n);
+    json_put_bool(&j, "has_more", i < c->n);
     json_close(&j, '}');
     return j.error;
 }

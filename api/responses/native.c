@@ -55,8 +55,7 @@ static void put_local_shell(struct json *j, yyjson_val *args) {
     json_put_string(j, "type", "exec");
     json_key(j, "command");
     put_strings(j, yyjson_obj_get(args, "command"));
-    json_key(j, "env");
-    json_open(j, '{');
+    json_put_open(j, "env", '{');
     json_close(j, '}');
     put_number(j, "timeout_ms", yyjson_obj_get(args, "timeout_ms"));
     put_text(j, "working_directory", yyjson_obj_get(args, "working_directory"), NULL);

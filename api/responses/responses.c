@@ -145,11 +145,9 @@ void responses_put_part(struct json *j, const char *type, const char *text, size
     json_key(j, "text");
     json_string(j, text, len);
     if (strcmp(type, "output_text") == 0) {
-        json_key(j, "annotations");
-        json_open(j, '[');
+        json_put_open(j, "annotations", '[');
         json_close(j, ']');
-        json_key(j, "logprobs");
-        json_open(j, '[');
+        json_put_open(j, "logprobs", '[');
         json_close(j, ']');
     }
     json_close(j, '}');
@@ -158,8 +156,7 @@ void responses_put_part(struct json *j, const char *type, const char *text, size
 /* [part], or [] for an item that begins. */
 static void put_parts(struct json *j, const char *key, const char *type, const char *text,
                       size_t len, bool any) {
-    json_key(j, key);
-    json_open(j, '[');
+    json_put_open(j, key, '[');
     if (any)
         responses_put_part(j, type, text, len);
     json_close(j, ']');
@@ -319,8 +316,7 @@ static void put_output(struct json *j, const struct writer *w, enum responses_st
     const struct output_parser *s = w->n_choices ? gen_of(w)->output : NULL;
     uint32_t n_runs = status != RESPONSES_IN_PROGRESS && s ? s->n_runs : 0, n = 0;
 
-    json_key(j, "output");
-    json_open(j, '[');
+    json_put_open(j, "output", '[');
     item_list_deinit(&responses_of(w)->kept.output);
     for (uint32_t i = 0; i < n_runs; i++) {
         size_t from = j->out->len;
@@ -342,17 +338,14 @@ static void put_output(struct json *j, const struct writer *w, enum responses_st
 static void put_usage(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
 
-    json_key(j, "usage");
-    json_open(j, '{');
+    json_put_open(j, "usage", '{');
     json_put_int(j, "input_tokens", u.prompt);
-    json_key(j, "input_tokens_details");
-    json_open(j, '{');
+    json_put_open(j, "input_tokens_details", '{');
     json_put_int(j, "cached_tokens", u.cached);
     json_put_int(j, "cache_write_tokens", 0);
     json_close(j, '}');
     json_put_int(j, "output_tokens", u.output);
-    json_key(j, "output_tokens_details");
-    json_open(j, '{');
+    json_put_open(j, "output_tokens_details", '{');
     json_put_int(j, "reasoning_tokens", u.reasoning);
     json_close(j, '}');
     json_put_int(j, "total_tokens", (int64_t)u.prompt + u.output);

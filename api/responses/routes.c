@@ -84,8 +84,7 @@ static void delete_serve(struct exchange *x, struct http *h) {
     json_open(&j, '{');
     json_put_string(&j, "id", x->arg);
     json_put_string(&j, "object", "response");
-    json_key(&j, "deleted");
-    json_bool(&j, true);
+    json_put_bool(&j, "deleted", true);
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }

@@ -179,8 +179,7 @@ static bool is_message(const struct item *it) {
 static void put_no_logprobs(struct said *e, const struct item *it) {
     if (!is_message(it))
         return;
-    json_key(&e->j, "logprobs");
-    json_open(&e->j, '[');
+    json_put_open(&e->j, "logprobs", '[');
     json_close(&e->j, ']');
 }
 

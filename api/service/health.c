@@ -17,8 +17,7 @@
 static void put_models(struct json *j, const struct gen_env *env) {
     if (env->models.list.next == env->models.list.prev)
         return;
-    json_key(j, "models");
-    json_open(j, '{');
+    json_put_open(j, "models", '{');
     for (const struct list *l = env->models.list.next; l != &env->models.list; l = l->next) {
         const struct model *m = LIST_ENTRY(l, const struct model, link);
 
@@ -91,8 +90,7 @@ static void loads_serve(struct exchange *x, struct http *h) {
     json_open(&j, '{');
     json_put_int(&j, "timestamp", (int64_t)time(NULL));
     json_put_int(&j, "dp_rank_count", 1);
-    json_key(&j, "loads");
-    json_open(&j, '[');
+    json_put_open(&j, "loads", '[');
     json_open(&j, '{');
     json_put_int(&j, "dp_rank", 0);
     json_put_int(&j, "num_running_reqs", s.n_running);
@@ -100,8 +98,7 @@ static void loads_serve(struct exchange *x, struct http *h) {
     json_put_int(&j, "num_total_reqs", (int64_t)s.n_running + s.n_queued);
     json_put_int(&j, "num_used_tokens", (int64_t)(w->n_used * page));
     json_put_int(&j, "max_total_num_tokens", (int64_t)(m->n_pages * page));
-    json_key(&j, "token_usage");
-    json_double(&j, w->n_pages ? (double)w->n_used / w->n_pages : 0);
+    json_put_double(&j, "token_usage", w->n_pages ? (double)w->n_used / w->n_pages : 0);
     json_put_int(&j, "max_running_requests", env_of(x)->opts.max_running);
     json_close(&j, '}');
     json_close(&j, ']');
@@ -137,8 +134,7 @@ static void server_info_serve(struct exchange *x, struct http *h) {
     json_put_string(&j, "tokenizer_path", m->id);
     if (m->arch)
         json_put_string(&j, "model_type", m->arch);
-    json_key(&j, "is_generation");
-    json_bool(&j, !m->encoder && !m->ranks);
+    json_put_bool(&j, "is_generation", !m->encoder && !m->ranks);
     json_put_string(&j, "version", WEFT_VERSION);
     json_put_int(&j, "dp_size", 1);
     json_put_int(&j, "tp_size", 1);

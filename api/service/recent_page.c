@@ -11,8 +11,7 @@
 #define RECORDS 32u /* decisions about a request */
 
 static void put_ms(struct json *j, const char *key, int64_t ns) {
-    json_key(j, key);
-    json_double(j, (double)(MAX(ns, 0) / 1000) / 1000);
+    json_put_double(j, key, (double)(MAX(ns, 0) / 1000) / 1000);
 }
 
 /* Writes the scheduler's decisions about the request, as far as the flight recorder still has
@@ -22,8 +21,7 @@ static void put_story(struct json *j, const struct gen_env *env, const char *id)
     uint64_t gen;
     uint32_t n = 0;
 
-    json_key(j, "why");
-    json_open(j, '[');
+    json_put_open(j, "why", '[');
     if (gen_ids_find(&env->ids, id, &gen))
         LIST_FOREACH(node, &env->models.list) {
             struct api_port *p = CONTAINER_OF(node, struct model, link)->port;
@@ -72,8 +70,7 @@ void recent_serve(struct exchange *x, struct http *h) {
     uint32_t n = recent_slowest(&env->service->recent, x->tenant, clock_now(env->clock), list);
     json_begin(&j, &b);
     json_open(&j, '{');
-    json_key(&j, "requests");
-    json_open(&j, '[');
+    json_put_open(&j, "requests", '[');
     for (uint32_t i = 0; i < n; i++)
         put_request(&j, env, list[i]);
     json_close(&j, ']');

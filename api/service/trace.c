@@ -98,8 +98,7 @@ static void put_id(struct json *j, const char *key, const uint8_t *id, size_t n)
 static void open_attribute(struct json *j, const char *key) {
     json_open(j, '{');
     json_put_string(j, "key", key);
-    json_key(j, "value");
-    json_open(j, '{');
+    json_put_open(j, "value", '{');
 }
 
 static void close_attribute(struct json *j) {
@@ -126,10 +125,8 @@ static void put_number(struct json *j, const char *key, int64_t value) {
 
 static void put_finish(struct json *j, const char *finish) {
     open_attribute(j, "gen_ai.response.finish_reasons");
-    json_key(j, "arrayValue");
-    json_open(j, '{');
-    json_key(j, "values");
-    json_open(j, '[');
+    json_put_open(j, "arrayValue", '{');
+    json_put_open(j, "values", '[');
     json_open(j, '{');
     json_put_string(j, "stringValue", finish);
     json_close(j, '}');
@@ -169,8 +166,7 @@ static void put_attributes(struct json *j, const struct trace_origin *from,
                            const struct trace_span *s) {
     char status[12];
 
-    json_key(j, "attributes");
-    json_open(j, '[');
+    json_put_open(j, "attributes", '[');
     put_text(j, "gen_ai.operation.name", operation_of(s->path));
     put_text(j, "gen_ai.provider.name", "weft");
     put_text(j, "gen_ai.request.model", s->model);
@@ -230,8 +226,7 @@ static int put_span(struct json *j, const struct trace_origin *from, const struc
               s->start_unix_ns + s->total_ns);
     put_attributes(j, from, s);
     if (s->status >= 500) {
-        json_key(j, "status");
-        json_open(j, '{');
+        json_put_open(j, "status", '{');
         json_put_int(j, "code", STATUS_ERROR);
         json_close(j, '}');
     }
@@ -254,28 +249,22 @@ int trace_write(struct buf *out, const struct trace_origin *from, const struct t
     assert(n > 0);
     json_begin(&j, out);
     json_open(&j, '{');
-    json_key(&j, "resourceSpans");
-    json_open(&j, '[');
+    json_put_open(&j, "resourceSpans", '[');
     json_open(&j, '{');
-    json_key(&j, "resource");
-    json_open(&j, '{');
-    json_key(&j, "attributes");
-    json_open(&j, '[');
+    json_put_open(&j, "resource", '{');
+    json_put_open(&j, "attributes", '[');
     put_text(&j, "service.name", "weft");
     put_text(&j, "service.version", WEFT_VERSION);
     put_text(&j, "host.name", from->host);
     put_number(&j, "process.pid", from->pid);
     json_close(&j, ']');
     json_close(&j, '}');
-    json_key(&j, "scopeSpans");
-    json_open(&j, '[');
+    json_put_open(&j, "scopeSpans", '[');
     json_open(&j, '{');
-    json_key(&j, "scope");
-    json_open(&j, '{');
+    json_put_open(&j, "scope", '{');
     json_put_string(&j, "name", "weft");
     json_close(&j, '}');
-    json_key(&j, "spans");
-    json_open(&j, '[');
+    json_put_open(&j, "spans", '[');
     for (uint32_t i = 0; i < n && r == 0; i++)
         r = put_span(&j, from, &spans[i]);
     json_close(&j, ']');

@@ -85,8 +85,7 @@ static void put_error(struct json *j, const struct exchange *x, const struct err
                   : err->status == 405 ? "this path has another method"
                                        : "not an HTTP/1.1 request that this socket understands";
     json_open(j, '{');
-    json_key(j, "error");
-    json_open(j, '{');
+    json_put_open(j, "error", '{');
     json_put_string(j, "message", message);
     json_put_int(j, "code", x->dialect->status_of(err->status));
     json_close(j, '}');
