@@ -58,10 +58,8 @@ struct tensor_format {
     uint32_t block_bytes; /* bytes per block */
 };
 
-/* The row of the format table, which is static; NULL for a type or name (in any case of letters)
- * that weft does not read. */
+/* Returns the row of the format table, which is static; NULL for a type that weft does not read. */
 const struct tensor_format *tensor_format(uint32_t type);
-const struct tensor_format *tensor_format_by_name(const char *name);
 
 /* Types of metadata values, numbered as in the file. */
 enum gguf_type {

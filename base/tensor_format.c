@@ -1,7 +1,5 @@
 #include "base/gguf.h"
 
-#include <strings.h>
-
 /* Block sizes: the structs block_* of ggml-common.h, which files are written with. */
 static const struct tensor_format formats[] = {
     {TENSOR_F32, "F32", 1, 4},         {TENSOR_F16, "F16", 1, 2},
@@ -23,13 +21,6 @@ static const struct tensor_format formats[] = {
 const struct tensor_format *tensor_format(uint32_t type) {
     for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
         if ((uint32_t)formats[i].type == type)
-            return &formats[i];
-    return NULL;
-}
-
-const struct tensor_format *tensor_format_by_name(const char *name) {
-    for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
-        if (strcasecmp(formats[i].name, name) == 0)
             return &formats[i];
     return NULL;
 }

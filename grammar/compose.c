@@ -156,11 +156,6 @@ grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t
     return add_part(b, b->failed ? NULL : expr_seq(&b->b, v.v, v.n));
 }
 
-grammar_part grammar_special(struct grammar_builder *b, int32_t token) {
-    assert(!b->b.vocab || (token >= 0 && (uint32_t)token < vocab_n_tokens(b->b.vocab)));
-    return add_part(b, b->failed ? NULL : expr_token(&b->b, token));
-}
-
 /* A source is a rule of its own, however often its part is used. */
 grammar_part grammar_part_of(struct grammar_builder *b, const struct grammar_source *src) {
     struct expr *e = NULL;

@@ -123,7 +123,6 @@ DEFINE_FREEP(struct grammar_builder, grammar_builder)
 /* Exactly @text. Where it spells a special token of the vocabulary ("<tool_call>"), it is that
  * token. */
 grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t len);
-grammar_part grammar_special(struct grammar_builder *b, int32_t token); /* this token */
 /* Makes a part of @src, which is read as grammar_compile() reads it. */
 grammar_part grammar_part_of(struct grammar_builder *b, const struct grammar_source *src);
 /* Concatenates @part[0, n); n 0: the empty text. */

@@ -423,13 +423,46 @@ static int start_signal(struct front *f, uv_signal_t *s, uv_signal_cb cb, int si
     return uv_signal_start(s, cb, signum);
 }
 
-/* Opens all parts in the order of their dependence and starts the first worker. 0 or -errno with
- * @err. */
-static int open_front(struct front *f, struct err *err) {
-    struct models_opts o = {
+/* Opens what outlives this process: inherited sockets, kept weights, the disk tier, KV events. 0 or
+ * -errno with @err. */
+static int open_stores(struct front *f, struct err *err) {
+    const struct kept_opts kept = {service_keep, service_forget};
+    const struct kv_events_opts k = {
+        .loop = &f->loop,
+        .endpoint = f->config.kv_events,
+        .replay = f->config.kv_events_replay,
+        .topic = f->config.kv_events_topic,
+        .later = takeover_is_pending(),
+    };
+    int r = kept_new(&f->kept, &kept);
+
+    f->disk_fd = -1;
+    f->listeners.config = &f->config;
+    if (r < 0)
+        return r;
+    if (takeover_is_pending()) {
+        service_hold();
+        kept_hold(f->kept);
+    }
+    if ((r = listeners_take(&f->listeners, f->kept, err)) < 0)
+        return r;
+    if (*f->config.kv_disk && (r = kvdisk_open(f->config.kv_disk, !takeover_is_pending(),
+                                               &f->disk_fd, f->share_secret, err)) < 0)
+        return r;
+    if (*k.endpoint && (r = kv_events_new(&f->kv_events, &k, err)) < 0)
+        return r;
+    f->config.api.kv_events = kv_events_counts(f->kv_events);
+    return 0;
+}
+
+static int open_models(struct front *f, struct err *err) {
+    const struct models_opts o = {
         .loop = &f->loop,
         .config = &f->config,
         .clock = clock_monotonic(),
+        .kept = f->kept,
+        .kv_events = f->kv_events,
+        .disk_fd = f->disk_fd,
         .ctx = f,
         .on_ready = on_ready,
         .on_refused = on_refused,
@@ -438,50 +471,12 @@ static int open_front(struct front *f, struct err *err) {
         .beside = takeover_is_pending(),
         .waits = takeover_waits(),
     };
-    const struct takeover_opts t = {
-        .loop = &f->loop,
-        .ctx = f,
-        .load = on_load,
-        .take = on_take,
-        .guests = on_guests,
-        .gone = on_old_gone,
-    };
-    const struct kept_opts kept = {service_keep, service_forget};
-    int r = kept_new(&f->kept, &kept);
 
-    if (r == 0 && takeover_is_pending()) {
-        service_hold();
-        kept_hold(f->kept);
-    }
-    f->listeners.config = &f->config;
-    if (r == 0)
-        r = listeners_take(&f->listeners, f->kept, err);
+    return models_new(&f->models, &o, err);
+}
 
-    f->disk_fd = -1;
-    if (r < 0)
-        return r;
-    o.kept = f->kept;
-    if (*f->config.kv_disk && (r = kvdisk_open(f->config.kv_disk, !takeover_is_pending(),
-                                               &f->disk_fd, f->share_secret, err)) < 0)
-        return r;
-    o.disk_fd = f->disk_fd;
-    const struct kv_events_opts k = {
-        .loop = &f->loop,
-        .endpoint = f->config.kv_events,
-        .replay = f->config.kv_events_replay,
-        .topic = f->config.kv_events_topic,
-        .later = takeover_is_pending(),
-    };
-    if (*k.endpoint && (r = kv_events_new(&f->kv_events, &k, err)) < 0)
-        return r;
-    o.kv_events = f->kv_events;
-    f->config.api.kv_events = kv_events_counts(f->kv_events);
-    if ((r = models_new(&f->models, &o, err)) < 0)
-        return r;
-    limit_connections(f);
-    if ((r = open_api(f)) < 0)
-        return r;
-    struct admin_opts a = {
+static int open_admin(struct front *f) {
+    const struct admin_opts o = {
         .loop = &f->loop,
         .api = f->api,
         .models = f->models,
@@ -493,9 +488,28 @@ static int open_front(struct front *f, struct err *err) {
         .reload = reload_from_admin,
         .upgrade = next_daemon_start,
     };
-    if ((r = takeover_start(&t)) < 0 || (r = next_daemon_new(f)) < 0 ||
-        (r = admin_new(&f->admin, &a)) < 0 || (r = read_files(f, err)) < 0 ||
-        (r = open_listeners(f, err)) < 0)
+
+    return admin_new(&f->admin, &o);
+}
+
+/* Opens all parts in the order of their dependence and starts the first worker. 0 or -errno with
+ * @err. */
+static int open_front(struct front *f, struct err *err) {
+    const struct takeover_opts t = {
+        .loop = &f->loop,
+        .ctx = f,
+        .load = on_load,
+        .take = on_take,
+        .guests = on_guests,
+        .gone = on_old_gone,
+    };
+    int r;
+
+    if ((r = open_stores(f, err)) < 0 || (r = open_models(f, err)) < 0)
+        return r;
+    limit_connections(f);
+    if ((r = open_api(f)) < 0 || (r = takeover_start(&t)) < 0 || (r = next_daemon_new(f)) < 0 ||
+        (r = open_admin(f)) < 0 || (r = read_files(f, err)) < 0 || (r = open_listeners(f, err)) < 0)
         return r;
     start_signal(f, &f->term, on_stop_signal, SIGTERM);
     start_signal(f, &f->interrupt, on_stop_signal, SIGINT);
