@@ -18,29 +18,15 @@
  * server: /props, /slots, /apply-template.
  */
 
-static const struct endpoint completion = {
-    .open = llamacpp_open,
-    .close = llamacpp_close,
-    .translate = llamacpp_read_completion,
-    .id_prefix = "",
-    .tells_prompt = true,
-    .begin = llamacpp_begin,
-    .piece = llamacpp_piece,
-    .end = llamacpp_end,
-    .whole = llamacpp_whole,
-};
+#define ENDPOINT(read)                                                                             \
+    {                                                                                              \
+        .open = llamacpp_open, .close = llamacpp_close, .translate = (read), .id_prefix = "",      \
+        .tells_prompt = true, .begin = llamacpp_begin, .piece = llamacpp_piece,                    \
+        .end = llamacpp_end, .whole = llamacpp_whole,                                              \
+    }
 
-static const struct endpoint infill = {
-    .open = llamacpp_open,
-    .close = llamacpp_close,
-    .translate = llamacpp_read_infill,
-    .id_prefix = "",
-    .tells_prompt = true,
-    .begin = llamacpp_begin,
-    .piece = llamacpp_piece,
-    .end = llamacpp_end,
-    .whole = llamacpp_whole,
-};
+static const struct endpoint completion = ENDPOINT(llamacpp_read_completion);
+static const struct endpoint infill = ENDPOINT(llamacpp_read_infill);
 
 static void completion_serve(struct exchange *x, struct http *h) {
     writer_serve(x, &completion);

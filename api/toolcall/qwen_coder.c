@@ -13,44 +13,34 @@ enum { OPENED = TC_FIRST, OBJECT, NAME, PARAM, KEY, VALUE, CLOSE };
 static const char *const follow[] = {"<parameter=", "</function>", "</tool_call>", NULL};
 static const char *const seed_follow[] = {"<parameter=", "</function>", "</seed:tool_call>", NULL};
 
+/* The states that both formats have; @close ends a call. */
+#define STATES(open, close)                                                                        \
+    [TC_CONTENT] = {.kind = TC_TEXT,                                                               \
+                    TC_EDGES({open, OPENED, TC_OPEN}, {"<function=", NAME, TC_OPEN})},             \
+    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},                                            \
+    [OPENED] = {.kind = TC_EXPECT,                                                                 \
+                .other = TC_FAIL,                                                                  \
+                TC_EDGES({"<function=", NAME, 0}, {"{", OBJECT, 0})},                              \
+    [OBJECT] = {.kind = TC_OBJECT, .next = CLOSE, .act = TC_END},                                  \
+    [NAME] = {.kind = TC_NAME, TC_EDGES({">", PARAM, TC_CALL})},                                   \
+    [PARAM] = {.kind = TC_EXPECT,                                                                  \
+               .other = TC_FAIL,                                                                   \
+               TC_EDGES({"<parameter=", KEY, 0}, {"</function>", CLOSE, TC_END},                   \
+                        {close, TC_CONTENT, TC_END})},                                             \
+    [CLOSE] = {.kind = TC_EXPECT, .other = TC_CONTENT, TC_EDGES({close, TC_CONTENT, 0})}
+
 static const struct tc_state states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT,
-                    TC_EDGES({"<tool_call>", OPENED, TC_OPEN}, {"<function=", NAME, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT,
-                .other = TC_FAIL,
-                TC_EDGES({"<function=", NAME, 0}, {"{", OBJECT, 0})},
-    [OBJECT] = {.kind = TC_OBJECT, .next = CLOSE, .act = TC_END},
-    [NAME] = {.kind = TC_NAME, TC_EDGES({">", PARAM, TC_CALL})},
-    [PARAM] = {.kind = TC_EXPECT,
-               .other = TC_FAIL,
-               TC_EDGES({"<parameter=", KEY, 0}, {"</function>", CLOSE, TC_END},
-                        {"</tool_call>", TC_CONTENT, TC_END})},
+    STATES("<tool_call>", "</tool_call>"),
     [KEY] = {.kind = TC_KEY, TC_EDGES({">\n", VALUE, 0}, {">", VALUE, 0})},
     [VALUE] = {.kind = TC_VALUE,
                .follow = follow,
                TC_EDGES({"\n</parameter>", PARAM, 0}, {"</parameter>", PARAM, 0})},
-    [CLOSE] = {.kind = TC_EXPECT, .other = TC_CONTENT, TC_EDGES({"</tool_call>", TC_CONTENT, 0})},
 };
 
 static const struct tc_state seed_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT,
-                    TC_EDGES({"<seed:tool_call>", OPENED, TC_OPEN}, {"<function=", NAME, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT,
-                .other = TC_FAIL,
-                TC_EDGES({"<function=", NAME, 0}, {"{", OBJECT, 0})},
-    [OBJECT] = {.kind = TC_OBJECT, .next = CLOSE, .act = TC_END},
-    [NAME] = {.kind = TC_NAME, TC_EDGES({">", PARAM, TC_CALL})},
-    [PARAM] = {.kind = TC_EXPECT,
-               .other = TC_FAIL,
-               TC_EDGES({"<parameter=", KEY, 0}, {"</function>", CLOSE, TC_END},
-                        {"</seed:tool_call>", TC_CONTENT, TC_END})},
+    STATES("<seed:tool_call>", "</seed:tool_call>"),
     [KEY] = {.kind = TC_KEY, TC_EDGES({">", VALUE, 0})},
     [VALUE] = {.kind = TC_VALUE, .follow = seed_follow, TC_EDGES({"</parameter>", PARAM, 0})},
-    [CLOSE] = {.kind = TC_EXPECT,
-               .other = TC_CONTENT,
-               TC_EDGES({"</seed:tool_call>", TC_CONTENT, 0})},
 };
 
 const struct toolcall_format format_qwen_coder = {
