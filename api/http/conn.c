@@ -547,25 +547,36 @@ void conn_turn(struct conn *c) {
         parse_ahead(c);
     else
         read_some(c);
+    if (c->unwatched && c->state != CONN_CLOSED && !c->eof && conn_read_start(c) < 0)
+        conn_close(c);
     want_turn(c);
     check(c);
 }
 
-/* Handles a readable socket, which stays readable until the connection's turn. */
+/* Gives no room: a readable socket is read when its connection has its turn. */
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b) {
-    struct conn *c = h->data;
-
-    if (c->state != CONN_CLOSED)
-        turn_want(&c->turn, &c->payer->turns);
     *b = uv_buf_init(NULL, 0);
 }
 
+/* Handles a readable socket. One that is reported again before its turn is not watched until then:
+ * while thousands wait, each iteration would report all of them. */
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
-    if (n < 0 && n != UV_ENOBUFS) /* on_alloc() gives no room */
-        conn_close(s->data);
+    struct conn *c = s->data;
+
+    if (n < 0 && n != UV_ENOBUFS) {
+        conn_close(c);
+    } else if (c->state == CONN_CLOSED) {
+        return;
+    } else if (list_empty(&c->turn.link)) {
+        turn_want(&c->turn, &c->payer->turns);
+    } else {
+        uv_read_stop(s);
+        c->unwatched = true;
+    }
 }
 
 int conn_read_start(struct conn *c) {
+    c->unwatched = false;
     return uv_read_start(&c->h.stream, on_alloc, on_read);
 }
 

@@ -103,6 +103,7 @@ struct conn {
     uint32_t n_open;    /* handles not closed */
     bool local;         /* a UNIX socket */
     bool answered;      /* a request of it has been */
+    bool unwatched;     /* libuv does not look whether it is readable: it waits for its turn */
     bool writing, parsing, close_after, discard, eof, broken;
 };
 

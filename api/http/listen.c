@@ -84,11 +84,11 @@ static void tell_failure(struct http_server *s, int status) {
               (unsigned long long)s->n_accept_failures);
 }
 
-/* A new iteration: what waits is accepted. */
+/* A new iteration: what waits is accepted. The handle stays active until on_check(), since libuv
+ * computes how long it sleeps after this. */
 static void on_rest(uv_idle_t *rest) {
     struct http_server *s = rest->data;
 
-    uv_idle_stop(rest);
     LIST_FOREACH(node, &s->listeners) {
         struct listener *l = LIST_ENTRY(node, struct listener, link);
 
@@ -97,6 +97,14 @@ static void on_rest(uv_idle_t *rest) {
         l->waits = false;
         on_connection(&l->h.stream, 0);
     }
+}
+
+static bool a_listener_waits(const struct http_server *s) {
+    bool waits = false;
+
+    for (const struct list *l = s->listeners.next; l != &s->listeners && !waits; l = l->next)
+        waits = LIST_ENTRY(l, struct listener, link)->waits;
+    return waits;
 }
 
 /* Reads the sockets that were found readable, in the order of turn.h. */
@@ -115,10 +123,12 @@ static void on_check(uv_check_t *check) {
         now = clock_now(s->opts.clock);
         turn_charge(&c->payer->turns, now - before);
     }
-    if (list_empty(&s->payers.turns.ready))
-        return;
-    s->n_deferred++;
-    http_server_wake(s);
+    if (!list_empty(&s->payers.turns.ready)) {
+        s->n_deferred++;
+        http_server_wake(s);
+    } else if (!a_listener_waits(s)) {
+        uv_idle_stop(&s->rest);
+    }
 }
 
 /* Begins to count iterations, with the first listener. They keep no loop alive. */

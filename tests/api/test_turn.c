@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 #include "api/http/conn.h"
@@ -298,4 +301,83 @@ Test(turn, a_tenant_with_many_connections_waits_with_its_own) {
     world_drop(&w, own);
     world_stop(&w);
     buf_deinit(&got.text);
+}
+
+/* Counts the sockets that libuv is told of, and how often it would sleep while turns wait. */
+static _Thread_local struct {
+    const struct http_server *server; /* NULL: nothing is counted */
+    uint64_t n_events;
+    uint32_t n_sleeps;
+} polls;
+
+/* libuv calls these two, by its version. */
+int epoll_pwait(int fd, struct epoll_event *e, int max, int timeout, const sigset_t *mask) {
+    const struct http_server *s = polls.server;
+
+    if (s && timeout != 0 && !list_empty((struct list *)&s->payers.turns.ready)) {
+        polls.n_sleeps++;
+        timeout = 0;
+    }
+    int n = (int)syscall(SYS_epoll_pwait, fd, e, max, timeout, mask, _NSIG / 8);
+    if (s && n > 0)
+        polls.n_events += (uint64_t)n;
+    return n;
+}
+
+int epoll_wait(int fd, struct epoll_event *e, int max, int timeout) {
+    return epoll_pwait(fd, e, max, timeout, NULL);
+}
+
+static void stop(uv_check_t *c) {
+    uv_stop(c->loop);
+}
+
+/* Turns the loop as the daemon does until no connection is left: UV_RUN_ONCE would not sleep while
+ * an idle handle is active. */
+static void run_until_empty(struct world *w) {
+    struct http_server *s = &w->api->http;
+    uv_check_t check;
+
+    uv_check_init(&w->loop, &check);
+    uv_check_start(&check, stop);
+    polls.server = s;
+    while (s->n_connections > 0)
+        uv_run(&w->loop, UV_RUN_DEFAULT);
+    polls.server = NULL;
+    uv_close((uv_handle_t *)&check, NULL);
+    world_turn(w);
+}
+
+#define CLOSED_AT_ONCE 1000
+
+/* An iteration serves some dozens; that it is told of all others would cost the square. */
+Test(turn, closing_many_at_once_takes_two_events_each) {
+    struct ticking ticking = {{read_ticking}, clock_now(clock_monotonic())};
+    struct rlimit files;
+    struct world w;
+    int fd[CLOSED_AT_ONCE];
+
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    cr_assert_gt(files.rlim_cur, 2 * CLOSED_AT_ONCE + 100);
+    world_init(&w);
+    w.opts.max_connections = CLOSED_AT_ONCE;
+    world_start(&w);
+    struct http_server *s = &w.api->http;
+    s->opts.clock = &ticking.clock;
+    for (int i = 0; i < CLOSED_AT_ONCE; i++) {
+        fd[i] = world_connect(&w);
+        world_turn(&w);
+    }
+    while (s->n_connections < CLOSED_AT_ONCE)
+        world_turn(&w);
+    for (int i = 0; i < CLOSED_AT_ONCE; i++)
+        close(fd[i]);
+    run_until_empty(&w);
+    cr_expect_gt(s->n_deferred, 2, "one iteration is too long for all of them");
+    cr_expect_eq(polls.n_sleeps, 0);
+    cr_expect_geq(polls.n_events, CLOSED_AT_ONCE);
+    cr_expect_leq(polls.n_events, 3 * CLOSED_AT_ONCE, "%llu", (unsigned long long)polls.n_events);
+    world_stop(&w);
 }
