@@ -126,6 +126,7 @@ int collect_like(struct collector *k, const struct set *from) {
     w->same = keep_region;
     w->max_visited = k->quick ? SHORT_WALK : LIKE_WALK;
     walk_like(w, from, &other);
+    w->same = NULL; /* other walks follow where this one is given up */
     m->n_configs = other.begin;
     if (!k->error && !m->error && !k->too_large && w->n_visited <= w->max_visited)
         copy_rest(k, like);

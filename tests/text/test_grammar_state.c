@@ -1,6 +1,8 @@
 /* Masks against acceptance byte by byte, taking back, copying, forced bytes, composition, free
  * text. */
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include "tests/text/grammar_support.h"
 
@@ -398,4 +400,68 @@ Test(grammar_compile, without_a_vocabulary_only_checks) {
     cr_expect(g && grammar_bytes(g) > 0);
     cr_expect_eq(grammar_compile(&g, NULL, &bad, NULL, &err), -22);
     cr_expect(strstr(err.message, "#/$dynamicRef"));
+}
+
+#define LONG_TAIL 100
+#define N_TAILS 40
+#define N_CUT 1200
+
+/* Tokens "[cut N]", as of a vocabulary that was cut down, and some long ones whose letters
+ * are read up to the last one. */
+static struct grammar_vocab *cut_vocab(struct grammar_token *token, char (*text)[LONG_TAIL + 2]) {
+    uint32_t n = 0;
+    struct grammar_vocab *v = NULL;
+    int32_t end = 256 + N_TAILS + N_CUT;
+
+    for (; n < 256; n++)
+        text[n][0] = (char)n, token[n] = (struct grammar_token){.bytes = text[n], .len = 1};
+    for (; n < 256 + N_TAILS; n++) {
+        for (uint32_t i = 0; i < LONG_TAIL; i++)
+            text[n][i] = (char)(i == 0 ? 'a' : i + 1 == LONG_TAIL ? '!' : 'b' + (n >> i % 6 & 1));
+        token[n] = (struct grammar_token){.bytes = text[n], .len = LONG_TAIL};
+    }
+    for (; n < 256 + N_TAILS + N_CUT; n++) {
+        int len = snprintf(text[n], sizeof(*text), "[cut %u]", n);
+        token[n] = (struct grammar_token){.bytes = text[n], .len = (size_t)len};
+    }
+    token[n++] = (struct grammar_token){.special = true};
+    cr_assert_eq(grammar_vocab_new(&v, token, n, &end, 1), 0);
+    return v;
+}
+
+/* The class of the state behind "l" begins as that of the state behind "k", and what differs takes
+ * too long for a quick mask: the walk that gives it up is followed by another one. */
+Test(grammar_state, a_class_that_is_given_up_leaves_other_walks_alone) {
+    static const char schema[] = "{\"pattern\":\"^(ka[b-y]*|la[b-z]*|[kl][^a]Z*)$\"}";
+    static struct grammar_token token[256 + N_TAILS + N_CUT + 1];
+    static char text[256 + N_TAILS + N_CUT][LONG_TAIL + 2];
+    CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = cut_vocab(token, text);
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL, *t = NULL;
+    CLEANUP(freep) uint32_t *bits = malloc(2ul * grammar_vocab_n_words(v) * sizeof(*bits));
+    struct grammar_source src = {
+        .kind = GRAMMAR_JSON_SCHEMA, .text = schema, .len = sizeof(schema) - 1};
+    struct err err = {0};
+    uint32_t n_words = grammar_vocab_n_words(v);
+
+    cr_assert_eq(grammar_compile(&g, v, &src, NULL, &err), 0, "%s", err.message);
+    cr_assert_eq(grammar_state_new(&s, g), 0);
+    cr_assert_eq(grammar_state_new(&t, g), 0);
+    cr_assert_eq(grammar_accept(s, '"') | grammar_accept(s, 'k'), 0);
+    cr_assert_gt(grammar_mask(s, bits), 0);
+    grammar_state_reset(s);
+    cr_assert_eq(grammar_accept(s, '"') | grammar_accept(s, 'l'), 0);
+    grammar_state_set_quick(s, true);
+    cr_expect_eq(grammar_mask(s, bits), -EAGAIN);
+    grammar_state_set_quick(s, false);
+    int64_t n = grammar_mask(s, bits), n_accepted = 0;
+    for (uint32_t i = 0; i < n_words * 32 && i < ARRAY_SIZE(text); i++) {
+        cr_assert_eq(grammar_state_copy(t, s), 0);
+        bool accepted = grammar_accept(t, (int32_t)i) == 0;
+
+        n_accepted += accepted;
+        cr_assert_eq(accepted, bits[i / 32] >> (i % 32) & 1, "token %u", i);
+    }
+    cr_expect_eq(n, n_accepted);
+    cr_expect_gt(n, 0);
 }
