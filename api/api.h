@@ -47,19 +47,16 @@ struct api_model {
     const char *template_source;     /* how tool calls and reasoning are written is read from it */
     size_t template_len;
     const char *system; /* the system message of chats that have none; NULL: none */
-    /* max_context: until a worker was ready what file and options allow; 0: unknown. */
     uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
-    uint32_t n_ctx_train; /* the file's context; 0: its header was not read */
-    uint8_t vocab_type;   /* as llama.cpp numbers them */
-    bool encoder;         /* it makes vectors, and writes no text */
-    bool ranks;           /* it scores how well documents answer a query */
+    bool encoder; /* it makes vectors, and writes no text */
+    bool ranks;   /* it scores how well documents answer a query */
     /* With ranks: what stands before, between and behind query and document in its prompt, and may
      * hold special tokens. */
     struct {
         const char *before, *between, *behind;
     } pair;
     uint16_t pool; /* SUBMIT_POOL_* of its vectors unless the request says otherwise; 0: LAST */
-    int64_t created_unix;            /* the time of the file */
+    int64_t created_unix;
     uint8_t thinking;                /* of requests that do not say: enum thinking_switch */
     const struct sampling *sampling; /* of requests that do not say; NULL: as params_init() */
     const char *sampling_source;     /* the layer that set it, for clients; NULL: unknown */
@@ -67,10 +64,9 @@ struct api_model {
     const char *arch;                /* as the file has it, or NULL */
     const char *file;                /* its name without folders, or NULL */
     uint64_t n_bytes;                /* of the file */
-    uint64_t n_params, tensor_bytes; /* of its tensors: values, bytes; 0: not known */
+    uint64_t n_params;               /* values of its tensors; 0: not known */
     uint32_t keep_alive_s;           /* unloaded after so long without a request; 0: not for that */
-    /* Of file and program: equal ones give equal tokens. NULL: it was never loaded. */
-    const char *fingerprint;
+    const char *fingerprint; /* of file and program: equal ones give equal tokens; or NULL */
 };
 
 /* States of a model that is loaded on demand: api/generation/model.h. */
@@ -187,7 +183,6 @@ struct api_request_info { /* one live generation, for the admin socket */
     uint64_t session;             /* the session it belongs to; 0: none is known */
     const char *session_from;     /* the header or field that told, "conversation", or NULL */
     uint32_t n_prompt, n_output, n_cached, max_new;
-    uint32_t n_done; /* tokens of the prompt that are computed or cached; a lower bound */
     int64_t age_ms;
 };
 

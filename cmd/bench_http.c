@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
-#include "base/json_value.h"
 #include "cmd/bench_poll.h"
 #include "cmd/bench_sse.h"
 
@@ -450,9 +449,10 @@ static bool perform(struct bench_http *h, const char *path, const struct buf *bo
 /* Performs the request like perform(); returns the reply's document, or NULL. */
 static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf *body,
                        struct err *err) {
-    CLEANUP(buf_deinit) struct buf reply = {.max = REPLY_MAX};
+    CLEANUP(buf_deinit) struct buf reply;
     yyjson_doc *doc;
 
+    buf_init(&reply, REPLY_MAX);
     if (!perform(h, path, body, &reply, err))
         return NULL;
     doc = yyjson_read(reply.data ? reply.data : "", reply.len, 0);
@@ -469,10 +469,11 @@ static unsigned long device_of(const char *line, const char *end) {
 }
 
 double bench_http_metric(struct bench_http *h, const char *name) {
-    CLEANUP(buf_deinit) struct buf reply = {.max = REPLY_MAX};
+    CLEANUP(buf_deinit) struct buf reply;
     size_t len = strlen(name);
     double most[16] = {0}, sum = 0; /* of more devices the rest counts as one */
 
+    buf_init(&reply, REPLY_MAX);
     if (!perform(h, "/metrics", NULL, &reply, NULL) || buf_add(&reply, "", 1) < 0)
         return 0;
     for (char *line = reply.data; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
@@ -518,7 +519,7 @@ int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char 
 int bench_http_model(struct bench_http *h, char out[256], struct err *err) {
     yyjson_doc *doc = ask(h, "/v1/models", NULL, err);
     yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(doc), "data");
-    const char *id = json_cstr(yyjson_obj_get(yyjson_arr_get_first(data), "id"));
+    const char *id = yyjson_get_str(yyjson_obj_get(yyjson_arr_get_first(data), "id"));
     int r = 0;
 
     if (id)

@@ -18,26 +18,23 @@
  */
 
 #define KEY_MAX 512
-#define CLIENTS "claude, codex, opencode, copilot, qwen, pi, openclaw, aider or goose"
+#define CLIENTS "claude, codex, opencode, copilot, qwen, pi, aider or goose"
 
 static const char help[] =
     "usage: weftctl launch CLIENT [OPTIONS] [-- ARGUMENTS]\n"
-    "Starts CLIENT with weftd as its model; nothing is written, but for pi and openclaw, which\n"
-    "read their files alone. CLIENT is " CLIENTS ".\n"
+    "Starts CLIENT with weftd as its model; nothing is written, but for pi, which reads its file\n"
+    "alone. CLIENT is " CLIENTS ".\n"
     "  --url URL        where weftd serves ($WEFT_URL, else http://127.0.0.1:8080)\n"
     "  --model NAME     which model; else the first that is served\n"
     "  --key-file FILE  the API key ($WEFT_API_KEY)\n"
     "  --print          print what would be set, for a shell, and start nothing\n"
-    "  --write          put it into the client's own file (claude, codex, opencode, pi,\n"
-    "                   openclaw)\n"
-    "  --undo           give that file back as it was\n"
-    "  --anyway         start it although the model's context is too small for it\n";
+    "  --write          put it into the client's own file (claude, codex, opencode, pi)\n"
+    "  --undo           give that file back as it was\n";
 
 const struct launch_client launch_clients[] = {
     {
         .name = "claude",
         .program = "claude",
-        .n_first = 30000,
         .env = {"ANTHROPIC_BASE_URL={url}", "ANTHROPIC_AUTH_TOKEN={key}", "ANTHROPIC_MODEL={model}",
                 "ANTHROPIC_SMALL_FAST_MODEL={model}", "ANTHROPIC_DEFAULT_HAIKU_MODEL={model}",
                 "CLAUDE_CODE_AUTO_COMPACT_WINDOW={context}",
@@ -51,7 +48,6 @@ const struct launch_client launch_clients[] = {
     {
         .name = "codex",
         .program = "codex",
-        .n_first = 13000,
         .env = {"WEFT_API_KEY={key}", NULL},
         .args = {"-c", "model=\"{model}\"", "-c", "model_provider=\"weft\"", "-c",
                  "model_providers.weft={name=\"weft\", base_url=\"{url}/v1\", "
@@ -66,7 +62,6 @@ const struct launch_client launch_clients[] = {
     {
         .name = "opencode",
         .program = "opencode",
-        .n_first = 11000,
         .env = {"OPENCODE_CONFIG_CONTENT="
                 "{\"provider\": {\"weft\": {\"npm\": \"@ai-sdk/openai-compatible\", \"name\": "
                 "\"weft\", \"options\": {\"baseURL\": \"{url}/v1\", \"apiKey\": \"{key}\"}, "
@@ -97,18 +92,6 @@ const struct launch_client launch_clients[] = {
                     "\"{model}\"{limit}}]}}}",
         .limit = ", \"contextWindow\": {context}, \"maxTokens\": {output}",
         .note = "start it with: weftctl launch pi",
-    },
-    {
-        .name = "openclaw",
-        .program = "openclaw",
-        .file = ".openclaw/openclaw.json",
-        .fragment = "{\"models\": {\"providers\": {\"weft\": {\"baseUrl\": \"{url}/v1\", "
-                    "\"apiKey\": \"{key}\", \"api\": \"openai-completions\", \"models\": "
-                    "[{\"id\": \"{model}\", \"name\": \"{model}\", \"input\": "
-                    "[\"text\"]{limit}}]}}}, \"agents\": {\"defaults\": {\"model\": "
-                    "{\"primary\": \"weft/{model}\"}}}}",
-        .limit = ", \"contextWindow\": {context}, \"maxTokens\": {output}",
-        .note = "it holds for all of its agents",
     },
     {
         .name = "qwen",
@@ -148,7 +131,6 @@ static int add(struct buf *out, const char *s, bool json) {
 /* What a client is told. */
 struct target {
     const char *url, *model, *key; /* key: "none" where there is none */
-    uint64_t n_context;            /* 0: not known */
     char context[24], output[24];  /* texts; "": not known */
     const char *limit;             /* the client's, filled in; "": not known */
 };
@@ -337,19 +319,18 @@ static int look_up(struct target *t, const char *key, char **out) {
         return cli_fail("out of memory");
     int r = chat_get(server, "/v1/models", &doc, &err);
     yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "data"), i, n, m) {
-        const char *id = json_cstr(yyjson_obj_get(m, "id"));
+        const char *id = yyjson_get_str(yyjson_obj_get(m, "id"));
 
         if (!found && id && (!t->model || strcmp(id, t->model) == 0))
             found = m;
     }
     uint64_t context = yyjson_get_uint(yyjson_obj_get(found, "max_model_len"));
-    t->n_context = context;
     if (context) {
         snprintf(t->context, sizeof(t->context), "%llu", (unsigned long long)context);
         snprintf(t->output, sizeof(t->output), "%llu", (unsigned long long)MIN(context / 2, 8192));
     }
     if (found && !t->model)
-        t->model = *out = strdup(json_cstr(yyjson_obj_get(found, "id")));
+        t->model = *out = strdup(yyjson_get_str(yyjson_obj_get(found, "id")));
     yyjson_doc_free(doc);
     if (t->model)
         return CLI_OK;
@@ -357,21 +338,6 @@ static int look_up(struct target *t, const char *key, char **out) {
         return cli_fail("%s serves no model", t->url);
     cli_fail("%s", err.message);
     return r;
-}
-
-/* Returns false, after saying why, where the client's first prompt does not fit into the context.
- * Warns where little is left behind it. */
-static bool is_roomy(const struct launch_client *c, const struct target *t) {
-    bool fits = t->n_context > c->n_first;
-
-    if (!t->n_context || !c->n_first || t->n_context >= c->n_first + c->n_first / 2)
-        return true;
-    fprintf(stderr,
-            "weftctl: %s sends about %u tokens first; %s has a context of %llu: %s "
-            "(weftd --max-context N, or a model with a longer context)\n",
-            c->name, c->n_first, t->model, (unsigned long long)t->n_context,
-            fits ? "little is left for work" : "it cannot work");
-    return fits;
 }
 
 static const struct launch_client *find(const char *name) {
@@ -399,7 +365,7 @@ static bool file_of(const struct launch_client *c, char path[PATH_MAX]) {
 
 int ctl_launch(int argc, char **argv, bool json) {
     const char *url = getenv("WEFT_URL"), *model = NULL, *file = NULL;
-    bool prints = false, writes = false, undoes = false, anyway = false;
+    bool prints = false, writes = false, undoes = false;
     char key_text[KEY_MAX], path[PATH_MAX];
     const char *key;
     CLEANUP(freep) char *found = NULL, *limit = NULL;
@@ -407,7 +373,6 @@ int ctl_launch(int argc, char **argv, bool json) {
         {"url", CLI_TEXT, &url, 0, 0},       {"model", CLI_TEXT, &model, 0, 0},
         {"key-file", CLI_TEXT, &file, 0, 0}, {"print", CLI_TRUE, &prints, 0, 0},
         {"write", CLI_TRUE, &writes, 0, 0},  {"undo", CLI_TRUE, &undoes, 0, 0},
-        {"anyway", CLI_TRUE, &anyway, 0, 0},
     };
     int own = 1, n;
 
@@ -441,8 +406,6 @@ int ctl_launch(int argc, char **argv, bool json) {
             return cli_fail("out of memory");
         t.limit = limit;
     }
-    if (!is_roomy(c, &t) && !anyway && !prints && !writes)
-        return cli_fail("%s was not started; --anyway starts it nevertheless", c->name);
     if (prints)
         return print(c, &t);
     return writes ? write_file(c, &t, path)

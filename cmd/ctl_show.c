@@ -16,7 +16,7 @@ static const struct ctl_cell none = {"-"};
 
 /* Escaped; a text that does not fit ends in "...". */
 struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
-    const char *s = json_cstr(yyjson_obj_get(object, key));
+    const char *s = yyjson_get_str(yyjson_obj_get(object, key));
     struct ctl_cell c = {""};
     size_t n = 0, n_one;
     char one[PRINTABLE_MAX];
@@ -35,7 +35,7 @@ struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
 }
 
 struct printable ctl_message(yyjson_val *object, const char *key) {
-    const char *s = json_cstr(yyjson_obj_get(object, key));
+    const char *s = yyjson_get_str(yyjson_obj_get(object, key));
 
     return printable(s && *s ? s : none.s);
 }
@@ -264,7 +264,6 @@ static const struct column {
     {"session", "SESSION", true, 0, 3},
     {"session_from", "FROM", true, 0, 4},
     {"prompt_tokens", "PROMPT", false, 0, 0},
-    {"prompt_tokens_done", "DONE", false, 0, 0},
     {"cached_tokens", "CACHED", false, 0, 0},
     {"output_tokens", "OUTPUT", false, 0, 0},
     {"max_tokens", "MAX", false, 0, 0},

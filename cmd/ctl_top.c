@@ -124,7 +124,7 @@ static void move_selection(struct top *t, int by) {
     else if (by > 0 ? i + 1 < n : i > 0)
         i = by > 0 ? i + 1 : i - 1;
     if (t->view == VIEW_MODELS) {
-        const char *id = json_cstr(id_at(t, i));
+        const char *id = yyjson_get_str(id_at(t, i));
 
         snprintf(t->model, sizeof(t->model), "%s", id ? id : "");
         t->n_history = 0;
@@ -235,10 +235,12 @@ static void draw(struct top *t) {
         "q quit   t requests   m models",
         "q quit   up, down select: the figures above are its   t tenants   m requests",
     };
-    CLEANUP(buf_deinit) struct buf head = {.max = CTL_REPLY_MAX}, list = {.max = CTL_REPLY_MAX};
+    CLEANUP(buf_deinit) struct buf head, list;
     size_t marked = selected_at(t);
     int bottom = LINES - 1, y;
 
+    buf_init(&head, CTL_REPLY_MAX);
+    buf_init(&list, CTL_REPLY_MAX);
     show_head(t, &head);
     show[t->view](&list, yyjson_doc_get_root(t->list), (size_t)COLS);
     erase();
@@ -255,10 +257,11 @@ static void draw(struct top *t) {
 
 /* Asks, in the last line; any other key than y lets the request live. */
 static void cancel_selected(struct top *t) {
-    CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
+    CLEANUP(buf_deinit) struct buf reply;
     struct err err = {0};
     char path[64];
 
+    buf_init(&reply, CTL_REPLY_MAX);
     if (t->view != VIEW_REQUESTS || !t->any || selected_at(t) == yyjson_arr_size(list_of(t)))
         return;
     snprintf(t->note, sizeof(t->note), "cancel request %llu? (y/n)",

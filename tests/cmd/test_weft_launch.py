@@ -12,7 +12,7 @@ from weftd import main, program
 FOLDER = tempfile.TemporaryDirectory(prefix="weft-launch-")
 HOME = os.path.join(FOLDER.name, "home")
 BIN = os.path.join(FOLDER.name, "bin")
-CLIENTS = ["claude", "codex", "opencode", "copilot", "qwen", "pi", "openclaw", "aider", "goose"]
+CLIENTS = ["claude", "codex", "opencode", "copilot", "qwen", "pi", "aider", "goose"]
 TOML = __import__("tomllib") if sys.version_info >= (3, 11) else None
 
 # Each client is a script that says with what it was started.
@@ -65,7 +65,7 @@ def test_a_client_is_started_and_nothing_is_written():
 
 
 def test_what_is_printed_is_for_a_shell():
-    for name in set(CLIENTS) - {"pi", "openclaw"}:  # which read their files alone
+    for name in set(CLIENTS) - {"pi"}:  # which reads its file alone
         r = launch(name, "--print", "--url", "http://127.0.0.1:1", "--model", "it's $HOME")
         assert r.returncode == 0, r
         shell = subprocess.run(["/bin/sh", "-c", r.stdout], capture_output=True, text=True, env={"PATH": BIN + ":/bin:/usr/bin"}, check=True)
@@ -87,12 +87,7 @@ def test_the_model_is_the_first_that_is_served():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = "http://127.0.0.1:%d" % server.server_port
-    r = launch("claude", "--url", url)
-    assert r.returncode == 1 and "sends about 30000 tokens first; first has a context of 4096: it cannot work" in r.stderr, r
-    assert "cannot work" in launch("claude", "--url", url, "--print").stderr
-    r = launch("claude", "--url", url, "--model", "second")
-    assert r.returncode == 0 and not r.stderr, r
-    env = started("claude", "--anyway", WEFT_URL=url)[1]
+    env = started("claude", WEFT_URL=url)[1]
     assert (env["ANTHROPIC_MODEL"], env["CLAUDE_CODE_AUTO_COMPACT_WINDOW"]) == ("first", "4096")
     assert "--config=model_context_window=65536" in started("codex", "--url", url, "--model", "second")[0]
     config = json.loads(started("opencode", "--url", url, "--model", "second")[1]["OPENCODE_CONFIG_CONTENT"])
@@ -113,7 +108,6 @@ def test_a_file_is_changed_and_given_back():
         ("claude", ".claude/settings.json", '{"env": {"A": "1"}, "theme": "dark"}\n'),
         ("opencode", ".config/opencode/opencode.json", '{"provider": {"other": {}}, "model": "x/y"}'),
         ("pi", ".pi/agent/models.json", '{"providers": {"other": {}}}'),
-        ("openclaw", ".openclaw/openclaw.json", '{"models": {"providers": {"other": {}}}, "agents": {"defaults": {"workspace": "/w"}}}'),
         ("codex", ".codex/config.toml", 'model = "mine"\n[profiles.other]\nmodel = "o"\n'),
     ]
     for name, path, old in cases:
@@ -140,12 +134,6 @@ def test_a_file_is_changed_and_given_back():
                 value = json.loads(new)["providers"]
                 assert value["weft"] == {"baseUrl": "http://127.0.0.1:1/v1", "api": "openai-completions", "apiKey": "none", "models": [{"id": "m"}]}
                 assert (text is None or "other" in value) and started("pi", *at)[0] == ["--provider", "weft", "--model", "m"]
-            elif name == "openclaw":
-                value = json.loads(new)
-                provider = value["models"]["providers"]["weft"]
-                assert provider == {"baseUrl": "http://127.0.0.1:1/v1", "apiKey": "none", "api": "openai-completions", "models": [{"id": "m", "name": "m", "input": ["text"]}]}
-                assert value["agents"]["defaults"]["model"] == {"primary": "weft/m"}
-                assert text is None or (value["agents"]["defaults"]["workspace"] == "/w" and "other" in value["models"]["providers"])
             else:
                 value = json.loads(new)
                 assert value["model"] == "weft/m" and (text is None or "other" in value["provider"])
