@@ -24,6 +24,7 @@ struct model;
 #define REQUEST_MESSAGES_MAX 100000u
 #define REQUEST_TOOLS_MAX 1024u
 #define REQUEST_NAME_MAX 256u             /* bytes of a tool's name */
+#define GEN_REQUEST_NO_LIMIT INT32_MAX    /* max_new: all that the context leaves */
 #define REQUEST_PREDICTION_MAX (1u << 20) /* bytes */
 
 /* Sets of fields that a body may have. */
@@ -86,7 +87,7 @@ struct gen_request {
     uint32_t top_n;                    /* of a rerank: results; 0: all */
     uint32_t dimensions;               /* of a vector, the first ones; 0: all */
     bool tokens_only;                  /* nothing is generated from the prompt */
-    uint32_t n, n_top, max_new;        /* max_new 0: not given */
+    uint32_t n, n_top, max_new;        /* max_new 0: not given; or GEN_REQUEST_NO_LIMIT */
     bool has_budget;
     uint32_t thinking_budget; /* tokens of reasoning, with has_budget */
     int16_t priority;

@@ -255,8 +255,13 @@ PARSER(parse_unsupported) {
     return unsupported(f->name, err);
 }
 
-/* 0: only the prompt is looked at. */
+/* Reads a limit of the output. -1 asks for all that the context leaves, as llama-server's and LM
+ * Studio's clients do; 0, where it is allowed, looks at the prompt only. */
 PARSER(parse_max_tokens) {
+    if (yyjson_is_sint(v) && yyjson_get_sint(v) == -1) {
+        r->max_new = GEN_REQUEST_NO_LIMIT;
+        return 0;
+    }
     int result = field_uint(r, m, f, v, err);
 
     r->score_only = result == 0 && r->max_new == 0;
@@ -329,10 +334,12 @@ PARSER(parse_prediction) {
 
 /* ---- what other services call these ---- */
 
-/* llama.cpp: negative ones are no limit. */
+/* Reads llama.cpp's limit: all negative values mean that there is none. */
 PARSER(parse_predict) {
-    if (yyjson_is_int(v) && yyjson_get_sint(v) < 0)
+    if (yyjson_is_sint(v) && yyjson_get_sint(v) < 0) {
+        r->max_new = GEN_REQUEST_NO_LIMIT;
         return 0;
+    }
     return parse_max_tokens(r, m, f, v, err);
 }
 
@@ -427,7 +434,7 @@ static const struct field fields[] = {
     {"n", BOTH, parse_n, AT(n), 1, 0, "an integer"},
     {"max_tokens", CHAT, parse_max_tokens, AT(max_new), 1, INT32_MAX, "an integer"},
     {"max_tokens", TEXT, parse_max_tokens, AT(max_new), 0, INT32_MAX, "an integer"},
-    {"max_completion_tokens", CHAT, field_uint, AT(max_new), 1, INT32_MAX, "an integer"},
+    {"max_completion_tokens", CHAT, parse_max_tokens, AT(max_new), 1, INT32_MAX, "an integer"},
     {"stop", BOTH, parse_stop, 0, 0, 0,
      "a string of 1 to 256 bytes or an array of at most 16 of them"},
     {"stop_token_ids", BOTH, parse_stop_ids, 0, 0, 0, "an array of at most 128 token ids"},

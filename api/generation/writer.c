@@ -550,6 +550,11 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
     return 0;
 }
 
+/* Returns true if the client says how long the output may be. */
+static bool gives_limit(const struct gen_request *r) {
+    return r->max_new && r->max_new != GEN_REQUEST_NO_LIMIT;
+}
+
 /* Charges the tenant for the most that each generation may use. 429 when the tenant's minute is
  * used up. */
 static int charge(struct writer *w, struct err *err) {
@@ -562,7 +567,7 @@ static int charge(struct writer *w, struct err *err) {
     w->waiter.tenant = t;
     for (uint32_t i = 0; i < w->n_choices; i++) {
         const struct gen *g = w->choices[i].gen;
-        uint32_t n_out = r->max_new ? g->m.max_new : tenant_expects(t, g->m.max_new);
+        uint32_t n_out = gives_limit(r) ? g->m.max_new : tenant_expects(t, g->m.max_new);
 
         n_tokens += (g->m.choice == 0 ? g->n_prompt : 0) + n_out;
         w->waiter.n_context += g->n_prompt + n_out;
@@ -571,7 +576,7 @@ static int charge(struct writer *w, struct err *err) {
     for (uint32_t i = 0; i < w->n_choices && e == 0; i++) {
         struct gen *g = w->choices[i].gen;
 
-        gen_charge(g, t, r->max_new ? g->m.max_new : tenant_expects(t, g->m.max_new));
+        gen_charge(g, t, gives_limit(r) ? g->m.max_new : tenant_expects(t, g->m.max_new));
     }
     return e;
 }

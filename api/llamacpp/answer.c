@@ -59,7 +59,7 @@ static void put_banned_ends(struct json *j, const struct tokenizer *t) {
 void llamacpp_put_settings(struct json *j, const struct api_model *m, const struct gen_request *r,
                            uint64_t seed, uint32_t max_new) {
     struct sampling s;
-    int64_t n_predict = max_new < INT32_MAX ? (int64_t)max_new : -1;
+    int64_t n_predict = max_new < GEN_REQUEST_NO_LIMIT ? (int64_t)max_new : -1;
 
     if (r)
         s = r->sampling;

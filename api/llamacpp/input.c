@@ -292,7 +292,7 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool infill, stru
     if (r == 0)
         r = openai_read_completion(job, ours, err);
     if (r == 0 && !job->request.max_new)
-        job->request.max_new = INT32_MAX;
+        job->request.max_new = GEN_REQUEST_NO_LIMIT;
     return r;
 }
 

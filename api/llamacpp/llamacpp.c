@@ -98,7 +98,7 @@ static void props_serve(struct exchange *x, struct http *h) {
     json_put_open(&j, "default_generation_settings", '{');
     json_put_int(&j, "n_ctx", m->max_context);
     json_key(&j, "params");
-    llamacpp_put_settings(&j, m, NULL, m->seed ? *m->seed : UINT32_MAX, INT32_MAX);
+    llamacpp_put_settings(&j, m, NULL, m->seed ? *m->seed : UINT32_MAX, GEN_REQUEST_NO_LIMIT);
     json_close(&j, '}');
     json_put_string(&j, "sampling_source", m->sampling_source);
     json_put_int(&j, "total_slots", env_of(x)->opts.max_running);

@@ -57,11 +57,11 @@ static void put_figures(struct json *j, const struct writer *w) {
 
 /* ---- requests ---- */
 
-/* Reads @body as @read reads OpenAI's. max_tokens -1 asks for all that is left, and ttl says how
- * many seconds the model stays without another request. Takes @body over. */
+/* Reads @body as @read reads OpenAI's; ttl says how many seconds the model stays without another
+ * request. Takes @body over. */
 static int read_body(struct prompt_job *job, yyjson_doc *body, struct err *err,
                      int (*read)(struct prompt_job *job, yyjson_doc *body, struct err *err)) {
-    yyjson_val *root = yyjson_doc_get_root(body), *max = yyjson_obj_get(root, "max_tokens");
+    yyjson_val *root = yyjson_doc_get_root(body);
     yyjson_val *ttl = yyjson_obj_get(root, "ttl");
     bool has_ttl = ttl && !yyjson_is_null(ttl);
     double keep_s = has_ttl ? yyjson_get_num(ttl) : 0;
@@ -70,8 +70,6 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, struct err *err,
         yyjson_doc_free(body);
         return err_set_code(err, 400, "invalid_value", "ttl", "ttl must be a number of seconds.");
     }
-    if (yyjson_is_int(max) && yyjson_get_sint(max) == -1)
-        yyjson_set_sint(max, INT32_MAX);
     int r = read(job, body, err);
     if (r == 0 && has_ttl) {
         job->request.has_keep_alive = true;

@@ -272,7 +272,7 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool generate, st
         job->request.keep_alive_s = keep_s;
     }
     if (r == 0 && text && !job->request.max_new)
-        job->request.max_new = INT32_MAX; /* all that is left, unlike OpenAI's 16 */
+        job->request.max_new = GEN_REQUEST_NO_LIMIT; /* all that is left, unlike OpenAI's 16 */
     return r;
 }
 

@@ -183,6 +183,39 @@ Test(chat, choices_are_told_apart) {
     world_stop(&w);
 }
 
+/* -1 is all that the context leaves under each name of the limit, also where completions have a
+ * small default, and where the operator has set one. */
+Test(parameters, minus_one_is_no_limit) {
+    static const struct {
+        const char *path, *body;
+    } cases[] = {
+        {CHAT, "{" HI ",\"max_tokens\":-1}"},
+        {CHAT, "{" HI ",\"max_completion_tokens\":-1}"},
+        {CHAT, "{" HI ",\"max_tokens\":3,\"max_completion_tokens\":-1}"},
+        {CHAT, "{" HI ",\"n_predict\":-1}"},
+        {"/chat/completions", "{" HI ",\"max_tokens\":-1}"},
+        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":-1}"},
+        {TEXT, "{\"prompt\":\"a\",\"n_predict\":-2}"},
+        {"/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":-1}"},
+    };
+    struct world w;
+
+    world_init(&w);
+    w.opts.default_max_tokens = 5;
+    world_start(&w);
+    w.port.script = "a";
+    for (uint32_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct reply r;
+
+        world_ask(&w, cases[i].path, cases[i].body, &r);
+        cr_assert_eq(r.status, 200, "%s %s: %s", cases[i].path, cases[i].body, r.body.data);
+        cr_expect_gt(w.port.r[i].m.max_new, 400, "%s %s: %u", cases[i].path, cases[i].body,
+                     w.port.r[i].m.max_new);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 /* What other services call the same. */
 Test(parameters, other_names) {
     struct world w;

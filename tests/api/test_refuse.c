@@ -130,6 +130,7 @@ Test(refuse, every_bad_field_of_chats_is_named) {
         {CHAT, "{" HI ",\"n\":1.5}", 400, "n", "invalid_value"},
         {CHAT, "{" HI ",\"n\":\"1\"}", 400, "n", "invalid_value"},
         {CHAT, "{" HI ",\"max_tokens\":0}", 400, "max_tokens", "invalid_value"},
+        {CHAT, "{" HI ",\"max_tokens\":-2}", 400, "max_tokens", "invalid_value"},
         {CHAT, "{" HI ",\"max_tokens\":1e18}", 400, "max_tokens", "invalid_value"},
         {CHAT, "{" HI ",\"max_completion_tokens\":true}", 400, "max_completion_tokens",
          "invalid_value"},
