@@ -47,16 +47,19 @@ struct api_model {
     const char *template_source;     /* how tool calls and reasoning are written is read from it */
     size_t template_len;
     const char *system; /* the system message of chats that have none; NULL: none */
+    /* max_context: until a worker was ready what file and options allow; 0: unknown. */
     uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
-    bool encoder; /* it makes vectors, and writes no text */
-    bool ranks;   /* it scores how well documents answer a query */
+    uint32_t n_ctx_train; /* the file's context; 0: its header was not read */
+    uint8_t vocab_type;   /* as llama.cpp numbers them */
+    bool encoder;         /* it makes vectors, and writes no text */
+    bool ranks;           /* it scores how well documents answer a query */
     /* With ranks: what stands before, between and behind query and document in its prompt, and may
      * hold special tokens. */
     struct {
         const char *before, *between, *behind;
     } pair;
     uint16_t pool; /* SUBMIT_POOL_* of its vectors unless the request says otherwise; 0: LAST */
-    int64_t created_unix;
+    int64_t created_unix;            /* the time of the file */
     uint8_t thinking;                /* of requests that do not say: enum thinking_switch */
     const struct sampling *sampling; /* of requests that do not say; NULL: as params_init() */
     const char *sampling_source;     /* the layer that set it, for clients; NULL: unknown */
@@ -64,9 +67,10 @@ struct api_model {
     const char *arch;                /* as the file has it, or NULL */
     const char *file;                /* its name without folders, or NULL */
     uint64_t n_bytes;                /* of the file */
-    uint64_t n_params;               /* values of its tensors; 0: not known */
+    uint64_t n_params, tensor_bytes; /* of its tensors: values, bytes; 0: not known */
     uint32_t keep_alive_s;           /* unloaded after so long without a request; 0: not for that */
-    const char *fingerprint; /* of file and program: equal ones give equal tokens; or NULL */
+    /* Of file and program: equal ones give equal tokens. NULL: it was never loaded. */
+    const char *fingerprint;
 };
 
 /* States of a model that is loaded on demand: api/generation/model.h. */

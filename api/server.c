@@ -206,7 +206,7 @@ void api_leave(struct api *a) {
 void api_drain(struct api *a) {
     api_leave(a);
     a->env.draining = true;
-    a->service.health = API_DRAINING;
+    a->env.health = API_DRAINING;
 }
 
 void api_close(struct api *a) {
@@ -232,5 +232,5 @@ bool api_busy(const struct api *a) {
 
 void api_set_health(struct api *a, enum api_health h) {
     if (!a->env.draining)
-        a->service.health = h;
+        a->env.health = h;
 }

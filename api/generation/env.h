@@ -36,6 +36,7 @@ struct gen_env {
     uint64_t secret[2];       /* of this process */
     uint64_t share_secret[2]; /* keys the isolation keys of tenants */
     bool draining;
+    enum api_health health; /* as the daemon says */
     struct api_stats stats;
     struct tenants tenants;
     struct admit admit;

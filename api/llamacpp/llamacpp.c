@@ -82,6 +82,19 @@ static const struct model *asked_for(const struct exchange *x, const struct http
     return found;
 }
 
+/* Returns true if @m was never loaded and the service waits for it; the request is answered with
+ * 503 then. Clients read the context once, so they must not be told one that may still change. */
+static bool answer_loading(struct exchange *x, const struct model *m) {
+    struct err err;
+
+    if (m->info->fingerprint || env_of(x)->health != API_STARTING)
+        return false;
+    x->retry_ms = API_RETRY_MS;
+    err_set_code(&err, 503, "model_loading", NULL, "Loading model");
+    respond_error(x, &err);
+    return true;
+}
+
 static void props_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 8 << 20};
     struct err err;
@@ -92,6 +105,8 @@ static void props_serve(struct exchange *x, struct http *h) {
         respond_error(x, &err);
         return;
     }
+    if (answer_loading(x, model))
+        return;
     const struct api_model *m = model->info;
     json_begin(&j, &b);
     json_open(&j, '{');
@@ -142,6 +157,8 @@ static void slots_serve(struct exchange *x, struct http *h) {
     uint32_t id = 0;
     struct json j;
 
+    if (answer_loading(x, model_first(env)))
+        return;
     json_begin(&j, &b);
     json_open(&j, '[');
     LIST_FOREACH(node, &env->gens.list) {

@@ -17,7 +17,7 @@
 /*
  * LM Studio's two lists of the same models, and the loading and unloading of one. A member about
  * which nothing is known is null or, where its type has no null, left out: the context's length of
- * a model that has not been loaded yet.
+ * a model whose file cannot be read.
  */
 
 static void put_length(struct json *j, const char *key, const struct model *m) {

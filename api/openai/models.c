@@ -35,6 +35,18 @@ static void put_sampling(struct json *j, const struct api_model *m) {
     json_close(j, '}');
 }
 
+/* Writes what llama-server tells of the file. */
+static void put_meta(struct json *j, const struct api_model *m) {
+    json_put_open(j, "meta", '{');
+    json_put_int(j, "vocab_type", m->vocab_type);
+    json_put_int(j, "n_vocab", m->n_vocab);
+    json_put_int(j, "n_ctx_train", m->n_ctx_train);
+    json_put_int(j, "n_embd", m->n_embd);
+    json_put_int(j, "n_params", (int64_t)m->n_params);
+    json_put_int(j, "size", (int64_t)m->tensor_bytes);
+    json_close(j, '}');
+}
+
 static void put_model(struct json *j, const struct model *model) {
     const struct api_opts *o = &model->env->opts;
     const struct api_model *m = model->info;
@@ -56,7 +68,7 @@ static void put_model(struct json *j, const struct model *model) {
     if (m->max_context)
         json_uint(j, m->max_context);
     else
-        json_null(j); /* not known before the worker is ready */
+        json_null(j); /* the file cannot be read */
     json_put_open(j, "capabilities", '[');
     if (!m->encoder)
         json_cstring(j, "completion");
@@ -64,6 +76,8 @@ static void put_model(struct json *j, const struct model *model) {
     if (m->ranks)
         json_cstring(j, "rerank");
     json_close(j, ']');
+    if (m->n_ctx_train)
+        put_meta(j, m);
     if (m->sampling && !m->encoder)
         put_sampling(j, m);
     if (model_on_demand(model))

@@ -166,7 +166,7 @@ static int page_init(struct page *p, const struct gen_env *env) {
          l != &env->models.list && p->n < MODELS_SHOWN; l = l->next) {
         const struct model *m = LIST_ENTRY(l, const struct model, link);
 
-        if (p->n == 0 || m->info->max_context)
+        if (p->n == 0 || m->info->fingerprint)
             p->model[p->n++] = m;
     }
     p->labels = calloc(p->n, sizeof(*p->labels));

@@ -21,7 +21,6 @@ struct service {
     struct gen_env *env;
     struct http_server *http;
     char started_header[64]; /* a header line: when the service began */
-    enum api_health health;  /* as the daemon says */
     bool closing;
     struct log_limit log_limit;
     uv_timer_t log_tick;    /* tells what was left out */

@@ -193,11 +193,12 @@ static int open_pair(struct front_model *m, bool encoder, struct err *err) {
 }
 
 /* Returns the bytes that the model would take, or those of its file if it cannot be opened: the
- * worker reports the reason. */
-static uint64_t fit_bytes(const struct engine_opts *o) {
+ * worker reports the reason. *@context: what there is room for; 0: unknown. */
+static uint64_t fit_bytes(const struct engine_opts *o, uint32_t *context) {
     struct engine_fit f;
 
     engine_fit(&f, o, NULL);
+    *context = f.context;
     return f.weight_bytes ? f.weight_bytes + f.buffer_bytes + f.kv_bytes : gguf_bytes(o->file);
 }
 
@@ -208,12 +209,13 @@ static const struct gguf *block_of(const struct front_model *m) {
 }
 
 /* By the arithmetic that the worker will do. Of a device too: the front opens none, and what is
- * kept there is of the same sizes. */
-static uint64_t memory_of(const struct front_model *m, const struct config *c,
+ * kept there is of the same sizes. Fills in the context that follows from it. */
+static uint64_t memory_of(struct front_model *m, const struct config *c,
                           const struct msg_open *room) {
     struct config k = *c; /* nothing of it is freed */
     struct engine_opts *o = &k.engine, d;
     uint64_t draft = 0;
+    uint32_t ignored;
 
     o->block = block_of(m);
     bool draft_first = worker_engine_opts(&k, room);
@@ -222,15 +224,14 @@ static uint64_t memory_of(const struct front_model *m, const struct config *c,
     d = worker_draft_opts(&k);
     d.file = m->draft;
     if (m->draft && !o->block && !c->sched.no_speculation)
-        draft = fit_bytes(&d);
+        draft = fit_bytes(&d, &ignored);
     if (draft_first)
         o->memory -= MIN(draft, MAX(o->memory, UINT64_C(1)) - 1);
-    return fit_bytes(o) + draft;
+    return fit_bytes(o, &m->api.max_context) + draft;
 }
 
 int front_model_open(struct front_model *m, const struct config *c, const struct msg_open *room,
                      struct err *err) {
-    struct gguf_str arch = {"", 0};
     struct engine_kind kind = {0};
     int r = gguf_open(&m->file, c->model, err);
 
@@ -260,8 +261,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     m->name = *c->model_name ? strdup(c->model_name) : name_of_file(c->model);
     if (!m->name)
         return -ENOMEM;
-    gguf_string(m->file, "general.architecture", &arch);
-    snprintf(m->arch, sizeof(m->arch), "%.*s", (int)MIN(arch.len, 63), arch.data);
+    model_header_read(&m->header, m->file);
     if ((r = sampling_defaults_read(&m->sampling, m->file, m->name, c->sampling, err)) < 0)
         return r;
     m->api.sampling = &m->sampling.values;
@@ -273,19 +273,20 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     m->api.tokenizer = m->tokenizer;
     m->api.template = m->template;
     m->api.n_vocab = tokenizer_n_vocab(m->tokenizer);
-    m->api.created_unix = time(NULL);
     m->api.encoder = kind.encoder;
     m->api.ranks = kind.ranks;
     m->api.pool = pooling_of(m->file, kind.encoder);
-    m->api.arch = m->arch;
+    m->api.arch = m->header.arch;
+    m->api.n_embd = m->header.n_embd;
+    m->api.n_ctx_train = m->header.n_ctx_train;
+    m->api.vocab_type = m->header.vocab_type;
+    if (!m->api.max_context)
+        m->api.max_context = model_header_context(&m->header, c);
     const char *slash = strrchr(c->model, '/');
     m->api.file = slash ? slash + 1 : c->model;
     m->api.n_bytes = gguf_bytes(m->file);
-    for (uint64_t i = 0; i < gguf_n_tensors(m->file); i++) {
-        const struct tensor *t = gguf_tensor(m->file, i);
-
-        m->api.n_params += t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
-    }
+    m->api.n_params = m->header.n_params;
+    m->api.tensor_bytes = m->header.tensor_bytes;
     return 0;
 }
 
@@ -324,12 +325,10 @@ void front_model_ready(struct front_model *m, const struct msg_ready *ready) {
 }
 
 void front_model_warn_of_short_context(const struct front_model *m) {
-    uint32_t context = 0;
-    char key[96];
+    uint32_t context = m->header.n_ctx_train;
 
     assert(m->api.max_context > 0);
-    snprintf(key, sizeof(key), "%s.context_length", m->arch);
-    if (gguf_u32(m->file, key, &context) == 0 && context > m->api.max_context)
+    if (context > m->api.max_context)
         log_event(WLOG_WARN, "short_context",
                   "max_context=%u model=%u reason=\"kv-memory (or kv-pages) has no room for more\"",
                   m->api.max_context, context);

@@ -10,6 +10,7 @@
 #include "base/gguf.h"
 #include "daemon/config/config.h"
 #include "daemon/config/sampling_defaults.h"
+#include "daemon/models/model_header.h"
 #include "engine/engine.h"
 #include "proto/messages.h"
 
@@ -23,7 +24,8 @@ struct front_model {
     char *name; /* as clients name it */
     char *pair; /* api.pair points into it; NULL: it does not rank */
     struct sampling_defaults sampling;
-    char arch[64], fingerprint[24];
+    struct model_header header;
+    char fingerprint[24];
     /* Keys of the weights packed from the file, and from the draft model's file. */
     uint8_t keep_key[2][ENGINE_KEEP_KEY];
     uint64_t memory_bytes; /* that its worker will take, as far as files and options tell */

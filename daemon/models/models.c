@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include "base/log.h"
@@ -566,12 +567,13 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
 /* Fills in what is known of a model whose file was not opened. */
 static void describe(struct served *s) {
     const char *slash = strrchr(s->config.model, '/');
+    struct stat st;
 
     s->info.id = s->name;
     s->info.aliases = (const char *const *)s->config.aliases;
     s->info.file = slash ? slash + 1 : s->config.model;
     s->info.n_bytes = s->file_bytes;
-    s->info.created_unix = time(NULL);
+    s->info.created_unix = stat(s->config.model, &st) == 0 ? st.st_mtime : time(NULL);
     s->info.keep_alive_s = s->config.keep_alive_s;
     s->bytes = s->file_bytes;
 }
@@ -749,6 +751,7 @@ int models_start(struct models *m) {
     if (!m->on_demand) /* there is no model that the others could be of */
         kept_drop_unclaimed(m->opts.kept, NULL);
     models_decide_soon(m);
+    models_rescan(m, NULL); /* reads the headers of the files */
     return r;
 }
 

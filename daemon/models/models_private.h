@@ -37,6 +37,8 @@ struct models_scan {
     struct config config;
     struct found *found;
     size_t n;
+    struct known_header *known; /* of the last scan: files are read once */
+    size_t n_known;
     struct bad_preset *bad; /* that cannot be read */
     size_t n_bad;
     struct err err;
@@ -65,15 +67,16 @@ struct served {
                     first, which has models_opts.disk_fd */
     enum served_state state;
     bool first, wanted;
-    bool found;                /* in a folder, and withdrawn when it is not there any more */
-    bool stale;                /* its preset is another now: withdrawn, and found anew */
-    uint64_t file;             /* models_file_id() */
-    struct served *old, *next; /* of a swap under way: the model that this shall replace, or that
+    struct model_header header; /* of a model that was not opened: info.arch is in it */
+    bool found;                 /* in a folder, and withdrawn when it is not there any more */
+    bool stale;                 /* its preset is another now: withdrawn, and found anew */
+    uint64_t file;              /* models_file_id() */
+    struct served *old, *next;  /* of a swap under way: the model that this shall replace, or that
                                   shall replace this */
-    bool retired;              /* replaced, or never to be: it goes when nothing uses it */
-    bool closing;              /* the api has forgotten it */
-    char why[400];             /* FAILED */
-    char swap[400];            /* how the last swap ended; "": there was none */
+    bool retired;               /* replaced, or never to be: it goes when nothing uses it */
+    bool closing;               /* the api has forgotten it */
+    char why[400];              /* FAILED */
+    char swap[400];             /* how the last swap ended; "": there was none */
     uint32_t retry_ms, n_loads;
     int64_t ready_ns, used_ns;              /* used_ns: it was asked for, or ready */
     int64_t queued_ns, loading_ns, load_ns; /* it was QUEUED, began to load; how long that took */

@@ -23,11 +23,18 @@
 #define PAUSE_MS 2000      /* from the end of one scan to the next */
 #define SCAN_LIMIT_MS 5000 /* what waits for one goes on without it */
 
+/* The header of a file that models_file_id() identifies; zeroed if it cannot be read. */
+struct known_header {
+    uint64_t file;
+    struct model_header header;
+};
+
 /* A model that the scan has met; a name is found once. */
 struct found {
     struct config config;
     char *name;
     uint64_t bytes;
+    struct known_header header;
 };
 
 static uint64_t mix(uint64_t h, uint64_t v) {
@@ -50,6 +57,17 @@ uint64_t models_file_id(const char *path) {
 
 /* ---- on a thread ---- */
 
+/* Returns what the file at @path says of itself; it is read if the last scan has not met it. */
+static struct known_header header_of(const struct models_scan *s, const char *path) {
+    struct known_header h = {.file = models_file_id(path)};
+
+    for (size_t i = 0; i < s->n_known; i++)
+        if (s->known[i].file == h.file)
+            return s->known[i];
+    model_header_open(&h.header, path);
+    return h;
+}
+
 /* models_find_cb. */
 static int collect(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
     struct models_scan *s = ctx;
@@ -62,6 +80,7 @@ static int collect(void *ctx, struct config *c, const char *name, uint64_t file_
         return -ENOMEM;
     f->config = *c;
     memset(c, 0, sizeof(*c)); /* taken over */
+    f->header = header_of(s, f->config.model);
     s->n++;
     return 0;
 }
@@ -146,6 +165,7 @@ static void take_bad(struct models *m) {
 
 void models_rescan_deinit(struct models *m) {
     assert(!m->scan.running);
+    free(m->scan.known);
     free_bad(m->bad, m->n_bad);
     free(m->bad_names);
 }
@@ -219,6 +239,32 @@ static void remove_gone(struct models *m) {
     }
 }
 
+/* Tells clients what the header of a model that was not opened says. */
+static void take_header(struct served *s, const struct model_header *h) {
+    if (s->front)
+        return;
+    s->header = *h;
+    s->info.arch = *s->header.arch ? s->header.arch : NULL;
+    s->info.max_context = model_header_context(h, &s->config);
+    s->info.n_ctx_train = h->n_ctx_train;
+    s->info.n_embd = h->n_embd;
+    s->info.n_vocab = h->n_vocab;
+    s->info.vocab_type = h->vocab_type;
+    s->info.n_params = h->n_params;
+    s->info.tensor_bytes = h->tensor_bytes;
+}
+
+/* Keeps the headers that were read for the next scan. Without memory it reads them again. */
+static void keep_headers(struct models_scan *s) {
+    struct known_header *all = s->n ? calloc(s->n, sizeof(*all)) : NULL;
+
+    free(s->known);
+    s->known = all;
+    s->n_known = all ? s->n : 0;
+    for (size_t i = 0; i < s->n_known; i++)
+        all[i] = s->found[i].header;
+}
+
 static void apply(struct models *m) {
     struct models_scan *s = &m->scan;
     int r = s->result;
@@ -231,6 +277,13 @@ static void apply(struct models *m) {
     for (size_t i = 0; i < s->n && r == 0; i++)
         if (!find_live(m, s->found[i].name))
             r = add_found(m, &s->found[i], &s->err);
+    for (size_t i = 0; i < s->n && r == 0; i++) {
+        struct served *live = find_live(m, s->found[i].name);
+
+        if (live && live->found)
+            take_header(live, &s->found[i].header.header);
+    }
+    keep_headers(s);
     if (r < 0)
         log_event(WLOG_WARN, "models_not_read", "reason=%s",
                   quoted(*s->err.message ? s->err.message : strerror(-r)).s);

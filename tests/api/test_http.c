@@ -147,6 +147,18 @@ Test(http, every_answer_has_its_headers) {
                      "\"parent\":null,\"aliases\":[\"alias\"],\"max_model_len\":512,"
                      "\"capabilities\":[\"completion\",\"embedding\"]}]}");
     reply_deinit(&r);
+    w.model.n_ctx_train = 4096;
+    w.model.n_vocab = 300;
+    w.model.vocab_type = 2;
+    w.model.n_embd = 64;
+    w.model.n_params = 1u << 20;
+    w.model.tensor_bytes = 5000000000;
+    raw(&w, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", &r);
+    cr_expect(strstr(r.body.data,
+                     ",\"meta\":{\"vocab_type\":2,\"n_vocab\":300,\"n_ctx_train\":4096,"
+                     "\"n_embd\":64,\"n_params\":1048576,\"size\":5000000000}"),
+              "%s", r.body.data);
+    reply_deinit(&r);
     raw(&w, "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a b\xff\r\n\r\n", &r);
     cr_expect_eq(strncmp(reply_header(&r, "x-request-id", v, sizeof(v)), "req_", 4), 0);
     reply_deinit(&r);

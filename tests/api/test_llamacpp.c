@@ -423,6 +423,27 @@ Test(llamacpp, an_answer_continues_the_last_message) {
     world_stop(&w);
 }
 
+/* Editors read the context once at their start. */
+Test(llamacpp, no_figures_before_the_model_was_loaded) {
+    static const char *const paths[] = {"/props", "/slots"};
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.starting = true;
+    world_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
+        char seconds[20];
+
+        world_get(&w, paths[i], &r);
+        cr_expect_eq(r.status, 503, "%s", paths[i]);
+        expect_part(&r, "\"message\":\"Loading model\"");
+        cr_expect(*reply_header(&r, "retry-after", seconds, sizeof(seconds)));
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 Test(llamacpp, figures_of_the_server) {
     struct world w;
     struct reply r;

@@ -95,6 +95,7 @@ static void loaded(void) {
         opened();
     info.max_context = 512;
     info.page_tokens = 16;
+    info.fingerprint = "b0";
     api_worker_up(model, NULL);
 }
 

@@ -38,3 +38,38 @@ Test(front_model, vectors_are_pooled_as_the_file_says) {
         unlink(path);
     }
 }
+
+/* Clients ask before a worker is ready. */
+Test(front_model, the_header_is_told_at_once) {
+    struct tiny_model t = {.arch = "bert"};
+    struct front_model m = {0};
+    struct model_header h;
+    struct msg_open room = {0};
+    struct config c;
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&t, path);
+    cr_assert_eq(config_init(&c), 0);
+    free(c.model);
+    c.model = strdup(path);
+    c.engine.max_context = 100;
+    cr_assert_eq(front_model_open(&m, &c, &room, &err), 0, "%s", err.message);
+    cr_expect_eq(m.api.max_context, 100);
+    cr_expect_gt(m.api.n_ctx_train, 100);
+    cr_expect_eq(m.api.vocab_type, VOCAB_WPM);
+    cr_expect_eq(model_header_open(&h, path), 0);
+    cr_expect_eq(h.n_ctx_train, m.api.n_ctx_train);
+    cr_expect_eq(h.n_vocab, m.api.n_vocab);
+    cr_expect_eq(h.n_params, m.api.n_params);
+    cr_expect(h.n_embd > 0 && h.n_embd == m.api.n_embd);
+    cr_expect(h.tensor_bytes > h.n_params && h.tensor_bytes < m.api.n_bytes);
+    cr_expect_eq(model_header_context(&h, &c), 100);
+    c.engine.max_context = 0;
+    cr_expect_eq(model_header_context(&h, &c), h.n_ctx_train);
+    front_model_deinit(&m);
+    config_deinit(&c);
+    unlink(path);
+    cr_expect_lt(model_header_open(&h, path), 0);
+    cr_expect_eq(model_header_context(&h, &c), 0);
+}

@@ -345,6 +345,13 @@ def test_presets_have_their_own_options_and_idle_models_are_unloaded():
         pathlib.Path(presets, "kept.conf").write_text(f"# always there\nmodel = {folder}/b.gguf\npinned = yes\n")
         with Weftd("--models", presets, "--models-dir", folder, *FLAGS, model="") as d:
             assert set(states(d)) == {"small", "kept", "a", "b"}, states(d)
+            listed = {m["id"]: m for m in d.request("GET", "/v1/models")[2]["data"]}
+            for name, m in listed.items():  # none but "kept" was loaded
+                assert m["max_model_len"] == (512 if name == "small" else 2048), m
+                assert m["meta"]["n_ctx_train"] > 2048 and m["meta"]["n_params"] > 0 and m["meta"]["n_vocab"] > 0, m
+                file = pathlib.Path(folder, ("b" if name in ("kept", "b") else "a") + ".gguf")
+                assert m["created"] == int(file.stat().st_mtime), m
+            assert d.request("GET", "/props?model=small")[2]["default_generation_settings"]["n_ctx"] == 512
             wait_state(d, "kept", "loaded")
             status, _, value = d.request("POST", "/v1/completions", {"model": "gpt-5", "prompt": "x", "max_tokens": 1})
             assert status == 200 and value["model"] == "small", value

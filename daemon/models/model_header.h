@@ -1,0 +1,28 @@
+#pragma once
+
+/*
+ * model_header - what the header of a model file says of the model, for clients that ask before it
+ * is loaded. Reading it touches no weights.
+ */
+
+#include "base/gguf.h"
+
+struct config;
+
+/* Kinds of vocabularies, numbered as llama.cpp's clients know them. */
+enum vocab_type { VOCAB_NONE, VOCAB_SPM, VOCAB_BPE, VOCAB_WPM, VOCAB_UGM, VOCAB_RWKV };
+
+/* Numbers that the file does not have are 0. */
+struct model_header {
+    char arch[64];
+    uint32_t n_ctx_train, n_embd, n_vocab;
+    uint8_t vocab_type;
+    uint64_t n_params, tensor_bytes;
+};
+
+void model_header_read(struct model_header *h, const struct gguf *g);
+/* Reads the file at @path. 0 or -errno, and then *h is zeroed. */
+int model_header_open(struct model_header *h, const char *path);
+/* Returns the longest context that the model can be served with by these options, before the
+ * memory for it is known; 0: unknown. */
+uint32_t model_header_context(const struct model_header *h, const struct config *c);
