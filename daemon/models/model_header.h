@@ -20,6 +20,7 @@ struct model_header {
     uint64_t n_params, tensor_bytes;
 };
 
+/* Reads what the metadata and the list of tensors of @g say. */
 void model_header_read(struct model_header *h, const struct gguf *g);
 /* Reads the file at @path. 0 or -errno, and then *h is zeroed. */
 int model_header_open(struct model_header *h, const char *path);
