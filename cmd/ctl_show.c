@@ -264,6 +264,7 @@ static const struct column {
     {"session", "SESSION", true, 0, 3},
     {"session_from", "FROM", true, 0, 4},
     {"prompt_tokens", "PROMPT", false, 0, 0},
+    {"prompt_tokens_done", "DONE", false, 0, 0},
     {"cached_tokens", "CACHED", false, 0, 0},
     {"output_tokens", "OUTPUT", false, 0, 0},
     {"max_tokens", "MAX", false, 0, 0},

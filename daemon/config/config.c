@@ -213,6 +213,13 @@ static const struct option *find(const char *key) {
     return NULL;
 }
 
+bool config_has(const char *key, size_t len) {
+    for (uint32_t i = 0; i < config_table_n; i++)
+        if (strlen(config_table[i].key) == len && memcmp(config_table[i].key, key, len) == 0)
+            return true;
+    return len == strlen("config") && memcmp(key, "config", len) == 0;
+}
+
 int config_init(struct config *c) {
     memset(c, 0, sizeof(*c));
     for (uint32_t i = 0; i < config_table_n; i++) {

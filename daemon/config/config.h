@@ -87,6 +87,8 @@ int config_read_file(struct config *c, const char *path, struct err *err);
 int config_read_preset(struct config *c, const char *path, struct err *err);
 /* Makes @to, which is overwritten, a copy of @from. 0 or -errno; config_deinit() in either case. */
 int config_clone(struct config *to, const struct config *from);
+/* Returns true if the @len bytes at @key name an option, or are "config". */
+bool config_has(const char *key, size_t len);
 /* Reads `--key VALUE` and `--key=VALUE`, the file of `--config FILE` first. argv[0] is skipped. 0
  * or -errno with @err, also for an argument that is no option. */
 int config_read_args(struct config *c, int argc, char **argv, struct err *err);

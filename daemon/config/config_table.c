@@ -54,7 +54,8 @@
     { ROW(section, key, OPTION_BOOL, f, initial, help), .min = IS(f, bool), .max = 1 }
 
 const struct option config_table[] = {
-    STRING("model", "model", model, "", "The GGUF file to serve; of a split model any shard."),
+    STRING("model", "model", model, "",
+           "The GGUF file to serve (of a split model any shard), or a name of weftctl models."),
     STRING("model", "model-name", model_name, "",
            "The name clients use; empty: the file's name without .gguf."),
     STRING("model", "chat-template", chat_template, "",

@@ -146,7 +146,8 @@ void config_help(FILE *out) {
         fputc('\n', out);
         print_wrapped(out, o->help, 6);
     }
-    fputs("\nIn parentheses: the default. SIZE takes K, M and G. Signals: HUP reads keys,\n"
+    fputs("\nOptions of llama-server (-m, -c, -ngl, -np, --host, --port, ...) are understood,\n"
+          "too. In parentheses: the default. SIZE takes K, M and G. Signals: HUP reads keys,\n"
           "tenants and log-level again, TERM lets running streams finish. Exit codes: 0;\n"
           "75 trying again may help; 78 configuration or model cannot be used.\n",
           out);
@@ -158,37 +159,27 @@ void config_help(FILE *out) {
 static const struct {
     const char *theirs, *ours;
 } foreign[] = {
-    {"m", "model"},
     {"alias", "model-name"},
     {"served-model-name", "model-name"},
     {"chat-template-file", "chat-template"},
-    {"md", "draft-model"},
     {"reasoning-budget", "reasoning"},
     {"model-draft", "draft-model"},
     {"host", "listen"},
     {"port", "listen"},
     {"api-key", "api-keys"},
     {"api-key-file", "api-keys"},
-    {"c", "max-context"},
     {"ctx-size", "max-context"},
     {"max-model-len", "max-context"},
-    {"np", "max-seqs"},
     {"parallel", "max-seqs"},
     {"max-num-seqs", "max-seqs"},
-    {"b", "max-batch-rows"},
     {"batch-size", "max-batch-rows"},
-    {"t", "threads"},
-    {"ctk", "kv-type"},
     {"cache-type-k", "kv-type"},
     {"kv-cache-dtype", "kv-type"},
     {"gpu-memory-utilization", "kv-memory"},
-    {"ngl", "backend"},
     {"n-gpu-layers", "backend"},
     {"device", "devices"},
     {"tensor-parallel-size", "devices"},
-    {"cmoe", "host-experts"},
     {"cpu-moe", "host-experts"},
-    {"ncmoe", "host-experts"},
     {"n-cpu-moe", "host-experts"},
     {"verbose", "log-level"},
     {"ssl-certfile", "tls-certificate"},

@@ -204,6 +204,7 @@ char *admin_json_requests(const struct admin_opts *o) {
         yyjson_mut_obj_add_uint(d, v, "prompt_tokens", r[i].n_prompt);
         yyjson_mut_obj_add_uint(d, v, "output_tokens", r[i].n_output);
         yyjson_mut_obj_add_uint(d, v, "cached_tokens", r[i].n_cached);
+        yyjson_mut_obj_add_uint(d, v, "prompt_tokens_done", r[i].n_done);
         yyjson_mut_obj_add_uint(d, v, "max_tokens", r[i].max_new);
         yyjson_mut_obj_add_int(d, v, "age_ms", r[i].age_ms);
         add_session(d, v, &r[i]);

@@ -18,6 +18,7 @@
 #include "api/http/tls.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "daemon/front/args.h"
 #include "daemon/front/deadline.h"
 #include "daemon/front/device_nodes.h"
 #include "daemon/models/kvdisk.h"
@@ -230,7 +231,7 @@ static int reload(struct front *f, struct err *err) {
     int r = config_init(&next);
 
     if (r == 0)
-        r = config_read_args(&next, f->argc, f->argv, err);
+        r = args_read(&next, f->argc, f->argv, NULL, err);
     if (r == 0)
         r = config_check(&next, err);
     if (r == 0)
@@ -599,7 +600,7 @@ int main(int argc, char **argv) {
     f.argc = argc;
     f.argv = argv;
     if ((r = config_init(&f.config)) < 0 ||
-        (r = config_read_args(&f.config, f.argc, argv, &err)) < 0 ||
+        (r = args_read(&f.config, f.argc, argv, stderr, &err)) < 0 ||
         (r = config_check(&f.config, &err)) < 0 ||
         (r = api_check_otlp(f.config.api.otlp_endpoint, &err)) < 0)
         return fail(&err, r);

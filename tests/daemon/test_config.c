@@ -139,8 +139,11 @@ Test(config, unknown_key_is_named_with_file_and_line) {
 Test(config, names_of_other_servers_and_slips_are_answered_with_ours) {
     static const struct {
         const char *said, *meant;
-    } names[] = {{"kvpages", "kv-pages"},     {"modle", "model"},    {"port", "listen"},
-                 {"ctx-size", "max-context"}, {"thread", "threads"}, {"m", "model"}};
+    } names[] = {{"kvpages", "kv-pages"},
+                 {"modle", "model"},
+                 {"port", "listen"},
+                 {"ctx-size", "max-context"},
+                 {"thread", "threads"}};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         cr_assert_not_null(config_meant(names[i].said), "%s", names[i].said);

@@ -36,7 +36,14 @@ def options_of(name):
     """Returns the options of a program and all of its commands, without dashes."""
     texts = [said(program(name), "--help")] + [said(program(name), c, "--help") for c in COMMANDS.get(name, [])]
     found = {o for text in texts for o in re.findall(r"(?<![\w-])--?([a-zA-Z][a-z-]*)", text)}
-    return found | MORE_OPTIONS.get(name, set()) | {"help", "version"}
+    return found | MORE_OPTIONS.get(name, set()) | {"help", "version"} | (options_of_llama_server() if name == "weftd" else set())
+
+
+def options_of_llama_server():
+    """Returns those that weftd translates or passes over, without dashes."""
+    rows = re.findall(r'\{"([^"]*)",\s*LLAMA_(\w+)', (ROOT / "daemon/llama_options.c").read_text())
+    assert len(rows) > 60, rows
+    return {n.lstrip("-") for names, kind in rows if not kind.startswith("REFUSED") for n in names.split(",")}
 
 
 @functools.cache

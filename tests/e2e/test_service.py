@@ -371,6 +371,7 @@ def test_admin_socket_answers_lists_cancels_and_drains():
         status, listed = d.admin_request("GET", "/requests")
         assert status == 200 and len(listed["requests"]) == 1, listed
         assert listed["requests"][0]["prompt_tokens"] == 20 and listed["requests"][0]["state"] == "running", listed
+        assert listed["requests"][0]["prompt_tokens_done"] == 20, listed
         assert d.admin_request("POST", "/requests/999999/cancel")[0] == 404
         assert d.admin_request("POST", f"/requests/{listed['requests'][0]['id']}/cancel")[0] == 200
         try:

@@ -1,0 +1,394 @@
+#include "daemon/front/args.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/model_dir.h"
+#include "base/printable.h"
+#include "daemon/front/llama_options.h"
+
+/*
+ * Each argument is weftd's own option, a row of llama_options.c, or unknown. Where both programs
+ * have a name it is weftd's, but for those that have a row. Options that depend on each other
+ * (-c and -np, --host and --port) are collected, and added at the end.
+ */
+
+#define NOTES_MAX (64u << 10)
+
+struct reading {
+    struct args *a;
+    int argc;
+    char **argv;
+    int i;
+    int r; /* 0, or -ENOMEM */
+    /* What llama-server's options said; NULL: they were not given. */
+    const char *host, *port, *kv_type;
+    uint64_t context, parallel;
+    bool has_context, unified, tls;
+};
+
+/* Appends the argument that @fmt gives. */
+static void PRINTF(2, 3) add(struct reading *d, const char *fmt, ...) {
+    struct args *a = d->a;
+    va_list ap;
+
+    if (d->r < 0)
+        return;
+    char **v = reallocarray(a->v, (size_t)a->n + 2, sizeof(*v));
+    if (v)
+        a->v = v;
+    va_start(ap, fmt);
+    if (!v || vasprintf(&v[a->n], fmt, ap) < 0)
+        d->r = -ENOMEM;
+    else
+        v[++a->n] = NULL;
+    va_end(ap);
+}
+
+/* Notes that option @name cannot be used, and what to do instead. */
+static void PRINTF(3, 4) refuse(struct reading *d, const char *name, const char *fmt, ...) {
+    char text[400];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    d->a->n_refused++;
+    buf_printf(&d->a->refused, "%.*s: %s\n", (int)strcspn(name, "="), name, text);
+}
+
+/* Notes that option @name is not needed. */
+static void pass_over(struct reading *d, const char *name) {
+    buf_printf(&d->a->here, "%s%.*s", d->a->here.len ? ", " : "", (int)strcspn(name, "="), name);
+}
+
+static bool is_own(const char *arg) {
+    return strncmp(arg, "--", 2) == 0 && config_has(arg + 2, strcspn(arg + 2, "="));
+}
+
+/* Returns the value of the option at d->i: behind '=', or the next argument. NULL, and a note,
+ * where there is none. */
+static const char *value(struct reading *d) {
+    const char *name = d->argv[d->i], *equals = strchr(name, '=');
+
+    if (equals)
+        return equals + 1;
+    if (d->i + 1 < d->argc)
+        return d->argv[++d->i];
+    refuse(d, name, "needs a value");
+    return NULL;
+}
+
+/* Skips the value of a switch, which may have none. */
+static void skip_switch(struct reading *d) {
+    static const char *const words[] = {"on", "off", "auto", "0", "1", "true", "false"};
+    const char *next = d->i + 1 < d->argc ? d->argv[d->i + 1] : "";
+
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+        if (strcmp(next, words[i]) == 0) {
+            d->i++;
+            return;
+        }
+}
+
+/* Reads a whole number that is not negative; false and a note for others. */
+static bool number(struct reading *d, const char *name, const char *text, uint64_t *out) {
+    char *end;
+    unsigned long long n = strtoull(text, &end, 10);
+
+    if (*text < '0' || *text > '9' || *end) {
+        refuse(d, name, "\"%.60s\" is not a whole number", text);
+        return false;
+    }
+    *out = n;
+    return true;
+}
+
+/* Adds "--listen ADDRESS", as --host and --port say. */
+static void add_listen(struct reading *d) {
+    const char *host = d->host ? d->host : "127.0.0.1", *port = d->port ? d->port : "8080";
+    size_t n = strlen(host);
+
+    if (!d->host && !d->port && !d->tls)
+        return;
+    if (n > 5 && strcmp(host + n - 5, ".sock") == 0)
+        add(d, "--listen=unix:%s", host);
+    else
+        add(d, strchr(host, ':') ? "--listen=%s[%s]:%s" : "--listen=%s%s:%s", d->tls ? "tls:" : "",
+            host, port);
+}
+
+/* Adds the longest request and their number. llama-server divides -c among the slots of -np. */
+static void add_context(struct reading *d) {
+    bool divided = d->parallel > 1 && !d->unified;
+
+    if (d->parallel)
+        add(d, "--max-seqs=%llu", (unsigned long long)d->parallel);
+    if (d->has_context)
+        add(d, "--max-context=%llu",
+            (unsigned long long)(divided ? (d->context + d->parallel - 1) / d->parallel
+                                         : d->context));
+}
+
+/* Puts the keys of --api-key, separated by commas, into a file without a name, since weftd reads
+ * them again when it reloads. */
+static void add_keys(struct reading *d, const char *keys) {
+    static int fd = -1; /* for as long as the process runs: a reload gets the same path */
+
+    if (fd < 0 && (fd = memfd_create("api-keys", MFD_CLOEXEC)) < 0) {
+        d->r = -errno;
+        return;
+    }
+    size_t n = strlen(keys);
+    CLEANUP(freep) char *lines = strdup(keys);
+    for (char *p = lines; p && (p = strchr(p, ',')); p++)
+        *p = '\n';
+    if (!lines || fchmod(fd, 0600) < 0 || ftruncate(fd, 0) < 0 ||
+        pwrite(fd, lines, n, 0) != (ssize_t)n)
+        d->r = -ENOMEM;
+    add(d, "--api-keys=/proc/self/fd/%d", fd);
+}
+
+static void add_kv_type(struct reading *d, const char *name, const char *type) {
+    static const char *const types[] = {"f16", "q8_0", "q4_0"};
+    bool known = false;
+
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
+        known |= strcmp(types[i], type) == 0;
+    if (!known)
+        refuse(d, name, "%.20s is not there: --kv-type f16, q8_0 or q4_0", type);
+    else if (d->kv_type && strcmp(d->kv_type, type) != 0)
+        refuse(d, name, "keys and values have one format: --kv-type %s or %s", d->kv_type, type);
+    else if (!d->kv_type)
+        add(d, "--kv-type=%s", type);
+    d->kv_type = type;
+}
+
+/* The first name is the model's; others are further ones. */
+static void add_names(struct reading *d, const char *names) {
+    size_t n = strcspn(names, ",");
+
+    add(d, "--model-name=%.*s", (int)n, names);
+    if (names[n])
+        add(d, "--aliases=%s", names + n + 1);
+}
+
+/* Options whose values mean something else than ours. */
+static void translate_value(struct reading *d, const struct llama_option *o, const char *name,
+                            const char *text) {
+    uint64_t n;
+
+    switch (o->kind) {
+    case LLAMA_VALUE:
+        add(d, "--%s=%s", o->ours, text);
+        break;
+    case LLAMA_COUNT:
+        if (*text != '-' && strcmp(text, "auto") != 0)
+            add(d, "--%s=%s", o->ours, text);
+        break;
+    case LLAMA_SAMPLING:
+        if (strcmp(o->ours, "seed") != 0 || *text != '-')
+            add(d, "--sampling=%s=%s", o->ours, text);
+        break;
+    case LLAMA_CONTEXT:
+        d->has_context = number(d, name, text, &d->context);
+        break;
+    case LLAMA_PARALLEL:
+        if (*text != '-')
+            number(d, name, text, &d->parallel);
+        break;
+    case LLAMA_HOST:
+        d->host = text;
+        break;
+    case LLAMA_PORT:
+        d->port = text;
+        break;
+    case LLAMA_KEYS:
+        add_keys(d, text);
+        break;
+    case LLAMA_LAYERS:
+        if (strcmp(text, "0") == 0)
+            add(d, "--backend=cpu");
+        else
+            pass_over(d, name);
+        break;
+    case LLAMA_KV_TYPE:
+        add_kv_type(d, name, text);
+        break;
+    case LLAMA_BUDGET:
+        if (strcmp(text, "0") == 0)
+            add(d, "--reasoning=off");
+        else if (*text != '-')
+            refuse(d, name, "send it in requests as thinking_budget");
+        break;
+    case LLAMA_CACHE_MIB:
+        if (*text != '-' && strcmp(text, "0") != 0 && number(d, name, text, &n))
+            add(d, "--host-kv-memory=%lluM", (unsigned long long)n);
+        break;
+    case LLAMA_REPO:
+        add(d, "--model=%s%s", strncmp(text, "hf:", 3) == 0 ? "" : "hf:", text);
+        break;
+    case LLAMA_ALIAS:
+        add_names(d, text);
+        break;
+    case LLAMA_CERTIFICATE:
+        d->tls = true;
+        add(d, "--tls-certificate=%s", text);
+        break;
+    case LLAMA_HERE_VALUE:
+        pass_over(d, name);
+        break;
+    default:
+        assert(o->kind == LLAMA_REFUSED_VALUE);
+        refuse(d, name, "%s", o->ours);
+        break;
+    }
+}
+
+static void translate(struct reading *d, const struct llama_option *o) {
+    const char *name = d->argv[d->i], *text;
+
+    switch (o->kind) {
+    case LLAMA_HERE:
+        pass_over(d, name);
+        break;
+    case LLAMA_HERE_SWITCH:
+        pass_over(d, name);
+        if (!strchr(name, '='))
+            skip_switch(d);
+        break;
+    case LLAMA_REFUSED:
+        refuse(d, name, "%s", o->ours);
+        break;
+    case LLAMA_FLAG:
+        add(d, "--%s", o->ours);
+        break;
+    case LLAMA_UNIFIED:
+        d->unified = true;
+        pass_over(d, name);
+        break;
+    default:
+        if ((text = value(d)))
+            translate_value(d, o, name, text);
+        break;
+    }
+}
+
+/* An option that neither program has; what follows it is its value unless it begins with a dash. */
+static void refuse_unknown(struct reading *d) {
+    const char *name = d->argv[d->i];
+    char bare[64];
+
+    snprintf(bare, sizeof(bare), "%.*s", (int)strcspn(name, "="), name);
+    const char *meant = config_meant(bare + strspn(bare, "-"));
+    if (meant)
+        refuse(d, name, "unknown option; is --%s meant?", meant);
+    else
+        refuse(d, name, "unknown option (weftd --help lists all)");
+    if (!strchr(name, '=') && d->i + 1 < d->argc && d->argv[d->i + 1][0] != '-')
+        d->i++;
+}
+
+int args_translate(struct args *a, int argc, char **argv) {
+    struct reading d = {.a = a, .argc = argc, .argv = argv, .i = 1};
+
+    *a = (struct args){.here = {.max = NOTES_MAX}, .refused = {.max = NOTES_MAX}};
+    if (argc > 0)
+        add(&d, "%s", argv[0]);
+    for (; d.i < argc && d.r == 0; d.i++) {
+        const char *arg = argv[d.i];
+        const struct llama_option *o = llama_option_find(arg, strcspn(arg, "="));
+
+        if (o) {
+            translate(&d, o);
+        } else if (is_own(arg)) {
+            add(&d, "%s", arg);
+            if (!strchr(arg, '=') && d.i + 1 < argc)
+                add(&d, "%s", argv[++d.i]);
+        } else if (*arg == '-') {
+            refuse_unknown(&d);
+        } else {
+            refuse(&d, arg, "not an option; a model is given with --model FILE");
+        }
+    }
+    add_listen(&d);
+    add_context(&d);
+    return d.r;
+}
+
+void args_deinit(struct args *a) {
+    for (int i = 0; i < a->n; i++)
+        free(a->v[i]);
+    free(a->v);
+    buf_deinit(&a->here);
+    buf_deinit(&a->refused);
+    *a = (struct args){0};
+}
+
+/* ---- models by name ---- */
+
+/* Returns true if @text can only be a path. */
+static bool is_path(const char *text) {
+    return *text == '/' || *text == '.' || access(text, F_OK) == 0;
+}
+
+/* Puts the path of the model that option @key names as weftctl models does in place of the name. */
+static int resolve(struct config *c, const char *key, const char *text, struct err *err) {
+    struct model_dirs dirs;
+    struct model_list list = {0};
+    const struct model_file *file = NULL;
+
+    if (!*text || is_path(text))
+        return 0;
+    int r = model_dirs_init(&dirs, NULL);
+    if (r == 0)
+        r = model_list_read(&list, &dirs);
+    if (r == 0 && (r = model_find(&list, text, &file, NULL)) == 0)
+        r = config_set(c, key, file->path, err);
+    else if (r == -EINVAL) /* several, or shards are missing: the reason names them */
+        model_find(&list, text, &file, err);
+    else if (r == -ENOENT && strncmp(text, "hf:", 3) == 0)
+        r = err_set(err, 0, key, "%s: %.120s is not here yet: load it with: weftctl pull %.120s",
+                    key, text, text);
+    else if (r == -ENOENT)
+        r = err_set(err, 0, key,
+                    "%s: %.200s: there is no such file, and no model of that name (weftctl models "
+                    "lists those that are here, weftctl pull hf:OWNER/REPO loads one)",
+                    key, text);
+    model_list_deinit(&list);
+    model_dirs_deinit(&dirs);
+    return r;
+}
+
+static void print_refused(struct args *a, FILE *out) {
+    char *rest = NULL;
+
+    for (char *line = a->n_refused ? strtok_r(a->refused.data, "\n", &rest) : NULL; line;
+         line = strtok_r(NULL, "\n", &rest))
+        fprintf(out, "weftd: %s\n", printable(line).s);
+}
+
+int args_read(struct config *c, int argc, char **argv, FILE *notes, struct err *err) {
+    CLEANUP(args_deinit) struct args a = {0};
+    int r = args_translate(&a, argc, argv);
+
+    if (r < 0)
+        return r;
+    if (notes)
+        print_refused(&a, notes);
+    if (a.n_refused)
+        return err_set(err, 0, "", "%u option%s of the command line cannot be used, as said above",
+                       a.n_refused, a.n_refused == 1 ? "" : "s");
+    if (notes && a.here.len)
+        fprintf(notes, "weftd: not needed, as it holds always or weftd decides it: %s\n",
+                printable(a.here.data).s);
+    r = config_read_args(c, a.n, a.v, err);
+    if (r == 0)
+        r = resolve(c, "model", c->model, err);
+    return r < 0 ? r : resolve(c, "draft-model", c->draft_model, err);
+}

@@ -1,0 +1,27 @@
+#pragma once
+
+/*
+ * args - the command line: weftd's own options, and those of llama-server, which are translated,
+ * passed over because what they ask for holds always, or refused with what to do instead. All that
+ * are refused are told together.
+ */
+
+#include "daemon/config/config.h"
+
+/* A command line in weftd's own options. */
+struct args {
+    char **v; /* v[0]: the program; owned, ends with NULL */
+    int n;
+    struct buf here;    /* the options that were passed over: "-fa, --jinja" */
+    struct buf refused; /* a line for each option that cannot be used */
+    uint32_t n_refused;
+};
+
+/* Translates @argv. 0 or -ENOMEM; args_deinit() in either case. */
+int args_translate(struct args *a, int argc, char **argv);
+void args_deinit(struct args *a);
+
+/* Reads the options into @c and finds the files of models that are named as weftctl models names
+ * them. Writes the lines of options that were refused or passed over to @notes, which may be NULL.
+ * 0 or -errno with @err. */
+int args_read(struct config *c, int argc, char **argv, FILE *notes, struct err *err);

@@ -1,0 +1,161 @@
+#include "daemon/front/llama_options.h"
+
+#include <stdbool.h>
+#include <string.h>
+#include "base/util.h"
+
+#define IMAGES "images are not served yet: leave it out, and send text"
+#define ADAPTER "adapters are not loaded: merge it into the model, and serve that"
+#define FILE_ROPE "the model file's own values are used: leave it out"
+#define ROUTER "models come from folders: --models DIR with presets, --models-dir DIR with files"
+#define SPLIT "devices share a model evenly: --devices 0,1 names them"
+#define IN_REQUEST "send it in requests"
+#define NO_SAMPLER "this sampler is not implemented: leave it out"
+
+static const struct llama_option table[] = {
+    /* the model */
+    {"-m", LLAMA_VALUE, "model"},
+    {"-hf,-hfr,--hf-repo", LLAMA_REPO, NULL},
+    {"-hff,--hf-file", LLAMA_REFUSED_VALUE, "name the file behind the repository: -hf REPO:QUANT"},
+    {"-hft,--hf-token", LLAMA_REFUSED_VALUE, "set HF_TOKEN for weftctl pull"},
+    {"-mu,--model-url", LLAMA_REFUSED_VALUE, "load the file first, then --model FILE"},
+    {"-dr,--docker-repo", LLAMA_REFUSED_VALUE, "weftctl pull hf:OWNER/REPO loads models"},
+    {"--offline", LLAMA_HERE, NULL},
+    {"-a,--alias", LLAMA_ALIAS, NULL},
+    {"--mmproj,-mm,--mmproj-url,-mmu", LLAMA_REFUSED_VALUE, IMAGES},
+    {"--image-min-tokens,--image-max-tokens", LLAMA_REFUSED_VALUE, IMAGES},
+    {"--no-mmproj,--no-mmproj-offload,--mmproj-auto,--no-mmproj-auto", LLAMA_HERE, NULL},
+    {"--lora,--control-vector", LLAMA_REFUSED_VALUE, ADAPTER},
+    {"--lora-scaled,--control-vector-scaled", LLAMA_REFUSED_VALUE, ADAPTER},
+    {"--lora-init-without-apply", LLAMA_REFUSED, ADAPTER},
+    {"--override-kv,--rope-scaling,--rope-scale,--rope-freq-base", LLAMA_REFUSED_VALUE, FILE_ROPE},
+    {"--rope-freq-scale,--yarn-orig-ctx,--yarn-ext-factor", LLAMA_REFUSED_VALUE, FILE_ROPE},
+    {"--yarn-attn-factor,--yarn-beta-slow,--yarn-beta-fast", LLAMA_REFUSED_VALUE, FILE_ROPE},
+    {"--models-preset", LLAMA_REFUSED_VALUE, ROUTER},
+    {"--models-max", LLAMA_REFUSED_VALUE, "--models-memory SIZE limits what is loaded at a time"},
+    {"--models-autoload", LLAMA_HERE, NULL},
+    {"--no-models-autoload", LLAMA_REFUSED, "models are loaded when a request names them"},
+    {"--sleep-idle-seconds", LLAMA_COUNT, "keep-alive-s"},
+    /* context, batches, memory */
+    {"-c,--ctx-size", LLAMA_CONTEXT, NULL},
+    {"-np,--parallel", LLAMA_PARALLEL, NULL},
+    {"-kvu,--kv-unified", LLAMA_UNIFIED, NULL},
+    {"-no-kvu,--no-kv-unified", LLAMA_HERE, NULL},
+    {"-n,--predict,--n-predict", LLAMA_COUNT, "default-max-tokens"},
+    {"-b,--batch-size", LLAMA_HERE_VALUE, NULL},
+    {"-ub,--ubatch-size", LLAMA_VALUE, "max-batch-rows"},
+    {"-t,--threads", LLAMA_COUNT, "threads"},
+    {"-tb,--threads-batch,--threads-http,--prio,--prio-batch,--poll", LLAMA_HERE_VALUE, NULL},
+    {"--poll-batch,-C,--cpu-mask,-Cr,--cpu-range,--cpu-strict", LLAMA_REFUSED_VALUE,
+     "taskset or numactl before weftd chooses processors"},
+    {"--numa", LLAMA_REFUSED_VALUE, "numactl before weftd chooses processors and memory"},
+    {"-ctk,--cache-type-k,-ctv,--cache-type-v", LLAMA_KV_TYPE, NULL},
+    {"-cram,--cache-ram", LLAMA_CACHE_MIB, NULL},
+    {"--slot-save-path", LLAMA_REFUSED_VALUE, "--kv-disk FOLDER keeps prefixes over restarts"},
+    {"-fa,--flash-attn", LLAMA_HERE_SWITCH, NULL},
+    {"--mlock,--mmap,--no-mmap,--swa-full,-cb,--cont-batching,--repack", LLAMA_HERE, NULL},
+    {"-nocb,--no-cont-batching,--no-repack,-nr,--no-host,--op-offload", LLAMA_HERE, NULL},
+    {"--no-op-offload,-kvo,--kv-offload,-nkvo,--no-kv-offload,--warmup", LLAMA_HERE, NULL},
+    {"--no-warmup,--no-context-shift,--cache-prompt,--no-cache-prompt", LLAMA_HERE, NULL},
+    {"--check-tensors,--no-direct-io,-ndio,--direct-io,-dio,--clear-idle", LLAMA_HERE, NULL},
+    {"--cache-reuse,--keep,-sps,--slot-prompt-similarity", LLAMA_HERE_VALUE, NULL},
+    {"--ctx-checkpoints,--swa-checkpoints,-ctxcp", LLAMA_HERE_VALUE, NULL},
+    {"--context-shift", LLAMA_REFUSED, "a prompt that does not fit is refused, never cut"},
+    /* devices */
+    {"-ngl,--gpu-layers,--n-gpu-layers", LLAMA_LAYERS, NULL},
+    {"-ncmoe,--n-cpu-moe", LLAMA_VALUE, "host-experts"},
+    {"-cmoe,--cpu-moe", LLAMA_FLAG, "host-experts=1000000"},
+    {"-dev,--device", LLAMA_REFUSED_VALUE, "--devices 0,1 names CUDA devices, --backend cpu none"},
+    {"-sm,--split-mode,-ts,--tensor-split,-mg,--main-gpu", LLAMA_REFUSED_VALUE, SPLIT},
+    {"-ot,--override-tensor", LLAMA_REFUSED_VALUE, "--host-experts N leaves experts in memory"},
+    {"--rpc", LLAMA_REFUSED_VALUE, "other machines are not used"},
+    {"-fit,--fit", LLAMA_HERE_SWITCH, NULL},
+    {"-fitt,--fit-target,-fitc,--fit-ctx", LLAMA_HERE_VALUE, NULL},
+    {"--list-devices", LLAMA_REFUSED, "nvidia-smi lists them"},
+    /* drafting */
+    {"-md,--model-draft,--spec-draft-model", LLAMA_VALUE, "draft-model"},
+    {"--draft,--draft-n,--draft-max,--spec-draft-n-max", LLAMA_VALUE, "max-draft"},
+    {"--draft-min,--draft-n-min,--spec-draft-n-min,--spec-draft-p-min", LLAMA_HERE_VALUE, NULL},
+    {"--draft-p-min,-cd,--ctx-size-draft,-ngld,--n-gpu-layers-draft", LLAMA_HERE_VALUE, NULL},
+    {"--gpu-layers-draft,--spec-draft-ngl,--spec-type", LLAMA_HERE_VALUE, NULL},
+    {"-hfd,-hfrd,--hf-repo-draft,--spec-draft-hf", LLAMA_REFUSED_VALUE,
+     "weftctl pull hf:REPO loads it, --draft-model NAME uses it"},
+    /* sampling */
+    {"--temp,--temperature", LLAMA_SAMPLING, "temperature"},
+    {"--top-k", LLAMA_SAMPLING, "top_k"},
+    {"--top-p", LLAMA_SAMPLING, "top_p"},
+    {"--min-p", LLAMA_SAMPLING, "min_p"},
+    {"--top-nsigma,--top-n-sigma", LLAMA_SAMPLING, "top_n_sigma"},
+    {"--typical,--typical-p", LLAMA_SAMPLING, "typical_p"},
+    {"--xtc-probability", LLAMA_SAMPLING, "xtc_probability"},
+    {"--xtc-threshold", LLAMA_SAMPLING, "xtc_threshold"},
+    {"--repeat-penalty", LLAMA_SAMPLING, "repetition_penalty"},
+    {"--presence-penalty", LLAMA_SAMPLING, "presence_penalty"},
+    {"--frequency-penalty", LLAMA_SAMPLING, "frequency_penalty"},
+    {"--dry-multiplier", LLAMA_SAMPLING, "dry_multiplier"},
+    {"--dry-base", LLAMA_SAMPLING, "dry_base"},
+    {"--dry-allowed-length", LLAMA_SAMPLING, "dry_allowed_length"},
+    {"--dry-penalty-last-n", LLAMA_SAMPLING, "dry_penalty_last_n"},
+    {"-s,--seed", LLAMA_SAMPLING, "seed"},
+    {"--ignore-eos", LLAMA_REFUSED, IN_REQUEST ": \"ignore_eos\": true"},
+    {"--repeat-last-n", LLAMA_REFUSED_VALUE, "penalties look at the whole context: leave it out"},
+    {"--samplers,--sampling-seq,--sampler-seq", LLAMA_REFUSED_VALUE,
+     "the order of samplers is fixed: leave it out"},
+    {"--mirostat,--mirostat-lr,--mirostat-ent,--dynatemp-range", LLAMA_REFUSED_VALUE, NO_SAMPLER},
+    {"--dynatemp-exp,--adaptive-target,--adaptive-decay", LLAMA_REFUSED_VALUE, NO_SAMPLER},
+    {"-l,--logit-bias,--grammar,--grammar-file,-j,--json-schema", LLAMA_REFUSED_VALUE, IN_REQUEST},
+    {"-jf,--json-schema-file", LLAMA_REFUSED_VALUE, IN_REQUEST},
+    /* templates */
+    {"--jinja", LLAMA_HERE, NULL},
+    {"--no-jinja", LLAMA_REFUSED, "templates are always Jinja: leave it out"},
+    {"--chat-template-file", LLAMA_VALUE, "chat-template"},
+    {"--chat-template-kwargs", LLAMA_REFUSED_VALUE,
+     IN_REQUEST " as chat_template_kwargs; --reasoning off turns thinking off"},
+    {"--reasoning-format", LLAMA_HERE_VALUE, NULL},
+    {"-rea", LLAMA_VALUE, "reasoning"},
+    {"--reasoning-budget", LLAMA_BUDGET, NULL},
+    {"-sys", LLAMA_REFUSED_VALUE, "--system-prompt FILE reads it from a file"},
+    {"--prefill-assistant,--no-prefill-assistant", LLAMA_HERE, NULL},
+    {"--skip-chat-parsing", LLAMA_REFUSED, "tool calls and thoughts are always taken apart"},
+    /* the server */
+    {"--host", LLAMA_HOST, NULL},
+    {"--port", LLAMA_PORT, NULL},
+    {"--reuse-port", LLAMA_HERE, NULL},
+    {"--api-key", LLAMA_KEYS, NULL},
+    {"--api-key-file", LLAMA_VALUE, "api-keys"},
+    {"--ssl-key-file", LLAMA_VALUE, "tls-key"},
+    {"--ssl-cert-file", LLAMA_CERTIFICATE, NULL},
+    {"-to,--timeout", LLAMA_HERE_VALUE, NULL},
+    {"--slots,--metrics,--props,--embedding,--embeddings", LLAMA_HERE, NULL},
+    {"--rerank,--reranking,--webui,--ui", LLAMA_HERE, NULL},
+    {"--pooling", LLAMA_REFUSED_VALUE, "the file's pooling is used; requests may say \"pooling\""},
+    {"--no-slots", LLAMA_REFUSED, "/slots shows no texts, and needs a key where there are keys"},
+    {"--no-webui,--no-ui", LLAMA_FLAG, "web-page=no"},
+    {"--path,--api-prefix", LLAMA_REFUSED_VALUE, "a proxy before weftd can serve other paths"},
+    {"--media-path,--webui-config,--webui-config-file", LLAMA_REFUSED_VALUE,
+     "there is nothing like it: leave it out"},
+    {"--tools,--mcp-servers-config", LLAMA_REFUSED_VALUE, "tools are run by clients"},
+    /* the log */
+    {"-v,--verbose,--log-verbose", LLAMA_FLAG, "log-level=debug"},
+    {"-lv,--verbosity,--log-verbosity", LLAMA_HERE_VALUE, NULL},
+    {"--log-disable", LLAMA_FLAG, "log-level=error"},
+    {"--log-file", LLAMA_REFUSED_VALUE, "the log goes to stderr: add 2>FILE"},
+    {"--log-colors", LLAMA_HERE_SWITCH, NULL},
+    {"--log-prefix,--log-timestamps,--no-log-prefix,--no-log-timestamps", LLAMA_HERE, NULL},
+    {"--perf,--no-perf,-e,--escape,--no-escape,-sp,--special", LLAMA_HERE, NULL},
+};
+
+/* Returns true if @name is one of @names. */
+static bool is_among(const char *names, const char *name, size_t len) {
+    for (; *names; names += strcspn(names, ","), names += *names == ',')
+        if (strcspn(names, ",") == len && memcmp(names, name, len) == 0)
+            return true;
+    return false;
+}
+
+const struct llama_option *llama_option_find(const char *name, size_t len) {
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
+        if (is_among(table[i].names, name, len))
+            return &table[i];
+    return NULL;
+}

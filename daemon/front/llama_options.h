@@ -1,0 +1,42 @@
+#pragma once
+
+/*
+ * llama_options - the options of llama-server that people type, and what they are here. Rows are
+ * data; args.c acts on them.
+ */
+
+#include <stddef.h>
+
+enum llama_kind {
+    LLAMA_VALUE,       /* its value is that of our option `ours` */
+    LLAMA_COUNT,       /* likewise; a negative value, or "auto", means our default */
+    LLAMA_FLAG,        /* it stands for `ours`, which is KEY=VALUE */
+    LLAMA_SAMPLING,    /* its value is that of the sampling parameter `ours` */
+    LLAMA_HERE,        /* what it asks for holds always, or is decided by weftd; no value */
+    LLAMA_HERE_VALUE,  /* likewise, with a value */
+    LLAMA_HERE_SWITCH, /* likewise, with "on", "off", "auto", or nothing behind it */
+    LLAMA_REFUSED,     /* there is nothing like it: `ours` says what to do; no value */
+    LLAMA_REFUSED_VALUE,
+    LLAMA_CONTEXT, /* the rest have a meaning of their own in args.c */
+    LLAMA_PARALLEL,
+    LLAMA_UNIFIED,
+    LLAMA_HOST,
+    LLAMA_PORT,
+    LLAMA_KEYS,
+    LLAMA_LAYERS,
+    LLAMA_KV_TYPE,
+    LLAMA_BUDGET,
+    LLAMA_CACHE_MIB,
+    LLAMA_REPO,
+    LLAMA_ALIAS,
+    LLAMA_CERTIFICATE,
+};
+
+struct llama_option {
+    const char *names; /* separated by commas */
+    enum llama_kind kind;
+    const char *ours;
+};
+
+/* The row of @name, which is @len bytes long and has its dashes; NULL: there is none. */
+const struct llama_option *llama_option_find(const char *name, size_t len);

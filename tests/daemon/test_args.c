@@ -1,0 +1,199 @@
+#include "daemon/front/args.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "daemon/front/llama_options.h"
+
+#define MOST 40
+
+/* Splits @line at spaces and translates it. */
+static struct args translated(const char *line) {
+    static char text[1000];
+    char *argv[MOST + 1] = {(char *)(uintptr_t) "weftd"}, *rest = NULL;
+    struct args a;
+    int argc = 1;
+
+    snprintf(text, sizeof(text), "%s", line);
+    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+        argv[argc++] = word;
+    cr_assert_leq(argc, MOST);
+    cr_assert_eq(args_translate(&a, argc, argv), 0);
+    return a;
+}
+
+/* Translates @line and reads the result; what was refused, or "". */
+static const char *read_line(const char *line, struct config *c) {
+    static char refused[4000];
+    CLEANUP(args_deinit) struct args a = translated(line);
+    struct err err = {0};
+
+    snprintf(refused, sizeof(refused), "%s", a.n_refused ? a.refused.data : "");
+    cr_assert_eq(config_init(c), 0);
+    cr_assert_eq(config_read_args(c, a.n, a.v, &err), 0, "%s: %s", line, err.message);
+    return refused;
+}
+
+Test(args, a_line_for_llama_server_is_ours) {
+    struct config c;
+    const char *refused = read_line(
+        "-m /x.gguf -c 32768 -ngl 99 -fa on --jinja --host 0.0.0.0 --port 9000 -np 4 --alias a,b,c "
+        "--cache-type-k q8_0 -ctv q8_0 --slots --metrics --temp 0.7 --top-p=0.9 --seed -1 --mlock "
+        "-t -1 -ub 256 -b 2048 -n -1 --no-mmap",
+        &c);
+
+    cr_expect_str_eq(refused, "");
+    cr_expect_str_eq(c.model, "/x.gguf");
+    cr_expect_eq(c.engine.max_context, 8192);
+    cr_expect_eq(c.engine.max_seqs, 4);
+    cr_expect_str_eq(c.listen[0], "0.0.0.0:9000");
+    cr_expect_str_eq(c.model_name, "a");
+    cr_expect(strcmp(c.aliases[0], "b") == 0 && strcmp(c.aliases[1], "c") == 0 && !c.aliases[2]);
+    cr_expect_eq(c.engine.kv_type, 1);
+    cr_expect(strcmp(c.sampling[0], "temperature=0.7") == 0 &&
+              strcmp(c.sampling[1], "top_p=0.9") == 0 && !c.sampling[2]);
+    cr_expect_eq(c.engine.n_threads, 0);
+    cr_expect_eq(c.engine.max_rows, 256);
+    cr_expect_eq(c.api.default_max_tokens, 0);
+    config_deinit(&c);
+}
+
+Test(args, what_depends_on_each_other) {
+    static const struct {
+        const char *line, *listen;
+        uint32_t max_context;
+    } cases[] = {
+        {"-c 100", "127.0.0.1:8080", 100},
+        {"-np 3 -c 100 --port 1", "127.0.0.1:1", 34},
+        {"-np 3 -c 100 -kvu --host ::1", "[::1]:8080", 100},
+        {"--host /tmp/x.sock -c 0", "unix:/tmp/x.sock", 0},
+        {"--ssl-cert-file c --ssl-key-file k", "tls:127.0.0.1:8080", 0},
+        {"--listen 127.0.0.1:5", "127.0.0.1:5", 0},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct config c;
+
+        cr_expect_str_eq(read_line(cases[i].line, &c), "", "%s", cases[i].line);
+        cr_expect_str_eq(c.listen[0], cases[i].listen);
+        cr_expect_eq(c.engine.max_context, cases[i].max_context, "%s", cases[i].line);
+        config_deinit(&c);
+    }
+}
+
+Test(args, all_that_cannot_be_used_is_told_at_once) {
+    static const char *const parts[] = {
+        "--mmproj: images are not served yet",
+        "--lora: adapters are not loaded: merge it",
+        "--no-such: unknown option (weftd",
+        "--thread: unknown option; is --threads meant?",
+        "x.gguf: not an option; a model is given with --model FILE",
+        "-ctk: q5_1 is not there: --kv-type f16, q8_0 or q4_0",
+        "-c: \"4x\" is not a whole number",
+        "-m: needs a value",
+    };
+    CLEANUP(args_deinit)
+    struct args a =
+        translated("--mmproj p.gguf --lora l.gguf --no-such 1 --thread=3 --jinja x.gguf "
+                   "-ctk q5_1 -c 4x -m");
+
+    cr_expect_eq(a.n_refused, ARRAY_SIZE(parts), "%u", a.n_refused);
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        cr_expect(strstr(a.refused.data, parts[i]), "%s in %s", parts[i], a.refused.data);
+    cr_expect_str_eq(a.here.data, "--jinja");
+}
+
+Test(args, our_own_options_are_untouched) {
+    struct config c;
+
+    cr_expect_str_eq(read_line("--model -fa --threads 3 --reasoning off --kv-type=q4_0", &c), "");
+    cr_expect_str_eq(c.model, "-fa");
+    cr_expect_eq(c.engine.n_threads, 3);
+    cr_expect_eq(c.engine.kv_type, 2);
+    config_deinit(&c);
+}
+
+/* Each row leads to options that there are. */
+Test(args, every_row_can_be_typed) {
+    static const char *const names[] = {"-m",
+                                        "-hf",
+                                        "-fa",
+                                        "--mmproj",
+                                        "-ngl",
+                                        "--temp",
+                                        "-cmoe",
+                                        "--sleep-idle-seconds",
+                                        "--reasoning-budget",
+                                        "-cram"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        CLEANUP(args_deinit) struct args a = {0};
+        char *argv[] = {(char *)(uintptr_t) "weftd", (char *)(uintptr_t)names[i],
+                        (char *)(uintptr_t) "1"};
+
+        cr_assert_not_null(llama_option_find(names[i], strlen(names[i])), "%s", names[i]);
+        cr_assert_eq(args_translate(&a, 3, argv), 0);
+        for (int k = 1; k < a.n; k++)
+            cr_expect(config_has(a.v[k] + 2, strcspn(a.v[k] + 2, "=")), "%s", a.v[k]);
+    }
+}
+
+Test(args, keys_lie_in_a_file_that_only_we_can_read) {
+    CLEANUP(args_deinit) struct args a = translated("--api-key one,two");
+    char text[64] = "";
+    struct stat st;
+
+    cr_assert_eq(a.n, 2);
+    const char *path = strchr(a.v[1], '=') + 1;
+    FILE *f = fopen(path, "r");
+    cr_assert(f && fread(text, 1, sizeof(text) - 1, f) > 0);
+    fclose(f);
+    cr_expect_str_eq(text, "one\ntwo");
+    cr_assert_eq(stat(path, &st), 0);
+    cr_expect_eq(st.st_mode & 0777, 0600);
+    CLEANUP(args_deinit) struct args again = translated("--api-key three");
+    cr_expect_str_eq(again.v[1], a.v[1]);
+}
+
+/* A model that weftctl has loaded is found by its names; another one is told how to load. */
+Test(args, models_have_names) {
+    char folder[] = "/tmp/weft-args-XXXXXX", path[100];
+    struct config c;
+    struct err err = {0};
+
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/Tiny-Q8_0.gguf", folder);
+    FILE *f = fopen(path, "w");
+    cr_assert_not_null(f);
+    fputs("GGUF", f);
+    fclose(f);
+    setenv("WEFT_MODELS", folder, 1);
+    for (const char *const *name = (const char *const[]){"tiny-q8_0", "Tiny", path, NULL}; *name;
+         name++) {
+        char *argv[] = {(char *)(uintptr_t) "weftd", (char *)(uintptr_t) "-m",
+                        (char *)(uintptr_t)*name};
+
+        cr_assert_eq(config_init(&c), 0);
+        cr_assert_eq(args_read(&c, 3, argv, NULL, &err), 0, "%s", err.message);
+        cr_expect_str_eq(c.model, path);
+        config_deinit(&c);
+    }
+    static const char *const absent[][2] = {
+        {"hf:me/other:Q4_0", "load it with: weftctl pull hf:me/other:Q4_0"},
+        {"other", "no model of that name"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(absent); i++) {
+        char *argv[] = {(char *)(uintptr_t) "weftd", (char *)(uintptr_t) "--model",
+                        (char *)(uintptr_t)absent[i][0]};
+
+        cr_assert_eq(config_init(&c), 0);
+        cr_expect_lt(args_read(&c, 3, argv, NULL, &err), 0);
+        cr_expect(strstr(err.message, absent[i][1]), "%s", err.message);
+        config_deinit(&c);
+    }
+    unlink(path);
+    rmdir(folder);
+}

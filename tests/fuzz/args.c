@@ -1,0 +1,30 @@
+/* The command line, a word in each line. The result has weftd's own options alone. */
+
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/front/args.h"
+#include "tests/fuzz/fuzz.h"
+
+#define WORDS 64
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+    CLEANUP(freep) char *text = fuzz_text(data, len);
+    CLEANUP(args_deinit) struct args a = {0};
+    char program[] = "weftd", *argv[WORDS + 1] = {program}, *rest = NULL;
+    int argc = 1;
+
+    for (char *word = strtok_r(text, "\n", &rest); word && argc < WORDS;
+         word = strtok_r(NULL, "\n", &rest))
+        argv[argc++] = word;
+    FUZZ_ASSERT(args_translate(&a, argc, argv) == 0);
+    FUZZ_ASSERT(a.n >= 1 && a.v[a.n] == NULL && (a.n_refused == 0) == (a.refused.len == 0));
+    FUZZ_ASSERT(a.n <= 2 * argc + 3); /* -a adds a word, and three more stand at the end */
+    for (int i = 1; i < a.n; i++) {
+        const char *equals = strchr(a.v[i], '=');
+
+        FUZZ_ASSERT(strncmp(a.v[i], "--", 2) == 0 &&
+                    config_has(a.v[i] + 2, strcspn(a.v[i] + 2, "=")));
+        i += !equals; /* its value */
+    }
+    return 0;
+}
