@@ -29,12 +29,14 @@ static const char help[] =
     "  --key-file FILE  the API key ($WEFT_API_KEY)\n"
     "  --print          print what would be set, for a shell, and start nothing\n"
     "  --write          put it into the client's own file (claude, codex, opencode, pi)\n"
-    "  --undo           give that file back as it was\n";
+    "  --undo           give that file back as it was\n"
+    "  --anyway         start it although the model's context is too small for it\n";
 
 const struct launch_client launch_clients[] = {
     {
         .name = "claude",
         .program = "claude",
+        .n_first = 30000,
         .env = {"ANTHROPIC_BASE_URL={url}", "ANTHROPIC_AUTH_TOKEN={key}", "ANTHROPIC_MODEL={model}",
                 "ANTHROPIC_SMALL_FAST_MODEL={model}", "ANTHROPIC_DEFAULT_HAIKU_MODEL={model}",
                 "CLAUDE_CODE_AUTO_COMPACT_WINDOW={context}",
@@ -48,6 +50,7 @@ const struct launch_client launch_clients[] = {
     {
         .name = "codex",
         .program = "codex",
+        .n_first = 13000,
         .env = {"WEFT_API_KEY={key}", NULL},
         .args = {"-c", "model=\"{model}\"", "-c", "model_provider=\"weft\"", "-c",
                  "model_providers.weft={name=\"weft\", base_url=\"{url}/v1\", "
@@ -62,6 +65,7 @@ const struct launch_client launch_clients[] = {
     {
         .name = "opencode",
         .program = "opencode",
+        .n_first = 11000,
         .env = {"OPENCODE_CONFIG_CONTENT="
                 "{\"provider\": {\"weft\": {\"npm\": \"@ai-sdk/openai-compatible\", \"name\": "
                 "\"weft\", \"options\": {\"baseURL\": \"{url}/v1\", \"apiKey\": \"{key}\"}, "
@@ -131,6 +135,7 @@ static int add(struct buf *out, const char *s, bool json) {
 /* What a client is told. */
 struct target {
     const char *url, *model, *key; /* key: "none" where there is none */
+    uint64_t n_context;            /* 0: not known */
     char context[24], output[24];  /* texts; "": not known */
     const char *limit;             /* the client's, filled in; "": not known */
 };
@@ -325,6 +330,7 @@ static int look_up(struct target *t, const char *key, char **out) {
             found = m;
     }
     uint64_t context = yyjson_get_uint(yyjson_obj_get(found, "max_model_len"));
+    t->n_context = context;
     if (context) {
         snprintf(t->context, sizeof(t->context), "%llu", (unsigned long long)context);
         snprintf(t->output, sizeof(t->output), "%llu", (unsigned long long)MIN(context / 2, 8192));
@@ -338,6 +344,21 @@ static int look_up(struct target *t, const char *key, char **out) {
         return cli_fail("%s serves no model", t->url);
     cli_fail("%s", err.message);
     return r;
+}
+
+/* Returns false, after saying why, where the client's first prompt does not fit into the context.
+ * Warns where little is left behind it. */
+static bool is_roomy(const struct launch_client *c, const struct target *t) {
+    bool fits = t->n_context > c->n_first;
+
+    if (!t->n_context || !c->n_first || t->n_context >= c->n_first + c->n_first / 2)
+        return true;
+    fprintf(stderr,
+            "weftctl: %s sends about %u tokens first; %s has a context of %llu: %s "
+            "(weftd --max-context N, or a model with a longer context)\n",
+            c->name, c->n_first, t->model, (unsigned long long)t->n_context,
+            fits ? "little is left for work" : "it cannot work");
+    return fits;
 }
 
 static const struct launch_client *find(const char *name) {
@@ -365,7 +386,7 @@ static bool file_of(const struct launch_client *c, char path[PATH_MAX]) {
 
 int ctl_launch(int argc, char **argv, bool json) {
     const char *url = getenv("WEFT_URL"), *model = NULL, *file = NULL;
-    bool prints = false, writes = false, undoes = false;
+    bool prints = false, writes = false, undoes = false, anyway = false;
     char key_text[KEY_MAX], path[PATH_MAX];
     const char *key;
     CLEANUP(freep) char *found = NULL, *limit = NULL;
@@ -373,6 +394,7 @@ int ctl_launch(int argc, char **argv, bool json) {
         {"url", CLI_TEXT, &url, 0, 0},       {"model", CLI_TEXT, &model, 0, 0},
         {"key-file", CLI_TEXT, &file, 0, 0}, {"print", CLI_TRUE, &prints, 0, 0},
         {"write", CLI_TRUE, &writes, 0, 0},  {"undo", CLI_TRUE, &undoes, 0, 0},
+        {"anyway", CLI_TRUE, &anyway, 0, 0},
     };
     int own = 1, n;
 
@@ -406,6 +428,8 @@ int ctl_launch(int argc, char **argv, bool json) {
             return cli_fail("out of memory");
         t.limit = limit;
     }
+    if (!is_roomy(c, &t) && !anyway && !prints && !writes)
+        return cli_fail("%s was not started; --anyway starts it nevertheless", c->name);
     if (prints)
         return print(c, &t);
     return writes ? write_file(c, &t, path)

@@ -19,6 +19,7 @@ struct launch_client {
     const char *file;     /* below the home folder, that --write changes; NULL: none */
     const char *fragment; /* JSON that is merged into it, or NULL and: */
     const char *appended; /* put behind it */
+    uint32_t n_first;     /* tokens of its first prompt, as measured; 0: not known */
     const char *limit;    /* a part of the fragment; NULL: it has none */
     const char *note;     /* what --write's user is told; NULL: nothing */
 };

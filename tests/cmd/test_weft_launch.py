@@ -87,7 +87,12 @@ def test_the_model_is_the_first_that_is_served():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = "http://127.0.0.1:%d" % server.server_port
-    env = started("claude", WEFT_URL=url)[1]
+    r = launch("claude", "--url", url)
+    assert r.returncode == 1 and "sends about 30000 tokens first; first has a context of 4096: it cannot work" in r.stderr, r
+    assert "cannot work" in launch("claude", "--url", url, "--print").stderr
+    r = launch("claude", "--url", url, "--model", "second")
+    assert r.returncode == 0 and not r.stderr, r
+    env = started("claude", "--anyway", WEFT_URL=url)[1]
     assert (env["ANTHROPIC_MODEL"], env["CLAUDE_CODE_AUTO_COMPACT_WINDOW"]) == ("first", "4096")
     assert "--config=model_context_window=65536" in started("codex", "--url", url, "--model", "second")[0]
     config = json.loads(started("opencode", "--url", url, "--model", "second")[1]["OPENCODE_CONFIG_CONTENT"])
