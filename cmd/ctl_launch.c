@@ -18,17 +18,18 @@
  */
 
 #define KEY_MAX 512
-#define CLIENTS "claude, codex, opencode, copilot, qwen, pi, aider or goose"
+#define CLIENTS "claude, codex, opencode, copilot, qwen, pi, openclaw, aider or goose"
 
 static const char help[] =
     "usage: weftctl launch CLIENT [OPTIONS] [-- ARGUMENTS]\n"
-    "Starts CLIENT with weftd as its model; nothing is written, but for pi, which reads its file\n"
-    "alone. CLIENT is " CLIENTS ".\n"
+    "Starts CLIENT with weftd as its model; nothing is written, but for pi and openclaw, which\n"
+    "read their files alone. CLIENT is " CLIENTS ".\n"
     "  --url URL        where weftd serves ($WEFT_URL, else http://127.0.0.1:8080)\n"
     "  --model NAME     which model; else the first that is served\n"
     "  --key-file FILE  the API key ($WEFT_API_KEY)\n"
     "  --print          print what would be set, for a shell, and start nothing\n"
-    "  --write          put it into the client's own file (claude, codex, opencode, pi)\n"
+    "  --write          put it into the client's own file (claude, codex, opencode, pi,\n"
+    "                   openclaw)\n"
     "  --undo           give that file back as it was\n"
     "  --anyway         start it although the model's context is too small for it\n";
 
@@ -96,6 +97,18 @@ const struct launch_client launch_clients[] = {
                     "\"{model}\"{limit}}]}}}",
         .limit = ", \"contextWindow\": {context}, \"maxTokens\": {output}",
         .note = "start it with: weftctl launch pi",
+    },
+    {
+        .name = "openclaw",
+        .program = "openclaw",
+        .file = ".openclaw/openclaw.json",
+        .fragment = "{\"models\": {\"providers\": {\"weft\": {\"baseUrl\": \"{url}/v1\", "
+                    "\"apiKey\": \"{key}\", \"api\": \"openai-completions\", \"models\": "
+                    "[{\"id\": \"{model}\", \"name\": \"{model}\", \"input\": "
+                    "[\"text\"]{limit}}]}}}, \"agents\": {\"defaults\": {\"model\": "
+                    "{\"primary\": \"weft/{model}\"}}}}",
+        .limit = ", \"contextWindow\": {context}, \"maxTokens\": {output}",
+        .note = "it holds for all of its agents",
     },
     {
         .name = "qwen",

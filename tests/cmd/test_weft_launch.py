@@ -12,7 +12,7 @@ from weftd import main, program
 FOLDER = tempfile.TemporaryDirectory(prefix="weft-launch-")
 HOME = os.path.join(FOLDER.name, "home")
 BIN = os.path.join(FOLDER.name, "bin")
-CLIENTS = ["claude", "codex", "opencode", "copilot", "qwen", "pi", "aider", "goose"]
+CLIENTS = ["claude", "codex", "opencode", "copilot", "qwen", "pi", "openclaw", "aider", "goose"]
 TOML = __import__("tomllib") if sys.version_info >= (3, 11) else None
 
 # Each client is a script that says with what it was started.
@@ -65,7 +65,7 @@ def test_a_client_is_started_and_nothing_is_written():
 
 
 def test_what_is_printed_is_for_a_shell():
-    for name in set(CLIENTS) - {"pi"}:  # which reads its file alone
+    for name in set(CLIENTS) - {"pi", "openclaw"}:  # which read their files alone
         r = launch(name, "--print", "--url", "http://127.0.0.1:1", "--model", "it's $HOME")
         assert r.returncode == 0, r
         shell = subprocess.run(["/bin/sh", "-c", r.stdout], capture_output=True, text=True, env={"PATH": BIN + ":/bin:/usr/bin"}, check=True)
@@ -113,6 +113,7 @@ def test_a_file_is_changed_and_given_back():
         ("claude", ".claude/settings.json", '{"env": {"A": "1"}, "theme": "dark"}\n'),
         ("opencode", ".config/opencode/opencode.json", '{"provider": {"other": {}}, "model": "x/y"}'),
         ("pi", ".pi/agent/models.json", '{"providers": {"other": {}}}'),
+        ("openclaw", ".openclaw/openclaw.json", '{"models": {"providers": {"other": {}}}, "agents": {"defaults": {"workspace": "/w"}}}'),
         ("codex", ".codex/config.toml", 'model = "mine"\n[profiles.other]\nmodel = "o"\n'),
     ]
     for name, path, old in cases:
@@ -139,6 +140,12 @@ def test_a_file_is_changed_and_given_back():
                 value = json.loads(new)["providers"]
                 assert value["weft"] == {"baseUrl": "http://127.0.0.1:1/v1", "api": "openai-completions", "apiKey": "none", "models": [{"id": "m"}]}
                 assert (text is None or "other" in value) and started("pi", *at)[0] == ["--provider", "weft", "--model", "m"]
+            elif name == "openclaw":
+                value = json.loads(new)
+                provider = value["models"]["providers"]["weft"]
+                assert provider == {"baseUrl": "http://127.0.0.1:1/v1", "apiKey": "none", "api": "openai-completions", "models": [{"id": "m", "name": "m", "input": ["text"]}]}
+                assert value["agents"]["defaults"]["model"] == {"primary": "weft/m"}
+                assert text is None or (value["agents"]["defaults"]["workspace"] == "/w" and "other" in value["models"]["providers"])
             else:
                 value = json.loads(new)
                 assert value["model"] == "weft/m" and (text is None or "other" in value["provider"])
