@@ -187,6 +187,7 @@ struct api_request_info { /* one live generation, for the admin socket */
     uint64_t session;             /* the session it belongs to; 0: none is known */
     const char *session_from;     /* the header or field that told, "conversation", or NULL */
     uint32_t n_prompt, n_output, n_cached, max_new;
+    uint32_t n_done; /* tokens of the prompt that are computed or cached; a lower bound */
     int64_t age_ms;
 };
 
