@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+#include "base/json_value.h"
 #include "cmd/bench_poll.h"
 #include "cmd/bench_sse.h"
 
@@ -519,7 +520,7 @@ int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char 
 int bench_http_model(struct bench_http *h, char out[256], struct err *err) {
     yyjson_doc *doc = ask(h, "/v1/models", NULL, err);
     yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(doc), "data");
-    const char *id = yyjson_get_str(yyjson_obj_get(yyjson_arr_get_first(data), "id"));
+    const char *id = json_cstr(yyjson_obj_get(yyjson_arr_get_first(data), "id"));
     int r = 0;
 
     if (id)

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
+#include "base/json_value.h"
 #include "cmd/cli.h"
 
 struct reader {
@@ -16,8 +17,8 @@ static int add_text(struct reader *r, yyjson_val *v, unsigned flags, struct toke
     int e = r->tokenizer ? 0 : tokenizer_new(&r->tokenizer, r->model, r->err);
 
     if (e == 0)
-        e = tokenizer_encode(r->tokenizer, yyjson_get_str(v), yyjson_get_len(v),
-                             flags | TOKENIZE_SPECIAL, NULL, 0, out);
+        e = tokenizer_encode(r->tokenizer, json_text(v), json_len(v), flags | TOKENIZE_SPECIAL,
+                             NULL, 0, out);
     return e;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+#include "base/json_value.h"
 
 void sse_init(struct sse *s) {
     *s = (struct sse){0};
@@ -79,7 +80,7 @@ static int64_t number(yyjson_val *object, const char *key) {
 }
 
 static int add_text(struct buf *text, yyjson_val *v) {
-    return yyjson_is_str(v) ? buf_add(text, yyjson_get_str(v), yyjson_get_len(v)) : 0;
+    return yyjson_is_str(v) ? buf_add(text, json_text(v), json_len(v)) : 0;
 }
 
 /* @message: a delta or a message. */
@@ -117,8 +118,8 @@ void openai_copy_text(char *out, size_t size, const char *text) {
 }
 
 static void get_error(yyjson_val *error, struct openai_part *out) {
-    const char *message = yyjson_is_str(error) ? yyjson_get_str(error)
-                                               : yyjson_get_str(yyjson_obj_get(error, "message"));
+    const char *message =
+        yyjson_is_str(error) ? json_cstr(error) : json_cstr(yyjson_obj_get(error, "message"));
 
     openai_copy_text(out->error, sizeof(out->error),
                      message && *message ? message : "error without a message");

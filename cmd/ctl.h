@@ -10,6 +10,7 @@
 #include <yyjson.h>
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/json_value.h"
 #include "base/printable.h"
 
 /* Exit codes; the larger ones are EX_UNAVAILABLE and EX_NOPERM. */

@@ -95,7 +95,7 @@ static double seconds_since(int64_t ns) {
 
 static int take_text(struct transfer *t, yyjson_val *v, bool reasoning) {
     struct chat_answer *a = t->answer;
-    size_t len = yyjson_get_len(v);
+    size_t len = json_len(v);
 
     assert(t->sink && a);
     if (!yyjson_is_str(v) || len == 0)
@@ -103,8 +103,8 @@ static int take_text(struct transfer *t, yyjson_val *v, bool reasoning) {
     if (a->first_s == 0)
         a->first_s = seconds_since(t->began_ns);
     if (t->sink->text)
-        t->sink->text(t->sink->ctx, reasoning, yyjson_get_str(v), len);
-    return buf_add(reasoning ? &a->reasoning : &a->text, yyjson_get_str(v), len);
+        t->sink->text(t->sink->ctx, reasoning, json_text(v), json_len(v));
+    return buf_add(reasoning ? &a->reasoning : &a->text, json_text(v), json_len(v));
 }
 
 /* One chunk of a stream. */
@@ -120,7 +120,7 @@ static int on_event(void *ctx, const char *data, size_t len) {
     yyjson_val *root = yyjson_doc_get_root(doc), *error = yyjson_obj_get(root, "error");
     yyjson_val *choice = yyjson_arr_get_first(yyjson_obj_get(root, "choices"));
     yyjson_val *delta = yyjson_obj_get(choice, "delta");
-    const char *finish = yyjson_get_str(yyjson_obj_get(choice, "finish_reason"));
+    const char *finish = json_cstr(yyjson_obj_get(choice, "finish_reason"));
     int r = doc ? 0 : -EBADMSG;
 
     if (error)

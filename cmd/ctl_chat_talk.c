@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/json_value.h"
 #include "cmd/cli.h"
 
 int chat_talk_init(struct chat_talk *t) {
@@ -118,16 +119,18 @@ static int take_messages(struct chat_talk *t, yyjson_val *list) {
 
     assert(yyjson_mut_arr_size(t->messages) == 0 && !t->system);
     yyjson_arr_foreach(list, i, n, m) {
-        const char *role = yyjson_get_str(yyjson_obj_get(m, "role"));
+        const char *role = json_cstr(yyjson_obj_get(m, "role"));
         yyjson_val *content = yyjson_obj_get(m, "content");
 
         if (!role || !yyjson_is_str(content))
             return -EBADMSG;
         if (strcmp(role, "system") == 0 && i == 0) {
-            t->system = strdup(yyjson_get_str(content));
+            if (!json_cstr(content))
+                return -EBADMSG;
+            t->system = strdup(json_cstr(content));
             r = t->system ? 0 : -ENOMEM;
         } else {
-            r = chat_talk_add(t, role, yyjson_get_str(content), yyjson_get_len(content), NULL);
+            r = chat_talk_add(t, role, json_text(content), json_len(content), NULL);
         }
         if (r < 0)
             return r;

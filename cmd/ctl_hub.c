@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 #include <yyjson.h>
+#include "base/json_value.h"
 #include "base/model_dir.h"
 #include "base/printable.h"
 
@@ -101,7 +102,7 @@ static bool is_hex(const char *s, size_t len) {
 }
 
 static const char *text_of(yyjson_val *object, const char *key) {
-    const char *s = yyjson_get_str(yyjson_obj_get(object, key));
+    const char *s = json_cstr(yyjson_obj_get(object, key));
 
     return s ? s : "";
 }

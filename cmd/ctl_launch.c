@@ -337,7 +337,7 @@ static int look_up(struct target *t, const char *key, char **out) {
         return cli_fail("out of memory");
     int r = chat_get(server, "/v1/models", &doc, &err);
     yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "data"), i, n, m) {
-        const char *id = yyjson_get_str(yyjson_obj_get(m, "id"));
+        const char *id = json_cstr(yyjson_obj_get(m, "id"));
 
         if (!found && id && (!t->model || strcmp(id, t->model) == 0))
             found = m;
@@ -349,7 +349,7 @@ static int look_up(struct target *t, const char *key, char **out) {
         snprintf(t->output, sizeof(t->output), "%llu", (unsigned long long)MIN(context / 2, 8192));
     }
     if (found && !t->model)
-        t->model = *out = strdup(yyjson_get_str(yyjson_obj_get(found, "id")));
+        t->model = *out = strdup(json_cstr(yyjson_obj_get(found, "id")));
     yyjson_doc_free(doc);
     if (t->model)
         return CLI_OK;

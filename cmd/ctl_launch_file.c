@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <yyjson.h>
+#include "base/json_value.h"
 #include "cmd/cli.h"
 
 #define FILE_MAX (8u << 20)
@@ -84,7 +85,7 @@ static bool merge(yyjson_mut_doc *d, yyjson_mut_val *to, yyjson_val *from) {
     size_t i, n;
 
     yyjson_obj_foreach(from, i, n, key, value) {
-        yyjson_mut_val *old = yyjson_mut_obj_getn(to, yyjson_get_str(key), yyjson_get_len(key));
+        yyjson_mut_val *old = yyjson_mut_obj_getn(to, json_text(key), json_len(key));
 
         if (yyjson_mut_is_obj(old) && yyjson_is_obj(value)) {
             if (!merge(d, old, value))

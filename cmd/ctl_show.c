@@ -16,7 +16,7 @@ static const struct ctl_cell none = {"-"};
 
 /* Escaped; a text that does not fit ends in "...". */
 struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
-    const char *s = yyjson_get_str(yyjson_obj_get(object, key));
+    const char *s = json_cstr(yyjson_obj_get(object, key));
     struct ctl_cell c = {""};
     size_t n = 0, n_one;
     char one[PRINTABLE_MAX];
@@ -35,7 +35,7 @@ struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
 }
 
 struct printable ctl_message(yyjson_val *object, const char *key) {
-    const char *s = yyjson_get_str(yyjson_obj_get(object, key));
+    const char *s = json_cstr(yyjson_obj_get(object, key));
 
     return printable(s && *s ? s : none.s);
 }

@@ -124,7 +124,7 @@ static void move_selection(struct top *t, int by) {
     else if (by > 0 ? i + 1 < n : i > 0)
         i = by > 0 ? i + 1 : i - 1;
     if (t->view == VIEW_MODELS) {
-        const char *id = yyjson_get_str(id_at(t, i));
+        const char *id = json_cstr(id_at(t, i));
 
         snprintf(t->model, sizeof(t->model), "%s", id ? id : "");
         t->n_history = 0;

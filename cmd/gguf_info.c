@@ -171,7 +171,7 @@ static void print_table(const struct gguf *g, const char *path) {
 }
 
 /* JSON is Unicode, the file's strings need not be: what is not UTF-8 becomes U+FFFD. */
-static yyjson_mut_val *json_text(yyjson_mut_doc *d, struct gguf_str s) {
+static yyjson_mut_val *text_value(yyjson_mut_doc *d, struct gguf_str s) {
     CLEANUP(freep) char *out = malloc(3 * s.len + 1);
     size_t len = 0, n;
     uint32_t c;
@@ -201,7 +201,7 @@ static yyjson_mut_val *json_value(yyjson_mut_doc *d, const struct gguf *g, const
             double v = gguf_array_type(a) == GGUF_STRING ? 0 : gguf_array_num(a, i);
 
             if (gguf_array_type(a) == GGUF_STRING)
-                yyjson_mut_arr_append(list, json_text(d, gguf_array_str(a, i)));
+                yyjson_mut_arr_append(list, text_value(d, gguf_array_str(a, i)));
             else if (v == (double)(int64_t)v && gguf_array_type(a) != GGUF_F32)
                 yyjson_mut_arr_add_sint(d, list, (int64_t)v);
             else
@@ -210,7 +210,7 @@ static yyjson_mut_val *json_value(yyjson_mut_doc *d, const struct gguf *g, const
         return list;
     }
     if (gguf_string(g, key, &text) == 0)
-        return json_text(d, text);
+        return text_value(d, text);
     if (type == GGUF_BOOL && gguf_bool(g, key, &flag) == 0)
         return yyjson_mut_bool(d, flag);
     if ((type == GGUF_F32 || type == GGUF_F64) && gguf_f32(g, key, &f32) == 0)
@@ -259,7 +259,7 @@ static int print_json(const struct gguf *g, const char *path, const struct model
     char hex[33], name[1100];
 
     yyjson_mut_doc_set_root(d, root);
-    yyjson_mut_obj_add_val(d, root, "file", json_text(d, (struct gguf_str){path, strlen(path)}));
+    yyjson_mut_obj_add_val(d, root, "file", text_value(d, (struct gguf_str){path, strlen(path)}));
     yyjson_mut_obj_add_uint(d, root, "version", gguf_version(g));
     yyjson_mut_obj_add_uint(d, root, "files", gguf_n_shards(g));
     yyjson_mut_obj_add_uint(d, root, "bytes", gguf_bytes(g));

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 #include <yyjson.h>
+#include "base/json_value.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "text/template.h"
@@ -58,7 +59,7 @@ static int read_source(struct source *s, const char *model, const char *template
 
 /* ISO time without a zone or with "Z": UTC. */
 static int parse_now(yyjson_val *v, int64_t *now, struct err *err) {
-    const char *text = yyjson_get_str(v);
+    const char *text = json_cstr(v);
     struct tm tm = {0};
 
     *now = time(NULL);

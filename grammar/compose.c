@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
+#include "base/json_value.h"
 
 #define PARTS_MAX 65536
 
@@ -36,7 +37,7 @@ int choice_read(struct build *b, const char *s, size_t len, struct expr **out) {
         if (r == 0 && !yyjson_is_str(item))
             r = build_invalid(b, "/%zu: a choice must be a string", i);
         if (r == 0)
-            r = expr_vec_add(b, &v, expr_bytes(b, yyjson_get_str(item), yyjson_get_len(item)));
+            r = expr_vec_add(b, &v, expr_bytes(b, json_text(item), json_len(item)));
     }
     yyjson_doc_free(doc);
     if (r == 0) {

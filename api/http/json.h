@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * json - writes JSON into a buffer, and guards the reading of it. Text that is not valid UTF-8
+ * json - writes JSON into a buffer, and reads bodies. Text that is not valid UTF-8
  * is written with U+FFFD in its place; the first failure (a full buffer) sticks in `error`.
  */
 
@@ -11,50 +11,10 @@
 #include <yyjson.h>
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/json_value.h"
 
 #define JSON_DEPTH 64u        /* levels of a body that is read */
 #define JSON_NODES (4u << 20) /* values and keys of it */
-
-/*
- * Reading: outside of json.c and this header nothing calls yyjson_get_str(), yyjson_get_len() or
- * unsafe_yyjson_*(): the "length" of an array is the number of its members, and it has no text.
- * tests/lint/check_json.py holds the sources to that. All take NULL, which is a member that is
- * missing. A text lives as long as its document.
- */
-
-/* The text of a string, which may contain NUL: json_len() says where it ends; NULL where @v is no
- * string. */
-static inline const char *json_text(yyjson_val *v) {
-    return yyjson_get_str(v);
-}
-
-/* Bytes of a string; 0 where @v is no string. */
-static inline size_t json_len(yyjson_val *v) {
-    return yyjson_is_str(v) ? yyjson_get_len(v) : 0;
-}
-
-/* The text of a string that can be a C string; NULL where @v is no string or contains NUL. */
-static inline const char *json_cstr(yyjson_val *v) {
-    const char *s = yyjson_get_str(v);
-
-    return s && strlen(s) == yyjson_get_len(v) ? s : NULL;
-}
-
-/* Returns true if @v is a string of 1 to @max bytes without NUL: a name or an id, which can be a C
- * string. */
-static inline bool json_is_name(yyjson_val *v, size_t max) {
-    return json_cstr(v) && json_len(v) > 0 && json_len(v) <= max;
-}
-
-/* Returns true if @v is missing, null, a number, a boolean, or an empty string, array or object. */
-static inline bool json_is_empty(yyjson_val *v) {
-    return !(yyjson_is_ctn(v) || yyjson_is_str(v)) || yyjson_get_len(v) == 0;
-}
-
-/* The member of an array that follows @v, which is not the last one. */
-static inline yyjson_val *json_next(yyjson_val *v) {
-    return unsafe_yyjson_get_next(v);
-}
 
 /* Appends the text of a string to @out, nothing where @v is no string. 0, or -errno of
  * buf_add(). */
@@ -62,18 +22,6 @@ static inline int json_add_text(struct buf *out, yyjson_val *v) {
     return buf_add(out, json_text(v), json_len(v));
 }
 
-/* The four accessors for a document that is being built. */
-static inline const char *json_mut_text(yyjson_mut_val *v) {
-    return yyjson_mut_get_str(v);
-}
-static inline size_t json_mut_len(yyjson_mut_val *v) {
-    return yyjson_mut_is_str(v) ? yyjson_mut_get_len(v) : 0;
-}
-static inline const char *json_mut_cstr(yyjson_mut_val *v) {
-    const char *s = yyjson_mut_get_str(v);
-
-    return s && strlen(s) == yyjson_mut_get_len(v) ? s : NULL;
-}
 /* Appends the text of a string to @out like json_add_text(). */
 static inline int json_mut_add_text(struct buf *out, yyjson_mut_val *v) {
     return buf_add(out, json_mut_text(v), json_mut_len(v));

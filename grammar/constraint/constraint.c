@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
+#include "base/json_value.h"
 
 #define NODE_DEPTH_MAX 32
 
@@ -60,7 +61,7 @@ static int read_source(struct reader *r, yyjson_val *node, const struct source_k
     yyjson_val *v = yyjson_obj_get(node, key->key);
     CLEANUP(freep) char *text = NULL;
     struct grammar_source src = {.kind = key->kind,
-                                 .param = yyjson_get_str(yyjson_obj_get(node, "param"))};
+                                 .param = json_cstr(yyjson_obj_get(node, "param"))};
 
     if (yyjson_is_true(yyjson_obj_get(node, "compact")))
         src.flags |= GRAMMAR_COMPACT;
@@ -82,8 +83,8 @@ static int read_source(struct reader *r, yyjson_val *node, const struct source_k
         if (!text)
             return -ENOMEM;
     } else if (yyjson_is_str(v)) {
-        src.text = yyjson_get_str(v);
-        src.len = yyjson_get_len(v);
+        src.text = json_text(v);
+        src.len = json_len(v);
     } else {
         return invalid(r->err, "regex, ebnf and lark must be strings");
     }
@@ -115,8 +116,8 @@ static int read_list(struct reader *r, yyjson_val *list, bool either, unsigned d
 
 /* A count of a repeat: at most nine digits. */
 static int read_count(struct reader *r, yyjson_val *v, uint32_t *out) {
-    const char *s = yyjson_get_raw(v);
-    size_t n = v ? yyjson_get_len(v) : 0;
+    const char *s = json_digits(v);
+    size_t n = json_n_digits(v);
     uint32_t x = 0;
 
     if (!v)
@@ -169,11 +170,11 @@ static int read_node(struct reader *r, yyjson_val *node, unsigned depth, grammar
     if (yyjson_obj_get(node, "repeat"))
         return read_repeat(r, node, depth + 1, out);
     if ((v = yyjson_obj_get(node, "literal")) && yyjson_is_str(v)) {
-        *out = grammar_literal(r->b, yyjson_get_str(v), yyjson_get_len(v));
+        *out = grammar_literal(r->b, json_text(v), json_len(v));
         return 0;
     }
     if ((v = yyjson_obj_get(node, "free_text")) && yyjson_is_str(v)) {
-        *out = grammar_free_text(r->b, yyjson_get_str(v), yyjson_get_len(v));
+        *out = grammar_free_text(r->b, json_text(v), json_len(v));
         return 0;
     }
     return invalid(r->err, "a node of a grammar has no known key");

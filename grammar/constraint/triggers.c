@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
+#include "base/json_value.h"
 
 /* Each escaped, with its keys. */
 #define TRIGGERS_TEXT_MAX                                                                          \
@@ -95,8 +96,7 @@ static const char *const SPACE[] = {"", "\n", "\n\n", " "};
 #define SPACE_MAX 2
 
 static bool is_mark(yyjson_val *v) {
-    return yyjson_is_str(v) && yyjson_get_len(v) > 0 &&
-           yyjson_get_len(v) <= CONSTRAINT_TRIGGER_LEN_MAX;
+    return yyjson_is_str(v) && json_len(v) > 0 && json_len(v) <= CONSTRAINT_TRIGGER_LEN_MAX;
 }
 
 static int check_quiet(yyjson_val *quiet, struct err *err, size_t *n_bytes) {
@@ -109,8 +109,8 @@ static int check_quiet(yyjson_val *quiet, struct err *err, size_t *n_bytes) {
         return invalid(err,
                        "\"quiet\" of triggers must have \"open\" and \"close\", strings of 1 to "
                        "256 bytes, and may have \"now\", a boolean");
-    *n_bytes += yyjson_get_len(close) + 2; /* and two roots */
-    *n_bytes += ARRAY_SIZE(SPACE) * (yyjson_get_len(open) + SPACE_MAX);
+    *n_bytes += json_len(close) + 2; /* and two roots */
+    *n_bytes += ARRAY_SIZE(SPACE) * (json_len(open) + SPACE_MAX);
     return 0;
 }
 
@@ -126,7 +126,7 @@ static int check_list(yyjson_val *list, struct err *err, size_t *n_bytes) {
         if (!is_mark(trigger_text(v)) || (yyjson_is_obj(v) && !is_mark(yyjson_obj_get(v, "held"))))
             return invalid(err, "a trigger must be a string of 1 to 256 bytes, or \"text\" and "
                                 "\"held\" that are");
-        *n_bytes += yyjson_get_len(trigger_text(v));
+        *n_bytes += json_len(trigger_text(v));
     }
     return 0;
 }
@@ -161,13 +161,12 @@ static int add_list(struct triggers *t, uint16_t root, yyjson_val *list) {
 
     yyjson_arr_foreach(list, i, n, v) {
         yyjson_val *text = trigger_text(v), *held = yyjson_obj_get(v, "held");
-        struct trigger_node *node =
-            &t->node[add(t, root, yyjson_get_str(text), yyjson_get_len(text))];
+        struct trigger_node *node = &t->node[add(t, root, json_text(text), json_len(text))];
 
         node->end = true;
         node->held = (uint32_t)t->held.len;
-        node->n_held = (uint16_t)yyjson_get_len(held);
-        if (held && buf_add(&t->held, yyjson_get_str(held), node->n_held) < 0)
+        node->n_held = (uint16_t)json_len(held);
+        if (held && buf_add(&t->held, json_text(held), node->n_held) < 0)
             return -ENOMEM;
     }
     return 0;
@@ -182,13 +181,13 @@ static int add_starts(struct triggers *t, yyjson_val *quiet, yyjson_val *start) 
 
     if (quiet) {
         t->quiet = new_node(t, 0, 0);
-        closed = add(t, t->quiet, yyjson_get_str(close), yyjson_get_len(close));
+        closed = add(t, t->quiet, json_text(close), json_len(close));
     }
     t->open = new_node(t, 0, 0);
     for (size_t i = 0; quiet && i < ARRAY_SIZE(SPACE); i++) {
         uint16_t at = add(t, t->open, SPACE[i], strlen(SPACE[i]));
 
-        t->node[add(t, at, yyjson_get_str(open), yyjson_get_len(open))].becomes = t->quiet;
+        t->node[add(t, at, json_text(open), json_len(open))].becomes = t->quiet;
     }
     r = add_list(t, t->open, start);
     t->start = yyjson_is_true(yyjson_obj_get(quiet, "now")) ? t->quiet : t->open;

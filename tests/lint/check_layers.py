@@ -82,7 +82,7 @@ LIBRARIES = {
     r"ini\.h": ("daemon/",),
     r"systemd/.*": ("daemon/",),
     r"cuda.*\.h": ("engine/cuda/",),
-    r"yyjson\.h": ("text/", "grammar/", "api/", "cmd/", "daemon/"),
+    r"yyjson\.h": ("base/json_value.h", "text/", "grammar/", "api/", "cmd/", "daemon/"),
     r"utf8proc\.h": ("text/",),
     r"xxhash\.h": ("kvpager/", "api/"),
     r"curl/.*": ("cmd/", "api/service/otlp.c"),

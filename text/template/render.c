@@ -80,7 +80,7 @@ static int convert_object(struct render *rd, yyjson_val *j, bool user, uint32_t 
         return -1;
     d->user = user;
     for (yyjson_val *k; (k = yyjson_obj_iter_next(&it));) {
-        const struct tstr *key = tstr_new(rd, yyjson_get_str(k), yyjson_get_len(k), user);
+        const struct tstr *key = tstr_new(rd, json_text(k), json_len(k), user);
         struct value v;
 
         if (!key || convert(rd, yyjson_obj_iter_get_val(k), user, depth, &v) ||
@@ -107,10 +107,10 @@ static int convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth, 
             *out = value_int(yyjson_get_sint(j));
         return 0;
     case YYJSON_TYPE_RAW: /* a number too large for 64 bits, where the reader keeps those */
-        *out = value_float(strtod(yyjson_get_raw(j), NULL));
+        *out = value_float(strtod(json_digits(j), NULL));
         return 0;
     case YYJSON_TYPE_STR: {
-        const struct tstr *s = tstr_new(rd, yyjson_get_str(j), yyjson_get_len(j), user);
+        const struct tstr *s = tstr_new(rd, json_text(j), json_len(j), user);
 
         *out = value_str(s);
         return s ? 0 : -1;

@@ -5,6 +5,7 @@
  */
 
 #include <yyjson.h>
+#include "base/json_value.h"
 #include "text/template/ast.h"
 #include "text/template/budget.h"
 #include "text/template/value.h"

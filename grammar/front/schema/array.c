@@ -273,7 +273,7 @@ static int few_values(struct schema *s, const struct facets *f, struct expr_vec 
         if (new)
             r = 0;
         if (new &&yyjson_is_raw(p.v)) /* one text for each */
-            x = expr_bytes(s->b, yyjson_get_raw(p.v), yyjson_get_len(p.v));
+            x = expr_bytes(s->b, json_digits(p.v), json_n_digits(p.v));
         else if (new)
             r = value_expr(s, p.v, &x);
         if (new &&r == 0) {

@@ -20,7 +20,7 @@ int count_read(struct schema *s, struct place at, uint32_t *out) {
     struct decimal d;
     uint64_t n = 0;
 
-    if (!yyjson_is_raw(at.v) || decimal_read(&d, yyjson_get_raw(at.v), yyjson_get_len(at.v)) < 0 ||
+    if (!yyjson_is_raw(at.v) || decimal_read(&d, json_digits(at.v), json_n_digits(at.v)) < 0 ||
         d.negative || d.n_frac)
         return schema_invalid(s, at.path, "this must be a whole number that is not negative");
     if (d.n_int > 9)
@@ -78,7 +78,7 @@ static int take_bound(struct schema *s, struct place at, struct bound *b, bool l
 
     if (!yyjson_is_raw(at.v))
         return schema_invalid(s, at.path, "this must be a number");
-    if (decimal_read(&d, yyjson_get_raw(at.v), yyjson_get_len(at.v)) < 0)
+    if (decimal_read(&d, json_digits(at.v), json_n_digits(at.v)) < 0)
         return schema_unsupported(s, at.path, "a number with so many digits");
     int c = b->set ? decimal_compare(&d, &b->x) : 0;
 
@@ -133,9 +133,9 @@ int types_read(struct schema *s, struct place at, unsigned *out) {
     size_t i, n;
 
     if (yyjson_is_str(at.v))
-        types = type_named(yyjson_get_str(at.v));
+        types = type_named(json_cstr(at.v));
     yyjson_arr_foreach(at.v, i, n, v) {
-        unsigned one = type_named(yyjson_get_str(v));
+        unsigned one = type_named(json_cstr(v));
 
         if (!one)
             return schema_invalid(s, at.path, "an unknown type");
@@ -244,7 +244,7 @@ static int take_format(struct schema *s, struct facets *f, struct place at) {
         {"uint", "0", "18446744073709551615"},
         {"int", "-9223372036854775808", "9223372036854775807"},
     };
-    const char *name = yyjson_get_str(at.v);
+    const char *name = json_cstr(at.v);
 
     if (!name)
         return schema_invalid(s, at.path, "this must be a string");
@@ -275,7 +275,7 @@ static int add_multiple(struct schema *s, struct facets *f, struct place at, boo
     struct decimal d, one = {.n_int = 1, .digit_int = "1"};
     struct multiple *v;
 
-    if (!yyjson_is_raw(at.v) || decimal_read(&d, yyjson_get_raw(at.v), yyjson_get_len(at.v)) < 0 ||
+    if (!yyjson_is_raw(at.v) || decimal_read(&d, json_digits(at.v), json_n_digits(at.v)) < 0 ||
         d.negative || (d.n_int == 0 && d.n_frac == 0))
         return schema_invalid(s, at.path, "this must be a number above zero");
     if (decimal_compare(&d, &one) == 0) {
@@ -338,7 +338,7 @@ static int take_contains(struct schema *s, struct facets *f, struct place at) {
     yyjson_val *least = yyjson_obj_get(f->part.v, "minContains");
 
     if (yyjson_obj_get(f->part.v, "maxContains") ||
-        (least && (!yyjson_is_raw(least) || strcmp(yyjson_get_raw(least), "1") != 0)))
+        (least && (!yyjson_is_raw(least) || strcmp(json_digits(least), "1") != 0)))
         return schema_unsupported(s, at.path, "only with minContains 1 and without maxContains");
     return places_add(s, &f->contains, &f->n_contains, &f->cap_contains, at);
 }
@@ -414,7 +414,7 @@ static int refuse(struct schema *s, struct facets *f, struct place at) {
 /* Below the root it changes what references inside it mean: only a schema without any is read. One
  * that is a name ("#node") does not. */
 static int check_inner_id(struct schema *s, struct facets *f, struct place at) {
-    if (at.path->up == s->root_path || (yyjson_is_str(at.v) && yyjson_get_str(at.v)[0] == '#') ||
+    if (at.path->up == s->root_path || (json_len(at.v) > 0 && json_text(at.v)[0] == '#') ||
         !s->has_refs || !schema_has_refs(s, f->part.v))
         return 0;
     return refuse(s, f, at);
@@ -486,7 +486,7 @@ static const struct keyword {
 };
 
 static const struct keyword *find_keyword(const char *name) {
-    for (size_t i = 0; i < ARRAY_SIZE(KEYWORDS); i++) {
+    for (size_t i = 0; name && i < ARRAY_SIZE(KEYWORDS); i++) {
         if (KEYWORDS[i].name[0] == name[0] && strcmp(KEYWORDS[i].name, name) == 0)
             return &KEYWORDS[i];
     }
@@ -500,7 +500,7 @@ bool keyword_constrains(const char *key) {
 }
 
 static bool is_empty(yyjson_val *v) {
-    return yyjson_is_ctn(v) && unsafe_yyjson_get_len(v) == 0;
+    return yyjson_is_ctn(v) && json_is_empty(v);
 }
 
 int facets_gather(struct schema *s, const struct parts *parts, struct facets *f) {
@@ -517,7 +517,7 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
 
         f->part = parts->v[i];
         yyjson_obj_foreach(parts->v[i].v, k, n, key, value) {
-            const struct keyword *word = find_keyword(yyjson_get_str(key));
+            const struct keyword *word = find_keyword(json_cstr(key));
             int r = build_work(s->b, 8);
 
             if (r < 0)

@@ -96,8 +96,7 @@ static int declared_lang(struct schema *s, struct place part, const struct lang 
     struct expr_vec list = {0};
 
     yyjson_obj_foreach(yyjson_obj_get(part.v, "properties"), i, n, key, v) {
-        int r =
-            expr_vec_add(s->b, &list, json_literal(s->b, yyjson_get_str(key), yyjson_get_len(key)));
+        int r = expr_vec_add(s->b, &list, json_literal(s->b, json_text(key), json_len(key)));
 
         if (r < 0)
             return r;
@@ -151,8 +150,7 @@ static int add_part(struct keys *k, uint32_t i) {
     if (patterns.v && !yyjson_is_obj(patterns.v))
         return schema_invalid(k->s, patterns.path, "this must be an object");
     yyjson_obj_foreach(patterns.v, j, n, key, v) {
-        const struct path *path =
-            schema_path(k->s, patterns.path, yyjson_get_str(key), yyjson_get_len(key));
+        const struct path *path = schema_path(k->s, patterns.path, json_text(key), json_len(key));
         struct key_rule rule = {.kind = KEY_PATTERN, .part = i, .value = {v, path}};
 
         k->plain = false;

@@ -82,7 +82,7 @@ static yyjson_mut_val *pair(struct writer *w, const char *key, yyjson_mut_val *x
 }
 
 static yyjson_mut_val *key_of(struct writer *w, yyjson_val *name) {
-    return yyjson_mut_strncpy(w->d, yyjson_get_str(name), yyjson_get_len(name));
+    return yyjson_mut_strncpy(w->d, json_text(name), json_len(name));
 }
 
 /* {"type": @type, "properties": {@name: @value}}; @required: the name is. */
@@ -153,8 +153,7 @@ static void not_properties(struct writer *w, struct place at) {
     size_t i, n;
 
     yyjson_obj_foreach(at.v, i, n, name, v) {
-        struct place p = {v,
-                          schema_path(w->s, at.path, yyjson_get_str(name), yyjson_get_len(name))};
+        struct place p = {v, schema_path(w->s, at.path, json_text(name), json_len(name))};
 
         if (!yyjson_is_true(v))
             yyjson_mut_arr_append(w->alts, with_member(w, name, not_ref(w, p), true));
@@ -178,8 +177,8 @@ static int by_value(const void *x, const void *y) {
     yyjson_val *const *a = x, *const *b = y;
     struct decimal m, n;
 
-    decimal_read(&m, yyjson_get_raw(*a), yyjson_get_len(*a));
-    decimal_read(&n, yyjson_get_raw(*b), yyjson_get_len(*b));
+    decimal_read(&m, json_digits(*a), json_n_digits(*a));
+    decimal_read(&n, json_digits(*b), json_n_digits(*b));
     return decimal_compare(&m, &n);
 }
 
@@ -227,7 +226,7 @@ static void not_values(struct writer *w, struct place at, bool one) {
         types |= value_type(v);
         yes = yes || yyjson_is_true(v);
         no = no || yyjson_is_false(v);
-        if (yyjson_is_raw(v) && decimal_read(&d, yyjson_get_raw(v), yyjson_get_len(v)) == 0)
+        if (yyjson_is_raw(v) && decimal_read(&d, json_digits(v), json_n_digits(v)) == 0)
             numbers[n_numbers++] = v;
         else if (yyjson_is_raw(v))
             w->dropped = true;
@@ -282,8 +281,7 @@ static void not_patterns(struct writer *w, struct place at) {
     size_t i, n;
 
     yyjson_obj_foreach(at.v, i, n, name, v) {
-        const struct path *path =
-            schema_path(w->s, at.path, yyjson_get_str(name), yyjson_get_len(name));
+        const struct path *path = schema_path(w->s, at.path, json_text(name), json_len(name));
 
         add_some(w, "match", (struct place){name, path}, (struct place){v, path});
     }
@@ -352,8 +350,7 @@ static void not_dependencies(struct writer *w, struct place at) {
 
     yyjson_obj_foreach(at.v, i, n, name, v) {
         yyjson_mut_val *yes = yyjson_mut_bool(w->d, true), *no = yyjson_mut_bool(w->d, false);
-        struct place p = {v,
-                          schema_path(w->s, at.path, yyjson_get_str(name), yyjson_get_len(name))};
+        struct place p = {v, schema_path(w->s, at.path, json_text(name), json_len(name))};
 
         if (yyjson_is_obj(v) || yyjson_is_bool(v))
             yyjson_mut_arr_append(w->alts,
@@ -498,10 +495,10 @@ static void write_not(struct writer *w) {
     bool only_ref = w->s->old_refs && yyjson_obj_get(w->at.v, "$ref");
 
     yyjson_obj_foreach(w->at.v, i, n, key, v) {
-        const char *name = yyjson_get_str(key);
-        struct place at = {v, schema_path(w->s, w->at.path, name, yyjson_get_len(key))};
+        const char *name = json_cstr(key);
+        struct place at = {v, schema_path(w->s, w->at.path, json_text(key), json_len(key))};
 
-        if (w->error == 0 && (!only_ref || strcmp(name, "$ref") == 0))
+        if (name && w->error == 0 && (!only_ref || strcmp(name, "$ref") == 0))
             not_member(w, name, at);
     }
     if (w->error == 0 && w->dropped && yyjson_mut_arr_size(w->alts) == 0)
@@ -552,8 +549,7 @@ static yyjson_mut_val *write_dependencies(struct writer *w) {
         struct place at = schema_at(w->s, w->at, KEYS[k]);
 
         yyjson_obj_foreach(at.v, i, n, name, v) {
-            struct place p = {
-                v, schema_path(w->s, at.path, yyjson_get_str(name), yyjson_get_len(name))};
+            struct place p = {v, schema_path(w->s, at.path, json_text(name), json_len(name))};
 
             write_dependency(w, all, name, p);
         }

@@ -53,7 +53,7 @@ static int read_multiple(struct schema *s, struct place at, uint64_t *n, uint32_
     struct decimal d;
 
     *n = 0;
-    if (decimal_read(&d, yyjson_get_raw(at.v), yyjson_get_len(at.v)) < 0 ||
+    if (decimal_read(&d, json_digits(at.v), json_n_digits(at.v)) < 0 ||
         d.n_int + d.n_frac > MULTIPLE_DIGITS)
         return build_too_complex(s->b, "a multipleOf with so many digits");
     for (uint32_t i = 0; i < d.n_int; i++)
@@ -326,7 +326,7 @@ static int multiple_lang(struct schema *s, struct place at, const struct lang **
 }
 
 int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v) {
-    const char *text = yyjson_get_raw(v);
+    const char *text = json_digits(v);
     int r = 0;
 
     for (uint32_t i = 0; r == 0 && i < f->n_multiples; i++) {

@@ -30,8 +30,7 @@ static int match_patterns(struct schema *s, struct place all, const char *name, 
     int r = yyjson_obj_size(all.v) ? json_escape(s->b, name, len, &text, &n_text) : 0;
 
     yyjson_obj_foreach(all.v, i, n_all, key, v) {
-        const struct path *path =
-            schema_path(s, all.path, yyjson_get_str(key), yyjson_get_len(key));
+        const struct path *path = schema_path(s, all.path, json_text(key), json_len(key));
         struct text_rule t = {{key, path}, TEXT_PATTERN};
         const struct lang *l;
 
@@ -119,8 +118,8 @@ static int grow_names(struct schema *s, struct name_list *l) {
 
 static int add_name(struct schema *s, struct name_list *l, yyjson_val *key, const struct path *path,
                     bool required) {
-    const char *name = yyjson_get_str(key);
-    size_t len = yyjson_get_len(key);
+    const char *name = json_text(key);
+    size_t len = json_len(key);
     int r = l->n == l->cap ? grow_names(s, l) : 0;
 
     if (r < 0)

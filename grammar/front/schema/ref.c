@@ -70,8 +70,7 @@ static int derived_target(struct schema *s, struct place ref, const char *digits
 }
 
 static bool is_text(yyjson_val *v, const char *text, size_t len) {
-    return yyjson_is_str(v) && yyjson_get_len(v) == len &&
-           memcmp(yyjson_get_str(v), text, len) == 0;
+    return yyjson_is_str(v) && json_len(v) == len && memcmp(json_text(v), text, len) == 0;
 }
 
 /* Returns whether @v names itself @name ("#node") by "$anchor", or in old drafts by "$id" or
@@ -84,7 +83,7 @@ static bool has_name(yyjson_val *v, const char *name, size_t len) {
 
 static int named_target(struct schema *s, struct place ref, const char *name, size_t len,
                         struct place *out) {
-    yyjson_val *end = unsafe_yyjson_get_next(s->root), *found = NULL;
+    yyjson_val *end = json_next(s->root), *found = NULL;
 
     /* Visits all values of the document, which lie one behind the other. */
     for (yyjson_val *v = s->root; v < end; v++) {
@@ -106,10 +105,10 @@ static const char *without_own_uri(const struct schema *s, const char *p, size_t
     yyjson_val *id = yyjson_obj_get(s->root, "$id");
 
     id = id ? id : yyjson_obj_get(s->root, "id");
-    size_t n = yyjson_is_str(id) ? yyjson_get_len(id) : 0;
+    size_t n = yyjson_is_str(id) ? json_len(id) : 0;
 
-    n -= n && yyjson_get_str(id)[n - 1] == '#';
-    if (n == 0 || *len < n || memcmp(p, yyjson_get_str(id), n) != 0)
+    n -= n && json_text(id)[n - 1] == '#';
+    if (n == 0 || *len < n || memcmp(p, json_text(id), n) != 0)
         return p;
     if (*len == n) {
         *len = 1;
@@ -122,7 +121,7 @@ static const char *without_own_uri(const struct schema *s, const char *p, size_t
 }
 
 bool schema_has_refs(struct schema *s, yyjson_val *v) {
-    yyjson_val *end = unsafe_yyjson_get_next(v);
+    yyjson_val *end = json_next(v);
 
     if (build_work(s->b, (uint64_t)(end - v)) < 0)
         return true;
@@ -134,8 +133,8 @@ bool schema_has_refs(struct schema *s, yyjson_val *v) {
 }
 
 int schema_resolve(struct schema *s, struct place ref, struct place *out) {
-    const char *p = yyjson_get_str(ref.v);
-    size_t len = yyjson_get_len(ref.v);
+    const char *p = json_text(ref.v);
+    size_t len = json_len(ref.v);
     char key[POINTER_MAX];
 
     if (!p)

@@ -563,7 +563,7 @@ int schema_read(struct build *b, const char *text, size_t len, struct expr **out
     static const char STRING_TYPE[] = "{\"string\": {\"type\": \"string\"}}";
     yyjson_doc *own = yyjson_read(STRING_TYPE, sizeof(STRING_TYPE) - 1, 0);
 
-    const char *draft = yyjson_get_str(yyjson_obj_get(s.root, "$schema"));
+    const char *draft = json_cstr(yyjson_obj_get(s.root, "$schema"));
 
     for (const char *d = "34567"; draft && *d; d++) {
         char name[] = "/draft-00/";

@@ -15,6 +15,7 @@
  */
 
 #include <yyjson.h>
+#include "base/json_value.h"
 #include "grammar/expr/expr.h"
 
 #define OWN "\x01" /* begins words that only schema_logic.c writes */

@@ -161,12 +161,13 @@ struct string_rule {
 
 static struct string_rule *find_rule(struct schema *s, const struct facets *f) {
     const struct text_rule *t = &f->text[0];
-    const char *text = yyjson_get_str(t->at.v);
+    const char *text = json_text(t->at.v);
+    size_t len = json_len(t->at.v);
     struct string_rule *r = s->b->strings;
 
     for (; r && build_work(s->b, 1) == 0; r = r->next) {
-        if (r->len == yyjson_get_len(t->at.v) && memcmp(r->text, text, r->len) == 0 &&
-            r->min == f->min_length && r->max == f->max_length && r->kind == t->kind)
+        if (r->len == len && memcmp(r->text, text, r->len) == 0 && r->min == f->min_length &&
+            r->max == f->max_length && r->kind == t->kind)
             break;
     }
     return r;
@@ -178,12 +179,12 @@ static int add_rule(struct schema *s, const struct facets *f, struct expr *body,
     yyjson_val *v = f->text[0].at.v;
     struct string_rule *r = arena_alloc(&b->arena, sizeof(*r));
     assert(f->n_text == 1 && f->min_length <= f->max_length);
-    size_t len = yyjson_get_len(v);
+    size_t len = json_len(v);
 
     if (!r)
         return build_no_memory(b);
     *r = (struct string_rule){.next = b->strings,
-                              .text = arena_strndup(&b->arena, yyjson_get_str(v), len),
+                              .text = arena_strndup(&b->arena, json_text(v), json_len(v)),
                               .len = len,
                               .min = f->min_length,
                               .max = f->max_length,
@@ -248,8 +249,8 @@ static int read_pattern(struct schema *s, struct place at, unsigned options, str
     struct err why = {0}, *err = b->err;
 
     b->err = &why;
-    int r = regex_read_with(b, yyjson_get_str(at.v), yyjson_get_len(at.v), CHARS_JSON, REGEX_SEARCH,
-                            options, out);
+    int r =
+        regex_read_with(b, json_text(at.v), json_len(at.v), CHARS_JSON, REGEX_SEARCH, options, out);
 
     if (r == 0)
         r = compact_rounds(b, *out);
@@ -272,7 +273,7 @@ static const char *find_format(const char *name, bool wide) {
 }
 
 int format_contrary(yyjson_val *v) {
-    const char *name = yyjson_get_str(v);
+    const char *name = json_cstr(v);
 
     if (!name)
         return -1;
@@ -282,7 +283,7 @@ int format_contrary(yyjson_val *v) {
 }
 
 int format_known(struct schema *s, struct place at) {
-    const char *name = yyjson_get_str(at.v);
+    const char *name = json_cstr(at.v);
 
     if (find_format(name, false))
         return 1;
@@ -294,7 +295,7 @@ int format_known(struct schema *s, struct place at) {
 static int read_text(struct schema *s, const struct text_rule *t, unsigned options,
                      struct expr **out) {
     if (t->kind == TEXT_FORMAT || t->kind == TEXT_NOT_FORMAT) {
-        const char *regex = find_format(yyjson_get_str(t->at.v), t->kind == TEXT_NOT_FORMAT);
+        const char *regex = find_format(json_cstr(t->at.v), t->kind == TEXT_NOT_FORMAT);
 
         *out = regex_of(s->b, regex, CHARS_JSON);
         return *out ? 0 : build_no_memory(s->b);
@@ -318,14 +319,14 @@ static int values_lang(struct schema *s, yyjson_val *list, const struct lang **o
     /* A const is no list. */
     n = yyjson_is_arr(list) ? yyjson_arr_size(list) : 1;
     item = yyjson_is_arr(list) ? yyjson_arr_get_first(list) : list;
-    for (i = 0; i < n; i++, item = unsafe_yyjson_get_next(item)) {
+    for (i = 0; i < n; i++, item = json_next(item)) {
         uint8_t *text;
         size_t len;
         int r = 0;
 
         if (!yyjson_is_str(item))
             continue;
-        r = json_escape(s->b, yyjson_get_str(item), yyjson_get_len(item), &text, &len);
+        r = json_escape(s->b, json_text(item), json_len(item), &text, &len);
         if (r == 0)
             r = expr_vec_add(s->b, &v, expr_bytes(s->b, text, len));
         if (r < 0)

@@ -26,7 +26,7 @@ unsigned value_type(yyjson_val *v) {
     case YYJSON_TYPE_BOOL:
         return T_BOOL;
     case YYJSON_TYPE_RAW:
-        if (decimal_read(&d, yyjson_get_raw(v), yyjson_get_len(v)) < 0)
+        if (decimal_read(&d, json_digits(v), json_n_digits(v)) < 0)
             return T_REAL;
         return d.n_frac ? T_REAL : T_INT;
     case YYJSON_TYPE_STR:
@@ -42,8 +42,8 @@ bool same_value(yyjson_val *x, yyjson_val *y) {
     struct decimal a, b;
 
     if (yyjson_is_raw(x) && yyjson_is_raw(y) &&
-        decimal_read(&a, yyjson_get_raw(x), yyjson_get_len(x)) == 0 &&
-        decimal_read(&b, yyjson_get_raw(y), yyjson_get_len(y)) == 0)
+        decimal_read(&a, json_digits(x), json_n_digits(x)) == 0 &&
+        decimal_read(&b, json_digits(y), json_n_digits(y)) == 0)
         return decimal_compare(&a, &b) == 0;
     return yyjson_equals(x, y);
 }
@@ -53,7 +53,7 @@ static int number_in(const struct facets *f, yyjson_val *v) {
 
     if (!f->lower.set && !f->upper.set)
         return 1;
-    if (decimal_read(&d, yyjson_get_raw(v), yyjson_get_len(v)) < 0)
+    if (decimal_read(&d, json_digits(v), json_n_digits(v)) < 0)
         return -ERANGE;
     int low = f->lower.set ? decimal_compare(&d, &f->lower.x) : 1;
     int high = f->upper.set ? decimal_compare(&d, &f->upper.x) : -1;
@@ -63,10 +63,10 @@ static int number_in(const struct facets *f, yyjson_val *v) {
 }
 
 static uint32_t count_chars(yyjson_val *v) {
-    const char *s = yyjson_get_str(v);
+    const char *s = json_text(v);
     uint32_t n = 0;
 
-    for (size_t i = 0; i < yyjson_get_len(v); i++)
+    for (size_t i = 0; i < json_len(v); i++)
         n += (s[i] & 0xc0) != 0x80;
     return n;
 }
@@ -87,7 +87,7 @@ static bool listed(const struct facets *f, uint32_t i, yyjson_val *v) {
 static int admits_text(struct schema *s, const struct facets *f, yyjson_val *v) {
     uint8_t *text;
     size_t n;
-    int r = json_escape(s->b, yyjson_get_str(v), yyjson_get_len(v), &text, &n);
+    int r = json_escape(s->b, json_text(v), json_len(v), &text, &n);
 
     for (uint32_t i = 0; r == 0 && i < f->n_text; i++) {
         const struct text_rule *t = &f->text[i];
@@ -147,8 +147,7 @@ static int members_expr(struct schema *s, yyjson_val *v, struct expr_vec *out) {
         if (r == 0 && i)
             r = expr_vec_add(s->b, out, json_comma(s->b));
         if (r == 0)
-            r = expr_vec_add(s->b, out,
-                             json_literal(s->b, yyjson_get_str(key), yyjson_get_len(key)));
+            r = expr_vec_add(s->b, out, json_literal(s->b, json_text(key), json_len(key)));
         if (r == 0)
             r = expr_vec_add(s->b, out, json_colon_space(s->b));
         if (r == 0)
@@ -202,13 +201,13 @@ static int collection_expr(struct schema *s, yyjson_val *v, struct expr **out) {
 
 /* A number as it stands; a whole one that has a point or an exponent also by its digits. */
 static struct expr *number_expr(struct schema *s, yyjson_val *v) {
-    struct expr *raw = expr_bytes(s->b, yyjson_get_raw(v), yyjson_get_len(v));
+    struct expr *raw = expr_bytes(s->b, json_digits(v), json_n_digits(v));
     char text[DECIMAL_DIGITS + 1];
     struct decimal d;
     size_t n = 0;
 
-    if (!strpbrk(yyjson_get_raw(v), ".eE") ||
-        decimal_read(&d, yyjson_get_raw(v), yyjson_get_len(v)) < 0 || d.n_frac || !d.n_int)
+    if (!strpbrk(json_digits(v), ".eE") || decimal_read(&d, json_digits(v), json_n_digits(v)) < 0 ||
+        d.n_frac || !d.n_int)
         return raw;
     text[0] = '-';
     n = d.negative;
@@ -229,7 +228,7 @@ int value_expr(struct schema *s, yyjson_val *v, struct expr **out) {
         *out = number_expr(s, v);
         break;
     case YYJSON_TYPE_STR:
-        *out = json_literal(s->b, yyjson_get_str(v), yyjson_get_len(v));
+        *out = json_literal(s->b, json_text(v), json_len(v));
         break;
     default:
         return collection_expr(s, v, out);
@@ -304,7 +303,7 @@ static int objects_disjoint(struct schema *s, const struct facets *x, const stru
                 int r = build_work(s->b, 8);
 
                 if (r == 0 && yyjson_is_str(v))
-                    r = member_disjoint(s, x, y, yyjson_get_str(v), yyjson_get_len(v), depth);
+                    r = member_disjoint(s, x, y, json_text(v), json_len(v), depth);
                 if (r)
                     return r;
             }

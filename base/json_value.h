@@ -1,0 +1,68 @@
+#pragma once
+
+/*
+ * json_value - the accessors of JSON that was read. Nothing but this header calls yyjson_get_str(),
+ * yyjson_get_len(), yyjson_get_raw() or unsafe_yyjson_*(): the "length" of an array is the number
+ * of its members, and it has no text. tests/lint/check_json.py holds the sources to that. All take
+ * NULL, which is a member that is missing. A text lives as long as its document.
+ */
+
+#include <stdbool.h>
+#include <string.h>
+#include <yyjson.h>
+
+/* The text of a string, which may contain NUL: json_len() says where it ends; NULL where @v is no
+ * string. */
+static inline const char *json_text(yyjson_val *v) {
+    return yyjson_get_str(v);
+}
+
+/* Bytes of a string; 0 where @v is no string. */
+static inline size_t json_len(yyjson_val *v) {
+    return yyjson_is_str(v) ? yyjson_get_len(v) : 0;
+}
+
+/* The text of a string that can be a C string; NULL where @v is no string or contains NUL. */
+static inline const char *json_cstr(yyjson_val *v) {
+    const char *s = yyjson_get_str(v);
+
+    return s && strlen(s) == yyjson_get_len(v) ? s : NULL;
+}
+
+/* Returns true if @v is a string of 1 to @max bytes without NUL: a name or an id, which can be a C
+ * string. */
+static inline bool json_is_name(yyjson_val *v, size_t max) {
+    return json_cstr(v) && json_len(v) > 0 && json_len(v) <= max;
+}
+
+/* Returns true if @v is missing, null, a number, a boolean, or an empty string, array or object. */
+static inline bool json_is_empty(yyjson_val *v) {
+    return !(yyjson_is_ctn(v) || yyjson_is_str(v)) || yyjson_get_len(v) == 0;
+}
+
+/* The value behind @v and all that is in it: the next member of an array, or the end of @v. */
+static inline yyjson_val *json_next(yyjson_val *v) {
+    return unsafe_yyjson_get_next(v);
+}
+
+/* The digits of a number of a document that was read with YYJSON_READ_NUMBER_AS_RAW, and how many
+ * they are; NULL and 0 where @v is none. */
+static inline const char *json_digits(yyjson_val *v) {
+    return yyjson_get_raw(v);
+}
+static inline size_t json_n_digits(yyjson_val *v) {
+    return yyjson_is_raw(v) ? yyjson_get_len(v) : 0;
+}
+
+/* The four accessors for a document that is being built. */
+static inline const char *json_mut_text(yyjson_mut_val *v) {
+    return yyjson_mut_get_str(v);
+}
+static inline size_t json_mut_len(yyjson_mut_val *v) {
+    return yyjson_mut_is_str(v) ? yyjson_mut_get_len(v) : 0;
+}
+static inline const char *json_mut_cstr(yyjson_mut_val *v) {
+    const char *s = yyjson_mut_get_str(v);
+
+    return s && strlen(s) == yyjson_mut_get_len(v) ? s : NULL;
+}
