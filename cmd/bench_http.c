@@ -450,10 +450,9 @@ static bool perform(struct bench_http *h, const char *path, const struct buf *bo
 /* Performs the request like perform(); returns the reply's document, or NULL. */
 static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf *body,
                        struct err *err) {
-    CLEANUP(buf_deinit) struct buf reply;
+    CLEANUP(buf_deinit) struct buf reply = {.max = REPLY_MAX};
     yyjson_doc *doc;
 
-    buf_init(&reply, REPLY_MAX);
     if (!perform(h, path, body, &reply, err))
         return NULL;
     doc = yyjson_read(reply.data ? reply.data : "", reply.len, 0);
@@ -470,11 +469,10 @@ static unsigned long device_of(const char *line, const char *end) {
 }
 
 double bench_http_metric(struct bench_http *h, const char *name) {
-    CLEANUP(buf_deinit) struct buf reply;
+    CLEANUP(buf_deinit) struct buf reply = {.max = REPLY_MAX};
     size_t len = strlen(name);
     double most[16] = {0}, sum = 0; /* of more devices the rest counts as one */
 
-    buf_init(&reply, REPLY_MAX);
     if (!perform(h, "/metrics", NULL, &reply, NULL) || buf_add(&reply, "", 1) < 0)
         return 0;
     for (char *line = reply.data; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {

@@ -228,9 +228,8 @@ yyjson_doc *ctl_parse(const char *text, size_t len) {
 }
 
 int ctl_get(struct ctl *c, const char *path, yyjson_doc **out, struct err *err) {
-    CLEANUP(buf_deinit) struct buf reply;
+    CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
 
-    buf_init(&reply, CTL_REPLY_MAX);
     int r = ctl_call(c, "GET", path, &reply, err);
     if (r != CTL_OK)
         return r;
@@ -245,11 +244,10 @@ int ctl_get(struct ctl *c, const char *path, yyjson_doc **out, struct err *err) 
 
 int ctl_watch(struct ctl *c, const char *path,
               bool (*line)(void *ctx, const char *text, size_t len), void *ctx, struct err *err) {
-    CLEANUP(buf_deinit) struct buf reply;
+    CLEANUP(buf_deinit) struct buf reply = {.max = LINE_MAX_BYTES};
     struct sink s = {.reply = &reply, .line = line, .ctx = ctx};
 
     assert(line);
-    buf_init(&reply, LINE_MAX_BYTES);
     int r = perform(c, "GET", path, &s, err);
     if (r != CTL_OK || s.enough)
         return r;

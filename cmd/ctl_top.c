@@ -235,12 +235,10 @@ static void draw(struct top *t) {
         "q quit   t requests   m models",
         "q quit   up, down select: the figures above are its   t tenants   m requests",
     };
-    CLEANUP(buf_deinit) struct buf head, list;
+    CLEANUP(buf_deinit) struct buf head = {.max = CTL_REPLY_MAX}, list = {.max = CTL_REPLY_MAX};
     size_t marked = selected_at(t);
     int bottom = LINES - 1, y;
 
-    buf_init(&head, CTL_REPLY_MAX);
-    buf_init(&list, CTL_REPLY_MAX);
     show_head(t, &head);
     show[t->view](&list, yyjson_doc_get_root(t->list), (size_t)COLS);
     erase();
@@ -257,11 +255,10 @@ static void draw(struct top *t) {
 
 /* Asks, in the last line; any other key than y lets the request live. */
 static void cancel_selected(struct top *t) {
-    CLEANUP(buf_deinit) struct buf reply;
+    CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
     struct err err = {0};
     char path[64];
 
-    buf_init(&reply, CTL_REPLY_MAX);
     if (t->view != VIEW_REQUESTS || !t->any || selected_at(t) == yyjson_arr_size(list_of(t)))
         return;
     snprintf(t->note, sizeof(t->note), "cancel request %llu? (y/n)",

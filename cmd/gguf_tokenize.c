@@ -95,7 +95,7 @@ int gguf_cmd_detokenize(int argc, char **argv) {
     CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
     CLEANUP(freep) char *json = NULL;
     CLEANUP(tokens_deinit) struct tokens ids = {0};
-    CLEANUP(buf_deinit) struct buf text;
+    CLEANUP(buf_deinit) struct buf text = {.max = INPUT_MAX};
     bool special = false;
     const struct cli_option options[] = {{"special", CLI_TRUE, &special, 0, 0}};
     struct err err = {0};
@@ -103,7 +103,6 @@ int gguf_cmd_detokenize(int argc, char **argv) {
     int n_args;
     int code = cli_parse(argc, argv, options, ARRAY_SIZE(options), detokenize_usage, &n_args);
 
-    buf_init(&text, INPUT_MAX);
     if (code >= 0)
         return code;
     if (n_args != 1)

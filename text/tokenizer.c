@@ -234,7 +234,7 @@ static int encode_text(struct words *w, struct marker_scan *s) {
 
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, unsigned flags,
                      const struct text_range *user, size_t n_user, struct tokens *out) {
-    CLEANUP(words_deinit) struct words w;
+    CLEANUP(words_deinit) struct words w = {0};
     struct marker_scan scan = {.t = t,
                                .text = text,
                                .len = len,

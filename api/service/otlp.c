@@ -257,7 +257,7 @@ static void *run(void *arg) {
     uint32_t n;
 
     while ((n = take_batch(o))) {
-        CLEANUP(buf_deinit) struct buf body;
+        CLEANUP(buf_deinit) struct buf body = {0};
 
         buf_init(&body, BODY_MAX);
         bool ok = trace_write(&body, &o->origin, o->batch, n) == 0 && deliver(o, &body);

@@ -71,12 +71,11 @@ int workers_list_fds(struct workers *w, int channel, struct workers_fds *out) {
  * a device began is not continued by the CPU, whose logits have other bits, nor by a device that
  * holds other experts. */
 int workers_pack_open(const struct workers *w, struct buf *out) {
-    CLEANUP(buf_deinit) struct buf options;
+    CLEANUP(buf_deinit) struct buf options = {.max = MSG_MAX_FRAME};
     struct config c = *w->opts.config;
 
     if (w->backend[0])
         c.engine.backend = w->backend;
-    buf_init(&options, MSG_MAX_FRAME);
     int r = config_pack(&c, "engine", &options);
     struct msg_open m = {
         .options = {options.data, (uint32_t)options.len},

@@ -128,7 +128,7 @@ static void read_conditions(struct answer *a, const char *s, const char *end) {
 }
 
 static void read_script(struct server *s, const char *path) {
-    CLEANUP(buf_deinit) struct buf text;
+    CLEANUP(buf_deinit) struct buf text = {0};
     struct answer *a = NULL;
 
     read_file(path, &text);

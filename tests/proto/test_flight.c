@@ -96,10 +96,9 @@ static void write_record(uint32_t i) {
 
 /* Checks that the tape has whole records that follow each other up to @last; how many. */
 static uint32_t check_records(uint32_t last) {
-    CLEANUP(buf_deinit) struct buf out;
+    CLEANUP(buf_deinit) struct buf out = {.max = 1 << 20};
     uint32_t n = 0, len;
 
-    buf_init(&out, 1 << 20);
     cr_assert_eq(flight_tape_read(tape, RING, &out), 0);
     for (size_t at = 0; at < out.len; at += sizeof(len) + len, n++)
         memcpy(&len, out.data + at, sizeof(len));
@@ -148,7 +147,7 @@ Test(flight, a_damaged_tape_is_not_believed) {
     uint32_t state = 1;
 
     for (int round = 0; round < 20000; round++) {
-        CLEANUP(buf_deinit) struct buf out;
+        CLEANUP(buf_deinit) struct buf out = {.max = 1 << 20};
 
         memset(tape_memory, 0, sizeof(tape_memory));
         for (uint32_t i = 1; i < 60; i++)
@@ -158,7 +157,6 @@ Test(flight, a_damaged_tape_is_not_believed) {
             ((uint8_t *)tape_memory)[(state >> 8) % (k ? sizeof(tape_memory) : 16)] =
                 (uint8_t)(state >> 24);
         }
-        buf_init(&out, 1 << 20);
         flight_tape_read(tape, RING, &out);
         cr_assert_leq(out.len, RING);
     }
@@ -184,7 +182,7 @@ static void set_up_file(struct buf *file) {
 }
 
 Test(flight, a_file_has_all_of_it) {
-    CLEANUP(buf_deinit) struct buf file;
+    CLEANUP(buf_deinit) struct buf file = {0};
     struct flight_file got;
     size_t at = 0;
     uint32_t len;
@@ -204,7 +202,7 @@ Test(flight, a_file_has_all_of_it) {
 }
 
 Test(flight, a_damaged_file_is_refused) {
-    CLEANUP(buf_deinit) struct buf file;
+    CLEANUP(buf_deinit) struct buf file = {0};
     struct flight_file got;
     uint32_t len;
 

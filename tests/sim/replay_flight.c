@@ -107,13 +107,12 @@ static void tell_plan(const struct flight_opts *o, const struct flight_file *f,
 }
 
 int replay_flight(const struct flight_opts *o) {
-    CLEANUP(buf_deinit) struct buf data;
+    CLEANUP(buf_deinit) struct buf data = {.max = FLIGHT_FILE_MAX};
     struct flight_file f;
     const void *record;
     uint32_t len, n = 0, n_differ = 0, n_damaged = 0;
     size_t at = 0;
 
-    buf_init(&data, FLIGHT_FILE_MAX);
     int e = read_file(o->path, &data);
     if (e == 0)
         e = flight_file_parse(&f, data.data, data.len);

@@ -193,10 +193,9 @@ static void new_flight(struct sim *s) {
 }
 
 void sim_write_flight(const struct sim *s) {
-    CLEANUP(buf_deinit) struct buf out;
+    CLEANUP(buf_deinit) struct buf out = {.max = FLIGHT_FILE_MAX};
     FILE *f = s->opts.flight_file ? fopen(s->opts.flight_file, "wbe") : NULL;
 
-    buf_init(&out, FLIGHT_FILE_MAX);
     if (!f)
         return;
     if (flight_file_write(&out, s->flight, sim_tape_bytes(s), "simulated", s->clock.ns) < 0 ||

@@ -82,10 +82,9 @@ static void check_step(struct sim *s) {
 
 /* The last @n plans of the tape, made again; the very last must be the scheduler's. */
 static void check_plans(struct sim *s, uint32_t n) {
-    CLEANUP(buf_deinit) struct buf out;
+    CLEANUP(buf_deinit) struct buf out = {.max = FLIGHT_FILE_MAX};
     uint32_t len, n_records = 0, k = 0;
 
-    buf_init(&out, FLIGHT_FILE_MAX);
     int e = flight_tape_read(flight_tape_of(s->flight), sim_tape_bytes(s), &out);
     HOLD(s, NULL, RECORDED, e == 0);
     for (size_t at = 0; at < out.len; at += sizeof(len) + len, n_records++)

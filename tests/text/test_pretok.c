@@ -326,7 +326,7 @@ ParameterizedTest(size_t *rule, text_pretok, cuts_as_pcre2_does) {
     struct rng r = {5};
     size_t n_cps;
     CLEANUP(freep) uint32_t *cps = shared_code_points(&n_cps);
-    CLEANUP(oracle_deinit) struct oracle o;
+    CLEANUP(oracle_deinit) struct oracle o = {0};
 
     oracle_init(&o, &rules[*rule]);
     for (int round = 0; round < 40000; round++) {
@@ -348,7 +348,7 @@ ParameterizedTestParameters(text_pretok, every_short_text) {
 
 ParameterizedTest(size_t *rule, text_pretok, every_short_text) {
     static const uint32_t kind[] = {'\'', 's', 'X', '7', ' ', '\n', '.', 0x301, 0x4E2D};
-    CLEANUP(oracle_deinit) struct oracle o;
+    CLEANUP(oracle_deinit) struct oracle o = {0};
 
     oracle_init(&o, &rules[*rule]);
     for (uint32_t len = 1, n = ARRAY_SIZE(kind); len <= 5; len++, n *= ARRAY_SIZE(kind)) {
@@ -371,7 +371,7 @@ ParameterizedTestParameters(text_pretok, real_text) {
 ParameterizedTest(size_t *rule, text_pretok, real_text) {
     static const char *const patterns[] = {"%s/docs/*.md", "%s/README.md", "%s/text/*.c",
                                            "%s/tests/text/*.c", "%s/vocab/*.inp"};
-    CLEANUP(oracle_deinit) struct oracle o;
+    CLEANUP(oracle_deinit) struct oracle o = {0};
     size_t n_bytes = 0;
     glob_t found = {0};
 
