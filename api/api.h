@@ -19,19 +19,20 @@
 
 struct api;
 struct flight_record;
-struct model; /* one that is served: how the worker that computes it is named to the api */
+struct model; /* a served model, and the handle by which its worker calls the api */
 
-/* The way to a model's worker. While it is down, submit() queues or answers -EAGAIN; the port calls
- * api_worker_up() when a new one is ready and api resubmits every live generation itself. */
+/* Port through which the api reaches a model's worker. While the worker is down, submit() queues
+ * or answers -EAGAIN; the port calls api_worker_up() when a new one is ready and api resubmits
+ * every live generation itself. */
 struct api_port {
     int (*submit)(struct api_port *p, const struct submit *m); /* 0, -EAGAIN, -errno */
     void (*cancel)(struct api_port *p, uint64_t id);
     void (*turn_end)(struct api_port *p, const struct turn_end *m);
-    /* A request waits for the model: it is to be loaded, if that is not under way; api_model_set()
-     * and api_worker_up() or api_worker_failed() follow, the last of them perhaps at once. NULL: it
-     * is always loaded. */
+    /* Called when a request waits for the model: loads it, unless that is under way.
+     * api_model_set() and then api_worker_up() or api_worker_failed() follow, the last one
+     * possibly at once. NULL: the model is always loaded. */
     void (*want)(struct api_port *p);
-    /* For a model that is loaded on demand: a request of @tenant needs the model. */
+    /* Called for a model that is loaded on demand when a request of @tenant needs it. */
     void (*use)(struct api_port *p, uint32_t tenant, double weight);
     /* Returns the decisions about request @id, like flight_story(). NULL: they are unknown. */
     uint32_t (*story)(struct api_port *p, uint64_t id, struct flight_record *out, uint32_t max);
@@ -44,17 +45,17 @@ struct api_model {
     const char *const *aliases; /* NULL-terminated */
     const struct tokenizer *tokenizer;
     const struct template *template; /* NULL: the model has none */
-    const char *template_source;     /* how tool calls and reasoning are written is read from it */
+    const char *template_source;     /* formats of tool calls and reasoning are detected in it */
     size_t template_len;
     const char *system; /* the system message of chats that have none; NULL: none */
     /* max_context: until a worker was ready what file and options allow; 0: unknown. */
     uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
     uint32_t n_ctx_train; /* the file's context; 0: its header was not read */
     uint8_t vocab_type;   /* as llama.cpp numbers them */
-    bool encoder;         /* it makes vectors, and writes no text */
+    bool encoder;         /* it computes vectors and generates no text */
     bool ranks;           /* it scores how well documents answer a query */
-    /* With ranks: what stands before, between and behind query and document in its prompt, and may
-     * hold special tokens. */
+    /* With ranks: the texts before, between and behind query and document in the prompt; they
+     * may contain special tokens. */
     struct {
         const char *before, *between, *behind;
     } pair;
@@ -68,8 +69,8 @@ struct api_model {
     const char *file;                /* its name without folders, or NULL */
     uint64_t n_bytes;                /* of the file */
     uint64_t n_params, tensor_bytes; /* of its tensors: values, bytes; 0: not known */
-    uint32_t keep_alive_s;           /* unloaded after so long without a request; 0: not for that */
-    /* Of file and program: equal ones give equal tokens. NULL: it was never loaded. */
+    uint32_t keep_alive_s; /* unloaded after this long without a request; 0: not for this reason */
+    /* Fingerprint of file and program: equal ones give equal tokens. NULL: it was never loaded. */
     const char *fingerprint;
 };
 
@@ -82,10 +83,10 @@ enum api_model_state {
     API_MODEL_FAILED
 };
 
-/* Waits until the models have been looked for again; list_remove(&link) ends the wait. */
+/* Waits until the folders of models have been read again; list_remove(&link) ends the wait. */
 struct api_rescan {
     struct list link;
-    void (*over)(struct api_rescan *r); /* once, soon, out of the list; never at once */
+    void (*over)(struct api_rescan *r); /* called once, later, after removal from the list */
 };
 
 /* A change of the models that takes time; embedded in what waits for it. */
@@ -95,12 +96,12 @@ struct api_task {
     /* Reports the progress of a pull: a JSON object, as weftctl pull --json prints it. May be
      * NULL. */
     void (*line)(struct api_task *t, const char *json, size_t len);
-    /* Reports the end: success (@err NULL), after the models were looked for again, or the error.
-     * Called once, never from within the call that began the task. */
+    /* Reports the end: success (@err NULL), after the folders of models were read again, or the
+     * error. Called once, never from within the call that began the task. */
     void (*over)(struct api_task *t, const struct err *err);
 };
 
-/* A preset to be made: what is NULL or 0 is as its base has it. */
+/* A preset to be made; NULL and 0 stand for the values of its base. */
 struct api_preset {
     const char *name, *from; /* from: of a served model */
     const char *sampling;    /* NAME=VALUE,... */
@@ -113,11 +114,11 @@ struct api_manage {
     int (*pull)(void *ctx, const char *name, struct api_task *t, struct err *err);
     int (*create)(void *ctx, const struct api_preset *p, struct api_task *t, struct err *err);
     int (*remove)(void *ctx, const char *name, struct api_task *t, struct err *err);
-    void (*cancel)(void *ctx, struct api_task *t); /* over() does not come; a pull ends */
+    void (*cancel)(void *ctx, struct api_task *t); /* over() is not called; a pull ends */
 };
 
-/* KV events (daemon/models/kv_events.h): batches that were published, how often a subscriber was so
- * far behind that it began to miss some, and batches that were sent again to who asked for them. */
+/* KV events (daemon/models/kv_events.h): batches that were published, times that a subscriber fell
+ * so far behind that it began to miss some, and batches that were sent again on request. */
 struct api_kv_counts {
     uint64_t n_published, n_overruns, n_replayed;
 };
@@ -129,7 +130,7 @@ struct api_opts {
     uint32_t stream_buffer_bytes, default_max_tokens, request_timeout_ms;
     uint32_t max_header_count;
     uint32_t load_wait_ms;             /* how long a request waits for its model to be loaded */
-    uint32_t max_stored, stored_ttl_s; /* responses that clients may come back to; 0: none */
+    uint32_t max_stored, stored_ttl_s; /* stored responses; 0: none */
     uint64_t stored_bytes;
     const char *api_keys_file; /* NULL: none needed */
     const char *const
@@ -137,20 +138,21 @@ struct api_opts {
     const char *const *cors_origins; /* whose pages may use the service; likewise; "*": all */
     const char *owned_by;
     bool digests;         /* "logits_digest": true is allowed */
-    bool complete_output; /* what is constrained is complete when it is cut */
+    bool complete_output; /* constrained output is complete when a limit cuts it */
     bool any_model_name;  /* requests are answered whatever model they name */
     bool web_page;        /* GET / gives a browser the page */
     uint32_t log_lines;   /* of one client's requests in a second; 0: no limit */
     bool prewarm;         /* the beginning of a chat's next turn is computed ahead */
     const uint64_t
         *share_secret; /* [2] keys of sharing come from it; NULL: from one of this process */
-    /* Models come and go: they are looked for, and added or withdrawn, before @r is over. False:
-     * that was done just now, and @r is not taken. NULL: they stay as they are. */
+    /* Reads the folders of models again and adds or withdraws models before @r->over() is
+     * called. Returns false if that was done just now; then @r is not used. NULL: the models
+     * never change. */
     bool (*rescan)(void *ctx, struct api_rescan *r);
     const struct api_manage *manage; /* NULL: nothing */
     void *models_ctx;                /* of rescan and manage */
-    char *otlp_endpoint; /* that spans are sent to, as api_check_otlp() accepts; NULL, "": none */
-    const struct api_kv_counts *kv_events; /* told with the others; NULL: there are none */
+    char *otlp_endpoint; /* receives spans; accepted by api_check_otlp(); NULL, "": none */
+    const struct api_kv_counts *kv_events; /* reported with the others; NULL: there are none */
     const char *const *managers;           /* tenants with the right to manage; "*": all; or NULL */
 };
 
@@ -185,7 +187,7 @@ struct api_request_info { /* one live generation, for the admin socket */
     char request_id[64];
     const char *endpoint, *state; /* "queued", "running" */
     uint64_t session;             /* the session it belongs to; 0: none is known */
-    const char *session_from;     /* the header or field that told, "conversation", or NULL */
+    const char *session_from;     /* source: a header, a field, "conversation", or NULL */
     uint32_t n_prompt, n_output, n_cached, max_new;
     uint32_t n_done; /* tokens of the prompt that are computed or cached; a lower bound */
     int64_t age_ms;
@@ -195,12 +197,12 @@ struct api_request_info { /* one live generation, for the admin socket */
  * but objects that it and the other arguments point to must outlive the api. 0 or -errno. */
 int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
             const struct api_model *model, struct api_port *port, struct clock *clock);
-/* Checks that spans can be sent to @endpoint; "" is right. 0, or -EINVAL with @err. */
+/* Checks that spans can be sent to @endpoint; "" is valid. 0, or -EINVAL with @err. */
 int api_check_otlp(const char *endpoint, struct err *err);
 struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
 
-/* Reads the PEM files of listeners with TLS, also again later. 0, or -errno with @err: the old ones
- * stay. */
+/* Reads the PEM files of listeners with TLS; may be called again. 0, or -errno with @err and the
+ * former certificate stays. */
 int api_load_tls(struct api *a, const char *certificate, const char *key, struct err *err);
 int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bound_port,
                    struct err *err);
@@ -209,26 +211,28 @@ int api_listen_fd(struct api *a, int fd, bool tls, struct err *err); /* inherite
 int api_last_fd(const struct api *a);                                /* http_server_last_fd() */
 void api_own_paths(struct api *a, bool own);                         /* http_server_own_paths() */
 
-/* The model that api_new() was given: served where a request names none. */
+/* Returns the model that api_new() got, which serves requests that name none. */
 struct model *api_first_model(const struct api *a);
-/* A further one. While the service listens only from the loop's thread. 0 or -ENOMEM. */
+/* Adds a model. While the service listens, only from the loop's thread. 0 or -ENOMEM. */
 int api_add_model(struct api *a, const struct api_model *info, struct api_port *port,
                   struct model **out);
-/* One that no request finds yet. Then @next, which has the names of @old and is READY or becomes it
- * now, takes its place: what waits for @old waits for @next. @old goes on with the requests that it
- * has; when api_model_use() says that there are none api_remove_model() frees it. */
+/* Makes a model that no request finds yet. api_replace_model() then puts @next, which has the
+ * names of @old and is READY or becomes it now, in its place: requests that wait for @old wait
+ * for @next. @old finishes the requests that it has; when api_model_use() reports none,
+ * api_remove_model() frees it. */
 int api_new_model(struct api *a, const struct api_model *info, struct api_port *port,
                   struct model **out);
 void api_replace_model(struct model *old, struct model *next);
-void api_remove_model(struct model *m); /* one that no request finds (any more) */
-/* On the loop's thread: what it does from here on, a text that stays. The event loop_busy names
- * what a long iteration did for the longest time. */
+void api_remove_model(struct model *m); /* a model that no request finds (any more) */
+/* Names what the loop does from here on; @what must stay valid. The event loop_busy reports the
+ * activity that took longest in a long iteration. On the loop's thread. */
 void api_mark_loop(const char *what);
-/* Presets that cannot be read, which /v1/models names: NULL-terminated, or NULL; not copied. */
+/* Sets the presets that cannot be read, which /v1/models names: NULL-terminated, or NULL; not
+ * copied. */
 void api_set_bad_presets(struct api *a, const char *const *names);
-/* No request finds it any more; it goes on with those that it has. Never the last one. */
+/* Hides a model from new requests; it finishes those that it has. Not for the last model. */
 void api_withdraw_model(struct model *m);
-/* Called when the model's tokenizer and template are there. */
+/* Notes that the model's tokenizer and template are available. */
 void api_model_opened(struct model *m);
 /* Sets the state of a model that is loaded on demand; @progress of loading, 0 to 1. READY comes
  * with api_worker_up(), FAILED with api_worker_failed(). */
@@ -239,14 +243,14 @@ struct api_model_use {
     uint32_t n_jobs;    /* requests that have not been answered */
     uint32_t n_waiting; /* of these, those that wait for it to be loaded */
     int64_t last_used_ns;
-    /* Time that the last request asked the model to stay loaded without another; negative: for
-     * ever; API_KEEP_UNSET: no request asked. */
+    /* Time for which the last request asked to keep the model loaded; negative: for ever;
+     * API_KEEP_UNSET: no request asked. */
     int64_t keep_alive_s;
 };
 #define API_KEEP_UNSET INT64_MIN
 /* Returns the present use of @m, which was not given to api_remove_model(). */
 struct api_model_use api_model_use(const struct model *m);
-/* Called when its worker was ended and had no generation: the model is ABSENT, or stays FAILED. */
+/* Notes that the worker was ended without a generation: the model is ABSENT, or stays FAILED. */
 void api_worker_stopped(struct model *m);
 
 /* From the port of @m. */
@@ -254,17 +258,18 @@ void api_on_event(struct model *m, const struct event *e);
 void api_on_stats(struct model *m, const struct msg_stats *s);
 void api_on_served(struct model *m, const struct msg_served *s, uint32_t n);
 void api_worker_down(struct model *m); /* streams wait; /health is 503 */
-/* No worker is to be expected soon, because of @why (a sentence without its full stop): all that
- * waits and all that comes fails with 503 and @retry_ms until api_worker_up(). */
+/* Notes that no worker can be expected soon, because of @why (a sentence without its full stop):
+ * waiting and new requests fail with 503 and @retry_ms until api_worker_up(). */
 void api_worker_failed(struct model *m, const char *why, uint32_t retry_ms);
-/* A worker is ready: every live generation is submitted again with the tokens it has. @n_faults(id)
- * says in how many deaths a request was present; three: it fails with 500 engine_fault. */
+/* Notes that a worker is ready, and submits every live generation again with the tokens it has.
+ * @n_faults(id) returns the number of deaths at which a request was present; with three it fails
+ * with 500 engine_fault. */
 void api_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 struct api_guest;
-/* Requests of another daemon's front, which has their clients: they are for the worker of @m like
- * those of clients here. @payload is a SUBMIT (proto/messages.h) in which the id is the other
- * front's; it is copied. @tell is given what comes of it, as a worker would say it, the last with
- * EVENT_REJECTED or EVENT_FINISH: the request is freed after that. 0, -EPROTO or -ENOMEM. */
+/* Adds a request of another daemon's front, which has its client; for the worker of @m it is
+ * like one of a client here. @payload is a SUBMIT (proto/messages.h) in which the id is the
+ * other front's; it is copied. @tell gets its events as a worker would send them, the last with
+ * EVENT_REJECTED or EVENT_FINISH; the request is freed after that. 0, -EPROTO or -ENOMEM. */
 int api_guest_new(struct api_guest **out, struct model *m, const void *payload, uint32_t len,
                   void (*tell)(void *ctx, struct api_guest *g, const struct event *e), void *ctx);
 /* Cancels the guest, which reports nothing more, and frees it. */
@@ -272,14 +277,14 @@ void api_guest_free(struct api_guest *g);
 /* Returns the id by which the other front knows the guest. */
 uint64_t api_guest_id(const struct api_guest *g);
 void api_set_health(struct api *a, enum api_health h);
-enum api_health api_health(const struct api *a); /* what clients are told */
+enum api_health api_health(const struct api *a); /* the state that clients see */
 
 /* Service life. */
-/* Comes before api_drain() where another process goes on listening: no new connections, but
- * requests that are on their way on those that are open are served, and each answer ends its
- * connection. */
+/* Called before api_drain() if another process keeps listening: accepts no new connections,
+ * serves requests that arrive on open ones, and closes each connection after its answer. */
 void api_leave(struct api *a);
-/* No new connections, and no new request on one that has been answered: 503, and its end. */
+/* Accepts no new connections. A new request on a connection that has been answered gets 503, and
+ * the connection is closed. */
 void api_drain(struct api *a);
 void api_close(struct api *a);      /* everything ends now: streams get an error event */
 bool api_busy(const struct api *a); /* generations or unfinished responses exist */
@@ -290,7 +295,8 @@ int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n);
 /* Admin. */
 void api_stats(const struct api *a, struct api_stats *out);
 uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_t max);
-/* The generation of the recent request with this x-request-id, the first if it has several. */
+/* Finds the generation of the recent request with this x-request-id, the first one if it has
+ * several. */
 bool api_find(const struct api *a, const char *request_id, uint64_t *id);
 uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t max);
 bool api_cancel(struct api *a, uint64_t id);

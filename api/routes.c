@@ -108,7 +108,8 @@ static int check_body(struct exchange *x, const struct http *h, struct err *err)
     const char *expect = http_header(h, "expect", NULL);
 
     if (expect && strcasecmp(expect, "100-continue") != 0)
-        return err_set_code(err, 417, "expectation_failed", NULL, "Unknown expectation.");
+        return err_set_code(err, 417, "expectation_failed", NULL,
+                            "The only supported expectation is 100-continue.");
     if (encoding && strcasecmp(encoding, "identity") != 0)
         return err_set_code(err, 415, "unsupported_media_type", NULL,
                             "The request body must not be compressed.");
@@ -144,11 +145,11 @@ static int check_service(struct exchange *x, struct err *err) {
     }
     if (s == API_STARTING)
         return err_set_code(err, 503, "model_loading", NULL,
-                            "The model is being loaded, try again.");
+                            "The model is being loaded. Try again later.");
     if (!x->conn->answered) /* connected before the drain began, it may not know of it */
         return 0;
     return err_set_code(err, 503, "draining", NULL,
-                        "The service is shutting down: send the request to another instance.");
+                        "The server is shutting down. Send the request to another instance.");
 }
 
 int routes_check(struct exchange *x, const struct http *h, struct err *err) {

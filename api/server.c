@@ -15,7 +15,7 @@
  * serve, api_drain (no new connections, answers are complete and then close), api_close (everything
  * ends with an error that says so), and when the loop has run out, api_free. Idle connections
  * outlive api_drain(): closing them at once races with requests that are under way on them, so each
- * is told `Connection: close` with its next answer instead.
+ * gets `Connection: close` with its next answer instead.
  */
 
 #define TARGET_MAX (8u << 10) /* bytes of a request target */
@@ -217,7 +217,7 @@ void api_close(struct api *a) {
     api_drain(a);
     a->closing = true;
     admit_stop(&a->env.admit);
-    err_set_code(&err, 503, "shutting_down", NULL, "The service is stopping.");
+    err_set_code(&err, 503, "shutting_down", NULL, "The server is stopping.");
     http_server_close(&a->http, &err);
     admit_close(&a->env.admit);
     store_close(&a->store);

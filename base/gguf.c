@@ -36,8 +36,10 @@ static int shard_map(struct gguf_shard *s, int fd, struct err *err) {
     if (!S_ISREG(st.st_mode))
         return err_set(err, 0, NULL, "not a regular file");
     if (st.st_size < HEADER_MIN)
-        return err_set(err, 0, NULL, "offset %lld: the file ends inside the header",
-                       (long long)st.st_size);
+        return err_set(
+            err, 0, NULL,
+            "offset %lld: the file ends inside the GGUF header; was it downloaded completely?",
+            (long long)st.st_size);
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 
     if (p == MAP_FAILED) {
@@ -97,9 +99,11 @@ static int parse_head(struct gguf_cursor *c, uint32_t *version, uint32_t *n_tens
     if (r < 0)
         return r;
     if ((*version & 0xFFFF) == 0)
-        return gguf_cursor_fail_at(c, 4, "the file is big-endian");
+        return gguf_cursor_fail_at(c, 4,
+                                   "the file is big-endian; weft reads little-endian GGUF files");
     if (*version != 2 && *version != 3)
-        return gguf_cursor_fail_at(c, 4, "version %u (2 and 3 are read)", *version);
+        return gguf_cursor_fail_at(c, 4, "GGUF version %u is not supported; versions 2 and 3 are",
+                                   *version);
     r = gguf_cursor_u64(c, &tensors, "the number of tensors");
     if (r == 0)
         r = gguf_cursor_u64(c, &kvs, "the number of keys");
@@ -127,7 +131,7 @@ static int known_key(const struct gguf_cursor *c, const struct gguf_meta *m, con
     if (!kv || gguf_meta_u32(m, key, out) == 0)
         return 0;
     return gguf_cursor_fail_at(c, (size_t)((const uint8_t *)kv->key.data - c->base),
-                               "key '%s': not a number in range", key);
+                               "key '%s': must be a number in range", key);
 }
 
 /* The file says that it is shard c->shard of @n_shards. */
@@ -140,9 +144,12 @@ static int check_split(const struct gguf_cursor *c, const struct gguf_meta *m, u
     if (r < 0)
         return r;
     if (MAX(count, 1u) != n_shards)
-        return gguf_cursor_fail_at(c, 0, "split.count is %u, %u files are open", count, n_shards);
+        return gguf_cursor_fail_at(c, 0, "split.count is %u, but %u files were opened", count,
+                                   n_shards);
     if (n_shards > 1 && no != c->shard)
-        return gguf_cursor_fail_at(c, 0, "split.no is %u, %u is expected", no, c->shard);
+        return gguf_cursor_fail_at(
+            c, 0, "split.no is %u where %u is expected; the shards are named in the wrong order",
+            no, c->shard);
     return 0;
 }
 
@@ -157,8 +164,8 @@ static int parse_directory(struct gguf *g, struct gguf_cursor *c, const struct g
     if (r < 0)
         return r;
     if (alignment < 8 || alignment > 4096 || (alignment & (alignment - 1)))
-        return gguf_cursor_fail_at(c, 0, "general.alignment is %u (a power of two from 8 to 4096)",
-                                   alignment);
+        return gguf_cursor_fail_at(
+            c, 0, "general.alignment is %u; it must be a power of two from 8 to 4096", alignment);
     if (n > GGUF_TENSORS_MAX - g->n_tensors)
         return gguf_cursor_fail_at(c, 8, "more than %u tensors", GGUF_TENSORS_MAX);
     return gguf_tensors_parse(g, c, n, alignment);
@@ -233,7 +240,8 @@ static int parse_all(struct gguf *g, struct err *err) {
     if (g->n_shards > 1) {
         r = gguf_u32(g, "split.tensors.count", &n_tensors);
         if (r == -EINVAL || (r == 0 && n_tensors != g->n_tensors))
-            return err_set(err, 0, NULL, "split.tensors.count is not the %u of the shards",
+            return err_set(err, 0, NULL,
+                           "split.tensors.count differs from the %u tensors of the shards",
                            g->n_tensors);
     }
     return 0;
@@ -281,7 +289,7 @@ static int open_map(struct gguf_shard *s, const char *path, struct err *err) {
 static int open_split(struct gguf **out, const char *path, uint32_t n, struct err *err) {
     char tail[32];
     if (n > GGUF_SHARDS_MAX)
-        return err_set(err, 0, NULL, "split.count is %u (limit %u)", n, GGUF_SHARDS_MAX);
+        return err_set(err, 0, NULL, "split.count is %u; the limit is %u", n, GGUF_SHARDS_MAX);
     size_t len = strlen(path), tail_len = strlen("-00001-of-00001.gguf");
 
     /* "X-00002-of-00003.gguf": the prefix is what all have in common */
@@ -289,7 +297,8 @@ static int open_split(struct gguf **out, const char *path, uint32_t n, struct er
     if (len < tail_len || path[len - tail_len] != '-' ||
         strcmp(path + len - strlen(tail), tail) != 0)
         return err_set(err, 0, NULL,
-                       "a part of a split model: its name must end in -NNNNN%s, beside the others",
+                       "this is a shard of a split model; its name must end in -NNNNN%s, and the "
+                       "other shards must be in the same folder",
                        tail);
     CLEANUP(gguf_freep) struct gguf *g = alloc(n);
 

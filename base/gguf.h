@@ -124,7 +124,8 @@ uint32_t gguf_version(const struct gguf *g);             /* of the format: 2 or 
 uint32_t gguf_n_shards(const struct gguf *g);            /* files, at least 1 */
 int gguf_shard_fd(const struct gguf *g, uint32_t shard); /* stays the file's; shard < n */
 uint64_t gguf_bytes(const struct gguf *g);               /* of all shards */
-/* 128 bits that tell model files apart: of header, tensor directory and samples of the data. */
+/* Computes 128 bits that distinguish model files, from header, tensor directory and samples of
+ * the data. */
 void gguf_fingerprint(const struct gguf *g, uint8_t out[16]);
 
 /* Metadata of the first shard. The getters return 0, -ENOENT, or -EINVAL when the value has

@@ -25,8 +25,9 @@ int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const
     assert(c->at <= c->end && c->end <= c->file_size);
     if (n > gguf_cursor_remaining(c)) {
         if (c->end < c->file_size)
-            return gguf_cursor_fail_at(c, c->at, "%s takes the header beyond its limit of %u MiB",
-                                       what, GGUF_HEADER_MAX >> 20);
+            return gguf_cursor_fail_at(c, c->at,
+                                       "%s makes the header larger than its limit of %u MiB", what,
+                                       GGUF_HEADER_MAX >> 20);
         return gguf_cursor_fail_at(c, c->at, "%s needs %zu bytes, the file has %zu more", what, n,
                                    gguf_cursor_remaining(c));
     }
@@ -68,7 +69,7 @@ int gguf_cursor_str(struct gguf_cursor *c, struct gguf_str *out, const char *wha
     if (r < 0)
         return r;
     if (len > gguf_cursor_remaining(c))
-        return gguf_cursor_fail_at(c, at, "%s claims %llu bytes, there are %zu more", what,
+        return gguf_cursor_fail_at(c, at, "%s should have %llu bytes, but only %zu are left", what,
                                    (unsigned long long)len, gguf_cursor_remaining(c));
     r = gguf_cursor_take(c, (size_t)len, &p, what);
     if (r < 0)

@@ -62,14 +62,13 @@ static int parse_shape(struct gguf_cursor *c, struct tensor *t) {
         return r;
     t->format = tensor_format(type);
     if (!t->format)
-        return gguf_cursor_fail_at(c, at, "tensor '%s' has type %u (%s), which weft does not read",
+        return gguf_cursor_fail_at(c, at,
+                                   "tensor '%s' has type %u (%s), which weft does not support",
                                    t->name, type, foreign_name(type));
     if (t->ne[0] % t->format->block)
-        return gguf_cursor_fail_at(c, at,
-                                   "tensor '%s': rows of %llu values are not made of %s "
-                                   "blocks of %u",
-                                   t->name, (unsigned long long)t->ne[0], t->format->name,
-                                   t->format->block);
+        return gguf_cursor_fail_at(
+            c, at, "tensor '%s': rows of %llu values cannot be divided into %s blocks of %u",
+            t->name, (unsigned long long)t->ne[0], t->format->name, t->format->block);
     if (size_mul(n_values / t->format->block, t->format->block_bytes, &t->n_bytes))
         return gguf_cursor_fail_at(c, at, "tensor '%s' is too large", t->name);
     t->row_bytes = t->ne[0] / t->format->block * t->format->block_bytes;
@@ -100,8 +99,8 @@ static int parse_tensor(struct gguf *g, struct gguf_cursor *c, struct tensor *t,
         return r;
     if (offset != *sum)
         return gguf_cursor_fail_at(c, at,
-                                   "tensor '%s' is at %llu of the data, %zu is expected "
-                                   "(tensors follow each other without gaps)",
+                                   "tensor '%s' begins at byte %llu of the data, where byte %zu is "
+                                   "expected (tensors follow each other without gaps)",
                                    t->name, (unsigned long long)offset, *sum);
     if (size_add(*sum, t->n_bytes, &end) || end > SIZE_MAX - alignment)
         return gguf_cursor_fail_at(c, at, "tensor '%s' is too large", t->name);

@@ -61,11 +61,11 @@ struct jobs_opts {
     int nice;            /* added to each thread's */
     struct clock *clock; /* any thread may read it */
     void *ctx;
-    /* On any thread: there is something to deliver. It has returned before that is delivered, so
-     * that what it wakes may be closed when no job is left. It must not wait. */
+    /* Called on any thread when a result can be delivered. It returns before the delivery, so
+     * the loop that it wakes may be closed when no job is left. It must not wait. */
     void (*wake)(void *ctx);
-    /* NULL, or on the thread of @j: it has the turn from here on, or no more. With n_running 1 one
-     * job has it at most. */
+    /* NULL, or called on the thread of @j when its turn begins (@has) or ends. With n_running 1
+     * at most one job has the turn. */
     void (*turn)(void *ctx, struct job *j, bool has);
 };
 

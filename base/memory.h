@@ -11,6 +11,6 @@
 /* Bytes that may be taken now, 4 GiB where the machine does not say. */
 uint64_t memory_available(void);
 
-/* The smallest room that the control group @path ("/system.slice/weftd.service") and those above it
- * leave below @root ("/sys/fs/cgroup"); UINT64_MAX: no limit. */
+/* Returns the smallest room that the control group @path ("/system.slice/weftd.service") and its
+ * ancestors below @root ("/sys/fs/cgroup") leave; UINT64_MAX: no limit. */
 uint64_t memory_in_group(const char *root, const char *path);

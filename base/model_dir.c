@@ -259,8 +259,8 @@ static bool take_string(const char **p, char *out, size_t size) {
     return *q == '"';
 }
 
-/* The digest of the layer that is the model: of the flat objects in @text the one whose mediaType
- * says so. False: there is none. */
+/* Finds the digest of the layer that is the model, the flat object in @text whose mediaType says
+ * so. Returns false if there is none. */
 static bool manifest_digest(const char *text, char digest[80]) {
     char key[64] = "", value[128], type[128] = "";
     bool is_value = false;

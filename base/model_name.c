@@ -179,7 +179,8 @@ int model_find(const struct model_list *l, const char *text, const struct model_
             }
         if (n > 1) {
             list_names(l, text, way, names, sizeof(names));
-            return err_set(err, 0, NULL, "%.80s is not one model: %s", text, names);
+            return err_set(err, 0, NULL, "%.80s matches several models; name one of them: %s", text,
+                           names);
         }
         if (n == 0)
             continue;
@@ -190,6 +191,7 @@ int model_find(const struct model_list *l, const char *text, const struct model_
         return 0;
     }
     list_names(l, text, WAYS, names, sizeof(names));
-    err_set(err, 0, NULL, "there is no model %.80s; there are %s", text, l->n ? names : "none yet");
+    err_set(err, 0, NULL, "there is no model %.80s; the models are: %s", text,
+            l->n ? names : "none yet");
     return -ENOENT;
 }

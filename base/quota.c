@@ -177,7 +177,7 @@ bool quota_make_room(struct quota *q, const struct quota_charge *c, uint64_t n,
                    (double)(a->used + n) <= share_of(q, a, a);
         uint64_t had = v->n;
         take(v);
-        assert(v->n < had || list_empty(&v->link)); /* or this would not end */
+        assert(v->n < had || list_empty(&v->link)); /* so the loop ends */
     }
     return true;
 }

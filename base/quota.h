@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * quota - a bounded resource: the accounts that its parts are charged to, and which charge is taken
- * back when it is full.
+ * quota - divides a bounded resource between accounts, and selects the charge to take back when the
+ * resource is full.
  *
- * Accounts form a tree. The root is the resource; below it stand payers, and groups of payers. What
- * is charged to an account counts for all above it. The share of an account is its part, by weight,
- * of its parent's share, among the children of that parent that hold something.
+ * Accounts form a tree. The root is the resource; below it stand payers, and groups of payers. A
+ * charge to an account counts for all accounts above it. The share of an account is its part, by
+ * weight, of its parent's share, among the children of that parent that hold something.
  *
  *   limit ── root ─┬─ tenant a
  *                  ├─ tenant b
@@ -14,9 +14,9 @@
  *                                           └─ address 2
  *
  * When the resource is full and an account asks for more, the oldest charge is taken back that an
- * account above its share has offered; never one of an account within its share. What is in use
- * and not offered cannot be taken back; so that it locks out no account, one within its share may
- * go beyond the limit, into the reserve.
+ * account above its share has offered; never one of an account within its share. Charges that are
+ * in use, and so not offered, cannot be taken back. To prevent them from locking out an account,
+ * one within its share may exceed the limit by the reserve.
  *
  * Pure: no clock, no input. The owner of a charge frees what it stands for and then sets it to 0.
  */
@@ -58,7 +58,8 @@ void quota_account_init(struct quota_account *a, struct quota_account *parent, d
 void quota_charge_init(struct quota_charge *c, struct quota_account *a);
 /* The caller has asked for room (quota_make_room()). A charge of 0 is not offered. */
 void quota_charge_set(struct quota_charge *c, uint64_t n);
-/* To another account of the same resource; offered or not as before, there the youngest. */
+/* Moves the charge to another account of the same resource. It stays offered or not, and is the
+ * youngest there. */
 void quota_charge_move(struct quota_charge *c, struct quota_account *a);
 /* @to, which is initialised here, takes all of @from. It is not offered. */
 void quota_charge_pass(struct quota_charge *from, struct quota_charge *to);

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * thread - a thread is complete when it starts. malloc() makes an arena at the first call of a
- * thread, and without memory that call ends the process: so it is made before any request needs it.
+ * thread - starts threads that can allocate. malloc() makes an arena at the first call of a thread,
+ * and if memory is short that call ends the process; so the arena is made before any request needs
+ * it.
  */
 
 #include <pthread.h>

@@ -40,7 +40,7 @@ struct agent_pause {
 /* The @number-th agent of a trace. Returns when it begins, in seconds after the start. */
 double agent_init(struct agent *a, const struct trace_group *g, uint32_t number, uint64_t seed,
                   struct agent_scale scale);
-/* The next sub-agent of @parent. It begins as the agents of the group do. */
+/* Initialises the next sub-agent of @parent, which begins like the agents of the group. */
 void agent_init_sub(struct agent *a, struct agent *parent);
 
 bool agent_ended(const struct agent *a); /* no turn is left */

@@ -31,17 +31,17 @@
 static const char usage[] =
     "usage: weft-bench agents --trace FILE --url URL [options]\n"
     "Replays agents that work in turns (docs/simulator.md, Traces) against a server.\n"
-    "  --trace FILE          what they do\n"
-    "  --tokens X            numbers of tokens times X (1)\n"
-    "  --times X             times of the trace times X (1)\n"
-    "  --set GROUP.KEY=RANGE,until=MS,...   other values than the trace's, before they are scaled\n"
-    "  --without TENANT      this tenant is not there\n"
-    "  --keys PREFIX         tenant N sends the API key PREFIXN (default: all send the same)\n"
-    "  --no-sessions         do not name sessions (x-session-id)\n"
-    "  --echo                the conversation continues with what the server said\n"
-    "  --during TENANT       also inter-token times while a turn of this tenant waits\n"
-    "  --retries N           after so many refusals a turn is given up (no limit)\n"
-    "  --json FILE           the result as JSON (-: stdout, the table then goes to "
+    "  --trace FILE          the trace to replay\n"
+    "  --tokens X            multiply numbers of tokens by X (1)\n"
+    "  --times X             multiply times by X (1)\n"
+    "  --set GROUP.KEY=RANGE,until=MS,...   replace values of the trace, before they are scaled\n"
+    "  --without TENANT      leave this tenant out\n"
+    "  --keys PREFIX         tenant N sends the API key PREFIXN (default: all send one key)\n"
+    "  --no-sessions         do not send session ids (x-session-id)\n"
+    "  --echo                continue conversations with the server's answers\n"
+    "  --during TENANT       also measure inter-token times while a turn of this tenant waits\n"
+    "  --retries N           give up a turn after N refusals (no limit)\n"
+    "  --json FILE           write the result as JSON (-: stdout; the table then goes to "
     "stderr)\n" TARGET_USAGE;
 
 /*

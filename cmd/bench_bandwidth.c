@@ -49,7 +49,7 @@ static uint64_t read_chunk(const uint64_t *p) {
     return a + b + c + d;
 }
 
-/* A thread: touches its part of the buffer, then reads chunks from go to stop. */
+/* Runs a thread: touches its part of the buffer, then reads chunks from go to stop. */
 static void *read_all(void *ctx) {
     struct reader *r = ctx;
     struct meter *m = r->meter;

@@ -33,19 +33,20 @@
 static const char usage[] =
     "usage: weft-bench engine --model FILE [options]\n"
     "Measures prefill and decode without a server.\n"
-    "  --threads N        0: all cores (0)\n"
-    "  --backend B        reference, cpu, cuda or auto (auto)\n"
-    "  --isa I            of the cpu backend: auto, generic, avx2, avx512, amx (auto)\n"
-    "  --kv T             f16, q8_0 or q4_0 (f16)\n"
-    "  -p N               tokens of the prompt; 0: no prefill (512)\n"
+    "  --threads N        threads; 0: one per core (0)\n"
+    "  --backend B        backend: reference, cpu, cuda or auto (auto)\n"
+    "  --isa I            instruction set of the cpu backend: auto, generic, avx2, avx512, amx "
+    "(auto)\n"
+    "  --kv T             format of keys and values: f16, q8_0 or q4_0 (f16)\n"
+    "  -p N               prompt tokens; 0: no prefill (512)\n"
     "  -n N               tokens to decode; 0: no decode (128)\n"
-    "  -d N               tokens of context before them (0)\n"
+    "  -d N               context tokens before the decoded ones (0)\n"
     "  --batch B,B,...    sequences decoded together (1)\n"
     "  --rows N           rows of a prefill step (512)\n"
-    "  --reps R           (5)\n"
+    "  --reps R           repetitions (5)\n"
     "  --replay FILE      compute recorded requests instead, the first --batch of them at a time\n"
     "  --no-bandwidth     do not measure how fast memory is read\n"
-    "  --json FILE        the result as JSON (-: stdout)\n";
+    "  --json FILE        write the result as JSON (-: stdout)\n";
 
 struct result {
     const char *test;
@@ -122,7 +123,7 @@ static int fill_context(struct bench *b, uint32_t n_seqs, const int32_t *tokens,
     return 0;
 }
 
-/* Tokens one by one for @n_seqs sequences at once, b->reps times. 0 or -errno. */
+/* Decodes @n_seqs sequences together token by token, b->reps times. 0 or -errno. */
 static int measure_decode(struct bench *b, uint32_t n_seqs) {
     CLEANUP(freep) int32_t *tokens = random_tokens(b, MAX(b->depth, n_seqs));
     struct result *res = new_result(b, "decode", n_seqs, b->n_decode, b->depth);

@@ -187,7 +187,7 @@ static void finish_reply(struct http_transfer *t) {
         if (!json)
             fail(q, OUTCOME_PROTOCOL, "the response is not a JSON object");
         else if (q->stream)
-            fail(q, OUTCOME_PROTOCOL, "a stream was asked for, the response is none");
+            fail(q, OUTCOME_PROTOCOL, "a stream was requested, but the response is not one");
         else
             take_part(t, &part);
     } else {
@@ -217,7 +217,8 @@ static void judge(struct http_transfer *t, CURLcode code) {
     } else if (!t->events) {
         finish_reply(t);
     } else if (!t->done || !t->finished) {
-        fail(q, OUTCOME_STREAM, t->done ? "no finish_reason came" : "the stream ended early");
+        fail(q, OUTCOME_STREAM,
+             t->done ? "the stream has no finish_reason" : "the stream ended early");
     }
 }
 
@@ -327,7 +328,7 @@ struct bench_http *bench_http_free(struct bench_http *h) {
     return NULL;
 }
 
-/* A handle for @url, a spare one if there is one. NULL: no memory. */
+/* Returns a handle for @url, reusing a spare one if possible. NULL: no memory. */
 static CURL *easy_new(struct bench_http *h, const char *url) {
     CURL *e = h->n_spare ? h->spare[--h->n_spare] : curl_easy_init();
 

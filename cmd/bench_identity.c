@@ -15,13 +15,13 @@
 static const char usage[] =
     "usage: weft-bench identity --url URL [options]\n"
     "Prints the share of requests whose greedy text is the same alone and under load.\n"
-    "  --prompts K           (16)\n"
-    "  --rounds R            how often all are asked together (1)\n"
-    "  --noise N             other requests that run all the time (8)\n"
-    "  --prompt-tokens DIST  (8-256)\n"
-    "  --output-tokens N     (64)\n"
-    "  --strict              exit with 1 when one differs or fails\n"
-    "  --json FILE           the result as JSON (-: stdout)\n" TARGET_USAGE;
+    "  --prompts K           number of prompts (16)\n"
+    "  --rounds R            times that all are sent together (1)\n"
+    "  --noise N             other requests that run meanwhile (8)\n"
+    "  --prompt-tokens DIST  tokens of a prompt (8-256)\n"
+    "  --output-tokens N     tokens of an answer (64)\n"
+    "  --strict              exit with 1 if a text differs or a request fails\n"
+    "  --json FILE           write the result as JSON (-: stdout)\n" TARGET_USAGE;
 
 /* A prompt: first sent alone, then in each round beside all others. `running` while its request is
  * under way. */
@@ -138,8 +138,8 @@ static int run_alone(struct identity *id) {
     return CLI_OK;
 }
 
-/* Neighbours never repeat and have all lengths, so the batch around a probe changes all the
- * time. */
+/* Keeps noise requests running. They never repeat and have all lengths, so the batch around a
+ * probe changes all the time. */
 static int keep_noise(struct identity *id) {
     int r;
 

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * bench_json - what all results have in common.
+ * bench_json - writes the parts that all results have in common.
  */
 
 #include <yyjson.h>

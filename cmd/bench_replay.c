@@ -68,7 +68,7 @@ static int read_requests(struct reader *r, struct replay *out, yyjson_val *root)
     int e = 0;
 
     if (!yyjson_is_obj(root) || n == 0)
-        return err_set(r->err, 0, NULL, "no requests in it");
+        return err_set(r->err, 0, NULL, "the file contains no requests");
     if (n > REPLAY_REQUESTS_MAX)
         return err_set(r->err, 0, NULL, "%zu requests, at most %u", n, REPLAY_REQUESTS_MAX);
     out->request = calloc(n, sizeof(*out->request));

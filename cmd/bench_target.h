@@ -13,14 +13,14 @@
 #define TARGET_USAGE                                                                               \
     "the server:\n"                                                                                \
     "  --url URL             http://host:port, with or without /v1\n"                              \
-    "  --model NAME          default: the first that /v1/models lists\n"                           \
+    "  --model NAME          default: the first model of /v1/models\n"                             \
     "  --api-key K           default: the environment's OPENAI_API_KEY\n"                          \
     "  --endpoint E          chat or completions (chat)\n"                                         \
-    "  --no-ignore-eos       do not send ignore_eos, which is no field of OpenAI's\n"              \
-    "  --temperature T       (0)\n"                                                                \
-    "  --seed N              of the load (1)\n"                                                    \
-    "  --timeout S           of a request (600)\n"                                                 \
-    "  --words-per-token X   default: two requests find out\n"
+    "  --no-ignore-eos       do not send ignore_eos, which OpenAI does not have\n"                 \
+    "  --temperature T       sampling temperature (0)\n"                                           \
+    "  --seed N              seed of the load (1)\n"                                               \
+    "  --timeout S           seconds until a request fails (600)\n"                                \
+    "  --words-per-token X   default: measured by two requests\n"
 
 struct bench_target {
     const char *url, *api_key, *endpoint, *model_option;

@@ -77,7 +77,7 @@ double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n);
  * for its first token. The samples are the caller's to free. 0 or -ENOMEM. */
 int bench_tenants_during(const struct tenant *t, struct tenant *other, struct samples *out);
 
-/* @during (NULL: none): the tenant for which bench_tenants_during() is told, too. */
+/* @during (NULL: none): the tenant for which bench_tenants_during() is called, too. */
 void bench_tenants_print(struct bench_tenants *r, struct tenant *during, FILE *f);
 void bench_tenants_json(struct bench_tenants *r, struct tenant *during, yyjson_mut_doc *d,
                         yyjson_mut_val *root);

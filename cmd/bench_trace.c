@@ -152,7 +152,7 @@ int bench_trace_read(struct trace_file *t, const char *path,
     }
     fclose(f);
     if (r == 0 && (t->n_groups == 0 || t->n_pages == 0))
-        r = err_set(err, 0, NULL, "%s: no agents, or no pool", path);
+        r = err_set(err, 0, NULL, "%s: must define agents and a pool", path);
     return r;
 }
 

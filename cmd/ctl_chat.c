@@ -24,14 +24,14 @@
 
 static const char help[] =
     "usage: weftctl chat [OPTIONS] [MESSAGE]\n"
-    "  --url URL        where weftd serves ($WEFT_URL, else http://127.0.0.1:8080)\n"
-    "  --unix PATH      its UNIX socket instead\n"
-    "  --key-file FILE  the API key ($WEFT_API_KEY)\n"
-    "  --model NAME     which model\n"
-    "  --system TEXT    the system prompt\n"
-    "  --load FILE      go on with a conversation that /save has written\n"
-    "With a MESSAGE, or when stdin is no terminal, one answer is printed. --json (before chat)\n"
-    "prints it with its usage as JSON.\n";
+    "  --url URL        address of weftd ($WEFT_URL, else http://127.0.0.1:8080)\n"
+    "  --unix PATH      UNIX socket of weftd instead\n"
+    "  --key-file FILE  file with the API key (else $WEFT_API_KEY)\n"
+    "  --model NAME     model to talk with\n"
+    "  --system TEXT    system prompt\n"
+    "  --load FILE      continue a conversation that /save has written\n"
+    "With a MESSAGE, or when stdin is not a terminal, prints one answer and exits; with --json\n"
+    "(before chat) as JSON with its usage.\n";
 
 static const char commands[] =
     "  /new             forget the conversation\n"
@@ -49,7 +49,7 @@ static const char commands[] =
 struct chat {
     struct chat_server *server;
     struct chat_talk talk;
-    bool json, terminal; /* what stdout is told, and whether it is a terminal */
+    bool json, terminal; /* format of stdout, and whether it is a terminal */
     bool in_reasoning;
 };
 

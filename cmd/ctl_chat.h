@@ -24,14 +24,14 @@ int chat_server_new(struct chat_server **out, const char *url, const char *unix_
 struct chat_server *chat_server_free(struct chat_server *s);
 DEFINE_FREEP(struct chat_server, chat_server)
 
-/* What is done with an answer as it comes. Any may be NULL. */
+/* Receives an answer as it arrives. Any member may be NULL. */
 struct chat_sink {
     void (*text)(void *ctx, bool reasoning, const char *text, size_t len);
     void *ctx;
     volatile sig_atomic_t *stop; /* nonzero: the answer is broken off */
 };
 
-/* An answer, or as much of it as came. */
+/* An answer, or the part of it that arrived. */
 struct chat_answer {
     struct buf text, reasoning; /* the caller's: chat_answer_deinit() */
     yyjson_doc *usage;          /* of the last chunk that had one, or NULL */

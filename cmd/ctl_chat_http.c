@@ -177,7 +177,7 @@ static int refused(struct transfer *t, long status, struct err *err) {
     return status == 401 ? CTL_DENIED : CTL_REFUSED;
 }
 
-/* What the end of the transfer means. */
+/* Returns what the end of the transfer with @code means: 0, or an error with @err. */
 static int outcome(struct transfer *t, CURLcode code, struct err *err) {
     struct chat_server *s = t->server;
     long status = 0;

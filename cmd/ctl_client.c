@@ -19,7 +19,8 @@ struct ctl {
     char why[CURL_ERROR_SIZE];
 };
 
-/* Where the units and a daemon started by hand put it; ./quickstart's is beside its programs. */
+/* Sockets of the systemd units and of a daemon that was started by hand. ./quickstart puts its
+ * socket beside its programs. */
 static const char *const usual[] = {"/run/weft-admin.sock", "/run/weft/admin.sock",
                                     "./build/admin.sock"};
 
@@ -81,7 +82,7 @@ struct ctl *ctl_free(struct ctl *c) {
     return NULL;
 }
 
-/* Where an answer goes. */
+/* Receives the body of an answer. */
 struct sink {
     struct buf *reply;
     CURL *curl;
@@ -135,8 +136,8 @@ static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
         }
         err_set(err, 0, NULL, "no daemon answers on %s: %s%s", c->socket,
                 os ? strerror((int)os) : "cannot connect",
-                os == ENOENT ? " (weftd makes it with --admin-socket PATH, weftctl is told with "
-                               "--socket PATH or $WEFT_ADMIN)"
+                os == ENOENT ? " (start weftd with --admin-socket PATH, and give weftctl --socket "
+                               "PATH or $WEFT_ADMIN)"
                              : "");
         break;
     case CURLE_GOT_NOTHING:
@@ -144,7 +145,7 @@ static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
     case CURLE_SEND_ERROR:
         err_set(err, 0, NULL,
                 "%s: the connection was closed without an answer (only root, the daemon's user and "
-                "the socket's group are heard)",
+                "members of the socket's group may connect)",
                 c->socket);
         break;
     case CURLE_OPERATION_TIMEDOUT:

@@ -245,15 +245,15 @@ static bool on_begin(void *ctx, const struct hub_reply *reply) {
     struct loading *l = ctx;
 
     if (reply->total >= 0 && (uint64_t)reply->total != l->f->size) {
-        err_set(l->err, 0, NULL, "the hub says that it has %llu bytes, and sends %lld",
+        err_set(l->err, 0, NULL, "the hub announced %llu bytes, but sends %lld",
                 (unsigned long long)l->f->size, (long long)reply->total);
         return refuse(l, EPROTO);
     }
     if ((uint64_t)reply->from == l->have)
         return true;
     if (reply->from != 0) {
-        err_set(l->err, 0, NULL, "byte %llu was asked for, %lld came", (unsigned long long)l->have,
-                (long long)reply->from);
+        err_set(l->err, 0, NULL, "byte %llu was requested, but the hub sent byte %lld",
+                (unsigned long long)l->have, (long long)reply->from);
         return refuse(l, EPROTO);
     }
     int r = restart(l); /* a server that knows no ranges */
@@ -265,7 +265,7 @@ static bool on_data(void *ctx, const void *data, size_t len) {
 
     assert(l->fd >= 0 && l->have <= l->f->size);
     if (len > l->f->size - l->have) {
-        err_set(l->err, 0, NULL, "the hub sends more than the %llu bytes that it says it has",
+        err_set(l->err, 0, NULL, "the hub sends more than the %llu bytes that it announced",
                 (unsigned long long)l->f->size);
         return refuse(l, EPROTO);
     }
@@ -296,7 +296,7 @@ static int fail_local(struct loading *l, int why) {
     if (why == EINTR)
         return FETCH_INTERRUPTED;
     if (why == ELOOP) {
-        err_set(l->err, 0, NULL, "%.*s%s is a link or no regular file: remove it",
+        err_set(l->err, 0, NULL, "%.*s%s is not a regular file; remove it",
                 (int)folder_len(f->target), f->target, l->part);
         return CTL_REFUSED;
     }
@@ -332,7 +332,7 @@ static int load(struct loading *l) {
         if (l->have == f->size)
             break;
         if (r == HUB_OK)
-            err_set(l->err, 503, NULL, "the connection ended before all had come");
+            err_set(l->err, 503, NULL, "the connection ended before the file was complete");
         n = l->have > before ? 1 : n + 1;
         int64_t wait_ms = hub_wait_ms(&reply, n);
         if (n >= f->n_tries || wait_ms < 0)
@@ -355,7 +355,7 @@ static int finish(struct loading *l) {
     sha256_hex(&l->sum, hex);
     if (*f->sha256 && strcmp(hex, f->sha256) != 0) {
         err_set(l->err, 502, NULL,
-                "%s: what arrived has the checksum %.16s..., the hub says %.16s...: removed",
+                "%s: the download has the checksum %.16s... instead of %.16s...; it was removed",
                 f->target, hex, f->sha256);
         unlinkat(l->dir, l->part, 0);
         return -EBADMSG;

@@ -205,7 +205,7 @@ static int find(const struct hub_listing *l, const char *what, bool is_file, str
             if (!is_candidate(l, i, &c) || !is_meant(l, &c, what, is_file, exactly))
                 continue;
             if (n++ > 0)
-                return err_set(err, 0, NULL, "%s is %.80s and %.80s: name the file", what,
+                return err_set(err, 0, NULL, "%s matches %.80s and %.80s; name the file", what,
                                l->file[out->file].path, l->file[i].path);
             *out = c;
         }
@@ -297,7 +297,7 @@ int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct 
     if (r != -ENOENT)
         return r;
     if (n_models == 0)
-        return err_set(err, 0, NULL, "%s holds no GGUF files of models", spec->repo);
-    return err_set(err, 0, NULL, "%s has %s%s; there are %s", spec->repo, *spec->what ? "no " : "",
+        return err_set(err, 0, NULL, "%s contains no GGUF model files", spec->repo);
+    return err_set(err, 0, NULL, "%s has %s%s; available: %s", spec->repo, *spec->what ? "no " : "",
                    *spec->what ? spec->what : "no usual quant", names);
 }

@@ -11,7 +11,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-/* What was asked for: "hf:OWNER/REPO[:QUANT|:FILE][@REVISION]". */
+/* A parsed model specification: "hf:OWNER/REPO[:QUANT|:FILE][@REVISION]". */
 struct hub_spec {
     char repo[200];
     char revision[128]; /* "main" */
@@ -19,8 +19,8 @@ struct hub_spec {
     bool is_file;
 };
 
-/* Also takes "OWNER/REPO", "hf.co/OWNER/REPO" and the address of the repository's page. 0 or
- * -EINVAL. */
+/* Parses a specification, also "OWNER/REPO", "hf.co/OWNER/REPO" and the address of the repository's
+ * page. 0 or -EINVAL. */
 int hub_spec_parse(struct hub_spec *out, const char *text, struct err *err);
 
 struct hub_file {
@@ -36,7 +36,7 @@ struct hub_listing {
 };
 
 void hub_listing_deinit(struct hub_listing *l); /* accepts a zeroed one */
-/* Of the JSON that the hub answers. 0, -ENOMEM, or -EINVAL. */
+/* Reads a listing from the hub's JSON. 0, -ENOMEM, or -EINVAL. */
 int hub_listing_read(struct hub_listing *out, const char *json, size_t len, struct err *err);
 
 /* The files of one model, in the order of their shards: indices into a listing; as many as a name
@@ -80,7 +80,7 @@ int hub_new(struct hub **out, const struct hub_options *o, struct err *err);
 struct hub *hub_free(struct hub *h);
 DEFINE_FREEP(struct hub, hub)
 
-/* What the answer to one request was. */
+/* Head of the answer to one request. */
 struct hub_reply {
     long status;           /* 0: there was none */
     int64_t from;          /* first byte of the body in the file: of a 206 what it says, else 0 */
@@ -101,8 +101,8 @@ struct hub_sink {
 int hub_get(struct hub *h, const char *path, uint64_t from, const struct hub_sink *sink,
             struct hub_reply *reply, struct err *err);
 
-/* How long to wait before attempt @n (from 1) after @reply, in milliseconds; -1: the hub wants a
- * longer wait than is worth it. */
+/* Returns the milliseconds to wait before attempt @n (from 1) after @reply; -1: the hub asks for a
+ * longer wait than is reasonable. */
 int64_t hub_wait_ms(const struct hub_reply *reply, uint32_t n);
 
 /* Paths for hub_get(). False: too long. */

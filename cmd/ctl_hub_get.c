@@ -32,7 +32,7 @@ static bool starts(const char *s, const char *with) {
     return strncasecmp(s, with, strlen(with)) == 0;
 }
 
-/* Whether a token may travel there: not in the open through a network. */
+/* Returns whether a token may be sent there: it must not cross a network unencrypted. */
 static bool is_private(const char *endpoint) {
     return starts(endpoint, "https://") || starts(endpoint, "http://127.0.0.1") ||
            starts(endpoint, "http://localhost") || starts(endpoint, "http://[::1]");
@@ -94,7 +94,7 @@ static int set_token(struct hub *h, struct err *err) {
     if (!*token)
         return 0;
     if (!is_private(h->endpoint))
-        return err_set(err, 0, NULL, "the token is not sent to %.100s, which is not https",
+        return err_set(err, 0, NULL, "the token is not sent to %.100s, because it is not https",
                        h->endpoint);
     if (asprintf(&header, "Authorization: Bearer %s", token) < 0) {
         header = NULL;
@@ -104,7 +104,7 @@ static int set_token(struct hub *h, struct err *err) {
     return h->token ? 0 : -ENOMEM;
 }
 
-/* What holds for every transfer. libcurl sends an Authorization header to the host, port and
+/* Sets the options of every transfer. libcurl sends an Authorization header to the host, port and
  * protocol of the first address only, whatever it is redirected to. */
 static void set_always(struct hub *h) {
     const char *protocols = starts(h->endpoint, "https://") ? "https" : "http,https";
@@ -241,7 +241,7 @@ static int on_tick(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off
     return *t->hub->options.stop != 0;
 }
 
-/* What the hub means by its refusal, with what it said itself. */
+/* Explains a refusal of the hub in @err, with the hub's own message. */
 static int refusal(const struct transfer *t, struct err *err) {
     bool has_token = t->hub->token != NULL;
     long status = t->reply->status;

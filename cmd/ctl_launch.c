@@ -22,16 +22,16 @@
 
 static const char help[] =
     "usage: weftctl launch CLIENT [OPTIONS] [-- ARGUMENTS]\n"
-    "Starts CLIENT with weftd as its model; nothing is written, but for pi and openclaw, which\n"
-    "read their files alone. CLIENT is " CLIENTS ".\n"
-    "  --url URL        where weftd serves ($WEFT_URL, else http://127.0.0.1:8080)\n"
-    "  --model NAME     which model; else the first that is served\n"
-    "  --key-file FILE  the API key ($WEFT_API_KEY)\n"
-    "  --print          print what would be set, for a shell, and start nothing\n"
-    "  --write          put it into the client's own file (claude, codex, opencode, pi,\n"
+    "Starts CLIENT with a model of weftd, through environment variables and arguments; no file is\n"
+    "written, except for pi and openclaw, which read only their files. CLIENT is " CLIENTS ".\n"
+    "  --url URL        address of weftd ($WEFT_URL, else http://127.0.0.1:8080)\n"
+    "  --model NAME     model to use (else the first served model)\n"
+    "  --key-file FILE  file with the API key (else $WEFT_API_KEY)\n"
+    "  --print          print the settings for a shell, and start nothing\n"
+    "  --write          write the settings to the client's own file (claude, codex, opencode, pi,\n"
     "                   openclaw)\n"
-    "  --undo           give that file back as it was\n"
-    "  --anyway         start it although the model's context is too small for it\n";
+    "  --undo           restore that file\n"
+    "  --anyway         start the client although the model's context is too small for it\n";
 
 const struct launch_client launch_clients[] = {
     {
@@ -145,7 +145,7 @@ static int add(struct buf *out, const char *s, bool json) {
     return r;
 }
 
-/* What a client is told. */
+/* Settings that a client gets. */
 struct target {
     const char *url, *model, *key; /* key: "none" where there is none */
     uint64_t n_context;            /* 0: not known */
@@ -272,16 +272,15 @@ static int change(const struct launch_client *c, const struct target *t, const c
     if (c->fragment) {
         r = launch_file_merge(path, text, out, len);
         if (r == -EBADMSG)
-            return cli_fail("%s: this is not plain JSON; put this into it by hand:\n%s", path,
-                            text);
+            return cli_fail("%s: is not plain JSON; add this by hand:\n%s", path, text);
         return r < 0 ? cli_fail("%s: %s", path, strerror(-r)) : CLI_OK;
     }
     r = cli_read_file(path, 1 << 20, &old, &n);
     if (r < 0 && r != -ENOENT)
         return cli_fail("%s: %s", path, strerror(-r));
     if (n && strstr(old, "[model_providers.weft]"))
-        return cli_fail("%s: it has a provider called weft already (--undo, if this put it there)",
-                        path);
+        return cli_fail(
+            "%s: already has a provider named weft (--undo removes it if weftctl added it)", path);
     *len = n + strlen(text);
     *out = malloc(*len + 1);
     if (!*out)
@@ -299,8 +298,8 @@ static int write_file(const struct launch_client *c, const struct target *t, con
         return code;
     int r = launch_file_write(path, text, len);
     if (r == -EEXIST)
-        return cli_fail("%s: it was changed by this before: weftctl launch %s --undo", path,
-                        c->name);
+        return cli_fail("%s: weftctl changed it before; undo that first: weftctl launch %s --undo",
+                        path, c->name);
     if (r < 0)
         return cli_fail("%s: %s", path, strerror(-r));
     printf("%s is changed%s%s; weftctl launch %s --undo gives it back as it was\n", path,
@@ -314,7 +313,7 @@ static int undo(const struct launch_client *c, const char *path) {
     if (r == -ENOENT)
         return cli_fail("%s: there is nothing to undo", path);
     if (r == -EBUSY)
-        return cli_fail("%s was changed since; what it was before is in %s.before-weft", path,
+        return cli_fail("%s was changed since; its earlier content is in %s.before-weft", path,
                         path);
     if (r < 0)
         return cli_fail("%s: %s", path, strerror(-r));
@@ -324,8 +323,9 @@ static int undo(const struct launch_client *c, const char *path) {
 
 /* ---- the command ---- */
 
-/* Of the model that @t names, or the first that is served, how many tokens it takes; then also its
- * name, the caller's in *out. An exit code, 0 too where the name is given and nothing answers. */
+/* Looks up the context length of the model that @t names, or of the first served one, whose name it
+ * also returns in *out, owned by the caller. Returns an exit code; 0 also if the name is given and
+ * nothing answers. */
 static int look_up(struct target *t, const char *key, char **out) {
     CLEANUP(chat_server_freep) struct chat_server *server = NULL;
     yyjson_doc *doc = NULL;
@@ -387,7 +387,8 @@ static bool file_of(const struct launch_client *c, char path[PATH_MAX]) {
 
     assert(!c->file == (!c->fragment && !c->appended));
     if (!c->file) {
-        cli_fail("%s is told by its environment alone: there is no file to write", c->name);
+        cli_fail("%s is configured by environment variables only; there is no file to write",
+                 c->name);
         return false;
     }
     if (!home || (size_t)snprintf(path, PATH_MAX, "%s/%s", home, c->file) >= PATH_MAX) {
@@ -425,7 +426,7 @@ int ctl_launch(int argc, char **argv, bool json) {
     if (undoes)
         return undo(c, path);
     if (!c->env[0] && !writes && (!file_of(c, path) || !launch_file_is_changed(path)))
-        return cli_fail("%s is told by its file alone: weftctl launch %s --write", c->name,
+        return cli_fail("%s is configured by its file only; use weftctl launch %s --write", c->name,
                         c->name);
     r = chat_find_key(file, key_text, sizeof(key_text), &key);
     struct target t = {.url = url && *url ? url : "http://127.0.0.1:8080",

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * ctl_launch - clients of weftd, and how each is told where it is: by its environment and command
+ * ctl_launch - clients of weftd, and how each is configured: by its environment and command
  * line, which leaves no trace, or by a file of its own, which can be undone. Private to weftctl.
  */
 
@@ -14,14 +14,14 @@
  * @limit, or nothing where it is not known. {output}: how long an answer @limit lets it ask for. */
 struct launch_client {
     const char *name, *program;
-    const char *env[12];  /* NAME=TEXT; ends with NULL. None: it is told by its file alone */
+    const char *env[12];  /* NAME=TEXT; ends with NULL. None: it reads only its file */
     const char *args[12]; /* before the user's; ends with NULL */
     const char *file;     /* below the home folder, that --write changes; NULL: none */
     const char *fragment; /* JSON that is merged into it, or NULL and: */
     const char *appended; /* put behind it */
     uint32_t n_first;     /* tokens of its first prompt, as measured; 0: not known */
     const char *limit;    /* a part of the fragment; NULL: it has none */
-    const char *note;     /* what --write's user is told; NULL: nothing */
+    const char *note;     /* printed after --write; NULL: nothing */
 };
 
 extern const struct launch_client launch_clients[]; /* ends with one without name */
@@ -37,8 +37,8 @@ int launch_file_write(const char *path, const char *text, size_t len);
 bool launch_file_is_changed(const char *path); /* and was not undone */
 /* -ENOENT: nothing to undo. -EBUSY: @path was changed since. */
 int launch_file_undo(const char *path);
-/* What @path becomes with the JSON object @fragment merged into it (objects into objects, else the
- * new value): the caller's in *out. -EBADMSG: it is not plain JSON. */
+/* Merges the JSON object @fragment into the content of @path (objects into objects, other values
+ * are replaced). *out is owned by the caller. -EBADMSG: the file is not plain JSON. */
 int launch_file_merge(const char *path, const char *fragment, char **out, size_t *len);
 
 /* The command `weftctl launch`: its arguments from its name on; returns an exit code of cli.h. */

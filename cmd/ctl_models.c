@@ -86,10 +86,10 @@ static void read_facts(struct facts *f, const struct model_file *m, struct machi
 static const char models_usage[] =
     "usage: weftctl models [--models DIR] [--json] [NAME]\n"
     "       weftctl models --path NAME\n"
-    "The model files that are there: in weft's own folder, and those that the hub's\n"
-    "tools, LM Studio and Ollama have fetched, which weftd uses where they lie. Context:\n"
-    "what there is room for now; tok/s: at most, by the measured bandwidth of memory.\n"
-    "  --path         only where the file of NAME lies\n"
+    "Lists the model files on this machine: those in weft's own folder, and those that the\n"
+    "hub's tools, LM Studio and Ollama have downloaded, which weftd can serve, too. Context:\n"
+    "the longest that fits into memory now; tok/s: the most that memory bandwidth allows.\n"
+    "  --path         print only the path of the file of NAME\n"
     "  --models DIR   weft's own folder; else $WEFT_MODELS, or ~/.local/share/weft/models\n";
 
 /* "7.6B". */
@@ -275,7 +275,8 @@ static int remove_model(const struct model_file *m, const char *root) {
 
     assert(m->store < ARRAY_SIZE(theirs));
     if (m->store != MODEL_WEFT)
-        return cli_fail("%s belongs to %s: nothing is removed there", m->name, theirs[m->store]);
+        return cli_fail("%s belongs to %s; weftctl removes nothing there", m->name,
+                        theirs[m->store]);
     for (uint32_t k = 1; k <= m->n_files; k++) {
         if (!shard_path(m, k, path, sizeof(path)))
             return cli_fail("%s: the path is too long", m->name);

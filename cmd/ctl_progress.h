@@ -12,8 +12,8 @@
 /* Lines for a log; one line that changes; JSON. */
 enum progress_form { PROGRESS_PLAIN, PROGRESS_TERMINAL, PROGRESS_JSON };
 
-/* What is known of a transfer. Invariants: done <= size, done_before + size <= total; what the hub
- * sends beyond them the caller has refused. */
+/* State of a download. Invariants: done <= size, done_before + size <= total; the caller has
+ * refused data beyond them. */
 struct progress {
     enum progress_form form;
     FILE *out;
@@ -29,17 +29,17 @@ struct progress {
     bool is_drawn;               /* a line stands on the terminal */
 };
 
-/* Nothing is shown yet. Without @json by whether stderr is a terminal. */
+/* Shows nothing yet. Without @json the form depends on whether stderr is a terminal. */
 void progress_init(struct progress *p, bool json);
-/* A model of @total bytes. */
+/* Begins a model of @total bytes. */
 void progress_model(struct progress *p, const char *name, uint64_t total);
-/* The next file of it; the one before is complete. */
+/* Begins the next file of the model; the one before is complete. */
 void progress_file(struct progress *p, const char *file, const char *sha256, uint64_t size);
-/* What is done ("downloading"), and how much of the file is there. */
+/* Shows the current activity ("downloading"), and @done bytes of the file. */
 void progress_at(struct progress *p, const char *what, uint64_t done);
-/* A line of its own; in JSON {"status": @what, "message": ...}. */
+/* Prints a line of its own; in JSON {"status": @what, "message": ...}. */
 void progress_say(struct progress *p, const char *what, const char *fmt, ...) PRINTF(3, 4);
-/* Takes the line off the terminal. */
+/* Removes the line from the terminal. */
 void progress_clear(struct progress *p);
 
 struct size_text {

@@ -17,13 +17,14 @@
 
 static const char usage[] =
     "usage: weftctl pull [OPTIONS] hf:OWNER/REPO[:QUANT|:FILE][@REVISION]\n"
-    "Loads a model from the Hugging Face hub. Without a quant Q4_K_M, or the next to it.\n"
-    "  --list            what the repository has, and what would be loaded\n"
-    "  --models DIR      where models lie; else $WEFT_MODELS, or ~/.local/share/weft/models\n"
-    "  --stall SECONDS   give up a connection with nothing for so long (30)\n"
-    "  --tries N         attempts in a row that bring nothing (6)\n"
-    "  --json            a line of JSON for every step\n"
-    "What has arrived is kept when it is interrupted, and the next pull goes on.\n";
+    "Downloads a model from the Hugging Face hub. The default quantisation is Q4_K_M, or the\n"
+    "nearest that the repository has.\n"
+    "  --list            list the files of the repository, and mark the one to download\n"
+    "  --models DIR      folder for models; else $WEFT_MODELS, or ~/.local/share/weft/models\n"
+    "  --stall SECONDS   give up a connection that sends nothing for this long (30)\n"
+    "  --tries N         give up after N attempts in a row without data (6)\n"
+    "  --json            print a line of JSON for every step\n"
+    "An interrupted download is continued by the next pull.\n";
 
 #define LISTING_MAX (32u << 20)
 
@@ -33,7 +34,8 @@ static void on_signal(int number) {
     stop = number;
 }
 
-/* What is known grows in this order: what was asked for, what there is, what of it is meant. */
+/* A pull. Its members are filled in this order: the specification, the listing of the
+ * repository, the files chosen from it. */
 struct pull {
     struct hub_spec spec;
     struct hub_listing listing;
@@ -122,7 +124,7 @@ static bool target_path(const struct pull *p, uint32_t k, bool in_cache, char *o
     return n > 0 && (size_t)n < size;
 }
 
-/* Whether another program has fetched all of it already: it is used where it lies. */
+/* Returns whether the hub's cache has all files already, which are then used there. */
 static bool is_in_cache(const struct pull *p) {
     char path[4096];
     struct stat st;
@@ -143,7 +145,7 @@ static int check_room(const struct pull *p, uint64_t missing, const char *in, st
     uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (missing <= room)
         return CTL_OK;
-    err_set(err, 507, NULL, "%s needs %s more, and the disk of %s has %s free", p->choice.stem,
+    err_set(err, 507, NULL, "%s needs %s more, but the disk of %s has only %s free", p->choice.stem,
             size_text(missing).s, p->dirs.root[MODEL_WEFT], size_text(room).s);
     return CTL_REFUSED;
 }
@@ -152,7 +154,7 @@ struct paths {
     char request[2048], target[4096];
 };
 
-/* What is needed to fetch file @k. False: a name is too long. */
+/* Fills in what is needed to fetch file @k. Returns false if a name is too long. */
 static bool plan_file(struct pull *p, uint32_t k, struct paths *paths, struct fetch *out) {
     const struct hub_file *file = &p->listing.file[p->choice.file[k]];
 
@@ -225,7 +227,8 @@ static int fail(struct pull *p, int code, const struct err *err) {
         if (p->json)
             print_last("error", "error", "interrupted", FETCH_INTERRUPTED, NULL);
         else
-            fprintf(stderr, "interrupted; what has arrived is kept, the same command goes on\n");
+            fprintf(stderr,
+                    "interrupted; the downloaded part is kept, and the same command continues\n");
     } else if (p->json) {
         print_last("error", "error", err->message, (uint64_t)code, NULL);
     } else {

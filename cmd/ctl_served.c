@@ -43,8 +43,8 @@ int ctl_change(struct ctl *c, const char *name, const char *what, const char *fi
     if (asprintf(&target, "%s%s%s", at, file ? "?file=" : "", path) < 0)
         return CTL_REFUSED;
     int r = ctl_call(c, "POST", target, &reply, err);
-    if (r == CTL_REFUSED && strstr(err->message, "try again")) {
-        /* The folder of models is being looked at. */
+    if (r == CTL_REFUSED && strstr(err->message, "are being read")) {
+        /* The daemon is reading the folders of models and may find the model there. */
         nanosleep(&(struct timespec){.tv_nsec = RESCAN_MS * 1000000L}, NULL);
         buf_clear(&reply);
         r = ctl_call(c, "POST", target, &reply, err);

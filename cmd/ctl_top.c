@@ -13,11 +13,11 @@
 
 #define HISTORY 128
 
-/* What the list is of. */
+/* Kinds of lists below the figures. */
 enum view { VIEW_REQUESTS, VIEW_TENANTS, VIEW_MODELS };
 
 /* Invariants: n_history <= HISTORY; `before` is the answer before `stats`, before_ns when it came;
- * what is selected is remembered by its name, and may be in no list any more. */
+ * the selected item is stored by name, and may be in no list any more. */
 struct top {
     struct ctl *ctl;
     yyjson_doc *stats, *before, *list; /* NULL: the last call failed, or there was none */
@@ -36,7 +36,7 @@ static double seconds_between(const struct top *t) {
     return t->before ? (double)(t->at_ns - t->before_ns) * 1e-9 : 0;
 }
 
-/* Of the selected model what "model" and "worker" are members of. */
+/* Returns the object of the selected model with the members "model" and "worker". */
 static yyjson_val *figures_of(const struct top *t, yyjson_doc *stats) {
     yyjson_val *root = yyjson_doc_get_root(stats), *m;
     size_t i, n;
@@ -87,7 +87,7 @@ static void poll_daemon(struct top *t) {
     remember_rate(t);
 }
 
-/* Of tenants none is selected. */
+/* Returns the list from which an item is selected; NULL for tenants, which cannot be selected. */
 static yyjson_val *list_of(const struct top *t) {
     static const char *const keys[] = {"requests", "", "models"};
 
@@ -103,7 +103,7 @@ static bool is_selected(const struct top *t, size_t i) {
                                   : t->any && yyjson_get_uint(id_at(t, i)) == t->selected;
 }
 
-/* Where what is selected stands in the list; its length: nowhere. */
+/* Returns the index of the selected item, or the length of the list if it is not there. */
 static size_t selected_at(const struct top *t) {
     size_t n = yyjson_arr_size(list_of(t)), i = 0;
 
@@ -224,7 +224,7 @@ static void show_head(const struct top *t, struct buf *out) {
     ctl_add_devices(out, w, w0);
 }
 
-/* Where the history stands, in the line of the rate of output. */
+/* Position of the history graph, in the line with the output rate. */
 enum { HISTORY_ROW = 3, HISTORY_COLUMN = 25 };
 
 static void draw(struct top *t) {

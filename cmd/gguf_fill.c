@@ -89,8 +89,7 @@ static void set_exponents(struct gguf_fill *f, double base) {
         f->scale[i] = (uint16_t)(128 + k + (i < 2 ? -2 : i < 4 ? -1 : i < 4 + n_large ? 1 : 0));
 }
 
-/* Scales from half to one and a half of @base: each is the one that keeps the sum of squares at
- * what it should be. */
+/* Chooses scales from 0.5 to 1.5 of @base, each so that the sum of squares stays as intended. */
 static void set_ue4m3(struct gguf_fill *f, double base) {
     double wanted = 0, sum = 0;
 

@@ -17,10 +17,10 @@
 static const char usage[] =
     "usage: weft-gguf info [--json] [options] FILE\n"
     "Prints metadata, tensors and sizes, and whether and how this machine can serve it.\n"
-    "  --memory BYTES     as if so much were free (16G)\n"
-    "  --max-context N    for contexts of N tokens\n"
-    "  --devices LIST     on these CUDA devices (0,1)\n"
-    "  --no-fit           only what is in the file\n";
+    "  --memory BYTES     assume this much free memory (as 16G)\n"
+    "  --max-context N    size for contexts of N tokens\n"
+    "  --devices LIST     size for these CUDA devices (as 0,1)\n"
+    "  --no-fit           print only what is in the file\n";
 
 #define SHOW_CHARS 72u /* of a string, in the table */
 #define SHOW_ITEMS 6u  /* of an array */
@@ -88,7 +88,7 @@ static void print_quoted(struct gguf_str s) {
     putchar('"');
 }
 
-/* Its type, length and first items. */
+/* Prints length and first items of an array. */
 static void print_array(const struct gguf_array *a) {
     uint64_t n = gguf_array_n(a), shown = MIN(n, (uint64_t)SHOW_ITEMS);
 

@@ -23,8 +23,9 @@
 
 static const char usage[] =
     "usage: weft-gguf render (MODEL | --template FILE) CONVERSATION.json\n"
-    "Prints the prompt. CONVERSATION.json (-: stdin) is an object of template variables, with\n"
-    "bos_token, eos_token and now (ISO time for strftime_now) beside them.\n";
+    "Prints the prompt that the chat template makes. CONVERSATION.json (-: stdin) is an object of\n"
+    "template variables; it may also set bos_token, eos_token and now (ISO time for\n"
+    "strftime_now).\n";
 
 /* The text of a model's template and its special tokens; of a template file the text alone: then
  * there is no tokenizer. `data` points into `text` or `file`. */

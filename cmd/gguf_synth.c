@@ -32,28 +32,25 @@ struct options {
 static const char usage[] =
     "usage: weft-gguf synth --shape SHAPE --format FORMAT [options] -o OUT.gguf\n"
     "Writes a model with random weights.\n"
-    "  --arch A          llama, mistral3, gpt-oss, gemma4, gemma4-assistant, deepseek2, qwen2, "
-    "qwen3,\n"
-    "                    qwen3moe, qwen3next, qwen35 or qwen35moe; default: the shape's\n"
+    "  --arch A          llama, mistral3, gpt-oss, gemma4, gemma4-assistant, deepseek2, qwen2,\n"
+    "                    qwen3, qwen3moe, qwen3next, qwen35 or qwen35moe; default: the shape's\n"
     "  --shape S         tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, gemma-4-26b-a4b,\n"
     "                    gemma-4-26b-a4b-assistant, glm-4.7-flash, qwen2-0.5b, qwen3-0.6b,\n"
-    "                    qwen3-8b, qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b or "
-    "qwen3-coder-next, and key=value after it\n"
-    "                    or instead of it, separated by commas: n_layer, n_embd, n_head, n_kv,\n"
+    "                    qwen3-8b, qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b or\n"
+    "                    qwen3-coder-next, followed or replaced by key=value, separated by\n"
+    "                    commas: n_layer, n_embd, n_head, n_kv,\n"
     "                    head_dim, n_ff, n_vocab, context, tied, theta, eps, n_expert, n_used,\n"
-    "                    n_rot, n_shared, n_key, n_value, n_state, n_mtp, n_dense, n_lead, "
-    "q_rank,\n"
-    "                    kv_rank, v_dim, window, period, n_kv_window, window_dim, factor, "
-    "original,\n"
-    "                    n_embd_out\n"
+    "                    n_rot, n_shared, n_key, n_value, n_state, n_mtp, n_dense, n_lead,\n"
+    "                    q_rank, kv_rank, v_dim, window, period, n_kv_window, window_dim,\n"
+    "                    factor, original, n_embd_out\n"
     "  --format F        F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL\n"
     "                    IQ4_XS IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S\n"
     "                    TQ1_0 TQ2_0 MXFP4 NVFP4, or the mixes Q4_K_M Q5_K_M MXFP4_MOE\n"
-    "  --seed N          default 1\n"
+    "  --seed N          seed of the random weights (1)\n"
     "  --vocab FILE      take the vocabulary of this GGUF file\n"
     "  --n-vocab N       size of the generated vocabulary\n"
     "  --split N         write N files\n"
-    "  -o OUT            the file; split: OUT-00001-of-0000N.gguf\n";
+    "  -o OUT            file to write; with --split OUT-00001-of-0000N.gguf\n";
 
 static uint64_t tensor_seed(uint64_t seed, const char *name) {
     struct rng r = {seed};

@@ -26,8 +26,8 @@ enum synth_arch {
     SYNTH_QWEN35MOE,
 };
 
-/* What synth_shape_parse() has accepted: n_layer 1 to SYNTH_LAYERS_MAX, n_head a multiple of n_kv,
- * n_used <= n_expert. */
+/* A shape that synth_shape_parse() has accepted: n_layer 1 to SYNTH_LAYERS_MAX, n_head a
+ * multiple of n_kv, n_used <= n_expert. */
 struct synth_shape {
     enum synth_arch arch;
     uint32_t n_layer, n_embd, n_head, n_kv, head_dim, n_ff, n_vocab, context, tied;
@@ -82,7 +82,7 @@ int synth_arch_find(const char *name, enum synth_arch *out);
  * own. */
 int synth_shape_parse(struct synth_shape *out, const char *arch, const char *text, struct err *err);
 
-/* What a tensor is for decides its format, its mean and its standard deviation. */
+/* Role of a tensor, which decides its format, mean and standard deviation. */
 enum synth_role {
     ROLE_EMBED,
     ROLE_OUTPUT,
@@ -104,7 +104,7 @@ struct synth_tensor {
     double mean, std;
 };
 
-/* All tensors of a file, in the order of its directory. */
+/* Tensors of a file, in the order of its directory. */
 struct synth_plan {
     struct synth_tensor *tensor;
     uint32_t n_tensors;
@@ -126,5 +126,5 @@ void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const s
 int synth_vocab_write(struct gguf_write *w, const struct synth_shape *s, struct err *err);
 /* Copies all tokenizer.* keys of @from; *n_vocab is the number of its tokens. */
 int synth_vocab_copy(struct gguf_write *w, const struct gguf *from, struct err *err);
-/* The number of tokens in @from. 0 or -EINVAL with @err. */
+/* Counts the tokens of @from. 0 or -EINVAL with @err. */
 int synth_vocab_count(const struct gguf *from, uint32_t *n_vocab, struct err *err);

@@ -27,8 +27,9 @@ static void write_f32(struct gguf_write *w, const char *arch, const char *name, 
     gguf_write_f32(w, text, (float)v);
 }
 
-/* Which pairs turn by which of three positions (time, height, width; the fourth is none): in turns,
- * as the makers' files have it. Readers of these architectures want the key, also for text. */
+/* Writes how many pairs rotate by each of three positions (time, height, width; the fourth is
+ * 0), as the original files have it. Readers of these architectures require the key, also for
+ * text. */
 static void write_sections(struct gguf_write *w, const char *arch, uint32_t n_pairs) {
     char key[64];
 
@@ -57,8 +58,8 @@ static void write_hybrid(struct gguf_write *w, const struct synth_shape *s, cons
         write_sections(w, arch, (s->n_rot ? s->n_rot : s->head_dim) / 2);
 }
 
-/* Which layers have a window, and what differs in them. Readers want the keys of what there is none
- * of, too. */
+/* Writes which layers have a window, and how these differ. Readers require the keys of absent
+ * features, too. */
 static void write_gemma4(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
     bool assistant = s->arch == SYNTH_ASSISTANT;
     const struct key keys[] = {

@@ -70,14 +70,15 @@ static enum tensor_type fit(enum tensor_type type, uint64_t row) {
     return row % tensor_format(type)->block ? TENSOR_F16 : type;
 }
 
-/* Which layers' attn_v, attn_qkv and ffn_down get more bits in the K_M mixes: the @i-th of @n. */
+/* Returns whether attn_v, attn_qkv and ffn_down of layer @i of @n get more bits in the K_M
+ * mixes. */
 static bool use_more_bits(uint32_t i, uint32_t n) {
     return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
 }
 
 enum { LAYER_TENSORS = 32 }; /* at most */
 
-/* What the functions below add tensors with, in the order of the file. */
+/* State of the functions below, which add tensors in the order of the file. */
 struct planner {
     struct synth_plan *plan;
     const struct synth_shape *shape;
@@ -85,7 +86,7 @@ struct planner {
     uint32_t layer, n_v; /* n_v: tensors of ROLE_V so far */
 };
 
-/* Tensors of ROLE_V in all layers. */
+/* Counts the tensors of ROLE_V in all layers. */
 static uint32_t count_v(const struct synth_shape *s) {
     uint32_t n = s->n_layer + s->n_mtp;
 
@@ -138,7 +139,7 @@ static void vector(struct planner *p, double mean, double std, uint64_t n, const
     t->std = std;
 }
 
-/* As many matrices, of all experts or heads, as one tensor. */
+/* Adds @n matrices, of all experts or heads, as one tensor. */
 static void matrices(struct planner *p, enum synth_role role, double gain, uint64_t n_in,
                      uint64_t n_out, uint32_t n, const char *name) {
     assert(n > 0);
@@ -159,7 +160,7 @@ static void vectors(struct planner *p, double std, uint64_t n_values, uint32_t n
     t->ne[1] = n;
 }
 
-/* What norms behind branches are, where these add less than they would. */
+/* Returns the mean of the weights of norms behind branches: the shape's, or 1. */
 static double quiet(const struct synth_shape *s) {
     return s->loud != 0 ? s->loud : 1;
 }
@@ -363,8 +364,9 @@ static void plan_block(struct planner *p, uint32_t i) {
     plan_layer(p, i);
 }
 
-/* What stands beside the layers. gemma4's embedding, which is its output matrix too, is scaled by
- * sqrt(E): small, so that it does not win over what the layers add, with large outputs instead. */
+/* Adds the tensors outside the layers. gemma4's embedding, which is also its output matrix, is
+ * scaled by sqrt(E). It is small here, so that it does not dominate what the layers add; the
+ * output norm is large instead. */
 static void plan_ends(struct planner *p) {
     const struct synth_shape *s = p->shape;
     double loud = synth_is_gemma4(s) ? 30 : 1;

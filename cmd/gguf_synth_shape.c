@@ -180,7 +180,7 @@ static int check_experts(const struct synth_shape *s, struct err *err) {
     return 0;
 }
 
-/* What only some architectures have. */
+/* Checks the rules of single architectures. */
 static int check_arch(const struct synth_shape *s, struct err *err) {
     const char *name = synth_arch_name(s->arch);
 

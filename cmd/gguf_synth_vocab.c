@@ -177,7 +177,7 @@ static void add_word(struct vocab *v, const char *word) {
     }
 }
 
-/* All groups of letters: pairs, the same after a space, pair and letter, pair and pair. */
+/* Adds groups of letters: pairs, pairs after a space, a pair and a letter, two pairs. */
 static void add_groups(struct vocab *v) {
     char pair[4] = SPACE;
 
@@ -290,7 +290,7 @@ int synth_vocab_count(const struct gguf *from, uint32_t *n_vocab, struct err *er
     const struct gguf_array *tokens = gguf_array(from, "tokenizer.ggml.tokens");
 
     if (!tokens || gguf_array_type(tokens) != GGUF_STRING)
-        return err_set(err, 0, NULL, "no tokenizer.ggml.tokens in it");
+        return err_set(err, 0, NULL, "the file has no tokenizer.ggml.tokens");
     uint64_t n = gguf_array_n(tokens);
     if (n < 1 || n > SYNTH_VOCAB_MAX)
         return err_set(err, 0, NULL, "%llu tokens, at most %u", (unsigned long long)n,

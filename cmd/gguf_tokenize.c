@@ -16,12 +16,12 @@
 
 static const char tokenize_usage[] = "usage: weft-gguf tokenize MODEL [--special] [--bos] < TEXT\n"
                                      "Prints the token ids of the text as a JSON array.\n"
-                                     "  --special   the text of a special token is that token\n"
-                                     "  --bos       begin (and end) as the vocabulary asks for\n";
+                                     "  --special   recognise special tokens in the text\n"
+                                     "  --bos       add BOS and EOS as the vocabulary requires\n";
 
 static const char detokenize_usage[] = "usage: weft-gguf detokenize MODEL [--special] < IDS.json\n"
                                        "Prints the text of a JSON array of token ids.\n"
-                                       "  --special   special tokens have their text\n";
+                                       "  --special   print the text of special tokens, too\n";
 
 /* CLI_OK or an exit code. */
 static int open_tokenizer(const char *path, struct gguf **g, struct tokenizer **t) {

@@ -12,10 +12,11 @@
 #include "cmd/gguf_cmd.h"
 #include "base/gguf.h"
 
-static const char usage[] = "usage: weft-gguf verify FILE\n"
-                            "Prints one line, ok, or on stderr what is wrong and where.\n";
+static const char usage[] =
+    "usage: weft-gguf verify FILE\n"
+    "Checks structure and weights. Prints \"ok\", or on stderr the first problem and its place.\n";
 
-/* Where the half floats of a block lie; second 0: there is one. */
+/* Offsets of the half floats in a block; second is 0 if there is only one. */
 static const struct {
     enum tensor_type type;
     uint16_t first, second;
@@ -39,8 +40,9 @@ static int64_t find_bad(const uint8_t *data, size_t bytes, size_t at, size_t str
     return -1;
 }
 
-/* Of blocks of @stride bytes that begin with an exponent: the first whose values leave the range
- * of floats (12 x 2^125; 255 is NaN by the standard of the format). */
+/* Returns the offset of the first block of @stride bytes whose first byte, an exponent, takes
+ * its values out of the range of floats (12 x 2^125; 255 is NaN by the standard of the format),
+ * or -1. */
 static int64_t find_bad_exponent(const uint8_t *data, size_t bytes, size_t stride) {
     for (size_t i = 0; i < bytes; i += stride)
         if (data[i] >= 253)
@@ -48,7 +50,8 @@ static int64_t find_bad_exponent(const uint8_t *data, size_t bytes, size_t strid
     return -1;
 }
 
-/* Of IQ1_M blocks: the first whose scale, in four pieces, has all exponent bits set. */
+/* Returns the offset in the first IQ1_M block whose scale, stored in four pieces, has all
+ * exponent bits set, or -1. */
 static int64_t find_bad_iq1_m(const uint8_t *data, size_t bytes, size_t stride) {
     assert(stride >= 56 && bytes % stride == 0);
     for (size_t i = 0; i < bytes; i += stride)

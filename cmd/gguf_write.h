@@ -32,7 +32,7 @@ struct gguf_write {
 void gguf_write_init(struct gguf_write *w);   /* an empty file */
 void gguf_write_deinit(struct gguf_write *w); /* @fd stays open */
 
-/* One key with its value; what goes wrong is told by gguf_write_start(). */
+/* One key with its value; errors are returned by gguf_write_start(). */
 void gguf_write_u16(struct gguf_write *w, const char *key, uint16_t v);
 void gguf_write_u32(struct gguf_write *w, const char *key, uint32_t v);
 void gguf_write_i32(struct gguf_write *w, const char *key, int32_t v);

@@ -6,11 +6,11 @@
 #include "cmd/cli.h"
 
 static const struct cli_command commands[] = {
-    {"engine", bench_cmd_engine, "prefill and decode without a server"},
+    {"engine", bench_cmd_engine, "measure prefill and decode without a server"},
 #ifdef HAVE_CURL
-    {"serve", bench_cmd_serve, "an OpenAI-compatible server under load: latencies and throughput"},
-    {"agents", bench_cmd_agents, "the agents of a trace against a server: what each tenant sees"},
-    {"identity", bench_cmd_identity, "how many answers are the same alone and under load"},
+    {"serve", bench_cmd_serve, "measure latency and throughput of an OpenAI-compatible server"},
+    {"agents", bench_cmd_agents, "replay the agents of a trace against a server, by tenant"},
+    {"identity", bench_cmd_identity, "count the answers that are the same alone and under load"},
 #endif
 };
 

@@ -6,12 +6,12 @@
 #include "cmd/gguf_cmd.h"
 
 static const struct cli_command commands[] = {
-    {"info", gguf_cmd_info, "metadata, tensors and sizes of a file"},
-    {"verify", gguf_cmd_verify, "check a file: structure and finite weights"},
+    {"info", gguf_cmd_info, "print metadata, tensors and sizes of a file"},
+    {"verify", gguf_cmd_verify, "check structure and weights of a file"},
     {"synth", gguf_cmd_synth, "write a model with random weights"},
-    {"tokenize", gguf_cmd_tokenize, "token ids of a text"},
-    {"detokenize", gguf_cmd_detokenize, "text of token ids"},
-    {"render", gguf_cmd_render, "the prompt that a conversation becomes"},
+    {"tokenize", gguf_cmd_tokenize, "print the token ids of a text"},
+    {"detokenize", gguf_cmd_detokenize, "print the text of token ids"},
+    {"render", gguf_cmd_render, "print the prompt of a conversation"},
 };
 
 int main(int argc, char **argv) {

@@ -73,7 +73,8 @@ static const struct be_ops *find_cuda(bool optional, struct err *err) {
     backend_build_id(id);
     if (!ops || ops->abi != BACKEND_ABI || memcmp(ops->build_id, id, sizeof(id)) != 0) {
         dlclose(lib);
-        err_set(err, 0, NULL, "weft-cuda.so does not belong to this build of weft");
+        err_set(err, 0, NULL,
+                "weft-cuda.so is of another build of weft; install both from the same build");
         return NULL;
     }
     found = ops;
@@ -108,6 +109,6 @@ const struct be_ops *backend_find(const char *name, const struct engine_opts *o,
         first.n_devices = 1;
         return probe(cuda, &first, err) ? cuda : &backend_cpu;
     }
-    err_set(err, 0, NULL, "backend '%s' is unknown (auto, cuda, cpu, reference)", name);
+    err_set(err, 0, NULL, "unknown backend '%s'; use auto, cuda, cpu or reference", name);
     return NULL;
 }

@@ -33,7 +33,8 @@ static const struct tensor *take_named(struct binder *b, enum bind_need need, co
         return NULL;
     const struct tensor *t = gguf_find(b->file, name);
     if (t && t->format->type == TENSOR_I32) {
-        b->r = err_set(b->err, 0, NULL, "tensor '%s' has type I32, which no weights have", name);
+        b->r = err_set(b->err, 0, NULL,
+                       "tensor '%s' has type I32, which is not supported for weights", name);
         return NULL;
     }
     if (t) {
@@ -68,7 +69,7 @@ static bool has_shape(struct binder *b, const struct tensor *t, uint64_t n0, uin
         return true;
     b->r = err_set(
         b->err, 0, NULL,
-        "tensor '%s' is %llu x %llu x %llu x %llu, the hyperparameters say %llu x %llu x %llu",
+        "tensor '%s' is %llu x %llu x %llu x %llu, the hyperparameters require %llu x %llu x %llu",
         t->name, (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
         (unsigned long long)t->ne[2], (unsigned long long)t->ne[3], (unsigned long long)n0,
         (unsigned long long)n1, (unsigned long long)n2);
@@ -224,6 +225,6 @@ void bind_only_blocks(struct binder *b, uint32_t first) {
 void bind_rest(struct binder *b) {
     for (uint64_t i = 0; i < gguf_n_tensors(b->file) && b->r == 0; i++)
         if (!b->used[i])
-            b->r = err_set(b->err, 0, NULL, "tensor '%s' is not known in %s models",
+            b->r = err_set(b->err, 0, NULL, "tensor '%s' is unknown for %s models",
                            gguf_tensor(b->file, i)->name, b->arch);
 }

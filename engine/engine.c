@@ -61,15 +61,14 @@ struct engine {
 /* Rejects options that no model and no backend can meet. */
 static int check_opts(const struct engine_opts *o, struct err *err) {
     if (o->page_tokens != 16 && o->page_tokens != 32 && o->page_tokens != 64)
-        return err_set(err, 0, NULL, "pages of %u tokens: 16, 32 or 64 are allowed",
-                       o->page_tokens);
+        return err_set(err, 0, NULL, "page_tokens is %u; it must be 16, 32 or 64", o->page_tokens);
     if (!o->max_rows || !o->max_seqs || !o->max_wants)
         return err_set(err, 0, NULL, "max_rows, max_seqs and max_wants must not be 0");
     uint32_t number[ENGINE_DEVICES];
     if (!devices_of(o, number))
         return err_set(err, 0, "devices",
-                       "devices '%s': up to %u different numbers of devices, as in 0,1", o->devices,
-                       ENGINE_DEVICES);
+                       "devices '%s': must be up to %u different device numbers, such as 0,1",
+                       o->devices, ENGINE_DEVICES);
     if (o->max_rows > 1u << 20 || o->max_seqs > 1u << 20 || o->max_wants > 1u << 20)
         return err_set(err, 0, NULL, "max_rows, max_seqs and max_wants are at most %u", 1u << 20);
     return 0;

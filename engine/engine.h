@@ -23,8 +23,8 @@ struct engine_kind {
     bool ranks;   /* engine_score() */
 };
 
-/* Checks as far as the file tells that a model's architecture and tensors can be opened. 0 and
- * *out, which may be NULL, or -errno. */
+/* Checks by the file alone whether a model's architecture and tensors can be opened. 0 and *out,
+ * which may be NULL, or -errno. */
 int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err);
 /* Returns true if @file holds only a block of multi-token prediction, or is the assistant of
  * another model (arch/assistant.h). */
@@ -37,22 +37,22 @@ struct engine_fit {
     uint64_t kv_bytes;     /* of all pages and states together */
     uint64_t window_bytes; /* of a page of KV_WINDOW */
     uint32_t page_tokens, n_pages, n_states, n_snapshots, n_windows, window_seqs;
-    uint32_t context, model_context; /* that there is room for; that the model was made for */
+    uint32_t context, model_context; /* the longest that fits; the model's own */
     uint64_t token_bytes;            /* of weights that are read for a token */
     uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts; /* as engine_info has */
     uint64_t host_expert_bytes;
 };
 
-/* The sizes that engine_new() would choose for these options. Without room -ENOMEM, with @err
- * saying the arithmetic, and everything in *out that does not depend on the room; other errors as
- * of engine_new(). What is not known is 0 in *out. */
+/* Computes the sizes that engine_new() would choose for these options. -ENOMEM if the model does
+ * not fit: @err has the arithmetic and *out the values that do not depend on the room. Other
+ * errors as engine_new(). Unknown values are 0 in *out. */
 int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct err *err);
 /* Opens the model. 0 or -errno with @err saying why (architecture by name, memory arithmetic). */
 int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err);
 struct engine *engine_free(struct engine *e);
 DEFINE_FREEP(struct engine, engine)
 const struct engine_info *engine_info(const struct engine *e);
-/* After -EIO: which call of the device failed first, and how. "" otherwise. */
+/* Returns after -EIO which call of the device failed first, and how; otherwise "". */
 const char *engine_fault(const struct engine *e);
 
 /* Computes the key of weights packed from @file and @block, which may be NULL: equal only for the
@@ -64,8 +64,8 @@ void engine_keep_key(const struct gguf *file, const struct gguf *block,
  * to it. */
 int engine_keep_read(int fd, uint8_t key[ENGINE_KEEP_KEY], uint64_t *n_bytes);
 
-/* A digest of the sources of the engine and of what requests are told in (proto/, text/, the
- * channel): of two daemons with the same one either goes on with what the other began. */
+/* A digest of the sources of the engine and of the format of requests (proto/, text/, the
+ * channel): two daemons with equal digests can continue each other's requests. */
 void engine_request_sources(uint8_t out[20]);
 
 /* Returns how well a document answers a query, as the logit of a probability. @hidden is the vector
@@ -79,7 +79,8 @@ void *engine_host_page(struct engine *e, uint32_t page);
 /* Returns the address of snapshot @snapshot in host memory: state_bytes. NULL also where snapshots
  * are in a device's memory. */
 void *engine_host_snapshot(struct engine *e, uint32_t snapshot);
-/* Others have written to it the state behind @n_tokens tokens, as it was read there before. */
+/* Notes that the caller has written to @snapshot the state behind @n_tokens tokens, as it was
+ * read from a snapshot before. */
 void engine_set_snapshot(struct engine *e, uint32_t snapshot, uint32_t n_tokens);
 
 /* Starts a step; returns at once or when a host engine has computed it. At most info->depth steps
@@ -88,8 +89,8 @@ void engine_set_snapshot(struct engine *e, uint32_t snapshot, uint32_t n_tokens)
  * -EIO. */
 int engine_launch(struct engine *e, const struct engine_batch *b);
 
-/* The allowed-token bitmask (bit t of word t / 32) of want @want of step @step; between launch and
- * seal. @bits stays valid until engine_wait(). */
+/* Sets the bit mask of allowed tokens (bit t % 32 of word t / 32) of want @want of step @step;
+ * between launch and seal. @bits stays valid until engine_wait(). */
 int engine_mask(struct engine *e, uint64_t step, uint32_t want, const uint32_t *bits);
 int engine_seal(struct engine *e, uint64_t step); /* all masks are in: sample */
 

@@ -2,7 +2,7 @@
 
 /*
  * kept - of which positions a slot's hidden states are kept. It follows from the batches alone, so
- * a device is told, and does not look.
+ * a device is given by the caller, not looked up.
  */
 
 #include <assert.h>

@@ -53,9 +53,9 @@ static void read_u32(struct meta *m, const char *key, bool required, uint32_t lo
         return;
     }
     if (gguf_u32(m->file, k.s, &v) < 0 && get_uniform(m->file, k.s, &v) < 0)
-        m->r = err_set(m->err, 0, NULL, "'%s' is not one number that fits 32 bits", k.s);
+        m->r = err_set(m->err, 0, NULL, "'%s' is not a number of 32 bits", k.s);
     else if (v < lo || v > hi)
-        m->r = err_set(m->err, 0, NULL, "'%s' is %u, %u to %u are allowed", k.s, v, lo, hi);
+        m->r = err_set(m->err, 0, NULL, "'%s' is %u; it must be from %u to %u", k.s, v, lo, hi);
     else
         *out = v;
 }
@@ -89,8 +89,7 @@ void meta_u32_layers(struct meta *m, const char *key, uint32_t lo, uint32_t hi, 
         out[i] = fits ? (uint32_t)v : 0;
     }
     if (!fits)
-        m->r =
-            err_set(m->err, 0, NULL, "'%s': %u integers from %u to %u are needed", k.s, n, lo, hi);
+        m->r = err_set(m->err, 0, NULL, "'%s' must have %u integers from %u to %u", k.s, n, lo, hi);
 }
 
 void meta_f32_opt(struct meta *m, const char *key, double lo, double hi, double *out) {
@@ -102,7 +101,8 @@ void meta_f32_opt(struct meta *m, const char *key, double lo, double hi, double 
     if (gguf_f32(m->file, k.s, &v) < 0)
         m->r = err_set(m->err, 0, NULL, "'%s' is not a floating-point number", k.s);
     else if (!((double)v >= lo && (double)v <= hi))
-        m->r = err_set(m->err, 0, NULL, "'%s' is %g, %g to %g are allowed", k.s, (double)v, lo, hi);
+        m->r = err_set(m->err, 0, NULL, "'%s' is %g; it must be from %g to %g", k.s, (double)v, lo,
+                       hi);
     else
         *out = (double)v;
 }

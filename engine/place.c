@@ -312,7 +312,8 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
     if (devices_of(o, number) > 1)
         return o->host_experts == ENGINE_HOST_AUTO || !o->host_experts
                    ? 0
-                   : err_set(err, 0, "host-experts", "experts of the host beside several devices");
+                   : err_set(err, 0, "host-experts",
+                             "host-experts cannot be combined with several devices");
     m->host_experts = m->host_experts ? m->host_experts : calloc(n_words(m), sizeof(uint32_t));
     if (!m->host_experts)
         return -ENOMEM;

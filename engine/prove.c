@@ -285,7 +285,9 @@ static int find_variants(struct proof *p, char *note, size_t size, struct err *e
         r = is_right(p);
     }
     if (r == 0)
-        return err_set(err, 0, NULL, "the device does not compute what it should: %s", why);
+        return err_set(err, 0, NULL,
+                       "the device computes wrong results: %s; use --backend cpu and report this",
+                       why);
     for (uint32_t i = 0; i + 1 < n && r > 0; i++) {
         p->ops->variant(p->be, i, true, &name[i]);
         r = is_right(p);

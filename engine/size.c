@@ -19,15 +19,18 @@ static int check_kv_type(const struct sizing *z, struct err *err) {
     const struct kv_type *type = &kv_types[z->opts->kv_type];
 
     if (type->backends == KV_REFERENCE && z->ops != &backend_reference)
-        return err_set(err, 0, NULL, "kv type %s is for the reference backend only", type->name);
+        return err_set(err, 0, NULL, "kv type %s is supported by the reference backend only",
+                       type->name);
     if (type->backends < KV_DEVICE && z->ops->device)
-        return err_set(err, 0, NULL, "kv type %s is not for the %s backend: f16 and q8_0 are",
-                       type->name, z->ops->name);
+        return err_set(err, 0, NULL,
+                       "kv type %s is not supported by the %s backend; use f16 or q8_0", type->name,
+                       z->ops->name);
     for (uint32_t i = 0; i < z->model->n_ops; i++)
         if (z->model->op[i].heads.dim % type->block)
-            return err_set(err, 0, NULL,
-                           "kv type %s needs heads of a multiple of %u values, this model has %u",
-                           type->name, type->block, z->model->op[i].heads.dim);
+            return err_set(
+                err, 0, NULL,
+                "kv type %s needs heads whose size is a multiple of %u; this model has %u",
+                type->name, type->block, z->model->op[i].heads.dim);
     return 0;
 }
 
@@ -151,8 +154,8 @@ static int size_states(struct sizing *z, struct err *err) {
         return 0;
     if (!o->n_states || o->n_states * bytes + part >= o->kv_bytes)
         return err_set(err, 0, NULL,
-                       "%s of KV memory: the recurrent state of a sequence takes %s, and its pages "
-                       "as much as that at least",
+                       "kv-memory of %s is too small: the recurrent state of a sequence takes %s, "
+                       "and its pages at least as much",
                        fit_text(o->kv_bytes).s, fit_text(bytes).s);
     o->kv_bytes -= o->n_states * bytes + part;
     return 0;
@@ -175,15 +178,15 @@ static int size_pages(struct sizing *z, uint32_t model_max, struct err *err) {
     if (!o->n_host_pages)
         o->n_host_pages = (uint32_t)MIN(o->host_kv_bytes / i->page_bytes, UINT32_MAX / 4);
     if (!o->n_pages || o->n_pages > UINT32_MAX / 2)
-        return err_set(err, 0, NULL, "%s of KV memory: a page of %u tokens takes %s",
+        return err_set(err, 0, NULL, "kv-memory of %s is too small: a page of %u tokens takes %s",
                        fit_text(o->kv_bytes).s, o->page_tokens, fit_text(i->page_bytes).s);
     uint64_t held = (uint64_t)o->n_pages * o->page_tokens;
     if (o->max_context > held) {
         uint64_t need = (o->max_context + o->page_tokens - 1ull) / o->page_tokens * i->page_bytes;
 
         err_set(err, 0, NULL,
-                "a context of %u tokens takes %s of KV memory, there are %s (%u pages of %s): "
-                "max-context can be at most %llu",
+                "a context of %u tokens takes %s of KV memory, but there are only %s (%u pages of "
+                "%s); set max-context to at most %llu, or raise kv-memory",
                 o->max_context, fit_text(need).s, fit_text(o->n_pages * i->page_bytes).s,
                 o->n_pages, fit_text(i->page_bytes).s, (unsigned long long)held);
         return -ENOMEM;
@@ -201,7 +204,8 @@ int size_memory(struct sizing *z, struct err *err) {
     if (z->model->shape.encoder) /* a sequence is in one step */
         model_max = MIN(model_max, o->max_rows);
     if (o->max_context > model_max)
-        return err_set(err, 0, NULL, "max-context %u is more than the %u tokens of the model",
+        return err_set(err, 0, NULL,
+                       "max-context %u is larger than the %u tokens that the model supports",
                        o->max_context, model_max);
     if ((r = size_classes(z, err)) < 0 || (r = place_experts(z, err)) < 0 ||
         (r = take_room(z, err)) < 0 || (r = choose_kv(z, err)) < 0 || (r = size_states(z, err)) < 0)

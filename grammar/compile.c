@@ -1,12 +1,40 @@
 /*
- * compile - from expressions to a compiled grammar: the order of the passes, and its memory.
+ * compile - turns expressions into a compiled grammar: the order of the passes, and its memory.
  *
- *     which rules can be empty -> NFA and DFA of each rule (which may add rules) -> dead ends, left
- *     recursion, first and
- *     follow bytes -> tables for states with many edges -> token classes
+ * The front ends write rules whose bodies are regular expressions over bytes that may call other
+ * rules (expr.h). A machine that follows texts needs deterministic automata. Example:
  *
- * Each pass counts its steps (build_work), so that the cost of a hostile source is bounded wherever
- * it arises. The expressions live in the build's arena and are gone afterwards; the grammar owns
+ *     list = "[" ( item ( "," item )* )? "]"        rule `list`, made deterministic:
+ *     item = digits | list
+ *                                                   0 --[--> 1 --item--> 2 --,--> 3 --item--> 2
+ *                                                            1 --]--> end         2 --]--> end
+ *
+ * A call is an edge like any other for the construction. At run time it pushes a frame (machine.c).
+ * Since each rule is determinized on its own, its states are few and do not depend on its callers,
+ * which is why equal rules of different grammars can share their token classes (share.c). The price
+ * is ambiguity between rules: a number that may end and a rule that goes on behind it are two
+ * configurations until the next byte decides.
+ *
+ * The passes of automaton_new(), each of which needs the one before:
+ *
+ *   find_nullable()         which rules match the empty text. Their callers step around such a
+ *                           call, so that a called rule always reads something
+ *   make_rules()            NFA (nfa.c) and DFA (dfa.c) of each rule; a repetition that is too
+ *                           large to copy becomes a counted call of a rule that is added here
+ *   members_keep(), ...     copies of tables that live in the build's arena
+ *   automaton_analyse()     cuts off states from which no end can be reached, so that a text never
+ *                           gets stuck; refuses left recursion; first and follow bytes of rules
+ *   distinct_new()          lower bounds of the number of texts, for items that must differ
+ *   make_tables()           states with many edges get a table of 256 targets
+ *   finish_new()            the shortest path from each state to the end of its rule
+ *   automaton_free_chars()  texts that a state reads whichever characters they have
+ *   automaton_classify()    room for token classes, which masks make when they need them. Only a
+ *                           grammar that is not a schema gets all of them now, so that its author
+ *                           learns at once if it is too ambiguous
+ *
+ * The number of states can be exponential in the size of a rule, and a source may be hostile. So
+ * every pass counts its steps (build_work()) and its states, and the source is refused when there
+ * are too many. The expressions live in the build's arena and are freed with it; the grammar owns
  * what it keeps.
  */
 
@@ -188,7 +216,7 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
     if (r == 0 && b->vocab)
         r = finish_new(b, g);
     if (r == 0 && b->vocab)
-        r = automaton_runways(b, g);
+        r = automaton_free_chars(b, g);
     if (r < 0)
         return r;
     trim_arrays(g);
@@ -210,7 +238,7 @@ struct grammar *grammar_free(struct grammar *g) {
         free(g->names[i].node);
     free(g->names);
     members_free(g);
-    free(g->variety);
+    free(g->n_texts);
     free(g->doubles);
     free(g->state);
     free(g->edge);
@@ -218,7 +246,7 @@ struct grammar *grammar_free(struct grammar *g) {
     free(g->desc);
     free(g->rule);
     free(g->table);
-    free(g->runway);
+    free(g->free_chars);
     free(g->need);
     free(g->token);
     free(g);

@@ -32,10 +32,10 @@ int choice_read(struct build *b, const char *s, size_t len, struct expr **out) {
     int r = 0;
 
     if (!yyjson_is_arr(root) || yyjson_arr_size(root) == 0)
-        r = build_invalid(b, "a choice is a JSON array of at least one string");
+        r = build_invalid(b, "choice must be a JSON array of at least one string");
     yyjson_arr_foreach(root, i, n, item) {
         if (r == 0 && !yyjson_is_str(item))
-            r = build_invalid(b, "/%zu: a choice must be a string", i);
+            r = build_invalid(b, "/%zu: must be a string", i);
         if (r == 0)
             r = expr_vec_add(b, &v, expr_bytes(b, json_text(item), json_len(item)));
     }

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * constraint - what a request asks of its output, as it travels from front to worker: the spans
- * `grammar` and `triggers` of struct submit, both JSON.
+ * constraint - the form that a request requires of its output, as it travels from front to worker:
+ * the spans `grammar` and `triggers` of struct submit, both JSON.
  *
  * grammar: one node, an object with exactly one of these keys:
  *
@@ -62,13 +62,13 @@
  * refused. */
 int constraint_compile(struct grammar **out, const struct grammar_vocab *v, const char *text,
                        size_t len, const struct grammar_limits *limits, struct err *err);
-/* Checks @text as triggers: 0, -ENOMEM, -EINVAL with @err. Empty is right. */
+/* Checks @text as triggers: 0, -ENOMEM, -EINVAL with @err. An empty text is valid. */
 int constraint_check_triggers(const char *text, size_t len, struct err *err);
 
 /* Grammar and triggers, ready for any number of requests; never changes. */
 struct constraint;
 
-/* @v outlives it. Errors as constraint_compile(). */
+/* Compiles grammar and triggers. @v outlives the constraint. Errors as constraint_compile(). */
 int constraint_new(struct constraint **out, const struct grammar_vocab *v, const char *grammar,
                    size_t n_grammar, const char *triggers, size_t n_triggers,
                    const struct grammar_limits *limits, struct err *err);
@@ -83,7 +83,8 @@ uint32_t constraint_n_words(const struct constraint *c); /* uint32_t of a mask *
 
 struct constraint_state;
 
-/* At the start of an output; @c outlives it. One thread at a time. 0 or -ENOMEM. */
+/* Creates the state of one output, at its start; @c outlives it. One thread at a time. 0 or
+ * -ENOMEM. */
 int constraint_state_new(struct constraint_state **out, const struct constraint *c);
 struct constraint_state *constraint_state_free(struct constraint_state *s); /* accepts NULL */
 DEFINE_FREEP(struct constraint_state, constraint_state)
@@ -92,10 +93,10 @@ void constraint_state_reset(struct constraint_state *s);         /* back to the 
 /* Makes @dst (of the same constraint) equal to @src, its history included. 0, -ENOMEM. */
 int constraint_state_copy(struct constraint_state *dst, const struct constraint_state *src);
 
-/* Every token is allowed now: no mask is needed. */
+/* Returns true if every token is allowed now, so that no mask is needed. */
 bool constraint_is_free(const struct constraint_state *s);
-/* The tokens that may come next, as grammar_mask(): their number, 0 when the generation has ended
- * or none fits, -E2BIG, -ENOMEM. */
+/* Sets the bits of the tokens that may come next, as grammar_mask() does. Returns their number,
+ * 0 when the generation has ended or no token fits; -E2BIG, -ENOMEM. */
 int64_t constraint_mask(struct constraint_state *s, uint32_t *bits);
 /* Makes the mask with a limit: only @left tokens may still come (GRAMMAR_NO_MAX: no limit). Held
  * output fits the grammar by then; a required trigger comes in time, and another trigger may come
@@ -103,11 +104,12 @@ int64_t constraint_mask(struct constraint_state *s, uint32_t *bits);
  * mask is not empty, for @left of at least constraint_distance(). Returns the number of allowed
  * tokens. */
 int64_t constraint_mask_within(struct constraint_state *s, uint32_t *bits, uint32_t left);
-/* Masks that would take long are -EAGAIN from here on, as grammar_state_set_quick(). */
+/* Makes masks that would take long fail with -EAGAIN from here on, as grammar_state_set_quick()
+ * does. */
 void constraint_set_quick(struct constraint_state *s, bool quick);
-/* Every token is allowed then, too. */
+/* Returns true if every token is allowed even when only @left may still come. */
 bool constraint_is_free_within(const struct constraint_state *s, uint32_t left);
-/* Tokens without which the output cannot end, as grammar_distance(). */
+/* Returns the fewest tokens until the output can end, as grammar_distance() does. */
 uint32_t constraint_distance(struct constraint_state *s);
 /* Accepts a token, with the errors of grammar_accept(). A token after the end is -EINVAL. */
 int constraint_accept(struct constraint_state *s, int32_t token);
@@ -117,6 +119,6 @@ int constraint_accept(struct constraint_state *s, int32_t token);
 int constraint_rollback(struct constraint_state *s, uint32_t n);
 bool constraint_is_done(const struct constraint_state *s);  /* an end token was accepted */
 bool constraint_can_end(const struct constraint_state *s);  /* an end token is allowed */
-bool constraint_must_end(const struct constraint_state *s); /* nothing else is */
+bool constraint_must_end(const struct constraint_state *s); /* nothing else is allowed */
 /* Returns forced bytes as grammar_forced() does; none while the output is free. */
 size_t constraint_forced(struct constraint_state *s, uint8_t *out, size_t cap, int32_t *token);

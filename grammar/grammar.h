@@ -4,7 +4,7 @@
  * grammar - constrained generation: which tokens may come next, so that the text as a whole fits a
  * JSON Schema, a regular expression, a grammar (EBNF as GBNF writes it) or one of several strings.
  *
- * A source is compiled once to a pushdown automaton over bytes (docs/grammar.md). A compiled
+ * A source is compiled once to a pushdown automaton over bytes (docs/design/grammar.md). A compiled
  * grammar never changes and may be used by any number of requests in any threads; each request has
  * its own grammar_state. The vocabulary must outlive its grammars, a grammar its states.
  *
@@ -49,7 +49,7 @@ uint32_t grammar_vocab_n_words(const struct grammar_vocab *v); /* uint32_t of a 
 /* ---- sources */
 
 enum grammar_kind {
-    GRAMMAR_JSON_SCHEMA, /* draft 2020-12, the part that docs/grammar.md lists */
+    GRAMMAR_JSON_SCHEMA, /* draft 2020-12, the part in docs/reference/grammars.md */
     GRAMMAR_JSON_OBJECT, /* any JSON object; no text */
     GRAMMAR_REGEX,       /* the whole text matches */
     GRAMMAR_EBNF,        /* GBNF; starts at the rule `root` */
@@ -62,7 +62,7 @@ enum grammar_flags {
     GRAMMAR_ANY_FORMAT = 2, /* an unknown `format` is an annotation, not an error */
     GRAMMAR_QUOTED =
         4, /* a regex or Lark: as JSON writes the text between the quotes of a string */
-    GRAMMAR_ANY_ORDER = 16,    /* members in any order where that can be kept (docs/grammar.md) */
+    GRAMMAR_ANY_ORDER = 16,    /* members in any order where possible (docs/reference) */
     GRAMMAR_DECLARED_ONLY = 8, /* no members beside declared ones without additionalProperties */
     GRAMMAR_PYTHON =
         32, /* True, False and None may be written, too (not where items must differ) */
@@ -105,8 +105,9 @@ size_t grammar_bytes(const struct grammar *g); /* memory, for caches */
 
 /* ---- composition: tool calls in a model's own format
  *
- * A part is a number that one builder gave out. Errors are kept: after the first one every call
- * answers GRAMMAR_NO_PART and grammar_build() reports it. Parts may be used more than once. */
+ * A part is a number that one builder returned. Errors are sticky: after the first one every
+ * call returns GRAMMAR_NO_PART, and grammar_build() reports it. Parts may be used more than
+ * once. */
 
 typedef int32_t grammar_part;
 #define GRAMMAR_NO_PART (-1)
@@ -114,25 +115,26 @@ typedef int32_t grammar_part;
 
 struct grammar_builder;
 
-/* Without parts; @v, which outlives it, may be NULL, as @limits. 0 or -ENOMEM. */
+/* Creates a builder without parts. @v, which outlives it, and @limits may be NULL. 0 or -ENOMEM. */
 int grammar_builder_new(struct grammar_builder **out, const struct grammar_vocab *v,
                         const struct grammar_limits *limits);
 struct grammar_builder *grammar_builder_free(struct grammar_builder *b); /* accepts NULL */
 DEFINE_FREEP(struct grammar_builder, grammar_builder)
 
-/* Exactly @text. Where it spells a special token of the vocabulary ("<tool_call>"), it is that
- * token. */
+/* Makes a part that is exactly @text. Where it spells a special token of the vocabulary
+ * ("<tool_call>"), it is that token. */
 grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t len);
 /* Makes a part of @src, which is read as grammar_compile() reads it. */
 grammar_part grammar_part_of(struct grammar_builder *b, const struct grammar_source *src);
 /* Concatenates @part[0, n); n 0: the empty text. */
 grammar_part grammar_sequence(struct grammar_builder *b, const grammar_part *part, size_t n);
-/* Any one of @part. */
+/* Makes a part that is any one of @part[0, n). */
 grammar_part grammar_either(struct grammar_builder *b, const grammar_part *part, size_t n);
-/* @min to @max times @part, with @separator (or GRAMMAR_NO_PART) between. */
+/* Repeats @part @min to @max times, with @separator (or GRAMMAR_NO_PART) in between. */
 grammar_part grammar_repeat(struct grammar_builder *b, grammar_part part, grammar_part separator,
                             uint32_t min, uint32_t max);
-/* Any valid UTF-8 text that does not contain @stop (may be ""); special tokens are not text. */
+/* Makes a part that is any valid UTF-8 text that does not contain @stop (may be ""); special
+ * tokens are not text. */
 grammar_part grammar_free_text(struct grammar_builder *b, const char *stop, size_t len);
 /* Compiles @root. The builder may be freed afterwards. */
 int grammar_build(struct grammar **out, struct grammar_builder *b, grammar_part root,
@@ -142,7 +144,8 @@ int grammar_build(struct grammar **out, struct grammar_builder *b, grammar_part 
 
 struct grammar_state;
 
-/* @g must have been compiled with a vocabulary. */
+/* Creates the matcher of one output, at its start. @g, which outlives it, must have been
+ * compiled with a vocabulary. 0 or -ENOMEM. */
 int grammar_state_new(struct grammar_state **out, const struct grammar *g);
 struct grammar_state *grammar_state_free(struct grammar_state *s);
 DEFINE_FREEP(struct grammar_state, grammar_state)
@@ -161,14 +164,16 @@ int64_t grammar_mask(struct grammar_state *s, uint32_t *bits);
  * As long as every token came from such a mask the next one is not empty, for @left of at least
  * grammar_distance(). 0: no token is allowed, or the text has ended. */
 int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t left);
-/* From here on a mask that would take long (some 0.3 ms and more: a token class that is not there
- * yet, a text near its limit, many readings) is -EAGAIN and nothing has changed; one that is made
- * is the same. A copy of the state, for which this does not hold, can make it on another thread. */
+/* Makes masks that would take long fail with -EAGAIN from here on (some 0.3 ms and more: a
+ * missing token class, a text near its limit, many readings); nothing changes then, and other
+ * masks are the same as without. A copy of the state, which is not quick, can make the mask on
+ * another thread. */
 void grammar_state_set_quick(struct grammar_state *s, bool quick);
 /* Returns the fewest tokens that spell the completion with the fewest bytes: 0 where the text may
  * end; GRAMMAR_NO_MAX when none is known, and grammar_mask_within() has no limit then. */
 uint32_t grammar_distance(struct grammar_state *s);
-/* 0; -EINVAL: @token is not allowed (nothing changes); -E2BIG, -ENOMEM as grammar_mask(). */
+/* Accepts a token. 0; -EINVAL: @token is not allowed (nothing changes); -E2BIG, -ENOMEM as
+ * grammar_mask(). */
 int grammar_accept(struct grammar_state *s, int32_t token);
 bool grammar_is_done(const struct grammar_state *s); /* an end token was accepted */
 bool grammar_can_end(const struct grammar_state *s);
@@ -176,11 +181,12 @@ bool grammar_must_end(const struct grammar_state *s); /* nothing but the end may
 /* Starts again at the beginning of the grammar and reads @bytes there, as one accepted token.
  * -EINVAL: they do not fit (nothing changes). */
 int grammar_restart(struct grammar_state *s, const void *bytes, size_t len);
-/* Takes the last @n accepted tokens back. At least GRAMMAR_HISTORY can be taken back; -EINVAL
- * beyond what is kept (nothing changes). */
+/* Takes the last @n accepted tokens back. At least GRAMMAR_HISTORY can be taken back; -EINVAL:
+ * the history is shorter (nothing changes). */
 #define GRAMMAR_HISTORY 128
 int grammar_rollback(struct grammar_state *s, uint32_t n);
 uint32_t grammar_n_accepted(const struct grammar_state *s);
-/* The bytes that must come next whatever is sampled, at most @cap (0 when there is a choice or an
- * end). *@token: the special token that must come right after them, or -1. */
+/* Writes the bytes that must come next whatever is sampled to @out and returns their number, at
+ * most @cap; 0 when there is a choice or an end. *@token: the special token that must come right
+ * after them, or -1. */
 size_t grammar_forced(struct grammar_state *s, uint8_t *out, size_t cap, int32_t *token);

@@ -27,7 +27,7 @@ static int add_loop(struct grammar_vocab *v, struct share *s, enum shared_loop w
         r = b.rule[root].body ? automaton_new(&g, &b, root) : -ENOMEM;
     }
     if (r == 0)
-        r = automaton_runways(&b, g);
+        r = automaton_free_chars(&b, g);
     build_deinit(&b);
     if (r < 0)
         return r;

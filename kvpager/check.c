@@ -16,7 +16,7 @@ static _Noreturn void broken(int invariant, const char *what, uint32_t page) {
     abort();
 }
 
-/* 1, 8: @node, number @n of its list, is a page of @state. */
+/* Checks invariants 1 and 8: @node, number @n of its list, is a page of @state. */
 static const struct page *check_node(const struct kv_pager *p, const struct list *node,
                                      enum page_state state, uint32_t n) {
     const struct page *page = LIST_ENTRY(node, const struct page, link);
@@ -59,7 +59,8 @@ static void check_idle(const struct kv_pager *p) {
         broken(8, "a list does not hold all pages of its state", NO_PAGE);
 }
 
-/* 3, 4, 7: a page table is published pages, chained, then owned ones. Counts references. */
+/* Checks invariants 3, 4 and 7: a page table is chained published pages, then owned ones. Counts
+ * references. */
 static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
     uint32_t t = p->opts.page_tokens;
 
@@ -221,7 +222,8 @@ static void check_key(const struct kv_pager *p, const struct page *page) {
         broken(5, "a published page is not found", pool_number(&p->pool, page));
 }
 
-/* 1, 2: a page's state, and its references against those that check_seqs() has counted. */
+/* Checks invariants 1 and 2: a page's state, and its references against those that check_seqs()
+ * has counted. */
 static void check_page(const struct kv_pager *p, uint32_t i) {
     const struct page *page = &p->pool.page[i];
     bool held = page->state == PAGE_OWNED || page->state == PAGE_SHARED;
@@ -254,7 +256,8 @@ static uint32_t check_windows_in(const struct kv_pager *p, const struct list *li
     return n;
 }
 
-/* 10: window pages and their pages know each other, and are held by those that read them. */
+/* Checks invariant 10: window pages and their pages refer to each other, and are held by the
+ * sequences that read them. */
 static void check_windows(const struct kv_pager *p) {
     uint32_t n = 0, n_held = 0;
 
@@ -283,7 +286,7 @@ static void check_windows(const struct kv_pager *p) {
         broken(10, "idle window pages do not add up", NO_PAGE);
 }
 
-/* 1, 2, 5, 8: every page, and what was counted against the pager's own counts. */
+/* Checks invariants 1, 2, 5 and 8 for every page, and compares counts with those of the pager. */
 static void check_pages(const struct kv_pager *p, uint32_t part, uint32_t n_parts) {
     uint32_t n_in[PAGE_STATES] = {0}, n_pinned = 0;
 

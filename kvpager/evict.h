@@ -19,11 +19,11 @@ struct evict {
     struct list idle; /* page.link, least recently given back first */
 };
 
-/* No pages. */
+/* Initialises an empty list. */
 void evict_init(struct evict *e);
-/* @page was given back by its last holder: it is evicted after all pages that are here. */
+/* Adds @page, which its last holder has given back; it is evicted after all pages in the list. */
 void evict_add(struct evict *e, struct page *page);
-/* @page, from before the pager was made, is evicted before all pages that are here. */
+/* Adds @page, which is older than the pager; it is evicted before all pages in the list. */
 void evict_add_oldest(struct evict *e, struct page *page);
 /* @page is not to be evicted: a sequence takes it, or it is forgotten. */
 void evict_remove(struct evict *e, struct page *page);

@@ -44,9 +44,9 @@ struct kv_opts {
     /* NULL, or a pager with as many snapshots, the same fingerprint, seed and hash_bits: its
      * snapshots are the same ones, and one may belong to a page of each. */
     struct kv_pager *peer;
-    /* Layers with a window keep what they read in n_windows pages of their own (window.c), and a
-     * row reads at most the last @window keys there, its own among them. 0: there are none; then
-     * the rest of this file that speaks of them does not apply. Not with snapshots. */
+    /* Layers with a window have n_windows pages of their own (window.c), in which a row reads at
+     * most the last @window keys, including its own. 0: there are no such layers. Not with
+     * snapshots. */
     uint32_t n_windows, window;
     uint8_t fingerprint[16]; /* of the model: part of every key */
     uint64_t hash_seed;
@@ -62,7 +62,7 @@ struct kv_change {
     const int32_t *tokens; /* [page_tokens], until the pager is called again; NULL: it is gone */
 };
 
-/* Gauges are of now, what is uint64_t counts since the start. */
+/* Statistics: fields of uint64_t are counted since the start, the others are present values. */
 struct kv_stats {
     uint32_t n_pages, n_free, n_owned, n_shared, n_cached; /* the last four add up to n_pages */
     uint32_t n_seqs;
@@ -92,13 +92,13 @@ int kv_pager_new(struct kv_pager **out, const struct kv_opts *opts);
 struct kv_pager *kv_pager_free(struct kv_pager *p);
 DEFINE_FREEP(struct kv_pager, kv_pager)
 
-/* Pages that kv_seq_grow() can still take: the free and the cached ones. */
+/* Returns the pages that kv_seq_grow() can still take: the free and the cached ones. */
 uint32_t kv_pager_available(const struct kv_pager *p);
 /* Gauges of now and counters since the start. */
 void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out);
-/* The next change since the pages were told last; false: there is none. What came and went in
- * between is not told, so those that wait are at most two for each page. All that are gone come
- * before those that came, and a page after its parent. Needs opts.watch. */
+/* Returns the next change that has not been reported yet; false: there is none. A page that came
+ * and went in between is not reported, so at most two changes wait for each page. All that are
+ * gone come before those that came, and a page after its parent. Needs opts.watch. */
 bool kv_pager_next_change(struct kv_pager *p, struct kv_change *out);
 /* Verifies every invariant by recounting, in time proportional to the pages and page tables; aborts
  * with a line that names the broken one. */
@@ -123,16 +123,18 @@ int kv_pager_forget(struct kv_pager *p, kv_page page);
  * was made; of several the one used last is entered last. -EEXIST: the page has one; -EINVAL:
  * @snapshot is not free, or @page not published. */
 int kv_pager_restore_snapshot(struct kv_pager *p, uint32_t snapshot, kv_page page);
-/* No page has @snapshot any more. -EBUSY, and nothing changed: it is taken or held. */
+/* Removes @snapshot from its page and frees it. -EBUSY, and nothing changed: it is taken or
+ * held. */
 int kv_pager_forget_snapshot(struct kv_pager *p, uint32_t snapshot);
 
-/* The longest published prefix of @tokens, in whole pages inside @n_tokens, that a sequence can go
- * on behind. Changes nothing. A caller that must compute at least one token passes
+/* Finds the longest published prefix of @tokens, in whole pages inside @n_tokens, behind which a
+ * sequence can continue. Changes nothing. A caller that must compute at least one token passes
  * n_prompt - 1. */
 struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_isolation *isolation,
                                const int32_t *tokens, uint32_t n_tokens);
 
-/* Writes the pages [from, from + max) of that prefix to @out, as far as pages reach: how many. */
+/* Writes the pages [from, from + max) of that prefix to @out, as far as it has pages. Returns
+ * their number. */
 uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isolation,
                        const int32_t *tokens, uint32_t n_tokens, uint32_t from, kv_page *out,
                        uint32_t max);
@@ -140,22 +142,22 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
 /*
  * Snapshots of recurrent states: copies that belong to a published page, and are of the state
  * behind its last token. A sequence with the tokens up to there begins with the pages and the
- * snapshot (kv_pager_match(), kv_seq_attach(), kv_seq_snapshot()). One goes with its page, or
- * when its room is needed, that first of which least is expected (snapshot.c). Pagers that are
- * peers have their snapshots in common: one goes with the last of its two pages.
+ * snapshot (kv_pager_match(), kv_seq_attach(), kv_seq_snapshot()). A snapshot is freed with its
+ * page, or when its room is needed; the one with the least expected benefit goes first
+ * (snapshot.c). Peer pagers share their snapshots: one is freed with the last of its two pages.
  */
 #define KV_NO_SNAPSHOT UINT32_MAX
 
-/* A snapshot to be written, which is the caller's until kv_seq_put_snapshot() or
- * kv_snapshot_give(). Where none is free it is the passing one of @s, which may be NULL; else that
- * of which least is expected. KV_NO_SNAPSHOT: all are taken. */
+/* Returns a snapshot to be written, which belongs to the caller until kv_seq_put_snapshot() or
+ * kv_snapshot_give(). If none is free, it is the passing one of @s, which may be NULL, or else
+ * the one with the least expected benefit. KV_NO_SNAPSHOT: all are taken. */
 uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s);
 /* Frees @snapshot, which kv_snapshot_take() returned and which was not written. */
 void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot);
 /* Returns the number of snapshots that kv_snapshot_take() can still give. */
 uint32_t kv_snapshot_untaken(const struct kv_pager *p);
-/* @snapshot, of a page that a sequence holds meanwhile, stays as it is until it is released as
- * often. */
+/* Keeps @snapshot, of a page that a sequence holds meanwhile, from being freed or replaced, until
+ * it has been released as often as held. */
 void kv_snapshot_hold(struct kv_pager *p, uint32_t snapshot);
 void kv_snapshot_release(struct kv_pager *p, uint32_t snapshot);
 /* Attaches @snapshot, the state behind the committed tokens of @s, to the page that ends there.
@@ -167,15 +169,16 @@ void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes);
 void kv_seq_put_snapshot_at(struct kv_seq *s, uint32_t snapshot, uint32_t i);
 /* Returns the snapshot of published page @i of @s, or KV_NO_SNAPSHOT. */
 uint32_t kv_seq_snapshot_at(const struct kv_seq *s, uint32_t i);
-/* The snapshot of page @page of the peer, which holds the same prefix as the first @i + 1 pages of
- * @s, all published, is that of page @i of @s too, unless that has one. Not a passing one. */
+/* Attaches the snapshot of page @page of the peer also to page @i of @s, unless that has one.
+ * @page holds the same prefix as the first @i + 1 pages of @s, which are all published. Not for
+ * a passing snapshot. */
 void kv_seq_share_snapshot(struct kv_seq *s, uint32_t i, kv_page page);
 /* Returns the snapshot of the sequence's last published page and counts a use of it, or
  * KV_NO_SNAPSHOT. */
 uint32_t kv_seq_snapshot(struct kv_seq *s);
 
-/* A sequence without pages, with a state slot where there are any. -ENOMEM: more than max_seqs, or
- * no slot is free. */
+/* Makes a sequence without pages, with a state slot if the pager has slots. -ENOMEM: there are
+ * max_seqs already, or no slot is free. */
 int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolation *isolation);
 /* Gives its pages and its state slot back; full committed pages stay cached. Accepts NULL, returns
  * NULL. */
@@ -193,7 +196,7 @@ void kv_seq_pin(struct kv_seq *s);
  * that the sequence has committed now. */
 uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
 
-/* Pages that kv_seq_grow() would take for @n_tokens. */
+/* Returns the pages that kv_seq_grow() would take for @n_tokens. */
 uint32_t kv_seq_need(const struct kv_seq *s, uint32_t n_tokens);
 /* Makes room for positions [0, n_tokens), at most max_seq_tokens, and evicts what it needs: 0, or
  * KV_FULL and nothing changed. The new pages are the sequence's own until they are committed.

@@ -177,12 +177,12 @@ bool kv_pager_next_change(struct kv_pager *p, struct kv_change *out) {
     const struct page *page = &p->pool.page[i];
 
     assert(page->state == PAGE_SHARED || page->state == PAGE_CACHED);
-    out->block = w->at[i].told = block_of(page);
+    out->block = w->at[i].reported = block_of(page);
     out->tokens = pool_tokens(&p->pool, page);
     if (page->parent == NO_PAGE)
         return true;
     out->parent = block_of(&p->pool.page[page->parent]);
-    assert(w->at[page->parent].told == out->parent);
+    assert(w->at[page->parent].reported == out->parent);
     return true;
 }
 

@@ -1,6 +1,6 @@
 /*
- * restore - pages that outlived a pager, on a disk: they are entered as cached, and forgotten when
- * they turn out damaged.
+ * restore - enters pages that outlived a pager, on a disk, as cached ones, and removes those that
+ * turn out to be damaged.
  */
 
 #include "kvpager/private.h"

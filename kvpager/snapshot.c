@@ -18,8 +18,9 @@
 #include <errno.h>
 #include "kvpager/private.h"
 
-/* Uses of others after which half as much is expected of one. Least recently used first: of the
- * prompts of tests/sim/traces/hybrid.trace, with room for 16, 56 % were cached in place of 85 %. */
+/* Half-life of the expected benefit of a snapshot, in uses of other snapshots. Evicting the
+ * least recently used one instead, 56 % of the prompts of tests/sim/traces/hybrid.trace were
+ * cached in place of 85 %, with room for 16 snapshots. */
 #define OLD 10.0
 
 static void set_free(struct kv_pager *p, struct kv_snapshot *x) {

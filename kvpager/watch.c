@@ -34,11 +34,11 @@ void watch_went(struct watch *w, kv_page page) {
         return;
     struct watched *x = &w->at[page];
 
-    if (!list_empty(&x->came)) { /* of what it held nothing was told */
+    if (!list_empty(&x->came)) { /* nothing about its content was reported */
         list_remove(&x->came);
         return;
     }
-    assert(x->told != 0 && list_empty(&x->gone));
+    assert(x->reported != 0 && list_empty(&x->gone));
     list_push_back(&w->gone, &x->gone);
 }
 
@@ -47,9 +47,9 @@ uint64_t watch_next_gone(struct watch *w) {
     if (list_empty(&w->gone))
         return 0;
     struct watched *x = LIST_ENTRY(list_pop_front(&w->gone), struct watched, gone);
-    uint64_t block = x->told;
+    uint64_t block = x->reported;
 
-    x->told = 0;
+    x->reported = 0;
     return block;
 }
 
@@ -59,6 +59,6 @@ kv_page watch_next_came(struct watch *w) {
         return NO_PAGE;
     struct watched *x = LIST_ENTRY(list_pop_front(&w->came), struct watched, came);
 
-    assert(x->told == 0);
+    assert(x->reported == 0);
     return (kv_page)(x - w->at);
 }

@@ -1,16 +1,16 @@
 #pragma once
 
 /*
- * watch - which published pages came and went since they were told last. Private to kvpager/.
+ * watch - which published pages came and went since the last report. Private to kvpager/.
  *
- * Not a log of what happened, which could grow, but per page what was told of it: so it is bounded
- * by the number of pages however slowly it is read, and what came and went in between is not told
- * at all.
+ * A log of changes could grow without bound while no one reads it. So there is no log, but for each
+ * page the content that was last reported: memory is bounded by the number of pages however slowly
+ * changes are read, and a page that came and went in between is not reported at all.
  *
- * Invariants. `told` is the block that was told to be in the page, 0: none. A page is in `gone` if
- * told is not 0 and it does not hold that any more; in `came` if it is published and told is not
- * what it holds, or is to be told as gone first. `came` is in the order of publishing, so a parent
- * is before its children there, or has been told.
+ * Invariants. `reported` is the block that was last reported to be in the page; 0: none. A page is
+ * in `gone` if reported is not 0 and the page does not hold that block any more; in `came` if it is
+ * published and reported is not its content, or is still to be reported as gone. `came` is in the
+ * order of publishing, so a parent is before its children there, or has been reported.
  */
 
 #include <stdbool.h>
@@ -19,7 +19,7 @@
 /* Tracks what has been reported of one page. */
 struct watched {
     struct list gone, came;
-    uint64_t told;
+    uint64_t reported;
 };
 
 /* The lists are of struct watched; all of it is the pager's thread's. */
@@ -32,10 +32,11 @@ struct watch {
  * zeroed watch. */
 int watch_init(struct watch *w, uint32_t n_pages);
 void watch_deinit(struct watch *w);
-/* Page @page has been published, or is not any more. */
+/* Notes that page @page has been published, or is not published any more. */
 void watch_came(struct watch *w, kv_page page);
 void watch_went(struct watch *w, kv_page page);
-/* The next block that is gone, which is told now; 0: there is none. */
+/* Returns the next block that is gone, which counts as reported from now on; 0: there is none. */
 uint64_t watch_next_gone(struct watch *w);
-/* The next page that came, when no block is gone: the caller sets its `told`. NO_PAGE: none. */
+/* Returns the next page that came, when no block is gone; the caller sets its `reported`. NO_PAGE:
+ * none. */
 kv_page watch_next_came(struct watch *w);

@@ -7,20 +7,20 @@
 static const struct {
     const char *name, *text;
 } reasons[WHY_N] = {
-    [WHY_QUEUED] = {"queued", "waited behind others"},
+    [WHY_QUEUED] = {"queued", "waited behind other requests"},
     [WHY_PROMPT] = {"prompt", "computed its prompt"},
-    [WHY_DECODE] = {"decode", "wrote tokens"},
+    [WHY_DECODE] = {"decode", "generated tokens"},
     [WHY_LAST] = {"last", "waited for its last token"},
     [WHY_FOLLOW] = {"follow", "waited for pages that another request was computing"},
-    [WHY_TIME] = {"time", "the steps' time went to others"},
+    [WHY_TIME] = {"time", "waited while steps computed other requests"},
     [WHY_ROWS] = {"rows", "the batch was full"},
     [WHY_PAGES] = {"pages", "waited for pages of the KV cache"},
-    [WHY_SEQS] = {"seqs", "as many requests ran as may (max-seqs)"},
-    [WHY_TURN] = {"turn", "waited for one that had been overtaken often enough"},
+    [WHY_SEQS] = {"seqs", "the largest number of requests ran (max-seqs)"},
+    [WHY_TURN] = {"turn", "waited for a request that had been overtaken too often"},
     [WHY_ALONE] = {"alone", "waited for a quarantined request"},
-    [WHY_SHARE] = {"share", "its tenant had its part, the rest is kept for others"},
+    [WHY_SHARE] = {"share", "its tenant had its share; the rest is reserved for other tenants"},
     [WHY_ADMITTED] = {"admitted", "was admitted"},
-    [WHY_PREEMPTED] = {"preempted", "its pages went to others"},
+    [WHY_PREEMPTED] = {"preempted", "was preempted for its pages"},
     [WHY_ENDED] = {"ended", "ended"},
 };
 

@@ -36,7 +36,8 @@ enum why {
     WHY_N,
 };
 
-/* A decision about request @id, as often as it was repeated without another between. */
+/* A decision about request @id, with the number of times that it was repeated without another in
+ * between. */
 struct flight_record {
     uint64_t id;
     int64_t from_ns, until_ns; /* clock_monotonic */
@@ -44,7 +45,7 @@ struct flight_record {
     uint8_t why;
 };
 
-/* A step: what it held and how long it was expected to take and took. */
+/* A step: its size, its expected and its actual time. */
 struct flight_step {
     uint64_t step;
     int64_t at_ns;

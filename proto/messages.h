@@ -41,9 +41,9 @@ enum msg_type {
     MSG_EVENTS,
     MSG_STATS,
     MSG_TURN_END,
-    MSG_DISK_USE,   /* empty: no other process has the file of the disk tier: it is used */
-    MSG_DISK_LEAVE, /* empty: another one is to have it. Answered by: */
-    MSG_DISK_LEFT,  /* empty: it is not touched any more */
+    MSG_DISK_USE,   /* empty: no other process has the file of the disk tier; use it */
+    MSG_DISK_LEAVE, /* empty: another process shall have the file. Answered by: */
+    MSG_DISK_LEFT,  /* empty: the worker does not use the file any more */
     MSG_BLOCKS,
     MSG_SERVED, /* struct msg_served, SERVED_MAX at most */
 };

@@ -30,16 +30,16 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Prompt tokens taken from the prefix cache.")                                              \
     ROW(uint64_t, n_output_tokens, COUNTER, 1, "", "output_tokens", "Output tokens.")              \
     ROW(uint32_t, n_running, GAUGE, 1, "", "running", "Requests that hold a batch slot.")          \
-    ROW(uint32_t, n_waiting, GAUGE, 1, "", "waiting", "Requests that wait for one.")               \
+    ROW(uint32_t, n_waiting, GAUGE, 1, "", "waiting", "Requests that wait for a batch slot.")      \
     ROW(uint64_t, n_finished, COUNTER, 1, "", "finished", "Requests that ended.")                  \
-    ROW(uint64_t, n_cancelled, COUNTER, 1, "", "cancelled", "Of them, cancelled ones.")            \
+    ROW(uint64_t, n_cancelled, COUNTER, 1, "", "cancelled", "Requests that were cancelled.")       \
     ROW(uint64_t, n_rejected, COUNTER, 1, "", "rejected", "Requests that can never run.")          \
     ROW(uint64_t, n_preemptions, COUNTER, 1, "vllm:num_preemptions_total", "preemptions",          \
         "Generations preempted.")                                                                  \
     ROW(uint64_t, n_lookup_tokens, COUNTER, 1, "vllm:prefix_cache_queries_total", "lookup_tokens", \
-        "Prompt tokens looked up.")                                                                \
+        "Prompt tokens looked up in the prefix cache.")                                            \
     ROW(uint64_t, n_hit_tokens, COUNTER, 1, "vllm:prefix_cache_hits_total", "hit_tokens",          \
-        "Prompt tokens found.")                                                                    \
+        "Prompt tokens found in the prefix cache.")                                                \
     ROW(uint64_t, n_drafts, COUNTER, 1, "vllm:spec_decode_num_drafts_total", "drafts_checked",     \
         "Drafts checked.")                                                                         \
     ROW(uint64_t, n_drafted, COUNTER, 1, "vllm:spec_decode_num_draft_tokens_total", "drafted",     \
@@ -59,7 +59,7 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, grammar_bytes, GAUGE, 1, "weft_grammar_bytes", "grammar_bytes",                  \
         "Memory of compiled grammars.")                                                            \
     ROW(uint64_t, grammar_state_bytes, GAUGE, 1, "weft_grammar_state_bytes",                       \
-        "grammar_state_bytes", "Memory of the places of requests in their grammars.")              \
+        "grammar_state_bytes", "Memory of the matchers of requests.")                              \
     ROW(uint32_t, n_grammar_waiting, GAUGE, 1, "weft_grammar_requests_waiting", "grammar_waiting", \
         "Requests that wait for their tenant's share of the memory of grammars.")                  \
     ROW(uint64_t, n_masks, COUNTER, 1, "weft_masks_total", "masks",                                \
@@ -71,48 +71,50 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, n_saved_tokens, COUNTER, 1, "weft_host_offloaded_tokens_total",                  \
         "host_offloaded_tokens", "Tokens whose pages were copied to host memory.")                 \
     ROW(uint64_t, n_fetched_tokens, COUNTER, 1, "weft_host_loaded_tokens_total",                   \
-        "host_loaded_tokens", "Tokens whose pages were copied back from there.")                   \
+        "host_loaded_tokens", "Tokens whose pages were copied back from host memory.")             \
     ROW(uint64_t, n_left_tokens, COUNTER, 1, "weft_host_recomputed_tokens_total",                  \
-        "host_recomputed_tokens", "Tokens found there but computed again, which was faster.")      \
+        "host_recomputed_tokens",                                                                  \
+        "Tokens found in host memory but computed again, which was faster.")                       \
     ROW(uint64_t, n_disk_saved_tokens, COUNTER, 1, "weft_disk_saved_tokens_total",                 \
         "disk_saved_tokens", "Tokens whose pages were written to the disk.")                       \
     ROW(uint64_t, n_disk_loaded_tokens, COUNTER, 1, "weft_disk_loaded_tokens_total",               \
-        "disk_loaded_tokens", "Tokens whose pages were read from there.")                          \
+        "disk_loaded_tokens", "Tokens whose pages were read from the disk.")                       \
     ROW(uint64_t, n_disk_left_tokens, COUNTER, 1, "weft_disk_recomputed_tokens_total",             \
-        "disk_recomputed_tokens", "Tokens found there but computed again, which was faster.")      \
+        "disk_recomputed_tokens",                                                                  \
+        "Tokens found on the disk but computed again, which was faster.")                          \
     ROW(uint64_t, n_disk_bad, COUNTER, 1, "weft_disk_bad_pages_total", "disk_bad_pages",           \
-        "Pages and snapshots there that were damaged.")                                            \
+        "Damaged pages and snapshots on the disk.")                                                \
     ROW(uint32_t, n_disk_pages, GAUGE, 1, "weft_disk_pages", "disk_pages",                         \
-        "Pages that fit there.")                                                                   \
+        "Pages that fit on the disk tier.")                                                        \
     ROW(uint32_t, n_disk_used, GAUGE, 1, "weft_disk_pages_used", "disk_pages_used",                \
-        "Pages that are there.")                                                                   \
+        "Pages on the disk tier.")                                                                 \
     ROW(uint32_t, n_disk_snapshots, GAUGE, 1, "weft_disk_snapshots", "disk_snapshots",             \
-        "Snapshots of states that are there.")                                                     \
+        "Snapshots of recurrent states on the disk tier.")                                         \
     ROW(uint64_t, n_disk_saved_snapshots, COUNTER, 1, "weft_disk_saved_snapshots_total",           \
         "disk_saved_snapshots", "Snapshots written to the disk.")                                  \
     ROW(uint64_t, n_disk_loaded_snapshots, COUNTER, 1, "weft_disk_loaded_snapshots_total",         \
-        "disk_loaded_snapshots", "Snapshots read from there.")                                     \
+        "disk_loaded_snapshots", "Snapshots read from the disk.")                                  \
     ROW(uint64_t, n_swapped, COUNTER, 1, "weft_preemptions_offloaded_total",                       \
         "preemptions_offloaded", "Preemptions whose pages were copied to host memory.")            \
     ROW(uint64_t, n_not_swapped, COUNTER, 1, "weft_preemptions_recomputed_total",                  \
         "preemptions_recomputed", "Preemptions whose tokens are computed again.")                  \
     ROW(uint32_t, n_states, GAUGE, 1, "weft_states", "states", "Slots for recurrent states.")      \
     ROW(uint32_t, n_states_used, GAUGE, 1, "weft_states_used", "states_used",                      \
-        "Slots that requests have.")                                                               \
+        "Slots for recurrent states in use.")                                                      \
     ROW(uint32_t, n_snapshots, GAUGE, 1, "weft_snapshots", "snapshots",                            \
-        "Snapshots of states that there are.")                                                     \
+        "Snapshots of recurrent states.")                                                          \
     ROW(uint64_t, snapshot_bytes, GAUGE, 1, "weft_snapshot_bytes", "snapshot_bytes",               \
-        "Memory of these.")                                                                        \
+        "Memory of snapshots.")                                                                    \
     ROW(uint64_t, n_snapshots_made, COUNTER, 1, "weft_snapshots_made_total", "snapshots_made",     \
         "Snapshots made.")                                                                         \
     ROW(uint64_t, n_snapshots_used, COUNTER, 1, "weft_snapshots_used_total", "snapshots_used",     \
-        "Requests that began with one.")                                                           \
+        "Requests that began with a snapshot.")                                                    \
     ROW(uint64_t, n_snapshots_evicted, COUNTER, 1, "weft_snapshots_evicted_total",                 \
-        "snapshots_evicted", "Snapshots given up for others, or with their pages.")                \
+        "snapshots_evicted", "Snapshots evicted for others or with their pages.")                  \
     ROW(uint32_t, n_windows, GAUGE, 1, "weft_window_pages", "window_pages",                        \
         "Pages of layers with a window.")                                                          \
     ROW(uint32_t, n_windows_used, GAUGE, 1, "weft_window_pages_used", "window_pages_used",         \
-        "Those that requests read.")                                                               \
+        "Window pages that requests read.")                                                        \
     ROW(uint64_t, n_windows_evicted, COUNTER, 1, "weft_window_pages_evicted_total",                \
         "window_pages_evicted", "Cached window pages evicted.")                                    \
     ROW(uint64_t, n_window_missed_tokens, COUNTER, 1, "weft_window_missed_tokens_total",           \
@@ -124,9 +126,9 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint32_t, n_host_experts, GAUGE, 1, "weft_host_experts", "host_experts",                   \
         "Experts that the host computes beside a device.")                                         \
     ROW(uint64_t, n_picks, COUNTER, 1, "weft_expert_picks_total", "expert_picks",                  \
-        "Experts that rows picked; told each 64 steps.")                                           \
+        "Experts that rows picked; updated every 64 steps.")                                       \
     ROW(uint64_t, n_host_picks, COUNTER, 1, "weft_host_expert_picks_total", "host_expert_picks",   \
-        "Those that the host computed beside a device.")                                           \
+        "Picked experts that the host computed beside a device.")                                  \
     ROW(uint64_t, n_evicted, COUNTER, 1, "weft_pages_evicted_total", "evicted",                    \
         "Cached pages evicted.")                                                                   \
     ROW(uint32_t, n_pages, GAUGE, 1, "", "pages", "KV pages.")                                     \
@@ -135,20 +137,20 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Pages that hold idle prefixes.")                                                          \
     ROW(uint32_t, n_free, GAUGE, 1, "weft_pages_free", "pages_free", "Free pages.")                \
     ROW(uint32_t, n_pinned, GAUGE, 1, "weft_pages_pinned", "pages_pinned",                         \
-        "Of the cached ones, those pinned for a session's next turn.")                             \
+        "Cached pages pinned for a session's next turn.")                                          \
     ROW(uint64_t, n_recomputed_tokens, COUNTER, 1, "weft_recomputed_tokens_total",                 \
         "recomputed_tokens",                                                                       \
         "Prompt tokens computed again that an earlier turn of the session had computed.")          \
     ROW(uint64_t, n_pins_dropped, COUNTER, 1, "weft_pins_dropped_total", "pins_dropped",           \
         "Pinned turns whose pages other requests needed.")                                         \
     ROW(uint64_t, n_prewarm_tokens, COUNTER, 1, "weft_prewarm_tokens_total", "prewarm_tokens",     \
-        "Tokens computed ahead for the next turns of chats; in no other counter.")                 \
+        "Tokens computed ahead for the next turns of chats; no other counter has them.")           \
     ROW(uint64_t, n_prewarm_hit_tokens, COUNTER, 1, "weft_prewarm_hit_tokens_total",               \
-        "prewarm_hit_tokens", "Of them, those that the turn then took from the prefix cache.")     \
+        "prewarm_hit_tokens", "Prewarmed tokens that the turn then found in the prefix cache.")    \
     ROW(uint32_t, n_tenants, GAUGE, 1, "weft_tenants_active", "tenants",                           \
         "Tenants that have requests at the worker.")                                               \
     ROW(double, jain, GAUGE, 1, "weft_fairness_jain", "jain",                                      \
-        "Jain's index of device time, at all models, by weight of the last minute, 1 is equal.")   \
+        "Jain's index of device time by weight in the last minute, all models; 1 is equal.")       \
     ROW(uint32_t, last_step_us, GAUGE, 1e6, "weft_last_step_seconds", "last_step_us",              \
         "Time of the last step.")                                                                  \
     ROW(uint32_t, last_plan_us, GAUGE, 1e6, "", "last_plan_us", "Time to plan the last step.")     \
@@ -156,14 +158,15 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Tokens computed in the last step.")                                                       \
     ROW(uint32_t, last_seqs, GAUGE, 1, "", "last_seqs", "Sequences of the last step.")             \
     ROW(uint64_t, step_ns_total, COUNTER, 1e9, "", "step_ns", "Time of all steps.")                \
-    ROW(uint64_t, plan_ns_total, COUNTER, 1e9, "", "plan_ns", "Time to plan them.")                \
-    ROW(uint64_t, wait_ns_total, COUNTER, 1e9, "", "wait_ns", "Time that the host waited in them.")
+    ROW(uint64_t, plan_ns_total, COUNTER, 1e9, "", "plan_ns", "Time to plan all steps.")           \
+    ROW(uint64_t, wait_ns_total, COUNTER, 1e9, "", "wait_ns",                                      \
+        "Time that the host waited for steps.")
 
 /* Counters of a worker that are arrays of uint64_t, one element for each draft source. */
 #define WORKER_STATS_BY_SOURCE(ROW)                                                                \
     ROW(drafted_by, "weft_draft_tokens_total", "drafted", "Drafted tokens by source.")             \
     ROW(accepted_by, "weft_draft_accepted_tokens_total", "accepted",                               \
-        "Of them, those that were accepted.")
+        "Accepted drafted tokens by source.")
 
 /* Statistics of the front since it started. */
 #define FRONT_STATS(ROW)                                                                           \
@@ -185,17 +188,17 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, n_displaced, COUNTER, 1, "weft_connections_displaced_total", "displaced",        \
         "Connections closed to make room for others.")                                             \
     ROW(uint64_t, n_lost_bodies, COUNTER, 1, "weft_bodies_lost_total", "lost_bodies",              \
-        "Unfinished request bodies given up to make room for others.")                             \
+        "Unfinished request bodies dropped to make room for others.")                              \
     ROW(uint64_t, n_lost_outputs, COUNTER, 1, "weft_outputs_lost_total", "lost_outputs",           \
-        "Answers cut off to make room for others: their clients read too slowly.")                 \
+        "Answers cut off to make room for others, because their clients read too slowly.")         \
     ROW(uint64_t, n_deferred, COUNTER, 1, "weft_reads_deferred_total", "deferred_reads",           \
-        "Iterations of the loop that left connections to read from to the next one.")              \
+        "Iterations of the event loop that left readable connections to the next one.")            \
     ROW(uint64_t, n_unlogged, COUNTER, 1, "weft_log_lines_suppressed_total", "log_suppressed",     \
         "Requests without a log line: their clients caused more than log-requests.")               \
     ROW(uint64_t, n_prompt_tokens, COUNTER, 1, "vllm:prompt_tokens_total", "prompt_tokens",        \
         "Prompt tokens.")                                                                          \
     ROW(uint64_t, n_cached_tokens, COUNTER, 1, "vllm:prompt_tokens_cached_total", "cached_tokens", \
-        "Of them, tokens whose pages were there.")                                                 \
+        "Prompt tokens found in the prefix cache.")                                                \
     ROW(uint64_t, n_output_tokens, COUNTER, 1, "vllm:generation_tokens_total", "output_tokens",    \
         "Output tokens.")                                                                          \
     ROW(uint64_t, n_resumed, COUNTER, 1, "weft_resumed_total", "resumed",                          \
@@ -203,11 +206,11 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, n_workers_lost, COUNTER, 1, "weft_workers_lost_total", "workers_lost",           \
         "Workers that died.")                                                                      \
     ROW(uint64_t, n_traces, COUNTER, 1, "weft_traces_exported_total", "traces_exported",           \
-        "Requests whose spans the collector took.")                                                \
+        "Requests whose spans the collector accepted.")                                            \
     ROW(uint64_t, n_traces_waiting, GAUGE, 1, "weft_traces_waiting", "traces_waiting",             \
-        "Those that it has not taken yet.")                                                        \
+        "Requests whose spans the collector has not accepted yet.")                                \
     ROW(uint64_t, n_traces_dropped, COUNTER, 1, "weft_traces_dropped_total", "traces_dropped",     \
-        "Those that it refused, or for which the queue was full.")                                 \
+        "Requests whose spans the collector refused, or for which the queue was full.")            \
     ROW(uint64_t, n_kv_batches, COUNTER, 1, "weft_kv_events_published_total", "kv_batches",        \
         "Batches of KV events published.")                                                         \
     ROW(uint64_t, n_kv_overruns, COUNTER, 1, "weft_kv_events_overruns_total", "kv_overruns",       \
@@ -222,9 +225,9 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint32_t, n_running, GAUGE, 1, "weft_tenant_requests_running", "running",                  \
         "Generations at the worker.")                                                              \
     ROW(uint32_t, n_queued, GAUGE, 1, "weft_tenant_requests_waiting", "queued",                    \
-        "Generations waiting for it.")                                                             \
+        "Generations that wait in the front.")                                                     \
     ROW(uint64_t, n_context, GAUGE, 1, "", "context_tokens",                                       \
-        "Tokens that its running generations may come to hold.")                                   \
+        "Most tokens that its running generations can hold.")                                      \
     ROW(uint64_t, n_reserved, GAUGE, 1, "", "reserved_tokens",                                     \
         "Tokens of its limit that live generations have reserved.")                                \
     ROW(uint64_t, n_requests, COUNTER, 1, "weft_tenant_requests_total", "requests",                \
@@ -247,17 +250,17 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, memory_bytes, GAUGE, 1, "weft_device_memory_bytes", "memory_bytes",              \
         "Memory of the CUDA device.")                                                              \
     ROW(uint64_t, memory_used_bytes, GAUGE, 1, "weft_device_memory_used_bytes",                    \
-        "memory_used_bytes", "Of it, what all programs use.")                                      \
+        "memory_used_bytes", "Memory of the CUDA device that programs use.")                       \
     ROW(uint64_t, energy_mj, COUNTER, 1e3, "weft_device_energy_joules_total", "energy_mj",         \
         "Energy that the device has used since the driver started.")                               \
     ROW(uint32_t, power_mw, GAUGE, 1e3, "weft_device_power_watts", "power_mw",                     \
         "Power that the device draws.")                                                            \
     ROW(uint32_t, clock_mhz, GAUGE, 1e-6, "weft_device_clock_hertz", "clock_mhz",                  \
-        "Clock of its multiprocessors.")                                                           \
+        "Clock of the device's multiprocessors.")                                                  \
     ROW(uint32_t, celsius, GAUGE, 1, "weft_device_temperature_celsius", "celsius",                 \
-        "Its temperature.")                                                                        \
+        "Temperature of the device.")                                                              \
     ROW(uint32_t, throttled, GAUGE, 1, "weft_device_throttled", "throttled",                       \
-        "1: its clock is lowered for power or heat.")
+        "1: the device's clock is lowered for power or heat.")
 
 #define STAT_FIELD(type, field, kind, per, metric, key, help) type field;
 #define STAT_SOURCE_FIELD(field, metric, key, help) uint64_t field[MSG_DRAFT_SOURCES];
@@ -296,7 +299,7 @@ struct stat_row {
     size_t offset, size; /* of the field in its struct */
     enum stat_kind kind;
     bool is_real; /* double */
-    double per;   /* the metric is the field divided by it: 1e9 for ns told as seconds */
+    double per;   /* the metric is the field divided by it: 1e9 for ns shown as seconds */
 };
 
 extern const struct stat_row worker_rows[], source_rows[], device_rows[], front_rows[],

@@ -12,7 +12,7 @@ struct allowed {
 };
 
 static int refuse(struct err *err, const char *field) {
-    return err_set(err, 400, field, "'%s' is not a list of this model's tokens.", field);
+    return err_set(err, 400, field, "'%s' must be a list of token ids of this model.", field);
 }
 
 int ids_check(struct str list, uint32_t n_vocab, const char *field, struct err *err) {

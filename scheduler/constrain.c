@@ -89,11 +89,10 @@ int constrain_check(struct request *r) {
         return -ENOMEM;
     if (constraint_mask_within(r->matcher, bits, left) != 0)
         return 0; /* there is a shorter one, if not in bytes */
-    err_set_code(
-        &r->why, 400, "max_tokens_too_small", "max_tokens",
-        "The shortest output of the form that is asked for takes %u tokens, and there is room "
-        "for %u. Raise max_tokens, or send \"complete_output\": false.",
-        distance, left);
+    err_set_code(&r->why, 400, "max_tokens_too_small", "max_tokens",
+                 "The shortest output of the requested form takes %u tokens, but there is room for "
+                 "only %u. Raise max_tokens, or send \"complete_output\": false.",
+                 distance, left);
     return 1;
 }
 

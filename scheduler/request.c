@@ -95,25 +95,29 @@ static int check_submit(const struct submit *m, const struct sched_view *v, stru
                            STOPS_LEN_MAX);
     uint16_t pool = m->flags & SUBMIT_POOLS;
     if (pool && !v->info->hidden)
-        return err_set(err, 400, NULL,
-                       "The backend that this server runs on makes no embeddings yet.");
+        return err_set(
+            err, 400, NULL,
+            "This server's backend cannot compute embeddings. Run weftd with --backend cpu.");
     if (pool && (m->n_tokens != m->n_prompt || (pool & (pool - 1)) != 0))
-        return err_set(err, 400, NULL, "One vector is made of a prompt, and nothing else.");
+        return err_set(err, 400, NULL,
+                       "An embedding needs a prompt without output, and one kind of pooling.");
     if (pool & SUBMIT_POOL_NONE &&
         (uint64_t)m->n_prompt * v->info->n_embd * sizeof(float) > SUBMIT_VECTORS_MAX)
-        return err_set(err, 400, "input", "Vectors are made of at most %zu tokens one by one.",
+        return err_set(err, 400, "input",
+                       "Vectors of single tokens are computed for at most %zu tokens.",
                        SUBMIT_VECTORS_MAX / (v->info->n_embd * sizeof(float)));
     if (v->info->encoder && !pool)
-        return err_set(err, 400, "model", "This model makes vectors of texts, and writes none.");
+        return err_set(err, 400, "model",
+                       "This is an embedding model. Send the request to /v1/embeddings.");
     if (m->flags & SUBMIT_SCORE && (!v->info->ranks || !pool || pool & SUBMIT_POOL_NONE))
-        return err_set(err, 400, "model", "This model gives no scores.");
+        return err_set(err, 400, "model", "This model is not a reranker and computes no scores.");
     if (m->flags & SUBMIT_PREWARM && (m->flags != SUBMIT_PREWARM || m->n_tokens != m->n_prompt ||
                                       m->grammar.len || m->session == 0))
-        return err_set(err, 400, NULL, "What is computed ahead is a session's prompt alone.");
+        return err_set(err, 400, NULL, "Only the prompt of a session can be computed ahead.");
     if (m->triggers.len > 0 && m->grammar.len == 0)
-        return err_set(err, 400, NULL, "Triggers need a grammar.");
+        return err_set(err, 400, NULL, "Triggers can be given only with a grammar.");
     if (m->grammar.len > 0 && !v->constraints)
-        return err_set(err, 400, NULL, "This server cannot constrain what is generated.");
+        return err_set(err, 400, NULL, "This server cannot constrain output.");
     r = allowed_check(m, v->info->n_vocab, err);
     if (r == 0)
         r = ids_check(m->breakers, v->info->n_vocab, "dry_sequence_breakers", err);
@@ -353,16 +357,19 @@ static enum finish_reason judge(struct request *r, int32_t token) {
 void request_blame(struct request *r, int e) {
     if (e == -E2BIG)
         err_set_code(&r->why, 400, "grammar_too_complex", NULL,
-                     "the grammar is too ambiguous here: too many readings of the text so far");
+                     "the grammar is too ambiguous: the text so far can be read in too many ways");
     else if (e == 0 && r->allowed)
         err_set_code(&r->why, 400, "invalid_value", "allowed_token_ids",
-                     "allowed_token_ids, bad_words and the form of the output leave no token here");
+                     "allowed_token_ids, bad_words and the required form of the output together "
+                     "allow no token");
     else if (e == 0)
-        err_set_code(&r->why, 400, "grammar_unsupported", NULL,
-                     "no token of this model goes on as the grammar demands");
+        err_set_code(
+            &r->why, 400, "grammar_unsupported", NULL,
+            "no token of this model's vocabulary can continue the text as the grammar requires");
     else
         err_set_code(&r->why, 500, "internal_error", NULL,
-                     e == -ENOMEM ? "out of memory" : "a token that the grammar does not allow");
+                     e == -ENOMEM ? "out of memory"
+                                  : "the model sampled a token that the grammar does not allow");
 }
 
 int request_constrain(struct request *r, const struct constraint *c) {

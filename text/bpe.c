@@ -29,7 +29,7 @@ static int load_pretok(struct tokenizer *t, const struct gguf *g, struct err *er
     return 0;
 }
 
-/* The tokens of single bytes. */
+/* Finds the tokens of single bytes. */
 static void find_bytes(struct tokenizer *t) {
     char c[4];
 
@@ -53,20 +53,20 @@ static int add_merge(struct tokenizer *t, struct gguf_str s, uint32_t rank, stru
     size_t n, m;
 
     if (!space)
-        return bad_merge(err, rank, "has no space between its parts");
+        return bad_merge(err, rank, "has no space between its two parts");
     n = (size_t)(space - s.data);
     m = s.len - n - 1;
     if (n + m > sizeof(made_text))
-        return bad_merge(err, rank, "makes a text that is not a token");
+        return bad_merge(err, rank, "makes a text that is not in the vocabulary");
     memcpy(made_text, s.data, n);
     memcpy(made_text + n, space + 1, m);
     left = vocab_find(v, made_text, n);
     right = vocab_find(v, made_text + n, m);
     made = vocab_find(v, made_text, n + m);
     if (left == TOKEN_NONE || right == TOKEN_NONE)
-        return bad_merge(err, rank, "has a part that is not a token");
+        return bad_merge(err, rank, "has a part that is not in the vocabulary");
     if (made == TOKEN_NONE)
-        return bad_merge(err, rank, "makes a text that is not a token");
+        return bad_merge(err, rank, "makes a text that is not in the vocabulary");
     if (vocab_is_mergeable(v, left) && vocab_is_mergeable(v, right) && vocab_is_mergeable(v, made))
         pairs_add(&t->pairs, left, right, rank, made);
     return 0;

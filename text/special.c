@@ -2,8 +2,8 @@
  * Special tokens: the ids that the file names, the set that ends a generation, and the markers that
  * are looked for in raw text.
  *
- * Files name only one end of sequence, while models end their turns with another token; so, as
- * other servers do, every token with the text of a known end counts as one.
+ * Files name only one end of sequence, while models end their turns with other tokens, too. As in
+ * other servers, every token with the text of a known end therefore counts as an end.
  */
 
 #include "text/tokenizer_private.h"
@@ -61,7 +61,7 @@ static int read_id(const struct gguf *g, const char *name, uint32_t n_vocab, int
     if (r == -ENOENT)
         return 0;
     if (r < 0 || id >= n_vocab)
-        return err_set(err, 0, NULL, "%s is not the id of one of the %u tokens", key, n_vocab);
+        return err_set(err, 0, NULL, "%s is not a token id below %u", key, n_vocab);
     *out = (int32_t)id;
     return 0;
 }

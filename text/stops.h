@@ -34,8 +34,8 @@ int stops_new(struct stops **out, const struct stop_string *s, uint32_t n);
 struct stops *stops_free(struct stops *s);
 DEFINE_FREEP(struct stops, stops)
 
-/* Feeds @len bytes. True when a stop string is complete: the one that ends first, among those the
- * longest (it begins first); *m is set and the rest of the bytes ignored. */
+/* Feeds @len bytes. Returns true when a stop string is complete: the one that ends first, and of
+ * several the longest, which begins first. Then *m is set and the remaining bytes are ignored. */
 bool stops_feed(struct stops *s, const char *bytes, size_t len, struct stops_match *m);
 
 /* Bytes at the end of the stream so far that may be the beginning of a stop string: not to be sent

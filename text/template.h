@@ -2,7 +2,7 @@
 
 /*
  * template - the chat-template language: the part of Jinja that models' templates use, rendering
- * byte for byte what jinja2 renders (docs/chat-templates.md). No access to anything but the
+ * byte for byte what jinja2 renders (docs/design/chat-templates.md). No access to anything but the
  * variables passed in; every render has fuel and an output limit.
  *
  * Strings that come from the variables keep that mark through filters and concatenation, so that

@@ -26,7 +26,8 @@ static int read_kind(struct tokenizer *t, const struct gguf *g, struct err *err)
             return 0;
         }
     }
-    return err_set(err, 0, NULL, "%s is none of gpt2, llama, gemma4, bert, t5", key);
+    return err_set(err, 0, NULL,
+                   "%s is not supported; supported are gpt2, llama, gemma4, bert and t5", key);
 }
 
 /* <0x00> to <0xFF>. */

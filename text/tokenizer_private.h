@@ -2,7 +2,7 @@
 
 /*
  * tokenizer_private - what the parts of the tokenizer share. A vocabulary (vocab.c) gives texts to
- * ids; a table of pairs (merges.c) says which two neighbours become one symbol and how urgently,
+ * ids; a table of pairs (merges.c) says which two neighbours become one symbol, and in which order,
  * and both kinds of tokenizer reduce to it: bpe.c fills it from the file's merges, spm.c from the
  * scores. words.c cuts text into words that never merge with each other, and encodes them.
  */

@@ -63,7 +63,7 @@ static int read_map(struct unigram *u, const struct gguf *g, struct err *err) {
     for (unsigned i = 0; i < 4; i++)
         trie_bytes |= (uint32_t)u->map[i] << 8 * i;
     if (trie_bytes % 4 || trie_bytes > n - 4 || u->map[n - 1] != 0)
-        return err_set(err, 0, NULL, "%s has no trie and strings", key);
+        return err_set(err, 0, NULL, "%s has no trie of strings", key);
     u->n_units = trie_bytes / 4;
     u->strings = (const char *)u->map + 4 + trie_bytes;
     u->n_strings = (uint32_t)(n - 4 - trie_bytes);

@@ -188,7 +188,7 @@ int vocab_load(struct vocab *v, const struct gguf *g, struct err *err) {
         return err_set(err, 0, NULL, "%s is %s", key,
                        gguf_has(g, key) ? "not an array of strings" : "missing");
     if (gguf_array_n(tokens) == 0 || gguf_array_n(tokens) > TOKENS_MAX)
-        return err_set(err, 0, NULL, "%s has %llu entries, not 1 to %u", key,
+        return err_set(err, 0, NULL, "%s has %llu entries; there must be 1 to %u", key,
                        (unsigned long long)gguf_array_n(tokens), TOKENS_MAX);
     n = (uint32_t)gguf_array_n(tokens);
     r = read_types(g, n, &types, err);
@@ -266,7 +266,7 @@ static int nibble(char c) {
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The byte of "<0xXX>", -1. */
+/* Returns the byte of "<0xXX>", or -1. */
 static int byte_of(const char *s, size_t len) {
     int high, low;
 
@@ -292,7 +292,7 @@ static int add_bytes_piece(struct buf *out, const char *s, uint32_t len) {
     return r;
 }
 
-/* Space marks as spaces. */
+/* Appends a piece with its space marks as spaces. */
 static int add_chars_piece(struct buf *out, const char *s, uint32_t len) {
     int r = 0;
 

@@ -10,7 +10,7 @@
  *
  * What a text model cannot read is refused, with its place. The one exception is an image or a file
  * in the result of a tool: an agent cannot take back what its tool has said, and every later
- * request of the conversation would be refused as well. There the model is told that something was
+ * request of the conversation would be refused as well. There the model reads that something was
  * left out.
  */
 

@@ -162,11 +162,11 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
     return put_switches(in, on, given);
 }
 
-/* A conversation that the server keeps. The SDK, told so, goes on with all messages in each
+/* Refuses a conversation that the server would store. The SDK then sends all messages in each
  * request. */
 FIELD(take_thread) {
     return err_set_code(in->err, 400, ANTHROPIC_NO_THREADS, key,
-                        "%s: conversations are not kept here, send all messages.", key);
+                        "%s: this server stores no conversations; send all messages.", key);
 }
 
 /* ---- the body ---- */

@@ -17,7 +17,7 @@ struct gen_env;
 
 #define ANTHROPIC_NO_THREADS "thread_unsupported_request" /* a code that clients know */
 
-/* A translation on its way. Invariants (anthropic_turns.c): without a message role is "" and parts,
+/* A translation on its way. Invariants (turns.c): without a message role is "" and parts,
  * calls, reasoning and result are empty; result is a tool's, reasoning the assistant's. */
 struct anthropic_input {
     yyjson_mut_doc *doc;
@@ -27,7 +27,7 @@ struct anthropic_input {
     yyjson_mut_val *tools; /* its tools */
     uint32_t n_looked_up;
 
-    /* anthropic_turns.c */
+    /* turns.c */
     yyjson_mut_val *list;    /* messages */
     yyjson_mut_val *message; /* the last of them, which may still grow; NULL: none */
     yyjson_mut_val *parts;   /* its content */
@@ -58,16 +58,17 @@ int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char
  * for small background requests. */
 bool anthropic_is_served(const struct gen_env *env, const char *name);
 
-/* anthropic_tools.c: before the turns; NULL: none */
+/* tools.c: before the turns; NULL: none */
 int anthropic_tools(struct anthropic_input *in, yyjson_val *tools);
 int anthropic_tool_choice(struct anthropic_input *in, const char *key, yyjson_val *v);
-/* Adds how the model is told of the tool @name among the turns. */
+/* Adds the text that announces the tool @name to the model among the turns. */
 int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf *out);
-/* A block that adds or removes a tool: makes it known, and adds how the model is told of it. */
+/* A block that adds or removes a tool: makes it known, and adds the text that announces it to
+ * the model. */
 int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool add,
                            struct buf *out);
 
-/* anthropic_blocks.c. Takes one content block; @to is the caller's. */
+/* blocks.c. Takes one content block; @to is the caller's. */
 typedef int (*anthropic_taker)(struct anthropic_input *in, yyjson_val *block, const char *type,
                                void *to);
 /* Calls @f for block @i of the place, or for each; checks that it is one. */
@@ -82,6 +83,6 @@ int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *fiel
 int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *type, bool result,
                    struct buf *out);
 
-/* anthropic_turns.c */
+/* turns.c */
 int anthropic_system(struct anthropic_input *in, yyjson_val *system);
 int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf *prefill);

@@ -9,7 +9,7 @@
 /*
  * Tools of a Messages request as functions of a chat.
  *
- * A tool may be there without being shown (defer_loading): the model is told of it later, where a
+ * A tool may be defined without being shown (defer_loading): the model learns of it later, where a
  * result refers to it (tool_reference), or where a system message among the turns adds it. There
  * its description becomes text, and what stands before it in the prompt stays as it was and in the
  * cache. For the chat such a function has "defer_loading": it is known where calls are read, and
@@ -26,7 +26,7 @@ static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
     return yyjson_mut_str(in->doc, s);
 }
 
-/* Tools that the client runs and whose schema is not in the request: the model must be told of
+/* Tools that the client runs and whose schema is not in the request: the model must learn about
  * it. */
 static const struct {
     const char *type, *description, *schema;

@@ -29,7 +29,7 @@ static yyjson_mut_val *text_of_buf(struct anthropic_input *in, const struct buf 
     return yyjson_mut_strncpy(in->doc, b->data ? b->data : "", b->len);
 }
 
-/* The invariants of the last message. */
+/* Asserts the invariants of the last message. */
 static void check(const struct anthropic_input *in) {
     assert(!in->message == !*in->role);
     assert(in->message || (!in->parts && !in->calls));
@@ -290,7 +290,7 @@ static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
 
     return r == -EINVAL
                ? anthropic_refuse(in, ".signature",
-                                  "was not written by this service: send it as it was received")
+                                  "was not written by this server; send it back as it was received")
                : r;
 }
 

@@ -247,9 +247,10 @@ static int check_text(struct draft *d, const char *text, size_t len, uint64_t ma
         work = 0;
         if (d->quick)
             limits.max_work = MIN(limits.max_work, QUICK_WORK);
-        r = limits.max_work ? constraint_compile(&g, NULL, text, len, &limits, &why)
-                            : err_set_code(&why, 400, "grammar_too_complex", NULL,
-                                           "the grammars take too much work to compile");
+        r = limits.max_work
+                ? constraint_compile(&g, NULL, text, len, &limits, &why)
+                : err_set_code(&why, 400, "grammar_too_complex", NULL,
+                               "the grammars of this request take too much work to compile");
         grammar_free(g);
         bool too_much = r == -EINVAL && strcmp(why.code, "grammar_too_complex") == 0;
 

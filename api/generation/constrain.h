@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * constrain - what a request wants of its output (output_spec.h) as the worker is told: a grammar
- * and its triggers (grammar/constraint.h). It is compiled here once, without a vocabulary, so that
- * what cannot be held is a 400 that names the field, before anything is queued.
+ * constrain - translates the form that a request requires of its output (output_spec.h) for the
+ * worker: a grammar and its triggers (grammar/constraint.h). It is compiled here once, without a
+ * vocabulary, so that what cannot be held is a 400 that names the field, before anything is queued.
  */
 
 #include "api/generation/prompt.h"

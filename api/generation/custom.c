@@ -58,7 +58,7 @@ const char *custom_syntax(yyjson_val *custom, yyjson_val **text) {
                                                                         : NULL;
 }
 
-/* A model that writes by a grammar has to be told of it. */
+/* The description mentions the grammar, so that the model writes by it. */
 static int describe(yyjson_val *custom, struct buf *out) {
     yyjson_val *about = yyjson_obj_get(custom, "description"), *text = NULL;
     const char *syntax = custom_syntax(custom, &text);

@@ -2,9 +2,9 @@
 
 /*
  * custom - OpenAI's custom tools, which take a text instead of JSON. Templates and the forms in
- * which models write calls know functions only: a custom tool is told to the model as a function
- * with one string, `input`, and what is called is told to the client as what it was. Its text may
- * have to follow a grammar.
+ * which models write calls know functions only: a custom tool is presented to the model as a
+ * function with one string, `input`, and a call is returned to the client as a custom call. Its
+ * text may have to follow a grammar.
  */
 
 #include <stdint.h>
@@ -21,7 +21,7 @@ int custom_check(yyjson_val *tool, size_t i, struct err *err);
 /* Returns the kind of syntax that the tool's text must follow, "regex" or "lark", and its source in
  * *@text; NULL: any text is valid. */
 const char *custom_syntax(yyjson_val *custom, yyjson_val **text);
-/* The entry of `tools` that the model is told. NULL: no memory. */
+/* Returns the entry of `tools` that the model gets. NULL: no memory. */
 yyjson_mut_val *custom_as_function(yyjson_mut_doc *doc, yyjson_val *custom);
 /* The arguments for a call with the text @input. NULL: no memory. */
 yyjson_mut_val *custom_arguments(yyjson_mut_doc *doc, yyjson_val *input);
@@ -41,5 +41,5 @@ struct custom_text {
 int custom_read(struct custom_text *t, const char *args, size_t len);
 /* The arguments are no such object: there is no text to read in them. */
 bool custom_is_other(const struct custom_text *t);
-/* The text of a call whose arguments are complete. */
+/* Writes the text of a call whose arguments are complete to @out. */
 int custom_whole(const char *args, size_t len, struct buf *out);

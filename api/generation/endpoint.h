@@ -60,11 +60,11 @@ struct endpoint {
 
     void (*begin)(struct writer *w); /* after the head */
     void (*piece)(struct writer *w, const struct piece *p);
-    void (*end)(struct writer *w); /* everything was told */
+    void (*end)(struct writer *w); /* everything was written */
     /* The whole answer; all generations are done. On the pool where it tells of many tokens, or
      * of a large body: then it only reads. */
     void (*whole)(struct json *j, struct writer *w);
-    /* The answer fails with @err. True: that has been told in the stream. */
+    /* The answer fails with @err. Returns true if the error has been written to the stream. */
     bool (*fail)(struct writer *w, const struct err *err);
     void (*alive)(struct writer *w); /* instead of the dialect's keepalive */
 };

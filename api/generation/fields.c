@@ -59,7 +59,7 @@ READER(field_uint) {
     return 0;
 }
 
-/* A copy that outlives the body. */
+/* Copies @v into memory that outlives the body. */
 int field_copy(struct gen_request *r, yyjson_val *v, struct str *out) {
     size_t len = json_len(v);
     const char *s = arena_strndup(&r->arena, json_text(v), len);

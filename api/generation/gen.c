@@ -21,8 +21,8 @@
  * that events of the old one which are under way count for nothing.
  *
  * Resumption needs nothing special: `n_out` tokens are known, the submit carries them, and events
- * are taken from `n_out` on. What the client was told is a function of the tokens alone, so it does
- * not matter which worker made them, as long as promise 1 holds.
+ * are taken from `n_out` on. The text that the client got is a function of the tokens alone, so it
+ * does not matter which worker made them, as long as promise 1 holds.
  */
 
 #define TEXT_MAX (256u << 20)

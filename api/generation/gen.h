@@ -9,7 +9,7 @@
  *                              └──── worker down ─┴───────────────────┘
  *
  * The generation belongs to the front: tokens, logprobs, text and counts are kept here, so that a
- * new worker can be told to go on where the old one died. Events are cumulative and may overlap
+ * new worker can continue where the old one died. Events are cumulative and may overlap
  * what is known: tokens are taken by their position, once. Text is made as tokens arrive; what may
  * still become a stop string or lacks the rest of a UTF-8 sequence is not `ready`.
  *
@@ -51,7 +51,7 @@ struct gen {
     void *owner;
     struct exchange *const *exchange; /* the owner's; NULL there: the client is gone */
     void (*changed)(struct gen *g);   /* something new; may free @g */
-    const char *session_from;         /* what told m.session, or NULL */
+    const char *session_from;         /* source of m.session, or NULL */
     struct charge charge;             /* of its tenant; gen_charge() */
     struct submit m;                  /* m.tokens is `tokens` */
     int32_t *tokens;                  /* prompt and output */
@@ -132,11 +132,12 @@ void gen_worker_failed(struct model *m); /* ends all of it with 503 and model.fa
 /* There is one: as api_worker_up(). */
 void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 
-/* The generation with the id that the worker knows it by; NULL: it has ended and was freed. */
 /* Makes env->gens empty. */
 void gens_init(struct gen_env *env);
+/* Returns the generation with this id of the worker, or NULL when it has ended and was freed. */
 struct gen *gen_find(const struct gen_env *env, uint64_t id);
-/* Ends it with an error; the worker is told. Does nothing to one that is DONE; may free @g. */
+/* Ends it with an error and cancels it at the worker. Does nothing to one that is DONE; may free
+ * @g. */
 void gen_fail(struct gen *g, int status, const char *code, const char *message);
 const char *gen_finish_name(const struct gen *g); /* "stop", "length", "tool_calls" */
 /* Returns the figures for the histograms; the caller sets started_ns and n_choices. */

@@ -2,7 +2,7 @@
  * guest - a request of the daemon before this one (daemon/models/guests.h), which keeps the
  * client's connection. Here it is a generation like any other, without an exchange: admitted in its
  * tenant's turn, charged, submitted again after a worker's death. Its text is not looked at: the
- * other front has parser, stop strings and what the client was told.
+ * other front has the parser, the stop strings and the text that the client got.
  */
 
 #include <assert.h>
@@ -13,8 +13,8 @@
 #include "api/generation/model.h"
 #include "api/generation/env.h"
 
-/* Invariants: n_told <= gen->n_out; what the other front is told goes on where the last event
- * ended; it is freed with the event that ends it. */
+/* Invariants: n_told <= gen->n_out; the next event to the other front continues where the last
+ * event ended; it is freed with the event that ends it. */
 struct api_guest {
     struct waiter waiter;
     struct gen *gen;
@@ -116,7 +116,7 @@ static void on_expired(struct waiter *w) {
              "The request exceeded its time limit.");
 }
 
-/* The generation of @s, whose pointers it keeps. */
+/* Makes the generation of @s, whose pointers it keeps. */
 static int make_gen(struct api_guest *g, struct model *m, const struct submit *s) {
     const struct gen_request none = {0};
     struct tokens prompt = {.id = (int32_t *)s->tokens, .n = s->n_prompt};

@@ -53,7 +53,7 @@ static int part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **
     bool is_text = yyjson_equals_str(type, "text") || yyjson_equals_str(type, "input_text") ||
                    yyjson_equals_str(type, "output_text");
     if (!is_text && !yyjson_equals_str(type, "refusal"))
-        return refuse(b, place, "is not supported: only parts of the type \"text\" are");
+        return refuse(b, place, "is not supported: this model reads only text");
     *text = yyjson_obj_get(part, is_text ? "text" : "refusal");
     snprintf(place, sizeof(place), ".content[%zu].%s", at, is_text ? "text" : "refusal");
     return yyjson_is_str(*text) ? 0 : refuse(b, place, "must be a string");
@@ -112,8 +112,8 @@ static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const
     return put_text(b, to, &text);
 }
 
-/* JSON with a space behind each comma and colon, as models write it: then what they wrote is found
- * again in the cache. */
+/* Returns JSON with a space behind each comma and colon, as models write it, so that earlier
+ * output is found in the prefix cache. */
 static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
     CLEANUP(buf_deinit) struct buf out = {.max = UINT32_MAX};
     CLEANUP(freep) char *text = yyjson_val_write(v, 0, NULL);

@@ -35,15 +35,21 @@ struct histogram {
 /* A histogram is a row, as in proto/stats.h: ROW(FIELD, BOUNDS, FAMILY, HELP), and its
  * observe(). */
 #define METRICS_HISTOGRAMS(ROW)                                                                    \
-    ROW(ttft, ttft_bounds, "vllm:time_to_first_token_seconds", "Receipt to first token.")          \
-    ROW(between, between_bounds, "vllm:inter_token_latency_seconds", "Between tokens.")            \
+    ROW(ttft, ttft_bounds, "vllm:time_to_first_token_seconds",                                     \
+        "Time from receipt to the first token.")                                                   \
+    ROW(between, between_bounds, "vllm:inter_token_latency_seconds", "Time between tokens.")       \
     ROW(per_token, between_bounds, "vllm:request_time_per_output_token_seconds",                   \
-        "Mean of a generation.")                                                                   \
-    ROW(e2e, e2e_bounds, "vllm:e2e_request_latency_seconds", "Receipt to last token.")             \
-    ROW(queue, e2e_bounds, "vllm:request_queue_time_seconds", "Receipt to first step.")            \
-    ROW(prefill, e2e_bounds, "vllm:request_prefill_time_seconds", "First step to first token.")    \
-    ROW(decode, e2e_bounds, "vllm:request_decode_time_seconds", "First to last token.")            \
-    ROW(inference, e2e_bounds, "vllm:request_inference_time_seconds", "First step to last token.") \
+        "Mean time per output token of a generation.")                                             \
+    ROW(e2e, e2e_bounds, "vllm:e2e_request_latency_seconds",                                       \
+        "Time from receipt to the last token.")                                                    \
+    ROW(queue, e2e_bounds, "vllm:request_queue_time_seconds",                                      \
+        "Time from receipt to the first step.")                                                    \
+    ROW(prefill, e2e_bounds, "vllm:request_prefill_time_seconds",                                  \
+        "Time from the first step to the first token.")                                            \
+    ROW(decode, e2e_bounds, "vllm:request_decode_time_seconds",                                    \
+        "Time from the first to the last token.")                                                  \
+    ROW(inference, e2e_bounds, "vllm:request_inference_time_seconds",                              \
+        "Time from the first step to the last token.")                                             \
     ROW(prompt_tokens, token_bounds, "vllm:request_prompt_tokens",                                 \
         "Prompt tokens of a generation.")                                                          \
     ROW(output_tokens, token_bounds, "vllm:request_generation_tokens",                             \
@@ -52,7 +58,8 @@ struct histogram {
     ROW(n, n_bounds, "vllm:request_params_n", "n of a request.")                                   \
     ROW(loop_lag, loop_bounds, "weft_loop_lag_seconds",                                            \
         "Time that one iteration of the front's event loop was busy.")                             \
-    ROW(loop_cpu, loop_bounds, "weft_loop_cpu_seconds", "Of it, CPU time of the thread.")
+    ROW(loop_cpu, loop_bounds, "weft_loop_cpu_seconds",                                            \
+        "CPU time of one iteration of the front's event loop.")
 
 #define METRICS_HISTOGRAM_FIELD(field, bounds, family, help) struct histogram field;
 
@@ -66,7 +73,7 @@ struct metrics_gen {
     int64_t started_ns; /* its exchange */
     int64_t arrived_ns, first_step_ns, first_token_ns, last_token_ns, done_ns;
     uint32_t n_prompt, n_output, max_new; /* tokens */
-    uint32_t n_choices;                   /* of its request; 0: another one has told */
+    uint32_t n_choices;                   /* of its request; 0: another choice has counted them */
     enum metrics_outcome outcome;
     bool embeds; /* its result is a vector */
 };

@@ -12,7 +12,7 @@
 #include "api/generation/rescan.h"
 
 #define TICK_MS 1000
-#define RETRY_MS 5000 /* that clients are told while nothing is known of the loading */
+#define RETRY_MS 5000 /* sent to clients as Retry-After while the time of loading is unknown */
 #define RETRY_MAX_MS 60000
 /* Times that one job's model is looked up. One or two do, but for models that come and go
  * meanwhile. */
@@ -83,7 +83,8 @@ static uint32_t retry_ms(const struct model *m, int64_t waited_ns) {
 static int still_loading(struct prompt_job *job, int64_t waited_ns) {
     job->retry_ms = retry_ms(job->model, waited_ns);
     return err_set_code(&job->err, 503, "model_loading", "model",
-                        "The model `%.200s` is being loaded, try again.", job->model->info->id);
+                        "The model `%.200s` is being loaded. Try again later.",
+                        job->model->info->id);
 }
 
 static int cannot_load(struct prompt_job *job) {

@@ -75,14 +75,14 @@ int models_unknown(const struct gen_env *env, const char *name, size_t len, stru
         list_names(env, names, sizeof(names));
     pthread_rwlock_unlock(lock_of(env));
     if (is_bad)
-        return err_set_code(err, 404, "model_not_found", "model",
-                            "The model `%.*s` has a preset that cannot be read: the service's log "
-                            "says why.",
-                            (int)MIN(len, 200u), name);
+        return err_set_code(
+            err, 404, "model_not_found", "model",
+            "The preset of the model `%.*s` cannot be read; the server's log has the reason.",
+            (int)MIN(len, 200u), name);
     if (!*names)
         return err_set_code(err, 404, "model_not_found", "model",
                             "The model `%.*s` does not exist.", (int)MIN(len, 200u), name);
     return err_set_code(err, 404, "model_not_found", "model",
-                        "The model `%.*s` was not found. There are: %s.", (int)MIN(len, 50u), name,
-                        names);
+                        "The model `%.*s` was not found. The models are: %s.", (int)MIN(len, 50u),
+                        name, names);
 }

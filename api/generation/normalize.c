@@ -95,7 +95,8 @@ static bool last_has_content(const struct bent *b) {
     return yyjson_mut_is_str(v) || yyjson_mut_is_arr(v);
 }
 
-/* A message of @role, which is not that of @m where a system message becomes the user's. */
+/* Adds a message of @role, which differs from the role of @m where a system message becomes the
+ * user's. */
 static int add(struct bent *b, yyjson_val *m, const char *role) {
     bool again = (b->how & NORMALIZE_TURNS) && b->role && strcmp(b->role, role) == 0 &&
                  has_content(m) && last_has_content(b);
@@ -139,7 +140,8 @@ static size_t count_results(yyjson_val *m, size_t n) {
     return found;
 }
 
-/* Call @i of message @m as a message of its own; what else @m says comes with the first. */
+/* Returns call @i of message @m as a message of its own; the other content of @m comes with the
+ * first. */
 static yyjson_mut_val *one_call(struct bent *b, yyjson_val *m, yyjson_val *call, size_t i) {
     yyjson_mut_val *one = i ? yyjson_mut_obj(b->doc) : yyjson_val_mut_copy(b->doc, m);
     yyjson_mut_val *list = yyjson_mut_arr(b->doc);

@@ -6,7 +6,7 @@
  * runs. A stream sends runs from where it is (struct output_at); a whole answer takes the texts.
  *
  * Everything here is a function of the output's bytes alone. Since a generation keeps its tokens
- * and text when the worker dies, nothing is parsed or told twice.
+ * and text when the worker dies, nothing is parsed or reported twice.
  */
 
 #include "api/toolcall/toolcall.h"
@@ -69,7 +69,7 @@ bool output_parser_wants(const struct output_parser *s, const char *text, size_t
 int output_parser_feed(struct output_parser *s, const char *data, size_t len);
 /* A token of @token_len bytes has been fed to its end. */
 void output_parser_count(struct output_parser *s, size_t token_len);
-/* The output has ended: what was held back is told. As output_parser_feed(); a second time 0. */
+/* The output has ended: reports what was held back. As output_parser_feed(); a second time 0. */
 int output_parser_finish(struct output_parser *s);
 
 /* Any call is complete. */

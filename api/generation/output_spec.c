@@ -121,9 +121,9 @@ int output_spec_structured(struct gen_request *r, yyjson_val *v, struct err *err
     if (!yyjson_is_obj(v))
         return invalid("structured_outputs", "an object", err);
     if (given(v, "structural_tag"))
-        return unsupported("structured_outputs.structural_tag", "is not supported here", err);
+        return unsupported("structured_outputs.structural_tag", "is not supported", err);
     if (given(v, "whitespace_pattern"))
-        return unsupported("structured_outputs.whitespace_pattern", "is not supported here", err);
+        return unsupported("structured_outputs.whitespace_pattern", "is not supported", err);
     if (compact && !yyjson_is_bool(compact))
         return invalid("structured_outputs.disable_any_whitespace", "a boolean", err);
     if (any_order && !yyjson_is_bool(any_order))
@@ -212,8 +212,7 @@ int output_spec_tool_choice(struct gen_request *r, yyjson_val *v, struct err *er
         return set_allowed(r, v, err);
     if (yyjson_is_str(type) && !yyjson_equals_str(type, "function") &&
         !yyjson_equals_str(type, "custom"))
-        return unsupported("tool_choice", "only functions and custom tools can be chosen here",
-                           err);
+        return unsupported("tool_choice", "can name only functions and custom tools", err);
     r->choice.function = function_name(v);
     r->choice.mode = TOOLS_REQUIRED;
     return r->choice.function
@@ -247,7 +246,8 @@ static bool is_offered(const struct gen_request *r, yyjson_val *name) {
 static int unknown(const char *param, yyjson_val *name, struct err *err) {
     assert(json_cstr(name)); /* function_name() */
     return err_set_code(err, 400, "invalid_value", param,
-                        "%s: there is no function '%.100s' in tools.", param, json_cstr(name));
+                        "%s names the function '%.100s', which is not in tools.", param,
+                        json_cstr(name));
 }
 
 int output_spec_check(const struct gen_request *r, struct err *err) {
@@ -267,7 +267,7 @@ int output_spec_check(const struct gen_request *r, struct err *err) {
     yyjson_arr_foreach(r->tools, i, n, item) any += output_spec_function(item) != NULL;
     if (c->mode == TOOLS_REQUIRED && !any)
         return err_set_code(err, 400, "invalid_value", "tool_choice",
-                            "tool_choice: there are no functions in tools.");
+                            "tool_choice needs at least one function in tools.");
     return 0;
 }
 

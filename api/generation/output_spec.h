@@ -3,7 +3,7 @@
 /*
  * output_spec - the fields of a request that say what its output must look like: response_format,
  * structured_outputs, the older guided_*, and tool_choice. Here they are read and checked in form;
- * constrain.h makes of them what the worker is told.
+ * constrain.h translates them for the worker.
  */
 
 #include "api/generation/gen_request.h"

@@ -16,7 +16,7 @@
  * another form: templates leave reasoning out once the user has asked again, print calls in their
  * own way, put the tools before the last question. From the first token that differs on, the prompt
  * would be computed while the client waits. So it is computed before: the conversation goes through
- * the same rendering as any request, with the answer as the client was told it and then a made-up
+ * the same rendering as any request, with the answer as the client got it and then a made-up
  * message. Two such messages, which have nothing in common, are tried; the tokens that both
  * renderings share are certain. They end with what the template puts before the next message's
  * text.

@@ -30,7 +30,7 @@ struct prompt {
 
 /*
  * Invariants (check_job() in prompt_job.c): pooled implies running, and then the job is the
- * thread's until its end is told; waits implies running and not pooled, and that it counts in
+ * thread's until its end is delivered; waits implies running and not pooled, and that it counts in
  * api.n_waiting; abandoned: `done` is the only function that is called; prepared implies
  * translated, and translated that the body is freed.
  */

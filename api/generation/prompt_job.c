@@ -202,7 +202,7 @@ static int find_chat(struct prompt_job *job, struct err *err) {
     job->n_prompts = 1;
     if (!job->model->info->template)
         return err_set_code(err, 400, "no_chat_template", "messages",
-                            "This model has no chat template: use /v1/completions.");
+                            "This model has no chat template. Use /v1/completions.");
     return 0;
 }
 
@@ -258,7 +258,9 @@ static void set_parse(struct prompt_job *job) {
 
 static int out_of_steps(struct prompt_job *job) {
     if (!*job->err.message)
-        err_set(&job->err, 400, "messages", "The chat template takes too many steps.");
+        err_set(&job->err, 400, "messages",
+                "The chat template takes too many steps for these messages. Send fewer or shorter "
+                "ones.");
     return -EINVAL;
 }
 
@@ -372,7 +374,8 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
     r = r == -EBADMSG ? -EINVAL : r;
     if (r == -EMSGSIZE)
         return err_set_code(&job->err, 400, "context_length_exceeded", "messages",
-                            "The messages are far longer than the model's maximum context length.");
+                            "The messages are far longer than the model's maximum context length. "
+                            "Send fewer or shorter ones.");
     if (r == -EINVAL && !*job->err.code) {
         struct err e = job->err;
 

@@ -195,8 +195,9 @@ PARSER(parse_digest) {
     int result = field_bool(r, m, f, v, err);
 
     if (result == 0 && r->digests && !m->env->opts.digests)
-        return err_set_code(err, 400, "unsupported_parameter", f->name,
-                            "%s needs the service's option logits-digest.", f->name);
+        return err_set_code(
+            err, 400, "unsupported_parameter", f->name,
+            "%s is not available: the server runs without the option logits-digest.", f->name);
     return result;
 }
 
@@ -225,7 +226,7 @@ PARSER(parse_dimensions) {
 
     if (result == 0 && n > m->info->n_embd)
         return err_set_code(err, 400, "invalid_value", f->name,
-                            "dimensions must be at most %u, which this model's vectors have.",
+                            "dimensions must be at most %u, the size of this model's vectors.",
                             m->info->n_embd);
     r->dimensions = result == 0 ? (uint32_t)n : 0;
     return result;
@@ -243,7 +244,7 @@ PARSER(parse_pooling) {
 /* ---- what is not supported ---- */
 
 static int unsupported(const char *name, struct err *err) {
-    return err_set_code(err, 400, "unsupported_parameter", name, "%s is not supported here.", name);
+    return err_set_code(err, 400, "unsupported_parameter", name, "%s is not supported.", name);
 }
 
 /* Refused unless the value changes nothing: false, empty, or the number @lo. */
@@ -273,7 +274,7 @@ PARSER(parse_max_tokens) {
 PARSER(parse_documents) {
     if (r->documents)
         return err_set_code(err, 400, "invalid_value", f->name,
-                            "documents and texts exclude each other.");
+                            "documents and texts cannot be given together.");
     r->reranks_texts = strcmp(f->name, "texts") == 0;
     return field_array(r, m, f, v, err);
 }
@@ -287,7 +288,7 @@ PARSER(parse_suffix) {
     if (m->fim.prefix < 0)
         return err_set_code(
             err, 400, "unsupported_parameter", f->name,
-            "This model has no fill-in-the-middle tokens: send the request without suffix.");
+            "This model has no fill-in-the-middle tokens. Send the request without suffix.");
     return field_value(r, m, f, v, err);
 }
 
@@ -659,11 +660,10 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
 
 /* Refuses text for a model that writes none. */
 static int refuse_text(const struct model *m, struct err *err) {
-    return err_set_code(
-        err, 400, "unsupported_model", "model",
-        "The model `%.100s` is an embedding model, which writes no text: send the request to "
-        "/v1/embeddings%s.",
-        m->info->id, m->info->ranks ? " or /v1/rerank" : "");
+    return err_set_code(err, 400, "unsupported_model", "model",
+                        "The model `%.100s` is an embedding model and generates no text. Send the "
+                        "request to /v1/embeddings%s.",
+                        m->info->id, m->info->ranks ? " or /v1/rerank" : "");
 }
 
 int gen_request_read(struct gen_request *r, const struct model *m, enum field_set known,

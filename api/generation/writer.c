@@ -22,7 +22,7 @@
  *          ──> on_changed, each time a generation has news ──> proceed ──> stream or send_whole
  *
  * It ends in exactly one of four ways, each of which takes the answer from its call with detach()
- * and frees it before the call is told, because exchange_end() may start the connection's next
+ * and frees it before the call is reported, because exchange_end() may start the connection's next
  * request: end_stream, send_whole, fail (an error before or after the head) and on_gone (the client
  * left). The one exception is work that still runs on the pool: then the answer stays without a
  * call until on_prepared() finds it so.
@@ -159,8 +159,8 @@ static uint32_t tokens_at_once(const struct writer *w) {
     return n ? (uint32_t)MAX(INLINE_TOKENS / n, (size_t)1) : UINT32_MAX;
 }
 
-/* Tells @p, which is @p->choice's first piece if none came before. What was not told of the echo
- * goes before it, unless @p says how much of it does. */
+/* Reports @p, which is @p->choice's first piece if none came before. The part of the echo that
+ * was not reported goes before it, unless @p says how much of it does. */
 static void send_piece(struct writer *w, struct piece *p) {
     struct choice *c = p->choice;
 
@@ -425,11 +425,11 @@ static void fail(struct writer *w, const struct err *err) {
 
     if (endpoint->rename)
         endpoint->rename(&e);
-    bool told = (w->head_sent || !w->waited) && endpoint->fail && endpoint->fail(w, &e);
+    bool answered = (w->head_sent || !w->waited) && endpoint->fail && endpoint->fail(w, &e);
     struct exchange *x = detach(w);
 
     release(w);
-    if (told)
+    if (answered)
         respond_stream_failed(x, &e);
     else if (head_sent)
         respond_stream_error(x, &e);

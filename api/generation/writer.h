@@ -27,10 +27,10 @@ struct choice {
     uint32_t n_sent;           /* output tokens */
     uint64_t n_chars;          /* of the text before token n_sent, for text_offset */
     struct echo *echo;         /* goes before the text; NULL: nothing does */
-    uint32_t n_echoed;         /* tokens of it that have been told */
-    bool begun, finish_sent;   /* its first piece was told; its last */
+    uint32_t n_echoed;         /* tokens of it that have been written */
+    bool begun, finish_sent;   /* its first piece was written; its last */
     double mean_logprob;       /* by which writer_sort() has sorted it */
-    struct custom_text custom; /* of the call that is being told, if its tool takes text */
+    struct custom_text custom; /* of the call that is being written, if its tool takes text */
 };
 
 /* A piece of one choice: its text [text, text + len) and output tokens [from, to). */
@@ -79,7 +79,7 @@ struct writer {
         bool open;
         enum output_kind kind;
         size_t reasoned, from; /* bytes of reasoning so far, and before this block */
-        uint32_t n_tokens;     /* output tokens whose log probabilities were told */
+        uint32_t n_tokens;     /* output tokens whose log probabilities were written */
     } block;
 };
 

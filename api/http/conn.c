@@ -141,7 +141,8 @@ size_t conn_unsent(const struct conn *c) {
            (c->writing ? c->h.stream.write_queue_size : 0);
 }
 
-/* A reader that is slow enough offers what waits for it. */
+/* Charges the payer for unsent output. The charge of a slow reader is offered, so it may be
+ * taken back. */
 static void charge_unsent(struct conn *c) {
     bool offered = !list_empty(&c->unsent.link);
 
@@ -261,7 +262,7 @@ static void after_flush(struct conn *c) {
     if (c->tls && !c->eof) {
         tls_end(c->tls);
         conn_flush(c);
-        if (conn_unsent(c)) { /* behind a write that has not been told of */
+        if (conn_unsent(c)) { /* behind a write whose end has not been reported */
             await_progress(c);
             return;
         }
@@ -369,7 +370,7 @@ static void on_message(struct conn *c) {
 
 static int refuse_body(struct err *err) {
     return err_set_code(err, 503, "overloaded", NULL,
-                        "Too many request bodies are being received, try again later.");
+                        "Too many request bodies are being received. Try again later.");
 }
 
 /* @charge of a body that is not complete: its request is refused. */
@@ -400,7 +401,7 @@ static int charge_body(struct conn *c, struct err *err) {
 }
 
 /* Parses up to the next stop of the parser and acts on it. Returns how many bytes it used; after a
- * refusal all, since nothing behind it can be told apart. */
+ * refusal all, since nothing behind it can be parsed. */
 static size_t parse_some(struct conn *c, const char *data, size_t len) {
     struct err err = {0};
     size_t used = 0;
@@ -486,7 +487,7 @@ static void refuse_plain(struct conn *c) {
 
     c->tls = tls_free(c->tls);
     err_set_code(&err, 400, "plain_http", NULL,
-                 "This is an HTTPS port, and the request is plain HTTP: use https:// in the URL.");
+                 "This is an HTTPS port, but the request is plain HTTP. Use https:// in the URL.");
     conn_answer_early(c, &err);
 }
 

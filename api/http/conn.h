@@ -28,7 +28,7 @@
  * reads slowly its output: when one of these is full, the oldest of the payer furthest above
  * its share is closed, refused or cut off (quota.h).
  *
- * What a request means is not known here: the layer above is told through conn_events.
+ * What a request means is not known here: the layer above learns it through conn_events.
  */
 
 #include <uv.h>
@@ -116,7 +116,7 @@ void conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool 
 /* For the exchange. Bytes are queued by conn_send() and go out with conn_flush(). 0, -EPIPE on a
  * closed connection, -ENOBUFS or -ENOMEM. */
 int conn_send(struct conn *c, const void *data, size_t len);
-/* Room for @n bytes that are sent next, in pieces. */
+/* Reserves room for @n bytes that are sent next, in pieces. */
 void conn_reserve(struct conn *c, size_t n);
 /* Sends @b, which is left empty, without a copy where nothing earlier waits. As conn_send(). */
 int conn_give(struct conn *c, struct buf *b);
@@ -138,7 +138,7 @@ void conn_hold_init(struct conn *c, struct quota_charge *charge);
 /* Sets @charge, of conn_hold_init(), to @n bytes, as unsent output. False: there is no room for
  * them, and it is as before. */
 bool conn_hold(struct conn *c, struct quota_charge *charge, uint64_t n);
-/* From here on @payer, which outlives the server's connections, is charged for it. */
+/* Charges @payer, which outlives the server's connections, for the connection from here on. */
 void conn_set_payer(struct conn *c, struct payer *payer);
 /* The stream's silence is counted from here. */
 void conn_start_keepalive(struct conn *c);

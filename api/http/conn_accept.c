@@ -5,7 +5,7 @@
 
 /*
  * The beginning of a connection: who its peer is, and a place among those of its payer. Where all
- * are taken it gets that of a payer who has more of them, if it may; else it is told so.
+ * are taken it gets that of a payer who has more of them, if it may; otherwise it gets an error.
  */
 
 #define TCP_PROBE_S 60 /* a silent peer is probed: it may be gone */

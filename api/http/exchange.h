@@ -3,7 +3,7 @@
 /*
  * exchange - one request of a client and its response, from the header block to the end of the
  * answer. The connection owns the bytes, the exchange the meaning; when the client leaves first,
- * the exchange loses its connection, is told so once and ends as soon as nothing of it runs any
+ * the exchange loses its connection, is notified once and ends as soon as nothing of it runs any
  * more.
  *
  *  head ──> exchange_new ──> checks ──> (body) ──> route->serve ──> respond_* ──> exchange_end

@@ -115,7 +115,7 @@ static int on_body(llhttp_t *p, const char *at, size_t len) {
     make_room(h, len);
     return buf_add(&h->body, at, len) < 0
                ? refuse(h, 503, "out_of_memory",
-                        "Out of memory for the request body, try again later.")
+                        "Out of memory for the request body. Try again later.")
                : 0;
 }
 

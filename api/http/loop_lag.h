@@ -4,7 +4,7 @@
  * loop_lag - how long the front's event loop was busy between two looks at its sockets: the time
  * that any other client may have waited for its turn. Each iteration is one observation of
  * weft_loop_lag_seconds (wall time) and of weft_loop_cpu_seconds (CPU time of the thread, which a
- * busy machine does not change). One that used more than LOOP_LAG_LONG_NS of it is told, with the
+ * busy machine does not change). One that used more than LOOP_LAG_LONG_NS of it is logged, with the
  * callback that used the most.
  */
 

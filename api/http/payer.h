@@ -44,7 +44,7 @@ void payers_deinit(struct payers *ps); /* no charge is left */
 /* Makes @p a payer beside the addresses: a tenant. */
 void payer_init(struct payer *p, struct payers *ps, double weight);
 void payer_set_weight(struct payer *p, double weight);
-/* The payer of the peer of socket @fd, made if it is new; given back by payer_release(). NULL: out
- * of memory. */
+/* Returns the payer of the peer of socket @fd, made if it is new; given back by payer_release().
+ * NULL: out of memory. */
 struct payer *payer_of_peer(struct payers *ps, int fd);
 void payer_release(struct payer *p);

@@ -178,7 +178,7 @@ static int put_error(struct exchange *x, struct buf *out, const struct err *err)
     return j.error;
 }
 
-/* The status that @x's client is told. */
+/* Returns the status that @x's client gets. */
 static int status_of(const struct exchange *x, const struct err *err) {
     int status = statuses[find(err->status)].status;
 
@@ -197,7 +197,7 @@ void respond_errno(struct exchange *x, int error) {
     struct err err;
 
     if (error == -ENOMEM)
-        err_set_code(&err, 503, "out_of_memory", NULL, "Out of memory, try again later.");
+        err_set_code(&err, 503, "out_of_memory", NULL, "Out of memory. Try again later.");
     else
         err_set_code(&err, 500, "internal_error", NULL, "The request could not be served.");
     respond_error(x, &err);

@@ -32,7 +32,7 @@ void respond_failed(struct exchange *x, int r, const struct err *err);
 void respond_stream(struct exchange *x);
 /* An event without a name, around whose @json the dialect puts event_begin and event_end. */
 void respond_event(struct exchange *x, const char *json, size_t len);
-/* With an "event:" line; @name has at most 64 characters. */
+/* Sends an event with an "event:" line; @name has at most 64 characters. */
 void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len);
 /* A line that clients skip, in a stream of events (SSE_TYPE); sent at once. @text has no line
  * break. */

@@ -80,7 +80,7 @@ static int refuse_unknown(const struct exchange *x, const char *path, struct err
         why = ": /v1 is in it twice. Leave it out of the client's base URL.";
     else if (is_served(x, longer))
         why = ", but there is one with /v1 before it. Add that to the client's base URL.";
-    return err_set_code(err, 404, "not_found", NULL, "There is no such path here%s", why);
+    return err_set_code(err, 404, "not_found", NULL, "This path does not exist%s", why);
 }
 
 int route_find(struct exchange *x, const struct http *h, struct err *err) {

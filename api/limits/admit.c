@@ -169,7 +169,8 @@ static uint32_t retry_ms(struct admit *m, struct tenant *t) {
 static int refuse(struct admit *m, struct tenant *t, uint32_t *retry, struct err *err) {
     *retry = retry_ms(m, t);
     return err_set_code(err, 429, "rate_limit_exceeded", NULL,
-                        "Too many requests are waiting, try again in %.1fs.", *retry / 1000.0);
+                        "Too many requests are waiting. Please try again in %.1fs.",
+                        *retry / 1000.0);
 }
 
 /* The tenant with the longest queue by weight, if it is longer than @t's with @n more. */
@@ -189,8 +190,9 @@ static struct tenant *longest_queue(const struct admit *m, const struct tenant *
     return found;
 }
 
-/* Makes room in the queue for @w by dropping waiters of tenants with longer queues. They are told
- * by the timer: an answer may start the client's next request, which must not enter here. */
+/* Makes room in the queue for @w by dropping waiters of tenants with longer queues. They are
+ * notified by the timer: an answer may start the client's next request, which must not enter
+ * here. */
 static bool drop_waiters(struct admit *m, const struct waiter *w) {
     /* At most max_queued turns: each drops a waiter. */
     while (m->n_queued + w->n > m->opts.max_queued) {

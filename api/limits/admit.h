@@ -17,7 +17,7 @@ struct rng;
 struct tenant;
 
 /* Embedded in what waits; its owner initialises link, sets what is not bool, and may free it in any
- * of the three calls. Invariant: dropped implies that it is in admit.dropped, to be told. */
+ * of the three calls. Invariant: dropped implies that it is in admit.dropped, to be notified. */
 struct waiter {
     struct list link; /* tenant.waiting, or admit.dropped; empty: it does not wait */
     struct tenant *tenant;
@@ -45,7 +45,7 @@ struct admit_opts {
 struct admit {
     struct admit_opts opts;
     struct list busy;    /* tenant.link: those that have generations or waiters */
-    struct list dropped; /* waiter.link: to be told */
+    struct list dropped; /* waiter.link: to be notified */
     uint32_t n_running, n_queued;
     double mean_ms;      /* of a generation's stay */
     double each_ms;      /* between places that become free while others wait; 0: not known */

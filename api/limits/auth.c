@@ -119,7 +119,7 @@ int auth_reload(struct auth *a, struct err *err) {
     return 0;
 }
 
-/* Equal, in a time that depends on neither content. */
+/* Returns whether the keys are equal, in a time that does not depend on their content. */
 static bool same_key(const struct auth_key *k, const uint8_t key[AUTH_KEY_MAX], uint32_t len) {
     volatile uint32_t diff = k->len ^ len;
 
@@ -146,7 +146,7 @@ int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, str
         return 0;
     assert(a->n_keys > 0);
     if (n_bearer + n_plain == 0)
-        return refuse(err, "No API key was given: send \"Authorization: Bearer KEY\".");
+        return refuse(err, "No API key was given. Send \"Authorization: Bearer KEY\".");
     if (n_bearer > 1 || n_plain > 1)
         return refuse(err, "More than one API key was given.");
     if (key && strncasecmp(key, "bearer ", 7) == 0)
@@ -247,14 +247,14 @@ int auth_check_host(const char *const *hosts, const char *const *origins, const 
     if (host && !is_known_host(hosts, host, true))
         return err_set_code(
             err, 421, "misdirected", NULL,
-            "The Host name of the request is not one of this service's (option allowed-hosts).");
+            "The Host of the request is not a name of this server (option allowed-hosts).");
     if (n_origin == 0 || (n_origin == 1 && is_own_origin(origin, host)))
         return 0;
     if (n_origin == 1 && auth_is_preflight(h))
-        return 0; /* it is told nothing, so that the browser refuses */
+        return 0; /* it gets no CORS headers, so that the browser refuses */
     if (n_origin > 1 || !auth_knows_origin(hosts, origins, origin))
         return err_set_code(err, 403, "forbidden_origin", NULL,
-                            "Pages of that origin may not use this service (cors-origins).");
+                            "Pages of this origin may not use the server (option cors-origins).");
     return 0;
 }
 

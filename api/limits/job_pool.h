@@ -12,7 +12,7 @@
 struct tenant;
 
 /* Invariant: the handle is open from job_pool_init() until the last job after job_pool_close() has
- * been told its end. */
+ * been notified of its end. */
 struct job_pool {
     struct jobs *jobs;
     uv_async_t ended; /* a job has */

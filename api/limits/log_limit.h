@@ -2,8 +2,8 @@
 
 /*
  * log_limit - how many log lines the requests of one client cause: so many a second in the mean,
- * those of LOG_BURST_S seconds at once. The lines beyond are counted, and the count is told in one
- * line. A journal with a limit of its own would else lose the lines of all for those of one.
+ * those of LOG_BURST_S seconds at once. The lines beyond are counted, and the count is logged in
+ * one line. A journal with a limit of its own would else lose the lines of all for those of one.
  *
  * A client is a tenant, or where none is known an address; all addresses together have those of
  * LOG_ADDRESSES. Answers that are our own failure have as many lines again, so that no flood of bad
@@ -18,12 +18,12 @@ struct exchange;
 
 #define LOG_BURST_S 10
 #define LOG_ADDRESSES 10
-#define LOG_ROWS 1024 /* addresses that are told apart; two with the same hash are one client */
+#define LOG_ROWS 1024 /* addresses that are distinguished; two with one hash are one client */
 
 /* [0] answers, [1] server errors. */
 struct log_row {
     struct bucket lines[2];
-    uint32_t n_left_out[2]; /* since they were told */
+    uint32_t n_left_out[2]; /* since they were last logged */
     uint8_t address[20];    /* as payer.address, the last that was left out; of an address */
 };
 

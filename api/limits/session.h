@@ -10,7 +10,7 @@ struct http;
 
 struct session_key {
     uint64_t id;      /* 0: unknown */
-    const char *from; /* the header or field that told, "conversation", or NULL */
+    const char *from; /* source of the session: a header, a field, "conversation", or NULL */
 };
 
 /* Fields of a body that may name the session; empty where they are absent. */
@@ -26,6 +26,6 @@ struct session_key session_of_head(const uint64_t secret[2], uint32_t tenant, co
 /* Finds the session's key in the body; its conversation comes last. */
 struct session_key session_of_body(const uint64_t secret[2], uint32_t tenant,
                                    const struct session_names *n);
-/* A number for how a chat begins: everything up to the first message of the user. 0: it has none.
- * On any thread. */
+/* Returns a number for the beginning of a chat: everything up to the first message of the user.
+ * 0: it has none. On any thread. */
 uint64_t session_conversation(const uint64_t secret[2], yyjson_val *messages);

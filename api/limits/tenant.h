@@ -61,7 +61,7 @@ void tenants_deinit(struct tenants *ts); /* no generation has a charge, no conne
 int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n);
 /* The tenant called @name, made if it is new. NULL: out of memory. */
 struct tenant *tenants_named(struct tenants *ts, const char *name);
-/* The tenant of that number; `default` for one that none has. */
+/* Returns the tenant of that number, or `default` if no tenant has it. */
 struct tenant *tenants_get(const struct tenants *ts, uint32_t number);
 
 /* Finds the tenant of @x by key or peer, which is charged for the connection from here on: 0 with

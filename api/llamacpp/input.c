@@ -97,7 +97,7 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
     size_t i, n;
 
     if (yyjson_obj_get(v, "multimodal_data"))
-        r = refuse(in, "multimodal_data", "absent: the model reads text alone");
+        r = refuse(in, "multimodal_data", "absent, because this model reads only text");
     yyjson_arr_foreach(text, i, n, item) {
         if (r == 0 && yyjson_is_str(item))
             r = add_text(in, item, i == 0, &t);
@@ -187,7 +187,7 @@ static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson
                 : -ENOMEM;
     }
     tokens_deinit(&t);
-    return r == -EMSGSIZE ? refuse(in, "logit_bias", "of at most 1024 tokens") : r;
+    return r == -EMSGSIZE ? refuse(in, "logit_bias", "a list of at most 1024 tokens") : r;
 }
 
 /* [[TOKEN or TEXT, BIAS or false], ...] or {TOKEN or TEXT: BIAS}: all tokens of a text have it. */

@@ -123,17 +123,17 @@ static int take_think(struct input *in, yyjson_val *v) {
 
 /* A completion has the number of the best tokens alone. */
 static int take_logprobs(struct input *in, yyjson_val *body, bool text) {
-    yyjson_val *told = given(body, "logprobs"), *n = given(body, "top_logprobs");
+    yyjson_val *logprobs = given(body, "logprobs"), *n = given(body, "top_logprobs");
 
-    if (told && !yyjson_is_bool(told))
+    if (logprobs && !yyjson_is_bool(logprobs))
         return refuse(in, "logprobs", "a boolean");
     if (n && (!yyjson_is_uint(n) || yyjson_get_uint(n) > SUBMIT_TOP_MAX))
         return refuse(in, "top_logprobs", "an integer between 0 and 20");
-    if (!yyjson_get_bool(told))
+    if (!yyjson_get_bool(logprobs))
         return 0;
     if (text)
         return put(in, "logprobs", yyjson_mut_uint(in->doc, yyjson_get_uint(n)));
-    int r = put(in, "logprobs", copy(in, told));
+    int r = put(in, "logprobs", copy(in, logprobs));
     return r < 0 || !n ? r : put(in, "top_logprobs", copy(in, n));
 }
 

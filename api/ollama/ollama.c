@@ -14,9 +14,9 @@
 
 /*
  * An answer is one object, or a line of JSON for each piece and a last one with `done` and the
- * figures. Reasoning has a member of its own. A call is told when it is complete, since its
- * arguments are an object here; one that breaks off is not told. There is nothing that could be
- * said in silence without being taken for an answer.
+ * figures. Reasoning has a member of its own. A call is written when it is complete, since its
+ * arguments are an object here; one that breaks off is not written. A silent stream gets no
+ * keep-alive comments, since clients would take them for an answer.
  */
 
 /* "model" and "created_at". */

@@ -1,10 +1,9 @@
 #pragma once
 
 /*
- * ollama - the dialect of Ollama's own API, which many editors and tools speak and nothing else:
- * /api/chat and /api/generate become a chat or a completion (ollama_input.c), their answers lines
- * of JSON (ollama.c), and what is asked about models is told of the one that is served
- * (ollama_models.c).
+ * ollama - the dialect of Ollama's own API, the only one that some editors and tools speak:
+ * /api/chat and /api/generate become a chat or a completion (input.c), their answers become lines
+ * of JSON (ollama.c), and questions about models are answered from the served models (models.c).
  */
 
 #include <yyjson.h>

@@ -264,7 +264,7 @@ static int take_final(yyjson_doc **body, struct buf *prefill, struct err *err) {
     int r = !doc ? -ENOMEM : 0;
 
     if (r == 0 && yyjson_mut_is_true(yyjson_mut_obj_get(root, "add_generation_prompt")))
-        r = refuse_continue("and add_generation_prompt exclude each other", err);
+        r = refuse_continue("and add_generation_prompt cannot be given together", err);
     if (r == 0)
         r = add_text(yyjson_mut_arr_get_last(messages), prefill, err);
     if (r == 0) {

@@ -168,7 +168,7 @@ static bool has_text_token(const struct piece *p) {
     return p->echo_to > p->echo_from;
 }
 
-/* One choice, whole or as a chunk has it; its form writes what it says. */
+/* Writes one choice, whole or as a chunk; the form of the endpoint writes its content. */
 static void put_choice(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
     assert(p->from <= p->to && p->to <= p->choice->gen->n_out);
     json_open(j, '{');

@@ -8,7 +8,7 @@ struct json;
 struct model;
 
 /* Answers @x, which @serve serves, with a list of all models under @key, each as @put writes it;
- * @object, if not NULL, is told before. Models that have come since are looked for first. */
+ * @object, if not NULL, is written first. Models that have come since are looked for first. */
 void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
                         const char *object, const char *key,
                         void (*put)(struct json *j, const struct model *m));

@@ -23,7 +23,8 @@ size_t openai_put_limit(const struct limit_left *l, char *out, size_t size);
     .stream_type = SSE_TYPE, .event_begin = SSE_BEGIN, .event_end = SSE_END,                       \
     .keepalive = SSE_COMMENT
 
-/* endpoint.translate for bodies of OpenAI's form, which those of other dialects become. */
+/* Implements endpoint.translate for bodies in OpenAI's form, into which other dialects are
+ * translated. */
 int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err);
 int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err);
 

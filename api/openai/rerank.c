@@ -137,7 +137,7 @@ static int translate(struct prompt_job *job, yyjson_doc *body, enum field_set fi
     if (r == 0 && !m->ranks)
         return err_set_code(
             err, 400, "unsupported_model", "model",
-            "The model `%.100s` is not a reranker: use another model for this path.", m->id);
+            "The model `%.100s` is not a reranker. Use another model for this path.", m->id);
     job->request.scores_texts = fields == FIELDS_SCORE;
     job->request.pool = SUBMIT_SCORE | (m->encoder ? SUBMIT_POOL_CLS : SUBMIT_POOL_LAST);
     return r;

@@ -146,7 +146,7 @@ void completions_render_serve(struct exchange *x, struct http *h) {
     lookup_serve(x, &completion, write_prompts);
 }
 
-/* llama-server's count of a chat's tokens. */
+/* Writes llama-server's token count of a chat. */
 static void write_count(struct json *j, const struct prompt_job *job) {
     json_open(j, '{');
     json_put_int(j, "input_tokens", (int64_t)job->prompts[0].tokens.n);

@@ -81,7 +81,7 @@ static int hold(struct vectors *e, uint64_t n, struct err *err) {
     if (conn_hold(e->exchange->conn, &e->held, e->held.n + n))
         return 0;
     return err_set_code(err, 503, "overloaded", NULL,
-                        "Too many responses are being prepared, try again later.");
+                        "Too many responses are being prepared. Try again later.");
 }
 
 static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};

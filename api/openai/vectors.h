@@ -18,8 +18,8 @@ struct vectors;
 
 /* endpoint.form */
 struct vectors_form {
-    /* The result of input @input has come, in @g->vector: what the answer needs of it, to text or
-     * score of that input. 0, -ENOMEM, or -EDOM: it is no such result. */
+    /* Takes the result of input @input from @g->vector, and stores what the answer needs as text
+     * or score of that input. 0, -ENOMEM, or -EDOM: the result is not valid. */
     int (*take)(struct vectors *v, uint32_t input, struct gen *g);
     /* The answer; all are there. On the pool where there are many. 0, -errno of buf_add(), or
      * -ECANCELED in an abandoned job. */

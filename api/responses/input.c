@@ -110,8 +110,7 @@ int responses_put_value(const struct responses_build *b, yyjson_mut_val *object,
 }
 
 static int unsupported(const struct responses_build *b, const char *param) {
-    return err_set_code(b->err, 400, "unsupported_parameter", param, "%s is not supported here.",
-                        param);
+    return err_set_code(b->err, 400, "unsupported_parameter", param, "%s is not supported.", param);
 }
 
 /* ---- names ---- */
@@ -364,11 +363,11 @@ static int put_string_input(struct responses_build *b, yyjson_val *text) {
 }
 
 static int put_messages(struct responses_build *b, const struct fields *f, yyjson_mut_val *root) {
-    yyjson_val *told = f->v[INSTRUCTIONS];
+    yyjson_val *text = f->v[INSTRUCTIONS];
     int r = (b->messages = yyjson_mut_arr(b->doc)) ? 0 : -ENOMEM;
 
-    if (r == 0 && json_len(told))
-        r = responses_instructions(b, json_text(told), json_len(told));
+    if (r == 0 && json_len(text))
+        r = responses_instructions(b, json_text(text), json_len(text));
     if (r == 0 && f->v[PREVIOUS])
         r = put_past(b, f->v[PREVIOUS]);
     if (r == 0 && b->rs->store)

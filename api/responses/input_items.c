@@ -102,7 +102,7 @@ static size_t find_after(const struct conversation *c, const char *id, bool desc
     return descending ? c->n - found : found + 1;
 }
 
-/* The item that stands at @at, counted from the side that is told first. */
+/* The item that stands at @at, counted from the side that is listed first. */
 static struct place place_of(const struct conversation *c, size_t at, bool descending) {
     struct place p = {0};
 

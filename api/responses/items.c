@@ -44,7 +44,7 @@ static bool is_media(yyjson_val *type) {
 }
 
 /* The text of part @at of member @field. A tool's picture cannot be helped any more by refusing it:
- * the model is told. */
+ * the model gets. */
 static int part_text(const struct responses_build *b, const char *field, size_t at,
                      yyjson_val *part, bool output, yyjson_val **text, const char **instead) {
     static const char *const types[] = {"input_text",   "output_text",    "text",
@@ -67,8 +67,8 @@ static int part_text(const struct responses_build *b, const char *field, size_t 
         return 0;
     }
     return refuse(b, place,
-                  is_media(type) ? "is not supported: only parts of text are"
-                                 : "must be a part of text");
+                  is_media(type) ? "is not supported: this model reads only text"
+                                 : "must be a text part");
 }
 
 /* Adds member @field of an item, a string or parts of text, a line each. */
@@ -224,7 +224,7 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
         r = opaque_reasoning_read(&text, json_text(sealed), json_len(sealed));
         if (r == -EINVAL)
             return refuse(b, ".encrypted_content",
-                          "was not written by this service: send it as it was received");
+                          "was not written by this server; send it back as it was received");
     } else if (yyjson_arr_size(content)) {
         r = add_text(b, item, "content", false, &text);
     } else if (yyjson_arr_size(summary)) {

@@ -2,7 +2,7 @@
 
 /*
  * responses_native - tools that the API has a form of its own for and that the client runs: shell,
- * local_shell and apply_patch. The model is told of them as functions, and its calls become items
+ * local_shell and apply_patch. The model gets them as functions, and its calls become items
  * of their own type.
  */
 

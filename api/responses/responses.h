@@ -36,12 +36,12 @@ struct responses {
 
     /* Fields of the request, set when its body was read. */
     bool store;
-    bool summary;          /* reasoning is told as its summary */
+    bool summary;          /* reasoning is reported as its summary */
     bool encrypted;        /* reasoning items carry what gives the model its reasoning back */
     struct stored *parent; /* what it continues */
     struct responses_tool *tools;
     uint32_t n_tools;
-    struct stored_parts kept; /* head and output: since it was told */
+    struct stored_parts kept; /* head and output, once reported */
 
     /* State of the stream. */
     uint64_t sequence;
@@ -57,7 +57,7 @@ void responses_close(struct prompt_job *job);
 static inline struct responses *responses_of(const struct writer *w) {
     return w->job.state;
 }
-/* One under way; NULL: there is none. */
+/* Returns the response under way with this id, or NULL. */
 struct responses *responses_find(struct gen_env *env, uint32_t tenant, const char *id);
 
 /* input.c: endpoint.translate, into the chat that the body asks for. */
@@ -70,7 +70,7 @@ const struct responses_tool *responses_find_tool(const struct responses *rs, con
 
 /* responses.c */
 enum responses_status { RESPONSES_IN_PROGRESS, RESPONSES_DONE, RESPONSES_FAILED };
-/* The response object; @err for RESPONSES_FAILED. */
+/* Writes the response object; @err for RESPONSES_FAILED. */
 void responses_put(struct json *j, const struct writer *w, enum responses_status status,
                    const struct err *err);
 /* An item of the output: run @run as number @i; finished, or as it begins. */

@@ -89,7 +89,7 @@ static void delete_serve(struct exchange *x, struct http *h) {
     respond_buf(x, 200, &b, j.error);
 }
 
-/* Ends a response under way: its own client is told, and so is this one. */
+/* Ends a response under way: its own client and this one get the end. */
 static void cancel(struct exchange *x, struct responses *rs) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     struct json j;

@@ -75,7 +75,7 @@ static struct list *bucket_of(struct store *s, const char *id) {
     return &s->buckets[h % STORE_BUCKETS];
 }
 
-/* Under the lock. @r takes @bytes more of the store, or less. */
+/* Adds @bytes, which may be negative, to the charge of @r. Called under the lock. */
 static void charge_locked(struct stored *r, int64_t bytes) {
     assert(bytes >= 0 || r->store->tenants[r->tenant].bytes >= (uint64_t)-bytes);
     r->store->bytes += (uint64_t)bytes;

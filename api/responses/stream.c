@@ -114,7 +114,7 @@ static const struct words *words_of(const struct writer *w, const struct output_
                                         .done = "response.custom_tool_call_input.done",
                                         .text = "input"};
 
-    static const struct words native = {0}; /* told at once, when it is complete */
+    static const struct words native = {0}; /* reported as a whole when it is complete */
 
     if (!run || run->kind == OUTPUT_CONTENT)
         return &message;
@@ -315,7 +315,7 @@ void responses_stream_end(struct writer *w) {
     send_response(w, cut ? "response.incomplete" : "response.completed", RESPONSES_DONE, NULL);
 }
 
-/* An error before the stream has begun that is told in it all the same. */
+/* Reports in the stream an error that came before the stream began. */
 static bool belongs_into_stream(const struct writer *w, const struct err *err) {
     return responses_of(w)->streams_errors && !w->job.running && w->job.request.stream &&
            strcmp(err->code, "context_length_exceeded") == 0;

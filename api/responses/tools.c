@@ -6,12 +6,13 @@
 #include "api/responses/build.h"
 
 /*
- * Templates and tool-call formats know functions with JSON arguments. Two more kinds of tools are
- * told to the model as functions, and what it calls is told to the client as what they were:
+ * Templates and tool-call formats know functions with JSON arguments. Tools of other kinds are
+ * shown to the model as functions, and a call of one is returned to the client in its original
+ * kind:
  *
  *      custom (freeform): one argument `input`, the text (custom.h).
  *      namespace: its tools, each by "namespace__name".
- *      shell, local_shell, apply_patch, where the client runs them: responses_native.c.
+ *      shell, local_shell, apply_patch, where the client runs them: native.c.
  *
  * Tools that would run at the service (web_search, ...) are left out: models do not miss them, and
  * agents send them to every service.

@@ -59,7 +59,7 @@ static void gauge_of_models(struct page *p, const char *name, const char *help,
         put(p, "%s{%s} %.17g\n", name, p->labels[i], value(p->model[i]));
 }
 
-/* The family @name with the value of row @s in what each worker has told. */
+/* The family @name with the value of row @s in each worker's last statistics. */
 static void put_worker_row(struct page *p, const char *name, const struct stat_row *s) {
     head(p, name, s->kind == STAT_COUNTER ? "counter" : "gauge", s->help);
     for (uint32_t i = 0; i < p->n; i++)
@@ -179,7 +179,7 @@ static bool is_alone(const struct model *m) {
     return m->env->models.list.next == m->env->models.list.prev;
 }
 
-/* Generations in the running batch, as far as the worker has told. */
+/* Generations in the running batch, as of the last statistics of the worker. */
 static double n_in_batch(const struct model *m) {
     return m->has_stats ? MIN(m->worker.n_running, m->n_running) : m->n_running;
 }
@@ -225,12 +225,14 @@ static void put_workers(struct page *p) {
 
     gauge_of_models(p, "vllm:num_requests_running", "Generations in the running batch.",
                     n_in_batch);
-    gauge_of_models(p, "vllm:num_requests_waiting", "Generations that wait to be run.", n_waiting);
+    gauge_of_models(p, "vllm:num_requests_waiting", "Generations that wait in the front.",
+                    n_waiting);
     gauge_of_models(p, "vllm:kv_cache_usage_perc", "Used KV pages, 0 to 1.", kv_usage);
     gauge_of_models(p, "vllm:gpu_cache_usage_perc",
-                    "As vllm:kv_cache_usage_perc, for older readers.", kv_usage);
+                    "Share of KV cache pages in use; the former name of vllm:kv_cache_usage_perc.",
+                    kv_usage);
     head(p, "vllm:lora_requests_info", "gauge",
-         "LoRA adapters, of which there are none: for endpoint pickers. The value is the time.");
+         "LoRA adapters (always none), for endpoint pickers. The value is the time.");
     put(p,
         "vllm:lora_requests_info{max_lora=\"0\",running_lora_adapters=\"\","
         "waiting_lora_adapters=\"\"} %lld\n",
@@ -248,8 +250,8 @@ static void put_workers(struct page *p) {
                 put_worker_row(p, older[i].was, &worker_rows[k]);
     put_by_source(p);
     put_by_device(p);
-    gauge_of_models(p, "weft_worker_report_age_seconds", "Age of the worker's figures; -1: none.",
-                    report_age_s);
+    gauge_of_models(p, "weft_worker_report_age_seconds",
+                    "Age of the worker's statistics; -1: none yet.", report_age_s);
     if (model_on_demand(p->model[0]))
         gauge_of_models(p, "weft_model_loaded", "1 while a worker serves the model.", is_up);
 }
@@ -321,16 +323,16 @@ static void put_llamacpp(struct page *p, const struct gen_env *env) {
         double v;
     } family[] = {
         {"prompt_tokens_total", "counter", "Prompt tokens computed.", computed},
-        {"prompt_tokens_cached_total", "counter", "Prompt tokens whose pages were there.",
+        {"prompt_tokens_cached_total", "counter", "Prompt tokens found in the prefix cache.",
          (double)first->n_cached_tokens},
-        {"prompt_seconds_total", "counter", "Time of prompts.", m->prefill.sum},
+        {"prompt_seconds_total", "counter", "Time spent on prompts.", m->prefill.sum},
         {"tokens_predicted_total", "counter", "Output tokens.", (double)first->n_output_tokens},
-        {"tokens_predicted_seconds_total", "counter", "Time of outputs.", m->decode.sum},
+        {"tokens_predicted_seconds_total", "counter", "Time spent on output.", m->decode.sum},
         {"n_decode_total", "counter", "Steps of the worker.", (double)w->n_steps},
         {"n_tokens_max", "counter", "Tokens of the longest generation.", first->n_tokens_max},
         {"spec_decode_num_draft_tokens_total", "counter", "Drafted tokens that were checked.",
          (double)w->n_drafted},
-        {"spec_decode_num_accepted_tokens_total", "counter", "Of them, accepted ones.",
+        {"spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that were accepted.",
          (double)w->n_accepted},
         {"spec_decode_num_drafts_total", "counter", "Drafts that were checked.",
          (double)w->n_drafts},

@@ -30,7 +30,7 @@ void page_answer(struct exchange *x, const struct http *h, const char *name) {
     struct err err;
 
     if (!f || !env_of(x)->opts.web_page) {
-        err_set_code(&err, 404, "not_found", NULL, "There is no such path here.");
+        err_set_code(&err, 404, "not_found", NULL, "This path does not exist.");
         respond_error(x, &err);
         return;
     }

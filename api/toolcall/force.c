@@ -1,7 +1,7 @@
 /*
- * The calls of a message as a grammar, by the shape of their format. Names and literals are the
- * format's, the arguments the tools' schemas: as JSON where the format writes JSON, else spelled in
- * the format's own way (force_tagged.c, force_lists.c).
+ * Writes the calls of a message as a grammar, by the shape of their format. Names and literals come
+ * from the format, arguments from the tools' schemas: as JSON where the format writes JSON,
+ * otherwise in the spelling of the format (force_tagged.c, force_members.c, force_text.c).
  */
 
 #include "api/toolcall/force.h"
@@ -129,7 +129,7 @@ int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut
         f->n->failed |= !yyjson_mut_obj_add_val(f->n->doc, copy, defs[i], ir_value(f->n, d));
     }
     if (far)
-        return force_refuse(f, "a reference to another place than $defs");
+        return force_refuse(f, "a reference to a place other than $defs");
     *out = ir_arguments(f->n, copy, f->tool->param);
     return 0;
 }
@@ -151,7 +151,7 @@ static int json_args(struct force *f, yyjson_mut_val **out) {
         return 0;
     }
     if (!yyjson_is_obj(schema) && !yyjson_is_true(schema))
-        return force_refuse(f, "what is no schema of an object");
+        return force_refuse(f, "a schema that does not describe an object");
     if (type && !yyjson_equals_str(type, "object"))
         return force_refuse(f, "a type other than \"object\"");
     if (!type)
@@ -249,8 +249,9 @@ static int refuse_name(struct force *f) {
     char name[64];
 
     snprintf(name, sizeof(name), "%.*sname", dot ? (int)(dot - param) + 1 : 0, param);
-    return err_set_code(f->err, 400, "grammar_unsupported", name,
-                        "%s: calls of a function with this name cannot be forced.", name);
+    return err_set_code(
+        f->err, 400, "grammar_unsupported", name,
+        "%s: calls of a function with this name cannot be forced; rename the function.", name);
 }
 
 /* NAME name_end ARGUMENTS, for each tool. */
@@ -361,6 +362,6 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
     }
     *out = all;
     if (n->too_large && (r == 0 || r == -ENOMEM))
-        r = force_refuse(&f, "so large a schema");
+        r = force_refuse(&f, "a schema of this size");
     return r < 0 ? r : n->failed ? -ENOMEM : 0;
 }

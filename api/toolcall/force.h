@@ -36,7 +36,7 @@ int force_refuse(struct force *f, const char *what);
 /* Members of an object whose values this form spells itself: 0, or why its keywords cannot be
  * held. */
 int force_check_object(struct force *f, yyjson_val *schema);
-/* The schema of all arguments, checked so; NULL: there are none. */
+/* Sets *out to the checked schema of all arguments, NULL if there are none. */
 int force_root(struct force *f, yyjson_val **out);
 bool force_is_required(yyjson_val *schema, yyjson_val *key);
 /* A piece of a shape, with its places. @type: for {type}, or NULL. */

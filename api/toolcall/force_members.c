@@ -48,13 +48,13 @@ int force_check_object(struct force *f, yyjson_val *schema) {
     size_t i, n;
 
     if (!yyjson_is_obj(schema) || (type && !yyjson_equals_str(type, "object")))
-        return force_refuse(f, "what is no schema of an object");
+        return force_refuse(f, "a schema that does not describe an object");
     for (i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(schema, never[i]))
             return force_refuse(f, never[i]);
     if (yyjson_obj_size(properties) > MEMBERS_MAX ||
         yyjson_arr_size(yyjson_obj_get(schema, "required")) > MEMBERS_MAX)
-        return force_refuse(f, "so many properties");
+        return force_refuse(f, "this number of properties");
     yyjson_arr_foreach(yyjson_obj_get(schema, "required"), i, n, item) {
         if (!yyjson_obj_getn(properties, json_text(item), json_len(item)))
             return force_refuse(f, "a required property without a schema");
@@ -108,7 +108,7 @@ int force_members(struct force *f, const struct force_member *item, size_t n, co
         yyjson_mut_val *list = ir_list(f->n, "sequence");
 
         if (i == LEADING_MAX)
-            return force_refuse(f, "so many optional properties");
+            return force_refuse(f, "this number of optional properties");
         ir_add(f->n, list, ir_copy(f->n, item[i].what));
         add_rest(f, list, item, i + 1, n, separator);
         ir_add(f->n, either, list);
@@ -150,7 +150,7 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
             p[i] = (struct property){json_cstr(key), key, v};
         f->prop = r == 0 && p[i].name ? p[i].name : "";
         if (r == 0 && !p[i].name)
-            r = force_refuse(f, "a property's name with NUL");
+            r = force_refuse(f, "a property name with NUL");
     }
     if (r == 0 && sorted)
         qsort(p, n, sizeof(*p), by_name);
@@ -160,7 +160,7 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
 
         f->prop = name;
         if (!*name || name[strspn(name, KEY_CHARS)] || strlen(name) > TC_KEY_MAX)
-            return force_refuse(f, "this property's name");
+            return force_refuse(f, "this property name");
         ir_add(f->n, list, ir_text(f->n, "literal", name));
         ir_add(f->n, list, ir_text(f->n, "literal", colon));
         if ((r = value(f, p[i].schema, depth, &what)) == 0)
@@ -331,13 +331,13 @@ static int gemma_array(struct force *f, yyjson_val *s, unsigned depth, yyjson_mu
             return force_refuse(f, never[i]);
     if ((min && !yyjson_is_uint(min)) || (max && !yyjson_is_uint(max)) || hi > UINT32_MAX ||
         lo > hi)
-        return force_refuse(f, "such a number of items");
+        return force_refuse(f, "this number of items");
     if (hi == 0) {
         *out = bracketed(f, "[", NULL, "]", 0, 0);
         return 0;
     }
     if (yyjson_is_false(items))
-        return force_refuse(f, "such a number of items");
+        return force_refuse(f, "this number of items");
     if (items && !yyjson_is_true(items))
         r = gemma_value(f, items, depth + 1, &item);
     else
@@ -404,7 +404,7 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
     int r = f->n->failed ? -ENOMEM : force_resolve(f, f->tool->parameters, schema, &s);
 
     if (r == 0 && depth > GEMMA_DEPTH)
-        r = force_refuse(f, "such deep nesting");
+        r = force_refuse(f, "nesting this deep");
     for (i = 0; i < ARRAY_SIZE(alone) && r == 0; i++)
         if (yyjson_obj_get(s, alone[i]))
             r = force_alone(f, s, alone[i]);

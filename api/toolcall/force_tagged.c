@@ -134,7 +134,7 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
 
         f->prop = name ? name : "";
         if (!name || !*name || name[strspn(name, KEY_CHARS)] || strlen(name) > TC_KEY_MAX)
-            return force_refuse(f, "this property's name");
+            return force_refuse(f, "this property name");
         if ((r = value_node(f, root, prop, &value)) < 0)
             return r;
         value = parameter(f, ir_text(f->n, "literal", name), value);

@@ -77,7 +77,7 @@ int force_resolve(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_
         s = ref && *ref == '#' ? yyjson_ptr_get(root, ref + 1) : NULL;
     }
     *out = s;
-    return s && !yyjson_obj_get(s, "$ref") ? 0 : force_refuse(f, "a reference that leads nowhere");
+    return s && !yyjson_obj_get(s, "$ref") ? 0 : force_refuse(f, "a reference without a target");
 }
 
 static bool text_rules(yyjson_val *root, yyjson_val *schema, int depth, int *steps) {
@@ -288,7 +288,7 @@ static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const ch
         int r = text_at(f, root, item, stop, depth + 1, &text);
 
         if (r == 0 && one && !yyjson_obj_get(is, "const") && !yyjson_obj_get(is, "enum"))
-            r = force_refuse(f, "oneOf of strings that are no constants");
+            r = force_refuse(f, "oneOf of strings that are not constants");
         if (r < 0)
             return r;
         ir_add(f->n, *out, text);
@@ -305,7 +305,7 @@ static int text_at(struct force *f, yyjson_val *root, yyjson_val *schema, const 
 
     assert(depth <= UNION_DEPTH);
     if (r == 0 && depth == UNION_DEPTH)
-        r = force_refuse(f, "such deep nesting");
+        r = force_refuse(f, "nesting this deep");
     for (size_t i = 0; i < ARRAY_SIZE(never) && r == 0; i++)
         if (yyjson_obj_get(s, never[i]))
             r = force_refuse(f, never[i]);

@@ -67,7 +67,7 @@ const char *parser_at(const struct toolcall_parser *p, size_t *len) {
     return p->win.data + p->pos;
 }
 
-/* Takes @n bytes of the window. Those of a call that have not been told yet, as arguments, are
+/* Takes @n bytes of the window. Those of a call that have not been reported yet, as arguments, are
  * kept: it may turn out to be none. Past the limit exactly the bytes that fit are taken, so that
  * where a feed ended does not show. */
 bool parser_take(struct toolcall_parser *p, size_t n) {
@@ -81,7 +81,7 @@ bool parser_take(struct toolcall_parser *p, size_t n) {
     return fits == n;
 }
 
-/* Takes bytes that are told as arguments at once. */
+/* Takes bytes and reports them as arguments at once. */
 bool parser_pass(struct toolcall_parser *p, size_t n) {
     if (!p->call.committed)
         return parser_take(p, n);

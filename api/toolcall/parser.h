@@ -83,7 +83,7 @@ struct tc_state {
     .n_edges = sizeof((const struct tc_edge[]){__VA_ARGS__}) / sizeof(struct tc_edge)
 
 /* The call that is being read. open: it may be one; has_name: its name is complete; committed: it
- * was told, and what breaks now ends it. committed implies has_name implies open. */
+ * was reported, and what breaks now ends it. committed implies has_name implies open. */
 struct tc_call {
     bool open, has_name, committed, has_args;
     bool broken; /* found to be none while something else was done */
@@ -117,7 +117,7 @@ struct tc_value {
 
 /* Invariants, which hold between two steps: pos <= win.len; no call is open in a text state; raw
  * and args are empty unless a call is open, args also once it is committed; out is empty; n_calls
- * counts the calls that were told, at most TOOLCALL_CALLS_MAX. */
+ * counts the calls that were reported, at most TOOLCALL_CALLS_MAX. */
 struct toolcall_parser {
     struct toolcall_opts opts;
     toolcall_sink sink;
@@ -135,7 +135,7 @@ struct toolcall_parser {
     char space[TC_SPACE_MAX];
     size_t n_space;
     bool space_is_reasoning;
-    struct buf raw;  /* of the open call: what has not been told */
+    struct buf raw;  /* of the open call: bytes that have not been reported */
     struct buf args; /* before it is committed */
     struct buf out;
     struct tc_call call;
@@ -152,8 +152,8 @@ enum tc_step { TC_MORE, TC_MOVED, TC_BROKEN };
 
 /* parser.c: the window. */
 
-/* Takes @n bytes, n <= what is left of it; those of a call that is not told yet are kept in raw.
- * False: they pass its limit, and it is no call. */
+/* Takes @n bytes, n <= what is left of it; those of a call that is not reported yet are stored
+ * in raw. False: they pass its limit, and it is no call. */
 bool parser_take(struct toolcall_parser *p, size_t n);
 /* Takes bytes that are sent as arguments at once. */
 bool parser_pass(struct toolcall_parser *p, size_t n);
@@ -172,11 +172,12 @@ void events_segment(struct toolcall_parser *p); /* a marker: white space next to
 void events_open(struct toolcall_parser *p);    /* a call may begin here; none is open */
 void events_name(struct toolcall_parser *p);    /* call.name is complete, or no name: broken */
 /* The next bytes of its arguments, as JSON; the first ones make it one for good, where it has a
- * name and calls are not told whole. */
+ * name and calls are not reported as a whole. */
 void events_args(struct toolcall_parser *p, const char *data, size_t len);
-void events_end(struct toolcall_parser *p);   /* it is complete, or broken: without a name */
-void events_break(struct toolcall_parser *p); /* it is no call, or, once told, no whole one */
-void events_out(struct toolcall_parser *p);   /* `out` goes to the arguments */
+void events_end(struct toolcall_parser *p); /* it is complete, or broken: without a name */
+void events_break(
+    struct toolcall_parser *p); /* it is no call, or, once reported, an incomplete one */
+void events_out(struct toolcall_parser *p); /* `out` goes to the arguments */
 
 /* states.c, object.c: one step in the state @s, the window not empty: enum tc_step, or -ENOMEM. */
 int states_step(struct toolcall_parser *p, const struct tc_state *s);

@@ -55,7 +55,9 @@ struct toolcall_format {
     const char *triggers[4]; /* a call starts with one of these; "{" only where a message starts */
     const char *force_after[3]; /* instead of a trigger: after these nothing but a call comes */
     const char *start_after;    /* so it is after this, where a message begins; or NULL */
-    bool bare; /* a call without a marker, where a message begins, is one up to its arguments */
+    /* A message may begin with a call without a marker; text counts as one once its arguments
+     * begin. */
+    bool bare;
     bool ends_reasoning;                     /* a trigger inside reasoning ends it */
     bool only_known;                         /* a call of a tool that was not offered is content */
     bool short_ids;                          /* ids of 9 letters and digits */
@@ -94,7 +96,7 @@ struct toolcall_opts {
     yyjson_val *tools; /* of the request; outlives the parser. NULL: calls are content */
     bool in_reasoning; /* toolcall_opens_reasoning() */
     bool only_calls; /* nothing else was asked for: what is neither call nor reasoning is dropped */
-    bool whole_calls;   /* a call is told when it is complete; a broken one is content */
+    bool whole_calls;   /* a call is reported when it is complete; a broken one is content */
     uint32_t max_calls; /* 0: TOOLCALL_CALLS_MAX; 1: no parallel calls */
     size_t max_held;    /* 0: TOOLCALL_HELD_MAX */
     size_t max_whole;   /* 0: TOOLCALL_WHOLE_MAX */

@@ -289,7 +289,8 @@ static int on_preset_pair(void *ctx, const char *section, const char *name, cons
     for (size_t i = 0; i < ARRAY_SIZE(shared); i++)
         of_model &= strcmp(name, shared[i]) != 0;
     if (o && !of_model)
-        return err_set(err, 0, name, "%s: is no key of a single model", name);
+        return err_set(err, 0, name,
+                       "%s: cannot be set in a preset; set it in the configuration of weftd", name);
     return on_pair(ctx, o && !*section ? o->section : section, name, value, err);
 }
 
@@ -427,11 +428,10 @@ bool config_drafts_from(const struct config *c, const char *name) {
 static int check_sources(const struct config *c, struct err *err) {
     for (char *const *name = c->draft_sources; *name; name++)
         if (source_of(*name) < 0)
-            return err_set(
-                err, 0, "draft-sources",
-                "draft-sources: %s is none of forced, prediction, suffix, recent, model, "
-                "mtp",
-                *name);
+            return err_set(err, 0, "draft-sources",
+                           "draft-sources: unknown source %s; the sources are forced, prediction, "
+                           "suffix, recent, model and mtp",
+                           *name);
     return 0;
 }
 
@@ -510,8 +510,8 @@ int config_check(const struct config *c, struct err *err) {
                            "unix:PATH, not \"%s\"",
                            *l);
         if (config_without_tls(*l) != *l && !*c->tls_certificate)
-            return err_set(err, 0, "tls-certificate", "tls-certificate: is needed for %s of listen",
-                           *l);
+            return err_set(err, 0, "tls-certificate",
+                           "tls-certificate: must be set, because listen has %s", *l);
         if (!is_loopback(*l) && !*c->api_keys && !c->anonymous)
             return err_set(err, 0, "listen",
                            "listen: %s is reachable from other machines: give api-keys, or set "
@@ -519,8 +519,7 @@ int config_check(const struct config *c, struct err *err) {
                            *l);
     }
     if (!*c->tls_certificate != !*c->tls_key)
-        return err_set(err, 0, "tls-key",
-                       "tls-key: is needed beside tls-certificate, and it beside tls-key");
+        return err_set(err, 0, "tls-key", "tls-key: must be set together with tls-certificate");
     if (!*c->kv_events && *c->kv_events_replay)
         return err_set(err, 0, "kv-events-replay", "kv-events-replay: needs kv-events");
     if (c->engine.max_seqs > c->engine.max_rows)

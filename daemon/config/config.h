@@ -97,7 +97,7 @@ const char *config_without_tls(const char *address);
 /* Rules between options, once all were read. 0 or -EINVAL with @err. */
 int config_check(const struct config *c, struct err *err);
 
-/* Gives the option @key, which there is, the value @text. 0 or -errno with @err. */
+/* Sets the option @key, which must exist, to the value @text. 0 or -errno with @err. */
 int config_set(struct config *c, const char *key, const char *text, struct err *err);
 /* Gives option @o of @to the value that it has in @from. 0 or -ENOMEM. */
 int config_copy(struct config *to, const struct config *from, const struct option *o);

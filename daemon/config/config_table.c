@@ -55,43 +55,44 @@
 
 const struct option config_table[] = {
     STRING("model", "model", model, "",
-           "The GGUF file to serve (of a split model any shard), or a name of weftctl models."),
+           "The GGUF file to serve (for a split model, any shard), or a name of weftctl models."),
     STRING("model", "model-name", model_name, "",
-           "The name clients use; empty: the file's name without .gguf."),
+           "The name that clients use; empty: the file's name without .gguf."),
     STRING("model", "chat-template", chat_template, "",
            "A file with the chat template to use instead of the model's own, or the name of a "
            "built-in one (chatml, llama3, ...); a model without one gets chatml."),
     STRING("model", "system-prompt", system_prompt, "",
            "A file with the system message of chats that have none."),
     BOOL("model", "any-model-name", api.any_model_name, "yes",
-         "Answer requests whatever model they name; no: others than model-name get 404."),
+         "Answer requests whatever model they name; no: a request for another name gets 404."),
     LIST("model", "aliases", aliases, "",
-         "Further names of the model; one that ends with * stands for all that begin so."),
+         "Further names of the model; a trailing * matches every ending."),
     STRING("model", "models", models, "",
-           "A folder of presets, NAME.conf, each a further model that is loaded when a request "
-           "names it: keys of [model] and [engine], of which model may be a name in models-dir."),
-    STRING(
-        "model", "models-dir", models_dir, "",
-        "A folder whose GGUF files are served by their names, likewise; auto: what weftctl pull, "
-        "the cache of the Hugging Face hub, LM Studio and Ollama have."),
+           "A folder of presets, NAME.conf. Each defines a further model, which is loaded when a "
+           "request names it, by keys of [model] and [engine]; model may be a name in models-dir."),
+    STRING("model", "models-dir", models_dir, "",
+           "A folder whose GGUF files are served by name and loaded when a request names them; "
+           "auto: the files of weftctl pull, of the cache of the Hugging Face hub, of LM Studio "
+           "and of Ollama."),
     SIZE("model", "models-memory", models_memory, "0", 0, 65536 * GiB,
-         "Memory for weights, buffers and KV of all models that are loaded at a time; 0: nine "
-         "tenths of what is free at the start. The least recently used makes room."),
+         "Memory for weights, buffers and KV cache of all models loaded at the same time; 0: nine "
+         "tenths of the memory that is free at the start. The least recently used model is "
+         "unloaded first."),
     UINT("model", "keep-alive-s", keep_alive_s, "0", 0, 31536000,
          "Seconds without a request after which a model is unloaded; 0: when its room is needed."),
     BOOL("model", "pinned", pinned, "no",
          "Load the model at the start and never unload it for others."),
-    LIST("model", "sampling", sampling, "",
-         "Sampling parameters for requests that leave them out: NAME=VALUE,... (temperature, "
-         "top_p, top_k, min_p, ..., seed); others are the model's. openai: temperature 1, nothing "
-         "cut off."),
+    LIST(
+        "model", "sampling", sampling, "",
+        "Sampling parameters for requests that leave them out: NAME=VALUE,... (temperature, top_p, "
+        "..., seed); others keep the model's values. openai: temperature 1 without truncation."),
     CHOICE("model", "reasoning", reasoning, "auto", "auto|off|on", false,
-           "Whether the model reasons for requests that do not say; auto: as its template has it."),
-    STRING(
-        "model", "draft-model", draft_model, "",
-        "A small model with the same tokens that drafts for speculative decoding, or a file with "
-        "the model's block of multi-token prediction alone, or its assistant; it changes no "
-        "token."),
+           "Turn the model's reasoning on or off for requests that do not say; auto: the default "
+           "of its template."),
+    STRING("model", "draft-model", draft_model, "",
+           "A small model with the same vocabulary that drafts for speculative decoding, or a file "
+           "with the model's block for multi-token prediction, or with its assistant; the output "
+           "does not change."),
 
     LIST("listen", "listen", listen, "127.0.0.1:8080",
          "Addresses to serve HTTP on, separated by commas: HOST:PORT, [IPv6]:PORT, unix:PATH, or "
@@ -100,22 +101,23 @@ const struct option config_table[] = {
         "listen", "tls-certificate", tls_certificate, "",
         "A PEM file with the certificate of tls: addresses and its chain, read again on SIGHUP."),
     STRING("listen", "tls-key", tls_key, "",
-           "A PEM file with its key, which other users must not be able to read; likewise."),
+           "A PEM file with the key of tls-certificate, read again on SIGHUP; other users must not "
+           "be able to read it."),
     BOOL("listen", "web-page", api.web_page, "yes",
          "Serve the web page (chat, live view) to browsers at /; it asks for API keys where they "
          "are needed."),
     LIST("listen", "allowed-hosts", hosts, "",
-         "Names accepted in the Host header besides loopback ones; * accepts every name."),
+         "Names accepted in the Host header besides loopback names; *: every name."),
     LIST("listen", "cors-origins", cors_origins, "",
-         "Origins whose pages may use the service besides loopback ones and allowed-hosts "
-         "(https://chat.example); * every page."),
+         "Origins whose pages may use the server besides loopback ones and allowed-hosts "
+         "(https://chat.example); *: every origin."),
     STRING("listen", "admin-socket", admin_socket, "",
            "The UNIX socket of the admin interface; empty: none."),
     STRING("listen", "api-keys", api_keys, "",
-           "A file with one API key per line (NAME:KEY or KEY), read again on SIGHUP; empty: none "
-           "is asked for."),
+           "A file with one API key per line (NAME:KEY or KEY), read again on SIGHUP; empty: no "
+           "key is required."),
     LIST("listen", "allow-pull", allow_pull, "",
-         "Tenants whose clients may pull, create, copy and delete models by Ollama's API; * all; "
+         "Tenants whose clients may pull, create, copy and delete models by Ollama's API; *: all; "
          "empty: none."),
     STRING("listen", "tenants", tenants, "",
            "A file with the tenants, their weights and limits (conf/tenants.conf), read again on "
@@ -124,12 +126,12 @@ const struct option config_table[] = {
          "Allow addresses other than loopback without API keys."),
 
     UINT("limits", "max-connections", api.max_connections, "1024", 1, 100000,
-         "Open client connections over TCP, and as many over UNIX sockets; when they are full the "
-         "oldest idle one is closed, and where none is idle more get 503."),
+         "Open client connections over TCP, and as many over UNIX sockets. Beyond that the oldest "
+         "idle connection is closed; if none is idle, new ones get 503."),
     UINT("limits", "max-running", api.max_running, "256", 1, 100000,
          "Generations handed to the worker at once."),
     UINT("limits", "max-queued", api.max_queued, "256", 0, 100000,
-         "Generations waiting beyond these; more get 429 with Retry-After."),
+         "Generations that wait beyond max-running; more get 429 with Retry-After."),
     UINT("limits", "max-n", api.max_n, "8", 1, 128, "Largest n of a request."),
     SIZE("limits", "max-body", api.max_body_bytes, "32M", 1 * KiB, 1 * GiB,
          "Largest request body."),
@@ -156,43 +158,45 @@ const struct option config_table[] = {
     UINT("limits", "upgrade-timeout-ms", upgrade_timeout_ms, "0", 0, 86400000,
          "Time that requests of the old daemon have after an upgrade; 0: as long as they run."),
     UINT("limits", "load-wait-ms", api.load_wait_ms, "120000", 0, 3600000,
-         "Time that a request waits for a model that is loaded for it."),
+         "Time that a request waits while its model is loaded."),
     UINT("limits", "default-max-tokens", api.default_max_tokens, "0", 0, 100000000,
-         "max_tokens of chat requests that give none; 0: up to the end of the context."),
+         "max_tokens of chat requests without one; 0: up to the end of the context."),
 
     BOOL("limits", "complete-output", api.complete_output, "yes",
-         "Lead constrained output and tool calls to their shortest end in time when max_tokens or "
-         "the context would cut them, and refuse what cannot fit; requests may say otherwise."),
+         "Lead constrained output and tool calls to their shortest end before max_tokens or the "
+         "context cuts them, and refuse requests whose shortest output does not fit; a request can "
+         "turn it off."),
 
     UINT("limits", "stored-responses", api.max_stored, "10000", 0, 1000000,
          "Responses of /v1/responses kept in memory for requests that continue them; 0: none."),
-    SIZE("limits", "stored-memory", api.stored_bytes, "64M", 64 * KiB, 64 * GiB,
-         "Memory for them; when it is full, the oldest of the tenant with the most are dropped."),
+    SIZE(
+        "limits", "stored-memory", api.stored_bytes, "64M", 64 * KiB, 64 * GiB,
+        "Memory for stored responses; when it is full, the tenant with the most loses its oldest."),
     UINT("limits", "stored-ttl-s", api.stored_ttl_s, "86400", 1, 31536000,
          "Seconds that a response is kept after it was last continued."),
 
     NAME("engine", "backend", engine.backend, "auto", "auto|cpu|cuda|reference",
-         "What computes; auto: cuda where a device passes its self-test and holds the model, else "
-         "cpu."),
+         "Device that computes; auto: cuda if a device passes its self-test and holds the model, "
+         "else cpu."),
     NAME("engine", "isa", engine.isa, "auto", "auto|generic|avx2|avx512|amx",
          "Instruction set of the cpu backend; all give the same tokens."),
     UINT("engine", "threads", engine.n_threads, "0", 0, 1024,
          "Threads of the cpu backend; 0: one for every core."),
     STRING("engine", "devices", engine.devices, "0",
-           "Numbers of the cuda devices that share the model, as in 0,1: the same tokens on any, "
-           "memory adds up; not all architectures, as many as divide the key heads."),
+           "CUDA devices that share the model, such as 0,1: memory adds up, tokens stay the same. "
+           "Their number must divide the key heads; some architectures are not supported."),
     UINT_OR("engine", "host-experts", engine.host_experts, "auto", "auto",
-            "First layers whose experts the machine's cores compute beside a cuda device; auto: "
-            "as few experts, the least picked, as leave it room for max-context, or for 32,768 "
+            "Number of first layers whose experts the CPU computes beside a CUDA device; auto: the "
+            "least picked experts, as few as leave the device room for max-context, or for 32,768 "
             "tokens."),
     UINT("engine", "kv-pages", engine.n_pages, "0", 0, 16777216,
          "Pages of KV memory; 0: as many as fit in kv-memory."),
     SIZE("engine", "kv-memory", engine.kv_bytes, "0", 0, 4096 * GiB,
-         "KV memory; 0: what fits, about a quarter of the memory that is free; cuda: all that the "
-         "device has left."),
+         "Size of the KV cache; 0: about a quarter of the free memory; cuda: all that the device "
+         "has left."),
     SIZE("engine", "host-kv-memory", engine.host_kv_bytes, "0", 0, 4096 * GiB,
-         "Memory of the machine for prefixes that a device has no room for; they come back faster "
-         "than they are computed."),
+         "Host memory for prefixes that the device has no room for; copying them back is faster "
+         "than computing them again."),
     STRING(
         "engine", "kv-disk", kv_disk, "",
         "A folder for a file that keeps prefixes over restarts; empty: none. The tokens of prompts "
@@ -200,19 +204,18 @@ const struct option config_table[] = {
     SIZE("engine", "kv-disk-size", sched.disk.n_bytes, "16G", 1 * MiB, 65536 * GiB,
          "Largest size of that file; the least recently used pages are replaced."),
     SIZE("engine", "kv-disk-daily", sched.disk.daily_bytes, "256G", 0, 65536 * GiB,
-         "Most that is written to that file in a day, on average over hours, since disks wear; 0: "
-         "no "
-         "limit."),
+         "Bytes written to that file per day at most, averaged over hours, because disks wear; 0: "
+         "no limit."),
     SIZE("engine", "draft-kv-memory", draft_kv_bytes, "0", 0, 4096 * GiB,
          "KV memory of the draft model; 0: a quarter of that of the model; cuda: a sixteenth of "
          "what the device has left."),
     CHOICE("engine", "kv-type", engine.kv_type, "f16", "f16|q8_0|q4_0", false,
-           "Format of keys and values; q4_0: on the CPU, a little more than half of what q8_0 "
-           "takes, and visibly less exact."),
+           "Format of keys and values; q4_0: CPU only, a little more than half the size of q8_0, "
+           "and visibly less exact."),
     UINT("engine", "page-tokens", engine.page_tokens, "32", 16, 64,
          "Tokens per page: 16, 32 or 64."),
     UINT("engine", "max-context", engine.max_context, "0", 0, 100000000,
-         "Longest prompt and output together; 0: the model's."),
+         "Longest prompt and output together, in tokens; 0: the model's."),
     UINT("engine", "max-batch-rows", engine.max_rows, "512", 16, 65536,
          "Most tokens computed in a step."),
     UINT("engine", "max-seqs", engine.max_seqs, "64", 1, 1000, "Most requests computed in a step."),
@@ -223,15 +226,16 @@ const struct option config_table[] = {
     UINT("engine", "max-step-ms", sched.max_step_ms, "200", 1, 60000,
          "Longest step when nothing is being decoded."),
     CHOICE("engine", "speculation", sched.no_speculation, "auto", "auto|off", false,
-           "Speculative decoding: draft tokens, check several in a step; changes no token."),
+           "Speculative decoding: draft tokens and verify several in a step; the output does not "
+           "change."),
     CHOICE("engine", "pin", sched.no_pins, "auto", "auto|off", false,
            "Pin the pages of a session's last turn for its next one, as long as no other request "
            "needs them."),
     BOOL("engine", "prewarm", api.prewarm, "yes",
          "Between requests, compute ahead the expected beginning of a chat's next turn."),
     LIST("engine", "draft-sources", draft_sources, "forced, prediction, suffix, recent, model, mtp",
-         "Where drafts may come from (docs/design/speculation.md); mtp: "
-         "the model's own block, where its file has one."),
+         "Sources of draft tokens (docs/design/speculation.md); mtp: the model's own block for "
+         "multi-token prediction, if its file has one."),
     UINT("engine", "max-draft", sched.max_draft, "16", 1, 32,
          "Most tokens drafted for a request in a step."),
     UINT("engine", "hang-timeout-ms", hang_timeout_ms, "30000", 1000, 3600000,
@@ -241,24 +245,26 @@ const struct option config_table[] = {
     BOOL("engine", "logits-digest", engine.digest, "yes",
          "Compute a digest of every token's logits and allow \"logits_digest\" in requests."),
 
-    CHOICE("log", "log-level", log_level, "info", "error|warn|info|debug", true, "What is logged."),
+    CHOICE("log", "log-level", log_level, "info", "error|warn|info|debug", true,
+           "Least severe level that is logged."),
     UINT("log", "log-requests", api.log_lines, "50", 0, 1000000,
-         "Lines about requests that one tenant, or one address, may cause in a second in the mean, "
-         "and ten times as many at once; what is left out is counted in one line. 0: no limit."),
+         "Log lines about requests per second that one tenant or address may cause on average, "
+         "with bursts of ten times as many; one line counts what was left out. 0: no limit."),
     STRING("log", "otlp-endpoint", api.otlp_endpoint, "",
-           "Where traces go by OTLP/HTTP: http[s]://HOST[:PORT][/PATH] or unix:/PATH of an "
-           "OpenTelemetry collector; empty: nowhere."),
-    STRING("log", "kv-events", kv_events, "",
-           "Where routers subscribe to what is in the prefix cache, as vLLM tells it: an address "
-           "that ZeroMQ binds, tcp://HOST:5557 or ipc://PATH. Subscribers read all prompts' "
-           "tokens. Empty: nowhere."),
+           "OpenTelemetry collector that receives traces by OTLP/HTTP: "
+           "http[s]://HOST[:PORT][/PATH] or unix:/PATH; empty: none."),
+    STRING(
+        "log", "kv-events", kv_events, "",
+        "ZeroMQ address where routers subscribe to events of the prefix cache, in vLLM's format: "
+        "tcp://HOST:5557 or ipc://PATH. Subscribers read the tokens of all prompts. Empty: none."),
     STRING("log", "kv-events-replay", kv_events_replay, "",
-           "Likewise, where they ask for what they missed; empty: nowhere."),
+           "ZeroMQ address where subscribers ask for events that they missed; empty: none."),
     STRING("log", "kv-events-topic", kv_events_topic, "",
-           "What the topic of these events begins with, before @MODEL; empty: kv@ and the name of "
-           "this host."),
-    STRING("log", "fault-dir", fault_dir, "",
-           "A folder for what was decided before a worker died (weft-sim replay), the last eight "
-           "times; empty: $STATE_DIRECTORY, which systemd sets, or else none."),
+           "Beginning of the topic of these events, before @MODEL; empty: kv@ and the name of this "
+           "host."),
+    STRING(
+        "log", "fault-dir", fault_dir, "",
+        "A folder for recordings of the last decisions before a worker died (for weft-sim replay), "
+        "of the last eight deaths; empty: $STATE_DIRECTORY, which systemd sets, or none."),
 };
 const uint32_t config_table_n = ARRAY_SIZE(config_table);

@@ -126,14 +126,16 @@ static const char *value_name(const struct option *o) {
 void config_help(FILE *out) {
     const char *section = "";
 
-    fprintf(out,
-            "usage: weftd --model FILE [--config FILE] [--KEY VALUE ...]\n"
-            "       weftd [...] --check-config | --print-config | --version | --help\n\n"
-            "Serves a GGUF model over HTTP; the APIs are OpenAI's and Anthropic's. Example:\n\n"
-            "  weftd --model qwen.gguf --listen 127.0.0.1:8080 --admin-socket weft.sock\n\n"
-            "  --config FILE\n      Read options from an INI file first. Flags win.\n"
-            "  --check-config\n      Only say whether the options and the file are valid.\n"
-            "  --print-config\n      Print a file with every key at its default.\n");
+    fprintf(
+        out,
+        "usage: weftd --model FILE [--config FILE] [--KEY VALUE ...]\n"
+        "       weftd [...] --check-config | --print-config | --version | --help\n\n"
+        "Serves GGUF models through the HTTP APIs of OpenAI, Anthropic, Ollama, llama-server and\n"
+        "LM Studio. Example:\n\n"
+        "  weftd --model qwen.gguf --listen 127.0.0.1:8080 --admin-socket weft.sock\n\n"
+        "  --config FILE\n      Read options from this INI file; flags win.\n"
+        "  --check-config\n      Check the options and the file, and exit.\n"
+        "  --print-config\n      Print a configuration file with every key at its default.\n");
     for (uint32_t i = 0; i < config_table_n; i++) {
         const struct option *o = &config_table[i];
 
@@ -147,7 +149,7 @@ void config_help(FILE *out) {
         print_wrapped(out, o->help, 6);
     }
     fputs("\nOptions of llama-server (-m, -c, -ngl, -np, --host, --port, ...) are understood,\n"
-          "too. In parentheses: the default. SIZE takes K, M and G. Signals: HUP reads keys,\n"
+          "too. Defaults are in parentheses. SIZE takes K, M and G. Signals: HUP reads keys,\n"
           "tenants and log-level again, TERM lets running streams finish. Exit codes: 0;\n"
           "75 trying again may help; 78 configuration or model cannot be used.\n",
           out);

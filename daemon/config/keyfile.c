@@ -9,7 +9,7 @@
 /*
  * inih splits the lines; it tells neither where a pair stands nor that a line was too long for its
  * buffer, which would be read as two. So it gets its lines from here, one at a time, and what is
- * wrong ends the reading: the first mistake is the one that is told.
+ * wrong ends the reading: the first mistake is the one that is reported.
  */
 
 struct reading {
@@ -66,6 +66,6 @@ int keyfile_read(const char *path, const char *param, keyfile_pair pair, void *c
     if (r.result < 0)
         return r.result;
     if (bad)
-        return err_set(err, 0, param, "%s:%d: not a [section] nor key = value", path, bad);
+        return err_set(err, 0, param, "%s:%d: must be a [section] or key = value", path, bad);
     return 0;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-/* keyfile - files of [section] and key = value lines; what is wrong is said with file and line. */
+/* keyfile - reads files of [section] and key = value lines. Errors name file and line. */
 
 #include "base/err.h"
 

@@ -8,7 +8,7 @@
 
 /*
  * A key of a section is a row of the table below. A row of struct reading is a section, in the
- * order of the file; after the last line each takes from [default] what it does not have.
+ * order of the file; after the last line each takes missing keys from [default].
  */
 
 #define AT(field) offsetof(struct api_tenant, field)
@@ -55,7 +55,7 @@ static bool is_name(const char *s, size_t n) {
 
 static int bad_name(struct reading *r, const char *key, const char *text) {
     return err_set(r->err, 0, key,
-                   "%s: must be of 1 to 63 letters, digits, '-', '_', '.' or '@', not \"%s\"", key,
+                   "%s: must be 1 to 63 letters, digits, '-', '_', '.' or '@', not \"%s\"", key,
                    text);
 }
 
@@ -151,7 +151,7 @@ static int add_item(struct reading *r, const struct key *k, struct api_tenant *t
     }
     unsigned long long v = *item >= '0' && *item <= '9' ? strtoull(item, &end, 10) : UINT64_MAX;
     if (v >= UINT32_MAX || *end)
-        return err_set(r->err, 0, k->name, "%s: must be numbers of users, not \"%s\"", k->name,
+        return err_set(r->err, 0, k->name, "%s: must be user ids (numbers), not \"%s\"", k->name,
                        item);
     uint32_t uid = (uint32_t)v;
     if ((owner = owner_of(r, t, NULL, &uid)))
@@ -244,7 +244,8 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
         row->given[i] = true;
         if (strcmp(section, "default") == 0 &&
             (keys[i].type == KEY_NAMES || keys[i].type == KEY_UIDS))
-            return err_set(r->err, 0, name, "%s: not in [default], which is for all that have none",
+            return err_set(r->err, 0, name,
+                           "%s: cannot be set in [default], which applies to all other clients",
                            name);
         return set(r, &keys[i], &row->t, value);
     }

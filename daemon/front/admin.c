@@ -194,7 +194,8 @@ static int named_model(struct exchange *x) {
     int i = models_index(opts_of(x)->models, x->arg, &err);
 
     if (i < 0 && models_rescan(opts_of(x)->models, NULL))
-        err_set(&err, 404, NULL, "no model is called %.100s, as far as is known: try again",
+        err_set(&err, 404, NULL,
+                "no model is named %.100s so far; the folders of models are being read, try again",
                 x->arg);
     if (i < 0)
         refuse(x, 404, err.message);

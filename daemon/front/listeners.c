@@ -196,9 +196,9 @@ int listeners_open(struct listeners *l, struct err *err) {
     for (char *const *a = l->config->listen; !managed && *a && r == 0; a++)
         r = listen_on(l, *a, err);
     if (r == 0 && *l->config->tls_certificate && !listens_tls(l))
-        return err_set(err, 0, "tls-certificate",
-                       "tls-certificate: there is no tls: address in listen, nor an inherited "
-                       "socket of the name tls");
+        return err_set(
+            err, 0, "tls-certificate",
+            "tls-certificate: listen has no tls: address, and no inherited socket is named tls");
     return r < 0 ? r : open_admin(l, err);
 }
 

@@ -66,8 +66,8 @@ static void let_go(struct front *f) {
     if (f->gave_way && models_asked(f->models, WORKERS_ASKED) > 0)
         return;
     if (f->gave_way && models_asked(f->models, WORKERS_REFUSED) > 0)
-        upgrade_fail(f->upgrade, "with its models, options or device requests under way would not "
-                                 "get the same tokens: restart weftd");
+        upgrade_fail(f->upgrade, "its models, options or device would give the running requests "
+                                 "other tokens; restart weftd instead");
     else
         models_leave_disk(f->models, on_disk_left);
 }
@@ -124,10 +124,10 @@ static int check_upgrade(struct front *f, struct err *err) {
     if (f->draining || !f->was_ready || takeover_is_pending())
         return err_set(err, 0, "", "the daemon is %s", f->draining ? "ending" : "starting");
     if (takeover_has_old())
-        return err_set(err, 0, "", "the daemon before this one has not ended yet: it has requests");
+        return err_set(err, 0, "", "the previous daemon still finishes its requests; try later");
     if (getpid() == 1)
-        return err_set(err, 0, "", "process 1 cannot be replaced: its end is its container's");
-    return changing ? err_set(err, 0, "", "%s: try again when that is over", changing) : 0;
+        return err_set(err, 0, "", "process 1 cannot be replaced; start a new container");
+    return changing ? err_set(err, 0, "", "%s; try again when that is over", changing) : 0;
 }
 
 /* The program that this one was started as: an upgrade puts another file there. */

@@ -9,7 +9,7 @@
 #include "base/thread.h"
 #include "base/util.h"
 
-#define POOL_THREADS "4" /* of libuv: folders and presets are read there, nothing that computes */
+#define POOL_THREADS "4" /* threads of libuv, which read folders and presets and do not compute */
 #define POOL_N 4
 #define STACK_BYTES ((size_t)256 << 10)
 

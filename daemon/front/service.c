@@ -43,7 +43,7 @@ static bool is_listening(int fd) {
            getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) == 0 && type == SOCK_STREAM;
 }
 
-/* Finds the purpose of @fd by its @name. -EINVAL: it cannot be used. */
+/* Finds the purpose of @fd by its @name. -EINVAL: the descriptor cannot be used. */
 static int sort(struct service_fd *out, int fd, const char *name) {
     const char *address = strchr(name, '=');
 

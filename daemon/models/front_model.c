@@ -146,11 +146,11 @@ static bool says(const struct gguf *g, const char *key, const char *value) {
 static int check_kind(const struct gguf *g, struct engine_kind *out, struct err *err) {
     if (says(g, "general.type", "adapter"))
         return err_set(err, 0, "model",
-                       "a LoRA adapter, not a model: merge it into its model first");
+                       "this file is a LoRA adapter, not a model; merge it into its model first");
     if (says(g, "general.type", "mmproj") || says(g, "general.architecture", "clip"))
         return err_set(err, 0, "model",
-                       "the image encoder of a model (mmproj): give the model itself, which is "
-                       "served for text");
+                       "this file is the image encoder of a model (mmproj); give the file of the "
+                       "model itself, which is served for text");
     return engine_check(g, out, err);
 }
 
@@ -183,8 +183,9 @@ static int open_pair(struct front_model *m, bool encoder, struct err *err) {
     if (!m->pair)
         return -ENOMEM;
     if (!document)
-        return err_set(err, 0, "model",
-                       "tokenizer.chat_template.rerank has no {query} and {document} behind it");
+        return err_set(
+            err, 0, "model",
+            "tokenizer.chat_template.rerank must contain {query}, and {document} behind it");
     *query = *document = 0;
     m->api.pair.before = m->pair;
     m->api.pair.between = query + strlen("{query}");

@@ -22,15 +22,15 @@
 #include <zmq.h>
 
 #define LIBRARY "libzmq.so.5"
-#define REPLAY_MAX 10000             /* batches that are kept for subscribers that missed some, */
-#define REPLAY_BYTES_MAX (32u << 20) /* in so many bytes */
+#define REPLAY_MAX 10000             /* batches stored for subscribers that missed some, */
+#define REPLAY_BYTES_MAX (32u << 20) /* and their bytes */
 #define QUEUE_MAX 1000               /* batches that wait for one subscriber, or replay */
 #define BATCH_MAX (4u << 20)
 #define REPLAYS_MAX 4u          /* at a time; requests for others wait in the socket */
 #define REQUESTS_MAX 64         /* that are read in an iteration */
 #define FRAMES_MAX 16           /* of a message, that are read at once; a request has 3 */
-#define PART_MAX 256u           /* batches of a part, */
-#define PART_BYTES (256u << 10) /* which ends with the one that reaches so many bytes */
+#define PART_MAX 256u           /* batches of a part of a replay, */
+#define PART_BYTES (256u << 10) /* bytes at which a part ends */
 #define STALL_MS 10000          /* after which a replay that takes nothing ends */
 #define TURN_MS 1   /* to the next part: with 0 libuv may take it into the same iteration */
 #define WAIT_MS 5   /* for the room of a replay */
@@ -65,7 +65,7 @@ struct replay {
 };
 
 /* past: a ring, the oldest at first, whose numbers follow each other; n_bytes of them are at most
- * REPLAY_BYTES_MAX. closed: the sockets are NULL, and nothing is told any more. */
+ * REPLAY_BYTES_MAX. closed: the sockets are NULL, and nothing is published any more. */
 struct kv_events {
     struct kv_events_opts opts;
     struct zmq zmq;
@@ -315,8 +315,8 @@ static int reply(struct kv_events *e, const struct replay *r, uint64_t number, c
     return 0;
 }
 
-/* The next part of @r: batches, and behind the last an empty one of number -1, which ends it. As
- * reply(). */
+/* Sends the next part of @r: batches, and after the last one an empty one with number -1, which
+ * ends the replay. Returns as reply(). */
 static int send_part(struct kv_events *e, struct replay *r) {
     uint64_t oldest = e->n_past ? e->past[e->first].number : e->counts.n_published;
     size_t n_bytes = 0;
@@ -348,7 +348,7 @@ static struct replay *free_replay(struct kv_events *e) {
     return NULL;
 }
 
-/* Whether the message that is being read has another frame. */
+/* Returns whether the message that is being read has another frame. */
 static bool has_more(struct kv_events *e) {
     int more = 0;
     size_t size = sizeof(more);

@@ -44,7 +44,8 @@ static int check_private(int fd, const char *path, const char *name, struct err 
     if (fstat(fd, &st) < 0)
         return fail(err, path, name, strerror(errno));
     if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0)
-        return fail(err, path, name, "must be a file of this user that no one else may read");
+        return fail(err, path, name,
+                    "must belong to this user, and no other user may have access (chmod 600)");
     return 0;
 }
 
@@ -68,7 +69,7 @@ static int wait_lock(int fd, const char *path, struct err *err) {
         nanosleep(&pause, NULL);
     }
     fail(err, path, FILE_NAME,
-         errno == EWOULDBLOCK ? "another weftd uses it: give each a folder of its own"
+         errno == EWOULDBLOCK ? "another weftd uses it; give each daemon a folder of its own"
                               : strerror(errno));
     return -EAGAIN;
 }
@@ -96,7 +97,7 @@ static int read_key(int dir, const char *path, uint64_t secret[2], struct err *e
     if (r < 0)
         return r;
     if (read(fd, secret, 2 * sizeof(*secret)) != 2 * (ssize_t)sizeof(*secret))
-        return fail(err, path, KEY_NAME, "is damaged; without it a new one is made");
+        return fail(err, path, KEY_NAME, "is damaged; remove it, and weftd creates a new one");
     return 0;
 }
 

@@ -39,7 +39,8 @@ struct model_share {
 };
 
 void model_share_deinit(struct model_share *s); /* no tenant is known then */
-/* A request of @tenant names the model of @u. Without memory it is not told apart from others. */
+/* A request of @tenant names the model of @u. Without memory it is not distinguished from
+ * others. */
 void model_share_use(struct model_share *s, struct model_users *u, uint32_t tenant, double weight,
                      int64_t now);
 /* The model of @u had @part (0 to 1) of the memory for @ns, which its users share. */

@@ -123,7 +123,7 @@ static void end_swap(struct served *s, const char *why) {
 /* Marks the model as failed because of @why, a sentence without its full stop; loading may be tried
  * again after a pause. */
 static void tell_failure(struct served *s, const char *why) {
-    assert(*why); /* FAILED is told from ABSENT by it */
+    assert(*why); /* it distinguishes FAILED from ABSENT */
     snprintf(s->why, sizeof(s->why), "%s", why);
     s->retry_ms = MIN(MAX(2 * s->retry_ms, RETRY_MIN_MS), RETRY_MAX_MS);
     s->wanted = false;
@@ -231,7 +231,7 @@ static void on_blocks(void *ctx, const struct msg_blocks *m) {
     kv_events_tell(s->of->opts.kv_events, s->name, m);
 }
 
-/* workers_opts.on_served: the others of the device, or of the processor, take it into account. */
+/* workers_opts.on_served: the other models of the device, or of the processor, count this time. */
 static void on_served(void *ctx, const struct msg_served *served, uint32_t n) {
     const struct served *s = ctx;
     const struct models *m = s->of;
@@ -422,7 +422,7 @@ static void make_room(struct served *s) {
         }
         return;
     }
-    /* At most one turn for each model: one that is told to leave is not chosen again. */
+    /* At most one turn for each model: one that has been asked to leave is not chosen again. */
     while (used - about_to_end(m) + s->bytes > m->budget) {
         struct served *victim = models_choose_victim(s);
 
@@ -662,7 +662,7 @@ static int open_first(struct served *s, struct err *err) {
     if (r == 0 && s->of->opts.beside && !s->of->opts.waits &&
         s->opened->memory_bytes > s->of->available)
         r = err_set(err, 0, "model",
-                    "%.150s: does not fit beside the daemon that runs: its worker needs %llu MiB, "
+                    "%.150s: does not fit beside the running daemon: its worker needs %llu MiB, "
                     "and %llu MiB are left",
                     s->config.model, (unsigned long long)(s->opened->memory_bytes >> 20),
                     (unsigned long long)(s->of->available >> 20));
@@ -701,7 +701,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     if (r == 0)
         r = models_find_all(o->config, add, NULL, m, err);
     if (r == 0 && m->n == 0)
-        r = err_set(err, 0, "models", "models, models-dir: there is no model in them");
+        r = err_set(err, 0, "models", "models, models-dir: the folders contain no model");
     m->several = *o->config->models || *o->config->models_dir;
     m->on_demand = m->several || o->config->keep_alive_s > 0;
     m->budget = o->config->models_memory ? o->config->models_memory : m->available / 10 * 9;

@@ -36,16 +36,16 @@ struct models_opts {
     const struct config *config;
     struct clock *clock;
     struct kept *kept;
-    struct kv_events *kv_events; /* NULL: the prefix caches are not told */
-    /* Another daemon runs: what is not available is not taken for free soon, and the disk tier is
-     * not used before models_use_disk(). */
+    struct kv_events *kv_events; /* NULL: events of the prefix caches are not published */
+    /* Another daemon runs beside this one: memory that is in use will not be free soon, and the
+     * disk tier is not used before models_use_disk(). */
     bool beside;
-    bool waits;  /* its workers end before models_start() */
+    bool waits;  /* the workers of the other daemon end before models_start() */
     int disk_fd; /* of the disk tier of the option model; others have files beside it; -1: none */
     void *ctx;
     void (*on_away)(void *ctx);   /* models_give_way() is done */
-    void (*on_answer)(void *ctx); /* to models_offer(), of one model */
-    /* The first model is served from now on: once; at once where none is loaded at the start. */
+    void (*on_answer)(void *ctx); /* an answer to models_offer(), for one model */
+    /* Called once, when the first model is served; at once if none is loaded at the start. */
     void (*on_ready)(void *ctx);
     /* The model of the option model cannot be served: workers_opts.on_refused. */
     void (*on_refused)(void *ctx, const char *why, int error);
@@ -55,31 +55,31 @@ struct models_opts {
 int models_new(struct models **out, const struct models_opts *o, struct err *err);
 /* Makes the api that serves them. 0 or -errno. */
 int models_open_api(struct models *m, const struct api_opts *o, struct api **out);
-/* api_opts.rescan, of a daemon with folders: presets and files that have come are added, those that
- * are gone withdrawn, at most every two seconds. @wait may be NULL. */
+/* api_opts.rescan, of a daemon with folders: adds new presets and files and withdraws those that
+ * are gone, at most every two seconds. @wait may be NULL. */
 bool models_rescan(void *models, struct api_rescan *wait);
 /* Operations on models that clients with the right may use, for a daemon with folders; the context
  * is struct models. */
 extern const struct api_manage models_manage;
 /* Starts the workers of the models that are loaded at the start. 0 or -errno. */
 int models_start(struct models *m);
-/* Another daemon is to have the files of the disk tier: workers write what those lack, while they
- * serve, and touch them no more. @left is called once, also before this returns, when that is done
- * or takes too long. */
+/* Releases the files of the disk tier for another daemon: workers write the missing pages while
+ * they serve, and then do not use the files any more. @left is called once, possibly before this
+ * returns, when that is done or takes too long. */
 void models_leave_disk(struct models *m, void (*left)(void *ctx));
-/* The files are this daemon's as soon as no other one has them. */
+/* Uses the files of the disk tier as soon as no other daemon has them. */
 void models_use_disk(struct models *m);
-/* An upgrade. Workers on a device end; none is started before models_come_back(). True: on_away()
- * is called when they are gone; false: there are none. */
+/* In an upgrade: ends the workers on a device; none is started before models_come_back().
+ * Returns true if on_away() will be called when they are gone; false: there are none. */
 bool models_give_way(struct models *m);
 /* Asks the next daemon to take the requests of each model that has some and has not asked: @send
  * hands it a socket for those of @name. on_answer() for each answer. */
 void models_offer(struct models *m, void (*send)(void *ctx, const char *name, int fd));
 /* Returns how many models have been given this answer. */
 uint32_t models_asked(const struct models *m, enum workers_answer answer);
-/* The requests that were accepted go to the next daemon, and the workers that had them end. */
+/* Moves the requests that the next daemon has accepted, and ends the workers that had them. */
 void models_move(struct models *m);
-/* There is no next daemon: its models are this one's again. */
+/* Serves all models again, because there is no next daemon. */
 void models_come_back(struct models *m);
 /* For the next daemon: asks for the requests of model @name over the socket @fd, which is taken
  * over. */
@@ -93,7 +93,7 @@ struct models_info {
     const char *name, *state; /* "absent", "opening", "queued", "loading", ... */
     const char *why;          /* "failed": the reason */
     const char *file;
-    uint64_t bytes; /* that it has, or would need */
+    uint64_t bytes; /* memory that it has, or would need */
     float progress;
     bool pinned;
     uint32_t n_running, n_waiting, n_loads;
@@ -108,15 +108,15 @@ struct models_info {
 
 /* Returns how many models models_info() describes, retired ones included. */
 uint32_t models_n(const struct models *m);
-/* Preset @i of those that could not be read when the folder was last read again, and *@why. NULL:
- * there are no more. */
+/* Returns the name of the preset @i among those that could not be read when the folder was last
+ * read, and its reason in *@why. NULL: there are no more. */
 const char *models_bad_preset(const struct models *m, size_t i, const char **why);
 /* Describes model @i, in the order of /v1/models; 0 is the one that serves requests without a
  * name. */
 void models_info(const struct models *m, uint32_t i, struct models_info *out);
-/* Returns the bytes that may be loaded in all; 0: there is no limit, and one model. */
+/* Returns the memory limit of all loaded models in bytes; 0: there is one model and no limit. */
 uint64_t models_budget(const struct models *m);
-/* The model called @name; -ENOENT with @err. */
+/* Returns the index of the model named @name, or -ENOENT with @err. */
 int models_index(const struct models *m, const char *name, struct err *err);
 /* Loads model @i, if it is not; or unloads it once its requests have ended. 0, or -EBUSY with @err:
  * it is the only one, or pinned. */
@@ -126,10 +126,10 @@ int models_unload(struct models *m, uint32_t i, struct err *err);
 const char *models_changing(const struct models *m);
 /* Names a model that is being loaded; NULL: there is none. */
 const char *models_loading(const struct models *m);
-/* The backend of the first worker that computes on a device; NULL: none does. */
+/* Returns the backend of the first worker that computes on a device; NULL: none does. */
 const char *models_device(const struct models *m);
-/* Replaces model @i by what @file has now (NULL: its own file), under its name and options. Where
- * there is room the new worker starts beside the old one, which then ends what it has; else the old
- * one ends first, and requests wait. If it cannot be loaded the old one is served on. 0, or an
- * error in @err: another change is under way. */
+/* Replaces model @i by the present content of @file (NULL: its own file), under its name and
+ * options. If there is room, the new worker starts beside the old one, which then finishes its
+ * requests; otherwise the old one ends first, and requests wait. If the file cannot be loaded,
+ * the old model stays. 0, or an error in @err: another change is under way. */
 int models_swap(struct models *m, uint32_t i, const char *file, struct err *err);

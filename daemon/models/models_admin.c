@@ -57,7 +57,7 @@ int models_index(const struct models *m, const char *name, struct err *err) {
     for (uint32_t i = 0; i < m->n; i++)
         if (strcmp(m->served[i]->name, name) == 0 && !m->served[i]->old && !m->served[i]->retired)
             return (int)i;
-    err_set(err, 404, NULL, "no model is called %.100s", name);
+    err_set(err, 404, NULL, "no model is named %.100s (weftctl ps lists all)", name);
     return -ENOENT;
 }
 
@@ -77,8 +77,8 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
 
     if (old->next ||
         (old->state != SERVED_READY && old->state != SERVED_ABSENT && old->state != SERVED_FAILED))
-        return err_set(err, 409, NULL, "%.100s is just being loaded, unloaded or swapped",
-                       old->name);
+        return err_set(err, 409, NULL,
+                       "%.100s is being loaded, unloaded or swapped; try again later", old->name);
     start_on_demand(m);
     int r = config_clone(&c, &old->config);
     if (r == 0 && file)
@@ -115,7 +115,7 @@ int models_unload(struct models *m, uint32_t i, struct err *err) {
 
     if (!m->on_demand || s->config.pinned) {
         err_set(err, 409, NULL, "%.100s is %s", s->name,
-                s->config.pinned ? "pinned" : "the only model, and always loaded");
+                s->config.pinned ? "pinned" : "the only model, which stays loaded");
         return -EBUSY;
     }
     s->wanted = false;

@@ -100,7 +100,7 @@ void models_disk_left(void *served) {
 }
 
 static void on_leave_limit(uv_timer_t *t) {
-    log_event(WLOG_WARN, "kv_disk", "what=\"a worker does not leave its file\"");
+    log_event(WLOG_WARN, "kv_disk", "what=\"a worker did not release its file in time\"");
     end_leaving(t->data);
 }
 

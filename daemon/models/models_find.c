@@ -13,8 +13,9 @@
 
 /*
  * Files are not opened here, only looked at: a folder may have hundreds, and one that is no good is
- * told when it is asked for. A preset that names a file which is not there is refused at the start,
- * as a slip of the operator's; while the daemon runs it is left out, and the others are taken.
+ * reported when it is asked for. A preset that names a file which is not there is refused at the
+ * start, as a slip of the operator's; while the daemon runs it is left out, and the others are
+ * taken.
  */
 
 #define PRESET_END ".conf"
@@ -63,7 +64,7 @@ static int resolve(const struct search *s, struct config *c, const char *preset,
     int r = 0;
 
     if (!*c->model)
-        return err_set(err, 0, "models", "models: %.200s: has no key model", preset);
+        return err_set(err, 0, "models", "models: %.200s: the key model is missing", preset);
     if (stat(c->model, &st) == 0) {
         *bytes = (uint64_t)st.st_size;
         return 0;
@@ -89,8 +90,10 @@ static int read_preset(const struct search *s, const char *file, const char *nam
     if (r == 0)
         r = resolve(s, c, file, bytes, err);
     if (r == 0 && strcmp(c->model_name, name) != 0)
-        r = err_set(err, 0, "models", "models: %.200s: model-name: the name is that of the preset",
-                    file);
+        r = err_set(
+            err, 0, "models",
+            "models: %.200s: model-name: cannot be set in a preset, which has the name of its file",
+            file);
     return r;
 }
 

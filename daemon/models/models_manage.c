@@ -62,8 +62,8 @@ static int check_unused(const struct served *s, struct err *err) {
         const struct served *o = m->served[i];
 
         if (o != s && !o->old && !o->retired && strcmp(o->config.model, s->config.model) == 0)
-            return err_set_code(err, 400, "in_use", "model", "model '%.100s' is made of its file",
-                                o->name);
+            return err_set_code(err, 400, "in_use", "model",
+                                "model '%.100s' uses its file; delete that model first", o->name);
     }
     return 0;
 }
@@ -183,11 +183,12 @@ static int check_room(const struct models *m, struct err *err) {
 
     LIST_FOREACH(node, &m->changes)
     n++;
-    return n < CHANGES_MAX ? 0
-                           : err_set_code(err, 429, "too_many_changes", NULL,
-                                          "%u presets are being made or removed, and no more are "
-                                          "allowed at a time",
-                                          n);
+    return n < CHANGES_MAX
+               ? 0
+               : err_set_code(
+                     err, 429, "too_many_changes", NULL,
+                     "%u presets are being made or removed, which is the limit; try again later",
+                     n);
 }
 
 /* NULL stays NULL. False: no memory. */
@@ -203,7 +204,8 @@ static int create(void *ctx, const struct api_preset *p, struct api_task *t, str
 
     if (r == 0 && !*m->opts.config->models)
         r = err_set_code(err, 400, "not_managed", NULL,
-                         "models: there is no folder that presets could be written to");
+                         "models: this server has no folder for presets; its operator can set the "
+                         "option models");
     if (r < 0)
         return r;
     struct change *c = change_new(m, p->name);
@@ -228,8 +230,9 @@ static int remove_model(void *ctx, const char *name, struct api_task *t, struct 
     if (r < 0)
         return r;
     if (models_n_live(m) == 1 || !m->served[i]->found)
-        return err_set_code(err, 400, "not_removed", "model", "model '%.100s' is %s: it stays",
-                            name, m->served[i]->found ? "the last one" : "the operator's");
+        return err_set_code(err, 400, "not_removed", "model",
+                            "model '%.100s' cannot be removed: it is %s", name,
+                            m->served[i]->found ? "the last one" : "the operator's");
     struct change *c = change_new(m, name);
     return c ? put(m, c, t) : -ENOMEM;
 }

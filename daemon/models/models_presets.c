@@ -35,7 +35,7 @@ static struct path path_of(const struct preset_change *p, const char *end) {
     return path;
 }
 
-/* A name that is a file's, and no option, no hidden file, no folder. */
+/* Checks that @name can name a file: not an option, a hidden file or a folder. */
 static int check_name(const char *name, struct err *err) {
     size_t n = strlen(name);
     bool ok = n > 0 && n <= NAME_LEN_MAX && isalnum((unsigned char)*name);
@@ -44,8 +44,8 @@ static int check_name(const char *name, struct err *err) {
         ok = isalnum((unsigned char)name[i]) || strchr("._-:", name[i]);
     return ok ? 0
               : err_set_code(err, 400, "invalid_value", "model",
-                             "'%.120s' is no name for a model: letters, digits, '.', '_', '-' and "
-                             "':', at most %u",
+                             "'%.120s' is not a valid model name; use letters, digits, '.', '_', "
+                             "'-' and ':', at most %u",
                              name, NAME_LEN_MAX);
 }
 
@@ -122,7 +122,8 @@ static int read_base(const struct preset_change *p, const char *path, struct buf
 
     return r == -ENOENT
                ? err_set_code(err, 404, "model_not_found", "from",
-                              "model '%.100s' was removed while the preset was made of it", p->from)
+                              "model '%.100s' was removed while the preset was being made from it",
+                              p->from)
            : r < 0 ? err_set_code(err, 500, "not_read", "from",
                                   "The service cannot read a file of model '%.100s': %s.", p->from,
                                   strerror(-r))
@@ -215,7 +216,7 @@ static int check_template(const char *text, struct err *err) {
 
     template_free(t);
     return r < 0 ? err_set_code(err, 400, "invalid_value", "template",
-                                "template: not a chat template in Jinja: %.200s", why.message)
+                                "template: must be a Jinja chat template: %.200s", why.message)
                  : 0;
 }
 
@@ -233,16 +234,18 @@ static int check_place(const struct preset_change *p, struct err *err) {
 
     if ((p->served || there) && !is_made(at.s))
         return err_set_code(err, 400, "not_made", "model",
-                            "model '%.100s' was not made by a client: it stays as it is", p->name);
+                            "model '%.100s' belongs to the operator; a client cannot change it",
+                            p->name);
     if (there)
         return 0;
     int n = scandir(p->own.models, &list, is_conf, NULL);
     for (int i = 0; i < n; i++)
         free(list[i]);
     free(list);
-    return n >= PRESETS_MAX ? err_set_code(err, 400, "too_many", "model",
-                                           "there are %d presets, and no more can be made", n)
-                            : 0;
+    return n >= PRESETS_MAX
+               ? err_set_code(err, 400, "too_many", "model",
+                              "there are %d presets, which is the limit; delete one first", n)
+               : 0;
 }
 
 /* Reads the preset as the next start will, under a name that none is looked for by; then it has its
@@ -303,7 +306,8 @@ int preset_remove(const struct preset_change *p, struct err *err) {
         return PRESET_NONE;
     if (!is_made(conf.s))
         return err_set_code(err, 400, "not_made", "model",
-                            "model '%.100s' was not made by a client: it stays", p->name);
+                            "model '%.100s' belongs to the operator; a client cannot delete it",
+                            p->name);
     if (unlink(conf.s) < 0)
         return cannot_write(conf.s, -errno, err);
     unlink(path_of(p, ".jinja").s);

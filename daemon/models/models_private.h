@@ -28,7 +28,7 @@ struct bad_preset {
 
 /* An operation that an api_task waits for (api_task.of) before the folders are read again. */
 struct models_doing {
-    void (*cancel)(struct models_doing *d); /* the task is not told its end */
+    void (*cancel)(struct models_doing *d); /* the end of the task is not reported */
 };
 
 /* The folders being read again, or waiting for that (models_rescan.c). */
@@ -43,8 +43,8 @@ struct models_scan {
     size_t n_bad;
     struct err err;
     int result;
-    bool running, again; /* again: once more when it has ended */
-    int64_t at_ns;       /* it began, or ended */
+    bool running, again; /* again: to be repeated when it has ended */
+    int64_t at_ns;       /* when it began, or ended */
     struct list waiting; /* api_rescan.link */
 };
 
@@ -190,7 +190,7 @@ void models_free_guests(struct models *m); /* when the loop has run out */
 
 /* models_rescan.c, models_manage.c, models_pull.c */
 
-/* Identifies the file at @path, as far as its path, place, size and time tell. */
+/* Returns a number that identifies the file at @path by its path, inode, size and time. */
 uint64_t models_file_id(const char *path);
 /* Reads the folders like models_rescan(), starting once more from now. False: no memory. */
 bool models_rescan_now(struct models *m, struct api_rescan *wait);

@@ -27,7 +27,7 @@
 
 /*
  * One child. It is freed when its process and its pipe are closed: n_open is 2, 1, 0. While there
- * is a task, task->of is `doing`; it is NULL once that was cancelled, or its end told.
+ * is a task, task->of is `doing`; it is NULL once that was cancelled, or its end reported.
  */
 struct pull {
     struct models_doing doing; /* api_task.of */
@@ -41,12 +41,12 @@ struct pull {
     char error[300]; /* what it said was wrong */
     int64_t status;
     int n_open; /* of process and pipe */
-    bool ended; /* the process, or it never began */
+    bool ended; /* the process, or it was never started */
 };
 
 /* ---- what it is given ---- */
 
-/* weftctl beside this program. */
+/* Finds the weftctl beside this program. */
 static int find_program(char *out, size_t size) {
     ssize_t n = readlink("/proc/self/exe", out, size - 1);
 
@@ -79,8 +79,8 @@ static int spec_of(const char *name, char *out, size_t size, struct err *err) {
         ok = isalnum((unsigned char)rest[i]) || strchr("._-/:", rest[i]);
     if (!ok)
         return err_set_code(err, 400, "invalid_value", "model",
-                            "model '%.100s': only models of the Hugging Face hub can be pulled: "
-                            "hf.co/OWNER/REPO[:QUANT]",
+                            "model '%.100s': only models of the Hugging Face hub can be pulled; "
+                            "name them hf.co/OWNER/REPO[:QUANT]",
                             name);
     snprintf(out, size, "hf:%.*s", (int)n, rest);
     return 0;
@@ -137,8 +137,8 @@ static void finish(struct pull *p) {
     }
     err_set(&err, status, "model", "%s",
             *p->error        ? p->error
-            : p->status == 0 ? "out of memory: the folder of models is not read again"
-                             : "weftctl has failed: the log says why");
+            : p->status == 0 ? "out of memory while the folder of models was read again"
+                             : "weftctl failed; the server's log has the reason");
     end_task(p, &err);
 }
 
@@ -268,12 +268,13 @@ static int check_folder(const struct models *m, struct err *err) {
 
     if (!*m->opts.config->models_dir)
         return err_set_code(err, 400, "not_managed", NULL,
-                            "models-dir: there is no folder that models could be pulled into");
+                            "models-dir: this server has no folder for pulled models; its operator "
+                            "can set the option models-dir");
     LIST_FOREACH(node, &m->pulls)
     n++;
     if (n >= PULLS_MAX)
         return err_set_code(err, 429, "too_many_pulls", NULL,
-                            "%u pulls are under way, and no more are allowed at a time", n);
+                            "%u pulls are running, which is the limit; try again later", n);
     return 0;
 }
 

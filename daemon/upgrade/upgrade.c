@@ -11,14 +11,49 @@
 #include "base/log.h"
 
 /*
- * The program that is started may be anything: a version of later, one that knows no upgrades, a
- * broken file. So nothing is believed but the messages, and a process that sends none in time is
- * killed. A weftd leaves its parent at once (takeover_begin()), since the service manager is told
- * of the end of its own children only; the first process then ends with status 0.
+ * upgrade - the old daemon's side of an upgrade without a pause: it starts the next daemon, talks
+ * to it over a socket pair, and lets go when the next one is ready. upgrade.h has the messages and
+ * the diagrams of states; takeover.c is the other side, main.c has the callbacks.
+ *
+ * Idea. Connections can be accepted by any process that has the listening socket. So the next
+ * daemon inherits the sockets, loads its models while the old one serves, and accepts only when the
+ * old one has stopped accepting. At every moment exactly one of them accepts; a client that
+ * connects in between waits in the socket's queue. Neither needs to know the other's version,
+ * except for the few messages of upgrade.h.
+ *
+ *     old   serves ................................ stops accepting | ends its requests, exits
+ *     new        reads configuration, loads models .... ready       | accepts, serves ...
+ *                "started"                           "ready" "take" "taken"
+ *
+ * Until "taken" the upgrade can fail at every point, and then nothing has happened: the old daemon
+ * kills the next one, takes back what it released (on_next_failed()) and serves on. That is why the
+ * next daemon tells the service manager nothing before it is told to take, and why what only one
+ * process may have (the file of kv-disk, the descriptors that the service manager stores, being the
+ * service's main process) is released in opts.ready(), as late as possible.
+ *
+ * Trust. The program at our path may be anything: a later version, one that knows no upgrades, a
+ * broken file. So nothing is believed except the messages, each state has a time limit, and a
+ * process that misses one, or says something unexpected, is killed. It may also have daemonized: a
+ * weftd leaves its parent at once (takeover_begin()), because a service manager is told of the end
+ * of its own children only. The first process then ends with status 0, which is no failure, and
+ * from "started" on the pid is the one in the message. The end of the channel, not of a process,
+ * says that the next daemon is gone.
+ *
+ * Devices. Two workers share the packed weights of the CPU backend (kept.h), so both daemons can be
+ * loaded at the same time. The memory of a CUDA device cannot be held twice. Then the next daemon
+ * stops before loading ("opened"), the old one ends its workers while their requests wait, and only
+ * then the next one loads ("load"). Since the old workers are gone, the requests have to move to
+ * the next daemon, so this works only between daemons with the same engine sources.
+ *
+ * Requests under way stay with the old front, which holds their connections, and are computed by
+ * the next daemon's worker where it gives the same tokens: for each model the old front hands over
+ * a socket ("guests MODEL"), over which it speaks to the next daemon as to a worker (guests.h,
+ * workers_away.c). Otherwise the old worker finishes them. The old daemon exits after its last
+ * request.
  */
 
 #define HELLO_MS 10000 /* for "started", in which nothing is loaded */
-#define READY_MS 20000 /* for the caller to let go: more than the disk tier takes (models_disk.c) */
+#define READY_MS 20000 /* for opts.ready(): more than closing the disk tier takes (models_disk.c) */
 #define TAKE_MS 10000  /* for "taken", likewise */
 
 /* Invariants (check()): from STARTED to TAKEN the channel is there; past STARTED the pid is known;
@@ -47,7 +82,8 @@ static void say(int channel, const char *text) {
         log_event(WLOG_DEBUG, "upgrade_channel", "error=\"%s\"", strerror(errno));
 }
 
-/* One message; false: there is none now. "": the other side has ended. */
+/* Reads one message; an empty one means that the other side has ended. Returns false if there is
+ * none at the moment. */
 static bool hear(int channel, char text[UPGRADE_MESSAGE_MAX + 1]) {
     ssize_t n = recv(channel, text, UPGRADE_MESSAGE_MAX, MSG_DONTWAIT);
 
@@ -102,7 +138,7 @@ static void close_channel(struct upgrade *u) {
         uv_close((uv_handle_t *)&u->poll, on_channel_closed);
 }
 
-/* The new daemon, whatever it is, is gone after this. */
+/* Kills the process that was started, and the daemon that it became. */
 static void kill_next(struct upgrade *u) {
     if (u->process_open && uv_is_active((uv_handle_t *)&u->process))
         uv_process_kill(&u->process, SIGKILL);
@@ -122,11 +158,15 @@ static void on_limit(uv_timer_t *t) {
     struct upgrade *u = t->data;
 
     check(u);
-    upgrade_fail(u, !u->pid ? "it does not say that it is a weftd that can take over"
-                    : u->state == UPGRADE_STARTED || u->state == UPGRADE_LOADING
-                        ? "it is not ready in time"
-                    : u->state == UPGRADE_TAKING ? "it is ready and does not take over"
-                                                 : "what it needs is not free in time");
+    upgrade_fail(
+        u, !u->pid
+               ? "it did not answer within 10 s; is the installed program a weftd that supports "
+                 "upgrades?"
+           : u->state == UPGRADE_STARTED || u->state == UPGRADE_LOADING
+               ? "it was not ready within load-timeout-ms"
+           : u->state == UPGRADE_TAKING
+               ? "it was ready but did not take over within 10 s"
+               : "this daemon could not release what the next one needs in time");
 }
 
 static void on_started(struct upgrade *u, int pid, const char *sources) {
@@ -134,8 +174,8 @@ static void on_started(struct upgrade *u, int pid, const char *sources) {
     u->takes_requests = strcmp(sources, u->opts.sources) == 0;
     uv_timer_start(&u->limit, on_limit, u->limit_ms, 0);
     if (u->waits && !u->takes_requests)
-        upgrade_fail(u, "the memory of a device cannot be given to two workers, and a daemon of "
-                        "another version does not go on with requests: restart weftd");
+        upgrade_fail(u, "two workers cannot share a device, and a daemon of another version cannot "
+                        "continue the running requests; restart weftd instead");
 }
 
 static void on_message(struct upgrade *u, const char *text) {
@@ -165,10 +205,10 @@ static void on_message(struct upgrade *u, const char *text) {
     } else if (strncmp(text, "failed ", 7) == 0) {
         upgrade_fail(u, text + 7);
     } else if (*text) {
-        upgrade_fail(u, "it said what was not expected");
+        upgrade_fail(u, "it sent an unexpected message");
     } else {
         u->pid = 0; /* the process is gone, another may have its number */
-        upgrade_fail(u, "it ended before it had taken over (its own last line may say why)");
+        upgrade_fail(u, "it ended before it took over; its last log line may say why");
     }
 }
 
@@ -245,8 +285,8 @@ static bool is_ours(const char *variable) {
     return false;
 }
 
-/* The environment of this process, but for what holds for it alone. @out is freed by the caller,
- * its strings are not. NULL: no memory. */
+/* Returns the environment of this process without the variables that hold for it alone. The caller
+ * frees the array, not its strings. NULL: no memory. */
 static char **environment(char *names, char *waits) {
     extern char **environ;
     size_t n = 0, at = 0;
@@ -298,7 +338,7 @@ int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f,
     int pair[2];
 
     if (u->state != UPGRADE_IDLE || u->process_open || u->poll_open)
-        return err_set(err, 0, "", "an upgrade is under way");
+        return err_set(err, 0, "", "another upgrade is still running; wait for it to end");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return err_set(err, 0, "", "no socket pair: %s", strerror(errno));
     u->waits = waits;

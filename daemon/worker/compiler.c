@@ -124,7 +124,7 @@ struct compiler {
     struct preparation preparation;
     bool freed;              /* memory was given back since hand_out_held() */
     size_t bytes, max_bytes; /* of entries that are READY; limit for those not in use */
-    size_t state_bytes;      /* of requests' places in grammars */
+    size_t state_bytes;      /* of the matchers of requests */
     uint64_t n_hits, n_compiled, n_prepared, n_refused, ns;
 };
 
@@ -586,7 +586,7 @@ static void hand_out(struct compiler *c, struct entry *e) {
     }
 }
 
-/* Tells all waiting requests the error. Drops the entry first, since a request that is told may ask
+/* Reports the error to all waiting requests. Drops the entry first, since such a request may ask
  * again. */
 static void refuse(struct compiler *c, struct entry *e) {
     CLEANUP(freep) struct waiting *w = STEAL(e->waiting);

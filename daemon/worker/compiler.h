@@ -5,8 +5,8 @@
  * the next request with the same text and isolation key. All functions are for the step thread.
  *
  *     ask ----> queued ----> with a thread ------> ready: n_refs requests use it; at 0 it may be
- *                 |                |               evicted, the least recently used one first
- *                 '-- cancelled    |-- refused: the waiting requests are told, and it is dropped
+ *                 |                |               evicted, the least recently used one first '--
+ *                 cancelled    |-- refused: the waiting requests get the error, and it is dropped
  *
  * One is compiled at a time. Tenants take turns of some milliseconds, also in the middle of a
  * compilation, so that a tenant with a hundred large schemas does not delay another's small one;

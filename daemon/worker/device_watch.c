@@ -83,7 +83,7 @@ static int open_library(struct nvml *n, struct err *err) {
     for (size_t i = 0; i < ARRAY_SIZE(names) && !n->library; i++)
         n->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!n->library)
-        return err_set(err, 0, NULL, "NVML is not there: %s", dlerror()), -ENODEV;
+        return err_set(err, 0, NULL, "NVML is not available: %s", dlerror()), -ENODEV;
     for (size_t i = 0; i < ARRAY_SIZE(calls); i++)
         if (!(*(void **)calls[i].call = dlsym(n->library, calls[i].name)) && !calls[i].optional)
             return err_set(err, 0, NULL, "this NVML has no %s", calls[i].name), -ENODEV;
@@ -176,7 +176,7 @@ static int start(struct device_watch *w, const char *address, struct err *err) {
         return err_set(err, 0, NULL, "NVML of %s: %s", address, w->nvml.error(e)), -ENODEV;
     w->state = ask(w);
     r = thread_start(&w->thread, NULL, run, w);
-    return r < 0 ? (err_set(err, 0, NULL, "no thread: %s", strerror(-r)), r) : 0;
+    return r < 0 ? (err_set(err, 0, NULL, "cannot start a thread: %s", strerror(-r)), r) : 0;
 }
 
 int device_watch_new(struct device_watch **out, const char *address, struct err *err) {

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include "base/err.h"
 
-/* 0: not told. */
+/* Statistics of a device; 0: not available. */
 struct device_state {
     uint64_t memory_bytes, memory_used_bytes; /* all programs' use */
     uint64_t energy_mj;                       /* since the driver started */

@@ -34,8 +34,8 @@
 #define CPU_NICE 5      /* of threads that compute; those that compile come after them */
 #define DRAFT_SHARE 16u /* of what a device has left: for the draft model's keys and values */
 #define MAX_BYPASS 8u   /* how often a waiting request may be overtaken */
-/* Host memory for the disk tier when none was configured, if KV has not less: what goes to the disk
- * passes through it. */
+/* Host memory for the disk tier when none was configured, at most as much as the KV cache: pages
+ * pass through it on their way to the disk. */
 #define STAGING_BYTES (UINT64_C(1) << 30)
 #define WATCH_NS INT64_C(5000000000)     /* how old the device's state may be while nothing runs */
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
@@ -63,7 +63,7 @@ struct worker {
     bool leaves_disk;  /* DISK_LEFT is to be sent */
     int64_t stats_sent_ns;
     bool stats_stale; /* something happened since they were sent */
-    float told;       /* the last progress of loading that was sent */
+    float reported;   /* the last progress of loading that was sent */
 };
 
 void worker_build_id(unsigned char out[20]) {
@@ -88,11 +88,11 @@ void worker_environment(char *out[WORKER_ENVIRONMENT_MAX]) {
 /* Sends the reason @why to the front, which logs it; logs it here where that fails. Returns the
  * exit code. */
 static int refuse(struct worker *w, const char *why) {
-    bool told = chan_send(&w->chan, MSG_FAILED, why, (uint32_t)strlen(why)) == 0;
+    bool sent = chan_send(&w->chan, MSG_FAILED, why, (uint32_t)strlen(why)) == 0;
 
-    for (int i = 0; told && i < 10 && chan_wants_write(&w->chan); i++)
+    for (int i = 0; sent && i < 10 && chan_wants_write(&w->chan); i++)
         chan_wait(&w->chan, 100);
-    log_event(told ? WLOG_DEBUG : WLOG_ERROR, "worker_failed", "reason=%s", quoted(why).s);
+    log_event(sent ? WLOG_DEBUG : WLOG_ERROR, "worker_failed", "reason=%s", quoted(why).s);
     return WORKER_REFUSED;
 }
 
@@ -101,9 +101,9 @@ static void on_progress(void *ctx, const char *what, double fraction) {
     struct worker *w = ctx;
     struct msg_progress m = {{what, (uint32_t)strlen(what)}, (float)fraction};
 
-    if (m.fraction < w->told + 0.01f && m.fraction > w->told && m.fraction < 1)
+    if (m.fraction < w->reported + 0.01f && m.fraction > w->reported && m.fraction < 1)
         return;
-    w->told = m.fraction;
+    w->reported = m.fraction;
     buf_clear(&w->out);
     if (msg_progress_pack(&w->out, &m) == 0)
         chan_send(&w->chan, MSG_PROGRESS, w->out.data, (uint32_t)w->out.len);
@@ -136,8 +136,8 @@ static int check_tokens(const struct worker *w, struct err *err) {
 
         if (a.len != b.len || memcmp(a.data, b.data, a.len) != 0)
             return err_set(err, 0, "draft-model",
-                           "draft-model: other tokens than the model's: token %u is \"%.*s\", not "
-                           "\"%.*s\"",
+                           "draft-model: its vocabulary differs from the model's: token %u is "
+                           "\"%.*s\", not \"%.*s\"",
                            i, (int)MIN(b.len, 40), b.data, (int)MIN(a.len, 40), a.data);
     }
     return 0;
@@ -156,8 +156,8 @@ static int open_draft(struct worker *w, struct err *err) {
         return r;
     if (engine_info(w->draft)->n_states > 0)
         return err_set(err, 0, "draft-model",
-                       "draft-model: %s models cannot draft: what is refused would stay in their "
-                       "recurrent state",
+                       "draft-model: %s models cannot be draft models, because rejected tokens "
+                       "would stay in their recurrent state",
                        engine_info(w->draft)->arch);
     return r;
 }
@@ -189,7 +189,7 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
 
     o->max_wants = o->max_rows;
     o->windows = true;
-    /* A draft model is asked for by name, and it is better than the block, or it would not be. */
+    /* A draft model, which the operator has chosen by name, wins over the model's own block. */
     o->drafts = !c->sched.no_speculation && (!c->draft_model[0] || o->block) &&
                 config_drafts_from(c, "mtp");
     o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
@@ -379,8 +379,8 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
     return r < 0 ? r : open_wake(w);
 }
 
-/* Runs a few tokens through everything before the front is told READY: touches all weights, and a
- * model that cannot run a step never serves. */
+/* Runs a few tokens through everything before READY is sent to the front: touches all weights,
+ * and a model that cannot run a step never serves. */
 static int warm_up(struct worker *w) {
     int32_t tokens[WARM_UP_TOKENS] = {0};
     struct submit m = {.n_prompt = WARM_UP_TOKENS,
@@ -519,7 +519,7 @@ static void add_grammars(const struct worker *w, struct msg_stats *s) {
 }
 
 static void add_devices(const struct worker *w, struct msg_stats *s) {
-    static_assert(ENGINE_DEVICES <= MSG_DEVICES, "all are told");
+    static_assert(ENGINE_DEVICES <= MSG_DEVICES, "all are reported");
     for (uint32_t i = 0; i < ENGINE_DEVICES; i++) {
         struct device_state d = device_watch_read(w->watch[i]);
 
@@ -603,9 +603,9 @@ static int serve(struct worker *w) {
         send_events(w);
         tell_left(w);
         send_stats(w, r == SCHED_NO_STEP);
-        int told = send_blocks(w, r == SCHED_NO_STEP);
-        if (told < 0)
-            return told;
+        int sent = send_blocks(w, r == SCHED_NO_STEP);
+        if (sent < 0)
+            return sent;
         if (r == SCHED_NO_STEP && (r = chan_wait_or(&w->chan, w->wake_fd, idle_timeout_ms(w))) < 0)
             return r;
         w->stats_stale |=

@@ -28,7 +28,7 @@ struct kept_file {
 struct kept {
     struct kept_opts opts;
     struct list files;
-    bool leaving, held;   /* held: the service manager is told by kept_announce() */
+    bool leaving, held;   /* held: kept_announce() stores it at the service manager */
     struct buf forgotten; /* held: names, each ended by NUL */
 };
 

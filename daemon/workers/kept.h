@@ -39,7 +39,8 @@ void kept_inherit(struct kept *k, int fd, const char *name);
 /* Returns the file kept under @key, or a new empty one. NULL: none can be made. */
 struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY]);
 int kept_fd(const struct kept_file *f); /* stays the file's */
-/* A worker has opened its model with it. True: the weights are in it, and are kept from now on. */
+/* Notes that a worker has opened its model with the file. Returns true if the weights are in it;
+ * the file is kept from now on. */
 bool kept_confirm(struct kept_file *f);
 /* Ends one user's claim; NULL does nothing. The last user's call frees the memory once no worker
  * has it. @bad: the file is not given to another user. */
@@ -57,7 +58,7 @@ void kept_leave(struct kept *k);
  * before the next daemon becomes the main process. */
 int kept_pass(struct kept *k, int (*add)(void *ctx, int fd, const char *name), void *ctx);
 void kept_hand_over(struct kept *k);
-/* For the next daemon: tells the service manager nothing until this daemon is the main process;
- * kept_announce() then tells it which files are kept. */
+/* For the next daemon: stores no file at the service manager until this daemon is its main
+ * process; kept_announce() then stores them. */
 void kept_hold(struct kept *k);
 void kept_announce(struct kept *k);

@@ -31,7 +31,7 @@
 #define BACKOFF_MAX_MS 60000
 #define FAILED_AFTER_MS 2000 /* how long requests wait at least for a worker that cannot load */
 #define LOAD_TRIES 3         /* starts that came to nothing, before that is taken for an answer */
-#define RETRY_MIN_MS 1000    /* that clients are told */
+#define RETRY_MIN_MS 1000    /* shortest Retry-After for clients */
 #define SHARED_BYTES (FLIGHT_OFFSET + FLIGHT_BYTES) /* of the crash page's file */
 #define FILE_CHANGED "its file was changed after weftd had read it"
 
@@ -165,7 +165,7 @@ static void on_hello(struct workers *w, const struct chan_frame *f) {
         memcpy(&h, f->data, sizeof(h));
     if (f->len != sizeof(h) || h.magic != MSG_MAGIC || h.version != MSG_VERSION ||
         memcmp(h.build_id, id, sizeof(id)) != 0)
-        kill_worker(w, "not the same build");
+        kill_worker(w, "the worker is of another build of weftd");
     else
         send_open(w);
 }
@@ -231,7 +231,7 @@ static bool on_part(void *ctx) {
     return r == 0;
 }
 
-/* No process touches the file of the disk tier. */
+/* Ends the wait for the disk tier: no process uses its file any more. */
 static void end_leaving(struct workers *w) {
     if (w->leaving_disk)
         w->opts.on_disk_left(w->opts.ctx);
@@ -301,8 +301,8 @@ static void close_timers(struct workers *w) {
     uv_close((uv_handle_t *)&w->watch, NULL);
 }
 
-/* A start came to nothing, and no other is under way: says so, once there is no hope for those that
- * wait, and tries again later. */
+/* Handles a failed start while no other is under way: fails the waiting requests once the tries
+ * are used up, and tries again later. */
 static void on_failed_start(struct workers *w) {
     int64_t waited_ns = clock_now(w->opts.clock) - w->down_ns;
     bool changed = file_has_changed(w);
@@ -535,7 +535,8 @@ static void on_watch(uv_timer_t *t) {
         return;
     w->killed_for_hang = true;
     w->n_hangs++;
-    kill_worker(w, w->state == WORKERS_LOADING ? "loading took too long" : "no step completes");
+    kill_worker(w, w->state == WORKERS_LOADING ? "loading exceeded load-timeout-ms"
+                                               : "no step completed within hang-timeout-ms");
 }
 
 /* ---- life ---- */
@@ -582,11 +583,11 @@ static void on_linger_end(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, restart);
 
     if (w->process_open && uv_is_active((uv_handle_t *)&w->process))
-        kill_worker(w, "it does not end");
+        kill_worker(w, "it did not exit in time");
 }
 
-/* A worker exits when its channel is closed. It is waited for only where it has something
- * to write. */
+/* Ends the worker: closes its channel and kills it, or, if it has pages to write to the disk,
+ * lets it exit within LINGER_MS. */
 void workers_end_process(struct workers *w, bool served) {
     worker_chan_close(&w->chan);
     uv_timer_stop(&w->restart);

@@ -11,12 +11,12 @@
  *                 DOWN <───────────────┘   unload ──> IDLE ──> start    stop ──> STOPPED
  *
  * A worker that dies takes no stream with it: the front submits every live request again with the
- * tokens it has, and promise 1 makes the stream go on as if nothing had happened. Which requests a
- * death is blamed on stands in the page shared with the worker (struct crash_page).
+ * tokens it has, and promise 1 makes the stream go on as if nothing had happened. The page shared
+ * with the worker (struct crash_page) names the requests that are suspected of a death.
  *
- * Streams are kept waiting only as long as there is hope. When several starts in a row came to
- * nothing, or the model's file is not the one any more that was opened (another model would go on
- * with the streams), all that waits fails with the reason; starts go on with growing pauses.
+ * Streams wait only while a new worker can be expected. When several starts in a row have failed,
+ * or the model's file is no longer the one that was opened (another model would continue the
+ * streams), all waiting requests fail with the reason; starts go on with growing pauses.
  */
 
 #include "api/api.h"
@@ -31,29 +31,29 @@ struct workers_opts {
     const struct config *config;
     /* Files whose descriptors every worker gets. draft: NULL without a draft model. */
     const struct gguf *file, *draft;
-    uint64_t kv_bytes;     /* host memory wished for pages, unless kv-memory is given; 0: any */
-    uint64_t memory_bytes; /* that a worker may take: the same at every start of one; 0: any */
+    uint64_t kv_bytes;     /* preferred memory for pages, unless kv-memory is given; 0: any */
+    uint64_t memory_bytes; /* memory that a worker may take, the same at every start; 0: no limit */
     int disk_fd;           /* likewise given to every worker; -1: none */
-    bool disk_waits;       /* it is another daemon's until workers_use_disk() */
-    struct kept *kept;     /* where weights are kept between workers */
+    bool disk_waits;       /* another daemon uses it until workers_use_disk() */
+    struct kept *kept;     /* stores weights between workers */
     struct clock *clock;
     void *ctx;
-    /* The first worker since the start or since workers_unload(): the model is served from now
-     * on. */
+    /* Called when the first worker since the start or since workers_unload() is ready: the model
+     * is served from now on. */
     void (*on_ready)(void *ctx, const struct msg_ready *m);
-    /* No worker served since then: one gave the reason @why (-EINVAL), or several died without one
-     * (-EAGAIN). */
+    /* Called if no worker has served since then: one gave the reason @why (-EINVAL), or several
+     * died without one (-EAGAIN). */
     void (*on_refused)(void *ctx, const char *why, int error);
-    /* The next four are used for a model that is loaded on demand. A request waits for it
-     * (api_port.want). Loading has come to @fraction. workers_unload() is done: there is no
-     * process. */
+    /* The next four are for a model that is loaded on demand: a request waits for it
+     * (api_port.want); a tenant uses it; loading has progressed to @fraction; workers_unload()
+     * is done and the process is gone. */
     void (*want)(void *ctx);
     void (*use)(void *ctx, uint32_t tenant, double weight); /* api_port.use */
     void (*on_progress)(void *ctx, float fraction);
     void (*on_unloaded)(void *ctx);
     void (*on_disk_left)(void *ctx); /* workers_leave_disk() is done */
     void (*on_away)(void *ctx);      /* workers_give_way() is done */
-    void (*on_answer)(void *ctx);    /* to workers_offer(): workers_answer() is another now */
+    void (*on_answer)(void *ctx);    /* workers_answer() has changed */
     /* Called with the tenants' recent use of the device, for workers_tell_served() of other
      * models. */
     void (*on_served)(void *ctx, const struct msg_served *m, uint32_t n);
@@ -64,13 +64,13 @@ struct workers_opts {
     void (*on_closed)(void *ctx);
 };
 
-/* For the admin socket: what no worker can say of itself, and what the present one said last. */
+/* Statistics for the admin socket: those of all workers, and the last report of the present one. */
 struct workers_stats {
     const char *state;
     uint32_t n_started, n_deaths, n_hangs;
     int pid;              /* 0: none */
     const char *weights;  /* of the last one that was ready: own, packed, kept; "" */
-    const char *failure;  /* why none can be started, as far as is known; "" */
+    const char *failure;  /* why none can be started, if it is known; else "" */
     int64_t stats_age_ms; /* since the worker reported `last`; -1: never */
     struct msg_stats last;
 };
@@ -79,7 +79,7 @@ struct workers_stats {
 int workers_new(struct workers **out, const struct workers_opts *o, struct err *err);
 struct workers *workers_free(struct workers *w); /* after workers_stop() and the loop has run out */
 
-/* The way for api/ to the worker, whichever it is; lives as long as @w. */
+/* Returns the port through which api/ reaches the current worker; it lives as long as @w. */
 struct api_port *workers_port(struct workers *w);
 void workers_attach(struct workers *w, struct model *model); /* before workers_start() */
 /* Sets the files of a model that is opened after workers_new(); before workers_start(). @keys: of
@@ -88,31 +88,31 @@ void workers_set_files(struct workers *w, const struct gguf *file, const struct 
                        uint8_t (*keys)[ENGINE_KEEP_KEY]);
 /* Sets the file of the disk tier, which workers wait for until workers_use_disk(). */
 void workers_set_disk(struct workers *w, int fd);
-/* No other daemon has the file: this worker uses it, and those after it. */
+/* Lets this worker and later ones use the file: no other daemon has it. */
 void workers_use_disk(struct workers *w);
-/* Another daemon is to have it. True: on_disk_left() is called when no process touches it any more;
- * false: none does. */
+/* Releases the file for another daemon. Returns true if on_disk_left() will be called when no
+ * process uses it any more; false: none uses it. */
 bool workers_leave_disk(struct workers *w);
-/* Starts the first worker. 0 or -errno. Later ones start by themselves. */
+/* Starts the first worker. 0 or -errno. Later ones start without a call. */
 int workers_start(struct workers *w);
-/* Ends the worker, or the attempts to start one; none is started before workers_start(), which may
- * be called once on_unloaded() was. No generation may be at the worker. */
+/* Ends the worker, or the attempts to start one. None is started before workers_start(), which
+ * may be called after on_unloaded(). No generation may be at the worker. */
 void workers_unload(struct workers *w);
-/* From here on it is loaded on demand (api_port.want). */
+/* Loads the model on demand (api_port.want) from here on. */
 void workers_on_demand(struct workers *w);
 void workers_stop(struct workers *w); /* kills the worker; no new one is started */
 
-/* An upgrade. Asks the next daemon, at the other end of the socket @fd, which is taken over, to go
- * on with the requests. Once, after a worker was ready. */
+/* In an upgrade: asks the next daemon, at the other end of the socket @fd, which is taken over,
+ * to continue the requests. Called at most once, after a worker was ready. */
 void workers_offer(struct workers *w, int fd);
 /* Answer to workers_offer() so far; opts.on_answer reports changes. */
 enum workers_answer { WORKERS_UNASKED, WORKERS_ASKED, WORKERS_ACCEPTED, WORKERS_REFUSED };
 enum workers_answer workers_answer(const struct workers *w); /* any number of times */
-/* Ends the process: what it has of memory and device is another's. Requests wait, or go to the next
- * daemon where that has accepted them. True: on_away() is called when it is gone; false: there is
- * none. */
+/* Ends the process, so that another one can have its memory and device. Requests wait, or move
+ * to the next daemon if it has accepted them. Returns true if on_away() will be called when the
+ * process is gone; false: there is none. */
 bool workers_give_way(struct workers *w);
-/* There is no next daemon: a worker starts again, if one gave way. */
+/* Starts a worker again if one gave way, because there is no next daemon. */
 void workers_come_back(struct workers *w);
 /* Returns the READY of the last worker; empty: there was none. */
 const struct buf *workers_ready(const struct workers *w);
@@ -123,7 +123,7 @@ const struct flight *workers_flight(const struct workers *w);
 int workers_dump(const struct workers *w, struct buf *out);
 /* Reports the tenants' use of the device by another worker. */
 void workers_tell_served(struct workers *w, const struct msg_served *m, uint32_t n);
-/* Returns true if its workers compute on a CUDA device, once one was ready. */
+/* Returns true if the workers compute on a CUDA device; known once one was ready. */
 bool workers_on_device(const struct workers *w);
 /* Fills the statistics that the admin socket shows of the worker. */
 void workers_stats(const struct workers *w, struct workers_stats *out);

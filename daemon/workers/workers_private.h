@@ -50,7 +50,7 @@ struct workers {
     struct worker_chan chan;
     enum workers_next next;
     struct worker_chan next_chan; /* to the next daemon (workers_away.c) */
-    struct buf ready;             /* what the last worker said of itself: a READY */
+    struct buf ready;             /* the READY message of the last worker */
     struct event_cursor events;   /* of the frame that is read */
     struct buf out;
     int crash_page_fd;

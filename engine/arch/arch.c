@@ -324,17 +324,19 @@ static int find_arch(const struct gguf *file, const struct arch **out, struct er
     }
     for (size_t i = 0; i < name.len; i++)
         if (name.data[i] < 0x20 || name.data[i] > 0x7E)
-            return err_set(err, 0, NULL, "'general.architecture' is not a name (known: %s)", known);
+            return err_set(err, 0, NULL,
+                           "'general.architecture' is not a valid name (supported: %s)", known);
     for (size_t i = 0; i < ARRAY_SIZE(renamed); i++)
         if (name.len == strlen(renamed[i].name) &&
             memcmp(name.data, renamed[i].name, name.len) == 0)
             return err_set(err, 0, NULL, "architecture '%s' is not supported: %s", renamed[i].name,
                            renamed[i].hint);
-    return err_set(err, 0, NULL, "architecture '%.*s' is not supported (known: %s)",
+    return err_set(err, 0, NULL, "architecture '%.*s' is not supported (supported: %s)",
                    (int)MIN(name.len, 64u), name.data, known);
 }
 
-/* A key that must say @allowed, or nothing, or 0: what it would ask for is not computed here. */
+/* Refuses a file whose @key exists and is neither @allowed nor 0, since that feature is not
+ * supported. */
 static void refuse_other(struct meta *m, const char *key, uint32_t allowed) {
     uint32_t v = 0;
 
@@ -452,10 +454,12 @@ static void read_shape(struct meta *m, const struct arch *a, struct model *model
         m->r = err_set(m->err, 0, NULL, "%u heads cannot share %u key heads evenly", s->n_head,
                        s->n_head_kv);
     else if (s->head_dim < 2 || s->head_dim > 1024 || s->head_dim % 2)
-        m->r = err_set(m->err, 0, NULL,
-                       "heads of %u values: an even number from 2 to 1024 is needed", s->head_dim);
+        m->r =
+            err_set(m->err, 0, NULL,
+                    "heads have %u values; an even number from 2 to 1024 is needed", s->head_dim);
     else if (value_length != s->head_dim && a->bind != deepseek2_bind)
-        m->r = err_set(m->err, 0, NULL, "keys of %u and values of %u numbers are not supported",
+        m->r = err_set(m->err, 0, NULL,
+                       "heads with keys of %u and values of %u numbers are not supported",
                        s->head_dim, value_length);
     if (a->mtp)
         meta_u32_opt(m, "nextn_predict_layers", 0, s->n_layer - 1, &model->n_mtp);
@@ -531,15 +535,17 @@ static int check_block(struct model *m, const struct arch *a, const struct gguf 
 
     int r = find_arch(file, &of, err);
     if (r == 0 && (of != a || !a->mtp))
-        r = err_set(err, 0, NULL, "the block is of a model of %s, and this one is of %s", of->name,
+        r = err_set(err, 0, NULL,
+                    "the block belongs to a model of architecture %s, and this one is %s", of->name,
                     a->name);
     if (r < 0)
         return r;
     meta_u32(&meta, "block_count", 1, MODEL_LAYERS_MAX, &n_layer);
     meta_u32(&meta, "nextn_predict_layers", 1, MODEL_LAYERS_MAX, &m->n_mtp);
     if (meta.r == 0 && n_layer != m->shape.n_layer + m->n_mtp)
-        meta.r = err_set(err, 0, NULL, "the block is of a model of %u layers, and this one has %u",
-                         n_layer - MIN(m->n_mtp, n_layer), m->shape.n_layer);
+        meta.r =
+            err_set(err, 0, NULL, "the block belongs to a model of %u layers, and this one has %u",
+                    n_layer - MIN(m->n_mtp, n_layer), m->shape.n_layer);
     return meta.r;
 }
 
@@ -553,7 +559,7 @@ static void bind_apart(struct binder *b, struct model *m, const struct arch *a,
     b->r = b->r < 0 ? b->r : m->r;
     if (b->r == 0 && assistant && a->bind != gemma4_bind)
         b->r = err_set(b->err, 0, NULL,
-                       "the assistant is of a model of gemma4, and this one is of %s", a->name);
+                       "the assistant belongs to a gemma4 model, and this one is %s", a->name);
     else if (b->r == 0 && !assistant)
         b->r = check_block(m, a, file, b->err);
     if (b->r < 0 ||

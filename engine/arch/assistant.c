@@ -58,8 +58,8 @@ static void find_source(struct meta *meta, const struct model *m, struct plan *p
     if (meta->r == 0 &&
         (!p->source[1].attn.window || p->source[0].attn.window || p->source[0].kind != OP_ATTEND))
         meta->r = err_set(meta->err, 0, NULL,
-                          "the last two layers of the model are not one with a window and one "
-                          "without, whose keys it reads");
+                          "the assistant reads the keys of the model's last two layers, which must "
+                          "be one with a window and one without");
 }
 
 /* A number of the model that the file has too. */
@@ -68,7 +68,7 @@ static void must_be(struct meta *meta, const char *key, uint32_t of_model) {
 
     meta_u32_opt(meta, key, 0, UINT32_MAX, &v);
     if (meta->r == 0 && v != of_model)
-        meta->r = err_set(meta->err, 0, NULL, "'%s.%s' is %u, and the model has %u", meta->arch,
+        meta->r = err_set(meta->err, 0, NULL, "'%s.%s' is %u, but the model's is %u", meta->arch,
                           key, v, of_model);
 }
 
@@ -105,8 +105,9 @@ static void read_plan(struct meta *meta, const struct model *m, struct plan *p) 
     must_be(meta, "attention.sliding_window", p->source[1].attn.window);
     meta_f32_opt(meta, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
     if (meta->r == 0 && (float)eps != s->rms_eps)
-        meta->r = err_set(meta->err, 0, NULL,
-                          "'%s.attention.layer_norm_rms_epsilon' is not the model's", meta->arch);
+        meta->r =
+            err_set(meta->err, 0, NULL,
+                    "'%s.attention.layer_norm_rms_epsilon' differs from the model's", meta->arch);
     meta_u32_layers(meta, "attention.head_count", 1, 1u << 12, p->n_layer, p->n_head);
     meta_u32_layers(meta, "attention.head_count_kv", 1, 1u << 12, p->n_layer, p->n_head_kv);
     meta_u32_layers(meta, "feed_forward_length", 1, 1u << 20, p->n_layer, p->n_ff);

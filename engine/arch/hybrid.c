@@ -73,7 +73,7 @@ static void read_kinds(struct meta *m, const struct model_shape *s, bool *is_del
     const struct gguf_array *a = gguf_array(m->file, key);
     meta_u32_opt(m, "full_attention_interval", 1, MODEL_LAYERS_MAX, &interval);
     if (m->r == 0 && a && (gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < s->n_layer))
-        m->r = err_set(m->err, 0, NULL, "'%s' does not name all layers", key);
+        m->r = err_set(m->err, 0, NULL, "'%s' has no entry for some layers", key);
     for (uint32_t l = 0; l < s->n_layer && m->r == 0; l++) {
         is_delta[l] = a ? gguf_array_num(a, l) != 0 : (l + 1) % interval != 0;
         n += is_delta[l];

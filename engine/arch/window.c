@@ -16,7 +16,7 @@ void window_read(struct meta *m, uint32_t n_layer, uint32_t period, bool *in_win
     if (!a)
         meta_u32_opt(m, "attention.sliding_window_pattern", 0, MODEL_LAYERS_MAX, &period);
     if (m->r == 0 && a && (gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < n_layer))
-        m->r = err_set(m->err, 0, NULL, "'%s' does not name all layers", key);
+        m->r = err_set(m->err, 0, NULL, "'%s' has no entry for some layers", key);
     for (uint32_t l = 0; l < n_layer && m->r == 0; l++)
         in_window[l] = *window > 0 && (a             ? gguf_array_num(a, l) != 0
                                        : period == 0 ? true

@@ -7,13 +7,45 @@
 #include <string.h>
 
 /*
- * Attention over pages. The reduction tree of a query is fixed: tiles of 32 keys inside chunks of
- * 256 on absolute positions, the chunks merged left to right (attention.c has what happens inside a
- * tile). Work is cut by (block of rows, kv head); when that gives too few items for the threads,
- * every chunk becomes an item, and a second round merges what the chunks left behind, in the same
- * order. The heads that share a kv head, neighbouring rows of a prompt, and neighbouring sequences
- * that begin with the same page go through the pages together: a page that sequences share is read
- * once for all of them. Which rows a block has is never seen in a result.
+ * attend - attention over pages: which thread computes what, and in which order results are merged.
+ *
+ * Attention of one query is a softmax over all keys that it sees, which need not be computed at
+ * once. A state (m, l, o) holds, for some of the keys, the largest score m, the sum l of exp(s - m)
+ * and the sum o of exp(s - m) v; two states of different keys merge into the state of both by
+ * rescaling to the larger m (the online softmax of FlashAttention):
+ *
+ *     M = max(m1, m2)    l = l1 exp(m1 - M) + l2 exp(m2 - M)    o likewise    result = o / l
+ *
+ * So a long context can be cut and its parts given to different threads. Floating-point addition is
+ * not associative, though, and a request must get the same bits alone, in a batch and after a
+ * preemption. The cuts therefore depend on positions only, never on the batch or the number of
+ * threads. This is the reduction tree of every query:
+ *
+ *     position  0       256      512      768   query
+ *               |chunk 0 |chunk 1 |chunk 2 |chunk 3|
+ *     tiles     |32|32|..|        |        |..|32|.|      inside a chunk: tile after tile
+ *     merge      ((chunk 0 + chunk 1) + chunk 2) + chunk 3
+ *
+ * attention.c computes one tile of 32 keys for up to four queries.
+ *
+ * Items of work. A pass over keys and values should serve as many queries as possible, since memory
+ * is what decode waits for. An item is one kv head of a block of rows, and the queries of an item
+ * go through the pages together:
+ *
+ *     the query heads that share the kv head (grouped-query attention)
+ *   x neighbouring rows of a prompt
+ *   x rows of neighbouring sequences, if they begin with the same page: a shared prefix is read
+ *     once for all of them, page by page, as long as their page tables agree (same_pages())
+ *
+ * do_tile() groups consecutive queries that see the same keys of the same pages. A query that sees
+ * fewer keys of a tile (its own position, a window) goes through it separately; its bits are the
+ * same either way, because a tile's result for one query does not depend on the others.
+ *
+ * Parallelism. With many rows there are enough items, and threads take whole items (do_items()).
+ * With few rows and long contexts there would be fewer items than threads; then each chunk of each
+ * item is an item (split-K: do_split_items()), its state goes to be.partial, and a second round
+ * merges the states of each item from left to right (merge_items()): the same tree, the same bits.
+ * The size of blocks is chosen so that every thread gets at least SPLIT_BELOW items, if possible.
  */
 
 enum { SPLIT_BELOW = 4, TILE_KEYS = ATTEND_TILE };

@@ -3,23 +3,30 @@
 #include <float.h>
 
 /*
- * Attention of up to four queries to a tile of 32 keys. Keys lie transposed in their page (16 keys
- * a group: dimension 0 of all 16, dimension 1, ...), so a lane is a key and a score needs no
- * folding; values lie as they are, so a lane is a dimension. For every query, with m, l[16] and o
- * so far:
+ * attention - the inner kernel of attention: up to four queries times a tile of 32 keys. attend.c
+ * explains how tiles are put together.
+ *
+ * Keys lie transposed in their page, 16 keys a group: dimension 0 of all 16, dimension 1, and so
+ * on. A lane of a vector is a key, so a score is summed inside its lane and needs no horizontal
+ * addition. Values lie as they are, so for them a lane is a dimension. A query's state is m, l[16]
+ * and o; for every query
  *
  *   s[key]  = (fma over even d of q[d] k[d]) + (fma over odd d), q already times the scale
- *             q8_0, q4_0: that a block of 32 d, added up by fma with the block's scale
+ *             q8_0, q4_0: that for a block of 32 d, added up by fma with the block's scale
  *             with a cap: soft_cap(s); with a slope: - slope times the distance, by fma; of a hole
  *             (not finite): -1e30, which weighs nothing beside the query's own key
  *   m'      = max(m, s); c = exp(m - m'); p = exp(s - m')
  *   l[lane] = fma(l[lane], c, p[lane]) + p[16 + lane]
- *   o[d]    = o[d] c, then fma(p[key], v[key][d], o[d]) key by key      (q8_0, q4_0: p[key] times
- *   the scale)
+ *   o[d]    = o[d] c, then fma(p[key], v[key][d], o[d]) key by key
+ *             (q8_0, q4_0: p[key] times the scale)
+ *
+ * Even and odd dimensions are two independent chains of fma, whose latencies overlap. The order
+ * above is the same for every instruction set (vec.h) and for any number of queries, so results are
+ * equal bit for bit. Queries that go through a tile together share the loads and the conversions of
+ * its keys and values.
  *
  * Keys before t->first and from t->n on are not visible: their score is -inf whatever the page
- * holds there, and their values are not touched. So a query has the same bits whatever others are
- * computed with it.
+ * holds there, and their values are not touched.
  */
 
 #define MAX_QUERIES 4

@@ -371,7 +371,7 @@ static int loaded(struct be *b, enum engine_weights *out, struct err *err) {
     for (struct block *k = b->blocks; k && r == 0; k = k->next)
         r = keep_protect(&b->keep, k->base, k->size, k->offset);
     if (r < 0)
-        return err_set(err, 0, NULL, "packed weights cannot be mapped: %s", strerror(-r));
+        return err_set(err, 0, NULL, "cannot map the packed weights: %s", strerror(-r));
     if (keep_seal(&b->keep))
         *out = ENGINE_WEIGHTS_PACKED;
     return 0;

@@ -48,7 +48,7 @@ static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     mix_row(k, row);
 }
 
-/* The rows of one value head of a sequence: through its state, then normed and gated. */
+/* Runs the rows of one value head of a sequence through its state, then norms and gates them. */
 static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;

@@ -78,6 +78,6 @@ const struct cpu_kernels *isa_find(const char *name, struct err *err) {
             return NULL;
         }
     }
-    err_set(err, 0, "isa", "isa \"%s\" is unknown or not of this machine", name);
+    err_set(err, 0, "isa", "unknown isa \"%s\", or not one of this processor architecture", name);
     return NULL;
 }

@@ -5,18 +5,43 @@
 #include <string.h>
 
 /*
- * Products are cut into items: a stretch of panels times a chunk of rows. Which thread takes what,
- * and the cuts, do not touch the order in which a result is summed (gemm_*.c).
+ * matmul - cuts products of matrices into items for the threads.
  *
- * Few rows: a stretch is about STRETCH bytes of weights, all rows sharing the pass. Every thread
- * owns a range of consecutive items, so that it reads its weights as one stream which the prefetch
- * never leaves: handing out stretches one by one gave two threads hardly more of the memory's
- * bandwidth than one. A thread without items steals the back half of the largest range left (work
- * stealing), so that a slow thread, or one that joins late, delays the others by one item at most.
+ * A product is out[row][i] = sum over k of w[i][k] x[row][k]: the weights of a panel (16 output
+ * rows, panel.c) times the quantised activations of some rows. Each sum is computed by one thread
+ * in a fixed order (gemm_*.c), so neither the cuts nor the thread that takes an item can change a
+ * bit. That leaves two questions of speed, and they have different answers for few and for many
+ * rows.
  *
- * Many rows: a panel a time, its quants unpacked a piece at a time into the first-level cache,
- * against the tiles of a chunk whose activations stay in the second. Items are handed out one by
- * one, so that the threads work on the same chunk, and near each other in the weights.
+ * Few rows (decode, at most two tiles): nearly all the time is spent reading weights from
+ * memory. An item is a stretch of panels of about STRETCH bytes for all rows. Memory is
+ * fastest when each thread reads one long stream that the hardware prefetcher can follow; handing
+ * out stretches one by one, so that neighbouring stretches go to different threads, gave two
+ * threads hardly more bandwidth than one. So every thread owns a range of consecutive items:
+ *
+ *     items     0 1 2 3 4 5 | 6 7 8 9 10 11 | 12 ..
+ *     owner     thread 0    | thread 1      | thread 2
+ *
+ * and takes them from the front. A thread whose range is empty steals the back half of the largest
+ * range left. A slow thread, or one that joins late, thus delays the others by one item at most. A
+ * range is one 64-bit word (from, to), so taking and stealing are single compare-and-swaps.
+ *
+ * Many rows (a prompt): the same weights serve hundreds of rows, and arithmetic is the bound. The
+ * rows are cut into chunks whose activations stay in the second-level cache (chunk_rows()). An item
+ * is one panel times one chunk. The panel's quants are unpacked to bytes a piece at a time into the
+ * first-level cache, and each piece is multiplied with all tiles of the chunk before the next one
+ * is unpacked (multiply()). Items are handed out one by one from a counter, so that the threads
+ * work on the same chunk and on neighbouring panels.
+ *
+ *     for each chunk of rows                     second-level cache: activations
+ *         for each panel                         an item
+ *             for each piece of the panel        first-level cache: unpacked weights
+ *                 for each tile of 8 rows        registers: sums
+ *
+ * Products that are independent run in one round (q, k and v; the experts of a mixture), since each
+ * round costs a barrier: their items are numbered through, and find_product() finds the product of
+ * an item. A gate and an up matrix are multiplied by the same item, which applies the activation
+ * function while both sums are at hand (MATMUL_GLU).
  */
 
 enum { STRETCH = 64 * 1024, ACTS_CACHED = 512 * 1024, TILE = TILE_MAX };

@@ -165,7 +165,8 @@ int ops_mla_q(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* The key of a row to its page, which is its value too, and the turning part of its queries. */
+/* Stores the key of a row, which is its value, too, to its page, and rotates the rotary part of
+ * its queries. */
 static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;

@@ -375,7 +375,7 @@ int ops_qkv(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* KEYS: a row's keys and values to their page. */
+/* Stores a row's keys and values to their page (OP_KEYS). */
 static void finish_keys_row(const struct rows *r, uint32_t row, uint32_t thread) {
     store_row(r, row, be_rope_row(r->step->be, row, r->op->rope));
 }

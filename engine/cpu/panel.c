@@ -432,7 +432,7 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
     size_t i = find_source(t->format);
 
     if (i == ARRAY_SIZE(sources))
-        return err_set(err, 0, NULL, "tensor %s: the cpu backend has no panels for %s", t->name,
+        return err_set(err, 0, NULL, "tensor %s: the cpu backend does not support type %s", t->name,
                        t->format->name);
     const struct panel_info *info = &panel_infos[sources[i].format];
     assert(t->ne[0] % info->block == 0 && t->ne[0] <= UINT32_MAX && t->ne[1] <= UINT32_MAX - LANES);

@@ -137,7 +137,7 @@ static void await_workers(struct pool *p, uint32_t n) {
     atomic_store(&p->caller_sleeps, false);
 }
 
-/* A round is open, or all are to stop: wakes those that sleep. */
+/* Wakes the sleeping threads, because a round is open or all are to stop. */
 static void ring(struct pool *p) {
     atomic_fetch_add(&p->bell, 1);
     if (atomic_load(&p->sleepers) > 0)
@@ -161,7 +161,7 @@ void pool_run(struct pool *p, pool_fn fn, void *ctx) {
     await_workers(p, (uint32_t)atomic_fetch_or(&p->gate, CLOSED));
 }
 
-/* The cores that this process may run on; 1 where that is not known. */
+/* Returns the number of cores that this process may run on; 1 if it is unknown. */
 static uint32_t usable_cpus(void) {
     cpu_set_t set;
     int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;

@@ -705,7 +705,7 @@ struct sample_args {
     uint32_t list_max; /* of state.list: SAMPLE_LIST, or less for tests */
 };
 
-/* For top_k: whether it can leave anything out. */
+/* Returns whether top_k can leave any token out. */
 MX_FN bool sample_has_top_k(const struct sample_want *w, uint32_t n_vocab) {
     return w->top_k > 0 && w->top_k < n_vocab;
 }

@@ -323,8 +323,8 @@ static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
     return load_parts(b, w, t, &all, bias, y, err);
 }
 
-/* The output matrix of a model without one is the embedding: tiles are made when it comes, and
- * serve both, unless several devices share them. */
+/* Returns whether @t also becomes the output matrix: in a model without one the embedding serves
+ * as both, so its tiles are made when it is loaded, unless several devices share it. */
 static bool comes_as_output(const struct be *b, const struct tensor *t) {
     return b->n_ranks == 1 && !gguf_find(b->opts->file, "output.weight") &&
            t == gguf_find(b->opts->file, "token_embd.weight") &&

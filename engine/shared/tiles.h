@@ -46,9 +46,9 @@
  * Fours of bits: word w of a vector is block w, too; the four of a column stand where they are
  * those of a half, whose value is 2^-15 of the code's: one shift and a mask away, or two.
  *
- * The formats of fewer bits are told in tiles_low.h. F32 and BF16 are kept as F16: rounding to half
- * precision is what the recipe does with every weight anyway. Rows and columns beyond the matrix
- * are zero.
+ * The formats of fewer bits are described in tiles_low.h. F32 and BF16 are kept as F16: rounding to
+ * half precision is what the recipe does with every weight anyway. Rows and columns beyond the
+ * matrix are zero.
  */
 
 #include "engine/shared/tiles_low.h"

@@ -310,7 +310,7 @@ int automaton_analyse(struct build *b, struct grammar *g) {
     if (r == 0) {
         find_alive(g, &rev);
         if (!rev.alive[g->rule[g->start].start] && !g->nullable)
-            r = build_invalid(b, "nothing fits this grammar");
+            r = build_invalid(b, "no text satisfies this grammar");
     }
     if (r == 0) {
         cut_dead(g, &rev);

@@ -116,7 +116,7 @@ static inline void byte_set_add_range(struct byte_set *s, unsigned lo, unsigned 
 struct auto_rule {
     uint32_t start, n_states;
     uint32_t members; /* of g->members[], where its states have STATE_MEMBERS */
-    uint32_t need;    /* the largest of its states' */
+    uint32_t need;    /* the largest `need` of its states */
     bool loop;
     bool plain; /* no members, and calls nothing: with no stack a set is one state */
     uint8_t shared;
@@ -144,7 +144,7 @@ struct token_class {
     const struct token_class *base; /* of the vocabulary: its bits, level and longest; or NULL */
 };
 #define CLASS_LEVELS 16
-#define VARIETY_MAX (1u << 24) /* more items than a text has */
+#define TEXTS_MAX (1u << 24) /* more items than a text has */
 
 /* Immutable after it was compiled, but for the classes and what finish.h finds out later, which any
  * thread may add. */
@@ -157,8 +157,8 @@ struct grammar {
     struct auto_rule *rule;
     uint32_t (*table)[256]; /* targets by byte, NO_STATE: none */
     /* Gives, for each state and kind of text, how many characters of that kind the state reads
-     * whatever they are (mask/runway.c). */
-    uint8_t (*runway)[TEXT_KINDS];
+     * whatever they are (mask/free_chars.c). */
+    uint8_t (*free_chars)[TEXT_KINDS];
     /* Points, for each state, to its token class; NULL until it is known. Entries with `shared`
      * belong to the vocabulary. A class is made when a state is first reached, by any thread, as
      * long as there is room (mask/classify.c). */
@@ -172,9 +172,9 @@ struct grammar {
     struct members *members;
     struct span *span; /* of each state; NULL without members */
     /* Gives, for each state, a lower bound of the number of texts that lead to the end of its rule,
-     * saturated at VARIETY_MAX; in a loop, of those of one character that lead to its border. NULL
+     * saturated at TEXTS_MAX; in a loop, of those of one character that lead to its border. NULL
      * where no items must differ. */
-    uint32_t *variety;
+    uint32_t *n_texts;
     uint32_t *doubles, n_doubles; /* tokens that may have two ends of such items (distinct.c) */
     struct finish *finish;        /* finish.h; NULL without a vocabulary */
     uint32_t n_states, n_edges, n_calls, n_descs, n_rules, n_tables, n_tokens, n_names;

@@ -122,8 +122,8 @@ static void start_at(const struct product *p, uint32_t from, struct ahead *at) {
     }
 }
 
-/* Puts the tuple after byte @c behind the last one; @last: the last byte for which it is the same.
- * False: one that must stay has left, and has up to @last. */
+/* Appends the tuple of states after byte @c. *@last: the last byte with the same tuple. Returns
+ * false if a language that must be alive is dead after these bytes. */
 static bool step(struct product *p, struct ahead *at, unsigned c, unsigned *last) {
     uint32_t *to = p->tuple + (size_t)p->n * p->n_in;
     unsigned dead = 0;

@@ -1,4 +1,5 @@
-/* members - what the automaton knows of members in any order; their sets are in members_run.c. */
+/* members - the static tables of objects whose members come in any order. The sets of members that
+ * an output has written are in machine/members.c. */
 
 #include "grammar/automaton/members.h"
 

@@ -73,7 +73,7 @@ int dfa_make(struct maker *m, uint32_t rule);
 int dfa_flat(struct maker *m, const struct expr *e, uint32_t *start);
 /* Removes what cannot end, refuses left recursion, finds first and follow bytes: analyse.c. */
 int automaton_analyse(struct build *b, struct grammar *g);
-/* Finds how far each state reads texts of each kind: runway.c. */
-int automaton_runways(struct build *b, struct grammar *g);
+/* Finds how far each state reads texts of each kind: free_chars.c. */
+int automaton_free_chars(struct build *b, struct grammar *g);
 /* Adds token classes where they are worth it: classify.c. */
 int automaton_classify(struct build *b, struct grammar *g);

@@ -20,9 +20,9 @@ static unsigned encode(uint32_t cp, uint8_t *out) {
     return n;
 }
 
-/* Code points [lo, hi] whose encodings are both @n bytes long, as bytes from position @i on: where
- * the first bytes differ, the ends that are not whole are cut off and the middle takes any bytes
- * after it. */
+/* Adds the UTF-8 encodings of the code points [lo, hi], both of @n bytes, from byte @i on. Where
+ * the first bytes differ, incomplete ranges at both ends are split off, and behind the bytes in
+ * the middle any continuation bytes follow. */
 static int add_utf8(struct maker *m, const uint8_t *lo, const uint8_t *hi, unsigned n,
                     uint32_t from, uint32_t to) {
     static const uint8_t LOW[3] = {0x80, 0x80, 0x80}, HIGH[3] = {0xbf, 0xbf, 0xbf};
@@ -145,7 +145,7 @@ static bool has_rest(const struct expr_list *l, uint32_t i) {
     return l->rest && l->n - i <= l->n_needs;
 }
 
-/* The largest c of behind(i, c): without a rest before it each member has been there once. */
+/* Returns the largest c of behind(i, c): before the rest each member has come at most once. */
 static uint32_t most_behind(const struct list_maker *k, uint32_t i) {
     return has_rest(k->l, i) ? k->top : MIN(i, k->top);
 }

@@ -177,7 +177,7 @@ static int read_node(struct reader *r, yyjson_val *node, unsigned depth, grammar
         *out = grammar_free_text(r->b, json_text(v), json_len(v));
         return 0;
     }
-    return invalid(r->err, "a node of a grammar has no known key");
+    return invalid(r->err, "a node of the grammar has no known key");
 }
 
 int constraint_compile(struct grammar **out, const struct grammar_vocab *v, const char *text,

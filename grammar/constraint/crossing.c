@@ -208,7 +208,8 @@ int crossing_find(struct constraint *c, struct err *err) {
     c->done = s.done.id;
     c->longest = s.longest;
     if (s.error == -E2BIG)
-        return err_set_code(err, 400, "grammar_too_complex", NULL,
-                            "too many tokens cross the border of the triggers");
+        return err_set_code(
+            err, 400, "grammar_too_complex", NULL,
+            "too many tokens of this vocabulary complete a trigger and go on behind it");
     return s.error;
 }

@@ -1,16 +1,16 @@
 /*
- * ending - masks of a constraint near the limit of its request, so that what it holds is complete
- * when the last token has come.
+ * ending - masks of a constraint near the limit of its request, so that the constrained part is
+ * complete when the last token has come.
  *
- *     held by the grammar     grammar_mask_within()
- *     and it may end          what goes on must end in time; all else ends it, as always
- *     free                    a trigger may come as long as there is time for what follows it
- *     free, a trigger must    in time the mask has nothing but the way to it
- *     come
+ *     held by the grammar           grammar_mask_within()
+ *     held, and it may end          tokens that go on must end in time; any other token ends it
+ *     free                          a trigger may come as long as its continuation still fits
+ *     free, a trigger is required   when time runs out, only tokens that spell a trigger
  *
- * How far a trigger is depends on how much of it the output ends with, a node of the triggers. The
- * way is to spell the rest of it, or of one of its suffixes that begins a trigger: along the tries
- * of triggers and vocabulary at once, found when the constraint is compiled.
+ * The distance to a trigger depends on how much of it the output ends with, a node of the triggers:
+ * the fewest tokens that spell the rest of it, or the rest of a suffix that begins a trigger. They
+ * are found when the constraint is compiled, by walking the tries of triggers and vocabulary
+ * together.
  */
 
 #include "grammar/constraint/private.h"
@@ -21,12 +21,12 @@
 #include <string.h>
 #include "grammar/match/finish.h"
 
-/* Tokens that are left over when the way to a trigger that must come begins: the
- * caller that ends reasoning writes the whole trigger, whatever part of it is there. */
+/* Tokens that are left over when a required trigger begins to be forced: a caller that ends
+ * reasoning writes the whole trigger, however much of it is there already. */
 #define SPARE 8
 #define RESTS_MAX 64 /* tokens of one mask that go on behind a trigger, looked at one by one */
 
-/* ---- the way to a trigger */
+/* ---- tokens to a trigger */
 
 struct spelling {
     const struct constraint *c;
@@ -34,7 +34,7 @@ struct spelling {
     uint32_t best;
 };
 
-/* Tokens that complete a trigger at @node of the triggers. */
+/* Returns the fewest tokens that complete a trigger from @node of the triggers. */
 static uint32_t to_trigger(const struct constraint *c, uint16_t node) {
     const struct trigger_node *t = c->triggers->node;
     uint32_t best = c->to_trigger[node];
@@ -52,7 +52,7 @@ static uint32_t cost_at(const struct constraint *c, uint16_t node) {
     return n->becomes == node ? c->to_trigger[node] : to_trigger(c, n->becomes);
 }
 
-/* The tokens below @at of the vocabulary's trie that spell what is below @node. */
+/* Finds the tokens below @at of the vocabulary's trie that spell triggers below @node. */
 static void spell(struct spelling *s, uint32_t at, uint16_t node) {
     const struct trie_node *v = &s->trie->node[at];
     const struct trigger_node *t = s->c->triggers->node;
@@ -144,7 +144,7 @@ uint32_t constraint_distance(struct constraint_state *s) {
 
     if (s->at.phase == HELD)
         return s->n == 0 && !c->triggers ? c->distance : grammar_distance(s->g);
-    if (s->at.phase == DONE || place_may_stop(s))
+    if (s->at.phase == DONE || position_may_stop(s))
         return 0;
     uint32_t n = to_trigger(c, s->at.node);
 
@@ -262,20 +262,20 @@ static int need_scratch(struct constraint_state *s) {
     return s->scratch ? 0 : -ENOMEM;
 }
 
-/* Returns whether the way to the required trigger has to begin now. */
+/* Returns whether the required trigger has to begin now. */
 static bool is_due(const struct constraint_state *s, uint32_t after) {
     const struct constraint *c = s->c;
 
-    if (place_may_stop(s))
+    if (position_may_stop(s))
         return false;
-    uint32_t way = to_trigger(c, c->triggers->start);
+    uint32_t n = to_trigger(c, c->triggers->start);
 
-    return way < FINISH_NEVER && c->distance != GRAMMAR_NO_MAX &&
-           after < (uint64_t)way + c->distance + SPARE;
+    return n < FINISH_NEVER && c->distance != GRAMMAR_NO_MAX &&
+           after < (uint64_t)n + c->distance + SPARE;
 }
 
 static int64_t free_within(struct constraint_state *s, uint32_t after, uint32_t *bits) {
-    int64_t n = mask_free(s->c, s->at.node, place_may_stop(s), bits);
+    int64_t n = mask_free(s->c, s->at.node, position_may_stop(s), bits);
     bool due = is_due(s, after);
 
     if (!due && after >= s->c->longest)
@@ -315,7 +315,7 @@ int64_t constraint_mask_within(struct constraint_state *s, uint32_t *bits, uint3
         return free_within(s, MAX(left, 1u) - 1, bits);
     int64_t n = grammar_mask_within(s->g, bits, left);
 
-    return n >= 0 && place_may_leave(s) ? leave_within(s, MAX(left, 1u) - 1, bits) : n;
+    return n >= 0 && position_may_leave(s) ? leave_within(s, MAX(left, 1u) - 1, bits) : n;
 }
 
 bool constraint_is_free_within(const struct constraint_state *s, uint32_t left) {

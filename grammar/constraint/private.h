@@ -1,7 +1,7 @@
 #pragma once
 
 /* The triggers of a constraint: Aho-Corasick over a few short strings; and the constraint itself.
- * Private to text/. */
+ * Private to grammar/constraint/. */
 
 #include "base/buf.h"
 #include "grammar/constraint.h"
@@ -79,33 +79,33 @@ int ending_find(struct constraint *c);
 /* FREE: triggers are looked for; HELD: the grammar decides; DONE: an end token was accepted. */
 enum phase { FREE, HELD, DONE };
 
-/* Describes the place of an output, before or after a token. */
-struct place {
-    uint32_t n_moments; /* grammar_n_accepted() */
-    uint16_t node;      /* FREE: of the triggers */
+/* Describes where an output is in its constraint, before or after a token. */
+struct position {
+    uint32_t n_accepted; /* grammar_n_accepted() */
+    uint16_t node;       /* FREE: node of the triggers, the part of one that the output ends with */
     uint8_t phase;
-    bool seen; /* a trigger */
+    bool seen; /* a trigger has come */
 };
 
-/* Invariants (check() in constraint_state.c): n is at most what `before` holds; without triggers
- * the phase is never FREE; at.n_moments is what the grammar has accepted, and of earlier places no
- * more. */
+/* Invariants (check() in state.c): n is at most the length of `before`; without triggers the phase
+ * is never FREE; at.n_accepted is the number of tokens that the grammar has accepted, and that of
+ * earlier positions is no larger. */
 struct constraint_state {
     const struct constraint *c;
     struct grammar_state *g;
-    struct place at;
-    struct place before[2 * CONSTRAINT_HISTORY]; /* of each accepted token, oldest first */
+    struct position at;
+    struct position before[2 * CONSTRAINT_HISTORY]; /* of each accepted token, oldest first */
     uint32_t n;
     uint32_t *scratch; /* ending.c: two masks; NULL: not needed yet */
 };
 
-/* While the output is free. */
-static inline bool place_may_stop(const struct constraint_state *s) {
+/* Returns true if the output may stop while it is free. */
+static inline bool position_may_stop(const struct constraint_state *s) {
     return !s->c->triggers->required || s->at.seen;
 }
 
-/* The grammar may end here, and what does not fit it is free text again. */
-static inline bool place_may_leave(const struct constraint_state *s) {
+/* Returns true if the grammar may end here, and text that does not fit it is free text again. */
+static inline bool position_may_leave(const struct constraint_state *s) {
     return s->at.phase == HELD && s->c->triggers && s->c->triggers->repeat && grammar_can_end(s->g);
 }
 

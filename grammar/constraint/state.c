@@ -1,5 +1,5 @@
 /*
- * constraint_state - one request's place: free, held by the grammar, or at its end.
+ * state - the position of one output in its constraint: free, held by the grammar, or at its end.
  *
  *                 trigger complete, rest fits
  *      .-----------------------------------------.
@@ -9,8 +9,9 @@
  *      |                                         |
  *      '------------ end token ---> DONE <-------'
  *
- * Each accepted token leaves the place before it, and at most one moment in the grammar's own
- * history, so that taking tokens back is going to an earlier place and taking as many moments back.
+ * Each accepted token stores the position before it, and adds at most one checkpoint to the
+ * grammar's own history. Taking tokens back therefore restores an earlier position and rolls the
+ * grammar back by the difference of n_accepted.
  */
 
 #include "grammar/constraint/private.h"
@@ -31,11 +32,11 @@ static int check_start(const struct constraint *c, struct err *err) {
 
     if (n == 0)
         return err_set_code(err, 400, "grammar_unsupported", NULL,
-                            "no token of this model begins as the grammar demands");
+                            "no token of this model's vocabulary can begin a text of this grammar");
     if (n == -E2BIG)
         return err_set_code(
             err, 400, "grammar_too_complex", NULL,
-            "the grammar is too ambiguous: too many readings of its first characters");
+            "the grammar is too ambiguous: its first characters can be read in too many ways");
     return (int)MIN(n, 0);
 }
 
@@ -116,8 +117,8 @@ static void check(const struct constraint_state *s) {
 
     assert(s->n <= ARRAY_SIZE(s->before));
     assert(s->at.phase != FREE || (t && s->at.node < t->n));
-    assert(s->at.n_moments == grammar_n_accepted(s->g));
-    assert(s->n == 0 || s->before[s->n - 1].n_moments <= s->at.n_moments);
+    assert(s->at.n_accepted == grammar_n_accepted(s->g));
+    assert(s->n == 0 || s->before[s->n - 1].n_accepted <= s->at.n_accepted);
 }
 
 struct constraint_state *constraint_state_free(struct constraint_state *s) {
@@ -139,7 +140,7 @@ void constraint_state_reset(struct constraint_state *s) {
     grammar_state_reset(s->g);
     const struct triggers *t = s->c->triggers;
 
-    s->at = (struct place){.phase = t ? FREE : HELD, .node = t ? t->start : 0};
+    s->at = (struct position){.phase = t ? FREE : HELD, .node = t ? t->start : 0};
     s->n = 0;
     check(s);
 }
@@ -161,7 +162,8 @@ int constraint_state_copy(struct constraint_state *dst, const struct constraint_
 bool constraint_is_free(const struct constraint_state *s) {
     const uint32_t *first = s->c->first;
 
-    return s->at.phase == FREE && place_may_stop(s) && first[s->at.node] == first[s->at.node + 1];
+    return s->at.phase == FREE && position_may_stop(s) &&
+           first[s->at.node] == first[s->at.node + 1];
 }
 
 uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_t *bits) {
@@ -214,18 +216,18 @@ void constraint_set_quick(struct constraint_state *s, bool quick) {
 
 int64_t constraint_mask(struct constraint_state *s, uint32_t *bits) {
     if (s->at.phase == FREE)
-        return mask_free(s->c, s->at.node, place_may_stop(s), bits);
+        return mask_free(s->c, s->at.node, position_may_stop(s), bits);
     if (s->at.phase == DONE) {
         memset(bits, 0, grammar_vocab_n_words(s->c->vocab) * sizeof(*bits));
         return 0;
     }
     int64_t n = grammar_mask(s->g, bits);
 
-    return n >= 0 && place_may_leave(s) ? mask_add_free(s, bits) : n;
+    return n >= 0 && position_may_leave(s) ? mask_add_free(s, bits) : n;
 }
 
 /* A token while the output is free; *at: in the place before, out the one after. */
-static int accept_free(struct constraint_state *s, struct place *at, int32_t token) {
+static int accept_free(struct constraint_state *s, struct position *at, int32_t token) {
     const struct triggers *t = s->c->triggers;
     size_t len;
     const uint8_t *bytes = vocab_bytes(s->c->vocab, token, &len);
@@ -244,10 +246,10 @@ static int accept_free(struct constraint_state *s, struct place *at, int32_t tok
     return triggers_hold(t, found, s->g, bytes + n, len - n);
 }
 
-static int accept_held(struct constraint_state *s, struct place *at, int32_t token) {
+static int accept_held(struct constraint_state *s, struct position *at, int32_t token) {
     int r = grammar_accept(s->g, token);
 
-    if (r == -EINVAL && place_may_leave(s)) {
+    if (r == -EINVAL && position_may_leave(s)) {
         at->phase = FREE;
         at->node = s->c->triggers->open;
         return accept_free(s, at, token);
@@ -258,7 +260,7 @@ static int accept_held(struct constraint_state *s, struct place *at, int32_t tok
 }
 
 int constraint_accept(struct constraint_state *s, int32_t token) {
-    struct place at = s->at;
+    struct position at = s->at;
     int r = -EINVAL;
 
     if (token < 0 || (uint32_t)token >= vocab_n_tokens(s->c->vocab) || at.phase == DONE)
@@ -270,7 +272,7 @@ int constraint_accept(struct constraint_state *s, int32_t token) {
         at.phase = FREE;
         at.node = s->c->triggers->open;
     }
-    at.n_moments = grammar_n_accepted(s->g);
+    at.n_accepted = grammar_n_accepted(s->g);
     if (s->n == ARRAY_SIZE(s->before)) {
         s->n -= CONSTRAINT_HISTORY;
         memmove(s->before, s->before + CONSTRAINT_HISTORY, s->n * sizeof(*s->before));
@@ -286,9 +288,9 @@ int constraint_rollback(struct constraint_state *s, uint32_t n) {
         return -EINVAL;
     if (n == 0)
         return 0;
-    struct place at = s->before[s->n - n];
-    assert(at.n_moments <= grammar_n_accepted(s->g));
-    int r = grammar_rollback(s->g, grammar_n_accepted(s->g) - at.n_moments);
+    struct position at = s->before[s->n - n];
+    assert(at.n_accepted <= grammar_n_accepted(s->g));
+    int r = grammar_rollback(s->g, grammar_n_accepted(s->g) - at.n_accepted);
 
     if (r < 0)
         return r;
@@ -303,11 +305,12 @@ bool constraint_is_done(const struct constraint_state *s) {
 }
 
 bool constraint_can_end(const struct constraint_state *s) {
-    return s->at.phase == FREE ? place_may_stop(s) : s->at.phase == HELD && grammar_can_end(s->g);
+    return s->at.phase == FREE ? position_may_stop(s)
+                               : s->at.phase == HELD && grammar_can_end(s->g);
 }
 
 bool constraint_must_end(const struct constraint_state *s) {
-    return s->at.phase == HELD && !place_may_leave(s) && grammar_must_end(s->g);
+    return s->at.phase == HELD && !position_may_leave(s) && grammar_must_end(s->g);
 }
 
 size_t constraint_forced(struct constraint_state *s, uint8_t *out, size_t cap, int32_t *token) {

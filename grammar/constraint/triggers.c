@@ -217,7 +217,7 @@ int triggers_new(struct triggers **out, const char *text, size_t len, struct err
     if (r < 0)
         return r;
     if (n_bytes >= UINT16_MAX)
-        return invalid(err, "the triggers are too long together");
+        return invalid(err, "the triggers are too long in total");
     t = calloc(1, sizeof(*t));
     if (!t || !(t->node = calloc(n_bytes + 1, sizeof(*t->node))))
         return -ENOMEM;

@@ -117,7 +117,7 @@ struct rule {
     uint32_t flat_size; /* 0: not known yet */
 };
 
-/* Loops whose token classes the vocabulary has ready. */
+/* Loops whose token classes the vocabulary makes once for all grammars. */
 enum shared_loop { SHARED_NONE, SHARED_JSON_CHARS, SHARED_JSON_CANONICAL, SHARED_LOOPS };
 
 /* One compilation. */
@@ -158,7 +158,7 @@ int build_pause(struct build *b); /* when that much work is done: 0 or too compl
 /* A rule without a body, which the caller sets; @name, for messages, may be NULL and outlives @b. 0
  * or an error as above. */
 int build_rule(struct build *b, const char *name, uint32_t *rule);
-/* The rule of the expression @body, made when there is none yet. */
+/* Sets *rule to the rule with the body @body, made if there is none yet. */
 int build_rule_of(struct build *b, struct expr *body, uint32_t *rule);
 
 /* 0 or too complex. */

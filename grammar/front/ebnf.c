@@ -81,7 +81,7 @@ static int read_literal(struct reader *r, struct expr **out) {
         uint32_t cp;
 
         if (r->in.p == r->in.end || *r->in.p == '\n')
-            return source_invalid(&r->in, "'\"' is missing");
+            return source_invalid(&r->in, "the closing '\"' is missing");
         int e = one ? source_read_char(&r->in, &escapes, &cp) : build_no_memory(r->in.b);
 
         if (e == 0)
@@ -104,7 +104,7 @@ static int read_class(struct reader *r, struct expr **out) {
         uint32_t lo, hi;
 
         if (r->in.p == r->in.end)
-            return source_invalid(&r->in, "']' is missing");
+            return source_invalid(&r->in, "the closing ']' is missing");
         e = source_read_char(&r->in, &escapes, &lo);
         hi = lo;
         if (e == 0 && r->in.end - r->in.p >= 2 && r->in.p[0] == '-' && r->in.p[1] != ']') {
@@ -112,7 +112,7 @@ static int read_class(struct reader *r, struct expr **out) {
             e = source_read_char(&r->in, &escapes, &hi);
         }
         if (e == 0 && hi < lo)
-            return source_invalid(&r->in, "a range is out of order");
+            return source_invalid(&r->in, "the range is out of order");
         if (e == 0)
             e = cp_set_add(r->in.b, set, lo, hi);
     }
@@ -136,13 +136,13 @@ static int read_token(struct reader *r, struct expr **out) {
     while (r->in.p < r->in.end && *r->in.p != '>' && *r->in.p != '\n')
         r->in.p++;
     if (!source_skip(&r->in, ">"))
-        return source_invalid(&r->in, "'>' is missing");
+        return source_invalid(&r->in, "the closing '>' is missing");
     size_t len = (size_t)(r->in.p - from);
 
     if (from[1] == '[' && r->in.p[-2] == ']' && len > 4) {
         for (const char *p = from + 2; p < r->in.p - 2; p++) {
             if (*p < '0' || *p > '9' || id > INT32_MAX)
-                return source_invalid(&r->in, "a bad token number");
+                return source_invalid(&r->in, "the token number is malformed or too large");
             id = id * 10 + (uint64_t)(*p - '0');
         }
         if (id > INT32_MAX || (v && id >= vocab_n_tokens(v)))
@@ -169,7 +169,7 @@ static int read_count(struct reader *r, uint32_t *out) {
     while (r->in.p < r->in.end && *r->in.p >= '0' && *r->in.p <= '9' && v < NO_MAX)
         v = v * 10 + (uint64_t)(*r->in.p++ - '0');
     if (v >= NO_MAX)
-        return source_invalid(&r->in, "a bad count");
+        return source_invalid(&r->in, "the repetition count is malformed or too large");
     *out = (uint32_t)v;
     int found = r->in.p > from;
 
@@ -220,7 +220,7 @@ static int read_item(struct reader *r, struct expr **out) {
         e = read_alternatives(r, out);
         if (e < 0)
             return e;
-        return source_skip(&r->in, ")") ? 0 : source_invalid(&r->in, "')' is missing");
+        return source_skip(&r->in, ")") ? 0 : source_invalid(&r->in, "the closing ')' is missing");
     }
     if (source_skip(&r->in, ".")) {
         struct cp_set *all = arena_alloc(&r->in.b->arena, sizeof(*all));
@@ -231,7 +231,7 @@ static int read_item(struct reader *r, struct expr **out) {
         return *out ? 0 : build_no_memory(r->in.b);
     }
     if (name_length(r) == 0)
-        return source_invalid(&r->in, "this is not an item of a rule");
+        return source_invalid(&r->in, "expected a literal, a class, a group or the name of a rule");
     e = read_name(r, &name);
     if (e < 0)
         return e;
@@ -288,7 +288,7 @@ static int read_rule(struct reader *r) {
     if (e < 0)
         return e;
     if (r->book.entry[name].defined)
-        return source_invalid(&r->in, "this rule was defined before");
+        return source_invalid(&r->in, "this rule is defined twice");
     r->book.entry[name].defined = true;
     skip_space(r);
     source_skip(&r->in, "::=");
@@ -311,7 +311,7 @@ static int read_all(struct reader *r, struct expr **out) {
     const struct rulebook_entry *root = rulebook_find(&r->book, "root", 4);
 
     if (!root)
-        return build_invalid(r->in.b, "grammar: there is no rule 'root'");
+        return build_invalid(r->in.b, "grammar: the rule 'root' is missing");
     *out = expr_call(r->in.b, root->rule);
     return *out ? 0 : build_no_memory(r->in.b);
 }

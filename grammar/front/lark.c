@@ -106,7 +106,7 @@ static int define(struct reader *r, const char *s, size_t len, uint32_t *rule) {
     if (e < 0)
         return e;
     if (r->book.entry[i].defined)
-        return build_invalid(r->in.b, "grammar, line %zu: '%.*s' was defined before",
+        return build_invalid(r->in.b, "grammar, line %zu: '%.*s' is defined twice",
                              source_line(&r->in), (int)MIN(len, (size_t)100), s);
     r->book.entry[i].defined = true;
     *rule = r->book.entry[i].rule;
@@ -137,7 +137,7 @@ static int read_string(struct reader *r, struct expr **out, uint32_t *only) {
 
     while (source_peek(&r->in, 0) != '"') { /* how it is read depends on what follows it */
         if (r->in.p == r->in.end || *r->in.p == '\n')
-            return source_invalid(&r->in, "'\"' is missing");
+            return source_invalid(&r->in, "the closing '\"' is missing");
         r->in.p += 1 + (*r->in.p == '\\' && r->in.p + 1 < r->in.end);
     }
     const char *to = r->in.p;
@@ -151,7 +151,7 @@ static int read_string(struct reader *r, struct expr **out, uint32_t *only) {
             return e;
     }
     if (r->in.p > to)
-        return source_invalid(&r->in, "an unknown escape");
+        return source_invalid(&r->in, "unknown escape sequence");
     r->in.p = to + 1 + any_case;
     *only = v.n == 1 ? cp : UINT32_MAX;
     *out = expr_seq(r->in.b, v.v, v.n);
@@ -184,12 +184,12 @@ static int read_regex(struct reader *r, struct expr **out) {
     size_t len = (size_t)(r->in.p - from);
 
     if (!source_skip(&r->in, "/"))
-        return source_invalid(&r->in, "'/' is missing at the end of a regular expression");
+        return source_invalid(&r->in, "the closing '/' of a regular expression is missing");
     for (; source_peek(&r->in, 0) >= 'a' && source_peek(&r->in, 0) <= 'z'; r->in.p++) {
         if (*r->in.p == 'x')
             return source_unsupported(&r->in, "the flag x of a regular expression is");
         if (!strchr("imslu", *r->in.p))
-            return source_invalid(&r->in, "an unknown flag of a regular expression");
+            return source_invalid(&r->in, "unknown flag of a regular expression");
         options |= *r->in.p == 'i' ? REGEX_ANY_CASE : *r->in.p == 's' ? REGEX_DOT_ALL : 0;
     }
     return regex_read_with(r->in.b, from, len, r->mode, REGEX_WHOLE, options, out);
@@ -204,7 +204,7 @@ static int read_number(struct reader *r, uint32_t *out) {
     while (source_peek(&r->in, 0) >= '0' && source_peek(&r->in, 0) <= '9' && v < NO_MAX)
         v = v * 10 + (uint64_t)(*r->in.p++ - '0');
     if (r->in.p == from || v >= NO_MAX)
-        return source_invalid(&r->in, "a bad count");
+        return source_invalid(&r->in, "the repetition count is malformed or too large");
     *out = (uint32_t)v;
     return 0;
 }
@@ -226,7 +226,7 @@ static int read_counts(struct reader *r, const char *between, const char *close,
             e = read_number(r, max);
     }
     if (e == 0 && (!source_skip(&r->in, close) || *max < *min))
-        return source_invalid(&r->in, "a bad count");
+        return source_invalid(&r->in, "the repetition count is malformed or too large");
     return e;
 }
 
@@ -262,7 +262,8 @@ static int read_group(struct reader *r, char close, struct expr **out) {
     if (e < 0)
         return e;
     if (source_peek(&r->in, 0) != close)
-        return source_invalid(&r->in, close == ')' ? "')' is missing" : "']' is missing");
+        return source_invalid(&r->in, close == ')' ? "the closing ')' is missing"
+                                                   : "the closing ']' is missing");
     r->in.p++;
     if (close == ']')
         *out = expr_optional(r->in.b, *out);
@@ -318,7 +319,8 @@ static int read_item(struct reader *r, struct expr **out) {
         return c == '<' || c == '%' || c == '&' || c == '~'
                    ? source_unsupported(&r->in,
                                         "special tokens, %regex, %lark, & and ~ of terminals are")
-                   : source_invalid(&r->in, "this is not an item of a rule");
+                   : source_invalid(&r->in,
+                                    "expected a string, a regular expression, a group or a name");
     }
     if (e == 0 && terminal && !r->terminal && r->ignored) {
         *out = expr_seq2(r->in.b, *out, r->ignored);
@@ -424,7 +426,7 @@ static int read_definition(struct reader *r) {
     if (e == 0)
         e = read_alternatives(r, rule, &body);
     if (e == 0 && !r->over && r->in.p < r->in.end)
-        return source_invalid(&r->in, "a bracket without its other one");
+        return source_invalid(&r->in, "a bracket has no counterpart");
     r->in.b->rule[rule].body = e == 0 ? body : NULL;
     return e;
 }
@@ -485,7 +487,7 @@ static int read_import(struct reader *r) {
             return e;
         skip_space(r, true);
     } while (source_skip(&r->in, ","));
-    return source_skip(&r->in, ")") ? 0 : source_invalid(&r->in, "')' is missing");
+    return source_skip(&r->in, ")") ? 0 : source_invalid(&r->in, "the closing ')' is missing");
 }
 
 static int read_ignore(struct reader *r) {
@@ -538,7 +540,7 @@ static int read_all(struct reader *r, struct expr **out) {
     const struct rulebook_entry *start = rulebook_find(&r->book, "start", 5);
 
     if (!start)
-        return build_invalid(r->in.b, "grammar: there is no rule 'start'");
+        return build_invalid(r->in.b, "grammar: the rule 'start' is missing");
     *out = expr_call(r->in.b, start->rule);
     if (r->ignored) {
         r->in.b->rule[ignored].body =

@@ -63,7 +63,7 @@ static int read_hex(struct reader *r, int n, uint32_t *out) {
         int d = r->p < r->end ? hex_value(*r->p) : -1;
 
         if (d < 0)
-            return invalid(r, "a hexadecimal digit is missing");
+            return invalid(r, "a hexadecimal digit is missing in an escape sequence");
         v = v * 16 + (uint32_t)d;
         r->p++;
     }
@@ -89,15 +89,15 @@ static int read_unicode(struct reader *r, uint32_t *out) {
             int d = hex_value(*r->p++);
 
             if (d < 0 || v > 0x10ffff)
-                return invalid(r, "a bad code point");
+                return invalid(r, "the escape sequence is not a valid code point");
             v = v * 16 + (uint32_t)d;
         }
         if (!skip(r, "}"))
-            return invalid(r, "'}' is missing");
+            return invalid(r, "the closing '}' is missing");
         *out = v;
     }
     if (*out > 0x10ffff || (*out >= 0xd800 && *out <= 0xdfff))
-        return invalid(r, "a bad code point");
+        return invalid(r, "the escape sequence is not a valid code point");
     return 0;
 }
 
@@ -128,7 +128,7 @@ static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uin
 
     *is_class = false;
     if (r->p == r->end)
-        return invalid(r, "it ends in a backslash");
+        return invalid(r, "the expression ends with a backslash");
     char c = *r->p++;
     const char *control = strchr("tnrvf", c) ? strchr(CONTROL, c) : NULL;
 
@@ -232,7 +232,7 @@ static int read_set(struct reader *r, struct cp_set *set) {
 
     while (!at(r, ']')) {
         if (r->p == r->end)
-            return invalid(r, "']' is missing");
+            return invalid(r, "the closing ']' is missing");
         int e = read_member(r, set, &is_class, &lo);
 
         if (e < 0)
@@ -277,7 +277,7 @@ static int read_group(struct reader *r, struct expr **out) {
             while (r->p < r->end && *r->p != '>')
                 r->p++;
             if (!skip(r, ">"))
-                return invalid(r, "'>' is missing");
+                return invalid(r, "the closing '>' is missing");
         } else if (!skip(r, ":")) {
             return unsupported(r, "this kind of group");
         }
@@ -286,12 +286,12 @@ static int read_group(struct reader *r, struct expr **out) {
 
     if (e < 0)
         return e;
-    return skip(r, ")") ? 0 : invalid(r, "')' is missing");
+    return skip(r, ")") ? 0 : invalid(r, "the closing ')' is missing");
 }
 
 static int read_anchor(struct reader *r, struct expr **out) {
     if (!r->search || (r->options & REGEX_FROM_START))
-        return unsupported(r, "an anchor inside");
+        return unsupported(r, "an anchor inside the expression");
     if (!r->anchor)
         r->anchor = r->p;
     *out = expr_anchor(r->b, *r->p++);
@@ -324,7 +324,7 @@ static int read_atom(struct reader *r, struct expr **out) {
         return e < 0 ? e : make_chars(r, set, out);
     }
     if (strchr("*+?{", *r->p))
-        return invalid(r, "nothing to repeat");
+        return invalid(r, "the quantifier has nothing to repeat");
     if (*r->p == '^' || *r->p == '$')
         return read_anchor(r, out);
     e = skip(r, "\\") ? read_escape(r, set, &is_class, &cp) : read_cp(r, &cp);
@@ -340,7 +340,7 @@ static int read_number(struct reader *r, uint32_t *out) {
     while (r->p < r->end && *r->p >= '0' && *r->p <= '9' && v < NO_MAX)
         v = v * 10 + (uint64_t)(*r->p++ - '0');
     if (r->p == from || v >= NO_MAX)
-        return invalid(r, "a bad count");
+        return invalid(r, "the repetition count is malformed or too large");
     *out = (uint32_t)v;
     return 0;
 }
@@ -364,7 +364,7 @@ static int read_quantifier(struct reader *r, struct expr **x) {
                 return e;
         }
         if (!skip(r, "}"))
-            return invalid(r, "'}' is missing");
+            return invalid(r, "the closing '}' is missing");
         if (max < min)
             return invalid(r, "a range is out of order");
     } else if (!skip(r, "*")) {
@@ -535,9 +535,9 @@ static int read_rest(struct reader *r, bool whole, bool *open, struct expr **out
         const struct lang *ahead, *l;
 
         if (!end)
-            return invalid(r, "')' is missing");
+            return invalid(r, "the closing ')' is missing");
         if (++r->b->n_aheads > AHEADS_MAX)
-            return unsupported(r, "so much look-ahead");
+            return unsupported(r, "nested or repeated look-ahead");
         e = regex_read_with(r->b, from, (size_t)(end - from), r->mode, REGEX_SEARCH,
                             r->options | REGEX_FROM_START, &y);
         if (e == 0)
@@ -626,7 +626,7 @@ int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode m
     if (e == 0 && r.anchor)
         e = regex_resolve_anchors(b, out);
     r.p = r.anchor;
-    return e > 0 ? unsupported(&r, "a counted anchor") : e;
+    return e > 0 ? unsupported(&r, "an anchor inside a counted group") : e;
 }
 
 int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,

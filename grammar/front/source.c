@@ -41,11 +41,11 @@ static int read_hex(struct source *s, int n, uint32_t *out) {
         if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f')
             d = (c | 0x20) - 'a' + 10;
         if (d < 0)
-            return source_invalid(s, "a hexadecimal digit is missing");
+            return source_invalid(s, "a hexadecimal digit is missing in an escape sequence");
         v = v * 16 + (uint32_t)d;
     }
     if (v > 0x10ffff || (v >= 0xd800 && v <= 0xdfff))
-        return source_invalid(s, "a bad code point");
+        return source_invalid(s, "the escape sequence is not a valid code point");
     *out = v;
     return 0;
 }
@@ -62,7 +62,7 @@ int source_read_char(struct source *s, const struct source_escapes *escapes, uin
         }
         if (c == 'x' || c == 'u' || c == 'U')
             return read_hex(s, c == 'x' ? 2 : c == 'u' ? 4 : 8, cp);
-        return source_invalid(s, "an unknown escape");
+        return source_invalid(s, "unknown escape sequence");
     }
     unsigned n = s->p < s->end ? utf8_read(s->p, (size_t)(s->end - s->p), cp) : 0;
 

@@ -1,24 +1,26 @@
 /*
  * distinct - items of an array that must differ (uniqueItems).
  *
- * Each item has one spelling, so that items differ when their texts do. What has been read is kept
- * (machine.text), and the register of the array's rule is the list of its items: a node a piece,
- * the last one first (parent: those before it; count: where its text begins; its length beside
- * MEMBERS_NODE). Nodes are frames that nothing returns to. The frame of an open item has in its
- * count a node without length, which says where the item begins.
+ * Each item has one spelling, so items differ when their texts do. The machine stores the text that
+ * has been read (machine.text), and the register of the array's rule is the list of its items: a
+ * node for each item, the last one first (parent: the items before it; count: where its text
+ * begins; call: its length beside MEMBERS_NODE). Nodes are frames to which nothing returns. The
+ * frame of an open item has in its count a node without length, which says where the item begins.
  *
- * The mark of a configuration in an item says which texts the item may still become a second time:
- * it is the place in machine.text behind what has been read of the item, in the last of the items
- * before it that begin with that; 0 when none does. So equal beginnings have equal marks, a mask
- * can be made without the text of the item itself, and most positions have no mark.
+ * The match of a configuration in an item says which earlier items this item may still equal: it is
+ * the position in machine.text behind the part that has been read, in the last earlier item that
+ * begins with the same bytes; 0 if no earlier item does. Example: after `["ab","ac","a` the match
+ * points behind `"a` of the second item, and both earlier items go on from it. So equal prefixes
+ * have equal matches, a mask can be made without the text of the open item, and most positions have
+ * no match.
  *
- * At a mark with n items the item goes on only where more than n texts are possible: then one
- * of its next bytes has this property, too, and no text runs into a dead end. How many there are
- * at least is known of every state (grammar.variety).
+ * With n earlier items that begin alike, the item goes on only where more than n texts are
+ * possible. Then one of its next bytes has this property, too, and no text runs into a dead end. A
+ * lower bound of the number of texts is known for every state (grammar.n_texts).
  *
- * Where a step only looks ahead the text of an item that ends is not known. It counts, but is
- * compared with nothing. What that leaves open is one token that has the ends of two items, and
- * such tokens are read one by one (distinct_mask.c).
+ * While a step only looks ahead, the text of an item that ends is not known. Such an item counts
+ * but is compared with nothing. This leaves open only a token that contains the ends of two items,
+ * and such tokens are read one by one (distinct_mask.c).
  */
 
 #include "grammar/machine/distinct.h"
@@ -55,14 +57,14 @@ static uint32_t add_item(struct machine *m, uint32_t open) {
     return machine_push(m, at.parent, MEMBERS_NODE | (m->n_text - at.count), at.count);
 }
 
-/* Returns the mark of an item of which nothing has been read. */
-static uint32_t first_mark(const struct machine *m, uint32_t list) {
+/* Returns the match of an item of which nothing has been read. */
+static uint32_t first_match(const struct machine *m, uint32_t list) {
     while (list && m->frame[list].count == UNKNOWN)
         list = m->frame[list].parent;
     return list ? m->frame[list].count : 0;
 }
 
-/* The items before the one that @frame is in; 0 also where it is in none. */
+/* Returns the list of items before the one that @frame is in, or 0 where it is in none. */
 static uint32_t list_of(const struct machine *m, uint32_t frame) {
     for (; frame; frame = m->frame[frame].parent) {
         const struct call *c = &m->g->call[m->frame[frame].call];
@@ -76,13 +78,13 @@ static uint32_t list_of(const struct machine *m, uint32_t frame) {
     return 0;
 }
 
-/* The item whose text @mark is in. */
-static uint32_t item_at(const struct machine *m, uint32_t frame, uint32_t mark) {
+/* Returns the item whose text contains position @match. */
+static uint32_t item_at(const struct machine *m, uint32_t frame, uint32_t match) {
     uint32_t node = list_of(m, frame);
 
-    while (m->frame[node].count == UNKNOWN || m->frame[node].count > mark)
+    while (m->frame[node].count == UNKNOWN || m->frame[node].count > match)
         node = m->frame[node].parent;
-    assert(node && mark - m->frame[node].count <= length_of(m, node));
+    assert(node && match - m->frame[node].count <= length_of(m, node));
     return node;
 }
 
@@ -96,8 +98,8 @@ static uint32_t like(const struct machine *m, uint32_t node, uint32_t begin, uin
     return 0;
 }
 
-uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t mark, unsigned symbol) {
-    uint32_t node = item_at(m, frame, mark), begin = m->frame[node].count, n = mark - begin;
+uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t match, unsigned symbol) {
+    uint32_t node = item_at(m, frame, match), begin = m->frame[node].count, n = match - begin;
 
     m->fuel -= MIN(m->fuel, m->frame[node].depth / LOOKS_OF_STEP);
     for (; node; node = like(m, m->frame[node].parent, begin, n)) {
@@ -107,17 +109,17 @@ uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t mark, unsigne
     return 0;
 }
 
-/* Returns whether the item with this mark, if it ends here, equals one before it. */
-static bool is_known(const struct machine *m, uint32_t frame, uint32_t mark) {
-    uint32_t node = item_at(m, frame, mark), begin = m->frame[node].count, n = mark - begin;
+/* Returns whether the item with this match, if it ends here, equals one before it. */
+static bool is_known(const struct machine *m, uint32_t frame, uint32_t match) {
+    uint32_t node = item_at(m, frame, match), begin = m->frame[node].count, n = match - begin;
 
     while (node && length_of(m, node) > n)
         node = like(m, m->frame[node].parent, begin, n);
     return node != 0;
 }
 
-void distinct_next(const struct machine *m, uint32_t frame, uint32_t mark, struct byte_set *out) {
-    uint32_t node = item_at(m, frame, mark), begin = m->frame[node].count, n = mark - begin;
+void distinct_next(const struct machine *m, uint32_t frame, uint32_t match, struct byte_set *out) {
+    uint32_t node = item_at(m, frame, match), begin = m->frame[node].count, n = match - begin;
 
     for (; node; node = like(m, m->frame[node].parent, begin, n)) {
         if (length_of(m, node) > n)
@@ -137,7 +139,7 @@ uint32_t distinct_longest(const struct machine *m, uint32_t frame, uint32_t *n_u
 }
 
 static uint64_t times(uint64_t x, uint64_t y) {
-    return MIN(x * y, VARIETY_MAX);
+    return MIN(x * y, TEXTS_MAX);
 }
 
 /* Characters of @border's loop, at least. */
@@ -145,20 +147,20 @@ static uint64_t n_characters(const struct grammar *g, const struct state *border
     uint64_t n = 0;
 
     for (uint32_t i = border->edge; i < border->edge + border->n_edges; i++)
-        n += (uint64_t)(g->edge[i].hi - g->edge[i].lo + 1) * g->variety[g->edge[i].to];
-    return MIN(n, VARIETY_MAX);
+        n += (uint64_t)(g->edge[i].hi - g->edge[i].lo + 1) * g->n_texts[g->edge[i].to];
+    return MIN(n, TEXTS_MAX);
 }
 
-uint64_t distinct_loop_variety(const struct grammar *g, uint32_t rule, uint32_t n) {
+uint64_t distinct_loop_texts(const struct grammar *g, uint32_t rule, uint32_t n) {
     uint64_t one = n_characters(g, &g->state[g->rule[rule].start]), all = 1;
 
-    for (uint32_t i = 0; i < n && all < VARIETY_MAX && one > 1; i++)
+    for (uint32_t i = 0; i < n && all < TEXTS_MAX && one > 1; i++)
         all = times(all, one);
-    return n == NO_MAX ? VARIETY_MAX : all;
+    return n == NO_MAX ? TEXTS_MAX : all;
 }
 
 /* At least so many texts lead from @c by an edge to the end of its rule. */
-static uint64_t variety_of(const struct machine *m, const struct config *c) {
+static uint64_t n_texts_of(const struct machine *m, const struct config *c) {
     const struct grammar *g = m->g;
     const struct state *s = &g->state[c->state];
     const struct call *call = c->frame ? &g->call[m->frame[c->frame].call] : NULL;
@@ -167,48 +169,48 @@ static uint64_t variety_of(const struct machine *m, const struct config *c) {
     if (!(s->flags & STATE_LOOP) || !d)
         return n_characters(g, s);
     if (d->kind != CALL_COUNTED || d->max == NO_MAX)
-        return VARIETY_MAX;
+        return TEXTS_MAX;
     if (!(s->flags & STATE_BORDER))
-        return times(g->variety[c->state], distinct_loop_variety(g, s->rule, d->max - c->reg));
-    return c->reg < d->max ? distinct_loop_variety(g, s->rule, d->max - c->reg) : 0;
+        return times(g->n_texts[c->state], distinct_loop_texts(g, s->rule, d->max - c->reg));
+    return c->reg < d->max ? distinct_loop_texts(g, s->rule, d->max - c->reg) : 0;
 }
 
 /* Returns a lower bound of the number of texts from @c to the end of the item. */
-static uint64_t variety_from(const struct machine *m, const struct config *c) {
+static uint64_t n_texts_from(const struct machine *m, const struct config *c) {
     const struct grammar *g = m->g;
-    uint64_t variety = variety_of(m, c);
+    uint64_t n_texts = n_texts_of(m, c);
 
-    for (uint32_t f = c->frame; f && variety < VARIETY_MAX; f = m->frame[f].parent) {
+    for (uint32_t f = c->frame; f && n_texts < TEXTS_MAX; f = m->frame[f].parent) {
         const struct call *call = &g->call[m->frame[f].call];
         const struct call_desc *d = &g->desc[call->desc];
 
         if (is_distinct(g, d, call->to))
             break;
         if (d->kind == CALL_REPEAT && d->max == NO_MAX)
-            variety = VARIETY_MAX;
-        variety = MAX(variety, g->variety[call->to]);
+            n_texts = TEXTS_MAX;
+        n_texts = MAX(n_texts, g->n_texts[call->to]);
     }
-    return variety;
+    return n_texts;
 }
 
 /* Returns whether the item can still become a new one: whether the configurations of @s in it lead
  * to more texts than there are items before it that begin as it does. */
 static bool can_differ(const struct machine *m, const struct set *s, const struct config *c) {
-    uint32_t list = list_of(m, c->frame), node = item_at(m, c->frame, c->mark), n = 0;
+    uint32_t list = list_of(m, c->frame), node = item_at(m, c->frame, c->match), n = 0;
     uint32_t begin = m->frame[node].count;
-    uint64_t variety = 0;
+    uint64_t n_texts = 0;
 
-    for (uint32_t i = s->begin; i < s->end && variety < VARIETY_MAX; i++) {
+    for (uint32_t i = s->begin; i < s->end && n_texts < TEXTS_MAX; i++) {
         const struct config *o = &m->config[i];
 
-        if (o->mark == c->mark && list_of(m, o->frame) == list)
-            variety = MAX(variety, variety_from(m, o));
+        if (o->match == c->match && list_of(m, o->frame) == list)
+            n_texts = MAX(n_texts, n_texts_from(m, o));
     }
-    if (variety == VARIETY_MAX)
+    if (n_texts == TEXTS_MAX)
         return true;
-    for (; node && n < variety; node = like(m, m->frame[node].parent, begin, c->mark - begin))
-        n += length_of(m, node) > c->mark - begin;
-    return n < variety;
+    for (; node && n < n_texts; node = like(m, m->frame[node].parent, begin, c->match - begin))
+        n += length_of(m, node) > c->match - begin;
+    return n < n_texts;
 }
 
 void distinct_prune(struct machine *m, struct set *s) {
@@ -218,7 +220,7 @@ void distinct_prune(struct machine *m, struct set *s) {
     for (uint32_t i = s->begin; i < s->end; i++) {
         const struct config *c = &m->config[i];
 
-        dead[i - s->begin] = c->mark && !can_differ(m, s, c);
+        dead[i - s->begin] = c->match && !can_differ(m, s, c);
         any |= dead[i - s->begin];
     }
     for (uint32_t i = s->begin; any && i < s->end; i++) {
@@ -257,24 +259,24 @@ static bool is_open_at(const struct machine *m, uint32_t state, uint32_t reg) {
 }
 
 static bool enter(struct machine *m, const struct config *from, const struct call_desc *d,
-                  uint32_t *kept, uint32_t *mark) {
+                  uint32_t *kept, uint32_t *match) {
     *kept = from->reg;
     if (d->kind != CALL_ONCE)
         return true;
     if (!is_open_at(m, from->state, from->reg))
         return false;
-    *mark = first_mark(m, from->reg);
+    *match = first_match(m, from->reg);
     *kept = open_item(m, from->reg);
     return true;
 }
 
 static bool leave(struct machine *m, const struct call_desc *d, uint32_t state, uint32_t frame,
-                  uint32_t *reg, uint32_t *mark) {
+                  uint32_t *reg, uint32_t *match) {
     if (d->kind != CALL_ONCE)
         return true;
-    if (*mark && is_known(m, frame, *mark))
+    if (*match && is_known(m, frame, *match))
         return false;
-    *mark = 0;
+    *match = 0;
     *reg = add_item(m, *reg);
     return true;
 }

@@ -4,7 +4,7 @@
 
 #include "grammar/machine/machine.h"
 
-/* When a grammar is compiled: sets variety and doubles where it has such items. */
+/* When a grammar is compiled: sets n_texts and doubles where it has such items. */
 int distinct_new(struct build *b, struct grammar *g);
 /* At least so many texts of at most @n characters has the loop rule @rule. */
-uint64_t distinct_loop_variety(const struct grammar *g, uint32_t rule, uint32_t n);
+uint64_t distinct_loop_texts(const struct grammar *g, uint32_t rule, uint32_t n);

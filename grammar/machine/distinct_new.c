@@ -1,4 +1,4 @@
-/* distinct_new - what the automaton knows of items that must differ, when it is compiled. */
+/* distinct_new - computes the tables for items that must differ, when the automaton is compiled. */
 
 #include "grammar/machine/distinct.h"
 
@@ -8,27 +8,27 @@
 /* Texts by way of call @c: those of the callee, or those behind it. 0: not known yet. */
 static uint32_t by_call(const struct grammar *g, const struct call *c) {
     const struct call_desc *d = &g->desc[c->desc];
-    uint32_t start = g->variety[g->rule[d->rule].start], to = g->variety[c->to];
+    uint32_t start = g->n_texts[g->rule[d->rule].start], to = g->n_texts[c->to];
 
     if (start == 0 || to == 0)
         return 0;
     if (d->kind == CALL_NAMES || (d->kind == CALL_REPEAT && d->max == NO_MAX))
-        return VARIETY_MAX;
+        return TEXTS_MAX;
     if (d->kind == CALL_COUNTED)
-        start = (uint32_t)distinct_loop_variety(g, d->rule, d->max);
+        start = (uint32_t)distinct_loop_texts(g, d->rule, d->max);
     return MAX(start, to);
 }
 
 /* Returns a lower bound for a state whose successors are known; 0: some are not. Texts that begin
  * with different bytes differ. Texts of calls may coincide, and so may those behind the end of a
  * rule and those inside it, except where an item ends. */
-static uint32_t variety_at(const struct grammar *g, const struct state *s, const bool *is_item) {
+static uint32_t n_texts_at(const struct grammar *g, const struct state *s, const bool *is_item) {
     uint64_t n = 0, best = (s->flags & STATE_ACCEPT) != 0;
 
     for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
-        if (g->variety[g->edge[i].to] == 0)
+        if (g->n_texts[g->edge[i].to] == 0)
             return 0;
-        n += (uint64_t)(g->edge[i].hi - g->edge[i].lo + 1) * g->variety[g->edge[i].to];
+        n += (uint64_t)(g->edge[i].hi - g->edge[i].lo + 1) * g->n_texts[g->edge[i].to];
     }
     best = is_item[s->rule] ? best + n : MAX(best, n);
     for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
@@ -37,36 +37,36 @@ static uint32_t variety_at(const struct grammar *g, const struct state *s, const
             return 0;
         best = MAX(best, n);
     }
-    return (uint32_t)MIN(best, VARIETY_MAX);
+    return (uint32_t)MIN(best, TEXTS_MAX);
 }
 
 /* Finds the bound of every state. A state that is unknown in the end lies on a circle, or leads to
  * one, and has unlimited texts. */
-static int find_variety(struct build *b, struct grammar *g, const bool *is_item) {
+static int find_n_texts(struct build *b, struct grammar *g, const bool *is_item) {
     bool changed = true;
     int r = 0;
 
-    g->variety = calloc(MAX(g->n_states, 1u), sizeof(*g->variety));
-    if (!g->variety)
+    g->n_texts = calloc(MAX(g->n_states, 1u), sizeof(*g->n_texts));
+    if (!g->n_texts)
         return build_no_memory(b);
-    g->bytes += g->n_states * sizeof(*g->variety);
+    g->bytes += g->n_states * sizeof(*g->n_texts);
     for (uint32_t i = 0; i < g->n_rules; i++) {
         if (g->rule[i].loop)
-            g->variety[g->rule[i].start] = 1;
+            g->n_texts[g->rule[i].start] = 1;
     }
     while (r == 0 && changed) {
         changed = false;
         for (uint32_t q = g->n_states; q-- > 0;) {
-            if (g->variety[q] == 0) {
-                g->variety[q] = variety_at(g, &g->state[q], is_item);
-                changed |= g->variety[q] != 0;
+            if (g->n_texts[q] == 0) {
+                g->n_texts[q] = n_texts_at(g, &g->state[q], is_item);
+                changed |= g->n_texts[q] != 0;
             }
         }
         r = build_work(b, (g->n_states + g->n_edges + g->n_calls) / 4);
     }
     for (uint32_t q = 0; q < g->n_states; q++) {
-        if (g->variety[q] == 0)
-            g->variety[q] = VARIETY_MAX;
+        if (g->n_texts[q] == 0)
+            g->n_texts[q] = TEXTS_MAX;
     }
     return r;
 }
@@ -94,7 +94,7 @@ static void mark_item(struct grammar *g, uint32_t rule, struct members *k, void 
 
 /* Limits the number of items to the number of texts. */
 static void limit_items(struct grammar *g, uint32_t rule, struct members *k, void *arg) {
-    k->distinct = MIN(k->distinct, g->variety[g->rule[rule].start]);
+    k->distinct = MIN(k->distinct, g->n_texts[g->rule[rule].start]);
 }
 
 /* An item ends with one of these or with a digit. */
@@ -153,7 +153,7 @@ int distinct_new(struct build *b, struct grammar *g) {
     if (!is_item)
         return build_no_memory(b);
     each_item(g, mark_item, is_item);
-    int r = find_variety(b, g, is_item);
+    int r = find_n_texts(b, g, is_item);
 
     free(is_item);
     if (r < 0)

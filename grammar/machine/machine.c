@@ -1,16 +1,48 @@
 /*
- * run - sets of configurations.
+ * machine - runs the automaton: sets of configurations, and how a byte changes a set.
  *
- * Two choices keep a step cheap. Frames are interned: a frame with the same parent, call and count
- * is the same number, so that equal stacks are found equal by comparing one number, and an
- * ambiguous grammar whose readings meet again goes on with one configuration. And frames are never
- * changed, only added: what a look-ahead (a mask, a draft) has pushed is taken off again by
- * dropping the last ones, and the history of a request needs to keep configurations only. Frames
- * that no kept configuration can reach are dropped now and then by machine_collect(), which costs
- * less than what was accepted in the meantime.
+ * A text can have several readings at the same time: after `[12` the number may go on, or it has
+ * ended and `,` or `]` comes next. The automaton is therefore simulated with a set of
+ * configurations, one for each reading, as one simulates an NFA with a set of states. Since rules
+ * call rules, a configuration also has a stack of calls:
  *
- * A set is small: one or two configurations in JSON (a number may go on or end). SET_MAX bounds
- * what an ambiguous grammar can make of it, fuel what it can cost; both end in -E2BIG.
+ *     value  = array | number                text so far: [12
+ *     array  = "[" value ("," value)* "]"
+ *
+ *     configuration              frame, the top of its stack
+ *     number, behind a digit     1: return into array, behind its first value; its parent is 0
+ *     array, before , or ]       0: below everything; a return ends the text
+ *
+ * Copying stacks for each reading would make ambiguity expensive. All stacks are one tree instead
+ * (a cactus stack): a frame names its parent, the call to which its rule returns, and how often a
+ * repeated call has returned. Two properties keep a step cheap:
+ *
+ * - Frames are hash-consed: the frame of a given parent, call and count exists once, so equal
+ *   stacks have equal frame numbers, two configurations are equal when four integers are, and an
+ *   ambiguous grammar whose readings meet again goes on with one configuration.
+ * - Frames never change and are only added at the end. A look-ahead (a mask, a draft) pushes frames
+ *   and sets as it likes and truncates both arrays when it is done; the history of a request needs
+ *   to keep its configurations only.
+ *
+ * A step takes, for each configuration, the edge of its state for the byte. enter() then computes
+ * the closure of the target, all that can be reached from it without reading:
+ *
+ *     the target itself         if it has edges
+ *     starts of called rules    for each call of the target: push a frame
+ *     the caller's next state   if the rule may end here: pop the frame, and close that state
+ *
+ * The closure terminates: returns lower the stack, a call raises it, no rule matches the empty text
+ * and no rule calls itself before it has read something (analyse.c). A call that is the last thing
+ * of its rule pushes no frame, so recursion at the end of a rule runs in constant space.
+ *
+ * A register holds what would otherwise multiply the states, as the number of characters of a
+ * string with a maxLength; machine.h describes the kinds.
+ *
+ * Costs. A set is small: one or two configurations in JSON. SET_MAX bounds what an ambiguous
+ * grammar can make of it, fuel bounds the work, ENTER_DEPTH the recursion; all three fail with
+ * -E2BIG (a quick machine that runs out of fuel: -EAGAIN). Frames that no configuration needs any
+ * more are dropped by machine_collect() (mark, then compact), which runs when the number of frames
+ * has doubled, so its cost is amortised over the accepted tokens.
  */
 
 #include "grammar/machine/machine.h"
@@ -37,7 +69,7 @@ int machine_init(struct machine *m, const struct grammar *g) {
     memset(m->bucket, 0xff, m->n_buckets * sizeof(*m->bucket));
     m->frame[0] = (struct frame){.call = UINT32_MAX};
     m->n_frames = 1;
-    m->n_text = g->variety != NULL;
+    m->n_text = g->n_texts != NULL;
     m->fuel = UINT64_MAX;
     return 0;
 }
@@ -132,13 +164,13 @@ int machine_reserve(struct machine *m, uint32_t n) {
 }
 
 static bool equal(const struct config *c, const struct config *d) {
-    return c->state == d->state && c->reg == d->reg && c->frame == d->frame && c->mark == d->mark;
+    return c->state == d->state && c->reg == d->reg && c->frame == d->frame && c->match == d->match;
 }
 
 /* Returns the slot of @c in the table, or its free slot. */
 static uint16_t *slot_of(struct machine *m, const struct config *c) {
     uint64_t h = ((uint64_t)c->state << 32 | c->reg) * 0x9E3779B97F4A7C15u;
-    uint32_t i = (uint32_t)(((h ^ h >> 32 ^ c->frame) * 0xC2B2AE3D27D4EB4Fu + c->mark) >> 40);
+    uint32_t i = (uint32_t)(((h ^ h >> 32 ^ c->frame) * 0xC2B2AE3D27D4EB4Fu + c->match) >> 40);
 
     while (m->seen.slot[i % SEEN_SLOTS] &&
            !equal(&m->config[m->seen.begin + m->seen.slot[i % SEEN_SLOTS] - 1], c))
@@ -192,7 +224,7 @@ static bool start_call(struct machine *m, const struct config *from, uint32_t i,
                        struct config *start) {
     const struct grammar *g = m->g;
     const struct call_desc *d = &g->desc[g->call[i].desc];
-    uint32_t below = from->frame, to = g->call[i].to, inside = from->mark, kept = 0;
+    uint32_t below = from->frame, to = g->call[i].to, inside = from->match, kept = 0;
     const struct register_kind *k = register_of(g, from->state, NULL);
 
     if (k && k->enter && !k->enter(m, from, d, &kept, &inside))
@@ -210,7 +242,7 @@ static bool start_call(struct machine *m, const struct config *from, uint32_t i,
 }
 
 static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
-                  uint32_t mark);
+                  uint32_t match);
 
 /* Adds the starts of the rules that the first @n calls of @from's state call. */
 static void enter_calls(struct machine *m, struct set *out, const struct config *from, uint32_t n) {
@@ -219,7 +251,7 @@ static void enter_calls(struct machine *m, struct set *out, const struct config 
 
     for (uint32_t i = s->call; i < s->call + n; i++)
         if (start_call(m, from, i, &start))
-            enter(m, out, start.state, start.reg, start.frame, start.mark);
+            enter(m, out, start.state, start.reg, start.frame, start.match);
 }
 
 /* Adds a configuration and what it leads to without reading: the starts of the rules that it
@@ -227,9 +259,9 @@ static void enter_calls(struct machine *m, struct set *out, const struct config 
  * raise it, and no rule calls itself without reading. A call that comes last is a round of the
  * loop, the others are calls of enter(), ENTER_DEPTH of them at most. */
 static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
-                  uint32_t mark) {
+                  uint32_t match) {
     const struct grammar *g = m->g;
-    struct config c = {state, reg, frame, mark}, start;
+    struct config c = {state, reg, frame, match}, start;
     bool goes_on = true;
 
     if (m->depth == ENTER_DEPTH) {
@@ -250,7 +282,7 @@ static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t r
         enter_calls(m, out, &c, goes_on ? n - 1 : n);
         goes_on = goes_on && start_call(m, &c, s->call + n - 1, &start);
         if (may_leave && (!k || !k->may_end || k->may_end(m, desc_of(m, c.frame), c.state, c.reg)))
-            machine_leave(m, out, c.reg, c.frame, c.mark);
+            machine_leave(m, out, c.reg, c.frame, c.match);
         if (goes_on)
             c = start;
     }
@@ -258,7 +290,7 @@ static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t r
 }
 
 void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame,
-                   uint32_t mark) {
+                   uint32_t match) {
     if (frame == 0) {
         out->can_end = true;
         return;
@@ -272,11 +304,11 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
         const struct register_kind *k = register_of(m->g, c->to, NULL);
         uint32_t reg = f.count;
 
-        if (k && k->leave && !k->leave(m, d, c->to, frame, &reg, &mark)) {
+        if (k && k->leave && !k->leave(m, d, c->to, frame, &reg, &match)) {
             m->n_pruned++;
             return;
         }
-        enter(m, out, c->to, reg, f.parent, mark);
+        enter(m, out, c->to, reg, f.parent, match);
         return;
     }
     uint32_t n = f.count + 1;
@@ -284,12 +316,12 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
     if (d->max == NO_MAX)
         n = MIN(n, d->min);
     if (n >= d->min)
-        enter(m, out, c->to, 0, f.parent, mark);
+        enter(m, out, c->to, 0, f.parent, match);
     if (n < d->max) {
         uint32_t again = machine_push(m, f.parent, f.call, n);
 
         if (again)
-            enter(m, out, m->g->rule[d->rule].start, 0, again, mark);
+            enter(m, out, m->g->rule[d->rule].start, 0, again, match);
     }
 }
 
@@ -310,13 +342,13 @@ static void follow_edge(struct machine *m, const struct config *from, unsigned s
     if (k && k->step &&
         !k->step(m->g, desc_of(m, c.frame), &m->g->state[c.state], to, (uint8_t)symbol, &reg))
         return;
-    uint32_t mark = c.mark ? distinct_step(m, c.frame, c.mark, symbol) : 0;
+    uint32_t match = c.match ? distinct_step(m, c.frame, c.match, symbol) : 0;
 
-    enter(m, out, to, reg, c.frame, mark);
+    enter(m, out, to, reg, c.frame, match);
 }
 
 static bool end_of_step(struct machine *m, struct set *out) {
-    if (m->g->variety)
+    if (m->g->n_texts)
         distinct_prune(m, out);
     return out->end > out->begin || out->can_end;
 }
@@ -376,8 +408,8 @@ uint64_t machine_stacks(const struct machine *m, const struct set *s) {
     return n;
 }
 
-/* Parents come before their children: one pass upwards marks, one downwards renumbers. The buckets,
- * twice as many as frames, hold marks and new numbers meanwhile. */
+/* Parents come before their children: one pass from the last frame marks, one from the first
+ * renumbers. The buckets, twice as many as frames, hold marks and new numbers meanwhile. */
 void machine_collect(struct machine *m) {
     uint32_t *number = m->bucket, n = 1;
 

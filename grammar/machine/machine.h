@@ -20,11 +20,12 @@ struct frame {
     uint32_t depth;
 };
 
-/* One way to read the text so far: its state, the register of its rule, and its stack, a frame of
- * the machine; a register that is one, too, where it has many members or a list of items. */
+/* A configuration is one reading of the text so far: a state, the register of its rule, and its
+ * stack, given by the top frame. A register with many members or a list of items is a frame,
+ * too. */
 struct config {
     uint32_t state, reg, frame;
-    uint32_t mark; /* in an item that must differ from others: distinct.c; 0: it does */
+    uint32_t match; /* the earlier item that an item may still equal: distinct.c; 0: none */
 };
 
 /* Configurations config[begin, end), no two the same. */
@@ -81,7 +82,8 @@ bool machine_follow(struct machine *m, const struct set *from, unsigned symbol, 
 /* Enters the calls of @state, which is in no loop and no object, with the stacks of @from. */
 void machine_call(struct machine *m, const struct set *from, uint32_t state, struct set *out);
 /* Returns from the rule of @frame: adds the configurations that follow to @out. */
-void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame, uint32_t mark);
+void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame,
+                   uint32_t match);
 /* The frame of these values, made when there is none: 0 when the stack is at its limit or on an
  * error. */
 uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count);
@@ -154,14 +156,14 @@ struct register_kind {
      * any number. */
     uint32_t (*n_free)(const struct grammar *g, const struct call_desc *d, uint32_t state,
                        uint32_t reg);
-    /* Enters call @d from @from: *@kept is what the frame keeps of the register, *@mark the mark of
-     * the callee. Returns whether it may be called. NULL: it may, and 0 is kept. */
+    /* Enters call @d from @from: *@kept is what the frame keeps of the register, *@match the
+     * match of the callee. Returns whether it may be called. NULL: it may, and 0 is kept. */
     bool (*enter)(struct machine *m, const struct config *from, const struct call_desc *d,
-                  uint32_t *kept, uint32_t *mark);
+                  uint32_t *kept, uint32_t *match);
     /* Returns to @state from call @d of @frame: *@reg is what the frame kept and becomes the
      * register. Returns whether the callee may have ended. NULL: it may. */
     bool (*leave)(struct machine *m, const struct call_desc *d, uint32_t state, uint32_t frame,
-                  uint32_t *reg, uint32_t *mark);
+                  uint32_t *reg, uint32_t *match);
     /* Returns whether the register is a frame of the machine. NULL: it is a number. */
     bool (*is_frame)(const struct members *k);
 };
@@ -224,16 +226,16 @@ uint32_t members_add(struct machine *m, const struct members *k, uint32_t reg, u
 /* Returns whether @d calls an item that must differ from those before it; @to: the state behind the
  * call. */
 static inline bool is_distinct(const struct grammar *g, const struct call_desc *d, uint32_t to) {
-    return g->variety && d->kind == CALL_ONCE && members_of(g, to)->distinct;
+    return g->n_texts && d->kind == CALL_ONCE && members_of(g, to)->distinct;
 }
 
-/* Returns the mark behind one more byte, for the mark of a configuration with @frame, which is not
- * 0. */
-uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t mark, unsigned symbol);
+/* Returns the match behind one more byte, for the match of a configuration with @frame, which is
+ * not 0. */
+uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t match, unsigned symbol);
 /* Drops the configurations of @s, the last set, whose items cannot differ any more. */
 void distinct_prune(struct machine *m, struct set *s);
-/* Adds to @out the bytes by which earlier items go on from a mark that is not 0. */
-void distinct_next(const struct machine *m, uint32_t frame, uint32_t mark, struct byte_set *out);
+/* Adds to @out the bytes by which earlier items go on from a match that is not 0. */
+void distinct_next(const struct machine *m, uint32_t frame, uint32_t match, struct byte_set *out);
 /* Returns the most bytes of an item before the one that @frame is in; *n_unknown: how many of them
  * ended in a look-ahead. 0 where it is in none. */
 uint32_t distinct_longest(const struct machine *m, uint32_t frame, uint32_t *n_unknown);

@@ -76,7 +76,7 @@ uint32_t members_add(struct machine *m, const struct members *k, uint32_t reg, u
 }
 
 static bool enter(struct machine *m, const struct config *from, const struct call_desc *d,
-                  uint32_t *kept, uint32_t *mark) {
+                  uint32_t *kept, uint32_t *match) {
     *kept = from->reg;
     if (!is_member(d))
         return true;
@@ -86,7 +86,7 @@ static bool enter(struct machine *m, const struct config *from, const struct cal
 }
 
 static bool leave(struct machine *m, const struct call_desc *d, uint32_t state, uint32_t frame,
-                  uint32_t *reg, uint32_t *mark) {
+                  uint32_t *reg, uint32_t *match) {
     if (is_member(d))
         *reg = members_add(m, members_of(m->g, state), *reg, d->min);
     return true;

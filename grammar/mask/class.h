@@ -48,10 +48,10 @@ struct mask {
 
 /* Sets the tokens of @c in @mask, for configurations that have it and are @at but for their
  * registers, @n_regs of them; several only where these count characters of a loop. (mask.c)
- * @scratch: room for c->n_longest. @near (or NULL): those that it lets pass (finish.h). */
+ * @scratch: room for c->n_longest. @closing (or NULL): those that it lets pass (finish.h). */
 void class_apply(struct machine *m, const struct token_class *c, const struct config *at,
                  const uint32_t *reg, uint32_t n_regs, struct mask *mask, uint8_t *scratch,
-                 struct closing *near);
+                 struct closing *closing);
 int64_t mask_count(const struct mask *mask); /* tokens that are set */
 /* Returns whether @c has most tokens of text, so that the rest of a mask is found quickly. */
 bool class_has_most(const struct grammar_vocab *v, const struct token_class *c);
@@ -59,7 +59,7 @@ struct walk;
 /* Walks from @others towards what @mask lacks. False: that is too much. (walk_need.c) */
 bool walk_need(struct walk *w, const struct set *others, const struct mask *mask);
 int64_t bits_count(const uint32_t *bits, uint32_t n_words); /* that are 1 */
-/* Bit k: no byte of @s is in a text of kind k (runway.c). */
+/* Bit k: no byte of @s is in a text of kind k (free_chars.c). */
 uint32_t kinds_without(const struct byte_set *s);
 
 /* Sets token @i, and counts it if it was not. */

@@ -90,7 +90,7 @@ static bool is_border(const struct grammar *g, uint32_t q) {
     return g->state[q].flags & STATE_BORDER;
 }
 
-/* Token @id, of @n_chars characters, is allowed. */
+/* Allows token @id of @n_chars characters. */
 static void keep(struct collector *k, uint32_t id, uint32_t n_chars) {
     if (n_chars < CLASS_LEVELS)
         set_bit(k->c->level[n_chars], id);
@@ -190,7 +190,7 @@ static int make_levels(struct collector *k) {
     uint32_t n_words = grammar_vocab_n_words(v), n;
     const uint32_t *longer = vocab_longer(v, CLASS_LEVELS - 1, &n);
 
-    static_assert(CLASS_LEVELS == RUNWAY_MAX + 1, "each level has a bit map of the vocabulary");
+    static_assert(CLASS_LEVELS == FREE_CHARS_MAX + 1, "each level has a bit map of the vocabulary");
     if (!k->keeps && levels_new(c, n_words) < 0)
         return -ENOMEM;
     for (uint32_t l = 0; l < CLASS_LEVELS; l++) {
@@ -349,7 +349,7 @@ static bool is_wide(const struct grammar *g, uint32_t q) {
     const struct state *s = &g->state[q];
 
     for (unsigned k = 1; k < TEXT_KINDS; k++) { /* not of digits: there are few such tokens */
-        if (g->runway[q][k])
+        if (g->free_chars[q][k])
             return true;
     }
     return s->n_edges && g->edge[s->edge + s->n_edges - 1].hi >= 0x80;
@@ -614,7 +614,7 @@ static bool has_wide(const struct grammar *g, const struct auto_rule *r) {
 
 /* Returns whether a class of @q needs a walk of most of the vocabulary, node by node. */
 static bool is_slow(const struct grammar *g, uint32_t q) {
-    return n_bytes(g, q) >= MANY_BYTES && g->runway[q][KIND_TEXT] < RUNWAY_MAX;
+    return n_bytes(g, q) >= MANY_BYTES && g->free_chars[q][KIND_TEXT] < FREE_CHARS_MAX;
 }
 
 static uint64_t work_of(uint64_t n_visited) {
@@ -622,7 +622,7 @@ static uint64_t work_of(uint64_t n_visited) {
 }
 
 /* Classifies all states of a grammar that is not a schema: its author may have written what no mask
- * can read fast, and is told so now. */
+ * can read fast, and gets the error now. */
 static int make_all(struct build *b, struct grammar *g) {
     int r = 0;
 

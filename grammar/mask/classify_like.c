@@ -1,7 +1,7 @@
 /*
- * classify_like - the token class of a state from what is known of it, or from that of one near by
- * in its rule: only where the walks from the two part is anything looked at, and the rest is
- * copied.
+ * classify_like - makes the token class of a state from an incomplete one of its own, or from the
+ * class of a nearby state of the same rule: only tokens that the two states read differently are
+ * examined, the others are copied.
  */
 
 #include "grammar/mask/collect.h"
@@ -59,8 +59,8 @@ static uint32_t distance(const struct grammar *g, uint32_t q, uint32_t r) {
         uint32_t a = state_next(g, &g->state[q], c->byte), b = state_next(g, &g->state[r], c->byte);
         bool both = a != NO_STATE && b != NO_STATE && c->kind < TEXT_KINDS;
 
-        if (a == b || (both && g->runway[a][c->kind] >= c->height &&
-                       g->runway[b][c->kind] >= c->height && c->height <= RUNWAY_MAX))
+        if (a == b || (both && g->free_chars[a][c->kind] >= c->height &&
+                       g->free_chars[b][c->kind] >= c->height && c->height <= FREE_CHARS_MAX))
             continue;
         n += (i + 1 < root->child + root->n_children ? c[1].items : t->n_items) - c->items;
     }
@@ -144,21 +144,22 @@ bool collect_shorts(struct collector *k) {
     uint32_t q = k->state;
     const struct auto_rule *rule = &g->rule[g->state[q].rule];
     const struct shorts *s = vocab_shorts(v);
-    int64_t from = g->runway[q][KIND_TEXT];
-    uint32_t like = NO_STATE, to = RUNWAY_MAX, n_words = grammar_vocab_n_words(v);
+    int64_t from = g->free_chars[q][KIND_TEXT];
+    uint32_t like = NO_STATE, to = FREE_CHARS_MAX, n_words = grammar_vocab_n_words(v);
     bool ends = true; /* and what goes on behind the end may be a short text */
 
     if (k->keeps || k->quick)
         return false;
-    if (rule->plain && from < RUNWAY_MAX)
-        to = MIN(state_reach(g, q, &ends), (uint32_t)RUNWAY_MAX);
-    if (ends && (from < RUNWAY_MAX || k->counts) && !(kinds_without(k->follow) >> KIND_TEXT & 1))
+    if (rule->plain && from < FREE_CHARS_MAX)
+        to = MIN(state_reach(g, q, &ends), (uint32_t)FREE_CHARS_MAX);
+    if (ends && (from < FREE_CHARS_MAX || k->counts) &&
+        !(kinds_without(k->follow) >> KIND_TEXT & 1))
         return false;
     if (rule->plain && from < to)
         like = find_like(g, q, AGREE_NEAR, chars_alike, to, &from);
     from = MIN(from, (int64_t)to);
     if (to > from &&
-        s->first[to + 1] - s->first[from + 1] > s->first[RUNWAY_MAX + 1] / SHORTS_SHARE)
+        s->first[to + 1] - s->first[from + 1] > s->first[FREE_CHARS_MAX + 1] / SHORTS_SHARE)
         return false;
     const uint32_t *all = like == NO_STATE ? NULL : atomic_load(&g->cls[like])->bits;
     const uint32_t *is_short = vocab_short_bits(v), *at_most = vocab_at_most(v, (uint32_t)from);

@@ -11,12 +11,12 @@ static inline bool reads_all(const struct walk *w, const struct set *s, uint8_t 
                              uint8_t height) {
     const struct machine *m = w->m;
 
-    if (!(w->kinds >> kind & 1) || height > RUNWAY_MAX)
+    if (!(w->kinds >> kind & 1) || height > FREE_CHARS_MAX)
         return false;
     for (uint32_t i = s->begin; i < s->end; i++) {
         const struct config *c = &m->config[i];
 
-        if (m->g->runway[c->state][kind] < height)
+        if (m->g->free_chars[c->state][kind] < height)
             continue;
         const struct register_kind *k = register_at(m, c);
 

@@ -69,8 +69,8 @@ static struct byte_set bytes_of(const struct machine *m, const struct set *s) {
 
 /* Returns whether @state reads all texts below @n without leaving its rule. */
 static bool is_within(const struct walk *w, const struct trie_node *n, uint32_t state) {
-    return (w->kinds >> n->kind & 1) && n->height <= RUNWAY_MAX &&
-           w->m->g->runway[state][n->kind] >= n->height;
+    return (w->kinds >> n->kind & 1) && n->height <= FREE_CHARS_MAX &&
+           w->m->g->free_chars[state][n->kind] >= n->height;
 }
 
 /* Returns whether @s is in the middle of a rule, so that its edges alone decide where it leads. */
@@ -205,7 +205,7 @@ static bool has_child_of(const struct walk *w, const struct trie_node *n,
 static void loop_below(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t state,
                        uint32_t reg, const struct loop *k, uint32_t depth);
 
-/* Child @i of @n, behind an edge of @from that leads to @to. */
+/* Enters child @i of @n by an edge of @from that leads to @to. */
 static void loop_into(struct walk *w, const struct trie_node *n, uint32_t i, uint32_t last,
                       const struct state *from, uint32_t to, uint32_t reg, const struct loop *k,
                       uint32_t depth) {
@@ -341,7 +341,7 @@ static void steps_of_one(struct walk *w, const struct trie_node *n, uint32_t las
 
 /* Returns whether the walk may do without sets where they are not needed. */
 static bool needs_no_sets(const struct walk *w) {
-    return !w->take && (!w->visit || w->ends || w->blind) && !w->m->g->variety;
+    return !w->take && (!w->visit || w->ends || w->blind) && !w->m->g->n_texts;
 }
 
 static bool is_free(const struct machine *m, const struct config *c) {

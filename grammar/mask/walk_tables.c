@@ -1,15 +1,42 @@
 /*
- * walk_tables - long walks through a trie. A state in the middle of a text reaches most of the
- * vocabulary, a quarter of a million nodes by way of a few sets of configurations. walk_tables()
- * makes the automaton deterministic as it goes: sets are numbered, and what a byte makes of a set
- * is looked up in a table once it has been found out. A walk then costs some 2 ns a node, and fuel
- * only for what is new. Which bytes never lead far from a set that it is often in it finds out,
- * too, and takes what is made of these: a state that lacks a letter reads nothing of a kind as a
- * whole. The children of a node lie one behind the other in memory, for which such a walk waits
- * most, and what is not reached is left out of bits in the order of the texts.
+ * walk_tables - long walks through the trie of the vocabulary: which of its 150,000 tokens can be
+ * read from a set of configurations.
+ *
+ * The tokens are sorted into a trie, so that `"the`, `"then` and `"there` share the steps for
+ * `"the`. A short walk (walk_steps.c) moves the machine along every node. From a state in the
+ * middle of a string, which can read nearly everything, that would be a quarter of a million steps
+ * of the machine. But these walks meet few different sets of configurations: inside a string it is
+ * one set at nearly every node. So walk_tables() determinizes lazily, as regular expression engines
+ * do:
+ *
+ *     set 0 = { string: between characters }         next[0][byte]:
+ *     set 1 = { string: behind a backslash }         a..z -> 0    \ -> 1    " -> 2
+ *     set 2 = { behind the string }                  0x00..0x1f -> dead
+ *
+ * Sets are numbered as they are found. The first time that a byte is read from a set, the machine
+ * computes the successor (find_step()) and the table next[set][byte] remembers it, for all bytes
+ * that take the same edges at once (find_range()). From then on a node costs one look-up, some
+ * 2 ns, and fuel is spent only on new sets. In a rule that calls no other (plain_rule()) a set is a
+ * single state, and states number themselves without hashing.
+ *
+ * Three shortcuts avoid most of the nodes:
+ *
+ * - Subtrees of one kind. Each node knows the kind of text below it (digits, letters, UTF-8 without
+ *   control characters, ...) and its height. A set that reads all texts of that kind up to that
+ *   height takes the subtree as a whole (known_reads_all()).
+ * - Closed bytes. A set that was reached CLOSED_REACHED times is examined (find_closed_bytes()):
+ *   which bytes lead only to a few sets from which the same bytes lead to these sets again. A
+ *   subtree that contains only such bytes is taken as a whole. This covers states that lack a
+ *   letter and therefore read no kind completely.
+ * - Results are collected in the order of the texts: all items are assumed to be reached, and what
+ *   is not reached is cleared in ranges (leave_out()), because from such a set most are reached.
+ *   set_reached() translates positions in the trie to token ids at the end.
+ *
+ * A walk waits mostly for memory, so the children of a node are adjacent, and tables_below() keeps
+ * its stack and its working set in locals and leaves rare cases to other functions.
  *
  * walk_like() knows what is reached from another set and looks only where the two differ. States of
- * one pattern often differ in a few bytes, behind which most texts lead to the same state again.
+ * one pattern often differ in a few bytes, behind which most texts lead to the same set again.
  */
 
 #include "grammar/mask/class.h"
@@ -21,10 +48,12 @@
 #include <string.h>
 
 #define SETS_MAX 4608
-#define STAYS_CONFIGS 16  /* in it: a step costs by their number */
-#define STAYS_SETS 12     /* that texts of a set's bytes may lead to */
-#define STAYS_REACHED 500 /* nodes at which a set was before it is found out */
-#define STAYS_MAX 512     /* sets made for it: SETS_MAX without them is 4096 */
+#define CLOSED_CONFIGS                                                                             \
+    16                 /* configurations of a set whose closed bytes are sought: a step costs more
+                            with each */
+#define CLOSED_SETS 12 /* sets that closed bytes may lead to */
+#define CLOSED_REACHED 500 /* nodes at which a set was before its closed bytes are sought */
+#define CLOSED_MAX 512     /* sets made for that in all: SETS_MAX without them is 4096 */
 #define SETS_FIRST 64
 
 static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
@@ -34,16 +63,17 @@ static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
 
 enum { STEP_UNKNOWN, STEP_DEAD, STEP_SETS }; /* from here on: the number of a set */
 
-/* @far: up to which length all texts of a kind are read. @stays: text_bit() of bytes of which all
- * texts are. @asks: of those for which visit() is called where they are below. @watched: at each
- * place there is more to do than to go on below it, or not: n_reached is not at its end, visit() or
- * take() may be called, or nothing is read from it. */
+/* A numbered set and what is known of it. @free_chars: for each kind, the length up to which all
+ * texts of the kind are read. @closed: text_bit() of the bytes of which all texts are read.
+ * @visit_bytes: text_bit() of the bytes for which visit() is called where they occur below a
+ * node. @watched: a node that this set reaches needs reach_place(), because n_reached still
+ * counts, visit() or take() may have to be called, or nothing is read from the set. */
 struct known_set {
     struct set set;
     uint32_t n_reached;
-    uint64_t stays, asks;
+    uint64_t closed, visit_bytes;
     bool watched;
-    uint8_t far[KIND_NONE + 1];
+    uint8_t free_chars[KIND_NONE + 1];
 };
 
 /* Sets are numbered as they are found, n of cap, which is no more than a step in next[] can name;
@@ -52,10 +82,10 @@ struct tables {
     struct walk *w;
     struct known_set *set;
     uint16_t (*next)[256];
-    uint32_t n, cap, n_stays; /* n_stays: made by find_stays() */
-    uint32_t *slot, mask;     /* hash table: number + 1 */
-    uint16_t *of_state;       /* in a plain rule: by state from its start, number + 1; or NULL */
-    uint64_t *reached;        /* bits by item, of what is walked now; NULL without bits */
+    uint32_t n, cap, n_closed; /* n_closed: made by find_closed_bytes() */
+    uint32_t *slot, mask;      /* hash table: number + 1 */
+    uint16_t *of_state;        /* in a plain rule: by state from its start, number + 1; or NULL */
+    uint64_t *reached;         /* bits by item, of what is walked now; NULL without bits */
 };
 
 static uint32_t hash_of(const struct machine *m, const struct set *s) {
@@ -67,7 +97,7 @@ static uint32_t hash_of(const struct machine *m, const struct set *s) {
         h = (h ^ c->state) * 0x9E3779B97F4A7C15u;
         h = (h ^ h >> 29 ^ c->reg) * 0xC2B2AE3D27D4EB4Fu;
         h = (h ^ h >> 31 ^ c->frame) * 0x165667B19E3779F9u;
-        h += c->mark * 0x27D4EB2F165667C5u;
+        h += c->match * 0x27D4EB2F165667C5u;
     }
     return (uint32_t)(h >> 32);
 }
@@ -109,13 +139,13 @@ static bool grow(struct tables *t) {
     return true;
 }
 
-static void find_far(const struct walk *w, struct known_set *known) {
+static void find_free_chars(const struct walk *w, struct known_set *known) {
     const struct machine *m = w->m;
-    uint32_t before = NO_STATE; /* which stacks do not matter to */
+    uint32_t before = NO_STATE; /* the state before it, where the stack does not matter */
 
     for (uint32_t i = known->set.begin; i < known->set.end; i++) {
         const struct config *c = &m->config[i];
-        uint32_t most = RUNWAY_MAX;
+        uint32_t most = FREE_CHARS_MAX;
         bool counts = m->g->state[c->state].flags & (STATE_LOOP | STATE_WITHIN);
 
         if (c->state == before)
@@ -126,9 +156,9 @@ static void find_far(const struct walk *w, struct known_set *known) {
         if (k && k->n_free)
             most = MIN(most, k->n_free(m->g, desc_of(m, c->frame), c->state, c->reg));
         for (unsigned kind = 0; w->kinds && kind < TEXT_KINDS; kind++) {
-            uint32_t run = w->kinds >> kind & 1 ? MIN(m->g->runway[c->state][kind], most) : 0;
+            uint32_t run = w->kinds >> kind & 1 ? MIN(m->g->free_chars[c->state][kind], most) : 0;
 
-            known->far[kind] = (uint8_t)MAX(known->far[kind], run);
+            known->free_chars[kind] = (uint8_t)MAX(known->free_chars[kind], run);
         }
     }
 }
@@ -145,12 +175,12 @@ static uint32_t add_set(struct tables *t, const struct set *s) {
     assert(t->n < t->cap && t->n < SETS_MAX && s->end <= t->w->m->n_configs);
     memset(t->next[t->n], 0, sizeof(*t->next));
     t->set[t->n] = (struct known_set){
-        .set = *s, .asks = s->can_end && t->w->visit ? t->w->ends : 0, .watched = true};
-    find_far(t->w, &t->set[t->n]);
+        .set = *s, .visit_bytes = s->can_end && t->w->visit ? t->w->ends : 0, .watched = true};
+    find_free_chars(t->w, &t->set[t->n]);
     return t->n++;
 }
 
-/* The number of @s, which is the last one of the machine and is taken off when it is known. */
+/* Returns the number of @s, the last set of the machine, which is removed there if it is known. */
 static uint32_t number_of(struct tables *t, const struct set *s) {
     struct machine *m = t->w->m;
 
@@ -168,7 +198,7 @@ static uint32_t number_of(struct tables *t, const struct set *s) {
     return add_set(t, s);
 }
 
-/* The set of @state alone, in a plain rule and with frame 0. */
+/* Returns the number of the set that is @state alone, in a plain rule and with frame 0. */
 static uint32_t number_of_state(struct tables *t, uint32_t state) {
     struct machine *m = t->w->m;
     const struct state *s = &m->g->state[state];
@@ -187,13 +217,13 @@ static uint32_t number_of_state(struct tables *t, uint32_t state) {
     return add_set(t, &one);
 }
 
-/* The bytes *@lo to *@hi, @byte among them, of which each makes the same of @s. */
+/* Sets *@lo and *@hi to a range around @byte whose bytes all lead from @s to the same set. */
 static void find_range(const struct machine *m, const struct set *s, uint8_t byte, unsigned *lo,
                        unsigned *hi) {
     uint32_t before = NO_STATE;
 
-    *lo = m->g->variety ? byte : 0;
-    *hi = m->g->variety ? byte : 255;
+    *lo = m->g->n_texts ? byte : 0;
+    *hi = m->g->n_texts ? byte : 255;
     for (uint32_t i = s->begin; i < s->end && *lo < *hi; i++) {
         const struct config *c = &m->config[i];
         const struct state *q = &m->g->state[c->state];
@@ -256,49 +286,50 @@ static bool add_number(uint32_t *v, uint32_t *n, uint32_t cap, uint32_t x) {
     return true;
 }
 
-/* Ends the counting of how often @s is reached, once its result is known. */
+/* Ends the counting of how often @s is reached, once its closed bytes are known or not sought. */
 static void end_watch(struct tables *t, struct known_set *s) {
     const struct walk *w = t->w;
 
-    s->n_reached = STAYS_REACHED;
+    s->n_reached = CLOSED_REACHED;
     s->watched = w->take || (w->visit && !w->ends) || s->set.begin == s->set.end;
 }
 
-/* Bytes of which every one leads from the set @k to one of a few sets, and from each of these as
- * well. What has too many sets behind it is left out. Takes no fuel: a walk without it would end
- * at the same place. */
-static void find_stays(struct tables *t, uint32_t k) {
+/* Finds the closed bytes of set @k: each leads from @k to one of a few sets, and from each of these
+ * to one of them again. A byte that would need too many sets is left out. Takes no fuel, because a
+ * walk has the same result without it. */
+static void find_closed_bytes(struct tables *t, uint32_t k) {
     struct machine *m = t->w->m;
-    uint32_t at[STAYS_SETS] = {k}, n = 1, before = t->n;
-    uint64_t stays = t->w->whole & ~(TEXT_BIT_QUOTE | TEXT_BIT_NONE), fuel = m->fuel;
+    uint32_t at[CLOSED_SETS] = {k}, n = 1, before = t->n;
+    uint64_t closed = t->w->whole & ~(TEXT_BIT_QUOTE | TEXT_BIT_NONE), fuel = m->fuel;
 
     m->fuel = UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
         for (unsigned c = 0; c < 0x80 && !m->error; c++) {
             uint64_t bit = text_bit(c);
 
-            if (!(stays & bit))
+            if (!(closed & bit))
                 continue;
-            uint16_t to = t->n - before + t->n_stays < STAYS_MAX ? step_of(t, at[i], (uint8_t)c)
-                                                                 : t->next[at[i]][c];
+            uint16_t to = t->n - before + t->n_closed < CLOSED_MAX ? step_of(t, at[i], (uint8_t)c)
+                                                                   : t->next[at[i]][c];
 
-            if (m->error == -E2BIG) { /* too many readings, where the walk may never be */
+            if (m->error ==
+                -E2BIG) { /* too many readings, at a place that the walk may not reach */
                 m->error = 0;
                 to = t->next[at[i]][c] = STEP_UNKNOWN;
             }
             if (to < STEP_SETS ||
                 t->set[to - STEP_SETS].set.begin == t->set[to - STEP_SETS].set.end ||
-                !add_number(at, &n, STAYS_SETS, to - STEP_SETS))
-                stays &= ~bit;
+                !add_number(at, &n, CLOSED_SETS, to - STEP_SETS))
+                closed &= ~bit;
         }
     }
-    t->n_stays += t->n - before;
+    t->n_closed += t->n - before;
     m->fuel = fuel;
-    for (uint32_t i = 0; i < n; i++) { /* it holds for them all */
+    for (uint32_t i = 0; i < n; i++) { /* the result holds for all of these sets */
         struct known_set *s = &t->set[at[i]];
 
-        if (i == 0 || s->n_reached < STAYS_REACHED)
-            s->stays = stays;
+        if (i == 0 || s->n_reached < CLOSED_REACHED)
+            s->closed = closed;
         end_watch(t, s);
     }
 }
@@ -319,18 +350,18 @@ static inline uint32_t end_of(const struct trie *t, uint32_t i, uint32_t end, ui
 /* Returns whether @s is known to read all that is below @n. */
 static inline bool known_reads_all(const struct known_set *s, const struct trie_node *n,
                                    uint64_t below) {
-    return !(below & ~s->stays) || n->height <= s->far[n->kind];
+    return !(below & ~s->closed) || n->height <= s->free_chars[n->kind];
 }
 
-/* Counts that the set @k was reached; at some time more is found out about it. */
+/* Counts that the set @k was reached; at CLOSED_REACHED its closed bytes are sought. */
 static void count_reached(struct tables *t, size_t k) {
     struct known_set *s = &t->set[k];
 
-    if (s->n_reached >= STAYS_REACHED || ++s->n_reached < STAYS_REACHED)
+    if (s->n_reached >= CLOSED_REACHED || ++s->n_reached < CLOSED_REACHED)
         return;
     end_watch(t, s);
-    if (t->w->whole && s->set.end - s->set.begin <= STAYS_CONFIGS)
-        find_stays(t, (uint32_t)k);
+    if (t->w->whole && s->set.end - s->set.begin <= CLOSED_CONFIGS)
+        find_closed_bytes(t, (uint32_t)k);
 }
 
 static void leave_out(struct tables *t, uint32_t first, uint32_t last) {
@@ -348,13 +379,13 @@ static void leave_out(struct tables *t, uint32_t first, uint32_t last) {
     t->reached[end] &= ~tail;
 }
 
-/* visit() where it is to be called at @p, which the set @k has reached. False: the walk does not go
- * on below it. */
+/* Calls visit() at @p, which the set @k has reached, if it has to be called there. Returns false if
+ * the walk does not go on below it. */
 static bool visit_place(struct tables *t, const struct place *p, size_t k) {
     struct walk *w = t->w;
     const struct known_set *s = &t->set[k];
 
-    return !w->visit || (w->ends && !(p->below & s->asks)) ||
+    return !w->visit || (w->ends && !(p->below & s->visit_bytes)) ||
            w->visit(w, (uint32_t)(p->n - w->trie->node), &s->set, p->depth);
 }
 
@@ -381,27 +412,27 @@ struct siblings {
     uint16_t set, depth;
 };
 
-/* Leaves out of t->reached what is not reached below node @root, whose items end at @last, and at
- * which is the set @from. A round is made for nearly every node of a vocabulary: it has what it
- * needs at hand, and what is rare is elsewhere. */
+/* Clears in t->reached what is not reached below node @root, whose items end at @last, from the set
+ * @from. The loop runs for nearly every node of a vocabulary, so its state is in locals and rare
+ * cases are in other functions. */
 static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_t from,
                          uint32_t depth) {
     struct walk *w = t->w;
     const struct trie *trie = w->trie;
     const struct trie_node *node = trie->node;
     const uint64_t *below = trie->below;
-    struct siblings way[TRIE_MAX_LEN + 1];
+    struct siblings stack[TRIE_MAX_LEN + 1];
     uint16_t *next = t->next[from];
-    uint32_t i = node[root].child, end = i + node[root].n_children, n_visited = 0, n_way = 0;
+    uint32_t i = node[root].child, end = i + node[root].n_children, n_visited = 0, n_stack = 0;
     bool needs = w->need;
 
-    for (depth++; i < end || n_way > 0;) {
+    for (depth++; i < end || n_stack > 0;) {
         if (i == end) {
-            i = way[--n_way].i;
-            end = way[n_way].end;
-            last = way[n_way].last;
-            from = way[n_way].set;
-            depth = way[n_way].depth;
+            i = stack[--n_stack].i;
+            end = stack[n_stack].end;
+            last = stack[n_stack].last;
+            from = stack[n_stack].set;
+            depth = stack[n_stack].depth;
             next = t->next[from];
             continue;
         }
@@ -424,7 +455,7 @@ static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_
         bool on = !known_reads_all(s, &node[at], below[at]);
 
         n_visited++;
-        if (s->watched || (below[at] & s->asks)) {
+        if (s->watched || (below[at] & s->visit_bytes)) {
             struct place p = {&node[at], below[at], end_of(trie, at, end, last), depth};
 
             on = reach_place(t, &p, to - STEP_SETS);
@@ -434,9 +465,9 @@ static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_
             continue;
         uint32_t on_last = end_of(trie, at, end, last);
 
-        assert(n_way < ARRAY_SIZE(way));
+        assert(n_stack < ARRAY_SIZE(stack));
         if (i < end)
-            way[n_way++] = (struct siblings){i, end, last, (uint16_t)from, (uint16_t)depth};
+            stack[n_stack++] = (struct siblings){i, end, last, (uint16_t)from, (uint16_t)depth};
         i = node[at].child;
         end = i + node[at].n_children;
         last = on_last;
@@ -495,7 +526,8 @@ static void walk_below(struct tables *t, uint32_t root, uint32_t last, uint32_t 
         set_reached(t, first, last);
 }
 
-/* Below node @root, which the sets @from and @like reach: the bits are those of @like. */
+/* Walks below node @root, which both sets @from and @like reach, and changes the bits from those of
+ * @like to those of @from. */
 static void differ_below(struct tables *t, uint32_t root, uint32_t last, uint32_t from,
                          uint32_t like, uint32_t depth) {
     struct walk *w = t->w;
@@ -533,7 +565,7 @@ static void differ_below(struct tables *t, uint32_t root, uint32_t last, uint32_
     }
 }
 
-/* The number of a copy of @s. */
+/* Returns the number of a copy of @s. */
 static uint32_t number_copy(struct tables *t, const struct set *s) {
     struct machine *m = t->w->m;
     uint32_t n = s->end - s->begin;
@@ -549,15 +581,15 @@ static uint32_t number_copy(struct tables *t, const struct set *s) {
     return number_of(t, &copy);
 }
 
-/* The rule in which walks from @from are walks from one state to the next; NULL: there is none. */
+/* Returns the rule in which every set reached from @from is a single state, or NULL. */
 static const struct auto_rule *plain_rule(const struct machine *m, const struct set *from) {
     const struct config *c = &m->config[from->begin];
     const struct auto_rule *r = &m->g->rule[m->g->state[c->state].rule];
 
-    return from->end - from->begin == 1 && r->plain && !c->frame && !c->mark ? r : NULL;
+    return from->end - from->begin == 1 && r->plain && !c->frame && !c->match ? r : NULL;
 }
 
-/* For walks from @from. False: no memory. */
+/* Prepares walks from @from. Returns false with the machine's error if there is no memory. */
 static bool tables_init(struct tables *t, struct walk *w, const struct set *from) {
     const struct auto_rule *plain = plain_rule(w->m, from);
 
@@ -582,7 +614,7 @@ static void tables_free(struct tables *t) {
     free(t->of_state);
 }
 
-/* Reads the short texts with @n_chars characters from the set @from. */
+/* Reads the short texts with @n_chars characters from the set @from, and sets their bits. */
 static void read_shorts(struct tables *t, uint32_t from, uint32_t n_chars) {
     struct walk *w = t->w;
     const struct shorts *s = vocab_shorts(w->m->g->vocab);
@@ -590,7 +622,7 @@ static void read_shorts(struct tables *t, uint32_t from, uint32_t n_chars) {
     uint16_t at[UINT8_MAX + 1] = {(uint16_t)from}; /* the set behind each byte */
     uint32_t alive = UINT8_MAX;                    /* bytes up to which the one before was read */
 
-    assert(w->bits && n_chars <= RUNWAY_MAX);
+    assert(w->bits && n_chars <= FREE_CHARS_MAX);
 
     for (uint32_t i = s->first[n_chars]; i < s->first[n_chars + 1]; i++) {
         uint32_t same = p[0], len = same + p[1], depth = same;
@@ -622,7 +654,7 @@ void walk_tables(struct walk *w, const struct set *from) {
     uint32_t n_configs = w->m->n_configs;
     struct tables t;
 
-    assert((w->m->g->runway || !w->kinds) && !w->same);
+    assert((w->m->g->free_chars || !w->kinds) && !w->same);
     assert(w->bits || (!w->empty && !w->need));
     if (from->begin == from->end)
         return;

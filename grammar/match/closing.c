@@ -1,21 +1,29 @@
 /*
- * closing - the shortest completion of a text, and which tokens leave time for it.
+ * closing - the shortest completion of a text, and which tokens leave room for it.
  *
- * Every configuration has one way to the end: from it by the edge that finish_step() names, then
- * from the configuration, among those that this byte leads to, that has the fewest bytes to go.
- * The bytes of a way are known without walking it: those in the rule, and those behind each frame
- * of the stack. Its tokens are not: the way is walked and written with as few tokens of the
- * vocabulary as can be. The end of a way is a way itself, so what is found out for one
- * configuration is kept for all behind it.
+ * A request may produce only so many tokens more. Near that limit the mask allows a token only if
+ * the text behind it can still be completed. Example: after `{"a": [1, 2` the shortest completion
+ * is `]}`, one token if the vocabulary has it and otherwise two. With 4 tokens left, `,` is
+ * allowed, because `0`, `]` and `}` fit into the 3 tokens behind it; with 3 left it is masked
+ * unless there is a token `]}`.
  *
- * The distance of a set of configurations is that of its nearest one. A token is allowed when the
- * distance behind it is at most the number of tokens that may come after it. As long as that was
- * kept up to now there is one: the first token of the nearest configuration's way leads to a
- * configuration whose way is the rest of it, one token shorter.
+ * Paths. From every configuration one path leads to the end: by the edge that finish_step() names,
+ * then from the configuration with the fewest bytes to go among those that this byte leads to. The
+ * length of a path in bytes is known without following it: the bytes to the end of the rule
+ * (finish.c), plus those behind each frame of the stack. Its length in tokens is not: the path is
+ * followed byte by byte and spelled with as few tokens of the vocabulary as possible, by dynamic
+ * programming from its end. The end of a path is the path of the configuration there, so results
+ * are stored by configuration (struct node) and shared by all paths that lead there.
  *
- * What is far from the limit costs a comparison of bytes. Tokens of a class are not looked at one
- * by one: behind each of them there are at most so many bytes to the end of the rule, which is
- * found out once per state ("reach").
+ * Guarantee. The distance of a set of configurations is that of its nearest one. A token is allowed
+ * if the distance behind it is at most the number of tokens that may come after it. If this held
+ * for the last token, some token is allowed now: the first token of the nearest configuration's
+ * path leads to a configuration whose path is the rest of it, one token shorter. So a mask is never
+ * empty, and the text is complete when the last token has come.
+ *
+ * Cost. Far from the limit one comparison of bytes decides, since a path of n bytes takes at most n
+ * tokens. Tokens of a class are not examined one by one: behind each of them there are at most so
+ * many bytes to the end of the rule, which is computed once per state ("reach").
  */
 
 #include "grammar/match/finish.h"
@@ -27,17 +35,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAY_MAX 2048     /* bytes; longer ones are counted in bytes */
-#define NODES_MAX 16384  /* configurations whose ways are known in one mask */
-#define NODES_ASIDE 4096 /* as long as there are fewer, other ways than those of the text itself */
-#define WAY_FUEL 2000000 /* steps of all ways of one mask */
-#define QUICK_NODES 256  /* as NODES_MAX where the machine is to be quick */
+#define PATH_BYTES 2048  /* bytes; longer ones are counted in bytes */
+#define NODES_MAX 16384  /* configurations whose paths are known in one mask */
+#define NODES_ASIDE 4096 /* as long as there are fewer, other paths than those of the text itself */
+#define PATH_FUEL 2000000 /* steps of all paths of one mask */
+#define QUICK_NODES 256   /* as NODES_MAX where the machine is to be quick */
 #define REACH_FUEL 1000000
 #define ESCAPE_MAX 512
 #define NO_NODE UINT32_MAX
 
-/* A configuration of a way. Nodes are numbered as they are found, cap_nodes of them fit; slot[] has
- * mask + 1 places, twice as many as nodes. */
+/* A configuration of a path. Nodes are numbered as they are found, cap_nodes of them fit; slot[]
+ * has mask + 1 places, twice as many as nodes. */
 struct node {
     struct config at;
     uint32_t next; /* NO_NODE: the end */
@@ -51,7 +59,7 @@ struct closing {
     struct set at;
     uint32_t left;
     bool refused, planned;
-    uint32_t n_escapes;         /* steps in a way that is looked for beside items before */
+    uint32_t n_escapes;         /* steps in a path that is looked for beside items before */
     uint32_t *behind, n_behind; /* of each frame: bytes + 1, 0: not known yet */
     struct node *node;
     uint32_t n_nodes, cap_nodes;
@@ -118,7 +126,7 @@ static uint32_t bytes_behind(struct closing *k, uint32_t frame) {
     if (d->kind == CALL_REPEAT) {
         uint32_t more = d->min > f.count + 1 ? d->min - f.count - 1 : 0;
 
-        n = finish_times(more, k->f->way[m->g->rule[d->rule].start].rest);
+        n = finish_times(more, k->f->path[m->g->rule[d->rule].start].rest);
         reg = 0;
     }
     n = finish_add(n, finish_rest(m, to, reg, above));
@@ -146,7 +154,7 @@ static uint32_t bytes_by(struct closing *k, const struct config *c, unsigned sym
     return finish_add(n, 1);
 }
 
-/* In an item that begins as some before it do: it leaves their ways where it can, else it goes on
+/* In an item that begins as some before it do: it leaves their paths where it can, else it goes on
  * with them. Items have fewer than ESCAPE_MAX bytes in common that are forced. */
 static uint32_t bytes_to_differ(struct closing *k, const struct config *c, unsigned *symbol) {
     const struct grammar *g = k->m->g;
@@ -154,7 +162,7 @@ static uint32_t bytes_to_differ(struct closing *k, const struct config *c, unsig
     struct byte_set next = {{0}};
     uint32_t best = FINISH_NEVER;
 
-    distinct_next(k->m, c->frame, c->mark, &next);
+    distinct_next(k->m, c->frame, c->match, &next);
     for (int with = 0; with < 2 && best >= FINISH_NEVER && k->n_escapes < ESCAPE_MAX; with++) {
         k->n_escapes++;
         for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
@@ -181,12 +189,12 @@ static bool is_list(const struct machine *m, const struct config *c) {
            members_of(m->g, c->state)->distinct;
 }
 
-/* Returns what to add in an item because items that ended in this look-ahead may be the shortest
- * ones left. Where no such item can be equal the shortest way is that of the states. */
+/* Returns the bytes to add to a distance inside an item: items that ended in this look-ahead
+ * have unknown texts and may use up the shortest ones. 0 if no such item can be equal. */
 static uint32_t doubt(const struct closing *k, uint32_t frame) {
     uint32_t n_unknown = 0, longest = 0;
 
-    if (k->m->g->variety && frame)
+    if (k->m->g->n_texts && frame)
         longest = distinct_longest(k->m, frame, &n_unknown);
     return finish_times(n_unknown, finish_add(longest + 2, finish_times(2, k->f->rest_max)));
 }
@@ -198,7 +206,7 @@ static uint32_t bytes_from(struct closing *k, const struct config *c, unsigned *
     /* Between items a configuration in the next item, or behind the last one, is nearer. */
     if (!is_list(m, c))
         n = finish_step(m, c->state, c->reg, desc_of(m, c->frame), symbol);
-    if (n < FINISH_NEVER && c->mark)
+    if (n < FINISH_NEVER && c->match)
         n = bytes_to_differ(k, c, symbol);
     else if (n < FINISH_NEVER)
         n = finish_add(n, bytes_behind(k, c->frame));
@@ -232,7 +240,7 @@ uint32_t closing_bytes(struct closing *k, const struct set *at) {
 
 static uint32_t hash_of(const struct closing *k, const struct config *c) {
     uint64_t h = (c->state * 0x9E3779B97F4A7C15u) ^ (c->reg * 0xC2B2AE3D27D4EB4Fu) ^
-                 (c->frame * 0x165667B19E3779F9u) ^ (c->mark * 0x27D4EB2F165667C5u);
+                 (c->frame * 0x165667B19E3779F9u) ^ (c->match * 0x27D4EB2F165667C5u);
 
     return (uint32_t)(h >> 32) & k->mask;
 }
@@ -244,7 +252,7 @@ static uint32_t *find(struct closing *k, const struct config *c) {
         const struct config *at = &k->node[k->slot[h] - 1].at;
 
         if (at->state == c->state && at->reg == c->reg && at->frame == c->frame &&
-            at->mark == c->mark)
+            at->match == c->match)
             break;
     }
     return &k->slot[h];
@@ -280,8 +288,8 @@ static bool add_node(struct closing *k, const struct config *c, unsigned symbol)
     return true;
 }
 
-/* Takes one step of the way of @c by @symbol: 1 with *next; 0 at the end; -1 when there is no
- * way. */
+/* Takes one step of the path of @c by @symbol: 1 with *next; 0 at the end; -1 when there is no
+ * path. */
 static int follow(struct closing *k, const struct config *c, unsigned symbol, struct config *next) {
     struct machine *m = k->m;
     uint32_t n_configs = m->n_configs;
@@ -298,7 +306,7 @@ static int follow(struct closing *k, const struct config *c, unsigned symbol, st
     return r;
 }
 
-/* Tokens of the way from @node on, as far as they are known. */
+/* Returns the tokens of the path from @node on, as far as they are known. */
 static uint32_t tokens_at(const struct closing *k, uint32_t node) {
     assert(node == NO_NODE || node < k->n_nodes);
     return node == NO_NODE ? 0 : k->node[node].tokens;
@@ -318,7 +326,7 @@ static uint32_t child_of(const struct trie *t, uint32_t node, unsigned byte) {
     return lo < end && t->node[lo].byte == byte ? lo : 0;
 }
 
-/* The tokens that begin the way of @node: calls @each with the trie's node and the tokens left
+/* The tokens that begin the path of @node: calls @each with the trie's node and the tokens left
  * behind it. */
 static void each_token(struct closing *k, uint32_t node,
                        void (*each)(void *ctx, const struct trie_node *n, uint32_t left),
@@ -342,7 +350,7 @@ static void fewest(void *ctx, const struct trie_node *n, uint32_t left) {
     *best = MIN(*best, finish_add(left, 1));
 }
 
-/* Tokens of the way of @c. */
+/* Returns the fewest tokens of the path of @c. */
 static uint32_t tokens_from(struct closing *k, const struct config *c) {
     uint32_t first = k->n_nodes, next = NO_NODE;
     struct config at = *c;
@@ -353,7 +361,7 @@ static uint32_t tokens_from(struct closing *k, const struct config *c) {
         return k->node[*find(k, c) - 1].tokens;
     uint32_t bytes = bytes_from(k, c, &symbol);
 
-    if (bytes > WAY_MAX || k->n_nodes + bytes > NODES_MAX || doubt(k, c->frame))
+    if (bytes > PATH_BYTES || k->n_nodes + bytes > NODES_MAX || doubt(k, c->frame))
         return bytes;
     if (k->m->quick && k->n_nodes + bytes > QUICK_NODES)
         k->m->error = -EAGAIN;
@@ -361,7 +369,7 @@ static uint32_t tokens_from(struct closing *k, const struct config *c) {
         return bytes;
     uint64_t fuel = k->m->fuel;
 
-    k->m->fuel = WAY_FUEL;
+    k->m->fuel = PATH_FUEL;
     for (; r > 0 && !*find(k, &at); bytes--) {
         bytes_from(k, &at, &symbol);
         if (bytes == 0 || !add_node(k, &at, symbol))
@@ -399,7 +407,7 @@ uint32_t closing_distance(struct closing *k, const struct set *at) {
     return at->can_end ? 0 : best;
 }
 
-/* Tokens behind the rule of @frame, on the way that a configuration in it goes. */
+/* Tokens behind the rule of @frame, on the path that a configuration in it goes. */
 static uint32_t tokens_behind(struct closing *k, uint32_t frame) {
     struct machine *m = k->m;
     uint32_t n_configs = m->n_configs, n = 0;
@@ -457,7 +465,7 @@ static bool rule_reach(const struct grammar *g, const struct auto_rule *rule) {
     for (uint32_t q = rule->start; q < rule->start + rule->n_states; q++) {
         if (g->state[q].n_calls)
             return false;
-        most = MAX(most, g->finish->way[q].rest);
+        most = MAX(most, g->finish->path[q].rest);
     }
     for (uint32_t q = rule->start; q < rule->start + rule->n_states; q++)
         atomic_store_explicit(&g->finish->reach[q], 1 + most, memory_order_relaxed);
@@ -494,7 +502,7 @@ static uint32_t reach_from(struct closing *k, const struct config *c) {
         return finish_add(n, k->f->escape_max[d->names - g->names]);
     uint32_t more = d->min > c->reg ? d->min - c->reg : 0;
 
-    return finish_add(n, finish_times(more, k->f->way[g->rule[s->rule].start].step));
+    return finish_add(n, finish_times(more, k->f->path[g->rule[s->rule].start].step));
 }
 
 /* ---- one mask */
@@ -512,7 +520,7 @@ bool closing_begin(struct closing *k, struct machine *m, const struct set *at, u
     return closing_bytes(k, at) < FINISH_NEVER;
 }
 
-/* The ways of the text itself come first: they are always known. */
+/* The paths of the text itself come first: they are always known. */
 static void plan(struct closing *k) {
     k->refused = true;
     if (!k->planned)
@@ -565,7 +573,7 @@ static void allow(void *ctx, const struct trie_node *n, uint32_t left) {
         p->bits[p->trie->item[i] / 32] |= 1u << (p->trie->item[i] % 32);
 }
 
-/* A way that is too long to be known: its first byte. */
+/* A path that is too long to be known: its first byte. */
 static void allow_byte(struct closing *k, const struct config *c, struct planned *p) {
     unsigned symbol;
     uint32_t bytes = bytes_from(k, c, &symbol);

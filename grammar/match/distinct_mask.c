@@ -14,7 +14,7 @@
 struct settling {
     struct machine *m;
     const struct trie *trie;
-    struct closing *near; /* or NULL */
+    struct closing *closing; /* or NULL */
     struct mask *mask;
 };
 
@@ -41,9 +41,9 @@ static bool doubtful(const struct machine *m, const struct set *s, struct byte_s
     for (uint32_t i = s->begin; i < s->end; i++) {
         const struct config *c = &m->config[i];
 
-        any = any || c->mark;
-        if (c->mark)
-            distinct_next(m, c->frame, c->mark, out);
+        any = any || c->match;
+        if (c->match)
+            distinct_next(m, c->frame, c->match, out);
     }
     return any;
 }
@@ -68,7 +68,7 @@ static void settle(struct settling *k, const struct trie_node *node, const struc
         if (!ok)
             clear_below(k, n);
         for (uint32_t t = n->items; ok && n->n_items && t < n->items + n->n_items; t++) {
-            if (k->near && !closing_fits(k->near, &next))
+            if (k->closing && !closing_fits(k->closing, &next))
                 mask_clear(k->mask, k->trie->item[t]);
             else
                 mask_set(k->mask, k->trie->item[t]);
@@ -98,9 +98,9 @@ static bool double_fits(struct settling *k, const struct set *at, int32_t token)
     return ok;
 }
 
-void distinct_settle(struct machine *m, const struct set *at, struct closing *near,
+void distinct_settle(struct machine *m, const struct set *at, struct closing *closing,
                      struct mask *mask) {
-    struct settling k = {m, vocab_trie(m->g->vocab), near, mask};
+    struct settling k = {m, vocab_trie(m->g->vocab), closing, mask};
     const struct grammar *g = m->g;
 
     if (!mask->counted) {

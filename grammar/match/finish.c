@@ -1,15 +1,18 @@
 /*
- * finish - the shortest way from every state to the end of its rule, in bytes.
+ * finish - the shortest path from every state to the end of its rule, in bytes; computed when a
+ * grammar is compiled.
  *
- * Each byte of a way must be a token: then a way of n bytes can be written with at most n
- * tokens, whatever else the vocabulary has. Ways are upper bounds that can be followed: from a
- * state with n bytes to go, by an edge, a call or a return, there is a next one with at most
- * n - 1. What closing.c promises needs only this, not that ways are shortest; they are, but for
- * members in any order, and where characters are counted: there ways have the fewest characters.
+ * Every byte of a path must be a token of the vocabulary. Then a path of n bytes can be written
+ * with at most n tokens, whatever other tokens there are. The lengths are upper bounds that can be
+ * followed: from a state with n bytes to go, an edge, a call or a return leads to one with at most
+ * n - 1. closing.c needs only this, not that paths are shortest. They are shortest except in rules
+ * with members in any order, and where characters are counted: there they have the fewest
+ * characters.
  *
- * All states are looked at, last ones first, until nothing changes: a rule's states are numbered
- * from its start on, so that one pass settles nearly all of it, and each level of calls takes one
- * more. When PASSES are not enough the ways found so far can be followed all the same.
+ * The algorithm is relaxation, as Bellman and Ford's: all states are visited, last ones first,
+ * until nothing changes. The states of a rule are numbered from its start on, so one pass settles
+ * nearly all of a rule, and each level of calls takes one more. If PASSES are not enough, the paths
+ * found so far can be followed all the same.
  */
 
 #include "grammar/match/finish.h"
@@ -40,12 +43,12 @@ static bool symbol_of(const struct finish *f, const struct edge *e, unsigned *ou
 }
 
 /* Bytes of member @i from the beginning of its key to its end. */
-static uint32_t member_bytes(const struct grammar *g, const struct members_way *k, uint32_t i) {
+static uint32_t member_bytes(const struct grammar *g, const struct members_path *k, uint32_t i) {
     uint32_t callee = k->callee[i];
 
     if (callee == NO_RULE)
         return FINISH_NEVER;
-    return finish_add(k->key[i], g->finish->way[g->rule[callee].start].rest);
+    return finish_add(k->key[i], g->finish->path[g->rule[callee].start].rest);
 }
 
 /* The shortest member of the span of @q that has not been there. */
@@ -67,10 +70,10 @@ static uint32_t members_rest(const struct grammar *g, const struct machine *m, u
                              uint32_t reg) {
     const struct finish *f = g->finish;
     uint32_t number = g->rule[g->state[q].rule].members, n_missing = 0;
-    const struct members_way *way = &f->members[number];
+    const struct members_path *path = &f->members[number];
     const struct members *k = &g->members[number];
     bool here = false;
-    uint64_t n = way->tail;
+    uint64_t n = path->tail;
 
     for (uint32_t w = 0; w * 32 < k->n; w++) {
         uint32_t missing = k->must[w] & ~members_word(m, k, reg, w);
@@ -79,22 +82,22 @@ static uint32_t members_rest(const struct grammar *g, const struct machine *m, u
             uint32_t i = w * 32 + (uint32_t)__builtin_ctz(missing);
 
             here = here || (i >= g->span[q].lo && i < g->span[q].hi);
-            n += (n_missing ? way->gap : 0) + member_bytes(g, way, i);
+            n += (n_missing ? path->gap : 0) + member_bytes(g, path, i);
         }
     }
     if (n_missing && !here)
-        n += way->gap;
+        n += path->gap;
     if (!here)
         n += shortest_member(g, m, q, reg);
     n = n >= FINISH_NEVER || f->slot[q] >= (int32_t)FINISH_NEVER
             ? FINISH_NEVER
             : (uint64_t)((int64_t)n + f->slot[q]);
-    return (uint32_t)MIN(n, n_missing ? FINISH_NEVER : f->way[q].rest);
+    return (uint32_t)MIN(n, n_missing ? FINISH_NEVER : f->path[q].rest);
 }
 
 uint32_t finish_call(const struct grammar *g, const struct call_desc *d) {
     const struct finish *f = g->finish;
-    const struct way *start = &f->way[g->rule[d->rule].start];
+    const struct path *start = &f->path[g->rule[d->rule].start];
 
     switch ((enum call_kind)d->kind) {
     case CALL_REPEAT:
@@ -113,13 +116,13 @@ uint32_t finish_call(const struct grammar *g, const struct call_desc *d) {
     return start->rest;
 }
 
-/* The node of the names that @reg becomes on the way from state @q to the border. */
+/* The node of the names that @reg becomes on the path from state @q to the border. */
 static uint32_t names_at_border(const struct grammar *g, uint32_t q, uint32_t reg,
                                 const struct names *names) {
     const struct state *s = &g->state[q];
 
     while (!(s->flags & STATE_BORDER)) {
-        unsigned symbol = g->finish->way[q].symbol;
+        unsigned symbol = g->finish->path[q].symbol;
 
         reg = names_step(names, reg, (uint8_t)symbol);
         q = state_next(g, s, symbol);
@@ -135,7 +138,7 @@ static uint32_t escape_of(const struct grammar *g, const struct names *names, ui
 uint32_t finish_rest(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d) {
     const struct grammar *g = m->g;
     const struct state *s = &g->state[q];
-    uint32_t rest = g->finish->way[q].rest;
+    uint32_t rest = g->finish->path[q].rest;
 
     if (s->flags & STATE_MEMBERS)
         return members_rest(g, m, q, reg);
@@ -144,7 +147,8 @@ uint32_t finish_rest(const struct machine *m, uint32_t q, uint32_t reg, const st
     if (d->kind == CALL_COUNTED) {
         uint32_t missing = d->min > reg ? d->min - reg : 0;
 
-        return finish_add(rest, finish_times(missing, g->finish->way[g->rule[s->rule].start].step));
+        return finish_add(rest,
+                          finish_times(missing, g->finish->path[g->rule[s->rule].start].step));
     }
     return finish_add(rest, escape_of(g, d->names, names_at_border(g, q, reg, d->names)));
 }
@@ -189,12 +193,12 @@ static uint32_t members_step(const struct machine *m, uint32_t q, uint32_t reg, 
     return best;
 }
 
-/* Characters that an edge takes, and the fewest behind it. */
+/* Returns the characters that an edge takes plus the fewest behind it. */
 static uint32_t edge_need(const struct grammar *g, const struct edge *e) {
     return g->need[e->to] + ((g->state[e->to].flags & STATE_BORDER) != 0);
 }
 
-/* The least of those of @s. */
+/* Returns the fewest characters to the end from @s by one of its edges. */
 static uint32_t step_need(const struct grammar *g, const struct state *s) {
     uint32_t least = UINT32_MAX;
 
@@ -207,23 +211,23 @@ uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const st
                      unsigned *symbol) {
     const struct grammar *g = m->g;
     const struct state *s = &g->state[q];
-    const struct way *way = &g->finish->way[q];
+    const struct path *path = &g->finish->path[q];
 
-    *symbol = way->symbol;
+    *symbol = path->symbol;
     if (s->flags & STATE_MEMBERS)
         return members_step(m, q, reg, symbol);
-    if ((s->flags & STATE_WITHIN) && d && way->step < FINISH_NEVER)
-        return within_step(g, d, state_next(g, s, way->symbol), &reg) ? way->step : FINISH_NEVER;
+    if ((s->flags & STATE_WITHIN) && d && path->step < FINISH_NEVER)
+        return within_step(g, d, state_next(g, s, path->symbol), &reg) ? path->step : FINISH_NEVER;
     if ((s->flags & STATE_WITHIN) || !(s->flags & STATE_BORDER) || !d)
-        return s->flags & STATE_LOOP ? finish_rest(m, q, reg, d) : way->step;
+        return s->flags & STATE_LOOP ? finish_rest(m, q, reg, d) : path->step;
     if (d->kind == CALL_NAMES) {
         if (reg == NAMES_NONE)
-            return way->step;
+            return path->step;
         return names_step_of(g, d->names, q, reg, symbol);
     }
     if (reg >= d->max)
         return FINISH_NEVER;
-    return finish_times(MAX(d->min > reg ? d->min - reg : 0, 1u), way->step);
+    return finish_times(MAX(d->min > reg ? d->min - reg : 0, 1u), path->step);
 }
 
 /* ---- at compile time */
@@ -249,16 +253,16 @@ static bool relax_slot(struct grammar *g, uint32_t q) {
     return changed;
 }
 
-/* One state; whether its way has become shorter. */
+/* One state; whether its path has become shorter. */
 static bool relax(struct grammar *g, uint32_t q) {
     struct finish *f = g->finish;
     const struct state *s = &g->state[q];
-    struct way *w = &f->way[q];
+    struct path *w = &f->path[q];
     bool accept = (s->flags & STATE_ACCEPT) != 0, changed = false;
     uint32_t need = s->flags & STATE_WITHIN ? step_need(g, s) : 0;
 
     for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
-        uint32_t n = 1 + f->way[g->edge[i].to].rest;
+        uint32_t n = 1 + f->path[g->edge[i].to].rest;
         unsigned symbol;
 
         if ((s->flags & STATE_WITHIN) && edge_need(g, &g->edge[i]) > need)
@@ -275,15 +279,15 @@ static bool relax(struct grammar *g, uint32_t q) {
         const struct call_desc *d = &g->desc[g->call[i].desc];
 
         if (!is_member(d))
-            rest = MIN(rest, finish_add(finish_call(g, d), f->way[g->call[i].to].rest));
+            rest = MIN(rest, finish_add(finish_call(g, d), f->path[g->call[i].to].rest));
     }
     changed |= rest < w->rest;
     w->rest = MIN(w->rest, rest);
     return (s->flags & STATE_MEMBERS ? relax_slot(g, q) : false) || changed;
 }
 
-/* Measures the ways behind the members of a rule, as far as they are known now. */
-static void look_behind(struct grammar *g, struct members_way *k) {
+/* Measures the paths behind the members of a rule, as far as they are known now. */
+static void look_behind(struct grammar *g, struct members_path *k) {
     const struct auto_rule *rule = &g->rule[k->rule];
     struct finish *f = g->finish;
 
@@ -300,7 +304,7 @@ static void look_behind(struct grammar *g, struct members_way *k) {
             k->key[d->min] = d->max;
             k->callee[d->min] = d->rule;
             k->gap = MAX(k->gap, (uint32_t)MAX(f->slot[to], 0));
-            k->tail = MAX(k->tail, f->way[to].rest);
+            k->tail = MAX(k->tail, f->path[to].rest);
         }
     }
 }
@@ -320,12 +324,12 @@ static int find_members(struct build *b, struct grammar *g) {
     for (uint32_t i = 0; i < g->n_rules; i++) {
         if (!(g->state[g->rule[i].start].flags & STATE_MEMBERS))
             continue;
-        struct members_way *k = &f->members[g->rule[i].members];
+        struct members_path *k = &f->members[g->rule[i].members];
         size_t size = g->members[g->rule[i].members].n * sizeof(*k->key);
 
-        *k = (struct members_way){.rule = i,
-                                  .key = calloc(1, MAX(size, (size_t)1)),
-                                  .callee = malloc(MAX(size, (size_t)1))};
+        *k = (struct members_path){.rule = i,
+                                   .key = calloc(1, MAX(size, (size_t)1)),
+                                   .callee = malloc(MAX(size, (size_t)1))};
         if (!k->key || !k->callee)
             return build_no_memory(b);
         memset(k->callee, 0xff, size);
@@ -368,7 +372,7 @@ static int find_escapes(struct build *b, struct grammar *g) {
     return build_work(b, work);
 }
 
-static int find_ways(struct build *b, struct grammar *g) {
+static int find_paths(struct build *b, struct grammar *g) {
     bool changed = true;
     int r = 0;
 
@@ -390,22 +394,22 @@ int finish_new(struct build *b, struct grammar *g) {
 
     if (!f)
         return build_no_memory(b);
-    f->way = malloc(MAX(g->n_states, 1u) * sizeof(*f->way));
+    f->path = malloc(MAX(g->n_states, 1u) * sizeof(*f->path));
     f->reach = calloc(MAX(g->n_states, 1u), sizeof(*f->reach));
-    if (!f->way || !f->reach)
+    if (!f->path || !f->reach)
         return build_no_memory(b);
     for (uint32_t q = 0; q < g->n_states; q++)
-        f->way[q] = (struct way){FINISH_NEVER, FINISH_NEVER, 0};
+        f->path[q] = (struct path){FINISH_NEVER, FINISH_NEVER, 0};
     find_bytes(f, vocab_trie(b->vocab));
     int r = find_members(b, g);
 
     if (r == 0)
         r = find_escapes(b, g);
     if (r == 0)
-        r = find_ways(b, g);
+        r = find_paths(b, g);
     for (uint32_t q = 0; q < g->n_states; q++)
-        f->rest_max = MAX(f->rest_max, f->way[q].rest);
-    f->bytes += sizeof(*f) + g->n_states * (sizeof(*f->way) + sizeof(*f->reach));
+        f->rest_max = MAX(f->rest_max, f->path[q].rest);
+    f->bytes += sizeof(*f) + g->n_states * (sizeof(*f->path) + sizeof(*f->reach));
     g->bytes += f->bytes;
     return r;
 }
@@ -424,7 +428,7 @@ struct finish *finish_free(struct finish *f) {
     free(f->members);
     free(f->slot);
     free((void *)f->reach);
-    free(f->way);
+    free(f->path);
     free(f);
     return NULL;
 }

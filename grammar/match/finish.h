@@ -7,33 +7,33 @@
 
 #include "grammar/machine/machine.h"
 
-#define FINISH_NEVER (1u << 30) /* bytes or tokens: no way is known */
+#define FINISH_NEVER (1u << 30) /* bytes or tokens: no path is known */
 
 /* From a state of a rule to the end of that rule. */
-struct way {
+struct path {
     uint32_t rest;   /* bytes; of a loop: to the border between characters; in a rule whose register
                         has members: without any of them */
     uint32_t step;   /* bytes when it goes on by an edge */
     uint16_t symbol; /* of that edge: a byte that is a token, or a special token */
 };
 
-/* Describes ways through g->members[] of the same index. */
-struct members_way {
+/* Describes paths through g->members[] of the same index. */
+struct members_path {
     uint32_t rule, gap, tail; /* bytes from behind a member to the next one; to the end */
     uint32_t *key, *callee;   /* bytes of the key; rule of what comes behind it, or NO_RULE */
 };
 
 struct finish {
-    struct way *way; /* of each state */
+    struct path *path; /* of each state */
     /* Gives, for each state of a rule with members, the bytes to where a member may begin;
      * negative: minus the bytes of its key that have been read. May be NULL. */
     int32_t *slot;
-    struct members_way *members; /* as g->members */
-    uint32_t **escape;           /* of g->names[i], by node: bytes until the key is none of them */
-    uint32_t *escape_max;        /* of each names */
-    _Atomic uint32_t *reach;     /* of each state, 0: unknown, else 1 + bytes: closing.c */
+    struct members_path *members; /* as g->members */
+    uint32_t **escape;            /* of g->names[i], by node: bytes until the key is none of them */
+    uint32_t *escape_max;         /* of each names */
+    _Atomic uint32_t *reach;      /* of each state, 0: unknown, else 1 + bytes: closing.c */
     uint32_t n_names, n_members;
-    uint32_t rest_max;  /* of all ways */
+    uint32_t rest_max;  /* of all paths */
     uint16_t next[257]; /* the first byte from here on that is a token; 256: none */
     size_t bytes;
 };
@@ -45,7 +45,7 @@ struct finish *finish_free(struct finish *f);
 /* Bytes to the end of its rule from state @q with register @reg of @m, where @d called the rule
  * (NULL: unknown, as in classify.c). At least what is left, at most FINISH_NEVER. */
 uint32_t finish_rest(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d);
-/* Returns finish_rest() when the way goes on by an edge, and its symbol in *symbol. */
+/* Returns finish_rest() when the path goes on by an edge, and its symbol in *symbol. */
 uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d,
                      unsigned *symbol);
 /* Bytes that a call takes. */
@@ -91,7 +91,7 @@ uint32_t closing_bytes(struct closing *k, const struct set *at);
 uint32_t grammar_bytes_left(struct grammar_state *s);
 
 struct mask;
-/* Settles what @mask, made for @at, does not know of items before. Where @near is given tokens must
- * leave time (distinct_mask.c). */
-void distinct_settle(struct machine *m, const struct set *at, struct closing *near,
+/* Settles what @mask, made for @at, does not know of items before. Where @closing is given
+ * tokens must leave time (distinct_mask.c). */
+void distinct_settle(struct machine *m, const struct set *at, struct closing *closing,
                      struct mask *mask);

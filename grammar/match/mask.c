@@ -1,8 +1,35 @@
 /*
- * mask - which tokens may come next. A configuration whose state has a token class takes it from
- * there; the tokens that end its rule are settled by walking what they add with the real stack. All
- * other configurations walk the trie of the vocabulary together: they allow few tokens, or they
- * would have a class.
+ * mask - which tokens may come next, from the token classes of the configurations.
+ *
+ * A mask is the union, over the configurations of the current set, of the tokens that each
+ * can read. grammar_mask_within() (state.c) makes it in this order:
+ *
+ *  1. find_classes(): the token class of each configuration's state (class.h), where the state has
+ *     one. A class answers for most of the vocabulary with a bit map.
+ *  2. apply_class(): ORs the bit map into the mask, and settles the tokens that leave the rule by
+ *     walking what they add with the real stack (class_apply()). Configurations that differ only in
+ *     a count are applied together.
+ *  3. mask_others(): the configurations without a class walk the trie together: walk_steps() up to
+ *     LONG_WALK nodes, then walk_need() or walk_tables().
+ *  4. mask_special(): special tokens that edges name; then end tokens, where the text may end.
+ *
+ * A class is an investment: it takes up to a millisecond to make, once per state, and saves a walk
+ * at every later mask. Four rules decide when to invest:
+ *
+ * - Undecided. A state that has not been looked at may be one of the many that allow few tokens. It
+ *   walks with the others (settle_undecided()). If that took at most CHEAP_VISITS nodes, the state
+ *   needs no class; up to LONG_WALK nodes, the next mask makes its class; beyond, this one does.
+ * - One at a time. A mask makes at most one class that needs a long walk. Other configurations that
+ *   lack theirs are deferred: they walk together, which is one more walk however many they are
+ *   (walk_deferred()).
+ * - Not beside a wide one. When a class already allows most tokens of text, states whose classes
+ *   are expensive walk only towards the tokens that are still missing (defer_expensive()).
+ * - Not for a quick mask. A matcher that others wait for (grammar_state_set_quick()) fails with
+ *   -EAGAIN where a class would have to be made or fuel runs out; a thread makes the mask then.
+ *
+ * Near the limit of tokens (@left), `closing` (closing.c) is asked about every set that a token
+ * leads to: whether the shortest completion still fits. A class is applied as a whole only if all
+ * its tokens fit.
  */
 
 #include "grammar/mask/class.h"
@@ -50,8 +77,8 @@ struct applied {
     const struct call_desc *desc; /* of a loop or a rule that counts characters, or NULL */
     const struct grammar *g;
     struct mask *mask;
-    struct closing *near; /* or NULL */
-    const uint32_t *reg;  /* of a counted loop: characters so far, of each reading */
+    struct closing *closing; /* or NULL */
+    const uint32_t *reg;     /* of a counted loop: characters so far, of each reading */
     uint32_t n_regs;
     bool ends;                               /* the rule may end wherever its states say */
     uint64_t ends_at[TRIE_MAX_LEN / 64 + 1]; /* bits: behind so many characters, of a counted one */
@@ -121,7 +148,7 @@ static bool visit_rest(struct walk *w, uint32_t node, const struct set *s, uint3
     struct applied *a = w->arg;
     const struct trie_node *n = &w->trie->node[node];
 
-    if (n->n_items && a->near && !closing_fits(a->near, s))
+    if (n->n_items && a->closing && !closing_fits(a->closing, s))
         return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++) {
         if (a->ends || may_end(a, w->trie->item[i]))
@@ -182,9 +209,9 @@ static void add_within(struct machine *m, const struct applied *a) {
     const struct token_class *c = a->c;
     uint32_t most = within_free(a->g, a->desc, a->at->state, a->at->reg);
     bool border = a->g->state[a->at->state].flags & STATE_BORDER;
-    uint32_t left = border ? a->desc->max - MIN(a->desc->max, a->at->reg) : RUNWAY_MAX;
-    const uint32_t *at_most = vocab_at_most(v, MIN(most, (uint32_t)RUNWAY_MAX));
-    const uint32_t *at_limit = vocab_at_most(v, MIN(left, (uint32_t)RUNWAY_MAX));
+    uint32_t left = border ? a->desc->max - MIN(a->desc->max, a->at->reg) : FREE_CHARS_MAX;
+    const uint32_t *at_most = vocab_at_most(v, MIN(most, (uint32_t)FREE_CHARS_MAX));
+    const uint32_t *at_limit = vocab_at_most(v, MIN(left, (uint32_t)FREE_CHARS_MAX));
     const uint32_t *is_short = vocab_short_bits(v);
 
     assert(a->desc->kind == CALL_WITHIN && a->n_regs == 1 && !c->level);
@@ -228,11 +255,11 @@ static void apply_inside(struct machine *m, const struct applied *a, uint8_t *sc
 
 void class_apply(struct machine *m, const struct token_class *c, const struct config *where,
                  const uint32_t *reg, uint32_t n_regs, struct mask *mask, uint8_t *scratch,
-                 struct closing *near) {
+                 struct closing *closing) {
     const struct grammar *g = m->g;
     struct config at = *where;
     struct applied a = {
-        .c = c, .at = &at, .g = g, .mask = mask, .near = near, .reg = reg, .n_regs = n_regs};
+        .c = c, .at = &at, .g = g, .mask = mask, .closing = closing, .reg = reg, .n_regs = n_regs};
 
     assert(n_regs > 0);
 
@@ -253,7 +280,7 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
 
     machine_leave(m, &below, 0, at.frame, 0);
     struct walk w = {
-        .m = m, .trie = &c->after, .visit = visit_rest, .blind = near == NULL, .arg = &a};
+        .m = m, .trie = &c->after, .visit = visit_rest, .blind = closing == NULL, .arg = &a};
 
     walk_steps(&w, &below);
     m->n_configs = below.begin;

@@ -1,12 +1,13 @@
 /*
- * state - one request's place in its grammar.
+ * state - the matcher of one request: its position in its grammar, and the mask of the next token.
  *
- * Every accepted token leaves a moment: the set of configurations after it. The sets lie one after
- * the other in the machine's config[], so taking tokens back is cutting that array. When the
- * history is full its older half is dropped; a request therefore allocates at the start and when
- * its stack grows, and never per token.
+ * History. Every accepted token leaves a checkpoint: the set of configurations after it. The sets
+ * lie one after the other in the machine's config[], so rejecting k draft tokens is truncating that
+ * array at an earlier checkpoint. When the history is full its older half is dropped; a request
+ * therefore allocates at the start and when its stack grows, and never per token. A look-ahead (a
+ * mask, forced bytes) works above the stored sets and truncates what it added.
  *
- * A mask and grammar_forced() look ahead above the kept sets and cut back what they added.
+ * mask.c explains how a mask is made; this file has its steps, grammar_mask_within().
  */
 
 #include "grammar/mask/class.h"
@@ -27,11 +28,11 @@
 #define STACKS_MAX 16384   /* frames of all readings: bounds a state's memory, 2.1 MiB */
 #define STACK_RESERVE 256u /* frames that one token may add */
 
-/* History: one entry per accepted token and one for the start, at most cap; the sets lie in the
- * machine's config[] in this order, one behind the other, and nothing lies behind the last but
- * while a mask or a step is made; so it is with the text. Between these the machine has no error
- * and is not quick. */
-struct moment {
+/* An entry of the history: one for the start and one for each accepted token, at most cap. The sets
+ * lie in the machine's config[] in this order, one behind the other; nothing lies behind the last
+ * one except while a mask or a step is made, and the text ends there, too. Between calls the
+ * machine has no error and is not quick. */
+struct checkpoint {
     struct set set;
     uint32_t n_text; /* as the machine's */
     bool done;
@@ -39,7 +40,7 @@ struct moment {
 
 struct grammar_state {
     struct machine m;
-    struct moment *moment;
+    struct checkpoint *checkpoint;
     uint32_t n, cap, n_dropped;
     uint32_t collect_at;
     bool quick;       /* masks that take long are -EAGAIN */
@@ -48,18 +49,18 @@ struct grammar_state {
     struct closing *closing; /* NULL: not needed yet */
 };
 
-/* Between two calls. */
+/* Asserts the invariants that hold between two calls. */
 static void check_rest(const struct grammar_state *s) {
-    const struct moment *last = &s->moment[s->n - 1];
+    const struct checkpoint *last = &s->checkpoint[s->n - 1];
 
     assert(s->n > 0 && s->n <= s->cap);
     assert(last->set.end == s->m.n_configs && last->n_text == s->m.n_text);
     assert(!s->m.error && !s->m.quick && !s->m.reads);
 }
 
-static struct moment *now(const struct grammar_state *s) {
+static struct checkpoint *latest(const struct grammar_state *s) {
     assert(s->n > 0 && s->n <= s->cap);
-    return &s->moment[s->n - 1];
+    return &s->checkpoint[s->n - 1];
 }
 
 int grammar_state_new(struct grammar_state **out, const struct grammar *g) {
@@ -69,8 +70,8 @@ int grammar_state_new(struct grammar_state **out, const struct grammar *g) {
     if (!s)
         return -ENOMEM;
     s->cap = 2 * GRAMMAR_HISTORY + 2;
-    s->moment = malloc(s->cap * sizeof(*s->moment));
-    if (!s->moment)
+    s->checkpoint = malloc(s->cap * sizeof(*s->checkpoint));
+    if (!s->checkpoint)
         return -ENOMEM;
     int r = machine_init(&s->m, g);
 
@@ -87,7 +88,7 @@ struct grammar_state *grammar_state_free(struct grammar_state *s) {
     if (!s)
         return NULL;
     machine_deinit(&s->m);
-    free(s->moment);
+    free(s->checkpoint);
     free(s->scratch);
     closing_free(s->closing);
     free(s);
@@ -97,7 +98,7 @@ struct grammar_state *grammar_state_free(struct grammar_state *s) {
 size_t grammar_state_bytes(const struct grammar_state *s) {
     const struct machine *m = &s->m;
 
-    return sizeof(*s) + s->cap * sizeof(*s->moment) + m->cap_frames * sizeof(*m->frame) +
+    return sizeof(*s) + s->cap * sizeof(*s->checkpoint) + m->cap_frames * sizeof(*m->frame) +
            m->cap_configs * sizeof(*m->config) + m->n_buckets * sizeof(*m->bucket) + s->n_scratch +
            m->cap_text + (s->closing ? closing_memory(s->closing) : 0);
 }
@@ -107,9 +108,9 @@ void grammar_state_reset(struct grammar_state *s) {
     machine_forget_frames(&s->m, 1);
     s->m.error = 0;
     s->m.fuel = MASK_FUEL;
-    s->m.n_text = s->m.g->variety != NULL;
-    s->moment[0] = (struct moment){.n_text = s->m.n_text};
-    machine_start(&s->m, &s->moment[0].set);
+    s->m.n_text = s->m.g->n_texts != NULL;
+    s->checkpoint[0] = (struct checkpoint){.n_text = s->m.n_text};
+    machine_start(&s->m, &s->checkpoint[0].set);
     s->n = 1;
     s->n_dropped = 0;
     s->collect_at = COLLECT_AT;
@@ -147,8 +148,8 @@ int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *sr
         r = copy_array(&d->config, &d->cap_configs, m->config, m->n_configs, m->cap_configs,
                        sizeof(*m->config));
     if (r == 0)
-        r = copy_array(&dst->moment, &dst->cap, src->moment, src->n, src->cap,
-                       sizeof(*src->moment));
+        r = copy_array(&dst->checkpoint, &dst->cap, src->checkpoint, src->n, src->cap,
+                       sizeof(*src->checkpoint));
     if (r == 0)
         r = copy_array(&d->text, &d->cap_text, m->text, m->text ? m->n_text : 0, m->cap_text, 1);
     if (r < 0) {
@@ -168,43 +169,43 @@ int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *sr
     return 0;
 }
 
-/* Asks the shortest completion about each token, where the text must be able to end in time. */
+/* Checks for each token of a walk that the shortest completion behind it still fits. */
 struct visitor {
     struct mask *mask;
-    struct closing *near;
+    struct closing *closing;
     struct answer {
-        uint32_t begin, end; /* of a set that stays; end 0: none yet */
+        uint32_t begin, end; /* of a set that lasts during the walk; end 0: none yet */
         bool fits;
-    } * known;  /* KNOWN of them; or NULL: sets do not stay */
-    bool apart; /* some subtree cannot be taken whole */
+    } * known;    /* a cache of KNOWN answers; NULL where sets do not last */
+    bool by_node; /* some subtree cannot be taken as a whole */
 };
 #define KNOWN 512
 
-static bool fits_near(const struct visitor *v, const struct set *s) {
+static bool is_within(const struct visitor *v, const struct set *s) {
     struct answer *a = v->known ? &v->known[s->begin % KNOWN] : NULL;
 
     if (!a)
-        return closing_fits(v->near, s);
+        return closing_fits(v->closing, s);
     if (a->end == 0 || a->begin != s->begin || a->end != s->end)
-        *a = (struct answer){s->begin, s->end, closing_fits(v->near, s)};
+        *a = (struct answer){s->begin, s->end, closing_fits(v->closing, s)};
     return a->fits;
 }
 
-/* Subtrees that are taken whole when all of them is in time; else the walk begins anew. */
-static void take_near(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
-                      uint32_t depth) {
+/* Takes a subtree as a whole if all its tokens leave time to end; else sets by_node. */
+static void take_within(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
+                        uint32_t depth) {
     struct visitor *v = w->arg;
 
-    v->apart = v->apart || !closing_fits_inside(v->near, s);
-    for (uint32_t i = first; !v->apart && i < last; i++)
+    v->by_node = v->by_node || !closing_fits_inside(v->closing, s);
+    for (uint32_t i = first; !v->by_node && i < last; i++)
         mask_set(v->mask, w->trie->item[i]);
 }
 
-static bool visit_near(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+static bool visit_within(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];
     const struct visitor *v = w->arg;
 
-    if (n->n_items && !fits_near(v, s))
+    if (n->n_items && !is_within(v, s))
         return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++)
         mask_set(v->mask, w->trie->item[i]);
@@ -213,19 +214,19 @@ static bool visit_near(struct walk *w, uint32_t node, const struct set *s, uint3
 
 /* Returns whether the text can end in time behind the special token @symbol. */
 static bool special_fits(struct grammar_state *s, const struct set *set, unsigned symbol,
-                         struct closing *near) {
+                         struct closing *closing) {
     struct set next;
 
-    if (!near)
+    if (!closing)
         return true;
-    bool fits = machine_step(&s->m, set, symbol, &next) && closing_fits(near, &next);
+    bool fits = machine_step(&s->m, set, symbol, &next) && closing_fits(closing, &next);
 
     s->m.n_configs = next.begin;
     return fits;
 }
 
-/* Special tokens that the configurations' edges name. */
-static void mask_special(struct grammar_state *s, const struct set *set, struct closing *near,
+/* Adds the special tokens that the configurations' edges name. */
+static void mask_special(struct grammar_state *s, const struct set *set, struct closing *closing,
                          struct mask *mask) {
     const struct grammar *g = s->m.g;
 
@@ -234,14 +235,15 @@ static void mask_special(struct grammar_state *s, const struct set *set, struct 
 
         for (uint32_t e = q->edge; (q->flags & STATE_TOKENS) && e < q->edge + q->n_edges; e++) {
             for (unsigned k = g->edge[e].lo; k <= g->edge[e].hi; k++) {
-                if (k >= TOKEN_SYMBOL && special_fits(s, set, k, near))
+                if (k >= TOKEN_SYMBOL && special_fits(s, set, k, closing))
                     mask_set(mask, (uint32_t)g->token[k - TOKEN_SYMBOL]);
             }
         }
     }
 }
 
-/* Near the limit of the stack a class is not exact: it does not know that limit. */
+/* Returns the class of configuration @c, made if it is missing; NULL where it has none, near the
+ * limit of the stack, which a class does not know, and on an error. */
 static const struct token_class *class_at(struct machine *m, const struct config *c) {
     uint32_t reserve = MIN(2 * vocab_trie(m->g->vocab)->max_len, STACK_RESERVE);
     bool room = m->frame[c->frame].depth + reserve <= m->g->max_stack;
@@ -264,7 +266,7 @@ static bool reserve_scratch(struct grammar_state *s, uint32_t n) {
     return true;
 }
 
-/* Undoes what a look-ahead left in the machine; its error, which does not last. */
+/* Truncates what a look-ahead left in the machine. Returns its error, which it clears. */
 static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t n_frames) {
     int r = s->m.error;
 
@@ -273,25 +275,25 @@ static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t 
     machine_forget_frames(&s->m, n_frames);
     s->m.error = 0;
     s->m.quick = s->m.reads = false;
-    s->m.n_text = now(s)->n_text;
+    s->m.n_text = latest(s)->n_text;
     check_rest(s);
     return r;
 }
 
-/* Prepares the check that the text can end in time: *near, or NULL where there is no limit. */
-static int look_ahead(struct grammar_state *s, uint32_t left, struct closing **near) {
-    *near = NULL;
+/* Sets *closing to what checks that the text can end in time, or to NULL without a limit. */
+static int look_ahead(struct grammar_state *s, uint32_t left, struct closing **closing) {
+    *closing = NULL;
     if (left == GRAMMAR_NO_MAX || !s->m.g->finish)
         return 0;
     if (!s->closing && closing_new(&s->closing) < 0)
         return -ENOMEM;
-    if (closing_begin(s->closing, &s->m, &now(s)->set, MAX(left, 1u) - 1))
-        *near = s->closing;
+    if (closing_begin(s->closing, &s->m, &latest(s)->set, MAX(left, 1u) - 1))
+        *closing = s->closing;
     return 0;
 }
 
-/* The tokens of configurations without a class. How many nodes of the trie it took: with
- * more than @most it may be done in part. */
+/* Adds the tokens of the configurations without a class. Returns the number of trie nodes that were
+ * visited; if it exceeds @most, the walk may have stopped early. */
 static uint64_t walk_others(struct machine *m, const struct set *others, uint32_t most,
                             struct mask *mask) {
     struct walk w = {.m = m,
@@ -324,30 +326,30 @@ static void walk_long(struct machine *m, const struct set *others, struct mask *
     mask->n = w.n_set;
 }
 
-/* Walks from configurations without a class near the limit; @many: tokens of a class are among
- * them. */
-static void walk_near(struct machine *m, const struct set *others, struct closing *near, bool many,
-                      struct mask *mask) {
+/* Walks from the configurations without a class when the limit is near. @many: among them are
+ * configurations whose class is not applied as a whole, so most tokens are checked one by one. */
+static void walk_within(struct machine *m, const struct set *others, struct closing *closing,
+                        bool many, struct mask *mask) {
     struct answer known[KNOWN] = {0};
-    struct visitor v = {mask, near, NULL, many};
+    struct visitor v = {mask, closing, NULL, many};
     struct walk w = {.m = m,
                      .trie = vocab_trie(m->g->vocab),
-                     .visit = visit_near,
-                     .take = take_near,
+                     .visit = visit_within,
+                     .take = take_within,
                      .kinds = many ? 0 : ALL_KINDS,
                      .arg = &v,
                      .max_visited = LONG_WALK};
 
     if (!many || m->quick)
         walk_steps(&w, others);
-    if (m->quick && !m->error && (v.apart || w.n_visited > w.max_visited))
+    if (m->quick && !m->error && (v.by_node || w.n_visited > w.max_visited))
         m->error = -EAGAIN;
     if (m->error || m->quick)
         return;
     v.known = known;
-    if (!v.apart && w.n_visited > w.max_visited)
+    if (!v.by_node && w.n_visited > w.max_visited)
         walk_tables(&w, others);
-    if (v.apart && !m->error) {
+    if (v.by_node && !m->error) {
         memset(known, 0, sizeof(known));
         w.kinds = 0;
         walk_tables(&w, others);
@@ -362,40 +364,40 @@ int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
     return grammar_mask_within(s, bits, GRAMMAR_NO_MAX);
 }
 
-/* A mask being made for the set @at. Of each configuration at most one of open, put_off and is_long
- * holds, and as long as one does it has no class here; applied only with one. */
+/* A mask being made for the set @at. find_classes() sets at most one of undecided, deferred and
+ * expensive for a configuration; its cls is NULL then. */
 struct making {
     struct grammar_state *s;
     struct set at, others; /* others: the configurations without a class */
     struct mask mask;
-    struct closing *near;
+    struct closing *closing;
     const struct token_class *cls[SET_MAX]; /* of each configuration, or NULL */
     bool applied[SET_MAX];                  /* its class is in the mask */
-    bool open[SET_MAX];                     /* whether it has one is not known yet */
-    bool put_off[SET_MAX];                  /* it has one that is not used for this mask */
-    bool is_long[SET_MAX];                  /* it has one that is long to make, of a loop */
-    uint32_t n_open, n_put_off;
-    bool many; /* a class has to be looked at token by token */
+    bool undecided[SET_MAX];                /* a short walk may show that it needs no class */
+    bool deferred[SET_MAX];  /* it has a class that is not made or used for this mask */
+    bool expensive[SET_MAX]; /* it is in a loop, and its class takes long to make */
+    uint32_t n_undecided, n_deferred;
+    bool many; /* the tokens of a class have to be checked one by one */
 };
 
-/* Beside a class that has most tokens those that are long to make or to apply are put off: their
- * configurations walk towards what it lacks. */
-static void put_long_off(struct making *k) {
+/* Defers the classes that take long to make or to apply when another class already has most tokens:
+ * their configurations walk towards the tokens that it lacks. */
+static void defer_expensive(struct making *k) {
     struct machine *m = &k->s->m;
     uint32_t n = k->at.end - k->at.begin;
     bool most = false;
 
-    for (uint32_t i = 0; i < n && !most && !k->near; i++)
+    for (uint32_t i = 0; i < n && !most && !k->closing; i++)
         most = k->cls[i] && class_has_most(m->g->vocab, k->cls[i]);
     for (uint32_t i = 0; i < n && !m->error; i++) {
         struct config c = m->config[k->at.begin + i];
 
-        if (k->is_long[i] && !most)
+        if (k->expensive[i] && !most)
             k->cls[i] = class_at(m, &c);
-        if (most && (k->is_long[i] || (k->cls[i] && k->cls[i]->after.n > LONG_REST))) {
+        if (most && (k->expensive[i] || (k->cls[i] && k->cls[i]->after.n > LONG_REST))) {
             k->cls[i] = NULL;
-            k->put_off[i] = true;
-            k->n_put_off++;
+            k->deferred[i] = true;
+            k->n_deferred++;
         }
     }
 }
@@ -409,21 +411,21 @@ static void find_classes(struct making *k) {
     for (uint32_t i = 0; i < k->at.end - k->at.begin && !m->error; i++) {
         struct config c = m->config[k->at.begin + i];
 
-        k->open[i] = !k->near && class_is_open(m->g, c.state);
-        k->n_open += k->open[i];
-        k->put_off[i] = !k->near && made && class_is_missing(m->g, c.state);
-        k->n_put_off += k->put_off[i];
+        k->undecided[i] = !k->closing && class_is_open(m->g, c.state);
+        k->n_undecided += k->undecided[i];
+        k->deferred[i] = !k->closing && made && class_is_missing(m->g, c.state);
+        k->n_deferred += k->deferred[i];
         made = made || class_is_missing(m->g, c.state);
-        k->is_long[i] = !k->near && class_is_long(m->g, c.state);
-        assert(k->open[i] + k->put_off[i] + k->is_long[i] <= 1);
-        if (!k->open[i] && !k->put_off[i] && !k->is_long[i])
+        k->expensive[i] = !k->closing && class_is_long(m->g, c.state);
+        assert(k->undecided[i] + k->deferred[i] + k->expensive[i] <= 1);
+        if (!k->undecided[i] && !k->deferred[i] && !k->expensive[i])
             k->cls[i] = class_at(m, &c);
-        if (k->cls[i] && k->near && !closing_class_fits(k->near, &c)) {
+        if (k->cls[i] && k->closing && !closing_class_fits(k->closing, &c)) {
             k->cls[i] = NULL;
             k->many = true;
         }
     }
-    put_long_off(k);
+    defer_expensive(k);
 }
 
 static void list_others(struct making *k) {
@@ -437,7 +439,8 @@ static void list_others(struct making *k) {
     k->others.end = m->n_configs;
 }
 
-/* Applies the class of configuration @i, and of those that differ by what they count alone. */
+/* Applies the class of configuration @i, together with the configurations that differ from it only
+ * in the count of their register. */
 static void apply_class(struct making *k, uint32_t i) {
     const struct machine *m = &k->s->m;
     struct config c = m->config[k->at.begin + i];
@@ -448,27 +451,28 @@ static void apply_class(struct making *k, uint32_t i) {
     for (uint32_t j = i; j < k->at.end - k->at.begin; j++) {
         const struct config *d = &m->config[k->at.begin + j];
 
-        if (j > i && (d->frame != c.frame || d->state != c.state || d->mark != c.mark ||
+        if (j > i && (d->frame != c.frame || d->state != c.state || d->match != c.match ||
                       !k->cls[j] || k->applied[j] || register_at(m, d) != &REGISTER_COUNTED))
             continue;
         reg[n++] = d->reg;
         k->applied[j] = true;
     }
-    class_apply(&k->s->m, k->cls[i], &c, reg, n, &k->mask, k->s->scratch, k->near);
+    class_apply(&k->s->m, k->cls[i], &c, reg, n, &k->mask, k->s->scratch, k->closing);
 }
 
-/* Most states need no class: a walk shows it and is their part of the mask. Where it would be long
- * their classes are made. */
-static bool settle_open(struct making *k) {
+/* Walks from the configurations without a class. A short walk shows that their undecided states
+ * need none; otherwise the classes are made. Returns true if the walk was short, and so the mask
+ * of these configurations is complete. */
+static bool settle_undecided(struct making *k) {
     struct machine *m = &k->s->m;
     uint64_t n = walk_others(m, &k->others, LONG_WALK, &k->mask);
 
     for (uint32_t i = 0; i < k->at.end - k->at.begin && !m->error; i++) {
         struct config c = m->config[k->at.begin + i];
 
-        if (k->open[i] && n <= LONG_WALK)
+        if (k->undecided[i] && n <= LONG_WALK)
             class_walked(m->g, c.state, n);
-        if (!k->open[i] || n <= LONG_WALK)
+        if (!k->undecided[i] || n <= LONG_WALK)
             continue;
         k->cls[i] = class_at(m, &c);
         apply_class(k, i);
@@ -476,8 +480,9 @@ static bool settle_open(struct making *k) {
     return n <= LONG_WALK;
 }
 
-/* False: their readings together are too many; their classes are there now. */
-static bool walk_put_off(struct making *k) {
+/* Walks from the configurations without a class. Returns false if they have too many readings
+ * together; then the deferred classes have been made and applied. */
+static bool walk_deferred(struct making *k) {
     struct machine *m = &k->s->m;
 
     walk_long(m, &k->others, &k->mask);
@@ -488,7 +493,7 @@ static bool walk_put_off(struct making *k) {
     for (uint32_t i = 0; i < k->at.end - k->at.begin && !m->error; i++) {
         struct config c = m->config[k->at.begin + i];
 
-        if (!k->put_off[i])
+        if (!k->deferred[i])
             continue;
         k->cls[i] = class_at(m, &c);
         apply_class(k, i);
@@ -498,8 +503,8 @@ static bool walk_put_off(struct making *k) {
     return false;
 }
 
-/* Walks from the others: by steps as long as these are few, then by tables; where their readings
- * together are too many for these, by steps. */
+/* Walks from the configurations without a class: with walk_steps() while the walk is short, then
+ * with tables. Where the readings together are too many for tables, with walk_steps() again. */
 static void walk_rest(struct making *k) {
     struct machine *m = &k->s->m;
     bool many = k->others.end - k->others.begin >= MANY_OTHERS;
@@ -519,18 +524,18 @@ static void walk_rest(struct making *k) {
 static void mask_others(struct making *k) {
     struct machine *m = &k->s->m;
 
-    if (k->n_put_off && (walk_put_off(k) || m->error))
+    if (k->n_deferred && (walk_deferred(k) || m->error))
         return;
-    if (k->n_open) {
-        if (settle_open(k) || m->error)
+    if (k->n_undecided) {
+        if (settle_undecided(k) || m->error)
             return;
         m->n_configs = k->others.begin;
         list_others(k);
     }
     if (k->others.end == k->others.begin || m->error)
         return;
-    if (k->near)
-        walk_near(m, &k->others, k->near, k->many, &k->mask);
+    if (k->closing)
+        walk_within(m, &k->others, k->closing, k->many, &k->mask);
     else
         walk_rest(k);
 }
@@ -538,18 +543,18 @@ static void mask_others(struct making *k) {
 int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t left) {
     struct machine *m = &s->m;
     const struct grammar_vocab *vocab = m->g->vocab;
-    struct making k = {.s = s, .at = now(s)->set};
+    struct making k = {.s = s, .at = latest(s)->set};
     uint32_t n_configs = m->n_configs, n_frames = m->n_frames;
     size_t n_ends;
     const int32_t *ends = vocab_ends(vocab, &n_ends);
 
     k.mask = (struct mask){.bits = bits, .n_words = grammar_vocab_n_words(vocab), .counted = true};
     memset(bits, 0, k.mask.n_words * sizeof(*bits));
-    if (now(s)->done)
+    if (latest(s)->done)
         return 0;
     m->quick = s->quick;
     m->fuel = m->quick ? QUICK_FUEL : MASK_FUEL;
-    if (look_ahead(s, left, &k.near) < 0) {
+    if (look_ahead(s, left, &k.closing) < 0) {
         m->quick = false;
         return -ENOMEM;
     }
@@ -560,11 +565,11 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
     if (!m->error)
         mask_others(&k);
     if (!m->error)
-        mask_special(s, &k.at, k.near, &k.mask);
-    if (!m->error && k.near && closing_add_plan(k.near, bits))
+        mask_special(s, &k.at, k.closing, &k.mask);
+    if (!m->error && k.closing && closing_add_plan(k.closing, bits))
         k.mask.counted = false;
-    if (!m->error && m->g->variety)
-        distinct_settle(m, &k.at, k.near, &k.mask);
+    if (!m->error && m->g->n_texts)
+        distinct_settle(m, &k.at, k.closing, &k.mask);
     for (size_t i = 0; k.at.can_end && i < n_ends; i++)
         mask_set(&k.mask, (uint32_t)ends[i]);
     int r = leave_no_trace(s, n_configs, n_frames);
@@ -574,47 +579,47 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
 
 uint32_t grammar_bytes_left(struct grammar_state *s) {
     uint32_t n_configs = s->m.n_configs, n_frames = s->m.n_frames, n = FINISH_NEVER;
-    struct closing *near;
+    struct closing *closing;
 
-    if (look_ahead(s, 1, &near) == 0 && near)
-        n = closing_bytes(near, &now(s)->set);
+    if (look_ahead(s, 1, &closing) == 0 && closing)
+        n = closing_bytes(closing, &latest(s)->set);
     leave_no_trace(s, n_configs, n_frames);
-    return now(s)->done ? 0 : n;
+    return latest(s)->done ? 0 : n;
 }
 
 uint32_t grammar_distance(struct grammar_state *s) {
     struct machine *m = &s->m;
     uint32_t n_configs = m->n_configs, n_frames = m->n_frames, n = GRAMMAR_NO_MAX;
-    struct closing *near;
+    struct closing *closing;
 
-    if (now(s)->done || grammar_can_end(s))
+    if (latest(s)->done || grammar_can_end(s))
         return 0;
-    if (look_ahead(s, 1, &near) == 0 && near)
-        n = closing_distance(near, &now(s)->set);
+    if (look_ahead(s, 1, &closing) == 0 && closing)
+        n = closing_distance(closing, &latest(s)->set);
     leave_no_trace(s, n_configs, n_frames);
     return n < FINISH_NEVER ? n : GRAMMAR_NO_MAX;
 }
 
-/* Forgets the oldest half of the history; config[] moves down. */
+/* Drops the oldest half of the history and moves config[] down. */
 static void shorten(struct grammar_state *s) {
     uint32_t keep = GRAMMAR_HISTORY + 1, drop = s->n - keep;
-    uint32_t first = s->moment[drop].set.begin;
+    uint32_t first = s->checkpoint[drop].set.begin;
     struct machine *m = &s->m;
 
     assert(s->n > keep);
     memmove(m->config, m->config + first, (m->n_configs - first) * sizeof(*m->config));
-    memmove(s->moment, s->moment + drop, keep * sizeof(*s->moment));
+    memmove(s->checkpoint, s->checkpoint + drop, keep * sizeof(*s->checkpoint));
     m->n_configs -= first;
     for (uint32_t i = 0; i < keep; i++) {
-        s->moment[i].set.begin -= first;
-        s->moment[i].set.end -= first;
+        s->checkpoint[i].set.begin -= first;
+        s->checkpoint[i].set.end -= first;
     }
     s->n = keep;
     s->n_dropped += drop;
 }
 
-/* The set after @bytes are read from *out; it takes the place of config[@base, ...), the sets
- * between are dropped. */
+/* Reads @bytes from the set *out, which becomes the set behind them, moved to config[@base, ...).
+ * The sets in between are dropped. Returns false if a byte cannot be read. */
 static bool step_bytes(struct machine *m, uint32_t base, const uint8_t *bytes, size_t len,
                        struct set *out) {
     bool ok = true;
@@ -640,13 +645,13 @@ static bool step_text(struct grammar_state *s, int32_t token, struct set *out) {
     size_t len;
     const uint8_t *bytes = vocab_bytes(s->m.g->vocab, token, &len);
 
-    *out = now(s)->set;
+    *out = latest(s)->set;
     return len > 0 && len <= TRIE_MAX_LEN && step_bytes(&s->m, s->m.n_configs, bytes, len, out);
 }
 
 static bool step_special(struct grammar_state *s, int32_t token, struct set *out) {
     const struct grammar *g = s->m.g;
-    struct set from = now(s)->set;
+    struct set from = latest(s)->set;
 
     for (uint32_t i = 0; i < g->n_tokens; i++) {
         if (g->token[i] == token)
@@ -655,19 +660,19 @@ static bool step_special(struct grammar_state *s, int32_t token, struct set *out
     return false;
 }
 
-/* One more moment; @next lies at the end of config[]. */
-static void add_moment(struct grammar_state *s, struct set next, bool done) {
+/* Appends a checkpoint; @next lies at the end of config[]. */
+static void add_checkpoint(struct grammar_state *s, struct set next, bool done) {
     struct machine *m = &s->m;
 
     if (s->n == s->cap) {
-        uint32_t first = s->moment[s->n - GRAMMAR_HISTORY - 1].set.begin;
+        uint32_t first = s->checkpoint[s->n - GRAMMAR_HISTORY - 1].set.begin;
 
         shorten(s);
         next.begin -= first;
         next.end -= first;
     }
-    assert(next.begin == now(s)->set.end && next.end == m->n_configs);
-    s->moment[s->n++] = (struct moment){.set = next, .n_text = m->n_text, .done = done};
+    assert(next.begin == latest(s)->set.end && next.end == m->n_configs);
+    s->checkpoint[s->n++] = (struct checkpoint){.set = next, .n_text = m->n_text, .done = done};
     if (m->n_frames > s->collect_at) {
         machine_collect(m);
         s->collect_at = MAX(COLLECT_AT, m->n_frames * 2);
@@ -680,9 +685,9 @@ int grammar_accept(struct grammar_state *s, int32_t token) {
     struct set next = set_open(m);
 
     check_rest(s);
-    if (now(s)->done || token < 0 || (uint32_t)token >= vocab_n_tokens(m->g->vocab))
+    if (latest(s)->done || token < 0 || (uint32_t)token >= vocab_n_tokens(m->g->vocab))
         return -EINVAL;
-    bool end = vocab_is_end(s->m.g->vocab, token) && now(s)->set.can_end, ok = end;
+    bool end = vocab_is_end(s->m.g->vocab, token) && latest(s)->set.can_end, ok = end;
 
     m->fuel = MASK_FUEL;
     if (!ok)
@@ -697,7 +702,7 @@ int grammar_accept(struct grammar_state *s, int32_t token) {
 
         return r < 0 ? r : -EINVAL;
     }
-    add_moment(s, next, end);
+    add_checkpoint(s, next, end);
     return 0;
 }
 
@@ -713,20 +718,20 @@ int grammar_restart(struct grammar_state *s, const void *bytes, size_t len) {
 
         return r < 0 ? r : -EINVAL;
     }
-    add_moment(s, next, false);
+    add_checkpoint(s, next, false);
     return 0;
 }
 
 bool grammar_is_done(const struct grammar_state *s) {
-    return now(s)->done;
+    return latest(s)->done;
 }
 
 bool grammar_can_end(const struct grammar_state *s) {
-    return now(s)->set.can_end && !now(s)->done;
+    return latest(s)->set.can_end && !latest(s)->done;
 }
 
 bool grammar_must_end(const struct grammar_state *s) {
-    return grammar_can_end(s) && now(s)->set.begin == now(s)->set.end;
+    return grammar_can_end(s) && latest(s)->set.begin == latest(s)->set.end;
 }
 
 uint32_t grammar_n_accepted(const struct grammar_state *s) {
@@ -737,14 +742,14 @@ int grammar_rollback(struct grammar_state *s, uint32_t n) {
     if (n >= s->n)
         return -EINVAL;
     s->n -= n;
-    assert(now(s)->set.end <= s->m.n_configs);
-    s->m.n_configs = now(s)->set.end;
-    s->m.n_text = now(s)->n_text;
+    assert(latest(s)->set.end <= s->m.n_configs);
+    s->m.n_configs = latest(s)->set.end;
+    s->m.n_text = latest(s)->n_text;
     check_rest(s);
     return 0;
 }
 
-/* The one symbol that can come next: -1 when there are none or several. */
+/* Returns the only symbol that can come next, or -1 when there are none or several. */
 static int only_symbol(const struct grammar *g, const struct machine *m, const struct set *s) {
     int symbol = -1;
 
@@ -764,12 +769,12 @@ static int only_symbol(const struct grammar *g, const struct machine *m, const s
 size_t grammar_forced(struct grammar_state *s, uint8_t *out, size_t cap, int32_t *token) {
     struct machine *m = &s->m;
     uint32_t n_configs = m->n_configs, n_frames = m->n_frames;
-    struct set at = now(s)->set;
+    struct set at = latest(s)->set;
     size_t n = 0;
 
     *token = -1;
     m->fuel = MASK_FUEL;
-    while (!now(s)->done && !at.can_end && !m->error) {
+    while (!latest(s)->done && !at.can_end && !m->error) {
         int symbol = only_symbol(m->g, m, &at);
         struct set next;
 

@@ -5,7 +5,7 @@
  * that can be seen without reading it: all that is below a node of the trie is letters, say, at
  * most nine of them, and the state reads any nine letters. So there is a fixed list of kinds of
  * text. Each node of a trie knows the first kind that all texts below it belong to, and how long
- * they are; each state knows how far it reads any text of a kind (runway.c).
+ * they are; each state knows how far it reads any text of a kind (free_chars.c).
  *
  * Most kinds are sets of ASCII bytes. The last two are UTF-8, without ASCII and with it, where the
  * bytes before decide what may come: rows of a table. Characters that patterns and formats

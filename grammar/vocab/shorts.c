@@ -25,8 +25,8 @@ static uint32_t n_in_common(const uint8_t *x, size_t n_x, const uint8_t *y, size
 static void list_shorts(struct shorts *s, const struct grammar_vocab *v, const uint32_t *is_short,
                         uint32_t *n, uint32_t *n_bytes, bool write) {
     const struct trie *t = vocab_trie(v);
-    const uint8_t *before[RUNWAY_MAX + 1];
-    size_t len_before[RUNWAY_MAX + 1] = {0};
+    const uint8_t *before[FREE_CHARS_MAX + 1];
+    size_t len_before[FREE_CHARS_MAX + 1] = {0};
 
     for (uint32_t i = 0; i < t->n_items; i++) {
         uint32_t id = t->item[i], chars = vocab_n_chars(v, (int32_t)id);
@@ -35,7 +35,7 @@ static void list_shorts(struct shorts *s, const struct grammar_vocab *v, const u
 
         if (!(is_short[id / 32] >> (id % 32) & 1))
             continue;
-        assert(chars <= RUNWAY_MAX && len <= UINT8_MAX);
+        assert(chars <= FREE_CHARS_MAX && len <= UINT8_MAX);
         uint32_t same = n_in_common(bytes, len, before[chars], len_before[chars]);
 
         before[chars] = bytes;
@@ -54,16 +54,16 @@ static void list_shorts(struct shorts *s, const struct grammar_vocab *v, const u
 }
 
 int shorts_init(struct shorts *s, const struct grammar_vocab *v, const uint32_t *is_short) {
-    uint32_t n[RUNWAY_MAX + 1] = {0}, n_bytes[RUNWAY_MAX + 1] = {0};
+    uint32_t n[FREE_CHARS_MAX + 1] = {0}, n_bytes[FREE_CHARS_MAX + 1] = {0};
 
     *s = (struct shorts){0};
     list_shorts(s, v, is_short, n, n_bytes, false);
-    for (uint32_t c = 0; c <= RUNWAY_MAX; c++) {
+    for (uint32_t c = 0; c <= FREE_CHARS_MAX; c++) {
         s->first[c + 1] = s->first[c] + n[c];
         s->at[c + 1] = s->at[c] + n_bytes[c];
     }
-    s->id = malloc(MAX(s->first[RUNWAY_MAX + 1], 1u) * sizeof(*s->id));
-    s->bytes = malloc(MAX(s->at[RUNWAY_MAX + 1], 1u));
+    s->id = malloc(MAX(s->first[FREE_CHARS_MAX + 1], 1u) * sizeof(*s->id));
+    s->bytes = malloc(MAX(s->at[FREE_CHARS_MAX + 1], 1u));
     if (!s->id || !s->bytes)
         return -ENOMEM;
     memcpy(n, s->first, sizeof(n));

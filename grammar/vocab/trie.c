@@ -38,7 +38,7 @@ static size_t count_nodes(const struct trie_string *v, uint32_t n) {
     return nodes;
 }
 
-/* v[lo, hi) have the first @depth bytes in common, which lead to @node. */
+/* Adds v[lo, hi), whose first @depth bytes are equal and lead to @node. */
 static int fill(struct trie *t, const struct trie_string *v, uint32_t lo, uint32_t hi,
                 uint32_t depth, uint32_t node) {
     uint32_t first = lo, child = t->n;

@@ -25,7 +25,7 @@ enum {
     KIND_TEXT = 15,   /* the same with ASCII but what a JSON string has to escape */
     TEXT_KINDS = 16,
     KIND_NONE = 31,
-    RUNWAY_MAX = 15, /* lengths up to here count */
+    FREE_CHARS_MAX = 15, /* lengths up to here count */
 };
 #define ALL_KINDS ((1u << TEXT_KINDS) - 1)
 

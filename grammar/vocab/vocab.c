@@ -11,9 +11,10 @@
 struct grammar_vocab {
     uint32_t n;
     struct trie trie, special;
-    struct trie odd;                   /* of the tokens of text that are no short ones (kinds.c) */
-    uint32_t *short_text;              /* bits: the others */
-    uint32_t *at_most[RUNWAY_MAX + 1]; /* bits: tokens of text with at most so many characters */
+    struct trie odd;      /* of the tokens of text that are no short ones (kinds.c) */
+    uint32_t *short_text; /* bits: the others */
+    uint32_t
+        *at_most[FREE_CHARS_MAX + 1]; /* bits: tokens of text with at most so many characters */
     struct shorts shorts;
     uint8_t *bytes; /* of all tokens */
     size_t *begin;  /* token t: bytes[begin[t], begin[t + 1]) */
@@ -96,9 +97,9 @@ static int sort_by_length(struct grammar_vocab *v) {
     memcpy(at, v->n_longer, sizeof(at));
     for (uint32_t i = 0; i < v->trie.n_items; i++)
         v->by_length[at[v->n_chars[v->trie.item[i]]]++] = v->trie.item[i];
-    for (uint32_t n = RUNWAY_MAX + 1; n-- > 0;) {
-        const uint32_t *more = n < RUNWAY_MAX ? v->at_most[n + 1] : v->text;
-        uint32_t first = n < RUNWAY_MAX ? v->n_longer[n + 1] : 0;
+    for (uint32_t n = FREE_CHARS_MAX + 1; n-- > 0;) {
+        const uint32_t *more = n < FREE_CHARS_MAX ? v->at_most[n + 1] : v->text;
+        uint32_t first = n < FREE_CHARS_MAX ? v->n_longer[n + 1] : 0;
 
         v->at_most[n] = malloc(((size_t)n_words + 1) * sizeof(uint32_t));
         if (!v->at_most[n])
@@ -110,7 +111,7 @@ static int sort_by_length(struct grammar_vocab *v) {
     return 0;
 }
 
-/* Tells the short texts from the others. */
+/* Separates the short texts from the others. */
 static int make_odd(struct grammar_vocab *v) {
     CLEANUP(freep) struct trie_string *s = malloc(((size_t)v->trie.n_items + 1) * sizeof(*s));
     uint32_t n = 0;
@@ -123,7 +124,7 @@ static int make_odd(struct grammar_vocab *v) {
         struct trie_string t = {v->bytes + v->begin[id],
                                 (uint32_t)(v->begin[id + 1] - v->begin[id]), id};
 
-        if (v->n_chars[id] <= RUNWAY_MAX && kinds_is_text(t.bytes, t.len))
+        if (v->n_chars[id] <= FREE_CHARS_MAX && kinds_is_text(t.bytes, t.len))
             set_bit(v->short_text, id);
         else
             s[n++] = t;
@@ -182,7 +183,7 @@ struct grammar_vocab *vocab_free(struct grammar_vocab *v) {
     trie_deinit(&v->special);
     trie_deinit(&v->odd);
     shorts_deinit(&v->shorts);
-    for (uint32_t n = 0; n <= RUNWAY_MAX; n++)
+    for (uint32_t n = 0; n <= FREE_CHARS_MAX; n++)
         free(v->at_most[n]);
     free(v->short_text);
     free(v->bytes);
@@ -222,7 +223,7 @@ const uint32_t *vocab_short_bits(const struct grammar_vocab *v) {
 }
 
 const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars) {
-    assert(n_chars <= RUNWAY_MAX);
+    assert(n_chars <= FREE_CHARS_MAX);
     return v->at_most[n_chars];
 }
 

@@ -23,10 +23,10 @@ struct share *vocab_share(const struct grammar_vocab *v);
 /* Returns the prefix tree of all tokens of text. */
 const struct trie *vocab_trie(const struct grammar_vocab *v);
 /* Returns the prefix tree of all tokens but the short texts: those of KIND_TEXT with at most
- * RUNWAY_MAX characters. */
+ * FREE_CHARS_MAX characters. */
 const struct trie *vocab_odd_trie(const struct grammar_vocab *v);
 const uint32_t *vocab_short_bits(const struct grammar_vocab *v); /* the short texts */
-/* Bits: the tokens of text with at most @n_chars characters, up to RUNWAY_MAX. */
+/* Bits: the tokens of text with at most @n_chars characters, up to FREE_CHARS_MAX. */
 const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars);
 /* The tokens of text with more than @n_chars characters, *@n of them, the longest first. */
 const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n);
@@ -37,7 +37,7 @@ const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, ui
 struct shorts {
     uint32_t *id;
     uint8_t *bytes;
-    uint32_t first[RUNWAY_MAX + 2], at[RUNWAY_MAX + 2];
+    uint32_t first[FREE_CHARS_MAX + 2], at[FREE_CHARS_MAX + 2];
 };
 /* Fills @s from the tokens whose bits are set. 0 or -ENOMEM; free it in either case. */
 int shorts_init(struct shorts *s, const struct grammar_vocab *v, const uint32_t *is_short);

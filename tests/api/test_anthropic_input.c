@@ -493,8 +493,8 @@ Test(anthropic_input, what_is_wrong_with_messages_is_named) {
          "messages.1.content.0.thinking: must be a string."},
         {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":"
                                   "\"weft1.*\"}]"))),
-         "messages.1.content.0.signature: was not written by this service: send it as it was "
-         "received."},
+         "messages.1.content.0.signature: was not written by this server; send it back as it "
+         "was received."},
         {WITH(SAY(ASSISTANT("\"a\""))), "messages: must contain a message with the role user."},
     };
 
@@ -549,7 +549,7 @@ Test(anthropic_input, every_bad_field_is_named) {
                             "\"g\"}}}"))),
          "messages.1.content.0.tool.definition.input_schema: must be an object."},
         {WITH(SAY(Q) ",\"thread\":{\"type\":\"create\"}"),
-         "thread: conversations are not kept here, send all "
+         "thread: this server stores no conversations; send all "
          "messages.\",\"details\":{\"error_code\":"
          "\"thread_unsupported_request\",\"unsupported\":[\"thread\"]}}"},
         {WITH(SAY(Q) ",\"max_tokens\":8"), "max_tokens: is given twice."},

@@ -418,7 +418,7 @@ Test(llamacpp, an_answer_continues_the_last_message) {
     world_ask(&w, CHAT, "{" HI ",\"continue_final_message\":true,\"add_generation_prompt\":true}",
               &r);
     cr_expect_eq(r.status, 400);
-    expect_part(&r, "exclude each other");
+    expect_part(&r, "cannot be given together");
     reply_deinit(&r);
     world_stop(&w);
 }

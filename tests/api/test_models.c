@@ -197,7 +197,8 @@ Test(models, other_dialects_name_them_too) {
 
 Test(models, an_unknown_model_is_404_with_the_list) {
     start(60000);
-    expect(ask(",\"model\":\"x\""), 404, "The model `x` was not found. There are: tiny, other.");
+    expect(ask(",\"model\":\"x\""), 404,
+           "The model `x` was not found. The models are: tiny, other.");
     cr_expect_eq(n_wants, 0);
     stop();
 }
@@ -219,9 +220,9 @@ Test(models, models_are_looked_for_before_a_name_is_unknown) {
     expect(ask(",\"model\":\"tiny\""), 200, "\"content\":\"first\"");
     scanned();
     cr_expect(list_empty(&scans));
-    expect(fd, 404, "There are: tiny, other.");
+    expect(fd, 404, "The models are: tiny, other.");
     expect(list, 200, "\"id\":\"other\"");
-    expect(ask(",\"model\":\"x\""), 404, "There are: tiny, other.");
+    expect(ask(",\"model\":\"x\""), 404, "The models are: tiny, other.");
     rescans = true;
     fd = ask(",\"model\":\"x\"");
     api_withdraw_model(model);
@@ -297,7 +298,7 @@ Test(models, the_wait_is_bounded_in_time_and_number) {
         fd[i] = ask(",\"model\":\"other\"");
     expect(ask(",\"model\":\"other\""), 503, "is being loaded"); /* max_queued is 4 */
     for (int i = 0; i < 4; i++)
-        expect(fd[i], 503, "is being loaded, try again");
+        expect(fd[i], 503, "is being loaded. Try again");
     stop();
 }
 

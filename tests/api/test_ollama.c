@@ -262,7 +262,7 @@ Test(ollama, errors_are_a_string) {
         {OGEN, "{" ME ",\"prompt\":\"a\",\"template\":\"b\"}", "template is not supported here",
          400},
         {OGEN, "{" ME ",\"prompt\":\"a\",\"suffix\":\"b\"}",
-         "This model has no fill-in-the-middle tokens: send the request without suffix.", 400},
+         "This model has no fill-in-the-middle tokens. Send the request without suffix.", 400},
         {"/api/show", "{\"model\":\"x\"}", "model 'x' not found", 404},
         {"/api/pull", "{\"model\":\"x\"}",
          "models cannot be changed by this client: allow-pull does not name it", 403},
@@ -270,7 +270,7 @@ Test(ollama, errors_are_a_string) {
          "models cannot be changed by this client: allow-pull does not name it", 403},
         {"/api/copy", "{}", "models cannot be changed by this client: allow-pull does not name it",
          403},
-        {"/api/what", "{}", "There is no such path here.", 404},
+        {"/api/what", "{}", "This path does not exist.", 404},
     };
     struct world w;
     struct reply r;

@@ -374,7 +374,7 @@ Test(gguf, wrong_files_are_refused_with_a_reason) {
     expect_refusal(&w, "'x' has type 12345");
     small_model(&w);
     gw_entry(&w, "x", TENSOR_Q8_0, 2, odd, w.data.len);
-    expect_refusal(&w, "rows of 33 values are not made of Q8_0 blocks");
+    expect_refusal(&w, "rows of 33 values cannot be divided into Q8_0 blocks");
     small_model(&w);
     gw_entry(&w, "x", TENSOR_F32, 2, zero, w.data.len);
     expect_refusal(&w, "dimension 1 is 0");
@@ -433,7 +433,7 @@ Test(gguf, alignment_is_checked_and_used) {
     }
     gw_init(&w);
     gw_string(&w, "general.alignment", "32");
-    expect_refusal(&w, "'general.alignment': not a number");
+    expect_refusal(&w, "'general.alignment': must be a number");
     for (uint32_t a = 8; a <= 4096; a *= 2) {
         gw_init(&w);
         w.alignment = a;
@@ -520,18 +520,18 @@ Test(gguf, wrong_splits_are_refused) {
     save_part("a-00001-of-00002.gguf", 0, 2, 2, "a");
     expect_split_refusal("a-00001-of-00002.gguf", -ENOENT, "a-00002-of-00002.gguf");
     save_part("a-00002-of-00002.gguf", 0, 2, 2, "b");
-    expect_split_refusal("a-00001-of-00002.gguf", -EINVAL, "split.no is 0, 1 is expected");
+    expect_split_refusal("a-00001-of-00002.gguf", -EINVAL, "split.no is 0 where 1 is expected");
     save_part("a-00002-of-00002.gguf", 1, 2, 2, "a");
     expect_split_refusal("a-00001-of-00002.gguf", -EINVAL, "'a' appears twice");
     save_part("a-00002-of-00002.gguf", 1, 3, 2, "b");
-    expect_split_refusal("a-00001-of-00002.gguf", -EINVAL, "split.count is 3, 2 files");
+    expect_split_refusal("a-00001-of-00002.gguf", -EINVAL, "split.count is 3, but 2 files");
     save_part("a-00002-of-00002.gguf", 1, 2, 2, "b");
     save_part("a-00001-of-00002.gguf", 0, 2, 3, "a");
     expect_split_refusal("a-00001-of-00002.gguf", -EINVAL, "split.tensors.count");
     save_part("renamed.gguf", 0, 2, 2, "a");
     expect_split_refusal("renamed.gguf", -EINVAL, "must end in");
     save_part("x-00001-of-00002.gguf", 0, 65535, 2, "a");
-    expect_split_refusal("x-00001-of-00002.gguf", -EINVAL, "limit 512");
+    expect_split_refusal("x-00001-of-00002.gguf", -EINVAL, "the limit is 512");
 }
 
 Test(gguf, descriptors_open_the_same_model) {
@@ -793,7 +793,7 @@ static bool names_format(const struct err *err, const char *path) {
     const char *open = strrchr(err->message, '('), *close = open ? strchr(open, ')') : NULL;
     char format[16] = "";
 
-    if (!close || !strstr(close, "which weft does not read"))
+    if (!close || !strstr(close, "which weft does not support"))
         return false;
     snprintf(format, sizeof(format), "%.*s", (int)(close - open - 1), open + 1);
     return format[0] && strcasestr(strrchr(path, '/'), format);

@@ -245,7 +245,7 @@ Test(model_dir, a_name_means_one_model) {
     cr_assert_eq(model_find(&list, "Qwen3-4B", &f, &err), -EINVAL);
     cr_assert(strstr(err.message, "Qwen3-4B-Q4_K_M, Qwen3-4B-UD-Q4_K_XL"), "%s", err.message);
     cr_assert_eq(model_find(&list, "llama", &f, &err), -ENOENT);
-    cr_assert(strstr(err.message, "there are Qwen3-0.6B-Q8_0"), "%s", err.message);
+    cr_assert(strstr(err.message, "the models are: Qwen3-0.6B-Q8_0"), "%s", err.message);
 }
 
 static void unset_all(void) {

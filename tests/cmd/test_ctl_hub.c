@@ -92,7 +92,7 @@ Test(ctl_hub, quants_and_files_are_found_in_any_case) {
     cr_assert_str_eq(chosen("a/b:Q3_K_M"), "");
     LIST("A-Q4_K_M.gguf", "B-Q4_K_M.gguf");
     cr_assert_str_eq(chosen("a/b"), "");
-    cr_assert(strstr(err.message, "A-Q4_K_M.gguf and B-Q4_K_M.gguf: name the file"), "%s",
+    cr_assert(strstr(err.message, "A-Q4_K_M.gguf and B-Q4_K_M.gguf; name the file"), "%s",
               err.message);
 }
 

@@ -99,7 +99,7 @@ def test_a_quant_a_file_and_what_is_not_there():
         check_loaded(home, home.pull(hub, NAME + ":q8_0"), "Some-Q8_0.gguf", FILES["Some-Q8_0.gguf"])
         check_loaded(home, home.pull(hub, NAME + ":Some-Q4_K_M.gguf@main"))
         p = home.pull(hub, NAME + ":Q5_K_M")
-        assert p.returncode == 1 and "no Q5_K_M; there are Q4_K_M, Q8_0" in p.err, p.err
+        assert p.returncode == 1 and "no Q5_K_M; available: Q4_K_M, Q8_0" in p.err, p.err
         assert "mmproj" not in p.err
         out = home.pull(hub, "--list", NAME).out
         assert re.search(r"Q4_K_M .*would be loaded", out) and "Q8_0" in out and "mmproj" not in out, out
@@ -187,10 +187,10 @@ def test_a_wrong_range_or_size_is_refused():
     with hub_and_home() as (hub, home):
         hub.faults["cdn"] = [fake_hub.cut_after(3000), fake_hub.wrong_range]
         p = home.pull(hub, NAME)
-        assert p.returncode == 1 and "byte 3000 was asked for, 7 came" in p.err, p.err
+        assert p.returncode == 1 and "byte 3000 was requested, but the hub sent byte 7" in p.err, p.err
         hub.faults["cdn"] = [fake_hub.larger]
         p = home.pull(hub, NAME + ":Q8_0")
-        assert p.returncode == 1 and "bytes, and sends" in p.err, p.err
+        assert p.returncode == 1 and "bytes, but sends" in p.err, p.err
         check_loaded(home, home.pull(hub, NAME))
 
 
@@ -287,7 +287,7 @@ def test_names_that_lead_out_of_the_folder_are_not_taken():
     files = {"../evil-Q4_K_M.gguf": b"1", "/abs-Q4_K_M.gguf": b"1", "a/../b-Q4_K_M.gguf": b"1", ".hidden-Q4_K_M.gguf": b"1"}
     with hub_and_home(files) as (hub, home):
         p = home.pull(hub, NAME)
-        assert p.returncode == 1 and "no GGUF files" in p.err and not home.models.exists(), p.err
+        assert p.returncode == 1 and "no GGUF model files" in p.err and not home.models.exists(), p.err
 
 
 def test_what_a_hub_sends_does_not_move_the_terminal():
@@ -295,7 +295,7 @@ def test_what_a_hub_sends_does_not_move_the_terminal():
     evil = ("\x1b]0;x\x07", "\u009b31m", "\u202e", "\u2028", "\x7f", "\n")
     with hub_and_home({f"{e}m{i}-Q4_K_M.gguf": MODEL for i, e in enumerate(evil)}) as (hub, home):
         p = home.pull(hub, NAME)
-        assert p.returncode == 1 and "no GGUF files" in p.err and not home.models.exists(), p.err
+        assert p.returncode == 1 and "no GGUF model files" in p.err and not home.models.exists(), p.err
     with hub_and_home() as (hub, home):
         answer = lambda h, p: h.send_body(503, b"", [("X-Error-Message", "\x1b[31mred\x9b31m")]) or True  # noqa: E731
         hub.faults["api"] = [answer] * 4
@@ -315,7 +315,7 @@ def test_links_in_place_of_the_part_are_not_followed():
             link(other)
             hub.faults["cdn"] = []
             p = home.pull(hub, NAME)
-            assert p.returncode == 1 and "is a link" in p.err, (p.returncode, p.err)
+            assert p.returncode == 1 and "is not a regular file" in p.err, (p.returncode, p.err)
             assert other.read_bytes() == b"theirs" and "Some-Q4_K_M.gguf" not in home.files()
         part.unlink()
         sum_file = home.repo / ".Some-Q4_K_M.gguf.sha256"
@@ -420,7 +420,7 @@ def test_the_hubs_own_cache_is_used_in_place():
         listed = json.loads(home.run(None, "models", "--json").out)
         assert [(m["name"], m["store"]) for m in listed] == [("Some-Q4_K_M", "hub")], listed
         p = home.run(None, "rm", "Some-Q4_K_M")
-        assert p.returncode == 1 and "nothing is removed" in p.err and snapshot.exists(), p.err
+        assert p.returncode == 1 and "removes nothing" in p.err and snapshot.exists(), p.err
 
 
 def test_rm_removes_models_and_parts():

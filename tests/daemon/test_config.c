@@ -249,7 +249,7 @@ Test(config, draft_sources_are_known_by_name) {
 
     cr_assert_eq(config_read_args(&config, 5, wrong, &err), 0);
     cr_expect_eq(config_check(&config, &err), -EINVAL);
-    cr_expect(strstr(err.message, "draft-sources: oracle"));
+    cr_expect(strstr(err.message, "draft-sources: unknown source oracle"));
     cr_assert_eq(config_read_args(&config, 3, right, &err), 0);
     cr_expect_eq(config_check(&config, &err), 0);
 }

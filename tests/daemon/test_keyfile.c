@@ -61,9 +61,9 @@ Test(keyfile, the_first_bad_pair_ends_it_with_its_line) {
 }
 
 Test(keyfile, what_is_no_pair_is_named_by_its_line) {
-    expect("[s]\na = 1\nnothing\n", -EINVAL, "file", ":3: not a [section] nor key = value",
+    expect("[s]\na = 1\nnothing\n", -EINVAL, "file", ":3: must be a [section] or key = value",
            "[s]a=1;");
-    expect("[s\n", -EINVAL, "file", ":1: not a [section] nor key = value", "");
+    expect("[s\n", -EINVAL, "file", ":1: must be a [section] or key = value", "");
 }
 
 Test(keyfile, a_long_line_is_refused_and_not_cut) {

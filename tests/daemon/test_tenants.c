@@ -69,14 +69,14 @@ Test(tenants, what_is_wrong_is_named_with_its_line) {
     expect_error("[a]\nkv-tokens = 99999999999999999999\n", 2, "kv-tokens");
     expect_error("[a]\nspeed = 1\n", 2, "speed: unknown key");
     expect_error("weight = 1\n", 1, "a key must stand in a section");
-    expect_error("[a b]\nweight = 1\n", 2, "section: must be of 1 to 63 letters");
+    expect_error("[a b]\nweight = 1\n", 2, "section: must be 1 to 63 letters");
     expect_error("[a]\nkeys = k\n[b]\nkeys = l, k\n", 4, "\"k\" belongs to tenant a");
     expect_error("[a]\nuids = 7\n[b]\nuids = 7\n", 4, "\"7\" belongs to tenant a");
-    expect_error("[a]\nuids = root\n", 2, "numbers of users");
+    expect_error("[a]\nuids = root\n", 2, "user ids");
     expect_error("[a]\nuids = 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17\n", 2, "at most 16");
-    expect_error("[default]\nkeys = k\n", 2, "not in [default]");
+    expect_error("[default]\nkeys = k\n", 2, "cannot be set in [default]");
     expect_error("[a]\nweight = 1\nweight = 2\n", 3, "given twice");
-    expect_error("[a]\nnonsense\n", 2, "not a [section] nor key = value");
+    expect_error("[a]\nnonsense\n", 2, "must be a [section] or key = value");
     cr_expect_lt(tenants_read("/nonexistent", &row, &n, &err), 0);
     cr_expect(strstr(err.message, "cannot be read"));
 }

@@ -41,7 +41,7 @@ def options_of(name):
 
 def options_of_llama_server():
     """Returns those that weftd translates or passes over, without dashes."""
-    rows = re.findall(r'\{"([^"]*)",\s*LLAMA_(\w+)', (ROOT / "daemon/llama_options.c").read_text())
+    rows = re.findall(r'\{"([^"]*)",\s*LLAMA_(\w+)', (ROOT / "daemon/front/llama_options.c").read_text())
     assert len(rows) > 60, rows
     return {n.lstrip("-") for names, kind in rows if not kind.startswith("REFUSED") for n in names.split(",")}
 

@@ -205,7 +205,7 @@ def test_an_assistant_changes_no_token():
     try:
         Weftd(*BASE, "--draft-sources", "mtp", "--draft-model", assistant).__enter__()
     except AssertionError as e:
-        assert "the assistant is of a model of gemma4, and this one is of qwen3" in str(e), e
+        assert "the assistant belongs to a gemma4 model, and this one is qwen3" in str(e), e
     else:
         raise AssertionError("it was taken")
 
@@ -215,7 +215,7 @@ def test_a_draft_model_with_other_tokens_is_refused():
     try:
         Weftd(*BASE, "--draft-model", path).__enter__()
     except AssertionError as e:
-        assert re.search(r"draft-model: other tokens than the model's: token \d+ is \"[^\n]*\", not \"", str(e)), e
+        assert re.search(r"draft-model: its vocabulary differs from the model's: token \d+ is \"[^\n]*\", not \"", str(e)), e
     else:
         raise AssertionError("it was taken")
 

@@ -149,15 +149,15 @@ def presets_of_a_client(folder, presets, template):
         assert post(d, "/api/create", {"model": "luigi", "from": "luigi", "system": "L", "stream": False}) == (200, {"status": "success"})
         until(lambda: d.request("POST", "/v1/chat/completions", {"model": "luigi", "max_tokens": 8, **chat})[2]["usage"]["prompt_tokens"] < own[2]["usage"]["prompt_tokens"])
         for body, part in (({"model": "x"}, "from is required"), ({"model": "x", "from": "none"}, "not found"),
-                           ({"model": "../x", "from": "a"}, "is no name"), ({"model": "-x", "from": "a"}, "is no name"),
-                           ({"model": "x", "from": "a", "template": "{{ .System }} {{ if"}, "template: not a chat template"),
+                           ({"model": "../x", "from": "a"}, "is not a valid model name"), ({"model": "-x", "from": "a"}, "is not a valid model name"),
+                           ({"model": "x", "from": "a", "template": "{{ .System }} {{ if"}, "template: must be a Jinja chat template"),
                            ({"model": "x", "from": "a", "parameters": {"stop": ["a"]}}, "parameters.stop"),
                            ({"model": "x", "from": "a", "parameters": {"temperature": -3}}, "temperature"),
                            ({"model": "x", "from": "a", "files": {"f": "sha256:1"}}, "files"),
-                           ({"model": "a", "from": "b"}, "not made by a client"), ({"model": "own", "from": "b"}, "not made by a client")):
+                           ({"model": "a", "from": "b"}, "belongs to the operator"), ({"model": "own", "from": "b"}, "belongs to the operator")):
             status, value = post(d, "/api/create", body)
             assert status in (400, 404) and part in value["error"], (body, value)
-        for name, part in (("own", "not made by a client"), ("b", "own"), ("none", "not found")):
+        for name, part in (("own", "belongs to the operator"), ("b", "own"), ("none", "not found")):
             status, value = post(d, "/api/delete", {"model": name}, "DELETE")
             assert status in (400, 404) and part in value["error"], value
         for method, path, body in (("POST", "/api/create", {"model": "x\0y", "from": "a"}), ("POST", "/api/create", {"model": "x", "from": "a\0y"}),

@@ -391,8 +391,8 @@ def test_what_cannot_be_used_is_refused_at_the_start():
 
         listen = ("--listen", "tls:127.0.0.1:0")
         assert "key values mismatch" in start("--check-config", *listen, "--tls-certificate", cert, "--tls-key", key_of_other)
-        assert "tls-certificate: is needed" in start(*listen)
-        assert "tls-key: is needed" in start(*listen, "--tls-certificate", cert)
+        assert "tls-certificate: must be set" in start(*listen)
+        assert "tls-key: must be set together" in start(*listen, "--tls-certificate", cert)
         assert "key values mismatch" in start(*listen, "--tls-certificate", cert, "--tls-key", key_of_other)
         assert "no tls: address" in start("--listen", "127.0.0.1:0", "--tls-certificate", cert, "--tls-key", key)
         assert "api-keys" in start("--listen", "tls:0.0.0.0:0", "--tls-certificate", cert, "--tls-key", key)

@@ -240,7 +240,7 @@ def test_a_program_that_says_nothing_is_killed():
         installed = Installed(folder)
         with Daemon(*FLAGS, path=installed.path) as d:
             installed.replace("#!/bin/sh\nexec sleep 100\n")
-            refused(d, "does not say")
+            refused(d, "did not answer within")
             assert answer(d)
 
 
@@ -252,17 +252,17 @@ def test_there_is_one_upgrade_at_a_time():
             pids, first = [], threading.Thread(target=lambda: pids.append(upgrade(d)))
             first.start()
             wait_until("its start", lambda: "upgrade_started" in d.log)
-            refused(d, "under way")
+            refused(d, "still running")
             d.process.send_signal(signal.SIGUSR2)
-            wait_until("what a signal changes: nothing", lambda: d.log.count('reason="an upgrade is under way"') == 2)
+            wait_until("what a signal changes: nothing", lambda: d.log.count('reason="another upgrade is still running') == 2)
             connection = d.connect()
             connection.request("POST", "/v1/completions", json.dumps({**LONG, "max_tokens": 16000, "stream": True}), {"Content-Type": "application/json"})
             assert connection.getresponse().readline()
             os.kill(d.stats()["worker"]["pid"], signal.SIGSTOP)  # the stream does not end
             first.join()
-            refused(d, "before this one")
+            refused(d, "previous daemon")
             os.kill(pids[0], signal.SIGUSR2)
-            wait_until("the next one's answer to it", lambda: d.log.count('reason="the daemon before this one') == 2)
+            wait_until("the next one's answer to it", lambda: d.log.count('reason="the previous daemon') == 2)
             connection.sock.shutdown(socket.SHUT_RDWR)
             assert d.process.wait(20) == 0
             wait_until("the second upgrade", lambda: ctl(d, "upgrade").returncode == 0)

@@ -157,25 +157,28 @@ Test(engine, says_why_it_does_not_open) {
     struct engine_opts good = opts_for(&m), o = good;
 
     o.page_tokens = 24;
-    expect_refused(&o, "pages of 24 tokens");
+    expect_refused(&o, "page_tokens is 24");
     o = good, o.max_rows = 0;
     expect_refused(&o, "max_rows");
     o = good, o.kv_type = ENGINE_KV_Q8_0;
-    expect_refused(&o, "kv type q8_0 needs heads of a multiple of 32 values, this model has 48");
+    expect_refused(&o,
+                   "kv type q8_0 needs heads whose size is a multiple of 32; this model has 48");
     o = good, o.kv_type = ENGINE_KV_Q4_0;
-    expect_refused(&o, "kv type q4_0 needs heads of a multiple of 32 values, this model has 48");
+    expect_refused(&o,
+                   "kv type q4_0 needs heads whose size is a multiple of 32; this model has 48");
     o = good, o.max_context = 513;
-    expect_refused(&o, "max-context 513 is more than the 512");
+    expect_refused(&o, "max-context 513 is larger than the 512");
     o.max_context = 1u << 31, o.n_pages = 0; /* what has no room either */
-    expect_refused(&o, "max-context 2147483648 is more than the 512");
+    expect_refused(&o, "max-context 2147483648 is larger than the 512");
     o = good, o.max_context = 200; /* 13 pages of 12 KiB */
-    expect_refused(&o, "200 tokens takes 156.0 KiB of KV memory, there are 96.0 KiB (8 pages");
+    expect_refused(&o,
+                   "200 tokens takes 156.0 KiB of KV memory, but there are only 96.0 KiB (8 pages");
     o = good, o.n_pages = 0, o.kv_bytes = 1000;
     expect_refused(&o, "a page of 16 tokens takes 12.0 KiB");
     o = good, o.n_pages = 1u << 30;
     expect_refused(&o, "this machine has");
     o = good, o.backend = "gpu";
-    expect_refused(&o, "backend 'gpu' is unknown");
+    expect_refused(&o, "unknown backend 'gpu'");
     gguf_free(m.file);
 }
 

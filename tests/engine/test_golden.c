@@ -273,7 +273,7 @@ static void expect_refusal(const char *model, const struct golden_label *label,
     const char *format = strrchr(err->message, '(');
     char name[32] = "";
 
-    if (strstr(err->message, "which weft does not read")) {
+    if (strstr(err->message, "which weft does not support")) {
         sscanf(format ? format : "", "(%31[^)])", name);
         cr_expect(name[0] && strstr(label->type, name), "%s: %s", model, err->message);
     } else {

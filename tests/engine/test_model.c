@@ -79,7 +79,7 @@ Test(model, experts_are_taken_where_they_are_known) {
     t.arch = "llama";
     cr_expect(eq(str, (char *)refusal_of(&t, &err), ""));
     t.n_expert_used = 6;
-    expect_refused(refusal_of(&t, &err), "'llama.expert_used_count' is 6, 1 to 5 are allowed");
+    expect_refused(refusal_of(&t, &err), "'llama.expert_used_count' is 6; it must be from 1 to 5");
     t.arch = "qwen3moe";
     t.n_expert_used = 2;
     t.leave_out = "qwen3moe.expert_count";
@@ -145,7 +145,7 @@ Test(model, foreign_architectures_are_refused_by_name) {
 
     t.arch = "mamba";
     expect_refused(refusal_of(&t, &err),
-                   "'mamba' is not supported (known: llama, qwen2, qwen3, qwen3moe, "
+                   "'mamba' is not supported (supported: llama, qwen2, qwen3, qwen3moe, "
                    "qwen3next, qwen35, qwen35moe, ");
 
     t.arch = "gptoss";
@@ -154,7 +154,7 @@ Test(model, foreign_architectures_are_refused_by_name) {
     struct gguf_writer w;
     gw_init(&w);
     gw_string(&w, "general.architecture", "llama\n");
-    expect_refused(refusal(&w, &err), "is not a name");
+    expect_refused(refusal(&w, &err), "is not a valid name");
     gw_deinit(&w);
 }
 
@@ -202,7 +202,7 @@ Test(model, contradictions_are_named) {
         {"attention.head_count", 8, "blk.0.attn_q.weight"},
         {"attention.head_count_kv", 3, "4 heads cannot share 3 key heads"},
         {"attention.head_count_kv", 0, "head_count_kv"},
-        {"attention.key_length", 15, "heads of 15 values"},
+        {"attention.key_length", 15, "heads have 15 values"},
         {"attention.value_length", 8, "keys of 16 and values of 8"},
         {"rope.dimension_count", 18, "rope.dimension_count"},
         {"rope.dimension_count", 7, "RoPE over 7"},
@@ -265,7 +265,7 @@ Test(model, odd_tensors_are_refused) {
         uint64_t ne;
         const char *reason;
     } odd[] = {
-        {"blk.0.attn_q.scale", TENSOR_F32, 1, "'blk.0.attn_q.scale' is not known in qwen3 models"},
+        {"blk.0.attn_q.scale", TENSOR_F32, 1, "'blk.0.attn_q.scale' is unknown for qwen3 models"},
         {"blk.0.attn_q.bias", TENSOR_F16, 64, "'blk.0.attn_q.bias' has type F16"},
         {"blk.0.attn_k.bias", TENSOR_F32, 64, "'blk.0.attn_k.bias' is 64 x 1"},
         {"rope_freqs.weight", TENSOR_F32, 16, "'rope_freqs.weight': 8 values"},
@@ -299,8 +299,8 @@ Test(model, scales_of_other_shapes_are_refused) {
         {"blk.1.ffn_up_exps.scale", 3, TENSOR_F32, ""},
         {"blk.1.ffn_up_exps.scale", 1, TENSOR_F32, "'blk.1.ffn_up_exps.scale' is 1 x 1"},
         {"blk.1.ffn_up_exps.input_scale", 3, TENSOR_F32, ""},
-        {"token_embd.scale", 1, TENSOR_F32, "'token_embd.scale' is not known"},
-        {"blk.0.attn_norm.scale", 1, TENSOR_F32, "'blk.0.attn_norm.scale' is not known"},
+        {"token_embd.scale", 1, TENSOR_F32, "'token_embd.scale' is unknown"},
+        {"blk.0.attn_norm.scale", 1, TENSOR_F32, "'blk.0.attn_norm.scale' is unknown"},
     };
     struct tiny_model t = {.arch = "qwen3moe",
                            .type = TENSOR_NVFP4,

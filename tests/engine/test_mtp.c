@@ -414,9 +414,10 @@ Test(mtp, a_block_of_another_model_is_refused) {
         struct tiny_model block;
         const char *why;
     } cases[] = {
-        {{.arch = "qwen35", .n_blocks = 1}, "of a model of qwen35, and this one is of glm4moe"},
+        {{.arch = "qwen35", .n_blocks = 1},
+         "belongs to a model of architecture qwen35, and this one is glm4moe"},
         {{.arch = "glm4moe", .n_blocks = 1, .n_layer = 3},
-         "of a model of 3 layers, and this one has 2"},
+         "belongs to a model of 3 layers, and this one has 2"},
         {{.arch = "glm4moe", .n_blocks = 1, .n_embd = 128},
          "the block's file: tensor 'blk.2.nextn.eh_proj.weight' is 256 x 128"},
         {{.arch = "glm4moe", .n_blocks = 1, .leave_out = "blk.2.nextn.hnorm.weight"},
@@ -524,14 +525,15 @@ Test(mtp, an_assistant_of_another_model_is_refused) {
         struct tiny_model model, assistant;
         const char *why;
     } cases[] = {
-        {llama, gemma4, "the assistant is of a model of gemma4, and this one is of llama"},
-        {gemma4, wide, "embedding_length_out' is 256, and the model has 128"},
-        {gemma4, words, "vocab_size' is 320, and the model has 300"},
-        {gemma4, window, "attention.sliding_window' is 32, and the model has 24"},
-        {gemma4, heads, "attention.key_length' is 32, and the model has 64"},
+        {llama, gemma4, "the assistant belongs to a gemma4 model, and this one is llama"},
+        {gemma4, wide, "embedding_length_out' is 256, but the model's is 128"},
+        {gemma4, words, "vocab_size' is 320, but the model's is 300"},
+        {gemma4, window, "attention.sliding_window' is 32, but the model's is 24"},
+        {gemma4, heads, "attention.key_length' is 32, but the model's is 64"},
         {gemma4, keys, "layer 0 reads 4 key heads, and the model has 2"},
         {keys, uneven, "layer 0 reads 2 key heads, and the model has 4"},
-        {odd, gemma4, "the last two layers of the model are not one with a window and one without"},
+        {odd, gemma4,
+         "the model's last two layers, which must be one with a window and one without"},
         {gemma4, missing, "has no tensor 'nextn.post_projection.weight'"},
     };
 

@@ -629,7 +629,7 @@ Test(constrain, lists_that_leave_nothing_or_are_wrong_refuse) {
     run();
     for (int i = 1; i <= 3; i++)
         cr_expect(heard[i].n == 0 && heard[i].n_ends == 1 && heard[i].status == 400, "%d", i);
-    cr_expect(strstr(heard[1].why, "leave no token"), "%s", heard[1].why);
+    cr_expect(strstr(heard[1].why, "together allow no token"), "%s", heard[1].why);
     cr_expect(strstr(heard[2].why, "allowed_token_ids"), "%s", heard[2].why);
     cr_expect(strstr(heard[3].why, "bad_words"), "%s", heard[3].why);
     end();

@@ -19,36 +19,38 @@ static int usage(FILE *out) {
         "usage: weft-sim run [--seeds A-B] [--steps N] [--threads N] [--set NAME=VALUE]... "
         "[--keep I,J-K]\n"
         "                [--no-shrink] [--flight FILE] [--recorder] [--all-rare]\n"
-        "  --seeds    which scenarios (1-1000)\n"
-        "  --steps    scheduler steps of each before its faults end (2000)\n"
-        "  --threads  processes at the same time (1)\n"
-        "  --set      what a seed draws is this instead; --set alone lists what there is\n"
-        "  --keep     of each seed only these actions\n"
-        "  --flight   when a seed fails: its last plans go to this file, for weft-sim replay\n"
-        "  --recorder the flight recorder, too, is compared with what happened\n"
-        "  --all-rare a rare path that no seed takes is a failure\n"
+        "  --seeds    seeds of the scenarios to run (1-1000)\n"
+        "  --steps    scheduler steps of a scenario before its faults end (2000)\n"
+        "  --threads  processes that run at the same time (1)\n"
+        "  --set      replace a value that the seed draws; --set alone lists the names\n"
+        "  --keep     run only these actions of each seed\n"
+        "  --flight   write the last plans of a failing seed to FILE, for weft-sim replay\n"
+        "  --recorder compare the flight recorder with what happened, too\n"
+        "  --all-rare fail if no seed takes one of the rare paths\n"
         "\n"
         "       weft-sim replay TRACE [--policy NAME] [--machine h200|rtx5090] [--without TENANT]\n"
         "  --policy   %s\n"
         "\n"
         "       weft-sim replay FLIGHT [--verbose] [--step N] [--request ID]\n"
-        "  a file of `weftctl dump`, or one that weftd left when a worker died: makes its plans "
-        "again\n"
-        "  --verbose  all requests of all plans; --step, --request: only what concerns these\n"
+        "  makes the plans of a recording again: a file of `weftctl dump`, or one that weftd "
+        "wrote\n"
+        "  when a worker died\n"
+        "  --verbose  print all requests of all plans; --step, --request: only these\n"
         "\n"
         "       weft-sim mutants [--runs N] [--threads N] [--only NAME] [--need PERCENT] [--steps "
         "N]\n"
-        "  lets scenarios look for deliberate bugs, one after the other\n"
+        "  runs scenarios against deliberate bugs, one after the other, and counts those found\n"
         "\n"
-        "exit status: 0 every invariant held, 1 one did not, 2 nothing was run\n",
+        "exit status: 0 every invariant held; 1 an invariant failed; 2 nothing was run\n",
         replay_policies);
     return out == stdout ? 0 : 2;
 }
 
 static int wrong(const char *what) {
-    fprintf(stderr,
-            "weft-sim: \"%s\": not understood, or no value, or a wrong one; see weft-sim --help\n",
-            what);
+    fprintf(
+        stderr,
+        "weft-sim: \"%s\": unknown option, or its value is missing or wrong; see weft-sim --help\n",
+        what);
     return 2;
 }
 

@@ -7,7 +7,7 @@
  * channel that is full, dying engines.
  *
  * An action has a number and draws from a seed of its own, so that it stays the same when others
- * are left out: that is how a failing scenario is made small (shrink.h).
+ * are left out: so run_shrink() makes a failing scenario small (run.h).
  */
 
 #include "tests/support/buggify.h"

@@ -160,7 +160,7 @@ struct cut {
     int len;
     bool ended; /* by an end token */
     bool refused;
-    bool ambiguous; /* a mask had too many readings: docs/grammar.md, Limits */
+    bool ambiguous; /* a mask had too many readings: docs/reference/grammars.md */
 };
 
 static struct cut write_within(const struct grammar *g, uint32_t limit, enum model model,

@@ -127,7 +127,7 @@ Test(grammar_lark, what_is_not_known_is_refused) {
     test_refused(GRAMMAR_LARK, "start: \"a", "grammar_invalid", "is missing");
     test_refused(GRAMMAR_LARK, "start: (\"a\"", "grammar_invalid", "')' is missing");
     test_refused(GRAMMAR_LARK, "start: \"a\")", "grammar_invalid", "bracket");
-    test_refused(GRAMMAR_LARK, "start: /a", "grammar_invalid", "'/' is missing");
+    test_refused(GRAMMAR_LARK, "start: /a", "grammar_invalid", "closing '/'");
     test_refused(GRAMMAR_LARK, "start: /(?=a)/", "grammar_unsupported", "look-around");
     test_refused(GRAMMAR_LARK, "start: /a/x", "grammar_unsupported", "flag x");
     test_refused(GRAMMAR_LARK, "start: \"ab\"..\"c\"", "grammar_invalid", "one character");
@@ -139,7 +139,7 @@ Test(grammar_lark, what_is_not_known_is_refused) {
     test_refused(GRAMMAR_LARK, "%import python.NAME\nstart: NAME", "grammar_unsupported", "common");
     test_refused(GRAMMAR_LARK, "%import common.PRICE\nstart: PRICE", "grammar_unsupported",
                  "common");
-    test_refused(GRAMMAR_LARK, "start: \"a\" }", "grammar_invalid", "not an item");
+    test_refused(GRAMMAR_LARK, "start: \"a\" }", "grammar_invalid", "expected a string");
     test_refused(GRAMMAR_LARK, "start: \"\\q\"", "grammar_invalid", "escape");
     test_refused(GRAMMAR_LARK, "start \"a\"", "grammar_invalid", "':'");
 }

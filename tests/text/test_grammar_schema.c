@@ -49,7 +49,8 @@ Test(grammar_schema, properties_in_their_order) {
     CLOSED("{\"type\": \"object\", \"required\": [\"z\", \"y\"]}",
            YES("{\"z\": 1, \"y\": 2}", "{\"z\": 1, \"y\": 2, \"x\": 3}"),
            YES("{}", "{\"z\": 1}", "{\"y\": 1}", "{\"z\": 1, \"y\": 2, \"z\": 3}"));
-    REFUSED("{\"properties\": {\"x\": false}, \"required\": [\"x\"]}", "invalid", "nothing fits");
+    REFUSED("{\"properties\": {\"x\": false}, \"required\": [\"x\"]}", "invalid",
+            "no text satisfies");
 }
 
 Test(grammar_schema, additional_properties) {
@@ -152,7 +153,7 @@ Test(grammar_schema, counts_of_properties) {
            YES("{\"b\":1}", "{\"a\":1,\"x\":1}"));
     SCHEMA("{\"type\": \"object\", \"maxProperties\": 0}", YES("{}"), YES("{\"a\":1}"));
     REFUSED("{\"properties\": {\"a\": {}}, \"minProperties\": 2, \"additionalProperties\": false}",
-            "invalid", "nothing fits");
+            "invalid", "no text satisfies");
 }
 
 Test(grammar_schema, items) {
@@ -207,7 +208,7 @@ Test(grammar_schema, enum_and_const) {
            YES("3", "1", "20"));
     SCHEMA("{\"enum\": [\"a\", \"abc\"], \"minLength\": 2}", YES("\"abc\""), YES("\"a\""));
     REFUSED("{\"enum\": []}", "invalid", "#/enum");
-    REFUSED("{\"type\": \"integer\", \"const\": \"x\"}", "invalid", "nothing fits");
+    REFUSED("{\"type\": \"integer\", \"const\": \"x\"}", "invalid", "no text satisfies");
     SCHEMA("{\"enum\": [\"a\", \"b\", 1], \"pattern\": \"a\"}", YES("\"a\"", "1"), YES("\"b\""));
     SCHEMA("{\"enum\": [{}, {\"a\": 1}, {\"a\": null}, [2]], \"properties\": {\"a\": {\"type\": "
            "\"integer\"}}}",
@@ -261,7 +262,7 @@ Test(grammar_schema, all_of_is_merged) {
            "{\"properties\": {\"b\": {}}}]}",
            YES("{}", "{\"a\": 1}"), YES("{\"b\": 1}"));
     REFUSED("{\"allOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}", "invalid",
-            "nothing fits");
+            "no text satisfies");
 }
 
 Test(grammar_schema, references_and_recursion) {
@@ -297,7 +298,7 @@ Test(grammar_schema, references_and_recursion) {
     REFUSED("{\"$ref\": \"https://example.com/s.json\"}", "unsupported", "#/$ref");
     REFUSED(
         "{\"type\": \"object\", \"properties\": {\"n\": {\"$ref\": \"#\"}}, \"required\": [\"n\"]}",
-        "invalid", "nothing fits");
+        "invalid", "no text satisfies");
 }
 
 Test(grammar_schema, ranges_of_integers) {
@@ -316,9 +317,10 @@ Test(grammar_schema, ranges_of_integers) {
     SCHEMA("{\"type\": \"integer\", \"format\": \"int32\"}", YES("2147483647", "-2147483648"),
            YES("2147483648", "-2147483649"));
     SCHEMA("{\"type\": \"number\", \"multipleOf\": 1}", YES("5"), YES("5.5"));
-    REFUSED("{\"type\": \"integer\", \"minimum\": 3, \"maximum\": 2}", "invalid", "nothing fits");
+    REFUSED("{\"type\": \"integer\", \"minimum\": 3, \"maximum\": 2}", "invalid",
+            "no text satisfies");
     REFUSED("{\"type\": \"integer\", \"exclusiveMinimum\": 3, \"exclusiveMaximum\": 4}", "invalid",
-            "nothing fits");
+            "no text satisfies");
     REFUSED("{\"type\": \"integer\", \"minimum\": \"3\"}", "invalid", "#/minimum");
     REFUSED("{\"type\": \"integer\", \"minimum\": 1e300}", "unsupported", "#/minimum");
     SCHEMA("{\"type\": \"integer\", \"multipleOf\": 5, \"minimum\": 7}", YES("10", "15", "1000"),
@@ -365,7 +367,7 @@ Test(grammar_schema, lengths_of_strings) {
     REFUSED("{\"type\": \"string\", \"minLength\": -1}", "invalid", "#/minLength");
     REFUSED("{\"type\": \"string\", \"maxLength\": 1.5}", "invalid", "#/maxLength");
     REFUSED("{\"type\": \"string\", \"minLength\": 5, \"maxLength\": 4}", "invalid",
-            "nothing fits");
+            "no text satisfies");
 }
 
 Test(grammar_schema, patterns) {
@@ -549,7 +551,7 @@ Test(grammar_schema, not ) {
     SCHEMA("{\"type\": \"integer\", \"not\": {\"minimum\": 3}}", YES("2", "-5"), YES("3", "10"));
     SCHEMA("{\"type\": \"integer\", \"not\": {\"not\": {\"not\": {\"const\": 4}}}}", YES("5"),
            YES("4"));
-    REFUSED("{\"not\": {}}", "invalid", "nothing fits");
+    REFUSED("{\"not\": {}}", "invalid", "no text satisfies");
 }
 
 Test(grammar_schema, any_order) {
@@ -688,11 +690,11 @@ Test(grammar_schema, references_by_name_and_by_the_own_uri) {
            YES("{\"a\":null,\"b\":null}"), YES("{\"b\":1}"));
     REFUSED("{\"properties\": {\"a\": {\"$id\": \"/x\", \"items\": {\"$ref\": \"#\"}}}}",
             "unsupported", "#/properties/a/$id");
-    REFUSED("{\"$ref\": \"#n\"}", "invalid", "#/$ref: '#n' is not there");
+    REFUSED("{\"$ref\": \"#n\"}", "invalid", "#/$ref: '#n' does not exist");
     REFUSED("{\"$ref\": \"https://x.org/b\"}", "unsupported", "#/$ref: only references inside");
     REFUSED("{\"items\": {\"$ref\": \"#n\"}, \"$defs\": {\"a\": {\"$anchor\": \"n\"}, \"b\": "
             "{\"$anchor\": \"n\"}}}",
-            "unsupported", "#/items/$ref: '#n' is there twice");
+            "unsupported", "#/items/$ref: '#n' is defined twice");
 }
 
 Test(grammar_schema, contains_several_times) {
@@ -829,9 +831,9 @@ Test(grammar_schema, mistakes_name_their_place) {
     REFUSED("{\"prefixItems\": {}}", "invalid", "#/prefixItems");
     REFUSED("{\"contains\": {}, \"minContains\": \"1\"}", "unsupported", "#/contains");
     REFUSED("{\"$ref\": \"\\u00010\"}", "invalid", "#/$ref");
-    REFUSED("{\"\\u0001some\": {}}", "invalid", "an unknown word");
+    REFUSED("{\"\\u0001some\": {}}", "invalid", "unknown keyword");
     REFUSED("{\"allOf\": {}}", "invalid", "#/allOf");
     REFUSED("[1]", "invalid", "#: a schema must be");
     REFUSED("{\"type\": ", "invalid", "not valid JSON");
-    REFUSED("false", "invalid", "nothing fits");
+    REFUSED("false", "invalid", "no text satisfies");
 }

@@ -159,7 +159,7 @@ Test(grammar_within, a_text_of_the_longest_length_fits_and_no_longer_one) {
 Test(grammar_within, what_needs_more_characters_than_there_are_fits_nothing) {
     test_refused(GRAMMAR_JSON_SCHEMA,
                  "{\"type\":\"string\",\"pattern\":\"^([a-z]{9}-){40}$\",\"maxLength\":399}",
-                 "grammar_invalid", "nothing fits");
+                 "grammar_invalid", "no text satisfies");
     CLEANUP(grammar_freep)
     struct grammar *g =
         test_compile(GRAMMAR_JSON_SCHEMA,

@@ -36,7 +36,7 @@ int render_charge(struct render *rd, uint64_t steps) {
     return 0;
 }
 
-/* Copying 16 bytes costs as much as evaluating a node, roughly. */
+/* Charges one step for 16 bytes, since copying them takes about as long as evaluating a node. */
 int render_charge_bytes(struct render *rd, size_t bytes) {
     return render_charge(rd, bytes / BYTES_PER_STEP);
 }

@@ -97,7 +97,7 @@ static int test_odd(struct render *rd, const struct call *c, struct value *out) 
     return remainder_is(rd, c->self, value_int(2), 1, out);
 }
 
-/* At least one cased letter, and all of them in that case. */
+/* Tests that @v has a cased letter and that all its cased letters have the case. */
 static int cased(struct render *rd, struct value v, bool upper, struct value *out) {
     const struct tstr *s;
     bool any = false, all = true;

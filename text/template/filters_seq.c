@@ -187,7 +187,7 @@ static int keys_of(struct render *rd, const struct value *items, uint32_t n, str
     return keys ? 0 : -1;
 }
 
-/* Stable; text without regard to case unless asked otherwise. */
+/* Sorts stably; strings regardless of case unless case_sensitive is set. */
 static int filter_sort(struct render *rd, const struct call *c, struct value *out) {
     struct value *items, *keys;
     uint32_t n;
@@ -258,7 +258,7 @@ static int filter_sum(struct render *rd, const struct call *c, struct value *out
     return 0;
 }
 
-/* The first of equal ones stays. */
+/* Keeps the first of equal items. */
 static int filter_unique(struct render *rd, const struct call *c, struct value *out) {
     struct value *items, *keys;
     struct dict *seen = dict_new(rd, 0);

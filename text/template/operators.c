@@ -353,7 +353,7 @@ int operator_attr(struct render *rd, struct value obj, const struct tstr *name, 
     return 0;
 }
 
-/* Python's slice bounds: clips start, stop and gives the number of elements. */
+/* Computes Python's slice bounds: clips start and stop, and counts the elements. */
 static int slice_range(struct render *rd, const struct value *bound, int64_t n, int64_t *start,
                        int64_t *step, int64_t *count) {
     int64_t v[3];

@@ -212,7 +212,7 @@ static bool is_special_token(const struct tstr *name) {
     return false;
 }
 
-/* The variables that the template mentions. */
+/* Loads the variables that the template mentions. */
 static int load_globals(struct render *rd, yyjson_val *vars, const struct template_opts *opts) {
     rd->globals = render_alloc(rd, rd->t->n_symbols, sizeof(*rd->globals));
     if (!rd->globals)

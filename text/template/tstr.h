@@ -74,7 +74,7 @@ size_t tstr_encode(uint32_t cp, char out[4]);
 bool tstr_is_space(uint32_t cp); /* what Python strips and splits at */
 /* Bytes [*begin, *end) of @s are what is left without white space at the sides asked for. */
 void tstr_trim(const struct tstr *s, bool left, bool right, size_t *begin, size_t *end);
-/* First place of @what in bytes [from, to), to <= s->len: its byte, or SIZE_MAX. */
+/* Returns the offset of the first @what in bytes [from, to), to <= s->len, or SIZE_MAX. */
 size_t tstr_find(const struct tstr *s, const struct tstr *what, size_t from, size_t to);
 
 /* Empty, without a limit of its own; lives as long as the rendering. */

@@ -377,7 +377,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
     }
 }
 
-/* By one thread: the next item that is the block's. */
+/* Finds the block's next item. Called by one thread. */
 template <int D> DEVICE void find_item(const struct attend_args &a, struct Shared<D> &s) {
     struct attn_item &to = s.item;
 

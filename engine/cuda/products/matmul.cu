@@ -244,13 +244,13 @@ DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, float (*sum
 
 DEVICE_APART void finish_rows(const struct matmul_args &a, uint32_t n_rows,
                               float (*sums)[CUDA_THREADS]) {
-    uint32_t *told = (uint32_t *)&sums[1][0];
+    uint32_t *is_last = (uint32_t *)&sums[1][0];
 
     sync_block();
     if (threadIdx.x == 0)
-        *told = arrive(a.arrived, 1, gridDim.x);
+        *is_last = arrive(a.arrived, 1, gridDim.x);
     sync_block();
-    if (!*told)
+    if (!*is_last)
         return;
     for (uint32_t r = 0; r < n_rows; r++)
         pack_row<CUDA_THREADS>(a.pack, r, r, &sums[0][0]);
@@ -262,7 +262,7 @@ DEVICE_APART void finish_rows(const struct matmul_args &a, uint32_t n_rows,
 DEVICE_APART void finish_heads(const struct matmul_args &a, uint32_t n_rows) {
     uint32_t n_tiles = a.store.shape.head_dim / TILE_ROWS, n = 0, warp = threadIdx.x / 32;
     float *head = (float *)dynamic_shared() + warp * HEAD_MAX;
-    uint32_t *told = (uint32_t *)dynamic_shared() + CUDA_THREADS / 32 * HEAD_MAX;
+    uint32_t *finished = (uint32_t *)dynamic_shared() + CUDA_THREADS / 32 * HEAD_MAX;
 
     prefetch_ahead(a.ahead, blockIdx.x, gridDim.x);
     if (blockIdx.x < a.n_tiles)
@@ -273,12 +273,13 @@ DEVICE_APART void finish_heads(const struct matmul_args &a, uint32_t n_rows) {
         uint32_t h = local / n_tiles, at = h + (part > 0 ? a.store.n_head : 0) +
                                            (part > 1 ? a.store.shape.n_head_kv : 0);
 
-        told[k] = part <= STORE_V && arrive(a.arrived + at, 1, n_tiles) ? part << 16 | h : NO_HEAD;
+        finished[k] =
+            part <= STORE_V && arrive(a.arrived + at, 1, n_tiles) ? part << 16 | h : NO_HEAD;
     }
     sync_block();
     for (uint32_t k = 0; k < n; k++)
-        for (uint32_t r = warp; told[k] != NO_HEAD && r < n_rows; r += CUDA_THREADS / 32) {
-            uint32_t part = told[k] >> 16, h = told[k] & 0xFFFF;
+        for (uint32_t r = warp; finished[k] != NO_HEAD && r < n_rows; r += CUDA_THREADS / 32) {
+            uint32_t part = finished[k] >> 16, h = finished[k] & 0xFFFF;
 
             store_part(a.store, (enum store_part)part, r, h, head);
             if (part == STORE_K && a.n_mats == 2)

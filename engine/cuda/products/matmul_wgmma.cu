@@ -148,7 +148,7 @@ template <uint32_t N> struct Walk {
         }
         wgmma_hold(c);
     }
-    /* The first slice behind segment @segment. */
+    /* Returns the first slice behind segment @segment. */
     __device__ __forceinline__ uint32_t end_of(uint32_t segment, uint32_t slices) const {
         return (m.unit[segment + 1] - m.unit[first]) * slices;
     }
@@ -221,7 +221,8 @@ template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, struct P
     float total[N / 2], *shared = NULL;
     struct Source<N> from;
 
-    /* Gate and up have all in common that the walk is told: it is the same for both warpgroups. */
+    /* Gate and up have all parameters of the walk in common, so it is the same for both
+     * warpgroups. */
     const struct matrix &m = a.gated ? a.m[0] : matrix_of_block(a, &block);
     const struct matrix &own = a.gated ? a.m[threadIdx.x / 128] : m;
     uint32_t tile = a.gated ? gated_tile(block) : block * 8 + threadIdx.x / 32;

@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* The list of schemas by position: prefixItems, or in old drafts items. */
+/* Returns the list of schemas by position: prefixItems, or in old drafts items. */
 static struct place prefix_of(struct schema *s, struct place part) {
     struct place items = schema_at(s, part, "items");
 

@@ -22,7 +22,7 @@ int count_read(struct schema *s, struct place at, uint32_t *out) {
 
     if (!yyjson_is_raw(at.v) || decimal_read(&d, json_digits(at.v), json_n_digits(at.v)) < 0 ||
         d.negative || d.n_frac)
-        return schema_invalid(s, at.path, "this must be a whole number that is not negative");
+        return schema_invalid(s, at.path, "this must be a whole number of at least 0");
     if (d.n_int > 9)
         return build_too_complex(s->b, "a count of %d digits is too large", d.n_int);
     for (int i = 0; i < d.n_int; i++)
@@ -138,11 +138,11 @@ int types_read(struct schema *s, struct place at, unsigned *out) {
         unsigned one = type_named(json_cstr(v));
 
         if (!one)
-            return schema_invalid(s, at.path, "an unknown type");
+            return schema_invalid(s, at.path, "unknown type");
         types |= one;
     }
     if (!types)
-        return schema_invalid(s, at.path, "an unknown type");
+        return schema_invalid(s, at.path, "unknown type");
     assert((types & ~(unsigned)T_ALL) == 0);
     *out = types;
     return 0;
@@ -277,7 +277,7 @@ static int add_multiple(struct schema *s, struct facets *f, struct place at, boo
 
     if (!yyjson_is_raw(at.v) || decimal_read(&d, json_digits(at.v), json_n_digits(at.v)) < 0 ||
         d.negative || (d.n_int == 0 && d.n_frac == 0))
-        return schema_invalid(s, at.path, "this must be a number above zero");
+        return schema_invalid(s, at.path, "this must be a number greater than 0");
     if (decimal_compare(&d, &one) == 0) {
         f->types &= (unsigned)~(negated ? T_INT : T_REAL);
         return 0;
@@ -377,9 +377,9 @@ static int check_closed(struct schema *s, const struct parts *parts, uint32_t pa
     if (!alone)
         return schema_unsupported(s, at.path, "false is only supported beside one \"not\" at most");
     if (others && (part > 0 || parts->n_roots > 1))
-        return schema_unsupported(s, at.path,
-                                  "false is only supported in a schema that has all others of the "
-                                  "object inside it");
+        return schema_unsupported(
+            s, at.path,
+            "false is only supported where no schema around it describes the same object");
     return 0;
 }
 

@@ -245,8 +245,8 @@ int keys_name(const struct keys *k, const char *name, size_t len, struct name_ru
     return build_work(k->s->b, (n + 2) * k->n);
 }
 
-/* The schemas of a member whose key has these answers; *@open false: it is not allowed, since
- * no keyword mentions it. */
+/* Lists the schemas of a member whose key matches the rules of @mask. *@open false: no keyword
+ * mentions such a member, and it is not allowed. */
 static int class_places(const struct keys *k, uint64_t mask, struct place **v, uint32_t *n,
                         bool *open) {
     const struct facets *f = k->f;

@@ -265,7 +265,7 @@ static void not_bound(struct writer *w, struct place at, const char *other) {
                                yyjson_val_mut_copy(w->d, at.v));
 }
 
-/* An object with a member whose name @how of @of describes (schema_object.c) and whose value is not
+/* An object with a member whose name @how of @of describes (object.c) and whose value is not
  * @value's. */
 static void add_some(struct writer *w, const char *how, struct place of, struct place value) {
     yyjson_mut_val *some = yyjson_mut_obj(w->d);
@@ -502,7 +502,8 @@ static void write_not(struct writer *w) {
             not_member(w, name, at);
     }
     if (w->error == 0 && w->dropped && yyjson_mut_arr_size(w->alts) == 0)
-        w->error = schema_unsupported(w->s, w->at.path, "the contrary of this cannot be described");
+        w->error =
+            schema_unsupported(w->s, w->at.path, "the negation of this keyword is not supported");
 }
 
 /* ---- if and dependencies */
@@ -688,7 +689,7 @@ int schema_target(struct schema *s, struct place at, struct place *out) {
     uint64_t n = yyjson_get_uint(at.v);
 
     if (!yyjson_is_uint(at.v) || n >= s->n_targets)
-        return schema_invalid(s, at.path, "an unknown word");
+        return schema_invalid(s, at.path, "unknown keyword");
     *out = s->target[n];
     assert(out->v);
     return 0;

@@ -48,7 +48,7 @@ struct number_rule {
 static const uint64_t POWER[MULTIPLE_DIGITS + 1] = {1,      10,      100,      1000,     10000,
                                                     100000, 1000000, 10000000, 100000000};
 
-/* @at is *n / 10^*digits. */
+/* Reads the number at @at as *n / 10^*digits. */
 static int read_multiple(struct schema *s, struct place at, uint64_t *n, uint32_t *digits) {
     struct decimal d;
 

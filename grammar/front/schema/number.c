@@ -118,7 +118,7 @@ static struct expr *any_digits(struct build *b, uint32_t min, uint32_t max) {
     return expr_repeat(b, digits(b, '0', '9'), min, max);
 }
 
-/* Strings of @n digits from @lo to @hi; NULL: without this bound. */
+/* Returns an expression for the strings of @n digits from @lo to @hi; NULL: without this bound. */
 static struct expr *between(struct build *b, const char *lo, const char *hi, uint32_t n) {
     if (n == 0 || (!lo && !hi))
         return any_digits(b, n, n);

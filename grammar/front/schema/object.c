@@ -1,7 +1,7 @@
 /*
- * Objects. Properties come in the order in which the schema declares them, those that
- * are only `required` after them, then the others, whose names are none of the declared ones
- * (schema_keys.c).
+ * Translates objects. Properties come in the order in which the schema declares them, then those
+ * that only `required` names, then additional ones, whose names differ from all declared ones
+ * (keys.c).
  */
 
 #include "grammar/front/schema/schema.h"
@@ -432,7 +432,7 @@ static int choose_witness(struct object *o, uint32_t k, struct expr_vec *out) {
     return r;
 }
 
-/* The declared names as a language (in quotes), and the keys that are none of them. */
+/* Makes the language of the declared names, in quotes, and an expression for all other keys. */
 static int declared_names(struct object *o, const struct lang **declared, struct expr **other) {
     struct expr_vec v = {0};
     int r = 0;

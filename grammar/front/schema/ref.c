@@ -64,7 +64,7 @@ static int derived_target(struct schema *s, struct place ref, const char *digits
     for (; *digits >= '0' && *digits <= '9' && n < s->n_targets; digits++)
         n = n * 10 + (uint64_t)(*digits - '0');
     if (*digits || n >= s->n_targets)
-        return schema_invalid(s, ref.path, "an unknown reference");
+        return schema_invalid(s, ref.path, "unknown reference");
     *out = s->target[n];
     return 0;
 }
@@ -90,12 +90,13 @@ static int named_target(struct schema *s, struct place ref, const char *name, si
         if (!yyjson_is_obj(v) || !has_name(v, name, len))
             continue;
         if (found)
-            return schema_unsupported(s, ref.path, "'%.*s' is there twice", (int)MIN(len, 80u),
+            return schema_unsupported(s, ref.path, "'%.*s' is defined twice", (int)MIN(len, 80u),
                                       name);
         found = v;
     }
     if (!found)
-        return schema_invalid(s, ref.path, "'%.*s' is not there", (int)MIN(len, 80u), name);
+        return schema_invalid(s, ref.path, "'%.*s' does not exist in this schema",
+                              (int)MIN(len, 80u), name);
     *out = (struct place){found, schema_path(s, s->root_path, name, len)};
     return build_work(s->b, 4 * (uint64_t)(end - s->root));
 }
@@ -156,7 +157,7 @@ int schema_resolve(struct schema *s, struct place ref, struct place *out) {
             return schema_invalid(s, ref.path, "a malformed JSON pointer");
         out->v = step_into(out->v, key, (size_t)n);
         if (!out->v)
-            return schema_invalid(s, ref.path, "'%.80s' is not there", p);
+            return schema_invalid(s, ref.path, "'%.80s' does not exist in this schema", p);
         i += 1 + used;
     }
     assert(out->v);

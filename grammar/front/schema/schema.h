@@ -18,7 +18,7 @@
 #include "base/json_value.h"
 #include "grammar/expr/expr.h"
 
-#define OWN "\x01" /* begins words that only schema_logic.c writes */
+#define OWN "\x01" /* begins words that only logic.c writes */
 
 /* Bits of sets of types; an integer is T_INT, another number T_REAL. */
 enum json_type {
@@ -100,8 +100,7 @@ struct facets {
         enum { TEXT_PATTERN, TEXT_FORMAT, TEXT_NOT_PATTERN, TEXT_NOT_ENUM, TEXT_NOT_FORMAT } kind;
     } * text; /* what strings must match, or (NOT_) must not */
     uint32_t n_text, cap_text;
-    struct place
-        *some; /* members that must be there, by a description of their names (schema_keys.c) */
+    struct place *some; /* members that must be there, by a description of their names (keys.c) */
     uint32_t n_some, cap_some;
     struct multiple {
         struct place at;
@@ -125,13 +124,13 @@ struct schema {
     uint32_t n_paths, path_mask;
     uint32_t depth;
     struct lang_memo *langs;
-    struct key_classes *key_classes; /* of objects (schema_keys.c) */
-    struct names_list *names;        /* tries of declared names (schema_object.c) */
+    struct key_classes *key_classes; /* of objects (keys.c) */
+    struct names_list *names;        /* tries of declared names (object.c) */
     struct quoted_lang *quoted;      /* likewise */
     bool has_refs;                   /* somewhere there is the word "$ref" */
     uint32_t n_nots;                 /* how often there is the word "not" */
     bool old_refs;                   /* drafts up to 7: words beside a $ref mean nothing */
-    struct place *target;            /* what derived schemas refer to (schema_logic.c) */
+    struct place *target;            /* what derived schemas refer to (logic.c) */
     uint32_t n_targets, cap_targets;
     struct schema_doc {
         struct schema_doc *next;
@@ -178,7 +177,7 @@ int value_expr(struct schema *s, yyjson_val *v, struct expr **out);
 int member_places(struct schema *s, const struct parts *parts, const char *name, size_t len,
                   struct place **out, uint32_t *n);
 
-/* Schemas without not, if and dependencies that say the same (schema_logic.c). */
+/* Schemas without not, if and dependencies that say the same (logic.c). */
 int logic_not(struct schema *s, struct place p, struct place *out);
 int logic_if(struct schema *s, struct place p, struct place *out);           /* of the schema @p */
 int logic_dependencies(struct schema *s, struct place p, struct place *out); /* of the schema @p */
@@ -209,14 +208,15 @@ int items_distinct(struct schema *s, struct expr *item, uint32_t max, struct exp
 
 struct lang;
 struct keys;
-/* The rules for the names of members of @f; the caller frees *out, which may be NULL on errors. */
+/* Makes the rules for the names of members of @f; the caller frees *out, which may be NULL on
+ * errors. */
 int keys_new(struct schema *s, const struct facets *f, struct keys **out);
 bool keys_plain(const struct keys *k); /* every name is allowed and none is special */
 struct name_rules {
     bool allowed;
-    uint64_t some; /* bit i: it can be the one that f->some[i] asks for */
+    uint64_t some; /* bit i: the name can be the one that f->some[i] requires */
 };
-/* Collects what the keys' rules say of the member @name. 0 or -errno. */
+/* Collects the rules that apply to the member @name. 0 or -errno. */
 int keys_name(const struct keys *k, const char *name, size_t len, struct name_rules *out);
 /* A member with a name that is not in @declared (in quotes; @plain_key is the same for
  * keys_plain()); *@out NULL: there is none. @some[i]: one that satisfies f->some[i]. */

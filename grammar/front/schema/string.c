@@ -243,7 +243,7 @@ static int compact_rounds(struct build *b, struct expr *e) {
     return r;
 }
 
-/* A mistake in a pattern is reported with the place of the pattern. */
+/* Reads a pattern; mistakes are reported with the place of the pattern in the schema. */
 static int read_pattern(struct schema *s, struct place at, unsigned options, struct expr **out) {
     struct build *b = s->b;
     struct err why = {0}, *err = b->err;
@@ -397,8 +397,8 @@ int facets_lang(struct schema *s, const struct facets *f, const struct lang **ou
     return facets_meet(s, f, false, out);
 }
 
-/* Strings whose characters are counted up to a maximum, where a product with it would have too many
- * states. 1: it has not. */
+/* Makes strings whose characters are counted up to a maximum, if a product with the count would
+ * have too many states. Returns 1 if it has not. */
 static int counted_strings(struct schema *s, const struct facets *f, struct expr **out) {
     struct facets open = *f;
     const struct lang *l;

@@ -199,7 +199,8 @@ static int collection_expr(struct schema *s, yyjson_val *v, struct expr **out) {
     return *out ? 0 : build_no_memory(s->b);
 }
 
-/* A number as it stands; a whole one that has a point or an exponent also by its digits. */
+/* Returns an expression for a number as it is written; a whole number with a point or an
+ * exponent may also be written by its digits. */
 static struct expr *number_expr(struct schema *s, yyjson_val *v) {
     struct expr *raw = expr_bytes(s->b, json_digits(v), json_n_digits(v));
     char text[DECIMAL_DIGITS + 1];

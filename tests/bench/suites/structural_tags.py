@@ -1,4 +1,4 @@
-"""XGrammar's structural_tag as nodes of docs/grammar.md. What has no node stays as it is, and is refused by that name."""
+"""XGrammar's structural_tag as nodes of docs/reference/grammars.md. What has no node stays as it is, and is refused by that name."""
 
 
 class NoNode(Exception):

@@ -21,7 +21,7 @@ from literals import Code
 
 
 class Cases:
-    """Sources as nodes of docs/grammar.md with texts: {node as JSON: {"where", "bad", "texts": {text: whether it fits}}}."""
+    """Sources as nodes of docs/reference/grammars.md with texts: {node as JSON: {"where", "bad", "texts": {text: whether it fits}}}."""
 
     def __init__(self):
         self.nodes, self.unread = {}, 0

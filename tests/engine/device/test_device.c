@@ -40,11 +40,11 @@ static void expect_unusable(const char *how, const char *reason) {
 }
 
 Test(device, a_library_of_another_abi_is_refused) {
-    expect_unusable("abi", "does not belong to this build");
+    expect_unusable("abi", "is of another build");
 }
 
 Test(device, a_library_of_another_build_is_refused) {
-    expect_unusable("build", "does not belong to this build");
+    expect_unusable("build", "is of another build");
 }
 
 Test(device, without_a_device_the_reason_is_told) {
@@ -76,7 +76,7 @@ Test(device, auto_takes_the_device_or_says_why_not) {
 
     if (!backend_find("cpu", NULL, &err))
         cr_skip_test("%s", err.message);
-    expect_auto("build", "cpu", "the CPU computes: weft-cuda.so does not belong to this build");
+    expect_auto("build", "cpu", "the CPU computes: weft-cuda.so is of another build");
     expect_auto("", "cuda", "");
     expect_auto("open", "cpu", "the CPU computes: the fake does not open");
     expect_auto("probe", "cpu", "the CPU computes: the fake has no device");

@@ -1,18 +1,19 @@
 /*
- * runway - how many characters of a kind of text a state reads, whatever they are. For ASCII:
+ * free_chars - how many characters of a kind of text (kinds.h) a state reads, whichever they are.
+ * If a subtree of the trie contains only text of that kind and is no higher, it is taken whole.
+ * For ASCII it is the greatest solution of
  *
- *     runway(q, kind) = 1 + min over the bytes c of the kind of runway(q after c, kind)
- *     0 when a byte of the kind leads nowhere
+ *     free_chars(q, kind) = 1 + min over the bytes c of the kind of free_chars(q after c, kind)
+ *     0 if a byte of the kind leads nowhere
  *
- * counted up to RUNWAY_MAX: the greatest solution, so a loop has all of it. It says that something
- * can be read, not what follows, hence what a state does besides (calls, ends) only adds.
+ * counted up to FREE_CHARS_MAX, so a loop has the maximum. It says that something can be read, not
+ * what follows: what a state can do besides (calls, ends) only adds texts.
  *
  * For UTF-8 there is such a number for each row of kinds.h, to which the last byte of a character
  * adds; between characters it is that of the kind.
  *
- * In a loop rule a byte must lead back to the border, and the states between have none: where a
- * subtree of tokens is taken whole every character is one of the loop, which is what the count of a
- * class needs.
+ * In a loop rule a byte must lead back to the border, and the states in between have none: where a
+ * subtree is taken whole, every character is one of the loop, which the count of a class needs.
  */
 
 #include "grammar/mask/class.h"
@@ -39,19 +40,19 @@ uint32_t kinds_without(const struct byte_set *s) {
 /* One number for each kind. */
 typedef uint8_t lanes __attribute__((vector_size(TEXT_KINDS)));
 
-struct runways {
+struct analysis {
     const struct grammar *g;
     lanes *run;           /* by state; the last two kinds are rows instead */
     lanes *other;         /* by edge: 0xff in the lanes of kinds that have none of its bytes */
     uint8_t (*row)[ROWS]; /* by state */
-    uint32_t *some, n;    /* states with a runway, in their order */
+    uint32_t *some, n;    /* states with a free_chars, in their order */
     uint8_t *when, pass;  /* by state: the last pass in which it changed; this one */
     lanes below[0x81];    /* by byte: how many bytes before it each kind in ASCII has */
 };
 
 /* Returns how many bytes of each kind an edge has; in a loop rule only an edge back to the border
  * has any. */
-static lanes edge_counts(const struct runways *r, const struct state *s, const struct edge *e) {
+static lanes edge_counts(const struct analysis *r, const struct state *s, const struct edge *e) {
     bool inside = (s->flags & STATE_LOOP) && !(r->g->state[e->to].flags & STATE_BORDER);
     unsigned hi = inside ? 0 : MIN(e->hi + 1u, 0x80u);
 
@@ -59,7 +60,7 @@ static lanes edge_counts(const struct runways *r, const struct state *s, const s
 }
 
 /* Starts with the most that the bytes of the state allow for each kind. */
-static void start_state(struct runways *r, uint32_t q) {
+static void start_state(struct analysis *r, uint32_t q) {
     const struct state *s = &r->g->state[q];
     const struct edge *edge = &r->g->edge[s->edge];
     bool inside = (s->flags & STATE_LOOP) && !(s->flags & STATE_BORDER);
@@ -76,7 +77,7 @@ static void start_state(struct runways *r, uint32_t q) {
         memset(r->row[q], 0, ROWS);
         return;
     }
-    memset(r->row[q], high ? RUNWAY_MAX : 0, ROWS);
+    memset(r->row[q], high ? FREE_CHARS_MAX : 0, ROWS);
     for (uint32_t i = 0; i < s->n_edges; i++) {
         lanes n = edge_counts(r, s, &edge[i]);
 
@@ -86,16 +87,16 @@ static void start_state(struct runways *r, uint32_t q) {
     if (inside)
         r->row[q][0] = r->row[q][ROW_HIGH] = 0;
     else
-        r->run[q] = (lanes)(all == whole) & (lanes)(whole != NONE) & RUNWAY_MAX;
+        r->run[q] = (lanes)(all == whole) & (lanes)(whole != NONE) & FREE_CHARS_MAX;
     if (high || memcmp(&r->run[q], &NONE, sizeof(NONE)) != 0)
         r->some[r->n++] = q;
 }
 
-/* The runway of @q in row @i from those of the states behind it. */
-static uint8_t row_runway(const struct runways *r, uint32_t q, unsigned i) {
+/* The free_chars of @q in row @i from those of the states behind it. */
+static uint8_t row_free_chars(const struct analysis *r, uint32_t q, unsigned i) {
     const struct state *s = &r->g->state[q];
     const struct edge *e = r->g->edge + s->edge, *end = e + s->n_edges;
-    unsigned run = RUNWAY_MAX;
+    unsigned run = FREE_CHARS_MAX;
 
     for (const struct row_range *range = kinds_row(i); range->hi; range++) {
         unsigned next = range->lo;
@@ -115,7 +116,7 @@ static uint8_t row_runway(const struct runways *r, uint32_t q, unsigned i) {
     return (uint8_t)run;
 }
 
-static bool lower_state(struct runways *r, uint32_t q) {
+static bool lower_state(struct analysis *r, uint32_t q) {
     const struct state *s = &r->g->state[q];
     lanes run = r->run[q];
     static const uint8_t NONE[ROWS];
@@ -133,7 +134,7 @@ static bool lower_state(struct runways *r, uint32_t q) {
         uint8_t rows[ROWS];
 
         for (unsigned i = 0; i < ROWS; i++)
-            rows[i] = r->row[q][i] ? row_runway(r, q, i) : 0;
+            rows[i] = r->row[q][i] ? row_free_chars(r, q, i) : 0;
         changed = memcmp(rows, r->row[q], ROWS) != 0;
         memcpy(r->row[q], rows, ROWS);
     }
@@ -143,7 +144,7 @@ static bool lower_state(struct runways *r, uint32_t q) {
 }
 
 /* Returns whether a successor of @q may have changed since @q was looked at. */
-static bool is_stale(const struct runways *r, uint32_t q) {
+static bool is_stale(const struct analysis *r, uint32_t q) {
     const struct state *s = &r->g->state[q];
 
     for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
@@ -156,7 +157,7 @@ static bool is_stale(const struct runways *r, uint32_t q) {
 /* States are made in the order in which they are reached: from the last one on most find those
  * behind them done. A number is right after as many passes as it says, and most states are after
  * the first. */
-static int find_runways(struct build *b, struct runways *r) {
+static int find_free_chars(struct build *b, struct analysis *r) {
     bool changed = true;
     int e = 0;
 
@@ -180,25 +181,25 @@ static int find_runways(struct build *b, struct runways *r) {
         e = build_work(b, r->n * 4ull);
     }
     for (uint32_t q = 0; q < r->g->n_states; q++) {
-        assert(r->row[q][0] <= RUNWAY_MAX && r->row[q][ROW_HIGH] <= RUNWAY_MAX);
+        assert(r->row[q][0] <= FREE_CHARS_MAX && r->row[q][ROW_HIGH] <= FREE_CHARS_MAX);
         r->run[q][KIND_HIGH] = r->row[q][ROW_HIGH];
         r->run[q][KIND_TEXT] = r->row[q][0];
     }
     return e;
 }
 
-int automaton_runways(struct build *b, struct grammar *g) {
+int automaton_free_chars(struct build *b, struct grammar *g) {
     size_t n = MAX(g->n_states, 1u);
-    struct runways r = {.g = g,
-                        .run = malloc(n * sizeof(lanes)),
-                        .other = malloc(MAX(g->n_edges, 1u) * sizeof(lanes)),
-                        .row = malloc(n * ROWS),
-                        .some = malloc(n * sizeof(uint32_t)),
-                        .when = calloc(n, 1)};
+    struct analysis r = {.g = g,
+                         .run = malloc(n * sizeof(lanes)),
+                         .other = malloc(MAX(g->n_edges, 1u) * sizeof(lanes)),
+                         .row = malloc(n * ROWS),
+                         .some = malloc(n * sizeof(uint32_t)),
+                         .when = calloc(n, 1)};
     int e =
-        r.run && r.other && r.row && r.some && r.when ? find_runways(b, &r) : build_no_memory(b);
+        r.run && r.other && r.row && r.some && r.when ? find_free_chars(b, &r) : build_no_memory(b);
 
-    g->runway = (uint8_t(*)[TEXT_KINDS])r.run;
+    g->free_chars = (uint8_t(*)[TEXT_KINDS])r.run;
     g->bytes += n * sizeof(lanes);
     free(r.other);
     free(r.row);
