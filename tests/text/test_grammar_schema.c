@@ -826,7 +826,7 @@ Test(grammar_schema, mistakes_name_their_place) {
     REFUSED("{\"properties\": []}", "invalid", "#/properties");
     REFUSED("{\"properties\": {\"a\": 1}}", "invalid", "#/properties/a: a schema must be");
     REFUSED("{\"required\": [1]}", "invalid", "#/required");
-    REFUSED("{\"type\": \"string\\u0000\"}", "invalid", "an unknown type");
+    REFUSED("{\"type\": \"string\\u0000\"}", "invalid", "unknown type");
     REFUSED("{\"format\": \"date\\u0000\"}", "invalid", "#/format: this must be a string");
     REFUSED("{\"prefixItems\": {}}", "invalid", "#/prefixItems");
     REFUSED("{\"contains\": {}, \"minContains\": \"1\"}", "unsupported", "#/contains");
