@@ -309,7 +309,7 @@ def test_no_request_waits_for_a_collector():
 def test_an_endpoint_that_is_none_is_refused_at_the_start():
     for wrong in ("https://", "https:/localhost:4318", "ftp://localhost:4318", "localhost:4318", "http://", "http://h:port", "http://h:", "http://h:999999", "unix:relative",
                   "http://a b", "unix:/" + "x" * 200):
-        done = subprocess.run([program("weftd"), "--model", "x", "--otlp-endpoint", wrong], capture_output=True, text=True, timeout=30)
+        done = subprocess.run([program("weftd"), "--model", __file__, "--otlp-endpoint", wrong], capture_output=True, text=True, timeout=30)
         assert done.returncode == 78 and "otlp-endpoint: must be http[s]://" in done.stderr, (wrong, done)
 
 
