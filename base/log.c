@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 #include "base/printable.h"
 
@@ -23,7 +24,10 @@
  * with this open file share: therefore it is opened once more, for this process alone.
  */
 
+#define FORMAT_VARIABLE "WEFT_LOG_FORMAT" /* for the processes that this one starts */
+
 static enum log_level max_level = WLOG_INFO;
+static enum log_format format = LOG_TEXT;
 static const char *process_name = "weft";
 static int journal_fd = -1;
 static int out_fd = -1; /* stderr, opened again */
@@ -70,6 +74,13 @@ void log_init(enum log_level max, const char *process) {
         out_fd = open_again();
     if (journal_fd < 0)
         journal_fd = open_journal();
+    const char *name = getenv(FORMAT_VARIABLE);
+    format = name && strcmp(name, "json") == 0 ? LOG_JSON : LOG_TEXT;
+}
+
+void log_set_format(enum log_format f) {
+    format = f;
+    setenv(FORMAT_VARIABLE, f == LOG_JSON ? "json" : "text", 1);
 }
 
 void log_set_level(enum log_level max) {
@@ -77,15 +88,7 @@ void log_set_level(enum log_level max) {
 }
 
 bool log_enabled(enum log_level level) {
-    return level <= max_level;
-}
-
-/* Returns the end of the quoted value at @p, behind the quote that is not escaped. */
-static const char *end_of_quoted(const char *p) {
-    assert(*p == '"');
-    for (p++; *p && *p != '"'; p++)
-        p += *p == '\\' && p[1];
-    return p + (*p == '"');
+    return level <= max_level || level == WLOG_NOTICE;
 }
 
 /* Appends the pairs of @pairs as fields WEFT_KEY=value, one per line. */
@@ -97,11 +100,7 @@ static size_t add_fields(char *out, size_t size, const char *pairs) {
 
         if (!eq)
             break;
-        const char *end = eq + 1;
-        if (*end == '"')
-            end = end_of_quoted(end);
-        else
-            end += strcspn(end, " ");
+        const char *end = log_value_end(eq + 1);
         if (n + (size_t)(end - pairs) + 8 > size)
             break;
         n += (size_t)sprintf(out + n, "WEFT_");
@@ -145,20 +144,39 @@ static bool put_now(const char *line, size_t len) {
     return n == (ssize_t)len;
 }
 
-void log_line(const char *line) {
-    char text[100];
-    int n = snprintf(text, sizeof(text), "warn %s log_dropped lines=%llu\n", process_name,
-                     (unsigned long long)n_dropped);
+/* As log_render(), now. */
+static size_t render(char *out, size_t size, const char *level, const char *event,
+                     const char *pairs) {
+    struct timespec now;
 
-    if (n_dropped && put_now(text, (size_t)n))
-        n_dropped = 0;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const struct log_entry e = {.unix_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000,
+                                .level = level,
+                                .process = process_name,
+                                .event = event,
+                                .pairs = pairs};
+    return log_render(out, size, format, &e);
+}
+
+void log_line(const char *line) {
+    if (n_dropped) {
+        char pairs[40], text[300];
+
+        snprintf(pairs, sizeof(pairs), "lines=%llu", (unsigned long long)n_dropped);
+        size_t n = render(text, sizeof(text), "warn", "log_dropped", pairs);
+        if (put_now(text, n))
+            n_dropped = 0;
+    }
     n_dropped += n_dropped || !put_now(line, strlen(line));
 }
 
 void log_event(enum log_level level, const char *event, const char *fmt, ...) {
-    static const char *const names[] = {
-        [WLOG_ERROR] = "error", [WLOG_WARN] = "warn", [WLOG_INFO] = "info", [WLOG_DEBUG] = "debug"};
-    char raw[1600], pairs[2000], line[2200];
+    static const char *const names[] = {[WLOG_ERROR] = "error",
+                                        [WLOG_WARN] = "warn",
+                                        [WLOG_NOTICE] = "notice",
+                                        [WLOG_INFO] = "info",
+                                        [WLOG_DEBUG] = "debug"};
+    char raw[1600], pairs[2000], line[4500];
     va_list ap;
 
     assert((size_t)level < ARRAY_SIZE(names) && names[level]);
@@ -172,7 +190,6 @@ void log_event(enum log_level level, const char *event, const char *fmt, ...) {
         send_journal(level, event, pairs);
         return;
     }
-    int n = snprintf(line, sizeof(line), "%s %s %s %s\n", names[level], process_name, event, pairs);
-    if (n > 0)
-        log_line(line);
+    render(line, sizeof(line), names[level], event, pairs);
+    log_line(line);
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * log - one line per event: `level event key=value key=value`. To stderr, and as fields to the
- * journal when the process runs under systemd. What is not printable is escaped (printable.h), so
+ * log - one line per event: to stderr with a time stamp, as text or as JSON (log_render.h), or as
+ * fields to the journal when the process runs under systemd. What is not printable is escaped (printable.h), so
  * one event is always one line. Never log prompt text, keys or file contents. One thread of a
  * process logs.
  *
@@ -11,13 +11,19 @@
  */
 
 #include <stdbool.h>
+#include "base/log_render.h"
 #include "base/util.h"
 
-enum log_level { WLOG_ERROR = 3, WLOG_WARN = 4, WLOG_INFO = 6, WLOG_DEBUG = 7 }; /* as syslog(3) */
+/* As syslog(3). A notice is written whatever the level: it tells who changed the service. */
+enum log_level { WLOG_ERROR = 3, WLOG_WARN = 4, WLOG_NOTICE = 5, WLOG_INFO = 6, WLOG_DEBUG = 7 };
 
 /* Events up to level @max are written, under the name of @process ("front", "worker"), which is not
  * copied. Before the first event; once more after stderr has changed is harmless. */
 void log_init(enum log_level max, const char *process);
+/* Changes the format of lines on stderr from now on, here and, by the environment, in processes that
+ * are started later. Without it log_init() takes the format of the process that started this one,
+ * or text. */
+void log_set_format(enum log_format f);
 /* Changes the level from now on. */
 void log_set_level(enum log_level max);
 /* Returns true if events of @level are written. */

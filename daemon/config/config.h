@@ -16,6 +16,7 @@
 #include "api/api.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/log_render.h"
 #include "engine/engine.h"
 #include "scheduler/scheduler.h"
 
@@ -46,6 +47,7 @@ struct config {
     uint64_t draft_kv_bytes;                              /* 0: decided by the worker */
     char *draft_sources[CONFIG_LIST_MAX + 1];
     uint32_t log_level; /* its place among the row's choices */
+    enum log_format log_format;
     char *fault_dir;
     struct api_opts api;
     struct engine_opts engine; /* of the model; kv_bytes 0: not given */

@@ -247,6 +247,8 @@ const struct option config_table[] = {
 
     CHOICE("log", "log-level", log_level, "info", "error|warn|info|debug", true,
            "Least severe level that is logged."),
+    CHOICE("log", "log-format", log_format, "text", "text|json", false,
+           "Form of the lines on stderr; the journal gets fields in either case."),
     UINT("log", "log-requests", api.log_lines, "50", 0, 1000000,
          "Log lines about requests per second that one tenant or address may cause on average, "
          "with bursts of ten times as many; one line counts what was left out. 0: no limit."),

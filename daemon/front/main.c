@@ -292,7 +292,10 @@ static void serve_from_now(struct front *f) {
     service_status(status);
     service_ready();
     snprintf(status, sizeof(status), "ready %s\n", f->listeners.url);
-    log_line(status);
+    if (f->config.log_format == LOG_JSON)
+        log_event(WLOG_INFO, "ready", "url=%s", quoted(f->listeners.url).s);
+    else
+        log_line(status);
 }
 
 /* models_opts.on_ready. */
@@ -544,6 +547,7 @@ static int serve(struct front *f) {
 
     signal(SIGPIPE, SIG_IGN);
     log_init(level_of(&f->config), "front");
+    log_set_format(f->config.log_format);
     if (strcmp(backend, "auto") == 0 || strcmp(backend, "cuda") == 0)
         device_nodes_make(&device_nodes_system);
     uv_loop_init(&f->loop);
