@@ -4,14 +4,12 @@
 
 #include "api/generation/env.h"
 #include "api/http/server.h"
-#include "api/limits/auth.h"
 #include "api/responses/store.h"
 #include "api/service/service.h"
 
 struct api {
     struct gen_env env; /* the context of exchanges */
     struct http_server http;
-    struct auth auth;
     struct store store; /* of responses */
     struct service service;
     bool closing;

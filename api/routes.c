@@ -158,7 +158,7 @@ int routes_check(struct exchange *x, const struct http *h, struct err *err) {
     PROBE2(request__start, x->id, x->route->path);
     trace_read_head(&x->parent, h);
     if (!x->route->open &&
-        (r = tenant_identify(&env_of(x)->tenants, &api_of(x)->auth, x, h, err)) < 0)
+        (r = tenant_identify(&env_of(x)->tenants, &env_of(x)->auth, x, h, err)) < 0)
         return r;
     struct session_key s = session_of_head(env_of(x)->secret, x->tenant, h);
     x->session = s.id;

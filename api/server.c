@@ -149,7 +149,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     list_init(&env->models.list);
     gens_init(env);
     pthread_rwlock_init(&env->models.lock, NULL);
-    auth_init(&a->auth, opts->api_keys_file);
+    auth_init(&a->env.auth, opts->api_keys_file);
     int r = open_parts(a, model, port);
     if (r < 0) {
         api_free(a);
@@ -180,7 +180,7 @@ struct api *api_free(struct api *a) {
     assert(list_empty(&env->gens.list));
     service_deinit(&a->service);
     job_pool_deinit(&env->pool);
-    auth_deinit(&a->auth);
+    auth_deinit(&a->env.auth);
     store_deinit(&a->store);
     tenants_deinit(&env->tenants);
     http_server_deinit(&a->http);
@@ -192,7 +192,7 @@ struct api *api_free(struct api *a) {
 }
 
 int api_reload_keys(struct api *a, struct err *err) {
-    return auth_reload(&a->auth, err);
+    return auth_reload(&a->env.auth, err);
 }
 
 int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n) {

@@ -17,6 +17,7 @@
 #include "api/limits/admit.h"
 #include "api/limits/auth.h"
 #include "api/limits/job_pool.h"
+#include "api/limits/log_limit.h"
 #include "api/limits/tenant.h"
 #include "base/rng.h"
 
@@ -38,7 +39,9 @@ struct gen_env {
     bool draining;
     enum api_health health; /* as the daemon says */
     struct api_stats stats;
+    struct auth auth;
     struct tenants tenants;
+    struct log_limit log_limit; /* lines that clients cause */
     struct admit admit;
     struct job_pool pool;
     struct {

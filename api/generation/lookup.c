@@ -46,6 +46,7 @@ static void on_prepared(struct prompt_job *job) {
     buf_init(&l->answer, 0);
     x->ops = NULL;
     x->retry_ms = job->retry_ms;
+    prompt_job_name_model(job, x);
     free_lookup(l);
     if (r < 0 && err.status)
         respond_error(x, &err);

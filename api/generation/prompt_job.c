@@ -738,6 +738,12 @@ static void to_pool(struct prompt_job *job) {
     finish(job);
 }
 
+void prompt_job_name_model(const struct prompt_job *job, struct exchange *x) {
+    const char *own = job->model ? job->model->info->id : "";
+
+    snprintf(x->model, sizeof(x->model), "%s", job->result < 0 && job->wanted ? job->wanted : own);
+}
+
 bool prompt_job_abandon(struct prompt_job *job) {
     check_job(job);
     if (job->waits) {

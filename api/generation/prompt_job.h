@@ -17,6 +17,9 @@ void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct e
                       void (*done)(struct prompt_job *job));
 /* The result is not wanted any more. True: the job still runs, and `done` will be called. */
 bool prompt_job_abandon(struct prompt_job *job);
+/* Notes in @x, for its log line, the model that the job, which has ended, was for, or the name that
+ * no model has. */
+void prompt_job_name_model(const struct prompt_job *job, struct exchange *x);
 /* The name of a place in a body. */
 struct prompt_place {
     char s[32];

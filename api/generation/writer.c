@@ -668,6 +668,7 @@ static void on_prepared(struct prompt_job *job) {
     }
     int r = job->result;
     w->exchange->retry_ms = job->retry_ms;
+    prompt_job_name_model(job, w->exchange);
     assert(!w->waited || r < 0 || job->request.stream);
     if (r == 0 && job->request.load_only) {
         send_whole(w);

@@ -6,12 +6,27 @@
 #include "api/http/conn.h"
 #include "api/http/payer.h"
 #include "api/http/server.h"
+#include "api/http/who.h"
 
 /* A client's own id is kept when it can stand in a header and a log line. */
 static bool is_clean_id(const char *s) {
     size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:");
 
     return n > 0 && n < 64 && s[n] == 0;
+}
+
+/* Fills client, agent and path of @x for its log line. Clients choose these texts: they are cut
+ * here and escaped where they are written. */
+static void note_who(struct exchange *x) {
+    const struct http *h = &x->conn->http;
+    const char *agent = http_header(h, "user-agent", NULL);
+
+    who_client(x->conn, x->client);
+    snprintf(x->agent, sizeof(x->agent), "%s", agent ? agent : "");
+    if (!h->head_done)
+        return;
+    const char *target = http_target(h); /* a query may hold a key */
+    snprintf(x->path, sizeof(x->path), "%.*s", (int)strcspn(target, "?#"), target);
 }
 
 struct exchange *exchange_new(struct conn *conn) {
@@ -31,6 +46,7 @@ struct exchange *exchange_new(struct conn *conn) {
     x->http10 = h->head_done && h->parser.http_minor == 0;
     snprintf(x->method, sizeof(x->method), "%s",
              h->head_done ? llhttp_method_name(h->parser.method) : "-");
+    note_who(x);
     const char *id = http_header(h, "x-request-id", NULL);
     if (id && is_clean_id(id))
         snprintf(x->id, sizeof(x->id), "%s", id);

@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "api/http/who.h"
 #include "base/err.h"
 
 struct conn;
@@ -51,6 +52,7 @@ struct exchange {
     char id[64];        /* x-request-id */
     uint8_t peer[20];   /* as payer.address, of the client's address */
     char method[12];
+    char client[WHO_CLIENT], agent[96], path[96]; /* address, user agent, path; "": none */
     char origin[128];    /* whose pages may read the answer; "": none is named, or none may */
     const char *headers; /* further header lines of the answer, or NULL; not copied */
     char *arg;           /* the part of the path that names something; NULL: none */
@@ -61,7 +63,7 @@ struct exchange {
     char code[48]; /* of the error that was the answer, or "" */
 
     /* For the owner's checks and log line; http/ does not read them. */
-    uint32_t tenant;
+    uint32_t tenant, key;     /* key: number of the API key's name, from 1; 0: none */
     uint64_t session;         /* that the head names; 0: it names none */
     const char *session_from; /* the header */
     uint32_t retries;         /* x-stainless-retry-count */
@@ -72,7 +74,7 @@ struct exchange {
     int64_t queue_ns, ttft_ns;
     const char *finish;
     struct trace_parent parent;
-    char model[64]; /* that generates; "": none yet */
+    char model[64]; /* that it is for; "": not known */
 };
 
 /* An exchange on @conn, whose header block may be incomplete. NULL: out of memory. */

@@ -186,6 +186,7 @@ int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x
         assert(key < a->n_tenants);
         if (!(t = of_key(ts, a->names[key])))
             return -ENOMEM;
+        x->key = key + 1;
     }
     x->tenant = t ? t->number : 0;
     if (t)

@@ -320,6 +320,7 @@ static void on_prepared(struct prompt_job *job) {
         return;
     }
     e->exchange->retry_ms = job->retry_ms;
+    prompt_job_name_model(job, e->exchange);
     if (r == 0)
         r = begin(e, &err);
     if (r < 0)

@@ -11,6 +11,7 @@
 #include "api/service/trace.h"
 #include "base/log.h"
 #include "api/http/respond.h"
+#include "base/printable.h"
 #include "base/probe.h"
 
 /* ---- requests that have ended ---- */
@@ -41,7 +42,7 @@ static void tell_left_out(struct service *s) {
     for (uint32_t i = 0; i < s->env->tenants.n; i++)
         if (log_row_tell(&s->env->tenants.list[i]->log, &o))
             log_left_out("tenant:", s->env->tenants.list[i]->conf.name, &o);
-    while (log_limit_tell(&s->log_limit, &at, &o))
+    while (log_limit_tell(&s->env->log_limit, &at, &o))
         log_left_out("", o.client, &o);
 }
 
@@ -63,6 +64,31 @@ static void note_span(struct service *s, const struct exchange *x, int64_t now) 
                   *why ? "no" : "yes", why);
 }
 
+/* Returns a text of a client or of the operator as a value of the log; "-": there is none. */
+static struct printable value_of(const char *text) {
+    return *text ? quoted(text) : (struct printable){"-"};
+}
+
+static void log_request(const struct gen_env *env, const struct exchange *x, enum log_level level,
+                        int64_t now) {
+    const char *key = x->key ? env->auth.names[x->key - 1] : "";
+    bool stranger = !x->tenant && !x->key && env->auth.file;
+    const char *tenant = stranger ? "" : tenants_get(&env->tenants, x->tenant)->conf.name;
+
+    log_event(level, "request",
+              "id=%s method=%s path=%s status=%d tenant=%s key=%s model=%s client=%s agent=%s "
+              "stream=%d prompt=%u cached=%u output=%u finish=%s "
+              "queue_ms=%lld ttft_ms=%lld total_ms=%lld prompt_per_s=%.1f output_per_s=%.1f "
+              "drafted=%u accepted=%u resumed=%u retries=%u error=%s",
+              x->id, x->method, x->route ? x->route->path : value_of(x->path).s, x->status,
+              value_of(tenant).s, value_of(key).s, value_of(x->model).s, x->client,
+              value_of(x->agent).s, x->stream, x->n_prompt, x->n_cached, x->n_output,
+              x->finish ? x->finish : "-", (long long)x->queue_ns / 1000000,
+              (long long)x->ttft_ns / 1000000, (long long)(now - x->started_ns) / 1000000,
+              x->prompt_per_s, x->output_per_s, x->n_drafted, x->n_accepted, x->n_resumed,
+              x->retries, *x->code ? x->code : "-");
+}
+
 void service_on_ended(const struct exchange *x) {
     struct service *s = env_of(x)->service;
     int64_t now = clock_now(s->env->clock);
@@ -77,20 +103,12 @@ void service_on_ended(const struct exchange *x) {
     if (!log_enabled(level))
         return;
     struct log_row *tenant = x->tenant ? &tenants_get(&s->env->tenants, x->tenant)->log : NULL;
-    if (!log_limit_take(&s->log_limit, tenant, x, now)) {
+    if (!log_limit_take(&s->env->log_limit, tenant, x, now)) {
         if (!uv_is_active((uv_handle_t *)&s->log_tick) && !s->closing)
             uv_timer_start(&s->log_tick, on_log_tick, LOG_BURST_S * 1000, 0);
         return;
     }
-    log_event(level, "request",
-              "id=%s method=%s path=%s status=%d stream=%d prompt=%u cached=%u output=%u finish=%s "
-              "queue_ms=%lld ttft_ms=%lld total_ms=%lld prompt_per_s=%.1f output_per_s=%.1f "
-              "drafted=%u accepted=%u resumed=%u retries=%u error=%s",
-              x->id, x->method, x->route ? x->route->path : "-", x->status, x->stream, x->n_prompt,
-              x->n_cached, x->n_output, x->finish ? x->finish : "-",
-              (long long)x->queue_ns / 1000000, (long long)x->ttft_ns / 1000000,
-              (long long)(now - x->started_ns) / 1000000, x->prompt_per_s, x->output_per_s,
-              x->n_drafted, x->n_accepted, x->n_resumed, x->retries, *x->code ? x->code : "-");
+    log_request(s->env, x, level, now);
 }
 
 /* loop_lag.on_iteration. */
@@ -123,7 +141,7 @@ void service_stats(const struct service *s, struct api_stats *out) {
     out->n_displaced = s->http->n_displaced;
     out->n_lost_bodies = s->http->n_lost_bodies;
     out->n_deferred = s->http->n_deferred;
-    out->n_unlogged = s->log_limit.n_left_out;
+    out->n_unlogged = s->env->log_limit.n_left_out;
     out->n_lost_outputs = s->http->n_lost_outputs;
     out->n_running = s->env->admit.n_running;
     out->n_queued = s->env->admit.n_queued;
@@ -152,7 +170,7 @@ enum api_health service_health(const struct gen_env *env) {
 /* ---- life ---- */
 
 int service_init(struct service *s, struct gen_env *env, struct http_server *http) {
-    int r = log_limit_init(&s->log_limit, env->opts.log_lines);
+    int r = log_limit_init(&env->log_limit, env->opts.log_lines);
 
     s->env = env;
     s->http = http;

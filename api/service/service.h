@@ -10,7 +10,6 @@
 #include "api/generation/metrics.h"
 #include "api/http/dialect.h"
 #include "api/http/loop_lag.h"
-#include "api/limits/log_limit.h"
 #include "api/service/recent.h"
 
 struct gen_env;
@@ -22,7 +21,6 @@ struct service {
     struct http_server *http;
     char started_header[64]; /* a header line: when the service began */
     bool closing;
-    struct log_limit log_limit;
     uv_timer_t log_tick;    /* tells what was left out */
     struct metrics metrics; /* of the loop; those of generations are their models' */
     struct otlp *otlp;      /* NULL: no traces are sent */
