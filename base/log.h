@@ -2,27 +2,27 @@
 
 /*
  * log - one line per event: to stderr with a time stamp, as text or as JSON (log_render.h), or as
- * fields to the journal when the process runs under systemd. What is not printable is escaped (printable.h), so
- * one event is always one line. Never log prompt text, keys or file contents. One thread of a
- * process logs.
+ * fields to the journal when the process runs under systemd. What is not printable is escaped
+ * (printable.h), so one event is always one line. Never log prompt text, keys or file contents. One
+ * thread of a process logs.
  *
- * Only the step loop, api/server.c, api/http/listen.c, daemon/ and cmd/ log: libraries return
- * errors.
+ * Only the step loop, api/server.c, api/service/service.c, api/generation/audit.c,
+ * api/http/listen.c, daemon/ and cmd/ log: libraries return errors.
  */
 
 #include <stdbool.h>
 #include "base/log_render.h"
 #include "base/util.h"
 
-/* As syslog(3). A notice is written whatever the level: it tells who changed the service. */
+/* As syslog(3). A notice is written whatever the level: who changed the service, that it serves. */
 enum log_level { WLOG_ERROR = 3, WLOG_WARN = 4, WLOG_NOTICE = 5, WLOG_INFO = 6, WLOG_DEBUG = 7 };
 
 /* Events up to level @max are written, under the name of @process ("front", "worker"), which is not
  * copied. Before the first event; once more after stderr has changed is harmless. */
 void log_init(enum log_level max, const char *process);
-/* Changes the format of lines on stderr from now on, here and, by the environment, in processes that
- * are started later. Without it log_init() takes the format of the process that started this one,
- * or text. */
+/* Changes the format of lines on stderr from now on, here and, by the environment, in processes
+ * that are started later. Without it log_init() takes the format of the process that started this
+ * one, or text. */
 void log_set_format(enum log_format f);
 /* Changes the level from now on. */
 void log_set_level(enum log_level max);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "api/generation/audit.h"
 #include "api/generation/prompt.h"
 #include "api/http/json.h"
 #include "api/generation/model.h"
@@ -160,6 +161,8 @@ int model_wait_begin(struct prompt_job *job) {
         return 0;
     if (*m->failure && now - m->failed_ns < (int64_t)m->failure_retry_ms * 1000000)
         return cannot_load(job);
+    if (m->state == API_MODEL_ABSENT || m->state == API_MODEL_FAILED)
+        audit_load(job->tenant, m->info->id);
     if (env->wait.n >= env->opts.max_queued || env->opts.load_wait_ms == 0) {
         m->port->want(m->port);
         return still_loading(job, 0);

@@ -5,6 +5,7 @@
 #include "api/generation/lookup.h"
 #include "api/generation/read_request.h"
 #include "api/http/exchange.h"
+#include "api/generation/audit.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
 #include "api/lmstudio/lmstudio.h"
@@ -187,6 +188,7 @@ void lmstudio_unload_serve(struct exchange *x, struct http *h) {
     }
     assert(model_on_demand(m) && m->worker_up);
     m->keep_alive_s = 0;
+    audit_client(x, "unload", m->info->id, 0, &err);
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_string(&j, "instance_id", m->info->id);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/http/conn.h"
+#include "api/generation/audit.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
@@ -288,6 +289,7 @@ void ollama_pull_serve(struct exchange *x, struct http *h) {
     if (r == 0 && !served) {
         m = new_task(x);
         r = m ? o->manage->pull(o->models_ctx, name, &m->task, &err) : -ENOMEM;
+        audit_client(x, "pull", name, r, &err);
     }
     yyjson_doc_free(doc);
     if (r == 0 && served) { /* it is here already */
@@ -433,6 +435,7 @@ static void on_read(struct job *j) {
         const struct api_opts *o = &env_of(x)->opts;
 
         r = o->manage->create(o->models_ctx, &c->preset, &m->task, &err);
+        audit_client(x, "create", c->preset.name, r, &err);
     }
     create_free(c);
     if (x)
@@ -490,7 +493,8 @@ static int begin_copy(struct exchange *x, yyjson_val *root, struct api_task *t, 
     if (r < 0)
         return r;
     preset.name = untag(preset.name);
-    return o->manage->create(o->models_ctx, &preset, t, err);
+    r = o->manage->create(o->models_ctx, &preset, t, err);
+    return audit_client(x, "create", preset.name, r, err);
 }
 
 static int begin_delete(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {
@@ -500,8 +504,10 @@ static int begin_delete(struct exchange *x, yyjson_val *root, struct api_task *t
 
     if (r == 0)
         r = find_served(x, name, "model", &id, err);
-
-    return r < 0 ? r : o->manage->remove(o->models_ctx, id, t, err);
+    if (r < 0)
+        return r;
+    r = o->manage->remove(o->models_ctx, id, t, err);
+    return audit_client(x, "delete", id, r, err);
 }
 
 static void serve(struct exchange *x, begin_fn begin) {

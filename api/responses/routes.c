@@ -10,6 +10,7 @@
 #include "api/responses/reply.h"
 #include "api/http/http.h"
 #include "api/responses/responses.h"
+#include "api/generation/audit.h"
 
 /*
  * Routes of a response that is stored or under way: /v1/responses/ID, DELETE of it, /cancel and
@@ -105,9 +106,10 @@ static void cancel(struct exchange *x, struct responses *rs) {
 
 static void cancel_serve(struct exchange *x, struct http *h) {
     struct responses *rs = find_live(x);
-    struct err err;
+    struct err err = {0};
 
     if (rs) {
+        audit_client(x, "cancel", x->arg, 0, &err);
         cancel(x, rs);
         return;
     }

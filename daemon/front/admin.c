@@ -15,6 +15,7 @@
 #include "api/http/respond.h"
 #include "api/http/server.h"
 #include "daemon/front/admin_json.h"
+#include "daemon/front/audit.h"
 #include "proto/flight_file.h"
 
 /*
@@ -220,7 +221,7 @@ static void reload_serve(struct exchange *x, struct http *h) {
     const struct admin_opts *o = opts_of(x);
     struct err err = {0};
 
-    if (o->reload(o->ctx, &err) == 0)
+    if (audit_admin(x, "reload", NULL, NULL, o->reload(o->ctx, &err), &err) == 0)
         respond_line(x, "{\"reloaded\":true}");
     else
         refuse(x, 400, *err.message ? err.message : "out of memory");
@@ -237,7 +238,7 @@ static void upgrade_serve(struct exchange *x, struct http *h) {
     struct admin *a = x->ctx;
     struct err err = {0};
 
-    if (o->upgrade(o->ctx, &err) < 0) {
+    if (audit_admin(x, "upgrade", NULL, NULL, o->upgrade(o->ctx, &err), &err) < 0) {
         refuse(x, 400, *err.message ? err.message : "out of memory");
         return;
     }
@@ -263,6 +264,7 @@ void admin_upgrade_over(struct admin *a, int pid, const char *why) {
 static void drain_serve(struct exchange *x, struct http *h) {
     const struct admin_opts *o = opts_of(x);
 
+    audit_admin(x, "drain", NULL, NULL, 0, NULL);
     respond_line(x, "{\"draining\":true}");
     o->drain(o->ctx);
 }
@@ -271,12 +273,14 @@ static void cancel_serve(struct exchange *x, struct http *h) {
     char *end;
     uint64_t id = strtoull(x->arg, &end, 10);
 
-    if (*x->arg < '0' || *x->arg > '9' || *end)
+    if (*x->arg < '0' || *x->arg > '9' || *end) {
         refuse_path(x);
-    else if (api_cancel(opts_of(x)->api, id))
+    } else if (api_cancel(opts_of(x)->api, id)) {
+        audit_admin(x, "cancel", x->arg, NULL, 0, NULL);
         respond_line(x, "{\"cancelled\":true}");
-    else
+    } else {
         refuse(x, 404, "no live request has this id");
+    }
 }
 
 /* The argument is a number or an x-request-id. */
@@ -297,8 +301,9 @@ static void models_serve(struct exchange *x, struct http *h) {
     respond_own(x, admin_json_models(opts_of(x)));
 }
 
-static void answer_change(struct exchange *x, int r, const struct err *err) {
-    if (r == 0)
+static void answer_change(struct exchange *x, const char *action, const char *file, int r,
+                          const struct err *err) {
+    if (audit_admin(x, action, x->arg, file, r, err) == 0)
         respond_line(x, "{\"accepted\":true}");
     else
         refuse(x, 400, err->message);
@@ -309,7 +314,7 @@ static void load_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
 
     if (i >= 0)
-        answer_change(x, models_load(opts_of(x)->models, (uint32_t)i, &err), &err);
+        answer_change(x, "load", NULL, models_load(opts_of(x)->models, (uint32_t)i, &err), &err);
 }
 
 static void unload_serve(struct exchange *x, struct http *h) {
@@ -317,7 +322,8 @@ static void unload_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
 
     if (i >= 0)
-        answer_change(x, models_unload(opts_of(x)->models, (uint32_t)i, &err), &err);
+        answer_change(x, "unload", NULL, models_unload(opts_of(x)->models, (uint32_t)i, &err),
+                      &err);
 }
 
 static void swap_serve(struct exchange *x, struct http *h) {
@@ -332,7 +338,7 @@ static void swap_serve(struct exchange *x, struct http *h) {
         refuse(x, 400, file ? "file: is malformed" : "out of memory");
         return;
     }
-    answer_change(x, models_swap(opts_of(x)->models, (uint32_t)i, file, &err), &err);
+    answer_change(x, "swap", file, models_swap(opts_of(x)->models, (uint32_t)i, file, &err), &err);
 }
 
 /* /pull: its lines as they come. */
@@ -389,6 +395,7 @@ static void pull_serve(struct exchange *x, struct http *h) {
         p->task.line = on_pull_line;
         p->task.over = on_pull_over;
         r = models_manage.pull(opts_of(x)->models, name, &p->task, &err);
+        audit_admin(x, "pull", name, NULL, r, &err);
     }
     if (r < 0) {
         free(p);

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "daemon/front/args.h"
+#include "daemon/front/audit.h"
 #include "daemon/front/deadline.h"
 #include "daemon/front/device_nodes.h"
 #include "daemon/models/kvdisk.h"
@@ -152,6 +153,7 @@ void front_start_drain(struct front *f) {
 static void on_stop_signal(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
 
+    audit_signal(f->draining ? "stop" : "drain");
     if (takeover_is_pending() || (f->draining && f->drain_ends_ns != INT64_MAX))
         close_all(f);
     else if (f->draining)
@@ -254,6 +256,7 @@ static void on_hup(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
     struct err err = {0};
 
+    audit_signal("reload");
     if (f->was_ready && !f->draining)
         service_reloading();
     reload(f, &err);
@@ -264,6 +267,7 @@ static void on_hup(uv_signal_t *s, int signum) {
 static void on_usr2(uv_signal_t *s, int signum) {
     struct err err = {0};
 
+    audit_signal("upgrade");
     next_daemon_start(the_front((uv_handle_t *)s), &err);
 }
 
@@ -293,7 +297,7 @@ static void serve_from_now(struct front *f) {
     service_ready();
     snprintf(status, sizeof(status), "ready %s\n", f->listeners.url);
     if (f->config.log_format == LOG_JSON)
-        log_event(WLOG_INFO, "ready", "url=%s", quoted(f->listeners.url).s);
+        log_event(WLOG_NOTICE, "ready", "url=%s", quoted(f->listeners.url).s);
     else
         log_line(status);
 }

@@ -1,4 +1,5 @@
 """weftd as a service: signals, exit codes, socket activation, readiness and watchdog, the admin socket."""
+import datetime
 import http.client
 import json
 import os
@@ -13,7 +14,8 @@ import tempfile
 import threading
 import time
 
-from weftd import BACKEND, Skip, UnixConnection, Weftd, has_device, main, parallel, program, random_tokens, seen, tiny_model
+from manager import wait_until
+from weftd import BACKEND, Skip, UnixConnection, Weftd, has_device, keys_in, main, parallel, program, random_tokens, seen, tiny_model
 
 LONG = {"prompt": random_tokens(1, 20), "max_tokens": 1500, "ignore_eos": True, "temperature": 0}
 
@@ -409,6 +411,32 @@ def test_log_has_one_line_per_request_and_no_prompt():
         assert "secret" not in d.log
         lines = [line for line in d.log.splitlines() if "my-id-1" in line]
         assert len(lines) == 1 and "status=200" in lines[0], d.log
+
+
+def test_log_tells_who_did_what():
+    with tempfile.TemporaryDirectory() as folder:
+        with Weftd("--api-keys", keys_in(folder), "--log-format", "json", "--log-level", "warn") as d:
+            assert d.admin_request("POST", "/reload")[0] == 200
+            d.process.send_signal(signal.SIGHUP)
+            wait_until("the lines", lambda: d.log.count('"event":"audit"') == 2)
+            admin, by_signal = [json.loads(line) for line in d.log.splitlines() if '"event":"audit"' in line]
+            assert admin["level"] == "notice" and admin["client"] == f"uid:{os.getuid()}", admin
+            assert (admin["action"], admin["by"], admin["result"]) == ("reload", "admin", "accepted"), admin
+            assert (by_signal["action"], by_signal["by"]) == ("reload", "signal"), by_signal
+            assert abs(time.time() - datetime.datetime.fromisoformat(admin["time"].replace("Z", "+00:00")).timestamp()) < 600
+        with Weftd("--api-keys", keys_in(folder), "--log-format", "json") as d:
+            agent = {"User-Agent": 'me "1"\u00e9', "Authorization": "Bearer ka"}
+            assert d.request("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1}, agent)[0] == 200
+            assert d.request("GET", "/v1/%0acompletion?key=ka", headers=agent)[0] in (400, 404)
+            assert d.request("GET", "/v1/nothing?key=ka", headers={"Authorization": "Bearer wrong"})[0] == 404
+            assert d.request("GET", "/v1/models", headers={"Authorization": "Bearer wrong"})[0] == 401
+            wait_until("the lines", lambda: d.log.count('"event":"request"') == 4)
+            first, bad, none, refused = [json.loads(line) for line in d.log.splitlines() if '"event":"request"' in line]
+            assert (first["tenant"], first["key"], first["client"]) == ("alice", "alice", "127.0.0.1"), first
+            assert first["model"] and first["agent"].startswith('me "1"') and first["status"] == 200, first
+            assert none["path"] == "/v1/nothing" and none["tenant"] is None, none
+            assert refused["status"] == 401 and refused["tenant"] is None and refused["error"] == "invalid_api_key", refused
+            assert "key=ka" not in d.log
 
 
 def test_unix_socket_and_tcp_at_once():

@@ -252,6 +252,8 @@ class Weftd:
             if self.process.poll() is not None:
                 raise AssertionError(f"weftd exited with {self.process.returncode}: {self.log}")
             for line in self.log.splitlines():
+                if '"event":"ready"' in line:  # log-format = json
+                    line = "ready " + json.loads(line)["url"]
                 if line.startswith(("ready http://", "ready https://")):
                     self.port = int(line.rsplit(":", 1)[1])
                     return

@@ -1,0 +1,16 @@
+#pragma once
+
+/* audit - one line of the log for each change of the service that an operator asks for, on the
+ * admin socket or by a signal: who, what, and what came of it. */
+
+#include "base/err.h"
+
+struct exchange;
+
+/* Tells that the peer of @x, a request on the admin socket, asked for @action on @target (a model,
+ * a request; NULL: the service) with @detail (a file; NULL: none); @r < 0: it was refused because
+ * of @err. Returns @r. */
+int audit_admin(const struct exchange *x, const char *action, const char *target,
+                const char *detail, int r, const struct err *err);
+/* Tells that a signal asked for @action. */
+void audit_signal(const char *action);
