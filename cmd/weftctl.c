@@ -40,6 +40,7 @@ static const char help[] =
     "  pull hf:OWNER/REPO[:QUANT] download a model from the Hugging Face hub\n"
     "  models [NAME]              list the model files on this machine\n"
     "  rm NAME                    remove a pulled model\n"
+    "  key new NAME FILE          make an API key, add its checksum to FILE, print it once\n"
     "The socket is PATH, else $WEFT_ADMIN, else the first existing one of\n"
     "/run/weft-admin.sock, /run/weft/admin.sock, ./build/admin.sock and admin.sock\n"
     "beside this program. --json prints the daemon's answer unchanged. Exit codes:\n"
@@ -332,11 +333,8 @@ static const struct {
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv, bool json);
-} local_commands[] = {{"chat", ctl_chat},
-                      {"launch", ctl_launch},
-                      {"pull", ctl_pull},
-                      {"models", ctl_models},
-                      {"rm", ctl_rm}};
+} local_commands[] = {{"chat", ctl_chat},     {"launch", ctl_launch}, {"pull", ctl_pull},
+                      {"models", ctl_models}, {"rm", ctl_rm},         {"key", ctl_key}};
 
 static int unknown(const char *command) {
     char names[320] = "";

@@ -6,17 +6,26 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 #include "api/http/http.h"
 #include "api/http/siphash.h"
+#include "base/sha256.h"
 
 /*
- * A presented key is compared with every known key, each over the full AUTH_KEY_MAX bytes, whether
- * or not an earlier one matched: the time tells how many keys there are, and nothing about them.
+ * The checksum of a presented key is compared with that of every known key, each over its full
+ * length, whether or not an earlier one matched: the time depends on the number of keys alone.
  * On reload tenants keep their numbers by name, because live requests carry them.
  */
 
+#define HASHED "sha256$"
+
+static int64_t system_now_s(void) {
+    return time(NULL);
+}
+
 void auth_init(struct auth *a, const char *file) {
     memset(a, 0, sizeof(*a));
+    a->now_s = system_now_s;
     a->file = file;
 }
 
@@ -44,7 +53,61 @@ static int tenant_of(struct auth *a, const char *name, uint32_t *out) {
     return 0;
 }
 
-/* One line of the file: nothing, `KEY` or `NAME:KEY`. */
+static void sum_of(const char *key, size_t len, char out[AUTH_SUM]) {
+    struct sha256 s;
+
+    sha256_init(&s);
+    sha256_add(&s, key, len);
+    sha256_hex(&s, out);
+    explicit_bzero(&s, sizeof(s));
+}
+
+/* Returns true if @s is a date, "YYYY-MM-DD". */
+static bool is_date(const char *s) {
+    static const char form[] = "0000-00-00";
+    struct tm tm = {0};
+
+    for (size_t i = 0; i < sizeof(form); i++)
+        if (form[i] == '0' ? s[i] < '0' || s[i] > '9' : s[i] != form[i])
+            return false;
+    tm.tm_year = atoi(s) - 1900;
+    tm.tm_mon = atoi(s + 5) - 1;
+    tm.tm_mday = atoi(s + 8);
+    int month = tm.tm_mon, day = tm.tm_mday;
+    timegm(&tm); /* changes a day that there is not */
+    return tm.tm_mon == month && tm.tm_mday == day;
+}
+
+/* Takes `expires=DATE` off the end of the key @text. False: there is another word. */
+static bool take_expiry(char *text, char out[11]) {
+    char *space = text + strcspn(text, " \t");
+
+    *out = 0;
+    if (!*space)
+        return true;
+    *space++ = 0;
+    space += strspn(space, " \t");
+    if (strncmp(space, "expires=", 8) != 0 || !is_date(space + 8))
+        return false;
+    memcpy(out, space + 8, 11);
+    return true;
+}
+
+/* Sets @out to the checksum of @key, or to the one that it is. False: it is none. */
+static bool set_sum(const char *key, char out[AUTH_SUM]) {
+    size_t n = strlen(HASHED);
+
+    if (strncmp(key, HASHED, n) != 0) {
+        sum_of(key, strlen(key), out);
+        return true;
+    }
+    if (strlen(key + n) != AUTH_SUM - 1 || strspn(key + n, "0123456789abcdef") != AUTH_SUM - 1)
+        return false;
+    memcpy(out, key + n, AUTH_SUM);
+    return true;
+}
+
+/* One line of the file: nothing, `KEY` or `NAME:KEY`, and perhaps when it expires. */
 static int add_line(struct auth *a, char *line, uint32_t number, struct err *err) {
     char name[64];
 
@@ -55,12 +118,15 @@ static int add_line(struct auth *a, char *line, uint32_t number, struct err *err
     if (!*line || *line == '#')
         return 0;
     char *colon = strchr(line, ':'), *key = colon ? colon + 1 : line;
+    struct auth_key row = {0};
+    bool known = take_expiry(key, row.expires) && set_sum(key, row.sum);
     size_t len = strlen(key), n_name = colon ? (size_t)(colon - line) : 0;
-    if (len == 0 || len > AUTH_KEY_MAX || n_name >= sizeof(name) || strpbrk(key, " \t") ||
+    if (len == 0 || len > AUTH_KEY_MAX || n_name >= sizeof(name) || !known ||
         a->n_keys == AUTH_KEYS_MAX)
         return err_set(err, 0, "api-keys",
                        "api-keys: line %u: must be NAME:KEY or KEY, the key of at most %d "
-                       "characters without spaces, at most %d keys",
+                       "characters without spaces or sha256$ and 64 hexadecimal digits, and "
+                       "perhaps expires=YYYY-MM-DD behind it; at most %d keys",
                        number, AUTH_KEY_MAX, AUTH_KEYS_MAX);
     if (n_name)
         snprintf(name, sizeof(name), "%.*s", (int)n_name, line);
@@ -68,11 +134,8 @@ static int add_line(struct auth *a, char *line, uint32_t number, struct err *err
         snprintf(name, sizeof(name), "key-%u", a->n_keys + 1);
     if (!array_resize(&a->keys, a->n_keys + 1, sizeof(*a->keys)))
         return -ENOMEM;
-    struct auth_key *k = &a->keys[a->n_keys];
-    memset(k, 0, sizeof(*k));
-    memcpy(k->key, key, len);
-    k->len = (uint32_t)len;
-    int r = tenant_of(a, name, &k->tenant);
+    int r = tenant_of(a, name, &row.tenant);
+    a->keys[a->n_keys] = row;
     a->n_keys += r == 0;
     return r;
 }
@@ -95,7 +158,7 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
 }
 
 int auth_reload(struct auth *a, struct err *err) {
-    struct auth next = {.file = a->file, .n_tenants = a->n_tenants};
+    struct auth next = {.file = a->file, .n_tenants = a->n_tenants, .now_s = a->now_s};
 
     if (!a->file)
         return 0;
@@ -119,15 +182,23 @@ int auth_reload(struct auth *a, struct err *err) {
     return 0;
 }
 
-/* Returns whether the keys are equal, in a time that does not depend on their content. */
-static bool same_key(const struct auth_key *k, const uint8_t key[AUTH_KEY_MAX], uint32_t len) {
-    volatile uint32_t diff = k->len ^ len;
+/* Returns whether the sums are equal, in a time that does not depend on their content. */
+static bool same_key(const struct auth_key *k, const char sum[AUTH_SUM]) {
+    volatile uint32_t diff = 0;
 
-    assert(k->len > 0 && k->len <= AUTH_KEY_MAX);
-
-    for (int i = 0; i < AUTH_KEY_MAX; i++)
-        diff |= (uint32_t)(k->key[i] ^ key[i]);
+    for (int i = 0; i < AUTH_SUM; i++)
+        diff |= (uint32_t)(k->sum[i] ^ sum[i]);
     return diff == 0;
+}
+
+/* Returns true if the last day of @k is over. */
+static bool is_expired(const struct auth *a, const struct auth_key *k) {
+    time_t now = (time_t)a->now_s();
+    char today[11];
+    struct tm tm;
+
+    strftime(today, sizeof(today), "%Y-%m-%d", gmtime_r(&now, &tm));
+    return *k->expires && strcmp(today, k->expires) > 0;
 }
 
 static int refuse(struct err *err, const char *what) {
@@ -138,8 +209,8 @@ int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, str
     uint32_t n_bearer, n_plain;
     const char *key = http_header(h, "authorization", &n_bearer);
     const char *plain = http_header(h, "x-api-key", &n_plain);
-    uint8_t padded[AUTH_KEY_MAX] = {0};
-    uint32_t found = 0;
+    const struct auth_key *found = NULL;
+    char sum[AUTH_SUM];
 
     *tenant = 0;
     if (!a->file)
@@ -156,15 +227,18 @@ int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, str
     size_t len = key ? strlen(key) : 0;
     if (len == 0 || len > AUTH_KEY_MAX)
         return refuse(err, "Incorrect API key provided.");
-    memcpy(padded, key, len);
-    for (uint32_t i = 0; i < a->n_keys; i++) {
-        bool same = same_key(&a->keys[i], padded, (uint32_t)len);
-
-        found |= same;
-        *tenant = same ? a->keys[i].tenant : *tenant;
-    }
-    explicit_bzero(padded, sizeof(padded));
-    return found ? 0 : refuse(err, "Incorrect API key provided.");
+    sum_of(key, len, sum);
+    for (uint32_t i = 0; i < a->n_keys; i++)
+        found = same_key(&a->keys[i], sum) ? &a->keys[i] : found;
+    if (!found)
+        return refuse(err, "Incorrect API key provided.");
+    if (is_expired(a, found))
+        return err_set_code(err, 401, "expired_api_key", NULL,
+                            "The API key expired at the end of %s (UTC): ask the operator for "
+                            "another.",
+                            found->expires);
+    *tenant = found->tenant;
+    return 0;
 }
 
 /* Length of the host in "host", "host:port" or "[v6]:port". 0: malformed. */

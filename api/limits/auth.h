@@ -4,7 +4,9 @@
  * auth - who may ask: API keys, the Host and Origin headers.
  *
  * Keys come from a file, one `NAME:KEY` or `KEY` per line ('#' begins a comment line); keys with
- * one name belong to one tenant. A key is compared with every known one in constant time. Host
+ * one name belong to one tenant. `sha256$HEX` in the place of a key is its checksum, and
+ * `expires=YYYY-MM-DD` behind it its last day (UTC). Only checksums are kept in memory; that of a
+ * presented key is compared with every known one in constant time. Host
  * names are checked against a list, or a page in a browser could reach a daemon on loopback
  * through a name of its own that resolves to 127.0.0.1; Origin is held to the same list, but
  * for that of our own page, which is the Host itself.
@@ -20,10 +22,13 @@ struct http;
 #define AUTH_KEYS_MAX 4096
 #define AUTH_ISOLATION_NAME 160
 
-/* len is 1 to AUTH_KEY_MAX; tenant is a number below auth.n_tenants. */
+#define AUTH_SUM 65 /* a checksum in hexadecimal, with its NUL */
+
+/* tenant is a number below auth.n_tenants. */
 struct auth_key {
-    uint8_t key[AUTH_KEY_MAX]; /* padded with zeros */
-    uint32_t len, tenant;
+    char sum[AUTH_SUM]; /* sha256 of the key */
+    char expires[11];   /* the last day on which it holds, "YYYY-MM-DD"; "": always */
+    uint32_t tenant;
 };
 
 /* With a file there is at least one key once auth_reload() has succeeded. */
@@ -32,6 +37,7 @@ struct auth {
     struct auth_key *keys;
     uint32_t n_keys, n_tenants;
     char (*names)[64]; /* [n_tenants]; tenants keep their numbers over a reload */
+    int64_t (*now_s)(void); /* seconds since 1970; tests set it */
 };
 
 /* No keys yet: auth_reload() reads them. @file, which outlives @a, may be NULL. */

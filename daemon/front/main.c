@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "api/http/tls.h"
 #include "base/log.h"
@@ -210,6 +211,16 @@ static int apply_reload(struct front *f, const struct config *next) {
     return 0;
 }
 
+/* Warns of a file of keys that every user of the machine can read. */
+static void check_mode_of_keys(const struct front *f) {
+    struct stat st;
+
+    if (*f->config.api_keys && stat(f->config.api_keys, &st) == 0 && st.st_mode & S_IROTH)
+        log_event(WLOG_WARN, "keys_readable",
+                  "path=%s mode=%04o reason=\"every user can read it: chmod o= FILE\"",
+                  quoted(f->config.api_keys).s, (unsigned)st.st_mode & 07777u);
+}
+
 /* Reads keys, tenants and certificate again. What is wrong changes nothing of its file. */
 static int read_files(struct front *f, struct err *err) {
     CLEANUP(freep) struct api_tenant *rows = NULL;
@@ -220,6 +231,7 @@ static int read_files(struct front *f, struct err *err) {
 
     if (r == 0)
         r = name_key(api_reload_keys(f->api, err), "api-keys", err);
+    check_mode_of_keys(f);
     if (r == 0)
         r = api_set_tenants(f->api, rows, n);
     return r < 0 || !*f->config.tls_certificate

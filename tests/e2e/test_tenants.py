@@ -99,4 +99,25 @@ def test_a_session_finds_its_pages_after_others():
             assert cached >= 384 if pin == "auto" else cached == 0, (pin, cached)
 
 
+def test_keys_are_stored_as_checksums_and_expire():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "keys")
+        write(path, "bob:kb expires=2001-02-28\ncarol:kc expires=2999-12-31")
+        made = subprocess.run([program("weftctl"), "key", "new", "alice", path], capture_output=True, text=True, timeout=60)
+        key, text = made.stdout.strip(), open(path).read()
+        assert made.returncode == 0 and len(key) == 69 and key not in text, (made, text)
+        assert text.splitlines()[2].startswith("alice:sha256$"), text
+        os.chmod(path, 0o644)
+        with Weftd("--api-keys", path) as d:
+            assert " keys_readable " in d.log, d.log
+            assert ask(d, key)[0] == 200 and ask(d, "kc")[0] == 200
+            status, _, body = ask(d, "kb")
+            assert status == 401 and body["error"]["code"] == "expired_api_key", body
+            checksum = text.splitlines()[2].split(":")[1]
+            assert ask(d, checksum)[2]["error"]["code"] == "invalid_api_key", "the checksum is not the key"
+            os.chmod(path, 0o600)
+            write(path, "dave:kd expires=2026-02-30\n")
+            assert weftctl(d, "reload")[0] == 1 and ask(d, key)[0] == 200
+
+
 main(globals())

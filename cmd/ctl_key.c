@@ -1,0 +1,70 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+#include "base/sha256.h"
+#include "cmd/cli.h"
+#include "cmd/ctl_local.h"
+
+/*
+ * weftctl key new: 32 random bytes are the key, so that a plain checksum of it cannot be reversed.
+ * The key itself is printed and stored nowhere.
+ */
+
+#define KEY_BYTES 32
+#define NAME_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@"
+
+static const char usage[] = "usage: weftctl key new NAME FILE\n"
+                            "Makes an API key of the tenant NAME, adds its checksum to FILE\n"
+                            "(api-keys of weftd), and prints the key, which is stored nowhere.\n"
+                            "Add expires=YYYY-MM-DD behind the line to limit its life; then\n"
+                            "`weftctl reload`.\n";
+
+/* Appends @line, as a line of its own, to the file @path, which is made with mode 0640. 0 or
+ * -errno. */
+static int append(const char *path, const char *line) {
+    int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+    char text[300], last = '\n';
+
+    if (fd < 0)
+        return -errno;
+    if (lseek(fd, -1, SEEK_END) >= 0 && read(fd, &last, 1) < 0)
+        last = '\n';
+    int n = snprintf(text, sizeof(text), "%s%s\n", last == '\n' ? "" : "\n", line);
+    errno = EIO; /* of a short write */
+    int r = write(fd, text, (size_t)n) == n && fsync(fd) == 0 ? 0 : -errno;
+    close(fd);
+    return r;
+}
+
+int ctl_key(int argc, char **argv, bool json) {
+    char key[5 + 2 * KEY_BYTES + 1] = "weft-", sum[65], line[200];
+    unsigned char random[KEY_BYTES];
+    struct sha256 s;
+
+    if (argc > 1 && strcmp(argv[1], "--help") == 0)
+        return fputs(usage, stdout), cli_flush() ? CLI_OK : CLI_FAILED;
+    if (argc != 4 || strcmp(argv[1], "new") != 0)
+        return cli_usage("the form is weftctl key new NAME FILE");
+    size_t n_name = strlen(argv[2]);
+    if (n_name == 0 || n_name > 63 || strspn(argv[2], NAME_LETTERS) != n_name)
+        return cli_usage("NAME must be of 1 to 63 letters, digits, '-', '_', '.' or '@'");
+    if (getrandom(random, sizeof(random), 0) != sizeof(random))
+        return cli_fail("no random numbers: %s", strerror(errno));
+    for (size_t i = 0; i < KEY_BYTES; i++)
+        sprintf(key + 5 + 2 * i, "%02x", random[i]);
+    sha256_init(&s);
+    sha256_add(&s, key, strlen(key));
+    sha256_hex(&s, sum);
+    snprintf(line, sizeof(line), "%s:sha256$%s", argv[2], sum);
+    int r = append(argv[3], line);
+    if (r < 0)
+        return cli_fail("%s: %s", argv[3], strerror(-r));
+    if (json)
+        printf("{\"name\":\"%s\",\"key\":\"%s\"}\n", argv[2], key);
+    else
+        puts(key);
+    return cli_flush() ? CLI_OK : CLI_FAILED;
+}
