@@ -36,7 +36,7 @@ struct auth {
     const char *file; /* NULL: no keys are asked for */
     struct auth_key *keys;
     uint32_t n_keys, n_tenants;
-    char (*names)[64]; /* [n_tenants]; tenants keep their numbers over a reload */
+    char (*names)[64];      /* [n_tenants]; tenants keep their numbers over a reload */
     int64_t (*now_s)(void); /* seconds since 1970; tests set it */
 };
 

@@ -526,3 +526,10 @@ int config_check(const struct config *c, struct err *err) {
         return err_set(err, 0, "max-seqs", "max-seqs: must not be larger than max-batch-rows");
     return check_sources(c, err);
 }
+
+enum log_level config_log_level(const struct config *c) {
+    static const enum log_level levels[] = {WLOG_ERROR, WLOG_WARN, WLOG_INFO, WLOG_DEBUG};
+
+    assert(c->log_level < ARRAY_SIZE(levels));
+    return levels[c->log_level];
+}

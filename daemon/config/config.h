@@ -16,7 +16,7 @@
 #include "api/api.h"
 #include "base/buf.h"
 #include "base/err.h"
-#include "base/log_render.h"
+#include "base/log.h"
 #include "engine/engine.h"
 #include "scheduler/scheduler.h"
 
@@ -109,6 +109,7 @@ int config_pack(const struct config *c, const char *section, struct buf *out);
 /* Sets the options that config_pack() wrote. 0, -EPROTO: it did not write them; -ENOMEM. */
 int config_unpack(struct config *c, const char *data, size_t len);
 
+enum log_level config_log_level(const struct config *c); /* of log-level */
 /* Returns true if draft source @name is among @c->draft_sources. */
 bool config_drafts_from(const struct config *c, const char *name);
 /* The bit set of the draft sources that are not among @c->draft_sources, which config_check() has

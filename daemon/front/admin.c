@@ -221,7 +221,7 @@ static void reload_serve(struct exchange *x, struct http *h) {
     const struct admin_opts *o = opts_of(x);
     struct err err = {0};
 
-    if (audit_admin(x, "reload", NULL, NULL, o->reload(o->ctx, &err), &err) == 0)
+    if (audit_admin(x->client, "reload", NULL, NULL, o->reload(o->ctx, &err), &err) == 0)
         respond_line(x, "{\"reloaded\":true}");
     else
         refuse(x, 400, *err.message ? err.message : "out of memory");
@@ -238,7 +238,7 @@ static void upgrade_serve(struct exchange *x, struct http *h) {
     struct admin *a = x->ctx;
     struct err err = {0};
 
-    if (audit_admin(x, "upgrade", NULL, NULL, o->upgrade(o->ctx, &err), &err) < 0) {
+    if (audit_admin(x->client, "upgrade", NULL, NULL, o->upgrade(o->ctx, &err), &err) < 0) {
         refuse(x, 400, *err.message ? err.message : "out of memory");
         return;
     }
@@ -264,7 +264,7 @@ void admin_upgrade_over(struct admin *a, int pid, const char *why) {
 static void drain_serve(struct exchange *x, struct http *h) {
     const struct admin_opts *o = opts_of(x);
 
-    audit_admin(x, "drain", NULL, NULL, 0, NULL);
+    audit_admin(x->client, "drain", NULL, NULL, 0, NULL);
     respond_line(x, "{\"draining\":true}");
     o->drain(o->ctx);
 }
@@ -276,7 +276,7 @@ static void cancel_serve(struct exchange *x, struct http *h) {
     if (*x->arg < '0' || *x->arg > '9' || *end) {
         refuse_path(x);
     } else if (api_cancel(opts_of(x)->api, id)) {
-        audit_admin(x, "cancel", x->arg, NULL, 0, NULL);
+        audit_admin(x->client, "cancel", x->arg, NULL, 0, NULL);
         respond_line(x, "{\"cancelled\":true}");
     } else {
         refuse(x, 404, "no live request has this id");
@@ -303,7 +303,7 @@ static void models_serve(struct exchange *x, struct http *h) {
 
 static void answer_change(struct exchange *x, const char *action, const char *file, int r,
                           const struct err *err) {
-    if (audit_admin(x, action, x->arg, file, r, err) == 0)
+    if (audit_admin(x->client, action, x->arg, file, r, err) == 0)
         respond_line(x, "{\"accepted\":true}");
     else
         refuse(x, 400, err->message);
@@ -395,7 +395,7 @@ static void pull_serve(struct exchange *x, struct http *h) {
         p->task.line = on_pull_line;
         p->task.over = on_pull_over;
         r = models_manage.pull(opts_of(x)->models, name, &p->task, &err);
-        audit_admin(x, "pull", name, NULL, r, &err);
+        audit_admin(x->client, "pull", name, NULL, r, &err);
     }
     if (r < 0) {
         free(p);

@@ -5,12 +5,12 @@
 
 #include "base/err.h"
 
-struct exchange;
-
-/* Tells that the peer of @x, a request on the admin socket, asked for @action on @target (a model,
+/* Tells that the peer @client of the admin socket ("uid:N") asked for @action on @target (a model,
  * a request; NULL: the service) with @detail (a file; NULL: none); @r < 0: it was refused because
  * of @err. Returns @r. */
-int audit_admin(const struct exchange *x, const char *action, const char *target,
-                const char *detail, int r, const struct err *err);
+int audit_admin(const char *client, const char *action, const char *target, const char *detail,
+                int r, const struct err *err);
 /* Tells that a signal asked for @action. */
 void audit_signal(const char *action);
+/* Warns if every user of the machine can read the file of API keys at @path, which may be "". */
+void audit_key_file(const char *path);

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "api/http/tls.h"
 #include "base/log.h"
@@ -183,13 +182,6 @@ static void drain_from_admin(void *front) {
 
 /* ---- reloading ---- */
 
-static enum log_level level_of(const struct config *c) {
-    static const enum log_level levels[] = {WLOG_ERROR, WLOG_WARN, WLOG_INFO, WLOG_DEBUG};
-
-    assert(c->log_level < ARRAY_SIZE(levels));
-    return levels[c->log_level];
-}
-
 /* Takes the reloadable options of @next over, and names every other one that differs. 0 or
  * -errno. */
 static int apply_reload(struct front *f, const struct config *next) {
@@ -211,16 +203,6 @@ static int apply_reload(struct front *f, const struct config *next) {
     return 0;
 }
 
-/* Warns of a file of keys that every user of the machine can read. */
-static void check_mode_of_keys(const struct front *f) {
-    struct stat st;
-
-    if (*f->config.api_keys && stat(f->config.api_keys, &st) == 0 && st.st_mode & S_IROTH)
-        log_event(WLOG_WARN, "keys_readable",
-                  "path=%s mode=%04o reason=\"every user can read it: chmod o= FILE\"",
-                  quoted(f->config.api_keys).s, (unsigned)st.st_mode & 07777u);
-}
-
 /* Reads keys, tenants and certificate again. What is wrong changes nothing of its file. */
 static int read_files(struct front *f, struct err *err) {
     CLEANUP(freep) struct api_tenant *rows = NULL;
@@ -231,7 +213,7 @@ static int read_files(struct front *f, struct err *err) {
 
     if (r == 0)
         r = name_key(api_reload_keys(f->api, err), "api-keys", err);
-    check_mode_of_keys(f);
+    audit_key_file(f->config.api_keys);
     if (r == 0)
         r = api_set_tenants(f->api, rows, n);
     return r < 0 || !*f->config.tls_certificate
@@ -240,7 +222,8 @@ static int read_files(struct front *f, struct err *err) {
 }
 
 /* Reads everything that can be read again. What is wrong is said, and the old stays. */
-static int reload(struct front *f, struct err *err) {
+static int reload(void *front, struct err *err) {
+    struct front *f = front;
     struct config next;
     int r = config_init(&next);
 
@@ -251,17 +234,13 @@ static int reload(struct front *f, struct err *err) {
     if (r == 0)
         r = apply_reload(f, &next);
     if (r == 0) {
-        log_set_level(level_of(&f->config));
+        log_set_level(config_log_level(&f->config));
         r = read_files(f, err);
     }
     if (r < 0)
         log_event(WLOG_ERROR, "reload_refused", "reason=%s", quoted(err->message).s);
     config_deinit(&next);
     return r;
-}
-
-static int reload_from_admin(void *front, struct err *err) {
-    return reload(front, err);
 }
 
 static void on_hup(uv_signal_t *s, int signum) {
@@ -505,7 +484,7 @@ static int open_admin(struct front *f) {
         .ctx = f,
         .health = health_word,
         .drain = drain_from_admin,
-        .reload = reload_from_admin,
+        .reload = reload,
         .upgrade = next_daemon_start,
     };
 
@@ -562,7 +541,7 @@ static int serve(struct front *f) {
     struct err err = {0};
 
     signal(SIGPIPE, SIG_IGN);
-    log_init(level_of(&f->config), "front");
+    log_init(config_log_level(&f->config), "front");
     log_set_format(f->config.log_format);
     if (strcmp(backend, "auto") == 0 || strcmp(backend, "cuda") == 0)
         device_nodes_make(&device_nodes_system);
