@@ -8,13 +8,12 @@
 /*
  * Content blocks of the user and of tools as text.
  *
- * What a text model cannot read is refused, with its place. The one exception is an image or a file
- * in the result of a tool: an agent cannot take back what its tool has said, and every later
- * request of the conversation would be refused as well. There the model reads that something was
- * left out.
+ * What a text model cannot read is refused, with its place. The one exception is the result of a
+ * tool: an agent cannot take back what its tool has said, and every later request of the
+ * conversation would be refused as well. There the model reads that something was left out.
  */
 
-#define NOT_READABLE "[%s: left out, this model reads only text]"
+#define NOT_READABLE "[%.64s: left out, this model reads only text]"
 
 int anthropic_block(struct anthropic_input *in, yyjson_val *block, size_t i, anthropic_taker f,
                     void *to) {
@@ -148,7 +147,7 @@ int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *ty
         return yyjson_is_str(name) ? anthropic_show_tool(in, name, out)
                                    : anthropic_refuse(in, ".tool_name", "must be a string");
     }
-    if (result && (strcmp(type, "image") == 0 || strcmp(type, "document") == 0))
+    if (result || strcmp(type, "container_upload") == 0)
         return buf_printf(out, NOT_READABLE, type);
     if (strcmp(type, "document") == 0)
         return anthropic_refuse(in, ".source.type", "is not supported: only documents of text are");

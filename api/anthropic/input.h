@@ -29,6 +29,7 @@ struct anthropic_input {
 
     /* turns.c */
     yyjson_mut_val *list;    /* messages */
+    size_t n_system;         /* the first of them, which no summary replaces */
     yyjson_mut_val *message; /* the last of them, which may still grow; NULL: none */
     yyjson_mut_val *parts;   /* its content */
     yyjson_mut_val *calls;   /* its tool_calls */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/anthropic/input.h"
+#include "api/generation/foreign.h"
 #include "api/generation/opaque_reasoning.h"
 #include "api/http/json.h"
 #include "base/util.h"
@@ -94,14 +95,32 @@ static bool is_about(yyjson_val *block, const char *type, const char *key, yyjso
            yyjson_equals(yyjson_obj_get(block, key), id);
 }
 
-/* The name of the call with this id in the assistant's last message; NULL: it is not there. */
-static yyjson_val *name_of(const struct anthropic_input *in, yyjson_val *id) {
+/* Returns the name under which the model knows the server tool of call @block; a tool of an MCP
+ * server has the server's name before its own. */
+static yyjson_mut_val *server_tool_name(struct anthropic_input *in, yyjson_val *block) {
+    const char *server = json_cstr(yyjson_obj_get(block, "server_name"));
+    const char *name = json_cstr(yyjson_obj_get(block, "name"));
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+
+    if (buf_printf(&text, "%s%s%s", server ? server : "", server ? "__" : "",
+                   name ? name : "server_tool") < 0)
+        return NULL;
+    return text_of_buf(in, &text);
+}
+
+/* Returns the name of call @id in the assistant's last message; NULL: it is not there. */
+static yyjson_mut_val *name_of(struct anthropic_input *in, yyjson_val *id) {
     yyjson_val *block;
     size_t i, n;
 
     yyjson_arr_foreach(in->asked, i, n, block) {
-        if (i < CALLS_MAX && is_about(block, "tool_use", "id", id))
-            return yyjson_obj_get(block, "name");
+        if (i >= CALLS_MAX)
+            break;
+        if (is_about(block, "tool_use", "id", id))
+            return text_of(in, yyjson_obj_get(block, "name"));
+        if (is_about(block, "server_tool_use", "id", id) ||
+            is_about(block, "mcp_tool_use", "id", id))
+            return server_tool_name(in, block);
     }
     return NULL;
 }
@@ -115,7 +134,7 @@ static int mark_error(const struct buf *text, struct buf *out) {
 
 /* A message for the result of this call, whose text is in->result until it ends. */
 static int begin_result(struct anthropic_input *in, yyjson_val *id) {
-    yyjson_val *name = name_of(in, id);
+    yyjson_mut_val *name = name_of(in, id);
     int r = end_message(in);
 
     if (r < 0)
@@ -125,9 +144,7 @@ static int begin_result(struct anthropic_input *in, yyjson_val *id) {
     r = in->message ? anthropic_put(in, in->message, "role", literal(in, "tool")) : -ENOMEM;
     if (r == 0)
         r = anthropic_put(in, in->message, "tool_call_id", text_of(in, id));
-    return r < 0 || !yyjson_is_str(name)
-               ? r
-               : anthropic_put(in, in->message, "name", text_of(in, name));
+    return r < 0 || !name ? r : anthropic_put(in, in->message, "name", name);
 }
 
 static int add_result(struct anthropic_input *in, yyjson_val *block) {
@@ -181,6 +198,126 @@ static int add_to_result(struct anthropic_input *in, const struct buf *text, boo
     return buf_add_str(&in->result, close);
 }
 
+/* Adds a call to the assistant's message. */
+static int put_call(struct anthropic_input *in, yyjson_val *id, yyjson_mut_val *name,
+                    yyjson_mut_val *input) {
+    assert(in->message && strcmp(in->role, "assistant") == 0);
+    if (!in->calls) {
+        in->calls = yyjson_mut_arr(in->doc);
+        if (anthropic_put(in, in->message, "tool_calls", in->calls) < 0)
+            return -ENOMEM;
+    }
+    yyjson_mut_val *call = yyjson_mut_arr_add_obj(in->doc, in->calls);
+    yyjson_mut_val *f = yyjson_mut_obj(in->doc);
+    if (!call || anthropic_put(in, call, "id", text_of(in, id)) < 0 ||
+        anthropic_put(in, call, "type", literal(in, "function")) < 0 ||
+        anthropic_put(in, call, "function", f) < 0 || anthropic_put(in, f, "name", name) < 0)
+        return -ENOMEM;
+    return anthropic_put(in, f, "arguments", input);
+}
+
+/* ---- blocks of other services ---- */
+
+/*
+ * A conversation that began at another service has calls of tools that ran there, whose results
+ * stand in the assistant's own turn. They are calls with their results here as well. Other blocks
+ * are their text, or a note that names their type.
+ */
+
+static int add_server_call(struct anthropic_input *in, yyjson_val *block) {
+    yyjson_val *id = yyjson_obj_get(block, "id"), *input = yyjson_obj_get(block, "input");
+
+    if (!yyjson_is_str(id))
+        return anthropic_refuse(in, ".id", "must be a string");
+    int r = need_message(in, "assistant");
+    return r < 0 ? r
+                 : put_call(in, id, server_tool_name(in, block),
+                            yyjson_is_obj(input) ? yyjson_val_mut_copy(in->doc, input)
+                                                 : yyjson_mut_obj(in->doc));
+}
+
+static int add_reference(struct anthropic_input *in, yyjson_val *block, const char *type,
+                         void *to) {
+    yyjson_val *name = yyjson_obj_get(block, "tool_name");
+    struct buf *out = to;
+
+    if (!yyjson_is_str(name))
+        return anthropic_refuse(in, ".tool_name", "must be a string");
+    if (out->len && buf_add_char(out, '\n') < 0)
+        return -ENOMEM;
+    return anthropic_show_tool(in, name, out);
+}
+
+/* The text of a server tool's result: the tools that a search found, or whatever text it holds. */
+static int server_result_text(struct anthropic_input *in, yyjson_val *block, struct buf *out) {
+    yyjson_val *content = yyjson_obj_get(block, "content");
+    yyjson_val *found = yyjson_obj_get(content, "tool_references");
+    size_t len = strlen(in->place);
+
+    if (!yyjson_is_arr(found))
+        return foreign_text(out, content);
+    snprintf(in->place + len, sizeof(in->place) - len, ".content.tool_references");
+    int r = anthropic_each(in, found, add_reference, out);
+    if (r == 0)
+        in->place[len] = 0;
+    return r;
+}
+
+static int add_server_result(struct anthropic_input *in, yyjson_val *block) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_val *id = yyjson_obj_get(block, "tool_use_id");
+    int r = server_result_text(in, block, &text);
+
+    if (r < 0)
+        return r;
+    if (!yyjson_is_str(id))
+        return anthropic_refuse(in, ".tool_use_id", "must be a string");
+    r = begin_result(in, id);
+    return r < 0 ? r : buf_add(&in->result, text.data ? text.data : "", text.len);
+}
+
+/* Takes the summary of all that was said before, in place of it; the system prompt stays. A block
+ * without a summary is one that failed. */
+static int add_compaction(struct anthropic_input *in, yyjson_val *block) {
+    yyjson_val *summary = yyjson_obj_get(block, "content");
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    int r;
+
+    if (!yyjson_is_str(summary))
+        return 0;
+    if ((r = end_message(in)) < 0)
+        return r;
+    yyjson_mut_arr_remove_range(in->list, in->n_system,
+                                yyjson_mut_arr_size(in->list) - in->n_system);
+    if (buf_add_str(&text, "Summary of the conversation until here:\n\n") < 0 ||
+        json_add_text(&text, summary) < 0)
+        return -ENOMEM;
+    return add_part(in, "user", text_of_buf(in, &text));
+}
+
+/* Reads a block that this server never writes. Returns 1 where it is none of these. */
+static int add_foreign(struct anthropic_input *in, yyjson_val *block, const char *type) {
+    size_t n = strlen(type), tail = strlen("_tool_result");
+
+    if (strcmp(type, "server_tool_use") == 0 || strcmp(type, "mcp_tool_use") == 0)
+        return add_server_call(in, block);
+    if (n > tail && strcmp(type + n - tail, "_tool_result") == 0)
+        return add_server_result(in, block);
+    if (strcmp(type, "compaction") == 0)
+        return add_compaction(in, block);
+    return strcmp(type, "fallback") == 0 || strcmp(type, "mcp_tool_listing") == 0 ? 0 : 1;
+}
+
+/* Reads a block of the assistant that is of no known type. */
+static int add_unknown(struct anthropic_input *in, yyjson_val *block, const char *type) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    int r = foreign_text(&text, block);
+
+    if (r == 0 && !text.len)
+        r = buf_printf(&text, "[%.64s: left out, this model cannot see it]", type);
+    return r < 0 ? r : add_part(in, "assistant", text_of_buf(in, &text));
+}
+
 /* ---- turns ---- */
 
 static int add_user_block(struct anthropic_input *in, yyjson_val *block, const char *type,
@@ -189,7 +326,10 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
 
     if (strcmp(type, "tool_result") == 0)
         return add_result(in, block);
-    int r = anthropic_text(in, block, type, false, &text);
+    int r = add_foreign(in, block, type);
+    if (r <= 0)
+        return r;
+    r = anthropic_text(in, block, type, false, &text);
     if (r == 0 && strcmp(in->role, "tool") == 0 && is_reminder(&text))
         return add_to_result(in, &text, false);
     return r < 0 ? r : add_part(in, "user", text_of_buf(in, &text));
@@ -252,26 +392,13 @@ static int add_call(struct anthropic_input *in, yyjson_val *block) {
     yyjson_val *id = yyjson_obj_get(block, "id"), *name = yyjson_obj_get(block, "name");
     yyjson_val *input = yyjson_obj_get(block, "input");
 
-    assert(in->message && strcmp(in->role, "assistant") == 0);
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".id", "must be a string");
     if (!json_cstr(name))
         return anthropic_refuse(in, ".name", "must be a string without NUL");
     if (!yyjson_is_obj(input))
         return anthropic_refuse(in, ".input", "must be an object");
-    if (!in->calls) {
-        in->calls = yyjson_mut_arr(in->doc);
-        if (anthropic_put(in, in->message, "tool_calls", in->calls) < 0)
-            return -ENOMEM;
-    }
-    yyjson_mut_val *call = yyjson_mut_arr_add_obj(in->doc, in->calls);
-    yyjson_mut_val *f = yyjson_mut_obj(in->doc);
-    if (!call || anthropic_put(in, call, "id", text_of(in, id)) < 0 ||
-        anthropic_put(in, call, "type", literal(in, "function")) < 0 ||
-        anthropic_put(in, call, "function", f) < 0 ||
-        anthropic_put(in, f, "name", text_of(in, name)) < 0)
-        return -ENOMEM;
-    return anthropic_put(in, f, "arguments", yyjson_val_mut_copy(in->doc, input));
+    return put_call(in, id, text_of(in, name), yyjson_val_mut_copy(in->doc, input));
 }
 
 /* Adds the model's reasoning; where the client did not want to see it, it is in the signature. */
@@ -297,7 +424,10 @@ static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
 static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, const char *type,
                                void *to) {
     yyjson_val *text = yyjson_obj_get(block, "text");
+    int r = add_foreign(in, block, type);
 
+    if (r <= 0 || (r = need_message(in, "assistant")) < 0)
+        return r;
     if (strcmp(type, "tool_use") == 0)
         return add_call(in, block);
     if (strcmp(type, "redacted_thinking") == 0)
@@ -305,7 +435,7 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
     if (strcmp(type, "thinking") == 0)
         return add_thinking(in, block);
     if (strcmp(type, "text") != 0)
-        return anthropic_refuse(in, ".type", "is not supported here");
+        return add_unknown(in, block, type);
     if (!yyjson_is_str(text))
         return anthropic_refuse(in, ".text", "must be a string");
     return add_part(in, "assistant", text_of(in, text));
@@ -387,6 +517,7 @@ int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf
     int r = 0;
 
     assert(!in->message && yyjson_arr_size(messages) > 0);
+    in->n_system = yyjson_mut_arr_size(in->list);
     yyjson_arr_foreach(messages, i, n, turn) {
         if (yyjson_equals_str(yyjson_obj_get(turn, "role"), "user"))
             last_user = i;

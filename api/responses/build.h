@@ -35,6 +35,17 @@ int responses_put_value(const struct responses_build *b, yyjson_mut_val *object,
                         yyjson_mut_val *v);
 
 /* items.c: adds messages. */
+/* A 400 about @place of the item that is being read. */
+int responses_refuse_item(const struct responses_build *b, const char *place, const char *must);
+/* Adds text to what the assistant says. */
+int responses_say(struct responses_build *b, const struct buf *text);
+int responses_add_user(struct responses_build *b, const struct buf *text);
+/* Adds a call with @args, a string of JSON or an object (NULL: no memory); @id and @name live as
+ * long as the request. */
+int responses_add_call(struct responses_build *b, const char *id, const char *name,
+                       yyjson_mut_val *args);
+int responses_add_result(struct responses_build *b, const char *id, const char *name,
+                         const struct buf *text);
 int responses_instructions(struct responses_build *b, const char *text, size_t len);
 /* @keep: they are written to rs->kept. */
 int responses_items(struct responses_build *b, yyjson_val *items, bool keep);
@@ -44,6 +55,9 @@ int responses_past(struct responses_build *b, const struct item_list *list, cons
  * too many for the loop; -EINVAL: for any request. */
 int responses_ask_for(struct responses_build *b, size_t n, const char *param);
 int responses_items_end(struct responses_build *b);
+
+/* foreign.c: adds what an item says that this server does not write. */
+int responses_foreign(struct responses_build *b, yyjson_val *item);
 
 /* tools.c: the tools and the choice among them as a chat's; they are kept in @b->rs. */
 int responses_tools(struct responses_build *b, yyjson_val *tools, yyjson_mut_val *root);

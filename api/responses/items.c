@@ -4,6 +4,7 @@
 #include <string.h>
 #include "api/http/json.h"
 #include "api/generation/env.h"
+#include "api/generation/foreign.h"
 #include "api/responses/build.h"
 #include "api/generation/opaque_reasoning.h"
 
@@ -32,6 +33,10 @@ static int refuse(const struct responses_build *b, const char *place, const char
     return responses_refuse(b, param, must);
 }
 
+int responses_refuse_item(const struct responses_build *b, const char *place, const char *must) {
+    return refuse(b, place, must);
+}
+
 static yyjson_mut_val *text_of(const struct responses_build *b, const struct buf *text) {
     return yyjson_mut_strncpy(b->doc, text->data ? text->data : "", text->len);
 }
@@ -43,8 +48,8 @@ static bool is_media(yyjson_val *type) {
            yyjson_equals_str(type, "input_audio") || yyjson_equals_str(type, "computer_screenshot");
 }
 
-/* The text of part @at of member @field. A tool's picture cannot be helped any more by refusing it:
- * the model gets. */
+/* The text of part @at of member @field. With @output a part that cannot be shown becomes the note
+ * *instead: refusing the output of a tool or of a model would end the conversation. */
 static int part_text(const struct responses_build *b, const char *field, size_t at,
                      yyjson_val *part, bool output, yyjson_val **text, const char **instead) {
     static const char *const types[] = {"input_text",   "output_text",    "text",
@@ -62,8 +67,8 @@ static int part_text(const struct responses_build *b, const char *field, size_t 
         return yyjson_is_str(*text) ? 0 : refuse(b, place, "must be a string");
     }
     snprintf(place, sizeof(place), ".%s[%zu]%s", field, at, yyjson_is_obj(part) ? ".type" : "");
-    if (output && is_media(type)) {
-        *instead = "(An image or file, which this model cannot see.)";
+    if (output && yyjson_is_str(type)) {
+        *instead = is_media(type) ? FOREIGN_NOT_VISIBLE : "(A part that this model cannot see.)";
         return 0;
     }
     return refuse(b, place,
@@ -182,31 +187,47 @@ int responses_instructions(struct responses_build *b, const char *text, size_t l
     return 0;
 }
 
+int responses_say(struct responses_build *b, const struct buf *text) {
+    struct buf *said = &b->turn.content;
+    int r = open_turn(b, b->turn.calls);
+
+    if (r < 0)
+        return r;
+    if (said->len && text->len && buf_add_char(said, '\n') < 0)
+        return -ENOMEM;
+    return buf_add(said, text->data, text->len);
+}
+
+/* Adds a message of another side than the assistant's. */
+static int add_said(struct responses_build *b, const char *role, const struct buf *text) {
+    int r;
+
+    if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)
+        return r;
+    yyjson_mut_val *m = add_message(b, role);
+    return m ? responses_put_value(b, m, "content", text_of(b, text)) : -ENOMEM;
+}
+
+int responses_add_user(struct responses_build *b, const struct buf *text) {
+    return add_said(b, "user", text);
+}
+
 static int read_message(struct responses_build *b, yyjson_val *item) {
     yyjson_val *role = yyjson_obj_get(item, "role");
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     bool system = yyjson_equals_str(role, "system") || yyjson_equals_str(role, "developer");
-    int r = add_text(b, item, "content", false, &text);
+    bool assistant = yyjson_equals_str(role, "assistant");
+    int r = add_text(b, item, "content", assistant, &text);
 
     if (r < 0)
         return r;
-    if (yyjson_equals_str(role, "assistant")) {
-        struct buf *said = &b->turn.content;
-
-        if ((r = open_turn(b, b->turn.calls)) < 0)
-            return r;
-        if (said->len && text.len && buf_add_char(said, '\n') < 0)
-            return -ENOMEM;
-        return buf_add(said, text.data, text.len);
-    }
+    if (assistant)
+        return responses_say(b, &text);
     if (system && !b->begun)
         return text.len ? responses_instructions(b, text.data, text.len) : 0;
     if (!system && !yyjson_equals_str(role, "user"))
         return refuse(b, ".role", "must be user, assistant, system or developer");
-    if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)
-        return r;
-    yyjson_mut_val *m = add_message(b, system ? "system" : "user");
-    return m ? responses_put_value(b, m, "content", text_of(b, &text)) : -ENOMEM;
+    return add_said(b, system ? "system" : "user", &text);
 }
 
 /* ---- reasoning ---- */
@@ -247,16 +268,16 @@ static int remember_call(struct responses_build *b, const char *id, const char *
     return r == -ENOSPC ? refuse(b, "", "exceeds the number of calls that a request may have") : r;
 }
 
-/* Adds a call with @args, which is a string of JSON or an object. */
-static int add_call(struct responses_build *b, yyjson_val *id, const char *name,
-                    yyjson_mut_val *args) {
-    const char *kept = arena_strndup(&b->rs->arena, json_text(id), json_len(id));
+int responses_add_call(struct responses_build *b, const char *id, const char *name,
+                       yyjson_mut_val *args) {
     yyjson_mut_val *call = yyjson_mut_obj(b->doc), *f = yyjson_mut_obj(b->doc);
-    int r = name && kept && args ? open_turn(b, false) : -ENOMEM;
+    int r = args ? open_turn(b, false) : -ENOMEM;
+
+    assert(id && name);
 
     if (r == 0 && !b->turn.calls && !(b->turn.calls = yyjson_mut_arr(b->doc)))
         r = -ENOMEM;
-    if (r == 0 && (!yyjson_mut_obj_add_strcpy(b->doc, call, "id", kept) ||
+    if (r == 0 && (!yyjson_mut_obj_add_strcpy(b->doc, call, "id", id) ||
                    !yyjson_mut_obj_add_str(b->doc, call, "type", "function") ||
                    !yyjson_mut_obj_add_strcpy(b->doc, f, "name", name) ||
                    !yyjson_mut_arr_append(b->turn.calls, call)))
@@ -265,7 +286,15 @@ static int add_call(struct responses_build *b, yyjson_val *id, const char *name,
         r = responses_put_value(b, f, "arguments", args);
     if (r == 0)
         r = responses_put_value(b, call, "function", f);
-    return r < 0 ? r : remember_call(b, kept, name);
+    return r < 0 ? r : remember_call(b, id, name);
+}
+
+/* Adds a call whose id and @name were read from an item; @name NULL: no memory. */
+static int add_call(struct responses_build *b, yyjson_val *id, const char *name,
+                    yyjson_mut_val *args) {
+    const char *kept = arena_strndup(&b->rs->arena, json_text(id), json_len(id));
+
+    return kept && name ? responses_add_call(b, kept, name, args) : -ENOMEM;
 }
 
 static int read_call(struct responses_build *b, yyjson_val *item) {
@@ -326,6 +355,19 @@ static int add_output(struct responses_build *b, yyjson_val *item, struct buf *t
     return add_text(b, item, "output", true, text);
 }
 
+int responses_add_result(struct responses_build *b, const char *id, const char *name,
+                         const struct buf *text) {
+    int r;
+
+    if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)
+        return r;
+    yyjson_mut_val *m = add_message(b, "tool");
+    if (!m || !yyjson_mut_obj_add_strcpy(b->doc, m, "tool_call_id", id) ||
+        !yyjson_mut_obj_add_strcpy(b->doc, m, "name", name))
+        return -ENOMEM;
+    return responses_put_value(b, m, "content", text_of(b, text));
+}
+
 static int read_output(struct responses_build *b, yyjson_val *item) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_val *id = yyjson_obj_get(item, "call_id");
@@ -340,18 +382,13 @@ static int read_output(struct responses_build *b, yyjson_val *item) {
     name = call_table_find(&b->calls, json_text(id), json_len(id));
     if (!name)
         return refuse(b, ".call_id", "must be the id of an earlier call");
-    if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)
-        return r;
-    yyjson_mut_val *m = add_message(b, "tool");
-    if (!m || !yyjson_mut_obj_add_strncpy(b->doc, m, "tool_call_id", json_text(id), json_len(id)) ||
-        !yyjson_mut_obj_add_strcpy(b->doc, m, "name", name))
-        return -ENOMEM;
-    return responses_put_value(b, m, "content", text_of(b, &text));
+    const char *kept = arena_strndup(&b->rs->arena, json_text(id), json_len(id));
+    return kept ? responses_add_result(b, kept, name, &text) : -ENOMEM;
 }
 
 /* ---- items ---- */
 
-/* Traces of tools that ran elsewhere: they say nothing to a model. */
+/* Leaves out a trace of a tool that ran elsewhere, which says nothing to a model. */
 static int skip(struct responses_build *b, yyjson_val *item) {
     return 0;
 }
@@ -373,9 +410,7 @@ static const struct {
     {"apply_patch_call", read_native_call},
     {"apply_patch_call_output", read_output},
     {"web_search_call", skip},
-    {"file_search_call", skip},
     {"image_generation_call", skip},
-    {"code_interpreter_call", skip},
     {"tool_search_call", skip},
     {"tool_search_output", skip},
     {"mcp_list_tools", skip},
@@ -393,7 +428,8 @@ static int read_item(struct responses_build *b, yyjson_val *item) {
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         if (yyjson_equals_str(type, kinds[i].type))
             return kinds[i].read(b, item);
-    return refuse(b, ".type", "is not a supported type of item");
+    return yyjson_is_str(type) ? responses_foreign(b, item)
+                               : refuse(b, ".type", "must be a string");
 }
 
 /* An item of this type says nothing to a model. */

@@ -446,6 +446,115 @@ static void refuse_all(const struct bad_field *table, size_t n) {
     world_stop(&w);
 }
 
+/* ---- histories of other services ---- */
+
+#define SERVER_CALL(name, args)                                                                    \
+    "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"s1\", \"type\": "    \
+    "\"function\", \"function\": {\"name\": \"" name "\", \"arguments\": " args "}}]}\n"
+#define SERVER_RESULT(name, text)                                                                  \
+    "{\"role\": \"tool\", \"content\": \"" text "\", \"name\": \"" name                            \
+    "\", \"tool_call_id\": \"s1\"}\n"
+#define ASSISTANT_(text) "{\"role\": \"assistant\", \"content\": \"" text "\"}\n"
+#define GAVE(type, content) "{\"type\":\"" type "\",\"tool_use_id\":\"s1\",\"content\":" content "}"
+
+Test(anthropic_input, blocks_of_other_services_are_read) {
+    static const struct {
+        const char *name, *blocks, *result;
+    } tools[] = {
+        {"web_search",
+         GAVE("web_search_tool_result",
+              "[{\"type\":\"web_search_result\",\"title\":\"t\",\"url\":\"u\","
+              "\"encrypted_content\":\"x\"}]"),
+         "t\\nu"},
+        {"web_search",
+         GAVE("web_search_tool_result",
+              "{\"type\":\"web_search_tool_result_error\",\"error_code\":\"unavailable\"}"),
+         "unavailable"},
+        {"web_fetch",
+         GAVE("web_fetch_tool_result",
+              "{\"type\":\"web_fetch_result\",\"url\":\"u\",\"content\":{\"type\":\"document\","
+              "\"source\":{\"type\":\"text\",\"data\":\"d\"}}}"),
+         "u\\nd"},
+        {"code_execution",
+         GAVE("code_execution_tool_result",
+              "{\"type\":\"code_execution_result\",\"stdout\":\"o\",\"stderr\":\"e\","
+              "\"return_code\":0,\"content\":[]}"),
+         "o\\ne"},
+        {"bash_code_execution",
+         GAVE("bash_code_execution_tool_result",
+              "{\"type\":\"bash_code_execution_result\",\"stdout\":\"o\"}"),
+         "o"},
+        {"text_editor_code_execution",
+         GAVE("text_editor_code_execution_tool_result",
+              "{\"type\":\"text_editor_code_execution_view_result\",\"content\":\"v\"}"),
+         "v"},
+        {"advisor", GAVE("advisor_tool_result", "{\"type\":\"advisor_result\",\"text\":\"a\"}"),
+         "a"},
+        {"tool_search_tool_bm25",
+         GAVE("tool_search_tool_result",
+              "{\"type\":\"tool_search_tool_search_result\",\"tool_references\":[{\"type\":"
+              "\"tool_reference\",\"tool_name\":\"n\"}]}"),
+         "n"},
+    };
+    struct world w;
+    char fields[1200], want[1200];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(tools); i++) {
+        snprintf(
+            fields, sizeof(fields),
+            "\"messages\":[" Q ",{\"role\":\"assistant\",\"content\":[{\"type\":"
+            "\"server_tool_use\",\"id\":\"s1\",\"name\":\"%s\",\"input\":{\"q\":1}},%s," TEXT_BLOCK(
+                "so") "]}," Q "]",
+            tools[i].name, tools[i].blocks);
+        snprintf(want, sizeof(want),
+                 USER_("q") SERVER_CALL("%s", "{\"q\": 1}") SERVER_RESULT("%s", "%s")
+                     ASSISTANT_("so") USER_("q") OFF,
+                 tools[i].name, tools[i].result, tools[i].name);
+        expect_prompt(&w, fields, want);
+    }
+    world_stop(&w);
+}
+
+Test(anthropic_input, a_block_of_any_type_is_read) {
+    static const struct {
+        const char *fields, *prompt;
+    } table[] = {
+        {SAY(Q "," ASSISTANT("[{\"type\":\"mcp_tool_use\",\"id\":\"s1\",\"server_name\":\"loom\","
+                             "\"name\":\"twist\",\"input\":{}}," GAVE(
+                                 "mcp_tool_result", "[" TEXT_BLOCK("r") "]") "]")),
+         USER_("q") SERVER_CALL("loom__twist", "{}") SERVER_RESULT("loom__twist", "r") OFF},
+        /* a summary takes the place of what was before it */
+        {SAY(Q "," ASSISTANT("\"old\"") "," Q "," ASSISTANT(
+             "[{\"type\":\"compaction\",\"content\":\"S\"}," TEXT_BLOCK(
+                 "new") "]") "," Q) ",\"system\":\"s\"",
+         SYSTEM_("s") USER_("Summary of the conversation until here:\\n\\nS") ASSISTANT_("new")
+             USER_("q") OFF},
+        {SAY(Q "," ASSISTANT(
+             "[{\"type\":\"compaction\",\"content\":null}," TEXT_BLOCK("a") "]") "," Q),
+         USER_("q") ASSISTANT_("a") USER_("q") OFF},
+        {SAY(Q "," ASSISTANT(
+             "[{\"type\":\"fallback\",\"from\":{},\"to\":{}}," TEXT_BLOCK("a") "]") "," Q),
+         USER_("q") ASSISTANT_("a") USER_("q") OFF},
+        {SAY(Q "," ASSISTANT("[{\"type\":\"of_next_year\",\"content\":\"c\"}]") "," Q),
+         USER_("q") ASSISTANT_("c") USER_("q") OFF},
+        {SAY(Q "," ASSISTANT("[{\"type\":\"of_next_year\"}]") "," Q),
+         USER_("q") ASSISTANT_("[of_next_year: left out, this model cannot see it]") USER_("q")
+             OFF},
+        {SAY(USER("[{\"type\":\"container_upload\",\"file_id\":\"f\"}]")),
+         USER_("[container_upload: left out, this model reads only text]") OFF},
+        {SAY(Q "," ASSISTANT("[" USE
+                             "]") "," USER("[" GIVE(",\"content\":[{\"type\":\"video\"}]") "]")),
+         USER_("q") CALLED("") RESULT("[video: left out, this model reads only text]") OFF},
+    };
+    struct world w;
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
+        expect_prompt(&w, table[i].fields, table[i].prompt);
+    world_stop(&w);
+}
+
 Test(anthropic_input, what_is_wrong_with_messages_is_named) {
     static const struct bad_field table[] = {
         {"{}", "model: Field required."},
@@ -478,8 +587,12 @@ Test(anthropic_input, what_is_wrong_with_messages_is_named) {
         {WITH(SAY(USER("[{\"type\":\"tool_result\"}]"))),
          "messages.0.content.0.tool_use_id: must be a string."},
         {WITH(SAY(USER("[" GIVE(",\"content\":7") "]"))), "messages.0.content.0.content: must be"},
-        {WITH(SAY(USER("[" GIVE(",\"content\":[{\"type\":\"video\"}]") "]"))),
-         "messages.0.content.0.content.0.type: is not"},
+        {WITH(SAY(USER("[" GIVE(",\"content\":[{\"type\":\"tool_reference\"}]") "]"))),
+         "messages.0.content.0.content.0.tool_name: must be"},
+        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"server_tool_use\"}]"))),
+         "messages.1.content.0.id: must be a string."},
+        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"mcp_tool_result\"}]"))),
+         "messages.1.content.0.tool_use_id: must be a string."},
         {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"tool_use\"}]"))), "messages.1.content.0.id: must"},
         {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"tool_use\",\"id\":\"a\"}]"))),
          "messages.1.content.0.name: must"},
@@ -488,7 +601,6 @@ Test(anthropic_input, what_is_wrong_with_messages_is_named) {
          "messages.1.content.0.input: must be an object."},
         {WITH(SAY(Q "," ASSISTANT("[" USE "]"))),
          "messages.1: must not be the last one: its calls have no results."},
-        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"image\"}]"))), "messages.1.content.0.type: is not"},
         {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"thinking\"}]"))),
          "messages.1.content.0.thinking: must be a string."},
         {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":"

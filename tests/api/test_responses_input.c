@@ -244,6 +244,96 @@ Test(input, structured_output_is_a_grammar) {
     world_stop(&w);
 }
 
+/* ---- histories of other services ---- */
+
+Test(input, calls_of_hosted_tools_are_calls_with_results) {
+    struct world w;
+
+    responses_start(&w);
+    becomes(&w,
+            "\"input\":[" SAID("a") ",{\"type\":\"mcp_call\",\"id\":\"mcp_1\",\"server_label\":"
+                                    "\"loom\",\"name\":\"twist\",\"arguments\":\"{\\\"w\\\":1}\","
+                                    "\"output\":\"one\"}]",
+            USER "a" END SAYS "<tool_call>loom__twist {\"w\": 1}</tool_call>" END
+                 "<|im_start|>tool=loom__twist\none" END ANSWER);
+    becomes(&w,
+            "\"input\":[{\"type\":\"mcp_call\",\"name\":\"f\",\"arguments\":\"{}\",\"error\":"
+            "\"broken\"}]",
+            SAYS "<tool_call>f {}</tool_call>" END "<|im_start|>tool=f\nbroken" END ANSWER);
+    becomes(&w,
+            "\"input\":[{\"type\":\"code_interpreter_call\",\"id\":\"ci_1\",\"code\":\"1+1\","
+            "\"outputs\":[{\"type\":\"logs\",\"logs\":\"2\"},{\"type\":\"image\",\"url\":\"u\"}]}]",
+            SAYS "<tool_call>code_interpreter {\"code\": \"1+1\"}</tool_call>" END
+                 "<|im_start|>tool=code_interpreter\n2\n(An image or file, which this model cannot "
+                 "see.)" END ANSWER);
+    becomes(&w,
+            "\"input\":[{\"type\":\"file_search_call\",\"id\":\"fs_1\",\"queries\":[\"q\"],"
+            "\"results\":[{\"filename\":\"a.txt\",\"text\":\"t\"}]}]",
+            SAYS "<tool_call>file_search {\"queries\": [\"q\"]}</tool_call>" END
+                 "<|im_start|>tool=file_search\na.txt\nt" END ANSWER);
+    becomes(
+        &w,
+        "\"input\":[{\"type\":\"computer_call\",\"call_id\":\"c\",\"action\":{\"type\":\"wait\"}},"
+        "{\"type\":\"computer_call_output\",\"call_id\":\"c\",\"output\":{\"type\":"
+        "\"computer_screenshot\",\"image_url\":\"data:\"}}]",
+        SAYS
+        "<tool_call>computer {\"action\": {\"type\": \"wait\"}}</tool_call>" END
+        "<|im_start|>tool=computer\n(An image or file, which this model cannot see.)" END ANSWER);
+    becomes(&w,
+            "\"input\":[{\"type\":\"program\",\"call_id\":\"p\",\"code\":\"x\"},{\"type\":"
+            "\"program_output\",\"call_id\":\"p\",\"result\":\"y\"}]",
+            SAYS "<tool_call>program {\"code\": \"x\"}</tool_call>" END
+                 "<|im_start|>tool=program\ny" END ANSWER);
+    world_stop(&w);
+}
+
+Test(input, an_item_of_any_type_is_read) {
+    static const struct {
+        const char *item, *said;
+    } rows[] = {
+        {"{\"type\":\"agent_message\",\"author\":\"/root\",\"recipient\":\"/a\",\"content\":[{"
+         "\"type\":\"input_text\",\"text\":\"go\"}]}",
+         USER "Message from /root:\ngo" END},
+        {"{\"type\":\"agent_message\",\"content\":[{\"type\":\"encrypted_content\"}]}",
+         USER "Message from another agent:\n(It cannot be read here.)" END},
+        {"{\"type\":\"compaction\",\"encrypted_content\":\"weft1.w6kh\"}",
+         USER "Summary of the conversation until here:\n\n\xC3\xA9!" END},
+        {"{\"type\":\"compaction\",\"id\":\"cmp\",\"encrypted_content\":\"gAAAA\"}",
+         USER "Summary of the conversation until here:\n\n(It was written by another service and "
+              "cannot be read here.)" END},
+        {"{\"type\":\"mcp_approval_request\",\"id\":\"r\",\"name\":\"f\",\"server_label\":\"s\","
+         "\"arguments\":\"{}\"}",
+         SAYS "(Asked for approval to call f.)" END},
+        {"{\"type\":\"mcp_approval_response\",\"approval_request_id\":\"r\",\"approve\":false,"
+         "\"reason\":\"no\"}",
+         USER "(The call was not approved.)\nno" END},
+        {"{\"type\":\"mcp_list_tools\",\"tools\":[]}", USER "b" END},
+        {"{\"type\":\"web_search_call\",\"action\":{\"type\":\"search\"}}", USER "b" END},
+        {"{\"type\":\"image_generation_call\",\"result\":\"iVBO\"}", USER "b" END},
+        {"{\"type\":\"of_next_year\"}",
+         SAYS "(An item of type of_next_year, which this model cannot see.)" END},
+        {"{\"type\":\"of_next_year\",\"content\":[{\"type\":\"new\",\"text\":\"t\"}]}",
+         SAYS "t" END},
+        {"{\"type\":\"of_next_year\",\"role\":\"user\",\"content\":\"u\"}", USER "u" END},
+        {"{\"role\":\"assistant\",\"content\":[{\"type\":\"output_audio\",\"data\":\"\"}]}",
+         SAYS "(A part that this model cannot see.)" END},
+    };
+    struct world w;
+    char fields[600], want[600];
+
+    responses_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        bool silent = strcmp(rows[i].said, USER "b" END) == 0;
+
+        snprintf(fields, sizeof(fields), "\"input\":[" SAID("a") ",%s," SAID("b") "]",
+                 rows[i].item);
+        snprintf(want, sizeof(want), USER "a" END "%s" USER "b" END ANSWER,
+                 silent ? "" : rows[i].said);
+        becomes(&w, fields, want);
+    }
+    world_stop(&w);
+}
+
 /* ---- refusals ---- */
 
 /* A shell call and its output, whose first part begins with @part. */
@@ -259,7 +349,10 @@ Test(input, a_bad_field_is_named) {
         {"\"input\":5", "input"},
         {"\"input\":[]", "input"},
         {"\"input\":[5]", "input[0]"},
-        {"\"input\":[{\"type\":\"computer_call\"}]", "input[0].type"},
+        {"\"input\":[{\"type\":7}]", "input[0].type"},
+        {"\"input\":[{\"type\":\"mcp_call\"}]", "input[0].name"},
+        {"\"input\":[{\"type\":\"compaction\",\"encrypted_content\":\"weft1.%%\"}]",
+         "input[0].encrypted_content"},
         {"\"input\":[{}]", "input[0].type"},
         {"\"input\":[" SAID("a") ",{\"role\":\"robot\",\"content\":\"\"}]", "input[1].role"},
         {"\"input\":[{\"role\":\"user\"}]", "input[0].content"},

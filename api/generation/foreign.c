@@ -1,0 +1,53 @@
+#include "api/generation/foreign.h"
+
+#include <errno.h>
+#include <string.h>
+#include "base/util.h"
+
+static int add_line(struct buf *out, const char *s, size_t len) {
+    if (len && out->len && out->data[out->len - 1] != '\n' && buf_add_char(out, '\n') < 0)
+        return -ENOMEM;
+    return buf_add(out, s, len) < 0 ? -ENOMEM : 0;
+}
+
+/* Returns true for the type of a part that no text describes. */
+static bool is_picture(yyjson_val *type) {
+    const char *s = json_cstr(type);
+
+    return s && (strstr(s, "image") || strstr(s, "audio") || strstr(s, "screenshot"));
+}
+
+static bool is_file(yyjson_val *type) {
+    const char *s = json_cstr(type);
+
+    return s && (strstr(s, "file") || strstr(s, "document"));
+}
+
+static int add_note(struct buf *out) {
+    return add_line(out, FOREIGN_NOT_VISIBLE, strlen(FOREIGN_NOT_VISIBLE));
+}
+
+/* Calls itself for members: bodies are at most JSON_DEPTH deep. */
+int foreign_text(struct buf *out, yyjson_val *v) {
+    static const char *const members[] = {
+        "title",  "url",    "filename", "text",   "refusal", "logs",       "content",
+        "source", "output", "outputs",  "result", "results", "stdout",     "stderr",
+        "lines",  "error",  "summary",  "reason", "message", "error_code", "error_message"};
+    size_t before = out->len, i, n;
+    yyjson_val *part, *type = yyjson_obj_get(v, "type");
+    int r = 0;
+
+    if (yyjson_is_str(v))
+        return add_line(out, json_text(v), json_len(v));
+    if (is_picture(type))
+        return add_note(out);
+    yyjson_arr_foreach(v, i, n, part) {
+        if ((r = foreign_text(out, part)) < 0)
+            return r;
+    }
+    for (i = 0; i < ARRAY_SIZE(members) && yyjson_is_obj(v) && r == 0; i++)
+        r = foreign_text(out, yyjson_obj_get(v, members[i]));
+    if (r == 0 && yyjson_equals_str(type, "text")) /* a document's source */
+        r = foreign_text(out, yyjson_obj_get(v, "data"));
+    return r == 0 && out->len == before && is_file(type) ? add_note(out) : r;
+}

@@ -1,0 +1,16 @@
+#pragma once
+
+/*
+ * foreign - the text of what another service wrote into a conversation: results of its tools,
+ * items and blocks of types that are not known here. An agent cannot take them back, so they are
+ * read as far as they hold text.
+ */
+
+#include "api/http/json.h"
+
+#define FOREIGN_NOT_VISIBLE "(An image or file, which this model cannot see.)"
+
+/* Adds the text in @v to @out, a line for each string: @v itself, the parts of an array, and the
+ * members of an object that hold text for a reader. An image or a file becomes a note. Nothing
+ * where there is no text. 0, or -ENOMEM. */
+int foreign_text(struct buf *out, yyjson_val *v);

@@ -1,0 +1,182 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/foreign.h"
+#include "api/generation/opaque_reasoning.h"
+#include "api/http/json.h"
+#include "api/responses/build.h"
+
+/*
+ * Items that this server does not write: conversations that began at another service have them, and
+ * an agent cannot take them back. A call of a tool that ran there is read as a call with its
+ * result. Other items are read as their text where they have some, else as a note that names their
+ * type, so that no type of item makes a request fail.
+ */
+
+/* ---- calls ---- */
+
+/* Tools of services whose call has a type of its own. */
+static const struct {
+    const char *type, *tool;
+    const char *args[2]; /* members that are the arguments */
+    bool finished;       /* the item holds the result, too */
+} calls[] = {
+    {"code_interpreter_call", "code_interpreter", {"code"}, true},
+    {"file_search_call", "file_search", {"queries"}, true},
+    {"computer_call", "computer", {"action", "actions"}, false},
+    {"program", "program", {"code"}, false},
+};
+
+/* The id under which the result of @item finds its call; a call without one gets it here. */
+static const char *id_of(struct responses_build *b, yyjson_val *item) {
+    yyjson_val *id = yyjson_obj_get(item, "call_id");
+    char made[40];
+
+    if (!json_is_name(id, SIZE_MAX))
+        id = yyjson_obj_get(item, "id");
+    if (json_is_name(id, SIZE_MAX))
+        return arena_strndup(&b->rs->arena, json_text(id), json_len(id));
+    snprintf(made, sizeof(made), "call_%zu", b->i);
+    return arena_strndup(&b->rs->arena, made, strlen(made));
+}
+
+static int add_finished(struct responses_build *b, yyjson_val *item, const char *name,
+                        yyjson_mut_val *args) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    const char *id = id_of(b, item);
+    int r = id ? responses_add_call(b, id, name, args) : -ENOMEM;
+
+    if (r == 0)
+        r = foreign_text(&text, item);
+    return r < 0 ? r : responses_add_result(b, id, name, &text);
+}
+
+/* Returns 1 where @item is no call of such a tool. */
+static int read_call(struct responses_build *b, yyjson_val *item) {
+    yyjson_val *type = yyjson_obj_get(item, "type"), *v;
+    yyjson_mut_val *args = yyjson_mut_obj(b->doc);
+    size_t at = 0;
+    int r = args ? 0 : -ENOMEM;
+
+    while (at < ARRAY_SIZE(calls) && !yyjson_equals_str(type, calls[at].type))
+        at++;
+    if (at == ARRAY_SIZE(calls))
+        return 1;
+    for (size_t i = 0; i < ARRAY_SIZE(calls[at].args) && calls[at].args[i] && r == 0; i++)
+        if ((v = yyjson_obj_get(item, calls[at].args[i])))
+            r = responses_put_value(b, args, calls[at].args[i], yyjson_val_mut_copy(b->doc, v));
+    if (r < 0)
+        return r;
+    if (calls[at].finished)
+        return add_finished(b, item, calls[at].tool, args);
+    const char *id = id_of(b, item);
+    return id ? responses_add_call(b, id, calls[at].tool, args) : -ENOMEM;
+}
+
+/* Reads a call of an MCP server that the service reached itself. */
+static int read_mcp_call(struct responses_build *b, yyjson_val *item) {
+    yyjson_val *name = yyjson_obj_get(item, "name"), *args = yyjson_obj_get(item, "arguments");
+    yyjson_val *server = yyjson_obj_get(item, "server_label");
+
+    if (!json_is_name(name, SIZE_MAX))
+        return responses_refuse_item(b, ".name", "must be a string without NUL");
+    const char *s = yyjson_is_str(args) ? json_text(args) : "{}";
+    size_t len = yyjson_is_str(args) ? json_len(args) : strlen(s);
+    const char *flat = responses_flat_name(b, server, name);
+    return flat ? add_finished(b, item, flat, yyjson_mut_strncpy(b->doc, s, len)) : -ENOMEM;
+}
+
+/* ---- other items ---- */
+
+/* Reads a summary of the conversation so far. That of another service is closed. */
+static int read_compaction(struct responses_build *b, yyjson_val *item) {
+    yyjson_val *sealed = yyjson_obj_get(item, "encrypted_content");
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    int r = buf_add_str(&text, "Summary of the conversation until here:\n\n");
+
+    if (r == 0 && opaque_reasoning_is_ours(json_text(sealed), json_len(sealed)))
+        r = opaque_reasoning_read(&text, json_text(sealed), json_len(sealed));
+    else if (r == 0)
+        r = buf_add_str(&text, "(It was written by another service and cannot be read here.)");
+    if (r == -EINVAL)
+        return responses_refuse_item(b, ".encrypted_content",
+                                     "was not written by this server; send it back as it was "
+                                     "received");
+    return r < 0 ? r : responses_add_user(b, &text);
+}
+
+/* Reads a message from one agent to another. */
+static int read_agent_message(struct responses_build *b, yyjson_val *item) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    const char *author = json_cstr(yyjson_obj_get(item, "author"));
+    int r = buf_printf(&text, "Message from %s:\n", author ? author : "another agent");
+    size_t head = text.len;
+
+    if (r == 0)
+        r = foreign_text(&text, yyjson_obj_get(item, "content"));
+    if (r == 0 && text.len == head)
+        r = buf_add_str(&text, "(It cannot be read here.)");
+    return r < 0 ? r : responses_add_user(b, &text);
+}
+
+static int read_approval(struct responses_build *b, yyjson_val *item) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    bool yes = yyjson_is_true(yyjson_obj_get(item, "approve"));
+    int r = buf_printf(&text, "(The call was %sapproved.)", yes ? "" : "not ");
+
+    if (r == 0)
+        r = foreign_text(&text, yyjson_obj_get(item, "reason"));
+    return r < 0 ? r : responses_add_user(b, &text);
+}
+
+static int read_approval_request(struct responses_build *b, yyjson_val *item) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    const char *name = json_cstr(yyjson_obj_get(item, "name"));
+    int r = buf_printf(&text, "(Asked for approval to call %.256s.)", name ? name : "a tool");
+
+    return r < 0 ? r : responses_say(b, &text);
+}
+
+/* Reads an item of a type that is not known. An output belongs to its call; any other item without
+ * a role is taken for the assistant's. */
+static int read_unknown(struct responses_build *b, yyjson_val *item) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_val *id = yyjson_obj_get(item, "call_id"), *role = yyjson_obj_get(item, "role");
+    const char *type = json_cstr(yyjson_obj_get(item, "type"));
+    const char *call =
+        yyjson_is_str(id) ? call_table_find(&b->calls, json_text(id), json_len(id)) : NULL;
+    int r = foreign_text(&text, item);
+
+    if (r == 0 && !text.len)
+        r = buf_printf(&text, "(An item of type %.64s, which this model cannot see.)",
+                       type ? type : "unknown");
+    if (r < 0)
+        return r;
+    if (call && type && strstr(type, "output"))
+        return responses_add_result(b, id_of(b, item), call, &text);
+    return yyjson_is_str(role) && !yyjson_equals_str(role, "assistant")
+               ? responses_add_user(b, &text)
+               : responses_say(b, &text);
+}
+
+int responses_foreign(struct responses_build *b, yyjson_val *item) {
+    static const struct {
+        const char *type;
+        int (*read)(struct responses_build *b, yyjson_val *item);
+    } kinds[] = {
+        {"mcp_call", read_mcp_call},
+        {"mcp_approval_request", read_approval_request},
+        {"mcp_approval_response", read_approval},
+        {"agent_message", read_agent_message},
+        {"compaction", read_compaction},
+        {"compaction_summary", read_compaction},
+        {"context_compaction", read_compaction},
+    };
+    yyjson_val *type = yyjson_obj_get(item, "type");
+    int r = read_call(b, item);
+
+    for (size_t i = 0; i < ARRAY_SIZE(kinds) && r == 1; i++)
+        if (yyjson_equals_str(type, kinds[i].type))
+            return kinds[i].read(b, item);
+    return r == 1 ? read_unknown(b, item) : r;
+}
