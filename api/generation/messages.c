@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/custom.h"
+#include "api/generation/foreign.h"
 #include "api/http/json.h"
 #include "api/toolcall/toolcall.h"
 
@@ -59,31 +60,88 @@ static int part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **
     return yyjson_is_str(*text) ? 0 : refuse(b, place, "must be a string");
 }
 
+/* Returns true for the result of a call. */
+static bool is_result(yyjson_val *m) {
+    yyjson_val *role = yyjson_obj_get(m, "role");
+
+    return yyjson_equals_str(role, "tool") || yyjson_equals_str(role, "function");
+}
+
+/* Returns true for a message whose parts the client did not write: a model or a tool did. Refusing
+ * one of them would end the conversation. */
+static bool is_repeated(yyjson_val *m) {
+    return is_result(m) || yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant");
+}
+
+static bool is_text_part(yyjson_val *part) {
+    static const char *const types[] = {"text", "input_text", "output_text", "refusal"};
+    yyjson_val *type = yyjson_obj_get(part, "type");
+
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
+        if (yyjson_equals_str(type, types[i]))
+            return true;
+    return false;
+}
+
+static bool is_thought(yyjson_val *part) {
+    yyjson_val *type = yyjson_obj_get(part, "type");
+
+    return yyjson_equals_str(type, "thinking") || yyjson_equals_str(type, "redacted_thinking");
+}
+
 /* Parts become one string, a line each. */
-static int join_parts(struct build *b, yyjson_val *parts, struct buf *text) {
+static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct buf *text) {
+    bool repeated = is_repeated(m), first = true;
     size_t i, n;
     yyjson_val *part, *s = NULL;
 
     yyjson_arr_foreach(parts, i, n, part) {
-        int r = part_text(b, i, part, &s);
+        bool shown = !repeated || !yyjson_is_obj(part) || is_text_part(part);
 
+        if (repeated && is_thought(part))
+            continue;
+        int r = shown ? part_text(b, i, part, &s) : 0;
         if (r < 0)
             return r;
-        if ((i && buf_add_char(text, '\n') < 0) || json_add_text(text, s) < 0)
+        if (!first && buf_add_char(text, '\n') < 0)
             return -ENOMEM;
+        first = false;
+        if ((r = shown ? json_add_text(text, s) : buf_add_str(text, FOREIGN_NOT_VISIBLE)) < 0)
+            return r;
     }
     return 0;
 }
 
+/* Adds the parts of an assistant's content that are its thoughts, where they are not in a member of
+ * the message. */
+static int put_thought_parts(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_val *parts = yyjson_obj_get(m, "content"), *part;
+    size_t i, n;
+
+    if (!yyjson_is_arr(parts) || yyjson_mut_obj_get(to, "reasoning_content"))
+        return 0;
+    yyjson_arr_foreach(parts, i, n, part) {
+        yyjson_val *s = is_thought(part) ? yyjson_obj_get(part, "thinking") : NULL;
+
+        if ((text.len && json_len(s) && buf_add_char(&text, '\n') < 0) ||
+            json_add_text(&text, s) < 0)
+            return -ENOMEM;
+    }
+    return text.len
+               ? put(b, to, "reasoning_content", yyjson_mut_strncpy(b->doc, text.data, text.len))
+               : 0;
+}
+
 /* The content as one string, added to @text. */
-static int add_content(struct build *b, yyjson_val *m, bool may_miss, struct buf *text) {
+static int add_content(struct build *b, yyjson_val *m, struct buf *text) {
     yyjson_val *v = yyjson_obj_get(m, "content");
 
     if (yyjson_is_str(v))
         return json_add_text(text, v);
     if (yyjson_is_arr(v))
-        return join_parts(b, v, text);
-    if ((!v || yyjson_is_null(v)) && may_miss)
+        return join_parts(b, m, v, text);
+    if ((!v || yyjson_is_null(v)) && is_repeated(m))
         return 0;
     return refuse(b, ".content", "must be a string or an array of parts");
 }
@@ -101,7 +159,7 @@ static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const
     if (noted && b->form->no_system &&
         (buf_add(&text, b->note.data, b->note.len) < 0 || buf_add_str(&text, "\n\n") < 0))
         return -ENOMEM;
-    if ((r = add_content(b, m, strcmp(role, "assistant") == 0, &text)) < 0)
+    if ((r = add_content(b, m, &text)) < 0)
         return r;
     if (noted && !b->form->no_system &&
         ((text.len && buf_add_str(&text, "\n\n") < 0) ||
@@ -236,19 +294,12 @@ static const char *role_of(yyjson_val *v) {
     return NULL;
 }
 
-/* The results of calls. */
-static bool is_result(yyjson_val *m) {
-    yyjson_val *role = yyjson_obj_get(m, "role");
-
-    return yyjson_equals_str(role, "tool") || yyjson_equals_str(role, "function");
-}
-
 /* An assistant's message with its calls as text, for a template that knows none. */
 static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_mut_val *scratch = yyjson_mut_obj(b->doc), *calls, *call;
     size_t i, n;
-    int r = scratch ? add_content(b, m, true, &text) : -ENOMEM;
+    int r = scratch ? add_content(b, m, &text) : -ENOMEM;
 
     if (r == 0)
         r = put_calls(b, m, scratch); /* checks them, too */
@@ -290,7 +341,7 @@ static int put_written_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to,
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_mut_val *scratch = yyjson_mut_obj(b->doc);
     struct toolcall_marks own = {0};
-    int r = scratch ? add_content(b, m, true, &text) : -ENOMEM;
+    int r = scratch ? add_content(b, m, &text) : -ENOMEM;
 
     if (r == 0)
         r = put_calls(b, m, scratch); /* checks them, too */
@@ -350,6 +401,8 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
         r = put_string(b, m, to,
                        yyjson_obj_get(m, "reasoning_content") ? "reasoning_content" : "reasoning",
                        "reasoning_content");
+    if (r == 0 && assistant)
+        r = put_thought_parts(b, m, to);
     return r == 0 && b->form->thoughts ? put_thoughts(b, to) : r;
 }
 
@@ -362,7 +415,7 @@ static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val
     assert(b->i < n && is_result(*m));
     for (;; b->i++, *m = json_next(*m)) {
         buf_clear(&text);
-        if ((r = add_content(b, *m, false, &text)) < 0)
+        if ((r = add_content(b, *m, &text)) < 0)
             return r;
         if (toolcall_write_result(&all, json_cstr(yyjson_obj_get(*m, "name")),
                                   text.data ? text.data : "", text.len) < 0)

@@ -632,3 +632,62 @@ Test(real, templates_get_the_past_and_calls_are_read) {
         free(source);
     }
 }
+
+/* ---- histories ---- */
+
+#define TALK(before, message, behind)                                                              \
+    "{\"messages\":[" before message behind                                                        \
+    ",{\"role\":\"user\",\"content\":\"q\"}],\"max_tokens\":4}"
+#define ASKED                                                                                      \
+    "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c\",\"function\":{\"name\":\"f\","          \
+    "\"arguments\":\"{}\"}}]},"
+#define CALLED "assistant:" CALL("f", "{}") "|"
+#define RESULT(content) "{\"role\":\"tool\",\"tool_call_id\":\"c\"" content "}"
+
+Test(tools, what_a_model_or_a_tool_said_is_never_refused) {
+    static const struct {
+        const char *body, *prompt;
+    } rows[] = {
+        {TALK(ASKED,
+              RESULT(",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":"
+                     "\"image_url\",\"image_url\":{\"url\":\"data:\"}}]"),
+              ""),
+         CALLED "tool:a\n(An image or file, which this model cannot see.)|"},
+        {TALK(ASKED, RESULT(",\"content\":null"), ""), CALLED "tool:|"},
+        {TALK(ASKED, RESULT(""), ""), CALLED "tool:|"},
+        {TALK("",
+              "{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"t\"},"
+              "{\"type\":\"redacted_thinking\",\"data\":\"x\"},{\"type\":\"text\",\"text\":"
+              "\"a\"}]}",
+              ""),
+         "assistant:a<t>|"},
+        {TALK("",
+              "{\"role\":\"assistant\",\"reasoning_content\":\"r\",\"content\":[{\"type\":"
+              "\"thinking\",\"thinking\":\"t\"},{\"type\":\"text\",\"text\":\"a\"}]}",
+              ""),
+         "assistant:a<r>|"},
+    };
+    static const char dump[] =
+        "{{ tools | tojson if tools }}{% for m in messages %}{{ m.role }}:{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}"
+        "<tool_call>{{ c.function.name }}{% endfor %}{% if m.reasoning_content %}<{{ "
+        "m.reasoning_content }}>{% endif %}|{% endfor %}{# </think> #}";
+    struct world w;
+    struct reply r;
+    char want[200];
+
+    use_template(&w, dump, sizeof(dump) - 1);
+    w.port.script = "x";
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        CLEANUP(buf_deinit) struct buf prompt = {.max = 1 << 20};
+
+        world_ask(&w, "/v1/chat/completions", rows[i].body, &r);
+        cr_assert_eq(r.status, 200, "%s: %s", rows[i].body, r.body.data);
+        reply_deinit(&r);
+        tokenizer_decode(w.model.tokenizer, w.port.r[i].m.tokens, w.port.r[i].m.n_prompt, true,
+                         &prompt);
+        snprintf(want, sizeof(want), "%suser:q|", rows[i].prompt);
+        cr_expect_str_eq(prompt.data, want);
+    }
+    world_stop(&w);
+}
