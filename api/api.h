@@ -150,7 +150,10 @@ struct api_opts {
      * never change. */
     bool (*rescan)(void *ctx, struct api_rescan *r);
     const struct api_manage *manage; /* NULL: nothing */
-    void *models_ctx;                /* of rescan and manage */
+    /* Unloads the model @id once its requests have ended; the next request loads it. 0, or
+     * negative with @err: it stays. */
+    int (*sleep)(void *ctx, const char *id, struct err *err);
+    void *models_ctx;    /* of rescan, manage and sleep */
     char *otlp_endpoint; /* receives spans; accepted by api_check_otlp(); NULL, "": none */
     const struct api_kv_counts *kv_events; /* reported with the others; NULL: there are none */
     const char *const *managers;           /* tenants with the right to manage; "*": all; or NULL */

@@ -86,3 +86,13 @@ int models_unknown(const struct gen_env *env, const char *name, size_t len, stru
                         "The model `%.*s` was not found. The models are: %s.", (int)MIN(len, 50u),
                         name, names);
 }
+
+int models_check_right(const struct exchange *x, struct err *err) {
+    const char *tenant = tenants_get(&env_of(x)->tenants, x->tenant)->conf.name;
+
+    for (const char *const *m = env_of(x)->opts.managers; m && *m; m++)
+        if (strcmp(*m, "*") == 0 || strcmp(*m, tenant) == 0)
+            return 0;
+    return err_set_code(err, 403, "not_allowed", NULL,
+                        "models cannot be changed by this client: allow-pull does not name it");
+}

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include "base/err.h"
 
+struct exchange;
 struct gen_env;
 struct model;
 
@@ -25,3 +26,6 @@ bool models_is_served(const struct gen_env *env, const char *name, size_t len);
 bool models_is_answered(const struct gen_env *env, const char *name, size_t len);
 /* The error about @name, which is not served: 404; of several models it lists the names. */
 int models_unknown(const struct gen_env *env, const char *name, size_t len, struct err *err);
+
+/* Checks that the tenant of @x may change models: api_opts.managers names it. 0, or 403 in @err. */
+int models_check_right(const struct exchange *x, struct err *err);

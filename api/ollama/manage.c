@@ -188,19 +188,15 @@ int ollama_read_body(struct exchange *x, yyjson_doc **out, struct err *err) {
     return json_read(out, body.data ? body.data : "", body.len, err);
 }
 
-/* Checks that the client's tenant is one of api_opts.managers, and that models can be managed. */
+/* Checks that the client may manage models, and that there are models to manage. */
 static int check_right(const struct exchange *x, struct err *err) {
-    const struct api_opts *o = &env_of(x)->opts;
-    const char *tenant = tenants_get(&env_of(x)->tenants, x->tenant)->conf.name;
+    int r = models_check_right(x, err);
 
-    for (const char *const *m = o->managers; m && *m; m++)
-        if (strcmp(*m, "*") == 0 || strcmp(*m, tenant) == 0)
-            return o->manage ? 0
-                             : err_set_code(err, 400, "not_managed", NULL,
-                                            "models cannot be changed: this service has no folder "
-                                            "of models (models-dir, models)");
-    return err_set_code(err, 403, "not_allowed", NULL,
-                        "models cannot be changed by this client: allow-pull does not name it");
+    if (r < 0 || env_of(x)->opts.manage)
+        return r;
+    return err_set_code(err, 400, "not_managed", NULL,
+                        "models cannot be changed: this service has no folder of models "
+                        "(models-dir, models)");
 }
 
 /* Reads the name under @key, or under @old (which may be NULL), into *@out. Returns 0, or -EINVAL

@@ -145,13 +145,6 @@ static void server_info_serve(struct exchange *x, struct http *h) {
     respond_buf(x, 200, &b, j.error);
 }
 
-/* Answers vLLM's question whether the server sleeps: it does not. */
-static void sleeping_serve(struct exchange *x, struct http *h) {
-    static const char text[] = "{\"is_sleeping\":false}";
-
-    respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
-}
-
 const struct route service_routes[] = {
     {"/health", HTTP_GET, true, false, health_serve},
     {"/ping", HTTP_GET, true, false, health_serve},
@@ -165,6 +158,8 @@ const struct route service_routes[] = {
     {"/v1/loads", HTTP_GET, true, false, loads_serve},
     {"/get_load", HTTP_GET, true, false, load_of_ranks_serve},
     {"/is_sleeping", HTTP_GET, true, false, sleeping_serve},
+    {"/sleep", HTTP_POST, false, false, sleep_serve},
+    {"/wake_up", HTTP_POST, false, false, wake_up_serve},
     {"/server_info", HTTP_GET, false, false, server_info_serve},
     {"/get_server_info", HTTP_GET, false, false, server_info_serve},
     {"/model_info", HTTP_GET, false, false, server_info_serve},

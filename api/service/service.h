@@ -45,6 +45,9 @@ void service_stats(const struct service *s, struct api_stats *out);
 
 extern const struct route service_routes[]; /* ends with one without path */
 
-/* route.serve: metrics_page.c, recent_page.c */
+/* route.serve: metrics_page.c, recent_page.c, sleep.c */
 void metrics_serve(struct exchange *x, struct http *h);
 void recent_serve(struct exchange *x, struct http *h);
+void sleep_serve(struct exchange *x, struct http *h);
+void wake_up_serve(struct exchange *x, struct http *h);
+void sleeping_serve(struct exchange *x, struct http *h);

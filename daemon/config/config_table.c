@@ -117,8 +117,8 @@ const struct option config_table[] = {
            "A file with one API key per line (NAME:KEY or KEY), read again on SIGHUP; empty: no "
            "key is required."),
     LIST("listen", "allow-pull", allow_pull, "",
-         "Tenants whose clients may pull, create, copy and delete models by Ollama's API; *: all; "
-         "empty: none."),
+         "Tenants whose clients may pull, create, copy and delete models by Ollama's API, and use "
+         "/sleep and /wake_up; *: all; empty: none."),
     STRING("listen", "tenants", tenants, "",
            "A file with the tenants, their weights and limits (conf/tenants.conf), read again on "
            "SIGHUP; empty: all are equal and unlimited."),

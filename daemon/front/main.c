@@ -402,11 +402,12 @@ static int open_api(struct front *f) {
     o.owned_by = "weft";
     o.digests = c->engine.digest;
     o.share_secret = f->disk_fd >= 0 ? f->share_secret : NULL;
+    o.models_ctx = f->models;
+    o.managers = (const char *const *)c->allow_pull;
+    o.sleep = models_sleep;
     if (*c->models || *c->models_dir) {
         o.rescan = models_rescan;
         o.manage = &models_manage;
-        o.models_ctx = f->models;
-        o.managers = (const char *const *)c->allow_pull;
     }
     return models_open_api(f->models, &o, &f->api);
 }

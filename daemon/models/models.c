@@ -708,6 +708,9 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     m->kv_bytes = m->several ? MIN(m->available / 4, m->budget / KV_PART) : m->available / 4;
     if (r == 0 && m->served[0]->first)
         r = open_first(m->served[0], err);
+    /* The only model can be loaded again after it was unloaded. */
+    if (r == 0 && !m->several && !o->config->models_memory)
+        m->budget = MAX(m->budget, m->served[0]->opened->memory_bytes);
     for (uint32_t i = 0; i < m->n && r == 0; i++) {
         struct served *s = m->served[i];
 

@@ -21,7 +21,8 @@
  * never do. So no running request is ended, no model waits for ever, and no tenant waits longer
  * because another's requests name many models.
  *
- * A daemon with the option model alone has one model that is always loaded, and none of this.
+ * A daemon with the option model alone has one model that is always loaded, and none of this,
+ * until keep-alive-s or the operator unloads that model.
  */
 
 #include "api/api.h"
@@ -61,6 +62,8 @@ bool models_rescan(void *models, struct api_rescan *wait);
 /* Operations on models that clients with the right may use, for a daemon with folders; the context
  * is struct models. */
 extern const struct api_manage models_manage;
+/* api_opts.sleep: models_unload() of the model @id. */
+int models_sleep(void *models, const char *id, struct err *err);
 /* Starts the workers of the models that are loaded at the start. 0 or -errno. */
 int models_start(struct models *m);
 /* Releases the files of the disk tier for another daemon: workers write the missing pages while
@@ -118,8 +121,8 @@ void models_info(const struct models *m, uint32_t i, struct models_info *out);
 uint64_t models_budget(const struct models *m);
 /* Returns the index of the model named @name, or -ENOENT with @err. */
 int models_index(const struct models *m, const char *name, struct err *err);
-/* Loads model @i, if it is not; or unloads it once its requests have ended. 0, or -EBUSY with @err:
- * it is the only one, or pinned. */
+/* Loads model @i, if it is not; or unloads it once its requests have ended: the next request loads
+ * it again. 0, or -EBUSY with @err: it is pinned. */
 int models_load(struct models *m, uint32_t i, struct err *err);
 int models_unload(struct models *m, uint32_t i, struct err *err);
 /* Names a swap, pull or change of presets that is under way; NULL: there is none. */

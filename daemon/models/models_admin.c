@@ -68,6 +68,7 @@ static void start_on_demand(struct models *m) {
     m->on_demand = true;
     for (uint32_t i = 0; i < m->n; i++)
         workers_on_demand(m->served[i]->workers);
+    models_decide_soon(m); /* starts the timer */
 }
 
 int models_swap(struct models *m, uint32_t i, const char *file, struct err *err) {
@@ -113,17 +114,24 @@ int models_unload(struct models *m, uint32_t i, struct err *err) {
     assert(i < m->n);
     struct served *s = m->served[i];
 
-    if (!m->on_demand || s->config.pinned) {
-        err_set(err, 409, NULL, "%.100s is %s", s->name,
-                s->config.pinned ? "pinned" : "the only model, which stays loaded");
+    if (s->config.pinned) {
+        err_set_code(err, 400, "pinned", "model", "%.100s is pinned: it stays loaded", s->name);
         return -EBUSY;
     }
+    start_on_demand(m);
     s->wanted = false;
     if (s->state == SERVED_READY)
         models_leave(s);
     else if (s->state == SERVED_QUEUED)
         models_set_state(s, SERVED_ABSENT);
     return 0;
+}
+
+int models_sleep(void *ctx, const char *id, struct err *err) {
+    struct models *m = ctx;
+    int i = models_index(m, id, err);
+
+    return i < 0 ? i : models_unload(m, (uint32_t)i, err);
 }
 
 const char *models_changing(const struct models *m) {

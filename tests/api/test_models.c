@@ -21,6 +21,7 @@ static const char *aliases[] = {"second", "gpt-*", NULL};
 static uint32_t n_wants, n_uses, keepalive_ms = 10000;
 static bool rescans;      /* models are looked for again */
 static struct list scans; /* api_rescan.link */
+static const char *const *may_change;
 
 static void use(struct api_port *p, uint32_t tenant, double weight) {
     (void)p;
@@ -52,6 +53,8 @@ static void scanned(void) {
     }
 }
 
+static int put_to_sleep(void *ctx, const char *id, struct err *err);
+
 static void start(uint32_t load_wait_ms) {
     n_wants = n_uses = 0;
     world_init(&w);
@@ -60,6 +63,9 @@ static void start(uint32_t load_wait_ms) {
     w.opts.any_model_name = !rescans;
     list_init(&scans);
     w.opts.rescan = rescans ? rescan : NULL;
+    w.opts.sleep = put_to_sleep;
+    w.opts.models_ctx = &w;
+    w.opts.managers = may_change;
     w.port.script = "first";
     world_start(&w);
     fake_init(&other, clock_monotonic());
@@ -192,6 +198,67 @@ Test(models, other_dialects_name_them_too) {
     cr_expect_eq(r.status, 404);
     cr_expect(strstr(r.body.data, "The model `a b` was not found"), "%s", r.body.data);
     reply_deinit(&r);
+    stop();
+}
+
+static char slept[40];
+
+/* api_opts.sleep: "tiny" is pinned. */
+static int put_to_sleep(void *ctx, const char *id, struct err *err) {
+    size_t n = strlen(slept);
+
+    cr_expect_eq(ctx, &w);
+    snprintf(slept + n, sizeof(slept) - n, "%s ", id);
+    return strcmp(id, "tiny") == 0 ? err_set(err, 400, NULL, "tiny is pinned") : 0;
+}
+
+static void expect_answer(const char *method, const char *path, int status, const char *part) {
+    struct reply r;
+
+    if (strcmp(method, "GET") == 0)
+        world_get(&w, path, &r);
+    else
+        world_ask(&w, path, "", &r);
+    cr_expect_eq(r.status, status, "%s: %d %s", path, r.status, r.body.data);
+    cr_expect(strstr(r.body.data, part), "%s: %s", path, r.body.data);
+    reply_deinit(&r);
+}
+
+Test(models, sleep_unloads_those_that_may_and_wake_up_loads) {
+    static const char *const managers[] = {"*", NULL};
+
+    may_change = managers;
+    start(60000);
+    expect_answer("GET", "/is_sleeping", 200, "{\"is_sleeping\":false}"); /* tiny is loaded */
+    expect_answer("GET", "/is_sleeping?model=second", 200, "{\"is_sleeping\":true}");
+    expect_answer("GET", "/is_sleeping?model=none", 404, "was not found");
+    loaded();
+    expect_answer("GET", "/is_sleeping?model=other", 200, "{\"is_sleeping\":false}");
+    expect_answer("POST", "/sleep?level=1", 200, "{}");
+    cr_expect_str_eq(slept, "tiny other ", "%s", slept);
+    expect_answer("POST", "/sleep?model=tiny", 400, "tiny is pinned");
+    expect_answer("POST", "/sleep?level=1&model=none", 404, "was not found");
+    api_model_set(model, API_MODEL_UNLOADING, 0);
+    expect_answer("GET", "/is_sleeping?model=other", 200, "{\"is_sleeping\":false}");
+    api_worker_stopped(model);
+    expect_answer("GET", "/is_sleeping?model=other", 200, "{\"is_sleeping\":true}");
+    expect_answer("POST", "/wake_up", 200, "{}"); /* the first model is always loaded */
+    cr_expect_eq(n_wants, 0);
+    expect_answer("POST", "/wake_up?tags=weights&model=second", 200, "{}");
+    cr_expect_eq(n_wants, 1);
+    stop();
+    may_change = NULL;
+}
+
+Test(models, sleep_needs_the_right_to_change_models) {
+    start(60000);
+    loaded();
+    *slept = 0;
+    expect_answer("POST", "/sleep", 403, "allow-pull");
+    expect_answer("POST", "/wake_up?model=other", 403, "allow-pull");
+    expect_answer("GET", "/sleep", 405, "");
+    cr_expect_str_eq(slept, "");
+    cr_expect_eq(n_wants, 0);
     stop();
 }
 

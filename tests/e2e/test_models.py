@@ -366,6 +366,48 @@ def test_presets_have_their_own_options_and_idle_models_are_unloaded():
             assert states(d)["kept"] == "loaded", states(d)
 
 
+def test_an_idle_model_sleeps_and_the_next_request_wakes_it():
+    """One model and no folder: with keep-alive-s it leaves memory by itself, and by /sleep without that option."""
+    def workers(d):
+        return pathlib.Path(f"/proc/{d.process.pid}/task/{d.process.pid}/children").read_text().split()
+
+    def sleeping(d):
+        return d.request("GET", "/is_sleeping")[2] == {"is_sleeping": True}
+
+    body = {"prompt": random_tokens(1, 30), "max_tokens": 8, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
+    flags = [*FLAGS[:2], *FLAGS[4:]]
+
+    def tokens(d):
+        status, _, value = d.request("POST", "/v1/completions", body)
+        assert status == 200, value
+        return value["choices"][0]["token_ids"]
+
+    with folder_of("a") as folder:
+        with Weftd(*flags, "--keep-alive-s", "1", model=f"{folder}/a.gguf") as d:
+            first = tokens(d)
+            assert len(workers(d)) == 1 and not sleeping(d)
+            until(lambda: sleeping(d))
+            assert not workers(d) and d.health() == 200
+            assert tokens(d) == first
+            until(lambda: sleeping(d))
+            assert d.request("POST", "/sleep")[0] == 403
+        with Weftd(*flags, "--allow-pull", "*", model=f"{folder}/a.gguf") as d:
+            assert not sleeping(d)
+            longer = []
+            for chunk in d.stream("/v1/completions", {**body, "max_tokens": 1500}):
+                if not longer:
+                    assert d.request("POST", "/sleep?level=1")[0] == 200
+                longer += [t for c in chunk["choices"] for t in c.get("token_ids") or []]
+            assert len(longer) == 1500 and longer[:8] == first, "a running request did not end before the sleep"
+            until(lambda: sleeping(d))
+            assert not workers(d)
+            assert d.request("POST", "/wake_up")[0] == 200
+            until(lambda: workers(d) and not sleeping(d))
+            assert tokens(d) == first and d.request("POST", "/sleep")[0] == 200
+            until(lambda: sleeping(d))
+            assert tokens(d) == first
+
+
 def listed(d):
     return [m["id"] for m in d.request("GET", "/v1/models")[2]["data"]]
 
