@@ -60,8 +60,9 @@ struct api_model {
         const char *before, *between, *behind;
     } pair;
     uint16_t pool; /* SUBMIT_POOL_* of its vectors unless the request says otherwise; 0: LAST */
-    int64_t created_unix;            /* the time of the file */
-    uint8_t thinking;                /* of requests that do not say: enum thinking_switch */
+    int64_t created_unix; /* the time of the file */
+    uint8_t thinking;     /* of requests that do not say: enum thinking_switch */
+    uint32_t loop_tokens; /* an output ends when so many last ones repeat; 0: it does not */
     const struct sampling *sampling; /* of requests that do not say; NULL: as params_init() */
     const char *sampling_source;     /* the layer that set it, for clients; NULL: unknown */
     const uint64_t *seed;            /* likewise; NULL: a random one */

@@ -203,6 +203,8 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Output tokens.")                                                                          \
     ROW(uint64_t, n_resumed, COUNTER, 1, "weft_resumed_total", "resumed",                          \
         "Generations resumed by a new worker.")                                                    \
+    ROW(uint64_t, n_loops, COUNTER, 1, "weft_loops_ended_total", "loops_ended",                    \
+        "Outputs and reasoning ended by loop-breaker.")                                            \
     ROW(uint64_t, n_workers_lost, COUNTER, 1, "weft_workers_lost_total", "workers_lost",           \
         "Workers that died.")                                                                      \
     ROW(uint64_t, n_traces, COUNTER, 1, "weft_traces_exported_total", "traces_exported",           \

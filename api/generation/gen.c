@@ -451,10 +451,15 @@ void gen_on_event(struct model *m, const struct event *e) {
         set_state(g, GEN_RUNNING);
     g->accepted = true;
     bool finished = e->kind == EVENT_FINISH;
-    if (gen_budget_spent(g) &&
-        (!finished || e->finish == FINISH_STOP || e->finish == FINISH_LENGTH)) {
+    bool made = !finished || e->finish == FINISH_STOP || e->finish == FINISH_LENGTH;
+    m->env->stats.n_loops += g->repeats && made;
+    if (gen_closes_reasoning(g) && made) {
         force_end_reasoning(g, finished);
-    } else if (e->kind == EVENT_FINISH) {
+    } else if (g->repeats && made) {
+        if (finished)
+            set_state(g, GEN_PENDING); /* nothing is to be cancelled */
+        end(g, FINISH_LENGTH);
+    } else if (finished) {
         set_state(g, GEN_PENDING); /* as above */
         on_finish(g, e);
     } else if (g->stopped) {
@@ -516,7 +521,7 @@ void gen_start(struct gen *g) {
     set_state(g, GEN_PENDING);
     g->model->n_running++;
     charge_run(&g->charge);
-    if (gen_budget_spent(g) && gen_end_reasoning(g) < 0) {
+    if (gen_closes_reasoning(g) && gen_end_reasoning(g) < 0) {
         g->failed = true;
         admit_tick_later(&g->env->admit);
         return;

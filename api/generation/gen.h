@@ -84,6 +84,8 @@ struct gen {
         uint32_t n, accepted;
         uint32_t n_predicted, predicted_accepted; /* of these, from the prediction */
     } drafts, drafts_before;                      /* in all lives; in those before this one */
+    uint32_t loop_from; /* output tokens that are not looked at for a repetition */
+    bool repeats;       /* its last tokens are one block over and over */
     struct {
         bool limited, spent; /* spent: it was ended here, once */
         uint32_t max;        /* tokens of reasoning */
@@ -108,7 +110,8 @@ void gen_set_tenant(struct gen *g, const struct tenant *t);
 int gen_parse_output(struct gen *g, const struct toolcall_opts *opts);
 /* Reserves what it may use, @n_output tokens of output. Before it is started. */
 void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output);
-/* Limits its reasoning to @max tokens. After gen_parse_output(). */
+/* Limits its reasoning to @max tokens; UINT32_MAX: it ends here only when it repeats. After
+ * gen_parse_output(). */
 int gen_limit_reasoning(struct gen *g, uint32_t max);
 /* Tokens of its output that are known from elsewhere, as if a worker had made them. 0, -ENOMEM, or
  * -EPROTO: they are no tokens. */
@@ -139,7 +142,7 @@ struct gen *gen_find(const struct gen_env *env, uint64_t id);
 /* Ends it with an error and cancels it at the worker. Does nothing to one that is DONE; may free
  * @g. */
 void gen_fail(struct gen *g, int status, const char *code, const char *message);
-const char *gen_finish_name(const struct gen *g); /* "stop", "length", "tool_calls" */
+const char *gen_finish_name(const struct gen *g); /* "stop", "length", "tool_calls", "repetition" */
 /* Returns the figures for the histograms; the caller sets started_ns and n_choices. */
 struct metrics_gen gen_metrics(const struct gen *g);
 /* Returns true if token @id ends it: a stop id, or an end token that is not ignored. */

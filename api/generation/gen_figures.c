@@ -8,6 +8,8 @@
 const char *gen_finish_name(const struct gen *g) {
     if (g->output && g->finish == FINISH_STOP && output_parser_has_call(g->output))
         return "tool_calls";
+    if (g->finish == FINISH_LENGTH && g->repeats)
+        return "repetition";
     return g->score_only || g->finish == FINISH_LENGTH ? "length" : "stop";
 }
 
@@ -23,6 +25,7 @@ struct metrics_gen gen_metrics(const struct gen *g) {
         .n_output = g->n_out,
         .max_new = g->m.max_new,
         .outcome = !ok                          ? METRICS_ABORT
+                   : g->repeats                 ? METRICS_REPETITION
                    : g->finish == FINISH_LENGTH ? METRICS_LENGTH
                    : *gen_finish_name(g) == 't' ? METRICS_TOOL_CALLS
                                                 : METRICS_STOP,

@@ -4,6 +4,10 @@
 #include <string.h>
 #include "api/generation/gen_private.h"
 #include "api/generation/model.h"
+#include "text/repeats.h"
+
+#define LOOP_BLOCKS 4
+#define LOOP_CHECKS 16
 
 /*
  * The output of a generation, made of its tokens alone and never of the batches they came in: each
@@ -166,16 +170,32 @@ int gen_limit_reasoning(struct gen *g, uint32_t max) {
     return r == -ENOMEM ? r : 0;
 }
 
-bool gen_budget_spent(const struct gen *g) {
+bool gen_closes_reasoning(const struct gen *g) {
     return g->thinking.limited && !g->thinking.spent && !g->stopped && g->output->in_reasoning &&
-           g->output->n_reasoning >= g->thinking.max &&
+           (g->repeats || g->output->n_reasoning >= g->thinking.max) &&
            g->n_out + g->thinking.n_close < g->m.max_new;
 }
 
 int gen_end_reasoning(struct gen *g) {
     assert(g->thinking.limited && !g->thinking.spent);
     g->thinking.spent = true;
-    return gen_add_output(g, g->thinking.close, g->thinking.n_close);
+    g->repeats = false;
+    int r = gen_add_output(g, g->thinking.close, g->thinking.n_close);
+    g->loop_from = g->n_out;
+    return r;
+}
+
+/* ---- loops ---- */
+
+/* Returns true if the last tokens are one block, LOOP_BLOCKS times or more. Asked at places that
+ * depend on the number of tokens alone, LOOP_CHECKS times in as many tokens as are compared, so
+ * that it costs 2 * LOOP_CHECKS comparisons a token at most. */
+static bool repeats(const struct gen *g) {
+    uint32_t n = g->model->info->loop_tokens, n_seen = g->n_out - g->loop_from;
+
+    if (n == 0 || n_seen < n || n_seen % MAX(n / LOOP_CHECKS, 1u) != 0)
+        return false;
+    return repeats_period(g->tokens + g->n_prompt + g->n_out - n, n) <= n / LOOP_BLOCKS;
 }
 
 /* ---- what the worker made ---- */
@@ -194,12 +214,15 @@ int gen_take_tokens(struct gen *g, const struct event *e) {
     for (uint32_t i = g->n_out - e->from; i < n && !g->stopped; i++) {
         if ((r = add_token(g, e, i)) < 0)
             return r;
+        g->repeats = !g->stopped && repeats(g);
+        if (g->repeats)
+            break;
         if (!g->thinking.limited)
             continue;
         settle(g);
         if ((r = gen_take_apart(g)) < 0)
             return r;
-        if (gen_budget_spent(g))
+        if (gen_closes_reasoning(g))
             break;
     }
     settle(g);

@@ -9,7 +9,7 @@
 int gen_take_tokens(struct gen *g, const struct event *e);
 /* Feeds `output`, where there is one, up to `ready`. 0 or -ENOMEM. */
 int gen_take_apart(struct gen *g);
-/* Returns true if its reasoning exceeds its budget and there is room to end it. */
-bool gen_budget_spent(const struct gen *g);
+/* Returns true if its reasoning exceeds its budget or repeats, and there is room to end it. */
+bool gen_closes_reasoning(const struct gen *g);
 /* Adds what ends its reasoning, once. As gen_add_output(). */
 int gen_end_reasoning(struct gen *g);

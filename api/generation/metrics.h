@@ -21,6 +21,7 @@ enum metrics_outcome {
     METRICS_LENGTH,
     METRICS_ABORT,
     METRICS_TOOL_CALLS,
+    METRICS_REPETITION,
     METRICS_OUTCOMES
 };
 

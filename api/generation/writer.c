@@ -596,9 +596,11 @@ static int set_output(struct writer *w, struct gen *g) {
     if (!w->job.parses && !w->endpoint->parsed)
         return 0;
     int r = gen_parse_output(g, &opts);
-    return r == 0 && w->job.request.has_budget
-               ? gen_limit_reasoning(g, w->job.request.thinking_budget)
-               : r;
+    if (r < 0)
+        return r;
+    if (w->job.request.has_budget)
+        return gen_limit_reasoning(g, w->job.request.thinking_budget);
+    return g->model->info->loop_tokens ? gen_limit_reasoning(g, UINT32_MAX) : 0;
 }
 
 /* The choice @c echoes the prompt @p. */

@@ -257,7 +257,7 @@ static void put_workers(struct page *p) {
 }
 
 static void put_generations(struct page *p, const struct metrics *loop) {
-    static const char *const reasons[] = {"stop", "length", "abort", "tool_calls"};
+    static const char *const reasons[] = {"stop", "length", "abort", "tool_calls", "repetition"};
 
     head(p, "vllm:request_success_total", "counter", "Generations that ended, by reason.");
     for (uint32_t m = 0; m < p->n; m++)

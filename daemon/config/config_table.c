@@ -1,6 +1,7 @@
 #include "daemon/config/config.h"
 
 #include <assert.h>
+#include "text/repeats.h"
 
 /*
  * The options of weftd, one row each. The row names the field that it sets, in struct config or in
@@ -89,6 +90,9 @@ const struct option config_table[] = {
     CHOICE("model", "reasoning", reasoning, "auto", "auto|off|on", false,
            "Turn the model's reasoning on or off for requests that do not say; auto: the default "
            "of its template."),
+    UINT("model", "loop-breaker", loop_tokens, "0", 0, REPEATS_MAX,
+         "End an output whose last so many tokens are one block, four times or more; reasoning is "
+         "closed and the answer follows. 512 ends blocks of up to 128 tokens; 0: off."),
     STRING("model", "draft-model", draft_model, "",
            "A small model with the same vocabulary that drafts for speculative decoding, or a file "
            "with the model's block for multi-token prediction, or with its assistant; the output "

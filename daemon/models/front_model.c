@@ -269,6 +269,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     m->api.sampling_source = m->sampling.source;
     m->api.seed = m->sampling.has_seed ? &m->sampling.seed : NULL;
     m->api.thinking = (uint8_t)c->reasoning;
+    m->api.loop_tokens = c->loop_tokens;
     m->api.id = m->name;
     m->api.aliases = (const char *const *)c->aliases;
     m->api.tokenizer = m->tokenizer;

@@ -181,6 +181,125 @@ Test(thinking, budgets_survive_the_worker) {
     world_stop(&w);
 }
 
+/* ---- loops */
+
+static void started_with_breaker(struct world *w) {
+    world_init(w);
+    world_use_template(w, source, strlen(source));
+    w->model.loop_tokens = 32; /* blocks of up to 8 tokens; asked at every second one */
+    world_start(w);
+}
+
+static void expect_loops(struct world *w, unsigned n, unsigned n_repetitions) {
+    char loops[100], ends[140];
+    struct reply r;
+
+    snprintf(loops, sizeof(loops), "weft_loops_ended_total{model_name=\"tiny\",engine=\"0\"} %u\n",
+             n);
+    snprintf(ends, sizeof(ends),
+             "vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason="
+             "\"repetition\"} %u\n",
+             n_repetitions);
+    world_get(w, "/metrics", &r);
+    expect_body(&r, loops);
+    expect_body(&r, ends);
+    reply_deinit(&r);
+}
+
+/* The first 33 tokens have "abcde" behind a first token; the 34th is the first place that is
+ * looked at. What comes behind it in the same batch never counts. */
+Test(loops, an_output_that_repeats_ends_at_an_exact_token) {
+    static const char output[] = "!!abcdeabcdeabcdeabcdeabcdeabcdeabcdeabcdeabcdeabcde";
+    struct world w;
+
+    started_with_breaker(&w);
+    for (size_t n = 1; n <= 40; n += 13) {
+        uint32_t first = w.port.n;
+        int fd = world_connect(&w);
+        struct reply r;
+
+        world_post(&w, fd, CHAT, "{" HI "}");
+        while (w.port.n == first)
+            world_turn(&w);
+        fake_accept(&w.port, first);
+        for (size_t at = 0; at < 34; at += n) {
+            char part[64];
+
+            snprintf(part, sizeof(part), "%.*s", (int)n, output + at);
+            fake_tokens(&w.port, first, part);
+        }
+        cr_expect(w.port.r[first].cancelled);
+        world_receive(&w, fd, &r);
+        expect_body(&r, "\"content\":\"!!abcdeabcdeabcdeabcdeabcdeabcdeab\"");
+        expect_body(&r, "\"finish_reason\":\"repetition\"");
+        expect_body(&r, "\"completion_tokens\":34");
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    expect_loops(&w, 4, 4);
+    world_stop(&w);
+}
+
+Test(loops, other_outputs_and_those_of_models_without_the_option_go_on) {
+    static const char *const outputs[] = {
+        "abcdefghiabcdefghiabcdefghiabcdefghiabcdefghi", /* a block of nine tokens */
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaXaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaX", /* 31 times */
+        "abababababababababababababababababababababababababab",
+    };
+    struct world w;
+
+    for (int on = 1; on >= 0; on--) {
+        on ? started_with_breaker(&w) : started(&w);
+        for (size_t i = 0; i < ARRAY_SIZE(outputs); i++) {
+            bool ends = on && i == 2;
+            struct reply r;
+
+            w.port.script = outputs[i];
+            world_ask(&w, CHAT, "{" HI "}", &r);
+            expect_body(&r,
+                        ends ? "\"finish_reason\":\"repetition\"" : "\"finish_reason\":\"stop\"");
+            cr_expect_eq(strstr(r.body.data, outputs[i]) == NULL, ends, "%s", r.body.data);
+            reply_deinit(&r);
+        }
+        expect_loops(&w, (unsigned)on, (unsigned)on);
+        world_stop(&w);
+    }
+}
+
+/* The loop of the thoughts is not one of the answer; that may have its own. */
+Test(loops, thoughts_that_repeat_are_closed_and_the_answer_follows) {
+    static const char block[] = "so so so so so so so so so so so so ";
+    char closed[64];
+    struct world w;
+    struct reply r;
+
+    started_with_breaker(&w);
+    for (int twice = 0; twice < 2; twice++) {
+        int fd = world_connect(&w);
+        uint32_t first = w.port.n;
+
+        world_post(&w, fd, CHAT, "{" HI ",\"chat_template_kwargs\":{\"thinking\":true}}");
+        while (w.port.n == first)
+            world_turn(&w);
+        fake_accept(&w.port, first);
+        fake_tokens(&w.port, first, block);
+        cr_assert_eq(w.port.n, first + 2, "%u submits", w.port.n);
+        snprintf(closed, sizeof(closed), "%.32s</think>\n\n", block);
+        expect_resumed(&w, first + 1, closed);
+        fake_accept(&w.port, first + 1);
+        fake_tokens(&w.port, first + 1, twice ? block : "Yes");
+        if (!twice)
+            fake_finish(&w.port, first + 1, FINISH_STOP);
+        world_receive(&w, fd, &r);
+        expect_body(&r, twice ? "\"finish_reason\":\"repetition\""
+                              : "\"content\":\"Yes\",\"reasoning_content\":\"so so");
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    expect_loops(&w, 3, 1);
+    world_stop(&w);
+}
+
 /* ---- what the template is told */
 
 static void expect_prompt(struct world *w, const char *fields, const char *want) {
