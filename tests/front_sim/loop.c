@@ -1,0 +1,533 @@
+#include "tests/front_sim/loop.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sim_work {
+    struct list link;
+    uv_work_t *req;
+    uv_work_cb work;
+    uv_after_work_cb after;
+    bool done;
+};
+
+static struct list handles = {&handles, &handles}, works = {&works, &works};
+static uint64_t now_ms, n_timers;
+
+/* ---- handles ---- */
+
+struct sim_handle *handle_new(uv_loop_t *loop, void *h, uv_handle_type type) {
+    bool was = sim_enter();
+    struct sim_handle *s = calloc(1, sizeof(*s));
+    uv_handle_t *u = h;
+
+    LIST_FOREACH(i, &handles)
+    if (LIST_ENTRY(i, struct sim_handle, link)->h == u)
+        sim_fail("HANDLES", "a handle of type %d is made again and is not closed", type);
+    u->loop = loop;
+    u->type = type;
+    u->flags = 0;
+    u->u.reserved[0] = s;
+    s->h = u;
+    s->fd = -1;
+    list_init(&s->writes);
+    list_push_back(&handles, &s->link);
+    sim_leave(was);
+    return s;
+}
+
+struct sim_handle *handle_usable(const void *h, const char *call) {
+    const uv_handle_t *u = h;
+
+    if (!u->u.reserved[0] || u->flags)
+        sim_fail("HANDLES", "%s of a handle that is closed", call);
+    return u->u.reserved[0];
+}
+
+int uv_is_active(const uv_handle_t *h) {
+    return !h->flags && handle_of(h) && handle_of(h)->active;
+}
+
+int uv_is_closing(const uv_handle_t *h) {
+    return h->flags != 0;
+}
+
+void uv_unref(uv_handle_t *h) {
+    handle_usable(h, "uv_unref")->unref = true;
+}
+
+void uv_close(uv_handle_t *h, uv_close_cb cb) {
+    bool was = sim_enter();
+    struct sim_handle *s = handle_usable(h, "uv_close");
+
+    sim_event("uv_close", h->type, 0);
+    h->flags = HANDLE_CLOSING;
+    s->closing = true;
+    s->active = false;
+    s->on_closed = cb;
+    stream_closing(s);
+    process_closing(s);
+    sim_leave(was);
+}
+
+uint32_t loop_handles(void) {
+    uint32_t n = 0;
+
+    LIST_FOREACH(i, &handles)
+    n++;
+    return n;
+}
+
+void loop_list(void) {
+    LIST_FOREACH(i, &handles) {
+        const struct sim_handle *s = LIST_ENTRY(i, struct sim_handle, link);
+
+        fprintf(stderr, "handle: type %d active %d ref %d closing %d fd %d\n", s->h->type,
+                s->active, !s->unref, s->closing, s->fd);
+    }
+}
+
+/* ---- timers and what runs in each iteration ---- */
+
+int uv_timer_init(uv_loop_t *loop, uv_timer_t *t) {
+    handle_new(loop, t, UV_TIMER);
+    return 0;
+}
+
+int uv_timer_start(uv_timer_t *t, uv_timer_cb cb, uint64_t timeout, uint64_t repeat) {
+    bool was = sim_enter();
+
+    if (uv_is_closing((uv_handle_t *)t)) {
+        sim_leave(was);
+        return UV_EINVAL;
+    }
+    struct sim_handle *s = handle_usable(t, "uv_timer_start");
+    s->cb.timer = cb;
+    s->due_ms = now_ms + timeout;
+    s->repeat_ms = repeat;
+    s->number = n_timers++;
+    s->active = true;
+    sim_leave(was);
+    return 0;
+}
+
+int uv_timer_stop(uv_timer_t *t) {
+    struct sim_handle *s =
+        uv_is_closing((uv_handle_t *)t) ? NULL : handle_usable(t, "uv_timer_stop");
+
+    if (s)
+        s->active = false;
+    return 0;
+}
+
+static struct sim_handle *first_timer(void) {
+    struct sim_handle *first = NULL;
+
+    LIST_FOREACH(i, &handles) {
+        struct sim_handle *s = LIST_ENTRY(i, struct sim_handle, link);
+
+        if (s->h->type == UV_TIMER && s->active &&
+            (!first || s->due_ms < first->due_ms ||
+             (s->due_ms == first->due_ms && s->number < first->number)))
+            first = s;
+    }
+    return first;
+}
+
+static void update_time(void) {
+    now_ms = (uint64_t)sim.ns / 1000000;
+}
+
+static void run_timers(void) {
+    struct sim_handle *s;
+
+    while ((s = first_timer()) && s->due_ms <= now_ms) {
+        uv_timer_t *t = (uv_timer_t *)s->h;
+
+        sim_event("timer", s->due_ms, 0);
+        s->active = false;
+        if (s->repeat_ms)
+            uv_timer_start(t, s->cb.timer, s->repeat_ms, s->repeat_ms);
+        IN_FRONT(s->cb.timer(t));
+    }
+}
+
+int uv_idle_init(uv_loop_t *loop, uv_idle_t *h) {
+    handle_new(loop, h, UV_IDLE);
+    return 0;
+}
+
+int uv_idle_start(uv_idle_t *h, uv_idle_cb cb) {
+    struct sim_handle *s = handle_usable(h, "uv_idle_start");
+
+    s->cb.idle = cb;
+    s->active = true;
+    return 0;
+}
+
+int uv_idle_stop(uv_idle_t *h) {
+    if (!uv_is_closing((uv_handle_t *)h))
+        handle_usable(h, "uv_idle_stop")->active = false;
+    return 0;
+}
+
+int uv_check_init(uv_loop_t *loop, uv_check_t *h) {
+    handle_new(loop, h, UV_CHECK);
+    return 0;
+}
+
+int uv_check_start(uv_check_t *h, uv_check_cb cb) {
+    struct sim_handle *s = handle_usable(h, "uv_check_start");
+
+    s->cb.check = cb;
+    s->active = true;
+    return 0;
+}
+
+/* Runs those of @type that are active now, each once. */
+static void run_all(uv_handle_type type) {
+    struct sim_handle *all[64];
+    uint32_t n = 0;
+
+    LIST_FOREACH(i, &handles) {
+        struct sim_handle *s = LIST_ENTRY(i, struct sim_handle, link);
+
+        if (s->h->type == type && s->active && n < ARRAY_SIZE(all))
+            all[n++] = s;
+    }
+    for (uint32_t i = 0; i < n; i++) { /* none is freed before the end of the iteration */
+        if (!all[i]->active)
+            continue;
+        if (type == UV_IDLE)
+            IN_FRONT(all[i]->cb.idle((uv_idle_t *)all[i]->h));
+        else
+            IN_FRONT(all[i]->cb.check((uv_check_t *)all[i]->h));
+    }
+}
+
+static bool any_idle(void) {
+    LIST_FOREACH(i, &handles) {
+        const struct sim_handle *s = LIST_ENTRY(i, struct sim_handle, link);
+
+        if (s->h->type == UV_IDLE && s->active)
+            return true;
+    }
+    return false;
+}
+
+/* ---- async, signals, work ---- */
+
+int uv_async_init(uv_loop_t *loop, uv_async_t *h, uv_async_cb cb) {
+    struct sim_handle *s = handle_new(loop, h, UV_ASYNC);
+
+    s->cb.async = cb;
+    s->active = true;
+    return 0;
+}
+
+int uv_async_send(uv_async_t *h) {
+    handle_usable(h, "uv_async_send")->n_pending = 1;
+    return 0;
+}
+
+int uv_signal_init(uv_loop_t *loop, uv_signal_t *h) {
+    handle_new(loop, h, UV_SIGNAL);
+    return 0;
+}
+
+int uv_signal_start(uv_signal_t *h, uv_signal_cb cb, int signum) {
+    struct sim_handle *s = handle_usable(h, "uv_signal_start");
+
+    s->cb.signal = cb;
+    s->signum = signum;
+    s->active = true;
+    return 0;
+}
+
+void sim_signal(int signum) {
+    sim_event("signal", (uint64_t)signum, 0);
+    LIST_FOREACH(i, &handles) {
+        struct sim_handle *s = LIST_ENTRY(i, struct sim_handle, link);
+
+        if (s->h->type == UV_SIGNAL && s->active && s->signum == signum)
+            s->n_pending++;
+    }
+}
+
+int uv_queue_work(uv_loop_t *loop, uv_work_t *req, uv_work_cb work, uv_after_work_cb after) {
+    bool was = sim_enter();
+    struct sim_work *w = calloc(1, sizeof(*w));
+
+    *w = (struct sim_work){.req = req, .work = work, .after = after};
+    req->loop = loop;
+    list_push_back(&works, &w->link);
+    sim_leave(was);
+    return 0;
+}
+
+/* One that has not run runs, as a whole. */
+static bool work_run_one(void) {
+    struct sim_work *chosen = NULL;
+    uint32_t n = 0;
+
+    LIST_FOREACH(i, &works) {
+        struct sim_work *w = LIST_ENTRY(i, struct sim_work, link);
+
+        if (!w->done && sim_below(++n) == 0)
+            chosen = w;
+    }
+    if (!chosen)
+        return false;
+    sim_event("work", 0, 0);
+    IN_FRONT(chosen->work(chosen->req));
+    chosen->done = true;
+    return true;
+}
+
+int uv_barrier_init(uv_barrier_t *b, unsigned count) {
+    return 0;
+}
+
+int uv_barrier_wait(uv_barrier_t *b) {
+    return 0; /* there is one thread: the others come later */
+}
+
+void uv_barrier_destroy(uv_barrier_t *b) {}
+
+/* ---- the poll ---- */
+
+struct ready {
+    struct sim_handle *handle; /* or: */
+    struct sim_work *work;
+};
+
+static bool is_ready(const struct sim_handle *s) {
+    switch (s->h->type) {
+    case UV_ASYNC:
+    case UV_SIGNAL:
+        return s->active && s->n_pending > 0;
+    case UV_PROCESS:
+        return s->active && s->exited;
+    case UV_POLL:
+    case UV_TCP:
+    case UV_NAMED_PIPE:
+        return stream_ready(s) != 0;
+    default:
+        return false;
+    }
+}
+
+static uint32_t collect(struct ready *out, uint32_t max) {
+    uint32_t n = 0;
+
+    LIST_FOREACH(i, &handles) {
+        struct sim_handle *s = LIST_ENTRY(i, struct sim_handle, link);
+
+        if (n < max && !s->closing && is_ready(s))
+            out[n++] = (struct ready){.handle = s};
+    }
+    LIST_FOREACH(i, &works) {
+        struct sim_work *w = LIST_ENTRY(i, struct sim_work, link);
+
+        if (n < max && w->done)
+            out[n++] = (struct ready){.work = w};
+    }
+    return n;
+}
+
+static void tell_work(struct sim_work *w) {
+    uv_after_work_cb after = w->after;
+    uv_work_t *req = w->req;
+
+    list_remove(&w->link);
+    free(w);
+    sim_event("work done", 0, 0);
+    if (after)
+        IN_FRONT(after(req, 0));
+}
+
+static void tell(struct sim_handle *s) {
+    switch (s->h->type) {
+    case UV_ASYNC:
+        s->n_pending = 0;
+        sim_event("async", 0, 0);
+        IN_FRONT(s->cb.async((uv_async_t *)s->h));
+        break;
+    case UV_SIGNAL:
+        s->n_pending--;
+        IN_FRONT(s->cb.signal((uv_signal_t *)s->h, s->signum));
+        break;
+    case UV_PROCESS:
+        process_tell(s);
+        break;
+    default:
+        stream_tell(s);
+    }
+}
+
+/* A part of what is ready, in any order. Returns how many there were. */
+static uint32_t tell_some(void) {
+    struct ready all[512];
+    uint32_t n = collect(all, ARRAY_SIZE(all)), part = n ? sim_between(1, n) : 0;
+
+    for (uint32_t i = 0; i < part; i++) {
+        uint32_t k = i + sim_below(n - i);
+        struct ready r = all[k];
+
+        all[k] = all[i];
+        if (r.work)
+            tell_work(r.work);
+        else if (!r.handle->closing && is_ready(r.handle))
+            tell(r.handle);
+    }
+    return part;
+}
+
+/* Others act, as far as it is their time. */
+static void world_acts(void) {
+    for (uint32_t n = sim_below(5); n > 0; n--) {
+        uint32_t which = sim_below(6);
+
+        if (which == 0)
+            jobs_sim_run_one();
+        else if (which == 1)
+            work_run_one();
+        else if (!actors_act())
+            return;
+    }
+}
+
+static bool work_waits(void) {
+    LIST_FOREACH(i, &works)
+    if (!LIST_ENTRY(i, struct sim_work, link)->done)
+        return true;
+    return false;
+}
+
+/* Nothing is ready now: time goes on until something may be. */
+static void pass_time(void) {
+    const struct sim_handle *timer = first_timer();
+    int64_t next = actors_next_ns();
+
+    if (jobs_sim_wait() || work_waits())
+        next = MIN(next, sim.ns + sim_between(1000, 400000));
+    if (timer)
+        next = MIN(next, (int64_t)timer->due_ms * 1000000);
+    if (next == INT64_MAX) {
+        loop_list();
+        sim_fail("WAKES", "the loop sleeps and nothing will wake it");
+    }
+    if (next <= sim.ns)
+        return;
+    sim.idle_ns += next - sim.ns;
+    sim.ns = next;
+}
+
+static void poll_all(bool waits) {
+    do {
+        world_acts();
+        update_time();
+        if (tell_some() || !waits)
+            return;
+        pass_time();
+        update_time();
+        if (sim.deadline_ns && sim.ns > sim.deadline_ns)
+            sim_fail("DEADLINE", "the front has not ended in its time");
+    } while (!first_timer() || first_timer()->due_ms > now_ms);
+}
+
+/* ---- the loop ---- */
+
+static bool any_closing(void) {
+    LIST_FOREACH(i, &handles)
+    if (LIST_ENTRY(i, struct sim_handle, link)->closing)
+        return true;
+    return false;
+}
+
+static void run_closing(void) {
+    struct sim_handle *all[512];
+    uint32_t n = 0;
+
+    LIST_FOREACH(i, &handles) {
+        struct sim_handle *s = LIST_ENTRY(i, struct sim_handle, link);
+
+        if (s->closing && n < ARRAY_SIZE(all))
+            all[n++] = s;
+    }
+    while (n > 0) { /* libuv has a stack of them */
+        struct sim_handle *s = all[--n];
+        uv_handle_t *h = s->h;
+        uv_close_cb cb = s->on_closed;
+
+        stream_closed(s);
+        list_remove(&s->link);
+        free(s);
+        h->flags = HANDLE_CLOSED;
+        h->u.reserved[0] = NULL;
+        sim_event("closed", h->type, 0);
+        if (cb)
+            IN_FRONT(cb(h));
+    }
+}
+
+static bool is_alive(void) {
+    if (!list_empty(&works))
+        return true;
+    LIST_FOREACH(i, &handles) {
+        const struct sim_handle *s = LIST_ENTRY(i, struct sim_handle, link);
+
+        if ((s->active && !s->unref) || s->closing || stream_busy(s))
+            return true;
+    }
+    return false;
+}
+
+int uv_run(uv_loop_t *loop, uv_run_mode mode) {
+    bool was = sim_enter();
+
+    assert(mode == UV_RUN_DEFAULT);
+    update_time();
+    while (is_alive()) {
+        sim.n_events++;
+        update_time();
+        run_timers();
+        run_all(UV_IDLE);
+        poll_all(!any_idle() && !any_closing());
+        run_all(UV_CHECK);
+        run_closing();
+    }
+    sim_leave(was);
+    return 0;
+}
+
+int uv_loop_init(uv_loop_t *loop) {
+    memset(loop, 0, sizeof(*loop));
+    update_time();
+    return 0;
+}
+
+int uv_loop_configure(uv_loop_t *loop, uv_loop_option option, ...) {
+    return 0;
+}
+
+int uv_loop_close(uv_loop_t *loop) {
+    if (loop_handles() == 0)
+        return 0;
+    loop_list();
+    sim_fail("HANDLES", "the loop is closed and %u handles are not", loop_handles());
+}
+
+uint64_t uv_now(const uv_loop_t *loop) {
+    return now_ms;
+}
+
+uint64_t uv_hrtime(void) {
+    return (uint64_t)sim.ns;
+}
+
+uint64_t uv_metrics_idle_time(uv_loop_t *loop) {
+    return (uint64_t)sim.idle_ns;
+}
