@@ -302,7 +302,7 @@ static bool receive(struct client *c) {
     return true;
 }
 
-/* Nobody waits longer than the bound, and a stream is not silent for longer than it may be. */
+/* No client waits longer than the bound, and a stream is not silent for longer than it may be. */
 static void check_waiting(struct client *c) {
     if (c->n_answered >= c->n_sent || c->fate == CLIENT_DEAF || c->fate == CLIENT_LEAVES ||
         sock_unread(c->sock) > 0)

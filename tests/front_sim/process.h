@@ -20,7 +20,7 @@ struct program {
 /* What runs in a process with argv[1] @flag; of other names nothing is found. */
 extern const struct program program_worker, program_next;
 
-/* It has ended by itself; its program is freed by its own hand. */
+/* It has ended; its program is freed by its own hand. */
 void process_exit(struct process *p, int status, int term_signal);
 int process_pid(const struct process *p);
 bool process_kill(int pid, int signum);

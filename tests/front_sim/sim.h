@@ -59,7 +59,7 @@ void actor_stop(struct actor *a);
 void actor_wake(struct actor *a, int64_t ns);
 /* One of those whose time has come acts. False: there is none. */
 bool actors_act(void);
-int64_t actors_next_ns(void); /* INT64_MAX: none will act by itself */
+int64_t actors_next_ns(void); /* INT64_MAX: none will act before it is woken */
 
 /* ---- sockets (socket.c) ---- */
 
