@@ -34,6 +34,20 @@ static bool is_raw(const struct ask *a) {
     return a->kind == ASK_COMPLETIONS || a->kind == ASK_OLLAMA_GENERATE || a->kind == ASK_LLAMACPP;
 }
 
+/* Takes two letters of the right answer as the stop string, which ends the answer where it occurs
+ * first. Each token is a letter. */
+static void draw_stop(struct ask *a) {
+    struct buf *text = &a->right.text;
+
+    if (a->kind == ASK_RESPONSES || text->len < 4 || !sim_one_in(3))
+        return;
+    memcpy(a->stop, text->data + sim_below((uint32_t)text->len - 2), 2);
+    text->len = (size_t)((char *)memmem(text->data, text->len, a->stop, 2) - text->data);
+    text->data[text->len] = 0;
+    a->right.n_out = (uint32_t)text->len + 2;
+    a->right.ended = true;
+}
+
 void ask_make(struct ask *a, uint32_t number, uint32_t n_models, const char *key) {
     static const char *const pages[] = {"/health",      "/v1/models", "/api/tags",
                                         "/api/version", "/metrics",   "/props"};
@@ -57,6 +71,7 @@ void ask_make(struct ask *a, uint32_t number, uint32_t n_models, const char *key
         model_chat_prompt(a->prompt, &chat);
     model_expect(a->model, is_raw(a) ? a->prompt : chat.data, a->max_tokens, &a->right);
     buf_deinit(&chat);
+    draw_stop(a);
 }
 
 void ask_free(struct ask *a) {
@@ -94,11 +109,16 @@ static void write_body(const struct ask *a, struct buf *b) {
         buf_printf(b, "\"input\":\"%s\",\"max_output_tokens\":%u,\"temperature\":0,\"store\":%s",
                    a->prompt, a->max_tokens, a->number % 2 ? "true" : "false");
     }
+    if (*a->stop && a->kind <= ASK_MESSAGES)
+        buf_printf(b, ",\"%s\":[\"%s\"]", a->kind == ASK_MESSAGES ? "stop_sequences" : "stop",
+                   a->stop);
+    if (*a->stop && a->kind == ASK_LLAMACPP)
+        buf_printf(b, ",\"stop\":[\"%s\"]", a->stop);
     if (a->kind == ASK_OLLAMA_CHAT || a->kind == ASK_OLLAMA_GENERATE)
         buf_printf(b,
                    "\"options\":{\"temperature\":0,\"num_predict\":%u,\"repeat_penalty\":1,"
-                   "\"top_k\":0,\"top_p\":1}",
-                   a->max_tokens);
+                   "\"top_k\":0,\"top_p\":1%s%s%s}",
+                   a->max_tokens, *a->stop ? ",\"stop\":[\"" : "", a->stop, *a->stop ? "\"]" : "");
     buf_add_char(b, '}');
 }
 
@@ -296,7 +316,8 @@ static void read_stream(struct reading *r, const struct answer *x) {
 /* The end of a whole answer, and that it says why it ended. */
 static void check_end(const struct reading *r) {
     const struct ask *a = r->a;
-    const char *want = a->right.ended            ? a->kind == ASK_MESSAGES ? "end_turn" : "stop"
+    const char *end_of_messages = *a->stop ? "stop_sequence" : "end_turn";
+    const char *want = a->right.ended ? a->kind == ASK_MESSAGES ? end_of_messages : "stop"
                        : a->kind == ASK_MESSAGES ? "max_tokens"
                                                  : "length";
 

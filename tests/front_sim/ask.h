@@ -23,6 +23,7 @@ struct ask {
     enum dialect_kind kind;
     bool stream, chunked, closes;
     uint32_t max_tokens;
+    char stop[3];              /* the stop string; "": none */
     char *prompt;              /* what the user wrote */
     const char *path, *method; /* of ASK_PAGE */
     const char *key;           /* of the tenant; NULL: none */

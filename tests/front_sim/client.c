@@ -22,6 +22,7 @@ struct client {
     struct buf out; /* of request n_sent; `at` bytes are sent */
     size_t at, stall_at;
     struct buf in;
+    int64_t patience_ns;
     int64_t sent_ns, heard_ns; /* when the last request was sent; when something came last */
     size_t n_heard, reset_at;
     bool keeps_body;
@@ -253,6 +254,8 @@ static void send_some(struct client *c) {
     c->at = c->out.len = 0;
     c->sent_ns = c->heard_ns = sim.ns;
     sim_event("sent", c->number, c->n_sent);
+    if (c->fate == CLIENT_HASTY)
+        c->patience_ns = sim_below(sim_one_in(2) ? 10000000 : 1000000000);
     actor_wake(&c->actor, sim_below(1000000));
     if (c->n_sent == c->n_asks && c->fate == CLIENT_LEAVES)
         sock_shutdown(c->sock);
@@ -340,6 +343,13 @@ static void step(struct actor *a) {
         return;
     }
     send_requests(c);
+    if (c->fate == CLIENT_HASTY && c->n_sent > c->n_answered) {
+        if (sim.ns - c->sent_ns >= c->patience_ns) {
+            finish(c, sim_one_in(2));
+            return;
+        }
+        actor_wake(&c->actor, c->sent_ns + c->patience_ns - sim.ns);
+    }
     if (!receive(c))
         return;
     if (c->n_answered == c->n_asks || (c->last_closes && c->n_answered >= c->n_sent)) {

@@ -17,6 +17,7 @@ enum fate {
     CLIENT_STALLS, /* stops in the middle of a request */
     CLIENT_SLOW,   /* reads slowly, but reads */
     CLIENT_DEAF,   /* reads nothing from some point on */
+    CLIENT_HASTY,  /* goes away some time after a request, mostly before its answer */
     CLIENT_FATES
 };
 

@@ -21,9 +21,9 @@
 #include "tests/front_sim/sim.h"
 #include "tests/front_sim/worker.h"
 
-#define SEED_CPU_S 20 /* of a process that computes and never calls the simulator */
+#define SEED_CPU_S 5 /* of a process that computes and never calls the simulator */
 
-int weftd_main(int argc, char **argv); /* daemon/main.c */
+int weftd_main(int argc, char **argv); /* daemon/front/main.c */
 
 static char folder[64];
 
@@ -171,13 +171,14 @@ static double wall_s(void) {
 }
 
 static _Noreturn void usage(void) {
-    fprintf(stderr, "usage: weft-front-sim [--seed N | --seeds A-B] [--twice] [--verbose]\n");
+    fprintf(stderr,
+            "usage: weft-front-sim [--seed N | --seeds A-B] [--twice] [--first] [--verbose]\n");
     exit(2);
 }
 
 int main(int argc, char **argv) {
     unsigned long long first = 1, last = 50;
-    bool verbose = false, twice = false;
+    bool verbose = false, twice = false, first_only = false;
     struct totals all = {0};
 
     for (int i = 1; i < argc; i++) {
@@ -190,12 +191,14 @@ int main(int argc, char **argv) {
             verbose = true;
         else if (strcmp(argv[i], "--twice") == 0)
             twice = true;
+        else if (strcmp(argv[i], "--first") == 0) /* failed seed: the others do not run */
+            first_only = true;
         else
             usage();
     }
     make_files();
     double began = wall_s();
-    for (uint64_t seed = first; seed <= last; seed++) {
+    for (uint64_t seed = first; seed <= last && !(first_only && all.n_failed > 0); seed++) {
         struct child c;
         struct told told = {0}, again = {0};
 

@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/worker.h"
+#include "daemon/worker/worker.h"
 #include "tests/front_sim/loop.h"
 
 /* Of uv_spawn(), until its end was told or its handle closed. */

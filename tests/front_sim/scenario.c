@@ -91,9 +91,9 @@ static void draw_faults(struct scenario *s) {
     f->step_ns = sim_between(200000, 8000000);
     f->load_ns = sim_between(1000000, 900000000);
     f->n_pages = sim_one_in(3) ? sim_between(140, 200) : 600;
-    f->dies_serving = s->deaths ? sim_between(40, 400) : 0;
+    f->dies_serving = s->deaths ? sim_between(10, 300) : 0;
     f->dies_loading = s->deaths && sim_one_in(3) ? 8 : 0;
-    f->hangs = s->hangs ? sim_between(80, 600) : 0;
+    f->hangs = s->hangs ? sim_between(20, 400) : 0;
     f->refuses = s->refuses ? 12 : 0;
     process_spawn_fails = s->refuses && sim_one_in(2) ? 6 : 0;
     tolerance.fail_500 = s->deaths || s->hangs;
@@ -121,12 +121,13 @@ static void draw(struct scenario *s) {
         s->hangs = sim_one_in(5);
         s->refuses = sim_one_in(8);
         s->tenants = sim_one_in(3);
-        s->tight = sim_one_in(4);
+        s->tight = sim_one_in(2);
+        s->tenants |= s->tight && sim_one_in(2);
         s->drains_early = sim_one_in(5);
         s->reloads = sim_one_in(4);
         s->manages = s->n_models > 1 && sim_one_in(2);
         s->upgrades = sim_one_in(6);
-        s->resets = sim_one_in(2);
+        s->resets = !sim_one_in(3);
     }
     tolerance.wait_ns = INT64_C(240000000000);
     tolerance.silence_ns = INT64_C(7000000000);

@@ -1,4 +1,4 @@
-#include "daemon/worker.h"
+#include "daemon/worker/worker.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -37,6 +37,7 @@ struct sim_worker {
     struct buf out;
     float loaded;
     int64_t stats_ns;
+    bool is_stale; /* the statistics that were sent last */
     uint32_t n_used;
 };
 
@@ -225,6 +226,7 @@ static int drain(struct sim_worker *w) {
     int r, n;
 
     while ((r = chan_recv(&w->chan, &f)) == 0) {
+        w->is_stale = true;
         if (f.type == MSG_OPEN && w->state == WORKER_WAITS) {
             w->state = WORKER_LOADS;
             page_of(w)->loading = 1;
@@ -261,8 +263,10 @@ static void send_stats(struct sim_worker *w, bool idle) {
 
     sched_stats(w->sched, &s);
     w->n_used = s.n_running + s.n_waiting;
-    if (!idle && sim.ns - w->stats_ns < STATS_NS)
+    w->is_stale |= !idle;
+    if (!w->is_stale || (!idle && sim.ns - w->stats_ns < STATS_NS))
         return;
+    w->is_stale = false;
     w->stats_ns = s.at_ns = sim.ns;
     chan_send(&w->chan, MSG_STATS, &s, sizeof(s));
     buf_clear(&w->out);

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * worker - the simulated worker process: the protocol of daemon/worker.c, with the real scheduler
+ * worker - the simulated worker process: the protocol of daemon/worker/worker.c, with the real scheduler
  * on the tell-tale engine. It dies, hangs and refuses as the scenario asks for.
  */
 

@@ -5,15 +5,19 @@
 #include <string.h>
 #include "base/util.h"
 
+#ifndef MUTANTS_TABLE
+#define MUTANTS_TABLE "mutants_table.inc"
+#endif
+
 #define X(kind, name, text)                                                                        \
     extern int mutant_##name;                                                                      \
     int mutant_##name;
-#include "mutants_table.inc"
+#include MUTANTS_TABLE
 #undef X
 
 const struct mutant mutants[] = {
 #define X(kind, name, text) {MUTANT_##kind, #name, text, &mutant_##name},
-#include "mutants_table.inc"
+#include MUTANTS_TABLE
 #undef X
 };
 const uint32_t n_mutants = ARRAY_SIZE(mutants);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * mutants - the edits of tests/mutants (apply.py), which are in this program's pager and scheduler,
- * switched off: seeded bugs, and rules of the policy that can be ablated. The environment variable
- * WEFT_MUTANT switches one on at the start.
+ * mutants - the edits of tests/mutants (apply.py), which are in this program's copy of the pager
+ * and the scheduler, or of the front, switched off: seeded bugs, and rules of the policy that can
+ * be ablated. The environment variable WEFT_MUTANT switches one on at the start.
  */
 
 #include <stdint.h>

@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Runs weft-front-sim on the front with one seeded bug at a time (tests/mutants/front.edits): each must break a rule.
+
+usage: mutants.py EDITS PROGRAM [--seeds N] [--only NAME]
+"""
+import argparse
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("edits", type=pathlib.Path)
+    ap.add_argument("program")
+    ap.add_argument("--seeds", type=int, default=1000, help="at most so many are tried for each bug")
+    ap.add_argument("--only")
+    args = ap.parse_args()
+    names = re.findall(r"^mutant (\w+): (.+)", args.edits.read_text(), re.M)
+    names = [n for n in names if args.only in (None, n[0])]
+    lost = 0
+    print(f"TAP version 13\n1..{len(names)}")
+    for i, (name, text) in enumerate(names, 1):
+        run = subprocess.run(
+            [args.program, "--seeds", f"1-{args.seeds}", "--first"],
+            env=os.environ | {"WEFT_MUTANT": name}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        )
+        said = re.findall(r"^seed .*|^.*Assertion.*", run.stderr, re.M)
+        found = run.returncode == 1 and bool(said)
+        lost += not found
+        print(f"{'ok' if found else 'not ok'} {i} - {name}: {text}")
+        print(f"# {said[0][:200] if said else 'no seed broke a rule'}", flush=True)
+    sys.exit(lost > 0)
+
+
+if __name__ == "__main__":
+    main()
