@@ -320,8 +320,8 @@ class Weftd:
         except OSError:
             return None
 
-    def listening_port(self):
-        """Of the front, as the system knows it, where its log cannot be read."""
+    def listening_port(self, beside=None):
+        """Of the front, as the system knows it, where its log cannot be read; another one than @beside."""
         inodes = set()
         folder = f"/proc/{self.process.pid}/fd"
         for fd in os.listdir(folder):
@@ -332,8 +332,9 @@ class Weftd:
         with open("/proc/net/tcp") as file:
             for line in file.readlines()[1:]:
                 fields = line.split()
-                if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-                    return int(fields[1].split(":")[1], 16)
+                port = int(fields[1].split(":")[1], 16) if fields[3] == "0A" else None
+                if port and port != beside and f"socket:[{fields[9]}]" in inodes:
+                    return port
         raise AssertionError("it does not listen")
 
     def worker_pid(self):
