@@ -110,8 +110,9 @@ struct conn {
 /* Takes the connection's turn: one read, or one request of the bytes that were read before. */
 void conn_turn(struct conn *c);
 
-/* Takes the next connection of @listener, a pipe when @local, with TLS when @tls. */
-void conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls);
+/* Takes the next connection of @listener, a pipe when @local, with TLS when @tls. False: out of
+ * memory; libuv takes no other connection of @listener before this one. */
+bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls);
 
 /* For the exchange. Bytes are queued by conn_send() and go out with conn_flush(). 0, -EPIPE on a
  * closed connection, -ENOBUFS or -ENOMEM. */

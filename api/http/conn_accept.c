@@ -102,13 +102,13 @@ static void start(struct conn *c) {
     }
 }
 
-void conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls) {
+bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls) {
     struct conn *c = calloc(1, sizeof(*c));
     const struct http_server_opts *o = &s->opts;
 
     assert(!(local && tls));
     if (!c)
-        return; /* it stays in the backlog */
+        return false;
     c->server = s;
     c->local = local;
     c->state = tls ? CONN_HANDSHAKE : CONN_IDLE;
@@ -133,11 +133,12 @@ void conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool 
     bool made = !tls || tls_new(&c->tls, &s->tls, o->max_unsent) == 0;
     if (uv_accept(listener, &c->h.stream) < 0 || !made) {
         conn_close(c);
-        return;
+        return true;
     }
     if (!local) {
         uv_tcp_nodelay(&c->h.tcp, 1);
         uv_tcp_keepalive(&c->h.tcp, 1, TCP_PROBE_S);
     }
     start(c);
+    return true;
 }

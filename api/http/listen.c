@@ -18,7 +18,8 @@
 
 #define BACKLOG 4096 /* as weftd.socket: listening again on an inherited socket sets it anew */
 #define ACCEPT_TELL_NS INT64_C(10000000000)
-#define RSA_QUICK 2048 /* bits of a key with which a handshake takes less than 1 ms */
+#define ACCEPT_AGAIN_MS 20 /* after a connection for which there was no memory */
+#define RSA_QUICK 2048     /* bits of a key with which a handshake takes less than 1 ms */
 
 struct listener {
     struct list link; /* http_server.listeners */
@@ -31,6 +32,7 @@ struct listener {
     } h;
     bool local, tls;
     bool waits; /* a connection, to be accepted in the next iteration */
+    bool lacks; /* memory for the connection that waits: http_server.again */
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* to be removed; "": none */
 };
 
@@ -131,13 +133,28 @@ static void on_check(uv_check_t *check) {
     }
 }
 
+/* libuv polls a listener again when its connection was accepted, and not before. */
+static void on_again(uv_timer_t *again) {
+    struct http_server *s = again->data;
+
+    LIST_FOREACH(node, &s->listeners) {
+        struct listener *l = LIST_ENTRY(node, struct listener, link);
+
+        if (!l->lacks || uv_is_closing(&l->h.handle))
+            continue;
+        l->lacks = false;
+        on_connection(&l->h.stream, 0);
+    }
+}
+
 /* Begins to count iterations, with the first listener. They keep no loop alive. */
 static void start_ticks(struct http_server *s) {
     if (s->ticks)
         return;
     uv_check_init(s->opts.loop, &s->check);
     uv_idle_init(s->opts.loop, &s->rest);
-    s->check.data = s->rest.data = s;
+    uv_timer_init(s->opts.loop, &s->again);
+    s->check.data = s->rest.data = s->again.data = s;
     uv_check_start(&s->check, on_check);
     uv_unref((uv_handle_t *)&s->check);
     s->ticks = true;
@@ -148,6 +165,7 @@ static void stop_ticks(struct http_server *s) {
         return;
     uv_close((uv_handle_t *)&s->check, NULL);
     uv_close((uv_handle_t *)&s->rest, NULL);
+    uv_close((uv_handle_t *)&s->again, NULL);
     s->ticks = false;
 }
 
@@ -161,6 +179,14 @@ void http_server_emptied(struct http_server *s) {
     stop_ticks(s);
 }
 
+static void accept_one(struct listener *l) {
+    if (conn_accept(l->server, &l->h.stream, l->local, l->tls))
+        return;
+    tell_failure(l->server, UV_ENOMEM);
+    l->lacks = true;
+    uv_timer_start(&l->server->again, on_again, ACCEPT_AGAIN_MS, 0);
+}
+
 /* A connection that cannot be accepted for want of descriptors stays in the backlog; libuv tries
  * again with the next one. */
 static void on_connection(uv_stream_t *stream, int status) {
@@ -171,7 +197,7 @@ static void on_connection(uv_stream_t *stream, int status) {
     } else if (l->server->closing) {
         return;
     } else if (l->server->n_accepts++ < TURN_ACCEPTS) {
-        conn_accept(l->server, stream, l->local, l->tls);
+        accept_one(l);
     } else { /* libuv waits with the others until it is accepted */
         l->waits = true;
         l->server->n_deferred++;

@@ -89,9 +89,10 @@ struct http_server {
      * readers. */
     uint64_t n_displaced, n_lost_bodies, n_lost_outputs;
     struct payers payers;
-    uv_check_t check;    /* its iterations: turns come after what was polled */
-    uv_idle_t rest;      /* active while one has left something to the next */
-    bool ticks;          /* both are open: from the first listener to the last connection's end */
+    uv_check_t check; /* its iterations: turns come after what was polled */
+    uv_idle_t rest;   /* active while one has left something to the next */
+    uv_timer_t again; /* for connections for which there was no memory */
+    bool ticks;       /* the three are open: from the first listener to the last connection's end */
     uint32_t n_accepts;  /* in this iteration */
     uint64_t n_deferred; /* iterations that left turns or connections to the next one */
     bool leaving, closing;
