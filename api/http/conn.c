@@ -425,14 +425,6 @@ static size_t parse_some(struct conn *c, const char *data, size_t len) {
     return used;
 }
 
-/* Keeps what came early for after the answer; more than a header's worth is not waited with. */
-static void keep(struct conn *c, const char *data, size_t len) {
-    buf_consume(&c->ahead, c->ahead_at);
-    c->ahead_at = 0;
-    if (c->close_after || buf_add(&c->ahead, data, len) < 0)
-        c->close_after = c->discard = true;
-}
-
 /* One request, or the part of it that has arrived. Returns how many bytes it used. */
 static size_t parse(struct conn *c, const char *data, size_t len) {
     size_t at = 0;
@@ -463,6 +455,17 @@ static void close_when_sent(struct conn *c) {
         conn_arm(c, LINGER_MS);
     else
         conn_close(c);
+}
+
+/* Keeps what came early for after the answer; more than a header's worth is not waited with. */
+static void keep(struct conn *c, const char *data, size_t len) {
+    buf_consume(&c->ahead, c->ahead_at);
+    c->ahead_at = 0;
+    if (!c->close_after && buf_add(&c->ahead, data, len) == 0)
+        return;
+    c->close_after = c->discard = true;
+    if (c->state == CONN_IDLE) /* the answer is sent, and nothing else would close it */
+        close_when_sent(c);
 }
 
 /* A client that has shut its side down counts as gone: a live generation is not worth more than the
