@@ -27,9 +27,13 @@ static int refuse(struct http *h, int status, const char *code, const char *mess
 }
 
 static int add(struct http *h, const char *at, size_t len) {
-    return buf_add(&h->head, at, len) < 0
-               ? refuse(h, 431, "header_too_large", "The request header is too large.")
-               : 0;
+    int r = buf_add(&h->head, at, len);
+
+    if (r == -EMSGSIZE)
+        return refuse(h, 431, "header_too_large", "The request header is too large.");
+    return r == 0 ? 0
+                  : refuse(h, 503, "out_of_memory",
+                           "Out of memory for the request header, try again later.");
 }
 
 static int on_url(llhttp_t *p, const char *at, size_t len) {

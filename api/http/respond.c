@@ -126,7 +126,8 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
     else if (x->http10)
         put(head, &n, "Connection: keep-alive\r\n");
     put(head, &n, "\r\n");
-    conn_send(x->conn, head, n);
+    if (conn_send(x->conn, head, n) < 0)
+        conn_break(x->conn);
 }
 
 /* Head and body of an answer that is whole; ends the exchange. @err: its error, or NULL. */
@@ -193,13 +194,17 @@ void respond_error(struct exchange *x, const struct err *err) {
     finish(x, status_of(x, err), RESPOND_JSON, b.data, b.len, err);
 }
 
+void respond_explain(int error, struct err *err) {
+    if (error == -ENOMEM)
+        err_set_code(err, 503, "out_of_memory", NULL, "Out of memory. Try again later.");
+    else
+        err_set_code(err, 500, "internal_error", NULL, "The request could not be served.");
+}
+
 void respond_errno(struct exchange *x, int error) {
     struct err err;
 
-    if (error == -ENOMEM)
-        err_set_code(&err, 503, "out_of_memory", NULL, "Out of memory. Try again later.");
-    else
-        err_set_code(&err, 500, "internal_error", NULL, "The request could not be served.");
+    respond_explain(error, &err);
     respond_error(x, &err);
 }
 

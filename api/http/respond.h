@@ -22,7 +22,9 @@ void respond(struct exchange *x, int status, const char *type, const void *data,
 void respond_buf(struct exchange *x, int status, struct buf *b, int error);
 /* The error object. Ends the exchange. */
 void respond_error(struct exchange *x, const struct err *err);
-/* For an -errno without text: 500 or 503. Ends the exchange. */
+/* Sets the error for an -errno without text: 500 or 503. */
+void respond_explain(int error, struct err *err);
+/* Answers with it. Ends the exchange. */
 void respond_errno(struct exchange *x, int error);
 /* For @r < 0, whose text is in @err where that has a status. Ends the exchange. */
 void respond_failed(struct exchange *x, int r, const struct err *err);

@@ -30,8 +30,8 @@ static bool begin(struct conn *c) {
     return true;
 }
 
-/* Everything that the head decides, in the order that the file explains. 0, or what to refuse it
- * with in @err; status 0: not said, a 500. */
+/* Everything that the head decides, in the order that the file explains. 0, or -errno and what to
+ * refuse it with in @err; status 0: it is said by the errno. */
 static int check(struct exchange *x, const struct http *h, struct err *err) {
     const struct http_server_opts *o = &x->server->opts;
     int r;
@@ -56,10 +56,11 @@ static void on_head(struct conn *c) {
     if (!begin(c))
         return;
     struct exchange *x = c->exchange;
-    if (check(x, h, &x->refusal) < 0) {
+    int r = check(x, h, &x->refusal);
+    if (r < 0) {
         h->discard = true;
         if (!x->refusal.status)
-            err_set(&x->refusal, 500, NULL, "The request could not be served.");
+            respond_explain(r, &x->refusal);
         if (http_has_body(h) && (expect || http_is_chunked(h) || x->refusal.status == 413 ||
                                  h->parser.content_length > EARLY_DISCARD))
             conn_answer_early(c, &x->refusal);

@@ -19,6 +19,9 @@ PROGRAM = str(BUILD / "tests" / "torture" / "weftd-torture")
 # (scene, process, call, function among those that led to it, error): what each did is in docs/measurements/robustness.md.
 REPAIRED = [
     ("health", "front", "calloc", "conn_accept", "ENOMEM"),
+    ("health", "front", "realloc", "http_feed", "ENOMEM"),
+    ("health", "front", "realloc", "send_head", "ENOMEM"),
+    ("health", "front", "malloc", "route_find", "ENOMEM"),
     ("pipelined", "front", "realloc", "keep", "ENOMEM"),
 ]
 
