@@ -57,6 +57,14 @@ static void refuse(struct exchange *x, int status, const char *message) {
     respond_error(x, &err);
 }
 
+/* An action that failed without a reason found no memory. */
+static void refuse_action(struct exchange *x, const struct err *err) {
+    if (*err->message)
+        refuse(x, 400, err->message);
+    else
+        respond_errno(x, -ENOMEM);
+}
+
 static void refuse_path(struct exchange *x) {
     refuse(x, 404, NO_SUCH_PATH);
 }
@@ -66,7 +74,7 @@ static void respond_line(struct exchange *x, const char *json) {
     CLEANUP(buf_deinit) struct buf line = {.max = SIZE_MAX};
 
     if (!json || buf_add_str(&line, json) < 0 || buf_add_char(&line, '\n') < 0)
-        refuse(x, 500, "out of memory");
+        respond_errno(x, -ENOMEM);
     else
         respond(x, 200, RESPOND_JSON, line.data, line.len);
 }
@@ -81,7 +89,7 @@ static void respond_own(struct exchange *x, char *json) {
 static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
     const char *message = err->message;
 
-    if (!x->route)
+    if (!x->route && err->status != 503)
         message = err->status == 404   ? NO_SUCH_PATH
                   : err->status == 405 ? "this path has another method"
                                        : "not an HTTP/1.1 request that this socket understands";
@@ -96,7 +104,7 @@ static void put_error(struct json *j, const struct exchange *x, const struct err
 }
 
 static int status_of(int status) {
-    return status == 404 || status == 405 || status == 500 ? status : 400;
+    return status == 404 || status == 405 || status == 500 || status == 503 ? status : 400;
 }
 
 /* ---- watching ---- */
@@ -150,7 +158,7 @@ static void watch(struct exchange *x, uint64_t ms) {
     struct watch *w = calloc(1, sizeof(*w));
 
     if (!w) {
-        refuse(x, 500, "out of memory");
+        respond_errno(x, -ENOMEM);
         return;
     }
     w->x = x;
@@ -212,7 +220,7 @@ static void flight_serve(struct exchange *x, struct http *h) {
         return;
     models_info(opts_of(x)->models, (uint32_t)i, &model);
     if (workers_dump(model.workers, &file) < 0)
-        refuse(x, 500, "out of memory");
+        respond_errno(x, -ENOMEM);
     else
         respond(x, 200, "application/octet-stream", file.data, file.len);
 }
@@ -224,7 +232,7 @@ static void reload_serve(struct exchange *x, struct http *h) {
     if (audit_admin(x->client, "reload", NULL, NULL, o->reload(o->ctx, &err), &err) == 0)
         respond_line(x, "{\"reloaded\":true}");
     else
-        refuse(x, 400, *err.message ? err.message : "out of memory");
+        refuse_action(x, &err);
 }
 
 static void on_upgrading_gone(struct exchange *x) {
@@ -239,7 +247,7 @@ static void upgrade_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
 
     if (audit_admin(x->client, "upgrade", NULL, NULL, o->upgrade(o->ctx, &err), &err) < 0) {
-        refuse(x, 400, *err.message ? err.message : "out of memory");
+        refuse_action(x, &err);
         return;
     }
     assert(!a->upgrading);
@@ -335,7 +343,8 @@ static void swap_serve(struct exchange *x, struct http *h) {
     if (i < 0)
         return;
     if (query && (!file || !http_decode(file))) {
-        refuse(x, 400, file ? "file: is malformed" : "out of memory");
+        err_set(&err, 0, NULL, "%s", file ? "file: is malformed" : "");
+        refuse_action(x, &err);
         return;
     }
     answer_change(x, "swap", file, models_swap(opts_of(x)->models, (uint32_t)i, file, &err), &err);
@@ -399,7 +408,7 @@ static void pull_serve(struct exchange *x, struct http *h) {
     }
     if (r < 0) {
         free(p);
-        refuse(x, 400, *err.message ? err.message : "out of memory");
+        refuse_action(x, &err);
         return;
     }
     x->ops = &ops;

@@ -1,11 +1,12 @@
 #include "daemon/front/admin_json.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <yyjson.h>
 
 /*
- * Each document is built whole and written once. yyjson keeps the first failure of an allocation to
- * itself: what is added after it is lost, and writing gives NULL, so that only finish() looks.
+ * Each document is built whole and written once. yyjson leaves out what it has no memory for and
+ * goes on, so its allocator notes that, and only finish() looks. One document is built at a time.
  * Strings are copied where they do not outlive the call. The lists are cut at fixed lengths: the
  * socket answers what an operator looks at, /metrics has the sums.
  */
@@ -17,9 +18,30 @@
 typedef yyjson_mut_doc doc_t;
 typedef yyjson_mut_val val_t;
 
+static bool lacks_memory; /* for the document that is being built */
+
+static void *noted(void *p) {
+    lacks_memory = lacks_memory || !p;
+    return p;
+}
+
+static void *alc_malloc(void *ctx, size_t n) {
+    return noted(malloc(n));
+}
+
+static void *alc_realloc(void *ctx, void *p, size_t old, size_t n) {
+    return noted(realloc(p, n));
+}
+
+static void alc_free(void *ctx, void *p) {
+    free(p);
+}
+
+static const yyjson_alc ALC = {alc_malloc, alc_realloc, alc_free, NULL};
+
 /* The text of @d, which is freed; NULL: no memory, now or while it was built. */
 static char *finish(doc_t *d) {
-    char *text = d ? yyjson_mut_write(d, 0, NULL) : NULL;
+    char *text = d && !lacks_memory ? yyjson_mut_write(d, 0, NULL) : NULL;
 
     yyjson_mut_doc_free(d);
     return text;
@@ -27,7 +49,8 @@ static char *finish(doc_t *d) {
 
 /* An empty object at the root of a new document; NULL: no memory. */
 static doc_t *begin(val_t **root) {
-    doc_t *d = yyjson_mut_doc_new(NULL);
+    lacks_memory = false;
+    doc_t *d = yyjson_mut_doc_new(&ALC);
 
     *root = d ? yyjson_mut_obj(d) : NULL;
     if (d)

@@ -237,6 +237,8 @@ static int reload(void *front, struct err *err) {
         log_set_level(config_log_level(&f->config));
         r = read_files(f, err);
     }
+    if (r < 0 && !*err->message)
+        err_set(err, 0, NULL, "%s", strerror(-r));
     if (r < 0)
         log_event(WLOG_ERROR, "reload_refused", "reason=%s", quoted(err->message).s);
     config_deinit(&next);

@@ -23,6 +23,8 @@ REPAIRED = [
     ("health", "front", "realloc", "send_head", "ENOMEM"),
     ("health", "front", "malloc", "route_find", "ENOMEM"),
     ("pipelined", "front", "realloc", "keep", "ENOMEM"),
+    ("admin", "front", "malloc", "add_model", "ENOMEM"),
+    ("reload", "front", "malloc", "tls_config_init", "ENOMEM"),
 ]
 
 
