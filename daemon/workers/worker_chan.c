@@ -1,6 +1,7 @@
 #include "daemon/workers/worker_chan.h"
 
 #include <assert.h>
+#include <sys/socket.h>
 #include "proto/messages.h"
 
 /*
@@ -21,6 +22,7 @@ static void update_poll(struct worker_chan *c) {
         return;
     if (c->chan.dead) { /* ended(), or the exit of the process, does the rest */
         uv_poll_stop(&c->poll);
+        shutdown(c->chan.fd, SHUT_RDWR); /* an error on this side: the other one lives */
         want = 0;
         if (c->opts.ended)
             uv_idle_start(&c->rest, on_rest);

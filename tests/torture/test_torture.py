@@ -25,6 +25,7 @@ REPAIRED = [
     ("pipelined", "front", "realloc", "keep", "ENOMEM"),
     ("admin", "front", "malloc", "add_model", "ENOMEM"),
     ("reload", "front", "malloc", "tls_config_init", "ENOMEM"),
+    ("embeddings", "front", "send", "chan_flush", "ECONNRESET"),
 ]
 
 
