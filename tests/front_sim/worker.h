@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * worker - the simulated worker process: the protocol of daemon/worker/worker.c, with the real scheduler
- * on the tell-tale engine. It dies, hangs and refuses as the scenario asks for.
+ * worker - the simulated worker process: the protocol of daemon/worker/worker.c, with the real
+ * scheduler on the tell-tale engine. It dies, hangs and refuses as the scenario asks for.
  */
 
 #include <stdint.h>
