@@ -5,20 +5,29 @@
 #include <string.h>
 #include "base/util.h"
 
-#define COPIES 6          /* which feature they are */
-#define KNEE 16           /* rows up to here share the reading of the weights */
-#define TILE 8u           /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
-#define TRUSTED_MIN 32    /* rows that may be tried without experience */
-#define FORGET 0.03       /* by how much a coefficient may change from step to step */
-#define NOISE 0.01        /* variance of the relative error that is taken for noise */
-#define CLIP 0.5          /* a step that takes longer than 1 / (1 - CLIP) times is an outlier */
-#define MARGIN 3.0        /* of the mean underestimate, added by cost_bound_ns() */
-#define MIN_MS 0.001      /* no step is shorter */
-#define UNSURE 4.0        /* standard deviation of a coefficient before data, in coefficients */
-#define ERROR_MEMORY 0.95 /* of the running mean underestimate */
+#define COPIES 6           /* index of the feature that counts copied pages */
+#define COPIES_FORGET 0.15 /* relative change of the price of copies from step to step */
+#define COPIES_MOST 0.7    /* part of a step that copies may be if it is to tell about the rest */
+#define KNEE 16            /* rows up to here share the reading of the weights */
+#define TILE 8u            /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
+#define TRUSTED_MIN 32     /* rows that may be tried without experience */
+#define FORGET 0.01        /* relative change of a coefficient that is expected from step to step */
+#define LEAST 0.1          /* of what a coefficient was thought to be at most: what drifts of 0 */
+#define UNSETTLED 0.3      /* relative doubt in the shape when the speed has changed e-fold */
+#define NOISE 0.01         /* least variance of the relative error that is taken for noise */
+#define NOISE_MEMORY 0.9   /* of the running variance */
+#define CLIP 1.0           /* a step that takes longer than 1 + CLIP times counts as that */
+#define MEAN_MEMORY 0.95   /* of the running mean of the features */
+#define MARGIN 3.0         /* times the mean underestimate, added by cost_bound_ns() */
+#define MIN_MS 0.001       /* no step is shorter */
+#define UNSURE 4.0         /* standard deviation of a coefficient before data, in coefficients */
+#define ERROR_MEMORY 0.95  /* of the running mean underestimate */
+#define BALANCE 16.0       /* operations that take as long as reading a byte, before data */
+#define EFFICIENT 0.9      /* of the best rate, which an efficient chunk reaches */
 
-/* ms for one unit of each feature (below) as long as nothing is known: 1 ms a row. */
-static const double PRIOR[COST_FEATURES] = {5, 16, 128, 8, 8, 2, 8};
+/* ms for one unit of each feature (below) as long as nothing is known: 1 ms a row, 8 ms to read the
+ * weights. */
+static const double PRIOR[COST_FEATURES] = {8, 16, 128, 8, 8, 2, 8};
 
 static uint32_t in_tiles(uint32_t rows) {
     uint32_t last = rows % TILE, width = 1;
@@ -43,13 +52,26 @@ static void features(const struct cost_shape *s, double x[COST_FEATURES]) {
 static void set_scale(struct cost *c, double scale) {
     memset(c->p, 0, sizeof(c->p));
     for (int i = 0; i < COST_FEATURES; i++) {
-        c->a[i] = PRIOR[i] * scale;
+        c->a[i] *= scale;
         c->p[i][i] = c->cap[i] = UNSURE * UNSURE * c->a[i] * c->a[i];
     }
 }
 
 void cost_init(struct cost *c) {
-    *c = (struct cost){.error = 0.1};
+    *c = (struct cost){.error = 0.1, .noise = NOISE, .speed = 1};
+    memcpy(c->a, PRIOR, sizeof(c->a));
+    set_scale(c, 1);
+}
+
+void cost_init_for(struct cost *c, const struct cost_model *m) {
+    double row = m->n_params, byte = BALANCE / row;
+
+    cost_init(c);
+    if (m->n_params < 1000) /* no model */
+        return;
+    c->a[0] = fmin(fmax(m->weight_bytes * byte, PRIOR[0] / 2), PRIOR[0] * 8);
+    c->a[3] = fmin(m->key_bytes * byte * 16384, PRIOR[3] * 8);
+    c->a[4] = fmin(m->pair_ops / row * (1 << 20), PRIOR[4] * 32);
     set_scale(c, 1);
 }
 
@@ -61,29 +83,89 @@ static double dot(const double a[COST_FEATURES], const double b[COST_FEATURES]) 
     return sum;
 }
 
-/* What a coefficient is may have changed since the last step, if this step has anything to say
- * about it: a direction without news keeps both its value and its uncertainty. */
-static void forget(struct cost *c, const double x[COST_FEATURES]) {
-    for (int i = 0; i < COST_FEATURES; i++) {
-        double drift = FORGET * fmax(c->a[i], sqrt(c->cap[i]) * 0.01);
+/* Returns what a step of features @x takes without its copies, in ms, at speed 1. */
+static double work_ms(const struct cost *c, const double x[COST_FEATURES]) {
+    return fmax(dot(c->a, x) - c->a[COPIES] * x[COPIES], MIN_MS);
+}
 
-        if (x[i] > 0)
+static double expect_ms(const struct cost *c, const double x[COST_FEATURES]) {
+    return c->speed * work_ms(c, x) + c->a[COPIES] * x[COPIES];
+}
+
+/* ---- speed ---- */
+
+static double median_speed(const struct cost *c) {
+    double sorted[COST_SPEEDS];
+    uint32_t n = (uint32_t)MIN(c->n_speeds, (uint64_t)COST_SPEEDS);
+
+    assert(n > 0);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = i;
+
+        for (; k > 0 && sorted[k - 1] > c->recent[i]; k--)
+            sorted[k] = sorted[k - 1];
+        sorted[k] = c->recent[i];
+    }
+    return sorted[n / 2];
+}
+
+/* Takes the speed of a step that took @ms into the median. After a change of speed the shape is in
+ * doubt: waits at barriers grow more than arithmetic when other programs use the cores. */
+static void learn_speed(struct cost *c, const double x[COST_FEATURES], double ms) {
+    double before = c->speed;
+
+    c->recent[c->n_speeds++ % COST_SPEEDS] = ms / work_ms(c, x);
+    c->speed = median_speed(c);
+    double doubt = UNSETTLED * log(c->speed / before);
+    for (int i = 0; i < COPIES; i++)
+        c->p[i][i] = fmin(c->p[i][i] + doubt * doubt * c->a[i] * c->a[i], c->cap[i]);
+}
+
+/* ---- shape ---- */
+
+/* Adds what may have changed since the last step to the uncertainty of the coefficients in which
+ * the step differs from those before: hours of decode change neither the price of prefill nor the
+ * trust in it. */
+static void forget(struct cost *c, const double g[COST_FEATURES]) {
+    for (int i = 0; i < COST_FEATURES; i++) {
+        double size = fmax(c->a[i], sqrt(c->cap[i]) * LEAST), drift = FORGET * size;
+
+        if (fabs(g[i]) * size > FORGET)
             c->p[i][i] = fmin(c->p[i][i] + drift * drift, c->cap[i]);
     }
 }
 
-/* One step of recursive least squares: x . a should be 1 (x is divided by the measured time). Only
- * a step that took longer than expected may be an outlier: none is faster than the machine. */
-static void update(struct cost *c, const double x[COST_FEATURES]) {
-    double px[COST_FEATURES], e = fmin(1 - dot(c->a, x), CLIP);
+/* Raises coefficient @i to 0, since more work is never cheaper, and takes from the others what
+ * stood against it. */
+static void keep_positive(struct cost *c, int i) {
+    double lack = -c->a[i] / c->p[i][i];
+
+    for (int j = 0; j < COST_FEATURES && lack > 0; j++)
+        c->a[j] += c->p[i][j] * lack;
+}
+
+/* Follows the variance of noise, of which an error shows the more the surer the model was (@unsure
+ * is the variance that the coefficients explain): one step of expectation maximisation. */
+static void learn_noise(struct cost *c, double error, double unsure) {
+    double part = c->noise / (c->noise + unsure);
+    double seen = part * part * error * error + part * unsure;
+
+    c->noise = fmax(c->noise * NOISE_MEMORY + seen * (1 - NOISE_MEMORY), NOISE);
+}
+
+/* Moves the coefficients by one step of a Kalman filter. @g is how the relative time of the step
+ * depends on each of them, less the mean of the last steps. */
+static void update(struct cost *c, const double g[COST_FEATURES], double error) {
+    double pg[COST_FEATURES];
 
     for (int i = 0; i < COST_FEATURES; i++)
-        px[i] = dot(c->p[i], x);
-    double scale = 1 / (NOISE + dot(px, x));
+        pg[i] = dot(c->p[i], g);
+    double unsure = dot(pg, g), scale = 1 / (c->noise + unsure);
+    learn_noise(c, error, unsure);
     for (int i = 0; i < COST_FEATURES; i++) {
-        c->a[i] = fmax(c->a[i] + px[i] * scale * e, 0);
+        c->a[i] += pg[i] * scale * error;
         for (int j = 0; j < COST_FEATURES; j++)
-            c->p[i][j] -= px[i] * px[j] * scale;
+            c->p[i][j] -= pg[i] * pg[j] * scale;
     }
     /* Rounding may not make it asymmetric or negative. */
     for (int i = 0; i < COST_FEATURES; i++) {
@@ -91,16 +173,52 @@ static void update(struct cost *c, const double x[COST_FEATURES]) {
         for (int j = 0; j < i; j++)
             c->p[i][j] = c->p[j][i] = (c->p[i][j] + c->p[j][i]) / 2;
     }
+    for (int i = 0; i < COST_FEATURES; i++)
+        keep_positive(c, i);
+    for (int i = 0; i < COST_FEATURES; i++)
+        c->a[i] = fmax(c->a[i], 0);
+    /* A row beyond the knee costs no more than one of a step up to it. */
+    c->a[2] = fmin(c->a[2], 128.0 / KNEE * (c->a[0] + c->a[1]));
 }
 
-/* A device may be as much faster or slower at copying as it likes: the first copies set their
- * scale. */
-static void set_copy_scale(struct cost *c, const double x[COST_FEATURES], double ms) {
-    double rest = dot(c->a, x) - c->a[COPIES] * x[COPIES];
+/*
+ * Learns the shape from what distinguishes this step from the last ones: both its features and its
+ * time are taken less the mean of those, so that steps of one size say nothing about other sizes,
+ * however slow the machine was meanwhile. The cost of the mean step stays as it is.
+ */
+static void learn_shape(struct cost *c, const double x[COST_FEATURES], double ms) {
+    double work = work_ms(c, x), g[COST_FEATURES] = {0}, before = 0, after = 0;
+    double error = fmin(ms / (work * c->speed) - 1, CLIP);
 
-    if (ms > rest)
-        c->a[COPIES] = (ms - rest) / x[COPIES];
-    c->p[COPIES][COPIES] = c->cap[COPIES] = UNSURE * UNSURE * c->a[COPIES] * c->a[COPIES];
+    for (int i = 0; i < COPIES; i++) {
+        if (c->n_seen < 2)
+            c->mean[i] = x[i] / work;
+        g[i] = x[i] / work - c->mean[i];
+        before += c->a[i] * c->mean[i];
+    }
+    forget(c, g);
+    update(c, g, error);
+    for (int i = 0; i < COPIES; i++)
+        after += c->a[i] * c->mean[i];
+    for (int i = 0; i < COPIES; i++) {
+        c->a[i] *= after > before / 4 ? before / after : 1;
+        c->mean[i] = c->mean[i] * MEAN_MEMORY + x[i] / work * (1 - MEAN_MEMORY);
+    }
+}
+
+/* ---- copies ---- */
+
+/* Learns what a copy costs from a step that took @ms: a Kalman filter of one value, since copies
+ * have a speed of their own. A device may be as much faster or slower at copying as it likes: the
+ * first copies set the price, and as much doubt as half of their step. */
+static void learn_copies(struct cost *c, const double x[COST_FEATURES], double ms) {
+    double *a = &c->a[COPIES], *p = &c->p[COPIES][COPIES], all = ms / x[COPIES];
+    double seen = fmax(all - c->speed * work_ms(c, x) / x[COPIES], 0);
+    double gain = c->has_copied ? *p / (*p + NOISE * all * all) : 1;
+
+    *p = c->has_copied ? *p * (1 - gain) : all * all / 4;
+    *a += gain * (seen - *a);
+    *p += COPIES_FORGET * COPIES_FORGET * *a * *a;
     c->has_copied = true;
 }
 
@@ -108,27 +226,33 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns) {
     double x[COST_FEATURES], ms = fmax((double)ns / 1e6, MIN_MS);
 
     features(s, x);
-    /* The first step sets the scale: a laptop and a data-centre card are a factor of 1000 apart. */
-    if (c->n_seen == 0)
+    /* The first step sets the scale: a laptop and a data-centre card are a factor of 1000 apart.
+     * The second sets it again, since the first pays for memory that was never touched. */
+    if (c->n_seen < 2) {
         set_scale(c, ms / dot(c->a, x));
-    if (s->copies > 0 && !c->has_copied)
-        set_copy_scale(c, x, ms);
-    double error = fmax(ms - dot(c->a, x), 0) / ms;
-    for (int i = 0; i < COST_FEATURES; i++)
-        x[i] /= ms;
-    forget(c, x);
-    update(c, x);
+        c->n_speeds = 0;
+    }
+    double error = fmax(ms - expect_ms(c, x), 0) / ms;
+    if (s->copies > 0)
+        learn_copies(c, x, ms);
+    double copies = c->a[COPIES] * x[COPIES], rest = fmax(ms - copies, MIN_MS);
+    if (copies < COPIES_MOST * ms) {
+        learn_shape(c, x, rest);
+        learn_speed(c, x, rest);
+    }
     if (c->n_seen > 0)
         c->error = c->error * ERROR_MEMORY + error * (1 - ERROR_MEMORY);
     c->n_seen++;
     c->max_rows = MAX(c->max_rows, s->rows);
 }
 
+/* ---- answers ---- */
+
 int64_t cost_expect_ns(const struct cost *c, const struct cost_shape *s) {
     double x[COST_FEATURES];
 
     features(s, x);
-    return (int64_t)(fmin(dot(c->a, x), 1e9) * 1e6);
+    return (int64_t)(fmin(expect_ms(c, x), 1e9) * 1e6);
 }
 
 int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s) {
@@ -139,6 +263,10 @@ int64_t cost_copies_ns(const struct cost *c, uint32_t n) {
     return (int64_t)(c->a[COPIES] * n / 16.0 * 1e6);
 }
 
+int64_t cost_row_ns(const struct cost *c) {
+    return (int64_t)(c->speed * c->a[2] / 128 * 1e6);
+}
+
 double cost_part_ms(const struct cost *c, const struct cost_shape *all,
                     const struct cost_shape *own) {
     double x[COST_FEATURES];
@@ -146,8 +274,40 @@ double cost_part_ms(const struct cost *c, const struct cost_shape *all,
     features(all, x);
     double rows = own->rows / (double)MAX(all->rows, 1u), seqs = own->seqs;
     double ms = c->a[0] * seqs / MAX(all->seqs, 1u) + (c->a[1] * x[1] + c->a[2] * x[2]) * rows;
-    return ms + c->a[3] * (double)own->context / 16384 + c->a[4] * (double)own->pairs / (1 << 20) +
-           c->a[5] * seqs / 16.0;
+    return c->speed * (ms + c->a[3] * (double)own->context / 16384 +
+                       c->a[4] * (double)own->pairs / (1 << 20) + c->a[5] * seqs / 16.0);
+}
+
+/* Rows for each ns of a step that is a chunk of @n rows from @pos0 on. */
+static double rate_of(const struct cost *c, uint32_t pos0, uint32_t n) {
+    struct cost_shape s = {0};
+
+    cost_add(&s, pos0, n);
+    return n / (double)MAX(cost_expect_ns(c, &s), 1);
+}
+
+uint32_t cost_efficient_rows(const struct cost *c, uint32_t pos0, uint32_t max_rows) {
+    double best = 0;
+    uint32_t low = 1, high = 1;
+
+    assert(max_rows > 0);
+    for (uint32_t n = 1;; n = MIN(2 * n, max_rows)) {
+        double rate = rate_of(c, pos0, n);
+
+        if (rate > best)
+            best = rate, high = n;
+        if (n == max_rows)
+            break;
+    }
+    while (low < high) { /* up to the best size a larger chunk is a better one */
+        uint32_t mid = low + (high - low) / 2;
+
+        if (rate_of(c, pos0, mid) >= EFFICIENT * best)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low;
 }
 
 uint32_t cost_trusted_rows(const struct cost *c) {

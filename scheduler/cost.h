@@ -3,20 +3,23 @@
 /*
  * cost - how long a step takes, learnt from the steps that were taken.
  *
- * A linear model of what a batch looks like (struct cost_shape), fitted by recursive least
- * squares to the relative error, so that a decode step of 5 ms counts as much as a prefill step
- * of 200 ms. Old steps are forgotten slowly, and only in what new ones say something about: hours
- * of pure decode do not change the price of prefill. No coefficient falls below zero: more work
- * never gets cheaper, so the greatest chunk under a limit can be found by bisection.
+ * The time of a step is speed times shape. The shape is a linear model of what a batch looks like
+ * (struct cost_shape); the speed is the median of what the last steps took for their shape, so it
+ * follows within four steps when other programs take the processor, and one slow step changes
+ * nothing. The shape is fitted by a Kalman filter, from what distinguishes a step from the last
+ * ones: steps of one size never decide what other sizes cost. No coefficient falls below zero: more
+ * work never gets cheaper, so the greatest chunk under a limit can be found by bisection.
  *
- * Before there is data, rows are expensive; and nothing is trusted much beyond what was seen
- * (cost_trusted_rows()): the first long prompt comes in chunks that double.
+ * Before there is data a prior holds, from the bytes and operations of the model where they are
+ * known; and nothing is trusted much beyond what was seen (cost_trusted_rows()): the first long
+ * prompt comes in chunks that double.
  */
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #define COST_FEATURES 7
+#define COST_SPEEDS 7 /* steps whose speed counts */
 
 struct cost_shape {
     uint32_t rows, seqs;
@@ -26,17 +29,30 @@ struct cost_shape {
 };
 
 struct cost {
-    double a[COST_FEATURES];                /* ms for each feature */
+    double a[COST_FEATURES];                /* ms for each feature at speed 1 */
     double p[COST_FEATURES][COST_FEATURES]; /* their covariance, scaled */
-    double cap[COST_FEATURES];              /* of p's diagonal */
+    double cap[COST_FEATURES];              /* the largest diagonal of p */
+    double mean[COST_FEATURES];             /* of the last steps: features for each ms */
+    double speed;                           /* so many times what a says */
+    double recent[COST_SPEEDS];             /* speeds of the last steps */
+    double noise;                           /* running variance of the relative error */
     double error;                           /* running mean of the relative underestimate */
-    uint64_t n_seen;
-    uint32_t max_rows; /* of a step that was seen */
+    uint64_t n_seen, n_speeds;
+    uint32_t max_rows; /* the most rows of a step that was seen */
     bool has_copied;
 };
 
-/* Nothing was seen: a millisecond a row. */
+/* The sizes of a model, from which the prior follows. */
+struct cost_model {
+    double weight_bytes, n_params;
+    double key_bytes; /* of the keys and values of one position */
+    double pair_ops;  /* multiplications of a row for each position that it looks at */
+};
+
+/* Begins without data: a millisecond a row, until the first step sets the scale. */
 void cost_init(struct cost *c);
+/* Begins with the ratios that follow from @m. No parameters: as cost_init(). */
+void cost_init_for(struct cost *c, const struct cost_model *m);
 
 /* A step of shape @s took @ns. */
 void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns);
@@ -44,6 +60,13 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns);
 /* What is expected; and with a margin for the error made lately, which is what planning uses. */
 int64_t cost_expect_ns(const struct cost *c, const struct cost_shape *s);
 int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s);
+
+/* Returns what one more row adds to a step of many rows, in ns, without attention. */
+int64_t cost_row_ns(const struct cost *c);
+
+/* Returns the smallest chunk, of at most @max_rows rows from position @pos0 on, that computes its
+ * rows at 9/10 of the best rate when nothing else is in its step. */
+uint32_t cost_efficient_rows(const struct cost *c, uint32_t pos0, uint32_t max_rows);
 
 /* What copying @n pages adds to a step. */
 int64_t cost_copies_ns(const struct cost *c, uint32_t n);

@@ -146,6 +146,7 @@ static void plan_alone(struct plan_work *w, uint32_t i) {
     for (uint32_t k = 0; k < p->n_running; k++)
         if (k != i)
             p->req[k].verdict = p->req[k].last ? PLAN_LAST : PLAN_WAIT_ALONE;
+    plan_set_prompt_limit(w, r);
     if (p->force_chunk && !p->whole)
         plan_extend(w, r, INT64_MAX, p->force_chunk);
     else

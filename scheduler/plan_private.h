@@ -12,6 +12,7 @@ struct plan_work {
     uint32_t max_rows;
     int64_t target_ns; /* how long the step should take: the strictest pace, max_step_ns */
     int64_t limit_ns;  /* how long it may take: more where decode leaves too little of that */
+    bool decodes;      /* a running request decodes, or waits for its last token */
     bool short_of_pages;
     struct cost_shape shape;
 };
@@ -56,6 +57,8 @@ bool plan_preempt_for_share(struct plan_work *w);
 
 /* The limits on time and rows, once it is known how many decode; plan_time.c. */
 void plan_set_limits(struct plan_work *w);
+/* Raises the limit of a step in which nothing decodes and @r has the first chunk. */
+void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r);
 /* Divides the rest of the step's time among prefills. */
 void plan_prefills(struct plan_work *w);
 /* Gives @r what it can have until @limit_ns, at most @cap rows; less than PLAN_MIN_CHUNK only if

@@ -60,6 +60,7 @@ static struct plan_tape_head head_of(const struct plan *p, uint64_t step, int64_
         .step = step,
         .at_ns = at_ns,
         .cost_error = p->cost->error,
+        .cost_speed = p->cost->speed,
         .has_parts = p->group_part != NULL,
         .has_overs = p->group_over != NULL,
         .plan = *p,

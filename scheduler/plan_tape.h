@@ -19,7 +19,7 @@
 
 /* To be raised when the structs change and their sizes do not. */
 #define PLAN_TAPE_VERSION                                                                          \
-    (4u << 24 | sizeof(struct plan_tape_head) << 12 | sizeof(struct plan_tape_item))
+    (5u << 24 | sizeof(struct plan_tape_head) << 12 | sizeof(struct plan_tape_item))
 
 /* From here on the structs have what is decided. */
 #define PLAN_DECIDED offsetof(struct plan, fair_preempted)
@@ -29,7 +29,7 @@ struct plan_tape_head {
     uint32_t version, cost_max_rows;
     uint64_t step;
     int64_t at_ns;
-    double cost_error, cost_a[COST_FEATURES];
+    double cost_error, cost_speed, cost_a[COST_FEATURES];
     uint8_t has_parts, has_overs;
     struct plan plan; /* as it was told */
     uint8_t decided[sizeof(struct plan) - PLAN_DECIDED];

@@ -2,13 +2,20 @@
  * plan_time - step 5 of a plan: how the time that decode leaves is divided among prefills.
  *
  * The step is to end within its target: the strictest pace of those that decode, and max_step_ns
- * always. A target is a promise only where it can be kept. Where decode alone takes more than 3/4
- * of it the limit is relative to decode's time: it rises, up to twice that time from the target on,
- * so that prompts have a quarter of every step at least and the batch fills (limit_beside()).
+ * always. A target is a promise only where it can be kept, so beyond it the limit follows from what
+ * a step costs:
+ *
+ *  - Where decode alone takes more than 3/4 of the target the limit rises, up to twice the time of
+ *    decode (limit_beside()): prompts have a quarter of every step at least, and half of it on a
+ *    slow device.
+ *  - Where nothing decodes the limit rises to the time of the smallest efficient chunk, and to ten
+ *    times the time of one row at most (plan_set_prompt_limit()).
+ *  - One step in eight of these is a probe: few rows of prompts, or twice as many (probe()).
+ *
  * Tenants share by weight, the one furthest behind first, and what one leaves goes to the next. Of
- * a tenant's requests the oldest has half and what the others leave; the others share the other
- * half, the shortest first. A request whose next page another one computes follows it and has no
- * rows.
+ * a tenant's requests the shortest have half and the oldest has the rest; where half has no room
+ * for a chunk the two have all of it in turn. A request whose next page another one computes
+ * follows it and has no rows.
  *
  * Where prompts are computed whole (plan.whole) there is nothing to divide: the oldest request of
  * the tenant furthest behind has all its rows, then those whose rows and time are left.
@@ -200,34 +207,40 @@ static bool may_fit(const struct plan_work *w, const struct plan_req *r, int64_t
     return cost_bound_ns(w->p->cost, &s) <= until;
 }
 
+static void swap(uint32_t *a, uint32_t *b) {
+    uint32_t x = *a;
+
+    *a = *b;
+    *b = x;
+}
+
 /* A part of the step's time and rows: until when, and how many in all. */
 struct part {
     int64_t limit_ns;
     uint32_t max_rows;
 };
 
-/* The requests of one tenant, in order of virtual arrival. */
+/* Divides @part among the requests of one tenant, which @list has in order of virtual arrival.
+ * Where half of it has no room for the shortest one's chunk, the oldest and the shortest have all
+ * of it in turn, and the one whose turn it is comes first in @list. */
 static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct part part) {
     struct plan *p = w->p;
-    struct plan_req *first = &p->req[list[0]];
     int64_t now = cost_bound_ns(p->cost, &w->shape);
     int64_t half = now + (part.limit_ns - now) / 2;
-    uint32_t rows_half = (part.max_rows - MIN(w->rows, part.max_rows)) / 2;
+    uint32_t rows_half = (part.max_rows - MIN(w->rows, part.max_rows)) / 2, k = 1;
 
     assert(n > 0);
     sort_by(plan_lag, p, list + 1, n - 1);
-    for (uint32_t k = 1; k < n; k++) {
-        struct plan_req *r = &p->req[list[k]];
-        int64_t until = now + MAX(half - now, 0) / (n - k);
-        uint32_t rows = rows_half / (n - k);
-
-        if (!may_fit(w, r, until))
-            continue;
-        plan_extend(w, r, until, MAX(rows, MIN(PLAN_MIN_CHUNK, rows_half)));
-        rows_half -= r->n_rows;
-        now = r->n_rows > 0 ? cost_bound_ns(p->cost, &w->shape) : now;
+    if (n > 1 && (rows_half == 0 || !may_fit(w, &p->req[list[1]], half))) {
+        if (p->turn % 2 && plan_lag(&p->req[list[1]]) < plan_lag(&p->req[list[0]]))
+            swap(&list[0], &list[1]);
+        k = n;
     }
-    plan_extend(w, first, part.limit_ns, part.max_rows - MIN(w->rows, part.max_rows));
+    for (; k < n && rows_half > 0 && may_fit(w, &p->req[list[k]], half); k++) {
+        plan_extend(w, &p->req[list[k]], half, rows_half);
+        rows_half -= p->req[list[k]].n_rows;
+    }
+    plan_extend(w, &p->req[list[0]], part.limit_ns, part.max_rows - MIN(w->rows, part.max_rows));
 }
 
 /* Whether tenant @group had so much more than others that its prefill may only take its part of a
@@ -289,9 +302,11 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
             part.limit_ns = begin + (int64_t)((double)(w->limit_ns - begin) * have / sum);
             /* Rounded up: where rows are few the first gets some, not the last. */
             part.max_rows = rows + (uint32_t)ceil((w->max_rows - rows) * have / sum);
+            if (k == 0 && !may_fit(w, &p->req[list[0]], part.limit_ns))
+                part = (struct part){w->limit_ns, w->max_rows}; /* it is its turn */
         }
         uint16_t group = p->req[list[k]].group;
-        if (is_ahead(p, group))
+        if (is_ahead(p, group) && (w->decodes || w->limit_ns == w->target_ns))
             part.limit_ns = MIN(part.limit_ns, begin + MAX(p->add_ns, begin / PLAN_ADD_PART));
         if (is_held(p, group)) {
             double of = (double)p->group_part[group];
@@ -336,6 +351,7 @@ void plan_prefills(struct plan_work *w) {
     if (n == 0)
         return;
     uint32_t highest = p->scratch[0];
+    plan_set_prompt_limit(w, &p->req[highest]);
     if (p->whole)
         whole_prompts(w, p->scratch, n);
     else if (p->force_chunk)
@@ -365,6 +381,42 @@ static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
     return MAX(target_ns, MIN(2 * decode_ns, 4 * decode_ns - 2 * target_ns));
 }
 
+/* Changes the limit of one step in PLAN_PROBE_TURNS, where it follows from what a step costs: the
+ * time beyond @least_ns is left out, or there is twice as much of it, up to @most_ns, and time for
+ * PLAN_PROBE_ROWS of @r. From steps of one size the cost model cannot tell the price of a row from
+ * that of a step. */
+static void probe(struct plan_work *w, const struct plan_req *r, int64_t least_ns,
+                  int64_t most_ns) {
+    uint64_t turn = w->p->turn + 1;
+    struct cost_shape few = w->shape;
+
+    if (w->limit_ns <= w->target_ns || turn % PLAN_PROBE_TURNS)
+        return;
+    cost_add(&few, r->n_computed, MIN(plan_lag(r), PLAN_PROBE_ROWS));
+    int64_t more_ns =
+        MAX(MIN(2 * w->limit_ns - least_ns, most_ns), cost_bound_ns(w->p->cost, &few));
+    w->limit_ns = turn / PLAN_PROBE_TURNS % 2 ? more_ns : least_ns;
+}
+
+void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {
+    const struct plan *p = w->p;
+    struct cost_shape one = {0}, chunk = {0};
+
+    if (p->prewarm)
+        return;
+    if (w->decodes) {
+        probe(w, r, cost_bound_ns(p->cost, &w->shape), INT64_MAX);
+        return;
+    }
+    cost_add(&one, r->n_computed, 1);
+    int64_t one_ns = cost_bound_ns(p->cost, &one), most_ns = PLAN_ALONE_TIMES * one_ns;
+    if (most_ns > w->target_ns) {
+        cost_add(&chunk, r->n_computed, cost_efficient_rows(p->cost, r->n_computed, p->max_rows));
+        w->limit_ns = MAX(w->limit_ns, MIN(most_ns, cost_bound_ns(p->cost, &chunk)));
+    }
+    probe(w, r, one_ns, MAX(most_ns, w->limit_ns));
+}
+
 void plan_set_limits(struct plan_work *w) {
     const struct plan *p = w->p;
     struct cost_shape least = w->shape;
@@ -373,8 +425,10 @@ void plan_set_limits(struct plan_work *w) {
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *r = &p->req[i];
 
-        if (plan_lag(r) == 1 || r->last)
-            w->target_ns = MIN(w->target_ns, pace_ns(p, r));
+        if (plan_lag(r) > 1 && !r->last)
+            continue;
+        w->target_ns = MIN(w->target_ns, pace_ns(p, r));
+        w->decodes = true;
     }
     if (least.rows == 0)
         cost_add(&least, 0, 1);

@@ -62,6 +62,13 @@
 /* ---- a step (plan.c, plan_time.c, step.c) ---- */
 
 #define PLAN_MIN_CHUNK 16u /* rows: the smallest chunk of a prefill. Bound: it ends one day */
+/* Where nothing decodes a step may be as long as an efficient chunk takes (cost_efficient_rows()),
+ * and at most so many times as long as one with a single row. Bound: arrivals wait for its end. */
+#define PLAN_ALONE_TIMES 10
+/* One step in so many whose limit follows from what a step costs has no rows of prompts but one, or
+ * twice as many and at least PLAN_PROBE_ROWS. Bound: what a wrong model costs. */
+#define PLAN_PROBE_TURNS 8
+#define PLAN_PROBE_ROWS 8u
 /* A step is full when 31/32 of its time are given out. 32/32: tools, no host memory, p90 +37 to
  * +127 %, -6 to -10 % tokens/s (three draws). */
 #define PLAN_FULL_NUM 31

@@ -229,3 +229,57 @@ Test(cost, copies_have_a_price_of_their_own) {
     double e = mean_error(&c, m, &r, 256);
     cr_expect_lt(e, 0.12, "mean error %.3f", e);
 }
+
+/* Steps of one size: whatever time they take, what other sizes cost relative to them is what the
+ * model's bytes and operations say. Steps of other sizes then tell. */
+Test(cost, a_prior_holds_until_sizes_vary) {
+    static const struct cost_model big = {4.7e9, 8e9, 131072, 2.0 * 4096 * 32};
+    struct cost_shape one = {.rows = 1, .seqs = 1, .context = 500},
+                      many = {.rows = 64, .seqs = 1, .context = 564, .pairs = 64 * 532};
+    struct rng r = {9};
+    struct cost c;
+
+    cost_init_for(&c, &big);
+    double before = (double)cost_expect_ns(&c, &many) / (double)cost_expect_ns(&c, &one);
+    for (int i = 0; i < 500; i++) /* a machine that is busy for a while */
+        cost_learn(&c, &one, (int64_t)((i / 100 % 2 ? 3e8 : 3e7) * (0.5 + rng_unit(&r))));
+    double after = (double)cost_expect_ns(&c, &many) / (double)cost_expect_ns(&c, &one);
+    cr_expect_float_eq(after / before, 1, 0.1, "%.2f before, %.2f after", before, after);
+    for (int i = 0; i < 20; i++)
+        cost_learn(&c, i % 2 ? &one : &many, i % 2 ? 30000000 : 60000000);
+    after = (double)cost_expect_ns(&c, &many) / (double)cost_expect_ns(&c, &one);
+    cr_expect_float_eq(after, 2, 0.3, "%.2f", after);
+}
+
+/* A machine that becomes ten times slower is followed within four steps, and one slow step is not.
+ * */
+Test(cost, the_speed_is_followed_within_four_steps) {
+    struct cost_shape s = {.rows = 20, .seqs = 3, .context = 500};
+    struct cost c;
+
+    cost_init(&c);
+    for (int i = 0; i < 50; i++)
+        cost_learn(&c, &s, 10000000);
+    for (int i = 0; i < 3; i++)
+        cost_learn(&c, &s, 100000000);
+    cr_expect_lt(cost_expect_ns(&c, &s), 20000000);
+    cost_learn(&c, &s, 100000000);
+    cr_expect_gt(cost_expect_ns(&c, &s), 80000000);
+}
+
+/* The smallest chunk at 9/10 of the best rate: where all rows cost the same it is one row. */
+Test(cost, efficient_chunks) {
+    struct rng r = {4};
+    struct machine rows = {.row = 5}, fixed = {.fixed = 180, .row = 2};
+    struct cost c;
+
+    cost_init(&c);
+    learn(&c, &rows, &r, 300, 256);
+    cr_expect_leq(cost_efficient_rows(&c, 0, 512), 4);
+    cost_init(&c);
+    learn(&c, &fixed, &r, 300, 256);
+    /* n / (180 + 2 n) is 9/10 of 512 / (180 + 1024). */
+    uint32_t n = cost_efficient_rows(&c, 0, 512);
+    cr_expect(n > 260 && n < 360, "%u", n);
+    cr_expect_eq(cost_efficient_rows(&c, 0, 1), 1);
+}

@@ -72,6 +72,7 @@ bool swarm_allows(uint32_t field, uint32_t value) {
         {"window", 0, 1u << 16},
         {"spare_windows", 0, 1u << 16},
         {"max_draft", 0, 1024},
+        {"slower", 1, 1000},
     };
 
     for (uint32_t i = 0; i < ARRAY_SIZE(range); i++)
@@ -360,10 +361,11 @@ static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts 
         .max_context = w->context,
         .max_clients = MAX(n_requests, 1),
         .end_per_1024 = w->end,
-        .step_ns = (int64_t)w->fixed_us * 1000,
-        .row_ns = (int64_t)w->row_us * 1000,
-        .key_ns = w->key_ns,
-        .machine = {.noise = w->noise / 100.0},
+        .step_ns = (int64_t)w->fixed_us * 1000 * w->slower,
+        .row_ns = (int64_t)w->row_us * 1000 * w->slower,
+        .key_ns = (int64_t)w->key_ns * w->slower,
+        .machine = {.noise = w->noise / 100.0, .busy = w->busy},
+        .wrong = w->wrong,
         .short_chunks = w->buggify >> BUGGIFY_plan_chunk_short & 1,
         .repeats = w->buggify == 0 && w->hash_bits == 0,
     };

@@ -77,7 +77,10 @@
     X(spare_windows, one_in(r, 2) ? 0 : rng_below(r, 40))                                          \
     X(block, one_in(r, 2)) /* the model's own drafts where there is no draft model, no window */   \
     X(elsewhere, one_in(r, 4) ? 1 + rng_below(r, 20) : 0) /* steps: tenants ask other models */    \
-    X(borrows, one_in(r, 3)) /* an assistant in the place of the block; with windows, too */
+    X(borrows, one_in(r, 3)) /* an assistant in the place of the block; with windows, too */       \
+    X(slower, one_in(r, 3) ? 10 + rng_below(r, 91) : 1) /* the machine is so many times slower, */ \
+    X(busy, one_in(r, 4) ? 20 + rng_below(r, 200) : 0)  /* and in half of these steps ten times */ \
+    X(wrong, one_in(r, 3)) /* the cost model begins with coefficients that are wrong by 30 times */
 
 struct swarm {
 #define X(name, draw) uint32_t name;

@@ -528,13 +528,55 @@ static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
     return MAX(target_ns, 4 * decode_ns - 2 * target_ns);
 }
 
-/* How long a step of plan @p with these rows of decode may take. */
-static int64_t limit_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
-                        int64_t target_ns) {
-    if (decodes.rows == 0)
-        cost_add(&decodes, 0, 1);
-    int64_t least = cost_bound_ns(&s->was.cost, &decodes);
-    return p->prewarm ? MAX(target_ns, least) : limit_beside(least, target_ns);
+/* When a step may have rows of prompts: none waits for time before @low_ns, none has more beyond
+ * @high_ns. */
+struct limits {
+    int64_t low_ns, high_ns;
+};
+
+/* Whether @q is a prompt of which plan @p may have a chunk. */
+static bool is_prompt(const struct plan_req *q) {
+    return q->n_tokens - q->n_computed > 1 && !q->last;
+}
+
+/* The limits of plan @p whose limit would be @limit_ns if it were no probe, of which every eighth
+ * is one: none or few rows of prompts, or twice as many and eight at least. */
+static struct limits probe_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
+                              int64_t limit_ns, bool alone) {
+    struct limits l = {0, alone ? limit_ns : 2 * limit_ns};
+    struct cost_shape few = decodes;
+    uint32_t furthest = 0;
+
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
+        if (is_prompt(&p->req[i]))
+            furthest = MAX(furthest, p->req[i].n_computed);
+    cost_add(&few, furthest, 8);
+    l.high_ns = MAX(l.high_ns, cost_bound_ns(&s->was.cost, &few));
+    return l;
+}
+
+/* The limits of plan @p with these rows of decode; @alone: nothing decodes. */
+static struct limits limits_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
+                               int64_t target_ns, bool alone) {
+    const struct cost *c = &s->was.cost;
+    struct cost_shape one = decodes;
+
+    if (one.rows == 0)
+        cost_add(&one, 0, 1);
+    int64_t least = cost_bound_ns(c, &one), beside = limit_beside(least, target_ns);
+    struct limits l = {beside, beside};
+    if (p->prewarm)
+        return (struct limits){MAX(target_ns, least), MAX(target_ns, least)};
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting && alone; i++) {
+        if (!is_prompt(&p->req[i]) && !p->req[i].alone)
+            continue;
+        one = (struct cost_shape){0};
+        cost_add(&one, p->req[i].n_computed, 1);
+        l.high_ns = MAX(l.high_ns, 10 * cost_bound_ns(c, &one));
+    }
+    return (p->turn + 1) % 8 == 0 && l.high_ns > target_ns
+               ? probe_of(s, p, decodes, l.high_ns, alone)
+               : l;
 }
 
 /* Whether plan @p may leave time to others that prompt @q could use. */
@@ -565,22 +607,64 @@ static void check_used(const struct sim *s, const struct plan *p, const struct c
     }
 }
 
+static double rate_of(const struct cost *c, uint32_t pos0, uint32_t n) {
+    struct cost_shape s = {0};
+
+    cost_add(&s, pos0, n);
+    return n / (double)MAX(cost_expect_ns(c, &s), 1);
+}
+
+/* Where nothing decodes and a prompt waits for time, or has a part of its rows, the step is as long
+ * as it may be or is efficient: by the estimate its rows come at four fifths of the best rate, or
+ * it takes almost ten times as long as one row. Pages round chunks down. */
+static void check_efficient(const struct sim *s, const struct plan *p,
+                            const struct cost_shape *shape, int64_t target_ns) {
+    const struct cost *c = &s->was.cost;
+    const struct plan_req *first = NULL;
+    uint32_t max_rows = MIN(p->max_rows, cost_trusted_rows(c)), n_prompts = 0;
+    double best = 0;
+
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
+        if (p->req[i].n_rows > 0)
+            first = &p->req[i], n_prompts++;
+    if (p->force_chunk || p->prewarm || s->opts.short_chunks || n_prompts != 1 ||
+        first->verdict != PLAN_RUN || first->n_led > 0 || p->n_groups > 1 ||
+        leaves_time(p, first) || p->n_left * p->page_tokens < p->page_tokens + PLAN_MIN_CHUNK ||
+        first->n_rows == first->n_tokens - first->n_computed || (p->turn + 1) % 8 == 0 ||
+        first->n_rows + p->page_tokens + PLAN_MIN_CHUNK > max_rows)
+        return;
+    struct cost_shape more = *shape, one = {0};
+    cost_add(&one, first->n_computed, 1);
+    for (uint32_t n = 1; n <= max_rows; n++)
+        best = MAX(best, rate_of(c, first->n_computed, n));
+    cost_remove(&more, first->n_computed, first->n_rows);
+    cost_add(&more, first->n_computed, first->n_rows + p->page_tokens + PLAN_MIN_CHUNK);
+    bool efficient =
+        rate_of(c, first->n_computed, first->n_rows + p->page_tokens + PLAN_MIN_CHUNK) > 0.8 * best;
+    HOLD(s, NULL, RATE,
+         efficient || cost_bound_ns(c, &more) > MAX(target_ns, 10 * cost_bound_ns(c, &one)));
+}
+
 /* The plan of the step just launched, by the estimates that it was made with. */
 static void check_budget(struct sim *s) {
     const struct plan *p = &s->sched->plan;
-    struct cost_shape shape = {0}, decodes = {0}, before = {0};
+    struct cost_shape shape = {0}, decodes = {0}, before = {0}, drafted = {0};
     int64_t limit = p->prewarm ? MIN(p->max_step_ns, PREWARM_NS) : p->max_step_ns;
     uint32_t n_drafts = 0;
+    bool alone = true;
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
         bool one = q->n_tokens - q->n_computed == 1;
 
-        if (i < p->n_running && (one || q->last))
+        if (i < p->n_running && (one || q->last)) {
             limit = MIN(limit, pace_ns(p, q));
+            alone = false;
+        }
         /* One preempted for a prefill had its row when the limits were set. */
         if (one && (q->n_rows > 0 || q->verdict == PLAN_PREEMPT)) {
             cost_add(&decodes, q->n_computed, 1);
+            cost_add(&drafted, q->n_computed, 1 + q->n_draft);
             if (i < p->n_running)
                 cost_add(&before, q->n_computed, 1);
         }
@@ -589,11 +673,51 @@ static void check_budget(struct sim *s) {
         n_drafts += q->n_draft;
     }
     HOLD(s, NULL, BUDGET, shape.rows == p->n_rows);
-    check_used(s, p, &shape, limit_of(s, p, before, limit));
-    limit = limit_of(s, p, decodes, limit);
+    check_used(s, p, &shape, limits_of(s, p, before, limit, alone).low_ns);
+    if (alone && n_drafts == 0)
+        check_efficient(s, p, &shape, limit);
+    limit = limits_of(s, p, decodes, limit, alone).high_ns;
     if (n_drafts > 0)
         limit = MAX(limit, p->max_step_ns);
+    if (n_drafts > 0 && (p->turn + 1) % 8 == 0)
+        limit = MAX(limit, probe_of(s, p, drafted, limit, alone).high_ns);
     HOLD(s, NULL, BUDGET, is_in_time(s, p, &shape, limit + 1));
+}
+
+/* Of the tenant whose turn it is the shortest prompt has rows in every second step at least. */
+static void check_short(struct sim *s) {
+    const struct plan *p = &s->sched->plan;
+    const struct plan_req *best = NULL;
+
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        const struct plan_req *q = &p->req[i];
+
+        if (is_prompt(q) && !q->alone && (q->verdict == PLAN_RUN || q->verdict == PLAN_WAIT_TIME) &&
+            (!best || q->group < best->group ||
+             (q->group == best->group &&
+              q->n_tokens - q->n_computed < best->n_tokens - best->n_computed)))
+            best = q;
+    }
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting && p->n_rows > 0; i++) {
+        struct sim_client *c = client_of(s, s->sched->planned[i]);
+        bool waits = &p->req[i] == best && best->verdict == PLAN_WAIT_TIME &&
+                     p->n_rows < p->max_rows &&
+                     p->alone == PLAN_NONE; /* decode may have all rows */
+
+        c->n_passed = waits ? c->n_passed + 1 : 0;
+        HOLD(s, c, SHORT, c->n_passed < 3 || s->opts.sched.force_chunk > 0);
+    }
+}
+
+/* Half of the last steps, or of those that were not mostly copies, took between half and twice what
+ * was expected, whatever the machine does meanwhile. */
+static void check_estimate(struct sim *s) {
+    const struct cost *c = &s->sched->cost;
+    uint32_t n = (uint32_t)MIN(c->n_speeds, (uint64_t)COST_SPEEDS), n_near = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        n_near += c->recent[i] >= c->speed / 2 && c->recent[i] <= c->speed * 2;
+    HOLD(s, NULL, ESTIMATE, c->speed > 0 && (n == 0 || n_near > 0));
 }
 
 static void check_progress(struct sim *s, int r) {
@@ -634,7 +758,9 @@ void rules_after(struct sim *s, int r) {
         check_plan_pages(s);
         if (o->force_chunk == 0 && o->force_draft == 0)
             check_budget(s);
+        check_short(s);
     }
+    check_estimate(s);
     if (s->opts.recorder)
         sim_flight_after(s);
     check_progress(s, r);

@@ -165,6 +165,8 @@ static void new_worker(struct sim *s) {
         r = sched_new(&s->sched, &o->sched, s->engine, &s->watch);
     if (r < 0)
         cannot("no worker", r);
+    for (uint32_t i = 0; i < COST_FEATURES && o->wrong; i++)
+        s->sched->cost.a[i] *= (s->n_restarts + i) * 7 % 3 ? 30 : 1.0 / 30;
     memset(&s->stats, 0, sizeof(s->stats));
     memset(&s->was, 0, sizeof(s->was));
     s->was.at_step = s->n_steps;

@@ -62,6 +62,7 @@ struct sim_opts {
     int64_t step_ns, row_ns, key_ns; /* of a step; 0: 5 ms, 0.1 ms, 0 */
     struct telltale
         machine;       /* read_ns, seq_ns, pair_ns, noise, and key_ns in addition to the above */
+    bool wrong;        /* coefficients of a new worker's cost model are wrong by 30 times */
     bool unwatched;    /* only what clients are sent is checked: long simulations */
     bool recorder;     /* the flight recorder and deaths are looked at, too */
     bool short_chunks; /* a prefill may get less than there is room for */
@@ -97,7 +98,7 @@ struct sim_client {
     char text[400];
     /* Of the rules; what is found by its id after this step. */
     const struct request *request;
-    uint32_t n_preempted, n_in_flight, n_drafts_out, n_rowless;
+    uint32_t n_preempted, n_in_flight, n_drafts_out, n_rowless, n_passed;
 };
 
 /* Of a pager that is only looked at when something has happened in it. */

@@ -60,6 +60,7 @@ struct telltale {
     /* Virtual time; NULL: none passes. A step starts when it was launched and the step before has
      * ended, and takes the sum of these; engine_wait() moves the clock to its end. */
     struct clock_virtual *clock;
+    uint32_t busy; /* 0, or steps of a period in which the machine is ten times slower, or is not */
     int64_t step_ns, row_ns, seq_ns; /* fixed; for each row; for each sequence */
     int64_t read_ns;  /* what all rows together take at least: the reading of the weights */
     double key_ns;    /* for each token of context that a sequence reads */

@@ -63,5 +63,10 @@ double telltale_ns(const struct telltale *t, const struct engine_batch *b, uint3
          t->pair_ns * pairs + copies_ns(t, b->before, b->n_before) +
          copies_ns(t, b->after, b->n_after) +
          (double)MAX(t->read_ns, t->row_ns * (int64_t)b->n_rows);
+    if (t->busy > 0) {
+        struct rng period = {t->poison + b->step / t->busy};
+
+        ns *= rng_below(&period, 2) ? 10 : 1;
+    }
     return ns * (1 + t->noise * (2 * rng_unit(&noise) - 1));
 }
