@@ -5,6 +5,8 @@
 #include <string.h>
 #include "base/util.h"
 
+#define CONTEXT 3          /* index of the feature that counts the keys read */
+#define PAIRS 4            /* index of the feature that counts attention's arithmetic */
 #define COPIES 6           /* index of the feature that counts copied pages */
 #define COPIES_FORGET 0.15 /* relative change of the price of copies from step to step */
 #define COPIES_MOST 0.7    /* part of a step that copies may be if it is to tell about the rest */
@@ -53,7 +55,8 @@ static void set_scale(struct cost *c, double scale) {
     memset(c->p, 0, sizeof(c->p));
     for (int i = 0; i < COST_FEATURES; i++) {
         c->a[i] *= scale;
-        c->p[i][i] = c->cap[i] = UNSURE * UNSURE * c->a[i] * c->a[i];
+        double unsure = c->a[i] * (c->knows_model && (i == CONTEXT || i == PAIRS) ? 1 : UNSURE);
+        c->p[i][i] = c->cap[i] = unsure * unsure;
     }
 }
 
@@ -70,8 +73,9 @@ void cost_init_for(struct cost *c, const struct cost_model *m) {
     if (m->n_params < 1000) /* no model */
         return;
     c->a[0] = fmin(fmax(m->weight_bytes * byte, PRIOR[0] / 2), PRIOR[0] * 8);
-    c->a[3] = fmin(m->key_bytes * byte * 16384, PRIOR[3] * 8);
-    c->a[4] = fmin(m->pair_ops / row * (1 << 20), PRIOR[4] * 32);
+    c->a[CONTEXT] = fmin(m->key_bytes * byte * 16384, PRIOR[CONTEXT] * 16);
+    c->a[PAIRS] = fmin(m->pair_ops / row * (1 << 20), PRIOR[PAIRS] * 32);
+    c->knows_model = true;
     set_scale(c, 1);
 }
 

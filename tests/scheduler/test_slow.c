@@ -280,6 +280,46 @@ Test(slow, a_busy_machine_changes_the_shape) {
     }
 }
 
+/* A long prompt on a machine with many busy loops, as recorded: the first steps are quiet, then
+ * most of a step is waits at barriers, and times vary by a factor of 1.5. Chats come and go beside
+ * it. The prompt has at least a third of what it could have alone. */
+Test(slow, a_prompt_goes_on_beside_chats_on_a_busy_machine) {
+    static const struct device quiet = {"quiet", 6, 0, 2, 0.1, 1e-4, 1e-5},
+                               busy = {"busy", 330, 0, 62, 5, 5e-3, 5e-4};
+    static const struct cost_model small = {2.9e8, 4.7e8, 114688, 2.0 * 1024 * 28};
+
+    for (uint64_t seed = 1; seed <= FEWER(12, 4); seed++) {
+        static struct run u;
+        double best = 0, had = 0;
+
+        begin(&u, &quiet, 1, seed);
+        cost_init_for(&u.cost, &small);
+        uint32_t first = add(&u, 8, 0);
+        for (uint32_t k = 0; k < 2; k++)
+            step(&u);
+        u.plan.n_running = first;
+        u.d = busy;
+        u.noise = 0.4;
+        uint32_t prompt = add(&u, 100000, 0), chat = PLAN_NONE;
+        for (uint32_t k = 0; k < 150; k++) {
+            uint32_t pos = u.req[prompt].n_computed;
+
+            if (k % 30 == 2)
+                chat = add(&u, 18, 0);
+            step(&u);
+            if (k > 40) {
+                best += best_rate(&u, pos) * u.ms;
+                had += u.req[prompt].n_rows;
+            }
+            if (chat != PLAN_NONE && u.req[chat].n_tokens >= 18 + 24) {
+                u.plan.n_running--;
+                chat = PLAN_NONE;
+            }
+        }
+        cr_expect_geq(had, 0.35 * best, "seed %lu: %.2f", seed, had / best);
+    }
+}
+
 /* Twenty long prompts, half of the time a request that decodes, and now and then a prompt of up to
  * 64 rows: the only short one begins in the second step at the latest, whatever the model thinks.
  * */
