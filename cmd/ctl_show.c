@@ -217,6 +217,8 @@ static void show_worker(struct buf *out, yyjson_val *w) {
     ADD("  steps    %s; the last: %s rows of %s sequences, %s, planned in %s\n",
         ctl_number(w, "steps").s, ctl_number(w, "last_rows").s, ctl_number(w, "last_seqs").s,
         ctl_duration(w, "last_step_us", 1e-6).s, ctl_duration(w, "last_plan_us", 1e-6).s);
+    ADD("  expected %s for a step of one row, %s for each further row\n",
+        ctl_duration(w, "first_row_us", 1e-6).s, ctl_duration(w, "next_row_us", 1e-6).s);
     ADD("pages      %s: %s used (%s), %s cached, %s free; %s evicted\n", ctl_number(w, "pages").s,
         ctl_number(w, "pages_used").s, ctl_percent(w, "pages_used", "pages").s,
         ctl_number(w, "pages_cached").s, ctl_number(w, "pages_free").s, ctl_number(w, "evicted").s);
@@ -427,6 +429,8 @@ void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {
             ADD(": %s", ms.s);
         else
             ADD(": %s, %s, %s", count(r, "steps", "step").s, count(r, "rows", "row").s, ms.s);
+        if (yyjson_is_uint(yyjson_obj_get(r, "row_us")))
+            ADD("; one more row takes %s", ctl_duration(r, "row_us", 1e-6).s);
         ADD("\n");
     }
 }

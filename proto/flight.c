@@ -42,6 +42,7 @@ void flight_note(struct flight *f, uint64_t *at, uint64_t id, enum why why, uint
             last->until_ns = now;
             last->n_steps++;
             last->n_rows += n_rows;
+            last->detail = detail;
             return;
         }
         last->until_ns = now;

@@ -19,11 +19,11 @@
 /* Reason codes; docs/fairness.md. Names and sentences are in flight.c. */
 enum why {
     WHY_QUEUED,    /* came; not looked at yet */
-    WHY_PROMPT,    /* got rows for its prompt */
+    WHY_PROMPT,    /* got rows for its prompt, of which one more takes `detail` us */
     WHY_DECODE,    /* got its row, and drafts */
     WHY_LAST,      /* its last token is under way */
     WHY_FOLLOW,    /* another computes the same pages */
-    WHY_TIME,      /* the step's time went to others */
+    WHY_TIME,      /* the step's time went to others; one more row takes `detail` us */
     WHY_ROWS,      /* the batch was full */
     WHY_PAGES,     /* no pages */
     WHY_SEQS,      /* as many run as may */

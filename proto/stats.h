@@ -154,6 +154,10 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint32_t, last_step_us, GAUGE, 1e6, "weft_last_step_seconds", "last_step_us",              \
         "Time of the last step.")                                                                  \
     ROW(uint32_t, last_plan_us, GAUGE, 1e6, "", "last_plan_us", "Time to plan the last step.")     \
+    ROW(uint32_t, first_row_us, GAUGE, 1e6, "weft_expected_step_seconds", "first_row_us",          \
+        "Expected time of a step that computes one token.")                                        \
+    ROW(uint32_t, next_row_us, GAUGE, 1e6, "weft_expected_row_seconds", "next_row_us",             \
+        "Expected time that one more prompt token adds to a step.")                                \
     ROW(uint32_t, last_rows, GAUGE, 1, "weft_last_step_rows", "last_rows",                         \
         "Tokens computed in the last step.")                                                       \
     ROW(uint32_t, last_seqs, GAUGE, 1, "", "last_seqs", "Sequences of the last step.")             \

@@ -46,13 +46,17 @@ void recorder_note(struct recorder *c, struct request *r, enum why why, uint32_t
 
 void recorder_plan(struct recorder *c, const struct plan *p, struct request *const *planned,
                    int64_t now) {
+    uint32_t row_us = (uint32_t)MIN(cost_row_ns(p->cost) / 1000, UINT32_MAX);
+
     for (uint32_t i = 0; i < p->n_running + p->n_waiting && c->flight; i++) {
         const struct plan_req *q = &p->req[i];
+        enum why why = why_of(q);
+        bool has_row_us = why == WHY_TIME || why == WHY_PROMPT;
 
         if (q->verdict != PLAN_PREEMPT && q->verdict != PLAN_UNSEEN &&
             !request_is_prewarm(planned[i]))
-            flight_note(c->flight, &planned[i]->record, planned[i]->id, why_of(q), q->n_rows, 0,
-                        now);
+            flight_note(c->flight, &planned[i]->record, planned[i]->id, why, q->n_rows,
+                        has_row_us ? row_us : 0, now);
     }
 }
 

@@ -8,6 +8,8 @@
 
 #define HOST_MAX_NS 1000000 /* beyond it, the host was not busy but idle */
 
+static const struct cost_shape ONE_ROW = {.rows = 1, .seqs = 1, .context = 1};
+
 static void learn_drafts(struct sched *s, const struct batch_item *it, bool ended) {
     spec_learn(&s->spec, it->request, it->n_draft, it->n_right, ended);
     s->stats.n_drafts++;
@@ -67,6 +69,8 @@ static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int
     if (t->b.n_rows > 0 || s->cost.n_seen > 0) /* the first one sets the scale */
         cost_learn(&s->cost, &t->shape, ns);
     s->last_end_ns = now;
+    s->stats.first_row_us = (uint32_t)MIN(cost_expect_ns(&s->cost, &ONE_ROW) / 1000, UINT32_MAX);
+    s->stats.next_row_us = (uint32_t)MIN(cost_row_ns(&s->cost) / 1000, UINT32_MAX);
     s->stats.n_steps++;
     s->stats.step_ns_total += (uint64_t)ns;
     s->stats.last_step_us = (uint32_t)(ns / 1000);

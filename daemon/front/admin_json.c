@@ -246,6 +246,8 @@ static void add_record(doc_t *d, val_t *list, const struct flight_record *r, int
     yyjson_mut_obj_add_real(d, v, "ms", (double)((r->until_ns - r->from_ns) / 1000) / 1000);
     yyjson_mut_obj_add_uint(d, v, "steps", r->n_steps);
     yyjson_mut_obj_add_uint(d, v, "rows", r->n_rows);
+    if (r->why == WHY_PROMPT || r->why == WHY_TIME)
+        yyjson_mut_obj_add_uint(d, v, "row_us", r->detail);
     if (r->why == WHY_ADMITTED)
         yyjson_mut_obj_add_uint(d, v, "cached_tokens", r->detail);
     if (r->why == WHY_PREEMPTED)

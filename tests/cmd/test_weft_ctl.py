@@ -27,7 +27,7 @@ STATS = {
     "worker": {"state": "serving", "pid": 4711, "starts": 2, "deaths": 1, "hangs": 0, "age_ms": 45, "steps": 5555,
                "prompt_tokens": 1000, "cached_tokens": 600, "output_tokens": 2000, "preemptions": 9, "evicted": 10,
                "running": 3, "waiting": 1, "pages": 512, "pages_free": 100, "pages_cached": 284, "pages_used": 128,
-               "last_rows": 16, "last_seqs": 3, "last_step_us": 4200, "last_plan_us": 37},
+               "last_rows": 16, "last_seqs": 3, "last_step_us": 4200, "first_row_us": 3900, "next_row_us": 210, "last_plan_us": 37},
 }
 REQUESTS = {"requests": [
     {"id": 17, "request_id": "first", "endpoint": "/v1/chat/completions", "state": "running", "session": "4f1e", "session_from": "x-session-id", "prompt_tokens": 120, "prompt_tokens_done": 120,
@@ -102,7 +102,7 @@ def test_stats_show_every_figure():
         words = out.replace(":", " ").replace(",", " ").replace(";", " ").split()
         for part in ("model", "front", "worker"):
             for key, value in STATS[part].items():
-                if key not in ("age_ms", "last_step_us", "last_plan_us"):
+                if key not in ("age_ms", "last_step_us", "last_plan_us", "first_row_us", "next_row_us"):
                     assert str(value) in words, (key, value, out)
         for text in ("1.2.3", "up 1 h 02 min", "4.2 ms", "37 us", "45.0 ms ago", "25 %"):
             assert text in out, (text, out)
@@ -183,7 +183,7 @@ def test_missing_and_strange_fields_are_dashes():
     for value in ({}, odd):
         with Server({("GET", "/stats"): http(value), ("GET", "/requests"): http({"requests": [{}, 5, None]})}):
             out = run("stats")[0]
-            assert out.count("\n") == 12 and out.count("-") >= 30 and not any(c in out for c in "03456789"), out
+            assert out.count("\n") == 13 and out.count("-") >= 30 and not any(c in out for c in "03456789"), out
             table = run("requests")[0].splitlines()
             assert len(table) == 4 and all(set(line.split()) == {"-"} for line in table[1:]), table
 

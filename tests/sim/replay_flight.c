@@ -101,6 +101,10 @@ static void tell_plan(const struct flight_opts *o, const struct flight_file *f,
            was->n_preempted, (double)was->expect_ns / 1e6);
     if (step && was->n_rows > 0)
         printf(", took %.2f", step->took_us / 1e3);
+    if (o->verbose)
+        printf("; one row takes %.2f ms, one more %.2f",
+               (double)cost_expect_ns(&a->cost, &(struct cost_shape){.rows = 1, .seqs = 1}) / 1e6,
+               (double)cost_row_ns(&a->cost) / 1e6);
     printf("%s%s\n", differs ? "   DIFFERS: " : "", differs ? differs : "");
     if (o->verbose || o->request >= 0 || differs)
         tell_requests(o, a);
