@@ -146,7 +146,7 @@ Test(states, a_session_computes_little_more_than_what_is_new) {
         }
         if (n_snapshots[k / 2] >= 54) /* 8 GiB */
             cr_expect_leq(n_more, n_all_new / 20, "%s", what);
-        cr_expect_leq(n_more, n_all / 16, "%s", what);
+        cr_expect_leq(n_more, n_all / 20, "%s", what);
     }
 }
 
