@@ -66,6 +66,7 @@ struct plan_req {
     uint32_t leave_seqs; /* waiting: it has to leave so many sequences to others */
 
     uint32_t n_bypassed; /* in and out: admissions that overtook it */
+    bool passed; /* in and out: another prompt of its tenant had the time of the last step */
 
     /* Out. */
     uint32_t n_rows;

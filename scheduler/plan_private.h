@@ -15,6 +15,7 @@ struct plan_work {
     bool decodes;      /* a running request decodes, or waits for its last token */
     bool short_of_pages;
     struct cost_shape shape;
+    struct cost_shape decode; /* of the shape, the rows that decode, without drafts */
 };
 
 /* Tokens that @r lacks: those of which the keys are to be computed. */
@@ -57,7 +58,7 @@ bool plan_preempt_for_share(struct plan_work *w);
 
 /* The limits on time and rows, once it is known how many decode; plan_time.c. */
 void plan_set_limits(struct plan_work *w);
-/* Raises the limit of a step in which nothing decodes and @r has the first chunk. */
+/* Raises the limit of a step in which @r has the first chunk of a prompt. */
 void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r);
 /* Divides the rest of the step's time among prefills. */
 void plan_prefills(struct plan_work *w);

@@ -5,9 +5,10 @@
  * always. A target is a promise only where it can be kept, so beyond it the limit follows from what
  * a step costs:
  *
- *  - Where decode alone takes more than 3/4 of the target the limit rises, up to twice the time of
- *    decode (limit_beside()): prompts have a quarter of every step at least, and half of it on a
- *    slow device.
+ *  - Where decode and one row of a prompt take more than 3/4 of the target the limit rises, up to
+ *    twice their time (limit_beside()): prompts have a quarter of every step at least, and half of
+ *    it on a slow device. The row is counted because a model of a busy machine cannot tell for what
+ *    a step waits; with it the limit does not depend on that.
  *  - Where nothing decodes the limit rises to the time of the smallest efficient chunk, and to ten
  *    times the time of one row at most (plan_set_prompt_limit()).
  *  - One step in eight of these is a probe: few rows of prompts, or twice as many (probe()).
@@ -222,7 +223,8 @@ struct part {
 
 /* Divides @part among the requests of one tenant, which @list has in order of virtual arrival.
  * Where half of it has no room for the shortest one's chunk, the oldest and the shortest have all
- * of it in turn, and the one whose turn it is comes first in @list. */
+ * of it in turn: the shortest when it was passed over the last time. The one whose turn it is comes
+ * first in @list. */
 static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct part part) {
     struct plan *p = w->p;
     int64_t now = cost_bound_ns(p->cost, &w->shape);
@@ -232,7 +234,7 @@ static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct p
     assert(n > 0);
     sort_by(plan_lag, p, list + 1, n - 1);
     if (n > 1 && (rows_half == 0 || !may_fit(w, &p->req[list[1]], half))) {
-        if (p->turn % 2 && plan_lag(&p->req[list[1]]) < plan_lag(&p->req[list[0]]))
+        if (p->req[list[1]].passed && plan_lag(&p->req[list[1]]) < plan_lag(&p->req[list[0]]))
             swap(&list[0], &list[1]);
         k = n;
     }
@@ -320,6 +322,19 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     share_rest(w, list, n);
 }
 
+/* Notes of each tenant whose prompts had rows which of those in @list had none. */
+static void note_passed(struct plan *p, const uint32_t *list, uint32_t n) {
+    for (uint32_t k = 0, len; k < n; k += len) {
+        bool any = false;
+
+        len = end_of_group(p, list + k, n - k);
+        for (uint32_t i = k; i < k + len; i++)
+            any |= p->req[list[i]].n_rows > 0;
+        for (uint32_t i = k; i < k + len && any; i++)
+            p->req[list[i]].passed = p->req[list[i]].n_rows == 0;
+    }
+}
+
 /* @list in order of virtual arrival. */
 static void whole_prompts(struct plan_work *w, uint32_t *list, uint32_t n) {
     if (w->p->n_groups > 1)
@@ -361,6 +376,7 @@ void plan_prefills(struct plan_work *w) {
     plan_min_chunk(w, p->scratch[0]);
     if (p->req[p->scratch[0]].n_rows == 0)
         plan_min_chunk(w, highest); /* it may take pages that the other may not */
+    note_passed(p, p->scratch, n);
     for (uint32_t k = 0; k < n; k++)
         w->short_of_pages |= p->req[p->scratch[k]].verdict == PLAN_WAIT_PAGES;
 }
@@ -373,9 +389,8 @@ static int64_t pace_ns(const struct plan *p, const struct plan_req *r) {
                                        : p->itl_ns / 2;
 }
 
-/* How long a step may take in which decode (one row, where none decodes) takes @decode_ns:
- * @target_ns up to 3/4 of it, twice @decode_ns where that is @target_ns or more, and a straight
- * line between the two. */
+/* Returns how long a step may take whose least rows take @decode_ns: @target_ns up to 3/4 of it,
+ * twice @decode_ns where that is @target_ns or more, and a straight line between the two. */
 static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
     assert(decode_ns >= 0 && target_ns > 0);
     return MAX(target_ns, MIN(2 * decode_ns, 4 * decode_ns - 2 * target_ns));
@@ -404,12 +419,15 @@ void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {
 
     if (p->prewarm)
         return;
+    if (w->decodes)
+        one = w->decode;
+    cost_add(&one, r->n_computed, 1);
+    int64_t one_ns = cost_bound_ns(p->cost, &one), most_ns = PLAN_ALONE_TIMES * one_ns;
     if (w->decodes) {
+        w->limit_ns = MAX(w->limit_ns, limit_beside(one_ns, w->target_ns));
         probe(w, r, cost_bound_ns(p->cost, &w->shape), INT64_MAX);
         return;
     }
-    cost_add(&one, r->n_computed, 1);
-    int64_t one_ns = cost_bound_ns(p->cost, &one), most_ns = PLAN_ALONE_TIMES * one_ns;
     if (most_ns > w->target_ns) {
         cost_add(&chunk, r->n_computed, cost_efficient_rows(p->cost, r->n_computed, p->max_rows));
         w->limit_ns = MAX(w->limit_ns, MIN(most_ns, cost_bound_ns(p->cost, &chunk)));
@@ -421,6 +439,7 @@ void plan_set_limits(struct plan_work *w) {
     const struct plan *p = w->p;
     struct cost_shape least = w->shape;
 
+    w->decode = w->shape;
     w->target_ns = p->prewarm ? MIN(p->max_step_ns, PLAN_PREWARM_NS) : p->max_step_ns;
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *r = &p->req[i];

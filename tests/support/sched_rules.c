@@ -567,12 +567,13 @@ static struct limits limits_of(const struct sim *s, const struct plan *p, struct
     struct limits l = {beside, beside};
     if (p->prewarm)
         return (struct limits){MAX(target_ns, least), MAX(target_ns, least)};
-    for (uint32_t i = 0; i < p->n_running + p->n_waiting && alone; i++) {
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         if (!is_prompt(&p->req[i]) && !p->req[i].alone)
             continue;
-        one = (struct cost_shape){0};
+        one = alone ? (struct cost_shape){0} : decodes;
         cost_add(&one, p->req[i].n_computed, 1);
-        l.high_ns = MAX(l.high_ns, 10 * cost_bound_ns(c, &one));
+        int64_t one_ns = cost_bound_ns(c, &one);
+        l.high_ns = MAX(l.high_ns, alone ? 10 * one_ns : limit_beside(one_ns, target_ns));
     }
     return (p->turn + 1) % 8 == 0 && l.high_ns > target_ns
                ? probe_of(s, p, decodes, l.high_ns, alone)
@@ -684,7 +685,7 @@ static void check_budget(struct sim *s) {
     HOLD(s, NULL, BUDGET, is_in_time(s, p, &shape, limit + 1));
 }
 
-/* Of the tenant whose turn it is the shortest prompt has rows in every second step at least. */
+/* The shortest prompt of a tenant has rows in every second turn of the tenant at least. */
 static void check_short(struct sim *s) {
     const struct plan *p = &s->sched->plan;
     const struct plan_req *best = NULL;
@@ -701,11 +702,13 @@ static void check_short(struct sim *s) {
     for (uint32_t i = 0; i < p->n_running + p->n_waiting && p->n_rows > 0; i++) {
         struct sim_client *c = client_of(s, s->sched->planned[i]);
         bool waits = &p->req[i] == best && best->verdict == PLAN_WAIT_TIME &&
-                     p->n_rows < p->max_rows &&
-                     p->alone == PLAN_NONE; /* decode may have all rows */
+                     p->n_rows < p->max_rows && /* decode may have all rows */
+                     p->alone == PLAN_NONE && !leaves_time(p, best);
 
-        c->n_passed = waits ? c->n_passed + 1 : 0;
-        HOLD(s, c, SHORT, c->n_passed < 3 || s->opts.sched.force_chunk > 0);
+        if (p->turn == 0 || p->req[i].n_rows > 0) /* a new worker knows of no step before */
+            c->n_passed = 0;
+        c->n_passed += waits;
+        HOLD(s, c, SHORT, c->n_passed < 2 || s->opts.sched.force_chunk > 0);
     }
 }
 
