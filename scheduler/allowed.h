@@ -12,7 +12,7 @@
 
 struct allowed;
 
-/* Of a list of token ids as it lies in a message, where nothing is aligned: how many there are. */
+/* Returns how many ids a list has as it lies in a message, where nothing is aligned. */
 static inline uint32_t ids_n(struct str list) {
     return list.len / (uint32_t)sizeof(int32_t);
 }
@@ -25,16 +25,17 @@ static inline int32_t ids_at(struct str list, uint32_t i) {
     return id;
 }
 
-/* Whether @list, which a client calls @field, is whole and its ids below @n_vocab: 0, or -EINVAL
- * with @err. */
+/* Checks that @list, which a client calls @field, is whole and that its ids are below @n_vocab.
+ * Returns 0, or -EINVAL with @err. */
 int ids_check(struct str list, uint32_t n_vocab, const char *field, struct err *err);
 
-/* Whether the lists of @m are whole and their ids below @n_vocab: 0, or -EINVAL with @err. */
+/* Checks the lists of @m as ids_check() does. Returns 0, or -EINVAL with @err. */
 int allowed_check(const struct submit *m, uint32_t n_vocab, struct err *err);
-/* Of a submit that was checked. *out NULL: all tokens. 0 or -ENOMEM. */
+/* Makes the mask of a submit that was checked; *out NULL allows all tokens. Returns 0 or
+ * -ENOMEM. */
 int allowed_new(struct allowed **out, const struct submit *m, uint32_t n_vocab);
 struct allowed *allowed_free(struct allowed *a);
-/* Whether what is allowed depends on the output; @a may be NULL. */
+/* Returns whether what is allowed depends on the output; @a may be NULL. */
 bool allowed_depends(const struct allowed *a);
 /* Puts the mask behind output [0, @n) into @bits; @joins: takes it out of the one that is there.
  * How many tokens are left. */

@@ -106,7 +106,7 @@ static void add_sample(struct batch *t, const struct request *r, uint32_t row, u
                                      .no_digest = !(r->flags & SUBMIT_DIGESTS)});
 }
 
-/* What is asked of rows of a request that wants a vector: hidden states. */
+/* Asks rows of a request that wants a vector for hidden states. */
 static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
     bool first = r->flags & SUBMIT_POOL_CLS;
@@ -122,9 +122,8 @@ static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
     it->n_wants = t->b.n_wants - it->want0;
 }
 
-/* What is asked of the rows [pos0, pos0 + n_rows): log probabilities of the prompt, as far as
- * they are still missing, and the next token when the rows reach the last known one, also behind
- * each draft. */
+/* Asks the rows [pos0, pos0 + n_rows) for log probabilities of the prompt, as far as they are still
+ * missing, and the next token when the rows reach the last known one, also behind each draft. */
 static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
     uint32_t n = it->n_rows - it->n_draft, end = it->pos0 + n;
@@ -291,7 +290,7 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
         why = take_samples(t, it, t->seq[i].row0, &out[n_lp]);
         if (why < 0)
             return why;
-        /* What follows the last right draft is not in the pages yet. */
+        /* Tokens behind the last right draft are not in the pages yet. */
         n_wrong = it->n_draft - it->n_right;
         assert((it->n_draft == 0 && it->n_late == 0) || r->n_in_flight == 0);
         /* Without any sample the row of the last token is computed again. */

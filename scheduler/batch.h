@@ -37,7 +37,7 @@ struct batch {
     bool constrained; /* some request may need a mask */
     bool unsealed;    /* masks wait for the samples of the step before */
     uint32_t max_rows, max_seqs;
-    /* What b points to. */
+    /* Arrays to which b points. */
     int32_t *token;
     struct engine_seq *seq;
     struct engine_want *want;

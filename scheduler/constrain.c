@@ -62,7 +62,8 @@ static bool is_early(const struct request *r, uint32_t n_tokens) {
     return n_tokens < r->min_tokens && r->n_bans > 0;
 }
 
-/* Whether anything is forbidden where the constraint of @r is now, behind @n_tokens tokens. */
+/* Returns whether @r may not have some token behind its first @n_tokens, where its constraint
+ * is. */
 static bool is_masked(const struct request *r, uint32_t n_tokens) {
     return !constraint_is_free_within(r->matcher, left_at(r, n_tokens)) || is_early(r, n_tokens) ||
            r->ignore_eos;

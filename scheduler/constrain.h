@@ -13,10 +13,10 @@
 
 struct engine;
 
-/* Whether masks of the step, which is launched, depend on samples that are still to come. */
+/* Returns whether masks of step @t, which is launched, depend on samples that are to come. */
 bool constrain_must_wait(const struct batch *t);
-/* Whether the output of @r, whose constraint has just come, can be complete where it must be: 0;
- * 1: it cannot, r->why says so; -ENOMEM. */
+/* Checks that the output of @r, whose constraint has just come, can be complete where it must be.
+ * Returns 0, 1 if it cannot (r->why says so), or -ENOMEM. */
 int constrain_check(struct request *r);
 /* Hands the engine the masks of item @i's samples. A mask that would take long is made by a thread
  * (late.h) where @late allows that, and from its sample on none of the item is taken. 0; 1: the

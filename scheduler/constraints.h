@@ -15,14 +15,14 @@ struct constrain_job {
     uint64_t id;    /* the request that is to blame if this kills the process */
 };
 
-/* Where constraints come from (grammar/constraint.h): the scheduler never compiles. Each one handed
- * out is given back once. */
+/* Source of constraints (grammar/constraint.h): the scheduler never compiles. Each one handed out
+ * is given back once. */
 struct sched_constraints {
     void *ctx;
     /* The constraint of m->grammar and m->triggers. 0: *out; 1: later, by sched_constraint_ready();
      * -EINVAL with @err; -ENOMEM. */
     int (*ask)(void *ctx, const struct submit *m, const struct constraint **out, struct err *err);
-    /* What was asked for @id is not needed any more; NULL: do not care. */
+    /* Called when the constraint of @id is not needed any more; may be NULL. */
     void (*forget)(void *ctx, uint64_t id);
     /* @tenant's requests hold @more bytes of constraint states, or fewer; NULL: do not care. */
     void (*charge)(void *ctx, uint32_t tenant, int64_t more);

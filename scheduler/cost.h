@@ -57,7 +57,8 @@ void cost_init_for(struct cost *c, const struct cost_model *m);
 /* A step of shape @s took @ns. */
 void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns);
 
-/* What is expected; and with a margin for the error made lately, which is what planning uses. */
+/* Returns how long a step of shape @s is expected to take; and with a margin for the error made
+ * lately, which is what planning uses. */
 int64_t cost_expect_ns(const struct cost *c, const struct cost_shape *s);
 int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s);
 
@@ -68,7 +69,7 @@ int64_t cost_row_ns(const struct cost *c);
  * rows at 9/10 of the best rate when nothing else is in its step. */
 uint32_t cost_efficient_rows(const struct cost *c, uint32_t pos0, uint32_t max_rows);
 
-/* What copying @n pages adds to a step. */
+/* Returns what copying @n pages adds to a step. */
 int64_t cost_copies_ns(const struct cost *c, uint32_t n);
 
 /* The part of a step of shape @all that belongs to @own, in ms: the parts add up to what is

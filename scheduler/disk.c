@@ -251,8 +251,8 @@ void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_
     d->n_saves++;
 }
 
-/* What is written to slot @slot, that of page @k of @j or of the snapshot behind it; @parent: a
- * slot. */
+/* Returns the head that is written to slot @slot, that of page @k of @j or of the snapshot behind
+ * it; @parent: a slot. */
 static struct store_head head_of(struct disk *d, const struct job *j, uint32_t slot, uint32_t k,
                                  uint32_t parent) {
     d->next.n++;
@@ -266,8 +266,8 @@ static struct store_head head_of(struct disk *d, const struct job *j, uint32_t s
     };
 }
 
-/* Whether one of the pages of @j that the file has is behind j->n_looked, which then is the first,
- * and has a snapshot that the file lacks. */
+/* Returns whether one of the pages of @j that the file has is behind j->n_looked, which then is the
+ * first, and has a snapshot that the file lacks. */
 static bool lacks_state(const struct disk *d, struct job *j) {
     uint32_t n = d->state_pages ? kv_seq_committed(j->slots) / d->opts.pager.page_tokens : 0;
 
@@ -360,7 +360,7 @@ static void take_written_pages(struct disk *d, struct job *j) {
     d->opts.stats->n_disk_saved_tokens += n_tokens - from;
 }
 
-/* What the thread has written. false: no more of it. */
+/* Takes what the thread has written. Returns false when no more of it comes. */
 static bool take_written(struct disk *d, struct job *j) {
     for (uint32_t i = 0; i < j->io.n_done; i++)
         disk_room_written(&d->room, j->io.slot[i]);
@@ -494,9 +494,9 @@ static void learn(struct disk *d, const struct disk_io *io, uint32_t n_pages) {
         d->read_ns += LEARN * ((double)io->ns / n_pages - d->read_ns);
 }
 
-/* What @j was to go on from is damaged: the last state of the file behind @n_tokens at most, whose
- * pages have been read, is read in its place, unless host memory has one as far. false: there is
- * none. */
+/* Reads another state for @j, since the one to go on from is damaged: the last of the file behind
+ * @n_tokens at most whose pages have been read, unless host memory has one as far. Returns false if
+ * there is none. */
 static bool fall_back(struct disk *d, struct job *j, uint32_t n_tokens) {
     uint32_t n = j->cancelled ? 0 : disk_has(d, &j->share, j->tokens, n_tokens);
 
@@ -528,7 +528,7 @@ static bool take_read_state(struct disk *d, struct job *j) {
     return fall_back(d, j, j->n_tokens - 1);
 }
 
-/* What the thread has read. false: no more of it. */
+/* Takes what the thread has read. Returns false when no more of it comes. */
 static bool take_read(struct disk *d, struct job *j) {
     uint32_t t = d->opts.pager.page_tokens, from = kv_seq_committed(j->host);
     uint32_t n_tokens = from + j->io.n_done * t;

@@ -30,7 +30,7 @@ struct disk_opts {
     bool in_step;          /* tests: no thread, files are read and written at once */
     void *ctx, *note_ctx;
     struct msg_stats *stats;
-    /* Something is wrong with the file, which is lived with. */
+    /* Tells of a fault of the file, with which the worker goes on. */
     void (*note)(void *ctx, const char *what, int error);
     /* The pages that request @id waits for are in host memory, as far as they could be read. */
     void (*loaded)(void *ctx, uint64_t id);
@@ -48,8 +48,8 @@ void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_
 /* Tokens of @tokens[0, n_tokens) that the file has, and can be gone on from; whole pages. */
 uint32_t disk_has(const struct disk *d, const struct kv_isolation *share, const int32_t *tokens,
                   uint32_t n_tokens);
-/* What reading @n_pages and the state behind them is expected to take, behind what is being read
- * already. */
+/* Returns how long reading @n_pages and the state behind them is expected to take, behind what is
+ * being read already. */
 double disk_read_ns(const struct disk *d, uint32_t n_pages);
 /* Brings pages of @tokens[0, n_tokens) to host memory for request @id, which is told by
  * opts.loaded. 0 or -ENOMEM. */
@@ -62,7 +62,7 @@ void disk_cancel(struct disk *d, uint64_t id);
  * all copies that were decided so far; those up to @waited have ended. */
 void disk_step(struct disk *d, uint64_t decided, uint64_t waited);
 
-/* Whether a job of disk_save() has pages that are not written yet. */
+/* Returns whether a job of disk_save() has pages that are not written yet. */
 bool disk_is_saving(const struct disk *d);
 /* Until there is something to take, for @ms at most. */
 void disk_sleep(const struct disk *d, int ms);

@@ -38,7 +38,7 @@ struct disk_thread {
     int fd; /* readable when disk_thread_take() may have something */
 };
 
-/* It does not run before disk_thread_start(). @in_step: as disk_thread.in_step. */
+/* Prepares a thread, which runs from disk_thread_start() on. @in_step: as disk_thread.in_step. */
 void disk_thread_init(struct disk_thread *t, bool in_step);
 int disk_thread_start(struct disk_thread *t, const struct store *store); /* 0 or -errno */
 /* Finishes what is under way: disk_thread_take() gives that until disk_thread_deinit(). */
@@ -46,7 +46,7 @@ void disk_thread_stop(struct disk_thread *t);
 void disk_thread_deinit(struct disk_thread *t);
 /* @io is the thread's until disk_thread_take() returns it. */
 void disk_thread_give(struct disk_thread *t, struct disk_io *io);
-/* What is over; NULL: there is none. */
+/* Returns a job that is over, or NULL. */
 struct disk_io *disk_thread_take(struct disk_thread *t);
 /* Before taking: what comes from now on makes the descriptor readable again. */
 void disk_thread_clear(struct disk_thread *t);

@@ -36,7 +36,7 @@ uint32_t disk_room_seqs(uint32_t n_slots, uint32_t page_tokens, uint32_t max_seq
 int disk_room_init(struct disk_room *r, const struct disk_room_opts *o);
 void disk_room_deinit(struct disk_room *r); /* zero: nothing to do */
 
-/* How many of @n slots of @bytes each may be written now. */
+/* Returns how many of @n slots of @bytes each may be written now. */
 uint32_t disk_room_for(struct disk_room *r, uint32_t n, uint64_t bytes);
 /* So many bytes are being written. */
 void disk_room_spend(struct disk_room *r, uint64_t n_bytes);

@@ -123,9 +123,9 @@ void drafter_forget(struct request *r) {
 
 /* ---- for whom, and how much ---- */
 
-/* Whether the small model can read @r at all, with @n tokens more. The block goes on from what the
- * step of the last position has left in the request's slot: where that was found in shared pages
- * nothing is there, or another request's. */
+/* Returns whether the small model can read @r at all, with @n tokens more. The block goes on from
+ * what the step of the last position has left in the request's slot: where that was found in shared
+ * pages nothing is there, or another request's. */
 static bool fits(const struct drafter *d, const struct request *r, uint32_t n) {
     uint32_t room = MIN(max_seq_pages(d) * d->info->page_tokens, d->info->max_context);
 
@@ -146,8 +146,8 @@ static double small_ns(const struct drafter *d, const struct plan *p, const stru
     return (double)cost_expect_ns(p->cost, s) * (double)d->opts.size;
 }
 
-/* What is expected for the time of both models, when every candidate gets up to @k tokens. @decode:
- * the shape of the step with all that decode. */
+/* Returns the tokens expected for the time of both models, when every candidate gets up to @k
+ * tokens. @decode: the shape of the step with all that decode. */
 static double rate(const struct drafter *d, uint32_t n, uint32_t k, const struct plan *p,
                    const struct cost_shape *decode) {
     struct cost_shape small = {0};
@@ -184,8 +184,8 @@ static uint32_t best_length(const struct drafter *d, uint32_t n, const struct pl
     return length;
 }
 
-/* Those for whom the small model may be asked, into d->candidate. @decode: the shape of the large
- * model's step with all that decode. */
+/* Puts the requests for which the small model may be asked into d->candidate. @decode: the shape of
+ * the large model's step with all that decode. */
 static uint32_t find_candidates(struct drafter *d, struct spec *spec, const struct list *running,
                                 struct cost_shape *decode) {
     uint32_t n = 0;
@@ -323,8 +323,8 @@ static void add_want(struct drafter *d, struct request *r) {
     };
 }
 
-/* What the constraint of its request forbids would be a wasted draft. Where that takes long to find
- * out, or memory lacks, the draft ends or goes without. 0 or -EIO. */
+/* Masks what the constraint of @it's request forbids: it would be a wasted draft. Where that takes
+ * long to find out, or memory lacks, the draft ends or goes without. Returns 0 or -EIO. */
 static int mask_want(struct drafter *d, const struct batch_item *it) {
     struct request *r = it->request;
     const struct draft_tokens *g = &r->drafter->drafted;

@@ -45,14 +45,14 @@ struct drafter_seq {
 int drafter_new(struct drafter **out, const struct drafter_opts *opts);
 struct drafter *drafter_free(struct drafter *d);
 
-/* What the step that is planned next should have of drafts: for whom and how many tokens each,
- * found from @spec's estimates, what the block's pass takes and what @p says of the step.
- * @running: request.queued. Returns how many requests want some: with none under way,
- * drafter_run() computes them. */
+/* Chooses the drafts of the step that is planned next: for whom and how many tokens each, from
+ * @spec's estimates, what the block's pass takes and what @p says of the step. @running:
+ * request.queued. Returns how many requests want some: with none under way, drafter_run() computes
+ * them. */
 uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan *p,
                         const struct list *running);
-/* Whether the model's own block drafts nothing in the next steps, as far as is known: its keys of
- * what is decoded meanwhile may be left out (engine_batch.holes). @turn: the step's, as of
+/* Returns whether the model's own block drafts nothing in the next steps, as far as is known: its
+ * keys of what is decoded meanwhile may be left out (engine_batch.holes). @turn: the step's, as of
  * spec_begin_step(). */
 bool drafter_rests(const struct drafter *d, uint64_t turn);
 /* Computes what was chosen, as far as it has caught up with the requests. Their last tokens must

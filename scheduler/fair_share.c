@@ -166,7 +166,7 @@ void fair_leave(struct fair_share *f, uint16_t tenant, int64_t now) {
     t->seen_ns = now;
 }
 
-/* What is counted of elsewhere_ns when the tenant is charged @ns. */
+/* Returns what is counted of elsewhere_ns when the tenant is charged @ns. */
 static double counted(const struct fair_tenant *t, double ns) {
     return fmin(t->elsewhere_ns, FAIR_ELSEWHERE * ns);
 }
@@ -245,7 +245,7 @@ static void make_lists(struct fair_share *f, struct fair_item *item, uint32_t n)
     }
 }
 
-/* Whether @a has its turn before @b. */
+/* Returns whether @a has its turn before @b. */
 static bool is_next(const struct fair_tenant *a, const struct fair_tenant *b,
                     const struct fair_item *item) {
     const struct fair_item *x = &item[a->head], *y = &item[b->head];
@@ -430,7 +430,7 @@ void fair_leave_request(struct fair_share *f, struct request *r) {
     r->entered = false;
 }
 
-/* What is left of the prompt of @r, which runs, will take. */
+/* Returns how long the rest of the prompt of @r, which runs, will take. */
 static double prompt_ns(const struct fair_share *f, const struct request *r) {
     struct cost_shape shape = {0};
 
@@ -500,8 +500,8 @@ static uint32_t richest(const struct fair_share *f, uint32_t but) {
     return found;
 }
 
-/* Whether @r would have to leave the slot, or the pages that the plan will count for it, to yet
- * others: then none is preempted for it. */
+/* Returns whether @r would have to leave the slot, or the pages that the plan will count for it, to
+ * yet others: then none is preempted for it. */
 static bool leaves_it(struct fair_share *f, const struct request *r, int64_t now) {
     const struct plan *p = f->view->plan;
     const struct fair_tenant *t = &f->tenant[r->tenant];
@@ -539,7 +539,7 @@ bool fair_is_victim(const struct fair_share *f, const struct request *r) {
     return r->tenant == f->victim;
 }
 
-/* What is left of it will take, roughly. */
+/* Returns how long the rest of @r will take, roughly. */
 static double price_ns(const struct fair_share *f, const struct request *r) {
     uint32_t hit = MIN(r->seen_hit, r->n_tokens - 1);
     uint32_t n_more = request_target(r, f->view->estimate) - r->n_tokens;
@@ -588,8 +588,9 @@ uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
         struct request *r = f->item[index[i]].who;
         struct fair_tenant *who = &f->tenant[r->tenant];
 
-        /* As if all of them were admitted, in this order. Others of its tenant that come after one
-         * that has to wait do so too: they do not overtake it because of what others would have. */
+        /* Goes on as if all of them were admitted, in this order. Others of its tenant that come
+         * after one that has to wait do so too: they do not overtake it because of what others
+         * would have. */
         who->n_running++;
         who->n_pages += r->n_tokens / t + 1;
         out[i] = r;

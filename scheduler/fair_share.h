@@ -64,7 +64,7 @@ struct fair_share {
     int64_t slots_at; /* when the means of slots were true */
     double clock_ns;  /* least virtual time of the live tenants; never goes back */
 
-    /* Of the step. */
+    /* State of the step. */
     struct fair_item *item;       /* [FAIR_ITEMS] */
     uint16_t order[FAIR_TENANTS]; /* live tenants, least virtual time first */
     uint16_t group[FAIR_TENANTS]; /* of a tenant: its place in order[] */
@@ -92,8 +92,8 @@ void fair_charge(struct fair_share *f, uint16_t tenant, double ns, int64_t now);
 /* Tenant number @tenant had @ns of the same device at another worker. Counts while it has requests
  * here. */
 void fair_charge_elsewhere(struct fair_share *f, uint32_t tenant, uint64_t ns, int64_t now);
-/* What the tenants were charged since the last call, of those that were: at most @max, in @out. How
- * many. */
+/* Returns what the tenants were charged since the last call, of those that were: at most @max, in
+ * @out. How many. */
 uint32_t fair_served(struct fair_share *f, struct msg_served *out, uint32_t max);
 
 /* The first @max of @item[0, n) in the order in which they should be admitted: indices in @out. How
@@ -101,15 +101,15 @@ uint32_t fair_served(struct fair_share *f, struct msg_served *out, uint32_t max)
 uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uint32_t *out,
                    uint32_t max);
 
-/* Whether @held of @total is more than the share of tenant @t among the live tenants, or, when
- * @lately, among those seen within FAIR_LATELY_NS. */
+/* Returns whether @held of @total is more than the share of tenant @t among the live tenants, or,
+ * when @lately, among those seen within FAIR_LATELY_NS. */
 bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t total,
                   bool lately, int64_t now);
 /* Before a plan, with n_running of all tenants set: updates fair_tenant.slots, of @total. */
 void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now);
-/* Of @total sequences, how many tenant @t, if above its share, has to leave free for tenants with
- * fewer for their weight and less virtual time: their mean need and FAIR_SURGE standard deviations,
- * less what they have. */
+/* Returns how many of @total sequences tenant @t, if above its share, has to leave free for tenants
+ * with fewer for their weight and less virtual time: their mean need and FAIR_SURGE standard
+ * deviations, less what they have. */
 uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now);
 /* More than one tenant was seen within FAIR_LATELY_NS. */
 bool fair_is_shared(const struct fair_share *f, int64_t now);
@@ -121,7 +121,7 @@ double fair_jain(const struct fair_share *f, int64_t now, uint32_t *n_live);
 
 /* ---- requests and the plan ---- */
 
-/* What a waiting request has to leave to others; see plan.h. */
+/* Room that a waiting request has to leave to others; see plan.h. */
 struct fair_limits {
     bool over;
     uint32_t leave_seqs;
@@ -134,11 +134,12 @@ void fair_leave_request(struct fair_share *f, struct request *r);
 
 /* Before a plan: fills the plan's groups, their weights and reserves. */
 void fair_begin_step(struct fair_share *f, int64_t now);
-/* Whether the tenant of @r is above its share of the pages: then @r ranks below those of
+/* Returns whether the tenant of @r is above its share of the pages: then @r ranks below those of
  * others. */
 bool fair_ranks_low(const struct fair_share *f, const struct request *r);
-/* Whether all slots are taken and a tenant waits that has less virtual time than another and, with
- * one more, still fewer slots for its weight: the other is the victim then, fair_is_victim(). */
+/* Returns whether all slots are taken and a tenant waits that has less virtual time than another
+ * and, with one more, still fewer slots for its weight: the other is the victim then,
+ * fair_is_victim(). */
 bool fair_preempts(struct fair_share *f, int64_t now);
 bool fair_is_victim(const struct fair_share *f, const struct request *r);
 /* Waiting requests in the order in which they should be admitted, those with a step under way and

@@ -26,9 +26,9 @@ struct constraint_state;
 int64_t late_compute(struct constraint_state *s, uint32_t left, uint32_t *bits);
 /* Has a thread make the mask behind all tokens of @r, where none is being made. 0; -ENOMEM. */
 int late_begin(struct request *r, uint32_t left);
-/* It is being made, or the row whose sample is not taken is under way. */
+/* Returns whether the mask is being made, or a row whose sample is not taken is under way. */
 bool late_waits(const struct request *r);
-/* That row was launched, and was taken back. */
+/* Notes whether that row is under way: it was launched, or taken back. */
 void late_set_row(struct request *r, bool under_way);
 /* The mask behind all tokens of @r was made by a thread. */
 bool late_has_mask(const struct request *r);

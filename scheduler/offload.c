@@ -60,7 +60,7 @@ void offload_deinit(struct offload *p) {
 
 /* ---- what pays ---- */
 
-/* What computing tokens [from, to) adds to the steps that do it. */
+/* Returns what computing tokens [from, to) adds to the steps that do it. */
 static double compute_ns(const struct offload *p, uint32_t from, uint32_t to) {
     const struct cost_shape none = {0};
     struct cost_shape s = none;
@@ -69,7 +69,7 @@ static double compute_ns(const struct offload *p, uint32_t from, uint32_t to) {
     return (double)(cost_expect_ns(p->view->cost, &s) - cost_expect_ns(p->view->cost, &none));
 }
 
-/* What copying @n_pages takes, and loading the state behind them. */
+/* Returns what copying @n_pages takes, and loading the state behind them. */
 static double copy_ns(const struct offload *p, uint32_t n_pages) {
     return (double)cost_copies_ns(p->view->cost, n_pages + p->state_pages);
 }
@@ -128,7 +128,8 @@ static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *t
     return true;
 }
 
-/* How much of @tokens[0, n_tokens) is of use in host memory: hybrid models go on at a snapshot. */
+/* Returns how much of @tokens[0, n_tokens) is of use in host memory: hybrid models go on at a
+ * snapshot. */
 static uint32_t useful(const struct offload *p, const struct kv_isolation *share,
                        const int32_t *tokens, uint32_t n_tokens) {
     return p->states ? kv_pager_match(p->states, share, tokens, n_tokens).n_tokens : n_tokens;
@@ -145,8 +146,8 @@ static struct kv_seq *open_saved(struct offload *p, const struct kv_isolation *s
     return s;
 }
 
-/* The same for what is about to be saved: pages that are there get the snapshots that the device's
- * have by now. */
+/* Shares snapshots with what is about to be saved: pages that are there get the snapshots that the
+ * device's have by now. */
 static struct kv_seq *open_to_save(struct offload *p, const struct kv_isolation *share,
                                    const int32_t *tokens, uint32_t n_tokens) {
     struct kv_seq *s = open_saved(p, share, tokens, n_tokens);
@@ -225,12 +226,12 @@ static bool work_on(struct offload *p, const struct kv_pager *device, struct off
     return (from + n) * t < j->n_tokens;
 }
 
-/* Nothing more of @j is saved: what is in host memory now goes on to the disk. Who hardly ever
+/* Ends @j: no more of it is saved, and what is in host memory goes on to the disk. Who hardly ever
  * comes back is not worth the wear. */
 static void pass_on(struct offload *p, struct offload_job *j, uint64_t step) {
     if (!p->disk || !j->saved || !j->returns || kv_seq_committed(j->saved) == 0)
         return;
-    /* Its last pages are copied in step @step, if at all. */
+    /* The last pages are copied in step @step, if at all. */
     disk_save(p->disk, STEAL(j->saved), STEAL(j->tokens), j->n_tokens, step - (p->n_copies == 0));
 }
 

@@ -42,9 +42,9 @@ struct offload {
     uint32_t n_fetched; /* pages of them that come from the host */
 };
 
-/* Of @view it needs page_tokens, cost, which has the time of copies, and stats. @n_host_pages 0:
- * nothing is ever saved. device->peer: the device's pager, of a hybrid model. 0 or a negative
- * errno. */
+/* Begins with page_tokens, stats and cost, which has the time of copies, of @view. @n_host_pages 0:
+ * nothing is ever saved. device->peer: the device's pager, of a hybrid model. Returns 0 or a
+ * negative errno. */
 int offload_init(struct offload *p, const struct sched_view *view, const struct kv_opts *device,
                  uint32_t n_host_pages);
 void offload_deinit(struct offload *p); /* accepts a zeroed one */
@@ -61,7 +61,7 @@ void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_i
  * next one. */
 void offload_work(struct offload *p, const struct kv_pager *device, bool idle, uint64_t step);
 
-/* Something waits to be copied. */
+/* Returns whether a page waits to be copied. */
 static inline bool offload_has_work(const struct offload *p) {
     return p->n_jobs + p->n_copies > 0;
 }
@@ -69,9 +69,9 @@ static inline bool offload_has_work(const struct offload *p) {
 /* Tokens of @tokens[0, n_tokens) that the host has, and can be gone on from; whole pages. */
 uint32_t offload_has(const struct offload *p, const struct kv_isolation *share,
                      const int32_t *tokens, uint32_t n_tokens);
-/* Whether bringing tokens [from, to) back is faster than computing them. */
+/* Returns whether bringing tokens [from, to) back is faster than computing them. */
 bool offload_pays(const struct offload *p, uint32_t from, uint32_t to);
-/* The same when something else must be waited for, for @ns. */
+/* Returns the same when something else must be waited for, for @ns. */
 bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns);
 /* Brings back up to @max_pages pages behind what @seq, which ends at its committed length, has.
  * Takes pages of the device that are free or not held, and leaves @reserve of them. Returns

@@ -47,15 +47,15 @@ void pin_deinit(struct pins *t) {
 
 /* ---- pauses ---- */
 
-/* What is known of @session, or NULL. */
+/* Returns what is known of @session, or NULL. */
 static const struct pauses *known_pauses(const struct pins *t, uint64_t session) {
     const struct session *x = sessions_find(t->view->sessions, session);
 
     return x ? &x->pauses : NULL;
 }
 
-/* Likewise, to be changed: where nothing is known it begins with the pauses of all. NULL: 0 is no
- * session. */
+/* Returns the same, to be changed: where nothing is known it begins with the pauses of all. NULL: 0
+ * is no session. */
 static struct pauses *pauses_of(struct pins *t, uint64_t session) {
     struct session *x = sessions_use(t->view->sessions, session);
     struct pauses *p = x ? &x->pauses : NULL;
@@ -177,7 +177,7 @@ static double long_pause_ms(const struct pins *t, const struct pauses *p, enum p
     return known * own->long_ms + (1 - known) * any->long_ms;
 }
 
-/* Of a turn that ended at @since. */
+/* Returns the end of a pin of a turn that ended at @since. */
 static int64_t until(const struct pins *t, const struct pauses *p, enum pause_after end,
                      int64_t since) {
     return since + (int64_t)(long_pause_ms(t, p, end) * PIN_SLACK * 1e6);
@@ -271,7 +271,7 @@ void pin_prewarmed(struct pins *t, struct request *r) {
     k->n_tokens = kv_seq_committed(k->seq);
 }
 
-/* All that is pinned in @k is part of @seq. */
+/* Returns whether all pages of @pinned are part of @seq. */
 static bool is_part_of(const struct kv_seq *pinned, const struct kv_seq *seq) {
     uint32_t n_pinned, n;
     const kv_page *a = kv_seq_pages(pinned, &n_pinned), *b = kv_seq_pages(seq, &n);
@@ -327,7 +327,7 @@ void pin_begin_step(struct pins *t, int64_t now) {
     }
 }
 
-/* What it had is there: its session was active a moment ago, and costs little. */
+/* Returns whether what @r had is there: its session was active a moment ago, and costs little. */
 static bool is_returning(const struct pins *t, const struct request *r) {
     const struct pauses *p = known_pauses(t, r->session);
 
@@ -353,8 +353,8 @@ bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, in
            now - r->since_ns < PIN_FORCE_NS;
 }
 
-/* What it will take. Pages that it finds are not taken, but those that are not held are no longer
- * available. */
+/* Returns the pages that @r will take. Pages that it finds are not taken, but those that are not
+ * held are no longer available. */
 static uint64_t need_of(struct pins *t, const struct request *r) {
     struct kv_match m = kv_pager_match(t->view->pager, &r->share, r->tokens, request_shareable(r));
 

@@ -37,7 +37,7 @@ struct pins {
     uint64_t spare_pages;             /* of those that are spare */
 };
 
-/* Nothing is pinned, and nothing known. */
+/* Begins with no pins and nothing known. */
 void pin_init(struct pins *t, const struct sched_view *view);
 void pin_deinit(struct pins *t); /* frees what is pinned */
 
@@ -46,13 +46,13 @@ void pin_note_turn(struct pins *t, uint64_t session, uint16_t tenant, int64_t no
 /* @r has ended as it should: takes its sequence over if its next turn is to be expected, else
  * frees it. r->seq is NULL then. */
 void pin_turn(struct pins *t, struct request *r, int64_t now);
-/* What the front says of the turn that ended last: from now on it is waited for as after such
+/* Takes what the front says of the turn that ended last: from now on it is waited for as after such
  * ends. */
 void pin_turn_end(struct pins *t, const struct turn_end *m);
-/* Whether @session is likely to come back after a turn: as after its last turns, or, as long as
- * these are few, as other sessions of its tenant. */
+/* Returns whether @session is likely to come back after a turn: as after its last turns, or, as
+ * long as these are few, as other sessions of its tenant. */
 bool pin_returns(const struct pins *t, uint64_t session, uint16_t tenant);
-/* Whether the turn after @turn is still to come, and its pages are wanted. */
+/* Returns whether the turn after @turn is still to come, and its pages are wanted. */
 bool pin_expects(const struct pins *t, uint64_t session, uint64_t turn);
 /* Prewarm request @r has computed how the turn that is expected will begin: its sequence is pinned
  * in place of what was pinned for that turn, and r->seq is NULL then; or left as it is. */
@@ -63,8 +63,8 @@ void pin_admitted(struct pins *t, const struct request *r);
 /* Before a plan, when it is known who runs: drops what was not used in time, and what is pinned
  * as far as those that run lack pages for their next rows. */
 void pin_begin_step(struct pins *t, int64_t now);
-/* Whether waiting request @r should not be looked at yet: its session is not among those that
- * fit. @room: pages that it could take. */
+/* Returns whether waiting request @r should not be looked at yet: its session is not among those
+ * that fit. @room: pages that it could take. */
 bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, int64_t now);
 /* Drops what is pinned for the first of @r[0, n) that has waited long enough, or for the very
  * first when no request runs. @promised: pages that the running ones will take. */

@@ -51,7 +51,7 @@ bool plan_make_room(struct plan_work *w, uint32_t i, uint32_t n_rows) {
     struct plan *p = w->p;
     uint32_t need = plan_pages_to_take(p, &p->req[i], n_rows);
 
-    /* What was admitted in this plan may have found the pages that preemption would free. */
+    /* Requests admitted in this plan may have found the pages that preemption would free. */
     if (p->n_admitted > 0)
         return need <= w->available;
     for (uint32_t v = p->n_running; need > w->available && v > i + 1; v--) {

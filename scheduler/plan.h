@@ -14,7 +14,7 @@
 
 #define PLAN_NONE UINT32_MAX
 
-/* What was decided about a request, and why. */
+/* Decision about a request, and its reason. */
 enum plan_verdict {
     PLAN_UNSEEN,     /* waiting, and not considered */
     PLAN_RUN,        /* n_rows rows */
@@ -30,7 +30,7 @@ enum plan_verdict {
     PLAN_WAIT_SHARE, /* waiting: what is left is kept for tenants that have less than their part */
 };
 
-/* How long the steps of those that decode may be: itl_ns, half of it, four times as long. */
+/* Length that the steps of those that decode may have: itl_ns, half of it, four times as long. */
 enum plan_pace { PLAN_PACE_NORMAL, PLAN_PACE_QUICK, PLAN_PACE_SLOW };
 
 struct plan_req {
@@ -100,12 +100,12 @@ struct plan {
      * allowed. */
     int64_t add_ns;
     uint32_t reserve_pages; /* kept for those that are not over */
-    /* All slots are taken and a tenant that has less waits for one: the lowest `victim` is
+    /* Set when all slots are taken and a tenant that has less waits for one: the lowest `victim` is
      * preempted, */
     bool fair_preempt;
     bool fair_preempt_begun; /* also one whose client has tokens */
-    /* As large as so many pages is a recurrent state, which is copied before a draft, and back with
-     * the tokens computed again where the draft was wrong. 0: there is none. */
+    /* Size of a recurrent state in pages, which is copied before a draft, and back with the tokens
+     * computed again where the draft was wrong. 0: there is none. */
     uint32_t state_pages;
     /* With drafts a step takes draft_slower (at least 1) times what is expected. */
     float draft_slower;
@@ -127,9 +127,9 @@ struct plan {
  * preempted or admitted and the next plan has rows. */
 void plan_step(struct plan *p);
 
-/* What a step of the rows of @decode, one for each of its sequences, is expected to take with @n
- * drafted ones, of which @right are expected to be right: as plan_step() will find it where nothing
- * prefills. INFINITY: it may not have so many. */
+/* Returns what a step of the rows of @decode, one for each of its sequences, is expected to take
+ * with @n drafted ones, of which @right are expected to be right: as plan_step() will find it where
+ * nothing prefills. INFINITY: it may not have so many. */
 double plan_decode_ns(const struct plan *p, const struct cost_shape *decode, uint32_t n,
                       double right);
 

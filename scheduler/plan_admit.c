@@ -33,8 +33,8 @@ static void admit(struct plan_work *w, uint32_t i) {
         plan_set_rows(w, r, 1);
 }
 
-/* Whether @r has to leave what there is to others: the last sequences; if it is over, also the
- * last pages. */
+/* Returns whether @r has to leave what there is to others: the last sequences; if it is over, also
+ * the last pages. */
 static bool leaves_rest(const struct plan *p, const struct plan_req *r, uint32_t need,
                         int64_t room) {
     uint32_t in = p->n_running + p->n_admitted;

@@ -51,12 +51,10 @@ static bool count_slots(const struct plan *p, struct slots *s) {
     return any;
 }
 
-/*
- * What is left for drafts. Prefill keeps some rows, and half of the time. The draft of one may
+/* Room that is left for drafts. Prefill keeps some rows, and half of the time. The draft of one may
  * not make all others wait much longer, so a step gets at most 3/2 as long where others decode, 3
  * times where none does. Where decode alone misses the target and nothing prefills it is
- * max_step_ns that counts, or the limit if that is later.
- */
+ * max_step_ns that counts, or the limit if that is later. */
 struct draft_room {
     uint32_t n_rows;
     int64_t limit_ns;
@@ -96,8 +94,8 @@ static struct cost_shape with_drafts(const struct cost_shape *base, uint32_t n) 
     return s;
 }
 
-/* What @n drafted rows, of which @right are expected to be right, cost of states: copies, and rows
- * that are computed again. A draft is wrong somewhere more often than its mean token. */
+/* Returns what @n drafted rows, of which @right are expected to be right, cost of states: copies,
+ * and rows that are computed again. A draft is wrong somewhere more often than its mean token. */
 static void add_states(const struct plan *p, uint32_t n, double right, struct cost_shape *s) {
     uint32_t n_seqs = MIN(n, s->seqs);
     double wrong = fmin(1, 2 * (1 - right / n));
@@ -106,8 +104,8 @@ static void add_states(const struct plan *p, uint32_t n, double right, struct co
     s->rows += (uint32_t)(wrong * (n_seqs + right) + 0.5);
 }
 
-/* What a step of shape @base takes with @n drafted rows (> 0), of which @right are expected to be
- * right; INFINITY: longer than @limit_ns. */
+/* Returns what a step of shape @base takes with @n drafted rows (> 0), of which @right are expected
+ * to be right; INFINITY: longer than @limit_ns. */
 static double drafts_ns(const struct plan *p, const struct cost_shape *base, uint32_t n,
                         double right, int64_t limit_ns) {
     struct cost_shape s = with_drafts(base, n);
@@ -128,7 +126,7 @@ double plan_decode_ns(const struct plan *p, const struct cost_shape *decode, uin
     return drafts_ns(p, decode, n, right, limit_of(now, decode->rows, p->itl_ns, p->max_step_ns));
 }
 
-/* How many of the best slots the step should have. */
+/* Returns how many of the best slots the step should have. */
 static uint32_t best_drafts(const struct plan_work *w, const struct slots *slots,
                             const struct draft_room *room) {
     const struct plan *p = w->p;

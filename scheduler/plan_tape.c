@@ -5,7 +5,8 @@
 
 /* ---- what is equal to what ---- */
 
-/* Whether a plan may ask for the hashes of @r: it computes pages that others can have, or waits. */
+/* Returns whether a plan may ask for the hashes of @r: it computes pages that others can have, or
+ * waits. */
 static bool shares(const struct plan *p, uint32_t i) {
     const struct plan_req *r = &p->req[i];
 

@@ -48,7 +48,7 @@ int plan_tape_begin(struct buf *out, const struct plan *p, uint64_t step, int64_
 /* Adds what was decided. */
 void plan_tape_end(struct buf *out, const struct plan *p);
 
-/* Of a record that was begun: the caller sets the ids. */
+/* Returns the items of a record that was begun: the caller sets the ids. */
 static inline struct plan_tape_item *plan_tape_items(struct buf *out) {
     return (struct plan_tape_item *)(out->data + sizeof(struct plan_tape_head));
 }

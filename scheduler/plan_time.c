@@ -52,7 +52,7 @@ static bool leads(const struct plan *p, uint32_t leader, uint32_t follower, uint
     return page < a->n_hashes && a->hash[page] == b->hash[page];
 }
 
-/* Where each request is, close together: every follower looks at all of them. */
+/* Positions of requests, close together: every follower looks at all of them. */
 struct places {
     uint32_t n_stored[PLACES], n_computed[PLACES];
 };
@@ -200,7 +200,7 @@ static void force_chunks(struct plan_work *w, const uint32_t *list, uint32_t n) 
     }
 }
 
-/* Whether the smallest chunk of @r ends by @until: cheaper to ask than plan_extend(). */
+/* Returns whether the smallest chunk of @r ends by @until: cheaper to ask than plan_extend(). */
 static bool may_fit(const struct plan_work *w, const struct plan_req *r, int64_t until) {
     struct cost_shape s = w->shape;
 
@@ -245,9 +245,9 @@ static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct p
     plan_extend(w, &p->req[list[0]], part.limit_ns, part.max_rows - MIN(w->rows, part.max_rows));
 }
 
-/* Whether tenant @group had so much more than others that its prefill may only take its part of a
- * step in which they decode: their tokens come at the rate that is theirs, not at the slowest
- * that is allowed. */
+/* Returns whether tenant @group had so much more than others that its prefill may only take its
+ * part of a step in which they decode: their tokens come at the rate that is theirs, not at the
+ * slowest that is allowed. */
 static bool is_held(const struct plan *p, uint16_t group) {
     if (p->n_groups < 2 || !p->group_part || p->group_part[group] >= 1)
         return false;
@@ -258,7 +258,8 @@ static bool is_held(const struct plan *p, uint16_t group) {
     return false;
 }
 
-/* Whether tenant @group's prefill should leave steps short, for those that are not here now. */
+/* Returns whether tenant @group's prefill should leave steps short, for those that are not here
+ * now. */
 static bool is_ahead(const struct plan *p, uint16_t group) {
     return p->add_ns > 0 &&
            ((p->group_part && p->group_part[group] < 1) || (p->group_over && p->group_over[group]));

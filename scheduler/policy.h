@@ -30,7 +30,8 @@
 /* Virtual times this close are equal: then the older request is first. Without the order by virtual
  * time: flood, quiet tenant's p90 50 ms to 45 s. */
 #define FAIR_QUANTUM_NS 50e6
-/* How far behind the others a tenant that returns may begin. Without: flood, quiet p99 36 times. */
+/* Virtual time that a tenant which returns may be behind the others. Without: flood, quiet p99 36
+ * times. */
 #define FAIR_BURST_NS 1e9
 /* A tenant so far behind the furthest one has FAIR_BEHIND_FACTOR times its weight in the division
  * of a step among prompts. Without: priorities, agents p90 +10 to +108 %. */
@@ -39,7 +40,7 @@
 /* A tenant so far ahead of the fair virtual time, prompts under way counted, prefills only its part
  * of each step. Without: long_prompt, others between tokens p99 +98 %. */
 #define FAIR_AHEAD_NS 5e8
-/* How long a tenant that is gone counts among those who share. Bound. */
+/* Time for which a tenant that is gone counts among those who share. Bound. */
 #define FAIR_LATELY_NS INT64_C(300000000000)
 /* Slots that a tenant needs are averaged over so long, and so many standard deviations are left
  * beyond the mean. Without: flood, quiet p99 3 times; without the surge priorities p90 +15 %. */
@@ -49,11 +50,12 @@
 /* One page of so many is kept for tenants below their part. Without: pins, the quiet tenant's p90
  * 36 ms to 2.5 s and more. */
 #define FAIR_RESERVE_PAGES 8
-/* Of what a tenant has at other workers of the device, its virtual time advances by at most so many
- * times what it has here, so that it keeps an eighth of its share as a batch class does. Without: a
- * tenant that asks two models, beside one that asks one, has 75 % of the device, not 56 %. */
+/* For what a tenant has at other workers of the device, its virtual time advances by at most so
+ * many times what it has here, so that it keeps an eighth of its share as a batch class does.
+ * Without: a tenant that asks two models, beside one that asks one, has 75 % of the device, not 56
+ * %. */
 #define FAIR_ELSEWHERE 7.0
-/* What is not counted yet is at most so much. Bound: it is not held against a tenant for long. */
+/* Limit of what is not counted yet. Bound: it is not held against a tenant for long. */
 #define FAIR_ELSEWHERE_NS 10e9
 /* Half-life of the device time that Jain's index is made of. A statistic. */
 #define FAIR_HALF_LIFE_NS 30e9
@@ -62,8 +64,9 @@
 /* ---- a step (plan.c, plan_time.c, step.c) ---- */
 
 #define PLAN_MIN_CHUNK 16u /* rows: the smallest chunk of a prefill. Bound: it ends one day */
-/* Where nothing decodes a step may be as long as an efficient chunk takes (cost_efficient_rows()),
- * and at most so many times as long as one with a single row. Bound: arrivals wait for its end. */
+/* A step in which nothing decodes may be as long as an efficient chunk takes
+ * (cost_efficient_rows()), and at most so many times as long as one with a single row. Bound:
+ * arrivals wait for its end. */
 #define PLAN_ALONE_TIMES 10
 /* One step in so many whose limit follows from what a step costs has no rows of prompts but one, or
  * twice as many and at least PLAN_PROBE_ROWS. Bound: what a wrong model costs. */
@@ -79,7 +82,7 @@
 #define PLAN_ALONE_TURNS 4   /* one step in so many is for quarantined requests. Bound */
 #define PLAN_DRAFT_ROWS 128u /* drafted rows of a step. Bound */
 #define PLAN_PREWARM_NS INT64_C(10000000) /* longest step of a prewarm. Bound: arrivals wait */
-/* Nothing is launched behind a step that takes longer: with several tenants, without it priorities,
+/* No step is launched behind one that takes longer: with several tenants, without it priorities,
  * editor p50 +57 %; with one. 4 ms there, too: tools without host memory -4 to -8 % tokens/s. */
 #define STEP_AHEAD_SHARED_NS 4000000
 #define STEP_AHEAD_NS 12000000
@@ -89,13 +92,13 @@
 
 /* ---- pins (pin.c) ---- */
 
-/* What nine of ten pauses of a session last, ms: before one was seen, and its bounds. */
+/* Length of nine of ten pauses of a session, ms: before one was seen, and its bounds. */
 #define PIN_LONG_START_MS 15000.0
 #define PIN_LONG_MIN_MS 500.0
 #define PIN_LONG_MAX_MS 60000.0
 #define PIN_QUANTILE 0.9
-/* How fast that is learnt: by so much of itself, more at the first pauses of a session, of all.
- * Without the latter: pauses, quick tools' first token p90 +10 to +108 %. */
+/* Speed at which that is learnt: by so much of itself, more at the first pauses of a session, of
+ * all. Without the latter: pauses, quick tools' first token p90 +10 to +108 %. */
 #define PIN_LEARN 0.35
 #define PIN_LEARN_FIRST 1.4
 #define PIN_FIRST 8 /* up to here those of all count, too. Without: tools, no host, again +17 % */
@@ -117,8 +120,8 @@
 #define PIN_GROWTH_TURNS (1.0 / 3)
 #define PIN_LEARN_GROWTH 0.1F
 #define PIN_LOST_MOST 8 /* a session that lost less than one token of so many has its pages */
-/* How long a turn whose pages are gone waits for others' pins. Without: tools, no host memory,
- * 886,000 tokens more computed again. Then pins are dropped; without: tools p90 7 times. */
+/* Time for which a turn whose pages are gone waits for others' pins. Without: tools, no host
+ * memory, 886,000 tokens more computed again. Then pins are dropped; without: tools p90 7 times. */
 #define PIN_FORCE_NS INT64_C(30000000000)
 #define PIN_FORCE_PLAIN_NS INT64_C(250000000) /* likewise, no session or most pages there */
 
@@ -134,9 +137,9 @@
  * and STATE_FAR 512 or 8192: within the draws. */
 #define STATE_NEAR 64u
 #define STATE_FAR 2048u
-/* Of the time of decoding, what copies of states along answers may take. 0, which makes none: first
- * token p50 7 times, between tokens p99 2.4 times (answers, whose answers have 800 to 3000 tokens);
- * hybrid, whose answers have 60 to 300: within the draws, as 0.1. */
+/* Part of the time of decoding that copies of states along answers may take. 0, which makes none:
+ * first token p50 7 times, between tokens p99 2.4 times (answers, whose answers have 800 to 3000
+ * tokens); hybrid, whose answers have 60 to 300: within the draws, as 0.1. */
 #define STATE_PART 0.02
 
 /* ---- speculation (spec.c); figures: tokens/s over the recorded transcripts ---- */

@@ -16,7 +16,7 @@ struct prewarm {
     uint64_t n_lookup_tokens, n_hit_tokens; /* that the pager has counted for them */
 };
 
-/* None waits. */
+/* Begins without prewarms. */
 void prewarm_init(struct prewarm *p, const struct sched_view *view);
 
 /* One comes, and is ended by whatever it is that ends requests. */

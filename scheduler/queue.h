@@ -15,7 +15,7 @@
 #include "scheduler/policy.h"
 #include "scheduler/sessions.h"
 
-/* Of a request; of priorities the lower comes first, 0 is the default. */
+/* Key of a request; of priorities the lower comes first, 0 is the default. */
 struct queue_key {
     int64_t arrival; /* virtual, ns */
     uint64_t order;  /* of submission, for equal keys */
@@ -26,7 +26,7 @@ struct queue_key queue_key(int64_t arrived_ns, int priority, uint64_t order);
 /* A strict order: earlier virtual arrival, then earlier submission. */
 bool queue_before(const struct queue_key *a, const struct queue_key *b);
 
-/* What a queue links. */
+/* Link of a queue. */
 struct queued {
     struct list link;
     struct queue_key key;
@@ -44,7 +44,7 @@ struct estimate {
     struct sessions *sessions;
 };
 
-/* Nothing has ended; means of sessions are kept in @sessions, which outlives it. */
+/* Begins without data; means of sessions are kept in @sessions, which outlives it. */
 void estimate_init(struct estimate *e, struct sessions *sessions);
 /* A request of @session (0: of none) has ended with @n_out tokens of output. */
 void estimate_learn(struct estimate *e, uint64_t session, uint32_t n_out);

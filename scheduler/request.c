@@ -51,7 +51,7 @@ static int check_ids(const struct sched_view *v, const int32_t *id, uint32_t n, 
     return 0;
 }
 
-/* Whether it could ever run. 0 or -EINVAL with @err. */
+/* Checks that @m could ever run. Returns 0, or -EINVAL with @err. */
 static int check_length(const struct submit *m, const struct sched_view *v, struct err *err) {
     if (m->n_prompt == 0 || m->n_tokens < m->n_prompt)
         return err_set(err, 400, "messages", "The prompt is empty.");
@@ -318,8 +318,8 @@ static bool completes_stop(struct request *r, int32_t token) {
     return stops_feed(r->stops, bytes, len, &match);
 }
 
-/* What the place in the constraint takes, and its copy where masks are late, is charged to the
- * tenant. */
+/* Charges the tenant for the place in the constraint, and its copy where masks are late:
+ * @n_bytes. */
 static void charge_matcher(struct request *r, size_t n_bytes) {
     if (n_bytes != r->charged && r->constraints->charge)
         r->constraints->charge(r->constraints->ctx, r->payer,

@@ -90,7 +90,7 @@ struct request {
     uint64_t *hash; /* chained, of its first pages as given: equal means equal up to there */
     uint32_t n_hashes;
 
-    /* Where it is computed; pages only while it runs. */
+    /* Sequence in which it is computed; pages only while it runs. */
     struct kv_seq *seq;
     uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its step */
     uint32_t n_in_flight;                 /* steps under way that have it */
@@ -146,7 +146,7 @@ struct request {
  * finish, refused and why set; so is one that was resumed after its last token. 0 or -ENOMEM. */
 int request_new(struct request **out, const struct submit *m, const struct sched_view *view,
                 uint64_t order);
-/* It must have no pages, no step in flight, and none of spec, drafter and late any more. */
+/* Frees @r, which must have no pages, no step in flight, and none of spec, drafter and late. */
 struct request *request_free(struct request *r);
 DEFINE_FREEP(struct request, request)
 
@@ -157,7 +157,7 @@ void request_note_pending(struct request *r, struct list *pending);
 /* DONE for reason @why. Its pages are gone already. */
 void request_finish(struct request *r, enum finish_reason why);
 
-/* Whether its samples may need masks. */
+/* Returns whether its samples may need masks. */
 static inline bool request_is_masked(const struct request *r) {
     return r->matcher || r->allowed;
 }
@@ -167,12 +167,12 @@ static inline uint32_t request_n_out(const struct request *r) {
     return r->n_tokens - r->n_prompt;
 }
 
-/* Whether vectors are wanted, and no text. */
+/* Returns whether vectors are wanted, and no text. */
 static inline bool request_pools(const struct request *r) {
     return (r->flags & SUBMIT_POOLS) != 0;
 }
 
-/* Whether the hidden states of all positions are wanted. */
+/* Returns whether the hidden states of all positions are wanted. */
 static inline bool request_pools_all(const struct request *r) {
     return (r->flags & (SUBMIT_POOL_MEAN | SUBMIT_POOL_NONE)) != 0;
 }
@@ -182,7 +182,7 @@ static inline bool request_is_prewarm(const struct request *r) {
     return (r->flags & SUBMIT_PREWARM) != 0;
 }
 
-/* Nothing is left to launch: its last token is under way. */
+/* Returns whether its last token is under way, so that no row is left to launch. */
 static inline bool request_is_last(const struct request *r) {
     return r->n_tokens + r->n_pending >= r->max_tokens;
 }
@@ -201,8 +201,7 @@ uint32_t request_shareable(const struct request *r);
 /* Appends sample @o and finds out whether it ends the request: FINISH_NONE, FINISH_STOP,
  * FINISH_LENGTH, or FINISH_ERROR with r->why; a negative errno when there is no memory. */
 int request_add(struct request *r, const struct engine_out *o);
-/* Its constraint is here, which it takes over: the outputs that it has are read. As
- * request_add(). */
+/* Takes over constraint @c of @r: the outputs that it has are read. Returns as request_add(). */
 int request_constrain(struct request *r, const struct constraint *c);
 /* Room for @n drafted tokens behind the last one. 0 or -ENOMEM. */
 int request_reserve(struct request *r, uint32_t n);

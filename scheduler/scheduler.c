@@ -60,8 +60,8 @@ static void adapt_to_states(struct sched *s) {
     s->opts.max_seqs = MIN(s->opts.max_seqs, s->info->n_states);
 }
 
-/* As many sequences as the engine has window pages for: so what they need is always there, and
- * plans count no other pages than the ones of all keys. */
+/* Allows as many sequences as the engine has window pages for: so what they need is always there,
+ * and plans count no other pages than the ones of all keys. */
 static void adapt_to_windows(struct sched *s) {
     if (s->info->n_windows > 0)
         s->opts.max_seqs = MIN(s->opts.max_seqs, s->info->window_seqs);
@@ -112,7 +112,8 @@ static int init_pager(struct sched *s) {
 
     memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
     s->pager_opts = o;
-    /* Of the device's pager only. A slot for what drafts go on from is one for a state, too. */
+    /* Options of the device's pager only. A slot for what drafts go on from is one for a state,
+     * too. */
     o.n_states = i->n_states ? i->n_states : i->n_slots;
     o.n_snapshots = i->n_snapshots;
     o.n_windows = i->n_windows;
@@ -146,7 +147,7 @@ static int init_plan(struct sched *s) {
         .force_draft = s->opts.force_draft,
         .state_pages = s->states.on ? s->states.pages : 0,
         .itl_ns = (int64_t)s->opts.itl_target_ms * 1000000,
-        /* What arrives now is seen when the steps under way have ended. */
+        /* Requests that arrive now are seen when the steps under way have ended. */
         .max_step_ns = (int64_t)s->opts.max_step_ms * 1000000 / s->opts.depth,
         .cost = &s->cost,
     };
@@ -338,7 +339,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     request_note_pending(r, &s->pending);
 }
 
-/* It can run from now on. */
+/* Queues @r, which can run from now on. */
 static void enqueue(struct sched *s, struct request *r) {
     assert(r->state == REQUEST_WAITING && !r->compiling && list_empty(&r->queued.link));
     if (!tier_begin_load(s, r))
@@ -352,7 +353,7 @@ static void refuse(struct sched *s, struct request *r, const struct err *why) {
     sched_finish(s, r, FINISH_ERROR);
 }
 
-/* Its constraint is there. A resumed request may turn out to have been at its end. */
+/* Gives @r its constraint. A resumed request may turn out to have been at its end. */
 static int constrain(struct sched *s, struct request *r, const struct constraint *c) {
     int why = request_constrain(r, c);
 
@@ -535,7 +536,7 @@ int sched_events(struct sched *s, struct buf *out) {
     }
     if (e == 0)
         return out->len == before;
-    /* What did not fit comes next time, unless nothing fits at all. */
+    /* Events that did not fit come next time, unless none fits at all. */
     s->unsent = e == -EMSGSIZE && out->len > before;
     return s->unsent ? 0 : e;
 }

@@ -34,7 +34,7 @@ struct sched_disk {
     bool waits;           /* it is not touched before sched_use_disk() */
     bool in_step;         /* tests: it is read and written by sched_step() */
     void *ctx;
-    /* Something is wrong with it, which is lived with. */
+    /* Tells of a fault of the file, with which the worker goes on. */
     void (*note)(void *ctx, const char *what, int error);
 };
 
@@ -81,11 +81,11 @@ int sched_submit(struct sched *s, const struct submit *m);
 /* Unknown ids are ignored: the finish crossed it. */
 void sched_cancel(struct sched *s, uint64_t id);
 
-/* What the front saw of a turn that has ended: when the next one is to be expected. */
+/* Takes what the front saw of a turn that has ended: when the next one is to be expected. */
 void sched_turn_end(struct sched *s, const struct turn_end *m);
 
-/* What was asked for request @id is here, or is refused because of @why (@c NULL). Takes @c over;
- * false: no such request waits, and nothing is taken. */
+/* Takes over @c, which request @id waits for, or the reason @why for which it is refused (@c NULL).
+ * Returns false if no such request waits; then @c stays the caller's. */
 bool sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
                             const struct err *why);
 
@@ -125,7 +125,7 @@ int sched_blocks(struct sched *s, struct buf *out);
 int sched_served(struct sched *s, struct buf *out);
 void sched_served_elsewhere(struct sched *s, const struct msg_served *m, uint32_t n);
 
-/* Nothing runs or waits: who it was done for is no tenant that may come back. */
+/* Forgets all tenants, when no request runs or waits: none is one that may come back. */
 void sched_forget_tenants(struct sched *s);
 
 int64_t sched_wake_ns(const struct sched *s); /* next deadline, or INT64_MAX */

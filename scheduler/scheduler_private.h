@@ -69,7 +69,7 @@ static inline uint32_t sched_n_in_flight(const struct sched *s) {
 
 /* scheduler.c */
 
-/* Where the table of ids has, or would have, request @id. */
+/* Returns the place of request @id in the table of ids, or where it would be. */
 struct request **sched_slot(struct sched *s, uint64_t id);
 
 /* Ends a request that waits or runs: its pages are free, the front will be told. */
@@ -83,7 +83,7 @@ void sched_maybe_free(struct sched *s, struct request *r);
  * be used is told to opts.disk.note, and there is no such tier then. */
 void tier_init(struct sched *s, bool use);
 void tier_deinit(struct sched *s);
-/* Whether @r, which could be put into the queue, waits for the disk; it is put there later. */
+/* Returns whether @r waits for the disk; if so it is put into the queue later. */
 bool tier_begin_load(struct sched *s, struct request *r);
 /* @r, which waits for it, is over. */
 void tier_cancel_load(struct sched *s, struct request *r);
@@ -99,7 +99,8 @@ int64_t tier_wake_ns(const struct sched *s);
 int step_launch(struct sched *s);
 /* Launches a step that has nothing but copies, when none is in flight. As step_launch(). */
 int step_copies(struct sched *s);
-/* Whether the last step launched is expected to take so long that none is launched behind it. */
+/* Returns whether the last step launched is expected to take so long that none is launched behind
+ * it. */
 bool step_is_long(const struct sched *s);
 /* Hands the masks of step @t, which is launched, to the engine and lets it sample. 0, -EIO,
  * -ENOMEM. */

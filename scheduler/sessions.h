@@ -16,10 +16,10 @@
 #define SESSIONS_MAX 1024u
 #define SESSIONS_WAYS 8u
 
-/* How a turn ended, as far as the front has said so. */
+/* End of a turn, as far as the front has told of it. */
 enum pause_after { PAUSE_AFTER_ANY, PAUSE_AFTER_CALLS, PAUSE_AFTER_ANSWER, PAUSE_AFTERS };
 
-/* What is known of a session's pauses between turns; pin.c's. */
+/* Knowledge of a session's pauses between turns; pin.c's. */
 struct pauses {
     uint64_t turn;    /* id of its last one */
     int64_t ended_ns; /* that; 0: one runs, or it has come back */
@@ -31,7 +31,7 @@ struct pauses {
     } after[PAUSE_AFTERS];
 };
 
-/* What was computed for a session's next turn: pages [from, to) of a prompt with these hashes;
+/* Prompt computed for a session's next turn: pages [from, to) of a prompt with these hashes;
  * prewarm.c's. */
 struct prewarm_done {
     uint64_t *hash; /* [to], owned; NULL: nothing */
@@ -51,12 +51,13 @@ struct sessions {
     struct session at[SESSIONS_MAX];
 };
 
-/* None is known. */
+/* Begins without sessions. */
 void sessions_init(struct sessions *s);
 /* Frees what entries own. */
 void sessions_deinit(struct sessions *s);
 
-/* What is known of session @id, or NULL: nothing, or @id is 0. */
+/* Returns the entry of session @id, or NULL if it is not known or @id is 0. */
 struct session *sessions_find(const struct sessions *s, uint64_t id);
-/* Likewise, as its latest use; a session that is not known begins, all zero. NULL: @id is 0. */
+/* Returns the entry of session @id and notes its use; a session that is not known begins, all zero.
+ * NULL: @id is 0. */
 struct session *sessions_use(struct sessions *s, uint64_t id);

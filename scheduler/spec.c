@@ -188,7 +188,7 @@ static struct draft_text text_of(const struct request *r) {
                                .isolation_key = r->share.key};
 }
 
-/* How many tokens of the draft the constraint allows. */
+/* Returns how many tokens of the draft the constraint allows. */
 static uint32_t cut_refused(struct constraint_state *matcher, const int32_t *draft, uint32_t n) {
     uint32_t fits = 0;
 
@@ -212,7 +212,7 @@ static float survivals(const struct spec *s, uint32_t i, uint32_t n, float *surv
     return sum;
 }
 
-/* How long a draft of source @i may be. */
+/* Returns how long a draft of source @i may be. */
 static uint32_t longest(const struct spec_request *q, uint32_t i, uint32_t max) {
     return MIN(max, q->rest[i].probe ? SPEC_PROBE : MAX(q->longest[i], SPEC_START));
 }
@@ -246,7 +246,7 @@ void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running) {
     s->n_probes = turn % SPEC_PROBE_TURNS ? 0 : (n_running + SPEC_PROBE_PART - 1) / SPEC_PROBE_PART;
 }
 
-/* Whether source @i of @r may be asked now. */
+/* Returns whether source @i of @r may be asked now. */
 static bool may_ask(const struct spec *s, const struct request *r, uint32_t i) {
     const struct spec_rest *z = &r->spec->rest[i];
 

@@ -25,7 +25,7 @@ struct spec_opts {
     const struct draft_source *const *source; /* NULL-terminated; NULL: the table in spec.c */
 };
 
-/* What steps brought, with drafts and without; sums in which old ones fade. */
+/* Gain of steps with drafts and without; sums in which old ones fade. */
 struct spec_ledger {
     double tokens[2], ns[2]; /* [1]: with drafts */
     uint32_t n[2];           /* steps */
@@ -82,13 +82,13 @@ void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running);
 void spec_propose(struct spec *s, struct request *r);
 /* The tokens expected of the draft that @r would have now. */
 float spec_offers(struct spec *s, struct request *r);
-/* How many tokens @source may be asked for, before it is: 0, it rests. survival[i]: the
+/* Returns how many tokens @source may be asked for, before it is: 0, it rests. survival[i]: the
  * probability that its first i + 1 tokens are right. *probe: as spec_probes(). */
 uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_source *source,
                      float survival[DRAFT_MAX], bool *probe);
 /* @r's next draft of @source is a probe, after a rest or not; the step has one left. */
 void spec_probe(struct spec *s, struct request *r, const struct draft_source *source);
-/* Whether the draft at hand is to be tried whatever the estimates say; it is short. */
+/* Returns whether the draft at hand is to be tried whatever the estimates say; it is short. */
 bool spec_probes(const struct request *r);
 /* The plan gave the draft at hand no row. */
 void spec_refused(struct request *r);
@@ -103,5 +103,6 @@ void spec_finish(struct spec *s, const struct request *r);
  * @n_tokens. */
 void spec_account(struct spec *s, uint32_t n_seqs, bool drafts, uint32_t n_tokens, int64_t ns,
                   int64_t expect_ns);
-/* How much longer than expected steps with drafts take, compared with those without: at least 1. */
+/* Returns how much longer than expected steps with drafts take, compared with those without: at
+ * least 1. */
 float spec_slower(const struct spec *s);

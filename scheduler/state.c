@@ -24,8 +24,8 @@ void states_deinit(struct states *s) {
 
 /* ---- cuts ---- */
 
-/* Where what a template puts behind the last message begins: at the first special token of the last
- * few. */
+/* Returns the beginning of what a template puts behind the last message: the first special token of
+ * the last few. */
 static uint32_t tail_of(const struct states *s, const struct request *r) {
     uint32_t from = r->n_prompt - MIN(r->n_prompt, STATE_TAIL), i = from;
 
@@ -104,7 +104,8 @@ void states_describe(const struct states *s, const struct request *r, uint32_t n
     assert(q->n_tokens > n_computed || q->last);
 }
 
-/* Whether a snapshot behind @n tokens of @r is one of its answer, and not too near to the last. */
+/* Returns whether a snapshot behind @n tokens of @r is one of its answer, and not too near to the
+ * last. */
 static bool is_due(const struct states *s, const struct request *r, uint32_t n) {
     return s->keeps && !request_pools(r) && n > r->n_prompt && n % s->view->page_tokens == 0 &&
            n >= r->cuts.saved + STATE_NEAR / 2;
@@ -176,8 +177,8 @@ void states_keep_back_up(struct states *s, struct batch_item *it) {
     it->passes = true; /* what was copied is there until something is saved, if the page had one */
 }
 
-/* Whether the answer of @r is at the end of a page, and so far behind the last snapshot that the
- * copies take a small part of its decoding. */
+/* Returns whether the answer of @r is at the end of a page, and so far behind the last snapshot
+ * that the copies take a small part of its decoding. */
 static bool passes(const struct states *s, const struct batch *t, const struct request *r,
                    int64_t expect_ns) {
     uint32_t n = r->n_computed, n_seqs = t->b.n_seqs;
@@ -209,7 +210,7 @@ void states_take(struct states *s, struct batch_item *it) {
     const struct request *r = it->request;
 
     if (it->backup != KV_NO_SNAPSHOT) {
-        /* It is loaded before anything is saved in its place. */
+        /* Loaded before anything is saved in its place. */
         if (r->seq && r->n_replay > 0)
             load(s, it->backup, kv_seq_state(r->seq));
         if (!it->passes)

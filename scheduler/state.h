@@ -40,13 +40,14 @@ struct states {
 int states_init(struct states *s, const struct sched_view *view);
 void states_deinit(struct states *s); /* accepts a zeroed one */
 
-/* Where the next chunk of @r, of which @n_computed tokens are there, must end at the latest;
- * UINT32_MAX: there is no cut behind them. */
+/* Returns where the next chunk of @r, of which @n_computed tokens are there, must end at the
+ * latest; UINT32_MAX: there is no cut behind them. */
 uint32_t states_next_cut(const struct states *s, const struct request *r, uint32_t n_computed);
-/* What waiting request @r would find; remembers where it leaves the pages that exist. */
+/* Returns what waiting request @r would find; remembers where it leaves the pages that exist. */
 struct kv_match states_match(const struct states *s, struct request *r);
-/* Whether @r, which waits and found r->seen_hit tokens, is to wait for a snapshot with which it
- * begins further on: @o, which runs or is before it in the queue, is about to come to that cut. */
+/* Returns whether @r, which waits and found r->seen_hit tokens, is to wait for a snapshot with
+ * which it begins further on: @o, which runs or is before it in the queue, is about to come to that
+ * cut. */
 bool states_follows(const struct states *s, const struct request *r, const struct request *o);
 /* Bounds @q, the plan's view of @r of which @n_computed tokens are there, by the next cut; takes no
  * pages that others publish meanwhile. */
@@ -61,7 +62,7 @@ int states_build(struct states *s, struct batch *t, const struct plan *p,
                  struct request *const *planned);
 /* Before drafts of the next step are asked for. */
 void states_begin_drafts(struct states *s);
-/* Whether one more request of the step may draft. */
+/* Returns whether one more request of the step may draft. */
 bool states_may_draft(struct states *s);
 /* The item added to @t last drafts: the next of these copies is its own. */
 void states_back_up(struct states *s, struct batch *t);

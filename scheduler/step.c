@@ -100,7 +100,7 @@ static int plan(struct sched *s, int64_t now) {
         recorder_asks(&s->recorder, p, s->planned, s->step + 1);
         plan_step(p);
         recorder_decided(&s->recorder, p);
-        /* Who must be alone and who drafts waits until nothing is under way. */
+        /* Requests that must be alone or draft wait until no step is under way. */
         if ((p->alone != PLAN_NONE || p->n_drafts > 0) && sched_n_in_flight(s) > 0)
             return 1;
         bool again = step_look_in_host(s);
@@ -192,8 +192,8 @@ int step_launch(struct sched *s) {
     const struct batch *before = &s->batch[s->n_launched % SCHED_DEPTH_MAX];
     if (sched_n_in_flight(s) > 0 && (before->alone || before->drafts))
         return 1;
-    /* What arrives while a long step runs should not wait for another one as well: the pause
-     * between two is small beside it. */
+    /* Requests that arrive while a long step runs should not wait for another one as well: the
+     * pause between two is small beside it. */
     if (sched_n_in_flight(s) > 0 && step_is_long(s))
         return 1;
     prewarm_turn(&s->prewarm);

@@ -108,8 +108,8 @@ void step_apply_rows(struct sched *s) {
     }
 }
 
-/* Whether the block's keys of all rows are left out. Those of prompts are most of what it reads, in
- * later turns too, and cost little beside the prompt. */
+/* Returns whether the block's keys of all rows are left out. Those of prompts are most of what it
+ * reads, in later turns too, and cost little beside the prompt. */
 static bool leaves_holes(const struct sched *s, const struct batch *t) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++)
         if (t->seq[i].pos0 < t->seq[i].n_prompt)

@@ -10,7 +10,7 @@
 #include "scheduler/policy.h"
 #include "scheduler/scheduler_private.h"
 
-/* Whether pages that others published can be attached right now: nothing of the next page
+/* Returns whether pages that others published can be attached right now: nothing of the next page
  * exists. */
 static bool can_attach(const struct sched *s, const struct request *r) {
     uint32_t n_pages;
@@ -81,10 +81,8 @@ static void fetch(struct sched *s, struct request *r) {
         r->n_host = 0;
 }
 
-/*
- * What the plan is to know of the draft of @r. While its last token is still to come, the draft's
- * first token stands for it: the rest is what could be drafted behind, if it comes true.
- */
+/* Tells the plan of the draft of @r. While its last token is still to come, the draft's first token
+ * stands for it: the rest is what could be drafted behind, if it comes true. */
 static void propose(struct sched *s, struct request *r, struct plan_req *q) {
     uint32_t n_pending = r->n_pending;
 
@@ -131,7 +129,7 @@ static void describe(const struct sched *s, const struct request *r, struct plan
     }
     if (s->states.on)
         states_describe(&s->states, r, r->n_computed, q);
-    /* Nothing to compute before its pages are there, or its mask. */
+    /* No row can be computed before its pages are there, or its mask. */
     if (r->n_host > 0 || (r->state == REQUEST_RUNNING && late_waits(r))) {
         q->n_tokens = q->n_computed;
         q->last = true;
@@ -162,7 +160,7 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
     }
 }
 
-/* Whether @r waits for a state that one of the first @n of the plan is about to leave. */
+/* Returns whether @r waits for a state that one of the first @n of the plan is about to leave. */
 static bool follows(const struct sched *s, const struct request *r, uint32_t n) {
     for (uint32_t i = 0; i < n && s->states.on; i++)
         if (states_follows(&s->states, r, s->planned[i]))
@@ -170,7 +168,7 @@ static bool follows(const struct sched *s, const struct request *r, uint32_t n) 
     return false;
 }
 
-/* What preemption would free is counted page by page, so only when it may come to that. */
+/* Pages that preemption would free are counted page by page, so only when it may come to that. */
 static void count_sole_pages(struct sched *s) {
     struct plan *p = &s->plan;
 
@@ -187,7 +185,7 @@ static void gather_running(struct sched *s) {
     p->n_running = 0;
     states_begin_drafts(&s->states);
     fair_begin_step(&s->fair, clock_now(s->clock));
-    /* Those who stand lowest come last. */
+    /* Requests that stand lowest come last. */
     for (int over = 0; over <= (s->fair.n_groups > 1); over++)
         LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
             if (fair_ranks_low(&s->fair, r) != (bool)over)

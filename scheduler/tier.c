@@ -65,7 +65,7 @@ void tier_cancel_load(struct sched *s, struct request *r) {
     r->loading = r->compiling = false;
 }
 
-/* Those that have waited for it since @since_ns or longer go on without. */
+/* Lets requests that have waited since @since_ns or longer go on without the disk. */
 static void end_loads(struct sched *s, int64_t since_ns) {
     LIST_FOREACH_ENTRY(r, &s->compiling, struct request, queued.link) {
         if (!r->loading || r->loading_ns > since_ns)
@@ -77,7 +77,7 @@ static void end_loads(struct sched *s, int64_t since_ns) {
 
 /* ---- life ---- */
 
-/* All that the bytes of a page depend on. */
+/* Digests all that the bytes of a page depend on. */
 static void identify(const struct sched *s, struct disk_opts *o) {
     const struct engine_info *i = s->info;
     uint32_t kv_type = i->kv_type, blocks = i->n_slots > 0;

@@ -21,14 +21,14 @@ struct tokenizer;
 
 struct draft_source;
 
-/* What the draft model, or the model's own block, drafts behind tokens[at - 1]. */
+/* Tokens that the draft model, or the model's own block, drafts behind tokens[at - 1]. */
 struct draft_tokens {
     const struct draft_source *by; /* draft_model or draft_mtp */
     int32_t token[DRAFT_MAX];
     uint32_t n, at;
 };
 
-/* What a source may see. tokens and its counts change between calls, and may be elsewhere. */
+/* Text as a source sees it. tokens and its counts change between calls, and may be elsewhere. */
 struct draft_text {
     const int32_t *tokens; /* n_prompt of the prompt, the rest output */
     uint32_t n_prompt, n_tokens;
@@ -44,7 +44,7 @@ struct draft_source {
     const char *name;
     float prior; /* probability that a drafted token is right, before anything is known */
 
-    /* What all sequences have in common; NULL: nothing. 0 or -ENOMEM. */
+    /* Makes what all sequences have in common; may be NULL. Returns 0 or -ENOMEM. */
     int (*share)(void **common);
     void (*unshare)(void *common);
     /* A sequence begins. *state stays NULL: this source has nothing for it. 0 or -ENOMEM. */

@@ -49,8 +49,8 @@ static void end(void *state) {
     free(p);
 }
 
-/* Whether the last two output tokens x, y mean that prediction[at] comes next, for at in [left,
- * left + AHEAD]. */
+/* Returns whether the last two output tokens x, y mean that prediction[at] comes next, for at in
+ * [left, left + AHEAD]. */
 static bool meet_again(struct prediction *p, const struct draft_text *t, int32_t x, int32_t y) {
     uint32_t last = MIN(p->at + AHEAD, t->n_prediction);
 
