@@ -55,8 +55,7 @@ static void set_scale(struct cost *c, double scale) {
     memset(c->p, 0, sizeof(c->p));
     for (int i = 0; i < COST_FEATURES; i++) {
         c->a[i] *= scale;
-        double unsure = c->a[i] * (c->knows_model && (i == CONTEXT || i == PAIRS) ? 1 : UNSURE);
-        c->p[i][i] = c->cap[i] = unsure * unsure;
+        c->p[i][i] = c->cap[i] = UNSURE * UNSURE * c->a[i] * c->a[i];
     }
 }
 
@@ -75,7 +74,6 @@ void cost_init_for(struct cost *c, const struct cost_model *m) {
     c->a[0] = fmin(fmax(m->weight_bytes * byte, PRIOR[0] / 2), PRIOR[0] * 8);
     c->a[CONTEXT] = fmin(m->key_bytes * byte * 16384, PRIOR[CONTEXT] * 16);
     c->a[PAIRS] = fmin(m->pair_ops / row * (1 << 20), PRIOR[PAIRS] * 32);
-    c->knows_model = true;
     set_scale(c, 1);
 }
 

@@ -39,7 +39,7 @@ struct cost {
     double error;                           /* running mean of the relative underestimate */
     uint64_t n_seen, n_speeds;
     uint32_t max_rows; /* the most rows of a step that was seen */
-    bool has_copied, knows_model;
+    bool has_copied;
 };
 
 /* The sizes of a model, from which the prior follows. */
