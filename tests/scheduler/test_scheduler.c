@@ -404,6 +404,25 @@ Test(scheduler, cancelling_takes_one_step_and_frees_the_pages) {
     }
 }
 
+/* A client gives up in the middle of its prompt and asks again: what was computed is there. */
+Test(scheduler, the_prefix_of_a_cancelled_prompt_stays) {
+    sim_init(&sim, &(struct sim_opts){.sched = {.depth = 1, .force_chunk = 10}});
+    struct sim_client *a = sim_client(&sim, 100, 1, 100, 50), *b = sim_client(&sim, 100, 1, 100, 5);
+
+    sim_submit(&sim, a, 0);
+    for (int i = 0; i < 6; i++)
+        sim_step(&sim);
+    sim_cancel(&sim, a);
+    sim_run(&sim, 5);
+    uint64_t n_computed = rows_computed();
+    cr_expect(a->n_got == 0 && n_computed >= 50 && n_computed < 100);
+    sim_submit(&sim, b, 0);
+    sim_run(&sim, 200);
+    cr_expect_geq(b->n_cached, 48);
+    cr_expect_leq(rows_computed(), 100 + 2 * 16 + 5);
+    sim_deinit(&sim);
+}
+
 Test(scheduler, deadlines_hold_for_those_who_run_and_those_who_wait) {
     sim_init(&sim, &(struct sim_opts){.sched.max_seqs = 1});
     struct sim_client *a = sim_client(&sim, 20, 1, 0, 400), *b = sim_client(&sim, 20, 2, 0, 5);
