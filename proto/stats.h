@@ -25,7 +25,8 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
  * in the two counters of their own. */
 #define WORKER_STATS(ROW)                                                                          \
     ROW(uint64_t, n_steps, COUNTER, 1, "weft_steps_total", "steps", "Steps of the worker.")        \
-    ROW(uint64_t, n_prompt_tokens, COUNTER, 1, "", "prompt_tokens", "Prompt tokens computed.")     \
+    ROW(uint64_t, n_prompt_tokens, COUNTER, 1, "weft_prompt_tokens_computed_total",                \
+        "prompt_tokens", "Prompt tokens computed, counted at each step.")                          \
     ROW(uint64_t, n_cached_tokens, COUNTER, 1, "", "cached_tokens",                                \
         "Prompt tokens taken from the prefix cache.")                                              \
     ROW(uint64_t, n_output_tokens, COUNTER, 1, "", "output_tokens", "Output tokens.")              \

@@ -48,10 +48,8 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     pin_admitted(&s->pins, r);
     prewarm_found(&s->prewarm, r);
     recorder_note(&s->recorder, r, WHY_ADMITTED, r->n_computed);
-    if (r->first_step_ns == 0) {
+    if (r->first_step_ns == 0)
         r->first_step_ns = now;
-        s->stats.n_prompt_tokens += r->n_prompt;
-    }
 }
 
 bool step_look_in_host(struct sched *s) {

@@ -20,6 +20,13 @@ static void learn_drafts(struct sched *s, const struct batch_item *it, bool ende
     s->stats.accepted_by[source] += it->n_right;
 }
 
+/* Returns how many rows of the item are tokens of its prompt. */
+static uint32_t prompt_rows(const struct batch_item *it) {
+    uint32_t n = it->request->n_prompt;
+
+    return MIN(it->pos0 + it->n_rows, n) - MIN(it->pos0, n);
+}
+
 static int take_results(struct sched *s, struct batch *t, const struct engine_result *res) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++) {
         struct request *r = t->item[i].request;
@@ -27,6 +34,8 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
 
         assert(r->n_in_flight > 0);
         r->n_in_flight--;
+        if (!request_is_prewarm(r))
+            s->stats.n_prompt_tokens += prompt_rows(&t->item[i]);
         if (r->state == REQUEST_DONE) {
             states_take(&s->states, &t->item[i]);
             sched_maybe_free(s, r);

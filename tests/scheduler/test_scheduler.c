@@ -563,12 +563,28 @@ Test(scheduler, a_small_buffer_gets_the_news_in_parts) {
     sim_deinit(&sim);
 }
 
+/* An operator sees the rate of a long prompt while it is computed, not when it is over. */
+Test(scheduler, prompt_tokens_count_step_by_step) {
+    uint64_t last = 0, n_grown = 0;
+
+    sim_init(&sim, &(struct sim_opts){.n_pages = 200});
+    sim_submit(&sim, sim_client(&sim, 2000, 1, 40, 2), 0);
+    for (int i = 0; i < 2000 && sim.stats.n_finished == 0; i++) {
+        sim_step(&sim);
+        n_grown += sim.stats.n_prompt_tokens > last;
+        last = sim.stats.n_prompt_tokens;
+    }
+    cr_expect_eq(last, 2000, "%llu", (unsigned long long)last);
+    cr_expect_gt(n_grown, 3, "%llu", (unsigned long long)n_grown);
+    sim_deinit(&sim);
+}
+
 Test(scheduler, statistics_add_up) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 200});
     for (uint32_t i = 0; i < 5; i++)
         sim_submit(&sim, sim_client(&sim, 50, 1, 40, 10), 0);
     sim_run(&sim, 100);
-    cr_expect_eq(sim.stats.n_prompt_tokens, 250);
+    cr_expect_eq(sim.stats.n_prompt_tokens, 250 - 4 * 32);
     cr_expect_eq(sim.stats.n_output_tokens, 50);
     cr_expect_eq(sim.stats.n_cached_tokens, 4 * 32);
     cr_expect_eq(sim.stats.n_finished, 5);
