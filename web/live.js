@@ -59,7 +59,7 @@ function build(box) {
   const v = {
     tiles: {
       output: tile("Output", "Output tokens per second"),
-      prompt: tile("Prompts", "Prompt tokens per second, including those from the cache"),
+      prompt: tile("Prompts", "Prompt tokens computed per second; those from the cache are not counted"),
       running: tile("Requests", "Requests in the batch"),
       kv: tile("KV memory", "Share of the pages that requests use"),
       hits: tile(
@@ -175,7 +175,7 @@ function show(before, now) {
   const first = readings[0];
   const grown = (name) => increase(first, now, name);
   push("output", rate(before, now, "vllm:generation_tokens_total"));
-  push("prompt", rate(before, now, "vllm:prompt_tokens_total"));
+  push("prompt", rate(before, now, "weft_prompt_tokens_computed_total"));
   push("running", value(now, "vllm:num_requests_running"));
   push("waiting", value(now, "vllm:num_requests_waiting"));
   push("rows", value(now, "vllm:num_requests_running") > 0 ? value(now, "weft_last_step_rows") : 0);
