@@ -18,6 +18,7 @@
  */
 
 #define KEY_MAX 512
+#define TELL_S 5 /* a first prompt that takes less is not worth a word */
 #define CLIENTS "claude, codex, opencode, copilot, qwen, pi, openclaw, aider or goose"
 
 static const char help[] =
@@ -374,6 +375,20 @@ static bool is_roomy(const struct launch_client *c, const struct target *t) {
     return fits;
 }
 
+/* Tells how long the client's first prompt will take. */
+static void tell_time(const struct launch_client *c, const struct target *t, const char *key) {
+    CLEANUP(chat_server_freep) struct chat_server *server = NULL;
+
+    if (!t->n_context || !c->n_first || chat_server_new(&server, t->url, NULL, key) < 0)
+        return;
+    double rate = launch_prompt_rate(server, t->model), s = rate > 0 ? c->n_first / rate : 0;
+    if (s >= TELL_S)
+        fprintf(stderr,
+                "weftctl: %s sends about %u tokens first: about %.0f %s at %.0f tokens/s; later "
+                "turns find them in the prefix cache\n",
+                c->name, c->n_first, s < 120 ? s : s / 60, s < 120 ? "s" : "min", rate);
+}
+
 static const struct launch_client *find(const char *name) {
     for (const struct launch_client *c = launch_clients; c->name; c++)
         if (strcmp(c->name, name) == 0)
@@ -446,6 +461,8 @@ int ctl_launch(int argc, char **argv, bool json) {
         return cli_fail("%s was not started; --anyway starts it nevertheless", c->name);
     if (prints)
         return print(c, &t);
+    if (!writes)
+        tell_time(c, &t, key);
     return writes ? write_file(c, &t, path)
                   : start(c, &t, argv + own + 1, own < argc ? argc - own - 1 : 0);
 }

@@ -41,5 +41,11 @@ int launch_file_undo(const char *path);
  * are replaced). *out is owned by the caller. -EBADMSG: the file is not plain JSON. */
 int launch_file_merge(const char *path, const char *fragment, char **out, size_t *len);
 
+struct chat_server;
+
+/* Measures how many prompt tokens a second @server computes with @model: ctl_launch_time.c. Takes
+ * the time of a few hundred tokens. Returns 0 if that is not known. */
+double launch_prompt_rate(struct chat_server *server, const char *model);
+
 /* The command `weftctl launch`: its arguments from its name on; returns an exit code of cli.h. */
 int ctl_launch(int argc, char **argv, bool json);

@@ -2,10 +2,12 @@
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 from weftd import main, program
 
@@ -105,6 +107,51 @@ def test_the_model_is_the_first_that_is_served():
     server.shutdown()
     r = launch("claude", "--url", "http://127.0.0.1:1")
     assert r.returncode == 69 and "no weftd answers" in r.stderr, r
+
+
+def test_the_time_of_the_first_prompt_is_told():
+    """A server that reads 1,000 tokens a second: Claude Code's 30,000 take half a minute."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"data": [{"id": "m", "max_model_len": 65536}]}')
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            words = body["messages"][0]["content"].split()
+            asked.append((words, body["max_tokens"]))
+            time.sleep(len(words) / 1000)
+            usage = {"prompt_tokens": len(words) + 20, "prompt_tokens_details": {"cached_tokens": 20}}
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            for chunk in ({"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "length"}]}, {"choices": [], "usage": usage}):
+                self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+            self.wfile.write(b"data: [DONE]\n\n")
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = "http://127.0.0.1:%d" % server.server_port
+    r = launch("claude", "--url", url)
+    told = re.search(r"sends about 30000 tokens first: about (\d+) (s|min) at (\d+) tokens/s", r.stderr)
+    assert r.returncode == 0 and told, r
+    seconds = int(told[1]) * (60 if told[2] == "min" else 1)
+    assert abs(seconds - 30000 / int(told[3])) <= (31 if told[2] == "min" else 3), r.stderr
+    assert [(n, len(words)) for words, n in asked] == [(1, 1), (1, 1), (1, 150)] and len(set(asked[2][0])) > 100, asked
+    launch("claude", "--url", url)
+    assert asked[5][0] != asked[2][0], "the second measurement finds the first one's prompt in the cache"
+    n = len(asked)
+    for more in (["claude", "--print"], ["claude", "--write"], ["aider"]):
+        launch(*more, "--url", url)
+    assert len(asked) == n, "it measures though nothing is started, or nothing is known of the client"
+    server.shutdown()
+    fresh()
 
 
 def test_a_file_is_changed_and_given_back():
