@@ -183,6 +183,8 @@ static int put_error(const struct exchange *x, int status, const struct err *err
                      size_t size) {
     if (status == 401)
         return snprintf(out, size, "WWW-Authenticate: Bearer\r\n");
+    if (status == 426)
+        return snprintf(out, size, "Upgrade: HTTP/1.1\r\n");
     if (status == 405)
         return snprintf(out, size, "Allow: %s\r\n", x->arg ? x->arg : "GET, HEAD, POST");
     if (strcmp(err->code, "engine_fault") == 0 || strcmp(err->code, "cancelled") == 0)

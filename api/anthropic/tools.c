@@ -3,6 +3,7 @@
 #include <string.h>
 #include "api/anthropic/input.h"
 #include "api/generation/gen_request.h"
+#include "api/generation/tool_text.h"
 #include "api/http/json.h"
 #include "base/util.h"
 
@@ -154,22 +155,6 @@ static yyjson_mut_val *find(const struct anthropic_input *in, yyjson_val *name) 
 
 /* ---- among the turns ---- */
 
-/* Appends "<function>{..}</function>". */
-static int write_function(struct anthropic_input *in, yyjson_mut_val *f, struct buf *out) {
-    static const char *const keys[] = {"description", "name", "parameters"};
-    yyjson_mut_val *shown = yyjson_mut_obj(in->doc);
-
-    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
-        yyjson_mut_val *v = yyjson_mut_obj_get(f, keys[i]);
-
-        if (v && anthropic_put(in, shown, keys[i], yyjson_mut_val_mut_copy(in->doc, v)) < 0)
-            return -ENOMEM;
-    }
-    CLEANUP(freep) char *text = yyjson_mut_val_write(shown, 0, NULL);
-    return text ? buf_printf(out, "<functions>\n<function>%s</function>\n</functions>", text)
-                : -ENOMEM;
-}
-
 int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf *out) {
     if (++in->n_looked_up > LOOK_UPS_MAX)
         return anthropic_refuse(in, "",
@@ -180,7 +165,7 @@ int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf
         return json_add_text(out, name);
     if (anthropic_put(in, tool, "shown", yyjson_mut_bool(in->doc, true)) < 0)
         return -ENOMEM;
-    return write_function(in, yyjson_mut_obj_get(tool, "function"), out);
+    return tool_text_write(in->doc, yyjson_mut_obj_get(tool, "function"), out);
 }
 
 /* Reads the subject of a tool_addition or tool_removal: a name, or the definition of a new tool. */

@@ -39,6 +39,7 @@ static const struct {
     {417, "Expectation Failed", "invalid_request_error", "expectation_failed"},
     {421, "Misdirected Request", "invalid_request_error", "misdirected"},
     {422, "Unprocessable Content", "invalid_request_error", NULL},
+    {426, "Upgrade Required", "invalid_request_error", "upgrade_required"},
     {429, "Too Many Requests", "rate_limit_error", "rate_limit_exceeded"},
     {431, "Request Header Fields Too Large", "invalid_request_error", "header_too_large"},
     {500, "Internal Server Error", "server_error", "internal_error"},

@@ -27,6 +27,13 @@ struct responses_build {
         yyjson_mut_val *calls;
     } turn;
     struct call_table calls;
+
+    /* tools.c */
+    yyjson_mut_val *tools; /* of the chat */
+    uint32_t tools_cap;    /* for which rs->tools has room */
+    size_t n_item_tools;   /* tools of items, in all */
+    bool in_item;          /* an item's tools are being added */
+    struct buf *found;     /* the result of the search that found them; NULL: none did */
 };
 
 /* A 400 about field @param. */
@@ -59,8 +66,13 @@ int responses_items_end(struct responses_build *b);
 /* foreign.c: adds what an item says that this server does not write. */
 int responses_foreign(struct responses_build *b, yyjson_val *item);
 
-/* tools.c: the tools and the choice among them as a chat's; they are kept in @b->rs. */
-int responses_tools(struct responses_build *b, yyjson_val *tools, yyjson_mut_val *root);
+/* tools.c: the tools and the choice among them as a chat's; they are kept in @b->rs. First those of
+ * the request (NULL: none), then those of items, then all go into the chat. */
+int responses_tools(struct responses_build *b, yyjson_val *tools);
+/* The tools that an item brings. @found: a search has found them, and they are described there;
+ * NULL: they are shown with those of the request. */
+int responses_item_tools(struct responses_build *b, yyjson_val *tools, struct buf *found);
+int responses_tools_end(struct responses_build *b, yyjson_mut_val *root);
 int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root);
 /* Returns the name under which the model knows tool @name, a json_is_name(), of namespace @ns (no
  * string: none), in the arena. NULL: no memory. */

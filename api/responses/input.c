@@ -387,10 +387,12 @@ static int put_messages(struct responses_build *b, const struct fields *f, yyjso
 /* ---- the chat ---- */
 
 static int put_chat(struct responses_build *b, const struct fields *f, yyjson_mut_val *root) {
-    int r = put_messages(b, f, root);
+    int r = responses_tools(b, f->v[TOOLS]);
 
-    if (r == 0 && f->v[TOOLS])
-        r = responses_tools(b, f->v[TOOLS], root);
+    if (r == 0)
+        r = put_messages(b, f, root);
+    if (r == 0)
+        r = responses_tools_end(b, root);
     if (r == 0 && f->v[TOOL_CHOICE])
         r = responses_tool_choice(b, f->v[TOOL_CHOICE], root);
     if (r == 0 && f->v[REASONING])

@@ -368,22 +368,53 @@ int responses_add_result(struct responses_build *b, const char *id, const char *
     return responses_put_value(b, m, "content", text_of(b, text));
 }
 
+/* Adds the output of call @id. */
+static int put_output(struct responses_build *b, yyjson_val *id, const struct buf *text) {
+    const char *name = call_table_find(&b->calls, json_text(id), json_len(id));
+
+    if (!name)
+        return refuse(b, ".call_id", "must be the id of an earlier call");
+    const char *kept = arena_strndup(&b->rs->arena, json_text(id), json_len(id));
+    return kept ? responses_add_result(b, kept, name, text) : -ENOMEM;
+}
+
 static int read_output(struct responses_build *b, yyjson_val *item) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_val *id = yyjson_obj_get(item, "call_id");
-    const char *name = NULL;
     bool old = !yyjson_is_str(id) && yyjson_obj_get(item, "id");
     int r = need_name(b, item, old ? "id" : "call_id", &id);
 
     if (r == 0)
         r = add_output(b, item, &text);
-    if (r < 0)
+    return r < 0 ? r : put_output(b, id, &text);
+}
+
+/* ---- tools ---- */
+
+static int read_additional_tools(struct responses_build *b, yyjson_val *item) {
+    return responses_item_tools(b, yyjson_obj_get(item, "tools"), NULL);
+}
+
+/* Returns true for a search that the service ran itself: it has no call to answer. */
+static bool is_hosted(yyjson_val *item) {
+    return !yyjson_is_str(yyjson_obj_get(item, "call_id"));
+}
+
+static int read_search_call(struct responses_build *b, yyjson_val *item) {
+    return is_hosted(item) ? 0 : read_native_call(b, item);
+}
+
+static int read_search_output(struct responses_build *b, yyjson_val *item) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_val *id = yyjson_obj_get(item, "call_id");
+    bool hosted = is_hosted(item);
+    int r = responses_item_tools(b, yyjson_obj_get(item, "tools"), hosted ? NULL : &text);
+
+    if (r < 0 || hosted)
         return r;
-    name = call_table_find(&b->calls, json_text(id), json_len(id));
-    if (!name)
-        return refuse(b, ".call_id", "must be the id of an earlier call");
-    const char *kept = arena_strndup(&b->rs->arena, json_text(id), json_len(id));
-    return kept ? responses_add_result(b, kept, name, &text) : -ENOMEM;
+    if (!text.len && buf_add_str(&text, "No tools were found.") < 0)
+        return -ENOMEM;
+    return put_output(b, id, &text);
 }
 
 /* ---- items ---- */
@@ -411,8 +442,9 @@ static const struct {
     {"apply_patch_call_output", read_output},
     {"web_search_call", skip},
     {"image_generation_call", skip},
-    {"tool_search_call", skip},
-    {"tool_search_output", skip},
+    {"additional_tools", read_additional_tools},
+    {"tool_search_call", read_search_call},
+    {"tool_search_output", read_search_output},
     {"mcp_list_tools", skip},
     {"ghost_snapshot", skip},
 };

@@ -73,20 +73,28 @@ static void put_patch(struct json *j, yyjson_val *args) {
     json_close(j, '}');
 }
 
+/* A search has the arguments that its client defined. */
+static void put_search(struct json *j, yyjson_val *args) {
+    CLEANUP(freep) char *text = yyjson_is_obj(args) ? yyjson_val_write(args, 0, NULL) : NULL;
+
+    json_raw(j, text ? text : "{}", text ? strlen(text) : strlen("{}"));
+}
+
 static const struct responses_native natives[] = {
     {"shell", "shell_call", "shell_call_output", "action", "sh",
+     "\"environment\":{\"type\":\"local\"}",
      "Runs shell commands, one after another, and returns what they print.",
      "{\"type\":\"object\",\"properties\":{\"commands\":" STRINGS ",\"timeout_ms\":{\"type\":"
      "\"integer\"},\"max_output_length\":{\"type\":\"integer\"}},\"required\":[\"commands\"],"
      "\"additionalProperties\":false}",
      put_shell},
-    {"local_shell", "local_shell_call", "local_shell_call_output", "action", "lsh",
+    {"local_shell", "local_shell_call", "local_shell_call_output", "action", "lsh", NULL,
      "Runs a program, given as a list of its name and arguments, and returns what it prints.",
      "{\"type\":\"object\",\"properties\":{\"command\":" STRINGS ",\"timeout_ms\":{\"type\":"
      "\"integer\"},\"working_directory\":{\"type\":\"string\"}},\"required\":[\"command\"],"
      "\"additionalProperties\":false}",
      put_local_shell},
-    {"apply_patch", "apply_patch_call", "apply_patch_call_output", "operation", "apc",
+    {"apply_patch", "apply_patch_call", "apply_patch_call_output", "operation", "apc", NULL,
      "Creates, updates or deletes one file. The diff of a new file is all its lines with a + "
      "before "
      "each; that of a change has lines of context with a space before them, lines to be removed "
@@ -95,12 +103,21 @@ static const struct responses_native natives[] = {
      "\"update_file\",\"delete_file\"]},\"path\":{\"type\":\"string\"},\"diff\":{\"type\":"
      "\"string\"}},\"required\":[\"type\",\"path\"],\"additionalProperties\":false}",
      put_patch},
+    {"tool_search", "tool_search_call", "tool_search_output", "arguments", "tsc",
+     "\"execution\":\"client\"",
+     "Searches the tools that are not listed here. The tools that are found can be called then.",
+     "{\"type\":\"object\",\"properties\":{\"query\":{\"type\":\"string\"}},\"required\":["
+     "\"query\"]}",
+     put_search},
 };
 
 const struct responses_native *responses_native_tool(yyjson_val *tool) {
     yyjson_val *where = yyjson_obj_get(yyjson_obj_get(tool, "environment"), "type");
+    bool searches = yyjson_equals_str(yyjson_obj_get(tool, "type"), "tool_search");
 
     if (yyjson_is_str(where) && !yyjson_equals_str(where, "local"))
+        return NULL;
+    if (searches && !yyjson_equals_str(yyjson_obj_get(tool, "execution"), "client"))
         return NULL;
     for (size_t i = 0; i < sizeof(natives) / sizeof(natives[0]); i++)
         if (yyjson_equals_str(yyjson_obj_get(tool, "type"), natives[i].type))
@@ -123,6 +140,8 @@ void responses_native_put(struct json *j, const struct responses_native *n, cons
     json_key(j, n->member);
     n->put(j, yyjson_doc_get_root(doc));
     yyjson_doc_free(doc);
+    if (n->extra)
+        json_raw(j, n->extra, strlen(n->extra));
 }
 
 /* Leaves out members that the model did not write, so that its call comes back unchanged. */

@@ -2,7 +2,7 @@
 
 /*
  * responses_native - tools that the API has a form of its own for and that the client runs: shell,
- * local_shell and apply_patch. The model gets them as functions, and its calls become items
+ * local_shell, apply_patch and tool_search. The model gets them as functions, and its calls become items
  * of their own type.
  */
 
@@ -14,6 +14,7 @@ struct responses_native {
     const char *call, *output; /* types of the items */
     const char *member;        /* of the call's item: its arguments */
     const char *prefix;        /* of the call's id */
+    const char *extra;         /* of the call's item: further members, or NULL */
     const char *about, *schema;
     void (*put)(struct json *j, yyjson_val *args); /* the value of `member` */
 };
@@ -24,7 +25,7 @@ const struct responses_native *responses_native_tool(yyjson_val *tool);
 /* Returns the kind of native tool that an item of type @type belongs to, as a call or an output;
  * NULL: none. */
 const struct responses_native *responses_native_item(yyjson_val *type);
-/* Member `member` of a call with arguments @args, which may be no JSON. */
+/* Members `member` and `extra` of a call with arguments @args, which may be no JSON. */
 void responses_native_put(struct json *j, const struct responses_native *n, const char *args,
                           size_t len);
 /* The arguments of a call that comes back as @item; NULL: it has none, or no memory. */

@@ -1,7 +1,9 @@
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/messages.h"
+#include "api/generation/tool_text.h"
 #include "api/http/json.h"
 #include "api/responses/build.h"
 
@@ -12,11 +14,18 @@
  *
  *      custom (freeform): one argument `input`, the text (custom.h).
  *      namespace: its tools, each by "namespace__name".
- *      shell, local_shell, apply_patch, where the client runs them: native.c.
+ *      shell, local_shell, apply_patch and tool_search, where the client runs them: native.c.
+ *
+ * Items bring tools, too: those of additional_tools are shown with the others; those that a search
+ * of the client's has found are described in its result and can be called from then on, so that the
+ * prompt before it stays as it was and in the cache. A tool that is known already is not added
+ * again.
  *
  * Tools that would run at the service (web_search, ...) are left out: models do not miss them, and
  * agents send them to every service.
  */
+
+#define ITEM_TOOLS_MAX 4096u /* tools of items, each of which is looked for among all */
 
 static int refuse_tool(const struct responses_build *b, const char *place, const char *field,
                        const char *must) {
@@ -76,43 +85,107 @@ static int put_members(struct responses_build *b, yyjson_val *tool, bool custom,
     return r;
 }
 
-/* Adds one function or custom tool. @place: "tools[i]". */
-static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val *ns,
-                        const char *place, yyjson_mut_val *list) {
-    struct responses_tool *t = &b->rs->tools[b->rs->n_tools];
-    yyjson_val *name = yyjson_obj_get(tool, "name");
-    yyjson_mut_val *o, *f = yyjson_mut_obj(b->doc);
-    bool custom = yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom");
-    const char *type = custom ? "custom" : "function";
+/* Adds @t to the tools that calls are looked for in. */
+static int remember_tool(struct responses_build *b, const struct responses_tool *t) {
+    struct responses *rs = b->rs;
 
-    if (!json_is_name(name, REQUEST_NAME_MAX) || json_len(name) + json_len(ns) > REQUEST_NAME_MAX)
-        return refuse_tool(b, place, "name", "must be a string of 1 to 256 bytes without NUL");
-    t->name = responses_flat_name(b, ns, name);
-    t->custom = custom;
+    if (rs->n_tools == REQUEST_TOOLS_MAX)
+        return responses_refuse(b, "tools", "must have at most 1024 tools");
+    if (rs->n_tools == b->tools_cap) {
+        uint32_t cap = MAX(2 * b->tools_cap, 16u);
+        struct responses_tool *v = arena_alloc_array(&rs->arena, cap, sizeof(*v));
+
+        if (!v)
+            return -ENOMEM;
+        if (rs->n_tools)
+            memcpy(v, rs->tools, rs->n_tools * sizeof(*v));
+        rs->tools = v;
+        b->tools_cap = cap;
+    }
+    rs->tools[rs->n_tools++] = *t;
+    return 0;
+}
+
+/* Describes function @f of tool @o, which a search has found, in the search's result. */
+static int describe(struct responses_build *b, yyjson_mut_val *o, yyjson_mut_val *f) {
+    if (b->found->len && buf_add_char(b->found, '\n') < 0)
+        return -ENOMEM;
+    return yyjson_mut_obj_add_bool(b->doc, o, "defer_loading", true)
+               ? tool_text_write(b->doc, f, b->found)
+               : -ENOMEM;
+}
+
+/* Adds the name of a tool that an item brings once more to the search's result. */
+static int mention(struct responses_build *b, const char *name) {
+    if (!b->found)
+        return 0;
+    if (b->found->len && buf_add_char(b->found, '\n') < 0)
+        return -ENOMEM;
+    return buf_add_str(b->found, name);
+}
+
+static int make_tool(struct responses_build *b, yyjson_val *tool, yyjson_val *ns,
+                     struct responses_tool *t) {
+    yyjson_val *name = yyjson_obj_get(tool, "name");
+
+    *t = (struct responses_tool){.name = responses_flat_name(b, ns, name),
+                                 .custom =
+                                     yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom")};
     if (ns) {
         t->ns = arena_strndup(&b->rs->arena, json_text(ns), json_len(ns));
         t->own = arena_strndup(&b->rs->arena, json_text(name), json_len(name));
     }
-    if (!t->name || (ns && (!t->ns || !t->own)) || !(o = yyjson_mut_arr_add_obj(b->doc, list)) ||
-        !yyjson_mut_obj_add_str(b->doc, o, "type", type) ||
-        !yyjson_mut_obj_add_str(b->doc, f, "name", t->name))
-        return -ENOMEM;
-    b->rs->n_tools++;
-    int r = put_members(b, tool, custom, place, f);
-    return r < 0 ? r : responses_put_value(b, o, type, f);
+    return t->name && (!ns || (t->ns && t->own)) ? 0 : -ENOMEM;
 }
 
-static int add_native(struct responses_build *b, const struct responses_native *n,
-                      yyjson_mut_val *list) {
-    yyjson_mut_val *o = yyjson_mut_arr_add_obj(b->doc, list), *f = yyjson_mut_obj(b->doc);
+/* Adds one function or custom tool. @place: "tools[i]". */
+static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val *ns,
+                        const char *place) {
+    yyjson_val *name = yyjson_obj_get(tool, "name");
+    yyjson_mut_val *o, *f = yyjson_mut_obj(b->doc);
+    struct responses_tool t;
+    int r;
 
-    b->rs->tools[b->rs->n_tools++] = (struct responses_tool){.name = n->type, .native = n};
-    if (!o || !yyjson_mut_obj_add_str(b->doc, o, "type", "function") ||
-        !yyjson_mut_obj_add_str(b->doc, f, "name", n->type) ||
-        !yyjson_mut_obj_add_str(b->doc, f, "description", n->about) ||
-        responses_put_value(b, f, "parameters", schema_of(b, n->schema)) < 0)
+    if (!json_is_name(name, REQUEST_NAME_MAX) || json_len(name) + json_len(ns) > REQUEST_NAME_MAX)
+        return refuse_tool(b, place, "name", "must be a string of 1 to 256 bytes without NUL");
+    if ((r = make_tool(b, tool, ns, &t)) < 0)
+        return r;
+    if (b->in_item && responses_find_tool(b->rs, t.name))
+        return mention(b, t.name);
+    const char *type = t.custom ? "custom" : "function";
+    if (!(o = yyjson_mut_arr_add_obj(b->doc, b->tools)) ||
+        !yyjson_mut_obj_add_str(b->doc, o, "type", type) ||
+        !yyjson_mut_obj_add_str(b->doc, f, "name", t.name))
         return -ENOMEM;
-    return responses_put_value(b, o, "function", f);
+    if ((r = remember_tool(b, &t)) == 0)
+        r = put_members(b, tool, t.custom, place, f);
+    if (r == 0)
+        r = responses_put_value(b, o, type, f);
+    return r < 0 || !b->found ? r : describe(b, o, f);
+}
+
+/* Adds a tool that has a form of its own, with its client's description and parameters, if it has
+ * some, in place of ours. */
+static int add_native(struct responses_build *b, yyjson_val *tool, const char *place,
+                      const struct responses_native *n) {
+    struct responses_tool t = {.name = n->type, .native = n};
+    yyjson_mut_val *o, *f = yyjson_mut_obj(b->doc);
+    int r;
+
+    if (b->in_item && responses_find_tool(b->rs, n->type))
+        return mention(b, n->type);
+    if (!(o = yyjson_mut_arr_add_obj(b->doc, b->tools)) ||
+        !yyjson_mut_obj_add_str(b->doc, o, "type", "function") ||
+        !yyjson_mut_obj_add_str(b->doc, f, "name", n->type))
+        return -ENOMEM;
+    if ((r = remember_tool(b, &t)) == 0)
+        r = put_members(b, tool, false, place, f);
+    if (r == 0 && !yyjson_mut_obj_get(f, "description") &&
+        !yyjson_mut_obj_add_str(b->doc, f, "description", n->about))
+        r = -ENOMEM;
+    if (r == 0 && !yyjson_mut_obj_get(f, "parameters"))
+        r = responses_put_value(b, f, "parameters", schema_of(b, n->schema));
+    return r < 0 ? r : responses_put_value(b, o, "function", f);
 }
 
 static bool is_function(yyjson_val *tool) {
@@ -121,8 +194,7 @@ static bool is_function(yyjson_val *tool) {
     return yyjson_equals_str(type, "function") || yyjson_equals_str(type, "custom");
 }
 
-static int add_namespace(struct responses_build *b, yyjson_val *space, const char *place,
-                         yyjson_mut_val *list) {
+static int add_namespace(struct responses_build *b, yyjson_val *space, const char *place) {
     yyjson_val *name = yyjson_obj_get(space, "name"), *tools = yyjson_obj_get(space, "tools"),
                *tool;
     char inner[64];
@@ -134,7 +206,7 @@ static int add_namespace(struct responses_build *b, yyjson_val *space, const cha
         return refuse_tool(b, place, "tools", "must be an array");
     yyjson_arr_foreach(tools, i, n, tool) {
         snprintf(inner, sizeof(inner), "%.30s.tools[%zu]", place, i);
-        int r = is_function(tool) ? add_function(b, tool, name, inner, list) : 0;
+        int r = is_function(tool) ? add_function(b, tool, name, inner) : 0;
 
         if (r < 0)
             return r;
@@ -151,39 +223,70 @@ static size_t count(yyjson_val *tools) {
     return n;
 }
 
-int responses_tools(struct responses_build *b, yyjson_val *tools, yyjson_mut_val *root) {
-    yyjson_mut_val *list = yyjson_mut_arr(b->doc);
-    size_t n = count(tools), i, max;
+/* Adds @tool, the one at @place. */
+static int add_tool(struct responses_build *b, yyjson_val *tool, const char *place) {
+    const struct responses_native *native = responses_native_tool(tool);
+    yyjson_val *type = yyjson_obj_get(tool, "type");
+
+    if (!yyjson_is_str(type))
+        return refuse_tool(b, place, "type", "must be a string");
+    if (is_function(tool))
+        return add_function(b, tool, NULL, place);
+    if (yyjson_equals_str(type, "namespace"))
+        return add_namespace(b, tool, place);
+    if (native)
+        return add_native(b, tool, place, native);
+    /* A hosted one keeps its place, so that a chat's tools[i] is ours. */
+    yyjson_mut_val *o = b->in_item ? NULL : yyjson_mut_arr_add_obj(b->doc, b->tools);
+    return b->in_item || (o && yyjson_mut_obj_add_str(b->doc, o, "type", "hosted")) ? 0 : -ENOMEM;
+}
+
+int responses_tools(struct responses_build *b, yyjson_val *tools) {
     yyjson_val *tool;
+    size_t i, max;
     char place[40];
 
-    if (!tools)
-        return 0;
-    if (n > REQUEST_TOOLS_MAX)
-        return responses_refuse(b, "tools", "must have at most 1024 tools");
-    b->rs->tools = arena_alloc_array(&b->rs->arena, n + 1, sizeof(*b->rs->tools));
-    if (!list || !b->rs->tools)
+    if (!(b->tools = yyjson_mut_arr(b->doc)))
         return -ENOMEM;
+    if (count(tools) > REQUEST_TOOLS_MAX)
+        return responses_refuse(b, "tools", "must have at most 1024 tools");
     yyjson_arr_foreach(tools, i, max, tool) {
-        yyjson_val *type = yyjson_obj_get(tool, "type");
-        int r = 0;
-
         snprintf(place, sizeof(place), "tools[%zu]", i);
-        if (!yyjson_is_str(type))
-            return refuse_tool(b, place, "type", "must be a string");
-        if (is_function(tool))
-            r = add_function(b, tool, NULL, place, list);
-        else if (yyjson_equals_str(type, "namespace"))
-            r = add_namespace(b, tool, place, list);
-        else if (responses_native_tool(tool))
-            r = add_native(b, responses_native_tool(tool), list);
-        else if (!yyjson_mut_arr_append(list, yyjson_mut_obj(b->doc)) ||
-                 !yyjson_mut_obj_add_str(b->doc, yyjson_mut_arr_get_last(list), "type", "hosted"))
-            r = -ENOMEM; /* so that a chat's tools[i] is ours */
+        int r = add_tool(b, tool, place);
+
         if (r < 0)
             return r;
     }
-    return b->rs->n_tools ? responses_put_value(b, root, "tools", list) : 0;
+    return 0;
+}
+
+int responses_item_tools(struct responses_build *b, yyjson_val *tools, struct buf *found) {
+    yyjson_val *tool;
+    size_t i, max;
+    char place[40];
+    int r = 0;
+
+    assert(!b->in_item && !b->found);
+    if (!yyjson_is_arr(tools))
+        return responses_refuse_item(b, ".tools", "must be an array");
+    b->n_item_tools += count(tools);
+    if (b->n_item_tools > ITEM_TOOLS_MAX)
+        return responses_refuse_item(b, ".tools",
+                                     "exceeds the number of tools that items may bring");
+    b->in_item = true;
+    b->found = found;
+    yyjson_arr_foreach(tools, i, max, tool) {
+        snprintf(place, sizeof(place), "input[%zu].tools[%zu]", b->i, i);
+        if ((r = add_tool(b, tool, place)) < 0)
+            break;
+    }
+    b->in_item = false;
+    b->found = NULL;
+    return r;
+}
+
+int responses_tools_end(struct responses_build *b, yyjson_mut_val *root) {
+    return b->rs->n_tools ? responses_put_value(b, root, "tools", b->tools) : 0;
 }
 
 /* {"type": .., "name": ..}, or just the type of a native tool, as a chat says it. */

@@ -130,7 +130,8 @@ static void take_item(struct reading *r, yyjson_val *e, const char *type) {
         buf_clear(&r->delta);
         return;
     }
-    bool at_once = strcmp(r->type, "shell_call") == 0 || strcmp(r->type, "apply_patch_call") == 0;
+    bool at_once = strcmp(r->type, "shell_call") == 0 || strcmp(r->type, "apply_patch_call") == 0 ||
+                   strcmp(r->type, "tool_search_call") == 0 || strcmp(r->type, "compaction") == 0;
     cr_assert(r->open && !r->part && r->said == !at_once);
     cr_assert_str_eq(str(item, "id"), r->id);
     cr_assert_str_eq(str(item, "type"), r->type);
@@ -229,8 +230,12 @@ static void tell_item(struct buf *line, yyjson_val *item) {
         if (yyjson_obj_get(item, "namespace"))
             buf_printf(line, "%s.", str(item, "namespace"));
         buf_printf(line, "%s%s ", str(item, "name"), str(item, "arguments"));
-    } else if (yyjson_obj_get(item, "action") || yyjson_obj_get(item, "operation")) {
+    } else if (yyjson_obj_get(item, "action") || yyjson_obj_get(item, "operation") ||
+               yyjson_is_obj(yyjson_obj_get(item, "arguments"))) {
         yyjson_val *action = yyjson_obj_get(item, "action");
+
+        if (!action)
+            action = yyjson_obj_get(item, "arguments");
         char *text = yyjson_val_write(action ? action : get(item, "operation"), 0, NULL);
 
         buf_printf(line, "%s%s ", type, text);

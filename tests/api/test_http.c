@@ -258,6 +258,11 @@ Test(http, what_is_not_served_is_refused_by_name) {
         {"DELETE /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed"},
         {"OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "GET, HEAD"},
         {"TRACE / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed"},
+        {"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: "
+         "Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
+         "dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+         426, "upgrade_required"},
+        {"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed"},
         {"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "bad_target"},
         {"BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "malformed_http"},
         {"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n", 505, "http_version"},

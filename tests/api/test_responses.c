@@ -241,6 +241,31 @@ Test(native, calls_are_items_of_their_own) {
     world_stop(&w);
 }
 
+Test(native, a_search_and_what_it_finds_are_called) {
+    static const char search[] =
+        "\"input\":\"hi\",\"tools\":[{\"type\":\"tool_search\",\"execution\":\"client\"}]";
+    static const char found[] =
+        "\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{\"type\":\"tool_search_call\",\"call_"
+        "id\":"
+        "\"c\",\"execution\":\"client\",\"arguments\":{\"query\":\"q\"}},{\"type\":"
+        "\"tool_search_output\",\"call_id\":\"c\",\"tools\":[{\"type\":\"namespace\",\"name\":"
+        "\"mcp__loom\",\"tools\":[{\"type\":\"function\",\"name\":\"twist\",\"defer_loading\":true,"
+        "\"parameters\":{\"type\":\"object\"}}]}]}],\"tools\":[{\"type\":\"tool_search\","
+        "\"execution\":\"client\"}]";
+    struct world w;
+    struct reply r;
+
+    responses_start(&w);
+    responses_expect(&w, search, CALL("tool_search", "{\"query\": \"q\"}"),
+                     "tool_search_call{\"query\":\"q\"} completed");
+    responses_ask(&w, search, CALL("tool_search", "{\"query\": \"q\"}"), &r);
+    cr_expect(strstr(r.body.data, "\"execution\":\"client\""), "%s", r.body.data);
+    reply_deinit(&r);
+    responses_expect(&w, found, CALL("mcp__loom__twist", "{\"word\": \"w\"}"),
+                     "mcp__loom.twist{\"word\": \"w\"} completed");
+    world_stop(&w);
+}
+
 /* ---- cuts and deaths ---- */
 
 static const char story[] = "<think>\nSo \xC3\xA9?\n</think>\n\nI look: <tool\n" CALL(

@@ -181,6 +181,63 @@ Test(input, tools_become_functions) {
     world_stop(&w);
 }
 
+#define FN(name)                                                                                   \
+    "{\"type\":\"function\",\"name\":\"" name "\",\"parameters\":{\"type\":\"object\"}}"
+#define MORE_TOOLS(tools)                                                                          \
+    "{\"type\":\"additional_tools\",\"role\":\"developer\",\"tools\":[" tools "]}"
+#define SHOWN(name) "[{\"name\": \"" name "\", \"parameters\": {\"type\": \"object\"}}]"
+#define FOUND(name)                                                                                \
+    "<function>{\"name\":\"" name "\",\"parameters\":{\"type\":\"object\"}}</function>"
+#define SEARCH                                                                                     \
+    "{\"type\":\"tool_search\",\"execution\":\"client\",\"description\":\"S\",\"parameters\":{"    \
+    "\"type\":\"object\"}}"
+#define SEARCHED(tools)                                                                            \
+    "{\"type\":\"tool_search_call\",\"execution\":\"client\",\"call_id\":\"1\",\"arguments\":{"    \
+    "\"query\":\"q\"}},{\"type\":\"tool_search_output\",\"execution\":\"client\",\"call_id\":"     \
+    "\"1\","                                                                                       \
+    "\"tools\":[" tools "]}"
+
+Test(input, items_bring_tools) {
+    struct world w;
+
+    responses_start(&w);
+    becomes(&w, "\"input\":[" MORE_TOOLS(FN("f")) "," SAID("a") "]",
+            "<|im_start|>tools" SHOWN("f") END USER "a" END ANSWER);
+    becomes(&w,
+            "\"input\":[" SAID("a") "," MORE_TOOLS(
+                FN("f") ",{\"type\":\"web_search\"},{\"type\":\"namespace\",\"name\":\"n\","
+                        "\"tools\":[" FN("g") "]}") "],\"tools\":[" FN("e") "," FN("f") "]",
+            "<|im_start|>tools" SHOWN("e") SHOWN("f") SHOWN("n__g") END USER "a" END ANSWER);
+    world_stop(&w);
+}
+
+Test(input, what_a_search_finds_is_described_in_its_result) {
+    struct world w;
+
+    responses_start(&w);
+    becomes(
+        &w,
+        "\"input\":[" SAID("a") "," SEARCHED(
+            FN("f") ",{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[" FN("g") "," FN(
+                "g") "]}") "],\"tools\":[" SEARCH "]",
+        "<|im_start|>tools[{\"name\": \"tool_search\", \"description\": \"S\", \"parameters\": "
+        "{\"type\": \"object\"}}]" END USER "a" END SAYS
+        "<tool_call>tool_search {\"query\": \"q\"}</tool_call>" END
+        "<|im_start|>tool=tool_search\n<functions>\n" FOUND(
+            "f") "\n</functions>\n<functions>\n" FOUND("n__g") "\n</functions>\nn__g" END ANSWER);
+    becomes(&w, "\"input\":[" SAID("a") "," SEARCHED("") "]",
+            USER "a" END SAYS "<tool_call>tool_search {\"query\": \"q\"}</tool_call>" END
+                 "<|im_start|>tool=tool_search\nNo tools were found." END ANSWER);
+    /* a search that the service ran */
+    becomes(
+        &w,
+        "\"input\":[" SAID("a") ",{\"type\":\"tool_search_call\",\"execution\":\"server\","
+                                "\"call_id\":null,\"arguments\":{}},{\"type\":"
+                                "\"tool_search_output\",\"call_id\":null,\"tools\":[" FN("f") "]}]",
+        "<|im_start|>tools" SHOWN("f") END USER "a" END ANSWER);
+    world_stop(&w);
+}
+
 Test(input, parameters_reach_the_worker) {
     struct world w;
     struct reply r;
@@ -351,6 +408,13 @@ Test(input, a_bad_field_is_named) {
         {"\"input\":[5]", "input[0]"},
         {"\"input\":[{\"type\":7}]", "input[0].type"},
         {"\"input\":[{\"type\":\"mcp_call\"}]", "input[0].name"},
+        {"\"input\":[{\"type\":\"additional_tools\"}]", "input[0].tools"},
+        {"\"input\":[{\"type\":\"additional_tools\",\"tools\":[{}]}]", "input[0].tools[0].type"},
+        {"\"input\":[{\"type\":\"additional_tools\",\"tools\":[{\"type\":\"function\"}]}]",
+         "input[0].tools[0].name"},
+        {"\"input\":[{\"type\":\"tool_search_call\",\"call_id\":\"1\"}]", "input[0].arguments"},
+        {"\"input\":[{\"type\":\"tool_search_output\",\"call_id\":\"1\",\"tools\":[]}]",
+         "input[0].call_id"},
         {"\"input\":[{\"type\":\"compaction\",\"encrypted_content\":\"weft1.%%\"}]",
          "input[0].encrypted_content"},
         {"\"input\":[{}]", "input[0].type"},

@@ -1,0 +1,11 @@
+#pragma once
+
+/* tool_text - the description of a function as text, for one that the model learns of in the course
+ * of a conversation. */
+
+#include <yyjson.h>
+#include "base/buf.h"
+
+/* Adds "<functions>\n<function>{..}</function>\n</functions>" with the description, name and
+ * parameters of function @f, a value of @doc. 0, or -ENOMEM. */
+int tool_text_write(yyjson_mut_doc *doc, yyjson_mut_val *f, struct buf *out);
