@@ -491,7 +491,8 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
         result = check_support(b, &f);
     if (result < 0)
         return result;
-    rs->store = rs->env->store->limits.n && (!f.v[STORE] || yyjson_is_true(f.v[STORE]));
+    rs->store =
+        rs->env->store->limits.n && !rs->compacts && (!f.v[STORE] || yyjson_is_true(f.v[STORE]));
     if ((result = build_chat(b, &f, &chat)) < 0)
         return result;
     result = gen_request_read(r, rs->model, FIELDS_CHAT, chat, b->err);
@@ -507,7 +508,7 @@ static void forget_request(struct responses *rs) {
     arena_deinit(&rs->arena);
     rs->tools = NULL;
     rs->n_tools = 0;
-    rs->store = rs->summary = rs->encrypted = false;
+    rs->store = rs->summary = rs->encrypted = rs->compacts = false;
 }
 
 int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
@@ -531,4 +532,11 @@ int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *er
     if (r == -EAGAIN)
         forget_request(b.rs);
     return r;
+}
+
+int responses_translate_compact(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    struct responses *rs = job->state;
+
+    rs->compacts = true;
+    return responses_translate(job, body, err);
 }

@@ -417,6 +417,29 @@ static int read_search_output(struct responses_build *b, yyjson_val *item) {
     return put_output(b, id, &text);
 }
 
+/* ---- summaries ---- */
+
+/* Asks for a summary in place of an answer. One of the past has been answered. */
+static int read_trigger(struct responses_build *b, yyjson_val *item) {
+    b->rs->compacts |= !b->past;
+    return 0;
+}
+
+/* The tools stay as they were: without them the prompt would begin otherwise, and nothing of it
+ * would be found in the prefix cache. */
+static int ask_for_summary(struct responses_build *b) {
+    static const char text[] =
+        "Write a summary of this conversation that takes its place: whoever goes on with the work "
+        "will see nothing else of it. Tell what the user wants, with all constraints; what has "
+        "been "
+        "done and found out, with names of files, commands and values; what failed and why; and "
+        "what is to be done next. Call no tool. Answer with the summary alone.";
+    CLEANUP(buf_deinit) struct buf ask = {.max = UINT32_MAX};
+    int r = buf_add_str(&ask, text);
+
+    return r < 0 ? r : responses_add_user(b, &ask);
+}
+
 /* ---- items ---- */
 
 /* Leaves out a trace of a tool that ran elsewhere, which says nothing to a model. */
@@ -443,6 +466,7 @@ static const struct {
     {"web_search_call", skip},
     {"image_generation_call", skip},
     {"additional_tools", read_additional_tools},
+    {"compaction_trigger", read_trigger},
     {"tool_search_call", read_search_call},
     {"tool_search_output", read_search_output},
     {"mcp_list_tools", skip},
@@ -586,5 +610,7 @@ int responses_past(struct responses_build *b, const struct item_list *list, cons
 int responses_items_end(struct responses_build *b) {
     int r = begin(b);
 
+    if (r == 0 && b->rs->compacts)
+        r = ask_for_summary(b);
     return r < 0 ? r : end_turn(b);
 }

@@ -130,11 +130,13 @@ bool responses_is_native(const struct writer *w, const struct output_run *run) {
 void responses_item_id(const struct writer *w, const struct output_run *run, uint32_t i, char *out,
                        size_t size) {
     const struct responses_tool *t = run ? tool_of(w, run) : NULL;
-    const char *prefix = !run || run->kind == OUTPUT_CONTENT ? "msg"
-                         : run->kind == OUTPUT_REASONING     ? "rs"
-                         : t && t->native                    ? t->native->prefix
-                         : t && t->custom                    ? "ctc"
-                                                             : "fc";
+    bool text = !run || run->kind == OUTPUT_CONTENT;
+    const char *prefix = text && responses_of(w)->compacts ? "cmp"
+                         : text                            ? "msg"
+                         : run->kind == OUTPUT_REASONING   ? "rs"
+                         : t && t->native                  ? t->native->prefix
+                         : t && t->custom                  ? "ctc"
+                                                           : "fc";
 
     snprintf(out, size, "%s_%s_%u", prefix, w->id + strlen(RESPONSES_ID_PREFIX), i);
 }
@@ -162,7 +164,7 @@ static void put_parts(struct json *j, const char *key, const char *type, const c
     json_close(j, ']');
 }
 
-/* The reasoning for the model itself. */
+/* A text for the model itself. */
 static void put_sealed(struct json *j, const char *text, size_t len) {
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
     int r = opaque_reasoning_write(&b, text, len);
@@ -224,8 +226,10 @@ static const char *status_of(const struct writer *w, uint32_t run, bool finished
 static const char *type_of(const struct writer *w, const struct output_run *run) {
     const struct responses_tool *t = tool_of(w, run);
 
-    if (run->kind != OUTPUT_CALL)
-        return run->kind == OUTPUT_CONTENT ? "message" : "reasoning";
+    if (run->kind == OUTPUT_CONTENT)
+        return responses_of(w)->compacts ? "compaction" : "message";
+    if (run->kind == OUTPUT_REASONING)
+        return "reasoning";
     return t && t->native ? t->native->call : t && t->custom ? "custom_tool_call" : "function_call";
 }
 
@@ -243,7 +247,9 @@ void responses_put_item(struct json *j, const struct writer *w, uint32_t run, ui
     json_put_string(j, "id", id);
     json_put_string(j, "type", type_of(w, r));
     json_put_string(j, "status", status_of(w, run, finished));
-    if (r->kind == OUTPUT_CALL) {
+    if (responses_of(w)->compacts) {
+        put_sealed(j, text, finished ? len : 0);
+    } else if (r->kind == OUTPUT_CALL) {
         put_call(j, w, r, text, len, finished);
     } else if (r->kind == OUTPUT_REASONING) {
         put_reasoning(j, w, text, len, finished);
@@ -260,15 +266,28 @@ void responses_put_empty(struct json *j, const struct writer *w, uint32_t i, boo
     responses_item_id(w, NULL, i, id, sizeof(id));
     json_open(j, '{');
     json_put_string(j, "id", id);
-    json_put_string(j, "type", "message");
+    json_put_string(j, "type", responses_of(w)->compacts ? "compaction" : "message");
     json_put_string(j, "status", finished ? "completed" : "in_progress");
-    json_put_string(j, "role", "assistant");
-    put_parts(j, "content", "output_text", "", 0, finished);
+    if (responses_of(w)->compacts) {
+        put_sealed(j, "", 0);
+    } else {
+        json_put_string(j, "role", "assistant");
+        put_parts(j, "content", "output_text", "", 0, finished);
+    }
     json_close(j, '}');
 }
 
-/* A run without text is none. */
-static bool is_item(const struct output_run *run) {
+/* Returns true if @run is the first text of the output. */
+static bool is_first_text(const struct output_parser *s, const struct output_run *run) {
+    for (uint32_t i = 0; i < s->n_runs; i++)
+        if (s->runs[i].kind == OUTPUT_CONTENT && s->runs[i].end > s->runs[i].begin)
+            return run == &s->runs[i];
+    return false;
+}
+
+bool responses_is_item(const struct writer *w, const struct output_run *run) {
+    if (responses_of(w)->compacts)
+        return is_first_text(gen_of(w)->output, run);
     return run->kind == OUTPUT_CALL || run->end > run->begin;
 }
 
@@ -277,7 +296,7 @@ uint32_t responses_number(const struct writer *w, uint32_t run) {
 
     assert(run <= gen_of(w)->output->n_runs);
     for (uint32_t i = 0; i < run; i++)
-        n += is_item(&gen_of(w)->output->runs[i]);
+        n += responses_is_item(w, &gen_of(w)->output->runs[i]);
     return n;
 }
 
@@ -285,7 +304,8 @@ bool responses_needs_empty(const struct writer *w) {
     const struct gen *g = gen_of(w);
 
     for (uint32_t i = 0; i < g->output->n_runs; i++)
-        if (g->output->runs[i].kind != OUTPUT_REASONING && is_item(&g->output->runs[i]))
+        if (g->output->runs[i].kind != OUTPUT_REASONING &&
+            responses_is_item(w, &g->output->runs[i]))
             return false;
     return !was_cut(g);
 }
@@ -321,7 +341,7 @@ static void put_output(struct json *j, const struct writer *w, enum responses_st
     for (uint32_t i = 0; i < n_runs; i++) {
         size_t from = j->out->len;
 
-        if (!is_item(&s->runs[i]))
+        if (!responses_is_item(w, &s->runs[i]))
             continue;
         responses_put_item(j, w, i, n, true);
         note_item(j, w, &s->runs[i], n++, from, base);
@@ -430,6 +450,36 @@ static void put_whole(struct json *j, struct writer *w) {
     responses_put(j, w, RESPONSES_DONE, NULL);
     if (j->error == 0)
         responses_keep(w, j->out->data, j->out->len);
+}
+
+/* The answer of /v1/responses/compact: items that take the place of the conversation. */
+static void put_compacted(struct json *j, struct writer *w) {
+    json_open(j, '{');
+    json_put_string(j, "id", w->id);
+    json_put_string(j, "object", "response.compaction");
+    json_put_int(j, "created_at", w->created);
+    put_output(j, w, RESPONSES_DONE, j->out->len - 1);
+    put_usage(j, w);
+    json_close(j, '}');
+}
+
+static const struct endpoint compact = {
+    .open = responses_open,
+    .close = responses_close,
+    .translate = responses_translate_compact,
+    .rename = responses_rename,
+    .id_prefix = RESPONSES_ID_PREFIX,
+    .parsed = true,
+    .begin = responses_stream_begin,
+    .piece = responses_stream_piece,
+    .end = responses_stream_end,
+    .whole = put_compacted,
+    .fail = responses_stream_fail,
+    .alive = responses_stream_alive,
+};
+
+void responses_compact_serve(struct exchange *x, struct http *h) {
+    writer_serve(x, &compact);
 }
 
 static const struct endpoint endpoint = {

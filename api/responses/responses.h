@@ -37,6 +37,7 @@ struct responses {
     /* Fields of the request, set when its body was read. */
     bool store;
     bool summary;          /* reasoning is reported as its summary */
+    bool compacts;         /* the answer is a summary of the conversation */
     bool encrypted;        /* reasoning items carry what gives the model its reasoning back */
     struct stored *parent; /* what it continues */
     struct responses_tool *tools;
@@ -62,6 +63,8 @@ struct responses *responses_find(struct gen_env *env, uint32_t tenant, const cha
 
 /* input.c: endpoint.translate, into the chat that the body asks for. */
 int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err);
+/* Likewise for /v1/responses/compact: the answer is a summary, which is not stored. */
+int responses_translate_compact(struct prompt_job *job, yyjson_doc *body, struct err *err);
 /* A message about a chat's field, in the words of this API. */
 void responses_rename(struct err *err);
 
@@ -78,6 +81,9 @@ void responses_put_item(struct json *j, const struct writer *w, uint32_t run, ui
                         bool finished);
 /* The message that an output has which says nothing. */
 void responses_put_empty(struct json *j, const struct writer *w, uint32_t i, bool finished);
+/* Returns true if @run is an item: one without text is none, and a summary is the only item of its
+ * response. */
+bool responses_is_item(const struct writer *w, const struct output_run *run);
 /* The place in the output of run @run; with the number of runs: behind all. */
 uint32_t responses_number(const struct writer *w, uint32_t run);
 /* Returns true if the finished output lacks a message and calls. */
@@ -103,3 +109,4 @@ void responses_stream_alive(struct writer *w);
 
 /* route.serve */
 void responses_serve(struct exchange *x, struct http *h);
+void responses_compact_serve(struct exchange *x, struct http *h);

@@ -146,6 +146,7 @@ static void count_serve(struct exchange *x, struct http *h) {
 
 static const struct route routes[] = {
     {"/v1/responses", HTTP_POST, false, true, responses_serve},
+    {"/v1/responses/compact", HTTP_POST, false, true, responses_compact_serve},
     {"/v1/responses/input_tokens", HTTP_POST, false, false, count_serve},
     {"/v1/responses/*/cancel", HTTP_POST, false, false, cancel_serve},
     {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve},

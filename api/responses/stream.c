@@ -116,6 +116,8 @@ static const struct words *words_of(const struct writer *w, const struct output_
 
     static const struct words native = {0}; /* reported as a whole when it is complete */
 
+    if (responses_of(w)->compacts)
+        return &native;
     if (!run || run->kind == OUTPUT_CONTENT)
         return &message;
     if (run->kind == OUTPUT_REASONING)
@@ -289,7 +291,7 @@ void responses_stream_piece(struct writer *w, const struct piece *p) {
     struct responses *rs = responses_of(w);
     const struct output_parser *s = p->choice->gen->output;
 
-    if (p->part) {
+    if (p->part && responses_is_item(w, &s->runs[p->choice->at.run])) {
         const struct output_run *run = &s->runs[p->choice->at.run];
 
         if (!rs->open || rs->run != p->choice->at.run) {

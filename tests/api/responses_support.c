@@ -226,6 +226,8 @@ static void tell_item(struct buf *line, yyjson_val *item) {
     } else if (strcmp(type, "reasoning") == 0) {
         tell_parts(line, "S", get(item, "summary"));
         tell_parts(line, "R", get(item, "content"));
+    } else if (strcmp(type, "compaction") == 0) {
+        buf_printf(line, "K<%s> ", str(item, "encrypted_content"));
     } else if (strcmp(type, "function_call") == 0) {
         if (yyjson_obj_get(item, "namespace"))
             buf_printf(line, "%s.", str(item, "namespace"));

@@ -266,6 +266,62 @@ Test(native, a_search_and_what_it_finds_are_called) {
     world_stop(&w);
 }
 
+/* ---- summaries ---- */
+
+#define SEALED "weft1.Uw==" /* "S" */
+
+Test(compaction, a_trigger_makes_the_answer_a_summary) {
+    static const char asked[] = "\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{\"type\":"
+                                "\"compaction_trigger\"}]," TOOLS;
+    struct world w;
+    struct reply r;
+
+    responses_start(&w);
+    responses_expect(&w, asked, "<think>\nhm\n</think>\n\nS", "K<" SEALED "> completed");
+    cr_expect(strstr(responses_prompt(&w), "user\nWrite a summary of this conversation"), "%s",
+              responses_prompt(&w));
+    cr_expect(strstr(responses_prompt(&w), "weather"),
+              "the tools stay: the prefix is in the cache");
+    responses_expect(&w, asked, "S" CALL("weather", "{}") "T", "K<" SEALED "> completed");
+    responses_expect(&w, asked, CALL("weather", "{}"), "K<weft1.> completed");
+    /* the summary takes the place of the conversation */
+    responses_ask(&w,
+                  "\"input\":[{\"type\":\"compaction\",\"encrypted_content\":\"" SEALED
+                  "\"},{\"role\":\"user\",\"content\":\"on\"}]",
+                  "x", &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(responses_prompt(&w), "until here:\n\nS<|im_end|>"), "%s",
+              responses_prompt(&w));
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(compaction, the_route_answers_items_and_keeps_nothing) {
+    struct world w;
+    struct reply r;
+
+    responses_start(&w);
+    w.port.script = "S";
+    world_ask(
+        &w, RESPONSES "/compact",
+        "{\"model\":\"tiny\",\"instructions\":\"I\",\"input\":[{\"role\":\"user\",\"content\":"
+        "\"hi\"}]}",
+        &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data, "\"object\":\"response.compaction\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "\"type\":\"compaction\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "\"encrypted_content\":\"" SEALED "\"}],\"usage\":{"), "%s",
+              r.body.data);
+    char *id = strstr(r.body.data, "resp_"), path[80];
+    snprintf(path, sizeof(path), RESPONSES "/%.29s", id);
+    struct reply kept;
+    world_get(&w, path, &kept);
+    cr_expect_eq(kept.status, 404);
+    reply_deinit(&kept);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 /* ---- cuts and deaths ---- */
 
 static const char story[] = "<think>\nSo \xC3\xA9?\n</think>\n\nI look: <tool\n" CALL(
