@@ -1,0 +1,346 @@
+#include "api/limits/usage_table.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/util.h"
+
+/*
+ * The text is a line for each row, its fields separated by tabs, between a line that names the
+ * format and one that counts the rows: a file that was cut is recognised. Bytes of names that could
+ * end a field are written as %XX.
+ */
+
+#define HEAD "weft usage 1"
+#define MONTHS_KEPT 24
+#define FIELDS 8
+#define FOLDS 5 /* levels of fold_row() */
+
+/* ---- dates ---- */
+
+static struct tm utc(int64_t unix_s) {
+    time_t t = (time_t)unix_s;
+    struct tm tm;
+
+    gmtime_r(&t, &tm);
+    return tm;
+}
+
+uint32_t usage_day(int64_t unix_s) {
+    struct tm tm = utc(unix_s);
+
+    return (uint32_t)((tm.tm_year + 1900) * 10000 + (tm.tm_mon + 1) * 100 + tm.tm_mday);
+}
+
+int64_t usage_next_day(int64_t unix_s) {
+    struct tm tm = utc(unix_s);
+
+    tm.tm_mday++;
+    tm.tm_hour = tm.tm_min = tm.tm_sec = 0;
+    return timegm(&tm);
+}
+
+int64_t usage_next_month(int64_t unix_s) {
+    struct tm tm = utc(unix_s);
+
+    tm.tm_mon++;
+    tm.tm_mday = 1;
+    tm.tm_hour = tm.tm_min = tm.tm_sec = 0;
+    return timegm(&tm);
+}
+
+/* Returns the month of day @date as the date of its row. */
+static uint32_t month_of(uint32_t date) {
+    return date / 100 * 100;
+}
+
+/* Returns the number of months from year 0 to that of @date. */
+static uint32_t months(uint32_t date) {
+    return date / 10000 * 12 + date / 100 % 100;
+}
+
+/* ---- rows ---- */
+
+void usage_table_deinit(struct usage_table *t) {
+    free(t->rows);
+    *t = (struct usage_table){0};
+}
+
+static int compare(const struct usage_row *a, const struct usage_row *b) {
+    int r = (a->date > b->date) - (a->date < b->date);
+
+    if (r == 0)
+        r = strcmp(a->tenant, b->tenant);
+    if (r == 0)
+        r = strcmp(a->key, b->key);
+    return r == 0 ? strcmp(a->model, b->model) : r;
+}
+
+/* Returns the number of rows that come before @row. */
+static uint32_t rank(const struct usage_table *t, const struct usage_row *row) {
+    uint32_t low = 0, high = t->n;
+
+    while (low < high) {
+        uint32_t mid = (low + high) / 2;
+
+        if (compare(&t->rows[mid], row) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+static void add(uint64_t *to, uint64_t n) {
+    assert(*to <= USAGE_COUNT_MAX && n <= USAGE_COUNT_MAX);
+    *to = MIN(*to + n, USAGE_COUNT_MAX);
+}
+
+static void add_sum(struct usage_sum *to, const struct usage_sum *s) {
+    add(&to->requests, s->requests);
+    add(&to->prompt_tokens, s->prompt_tokens);
+    add(&to->cached_tokens, s->cached_tokens);
+    add(&to->output_tokens, s->output_tokens);
+}
+
+static void name_others(struct usage_row *row) {
+    snprintf(row->key, sizeof(row->key), "%s", USAGE_OTHERS);
+    snprintf(row->model, sizeof(row->model), "%s", USAGE_OTHERS);
+}
+
+int usage_table_add(struct usage_table *t, const struct usage_row *row) {
+    struct usage_row own = *row;
+    uint32_t at = rank(t, row);
+    bool known = at < t->n && compare(&t->rows[at], row) == 0;
+
+    if (!known && t->n >= 2 * USAGE_ROWS_MAX) {
+        name_others(&own);
+        at = rank(t, &own);
+        known = at < t->n && compare(&t->rows[at], &own) == 0;
+    }
+    if (known) {
+        add_sum(&t->rows[at].sum, &own.sum);
+        return 0;
+    }
+    if (!array_resize(&t->rows, t->n + 1, sizeof(*t->rows)))
+        return -ENOMEM;
+    memmove(&t->rows[at + 1], &t->rows[at], (t->n - at) * sizeof(*t->rows));
+    t->rows[at] = own;
+    t->n++;
+    return 0;
+}
+
+int usage_table_merge(struct usage_table *t, const struct usage_table *from) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < from->n && r == 0; i++)
+        r = usage_table_add(t, &from->rows[i]);
+    return r;
+}
+
+struct usage_sum usage_table_sum(const struct usage_table *t, const char *tenant, uint32_t first,
+                                 uint32_t last) {
+    const struct usage_row from = {.date = first};
+    struct usage_sum sum = {0};
+
+    for (uint32_t i = rank(t, &from); i < t->n && t->rows[i].date <= last; i++)
+        if (strcmp(t->rows[i].tenant, tenant) == 0)
+            add_sum(&sum, &t->rows[i].sum);
+    return sum;
+}
+
+/* ---- folding ---- */
+
+/* Changes @row to the one that it is summed up in. Each level from 0 to FOLDS - 1 sums up more than
+ * the one before. False: the row is too old to be kept. */
+static bool fold_row(struct usage_row *row, uint32_t today, uint32_t level) {
+    uint32_t age = months(today) - MIN(months(row->date), months(today));
+    bool sums_days = level == 0 ? age > 1 : level == 1 ? age > 0 : row->date < today;
+
+    if (sums_days)
+        row->date = month_of(row->date);
+    if (level >= 3 && row->date < today)
+        name_others(row);
+    return age < (level >= 4 ? 1 : MONTHS_KEPT);
+}
+
+int usage_table_fold(struct usage_table *t, uint32_t today) {
+    for (uint32_t level = 0; level < FOLDS; level++) {
+        struct usage_table next = {0};
+
+        for (uint32_t i = 0; i < t->n; i++) {
+            struct usage_row row = t->rows[i];
+
+            if (fold_row(&row, today, level) && usage_table_add(&next, &row) < 0) {
+                usage_table_deinit(&next);
+                return -ENOMEM;
+            }
+        }
+        usage_table_deinit(t);
+        *t = next;
+        if (t->n <= USAGE_ROWS_MAX)
+            break;
+    }
+    return 0;
+}
+
+/* ---- text ---- */
+
+static bool is_plain(unsigned char c) {
+    return c > ' ' && c != '%' && c != 0x7f;
+}
+
+/* An empty name is "-", and a name that is "-" is escaped. */
+static int write_name(struct buf *out, const char *name) {
+    int r = *name ? 0 : buf_add_char(out, '-');
+
+    if (strcmp(name, "-") == 0)
+        return buf_add_str(out, "%2D\t");
+    for (; *name && r == 0; name++)
+        r = is_plain((unsigned char)*name) ? buf_add_char(out, *name)
+                                           : buf_printf(out, "%%%02X", (unsigned char)*name);
+    return r < 0 ? r : buf_add_char(out, '\t');
+}
+
+int usage_table_write(const struct usage_table *t, struct buf *out) {
+    int r = buf_add_str(out, HEAD "\n");
+
+    for (uint32_t i = 0; i < t->n && r == 0; i++) {
+        const struct usage_row *row = &t->rows[i];
+        const struct usage_sum *s = &row->sum;
+
+        if ((r = buf_printf(out, "%08u\t", row->date)) < 0 ||
+            (r = write_name(out, row->tenant)) < 0 || (r = write_name(out, row->key)) < 0 ||
+            (r = write_name(out, row->model)) < 0)
+            break;
+        r = buf_printf(out, "%llu\t%llu\t%llu\t%llu\n", (unsigned long long)s->requests,
+                       (unsigned long long)s->prompt_tokens, (unsigned long long)s->cached_tokens,
+                       (unsigned long long)s->output_tokens);
+    }
+    return r < 0 ? r : buf_printf(out, "end %u\n", t->n);
+}
+
+struct field {
+    const char *s;
+    size_t len;
+};
+
+static int hex(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+static bool read_name(const struct field *f, char *out, size_t size) {
+    size_t n = 0;
+
+    memset(out, 0, size);
+    if (f->len == 1 && *f->s == '-')
+        return true;
+    for (size_t i = 0; i < f->len; i++) {
+        int c = (unsigned char)f->s[i];
+
+        if (c == '%') {
+            if (i + 2 >= f->len || hex(f->s[i + 1]) < 0 || hex(f->s[i + 2]) < 0)
+                return false;
+            c = hex(f->s[i + 1]) * 16 + hex(f->s[i + 2]);
+            i += 2;
+        } else if (!is_plain((unsigned char)c)) {
+            return false;
+        }
+        if (c == 0 || n + 1 >= size)
+            return false;
+        out[n++] = (char)c;
+    }
+    return n > 0;
+}
+
+static bool read_count(const struct field *f, uint64_t max, uint64_t *out) {
+    uint64_t v = 0;
+
+    if (f->len == 0 || f->len > 19)
+        return false;
+    for (size_t i = 0; i < f->len; i++) {
+        if (f->s[i] < '0' || f->s[i] > '9')
+            return false;
+        v = v * 10 + (uint64_t)(f->s[i] - '0');
+    }
+    *out = v;
+    return v <= max;
+}
+
+/* Reads a date with its 8 digits; the month is 1 to 12, the day 0 to 31. */
+static bool read_date(const struct field *f, uint32_t *out) {
+    uint64_t v;
+
+    if (f->len != 8 || !read_count(f, 99991231, &v))
+        return false;
+    *out = (uint32_t)v;
+    return v / 100 % 100 >= 1 && v / 100 % 100 <= 12 && v % 100 <= 31;
+}
+
+/* Splits a line into its fields; returns how many there are. */
+static uint32_t split(const char *line, size_t len, struct field f[FIELDS]) {
+    uint32_t n = 0;
+
+    while (n < FIELDS) {
+        const char *tab = memchr(line, '\t', len);
+        size_t own = tab ? (size_t)(tab - line) : len;
+
+        f[n++] = (struct field){line, own};
+        if (!tab)
+            return n;
+        line += own + 1;
+        len -= own + 1;
+    }
+    return FIELDS + 1;
+}
+
+static bool read_row(const char *line, size_t len, struct usage_row *row) {
+    struct usage_sum *s = &row->sum;
+    struct field f[FIELDS];
+
+    return split(line, len, f) == FIELDS && read_date(&f[0], &row->date) &&
+           read_name(&f[1], row->tenant, sizeof(row->tenant)) &&
+           read_name(&f[2], row->key, sizeof(row->key)) &&
+           read_name(&f[3], row->model, sizeof(row->model)) &&
+           read_count(&f[4], USAGE_COUNT_MAX, &s->requests) &&
+           read_count(&f[5], USAGE_COUNT_MAX, &s->prompt_tokens) &&
+           read_count(&f[6], USAGE_COUNT_MAX, &s->cached_tokens) &&
+           read_count(&f[7], USAGE_COUNT_MAX, &s->output_tokens);
+}
+
+static bool is_end(const char *line, size_t len, uint32_t n_rows) {
+    char text[32];
+
+    return len == (size_t)snprintf(text, sizeof(text), "end %u", n_rows) &&
+           memcmp(line, text, len) == 0;
+}
+
+int usage_table_read(struct usage_table *t, const char *text, size_t len, struct err *err) {
+    uint32_t n_rows = 0;
+    bool ended = false;
+
+    for (uint32_t number = 1; len > 0; number++) {
+        const char *end = memchr(text, '\n', len);
+        size_t own = end ? (size_t)(end - text) : len;
+        struct usage_row row = {0};
+
+        if (!end || ended)
+            return err_set(err, 0, "usage", "line %u: is cut or behind the end", number);
+        if (number == 1 && (own != strlen(HEAD) || memcmp(text, HEAD, own) != 0))
+            return err_set(err, 0, "usage", "line 1: must be \"%s\"", HEAD);
+        if (number > 1 && !(ended = is_end(text, own, n_rows))) {
+            if (!read_row(text, own, &row))
+                return err_set(err, 0, "usage", "line %u: is no row of usage", number);
+            if (usage_table_add(t, &row) < 0)
+                return -ENOMEM;
+            n_rows++;
+        }
+        text += own + 1;
+        len -= own + 1;
+    }
+    return ended ? 0 : err_set(err, 0, "usage", "the last line is missing");
+}

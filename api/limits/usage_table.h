@@ -1,0 +1,65 @@
+#pragma once
+
+/*
+ * usage_table - how many requests and tokens each key used of each model on each day: the rows, the
+ * text in which they are stored, and how older rows are summed up so that there is a bound to
+ * both.
+ *
+ * Days are those of UTC. A day is written YYYYMMDD; a row for a whole month has day 0, and is the
+ * sum of those of its days that have no rows of their own.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf;
+struct err;
+
+#define USAGE_NAME 64
+#define USAGE_MODEL 128
+#define USAGE_ROWS_MAX 8192u /* to which usage_table_fold() sums rows up */
+#define USAGE_COUNT_MAX 1000000000000000000u
+#define USAGE_OTHERS "(others)"
+
+struct usage_sum {
+    uint64_t requests, prompt_tokens, cached_tokens, output_tokens; /* <= USAGE_COUNT_MAX */
+};
+
+struct usage_row {
+    uint32_t date;
+    char tenant[USAGE_NAME], key[USAGE_NAME], model[USAGE_MODEL]; /* key "": none was given */
+    struct usage_sum sum;
+};
+
+/* Invariant: the rows are in the order of date, tenant, key and model, and no two are equal in
+ * all. */
+struct usage_table {
+    struct usage_row *rows; /* [n] */
+    uint32_t n;
+};
+
+/* Returns the day of @unix_s, in seconds since 1970. */
+uint32_t usage_day(int64_t unix_s);
+/* Returns when the day, or the month, after that of @unix_s begins. */
+int64_t usage_next_day(int64_t unix_s);
+int64_t usage_next_month(int64_t unix_s);
+
+void usage_table_deinit(struct usage_table *t); /* empties it */
+/* Adds the counts of @row to the row of the same names and date. A table that has many rows already
+ * puts new ones under the key and the model USAGE_OTHERS. 0 or -ENOMEM. */
+int usage_table_add(struct usage_table *t, const struct usage_row *row);
+/* Adds all rows of @from. 0 or -ENOMEM, with some of them added. */
+int usage_table_merge(struct usage_table *t, const struct usage_table *from);
+/* Sums up what is older than last month at the day @today, and more where there are too many rows.
+ * The sums of each tenant for today and for this month stay. 0 or -ENOMEM, and nothing changed. */
+int usage_table_fold(struct usage_table *t, uint32_t today);
+/* Returns the sum of the rows of @tenant from the day @first on that are not later than @last. */
+struct usage_sum usage_table_sum(const struct usage_table *t, const char *tenant, uint32_t first,
+                                 uint32_t last);
+
+/* Appends the text of @t to @out. 0 or -errno. */
+int usage_table_write(const struct usage_table *t, struct buf *out);
+/* Adds the rows of the @len bytes at @text, which usage_table_write() made. 0, -ENOMEM, or -EINVAL
+ * with @err: a line is malformed, or the end is missing. */
+int usage_table_read(struct usage_table *t, const char *text, size_t len, struct err *err);

@@ -1,0 +1,156 @@
+/* The rows of usage against a naive list of events: sums, folding, text. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "api/limits/usage_table.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/rng.h"
+
+#define DAY INT64_C(86400)
+#define NOV_23 INT64_C(1795392000) /* 2026-11-23 00:00 UTC */
+#define EVENTS 600
+
+static struct usage_row row_of(int64_t at, const char *tenant, const char *key, const char *model) {
+    struct usage_row row = {.date = usage_day(at), .sum = {1, 10, 5, 3}};
+
+    snprintf(row.tenant, sizeof(row.tenant), "%s", tenant);
+    snprintf(row.key, sizeof(row.key), "%s", key);
+    snprintf(row.model, sizeof(row.model), "%s", model);
+    return row;
+}
+
+static void add(struct usage_table *t, int64_t at, const char *tenant, const char *key,
+                const char *model) {
+    struct usage_row row = row_of(at, tenant, key, model);
+
+    cr_assert_eq(usage_table_add(t, &row), 0);
+}
+
+Test(usage_table, days_and_months_are_those_of_utc_in_every_time_zone) {
+    static const char *const zones[] = {"UTC", "Europe/Berlin", "America/New_York", "Pacific/Apia",
+                                        "CET-1CEST,M3.5.0,M10.5.0/3"};
+
+    for (size_t i = 0; i < sizeof(zones) / sizeof(*zones); i++) {
+        setenv("TZ", zones[i], 1);
+        tzset();
+        cr_expect_eq(usage_day(NOV_23), 20261123u);
+        cr_expect_eq(usage_day(NOV_23 - 1), 20261122u);
+        cr_expect_eq(usage_next_day(NOV_23 - 1), NOV_23);
+        cr_expect_eq(usage_next_day(NOV_23), NOV_23 + DAY);
+        cr_expect_eq(usage_next_month(NOV_23), NOV_23 + 8 * DAY);
+        /* 2028-02-29, a leap day; 2026-10-25 and 2027-03-28 have 25 and 23 hours in Berlin. */
+        cr_expect_eq(usage_day(INT64_C(1835395200)), 20280228u + 1);
+        cr_expect_eq(usage_next_month(INT64_C(1835395200)), INT64_C(1835395200) + DAY);
+        cr_expect_eq(usage_next_day(INT64_C(1792886400)), INT64_C(1792886400) + DAY);
+        cr_expect_eq(usage_next_day(INT64_C(1806192000)), INT64_C(1806192000) + DAY);
+        cr_expect_eq(usage_next_month(INT64_C(1798761599)), INT64_C(1798761600)); /* the year */
+    }
+}
+
+Test(usage_table, sums_agree_with_a_naive_model_through_folding_and_text) {
+    static const char *const names[] = {"a", "b", "", "-", "c d\t%\n", "\xc3\xa9"};
+    struct event {
+        int64_t at;
+        uint32_t tenant;
+    } events[EVENTS];
+    struct usage_table t = {0};
+    struct rng rng = {32};
+
+    for (uint32_t i = 0; i < EVENTS; i++) {
+        uint64_t r = rng_next(&rng);
+
+        events[i] = (struct event){NOV_23 - (int64_t)(r % 90) * DAY, (uint32_t)(r >> 8) % 6};
+        add(&t, events[i].at, events[i].tenant == 2 ? "none" : names[events[i].tenant],
+            names[(r >> 16) % 6], names[(r >> 24) % 6]);
+        if (i % 97 == 0)
+            cr_assert_eq(usage_table_fold(&t, 20261123), 0);
+        if (i % 89 == 0) { /* through the file, in two halves that are merged */
+            struct usage_table next = {0};
+            struct buf text = {.max = 1 << 24};
+            struct err err = {0};
+
+            cr_assert_eq(usage_table_write(&t, &text), 0);
+            cr_assert_eq(usage_table_read(&next, text.data, text.len, &err), 0, "%s", err.message);
+            cr_assert_eq(next.n, t.n);
+            cr_assert(memcmp(next.rows, t.rows, t.n * sizeof(*t.rows)) == 0);
+            usage_table_deinit(&t);
+            t = next;
+            buf_deinit(&text);
+        }
+    }
+    for (uint32_t tenant = 0; tenant < 6; tenant++) {
+        const char *name = tenant == 2 ? "none" : names[tenant];
+        uint64_t day = 0, month = 0, all = 0;
+
+        for (uint32_t i = 0; i < EVENTS; i++) {
+            bool own = events[i].tenant == tenant;
+
+            all += own;
+            month += own && usage_day(events[i].at) / 100 == 202611;
+            day += own && usage_day(events[i].at) == 20261123;
+        }
+        cr_expect_eq(usage_table_sum(&t, name, 20261123, 20261123).requests, day);
+        cr_expect_eq(usage_table_sum(&t, name, 20261100, 20261131).requests, month);
+        cr_expect_eq(usage_table_sum(&t, name, 0, 99999999).prompt_tokens, 10 * all);
+    }
+    usage_table_deinit(&t);
+}
+
+Test(usage_table, rows_are_bounded_and_the_sums_of_this_month_stay) {
+    struct usage_table t = {0};
+    char model[32];
+
+    for (uint32_t i = 0; i < 3 * USAGE_ROWS_MAX; i++) {
+        snprintf(model, sizeof(model), "m%u", i % 4001);
+        add(&t, NOV_23 - (int64_t)(i % 20) * DAY, i % 2 ? "a" : "b", "k", model);
+    }
+    cr_expect_leq(t.n, 2 * USAGE_ROWS_MAX + 100);
+    cr_expect_eq(usage_table_sum(&t, "a", 20261100, 20261131).requests, 3 * USAGE_ROWS_MAX / 2);
+    cr_assert_eq(usage_table_fold(&t, 20261123), 0);
+    cr_expect_leq(t.n, USAGE_ROWS_MAX);
+    cr_expect_eq(usage_table_sum(&t, "a", 20261100, 20261131).requests, 3 * USAGE_ROWS_MAX / 2);
+    usage_table_deinit(&t);
+}
+
+Test(usage_table, old_months_go_and_later_days_stay) {
+    struct usage_table t = {0};
+
+    add(&t, NOV_23 - 800 * DAY, "a", "k", "m");
+    add(&t, NOV_23 - 300 * DAY, "a", "k", "m");
+    add(&t, NOV_23 - 299 * DAY, "a", "k", "m");
+    add(&t, NOV_23 + DAY, "a", "k", "m"); /* the clock was wrong */
+    cr_assert_eq(usage_table_fold(&t, 20261123), 0);
+    cr_assert_eq(t.n, 2);
+    cr_expect_eq(t.rows[0].date, 20260100u);
+    cr_expect_eq(t.rows[0].sum.requests, 2);
+    cr_expect_eq(t.rows[1].date, 20261124u);
+    usage_table_deinit(&t);
+}
+
+static void refused(const char *text, const char *why) {
+    struct usage_table t = {0};
+    struct err err = {0};
+
+    cr_expect_eq(usage_table_read(&t, text, strlen(text), &err), -EINVAL, "%s", text);
+    cr_expect(strstr(err.message, why), "%s", err.message);
+    usage_table_deinit(&t);
+}
+
+Test(usage_table, what_is_no_table_is_refused_with_the_line) {
+    refused("", "last line");
+    refused("weft usage 2\nend 0\n", "line 1");
+    refused("weft usage 1\n", "last line");
+    refused("weft usage 1\nend 1\n", "line 2");
+    refused("weft usage 1\n20261123\ta\tk\tm\t1\t2\t3\t4\nend 0\n", "line 3");
+    refused("weft usage 1\n20261123\ta\tk\tm\t1\t2\t3\t4\nend 1", "line 3: is cut");
+    refused("weft usage 1\n20261323\ta\tk\tm\t1\t2\t3\t4\nend 1\n", "line 2");
+    refused("weft usage 1\n20261123\ta\tk\tm\t1\t2\t3\t-4\nend 1\n", "line 2");
+    refused("weft usage 1\n20261123\ta%0\tk\tm\t1\t2\t3\t4\nend 1\n", "line 2");
+    refused("weft usage 1\n20261123\t\tk\tm\t1\t2\t3\t4\nend 1\n", "line 2");
+    refused("weft usage 1\n20261123\ta\tk\tm\t1\t2\t3\t4\t5\nend 1\n", "line 2");
+    refused("weft usage 1\nend 0\nend 0\n", "line 3");
+}
