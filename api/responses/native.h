@@ -2,8 +2,8 @@
 
 /*
  * responses_native - tools that the API has a form of its own for and that the client runs: shell,
- * local_shell, apply_patch and tool_search. The model gets them as functions, and its calls become items
- * of their own type.
+ * local_shell, apply_patch and tool_search. The model gets them as functions, and its calls become
+ * items of their own type.
  */
 
 #include "api/http/json.h"
