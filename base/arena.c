@@ -25,17 +25,18 @@ void arena_deinit(struct arena *a) {
         a->chunks = next;
     }
     a->used = 0;
+    a->full = false;
 }
 
 void *arena_alloc(struct arena *a, size_t size) {
     struct arena_chunk *c = a->chunks;
 
     assert(a->used <= a->max);
-    if (size > a->max)
+    if (size > a->max || round_up(size, alignof(max_align_t)) > a->max - a->used) {
+        a->full = true;
         return NULL;
+    }
     size = round_up(size, alignof(max_align_t));
-    if (size > a->max - a->used)
-        return NULL;
     if (!c || c->cap - c->used < size) {
         size_t cap = MAX(size, (size_t)CHUNK_BYTES);
 

@@ -5,6 +5,7 @@
  * what is put into it comes from a client.
  */
 
+#include <stdbool.h>
 #include "base/util.h"
 
 struct arena_chunk;
@@ -14,6 +15,7 @@ struct arena_chunk;
 struct arena {
     struct arena_chunk *chunks;
     size_t used, max; /* bytes */
+    bool full;        /* something was refused because of the limit */
 };
 
 /* At most @max bytes will be allocated in all, alignment included. Allocates nothing yet. */

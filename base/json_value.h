@@ -7,9 +7,21 @@
  * NULL, which is a member that is missing. A text lives as long as its document.
  */
 
+#include <errno.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 #include <yyjson.h>
+
+/* Reads the @len bytes of JSON at @text. 0; -EINVAL: they are none; -ENOMEM. @out is written in any
+ * case, NULL after an error. */
+static inline int json_parse(yyjson_doc **out, const char *text, size_t len,
+                             yyjson_read_flag flags) {
+    yyjson_read_err e;
+
+    *out = yyjson_read_opts((char *)(uintptr_t)text, len, flags, NULL, &e);
+    return *out ? 0 : e.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION ? -ENOMEM : -EINVAL;
+}
 
 /* The text of a string, which may contain NUL: json_len() says where it ends; NULL where @v is no
  * string. */

@@ -25,12 +25,15 @@ struct grammar_builder {
 
 /* A JSON array of strings. */
 int choice_read(struct build *b, const char *s, size_t len, struct expr **out) {
-    yyjson_doc *doc = yyjson_read(s, len, 0);
+    yyjson_doc *doc;
+    int r = json_parse(&doc, s, len, 0);
     yyjson_val *root = yyjson_doc_get_root(doc), *item;
     struct expr_vec v = {0};
     size_t i, n;
-    int r = 0;
 
+    if (r == -ENOMEM)
+        return r;
+    r = 0;
     if (!yyjson_is_arr(root) || yyjson_arr_size(root) == 0)
         r = build_invalid(b, "choice must be a JSON array of at least one string");
     yyjson_arr_foreach(root, i, n, item) {

@@ -366,10 +366,11 @@ void request_blame(struct request *r, int e) {
         err_set_code(
             &r->why, 400, "grammar_unsupported", NULL,
             "no token of this model's vocabulary can continue the text as the grammar requires");
+    else if (e == -ENOMEM)
+        err_set_code(&r->why, 503, "out_of_memory", NULL, "out of memory for the grammar");
     else
         err_set_code(&r->why, 500, "internal_error", NULL,
-                     e == -ENOMEM ? "out of memory"
-                                  : "the model sampled a token that the grammar does not allow");
+                     "the model sampled a token that the grammar does not allow");
 }
 
 int request_constrain(struct request *r, const struct constraint *c) {

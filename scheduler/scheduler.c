@@ -393,7 +393,8 @@ static int ask(struct sched *s, struct request *r, const struct submit *m) {
 bool sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
                             const struct err *why) {
     struct request *r = *sched_slot(s, id);
-    struct err no_memory = {.status = 500, .message = "out of memory"};
+    struct err no_memory = {
+        .status = 503, .code = "out_of_memory", .message = "out of memory for the grammar"};
 
     if (!r || !r->compiling || r->loading)
         return false;

@@ -32,8 +32,8 @@ static int read_doc(yyjson_doc **out, const char *text, size_t len, size_t max, 
     if (len > max)
         return err_set_code(err, 400, "grammar_too_complex", NULL,
                             "the grammar has %zu bytes; at most %zu are allowed", len, max);
-    *out = yyjson_read(text, len, YYJSON_READ_NUMBER_AS_RAW);
-    return *out ? 0 : invalid(err, "the grammar is not JSON");
+    int r = json_parse(out, text, len, YYJSON_READ_NUMBER_AS_RAW);
+    return r == -EINVAL ? invalid(err, "the grammar is not JSON") : r;
 }
 
 static const struct source_key {

@@ -207,14 +207,12 @@ int triggers_new(struct triggers **out, const char *text, size_t len, struct err
         *out = NULL;
         return 0;
     }
-    if (len < TRIGGERS_TEXT_MAX)
-        doc = yyjson_read(text, len, 0);
-    if (!doc)
-        return invalid(err, "the triggers are not JSON");
-    yyjson_val *root = yyjson_doc_get_root(doc);
-    int r = check(root, err, &n_bytes);
-
+    int r = len < TRIGGERS_TEXT_MAX ? json_parse(&doc, text, len, 0) : -EINVAL;
     if (r < 0)
+        return r == -EINVAL ? invalid(err, "the triggers are not JSON") : r;
+    yyjson_val *root = yyjson_doc_get_root(doc);
+
+    if ((r = check(root, err, &n_bytes)) < 0)
         return r;
     if (n_bytes >= UINT16_MAX)
         return invalid(err, "the triggers are too long in total");

@@ -85,10 +85,12 @@ int build_too_complex(struct build *b, const char *fmt, ...) {
     return r;
 }
 
-/* Makers of expressions answer NULL for both reasons. */
+/* Makers of expressions answer NULL for all three reasons. */
 int build_no_memory(struct build *b) {
     if (b->work > b->limits.max_work)
         return build_work(b, 0);
+    if (!b->arena.full)
+        return -ENOMEM; /* this machine's, which says nothing of the grammar */
     return build_too_complex(b, "the grammar needs too much memory");
 }
 

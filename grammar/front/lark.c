@@ -18,7 +18,7 @@
 
 #include <errno.h>
 #include <string.h>
-#include <yyjson.h>
+#include "base/json_value.h"
 
 struct reader {
     struct source in;
@@ -277,13 +277,15 @@ static int read_schema(struct reader *r, struct expr **out) {
 
     if (e < 0)
         return e;
-    yyjson_doc *doc =
-        yyjson_read_opts(from, (size_t)(r->in.end - from),
-                         YYJSON_READ_STOP_WHEN_DONE | YYJSON_READ_NUMBER_AS_RAW, NULL, NULL);
+    yyjson_doc *doc;
+    e = json_parse(&doc, from, (size_t)(r->in.end - from),
+                   YYJSON_READ_STOP_WHEN_DONE | YYJSON_READ_NUMBER_AS_RAW);
     size_t len = yyjson_doc_get_read_size(doc);
 
     yyjson_doc_free(doc);
-    if (!doc)
+    if (e == -ENOMEM)
+        return e;
+    if (e < 0)
         return source_invalid(&r->in, "a JSON Schema is missing behind %json");
     if (r->terminal || r->mode != CHARS_TEXT)
         return source_unsupported(&r->in, "%json in a terminal or inside a string is");

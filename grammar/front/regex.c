@@ -9,6 +9,7 @@
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <string.h>
 
 #define AHEADS_MAX 64 /* in one compilation: they nest */
@@ -640,6 +641,6 @@ struct expr *regex_of(struct build *b, const char *s, enum char_mode mode) {
     int r = regex_read(b, s, strlen(s), mode, REGEX_WHOLE, &e);
 
     b->flags = flags;
-    assert(r == 0 || b->work > b->limits.max_work || b->arena.used > b->arena.max / 2);
+    assert(r == 0 || r == -ENOMEM || b->work > b->limits.max_work || b->arena.full);
     return r == 0 ? e : NULL;
 }

@@ -234,7 +234,7 @@ def ctl(d):
 
 
 # What an answer may also say: a response of which nothing could be kept, an action of the operator that failed with its reason.
-ALSO = {"stored": (404,), "reload": (400,), "preset": (400, 404), "swap": (400,), "load": (400,), "dump": (400,)}
+ALSO = {"stored": (404,), "reload": (400,), "preset": (400, 404, 500), "swap": (400,), "load": (400,), "dump": (400,)}
 
 # Of a daemon that stands. Each place that several reach is tried in the first of them.
 STANDING = {
@@ -247,6 +247,7 @@ STANDING = {
     "chat": ask("POST", "/v1/chat/completions", {"messages": CHAT, **FIXED, "max_tokens": 6}),
     "tools": ask("POST", "/v1/chat/completions", {"messages": CHAT, **FIXED, "max_tokens": 60, "tools": TOOLS, "tool_choice": "required"}),
     "stream": stream("/v1/completions", {"prompt": TEXT, **DIGEST, "max_tokens": 40}),
+    "long stream": stream("/v1/completions", {"prompt": TEXT, **DIGEST, "max_tokens": 1500}),
     "chat stream": stream("/v1/chat/completions", {"messages": CHAT, **FIXED, "max_tokens": 40, "ignore_eos": True}),
     "grammar": grammar,
     "regex": ask("POST", "/v1/completions", lambda: {"prompt": TEXT, **FIXED, "max_tokens": 30, "guided_regex": "(yes|no) [a-f]{5}", "cache_salt": str(next(counter))}),

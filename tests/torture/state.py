@@ -25,12 +25,12 @@ OPENS = ("open", "open64", "openat64", "fopen", "fopen64", "opendir", "socket", 
 NAMES = ("stat64", "lstat64", "fstatat64", "access", "mkdir", "rename", "renameat", "unlink", "readlink", "getcwd", "fstat64", "fchmod", "lseek64")
 # libuv aborts where a call on a descriptor of its own fails in a way that Linux does not have: these fail as the kernel may.
 OTHERS = {"epoll_wait": ["EINTR"], "epoll_pwait": ["EINTR"], "poll": ["EINTR", "ENOMEM"], "nanosleep": ["EINTR"], "fork": ["EAGAIN"], "execvp": ["ENOMEM"],
-          "pthread_create": ["EAGAIN"], "posix_spawn": ["EAGAIN"], "waitpid": ["EINTR"], "getrandom": ["EINTR"], "connect": ["ECONNREFUSED", "EINTR"],
+          "pthread_create": ["EAGAIN"], "posix_spawn": ["EAGAIN"], "waitpid": ["EINTR"], "connect": ["ECONNREFUSED", "EINTR"],
           "bind": ["EADDRINUSE"], "listen": ["EADDRINUSE"], "kill": ["ESRCH"], "close": ["EINTR"], "flock": ["EINTR", "ENOLCK"], "epoll_ctl": ["ENOMEM"],
-          "getsockname": ["ENOBUFS"], "getpeername": ["ENOTCONN"], "getsockopt": ["ENOBUFS"], "setsockopt": ["EINVAL"], "shutdown": ["ENOTCONN"],
+          "getsockname": ["ENOBUFS"], "getpeername": ["ENOTCONN"], "getsockopt": ["ENOBUFS"], "setsockopt": ["ENOBUFS"], "shutdown": ["ENOTCONN"],
           "ioctl": ["ENOTTY"], "sched_getaffinity": ["EPERM"], "setpriority": ["EACCES"], "getrlimit64": ["EPERM"], "setrlimit64": ["EPERM"],
           "dup2": ["EINTR"], "dup3": ["EINTR"]}
-NEVER = {"syscall", "sigaction", "fcntl", "fcntl64", "ioctl", "dup2", "dup3"}  # cannot fail as weft and libuv use them
+NEVER = {"syscall", "getrandom", "sigaction", "fcntl", "fcntl64", "ioctl", "dup2", "dup3"}  # cannot fail as weft and libuv use them
 
 
 def errors_of(call, kind):

@@ -558,6 +558,8 @@ int schema_read(struct build *b, const char *text, size_t len, struct expr **out
     struct path root = {0};
     struct schema s = {.b = b, .root = yyjson_doc_get_root(doc), .root_path = &root};
 
+    if (!doc && e.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
+        return -ENOMEM;
     if (!doc)
         return build_invalid(b, "the schema is not valid JSON: %s at byte %zu", e.msg, e.pos);
     static const char STRING_TYPE[] = "{\"string\": {\"type\": \"string\"}}";
