@@ -223,7 +223,10 @@ bool custom_is_other(const struct custom_text *t) {
 int custom_whole(const char *args, size_t len, struct buf *out) {
     struct custom_text t = {.text = {.max = UINT32_MAX}};
     int r = custom_read(&t, args, len);
-    yyjson_doc *doc = r == 0 && !t.text.len ? yyjson_read(args, len, 0) : NULL;
+    yyjson_doc *doc = NULL;
+
+    if (r == 0 && !t.text.len && json_parse(&doc, args, len, 0) == -ENOMEM)
+        r = -ENOMEM;
     yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(doc), "input");
 
     if (r == 0 && t.text.len)

@@ -193,10 +193,13 @@ static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
 /* Most templates print a call's arguments as JSON: they want the object, clients send its text. */
 static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
     const char *s = json_text(v);
-    yyjson_doc *doc = s && !b->form->text_args ? yyjson_read(s, json_len(v), 0) : NULL;
+    yyjson_doc *doc = NULL;
+    int r = s && !b->form->text_args ? json_parse(&doc, s, json_len(v), 0) : 0;
     yyjson_val *root = yyjson_doc_get_root(doc);
     yyjson_mut_val *out;
 
+    if (r == -ENOMEM)
+        return NULL;
     if (!v)
         out = b->form->text_args ? yyjson_mut_str(b->doc, "{}") : yyjson_mut_obj(b->doc);
     else if (b->form->text_args && !s)

@@ -42,7 +42,10 @@ static int set_schema_or_text(struct gen_request *r, const char *param, yyjson_v
         return set_schema(r, param, v, err);
     if (r->form.doc)
         return set_form(r, "json_schema", param, v, err); /* says which two there are */
-    yyjson_doc *doc = yyjson_read(json_text(v), json_len(v), 0);
+    yyjson_doc *doc;
+
+    if (json_parse(&doc, json_text(v), json_len(v), 0) == -ENOMEM)
+        return -ENOMEM;
     int result = set_schema(r, param, yyjson_doc_get_root(doc), err);
 
     assert(result < 0 || yyjson_doc_get_root(doc) == r->form.value);

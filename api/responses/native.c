@@ -134,9 +134,11 @@ const struct responses_native *responses_native_item(yyjson_val *type) {
 
 void responses_native_put(struct json *j, const struct responses_native *n, const char *args,
                           size_t len) {
-    yyjson_doc *doc = len ? yyjson_read(args, len, 0) : NULL;
+    yyjson_doc *doc = NULL;
 
     assert(n->put && n->member);
+    if (len && json_parse(&doc, args, len, 0) == -ENOMEM)
+        j->error = -ENOMEM;
     json_key(j, n->member);
     n->put(j, yyjson_doc_get_root(doc));
     yyjson_doc_free(doc);

@@ -46,16 +46,21 @@ static int key_of(const char *key) {
     return -1;
 }
 
-/* Decodes the JSON string in `text` into @out. */
-static bool decode(struct toolcall_parser *p, char *out, size_t max) {
-    yyjson_doc *doc = yyjson_read(p->object.text.data, p->object.text.len, 0);
+/* Decodes the JSON string in `text` into @out. TC_MOVED, TC_BROKEN or -ENOMEM. */
+static int decode(struct toolcall_parser *p, char *out, size_t max) {
+    yyjson_doc *doc;
+    int r = json_parse(&doc, p->object.text.data, p->object.text.len, 0);
     yyjson_val *v = yyjson_doc_get_root(doc);
     bool fits = json_is_name(v, max);
 
     if (fits)
         memcpy(out, json_cstr(v), json_len(v) + 1);
     yyjson_doc_free(doc);
-    return fits;
+    return r == -ENOMEM ? r : fits ? TC_MOVED : TC_BROKEN;
+}
+
+static int decode_name(struct toolcall_parser *p) {
+    return p->call.has_name ? TC_BROKEN : decode(p, p->call.name, TOOLCALL_NAME_MAX);
 }
 
 static int begin(struct toolcall_parser *p, uint8_t step) {
@@ -100,8 +105,10 @@ static int end_key(struct toolcall_parser *p, const struct tc_state *s) {
     struct tc_object *o = &p->object;
 
     if (s->kind == TC_NAMED) {
-        if (p->call.has_name || !decode(p, p->call.name, TOOLCALL_NAME_MAX))
-            return TC_BROKEN;
+        int r = decode_name(p);
+
+        if (r != TC_MOVED)
+            return r;
         o->key = KEY_ARGS;
         events_name(p);
     } else {
@@ -118,25 +125,27 @@ static int end_key(struct toolcall_parser *p, const struct tc_state *s) {
 }
 
 static int end_string(struct toolcall_parser *p) {
+    bool id = p->object.key == KEY_ID;
+    int r = id ? decode(p, p->call.id, TOOLCALL_ID_MAX) : decode_name(p);
+
     assert(p->object.key != KEY_ARGS && p->object.key != KEY_OTHER);
-    if (p->object.key == KEY_ID) {
-        if (!decode(p, p->call.id, TOOLCALL_ID_MAX))
-            p->call.id[0] = 0;
-    } else {
-        if (p->call.has_name || !decode(p, p->call.name, TOOLCALL_NAME_MAX))
-            return TC_BROKEN;
+    if (r < 0 || (r != TC_MOVED && !id))
+        return r;
+    if (!id)
         events_name(p);
-    }
+    else if (r != TC_MOVED)
+        p->call.id[0] = 0;
     p->object.step = WANT_NEXT;
     return TC_MOVED;
 }
 
 /* Arguments that are a string: its text is read once more. */
 static int end_args_string(struct toolcall_parser *p) {
-    yyjson_doc *doc = yyjson_read(p->object.text.data, p->object.text.len, 0);
+    yyjson_doc *doc;
+    int e = json_parse(&doc, p->object.text.data, p->object.text.len, 0);
     const char *text = json_text(yyjson_doc_get_root(doc));
     size_t len = json_len(yyjson_doc_get_root(doc)), used = 0;
-    int r = SCAN_BAD;
+    int r = e == -ENOMEM ? e : SCAN_BAD;
 
     while (len && strchr(" \n\t\r", *text) && *text) {
         text++;

@@ -30,6 +30,7 @@ REPAIRED = [
     ("grammar", "worker", "malloc", "read_doc", "ENOMEM"),
     ("grammar", "worker", "calloc", "automaton_analyse", "ENOMEM"),
     ("grammar", "worker", "calloc", "grammar_state_new", "ENOMEM"),
+    ("tools", "front", "malloc", "decode", "ENOMEM"),
 ]
 
 
