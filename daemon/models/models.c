@@ -453,8 +453,10 @@ static void on_closed(void *ctx) {
 
     if (!s->closing)
         return;
-    uint32_t i = index_of(s);
-    memmove(&m->served[i], &m->served[i + 1], (--m->n - i) * sizeof(*m->served));
+    if (!s->dropped) {
+        uint32_t i = index_of(s);
+        memmove(&m->served[i], &m->served[i + 1], (--m->n - i) * sizeof(*m->served));
+    }
     served_free(s);
 }
 
@@ -613,6 +615,16 @@ int models_prepare(struct served *s, struct err *err) {
     return r;
 }
 
+/* Takes out a model that could not be made; what it has of a worker is closed first. */
+static void drop(struct served *s) {
+    s->of->n--;
+    s->dropped = s->closing = true;
+    if (s->workers)
+        workers_stop(s->workers);
+    else
+        served_free(s);
+}
+
 int models_bring(struct served *s, models_make *make, struct err *err) {
     struct models *m = s->of;
     int r = models_prepare(s, err);
@@ -623,7 +635,7 @@ int models_bring(struct served *s, models_make *make, struct err *err) {
     if (r == 0)
         workers_attach(s->workers, s->model);
     else
-        m->n--; /* what little was made of it is lost: there is no memory, or no descriptor */
+        drop(s);
     return r;
 }
 

@@ -85,15 +85,16 @@ void worker_environment(char *out[WORKER_ENVIRONMENT_MAX]) {
     out[n] = NULL;
 }
 
-/* Sends the reason @why to the front, which logs it; logs it here where that fails. Returns the
- * exit code. */
-static int refuse(struct worker *w, const char *why) {
+/* Sends the reason @why to the front, which logs it; logs it here where that fails. @r: the error.
+ * Returns the exit code. */
+static int refuse(struct worker *w, int r, const char *why) {
+    bool is_short = r == -ENOMEM || r == -EMFILE || r == -EAGAIN;
     bool sent = chan_send(&w->chan, MSG_FAILED, why, (uint32_t)strlen(why)) == 0;
 
     for (int i = 0; sent && i < 10 && chan_wants_write(&w->chan); i++)
         chan_wait(&w->chan, 100);
     log_event(sent ? WLOG_DEBUG : WLOG_ERROR, "worker_failed", "reason=%s", quoted(why).s);
-    return WORKER_REFUSED;
+    return is_short ? WORKER_SHORT : WORKER_REFUSED;
 }
 
 /* engine_opts.progress: tells the front of every hundredth of loading. */
@@ -659,33 +660,37 @@ static int run(struct worker *w, int n_shards) {
     for (int i = 0; i < n_shards; i++)
         fds[i] = WORKER_FD_MODEL + i;
     w->crash_page->loading = 1;
-    if (open_files(w, fds, (uint32_t)n_shards, open.n_draft_shards, &err) < 0 ||
-        open_model(w, &open, &err) < 0)
-        return refuse(w, *err.message ? err.message : "out of memory");
+    int r = open_files(w, fds, (uint32_t)n_shards, open.n_draft_shards, &err);
+    if (r == 0)
+        r = open_model(w, &open, &err);
+    if (r < 0)
+        return refuse(w, r, *err.message ? err.message : strerror(-r));
     watch_devices(w);
     lower_priority(w);
     if (leave_file(w, w->file) < 0 || leave_file(w, w->draft_file) < 0)
-        return refuse(w, "out of memory");
-    if (new_sched(w, &open) < 0 || warm_up(w) < 0)
-        return refuse(w, "the model cannot run a step");
+        return refuse(w, -ENOMEM, "out of memory");
+    if ((r = new_sched(w, &open)) < 0)
+        return refuse(w, r, strerror(-r));
+    if ((r = warm_up(w)) < 0)
+        return refuse(w, r, "the model cannot run a step");
     w->crash_page->loading = 0;
     if (send_ready(w) < 0)
         return WORKER_CHANNEL;
-    int r = serve(w);
+    r = serve(w);
     assert(r < 0);
     if (r == -EPIPE) { /* the front has ended, or has closed the channel to end this */
         sched_flush(w->sched, clock_now(clock_monotonic()) + FLUSH_NS);
         return WORKER_DONE;
     }
     if (r != -EIO) {
-        refuse(w, strerror(-r));
+        refuse(w, r, strerror(-r));
         return WORKER_CHANNEL;
     }
     const char *fault = engine_fault(w->engine);
     char why[256];
     snprintf(why, sizeof(why), "the device is lost: %s",
              *fault || !w->draft ? fault : engine_fault(w->draft));
-    refuse(w, why);
+    refuse(w, r, why);
     return WORKER_LOST;
 }
 

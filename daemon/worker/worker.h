@@ -30,6 +30,7 @@ enum worker_exit {
     WORKER_LOST = 3,
     WORKER_CHANNEL = 4,
     WORKER_CUT_OFF = 5, /* the model's file ended while it was read */
+    WORKER_SHORT = 6,   /* refused for want of memory or descriptors, which may pass */
 };
 
 /* The whole life of the worker process: started with WORKER_FLAG, it takes the descriptors above.

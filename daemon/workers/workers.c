@@ -342,12 +342,12 @@ static void on_process_closed(uv_handle_t *h) {
         close_timers(w);
 }
 
-/* A model that cannot be loaded is not tried for ever. */
-static void give_up(struct workers *w, int signal) {
+/* A model that cannot be loaded is not tried for ever. @is_short: it may be another time. */
+static void give_up(struct workers *w, int signal, bool is_short) {
     if (file_has_changed(w)) {
         w->opts.on_refused(w->opts.ctx, FILE_CHANGED, -EAGAIN);
     } else if (*w->refusal) {
-        w->opts.on_refused(w->opts.ctx, w->refusal, -EINVAL);
+        w->opts.on_refused(w->opts.ctx, w->refusal, is_short ? -ENOMEM : -EINVAL);
     } else if (w->n_failed + 1 == LOAD_TRIES) {
         snprintf(w->refusal, sizeof(w->refusal), "the worker died %d times while loading it%s",
                  LOAD_TRIES, signal == SIGKILL ? " (killed: is there enough memory?)" : "");
@@ -396,7 +396,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     uv_close((uv_handle_t *)p, on_process_closed);
     end_leaving(w);
     if (w->state == WORKERS_DOWN && !w->served)
-        give_up(w, signal);
+        give_up(w, signal, status == WORKER_SHORT);
 }
 
 /* Starts the process with its descriptors in the order of enum worker_fd and opens the channel. The
@@ -557,8 +557,14 @@ int workers_new(struct workers **out, const struct workers_opts *o, struct err *
     w->crash_page_fd = memfd_create("weft-crash-page", MFD_CLOEXEC);
     if (w->crash_page_fd >= 0 && ftruncate(w->crash_page_fd, SHARED_BYTES) == 0)
         shared = mmap(NULL, SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, w->crash_page_fd, 0);
-    if (shared == MAP_FAILED)
-        return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
+    if (shared == MAP_FAILED) {
+        int e = errno;
+
+        if (w->crash_page_fd >= 0)
+            close(w->crash_page_fd);
+        err_set(err, 0, "", "cannot prepare the worker: %s", strerror(e));
+        return -e;
+    }
     w->crash_page = (struct crash_page *)shared;
     w->flight = (struct flight *)(shared + FLIGHT_OFFSET);
     w->weights = "";

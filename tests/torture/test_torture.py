@@ -31,6 +31,8 @@ REPAIRED = [
     ("grammar", "worker", "calloc", "automaton_analyse", "ENOMEM"),
     ("grammar", "worker", "calloc", "grammar_state_new", "ENOMEM"),
     ("tools", "front", "malloc", "decode", "ENOMEM"),
+    ("swap", "front", "memfd_create", "workers_new", "ENOMEM"),
+    ("swap", "front", "calloc", "model_new", "ENOMEM"),
 ]
 
 
