@@ -511,6 +511,8 @@ static void submit(struct gen *g) {
     } else if (r == -EAGAIN) {
         admit_tick_later(&env->admit);
     } else {
+        if (r == -ENOMEM && !is_complete(g))
+            err_set_code(&g->err, 503, "out_of_memory", NULL, "Out of memory.");
         g->failed = true;
         admit_tick_later(&env->admit);
     }

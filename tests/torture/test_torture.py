@@ -33,6 +33,7 @@ REPAIRED = [
     ("tools", "front", "malloc", "decode", "ENOMEM"),
     ("swap", "front", "memfd_create", "workers_new", "ENOMEM"),
     ("swap", "front", "calloc", "model_new", "ENOMEM"),
+    ("load", "front", "realloc", "port_submit", "ENOMEM"),
 ]
 
 
