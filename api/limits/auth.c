@@ -152,6 +152,10 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
             r = add_line(a, line, ++number, err);
     }
     explicit_bzero(line, sizeof(line));
+    if (r == 0 && ferror(file)) { /* what was not read would be refused */
+        r = -EIO;
+        err_set(err, 0, "api-keys", "api-keys: the file cannot be read to its end");
+    }
     if (r == 0 && a->n_keys == 0)
         r = err_set(err, 0, "api-keys", "api-keys: the file contains no key");
     return r;

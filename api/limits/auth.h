@@ -43,7 +43,7 @@ struct auth {
 /* No keys yet: auth_reload() reads them. @file, which outlives @a, may be NULL. */
 void auth_init(struct auth *a, const char *file);
 void auth_deinit(struct auth *a); /* the keys in memory are overwritten */
-/* Reads the file again. 0; -ENOMEM, or -EINVAL with @err, which names the line: the old keys
+/* Reads the file again. 0; -ENOMEM, or -errno with @err, which names the line: the old keys
  * stay. */
 int auth_reload(struct auth *a, struct err *err);
 

@@ -50,6 +50,12 @@ static int on_pair(void *user, const char *section, const char *name, const char
     return 0;
 }
 
+/* -@e: whether it may pass is told by the errno. */
+static int fail_to_read(const char *path, const char *param, int e, struct err *err) {
+    err_set(err, 0, param, "%s: cannot be read: %s", path, strerror(e));
+    return -e;
+}
+
 int keyfile_read(const char *path, const char *param, keyfile_pair pair, void *ctx,
                  struct err *err) {
     struct err local;
@@ -57,12 +63,12 @@ int keyfile_read(const char *path, const char *param, keyfile_pair pair, void *c
 
     r.file = fopen(path, "re");
     if (!r.file)
-        return err_set(err, 0, param, "%s: cannot be read: %s", path, strerror(errno));
+        return fail_to_read(path, param, errno, err);
     int bad = ini_parse_stream(read_line, &r, on_pair, &r);
     int io = ferror(r.file) ? errno : 0;
     fclose(r.file);
     if (io)
-        return err_set(err, 0, param, "%s: cannot be read: %s", path, strerror(io));
+        return fail_to_read(path, param, io, err);
     if (r.result < 0)
         return r.result;
     if (bad)

@@ -44,7 +44,8 @@ static struct front *the_front(uv_handle_t *h) {
 
 /* Returns true for errors that may have passed when the service manager tries again. */
 static bool is_temporary(int r) {
-    static const int codes[] = {EADDRINUSE, EADDRNOTAVAIL, ENOMEM, EMFILE, ENFILE, EAGAIN, EIO};
+    static const int codes[] = {EADDRINUSE, EADDRNOTAVAIL, ENOMEM, ENOBUFS, EMFILE,
+                                ENFILE,     EAGAIN,        EIO,    ENOSPC};
 
     for (size_t i = 0; i < ARRAY_SIZE(codes); i++)
         if (r == -codes[i])
@@ -548,9 +549,10 @@ static int serve(struct front *f) {
     log_set_format(f->config.log_format);
     if (strcmp(backend, "auto") == 0 || strcmp(backend, "cuda") == 0)
         device_nodes_make(&device_nodes_system);
-    uv_loop_init(&f->loop);
+    int r = uv_loop_init(&f->loop);
     f->loop.data = f;
-    int r = process_make_ready(&f->loop);
+    if (r == 0)
+        r = process_make_ready(&f->loop);
     if (r == 0)
         r = open_front(f, &err);
     if (r < 0)

@@ -37,12 +37,18 @@ static int fail(struct err *err, const char *path, const char *name, const char 
     return err_set(err, 0, "kv-disk", "kv-disk: %.200s/%s: %s", path, name, why);
 }
 
+/* -@e, with @err that says so: whether it may pass is told by the errno. */
+static int fail_errno(struct err *err, const char *path, const char *name, int e) {
+    fail(err, path, name, strerror(e));
+    return -e;
+}
+
 /* Rejects a file that other users could read: prompts can be inferred from it. */
 static int check_private(int fd, const char *path, const char *name, struct err *err) {
     struct stat st;
 
     if (fstat(fd, &st) < 0)
-        return fail(err, path, name, strerror(errno));
+        return fail_errno(err, path, name, errno);
     if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0)
         return fail(err, path, name,
                     "must belong to this user, and no other user may have access (chmod 600)");
@@ -74,7 +80,7 @@ static int wait_lock(int fd, const char *path, struct err *err) {
     return -EAGAIN;
 }
 
-/* Draws the secret; it is in place only when it is on the disk whole. 0 or -EINVAL with @err. */
+/* Draws the secret; it is in place only when it is on the disk whole. 0 or -errno with @err. */
 static int make_key(int dir, const char *path, struct err *err) {
     uint64_t secret[2];
     CLEANUP(closep)
@@ -83,20 +89,23 @@ static int make_key(int dir, const char *path, struct err *err) {
     if (fd < 0 || getrandom(secret, sizeof(secret), 0) != sizeof(secret) ||
         write(fd, secret, sizeof(secret)) != sizeof(secret) || fsync(fd) < 0 ||
         renameat(dir, NEW_KEY_NAME, dir, KEY_NAME) < 0)
-        return fail(err, path, KEY_NAME, strerror(errno));
+        return fail_errno(err, path, KEY_NAME, errno);
     return 0;
 }
 
-/* 0, -ENOENT: there is none yet, -EINVAL with @err. */
+/* 0, -ENOENT: there is none yet, or another -errno with @err. */
 static int read_key(int dir, const char *path, uint64_t secret[2], struct err *err) {
     CLEANUP(closep) int fd = openat(dir, KEY_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 
     if (fd < 0)
-        return errno == ENOENT ? -ENOENT : fail(err, path, KEY_NAME, strerror(errno));
+        return errno == ENOENT ? -ENOENT : fail_errno(err, path, KEY_NAME, errno);
     int r = check_private(fd, path, KEY_NAME, err);
     if (r < 0)
         return r;
-    if (read(fd, secret, 2 * sizeof(*secret)) != 2 * (ssize_t)sizeof(*secret))
+    ssize_t n = read(fd, secret, 2 * sizeof(*secret));
+    if (n < 0)
+        return fail_errno(err, path, KEY_NAME, errno);
+    if (n != 2 * (ssize_t)sizeof(*secret))
         return fail(err, path, KEY_NAME, "is damaged; remove it, and weftd creates a new one");
     return 0;
 }
@@ -104,14 +113,14 @@ static int read_key(int dir, const char *path, uint64_t secret[2], struct err *e
 int kvdisk_open(const char *path, bool lock, int *out, uint64_t secret[2], struct err *err) {
     assert(*path);
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        return fail(err, path, "", strerror(errno));
+        return fail_errno(err, path, "", errno);
     CLEANUP(closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
-        return fail(err, path, "", strerror(errno));
+        return fail_errno(err, path, "", errno);
     CLEANUP(closep)
     int fd = openat(dir, FILE_NAME, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
-        return fail(err, path, FILE_NAME, strerror(errno));
+        return fail_errno(err, path, FILE_NAME, errno);
     int r = check_private(fd, path, FILE_NAME, err);
     if (r < 0 || (lock && (r = wait_lock(fd, path, err)) < 0))
         return r;
@@ -143,13 +152,13 @@ int kvdisk_open_model(const char *path, const char *name, int *out, struct err *
     CLEANUP(closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (dir < 0)
-        return fail(err, path, "", strerror(errno));
+        return fail_errno(err, path, "", errno);
     if (!file_of(name, file, sizeof(file)))
         return fail(err, path, name, "the name is too long");
     CLEANUP(closep)
     int fd = openat(dir, file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
-        return fail(err, path, file, strerror(errno));
+        return fail_errno(err, path, file, errno);
     int r = check_private(fd, path, file, err);
     if (r < 0)
         return r;

@@ -78,9 +78,9 @@ Test(keyfile, a_long_line_is_refused_and_not_cut) {
 }
 
 Test(keyfile, a_file_that_cannot_be_read_is_named) {
-    cr_expect_eq(keyfile_read("/nowhere/weft.conf", "file", on_pair, heard, &err), -EINVAL);
+    cr_expect_eq(keyfile_read("/nowhere/weft.conf", "file", on_pair, heard, &err), -ENOENT);
     cr_expect_str_eq(err.message, "/nowhere/weft.conf: cannot be read: No such file or directory");
-    cr_expect_eq(keyfile_read("/", "file", on_pair, heard, &err), -EINVAL);
+    cr_expect_eq(keyfile_read("/", "file", on_pair, heard, &err), -EISDIR);
     cr_expect_str_eq(err.message, "/: cannot be read: Is a directory");
-    cr_expect_eq(keyfile_read("/nowhere", "file", on_pair, heard, NULL), -EINVAL);
+    cr_expect_eq(keyfile_read("/nowhere", "file", on_pair, heard, NULL), -ENOENT);
 }

@@ -34,6 +34,12 @@ REPAIRED = [
     ("swap", "front", "memfd_create", "workers_new", "ENOMEM"),
     ("swap", "front", "calloc", "model_new", "ENOMEM"),
     ("load", "front", "realloc", "port_submit", "ENOMEM"),
+    ("start", "front", "eventfd", "serve", "EMFILE"),
+    ("start", "front", "open64", "kvdisk_open", "EMFILE"),
+    ("start", "front", "fgets", "read_keys", "EIO"),
+    ("start", "front", "fopen64", "keyfile_read", "EMFILE"),
+    ("start", "worker", "calloc", "new_sched", "ENOMEM"),
+    ("start", "worker", "mmap64", "open_parts", "ENOMEM"),
 ]
 
 
