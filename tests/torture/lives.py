@@ -139,7 +139,6 @@ class Standing:
         assert all(kind == "ok" for kind, _ in self.expected), (self.expected, self.d.log)
         self.probe = PROBE(self.d)
         self.settle()
-        self.at = len(self.d.log)
 
     def act(self):
         return self.scene(self.d)
@@ -166,9 +165,7 @@ class Standing:
         for _ in range(3):
             self.act()
             self.settle()
-        sites = self.state.sites()
-        self.close()
-        return sites
+        return self.state.sites()
 
     def run(self, site, error):
         """(outcome, defect or None)"""
@@ -185,6 +182,7 @@ class Standing:
         return ("defect", defect) if defect else (outcome, None)
 
     def once(self, site, error):
+        self.at = len(self.d.log)
         self.state.arm(site.call, error, site.key, roles=1 << site.role)
         try:
             got = self.act()
@@ -264,7 +262,7 @@ class Life:
     def notes(self):
         self.before()
         self.state.note()
-        self.act()
+        self.expected = self.act()
         sites = self.state.sites()
         self.close()
         return sites

@@ -211,11 +211,19 @@ def preset(d):
                                          ("DELETE", "/api/delete", {"model": "mine"})) for o in ask(method, path, body, whole=False)(d)]
 
 
+def is_swapping(d):
+    try:
+        status, value = d.admin_request("GET", "/models")
+    except (OSError, ValueError, http.client.HTTPException):
+        return True
+    return status != 200 or any(m.get("swap") in ("next", "old") or m["state"] == "loading" for m in value["models"])
+
+
 def swap(d):
     """The model is replaced by one with the same weights, while it serves."""
     out = [judge(lambda: exchange(UnixConnection(d.admin, LIMIT_S), "POST", f"/models/{d.model_name}/swap?file={d.model_path}", whole=False))]
     end = time.monotonic() + LIMIT_S
-    while any(m.get("swap") in ("next", "old") or m["state"] == "loading" for m in d.admin_request("GET", "/models")[1]["models"]):
+    while is_swapping(d):
         if time.monotonic() > end:
             return out + [("hang", "swap")]
         time.sleep(0.01)

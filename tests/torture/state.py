@@ -45,8 +45,8 @@ def errors_of(call, kind):
         return ["ECONNABORTED", "EMFILE"] if call.startswith("accept") else ["EMFILE"]
     if call in NAMES:
         return ["EIO"]
-    if kind == OTHER:
-        return ["EINTR"]
+    if kind == OTHER:  # pipes and event descriptors; a write to these that does not wait cannot be interrupted
+        return ["EINTR"] if call in READS else []
     if call in READS:
         return ["ECONNRESET", "EINTR"] if kind == SOCKET else ["EIO"]
     assert call in WRITES, call
@@ -104,10 +104,25 @@ class Site:
             return []  # libuv aborts the front where the kernel has no memory for a watch
         return errors_of(self.call, self.kind)
 
+    def own(self):
+        """Addresses in the program itself, each before the return address."""
+        return [hex((a & ((1 << 40) - 1)) - 1) for a in self.stack if a >> 40 == 0]
+
     def where(self, program):
         """Functions of the program that led to it, the innermost first."""
-        own = [hex((a & ((1 << 40) - 1)) - 1) for a in self.stack if a >> 40 == 0]
-        if not own:
-            return "a library"
-        text = subprocess.run(["addr2line", "-s", "-f", "-i", "-e", program, *own], capture_output=True, text=True).stdout.splitlines()
-        return " < ".join(f"{f} {line.split(' ')[0]}" for f, line in zip(text[::2], text[1::2]) if f not in CALLS)[:600]
+        explain(program, [self])
+        return " < ".join(part for a in self.own() for part in names[a])[:600] or "a library"
+
+
+names = {}  # address in the program: "function file:line", inlined functions first
+
+
+def explain(program, sites):
+    """Looks up all addresses that are not known yet at once: the program's debug information is large."""
+    unknown = sorted({a for s in sites for a in s.own()} - set(names))
+    if not unknown:
+        return
+    text = subprocess.run(["addr2line", "-a", "-s", "-f", "-i", "-e", program], input="\n".join(unknown), capture_output=True, text=True).stdout
+    for block, address in zip(re.split(r"^0x[0-9a-f]+\n", text, flags=re.M)[1:], unknown):
+        lines = block.splitlines()
+        names[address] = [f"{f} {line.split(' ')[0]}" for f, line in zip(lines[::2], lines[1::2]) if f not in CALLS]

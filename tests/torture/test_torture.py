@@ -10,7 +10,7 @@ import time
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parent.parent / "e2e")]
 import scenes  # noqa: E402
 from lives import Standing, make  # noqa: E402
-from state import FILE, ROLES, State  # noqa: E402
+from state import FILE, ROLES, State, explain  # noqa: E402
 from weftd import BUILD, main  # noqa: E402
 
 PROGRAM = str(BUILD / "tests" / "torture" / "weftd-torture")
@@ -49,6 +49,7 @@ def fail(scene, cases):
     life = make(PROGRAM, state, scene)
     try:
         sites = life.notes()
+        explain(PROGRAM, sites)
         for process, call, function, error in cases:
             found = [s for s in sites if s.call == call and ROLES[s.role] == process and f" {function} " in f" {s.where(PROGRAM)} "]
             assert found, f"{scene}: {call} of {function} in the {process} is not reached: the test is blind"
