@@ -1,0 +1,105 @@
+"""weft-setup: one command from an installed package to a service with a model; what else the configuration has stays."""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from weftd import Skip, main, program, synth
+
+SCRIPT = pathlib.Path(program("weftd")).parent / "systemd/weft-setup"
+
+
+class Machine:
+    """A folder of programs: weftd as it was built, and a systemctl and a weftctl that note what they are told."""
+
+    def __init__(self, boots):
+        if not SCRIPT.exists():
+            raise Skip("built without systemd")
+        self.temporary = tempfile.TemporaryDirectory(prefix="weft-setup-", dir="/var/lib")
+        self.folder = pathlib.Path(self.temporary.name)
+        self.config, self.told = self.folder / "weft.conf", self.folder / "told"
+        (self.folder / "bin").mkdir()
+        (self.folder / "bin/weftd").symlink_to(program("weftd"))
+        self.program("systemctl", f'echo "$@" >>{self.told}; [ "$1" != list-units ] || exit {0 if boots else 1}')
+        self.program("weftctl", f'echo "weftctl $@" >>{self.told}; echo {self.folder}/model.gguf')
+        self.model = self.folder / "model.gguf"
+        self.model.write_bytes(pathlib.Path(synth("setup", "--shape", "tiny,n_layer=1,n_embd=256", "--format", "Q4_K", "--n-vocab", "512")).read_bytes())
+        self.folder.chmod(0o755)
+        self.model.chmod(0o644)
+
+    def program(self, name, text):
+        path = self.folder / "bin" / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def setup(self, *args, text=None):
+        if text is not None:
+            self.config.write_text(text)
+        self.told.write_text("")
+        return subprocess.run(["sh", str(SCRIPT), "--config", str(self.config), *map(str, args)], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "PATH": f"{self.folder}/bin:/usr/bin:/bin"})
+
+
+def test_the_configuration_names_the_model_and_keeps_the_rest():
+    m = Machine(boots=True)
+    line = f"model = {m.model}\n"
+    cases = [
+        ("[model]\n# the file\n#model =\n\n#model-name =\n[listen]\nlisten = 127.0.0.1:9\n", f"[model]\n# the file\n{line}\n#model-name =\n[listen]\nlisten = 127.0.0.1:9\n"),
+        ("[model]\nmodel = /old.gguf\nmodel-name = x\n", f"[model]\n{line}model-name = x\n"),
+        ("[listen]\nanonymous = no\n", f"[listen]\nanonymous = no\n\n[model]\n{line}"),
+        ("[model]\nmodel-name = x\n[listen]\n", f"[model]\nmodel-name = x\n{line}[listen]\n"),
+        ("", f"\n[model]\n{line}"),
+    ]
+    for before, after in cases:
+        for _ in range(2):  # run again, nothing changes
+            r = m.setup(m.model, text=before)
+            assert r.returncode == 0, r
+            assert m.config.read_text() == after, (before, m.config.read_text())
+            before = after
+    m.config.chmod(0o640)
+    assert m.setup(m.model).returncode == 0 and m.config.stat().st_mode & 0o777 == 0o640
+    told = m.told.read_text()
+    assert "enable --quiet --now weftd.socket weftd-admin.socket\n" in told and told.endswith("restart weftd\n"), told
+
+
+def test_a_model_of_the_hub_is_fetched():
+    m = Machine(boots=True)
+    r = m.setup("--models", m.folder / "kept", "hf:some/repo:Q8_0", text="[model]\n")
+    assert r.returncode == 0 and f"weftctl pull --models {m.folder}/kept hf:some/repo:Q8_0\n" in m.told.read_text(), (r, m.told.read_text())
+    assert m.config.read_text() == f"[model]\nmodel = {m.model}\n" and (m.folder / "kept").is_dir()
+    m.program("weftctl", "echo no such repository >&2; exit 69")
+    assert m.setup("hf:some/other").returncode == 69 and m.config.read_text() == f"[model]\nmodel = {m.model}\n"
+
+
+def test_without_systemd_it_says_how_to_start():
+    m = Machine(boots=False)
+    r = m.setup(m.model, text="[model]\n")
+    assert r.returncode == 0 and f"weftd --config {m.config}" in r.stdout and m.told.read_text() == "list-units\n", r
+
+
+def test_what_the_service_cannot_use_changes_nothing():
+    m = Machine(boots=True)
+    text = "[model]\nmodel = /old.gguf\n"
+    m.model.chmod(0o600)
+    r = m.setup(m.model, text=text)
+    assert r.returncode == 1 and "may not read it" in r.stderr, r
+    m.model.chmod(0o644)
+    bad = m.folder / "bad.gguf"
+    bad.write_bytes(b"not a model" * 100)
+    bad.chmod(0o644)
+    with tempfile.NamedTemporaryFile(dir="/tmp", suffix=".gguf") as hidden:
+        for model, why in ((bad, "is unchanged"), (m.folder / "none.gguf", "there is no such file"), (hidden.name, "neither home folders nor temporary")):
+            r = m.setup(model)
+            assert r.returncode == 1 and why in r.stderr, (model, r)
+    assert m.config.read_text() == text and not list(m.folder.glob("*.weft-setup")) and not m.told.read_text()
+    assert m.setup().returncode == 64 and m.setup("a", "b").returncode == 64 and m.setup("--help").returncode == 0
+    m.config.unlink()
+    assert "run this as root" in m.setup(m.model).stderr
+
+
+if __name__ == "__main__":
+    if os.getuid() != 0:
+        print("1..0 # SKIP not root: the files of this test must lie where a service sees them")
+        sys.exit(0)
+    main(globals())
