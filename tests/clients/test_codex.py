@@ -85,6 +85,51 @@ All is counted.
 It was not made shorter.
 """
 
+# The search of tools that Codex runs itself for a model that it knows: what it finds can be called.
+SEARCH = """\
+=== results=0
+<tool_call>
+{"name": "tool_search", "arguments": {"query": "twist a word"}}
+</tool_call>
+=== results=1 has=mcp__loom
+<tool_call>
+{"name": "mcp__loom__twist", "arguments": {"word": "heddle"}}
+</tool_call>
+=== results=2 has=elddeh
+It is elddeh.
+"""
+
+# Without a name of a model Codex sends its tools as an item.
+NAMELESS = """\
+=== results=0 has=functions__exec
+<tool_call>
+{"name": "functions__exec", "arguments": {"input": "text('hed' + 'dle')"}}
+</tool_call>
+=== results=1 has=heddle
+The word is heddle.
+"""
+
+# A conversation that has become too long, with Codex' own provider: the server writes the summary.
+SUMMARY = """\
+=== has=Write a summary of this conversation
+The numbers have been counted.
+=== results=0 has=The numbers have been counted.
+All is counted.
+=== results=0
+<tool_call>
+{"name": "exec_command", "arguments": {"cmd": "seq 1 4000"}}
+</tool_call>
+=== results=1
+It was not made shorter.
+"""
+
+OWN_PROVIDER = """\
+model = "gpt-5.5"
+openai_base_url = "%s/v1"
+model_context_window = 100000
+model_auto_compact_token_limit = 24000
+"""
+
 CONFIG = """\
 model = "%s"
 model_provider = "weft"
@@ -127,19 +172,19 @@ class Codex:
         self.folder.cleanup()
         self.server.__exit__(*why)
 
-    def run(self, *words, prompt=""):
-        """The items that it reports, and how its turn ended. @prompt: more of it."""
+    def run(self, *words, prompt="", errors=False):
+        """The items that it reports, with @errors those too, and how its turn ended. @prompt: more of it."""
         env = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "CODEX_"))}
         command = [self.program, "exec", "--json", "--skip-git-repo-check", "-s", "danger-full-access", *words]
         done = subprocess.run(
-            command, cwd=self.work, env={**env, "CODEX_HOME": str(self.home), "HOME": str(self.home)},
+            command, cwd=self.work, env={**env, "CODEX_HOME": str(self.home), "HOME": str(self.home), "CODEX_API_KEY": "none"},
             input=prompt, capture_output=True, text=True, timeout=120,
         )
         events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         items = [e["item"] for e in events if e["type"] == "item.completed"]
         ends = [e for e in events if e["type"] in ("turn.completed", "turn.failed")]
         assert ends, (done.returncode, done.stdout, done.stderr)
-        return [i for i in items if i["type"] != "error"], ends[-1]
+        return [i for i in items if errors or i["type"] != "error"], ends[-1]
 
 
 def of(items, kind):
@@ -188,6 +233,31 @@ def test_a_long_conversation_is_compacted():
         items, end = c.run("Count to 4000.")
         assert [i["text"] for i in of(items, "agent_message")] == ["All is counted."], (items, end)
         assert [r["answer"] for r in c.server.runs] == [2, 3, 0, 1], [r["answer"] for r in c.server.runs]
+
+
+def test_tools_that_a_search_finds():
+    with Codex(SEARCH, model="gpt-5.5", more=LOOM % (SOURCE / "codex" / "mcp.mjs")) as c:
+        items, end = c.run("Twist the word heddle.")
+        assert [i["text"] for i in of(items, "agent_message")] == ["It is elddeh."], (items, end)
+        runs = c.server.runs
+        assert all(r["n_cached"] > r["n_prompt"] * 0.9 for r in runs[1:]), runs
+
+
+def test_without_a_name_of_a_model():
+    with Codex(NAMELESS, model="gpt-6.1-sol") as c:  # the default of this Codex
+        config = (c.home / "config.toml").read_text()
+        (c.home / "config.toml").write_text(config.split("\n", 1)[1])
+        items, end = c.run("Which word is it?")
+        assert [i["text"] for i in of(items, "agent_message")] == ["The word is heddle."], (items, end)
+
+
+def test_its_own_provider():
+    with Codex(SUMMARY, model="gpt-5.5") as c:
+        (c.home / "config.toml").write_text(OWN_PROVIDER % c.server.url)
+        items, end = c.run("Count to 4000.", errors=True)
+        assert [i["text"] for i in of(items, "agent_message")] == ["All is counted."], (items, end)
+        assert not of(items, "error"), items
+        assert [r["answer"] for r in c.server.runs] == [2, 0, 1], [r["answer"] for r in c.server.runs]
 
 
 def test_silence_is_not_taken_for_the_end():
