@@ -113,6 +113,8 @@ int output_spec_response_format(struct gen_request *r, yyjson_val *v, struct err
         return invalid("response_format.json_schema.name", "a string", err);
     if (strict && !yyjson_is_bool(strict))
         return invalid("response_format.json_schema.strict", "a boolean", err);
+    if (!schema && name) /* only its name is required: any JSON will do */
+        return set_form(r, "json_object", "response_format", type, err);
     return set_schema(r, "response_format.json_schema.schema", schema, err);
 }
 

@@ -256,6 +256,14 @@ PARSER(parse_unsupported) {
     return unsupported(f->name, err);
 }
 
+/* The older name of tool_choice says nothing by its default and by "none": no functions are taken
+ * under their older name. */
+PARSER(parse_function_call) {
+    return yyjson_equals_str(v, "auto") || yyjson_equals_str(v, "none")
+               ? 0
+               : parse_unsupported(r, m, f, v, err);
+}
+
 /* Reads a limit of the output. -1 asks for all that the context leaves, as llama-server's and LM
  * Studio's clients do; 0, where it is allowed, looks at the prompt only. */
 PARSER(parse_max_tokens) {
@@ -526,7 +534,7 @@ static const struct field fields[] = {
     {"suffix", CHAT, parse_unsupported, 0, 0, 0, NULL},
     {"suffix", TEXT, parse_suffix, AT(suffix), 0, 0, "a string"},
     UNSUPPORTED("functions", 0),
-    UNSUPPORTED("function_call", 0),
+    {"function_call", BOTH, parse_function_call, 0, 0, 0, NULL},
     UNSUPPORTED("audio", 0),
     UNSUPPORTED("web_search_options", -1),
     UNSUPPORTED("documents", 0),

@@ -106,8 +106,7 @@ int route_find(struct exchange *x, const struct http *h, struct err *err) {
         return MIN(r, 0);
     if (!*allow)
         return refuse_unknown(x, path, err);
-    /* Codex tries a WebSocket first: after a 426 it uses HTTP at once, after a 405 it tries
-     * again. */
+    /* Codex tries a WebSocket first; after a 426 it uses HTTP at once. */
     const char *protocol = http_header(h, "upgrade", NULL);
     if (protocol && strcasecmp(protocol, "websocket") == 0)
         return err_set_code(err, 426, "upgrade_required", NULL,

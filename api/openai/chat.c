@@ -281,7 +281,8 @@ static int take_final(yyjson_doc **body, struct buf *prefill, struct err *err) {
     return r;
 }
 
-int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+int openai_read_rendered(struct prompt_job *job, yyjson_doc *body, enum field_set kind,
+                         struct err *err) {
     yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(body), "continue_final_message");
     CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
     struct gen_request *r = &job->request;
@@ -295,10 +296,14 @@ int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) 
         yyjson_doc_free(body);
         return result;
     }
-    result = gen_request_read(r, job->model, FIELDS_CHAT, body, err);
+    result = gen_request_read(r, job->model, kind, body, err);
     if (result < 0 || prefill.len == 0)
         return result;
     return gen_request_set_prefill(r, prefill.data, prefill.len);
+}
+
+int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return openai_read_rendered(job, body, FIELDS_CHAT, err);
 }
 
 static const struct endpoint endpoint = {
@@ -310,6 +315,7 @@ static const struct endpoint endpoint = {
     .piece = choices_piece,
     .end = choices_end,
     .whole = choices_whole,
+    .alive = choices_alive,
 };
 
 void chat_serve(struct exchange *x, struct http *h) {

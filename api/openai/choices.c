@@ -222,6 +222,18 @@ void choices_piece(struct writer *w, const struct piece *p) {
     send_chunk(w, &j, false);
 }
 
+void choices_alive(struct writer *w) {
+    struct piece p = {.text = ""};
+
+    while (p.index < w->n_choices && w->choices[p.index].finish_sent)
+        p.index++;
+    if (p.index < w->n_choices) {
+        p.choice = &w->choices[p.index];
+        choices_piece(w, &p);
+    }
+    respond_comment(w->exchange, "keep-alive");
+}
+
 void choices_begin(struct writer *w) {
     for (uint32_t i = 0; i < w->n_choices && form_of(w)->has_role; i++) {
         struct piece p = {.choice = &w->choices[i], .index = i, .text = "", .first = true};

@@ -30,6 +30,8 @@ void choices_begin(struct writer *w);
 void choices_piece(struct writer *w, const struct piece *p);
 void choices_end(struct writer *w);
 void choices_whole(struct json *j, struct writer *w);
+/* Sends the dialect's comment and a chunk that says nothing: some clients count only chunks. */
+void choices_alive(struct writer *w);
 
 /* The functions of OpenAI's own forms. */
 void choices_put_message(struct json *j, const struct writer *w, const struct piece *p,

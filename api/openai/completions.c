@@ -69,19 +69,29 @@ static void put_values(struct json *j, const struct span *s) {
     json_close(j, ']');
 }
 
-/* The @n likely tokens @t of one place by their text. Equal texts come as often as they are. */
-static void put_top(struct json *j, const struct writer *w, const struct event_top *t, uint32_t n) {
+static void put_entry(struct json *j, const struct writer *w, int32_t id, float logprob) {
+    size_t len;
+    const char *text = choices_token(w, id, &len);
+
+    json_string(j, text, len);
+    json_colon(j);
+    json_double(j, (double)logprob);
+}
+
+/* The @n likely tokens @t of one place by their text, and the one that stands there, @id. Equal
+ * texts come as often as they are. */
+static void put_top(struct json *j, const struct writer *w, const struct event_top *t, uint32_t n,
+                    int32_t id, float logprob) {
+    bool seen = false;
+
     json_open(j, '{');
     for (uint32_t k = 0; k < n; k++) {
-        size_t len;
-        const char *text = choices_token(w, t[k].token, &len);
-
-        if (t[k].token < 0)
-            continue;
-        json_string(j, text, len);
-        json_colon(j);
-        json_double(j, (double)t[k].logprob);
+        if (t[k].token >= 0)
+            put_entry(j, w, t[k].token, t[k].logprob);
+        seen |= t[k].token == id;
     }
+    if (!seen)
+        put_entry(j, w, id, logprob);
     json_close(j, '}');
 }
 
@@ -97,13 +107,15 @@ static void put_tops(struct json *j, const struct writer *w, const struct span *
         if (i == 0 || !s->g->prompt_lp)
             json_null(j);
         else
-            put_top(j, w, &s->g->prompt_top[(size_t)(i - 1) * m->n_prompt_top], m->n_top);
+            put_top(j, w, &s->g->prompt_top[(size_t)(i - 1) * m->n_prompt_top], m->n_top,
+                    s->g->tokens[i], s->g->prompt_lp[i - 1]);
     }
     for (uint32_t i = s->from; i < s->to; i++) {
         if (i % CHOICES_PAUSE == 0)
             choices_pause(j);
         if (gen_is_text(s->g, i))
-            put_top(j, w, &s->g->top[(size_t)i * m->n_top], m->n_top);
+            put_top(j, w, &s->g->top[(size_t)i * m->n_top], m->n_top,
+                    s->g->tokens[s->g->n_prompt + i], s->g->logprobs[i]);
     }
     json_close(j, ']');
 }

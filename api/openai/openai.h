@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <yyjson.h>
+#include "api/generation/gen_request.h"
 #include "api/http/dialect.h"
 
 struct prompt_job;
@@ -26,6 +27,10 @@ size_t openai_put_limit(const struct limit_left *l, char *out, size_t size);
 /* Implements endpoint.translate for bodies in OpenAI's form, into which other dialects are
  * translated. */
 int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err);
+/* Reads a body with messages as one of @kind; with continue_final_message the prompt ends with the
+ * last of them. */
+int openai_read_rendered(struct prompt_job *job, yyjson_doc *body, enum field_set kind,
+                         struct err *err);
 int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err);
 
 /* route.serve */

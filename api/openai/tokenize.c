@@ -81,14 +81,8 @@ static void write_tokens(struct json *j, const struct prompt_job *job) {
     json_close(j, '}');
 }
 
-/* The prompts as the model would see them; routers read token_ids. */
-static void write_prompts(struct json *j, const struct prompt_job *job) {
-    json_open(j, '{');
-    json_put_string(j, "object", "render");
-    json_put_string(j, "model", job->model->info->id);
-    json_key(j, "token_ids");
-    put_ids(j, &job->prompts[0].tokens);
-    json_put_open(j, "prompts", '[');
+static void put_prompts(struct json *j, const struct prompt_job *job) {
+    json_open(j, '[');
     for (uint32_t i = 0; i < job->n_prompts; i++) {
         const struct prompt *p = &job->prompts[i];
 
@@ -103,6 +97,17 @@ static void write_prompts(struct json *j, const struct prompt_job *job) {
         json_close(j, '}');
     }
     json_close(j, ']');
+}
+
+/* The prompts as the model would see them; routers read token_ids. */
+static void write_prompts(struct json *j, const struct prompt_job *job) {
+    json_open(j, '{');
+    json_put_string(j, "object", "render");
+    json_put_string(j, "model", job->model->info->id);
+    json_key(j, "token_ids");
+    put_ids(j, &job->prompts[0].tokens);
+    json_key(j, "prompts");
+    put_prompts(j, job);
     json_close(j, '}');
 }
 
@@ -119,7 +124,7 @@ static void write_text(struct json *j, const struct prompt_job *job) {
 }
 
 static int read_tokenize(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    int r = gen_request_read(&job->request, job->model, FIELDS_TOKENIZE, body, err);
+    int r = openai_read_rendered(job, body, FIELDS_TOKENIZE, err);
 
     job->request.tokens_only = true;
     return r;
@@ -143,7 +148,7 @@ void chat_render_serve(struct exchange *x, struct http *h) {
 }
 
 void completions_render_serve(struct exchange *x, struct http *h) {
-    lookup_serve(x, &completion, write_prompts);
+    lookup_serve(x, &completion, put_prompts);
 }
 
 /* Writes llama-server's token count of a chat. */

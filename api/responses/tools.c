@@ -338,9 +338,10 @@ int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_
 
     if (yyjson_equals_str(yyjson_obj_get(choice, "type"), "allowed_tools"))
         return put_allowed(b, choice, root);
+    if (yyjson_is_obj(choice) && !json_cstr(yyjson_obj_get(choice, "type")))
+        return responses_refuse(b, "tool_choice.type", "must be a string without NUL");
     if (yyjson_is_obj(choice) && !native && !is_function(choice))
-        return responses_refuse(b, "tool_choice.type",
-                                "must be a function, a custom tool or allowed_tools");
+        return 0; /* a hosted tool, which is left out like its definition */
     if (yyjson_is_obj(choice) && !native && !json_cstr(yyjson_obj_get(choice, "name")))
         return responses_refuse(b, "tool_choice.name", "must be a string without NUL");
     return responses_put_value(b, root, "tool_choice",

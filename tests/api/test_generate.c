@@ -365,8 +365,15 @@ Test(tokens, text_and_back) {
     reply_deinit(&r);
     world_ask(&w, "/v1/completions/render", "{\"prompt\":[[1,2],[3]]}", &r);
     reply_expect(&r, 200,
-                 "{\"object\":\"render\",\"model\":\"tiny\",\"token_ids\":[1,2],\"prompts\":["
-                 "{\"text\":null,\"token_ids\":[1,2]},{\"text\":null,\"token_ids\":[3]}]}");
+                 "[{\"text\":null,\"token_ids\":[1,2]},{\"text\":null,\"token_ids\":[3]}]");
+    world_ask(
+        &w, "/tokenize",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":"
+        "\"b\"}],\"continue_final_message\":true,\"add_generation_prompt\":false}",
+        &r);
+    cr_expect(strstr(r.body.data, "115,115,105,115,116,97,110,116,10,98],"),
+              "the prompt ends with the text: %s", r.body.data);
+    reply_deinit(&r);
     world_stop(&w);
 }
 

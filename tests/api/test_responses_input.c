@@ -462,7 +462,7 @@ Test(input, a_bad_field_is_named) {
          "tools[0].tools[0].name"},
         {"\"input\":\"a\",\"tool_choice\":5", "tool_choice"},
         {"\"input\":\"a\",\"tool_choice\":\"some\"", "tool_choice"},
-        {"\"input\":\"a\",\"tool_choice\":{\"type\":\"web_search\"}", "tool_choice.type"},
+        {"\"input\":\"a\",\"tool_choice\":{\"type\":5}", "tool_choice.type"},
         {"\"input\":\"a\",\"tool_choice\":{\"type\":\"function\"}", "tool_choice.name"},
         {"\"input\":\"a\",\"tool_choice\":{\"type\":\"allowed_tools\"}", "tool_choice.tools"},
         {"\"input\":\"a\",\"max_output_tokens\":\"x\"", "max_output_tokens"},

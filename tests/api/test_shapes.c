@@ -1,0 +1,137 @@
+/*
+ * Shapes of requests that other services answer or that their clients send: each is answered here
+ * as well, or refused with a reason that docs/reference/refused.md gives.
+ */
+
+#include <criterion/criterion.h>
+#include <string.h>
+#include "responses_support.h"
+
+#define CHATS "/v1/chat/completions"
+#define TEXTS "/v1/completions"
+#define MESSAGES "/v1/messages"
+#define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define CLAUDE "{\"model\":\"claude-x\",\"max_tokens\":4,"
+#define FN "{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}"
+
+struct shape {
+    const char *path, *body;
+    const char *refused; /* param of the 400; NULL: it is answered */
+};
+
+static const struct shape shapes[] = {
+    /* chat completions */
+    {CHATS, "{" ASK ",\"max_tokens\":-1}", NULL},
+    {CHATS, "{" ASK ",\"function_call\":\"auto\"}", NULL},
+    {CHATS, "{" ASK ",\"function_call\":{\"name\":\"f\"}}", "function_call"},
+    {CHATS, "{" ASK ",\"functions\":[{\"name\":\"f\"}]}", "functions"},
+    {CHATS, "{" ASK ",\"functions\":[]}", NULL},
+    {CHATS,
+     "{" ASK ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\"}}}",
+     NULL},
+    {CHATS, "{" ASK ",\"response_format\":{\"type\":\"json_schema\"}}",
+     "response_format.json_schema.schema"},
+    {CHATS,
+     "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\","
+     "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},{\"role\":"
+     "\"tool\",\"tool_call_id\":\"c\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":"
+     "\"data:\"}}]},{\"role\":\"user\",\"content\":\"hi\"}]}",
+     NULL},
+    {CHATS, "{" ASK ",\"web_search_options\":{\"search_context_size\":\"low\"}}",
+     "web_search_options"},
+    {CHATS, "{" ASK ",\"audio\":{\"voice\":\"v\",\"format\":\"wav\"}}", "audio"},
+    /* completions */
+    {TEXTS, "{\"prompt\":\"a\",\"logprobs\":1}", NULL},
+    {TEXTS, "{\"prompt\":\"a\",\"truncate_prompt_tokens\":3}", "truncate_prompt_tokens"},
+    {TEXTS, "{\"prompt\":\"a\",\"use_beam_search\":true}", "use_beam_search"},
+    {"/v1/completions/render", "{\"prompt\":[\"a\",\"b\"]}", NULL},
+    {"/tokenize", "{" ASK ",\"add_generation_prompt\":true}", NULL},
+    /* Responses */
+    {RESPONSES, "{\"input\":\"hi\",\"tools\":[{\"type\":\"web_search_preview\"}]}", NULL},
+    {RESPONSES, "{\"input\":\"hi\",\"tool_choice\":{\"type\":\"web_search_preview\"}}", NULL},
+    {RESPONSES,
+     "{\"input\":\"hi\",\"tools\":[" FN "],\"tool_choice\":{\"type\":\"mcp\",\"server_label\":"
+     "\"s\"}}",
+     NULL},
+    {RESPONSES, "{\"input\":\"hi\",\"text\":{\"verbosity\":\"low\"},\"max_tool_calls\":3}", NULL},
+    {RESPONSES,
+     "{\"input\":\"hi\",\"reasoning\":{\"effort\":\"low\",\"context\":\"all_turns\"},\"include\":["
+     "\"reasoning.encrypted_content\"],\"client_metadata\":{\"a\":\"b\"}}",
+     NULL},
+    {RESPONSES,
+     "{\"input\":[{\"type\":\"additional_tools\",\"role\":\"developer\",\"tools\":[" FN
+     "]},{\"role\":\"user\",\"content\":\"hi\"}]}",
+     NULL},
+    {RESPONSES,
+     "{\"input\":\"hi\",\"tools\":[{\"type\":\"tool_search\",\"execution\":\"client\","
+     "\"description\":\"d\",\"parameters\":{\"type\":\"object\"}}]}",
+     NULL},
+    {RESPONSES,
+     "{\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{\"type\":"
+     "\"compaction_trigger\"}]}",
+     NULL},
+    {RESPONSES "/compact", "{\"input\":\"hi\"}", NULL},
+    {RESPONSES, "{\"input\":[{\"type\":\"agent_message\",\"content\":[]}]}", NULL},
+    {RESPONSES, "{\"input\":\"hi\",\"background\":true}", "background"},
+    {RESPONSES, "{\"input\":\"hi\",\"background\":false}", NULL},
+    {RESPONSES, "{\"input\":\"hi\",\"conversation\":\"conv_1\"}", "conversation"},
+    {RESPONSES, "{\"input\":\"hi\",\"prompt\":{\"id\":\"p\"}}", "prompt"},
+    {RESPONSES, "{\"input\":\"hi\",\"top_logprobs\":2}", "top_logprobs"},
+    {RESPONSES, "{\"input\":\"hi\",\"include\":[\"message.output_text.logprobs\"]}", "include"},
+    /* Messages */
+    {MESSAGES,
+     CLAUDE ASK ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}]}", NULL},
+    {MESSAGES,
+     CLAUDE ASK ",\"tools\":[{\"type\":\"tool_search_tool_regex_20251119\",\"name\":"
+                "\"tool_search_tool_regex\"},{\"name\":\"f\",\"defer_loading\":true,"
+                "\"input_schema\":{\"type\":\"object\"}}]}",
+     NULL},
+    {MESSAGES,
+     CLAUDE "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\","
+            "\"content\":[{\"type\":\"server_tool_use\",\"id\":\"s\",\"name\":\"web_search\","
+            "\"input\":{}},{\"type\":\"web_search_tool_result\",\"tool_use_id\":\"s\",\"content\":"
+            "[]}]},{\"role\":\"user\",\"content\":\"hi\"}]}",
+     NULL},
+    {MESSAGES, CLAUDE ASK ",\"context_management\":{\"edits\":[]},\"speed\":\"fast\"}", NULL},
+    {MESSAGES, CLAUDE ASK ",\"thread\":{}}", "thread"},
+};
+
+Test(shapes, each_is_answered_or_refused_by_name) {
+    struct world w;
+    struct reply r;
+    char param[80];
+
+    responses_init(&w);
+    w.model.max_context = 4096;
+    world_start(&w);
+    w.port.script = "ab";
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
+        const struct shape *s = &shapes[i];
+
+        world_ask(&w, s->path, s->body, &r);
+        cr_expect_eq(r.status, s->refused ? 400 : 200, "%s %s: %d %s", s->path, s->body, r.status,
+                     r.body.data);
+        snprintf(param, sizeof(param), "\"param\":\"%s\"", s->refused ? s->refused : "");
+        cr_expect(!s->refused || strstr(r.body.data, param) || strstr(r.body.data, s->refused),
+                  "%s %s", s->body, r.body.data);
+        reply_deinit(&r);
+        w.port.n = 0;
+    }
+    world_stop(&w);
+}
+
+Test(shapes, the_chosen_token_is_among_the_likely_ones) {
+    struct world w;
+    struct reply r;
+
+    responses_init(&w);
+    world_start(&w);
+    w.port.script = "o";
+    world_ask(&w, TEXTS, "{\"prompt\":[120,121],\"echo\":true,\"logprobs\":1,\"max_tokens\":1}",
+              &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data, "\"top_logprobs\":[null,{\"t\":-0.125,\"y\":"), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
