@@ -36,6 +36,10 @@ static void put_usage(struct json *j, const struct writer *w) {
 
     json_put_open(j, "usage", '{');
     json_put_int(j, "input_tokens", (int64_t)u.prompt - u.cached);
+    json_put_open(j, "cache_creation", '{');
+    json_put_int(j, "ephemeral_5m_input_tokens", 0);
+    json_put_int(j, "ephemeral_1h_input_tokens", 0);
+    json_close(j, '}');
     json_put_int(j, "cache_creation_input_tokens", 0);
     json_put_int(j, "cache_read_input_tokens", u.cached);
     json_put_int(j, "output_tokens", u.output);
@@ -49,24 +53,27 @@ static void put_usage(struct json *j, const struct writer *w) {
     }
     json_put_string(j, "server_tool_use", NULL);
     json_put_string(j, "service_tier", "standard");
+    json_put_string(j, "inference_geo", NULL);
+    json_put_string(j, "speed", NULL);
     json_close(j, '}');
 }
 
 /* Why the model stopped; *stop is the stop sequence or NULL. */
-static const char *reason_of(const struct gen *g, const struct str **stop) {
+static const char *reason_of(const struct writer *w, const struct gen *g, const struct str **stop) {
     assert(g->state == GEN_DONE);
+    bool full = g->m.max_new < w->job.request.max_new; /* the context left no more */
     *stop = g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
-    return *stop                               ? "stop_sequence"
-           : g->finish == FINISH_LENGTH        ? "max_tokens"
+    return *stop                        ? "stop_sequence"
+           : g->finish == FINISH_LENGTH ? full ? "model_context_window_exceeded" : "max_tokens"
            : output_parser_has_call(g->output) ? "tool_use"
                                                : "end_turn";
 }
 
 /* @g NULL: it has not stopped yet. */
-static void put_stop(struct json *j, const struct gen *g) {
+static void put_stop(struct json *j, const struct writer *w, const struct gen *g) {
     const struct str *stop = NULL;
 
-    json_put_string(j, "stop_reason", g ? reason_of(g, &stop) : NULL);
+    json_put_string(j, "stop_reason", g ? reason_of(w, g, &stop) : NULL);
     json_key(j, "stop_sequence");
     if (stop)
         json_string(j, stop->data, stop->len);
@@ -74,6 +81,7 @@ static void put_stop(struct json *j, const struct gen *g) {
         json_null(j);
     json_put_string(j, "stop_details", NULL);
     json_put_string(j, "container", NULL);
+    json_put_string(j, "diagnostics", NULL);
 }
 
 static void open_message(struct json *j, const struct writer *w) {
@@ -201,7 +209,7 @@ static void put_whole(struct json *j, struct writer *w) {
     for (uint32_t i = 0; i < g->output->n_runs; i++)
         put_block(j, w, &g->output->runs[i]);
     json_close(j, ']');
-    put_stop(j, g);
+    put_stop(j, w, g);
     put_usage(j, w);
     json_close(j, '}');
 }
@@ -242,7 +250,7 @@ static void send_start(struct writer *w) {
     open_message(j, w);
     json_put_open(j, "content", '[');
     json_close(j, ']');
-    put_stop(j, NULL);
+    put_stop(j, w, NULL);
     put_usage(j, w);
     json_close(j, '}');
     emit(w, &e);
@@ -345,7 +353,7 @@ static void send_end(struct writer *w) {
     assert(!w->block.open && w->choices[0].gen->state == GEN_DONE);
     struct json *j = begin(&e, "message_delta");
     json_put_open(j, "delta", '{');
-    put_stop(j, w->choices[0].gen);
+    put_stop(j, w, w->choices[0].gen);
     json_close(j, '}');
     put_usage(j, w);
     emit(w, &e);

@@ -26,6 +26,7 @@ struct anthropic_input {
     char place[112];       /* of what is being read, for messages */
     yyjson_mut_val *tools; /* its tools */
     uint32_t n_looked_up;
+    bool searches; /* a hosted search is among the tools: none is deferred */
 
     /* turns.c */
     yyjson_mut_val *list;    /* messages */

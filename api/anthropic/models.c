@@ -13,6 +13,8 @@
 /* /v1/models as Anthropic's clients know it, for those that send its version header. */
 
 static void put_model(struct json *j, const struct model *model) {
+    static const char *const absent[] = {"max_tokens", "capabilities", "line", "deprecated_at",
+                                         "retires_at"};
     const struct api_model *m = model->info;
     char created[32] = "";
     time_t t = m->created_unix;
@@ -30,6 +32,8 @@ static void put_model(struct json *j, const struct model *model) {
         json_uint(j, m->max_context);
     else
         json_null(j);
+    for (size_t i = 0; i < ARRAY_SIZE(absent); i++)
+        json_put_string(j, absent[i], NULL);
     json_close(j, '}');
 }
 

@@ -14,7 +14,8 @@
  * result refers to it (tool_reference), or where a system message among the turns adds it. There
  * its description becomes text, and what stands before it in the prompt stays as it was and in the
  * cache. For the chat such a function has "defer_loading": it is known where calls are read, and
- * not given to the template.
+ * not given to the template. Beside a tool search that Anthropic's servers would run such tools are
+ * shown at once: nothing else could show them.
  */
 
 #define LOOK_UPS_MAX 4096u /* of tools by their names, each of which may look at all of them */
@@ -47,6 +48,20 @@ static const struct {
      "\"insert_text\":{\"type\":\"string\"},\"view_range\":{\"type\":\"array\",\"items\":{\"type\":"
      "\"integer\"}}},\"required\":[\"command\",\"path\"]}"},
 };
+
+/* The tool of this name, or NULL. */
+static yyjson_mut_val *find(const struct anthropic_input *in, yyjson_val *name) {
+    yyjson_mut_val *tool;
+    size_t i, n;
+
+    yyjson_mut_arr_foreach(in->tools, i, n, tool) {
+        yyjson_mut_val *f = yyjson_mut_obj_get(tool, "function");
+
+        if (yyjson_mut_equals_strn(yyjson_mut_obj_get(f, "name"), json_text(name), json_len(name)))
+            return tool;
+    }
+    return NULL;
+}
 
 /* Adds a function, whose description may be NULL. */
 static int add_function(struct anthropic_input *in, yyjson_val *name, yyjson_mut_val *description,
@@ -92,7 +107,8 @@ static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *
     if (r == 0 && yyjson_get_bool(strict))
         r = anthropic_put(in, yyjson_mut_obj_get(out, "function"), "strict",
                           yyjson_mut_bool(in->doc, true));
-    if (r == 0 && (hidden || yyjson_get_bool(yyjson_obj_get(tool, "defer_loading"))))
+    if (r == 0 &&
+        (hidden || (!in->searches && yyjson_get_bool(yyjson_obj_get(tool, "defer_loading")))))
         r = anthropic_put(in, out, "defer_loading", yyjson_mut_bool(in->doc, true));
     return r;
 }
@@ -109,6 +125,8 @@ static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
         return anthropic_refuse(in, ".type", "must be a string");
     if (custom && !json_is_name(name, REQUEST_NAME_MAX))
         return anthropic_refuse(in, ".name", "must be a string of 1 to 256 bytes without NUL");
+    if (custom && find(in, name))
+        return anthropic_refuse(in, ".name", "is the name of an earlier tool");
     if (custom)
         return add_custom(in, tool, name, hidden);
     for (size_t i = 0; i < ARRAY_SIZE(known); i++)
@@ -116,6 +134,21 @@ static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
             strncmp(json_cstr(type), known[i].type, strlen(known[i].type)) == 0)
             return add_known(in, name, i);
     return 0;
+}
+
+/* Returns true if one of @tools is a search among them that Anthropic's servers would run. */
+static bool has_search(yyjson_val *tools) {
+    static const char search[] = "tool_search_tool_";
+    yyjson_val *tool;
+    size_t i, n;
+
+    yyjson_arr_foreach(tools, i, n, tool) {
+        const char *type = json_cstr(yyjson_obj_get(tool, "type"));
+
+        if (type && strncmp(type, search, strlen(search)) == 0)
+            return true;
+    }
+    return false;
 }
 
 int anthropic_tools(struct anthropic_input *in, yyjson_val *tools) {
@@ -131,26 +164,13 @@ int anthropic_tools(struct anthropic_input *in, yyjson_val *tools) {
     anthropic_place(in, "tools");
     if (!yyjson_is_arr(tools) || yyjson_arr_size(tools) > REQUEST_TOOLS_MAX)
         return anthropic_refuse(in, "", "must be an array of at most 1024 tools");
+    in->searches = has_search(tools);
     yyjson_arr_foreach(tools, i, n, tool) {
         snprintf(in->place, sizeof(in->place), "tools.%zu", i);
         if ((r = add_tool(in, tool, false)) < 0)
             return r;
     }
     return 0;
-}
-
-/* The tool of this name, or NULL. */
-static yyjson_mut_val *find(const struct anthropic_input *in, yyjson_val *name) {
-    yyjson_mut_val *tool;
-    size_t i, n;
-
-    yyjson_mut_arr_foreach(in->tools, i, n, tool) {
-        yyjson_mut_val *f = yyjson_mut_obj_get(tool, "function");
-
-        if (yyjson_mut_equals_strn(yyjson_mut_obj_get(f, "name"), json_text(name), json_len(name)))
-            return tool;
-    }
-    return NULL;
 }
 
 /* ---- among the turns ---- */

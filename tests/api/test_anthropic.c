@@ -53,12 +53,14 @@ static void ask(struct world *w, const char *body, const char *output, struct re
     "\"id\":\"X\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"tiny\",\"content\":"
 #define STOP(reason, stop)                                                                         \
     "\"stop_reason\":" reason ",\"stop_sequence\":" stop ",\"stop_details\":null,\"container\":"   \
-    "null"
+    "null,\"diagnostics\":null"
 #define USAGE(in, cached, out, thinking)                                                           \
     ",\"usage\":{\"input_tokens\":" in                                                             \
+    ",\"cache_creation\":{\"ephemeral_5m_input_tokens\":0,\"ephemeral_1h_input_tokens\":0}"        \
     ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":" cached                       \
     ",\"output_tokens\":" out ",\"output_tokens_details\":{\"thinking_tokens\":" thinking          \
-    "},\"server_tool_use\":null,\"service_tier\":\"standard\"}"
+    "},\"server_tool_use\":null,\"service_tier\":\"standard\",\"inference_geo\":null,\"speed\":"   \
+    "null}"
 #define EVENT(type, rest) "event: " type "\ndata: {\"type\":\"" type "\"" rest "}\n\n"
 #define BEGIN(usage)                                                                               \
     EVENT("message_start", ",\"message\":{" HEAD "[]," STOP("null", "null") usage "}")
@@ -421,6 +423,21 @@ Test(anthropic, reasons_are_anthropics) {
     world_stop(&w);
 }
 
+Test(anthropic, the_context_may_end_a_text) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.model.max_context = 64;
+    world_start(&w);
+    w.port.script = "0123456789012345678901234567890123456789012345678901234567890123456789";
+    world_ask(&w, MESSAGES, "{\"model\":\"tiny\",\"max_tokens\":4000," HI "}", &r);
+    cr_expect(strstr(r.body.data, "\"stop_reason\":\"model_context_window_exceeded\""), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(anthropic, a_budget_ends_thoughts) {
     struct world w;
     struct reply r;
@@ -634,7 +651,8 @@ static void get(struct world *w, const char *path, const char *head, struct repl
 #define VERSION "anthropic-version: 2023-06-01\r\n"
 #define MODEL                                                                                      \
     "{\"type\":\"model\",\"id\":\"X\",\"display_name\":\"tiny\",\"created_at\":"                   \
-    "\"2023-11-14T22:13:20Z\",\"lifecycle\":\"active\",\"max_input_tokens\":512}"
+    "\"2023-11-14T22:13:20Z\",\"lifecycle\":\"active\",\"max_input_tokens\":512,\"max_tokens\":"   \
+    "null,\"capabilities\":null,\"line\":null,\"deprecated_at\":null,\"retires_at\":null}"
 
 Test(anthropic, shared_and_unknown_paths_have_anthropics_form_for_its_clients) {
     struct world w;

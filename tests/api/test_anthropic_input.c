@@ -237,6 +237,11 @@ Test(anthropic_input, tools_may_be_told_of_later) {
         {SAY(Q) ",\"tools\":[" LATER("g") "," TOOL "," LATER("h") "]",
          USER_("q") "[" TOOL_ "]" OFF},
         {SAY(Q) ",\"tools\":[" LATER("g") "]", USER_("q") OFF},
+        /* beside a search that is not run here */
+        {SAY(Q) ",\"tools\":[{\"type\":\"tool_search_tool_bm25_20251119\",\"name\":"
+                "\"tool_search_tool_bm25\"}," LATER("f") "]",
+         USER_("q") "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": "
+                    "\"D\", \"parameters\": {\"type\": \"object\"}}}]" OFF},
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
              "[" GIVE(",\"content\":[{\"type\":\"tool_reference\",\"tool_name\":\"g\"},"
                       "{\"type\":\"tool_reference\",\"tool_name\":\"gone\"},{\"type\":\"tool_"
@@ -639,6 +644,9 @@ Test(anthropic_input, every_bad_field_is_named) {
          "output_config.format.schema: must be an object."},
         {WITH(SAY(Q) ",\"tools\":{}"), "tools: must be an array"},
         {WITH(SAY(Q) ",\"tools\":[1]"), "tools.0: must be an object."},
+        {WITH(SAY(Q) ",\"tools\":[{\"name\":\"f\",\"input_schema\":{}},{\"name\":\"f\","
+                     "\"input_schema\":{}}]"),
+         "tools.1.name: is the name of an earlier tool."},
         {WITH(SAY(Q) ",\"tools\":[{\"type\":1}]"), "tools.0.type: must be a string."},
         {WITH(SAY(Q) ",\"tools\":[{\"name\":\"g\",\"input_schema\":{},\"strict\":\"true\"}]"),
          "tools.0.strict: must be a boolean."},
