@@ -459,8 +459,12 @@ static void proceed(struct writer *w) {
         all_accepted &= g->accepted;
         all_done &= g->state == GEN_DONE;
     }
-    if (w->job.request.stream ? all_accepted || all_done : all_done)
+    if (w->job.request.stream ? all_accepted || all_done : all_done) {
         (w->job.request.stream ? stream : send_whole)(w);
+    } else if (!w->job.request.stream && all_accepted && !w->exchange->waits) {
+        w->exchange->waits = true;
+        conn_start_keepalive(w->exchange->conn);
+    }
 }
 
 static void on_changed(struct gen *g) {

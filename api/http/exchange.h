@@ -60,7 +60,10 @@ struct exchange {
     int status;                  /* of the answer; 0: not sent; 499: the client left first */
     uint32_t retry_ms;           /* for Retry-After */
     bool head_only, http10, stream, chunked, ending;
-    char code[48]; /* of the error that was the answer, or "" */
+    bool waits;        /* its answer comes whole, and later: white space may precede it */
+    bool blank;        /* head and white space of such an answer were sent */
+    uint32_t n_silent; /* keep-alive times that it has waited for so far */
+    char code[48];     /* of the error that was the answer, or "" */
 
     /* For the owner's checks and log line; http/ does not read them. */
     uint32_t tenant, key;     /* key: number of the API key's name, from 1; 0: none */

@@ -19,6 +19,7 @@
 
 #define HEAD_MAX 2048
 #define ERROR_MAX 8192
+#define BLANKS_FROM 12u         /* keep-alive times: one minute, by default */
 #define LARGE_PIECE (64u << 10) /* bytes of a piece that is made room for at once */
 
 static const struct {
@@ -131,10 +132,55 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
         conn_break(x->conn);
 }
 
+/* One piece of the body; the chunk's size and data go into the same write. */
+static int send_piece(struct exchange *x, const char *before, const void *data, size_t len,
+                      const char *after) {
+    size_t n_before = strlen(before), n_after = strlen(after);
+    char size[24];
+    assert(x->stream || x->blank);
+
+    if (!x->conn)
+        return 0;
+    snprintf(size, sizeof(size), "%zx\r\n", n_before + len + n_after);
+    if (len > LARGE_PIECE)
+        conn_reserve(x->conn, len + n_before + n_after + sizeof(size));
+    int r = x->chunked ? conn_send(x->conn, size, strlen(size)) : 0;
+    if (r == 0)
+        r = conn_send(x->conn, before, n_before);
+    if (r == 0)
+        r = conn_send(x->conn, data, len);
+    if (r == 0)
+        r = conn_send(x->conn, after, n_after);
+    if (r == 0 && x->chunked)
+        r = conn_send(x->conn, "\r\n", 2);
+    return r;
+}
+
+/* The last chunk. HTTP/1.0 clients see the end of the connection instead. */
+static void end_stream(struct exchange *x) {
+    assert(x->stream || x->blank);
+    if (x->conn && x->chunked)
+        conn_send(x->conn, "0\r\n\r\n", 5);
+    exchange_end(x);
+}
+
+/* The body behind the white space. */
+static void finish_blank(struct exchange *x, int status, const void *data, size_t len) {
+    if (x->status == 200)
+        x->status = status; /* for the log: the head said 200 */
+    if (x->conn && len > 0 && send_piece(x, "", data, len, "") < 0)
+        conn_break(x->conn);
+    end_stream(x);
+}
+
 /* Head and body of an answer that is whole; ends the exchange. @err: its error, or NULL. */
 static void finish(struct exchange *x, int status, const char *type, const void *data, size_t len,
                    const struct err *err) {
     assert(!x->stream);
+    if (x->blank) {
+        finish_blank(x, status, data, len);
+        return;
+    }
     send_head(x, status, type, (ssize_t)len, err);
     if (x->conn && !x->head_only) {
         conn_reserve(x->conn, len);
@@ -153,7 +199,7 @@ void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
         respond_errno(x, error);
         return;
     }
-    if (b->len <= LARGE_PIECE || !x->conn || x->head_only) {
+    if (b->len <= LARGE_PIECE || !x->conn || x->head_only || x->blank) {
         respond(x, status, RESPOND_JSON, b->data, b->len);
         return;
     }
@@ -224,30 +270,6 @@ void respond_stream(struct exchange *x) {
     send_head(x, 200, x->dialect->stream_type, -1, NULL);
 }
 
-/* One piece of the body; the chunk's size and data go into the same write. */
-static int send_piece(struct exchange *x, const char *before, const void *data, size_t len,
-                      const char *after) {
-    size_t n_before = strlen(before), n_after = strlen(after);
-    char size[24];
-    assert(x->stream);
-
-    if (!x->conn)
-        return 0;
-    snprintf(size, sizeof(size), "%zx\r\n", n_before + len + n_after);
-    if (len > LARGE_PIECE)
-        conn_reserve(x->conn, len + n_before + n_after + sizeof(size));
-    int r = x->chunked ? conn_send(x->conn, size, strlen(size)) : 0;
-    if (r == 0)
-        r = conn_send(x->conn, before, n_before);
-    if (r == 0)
-        r = conn_send(x->conn, data, len);
-    if (r == 0)
-        r = conn_send(x->conn, after, n_after);
-    if (r == 0 && x->chunked)
-        r = conn_send(x->conn, "\r\n", 2);
-    return r;
-}
-
 void respond_event(struct exchange *x, const char *json, size_t len) {
     const struct dialect *d = x->dialect;
 
@@ -279,14 +301,6 @@ void respond_keepalive(struct exchange *x) {
         conn_flush(x->conn);
 }
 
-/* The last chunk. HTTP/1.0 clients see the end of the connection instead. */
-static void end_stream(struct exchange *x) {
-    assert(x->stream);
-    if (x->conn && x->chunked)
-        conn_send(x->conn, "0\r\n\r\n", 5);
-    exchange_end(x);
-}
-
 void respond_stream_error(struct exchange *x, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
 
@@ -308,6 +322,19 @@ void respond_stream_end(struct exchange *x) {
     if (x->dialect->stream_end)
         send_piece(x, x->dialect->stream_end, "", 0, "");
     end_stream(x);
+}
+
+void respond_blank(struct exchange *x) {
+    assert(x->waits && !x->stream && x->conn);
+    if (++x->n_silent < BLANKS_FROM)
+        return;
+    if (!x->blank)
+        send_head(x, 200, RESPOND_JSON, -1, NULL);
+    x->blank = true;
+    if (send_piece(x, " ", "", 0, "") < 0)
+        conn_break(x->conn);
+    else
+        conn_flush(x->conn);
 }
 
 void respond_failure(struct exchange *x, const struct err *err) {

@@ -94,11 +94,13 @@ static void on_drained(struct exchange *x) {
 }
 
 static bool on_silent(struct exchange *x) {
-    bool stream = x->stream;
+    bool waits = x->stream || x->waits;
 
-    if (stream)
+    if (x->stream)
         respond_keepalive(x);
-    return stream;
+    else if (waits)
+        respond_blank(x);
+    return waits;
 }
 
 const struct conn_events serve_events = {

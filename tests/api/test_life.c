@@ -200,6 +200,37 @@ Test(stream, silence_is_filled_with_comments) {
     world_stop(&w);
 }
 
+/* Clients end a request whose head does not come: Node's fetch after 300 s. */
+Test(stream, a_whole_answer_begins_with_white_space) {
+    struct world w;
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+
+    world_init(&w);
+    w.opts.keepalive_ms = 5;
+    world_start(&w);
+    int fd = world_connect(&w);
+    for (uint32_t fails = 0; fails < 2; fails++) {
+        buf_clear(&b);
+        world_post(&w, fd, CHAT, "{" HI "}");
+        world_turns(&w, 5);
+        fake_accept(&w.port, fails);
+        cr_expect(world_read_until(&w, fd, &b, "\r\n\r\n1\r\n \r\n1\r\n \r\n"));
+        cr_expect(strstr(b.data, "HTTP/1.1 200 OK") &&
+                      strstr(b.data, "Content-Type: application/json"),
+                  "%s", b.data);
+        if (fails) {
+            fake_fail(&w.port, fails, 500, "broken");
+        } else {
+            fake_tokens(&w.port, fails, "x");
+            fake_finish(&w.port, fails, FINISH_STOP);
+        }
+        cr_expect(world_read_until(&w, fd, &b, "}\r\n0\r\n\r\n"));
+        cr_expect(strstr(b.data, fails ? "\r\n{\"error\":{" : "\r\n{\"id\":"), "%s", b.data);
+    }
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 /* ---- admission ---- */
 
 Test(admit, beyond_the_queue_is_429_with_a_time) {
