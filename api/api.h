@@ -133,7 +133,9 @@ struct api_opts {
     uint32_t load_wait_ms;             /* how long a request waits for its model to be loaded */
     uint32_t max_stored, stored_ttl_s; /* stored responses; 0: none */
     uint64_t stored_bytes;
-    const char *api_keys_file; /* NULL: none needed */
+    const char *api_keys_file;    /* NULL: none needed */
+    const char *usage_file;       /* to which usage is added; NULL: it ends with the process */
+    int64_t (*unix_s)(void *ctx); /* the time of day for usage and quotas; NULL: the machine's */
     const char *const
         *hosts; /* allowed Host names besides loopback ones; NULL-terminated, or NULL */
     const char *const *cors_origins; /* whose pages may use the service; likewise; "*": all */

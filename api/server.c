@@ -9,6 +9,7 @@
 #include "api/generation/gen.h"
 #include "api/generation/model_wait.h"
 #include "base/log.h"
+#include "base/printable.h"
 
 /*
  * The composition root: makes the parts and connects them. The life of the whole: api_new, listen,
@@ -113,6 +114,16 @@ static double weight_of(void *ctx, uint32_t tenant) {
     return tenant_weight(tenants_get(&env->tenants, tenant));
 }
 
+/* usage_opts.trouble. */
+static void on_usage_trouble(void *ctx, int r) {
+    const struct api *a = ctx;
+
+    log_event(r < 0 ? WLOG_ERROR : WLOG_WARN, "usage_file", "path=%s reason=\"%s\"",
+              quoted(a->env.opts.usage_file).s,
+              r < 0 ? strerror(-r)
+                    : "damaged: it was renamed to end with .damaged; counts begin anew");
+}
+
 /* Opens those parts of a new api that can fail, which api_free() closes. The pool comes last: it is
  * the first that has a handle on the loop, and api_free() expects those closed. */
 static int open_parts(struct api *a, const struct api_model *first, struct api_port *port) {
@@ -130,7 +141,13 @@ static int open_parts(struct api *a, const struct api_model *first, struct api_p
         (r = model_new(&m, env, first, port)) < 0)
         return r;
     list_push_back(&env->models.list, &m->link);
-    if ((r = service_init(&a->service, env, &a->http)) < 0)
+    const struct usage_opts usage = {.loop = env->loop,
+                                     .path = env->opts.usage_file,
+                                     .unix_s = env->opts.unix_s,
+                                     .trouble = on_usage_trouble,
+                                     .ctx = a};
+    if ((r = usage_init(&env->usage, &usage)) < 0 ||
+        (r = service_init(&a->service, env, &a->http)) < 0)
         return r;
     return job_pool_init(&env->pool, env->loop, env->clock);
 }
@@ -166,6 +183,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
                                   .ctx = env};
     admit_init(&env->admit, &admit);
     store_init(&a->store, loop, clock, &limits);
+    usage_start(&env->usage);
     service_start(&a->service);
     model_wait_init(env);
     *out = a;
@@ -179,6 +197,7 @@ struct api *api_free(struct api *a) {
     assert(env->wait.n == 0 && env->prewarm.n == 0 && env->prewarm.kept_bytes == 0);
     assert(list_empty(&env->gens.list));
     service_deinit(&a->service);
+    usage_deinit(&env->usage);
     job_pool_deinit(&env->pool);
     auth_deinit(&a->env.auth);
     store_deinit(&a->store);
@@ -222,6 +241,7 @@ void api_close(struct api *a) {
     admit_close(&a->env.admit);
     store_close(&a->store);
     service_close(&a->service);
+    usage_close(&a->env.usage);
     model_wait_close(&a->env);
     job_pool_close(&a->env.pool);
 }

@@ -19,6 +19,7 @@
 #include "api/limits/job_pool.h"
 #include "api/limits/log_limit.h"
 #include "api/limits/tenant.h"
+#include "api/limits/usage.h"
 #include "base/rng.h"
 
 #define API_SEND_MAX (256u << 20) /* bytes of one answer, and unsent ones of a connection */
@@ -41,6 +42,7 @@ struct gen_env {
     struct api_stats stats;
     struct auth auth;
     struct tenants tenants;
+    struct usage usage;
     struct log_limit log_limit; /* lines that clients cause */
     struct admit admit;
     struct job_pool pool;

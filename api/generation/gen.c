@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/generation/bill.h"
 #include "api/http/exchange.h"
 #include "api/limits/session.h"
 #include "api/generation/model.h"
@@ -177,6 +178,7 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
 
     snprintf(x->model, sizeof(x->model), "%s", g->model->info->id);
     g->exchange = exchange;
+    g->key = x->key;
     g->session_from = s.from;
     g->m.session = s.id;
     gen_set_tenant(g, t);
@@ -213,9 +215,11 @@ static void leave(struct gen *g) {
         g->model->port->cancel(g->model->port, g->m.id);
     if (was != GEN_DONE)
         set_state(g, GEN_DONE);
-    if (g->accepted)
-        charge_settle(&g->charge, charged_prompt(g), g->m.choice == 0 ? g->n_cached : 0, g->n_out,
-                      clock_now(g->env->clock));
+    uint32_t n_cached = g->m.choice == 0 ? g->n_cached : 0;
+    if (g->accepted && g->charge.tenant) {
+        bill_tokens(g, charged_prompt(g), n_cached);
+        charge_settle(&g->charge, charged_prompt(g), n_cached, g->n_out, clock_now(g->env->clock));
+    }
     charge_deinit(&g->charge, clock_now(g->env->clock));
     if (was != GEN_WAITING && was != GEN_DONE) {
         assert(g->model->n_running > 0);

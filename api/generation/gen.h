@@ -53,6 +53,7 @@ struct gen {
     void (*changed)(struct gen *g);   /* something new; may free @g */
     const char *session_from;         /* source of m.session, or NULL */
     struct charge charge;             /* of its tenant; gen_charge() */
+    uint32_t key;                     /* exchange.key, of the client that pays */
     struct submit m;                  /* m.tokens is `tokens` */
     int32_t *tokens;                  /* prompt and output */
     float *logprobs;                  /* the next three: per output token, or NULL */

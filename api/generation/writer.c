@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "api/generation/bill.h"
 #include "api/generation/endpoint.h"
 #include "api/http/conn.h"
 #include "api/generation/model.h"
@@ -576,7 +577,7 @@ static int charge(struct writer *w, struct err *err) {
         n_tokens += (g->m.choice == 0 ? g->n_prompt : 0) + n_out;
         w->waiter.n_context += g->n_prompt + n_out;
     }
-    int e = tenant_request(t, n_tokens, clock_now(env->clock), &w->exchange->retry_ms, err);
+    int e = bill_request(w->exchange, w->job.model, n_tokens, err);
     for (uint32_t i = 0; i < w->n_choices && e == 0; i++) {
         struct gen *g = w->choices[i].gen;
 

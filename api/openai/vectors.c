@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/generation/bill.h"
 #include "api/generation/endpoint.h"
 #include "api/http/conn.h"
 #include "api/http/exchange.h"
@@ -281,8 +282,7 @@ static int begin(struct vectors *e, struct err *err) {
     e->tenant = tenants_get(&e->job.env->tenants, e->exchange->tenant);
     int r = measure(e, err);
     if (r == 0)
-        r = tenant_request(e->tenant, e->n_tokens, clock_now(e->job.env->clock),
-                           &e->exchange->retry_ms, err);
+        r = bill_request(e->exchange, e->job.model, e->n_tokens, err);
     if (r < 0)
         return r;
     e->text = calloc(e->job.n_prompts, sizeof(*e->text));

@@ -49,7 +49,7 @@ struct config {
     char *draft_sources[CONFIG_LIST_MAX + 1];
     uint32_t log_level; /* its place among the row's choices */
     enum log_format log_format;
-    char *fault_dir;
+    char *fault_dir, *usage_file;
     struct api_opts api;
     struct engine_opts engine; /* of the model; kv_bytes 0: not given */
     struct sched_opts sched;

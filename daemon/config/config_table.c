@@ -272,5 +272,9 @@ const struct option config_table[] = {
         "log", "fault-dir", fault_dir, "",
         "A folder for recordings of the last decisions before a worker died (for weft-sim replay), "
         "of the last eight deaths; empty: $STATE_DIRECTORY, which systemd sets, or none."),
+    STRING(
+        "log", "usage-file", usage_file, "",
+        "A file for the usage of each key, model and day, which several daemons may share; empty: "
+        "usage in $STATE_DIRECTORY, or none: then usage and quotas end with the process."),
 };
 const uint32_t config_table_n = ARRAY_SIZE(config_table);

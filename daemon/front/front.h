@@ -2,6 +2,7 @@
 
 /* front - the front process: its parts and the state of its life. */
 
+#include <limits.h>
 #include "daemon/config/config.h"
 #include "daemon/front/admin.h"
 #include "daemon/front/listeners.h"
@@ -31,6 +32,7 @@ struct front {
     struct listeners listeners;
     int disk_fd; /* of the disk tier; -1: there is none */
     uint64_t share_secret[2];
+    char usage_path[PATH_MAX]; /* "": none */
     int next_pid; /* of an upgrade */
     bool draining, closing, was_ready, handed_over;
     bool gave_way; /* the device is the next daemon's, once it has asked for it */

@@ -394,12 +394,25 @@ static void limit_connections(struct front *f) {
               f->max_connections, (unsigned long long)files.rlim_cur);
 }
 
+/* Returns the file of usage, or NULL: the configuration names none, and systemd no folder. */
+static const char *usage_path(struct front *f) {
+    const char *state = getenv("STATE_DIRECTORY");
+
+    if (*f->config.usage_file)
+        return f->config.usage_file;
+    if (!state || !*state)
+        return NULL;
+    snprintf(f->usage_path, sizeof(f->usage_path), "%s/usage", state);
+    return f->usage_path;
+}
+
 static int open_api(struct front *f) {
     const struct config *c = &f->config;
     struct api_opts o = c->api;
 
     o.max_connections = f->max_connections;
     o.api_keys_file = *c->api_keys ? c->api_keys : NULL;
+    o.usage_file = usage_path(f);
     o.hosts = (const char *const *)c->hosts;
     o.cors_origins = (const char *const *)c->cors_origins;
     o.owned_by = "weft";

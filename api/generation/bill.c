@@ -1,0 +1,30 @@
+#include "api/generation/bill.h"
+
+#include "api/generation/env.h"
+#include "api/generation/gen.h"
+#include "api/generation/model.h"
+
+/* Usage belongs to the daemon that has the client's connection: one that computes for another
+ * daemon's clients, as the newer one during an upgrade, counts nothing. */
+
+static void count(struct gen_env *env, const struct tenant *t, uint32_t key, const struct model *m,
+                  const struct usage_sum *sum) {
+    usage_count(&env->usage, t->conf.name, key ? env->auth.names[key - 1] : "", m->info->id, sum);
+}
+
+int bill_request(struct exchange *x, struct model *m, uint64_t n_tokens, struct err *err) {
+    struct gen_env *env = env_of(x);
+    struct tenant *t = tenants_get(&env->tenants, x->tenant);
+    int r = tenant_request(t, n_tokens, clock_now(env->clock), &x->retry_ms, err);
+
+    if (r == 0)
+        count(env, t, x->key, m, &(struct usage_sum){.requests = 1});
+    return r;
+}
+
+void bill_tokens(struct gen *g, uint32_t n_prompt, uint32_t n_cached) {
+    const struct usage_sum sum = {0, n_prompt, n_cached, g->n_out};
+
+    if (g->exchange)
+        count(g->env, g->charge.tenant, g->key, g->model, &sum);
+}

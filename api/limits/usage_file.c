@@ -1,0 +1,127 @@
+#include "api/limits/usage_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/util.h"
+
+/*
+ * The lock is a file of its own, because the file itself is replaced: a lock on it would be one on a
+ * file that is no longer there. Closing the descriptor, also by death, releases it.
+ */
+
+#define FILE_MAX (64u << 20) /* bytes; far above what usage_table_fold() leaves */
+
+static void close_fd(int *fd) {
+    if (*fd >= 0)
+        close(*fd);
+}
+
+static int lock(const char *path) {
+    char name[PATH_MAX];
+    int r;
+
+    if (snprintf(name, sizeof(name), "%s.lock", path) >= (int)sizeof(name))
+        return -ENAMETOOLONG;
+    int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return -errno;
+    do
+        r = flock(fd, LOCK_EX) < 0 ? -errno : 0;
+    while (r == -EINTR);
+    if (r < 0)
+        close(fd);
+    return r < 0 ? r : fd;
+}
+
+/* Reads the whole file into @out, which stays empty if there is none. 0 or -errno; -EFBIG: it is
+ * larger than FILE_MAX. */
+static int load(const char *path, struct buf *out) {
+    CLEANUP(close_fd) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    ssize_t n;
+    int r;
+
+    if (fd < 0)
+        return errno == ENOENT ? 0 : -errno;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (st.st_size > FILE_MAX)
+        return -EFBIG;
+    if ((r = buf_reserve(out, (size_t)st.st_size + 1)) < 0)
+        return r;
+    while ((n = read(fd, out->data + out->len, (size_t)st.st_size + 1 - out->len)) > 0) {
+        out->len += (size_t)n;
+        if (out->len > (size_t)st.st_size)
+            return -EFBIG; /* it grew while it was read: it is not ours */
+    }
+    return n < 0 ? -errno : 0;
+}
+
+/* Makes the file durable under its final name, or leaves the old one as it was. */
+static int replace(const char *path, const struct buf *text) {
+    char name[PATH_MAX];
+
+    if (snprintf(name, sizeof(name), "%s.new", path) >= (int)sizeof(name))
+        return -ENAMETOOLONG;
+    CLEANUP(close_fd)
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return -errno;
+    for (size_t done = 0; done < text->len;) {
+        ssize_t n = write(fd, text->data + done, text->len - done);
+
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return fsync(fd) < 0 || rename(name, path) < 0 ? -errno : 0;
+}
+
+static int put_aside(const char *path) {
+    char name[PATH_MAX];
+
+    if (snprintf(name, sizeof(name), "%s.damaged", path) >= (int)sizeof(name))
+        return -ENAMETOOLONG;
+    return rename(path, name) < 0 ? -errno : 0;
+}
+
+/* Reads the rows of the file; one that is none of ours is put aside. */
+static int read_rows(const char *path, struct usage_table *t, bool *damaged) {
+    CLEANUP(buf_deinit) struct buf text = {.max = FILE_MAX + 1};
+    struct err err;
+    int r = load(path, &text);
+
+    if (r == 0 && text.len > 0)
+        r = usage_table_read(t, text.data, text.len, &err);
+    if (r != -EINVAL && r != -EFBIG)
+        return r;
+    *damaged = true;
+    usage_table_deinit(t);
+    return put_aside(path);
+}
+
+int usage_file_add(const char *path, const struct usage_table *own, uint32_t today,
+                   struct usage_table *out, bool *damaged) {
+    CLEANUP(close_fd) int fd = lock(path);
+    CLEANUP(buf_deinit) struct buf text = {.max = FILE_MAX};
+    struct usage_table t = {0};
+    int r = fd < 0 ? fd : read_rows(path, &t, damaged);
+
+    if (r == 0 && own->n > 0) {
+        if ((r = usage_table_merge(&t, own)) == 0 && (r = usage_table_fold(&t, today)) == 0 &&
+            (r = usage_table_write(&t, &text)) == 0)
+            r = replace(path, &text);
+    }
+    if (r < 0)
+        usage_table_deinit(&t);
+    *out = t;
+    return r;
+}
