@@ -187,7 +187,8 @@ static int put_error(const struct exchange *x, int status, const struct err *err
         return snprintf(out, size, "Upgrade: HTTP/1.1\r\n");
     if (status == 405)
         return snprintf(out, size, "Allow: %s\r\n", x->arg ? x->arg : "GET, HEAD, POST");
-    if (strcmp(err->code, "engine_fault") == 0 || strcmp(err->code, "cancelled") == 0)
+    if (strcmp(err->code, "engine_fault") == 0 || strcmp(err->code, "cancelled") == 0 ||
+        strcmp(err->code, "insufficient_quota") == 0)
         return snprintf(out, size, "X-Should-Retry: false\r\n");
     return 0;
 }

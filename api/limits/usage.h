@@ -5,7 +5,7 @@
  * before it: what the daemon counts is added to a file every few seconds and at the end, by a thread
  * (usage_file.h). A process that dies without notice loses what it counted since the last time.
  *
- * Quotas per day and month are held by these counts (quota.h).
+ * Quotas per day and month are held by these counts (usage_limit.h).
  */
 
 #include <uv.h>

@@ -28,6 +28,10 @@ static const struct key {
     {"uids", KEY_UIDS, 0, API_TENANT_UIDS},
     {"requests-per-minute", KEY_UINT32, AT(requests_per_minute), 1000000},
     {"tokens-per-minute", KEY_UINT64, AT(tokens_per_minute), 1000000000000},
+    {"requests-per-day", KEY_UINT64, AT(requests_per_day), 1000000000000},
+    {"requests-per-month", KEY_UINT64, AT(requests_per_month), 1000000000000},
+    {"tokens-per-day", KEY_UINT64, AT(tokens_per_day), 1000000000000000},
+    {"tokens-per-month", KEY_UINT64, AT(tokens_per_month), 1000000000000000},
     {"max-running", KEY_UINT32, AT(max_running), 100000},
     {"max-queued", KEY_UINT32, AT(max_queued), 100000},
     {"kv-tokens", KEY_UINT64, AT(kv_tokens), 1000000000000},
@@ -251,7 +255,8 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
     }
     return err_set(r->err, 0, name,
                    "%s: unknown key (weight, class, share, keys, uids, requests-per-minute, "
-                   "tokens-per-minute, max-running, max-queued, kv-tokens, max-context)",
+                   "tokens-per-minute, requests-per-day, requests-per-month, tokens-per-day, "
+                   "tokens-per-month, max-running, max-queued, kv-tokens, max-context)",
                    name);
 }
 
