@@ -328,8 +328,9 @@ static void stream(struct writer *w) {
         end_stream(w);
         return;
     }
+    if (conn_unsent(conn) > 0) /* else nothing new: its silence goes on */
+        conn_start_keepalive(conn);
     conn_flush(conn);
-    conn_start_keepalive(conn);
 }
 
 /* ---- whole answers ---- */

@@ -245,10 +245,11 @@ static void want_turn(struct conn *c) {
 
 static void on_shutdown(uv_shutdown_t *s, int status) {}
 
-/* In FLUSH: on_flush_timer() compares with what is unsent now. */
+/* In FLUSH: on_flush_timer() compares with what is unsent now. A server that closes does not wait
+ * for a reader that has stalled. */
 static void await_progress(struct conn *c) {
     c->n_unsent_before = conn_unsent(c);
-    conn_arm(c, c->server->opts.stall_timeout_ms);
+    conn_arm(c, c->server->closing ? LINGER_MS : c->server->opts.stall_timeout_ms);
 }
 
 /* The answer is sent: the next request, or the end. */
@@ -307,7 +308,10 @@ static void on_written(uv_write_t *w, int status) {
 
 bool conn_is_full(struct conn *c) {
     if (conn_unsent(c) < c->server->opts.stream_buffer_bytes) {
-        c->blocked_ns = 0;
+        if (c->blocked_ns) {
+            c->blocked_ns = 0;
+            conn_start_keepalive(c);
+        }
         return false;
     }
     if (!c->blocked_ns) {

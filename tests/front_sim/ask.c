@@ -255,6 +255,27 @@ static void read_responses(struct reading *r, yyjson_val *v) {
     set_usage(r, yyjson_obj_get(whole, "usage"), "input_tokens", "output_tokens");
 }
 
+/* The status that an error inside of a stream stands for; 0: it does not say. */
+static int status_of(yyjson_val *error) {
+    static const struct {
+        const char *name;
+        int status;
+    } names[] = {
+        {"rate_limit_exceeded", 429}, {"rate_limit_error", 429},  {"overloaded_error", 503},
+        {"model_loading", 503},       {"model_unavailable", 503}, {"shutting_down", 503},
+    };
+    static const char *const fields[] = {"code", "type"};
+
+    for (size_t f = 0; f < ARRAY_SIZE(fields); f++) {
+        const char *name = yyjson_get_str(yyjson_obj_get(error, fields[f]));
+
+        for (size_t i = 0; name && i < ARRAY_SIZE(names); i++)
+            if (strcmp(name, names[i].name) == 0)
+                return names[i].status;
+    }
+    return 0;
+}
+
 /* One document of the answer. */
 static void read_json(struct reading *r, const char *json, size_t len) {
     yyjson_doc *doc = yyjson_read(json, len, 0);
@@ -266,7 +287,7 @@ static void read_json(struct reading *r, const char *json, size_t len) {
         yyjson_val *code = yyjson_obj_get(error, "code");
 
         r->failed = true;
-        r->status = yyjson_is_int(code) ? (int)yyjson_get_int(code) : 0;
+        r->status = yyjson_is_int(code) ? (int)yyjson_get_int(code) : status_of(error);
         if (!yyjson_is_str(error) && !yyjson_is_str(yyjson_obj_get(error, "message")))
             sim_fail("FORM", "request %u: an error without a message: %.*s", r->a->number, (int)len,
                      json);
