@@ -712,8 +712,7 @@ static void check_short(struct sim *s) {
     }
 }
 
-/* Half of the last steps, or of those that were not mostly copies, took between half and twice what
- * was expected, whatever the machine does meanwhile. */
+/* The speed follows the machine: it is within a factor of two of that of one of the last steps. */
 static void check_estimate(struct sim *s) {
     const struct cost *c = &s->sched->cost;
     uint32_t n = (uint32_t)MIN(c->n_speeds, (uint64_t)COST_SPEEDS), n_near = 0;
