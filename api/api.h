@@ -306,4 +306,6 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
  * several. */
 bool api_find(const struct api *a, const char *request_id, uint64_t *id);
 uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t max);
+/* Writes the usage of all keys and the quotas of all tenants as JSON. 0 or -errno. */
+int api_usage(const struct api *a, struct buf *out);
 bool api_cancel(struct api *a, uint64_t id);

@@ -220,6 +220,10 @@ uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t 
     return n;
 }
 
+int api_usage(const struct api *a, struct buf *out) {
+    return service_put_usage(&a->env, out);
+}
+
 bool api_cancel(struct api *a, uint64_t id) {
     struct gen *g = gen_find(&a->env, id);
 

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include "base/clock.h"
@@ -14,6 +15,7 @@
 #include "cmd/ctl_chat.h"
 #include "cmd/ctl_launch.h"
 #include "cmd/ctl_local.h"
+#include "cmd/ctl_usage.h"
 
 static const char help[] =
     "usage: weftctl [--socket PATH] [--json] COMMAND\n"
@@ -26,6 +28,8 @@ static const char help[] =
     "  dump FILE [MODEL]          write the flight recorder, for weft-sim replay\n"
     "  health                     print the state in a word; exit code 0 only when serving\n"
     "  tenants                    list what each tenant uses\n"
+    "  usage [--since=DATE]       print the tokens of each key and model since DATE (UTC);\n"
+    "                             --csv: by day\n"
     "  reload                     read configuration, keys and tenants again\n"
     "  upgrade                    start the installed program beside the running daemon; it\n"
     "                             takes over once it is ready, without a pause\n"
@@ -251,6 +255,37 @@ static int run_tenants(struct call *c) {
                        : answer(c, "/tenants", ctl_show_tenants);
 }
 
+/* Prints the usage since a day or a month, by default since the first of this month. */
+static int run_usage(struct call *c) {
+    CLEANUP(buf_deinit) struct buf text = {.max = CTL_REPLY_MAX};
+    time_t now = time(NULL);
+    struct err err = {0};
+    struct tm tm;
+    char month[32];
+    const char *since = month;
+    bool csv = false;
+
+    strftime(month, sizeof(month), "%Y-%m", gmtime_r(&now, &tm));
+    for (int i = 0; i < c->argc; i++) {
+        if (strcmp(c->argv[i], "--csv") == 0)
+            csv = true;
+        else if (strncmp(c->argv[i], "--since=", 8) == 0 && ctl_usage_is_date(c->argv[i] + 8))
+            since = c->argv[i] + 8;
+        else
+            return cli_usage("usage takes only --csv and --since=YYYY-MM[-DD]");
+    }
+    if (c->json)
+        return answer(c, "/usage", NULL);
+    yyjson_doc *doc = NULL;
+    int r = ctl_get(c->ctl, "/usage", &doc, &err);
+    if (r == CTL_OK) {
+        (csv ? ctl_usage_csv : ctl_usage_table)(&text, yyjson_doc_get_root(doc), since);
+        print(text.data, text.len);
+    }
+    yyjson_doc_free(doc);
+    return finish(r, &err);
+}
+
 static int run_reload(struct call *c) {
     return c->argc > 0 ? cli_usage("reload takes no arguments") : post(c, "/reload", "reloaded");
 }
@@ -326,7 +361,7 @@ static const struct {
     {"reload", run_reload},   {"dump", run_dump},
     {"ps", run_ps},           {"load", run_load},
     {"unload", run_unload},   {"swap", run_swap},
-    {"upgrade", run_upgrade},
+    {"upgrade", run_upgrade}, {"usage", run_usage},
 };
 
 /* Commands that need no daemon; they read their own options. */

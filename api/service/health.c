@@ -152,6 +152,7 @@ const struct route service_routes[] = {
     {"/", HTTP_GET, true, false, root_serve},
     {"/web/state", HTTP_GET, false, false, recent_serve},
     {"/web/*", HTTP_GET, true, false, page_serve},
+    {"/v1/usage", HTTP_GET, false, false, usage_serve},
     {"/version", HTTP_GET, true, false, version_serve},
     {"/metrics", HTTP_GET, true, false, metrics_serve},
     {"/load", HTTP_GET, true, false, load_serve},

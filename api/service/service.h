@@ -12,6 +12,7 @@
 #include "api/http/loop_lag.h"
 #include "api/service/recent.h"
 
+struct buf;
 struct gen_env;
 struct http_server;
 struct otlp;
@@ -45,9 +46,12 @@ void service_stats(const struct service *s, struct api_stats *out);
 
 extern const struct route service_routes[]; /* ends with one without path */
 
-/* route.serve: metrics_page.c, recent_page.c, sleep.c */
+/* route.serve: metrics_page.c, recent_page.c, sleep.c, usage_page.c */
 void metrics_serve(struct exchange *x, struct http *h);
 void recent_serve(struct exchange *x, struct http *h);
 void sleep_serve(struct exchange *x, struct http *h);
 void wake_up_serve(struct exchange *x, struct http *h);
 void sleeping_serve(struct exchange *x, struct http *h);
+void usage_serve(struct exchange *x, struct http *h);
+/* Writes the usage of all keys and the quotas of all tenants as JSON. 0 or -errno. */
+int service_put_usage(const struct gen_env *env, struct buf *out);

@@ -34,9 +34,10 @@
 #define WATCH_MIN_MS 100
 #define WATCH_MAX_MS 3600000
 #define NO_SUCH_PATH                                                                               \
-    "paths are /stats, /requests, /requests/ID/cancel, /requests/ID/why, /tenants, /health, "      \
-    "/flight[/NAME], /reload, /upgrade, /drain, /models, /models/NAME/load, /models/NAME/unload, " \
-    "/models/NAME/swap[?file=PATH], /pull?name=hf:OWNER/REPO[:QUANT]"
+    "paths are /stats, /requests, /requests/ID/cancel, /requests/ID/why, /tenants, /usage, "       \
+    "/health, /flight[/NAME], /reload, /upgrade, /drain, /models, /models/NAME/load, "             \
+    "/models/NAME/unload, /models/NAME/swap[?file=PATH], "                                         \
+    "/pull?name=hf:OWNER/REPO[:QUANT]"
 
 struct admin {
     struct admin_opts opts;
@@ -195,6 +196,10 @@ static void health_serve(struct exchange *x, struct http *h) {
 
 static void tenants_serve(struct exchange *x, struct http *h) {
     respond_own(x, admin_json_tenants(opts_of(x)));
+}
+
+static void usage_serve(struct exchange *x, struct http *h) {
+    respond_own(x, admin_json_usage(opts_of(x)));
 }
 
 /* The model that the path names; < 0: there is none, and that was answered. */
@@ -429,6 +434,7 @@ static const struct route routes[] = {
     {"/requests/*/why", HTTP_GET, .serve = why_serve},
     {"/health", HTTP_GET, .serve = health_serve},
     {"/tenants", HTTP_GET, .serve = tenants_serve},
+    {"/usage", HTTP_GET, .serve = usage_serve},
     {"/flight", HTTP_GET, .serve = flight_serve},
     {"/flight/*", HTTP_GET, .serve = flight_serve},
     {"/reload", HTTP_POST, .serve = reload_serve},

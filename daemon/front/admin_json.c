@@ -14,6 +14,7 @@
 #define REQUESTS_MAX 4096
 #define TENANTS_MAX 4096
 #define RECORDS_MAX 256
+#define USAGE_MAX (16u << 20) /* bytes */
 
 typedef yyjson_mut_doc doc_t;
 typedef yyjson_mut_val val_t;
@@ -299,6 +300,12 @@ char *admin_json_tenants(const struct admin_opts *o) {
         add_rows(d, v, tenant_rows, n_tenant_rows, &t[i].stats);
     }
     return finish(d);
+}
+
+char *admin_json_usage(const struct admin_opts *o) {
+    CLEANUP(buf_deinit) struct buf b = {.max = USAGE_MAX};
+
+    return api_usage(o->api, &b) < 0 || buf_add_char(&b, 0) < 0 ? NULL : STEAL(b.data);
 }
 
 char *admin_json_health(const struct admin_opts *o) {

@@ -14,4 +14,5 @@ char *admin_json_models(const struct admin_opts *o);
 char *admin_json_requests(const struct admin_opts *o);
 char *admin_json_why(const struct admin_opts *o, uint64_t id);
 char *admin_json_tenants(const struct admin_opts *o);
+char *admin_json_usage(const struct admin_opts *o);
 char *admin_json_health(const struct admin_opts *o);

@@ -1,0 +1,107 @@
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "api/generation/env.h"
+#include "api/http/json.h"
+#include "api/http/respond.h"
+#include "api/limits/usage_limit.h"
+#include "api/service/service.h"
+
+/* GET /v1/usage: what the key of the request has used, and the quotas of its tenant. The admin
+ * socket shows all keys. */
+
+/* Bytes of an answer: the most rows that a table has, with the longest names. */
+#define USAGE_TEXT_MAX (16u << 20)
+
+/* Writes the day as YYYY-MM-DD, a whole month as YYYY-MM. */
+static void put_date(struct json *j, uint32_t date) {
+    char text[24];
+
+    if (date % 100)
+        snprintf(text, sizeof(text), "%04u-%02u-%02u", date / 10000, date / 100 % 100, date % 100);
+    else
+        snprintf(text, sizeof(text), "%04u-%02u", date / 10000, date / 100 % 100);
+    json_put_string(j, "date", text);
+}
+
+/* Writes a row, with the names of tenant and key where it is not the key that asks. */
+static void put_row(struct json *j, const struct usage_row *row, bool names) {
+    json_open(j, '{');
+    put_date(j, row->date);
+    if (names) {
+        json_put_string(j, "tenant", row->tenant);
+        json_put_string(j, "key", *row->key ? row->key : NULL);
+    }
+    json_put_string(j, "model", row->model);
+    json_put_int(j, "requests", (int64_t)row->sum.requests);
+    json_put_int(j, "prompt_tokens", (int64_t)row->sum.prompt_tokens);
+    json_put_int(j, "cached_tokens", (int64_t)row->sum.cached_tokens);
+    json_put_int(j, "output_tokens", (int64_t)row->sum.output_tokens);
+    json_close(j, '}');
+}
+
+static void put_limits(struct json *j, const struct gen_env *env, const struct tenant *t,
+                       bool names) {
+    struct usage_limit q[USAGE_LIMITS];
+    uint32_t n = usage_limits(&env->usage, t, q);
+
+    for (uint32_t i = 0; i < n; i++) {
+        time_t at = (time_t)q[i].resets_s;
+        struct tm tm;
+        char text[32];
+
+        strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&at, &tm));
+        json_open(j, '{');
+        if (names)
+            json_put_string(j, "tenant", t->conf.name);
+        json_put_string(j, "name", q[i].name);
+        json_put_int(j, "limit", (int64_t)q[i].limit);
+        json_put_int(j, "used", (int64_t)q[i].used);
+        json_put_string(j, "resets_at", text);
+        json_close(j, '}');
+    }
+}
+
+void usage_serve(struct exchange *x, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = USAGE_TEXT_MAX};
+    const struct gen_env *env = env_of(x);
+    const struct tenant *t = tenants_get(&env->tenants, x->tenant);
+    const char *key = x->key ? env->auth.names[x->key - 1] : "";
+    struct json j;
+
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_put_string(&j, "object", "usage");
+    json_put_string(&j, "tenant", t->conf.name);
+    json_put_string(&j, "key", *key ? key : NULL);
+    json_put_open(&j, "limits", '[');
+    put_limits(&j, env, t, false);
+    json_close(&j, ']');
+    json_put_open(&j, "data", '[');
+    for (uint32_t i = 0; i < env->usage.all.n; i++) {
+        const struct usage_row *row = &env->usage.all.rows[i];
+
+        if (strcmp(row->tenant, t->conf.name) == 0 && strcmp(row->key, key) == 0)
+            put_row(&j, row, false);
+    }
+    json_close(&j, ']');
+    json_close(&j, '}');
+    respond_buf(x, 200, &b, j.error);
+}
+
+int service_put_usage(const struct gen_env *env, struct buf *out) {
+    struct json j;
+
+    json_begin(&j, out);
+    json_open(&j, '{');
+    json_put_open(&j, "limits", '[');
+    for (uint32_t i = 0; i < env->tenants.n; i++)
+        put_limits(&j, env, env->tenants.list[i], true);
+    json_close(&j, ']');
+    json_put_open(&j, "usage", '[');
+    for (uint32_t i = 0; i < env->usage.all.n; i++)
+        put_row(&j, &env->usage.all.rows[i], true);
+    json_close(&j, ']');
+    json_close(&j, '}');
+    return j.error;
+}

@@ -1,0 +1,133 @@
+#include "cmd/ctl_usage.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "cmd/ctl.h"
+
+/* A sum of the table; its texts lie in the answer. */
+struct sum {
+    const char *tenant, *key, *model;
+    double n[4];
+};
+
+static const char *const counts[] = {"requests", "prompt_tokens", "cached_tokens", "output_tokens"};
+static const char *const names[] = {"date", "tenant", "key", "model"};
+
+bool ctl_usage_is_date(const char *s) {
+    static const char form[] = "0000-00-00";
+    size_t n = strlen(s);
+
+    for (size_t i = 0; i < n && i < sizeof(form); i++)
+        if (form[i] == '0' ? s[i] < '0' || s[i] > '9' : s[i] != form[i])
+            return false;
+    return n == strlen("0000-00") || n == strlen(form);
+}
+
+/* Returns true if the row is of @since or later; a row of a whole month counts if the day is in
+ * it. */
+static bool is_since(yyjson_val *row, const char *since) {
+    const char *date = json_cstr(yyjson_obj_get(row, "date"));
+
+    return date && strncmp(date, since, MIN(strlen(date), strlen(since))) >= 0;
+}
+
+static const char *text_of(yyjson_val *row, const char *key) {
+    const char *s = json_cstr(yyjson_obj_get(row, key));
+
+    return s ? s : "";
+}
+
+static int compare(const void *a, const void *b) {
+    const struct sum *x = a, *y = b;
+    int r = strcmp(x->tenant, y->tenant);
+
+    if (r == 0)
+        r = strcmp(x->key, y->key);
+    return r == 0 ? strcmp(x->model, y->model) : r;
+}
+
+/* Reads the rows since @since into the new array *@out and adds up those of the same names. Returns
+ * how many there are. */
+static size_t add_up(yyjson_val *list, const char *since, struct sum **out) {
+    struct sum *s = calloc(yyjson_arr_size(list) + 1, sizeof(*s));
+    size_t n = 0, kept = 0, i, max;
+    yyjson_val *row;
+
+    *out = s;
+    if (!s)
+        return 0;
+    yyjson_arr_foreach(list, i, max, row) {
+        if (!is_since(row, since))
+            continue;
+        s[n] =
+            (struct sum){text_of(row, "tenant"), text_of(row, "key"), text_of(row, "model"), {0}};
+        for (size_t k = 0; k < ARRAY_SIZE(counts); k++)
+            ctl_value(row, counts[k], &s[n].n[k]);
+        n++;
+    }
+    qsort(s, n, sizeof(*s), compare);
+    for (size_t k = 0; k < n; k++) {
+        if (kept == 0 || compare(&s[kept - 1], &s[k]) != 0) {
+            s[kept++] = s[k];
+            continue;
+        }
+        for (size_t c = 0; c < ARRAY_SIZE(counts); c++)
+            s[kept - 1].n[c] += s[k].n[c];
+    }
+    return kept;
+}
+
+static int width_of(int width, const char *text) {
+    return MAX(width, (int)strlen(printable(*text ? text : "-").s));
+}
+
+void ctl_usage_table(struct buf *out, yyjson_val *usage, const char *since) {
+    CLEANUP(freep) struct sum *s = NULL;
+    size_t n = add_up(yyjson_obj_get(usage, "usage"), since, &s);
+    int tenant = 6, key = 3, model = 5;
+
+    for (size_t i = 0; i < n; i++) {
+        tenant = width_of(tenant, s[i].tenant);
+        key = width_of(key, s[i].key);
+        model = width_of(model, s[i].model);
+    }
+    buf_printf(out, "since %s (UTC)\n%-*s  %-*s  %-*s  %10s  %14s  %14s  %14s\n", since, tenant,
+               "TENANT", key, "KEY", model, "MODEL", "REQUESTS", "PROMPT", "CACHED", "OUTPUT");
+    for (size_t i = 0; i < n; i++)
+        buf_printf(out, "%-*s  %-*s  %-*s  %10.0f  %14.0f  %14.0f  %14.0f\n", tenant,
+                   printable(s[i].tenant).s, key, *s[i].key ? printable(s[i].key).s : "-", model,
+                   printable(s[i].model).s, s[i].n[0], s[i].n[1], s[i].n[2], s[i].n[3]);
+}
+
+/* Adds a field, quoted where it has to be. */
+static void add_field(struct buf *out, const char *text) {
+    if (!text[strcspn(text, ",\"\r\n")]) {
+        buf_add_str(out, text);
+        return;
+    }
+    buf_add_char(out, '"');
+    for (; *text; text++) {
+        if (*text == '"')
+            buf_add_char(out, '"');
+        buf_add_char(out, *text);
+    }
+    buf_add_char(out, '"');
+}
+
+void ctl_usage_csv(struct buf *out, yyjson_val *usage, const char *since) {
+    yyjson_val *row;
+    size_t i, n;
+
+    buf_add_str(out, "date,tenant,key,model,requests,prompt_tokens,cached_tokens,output_tokens\n");
+    yyjson_arr_foreach(yyjson_obj_get(usage, "usage"), i, n, row) {
+        if (!is_since(row, since))
+            continue;
+        for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
+            add_field(out, text_of(row, names[k]));
+            buf_add_char(out, ',');
+        }
+        for (size_t k = 0; k < ARRAY_SIZE(counts); k++)
+            buf_printf(out, "%s%s", k ? "," : "", ctl_number(row, counts[k]).s);
+        buf_add_char(out, '\n');
+    }
+}
