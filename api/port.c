@@ -4,9 +4,6 @@
 #include "api/generation/gen.h"
 #include "api/generation/model_wait.h"
 #include "api/parts.h"
-#include "proto/flight.h"
-
-#define STORY_MAX 256u /* decisions about a request that are looked at */
 
 /* Entry points for daemon/: the worker's events and life cycle, and the admin socket's
  * questions. */
@@ -150,26 +147,6 @@ static const char *state_of(const struct gen *g) {
     return g->state == GEN_RUNNING && g->first_step_ns ? "running" : "queued";
 }
 
-/* Returns how many tokens of the prompt are computed or cached, by the decisions that the worker's
- * flight recorder still has: no more than there are. */
-static uint32_t prompt_done(const struct gen *g) {
-    struct flight_record r[STORY_MAX];
-    const struct api_port *p = g->model->port;
-    uint64_t done = 0;
-
-    if (g->n_out > 0)
-        return g->n_prompt;
-    uint32_t n = p->story ? p->story(g->model->port, g->m.id, r, STORY_MAX) : 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (r[i].why == WHY_ADMITTED)
-            done = r[i].detail;
-        else if (r[i].why == WHY_PREEMPTED)
-            done = 0;
-        else if (r[i].why == WHY_PROMPT)
-            done += r[i].n_rows;
-    return (uint32_t)MIN(done, g->n_prompt);
-}
-
 uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_t max) {
     int64_t now = clock_now(a->env.clock);
     uint32_t n = 0;
@@ -191,7 +168,7 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
             .n_prompt = g->n_prompt,
             .n_output = g->n_out,
             .n_cached = g->n_cached,
-            .n_done = prompt_done(g),
+            .n_done = gen_prompt_done(g),
             .max_new = g->m.max_new,
             .age_ms = (now - g->m.arrived_ns) / 1000000,
         };

@@ -61,7 +61,8 @@ static void put_usage(struct json *j, const struct writer *w) {
 /* Why the model stopped; *stop is the stop sequence or NULL. */
 static const char *reason_of(const struct writer *w, const struct gen *g, const struct str **stop) {
     assert(g->state == GEN_DONE);
-    bool full = g->m.max_new < w->job.request.max_new; /* the context left no more */
+    /* The context left no more. */
+    bool full = g->m.max_new < w->job.request.max_new && !g->repeats;
     *stop = g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
     return *stop                        ? "stop_sequence"
            : g->finish == FINISH_LENGTH ? full ? "model_context_window_exceeded" : "max_tokens"

@@ -144,6 +144,9 @@ struct gen *gen_find(const struct gen_env *env, uint64_t id);
  * @g. */
 void gen_fail(struct gen *g, int status, const char *code, const char *message);
 const char *gen_finish_name(const struct gen *g); /* "stop", "length", "tool_calls", "repetition" */
+/* Returns how many tokens of the prompt are computed or cached, by the decisions that the worker's
+ * flight recorder still has: no more than there are. */
+uint32_t gen_prompt_done(const struct gen *g);
 /* Returns the figures for the histograms; the caller sets started_ns and n_choices. */
 struct metrics_gen gen_metrics(const struct gen *g);
 /* Returns true if token @id ends it: a stop id, or an end token that is not ignored. */

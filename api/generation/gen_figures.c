@@ -1,8 +1,11 @@
 #include "api/generation/gen.h"
 #include "api/generation/output_parser.h"
 #include "api/generation/model.h"
+#include "proto/flight.h"
 
 /* Figures of a generation that are reported beside its text. */
+
+#define STORY_MAX 256u /* decisions about a request that are looked at */
 
 /* Calls that are complete are a reason of their own; an output that was cut off stays that. */
 const char *gen_finish_name(const struct gen *g) {
@@ -33,4 +36,22 @@ struct metrics_gen gen_metrics(const struct gen *g) {
     };
 
     return m;
+}
+
+uint32_t gen_prompt_done(const struct gen *g) {
+    struct flight_record r[STORY_MAX];
+    const struct api_port *p = g->model->port;
+    uint64_t done = 0;
+
+    if (g->n_out > 0)
+        return g->n_prompt;
+    uint32_t n = p->story ? p->story(g->model->port, g->m.id, r, STORY_MAX) : 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (r[i].why == WHY_ADMITTED)
+            done = r[i].detail;
+        else if (r[i].why == WHY_PREEMPTED)
+            done = 0;
+        else if (r[i].why == WHY_PROMPT)
+            done += r[i].n_rows;
+    return (uint32_t)MIN(done, g->n_prompt);
 }

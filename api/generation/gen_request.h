@@ -67,6 +67,7 @@ struct gen_request {
     struct arena arena; /* what is kept when the body is not */
     struct sampling sampling;
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, digests;
+    bool return_progress; /* of the prompt, while nothing else is said */
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
     bool with_pieces; /* of /tokenize: each token with its text */
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;

@@ -115,8 +115,8 @@ static void put_prompt(struct json *j, const struct writer *w, const struct gen 
 
 /* ---- choices ---- */
 
-/* Up to the list of choices, which is left open. */
-static void begin(struct json *j, const struct writer *w, const char *object) {
+/* The members before the list of choices. */
+static void open_chunk(struct json *j, const struct writer *w, const char *object) {
     json_open(j, '{');
     json_put_string(j, "id", w->id);
     json_put_string(j, "object", object);
@@ -124,6 +124,11 @@ static void begin(struct json *j, const struct writer *w, const char *object) {
     json_put_string(j, "model", w->job.model->info->id);
     if (w->job.model->info->fingerprint)
         json_put_string(j, "system_fingerprint", w->job.model->info->fingerprint);
+}
+
+/* Up to the list of choices, which is left open. */
+static void begin(struct json *j, const struct writer *w, const char *object) {
+    open_chunk(j, w, object);
     json_put_open(j, "choices", '[');
 }
 
@@ -190,6 +195,16 @@ void choices_put_timings(struct json *j, const struct writer *w) {
         timings_put(j, w->choices[0].gen);
 }
 
+/* How far the prompt of @g is, in llama-server's words. */
+static void put_progress(struct json *j, const struct writer *w, const struct gen *g) {
+    json_put_open(j, "prompt_progress", '{');
+    json_put_int(j, "total", g->n_prompt);
+    json_put_int(j, "cache", g->n_cached);
+    json_put_int(j, "processed", MAX(gen_prompt_done(g), g->n_cached));
+    json_put_int(j, "time_ms", (clock_now(w->job.env->clock) - g->m.arrived_ns) / 1000000);
+    json_close(j, '}');
+}
+
 /* Closes the chunk @j, which begin() opened, and sends it. @usage: the one that tells it. */
 static void send_chunk(struct writer *w, struct json *j, bool usage) {
     const struct gen_request *r = &w->job.request;
@@ -223,13 +238,21 @@ void choices_piece(struct writer *w, const struct piece *p) {
 }
 
 void choices_alive(struct writer *w) {
+    CLEANUP(buf_deinit) struct buf b = {.max = CHUNK_MAX};
     struct piece p = {.text = ""};
+    struct json j;
 
     while (p.index < w->n_choices && w->choices[p.index].finish_sent)
         p.index++;
     if (p.index < w->n_choices) {
         p.choice = &w->choices[p.index];
-        choices_piece(w, &p);
+        json_begin(&j, &b);
+        open_chunk(&j, w, form_of(w)->chunk_object);
+        if (w->job.request.return_progress && p.choice->gen->n_out == 0)
+            put_progress(&j, w, p.choice->gen);
+        json_put_open(&j, "choices", '[');
+        put_choice(&j, w, &p, true);
+        send_chunk(w, &j, false);
     }
     respond_comment(w->exchange, "keep-alive");
 }

@@ -200,6 +200,26 @@ Test(stream, silence_is_filled_with_comments) {
     world_stop(&w);
 }
 
+Test(stream, silence_tells_how_far_the_prompt_is) {
+    struct world w;
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+
+    world_init(&w);
+    w.opts.keepalive_ms = 10;
+    world_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true,\"return_progress\":true}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    cr_expect(world_read_until(&w, fd, &b,
+                               "\"prompt_progress\":{\"total\":21,\"cache\":10,\"processed\":10,"));
+    fake_tokens(&w.port, 0, "x");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    cr_expect(world_read_until(&w, fd, &b, "data: [DONE]\n\n\r\n0\r\n\r\n"));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 /* Clients end a request whose head does not come: Node's fetch after 300 s. */
 Test(stream, a_whole_answer_begins_with_white_space) {
     struct world w;
