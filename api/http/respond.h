@@ -41,9 +41,9 @@ void respond_named_event(struct exchange *x, const char *name, const char *json,
 void respond_comment(struct exchange *x, const char *text);
 /* Sends at once the route's keep-alive (exchange_ops.alive), or the dialect's. */
 void respond_keepalive(struct exchange *x);
-/* A whole answer is not ready (exchange.waits): from some time on its head and white space are sent,
- * which JSON may begin with, so that clients do not take the silence for the end. Status and headers
- * are fixed then. */
+/* A whole answer is not ready (exchange.waits): from some time on its head and white space, which
+ * JSON may begin with, are sent, so that clients do not take the silence for the end. Status and
+ * headers are fixed then. */
 void respond_blank(struct exchange *x);
 /* The end of a stream that did not fail. Ends the exchange, as do the next two. */
 void respond_stream_end(struct exchange *x);
