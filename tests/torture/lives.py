@@ -138,7 +138,8 @@ class Standing:
             self.settle()
         assert all(kind == "ok" for kind, _ in self.expected), (self.expected, self.d.log)
         self.probe = PROBE(self.d)
-        self.settle()
+        worker, witness = self.settle()["worker"], scenes.WITNESS.get(self.name)
+        assert not witness or worker[witness] > 0, f"{self.name}: no {witness}: the test is blind"
 
     def act(self):
         return self.scene(self.d)

@@ -244,6 +244,9 @@ def ctl(d):
 # What an answer may also say: a response of which nothing could be kept, an action of the operator that failed with its reason.
 ALSO = {"stored": (404,), "reload": (400,), "preset": (400, 404, 500), "swap": (400,), "load": (400,), "dump": (400,)}
 
+# The worker's counters that say that a scene did what it is for.
+WITNESS = {"preempt": "preemptions", "offload": "host_loaded_tokens", "disk": "disk_saved_tokens", "grammar": "masks", "new worker": "deaths"}
+
 # Of a daemon that stands. Each place that several reach is tried in the first of them.
 STANDING = {
     "health": ask("GET", "/health"),

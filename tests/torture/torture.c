@@ -7,8 +7,8 @@
  * into a file that front, workers and next daemons map (struct torture_state), named by
  * WEFT_TORTURE. So a failure can be ordered at any moment of a life, for one call of one place.
  *
- * A place (site) is a call with the TORTURE_DEPTH functions that led to it, in front or worker. While the
- * state says so, every place that is reached is noted with the number of its calls.
+ * A place (site) is a call with the TORTURE_DEPTH functions that led to it, in front or worker.
+ * While the state says so, every place that is reached is noted with the number of its calls.
  *
  * Calls that jemalloc makes for an allocation are not places of their own: the allocation is.
  */
