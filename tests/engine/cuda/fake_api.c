@@ -6,7 +6,9 @@
 #include "base/util.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/attention/kernels_attention.h"
+#include "tests/engine/cuda/fake_ptx.h"
 #include "tests/engine/cuda/simt.h"
+#include "tests/engine/ptx/ptx.h"
 
 #define OUT_OF_MEMORY 2
 #define FAILURE 700
@@ -52,6 +54,7 @@ static int call(void) {
 __attribute__((constructor)) static void without_selftest(void) {
     setenv("WEFT_CUDA_CHECK", "0", 0);
     setenv("WEFT_CUDA_EARLY", "0", 0);
+    fake_ptx_open();
     /* For programs that know nothing of the fake. */
     fake_cuda.faulty = getenv("FAKE_CUDA_FAULTY");
     if (getenv("WEFT_CUDA_FAKE_DEVICES"))
@@ -146,6 +149,7 @@ static int alloc_any(void **p, size_t n, enum simt_space space) {
     /* NaN: nothing may be read before it is written. */
     memset(*p, 0xFF, MIN(n, fake_cuda.idle ? 4096u : LARGE));
     simt_memory_add(*p, n, space);
+    ptx_memory_add(*p, n);
     fake_cuda.n_live++;
     return 0;
 }
@@ -169,6 +173,7 @@ static int alloc_host(void **p, size_t n) {
 static int release_host(void *p) {
     streams_wait(NULL);
     simt_memory_drop(p);
+    ptx_memory_drop(p);
     block_free((struct block *)p - 1);
     fake_cuda.n_live--;
     return 0;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tests/engine/cuda/fake_ptx.h"
 
 #define LOOK_LAUNCHES                                                                              \
     64 /* in a row whose accesses are looked at: a step of a small model and more */
@@ -85,8 +86,27 @@ static void run_wait(const struct op *o) {
         step(e->stream);
 }
 
-static void run(struct op *o, int device) {
+static void run_launch(struct op *o, int device) {
     const struct simt_kernel *k = o->from;
+
+    fake_cuda.n_launches++;
+    fake_cuda.now_us += o->early ? fake_cuda.early_us : fake_cuda.plain_us;
+    if (fake_cuda.on_launch)
+        fake_cuda.on_launch(k->name, fake_cuda.n_launches, o->args);
+    if (fake_cuda.idle || (fake_cuda.broken && strcmp(fake_cuda.broken, k->name) == 0))
+        return;
+    if (fake_ptx_launch(o))
+        return;
+    simt_device(device);
+    if (fake_cuda.order)
+        simt_order(fake_cuda.order + fake_cuda.n_launches);
+    simt_look(fake_cuda.n_launches / LOOK_LAUNCHES % LOOK_EVERY == 0);
+    simt_wgmma_other(fake_cuda.other_wgmma);
+    simt_launch(k, o->grid, o->shared, o->args);
+    simt_device(fake_used);
+}
+
+static void run(struct op *o, int device) {
 
     switch (o->kind) {
     case OP_COPY:
@@ -99,18 +119,7 @@ static void run(struct op *o, int device) {
         memset(o->to, o->byte, o->n);
         break;
     case OP_LAUNCH:
-        fake_cuda.n_launches++;
-        fake_cuda.now_us += o->early ? fake_cuda.early_us : fake_cuda.plain_us;
-        simt_device(device);
-        if (fake_cuda.on_launch)
-            fake_cuda.on_launch(k->name, fake_cuda.n_launches, o->args);
-        if (fake_cuda.order)
-            simt_order(fake_cuda.order + fake_cuda.n_launches);
-        simt_look(fake_cuda.n_launches / LOOK_LAUNCHES % LOOK_EVERY == 0);
-        simt_wgmma_other(fake_cuda.other_wgmma);
-        if (!fake_cuda.idle && (!fake_cuda.broken || strcmp(fake_cuda.broken, k->name) != 0))
-            simt_launch(k, o->grid, o->shared, o->args);
-        simt_device(fake_used);
+        run_launch(o, device);
         break;
     case OP_WAIT:
         run_wait(o);

@@ -1,0 +1,54 @@
+#include "tests/engine/cuda/fake_ptx.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include "tests/engine/ptx/ptx.h"
+
+static bool is_open;
+
+/* What ran, at the end of the file that the environment names: one line a kernel. */
+static void report(void) {
+    FILE *f = fopen(getenv("WEFT_PTX_REPORT"), "a");
+
+    if (!f)
+        abort();
+    ptx_report(f);
+    fclose(f);
+}
+
+void fake_ptx_open(void) {
+    const char *folder = getenv("WEFT_PTX");
+
+    if (!folder || !*folder)
+        return;
+    ptx_read_folder(folder);
+    fake_cuda.major = ptx_target() / 10;
+    fake_cuda.minor = ptx_target() % 10;
+    is_open = true;
+    if (getenv("WEFT_PTX_REPORT"))
+        atexit(report);
+}
+
+bool fake_ptx_launch(const struct op *launch) {
+    const struct simt_kernel *k = launch->from;
+
+    if (!is_open)
+        return false;
+    struct ptx_kernel *kernel = ptx_find(k->name);
+    if (!kernel) {
+        fprintf(stderr, "fake cuda: no PTX of kernel %s\n", k->name);
+        abort();
+    }
+    ptx_run(kernel, &(struct ptx_launch){
+                        .grid_x = launch->grid.x,
+                        .grid_y = launch->grid.y,
+                        .n_threads = k->n_threads,
+                        .shared_bytes = launch->shared,
+                        .args = launch->args,
+                        .args_bytes = k->args_size,
+                        .early = launch->early,
+                        .order = fake_cuda.order ? fake_cuda.order + fake_cuda.n_launches : 0,
+                        .other_wgmma = fake_cuda.other_wgmma,
+                    });
+    return true;
+}

@@ -1,0 +1,310 @@
+#include "tests/engine/ptx/parser.h"
+
+/* Blocks run one after the other; the warps of a block in turns, each up to where it must wait for
+ * others. Lanes of a warp part at a branch and come together at its immediate post-dominator. */
+
+#define MOST_STEPS 20000000000ull
+
+static struct block the_block;
+
+static void push(struct warp *w, uint32_t pc, uint32_t rejoin, uint32_t mask) {
+    if (w->n_parts == w->max_parts) {
+        w->max_parts = w->max_parts ? 2 * w->max_parts : 64;
+        w->parts = realloc(w->parts, w->max_parts * sizeof(*w->parts));
+        if (!w->parts)
+            abort();
+    }
+    w->parts[w->n_parts++] = (struct part){pc, rejoin, mask};
+}
+
+static void branch(struct warp *w, const struct op *o, uint32_t taken) {
+    struct part *p = &w->parts[w->n_parts - 1];
+    uint32_t stays = p->mask & ~taken, pc = p->pc + 1, rejoin = o->rejoin;
+
+    if (!stays) {
+        p->pc = o->target;
+        return;
+    }
+    if (!taken) {
+        p->pc = pc;
+        return;
+    }
+    if (p->rejoin == rejoin && w->n_parts > 1)
+        w->n_parts--; /* they come together where this part does anyway */
+    else
+        p->pc = rejoin;
+    if (pc != rejoin)
+        push(w, pc, rejoin, stays);
+    if (o->target != rejoin)
+        push(w, o->target, rejoin, taken);
+}
+
+/* Lanes that end are in no part any more. */
+static void leave(struct warp *w, uint32_t mask) {
+    uint32_t n = 0;
+
+    w->live &= ~mask;
+    for (uint32_t i = 0; i < w->n_parts; i++) {
+        struct part p = w->parts[i];
+
+        p.mask &= ~mask;
+        if (p.mask)
+            w->parts[n++] = p;
+    }
+    w->n_parts = n;
+}
+
+static void end_lanes(struct warp *w, const struct op *o, uint32_t mask) {
+    const struct block *b = w->block;
+    struct part *p = &w->parts[w->n_parts - 1];
+
+    if (b->launch->early && !w->waited)
+        fail(o, "the end of a kernel launched early that did not wait for the one before");
+    if (p->mask != mask)
+        p->pc++;
+    leave(w, mask);
+    if (!w->live && (w->n_copies || w->n_products))
+        fail(o, "the end of a warp whose copies or products were not waited for");
+}
+
+/* Runs up to where the warp waits, yields or ends. */
+static uint64_t run_warp(struct warp *w) {
+    struct ptx_kernel *k = w->block->kernel;
+    uint64_t n = 0;
+
+    w->state = RUNNING;
+    while (w->state == RUNNING) {
+        if (!w->live) {
+            w->state = DONE;
+            break;
+        }
+        struct part *p = &w->parts[w->n_parts - 1];
+        if (p->pc == p->rejoin && w->n_parts > 1) {
+            w->n_parts--;
+            continue;
+        }
+        if (p->pc >= k->n_ops)
+            fail(NULL, "a function without a return");
+        const struct op *o = &k->ops[p->pc];
+        uint32_t mask = p->mask;
+        if (o->guard >= 0)
+            mask &= o->negated ? ~w->preds[o->guard] : w->preds[o->guard];
+        k->ran[p->pc] |= mask != 0;
+        w->op = o;
+        n++;
+        switch (o->kind) {
+        case OP_PLAIN:
+            if (mask)
+                o->run(w, o, mask);
+            p->pc++;
+            break;
+        case OP_BRANCH:
+            branch(w, o, mask);
+            break;
+        case OP_EXIT:
+            if (mask)
+                end_lanes(w, o, mask);
+            else
+                p->pc++;
+            break;
+        default:
+            if (mask && mask != w->live)
+                fail(o, "a barrier that not all lanes of the warp come to");
+            p->pc++;
+            if (mask)
+                o->run(w, o, mask);
+            break;
+        }
+    }
+    return n;
+}
+
+/* Lets warps go on whose barrier is complete. Returns whether there were any. */
+static bool release(struct block *b) {
+    bool any = false;
+
+    for (uint32_t i = 0; i < MAX_BARRIERS; i++) {
+        uint32_t n = 0;
+
+        if (!b->arrived[i])
+            continue;
+        for (uint32_t j = 0; j < b->n_warps; j++)
+            n += b->warp[j].state == DONE ? 0 : LANES;
+        if (b->arrived[i] < (b->expected[i] ? b->expected[i] : n))
+            continue;
+        b->arrived[i] = b->expected[i] = 0;
+        for (uint32_t j = 0; j < b->n_warps; j++)
+            if (b->warp[j].state == AT_BARRIER && b->warp[j].barrier == i)
+                b->warp[j].state = RUNNING;
+        any = true;
+    }
+    return any;
+}
+
+static uint64_t mixed(uint64_t x) {
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+/* A permutation of 0 .. n - 1; ascending for seed 0. */
+static void shuffle(uint32_t *order, uint32_t n, uint64_t seed) {
+    for (uint32_t i = 0; i < n; i++)
+        order[i] = i;
+    for (uint32_t i = n; seed && i-- > 1;) {
+        uint32_t j = (uint32_t)(mixed(seed + i) % (i + 1)), t = order[i];
+
+        order[i] = order[j];
+        order[j] = t;
+    }
+}
+
+static void set_special(struct warp *w, enum special s, uint32_t first, uint32_t step) {
+    uint32_t *r = (uint32_t *)(w->regs + SPECIAL_PLACE(s));
+
+    for (uint32_t i = 0; i < LANES; i++)
+        r[i] = first + i * step;
+}
+
+static void start_warp(struct block *b, uint32_t i, uint32_t x, uint32_t y) {
+    struct warp *w = &b->warp[i];
+    const struct ptx_launch *l = b->launch;
+    uint32_t n = l->n_threads - i * LANES;
+    uint64_t *local = (uint64_t *)(w->regs + SPECIAL_PLACE(S_LOCAL));
+
+    w->block = b;
+    w->consts = b->kernel->consts;
+    w->live = n >= LANES ? ALL : (1u << n) - 1;
+    w->n_parts = 0;
+    push(w, 0, b->kernel->n_ops, w->live);
+    w->state = RUNNING;
+    w->waited = w->fenced = false;
+    w->n_copies = w->n_products = w->products_committed = 0;
+    w->last = (struct range){0, 0};
+    memset(w->committed, 0, sizeof(w->committed));
+    w->preds[0] = 0;
+    w->preds[1] = ALL;
+    set_special(w, S_TID_X, i * LANES, 1);
+    for (enum special s = S_TID_Y; s < N_SPECIAL; s++)
+        set_special(w, s, 0, 0);
+    set_special(w, S_NTID_X, l->n_threads, 0);
+    set_special(w, S_NTID_Y, 1, 0);
+    set_special(w, S_NTID_Z, 1, 0);
+    set_special(w, S_CTAID_X, x, 0);
+    set_special(w, S_CTAID_Y, y, 0);
+    set_special(w, S_NCTAID_X, l->grid_x, 0);
+    set_special(w, S_NCTAID_Y, l->grid_y, 0);
+    set_special(w, S_NCTAID_Z, 1, 0);
+    set_special(w, S_LANEID, 0, 1);
+    set_special(w, S_WARPID, i, 0);
+    for (uint32_t j = 0; j < LANES; j++) {
+        ((uint32_t *)(w->regs + SPECIAL_PLACE(S_LANEMASK_LT)))[j] = (1u << j) - 1;
+        local[j] = (uint64_t)(uintptr_t)(w->local + j * b->kernel->local_bytes);
+    }
+}
+
+static void run_block(struct block *b, uint32_t x, uint32_t y, uint64_t seed) {
+    uint32_t order[MAX_WARPS], idle = 0;
+    uint64_t n = 0;
+
+    /* Neither what an earlier block left nor zeros: nothing may be read before it is written. */
+    memset(b->shared + SHARED_BASE, 0xFF, b->shared_end - SHARED_BASE);
+    memset(b->dirty, 0, b->shared_end / 16 + 1);
+    memset(b->arrived, 0, sizeof(b->arrived));
+    memset(b->expected, 0, sizeof(b->expected));
+    b->n_bulk = 0;
+    for (uint32_t i = 0; i < b->n_warps; i++)
+        start_warp(b, i, x, y);
+    for (;;) {
+        bool any = false, ran = false;
+
+        shuffle(order, b->n_warps, seed ? mixed(seed + n) | 1 : 0);
+        for (uint32_t i = 0; i < b->n_warps; i++) {
+            struct warp *w = &b->warp[order[i]];
+
+            any |= w->state != DONE;
+            if (w->state != RUNNING && w->state != YIELDED)
+                continue;
+            bool yielded = w->state == YIELDED;
+            uint64_t steps = run_warp(w);
+            n += steps;
+            ran |= !yielded || w->state != YIELDED || steps > 8;
+        }
+        if (!any)
+            break;
+        ran |= release(b);
+        idle = ran ? 0 : idle + 1;
+        if (idle == 1000)
+            fail(b->warp[0].op, "no warp of the block can go on");
+        if (n > MOST_STEPS)
+            fail(b->warp[0].op, "a kernel that does not end");
+    }
+    if (b->n_bulk)
+        fail(NULL, "the end of a block whose copies in bulk were not waited for");
+    b->kernel->n_executed += n;
+}
+
+static void set_up(struct block *b, struct ptx_kernel *k, const struct ptx_launch *l) {
+    static uint8_t *shared;
+    static size_t reg_bytes, n_preds, local_bytes;
+
+    if (!shared) {
+        shared = aligned_alloc(4096, SHARED_MAX + 4096);
+        b->dirty = malloc(SHARED_MAX / 16 + 1);
+    }
+    b->shared = shared;
+    b->kernel = k;
+    b->launch = l;
+    b->n_warps = (l->n_threads + LANES - 1) / LANES;
+    b->shared_end = SHARED_BASE + (uint32_t)k->shared_bytes + l->shared_bytes;
+    if (b->n_warps > MAX_WARPS || b->shared_end > SHARED_MAX)
+        fail(NULL, "a launch of too many threads or bytes of shared memory");
+    bool grow = k->reg_bytes > reg_bytes || k->n_preds > n_preds || k->local_bytes > local_bytes;
+    if (grow) {
+        reg_bytes = k->reg_bytes > reg_bytes ? k->reg_bytes : reg_bytes;
+        n_preds = k->n_preds > n_preds ? k->n_preds : n_preds;
+        local_bytes = k->local_bytes > local_bytes ? k->local_bytes : local_bytes;
+    }
+    for (uint32_t i = 0; grow && i < MAX_WARPS; i++) {
+        struct warp *w = &b->warp[i];
+
+        free(w->regs);
+        free(w->preds);
+        free(w->local);
+        w->regs = aligned_alloc(64, (reg_bytes + 63) / 64 * 64);
+        w->preds = calloc(n_preds, sizeof(*w->preds));
+        w->local = aligned_alloc(64, LANES * local_bytes + 64);
+        if (!w->regs || !w->preds || !w->local)
+            abort();
+        memset(w->regs, 0xFF, reg_bytes);
+    }
+}
+
+void ptx_run(struct ptx_kernel *k, const struct ptx_launch *l) {
+    struct block *b = &the_block;
+    uint64_t seed = l->order ? mixed(l->order) : 0, n = (uint64_t)l->grid_x * l->grid_y;
+
+    ptx_set_running(k);
+    if (l->args_bytes != k->param_bytes)
+        fail(NULL, "an argument of %zu bytes where the kernel takes %zu", l->args_bytes,
+             k->param_bytes);
+    if (k->max_threads && l->n_threads > k->max_threads)
+        fail(NULL, "a launch of more threads than the kernel is compiled for");
+    memcpy(k->params, l->args, l->args_bytes);
+    set_up(b, k, l);
+    ptx_memory_add(b->shared, SHARED_MAX);
+    ptx_memory_add(k->params, 4096);
+    for (uint32_t i = 0; k->local_bytes && i < b->n_warps; i++)
+        ptx_memory_add(b->warp[i].local, LANES * k->local_bytes);
+    k->n_launches++;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = seed % 2 ? n - 1 - i : i;
+
+        run_block(b, (uint32_t)(at % l->grid_x), (uint32_t)(at / l->grid_x), seed ? seed + at : 0);
+    }
+    for (uint32_t i = 0; k->local_bytes && i < b->n_warps; i++)
+        ptx_memory_drop(b->warp[i].local);
+    ptx_memory_drop(k->params);
+    ptx_memory_drop(b->shared);
+    ptx_set_running(NULL);
+}
