@@ -2,9 +2,9 @@
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"
 
-/* Copies to shared memory that threads do not wait for: cp.async with its groups, cp.async.bulk with
- * barriers in shared memory (mbarrier). They happen when they are waited for; with an odd order of
- * the launch at once. */
+/* Copies to shared memory that threads do not wait for: cp.async with its groups, cp.async.bulk
+ * with barriers in shared memory (mbarrier). They happen when they are waited for, or at once where
+ * the launch's order is odd. */
 
 static bool at_once(const struct warp *w) {
     return w->block->launch->order % 2;
@@ -83,7 +83,7 @@ static void cp_wait_all(struct warp *w, const struct op *o, uint32_t m) {
     copies_wait(w, m, 0);
 }
 
-/* ---- mbarrier: a word of arrivals that are pending, of how many there are, a phase and bytes ---- */
+/* ---- mbarrier: arrivals that are pending, how many there are in all, a phase and bytes ---- */
 
 struct barrier {
     uint32_t pending : 12, count : 12, phase : 1;
