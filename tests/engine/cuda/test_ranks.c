@@ -675,8 +675,8 @@ Test(cuda_ranks, what_is_not_computed_is_refused_by_name) {
     static const struct {
         const char *arch, *devices, *why;
     } cases[] = {
-        {"llama", "0,", "up to 8 different numbers of devices"},
-        {"llama", "0,0", "up to 8 different numbers of devices"},
+        {"llama", "0,", "up to 8 different device numbers"},
+        {"llama", "0,0", "up to 8 different device numbers"},
         {"llama", "0,9", "CUDA device 9: there are 3"},
         {"llama", "9,0", "CUDA device 9: there are 3"},
         {"llama", "0,1,2", "3 devices do not divide the 2 key heads"},
