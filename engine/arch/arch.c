@@ -105,6 +105,26 @@ static const struct arch archs[] = {
         .decoder =
             {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true, .tiled = true},
     },
+    /* The text models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: positions as above. */
+    {
+        .name = "qwen2vl",
+        .rope = ROPE_NEOX,
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MUST},
+    },
+    {
+        .name = "qwen3vl",
+        .rope = ROPE_NEOX,
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY, .qk_norm = BIND_MUST},
+    },
+    {
+        .name = "qwen3vlmoe",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY, .qk_norm = BIND_MUST},
+    },
     /* gpt-oss 20b and 120b. YaRN's corner pairs are whole numbers as in llama.cpp, where OpenAI's
      * code does not round them: a file's logits are then those that its quants were judged by. */
     {

@@ -58,7 +58,8 @@ static void expect_refused(const char *why, const char *part) {
 }
 
 Test(model, each_of_our_architectures_is_taken) {
-    static const char *const archs[] = {"llama", "qwen2", "qwen3", "qwen3moe"};
+    static const char *const archs[] = {"llama",   "qwen2",   "qwen3",     "qwen3moe",
+                                        "qwen2vl", "qwen3vl", "qwen3vlmoe"};
     struct tiny_model t = small;
     struct err err;
 

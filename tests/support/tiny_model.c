@@ -250,7 +250,7 @@ static void attention(struct maker *m, uint32_t l) {
     matrix(m, name_of(s, l, "attn_q.weight"), t->n_embd, is_hybrid(t) ? 2 * n_q : n_q);
     matrix(m, name_of(s, l, "attn_k.weight"), t->n_embd, n_kv);
     matrix(m, name_of(s, l, "attn_v.weight"), t->n_embd, n_kv);
-    if (strcmp(t->arch, "qwen2") == 0 || is_gpt_oss(t)) {
+    if (strncmp(t->arch, "qwen2", 5) == 0 || is_gpt_oss(t)) {
         add(m, name_of(s, l, "attn_q.bias"), TENSOR_F32, n_q, 0, 0.5f, 0);
         add(m, name_of(s, l, "attn_k.bias"), TENSOR_F32, n_kv, 0, 0.5f, 0);
         add(m, name_of(s, l, "attn_v.bias"), TENSOR_F32, n_kv, 0, 0.5f, 0);
@@ -607,7 +607,7 @@ static struct tiny_model with_defaults(const struct tiny_model *t) {
     d.max_context = d.max_context ? d.max_context : 512;
     bool mixture = strcmp(d.arch, "qwen3moe") == 0 || strcmp(d.arch, "qwen3next") == 0 ||
                    strcmp(d.arch, "qwen35moe") == 0 || strcmp(d.arch, "glm4moe") == 0 ||
-                   is_gpt_oss(&d);
+                   strcmp(d.arch, "qwen3vlmoe") == 0 || is_gpt_oss(&d);
     d.n_kv_full = d.n_kv_full ? d.n_kv_full : 1;
     d.loud = d.loud != 0 ? d.loud : 1;
     if (mixture && !d.n_expert) {
