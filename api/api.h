@@ -166,12 +166,15 @@ struct api_opts {
  * without a row, and for what a row leaves out. */
 #define API_TENANT_KEYS 16
 #define API_TENANT_UIDS 16
+#define API_TENANT_MODELS 32
 #define API_TENANTS_MAX 1024
 struct api_tenant {
     char name[64], share[64];       /* share: the group whose prefixes it shares; "": none */
     char keys[API_TENANT_KEYS][64]; /* names of API keys that are its, besides its own name */
     uint32_t uids[API_TENANT_UIDS]; /* users at the other end of a UNIX socket */
-    uint32_t n_keys, n_uids;
+    /* Names of the models that it may use, "*" at the end: any that begin so; n_models 0: all. */
+    char models[API_TENANT_MODELS][128];
+    uint32_t n_keys, n_uids, n_models;
     double weight;
     uint32_t class; /* 0 normal, 1 interactive, 2 batch */
     uint32_t requests_per_minute, max_running, max_queued, max_context;

@@ -39,7 +39,7 @@ static void put_model(struct json *j, const struct model *model) {
 
 void anthropic_models_list_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4u << 20};
-    const struct list *models = &env_of(x)->models.list;
+    const struct model *first = NULL, *last = NULL;
     struct json j;
 
     if (rescan_first(x, anthropic_models_list_serve))
@@ -47,12 +47,19 @@ void anthropic_models_list_serve(struct exchange *x, struct http *h) {
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_open(&j, "data", '[');
-    for (const struct list *l = models->next; l != models; l = l->next)
-        put_model(&j, LIST_ENTRY(l, const struct model, link));
+    LIST_FOREACH(node, &env_of(x)->models.list) {
+        const struct model *m = LIST_ENTRY(node, struct model, link);
+
+        if (!models_may_use(x, m))
+            continue;
+        put_model(&j, m);
+        first = first ? first : m;
+        last = m;
+    }
     json_close(&j, ']');
     json_put_bool(&j, "has_more", false);
-    json_put_string(&j, "first_id", model_first(env_of(x))->info->id);
-    json_put_string(&j, "last_id", LIST_ENTRY(models->prev, struct model, link)->info->id);
+    json_put_string(&j, "first_id", first ? first->info->id : NULL);
+    json_put_string(&j, "last_id", last ? last->info->id : NULL);
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }
@@ -65,8 +72,14 @@ void anthropic_models_one_serve(struct exchange *x, struct http *h) {
     if (anthropic_is_served(env_of(x), x->arg)) {
         const struct model *m = models_find(env_of(x), x->arg, strlen(x->arg));
 
+        m = m ? m : model_first(env_of(x));
+        if (!models_may_use(x, m)) {
+            models_hidden(x->arg, &err);
+            respond_error(x, &err);
+            return;
+        }
         json_begin(&j, &b);
-        put_model(&j, m ? m : model_first(env_of(x)));
+        put_model(&j, m);
         respond_buf(x, 200, &b, j.error);
         return;
     }

@@ -153,6 +153,8 @@ int model_wait_begin(struct prompt_job *job) {
         return comes_and_goes(job);
     if (!m)
         return unknown(job);
+    if (!models_are_allowed(job->tenant, m))
+        return models_hidden(name ? name : m->info->id, &job->err);
     model_wait_assign(job, m);
     m->last_used_ns = now;
     if (job->computes && model_on_demand(m))

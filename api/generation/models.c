@@ -30,6 +30,29 @@ struct model *models_find(const struct gen_env *env, const char *name, size_t le
     return m;
 }
 
+bool models_are_allowed(const struct tenant *t, const struct model *m) {
+    const struct api_tenant *c = &t->conf;
+
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        size_t n = strlen(c->models[i]);
+        bool open = n > 0 && c->models[i][n - 1] == '*';
+
+        if (open ? strncmp(m->info->id, c->models[i], n - 1) == 0
+                 : model_has_name(m, c->models[i], n))
+            return true;
+    }
+    return c->n_models == 0;
+}
+
+bool models_may_use(const struct exchange *x, const struct model *m) {
+    return models_are_allowed(tenants_get(&env_of(x)->tenants, x->tenant), m);
+}
+
+int models_hidden(const char *name, struct err *err) {
+    return err_set_code(err, 404, "model_not_found", "model",
+                        "The model `%.200s` does not exist or this API key may not use it.", name);
+}
+
 /* Any name will do: there is one model, and any-model-name is on. */
 static bool takes_any_name(const struct gen_env *env) {
     return env->opts.any_model_name && env->models.list.next == env->models.list.prev;

@@ -14,6 +14,7 @@
 #include "api/generation/constrain.h"
 #include "api/generation/messages.h"
 #include "api/generation/model_wait.h"
+#include "api/generation/models.h"
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
@@ -666,9 +667,19 @@ static void on_thread(struct job *j) {
     job->result = run_and_write(job);
 }
 
+/* Refuses a model that the tenant may not use, and says nothing of others that it may not use. */
+static void hide_models(struct prompt_job *job) {
+    if (job->result == 0 && !models_are_allowed(job->tenant, job->model))
+        job->result = models_hidden(job->model->info->id, &job->err);
+    else if (job->result < 0 && job->tenant->conf.n_models > 0 && job->wanted &&
+             strcmp(job->err.code, "model_not_found") == 0)
+        models_hidden(job->wanted, &job->err);
+}
+
 static void finish(struct prompt_job *job) {
     check_job(job);
     assert(job->running && !job->waits && job->result != -EBUSY);
+    hide_models(job);
     buf_deinit(&job->body);
     quota_charge_set(&job->charge, 0);
     job->running = job->pooled = false;

@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * usage_limit - how many requests and tokens a tenant may use in a day and in a month. The windows are the
- * calendar days and months of UTC. What was used in them is not a counter of its own but the sum of
- * the usage of that day or month: it outlives the process, and a clock that is set forward and
- * back finds the counts of the day that it returns to.
+ * usage_limit - how many requests and tokens a tenant may use in a day and in a month. The windows
+ * are the calendar days and months of UTC. What was used in them is not a counter of its own but
+ * the sum of the usage of that day or month: it outlives the process, and a clock that is set
+ * forward and back finds the counts of the day that it returns to.
  */
 
 #include <stdint.h>

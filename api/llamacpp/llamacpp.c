@@ -77,6 +77,10 @@ static const struct model *asked_for(const struct exchange *x, const struct http
     if (!http_query(h, "model", name, sizeof(name)))
         return model_first(env_of(x));
     found = models_find(env_of(x), name, strlen(name));
+    if (found && !models_may_use(x, found)) {
+        models_hidden(name, err);
+        return NULL;
+    }
     if (!found)
         models_unknown(env_of(x), name, strlen(name), err);
     return found;

@@ -160,7 +160,7 @@ static int find_instance(struct exchange *x, yyjson_doc *body, struct model **ou
         return err_set_code(err, 400, "invalid_value", "instance_id",
                             "\"instance_id\" must not contain NUL");
     struct model *m = models_find(env_of(x), id, strlen(id));
-    if (!m || !m->worker_up)
+    if (!m || !m->worker_up || !models_may_use(x, m))
         return err_set_code(err, 404, "model_not_found", "instance_id",
                             "No model `%.200s` is loaded.", id);
     if (!model_on_demand(m))

@@ -103,7 +103,7 @@ static void list(struct exchange *x, bool running) {
     LIST_FOREACH(node, &env_of(x)->models.list) {
         const struct model *m = LIST_ENTRY(node, struct model, link);
 
-        if (!running || m->worker_up)
+        if ((!running || m->worker_up) && models_may_use(x, m))
             put_model(&j, m, running);
     }
     json_close(&j, ']');
@@ -141,7 +141,8 @@ static int read_name(struct exchange *x, const struct model **out, struct err *e
         r = err_set_code(err, 400, "invalid_value", "model", "model is required");
     else if (!json_cstr(name))
         r = err_set_code(err, 400, "invalid_value", "model", "model must not contain NUL");
-    else if (!(*out = models_find(env_of(x), json_text(name), json_len(name))))
+    else if (!(*out = models_find(env_of(x), json_text(name), json_len(name))) ||
+             !models_may_use(x, *out))
         r = err_set_code(err, 404, "model_not_found", "model", "model '%.200s' not found",
                          json_cstr(name));
     yyjson_doc_free(doc);

@@ -108,8 +108,12 @@ void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, st
     if (object)
         json_put_string(&j, "object", object);
     json_put_open(&j, key, '[');
-    LIST_FOREACH(node, &env_of(x)->models.list)
-    put(&j, LIST_ENTRY(node, struct model, link));
+    LIST_FOREACH(node, &env_of(x)->models.list) {
+        const struct model *m = LIST_ENTRY(node, struct model, link);
+
+        if (models_may_use(x, m))
+            put(&j, m);
+    }
     json_close(&j, ']');
     put_bad_presets(&j, env_of(x));
     json_close(&j, '}');
@@ -127,6 +131,11 @@ void models_answer_one(struct exchange *x, void (*serve)(struct exchange *x, str
     struct err err;
     struct json j;
 
+    if (m && !models_may_use(x, m)) {
+        models_hidden(x->arg, &err);
+        respond_error(x, &err);
+        return;
+    }
     if (m) {
         json_begin(&j, &b);
         put(&j, m);

@@ -13,7 +13,16 @@
 
 #define AT(field) offsetof(struct api_tenant, field)
 
-enum key_type { KEY_UINT32, KEY_UINT64, KEY_WEIGHT, KEY_CLASS, KEY_NAME, KEY_NAMES, KEY_UIDS };
+enum key_type {
+    KEY_UINT32,
+    KEY_UINT64,
+    KEY_WEIGHT,
+    KEY_CLASS,
+    KEY_NAME,
+    KEY_NAMES,
+    KEY_UIDS,
+    KEY_MODELS
+};
 
 static const struct key {
     const char *name;
@@ -26,6 +35,7 @@ static const struct key {
     {"share", KEY_NAME, AT(share), 0},
     {"keys", KEY_NAMES, 0, API_TENANT_KEYS},
     {"uids", KEY_UIDS, 0, API_TENANT_UIDS},
+    {"models", KEY_MODELS, 0, API_TENANT_MODELS},
     {"requests-per-minute", KEY_UINT32, AT(requests_per_minute), 1000000},
     {"tokens-per-minute", KEY_UINT64, AT(tokens_per_minute), 1000000000000},
     {"requests-per-day", KEY_UINT64, AT(requests_per_day), 1000000000000},
@@ -133,17 +143,31 @@ static int taken(struct reading *r, const char *key, const char *item, const cha
     return err_set(r->err, 0, key, "%s: \"%s\" belongs to tenant %s already", key, item, owner);
 }
 
-/* One entry of the list `keys` or `uids`. 0 or -EINVAL with r->err: it is not one, or is another
- * tenant's. */
+/* Returns the number of entries of the list @k of @t. */
+static uint32_t *count_of(const struct key *k, struct api_tenant *t) {
+    return k->type == KEY_NAMES ? &t->n_keys : k->type == KEY_UIDS ? &t->n_uids : &t->n_models;
+}
+
+/* One entry of the list `keys`, `uids` or `models`. 0 or -EINVAL with r->err: it is not one, or is
+ * another tenant's. */
 static int add_item(struct reading *r, const struct key *k, struct api_tenant *t,
                     const char *item) {
-    uint32_t *n = k->type == KEY_NAMES ? &t->n_keys : &t->n_uids;
+    uint32_t *n = count_of(k, t);
     const char *owner;
     char *end;
 
     if (*n == k->max)
         return err_set(r->err, 0, k->name, "%s: at most %llu entries", k->name,
                        (unsigned long long)k->max);
+    if (k->type == KEY_MODELS) {
+        if (strlen(item) >= sizeof(t->models[0]) || strcspn(item, "*") + 1 < strlen(item))
+            return err_set(r->err, 0, k->name,
+                           "%s: must be names of at most %zu characters, with \"*\" only at their "
+                           "ends, not \"%s\"",
+                           k->name, sizeof(t->models[0]) - 1, item);
+        strcpy(t->models[(*n)++], item);
+        return 0;
+    }
     if (k->type == KEY_NAMES) {
         if (!is_name(item, strlen(item)))
             return bad_name(r, k->name, item);
@@ -168,10 +192,10 @@ static int add_item(struct reading *r, const struct key *k, struct api_tenant *t
 /* The entries of @text, separated by spaces or commas, in place of those of @t. */
 static int set_list(struct reading *r, const struct key *k, struct api_tenant *t,
                     const char *text) {
-    char item[128];
+    char item[200];
     int e = 0;
 
-    *(k->type == KEY_NAMES ? &t->n_keys : &t->n_uids) = 0;
+    *count_of(k, t) = 0;
     while (*text && e == 0) {
         size_t skip = strspn(text, " ,"), len = strcspn(text + skip, " ,");
 
@@ -202,6 +226,7 @@ static int set(struct reading *r, const struct key *k, struct api_tenant *t, con
         return 0;
     case KEY_NAMES:
     case KEY_UIDS:
+    case KEY_MODELS:
         return set_list(r, k, t, text);
     }
     return -EINVAL;
@@ -253,11 +278,12 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
                            name);
         return set(r, &keys[i], &row->t, value);
     }
-    return err_set(r->err, 0, name,
-                   "%s: unknown key (weight, class, share, keys, uids, requests-per-minute, "
-                   "tokens-per-minute, requests-per-day, requests-per-month, tokens-per-day, "
-                   "tokens-per-month, max-running, max-queued, kv-tokens, max-context)",
-                   name);
+    return err_set(
+        r->err, 0, name,
+        "%s: unknown key (weight, class, share, keys, uids, models, requests-per-minute, "
+        "tokens-per-minute, requests-per-day, requests-per-month, tokens-per-day, "
+        "tokens-per-month, max-running, max-queued, kv-tokens, max-context)",
+        name);
 }
 
 /* Fills what a section leaves out from [default], except values that belong to one tenant only. */
@@ -275,6 +301,10 @@ static void inherit(struct reading *r) {
             if (plain && !r->row[i].given[k])
                 memcpy((char *)&r->row[i].t + keys[k].offset, (const char *)&d->t + keys[k].offset,
                        size[keys[k].type]);
+            if (keys[k].type == KEY_MODELS && !r->row[i].given[k]) {
+                memcpy(r->row[i].t.models, d->t.models, sizeof(d->t.models));
+                r->row[i].t.n_models = d->t.n_models;
+            }
         }
 }
 

@@ -33,7 +33,7 @@ struct front {
     int disk_fd; /* of the disk tier; -1: there is none */
     uint64_t share_secret[2];
     char usage_path[PATH_MAX]; /* "": none */
-    int next_pid; /* of an upgrade */
+    int next_pid;              /* of an upgrade */
     bool draining, closing, was_ready, handed_over;
     bool gave_way; /* the device is the next daemon's, once it has asked for it */
     int exit_code;

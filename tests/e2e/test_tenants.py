@@ -1,9 +1,11 @@
 """Tenants of a real daemon: limits, who is who, a reload, what weftctl tells; and a session's pages."""
+import json
 import os
+import shutil
 import subprocess
 import tempfile
 
-from weftd import Weftd, main, program, random_tokens
+from weftd import Weftd, main, program, random_tokens, tiny_model
 
 
 def weftctl(daemon, *args):
@@ -66,6 +68,38 @@ def test_a_bad_file_ends_the_start_with_one_line():
         lines = [line for line in d.log.splitlines() if line.startswith("weftd: ")]
         assert len(lines) == 1 and "tenants.conf:3: weight: must be a number" in lines[0], d.log
         d.folder.cleanup()
+
+
+def test_models_that_a_key_may_not_use_do_not_exist_for_it():
+    with tempfile.TemporaryDirectory() as folder:
+        keys, conf = files(folder, "[alice]\nmodels = one\n[bob]\nmodels = t*, three\n")
+        models = os.path.join(folder, "models")
+        os.mkdir(models)
+        for name in ("one", "three", "two"):
+            shutil.copy(tiny_model(), os.path.join(models, name + ".gguf"))
+        with Weftd("--api-keys", keys, "--tenants", conf, "--models-dir", models, "--kv-memory", "16M", model="") as d:
+            def names(path, key, member):
+                status, _, body = d.request("GET", path, None, {"Authorization": "Bearer " + key, "anthropic-version": "1"})
+                assert status == 200, body
+                return [m["id"] if "id" in m else m["model"].removesuffix(":latest") for m in body[member]]
+
+            for path, member in (("/v1/models", "data"), ("/api/tags", "models"), ("/api/v0/models", "data")):
+                assert names(path, "ka", member) == ["one"], path
+                assert names(path, "kb", member) == ["three", "two"], path
+            for key, model, want in (("ka", "two", 404), ("kb", "one", 404), ("ka", "none", 404), ("kb", "two", 200)):
+                status, _, body = ask(d, key, model=model)
+                assert status == want, (key, model, body)
+                if want == 404:
+                    assert body["error"]["code"] == "model_not_found" and "may not use it" in body["error"]["message"], body
+                    known = {"ka": ("two", "three"), "kb": ("one",)}[key]
+                    assert not any(f"`{n}`" in body["error"]["message"] for n in known if n != model), body
+            status, _, body = d.request("POST", "/tokenize", {"content": "a", "model": "one"}, {"Authorization": "Bearer kb"})
+            assert status == 404, body
+            for path in ("/v1/models/one", "/props?model=one"):
+                assert d.request("GET", path, None, {"Authorization": "Bearer kb"})[0] == 404, path
+                assert d.request("GET", path, None, {"Authorization": "Bearer ka"})[0] != 404, path
+            loaded = {m["id"]: m["state"] for m in json.loads(weftctl(d, "--json", "ps")[1])["models"]}
+            assert loaded["one"] == "unloaded" and loaded["two"] == "loaded", loaded
 
 
 def test_why_tells_the_story_of_a_request():
