@@ -32,6 +32,11 @@ progress_of_log() {
         -e 's/^pmstatus:[^:]*:([0-9]+).*/installing \1 %/p'
 }
 
+# "12/40" of HOW_FAR with the time that the rest will take at the speed so far, once a tenth is done; others unchanged.
+progress_left() { # SECONDS
+    awk -F/ -v t="$1" '/^[0-9]+\/[0-9]+$/ && $1 * 10 >= $2 && $1 < $2 { printf "%s, about %d s left\n", $0, t * ($2 - $1) / $1 + 0.5; next } { print }'
+}
+
 progress_tick() {
     local what=$1 how_far=$2 start=$SECONDS next=10 t
     trap - EXIT
@@ -39,9 +44,9 @@ progress_tick() {
         t=$((SECONDS - start))
         if [ -t 2 ]; then
             touch "$progress_drawn"
-            printf '\r\033[K%s: %s%d s' "$what" "$($how_far | sed 's/$/, /')" $t >&2
+            printf '\r\033[K%s: %s%d s' "$what" "$($how_far | progress_left $t | sed 's/$/, /')" $t >&2
         elif [ $t -ge $next ]; then
-            printf '%s: %s%d s\n' "$what" "$($how_far | sed 's/$/, /')" $t >&2
+            printf '%s: %s%d s\n' "$what" "$($how_far | progress_left $t | sed 's/$/, /')" $t >&2
             next=$((t + 10))
         fi
     done

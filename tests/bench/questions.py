@@ -5,10 +5,12 @@ usage: questions.py [--seeds N] [--jobs N] [--json FILE] NAME=URL [NAME=URL ...]
 
 Asks each server the 200 questions of questions.tsv once for each seed, without any sampling parameter, and prints the
 share of right answers: those that the question's expression (in any case) matches. URL is the base of an
-OpenAI-compatible API. `NAME=URL?temperature=0.8&top_k=40` adds parameters to each request, for comparison.
+OpenAI-compatible API. A question that a server does not answer in three tries (it died, and something starts it again)
+counts as wrong. `NAME=URL?temperature=0.8&top_k=40` adds parameters to each request, for comparison.
 """
 import argparse
 import concurrent.futures
+import http.client
 import json
 import math
 import pathlib
@@ -19,6 +21,7 @@ import urllib.request
 
 QUESTIONS = pathlib.Path(__file__).with_name("questions.tsv")
 MAX_TOKENS = 40
+NO_ANSWER = "(no answer)"
 
 
 def number(text):
@@ -36,8 +39,14 @@ def ask(url, params, question, seed):
     request = urllib.request.Request(
         url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=600) as response:
-        return json.load(response)["choices"][0]["message"]["content"] or ""
+    for left in (2, 1, 0):
+        try:
+            with urllib.request.urlopen(request, timeout=600) as response:
+                return json.load(response)["choices"][0]["message"]["content"] or ""
+        except (OSError, http.client.HTTPException):
+            if left:
+                time.sleep(5)
+    return NO_ANSWER
 
 
 def interval(k, n):
@@ -67,7 +76,8 @@ def main():
         right = [bool(re.search(expression, answer, re.I)) for (_, expression, _), answer in zip(cases, answers)]
         low, high = interval(sum(right), len(right))
         print(f"{name:24} {sum(right):4} of {len(right):4} right, {100 * sum(right) / len(right):5.1f} % "
-              f"({100 * low:.1f} to {100 * high:.1f}), {time.monotonic() - start:.0f} s", flush=True)
+              f"({100 * low:.1f} to {100 * high:.1f}), {time.monotonic() - start:.0f} s, "
+              f"{answers.count(NO_ANSWER)} without an answer", flush=True)
         results.append({"name": name, "params": params, "right": sum(right), "n": len(right),
                         "answers": [[q, a, ok] for (q, _, _), a, ok in zip(cases, answers, right)]})
     if args.json:

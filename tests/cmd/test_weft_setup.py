@@ -98,6 +98,14 @@ def test_what_the_service_cannot_use_changes_nothing():
     assert "run this as root" in m.setup(m.model).stderr
 
 
+def test_quickstart_says_how_much_is_left():
+    script = pathlib.Path(__file__).parents[2] / "setup/progress.sh"
+    for said, seconds, shown in (("5/100", 10, "5/100"), ("50/100", 30, "50/100, about 30 s left"), ("25/100", 9, "25/100, about 27 s left"),
+                                 ("100/100", 9, "100/100"), ("downloading 5 %", 3, "downloading 5 %")):
+        r = subprocess.run(["bash", "-c", f'. {script}; echo "$1" | progress_left {seconds}', "-", said], capture_output=True, text=True, timeout=30)
+        assert r.stdout.strip() == shown, (said, r)
+
+
 if __name__ == "__main__":
     if os.getuid() != 0:
         print("1..0 # SKIP not root: the files of this test must lie where a service sees them")
