@@ -224,16 +224,34 @@ static int put_call(struct anthropic_input *in, yyjson_val *id, yyjson_mut_val *
  * are their text, or a note that names their type.
  */
 
+/* Returns true if the turn has a result of call @id, or more blocks than are looked at. */
+static bool has_server_result(const struct anthropic_input *in, yyjson_val *id) {
+    yyjson_val *block;
+    size_t i, n;
+
+    yyjson_arr_foreach(in->asked, i, n, block) {
+        if (i >= CALLS_MAX || yyjson_equals(yyjson_obj_get(block, "tool_use_id"), id))
+            return true;
+    }
+    return false;
+}
+
+/* Adds a call that a service made. One that it paused before has no result and gets a note as its
+ * result, since nobody will run it here. */
 static int add_server_call(struct anthropic_input *in, yyjson_val *block) {
     yyjson_val *id = yyjson_obj_get(block, "id"), *input = yyjson_obj_get(block, "input");
 
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".id", "must be a string");
     int r = need_message(in, "assistant");
-    return r < 0 ? r
-                 : put_call(in, id, server_tool_name(in, block),
-                            yyjson_is_obj(input) ? yyjson_val_mut_copy(in->doc, input)
-                                                 : yyjson_mut_obj(in->doc));
+    if (r == 0)
+        r = put_call(in, id, server_tool_name(in, block),
+                     yyjson_is_obj(input) ? yyjson_val_mut_copy(in->doc, input)
+                                          : yyjson_mut_obj(in->doc));
+    if (r < 0 || has_server_result(in, id))
+        return r;
+    r = begin_result(in, id);
+    return r < 0 ? r : buf_add_str(&in->result, "This tool cannot be run here.");
 }
 
 static int add_reference(struct anthropic_input *in, yyjson_val *block, const char *type,

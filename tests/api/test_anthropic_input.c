@@ -529,6 +529,11 @@ Test(anthropic_input, a_block_of_any_type_is_read) {
                              "\"name\":\"twist\",\"input\":{}}," GAVE(
                                  "mcp_tool_result", "[" TEXT_BLOCK("r") "]") "]")),
          USER_("q") SERVER_CALL("loom__twist", "{}") SERVER_RESULT("loom__twist", "r") OFF},
+        /* a turn that a service paused */
+        {SAY(Q "," ASSISTANT("[{\"type\":\"server_tool_use\",\"id\":\"s1\",\"name\":\"web_search\","
+                             "\"input\":{}}]")),
+         USER_("q") SERVER_CALL("web_search", "{}")
+             SERVER_RESULT("web_search", "This tool cannot be run here.") OFF},
         /* a summary takes the place of what was before it */
         {SAY(Q "," ASSISTANT("\"old\"") "," Q "," ASSISTANT(
              "[{\"type\":\"compaction\",\"content\":\"S\"}," TEXT_BLOCK(
