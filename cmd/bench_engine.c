@@ -37,7 +37,7 @@ static const char usage[] =
     "  --backend B        backend: reference, cpu, cuda or auto (auto)\n"
     "  --isa I            instruction set of the cpu backend: auto, generic, avx2, avx512, amx "
     "(auto)\n"
-    "  --kv T             format of keys and values: f16, q8_0 or q4_0 (f16)\n"
+    "  --kv T[,T]         format of keys and values, or of each: f16, q8_0 or q4_0 (f16)\n"
     "  -p N               prompt tokens; 0: no prefill (512)\n"
     "  -n N               tokens to decode; 0: no decode (128)\n"
     "  -d N               context tokens before the decoded ones (0)\n"
@@ -55,6 +55,7 @@ struct result {
 };
 
 struct bench {
+    struct kv_formats kv_type;
     const char *model, *backend, *isa, *kv, *batch_text, *replay_path, *json;
     uint32_t n_threads, n_prompt, n_decode, depth, rows, reps;
     uint32_t batch[BATCHES_MAX], n_batches;
@@ -326,12 +327,23 @@ static int parse_batches(struct bench *b) {
     return copy ? -1 : cli_fail("out of memory");
 }
 
-/* -1: none of that name. */
-static int kv_type_of(const char *name) {
+/* Reads one name of @n characters. */
+static bool read_kv_type(const char *name, size_t n, enum engine_kv_type *out) {
     for (size_t i = 0; i < ARRAY_SIZE(kv_types); i++)
-        if (kv_types[i].backends > KV_REFERENCE && strcmp(name, kv_types[i].name) == 0)
-            return (int)i;
-    return -1;
+        if (kv_types[i].backends > KV_REFERENCE && strlen(kv_types[i].name) == n &&
+            strncmp(name, kv_types[i].name, n) == 0) {
+            *out = (enum engine_kv_type)i;
+            return true;
+        }
+    return false;
+}
+
+/* Reads one name for both, or that of keys, a comma and that of values. */
+static bool read_kv_types(const char *text, struct kv_formats *out) {
+    size_t n = strcspn(text, ",");
+    const char *values = text[n] ? text + n + 1 : text;
+
+    return read_kv_type(text, n, &out->k) && read_kv_type(values, strlen(values), &out->v);
 }
 
 /* The longest sequence and the widest batch decide how much memory the engine takes. */
@@ -341,7 +353,7 @@ static int open_engine(struct bench *b, struct err *err) {
         .backend = b->backend,
         .isa = b->isa,
         .n_threads = b->n_threads,
-        .kv_type = (enum engine_kv_type)kv_type_of(b->kv),
+        .kv_type = b->kv_type,
         .max_rows = b->rows,
         .max_seqs = 1,
         .max_tokens = MAX(b->n_prompt, b->depth + b->n_decode),
@@ -416,8 +428,8 @@ int bench_cmd_engine(int argc, char **argv) {
         code = cli_usage("unexpected argument \"%s\"", argv[1]);
     if (code < 0 && !b.model)
         code = cli_usage("--model is needed");
-    if (code < 0 && kv_type_of(b.kv) < 0)
-        code = cli_usage("--kv is f16, q8_0 or q4_0");
+    if (code < 0 && !read_kv_types(b.kv, &b.kv_type))
+        code = cli_usage("--kv \"%s\": formats are f16, q8_0 and q4_0", b.kv);
     if (code < 0 && !b.replay_path && !b.n_prompt && !b.n_decode)
         code = cli_usage("-p 0 and -n 0 leave nothing to measure");
     if (code < 0)

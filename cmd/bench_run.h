@@ -11,7 +11,7 @@
 struct run_opts {
     const char *model, *backend, *isa;
     uint32_t n_threads;
-    enum engine_kv_type kv_type;
+    struct kv_formats kv_type;
     uint32_t max_rows;   /* of a step: how a prompt is cut */
     uint32_t max_seqs;   /* slots */
     uint32_t max_tokens; /* of a sequence */

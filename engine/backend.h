@@ -331,6 +331,39 @@ static inline uint64_t kv_bytes(enum engine_kv_type type, uint64_t n) {
     return n / kv_types[type].block * kv_types[type].block_bytes;
 }
 
+/* Bytes of @n numbers, half of which are keys and half values. */
+static inline uint64_t kv_bytes_both(struct kv_formats kv, uint64_t n) {
+    return kv_bytes(kv.k, n / 2) + kv_bytes(kv.v, n / 2);
+}
+
+/*
+ * Heads are multiplied by a Hadamard matrix before they are rounded to blocks: a number much larger
+ * than its neighbours, which would take their precision, is spread over the run. Queries are
+ * multiplied as keys are, so that scores stay what they were; the matrix is its own inverse, so
+ * that the output of attention is multiplied as values are, once more.
+ *
+ * The matrix of @n is H(1) = 1, H(2n) = [H(n) H(n); H(n) -H(n)] / sqrt(2).
+ */
+struct hadamard_runs { /* the lengths of a head's runs; 0: it is left as it is */
+    uint32_t k, v;
+};
+
+/* The largest power of two up to @most that divides @dim, where @type rounds to blocks. */
+static inline uint32_t hadamard_run(enum engine_kv_type type, uint32_t dim, uint32_t most) {
+    uint32_t run = kv_shares_scale(type) ? dim & (~dim + 1) : 0;
+
+    return MIN(run, most);
+}
+
+/* The runs of a head of attention. A latent key is a value, too, and its parts have scales of their
+ * own: it is left as it is. */
+static inline struct hadamard_runs hadamard_runs(const struct model_shape *s, struct kv_formats kv,
+                                                 uint32_t dim) {
+    if (s->mla.rank)
+        return (struct hadamard_runs){0, 0};
+    return (struct hadamard_runs){hadamard_run(kv.k, dim, 512), hadamard_run(kv.v, dim, 64)};
+}
+
 /* Words of a layer in model_shape.host_experts. */
 static inline uint32_t host_words(const struct model_shape *s) {
     return (s->n_expert + 31) / 32;

@@ -258,6 +258,35 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     return 0;
 }
 
+/* Chooses the format of keys and values for opts.kv_auto. Returns the context that f16 would hold
+ * where that was too little, else 0. */
+static uint32_t choose_kv_type(struct engine_opts *o) {
+    struct engine_fit exact, small;
+
+    if (!o->kv_auto)
+        return 0;
+    o->kv_auto = false;
+    o->kv_type = kv_both(ENGINE_KV_Q8_0);
+    engine_fit(&small, o, NULL);
+    o->kv_type = kv_both(ENGINE_KV_F16);
+    engine_fit(&exact, o, NULL);
+    uint32_t want = o->max_context ? o->max_context : MIN(exact.model_context, FIT_CONTEXT);
+    if (exact.context >= want || small.context <= exact.context)
+        return 0;
+    o->kv_type = kv_both(ENGINE_KV_Q8_0);
+    return MAX(exact.context, 1);
+}
+
+/* Says that keys and values are q8_0 because f16 would hold only @context tokens. */
+static void note_kv_type(struct engine *e, uint32_t context) {
+    size_t n = strlen(e->note);
+
+    if (context)
+        snprintf(e->note + n, sizeof(e->note) - n,
+                 "%skv-type auto is q8_0: with f16 the memory holds %u tokens", n ? "; " : "",
+                 context);
+}
+
 int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err) {
     struct err none, why;
 
@@ -272,7 +301,7 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     bool automatic = ops->device && strcmp(opts->backend, "auto") == 0;
     const char *what = "the CPU computes";
     struct engine_opts o = *opts;
-    uint32_t number[ENGINE_DEVICES];
+    uint32_t number[ENGINE_DEVICES], f16_context = choose_kv_type(&o);
     why = *err;
     *err = (struct err){0};
     r = open_with(out, &o, ops, err);
@@ -285,6 +314,8 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     }
     if (r == 0 && why.message[0])
         snprintf((*out)->note, sizeof((*out)->note), "%s: %s", what, why.message);
+    if (r == 0)
+        note_kv_type(*out, f16_context);
     return r;
 }
 
@@ -302,6 +333,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
     const struct be_ops *ops = r < 0 ? NULL : backend_find(opts->backend, opts, err);
     if (!ops)
         return -EINVAL;
+    choose_kv_type(&e->opts);
     *err = (struct err){0};
     e->ops = ops = backend_table(ops, opts);
     r = arch_read(&e->model, opts, drafts(opts, ops), err);

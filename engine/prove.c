@@ -316,7 +316,7 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
         .shape = s,
         .engine = &p->opts,
         .n_pages = (p->n_rows + o->page_tokens - 1) / o->page_tokens + 1,
-        .page_bytes = kv_bytes(o->kv_type, values),
+        .page_bytes = kv_bytes_both(o->kv_type, values),
         .n_windows =
             s->n_kv_layer[KV_WINDOW] ? (p->n_rows + o->page_tokens - 1) / o->page_tokens : 0,
         .n_states = 2,
@@ -342,8 +342,10 @@ int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
         .n_rows = MIN(MIN(ROWS, opts->max_rows), opts->max_context),
         .n_pages = opts->n_pages,
         .n_states = opts->n_states + (m->shape.drafts ? 0 : opts->n_snapshots),
-        .limit =
-            kv_types[opts->kv_type].code_bits < 16 || m->shape.host_experts ? LIMIT_Q8_0 : LIMIT,
+        .limit = kv_shares_scale(opts->kv_type.k) || kv_shares_scale(opts->kv_type.v) ||
+                         m->shape.host_experts
+                     ? LIMIT_Q8_0
+                     : LIMIT,
     };
 
     note[0] = 0;

@@ -15,8 +15,8 @@
 #define HOST_PART 2 /* of host memory, for snapshots of a hybrid model; the rest is for its pages */
 
 /* Checks that the backend has pages of this type, and that the model's heads fit its blocks. */
-static int check_kv_type(const struct sizing *z, struct err *err) {
-    const struct kv_type *type = &kv_types[z->opts->kv_type];
+static int check_kv_type(const struct sizing *z, enum engine_kv_type of, struct err *err) {
+    const struct kv_type *type = &kv_types[of];
 
     if (type->backends == KV_REFERENCE && z->ops != &backend_reference)
         return err_set(err, 0, NULL, "kv type %s is supported by the reference backend only",
@@ -34,12 +34,33 @@ static int check_kv_type(const struct sizing *z, struct err *err) {
     return 0;
 }
 
+static int check_kv_types(const struct sizing *z, struct err *err) {
+    struct kv_formats kv = z->opts->kv_type;
+    int r = check_kv_type(z, kv.k, err);
+
+    r = r ? r : check_kv_type(z, kv.v, err);
+    if (r || kv.k == kv.v)
+        return r;
+    if (z->model->shape.mla.rank)
+        return err_set(err, 0, NULL,
+                       "kv-type-k %s and kv-type-v %s: this model's attention is latent, its keys "
+                       "are its values; use one format",
+                       kv_types[kv.k].name, kv_types[kv.v].name);
+    if (z->ops->device)
+        return err_set(err, 0, NULL,
+                       "kv-type-k %s and kv-type-v %s: the %s backend has kernels for keys and "
+                       "values of one format only; use f16 or q8_0 for both",
+                       kv_types[kv.k].name, kv_types[kv.v].name, z->ops->name);
+    return 0;
+}
+
 /* Bytes of a page over all layers of class @cls. */
 static uint64_t page_bytes_of(const struct sizing *z, uint8_t cls) {
     const struct model_shape *s = &z->model->shape;
     bool once = s->mla.rank && z->ops->latent_once;
 
-    return kv_bytes(z->opts->kv_type, s->n_kv_values[cls] / (once ? 2 : 1) * z->opts->page_tokens);
+    return kv_bytes_both(z->opts->kv_type,
+                         s->n_kv_values[cls] / (once ? 2 : 1) * z->opts->page_tokens);
 }
 
 /* KV memory from what a device has left, where neither pages nor bytes are configured. */
@@ -73,7 +94,7 @@ static bool can_have_windows(const struct sizing *z) {
 /* Computes the bytes of a page of each class and of a sequence's state. */
 static int size_classes(struct sizing *z, struct err *err) {
     struct engine_info *i = z->info;
-    int r = check_kv_type(z, err);
+    int r = check_kv_types(z, err);
 
     if (r < 0)
         return r;

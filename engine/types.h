@@ -15,6 +15,11 @@ enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_HIDDEN /* the final norm's 
 /* Formats of keys and values in pages. Blocks are of values of one head. */
 enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0, ENGINE_KV_F32 };
 
+/* The formats of an engine's keys and of its values. */
+struct kv_formats {
+    enum engine_kv_type k, v;
+};
+
 /* Where a format is served: a row of the table is for its backend and those before it. */
 enum kv_backends { KV_REFERENCE, KV_HOST, KV_DEVICE };
 
@@ -33,6 +38,17 @@ static const struct kv_type kv_types[] = {
     {"q4_0", TENSOR_Q4_0, 32, 18, 4, KV_HOST},
     {"f32", TENSOR_F32, 1, 4, 32, KV_REFERENCE},
 };
+
+/* Returns formats that are the same for keys and values. */
+static inline struct kv_formats kv_both(enum engine_kv_type type) {
+    return (struct kv_formats){type, type};
+}
+
+/* Returns true if numbers of this format share a scale with others, and so are rounded more
+ * coarsely beside a large one. */
+static inline bool kv_shares_scale(enum engine_kv_type type) {
+    return kv_types[type].block > 1;
+}
 
 /* Place of an engine's weights: memory of its own; packed into keep_fd; or in keep_fd, where an
  * earlier engine had packed them. */
@@ -206,7 +222,10 @@ struct engine_opts {
      * the CPU, without host pages. */
     bool windows;
     uint32_t max_rows, max_seqs, max_wants; /* of a batch */
-    enum engine_kv_type kv_type;
+    struct kv_formats kv_type;
+    /* kv_type is q8_0 where f16's pages hold no sequence of max_context (0: of FIT_CONTEXT, or the
+     * model's longest if that is less) and q8_0's hold more, else f16. */
+    bool kv_auto;
     bool digest;
     /* A file in memory (memfd, sealing allowed) that others hold too, or 0: an empty one, into
      * which the weights are packed and which cannot be changed after that, or one that an engine of
@@ -265,6 +284,6 @@ struct engine_info {
     /* Digest of the sources of the engine and the backend, of the device's compute capability, and
      * of the placement of experts: where it differs, results may differ. */
     uint8_t sources[20];
-    enum engine_kv_type kv_type;
+    struct kv_formats kv_type;
     enum engine_weights weights;
 };

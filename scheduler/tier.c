@@ -80,7 +80,8 @@ static void end_loads(struct sched *s, int64_t since_ns) {
 /* Digests all that the bytes of a page depend on. */
 static void identify(const struct sched *s, struct disk_opts *o) {
     const struct engine_info *i = s->info;
-    uint32_t kv_type = i->kv_type, blocks = i->n_slots > 0;
+    uint32_t kv_type = (uint32_t)i->kv_type.k | (uint32_t)i->kv_type.v << 8,
+             blocks = i->n_slots > 0;
     struct buf b;
 
     buf_init(&b, sizeof(o->identity));

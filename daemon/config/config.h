@@ -47,6 +47,8 @@ struct config {
     char *kv_events, *kv_events_replay, *kv_events_topic; /* "": none */
     uint64_t draft_kv_bytes;                              /* 0: decided by the worker */
     char *draft_sources[CONFIG_LIST_MAX + 1];
+    /* The place among kv-type's choices; of the other two one more, 0: as kv_type. */
+    uint32_t kv_type, kv_type_k, kv_type_v;
     uint32_t log_level; /* its place among the row's choices */
     enum log_format log_format;
     char *fault_dir, *usage_file;

@@ -213,9 +213,13 @@ const struct option config_table[] = {
     SIZE("engine", "draft-kv-memory", draft_kv_bytes, "0", 0, 4096 * GiB,
          "KV memory of the draft model; 0: a quarter of that of the model; cuda: a sixteenth of "
          "what the device has left."),
-    CHOICE("engine", "kv-type", engine.kv_type, "f16", "f16|q8_0|q4_0", false,
-           "Format of keys and values; q4_0: CPU only, a little more than half the size of q8_0, "
-           "and visibly less exact."),
+    CHOICE("engine", "kv-type", kv_type, "f16", "f16|q8_0|q4_0|auto", false,
+           "Format of keys and values; q4_0: CPU only, less exact; auto: q8_0 where f16 does not "
+           "hold the context."),
+    CHOICE("engine", "kv-type-k", kv_type_k, "kv-type", "kv-type|f16|q8_0|q4_0", false,
+           "Format of keys; kv-type: that of the option kv-type."),
+    CHOICE("engine", "kv-type-v", kv_type_v, "kv-type", "kv-type|f16|q8_0|q4_0", false,
+           "Format of values; kv-type: that of the option kv-type."),
     UINT("engine", "page-tokens", engine.page_tokens, "32", 16, 64,
          "Tokens per page: 16, 32 or 64."),
     UINT("engine", "max-context", engine.max_context, "0", 0, 100000000,

@@ -27,7 +27,7 @@ struct reading {
     int i;
     int r; /* 0, or -ENOMEM */
     /* What llama-server's options said; NULL: they were not given. */
-    const char *host, *port, *kv_type;
+    const char *host, *port;
     uint64_t context, parallel;
     bool has_context, unified, tls;
 };
@@ -154,19 +154,16 @@ static void add_keys(struct reading *d, const char *keys) {
     add(d, "--api-keys=/proc/self/fd/%d", fd);
 }
 
-static void add_kv_type(struct reading *d, const char *name, const char *type) {
+static void add_kv_type(struct reading *d, const char *name, const char *option, const char *type) {
     static const char *const types[] = {"f16", "q8_0", "q4_0"};
     bool known = false;
 
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
         known |= strcmp(types[i], type) == 0;
-    if (!known)
-        refuse(d, name, "%.20s is not there: --kv-type f16, q8_0 or q4_0", type);
-    else if (d->kv_type && strcmp(d->kv_type, type) != 0)
-        refuse(d, name, "keys and values have one format: --kv-type %s or %s", d->kv_type, type);
-    else if (!d->kv_type)
-        add(d, "--kv-type=%s", type);
-    d->kv_type = type;
+    if (known)
+        add(d, "--%s=%s", option, type);
+    else
+        refuse(d, name, "%.20s is not there: --%s f16, q8_0 or q4_0", type, option);
 }
 
 /* The first name is the model's; others are further ones. */
@@ -218,7 +215,7 @@ static void translate_value(struct reading *d, const struct llama_option *o, con
             pass_over(d, name);
         break;
     case LLAMA_KV_TYPE:
-        add_kv_type(d, name, text);
+        add_kv_type(d, name, o->ours, text);
         break;
     case LLAMA_BUDGET:
         if (strcmp(text, "0") == 0)

@@ -184,10 +184,23 @@ static void log_memory(const struct worker *w, uint64_t room) {
               (unsigned long long)host >> 20, (unsigned long long)room >> 20, i->max_context);
 }
 
+/* Takes the formats from the options: keys' and values' own ones before the common one. */
+static void take_kv_types(const struct config *c, struct engine_opts *o) {
+    static const enum engine_kv_type types[] = {ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0};
+    enum engine_kv_type both = types[c->kv_type < ARRAY_SIZE(types) ? c->kv_type : 0];
+
+    assert(c->kv_type <= ARRAY_SIZE(types) && c->kv_type_k <= ARRAY_SIZE(types) &&
+           c->kv_type_v <= ARRAY_SIZE(types));
+    o->kv_type.k = c->kv_type_k ? types[c->kv_type_k - 1] : both;
+    o->kv_type.v = c->kv_type_v ? types[c->kv_type_v - 1] : both;
+    o->kv_auto = c->kv_type == ARRAY_SIZE(types) && !c->kv_type_k && !c->kv_type_v;
+}
+
 bool worker_engine_opts(struct config *c, const struct msg_open *m) {
     struct engine_opts *o = &c->engine;
     bool kv_given = o->kv_bytes != 0;
 
+    take_kv_types(c, o);
     o->max_wants = o->max_rows;
     o->windows = true;
     /* A draft model, which the operator has chosen by name, wins over the model's own block. */
@@ -441,7 +454,7 @@ static int send_ready(struct worker *w) {
     memcpy(m.fingerprint, i->fingerprint, sizeof(m.fingerprint));
     for (size_t k = 0; k < sizeof(i->sources); k++)
         m.fingerprint[k % sizeof(m.fingerprint)] ^= i->sources[k];
-    m.fingerprint[0] ^= (uint8_t)(i->kv_type << 1 | w->config.engine.digest);
+    m.fingerprint[0] ^= (uint8_t)(i->kv_type.k << 1 | i->kv_type.v << 3 | w->config.engine.digest);
     buf_clear(&w->out);
     int r = msg_ready_pack(&w->out, &m);
     return r < 0 ? r : chan_send(&w->chan, MSG_READY, w->out.data, (uint32_t)w->out.len);

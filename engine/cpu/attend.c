@@ -60,6 +60,7 @@ struct run {
     float *o;
     size_t stride; /* of q and o, floats a row */
     uint32_t group;
+    uint32_t run_v;    /* of the Hadamard matrix of values; 0: none */
     uint32_t n_blocks; /* be.attend_blocks */
     uint32_t n_chunks; /* per item when split, else 0 */
     _Atomic uint32_t next;
@@ -106,7 +107,7 @@ static void find_group(const struct item *it, uint32_t row, uint32_t pos, struct
     const uint8_t *layer = be_page(b, cls, page) + it->run->layer_at;
     uint32_t slot = pos % v->page_tokens;
     const uint8_t *head = layer + it->run->op->heads.n_kv * v->k_head + it->head * v->v_head;
-    size_t value = kv_codes(v->type, v->head_dim);
+    size_t value = kv_codes(v->type.v, v->head_dim);
 
     assert(pos % LANES == 0);
     t->k[g] = layer + it->head * v->k_head + slot / LANES * v->k_group;
@@ -237,11 +238,13 @@ static void finish(const struct item *it, struct attn_state *states) {
 
     for (uint32_t i = 0; i < it->n_queries; i++) {
         uint32_t head = it->head * r->group + i % r->group;
+        float *o = r->o + (it->row0 + i / r->group) * r->stride + (size_t)head * hd;
 
         if (sinks)
             it->be->kernels->attend_sink(&states[i], sinks[head], hd);
-        it->be->kernels->attend_finish(
-            &states[i], r->o + (it->row0 + i / r->group) * r->stride + (size_t)head * hd, hd);
+        it->be->kernels->attend_finish(&states[i], o, hd);
+        if (r->run_v)
+            it->be->kernels->hadamard(o, hd, r->run_v);
     }
 }
 
@@ -391,11 +394,12 @@ void attend_run(struct step *s, const struct model_op *op) {
         .step = s,
         .op = op,
         .view = be_view(b, &op->heads),
-        .layer_at = kv_bytes(b->kv_type, op->kv.at * b->page_tokens),
+        .layer_at = kv_bytes_both(b->kv_type, op->kv.at * b->page_tokens),
         .q = b->act[ACT_Q],
         .o = b->act[ACT_O],
         .stride = b->act_width[ACT_Q],
         .group = op->heads.n / op->heads.n_kv,
+        .run_v = hadamard_runs(&b->shape, b->kv_type, op->heads.dim).v,
     };
     /* Blocks as large as the scratch allows and the threads have enough items with. */
     uint32_t most = s->n_rows * op->heads.n_kv / (SPLIT_BELOW * n_threads);

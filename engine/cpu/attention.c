@@ -221,17 +221,29 @@ static void add_tail(const struct kv_view *v, const struct attn_tile *t, int n, 
         }
 }
 
-/* kernels.attend for constant @type and @n: scores and weights of the tile, then its values, 64, 32
- * or 16 dimensions at a time. */
-INLINE void attend_n(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
-                     const float *q, uint32_t stride, int n, struct attn_state *const *st) {
+/* The weights of a tile's keys for @n queries. */
+struct weights_of_tile {
     float p[MAX_QUERIES][32], before[MAX_QUERIES];
+};
+
+/* Scores and weights of the tile, for constant @type and @n. */
+INLINE void keys_n(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
+                   const float *q, uint32_t stride, int n, struct attn_state *const *st,
+                   struct weights_of_tile *w) {
     vf s[MAX_QUERIES][2];
-    uint32_t d = 0;
 
     scores(v, type, t, q, stride, n, s);
     for (int c = 0; c < n; c++)
-        before[c] = weigh(s[c][0], s[c][1], t, c, st[c], p[c]);
+        w->before[c] = weigh(s[c][0], s[c][1], t, c, st[c], w->p[c]);
+}
+
+/* The tile's values, 64, 32 or 16 dimensions at a time, for constant @type and @n. */
+INLINE void values_n(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
+                     int n, struct attn_state *const *st, struct weights_of_tile *w) {
+    float(*p)[32] = w->p;
+    const float *before = w->before;
+    uint32_t d = 0;
+
     for (; d + 4 * LANES <= v->head_dim; d += 4 * LANES)
         add_values(v, type, t, n, 4, d, p, before, st);
     if (type != ENGINE_KV_F16 && d < v->head_dim) /* one block is left */
@@ -244,14 +256,22 @@ INLINE void attend_n(const struct kv_view *v, enum engine_kv_type type, const st
 
 void CPU_NAME(attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
                       uint32_t stride, uint32_t n, struct attn_state *const *state) {
+    struct weights_of_tile w;
+
 #define CASE(n_queries)                                                                            \
     do {                                                                                           \
-        if (v->type == ENGINE_KV_F16)                                                              \
-            attend_n(v, ENGINE_KV_F16, t, q, stride, n_queries, state);                            \
-        else if (v->type == ENGINE_KV_Q8_0)                                                        \
-            attend_n(v, ENGINE_KV_Q8_0, t, q, stride, n_queries, state);                           \
+        if (v->type.k == ENGINE_KV_F16)                                                            \
+            keys_n(v, ENGINE_KV_F16, t, q, stride, n_queries, state, &w);                          \
+        else if (v->type.k == ENGINE_KV_Q8_0)                                                      \
+            keys_n(v, ENGINE_KV_Q8_0, t, q, stride, n_queries, state, &w);                         \
         else                                                                                       \
-            attend_n(v, ENGINE_KV_Q4_0, t, q, stride, n_queries, state);                           \
+            keys_n(v, ENGINE_KV_Q4_0, t, q, stride, n_queries, state, &w);                         \
+        if (v->type.v == ENGINE_KV_F16)                                                            \
+            values_n(v, ENGINE_KV_F16, t, n_queries, state, &w);                                   \
+        else if (v->type.v == ENGINE_KV_Q8_0)                                                      \
+            values_n(v, ENGINE_KV_Q8_0, t, n_queries, state, &w);                                  \
+        else                                                                                       \
+            values_n(v, ENGINE_KV_Q4_0, t, n_queries, state, &w);                                  \
     } while (0)
 #ifdef VEC_PLAIN
     CASE((int)n);

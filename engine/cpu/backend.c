@@ -383,7 +383,7 @@ static void plan_pages(struct be *b, const struct engine_opts *e) {
     b->kv_type = e->kv_type;
     b->page_tokens = e->page_tokens;
     for (int i = 0; i < KV_CLASSES; i++)
-        b->kv[i].page_bytes = kv_bytes(b->kv_type, b->shape.n_kv_values[i] * e->page_tokens);
+        b->kv[i].page_bytes = kv_bytes_both(b->kv_type, b->shape.n_kv_values[i] * e->page_tokens);
 }
 
 static size_t pair_bytes(const struct be *b) {

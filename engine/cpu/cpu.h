@@ -153,8 +153,8 @@ static inline uint32_t tile_width(uint32_t n) {
     return n > 4 ? 8 : n > 2 ? 4 : n;
 }
 
-struct kv_view {              /* where the keys and values of a layer's kv head are inside a page */
-    enum engine_kv_type type; /* not F32 */
+struct kv_view {            /* where the keys and values of a layer's kv head are inside a page */
+    struct kv_formats type; /* not F32 */
     uint32_t head_dim, page_tokens;
     size_t k_group; /* bytes of 16 keys */
     size_t k_head, v_head;
@@ -247,6 +247,9 @@ struct cpu_kernels {
     /* Turns the pairs of the first @n_rot values of a head; @cs: their n_rot / 2 cosines, then as
      * many sines. */
     void (*rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
+    /* Multiplies each run of @run values of @x by the Hadamard matrix (backend.h); @run: a power of
+     * two, from 32 on */
+    void (*hadamard)(float *x, uint32_t n, uint32_t run);
     /* h = glu(g, u), as enum glu says; h may be g */
     void (*glu[GLUS])(const float *g, const float *u, float *h, uint32_t n);
     /* x = cap tanh(x / cap) */

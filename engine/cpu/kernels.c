@@ -25,6 +25,7 @@ const struct cpu_kernels CPU_NAME(cpu_kernels) = {
     .layer_norm = CPU_NAME(rows_layer_norm),
     .gelu = CPU_NAME(rows_gelu),
     .rope = CPU_NAME(rows_rope),
+    .hadamard = CPU_NAME(rows_hadamard),
     .glu =
         {
             [GLU_SILU] = CPU_NAME(rows_silu_mul),

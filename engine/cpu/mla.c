@@ -176,7 +176,7 @@ static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
     uint32_t n_rot = m->head_dim - m->mla.rank, width = query_width(m);
     uint32_t pos = k->step->host.row_pos[row], cls = k->op->kv.cls;
     uint8_t *keys = be_page(b, cls, host_page(&k->step->host, cls, row, pos)) +
-                    kv_bytes(b->kv_type, k->op->kv.at * b->page_tokens);
+                    kv_bytes_both(b->kv_type, k->op->kv.at * b->page_tokens);
     float *key = b->mla->latent + (size_t)row * m->head_dim;
 
     b->kernels->norm(key, k->op->weights->norm, key, m->mla.rank, m->rms_eps);

@@ -301,7 +301,7 @@ static void finish_heads(const struct be *b, const struct model_op *op, float *x
     }
 }
 
-/* The keys and values of a row to their page. */
+/* Stores the keys and values of a row to their page. */
 static void write_kv(const struct rows *r, uint32_t row) {
     const struct be *b = r->step->be;
     const struct heads *h = &r->op->heads;
@@ -309,7 +309,7 @@ static void write_kv(const struct rows *r, uint32_t row) {
     size_t at = (size_t)row * h->n_kv * h->dim;
     uint32_t pos = r->step->host.row_pos[row], cls = r->op->kv.cls;
     uint8_t *keys = be_page(b, cls, host_page(&r->step->host, cls, row, pos)) +
-                    kv_bytes(b->kv_type, r->op->kv.at * b->page_tokens);
+                    kv_bytes_both(b->kv_type, r->op->kv.at * b->page_tokens);
     uint8_t *values = keys + h->n_kv * view.k_head;
 
     for (uint32_t i = 0; i < h->n_kv; i++, at += h->dim)
@@ -323,12 +323,17 @@ static void store_row(const struct rows *r, uint32_t row, const float *cs) {
     const struct heads *h = &r->op->heads;
     size_t width = (size_t)h->n_kv * h->dim;
     float *k = b->k + row * width, *v = b->v + row * width;
+    struct hadamard_runs runs = hadamard_runs(&b->shape, b->kv_type, h->dim);
 
     if (r->w->n_mats == 2 && r->op->kind == OP_QKV)
         memcpy(v, k, width * sizeof(*v));
     finish_heads(b, r->op, k, h->n_kv, r->w->k_norm, cs);
-    for (uint32_t i = 0; i < h->n_kv && r->op->v_unit; i++, v += h->dim)
-        b->kernels->norm(v, NULL, v, h->dim, b->shape.rms_eps);
+    for (uint32_t i = 0; i < h->n_kv && r->op->v_unit; i++)
+        b->kernels->norm(v + i * h->dim, NULL, v + i * h->dim, h->dim, b->shape.rms_eps);
+    if (runs.k)
+        b->kernels->hadamard(k, (uint32_t)width, runs.k);
+    if (runs.v)
+        b->kernels->hadamard(v, (uint32_t)width, runs.v);
     write_kv(r, row);
 }
 
@@ -351,6 +356,9 @@ static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) 
         for (uint32_t i = 0; i < heads->n * dim; i++)
             q[i] *= factor;
     }
+    uint32_t run = hadamard_runs(&b->shape, b->kv_type, dim).k;
+    if (run)
+        b->kernels->hadamard(q, heads->n * dim, run);
     if (r->w->n_mats > 1)
         store_row(r, row, cs);
 }

@@ -69,6 +69,38 @@ void CPU_NAME(rows_rope)(float *restrict x, const float *restrict cs, uint32_t n
             rotate(&x[i], &x[half + i], cs[i], cs[half + i]);
 }
 
+/* Adds and subtracts the lanes that are @step apart: 1, 2, 4 or 8. Every product is exact. */
+INLINE vf cross(vf x, int step) {
+    static const float sign[4][LANES] = {
+        {1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1},
+        {1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1},
+        {1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1},
+        {1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1},
+    };
+    int row = step == 1 ? 0 : step == 2 ? 1 : step == 4 ? 2 : 3;
+
+    return vf_fma(vf_load(sign[row]), x, vf_swap(x, step));
+}
+
+void CPU_NAME(rows_hadamard)(float *x, uint32_t n, uint32_t run) {
+    vf scale = vf_set1(1.0f / sqrtf((float)run));
+
+    for (uint32_t i = 0; i < n; i += LANES) {
+        vf v = cross(cross(cross(cross(vf_load(x + i), 1), 2), 4), 8);
+
+        vf_store(x + i, v);
+    }
+    for (uint32_t step = LANES; step < run; step *= 2)
+        for (uint32_t i = 0; i < n; i += 2 * step)
+            for (uint32_t j = i; j < i + step; j += LANES) {
+                vf a = vf_load(x + j), b = vf_load(x + j + step);
+                vf sum = vf_add(a, b), rest = vf_sub(a, b);
+
+                vf_store(x + j, step == run / 2 ? vf_mul(sum, scale) : sum);
+                vf_store(x + j + step, step == run / 2 ? vf_mul(rest, scale) : rest);
+            }
+}
+
 /* The rows of enum glu, by lane: backend.h has the formulas. */
 INLINE vf silu_mul(vf g, vf u) {
     vf sigmoid = vf_add(vf_set1(1.0f), vf_exp(vf_neg(g)));
@@ -204,74 +236,103 @@ static uint8_t join4(int8_t low, int8_t high) {
     return (uint8_t)((low & 15) | (high & 15) << 4);
 }
 
-/* kv_write for pages of Q4_0: of a group of 16 keys first the codes of dimensions 2 i and 2 i + 1
- * of all 16, then [block of 32][key] scales; of values each position's codes, then all scales. */
-static void write_q4(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head, uint32_t slot,
-                     const float *k, const float *val) {
-    uint32_t lane = slot % LANES, hd = v->head_dim;
-    uint8_t *k_scale = k_group + (size_t)LANES * hd / 2;
-    uint8_t *row = v_head + (size_t)slot * hd / 2;
-    uint8_t *v_scale = v_head + (size_t)v->page_tokens * hd / 2 + (size_t)slot * (hd / 32) * 2;
+/* Writes a key of Q4_0: of a group of 16 keys first the codes of dimensions 2 i and 2 i + 1 of all
+ * 16, then [block of 32][key] scales. */
+static void key_q4(const struct kv_view *v, uint8_t *k_group, uint32_t lane, const float *k) {
+    uint8_t *scale = k_group + (size_t)LANES * v->head_dim / 2;
 
-    for (uint32_t b = 0; b < hd / 32; b++) {
+    for (uint32_t b = 0; b < v->head_dim / 32; b++) {
         int8_t q[32];
         uint16_t d = quantize32_4(k + 32 * b, q);
 
-        memcpy(k_scale + (b * LANES + lane) * 2, &d, 2);
+        memcpy(scale + (b * LANES + lane) * 2, &d, 2);
         for (uint32_t i = 0; i < 32; i += 2)
             k_group[(32 * b + i) / 2 * LANES + lane] = join4(q[i], q[i + 1]);
-        d = quantize32_4(val + 32 * b, q);
-        memcpy(v_scale + 2 * b, &d, 2);
+    }
+}
+
+/* Writes a value of Q4_0: each position's codes, then all scales. */
+static void value_q4(const struct kv_view *v, uint8_t *v_head, uint32_t slot, const float *val) {
+    uint32_t hd = v->head_dim;
+    uint8_t *row = v_head + (size_t)slot * hd / 2;
+    uint8_t *scale = v_head + (size_t)v->page_tokens * hd / 2 + (size_t)slot * (hd / 32) * 2;
+
+    for (uint32_t b = 0; b < hd / 32; b++) {
+        int8_t q[32];
+        uint16_t d = quantize32_4(val + 32 * b, q);
+
+        memcpy(scale + 2 * b, &d, 2);
         for (uint32_t i = 0; i < LANES; i++)
             row[b * LANES + i] = join4(q[i], q[i + LANES]);
     }
 }
 
-/* kv_write for pages of Q8_0: as Q4_0, with a byte for each code. */
-static void write_q8(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head, uint32_t slot,
-                     const float *k, const float *val) {
-    uint32_t lane = slot % LANES, hd = v->head_dim;
-    uint8_t *k_scale = k_group + (size_t)LANES * hd;
-    uint8_t *v_scale = v_head + (size_t)v->page_tokens * hd + (size_t)slot * (hd / 32) * 2;
+/* Writes a key of Q8_0: as Q4_0, with a byte for each code. */
+static void key_q8(const struct kv_view *v, uint8_t *k_group, uint32_t lane, const float *k) {
+    uint8_t *scale = k_group + (size_t)LANES * v->head_dim;
 
-    for (uint32_t b = 0; b < hd / 32; b++) {
+    for (uint32_t b = 0; b < v->head_dim / 32; b++) {
         int8_t q[32];
         uint16_t d = quantize32(k + 32 * b, q);
 
-        memcpy(k_scale + (b * LANES + lane) * 2, &d, 2);
+        memcpy(scale + (b * LANES + lane) * 2, &d, 2);
         for (uint32_t i = 0; i < 32; i++)
             k_group[(32 * b + i) * LANES + lane] = (uint8_t)q[i];
-        d = quantize32(val + 32 * b, q);
-        memcpy(v_scale + 2 * b, &d, 2);
+    }
+}
+
+static void value_q8(const struct kv_view *v, uint8_t *v_head, uint32_t slot, const float *val) {
+    uint32_t hd = v->head_dim;
+    uint8_t *scale = v_head + (size_t)v->page_tokens * hd + (size_t)slot * (hd / 32) * 2;
+
+    for (uint32_t b = 0; b < hd / 32; b++) {
+        int8_t q[32];
+        uint16_t d = quantize32(val + 32 * b, q);
+
+        memcpy(scale + 2 * b, &d, 2);
         memcpy(v_head + (size_t)slot * hd + 32 * b, q, 32);
     }
 }
 
-static void write_f16(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head, uint32_t slot,
-                      const float *k, const float *val) {
+/* Rounds @n values, at most LANES, to half precision. */
+static void halves(const float *x, uint32_t n, uint16_t half[LANES]) {
+    float part[LANES] = {0};
+
+    memcpy(part, x, n * sizeof(float));
+    vf_store_half(half, vf_load(part));
+}
+
+static void key_f16(const struct kv_view *v, uint8_t *k_group, uint32_t lane, const float *k) {
+    for (uint32_t d = 0; d < v->head_dim; d += LANES) {
+        uint32_t n = v->head_dim - d < LANES ? v->head_dim - d : LANES;
+        uint16_t half[LANES];
+
+        halves(k + d, n, half);
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(k_group + ((d + i) * LANES + lane) * 2, &half[i], 2);
+    }
+}
+
+static void value_f16(const struct kv_view *v, uint8_t *v_head, uint32_t slot, const float *val) {
     uint32_t hd = v->head_dim;
 
     for (uint32_t d = 0; d < hd; d += LANES) {
         uint32_t n = hd - d < LANES ? hd - d : LANES;
-        float part[2][LANES] = {{0}};
-        uint16_t half[2][LANES];
+        uint16_t half[LANES];
 
-        memcpy(part[0], k + d, n * sizeof(float));
-        memcpy(part[1], val + d, n * sizeof(float));
-        vf_store_half(half[0], vf_load(part[0]));
-        vf_store_half(half[1], vf_load(part[1]));
-        for (uint32_t i = 0; i < n; i++)
-            memcpy(k_group + ((d + i) * LANES + slot % LANES) * 2, &half[0][i], 2);
-        memcpy(v_head + ((size_t)slot * hd + d) * 2, half[1], 2 * n);
+        halves(val + d, n, half);
+        memcpy(v_head + ((size_t)slot * hd + d) * 2, half, 2 * n);
     }
 }
 
 /* [enum engine_kv_type] */
-static void (*const writers[])(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head,
-                               uint32_t slot, const float *k,
-                               const float *val) = {write_f16, write_q8, write_q4};
+static void (*const write_key[])(const struct kv_view *v, uint8_t *k_group, uint32_t lane,
+                                 const float *k) = {key_f16, key_q8, key_q4};
+static void (*const write_value[])(const struct kv_view *v, uint8_t *v_head, uint32_t slot,
+                                   const float *val) = {value_f16, value_q8, value_q4};
 
 void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
                         const float *k, const float *val) {
-    writers[v->type](v, k_head + slot / LANES * v->k_group, v_head, slot, k, val);
+    write_key[v->type.k](v, k_head + slot / LANES * v->k_group, slot % LANES, k);
+    write_value[v->type.v](v, v_head, slot, val);
 }

@@ -94,7 +94,7 @@ struct be {
         size_t bytes, page_bytes;
         uint32_t n_pages;
     } kv[KV_CLASSES];
-    enum engine_kv_type kv_type;
+    struct kv_formats kv_type;
     uint32_t page_tokens;
     struct attend_block *attend_blocks; /* [max_rows] */
     struct attend_scratch *attend;      /* [threads] */
@@ -113,7 +113,7 @@ static inline uint8_t *be_page(const struct be *b, uint8_t cls, uint32_t page) {
 
 /* Describes how a layer of such heads lies in its part of a page. */
 static inline struct kv_view be_view(const struct be *b, const struct heads *h) {
-    size_t key = kv_bytes(b->kv_type, h->dim);
+    size_t key = kv_bytes(b->kv_type.k, h->dim), value = kv_bytes(b->kv_type.v, h->dim);
 
     return (struct kv_view){
         .type = b->kv_type,
@@ -121,7 +121,7 @@ static inline struct kv_view be_view(const struct be *b, const struct heads *h) 
         .page_tokens = b->page_tokens,
         .k_group = LANES * key,
         .k_head = b->page_tokens * key,
-        .v_head = b->page_tokens * key,
+        .v_head = b->page_tokens * value,
     };
 }
 

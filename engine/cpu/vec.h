@@ -11,6 +11,7 @@
  * vi_low4() and vi_high4() give the halves of 16 signed bytes as signed numbers.
  * vb shifts may move bits between neighbouring bytes: mask after shifting. vf_load_e8m0_half() and
  * vf_load_ue4m3_half() give half of 16 one-byte scales, those of the latter below 128.
+ * vf_swap() exchanges the lanes that are 1, 2, 4 or 8 apart, i and i ^ step.
  * vf_reduce_*() fold halves: lane i with i + 8, then 4, 2, 1.
  */
 

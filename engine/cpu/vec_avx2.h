@@ -69,6 +69,15 @@ I vf vf_zero(void) { return (vf){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 I vf vf_set1(float x) { __m256 v = _mm256_set1_ps(x); return (vf){v, v}; }
 I vf vf_load(const float *p) { return (vf){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 I void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
+I vf vf_swap(vf a, int step) {
+    if (step == 1)
+        return (vf){_mm256_permute_ps(a.a, 0xB1), _mm256_permute_ps(a.b, 0xB1)};
+    if (step == 2)
+        return (vf){_mm256_permute_ps(a.a, 0x4E), _mm256_permute_ps(a.b, 0x4E)};
+    if (step == 4)
+        return (vf){_mm256_permute2f128_ps(a.a, a.a, 1), _mm256_permute2f128_ps(a.b, a.b, 1)};
+    return (vf){a.b, a.a};
+}
 I vf vf_load_half(const void *p) {
     return (vf){_mm256_cvtph_ps(_mm_loadu_si128(p)),
                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1))};

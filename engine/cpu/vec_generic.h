@@ -64,6 +64,12 @@ I vf vf_zero(void) { return (vf){0}; }
 I vf vf_set1(float x) { return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 I vf vf_load(const float *p) { vf r; memcpy(&r, p, 64); return r; }
 I void vf_store(float *p, vf a) { memcpy(p, &a, 64); }
+I vf vf_swap(vf a, int step) { /* lane i and lane i ^ step */
+    vf r;
+    for (int i = 0; i < 16; i++)
+        r[i] = a[i ^ step];
+    return r;
+}
 I vf vf_load_half(const void *p) {
     uint16_t h[16]; memcpy(h, p, 32);
     vf r; half_lanes(h, &r);

@@ -103,7 +103,7 @@ struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
         .n_head_kv = h->n_kv,
         .head_dim = h->dim,
         .page_tokens = b->opts->page_tokens,
-        .q8 = b->opts->kv_type == ENGINE_KV_Q8_0,
+        .q8 = b->opts->kv_type.k == ENGINE_KV_Q8_0,
         .latent = b->shape->mla.rank > 0,
     };
 }

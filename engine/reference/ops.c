@@ -260,11 +260,13 @@ static uint8_t *slot_of(struct step *s, const struct model_op *op, uint32_t row,
     const struct be *b = s->be;
     size_t page = host_page(&s->host, op->kv.cls, row, pos),
            width = (size_t)op->heads.n_kv * op->heads.dim;
-    size_t slot = (size_t)which * b->page_tokens + pos % b->page_tokens;
+    size_t values = which ? kv_bytes(b->kv_type.k, b->page_tokens * width) : 0;
 
     assert(page < b->n_pages[op->kv.cls] && head < op->heads.n_kv);
     return b->pages[op->kv.cls] + page * b->page_bytes[op->kv.cls] +
-           kv_bytes(b->kv_type, op->kv.at * b->page_tokens + slot * width + head * op->heads.dim);
+           kv_bytes_both(b->kv_type, op->kv.at * b->page_tokens) + values +
+           kv_bytes(which ? b->kv_type.v : b->kv_type.k,
+                    pos % b->page_tokens * width + head * op->heads.dim);
 }
 
 void ref_store_rows(struct step *s, const struct model_op *op) {
@@ -274,8 +276,25 @@ void ref_store_rows(struct step *s, const struct model_op *op) {
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++)
         for (uint32_t h = 0; h < n; h++)
             for (int which = 0; which < 2; which++)
-                store_head[b->kv_type](b->kv[which] + (r * n + h) * dim, dim,
-                                       slot_of(s, op, r, s->host.row_pos[r], h, which));
+                store_head[which ? b->kv_type.v : b->kv_type.k](
+                    b->kv[which] + (r * n + h) * dim, dim,
+                    slot_of(s, op, r, s->host.row_pos[r], h, which));
+}
+
+/* Multiplies each of the runs of @run values of @x by the Hadamard matrix. */
+static void hadamard(float *x, size_t n, uint32_t run) {
+    float scale = run ? 1.0f / sqrtf((float)run) : 0;
+
+    for (uint32_t step = 1; step < run; step *= 2)
+        for (size_t i = 0; i < n; i++)
+            if (!(i & step)) {
+                float a = x[i], b = x[i + step];
+
+                x[i] = a + b;
+                x[i + step] = a - b;
+            }
+    for (size_t i = 0; i < n && run; i++)
+        x[i] *= scale;
 }
 
 /* -- q, k and v -------------------------------------------------------------------------------- */
@@ -321,6 +340,17 @@ static void take_queries(struct be *b, const struct heads *heads, uint32_t row) 
         memcpy(b->act[ACT_Q] + h * dim, b->gated + 2 * h * dim, dim * sizeof(float));
 }
 
+/* Stores the keys and values of heads, finished but for the Hadamard matrix. */
+static void store_heads(struct step *s, const struct model_op *op) {
+    const struct be *b = s->be;
+    struct hadamard_runs runs = hadamard_runs(b->shape, b->kv_type, op->heads.dim);
+    size_t n = (size_t)s->host.batch->n_rows * op->heads.n_kv * op->heads.dim;
+
+    hadamard(b->kv[0], n, runs.k);
+    hadamard(b->kv[1], n, runs.v);
+    ref_store_rows(s, op);
+}
+
 /* Multiplies all rows by one matrix at a time, so that a row of weights is decoded once a step. */
 int ref_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
@@ -328,6 +358,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
     uint32_t n_rows = s->host.batch->n_rows;
     size_t kv_width = (size_t)h->n_kv * h->dim;
     float *to[3] = {op->gated ? b->gated : b->act[ACT_Q], b->kv[0], b->kv[1]};
+    struct hadamard_runs runs = hadamard_runs(b->shape, b->kv_type, h->dim);
 
     assert(op->w[0] && (op->w[1] || !op->w[2]));
     ref_norm_rows(s, op);
@@ -345,6 +376,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
             for (size_t i = 0; i < (size_t)h->n * h->dim; i++)
                 q[i] *= factor;
         }
+        hadamard(q, (size_t)h->n * h->dim, runs.k);
         if (!op->w[1])
             continue;
         if (!op->w[2])
@@ -357,7 +389,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
         }
     }
     if (op->w[1])
-        ref_store_rows(s, op);
+        store_heads(s, op);
     return 0;
 }
 
@@ -373,7 +405,7 @@ int ref_keys(struct step *s, const struct model_op *op) {
         ref_set_rope(b, &b->shape->rope[op->rope], s->host.row_pos[r]);
         finish_heads(b, op, b->kv[0] + r * width, op->heads.n_kv, op->k_norm);
     }
-    ref_store_rows(s, op);
+    store_heads(s, op);
     return 0;
 }
 
@@ -418,7 +450,7 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
     float *kv = b->row;
 
     for (uint32_t p = 0; p < n; p++) {
-        quant_decode(kv_types[b->kv_type].tensor, slot_of(s, op, row, end - n + p, kvh, 0), kv,
+        quant_decode(kv_types[b->kv_type.k].tensor, slot_of(s, op, row, end - n + p, kvh, 0), kv,
                      dim);
         for (uint32_t g = 0; g < group; g++) {
             float z = ref_dot(q + (size_t)g * dim, kv, dim) * op->attn.scale;
@@ -438,7 +470,7 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
         softmax(b->scores + (size_t)g * n, n, op->sinks ? &sink : NULL);
     }
     for (uint32_t p = 0; p < n; p++) {
-        quant_decode(kv_types[b->kv_type].tensor, slot_of(s, op, row, end - n + p, kvh, 1), kv,
+        quant_decode(kv_types[b->kv_type.v].tensor, slot_of(s, op, row, end - n + p, kvh, 1), kv,
                      dim);
         for (uint32_t g = 0; g < group; g++) {
             float weight = b->scores[(size_t)g * n + p];
@@ -447,6 +479,7 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
                 o[(size_t)g * dim + d] += weight * kv[d];
         }
     }
+    hadamard(o, (size_t)group * dim, hadamard_runs(b->shape, b->kv_type, dim).v);
 }
 
 int ref_attend(struct step *s, const struct model_op *op) {

@@ -141,7 +141,7 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->n_states = o->n_states;
     b->step.be = b;
     for (int i = 0; i < KV_CLASSES; i++)
-        b->page_bytes[i] = kv_bytes(b->kv_type, o->shape->n_kv_values[i] * b->page_tokens);
+        b->page_bytes[i] = kv_bytes_both(b->kv_type, o->shape->n_kv_values[i] * b->page_tokens);
     assert(b->page_bytes[KV_GLOBAL] == o->page_bytes && o->engine->max_context > 0);
     if (!alloc_buffers(b, o) || sampler_init(&b->sampler, o->shape->n_vocab) < 0 ||
         host_step_init(&b->step.host, o) < 0) {

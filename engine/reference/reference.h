@@ -20,7 +20,7 @@ struct step {
  * hold the keys and values of all layers, layer by layer. */
 struct be {
     const struct model_shape *shape;
-    enum engine_kv_type kv_type;
+    struct kv_formats kv_type;
     uint32_t page_tokens, n_pages[KV_CLASSES], n_states;
     struct step step;
     struct sampler sampler;

@@ -52,7 +52,7 @@ Test(args, a_line_for_llama_server_is_ours) {
     cr_expect_str_eq(c.listen[0], "0.0.0.0:9000");
     cr_expect_str_eq(c.model_name, "a");
     cr_expect(strcmp(c.aliases[0], "b") == 0 && strcmp(c.aliases[1], "c") == 0 && !c.aliases[2]);
-    cr_expect_eq(c.engine.kv_type, 1);
+    cr_expect(c.kv_type == 0 && c.kv_type_k == 2 && c.kv_type_v == 2);
     cr_expect(strcmp(c.sampling[0], "temperature=0.7") == 0 &&
               strcmp(c.sampling[1], "top_p=0.9") == 0 && !c.sampling[2]);
     cr_expect_eq(c.engine.n_threads, 0);
@@ -91,7 +91,7 @@ Test(args, all_that_cannot_be_used_is_told_at_once) {
         "--no-such: unknown option (weftd",
         "--thread: unknown option; is --threads meant?",
         "x.gguf: not an option; a model is given with --model FILE",
-        "-ctk: q5_1 is not there: --kv-type f16, q8_0 or q4_0",
+        "-ctk: q5_1 is not there: --kv-type-k f16, q8_0 or q4_0",
         "-c: \"4x\" is not a whole number",
         "-m: needs a value",
     };
@@ -112,7 +112,7 @@ Test(args, our_own_options_are_untouched) {
     cr_expect_str_eq(read_line("--model -fa --threads 3 --reasoning off --kv-type=q4_0", &c), "");
     cr_expect_str_eq(c.model, "-fa");
     cr_expect_eq(c.engine.n_threads, 3);
-    cr_expect_eq(c.engine.kv_type, 2);
+    cr_expect(c.kv_type == 2 && c.kv_type_k == 0);
     config_deinit(&c);
 }
 

@@ -223,7 +223,7 @@ Test(config, packed_section_is_read_back_whole) {
     cr_assert_eq(config_init(&other), 0);
     cr_assert_eq(config_unpack(&other, b.data, b.len), 0);
     cr_expect_str_eq(other.engine.isa, "avx2");
-    cr_expect_eq(other.engine.kv_type, ENGINE_KV_Q8_0);
+    cr_expect_eq(other.kv_type, 1);
     cr_expect_not(other.engine.digest);
     cr_expect_eq(other.engine.kv_bytes, 5ull << 30);
     cr_expect_eq(config_no_sources(&other), 0x2Bu, "suffix and model are 2 and 4 of six");

@@ -137,11 +137,44 @@ Test(engine, sizes_pages_from_bytes) {
         static const uint64_t per_value_x16[] = {32, 17, 9, 64};
         uint64_t page = 2ull * 32 * 2 * 2 * 64 * per_value_x16[type] / 16;
 
-        o.kv_type = (enum engine_kv_type)type;
+        o.kv_type = kv_both((enum engine_kv_type)type);
         o.kv_bytes = 10 * page + page / 2;
         cr_assert(eq(int, try_open(&o, &i, &err), 0));
         cr_expect(i.page_bytes == page && i.n_pages == 10);
     }
+    gguf_free(m.file);
+}
+
+Test(engine, keys_and_values_have_formats_of_their_own) {
+    struct model_file m = make(&(struct tiny_model){0});
+    struct engine_opts o = opts_for(&m);
+    struct engine_info i;
+    struct err err;
+
+    o.kv_type = (struct kv_formats){ENGINE_KV_Q8_0, ENGINE_KV_Q4_0};
+    cr_assert(eq(int, try_open(&o, &i, &err), 0));
+    cr_expect(eq(u64, i.page_bytes, 2ull * 2 * 64 * o.page_tokens * (17 + 9) / 16));
+    cr_expect(i.kv_type.k == ENGINE_KV_Q8_0 && i.kv_type.v == ENGINE_KV_Q4_0);
+    gguf_free(m.file);
+}
+
+/* Where f16 has room for the context nothing changes. */
+Test(engine, auto_takes_q8_0_where_f16_does_not_hold_the_context) {
+    struct model_file m = make(&(struct tiny_model){0});
+    struct engine_opts o = opts_for(&m);
+    uint64_t page = 2ull * o.page_tokens * 2 * 2 * 64 * 2;
+    struct engine_info i;
+    struct err err;
+
+    o.n_pages = 0;
+    o.kv_auto = true;
+    o.max_context = 256;
+    o.kv_bytes = 256 / o.page_tokens * page;
+    cr_assert(eq(int, try_open(&o, &i, &err), 0), "%s", err.message);
+    cr_expect(i.kv_type.k == ENGINE_KV_F16 && i.kv_type.v == ENGINE_KV_F16);
+    o.kv_bytes -= page;
+    cr_assert(eq(int, try_open(&o, &i, &err), 0), "%s", err.message);
+    cr_expect(i.kv_type.k == ENGINE_KV_Q8_0 && i.kv_type.v == ENGINE_KV_Q8_0);
     gguf_free(m.file);
 }
 
@@ -160,10 +193,10 @@ Test(engine, says_why_it_does_not_open) {
     expect_refused(&o, "page_tokens is 24");
     o = good, o.max_rows = 0;
     expect_refused(&o, "max_rows");
-    o = good, o.kv_type = ENGINE_KV_Q8_0;
+    o = good, o.kv_type = kv_both(ENGINE_KV_Q8_0);
     expect_refused(&o,
                    "kv type q8_0 needs heads whose size is a multiple of 32; this model has 48");
-    o = good, o.kv_type = ENGINE_KV_Q4_0;
+    o = good, o.kv_type = kv_both(ENGINE_KV_Q4_0);
     expect_refused(&o,
                    "kv type q4_0 needs heads whose size is a multiple of 32; this model has 48");
     o = good, o.max_context = 513;

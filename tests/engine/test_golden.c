@@ -154,7 +154,7 @@ static void check_file(const struct judge *judge, const char *model, const char 
     struct driver_opts o = {
         .path = model,
         .backend = judge->backend,
-        .kv_type = judge->kv_type,
+        .kv_type = kv_both(judge->kv_type),
         .n_threads = 2,
         .n_pages = 512,
         .max_rows = 64,

@@ -141,10 +141,13 @@ static void run_subject(struct driver *d, struct watch *watch, const struct way 
         driver_drop(d, neighbour[i]);
 }
 
+#define F16_BOTH                                                                                   \
+    { ENGINE_KV_F16, ENGINE_KV_F16 }
+
 struct model_row {
     const char *arch, *backend, *isa;
     enum tensor_type type;
-    enum engine_kv_type kv_type;
+    struct kv_formats kv_type;
     bool tied;
     uint32_t n_prompt; /* of the subject */
 };
@@ -185,9 +188,10 @@ static void compare(const struct model_row *m, const struct way *way, const char
         if (!b->seen[p] || memcmp(&a->at[p].digest, &b->at[p].digest, sizeof(uint64_t)) != 0 ||
             a->at[p].token != b->at[p].token ||
             memcmp(&a->at[p].logprob, &b->at[p].logprob, sizeof(float)) != 0) {
-            cr_expect(false, "%s %s %s kv%d, %s, %s: position %u differs (token %d, %d)",
-                      m->backend, m->arch, tensor_format((uint32_t)m->type)->name, (int)m->kv_type,
-                      way->name, sampling, p, a->at[p].token, b->at[p].token);
+            cr_expect(false, "%s %s %s kv%d %d, %s, %s: position %u differs (token %d, %d)",
+                      m->backend, m->arch, tensor_format((uint32_t)m->type)->name,
+                      (int)m->kv_type.k, (int)m->kv_type.v, way->name, sampling, p, a->at[p].token,
+                      b->at[p].token);
             return;
         }
 }
@@ -342,10 +346,10 @@ static void check_long(const struct model_row *m) {
 
 Test(identity, reference) {
     static const struct model_row rows[] = {
-        {"llama", "reference", "auto", TENSOR_F32, ENGINE_KV_F16, false, 77},
-        {"qwen2", "reference", "auto", TENSOR_Q4_K, ENGINE_KV_Q8_0, false, 77},
-        {"qwen3", "reference", "auto", TENSOR_Q8_0, ENGINE_KV_F16, true, 77},
-        {"qwen3moe", "reference", "auto", TENSOR_Q8_0, ENGINE_KV_F16, false, 77},
+        {"llama", "reference", "auto", TENSOR_F32, F16_BOTH, false, 77},
+        {"qwen2", "reference", "auto", TENSOR_Q4_K, {ENGINE_KV_Q8_0, ENGINE_KV_Q8_0}, false, 77},
+        {"qwen3", "reference", "auto", TENSOR_Q8_0, F16_BOTH, true, 77},
+        {"qwen3moe", "reference", "auto", TENSOR_Q8_0, F16_BOTH, false, 77},
     };
 
     for (size_t i = FIRST_REFERENCE; i < ARRAY_SIZE(rows); i++)
@@ -353,15 +357,17 @@ Test(identity, reference) {
 }
 
 Test(identity, reference_in_long_contexts) {
-    static const struct model_row row = {"llama",       "reference", "auto", TENSOR_F32,
-                                         ENGINE_KV_F16, false,       1050};
+    static const struct model_row row = {"llama",  "reference", "auto", TENSOR_F32,
+                                         F16_BOTH, false,       1050};
 
     check_long(&row);
 }
 
 static void check_cpu(const enum tensor_type *types, size_t n) {
     static const char *const archs[] = {"llama", "qwen2", "qwen3"};
-    static const enum engine_kv_type kv[] = {ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0};
+    /* Each format of keys, and each of values. */
+    static const struct kv_formats kv[] = {
+        F16_BOTH, {ENGINE_KV_Q8_0, ENGINE_KV_Q4_0}, {ENGINE_KV_Q4_0, ENGINE_KV_Q8_0}};
 
     need("cpu");
     for (size_t i = 0; i < n; i++) {
@@ -400,7 +406,7 @@ Test(identity, cpu_experts) {
 
     need("cpu");
     for (size_t i = 0; i < N_EXPERT_TYPES; i++) {
-        struct model_row row = {"qwen3moe", "cpu", "auto", t[i], ENGINE_KV_F16, false, 77};
+        struct model_row row = {"qwen3moe", "cpu", "auto", t[i], F16_BOTH, false, 77};
 
         check_model(&row);
     }
@@ -408,8 +414,8 @@ Test(identity, cpu_experts) {
 
 /* State that goes from step to step, in slots that others had before. */
 Test(identity, reference_delta_nets) {
-    static const struct model_row row = {"qwen35",      "reference", "auto", TENSOR_F32,
-                                         ENGINE_KV_F16, false,       77};
+    static const struct model_row row = {"qwen35", "reference", "auto", TENSOR_F32,
+                                         F16_BOTH, false,       77};
     struct tiny_model tiny = {.arch = row.arch, .type = row.type, .seed = 7};
     char path[64];
 
@@ -426,7 +432,7 @@ Test(identity, cpu_delta_nets) {
 
     need("cpu");
     for (size_t i = 0; i < N_DELTA_TYPES; i++) {
-        struct model_row row = {t[i].arch, "cpu", "auto", t[i].type, ENGINE_KV_F16, false, 77};
+        struct model_row row = {t[i].arch, "cpu", "auto", t[i].type, F16_BOTH, false, 77};
 
         check_model(&row);
     }
@@ -439,7 +445,8 @@ static const char *const windowed[] = {"gpt-oss-f32", "gpt-oss.mxfp4", "gemma2",
 
 static void check_golden(const char *backend, const char *name, uint32_t n_prompt,
                          const struct way *list, size_t n) {
-    struct model_row row = {name, backend, "auto", TENSOR_F32, ENGINE_KV_F16, false, n_prompt};
+    struct model_row row = {name,  backend, "auto", TENSOR_F32, {ENGINE_KV_F16, ENGINE_KV_F16},
+                            false, n_prompt};
     char path[TEST_DATA_PATH];
 
     test_data_file(path, "golden", name, ".gguf");
@@ -487,9 +494,10 @@ Test(identity, reference_architectures) {
 Test(identity, cpu_in_long_contexts) {
     need("cpu");
     for (int i = 0; i < 3; i++) {
-        struct model_row row = {"llama", "cpu", "auto", TENSOR_Q8_0, ENGINE_KV_F16, false, 1050};
+        struct model_row row = {"llama", "cpu", "auto", TENSOR_Q8_0, {ENGINE_KV_F16, ENGINE_KV_F16},
+                                false,   1050};
 
-        row.kv_type = (enum engine_kv_type)(ENGINE_KV_F16 + i);
+        row.kv_type = kv_both((enum engine_kv_type)(ENGINE_KV_F16 + i));
         check_long(&row);
     }
 }

@@ -76,7 +76,7 @@ static void open_file(struct driver *d, const struct file *f, const char *backen
         .path = path_of(f->model ? f->model : name, ".gguf"),
         .block = f->model && drafts ? path_of(name, ".gguf") : NULL,
         .backend = backend,
-        .kv_type = kv_type,
+        .kv_type = kv_both(kv_type),
         .n_threads = 2,
         .n_pages = 128,
         .max_rows = 64,
@@ -339,9 +339,10 @@ Test(mtp, keys_that_were_left_out_are_not_seen) {
             check_holes(&files[f], ENGINE_KV_F16, 0.05);
 }
 
-/* A small difference takes some codes to their neighbour. */
+/* A small difference takes some codes to their neighbour, which may choose other experts: the CPU's
+ * file has none. */
 Test(mtp, nor_are_those_of_eight_bits) {
-    check_holes(&files[0], ENGINE_KV_Q8_0, BACKEND_IS_DEVICE ? 0.05 : 0.6);
+    check_holes(&files[BACKEND_IS_DEVICE ? 0 : 1], ENGINE_KV_Q8_0, BACKEND_IS_DEVICE ? 0.05 : 0.2);
 }
 
 Test(mtp, a_model_without_a_block_has_no_slots) {

@@ -34,7 +34,7 @@ struct driver_seq {
 struct driver_opts {
     const char *backend, *isa, *path;                             /* NULL: reference, auto */
     uint32_t n_threads, n_pages, page_tokens, max_rows, max_seqs; /* 0: 1, 64, 16, 512, 32 */
-    enum engine_kv_type kv_type;
+    struct kv_formats kv_type;
     uint64_t shuffle;   /* seed of the order of the pages */
     uint32_t max_wants; /* 0: max_rows */
     uint32_t n_listed;  /* pages in all page tables of a step, shared ones each time; 0: n_pages */

@@ -35,7 +35,7 @@ struct sheet { /* what the layers of a model would have computed */
 struct way {
     const char *isa;
     uint32_t page_tokens, n_threads, chunk; /* chunk: rows of a step */
-    enum engine_kv_type type;
+    struct kv_formats type;
     bool dirty; /* pages are full of NaN beforehand */
 };
 
@@ -64,7 +64,7 @@ static void rig_open(struct rig *r, const struct sheet *s, const struct way *w) 
     b->kv_type = w->type;
     b->page_tokens = w->page_tokens;
     struct kv_memory *kv = &b->kv[KV_GLOBAL];
-    kv->page_bytes = kv_bytes(b->kv_type, (size_t)2 * KV_HEADS * w->page_tokens * hd);
+    kv->page_bytes = kv_bytes_both(b->kv_type, (size_t)2 * KV_HEADS * w->page_tokens * hd);
     kv->n_pages = n_pages;
     kv->bytes = n_pages * kv->page_bytes;
     kv->at = be_map(kv->bytes);
@@ -189,11 +189,25 @@ static void round_values(enum engine_kv_type type, const float *x, size_t n, flo
     }
 }
 
-/* @s has the values that the pages have. */
-static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, const float *got) {
+/* Value @d of @x, whose runs of @run were multiplied by a Hadamard matrix (0: none), straight from
+ * that matrix' other definition: entry (i, j) is negative where i and j have an odd number of bits
+ * in common. */
+static double turned_back(const double *x, uint32_t d, uint32_t run) {
+    double sum = 0;
+
+    if (run == 0)
+        return x[d];
+    for (uint32_t i = 0; i < run; i++)
+        sum += (__builtin_popcount(i & d % run) % 2 ? -1 : 1) * x[d / run * run + i];
+    return sum / sqrt(run);
+}
+
+/* @s has the values that the pages have: values multiplied by the Hadamard matrix of @run. */
+static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, uint32_t run,
+                      const float *got) {
     uint32_t hd = s->head_dim, kv = head / s->group;
     const float *q = s->q + ((size_t)pos * KV_HEADS * s->group + head) * hd;
-    double weight[KEYS], most = s->sinks ? (double)sink_of(head) : -1e30, sum = 0;
+    double weight[KEYS], held[MAX_WIDTH], most = s->sinks ? (double)sink_of(head) : -1e30, sum = 0;
     double tolerance = 2e-5, cap = (double)s->cap;
     uint32_t from = s->window && pos >= s->window ? pos - s->window + 1 : 0;
 
@@ -209,10 +223,13 @@ static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, const 
         sum += weight[j] = exp(weight[j] - most);
     sum += s->sinks ? exp((double)sink_of(head) - most) : 0;
     for (uint32_t d = 0; d < hd; d++) {
-        double exact = 0;
-
+        held[d] = 0;
         for (uint32_t j = from; j <= pos; j++)
-            exact += weight[j] / sum * (double)s->v[((size_t)j * KV_HEADS + kv) * hd + d];
+            held[d] += weight[j] / sum * (double)s->v[((size_t)j * KV_HEADS + kv) * hd + d];
+    }
+    for (uint32_t d = 0; d < hd; d++) {
+        double exact = turned_back(held, d, run);
+
         cr_expect(fabs(exact - (double)got[head * hd + d]) <= tolerance,
                   "position %u head %u dimension %u: %g, exact %g", pos, head, d,
                   (double)got[head * hd + d], exact);
@@ -221,13 +238,14 @@ static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, const 
 
 static struct sheet s;
 
-static void check(uint32_t head_dim, uint32_t group, enum engine_kv_type type) {
+/* @turned: the runs of values' Hadamard matrix. */
+static void check_types(uint32_t head_dim, uint32_t group, struct kv_formats type,
+                        uint32_t turned) {
     static float expect[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH],
         got[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH];
     static const struct way ways[] = {
-        {NULL, 16, 1, KEYS, ENGINE_KV_F16, true}, {NULL, 32, 3, KEYS, ENGINE_KV_F16, true},
-        {NULL, 64, 3, 1, ENGINE_KV_F16, true},    {NULL, 32, 1, 7, ENGINE_KV_F16, false},
-        {NULL, 16, 3, 37, ENGINE_KV_F16, true},
+        {NULL, 16, 1, KEYS, {0}, true}, {NULL, 32, 3, KEYS, {0}, true}, {NULL, 64, 3, 1, {0}, true},
+        {NULL, 32, 1, 7, {0}, false},   {NULL, 16, 3, 37, {0}, true},
     };
     struct way first = {"generic", 16, 1, 1, type, false};
     size_t width = (size_t)KV_HEADS * group * head_dim;
@@ -236,12 +254,12 @@ static void check(uint32_t head_dim, uint32_t group, enum engine_kv_type type) {
 
     fill(&s, head_dim, group);
     held = s;
-    round_values(type, s.k, KEYS * KV_HEADS * head_dim, held.k);
-    round_values(type, s.v, KEYS * KV_HEADS * head_dim, held.v);
+    round_values(type.k, s.k, KEYS * KV_HEADS * head_dim, held.k);
+    round_values(type.v, s.v, KEYS * KV_HEADS * head_dim, held.v);
     run(&s, &first, expect);
     for (uint32_t pos = 0; pos < KEYS; pos = pos * 2 + 1)
         for (uint32_t head = 0; head < KV_HEADS * group; head += group)
-            check_row(&held, pos, head, expect + pos * width);
+            check_row(&held, pos, head, turned, expect + pos * width);
     for (size_t i = 0; i < ARRAY_SIZE(isas); i++) {
         if (!isa_find(isas[i], NULL)) {
             printf("# %s cannot be run here\n", isas[i]);
@@ -255,10 +273,18 @@ static void check(uint32_t head_dim, uint32_t group, enum engine_kv_type type) {
             memset(got, 0, sizeof(got));
             run(&s, &w, got);
             cr_expect(memcmp(got, expect, KEYS * width * sizeof(float)) == 0,
-                      "%s, head %u x %u, kv type %d, pages of %u, %u threads, chunks of %u", w.isa,
-                      head_dim, group, (int)type, w.page_tokens, w.n_threads, w.chunk);
+                      "%s, head %u x %u, kv types %d %d, pages of %u, %u threads, chunks of %u",
+                      w.isa, head_dim, group, (int)type.k, (int)type.v, w.page_tokens, w.n_threads,
+                      w.chunk);
         }
     }
+}
+
+static void check(uint32_t head_dim, uint32_t group, enum engine_kv_type type) {
+    check_types(head_dim, group, kv_both(type),
+                type == ENGINE_KV_F16 ? 0
+                : head_dim % 64 == 0  ? 64
+                                      : 32);
 }
 
 Test(cpu_attention, half_precision_pages) {
@@ -274,6 +300,13 @@ Test(cpu_attention, eight_bit_pages) {
 Test(cpu_attention, four_bit_pages) {
     check(128, 2, ENGINE_KV_Q4_0);
     check(96, 3, ENGINE_KV_Q4_0);
+}
+
+/* Each format is once beside another one, as that of keys and as that of values. */
+Test(cpu_attention, keys_and_values_apart) {
+    check_types(64, 2, (struct kv_formats){ENGINE_KV_Q8_0, ENGINE_KV_Q4_0}, 64);
+    check_types(64, 1, (struct kv_formats){ENGINE_KV_Q4_0, ENGINE_KV_F16}, 0);
+    check_types(64, 1, (struct kv_formats){ENGINE_KV_F16, ENGINE_KV_Q8_0}, 64);
 }
 
 /* Windows that begin inside a tile, a chunk, and in another chunk than they end. */
@@ -317,7 +350,7 @@ Test(cpu_attention, sequences_that_share_pages) {
     fixture_normal(other.v + SHARED * KV_HEADS * 128, (KEYS - SHARED) * KV_HEADS * 128, 6);
     for (uint32_t pages = 16; pages <= 64; pages *= 2)
         for (uint32_t threads = 1; threads <= 3; threads += 2) {
-            struct way w = {"auto", pages, threads, KEYS, ENGINE_KV_F16, true};
+            struct way w = {"auto", pages, threads, KEYS, {0}, true};
 
             for (int i = 0; i < 2; i++)
                 run(sheet[i], &w, expect[i]);

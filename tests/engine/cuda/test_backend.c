@@ -66,7 +66,7 @@ static void run_subject(const struct subject *s, const char *backend, struct row
     struct driver_opts o = {.backend = backend,
                             .n_pages = 64,
                             .page_tokens = s->page_tokens,
-                            .kv_type = s->kv,
+                            .kv_type = kv_both(s->kv),
                             .on_out = keep_logits,
                             .ctx = rows,
                             .max_wants = 128,

@@ -118,7 +118,7 @@ static void run_long(const char *path, enum engine_kv_type kv, uint32_t chunk, b
                             .path = path,
                             .n_pages = 64,
                             .page_tokens = 16,
-                            .kv_type = kv,
+                            .kv_type = kv_both(kv),
                             .on_out = keep_digest,
                             .ctx = out,
                             .max_rows = 300,

@@ -249,7 +249,7 @@ Test(cuda_open, what_is_right_is_not_refused) {
 
         tiny_model_temp(&m, path);
         /* Attention over more than a chunk with both types of pages, and no more than that. */
-        struct engine_opts o = {.kv_type = i % 2 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16,
+        struct engine_opts o = {.kv_type = kv_both(i % 2 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16),
                                 .max_context = i < 2 ? 300 : 32};
         cr_expect(try_open(path, o, NULL, &err) == 0, "%s: %s", tensor_format(types[i])->name,
                   err.message);

@@ -89,7 +89,7 @@ static void run(const char *path, const char *devices, enum engine_kv_type kv, u
                             .devices = (char *)devices,
                             .path = path,
                             .n_pages = 20,
-                            .kv_type = kv,
+                            .kv_type = kv_both(kv),
                             .max_rows = 64,
                             .max_seqs = SEQS,
                             .on_out = keep,
