@@ -453,10 +453,8 @@ static void on_closed(void *ctx) {
 
     if (!s->closing)
         return;
-    if (!s->dropped) {
-        uint32_t i = index_of(s);
-        memmove(&m->served[i], &m->served[i + 1], (--m->n - i) * sizeof(*m->served));
-    }
+    uint32_t i = index_of(s);
+    memmove(&m->served[i], &m->served[i + 1], (--m->n - i) * sizeof(*m->served));
     served_free(s);
 }
 
@@ -615,14 +613,13 @@ int models_prepare(struct served *s, struct err *err) {
     return r;
 }
 
-/* Takes out a model that could not be made; what it has of a worker is closed first. */
+/* Takes out a model that could not be made; where it has workers, when these are closed. */
 static void drop(struct served *s) {
-    s->of->n--;
-    s->dropped = s->closing = true;
+    s->retired = s->closing = true;
     if (s->workers)
         workers_stop(s->workers);
     else
-        served_free(s);
+        on_closed(s);
 }
 
 int models_bring(struct served *s, models_make *make, struct err *err) {

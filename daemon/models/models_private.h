@@ -75,7 +75,6 @@ struct served {
                                   shall replace this */
     bool retired;               /* replaced, or never to be: it goes when nothing uses it */
     bool closing;               /* the api has forgotten it */
-    bool dropped;               /* it is in no list: it could not be made */
     char why[400];              /* FAILED */
     char swap[400];             /* how the last swap ended; "": there was none */
     uint32_t retry_ms, n_loads;
