@@ -304,15 +304,24 @@ class Start(Life):
 
     def act(self):
         self.open(wait=False)
-        end = time.monotonic() + 25
-        while time.monotonic() < end and self.d.process.poll() is None:
-            m = re.search(r"^ready http://127.0.0.1:(\d+)$", self.d.log, re.M)
-            if m:
-                self.d.port = int(m[1])
+        begin = time.monotonic()
+        while time.monotonic() < begin + 25 and self.d.process.poll() is None:
+            self.d.port = self.port_of(time.monotonic() > begin + 5)
+            if self.d.port:
                 return PROBE(self.d)
             time.sleep(0.005)
         self.wait_code(0)
         return [("hang", None)]
+
+    def port_of(self, late):
+        """None before it is ready. A line of the log may be lost, also the one that says so."""
+        m = re.search(r"^ready http://127.0.0.1:(\d+)$", self.d.log, re.M)
+        if m or not late:
+            return m and int(m[1])
+        if (self.d.stats_or_none() or {}).get("health") != "serving":
+            return None
+        self.d.port = self.d.listening_port()
+        return self.d.port if PROBE(self.d)[0][0] == "ok" else self.d.listening_port(beside=self.d.port)  # the other one speaks TLS
 
     def end(self, got, site, code, log):
         if code is None and got[0][0] == "hang":
@@ -379,7 +388,7 @@ class Upgrade(Life):
         outcome, defect = judge(got, self.expected, site)
         if defect is None and self.told == 200 and code != 0:
             defect = f"the old daemon ended with {code}: {last_lines(log)}"
-        elif defect is None and self.told != 200 and code is not None:
+        elif defect is None and self.told not in (200, 503) and code is not None:  # 503: also where only the answer had no memory
             defect = f"the upgrade failed ({self.told}) and the old daemon ended with {code}: {last_lines(log)}"
         if defect is None:
             again = PROBE(self.d)
