@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include "tests/engine/ptx/ptx.h"
 
 static bool is_open;
@@ -10,7 +11,7 @@ static bool is_open;
 static void report(void) {
     FILE *f = fopen(getenv("WEFT_PTX_REPORT"), "a");
 
-    if (!f)
+    if (!f || flock(fileno(f), LOCK_EX) != 0) /* processes of a test end at the same time */
         abort();
     ptx_report(f);
     fclose(f);

@@ -130,6 +130,7 @@ struct warp {
     enum state state;
     uint32_t barrier;
     bool waited, fenced; /* griddepcontrol.wait; wgmma.fence */
+    bool ordered;        /* device memory, since it waited, by fence.proxy.async */
     const struct op *op; /* the one that is executed */
     struct copying *copies;
     uint32_t n_copies, max_copies, committed[LANES];
@@ -137,6 +138,8 @@ struct warp {
     uint32_t n_products, products_committed;
     struct range last; /* where the last access was */
     uint8_t *local;
+    size_t reg_bytes, local_bytes; /* that there is room for */
+    uint32_t n_preds;
 };
 
 struct block {
@@ -152,6 +155,11 @@ struct block {
     uint32_t arrived[MAX_BARRIERS], expected[MAX_BARRIERS]; /* threads; 0: all */
 };
 enum { DIRTY_READ = 1, DIRTY_WRITTEN = 2 };
+
+/* A kernel that waits for the one before may always be launched early. */
+static inline bool may_be_early(const struct block *b) {
+    return b->launch->early || b->kernel->waits;
+}
 
 _Noreturn void fail(const struct op *o, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -97,7 +97,14 @@ static const char *behind_brace(const char *p) {
 void ptx_read(const char *name, const char *text) {
     const char *p = text, *sm = strstr(text, "\n.target sm_");
 
-    target_family = sm ? (int)strtol(sm + strlen("\n.target sm_"), NULL, 10) : target_family;
+    char *behind = NULL;
+
+    if (!sm) {
+        snprintf(ptx_message, sizeof(ptx_message), "%s: no .target", name);
+        ptx_end();
+    }
+    target_family = (int)strtol(sm + strlen("\n.target sm_"), &behind, 10);
+    bool is_own = *behind == 'a';
     while ((p = strstr(p, "\n.")) != NULL) {
         bool entry;
 
@@ -117,6 +124,8 @@ void ptx_read(const char *name, const char *text) {
         if (ptx_n_functions == MAX_FUNCTIONS)
             abort();
         *f = (struct function){.module = name, .text = text, .is_entry = entry};
+        f->family = target_family;
+        f->is_own = is_own;
         p += entry ? 6 : 5;
         blanks(&p);
         read_name(&p, f->name, sizeof(f->name));

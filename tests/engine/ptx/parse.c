@@ -93,9 +93,23 @@ void note_kernel(const struct instruction *in, bool proxies, bool waits) {
     in->parser->k->waits |= waits;
 }
 
+/* Instructions that came with sm_90 or that sm_90a alone has. */
+static void look_family(const struct instruction *in) {
+    static const char *const later[] = {"griddepcontrol", "cp.async.bulk", "fence.proxy",
+                                        "mbarrier.try_wait", "mbarrier.arrive.expect_tx"};
+    const struct function *f = in->parser->function;
+
+    if (strcmp(in->part[0], "wgmma") == 0 && !(f->family == 90 && f->is_own))
+        refuse(in, "an instruction of sm_90a alone");
+    for (size_t i = 0; i < sizeof(later) / sizeof(*later); i++)
+        if (f->family < 90 && strncmp(in->name, later[i], strlen(later[i])) == 0)
+            refuse(in, "an instruction that came with sm_90");
+}
+
 static void decode(struct instruction *in) {
     const struct form *f = find_form(in->name);
 
+    look_family(in);
     if (f) {
         decode_form(in, f);
         return;

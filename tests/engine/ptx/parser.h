@@ -17,6 +17,8 @@ struct function {
     const char *params, *body; /* behind the bracket and the brace */
     const char *module, *text;
     uint32_t max_threads;
+    int family;  /* that it is compiled for, such as 90 */
+    bool is_own; /* sm_90a: no other one runs it */
     bool is_entry;
     struct ptx_kernel *kernel;
 };

@@ -58,8 +58,8 @@ static void end_lanes(struct warp *w, const struct op *o, uint32_t mask) {
     const struct block *b = w->block;
     struct part *p = &w->parts[w->n_parts - 1];
 
-    if (b->launch->early && !w->waited)
-        fail(o, "the end of a kernel launched early that did not wait for the one before");
+    if (may_be_early(b) && !w->waited)
+        fail(o, "the end of a kernel that did not wait for the one before");
     if (p->mask != mask)
         p->pc++;
     leave(w, mask);
@@ -178,7 +178,7 @@ static void start_warp(struct block *b, uint32_t i, uint32_t x, uint32_t y) {
     w->n_parts = 0;
     push(w, 0, b->kernel->n_ops, w->live);
     w->state = RUNNING;
-    w->waited = w->fenced = false;
+    w->waited = w->fenced = w->ordered = false;
     w->n_copies = w->n_products = w->products_committed = 0;
     w->last = (struct range){0, 0};
     memset(w->committed, 0, sizeof(w->committed));
@@ -244,9 +244,32 @@ static void run_block(struct block *b, uint32_t x, uint32_t y, uint64_t seed) {
     b->kernel->n_executed += n;
 }
 
+/* Makes room for a kernel's registers; what earlier kernels left in them stays. */
+static void set_up_warp(struct warp *w, const struct ptx_kernel *k) {
+    if (w->reg_bytes < k->reg_bytes) {
+        free(w->regs);
+        w->reg_bytes = (k->reg_bytes + 63) / 64 * 64;
+        w->regs = aligned_alloc(64, w->reg_bytes);
+        if (!w->regs)
+            abort();
+        memset(w->regs, 0xFF, w->reg_bytes);
+    }
+    if (w->n_preds < k->n_preds) {
+        free(w->preds);
+        w->n_preds = k->n_preds;
+        w->preds = calloc(w->n_preds, sizeof(*w->preds));
+    }
+    if (w->local_bytes < k->local_bytes) {
+        free(w->local);
+        w->local_bytes = k->local_bytes;
+        w->local = aligned_alloc(64, LANES * w->local_bytes);
+    }
+    if (!w->preds || (w->local_bytes && !w->local))
+        abort();
+}
+
 static void set_up(struct block *b, struct ptx_kernel *k, const struct ptx_launch *l) {
     static uint8_t *shared;
-    static size_t reg_bytes, n_preds, local_bytes;
 
     if (!shared) {
         shared = aligned_alloc(4096, SHARED_MAX + 4096);
@@ -259,25 +282,8 @@ static void set_up(struct block *b, struct ptx_kernel *k, const struct ptx_launc
     b->shared_end = SHARED_BASE + (uint32_t)k->shared_bytes + l->shared_bytes;
     if (b->n_warps > MAX_WARPS || b->shared_end > SHARED_MAX)
         fail(NULL, "a launch of too many threads or bytes of shared memory");
-    bool grow = k->reg_bytes > reg_bytes || k->n_preds > n_preds || k->local_bytes > local_bytes;
-    if (grow) {
-        reg_bytes = k->reg_bytes > reg_bytes ? k->reg_bytes : reg_bytes;
-        n_preds = k->n_preds > n_preds ? k->n_preds : n_preds;
-        local_bytes = k->local_bytes > local_bytes ? k->local_bytes : local_bytes;
-    }
-    for (uint32_t i = 0; grow && i < MAX_WARPS; i++) {
-        struct warp *w = &b->warp[i];
-
-        free(w->regs);
-        free(w->preds);
-        free(w->local);
-        w->regs = aligned_alloc(64, (reg_bytes + 63) / 64 * 64);
-        w->preds = calloc(n_preds, sizeof(*w->preds));
-        w->local = aligned_alloc(64, LANES * local_bytes + 64);
-        if (!w->regs || !w->preds || !w->local)
-            abort();
-        memset(w->regs, 0xFF, reg_bytes);
-    }
+    for (uint32_t i = 0; i < b->n_warps; i++)
+        set_up_warp(&b->warp[i], k);
 }
 
 void ptx_run(struct ptx_kernel *k, const struct ptx_launch *l) {

@@ -36,13 +36,15 @@ static void nothing(struct warp *w, const struct op *o, uint32_t m) {
     (void)m;
 }
 
-/* Also what threads did with shared memory is before what comes by the other way. */
+enum { ONLY_SHARED = 1, ONLY_GLOBAL };
+
+/* What threads did with shared memory is before what comes by the other way. */
 static void fence_proxy(struct warp *w, const struct op *o, uint32_t m) {
     struct block *b = w->block;
 
-    (void)o;
     (void)m;
-    if (b->kernel->proxies)
+    w->ordered |= w->waited && o->flags != ONLY_SHARED;
+    if (b->kernel->proxies && o->flags != ONLY_GLOBAL)
         memset(b->dirty, 0, b->shared_end / 16 + 1);
 }
 
@@ -82,10 +84,8 @@ static void decode_fence(struct instruction *in) {
     } else if (has(in, "proxy")) {
         if (!has(in, "async"))
             refuse(in, "an unknown form of the instruction");
-        if (!has(in, "global")) {
-            has(in, "shared::cta");
-            o->run = fence_proxy;
-        }
+        o->flags = has(in, "global") ? ONLY_GLOBAL : has(in, "shared::cta") ? ONLY_SHARED : 0;
+        o->run = fence_proxy;
     } else {
         if (!has(in, "acq_rel"))
             has(in, "sc");

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Seeds mistakes into the CUDA kernels, one at a time, and says which of them the checks of the
+kernels find when what nvcc writes of them runs in the interpreter of PTX.
+
+usage: seed_mistakes.py [--nvcc NVCC] [--only NAME] [--modules FOLDER] [--part K/N] GPU_KERNELS
+GPU_KERNELS: the program of that name in the build folder. --modules: FOLDER/FAMILY/*.ptx are used
+and kept, those that are not there are compiled. --part: the K-th of N parts, from 0 on. Ends with 1 if a mistake is not found, or if the kernels fail without one.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+ENGINE = "engine/cuda/"
+DEVICE, BULK, WGMMA = "device.cuh", "attention/bulk.cuh", "products/wgmma.cuh"
+LATENT, SHORT, PRODUCTS = "attention/attention_latent", "attention/attention", "products/matmul_wgmma"
+WIDE, DELTA = "attention/attention_wide", "recurrent/recurrent"
+IN_LATENT, IN_SHORT, IN_PRODUCTS = "latent attention", "attention dim 64", "matrices Q4_K"
+IN_WIDE, IN_DELTA, IN_LOW = "attention shared, dim 128", "delta nets", "matrices IQ2_XS"
+
+# Name, file, text, text with the mistake, module that is compiled, checks that run, family.
+MISTAKES = [
+    # Statements of assembly: order of operands, selectors, qualifiers.
+    ("pack_halves", DEVICE, '"f"(high), "f"(low)', '"f"(low), "f"(high)', LATENT, IN_LATENT, 90),
+    ("mul_halves", DEVICE, '"mul.rn.f16x2 %0, %1, %2;"', '"add.rn.f16x2 %0, %1, %2;"', SHORT, "attention dim 64, group 2, q8_0", 90),
+    ("sub_halves", DEVICE, '"sub.rn.f16x2 %0, %1, %2;"', '"sub.rn.f16x2 %0, %2, %1;"', LATENT, IN_LATENT, 90),
+    ("fma_halves", DEVICE, '"fma.rn.f16x2 %0, %1, %2, %3;"', '"fma.rn.f16x2 %0, %1, %3, %2;"', PRODUCTS, IN_PRODUCTS, "90a"),
+    ("low_twice", DEVICE, "mov.b32 %0, {l, l};", "mov.b32 %0, {l, h};", PRODUCTS, IN_PRODUCTS, "90a"),
+    ("high_twice", DEVICE, "mov.b32 %0, {h, h};", "mov.b32 %0, {l, h};", PRODUCTS, IN_PRODUCTS, "90a"),
+    ("mma a1 a2", DEVICE, '"r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));', '"r"(a0), "r"(a2), "r"(a1), "r"(a3), "r"(b0), "r"(b1));', LATENT, IN_LATENT, 90),
+    ("mma b", DEVICE, '"r"(a3), "r"(b0), "r"(b1));', '"r"(a3), "r"(b1), "r"(b0));', LATENT, IN_LATENT, 90),
+    ("mma rows of sums", DEVICE, '"+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])', '"+f"(c[0]), "+f"(c[2]), "+f"(c[1]), "+f"(c[3])', SHORT, IN_SHORT, 80),
+    ("mma_first adds", DEVICE, "{%10, %10, %10, %10};", "{%0, %10, %10, %10};", LATENT, IN_LATENT, 90),
+    ("pick_bytes", DEVICE, '"prmt.b32 %0, 0, %1, %2;"', '"prmt.b32 %0, %1, 0, %2;"', "products/matmul", IN_LOW, "90a"),
+    ("load16_device", DEVICE, '"ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"', '"ld.global.v4.u32 {%1, %0, %2, %3}, [%4];"', SHORT, IN_SHORT, 90),
+    ("lane_xor", DEVICE, "return __shfl_xor_sync(0xFFFFFFFFu, v, mask);\n}\n\n/* Exchanges", "return __shfl_down_sync(0xFFFFFFFFu, v, mask);\n}\n\n/* Exchanges", SHORT, IN_SHORT, 80),
+    ("lane_xor, half a warp", DEVICE, "return __shfl_xor_sync(0xFFFFFFFFu, v, mask);\n}\n\n/* Exchanges", "return __shfl_xor_sync(0xFFFFu, v, mask);\n}\n\n/* Exchanges", LATENT, IN_LATENT, 90),
+    ("exp2_fast", DEVICE, '"ex2.approx.ftz.f32 %0, %1;"', '"lg2.approx.ftz.f32 %0, %1;"', LATENT, IN_LATENT, 90),
+    ("copy_async bytes", DEVICE, '"cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"', '"cp.async.ca.shared.global.L2::128B [%0], [%1], 8;"', WIDE, IN_WIDE, 90),
+    ("copy_async4 bytes", DEVICE, '"cp.async.ca.shared.global [%0], [%1], 4;"', '"cp.async.ca.shared.global [%0], [%1], 8;"', DELTA, IN_DELTA, 80),
+    ("copy_async_at offset", DEVICE, "[%0 + %2], [%1 + %2], 16;", "[%0 + %2], [%1], 16;", PRODUCTS, IN_PRODUCTS, "90a"),
+    ("copy_wait", DEVICE, '"cp.async.wait_group %0;" ::"n"(N)', '"cp.async.wait_group %0;" ::"n"(N + 1)', WIDE, IN_WIDE, 80),
+    ("copy_commit", DEVICE, '"cp.async.commit_group;"', '""', WIDE, IN_WIDE, 90),
+    ("no wait for the kernel before", DEVICE, 'asm volatile("griddepcontrol.launch_dependents;\\n\\tgriddepcontrol.wait;"', 'asm volatile("griddepcontrol.launch_dependents;"', LATENT, IN_LATENT, 90),
+    ("ldmatrix", BULK, "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "ldmatrix.sync.aligned.m8n8.x4.shared.b16", LATENT, IN_LATENT, 90),
+    ("ldmatrix order", BULK, "{%0, %1, %2, %3}, [%4];", "{%0, %2, %1, %3}, [%4];", LATENT, IN_LATENT, 90),
+    ("bulk_publish", BULK, '"fence.proxy.async.shared::cta;"', '""', LATENT, IN_LATENT, 90),
+    ("bulk_init count", BULK, "mbarrier.init.shared::cta.b64 [%0], 1;", "mbarrier.init.shared::cta.b64 [%0], 2;", LATENT, IN_LATENT, 90),
+    ("bulk_expect", BULK, '"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_place(bar)),\n                 "r"(bytes)', '"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_place(bar)),\n                 "r"(bytes - 16)', LATENT, IN_LATENT, 90),
+    ("bulk_wait parity", BULK, '"r"(phase & 1)', '"r"(~phase & 1)', LATENT, IN_LATENT, 90),
+    ("bulk_wait once", BULK, "while (!done);", "while (0);", LATENT, IN_LATENT, 90),
+    ("bulk_wait predicate", BULK, "selp.u32 %0, 1, 0, p;", "selp.u32 %0, 0, 1, p;", LATENT, IN_LATENT, 90),
+    ("bulk_copy barrier", BULK, '"l"(from), "r"(n), "r"(shared_place(bar))', '"l"(from), "r"(n), "r"(shared_place(bar) + 8)', LATENT, IN_LATENT, 90),
+    ("wgmma a1 a2", WGMMA, '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])', '"r"(a[0]), "r"(a[2]), "r"(a[1]), "r"(a[3])', PRODUCTS, IN_PRODUCTS, "90a"),
+    ("wgmma keeps no sums", WGMMA, '", 1, 1, 1, 0;"', '", 0, 1, 1, 0;"', PRODUCTS, IN_PRODUCTS, "90a"),
+    ("wgmma order of sums", WGMMA, '"%0, %1, %2, %3, %4, %5,', '"%0, %1, %4, %5, %2, %3,', PRODUCTS, IN_PRODUCTS, "90a"),
+    ("wgmma strides", WGMMA, "(uint64_t)(along_n >> 4) << 32 | (place + (along_k >> 4 << 16))", "(uint64_t)(along_k >> 4) << 32 | (place + (along_n >> 4 << 16))", PRODUCTS, IN_PRODUCTS, "90a"),
+    ("wgmma_publish", WGMMA, '"fence.proxy.async;"', '""', PRODUCTS, IN_PRODUCTS, "90a"),
+    ("wgmma_begin", WGMMA, '"wgmma.fence.sync.aligned;"', '""', PRODUCTS, IN_PRODUCTS, "90a"),
+    ("wgmma_wait", WGMMA, '"wgmma.wait_group.sync.aligned %0;" ::"n"(N)', '"wgmma.wait_group.sync.aligned %0;" ::"n"(N + 1)', PRODUCTS, IN_PRODUCTS, "90a"),
+    # Branches by architecture.
+    ("waits on no family", DEVICE, "DEVICE void wait_for_previous() {\n#if __CUDA_ARCH__ >= 900", "DEVICE void wait_for_previous() {\n#if __CUDA_ARCH__ > 900", LATENT, IN_LATENT, 90),
+    ("waits on all families", DEVICE, "DEVICE void wait_for_previous() {\n#if __CUDA_ARCH__ >= 900", "DEVICE void wait_for_previous() {\n#if 1", SHORT, IN_SHORT, 80),
+    ("fence_bulk", DEVICE, "DEVICE void fence_bulk() {\n#if __CUDA_ARCH__ >= 900", "DEVICE void fence_bulk() {\n#if __CUDA_ARCH__ >= 1000", LATENT, IN_LATENT, 90),
+    ("no bulk on sm_90", BULK, "__CUDA_ARCH__ >= 900 &&", "__CUDA_ARCH__ > 900 &&", LATENT, IN_LATENT, 90),
+    # What the host and the kernel disagree on.
+    ("attend_args, order", "attention/kernels_attention.h", "    uint32_t few, n_value;", "    uint32_t n_value, few;", LATENT, IN_LATENT, 90),
+    ("attend_args, a field", "attention/kernels_attention.h", "    float scale, cap; ", "    float scale, cap; uint32_t spare[2];", SHORT, IN_SHORT, 80),
+    ("attend_args, pointers", "attention/kernels_attention.h", "    const float *q; ", "    uint64_t pad; const float *q; ", SHORT, IN_SHORT, 80),
+    ("attend_args, scale", "attention/kernels_attention.h", "    float scale, cap; ", "    float cap, scale; ", WIDE, IN_WIDE, 90),
+]
+
+
+def compile_module(nvcc, tree, module, family, folder):
+    name = module.split("/")[-1]
+    return subprocess.run(
+        [nvcc, "-ptx", "-std=c++17", "-O3", "--fmad=false", "-I", tree,
+         f"-gencode=arch=compute_{family},code=compute_{family}",
+         *(["-DWEFT_SM90A"] if family == "90a" else []),
+         tree / ENGINE / (module + ".cu"), "-o", folder / (name + ".ptx")],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def first_failure(program, folder, checks):
+    """Returns what shows that the kernels are wrong, or None."""
+    r = subprocess.run([program, "--tiny"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                       errors="replace",
+                       env={**os.environ, "WEFT_PTX": str(folder), "GPU_ONLY": checks})
+    if " 0 checks" in r.stdout.splitlines()[-1]:
+        sys.exit(f"no check is called {checks}")
+    if r.returncode == 0:
+        return None
+    said = [x for x in r.stdout.splitlines() if x.startswith("ptx: ")]
+    said += [x for x in r.stdout.splitlines() if not x.startswith("ok")]
+    return said[0] if said else "a signal"
+
+
+class Base:
+    """Modules without a mistake, by family, compiled as they are needed."""
+
+    def __init__(self, nvcc, folder):
+        self.nvcc, self.folder = nvcc, folder
+        self.good = set()
+
+    def of(self, family, modules, tree):
+        folder = self.folder / str(family)
+        folder.mkdir(exist_ok=True)
+        for module in modules:
+            if not (folder / (module.split("/")[-1] + ".ptx")).exists():
+                r = compile_module(self.nvcc, tree, module, family, folder)
+                if r.returncode:
+                    sys.exit(r.stdout)
+        return folder
+
+
+# Modules that a check launches kernels of, beside the one that is named.
+BESIDE = {
+    IN_PRODUCTS: ["products/matmul", "load", "rows/rows"],
+    IN_LATENT: [SHORT, WIDE, LATENT, "attention/attention_large", "attention/plan", "rows/rows"],
+    IN_LOW: ["products/matmul", PRODUCTS, "load", "rows/rows"],
+    IN_WIDE: [SHORT, WIDE, "attention/plan", "rows/rows"],
+}
+DEFAULT_BESIDE = [SHORT, WIDE, "attention/plan", "rows/rows", "load"]
+
+
+def run_one(m, base, tree, scratch, program):
+    name, file, text, mistake, module, checks, family = m
+    source = tree / ENGINE / file
+    plain = source.read_text()
+    if text not in plain:
+        sys.exit(f"{name}: {file} does not have the text any more")
+    beside = [x for x in BESIDE.get(checks, DEFAULT_BESIDE) if x != module]
+    folder = base.of(family, [module, *beside], tree)
+    if (family, checks) not in base.good:
+        said = first_failure(program, folder, checks)
+        if said:
+            sys.exit(f"{checks} fails without a mistake: {said}")
+        base.good.add((family, checks))
+    for f in folder.iterdir():
+        shutil.copy(f, scratch)
+    source.write_text(plain.replace(text, mistake))
+    try:
+        r = compile_module(base.nvcc, tree, module, family, scratch)
+    finally:
+        source.write_text(plain)
+    if r.returncode:
+        return "nvcc: " + r.stdout.splitlines()[0]
+    return first_failure(program, scratch, checks)
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--nvcc", default=shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")
+    p.add_argument("--only")
+    p.add_argument("program")
+    p.add_argument("--modules", type=pathlib.Path)
+    p.add_argument("--part", default="0/1")
+    a = p.parse_args()
+    first, step = map(int, a.part.split("/"))
+    wanted = [m for m in MISTAKES if not a.only or a.only in m[0]][first::step]
+    missed = 0
+    with tempfile.TemporaryDirectory() as t:
+        tree, scratch, good = (pathlib.Path(t) / x for x in ("tree", "scratch", "good"))
+        for d in (tree, scratch, good):
+            d.mkdir()
+        for d in ("engine", "base"):
+            shutil.copytree(ROOT / d, tree / d, ignore=shutil.ignore_patterns("*.c", "*.o"))
+        base = Base(a.nvcc, a.modules or good)
+        for m in wanted:
+            said = run_one(m, base, tree, scratch, a.program)
+            missed += said is None
+            print(f"{'found ' if said else 'MISSED'} {m[0]} (sm_{m[6]}): {(said or '')[:160]}", flush=True)
+    print(f"{len(wanted)} mistakes, {missed} missed")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
