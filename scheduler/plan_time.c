@@ -11,7 +11,7 @@
  *    a step waits; with it the limit does not depend on that.
  *  - Where nothing decodes the limit rises to the time of the smallest efficient chunk, and to ten
  *    times the time of one row at most (plan_set_prompt_limit()).
- *  - One step in eight of these is a probe: few rows of prompts, or twice as many (probe()).
+ *  - Some steps of these are probes: few rows of prompts, or twice as many (probe()).
  *
  * Tenants share by weight, the one furthest behind first, and what one leaves goes to the next. Of
  * a tenant's requests the shortest have half and the oldest has the rest; where half has no room
@@ -397,21 +397,21 @@ static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
     return MAX(target_ns, MIN(2 * decode_ns, 4 * decode_ns - 2 * target_ns));
 }
 
-/* Changes the limit of one step in PLAN_PROBE_TURNS, where it follows from what a step costs: the
- * time beyond @least_ns is left out, or there is twice as much of it, up to @most_ns, and time for
+/* Changes the limit of some steps where it follows from what a step costs: the time beyond
+ * @least_ns is left out, or there is twice as much of it, up to @most_ns, and time for
  * PLAN_PROBE_ROWS of @r. From steps of one size the cost model cannot tell the price of a row from
  * that of a step. */
 static void probe(struct plan_work *w, const struct plan_req *r, int64_t least_ns,
                   int64_t most_ns) {
-    uint64_t turn = w->p->turn + 1;
+    uint64_t turn = w->p->turn + 1, at = w->decodes ? 0 : PLAN_PROBE_MORE / 2;
     struct cost_shape few = w->shape;
 
-    if (w->limit_ns <= w->target_ns || turn % PLAN_PROBE_TURNS)
+    if (w->limit_ns <= w->target_ns || turn % (w->decodes ? PLAN_PROBE_BESIDE : PLAN_PROBE_TURNS))
         return;
     cost_add(&few, r->n_computed, MIN(plan_lag(r), PLAN_PROBE_ROWS));
     int64_t more_ns =
         MAX(MIN(2 * w->limit_ns - least_ns, most_ns), cost_bound_ns(w->p->cost, &few));
-    w->limit_ns = turn / PLAN_PROBE_TURNS % 2 ? more_ns : least_ns;
+    w->limit_ns = turn % PLAN_PROBE_MORE == at ? more_ns : least_ns;
 }
 
 void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {

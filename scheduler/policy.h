@@ -68,9 +68,13 @@
  * (cost_efficient_rows()), and at most so many times as long as one with a single row. Bound:
  * arrivals wait for its end. */
 #define PLAN_ALONE_TIMES 10
-/* One step in so many whose limit follows from what a step costs has no rows of prompts but one, or
- * twice as many and at least PLAN_PROBE_ROWS. Bound: what a wrong model costs. */
+/* One step in so many whose limit follows from what a step costs has no rows of prompts but one;
+ * beside decode such steps are short and come more often. One in PLAN_PROBE_MORE has twice as many,
+ * at least PLAN_PROBE_ROWS. Bound: what a wrong model costs. Beside decode, 8: gaps p90 2.3 times
+ * (slow_chats). */
 #define PLAN_PROBE_TURNS 8
+#define PLAN_PROBE_BESIDE 4
+#define PLAN_PROBE_MORE 16
 #define PLAN_PROBE_ROWS 8u
 /* A step is full when 31/32 of its time are given out. 32/32: tools, no host memory, p90 +37 to
  * +127 %, -6 to -10 % tokens/s (three draws). */

@@ -154,7 +154,7 @@ static int64_t limit_of(const struct plan *p, const struct cost_shape *decodes, 
         limit = MAX(limit, alone ? PLAN_ALONE_TIMES * one_ns : limit_beside(one_ns, target_ns));
     }
     cost_add(&probe, 300, PLAN_PROBE_ROWS); /* no request of these tests is beyond that */
-    if (limit > target_ns && (p->turn + 1) % PLAN_PROBE_TURNS == 0)
+    if (limit > target_ns && (p->turn + 1) % PLAN_PROBE_BESIDE == 0)
         limit = MAX(alone ? limit : 2 * limit, cost_bound_ns(p->cost, &probe));
     return limit;
 }

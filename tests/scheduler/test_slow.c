@@ -232,7 +232,7 @@ static double most_ms(const struct run *u, uint32_t decodes, uint32_t prompt) {
     cost_add(&probe, u->req[prompt].n_computed, PLAN_PROBE_ROWS);
 
     double limit = fmax(50, 2 * nominal_ms(u, &both));
-    if ((u->plan.turn + 1) % PLAN_PROBE_TURNS)
+    if ((u->plan.turn + 1) % PLAN_PROBE_MORE)
         return limit;
     return fmax(2 * limit - alone, nominal_ms(u, &probe)) * 7 / 6;
 }

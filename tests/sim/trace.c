@@ -15,7 +15,8 @@
  *
  * Slow devices, whose decode alone misses the usual target. offload: a 70B model in 4 bits (40 GB,
  * 140 GFLOP a row, 328 KB a token) of which 16.8 GB come over PCIe in each step. desktop: the 8B
- * model on a processor with 60 GB/s and 2 TOP/s.
+ * model on a processor with 60 GB/s and 2 TOP/s. busy: a 0.6B model on two cores with 16 busy loops
+ * beside it, as a recording shows: most of a step is waits at barriers.
  */
 #define TOGETHER 4
 #define COPY_NS 2950     /* a token */
@@ -30,6 +31,7 @@ static const struct {
     {"rtx5090", 250000, 3070000, 25800, 2000, 97, 4.03},
     {"offload", 250000, 336000000, 240000, 2000, 215, 18},
     {"desktop", 250000, 77800000, 7550000, 2000, 2450, 590},
+    {"busy", 1000000000, 0, 62000000, 5000000, 5000, 500},
     {"h200-27b", 250000, 4040000, 78000, 2000, 16, 0.57},
     {"rtx5090-27b", 250000, 10800000, 92000, 2000, 43, 2.7},
 };

@@ -539,8 +539,13 @@ static bool is_prompt(const struct plan_req *q) {
     return q->n_tokens - q->n_computed > 1 && !q->last;
 }
 
-/* The limits of plan @p whose limit would be @limit_ns if it were no probe, of which every eighth
- * is one: none or few rows of prompts, or twice as many and eight at least. */
+/* Whether plan @p may be a probe; @alone: nothing decodes. */
+static bool is_probe(const struct plan *p, bool alone) {
+    return (p->turn + 1) % (alone ? 8 : 4) == 0;
+}
+
+/* The limits of plan @p whose limit would be @limit_ns if it were no probe, which it
+ * is: none or few rows of prompts, or twice as many and eight at least. */
 static struct limits probe_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
                               int64_t limit_ns, bool alone) {
     struct limits l = {0, alone ? limit_ns : 2 * limit_ns};
@@ -575,9 +580,8 @@ static struct limits limits_of(const struct sim *s, const struct plan *p, struct
         int64_t one_ns = cost_bound_ns(c, &one);
         l.high_ns = MAX(l.high_ns, alone ? 10 * one_ns : limit_beside(one_ns, target_ns));
     }
-    return (p->turn + 1) % 8 == 0 && l.high_ns > target_ns
-               ? probe_of(s, p, decodes, l.high_ns, alone)
-               : l;
+    return is_probe(p, alone) && l.high_ns > target_ns ? probe_of(s, p, decodes, l.high_ns, alone)
+                                                       : l;
 }
 
 /* Whether plan @p may leave time to others that prompt @q could use. */
@@ -631,7 +635,7 @@ static void check_efficient(const struct sim *s, const struct plan *p,
     if (p->force_chunk || p->prewarm || s->opts.short_chunks || n_prompts != 1 ||
         first->verdict != PLAN_RUN || first->n_led > 0 || p->n_groups > 1 ||
         leaves_time(p, first) || p->n_left * p->page_tokens < p->page_tokens + PLAN_MIN_CHUNK ||
-        first->n_rows == first->n_tokens - first->n_computed || (p->turn + 1) % 8 == 0 ||
+        first->n_rows == first->n_tokens - first->n_computed || is_probe(p, true) ||
         first->n_rows + p->page_tokens + PLAN_MIN_CHUNK > max_rows)
         return;
     struct cost_shape more = *shape, one = {0};
@@ -680,7 +684,7 @@ static void check_budget(struct sim *s) {
     limit = limits_of(s, p, decodes, limit, alone).high_ns;
     if (n_drafts > 0)
         limit = MAX(limit, p->max_step_ns);
-    if (n_drafts > 0 && (p->turn + 1) % 8 == 0)
+    if (n_drafts > 0 && is_probe(p, alone))
         limit = MAX(limit, probe_of(s, p, drafted, limit, alone).high_ns);
     HOLD(s, NULL, BUDGET, is_in_time(s, p, &shape, limit + 1));
 }
@@ -705,7 +709,7 @@ static void check_short(struct sim *s) {
                      p->n_rows < p->max_rows && /* decode may have all rows */
                      p->alone == PLAN_NONE && !leaves_time(p, best);
 
-        if (p->turn == 0 || p->req[i].n_rows > 0) /* a new worker knows of no step before */
+        if (p->req[i].admitted || p->req[i].n_rows > 0) /* a new worker knows of no step before */
             c->n_passed = 0;
         c->n_passed += waits;
         HOLD(s, c, SHORT, c->n_passed < 2 || s->opts.sched.force_chunk > 0);
