@@ -18,8 +18,14 @@ void api_on_stats(struct model *m, const struct msg_stats *s) {
 }
 
 void api_on_served(struct model *m, const struct msg_served *s, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++)
-        tenants_get(&m->env->tenants, s[i].tenant)->stats.device_ns += s[i].ns;
+    for (uint32_t i = 0; i < n; i++) {
+        struct tenant *t = tenants_get(&m->env->tenants, s[i].tenant);
+        struct tenant_stats *own = model_of_tenant(m, t->number);
+
+        t->stats.device_ns += s[i].ns;
+        if (own)
+            own->device_ns += s[i].ns;
+    }
 }
 
 void api_worker_down(struct model *m) {

@@ -248,7 +248,7 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, n_output_tokens, COUNTER, 1, "weft_tenant_output_tokens_total", "output_tokens", \
         "Output tokens.")                                                                          \
     ROW(uint64_t, device_ns, COUNTER, 1e9, "weft_tenant_device_seconds_total", "device_ns",        \
-        "Device time, of all models.")
+        "Device time.")
 
 #define MSG_DEVICES 8
 

@@ -8,8 +8,21 @@
 /* Usage belongs to the daemon that has the client's connection: one that computes for another
  * daemon's clients, as the newer one during an upgrade, counts nothing. */
 
-static void count(struct gen_env *env, const struct tenant *t, uint32_t key, const struct model *m,
+/* Counts @sum for the metrics of model and tenant. */
+static void count_metrics(struct model *m, const struct tenant *t, const struct usage_sum *sum) {
+    struct tenant_stats *s = model_of_tenant(m, t->number);
+
+    if (!s)
+        return;
+    s->n_requests += sum->requests;
+    s->n_prompt_tokens += sum->prompt_tokens;
+    s->n_cached_tokens += sum->cached_tokens;
+    s->n_output_tokens += sum->output_tokens;
+}
+
+static void count(struct gen_env *env, const struct tenant *t, uint32_t key, struct model *m,
                   const struct usage_sum *sum) {
+    count_metrics(m, t, sum);
     usage_count(&env->usage, t->conf.name, key ? env->auth.names[key - 1] : "", m->info->id, sum);
 }
 
@@ -31,4 +44,6 @@ void bill_tokens(struct gen *g, uint32_t n_prompt, uint32_t n_cached) {
 
     if (g->exchange)
         count(g->env, g->charge.tenant, g->key, g->model, &sum);
+    else
+        count_metrics(g->model, g->charge.tenant, &sum);
 }

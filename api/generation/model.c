@@ -32,8 +32,19 @@ struct model *model_free(struct model *m) {
         return NULL;
     assert(m->n_running == 0 && list_empty(&m->waiting));
     list_remove(&m->link);
+    free(m->of_tenant);
     free(m);
     return NULL;
+}
+
+struct tenant_stats *model_of_tenant(struct model *m, uint32_t number) {
+    if (number >= m->n_tenants) {
+        if (!array_resize(&m->of_tenant, number + 1, sizeof(*m->of_tenant)))
+            return NULL;
+        memset(&m->of_tenant[m->n_tenants], 0, (number + 1 - m->n_tenants) * sizeof(*m->of_tenant));
+        m->n_tenants = number + 1;
+    }
+    return &m->of_tenant[number];
 }
 
 void model_open(struct model *m) {

@@ -48,10 +48,14 @@ struct model {
     struct metrics metrics; /* of its generations */
     uint32_t n_tokens_max;  /* of a generation, prompt and output */
     uint64_t n_prompt_tokens, n_cached_tokens, n_output_tokens; /* as in struct api_stats */
+    struct tenant_stats *of_tenant; /* [n_tenants], by tenant.number: counters of this model */
+    uint32_t n_tenants;
     int64_t last_used_ns; /* when a request last named it, or a generation of it ended */
     int64_t keep_alive_s; /* of struct api_model_use */
 };
 
+/* Returns the counters of @m for the tenant @number; NULL: out of memory. */
+struct tenant_stats *model_of_tenant(struct model *m, uint32_t number);
 /* 0 or -ENOMEM. */
 int model_new(struct model **out, struct gen_env *env, const struct api_model *info,
               struct api_port *port);

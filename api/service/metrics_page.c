@@ -285,27 +285,56 @@ static const char *label_of(const struct tenant *t, char out[64]) {
     return out;
 }
 
+/* Writes the value of tenant @i at the page's model @m: of the named tenants one line each, of the
+ * others their sum behind the last. */
+static void put_tenant(struct page *p, const struct tenants *ts, const struct stat_row *row,
+                       uint32_t m, uint32_t i, uint64_t v, uint64_t *others) {
+    char name[64];
+
+    if (i < TENANTS_NAMED)
+        put(p, "%s{%s,tenant=\"%s\"} %.17g\n", row->metric, p->labels[m],
+            label_of(ts->list[i], name), (double)v / row->per);
+    else
+        *others += v;
+    if (i + 1 == ts->n && ts->n > TENANTS_NAMED)
+        put(p, "%s{%s,tenant=\"(others)\"} %.17g\n", row->metric, p->labels[m],
+            (double)*others / row->per);
+}
+
+/* Returns true if each model counts the row for itself (bill.h, api_on_served()). */
+static bool is_by_model(const struct stat_row *row) {
+    return row->kind == STAT_COUNTER && strcmp(row->key, "limited") != 0;
+}
+
+/* Writes a counter of the tenants at model @m; the first model has lines of all tenants, others of
+ * those that have used them. */
+static void put_tenants_of_model(struct page *p, const struct tenants *ts,
+                                 const struct stat_row *row, uint32_t m) {
+    static const struct tenant_stats none;
+    const struct model *model = p->model[m];
+    uint64_t others = 0;
+
+    for (uint32_t i = 0; i < ts->n; i++) {
+        const struct tenant_stats *s = i < model->n_tenants ? &model->of_tenant[i] : &none;
+
+        if (m == 0 || i >= TENANTS_NAMED || s->n_requests > 0 || s->device_ns > 0)
+            put_tenant(p, ts, row, m, i, stat_whole(row, s), &others);
+    }
+}
+
+/* Writes the figures of tenants. Those that are not of one model have the first one's name. */
 static void put_tenants(struct page *p, const struct tenants *ts) {
     for (size_t k = 0; k < n_tenant_rows; k++) {
         const struct stat_row *row = &tenant_rows[k];
         uint64_t others = 0;
-        char name[64];
 
         if (!*row->metric)
             continue;
         head(p, row->metric, row->kind == STAT_COUNTER ? "counter" : "gauge", row->help);
-        for (uint32_t i = 0; i < ts->n; i++) {
-            uint64_t v = stat_whole(row, &ts->list[i]->stats);
-
-            if (i >= TENANTS_NAMED)
-                others += v;
-            else
-                put(p, "%s{%s,tenant=\"%s\"} %.17g\n", row->metric, p->labels[0],
-                    label_of(ts->list[i], name), (double)v / row->per);
-        }
-        if (ts->n > TENANTS_NAMED)
-            put(p, "%s{%s,tenant=\"(others)\"} %.17g\n", row->metric, p->labels[0],
-                (double)others / row->per);
+        for (uint32_t m = 0; m < p->n && is_by_model(row); m++)
+            put_tenants_of_model(p, ts, row, m);
+        for (uint32_t i = 0; i < ts->n && !is_by_model(row); i++)
+            put_tenant(p, ts, row, 0, i, stat_whole(row, &ts->list[i]->stats), &others);
     }
 }
 

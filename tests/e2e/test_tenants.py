@@ -1,6 +1,7 @@
 """Tenants of a real daemon: limits, who is who, a reload, what weftctl tells; and a session's pages."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -87,7 +88,7 @@ def test_models_that_a_key_may_not_use_do_not_exist_for_it():
                 assert names(path, "ka", member) == ["one"], path
                 assert names(path, "kb", member) == ["three", "two"], path
             for key, model, want in (("ka", "two", 404), ("kb", "one", 404), ("ka", "none", 404), ("kb", "two", 200)):
-                status, _, body = ask(d, key, model=model)
+                status, _, body = ask(d, key, model=model, ignore_eos=True)
                 assert status == want, (key, model, body)
                 if want == 404:
                     assert body["error"]["code"] == "model_not_found" and "may not use it" in body["error"]["message"], body
@@ -98,6 +99,13 @@ def test_models_that_a_key_may_not_use_do_not_exist_for_it():
             for path in ("/v1/models/one", "/props?model=one"):
                 assert d.request("GET", path, None, {"Authorization": "Bearer kb"})[0] == 404, path
                 assert d.request("GET", path, None, {"Authorization": "Bearer ka"})[0] != 404, path
+            assert ask(d, "kb", model="three", ignore_eos=True)[0] == 200
+            series = re.findall(r'weft_tenant_(\w+){model_name="(\w+)",engine="0",tenant="(\w+)"} (\d+)', d.request("GET", "/metrics")[2])
+            counts = {(name, model, tenant): int(n) for name, model, tenant, n in series}
+            for model in ("two", "three"):
+                assert counts["requests_total", model, "bob"] == 1 and counts["output_tokens_total", model, "bob"] == 8, counts
+                assert ("requests_total", model, "alice") not in counts, counts
+            assert counts["requests_total", "one", "bob"] == 0, counts
             loaded = {m["id"]: m["state"] for m in json.loads(weftctl(d, "--json", "ps")[1])["models"]}
             assert loaded["one"] == "unloaded" and loaded["two"] == "loaded", loaded
 
