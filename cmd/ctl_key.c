@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 #include "base/sha256.h"
 #include "cmd/cli.h"
@@ -16,10 +17,10 @@
 #define KEY_BYTES 32
 #define NAME_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@"
 
-static const char usage[] = "usage: weftctl key new NAME FILE\n"
+static const char usage[] = "usage: weftctl key new [--expires=YYYY-MM-DD] NAME FILE\n"
                             "Makes an API key of the tenant NAME, adds its checksum to FILE\n"
                             "(api-keys of weftd), and prints the key, which is stored nowhere.\n"
-                            "Add expires=YYYY-MM-DD behind the line to limit its life; then\n"
+                            "The key expires at the end of the given day (UTC), else never. Then\n"
                             "`weftctl reload`.\n";
 
 /* Appends @line, as a line of its own, to the file @path, which is made with mode 0640. 0 or
@@ -39,6 +40,20 @@ static int append(const char *path, const char *line) {
     return r;
 }
 
+/* Returns true if @s is a day of the calendar, YYYY-MM-DD, that is not over (UTC). */
+static bool is_day_to_come(const char *s) {
+    time_t now = time(NULL);
+    struct tm tm = {0};
+    char again[32], today[32];
+    const char *end = strptime(s, "%Y-%m-%d", &tm);
+
+    if (!end || *end || timegm(&tm) == -1)
+        return false;
+    strftime(again, sizeof(again), "%Y-%m-%d", &tm);
+    strftime(today, sizeof(today), "%Y-%m-%d", gmtime_r(&now, &tm));
+    return strcmp(s, again) == 0 && strcmp(s, today) >= 0;
+}
+
 int ctl_key(int argc, char **argv, bool json) {
     char key[5 + 2 * KEY_BYTES + 1] = "weft-", sum[65], line[200];
     unsigned char random[KEY_BYTES];
@@ -46,8 +61,17 @@ int ctl_key(int argc, char **argv, bool json) {
 
     if (argc > 1 && strcmp(argv[1], "--help") == 0)
         return fputs(usage, stdout), cli_flush() ? CLI_OK : CLI_FAILED;
+    const char *expires = "";
+    if (argc > 2 && strncmp(argv[2], "--expires=", 10) == 0) {
+        expires = argv[2] + 10;
+        argv[2] = argv[1];
+        argv++;
+        argc--;
+        if (!is_day_to_come(expires))
+            return cli_usage("--expires must be a day to come, YYYY-MM-DD");
+    }
     if (argc != 4 || strcmp(argv[1], "new") != 0)
-        return cli_usage("the form is weftctl key new NAME FILE");
+        return cli_usage("the form is weftctl key new [--expires=YYYY-MM-DD] NAME FILE");
     size_t n_name = strlen(argv[2]);
     if (n_name == 0 || n_name > 63 || strspn(argv[2], NAME_LETTERS) != n_name)
         return cli_usage("NAME must be of 1 to 63 letters, digits, '-', '_', '.' or '@'");
@@ -58,7 +82,8 @@ int ctl_key(int argc, char **argv, bool json) {
     sha256_init(&s);
     sha256_add(&s, key, strlen(key));
     sha256_hex(&s, sum);
-    snprintf(line, sizeof(line), "%s:sha256$%s", argv[2], sum);
+    snprintf(line, sizeof(line), "%s:sha256$%s%s%s", argv[2], sum, *expires ? " expires=" : "",
+             expires);
     int r = append(argv[3], line);
     if (r < 0)
         return cli_fail("%s: %s", argv[3], strerror(-r));

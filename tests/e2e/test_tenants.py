@@ -149,10 +149,16 @@ def test_keys_are_stored_as_checksums_and_expire():
         key, text = made.stdout.strip(), open(path).read()
         assert made.returncode == 0 and len(key) == 69 and key not in text, (made, text)
         assert text.splitlines()[2].startswith("alice:sha256$"), text
+        for day in ("2001-02-28", "2027-02-30", "2027-1-1", ""):
+            assert subprocess.run([program("weftctl"), "key", "new", "--expires=" + day, "erin", path], capture_output=True).returncode == 64
+        assert open(path).read() == text
+        made = subprocess.run([program("weftctl"), "key", "new", "--expires=2999-02-28", "erin", path], capture_output=True, text=True)
+        assert made.returncode == 0 and open(path).read().splitlines()[3].endswith(" expires=2999-02-28"), made
+        erin = made.stdout.strip()
         os.chmod(path, 0o644)
         with Weftd("--api-keys", path) as d:
             assert " keys_readable " in d.log, d.log
-            assert ask(d, key)[0] == 200 and ask(d, "kc")[0] == 200
+            assert ask(d, key)[0] == 200 and ask(d, "kc")[0] == 200 and ask(d, erin)[0] == 200
             status, _, body = ask(d, "kb")
             assert status == 401 and body["error"]["code"] == "expired_api_key", body
             checksum = text.splitlines()[2].split(":")[1]
