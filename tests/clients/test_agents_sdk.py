@@ -4,6 +4,10 @@ import sys
 from clients import SOURCE, Scripted, Skip, install, node
 
 SCRIPT = """\
+=== has=Write a summary of this conversation
+The user wanted a greeting: a fine day.
+=== has=The user wanted a greeting: a fine day.
+It is in the summary.
 === has=What did you say?
 I said hello.
 === has=Say hello.

@@ -1,6 +1,7 @@
 // OpenAI's Agents SDK over /v1/responses. usage: node test.mjs SCRIPTED_URL REASONING_URL
 import assert from "node:assert/strict";
-import { Agent, applyDiff, applyPatchTool, OpenAIProvider, Runner, setTracingDisabled, shellTool, tool } from "@openai/agents";
+import { Agent, applyDiff, applyPatchTool, OpenAIProvider, OpenAIResponsesCompactionSession, Runner, setTracingDisabled, shellTool, tool } from "@openai/agents";
+import OpenAI from "openai";
 import { z } from "zod";
 import { run, test } from "./tap.mjs";
 
@@ -68,6 +69,17 @@ test("the client keeps the conversation", async () => {
     const first = await runner.run(own, "Weather in Ghent and Bruges?");
     const second = await runner.run(own, [...first.history, { role: "user", content: "What did you say?" }]);
     assert.equal(second.finalOutput, "I said hello.");
+});
+
+test("a conversation is replaced by its summary", async () => {
+    // The session wants a model of OpenAI's by name.
+    const named = (url, init) => fetch(url, { ...init, body: init.body.replace('"gpt-4.1"', '"scripted"') });
+    const client = new OpenAI({ baseURL: scriptedURL + "/v1", apiKey: "none", fetch: named });
+    const session = new OpenAIResponsesCompactionSession({ client, model: "gpt-4.1", compactionMode: "input", shouldTriggerCompaction: () => true });
+    await runner.run(agent, "Say hello.", { session });
+    assert.deepEqual((await session.getItems()).map((i) => i.type), ["compaction"]);
+    const r = await runner.run(agent, "Where is it?", { session });
+    assert.equal(r.finalOutput, "It is in the summary.");
 });
 
 test("an agent hands over to another", async () => {
