@@ -395,9 +395,10 @@ static int read_additional_tools(struct responses_build *b, yyjson_val *item) {
     return responses_item_tools(b, yyjson_obj_get(item, "tools"), NULL);
 }
 
-/* Returns true for a search that the service ran itself: it has no call to answer. */
+/* Returns true for a search that a service ran itself: it has no call to answer. */
 static bool is_hosted(yyjson_val *item) {
-    return !yyjson_is_str(yyjson_obj_get(item, "call_id"));
+    return !yyjson_is_str(yyjson_obj_get(item, "call_id")) ||
+           yyjson_equals_str(yyjson_obj_get(item, "execution"), "server");
 }
 
 static int read_search_call(struct responses_build *b, yyjson_val *item) {

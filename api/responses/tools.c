@@ -315,14 +315,18 @@ static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut
     if (!yyjson_is_arr(tools))
         return responses_refuse(b, "tool_choice.tools", "must be an array");
     yyjson_arr_foreach(tools, i, n, tool) {
-        bool named_one = is_function(tool) && json_cstr(yyjson_obj_get(tool, "name"));
+        bool function = is_function(tool) || !json_cstr(yyjson_obj_get(tool, "type"));
 
-        if (!named_one && !responses_native_tool(tool))
+        if (function && !json_cstr(yyjson_obj_get(tool, "name")))
             return responses_refuse(b, "tool_choice.tools",
-                                    "must be functions with a name without NUL");
+                                    "must be functions with a name without NUL, or other tools");
+        if (!function && !responses_native_tool(tool))
+            continue; /* a hosted one, which is left out */
         if (!(v = named(b, tool)) || !yyjson_mut_arr_append(list, v))
             return -ENOMEM;
     }
+    if (n > 0 && yyjson_mut_arr_size(list) == 0)
+        return 0;
     yyjson_mut_val *inner = yyjson_mut_obj(b->doc);
     if (mode && responses_put_value(b, inner, "mode", yyjson_val_mut_copy(b->doc, mode)) < 0)
         return -ENOMEM;

@@ -228,6 +228,13 @@ Test(input, what_a_search_finds_is_described_in_its_result) {
     becomes(&w, "\"input\":[" SAID("a") "," SEARCHED("") "]",
             USER "a" END SAYS "<tool_call>tool_search {\"query\": \"q\"}</tool_call>" END
                  "<|im_start|>tool=tool_search\nNo tools were found." END ANSWER);
+    becomes(
+        &w,
+        "\"input\":[" SAID("a") ",{\"type\":\"tool_search_call\",\"execution\":\"server\","
+                                "\"call_id\":\"c\",\"arguments\":null},{\"type\":"
+                                "\"tool_search_output\",\"execution\":\"server\",\"call_id\":\"c\","
+                                "\"tools\":[]}]",
+        USER "a" END ANSWER);
     /* a search that the service ran */
     becomes(
         &w,

@@ -53,6 +53,17 @@ static const struct shape shapes[] = {
      "{\"input\":\"hi\",\"tools\":[" FN "],\"tool_choice\":{\"type\":\"mcp\",\"server_label\":"
      "\"s\"}}",
      NULL},
+    {RESPONSES,
+     "{\"input\":\"hi\",\"tools\":[" FN
+     "],\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{\"type\":"
+     "\"function\",\"name\":\"f\"},{\"type\":\"image_generation\"},{\"type\":\"mcp\","
+     "\"server_label\":\"s\"}]}}",
+     NULL},
+    {RESPONSES,
+     "{\"input\":\"hi\",\"tools\":[" FN
+     "],\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":[{\"type\":"
+     "\"web_search\"}]}}",
+     NULL},
     {RESPONSES, "{\"input\":\"hi\",\"text\":{\"verbosity\":\"low\"},\"max_tool_calls\":3}", NULL},
     {RESPONSES,
      "{\"input\":\"hi\",\"reasoning\":{\"effort\":\"low\",\"context\":\"all_turns\"},\"include\":["
