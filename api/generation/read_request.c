@@ -188,6 +188,8 @@ PARSER(parse_stream_options) {
         if (result < 0)
             return result;
     }
+    if (yyjson_is_false(yyjson_obj_get(v, "include_usage")))
+        r->continuous_usage = false;
     return 0;
 }
 

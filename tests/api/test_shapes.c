@@ -4,6 +4,7 @@
  */
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 #include "responses_support.h"
 
@@ -127,6 +128,28 @@ Test(shapes, each_is_answered_or_refused_by_name) {
                   "%s %s", s->body, r.body.data);
         reply_deinit(&r);
         w.port.n = 0;
+    }
+    world_stop(&w);
+}
+
+Test(shapes, usage_that_is_not_wanted_is_not_told) {
+    struct world w;
+    struct reply r;
+
+    responses_init(&w);
+    world_start(&w);
+    w.port.script = "o";
+    for (int wanted = 0; wanted < 2; wanted++) {
+        char body[300];
+
+        snprintf(body, sizeof(body),
+                 "{\"prompt\":\"a\",\"stream\":true,\"max_tokens\":1,\"stream_options\":{"
+                 "\"include_usage\":%s,\"continuous_usage_stats\":true}}",
+                 wanted ? "true" : "false");
+        world_ask(&w, TEXTS, body, &r);
+        cr_expect_eq(r.status, 200);
+        cr_expect_eq(strstr(r.body.data, "\"usage\":{") != NULL, wanted, "%s", r.body.data);
+        reply_deinit(&r);
     }
     world_stop(&w);
 }
