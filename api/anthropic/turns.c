@@ -236,8 +236,8 @@ static bool has_server_result(const struct anthropic_input *in, yyjson_val *id) 
     return false;
 }
 
-/* Adds a call that a service made. One that it paused before has no result and gets a note as its
- * result, since nobody will run it here. */
+/* Adds a call that a service made. One that it paused has no result: it gets a note as its result,
+ * because the tool does not exist here. */
 static int add_server_call(struct anthropic_input *in, yyjson_val *block) {
     yyjson_val *id = yyjson_obj_get(block, "id"), *input = yyjson_obj_get(block, "input");
 
