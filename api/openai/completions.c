@@ -99,7 +99,7 @@ static void put_top(struct json *j, const struct writer *w, const struct event_t
 static void put_tops(struct json *j, const struct writer *w, const struct span *s) {
     const struct submit *m = &s->g->m;
 
-    assert(m->n_top > 0 && (s->from == s->to || s->g->top));
+    assert(m->n_top == 0 || s->from == s->to || s->g->top);
     json_open(j, '[');
     for (uint32_t i = s->echo_from; i < s->echo_to; i++) {
         if (i % CHOICES_PAUSE == 0)
@@ -107,14 +107,14 @@ static void put_tops(struct json *j, const struct writer *w, const struct span *
         if (i == 0 || !s->g->prompt_lp)
             json_null(j);
         else
-            put_top(j, w, &s->g->prompt_top[(size_t)(i - 1) * m->n_prompt_top], m->n_top,
-                    s->g->tokens[i], s->g->prompt_lp[i - 1]);
+            put_top(j, w, m->n_top ? &s->g->prompt_top[(size_t)(i - 1) * m->n_prompt_top] : NULL,
+                    m->n_top, s->g->tokens[i], s->g->prompt_lp[i - 1]);
     }
     for (uint32_t i = s->from; i < s->to; i++) {
         if (i % CHOICES_PAUSE == 0)
             choices_pause(j);
         if (gen_is_text(s->g, i))
-            put_top(j, w, &s->g->top[(size_t)i * m->n_top], m->n_top,
+            put_top(j, w, m->n_top ? &s->g->top[(size_t)i * m->n_top] : NULL, m->n_top,
                     s->g->tokens[s->g->n_prompt + i], s->g->logprobs[i]);
     }
     json_close(j, ']');
@@ -154,10 +154,7 @@ void choices_put_text_logprobs(struct json *j, const struct writer *w, const str
     json_key(j, "token_logprobs");
     put_values(j, &s);
     json_key(j, "top_logprobs");
-    if (s.g->m.n_top)
-        put_tops(j, w, &s);
-    else
-        json_null(j);
+    put_tops(j, w, &s);
     json_key(j, "text_offset");
     put_offsets(j, &s, p->choice->n_chars);
     json_close(j, '}');

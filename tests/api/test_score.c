@@ -60,11 +60,13 @@ Test(score, echo_tells_log_probabilities_of_the_prompt_too) {
     reply_expect(
         &r, 200,
         PIECE("{\"index\":0,\"text\":\"wxy\",\"logprobs\":{\"tokens\":[\"w\",\"x\",\"y\"],"
-              "\"token_logprobs\":[null,-0.25,-0.5],\"top_logprobs\":null,\"text_offset\":[0,1,2]},"
+              "\"token_logprobs\":[null,-0.25,-0.5],\"top_logprobs\":[null,{\"x\":-0.25},{\"y\":-0."
+              "5}],\"text_offset\":[0,1,2]},"
               "\"finish_reason\":null}")
             PIECE(
                 "{\"index\":0,\"text\":\"z\",\"logprobs\":{\"tokens\":[\"z\"],\"token_logprobs\":["
-                "-0.5],\"top_logprobs\":null,\"text_offset\":[3]},\"finish_reason\":null}")
+                "-0.5],\"top_logprobs\":[{\"z\":-0.5}],\"text_offset\":[3]},\"finish_reason\":"
+                "null}")
                 PIECE("{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\"}")
                     DONE);
     world_stop(&w);
@@ -78,7 +80,8 @@ Test(score, no_tokens_are_asked_for_to_judge_the_prompt_alone) {
     world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"echo\":true,\"logprobs\":0,\"max_tokens\":0}", &r);
     reply_expect(&r, 200,
                  WHOLE("{\"index\":0,\"text\":\"wx\",\"logprobs\":{\"tokens\":[\"w\",\"x\"],"
-                       "\"token_logprobs\":[null,-0.25],\"top_logprobs\":null,\"text_offset\":[0,"
+                       "\"token_logprobs\":[null,-0.25],\"top_logprobs\":[null,{\"x\":-0.25}],"
+                       "\"text_offset\":[0,"
                        "1]},\"finish_reason\":\"length\"}",
                        "2", "0", "2", "1"));
     world_ask(&w, TEXT,
@@ -87,7 +90,8 @@ Test(score, no_tokens_are_asked_for_to_judge_the_prompt_alone) {
               &r);
     reply_expect(&r, 200,
                  PIECE("{\"index\":0,\"text\":\"wx\",\"logprobs\":{\"tokens\":[\"w\",\"x\"],"
-                       "\"token_logprobs\":[null,-0.25],\"top_logprobs\":null,\"text_offset\":[0,"
+                       "\"token_logprobs\":[null,-0.25],\"top_logprobs\":[null,{\"x\":-0.25}],"
+                       "\"text_offset\":[0,"
                        "1]},\"finish_reason\":\"length\"}") DONE);
     world_stop(&w);
 }
