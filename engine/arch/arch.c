@@ -237,6 +237,15 @@ static const struct arch archs[] = {
                     .ffn_norm = "post_attention_norm",
                     .pick_bias = BIND_MAY},
     },
+    /* MiniMax M2 to M2.7. */
+    {
+        .name = "minimax-m2",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .routing = {.by_keys = true, .normed = true, .gating = GATING_SIGMOID},
+        .bind = decoder_bind,
+        .decoder = {.qk_norm = BIND_MUST, .norm_all = true, .pick_bias = BIND_MUST},
+    },
     /* Nemotron 3 and 3.5: Nano, Lightning. */
     {
         .name = "nemotron_h_moe",

@@ -99,7 +99,7 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
     const char *arch = seen->golden->label.arch;
     bool mixture = strcmp(arch, "qwen3moe") == 0 || strcmp(arch, "qwen35moe") == 0 ||
                    strcmp(arch, "gpt-oss") == 0 || strcmp(arch, "deepseek2") == 0 ||
-                   strcmp(arch, "laguna") == 0;
+                   strcmp(arch, "laguna") == 0 || strcmp(arch, "minimax-m2") == 0;
     if (mixture && seen->max > seen->judge->max && before.max <= seen->judge->max) {
         *seen = before;
         seen->n_apart++;
@@ -167,8 +167,9 @@ static void check_file(const struct judge *judge, const char *model, const char 
     cr_assert(r == 0, "%s: %s", name, err.message);
     bool has_states = d.info->n_states > 0, deep = d.info->n_layer > 20;
     /* Also where half of few experts are picked. */
-    bool often_apart =
-        has_states || strcmp(g->label.arch, "gpt-oss") == 0 || strcmp(g->label.arch, "laguna") == 0;
+    bool often_apart = has_states || strcmp(g->label.arch, "gpt-oss") == 0 ||
+                       strcmp(g->label.arch, "laguna") == 0 ||
+                       strcmp(g->label.arch, "minimax-m2") == 0;
     run_cases(&d, &seen);
     driver_close(&d);
     double rms = sqrt(seen.sum / (double)seen.n);
@@ -226,6 +227,7 @@ static const char *const served[] = {
     "glm4moe-mtp",
     "nemotron-h-moe-mtp",
     "laguna",
+    "minimax-m2",
     "deepseek2-lite",
     "deepseek2-mtp",
 };
