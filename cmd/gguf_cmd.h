@@ -10,4 +10,5 @@ int gguf_cmd_verify(int argc, char **argv); /* whether it is whole and has no nu
 int gguf_cmd_synth(int argc, char **argv);  /* writes one with random weights */
 int gguf_cmd_tokenize(int argc, char **argv);   /* text to ids */
 int gguf_cmd_detokenize(int argc, char **argv); /* and back */
+int gguf_cmd_picture(int argc, char **argv);    /* pictures as a model sees them */
 int gguf_cmd_render(int argc, char **argv);     /* messages by its chat template */

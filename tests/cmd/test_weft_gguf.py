@@ -380,7 +380,7 @@ def test_bad_arguments_exit_64_and_failures_exit_1_with_one_line():
         ("synth", "--shape", "tiny,n_layer=0", "--format", "Q4_0", "-o", path("x")),
         ("synth", "--shape", "tiny,colour=3", "--format", "Q4_0", "-o", path("x")),
         ("tokenize",), ("tokenize", "a", "b"), ("detokenize",), ("tokenize", "a", "--nonsense"),
-        ("render",), ("render", "a"), ("render", "--template", "a"), ("render", "--template", "a", "b", "c"),
+        ("picture",), ("picture", "-o", "x", "a", "b"), ("render",), ("render", "a"), ("render", "--template", "a"), ("render", "--template", "a", "b", "c"),
     ):
         out, err = run(*args, code=64)
         assert not out and err.startswith("weft-gguf: ") and err.count("\n") == 1, (args, err)
@@ -395,8 +395,28 @@ def test_bad_arguments_exit_64_and_failures_exit_1_with_one_line():
         assert not out and err.startswith("weft-gguf: ") and err.count("\n") == 1, (args, err)
     assert not [f for f in os.listdir(FOLDER.name) if f.endswith(".part")]
     assert not os.path.exists(path("x")) and os.path.islink(path("full"))
-    for command in ("info", "verify", "synth", "tokenize", "detokenize", "render"):
+    for command in ("info", "verify", "synth", "tokenize", "detokenize", "picture", "render"):
         assert run(command, "--help")[0].startswith(b"usage: weft-gguf " + command.encode())
+
+
+def picture(name):
+    return os.path.join(DATA, "golden-vision", "decode", name)
+
+
+def test_pictures_are_decoded_resized_and_refused():
+    out, err = run("picture", picture("exif-6.jpg"), picture("plain.gif"))
+    assert out.decode().split("\n")[0].endswith("exif-6.jpg: JPEG, 47 x 61 pixels") and b"GIF, 61 x 47 pixels\n" in out
+    run("picture", "--size", "20x10", "--filter", "lanczos", "-o", path("p.ppm"), picture("rgb8.png"))
+    pixels = pathlib.Path(path("p.ppm")).read_bytes()
+    assert pixels.startswith(b"P6\n20 10\n255\n") and len(pixels) == 13 + 600
+    for args, why in (
+        ((picture("bomb-30000x30000-1bit.png"),), "30000 x 30000 pixels; at most"), ((picture("cut.jpg"),), "Premature end"),
+        ((picture("text.png"),), "no PNG, JPEG, WebP or GIF"), ((path("absent"),), "No such file"),
+        (("--size", "5", picture("rgb8.png")), "--size 5 is not WxH"),
+        (("--size", "5x5", "--filter", "box", picture("rgb8.png")), "--filter box is not known"),
+    ):
+        out, err = run("picture", *args, code=1)
+        assert why in err and err.count("\n") == 1, (args, err)
 
 
 main(globals())

@@ -15,6 +15,7 @@ PUBLIC = {
     "text": {"tokenizer.h", "template.h", "repeats.h", "repeats.h", "stops.h"},
     "grammar": {"grammar.h", "constraint.h"},
     "kvpager": {"kvpager.h", "store.h"},
+    "vision": {"decoder.h", "picture.h", "resize.h"},
     "engine": {"engine.h"},
     "scheduler": {"scheduler.h"},
     # http/ is a server of its own, of which daemon/ has an instance.
@@ -28,11 +29,12 @@ MAY_USE = {
     "text": {"base"},
     "grammar": {"base", "text"},
     "kvpager": {"base"},
+    "vision": {"base"},
     "engine": {"base"},
     "scheduler": {"base", "proto", "text", "grammar", "kvpager", "engine"},
     "api": {"base", "proto", "text", "grammar"},
     "daemon": {"base", "proto", "text", "grammar", "kvpager", "engine", "scheduler", "api"},
-    "cmd": {"base", "proto", "engine", "text"},
+    "cmd": {"base", "proto", "engine", "text", "vision"},
 }
 # Rooms of a folder: which other rooms' headers each may include, as a room or as one of its headers.
 # "" stands for the files of the folder itself. Public headers may be included everywhere, and a
@@ -88,6 +90,10 @@ LIBRARIES = {
     r"curl/.*": ("cmd/", "api/service/otlp.c"),
     r"n?curses.*\.h": ("cmd/",),
     r"openssl/.*": ("api/http/tls.c",),
+    r"png\.h": ("vision/png.c",),
+    r"jpeglib\.h": ("vision/jpeg.c",),
+    r"webp/.*": ("vision/webp.c",),
+    r"gif_lib\.h": ("vision/gif.c",),
 }
 MAX_LINES = 800
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.M)

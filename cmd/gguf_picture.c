@@ -1,0 +1,104 @@
+/*
+ * weft-gguf picture - what a picture file is, decoded as the daemon would, in a process of its own.
+ */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/buf.h"
+#include "cmd/cli.h"
+#include "cmd/gguf_cmd.h"
+#include "vision/decoder.h"
+#include "vision/resize.h"
+
+static const char usage[] =
+    "usage: weft-gguf picture [options] FILE...\n"
+    "Decodes pictures (PNG, JPEG, WebP, the first frame of GIF) and prints type and size.\n"
+    "  --size WxH      resize to W x H pixels\n"
+    "  --filter F      bicubic (default), bilinear or lanczos\n"
+    "  -o OUT.ppm      write the pixels of the one picture, as a portable pixmap\n";
+
+struct options {
+    const char *size, *filter, *out;
+};
+
+static const char *const filters[] = {
+    [FILTER_BILINEAR] = "bilinear", [FILTER_BICUBIC] = "bicubic", [FILTER_LANCZOS] = "lanczos"};
+
+/* Replaces *p by the picture in the size and by the filter that were asked for. */
+static int resize(struct picture *p, const struct options *o, struct err *err) {
+    struct picture q = {0};
+    uint32_t width, height, filter = 0;
+    char end;
+
+    if (sscanf(o->size, "%5ux%5u%c", &width, &height, &end) != 2)
+        return err_set(err, 0, NULL, "--size %s is not WxH", o->size);
+    while (filter < ARRAY_SIZE(filters) && strcmp(filters[filter], o->filter) != 0)
+        filter++;
+    if (filter == ARRAY_SIZE(filters))
+        return err_set(err, 0, NULL, "--filter %s is not known", o->filter);
+    int r = picture_resize(p, width, height, (enum picture_filter)filter, &q, err);
+    if (r == 0) {
+        picture_deinit(p);
+        *p = q;
+    }
+    return r;
+}
+
+static int write_pixmap(const struct picture *p, const char *path) {
+    CLEANUP(buf_deinit) struct buf b = {0};
+    size_t n = picture_bytes(p->width, p->height);
+
+    buf_init(&b, n + 64);
+    (void)buf_printf(&b, "P6\n%u %u\n255\n", p->width, p->height);
+    int r = buf_add(&b, p->rgb, n);
+    return r < 0 ? r : cli_write_file(path, 0666, b.data, b.len, false);
+}
+
+static int show_one(struct decoder *d, const char *path, const struct options *o) {
+    CLEANUP(picture_deinit) struct picture p = {0};
+    CLEANUP(freep) char *data = NULL;
+    struct err err = {0};
+    size_t len;
+    int r = cli_read_file(path, PICTURE_FILE_MAX, &data, &len);
+
+    if (r < 0)
+        return r == -EMSGSIZE ? cli_fail("%s: has more than %u bytes", path, PICTURE_FILE_MAX)
+                              : cli_fail_err(path, &err, r);
+    r = decoder_run(d, data, len, &p, &err);
+    if (r < 0)
+        return cli_fail_err(path, &err, r);
+    printf("%s: %s, %u x %u pixels", path, picture_type(data, len), p.width, p.height);
+    if (o->size && (r = resize(&p, o, &err)) < 0)
+        return cli_fail_err(path, &err, r);
+    if (o->size)
+        printf(", resized to %u x %u", p.width, p.height);
+    putchar('\n');
+    if (o->out && (r = write_pixmap(&p, o->out)) < 0)
+        return cli_fail_err(o->out, &err, r);
+    return CLI_OK;
+}
+
+int gguf_cmd_picture(int argc, char **argv) {
+    struct options o = {.filter = "bicubic"};
+    const struct cli_option options[] = {
+        {"size", CLI_TEXT, &o.size, 0, 0},
+        {"filter", CLI_TEXT, &o.filter, 0, 0},
+        {"o", CLI_TEXT, &o.out, 0, 0},
+    };
+    CLEANUP(decoder_freep) struct decoder *d = NULL;
+    struct err err = {0};
+    int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
+
+    if (code >= 0)
+        return code;
+    if (n_args < 1 || (o.out && n_args > 1))
+        return cli_usage("picture needs %s FILE", o.out ? "one" : "at least one");
+    int r = decoder_new(&d, "/proc/self/exe");
+    if (r < 0)
+        return cli_fail_err("the process that decodes", &err, r);
+    code = CLI_OK;
+    for (int i = 1; i <= n_args && code == CLI_OK; i++)
+        code = show_one(d, argv[i], &o);
+    return cli_flush() ? code : CLI_FAILED;
+}

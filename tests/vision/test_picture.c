@@ -1,0 +1,98 @@
+/* What becomes of picture files: the pixels that Pillow gives, and reasons for refusals. */
+
+#include <criterion/criterion.h>
+#include <string.h>
+#include "tests/vision/pictures.h"
+#include "vision/formats.h"
+
+enum { FILES = 64 };
+
+Test(picture, pixels_are_those_that_pillow_gives) {
+    struct expected e[FILES];
+    size_t n = expected_read(e, FILES), n_same = 0, n_refused = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        CLEANUP(file_deinit) struct file f = file_read("decode", e[i].name);
+        CLEANUP(picture_deinit) struct picture p = {0};
+        struct err err = {0};
+        char digest[65];
+        int r = picture_decode(f.data, f.len, &p, &err);
+
+        if (!*e[i].sha256) {
+            cr_expect(r == -22 && *err.message && !p.rgb, "%s: %d", e[i].name, r);
+            n_refused++;
+            continue;
+        }
+        cr_assert(r == 0, "%s: %s", e[i].name, err.message);
+        cr_expect(p.width == e[i].width && p.height == e[i].height, "%s: %u x %u", e[i].name,
+                  p.width, p.height);
+        picture_sha256(&p, digest);
+        cr_expect(strcmp(digest, e[i].sha256) == 0, "%s has other pixels", e[i].name);
+        n_same++;
+    }
+    cr_expect(n_same == 20 && n_refused == 10, "%zu, %zu", n_same, n_refused);
+}
+
+static void expect_refusal(const char *name, const char *part) {
+    CLEANUP(file_deinit) struct file f = file_read("decode", name);
+    struct picture p = {0};
+    struct err err = {0};
+
+    cr_expect(picture_decode(f.data, f.len, &p, &err) < 0 && strstr(err.message, part),
+              "%s: expected '%s' in '%s'", name, part, err.message);
+}
+
+Test(picture, refusals_say_why) {
+    expect_refusal("bomb-30000x30000-1bit.png", "30000 x 30000 pixels; at most 16384 a side");
+    expect_refusal("claims-65500x65500.jpg", "65500 x 65500 pixels");
+    expect_refusal("cut.png", "the PNG file is damaged: it is cut off");
+    expect_refusal("cut.jpg", "the JPEG file is damaged: Premature end of JPEG file");
+    expect_refusal("bad-crc.png", "the PNG file is damaged: IDA");
+    expect_refusal("text.png", "no PNG, JPEG, WebP or GIF file");
+    expect_refusal("empty.png", "no PNG, JPEG, WebP or GIF file");
+}
+
+Test(picture, the_bytes_decide_the_type) {
+    static const char *const names[][2] = {
+        {"rgb8.png", "PNG"}, {"q90-420.jpg", "JPEG"}, {"lossy.webp", "WebP"}, {"plain.gif", "GIF"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        CLEANUP(file_deinit) struct file f = file_read("decode", names[i][0]);
+
+        cr_expect_str_eq(picture_type(f.data, f.len), names[i][1]);
+        cr_expect(picture_type(f.data, 3) == NULL);
+    }
+}
+
+/* Of 3 x 2 pixels with the values 0 to 5, by the description of the tag. */
+Test(picture, orientations_turn_and_mirror) {
+    static const struct {
+        uint32_t width;
+        uint8_t pixel[6];
+    } should[9] = {
+        [1] = {3, {0, 1, 2, 3, 4, 5}}, [2] = {3, {2, 1, 0, 5, 4, 3}}, [3] = {3, {5, 4, 3, 2, 1, 0}},
+        [4] = {3, {3, 4, 5, 0, 1, 2}}, [5] = {2, {0, 3, 1, 4, 2, 5}}, [6] = {2, {3, 0, 4, 1, 5, 2}},
+        [7] = {2, {5, 2, 4, 1, 3, 0}}, [8] = {2, {2, 5, 1, 4, 0, 3}}};
+
+    for (int o = 1; o <= 8; o++) {
+        CLEANUP(picture_deinit) struct picture p = {0};
+
+        cr_assert(picture_new(&p, 3, 2, NULL) == 0);
+        for (uint8_t i = 0; i < 18; i++)
+            p.rgb[i] = i / 3;
+        cr_assert(exif_turn(&p, o) == 0);
+        cr_expect(p.width == should[o].width && p.width * p.height == 6);
+        for (int i = 0; i < 6; i++)
+            cr_expect(p.rgb[3 * i] == should[o].pixel[i], "orientation %d, pixel %d", o, i);
+    }
+}
+
+Test(picture, orientation_is_found_in_both_byte_orders) {
+    static const char little[] = "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0";
+    static const char big[] = "MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x08\0\0";
+
+    cr_expect(exif_orientation((const uint8_t *)little, sizeof(little) - 1) == 6);
+    cr_expect(exif_orientation((const uint8_t *)big, sizeof(big) - 1) == 8);
+    for (size_t n = 0; n < sizeof(big) - 4; n++)
+        cr_expect(exif_orientation((const uint8_t *)big, n) == 1, "%zu bytes", n);
+}

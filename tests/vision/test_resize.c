@@ -1,0 +1,47 @@
+/* Sizes: the same bytes as Pillow's filters give. */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include "tests/vision/pictures.h"
+#include "vision/resize.h"
+
+Test(resize, every_byte_is_that_of_pillow) {
+    static const char *const names[] = {"bilinear", "bicubic", "lanczos"};
+    static const uint32_t sizes[][2] = {{28, 28}, {7, 200}, {96, 64}, {224, 128}};
+    CLEANUP(picture_deinit) struct picture source = picture_read("resize", "source-97x61.png");
+
+    for (int f = 0; f < 3; f++)
+        for (int i = 0; i < (f == FILTER_BICUBIC ? 4 : 3); i++) {
+            CLEANUP(picture_deinit) struct picture p = {0};
+            uint32_t w = sizes[i][0], h = sizes[i][1];
+            char name[64];
+
+            snprintf(name, sizeof(name), "%s-%ux%u.png", names[f], w, h);
+            CLEANUP(picture_deinit) struct picture should = picture_read("resize", name);
+            cr_assert(picture_resize(&source, w, h, (enum picture_filter)f, &p, NULL) == 0);
+            cr_assert(p.width == should.width && p.height == should.height);
+            cr_expect(memcmp(p.rgb, should.rgb, picture_bytes(w, h)) == 0, "%s differs", name);
+        }
+}
+
+Test(resize, the_same_size_changes_nothing) {
+    CLEANUP(picture_deinit) struct picture source = picture_read("resize", "source-97x61.png");
+
+    for (int f = 0; f < 3; f++) {
+        CLEANUP(picture_deinit) struct picture p = {0};
+
+        cr_assert(picture_resize(&source, 97, 61, (enum picture_filter)f, &p, NULL) == 0);
+        cr_expect(memcmp(p.rgb, source.rgb, picture_bytes(97, 61)) == 0);
+    }
+}
+
+Test(resize, sizes_beyond_the_limits_are_refused) {
+    CLEANUP(picture_deinit) struct picture source = picture_read("resize", "source-97x61.png");
+    struct picture p = {0};
+    struct err err = {0};
+
+    cr_expect(picture_resize(&source, 0, 5, FILTER_BICUBIC, &p, &err) < 0 && *err.message);
+    cr_expect(picture_resize(&source, 1u << 30, 5, FILTER_BICUBIC, &p, &err) < 0);
+    cr_expect(p.rgb == NULL);
+}

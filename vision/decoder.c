@@ -1,0 +1,228 @@
+#include "vision/decoder.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "vision/decoder_wire.h"
+
+/* The caller's side. The mutex guards starting the process anew; requests for different pictures run
+ * beside each other. */
+struct decoder {
+    pthread_mutex_t mutex;
+    char *program;
+    int socket; /* to the process; -1: there is none */
+    pid_t pid;
+};
+
+extern char **environ;
+
+/* Starts the process with its end of the socket as DECODER_FD. 0 or -errno. */
+static int start_process(struct decoder *d) {
+    char *argv[] = {d->program, (char *)DECODER_FLAG, NULL}, *env[] = {NULL};
+    posix_spawn_file_actions_t files;
+    int pair[2];
+
+    assert(d->socket < 0);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    int r = posix_spawn_file_actions_init(&files);
+    if (r == 0) {
+        /* A number that is dup2()ed to itself would keep its close-on-exec flag. */
+        int end = fcntl(pair[1], F_DUPFD_CLOEXEC, DECODER_FD + 1);
+
+        r = end < 0 ? errno : posix_spawn_file_actions_adddup2(&files, end, DECODER_FD);
+        if (r == 0)
+            r = posix_spawn(&d->pid, d->program, &files, NULL, argv, env);
+        if (end >= 0)
+            close(end);
+        posix_spawn_file_actions_destroy(&files);
+    }
+    close(pair[1]);
+    if (r == 0)
+        d->socket = pair[0];
+    else
+        close(pair[0]);
+    return -r;
+}
+
+static void end_process(struct decoder *d) {
+    if (d->socket < 0)
+        return;
+    close(d->socket); /* it ends when its caller has gone */
+    d->socket = -1;
+    while (waitpid(d->pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+}
+
+int decoder_new(struct decoder **out, const char *program) {
+    CLEANUP(decoder_freep) struct decoder *d = calloc(1, sizeof(*d));
+
+    if (!d)
+        return -ENOMEM;
+    d->socket = -1;
+    pthread_mutex_init(&d->mutex, NULL);
+    d->program = strdup(program);
+    int r = d->program ? start_process(d) : -ENOMEM;
+    if (r == 0)
+        *out = STEAL(d);
+    return r;
+}
+
+struct decoder *decoder_free(struct decoder *d) {
+    if (!d)
+        return NULL;
+    end_process(d);
+    pthread_mutex_destroy(&d->mutex);
+    free(d->program);
+    free(d);
+    return NULL;
+}
+
+/* Sends descriptor @fd to the process. 0 or -errno. */
+static int send_fd(int socket, int fd) {
+    char control[CMSG_SPACE(sizeof(fd))] = {0}, byte = 0;
+    struct iovec one = {&byte, 1};
+    struct msghdr m = {.msg_iov = &one,
+                       .msg_iovlen = 1,
+                       .msg_control = control,
+                       .msg_controllen = sizeof(control)};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(fd));
+    memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+    return sendmsg(socket, &m, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+/* Makes a socket to a new child; a process that has died is replaced once. 0 or -errno. */
+static int start_child(struct decoder *d, int *out) {
+    int pair[2], r = -1;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    pthread_mutex_lock(&d->mutex);
+    if (d->socket >= 0)
+        r = send_fd(d->socket, pair[1]);
+    if (r < 0) {
+        end_process(d);
+        r = start_process(d);
+        if (r == 0)
+            r = send_fd(d->socket, pair[1]);
+    }
+    pthread_mutex_unlock(&d->mutex);
+    close(pair[1]);
+    if (r == 0)
+        *out = pair[0];
+    else
+        close(pair[0]);
+    return r;
+}
+
+/* Milliseconds of a clock that only goes forward. */
+static int64_t now_ms(void) {
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Moves @n bytes, out of or into the socket, until @deadline. 0, -ETIMEDOUT, or -EPIPE where the
+ * other side ended. */
+static int move_bytes(int socket, bool out, void *data, size_t n, int64_t deadline) {
+    for (size_t at = 0; at < n;) {
+        struct pollfd p = {socket, out ? POLLOUT : POLLIN, 0};
+        int64_t left = deadline - now_ms();
+
+        if (left <= 0)
+            return -ETIMEDOUT;
+        if (poll(&p, 1, (int)left) < 0 && errno != EINTR)
+            return -errno;
+        ssize_t r = out ? send(socket, (char *)data + at, n - at, MSG_NOSIGNAL | MSG_DONTWAIT)
+                        : recv(socket, (char *)data + at, n - at, MSG_DONTWAIT);
+        if (r > 0)
+            at += (size_t)r;
+        else if (r == 0 || (errno != EAGAIN && errno != EINTR))
+            return -EPIPE;
+    }
+    return 0;
+}
+
+/* Reads the child's answer; @a is checked here, for a child may be in another's hands. */
+static int read_answer(int socket, struct decoder_answer *a, struct picture *p, int64_t deadline,
+                       struct err *err) {
+    int r = move_bytes(socket, false, a, sizeof(*a), deadline);
+
+    if (r < 0)
+        return r;
+    if (a->result < 0) {
+        a->message[sizeof(a->message) - 1] = 0;
+        for (char *c = a->message; *c; c++)
+            *c = *c < 0x20 || *c > 0x7E ? '?' : *c;
+        err_set(err, 0, NULL, "%s", a->message);
+        return a->result == -ENOMEM ? -ENOMEM : -EINVAL;
+    }
+    r = picture_new(p, a->width, a->height, err);
+    if (r < 0)
+        return r;
+    return move_bytes(socket, false, p->rgb, picture_bytes(p->width, p->height), deadline);
+}
+
+/* Returns true while the process keeps its end of the socket. */
+static bool is_alive(struct decoder *d) {
+    pthread_mutex_lock(&d->mutex);
+    struct pollfd p = {d->socket, 0, 0};
+    bool alive = d->socket >= 0 && poll(&p, 1, 0) == 0;
+    pthread_mutex_unlock(&d->mutex);
+    return alive;
+}
+
+/* Decodes in one child; -EPIPE if it ended without an answer. */
+static int run_child(struct decoder *d, const void *data, size_t len, struct picture *out,
+                     struct err *err) {
+    int64_t deadline = now_ms() + DECODER_SECONDS * 2000;
+    struct decoder_answer a;
+    uint64_t size = len;
+    int socket = -1, r = start_child(d, &socket);
+
+    if (r < 0)
+        return r;
+    r = move_bytes(socket, true, &size, sizeof(size), deadline);
+    if (r == 0)
+        r = move_bytes(socket, true, (void *)(uintptr_t)data, len, deadline);
+    if (r == 0)
+        r = read_answer(socket, &a, out, deadline, err);
+    close(socket);
+    return r;
+}
+
+int decoder_run(struct decoder *d, const void *data, size_t len, struct picture *out,
+                struct err *err) {
+    struct picture p = {0};
+
+    if (len > PICTURE_FILE_MAX) /* says so */
+        return picture_decode(data, len, out, err);
+    int r = run_child(d, data, len, &p, err);
+    if (r == -EPIPE && !is_alive(d)) { /* the process went, maybe with a child not made yet */
+        picture_deinit(&p);
+        r = run_child(d, data, len, &p, err);
+    }
+    if (r == -EPIPE)
+        r = err_set(err, 0, NULL, "the picture took too much time or memory to decode");
+    if (r == -ETIMEDOUT)
+        r = err_set(err, 0, NULL, "the picture took longer than %u s to decode",
+                    DECODER_SECONDS * 2);
+    if (r < 0)
+        picture_deinit(&p);
+    else
+        *out = p;
+    return r;
+}

@@ -1,0 +1,34 @@
+#pragma once
+
+/*
+ * decoder - decodes pictures in a process of its own.
+ *
+ * The process is this program with the argument DECODER_FLAG, which must call decoder_main() before
+ * it does anything else. It keeps no file and no socket but the one it is called over, and forks a
+ * child for each picture: no two pictures meet in one process, and an error in a decoder ends one
+ * child. A child may read, write, allocate and exit (seccomp), with limits of memory and time.
+ *
+ *     caller --(a socket for one picture)--> decoder process --fork--> child
+ *     caller <------------- bytes in, pixels or an error out -------> child
+ */
+
+#include "vision/picture.h"
+
+#define DECODER_FLAG "--decode-pictures"
+#define DECODER_SECONDS 5u            /* of processor time of a picture; twice that on the clock */
+#define DECODER_MEMORY (640ull << 20) /* address space of a child */
+
+/* The program's main() behind DECODER_FLAG. Returns an exit status when the caller has gone. */
+int decoder_main(void);
+
+struct decoder;
+/* Starts the process, of the program at path @program. 0 or -errno. */
+int decoder_new(struct decoder **out, const char *program);
+struct decoder *decoder_free(struct decoder *d);
+DEFINE_FREEP(struct decoder, decoder)
+
+/* Decodes as picture_decode() does, with the errors of that; also -EINVAL where the child died or
+ * took too long. -errno where there is no process and none can be started. From any thread; waits
+ * for the result. */
+int decoder_run(struct decoder *d, const void *data, size_t len, struct picture *out,
+                struct err *err);

@@ -1,0 +1,105 @@
+#include <errno.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+#include <jpeglib.h>
+#include "vision/formats.h"
+
+/*
+ * JPEG by libjpeg-turbo, with the accurate integer transform and its smooth upsampling, as Pillow
+ * decodes. Warnings (data that is cut off, wrong markers between scans) are errors: the rest of the
+ * picture would be made up.
+ */
+
+#define SCANS_MAX 200 /* of a progressive file; real ones have about ten */
+
+struct reader {
+    struct jpeg_error_mgr errors; /* the first: libjpeg hands it back */
+    struct jpeg_progress_mgr progress;
+    jmp_buf out;
+    struct err *err;
+};
+
+static void on_error(j_common_ptr jpeg) {
+    struct reader *r = (struct reader *)jpeg->err;
+    char message[JMSG_LENGTH_MAX];
+
+    jpeg->err->format_message(jpeg, message);
+    err_set(r->err, 0, NULL, "the JPEG file is damaged: %s", message);
+    longjmp(r->out, 1);
+}
+
+static void on_message(j_common_ptr jpeg, int level) {
+    if (level < 0)
+        on_error(jpeg);
+}
+
+/* Ends a file that would be decoded over and over. */
+static void on_progress(j_common_ptr jpeg) {
+    struct reader *r = (struct reader *)jpeg->err;
+
+    if (((j_decompress_ptr)jpeg)->input_scan_number <= SCANS_MAX)
+        return;
+    err_set(r->err, 0, NULL, "the JPEG file has more than %d scans", SCANS_MAX);
+    longjmp(r->out, 1);
+}
+
+static void read_orientation(const struct jpeg_decompress_struct *jpeg, int *out) {
+    for (jpeg_saved_marker_ptr m = jpeg->marker_list; m; m = m->next)
+        if (m->marker == JPEG_APP0 + 1 && m->data_length >= 6 && memcmp(m->data, "Exif\0", 6) == 0)
+            *out = exif_orientation(m->data, m->data_length);
+}
+
+/* CMYK to RGB as Pillow does it: files have each ink inverted, as Adobe writes them. */
+static void from_cmyk(const uint8_t *in, uint8_t *out, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t c = 0; c < 3; c++) {
+            unsigned light = in[4 * i + 3], t = (255u - in[4 * i + c]) * light + 128u;
+
+            out[3 * i + c] = (uint8_t)(light - ((t + (t >> 8)) >> 8));
+        }
+}
+
+/* Reads the file; most errors leave by longjmp. */
+static int read_file(struct jpeg_decompress_struct *jpeg, const uint8_t *data, size_t len,
+                     struct picture *out, int *orientation, struct err *err) {
+    jpeg_mem_src(jpeg, data, len);
+    jpeg_save_markers(jpeg, JPEG_APP0 + 1, 0xFFFF);
+    jpeg_read_header(jpeg, TRUE);
+    read_orientation(jpeg, orientation);
+    int r = picture_new(out, jpeg->image_width, jpeg->image_height, err);
+    if (r < 0)
+        return r;
+    bool cmyk = jpeg->num_components == 4;
+    jpeg->out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
+    jpeg_start_decompress(jpeg);
+    /* Freed by libjpeg; used where a row is larger than the pixels that it becomes. */
+    JSAMPARRAY inks = jpeg->mem->alloc_sarray((j_common_ptr)jpeg, JPOOL_IMAGE,
+                                              jpeg->output_width * (cmyk ? 4u : 1u), 1);
+    while (jpeg->output_scanline < jpeg->output_height) {
+        uint8_t *row = out->rgb + (size_t)jpeg->output_scanline * out->width * 3;
+
+        jpeg_read_scanlines(jpeg, cmyk ? inks : &row, 1);
+        if (cmyk)
+            from_cmyk(inks[0], row, out->width);
+    }
+    jpeg_finish_decompress(jpeg);
+    return 0;
+}
+
+int decode_jpeg(const uint8_t *data, size_t len, struct picture *out, int *orientation,
+                struct err *err) {
+    struct reader reader = {.err = err, .progress = {.progress_monitor = on_progress}};
+    struct jpeg_decompress_struct jpeg = {.err = jpeg_std_error(&reader.errors)};
+    volatile int r = -EINVAL;
+
+    reader.errors.error_exit = on_error;
+    reader.errors.emit_message = on_message;
+    if (setjmp(reader.out) == 0) {
+        jpeg_create_decompress(&jpeg);
+        jpeg.progress = &reader.progress;
+        r = read_file(&jpeg, data, len, out, orientation, err);
+    }
+    jpeg_destroy_decompress(&jpeg);
+    return r;
+}

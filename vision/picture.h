@@ -1,0 +1,43 @@
+#pragma once
+
+/*
+ * picture - pixels of image files: PNG, JPEG, WebP and GIF (the first frame), told apart by their
+ * bytes.
+ *
+ * The result is what Pillow's convert("RGB") gives after exif_transpose(), byte for byte where the
+ * libraries are the same: colours as stored, without colour management; an alpha channel is
+ * dropped, so that a transparent pixel has the colour that is stored beneath; 16-bit samples keep
+ * their upper byte; an EXIF orientation is applied. A file that is cut off or whose check sums are
+ * wrong is refused, never completed.
+ *
+ * The sizes of a header are checked before anything is allocated for them.
+ */
+
+#include <stdbool.h>
+#include "base/err.h"
+
+#define PICTURE_SIDE_MAX 16384u
+#define PICTURE_PIXELS_MAX (64u << 20)
+#define PICTURE_FILE_MAX (20u << 20)
+
+/* Rows from the top, three bytes a pixel, without padding. Zeroed: there is none. */
+struct picture {
+    uint32_t width, height;
+    uint8_t *rgb;
+};
+
+/* Bytes of the pixels. */
+static inline size_t picture_bytes(uint32_t width, uint32_t height) {
+    return (size_t)width * height * 3;
+}
+
+/* Allocates the pixels. 0; -EINVAL with @err for a size beyond the limits; -ENOMEM. */
+int picture_new(struct picture *out, uint64_t width, uint64_t height, struct err *err);
+void picture_deinit(struct picture *p);
+
+/* Names the type of the file by its first bytes ("PNG"); NULL for an unknown one. */
+const char *picture_type(const void *data, size_t len);
+
+/* Decodes the file of @len bytes at @data, in this process: bytes of strangers are for
+ * decoder_run(). 0, -EINVAL with @err saying why, or -ENOMEM. */
+int picture_decode(const void *data, size_t len, struct picture *out, struct err *err);

@@ -1,0 +1,15 @@
+#pragma once
+
+/*
+ * resize - pictures in another size, byte for byte as Pillow's Image.resize() makes them (version
+ * 9.4): separable filters that are widened when a picture shrinks, weights in fixed point with 22
+ * bits, rows first, rounded to 8 bits between the passes. Integer arithmetic, so equal everywhere.
+ */
+
+#include "vision/picture.h"
+
+enum picture_filter { FILTER_BILINEAR, FILTER_BICUBIC, FILTER_LANCZOS };
+
+/* 0, -ENOMEM, or -EINVAL with @err for a size beyond the limits. */
+int picture_resize(const struct picture *in, uint32_t width, uint32_t height,
+                   enum picture_filter filter, struct picture *out, struct err *err);

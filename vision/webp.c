@@ -1,0 +1,78 @@
+#include <errno.h>
+#include <string.h>
+#include <webp/decode.h>
+#include "vision/formats.h"
+
+/* WebP by libwebp. Of an animation the first frame is decoded where it covers the canvas. */
+
+static uint32_t u32_at(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* Finds chunk @name among those from @at on; NULL: there is none. */
+static const uint8_t *find_chunk(const uint8_t *data, size_t at, size_t len, const char *name,
+                                 size_t *n) {
+    while (len - at >= 8) {
+        size_t size = u32_at(data + at + 4);
+
+        if (size > len - at - 8)
+            return NULL;
+        if (memcmp(data + at, name, 4) == 0) {
+            *n = size;
+            return data + at + 8;
+        }
+        at += 8 + size + (size & 1);
+        if (at > len)
+            return NULL;
+    }
+    return NULL;
+}
+
+/* Describes why libwebp refused the file. */
+static int refuse(VP8StatusCode status, struct err *err) {
+    if (status == VP8_STATUS_OUT_OF_MEMORY)
+        return -ENOMEM;
+    return err_set(err, 0, NULL, "the WebP file is %s",
+                   status == VP8_STATUS_NOT_ENOUGH_DATA       ? "cut off"
+                   : status == VP8_STATUS_UNSUPPORTED_FEATURE ? "of an unknown form"
+                                                              : "damaged");
+}
+
+/* Decodes one frame, in a file or in a frame's chunk. */
+static int decode_frame(const uint8_t *data, size_t len, struct picture *out, struct err *err) {
+    WebPDecoderConfig config;
+
+    if (!WebPInitDecoderConfig(&config))
+        return -EINVAL;
+    VP8StatusCode status = WebPGetFeatures(data, len, &config.input);
+    if (status != VP8_STATUS_OK)
+        return refuse(status, err);
+    int r = picture_new(out, (uint64_t)config.input.width, (uint64_t)config.input.height, err);
+    if (r < 0)
+        return r;
+    config.output.colorspace = MODE_RGB;
+    config.output.is_external_memory = 1;
+    config.output.u.RGBA.rgba = out->rgb;
+    config.output.u.RGBA.stride = config.input.width * 3;
+    config.output.u.RGBA.size = picture_bytes(out->width, out->height);
+    status = WebPDecode(data, len, &config);
+    return status == VP8_STATUS_OK ? 0 : refuse(status, err);
+}
+
+/* Bytes of a frame before its own chunks: place, size, duration and flags. */
+#define FRAME_HEAD 16u
+
+int decode_webp(const uint8_t *data, size_t len, struct picture *out, int *orientation,
+                struct err *err) {
+    size_t n_exif, n_frame;
+    const uint8_t *exif = find_chunk(data, 12, len, "EXIF", &n_exif);
+    const uint8_t *frame = find_chunk(data, 12, len, "ANMF", &n_frame);
+
+    if (exif)
+        *orientation = exif_orientation(exif, n_exif);
+    if (!frame)
+        return decode_frame(data, len, out, err);
+    if (n_frame <= FRAME_HEAD)
+        return refuse(VP8_STATUS_BITSTREAM_ERROR, err);
+    return decode_frame(frame + FRAME_HEAD, n_frame - FRAME_HEAD, out, err);
+}
