@@ -13,8 +13,8 @@
 #include <unistd.h>
 #include "vision/decoder_wire.h"
 
-/* The caller's side. The mutex guards starting the process anew; requests for different pictures run
- * beside each other. */
+/* The caller's side. The mutex guards starting the process anew; requests for different pictures
+ * run beside each other. */
 struct decoder {
     pthread_mutex_t mutex;
     char *program;

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * formats - the decoders of picture_decode(), one file each, and what they share. Each takes a whole
- * file and fills *out; errors are those of picture_decode(). On failure *out may be half-built and
- * is the caller's to free.
+ * formats - the decoders of picture_decode(), one file each, and what they share. Each takes a
+ * whole file and fills *out; errors are those of picture_decode(). On failure *out may be
+ * half-built and is the caller's to free.
  */
 
 #include "vision/picture.h"

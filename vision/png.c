@@ -5,8 +5,8 @@
 #include "vision/formats.h"
 
 /*
- * PNG by libpng. Its errors come by longjmp to the one setjmp() of decode_png(); what is freed after
- * one lies in a struct of the caller's frame, not in local variables.
+ * PNG by libpng. Its errors come by longjmp to the one setjmp() of decode_png(); what is freed
+ * after one lies in a struct of the caller's frame, not in local variables.
  */
 
 struct reader {
