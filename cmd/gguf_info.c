@@ -13,6 +13,7 @@
 #include "cmd/model_fit.h"
 #include "base/gguf.h"
 #include "base/printable.h"
+#include "vision/projector.h"
 
 static const char usage[] =
     "usage: weft-gguf info [--json] [options] FILE\n"
@@ -250,6 +251,54 @@ static void json_tensors(yyjson_mut_doc *d, yyjson_mut_val *root, const struct g
     }
 }
 
+/* Returns true for a projector (mmproj), which is served with a text model only. */
+static bool is_projector(const struct gguf *g) {
+    struct gguf_str arch;
+
+    return gguf_string(g, "general.architecture", &arch) == 0 && arch.len == 4 &&
+           memcmp(arch.data, "clip", 4) == 0;
+}
+
+/* Prints what the encoder makes of pictures, or why weft does not read it. */
+static void print_projector(const struct gguf *g) {
+    struct projector p;
+    struct err err = {0};
+
+    if (projector_read(&p, g, &err) < 0) {
+        printf("\nprojector\nnot supported: %s\n", printable(err.message).s);
+        return;
+    }
+    printf("\nprojector\n%s: %u x %u patches of %u x %u pixels become a row of %u values", p.name,
+           p.merge, p.merge, p.patch, p.patch, p.n_out);
+    if (p.n_deep)
+        printf(" and %u more for the first layers", p.n_deep * p.n_out);
+    if (p.side)
+        printf("\npictures of %u x %u pixels\n", p.side, p.side);
+    else
+        printf("\n%u to %u rows a picture\n", p.least, p.most);
+}
+
+static void json_projector(yyjson_mut_doc *d, yyjson_mut_val *root, const struct gguf *g) {
+    yyjson_mut_val *v = yyjson_mut_obj_add_obj(d, root, "projector");
+    struct projector p;
+    struct err err = {0};
+
+    if (projector_read(&p, g, &err) < 0) {
+        yyjson_mut_obj_add_strcpy(d, v, "refused", err.message);
+        return;
+    }
+    yyjson_mut_obj_add_str(d, v, "kind", p.name);
+    yyjson_mut_obj_add_uint(d, v, "patch", p.patch);
+    yyjson_mut_obj_add_uint(d, v, "merge", p.merge);
+    yyjson_mut_obj_add_uint(d, v, "row_values", (uint64_t)p.n_out * (1 + p.n_deep));
+    if (p.side)
+        yyjson_mut_obj_add_uint(d, v, "image_size", p.side);
+    else {
+        yyjson_mut_obj_add_uint(d, v, "min_rows", p.least);
+        yyjson_mut_obj_add_uint(d, v, "max_rows", p.most);
+    }
+}
+
 /* @fit NULL: nothing is said of it. */
 static int print_json(const struct gguf *g, const char *path, const struct model_fit *fit,
                       const struct machine *machine) {
@@ -275,6 +324,8 @@ static int print_json(const struct gguf *g, const char *path, const struct model
         yyjson_mut_obj_add(meta, yyjson_mut_strcpy(d, name), json_value(d, g, name, type));
     }
     json_tensors(d, root, g);
+    if (is_projector(g))
+        json_projector(d, root, g);
     if (fit)
         yyjson_mut_obj_add_val(d, root, "fit", model_fit_json(d, fit, machine));
 
@@ -321,12 +372,15 @@ int gguf_cmd_info(int argc, char **argv) {
     if (r < 0)
         return cli_fail_err(argv[1], &err, r);
     code = CLI_OK;
+    no_fit |= is_projector(g);
     if (!no_fit)
         model_fit(&fit, g, &machine, context);
     if (json)
         code = print_json(g, argv[1], no_fit ? NULL : &fit, &machine);
     else
         print_table(g, argv[1]);
+    if (!json && is_projector(g))
+        print_projector(g);
     if (!json && !no_fit)
         print_fit(&fit, &machine);
     return cli_flush() ? code : CLI_FAILED;

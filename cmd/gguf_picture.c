@@ -8,6 +8,8 @@
 #include "base/buf.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
+#include "cmd/bench_clock.h"
+#include "engine/vision/encoder.h"
 #include "vision/decoder.h"
 #include "vision/resize.h"
 
@@ -16,11 +18,33 @@ static const char usage[] =
     "Decodes pictures (PNG, JPEG, WebP, the first frame of GIF) and prints type and size.\n"
     "  --size WxH      resize to W x H pixels\n"
     "  --filter F      bicubic (default), bilinear or lanczos\n"
-    "  -o OUT.ppm      write the pixels of the one picture, as a portable pixmap\n";
+    "  -o OUT.ppm      write the pixels of the one picture, as a portable pixmap\n"
+    "  --projector F   resize for this projector (mmproj) and compute the rows that a text model\n"
+    "                  gets\n"
+    "  --rows OUT      write these rows of the one picture, as floats\n"
+    "  --min-rows N    of a picture; default: the projector's\n"
+    "  --max-rows N    of a picture; default: the projector's\n"
+    "  --threads N     default: all\n"
+    "  --backend B     cpu (default) or reference\n";
 
 struct options {
-    const char *size, *filter, *out;
+    const char *size, *filter, *out, *projector, *rows;
+    uint32_t min_rows;
+    struct image_encoder_opts encoder;
 };
+
+/* What all pictures share; the encoder NULL: no projector. */
+struct tools {
+    struct decoder *decoder;
+    struct gguf *file;
+    struct image_encoder *encoder;
+};
+
+static void tools_deinit(struct tools *t) {
+    decoder_free(t->decoder);
+    image_encoder_free(t->encoder);
+    gguf_free(t->file);
+}
 
 static const char *const filters[] = {
     [FILTER_BILINEAR] = "bilinear", [FILTER_BICUBIC] = "bicubic", [FILTER_LANCZOS] = "lanczos"};
@@ -55,7 +79,34 @@ static int write_pixmap(const struct picture *p, const char *path) {
     return r < 0 ? r : cli_write_file(path, 0666, b.data, b.len, false);
 }
 
-static int show_one(struct decoder *d, const char *path, const struct options *o) {
+/* Resizes *p as the projector wants it, encodes it and says how long that took. */
+static int encode(struct picture *p, const struct tools *t, const struct options *o,
+                  struct err *err) {
+    const struct projector *j = image_encoder_projector(t->encoder);
+    struct picture_budget budget = {.least = o->min_rows, .most = o->encoder.max_rows};
+    struct picture_layout l;
+    struct picture q = {0};
+
+    projector_layout(j, p->width, p->height, &budget, &l);
+    int r = picture_resize(p, l.width, l.height, j->filter, &q, err);
+    if (r < 0)
+        return r;
+    picture_deinit(p);
+    *p = q;
+    size_t n = (size_t)l.n_rows * image_encoder_width(t->encoder) * sizeof(float);
+    CLEANUP(freep) float *rows = malloc(n);
+    if (!rows)
+        return -ENOMEM;
+    int64_t began = bench_now_ns();
+    r = image_encoder_run(t->encoder, p, &l, rows, err);
+    if (r < 0)
+        return r;
+    printf(", for %s %u x %u: %u rows, %u positions, encoded in %.3f s", j->name, l.width, l.height,
+           l.n_rows, l.n_positions, (double)(bench_now_ns() - began) / 1e9);
+    return o->rows ? cli_write_file(o->rows, 0666, rows, n, false) : 0;
+}
+
+static int show_one(const struct tools *t, const char *path, const struct options *o) {
     CLEANUP(picture_deinit) struct picture p = {0};
     CLEANUP(freep) char *data = NULL;
     struct err err = {0};
@@ -65,7 +116,7 @@ static int show_one(struct decoder *d, const char *path, const struct options *o
     if (r < 0)
         return r == -EMSGSIZE ? cli_fail("%s: has more than %u bytes", path, PICTURE_FILE_MAX)
                               : cli_fail_err(path, &err, r);
-    r = decoder_run(d, data, len, &p, &err);
+    r = decoder_run(t->decoder, data, len, &p, &err);
     if (r < 0)
         return cli_fail_err(path, &err, r);
     printf("%s: %s, %u x %u pixels", path, picture_type(data, len), p.width, p.height);
@@ -73,6 +124,10 @@ static int show_one(struct decoder *d, const char *path, const struct options *o
         return cli_fail_err(path, &err, r);
     if (o->size)
         printf(", resized to %u x %u", p.width, p.height);
+    if (t->encoder && (r = encode(&p, t, o, &err)) < 0) {
+        putchar('\n');
+        return cli_fail_err(path, &err, r);
+    }
     putchar('\n');
     if (o->out && (r = write_pixmap(&p, o->out)) < 0)
         return cli_fail_err(o->out, &err, r);
@@ -85,20 +140,32 @@ int gguf_cmd_picture(int argc, char **argv) {
         {"size", CLI_TEXT, &o.size, 0, 0},
         {"filter", CLI_TEXT, &o.filter, 0, 0},
         {"o", CLI_TEXT, &o.out, 0, 0},
+        {"projector", CLI_TEXT, &o.projector, 0, 0},
+        {"rows", CLI_TEXT, &o.rows, 0, 0},
+        {"min-rows", CLI_U32, &o.min_rows, 1, 65536},
+        {"max-rows", CLI_U32, &o.encoder.max_rows, 1, 65536},
+        {"threads", CLI_U32, &o.encoder.n_threads, 1, 1024},
+        {"backend", CLI_TEXT, &o.encoder.backend, 0, 0},
     };
-    CLEANUP(decoder_freep) struct decoder *d = NULL;
+    CLEANUP(tools_deinit) struct tools t = {0};
     struct err err = {0};
     int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
 
     if (code >= 0)
         return code;
-    if (n_args < 1 || (o.out && n_args > 1))
-        return cli_usage("picture needs %s FILE", o.out ? "one" : "at least one");
-    int r = decoder_new(&d, "/proc/self/exe");
+    if (n_args < 1 || ((o.out || o.rows) && n_args > 1))
+        return cli_usage("picture needs %s FILE", o.out || o.rows ? "one" : "at least one");
+    if (!o.projector && (o.rows || o.encoder.max_rows || o.encoder.backend))
+        return cli_usage("rows are computed with --projector");
+    int r = decoder_new(&t.decoder, "/proc/self/exe");
     if (r < 0)
         return cli_fail_err("the process that decodes", &err, r);
+    if (o.projector && (r = gguf_open(&t.file, o.projector, &err)) == 0)
+        r = image_encoder_new(&t.encoder, t.file, &o.encoder, &err);
+    if (r < 0)
+        return cli_fail_err(o.projector, &err, r);
     code = CLI_OK;
     for (int i = 1; i <= n_args && code == CLI_OK; i++)
-        code = show_one(d, argv[i], &o);
+        code = show_one(&t, argv[i], &o);
     return cli_flush() ? code : CLI_FAILED;
 }

@@ -24,7 +24,7 @@
 #define SHARDS_MAX 512u
 
 struct options {
-    const char *arch, *shape, *format, *vocab, *out;
+    const char *arch, *shape, *format, *vocab, *out, *projector;
     uint64_t seed;
     uint32_t n_vocab, n_shards;
 };
@@ -43,6 +43,9 @@ static const char usage[] =
     "                    n_rot, n_shared, n_key, n_value, n_state, n_mtp, n_dense, n_lead,\n"
     "                    q_rank, kv_rank, v_dim, window, period, n_kv_window, window_dim,\n"
     "                    factor, original, n_embd_out\n"
+    "  --projector K     a projector (mmproj) of kind K: qwen3vl_merger, qwen2.5vl_merger,\n"
+    "                    gemma3, gemma4v or pixtral; --shape tiny or qwen3.6-27b, and\n"
+    "                    n_layer, n_embd, n_head, n_ff, n_out, patch, side, period, n_deep\n"
     "  --format F        F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL\n"
     "                    IQ4_XS IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S\n"
     "                    TQ1_0 TQ2_0 MXFP4 NVFP4, or the mixes Q4_K_M Q5_K_M MXFP4_MOE\n"
@@ -61,7 +64,7 @@ static uint64_t tensor_seed(uint64_t seed, const char *name) {
 }
 
 static uint64_t count_values(const struct synth_tensor *t) {
-    return t->ne[0] * t->ne[1] * t->ne[2];
+    return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
 }
 
 /* 0 or -errno. */
@@ -133,23 +136,36 @@ static int write_matrix(struct gguf_write *w, const struct synth_tensor *t, uint
     return r;
 }
 
+/* The model or projector that is written. */
+struct subject {
+    struct synth_shape shape; /* without options.projector */
+    struct synth_projector projector;
+    struct gguf *vocab; /* to be copied, or NULL */
+    struct synth_plan plan;
+};
+
 /* One file of the model: tensors [begin, end), at least one; together they are all of the plan. */
 struct shard {
     uint32_t number, begin, end;
 };
 
-static int write_keys(struct gguf_write *w, const struct options *o, const struct synth_shape *s,
-                      const struct synth_plan *p, const struct gguf *vocab, uint32_t shard,
-                      struct err *err) {
+static int write_keys(struct gguf_write *w, const struct options *o, const struct subject *s,
+                      uint32_t shard, struct err *err) {
+    const struct synth_plan *p = &s->plan;
     int r = 0;
 
     if (shard == 0) {
         char name[128];
 
-        snprintf(name, sizeof(name), "synth %s %s seed %" PRIu64, synth_arch_name(s->arch),
-                 o->format, o->seed);
-        synth_keys_write(w, s, p, name);
-        r = vocab ? synth_vocab_copy(w, vocab, err) : synth_vocab_write(w, s, err);
+        snprintf(name, sizeof(name), "synth %s %s seed %" PRIu64,
+                 o->projector ? o->projector : synth_arch_name(s->shape.arch), o->format, o->seed);
+        if (o->projector)
+            synth_projector_keys(w, &s->projector, p, name);
+        else
+            synth_keys_write(w, &s->shape, p, name);
+        if (!o->projector)
+            r = s->vocab ? synth_vocab_copy(w, s->vocab, err)
+                         : synth_vocab_write(w, &s->shape, err);
     }
     if (o->n_shards > 1) {
         gguf_write_u16(w, "split.no", (uint16_t)shard);
@@ -178,14 +194,14 @@ static int write_tensors(struct gguf_write *w, const struct options *o, const st
     return r;
 }
 
-static int write_fd(int fd, const struct options *o, const struct synth_shape *s,
-                    const struct synth_plan *p, const struct gguf *vocab, struct shard part,
+static int write_fd(int fd, const struct options *o, const struct subject *s, struct shard part,
                     struct err *err) {
+    const struct synth_plan *p = &s->plan;
     struct gguf_write w;
 
     assert(part.begin < part.end && part.end <= p->n_tensors);
     gguf_write_init(&w);
-    int r = write_keys(&w, o, s, p, vocab, part.number, err);
+    int r = write_keys(&w, o, s, part.number, err);
     for (uint32_t i = part.begin; i < part.end; i++)
         gguf_write_tensor(&w, p->tensor[i].name, p->tensor[i].format, p->tensor[i].n_dims,
                           p->tensor[i].ne);
@@ -201,9 +217,8 @@ static int write_fd(int fd, const struct options *o, const struct synth_shape *s
 
 /* Writes @path under a temporary name first: a file with the right name is whole. What is there and
  * is no plain file (a device, a pipe) is written to, not replaced. */
-static int write_file(const char *path, const struct options *o, const struct synth_shape *s,
-                      const struct synth_plan *p, const struct gguf *vocab, struct shard part,
-                      struct err *err) {
+static int write_file(const char *path, const struct options *o, const struct subject *s,
+                      struct shard part, struct err *err) {
     CLEANUP(freep) char *temporary = NULL;
     struct stat there;
     bool replace = stat(path, &there) < 0 || S_ISREG(there.st_mode);
@@ -213,7 +228,7 @@ static int write_file(const char *path, const struct options *o, const struct sy
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         return -errno;
-    int r = write_fd(fd, o, s, p, vocab, part, err);
+    int r = write_fd(fd, o, s, part, err);
     if (close(fd) < 0 && r == 0)
         r = -errno;
     if (replace && r == 0 && rename(temporary, path) < 0)
@@ -244,18 +259,16 @@ static uint32_t end_of_shard(const struct synth_plan *p, uint32_t begin, uint32_
     return end;
 }
 
-static int synth(const struct options *o, const struct synth_shape *s, const struct gguf *vocab) {
-    struct synth_plan plan;
+static int synth(const struct options *o, const struct subject *s) {
+    const struct synth_plan *plan = &s->plan;
     struct err err = {0};
-    int code = CLI_OK, r = synth_plan_new(&plan, s, o->format, &err);
+    int code = CLI_OK, r;
     size_t stem = strlen(o->out);
 
-    if (r < 0)
-        return cli_usage("%s", err.message[0] ? err.message : strerror(-r));
     if (stem > 5 && strcmp(o->out + stem - 5, ".gguf") == 0)
         stem -= 5;
-    if (o->n_shards > plan.n_tensors)
-        code = cli_usage("--split %u: there are only %u tensors", o->n_shards, plan.n_tensors);
+    if (o->n_shards > plan->n_tensors)
+        code = cli_usage("--split %u: there are only %u tensors", o->n_shards, plan->n_tensors);
     struct shard part = {0};
     while (code == CLI_OK && part.number < o->n_shards) {
         CLEANUP(freep) char *path = NULL;
@@ -263,15 +276,14 @@ static int synth(const struct options *o, const struct synth_shape *s, const str
         r = o->n_shards == 1 ? asprintf(&path, "%s", o->out)
                              : asprintf(&path, "%.*s-%05u-of-%05u.gguf", (int)stem, o->out,
                                         part.number + 1, o->n_shards);
-        part.end = end_of_shard(&plan, part.begin, part.number, o->n_shards);
+        part.end = end_of_shard(plan, part.begin, part.number, o->n_shards);
         if (r >= 0)
-            r = write_file(path, o, s, &plan, vocab, part, &err);
+            r = write_file(path, o, s, part, &err);
         if (r < 0)
             code = cli_fail_err(path ? path : o->out, &err, r);
         part.begin = part.end;
         part.number++;
     }
-    synth_plan_deinit(&plan);
     return code;
 }
 
@@ -282,6 +294,7 @@ static int parse(struct options *o, int argc, char **argv) {
         {"shape", CLI_TEXT, &o->shape, 0, 0},
         {"format", CLI_TEXT, &o->format, 0, 0},
         {"seed", CLI_U64, &o->seed, 0, 0x1p64},
+        {"projector", CLI_TEXT, &o->projector, 0, 0},
         {"vocab", CLI_TEXT, &o->vocab, 0, 0},
         {"n-vocab", CLI_U32, &o->n_vocab, SYNTH_VOCAB_MIN, SYNTH_VOCAB_MAX},
         {"split", CLI_U32, &o->n_shards, 1, SHARDS_MAX},
@@ -297,29 +310,40 @@ static int parse(struct options *o, int argc, char **argv) {
         return cli_usage("--shape, --format and -o are needed");
     if (o->vocab && o->n_vocab)
         return cli_usage("--vocab and --n-vocab exclude each other");
+    if (o->projector && (o->arch || o->vocab || o->n_vocab))
+        return cli_usage("--projector has no architecture and no vocabulary");
     return -1;
+}
+
+/* Finds out what is to be written. -1: all is fine; else the exit code. */
+static int plan(const struct options *o, struct subject *s) {
+    struct err err = {0};
+    int r = 0;
+
+    if (o->projector ? synth_projector_parse(&s->projector, o->projector, o->shape, &err) < 0
+                     : synth_shape_parse(&s->shape, o->arch, o->shape, &err) < 0)
+        return cli_usage("%s", err.message);
+    if (o->n_vocab)
+        s->shape.n_vocab = o->n_vocab;
+    if (o->vocab && (r = gguf_open(&s->vocab, o->vocab, &err)) == 0)
+        r = synth_vocab_count(s->vocab, &s->shape.n_vocab, &err);
+    if (r < 0)
+        return cli_fail_err(o->vocab, &err, r);
+    r = o->projector ? synth_projector_plan(&s->plan, &s->projector, o->format, &err)
+                     : synth_plan_new(&s->plan, &s->shape, o->format, &err);
+    return r < 0 ? cli_usage("%s", err.message[0] ? err.message : strerror(-r)) : -1;
 }
 
 int gguf_cmd_synth(int argc, char **argv) {
     struct options o = {.seed = 1, .n_shards = 1};
-    CLEANUP(gguf_freep) struct gguf *vocab = NULL;
-    struct synth_shape shape;
-    struct err err = {0};
+    struct subject s = {0};
     int code = parse(&o, argc, argv);
 
-    if (code >= 0)
-        return code;
-    if (synth_shape_parse(&shape, o.arch, o.shape, &err) < 0)
-        return cli_usage("%s", err.message);
-    if (o.n_vocab)
-        shape.n_vocab = o.n_vocab;
-    if (o.vocab) {
-        int r = gguf_open(&vocab, o.vocab, &err);
-
-        if (r == 0)
-            r = synth_vocab_count(vocab, &shape.n_vocab, &err);
-        if (r < 0)
-            return cli_fail_err(o.vocab, &err, r);
-    }
-    return synth(&o, &shape, vocab);
+    if (code < 0)
+        code = plan(&o, &s);
+    if (code < 0)
+        code = synth(&o, &s);
+    synth_plan_deinit(&s.plan);
+    gguf_free(s.vocab);
+    return code;
 }

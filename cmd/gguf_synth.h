@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/gguf.h"
 #include "cmd/gguf_write.h"
+#include "vision/projector.h"
 
 /* The hybrid ones come last. */
 enum synth_arch {
@@ -99,7 +100,7 @@ struct synth_tensor {
     char name[64];
     enum synth_role role;
     uint32_t n_dims;
-    uint64_t ne[3];
+    uint64_t ne[4];
     const struct tensor_format *format;
     double mean, std;
 };
@@ -116,6 +117,25 @@ struct synth_plan {
 int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const char *format,
                    struct err *err);
 void synth_plan_deinit(struct synth_plan *p);
+
+/* A projector (mmproj) in place of a model. */
+struct synth_projector {
+    enum projector_kind kind;
+    uint32_t n_layer, n_embd, n_head, n_ff, n_out, patch;
+    uint32_t side;   /* patches of a side of a picture, or of the table of positions */
+    uint32_t period; /* of layers without windows */
+    uint32_t n_deep; /* the last so many layers have deepstack */
+};
+
+/* Like synth_shape_parse(), for a kind of vision/projector.h. */
+int synth_projector_parse(struct synth_projector *out, const char *kind, const char *text,
+                          struct err *err);
+/* Like synth_plan_new(). */
+int synth_projector_plan(struct synth_plan *out, const struct synth_projector *s,
+                         const char *format, struct err *err);
+/* Writes the keys of a projector file; @name is its general.name. */
+void synth_projector_keys(struct gguf_write *w, const struct synth_projector *s,
+                          const struct synth_plan *p, const char *name);
 
 /* Writes the keys "<arch>.*" and "general.*"; @name is the model's. */
 void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const struct synth_plan *p,

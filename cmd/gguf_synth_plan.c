@@ -97,7 +97,7 @@ static struct synth_tensor *add(struct planner *p, enum synth_role role, uint32_
                                 uint64_t ne0, uint64_t ne1, const char *fmt, va_list ap) {
     struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors++];
 
-    *t = (struct synth_tensor){.role = role, .n_dims = n_dims, .ne = {ne0, ne1, 1}};
+    *t = (struct synth_tensor){.role = role, .n_dims = n_dims, .ne = {ne0, ne1, 1, 1}};
     vsnprintf(t->name, sizeof(t->name), fmt, ap);
     return t;
 }

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "vision/decoder_wire.h"
+#include "vision/decoder_private.h"
 
 /* The caller's side. The mutex guards starting the process anew; requests for different pictures
  * run beside each other. */

@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include "vision/decoder_wire.h"
+#include "vision/decoder_private.h"
 
 /*
  * The process that decodes. It reads no byte of a picture itself, so it can outlive whatever a
@@ -35,8 +35,8 @@
 #define ALLOW_CALL(nr) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (nr), 0, 1), ALLOW
 /* The calls of another architecture, or of x86's second set, have other numbers. */
 #define ONLY_ARCH LOAD(arch), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0), REFUSE, LOAD(nr)
-/* What memory allocation, stopping and the C library need. A mapping can only be of memory: there
- * is no file that could be mapped. */
+/* Calls that memory allocation, stopping and the C library need. A mapping can only be of memory:
+ * there is no file that could be mapped. */
 #define ALLOW_MEMORY                                                                               \
     ALLOW_CALL(SYS_mmap), ALLOW_CALL(SYS_munmap), ALLOW_CALL(SYS_mremap),                          \
         ALLOW_CALL(SYS_mprotect), ALLOW_CALL(SYS_madvise), ALLOW_CALL(SYS_brk),                    \
@@ -165,7 +165,7 @@ static bool confine_process(void) {
 int decoder_main(void) {
     int fd;
 
-    signal(SIGCHLD, SIG_IGN); /* nobody waits for children */
+    signal(SIGCHLD, SIG_IGN); /* children are not waited for */
     if (!confine_process())
         return 1;
     while ((fd = receive_fd()) != -1) {

@@ -331,6 +331,7 @@ static const struct arch archs[] = {
 static const struct {
     const char *name, *hint;
 } renamed[] = {
+    {"clip", "a projector (mmproj), which belongs to a text model"},
     {"gptoss", "a file made for Ollama: take a GGUF file of gpt-oss made for llama.cpp"},
     {ASSISTANT_ARCH, "it drafts for a gemma4 model, whose draft-model it can be"},
 };

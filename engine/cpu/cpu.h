@@ -13,6 +13,7 @@
  *   delta.c     gated delta nets; conv.c short convolutions; mamba.c Mamba-2
  *   mla.c       latent attention
  *   host_experts.c  experts of layers that a device leaves to the host
+ *   vision.c    what image encoders are made of
  *
  * and, compiled once an instruction set (vec.h): acts.c, rows.c, gemm_k.c, gemm_b.c, gemm_f.c,
  * attention.c, recurrent_rows.c.
@@ -252,6 +253,8 @@ struct cpu_kernels {
     void (*hadamard)(float *x, uint32_t n, uint32_t run);
     /* h = glu(g, u), as enum glu says; h may be g */
     void (*glu[GLUS])(const float *g, const float *u, float *h, uint32_t n);
+    /* x = e^(scale (x - the largest x)) and returns the sum; @n: a multiple of 16, scale > 0. */
+    float (*exps)(float *x, uint32_t n, float scale);
     /* x = cap tanh(x / cap) */
     void (*soft_cap)(float *x, uint32_t n, float cap);
     /* o *= sigmoid(g) */

@@ -16,7 +16,7 @@ extern const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS], CPU_NAME(gemm_b)[PANEL
     CPU_NAME(gemm_f)[PANEL_FORMATS];
 extern const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS], gemm_wide_amx[PANEL_FORMATS];
 
-/* norm, layer_norm, gelu, rope, hadamard, glu[], soft_cap, gate, add_scaled */
+/* norm, layer_norm, gelu, rope, hadamard, glu[], exps, soft_cap, gate, add_scaled */
 void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
 void CPU_NAME(rows_layer_norm)(float *x, const float *w, const float *bias, uint32_t n, float eps);
 void CPU_NAME(rows_gelu)(float *x, uint32_t n);
@@ -26,6 +26,7 @@ void CPU_NAME(rows_silu_mul)(const float *g, const float *u, float *h, uint32_t 
 void CPU_NAME(rows_gelu_mul)(const float *g, const float *u, float *h, uint32_t n);
 void CPU_NAME(rows_clamped_mul)(const float *g, const float *u, float *h, uint32_t n);
 void CPU_NAME(rows_relu_mul)(const float *g, const float *u, float *h, uint32_t n);
+float CPU_NAME(rows_exps)(float *x, uint32_t n, float scale);
 void CPU_NAME(rows_soft_cap)(float *x, uint32_t n, float cap);
 void CPU_NAME(rows_gate)(float *o, const float *g, uint32_t n);
 void CPU_NAME(rows_add_scaled)(float *acc, const float *x, float w, uint32_t n);

@@ -154,6 +154,22 @@ void CPU_NAME(rows_gelu)(float *x, uint32_t n) {
     }
 }
 
+/* Sums by lane, folded by halves. */
+float CPU_NAME(rows_exps)(float *x, uint32_t n, float scale) {
+    vf most = vf_load(x), sum = vf_zero(), by = vf_set1(scale);
+
+    for (uint32_t i = LANES; i < n; i += LANES)
+        most = vf_max(most, vf_load(x + i));
+    most = vf_set1(vf_reduce_max(most));
+    for (uint32_t i = 0; i < n; i += LANES) {
+        vf e = vf_exp(vf_mul(vf_sub(vf_load(x + i), most), by));
+
+        vf_store(x + i, e);
+        sum = vf_add(sum, e);
+    }
+    return vf_reduce_add(sum);
+}
+
 void CPU_NAME(rows_soft_cap)(float *x, uint32_t n, float cap) {
     uint32_t i = 0;
     float tail[LANES] = {0};

@@ -419,4 +419,24 @@ def test_pictures_are_decoded_resized_and_refused():
         assert why in err and err.count("\n") == 1, (args, err)
 
 
+def test_projectors_are_made_described_and_used():
+    for kind in ("qwen3vl_merger", "qwen2.5vl_merger", "gemma3", "gemma4v", "pixtral"):
+        file = path("mmproj.gguf")
+        run("synth", "--projector", kind, "--shape", "tiny,n_layer=2", "--format", "Q8_0", "-o", file)
+        assert b": ok, " in run("verify", file)[0]
+        assert info(file)["projector"]["kind"] == kind and kind in run("info", file)[0].decode().split("\nprojector\n")[1]
+        out = run("picture", "--projector", file, "--rows", path("rows"), "--threads", 1, picture("rgb8.png"))[0].decode()
+        rows = int(re.search(r"(\d+) rows, \d+ positions, encoded in", out)[1])
+        assert os.path.getsize(path("rows")) == rows * info(file)["projector"]["row_values"] * 4 > 0
+    out, err = run("picture", "--projector", path("mmproj.gguf"), "--backend", "abacus", picture("rgb8.png"), code=1)
+    assert "no backend 'abacus' (known: cpu, reference)" in err, err
+    model = synth("m.gguf", "--shape", SMALL, "--format", "F16")
+    out, err = run("picture", "--projector", model, picture("rgb8.png"), code=1)
+    assert "the file is no projector" in err, err
+    for args in (("--shape", "huge"), ("--shape", "tiny,n_embd=7"), ("--shape", "tiny,n_embd=36"), ("--shape", "tiny,colour=1")):
+        assert run("synth", "--projector", "pixtral", *args, "--format", "F16", "-o", path("x"), code=64)[1].count("\n") == 1
+    run("synth", "--projector", "abacus", "--shape", "tiny", "--format", "F16", "-o", path("x"), code=64)
+    run("synth", "--projector", "pixtral", "--shape", "tiny", "--format", "Q4_K", "-o", path("x"), code=64)
+
+
 main(globals())

@@ -13,7 +13,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ("api", "base", "cmd", "daemon", "engine", "grammar", "kvpager", "proto", "scheduler", "text")
+FOLDERS = ("api", "base", "cmd", "daemon", "engine", "grammar", "kvpager", "proto", "scheduler", "text", "vision")
 OWN = ("base/json_value.h",)
 DIRECT = re.compile(r"\b(yyjson_(?:mut_)?get_(?:str|len|raw)|unsafe_yyjson_\w+)\s*\(")
 

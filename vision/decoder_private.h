@@ -1,7 +1,7 @@
 #pragma once
 
-/* decoder_wire - the bytes between decoder.c and the process of decoder_main.c: the length of the
- * file (uint64_t) and the file go down, an answer and the pixels come up. */
+/* decoder_private - the bytes between decoder.c and the process of decoder_main.c: the length of
+ * the file (uint64_t) and the file go down, an answer and the pixels come up. */
 
 #include "vision/decoder.h"
 

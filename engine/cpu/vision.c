@@ -1,0 +1,426 @@
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/cpu/cpu.h"
+#include "engine/vision/encoder.h"
+#include "engine/vision/ops.h"
+
+/*
+ * The CPU backend of image encoders: products by panels (matmul.c). Attention is two products as
+ * well: the keys of a head are packed as a matrix whose rows are keys, its values as one whose rows
+ * are dimensions, and blocks of rows go through both with all their scores at once. Keys of a
+ * window are packed by the thread that needs them, those of a whole picture by all threads.
+ */
+
+enum { BLOCK = 2 * TILE_MAX, WINDOW_KEYS = 1024 };
+
+struct vis_mat {
+    struct vis_mat *next;
+    struct mat m;
+};
+
+/* A head's keys and values as matrices. */
+struct packed {
+    struct mat keys, values;
+};
+
+/* Buffers of one thread. */
+struct lane {
+    uint8_t *acts;  /* [BLOCK] queries */
+    float *scores;  /* [BLOCK][keys], in the form of activations */
+    uint8_t *panel; /* a window's keys, then its values */
+};
+
+struct vis_be {
+    const struct cpu_kernels *kernels;
+    struct pool *pool;
+    struct matmul_scratch *scratch; /* by thread */
+    struct lane *lane;              /* by thread */
+    struct vis_mat *mats;
+    uint8_t *acts[ACTS_KINDS]; /* [max_rows], of the kinds that matrices want */
+    uint8_t *panel;            /* keys of a picture, then its values */
+    struct vis_sizes sizes;
+};
+
+/* Bytes of the keys of a head and of its values, each a whole number of panels. */
+static size_t keys_bytes(uint32_t n_keys, uint32_t dim) {
+    return round_up(n_keys, LANES) * dim * sizeof(float);
+}
+
+static size_t values_bytes(uint32_t n_keys, uint32_t dim) {
+    return round_up(dim, LANES) * (size_t)n_keys * sizeof(float);
+}
+
+static void *aligned(size_t n) {
+    return aligned_alloc(64, round_up(MAX(n, 1), 64));
+}
+
+static struct vis_be *close_be(struct vis_be *b) {
+    if (!b)
+        return NULL;
+    for (struct vis_mat *m = b->mats, *next; m; m = next) {
+        next = m->next;
+        free(m->m.data);
+        free(m);
+    }
+    for (uint32_t i = 0; b->lane && i < pool_n_threads(b->pool); i++) {
+        free(b->lane[i].acts);
+        free(b->lane[i].scores);
+        free(b->lane[i].panel);
+    }
+    for (int i = 0; i < ACTS_KINDS; i++)
+        free(b->acts[i]);
+    free(b->panel);
+    free(b->lane);
+    free(b->scratch);
+    pool_free(b->pool);
+    free(b);
+    return NULL;
+}
+
+/* False: out of memory; what there is is freed by close_be(). */
+static bool allocate(struct vis_be *b) {
+    uint32_t n = pool_n_threads(b->pool), dim = b->sizes.head_dim, keys = b->sizes.max_keys;
+    uint32_t window = MIN(keys, (uint32_t)WINDOW_KEYS);
+
+    b->scratch = aligned(n * sizeof(*b->scratch));
+    b->lane = calloc(n, sizeof(*b->lane));
+    b->panel = aligned(keys_bytes(keys, dim) + values_bytes(keys, dim));
+    for (uint32_t i = 0; i < n && b->lane; i++) {
+        struct lane *l = &b->lane[i];
+
+        l->acts = aligned(acts_bytes(ACTS_F, dim, BLOCK));
+        l->scores = aligned(acts_bytes(ACTS_F, keys, BLOCK));
+        l->panel = aligned(keys_bytes(window, dim) + values_bytes(window, dim));
+        if (!l->acts || !l->scores || !l->panel)
+            return false;
+    }
+    return b->scratch && b->lane && b->panel;
+}
+
+static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
+                   const struct vis_sizes *sizes, struct err *err) {
+    const struct cpu_kernels *kernels = isa_find(opts->isa, err);
+    struct vis_be *b = kernels ? calloc(1, sizeof(*b)) : NULL;
+
+    if (!b)
+        return kernels ? -ENOMEM : -EINVAL;
+    b->kernels = kernels;
+    b->sizes = *sizes;
+    int r = pool_new(&b->pool, opts->n_threads);
+    if (r == 0 && !allocate(b))
+        r = -ENOMEM;
+    if (r < 0)
+        close_be(b);
+    else
+        *out = b;
+    return r;
+}
+
+static int load(struct vis_be *b, const struct tensor *t, const float *bias, struct vis_mat **out,
+                struct err *err) {
+    struct vis_mat *v = calloc(1, sizeof(*v));
+
+    if (!v)
+        return -ENOMEM;
+    v->next = b->mats;
+    b->mats = v;
+    int r = panel_plan(&v->m, t, err);
+    if (r < 0)
+        return r;
+    enum acts_kind kind = panel_infos[v->m.format].acts;
+    v->m.bias = bias;
+    v->m.data = aligned(v->m.n_panels * v->m.panel_bytes);
+    if (!b->acts[kind])
+        b->acts[kind] = aligned(acts_bytes(kind, (uint32_t)round_up(b->sizes.max_in, 256),
+                                           (uint32_t)round_up(b->sizes.max_rows, TILE_MAX)));
+    if (!v->m.data || !b->acts[kind])
+        return -ENOMEM;
+    for (uint32_t i = 0; i < v->m.n_panels; i++)
+        panel_pack(&v->m, t, i, v->m.data + i * v->m.panel_bytes);
+    *out = v;
+    return 0;
+}
+
+/* Context of work that is handed out item by item. */
+struct items {
+    struct vis_be *b;
+    vis_row_fn fn;
+    void *ctx;
+    uint32_t n;
+    _Atomic uint32_t next;
+};
+
+static void do_items(void *ctx, uint32_t thread) {
+    struct items *w = ctx;
+    uint32_t i;
+
+    while ((i = atomic_fetch_add(&w->next, 1)) < w->n)
+        w->fn(w->ctx, i);
+}
+
+static void each(struct vis_be *b, uint32_t n, vis_row_fn fn, void *ctx) {
+    struct items w = {.b = b, .fn = fn, .ctx = ctx, .n = n};
+
+    pool_run(b->pool, do_items, &w);
+}
+
+/* Rows that become activations. */
+struct storing {
+    struct vis_be *b;
+    const float *in;
+    size_t stride;
+    uint32_t n_in;
+    enum acts_kind kind;
+};
+
+static void store_row(void *ctx, uint32_t r) {
+    const struct storing *s = ctx;
+
+    s->b->kernels->acts_store[s->kind](s->in + r * s->stride, s->n_in,
+                                       s->b->acts[s->kind] + acts_bytes(s->kind, s->n_in, r));
+}
+
+static void linear(struct vis_be *b, const struct vis_mat *m, const float *in, size_t in_stride,
+                   uint32_t n_rows, float *out, size_t out_stride, bool add) {
+    enum acts_kind kind = panel_infos[m->m.format].acts;
+    struct storing s = {b, in, in_stride, m->m.n_in, kind};
+    struct matmul mm = {
+        .kernels = b->kernels,
+        .mode = add ? MATMUL_ADD : MATMUL_STORE,
+        .n_mats = 1,
+        .n_rows = n_rows,
+        .m = {&m->m},
+        .out = {out},
+        .out_stride = {out_stride},
+        .scratch = b->scratch,
+    };
+
+    assert(n_rows <= b->sizes.max_rows && m->m.n_in <= b->sizes.max_in);
+    mm.acts[kind] = b->acts[kind];
+    each(b, n_rows, store_row, &s);
+    matmul_run(b->pool, &mm, 1);
+}
+
+/* The attention of one head among the rows [first, first + n). */
+struct head {
+    struct vis_be *b;
+    const struct vis_attend *a;
+    uint32_t h, first, n;
+    struct packed p;
+    _Atomic uint32_t next;
+};
+
+/* Row @r's part @which of the head: 0 query, 1 key, 2 value. */
+static const float *part(const struct head *h, uint32_t r, uint32_t which) {
+    size_t n_embd = (size_t)h->a->n_head * h->a->head_dim;
+
+    return h->a->qkv + ((size_t)(h->first + r) * 3 + which) * n_embd +
+           (size_t)h->h * h->a->head_dim;
+}
+
+static struct mat matrix(uint8_t *data, uint32_t n_out, uint32_t n_in) {
+    return (struct mat){
+        .format = PANEL_F32,
+        .n_out = n_out,
+        .n_in = n_in,
+        .n_blocks = n_in,
+        .n_panels = (n_out + LANES - 1) / LANES,
+        .panel_bytes = (size_t)n_in * LANES * sizeof(float),
+        .data = data,
+    };
+}
+
+static void set_packed(struct head *h, uint8_t *panel) {
+    uint32_t dim = h->a->head_dim;
+
+    h->p.keys = matrix(panel, h->n, dim);
+    h->p.values = matrix(panel + keys_bytes(h->n, dim), dim, h->n);
+}
+
+/* Packs keys [16 i, 16 i + 16) and their values. */
+static void pack_keys(void *ctx, uint32_t i) {
+    const struct head *h = ctx;
+    uint32_t dim = h->a->head_dim, n = MIN(h->n - i * LANES, (uint32_t)LANES);
+    float *k = (float *)(h->p.keys.data + i * h->p.keys.panel_bytes);
+
+    memset(k, 0, h->p.keys.panel_bytes);
+    for (uint32_t j = 0; j < n; j++) {
+        const float *key = part(h, i * LANES + j, 1), *value = part(h, i * LANES + j, 2);
+
+        for (uint32_t d = 0; d < dim; d++)
+            k[d * LANES + j] = key[d];
+        for (uint32_t p = 0; p < h->p.values.n_panels; p++) {
+            float *v = (float *)(h->p.values.data + p * h->p.values.panel_bytes) +
+                       (size_t)(i * LANES + j) * LANES;
+            uint32_t m = MIN(dim - p * LANES, (uint32_t)LANES);
+
+            memset(v, 0, LANES * sizeof(float));
+            memcpy(v, value + p * LANES, m * sizeof(float));
+        }
+    }
+}
+
+/* The products of a block of @n rows with @m: row r's sums of panel p to out + r * stride + 16 p,
+ * times scale[r]; scale NULL: 1. The last panel is cut to @width values. */
+static void multiply(const struct head *h, const struct mat *m, const uint8_t *acts, uint32_t n,
+                     float *out, size_t stride, uint32_t width, const float *scale) {
+    const struct gemm *g = gemm_of(h->b->kernels, PANEL_F32);
+    float acc[TILE_MAX * LANES] __attribute__((aligned(64)));
+
+    for (uint32_t p = 0; p < m->n_panels; p++)
+        for (uint32_t t = 0; t < n; t += TILE_MAX) {
+            uint32_t rows = MIN(n - t, (uint32_t)TILE_MAX);
+
+            g->run(m, mat_panel(m, p), acts + acts_bytes(ACTS_F, m->n_in, t), tile_width(rows), 0,
+                   m->n_blocks, acc);
+            for (uint32_t r = 0; r < rows; r++) {
+                float *to = out + (t + r) * stride + (size_t)p * LANES;
+
+                for (uint32_t i = 0; i < MIN(width - p * LANES, (uint32_t)LANES); i++)
+                    to[i] = acc[r * LANES + i] * (scale ? scale[t + r] : 1);
+            }
+        }
+}
+
+/* Rows [16 i, 16 i + 16) of the head. */
+static void attend_block(const struct head *h, uint32_t i, const struct lane *l) {
+    uint32_t dim = h->a->head_dim, n = MIN(h->n - i * BLOCK, (uint32_t)BLOCK);
+    size_t n_embd = (size_t)h->a->n_head * dim;
+    size_t stride = acts_bytes(ACTS_F, h->n, 1) / sizeof(float);
+    uint32_t padded = (uint32_t)round_up(h->n, LANES);
+    float inverse[BLOCK];
+
+    for (uint32_t r = 0; r < n; r++)
+        memcpy(l->acts + acts_bytes(ACTS_F, dim, r), part(h, i * BLOCK + r, 0),
+               dim * sizeof(float));
+    multiply(h, &h->p.keys, l->acts, n, l->scores, stride, padded, NULL);
+    for (uint32_t r = 0; r < n; r++) {
+        float *s = l->scores + r * stride;
+
+        for (uint32_t k = h->n; k < padded; k++)
+            s[k] = -INFINITY;
+        inverse[r] = 1 / h->b->kernels->exps(s, padded, h->a->scale);
+    }
+    float *out = h->a->out + (size_t)(h->first + i * BLOCK) * n_embd + (size_t)h->h * dim;
+    multiply(h, &h->p.values, (const uint8_t *)l->scores, n, out, n_embd, dim, inverse);
+}
+
+static void do_blocks(void *ctx, uint32_t thread) {
+    struct head *h = ctx;
+    uint32_t i, n = (h->n + BLOCK - 1) / BLOCK;
+
+    while ((i = atomic_fetch_add(&h->next, 1)) < n)
+        attend_block(h, i, &h->b->lane[thread]);
+}
+
+/* A head among many rows: all threads pack, then all threads compute. */
+static void attend_together(struct vis_be *b, const struct vis_attend *a, uint32_t which,
+                            uint32_t first, uint32_t n) {
+    struct head h = {.b = b, .a = a, .h = which, .first = first, .n = n};
+
+    set_packed(&h, b->panel);
+    each(b, (n + LANES - 1) / LANES, pack_keys, &h);
+    pool_run(b->pool, do_blocks, &h);
+}
+
+struct windows {
+    struct vis_be *b;
+    const struct vis_attend *a;
+    _Atomic uint32_t next;
+};
+
+/* All heads of all windows, each by one thread. */
+static void do_windows(void *ctx, uint32_t thread) {
+    struct windows *w = ctx;
+    uint32_t i, n = w->a->n_segments * w->a->n_head;
+
+    while ((i = atomic_fetch_add(&w->next, 1)) < n) {
+        uint32_t s = i / w->a->n_head, first = w->a->start[s];
+        struct head h = {.b = w->b,
+                         .a = w->a,
+                         .h = i % w->a->n_head,
+                         .first = first,
+                         .n = w->a->start[s + 1] - first};
+
+        set_packed(&h, w->b->lane[thread].panel);
+        for (uint32_t k = 0; k < (h.n + LANES - 1) / LANES; k++)
+            pack_keys(&h, k);
+        for (uint32_t k = 0; k < (h.n + BLOCK - 1) / BLOCK; k++)
+            attend_block(&h, k, &w->b->lane[thread]);
+    }
+}
+
+static void attend(struct vis_be *b, const struct vis_attend *a) {
+    struct windows w = {.b = b, .a = a};
+    uint32_t longest = 0;
+
+    for (uint32_t s = 0; s < a->n_segments; s++)
+        longest = MAX(longest, a->start[s + 1] - a->start[s]);
+    assert(longest <= b->sizes.max_keys && a->head_dim == b->sizes.head_dim);
+    if (longest <= WINDOW_KEYS) {
+        pool_run(b->pool, do_windows, &w);
+        return;
+    }
+    for (uint32_t s = 0; s < a->n_segments; s++)
+        for (uint32_t h = 0; h < a->n_head; h++)
+            attend_together(b, a, h, a->start[s], a->start[s + 1] - a->start[s]);
+}
+
+static void norm(const struct vis_be *b, const float *x, const float *w, const float *bias,
+                 float eps, uint32_t n, float *y) {
+    if (!bias) {
+        b->kernels->norm(x, w, y, n, eps);
+        return;
+    }
+    if (y != x)
+        memcpy(y, x, n * sizeof(float));
+    b->kernels->layer_norm(y, w, bias, n, eps);
+}
+
+/* x = x / (1 + e^(-1.702 x)) */
+static void quick_gelu(const struct vis_be *b, float *x, uint32_t n) {
+    float gate[256];
+
+    for (uint32_t at = 0; at < n; at += ARRAY_SIZE(gate)) {
+        uint32_t m = MIN(n - at, (uint32_t)ARRAY_SIZE(gate));
+
+        for (uint32_t i = 0; i < m; i++)
+            gate[i] = 1.702f * x[at + i];
+        b->kernels->gate(x + at, gate, m);
+    }
+}
+
+static void act(const struct vis_be *b, enum projector_act act, float *x, const float *up,
+                uint32_t n) {
+    if (act == PROJECTOR_GELU && !up)
+        b->kernels->gelu(x, n);
+    else if (act == PROJECTOR_GELU)
+        b->kernels->glu[GLU_GELU](x, up, x, n);
+    else if (act == PROJECTOR_SILU && up)
+        b->kernels->glu[GLU_SILU](x, up, x, n);
+    else {
+        if (act == PROJECTOR_SILU)
+            for (uint32_t i = 0; i < n; i++)
+                x[i] = mx_silu(x[i]);
+        else
+            quick_gelu(b, x, n);
+        for (uint32_t i = 0; i < n && up; i++)
+            x[i] *= up[i];
+    }
+}
+
+const struct vis_ops vis_cpu = {
+    .name = "cpu",
+    .open = open_be,
+    .close = close_be,
+    .load = load,
+    .linear = linear,
+    .attend = attend,
+    .each = each,
+    .norm = norm,
+    .act = act,
+};

@@ -1,0 +1,42 @@
+#pragma once
+
+/*
+ * encoder - computes the rows that a text model gets of a picture, by the projector files of
+ * vision/projector.h.
+ *
+ * The rows are a function of the pixels, the file and the backend: the order of every sum depends
+ * on the shapes only, so the bits are the same at any number of threads and, on the CPU, with any
+ * instruction set. All memory is allocated by image_encoder_new(), for the largest picture.
+ * Attention is computed for blocks of rows: there is no matrix of all pairs, and windows are
+ * computed as windows.
+ */
+
+#include "vision/projector.h"
+
+struct image_encoder;
+
+/* Zeroed: the CPU backend with as many threads as there are processors. */
+struct image_encoder_opts {
+    const char *backend; /* "reference", or "cpu" */
+    const char *isa;     /* of the CPU backend; NULL: the best */
+    uint32_t n_threads;  /* 0: all */
+    uint32_t max_rows;   /* of a picture; 0: the projector's own limit */
+};
+
+/* Opens the projector in @file, which must stay open. 0, -ENOMEM, or -EINVAL with @err: a kind, a
+ * key or a tensor that is missing or not as the kind has it. */
+int image_encoder_new(struct image_encoder **out, const struct gguf *file,
+                      const struct image_encoder_opts *opts, struct err *err);
+struct image_encoder *image_encoder_free(struct image_encoder *e);
+DEFINE_FREEP(struct image_encoder, image_encoder)
+
+/* The header of the file. */
+const struct projector *image_encoder_projector(const struct image_encoder *e);
+/* Values of a row for the text model: n_out * (1 + n_deep). */
+uint32_t image_encoder_width(const struct image_encoder *e);
+
+/* Computes the rows of @p, which has the size that @l says, to @out: l->n_rows of
+ * image_encoder_width() values. -EINVAL with @err for a picture with more rows than there is memory
+ * for, or larger than a table of positions. */
+int image_encoder_run(struct image_encoder *e, const struct picture *p,
+                      const struct picture_layout *l, float *out, struct err *err);

@@ -1,0 +1,215 @@
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include "engine/vision/encoder_private.h"
+
+/* The layers of a transformer whose rows all see each other, or those of their window. Products run
+ * over chunks of rows, so that buffers stay small. */
+
+/* Context of functions that work row by row. */
+struct rows {
+    struct image_encoder *e;
+    const struct vis_layer *layer;
+    const struct vis_norm *norm;
+    const float *in;
+    float *out;
+    uint32_t width, first; /* values of a row; the chunk's first row */
+    bool gated;
+};
+
+static void norm_row(void *ctx, uint32_t r) {
+    const struct rows *c = ctx;
+    const struct image_encoder *e = c->e;
+
+    e->ops->norm(e->be, c->in + (size_t)r * c->width, c->norm->w, c->norm->bias, e->p.eps, c->width,
+                 c->out + (size_t)r * c->width);
+}
+
+void vis_norm_rows(struct image_encoder *e, const struct vis_norm *w, const float *x,
+                   uint32_t width, uint32_t n, float *y) {
+    struct rows c = {.e = e, .norm = w, .in = x, .out = y, .width = width};
+
+    e->ops->each(e->be, n, norm_row, &c);
+}
+
+/* x += norm of a branch's row. */
+static void add_row(void *ctx, uint32_t r) {
+    const struct rows *c = ctx;
+    const struct image_encoder *e = c->e;
+    float *branch = e->o + (size_t)(c->first + r) * c->width;
+    float *x = e->x + (size_t)(c->first + r) * c->width;
+
+    e->ops->norm(e->be, branch, c->norm->w, c->norm->bias, e->p.eps, c->width, branch);
+    for (uint32_t i = 0; i < c->width; i++)
+        x[i] += branch[i];
+}
+
+/* Rows [first, first + n): x += post W in + bias, where W's rows are those of x. */
+static void add_branch(struct image_encoder *e, const struct vis_mat *m,
+                       const struct vis_norm *post, const float *in, size_t in_stride,
+                       uint32_t first, uint32_t n) {
+    uint32_t width = e->p.n_embd;
+    struct rows c = {.e = e, .norm = post, .width = width, .first = first};
+
+    if (!post->w) {
+        e->ops->linear(e->be, m, in, in_stride, n, e->x + (size_t)first * width, width, true);
+        return;
+    }
+    /* The rows of o that a branch is made of are not needed behind the product. */
+    float *out = e->o + (size_t)first * width;
+    if (in == out) {
+        memcpy(e->in, in, (size_t)n * width * sizeof(float));
+        in = e->in;
+    }
+    e->ops->linear(e->be, m, in, in_stride, n, out, width, false);
+    e->ops->each(e->be, n, add_row, &c);
+}
+
+/* (a, b) turned by cosine and sine. */
+static void turn(float *a, float *b, float c, float s) {
+    float x = *a, y = *b;
+
+    *a = x * c - y * s;
+    *b = x * s + y * c;
+}
+
+/* A head of @dim values: pairs lie beside each other, half a head apart, or half of each half. */
+static void turn_head(enum projector_kind kind, const float *cs, uint32_t dim, float *x) {
+    uint32_t half = dim / 2, quarter = dim / 4;
+
+    for (uint32_t i = 0; i < half; i++) {
+        float c = cs[i], s = cs[half + i];
+
+        if (kind == PROJECTOR_PIXTRAL)
+            turn(&x[2 * i], &x[2 * i + 1], c, s);
+        else if (kind == PROJECTOR_GEMMA4V)
+            turn(&x[i % quarter + i / quarter * half],
+                 &x[i % quarter + i / quarter * half + quarter], c, s);
+        else
+            turn(&x[i], &x[i + half], c, s);
+    }
+}
+
+/* Norms and rotation of a row's queries, keys and values. */
+static void rotate_row(void *ctx, uint32_t r) {
+    const struct rows *c = ctx;
+    const struct image_encoder *e = c->e;
+    uint32_t n_head = e->p.n_head, dim = e->p.n_embd / n_head;
+    float *x = e->qkv + (size_t)r * 3 * e->p.n_embd;
+    const struct vis_norm *norms[] = {&c->layer->q_norm, &c->layer->k_norm};
+
+    for (uint32_t h = 0; h < 2 * n_head; h++, x += dim) {
+        const struct vis_norm *w = norms[h / n_head];
+
+        if (w->w)
+            e->ops->norm(e->be, x, w->w, w->bias, e->p.eps, dim, x);
+        if (e->p.kind != PROJECTOR_GEMMA3)
+            turn_head(e->p.kind, e->rope + (size_t)r * dim, dim, x);
+    }
+    for (uint32_t h = 0; h < n_head && e->p.kind == PROJECTOR_GEMMA4V; h++, x += dim)
+        e->ops->norm(e->be, x, NULL, NULL, e->p.eps, dim, x);
+}
+
+static void attention(struct image_encoder *e, const struct vis_layer *y, bool whole) {
+    uint32_t width = e->p.n_embd, n = e->grid.n, all[] = {0, n};
+    struct rows c = {.e = e, .layer = y};
+    uint32_t dim = width / e->p.n_head;
+    const struct vis_attend a = {
+        .qkv = e->qkv,
+        .n_head = e->p.n_head,
+        .head_dim = dim,
+        .scale = e->p.kind == PROJECTOR_GEMMA4V ? 1 : 1 / sqrtf((float)dim),
+        .n_segments = whole ? 1 : e->grid.n_windows,
+        .start = whole ? all : e->grid.window,
+        .out = e->o,
+    };
+
+    for (uint32_t at = 0; at < n; at += VIS_CHUNK) {
+        uint32_t rows = MIN(VIS_CHUNK, n - at);
+        float *qkv = e->qkv + (size_t)at * 3 * width;
+
+        vis_norm_rows(e, &y->ln1, e->x + (size_t)at * width, width, rows, e->in);
+        for (uint32_t k = 0; k < 3 && y->qkv[k]; k++)
+            e->ops->linear(e->be, y->qkv[k], e->in, width, rows, qkv + k * width, 3ul * width,
+                           false);
+    }
+    e->ops->each(e->be, n, rotate_row, &c);
+    e->ops->attend(e->be, &a);
+    for (uint32_t at = 0; at < n; at += VIS_CHUNK)
+        add_branch(e, y->out, &y->attn_post, e->o + (size_t)at * width, width, at,
+                   MIN(VIS_CHUNK, n - at));
+}
+
+/* Hidden values of a row: the gates, then the ups, or the ups alone. */
+static void act_row(void *ctx, uint32_t r) {
+    const struct rows *c = ctx;
+    const struct image_encoder *e = c->e;
+    float *h = e->ffn + (size_t)r * 2 * e->ffn_width;
+
+    e->ops->act(e->be, e->p.act, h, c->gated ? h + e->ffn_width : NULL, e->p.n_ff);
+}
+
+static void ffn(struct image_encoder *e, const struct vis_layer *y) {
+    uint32_t width = e->p.n_embd, n = e->grid.n;
+    size_t stride = 2 * e->ffn_width;
+    struct rows c = {.e = e, .gated = y->gate != NULL};
+
+    for (uint32_t at = 0; at < n; at += VIS_CHUNK) {
+        uint32_t rows = MIN(VIS_CHUNK, n - at);
+
+        vis_norm_rows(e, &y->ln2, e->x + (size_t)at * width, width, rows, e->in);
+        e->ops->linear(e->be, y->gate ? y->gate : y->up, e->in, width, rows, e->ffn, stride, false);
+        if (y->gate)
+            e->ops->linear(e->be, y->up, e->in, width, rows, e->ffn + e->ffn_width, stride, false);
+        e->ops->each(e->be, rows, act_row, &c);
+        add_branch(e, y->down, &y->ffn_post, e->ffn, stride, at, rows);
+    }
+}
+
+/* gelu of the first product's rows. */
+static void gelu_row(void *ctx, uint32_t r) {
+    const struct rows *c = ctx;
+
+    c->e->ops->act(c->e->be, PROJECTOR_GELU, c->e->ffn + (size_t)r * c->e->hidden, NULL,
+                   c->e->hidden);
+}
+
+void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct vis_mat *second,
+             const float *in, uint32_t n_in, uint32_t n_rows, float *out, size_t out_stride) {
+    struct rows c = {.e = e};
+
+    assert(n_rows <= VIS_CHUNK);
+    e->ops->linear(e->be, first, in, n_in, n_rows, e->ffn, e->hidden, false);
+    e->ops->each(e->be, n_rows, gelu_row, &c);
+    e->ops->linear(e->be, second, e->ffn, e->hidden, n_rows, out, out_stride, false);
+}
+
+/* The rows that a layer gives to part @part of the text model's. Without windows the order of
+ * computation is that of the rows. */
+static void deepstack(struct image_encoder *e, const struct vis_layer *y, uint32_t part,
+                      float *out) {
+    uint32_t width = 4 * e->p.n_embd, n = e->grid.n / 4;
+    size_t stride = image_encoder_width(e);
+
+    for (uint32_t at = 0; at < n; at += VIS_CHUNK) {
+        uint32_t rows = MIN(VIS_CHUNK, n - at);
+
+        vis_norm_rows(e, &y->deep_norm, e->x + (size_t)at * width, width, rows, e->in);
+        vis_mlp(e, y->deep_in, y->deep_out, e->in, width, rows,
+                out + at * stride + (size_t)part * e->p.n_out, stride);
+    }
+}
+
+void vis_layers(struct image_encoder *e, float *out) {
+    uint32_t part = 0;
+
+    for (uint32_t i = 0; i < e->p.n_layer; i++) {
+        const struct vis_layer *y = &e->layer[i];
+
+        attention(e, y, !e->p.period || (i + 1) % e->p.period == 0);
+        ffn(e, y);
+        if (y->deep_norm.w)
+            deepstack(e, y, ++part, out);
+    }
+    assert(part == e->p.n_deep);
+}

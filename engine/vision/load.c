@@ -1,0 +1,329 @@
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "engine/bind.h"
+#include "engine/quant.h"
+#include "engine/vision/encoder_private.h"
+
+/* Finds the tensors of a projector file, checks their shapes against its header and hands them to
+ * the backend. Every tensor of the file must be known: a bias that is left out would give rows that
+ * are almost right. */
+
+/* Context of loading; errors stick in b.r. */
+struct loader {
+    struct image_encoder *e;
+    struct binder b;
+    bool swapped; /* old files name ffn_up and ffn_down the wrong way round */
+};
+
+/* Room for @n floats that live as long as the encoder; NULL after an error. */
+static float *own(struct loader *l, size_t n) {
+    struct floats *f = l->b.r == 0 ? malloc(sizeof(*f) + n * sizeof(float)) : NULL;
+
+    if (!f) {
+        l->b.r = l->b.r == 0 ? -ENOMEM : l->b.r;
+        return NULL;
+    }
+    f->next = l->e->owned;
+    l->e->owned = f;
+    return f->v;
+}
+
+/* Decodes the values of @t to floats; NULL stays NULL. */
+static float *values(struct loader *l, const struct tensor *t) {
+    size_t n = t ? (size_t)(t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]) : 0;
+    float *v = t ? own(l, n) : NULL;
+
+    if (v)
+        quant_decode(t->format->type, t->data, v, n);
+    return v;
+}
+
+static const float *vector(struct loader *l, enum bind_need need, uint64_t n, const char *name) {
+    return values(l, bind_vector(&l->b, need, n, "%s", name));
+}
+
+/* "@prefix.weight" and, where there is one, "@prefix.bias". */
+static struct vis_norm norm(struct loader *l, enum bind_need need, uint64_t n, const char *prefix) {
+    char bias[80];
+
+    snprintf(bias, sizeof(bias), "%s.bias", prefix);
+    struct vis_norm w = {
+        .w = values(l, bind_vector(&l->b, need, n, "%s.weight", prefix)),
+        .bias = vector(l, w.w ? BIND_MAY : BIND_NEVER, n, bias),
+    };
+    return w;
+}
+
+/* The matrix of @t, which may be NULL, for the backend. */
+static struct vis_mat *take(struct loader *l, const struct tensor *t, const float *bias) {
+    struct vis_mat *m = NULL;
+
+    if (t && l->b.r == 0)
+        l->b.r = l->e->ops->load(l->e->be, t, bias, &m, l->b.err);
+    return m;
+}
+
+/* y = W x + bias of "@prefix.weight" and "@prefix.bias"; NULL: there is none. */
+static struct vis_mat *linear(struct loader *l, enum bind_need need, uint64_t n_in, uint64_t n_out,
+                              const char *prefix) {
+    const struct tensor *t = bind_matrix(&l->b, need, n_in, n_out, "%s.weight", prefix);
+    char bias[80];
+
+    snprintf(bias, sizeof(bias), "%s.bias", prefix);
+    return take(l, t, vector(l, t ? BIND_MAY : BIND_NEVER, n_out, bias));
+}
+
+/* A matrix of floats that was made of others: n_out rows of n_in values at @v. */
+static const struct tensor *make(struct loader *l, uint64_t n_in, uint64_t n_out, const float *v,
+                                 const char *name) {
+    struct tensors *t = l->b.r == 0 ? calloc(1, sizeof(*t)) : NULL;
+
+    if (!t) {
+        l->b.r = l->b.r == 0 ? -ENOMEM : l->b.r;
+        return NULL;
+    }
+    t->next = l->e->made;
+    l->e->made = t;
+    t->t = (struct tensor){
+        .name = name,
+        .format = tensor_format(TENSOR_F32),
+        .n_dims = 2,
+        .ne = {n_in, n_out, 1, 1},
+        .row_bytes = n_in * sizeof(float),
+        .n_bytes = n_in * n_out * sizeof(float),
+        .data = (const uint8_t *)v,
+    };
+    return &t->t;
+}
+
+/* The values of the patch kernel called @name, [n_embd][3][patch][patch]; NULL: there is none. */
+static float *kernel(struct loader *l, bool must, const char *name) {
+    const struct projector *p = &l->e->p;
+    const struct tensor *t = bind_any(&l->b, name);
+
+    if (l->b.r < 0 || (!t && !must))
+        return NULL;
+    if (!t || t->ne[0] != p->patch || t->ne[1] != p->patch || t->ne[2] != 3 ||
+        t->ne[3] != p->n_embd || t->format->block != 1) {
+        l->b.r = err_set(l->b.err, 0, NULL, "the projector file has no '%s' of %u x %u x 3 x %u",
+                         name, p->patch, p->patch, p->n_embd);
+        return NULL;
+    }
+    return values(l, t);
+}
+
+/* The products of pixels. A still picture is two equal frames, where a kernel has two. */
+static void load_patch(struct loader *l) {
+    const struct projector *p = &l->e->p;
+    size_t n_in = (size_t)3 * p->patch * p->patch, n = n_in * p->n_embd;
+    float *first = kernel(l, true, "v.patch_embd.weight");
+    const float *second = kernel(l, false, "v.patch_embd.weight.1");
+
+    for (size_t i = 0; i < n && second; i++)
+        first[i] += second[i];
+    const float *bias = vector(l, BIND_MAY, p->n_embd, "v.patch_embd.bias");
+    l->e->patch = take(l, make(l, n_in, p->n_embd, first, "v.patch_embd.weight"), bias);
+}
+
+/* A square table of positions, or two tables for columns and rows. */
+static void load_table(struct loader *l) {
+    struct image_encoder *e = l->e;
+    const struct projector *p = &e->p;
+    bool two = p->kind == PROJECTOR_GEMMA4V;
+
+    if (p->kind == PROJECTOR_QWEN25VL || p->kind == PROJECTOR_PIXTRAL)
+        return;
+    const struct tensor *t = bind_any(&l->b, "v.position_embd.weight");
+    if (l->b.r < 0)
+        return;
+    uint32_t n = t && t->ne[1] <= UINT16_MAX ? (uint32_t)t->ne[1] : 0;
+    uint32_t root = (uint32_t)lround(sqrt(n));
+    bool fits = n > 0 && t->ne[0] == p->n_embd && t->ne[2] == (two ? 2 : 1) && t->ne[3] == 1 &&
+                t->format->block == 1 && (two || root * root == n) &&
+                (!p->side || root == p->side / p->patch);
+    if (!fits) {
+        l->b.r = err_set(l->b.err, 0, NULL,
+                         "the projector file has no 'v.position_embd.weight' of the right size");
+        return;
+    }
+    e->n_table = two ? n : root;
+    e->table = values(l, t);
+}
+
+/* FFN of layer @i; n_ff is the hidden width whatever the tensors are called. */
+static void load_ffn(struct loader *l, uint32_t i, struct vis_layer *y) {
+    const struct projector *p = &l->e->p;
+    char name[64];
+
+    snprintf(name, sizeof(name), "v.blk.%u.ffn_gate", i);
+    y->gate = linear(l, BIND_MAY, p->n_embd, p->n_ff, name);
+    snprintf(name, sizeof(name), "v.blk.%u.%s", i, l->swapped ? "ffn_down" : "ffn_up");
+    y->up = linear(l, BIND_MUST, p->n_embd, p->n_ff, name);
+    snprintf(name, sizeof(name), "v.blk.%u.%s", i, l->swapped ? "ffn_up" : "ffn_down");
+    y->down = linear(l, BIND_MUST, p->n_ff, p->n_embd, name);
+}
+
+static void load_layer(struct loader *l, uint32_t i, struct vis_layer *y) {
+    static const char *const parts[] = {"q", "k", "v"};
+    const struct projector *p = &l->e->p;
+    uint32_t n = p->n_embd, dim = n / p->n_head;
+    bool gemma4 = p->kind == PROJECTOR_GEMMA4V;
+    char name[64];
+
+#define NAME(part) (snprintf(name, sizeof(name), "v.blk.%u." part, i), name)
+    y->ln1 = norm(l, BIND_MUST, n, NAME("ln1"));
+    y->ln2 = norm(l, BIND_MUST, n, NAME("ln2"));
+    y->qkv[0] = linear(l, BIND_MAY, n, 3 * n, NAME("attn_qkv"));
+    bool apart = !y->qkv[0];
+    for (int k = 0; k < 3 && apart; k++) {
+        snprintf(name, sizeof(name), "v.blk.%u.attn_%s", i, parts[k]);
+        y->qkv[k] = linear(l, BIND_MUST, n, n, name);
+    }
+    y->out = linear(l, BIND_MUST, n, n, NAME("attn_out"));
+    y->q_norm = norm(l, gemma4 ? BIND_MUST : BIND_NEVER, dim, NAME("attn_q_norm"));
+    y->k_norm = norm(l, gemma4 ? BIND_MUST : BIND_NEVER, dim, NAME("attn_k_norm"));
+    y->attn_post = norm(l, gemma4 ? BIND_MUST : BIND_NEVER, n, NAME("attn_post_norm"));
+    y->ffn_post = norm(l, gemma4 ? BIND_MUST : BIND_NEVER, n, NAME("ffn_post_norm"));
+    load_ffn(l, i, y);
+    y->deep_norm = norm(l, p->n_deep ? BIND_MAY : BIND_NEVER, 4 * n,
+                        (snprintf(name, sizeof(name), "v.deepstack.%u.norm", i), name));
+    if (!y->deep_norm.w)
+        return;
+    snprintf(name, sizeof(name), "v.deepstack.%u.fc1", i);
+    y->deep_in = linear(l, BIND_MUST, 4 * n, l->e->hidden, name);
+    snprintf(name, sizeof(name), "v.deepstack.%u.fc2", i);
+    y->deep_out = linear(l, BIND_MUST, l->e->hidden, p->n_out, name);
+#undef NAME
+}
+
+/* The width between the two products of the merger called @name. */
+static uint32_t hidden_of(struct loader *l, const char *name) {
+    const struct tensor *t = gguf_find(l->b.file, name);
+
+    if (l->b.r == 0 && (!t || t->ne[1] == 0 || t->ne[1] > 65536))
+        l->b.r =
+            err_set(l->b.err, 0, NULL, "the projector file has no '%s' of the right size", name);
+    return l->b.r == 0 ? (uint32_t)t->ne[1] : 1;
+}
+
+/* mm.input_projection of gemma3, whose rows are those of the input. */
+static void load_transposed(struct loader *l) {
+    const struct projector *p = &l->e->p;
+    const float *v =
+        values(l, bind_matrix(&l->b, BIND_MUST, p->n_out, p->n_embd, "mm.input_projection.weight"));
+    float *t = own(l, (size_t)p->n_out * p->n_embd);
+
+    for (size_t o = 0; o < p->n_out && v && t; o++)
+        for (size_t i = 0; i < p->n_embd; i++)
+            t[o * p->n_embd + i] = v[i * p->n_out + o];
+    l->e->mm_out = take(l, make(l, p->n_embd, p->n_out, t, "mm.input_projection.weight"), NULL);
+}
+
+/* Loads what maps rows to the text model's. */
+static void load_merger(struct loader *l) {
+    struct image_encoder *e = l->e;
+    const struct projector *p = &e->p;
+    uint32_t n = p->n_embd, block = n * p->merge * p->merge;
+
+    switch (p->kind) {
+    case PROJECTOR_QWEN3VL:
+    case PROJECTOR_QWEN25VL:
+        e->mm_in = linear(l, BIND_MUST, block, e->hidden, "mm.0");
+        e->mm_out = linear(l, BIND_MUST, e->hidden, p->n_out, "mm.2");
+        break;
+    case PROJECTOR_GEMMA3:
+        e->mm_norm = norm(l, BIND_MUST, n, "mm.soft_emb_norm");
+        load_transposed(l);
+        break;
+    case PROJECTOR_GEMMA4V:
+        e->std.bias = vector(l, BIND_MAY, n, "v.std_bias");
+        e->std.w = vector(l, e->std.bias ? BIND_MUST : BIND_NEVER, n, "v.std_scale");
+        e->mm_out = linear(l, BIND_MUST, n, p->n_out, "mm.input_projection");
+        break;
+    case PROJECTOR_PIXTRAL:
+        e->merge = linear(l, p->merge > 1 ? BIND_MUST : BIND_MAY, block, n, "mm.patch_merger");
+        e->mm_norm = norm(l, e->merge ? BIND_MUST : BIND_NEVER, n, "mm.input_norm");
+        e->mm_in = linear(l, BIND_MUST, n, e->hidden, "mm.1");
+        e->mm_out = linear(l, BIND_MUST, e->hidden, p->n_out, "mm.2");
+        e->line_break = vector(l, BIND_MUST, p->n_out, "v.token_embd.img_break");
+        break;
+    case PROJECTOR_KINDS:
+        break;
+    }
+}
+
+/* Tensors of every kind, in the order of computation. */
+static void load_all(struct loader *l) {
+    struct image_encoder *e = l->e;
+    const struct projector *p = &e->p;
+    bool qwen = p->kind == PROJECTOR_QWEN3VL || p->kind == PROJECTOR_QWEN25VL;
+
+    load_patch(l);
+    load_table(l);
+    e->pre_ln =
+        norm(l, p->kind == PROJECTOR_PIXTRAL ? BIND_MUST : BIND_NEVER, p->n_embd, "v.pre_ln");
+    for (uint32_t i = 0; i < p->n_layer && l->b.r == 0; i++)
+        load_layer(l, i, &e->layer[i]);
+    e->post_ln = norm(l, qwen || p->kind == PROJECTOR_GEMMA3 ? BIND_MUST : BIND_NEVER, p->n_embd,
+                      "v.post_ln");
+    load_merger(l);
+    bind_leave(&l->b, "a."); /* an encoder of sound in the same file */
+    bind_leave(&l->b, "mm.a.");
+    bind_rest(&l->b);
+}
+
+/* Sizes of the backend's buffers and of those here. */
+static int allocate(struct image_encoder *e, const struct image_encoder_opts *opts,
+                    struct err *err) {
+    const struct projector *p = &e->p;
+    size_t n = e->max_patches, block = (size_t)p->n_embd * p->merge * p->merge;
+
+    e->in_width = MAX(MAX(block, (size_t)3 * p->patch * p->patch), p->n_embd);
+    e->ffn_width = MAX(p->n_ff, e->hidden);
+    const struct vis_sizes sizes = {
+        .max_rows = VIS_CHUNK,
+        .max_in = (uint32_t)MAX(e->in_width, e->ffn_width),
+        .max_keys = e->max_patches,
+        .head_dim = p->n_embd / p->n_head,
+    };
+    e->x = malloc(n * p->n_embd * sizeof(float));
+    e->o = malloc(n * p->n_embd * sizeof(float));
+    e->qkv = malloc(n * 3 * p->n_embd * sizeof(float));
+    e->in = malloc(VIS_CHUNK * e->in_width * sizeof(float));
+    e->ffn = malloc(VIS_CHUNK * 2 * e->ffn_width * sizeof(float));
+    e->rope = malloc(n * sizes.head_dim * sizeof(float));
+    e->grid.row = malloc(n * sizeof(uint32_t));
+    e->grid.column = malloc(n * sizeof(uint32_t));
+    e->grid.window = malloc((n + 1) * sizeof(uint32_t));
+    e->layer = calloc(p->n_layer, sizeof(*e->layer));
+    if (!e->x || !e->o || !e->qkv || !e->in || !e->ffn || !e->rope || !e->grid.row ||
+        !e->grid.column || !e->grid.window || !e->layer)
+        return err_set(err, 0, NULL, "no memory for pictures of %u rows", e->max_rows), -ENOMEM;
+    return e->ops->open(&e->be, opts, &sizes, err);
+}
+
+int vis_load(struct image_encoder *e, const struct gguf *file, const struct image_encoder_opts *o,
+             struct err *err) {
+    struct loader l = {.e = e};
+    const struct tensor *down = gguf_find(file, "v.blk.0.ffn_down.weight");
+    int r = bind_init(&l.b, file, e->p.name, err);
+
+    if (r < 0)
+        return r;
+    l.swapped = down && down->ne[0] == e->p.n_embd && e->p.n_ff != e->p.n_embd;
+    e->hidden = 1;
+    if (e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL)
+        e->hidden = hidden_of(&l, "mm.0.weight");
+    if (e->p.kind == PROJECTOR_PIXTRAL)
+        e->hidden = hidden_of(&l, "mm.1.weight");
+    if (l.b.r == 0)
+        l.b.r = allocate(e, o, err);
+    if (l.b.r == 0)
+        load_all(&l);
+    r = l.b.r;
+    bind_deinit(&l.b);
+    return r;
+}

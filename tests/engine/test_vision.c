@@ -1,0 +1,290 @@
+/*
+ * Image encoders: the rows of a computation in float64, the same bits at any number of threads and
+ * with any instruction set, and files that are refused with the reason.
+ *
+ * vision/KIND.f32 has the rows of the projectors that `weft-gguf synth` makes with the shapes below,
+ * of the picture that make_picture() fills: computed in float64 from the formulas by a program that
+ * agrees with llama.cpp 0.5.0, and rounded to float32.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "cmd/gguf_cmd.h"
+#include "engine/vision/encoder.h"
+#include "tests/support/gguf_writer.h"
+
+#define EXACT 1e-4 /* seen: 1e-5 */
+
+static const struct kind {
+    const char *name, *shape;
+    uint32_t width, height; /* of the picture */
+} kinds[] = {
+    {"qwen3vl_merger", "n_deep=2", 96, 64}, {"qwen2.5vl_merger", "patch=14", 140, 168},
+    {"gemma3", "patch=14", 112, 112},       {"gemma4v", "tiny", 96, 144},
+    {"pixtral", "patch=14", 84, 56},
+};
+
+/* An opened projector, whose file has no name any more. */
+struct scene {
+    struct gguf *file;
+    struct image_encoder *e;
+};
+
+static void scene_close(struct scene *s) {
+    image_encoder_free(s->e);
+    gguf_free(s->file);
+}
+
+/* Writes the projector of @k in @format under a name in the temporary folder. */
+static void make_file(const struct kind *k, const char *format, char path[64]) {
+    const char *args[] = {"synth",    "--projector", k->name, "--shape", k->shape,
+                          "--format", format,        "-o",    path,      NULL};
+
+    snprintf(path, 64, "/tmp/weft-projector-XXXXXX");
+    int fd = mkstemp(path);
+    cr_assert(fd >= 0);
+    close(fd);
+    cr_assert(gguf_cmd_synth(ARRAY_SIZE(args) - 1, (char **)args) == 0, "%s", k->name);
+}
+
+static struct scene open_scene(const struct kind *k, const char *format,
+                               const struct image_encoder_opts *o) {
+    struct scene s = {0};
+    struct err err = {0};
+    char path[64];
+
+    make_file(k, format, path);
+    cr_assert(gguf_open(&s.file, path, &err) == 0);
+    cr_assert(image_encoder_new(&s.e, s.file, o, &err) == 0, "%s: %s", k->name, err.message);
+    unlink(path);
+    return s;
+}
+
+static struct picture make_picture(uint32_t width, uint32_t height) {
+    struct picture p;
+
+    cr_assert(picture_new(&p, width, height, NULL) == 0);
+    for (uint64_t i = 0; i < picture_bytes(width, height); i++)
+        p.rgb[i] = (uint8_t)((i * i * 31 + i * 7) >> 5);
+    return p;
+}
+
+/* Rows of a picture of the given size; *n is the number of values. */
+static float *encode(const struct scene *s, uint32_t width, uint32_t height, size_t *n) {
+    CLEANUP(picture_deinit) struct picture p = make_picture(width, height);
+    struct picture_budget any = {.least = 1};
+    struct picture_layout l;
+    struct err err = {0};
+
+    projector_layout(image_encoder_projector(s->e), width, height, &any, &l);
+    cr_assert(l.width == width && l.height == height, "%u x %u", l.width, l.height);
+    *n = (size_t)l.n_rows * image_encoder_width(s->e);
+    float *rows = malloc(*n * sizeof(*rows));
+    cr_assert(image_encoder_run(s->e, &p, &l, rows, &err) == 0, "%s", err.message);
+    return rows;
+}
+
+static double largest_difference(const float *a, const float *b, size_t n) {
+    double most = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        double d = fabs((double)a[i] - (double)b[i]);
+
+        most = d <= most ? most : d; /* NaN too */
+    }
+    return most;
+}
+
+static void check_rows(const char *backend) {
+    const struct image_encoder_opts o = {.backend = backend, .n_threads = 2, .max_rows = 64};
+
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        CLEANUP(scene_close) struct scene s = open_scene(&kinds[i], "F32", &o);
+        float should[2048];
+        char path[512];
+        size_t n;
+        CLEANUP(freep) float *rows = encode(&s, kinds[i].width, kinds[i].height, &n);
+
+        snprintf(path, sizeof(path), ROWS "/%s.f32", kinds[i].name);
+        FILE *in = fopen(path, "rb");
+        cr_assert(in && fread(should, sizeof(float), 2048, in) == n, "%s: %zu", path, n);
+        fclose(in);
+        double d = largest_difference(rows, should, n);
+        printf("# %s %s: %g\n", backend, kinds[i].name, d);
+        cr_expect(d <= EXACT, "%s, %s: differs by %g", backend, kinds[i].name, d);
+    }
+}
+
+Test(vision, reference_computes_the_rows_of_float64) {
+    check_rows("reference");
+}
+
+Test(vision, cpu_computes_the_rows_of_float64) {
+    check_rows("cpu");
+}
+
+/* More patches than one thread packs; rows that fill no tile and no chunk. */
+#define LARGE_WIDTH 640u
+#define LARGE_HEIGHT 448u
+
+Test(vision, cpu_agrees_with_the_reference_on_large_pictures) {
+    const struct image_encoder_opts cpu = {.max_rows = 400},
+                                    reference = {.backend = "reference", .max_rows = 400};
+    CLEANUP(scene_close) struct scene a = open_scene(&kinds[0], "F16", &cpu);
+    CLEANUP(scene_close) struct scene b = open_scene(&kinds[0], "F16", &reference);
+    size_t n, m;
+    CLEANUP(freep) float *x = encode(&a, LARGE_WIDTH, LARGE_HEIGHT, &n);
+    CLEANUP(freep) float *y = encode(&b, LARGE_WIDTH, LARGE_HEIGHT, &m);
+
+    cr_expect(n == m && largest_difference(x, y, n) <= EXACT, "%g", largest_difference(x, y, n));
+}
+
+static void check_bits(const struct kind *k, const char *format, uint32_t width, uint32_t height) {
+    static const struct {
+        const char *isa;
+        uint32_t n_threads;
+    } ways[] = {{"generic", 1}, {"generic", 3}, {"avx2", 1}, {"avx2", 2},
+                {"avx512", 1},  {"avx512", 5},  {"auto", 2}};
+    CLEANUP(freep) float *first = NULL;
+    size_t n = 0, m;
+
+    for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
+        const struct image_encoder_opts o = {
+            .isa = ways[i].isa, .n_threads = ways[i].n_threads, .max_rows = 400};
+        struct image_encoder *e = NULL;
+        struct gguf *file;
+        struct err err = {0};
+        char path[64];
+
+        make_file(k, format, path);
+        cr_assert(gguf_open(&file, path, &err) == 0);
+        unlink(path);
+        if (image_encoder_new(&e, file, &o, &err) == 0) {
+            struct scene s = {file, e};
+            CLEANUP(freep) float *rows = encode(&s, width, height, &m);
+
+            if (!first) {
+                first = STEAL(rows);
+                n = m;
+            } else {
+                cr_expect(m == n && memcmp(rows, first, n * sizeof(float)) == 0,
+                          "%s %s: %s with %u threads has other bits", k->name, format, ways[i].isa,
+                          ways[i].n_threads);
+            }
+        } else {
+            cr_expect(strstr(err.message, "this machine cannot run") != NULL, "%s", err.message);
+        }
+        image_encoder_free(e);
+        gguf_free(file);
+    }
+}
+
+Test(vision, threads_and_instruction_sets_change_no_bit) {
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        check_bits(&kinds[i], i % 2 ? "Q8_0" : "BF16", kinds[i].width, kinds[i].height);
+    check_bits(&kinds[0], "F16", LARGE_WIDTH, LARGE_HEIGHT);
+}
+
+/* A picture's rows do not depend on what was encoded before. */
+Test(vision, pictures_leave_nothing_behind) {
+    const struct image_encoder_opts o = {.n_threads = 2, .max_rows = 400};
+    CLEANUP(scene_close) struct scene s = open_scene(&kinds[0], "F32", &o);
+    size_t n, m;
+    CLEANUP(freep) float *first = encode(&s, 96, 64, &n);
+    CLEANUP(freep) float *other = encode(&s, 320, 256, &m);
+    CLEANUP(freep) float *again = encode(&s, 96, 64, &m);
+
+    cr_expect(n == m && memcmp(first, again, n * sizeof(float)) == 0);
+}
+
+Test(vision, pictures_of_another_size_are_refused) {
+    const struct image_encoder_opts o = {.max_rows = 8};
+    CLEANUP(scene_close) struct scene s = open_scene(&kinds[0], "F32", &o);
+    CLEANUP(picture_deinit) struct picture p = make_picture(128, 96);
+    CLEANUP(picture_deinit) struct picture odd = make_picture(40, 40);
+    struct picture_layout l = {.width = 128, .height = 96, .n_rows = 12};
+    float rows[12 * 96];
+    struct err err;
+
+    cr_expect(image_encoder_run(s.e, &p, &l, rows, &err) == -EINVAL);
+    cr_expect(strstr(err.message, "128 x 96 pixels has more than 8 rows") != NULL, "%s",
+              err.message);
+    cr_expect(image_encoder_run(s.e, &odd, &l, rows, &err) == -EINVAL);
+    cr_expect(strstr(err.message, "40 x 40 pixels has not the encoder's size") != NULL, "%s",
+              err.message);
+}
+
+/* The file of @w is refused with a reason that has @part. */
+static void expect_refused(struct gguf_writer *w, const char *part) {
+    const struct image_encoder_opts o = {.max_rows = 8};
+    struct image_encoder *e = NULL;
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct err err = {0};
+    char path[64] = "/tmp/weft-projector-XXXXXX";
+    int fd = mkstemp(path);
+
+    close(fd);
+    gw_save(w, path);
+    cr_assert(gguf_open(&file, path, &err) == 0, "%s", err.message);
+    unlink(path);
+    cr_expect(image_encoder_new(&e, file, &o, &err) == -EINVAL && !e);
+    cr_expect(strstr(err.message, part) != NULL, "expected '%s' in '%s'", part, err.message);
+}
+
+Test(vision, files_that_do_not_fit_are_refused_with_the_reason) {
+    struct gguf_writer w;
+
+    gw_init(&w);
+    gw_string(&w, "general.architecture", "llama");
+    expect_refused(&w, "no projector: its architecture is not 'clip'");
+    gw_deinit(&w);
+    gw_init(&w);
+    gw_string(&w, "general.architecture", "clip");
+    expect_refused(&w, "no 'clip.projector_type'");
+    gw_string(&w, "clip.projector_type", "internvl");
+    expect_refused(&w, "projectors of kind 'internvl' are not supported (known: qwen3vl_merger, ");
+    gw_deinit(&w);
+    gw_init(&w);
+    gw_string(&w, "general.architecture", "clip");
+    gw_string(&w, "clip.projector_type", "pixtral");
+    expect_refused(&w, "no 'clip.vision.embedding_length'");
+    gw_u32(&w, "clip.vision.embedding_length", 1u << 20);
+    expect_refused(&w, "'clip.vision.embedding_length' is 1048576, 4 to 8192 are allowed");
+    gw_deinit(&w);
+}
+
+/* Every tensor that is left out or has another shape is named. */
+Test(vision, tensors_that_are_missing_are_named) {
+    static const char *const names[] = {"v.patch_embd.weight", "v.position_embd.weight",
+                                        "v.blk.1.attn_out.weight", "v.blk.3.ffn_down.weight",
+                                        "mm.2.weight"};
+    const struct image_encoder_opts o = {.max_rows = 8};
+    struct err err = {0};
+    char path[64];
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        CLEANUP(gguf_freep) struct gguf *file = NULL;
+        struct image_encoder *e = NULL;
+
+        make_file(&kinds[0], "F32", path);
+        FILE *f = fopen(path, "r+b");
+        char head[16384];
+        size_t n = fread(head, 1, sizeof(head), f);
+        char *at = memmem(head, n, names[i], strlen(names[i]));
+        cr_assert(at != NULL, "%s", names[i]);
+        at[strlen(names[i]) - 1] = 'X';
+        rewind(f);
+        fwrite(head, 1, n, f);
+        fclose(f);
+        cr_assert(gguf_open(&file, path, &err) == 0);
+        unlink(path);
+        cr_expect(image_encoder_new(&e, file, &o, &err) == -EINVAL);
+        cr_expect(strstr(err.message, names[i]) != NULL, "expected '%s' in '%s'", names[i],
+                  err.message);
+    }
+}

@@ -1,0 +1,54 @@
+#include <errno.h>
+#include <string.h>
+#include "vision/formats.h"
+
+static const struct format {
+    const char *name, *magic;
+    uint8_t n_magic;
+    int (*decode)(const uint8_t *data, size_t len, struct picture *out, int *orientation,
+                  struct err *err);
+} formats[] = {
+    {"PNG", "\x89PNG\r\n\x1a\n", 8, decode_png},
+    {"JPEG", "\xFF\xD8\xFF", 3, decode_jpeg},
+    {"WebP", "RIFF", 4, decode_webp}, /* and "WEBP" behind the length */
+    {"GIF", "GIF8", 4, decode_gif},
+};
+
+/* NULL: the bytes begin like none of them. */
+static const struct format *find_format(const uint8_t *data, size_t len) {
+    for (size_t i = 0; i < ARRAY_SIZE(formats); i++) {
+        const struct format *f = &formats[i];
+
+        if (len < 12 || memcmp(data, f->magic, f->n_magic) != 0)
+            continue;
+        if (f->decode != decode_webp || memcmp(data + 8, "WEBP", 4) == 0)
+            return f;
+    }
+    return NULL;
+}
+
+const char *picture_type(const void *data, size_t len) {
+    const struct format *f = find_format(data, len);
+
+    return f ? f->name : NULL;
+}
+
+int picture_decode(const void *data, size_t len, struct picture *out, struct err *err) {
+    const struct format *f = find_format(data, len);
+    struct picture p = {0};
+    int orientation = 1;
+
+    if (len > PICTURE_FILE_MAX)
+        return err_set(err, 0, NULL, "the picture's file has %zu bytes; at most %u are allowed",
+                       len, PICTURE_FILE_MAX);
+    if (!f)
+        return err_set(err, 0, NULL, "the bytes are no PNG, JPEG, WebP or GIF file");
+    int r = f->decode(data, len, &p, &orientation, err);
+    if (r == 0)
+        r = exif_turn(&p, orientation);
+    if (r < 0)
+        picture_deinit(&p);
+    else
+        *out = p;
+    return r;
+}

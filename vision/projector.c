@@ -1,0 +1,226 @@
+#include "vision/projector.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Facts that files do not have: the sizes that the models were trained with. Limits in rows are
+ * those of llama.cpp, which are also its users' habits. */
+static const struct kind {
+    const char *name;
+    uint32_t merge, least, most;
+    enum picture_filter filter;
+    bool positions, fixed;
+} kinds[PROJECTOR_KINDS] = {
+    [PROJECTOR_QWEN3VL] = {"qwen3vl_merger", 2, 8, 4096, FILTER_BICUBIC, true, false},
+    [PROJECTOR_QWEN25VL] = {"qwen2.5vl_merger", 2, 8, 4096, FILTER_BICUBIC, true, false},
+    [PROJECTOR_GEMMA3] = {"gemma3", 4, 0, 0, FILTER_BILINEAR, false, true},
+    [PROJECTOR_GEMMA4V] = {"gemma4v", 3, 70, 1120, FILTER_BICUBIC, false, false},
+    [PROJECTOR_PIXTRAL] = {"pixtral", 1, 8, 1024, FILTER_BICUBIC, false, false},
+};
+
+const char *projector_kind_name(enum projector_kind kind) {
+    assert(kind < PROJECTOR_KINDS);
+    return kinds[kind].name;
+}
+
+/* Reads keys; the first error sticks in @r. */
+struct reader {
+    const struct gguf *file;
+    struct err *err;
+    int r;
+};
+
+/* A required integer of [lo, hi]. */
+static uint32_t need(struct reader *d, const char *key, uint32_t lo, uint32_t hi) {
+    uint32_t v = 0;
+
+    if (d->r < 0)
+        return 0;
+    if (gguf_u32(d->file, key, &v) < 0)
+        d->r = err_set(d->err, 0, NULL, "the projector file has no '%s'", key);
+    else if (v < lo || v > hi)
+        d->r = err_set(d->err, 0, NULL, "'%s' is %u, %u to %u are allowed", key, v, lo, hi);
+    return v;
+}
+
+/* An integer that may be missing: @otherwise then. */
+static uint32_t want(struct reader *d, const char *key, uint32_t lo, uint32_t hi,
+                     uint32_t otherwise) {
+    return gguf_has(d->file, key) ? need(d, key, lo, hi) : otherwise;
+}
+
+/* Three numbers; those of a deviation are not 0. */
+static void read_colours(struct reader *d, const char *key, bool deviation, float out[3]) {
+    const struct gguf_array *a = gguf_array(d->file, key);
+
+    if (d->r < 0)
+        return;
+    if (!a || gguf_array_n(a) != 3 ||
+        (gguf_array_type(a) != GGUF_F32 && gguf_array_type(a) != GGUF_F64)) {
+        d->r = err_set(d->err, 0, NULL, "the projector file has no '%s' of three numbers", key);
+        return;
+    }
+    for (uint64_t i = 0; i < 3; i++) {
+        out[i] = (float)gguf_array_num(a, i);
+        if (!(out[i] >= (deviation ? 1e-3f : -10.0f) && out[i] <= 10))
+            d->r = err_set(d->err, 0, NULL, "'%s' has the value %g", key, (double)out[i]);
+    }
+}
+
+/* The kind of the file by its name. */
+static int find_kind(const struct gguf *file, enum projector_kind *out, struct err *err) {
+    struct gguf_str arch, name;
+    char known[256] = "", shown[48] = "";
+
+    if (gguf_string(file, "general.architecture", &arch) < 0 || arch.len != 4 ||
+        memcmp(arch.data, "clip", 4) != 0)
+        return err_set(err, 0, NULL, "the file is no projector: its architecture is not 'clip'");
+    if (gguf_string(file, "clip.vision.projector_type", &name) < 0 &&
+        gguf_string(file, "clip.projector_type", &name) < 0)
+        return err_set(err, 0, NULL, "the projector file has no 'clip.projector_type'");
+    for (int i = 0; i < PROJECTOR_KINDS; i++) {
+        size_t n = strlen(known);
+
+        if (name.len == strlen(kinds[i].name) && !memcmp(name.data, kinds[i].name, name.len)) {
+            *out = (enum projector_kind)i;
+            return 0;
+        }
+        snprintf(known + n, sizeof(known) - n, "%s%s", i ? ", " : "", kinds[i].name);
+    }
+    for (size_t i = 0; i < MIN(name.len, sizeof(shown) - 1); i++)
+        shown[i] = (char)(name.data[i] > 0x20 && name.data[i] < 0x7F ? name.data[i] : '?');
+    return err_set(err, 0, NULL, "projectors of kind '%s' are not supported (known: %s)", shown,
+                   known);
+}
+
+static enum projector_act read_act(const struct gguf *file) {
+    bool gelu = false, silu = false;
+
+    gguf_bool(file, "clip.use_gelu", &gelu);
+    gguf_bool(file, "clip.use_silu", &silu);
+    return gelu ? PROJECTOR_GELU : silu ? PROJECTOR_SILU : PROJECTOR_QUICK_GELU;
+}
+
+/* Layers behind which there is a merger of their own. */
+static uint32_t count_deep(const struct gguf *file, uint32_t n_layer) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < n_layer; i++) {
+        char name[64];
+
+        snprintf(name, sizeof(name), "v.deepstack.%u.fc1.weight", i);
+        n += gguf_find(file, name) != NULL;
+    }
+    return n;
+}
+
+/* Reads what only some kinds have. */
+static void read_special(struct reader *d, struct projector *p) {
+    p->merge = kinds[p->kind].merge;
+    if (p->kind == PROJECTOR_PIXTRAL)
+        p->merge = want(d, "clip.vision.spatial_merge_size", 1, 4, p->merge);
+    if (p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_GEMMA4V)
+        p->merge = want(d, "clip.vision.projector.scale_factor", 1, 8, p->merge);
+    if (p->kind == PROJECTOR_QWEN3VL)
+        p->n_deep = count_deep(d->file, p->n_layer);
+    if (p->kind == PROJECTOR_QWEN25VL && d->r == 0) {
+        uint32_t pixels = want(d, "clip.vision.window_size", 1, 4096, 112);
+
+        p->window = MAX(pixels / p->patch / 2, 1u) * 2;
+        p->period = need(d, "clip.vision.n_wa_pattern", 1, PROJECTOR_LAYERS_MAX);
+    }
+    if (!kinds[p->kind].fixed || d->r < 0)
+        return;
+    p->side = need(d, "clip.vision.image_size", 1, 4096);
+    if (d->r == 0 && p->side % (p->patch * p->merge))
+        d->r = err_set(d->err, 0, NULL, "'clip.vision.image_size' is %u, no multiple of %u",
+                       p->side, p->patch * p->merge);
+}
+
+int projector_read(struct projector *out, const struct gguf *file, struct err *err) {
+    struct projector p = {0};
+    struct reader d = {.file = file, .err = err};
+
+    d.r = find_kind(file, &p.kind, err);
+    if (d.r < 0)
+        return d.r;
+    const struct kind *k = &kinds[p.kind];
+    p.name = k->name;
+    p.least = k->least;
+    p.most = k->most;
+    p.filter = k->filter;
+    p.positions = k->positions;
+    p.act = read_act(file);
+    p.n_embd = need(&d, "clip.vision.embedding_length", 4, 8192);
+    p.n_ff = need(&d, "clip.vision.feed_forward_length", 1, 65536);
+    p.n_layer = need(&d, "clip.vision.block_count", 1, PROJECTOR_LAYERS_MAX);
+    p.n_head = need(&d, "clip.vision.attention.head_count", 1, 256);
+    p.patch = need(&d, "clip.vision.patch_size", 1, 64);
+    p.n_out = need(&d, "clip.vision.projection_dim", 1, 65536);
+    read_colours(&d, "clip.vision.image_mean", false, p.mean);
+    read_colours(&d, "clip.vision.image_std", true, p.std);
+    if (d.r == 0 && (p.n_embd % (4 * p.n_head) || p.n_embd / p.n_head > PROJECTOR_HEAD_MAX))
+        d.r = err_set(err, 0, NULL,
+                      "%u values in %u heads: their size is no multiple of 4, or above %u",
+                      p.n_embd, p.n_head, PROJECTOR_HEAD_MAX);
+    if (d.r == 0 && (gguf_f32(file, "clip.vision.attention.layer_norm_epsilon", &p.eps) < 0 ||
+                     !(p.eps > 0 && p.eps < 1)))
+        d.r = err_set(err, 0, NULL,
+                      "'clip.vision.attention.layer_norm_epsilon' is missing or "
+                      "not between 0 and 1");
+    if (d.r == 0)
+        read_special(&d, &p);
+    if (d.r == 0)
+        *out = p;
+    return d.r;
+}
+
+/* A side of the picture, rounded to a multiple of @align, at least that. */
+static float align_side(float x, float align, float (*round_to)(float)) {
+    return MAX(align, round_to(x / align) * align);
+}
+
+/* llama.cpp's rule for pictures of any size, in its arithmetic: sides are rounded to multiples of
+ * @align; a picture beyond the limits is scaled with its aspect kept. */
+static void choose_size(uint32_t width, uint32_t height, float align, float least, float most,
+                        struct picture_layout *out) {
+    float w = (float)width, h = (float)height;
+    float to_w = align_side(w, align, roundf), to_h = align_side(h, align, roundf);
+
+    if (to_w * to_h > most) {
+        float by = sqrtf(h * w / most);
+
+        to_w = align_side(w / by, align, floorf);
+        to_h = align_side(h / by, align, floorf);
+    } else if (to_w * to_h < least) {
+        float by = sqrtf(least / (h * w));
+
+        to_w = ceilf(w * by / align) * align;
+        to_h = ceilf(h * by / align) * align;
+    }
+    out->width = (uint32_t)to_w;
+    out->height = (uint32_t)to_h;
+}
+
+void projector_layout(const struct projector *p, uint32_t width, uint32_t height,
+                      const struct picture_budget *budget, struct picture_layout *out) {
+    uint32_t align = p->patch * p->merge, area = align * align;
+    uint32_t least = budget->least ? budget->least : p->least;
+    uint32_t most = budget->most ? budget->most : p->most;
+
+    assert(width > 0 && height > 0 && align > 0);
+    if (p->side)
+        out->width = out->height = p->side;
+    else
+        choose_size(width, height, (float)align, (float)least * (float)area,
+                    (float)most * (float)area, out);
+    out->n_columns = out->width / align;
+    out->n_lines = out->height / align;
+    out->n_rows = out->n_columns * out->n_lines;
+    out->n_positions = p->positions ? MAX(out->n_columns, out->n_lines) : out->n_rows;
+    if (p->kind == PROJECTOR_PIXTRAL) /* a break between lines */
+        out->n_positions = out->n_rows += out->n_lines - 1;
+}

@@ -1,0 +1,70 @@
+#pragma once
+
+/*
+ * projector - the header of a projector file (mmproj): a GGUF file with an image encoder and with
+ * what maps its rows to the width of a text model. It says how large a picture is made for the
+ * encoder, and how many rows the text model gets of it.
+ */
+
+#include <stdbool.h>
+#include "base/gguf.h"
+#include "vision/resize.h"
+
+/* By clip.projector_type. */
+enum projector_kind {
+    PROJECTOR_QWEN3VL,  /* qwen3vl_merger: Qwen3-VL, Qwen 3.5 to 3.8 */
+    PROJECTOR_QWEN25VL, /* qwen2.5vl_merger */
+    PROJECTOR_GEMMA3,
+    PROJECTOR_GEMMA4V,
+    PROJECTOR_PIXTRAL, /* Mistral 3 */
+    PROJECTOR_KINDS
+};
+
+enum projector_act { PROJECTOR_GELU, PROJECTOR_SILU, PROJECTOR_QUICK_GELU };
+
+#define PROJECTOR_LAYERS_MAX 128u
+#define PROJECTOR_HEAD_MAX 512u /* values of a head */
+
+/* Fields of a file, in the ranges that projector_read() checks. */
+struct projector {
+    enum projector_kind kind;
+    const char *name;         /* of the kind */
+    uint32_t n_embd, n_ff;    /* of the encoder's rows and FFN */
+    uint32_t n_layer, n_head; /* n_embd / n_head: a multiple of 4, at most HEAD_MAX */
+    uint32_t patch;           /* pixels of a patch's side */
+    uint32_t merge;           /* patches of a side that become one row */
+    uint32_t side;            /* pixels of the only size there is; 0: any */
+    uint32_t n_out;           /* of the text model's rows */
+    uint32_t n_deep;          /* further parts of a row, each as wide: deepstack */
+    uint32_t window, period;  /* patches of a window's side, 0: none; every period-th layer has
+                                  none */
+    uint32_t least, most;     /* rows of a picture */
+    enum projector_act act;   /* of FFNs */
+    enum picture_filter filter;
+    bool positions; /* M-RoPE: a picture moves the position by its longer side in rows */
+    float eps, mean[3], std[3];
+};
+
+/* The value of clip.projector_type. */
+const char *projector_kind_name(enum projector_kind kind);
+
+/* Reads and checks the header. 0 or -EINVAL with @err: no projector, a kind that is not known, or a
+ * key that is missing or out of range. */
+int projector_read(struct projector *out, const struct gguf *file, struct err *err);
+
+/* A picture as the encoder gets it and as the text model does. */
+struct picture_layout {
+    uint32_t width, height;      /* pixels */
+    uint32_t n_columns, n_lines; /* of rows for the text model, without line breaks */
+    uint32_t n_rows;             /* for the text model, line breaks included */
+    uint32_t n_positions;        /* that the text model's position moves on */
+};
+
+/* Limits on n_rows that a request or an option gives; 0: the projector's own. */
+struct picture_budget {
+    uint32_t least, most;
+};
+
+/* Computes the layout of a picture of @width x @height pixels, at least 1 x 1. */
+void projector_layout(const struct projector *p, uint32_t width, uint32_t height,
+                      const struct picture_budget *budget, struct picture_layout *out);
