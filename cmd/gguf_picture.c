@@ -17,6 +17,7 @@ static const char usage[] =
     "usage: weft-gguf picture [options] FILE...\n"
     "Decodes pictures (PNG, JPEG, WebP, the first frame of GIF) and prints type and size.\n"
     "  --size WxH      resize to W x H pixels\n"
+    "  --pad           keep the aspect, with black borders, instead of stretching\n"
     "  --filter F      bicubic (default), bilinear or lanczos\n"
     "  -o OUT.ppm      write the pixels of the one picture, as a portable pixmap\n"
     "  --projector F   resize for this projector (mmproj) and compute the rows that a text model\n"
@@ -29,6 +30,7 @@ static const char usage[] =
 
 struct options {
     const char *size, *filter, *out, *projector, *rows;
+    bool pad;
     uint32_t min_rows;
     struct image_encoder_opts encoder;
 };
@@ -61,7 +63,8 @@ static int resize(struct picture *p, const struct options *o, struct err *err) {
         filter++;
     if (filter == ARRAY_SIZE(filters))
         return err_set(err, 0, NULL, "--filter %s is not known", o->filter);
-    int r = picture_resize(p, width, height, (enum picture_filter)filter, &q, err);
+    int r = (o->pad ? picture_pad : picture_resize)(p, width, height, (enum picture_filter)filter,
+                                                    &q, err);
     if (r == 0) {
         picture_deinit(p);
         *p = q;
@@ -88,7 +91,7 @@ static int encode(struct picture *p, const struct tools *t, const struct options
     struct picture q = {0};
 
     projector_layout(j, p->width, p->height, &budget, &l);
-    int r = picture_resize(p, l.width, l.height, j->filter, &q, err);
+    int r = (o->pad ? picture_pad : picture_resize)(p, l.width, l.height, j->filter, &q, err);
     if (r < 0)
         return r;
     picture_deinit(p);
@@ -138,6 +141,7 @@ int gguf_cmd_picture(int argc, char **argv) {
     struct options o = {.filter = "bicubic"};
     const struct cli_option options[] = {
         {"size", CLI_TEXT, &o.size, 0, 0},
+        {"pad", CLI_TRUE, &o.pad, 0, 0},
         {"filter", CLI_TEXT, &o.filter, 0, 0},
         {"o", CLI_TEXT, &o.out, 0, 0},
         {"projector", CLI_TEXT, &o.projector, 0, 0},

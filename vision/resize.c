@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <string.h>
 #include "base/mathx.h"
 
 #define PI 3.14159265358979323846
@@ -162,5 +163,30 @@ int picture_resize(const struct picture *in, uint32_t width, uint32_t height,
         resize_column(&down, rows.rgb, y, n, sum, p.rgb + y * n);
     *out = p;
     p = (struct picture){0};
+    return 0;
+}
+
+int picture_pad(const struct picture *in, uint32_t width, uint32_t height,
+                enum picture_filter filter, struct picture *out, struct err *err) {
+    float scale = MIN((float)width / (float)in->width, (float)height / (float)in->height);
+    uint32_t w = MIN(width, (uint32_t)ceilf((float)in->width * scale));
+    uint32_t h = MIN(height, (uint32_t)ceilf((float)in->height * scale));
+    CLEANUP(picture_deinit) struct picture small = {0};
+    struct picture p;
+
+    int r = picture_new(&p, width, height, err);
+    if (r < 0)
+        return r;
+    r = picture_resize(in, MAX(w, 1u), MAX(h, 1u), filter, &small, err);
+    if (r < 0) {
+        picture_deinit(&p);
+        return r;
+    }
+    memset(p.rgb, 0, picture_bytes(width, height));
+    size_t left = (width - small.width) / 2, top = (height - small.height) / 2;
+    for (size_t y = 0; y < small.height; y++)
+        memcpy(p.rgb + ((top + y) * width + left) * 3, small.rgb + y * small.width * 3,
+               (size_t)small.width * 3);
+    *out = p;
     return 0;
 }

@@ -10,6 +10,11 @@
 
 enum picture_filter { FILTER_BILINEAR, FILTER_BICUBIC, FILTER_LANCZOS };
 
-/* 0, -ENOMEM, or -EINVAL with @err for a size beyond the limits. */
+/* Stretches @in to the size. 0, -ENOMEM, or -EINVAL with @err for a size beyond the limits. */
 int picture_resize(const struct picture *in, uint32_t width, uint32_t height,
                    enum picture_filter filter, struct picture *out, struct err *err);
+
+/* Resizes @in with its aspect kept and puts it in the middle of @width x @height black pixels, as
+ * llama.cpp does where models were trained with stretched pictures. */
+int picture_pad(const struct picture *in, uint32_t width, uint32_t height,
+                enum picture_filter filter, struct picture *out, struct err *err);

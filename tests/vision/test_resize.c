@@ -45,3 +45,18 @@ Test(resize, sizes_beyond_the_limits_are_refused) {
     cr_expect(picture_resize(&source, 1u << 30, 5, FILTER_BICUBIC, &p, &err) < 0);
     cr_expect(p.rgb == NULL);
 }
+
+Test(resize, padding_keeps_the_aspect_in_the_middle_of_black) {
+    CLEANUP(picture_deinit) struct picture source = picture_read("resize", "source-97x61.png");
+    CLEANUP(picture_deinit) struct picture padded = {0};
+    CLEANUP(picture_deinit) struct picture small = {0};
+
+    cr_assert(picture_pad(&source, 96, 96, FILTER_BICUBIC, &padded, NULL) == 0);
+    cr_assert(picture_resize(&source, 96, 61, FILTER_BICUBIC, &small, NULL) == 0);
+    for (size_t i = 0; i < picture_bytes(96, 96); i++) {
+        size_t y = i / (96 * 3);
+        uint8_t should = y >= 17 && y < 78 ? small.rgb[i - 17 * 96 * 3] : 0;
+
+        cr_assert(padded.rgb[i] == should, "byte %zu of row %zu", i % (96 * 3), y);
+    }
+}
