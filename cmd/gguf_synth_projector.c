@@ -162,6 +162,15 @@ static void norm(struct planner *p, bool bias, uint64_t n, const char *prefix) {
 
 /* The kernel of pixels: 16-bit floats, or F32 where all is. */
 static void patch(struct planner *p, const struct synth_projector *s, const char *suffix) {
+    uint32_t n_in = 27 * s->patch * s->patch; /* of 3 x 3 patches */
+
+    if (s->kind == PROJECTOR_GEMMA4UV) {
+        norm(p, true, n_in, "v.patch_norm.1");
+        linear(p, true, n_in, s->n_embd, "v.patch_embd");
+        norm(p, true, s->n_embd, "v.patch_norm.2");
+        norm(p, true, s->n_embd, "v.patch_norm.3");
+        return;
+    }
     matrix(p, s->patch, 1, "v.patch_embd.weight%s", suffix);
     struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
 
@@ -176,7 +185,7 @@ static void patch(struct planner *p, const struct synth_projector *s, const char
 
 /* Tables of positions: one of side x side places, or one for columns and one for rows. */
 static void positions(struct planner *p, const struct synth_projector *s) {
-    bool two = s->kind == PROJECTOR_GEMMA4V;
+    bool two = s->kind == PROJECTOR_GEMMA4V || s->kind == PROJECTOR_GEMMA4UV;
 
     if (s->kind == PROJECTOR_QWEN25VL || s->kind == PROJECTOR_PIXTRAL)
         return;
@@ -246,6 +255,9 @@ static void ends(struct planner *p, const struct synth_projector *s) {
         vector(p, n, 1, "v.std_scale");
         linear(p, false, n, s->n_out, "mm.input_projection");
         break;
+    case PROJECTOR_GEMMA4UV:
+        linear(p, false, n, s->n_out, "mm.input_projection");
+        break;
     case PROJECTOR_PIXTRAL:
         norm(p, false, n, "mm.input_norm");
         linear(p, false, 4 * n, n, "mm.patch_merger");
@@ -285,7 +297,7 @@ int synth_projector_plan(struct synth_plan *out, const struct synth_projector *s
     positions(&p, s);
     if (s->kind == PROJECTOR_PIXTRAL)
         norm(&p, false, s->n_embd, "v.pre_ln");
-    for (uint32_t i = 0; i < s->n_layer; i++)
+    for (uint32_t i = 0; i < s->n_layer && s->kind != PROJECTOR_GEMMA4UV; i++)
         layer(&p, s, i);
     ends(&p, s);
     *out = plan;
@@ -300,7 +312,7 @@ static void write_colours(struct gguf_write *w, const char *key, double value) {
 
 void synth_projector_keys(struct gguf_write *w, const struct synth_projector *s,
                           const struct synth_plan *p, const char *name) {
-    bool gemma4 = s->kind == PROJECTOR_GEMMA4V;
+    bool flat = s->kind == PROJECTOR_GEMMA4UV, gemma4 = s->kind == PROJECTOR_GEMMA4V || flat;
     bool gelu = s->kind == PROJECTOR_QWEN3VL || s->kind == PROJECTOR_GEMMA3;
 
     gguf_write_text(w, "general.architecture", "clip");
@@ -314,9 +326,9 @@ void synth_projector_keys(struct gguf_write *w, const struct synth_projector *s,
     gguf_write_u32(w, "clip.vision.image_size", s->side * s->patch);
     gguf_write_u32(w, "clip.vision.patch_size", s->patch);
     gguf_write_u32(w, "clip.vision.embedding_length", s->n_embd);
-    gguf_write_u32(w, "clip.vision.feed_forward_length", s->n_ff);
-    gguf_write_u32(w, "clip.vision.block_count", s->n_layer);
-    gguf_write_u32(w, "clip.vision.attention.head_count", s->n_head);
+    gguf_write_u32(w, "clip.vision.feed_forward_length", flat ? 0 : s->n_ff);
+    gguf_write_u32(w, "clip.vision.block_count", flat ? 0 : s->n_layer);
+    gguf_write_u32(w, "clip.vision.attention.head_count", flat ? 0 : s->n_head);
     gguf_write_f32(w, "clip.vision.attention.layer_norm_epsilon", 1e-6f);
     write_colours(w, "clip.vision.image_mean", gemma4 ? 0 : 0.5);
     write_colours(w, "clip.vision.image_std", gemma4 ? 1 : 0.5);

@@ -18,6 +18,7 @@ static const struct kind {
     [PROJECTOR_QWEN25VL] = {"qwen2.5vl_merger", 2, 8, 4096, FILTER_BICUBIC, true, false},
     [PROJECTOR_GEMMA3] = {"gemma3", 4, 0, 0, FILTER_BILINEAR, false, true},
     [PROJECTOR_GEMMA4V] = {"gemma4v", 3, 70, 1120, FILTER_BICUBIC, false, false},
+    [PROJECTOR_GEMMA4UV] = {"gemma4uv", 1, 70, 1120, FILTER_BICUBIC, false, false},
     [PROJECTOR_PIXTRAL] = {"pixtral", 1, 8, 1024, FILTER_BICUBIC, false, false},
 };
 
@@ -117,6 +118,21 @@ static uint32_t count_deep(const struct gguf *file, uint32_t n_layer) {
     return n;
 }
 
+/* Reads the sizes of layers; the kind without layers has none and one head, as wide as a row. */
+static void read_layers(struct reader *d, struct projector *p) {
+    if (p->kind == PROJECTOR_GEMMA4UV) {
+        p->n_head = 1;
+        return;
+    }
+    p->n_ff = need(d, "clip.vision.feed_forward_length", 1, 65536);
+    p->n_layer = need(d, "clip.vision.block_count", 1, PROJECTOR_LAYERS_MAX);
+    p->n_head = need(d, "clip.vision.attention.head_count", 1, 256);
+    if (d->r == 0 && (p->n_embd % (4 * p->n_head) || p->n_embd / p->n_head > PROJECTOR_HEAD_MAX))
+        d->r = err_set(d->err, 0, NULL,
+                       "%u values in %u heads: their size is no multiple of 4, or above %u",
+                       p->n_embd, p->n_head, PROJECTOR_HEAD_MAX);
+}
+
 /* Reads what only some kinds have. */
 static void read_special(struct reader *d, struct projector *p) {
     p->merge = kinds[p->kind].merge;
@@ -124,6 +140,8 @@ static void read_special(struct reader *d, struct projector *p) {
         p->merge = want(d, "clip.vision.spatial_merge_size", 1, 4, p->merge);
     if (p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_GEMMA4V)
         p->merge = want(d, "clip.vision.projector.scale_factor", 1, 8, p->merge);
+    if (p->kind == PROJECTOR_GEMMA4UV)
+        p->patch *= want(d, "clip.vision.projector.scale_factor", 1, 8, 3);
     if (p->kind == PROJECTOR_QWEN3VL)
         p->n_deep = count_deep(d->file, p->n_layer);
     if (p->kind == PROJECTOR_QWEN25VL && d->r == 0) {
@@ -155,17 +173,11 @@ int projector_read(struct projector *out, const struct gguf *file, struct err *e
     p.positions = k->positions;
     p.act = read_act(file);
     p.n_embd = need(&d, "clip.vision.embedding_length", 4, 8192);
-    p.n_ff = need(&d, "clip.vision.feed_forward_length", 1, 65536);
-    p.n_layer = need(&d, "clip.vision.block_count", 1, PROJECTOR_LAYERS_MAX);
-    p.n_head = need(&d, "clip.vision.attention.head_count", 1, 256);
+    read_layers(&d, &p);
     p.patch = need(&d, "clip.vision.patch_size", 1, 64);
     p.n_out = need(&d, "clip.vision.projection_dim", 1, 65536);
     read_colours(&d, "clip.vision.image_mean", false, p.mean);
     read_colours(&d, "clip.vision.image_std", true, p.std);
-    if (d.r == 0 && (p.n_embd % (4 * p.n_head) || p.n_embd / p.n_head > PROJECTOR_HEAD_MAX))
-        d.r = err_set(err, 0, NULL,
-                      "%u values in %u heads: their size is no multiple of 4, or above %u",
-                      p.n_embd, p.n_head, PROJECTOR_HEAD_MAX);
     if (d.r == 0 && (gguf_f32(file, "clip.vision.attention.layer_norm_epsilon", &p.eps) < 0 ||
                      !(p.eps > 0 && p.eps < 1)))
         d.r = err_set(err, 0, NULL,

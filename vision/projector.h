@@ -16,7 +16,8 @@ enum projector_kind {
     PROJECTOR_QWEN25VL, /* qwen2.5vl_merger */
     PROJECTOR_GEMMA3,
     PROJECTOR_GEMMA4V,
-    PROJECTOR_PIXTRAL, /* Mistral 3 */
+    PROJECTOR_GEMMA4UV, /* Gemma 4 without layers: patches are rows */
+    PROJECTOR_PIXTRAL,  /* Mistral 3 */
     PROJECTOR_KINDS
 };
 
@@ -30,7 +31,7 @@ struct projector {
     enum projector_kind kind;
     const char *name;         /* of the kind */
     uint32_t n_embd, n_ff;    /* of the encoder's rows and FFN */
-    uint32_t n_layer, n_head; /* n_embd / n_head: a multiple of 4, at most HEAD_MAX */
+    uint32_t n_layer, n_head; /* with layers, n_embd / n_head: a multiple of 4, at most HEAD_MAX */
     uint32_t patch;           /* pixels of a patch's side */
     uint32_t merge;           /* patches of a side that become one row */
     uint32_t side;            /* pixels of the only size there is; 0: any */

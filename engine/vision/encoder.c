@@ -86,7 +86,8 @@ int image_encoder_run(struct image_encoder *e, const struct picture *p,
     if (n > e->max_patches)
         return err_set(err, 0, NULL, "a picture of %u x %u pixels has more than %u rows", p->width,
                        p->height, e->max_rows);
-    if (e->p.kind == PROJECTOR_GEMMA4V && MAX(p->width, p->height) / e->p.patch > e->n_table)
+    bool two_tables = e->p.kind == PROJECTOR_GEMMA4V || e->p.kind == PROJECTOR_GEMMA4UV;
+    if (two_tables && MAX(p->width, p->height) / e->p.patch > e->n_table)
         return err_set(err, 0, NULL, "a picture of %u x %u pixels is larger than the %u positions",
                        p->width, p->height, e->n_table);
     vis_place(e, l);

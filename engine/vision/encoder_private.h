@@ -39,7 +39,7 @@ struct image_encoder {
     uint32_t max_patches, max_rows, n_table; /* n_table: places of the table of positions */
     struct vis_layer *layer;                 /* [p.n_layer] */
     struct vis_mat *patch, *merge, *mm_in, *mm_out;
-    struct vis_norm pre_ln, post_ln, mm_norm, std;
+    struct vis_norm patch_norm[3], pre_ln, post_ln, mm_norm, std;
     const float *table, *line_break;
     uint32_t hidden; /* of mm_in's rows */
 

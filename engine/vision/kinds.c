@@ -64,11 +64,13 @@ void vis_place(struct image_encoder *e, const struct picture_layout *l) {
     g->n = g->n_windows = 0;
     add_windows(g, e->p.window ? e->p.window : MAX(g->width, g->height), merged ? e->p.merge : 1);
     assert(g->n == g->width * g->height && g->n <= e->max_patches);
+    if (e->p.n_layer == 0 || e->p.kind == PROJECTOR_GEMMA3) /* nothing turns */
+        return;
     for (uint32_t i = 0; i < dim / 4; i++) {
         row[i] = frequency(e->p.kind, dim, i, false);
         column[i] = frequency(e->p.kind, dim, i, true);
     }
-    for (uint32_t i = 0; i < g->n && e->p.kind != PROJECTOR_GEMMA3; i++)
+    for (uint32_t i = 0; i < g->n; i++)
         fill_rope(e, i, freq);
 }
 
@@ -101,6 +103,13 @@ static void add_between(const struct image_encoder *e, uint32_t at, float *x) {
     }
 }
 
+/* x = norm @which of gemma4uv's patches, whose epsilon no file has. */
+static void norm_patch(const struct image_encoder *e, int which, float *x, uint32_t n) {
+    const struct vis_norm *w = &e->patch_norm[which];
+
+    e->ops->norm(e->be, x, w->w, w->bias, 1e-5f, n, x);
+}
+
 /* Adds positions to row @at of x; pixtral's norm takes their place. */
 static void add_position(void *ctx, uint32_t at) {
     const struct image_encoder *e = ctx;
@@ -112,8 +121,13 @@ static void add_position(void *ctx, uint32_t at) {
         add_between(e, at, x);
     for (size_t i = 0; i < n && e->p.kind == PROJECTOR_GEMMA3; i++)
         x[i] += e->table[((size_t)row * e->n_table + column) * n + i];
-    for (size_t i = 0; i < n && e->p.kind == PROJECTOR_GEMMA4V; i++)
+    if (e->patch_norm[1].w)
+        norm_patch(e, 1, x, e->p.n_embd);
+    bool two = e->p.kind == PROJECTOR_GEMMA4V || e->p.kind == PROJECTOR_GEMMA4UV;
+    for (size_t i = 0; i < n && two; i++)
         x[i] += e->table[column * n + i] + e->table[((size_t)e->n_table + row) * n + i];
+    if (e->patch_norm[2].w)
+        norm_patch(e, 2, x, e->p.n_embd);
     if (e->pre_ln.w)
         e->ops->norm(e->be, x, e->pre_ln.w, e->pre_ln.bias, e->p.eps, e->p.n_embd, x);
 }
@@ -145,6 +159,8 @@ void vis_embed(struct image_encoder *e, const struct picture *p) {
 
         for (uint32_t r = 0; r < rows; r++)
             read_patch(e, p, at + r, e->in + r * n_in);
+        for (uint32_t r = 0; r < rows && e->patch_norm[0].w; r++)
+            norm_patch(e, 0, e->in + r * n_in, (uint32_t)n_in);
         e->ops->linear(e->be, e->patch, e->in, n_in, rows, e->x + at * width, width, false);
     }
     e->ops->each(e->be, e->grid.n, add_position, e);
@@ -190,11 +206,11 @@ static void gather(const struct image_encoder *e, uint32_t i, bool mean, float *
     }
 }
 
-/* gemma4v: the mean times the root of the width, then by deviation, then rms. */
+/* gemma4v: the mean times the root of the width, then by deviation; then, of gemma4uv too, rms. */
 static void finish_gemma4(const struct image_encoder *e, float *x) {
     float root = sqrtf((float)e->p.n_embd);
 
-    for (uint32_t k = 0; k < e->p.n_embd; k++) {
+    for (uint32_t k = 0; k < e->p.n_embd && e->p.kind == PROJECTOR_GEMMA4V; k++) {
         x[k] *= root;
         if (e->std.w)
             x[k] = (x[k] - e->std.bias[k]) * e->std.w[k];
@@ -215,7 +231,7 @@ static void project_means(struct image_encoder *e, const struct picture_layout *
             float *x = e->in + (size_t)r * n;
 
             gather(e, at + r, true, x);
-            if (e->p.kind == PROJECTOR_GEMMA4V)
+            if (e->p.kind != PROJECTOR_GEMMA3)
                 finish_gemma4(e, x);
             else
                 e->ops->norm(e->be, x, e->mm_norm.w, e->mm_norm.bias, e->p.eps, n, x);
@@ -258,6 +274,7 @@ void vis_project(struct image_encoder *e, const struct picture_layout *l, float 
         break;
     case PROJECTOR_GEMMA3:
     case PROJECTOR_GEMMA4V:
+    case PROJECTOR_GEMMA4UV:
         project_means(e, l, out);
         break;
     case PROJECTOR_PIXTRAL:

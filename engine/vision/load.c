@@ -119,6 +119,14 @@ static float *kernel(struct loader *l, bool must, const char *name) {
 static void load_patch(struct loader *l) {
     const struct projector *p = &l->e->p;
     size_t n_in = (size_t)3 * p->patch * p->patch, n = n_in * p->n_embd;
+
+    if (p->kind == PROJECTOR_GEMMA4UV) {
+        l->e->patch_norm[0] = norm(l, BIND_MUST, n_in, "v.patch_norm.1");
+        l->e->patch_norm[1] = norm(l, BIND_MUST, p->n_embd, "v.patch_norm.2");
+        l->e->patch_norm[2] = norm(l, BIND_MUST, p->n_embd, "v.patch_norm.3");
+        l->e->patch = linear(l, BIND_MUST, n_in, p->n_embd, "v.patch_embd");
+        return;
+    }
     float *first = kernel(l, true, "v.patch_embd.weight");
     const float *second = kernel(l, false, "v.patch_embd.weight.1");
 
@@ -132,7 +140,7 @@ static void load_patch(struct loader *l) {
 static void load_table(struct loader *l) {
     struct image_encoder *e = l->e;
     const struct projector *p = &e->p;
-    bool two = p->kind == PROJECTOR_GEMMA4V;
+    bool two = p->kind == PROJECTOR_GEMMA4V || p->kind == PROJECTOR_GEMMA4UV;
 
     if (p->kind == PROJECTOR_QWEN25VL || p->kind == PROJECTOR_PIXTRAL)
         return;
@@ -243,6 +251,9 @@ static void load_merger(struct loader *l) {
         e->std.w = vector(l, e->std.bias ? BIND_MUST : BIND_NEVER, n, "v.std_scale");
         e->mm_out = linear(l, BIND_MUST, n, p->n_out, "mm.input_projection");
         break;
+    case PROJECTOR_GEMMA4UV:
+        e->mm_out = linear(l, BIND_MUST, n, p->n_out, "mm.input_projection");
+        break;
     case PROJECTOR_PIXTRAL:
         e->merge = linear(l, p->merge > 1 ? BIND_MUST : BIND_MAY, block, n, "mm.patch_merger");
         e->mm_norm = norm(l, e->merge ? BIND_MUST : BIND_NEVER, n, "mm.input_norm");
@@ -298,7 +309,7 @@ static int allocate(struct image_encoder *e, const struct image_encoder_opts *op
     e->grid.row = malloc(n * sizeof(uint32_t));
     e->grid.column = malloc(n * sizeof(uint32_t));
     e->grid.window = malloc((n + 1) * sizeof(uint32_t));
-    e->layer = calloc(p->n_layer, sizeof(*e->layer));
+    e->layer = calloc(MAX(p->n_layer, 1u), sizeof(*e->layer));
     if (!e->x || !e->o || !e->qkv || !e->in || !e->ffn || !e->rope || !e->grid.row ||
         !e->grid.column || !e->grid.window || !e->layer)
         return err_set(err, 0, NULL, "no memory for pictures of %u rows", e->max_rows), -ENOMEM;

@@ -26,7 +26,7 @@ static const struct kind {
 } kinds[] = {
     {"qwen3vl_merger", "n_deep=2", 96, 64}, {"qwen2.5vl_merger", "patch=14", 140, 168},
     {"gemma3", "patch=14", 112, 112},       {"gemma4v", "tiny", 96, 144},
-    {"pixtral", "patch=14", 84, 56},
+    {"pixtral", "patch=14", 84, 56},        {"gemma4uv", "patch=8", 72, 120},
 };
 
 /* An opened projector, whose file has no name any more. */
