@@ -2,9 +2,9 @@
  * Image encoders: the rows of a computation in float64, the same bits at any number of threads and
  * with any instruction set, and files that are refused with the reason.
  *
- * vision/KIND.f32 has the rows of the projectors that `weft-gguf synth` makes with the shapes below,
- * of the picture that make_picture() fills: computed in float64 from the formulas by a program that
- * agrees with llama.cpp 0.5.0, and rounded to float32.
+ * vision/KIND.f32 has the rows of the projectors that `weft-gguf synth` makes with the shapes
+ * below, of the picture that make_picture() fills: computed in float64 from the formulas by a
+ * program that agrees with llama.cpp 0.5.0, and rounded to float32.
  */
 
 #include <criterion/criterion.h>
