@@ -124,6 +124,7 @@ struct synth_projector {
     uint32_t n_layer, n_embd, n_head, n_ff, n_out, patch;
     uint32_t side;   /* patches of a side of a picture, or of the table of positions */
     uint32_t period; /* of layers without windows */
+    uint32_t bounds; /* 1: products of gemma4v have bounds */
     uint32_t n_deep; /* the last so many layers have deepstack */
 };
 

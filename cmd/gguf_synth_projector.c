@@ -12,7 +12,7 @@
 #include "cmd/cli.h"
 #include "cmd/gguf_synth.h"
 
-enum { TENSORS_MAX = 24 * 129 }; /* of 128 layers, and those around them */
+enum { TENSORS_MAX = 48 * 129 }; /* of 128 layers, and those around them */
 
 static const struct {
     const char *name;
@@ -51,6 +51,7 @@ static const struct {
     {"patch", offsetof(struct synth_projector, patch), 1, 64},
     {"side", offsetof(struct synth_projector, side), 2, 255},
     {"period", offsetof(struct synth_projector, period), 1, 128},
+    {"bounds", offsetof(struct synth_projector, bounds), 0, 1},
     {"n_deep", offsetof(struct synth_projector, n_deep), 0, 128},
 };
 
@@ -107,6 +108,7 @@ int synth_projector_parse(struct synth_projector *out, const char *kind, const c
 /* Context of the functions that add tensors. */
 struct planner {
     struct synth_plan *plan;
+    bool bounds; /* of all products */
     const struct tensor_format *format;
 };
 
@@ -152,6 +154,11 @@ static void linear(struct planner *p, bool bias, uint64_t n_in, uint64_t n_out,
     matrix(p, n_in, n_out, "%s.weight", prefix);
     if (bias)
         vector(p, n_out, 0, "%s.bias", prefix);
+    for (int i = 0; i < 4 && p->bounds; i++) {
+        static const char *const ends[] = {"input_min", "input_max", "output_min", "output_max"};
+
+        vector(p, 1, i % 2 ? 1 : -1, "%s.%s", prefix, ends[i]);
+    }
 }
 
 static void norm(struct planner *p, bool bias, uint64_t n, const char *prefix) {
@@ -275,7 +282,7 @@ int synth_projector_plan(struct synth_plan *out, const struct synth_projector *s
     static const enum tensor_type types[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16, TENSOR_Q8_0};
     static const uint32_t file_types[] = {0, 1, 32, 7};
     struct synth_plan plan = {0};
-    struct planner p = {.plan = &plan};
+    struct planner p = {.plan = &plan, .bounds = s->bounds && s->kind == PROJECTOR_GEMMA4V};
     bool qwen = s->kind == PROJECTOR_QWEN3VL || s->kind == PROJECTOR_QWEN25VL;
 
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)

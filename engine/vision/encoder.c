@@ -53,12 +53,17 @@ struct image_encoder *image_encoder_free(struct image_encoder *e) {
         next = t->next;
         free(t);
     }
+    for (struct vis_clip *k = e->clips, *next; k; k = next) {
+        next = k->next;
+        free(k);
+    }
     free(e->layer);
     free(e->x);
     free(e->o);
     free(e->qkv);
     free(e->in);
     free(e->ffn);
+    free(e->clipped);
     free(e->rope);
     free(e->grid.row);
     free(e->grid.column);

@@ -24,6 +24,14 @@ struct vis_layer {
     struct vis_mat *deep_in, *deep_out;
 };
 
+/* Bounds of the input and of the output of a product: least, most, least, most. */
+struct vis_clip {
+    struct vis_clip *next;
+    const struct vis_mat *m;
+    uint32_t n_in, n_out;
+    float bound[4];
+};
+
 /* Places of the patches of a picture, in the order in which they are computed. */
 struct vis_grid {
     uint32_t n, height, width;   /* patches */
@@ -52,9 +60,12 @@ struct image_encoder {
         struct tensor t;
     } * made;
 
+    struct vis_clip *clips;
+
     struct vis_grid grid;
     float *x, *qkv, *o; /* [max_patches][n_embd, 3 n_embd, n_embd] */
     float *in, *ffn;    /* [VIS_CHUNK][widest input], [VIS_CHUNK][2][widest hidden] */
+    float *clipped;     /* [VIS_CHUNK][widest input of a product] */
     float *rope;        /* [max_patches][head_dim]: cosines of a head's pairs, then sines */
     size_t in_width, ffn_width;
 };
@@ -75,6 +86,9 @@ void vis_project(struct image_encoder *e, const struct picture_layout *l, float 
 /* Row r of @out = second gelu(first in), in at @in + r * n_in; at most VIS_CHUNK rows. */
 void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct vis_mat *second,
              const float *in, uint32_t n_in, uint32_t n_rows, float *out, size_t out_stride);
+/* ops.linear with the product's bounds, which products that are added to have not. */
+void vis_linear(struct image_encoder *e, const struct vis_mat *m, const float *in, size_t in_stride,
+                uint32_t n_rows, float *out, size_t out_stride, bool add);
 /* y = norm x for @n rows. */
 void vis_norm_rows(struct image_encoder *e, const struct vis_norm *w, const float *x,
                    uint32_t width, uint32_t n, float *y);

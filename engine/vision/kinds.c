@@ -161,7 +161,7 @@ void vis_embed(struct image_encoder *e, const struct picture *p) {
             read_patch(e, p, at + r, e->in + r * n_in);
         for (uint32_t r = 0; r < rows && e->patch_norm[0].w; r++)
             norm_patch(e, 0, e->in + r * n_in, (uint32_t)n_in);
-        e->ops->linear(e->be, e->patch, e->in, n_in, rows, e->x + at * width, width, false);
+        vis_linear(e, e->patch, e->in, n_in, rows, e->x + at * width, width, false);
     }
     e->ops->each(e->be, e->grid.n, add_position, e);
 }
@@ -236,8 +236,7 @@ static void project_means(struct image_encoder *e, const struct picture_layout *
             else
                 e->ops->norm(e->be, x, e->mm_norm.w, e->mm_norm.bias, e->p.eps, n, x);
         }
-        e->ops->linear(e->be, e->mm_out, e->in, n, rows, out + (size_t)at * e->p.n_out, e->p.n_out,
-                       false);
+        vis_linear(e, e->mm_out, e->in, n, rows, out + (size_t)at * e->p.n_out, e->p.n_out, false);
     }
 }
 
@@ -257,7 +256,7 @@ static void project_lines(struct image_encoder *e, const struct picture_layout *
             for (uint32_t r = 0; r < rows; r++)
                 gather(e, line * l->n_columns + at + r, false, e->in + (size_t)r * block);
             if (e->merge)
-                e->ops->linear(e->be, e->merge, e->in, block, rows, e->o, n, false);
+                vis_linear(e, e->merge, e->in, block, rows, e->o, n, false);
             vis_mlp(e, e->mm_in, e->mm_out, e->merge ? e->o : e->in, n, rows, to + at * n_out,
                     n_out);
         }

@@ -17,6 +17,41 @@ struct rows {
     bool gated;
 };
 
+/* Rows that are kept within bounds. */
+struct bounding {
+    const float *in, *bound;
+    float *out;
+    size_t in_stride, out_stride;
+    uint32_t n;
+};
+
+static void bound_row(void *ctx, uint32_t r) {
+    const struct bounding *c = ctx;
+    const float *in = c->in + r * c->in_stride;
+    float *out = c->out + r * c->out_stride;
+
+    for (uint32_t i = 0; i < c->n; i++)
+        out[i] = MIN(MAX(in[i], c->bound[0]), c->bound[1]);
+}
+
+void vis_linear(struct image_encoder *e, const struct vis_mat *m, const float *in, size_t in_stride,
+                uint32_t n_rows, float *out, size_t out_stride, bool add) {
+    const struct vis_clip *k = e->clips;
+
+    while (k && k->m != m)
+        k = k->next;
+    if (!k) {
+        e->ops->linear(e->be, m, in, in_stride, n_rows, out, out_stride, add);
+        return;
+    }
+    assert(!add && n_rows <= VIS_CHUNK);
+    struct bounding before = {in, k->bound, e->clipped, in_stride, k->n_in, k->n_in};
+    struct bounding behind = {out, k->bound + 2, out, out_stride, out_stride, k->n_out};
+    e->ops->each(e->be, n_rows, bound_row, &before);
+    e->ops->linear(e->be, m, e->clipped, k->n_in, n_rows, out, out_stride, false);
+    e->ops->each(e->be, n_rows, bound_row, &behind);
+}
+
 static void norm_row(void *ctx, uint32_t r) {
     const struct rows *c = ctx;
     const struct image_encoder *e = c->e;
@@ -52,7 +87,7 @@ static void add_branch(struct image_encoder *e, const struct vis_mat *m,
     struct rows c = {.e = e, .norm = post, .width = width, .first = first};
 
     if (!post->w) {
-        e->ops->linear(e->be, m, in, in_stride, n, e->x + (size_t)first * width, width, true);
+        vis_linear(e, m, in, in_stride, n, e->x + (size_t)first * width, width, true);
         return;
     }
     /* The rows of o that a branch is made of are not needed behind the product. */
@@ -61,7 +96,7 @@ static void add_branch(struct image_encoder *e, const struct vis_mat *m,
         memcpy(e->in, in, (size_t)n * width * sizeof(float));
         in = e->in;
     }
-    e->ops->linear(e->be, m, in, in_stride, n, out, width, false);
+    vis_linear(e, m, in, in_stride, n, out, width, false);
     e->ops->each(e->be, n, add_row, &c);
 }
 
@@ -130,8 +165,7 @@ static void attention(struct image_encoder *e, const struct vis_layer *y, bool w
 
         vis_norm_rows(e, &y->ln1, e->x + (size_t)at * width, width, rows, e->in);
         for (uint32_t k = 0; k < 3 && y->qkv[k]; k++)
-            e->ops->linear(e->be, y->qkv[k], e->in, width, rows, qkv + k * width, 3ul * width,
-                           false);
+            vis_linear(e, y->qkv[k], e->in, width, rows, qkv + k * width, 3ul * width, false);
     }
     e->ops->each(e->be, n, rotate_row, &c);
     e->ops->attend(e->be, &a);
@@ -158,9 +192,9 @@ static void ffn(struct image_encoder *e, const struct vis_layer *y) {
         uint32_t rows = MIN(VIS_CHUNK, n - at);
 
         vis_norm_rows(e, &y->ln2, e->x + (size_t)at * width, width, rows, e->in);
-        e->ops->linear(e->be, y->gate ? y->gate : y->up, e->in, width, rows, e->ffn, stride, false);
+        vis_linear(e, y->gate ? y->gate : y->up, e->in, width, rows, e->ffn, stride, false);
         if (y->gate)
-            e->ops->linear(e->be, y->up, e->in, width, rows, e->ffn + e->ffn_width, stride, false);
+            vis_linear(e, y->up, e->in, width, rows, e->ffn + e->ffn_width, stride, false);
         e->ops->each(e->be, rows, act_row, &c);
         add_branch(e, y->down, &y->ffn_post, e->ffn, stride, at, rows);
     }
@@ -179,9 +213,9 @@ void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct 
     struct rows c = {.e = e};
 
     assert(n_rows <= VIS_CHUNK);
-    e->ops->linear(e->be, first, in, n_in, n_rows, e->ffn, e->hidden, false);
+    vis_linear(e, first, in, n_in, n_rows, e->ffn, e->hidden, false);
     e->ops->each(e->be, n_rows, gelu_row, &c);
-    e->ops->linear(e->be, second, e->ffn, e->hidden, n_rows, out, out_stride, false);
+    vis_linear(e, second, e->ffn, e->hidden, n_rows, out, out_stride, false);
 }
 
 /* The rows that a layer gives to part @part of the text model's. Without windows the order of

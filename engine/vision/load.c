@@ -66,6 +66,34 @@ static struct vis_mat *take(struct loader *l, const struct tensor *t, const floa
     return m;
 }
 
+/* Bounds of product @m, where the file has any beside "@prefix.weight". */
+static void find_bounds(struct loader *l, const struct vis_mat *m, const struct tensor *t,
+                        const char *prefix) {
+    static const char *const ends[] = {"input_min", "input_max", "output_min", "output_max"};
+    struct vis_clip clip = {l->e->clips,
+                            m,
+                            (uint32_t)t->ne[0],
+                            (uint32_t)t->ne[1],
+                            {-INFINITY, INFINITY, -INFINITY, INFINITY}};
+    bool found = false;
+
+    for (int i = 0; i < 4; i++) {
+        char name[96];
+
+        snprintf(name, sizeof(name), "%s.%s", prefix, ends[i]);
+        const float *v = vector(l, BIND_MAY, 1, name);
+        found |= v != NULL;
+        clip.bound[i] = v ? *v : clip.bound[i];
+    }
+    struct vis_clip *k = found && l->b.r == 0 ? malloc(sizeof(*k)) : NULL;
+    if (found && l->b.r == 0 && !k)
+        l->b.r = -ENOMEM;
+    if (!k)
+        return;
+    *k = clip;
+    l->e->clips = k;
+}
+
 /* y = W x + bias of "@prefix.weight" and "@prefix.bias"; NULL: there is none. */
 static struct vis_mat *linear(struct loader *l, enum bind_need need, uint64_t n_in, uint64_t n_out,
                               const char *prefix) {
@@ -73,7 +101,10 @@ static struct vis_mat *linear(struct loader *l, enum bind_need need, uint64_t n_
     char bias[80];
 
     snprintf(bias, sizeof(bias), "%s.bias", prefix);
-    return take(l, t, vector(l, t ? BIND_MAY : BIND_NEVER, n_out, bias));
+    struct vis_mat *m = take(l, t, vector(l, t ? BIND_MAY : BIND_NEVER, n_out, bias));
+    if (m && l->e->p.kind == PROJECTOR_GEMMA4V)
+        find_bounds(l, m, t, prefix);
+    return m;
 }
 
 /* A matrix of floats that was made of others: n_out rows of n_in values at @v. */
@@ -305,12 +336,13 @@ static int allocate(struct image_encoder *e, const struct image_encoder_opts *op
     e->qkv = malloc(n * 3 * p->n_embd * sizeof(float));
     e->in = malloc(VIS_CHUNK * e->in_width * sizeof(float));
     e->ffn = malloc(VIS_CHUNK * 2 * e->ffn_width * sizeof(float));
+    e->clipped = malloc(VIS_CHUNK * (size_t)sizes.max_in * sizeof(float));
     e->rope = malloc(n * sizes.head_dim * sizeof(float));
     e->grid.row = malloc(n * sizeof(uint32_t));
     e->grid.column = malloc(n * sizeof(uint32_t));
     e->grid.window = malloc((n + 1) * sizeof(uint32_t));
     e->layer = calloc(MAX(p->n_layer, 1u), sizeof(*e->layer));
-    if (!e->x || !e->o || !e->qkv || !e->in || !e->ffn || !e->rope || !e->grid.row ||
+    if (!e->x || !e->o || !e->qkv || !e->in || !e->ffn || !e->clipped || !e->rope || !e->grid.row ||
         !e->grid.column || !e->grid.window || !e->layer)
         return err_set(err, 0, NULL, "no memory for pictures of %u rows", e->max_rows), -ENOMEM;
     return e->ops->open(&e->be, opts, &sizes, err);

@@ -2,7 +2,7 @@
  * Image encoders: the rows of a computation in float64, the same bits at any number of threads and
  * with any instruction set, and files that are refused with the reason.
  *
- * vision/KIND.f32 has the rows of the projectors that `weft-gguf synth` makes with the shapes
+ * vision/NAME.f32 has the rows of the projectors that `weft-gguf synth` makes with the shapes
  * below, of the picture that make_picture() fills: computed in float64 from the formulas by a
  * program that agrees with llama.cpp 0.5.0, and rounded to float32.
  */
@@ -23,10 +23,15 @@
 static const struct kind {
     const char *name, *shape;
     uint32_t width, height; /* of the picture */
+    const char *rows;       /* the file with them */
 } kinds[] = {
-    {"qwen3vl_merger", "n_deep=2", 96, 64}, {"qwen2.5vl_merger", "patch=14", 140, 168},
-    {"gemma3", "patch=14", 112, 112},       {"gemma4v", "tiny", 96, 144},
-    {"pixtral", "patch=14", 84, 56},        {"gemma4uv", "patch=8", 72, 120},
+    {"qwen3vl_merger", "n_deep=2", 96, 64, "qwen3vl_merger"},
+    {"qwen2.5vl_merger", "patch=14", 140, 168, "qwen2.5vl_merger"},
+    {"gemma3", "patch=14", 112, 112, "gemma3"},
+    {"gemma4v", "tiny", 96, 144, "gemma4v"},
+    {"pixtral", "patch=14", 84, 56, "pixtral"},
+    {"gemma4uv", "patch=8", 72, 120, "gemma4uv"},
+    {"gemma4v", "tiny,bounds=1", 96, 144, "gemma4v-bounds"},
 };
 
 /* An opened projector, whose file has no name any more. */
@@ -110,7 +115,7 @@ static void check_rows(const char *backend) {
         size_t n;
         CLEANUP(freep) float *rows = encode(&s, kinds[i].width, kinds[i].height, &n);
 
-        snprintf(path, sizeof(path), ROWS "/%s.f32", kinds[i].name);
+        snprintf(path, sizeof(path), ROWS "/%s.f32", kinds[i].rows);
         FILE *in = fopen(path, "rb");
         cr_assert(in && fread(should, sizeof(float), 2048, in) == n, "%s: %zu", path, n);
         fclose(in);
