@@ -203,8 +203,10 @@ static int parse_shard(struct gguf *g, uint32_t i, uint32_t *n_shards, struct er
         r = parse_directory(g, &c, m, n_tensors);
     if (r == 0)
         r = make_private(s, MIN(page_up(c.at), s->size));
-    if (r == 0 && shard_has_changed(s))
-        r = err_set(err, 0, NULL, "the file was changed while it was read");
+    if (r == 0 && shard_has_changed(s)) {
+        err_set(err, 0, NULL, "the file was changed while it was read");
+        r = -EAGAIN;
+    }
     g->header_bytes += c.at;
     if (i == 0)
         g->version = version;

@@ -388,8 +388,8 @@ def test_an_idle_model_sleeps_and_the_next_request_wakes_it():
         with Weftd(*flags, "--keep-alive-s", "1", model=f"{folder}/a.gguf") as d:
             first = tokens(d)
             assert len(workers(d)) == 1 and not sleeping(d)
-            until(lambda: sleeping(d))
-            assert not workers(d) and d.health() == 200
+            until(lambda: sleeping(d) and not workers(d))
+            assert d.health() == 200
             assert tokens(d) == first
             until(lambda: sleeping(d))
             assert d.request("POST", "/sleep")[0] == 403
@@ -401,8 +401,7 @@ def test_an_idle_model_sleeps_and_the_next_request_wakes_it():
                     assert d.request("POST", "/sleep?level=1")[0] == 200
                 longer += [t for c in chunk["choices"] for t in c.get("token_ids") or []]
             assert len(longer) == 1500 and longer[:8] == first, "a running request did not end before the sleep"
-            until(lambda: sleeping(d))
-            assert not workers(d)
+            until(lambda: sleeping(d) and not workers(d))
             assert d.request("POST", "/wake_up")[0] == 200
             until(lambda: workers(d) and not sleeping(d))
             assert tokens(d) == first and d.request("POST", "/sleep")[0] == 200

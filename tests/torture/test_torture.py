@@ -41,6 +41,7 @@ REPAIRED = [
     ("start", "front", "fopen64", "keyfile_read", "EMFILE"),
     ("start", "worker", "calloc", "new_sched", "ENOMEM"),
     ("start", "worker", "mmap64", "open_parts", "ENOMEM"),
+    ("start", "worker", "fstat64", "shard_has_changed", "EIO"),
 ]
 
 
