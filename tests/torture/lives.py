@@ -137,9 +137,11 @@ class Standing:
             self.expected = self.act()
             self.settle()
         assert all(kind == "ok" for kind, _ in self.expected), (self.expected, self.d.log)
-        self.probe = PROBE(self.d)
-        worker, witness = self.settle()["worker"], scenes.WITNESS.get(self.name)
-        assert not witness or worker[witness] > 0, f"{self.name}: no {witness}: the test is blind"
+        self.probe, end = PROBE(self.d), time.monotonic() + SETTLE_S
+        witness = scenes.WITNESS.get(self.name)
+        while not self.settle()["worker"].get(witness, 1):  # what the worker reports is a little late
+            assert time.monotonic() < end, f"{self.name}: no {witness}: the test is blind"
+            time.sleep(0.05)
 
     def act(self):
         return self.scene(self.d)
