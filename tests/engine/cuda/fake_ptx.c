@@ -47,7 +47,7 @@ bool fake_ptx_launch(const struct op *launch) {
                         .shared_bytes = launch->shared,
                         .args = launch->args,
                         .args_bytes = k->args_size,
-                        .early = launch->early,
+                        .early = ptx_target() >= 90, /* any launch may be, there */
                         .order = fake_cuda.order ? fake_cuda.order + fake_cuda.n_launches : 0,
                         .other_wgmma = fake_cuda.other_wgmma,
                     });

@@ -136,38 +136,47 @@ static void bulk_now(struct warp *w, const struct bulk *c) {
     look_complete(b);
 }
 
-/* One copy that the barrier counts. */
-static void bulk_step(struct warp *w, uint64_t barrier) {
+/* Copies that the barrier counts come when a warp tries it for the second time. */
+static void bulk_arrives(struct warp *w, uint64_t barrier) {
     struct block *b = w->block;
+    uint32_t n = 0;
 
+    if (w->asked != barrier) {
+        w->asked = barrier;
+        return;
+    }
     for (uint32_t i = 0; i < b->n_bulk; i++) {
         struct bulk c = b->bulk[i];
 
-        if (c.barrier != barrier)
-            continue;
-        b->bulk[i] = b->bulk[--b->n_bulk];
-        bulk_now(w, &c);
-        return;
+        if (c.barrier == barrier)
+            bulk_now(w, &c);
+        else
+            b->bulk[n++] = c;
     }
+    b->n_bulk = n;
 }
 
 static void bar_try(struct warp *w, const struct op *o, uint32_t m) {
     const uint32_t *parity = place(w, o->r[1]);
     uint32_t done = 0;
+    uint64_t waits = 0;
 
     for (uint32_t l = 0; l < LANES; l++) {
         if (!(m >> l & 1))
             continue;
         uint64_t at = address_of(w, &o->at[0], l);
-        struct barrier *b = barrier_at(w, at);
-        if (b->phase != (parity[l] & 1))
+        if (barrier_at(w, at)->phase != (parity[l] & 1))
             done |= 1u << l;
         else
-            bulk_step(w, at);
+            waits = at;
     }
     w->preds[o->r[0]] = (w->preds[o->r[0]] & ~m) | done;
-    if (done != m)
+    if (waits) {
+        bulk_arrives(w, waits);
         w->state = YIELDED;
+    } else {
+        w->asked = 0;
+    }
 }
 
 /* ---- cp.async.bulk ---- */
@@ -188,7 +197,7 @@ static void bulk_copy(struct warp *w, const struct op *o, uint32_t m) {
             continue;
         uint64_t to = address_of(w, &o->at[0], l), from = address_of(w, &o->at[1], l);
         uint64_t barrier = address_of(w, &o->at[2], l);
-        if (may_be_early(b) && !w->ordered)
+        if (b->launch->early && !w->ordered)
             fail(o, "no fence.proxy.async between the wait for the kernel before and this");
         if (n[l] % 16 || n[l] == 0 || from % 16)
             fail(o, "a copy of %u bytes from %#lx", n[l], (unsigned long)from);
@@ -255,7 +264,7 @@ static void decode_bulk(struct instruction *in) {
     read_address(in, 3, 2, SHARED);
     o->r[0] = source(in, 2, 4);
     o->run = bulk_copy;
-    note_kernel(in, true, false);
+    note_proxies(in);
 }
 
 void decode_copy(struct instruction *in) {

@@ -82,7 +82,6 @@ struct ptx_kernel {
     size_t param_bytes, shared_bytes, local_bytes;
     uint32_t max_threads;
     bool proxies; /* has copies in bulk or wgmma, which reach shared memory another way */
-    bool waits;   /* has griddepcontrol.wait */
     uint64_t n_launches, n_executed;
     uint8_t *ran; /* for each op whether it ran */
 };
@@ -137,6 +136,7 @@ struct warp {
     struct products products[64];
     uint32_t n_products, products_committed;
     struct range last; /* where the last access was */
+    uint64_t asked;    /* the mbarrier that was not complete when the warp tried it last */
     uint8_t *local;
     size_t reg_bytes, local_bytes; /* that there is room for */
     uint32_t n_preds;
@@ -155,11 +155,6 @@ struct block {
     uint32_t arrived[MAX_BARRIERS], expected[MAX_BARRIERS]; /* threads; 0: all */
 };
 enum { DIRTY_READ = 1, DIRTY_WRITTEN = 2 };
-
-/* A kernel that waits for the one before may always be launched early. */
-static inline bool may_be_early(const struct block *b) {
-    return b->launch->early || b->kernel->waits;
-}
 
 _Noreturn void fail(const struct op *o, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -256,7 +256,7 @@ static void decode_product(struct instruction *in) {
     if (immediate(in, 4) != 1 || immediate(in, 5) != 1 || immediate(in, 6) != 0)
         refuse(in, "an unknown form of the instruction");
     o->run = wgmma;
-    note_kernel(in, true, false);
+    note_proxies(in);
 }
 
 void decode_wgmma(struct instruction *in) {

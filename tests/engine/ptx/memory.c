@@ -83,7 +83,7 @@ static uint8_t *generic_at(struct warp *w, const struct op *o, uint64_t address,
     if (address % n)
         fail(o, "an access at %#lx, no multiple of %zu", (unsigned long)address, n);
     check_range(w, (uintptr_t)address, n);
-    if (writes && may_be_early(b) && !w->waited && o->space != LOCAL)
+    if (writes && b->launch->early && !w->waited && o->space != LOCAL)
         fail(o, "a kernel writes before it has waited for the one before");
     return (uint8_t *)(uintptr_t)address; // NOLINT
 }

@@ -88,9 +88,8 @@ bool in_call(const struct instruction *in) {
     return in->parser->inlined != 0;
 }
 
-void note_kernel(const struct instruction *in, bool proxies, bool waits) {
-    in->parser->k->proxies |= proxies;
-    in->parser->k->waits |= waits;
+void note_proxies(const struct instruction *in) {
+    in->parser->k->proxies = true;
 }
 
 /* Instructions that came with sm_90 or that sm_90a alone has. */

@@ -70,8 +70,8 @@ void decode_address_of(struct instruction *in, uint32_t width);
 void use_label(struct instruction *in, const char *name);
 /* Returns whether the instruction is one of an inlined function. */
 bool in_call(const struct instruction *in);
-/* The kernel has copies in bulk or wgmma; it waits for the one before. */
-void note_kernel(const struct instruction *in, bool proxies, bool waits);
+/* The kernel has copies in bulk or wgmma, which reach shared memory another way. */
+void note_proxies(const struct instruction *in);
 
 /* Forms that are looked up by their whole name; widths: of each operand, 1 to 8 bytes or p. */
 struct form {

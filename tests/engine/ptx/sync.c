@@ -113,12 +113,10 @@ void decode_sync(struct instruction *in) {
         }
     } else if (strcmp(name, "griddepcontrol") == 0) {
         o->run = nothing;
-        if (has(in, "wait")) {
+        if (has(in, "wait"))
             o->run = grid_wait;
-            note_kernel(in, false, true);
-        } else if (!has(in, "launch_dependents")) {
+        else if (!has(in, "launch_dependents"))
             refuse(in, "an unknown form of the instruction");
-        }
     } else if (name[0] == 'b') {
         decode_barrier(in);
     } else {
