@@ -199,7 +199,9 @@ struct api_request_info { /* one live generation, for the admin socket */
     uint64_t session;             /* the session it belongs to; 0: none is known */
     const char *session_from;     /* source: a header, a field, "conversation", or NULL */
     uint32_t n_prompt, n_output, n_cached, max_new;
-    uint32_t n_done; /* tokens of the prompt that are computed or cached; a lower bound */
+    const char *waits_for; /* "prompt", "pages", "place", ...: proto/flight.h */
+    int64_t expect_ms;     /* until the first token or its place in the batch; < 0: unknown */
+    uint32_t n_done;       /* tokens of the prompt that are computed or cached; a lower bound */
     int64_t age_ms;
 };
 
@@ -309,6 +311,9 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
  * several. */
 bool api_find(const struct api *a, const char *request_id, uint64_t *id);
 uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t max);
+/* Writes what generation @id waits for now, and how long, into @out of @size bytes. False: it is not
+ * live, or has tokens. */
+bool api_wait_text(const struct api *a, uint64_t id, char *out, size_t size);
 /* Writes the usage of all keys and the quotas of all tenants as JSON. 0 or -errno. */
 int api_usage(const struct api *a, struct buf *out);
 bool api_cancel(struct api *a, uint64_t id);

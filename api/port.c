@@ -3,6 +3,7 @@
 #include <string.h>
 #include "api/generation/gen.h"
 #include "api/generation/model_wait.h"
+#include "api/generation/waits.h"
 #include "api/parts.h"
 
 /* Entry points for daemon/: the worker's events and life cycle, and the admin socket's
@@ -165,6 +166,9 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
         if (g->state == GEN_DONE || !x)
             continue;
         struct api_request_info *i = &out[n++];
+        struct gen_wait w;
+
+        gen_waits(g, &w);
         *i = (struct api_request_info){
             .id = g->m.id,
             .endpoint = x->route->path,
@@ -174,7 +178,9 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
             .n_prompt = g->n_prompt,
             .n_output = g->n_out,
             .n_cached = g->n_cached,
-            .n_done = gen_prompt_done(g),
+            .n_done = w.n_done,
+            .waits_for = w.name,
+            .expect_ms = w.expect_ms,
             .max_new = g->m.max_new,
             .age_ms = (now - g->m.arrived_ns) / 1000000,
         };
@@ -201,6 +207,17 @@ uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t 
         snprintf(out[i].name, sizeof(out[i].name), "%s", t->conf.name);
     }
     return n;
+}
+
+bool api_wait_text(const struct api *a, uint64_t id, char *out, size_t size) {
+    const struct gen *g = gen_find(&a->env, id);
+    struct gen_wait w;
+
+    if (!g || g->state == GEN_DONE || g->n_out > 0)
+        return false;
+    gen_waits(g, &w);
+    gen_wait_text(g, &w, out, size);
+    return true;
 }
 
 int api_usage(const struct api *a, struct buf *out) {

@@ -263,6 +263,8 @@ static const struct column {
     {"request_id", "REQUEST", true, 0, 2},
     {"endpoint", "ENDPOINT", true, 0, 1},
     {"state", "STATE", true, 0, 0},
+    {"waits_for", "WAITS", true, 0, 5},
+    {"expected_ms", "EXPECTED", false, 1e-3, 5},
     {"session", "SESSION", true, 0, 3},
     {"session_from", "FROM", true, 0, 4},
     {"prompt_tokens", "PROMPT", false, 0, 0},
@@ -433,6 +435,8 @@ void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {
             ADD("; one more row takes %s", ctl_duration(r, "row_us", 1e-6).s);
         ADD("\n");
     }
+    if (yyjson_obj_get(story, "now"))
+        ADD("now: %s\n", ctl_message(story, "now").s);
 }
 
 void ctl_show_served(struct buf *out, yyjson_val *models, size_t columns) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "api/generation/waits.h"
 #include "api/generation/bill.h"
 #include "api/generation/endpoint.h"
 #include "api/http/conn.h"
@@ -488,11 +489,31 @@ static void on_gone(struct exchange *x) {
     exchange_end(x);
 }
 
+bool writer_tell_wait(struct writer *w) {
+    struct exchange *x = w->exchange;
+    struct gen_wait wait;
+    char text[300];
+
+    if (strcmp(x->dialect->keepalive ? x->dialect->keepalive : "", SSE_COMMENT) != 0)
+        return false;
+    for (uint32_t i = 0; i < w->n_choices; i++) {
+        const struct gen *g = w->choices[i].gen;
+
+        if (!g || g->n_out > 0 || g->state == GEN_DONE)
+            continue;
+        gen_waits(g, &wait);
+        gen_wait_text(g, &wait, text, sizeof(text));
+        respond_comment(x, text);
+        return true;
+    }
+    return false;
+}
+
 static bool on_alive(struct exchange *x) {
     struct writer *w = x->state;
 
     if (!w->endpoint->alive)
-        return false;
+        return writer_tell_wait(w);
     w->endpoint->alive(w);
     return true;
 }
@@ -718,8 +739,7 @@ static void on_wait(struct prompt_job *job) {
     if (!w->waited)
         respond_stream(x);
     w->waited = true;
-    snprintf(text, sizeof(text), "%.200s is %s, %d %%", m->info->id, model_state_name(m),
-             (int)(m->progress * 100));
+    model_wait_text(m, waited_ns, text, sizeof(text));
     respond_comment(x, text);
 }
 

@@ -91,3 +91,6 @@ void writer_serve(struct exchange *x, const struct endpoint *endpoint);
 struct writer_usage writer_usage(const struct writer *w);
 /* For each prompt the best of its choices come first, best first. */
 void writer_sort(struct writer *w);
+/* Tells a silent stream of events, in a comment, what its first generation without a token waits
+ * for. False: it has none, or its dialect no comments; nothing was sent. */
+bool writer_tell_wait(struct writer *w);

@@ -146,8 +146,7 @@ static void admit_waiting(struct admit *m) {
 
 /* ---- the queue ---- */
 
-/* Returns the mean time in ms until a place becomes free for @t, which has a part of the places. */
-static double place_ms(const struct admit *m, const struct tenant *t) {
+double admit_place_ms(const struct admit *m, const struct tenant *t) {
     double each_ms = m->each_ms > 0 ? m->each_ms : m->mean_ms / MAX(m->opts.max_running, 1u);
 
     return each_ms * MAX(m->n_running, 1u) / MAX(t->stats.n_running, 1u);
@@ -157,7 +156,7 @@ static double place_ms(const struct admit *m, const struct tenant *t) {
  * all of them would come back for the first place. Spread a little so that clients do not return
  * together. */
 static uint32_t retry_ms(struct admit *m, struct tenant *t) {
-    double each_ms = place_ms(m, t), most_ms = RETRY_MAX_MS * 0.8;
+    double each_ms = admit_place_ms(m, t), most_ms = RETRY_MAX_MS * 0.8;
     int64_t now = clock_now(m->opts.clock), each_ns = (int64_t)(MIN(each_ms, most_ms) * 1e6);
 
     t->away_ns = MAX(t->away_ns + each_ns, now + (t->stats.n_queued + 1) * each_ns);

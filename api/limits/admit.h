@@ -77,6 +77,9 @@ void admit_again(struct admit *m, struct waiter *w);
 void admit_cancel(struct admit *m, struct waiter *w);
 /* @n generations have left (their charges are settled); others follow. */
 void admit_release(struct admit *m, struct tenant *t, uint32_t n);
+/* Returns the mean time in ms until a place becomes free for @t, which has a part of the places; 0:
+ * unknown. */
+double admit_place_ms(const struct admit *m, const struct tenant *t);
 void admit_took(struct admit *m, int64_t ns); /* how long a generation took, for Retry-After */
 /* Looks again soon at what the worker did not take and at deadlines. */
 void admit_tick_later(struct admit *m);

@@ -254,7 +254,8 @@ void choices_alive(struct writer *w) {
         put_choice(&j, w, &p, true);
         send_chunk(w, &j, false);
     }
-    respond_comment(w->exchange, "keep-alive");
+    if (!writer_tell_wait(w))
+        respond_comment(w->exchange, "keep-alive");
 }
 
 void choices_begin(struct writer *w) {

@@ -230,6 +230,9 @@ char *admin_json_requests(const struct admin_opts *o) {
         yyjson_mut_obj_add_uint(d, v, "cached_tokens", r[i].n_cached);
         yyjson_mut_obj_add_uint(d, v, "prompt_tokens_done", r[i].n_done);
         yyjson_mut_obj_add_uint(d, v, "max_tokens", r[i].max_new);
+        yyjson_mut_obj_add_str(d, v, "waits_for", r[i].waits_for);
+        if (r[i].expect_ms >= 0)
+            yyjson_mut_obj_add_int(d, v, "expected_ms", r[i].expect_ms);
         yyjson_mut_obj_add_int(d, v, "age_ms", r[i].age_ms);
         add_session(d, v, &r[i]);
     }
@@ -275,6 +278,9 @@ char *admin_json_why(const struct admin_opts *o, uint64_t id) {
     yyjson_mut_obj_add_uint(d, root, "id", id);
     yyjson_mut_obj_add_int(d, root, "age_ms",
                            n ? (clock_now(o->clock) - r[0].from_ns) / 1000000 : 0);
+    char now[300];
+    if (api_wait_text(o->api, id, now, sizeof(now)))
+        yyjson_mut_obj_add_strcpy(d, root, "now", now);
     val_t *list = yyjson_mut_obj_add_arr(d, root, "records");
     for (uint32_t i = 0; i < n; i++)
         add_record(d, list, &r[i], r[0].from_ns);

@@ -187,13 +187,14 @@ Test(stream, silence_is_filled_with_comments) {
     world_post(&w, fd, CHAT, "{" HI ",\"stream\":true}");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
-    world_read_until(&w, fd, &b, ": keep-alive\n\n");
+    world_read_until(&w, fd, &b, ": pages: waited for pages of the KV cache\n\n");
     /* some clients count chunks alone */
     cr_expect(strstr(b.data, "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":null}"),
               "%s", b.data);
     buf_clear(&b);
-    world_read_until(&w, fd, &b, ": keep-alive\n\n");
+    world_read_until(&w, fd, &b, ": pages: waited for pages of the KV cache\n\n");
     fake_tokens(&w.port, 0, "x");
+    world_read_until(&w, fd, &b, ": keep-alive\n\n");
     fake_finish(&w.port, 0, FINISH_STOP);
     cr_expect(world_read_until(&w, fd, &b, "data: [DONE]\n\n\r\n0\r\n\r\n"));
     world_drop(&w, fd);

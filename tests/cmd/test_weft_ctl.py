@@ -150,7 +150,7 @@ def test_tables_leave_out_what_does_not_fit_the_terminal():
             lines = on_terminal(columns, "requests")
             words = lines[0].split()
             assert len(lines) == 2 and len(lines[0]) == len(lines[1]), lines
-            assert [w for w in words if w not in ("ENDPOINT", "REQUEST", "SESSION", "FROM")] == ["ID", "STATE", "PROMPT", "DONE", "CACHED", "OUTPUT", "MAX", "AGE"]
+            assert [w for w in words if w not in ("ENDPOINT", "REQUEST", "SESSION", "FROM", "WAITS", "EXPECTED")] == ["ID", "STATE", "PROMPT", "DONE", "CACHED", "OUTPUT", "MAX", "AGE"]
             assert columns < 60 or len(lines[0]) <= columns, lines
             assert ("ENDPOINT" in words) == (columns >= 80) and ("FROM" in words) == (columns == 200), (columns, lines)
         assert all(len(line) <= 80 for line in on_terminal(80, "stats"))
@@ -168,8 +168,8 @@ def test_requests_are_a_table_in_columns():
     with Server({("GET", "/requests"): http(REQUESTS)}):
         lines = run("requests")[0].splitlines()
     assert len(lines) == 3 and len({len(line) for line in lines}) == 1, lines
-    assert lines[0].split() == ["ID", "REQUEST", "ENDPOINT", "STATE", "SESSION", "FROM", "PROMPT", "DONE", "CACHED", "OUTPUT", "MAX", "AGE"]
-    assert lines[1].split() == ["17", "first", "/v1/chat/completions", "running", "4f1e", "x-session-id", "120", "120", "96", "40", "256", "1.5", "s"]
+    assert lines[0].split() == ["ID", "REQUEST", "ENDPOINT", "STATE", "WAITS", "EXPECTED", "SESSION", "FROM", "PROMPT", "DONE", "CACHED", "OUTPUT", "MAX", "AGE"]
+    assert lines[1].split() == ["17", "first", "/v1/chat/completions", "running", "-", "-", "4f1e", "x-session-id", "120", "120", "96", "40", "256", "1.5", "s"]
     assert lines[2].split()[0] == "18446744073709551615" and lines[2].endswith("1 d 01 h"), lines[2]
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 
+from manager import wait_until
 from weftd import Weftd, main, program, random_tokens, tiny_model
 
 
@@ -121,6 +122,27 @@ def test_why_tells_the_story_of_a_request():
         for what in ("admitted", "prompt", "decode", "ended"):
             assert any(what in w for w in words), text
         assert weftctl(d, "why", "another")[0] == 1
+
+
+def test_what_a_request_waits_for_is_told():
+    with Weftd("--max-running", "1", "--max-context", "16384") as d:
+        first = d.connect()
+        events = d.stream("/v1/completions", {"prompt": "hello", "max_tokens": 12000, "ignore_eos": True}, connection=first)
+        next(events)
+        second = d.connect()
+        body = json.dumps({"prompt": "hello", "max_tokens": 2})
+        second.request("POST", "/v1/completions", body, {"Content-Type": "application/json", "x-request-id": "second"})
+
+        def waiting():
+            rows = json.loads(weftctl(d, "--json", "requests")[1])["requests"]
+            return [r for r in rows if r["request_id"] == "second" and r["waits_for"] == "place"]
+
+        wait_until("the second request in the queue", waiting)
+        code, text = weftctl(d, "why", "second")
+        assert code == 0 and "now: place: waited in the queue" in text, text
+        assert "place" in weftctl(d, "requests")[1]
+        first.close()
+        assert second.getresponse().status == 200
 
 
 def test_a_session_finds_its_pages_after_others():

@@ -1,0 +1,24 @@
+#pragma once
+
+/* waits - what a live generation waits for now, and for how long it is expected to. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct gen;
+struct model;
+
+struct gen_wait {
+    const char *name;  /* as flight_name(), "place" in the front's queue, or "worker" */
+    const char *text;  /* "waited for pages of the KV cache" */
+    int64_t expect_ms; /* until its first token, or in the queue until its turn; < 0: unknown */
+    uint32_t n_done;   /* tokens of its prompt that are computed or cached; a lower bound */
+};
+
+/* Describes the state of @g by the decisions that its worker's flight recorder still has. */
+void gen_waits(const struct gen *g, struct gen_wait *out);
+/* Writes a line about the loading of @m, for which a request has waited @waited_ns: "a is loading,
+ * 40 %, about 12 s". */
+void model_wait_text(const struct model *m, int64_t waited_ns, char *out, size_t size);
+/* Writes a line about it: "pages: waited for ...; about 3 s". */
+void gen_wait_text(const struct gen *g, const struct gen_wait *w, char *out, size_t size);
