@@ -9,9 +9,9 @@
 #include "base/util.h"
 
 /*
- * While the thread writes, `writing` is its own and is not changed. Where writing fails, the rows go
- * back to `unsaved`, and are written next time. Memory that lacks for a row loses its counts, which
- * is less harm than ending requests that have been answered.
+ * While the thread writes, `writing` is its own and is not changed. Where writing fails, the rows
+ * go back to `unsaved`, and are written next time. Without memory for a row its counts are lost,
+ * which is less harm than ending requests that have been answered.
  */
 
 int64_t usage_now(const struct usage *u) {

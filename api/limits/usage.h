@@ -2,8 +2,8 @@
 
 /*
  * usage - what each key has used of each model since counting began, of this process and of those
- * before it: what the daemon counts is added to a file every few seconds and at the end, by a thread
- * (usage_file.h). A process that dies without notice loses what it counted since the last time.
+ * before it: what the daemon counts is added to a file every few seconds and at the end, by a
+ * thread (usage_file.h). A process that is killed loses what it counted since the last time.
  *
  * Quotas per day and month are held by these counts (usage_limit.h).
  */

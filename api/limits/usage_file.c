@@ -13,8 +13,8 @@
 #include "base/util.h"
 
 /*
- * The lock is a file of its own, because the file itself is replaced: a lock on it would be one on a
- * file that is no longer there. Closing the descriptor, also by death, releases it.
+ * The lock is a file of its own, because the file itself is replaced: a lock on it would be one on
+ * a file that is no longer there. Closing the descriptor, also by death, releases it.
  */
 
 #define FILE_MAX (64u << 20) /* bytes; far above what usage_table_fold() leaves */

@@ -2,8 +2,8 @@
 
 /*
  * usage_file - the file of usage, which several daemons may add to at once, as before and after an
- * upgrade: each adds what it counted itself since it last did so. A lock beside the file, PATH.lock,
- * makes reading, adding and replacing one action, and the file is replaced as a whole.
+ * upgrade: each adds what it counted itself since it last did so. A lock beside the file,
+ * PATH.lock, makes reading, adding and replacing one action, and the file is replaced as a whole.
  */
 
 #include "api/limits/usage_table.h"
