@@ -81,7 +81,11 @@ export async function stream(body, signal, onChunk) {
   const response = await request("v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json", Accept: "text/event-stream" },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+    body: JSON.stringify({
+      ...body,
+      stream: true,
+      stream_options: { include_usage: true, continuous_usage_stats: true },
+    }),
     signal,
   });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

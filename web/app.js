@@ -1,9 +1,11 @@
 // Controls the page: the open conversation, the answer under way, and the state of the service.
 
 import * as api from "./api.js";
+import * as attach from "./attach.js";
 import * as conv from "./conversation.js";
 import * as dialogs from "./dialogs.js";
-import { announce, byId, fillIcons, h, iconButton, toast } from "./dom.js";
+import { announce, byId, fillIcons, fit, h, iconButton, toast } from "./dom.js";
+import { describe } from "./figures.js";
 import * as live from "./live.js";
 import { editor, messageElement, update } from "./message.js";
 import * as panel from "./panel.js";
@@ -121,7 +123,7 @@ const actions = {
     const element = elementOf(node);
     editor(element, node, (text) => {
       if (text === null || text === node.content || !text.trim()) return showMessages();
-      if (node.role === "user") return send(text, node.parent);
+      if (node.role === "user") return send(text, node.parent, node.files);
       node.content = text;
       keep(current);
       showMessages();
@@ -243,9 +245,69 @@ function scrollDown() {
   if (follows) box.scrollTop = box.scrollHeight;
 }
 
-async function send(text, parent) {
+// ---- files of the next message ----
+
+let attached = []; // {name, text}
+
+function showAttached() {
+  byId("attached").replaceChildren(
+    ...attached.map((f) =>
+      h(
+        "li",
+        null,
+        h("span", null, f.name),
+        iconButton("close", `Remove ${f.name}`, () => {
+          attached = attached.filter((other) => other !== f);
+          showAttached();
+          byId("input").focus();
+        }),
+      ),
+    ),
+  );
+}
+
+async function attachFiles(files) {
+  for (const file of files) {
+    try {
+      if (attached.length >= attach.FILES_MAX)
+        throw new Error(`A message takes at most ${attach.FILES_MAX} files.`);
+      attached.push(await attach.read(file));
+    } catch (error) {
+      toast(error.message, "error");
+    }
+  }
+  showAttached();
+  if (attached.length) announce(`${attached.length} files are attached.`);
+}
+
+// A file is chosen, pasted or dropped.
+function bindFiles() {
+  const chosen = byId("files");
+  byId("attach").addEventListener("click", () => chosen.click());
+  chosen.addEventListener("change", () => {
+    attachFiles([...chosen.files]);
+    chosen.value = "";
+  });
+  byId("input").addEventListener("paste", (event) => {
+    const files = [...(event.clipboardData?.files ?? [])];
+    if (!files.length) return;
+    event.preventDefault();
+    attachFiles(files);
+  });
+  const chat = byId("chat");
+  const holds = (event) => event.dataTransfer?.types.includes("Files");
+  for (const name of ["dragenter", "dragover", "dragleave", "drop"])
+    chat.addEventListener(name, (event) => {
+      if (!holds(event)) return;
+      event.preventDefault();
+      chat.classList.toggle("drop", name === "dragenter" || name === "dragover");
+      if (name === "drop") attachFiles([...event.dataTransfer.files]);
+    });
+}
+
+async function send(text, parent, files) {
   const at = parent ?? conv.path(current).at(-1)?.id ?? "";
-  const node = conv.addNode(current, at, { role: "user", content: text });
+  const node = conv.addNode(current, at, { role: "user", content: text, files });
   if (location.hash !== `#c/${current.id}`) history.replaceState(null, "", `#c/${current.id}`);
   keep(current).then(showList);
   await answer(current, node.id);
@@ -271,7 +333,12 @@ function take(node, chunk, times) {
   if (chunk.usage) times.usage = chunk.usage;
 }
 
-function statistics(times) {
+// Returns the context of @c's model in tokens; 0: not known.
+function contextOf(c) {
+  return models.find((m) => m.id === c.model)?.max_model_len ?? 0;
+}
+
+function statistics(times, context) {
   const u = times.usage;
   const seconds = (a, b) => (a && b ? (b - a) / 1000 : 0);
   return {
@@ -281,6 +348,7 @@ function statistics(times) {
     ttft: seconds(times.begin, times.first),
     decode: seconds(times.first, times.last),
     reasoning: seconds(times.first, times.thought ?? times.last),
+    context,
   };
 }
 
@@ -315,6 +383,7 @@ async function answer(c, parent, resumed) {
   const draw = () => {
     drawing = false;
     const element = c === current && running === job ? elementOf(node) : null;
+    node.stats = statistics(times, contextOf(c));
     if (element) update(element, c, node, actions, true);
     scrollDown();
   };
@@ -328,7 +397,7 @@ async function answer(c, parent, resumed) {
     if (error.name === "AbortError") node.finish = "stopped";
     else failed(node, error);
   }
-  node.stats = statistics(times);
+  node.stats = statistics(times, contextOf(c));
   if (running === job) running = null;
   if (c.nodes[node.id]) {
     c.updated = Date.now();
@@ -369,6 +438,7 @@ function showModel() {
       ? settings.model
       : (models[0]?.id ?? current.model);
   if (current) select.value = current.model;
+  select.title = describe(models.find((m) => m.id === select.value));
   select.disabled = models.length < 2;
 }
 
@@ -414,9 +484,7 @@ async function watch() {
 // ---- layout, keyboard and start ----
 
 function grow() {
-  const input = byId("input");
-  input.style.height = "auto";
-  input.style.height = `${Math.min(input.scrollHeight, innerHeight * 0.4)}px`;
+  fit(byId("input"), 0.4);
 }
 
 function toggleSidebar(shown) {
@@ -499,10 +567,13 @@ function bind() {
   byId("composer").addEventListener("submit", (event) => {
     event.preventDefault();
     const text = input.value;
-    if (!text.trim() || running) return;
+    if ((!text.trim() && !attached.length) || running) return;
+    const files = attached.length ? attached : undefined;
     input.value = "";
+    attached = [];
+    showAttached();
     grow();
-    send(text);
+    send(text, undefined, files);
   });
   input.addEventListener("input", grow);
   input.addEventListener("keydown", (event) => {
@@ -514,6 +585,7 @@ function bind() {
       editLast();
     }
   });
+  bindFiles();
   byId("stop").addEventListener("click", () => running?.controller.abort());
   byId("new-chat").addEventListener("click", newChat);
   byId("search").addEventListener("input", showList);
@@ -538,6 +610,7 @@ function bind() {
   );
   byId("model").addEventListener("change", (event) => {
     current.model = event.target.value;
+    event.target.title = describe(models.find((m) => m.id === current.model));
     save({ model: current.model });
     if (list.includes(current)) keep(current);
   });

@@ -1,10 +1,12 @@
 // A conversation is a tree: an answer that is made again, or a message that is edited, is a branch
 // beside the other. What is seen is one path: from the root on, the selected child of each.
 //
-//   node {id, parent, role: user | assistant | tool, content, reasoning?, toolCalls?, toolCallId?,
+//   node {id, parent, role: user | assistant | tool, content, files?: [{name, text}], reasoning?, toolCalls?, toolCallId?,
 //         selected: id of a child, at, finish?, error?, stats?, model?}
 //
 // The root has the id "" and no text.
+
+import { withFiles } from "./attach.js";
 
 let last = 0;
 
@@ -40,7 +42,8 @@ export function addNode(c, parent, fields) {
   c.nodes[parent].children.push(node.id);
   c.nodes[parent].selected = node.id;
   c.updated = Date.now();
-  if (!c.title && node.role === "user") c.title = node.content.trim().split("\n")[0].slice(0, 80);
+  if (!c.title && node.role === "user")
+    c.title = (node.content.trim().split("\n")[0] || node.files?.[0]?.name || "").slice(0, 80);
   return node;
 }
 
@@ -99,7 +102,7 @@ export function messages(c, until) {
         }));
       list.push(message);
     } else {
-      list.push({ role: "user", content: node.content });
+      list.push({ role: "user", content: withFiles(node.content, node.files) });
     }
   }
   return list;
@@ -143,6 +146,10 @@ export function sanitize(value) {
       if (!node || !["user", "assistant", "tool"].includes(node.role)) continue;
       const fields = { role: node.role, at: Number(node.at) || Date.now() };
       for (const name of TEXTS) if (typeof node[name] === "string") fields[name] = node[name];
+      if (Array.isArray(node.files))
+        fields.files = node.files.filter(
+          (f) => typeof f?.name === "string" && typeof f.text === "string",
+        );
       if (Array.isArray(node.toolCalls))
         fields.toolCalls = node.toolCalls.map((t) => ({
           id: String(t?.id),

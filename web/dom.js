@@ -45,6 +45,12 @@ export function fillIcons(root) {
   }
 }
 
+// Makes the text area @area as high as its text, up to @share of the window.
+export function fit(area, share) {
+  area.style.height = "auto";
+  area.style.height = `${Math.min(area.scrollHeight + 2, innerHeight * share)}px`;
+}
+
 // Reads @text out through a screen reader.
 export function announce(text) {
   byId("announce").textContent = text;

@@ -1,13 +1,15 @@
 // Builds the element of one message of a conversation, with the buttons for it.
 
 import { openCalls, siblings } from "./conversation.js";
-import { duration, h, iconButton, number } from "./dom.js";
+import { duration, fit, h, iconButton, number } from "./dom.js";
+import { figures } from "./figures.js";
 import { icon } from "./icons.js";
 import { render } from "./markdown.js";
 
 const FINISH = {
   length: "The answer stops here because it has reached its maximum number of tokens.",
   stopped: "Stopped.",
+  repetition: "The answer stops here because it only repeated itself.",
   content_filter: "The server stopped the answer.",
 };
 
@@ -39,7 +41,10 @@ export function update(element, c, node, actions, live) {
   element.classList.toggle("live", live);
   element.setAttribute("aria-busy", live ? "true" : "false");
   if (node.role === "user") {
-    body.replaceChildren(h("div", { class: "bubble" }, node.content));
+    body.replaceChildren(
+      h("div", { class: "bubble", hidden: !node.content }, node.content),
+      h("div", { class: "files" }, (node.files ?? []).map(fileElement)),
+    );
   } else if (node.role === "tool") {
     body.replaceChildren(h("pre", { class: "result", tabindex: "0" }, node.content));
   } else {
@@ -48,7 +53,18 @@ export function update(element, c, node, actions, live) {
     calls(body, c, node, actions, live);
     note(body, node, actions, live);
   }
-  element.querySelector(".foot").replaceChildren(...(live ? [] : foot(c, node, actions)));
+  element.querySelector(".foot").replaceChildren(
+    ...(live ? [statistics(node.stats)].filter(Boolean) : foot(c, node, actions)),
+  );
+}
+
+function fileElement(file) {
+  return h(
+    "details",
+    { class: "file" },
+    h("summary", null, file.name),
+    h("pre", { tabindex: "0" }, file.text),
+  );
 }
 
 // Returns the child of @body with this class; makes it, in the order of ORDER, if there is none.
@@ -225,11 +241,10 @@ function statistics(s) {
   if (!s?.output) return null;
   const cached = s.cached ? `, ${number(s.cached)} of them cached` : "";
   const title = `${number(s.prompt)} prompt tokens${cached}; ${number(s.output)} output tokens; first token after ${duration(s.ttft)}`;
-  const rate = s.output > 1 && s.decode > 0 ? `${number((s.output - 1) / s.decode, 1)} tok/s` : "";
   return h(
     "span",
     { class: "stats", title },
-    [rate, `${number(s.output)} tokens`].filter(Boolean).join(" · "),
+    figures(s).join(" · "),
     h("span", { class: "more" }, ` · first after ${duration(s.ttft)}`),
   );
 }
@@ -261,7 +276,7 @@ export function editor(element, node, done) {
   const area = h("textarea", {
     class: "edit",
     "aria-label": "Edit the message",
-    rows: String(Math.min(16, node.content.split("\n").length + 1)),
+    oninput: () => fit(area, 0.6),
   });
   area.value = node.content;
   const form = h(
@@ -290,5 +305,6 @@ export function editor(element, node, done) {
   );
   element.querySelector(".body").replaceChildren(form);
   element.querySelector(".foot").replaceChildren();
+  fit(area, 0.6);
   area.focus();
 }

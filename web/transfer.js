@@ -1,5 +1,6 @@
 // Exports conversations to files and imports them.
 
+import { withFiles } from "./attach.js";
 import { path, sanitize } from "./conversation.js";
 import { h } from "./dom.js";
 
@@ -37,7 +38,8 @@ export function markdown(c) {
       parts.push(
         `<details><summary>Reasoning</summary>\n\n${node.reasoning.trim()}\n\n</details>\n`,
       );
-    if (node.content) parts.push(`${node.content.trim()}\n`);
+    const text = withFiles(node.content, node.files);
+    if (text) parts.push(`${text.trim()}\n`);
     for (const t of node.toolCalls ?? [])
       parts.push(`\`${t.name}\`\n\n\`\`\`json\n${t.arguments}\n\`\`\`\n`);
   }

@@ -1,0 +1,25 @@
+// Short texts about an answer and about a model.
+
+import { number, short } from "./dom.js";
+
+// Returns the speed and length of an answer with the statistics @s, and how full the context is.
+export function figures(s) {
+  if (!s?.output) return [];
+  return [
+    s.output > 1 && s.decode > 0 && `${number((s.output - 1) / s.decode, 1)} tok/s`,
+    `${number(s.output)} tokens`,
+    s.context > 0 && `${number((100 * (s.prompt + s.output)) / s.context)} % of the context`,
+  ].filter(Boolean);
+}
+
+// Returns what is known of the model @m of /v1/models: its size and its context.
+export function describe(m) {
+  return [
+    m?.meta?.n_params > 0 && `${short(m.meta.n_params)} parameters`,
+    m?.meta?.size > 0 && `${short(m.meta.size)}B`,
+    m?.max_model_len > 0 && `context of ${number(m.max_model_len)} tokens`,
+    m?.meta?.n_ctx_train > m?.max_model_len && `trained for ${number(m.meta.n_ctx_train)}`,
+  ]
+    .filter(Boolean)
+    .join(", ");
+}
