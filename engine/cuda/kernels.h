@@ -221,6 +221,9 @@ struct store_args {
     uint32_t n_head, n_rot, neox;
     uint32_t n_kv;   /* heads of keys and values that are stored: all, or 0 */
     uint32_t v_unit; /* values get a norm without weights */
+    /* Lengths of the runs of a head that are multiplied by the Hadamard matrix (backend.h), of
+     * queries and keys, and of values; 0: none. */
+    uint32_t run_k, run_v;
     float eps;
 };
 
@@ -275,6 +278,14 @@ struct soft_gate_args {
     const float *gate; /* [rows][n_gate] */
     float *o;          /* [rows][n] */
     uint32_t n, n_gate;
+};
+
+/* Heads of o times the Hadamard matrix of @run: values as they were before their pages; in place;
+ * grid: x rows, y heads / 8, rounded up. */
+struct hadamard_args {
+    const struct batch_head *batch;
+    float *o; /* [rows][n_head][head_dim] */
+    uint32_t n_head, head_dim, run;
 };
 
 /* A page of all layers, on the device or in pinned host memory; grid: x parts of a page, y
@@ -742,6 +753,7 @@ extern const void *const kernel_soft_gate;
 extern const void *const kernel_plan;
 extern const void *const kernel_rope;
 extern const void *const kernel_pack;
+extern const void *const kernel_hadamard;
 extern const void *const kernel_store;
 extern const void *const kernel_store_latent;
 extern const void *const kernel_copy_page;

@@ -299,6 +299,7 @@ uint8_t *step_pages_of(const struct be *b, const struct model_op *op) {
 struct store_args step_store_args(const struct be *b, const struct model_op *op) {
     const struct model_shape *m = b->shape;
     const struct weights *w = op->weights;
+    struct hadamard_runs runs = hadamard_runs(m, b->opts->kv_type, op->heads.dim);
 
     return (struct store_args){
         .batch = b->head,
@@ -317,6 +318,8 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
         .neox = m->rope_type == ROPE_NEOX,
         .n_kv = op->w[1] ? op->heads.n_kv : 0,
         .v_unit = op->v_unit,
+        .run_k = runs.k,
+        .run_v = runs.v,
         .eps = m->rms_eps,
     };
 }

@@ -125,6 +125,15 @@ static bool merges_by_row(const struct step *s, const struct heads *h) {
            s->grid.rows <= WIDE_ROWS && h->n / h->n_kv <= MERGE_GROUP;
 }
 
+/* Multiplies the heads of the output by the Hadamard matrix, as values were; they are packed by the
+ * product that follows. */
+static int turn_back(const struct step *s, const struct heads *h, uint32_t run) {
+    struct hadamard_args a = {s->be->head, s->be->act.o, h->n, h->dim, run};
+    struct launch l = {kernel_hadamard, s->grid.rows, (h->n + 7) / 8, CUDA_THREADS, "hadamard", 0};
+
+    return cuda_launch(s->be, &l, &a, sizeof(a));
+}
+
 /* Split chunks are merged by the last block of a query (few rows), by row, or by a kernel of its
  * own. */
 int step_attend(struct step *s, const struct model_op *op) {
@@ -133,6 +142,7 @@ int step_attend(struct step *s, const struct model_op *op) {
     uint32_t window = op->attn.window ? op->attn.window : UINT32_MAX, group = h->n / h->n_kv;
     uint32_t n_value = cuda_head_values(b, h);
     const float *sinks = op->weights ? op->weights->sinks : NULL;
+    uint32_t run = hadamard_runs(b->shape, b->opts->kv_type, h->dim).v;
     struct attend_args a = {
         .batch = b->head,
         .q = b->act.q,
@@ -173,14 +183,15 @@ int step_attend(struct step *s, const struct model_op *op) {
         latent_attend(b, &a);
     else if (step_fuses(s)) {
         a.merged = b->arrived;
-        s->packed = step_packs_last(s, h->n * h->dim);
+        s->packed = !run && step_packs_last(s, h->n * h->dim);
         a.rows = s->packed ? b->arrived + b->attention.max_merges * h->n_kv : NULL;
         a.pack =
             step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->act.o, NULL, h->n * h->dim);
-        return r < 0 ? r : launch_attend(s, h, &a);
+        r = r < 0 ? r : launch_attend(s, h, &a);
+        return r < 0 || !run ? r : turn_back(s, h, run);
     }
     r = r < 0 ? r : launch_attend(s, h, &a);
-    if (merges_by_row(s, h)) {
+    if (!run && merges_by_row(s, h)) {
         struct launch rows = {kernel_merge_rows, s->grid.rows, 1, PACK_THREADS, "merge_rows", 0};
         enum pack_kind kind = s->gated ? PACK_GATE : PACK_PLAIN;
         const struct merge_rows_args m = {c,
@@ -189,5 +200,6 @@ int step_attend(struct step *s, const struct model_op *op) {
         s->packed = true;
         return r < 0 ? r : cuda_launch(b, &rows, &m, sizeof(m));
     }
-    return r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
+    r = r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
+    return r < 0 || !run ? r : turn_back(s, h, run);
 }

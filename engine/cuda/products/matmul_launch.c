@@ -67,6 +67,7 @@ int cuda_load_kernels(struct be *b) {
                    {kernel_rope, 0},
                    {kernel_embed, 0},
                    {kernel_pack, 0},
+                   {kernel_hadamard, 0},
                    {kernel_store, 0},
                    {kernel_store_latent, 0},
                    {kernel_residual, 0},

@@ -229,6 +229,25 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
     }
 }
 
+/* A warp a head. */
+KERNEL(hadamard, struct hadamard_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    SHARED float heads[CUDA_THREADS / 32][HEAD_MAX];
+    uint32_t r = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp;
+
+    if (r >= a.batch->n_rows || h >= a.n_head)
+        return;
+    float *o = a.o + ((size_t)r * a.n_head + h) * a.head_dim;
+
+    for (uint32_t i = lane; i < a.head_dim; i += 32)
+        heads[warp][i] = o[i];
+    sync_warp();
+    hadamard(heads[warp], a.head_dim, a.run);
+    for (uint32_t i = lane; i < a.head_dim; i += 32)
+        o[i] = heads[warp][i];
+}
+
 /* A warp a head. Zeros times an infinite scale are not numbers. */
 KERNEL(holes, struct store_args, CUDA_THREADS, 2) {
     wait_for_previous();

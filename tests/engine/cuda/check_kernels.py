@@ -50,6 +50,7 @@ LIMITS = {
     "layer_input": 64,
     "cap": 64,
     "soft_gate": 64,
+    "hadamard": 64,
     "glu": 64,
     "gather": 64,
     "pack_shares": 64,
