@@ -21,8 +21,9 @@ Test(cuda_windows, golden_files_are_near_the_reference) {
     static const struct {
         const char *name;
         double limit;
-    } files[] = {{"gemma4-ple", 3e-2}, {"gemma4-moe", 6e-3}, {"gemma4", 3e-2},   {"gemma3", 6e-3},
-                 {"gemma2", 6e-3},     {"laguna", 1.5e-2},   {"mistral3", 6e-3}, {"phi3", 1e-2}};
+    } files[] = {{"gemma4-ple", 3e-2}, {"gemma4-moe", 6e-3}, {"gemma4", 3e-2},
+                 {"gemma3", 6e-3},     {"gemma2", 6e-3},     {"laguna", 1.5e-2},
+                 {"mistral3", 6e-3},   {"phi3", 1e-2},       {"minimax-m2", 1.5e-2}};
 
     setenv("WEFT_CUDA_WIDE", "20", 1); /* at once: 64 queries a block */
     for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
