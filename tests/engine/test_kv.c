@@ -18,8 +18,8 @@ enum { N_PROMPT = 256 };
 
 /* The largest difference of logits. With q8_0 a last bit of a key or value takes a code to its
  * neighbour. The scale of q4_0 is rounded before the codes are found, which is nearer to the
- * values; llama.cpp rounds it afterwards. Without the matrices it is 1.9 to 6. The CPU also rounds its
- * activations to 8 bits. */
+ * values; llama.cpp rounds it afterwards. Without the matrices it is 1.9 to 6. The CPU also rounds
+ * its activations to 8 bits. */
 static const struct judge {
     const char *backend;
     double limit[2]; /* q8_0, q4_0 */
