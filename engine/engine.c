@@ -258,8 +258,8 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     return 0;
 }
 
-/* Chooses the format of keys and values for opts.kv_auto. Returns the context that f16 would hold
- * where that was too little, else 0. */
+/* Chooses the format of keys and values for opts.kv_auto. Returns the context that f16 would not
+ * hold, or 0. */
 static uint32_t choose_kv_type(struct engine_opts *o) {
     struct engine_fit exact, small;
 
@@ -274,16 +274,16 @@ static uint32_t choose_kv_type(struct engine_opts *o) {
     if (exact.context >= want || small.context <= exact.context)
         return 0;
     o->kv_type = kv_both(ENGINE_KV_Q8_0);
-    return MAX(exact.context, 1);
+    return want;
 }
 
-/* Says that keys and values are q8_0 because f16 would hold only @context tokens. */
+/* Says that keys and values are q8_0 because f16 would not hold @context tokens. */
 static void note_kv_type(struct engine *e, uint32_t context) {
     size_t n = strlen(e->note);
 
     if (context)
         snprintf(e->note + n, sizeof(e->note) - n,
-                 "%skv-type auto is q8_0: with f16 the memory holds %u tokens", n ? "; " : "",
+                 "%skv-type auto is q8_0: the memory does not hold %u tokens in f16", n ? "; " : "",
                  context);
 }
 
