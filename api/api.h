@@ -311,8 +311,8 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
  * several. */
 bool api_find(const struct api *a, const char *request_id, uint64_t *id);
 uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t max);
-/* Writes what generation @id waits for now, and how long, into @out of @size bytes. False: it is not
- * live, or has tokens. */
+/* Writes what generation @id waits for now, and how long, into @out of @size bytes. False: it is
+ * not live, or has tokens. */
 bool api_wait_text(const struct api *a, uint64_t id, char *out, size_t size);
 /* Writes the usage of all keys and the quotas of all tenants as JSON. 0 or -errno. */
 int api_usage(const struct api *a, struct buf *out);

@@ -1,7 +1,6 @@
 #include "api/generation/bill.h"
 
 #include "api/generation/env.h"
-#include "api/generation/gen.h"
 #include "api/generation/model.h"
 #include "api/limits/usage_limit.h"
 
@@ -33,17 +32,15 @@ int bill_request(struct exchange *x, struct model *m, uint64_t n_tokens, struct 
 
     if (r == 0)
         r = tenant_request(t, n_tokens, clock_now(env->clock), &x->retry_ms, err);
-
     if (r == 0)
         count(env, t, x->key, m, &(struct usage_sum){.requests = 1});
     return r;
 }
 
-void bill_tokens(struct gen *g, uint32_t n_prompt, uint32_t n_cached) {
-    const struct usage_sum sum = {0, n_prompt, n_cached, g->n_out};
-
-    if (g->exchange)
-        count(g->env, g->charge.tenant, g->key, g->model, &sum);
+void bill_tokens(struct model *m, const struct tenant *t, const uint32_t *key,
+                 const struct usage_sum *sum) {
+    if (key)
+        count(m->env, t, *key, m, sum);
     else
-        count_metrics(g->model, g->charge.tenant, &sum);
+        count_metrics(m, t, sum);
 }

@@ -217,7 +217,9 @@ static void leave(struct gen *g) {
         set_state(g, GEN_DONE);
     uint32_t n_cached = g->m.choice == 0 ? g->n_cached : 0;
     if (g->accepted && g->charge.tenant) {
-        bill_tokens(g, charged_prompt(g), n_cached);
+        const struct usage_sum sum = {0, charged_prompt(g), n_cached, g->n_out};
+
+        bill_tokens(g->model, g->charge.tenant, g->exchange ? &g->key : NULL, &sum);
         charge_settle(&g->charge, charged_prompt(g), n_cached, g->n_out, clock_now(g->env->clock));
     }
     charge_deinit(&g->charge, clock_now(g->env->clock));

@@ -19,12 +19,13 @@ struct model *models_find(const struct gen_env *env, const char *name, size_t le
 /* Returns the model that is called @name exactly, else one with such an alias; NULL: none. */
 struct model *models_find_exactly(const struct gen_env *env, const char *name, size_t len);
 
-/* Returns true if the tenant of @x may use @m (`models` of the tenants file). On the loop's thread. */
+/* Returns true if the tenant of @x may use @m (`models` of the tenants file). On the loop's
+ * thread. */
 bool models_may_use(const struct exchange *x, const struct model *m);
 /* Does so for a tenant. */
 bool models_are_allowed(const struct tenant *t, const struct model *m);
-/* The error about @name, which the tenant may not use or which is not served: 404, and nothing about
- * other models. */
+/* The error about @name, which the tenant may not use or which is not served: 404, and nothing
+ * about other models. */
 int models_hidden(const char *name, struct err *err);
 
 /* The next three take the lock. */
