@@ -243,7 +243,7 @@ KERNEL(hadamard, struct hadamard_args, CUDA_THREADS, 2) {
     for (uint32_t i = lane; i < a.head_dim; i += 32)
         heads[warp][i] = o[i];
     sync_warp();
-    hadamard(heads[warp], a.head_dim, a.run);
+    hadamard_head(heads[warp], a.head_dim, a.run);
     for (uint32_t i = lane; i < a.head_dim; i += 32)
         o[i] = heads[warp][i];
 }

@@ -335,7 +335,7 @@ DEVICE void rotate_head(const struct store_args &a, const float *x, const float 
 
 /* Multiplies each run of @run values of a head (shared) by the Hadamard matrix, by one warp; a @run
  * of 0 leaves it as it is. */
-DEVICE void hadamard(float *head, uint32_t dim, uint32_t run) {
+DEVICE void hadamard_head(float *head, uint32_t dim, uint32_t run) {
     uint32_t lane = threadIdx.x % 32;
 
     for (uint32_t step = 1; step < run; step *= 2) {
@@ -406,7 +406,7 @@ DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_
         float factor = a.temper ? a.temper[r] : 1;
 
         rotate_head(a, q, a.q_norm, rope, head);
-        hadamard(head, dim, a.run_k);
+        hadamard_head(head, dim, a.run_k);
         for (uint32_t i = lane; i < dim; i += 32)
             q[i] = head[i] * factor;
         sync_warp(); /* head may be used anew */
@@ -423,13 +423,13 @@ DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_
         for (uint32_t i = lane; i < dim; i += 32)
             head[i] = v[i] * inverse;
         sync_warp();
-        hadamard(head, dim, a.run_v);
+        hadamard_head(head, dim, a.run_v);
         store_head(a, h, PAGE_V, page, slot, head);
         sync_warp();
         return;
     }
     rotate_head(a, a.k + at, a.k_norm, rope, head);
-    hadamard(head, dim, a.run_k);
+    hadamard_head(head, dim, a.run_k);
     store_head(a, h, PAGE_K, page, slot, head);
     sync_warp();
 }
