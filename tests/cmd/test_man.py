@@ -74,7 +74,7 @@ def test_bash_completes_options_values_and_commands():
     if not shutil.which("bash"):
         raise Skip("bash is not installed")
     assert complete("weftd", "--kv-me") == ["--kv-memory"]
-    assert complete("weftd", "--kv-type", "") == ["f16", "q8_0", "q4_0"]
+    assert complete("weftd", "--kv-type", "") == ["f16", "q8_0", "q4_0", "auto"]
     assert complete("weftd", "--anonymous", "y") == ["yes"]
     assert complete("weftd", "--model", "/") == []
     assert complete("weft-gguf", "ver") == ["verify"]
