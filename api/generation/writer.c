@@ -512,7 +512,7 @@ bool writer_tell_wait(struct writer *w) {
 static bool on_alive(struct exchange *x) {
     struct writer *w = x->state;
 
-    if (!w->endpoint->alive)
+    if (!w->endpoint->alive || !w->head_sent) /* it may have waited for its model until now */
         return writer_tell_wait(w);
     w->endpoint->alive(w);
     return true;
@@ -713,6 +713,8 @@ static void on_prepared(struct prompt_job *job) {
         r = charge(w, &err);
     }
     if (r == 0) {
+        if (w->waited)
+            conn_start_keepalive(w->exchange->conn);
         r = admit_enter(&w->job.env->admit, &w->waiter, &w->exchange->retry_ms, &err);
     }
     if (r == 0)

@@ -15,7 +15,7 @@ def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("edits", type=pathlib.Path)
     ap.add_argument("program")
-    ap.add_argument("--seeds", type=int, default=1000, help="at most so many are tried for each bug")
+    ap.add_argument("--seeds", type=int, default=600, help="at most so many are tried for each bug")
     ap.add_argument("--only")
     args = ap.parse_args()
     names = re.findall(r"^mutant (\w+): (.+)", args.edits.read_text(), re.M)

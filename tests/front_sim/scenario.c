@@ -97,7 +97,7 @@ static void draw_faults(struct scenario *s) {
     f->refuses = s->refuses ? 12 : 0;
     process_spawn_fails = s->refuses && sim_one_in(2) ? 6 : 0;
     tolerance.fail_500 = s->deaths || s->hangs;
-    tolerance.refuse_503 |= s->deaths || s->hangs || s->refuses || s->n_models > 1;
+    tolerance.refuse_503 |= s->deaths || s->hangs || s->refuses || s->manages;
 }
 
 static void draw_models(struct scenario *s) {
