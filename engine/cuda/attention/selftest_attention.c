@@ -149,7 +149,8 @@ static void end(struct be *b) {
     b->step[0].packed = false;
 }
 
-/* Keys and values to their pages, in as few steps as may be. */
+/* Stores keys and values in their pages, in as few steps as may be. Values are multiplied by the
+ * Hadamard matrix, since attention multiplies its output; keys are not, as the queries are not. */
 static int store_keys(struct be *b, struct scene *t) {
     const struct heads *h = &t->heads;
     struct latent_args latent = latent_store_args(b, h, &b->shape->rope[0]);
@@ -161,7 +162,8 @@ static int store_keys(struct be *b, struct scene *t) {
                            .pages = b->kv[KV_GLOBAL].pages,
                            .shape = cuda_page_shape(b, h),
                            .n_head = h->n,
-                           .n_kv = h->n_kv};
+                           .n_kv = h->n_kv,
+                           .run_v = hadamard_runs(b->shape, b->opts->kv_type, h->dim).v};
     int r = 0;
 
     latent.store.n_rot = 0;
