@@ -219,7 +219,7 @@ int fit_check(const struct model *m, const struct fit_sizes *s, uint32_t n_pages
         fit_text(weights).s, fit_text(kv).s, n_pages, fit_text(s->page).s,
         s->state ? ", states of " : "", s->state ? fit_text(s->state).s : "",
         fit_text(weights + kv).s, fit_text(have).s);
-    return -ENOMEM;
+    return -EINVAL; /* and not -ENOMEM: no other program has to end first */
 }
 
 struct fit_windows fit_windows(const struct model *m, const struct engine_opts *o,

@@ -76,7 +76,7 @@ struct fit_sizes {
     uint64_t page, window_page, state;
 };
 /* Host backends: what is certain to be touched, weights and @kv bytes, @n_pages pages among them,
- * must fit the machine. 0 or -ENOMEM with @err. */
+ * must fit the machine. 0 or -EINVAL with @err. */
 int fit_check(const struct model *m, const struct fit_sizes *s, uint32_t n_pages, uint64_t kv,
               struct err *err);
 #define CONTEXT_LIMIT (1u << 26) /* mathx: positions below 2^27 */
