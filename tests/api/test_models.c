@@ -375,7 +375,7 @@ Test(models, a_stream_that_waits_hears_how_far_it_is) {
     int fd = ask(",\"model\":\"other\",\"stream\":true");
     CLEANUP(buf_deinit) struct buf seen = {.max = 1 << 20};
     api_model_set(model, API_MODEL_LOADING, 0.25f);
-    cr_assert(world_read_until(&w, fd, &seen, ": other is loading, 25 %\n\n"));
+    cr_assert(world_read_until(&w, fd, &seen, ": other is loading, 25 %"));
     cr_expect(strstr(seen.data, "HTTP/1.1 200"), "%s", seen.data);
     loaded();
     turns(100);

@@ -238,9 +238,9 @@ Test(config, packed_section_is_read_back_whole) {
 
 Test(config, garbage_and_unreadable_files_are_one_line) {
     expect_error("[engine]\nthreads\n", 2, "key = value");
-    cr_expect_eq(config_read_file(&config, "/nonexistent/weft.conf", &err), -EINVAL);
+    cr_expect_eq(config_read_file(&config, "/nonexistent/weft.conf", &err), -ENOENT);
     cr_expect(strstr(err.message, "/nonexistent/weft.conf: cannot be read"));
-    cr_expect_eq(config_read_file(&config, "/", &err), -EINVAL);
+    cr_expect_eq(config_read_file(&config, "/", &err), -EISDIR);
 }
 
 Test(config, draft_sources_are_known_by_name) {

@@ -5,6 +5,7 @@ import glob
 import itertools
 import json
 import os
+import re
 import resource
 import signal
 import stat
@@ -224,7 +225,8 @@ def wait_for(what, condition, limit_s=60):
 
 def check(s, shown):
     for name, data in shown:
-        found = s.found_in(data)
+        # The lines of requests tell the operator which client it was and where it went, and nothing else of it.
+        found = s.found_in(re.sub(rb' (agent|path)=("[^"]*"|\S+)', b"", data) if name == "log" else data)
         assert not found, f"{name} shows what a client sent: {found}"
 
 

@@ -254,7 +254,7 @@ def test_there_is_one_upgrade_at_a_time():
             wait_until("its start", lambda: "upgrade_started" in d.log)
             refused(d, "still running")
             d.process.send_signal(signal.SIGUSR2)
-            wait_until("what a signal changes: nothing", lambda: d.log.count('reason="another upgrade is still running') == 2)
+            wait_until("what a signal changes: nothing", lambda: d.log.count('upgrade_failed reason="another upgrade is still running') == 2)
             connection = d.connect()
             connection.request("POST", "/v1/completions", json.dumps({**LONG, "max_tokens": 16000, "stream": True}), {"Content-Type": "application/json"})
             assert connection.getresponse().readline()
@@ -262,7 +262,7 @@ def test_there_is_one_upgrade_at_a_time():
             first.join()
             refused(d, "previous daemon")
             os.kill(pids[0], signal.SIGUSR2)
-            wait_until("the next one's answer to it", lambda: d.log.count('reason="the previous daemon') == 2)
+            wait_until("the next one's answer to it", lambda: d.log.count('upgrade_failed reason="the previous daemon') == 2)
             connection.sock.shutdown(socket.SHUT_RDWR)
             assert d.process.wait(20) == 0
             wait_until("the second upgrade", lambda: ctl(d, "upgrade").returncode == 0)

@@ -64,7 +64,7 @@ export function addTests({ test, client, model, rejects, idle }) {
     test("responses: errors name the field, an aborted stream is freed", async () => {
         const create = (more) => client.responses.create({ ...body, ...more });
         await rejects(create({ temperature: 5 }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "temperature"));
-        await rejects(create({ input: [{ type: "nothing" }] }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "input[0].type"));
+        await rejects(create({ input: [{ type: 5 }] }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "input[0].type"));
         await rejects(create({ background: true }), OpenAI.BadRequestError, (e) => assert.equal(e.code, "unsupported_parameter"));
         await rejects(create({ input: "word ".repeat(60000) }), OpenAI.BadRequestError, (e) => assert.equal(e.code, "context_length_exceeded"));
         const stream = await client.responses.create({ ...body, max_output_tokens: 1500, temperature: 1, seed: 1, stream: true, ignore_eos: true });
