@@ -26,7 +26,14 @@
 #define ARCH AUDIT_ARCH_AARCH64
 #endif
 
-#ifdef ARCH
+/* Sanitizers map terabytes and need calls that are not listed. */
+#if defined(ARCH) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CONFINED 1
+#else
+#define CONFINED 0
+#endif
+
+#if CONFINED
 
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 #define ALLOW BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
@@ -65,13 +72,6 @@ static bool filter_calls(struct sock_filter *code, size_t n) {
     return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-#endif
-
-/* Sanitizers map terabytes and need calls that are not listed. */
-#if defined(ARCH) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CONFINED 1
-#else
-#define CONFINED 0
 #endif
 
 static bool set_limit(int resource, rlim_t to) {
