@@ -69,6 +69,18 @@ struct engine_copy {
     uint8_t cls, dir; /* enum engine_copy_dir */
 };
 
+/* A picture that stands in a sequence: positions [at, at + n_rows) are its rows, whose tokens are
+ * not looked at. With M-RoPE the rows have the rotary positions of a grid of n_lines x n_columns
+ * from the position of the first row on, and what follows has those from n_positions behind that;
+ * models without M-RoPE count rows as tokens. */
+struct engine_picture {
+    uint32_t at, n_rows, n_columns, n_lines, n_positions;
+    /* Row r's values: rows + r * width, image_encoder_width() values. NULL where no row of the
+     * batch is one of the picture. */
+    const float *rows;
+    uint32_t width;
+};
+
 /* A sequence's share of the batch: rows [row0, row0 + n_rows) are its positions pos0, pos0 + 1, ...
  * The last n_draft of them may be taken back: a later step begins again at a draft that was
  * wrong. */
@@ -87,6 +99,11 @@ struct engine_seq {
      * 0. */
     uint16_t n_ahead;
     int32_t feed; /* >= 0: row0's token is the sample of want[feed] of step - 1; else -1 */
+    /* All pictures of the sequence that begin before pos0 + n_rows, in order. Where rows of a
+     * picture see each other in both directions (engine_info.two_way), all of them are in one
+     * step. */
+    uint32_t n_pictures;
+    const struct engine_picture *picture;
 };
 
 /* A result that is asked for of a row. The order of wants is the order of results. */
@@ -257,6 +274,10 @@ struct engine_info {
      * batch's max_rows. Nothing but WANT_HIDDEN is answered. */
     bool encoder;
     bool ranks; /* engine_score() */
+    /* The model takes rows of pictures: values of a row, 0: it does not. two_way: rows of a picture
+     * see each other in both directions. */
+    uint32_t picture_width;
+    bool two_way;
     uint64_t weight_bytes, page_bytes, n_params;
     uint64_t memory_bytes; /* of weights, buffers, pages and states, whether touched yet or not */
     /* Recurrent layers: the bytes of a sequence's state, 0 when the model has none, and how many

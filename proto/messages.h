@@ -6,14 +6,15 @@
  * on the wire every pointer is a span inside the frame, and the parser checks each span, count and
  * enum before it sets a pointer. Parsed pointers lie inside the frame and live as long as it.
  *
- * Down: OPEN once, then SUBMIT, CANCEL, TURN_END, DISK_USE and DISK_LEAVE. Up: HELLO at once,
- * PROGRESS while loading, READY or FAILED, then one EVENTS frame per step, STATS (proto/stats.h) at
- * most every 100 ms and when idle begins, and DISK_LEFT. Events are cumulative: an event carries
- * the tokens [from, from + n) where `from` is what the worker knows to be delivered; when the
- * channel is full the worker skips and the next step's event carries more. FINISH comes exactly
- * once per id that was submitted, whatever happens. BLOCKS, where OPEN asked for them, tell of
- * published pages: each frame goes on where the last one ended, and none is made while others wait
- * in the channel. SERVED comes with STATS, and goes down to the other workers of the same device.
+ * Down: OPEN once, then SUBMIT, CANCEL, PICTURE, TURN_END, DISK_USE and DISK_LEAVE. Up: HELLO at
+ * once, PROGRESS while loading, READY or FAILED, then one EVENTS frame per step, STATS
+ * (proto/stats.h) at most every 100 ms and when idle begins, and DISK_LEFT. Events are cumulative:
+ * an event carries the tokens [from, from + n) where `from` is what the worker knows to be
+ * delivered; when the channel is full the worker skips and the next step's event carries more.
+ * FINISH comes exactly once per id that was submitted, whatever happens. BLOCKS, where OPEN asked
+ * for them, tell of published pages: each frame goes on where the last one ended, and none is made
+ * while others wait in the channel. SERVED comes with STATS, and goes down to the other workers of
+ * the same device.
  */
 
 #include <stdbool.h>
@@ -45,7 +46,9 @@ enum msg_type {
     MSG_DISK_LEAVE, /* empty: another process shall have the file. Answered by: */
     MSG_DISK_LEFT,  /* empty: the worker does not use the file any more */
     MSG_BLOCKS,
-    MSG_SERVED, /* struct msg_served, SERVED_MAX at most */
+    MSG_SERVED,       /* struct msg_served, SERVED_MAX at most */
+    MSG_NEED_PICTURE, /* up: struct msg_need_picture; answered by: */
+    MSG_PICTURE,      /* down: pixels, or why there are none */
 };
 
 /* Text, or bytes; not NUL-terminated. */
@@ -73,7 +76,8 @@ struct msg_open {
     /* 0 or 1: the last one is the file of the model's experts (engine_opts.experts_fd); they stay
      * where it says that they are. */
     uint32_t has_experts, keeps_place;
-    uint32_t tells_blocks; /* 0 or 1: BLOCKS are wished for */
+    uint32_t tells_blocks;  /* 0 or 1: BLOCKS are wished for */
+    uint32_t has_projector; /* 0 or 1: the file behind the shards is that of the image encoder */
 };
 
 struct msg_progress {
@@ -142,6 +146,34 @@ struct msg_blocks {
 
 #define BLOCKS_MAX_PAGE 256u /* tokens */
 
+#define SUBMIT_PICTURES_MAX 256u
+#define PICTURE_DIGEST 32u /* bytes */
+
+/* A picture in a prompt: tokens [at, at + n_rows) stand for its rows, all of them one token, of
+ * which only the number counts. SUBMIT has no pixels: a worker that has neither pages nor rows of
+ * the picture asks for them with NEED_PICTURE. */
+struct submit_picture {
+    uint32_t at, n_rows, n_columns, n_lines, n_positions; /* as struct picture_layout */
+    uint32_t width, height;                               /* pixels, as the encoder gets them */
+    uint8_t digest[PICTURE_DIGEST]; /* of the resized pixels, their size and the projector */
+};
+
+/* Asks for the pixels of picture @index of request @id, once for each. The picture is the same for
+ * all requests under an isolation key that have its digest: one of them is named. */
+struct msg_need_picture {
+    uint64_t id;
+    uint32_t index, zero;
+};
+
+/* Pixels that the worker asked for: rows from the top, three bytes a pixel. Empty: there are none,
+ * and requests that need them end with @why (status 400 or 503). */
+struct msg_picture {
+    uint64_t id; /* of the request that was named */
+    uint32_t index;
+    uint16_t status;
+    struct str rgb, why;
+};
+
 /* A generation to be made. Ids are the front's, never used twice in a worker's life. What
  * msg_submit_parse() has accepted: 0 < n_prompt <= n_tokens, n_tokens - n_prompt <= max_new,
  * max_new > 0, counts within their limits, parameters in their ranges. Whether tokens are in the
@@ -171,6 +203,8 @@ struct submit {
     struct str allowed, bad_words;
     struct str breakers;    /* token ids likewise, which end what DRY takes for a repetition */
     struct str tenant_name; /* another front has another number for it (daemon/models/guests.h) */
+    uint32_t n_pictures;    /* in the order of their places; they do not overlap */
+    const struct submit_picture *pictures;
 };
 
 /* Tells the worker what the front saw in the output of generation @id, which ended normally: the
