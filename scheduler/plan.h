@@ -66,7 +66,9 @@ struct plan_req {
     uint32_t leave_seqs; /* waiting: it has to leave so many sequences to others */
 
     uint32_t n_bypassed; /* in and out: admissions that overtook it */
-    bool passed; /* in and out: another prompt of its tenant had the time of the last step */
+    /* In and out: steps in a row in which other prompts of its tenant had rows and it had none, up
+     * to UINT8_MAX. */
+    uint8_t n_passed;
 
     /* Out. */
     uint32_t n_rows;

@@ -12,6 +12,7 @@ struct plan_work {
     uint32_t max_rows;
     int64_t target_ns; /* how long the step should take: the strictest pace, max_step_ns */
     int64_t limit_ns;  /* how long it may take: more where decode leaves too little of that */
+    bool misses;       /* limit_ns is more than target_ns, if the step is no probe */
     bool decodes;      /* a running request decodes, or waits for its last token */
     bool short_of_pages;
     struct cost_shape shape;

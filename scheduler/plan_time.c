@@ -14,9 +14,11 @@
  *  - Some steps of these are probes: few rows of prompts, or twice as many (probe()).
  *
  * Tenants share by weight, the one furthest behind first, and what one leaves goes to the next. Of
- * a tenant's requests the shortest have half and the oldest has the rest; where half has no room
- * for a chunk the two have all of it in turn. A request whose next page another one computes
- * follows it and has no rows.
+ * a tenant's requests the oldest has half and what the others leave; the others share the other
+ * half evenly, the shortest first. A share may have no room for a chunk: the shortest request has
+ * rows at the latest when it was passed over PLAN_PASSED_MOST times, and where the limit follows
+ * from what a step costs, once. A request whose next page another one computes follows it and has
+ * no rows.
  *
  * Where prompts are computed whole (plan.whole) there is nothing to divide: the oldest request of
  * the tenant furthest behind has all its rows, then those whose rows and time are left.
@@ -221,10 +223,15 @@ struct part {
     uint32_t max_rows;
 };
 
-/* Divides @part among the requests of one tenant, which @list has in order of virtual arrival.
- * Where half of it has no room for the shortest one's chunk, the oldest and the shortest have all
- * of it in turn: the shortest when it was passed over the last time. The one whose turn it is comes
- * first in @list. */
+/* Returns true if @r was passed over so often that it has to have rows in this step. */
+static bool is_due(const struct plan_work *w, const struct plan_req *r) {
+    return r->n_passed >= (w->misses ? 1 : PLAN_PASSED_MOST);
+}
+
+/* Divides @part among the requests of one tenant, which @list has in order of virtual arrival: half
+ * of it evenly among all but the oldest, the shortest first, and what is left to the oldest. The
+ * shortest may take all of that half when it is due, and where half has no room for its chunk, all
+ * of the part in place of the oldest. The one that has the part comes first in @list. */
 static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct part part) {
     struct plan *p = w->p;
     int64_t now = cost_bound_ns(p->cost, &w->shape);
@@ -233,14 +240,27 @@ static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct p
 
     assert(n > 0);
     sort_by(plan_lag, p, list + 1, n - 1);
-    if (n > 1 && (rows_half == 0 || !may_fit(w, &p->req[list[1]], half))) {
-        if (p->req[list[1]].passed && plan_lag(&p->req[list[1]]) < plan_lag(&p->req[list[0]]))
+    struct plan_req *shortest = n > 1 ? &p->req[list[1]] : NULL;
+    if (shortest && is_due(w, shortest)) {
+        if (rows_half > 0 && may_fit(w, shortest, half)) {
+            plan_extend(w, shortest, half, rows_half);
+            rows_half -= shortest->n_rows;
+            now = cost_bound_ns(p->cost, &w->shape);
+            k = 2;
+        } else if (plan_lag(shortest) < plan_lag(&p->req[list[0]])) {
             swap(&list[0], &list[1]);
-        k = n;
+            k = n;
+        }
     }
-    for (; k < n && rows_half > 0 && may_fit(w, &p->req[list[k]], half); k++) {
-        plan_extend(w, &p->req[list[k]], half, rows_half);
-        rows_half -= p->req[list[k]].n_rows;
+    for (; k < n; k++) {
+        struct plan_req *r = &p->req[list[k]];
+        int64_t until = now + MAX(half - now, 0) / (n - k);
+
+        if (!may_fit(w, r, until))
+            continue;
+        plan_extend(w, r, until, MAX(rows_half / (n - k), MIN(PLAN_MIN_CHUNK, rows_half)));
+        rows_half -= r->n_rows;
+        now = r->n_rows > 0 ? cost_bound_ns(p->cost, &w->shape) : now;
     }
     plan_extend(w, &p->req[list[0]], part.limit_ns, part.max_rows - MIN(w->rows, part.max_rows));
 }
@@ -331,8 +351,11 @@ static void note_passed(struct plan *p, const uint32_t *list, uint32_t n) {
         len = end_of_group(p, list + k, n - k);
         for (uint32_t i = k; i < k + len; i++)
             any |= p->req[list[i]].n_rows > 0;
-        for (uint32_t i = k; i < k + len && any; i++)
-            p->req[list[i]].passed = p->req[list[i]].n_rows == 0;
+        for (uint32_t i = k; i < k + len && any; i++) {
+            struct plan_req *r = &p->req[list[i]];
+
+            r->n_passed = r->n_rows > 0 ? 0 : (uint8_t)MIN(r->n_passed + 1, UINT8_MAX);
+        }
     }
 }
 
@@ -406,7 +429,8 @@ static void probe(struct plan_work *w, const struct plan_req *r, int64_t least_n
     uint64_t turn = w->p->turn + 1, at = w->decodes ? 0 : PLAN_PROBE_MORE / 2;
     struct cost_shape few = w->shape;
 
-    if (w->limit_ns <= w->target_ns || turn % (w->decodes ? PLAN_PROBE_BESIDE : PLAN_PROBE_TURNS))
+    w->misses = w->limit_ns > w->target_ns;
+    if (!w->misses || turn % (w->decodes ? PLAN_PROBE_BESIDE : PLAN_PROBE_TURNS))
         return;
     cost_add(&few, r->n_computed, MIN(plan_lag(r), PLAN_PROBE_ROWS));
     int64_t more_ns =

@@ -97,7 +97,7 @@ struct request {
     bool begins;                          /* no step has had @seq yet */
     uint32_t n_found; /* positions of @seq up to the last that was found computed */
     uint32_t n_bypassed, n_preempted;
-    bool passed;                        /* as plan_req.passed */
+    uint8_t n_passed;                   /* as plan_req.n_passed */
     struct drafter_seq *drafter;        /* scheduler/drafter.h; NULL: nothing yet */
     const struct draft_tokens *drafted; /* of drafter; NULL likewise */
     struct spec_request *spec;          /* scheduler/spec.h; NULL: nothing was drafted yet */

@@ -98,7 +98,7 @@ void step_apply_rows(struct sched *s) {
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
 
-        s->planned[i]->passed = q->passed;
+        s->planned[i]->n_passed = q->n_passed;
         if (q->n_rows == 0)
             continue;
         int e = kv_seq_grow(s->planned[i]->seq, q->n_computed + q->n_rows);

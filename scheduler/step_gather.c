@@ -119,7 +119,7 @@ static void describe(const struct sched *s, const struct request *r, struct plan
         .begun = request_n_out(r) + r->n_pending > 0,
         .stalled = r->stalled,
         .n_bypassed = r->n_bypassed,
-        .passed = r->passed,
+        .n_passed = r->n_passed,
         .group = s->fair.group[r->tenant],
         .pace = r->class, /* enum plan_pace is in the same order */
     };

@@ -5,10 +5,12 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/rng.h"
 #include "base/util.h"
 #include "scheduler/plan.h"
+#include "scheduler/policy.h"
 #include "tests/support/few.h"
 
 enum { REQS = 24, PAGE = 16, ROWS = 512, WINDOW = 50 };
@@ -169,10 +171,13 @@ static double least_rate(struct run *u, uint32_t from, uint32_t n_steps) {
 
 /* Each device 1 to 100 times slower, at an even pace and with periods of 100 steps of which half
  * are ten times slower, from a model that is right and from one that is wrong by 30 times. Such a
- * model has 64 steps to learn: at first only chunks that double are tried. */
+ * model has 64 steps to learn: at first only chunks that double are tried. Of those that are wrong
+ * one draw in twenty may take longer. */
 Test(slow, a_prompt_alone_has_four_fifths_of_the_best_rate) {
+    uint32_t n_wrong = 0, n_below = 0;
+
     for (size_t d = 0; d < ARRAY_SIZE(devices); d++)
-        for (uint64_t seed = 1; seed <= FEWER(24, 8); seed++) {
+        for (uint64_t seed = 1; seed <= FEWER(160, 16); seed++) {
             static struct run u;
             bool wrong = seed & 1, busy = seed & 2;
 
@@ -181,8 +186,12 @@ Test(slow, a_prompt_alone_has_four_fifths_of_the_best_rate) {
             if (wrong)
                 mislead(&u, 30);
             double rate = least_rate(&u, wrong ? 64 : 32, 300);
-            cr_expect_geq(rate, 0.8, "%s, seed %lu: %.2f", devices[d].name, seed, rate);
+            n_wrong += wrong;
+            n_below += wrong && rate < 0.8;
+            cr_expect(wrong || rate >= 0.8, "%s, seed %lu: %.2f", devices[d].name, seed, rate);
         }
+    cr_expect_leq(n_below, n_wrong / 20, "%u of %u", n_below, n_wrong);
+    printf("%u of %u wrong models below\n", n_below, n_wrong);
 }
 
 /* Times that vary by a factor of 1.3 from step to step (one standard deviation). */
@@ -337,9 +346,16 @@ Test(slow, a_prompt_goes_on_beside_chats_on_a_busy_machine) {
             }
 }
 
+static int64_t one_row_ns(const struct run *u) {
+    struct cost_shape one = {0};
+
+    cost_add(&one, 0, 1);
+    return cost_bound_ns(&u->cost, &one);
+}
+
 /* Twenty long prompts, half of the time a request that decodes, and now and then a prompt of up to
- * 64 rows: the only short one begins in the second step at the latest, whatever the model thinks.
- * */
+ * 64 rows: the only short one begins in the ninth step at the latest, and in the second where the
+ * model thinks that one row takes longer than the target. */
 Test(slow, a_short_prompt_begins_at_once_beside_any_number_of_long_ones) {
     for (size_t d = 0; d < ARRAY_SIZE(devices); d++)
         for (uint64_t seed = 1; seed <= FEWER(12, 4); seed++) {
@@ -357,8 +373,12 @@ Test(slow, a_short_prompt_begins_at_once_beside_any_number_of_long_ones) {
                 uint32_t n = 2 + rng_below(&u.rng, 63), i = add(&u, n, 0);
 
                 for (int k = 0; u.req[i].n_computed == 0; k++) {
-                    cr_assert_lt(k, 2, "%s, seed %lu", devices[d].name, seed);
+                    bool misses = one_row_ns(&u) > u.plan.max_step_ns;
+
+                    cr_assert_lt(k, PLAN_PASSED_MOST + 1, "%s, seed %lu", devices[d].name, seed);
                     step(&u);
+                    cr_assert(!misses || k == 0 || u.req[i].n_computed > 0, "%s, seed %lu",
+                              devices[d].name, seed);
                 }
                 for (int k = 0; u.req[i].n_computed < n; k++) {
                     cr_assert_lt(k, 128, "%s, seed %lu", devices[d].name, seed);

@@ -241,7 +241,7 @@ const char *plan_again(struct plan_again *t) {
             return "admission";
         if (r->n_bypassed != w->n_bypassed)
             return "overtaken";
-        if (r->passed != w->passed)
+        if (r->n_passed != w->n_passed)
             return "turn";
     }
     if (p->n_rows != was->n_rows || p->n_seqs != was->n_seqs || p->n_drafts != was->n_drafts)

@@ -650,22 +650,35 @@ static void check_efficient(const struct sim *s, const struct plan *p,
          efficient || cost_bound_ns(c, &more) > MAX(target_ns, 10 * cost_bound_ns(c, &one)));
 }
 
-/* The plan of the step just launched, by the estimates that it was made with. */
-static void check_budget(struct sim *s) {
+/* Returns how long the step of plan @p should take, in ns; *alone: nothing decodes. */
+static int64_t target_of(const struct plan *p, bool *alone) {
+    int64_t target = p->prewarm ? MIN(p->max_step_ns, PREWARM_NS) : p->max_step_ns;
+
+    *alone = true;
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        const struct plan_req *q = &p->req[i];
+
+        if (q->n_tokens - q->n_computed == 1 || q->last) {
+            target = MIN(target, pace_ns(p, q));
+            *alone = false;
+        }
+    }
+    return target;
+}
+
+/* Holds the plan of the step just launched against the estimates that it was made with. Returns
+ * true if decode, or one row, takes so long that the limit is above the target. */
+static bool check_budget(struct sim *s) {
     const struct plan *p = &s->sched->plan;
     struct cost_shape shape = {0}, decodes = {0}, before = {0}, drafted = {0};
-    int64_t limit = p->prewarm ? MIN(p->max_step_ns, PREWARM_NS) : p->max_step_ns;
     uint32_t n_drafts = 0;
-    bool alone = true;
+    bool alone;
+    int64_t limit = target_of(p, &alone);
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
         bool one = q->n_tokens - q->n_computed == 1;
 
-        if (i < p->n_running && (one || q->last)) {
-            limit = MIN(limit, pace_ns(p, q));
-            alone = false;
-        }
         /* One preempted for a prefill had its row when the limits were set. */
         if (one && (q->n_rows > 0 || q->verdict == PLAN_PREEMPT)) {
             cost_add(&decodes, q->n_computed, 1);
@@ -681,16 +694,19 @@ static void check_budget(struct sim *s) {
     check_used(s, p, &shape, limits_of(s, p, before, limit, alone).low_ns);
     if (alone && n_drafts == 0)
         check_efficient(s, p, &shape, limit);
+    bool misses = limits_of(s, p, before, limit, alone).low_ns > limit;
     limit = limits_of(s, p, decodes, limit, alone).high_ns;
     if (n_drafts > 0)
         limit = MAX(limit, p->max_step_ns);
     if (n_drafts > 0 && is_probe(p, alone))
         limit = MAX(limit, probe_of(s, p, drafted, limit, alone).high_ns);
     HOLD(s, NULL, BUDGET, is_in_time(s, p, &shape, limit + 1));
+    return misses;
 }
 
-/* The shortest prompt of a tenant has rows in every second turn of the tenant at least. */
-static void check_short(struct sim *s) {
+/* The shortest prompt of a tenant has rows when it was passed over in 8 turns of the tenant; in one
+ * where decode, or one row, @misses the target. */
+static void check_short(struct sim *s, bool misses) {
     const struct plan *p = &s->sched->plan;
     const struct plan_req *best = NULL;
 
@@ -712,7 +728,8 @@ static void check_short(struct sim *s) {
         if (p->req[i].admitted || p->req[i].n_rows > 0) /* a new worker knows of no step before */
             c->n_passed = 0;
         c->n_passed += waits;
-        HOLD(s, c, SHORT, c->n_passed < 2 || s->opts.sched.force_chunk > 0);
+        HOLD(s, c, SHORT,
+             c->n_passed <= (waits && misses ? 1 : 8) || s->opts.sched.force_chunk > 0);
     }
 }
 
@@ -762,9 +779,9 @@ void rules_after(struct sim *s, int r) {
     if (s->sched->n_launched > s->was.n_launched) {
         check_admissions(s);
         check_plan_pages(s);
-        if (o->force_chunk == 0 && o->force_draft == 0)
-            check_budget(s);
-        check_short(s);
+        bool known = o->force_chunk == 0 && o->force_draft == 0;
+
+        check_short(s, known && check_budget(s));
     }
     check_estimate(s);
     if (s->opts.recorder)

@@ -81,7 +81,7 @@ struct sim_client;
     /* The scheduler from inside: after each step. */                                              \
     X(ELSEWHERE, "what a tenant had at other workers counts once, and leaves it a part here")      \
     X(HELD, "snapshots of host memory and of the file are taken and held for states under way")    \
-    X(SHORT, "the shortest prompt has rows in every second step, whatever the estimate says")      \
+    X(SHORT, "the shortest prompt is not passed over for long, whatever the estimate says")        \
     X(RATE, "where nothing decodes a step is long enough to compute its rows efficiently")         \
     X(ESTIMATE, "the estimate follows the machine")
 
