@@ -1,0 +1,97 @@
+"""packaging/release in a clone, with a package made here in place of the real ones: the same bytes twice, right checksums, the
+whole source, the changelog's section, a list of libraries; and no release of a tree that is not in order. Argument: the
+source folder. Exit status 77 where that is no git repository."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+LIBRARY = "zlib1g"
+VERSION = re.search(r"version: '(.*)'", (pathlib.Path(sys.argv[1]) / "meson.build").read_text())[1]
+
+
+def run(*command, cwd=None):
+    return subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True)
+
+
+def make_package(folder):
+    root = folder / "root"
+    (root / "DEBIAN").mkdir(parents=True)
+    (root / "DEBIAN/control").write_text(f"Package: weft\nVersion: {VERSION}\nArchitecture: amd64\nMaintainer: a <a@b.invalid>\n"
+                                         f"Depends: {LIBRARY} (>= 1) | other, weft-other\nDescription: a package\n")
+    done = run("dpkg-deb", "--root-owner-group", "-b", root, folder / f"weft_{VERSION}_amd64.deb")
+    assert done.returncode == 0, done.stderr
+
+
+def release(clone, debs, out):
+    return run(clone / "packaging/release", "--debs", debs, out)
+
+
+def check_files(clone, out):
+    names = {p.name for p in out.iterdir()}
+    assert names == {"SHA256SUMS", f"weft-{VERSION}.cdx.json", f"weft-{VERSION}-changes.md", f"weft-{VERSION}.tar.gz",
+                     f"weft_{VERSION}_amd64.deb"}, names
+    assert run("sha256sum", "-c", "--strict", "SHA256SUMS", cwd=out).returncode == 0
+    assert len((out / "SHA256SUMS").read_text().splitlines()) == len(names) - 1
+
+    tracked = set(run("git", "ls-files", cwd=clone).stdout.splitlines())
+    with tarfile.open(out / f"weft-{VERSION}.tar.gz") as archive:
+        packed = {m.name.removeprefix(f"weft-{VERSION}/") for m in archive if not m.isdir()}
+    assert packed == tracked, packed ^ tracked
+
+    changes = (out / f"weft-{VERSION}-changes.md").read_text()
+    assert changes.startswith(f"## {VERSION},") and changes.count("\n## ") == 0, changes[:200]
+
+
+def check_list(out):
+    parts = json.loads((out / f"weft-{VERSION}.cdx.json").read_text())
+    assert (parts["bomFormat"], parts["specVersion"]) == ("CycloneDX", "1.5")
+    by_name = {c["name"]: c for c in parts["components"]}
+    assert set(by_name) == {"weft", LIBRARY}, set(by_name)
+    digest = run("sha256sum", out / f"weft_{VERSION}_amd64.deb").stdout.split()[0]
+    assert by_name["weft"]["hashes"] == [{"alg": "SHA-256", "content": digest}]
+    version = run("dpkg-query", "-W", "-f", "${Version}\n", LIBRARY).stdout.split("\n")[0]
+    assert by_name[LIBRARY]["version"] == version and by_name[LIBRARY]["licenses"], by_name[LIBRARY]
+    refs = {c["bom-ref"] for c in parts["components"]} | {"weft"}
+    assert all(d["ref"] in refs and set(d["dependsOn"]) <= refs for d in parts["dependencies"])
+
+
+def check_refusals(clone, debs, folder):
+    (clone / "new").write_text("not committed\n")
+    done = release(clone, debs, folder / "dirty")
+    assert done.returncode == 1 and "not committed" in done.stderr, done
+    (clone / "new").unlink()
+
+    build = clone / "meson.build"
+    build.write_text(build.read_text().replace(f"version: '{VERSION}'", f"version: '{VERSION}.9'"))
+    run("git", "-c", "user.name=a", "-c", "user.email=a@b.invalid", "commit", "-qam", "another version", cwd=clone)
+    done = release(clone, debs, folder / "other")
+    assert done.returncode == 1 and f"{VERSION}.9" in done.stderr and "debian/changelog" in done.stderr, done
+
+
+def main(source):
+    with tempfile.TemporaryDirectory() as where:
+        folder = pathlib.Path(where)
+        clone = folder / "clone"
+        if run("git", "clone", "-q", source, clone).returncode != 0:
+            print("skipped: the source is no git repository")
+            return 77
+        make_package(folder)
+        for name in ("first", "second"):
+            done = release(clone, folder, folder / name)
+            assert done.returncode == 0, done.stderr
+        for one in (folder / "first").iterdir():
+            assert one.read_bytes() == (folder / "second" / one.name).read_bytes(), one.name
+        check_files(clone, folder / "first")
+        check_list(folder / "first")
+        done = release(clone, folder, folder / "first")
+        assert done.returncode == 1 and "not empty" in done.stderr, done
+        check_refusals(clone, folder, folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
