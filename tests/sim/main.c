@@ -39,7 +39,9 @@ static int usage(FILE *out) {
         "\n"
         "       weft-sim mutants [--runs N] [--threads N] [--only NAME] [--need PERCENT] [--steps "
         "N]\n"
+        "                        [--try-first FILE]\n"
         "  runs scenarios against deliberate bugs, one after the other, and counts those found\n"
+        "  --try-first  with --runs 1: lines \"NAME SEED\" of seeds that found bugs before\n"
         "\n"
         "exit status: 0 every invariant held; 1 an invariant failed; 2 nothing was run\n",
         replay_policies);
@@ -208,6 +210,8 @@ static int mutants(int argc, char **argv) {
             o.only = argv[i + 1];
         else if (strcmp(argv[i], "--steps") == 0)
             o.max_steps = strtoull(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--try-first") == 0)
+            o.try_first = argv[i + 1];
         else
             return wrong(argv[i]);
     }

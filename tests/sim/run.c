@@ -135,6 +135,7 @@ void run_processes(const struct run_opts *o, uint32_t n, struct run_result *out)
     }
     for (uint32_t i = 0; i < n; i++) {
         out[i].failed = finish(&child[i]);
+        out[i].seed = child[i].shared->seed;
         out[i].n_steps = child[i].shared->total.n_steps + (out[i].failed ? child[i].shared->at : 0);
         snprintf(out[i].says, sizeof(out[i].says), "%s", child[i].says);
         munmap(child[i].shared, sizeof(*child[i].shared));

@@ -27,7 +27,7 @@ bool run_fails(const struct swarm_case *c, char *says, size_t size, uint64_t *at
 /* How a process that ran seeds ended. */
 struct run_result {
     bool failed;
-    uint64_t n_steps;
+    uint64_t seed, n_steps; /* the last seed that ran */
     char says[4096];
 };
 /* @n processes at the same time: number i runs the seeds of o[i]. */
