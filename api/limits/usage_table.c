@@ -126,8 +126,13 @@ int usage_table_add(struct usage_table *t, const struct usage_row *row) {
         add_sum(&t->rows[at].sum, &own.sum);
         return 0;
     }
-    if (!array_resize(&t->rows, t->n + 1, sizeof(*t->rows)))
-        return -ENOMEM;
+    if (t->n == t->cap) {
+        uint32_t cap = MAX(2 * t->cap, 16);
+
+        if (!array_resize(&t->rows, cap, sizeof(*t->rows)))
+            return -ENOMEM;
+        t->cap = cap;
+    }
     memmove(&t->rows[at + 1], &t->rows[at], (t->n - at) * sizeof(*t->rows));
     t->rows[at] = own;
     t->n++;

@@ -35,8 +35,8 @@ struct usage_row {
 /* Invariant: the rows are in the order of date, tenant, key and model, and no two are equal in
  * all. */
 struct usage_table {
-    struct usage_row *rows; /* [n] */
-    uint32_t n;
+    struct usage_row *rows; /* [n], allocated: [cap] */
+    uint32_t n, cap;
 };
 
 /* Returns the day of @unix_s, in seconds since 1970. */
