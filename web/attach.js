@@ -1,5 +1,8 @@
-// Files that a message takes along, as text: source code, notes, logs. Nothing is uploaded: the text
-// becomes part of the message.
+// Files that a message takes along, as text: source code, notes, logs, the text of a PDF. Nothing is
+// uploaded: the text becomes part of the message.
+
+import { PDF_MAX } from "./pdf.js";
+import { pdfText } from "./pdf_text.js";
 
 export const FILE_MAX = 1 << 20; // bytes of one file
 export const FILES_MAX = 20;
@@ -25,18 +28,29 @@ function isPdf(bytes) {
   return String.fromCharCode(...bytes.subarray(0, 5)) === "%PDF-";
 }
 
-// Reads @file (a File) to {name, text}. Throws an Error whose message is for the user.
+// Returns the text of the PDF @bytes called @name.
+async function textOfPdf(name, bytes) {
+  let read;
+  try {
+    read = await pdfText(bytes);
+  } catch (error) {
+    throw new Error(`${name} is a PDF whose text cannot be read: ${error.message}.`);
+  }
+  if (read.text.length > FILE_MAX)
+    throw new Error(`The text of ${name} is longer than ${FILE_MAX >> 20} MiB. Attach the pages that matter.`);
+  return read;
+}
+
+// Reads @file (a File) to {name, text}, a PDF also to the number of its pages. Throws an Error whose
+// message is for the user.
 export async function read(file) {
-  if (file.size > FILE_MAX)
-    throw new Error(`${file.name} is larger than ${FILE_MAX >> 20} MiB. Attach the part that matters.`);
+  const begin = new Uint8Array(await file.slice(0, 5).arrayBuffer());
+  const max = isPdf(begin) ? PDF_MAX : FILE_MAX;
+  if (file.size > max) throw new Error(`${file.name} is larger than ${max >> 20} MiB. Attach the part that matters.`);
   const bytes = new Uint8Array(await file.arrayBuffer());
-  const text = isPdf(bytes) ? null : textOf(bytes);
-  if (text === null)
-    throw new Error(
-      isPdf(bytes)
-        ? `${file.name} is a PDF, which this page cannot read. Attach its text: pdftotext FILE.pdf`
-        : `${file.name} is not text.`,
-    );
+  if (isPdf(begin)) return { name: file.name, ...(await textOfPdf(file.name, bytes)) };
+  const text = textOf(bytes);
+  if (text === null) throw new Error(`${file.name} is not text.`);
   return { name: file.name, text };
 }
 
@@ -53,7 +67,8 @@ export function withFiles(text, files) {
   const parts = (files ?? []).map((f) => {
     const mark = fence(f.text);
     const kind = f.name.match(/\.([a-z0-9+]{1,10})$/i)?.[1].toLowerCase() ?? "";
-    return `File ${JSON.stringify(f.name)}:\n\n${mark}${kind}\n${f.text.replace(/\n$/, "")}\n${mark}`;
+    const pages = f.pages > 0 ? ` (the text of its ${f.pages} pages)` : "";
+    return `File ${JSON.stringify(f.name)}${pages}:\n\n${mark}${pages ? "" : kind}\n${f.text.replace(/\n$/, "")}\n${mark}`;
   });
   return [text, ...parts].filter((part) => part.trim()).join("\n\n");
 }

@@ -1,7 +1,7 @@
 // A conversation is a tree: an answer that is made again, or a message that is edited, is a branch
 // beside the other. What is seen is one path: from the root on, the selected child of each.
 //
-//   node {id, parent, role: user | assistant | tool, content, files?: [{name, text}], reasoning?, toolCalls?, toolCallId?,
+//   node {id, parent, role: user | assistant | tool, content, files?: [{name, text, pages?}], reasoning?, toolCalls?, toolCallId?,
 //         selected: id of a child, at, finish?, error?, stats?, model?}
 //
 // The root has the id "" and no text.
@@ -147,9 +147,9 @@ export function sanitize(value) {
       const fields = { role: node.role, at: Number(node.at) || Date.now() };
       for (const name of TEXTS) if (typeof node[name] === "string") fields[name] = node[name];
       if (Array.isArray(node.files))
-        fields.files = node.files.filter(
-          (f) => typeof f?.name === "string" && typeof f.text === "string",
-        );
+        fields.files = node.files
+          .filter((f) => typeof f?.name === "string" && typeof f.text === "string")
+          .map((f) => ({ name: f.name, text: f.text, ...(f.pages > 0 && { pages: Number(f.pages) }) }));
       if (Array.isArray(node.toolCalls))
         fields.toolCalls = node.toolCalls.map((t) => ({
           id: String(t?.id),
