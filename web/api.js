@@ -62,6 +62,11 @@ export async function get(path, options) {
   return (await request(path, options)).json();
 }
 
+export async function post(path, body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  return (await request(path, { method: "POST", headers, body: JSON.stringify(body), signal })).json();
+}
+
 export async function text(path) {
   return (await request(path)).text();
 }
@@ -76,8 +81,9 @@ export async function health() {
   }
 }
 
-// Calls @onChunk with every chunk of a streamed chat completion.
-export async function stream(body, signal, onChunk) {
+// Calls @onChunk with every chunk of a streamed chat completion, and @onComment with what the server
+// says while there is none: what the request waits for.
+export async function stream(body, signal, onChunk, onComment) {
   const response = await request("v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json", Accept: "text/event-stream" },
@@ -103,6 +109,7 @@ export async function stream(body, signal, onChunk) {
     const lines = (rest + part.value).split("\n");
     rest = lines.pop();
     for (const line of lines) {
+      if (line.startsWith(":")) onComment(line.slice(1).trim());
       if (!line.startsWith("data:")) continue;
       const data = line.slice(5).trim();
       if (data === "[DONE]") return id;

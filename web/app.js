@@ -5,12 +5,13 @@ import * as attach from "./attach.js";
 import * as conv from "./conversation.js";
 import * as dialogs from "./dialogs.js";
 import { announce, byId, fillIcons, fit, h, iconButton, toast } from "./dom.js";
-import { describe } from "./figures.js";
+import { describe, waiting } from "./figures.js";
 import * as live from "./live.js";
 import { editor, messageElement, update } from "./message.js";
 import * as panel from "./panel.js";
 import { applyTheme, save, settings } from "./settings.js";
 import * as store from "./store.js";
+import * as title from "./title.js";
 import * as transfer from "./transfer.js";
 
 let list = []; // of conversations, the newest first
@@ -86,8 +87,15 @@ function showList() {
 
 async function rename(c, text) {
   c.title = text || c.title;
+  c.named = true;
   await keep(c);
+  showTitle();
   showList();
+}
+
+function showTitle() {
+  document.title = current.title ? `${current.title} – weft` : "weft";
+  byId("title").textContent = current.title || "New chat";
 }
 
 function removeConversation(c) {
@@ -209,8 +217,7 @@ function showMessages() {
   box.replaceChildren(
     ...(nodes.length ? nodes.map((n) => messageElement(current, n, actions)) : [emptyState()]),
   );
-  document.title = current.title ? `${current.title} – weft` : "weft";
-  byId("title").textContent = current.title || "New chat";
+  showTitle();
   if (running?.conversation === current && elementOf(running.node))
     update(elementOf(running.node), current, running.node, actions, true);
   showButtons();
@@ -355,6 +362,7 @@ function statistics(times, context) {
 // Requests an answer to the message @parent of @c. @resumed: the answer to be continued, if any.
 async function answer(c, parent, resumed) {
   if (running) running.controller.abort();
+  title.cancel();
   let body;
   try {
     body = {
@@ -387,17 +395,29 @@ async function answer(c, parent, resumed) {
     if (element) update(element, c, node, actions, true);
     scrollDown();
   };
+  const drawSoon = () => {
+    if (!drawing) requestAnimationFrame(draw);
+    drawing = true;
+  };
   try {
-    node.request = await api.stream(body, job.controller.signal, (chunk) => {
-      take(node, chunk, times);
-      if (!drawing) requestAnimationFrame(draw);
-      drawing = true;
-    });
+    node.request = await api.stream(
+      body,
+      job.controller.signal,
+      (chunk) => {
+        take(node, chunk, times);
+        drawSoon();
+      },
+      (comment) => {
+        node.wait = waiting(comment);
+        drawSoon();
+      },
+    );
   } catch (error) {
     if (error.name === "AbortError") node.finish = "stopped";
     else failed(node, error);
   }
   node.stats = statistics(times, contextOf(c));
+  delete node.wait;
   if (running === job) running = null;
   if (c.nodes[node.id]) {
     c.updated = Date.now();
@@ -406,6 +426,13 @@ async function answer(c, parent, resumed) {
   if (c === current) showMessages();
   showList();
   if (models.some((m) => m.status)) connect();
+  if (!running && settings.titles)
+    title.soon(c, (text) => {
+      c.title = text;
+      if (c.nodes[node.id]) keep(c);
+      if (c === current && !byId("chat").hidden) showTitle();
+      showList();
+    });
   announce(
     node.error
       ? `The answer failed: ${node.error}`

@@ -135,6 +135,7 @@ export function sanitize(value) {
     model: String(value.model ?? ""),
   });
   c.title = String(value.title ?? "").slice(0, 200);
+  c.named = Boolean(c.title);
   c.created = Number(value.created) || c.created;
   for (const [name, v] of Object.entries(value.params ?? {}))
     if (["string", "number", "boolean"].includes(typeof v)) c.params[name] = v;

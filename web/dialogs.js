@@ -96,6 +96,8 @@ export function openSettings({ version, changed, exportAll, importFile, clear })
     save({ theme: theme.value });
     applyTheme();
   });
+  const titles = h("input", { type: "checkbox", id: "titles", checked: settings.titles });
+  titles.addEventListener("change", () => save({ titles: titles.checked }));
   const file = h("input", {
     type: "file",
     accept: "application/json,.json",
@@ -110,6 +112,7 @@ export function openSettings({ version, changed, exportAll, importFile, clear })
     "Settings",
     row,
     h("div", { class: "field" }, h("label", { for: "theme" }, "Appearance"), theme),
+    h("label", { class: "check" }, titles, "The model gives conversations their titles"),
     h(
       "div",
       { class: "field" },

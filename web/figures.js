@@ -12,6 +12,21 @@ export function figures(s) {
   ].filter(Boolean);
 }
 
+// Returns what a comment of the server says of a request without output: the share of its prompt that is
+// done, or what it waits for, and how long that is expected to take. "" where it says nothing.
+export function waiting(comment) {
+  const [first, ...rest] = comment.split("; ");
+  const begin = first.indexOf(": ");
+  const name = begin > 0 ? first.slice(0, begin) : "";
+  const about = rest.at(-1)?.startsWith("about ") ? rest.at(-1).slice(6) : "";
+  const left = about && `, about ${about}`;
+  const [done, total] = (rest[0]?.endsWith(" prompt tokens") ? rest[0] : "").split(" of ").map(parseFloat);
+  if (total > 0) return `Reads the prompt: ${number((100 * done) / total)} %${left}`;
+  if (name === "place") return `Waits for its turn in the queue${left}`;
+  if (name) return `Waits (${first.slice(begin + 2)})${left}`;
+  return first === "keep-alive" ? "" : comment;
+}
+
 // Returns what is known of the model @m of /v1/models: its size and its context.
 export function describe(m) {
   return [

@@ -114,6 +114,7 @@ function text(body, node, live) {
   if (box.classList.contains("waiting")) {
     if (!box.querySelector(".dots"))
       box.replaceChildren(
+        h("span", { class: "wait", role: "status" }),
         h(
           "span",
           { class: "dots", role: "img", "aria-label": "Waiting for the first token" },
@@ -122,9 +123,12 @@ function text(body, node, live) {
           h("i"),
         ),
       );
+    const wait = box.querySelector(".wait");
+    if (wait.textContent !== (node.wait ?? "")) wait.textContent = node.wait ?? "";
     return;
   }
   box.querySelector(".dots")?.remove();
+  box.querySelector(".wait")?.remove();
   render(box, node.content);
 }
 

@@ -4,7 +4,7 @@ const NAME = "weft.settings";
 const KEY = "weft.key";
 const listeners = new Set();
 
-const defaults = { theme: "auto", params: {}, system: "", model: "", hints: true };
+const defaults = { theme: "auto", params: {}, system: "", model: "", hints: true, titles: true };
 
 export const settings = { ...defaults, ...read() };
 

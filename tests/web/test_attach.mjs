@@ -9,7 +9,8 @@ import "./dom.mjs";
 const web = (name) => import(new URL(`../../web/${name}`, import.meta.url));
 const { FILE_MAX, read, textOf, withFiles } = await web("attach.js");
 const { create, addNode, messages, sanitize } = await web("conversation.js");
-const { describe, figures } = await web("figures.js");
+const { titleOf, wantsTitle } = await web("title.js");
+const { describe, figures, waiting } = await web("figures.js");
 
 const tests = [];
 const test = (name, run) => tests.push({ name, run });
@@ -69,6 +70,33 @@ test("figures of an answer: speed, length and how full the context is", () => {
   assert.deepEqual(figures({ prompt: 0, output: 3, decode: 0.5 }), ["4.0 tok/s", "3 tokens"]);
   assert.deepEqual(figures(undefined), []);
   assert.deepEqual(figures({ output: 0 }), []);
+});
+
+test("what a request waits for", () => {
+  for (const [comment, want] of [
+    ["keep-alive", ""],
+    ["prompt: computed its prompt; 430 of 1000 prompt tokens; about 12 s", "Reads the prompt: 43 %, about 12 s"],
+    ["prompt: computed its prompt; 430 of 1000 prompt tokens", "Reads the prompt: 43 %"],
+    ["place: waited in the queue (max-running); about 3 s", "Waits for its turn in the queue, about 3 s"],
+    ["pages: waited for pages", "Waits (waited for pages)"],
+    ["a is loading, 40 %, about 12 s", "a is loading, 40 %, about 12 s"],
+    ["", ""],
+  ])
+    assert.equal(waiting(comment), want);
+});
+
+test("titles by the model", () => {
+  assert.equal(titleOf('Title: "**Loom basics.**"\nmore'), "Loom basics");
+  assert.equal(titleOf(" \n"), "");
+  assert.equal(titleOf("word ".repeat(40)), "");
+  const c = create({ system: "", params: {}, model: "m" });
+  const q = addNode(c, "", { role: "user", content: "q" });
+  assert.ok(!wantsTitle(c));
+  const a = addNode(c, q.id, { role: "assistant", content: "a" });
+  assert.ok(wantsTitle(c));
+  assert.ok(!wantsTitle({ ...c, named: true }));
+  addNode(c, a.id, { role: "user", content: "q2" });
+  assert.ok(!wantsTitle(c));
 });
 
 test("what is known of a model", () => {
