@@ -178,6 +178,7 @@ struct api_tenant {
     double weight;
     uint32_t class; /* 0 normal, 1 interactive, 2 batch */
     uint32_t requests_per_minute, max_running, max_queued, max_context;
+    uint32_t loop_tokens; /* in place of api_model.loop_tokens; 0: the model's */
     uint64_t tokens_per_minute, kv_tokens;
     uint64_t requests_per_day, requests_per_month, tokens_per_day, tokens_per_month;
 };

@@ -163,6 +163,7 @@ void gen_set_tenant(struct gen *g, const struct tenant *t) {
     g->m.tenant_name = (struct str){t->conf.name, (uint32_t)strlen(t->conf.name)};
     g->m.weight_milli = (uint32_t)(t->conf.weight * 1000);
     g->m.class = (uint8_t)t->conf.class;
+    g->loop_tokens = t->conf.loop_tokens ? t->conf.loop_tokens : g->model->info->loop_tokens;
 }
 
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r) {

@@ -85,8 +85,9 @@ struct gen {
         uint32_t n, accepted;
         uint32_t n_predicted, predicted_accepted; /* of these, from the prediction */
     } drafts, drafts_before;                      /* in all lives; in those before this one */
-    uint32_t loop_from; /* output tokens that are not looked at for a repetition */
-    bool repeats;       /* its last tokens are one block over and over */
+    uint32_t loop_from;   /* output tokens that are not looked at for a repetition */
+    uint32_t loop_tokens; /* so many are looked at for one, as its model or tenant says; 0: none */
+    bool repeats;         /* its last tokens are one block over and over */
     struct {
         bool limited, spent; /* spent: it was ended here, once */
         uint32_t max;        /* tokens of reasoning */
@@ -105,7 +106,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
 /* Binds the generation to *@exchange, which outlives it or is set to NULL: its tenant, its start
  * and its time limit. */
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r);
-/* Sets the tenant whom the worker charges; gen_belongs() calls it. */
+/* Sets the tenant whom the worker charges and whose loop-breaker holds; gen_belongs() calls it. */
 void gen_set_tenant(struct gen *g, const struct tenant *t);
 /* Splits its text into reasoning, content and calls. Before it is started. */
 int gen_parse_output(struct gen *g, const struct toolcall_opts *opts);

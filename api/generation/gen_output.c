@@ -191,7 +191,7 @@ int gen_end_reasoning(struct gen *g) {
  * depend on the number of tokens alone, LOOP_CHECKS times in as many tokens as are compared, so
  * that it costs 2 * LOOP_CHECKS comparisons a token at most. */
 static bool repeats(const struct gen *g) {
-    uint32_t n = g->model->info->loop_tokens, n_seen = g->n_out - g->loop_from;
+    uint32_t n = g->loop_tokens, n_seen = g->n_out - g->loop_from;
 
     if (n == 0 || n_seen < n || n_seen % MAX(n / LOOP_CHECKS, 1u) != 0)
         return false;

@@ -627,7 +627,7 @@ static int set_output(struct writer *w, struct gen *g) {
         return r;
     if (w->job.request.has_budget)
         return gen_limit_reasoning(g, w->job.request.thinking_budget);
-    return g->model->info->loop_tokens ? gen_limit_reasoning(g, UINT32_MAX) : 0;
+    return g->loop_tokens ? gen_limit_reasoning(g, UINT32_MAX) : 0;
 }
 
 /* The choice @c echoes the prompt @p. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "daemon/config/keyfile.h"
+#include "text/repeats.h"
 
 /*
  * A key of a section is a row of the table below. A row of struct reading is a section, in the
@@ -46,6 +47,7 @@ static const struct key {
     {"max-queued", KEY_UINT32, AT(max_queued), 100000},
     {"kv-tokens", KEY_UINT64, AT(kv_tokens), 1000000000000},
     {"max-context", KEY_UINT32, AT(max_context), 100000000},
+    {"loop-breaker", KEY_UINT32, AT(loop_tokens), REPEATS_MAX},
 };
 
 /* A row, and which of its keys were given. */
@@ -282,7 +284,8 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
         r->err, 0, name,
         "%s: unknown key (weight, class, share, keys, uids, models, requests-per-minute, "
         "tokens-per-minute, requests-per-day, requests-per-month, tokens-per-day, "
-        "tokens-per-month, max-running, max-queued, kv-tokens, max-context)",
+        "tokens-per-month, max-running, max-queued, kv-tokens, max-context, "
+        "loop-breaker)",
         name);
 }
 

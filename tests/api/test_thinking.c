@@ -266,6 +266,24 @@ Test(loops, other_outputs_and_those_of_models_without_the_option_go_on) {
     }
 }
 
+Test(loops, a_tenant_has_an_option_of_its_own) {
+    struct api_tenant row = {.name = "default", .weight = 1, .loop_tokens = 16};
+    struct world w;
+
+    started(&w);
+    for (int own = 1; own >= 0; own--) {
+        struct reply r;
+
+        cr_assert_eq(api_set_tenants(w.api, &row, own), 0);
+        w.port.script = "abababababababababababababababab";
+        world_ask(&w, CHAT, "{" HI "}", &r);
+        expect_body(&r, own ? "\"finish_reason\":\"repetition\"" : "\"finish_reason\":\"stop\"");
+        reply_deinit(&r);
+    }
+    expect_loops(&w, 1, 1);
+    world_stop(&w);
+}
+
 /* The loop of the thoughts is not one of the answer; that may have its own. */
 Test(loops, thoughts_that_repeat_are_closed_and_the_answer_follows) {
     static const char block[] = "so so so so so so so so so so so so ";
