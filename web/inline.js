@@ -1,7 +1,8 @@
 // Writes the text of a paragraph, with what its marks mean, into an element: code, emphasis, links,
-// line breaks. Inline.set() may be called again with a text that has grown.
+// formulas, line breaks. Inline.set() may be called again with a text that has grown.
 
 import { h } from "./dom.js";
+import { FORMULA_MAX, formula } from "./math.js";
 
 const DEPTH_MAX = 12;
 const LOOK_MAX = 2000; // characters from a mark within which its end is looked for
@@ -9,6 +10,7 @@ const TOKEN_MAX = 4000; // characters of a token, and of a link's label and targ
 
 const TOKEN = new RegExp(
   [
+    "(?<math>\\\\[(\\[]|\\$\\$?)",
     "(?<escape>\\\\[!-/:-@\\[-`{-~])",
     "(?<ticks>`+)",
     "(?<bracket>!?\\[)",
@@ -30,6 +32,13 @@ const TAGS = {
   ___: ["strong", "em"],
   "~~": ["del"],
 };
+
+const MATH = { "\\(": "\\)", "\\[": "\\]", $: "$", $$: "$$" };
+
+// Returns whether the dollar at @i may end a formula: not that of a price, nor one of two.
+function closesDollar(text, i) {
+  return !/[\s\\$]/.test(text[i - 1] ?? " ") && !/[\d$]/.test(text[i + 1] ?? " ");
+}
 
 export class Inline {
   // @element gets the text behind the children that it has.
@@ -165,6 +174,20 @@ class Ends {
     return Ends.after(list, from);
   }
 
+  // Returns where a formula that @open began ends.
+  formula(open, from) {
+    const mark = MATH[open];
+    let list = this.lists.get(mark);
+    if (!list) {
+      list = { places: [], next: 0 };
+      for (let i = this.text.indexOf(mark, from); i >= 0; i = this.text.indexOf(mark, i + 1))
+        if (mark !== "$" || closesDollar(this.text, i)) list.places.push(i);
+      this.lists.set(mark, list);
+    }
+    const place = Ends.after(list, from);
+    return place - from <= FORMULA_MAX ? place : -1;
+  }
+
   closing(mark, from) {
     const { text } = this;
     const places = [];
@@ -186,6 +209,7 @@ function token(text, m, ends, depth, links) {
   const g = m.groups;
   if (!links && (g.auto || g.url || g.bracket)) return null;
   const end = m.index + m[0].length;
+  if (g.math) return math(text, m.index, g.math, ends);
   if (g.escape) return { text: g.escape[1], end };
   if (g.br) return { element: h("br"), end };
   if (g.auto)
@@ -206,6 +230,16 @@ function token(text, m, ends, depth, links) {
   }
   if (g.bracket) return bracket(text, end, ends, depth);
   return emphasis(text, m, ends, depth, links);
+}
+
+// Reads the formula that @open begins at @at.
+function math(text, at, open, ends) {
+  const begin = at + open.length;
+  if (open === "$" && /\s/.test(text[begin] ?? " ")) return null;
+  const close = ends.formula(open, begin);
+  if (close <= begin) return null;
+  const end = close + open.length;
+  return { element: formula(text.slice(begin, close), text.slice(at, end), open === "$$" || open === "\\["), end };
 }
 
 // Drops the punctuation that ends the sentence around an address.

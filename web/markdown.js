@@ -14,6 +14,7 @@
 import { h, iconButton } from "./dom.js";
 import { Highlighter } from "./highlight.js";
 import { Inline } from "./inline.js";
+import { FORMULA_MAX, formula } from "./math.js";
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})/;
 const HEADING = /^ {0,3}(#{1,6})(?=\s)/;
@@ -88,6 +89,24 @@ function isTable(lines, i) {
   return i + 1 < lines.length && lines[i].includes("|") && isTableRule(lines[i + 1]);
 }
 
+// Returns the mark that ends the formula whose block @line begins, or null.
+function formulaMark(line) {
+  const text = line.trim();
+  const mark = text.startsWith("$$") ? "$$" : text.startsWith("\\[") ? "\\]" : null;
+  const close = mark ? text.indexOf(mark, 2) : -1;
+  return close < 0 || close === text.length - 2 ? mark : null;
+}
+
+// Returns the line after the formula that begins at line @i: a blank line ends it, too.
+function formulaEnd(lines, i, mark) {
+  let k = i;
+  while (k < lines.length && lines[k].trim()) {
+    const text = lines[k++].trimEnd();
+    if (text.endsWith(mark) && (k > i + 1 || text.trim().length >= 4)) break;
+  }
+  return k;
+}
+
 // Returns whether line @i ends the paragraph before it.
 function begins(line) {
   const item = itemOf(line);
@@ -96,6 +115,7 @@ function begins(line) {
     headingOf(line) !== null ||
     isRule(line) ||
     QUOTE.test(line) ||
+    formulaMark(line) !== null ||
     (item !== null && item.text !== "" && item.indent < 4 && !item.ordered)
   );
 }
@@ -126,6 +146,8 @@ function blockAt(lines, i) {
   }
   if (headingOf(lines[i])) return { kind: "heading", end: k };
   if (isRule(lines[i])) return { kind: "rule", end: k };
+  const mark = formulaMark(lines[i]);
+  if (mark) return { kind: "formula", end: formulaEnd(lines, i, mark) };
   if (QUOTE.test(lines[i])) {
     while (k < lines.length && lines[k].trim() && (QUOTE.test(lines[k]) || !begins(lines[k]))) k++;
     return { kind: "quote", end: k };
@@ -212,6 +234,7 @@ function build(block, depth) {
     return fill(withState(h(`h${Math.min(level + 2, 6)}`), kind, { level }), block, depth);
   }
   if (kind === "rule") return withState(h("hr"), kind);
+  if (kind === "formula") return display(block);
   if (kind === "quote")
     return fill(withState(h("blockquote"), kind, { elements: [] }), block, depth);
   if (kind === "list") return list(block, depth);
@@ -225,6 +248,7 @@ function extend(element, block, depth) {
   if (block.kind === "code") return extendCode(element, block);
   if (depth > DEPTH_MAX) return false;
   if (block.kind === "heading" && headingOf(block.lines[0]).level !== md.level) return false;
+  if (block.kind === "formula") return false;
   if (block.kind === "list") return extendList(element, block, depth);
   if (block.kind === "table") return extendTable(element, block);
   fill(element, block, depth);
@@ -246,6 +270,13 @@ function fill(element, { kind, lines }, depth) {
 
 function paragraph(lines) {
   return lines.map((line) => line.trimStart()).join("\n");
+}
+
+// Builds a formula of its own block; its text, while it has no end.
+function display({ lines, source }) {
+  const text = source.trim();
+  const closed = text.length >= 4 && text.endsWith(formulaMark(lines[0])) && text.length <= FORMULA_MAX;
+  return withState(h("p", null, closed ? formula(text.slice(2, -2), text, true) : source), "formula");
 }
 
 // ---- code ----

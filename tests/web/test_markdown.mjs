@@ -30,7 +30,7 @@ function numbers(seed) {
 }
 
 const PIECES = (
-  "a|b c|word |  |\n|\n\n|\n  |\n    |- |-|* |1. |2) |10. |> |>|# |## x|#|---|***|___|`|``|```|```js\n|~~~\n|\n```\n|*|**|***|_|__|~~|[|](|)|]|![|" +
+  "a|b c|word |  |\n|\n\n|\n  |\n    |- |-|* |1. |2) |10. |> |>|# |## x|#|---|***|___|`|``|```|```js\n|~~~\n|\n```\n|$|$$|\n$$\n|\\(|\\)|\\[|\\]|*|**|***|_|__|~~|[|](|)|]|![|" +
   "https://a.b/c|http|<https://x.y>|<|>|(|\\|\\*|\"|'|[a](http://b.c \"t\")|**x**|*y z*|`q`|[ ] |[x] |\t|  \n|é|🙂|//|/* |*/|\"\"\"|x = 1"
 )
   .split("|")
@@ -98,6 +98,12 @@ test("what the marks mean", () => {
     ["see http://a/b.", '<p>see <a href="http://a/b" target="_blank" rel="noopener noreferrer nofollow" title="http://a/b">http://a/b</>.</>'],
     ["<b>x</b>", "<p>&#60;b>x&#60;/b></>"],
     ["a  \nb", "<p>a<br></>b</>"],
+    ["so $a_1*b*c$ is", '<p>so <span class=formula title="a_1*b*c">$a_1*b*c$</> is</>'],
+    ["it is \\(x\\), \\[y\\]", '<p>it is <span class=formula title="x">\\(x\\)</>, <span class=formula display title="y">\\[y\\]</></>'],
+    ["$5 and $10, $5-$10", "<p>$5 and $10, $5-$10</>"],
+    ["a\n$$\nx\n- y\n$$\nb", '<p>a</><p><span class=formula display title="x\\n- y">$$\nx\n- y\n$$</></><p>b</>'],
+    ["$$a$$ b", '<p><span class=formula display title="a">$$a$$</> b</>'],
+    ["$$\na\n\nb", "<p>$$\na</><p>b</>"],
   ])
     assert.equal(whole(text).childNodes.map(write).join(""), wanted);
 });
@@ -131,6 +137,11 @@ const HOSTILE = {
   "links with titles": (n) => "[a](b \"c".repeat(n / 8),
   "targets with brackets": (n) => "[a](b(".repeat(n / 6),
   "pointed targets": (n) => "[a](<b".repeat(n / 6),
+  dollars: (n) => "$".repeat(n),
+  "open formulas": (n) => "$a ".repeat(n / 3),
+  "open formulas with brackets": (n) => "\\(a\\[".repeat(n / 5),
+  formulas: (n) => "$a$ ".repeat(n / 4),
+  "blocks of formulas": (n) => "$$\na\n".repeat(n / 5),
   backslashes: (n) => "\\".repeat(n),
   ticks: (n) => "`".repeat(n),
   "runs of ticks": (n) => {
