@@ -19,18 +19,19 @@
 
 #define KEY_MAX 512
 #define TELL_S 5 /* a first prompt that takes less is not worth a word */
-#define CLIENTS "claude, codex, opencode, copilot, qwen, pi, openclaw, aider or goose"
+#define CLIENTS "claude, codex, opencode, copilot, qwen, pi, openclaw, hermes, aider or goose"
 
 static const char help[] =
     "usage: weftctl launch CLIENT [OPTIONS] [-- ARGUMENTS]\n"
     "Starts CLIENT with a model of weftd, through environment variables and arguments; no file is\n"
-    "written, except for pi and openclaw, which read only their files. CLIENT is " CLIENTS ".\n"
+    "written, except for pi, openclaw and hermes, which read only their files. CLIENT is one "
+    "of\n" CLIENTS ".\n"
     "  --url URL        address of weftd ($WEFT_URL, else http://127.0.0.1:8080)\n"
     "  --model NAME     model to use (else the first served model)\n"
     "  --key-file FILE  file with the API key (else $WEFT_API_KEY)\n"
     "  --print          print the settings for a shell, and start nothing\n"
     "  --write          write the settings to the client's own file (claude, codex, opencode, pi,\n"
-    "                   openclaw)\n"
+    "                   openclaw, hermes)\n"
     "  --undo           restore that file\n"
     "  --anyway         start the client although the model's context is too small for it\n";
 
@@ -62,6 +63,7 @@ const struct launch_client launch_clients[] = {
         .appended = "\n[model_providers.weft]\nname = \"weft\"\nbase_url = \"{url}/v1\"\n"
                     "wire_api = \"responses\"\n\n[profiles.weft]\nmodel = \"{model}\"\n"
                     "model_provider = \"weft\"\n",
+        .mark = "[model_providers.weft]",
         .note = "start it with: codex --profile weft",
     },
     {
@@ -110,6 +112,16 @@ const struct launch_client launch_clients[] = {
                     "{\"primary\": \"weft/{model}\"}}}}",
         .limit = ", \"contextWindow\": {context}, \"maxTokens\": {output}",
         .note = "it holds for all of its agents",
+    },
+    {
+        .name = "hermes",
+        .program = "hermes",
+        .args = {"chat", "--provider", "custom:weft", "--model", "{model}", NULL},
+        .file = ".hermes/config.yaml",
+        .appended = "\ncustom_providers:\n  - name: weft\n    base_url: \"{url}/v1\"\n"
+                    "    api_key: \"{key}\"\n    model: \"{model}\"\n",
+        .mark = "custom_providers:",
+        .note = "start it with: weftctl launch hermes",
     },
     {
         .name = "qwen",
@@ -279,9 +291,10 @@ static int change(const struct launch_client *c, const struct target *t, const c
     r = cli_read_file(path, 1 << 20, &old, &n);
     if (r < 0 && r != -ENOENT)
         return cli_fail("%s: %s", path, strerror(-r));
-    if (n && strstr(old, "[model_providers.weft]"))
-        return cli_fail(
-            "%s: already has a provider named weft (--undo removes it if weftctl added it)", path);
+    if (n && strstr(old, c->mark))
+        return cli_fail("%s: already has %s (--undo removes it if weftctl added it); add this by "
+                        "hand:\n%s",
+                        path, c->mark, text);
     *len = n + strlen(text);
     *out = malloc(*len + 1);
     if (!*out)

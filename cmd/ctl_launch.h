@@ -18,10 +18,11 @@ struct launch_client {
     const char *args[12]; /* before the user's; ends with NULL */
     const char *file;     /* below the home folder, that --write changes; NULL: none */
     const char *fragment; /* JSON that is merged into it, or NULL and: */
-    const char *appended; /* put behind it */
-    uint32_t n_first;     /* tokens of its first prompt, as measured; 0: not known */
-    const char *limit;    /* a part of the fragment; NULL: it has none */
-    const char *note;     /* printed after --write; NULL: nothing */
+    const char *appended; /* put behind it, where it has no @mark yet */
+    const char *mark;
+    uint32_t n_first;  /* tokens of its first prompt, as measured; 0: not known */
+    const char *limit; /* a part of the fragment; NULL: it has none */
+    const char *note;  /* printed after --write; NULL: nothing */
 };
 
 extern const struct launch_client launch_clients[]; /* ends with one without name */

@@ -14,7 +14,7 @@ from weftd import main, program
 FOLDER = tempfile.TemporaryDirectory(prefix="weft-launch-")
 HOME = os.path.join(FOLDER.name, "home")
 BIN = os.path.join(FOLDER.name, "bin")
-CLIENTS = ["claude", "codex", "opencode", "copilot", "qwen", "pi", "openclaw", "aider", "goose"]
+CLIENTS = ["claude", "codex", "opencode", "copilot", "qwen", "pi", "openclaw", "hermes", "aider", "goose"]
 TOML = __import__("tomllib") if sys.version_info >= (3, 11) else None
 
 # Each client is a script that says with what it was started.
@@ -67,7 +67,7 @@ def test_a_client_is_started_and_nothing_is_written():
 
 
 def test_what_is_printed_is_for_a_shell():
-    for name in set(CLIENTS) - {"pi", "openclaw"}:  # which read their files alone
+    for name in set(CLIENTS) - {"pi", "openclaw", "hermes"}:  # which read their files alone
         r = launch(name, "--print", "--url", "http://127.0.0.1:1", "--model", "it's $HOME")
         assert r.returncode == 0, r
         shell = subprocess.run(["/bin/sh", "-c", r.stdout], capture_output=True, text=True, env={"PATH": BIN + ":/bin:/usr/bin"}, check=True)
@@ -161,6 +161,7 @@ def test_a_file_is_changed_and_given_back():
         ("opencode", ".config/opencode/opencode.json", '{"provider": {"other": {}}, "model": "x/y"}'),
         ("pi", ".pi/agent/models.json", '{"providers": {"other": {}}}'),
         ("openclaw", ".openclaw/openclaw.json", '{"models": {"providers": {"other": {}}}, "agents": {"defaults": {"workspace": "/w"}}}'),
+        ("hermes", ".hermes/config.yaml", "model:\n  provider: nous\n  default: x"),
         ("codex", ".codex/config.toml", 'model = "mine"\n[profiles.other]\nmodel = "o"\n'),
     ]
     for name, path, old in cases:
@@ -179,6 +180,10 @@ def test_a_file_is_changed_and_given_back():
             if name == "codex":
                 assert new.startswith(text or "") and '[model_providers.weft]\nname = "weft"\nbase_url = "http://127.0.0.1:1/v1"' in new
                 assert not TOML or TOML.loads(new)["profiles"]["weft"] == {"model": "m", "model_provider": "weft"}
+            elif name == "hermes":
+                own = 'custom_providers:\n  - name: weft\n    base_url: "http://127.0.0.1:1/v1"\n    api_key: "none"\n    model: "m"\n'
+                assert new == f"{text or ''}\n{own}"
+                assert started("hermes", *at)[0] == ["chat", "--provider", "custom:weft", "--model", "m"]
             elif name == "claude":
                 value = json.loads(new)
                 assert value["env"]["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:1"
