@@ -55,7 +55,7 @@ export function draw(svg, { label, lines, n, seconds, format, least = 1 }) {
           y: HEIGHT - 4,
           "text-anchor": f === 0 ? "start" : f === 1 ? "end" : "middle",
         },
-        f === 1 ? "now" : `−${Math.round((1 - f) * span)} s`,
+        f === 1 ? "now" : `−${span < 600 ? `${Math.round((1 - f) * span)} s` : `${Math.round(((1 - f) * span) / 60)} min`}`,
       ),
     );
   for (const line of lines) {

@@ -6,19 +6,43 @@ import { duration, h, number, short } from "./dom.js";
 import { increase, label, pages, parse, quantile, rate, tenants, value } from "./metrics.js";
 
 const SECONDS = 1;
-const POINTS = 121;
+const POINTS = 121; // of the last minutes
+const HOUR_POINTS = 720;
+const HOUR_TICKS = 5; // seconds between two readings of the last hour
 const WINDOW = 60; // seconds of what is a mean
 const CELLS = 240;
 
 let timer = null;
 let readings = []; // of WINDOW seconds
 let history = { output: [], prompt: [], running: [], waiting: [], rows: [] };
+let hour = null; // {seconds, output: [...], ...} of the daemon
+let showsHour = false;
+let ticks = 0;
 let view = null;
 let lastError = "";
 
 export function start(box) {
   if (!view) view = build(box);
-  if (timer === null) tick();
+  if (timer !== null) return;
+  history = { output: [], prompt: [], running: [], waiting: [], rows: [] };
+  readings = [];
+  ticks = 0;
+  tick();
+}
+
+// Reads the daemon's history. The first time it fills the charts of the last minutes as well.
+async function readHour() {
+  try {
+    hour = await api.get("web/history");
+  } catch {
+    return; // an older daemon, or none
+  }
+  const n = Math.ceil(POINTS / (hour.seconds / SECONDS));
+  for (const [name, values] of Object.entries(history)) {
+    if (values.length > 1 || !Array.isArray(hour[name])) continue;
+    const before = hour[name].slice(-n).flatMap((v) => Array(hour.seconds / SECONDS).fill(v));
+    history[name] = [...before, ...values].slice(-POINTS);
+  }
 }
 
 export function stop() {
@@ -53,6 +77,16 @@ function chart(title, names) {
     ),
     svg,
   };
+}
+
+function spanButton() {
+  const button = h("button", { type: "button", class: "button", "aria-pressed": "false" }, "Last hour");
+  button.addEventListener("click", () => {
+    showsHour = !showsHour;
+    button.setAttribute("aria-pressed", String(showsHour));
+    drawCharts();
+  });
+  return button;
 }
 
 function build(box) {
@@ -118,6 +152,7 @@ function build(box) {
       { class: "tiles" },
       Object.values(v.tiles).map((t) => t.element),
     ),
+    h("div", { class: "span" }, spanButton()),
     h(
       "div",
       { class: "cards" },
@@ -142,6 +177,7 @@ async function tick() {
   timer = setTimeout(tick, SECONDS * 1000);
   if (document.hidden) return;
   try {
+    if (ticks++ % HOUR_TICKS === 0) await readHour();
     const now = parse(await api.text("metrics"));
     if (timer === null) return;
     const before = readings.at(-1);
@@ -198,39 +234,44 @@ function show(before, now) {
     ),
     `${short(grown("vllm:spec_decode_num_draft_tokens_total"))} drafted`,
   );
-  const lines = (svg, title, list, least) =>
-    draw(svg, { label: title, n: POINTS, seconds: SECONDS, format: short, least, lines: list });
+  drawCharts();
+  showMap(now);
+  showLatency(first, now);
+  showTenants(now);
+  showDevice(now);
+}
+
+function drawCharts() {
+  const data = showsHour && hour ? hour : history;
+  const [n, seconds] = data === hour ? [HOUR_POINTS, hour.seconds] : [POINTS, SECONDS];
+  const lines = (svg, title, list, least) => draw(svg, { label: title, n, seconds, format: short, least, lines: list });
   lines(
     view.output.svg,
     "Output tokens per second",
-    [{ name: "output", class: "c1", values: history.output }],
+    [{ name: "output", class: "c1", values: data.output }],
     10,
   );
   lines(
     view.prompt.svg,
     "Prompt tokens per second",
-    [{ name: "prompt", class: "c3", values: history.prompt }],
+    [{ name: "prompt", class: "c3", values: data.prompt }],
     10,
   );
   lines(
     view.batch.svg,
     "Batch",
     [
-      { name: "running", class: "c1", values: history.running },
-      { name: "waiting", class: "c2", values: history.waiting, plain: true },
+      { name: "running", class: "c1", values: data.running },
+      { name: "waiting", class: "c2", values: data.waiting, plain: true },
     ],
     4,
   );
   lines(
     view.rows.svg,
     "Tokens per step",
-    [{ name: "rows", class: "c4", values: history.rows }],
+    [{ name: "rows", class: "c4", values: data.rows }],
     8,
   );
-  showMap(now);
-  showLatency(first, now);
-  showTenants(now);
-  showDevice(now);
 }
 
 function showMap(now) {

@@ -151,6 +151,7 @@ const struct route service_routes[] = {
     {"/v1/health", HTTP_GET, true, false, health_serve},
     {"/", HTTP_GET, true, false, root_serve},
     {"/web/state", HTTP_GET, false, false, recent_serve},
+    {"/web/history", HTTP_GET, true, false, history_serve},
     {"/web/*", HTTP_GET, true, false, page_serve},
     {"/v1/usage", HTTP_GET, false, false, usage_serve},
     {"/version", HTTP_GET, true, false, version_serve},

@@ -6,7 +6,8 @@
 #include "api/service/service.h"
 #include "proto/flight.h"
 
-/* GET /web/state: what the page's live view shows of a tenant's own requests. */
+/* GET /web/state: what the page's live view shows of a tenant's own requests. GET /web/history: what
+ * its charts show of the last hour. */
 
 #define RECORDS 32u /* decisions about a request */
 
@@ -74,6 +75,17 @@ void recent_serve(struct exchange *x, struct http *h) {
     for (uint32_t i = 0; i < n; i++)
         put_request(&j, env, list[i]);
     json_close(&j, ']');
+    json_close(&j, '}');
+    respond_buf(x, 200, &b, j.error);
+}
+
+void history_serve(struct exchange *x, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    struct json j;
+
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    history_put(&env_of(x)->service->history, &j);
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }

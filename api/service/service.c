@@ -50,6 +50,12 @@ static void on_log_tick(uv_timer_t *t) {
     tell_left_out(t->data);
 }
 
+static void on_history_tick(uv_timer_t *t) {
+    struct service *s = t->data;
+
+    history_note(&s->history, s->env, clock_now(s->env->clock));
+}
+
 static void note_span(struct service *s, const struct exchange *x, int64_t now) {
     struct trace_span span;
     char why[OTLP_WHY];
@@ -187,12 +193,18 @@ void service_start(struct service *s) {
     loop_lag_init(&s->lag, s->env->loop, on_iteration, on_long, s);
     uv_timer_init(s->env->loop, &s->log_tick);
     s->log_tick.data = s;
+    uv_timer_init(s->env->loop, &s->history_tick);
+    s->history_tick.data = s;
+    if (s->env->opts.web_page)
+        uv_timer_start(&s->history_tick, on_history_tick, 0, HISTORY_S * 1000);
+    uv_unref((uv_handle_t *)&s->history_tick);
 }
 
 void service_close(struct service *s) {
     s->closing = true;
     loop_lag_close(&s->lag);
     uv_close((uv_handle_t *)&s->log_tick, NULL);
+    uv_close((uv_handle_t *)&s->history_tick, NULL);
 }
 
 void service_deinit(struct service *s) {

@@ -10,6 +10,7 @@
 #include "api/generation/metrics.h"
 #include "api/http/dialect.h"
 #include "api/http/loop_lag.h"
+#include "api/service/history.h"
 #include "api/service/recent.h"
 
 struct buf;
@@ -25,6 +26,8 @@ struct service {
     uv_timer_t log_tick;    /* tells what was left out */
     struct metrics metrics; /* of the loop; those of generations are their models' */
     struct otlp *otlp;      /* NULL: no traces are sent */
+    uv_timer_t history_tick;
+    struct history history; /* samples for the charts of the web page */
     struct recent recent;   /* requests that have ended, for the web page */
     struct loop_lag lag;
     int64_t long_told_ns; /* when the last long iteration was logged */
@@ -49,6 +52,7 @@ extern const struct route service_routes[]; /* ends with one without path */
 /* route.serve: metrics_page.c, recent_page.c, sleep.c, usage_page.c */
 void metrics_serve(struct exchange *x, struct http *h);
 void recent_serve(struct exchange *x, struct http *h);
+void history_serve(struct exchange *x, struct http *h);
 void sleep_serve(struct exchange *x, struct http *h);
 void wake_up_serve(struct exchange *x, struct http *h);
 void sleeping_serve(struct exchange *x, struct http *h);

@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "api/generation/env.h"
+#include "api/http/json.h"
+#include "api/service/history.h"
 #include "base/util.h"
 #include "world.h"
 
@@ -101,6 +104,42 @@ Test(page, what_the_browser_has_is_not_sent_again) {
     cr_expect_str_eq(b.data + b.len - 4, "\r\n\r\n"); /* no body */
     ask(&w, "/web/app.js", "If-None-Match: \"other\"\r\n", &r);
     cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+/* The rates are those of the time between two samples, and the ring forgets the oldest. */
+Test(page, charts_have_a_history) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    world_start(&w);
+    struct gen_env env = {0};
+    struct history *h = calloc(1, sizeof(*h));
+
+    cr_assert(h);
+    list_init(&env.models.list);
+    for (uint32_t i = 0; i <= HISTORY_MAX + 3; i++) {
+        env.stats.n_output_tokens += i;
+        env.admit.n_queued = i;
+        history_note(h, &env, (int64_t)(i + 1) * 2000000000);
+    }
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    struct json j;
+
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    history_put(h, &j);
+    json_close(&j, '}');
+    cr_assert_eq(buf_add_char(&b, 0), 0);
+    cr_expect_eq(strstr(b.data, "{\"seconds\":5,\"output\":[2,2.5,3,"), b.data, "%.60s", b.data);
+    cr_expect(strstr(b.data, "361,361.5],\"prompt\":[0,0"), "%s", b.data);
+    cr_expect(strstr(b.data, "722,723],\"rows\":[0"), "%s", b.data);
+    free(h);
+    ask(&w, "/web/history", "", &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect_eq(strstr(r.body.data, "{\"seconds\":5,\"output\":["), r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }

@@ -1,0 +1,36 @@
+#pragma once
+
+/*
+ * history - what the daemon did in the last hour, one sample every few seconds, so that the charts
+ * of the web page do not begin empty at each visit. Sums over all models; no tenant's own.
+ */
+
+#include <stdint.h>
+
+struct gen_env;
+struct json;
+
+#define HISTORY_MAX 720u
+#define HISTORY_S 5
+
+enum {
+    HISTORY_OUTPUT, /* tokens a second */
+    HISTORY_PROMPT, /* computed ones a second */
+    HISTORY_RUNNING,
+    HISTORY_WAITING,
+    HISTORY_ROWS, /* of the last step; 0 while nothing runs */
+    HISTORY_ROWS_OF_A_SAMPLE
+};
+
+/* The last HISTORY_MAX samples, in a ring; zeroed to begin with. */
+struct history {
+    float sample[HISTORY_MAX][HISTORY_ROWS_OF_A_SAMPLE]; /* [n % HISTORY_MAX] is the next */
+    uint64_t n;
+    int64_t at_ns; /* of the last sample; 0: none yet */
+    uint64_t n_output, n_prompt;
+};
+
+/* Takes a sample at @now. The first only begins the counting. */
+void history_note(struct history *h, const struct gen_env *env, int64_t now);
+/* Writes the samples, the oldest first: {"seconds", "output": [...], ...}. */
+void history_put(const struct history *h, struct json *j);
