@@ -6,8 +6,8 @@
 #include "api/service/service.h"
 #include "proto/flight.h"
 
-/* GET /web/state: what the page's live view shows of a tenant's own requests. GET /web/history: what
- * its charts show of the last hour. */
+/* GET /web/state: what the page's live view shows of a tenant's own requests. GET /web/history:
+ * what its charts show of the last hour. */
 
 #define RECORDS 32u /* decisions about a request */
 
