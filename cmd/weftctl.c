@@ -372,9 +372,15 @@ static const struct {
                       {"models", ctl_models}, {"rm", ctl_rm},         {"key", ctl_key}};
 
 static int unknown(const char *command) {
+    static const struct {
+        const char *name, *own;
+    } habits[] = {{"list", "models"}, {"ls", "models"}, {"run", "chat"}, {"stop", "unload"}};
     char names[320] = "";
     size_t n = 0;
 
+    for (size_t i = 0; i < ARRAY_SIZE(habits); i++)
+        if (strcmp(command, habits[i].name) == 0)
+            return cli_usage("unknown command \"%s\"; use: weftctl %s", command, habits[i].own);
     for (size_t i = 0; i < ARRAY_SIZE(commands) && n < sizeof(names); i++)
         n += (size_t)snprintf(names + n, sizeof(names) - n, "%s, ", commands[i].name);
     for (size_t i = 0; i < ARRAY_SIZE(local_commands) && n < sizeof(names); i++)

@@ -507,7 +507,7 @@ int config_check(const struct config *c, struct err *err) {
         if (!is_address(*l))
             return err_set(err, 0, "listen",
                            "listen: must be HOST:PORT, such as 127.0.0.1:8080, tls:HOST:PORT or "
-                           "unix:PATH, not \"%s\"",
+                           "unix:PATH, with a port of at most 65535, not \"%s\"",
                            *l);
         if (config_without_tls(*l) != *l && !*c->tls_certificate)
             return err_set(err, 0, "tls-certificate",
