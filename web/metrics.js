@@ -1,7 +1,7 @@
 // Reads Prometheus' text format of /metrics; computes rates and quantiles between two readings.
 
 const LINE = /^([A-Za-z_:][\w:]*)(?:\{(.*)\})? ([-+\d.eE]+|NaN|[-+]?Inf)$/;
-const LABEL = /(\w+)="((?:\\.|[^"\\])*)"/g;
+const LABEL = /(?<!\w)(\w+)="((?:\\.|[^"\\])*)"/g;
 
 // Parses a reading: {at: seconds, series: Map of name to [{labels, value}]}.
 export function parse(text) {
