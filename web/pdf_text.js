@@ -6,6 +6,7 @@ import { END, Lexer, Name, Pdf, Word } from "./pdf.js";
 const PAGES_MAX = 5000;
 const TEXT_MAX = 16 << 20; // characters of output
 const FORMS_MAX = 8; // forms in forms
+const SHOWN_MAX = 4000; // forms that are drawn, in all
 const CODES_MAX = 70000; // of a font, counted as often as its tables name them
 const NODES_MAX = 200000; // of the tree of pages
 const UNKNOWN = "\ufffd";
@@ -226,6 +227,7 @@ class Page {
     this.pdf = pdf;
     this.output = output;
     this.fonts = new Map();
+    this.forms = 0;
   }
 
   async font(resources, name) {
@@ -303,7 +305,8 @@ class Page {
     const { pdf } = this;
     const o = pdf.object(pdf.member(job.resources, "XObject")?.get?.(name));
     const subtype = pdf.member(o.value, "Subtype");
-    if (job.depth >= FORMS_MAX || !(subtype instanceof Name) || subtype.text !== "Form") return;
+    if (!(subtype instanceof Name) || subtype.text !== "Form") return;
+    if (job.depth >= FORMS_MAX || this.forms++ >= SHOWN_MAX) return;
     const matrix = pdf.member(o.value, "Matrix");
     const m = Array.isArray(matrix) && matrix.length === 6 ? matrix.map(Number) : UNIT;
     const own = pdf.member(o.value, "Resources") ?? job.resources;
