@@ -216,7 +216,10 @@ static int start_listener(struct listener *l, int r, const char *what, struct er
         return 0;
     *l->path = 0; /* not ours */
     close_listener(l);
-    err_set(err, 0, name, "%s: %.200s: %s", name, what, uv_strerror(r));
+    err_set(err, 0, name, "%s: %.200s: %s%s", name, what, uv_strerror(r),
+            r == UV_EADDRINUSE ? ". Stop the program that listens there (ss -ltnp names it), or "
+                                 "choose another address."
+                               : "");
     return r;
 }
 

@@ -8,6 +8,9 @@
 #include "api/http/exchange.h"
 #include "api/http/server.h"
 
+#define NEAR_MAX 64u  /* characters of a path for which a nearer one is looked up */
+#define NEAR_LEAST 3u /* changes from which on no path is near */
+
 /* Returns true if @path matches @r; [*arg, *arg + *len) is the part that the star stands for, *arg
  * NULL: there is no star. */
 static bool matches(const struct route *r, const char *path, const char **arg, size_t *len) {
@@ -68,9 +71,52 @@ static bool is_served(const struct exchange *x, const char *path) {
     return false;
 }
 
+/* Computes how many characters have to be inserted, removed or replaced to make @a of @b, both of
+ * at most NEAR_MAX characters: Levenshtein's distance. */
+static size_t distance(const char *a, const char *b) {
+    size_t row[NEAR_MAX + 1], n = strlen(b);
+
+    assert(strlen(a) <= NEAR_MAX && n <= NEAR_MAX);
+    for (size_t k = 0; k <= n; k++)
+        row[k] = k;
+    for (size_t i = 0; a[i]; i++) {
+        size_t diagonal = row[0]++;
+
+        for (size_t k = 0; k < n; k++) {
+            size_t change = diagonal + (a[i] != b[k]);
+
+            diagonal = row[k + 1];
+            row[k + 1] = MIN(change, MIN(row[k], row[k + 1]) + 1);
+        }
+    }
+    return row[n];
+}
+
+/* Returns the path without a star in @table that is nearest to @path, if it is nearer than *least,
+ * else @best. Bound: NEAR_MAX^2 steps for each route whose length is near. */
+static const char *nearest(const struct route *table, const char *path, size_t *least,
+                           const char *best) {
+    size_t n = strlen(path);
+
+    for (const struct route *r = table; r && r->path && n <= NEAR_MAX; r++) {
+        size_t len = strlen(r->path);
+
+        if (len > NEAR_MAX || len + *least < n + 1 || n + *least < len + 1 || strchr(r->path, '*'))
+            continue;
+        size_t d = distance(path, r->path);
+        if (d < *least) {
+            *least = d;
+            best = r->path;
+        }
+    }
+    return best;
+}
+
 /* 404, and what is wrong with the client's base URL where the path tells. Returns -EINVAL. */
 static int refuse_unknown(const struct exchange *x, const char *path, struct err *err) {
-    const char *why = ".";
+    const struct http_server_opts *o = &x->server->opts;
+    const char *why = ".", *near = NULL;
+    size_t least = NEAR_LEAST;
     char longer[128];
 
     snprintf(longer, sizeof(longer), "/v1%.100s", path);
@@ -80,6 +126,12 @@ static int refuse_unknown(const struct exchange *x, const char *path, struct err
         why = ": /v1 is in it twice. Leave it out of the client's base URL.";
     else if (is_served(x, longer))
         why = ", but there is one with /v1 before it. Add that to the client's base URL.";
+    near = nearest(o->routes, path, &least, near);
+    for (const struct dialect *const *d = o->dialects; *d; d++)
+        near = nearest((*d)->routes, path, &least, near);
+    if (near && strcmp(why, ".") == 0)
+        return err_set_code(err, 404, "not_found", NULL,
+                            "This path does not exist. Did you mean %s?", near);
     return err_set_code(err, 404, "not_found", NULL, "This path does not exist%s", why);
 }
 

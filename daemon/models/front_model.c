@@ -87,6 +87,11 @@ static int open_template(struct front_model *m, const struct config *c, struct e
         buf_init(text, TEMPLATE_FILE_MAX);
         int r = read_text_file("chat-template", c->chat_template, text, err);
 
+        if (r == -ENOENT)
+            err_set(err, 0, "chat-template",
+                    "chat-template: %.200s is neither a file nor the name of a built-in template: "
+                    "docs/reference/chat-template-language.md lists the names",
+                    c->chat_template);
         if (r < 0)
             return r;
         s = (struct gguf_str){text->data ? text->data : "", text->len};
