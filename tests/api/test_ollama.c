@@ -270,7 +270,7 @@ Test(ollama, errors_are_a_string) {
          "models cannot be changed by this client: allow-pull does not name it", 403},
         {"/api/copy", "{}", "models cannot be changed by this client: allow-pull does not name it",
          403},
-        {"/api/what", "{}", "This path does not exist.", 404},
+        {"/api/what", "{}", "This path does not exist. Did you mean /api/chat?", 404},
     };
     struct world w;
     struct reply r;

@@ -4,6 +4,8 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <string.h>
+#include "scheduler/policy.h"
 #include "tests/support/few.h"
 #include "tests/support/sched_sim.h"
 
@@ -203,5 +205,28 @@ Test(states, instructions_are_computed_once_and_no_request_waits_for_more) {
     cr_expect_leq(n_computed, n_new + 3 * 32);
     cr_expect_lt(c[1]->end_ns, c[0]->end_ns);
     cr_expect_lt(c[2]->end_ns, c[0]->end_ns);
+    sim_deinit(&sim);
+}
+
+/* A client gives up while its prompt is computed and sends it again: the second request begins at
+ * the last snapshot, which is at most STATE_FAR tokens before the place where the first stopped. */
+Test(states, a_prompt_that_a_client_gave_up_goes_on_at_its_last_snapshot) {
+    begin(54);
+    struct sim_client *first = sim_client(&sim, 20000, 2, 3000, 20);
+    struct sim_client *again = sim_client(&sim, 20000, 2, 3000, 20);
+
+    memcpy(again->tokens, first->tokens, 20000 * sizeof(*first->tokens));
+    submit(first, 1, 0);
+    while (sim.stats.n_prompt_tokens < 9000)
+        sim_step(&sim);
+    sim_cancel(&sim, first);
+    while (sim_step(&sim) == 0)
+        ;
+    uint64_t done = sim.stats.n_prompt_tokens;
+    submit(again, 2, 0);
+    finish(again);
+    cr_expect_lt(done, 20000);
+    cr_expect_geq(again->n_cached + STATE_FAR, done, "%u of %llu", again->n_cached,
+                  (unsigned long long)done);
     sim_deinit(&sim);
 }
