@@ -14,6 +14,8 @@ const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "
 // A fresh browser, whose every complaint (of scripts, of the policy, of requests elsewhere) fails the test.
 async function withPage(f, options, at = url) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, acceptDownloads: true, ...options });
+  // A title that the model gives would come between two steps of a test on a slow machine.
+  await context.addInitScript(() => localStorage["weft.settings"] ??= '{"titles":false}');
   const page = await context.newPage();
   const complaints = [];
   page.setDefaultTimeout(15000);
@@ -30,6 +32,13 @@ async function withPage(f, options, at = url) {
 async function ask(page, text) {
   await page.getByLabel("Message", { exact: true }).fill(text);
   await page.keyboard.press("Enter");
+}
+
+// Waits until the list @list of conversations has the titles @titles: a page reads them after it is loaded.
+async function listed(list, titles) {
+  await list.locator("li a").nth(titles.length - 1).waitFor();
+  await list.locator("li a").nth(titles.length).waitFor({ state: "detached" });
+  assert.deepEqual(await list.locator("li a").allInnerTexts(), titles);
 }
 
 const answers = (page) => page.locator("article.assistant");
@@ -115,9 +124,9 @@ test("conversations outlive the page, are searched, renamed and deleted", () => 
   await done(page);
   await page.reload();
   const list = page.locator("#conversations");
-  assert.deepEqual(await list.locator("li a").allInnerTexts(), ["And the shuttle", "Remember the heddle"]);
+  await listed(list, ["And the shuttle", "Remember the heddle"]);
   await page.getByLabel("Search conversations").fill("heddle");
-  assert.deepEqual(await list.locator("li a").allInnerTexts(), ["Remember the heddle"]);
+  await listed(list, ["Remember the heddle"]);
   await list.locator("li a").click();
   await page.getByText("Hello from the script.").waitFor();
   await list.locator("li").hover();
@@ -130,6 +139,14 @@ test("conversations outlive the page, are searched, renamed and deleted", () => 
   await page.getByRole("button", { name: "Delete", exact: true }).click();
   await list.getByText("Looms").waitFor({ state: "detached" });
   await page.getByRole("heading", { name: "What shall we work on?" }).waitFor();
+}));
+
+test("the model gives a conversation its title", () => withPage(async (page) => {
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByLabel("The model gives conversations their titles").check();
+  await page.keyboard.press("Escape");
+  await ask(page, "Remember the heddle");
+  await page.locator("#conversations").getByText("Hello from the script.").waitFor();
 }));
 
 test("a conversation is exported, deleted and imported again", () => withPage(async (page) => {
