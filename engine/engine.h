@@ -16,6 +16,7 @@
 #include "engine/types.h"
 
 struct engine;
+struct picture_layout; /* vision/projector.h */
 
 /* The requests that a model can serve. */
 struct engine_kind {
@@ -96,3 +97,22 @@ int engine_seal(struct engine *e, uint64_t step); /* all masks are in: sample */
 
 /* Waits for the oldest launched step, which must be @step. 0 or -EIO: the device is lost. */
 int engine_wait(struct engine *e, uint64_t step, struct engine_result *out);
+
+/*
+ * Rows of pictures, where info->picture_width is not 0: one picture at a time, in pieces between
+ * steps, so that a large picture does not stop those who decode. The values are a function of the
+ * pixels and the projector file; cutting them differently gives the same bits.
+ */
+
+/* Returns the work that the rows of a picture take, in multiply-adds. */
+uint64_t engine_picture_work(const struct engine *e, const struct picture_layout *l);
+/* Begins a picture of l->width x l->height pixels, three bytes each, which stay where they are until
+ * its end. @out has room for l->n_rows * info->picture_width values. -EINVAL with @err: more rows
+ * than there is memory for. */
+int engine_picture_begin(struct engine *e, const uint8_t *rgb, const struct picture_layout *l,
+                         float *out, struct err *err);
+/* Computes pieces of the picture under way until at least @work multiply-adds are done; one piece at
+ * least. Returns the work that is left; 0: @out is complete, and another picture may begin. */
+uint64_t engine_picture_step(struct engine *e, uint64_t work);
+/* Drops the picture under way, if any. */
+void engine_picture_end(struct engine *e);

@@ -253,6 +253,10 @@ struct engine_opts {
     /* A file with nothing but that block, or but the assistant of the model (engine_is_block()), in
      * place of the model's own; NULL. As `file` it is kept open. */
     const struct gguf *block;
+    /* The file of the image encoder (vision/projector.h), kept open like `file`; NULL: the model
+     * takes no pictures. One that does not fit the model is an error of engine_new(). */
+    const struct gguf *projector;
+    uint32_t picture_rows; /* of the largest picture that is computed; 0: the projector's limit */
     void (*progress)(void *ctx, const char *what,
                      double fraction); /* NULL, or called while loading */
     void *progress_ctx;
