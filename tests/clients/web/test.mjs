@@ -146,7 +146,7 @@ test("the model gives a conversation its title", () => withPage(async (page) => 
   await page.getByLabel("The model gives conversations their titles").check();
   await page.keyboard.press("Escape");
   await ask(page, "Remember the heddle");
-  await page.locator("#conversations").getByText("Hello from the script.").waitFor();
+  await page.locator("#conversations").getByText("Hello from the script", { exact: true }).waitFor();
 }));
 
 test("a conversation is exported, deleted and imported again", () => withPage(async (page) => {
