@@ -106,13 +106,13 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out);
 
 /* Returns the work that the rows of a picture take, in multiply-adds. */
 uint64_t engine_picture_work(const struct engine *e, const struct picture_layout *l);
-/* Begins a picture of l->width x l->height pixels, three bytes each, which stay where they are until
- * its end. @out has room for l->n_rows * info->picture_width values. -EINVAL with @err: more rows
- * than there is memory for. */
+/* Begins a picture of l->width x l->height pixels, three bytes each, which stay where they are
+ * until its end. @out has room for l->n_rows * info->picture_width values. -EINVAL with @err: more
+ * rows than there is memory for. */
 int engine_picture_begin(struct engine *e, const uint8_t *rgb, const struct picture_layout *l,
                          float *out, struct err *err);
-/* Computes pieces of the picture under way until at least @work multiply-adds are done; one piece at
- * least. Returns the work that is left; 0: @out is complete, and another picture may begin. */
+/* Computes pieces of the picture under way until at least @work multiply-adds are done; one piece
+ * at least. Returns the work that is left; 0: @out is complete, and another picture may begin. */
 uint64_t engine_picture_step(struct engine *e, uint64_t work);
 /* Drops the picture under way, if any. */
 void engine_picture_end(struct engine *e);
