@@ -49,6 +49,9 @@ enum { ROPE_SETS = 2 };
 struct rope_set {
     uint32_t n_rot;     /* values of a head that turn; 0: none */
     const double *freq; /* [n_rot / 2] */
+    /* [n_rot / 2] by which position of a row a pair turns (ROPE_TIME, ...): M-RoPE. NULL: all by
+     * the first. */
+    const uint8_t *axis;
     float mscale;
 };
 
@@ -138,6 +141,9 @@ struct model_shape {
      * n_expert bits]. NULL: none. */
     const uint32_t *host_experts;
     uint32_t n_layer_input; /* of LAYER_INPUT, a layer; 0: the model has none */
+    uint32_t n_picture;     /* values of a picture's row: n_embd and as many for each DEEP; 0: the
+                               model takes none */
+    bool two_way;           /* an op's attn.two_way */
     bool encoder;           /* all attention is of whole sequences, and there are no logits */
     bool drafts;            /* the model has ops of pass 1 */
     bool borrows;           /* and these have no keys: engine_info.borrows */
@@ -149,12 +155,15 @@ struct model_shape {
 
 /* Kinds of ops. x is the residual stream (ACT_X); a backend has one function for each kind. */
 enum op_kind {
-    /* x = scale * rows of w[0]; with w[1], + its row of the position; with w[2], + its one row */
+    /* x = scale * rows of w[0]; with w[1], + its row of the position; with w[2], + its one row. Of
+     * a picture's row the first n_embd values as they are. */
     OP_EMBED,
+    /* x += values [part n_embd, (part + 1) n_embd) of a picture's row; x of a token */
+    OP_DEEP,
     /* x = norm x */
     OP_NORM,
     /* p = (post_norm(w[0] x / sqrt(n_embd)) + sqrt(n) row of w[1]) / sqrt(2), n = n_layer_input:
-     * for each layer n values, normed by themselves */
+     * for each layer n values, normed by themselves. A picture's row has row 0 of w[1]. */
     OP_LAYER_INPUT,
     /* q = temper rope(q_norm(w[0] y + b)), y = norm x; k, without temper, and v likewise, but v
      * without RoPE and, where @v_unit, with a norm of no weights, to the pages of @kv at the rows'
@@ -248,8 +257,9 @@ struct attn {
     /* A row sees the keys of its whole sequence, also those behind it: the sequence's rows are all
      * in one step. Without a window. */
     bool whole;
-    bool before; /* the row's own key is not among them; a window counts it all the same */
-    bool holes;  /* keys of HOLES weigh nothing: without a cap and slopes */
+    bool two_way; /* a picture's row sees its picture's rows behind it too; all are in one step */
+    bool before;  /* the row's own key is not among them; a window counts it all the same */
+    bool holes;   /* keys of HOLES weigh nothing: without a cap and slopes */
     /* [heads.n] or NULL. Scores of head h are less by slope[h] times the distance of row and key
      * (ALiBi, Press et al. 2022). */
     const float *slope;
@@ -277,6 +287,7 @@ struct model_op {
     struct heads heads;   /* QKV, KEYS, ATTEND, GATE */
     uint8_t rope;         /* QKV, KEYS: of model_shape.rope */
     uint32_t state;       /* DELTA, CONV, MAMBA: its layer among those that have a state */
+    uint32_t part;        /* DEEP */
     bool gated, v_unit;   /* QKV */
     bool norm_all;        /* QKV */
     struct temper temper; /* QKV */

@@ -35,6 +35,33 @@ static void check_windows(const struct check *k, const struct engine_batch *b, u
         assert(b->table[KV_WINDOW].page[start[i] + p] < k->n_windows);
 }
 
+/* Returns true if row @r of @s is one of a picture. */
+static bool in_picture(const struct engine_seq *s, uint32_t r) {
+    for (uint32_t i = 0; i < s->n_pictures; i++)
+        if (s->pos0 + r - s->picture[i].at < s->picture[i].n_rows)
+            return true;
+    return false;
+}
+
+/* Pictures one behind the other that begin before the end of the rows; values for those with rows
+ * here, of which a two-way model needs all. */
+static void check_pictures(const struct check *k, const struct engine_seq *s) {
+    uint64_t end = s->pos0 + s->n_rows, behind = 0;
+
+    assert(!s->n_pictures || k->shape->n_picture);
+    for (uint32_t i = 0; i < s->n_pictures; i++) {
+        const struct engine_picture *p = &s->picture[i];
+        uint64_t last = (uint64_t)p->at + p->n_rows;
+        bool grid = (uint64_t)p->n_columns * p->n_lines == p->n_rows;
+
+        assert(p->n_rows > 0 && p->at >= behind && p->at < end && last <= k->opts->max_context);
+        assert(!k->shape->rope[0].axis || (grid && p->n_positions <= p->n_rows));
+        assert(last <= s->pos0 || (p->rows && p->width == k->shape->n_picture));
+        assert(!k->shape->two_way || last <= s->pos0 || (p->at >= s->pos0 && last <= end));
+        behind = last;
+    }
+}
+
 /* Rows inside the batch, positions inside the context, pages for all of them, tokens of the
  * vocabulary. */
 static void check_seq(const struct check *k, const struct engine_batch *b, uint32_t i) {
@@ -63,8 +90,9 @@ static void check_seq(const struct check *k, const struct engine_batch *b, uint3
         first = 1;
         assert(k->launched + 1 == b->step && (uint32_t)s->feed < k->n_wants_launched);
     }
+    check_pictures(k, s);
     for (uint32_t r = first; r < s->n_rows; r++)
-        assert((uint32_t)b->token[s->row0 + r] < k->shape->n_vocab);
+        assert((uint32_t)b->token[s->row0 + r] < k->shape->n_vocab || in_picture(s, r));
 }
 
 /* Pass 1: a row of each sequence, which a sample is all that is wanted of. */

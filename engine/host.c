@@ -25,12 +25,14 @@ int host_step_init(struct host_step *h, const struct be_opts *o) {
         .digest = e->digest,
         .row_seq = calloc(e->max_rows, sizeof(uint32_t)),
         .row_pos = calloc(e->max_rows, sizeof(uint32_t)),
+        .row = calloc(e->max_rows, sizeof(struct picture_row)),
+        .grids = o->shape->rope[0].axis != NULL,
         .mask = calloc(e->max_wants, sizeof(uint32_t *)),
         .scored = calloc(e->max_wants, sizeof(uint32_t)),
         .logits_of = calloc(e->max_wants, sizeof(uint32_t)),
         .n_embd = o->shape->n_embd,
     };
-    bool ok = h->row_seq && h->row_pos && h->mask && h->scored && h->logits_of;
+    bool ok = h->row_seq && h->row_pos && h->row && h->mask && h->scored && h->logits_of;
     for (int i = 0; i < 2; i++) {
         h->result[i].out = calloc(e->max_wants, sizeof(struct engine_out));
         h->result[i].top = calloc((size_t)e->max_wants * ENGINE_TOP_MAX, sizeof(struct engine_top));
@@ -46,6 +48,7 @@ int host_step_init(struct host_step *h, const struct be_opts *o) {
 void host_step_deinit(struct host_step *h) {
     free(h->row_seq);
     free(h->row_pos);
+    free(h->row);
     free(h->mask);
     free(h->scored);
     free(h->logits_of);
@@ -88,11 +91,13 @@ void host_step_begin(struct host_step *h, const struct engine_batch *b) {
     h->batch = b;
     h->current ^= 1;
     memset(h->mask, 0, h->max_wants * sizeof(*h->mask));
-    for (uint32_t s = 0; s < b->n_seqs; s++)
+    for (uint32_t s = 0; s < b->n_seqs; s++) {
         for (uint32_t i = 0; i < b->seq[s].n_rows; i++) {
             h->row_seq[b->seq[s].row0 + i] = s;
             h->row_pos[b->seq[s].row0 + i] = b->seq[s].pos0 + i;
         }
+        picture_rows(&b->seq[s], h->grids, h->row + b->seq[s].row0);
+    }
     for (uint32_t s = 0; s < b->n_seqs && h->kept; s++)
         kept_begin(&h->kept_of, &b->seq[s]);
     h->n_scored = 0;

@@ -7,18 +7,21 @@
 
 #include "engine/backend.h"
 #include "engine/kept.h"
+#include "engine/picture_rows.h"
 #include "engine/sampler.h"
 
 /*
- * Life: begin (batch set) -> the ops -> mask, sample -> end (batch NULL). row_seq, row_pos, scored
- * and logits_of are those of the step that began last; results are kept for one step more, since
- * the caller may look at them until the engine_wait() after next.
+ * Life: begin (batch set) -> the ops -> mask, sample -> end (batch NULL). row_seq, row_pos, row,
+ * scored and logits_of are those of the step that began last; results are kept for one step more,
+ * since the caller may look at them until the engine_wait() after next.
  */
 struct host_step {
     const struct engine_batch *batch; /* between begin and end */
     uint32_t n_vocab, page_tokens, max_wants;
     bool digest;
     uint32_t *row_seq, *row_pos; /* [max_rows] */
+    struct picture_row *row;     /* [max_rows] */
+    bool grids;                  /* pictures' rows have positions of a grid */
     const uint32_t **mask;       /* [max_wants] */
     /* Logits are computed for some of the wants only: scored[k] is the want of the k-th row of
      * logits, logits_of[want] that row. They outlive the step. */

@@ -55,6 +55,7 @@ void model_measure(struct model *m) {
     struct model_shape *s = &m->shape;
 
     s->n_ff = s->window = 0;
+    s->two_way = false;
     for (uint32_t i = 0; i < m->n_ops; i++) {
         const struct model_op *op = &m->op[i];
         const struct heads *h = &op->heads;
@@ -65,6 +66,7 @@ void model_measure(struct model *m) {
             continue;
         assert(h->dim > 0 && h->n_kv > 0 && h->n % h->n_kv == 0);
         assert(op->kv.cls == KV_GLOBAL || op->attn.window > 0);
+        s->two_way |= op->attn.two_way;
         if (op->kv.cls == KV_WINDOW)
             s->window = MAX(s->window, op->attn.window);
         s->widest.q = MAX(s->widest.q, h->n * h->dim);
@@ -80,8 +82,10 @@ void model_deinit(struct model *m) {
     views_free(m->views);
     free(m->slopes);
     free(m->host_experts);
-    for (int i = 0; i < ROPE_SETS; i++)
+    for (int i = 0; i < ROPE_SETS; i++) {
         free((void *)m->shape.rope[i].freq);
+        free((void *)m->shape.rope[i].axis);
+    }
     *m = (struct model){0};
 }
 
@@ -108,6 +112,7 @@ static const char *lacks(const struct model *m, const struct be_ops *ops,
         [OP_MAMBA] = "Mamba-2 layers",        [OP_NORM] = "encoders' norms",
         [OP_KEEP] = "multi-token prediction", [OP_DRAFT_IN] = "multi-token prediction",
         [OP_KEYS] = "multi-token prediction", [OP_HOLES] = "multi-token prediction",
+        [OP_DEEP] = "rows of pictures",
     };
 
     if (ops->run[op->kind])

@@ -31,6 +31,7 @@ struct model {
     } pass[3];
     int r; /* 0, or -ENOMEM of model_add() */
     uint64_t weight_bytes, n_params;
+    uint64_t encoder_weights, encoder_buffers; /* bytes of the image encoder; 0: there is none */
     /* Factors of the embedding, of each branch's output, and of the logits; 0 means 1. */
     struct {
         float embedding, residual, logits;
@@ -54,7 +55,7 @@ void model_add(struct model *m, const struct model_op *op);
 struct kv_layer model_add_kv(struct model *m, uint8_t cls, const struct heads *h);
 /* Layers with a window keep all keys, in pages of KV_GLOBAL behind the other layers. */
 void model_join_windows(struct model *m);
-/* Fills shape.widest, shape.window and shape.n_ff from the ops. */
+/* Fills shape.widest, shape.window, shape.two_way and shape.n_ff from the ops. */
 void model_measure(struct model *m);
 /* 0, or -EINVAL with @err: the backend does not compute an op. */
 int model_check(const struct model *m, const struct be_ops *ops, struct err *err);

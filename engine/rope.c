@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/mathx.h"
+#include "engine/picture_rows.h"
 #include "engine/quant.h"
 
 #define TWO_PI 6.283185307179586476925
@@ -127,4 +128,47 @@ void rope_read(struct meta *m, const struct rope_defaults *d, const struct tenso
     else if (strcmp(y.type, "none") != 0) /* "linear", and files that only give the factor */
         for (uint32_t i = 0; i < s->n_rot / 2; i++)
             freq[i] /= y.factor;
+}
+
+/* The axis of pair @i, of which @n are the numbers of pairs. */
+static uint8_t axis_of(enum rope_sections kind, const uint32_t n[ROPE_AXES], uint32_t i) {
+    uint32_t end = 0;
+
+    if (kind == SECTIONS_INTERLEAVED)
+        return i % ROPE_AXES != 0 && i < ROPE_AXES * n[i % ROPE_AXES] ? (uint8_t)(i % ROPE_AXES)
+                                                                      : ROPE_TIME;
+    for (uint8_t k = 0; k < ROPE_AXES; k++)
+        if (i < (end += n[k]))
+            return k;
+    return ROPE_TIME;
+}
+
+void rope_read_sections(struct meta *m, enum rope_sections kind, struct rope_set *s) {
+    uint32_t n[ROPE_AXES] = {0};
+    char key[96];
+
+    snprintf(key, sizeof(key), "%s.rope.dimension_sections", m->arch);
+    const struct gguf_array *a = gguf_array(m->file, key);
+    if (m->r < 0 || !a || kind == SECTIONS_NONE)
+        return;
+    bool fits = gguf_array_type(a) != GGUF_STRING && gguf_array_n(a) >= ROPE_AXES;
+    for (uint64_t i = 0; fits && i < MIN(gguf_array_n(a), ROPE_AXES + 1u); i++) {
+        double v = gguf_array_num(a, i);
+
+        fits = v >= 0 && v <= 1024 && (i < ROPE_AXES || v == 0);
+        if (fits && i < ROPE_AXES)
+            n[i] = (uint32_t)v;
+    }
+    if (!fits) {
+        m->r = err_set(m->err, 0, NULL, "'%s' must be three numbers of pairs, and a zero", key);
+        return;
+    }
+    uint8_t *axis = malloc(MAX(s->n_rot / 2, 1u));
+    if (!axis) {
+        m->r = -ENOMEM;
+        return;
+    }
+    for (uint32_t i = 0; i < s->n_rot / 2; i++)
+        axis[i] = axis_of(kind, n, i);
+    s->axis = axis;
 }

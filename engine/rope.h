@@ -24,3 +24,13 @@ struct rope_defaults {
  * rope_freqs.weight, or NULL; n_rot / 2 values, checked here. Errors go to @m. */
 void rope_read(struct meta *m, const struct rope_defaults *d, const struct tensor *divisors,
                struct rope_set *out);
+
+/* Sections of rotary positions: the axes that pairs turn by (picture_rows.h). Plain: the first
+ * pairs have the first axis, those behind them the next. Interleaved: in turns, as far as an axis
+ * has pairs. */
+enum rope_sections { SECTIONS_NONE, SECTIONS_PLAIN, SECTIONS_INTERLEAVED };
+
+/* Fills s->axis, malloc'd and the caller's, by rope.dimension_sections; a file without has none. A
+ * pair beyond all sections turns by the first axis: with real files its angle is below 1e-6 a
+ * position. Errors go to @m. */
+void rope_read_sections(struct meta *m, enum rope_sections kind, struct rope_set *s);

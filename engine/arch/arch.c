@@ -36,6 +36,7 @@ struct arch {
         enum gating gating;
     } routing;
     bool long_rope; /* its divisors are one of two tensors */
+    enum rope_sections sections;
     bool no_rope;
     /* Factors of the embedding, of branches and of logits; of queries by their position. */
     enum bind_need scales;
@@ -87,10 +88,11 @@ static const struct arch archs[] = {
         .bind = hybrid_bind,
         .decoder = {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true},
     },
-    /* Qwen 3.5, 3.6 and 3.8. Text has one position a token: RoPE in three is that of one. */
+    /* Qwen 3.5, 3.6 and 3.8. */
     {
         .name = "qwen35",
         .rope = ROPE_NEOX,
+        .sections = SECTIONS_INTERLEAVED,
         .mtp = mtp_block,
         .bind = hybrid_bind,
         .decoder =
@@ -99,28 +101,32 @@ static const struct arch archs[] = {
     {
         .name = "qwen35moe",
         .rope = ROPE_NEOX,
+        .sections = SECTIONS_INTERLEAVED,
         .mtp = mtp_block,
         .experts = EXPERTS_MUST,
         .bind = hybrid_bind,
         .decoder =
             {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true, .tiled = true},
     },
-    /* The text models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: positions as above. */
+    /* The text models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. */
     {
         .name = "qwen2vl",
         .rope = ROPE_NEOX,
+        .sections = SECTIONS_PLAIN,
         .bind = decoder_bind,
         .decoder = {.qkv_bias = BIND_MUST},
     },
     {
         .name = "qwen3vl",
         .rope = ROPE_NEOX,
+        .sections = SECTIONS_INTERLEAVED,
         .bind = decoder_bind,
         .decoder = {.qkv_bias = BIND_MAY, .qk_norm = BIND_MUST},
     },
     {
         .name = "qwen3vlmoe",
         .rope = ROPE_NEOX,
+        .sections = SECTIONS_INTERLEAVED,
         .experts = EXPERTS_MUST,
         .bind = decoder_bind,
         .decoder = {.qkv_bias = BIND_MAY, .qk_norm = BIND_MUST},
@@ -164,7 +170,8 @@ static const struct arch archs[] = {
                     .window_period = 6,
                     .window_rope = true,
                     .wide_scores = 62,
-                    .scaled_embedding = true},
+                    .scaled_embedding = true,
+                    .two_way = true},
     },
     {
         .name = "gemma4",
@@ -539,6 +546,14 @@ static void read_scales(struct meta *m, const struct arch *a, struct model *mode
     model->temper.slope = (float)slope;
 }
 
+/* Values of a picture's row, which the first layers may get parts of (DEEP). */
+static void read_pictures(struct meta *m, struct model *model) {
+    uint32_t n_deep = 0;
+
+    meta_u32_opt(m, "n_deepstack_layers", 0, model->shape.n_layer, &n_deep);
+    model->shape.n_picture = model->shape.n_embd * (1 + n_deep);
+}
+
 /* Returns the tensor of divisors of RoPE's frequencies, or NULL. Of two tensors the long one is for
  * contexts beyond the original. The choice follows from the largest context that a client may ask
  * for, so that a sequence's keys do not change while it grows. */
@@ -629,6 +644,8 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         meta_u32(&meta, "feed_forward_length", 1, 1u << 20, &m->shape.n_ff);
     read_vocab(&meta, &m->shape);
     read_scales(&meta, a, m);
+    if (o->projector)
+        read_pictures(&meta, m);
     if (meta.r < 0)
         return meta.r;
     if (bind_init(&b, file, a->name, err) < 0)
@@ -649,6 +666,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
     };
     if (!a->no_rope)
         rope_read(&meta, &rope, rope_divisors(&b, a, m, o->max_context), &m->shape.rope[0]);
+    rope_read_sections(&meta, a->sections, &m->shape.rope[0]);
     b.r = b.r < 0 ? b.r : meta.r;
     bool own = drafts && !block && mtp_found(&b, m);
     if (drafts && !block && m->n_mtp && !own)

@@ -268,6 +268,8 @@ void decoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
 
         decoder_attention(b, m, d, &l);
         decoder_mlp(b, m, d, &l);
+        if ((i + 2) * m->shape.n_embd <= m->shape.n_picture)
+            model_add(m, &(struct model_op){.kind = OP_DEEP, .layer = i, .part = i + 1});
     }
     model_add(m, &logits);
 }

@@ -25,6 +25,7 @@ struct decoder {
     bool window_rope;     /* layers with a window have the second set of rotary positions */
     bool same_base;       /* whose base is the first's where the file does not say */
     bool scaled_embedding;
+    bool two_way;   /* pictures' rows see each other: window.h, in all layers */
     bool norm_all;  /* q and k are normed over all heads together */
     bool fused;     /* attn_qkv has the rows of q, k and v, ffn_up those of gate and up */
     bool gated;     /* attn_q has a gate for each head, whose sigmoid weighs its output */

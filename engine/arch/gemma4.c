@@ -53,13 +53,23 @@ static uint32_t source_of(const struct plan *p, uint32_t l) {
     return l < p->n_own ? l : p->n_own - (p->in_window[l] ? 2 : 1);
 }
 
+/* E2B and E4B, whose files are told from the others by the width alone: rows of a picture do not
+ * see those behind them. */
+static bool is_small(const struct model_shape *s) {
+    return s->n_embd == 1536 || s->n_embd == 2560;
+}
+
 /* Layer @l as decoder_attention() and decoder_ffn() take it. */
 static struct layer layer_of(const struct model *m, struct plan *p, uint32_t l) {
     struct layer layer = decoder_layer(m, l);
 
     layer.heads = (struct heads){p->n_head[l], p->n_head_kv[source_of(p, l)],
                                  p->in_window[l] ? p->window_dim : p->dim};
-    layer.attn = (struct attn){.scale = 1, .window = p->in_window[l] ? p->window : 0};
+    layer.attn = (struct attn){
+        .scale = 1,
+        .window = p->in_window[l] ? p->window : 0,
+        .two_way = p->in_window[l] && m->shape.n_picture && !is_small(&m->shape),
+    };
     layer.rope = p->in_window[l];
     layer.n_ff = p->n_ff[l];
     layer.kv = l < p->n_own ? NULL : &p->kv[source_of(p, l)];

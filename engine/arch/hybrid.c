@@ -38,32 +38,6 @@ static void read_delta(struct meta *m, bool tiled, struct model_shape *s) {
     };
 }
 
-/*
- * Rotation by three positions at once (time, height, width), pair by pair in turns. For text they
- * are equal, so nothing is special, unless a pair has the fourth, which is 0.
- */
-static void check_sections(struct meta *m, const char *key) {
-    const struct gguf_array *a = gguf_array(m->file, key);
-    uint32_t n[3], sum = 0, n_rot = 0;
-
-    if (m->r < 0 || !a)
-        return;
-    meta_u32(m, "rope.dimension_count", 2, 1024, &n_rot);
-    bool fits = gguf_array_type(a) != GGUF_STRING && gguf_array_n(a) >= 3;
-    for (uint64_t i = 0; fits && i < gguf_array_n(a); i++) {
-        double v = gguf_array_num(a, i);
-
-        fits = v >= 0 && v <= 1024 && (i < 3 || v == 0);
-        if (fits && i < 3)
-            sum += n[i] = (uint32_t)v;
-    }
-    fits = fits && sum >= n_rot / 2;
-    for (uint32_t k = 0; fits && k < n_rot / 2; k++)
-        fits = k < 3 * n[k % 3];
-    if (m->r == 0 && !fits)
-        m->r = err_set(m->err, 0, NULL, "'%s' does not give every pair a position", key);
-}
-
 /* Finds the layers that are delta nets: named one by one, or all but every @interval-th. */
 static void read_kinds(struct meta *m, const struct model_shape *s, bool *is_delta) {
     char key[96];
@@ -130,12 +104,9 @@ void hybrid_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct model_shape *s = &m->shape;
     bool is_delta[MODEL_LAYERS_MAX];
     struct model_op logits;
-    char key[96];
 
     assert(m->n_ops == 0 && d->gated);
     read_delta(&meta, d->tiled, s);
-    snprintf(key, sizeof(key), "%s.rope.dimension_sections", b->arch);
-    check_sections(&meta, key);
     read_kinds(&meta, s, is_delta);
     b->r = meta.r;
     decoder_ends(b, m, d, &logits);

@@ -68,6 +68,7 @@ void window_bind(struct binder *b, struct model *m, const struct decoder *d) {
             .scale = attn_scale(s, d),
             .window = in_window[i] ? window : 0,
             .cap = (float)cap,
+            .two_way = d->two_way && s->n_picture > 0,
         };
         l.rope = d->window_rope && in_window[i];
         decoder_attention(b, m, d, &l);

@@ -137,9 +137,13 @@ static uint32_t first_key(const struct run *r, uint32_t pos) {
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
-/* Behind the last position that a row at @pos sees of those up to it. */
-static uint32_t end_key(const struct run *r, uint32_t pos) {
-    return pos + !r->op->attn.before;
+/* Behind the last position that row @row sees: its own, or that of its picture's last row. */
+static uint32_t end_key(const struct run *r, uint32_t row) {
+    const struct host_step *host = &r->step->host;
+
+    if (r->op->attn.two_way)
+        return host->row[row].end;
+    return host->row_pos[row] + !r->op->attn.before;
 }
 
 /* Keys of a tile. */
@@ -151,7 +155,8 @@ struct range {
  * those of its whole sequence. */
 static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
     uint32_t pos = it->pos[i / it->run->group], first = first_key(it->run, pos);
-    uint32_t end = it->run->op->attn.whole ? it->end : end_key(it->run, pos);
+    uint32_t row = it->row0 + i / it->run->group;
+    uint32_t end = it->run->op->attn.whole ? it->end : end_key(it->run, row);
 
     if (end <= at || first >= at + TILE_KEYS)
         return (struct range){0, 0};
@@ -265,7 +270,7 @@ static struct item make_item(const struct run *r, uint32_t i) {
 
     for (uint32_t k = 0; k < block->n_rows; k++) {
         it.begin = MIN(it.begin, first_key(r, it.pos[k]));
-        it.end = MAX(it.end, end_key(r, it.pos[k]));
+        it.end = MAX(it.end, end_key(r, it.row0 + k));
     }
     if (r->op->attn.whole)
         it.end = host_end(host, block->row0);
@@ -286,7 +291,8 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
         for (uint32_t i = 0; i < it->n_queries; i++) {
             uint32_t pos = it->pos[i / it->run->group];
 
-            if (end_key(it->run, pos) <= c * ATTEND_CHUNK && !it->run->op->attn.whole)
+            if (end_key(it->run, it->row0 + i / it->run->group) <= c * ATTEND_CHUNK &&
+                !it->run->op->attn.whole)
                 continue;
             if (first_key(it->run, pos) / ATTEND_CHUNK == c) /* nothing before */
                 state_copy(&s->total[i], &s->chunk[i], padded(b));

@@ -52,8 +52,10 @@ static void each_row(struct rows *r, row_fn fn) {
         pool_run(r->step->be->pool, do_rows, &run);
 }
 
-/* Cosines and sines of the row's position, of both sets, times mscale. */
+/* Cosines and sines of the row's positions, of both sets, times mscale. */
 static void fill_rope(const struct rows *r, uint32_t row, uint32_t thread) {
+    const uint32_t *at = r->step->host.row[row].at;
+
     for (uint8_t k = 0; k < ROPE_SETS; k++) {
         const struct rope_set *set = &r->step->be->shape.rope[k];
         float *cs = be_rope_row(r->step->be, row, k);
@@ -62,7 +64,7 @@ static void fill_rope(const struct rows *r, uint32_t row, uint32_t thread) {
         for (uint32_t i = 0; i < half; i++) {
             double s, c;
 
-            mx_sincos((double)r->step->host.row_pos[row] * set->freq[i], &s, &c);
+            mx_sincos((double)at[set->axis ? set->axis[i] : ROPE_TIME] * set->freq[i], &s, &c);
             cs[i] = (float)c * set->mscale;
             cs[half + i] = (float)s * set->mscale;
         }
@@ -86,13 +88,19 @@ static float *act_row(const struct be *b, enum act_role role, uint32_t row) {
     return b->act[role] + row * b->act_width[role];
 }
 
-/* x = scale times the token's row, plus those of its position and type where there are any. */
+/* x = scale times the token's row, plus those of its position and type where there are any; or the
+ * picture's row. */
 static void embed_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct engine_batch *batch = r->step->host.batch;
     float *x = act_row(r->step->be, ACT_X, row);
 
     const struct tensor *t = &r->op->weights->embedding;
+    const float *values = r->step->host.row[row].values;
 
+    if (values) {
+        memcpy(x, values, t->ne[0] * sizeof(*x));
+        return;
+    }
     assert((uint32_t)batch->token[row] < t->ne[1]);
     quant_decode_row(t, (uint32_t)batch->token[row], x);
     for (uint32_t i = 0; i < t->ne[0]; i++)
@@ -109,6 +117,28 @@ int ops_embed(struct step *s, const struct model_op *op) {
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
     each_row(&r, embed_row);
+    return 0;
+}
+
+/* x += the part of a picture's row */
+static void deep_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    const float *values = r->step->host.row[row].values;
+    uint32_t n = b->shape.n_embd;
+    float *x = act_row(b, ACT_X, row);
+
+    for (uint32_t i = 0; i < n && values; i++)
+        x[i] += values[(size_t)r->op->part * n + i];
+}
+
+int ops_deep(struct step *s, const struct model_op *op) {
+    struct rows r = {.step = s, .op = op, .n = s->n_rows};
+    bool any = false;
+
+    for (uint32_t i = 0; i < s->host.batch->n_seqs; i++)
+        any |= s->host.batch->seq[i].n_pictures > 0;
+    if (any)
+        each_row(&r, deep_row);
     return 0;
 }
 
@@ -146,7 +176,9 @@ static void finish_input_row(const struct rows *r, uint32_t row, uint32_t thread
     const struct be *b = r->step->be;
     const struct model_shape *m = &b->shape;
     const struct tensor *t = &r->w->embedding;
-    uint32_t token = (uint32_t)r->step->host.batch->token[row], n = m->n_layer_input;
+    const struct host_step *host = &r->step->host;
+    uint32_t token = host->row[row].values ? 0 : (uint32_t)host->batch->token[row];
+    uint32_t n = m->n_layer_input;
     float *own = b->row + thread * b->row_width, *p = act_row(b, ACT_P, row);
     float scale = 1.0f / sqrtf((float)m->n_embd), weight = sqrtf((float)n), half = sqrtf(0.5f);
 

@@ -187,6 +187,7 @@ void be_unmap(void *p, size_t size);
 /* The step as be_ops has it. None of these fails: all memory is there. */
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 int ops_embed(struct step *s, const struct model_op *op);
+int ops_deep(struct step *s, const struct model_op *op);
 int ops_layer_input(struct step *s, const struct model_op *op);
 /* A product of the rows of @in by matrices [first, first + n_mats) of @w, which have the same
  * n_in, ready but for mode and output: the rows are normed, where @w has a norm, and rounded into

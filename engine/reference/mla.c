@@ -54,7 +54,7 @@ int ref_mla_kv(struct step *s, const struct model_op *op) {
 
         ref_rms_norm(b->latent + r * dim, op->norm, m->rms_eps, rank, key);
         memcpy(key + rank, b->latent + r * dim + rank, (dim - rank) * sizeof(*key));
-        ref_set_rope(b, rope, s->host.row_pos[r]);
+        ref_set_rope(b, rope, r);
         ref_rotate(b, rope, key + rank);
         memcpy(b->kv[1] + r * dim, key, dim * sizeof(*key));
         for (uint32_t h = 0; h < m->n_head; h++) {

@@ -157,16 +157,35 @@ int ref_embed(struct step *s, const struct model_op *op) {
     uint32_t n = s->be->shape->n_embd;
 
     assert(op->w[0]->ne[0] == n && batch->n_rows > 0);
-    for (uint32_t r = 0; r < batch->n_rows; r++)
-        quant_decode_row(op->w[0], (uint64_t)batch->token[r], s->be->act[ACT_X] + (size_t)r * n);
-    for (size_t i = 0; i < (size_t)batch->n_rows * n; i++)
-        s->be->act[ACT_X][i] *= op->scale;
+    for (uint32_t r = 0; r < batch->n_rows; r++) {
+        float *x = s->be->act[ACT_X] + (size_t)r * n;
+
+        if (s->host.row[r].values) {
+            memcpy(x, s->host.row[r].values, n * sizeof(*x));
+            continue;
+        }
+        quant_decode_row(op->w[0], (uint64_t)batch->token[r], x);
+        for (size_t i = 0; i < n; i++)
+            x[i] *= op->scale;
+    }
     for (int k = 1; k < 3; k++)
         for (uint32_t r = 0; r < batch->n_rows && op->w[k]; r++) {
             quant_decode_row(op->w[k], k == 1 ? s->host.row_pos[r] : 0, s->be->row);
             for (uint32_t i = 0; i < n; i++)
                 s->be->act[ACT_X][(size_t)r * n + i] += s->be->row[i];
         }
+    return 0;
+}
+
+int ref_deep(struct step *s, const struct model_op *op) {
+    uint32_t n = s->be->shape->n_embd;
+
+    for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
+        const float *values = s->host.row[r].values;
+
+        for (uint32_t i = 0; i < n && values; i++)
+            s->be->act[ACT_X][(size_t)r * n + i] += values[(size_t)op->part * n + i];
+    }
     return 0;
 }
 
@@ -184,7 +203,8 @@ int ref_layer_input(struct step *s, const struct model_op *op) {
             p[i] *= scale;
         for (uint32_t l = 0; l < m->n_layer; l++)
             ref_rms_norm(p + l * n, op->post_norm, m->rms_eps, n, p + l * n);
-        quant_decode_row(op->w[1], (uint64_t)s->host.batch->token[r], b->row);
+        uint64_t token = s->host.row[r].values ? 0 : (uint64_t)s->host.batch->token[r];
+        quant_decode_row(op->w[1], token, b->row);
         for (size_t i = 0; i < width; i++)
             p[i] = (p[i] + own * b->row[i]) * half;
     }
@@ -299,9 +319,12 @@ static void hadamard(float *x, size_t n, uint32_t run) {
 
 /* -- q, k and v -------------------------------------------------------------------------------- */
 
-void ref_set_rope(struct be *b, const struct rope_set *s, uint32_t pos) {
+void ref_set_rope(struct be *b, const struct rope_set *s, uint32_t row) {
+    const uint32_t *at = b->step.host.row[row].at;
+
     for (uint32_t i = 0; i < s->n_rot / 2; i++)
-        mx_sincos(pos * s->freq[i], &b->rope[2 * i + 1], &b->rope[2 * i]);
+        mx_sincos(at[s->axis ? s->axis[i] : ROPE_TIME] * s->freq[i], &b->rope[2 * i + 1],
+                  &b->rope[2 * i]);
 }
 
 void ref_rotate(const struct be *b, const struct rope_set *s, float *x) {
@@ -367,7 +390,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
     for (uint32_t r = 0; r < n_rows; r++) {
         if (op->gated)
             take_queries(b, h, r);
-        ref_set_rope(b, &b->shape->rope[op->rope], s->host.row_pos[r]);
+        ref_set_rope(b, &b->shape->rope[op->rope], r);
         float *q = b->act[ACT_Q] + (size_t)r * h->n * h->dim;
         finish_heads(b, op, q, h->n, op->q_norm);
         if (op->temper.slope != 0) {
@@ -402,7 +425,7 @@ int ref_keys(struct step *s, const struct model_op *op) {
     for (int i = 0; i < 2; i++)
         ref_linear(b, op->w[i], op->bias[i], b->normed, n_rows, b->kv[i]);
     for (uint32_t r = 0; r < n_rows; r++) {
-        ref_set_rope(b, &b->shape->rope[op->rope], s->host.row_pos[r]);
+        ref_set_rope(b, &b->shape->rope[op->rope], r);
         finish_heads(b, op, b->kv[0] + r * width, op->heads.n_kv, op->k_norm);
     }
     store_heads(s, op);
@@ -444,13 +467,15 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
                          const float *q, float *o) {
     struct be *b = s->be;
     uint32_t group = op->heads.n / op->heads.n_kv, pos = s->host.row_pos[row];
-    uint32_t end = op->attn.whole ? host_end(&s->host, row) : pos + !op->attn.before;
-    uint32_t window = op->attn.window - (op->attn.window && op->attn.before);
-    uint32_t n = window ? MIN(end, window) : end, dim = op->heads.dim;
+    uint32_t end = op->attn.whole     ? host_end(&s->host, row)
+                   : op->attn.two_way ? s->host.row[row].end
+                                      : pos + !op->attn.before;
+    uint32_t window = op->attn.window, first = window && pos >= window ? pos - window + 1 : 0;
+    uint32_t n = end - first, dim = op->heads.dim;
     float *kv = b->row;
 
     for (uint32_t p = 0; p < n; p++) {
-        quant_decode(kv_types[b->kv_type.k].tensor, slot_of(s, op, row, end - n + p, kvh, 0), kv,
+        quant_decode(kv_types[b->kv_type.k].tensor, slot_of(s, op, row, first + p, kvh, 0), kv,
                      dim);
         for (uint32_t g = 0; g < group; g++) {
             float z = ref_dot(q + (size_t)g * dim, kv, dim) * op->attn.scale;
@@ -459,7 +484,7 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
                 z = -1e30F;
             z = op->attn.cap ? mx_soft_cap(z, op->attn.cap) : z;
             if (op->attn.slope)
-                z -= op->attn.slope[kvh * group + g] * fabsf((float)pos - (float)(end - n + p));
+                z -= op->attn.slope[kvh * group + g] * fabsf((float)pos - (float)(first + p));
             b->scores[(size_t)g * n + p] = z;
         }
     }
@@ -470,7 +495,7 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
         softmax(b->scores + (size_t)g * n, n, op->sinks ? &sink : NULL);
     }
     for (uint32_t p = 0; p < n; p++) {
-        quant_decode(kv_types[b->kv_type.v].tensor, slot_of(s, op, row, end - n + p, kvh, 1), kv,
+        quant_decode(kv_types[b->kv_type.v].tensor, slot_of(s, op, row, first + p, kvh, 1), kv,
                      dim);
         for (uint32_t g = 0; g < group; g++) {
             float weight = b->scores[(size_t)g * n + p];

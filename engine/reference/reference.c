@@ -233,6 +233,7 @@ const struct be_ops backend_reference = {
             [OP_KEYS] = ref_keys,         [OP_KEEP] = ref_keep,
             [OP_DRAFT_IN] = ref_draft_in, [OP_NORM] = ref_norm,
             [OP_HOLES] = ref_holes,       [OP_LOGITS] = ref_logits,
+            [OP_DEEP] = ref_deep,
         },
     .mask = mask,
     .sample = sample,

@@ -68,8 +68,8 @@ void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias,
 /* y = op->norm of the rows of ACT_X, to b->normed; without one the rows as they are. */
 void ref_norm_rows(struct step *s, const struct model_op *op);
 
-/* b->rope = the angles of @s at @pos; the pairs of a head turned by them. */
-void ref_set_rope(struct be *b, const struct rope_set *s, uint32_t pos);
+/* b->rope = the angles of @s at row @row of the step; the pairs of a head turned by them. */
+void ref_set_rope(struct be *b, const struct rope_set *s, uint32_t row);
 void ref_rotate(const struct be *b, const struct rope_set *s, float *x);
 /* b->kv of all rows to the pages of the op. */
 void ref_store_rows(struct step *s, const struct model_op *op);
@@ -97,6 +97,7 @@ void ref_glu(enum glu glu, float *gate, const float *up, size_t n);
 
 /* The ops of the table, as backend.h describes them. */
 int ref_embed(struct step *s, const struct model_op *op);
+int ref_deep(struct step *s, const struct model_op *op);
 int ref_layer_input(struct step *s, const struct model_op *op);
 /* Keys and values go to the pages rounded to their format, and attend() reads them from there. */
 int ref_qkv(struct step *s, const struct model_op *op);
