@@ -12,7 +12,8 @@
  * The CPU backend of image encoders: products by panels (matmul.c). Attention is two products as
  * well: the keys of a head are packed as a matrix whose rows are keys, its values as one whose rows
  * are dimensions, and blocks of rows go through both with all their scores at once. Keys of a
- * window are packed by the thread that needs them, those of a whole picture by all threads.
+ * window are packed by the thread that needs them, those of a whole picture by all threads, with
+ * the first rows of the head.
  */
 
 enum { BLOCK = 2 * TILE_MAX, WINDOW_KEYS = 1024 };
@@ -211,7 +212,8 @@ struct head {
     const struct vis_attend *a;
     uint32_t h, first, n;
     struct packed p;
-    _Atomic uint32_t next;
+    _Atomic uint32_t next; /* blocks below @end are still to be done */
+    uint32_t end;
 };
 
 /* Row @r's part @which of the head: 0 query, 1 key, 2 value. */
@@ -311,19 +313,28 @@ static void attend_block(const struct head *h, uint32_t i, const struct lane *l)
 
 static void do_blocks(void *ctx, uint32_t thread) {
     struct head *h = ctx;
-    uint32_t i, n = (h->n + BLOCK - 1) / BLOCK;
+    uint32_t i;
 
-    while ((i = atomic_fetch_add(&h->next, 1)) < n)
+    while ((i = atomic_fetch_add(&h->next, 1)) < h->end)
         attend_block(h, i, &h->b->lane[thread]);
 }
 
-/* A head among many rows: all threads pack, then all threads compute. */
-static void attend_together(struct vis_be *b, const struct vis_attend *a, uint32_t which,
-                            uint32_t first, uint32_t n) {
-    struct head h = {.b = b, .a = a, .h = which, .first = first, .n = n};
+/* All threads pack, then all threads compute. */
+static void attend_head(struct vis_be *b, const struct vis_attend *a, uint32_t head, uint32_t first,
+                        uint32_t n) {
+    struct head h = {.b = b,
+                     .a = a,
+                     .h = head,
+                     .first = a->start[0],
+                     .n = a->start[1] - a->start[0],
+                     .next = first / BLOCK,
+                     .end = (first + n + BLOCK - 1) / BLOCK};
 
+    assert(first % BLOCK == 0 && (n % BLOCK == 0 || first + n == h.n));
+    assert(h.n <= b->sizes.max_keys && a->head_dim == b->sizes.head_dim);
     set_packed(&h, b->panel);
-    each(b, (n + LANES - 1) / LANES, pack_keys, &h);
+    if (first == 0)
+        each(b, (h.n + LANES - 1) / LANES, pack_keys, &h);
     pool_run(b->pool, do_blocks, &h);
 }
 
@@ -366,8 +377,12 @@ static void attend(struct vis_be *b, const struct vis_attend *a) {
         return;
     }
     for (uint32_t s = 0; s < a->n_segments; s++)
-        for (uint32_t h = 0; h < a->n_head; h++)
-            attend_together(b, a, h, a->start[s], a->start[s + 1] - a->start[s]);
+        for (uint32_t h = 0; h < a->n_head; h++) {
+            struct vis_attend one = *a;
+
+            one.start = a->start + s;
+            attend_head(b, &one, h, 0, a->start[s + 1] - a->start[s]);
+        }
 }
 
 static void norm(const struct vis_be *b, const float *x, const float *w, const float *bias,
@@ -420,6 +435,7 @@ const struct vis_ops vis_cpu = {
     .load = load,
     .linear = linear,
     .attend = attend,
+    .attend_head = attend_head,
     .each = each,
     .norm = norm,
     .act = act,

@@ -1,5 +1,6 @@
 #include "engine/vision/encoder.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "engine/vision/encoder_private.h"
@@ -19,12 +20,9 @@ static uint32_t most_patches(const struct projector *p, uint32_t max_rows) {
     return p->side ? (p->side / p->patch) * (p->side / p->patch) : max_rows * p->merge * p->merge;
 }
 
-int image_encoder_new(struct image_encoder **out, const struct gguf *file,
-                      const struct image_encoder_opts *opts, struct err *err) {
-    CLEANUP(image_encoder_freep) struct image_encoder *e = calloc(1, sizeof(*e));
-
-    if (!e)
-        return -ENOMEM;
+/* Reads the header, and what follows from it and from the options. 0 or -errno. */
+static int prepare(struct image_encoder *e, const struct gguf *file,
+                   const struct image_encoder_opts *opts, struct err *err) {
     e->ops = find_backend(opts->backend, err);
     if (!e->ops)
         return -EINVAL;
@@ -33,7 +31,25 @@ int image_encoder_new(struct image_encoder **out, const struct gguf *file,
         return r;
     e->max_rows = opts->max_rows ? opts->max_rows : e->p.most;
     e->max_patches = most_patches(&e->p, e->max_rows);
-    r = vis_load(e, file, opts, err);
+    return 0;
+}
+
+int image_encoder_fit(struct image_encoder_fit *out, const struct gguf *file,
+                      const struct image_encoder_opts *opts, struct err *err) {
+    struct image_encoder e = {0};
+    int r = prepare(&e, file, opts, err);
+
+    return r < 0 ? r : vis_fit(out, &e, file, opts->n_threads, err);
+}
+
+int image_encoder_new(struct image_encoder **out, const struct gguf *file,
+                      const struct image_encoder_opts *opts, struct err *err) {
+    CLEANUP(image_encoder_freep) struct image_encoder *e = calloc(1, sizeof(*e));
+
+    if (!e)
+        return -ENOMEM;
+    int r = prepare(e, file, opts, err);
+    r = r < 0 ? r : vis_load(e, file, opts, err);
     if (r == 0)
         *out = STEAL(e);
     return r;
@@ -80,24 +96,55 @@ uint32_t image_encoder_width(const struct image_encoder *e) {
     return e->p.n_out * (1 + e->p.n_deep);
 }
 
+/* 0, or -EINVAL: the picture has not the size that the encoder computes. */
+static int check_size(const struct image_encoder *e, const struct picture_layout *l,
+                      struct err *err) {
+    uint32_t align = e->p.patch * e->p.merge;
+    uint64_t n = (uint64_t)(l->width / e->p.patch) * (l->height / e->p.patch);
+
+    if (!l->width || !l->height || l->width % align || l->height % align)
+        return err_set(err, 0, NULL, "a picture of %u x %u pixels has not the encoder's size",
+                       l->width, l->height);
+    if (n > e->max_patches)
+        return err_set(err, 0, NULL, "a picture of %u x %u pixels has more than %u rows", l->width,
+                       l->height, e->max_rows);
+    bool two_tables = e->p.kind == PROJECTOR_GEMMA4V || e->p.kind == PROJECTOR_GEMMA4UV;
+    if (two_tables && MAX(l->width, l->height) / e->p.patch > e->n_table)
+        return err_set(err, 0, NULL, "a picture of %u x %u pixels is larger than the %u positions",
+                       l->width, l->height, e->n_table);
+    return 0;
+}
+
+int image_encoder_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture_layout *l,
+                        float *out, struct err *err) {
+    int r = check_size(e, l, err);
+
+    assert(!e->under_way.rgb); /* one at a time */
+    if (r == 0)
+        vis_begin(e, rgb, l, out);
+    return r;
+}
+
+uint64_t image_encoder_step(struct image_encoder *e, uint64_t work) {
+    return vis_step(e, work);
+}
+
+uint64_t image_encoder_work(const struct image_encoder *e, const struct picture_layout *l) {
+    return vis_work(e, l);
+}
+
+void image_encoder_end(struct image_encoder *e) {
+    e->under_way = (struct vis_cursor){0};
+}
+
 int image_encoder_run(struct image_encoder *e, const struct picture *p,
                       const struct picture_layout *l, float *out, struct err *err) {
-    uint32_t align = e->p.patch * e->p.merge;
-    uint64_t n = (uint64_t)(p->width / e->p.patch) * (p->height / e->p.patch);
-
-    if (p->width != l->width || p->height != l->height || p->width % align || p->height % align)
+    if (p->width != l->width || p->height != l->height)
         return err_set(err, 0, NULL, "a picture of %u x %u pixels has not the encoder's size",
                        p->width, p->height);
-    if (n > e->max_patches)
-        return err_set(err, 0, NULL, "a picture of %u x %u pixels has more than %u rows", p->width,
-                       p->height, e->max_rows);
-    bool two_tables = e->p.kind == PROJECTOR_GEMMA4V || e->p.kind == PROJECTOR_GEMMA4UV;
-    if (two_tables && MAX(p->width, p->height) / e->p.patch > e->n_table)
-        return err_set(err, 0, NULL, "a picture of %u x %u pixels is larger than the %u positions",
-                       p->width, p->height, e->n_table);
-    vis_place(e, l);
-    vis_embed(e, p);
-    vis_layers(e, out);
-    vis_project(e, l, out);
-    return 0;
+    int r = image_encoder_begin(e, p->rgb, l, out, err);
+
+    while (r == 0 && image_encoder_step(e, UINT64_MAX))
+        continue;
+    return r;
 }

@@ -35,8 +35,29 @@ const struct projector *image_encoder_projector(const struct image_encoder *e);
 /* Values of a row for the text model: n_out * (1 + n_deep). */
 uint32_t image_encoder_width(const struct image_encoder *e);
 
+/* Bytes that an open encoder takes; found by the header and the list of tensors. */
+struct image_encoder_fit {
+    uint64_t weights, buffers;
+};
+
+/* Returns like image_encoder_new(). */
+int image_encoder_fit(struct image_encoder_fit *out, const struct gguf *file,
+                      const struct image_encoder_opts *opts, struct err *err);
+
+/* Returns the work that a picture's rows take, in multiply-adds. */
+uint64_t image_encoder_work(const struct image_encoder *e, const struct picture_layout *l);
+/* Begins a picture of l->width x l->height pixels, which stay where they are until its end. @out
+ * has room for l->n_rows rows of image_encoder_width() values. -EINVAL with @err for a picture with
+ * more rows than there is memory for, or larger than a table of positions. */
+int image_encoder_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture_layout *l,
+                        float *out, struct err *err);
+/* Computes pieces until at least @work multiply-adds are done; one piece at least. Returns the work
+ * that is left; 0: @out is complete. The pieces change no bit. */
+uint64_t image_encoder_step(struct image_encoder *e, uint64_t work);
+/* Drops the picture under way, if any. */
+void image_encoder_end(struct image_encoder *e);
+
 /* Computes the rows of @p, which has the size that @l says, to @out: l->n_rows of
- * image_encoder_width() values. -EINVAL with @err for a picture with more rows than there is memory
- * for, or larger than a table of positions. */
+ * image_encoder_width() values. Returns like image_encoder_begin(). */
 int image_encoder_run(struct image_encoder *e, const struct picture *p,
                       const struct picture_layout *l, float *out, struct err *err);

@@ -3,7 +3,7 @@
 /*
  * encoder_private - an opened image encoder, and the parts that its files share: load.c finds the
  * tensors, layers.c has the layers that all kinds have in common, kinds.c what is before and behind
- * them.
+ * them, steps.c the order of all that.
  */
 
 #include "engine/vision/encoder.h"
@@ -39,6 +39,31 @@ struct vis_grid {
     uint32_t n_windows, *window; /* [n_windows + 1] first patches; one window: all see all */
 };
 
+/* Passes over a picture, each over units that do not depend on each other: patches, or what is said
+ * here. QKV to DEEP are done for one layer after the other. */
+enum vis_stage {
+    VIS_EMBED,   /* x of patches from the pixels, positions included */
+    VIS_QKV,     /* queries, keys and values of patches, normed and rotated */
+    VIS_ATTEND,  /* windows; or, without windows, rows of one head after the other */
+    VIS_OUT,     /* x += projection of what attention gave */
+    VIS_FFN,     /* x += FFN */
+    VIS_DEEP,    /* blocks of patches: a part of the rows for the text model */
+    VIS_ARRANGE, /* blocks of patches, in their order of computation: normed, to their places */
+    VIS_PROJECT, /* rows for the text model, without line breaks */
+    VIS_STAGES
+};
+
+/* A picture under way; rgb NULL: there is none. */
+struct vis_cursor {
+    const uint8_t *rgb;
+    struct picture_layout l;
+    float *out;
+    enum vis_stage stage;
+    uint32_t layer, part; /* part: of DEEP, those that are complete */
+    uint32_t at;          /* units of the stage that are done */
+    uint64_t left;        /* multiply-adds */
+};
+
 /* Invariant: the buffers have room for max_patches. */
 struct image_encoder {
     struct projector p;
@@ -68,20 +93,38 @@ struct image_encoder {
     float *clipped;     /* [VIS_CHUNK][widest input of a product] */
     float *rope;        /* [max_patches][head_dim]: cosines of a head's pairs, then sines */
     size_t in_width, ffn_width;
+    struct vis_cursor under_way;
 };
 
 /* Allocates the buffers; finds, checks and loads all tensors. 0 or -errno. */
 int vis_load(struct image_encoder *e, const struct gguf *file,
              const struct image_encoder_opts *opts, struct err *err);
 
-/* x of all patches from the pixels, positions included. */
-void vis_embed(struct image_encoder *e, const struct picture *p);
+/* What image_encoder_fit() answers, of an encoder whose header and max_patches are known. */
+int vis_fit(struct image_encoder_fit *out, struct image_encoder *e, const struct gguf *file,
+            uint32_t n_threads, struct err *err);
+
+/* steps.c: what image_encoder_begin(), _step() and _work() do. */
+void vis_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture_layout *l,
+               float *out);
+uint64_t vis_step(struct image_encoder *e, uint64_t work);
+uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l);
+
 /* Fills e->grid and e->rope for @l. */
 void vis_place(struct image_encoder *e, const struct picture_layout *l);
-/* x through all layers; rows of deepstack go to their parts of @out. */
-void vis_layers(struct image_encoder *e, float *out);
-/* Rows for the text model from x. */
-void vis_project(struct image_encoder *e, const struct picture_layout *l, float *out);
+/* Returns true if all patches see each other in layer @layer. */
+bool vis_whole(const struct image_encoder *e, uint32_t layer);
+
+/* The stages, for units [at, at + n) of the picture under way; all but ATTEND and PROJECT do at
+ * most VIS_CHUNK. These two return how many they did: a head or a line may end before. */
+void vis_embed(struct image_encoder *e, uint32_t at, uint32_t n);
+void vis_qkv(struct image_encoder *e, uint32_t at, uint32_t n);
+uint32_t vis_attend(struct image_encoder *e, uint32_t at, uint32_t n);
+void vis_out(struct image_encoder *e, uint32_t at, uint32_t n);
+void vis_ffn(struct image_encoder *e, uint32_t at, uint32_t n);
+void vis_deep(struct image_encoder *e, uint32_t at, uint32_t n);
+void vis_arrange(struct image_encoder *e, uint32_t at, uint32_t n);
+uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n);
 
 /* Row r of @out = second gelu(first in), in at @in + r * n_in; at most VIS_CHUNK rows. */
 void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct vis_mat *second,

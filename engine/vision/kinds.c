@@ -110,9 +110,17 @@ static void norm_patch(const struct image_encoder *e, int which, float *x, uint3
     e->ops->norm(e->be, x, w->w, w->bias, 1e-5f, n, x);
 }
 
-/* Adds positions to row @at of x; pixtral's norm takes their place. */
-static void add_position(void *ctx, uint32_t at) {
-    const struct image_encoder *e = ctx;
+/* Units of a stage, and the first of them. */
+struct units {
+    struct image_encoder *e;
+    uint32_t at;
+};
+
+/* Adds positions to row @i of the units' x; pixtral's norm takes their place. */
+static void add_position(void *ctx, uint32_t i) {
+    const struct units *u = ctx;
+    const struct image_encoder *e = u->e;
+    uint32_t at = u->at + i;
     uint32_t row = e->grid.row[at], column = e->grid.column[at];
     size_t n = e->p.n_embd;
     float *x = e->x + at * n;
@@ -132,38 +140,37 @@ static void add_position(void *ctx, uint32_t at) {
         e->ops->norm(e->be, x, e->pre_ln.w, e->pre_ln.bias, e->p.eps, e->p.n_embd, x);
 }
 
-/* The pixels of patch @at, by channel, row and column, as the encoder was trained. */
-static void read_patch(const struct image_encoder *e, const struct picture *p, uint32_t at,
-                       float *out) {
-    uint32_t side = e->p.patch;
+/* The pixels of patch @i of the units, by channel, row and column, as the encoder was trained. */
+static void read_patch(void *ctx, uint32_t i) {
+    const struct units *u = ctx;
+    const struct image_encoder *e = u->e;
+    const struct vis_cursor *c = &e->under_way;
+    uint32_t side = e->p.patch, n_in = 3 * side * side, at = u->at + i;
+    float *first = e->in + (size_t)i * n_in, *out = first;
 
-    for (uint32_t c = 0; c < 3; c++)
+    for (uint32_t k = 0; k < 3; k++)
         for (uint32_t y = 0; y < side; y++) {
             size_t row = (size_t)e->grid.row[at] * side + y;
             const uint8_t *from =
-                p->rgb + (row * p->width + (size_t)e->grid.column[at] * side) * 3 + c;
+                c->rgb + (row * c->l.width + (size_t)e->grid.column[at] * side) * 3 + k;
 
             for (uint32_t x = 0; x < side; x++) {
-                float v = ((float)from[3 * (size_t)x] / 255 - e->p.mean[c]) / e->p.std[c];
+                float v = ((float)from[3 * (size_t)x] / 255 - e->p.mean[k]) / e->p.std[k];
 
                 *out++ = e->p.kind == PROJECTOR_GEMMA4V ? 2 * v - 1 : v;
             }
         }
+    if (e->patch_norm[0].w)
+        norm_patch(e, 0, first, n_in);
 }
 
-void vis_embed(struct image_encoder *e, const struct picture *p) {
-    size_t n_in = (size_t)3 * e->p.patch * e->p.patch, width = e->p.n_embd;
+void vis_embed(struct image_encoder *e, uint32_t at, uint32_t n) {
+    uint32_t width = e->p.n_embd, n_in = 3 * e->p.patch * e->p.patch;
+    struct units u = {e, at};
 
-    for (uint32_t at = 0; at < e->grid.n; at += VIS_CHUNK) {
-        uint32_t rows = MIN(VIS_CHUNK, e->grid.n - at);
-
-        for (uint32_t r = 0; r < rows; r++)
-            read_patch(e, p, at + r, e->in + r * n_in);
-        for (uint32_t r = 0; r < rows && e->patch_norm[0].w; r++)
-            norm_patch(e, 0, e->in + r * n_in, (uint32_t)n_in);
-        vis_linear(e, e->patch, e->in, n_in, rows, e->x + at * width, width, false);
-    }
-    e->ops->each(e->be, e->grid.n, add_position, e);
+    e->ops->each(e->be, n, read_patch, &u);
+    vis_linear(e, e->patch, e->in, n_in, n, e->x + (size_t)at * width, width, false);
+    e->ops->each(e->be, n, add_position, &u);
 }
 
 /* Row of the text model that block @i of patches, in the order of computation, becomes. */
@@ -173,18 +180,25 @@ static uint32_t row_of(const struct image_encoder *e, uint32_t i) {
     return e->grid.row[first] / merge * (e->grid.width / merge) + e->grid.column[first] / merge;
 }
 
-/* Qwen: blocks of patches lie together, those of windows not in order. */
-static void project_blocks(struct image_encoder *e, float *out) {
-    uint32_t area = e->p.merge * e->p.merge, block = area * e->p.n_embd, n = e->grid.n / area;
-    size_t stride = image_encoder_width(e);
+/* Qwen: patches of a block lie together, those of windows not in order; o gets them as rows. The
+ * others stay where they are, in raster order. */
+static void arrange_block(void *ctx, uint32_t i) {
+    const struct units *u = ctx;
+    struct image_encoder *e = u->e;
+    uint32_t block = u->at + i, area = e->p.merge * e->p.merge, n = e->p.n_embd;
+    bool merged = e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL;
+    const struct vis_norm *w = e->p.kind == PROJECTOR_PIXTRAL ? &e->mm_norm : &e->post_ln;
+    float *x = e->x + (size_t)block * area * n;
+    float *to = merged ? e->o + (size_t)row_of(e, block) * area * n : x;
 
-    vis_norm_rows(e, &e->post_ln, e->x, e->p.n_embd, e->grid.n, e->x);
-    for (uint32_t i = 0; i < n; i++) /* o: attention is over */
-        memcpy(e->o + (size_t)row_of(e, i) * block, e->x + (size_t)i * block,
-               block * sizeof(float));
-    for (uint32_t at = 0; at < n; at += VIS_CHUNK)
-        vis_mlp(e, e->mm_in, e->mm_out, e->o + (size_t)at * block, block, MIN(VIS_CHUNK, n - at),
-                out + at * stride, stride);
+    for (uint32_t k = 0; k < area && w->w; k++)
+        e->ops->norm(e->be, x + (size_t)k * n, w->w, w->bias, e->p.eps, n, to + (size_t)k * n);
+}
+
+void vis_arrange(struct image_encoder *e, uint32_t at, uint32_t n) {
+    struct units u = {e, at};
+
+    e->ops->each(e->be, n, arrange_block, &u);
 }
 
 /* Row @i of the text model from the patches of its block, which are in raster order in x: their
@@ -218,68 +232,59 @@ static void finish_gemma4(const struct image_encoder *e, float *x) {
     e->ops->norm(e->be, x, NULL, NULL, e->p.eps, e->p.n_embd, x);
 }
 
-/* Gemma: means of blocks through one product. */
-static void project_means(struct image_encoder *e, const struct picture_layout *l, float *out) {
+/* Row @i of the units before the product: the mean of its block, finished. */
+static void mean_row(void *ctx, uint32_t i) {
+    const struct units *u = ctx;
+    const struct image_encoder *e = u->e;
     uint32_t n = e->p.n_embd;
+    float *x = e->in + (size_t)i * n;
 
-    if (e->post_ln.w)
-        vis_norm_rows(e, &e->post_ln, e->x, n, e->grid.n, e->x);
-    for (uint32_t at = 0; at < l->n_rows; at += VIS_CHUNK) {
-        uint32_t rows = MIN(VIS_CHUNK, l->n_rows - at);
-
-        for (uint32_t r = 0; r < rows; r++) {
-            float *x = e->in + (size_t)r * n;
-
-            gather(e, at + r, true, x);
-            if (e->p.kind != PROJECTOR_GEMMA3)
-                finish_gemma4(e, x);
-            else
-                e->ops->norm(e->be, x, e->mm_norm.w, e->mm_norm.bias, e->p.eps, n, x);
-        }
-        vis_linear(e, e->mm_out, e->in, n, rows, out + (size_t)at * e->p.n_out, e->p.n_out, false);
-    }
+    gather(e, u->at + i, true, x);
+    if (e->p.kind != PROJECTOR_GEMMA3)
+        finish_gemma4(e, x);
+    else
+        e->ops->norm(e->be, x, e->mm_norm.w, e->mm_norm.bias, e->p.eps, n, x);
 }
 
-/* Pixtral: line by line, with a break between lines. */
-static void project_lines(struct image_encoder *e, const struct picture_layout *l, float *out) {
-    uint32_t n = e->p.n_embd, block = e->p.merge * e->p.merge * n;
+/* Row @i of the units before the products: all values of its block. */
+static void block_row(void *ctx, uint32_t i) {
+    const struct units *u = ctx;
+
+    gather(u->e, u->at + i, false,
+           u->e->in + (size_t)i * u->e->p.merge * u->e->p.merge * u->e->p.n_embd);
+}
+
+/* Pixtral: rows of one line, behind the last of which there is a break between lines. */
+static uint32_t project_line(struct image_encoder *e, uint32_t at, uint32_t n) {
+    const struct picture_layout *l = &e->under_way.l;
+    uint32_t width = e->p.n_embd, line = at / l->n_columns, column = at % l->n_columns;
+    uint32_t rows = MIN(n, l->n_columns - column);
     size_t n_out = e->p.n_out;
+    float *to = e->under_way.out + (at + line) * n_out;
+    struct units u = {e, at};
 
-    if (e->mm_norm.w)
-        vis_norm_rows(e, &e->mm_norm, e->x, n, e->grid.n, e->x);
-    for (uint32_t line = 0; line < l->n_lines; line++) {
-        float *to = out + (size_t)line * (l->n_columns + 1) * n_out;
-
-        for (uint32_t at = 0; at < l->n_columns; at += VIS_CHUNK) {
-            uint32_t rows = MIN(VIS_CHUNK, l->n_columns - at);
-
-            for (uint32_t r = 0; r < rows; r++)
-                gather(e, line * l->n_columns + at + r, false, e->in + (size_t)r * block);
-            if (e->merge)
-                vis_linear(e, e->merge, e->in, block, rows, e->o, n, false);
-            vis_mlp(e, e->mm_in, e->mm_out, e->merge ? e->o : e->in, n, rows, to + at * n_out,
-                    n_out);
-        }
-        if (line + 1 < l->n_lines)
-            memcpy(to + l->n_columns * n_out, e->line_break, n_out * sizeof(float));
-    }
+    e->ops->each(e->be, rows, block_row, &u);
+    if (e->merge)
+        vis_linear(e, e->merge, e->in, e->p.merge * e->p.merge * width, rows, e->o, width, false);
+    vis_mlp(e, e->mm_in, e->mm_out, e->merge ? e->o : e->in, width, rows, to, n_out);
+    if (column + rows == l->n_columns && line + 1 < l->n_lines)
+        memcpy(to + rows * n_out, e->line_break, n_out * sizeof(float));
+    return rows;
 }
 
-void vis_project(struct image_encoder *e, const struct picture_layout *l, float *out) {
-    switch (e->p.kind) {
-    case PROJECTOR_QWEN3VL:
-    case PROJECTOR_QWEN25VL:
-        project_blocks(e, out);
-        break;
-    case PROJECTOR_GEMMA3:
-    case PROJECTOR_GEMMA4V:
-    case PROJECTOR_GEMMA4UV:
-        project_means(e, l, out);
-        break;
-    case PROJECTOR_PIXTRAL:
-        project_lines(e, l, out);
-        break;
-    case PROJECTOR_KINDS:
-        break;
+uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n) {
+    uint32_t block = e->p.merge * e->p.merge * e->p.n_embd;
+    size_t stride = image_encoder_width(e);
+    float *to = e->under_way.out + at * stride;
+    struct units u = {e, at};
+
+    if (e->p.kind == PROJECTOR_PIXTRAL)
+        return project_line(e, at, n);
+    if (e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL) {
+        vis_mlp(e, e->mm_in, e->mm_out, e->o + (size_t)at * block, block, n, to, stride);
+        return n;
     }
+    e->ops->each(e->be, n, mean_row, &u);
+    vis_linear(e, e->mm_out, e->in, e->p.n_embd, n, to, stride, false);
+    return n;
 }

@@ -4,7 +4,7 @@
 #include "engine/vision/encoder_private.h"
 
 /* The layers of a transformer whose rows all see each other, or those of their window. Products run
- * over chunks of rows, so that buffers stay small. */
+ * over chunks of rows, so that buffers stay small and a picture can be left at any chunk. */
 
 /* Context of functions that work row by row. */
 struct rows {
@@ -125,12 +125,12 @@ static void turn_head(enum projector_kind kind, const float *cs, uint32_t dim, f
     }
 }
 
-/* Norms and rotation of a row's queries, keys and values. */
+/* Norms and rotation of the queries, keys and values of row @r of a chunk. */
 static void rotate_row(void *ctx, uint32_t r) {
     const struct rows *c = ctx;
     const struct image_encoder *e = c->e;
-    uint32_t n_head = e->p.n_head, dim = e->p.n_embd / n_head;
-    float *x = e->qkv + (size_t)r * 3 * e->p.n_embd;
+    uint32_t n_head = e->p.n_head, dim = e->p.n_embd / n_head, at = c->first + r;
+    float *x = e->qkv + (size_t)at * 3 * e->p.n_embd;
     const struct vis_norm *norms[] = {&c->layer->q_norm, &c->layer->k_norm};
 
     for (uint32_t h = 0; h < 2 * n_head; h++, x += dim) {
@@ -139,39 +139,59 @@ static void rotate_row(void *ctx, uint32_t r) {
         if (w->w)
             e->ops->norm(e->be, x, w->w, w->bias, e->p.eps, dim, x);
         if (e->p.kind != PROJECTOR_GEMMA3)
-            turn_head(e->p.kind, e->rope + (size_t)r * dim, dim, x);
+            turn_head(e->p.kind, e->rope + (size_t)at * dim, dim, x);
     }
     for (uint32_t h = 0; h < n_head && e->p.kind == PROJECTOR_GEMMA4V; h++, x += dim)
         e->ops->norm(e->be, x, NULL, NULL, e->p.eps, dim, x);
 }
 
-static void attention(struct image_encoder *e, const struct vis_layer *y, bool whole) {
-    uint32_t width = e->p.n_embd, n = e->grid.n, all[] = {0, n};
-    struct rows c = {.e = e, .layer = y};
-    uint32_t dim = width / e->p.n_head;
+/* The layer under way. */
+static const struct vis_layer *layer_of(const struct image_encoder *e) {
+    return &e->layer[e->under_way.layer];
+}
+
+void vis_qkv(struct image_encoder *e, uint32_t at, uint32_t n) {
+    const struct vis_layer *y = layer_of(e);
+    uint32_t width = e->p.n_embd;
+    float *qkv = e->qkv + (size_t)at * 3 * width;
+    struct rows c = {.e = e, .layer = y, .first = at};
+
+    vis_norm_rows(e, &y->ln1, e->x + (size_t)at * width, width, n, e->in);
+    for (uint32_t k = 0; k < 3 && y->qkv[k]; k++)
+        vis_linear(e, y->qkv[k], e->in, width, n, qkv + k * width, 3ul * width, false);
+    e->ops->each(e->be, n, rotate_row, &c);
+}
+
+bool vis_whole(const struct image_encoder *e, uint32_t layer) {
+    return !e->p.window || !e->p.period || (layer + 1) % e->p.period == 0;
+}
+
+uint32_t vis_attend(struct image_encoder *e, uint32_t at, uint32_t n) {
+    uint32_t width = e->p.n_embd, all[] = {0, e->grid.n}, dim = width / e->p.n_head;
+    bool whole = vis_whole(e, e->under_way.layer);
     const struct vis_attend a = {
         .qkv = e->qkv,
         .n_head = e->p.n_head,
         .head_dim = dim,
         .scale = e->p.kind == PROJECTOR_GEMMA4V ? 1 : 1 / sqrtf((float)dim),
-        .n_segments = whole ? 1 : e->grid.n_windows,
-        .start = whole ? all : e->grid.window,
+        .n_segments = whole ? 1 : n,
+        .start = whole ? all : e->grid.window + at,
         .out = e->o,
     };
 
-    for (uint32_t at = 0; at < n; at += VIS_CHUNK) {
-        uint32_t rows = MIN(VIS_CHUNK, n - at);
-        float *qkv = e->qkv + (size_t)at * 3 * width;
-
-        vis_norm_rows(e, &y->ln1, e->x + (size_t)at * width, width, rows, e->in);
-        for (uint32_t k = 0; k < 3 && y->qkv[k]; k++)
-            vis_linear(e, y->qkv[k], e->in, width, rows, qkv + k * width, 3ul * width, false);
+    if (!whole) {
+        e->ops->attend(e->be, &a);
+        return n;
     }
-    e->ops->each(e->be, n, rotate_row, &c);
-    e->ops->attend(e->be, &a);
-    for (uint32_t at = 0; at < n; at += VIS_CHUNK)
-        add_branch(e, y->out, &y->attn_post, e->o + (size_t)at * width, width, at,
-                   MIN(VIS_CHUNK, n - at));
+    uint32_t first = at % e->grid.n, rows = MIN(n, e->grid.n - first);
+    e->ops->attend_head(e->be, &a, at / e->grid.n, first, rows);
+    return rows;
+}
+
+void vis_out(struct image_encoder *e, uint32_t at, uint32_t n) {
+    const struct vis_layer *y = layer_of(e);
+
+    add_branch(e, y->out, &y->attn_post, e->o + (size_t)at * e->p.n_embd, e->p.n_embd, at, n);
 }
 
 /* Hidden values of a row: the gates, then the ups, or the ups alone. */
@@ -183,21 +203,18 @@ static void act_row(void *ctx, uint32_t r) {
     e->ops->act(e->be, e->p.act, h, c->gated ? h + e->ffn_width : NULL, e->p.n_ff);
 }
 
-static void ffn(struct image_encoder *e, const struct vis_layer *y) {
-    uint32_t width = e->p.n_embd, n = e->grid.n;
+void vis_ffn(struct image_encoder *e, uint32_t at, uint32_t n) {
+    const struct vis_layer *y = layer_of(e);
+    uint32_t width = e->p.n_embd;
     size_t stride = 2 * e->ffn_width;
     struct rows c = {.e = e, .gated = y->gate != NULL};
 
-    for (uint32_t at = 0; at < n; at += VIS_CHUNK) {
-        uint32_t rows = MIN(VIS_CHUNK, n - at);
-
-        vis_norm_rows(e, &y->ln2, e->x + (size_t)at * width, width, rows, e->in);
-        vis_linear(e, y->gate ? y->gate : y->up, e->in, width, rows, e->ffn, stride, false);
-        if (y->gate)
-            vis_linear(e, y->up, e->in, width, rows, e->ffn + e->ffn_width, stride, false);
-        e->ops->each(e->be, rows, act_row, &c);
-        add_branch(e, y->down, &y->ffn_post, e->ffn, stride, at, rows);
-    }
+    vis_norm_rows(e, &y->ln2, e->x + (size_t)at * width, width, n, e->in);
+    vis_linear(e, y->gate ? y->gate : y->up, e->in, width, n, e->ffn, stride, false);
+    if (y->gate)
+        vis_linear(e, y->up, e->in, width, n, e->ffn + e->ffn_width, stride, false);
+    e->ops->each(e->be, n, act_row, &c);
+    add_branch(e, y->down, &y->ffn_post, e->ffn, stride, at, n);
 }
 
 /* gelu of the first product's rows. */
@@ -218,32 +235,14 @@ void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct 
     vis_linear(e, second, e->ffn, e->hidden, n_rows, out, out_stride, false);
 }
 
-/* The rows that a layer gives to part @part of the text model's. Without windows the order of
- * computation is that of the rows. */
-static void deepstack(struct image_encoder *e, const struct vis_layer *y, uint32_t part,
-                      float *out) {
-    uint32_t width = 4 * e->p.n_embd, n = e->grid.n / 4;
+/* Without windows the order of computation is that of the rows. */
+void vis_deep(struct image_encoder *e, uint32_t at, uint32_t n) {
+    const struct vis_layer *y = layer_of(e);
+    uint32_t width = 4 * e->p.n_embd, part = e->under_way.part + 1;
     size_t stride = image_encoder_width(e);
 
-    for (uint32_t at = 0; at < n; at += VIS_CHUNK) {
-        uint32_t rows = MIN(VIS_CHUNK, n - at);
-
-        vis_norm_rows(e, &y->deep_norm, e->x + (size_t)at * width, width, rows, e->in);
-        vis_mlp(e, y->deep_in, y->deep_out, e->in, width, rows,
-                out + at * stride + (size_t)part * e->p.n_out, stride);
-    }
-}
-
-void vis_layers(struct image_encoder *e, float *out) {
-    uint32_t part = 0;
-
-    for (uint32_t i = 0; i < e->p.n_layer; i++) {
-        const struct vis_layer *y = &e->layer[i];
-
-        attention(e, y, !e->p.period || (i + 1) % e->p.period == 0);
-        ffn(e, y);
-        if (y->deep_norm.w)
-            deepstack(e, y, ++part, out);
-    }
-    assert(part == e->p.n_deep);
+    assert(part <= e->p.n_deep);
+    vis_norm_rows(e, &y->deep_norm, e->x + (size_t)at * width, width, n, e->in);
+    vis_mlp(e, y->deep_in, y->deep_out, e->in, width, n,
+            e->under_way.out + at * stride + (size_t)part * e->p.n_out, stride);
 }

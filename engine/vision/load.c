@@ -238,16 +238,6 @@ static void load_layer(struct loader *l, uint32_t i, struct vis_layer *y) {
 #undef NAME
 }
 
-/* The width between the two products of the merger called @name. */
-static uint32_t hidden_of(struct loader *l, const char *name) {
-    const struct tensor *t = gguf_find(l->b.file, name);
-
-    if (l->b.r == 0 && (!t || t->ne[1] == 0 || t->ne[1] > 65536))
-        l->b.r =
-            err_set(l->b.err, 0, NULL, "the projector file has no '%s' of the right size", name);
-    return l->b.r == 0 ? (uint32_t)t->ne[1] : 1;
-}
-
 /* mm.input_projection of gemma3, whose rows are those of the input. */
 static void load_transposed(struct loader *l) {
     const struct projector *p = &l->e->p;
@@ -317,14 +307,49 @@ static void load_all(struct loader *l) {
     bind_rest(&l->b);
 }
 
+/* The width between the products of the merger, 1 where there are none. 0 or -EINVAL. */
+static int read_hidden(struct image_encoder *e, const struct gguf *file, struct err *err) {
+    const char *name = e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL
+                           ? "mm.0.weight"
+                       : e->p.kind == PROJECTOR_PIXTRAL ? "mm.1.weight"
+                                                        : NULL;
+    const struct tensor *t = name ? gguf_find(file, name) : NULL;
+
+    if (name && (!t || t->ne[1] == 0 || t->ne[1] > 65536))
+        return err_set(err, 0, NULL, "the projector file has no '%s' of the right size", name);
+    e->hidden = t ? (uint32_t)t->ne[1] : 1;
+    e->in_width =
+        MAX(MAX((size_t)e->p.n_embd * e->p.merge * e->p.merge, (size_t)3 * e->p.patch * e->p.patch),
+            e->p.n_embd);
+    e->ffn_width = MAX(e->p.n_ff, e->hidden);
+    return 0;
+}
+
+int vis_fit(struct image_encoder_fit *out, struct image_encoder *e, const struct gguf *file,
+            uint32_t n_threads, struct err *err) {
+    int r = read_hidden(e, file, err);
+    uint64_t n = e->max_patches, width = e->p.n_embd, head = width / e->p.n_head;
+    uint64_t chunk = VIS_CHUNK * (2 * e->in_width + 3 * e->ffn_width);
+    uint64_t thread = n * VIS_HEAD_ROWS; /* scores */
+
+    if (r < 0)
+        return r;
+    *out = (struct image_encoder_fit){
+        .buffers = (n * (5 * width + 3 * head) + chunk + n_threads * thread) * sizeof(float)};
+    for (uint32_t i = 0; i < gguf_n_tensors(file); i++) {
+        const struct tensor *t = gguf_tensor(file, i);
+
+        if (strncmp(t->name, "a.", 2) != 0 && strncmp(t->name, "mm.a.", 5) != 0)
+            out->weights += t->n_bytes;
+    }
+    return 0;
+}
+
 /* Sizes of the backend's buffers and of those here. */
 static int allocate(struct image_encoder *e, const struct image_encoder_opts *opts,
                     struct err *err) {
     const struct projector *p = &e->p;
-    size_t n = e->max_patches, block = (size_t)p->n_embd * p->merge * p->merge;
-
-    e->in_width = MAX(MAX(block, (size_t)3 * p->patch * p->patch), p->n_embd);
-    e->ffn_width = MAX(p->n_ff, e->hidden);
+    size_t n = e->max_patches;
     const struct vis_sizes sizes = {
         .max_rows = VIS_CHUNK,
         .max_in = (uint32_t)MAX(e->in_width, e->ffn_width),
@@ -357,11 +382,7 @@ int vis_load(struct image_encoder *e, const struct gguf *file, const struct imag
     if (r < 0)
         return r;
     l.swapped = down && down->ne[0] == e->p.n_embd && e->p.n_ff != e->p.n_embd;
-    e->hidden = 1;
-    if (e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL)
-        e->hidden = hidden_of(&l, "mm.0.weight");
-    if (e->p.kind == PROJECTOR_PIXTRAL)
-        e->hidden = hidden_of(&l, "mm.1.weight");
+    l.b.r = read_hidden(e, file, err);
     if (l.b.r == 0)
         l.b.r = allocate(e, o, err);
     if (l.b.r == 0)

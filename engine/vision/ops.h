@@ -12,6 +12,8 @@
 
 struct image_encoder_opts;
 
+enum { VIS_HEAD_ROWS = 64 };
+
 struct vis_be;  /* a backend's state */
 struct vis_mat; /* what a backend made of a matrix and its bias */
 
@@ -23,9 +25,8 @@ struct vis_sizes {
     uint32_t head_dim;
 };
 
-/* Attention among the rows of each segment: segment s has the rows [start[s], start[s + 1]). Row r
- * has its queries, keys and values of all heads at qkv + r * 3 * n_embd, one part behind the
- * other. */
+/* Attention among the rows of a segment: segment s has the rows [start[s], start[s + 1]). Row r has
+ * its queries, keys and values of all heads at qkv + r * 3 * n_embd, one part behind the other. */
 struct vis_attend {
     const float *qkv;
     uint32_t n_head, head_dim;
@@ -48,7 +49,13 @@ struct vis_ops {
     /* Row r of @out is (@add: increased by) W x + bias, x at @in + r * in_stride. */
     void (*linear)(struct vis_be *b, const struct vis_mat *m, const float *in, size_t in_stride,
                    uint32_t n_rows, float *out, size_t out_stride, bool add);
+    /* All rows and heads of all segments. */
     void (*attend)(struct vis_be *b, const struct vis_attend *a);
+    /* Rows [first, first + n) of head @head in the first segment, as their places in it; @first is
+     * a multiple of VIS_HEAD_ROWS, and so is n but at the end. The rows of a head are done from the
+     * first to the last, without another call in between. */
+    void (*attend_head)(struct vis_be *b, const struct vis_attend *a, uint32_t head, uint32_t first,
+                        uint32_t n);
     /* Calls @fn once for each row of @n, in any order and from any thread. */
     void (*each)(struct vis_be *b, uint32_t n, vis_row_fn fn, void *ctx);
 

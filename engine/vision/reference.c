@@ -118,6 +118,12 @@ static void attend(struct vis_be *b, const struct vis_attend *a) {
                 attend_row(b, a, h, r, a->start[s], a->start[s + 1]);
 }
 
+static void attend_head(struct vis_be *b, const struct vis_attend *a, uint32_t head, uint32_t first,
+                        uint32_t n) {
+    for (uint32_t r = first; r < first + n; r++)
+        attend_row(b, a, head, r, a->start[0], a->start[1]);
+}
+
 static void each(struct vis_be *b, uint32_t n, vis_row_fn fn, void *ctx) {
     for (uint32_t i = 0; i < n; i++)
         fn(ctx, i);
@@ -154,6 +160,7 @@ const struct vis_ops vis_reference = {
     .load = load,
     .linear = linear,
     .attend = attend,
+    .attend_head = attend_head,
     .each = each,
     .norm = norm,
     .act = act,

@@ -1,0 +1,160 @@
+#include <assert.h>
+#include "engine/vision/encoder_private.h"
+
+/*
+ * The order of a picture's computation, cut into pieces. A stage is a pass over units that do not
+ * depend on each other, so that any number of them is a piece and no bit depends on the cuts.
+ */
+
+enum { LEAST = 16, NO_MOST = 1 << 30 }; /* rows that are worth a piece */
+
+static uint32_t patches(const struct image_encoder *e, const struct picture_layout *l) {
+    return (l->width / e->p.patch) * (l->height / e->p.patch);
+}
+
+static uint32_t blocks(const struct image_encoder *e, const struct picture_layout *l) {
+    return patches(e, l) / (e->p.merge * e->p.merge);
+}
+
+static uint32_t windows(const struct image_encoder *e, const struct picture_layout *l) {
+    uint32_t side = e->p.patch * MAX(e->p.window, 1u);
+
+    return ((l->width + side - 1) / side) * ((l->height + side - 1) / side);
+}
+
+/* The number of units of a stage. */
+static uint32_t n_units(const struct image_encoder *e, const struct picture_layout *l,
+                        enum vis_stage stage, uint32_t layer) {
+    switch (stage) {
+    case VIS_ATTEND:
+        return vis_whole(e, layer) ? e->p.n_head * patches(e, l) : windows(e, l);
+    case VIS_DEEP:
+        return e->layer[layer].deep_norm.w ? blocks(e, l) : 0;
+    case VIS_ARRANGE:
+        return blocks(e, l);
+    case VIS_PROJECT:
+        return l->n_columns * l->n_lines;
+    default:
+        return patches(e, l);
+    }
+}
+
+/* Multiply-adds of a unit; functions of rows count as one of a product as wide. */
+static uint64_t unit_work(const struct image_encoder *e, const struct picture_layout *l,
+                          enum vis_stage stage, uint32_t layer) {
+    uint64_t n = e->p.n_embd, area = (uint64_t)e->p.merge * e->p.merge, all = patches(e, l);
+    uint64_t window = MIN((uint64_t)e->p.window * e->p.window, all);
+
+    switch (stage) {
+    case VIS_EMBED:
+        return 3ull * e->p.patch * e->p.patch * n;
+    case VIS_QKV:
+        return 3 * n * n;
+    case VIS_ATTEND:
+        return vis_whole(e, layer) ? 2 * all * (n / e->p.n_head) : 2 * window * window * n;
+    case VIS_OUT:
+        return n * n;
+    case VIS_FFN:
+        return (e->layer[layer].gate ? 3 : 2) * n * e->p.n_ff;
+    case VIS_DEEP:
+        return (area * n + e->p.n_out) * e->hidden;
+    case VIS_ARRANGE:
+        return area * n;
+    default:
+        return (e->mm_in ? (area * n + e->p.n_out) * e->hidden : n * e->p.n_out) +
+               (e->merge ? area * n * n : 0);
+    }
+}
+
+/* The stage behind @c's. */
+static void advance(const struct image_encoder *e, struct vis_cursor *c) {
+    c->at = 0;
+    if (c->stage == VIS_DEEP)
+        c->part += e->layer[c->layer].deep_norm.w != NULL;
+    if (c->stage == VIS_DEEP && ++c->layer < e->p.n_layer)
+        c->stage = VIS_QKV;
+    else if (c->stage == VIS_EMBED && e->p.n_layer == 0)
+        c->stage = VIS_ARRANGE;
+    else
+        c->stage++;
+}
+
+uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l) {
+    uint64_t sum = 0;
+
+    for (struct vis_cursor c = {0}; c.stage != VIS_STAGES; advance(e, &c))
+        sum += n_units(e, l, c.stage, c.layer) * unit_work(e, l, c.stage, c.layer);
+    return sum;
+}
+
+/* Returns how many units of the stage a piece of @room multiply-adds has. */
+static uint32_t piece_units(const struct image_encoder *e, uint64_t one, uint32_t left,
+                            uint64_t room) {
+    const struct vis_cursor *c = &e->under_way;
+    bool attends = c->stage == VIS_ATTEND, whole = attends && vis_whole(e, c->layer);
+    uint32_t least = whole ? VIS_HEAD_ROWS : attends ? 1 : LEAST;
+    uint64_t n = MIN(room / MAX(one, 1ull), (uint64_t)(attends ? NO_MOST : VIS_CHUNK));
+
+    n = MAX(n / least * least, (uint64_t)least);
+    return (uint32_t)MIN(n, (uint64_t)left);
+}
+
+/* Computes units [at, at + n) of the stage under way; returns how many were done. */
+static uint32_t run_units(struct image_encoder *e, uint32_t at, uint32_t n) {
+    switch (e->under_way.stage) {
+    case VIS_EMBED:
+        vis_embed(e, at, n);
+        return n;
+    case VIS_QKV:
+        vis_qkv(e, at, n);
+        return n;
+    case VIS_ATTEND:
+        return vis_attend(e, at, n);
+    case VIS_OUT:
+        vis_out(e, at, n);
+        return n;
+    case VIS_FFN:
+        vis_ffn(e, at, n);
+        return n;
+    case VIS_DEEP:
+        vis_deep(e, at, n);
+        return n;
+    case VIS_ARRANGE:
+        vis_arrange(e, at, n);
+        return n;
+    default:
+        return vis_project(e, at, n);
+    }
+}
+
+void vis_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture_layout *l,
+               float *out) {
+    vis_place(e, l);
+    e->under_way = (struct vis_cursor){.rgb = rgb, .l = *l, .out = out, .left = vis_work(e, l)};
+}
+
+uint64_t vis_step(struct image_encoder *e, uint64_t work) {
+    struct vis_cursor *c = &e->under_way;
+    uint64_t done = 0;
+
+    assert(c->rgb && c->stage != VIS_STAGES);
+    do {
+        uint32_t n = n_units(e, &c->l, c->stage, c->layer);
+        uint64_t one = unit_work(e, &c->l, c->stage, c->layer);
+
+        if (c->at < n) {
+            uint32_t rows =
+                run_units(e, c->at, piece_units(e, one, n - c->at, work - MIN(done, work)));
+
+            c->at += rows;
+            done += rows * one;
+        }
+        if (c->at >= n)
+            advance(e, c);
+    } while (c->stage != VIS_STAGES && (done < work || done == 0));
+    assert(done <= c->left && (c->stage == VIS_STAGES) == (done == c->left));
+    uint64_t left = c->left -= done;
+    if (c->stage == VIS_STAGES)
+        *c = (struct vis_cursor){0};
+    return left;
+}
