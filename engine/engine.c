@@ -19,6 +19,7 @@
 #include "engine/arch/assistant.h"
 #include "engine/build_id.h"
 #include "engine/check.h"
+#include "engine/pictures.h"
 #include "engine/prove.h"
 #include "engine/size.h"
 
@@ -45,6 +46,7 @@ struct engine {
     struct model model;
     struct head head;
     struct picks picks;
+    struct image_encoder *encoder;       /* NULL: no projector */
     struct flight flight[MAX_IN_FLIGHT]; /* of step s: [s % 2] */
     uint64_t launched, waited;           /* numbers of the last ones */
     int32_t *sample;                     /* [max_wants] of step @waited */
@@ -174,6 +176,8 @@ static void fill_info(struct engine *e) {
                       size_kv_bytes(&e->opts, &e->info);
     i->n_params = e->model.n_params;
     arch_fingerprint(e->opts.file, e->opts.drafts ? e->opts.block : NULL, i->fingerprint);
+    if (e->encoder)
+        pictures_tell(e->opts.projector, &e->opts, s, i);
     backend_sources(e->ops, e->be, i->sources);
     tell_place(e);
     place_mark(&e->model, i->sources);
@@ -243,12 +247,14 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     e->ops = ops = backend_table(ops, opts);
     int r = arch_read(&e->model, opts, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
+    r = r < 0 ? r : pictures_fit(&e->model, ops, &e->opts, err);
     if (r == 0)
         picks_open(&e->picks, opts->experts_fd, opts->file, &e->model.shape);
     r = r < 0 ? r : choose_sizes(e, true, err);
     r = r < 0 ? r : alloc_flights(e);
     r = r < 0 ? r : head_init(&e->head, &e->model.head, e->model.shape.n_embd);
     r = r < 0 ? r : open_backend(e, err);
+    r = r < 0 ? r : pictures_open(&e->encoder, ops, &e->opts, err);
     if (r == -ENOMEM && !err->message[0])
         err_set(err, 0, NULL, "out of memory while the model was loaded");
     if (r < 0)
@@ -298,7 +304,8 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     const struct be_ops *ops = backend_find(opts->backend, opts, err);
     if (!ops)
         return -EINVAL;
-    bool automatic = ops->device && strcmp(opts->backend, "auto") == 0;
+    /* The CPU does not take the device's place because of pictures: that would be much slower. */
+    bool automatic = ops->device && !opts->projector && strcmp(opts->backend, "auto") == 0;
     const char *what = "the CPU computes";
     struct engine_opts o = *opts;
     uint32_t number[ENGINE_DEVICES], f16_context = choose_kv_type(&o);
@@ -338,6 +345,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
     e->ops = ops = backend_table(ops, opts);
     r = arch_read(&e->model, opts, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
+    r = r < 0 ? r : pictures_fit(&e->model, ops, &e->opts, err);
     if (r < 0)
         return r;
     r = choose_sizes(e, false, err);
@@ -381,6 +389,7 @@ struct engine *engine_free(struct engine *e) {
     model_deinit(&e->model);
     picks_close(&e->picks);
     head_deinit(&e->head);
+    image_encoder_free(e->encoder);
     for (uint32_t i = 0; i < MAX_IN_FLIGHT; i++) {
         free(e->flight[i].token);
         free(e->flight[i].mask);
@@ -425,6 +434,28 @@ void engine_set_snapshot(struct engine *e, uint32_t snapshot, uint32_t n_tokens)
 
 const float *engine_peek(const struct engine *e, uint32_t want) {
     return e->ops->peek ? e->ops->peek(e->be, want) : NULL;
+}
+
+/* -- pictures --------------------------------------------------------------------------------- */
+
+uint64_t engine_picture_work(const struct engine *e, const struct picture_layout *l) {
+    assert(e->encoder);
+    return image_encoder_work(e->encoder, l);
+}
+
+int engine_picture_begin(struct engine *e, const uint8_t *rgb, const struct picture_layout *l,
+                         float *out, struct err *err) {
+    assert(e->encoder);
+    return image_encoder_begin(e->encoder, rgb, l, out, err);
+}
+
+uint64_t engine_picture_step(struct engine *e, uint64_t work) {
+    return image_encoder_step(e->encoder, work);
+}
+
+void engine_picture_end(struct engine *e) {
+    if (e->encoder)
+        image_encoder_end(e->encoder);
 }
 
 /* -- steps ------------------------------------------------------------------------------------- */

@@ -26,7 +26,7 @@ struct fit_text fit_text(uint64_t bytes) {
 }
 
 uint64_t fit_weights(const struct model *m) {
-    uint64_t n = 0;
+    uint64_t n = m->encoder_weights;
 
     for (uint32_t i = 0; i < m->n_ops; i++)
         for (int k = 0; k < OP_MATRICES && model_weights_of(m, i) == i; k++)
@@ -77,7 +77,7 @@ uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
         values += width[k];
     return o->max_rows * (values * sizeof(float) + 2 * in) +
            (uint64_t)MIN(o->max_wants, o->max_seqs) * m->shape.n_vocab * sizeof(float) +
-           (m->shape.drafts ? fit_hidden(m, o) : 0) + FIXED_BYTES;
+           (m->shape.drafts ? fit_hidden(m, o) : 0) + m->encoder_buffers + FIXED_BYTES;
 }
 
 /* Window pages of one sequence: what a row reads lies in so many, and the rows that are written in

@@ -282,6 +282,7 @@ struct engine_info {
      * see each other in both directions. */
     uint32_t picture_width;
     bool two_way;
+    uint32_t picture_rows; /* of the largest picture that is computed, without line breaks */
     uint64_t weight_bytes, page_bytes, n_params;
     uint64_t memory_bytes; /* of weights, buffers, pages and states, whether touched yet or not */
     /* Recurrent layers: the bytes of a sequence's state, 0 when the model has none, and how many

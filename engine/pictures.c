@@ -1,0 +1,129 @@
+#include "engine/pictures.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Architectures that were trained with a kind of projectors. */
+static const struct {
+    enum projector_kind kind;
+    const char *arch;
+} pairs[] = {
+    {PROJECTOR_QWEN3VL, "qwen3vl"},  {PROJECTOR_QWEN3VL, "qwen3vlmoe"},
+    {PROJECTOR_QWEN3VL, "qwen35"},   {PROJECTOR_QWEN3VL, "qwen35moe"},
+    {PROJECTOR_QWEN25VL, "qwen2vl"}, {PROJECTOR_GEMMA3, "gemma3"},
+    {PROJECTOR_GEMMA4V, "gemma4"},   {PROJECTOR_GEMMA4UV, "gemma4"},
+    {PROJECTOR_PIXTRAL, "mistral3"}, {PROJECTOR_PIXTRAL, "llama"},
+};
+
+/* 0, or -EINVAL with the architectures that the projector belongs to. */
+static int check_kind(const struct model *m, const struct projector *p, struct err *err) {
+    char known[128] = "";
+
+    for (size_t i = 0; i < ARRAY_SIZE(pairs); i++) {
+        size_t n = strlen(known);
+
+        if (pairs[i].kind != p->kind)
+            continue;
+        if (strcmp(pairs[i].arch, m->arch) == 0)
+            return 0;
+        snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", pairs[i].arch);
+    }
+    return err_set(err, 0, NULL,
+                   "the projector is of kind %s, which belongs to models of architecture %s; this "
+                   "one is %s",
+                   p->name, known, m->arch);
+}
+
+/* Rows and positions of the encoder are those that the model expects. */
+static int check_shape(const struct model *m, const struct projector *p, struct err *err) {
+    const struct model_shape *s = &m->shape;
+    uint32_t n_deep = s->n_picture / s->n_embd - 1;
+
+    if (p->n_out != s->n_embd)
+        return err_set(err, 0, NULL,
+                       "the projector belongs to another model: its rows have %u values, the "
+                       "model's embedding has %u",
+                       p->n_out, s->n_embd);
+    if (p->n_deep != n_deep)
+        return err_set(err, 0, NULL,
+                       "the projector belongs to another model: its rows have parts for %u layers, "
+                       "the model takes them in %u",
+                       p->n_deep, n_deep);
+    if (p->positions && !s->rope[0].axis)
+        return err_set(err, 0, NULL,
+                       "the model file has no '%s.rope.dimension_sections', which pictures need: "
+                       "take a file that was converted with them",
+                       m->arch);
+    return 0;
+}
+
+/* The rows of the largest picture. All rows of a picture that see each other are in one step. */
+static int choose_rows(const struct model *m, const struct projector *p, struct engine_opts *o,
+                       struct err *err) {
+    uint32_t side = p->side / p->patch / p->merge, fixed = side * side;
+    uint32_t most = fixed ? fixed : o->picture_rows ? o->picture_rows : p->most;
+
+    if (m->shape.two_way && fixed > o->max_rows)
+        return err_set(err, 0, NULL,
+                       "a picture has %u rows, which must be in one step: max_rows is %u", fixed,
+                       o->max_rows);
+    o->picture_rows = m->shape.two_way ? MIN(most, o->max_rows) : most;
+    return 0;
+}
+
+static struct image_encoder_opts encoder_opts(const struct be_ops *ops,
+                                              const struct engine_opts *o) {
+    return (struct image_encoder_opts){
+        .backend = ops->name,
+        .isa = o->isa,
+        .n_threads = o->n_threads,
+        .max_rows = o->picture_rows,
+    };
+}
+
+int pictures_fit(struct model *m, const struct be_ops *ops, struct engine_opts *o,
+                 struct err *err) {
+    struct image_encoder_fit fit;
+    struct projector p;
+
+    if (!o->projector)
+        return 0;
+    if (ops->device)
+        return err_set(err, 0, NULL,
+                       "the %s backend does not compute pictures: the cpu backend does; without "
+                       "the projector the model is served for text",
+                       ops->name);
+    int r = projector_read(&p, o->projector, err);
+    r = r < 0 ? r : check_kind(m, &p, err);
+    r = r < 0 ? r : check_shape(m, &p, err);
+    r = r < 0 ? r : choose_rows(m, &p, o, err);
+    if (r < 0)
+        return r;
+    const struct image_encoder_opts e = encoder_opts(ops, o);
+    r = image_encoder_fit(&fit, o->projector, &e, err);
+    if (r < 0)
+        return r;
+    m->encoder_weights = fit.weights;
+    m->encoder_buffers = fit.buffers;
+    return 0;
+}
+
+int pictures_open(struct image_encoder **out, const struct be_ops *ops, const struct engine_opts *o,
+                  struct err *err) {
+    const struct image_encoder_opts e = encoder_opts(ops, o);
+
+    return o->projector ? image_encoder_new(out, o->projector, &e, err) : 0;
+}
+
+void pictures_tell(const struct gguf *projector, const struct engine_opts *o,
+                   const struct model_shape *s, struct engine_info *out) {
+    uint8_t of[16];
+
+    gguf_fingerprint(projector, of);
+    for (size_t i = 0; i < sizeof(of); i++) /* turned: a file mixed with itself is not nothing */
+        out->fingerprint[i] ^= (uint8_t)(of[i] << 1 | of[i] >> 7);
+    out->picture_width = s->n_picture;
+    out->picture_rows = o->picture_rows;
+    out->two_way = s->two_way;
+}
