@@ -93,6 +93,8 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
     int r = gguf_open(&d->file, o->path, err);
     if (r == 0 && o->block)
         r = gguf_open(&d->block, o->block, err);
+    if (r == 0 && o->projector)
+        r = gguf_open(&d->projector, o->projector, err);
     if (r < 0)
         return r;
     struct engine_opts e = {
@@ -117,11 +119,14 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
         .experts_fd = o->experts_fd,
         .keeps_place = o->keeps_place,
         .drafts = o->drafts,
+        .projector = d->projector,
+        .picture_rows = o->picture_rows,
     };
     r = engine_new(&d->engine, &e, err);
     if (r < 0) {
         d->file = gguf_free(d->file);
         d->block = gguf_free(d->block);
+        d->projector = gguf_free(d->projector);
         return r;
     }
     d->info = engine_info(d->engine);
@@ -136,6 +141,7 @@ void driver_close(struct driver *d) {
     engine_free(d->engine);
     gguf_free(d->file);
     gguf_free(d->block);
+    gguf_free(d->projector);
     free(d->free_page);
     free(d->free_state);
     for (int i = 0; i < 2; i++)
@@ -237,7 +243,10 @@ static void add_part(struct driver *d, struct driver_batch *b, uint32_t i, bool 
         .state_slot = s->state_slot,
         .begins = pos0 == 0,
         .feed = fed ? feed_of(d, s) : -1,
+        .picture = s->picture,
     };
+    while (b->seq[i].n_pictures < s->n_pictures && s->picture[b->seq[i].n_pictures].at < pos0 + n)
+        b->seq[i].n_pictures++;
     for (uint32_t r = 0; r < n; r++)
         b->token[row0 + r] = fed ? 0 : s->token[pos0 + r];
     b->param[i] = s->param;
@@ -351,7 +360,9 @@ void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_se
                                         .n_ahead = (uint16_t)(borrows ? n_ahead : 0),
                                         .n_prompt = s->n_prompt,
                                         .state_slot = s->state_slot,
-                                        .feed = -1};
+                                        .feed = -1,
+                                        .n_pictures = s->n_pictures,
+                                        .picture = s->picture};
         b->param[i] = s->param;
         b->param[i].tokens = s->token;
         b->param[i].n_prompt = s->n_prompt;

@@ -22,6 +22,8 @@ struct driver_seq {
     uint32_t n_pages;
     struct driver_out *out; /* [cap - n_prompt] samples; n_out of them */
     uint32_t state_slot;
+    const struct engine_picture *picture; /* [n_pictures] the caller's, set behind driver_add() */
+    uint32_t n_pictures;
     uint32_t n_out, launched; /* launched: rows of steps not yet waited for included */
     struct engine_param param;
     const int32_t *forced; /* [cap - n_prompt] when set: what follows whatever was sampled */
@@ -44,9 +46,11 @@ struct driver_opts {
     uint32_t host_experts;
     int experts_fd;
     bool keeps_place;
-    bool drafts;          /* with the model's own block */
-    const char *block;    /* a path: where that is in a file of its own */
-    uint32_t n_snapshots; /* of recurrent states; in host memory where host_kv_bytes is not 0 */
+    bool drafts;           /* with the model's own block */
+    const char *block;     /* a path: where that is in a file of its own */
+    const char *projector; /* a path, or NULL */
+    uint32_t picture_rows; /* as engine_opts has it */
+    uint32_t n_snapshots;  /* of recurrent states; in host memory where host_kv_bytes is not 0 */
     uint64_t host_kv_bytes;
     void (*on_out)(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
                    const float *logits); /* logits NULL when the backend does not show them */
@@ -63,7 +67,7 @@ struct driver_part {
 struct driver_batch;
 
 struct driver {
-    struct gguf *file, *block;
+    struct gguf *file, *block, *projector;
     struct engine *engine;
     const struct engine_info *info;
     struct driver_opts opts;
