@@ -208,3 +208,219 @@ Test(pictures, cpu_agrees_with_float64) {
     for (size_t i = 0; i < ARRAY_SIZE(models); i++)
         check_model(&cpu, models[i].name, models[i].half);
 }
+
+/* -- the same bits ----------------------------------------------------------------------------- */
+
+/* Digests of the logits of all rows of a case; the first run fills them in. */
+struct trace {
+    const struct driver_seq *seq;
+    uint64_t digest[1024];
+    uint32_t n_seen, n_other;
+};
+
+static void note(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                 const float *logits) {
+    struct trace *t = ctx;
+
+    if (s != t->seq)
+        return;
+    cr_assert(out->digest != 0);
+    t->n_other += t->digest[pos] && t->digest[pos] != out->digest;
+    t->digest[pos] = out->digest;
+    t->n_seen++;
+}
+
+/* How a case is run. */
+struct way {
+    const char *isa;
+    uint32_t chunk, n_threads, page_tokens;
+    bool company;  /* another case of the model is in every step */
+    uint32_t back; /* at so many rows the sequence goes back to half of them; 0: never */
+};
+
+/* Rows of the neighbour beside those of the subject. */
+static uint32_t add_neighbour(struct driver *d, struct driver_seq *s, struct driver_part *part) {
+    uint32_t n = s && s->n_computed < s->n_prompt ? chunk_of(d, s, 5) : s && s->n_tokens < s->cap;
+
+    if (n)
+        *part = (struct driver_part){s, n};
+    return n > 0;
+}
+
+static void run_way(const struct golden_pictures *g, const struct gp_case *c, const struct way *way,
+                    struct trace *t) {
+    const struct driver_opts o = {
+        .path = g->model,
+        .projector = g->projector,
+        .backend = "cpu",
+        .isa = way->isa,
+        .n_threads = way->n_threads,
+        .n_pages = 128,
+        .page_tokens = way->page_tokens,
+        .max_rows = 320,
+        .n_snapshots = 2,
+        .shuffle = way->chunk,
+        .on_out = note,
+        .ctx = t,
+    };
+    struct err err = {0};
+    struct driver d;
+
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    struct driver_seq *other = way->company ? add_case(&d, &g->cases[0], NULL) : NULL;
+    struct driver_seq *s = add_case(&d, c, NULL);
+    uint32_t half = 0, back = way->back;
+    t->seq = s;
+    while (s->n_computed < s->cap) {
+        uint32_t n = s->n_computed < s->n_prompt ? chunk_of(&d, s, way->chunk) : 1;
+        struct driver_part part[2];
+        uint32_t n_parts = add_neighbour(&d, other, part);
+
+        part[n_parts++] = (struct driver_part){s, n};
+        driver_step(&d, part, n_parts);
+        if (back && !half && s->n_computed >= back / 2) {
+            half = s->n_computed;
+            if (d.info->n_states)
+                driver_save(&d, s, 0);
+        }
+        if (back && s->n_computed >= back) {
+            if (d.info->n_states)
+                driver_load(&d, s, 0, half);
+            s->n_computed = s->launched = half;
+            back = 0;
+        }
+    }
+    t->seq = driver_drop(&d, s);
+    driver_drop(&d, other);
+    driver_close(&d);
+}
+
+/* Pieces end inside pictures where the model allows that. */
+static void check_bits(const char *name) {
+    static const struct way ways[] = {
+        {"auto", 320, 1, 16, false, 0}, {"auto", 1, 2, 16, false, 0},
+        {"auto", 7, 3, 32, true, 0},    {"generic", 50, 2, 64, true, 0},
+        {"auto", 11, 2, 16, true, 40},  {"auto", 3, 1, 16, false, 25},
+    };
+    CLEANUP(gp_freep) struct golden_pictures *g = gp_load(name);
+
+    for (uint32_t i = 0; i < g->n_cases; i++) {
+        struct trace t = {0};
+
+        for (size_t k = 0; k < ARRAY_SIZE(ways); k++) {
+            t.n_seen = t.n_other = 0;
+            run_way(g, &g->cases[i], &ways[k], &t);
+            cr_expect(t.n_seen >= g->cases[i].n_prompt + GP_GREEDY - 1);
+            cr_expect(t.n_other == 0, "%s %s, way %zu: %u rows have other bits", name,
+                      g->cases[i].name, k, t.n_other);
+        }
+    }
+}
+
+Test(pictures, cuts_company_and_resumption_change_no_bit) {
+    for (size_t i = 0; i < ARRAY_SIZE(models); i++)
+        check_bits(models[i].name);
+}
+
+/* A piece is one unit, some, or all; a picture that was dropped leaves nothing behind. */
+Test(pictures, pieces_of_an_encoder_change_no_bit) {
+    static const uint64_t works[] = {UINT64_MAX, 1, 100000, 3000000, 1};
+    struct watch w = {0};
+
+    for (size_t i = 0; i < ARRAY_SIZE(models); i++) {
+        CLEANUP(gp_freep) struct golden_pictures *g = gp_load(models[i].name);
+        const struct gp_case *c = &g->cases[g->n_cases - 1];
+        size_t n = (size_t)c->picture[0].n_rows * c->width;
+        CLEANUP(freep) float *first = NULL;
+        struct driver d;
+
+        open_driver(&d, g, &cpu, &w);
+        for (size_t k = 0; k < ARRAY_SIZE(works); k++) {
+            CLEANUP(freep) float *rows = encode(&d, c, 0, works[k]);
+
+            if (!first)
+                first = STEAL(rows);
+            else
+                cr_expect(memcmp(first, rows, n * sizeof(*rows)) == 0, "%s: pieces of %llu",
+                          models[i].name, (unsigned long long)works[k]);
+            struct projector p;
+            cr_assert(projector_read(&p, d.projector, NULL) == 0);
+            const struct picture_layout l = layout_of(c, 0, &p);
+            CLEANUP(freep) float *other = malloc(n * sizeof(*other));
+            cr_assert(engine_picture_begin(d.engine, c->pixels[0].rgb, &l, other, NULL) == 0);
+            engine_picture_step(d.engine, 200000);
+            engine_picture_end(d.engine);
+        }
+        driver_close(&d);
+    }
+}
+
+/* -- what does not fit ------------------------------------------------------------------------- */
+
+/* Opens model @name with a projector that is refused with a reason that has @part. */
+static void expect_refused(const char *name, const char *projector, uint32_t max_rows,
+                           const char *part) {
+    char model[TEST_DATA_PATH], path[TEST_DATA_PATH];
+    struct driver_opts o = {.path = test_data_file(model, "golden-vision", name, ".gguf"),
+                            .projector = test_data_file(path, "golden-vision", projector, ".gguf"),
+                            .backend = "cpu",
+                            .max_rows = max_rows};
+    struct err err = {0};
+    struct driver d;
+
+    cr_assert(driver_open(&d, &o, &err) == -EINVAL, "%s %s", name, projector);
+    cr_expect(strstr(err.message, part) != NULL, "expected '%s' in '%s'", part, err.message);
+}
+
+Test(pictures, projectors_of_other_models_are_refused_with_the_reason) {
+    expect_refused("qwen3vl", "mmproj-gemma3", 64,
+                   "is of kind gemma3, which belongs to models of architecture gemma3; this one "
+                   "is qwen3vl");
+    expect_refused("qwen3vl", "mmproj-qwen35", 64,
+                   "its rows have parts for 0 layers, the model takes them in 2");
+    expect_refused("qwen35", "mmproj-qwen3vl", 64, "parts for 2 layers, the model takes them in 0");
+    expect_refused("qwen3vl", "qwen3vl", 64, "the file is no projector");
+    expect_refused("gemma3", "mmproj-gemma3", 8,
+                   "a picture has 16 rows, which must be in one step: max_rows is 8");
+}
+
+Test(pictures, the_largest_picture_is_decided_at_open) {
+    CLEANUP(gp_freep) struct golden_pictures *g = gp_load("gemma4u");
+    struct watch w = {0};
+    struct err err = {0};
+    struct driver d;
+
+    open_driver(&d, g, &cpu, &w);
+    cr_expect(d.info->picture_rows == 256 && d.info->two_way);
+    const struct picture_layout l = {.width = 24 * 17, .height = 24 * 17, .n_rows = 289};
+    cr_expect(engine_picture_begin(d.engine, NULL, &l, NULL, &err) == -EINVAL);
+    cr_expect(strstr(err.message, "408 x 408 pixels has more than 256 rows") != NULL, "%s",
+              err.message);
+    driver_close(&d);
+}
+
+Test(pictures, the_encoder_is_counted_in_the_memory) {
+    CLEANUP(gp_freep) struct golden_pictures *g = gp_load("qwen3vl");
+    CLEANUP(gguf_freep) struct gguf *file = NULL, *projector = NULL;
+    struct engine_fit with, without;
+    struct err err = {0};
+
+    cr_assert(gguf_open(&file, g->model, &err) == 0);
+    cr_assert(gguf_open(&projector, g->projector, &err) == 0);
+    struct engine_opts o = {.file = file,
+                            .backend = "cpu",
+                            .n_pages = 16,
+                            .page_tokens = 16,
+                            .max_rows = 64,
+                            .max_seqs = 2,
+                            .max_wants = 2};
+    cr_assert(engine_fit(&without, &o, &err) == 0, "%s", err.message);
+    o.projector = projector;
+    cr_assert(engine_fit(&with, &o, &err) == 0, "%s", err.message);
+    cr_expect(with.weight_bytes - without.weight_bytes >= 600000);
+    uint64_t more = with.buffer_bytes - without.buffer_bytes;
+    cr_expect(more >= 16384ull * 5 * 32 * sizeof(float), "%llu", (unsigned long long)more);
+    o.picture_rows = 64;
+    cr_assert(engine_fit(&with, &o, &err) == 0, "%s", err.message);
+    cr_expect(with.buffer_bytes - without.buffer_bytes < more / 4);
+}
