@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Unpacks the archives of tests/data into a folder and makes the models of golden/ there.
+"""Unpacks the archives of tests/data into a folder and makes the models of golden/ and golden-vision/ there.
 
 usage: unpack.py MAKE_MODEL OUT STAMP ARCHIVE...
 
@@ -15,7 +15,7 @@ import tarfile
 
 
 def make(make_model, golden, entry):
-    """Writes the files of one entry of manifest.json: headers, zeros behind them, then the weights."""
+    """Writes the files of one entry of a manifest.json: headers, zeros behind them, then the weights."""
     paths = []
     for file in entry["files"]:
         path = golden / (file["name"] + ".gguf")
@@ -37,11 +37,11 @@ def main(make_model, out, stamp, *archives):
         with tarfile.open(archive) as tar:
             shutil.rmtree(out / pathlib.Path(archive).name.split(".")[0], ignore_errors=True)
             tar.extractall(out)
-    golden = out / "golden"
-    for entry in json.loads((golden / "manifest.json").read_text()):
-        make(make_model, golden, entry)
-    for path in [golden / "manifest.json", *golden.glob("*.head"), *golden.glob("*.draws")]:
-        path.unlink()
+    for golden in out / "golden", out / "golden-vision":
+        for entry in json.loads((golden / "manifest.json").read_text()):
+            make(make_model, golden, entry)
+        for path in [golden / "manifest.json", *golden.glob("*.head"), *golden.glob("*.draws")]:
+            path.unlink()
     pathlib.Path(stamp).touch()
 
 
