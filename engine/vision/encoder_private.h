@@ -87,6 +87,7 @@ struct image_encoder {
 
     struct vis_clip *clips;
 
+    double freq[2][PROJECTOR_HEAD_MAX / 4]; /* of pairs that turn by the row, by the column */
     struct vis_grid grid;
     float *x, *qkv, *o; /* [max_patches][n_embd, 3 n_embd, n_embd] */
     float *in, *ffn;    /* [VIS_CHUNK][widest input], [VIS_CHUNK][2][widest hidden] */
@@ -110,7 +111,9 @@ void vis_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture
 uint64_t vis_step(struct image_encoder *e, uint64_t work);
 uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l);
 
-/* Fills e->grid and e->rope for @l. */
+/* Fills e->freq. */
+void vis_frequencies(struct image_encoder *e);
+/* Fills e->grid for @l. */
 void vis_place(struct image_encoder *e, const struct picture_layout *l);
 /* Returns true if all patches see each other in layer @layer. */
 bool vis_whole(const struct image_encoder *e, uint32_t layer);

@@ -35,9 +35,17 @@ static double frequency(enum projector_kind kind, uint32_t dim, uint32_t i, bool
     return mx_pow(kind == PROJECTOR_GEMMA4V ? 100 : 10000, -4.0 * i / dim);
 }
 
+void vis_frequencies(struct image_encoder *e) {
+    uint32_t dim = e->p.n_embd / e->p.n_head;
+
+    for (uint32_t i = 0; i < dim / 4 && e->p.n_layer; i++) /* without layers nothing turns */
+        for (int by_column = 0; by_column < 2; by_column++)
+            e->freq[by_column][i] = frequency(e->p.kind, dim, i, by_column);
+}
+
 /* Cosines and sines of a patch: of the pairs that turn by its row, then by its column; gemma4v has
  * them the other way round. */
-static void fill_rope(const struct image_encoder *e, uint32_t at, const double *freq[2]) {
+static void fill_rope(const struct image_encoder *e, uint32_t at) {
     uint32_t dim = e->p.n_embd / e->p.n_head, quarter = dim / 4;
     float *cs = e->rope + (size_t)at * dim;
 
@@ -46,32 +54,21 @@ static void fill_rope(const struct image_encoder *e, uint32_t at, const double *
         uint32_t where = by_column ? e->grid.column[at] : e->grid.row[at];
         double s, c;
 
-        mx_sincos(where * freq[by_column][i % quarter], &s, &c);
+        mx_sincos(where * e->freq[by_column][i % quarter], &s, &c);
         cs[i] = (float)c;
         cs[2 * quarter + i] = (float)s;
     }
 }
 
 void vis_place(struct image_encoder *e, const struct picture_layout *l) {
-    uint32_t dim = e->p.n_embd / e->p.n_head;
     bool merged = e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL;
     struct vis_grid *g = &e->grid;
-    double row[PROJECTOR_HEAD_MAX / 4], column[PROJECTOR_HEAD_MAX / 4];
-    const double *freq[] = {row, column};
 
     g->width = l->width / e->p.patch;
     g->height = l->height / e->p.patch;
     g->n = g->n_windows = 0;
     add_windows(g, e->p.window ? e->p.window : MAX(g->width, g->height), merged ? e->p.merge : 1);
     assert(g->n == g->width * g->height && g->n <= e->max_patches);
-    if (e->p.n_layer == 0 || e->p.kind == PROJECTOR_GEMMA3) /* nothing turns */
-        return;
-    for (uint32_t i = 0; i < dim / 4; i++) {
-        row[i] = frequency(e->p.kind, dim, i, false);
-        column[i] = frequency(e->p.kind, dim, i, true);
-    }
-    for (uint32_t i = 0; i < g->n; i++)
-        fill_rope(e, i, freq);
 }
 
 /* The two places of a table of @n_table that coordinate @i of @n reads, corners aligned, and how
@@ -116,7 +113,7 @@ struct units {
     uint32_t at;
 };
 
-/* Adds positions to row @i of the units' x; pixtral's norm takes their place. */
+/* Adds positions to row @i of the units' x, where pixtral has a norm, and makes its rotation. */
 static void add_position(void *ctx, uint32_t i) {
     const struct units *u = ctx;
     const struct image_encoder *e = u->e;
@@ -136,6 +133,8 @@ static void add_position(void *ctx, uint32_t i) {
         x[i] += e->table[column * n + i] + e->table[((size_t)e->n_table + row) * n + i];
     if (e->patch_norm[2].w)
         norm_patch(e, 2, x, e->p.n_embd);
+    if (e->p.n_layer && e->p.kind != PROJECTOR_GEMMA3)
+        fill_rope(e, at);
     if (e->pre_ln.w)
         e->ops->norm(e->be, x, e->pre_ln.w, e->pre_ln.bias, e->p.eps, e->p.n_embd, x);
 }

@@ -387,6 +387,7 @@ int vis_load(struct image_encoder *e, const struct gguf *file, const struct imag
         l.b.r = allocate(e, o, err);
     if (l.b.r == 0)
         load_all(&l);
+    vis_frequencies(e);
     r = l.b.r;
     bind_deinit(&l.b);
     return r;

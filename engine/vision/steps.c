@@ -6,7 +6,7 @@
  * depend on each other, so that any number of them is a piece and no bit depends on the cuts.
  */
 
-enum { LEAST = 16, NO_MOST = 1 << 30 }; /* rows that are worth a piece */
+enum { LEAST = 8, NO_MOST = 1 << 30 }; /* LEAST: rows of a tile of products */
 
 static uint32_t patches(const struct image_encoder *e, const struct picture_layout *l) {
     return (l->width / e->p.patch) * (l->height / e->p.patch);
