@@ -73,6 +73,8 @@ static int check_opts(const struct engine_opts *o, struct err *err) {
                        o->devices, ENGINE_DEVICES);
     if (o->max_rows > 1u << 20 || o->max_seqs > 1u << 20 || o->max_wants > 1u << 20)
         return err_set(err, 0, NULL, "max_rows, max_seqs and max_wants are at most %u", 1u << 20);
+    if (o->picture_rows > 1u << 16)
+        return err_set(err, 0, NULL, "picture_rows is at most %u", 1u << 16);
     return 0;
 }
 
@@ -377,6 +379,9 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         .n_experts = e->info.n_experts,
         .n_host_experts = e->info.n_host_experts,
         .host_expert_bytes = e->info.host_expert_bytes,
+        .picture_rows = e->model.shape.n_picture ? e->opts.picture_rows : 0,
+        .picture_width = e->model.shape.n_picture,
+        .encoder_bytes = e->model.encoder_weights + e->model.encoder_buffers,
     };
     return r;
 }

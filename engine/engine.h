@@ -42,6 +42,8 @@ struct engine_fit {
     uint64_t token_bytes;            /* of weights that are read for a token */
     uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts; /* as engine_info has */
     uint64_t host_expert_bytes;
+    uint32_t picture_rows, picture_width; /* as engine_info has; 0: no projector */
+    uint64_t encoder_bytes;               /* of weight_bytes and buffer_bytes, the encoder's */
 };
 
 /* Computes the sizes that engine_new() would choose for these options. -ENOMEM if the model does
