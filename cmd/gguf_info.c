@@ -21,6 +21,7 @@ static const char usage[] =
     "  --memory BYTES     assume this much free memory (as 16G)\n"
     "  --max-context N    size for contexts of N tokens\n"
     "  --devices LIST     size for these CUDA devices (as 0,1)\n"
+    "  --projector FILE   serve it with this projector (mmproj)\n"
     "  --no-fit           print only what is in the file\n";
 
 #define SHOW_CHARS 72u /* of a string, in the table */
@@ -353,14 +354,16 @@ int gguf_cmd_info(int argc, char **argv) {
     struct machine machine = {0};
     struct model_fit fit;
     uint32_t context = 0;
+    char *projector = NULL;
     const struct cli_option options[] = {
         {"json", CLI_TRUE, &json, 0, 0},
         {"memory", CLI_U64, &machine.memory, 1, 0x1p64},
         {"max-context", CLI_U32, &context, 1, 1u << 26},
         {"devices", CLI_TEXT, &machine.devices, 0, 0},
+        {"projector", CLI_TEXT, &projector, 0, 0},
         {"no-fit", CLI_TRUE, &no_fit, 0, 0},
     };
-    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    CLEANUP(gguf_freep) struct gguf *g = NULL, *sees = NULL;
     struct err err = {0};
     int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
 
@@ -371,6 +374,9 @@ int gguf_cmd_info(int argc, char **argv) {
     int r = gguf_open(&g, argv[1], &err);
     if (r < 0)
         return cli_fail_err(argv[1], &err, r);
+    if (projector && (r = gguf_open(&sees, projector, &err)) < 0)
+        return cli_fail_err(projector, &err, r);
+    machine.projector = sees;
     code = CLI_OK;
     no_fit |= is_projector(g);
     if (!no_fit)

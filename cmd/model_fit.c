@@ -33,6 +33,7 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
     /* The defaults of daemon/config/config_table.c. */
     const struct engine_opts o = {
         .file = file,
+        .projector = m->projector,
         .backend = m->devices ? "cuda" : "auto",
         .devices = m->devices,
         .isa = "auto",
@@ -100,6 +101,11 @@ int model_fit_show(struct buf *out, const struct model_fit *f, const struct mach
             "the picks if all are picked equally often\n",
             e->n_host_experts, e->n_experts, memory_text(e->host_expert_bytes).s,
             100.0 * e->n_host_experts / e->n_experts);
+    if (r == 0 && e->picture_rows)
+        r = buf_printf(out,
+                       "  sees pictures of up to %u rows of %u values; weights and buffers have %s "
+                       "for that\n",
+                       e->picture_rows, e->picture_width, memory_text(e->encoder_bytes).s);
     if (r == 0 && e->state_bytes)
         r = buf_printf(out, "  states of %.1f MiB for %u sequences, %u snapshots of them\n",
                        (double)e->state_bytes / 0x1p20, e->n_states, e->n_snapshots);
@@ -148,6 +154,11 @@ yyjson_mut_val *model_fit_json(yyjson_mut_doc *d, const struct model_fit *f,
     yyjson_mut_obj_add_uint(d, v, "context", e->context);
     yyjson_mut_obj_add_uint(d, v, "model_context", e->model_context);
     yyjson_mut_obj_add_uint(d, v, "token_bytes", e->token_bytes);
+    if (e->picture_rows) {
+        yyjson_mut_obj_add_uint(d, v, "picture_rows", e->picture_rows);
+        yyjson_mut_obj_add_uint(d, v, "picture_row_values", e->picture_width);
+        yyjson_mut_obj_add_uint(d, v, "encoder_bytes", e->encoder_bytes);
+    }
     if (f->tokens_per_s > 0) {
         yyjson_mut_obj_add_real(d, v, "tokens_per_s_at_most", f->tokens_per_s);
         yyjson_mut_obj_add_real(d, v, "tokens_per_s_at_most_full", f->tokens_per_s_full);

@@ -15,6 +15,7 @@ struct machine {
     uint64_t memory;  /* bytes that may be taken */
     double bandwidth; /* bytes a second that all cores read together; 0: not measured yet */
     char *devices;    /* engine_opts.devices */
+    const struct gguf *projector; /* engine_opts.projector */
 };
 
 struct model_fit {

@@ -439,4 +439,17 @@ def test_projectors_are_made_described_and_used():
     run("synth", "--projector", "pixtral", "--shape", "tiny", "--format", "Q4_K", "-o", path("x"), code=64)
 
 
+def test_info_says_whether_a_projector_fits_a_model():
+    def data(name):
+        return os.path.join(DATA, "golden-vision", name + ".gguf")
+    fit = json.loads(run("info", "--json", "--projector", data("mmproj-qwen3vl"), data("qwen3vl"))[0])["fit"]
+    assert fit["fits"] and (fit["picture_rows"], fit["picture_row_values"]) == (4096, 192), fit
+    assert fit["encoder_bytes"] > os.path.getsize(data("mmproj-qwen3vl")), fit
+    out = run("info", "--projector", data("mmproj-gemma4u"), data("gemma4u"))[0].decode()
+    assert "sees pictures of up to 512 rows of 48 values" in out, out  # of a step: they see each other
+    out = run("info", "--projector", data("mmproj-gemma3"), data("qwen3vl"))[0].decode()
+    assert "is of kind gemma3, which belongs to models of architecture gemma3; this one is qwen3vl" in out, out
+    assert "picture_rows" not in json.loads(run("info", "--json", data("qwen3vl"))[0])["fit"]
+
+
 main(globals())
