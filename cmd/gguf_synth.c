@@ -44,7 +44,7 @@ static const char usage[] =
     "                    q_rank, kv_rank, v_dim, window, period, n_kv_window, window_dim,\n"
     "                    factor, original, n_embd_out\n"
     "  --projector K     a projector (mmproj) of kind K: qwen3vl_merger, qwen2.5vl_merger,\n"
-    "                    gemma3, gemma4v, gemma4uv or pixtral; --shape tiny or qwen3.6-27b, and\n"
+    "                    gemma3, gemma4v, gemma4uv, pixtral or lfm2; --shape tiny or qwen3.6-27b, and\n"
     "                    n_layer, n_embd, n_head, n_ff, n_out, patch, side, period, n_deep,\n"
     "                    bounds\n"
     "  --format F        F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL\n"

@@ -204,8 +204,13 @@ static void positions(struct planner *p, const struct synth_projector *s) {
     t->std = 0.5;
 }
 
+/* LayerNorms, and an FFN of two products with GELU. */
+static bool is_siglip(const struct synth_projector *s) {
+    return s->kind == PROJECTOR_GEMMA3 || s->kind == PROJECTOR_LFM2;
+}
+
 static void layer(struct planner *p, const struct synth_projector *s, uint32_t i) {
-    bool bias = s->kind == PROJECTOR_QWEN3VL || s->kind == PROJECTOR_GEMMA3;
+    bool bias = s->kind == PROJECTOR_QWEN3VL || is_siglip(s);
     bool part_bias = bias || s->kind == PROJECTOR_QWEN25VL, gemma4 = s->kind == PROJECTOR_GEMMA4V;
     uint32_t n = s->n_embd;
     char name[64];
@@ -272,6 +277,11 @@ static void ends(struct planner *p, const struct synth_projector *s) {
         linear(p, false, s->n_out, s->n_out, "mm.2");
         vector(p, s->n_out, 0, "v.token_embd.img_break");
         break;
+    case PROJECTOR_LFM2:
+        norm(p, true, n, "v.post_ln");
+        linear(p, true, 4 * n, 2 * n, "mm.1");
+        linear(p, true, 2 * n, s->n_out, "mm.2");
+        break;
     case PROJECTOR_KINDS:
         break;
     }
@@ -299,7 +309,7 @@ int synth_projector_plan(struct synth_plan *out, const struct synth_projector *s
     patch(&p, s, "");
     if (qwen)
         patch(&p, s, ".1");
-    if (s->kind == PROJECTOR_QWEN3VL || s->kind == PROJECTOR_GEMMA3)
+    if (s->kind == PROJECTOR_QWEN3VL || is_siglip(s))
         vector(&p, s->n_embd, 0, "v.patch_embd.bias");
     positions(&p, s);
     if (s->kind == PROJECTOR_PIXTRAL)
@@ -320,7 +330,7 @@ static void write_colours(struct gguf_write *w, const char *key, double value) {
 void synth_projector_keys(struct gguf_write *w, const struct synth_projector *s,
                           const struct synth_plan *p, const char *name) {
     bool flat = s->kind == PROJECTOR_GEMMA4UV, gemma4 = s->kind == PROJECTOR_GEMMA4V || flat;
-    bool gelu = s->kind == PROJECTOR_QWEN3VL || s->kind == PROJECTOR_GEMMA3;
+    bool gelu = s->kind == PROJECTOR_QWEN3VL || is_siglip(s);
 
     gguf_write_text(w, "general.architecture", "clip");
     gguf_write_text(w, "general.type", "mmproj");

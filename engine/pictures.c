@@ -14,6 +14,7 @@ static const struct {
     {PROJECTOR_QWEN25VL, "qwen2vl"}, {PROJECTOR_GEMMA3, "gemma3"},
     {PROJECTOR_GEMMA4V, "gemma4"},   {PROJECTOR_GEMMA4UV, "gemma4"},
     {PROJECTOR_PIXTRAL, "mistral3"}, {PROJECTOR_PIXTRAL, "llama"},
+    {PROJECTOR_LFM2, "lfm2"},        {PROJECTOR_LFM2, "lfm2moe"},
 };
 
 /* 0, or -EINVAL with the architectures that the projector belongs to. */

@@ -20,6 +20,7 @@ static const struct kind {
     [PROJECTOR_GEMMA4V] = {"gemma4v", 3, 70, 1120, FILTER_BICUBIC, false, false},
     [PROJECTOR_GEMMA4UV] = {"gemma4uv", 1, 70, 1120, FILTER_BICUBIC, false, false},
     [PROJECTOR_PIXTRAL] = {"pixtral", 1, 8, 1024, FILTER_BICUBIC, false, false},
+    [PROJECTOR_LFM2] = {"lfm2", 2, 64, 256, FILTER_BILINEAR, false, false},
 };
 
 const char *projector_kind_name(enum projector_kind kind) {
@@ -138,7 +139,7 @@ static void read_special(struct reader *d, struct projector *p) {
     p->merge = kinds[p->kind].merge;
     if (p->kind == PROJECTOR_PIXTRAL)
         p->merge = want(d, "clip.vision.spatial_merge_size", 1, 4, p->merge);
-    if (p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_GEMMA4V)
+    if (p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_GEMMA4V || p->kind == PROJECTOR_LFM2)
         p->merge = want(d, "clip.vision.projector.scale_factor", 1, 8, p->merge);
     if (p->kind == PROJECTOR_GEMMA4UV)
         p->patch *= want(d, "clip.vision.projector.scale_factor", 1, 8, 3);

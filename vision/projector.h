@@ -18,6 +18,7 @@ enum projector_kind {
     PROJECTOR_GEMMA4V,
     PROJECTOR_GEMMA4UV, /* Gemma 4 without layers: patches are rows */
     PROJECTOR_PIXTRAL,  /* Mistral 3 */
+    PROJECTOR_LFM2,     /* LFM2-VL; the layout is that of one tile */
     PROJECTOR_KINDS
 };
 

@@ -115,6 +115,8 @@ uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l)
 void vis_frequencies(struct image_encoder *e);
 /* Fills e->grid for @l. */
 void vis_place(struct image_encoder *e, const struct picture_layout *l);
+/* Returns true if queries and keys turn by their patch's place. */
+bool vis_turns(const struct image_encoder *e);
 /* Returns true if all patches see each other in layer @layer. */
 bool vis_whole(const struct image_encoder *e, uint32_t layer);
 

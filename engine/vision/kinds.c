@@ -35,10 +35,14 @@ static double frequency(enum projector_kind kind, uint32_t dim, uint32_t i, bool
     return mx_pow(kind == PROJECTOR_GEMMA4V ? 100 : 10000, -4.0 * i / dim);
 }
 
+bool vis_turns(const struct image_encoder *e) {
+    return e->p.n_layer && e->p.kind != PROJECTOR_GEMMA3 && e->p.kind != PROJECTOR_LFM2;
+}
+
 void vis_frequencies(struct image_encoder *e) {
     uint32_t dim = e->p.n_embd / e->p.n_head;
 
-    for (uint32_t i = 0; i < dim / 4 && e->p.n_layer; i++) /* without layers nothing turns */
+    for (uint32_t i = 0; i < dim / 4 && vis_turns(e); i++)
         for (int by_column = 0; by_column < 2; by_column++)
             e->freq[by_column][i] = frequency(e->p.kind, dim, i, by_column);
 }
@@ -100,6 +104,50 @@ static void add_between(const struct image_encoder *e, uint32_t at, float *x) {
     }
 }
 
+/* Weight of place @j of a table of @n_table for coordinate @i of @n: a triangle around the
+ * coordinate's middle, widened where the table is larger. */
+static double triangle(uint32_t i, uint32_t n, uint32_t j, uint32_t n_table) {
+    double scale = (double)n_table / n, away = j + 0.5 - (i + 0.5) * scale;
+
+    return MAX(0.0, 1 - fabs(away) / MAX(scale, 1.0));
+}
+
+/* The places of a table that coordinate @i of @n reads, and the sum of their weights. */
+struct span {
+    uint32_t first, end;
+    double sum;
+};
+
+static struct span span_of(uint32_t i, uint32_t n, uint32_t n_table) {
+    struct span s = {n_table, 0, 0};
+
+    for (uint32_t j = 0; j < n_table; j++) {
+        double w = triangle(i, n, j, n_table);
+
+        s.first = w > 0 ? MIN(s.first, j) : s.first;
+        s.end = w > 0 ? j + 1 : s.end;
+        s.sum += w;
+    }
+    return s;
+}
+
+/* x of a patch += its row of the square table, resized by a triangle filter. */
+static void add_resized(const struct image_encoder *e, uint32_t at, float *x) {
+    uint32_t row = e->grid.row[at], column = e->grid.column[at], n_table = e->n_table;
+    struct span v = span_of(row, e->grid.height, n_table);
+    struct span u = span_of(column, e->grid.width, n_table);
+    size_t n = e->p.n_embd;
+
+    for (uint32_t a = v.first; a < v.end; a++)
+        for (uint32_t b = u.first; b < u.end; b++) {
+            double w = triangle(row, e->grid.height, a, n_table) / v.sum *
+                       triangle(column, e->grid.width, b, n_table) / u.sum;
+
+            for (size_t i = 0; i < n; i++)
+                x[i] += (float)w * e->table[((size_t)a * n_table + b) * n + i];
+        }
+}
+
 /* x = norm @which of gemma4uv's patches, whose epsilon no file has. */
 static void norm_patch(const struct image_encoder *e, int which, float *x, uint32_t n) {
     const struct vis_norm *w = &e->patch_norm[which];
@@ -124,6 +172,8 @@ static void add_position(void *ctx, uint32_t i) {
 
     if (e->p.kind == PROJECTOR_QWEN3VL)
         add_between(e, at, x);
+    if (e->p.kind == PROJECTOR_LFM2)
+        add_resized(e, at, x);
     for (size_t i = 0; i < n && e->p.kind == PROJECTOR_GEMMA3; i++)
         x[i] += e->table[((size_t)row * e->n_table + column) * n + i];
     if (e->patch_norm[1].w)
@@ -133,7 +183,7 @@ static void add_position(void *ctx, uint32_t i) {
         x[i] += e->table[column * n + i] + e->table[((size_t)e->n_table + row) * n + i];
     if (e->patch_norm[2].w)
         norm_patch(e, 2, x, e->p.n_embd);
-    if (e->p.n_layer && e->p.kind != PROJECTOR_GEMMA3)
+    if (vis_turns(e))
         fill_rope(e, at);
     if (e->pre_ln.w)
         e->ops->norm(e->be, x, e->pre_ln.w, e->pre_ln.bias, e->p.eps, e->p.n_embd, x);
@@ -201,7 +251,7 @@ void vis_arrange(struct image_encoder *e, uint32_t at, uint32_t n) {
 }
 
 /* Row @i of the text model from the patches of its block, which are in raster order in x: their
- * mean (gemma), or all values, channel by channel (pixtral). */
+ * mean (gemma), or all values, patch by patch (lfm2) or channel by channel (pixtral). */
 static void gather(const struct image_encoder *e, uint32_t i, bool mean, float *out) {
     uint32_t merge = e->p.merge, n = e->p.n_embd, columns = e->grid.width / merge;
     uint32_t top = i / columns * merge, left = i % columns * merge, area = merge * merge;
@@ -215,7 +265,7 @@ static void gather(const struct image_encoder *e, uint32_t i, bool mean, float *
             if (mean)
                 out[k] += x[k] / (float)area;
             else
-                out[(size_t)k * area + b] = x[k];
+                out[e->p.kind == PROJECTOR_LFM2 ? (size_t)b * n + k : (size_t)k * area + b] = x[k];
     }
 }
 
@@ -245,12 +295,17 @@ static void mean_row(void *ctx, uint32_t i) {
         e->ops->norm(e->be, x, e->mm_norm.w, e->mm_norm.bias, e->p.eps, n, x);
 }
 
-/* Row @i of the units before the products: all values of its block. */
+/* Row @i of the units before the products: all values of its block; lfm2's may have a norm, whose
+ * epsilon no file has. */
 static void block_row(void *ctx, uint32_t i) {
     const struct units *u = ctx;
+    const struct image_encoder *e = u->e;
+    uint32_t n = e->p.merge * e->p.merge * e->p.n_embd;
+    float *x = e->in + (size_t)i * n;
 
-    gather(u->e, u->at + i, false,
-           u->e->in + (size_t)i * u->e->p.merge * u->e->p.merge * u->e->p.n_embd);
+    gather(e, u->at + i, false, x);
+    if (e->p.kind == PROJECTOR_LFM2 && e->mm_norm.w)
+        e->ops->norm(e->be, x, e->mm_norm.w, e->mm_norm.bias, 1e-5f, n, x);
 }
 
 /* Pixtral: rows of one line, behind the last of which there is a break between lines. */
@@ -281,6 +336,11 @@ uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n) {
         return project_line(e, at, n);
     if (e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL) {
         vis_mlp(e, e->mm_in, e->mm_out, e->o + (size_t)at * block, block, n, to, stride);
+        return n;
+    }
+    if (e->p.kind == PROJECTOR_LFM2) {
+        e->ops->each(e->be, n, block_row, &u);
+        vis_mlp(e, e->mm_in, e->mm_out, e->in, block, n, to, stride);
         return n;
     }
     e->ops->each(e->be, n, mean_row, &u);

@@ -138,7 +138,7 @@ static void rotate_row(void *ctx, uint32_t r) {
 
         if (w->w)
             e->ops->norm(e->be, x, w->w, w->bias, e->p.eps, dim, x);
-        if (e->p.kind != PROJECTOR_GEMMA3)
+        if (vis_turns(e))
             turn_head(e->p.kind, e->rope + (size_t)at * dim, dim, x);
     }
     for (uint32_t h = 0; h < n_head && e->p.kind == PROJECTOR_GEMMA4V; h++, x += dim)

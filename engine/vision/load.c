@@ -275,6 +275,11 @@ static void load_merger(struct loader *l) {
     case PROJECTOR_GEMMA4UV:
         e->mm_out = linear(l, BIND_MUST, n, p->n_out, "mm.input_projection");
         break;
+    case PROJECTOR_LFM2:
+        e->mm_norm = norm(l, BIND_MAY, block, "mm.input_norm");
+        e->mm_in = linear(l, BIND_MUST, block, e->hidden, "mm.1");
+        e->mm_out = linear(l, BIND_MUST, e->hidden, p->n_out, "mm.2");
+        break;
     case PROJECTOR_PIXTRAL:
         e->merge = linear(l, p->merge > 1 ? BIND_MUST : BIND_MAY, block, n, "mm.patch_merger");
         e->mm_norm = norm(l, e->merge ? BIND_MUST : BIND_NEVER, n, "mm.input_norm");
@@ -299,8 +304,8 @@ static void load_all(struct loader *l) {
         norm(l, p->kind == PROJECTOR_PIXTRAL ? BIND_MUST : BIND_NEVER, p->n_embd, "v.pre_ln");
     for (uint32_t i = 0; i < p->n_layer && l->b.r == 0; i++)
         load_layer(l, i, &e->layer[i]);
-    e->post_ln = norm(l, qwen || p->kind == PROJECTOR_GEMMA3 ? BIND_MUST : BIND_NEVER, p->n_embd,
-                      "v.post_ln");
+    bool siglip = p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_LFM2;
+    e->post_ln = norm(l, qwen || siglip ? BIND_MUST : BIND_NEVER, p->n_embd, "v.post_ln");
     load_merger(l);
     bind_leave(&l->b, "a."); /* an encoder of sound in the same file */
     bind_leave(&l->b, "mm.a.");
@@ -309,10 +314,10 @@ static void load_all(struct loader *l) {
 
 /* The width between the products of the merger, 1 where there are none. 0 or -EINVAL. */
 static int read_hidden(struct image_encoder *e, const struct gguf *file, struct err *err) {
-    const char *name = e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL
-                           ? "mm.0.weight"
-                       : e->p.kind == PROJECTOR_PIXTRAL ? "mm.1.weight"
-                                                        : NULL;
+    const char *name =
+        e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL ? "mm.0.weight"
+        : e->p.kind == PROJECTOR_PIXTRAL || e->p.kind == PROJECTOR_LFM2   ? "mm.1.weight"
+                                                                          : NULL;
     const struct tensor *t = name ? gguf_find(file, name) : NULL;
 
     if (name && (!t || t->ne[1] == 0 || t->ne[1] > 65536))

@@ -61,7 +61,7 @@ static uint64_t unit_work(const struct image_encoder *e, const struct picture_la
     case VIS_ARRANGE:
         return area * n;
     default:
-        return (e->mm_in ? (area * n + e->p.n_out) * e->hidden : n * e->p.n_out) +
+        return (e->mm_in ? ((e->merge ? n : area * n) + e->p.n_out) * e->hidden : n * e->p.n_out) +
                (e->merge ? area * n * n : 0);
     }
 }

@@ -21,8 +21,8 @@
 static const struct {
     const char *name;
     double half;
-} models[] = {{"qwen3vl", 0.05}, {"qwen25vl", 0.05}, {"qwen35", 0.05},  {"gemma3", 0.05},
-              {"gemma4", 0.05},  {"gemma4u", 0.2},   {"mistral3", 0.05}};
+} models[] = {{"qwen3vl", 0.05}, {"qwen25vl", 0.05}, {"qwen35", 0.05},   {"gemma3", 0.05},
+              {"gemma4", 0.05},  {"gemma4u", 0.2},   {"mistral3", 0.05}, {"lfm2", 0.05}};
 
 #define EXACT 5e-3 /* seen: 2e-4 */
 

@@ -23,7 +23,7 @@
 static const struct kind {
     const char *name, *shape;
     uint32_t width, height; /* of the picture */
-    const char *rows;       /* the file with them */
+    const char *rows;       /* the file with them; NULL: golden-vision/ has what judges it */
 } kinds[] = {
     {"qwen3vl_merger", "n_deep=2", 96, 64, "qwen3vl_merger"},
     {"qwen2.5vl_merger", "patch=14", 140, 168, "qwen2.5vl_merger"},
@@ -32,6 +32,7 @@ static const struct kind {
     {"pixtral", "patch=14", 84, 56, "pixtral"},
     {"gemma4uv", "patch=8", 72, 120, "gemma4uv"},
     {"gemma4v", "tiny,bounds=1", 96, 144, "gemma4v-bounds"},
+    {"lfm2", "tiny,side=5", 96, 160, NULL},
 };
 
 /* An opened projector, whose file has no name any more. */
@@ -108,7 +109,7 @@ static double largest_difference(const float *a, const float *b, size_t n) {
 static void check_rows(const char *backend) {
     const struct image_encoder_opts o = {.backend = backend, .n_threads = 2, .max_rows = 64};
 
-    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(kinds) && kinds[i].rows; i++) {
         CLEANUP(scene_close) struct scene s = open_scene(&kinds[i], "F32", &o);
         float should[2048];
         char path[512];
