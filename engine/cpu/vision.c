@@ -121,31 +121,6 @@ static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
     return r;
 }
 
-static int load(struct vis_be *b, const struct tensor *t, const float *bias, struct vis_mat **out,
-                struct err *err) {
-    struct vis_mat *v = calloc(1, sizeof(*v));
-
-    if (!v)
-        return -ENOMEM;
-    v->next = b->mats;
-    b->mats = v;
-    int r = panel_plan(&v->m, t, err);
-    if (r < 0)
-        return r;
-    enum acts_kind kind = panel_infos[v->m.format].acts;
-    v->m.bias = bias;
-    v->m.data = aligned(v->m.n_panels * v->m.panel_bytes);
-    if (!b->acts[kind])
-        b->acts[kind] = aligned(acts_bytes(kind, (uint32_t)round_up(b->sizes.max_in, 256),
-                                           (uint32_t)round_up(b->sizes.max_rows, TILE_MAX)));
-    if (!v->m.data || !b->acts[kind])
-        return -ENOMEM;
-    for (uint32_t i = 0; i < v->m.n_panels; i++)
-        panel_pack(&v->m, t, i, v->m.data + i * v->m.panel_bytes);
-    *out = v;
-    return 0;
-}
-
 /* Context of work that is handed out item by item. */
 struct items {
     struct vis_be *b;
@@ -167,6 +142,43 @@ static void each(struct vis_be *b, uint32_t n, vis_row_fn fn, void *ctx) {
     struct items w = {.b = b, .fn = fn, .ctx = ctx, .n = n};
 
     pool_run(b->pool, do_items, &w);
+}
+
+/* A matrix that is packed, and the tensor that it is packed from. */
+struct packing {
+    struct mat *m;
+    const struct tensor *t;
+};
+
+static void pack_panel(void *ctx, uint32_t i) {
+    const struct packing *p = ctx;
+
+    panel_pack(p->m, p->t, i, p->m->data + i * p->m->panel_bytes);
+}
+
+static int load(struct vis_be *b, const struct tensor *t, const float *bias, struct vis_mat **out,
+                struct err *err) {
+    struct vis_mat *v = calloc(1, sizeof(*v));
+
+    if (!v)
+        return -ENOMEM;
+    v->next = b->mats;
+    b->mats = v;
+    int r = panel_plan(&v->m, t, err);
+    if (r < 0)
+        return r;
+    enum acts_kind kind = panel_infos[v->m.format].acts;
+    v->m.bias = bias;
+    v->m.data = aligned(v->m.n_panels * v->m.panel_bytes);
+    if (!b->acts[kind])
+        b->acts[kind] = aligned(acts_bytes(kind, (uint32_t)round_up(b->sizes.max_in, 256),
+                                           (uint32_t)round_up(b->sizes.max_rows, TILE_MAX)));
+    if (!v->m.data || !b->acts[kind])
+        return -ENOMEM;
+    struct packing p = {&v->m, t};
+    each(b, v->m.n_panels, pack_panel, &p);
+    *out = v;
+    return 0;
 }
 
 /* Rows that become activations. */
