@@ -355,6 +355,63 @@ Test(pictures, pieces_of_an_encoder_change_no_bit) {
     }
 }
 
+/* -- drafts ------------------------------------------------------------------------------------ */
+
+enum { N_AHEAD = 3 };
+
+/* What a model with a block of its own drafts behind a prompt of ten tokens, a picture of 3 x 4 rows
+ * and eight tokens, computed in pieces of @chunk. */
+static void draft(uint32_t chunk, struct driver_seq *out, struct trace *t) {
+    char model[TEST_DATA_PATH], projector[TEST_DATA_PATH];
+    const struct driver_opts o = {
+        .path = test_data_file(model, "golden", "qwen35-mtp", ".gguf"),
+        .projector = test_data_file(projector, "golden-vision", "mmproj-qwen35", ".gguf"),
+        .backend = "cpu",
+        .n_threads = 2,
+        .drafts = true,
+        .on_out = note,
+        .ctx = t,
+    };
+    int32_t prompt[30];
+    float rows[12 * 64];
+    const struct engine_picture picture = {10, 12, 4, 3, 4, rows, 64};
+    struct err err = {0};
+    struct driver d;
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        rows[i] = (float)(i * 7919 % 1000) / 300 - 1.6f;
+    for (int32_t i = 0; i < 30; i++)
+        prompt[i] = 20 + 11 * i;
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    struct driver_seq *s = driver_add(&d, prompt, 30, 8, NULL);
+    cr_assert(s != NULL && d.info->n_slots > 0);
+    s->picture = &picture;
+    s->n_pictures = 1;
+    s->every_row = true;
+    t->seq = s;
+    driver_prefill(&d, s, chunk);
+    for (uint32_t i = 0; i < N_AHEAD; i++)
+        driver_draft(&d, &s, 1, i);
+    *out = *s;
+    driver_drop(&d, s);
+    driver_close(&d);
+}
+
+Test(pictures, drafts_behind_a_picture_do_not_depend_on_the_cuts) {
+    static const uint32_t chunks[] = {30, 1, 4, 13};
+    struct driver_seq first = {0}, s;
+    struct trace t = {0};
+
+    for (size_t i = 0; i < ARRAY_SIZE(chunks); i++) {
+        draft(chunks[i], &s, &t);
+        if (i == 0)
+            first = s;
+        cr_expect(memcmp(s.draft, first.draft, N_AHEAD * sizeof(*s.draft)) == 0);
+    }
+    cr_expect(t.n_seen == ARRAY_SIZE(chunks) * (30 + N_AHEAD), "%u", t.n_seen);
+    cr_expect(t.n_other == 0, "%u rows have other bits", t.n_other);
+}
+
 /* -- what does not fit ------------------------------------------------------------------------- */
 
 /* Opens model @name with a projector that is refused with a reason that has @part. */
