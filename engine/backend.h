@@ -160,7 +160,7 @@ enum op_kind {
     OP_EMBED,
     /* x += values [part n_embd, (part + 1) n_embd) of a picture's row; x of a token */
     OP_DEEP,
-    /* x = norm x */
+    /* x = norm x; without @norm, x / sqrt(mean of x^2 + eps) */
     OP_NORM,
     /* p = (post_norm(w[0] x / sqrt(n_embd)) + sqrt(n) row of w[1]) / sqrt(2), n = n_layer_input:
      * for each layer n values, normed by themselves. A picture's row has row 0 of w[1]. */
@@ -178,10 +178,11 @@ enum op_kind {
      * key's scores are not finite. */
     OP_HOLES,
     OP_ATTEND, /* o = attention of q to the pages of @kv, as @attn says */
-    /* o *= sigmoid(gate), of the QKV op before. With w[0]: o *= softplus(w[0] y), y = norm x, one
-     * number for a head or for each of its values. */
+    /* o *= sigmoid(gate), of the QKV op before. With w[0]: o *= softplus(w[0] y), or where @sigmoid
+     * its sigmoid, y = norm x, one number for a head or for each of its values. */
     OP_GATE,
-    /* x = (x + gain t) * scale, t = post_norm(w[0] in + b). @branch: b = t instead */
+    /* x = (x + gain t) * scale, t = post_norm(w[0] in + b), whose eps may be @post_eps. @branch:
+     * b = t instead */
     OP_PROJ,
     OP_JOIN, /* x = (x + post_norm(b)) * scale */
     /* h = glu(w[0] y + b, w[1] y + b), y = norm x. No w[1]: all ups are 1. */
@@ -294,9 +295,11 @@ struct model_op {
     bool joined;          /* EXPERTS; DELTA: STATE_IN has no w[3] */
     bool branch;          /* PROJ, EXPERTS */
     bool centred;         /* KEEP */
+    bool sigmoid;         /* GATE */
     enum glu glu;         /* GATE_UP, GATE_IN, EXPERTS, SHARED */
     float scale;          /* EMBED, PROJ, JOIN, ROUTE, LOGITS */
     float gain;           /* PROJ */
+    float post_eps;       /* PROJ: 0: the model's */
     float cap;            /* LOGITS: 0: none */
     struct attn attn;     /* ATTEND */
     const struct tensor *sinks; /* ATTEND: by head, the score of a key without a value */

@@ -185,6 +185,23 @@ static const struct arch archs[] = {
                     .glu = GLU_GELU,
                     .v_unit = true},
     },
+    /* Muse Glimmer. Layers with a window have rotary positions, the others none. */
+    {
+        .name = "muse-glimmer",
+        .rope = ROPE_NORM,
+        .no_rope = true,
+        .bind = window_bind,
+        .decoder = {.qk_norm = BIND_MUST,
+                    .attn_post_norm = "post_attention_norm",
+                    .ffn_post_norm = "post_ffw_norm",
+                    .post_eps = 1e-8f,
+                    .sigmoid_gate = true,
+                    .window_period = 4,
+                    .window_rope = true,
+                    .same_base = true,
+                    .unit_embedding = true,
+                    .scaled_logits = true},
+    },
     /* Granite 3 and 4 without recurrent layers. */
     {
         .name = "granite",

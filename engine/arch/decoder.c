@@ -96,7 +96,7 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
                      .attn = layer->attn,
                      .sinks = bind_vector(b, d->sinks, h->n, "blk.%u.attn_sinks.weight", l),
                  });
-    if (d->soft_gate) { /* as wide as there are heads, or values */
+    if (d->soft_gate || d->sigmoid_gate) { /* as wide as there are heads, or values */
         const struct tensor *wide = NULL;
         char name[64];
 
@@ -106,6 +106,7 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
                            "blk.%u.attn_gate.weight", l);
         model_add(m, &(struct model_op){
                          .kind = OP_GATE,
+                         .sigmoid = d->sigmoid_gate,
                          .layer = l,
                          .heads = *h,
                          .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
@@ -123,6 +124,7 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
                   .w = {bind_matrix(b, BIND_MUST, n_q, s->n_embd, "blk.%u.attn_output.weight", l)},
                   .bias = {bind_vector(b, d->out_bias, s->n_embd, "blk.%u.attn_output.bias", l)},
                   .post_norm = post_norm(b, m, d->attn_post_norm, l),
+                  .post_eps = d->post_eps,
               });
     return kv;
 }
@@ -167,6 +169,7 @@ void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
                      .w = {bind_matrix(b, BIND_MUST, n, s->n_embd, "blk.%u.ffn_down.weight", l)},
                      .bias = {bind_vector(b, d->ffn_bias, s->n_embd, "blk.%u.ffn_down.bias", l)},
                      .post_norm = post_norm(b, m, d->ffn_post_norm, l),
+                     .post_eps = d->post_eps,
                  });
 }
 

@@ -17,6 +17,7 @@ struct decoder {
     const char *ffn_norm; /* name of the norm before the FFN; NULL: ffn_norm */
     /* Norms of what attention and the FFN add; NULL: none */
     const char *attn_post_norm, *ffn_post_norm;
+    float post_eps; /* of these; 0: that of the other norms */
     enum glu glu;
     bool v_unit;     /* values have a norm without weights, and are keys where attn_v is missing */
     uint32_t window; /* window.h: the size where the file says none */
@@ -25,15 +26,18 @@ struct decoder {
     bool window_rope;     /* layers with a window have the second set of rotary positions */
     bool same_base;       /* whose base is the first's where the file does not say */
     bool scaled_embedding;
-    bool two_way;   /* pictures' rows see each other: window.h, in all layers */
-    bool norm_all;  /* q and k are normed over all heads together */
-    bool fused;     /* attn_qkv has the rows of q, k and v, ffn_up those of gate and up */
-    bool gated;     /* attn_q has a gate for each head, whose sigmoid weighs its output */
-    bool soft_gate; /* attn_gate of the same input weighs the output of attention by softplus */
-    bool no_gate;   /* ups are gates too: GLU_RELU; of an encoder: there are no ups */
-    bool positions; /* encoder.h: learned, one for each position */
-    bool alibi;     /* encoder.h: scores are less by distance */
-    bool windowed;  /* lfm2.h: attention has a window where the file says so */
+    bool two_way;        /* pictures' rows see each other: window.h, in all layers */
+    bool unit_embedding; /* the embedding is normed, without weights */
+    bool scaled_logits;  /* by logit_scale, before the cap */
+    bool norm_all;       /* q and k are normed over all heads together */
+    bool fused;          /* attn_qkv has the rows of q, k and v, ffn_up those of gate and up */
+    bool gated;          /* attn_q has a gate for each head, whose sigmoid weighs its output */
+    bool soft_gate;    /* attn_gate of the same input weighs the output of attention by softplus */
+    bool sigmoid_gate; /* or by the sigmoid */
+    bool no_gate;      /* ups are gates too: GLU_RELU; of an encoder: there are no ups */
+    bool positions;    /* encoder.h: learned, one for each position */
+    bool alibi;        /* encoder.h: scores are less by distance */
+    bool windowed;     /* lfm2.h: attention has a window where the file says so */
     enum bind_need pick_bias;
     const char *final_norm; /* name of the norm before the logits; NULL: output_norm */
     bool tiled;             /* hybrid.h: how value heads share key heads, struct delta_shape */

@@ -45,21 +45,27 @@ void window_bind(struct binder *b, struct model *m, const struct decoder *d) {
     bool in_window[MODEL_LAYERS_MAX];
     uint32_t window = d->window;
     struct model_op logits;
-    double cap = 0, base = 10000;
+    double cap = 0, base = 10000, logit_scale = 0;
+    uint32_t n_rot = s->head_dim;
 
     assert(m->n_ops == 0 && s->n_layer <= MODEL_LAYERS_MAX);
     if (d->same_base)
         meta_f32_opt(&meta, "rope.freq_base", 1.5, 1e12, &base);
+    meta_u32_opt(&meta, "rope.dimension_count", 2, s->head_dim, &n_rot);
     window_read(&meta, s->n_layer, d->window_period, in_window, &window);
     meta_f32_opt(&meta, "attn_logit_softcapping", 0, 1e6, &cap);
     if (d->window_rope)
-        rope_read(
-            &meta,
-            &(struct rope_defaults){
-                .dim = s->head_dim, .context = s->max_context, .base = base, .suffix = "_swa"},
-            NULL, &s->rope[1]);
+        rope_read(&meta,
+                  &(struct rope_defaults){
+                      .dim = n_rot, .context = s->max_context, .base = base, .suffix = "_swa"},
+                  NULL, &s->rope[1]);
     decoder_ends(b, m, d, &logits);
     window_ends(&meta, m, d->scaled_embedding, &logits);
+    if (d->unit_embedding)
+        model_add(m, &(struct model_op){.kind = OP_NORM});
+    if (d->scaled_logits)
+        meta_f32_opt(&meta, "logit_scale", 0, 1e6, &logit_scale);
+    logits.scale = logit_scale > 0 ? (float)logit_scale : logits.scale;
     b->r = b->r < 0 ? b->r : meta.r;
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
         struct layer l = decoder_layer(m, i);

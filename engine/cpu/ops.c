@@ -142,18 +142,21 @@ int ops_deep(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* x = layer norm x */
-static void layer_norm_row(const struct rows *r, uint32_t row, uint32_t thread) {
+/* x = layer norm x, or the rms norm without weights. */
+static void norm_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
+    float *x = act_row(b, ACT_X, row);
 
-    b->kernels->layer_norm(act_row(b, ACT_X, row), r->w->norm, r->w->norm_bias, b->shape.n_embd,
-                           b->shape.rms_eps);
+    if (r->op->norm)
+        b->kernels->layer_norm(x, r->w->norm, r->w->norm_bias, b->shape.n_embd, b->shape.rms_eps);
+    else
+        b->kernels->norm(x, NULL, x, b->shape.n_embd, b->shape.rms_eps);
 }
 
 int ops_norm(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .w = op->weights, .n = s->n_rows};
+    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
-    each_row(&r, layer_norm_row);
+    each_row(&r, norm_row);
     return 0;
 }
 
@@ -471,7 +474,7 @@ static void gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
 }
 
 /* The gates are in the place of the queries. */
-static void softplus_row(const struct rows *r, uint32_t row, uint32_t thread) {
+static void soft_gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = r->op->heads.n * r->op->heads.dim, per = n / r->w->m[0].n_out;
 
@@ -480,8 +483,12 @@ static void softplus_row(const struct rows *r, uint32_t row, uint32_t thread) {
     float *o = act_row(b, ACT_O, row);
 
     for (uint32_t i = 0; i < n; i += per) {
-        float x = gate[i / per], by = x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
+        float x = gate[i / per], by;
 
+        if (r->op->sigmoid)
+            by = 1.0f / (1.0f + mx_expf(-x));
+        else
+            by = x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
         for (uint32_t j = i; j < i + per; j++)
             o[j] *= by;
     }
@@ -497,7 +504,7 @@ int ops_gate(struct step *s, const struct model_op *op) {
         mm.out[0] = s->be->act[ACT_Q];
         mm.out_stride[0] = s->be->act_width[ACT_Q];
         matmul_run(s->be->pool, &mm, 1);
-        each_row(&r, softplus_row);
+        each_row(&r, soft_gate_row);
         return 0;
     }
     assert(s->be->gated);
@@ -509,9 +516,10 @@ int ops_gate(struct step *s, const struct model_op *op) {
 static void norm_branch_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     float *t = act_row(b, ACT_B, row);
+    float eps = r->op->post_eps > 0 ? r->op->post_eps : b->shape.rms_eps;
 
     if (r->w && r->w->post_norm)
-        b->kernels->norm(t, r->w->post_norm, t, r->op->width, b->shape.rms_eps);
+        b->kernels->norm(t, r->w->post_norm, t, r->op->width, eps);
 }
 
 /* x = (x + gain post_norm(b)) scale */

@@ -444,6 +444,10 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return attention_lacks(s, op);
     if (op->kind == OP_KEYS && op->norm_all)
         return "blocks of this kind";
+    if (op->kind == OP_GATE && op->w[0] && op->sigmoid)
+        return "gates of this kind";
+    if (op->kind == OP_PROJ && op->post_eps > 0)
+        return "norms of this kind";
     if (op->kind == OP_GATE_UP && has_relu_gates(op))
         return "FFNs of this kind";
     if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)

@@ -61,8 +61,14 @@ int ref_norm(struct step *s, const struct model_op *op) {
     const struct be *b = s->be;
     size_t n = b->shape->n_embd;
 
-    for (size_t r = 0; r < s->host.batch->n_rows; r++)
-        layer_norm(b->act[ACT_X] + r * n, op->norm, op->norm_bias, b->shape->rms_eps, n);
+    for (size_t r = 0; r < s->host.batch->n_rows; r++) {
+        float *x = b->act[ACT_X] + r * n;
+
+        if (op->norm)
+            layer_norm(x, op->norm, op->norm_bias, b->shape->rms_eps, n);
+        else
+            ref_rms_norm(x, NULL, b->shape->rms_eps, n, x);
+    }
     return 0;
 }
 
@@ -529,7 +535,8 @@ int ref_gate(struct step *s, const struct model_op *op) {
         ref_norm_rows(s, op);
         ref_linear(b, op->w[0], NULL, b->normed, s->host.batch->n_rows, b->act[ACT_Q]);
         for (size_t i = 0; i < n * dim; i++)
-            b->act[ACT_O][i] *= ref_softplus(b->act[ACT_Q][i / per]);
+            b->act[ACT_O][i] *= op->sigmoid ? ref_sigmoid(b->act[ACT_Q][i / per])
+                                            : ref_softplus(b->act[ACT_Q][i / per]);
         return 0;
     }
     for (size_t h = 0; h < n; h++)
@@ -544,9 +551,10 @@ int ref_gate(struct step *s, const struct model_op *op) {
 static void add_branch(struct step *s, const struct model_op *op, float *t) {
     struct be *b = s->be;
     size_t n = op->width, n_all = s->host.batch->n_rows * n;
+    float eps = op->post_eps > 0 ? op->post_eps : b->shape->rms_eps;
 
     for (size_t at = 0; at < n_all && op->post_norm; at += n)
-        ref_rms_norm(t + at, op->post_norm, b->shape->rms_eps, n, t + at);
+        ref_rms_norm(t + at, op->post_norm, eps, n, t + at);
     for (size_t i = 0; i < n_all; i++)
         b->act[ACT_X][i] = (b->act[ACT_X][i] + op->gain * t[i]) * op->scale;
 }

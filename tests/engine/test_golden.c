@@ -232,7 +232,7 @@ static const char *const served[] = {
 };
 
 /* Files of the repository that the larger set has elsewhere. */
-static const char *const served_here[] = {"minimax-m2"};
+static const char *const served_here[] = {"minimax-m2", "muse-glimmer"};
 /* Files of the larger set alone. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

@@ -474,9 +474,9 @@ Test(identity, reference_windows) {
 
 /* What else rows of the table of architectures compute. */
 static const char *const others[] = {
-    "granite",       "phi3",           "mistral3",    "olmo2",
-    "lfm2",          "lfm2moe",        "glm4moe-mtp", "nemotron-h-moe-mtp",
-    "deepseek2-mtp", "deepseek2-lite", "laguna",      "minimax-m2"};
+    "granite", "phi3",        "mistral3",           "olmo2",         "lfm2",
+    "lfm2moe", "glm4moe-mtp", "nemotron-h-moe-mtp", "deepseek2-mtp", "deepseek2-lite",
+    "laguna",  "minimax-m2",  "muse-glimmer"};
 
 Test(identity, cpu_architectures) {
     need("cpu");
