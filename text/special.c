@@ -15,6 +15,7 @@
 
 static const char *const end_texts[] = {
     "<|eot_id|>",
+    "<|eot|>",
     "<|im_end|>",
     "<|end|>",
     "<|return|>",
@@ -107,6 +108,11 @@ static bool ends_message_only(const struct vocab *v, const char *text) {
             (has(v, "<|flush|>") && (has(v, "<|call|>") || has(v, "<|calls|>"))));
 }
 
+/* Muse Glimmer's turns consist of messages that end with <|eom|>, whatever the file calls it. */
+static bool is_end_of_message(const struct vocab *v, int32_t id) {
+    return id >= 0 && (uint32_t)id == find_text(v, "<|eom|>") && has(v, "<|start|>");
+}
+
 /* Adds the token with the text of an end, and makes it a control token: some files call it ordinary
  * text (Qwen's "</s>", which the pre-tokenizer never lets merging make). Gemma 4's </s> is a tag of
  * HTML. */
@@ -143,7 +149,8 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
         add_end_text(s, v, end_texts[i]);
     for (size_t i = 0; i < ARRAY_SIZE(end_keys) && r == 0; i++) {
         r = read_id(g, end_keys[i], v->n, &id, err);
-        add_end(s, id);
+        if (!is_end_of_message(v, id))
+            add_end(s, id);
     }
     return r;
 }

@@ -82,7 +82,7 @@ static bool ends_with(const char *text, size_t len, const char *end) {
 static enum thinking thinking_of(const struct prompt_job *job) {
     const struct toolcall_reasoning *r = job->parses ? job->parse.reasoning : NULL;
 
-    if (!r || job->request.prefill.len || (job->parse.format && job->parse.format->has_reasoning))
+    if (!r || job->request.prefill.len || (job->parse.format && job->parse.format->own.begin))
         return THINKS_NOT;
     const char *text = job->prompts[0].text;
     size_t len = job->prompts[0].len;
@@ -108,11 +108,11 @@ static yyjson_mut_val *block(struct draft *d, const char *open, const char *stop
 /* @v where the output may be reasoning first. */
 static yyjson_mut_val *after_reasoning(struct draft *d, yyjson_mut_val *v) {
     const struct toolcall_reasoning *r = d->job->parse.reasoning;
+    const struct toolcall_format *f = d->job->parse.format;
     yyjson_mut_val *list = ir_list(&d->n, "sequence");
 
-    if (d->job->parse.format && d->job->parse.format->has_reasoning)
-        ir_add(&d->n, list,
-               block(d, "<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant"));
+    if (f && f->own.begin)
+        ir_add(&d->n, list, block(d, f->own.begin, f->own.stop, f->own.end));
     else if (d->thinking == THINKS_NOT)
         return v;
     else if (d->thinking == MAY_THINK)
@@ -352,11 +352,11 @@ static void add_quiet(struct draft *d, yyjson_mut_val *triggers) {
     const struct toolcall_reasoning *r = d->job->parse.reasoning;
     const struct toolcall_format *f = d->job->parse.format;
 
-    if (d->thinking == THINKS_NOT || !f || f->ends_reasoning)
+    if (!f || f->ends_reasoning || (d->thinking == THINKS_NOT && !f->own.begin))
         return;
-    yyjson_mut_val *quiet = ir_text(&d->n, "open", r->open);
+    yyjson_mut_val *quiet = ir_text(&d->n, "open", f->own.begin ? f->own.begin : r->open);
 
-    ir_put_str(&d->n, quiet, "close", r->close);
+    ir_put_str(&d->n, quiet, "close", f->own.stop ? f->own.stop : r->close);
     ir_put_bool(&d->n, quiet, "now", d->thinking == THINKS);
     d->n.failed |= !yyjson_mut_obj_add_val(d->n.doc, triggers, "quiet", quiet);
 }
@@ -455,8 +455,8 @@ static yyjson_mut_val *content_node(struct draft *d) {
     const struct toolcall_format *f = d->job->parse.format;
     yyjson_mut_val *list = ir_list(&d->n, "sequence"), *v = form_node(d);
 
-    if (f && f->has_reasoning) {
-        ir_add(&d->n, list, ir_text(&d->n, "literal", "<|channel|>final<|message|>"));
+    if (f && f->own.answer) {
+        ir_add(&d->n, list, ir_text(&d->n, "literal", f->own.answer));
         ir_add(&d->n, list, v);
         return list;
     }

@@ -103,11 +103,11 @@ void family_init(struct family *f, const struct api_model *m) {
     f->drops_calls = drops_calls(f, m->template);
     f->thoughts = name_of_thoughts(m);
     f->drops_system = drops_system(m->template);
-    f->reasons = f->reasoning || (f->format && f->format->has_reasoning);
+    f->reasons = f->reasoning || (f->format && f->format->own.begin);
 }
 
 const struct toolcall_format *family_format(const struct family *f, bool tools) {
     if (tools)
         return f->takes_tools && f->format ? f->format : toolcall_find("generic");
-    return f->format && (f->format->has_reasoning || f->format->content_begin) ? f->format : NULL;
+    return f->format && (f->format->own.begin || f->format->content_begin) ? f->format : NULL;
 }

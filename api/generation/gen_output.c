@@ -148,10 +148,8 @@ int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n) {
 int gen_limit_reasoning(struct gen *g, uint32_t max) {
     assert(g->state == GEN_WAITING && g->output);
     const struct toolcall_opts *o = &g->output->opts;
-    bool harmony = o->format && o->format->has_reasoning;
-    const char *close = harmony        ? "<|end|><|start|>assistant"
-                        : o->reasoning ? o->reasoning->close
-                                       : NULL;
+    const char *own = o->format ? o->format->own.end : NULL;
+    const char *close = own ? own : o->reasoning ? o->reasoning->close : NULL;
     struct tokens t = {.max = ARRAY_SIZE(g->thinking.close)};
     char text[64];
 

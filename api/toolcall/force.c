@@ -28,9 +28,9 @@ int force_refuse(struct force *f, const char *what) {
 
 /* ---- pieces of a shape ---- */
 
-enum place { PLACE_ID, PLACE_INDEX, PLACE_TYPE, PLACE_BREAK, PLACES };
+enum place { PLACE_ID, PLACE_INDEX, PLACE_TYPE, PLACE_NAME, PLACE_BREAK, PLACES };
 
-static const char *const places[PLACES] = {"{id}", "{index}", "{type}", "{nl}"};
+static const char *const places[PLACES] = {"{id}", "{index}", "{type}", "{name}", "{nl}"};
 
 static enum place place_at(const char *c) {
     enum place p = 0;
@@ -51,6 +51,8 @@ static yyjson_mut_val *place_node(struct force *f, enum place p, yyjson_mut_val 
         return ir_text(f->n, "regex", "0|[1-9][0-9]{0,2}");
     case PLACE_TYPE:
         return type;
+    case PLACE_NAME:
+        return ir_text(f->n, "literal", f->tool->name);
     default:
         return ir_text(f->n, "regex", "\\n?");
     }
@@ -266,8 +268,12 @@ static int put_tools(struct force *f, const struct toolcall_force *o, yyjson_mut
         f->prop = NULL;
         if (!is_plain(f->tool->name))
             return refuse_name(f);
-        force_piece(f, one, f->tool->name, NULL);
-        put_either(f, one, f->shape->name_end, f->shape->name_end_also);
+        if (f->name_end) {
+            force_piece(f, one, f->name_end, NULL);
+        } else {
+            force_piece(f, one, f->tool->name, NULL);
+            put_either(f, one, f->shape->name_end, f->shape->name_end_also);
+        }
         r = put_args(f, one);
         ir_add(f->n, either, one);
     }
@@ -357,6 +363,9 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
     } else if (o->after && rest_of(o->format, s->call_begin) != s->call_begin) {
         /* Each further call has its own trigger. */
         r = put_call(&f, o, rest_of(o->format, s->call_begin), all);
+    } else if (o->after && rest_of(o->format, s->name_end) != s->name_end) {
+        f.name_end = rest_of(o->format, s->name_end);
+        r = put_call(&f, o, NULL, all);
     } else {
         r = put_calls(&f, o, all);
     }

@@ -13,7 +13,8 @@ struct force {
     const struct toolcall_shape *shape;
     const struct toolcall_tool *tool; /* the one that is being written */
     const char *prop;                 /* of it, for messages; or NULL */
-    char stop[64];                    /* ends a bare value */
+    const char *name_end; /* what follows a trigger that stands behind the name; or NULL */
+    char stop[64];        /* ends a bare value */
     struct err *err;
 };
 

@@ -11,13 +11,13 @@
 static const struct toolcall_format *const formats[] = {
     &format_harmony,      &format_deepseek_v32, &format_deepseek_dsml, &format_deepseek_v3,
     &format_deepseek_v31, &format_kimi_k2,      &format_kimi_k3,       &format_hunyuan,
-    &format_glm,          &format_minimax_m2,   &format_gemma,         &format_seed,
-    &format_qwen_coder,   &format_mistral_id,   &format_mistral_args,  &format_mistral_json,
-    &format_command_r7b,  &format_command_r,    &format_apertus,       &format_nemotron,
-    &format_apriel,       &format_minimax_m1,   &format_solar,         &format_gigachat,
-    &format_minicpm,      &format_functionary,  &format_firefunction,  &format_phi4,
-    &format_granite,      &format_hermes,       &format_llama,         &format_lfm,
-    &format_generic,
+    &format_glm,          &format_atem,         &format_minimax_m2,    &format_gemma,
+    &format_seed,         &format_qwen_coder,   &format_mistral_id,    &format_mistral_args,
+    &format_mistral_json, &format_command_r7b,  &format_command_r,     &format_apertus,
+    &format_nemotron,     &format_apriel,       &format_minimax_m1,    &format_solar,
+    &format_gigachat,     &format_minicpm,      &format_functionary,   &format_firefunction,
+    &format_phi4,         &format_granite,      &format_hermes,        &format_llama,
+    &format_lfm,          &format_generic,
 };
 
 /* Mostly detected by the closing marker, since some templates only ever take reasoning out. Two

@@ -67,7 +67,10 @@ const struct toolcall_format format_harmony = {
     .force_after = {"<|channel|>commentary to=functions.", "<|start|>assistant to=functions.",
                     "<|channel|>analysis to=functions."},
     .start_after = " to=functions.", /* the prompt has written <|start|>assistant */
-    .has_reasoning = true,
+    .own = {.begin = "<|channel|>analysis<|message|>",
+            .stop = "<|end|>",
+            .end = "<|end|><|start|>assistant",
+            .answer = "<|channel|>final<|message|>"},
     .shape = {.args = ARGS_JSON,
               .separator = "<|start|>assistant",
               .call_begin = "<|channel|>commentary to=functions.",

@@ -28,7 +28,7 @@ int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts
     if (!opts->max_whole)
         p->opts.max_whole = TOOLCALL_WHOLE_MAX;
     p->calls = opts->format && yyjson_arr_size(opts->tools) > 0;
-    if (opts->reasoning && !(opts->format && opts->format->has_reasoning)) {
+    if (opts->reasoning && !(opts->format && opts->format->own.begin)) {
         p->reason_open = (struct tc_edge){opts->reasoning->open, TC_REASON, TC_START};
         p->reason_close = (struct tc_edge){opts->reasoning->close, TC_CONTENT, 0};
     }

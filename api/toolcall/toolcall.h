@@ -32,7 +32,7 @@ enum toolcall_args { ARGS_JSON, ARGS_TAGGED, ARGS_PYTHON, ARGS_GEMMA };
  *      section_begin call (separator call)* section_end
  *      call = call_begin NAME name_end ARGUMENTS call_end
  * {id} stands for an id (of id_len letters and digits when that is not 0), {index} for the call's
- * number in the message, {nl} for a line break that may be missing. Optional white space is left
+ * number in the message, {name} for NAME once more, {nl} for a line break that may be missing. Optional white space is left
  * out. ARGUMENTS are a JSON object (ARGS_JSON), or "key=literal, ..." (ARGS_PYTHON), or {key:value}
  * with <|"|> as quotes (ARGS_GEMMA), or (ARGS_TAGGED)
  *      (key_begin KEY key_end VALUE value_end)*
@@ -58,10 +58,14 @@ struct toolcall_format {
     /* A message may begin with a call without a marker; text counts as one once its arguments
      * begin. */
     bool bare;
-    bool ends_reasoning;                     /* a trigger inside reasoning ends it */
-    bool only_known;                         /* a call of a tool that was not offered is content */
-    bool short_ids;                          /* ids of 9 letters and digits */
-    bool has_reasoning;                      /* the format itself tells reasoning from content */
+    bool ends_reasoning; /* a trigger inside reasoning ends it */
+    bool only_known;     /* a call of a tool that was not offered is content */
+    bool short_ids;      /* ids of 9 letters and digits */
+    /* The format itself tells reasoning from content: what begins reasoning where a message begins,
+     * ends its text, leads from there to what follows, and begins an answer. NULL: it does not. */
+    struct {
+        const char *begin, *stop, *end, *answer;
+    } own;
     const char *content_begin, *content_end; /* marks that content may stand between; or NULL */
     struct toolcall_shape shape;
     const struct tc_state *states;

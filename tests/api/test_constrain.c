@@ -266,6 +266,12 @@ Test(constrain, reasoning_may_come_first) {
          "\"max\":1},{\"sequence\":[{\"literal\":\"<|channel|>final<|message|>\"},"
          "{\"regex\":\"a\",\"param\":\"guided_regex\"}]}]}",
          ""},
+        {"{{ messages[0].content }}{# <atem:function_calls> #}<|start|>assistant",
+         "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\" to=self<|message|>\"},"
+         "{\"free_text\":\"<|eom|>\"},{\"literal\":\"<|eom|><|start|>assistant\"}]},\"min\":0,"
+         "\"max\":1},{\"sequence\":[{\"literal\":\" to=user<|message|>\"},"
+         "{\"regex\":\"a\",\"param\":\"guided_regex\"}]}]}",
+         ""},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
@@ -294,6 +300,8 @@ Test(constrain, calls_that_begin_a_message_are_held) {
          "<|start|>assistant",
          "{\"after\":[\"<|channel|>commentary to=functions.\",\"<|start|>assistant "
          "to=functions.\",\"<|channel|>analysis to=functions.\"],\"repeat\":true,"
+         "\"quiet\":{\"open\":\"<|channel|>analysis<|message|>\",\"close\":\"<|end|>\",\"now\":"
+         "false},"
          "\"start\":[\" to=functions.\"]}"},
     };
 

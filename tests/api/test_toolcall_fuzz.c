@@ -58,7 +58,7 @@ static void mutate(char *text, size_t *len) {
 
 /* Formats that have markers besides those of calls; they are dropped. */
 static bool drops(const struct toolcall_case *c) {
-    static const char *const names[] = {"harmony", "kimi-k3",     "solar",
+    static const char *const names[] = {"harmony", "atem",        "kimi-k3",    "solar",
                                         "llama3",  "functionary", "command-r7b"};
     bool yes = c->reasoning;
 

@@ -30,6 +30,9 @@ static void put(struct buf *out, const char *piece, uint32_t index, const char *
         } else if (strncmp(c, "{type}", 6) == 0) {
             buf_add_str(out, type);
             c += 6;
+        } else if (strncmp(c, "{name}", 6) == 0) {
+            buf_add_str(out, "search_files");
+            c += 6;
         } else if (strncmp(c, "{nl}", 4) == 0) {
             buf_add_str(out, index % 2 ? "" : "\n");
             c += 4;
@@ -131,7 +134,7 @@ Test(toolcall_shape, begins_with_a_trigger) {
         bool any = false;
 
         for (size_t k = 0; k < ARRAY_SIZE(f->triggers) && f->triggers[k]; k++)
-            any |= strstr(begin, f->triggers[k]) != NULL;
+            any |= strstr(begin, f->triggers[k]) || strstr(f->shape.name_end, f->triggers[k]);
         cr_expect(any, "%s: %s", f->name, begin);
         cr_expect_eq(toolcall_find(f->name), f);
     }

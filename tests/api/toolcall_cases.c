@@ -321,6 +321,26 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("minimax-m2", NULL,
          "<minimax:tool_call><invoke name=\"ping\"></invoke></minimax:tool_call>", "ping{};"),
     CASE("minimax-m2", NULL, "<minimax:tool_call>hm", "C<<minimax:tool_call>hm>"),
+
+    /* atem */
+    CASE("atem", NULL,
+         " to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>I look.<|eom|>"
+         "<|start|>assistant to=get_weather<|message|><atem:function_calls>\n<atem:invoke "
+         "name=\"get_weather\">\n<atem:parameter name=\"city\">Paris</atem:parameter>\n"
+         "<atem:parameter name=\"unit\">celsius</atem:parameter>\n</atem:invoke>\n"
+         "</atem:function_calls><|eom|><|start|>assistant to=search_files<|message|>"
+         "<atem:function_calls>\n<atem:invoke name=\"search_files\">\n<atem:parameter "
+         "name=\"pattern\">a|b</atem:parameter>\n<atem:parameter name=\"paths\">[\"src/\", \"d "
+         "e\"]</atem:parameter>\n<atem:parameter name=\"max_results\">5</atem:parameter>\n"
+         "</atem:invoke>\n</atem:function_calls><|eot|>",
+         "R<hm> C<I look.> " TWO),
+    CASE("atem", NULL, " to=user<|message|>Hello<|eot|>", "C<Hello>"),
+    CASE("atem", NULL, "Plain text", "C<Plain text>"),
+    CASE("atem", NULL,
+         "<|message|><atem:function_calls><atem:invoke "
+         "name=\"ping\"></atem:invoke></atem:function_calls>",
+         "ping{};"),
+    CASE("atem", NULL, " to=f<|message|>nonsense<|eot|>", "C<to=f<|message|>nonsense>"),
     CASE("minimax-m1", NULL,
          "<tool_calls>\n{\"name\": \"get_weather\", \"arguments\": " PARIS
          "}\n{\"name\": \"search_files\", "
