@@ -22,6 +22,7 @@ enum synth_arch {
     SYNTH_QWEN2,
     SYNTH_QWEN3,
     SYNTH_QWEN3MOE,
+    SYNTH_MUSE,
     SYNTH_QWEN3NEXT, /* this and what follows: hybrid, three of four layers are gated delta nets */
     SYNTH_QWEN35,
     SYNTH_QWEN35MOE,
@@ -70,7 +71,7 @@ static inline bool synth_is_gemma4(const struct synth_shape *s) {
     return s->arch == SYNTH_GEMMA4 || s->arch == SYNTH_ASSISTANT;
 }
 
-/* gemma4: whether layer @l has a window. */
+/* gemma4, muse-glimmer: whether layer @l has a window. */
 static inline bool synth_in_window(const struct synth_shape *s, uint32_t l) {
     return (l + 1) % s->period != 0;
 }

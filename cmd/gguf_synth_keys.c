@@ -107,6 +107,14 @@ static void write_deepseek2(struct gguf_write *w, const struct synth_shape *s) {
     gguf_write_bool(w, "deepseek2.expert_weights_norm", true);
 }
 
+static void write_muse(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
+    const struct key period = {"attention.sliding_window_pattern", s->period};
+
+    write_u32(w, arch, &period, 1);
+    write_f32(w, arch, "logit_scale", 1);
+    write_f32(w, arch, "final_logit_softcapping", 20);
+}
+
 static void write_yarn(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
     const struct key original = {"rope.scaling.original_context_length", s->original};
     char text[96];
@@ -155,6 +163,8 @@ void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const s
         write_gemma4(w, s, arch);
     else if (latent)
         write_deepseek2(w, s);
+    else if (s->arch == SYNTH_MUSE)
+        write_muse(w, s, arch);
     if (s->factor)
         write_yarn(w, s, arch);
     write_f32(w, arch, "attention.layer_norm_rms_epsilon", s->eps);

@@ -240,10 +240,10 @@ static void plan_ffn(struct planner *p, uint32_t i) {
         plan_experts(p, i);
     else
         plan_dense(p, i, s->n_lead ? s->n_dense : s->n_ff);
-    if (synth_is_gemma4(s)) {
+    if (synth_is_gemma4(s) || s->arch == SYNTH_MUSE)
         vector(p, quiet(s), 0.1 * quiet(s), s->n_embd, "blk.%u.post_ffw_norm.weight", i);
+    if (synth_is_gemma4(s))
         vector(p, 1, 0, 1, "blk.%u.layer_output_scale.weight", i);
-    }
 }
 
 /* A gated delta net; heads forget half within about 1 to 100 tokens. */
@@ -316,6 +316,8 @@ static void plan_attention(struct planner *p, uint32_t i) {
         vector(p, norm, norm / 7, D, "blk.%u.attn_k_norm.weight", i);
     }
     matrix(p, ROLE_MATRIX, 1.5, Q, E, "blk.%u.attn_output.weight", i);
+    if (s->arch == SYNTH_MUSE)
+        matrix(p, ROLE_MATRIX, 1.5, E, Q, "blk.%u.attn_gate.weight", i);
     if (s->arch == SYNTH_GPT_OSS) {
         vector(p, 0, 0.3, E, "blk.%u.attn_output.bias", i);
         vector(p, 0, 1, s->n_head, "blk.%u.attn_sinks.weight", i);
@@ -326,8 +328,8 @@ static void plan_attention(struct planner *p, uint32_t i) {
  * clear winners, few near ties. */
 static void plan_layer(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
-    bool hybrid = synth_is_hybrid(s), gemma = synth_is_gemma4(s);
-    double post = gemma ? quiet(s) : 1;
+    bool hybrid = synth_is_hybrid(s), quiets = synth_is_gemma4(s) || s->arch == SYNTH_MUSE;
+    double post = quiets ? quiet(s) : 1;
 
     p->layer = i;
     vector(p, 1, 0.1, s->n_embd, "blk.%u.attn_norm.weight", i);
@@ -337,7 +339,7 @@ static void plan_layer(struct planner *p, uint32_t i) {
         plan_latent(p, i);
     else
         plan_attention(p, i);
-    if (hybrid || gemma || s->arch == SYNTH_GPT_OSS)
+    if (hybrid || quiets || s->arch == SYNTH_GPT_OSS)
         vector(p, post, 0.1 * post, s->n_embd, "blk.%u.post_attention_norm.weight", i);
     if (!hybrid && s->arch != SYNTH_GPT_OSS)
         vector(p, 1, 0.1, s->n_embd, "blk.%u.ffn_norm.weight", i);

@@ -14,6 +14,7 @@ static const char *const arch_names[] = {
     [SYNTH_QWEN3] = "qwen3",         [SYNTH_QWEN3MOE] = "qwen3moe",
     [SYNTH_QWEN3NEXT] = "qwen3next", [SYNTH_QWEN35] = "qwen35",
     [SYNTH_QWEN35MOE] = "qwen35moe", [SYNTH_ASSISTANT] = "gemma4-assistant",
+    [SYNTH_MUSE] = "muse-glimmer",
 };
 
 static const struct {
@@ -51,6 +52,10 @@ static const struct {
       .head_dim = 256, .n_ff = 1536,   .n_vocab = 154880, .context = 202752, .theta = 1e6,
       .eps = 1e-5,     .n_expert = 64, .n_used = 4,       .n_shared = 1536,  .n_dense = 10240,
       .n_lead = 1,     .n_rot = 64,    .q_rank = 768,     .kv_rank = 512,    .v_dim = 256}},
+    {"muse-glimmer-30b",
+     {SYNTH_MUSE, .n_layer = 52, .n_embd = 6656, .n_head = 32, .n_kv = 2, .head_dim = 128,
+      .n_ff = 19968, .n_vocab = 202048, .context = 131072, .theta = 500000, .eps = 1e-5,
+      .window = 2048, .period = 4}},
     {"qwen2-0.5b",
      {SYNTH_QWEN2, .n_layer = 24, .n_embd = 896, .n_head = 14, .n_kv = 2, .head_dim = 64,
       .n_ff = 4864, .n_vocab = 151936, .context = 32768, .tied = 1, .theta = 1e6, .eps = 1e-6}},
@@ -137,8 +142,8 @@ static int set_name(struct synth_shape *s, const char *name, struct err *err) {
         }
     return err_set(err, 0, NULL,
                    "unknown shape \"%s\": tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, "
-                   "gemma-4-26b-a4b, gemma-4-26b-a4b-assistant, glm-4.7-flash, qwen2-0.5b, "
-                   "qwen3-0.6b, qwen3-8b, "
+                   "gemma-4-26b-a4b, gemma-4-26b-a4b-assistant, glm-4.7-flash, "
+                   "muse-glimmer-30b, qwen2-0.5b, qwen3-0.6b, qwen3-8b, "
                    "qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b or qwen3-coder-next",
                    name);
 }
@@ -186,7 +191,8 @@ static int check_arch(const struct synth_shape *s, struct err *err) {
 
     if (s->arch == SYNTH_QWEN2 && s->n_head * s->head_dim != s->n_embd)
         return err_set(err, 0, NULL, "shape: qwen2 needs n_head * head_dim = n_embd");
-    if ((s->arch == SYNTH_GPT_OSS || synth_is_gemma4(s)) && (!s->window || !s->period))
+    if ((s->arch == SYNTH_GPT_OSS || s->arch == SYNTH_MUSE || synth_is_gemma4(s)) &&
+        (!s->window || !s->period))
         return err_set(err, 0, NULL, "shape: %s needs window and period", name);
     if (synth_is_gemma4(s) &&
         (!s->n_kv_window || !s->window_dim || s->window_dim % 2 || s->n_head % s->n_kv_window))
@@ -248,7 +254,7 @@ int synth_shape_parse(struct synth_shape *out, const char *arch, const char *tex
     if (r == 0 && arch && synth_arch_find(arch, &s.arch) < 0)
         r = err_set(err, 0, NULL,
                     "unknown architecture \"%s\": llama, mistral3, gpt-oss, gemma4, "
-                    "gemma4-assistant, deepseek2, "
+                    "gemma4-assistant, deepseek2, muse-glimmer, "
                     "qwen2, qwen3, qwen3moe, qwen3next, qwen35 or qwen35moe",
                     arch);
     if (r == 0)

@@ -647,12 +647,13 @@ static const char *effort_of(const struct api_model *model, const char *effort) 
 static int put_effort(struct build *b, const struct gen_request *r, const struct api_model *model,
                       yyjson_mut_val *root) {
     static const char *const switches[] = {"enable_thinking", "thinking"};
+    static const char *const strengths[] = {"reasoning_effort", "reasoning_strength"};
     const char *effort = json_cstr(r->reasoning_effort);
     bool on = r->thinking ? r->thinking == THINK_ON : effort && strcmp(effort, "none") != 0;
     int result = 0;
 
-    if (effort)
-        result = put_variable(b, r, root, "reasoning_effort",
+    for (size_t i = 0; i < ARRAY_SIZE(strengths) && result == 0 && effort; i++)
+        result = put_variable(b, r, root, strengths[i],
                               yyjson_mut_strcpy(b->doc, effort_of(model, effort)));
     if (!effort && !r->thinking)
         return 0;

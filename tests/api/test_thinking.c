@@ -353,6 +353,9 @@ Test(thinking, efforts_reach_the_template) {
     expect_prompt(&w, "\"reasoning_effort\":\"xhigh\"", "hi|max");
     expect_prompt(&w, "\"reasoning_effort\":\"max\"", "hi|max");
     world_stop(&w);
+    with_source(&w, "{{ messages[0].content }}|{{ reasoning_strength }}{# 'xhigh' #}");
+    expect_prompt(&w, "\"reasoning_effort\":\"xhigh\"", "hi|xhigh");
+    world_stop(&w);
 }
 
 /* Some templates tell the model what it will be held to. */

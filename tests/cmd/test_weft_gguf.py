@@ -120,6 +120,9 @@ def test_mixes_of_experts_and_of_hybrid_models_are_llama_cpps():
     formats = formats_of("--shape", gemma, "--format", "Q4_K_M")
     assert [i for i in range(6) if f"blk.{i}.attn_v.weight" not in formats] == [5]
     assert formats["token_embd.weight"] == "Q6_K" and formats["blk.5.ffn_down_exps.weight"] == "Q8_0"
+    muse = "muse-glimmer-30b,n_layer=4,n_embd=256,n_head=4,n_kv=1,head_dim=64,n_ff=256,n_vocab=300,window=8"
+    formats = formats_of("--shape", muse, "--format", "Q4_K_M")
+    assert len(formats) == 3 + 4 * 14 and formats["blk.3.attn_gate.weight"] == "Q4_K"
 
 
 def test_rows_that_do_not_fill_a_block_take_another_format():
