@@ -57,7 +57,7 @@ struct rope_set {
 
 /* Activations of a gated FFN, from gate g and up u. */
 enum glu {
-    GLU_SILU, /* silu(g) u */
+    GLU_SILU, /* silu(g) u, or where the op has a limit min(silu(g), limit) u within +-limit */
     GLU_GELU, /* gelu(g) u, gelu(g) = g / 2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) */
     /* g' sigmoid(1.702 g') (u' + 1), g' = min(g, 7), u' = u within +-7 */
     GLU_CLAMPED,
@@ -300,6 +300,7 @@ struct model_op {
     float scale;          /* EMBED, PROJ, JOIN, ROUTE, LOGITS */
     float gain;           /* PROJ */
     float post_eps;       /* PROJ: 0: the model's */
+    float limit;          /* GATE_UP, EXPERTS of GLU_SILU: 0: none */
     float cap;            /* LOGITS: 0: none */
     struct attn attn;     /* ATTEND */
     const struct tensor *sinks; /* ATTEND: by head, the score of a key without a value */

@@ -99,11 +99,13 @@ void rope_read(struct meta *m, const struct rope_defaults *d, const struct tenso
     *s = (struct rope_set){.n_rot = d->dim, .mscale = 1};
     snprintf(key, sizeof(key), "rope.dimension_count%s", d->suffix);
     meta_u32_opt(m, key, 2, d->dim, &s->n_rot);
+    s->n_rot /= d->half ? 2 : 1;
     read_scaling(m, d, &y);
     if (m->r == 0 && s->n_rot % 2)
         m->r = err_set(m->err, 0, NULL, "RoPE over %u values: an even number is needed", s->n_rot);
     if (m->r == 0 && divisors)
-        check_divisors(m, divisors, s->n_rot / 2);
+        check_divisors(m, divisors,
+                       d->half && divisors->ne[0] > s->n_rot / 2 ? s->n_rot : s->n_rot / 2);
     if (m->r < 0)
         return;
     double *freq = malloc(MAX(s->n_rot / 2, 1) * sizeof(*freq));

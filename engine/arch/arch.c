@@ -15,6 +15,7 @@
 #include "engine/arch/lfm2.h"
 #include "engine/arch/mtp.h"
 #include "engine/arch/nemotron.h"
+#include "engine/arch/step35.h"
 #include "engine/arch/window.h"
 #include "engine/head.h"
 #include "engine/rope.h"
@@ -37,6 +38,8 @@ struct arch {
     } routing;
     bool long_rope; /* its divisors are one of two tensors */
     enum rope_sections sections;
+    bool half_rope; /* rope_defaults */
+    bool no_drafts; /* its blocks of multi-token prediction are left out */
     bool no_rope;
     /* Factors of the embedding, of branches and of logits; of queries by their position. */
     enum bind_need scales;
@@ -305,6 +308,18 @@ static const struct arch archs[] = {
         .bind = laguna_bind,
         .decoder = {.qk_norm = BIND_MUST, .soft_gate = true, .pick_bias = BIND_MAY},
     },
+    /* Step 3.5 and 3.7 Flash. */
+    {
+        .name = "step35",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .by_layer = true,
+        .half_rope = true,
+        .no_drafts = true,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .bind = step35_bind,
+        .decoder = {.qk_norm = BIND_MUST, .sigmoid_gate = true, .pick_bias = BIND_MAY},
+    },
     /* BERT: bge, MiniLM, e5, gte; RoBERTa's kin under the same name. */
     {
         .name = "bert",
@@ -515,7 +530,7 @@ static void read_shape(struct meta *m, const struct arch *a, struct model *model
         m->r = err_set(m->err, 0, NULL,
                        "heads with keys of %u and values of %u numbers are not supported",
                        s->head_dim, value_length);
-    if (a->mtp)
+    if (a->mtp || a->no_drafts)
         meta_u32_opt(m, "nextn_predict_layers", 0, s->n_layer - 1, &model->n_mtp);
     s->n_layer -= model->n_mtp;
     s->rms_eps = (float)eps;
@@ -676,7 +691,8 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         .context = m->shape.max_context,
         .base = 10000,
         .suffix = "",
-        .scaled = true,
+        .scaled = !a->half_rope,
+        .half = a->half_rope,
         .fixed_betas = a->fixed_betas,
         .long_rope = a->long_rope,
         .scores_scaled = a->bind == deepseek2_bind,
@@ -685,9 +701,11 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         rope_read(&meta, &rope, rope_divisors(&b, a, m, o->max_context), &m->shape.rope[0]);
     rope_read_sections(&meta, a->sections, &m->shape.rope[0]);
     b.r = b.r < 0 ? b.r : meta.r;
-    bool own = drafts && !block && mtp_found(&b, m);
+    bool own = drafts && a->mtp && !block && mtp_found(&b, m);
     if (drafts && !block && m->n_mtp && !own)
-        snprintf(m->no_drafts, sizeof(m->no_drafts), "the file does not have its tensors");
+        snprintf(m->no_drafts, sizeof(m->no_drafts), "%s",
+                 a->no_drafts ? "blocks of this architecture are not supported"
+                              : "the file does not have its tensors");
     for (uint32_t l = m->shape.n_layer + own; l < m->shape.n_layer + m->n_mtp; l++)
         bind_skip(&b, l);
     if (own)

@@ -253,6 +253,8 @@ struct cpu_kernels {
     void (*hadamard)(float *x, uint32_t n, uint32_t run);
     /* h = glu(g, u), as enum glu says; h may be g */
     void (*glu[GLUS])(const float *g, const float *u, float *h, uint32_t n);
+    /* h = min(silu(g), limit) u, u within +-limit; @n: a multiple of 16; h may be g */
+    void (*silu_limited)(const float *g, const float *u, float *h, uint32_t n, float limit);
     /* x = e^(scale (x - the largest x)) and returns the sum; @n: a multiple of 16, scale > 0. */
     float (*exps)(float *x, uint32_t n, float scale);
     /* x = cap tanh(x / cap) */
@@ -340,6 +342,7 @@ struct matmul {
     const struct cpu_kernels *kernels;
     enum matmul_mode mode;
     enum glu glu; /* of mode GLU */
+    float limit;  /* of GLU_SILU: 0: none */
     uint32_t n_mats, n_rows;
     const struct mat *m[OP_MATRICES];
     float *out[OP_MATRICES];

@@ -224,6 +224,7 @@ static void multiply_groups(struct step *s, const struct model_op *op, uint32_t 
             .kernels = b->kernels,
             .mode = mode,
             .glu = op->glu,
+            .limit = op->limit,
             .n_mats = mode == MATMUL_GLU ? 2 : 1,
             .n_rows = g->n_rows,
             .m = {&w->expert[i][which], &w->expert[i][which + (mode == MATMUL_GLU)]},

@@ -33,6 +33,7 @@ const struct cpu_kernels CPU_NAME(cpu_kernels) = {
             [GLU_CLAMPED] = CPU_NAME(rows_clamped_mul),
             [GLU_RELU] = CPU_NAME(rows_relu_mul),
         },
+    .silu_limited = CPU_NAME(rows_silu_limited),
     .exps = CPU_NAME(rows_exps),
     .soft_cap = CPU_NAME(rows_soft_cap),
     .gate = CPU_NAME(rows_gate),

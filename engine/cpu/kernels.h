@@ -16,13 +16,14 @@ extern const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS], CPU_NAME(gemm_b)[PANEL
     CPU_NAME(gemm_f)[PANEL_FORMATS];
 extern const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS], gemm_wide_amx[PANEL_FORMATS];
 
-/* norm, layer_norm, gelu, rope, hadamard, glu[], exps, soft_cap, gate, add_scaled */
+/* norm, layer_norm, gelu, rope, hadamard, glu[], silu_limited, exps, soft_cap, gate, add_scaled */
 void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
 void CPU_NAME(rows_layer_norm)(float *x, const float *w, const float *bias, uint32_t n, float eps);
 void CPU_NAME(rows_gelu)(float *x, uint32_t n);
 void CPU_NAME(rows_rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
 void CPU_NAME(rows_hadamard)(float *x, uint32_t n, uint32_t run);
 void CPU_NAME(rows_silu_mul)(const float *g, const float *u, float *h, uint32_t n);
+void CPU_NAME(rows_silu_limited)(const float *g, const float *u, float *h, uint32_t n, float limit);
 void CPU_NAME(rows_gelu_mul)(const float *g, const float *u, float *h, uint32_t n);
 void CPU_NAME(rows_clamped_mul)(const float *g, const float *u, float *h, uint32_t n);
 void CPU_NAME(rows_relu_mul)(const float *g, const float *u, float *h, uint32_t n);

@@ -105,7 +105,10 @@ static void write_out(const struct matmul *mm, uint32_t which, uint32_t panel, u
     scale_and_add_bias(m, at, n, n_rows, acc);
     if (mm->mode == MATMUL_GLU) {
         scale_and_add_bias(mm->m[1], at, n, n_rows, s->acc[1]);
-        mm->kernels->glu[mm->glu](acc, s->acc[1], acc, n_rows * LANES);
+        if (mm->limit > 0)
+            mm->kernels->silu_limited(acc, s->acc[1], acc, n_rows * LANES, mm->limit);
+        else
+            mm->kernels->glu[mm->glu](acc, s->acc[1], acc, n_rows * LANES);
     }
     for (uint32_t r = 0; r < n_rows; r++) {
         float *out = mm->out[which] + (row0 + r) * mm->out_stride[which] + at;

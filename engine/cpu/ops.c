@@ -569,6 +569,7 @@ int ops_gate_up(struct step *s, const struct model_op *op) {
     assert(gated || op->glu == GLU_GELU);
     mm.mode = gated ? MATMUL_GLU : MATMUL_STORE;
     mm.glu = op->glu;
+    mm.limit = op->limit;
     mm.out[0] = s->be->act[ACT_H];
     mm.out_stride[0] = s->be->act_width[ACT_H];
     matmul_run(s->be->pool, &mm, 1);

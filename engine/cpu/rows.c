@@ -1,5 +1,7 @@
 #include "engine/cpu/kernels.h"
 
+#include <assert.h>
+
 /* Functions of one row: norm, rotation, activations and gates, the write into a page. */
 
 /* Lane i sums the squares of values i, i + 16, ... by fma; the lanes are folded by halves. */
@@ -122,6 +124,11 @@ INLINE vf clamped_mul(vf g, vf u) {
     return vf_mul(vf_div(x, vf_add(vf_set1(1.0f), e)), vf_add(y, vf_set1(1.0f)));
 }
 
+INLINE vf silu_limited(vf g, vf u, vf limit) {
+    return vf_mul(vf_min(silu_mul(g, vf_set1(1.0f)), limit),
+                  vf_max(vf_min(u, limit), vf_neg(limit)));
+}
+
 #define DEFINE_MUL(name)                                                                           \
     void CPU_NAME(rows_##name)(const float *g, const float *u, float *h, uint32_t n) {             \
         uint32_t i = 0;                                                                            \
@@ -140,6 +147,15 @@ INLINE vf clamped_mul(vf g, vf u) {
 DEFINE_MUL(silu_mul)
 DEFINE_MUL(gelu_mul)
 DEFINE_MUL(clamped_mul)
+
+void CPU_NAME(rows_silu_limited)(const float *g, const float *u, float *h, uint32_t n,
+                                 float limit) {
+    vf c = vf_set1(limit);
+
+    assert(n % LANES == 0);
+    for (uint32_t i = 0; i < n; i += LANES)
+        vf_store(h + i, silu_limited(vf_load(g + i), vf_load(u + i), c));
+}
 
 void CPU_NAME(rows_gelu)(float *x, uint32_t n) {
     uint32_t i = 0;

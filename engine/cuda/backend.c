@@ -433,7 +433,9 @@ static const char *experts_lack(const struct model_shape *s, const struct model_
         return "so many experts";
     if (op->kind == OP_ROUTE)
         return op->norm ? NULL : "experts of this kind";
-    return !op->branch != !op->post_norm || has_relu_gates(op) ? "experts of this kind" : NULL;
+    return !op->branch != !op->post_norm || has_relu_gates(op) || op->limit > 0
+               ? "experts of this kind"
+               : NULL;
 }
 
 /* be_ops.lacks */
@@ -448,7 +450,7 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return "gates of this kind";
     if (op->kind == OP_PROJ && op->post_eps > 0)
         return "norms of this kind";
-    if (op->kind == OP_GATE_UP && has_relu_gates(op))
+    if (op->kind == OP_GATE_UP && (has_relu_gates(op) || op->limit > 0))
         return "FFNs of this kind";
     if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)
         return experts_lack(s, op);

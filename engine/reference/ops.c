@@ -126,11 +126,14 @@ void ref_norm_rows(struct step *s, const struct model_op *op) {
         norm_or_copy(b->act[ACT_X] + r * n, op->norm, b->shape->rms_eps, n, b->normed + r * n);
 }
 
-void ref_glu(enum glu glu, float *gate, const float *up, size_t n) {
+void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n) {
     for (size_t i = 0; i < n; i++) {
         float g = gate[i], u = up[i];
 
-        if (glu == GLU_SILU) {
+        if (glu == GLU_SILU && limit > 0) {
+            u = u < -limit ? -limit : u < limit ? u : limit;
+            gate[i] = MIN(mx_silu(g), limit) * u;
+        } else if (glu == GLU_SILU) {
             gate[i] = mx_silu(g) * u;
         } else if (glu == GLU_GELU) {
             gate[i] = mx_gelu(g) * u;
@@ -591,7 +594,7 @@ int ref_gate_up(struct step *s, const struct model_op *op) {
         ref_linear(b, op->w[1], op->bias[1], b->normed, n_rows, b->up);
     for (size_t i = 0; i < n_rows * op->w[0]->ne[1] && !op->w[1]; i++)
         b->up[i] = 1;
-    ref_glu(op->glu, gate, b->up, n_rows * op->w[0]->ne[1]);
+    ref_glu(op->glu, op->limit, gate, b->up, n_rows * op->w[0]->ne[1]);
     return 0;
 }
 
@@ -601,7 +604,7 @@ int ref_gate_in(struct step *s, const struct model_op *op) {
 
     ref_linear(b, op->w[0], NULL, b->act[ACT_X], s->host.batch->n_rows, b->act[ACT_H]);
     for (size_t r = 0; r < s->host.batch->n_rows; r++)
-        ref_glu(op->glu, b->act[ACT_H] + r * n, b->act[ACT_P] + r * width + op->layer * n, n);
+        ref_glu(op->glu, 0, b->act[ACT_H] + r * n, b->act[ACT_P] + r * width + op->layer * n, n);
     return 0;
 }
 
@@ -645,7 +648,7 @@ static float *run_expert(struct be *b, const struct model_op *op, uint32_t e, co
     multiply_expert(b, op->w[0], op->bias[0], e, y, gate);
     if (!op->joined)
         multiply_expert(b, op->w[1], op->bias[1], e, y, b->up);
-    ref_glu(op->glu, gate, op->joined ? gate + n : b->up, n);
+    ref_glu(op->glu, op->limit, gate, op->joined ? gate + n : b->up, n);
     multiply_expert(b, op->w[2], op->bias[2], e, gate, out);
     return out;
 }
@@ -693,7 +696,7 @@ int ref_shared(struct step *s, const struct model_op *op) {
 
         multiply_expert(b, op->w[0], NULL, 0, y, gate);
         multiply_expert(b, op->w[1], NULL, 0, y, b->up);
-        ref_glu(op->glu, gate, b->up, m->n_ff_shared);
+        ref_glu(op->glu, 0, gate, b->up, m->n_ff_shared);
         multiply_expert(b, op->w[2], NULL, 0, gate, out);
         multiply_expert(b, op->w[3], NULL, 0, y, &weight);
         for (uint32_t i = 0; i < m->n_embd; i++)

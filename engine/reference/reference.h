@@ -93,7 +93,7 @@ static inline float ref_sigmoid(float x) {
 }
 
 /* glu of backend.h, of @n gates and ups; the gates' place is taken. */
-void ref_glu(enum glu glu, float *gate, const float *up, size_t n);
+void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n);
 
 /* The ops of the table, as backend.h describes them. */
 int ref_embed(struct step *s, const struct model_op *op);

@@ -99,7 +99,8 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
     const char *arch = seen->golden->label.arch;
     bool mixture = strcmp(arch, "qwen3moe") == 0 || strcmp(arch, "qwen35moe") == 0 ||
                    strcmp(arch, "gpt-oss") == 0 || strcmp(arch, "deepseek2") == 0 ||
-                   strcmp(arch, "laguna") == 0 || strcmp(arch, "minimax-m2") == 0;
+                   strcmp(arch, "laguna") == 0 || strcmp(arch, "minimax-m2") == 0 ||
+                   strcmp(arch, "step35") == 0;
     if (mixture && seen->max > seen->judge->max && before.max <= seen->judge->max) {
         *seen = before;
         seen->n_apart++;
@@ -232,7 +233,7 @@ static const char *const served[] = {
 };
 
 /* Files of the repository that the larger set has elsewhere. */
-static const char *const served_here[] = {"minimax-m2", "muse-glimmer"};
+static const char *const served_here[] = {"minimax-m2", "muse-glimmer", "step35"};
 /* Files of the larger set alone. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

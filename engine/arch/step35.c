@@ -1,0 +1,90 @@
+#include "engine/arch/step35.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include "engine/arch/window.h"
+#include "engine/rope.h"
+
+/* Hyperparameters that differ by layer. */
+struct plan {
+    uint32_t n_head[MODEL_LAYERS_MAX], n_kv[MODEL_LAYERS_MAX], window;
+    bool in_window[MODEL_LAYERS_MAX];
+    float limit[MODEL_LAYERS_MAX], expert_limit[MODEL_LAYERS_MAX]; /* 0: none */
+};
+
+/* The limits of the layers' activations; without the key there are none. */
+static void read_limits(struct meta *m, const char *key, uint32_t n_layer, float *out) {
+    char full[96];
+
+    snprintf(full, sizeof(full), "%s.%s", m->arch, key);
+    const struct gguf_array *a = gguf_array(m->file, full);
+    if (m->r < 0 || !a)
+        return;
+    if (gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < n_layer) {
+        m->r = err_set(m->err, 0, NULL, "'%s' has no number for some layers", full);
+        return;
+    }
+    for (uint32_t l = 0; l < n_layer && m->r == 0; l++) {
+        double v = gguf_array_num(a, l);
+
+        if (!(v >= 0 && v <= 1e6))
+            m->r = err_set(m->err, 0, NULL, "'%s' is %g for layer %u", full, v, l);
+        out[l] = v > 1e-6 ? (float)v : 0;
+    }
+}
+
+static void read_plan(struct meta *m, struct model_shape *s, struct plan *p) {
+    uint32_t n_rot = s->head_dim;
+    double base = 10000;
+
+    meta_u32_layers(m, "attention.head_count", 1, s->n_head, s->n_layer, p->n_head);
+    meta_u32_layers(m, "attention.head_count_kv", 1, s->n_head, s->n_layer, p->n_kv);
+    window_read(m, s->n_layer, 4, p->in_window, &p->window);
+    read_limits(m, "swiglu_clamp_exp", s->n_layer, p->expert_limit);
+    read_limits(m, "swiglu_clamp_shexp", s->n_layer, p->limit);
+    meta_u32_opt(m, "rope.dimension_count", 2, s->head_dim, &n_rot);
+    meta_f32_opt(m, "rope.freq_base", 1.5, 1e12, &base);
+    rope_read(m,
+              &(struct rope_defaults){
+                  .dim = n_rot, .context = s->max_context, .base = base, .suffix = "_swa"},
+              NULL, &s->rope[1]);
+    for (uint32_t l = 0; l < s->n_layer && m->r == 0; l++)
+        if (p->n_head[l] % p->n_kv[l])
+            m->r = err_set(m->err, 0, NULL, "layer %u: %u heads cannot share %u key heads evenly",
+                           l, p->n_head[l], p->n_kv[l]);
+}
+
+/* The experts of a layer have another limit than the FFN of all rows, which the dense layers'
+ * is, too. */
+static void set_limits(struct model *m, uint32_t first, float limit, float expert_limit) {
+    for (uint32_t i = first; i < m->n_ops; i++) {
+        struct model_op *op = &m->op[i];
+
+        op->limit = op->kind == OP_GATE_UP ? limit : op->kind == OP_EXPERTS ? expert_limit : 0;
+    }
+}
+
+void step35_bind(struct binder *b, struct model *m, const struct decoder *d) {
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    struct model_shape *s = &m->shape;
+    struct plan p = {0};
+    struct model_op logits;
+
+    assert(m->n_ops == 0 && s->n_layer <= MODEL_LAYERS_MAX);
+    read_plan(&meta, s, &p);
+    b->r = meta.r;
+    decoder_ends(b, m, d, &logits);
+    for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
+        struct layer l = decoder_layer(m, i);
+
+        l.heads.n = p.n_head[i];
+        l.heads.n_kv = p.n_kv[i];
+        l.attn.window = p.in_window[i] ? p.window : 0;
+        l.rope = p.in_window[i];
+        decoder_attention(b, m, d, &l);
+        uint32_t first = m->n_ops;
+        decoder_mlp(b, m, d, &l);
+        set_limits(m, first, p.limit[i], p.expert_limit[i]);
+    }
+    model_add(m, &logits);
+}

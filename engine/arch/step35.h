@@ -1,0 +1,10 @@
+#pragma once
+
+/*
+ * step35 - Step 3.5 and 3.7 Flash: heads by layer, windows as the file says, gates of heads,
+ * experts behind a few dense layers, and limits of the activations of single layers.
+ */
+
+#include "engine/arch/decoder.h"
+
+void step35_bind(struct binder *b, struct model *m, const struct decoder *d);
