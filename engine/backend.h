@@ -96,7 +96,8 @@ struct state_shape {
 struct delta_shape {
     uint32_t n_key_head, n_value_head; /* the second a multiple of the first */
     uint32_t dim;                      /* of a head's keys and values: a multiple of 16 */
-    bool tiled; /* value head h has key head h % n_key_head; else h / (values per key) */
+    bool tiled;  /* value head h has key head h % n_key_head; else h / (values per key) */
+    float lower; /* of KDA: the lowest logarithm of a decay; less than 0 */
 };
 
 /* Mamba-2 (Dao and Gu 2024). Channels are x of all heads, then B and C of all groups. A state has a
@@ -133,9 +134,11 @@ struct model_shape {
     uint32_t window; /* the largest of the layers of KV_WINDOW: they read no other keys */
     /* Mixture of experts: each row picks n_expert_used FFNs of n_ff_expert each. 0: a dense FFN. */
     uint32_t n_expert, n_expert_used, n_ff_expert;
-    float expert_scale;   /* of what the experts add */
-    enum gating gating;   /* of a router's numbers */
-    bool unnormed;        /* weights of picked experts are not divided by their sum */
+    float expert_scale; /* of what the experts add */
+    enum gating gating; /* of a router's numbers */
+    bool unnormed;      /* weights of picked experts are not divided by their sum */
+    /* Experts form so many groups, and are picked from the best of these; 0: they do not. */
+    uint32_t n_expert_group, n_group_used;
     uint32_t n_ff_shared; /* of the expert that every row has; 0: there is none */
     /* Beside a device: the experts that the host has and computes, a bit each, [n_layer][words of
      * n_expert bits]. NULL: none. */
@@ -199,8 +202,9 @@ enum op_kind {
     /* Follows EXPERTS: x += sigmoid(w[3] y) down (silu(gate y) * up y), y that of ROUTE, w[3] one
      * row */
     OP_SHARED,
-    /* in[i] = w[i] norm x, for the recurrent op that follows: d = what that makes of them and of
-     * the state of the row's sequence, which is that behind the row then. */
+    /* in[first + i] = w[i] norm x, for the recurrent op that follows: d = what that makes of them
+     * and of the state of the row's sequence, which is that behind the row then. @parts: in[0] is
+     * the products of w[0], w[1] and w[2], one behind the other; another STATE_IN makes the rest. */
     OP_STATE_IN,
     /* A gated delta net. in: u, z, the raw beta and alpha; without the last (@joined) the third
      * has, for each key head, its value heads' betas, then alphas. Token by token:
@@ -209,6 +213,12 @@ enum op_kind {
      *   g = decay softplus(alpha + dt), b = sigmoid(beta)
      *   M = e^g M; M += k (b (v - M^T k))^T; d = norm(M^T q) silu(z), per value head */
     OP_DELTA,
+    /* Kimi delta attention (Kimi Team 2025, "Kimi Linear"): a delta net whose keys have decays of
+     * their own. in: u, z, the raw decays, the raw betas. Three matrices are conv's rows. As DELTA,
+     * but by head, and for each key i
+     *   g[i] = lower sigmoid(decay (raw[i] + dt[i])), b = sigmoid(beta)
+     *   M[i] = e^g[i] M[i]; M += k (b (v - M^T k))^T; d = norm(M^T q) sigmoid(z) */
+    OP_KDA,
     /* A short convolution. in: b, c, u. Token by token: t = b u, d = c times the sum over j of
      * conv[.][j] t of token t - kernel + 1 + j */
     OP_CONV,
@@ -287,7 +297,7 @@ struct model_op {
     struct kv_layer kv;   /* QKV, KEYS, ATTEND: another layer's where a layer has none of its own */
     struct heads heads;   /* QKV, KEYS, ATTEND, GATE */
     uint8_t rope;         /* QKV, KEYS: of model_shape.rope */
-    uint32_t state;       /* DELTA, CONV, MAMBA: its layer among those that have a state */
+    uint32_t state;       /* DELTA, KDA, CONV, MAMBA: its layer among those that have a state */
     uint32_t part;        /* DEEP */
     bool gated, v_unit;   /* QKV */
     bool norm_all;        /* QKV */
@@ -296,6 +306,8 @@ struct model_op {
     bool branch;          /* PROJ, EXPERTS */
     bool centred;         /* KEEP */
     bool sigmoid;         /* GATE */
+    bool parts;           /* STATE_IN */
+    uint8_t first;        /* STATE_IN */
     enum glu glu;         /* GATE_UP, GATE_IN, EXPERTS, SHARED */
     float scale;          /* EMBED, PROJ, JOIN, ROUTE, LOGITS */
     float gain;           /* PROJ */
@@ -316,6 +328,7 @@ struct model_op {
     const struct tensor *weigh, *pick_bias; /* EXPERTS: a factor for each; ROUTE: by expert */
     const struct tensor *q_norm, *k_norm;   /* QKV, KEYS: rms per head, or of all, before RoPE */
     const struct tensor *conv, *conv_bias;  /* DELTA, CONV, MAMBA: [channels][kernel]; by channel */
+    const struct tensor *conv_more[2];      /* KDA: the channels behind those of conv */
     const struct tensor *dt, *decay, *skip; /* DELTA, MAMBA: by (value) head */
     struct weights *weights;                /* what load() made of the tensors; NULL before */
 };
@@ -339,6 +352,16 @@ static inline uint32_t devices_of(const struct engine_opts *o, uint32_t out[ENGI
         if (*p != ',')
             return *p || out[n - 1] > 255 ? 0 : o->n_devices ? MIN(n, o->n_devices) : n;
     }
+}
+
+/* The tensor that has the taps of channel *@c, and its row there in *@c. */
+static inline const struct tensor *op_taps(const struct model_op *op, uint64_t *c) {
+    uint64_t each = op->conv->ne[1] * op->conv->ne[2], part = *c / each;
+
+    if (!op->conv_more[0])
+        return op->conv;
+    *c %= each;
+    return part ? op->conv_more[part - 1] : op->conv;
 }
 
 /* Bytes of @n cached values, whole blocks of them. */

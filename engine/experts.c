@@ -35,10 +35,46 @@ static uint32_t best_of(const float *p, const struct expert_rule *r) {
     return best;
 }
 
+/* The sum of the two largest p + bias of group @g. */
+static float judge_group(const float *p, const struct expert_rule *r, uint32_t g) {
+    uint32_t each = r->n / r->n_group;
+    float best = -INFINITY, second = -INFINITY;
+
+    for (uint32_t i = g * each; i < (g + 1) * each; i++) {
+        float score = p[i] + (r->bias ? r->bias[i] : 0);
+
+        second = score > best ? best : score > second ? score : second;
+        best = score > best ? score : best;
+    }
+    return each > 1 ? best + second : best;
+}
+
+/* Takes the experts of all groups but the best out: their p is -inf. */
+static void keep_groups(float *p, const struct expert_rule *r) {
+    float score[EXPERT_GROUPS_MAX];
+    uint32_t each = r->n / r->n_group;
+    bool kept[EXPERT_GROUPS_MAX] = {false};
+
+    assert(r->n_group <= EXPERT_GROUPS_MAX && r->n % r->n_group == 0);
+    for (uint32_t g = 0; g < r->n_group; g++)
+        score[g] = judge_group(p, r, g);
+    for (uint32_t k = 0; k < r->n_group_used; k++) {
+        uint32_t best = 0;
+
+        for (uint32_t g = 1; g < r->n_group; g++)
+            if (kept[best] || (!kept[g] && score[g] > score[best]))
+                best = g;
+        kept[best] = true;
+    }
+    for (uint32_t i = 0; i < r->n; i++)
+        if (!kept[i / each])
+            p[i] = -INFINITY;
+}
+
 /* Takes exponentials late: for a softmax whose picked values are divided by their sum, the order of
  * the logits is that of p, so only the picked ones need an exponential. */
 void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out) {
-    bool late = r->gating == GATING_SOFTMAX && r->normalize && !r->bias;
+    bool late = r->gating == GATING_SOFTMAX && r->normalize && !r->bias && !r->n_group;
     float max = 0, sum = 0;
 
     assert(r->n_used > 0 && r->n_used <= r->n);
@@ -47,6 +83,8 @@ void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick
             logits[i] = -3e38f;
     if (!late)
         probabilities(logits, r);
+    if (r->n_group)
+        keep_groups(logits, r);
     for (uint32_t k = 0; k < r->n_used; k++) {
         uint32_t best = best_of(logits, r);
 

@@ -5,6 +5,8 @@
 
 #include "engine/backend.h"
 
+enum { EXPERT_GROUPS_MAX = 64 };
+
 /* An expert that a row picked, and what its output is multiplied by. */
 struct expert_pick {
     uint32_t expert;
@@ -13,13 +15,15 @@ struct expert_pick {
 
 /* Rule that picks experts from the router's numbers l: p = softmax or sigmoid of l; the @n_used
  * largest p + bias, best first (ties: the lowest expert); weighted by p, divided by their sum where
- * @normalize, times @scale. */
+ * @normalize, times @scale. With groups only experts of the @n_group_used best of @n_group groups,
+ * which are judged by the sum of their two largest p + bias. */
 struct expert_rule {
     uint32_t n, n_used;
     float scale;
     enum gating gating;
     bool normalize;
-    const float *bias; /* NULL: none */
+    uint32_t n_group, n_group_used; /* 0: no groups */
+    const float *bias;              /* NULL: none */
 };
 
 /* The rule of a ROUTE op whose pick_bias is @bias. */
@@ -30,6 +34,8 @@ static inline struct expert_rule experts_rule(const struct model_shape *s, const
         .scale = s->expert_scale,
         .gating = s->gating,
         .normalize = !s->unnormed,
+        .n_group = s->n_expert_group,
+        .n_group_used = s->n_group_used,
         .bias = bias,
     };
 }

@@ -112,7 +112,7 @@ static const char *lacks(const struct model *m, const struct be_ops *ops,
         [OP_MAMBA] = "Mamba-2 layers",        [OP_NORM] = "norms outside of branches",
         [OP_KEEP] = "multi-token prediction", [OP_DRAFT_IN] = "multi-token prediction",
         [OP_KEYS] = "multi-token prediction", [OP_HOLES] = "multi-token prediction",
-        [OP_DEEP] = "rows of pictures",
+        [OP_DEEP] = "rows of pictures",       [OP_KDA] = "Kimi delta attention",
     };
 
     if (ops->run[op->kind])

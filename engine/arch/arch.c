@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "engine/arch/assistant.h"
+#include "engine/arch/bailing3.h"
 #include "engine/arch/decoder.h"
 #include "engine/arch/deepseek2.h"
 #include "engine/arch/encoder.h"
@@ -17,6 +18,7 @@
 #include "engine/arch/nemotron.h"
 #include "engine/arch/step35.h"
 #include "engine/arch/window.h"
+#include "engine/experts.h"
 #include "engine/head.h"
 #include "engine/rope.h"
 
@@ -320,6 +322,17 @@ static const struct arch archs[] = {
         .bind = step35_bind,
         .decoder = {.qk_norm = BIND_MUST, .sigmoid_gate = true, .pick_bias = BIND_MAY},
     },
+    /* Ling 3.0: flash, tiny. */
+    {
+        .name = "bailingmoe3",
+        .rope = ROPE_NORM,
+        .experts = EXPERTS_MUST,
+        .by_layer = true,
+        .no_drafts = true,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .bind = bailing3_bind,
+        .decoder = {.pick_bias = BIND_MAY},
+    },
     /* BERT: bge, MiniLM, e5, gte; RoBERTa's kin under the same name. */
     {
         .name = "bert",
@@ -432,6 +445,22 @@ static void read_routing(struct meta *m, const struct arch *arch, struct model *
     model->n_ff_common = width ? width : n_shared * s->n_ff_expert;
 }
 
+/* Groups of experts; one group is none. */
+static void read_groups(struct meta *m, struct model_shape *s) {
+    uint32_t n = 1, used = 1;
+
+    meta_u32_opt(m, "expert_group_count", 1, EXPERT_GROUPS_MAX, &n);
+    meta_u32_opt(m, "expert_group_used_count", 1, n, &used);
+    if (m->r < 0 || n == 1)
+        return;
+    s->n_expert_group = n;
+    s->n_group_used = used;
+    if (s->n_expert % n || s->n_expert / n * used < s->n_expert_used)
+        m->r = err_set(m->err, 0, NULL,
+                       "%u experts in %u groups, of which %u are used, do not give %u picks",
+                       s->n_expert, n, used, s->n_expert_used);
+}
+
 /* Experts: how many, and that they are picked as backend.h says. */
 static void read_experts(struct meta *m, const struct arch *arch, struct model *model) {
     struct model_shape *s = &model->shape;
@@ -454,7 +483,10 @@ static void read_experts(struct meta *m, const struct arch *arch, struct model *
     if (m->r == 0 && !s->n_ff_expert)
         meta_u32(m, "feed_forward_length", 1, 1u << 20, &s->n_ff_expert);
     meta_f32_opt(m, "expert_weights_scale", 0, 1e3, &scale);
-    refuse_other(m, "expert_group_count", 1);
+    if (arch->routing.by_keys)
+        read_groups(m, s);
+    else
+        refuse_other(m, "expert_group_count", 1);
     if (scale > 0)
         s->expert_scale = (float)scale;
     if (arch->routing.by_keys) {
@@ -526,7 +558,7 @@ static void read_shape(struct meta *m, const struct arch *a, struct model *model
         m->r =
             err_set(m->err, 0, NULL,
                     "heads have %u values; an even number from 2 to 1024 is needed", s->head_dim);
-    else if (value_length != s->head_dim && a->bind != deepseek2_bind)
+    else if (value_length != s->head_dim && a->bind != deepseek2_bind && a->bind != bailing3_bind)
         m->r = err_set(m->err, 0, NULL,
                        "heads with keys of %u and values of %u numbers are not supported",
                        s->head_dim, value_length);

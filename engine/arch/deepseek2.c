@@ -29,8 +29,7 @@ static float score_scale(struct meta *m, uint32_t key_length) {
     return (float)scale;
 }
 
-/* The sizes of the latent vectors, and the scale of the scores. */
-static void read_mla(struct meta *m, struct model_shape *s) {
+void deepseek2_read(struct meta *m, struct model_shape *s) {
     struct mla_shape *d = &s->mla;
     uint32_t n_rot = 0, key_length = 0, func = 0;
 
@@ -52,8 +51,7 @@ static void read_mla(struct meta *m, struct model_shape *s) {
         s->gating = GATING_SIGMOID;
 }
 
-/* x += Wo (latent attention of norm x) */
-static void bind_attention(struct binder *b, struct model *m, uint32_t l) {
+void deepseek2_attention(struct binder *b, struct model *m, uint32_t l, bool gated) {
     const struct model_shape *s = &m->shape;
     const struct mla_shape *d = &s->mla;
     const struct heads heads = {s->n_head, 1, s->head_dim};
@@ -97,6 +95,16 @@ static void bind_attention(struct binder *b, struct model *m, uint32_t l) {
                      .heads = heads,
                      .attn = {.scale = s->attn_scale},
                  });
+    if (gated)
+        model_add(m, &(struct model_op){
+                         .kind = OP_GATE,
+                         .sigmoid = true,
+                         .layer = l,
+                         .heads = heads,
+                         .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
+                         .w = {bind_matrix(b, BIND_MUST, s->n_embd, s->n_head,
+                                           "blk.%u.attn_gate.weight", l)},
+                     });
     model_add(m, &(struct model_op){
                      .kind = OP_MLA_OUT,
                      .layer = l,
@@ -116,7 +124,7 @@ static void bind_attention(struct binder *b, struct model *m, uint32_t l) {
 void deepseek2_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
     const struct layer l = decoder_layer(m, index);
 
-    bind_attention(b, m, index);
+    deepseek2_attention(b, m, index, false);
     decoder_mlp(b, m, d, &l);
 }
 
@@ -125,7 +133,7 @@ void deepseek2_bind(struct binder *b, struct model *m, const struct decoder *d) 
     struct model_op logits;
 
     assert(m->n_ops == 0);
-    read_mla(&meta, &m->shape);
+    deepseek2_read(&meta, &m->shape);
     b->r = meta.r;
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)

@@ -612,7 +612,7 @@ const struct be_ops backend_cpu = {
             [OP_KEYS] = ops_keys,         [OP_KEEP] = ops_keep,
             [OP_DRAFT_IN] = ops_draft_in, [OP_NORM] = ops_norm,
             [OP_HOLES] = ops_holes,       [OP_LOGITS] = ops_logits,
-            [OP_DEEP] = ops_deep,
+            [OP_DEEP] = ops_deep,         [OP_KDA] = ops_delta,
         },
     .mask = ops_mask,
     .sample = ops_sample,

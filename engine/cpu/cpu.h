@@ -213,6 +213,7 @@ struct delta_head {
     size_t stride;
     const float *keep, *beta;
     size_t mix_stride;
+    size_t keep_stride; /* KDA: @keep has e^g of each key, row r at r * keep_stride */
     float *out;
     size_t out_stride;
 };
@@ -289,7 +290,11 @@ struct cpu_kernels {
     /* Advances the state @m of a head by all rows, in their order. @m: sixteen values of the head
      * after the other, of each [dim][16] or [n_state][16]. */
     void (*delta_advance)(const struct delta_head *h, float *m);
+    void (*kda_advance)(const struct delta_head *h, float *m);
     void (*mamba_advance)(const struct mamba_head *h, float *m);
+    /* keep = e^(lower sigmoid(by (x + dt))); @n: a multiple of 16; keep may be x */
+    void (*kda_keep)(const float *x, const float *dt, float by, float lower, float *keep,
+                     uint32_t n);
 };
 
 /* The products of @k for panels of @format. */

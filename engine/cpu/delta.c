@@ -34,6 +34,23 @@ static void mix_row(const struct recurrent_run *k, uint32_t row) {
     }
 }
 
+/* mix_row() of KDA. */
+static void mix_kda_row(const struct recurrent_run *k, uint32_t row) {
+    const struct be *b = k->step->be;
+    const struct recurrent *d = b->recurrent;
+    const struct delta_shape *s = &b->shape.delta;
+    const struct weights *w = k->op->weights;
+    uint32_t n = s->n_value_head;
+
+    for (uint32_t h = 0; h < n; h++) {
+        size_t at = ((size_t)row * n + h) * s->dim, i = (size_t)row * n + h;
+
+        b->kernels->kda_keep(d->in[2] + at, w->dt + (size_t)h * s->dim, w->decay[h], s->lower,
+                             d->mix[0] + at, s->dim);
+        d->mix[1][i] = 1.0f / (1.0f + mx_expf(-d->in[3][i]));
+    }
+}
+
 /* q, k and v of a row, q and k of unit length by head; e^g and sigmoid(beta). */
 static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
@@ -45,7 +62,10 @@ static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     for (uint32_t h = 0; h < 2 * s->n_key_head; h++)
         b->kernels->delta_unit(c + (size_t)h * s->dim, s->dim, b->shape.rms_eps,
                                h < s->n_key_head ? 1.0f / root : 1.0f);
-    mix_row(k, row);
+    if (k->op->kind == OP_KDA)
+        mix_kda_row(k, row);
+    else
+        mix_row(k, row);
 }
 
 /* Runs the rows of one value head of a sequence through its state, then norms and gates them. */
@@ -57,6 +77,7 @@ static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
     uint32_t n = s->n_value_head, h = i % n, channels = b->shape.state.n_in[0];
     const struct engine_seq *q = &k->step->host.batch->seq[i / n];
     uint32_t key = s->tiled ? h % s->n_key_head : h / (n / s->n_key_head);
+    bool kda = k->op->kind == OP_KDA;
     size_t width = b->act_width[ACT_D], matrix = (size_t)s->dim * s->dim;
     float *m =
         recurrent_state(k, i / n) + (size_t)(b->shape.state.kernel - 1) * channels + h * matrix;
@@ -68,7 +89,8 @@ static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
         .k = c + (size_t)(s->n_key_head + key) * s->dim,
         .v = c + (size_t)(2 * s->n_key_head + h) * s->dim,
         .stride = channels,
-        .keep = d->mix[0] + (size_t)q->row0 * n + h,
+        .keep = d->mix[0] + ((size_t)q->row0 * n + h) * (kda ? s->dim : 1),
+        .keep_stride = (size_t)n * s->dim,
         .beta = d->mix[1] + (size_t)q->row0 * n + h,
         .mix_stride = n,
         .out = b->act[ACT_D] + q->row0 * width + (size_t)h * s->dim,
@@ -77,13 +99,16 @@ static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
 
     if (q->pos0 == 0)
         memset(m, 0, matrix * sizeof(*m));
-    b->kernels->delta_advance(&head, m);
+    (kda ? b->kernels->kda_advance : b->kernels->delta_advance)(&head, m);
     for (uint32_t r = 0; r < q->n_rows; r++) {
         float *o = head.out + r * width;
+        const float *z = d->in[1] + (q->row0 + r) * width + (size_t)h * s->dim;
 
         b->kernels->norm(o, k->op->weights->norm, o, s->dim, b->shape.rms_eps);
-        b->kernels->glu[GLU_SILU](d->in[1] + (q->row0 + r) * width + (size_t)h * s->dim, o, o,
-                                  s->dim);
+        if (kda)
+            b->kernels->gate(o, z, s->dim);
+        else
+            b->kernels->glu[GLU_SILU](z, o, o, s->dim);
     }
 }
 

@@ -46,5 +46,7 @@ const struct cpu_kernels CPU_NAME(cpu_kernels) = {
     .convolve = CPU_NAME(convolve),
     .delta_unit = CPU_NAME(delta_unit),
     .delta_advance = CPU_NAME(delta_advance),
+    .kda_advance = CPU_NAME(kda_advance),
+    .kda_keep = CPU_NAME(kda_keep),
     .mamba_advance = CPU_NAME(mamba_advance),
 };

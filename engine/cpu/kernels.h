@@ -41,9 +41,12 @@ void CPU_NAME(attend_merge)(struct attn_state *a, const struct attn_state *b, ui
 void CPU_NAME(attend_sink)(struct attn_state *a, float sink, uint32_t head_dim);
 void CPU_NAME(attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);
 
-/* convolve, delta_unit, delta_advance, mamba_advance */
+/* convolve, delta_unit, delta_advance, kda_advance, kda_keep, mamba_advance */
 void CPU_NAME(convolve)(const float *w, const float *const *u, uint32_t kernel, const float *bias,
                         bool silu, float *c, uint32_t n);
 void CPU_NAME(delta_unit)(float *x, uint32_t n, float eps, float scale);
 void CPU_NAME(delta_advance)(const struct delta_head *h, float *m);
+void CPU_NAME(kda_advance)(const struct delta_head *h, float *m);
+void CPU_NAME(kda_keep)(const float *x, const float *dt, float by, float lower, float *keep,
+                        uint32_t n);
 void CPU_NAME(mamba_advance)(const struct mamba_head *h, float *m);

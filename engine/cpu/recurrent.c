@@ -31,7 +31,8 @@ int recurrent_open(struct be *b, uint32_t n_states) {
         ok = ok && d->in[i];
     }
     d->c = be_map(row_bytes(b, s->n_in[0]));
-    d->mix[0] = be_map(row_bytes(b, d->n_heads));
+    d->n_keep = d->n_heads * (b->shape.delta.lower < 0 ? b->shape.delta.dim : 1);
+    d->mix[0] = be_map(row_bytes(b, d->n_keep));
     d->mix[1] = be_map(row_bytes(b, d->n_heads));
     d->state = be_map(n_states * s->n_layer * s->n_floats * sizeof(float));
     return ok && d->c && d->mix[0] && d->mix[1] && d->state ? 0 : -ENOMEM;
@@ -46,7 +47,7 @@ void recurrent_close(struct be *b) {
     for (int i = 0; i < OP_MATRICES; i++)
         be_unmap(d->in[i], row_bytes(b, s->n_in[i]));
     be_unmap(d->c, row_bytes(b, s->n_in[0]));
-    be_unmap(d->mix[0], row_bytes(b, d->n_heads));
+    be_unmap(d->mix[0], row_bytes(b, d->n_keep));
     be_unmap(d->mix[1], row_bytes(b, d->n_heads));
     be_unmap(d->state, d->n_states * s->n_layer * s->n_floats * sizeof(float));
     free(d);
@@ -80,7 +81,9 @@ int recurrent_load(struct be *b, struct weights *w, const struct model_op *op) {
         return r ? r : -ENOMEM;
     assert(kernel <= ARRAY_SIZE(tap));
     for (uint32_t c = 0; c < n && !b->keep.found; c++) {
-        quant_decode_row(op->conv, c, tap);
+        uint64_t row = c;
+        const struct tensor *taps = op_taps(op, &row);
+        quant_decode_row(taps, row, tap);
         for (uint32_t j = 0; j < kernel; j++)
             w->conv[(size_t)j * n + c] = tap[j];
     }
@@ -95,9 +98,11 @@ int ops_state_in(struct step *s, const struct model_op *op) {
     assert(b->recurrent && n_mats > 0);
     mm.mode = MATMUL_STORE;
     for (uint32_t i = 0; i < n_mats; i++) {
-        mm.out[i] = b->recurrent->in[i];
-        mm.out_stride[i] = op->weights->m[i].n_out;
-        assert(mm.out_stride[i] <= b->shape.state.n_in[i]);
+        uint32_t n_out = op->weights->m[i].n_out, to = op->parts ? 0 : op->first + i;
+
+        mm.out[i] = b->recurrent->in[to] + (op->parts ? (size_t)i * n_out : 0);
+        mm.out_stride[i] = op->parts ? (size_t)n_mats * n_out : n_out;
+        assert(mm.out_stride[i] <= b->shape.state.n_in[to]);
     }
     matmul_run(b->pool, &mm, 1);
     return 0;

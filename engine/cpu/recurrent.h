@@ -11,9 +11,11 @@
 struct recurrent {
     float *in[OP_MATRICES]; /* [max_rows][n_in] as STATE_IN left them */
     float *c;               /* [max_rows][n_in[0]] after the convolution */
-    float *mix[2];          /* [max_rows][heads] two numbers of a head, for ops that have such */
-    float *state;           /* [n_states][layers][n_floats] */
-    uint32_t n_states, n_heads;
+    /* [max_rows][heads] two numbers of a head, for ops that have such; KDA: the first for each of
+     * its keys */
+    float *mix[2];
+    float *state;                       /* [n_states][layers][n_floats] */
+    uint32_t n_states, n_heads, n_keep; /* n_keep: of a row's mix[0] */
 };
 
 /* Context of the threads for an op. */

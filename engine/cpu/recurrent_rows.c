@@ -74,6 +74,54 @@ void CPU_NAME(delta_advance)(const struct delta_head *h, float *m) {
             advance16(h, row, first, m + (size_t)first * h->dim);
 }
 
+/* advance16() where each key has a decay of its own. */
+INLINE void kda16(const struct delta_head *h, uint32_t row, uint32_t first, float *m) {
+    const float *k = h->k + row * h->stride, *q = h->q + row * h->stride;
+    const float *keep = h->keep + row * h->keep_stride;
+    vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+
+    for (uint32_t i = 0; i < h->dim; i += 4) {
+        UNROLL
+        for (uint32_t j = 0; j < 4; j++)
+            sum[j] = vf_fma(vf_set1(k[i + j] * keep[i + j]), vf_load(m + (i + j) * LANES), sum[j]);
+    }
+    vf known = vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3]));
+    vf v = vf_load(h->v + row * h->stride + first);
+    vf change = vf_mul(vf_set1(h->beta[row * h->mix_stride]), vf_sub(v, known));
+    for (int j = 0; j < 4; j++)
+        sum[j] = vf_zero();
+    for (uint32_t i = 0; i < h->dim; i += 4) {
+        UNROLL
+        for (uint32_t j = 0; j < 4; j++) {
+            float *at = m + (i + j) * LANES;
+            vf now = vf_fma(vf_set1(k[i + j]), change, vf_mul(vf_set1(keep[i + j]), vf_load(at)));
+
+            vf_store(at, now);
+            sum[j] = vf_fma(vf_set1(q[i + j]), now, sum[j]);
+        }
+    }
+    vf_store(h->out + row * h->out_stride + first,
+             vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3])));
+}
+
+void CPU_NAME(kda_advance)(const struct delta_head *h, float *m) {
+    for (uint32_t first = 0; first < h->dim; first += LANES)
+        for (uint32_t row = 0; row < h->n_rows; row++)
+            kda16(h, row, first, m + (size_t)first * h->dim);
+}
+
+void CPU_NAME(kda_keep)(const float *x, const float *dt, float by, float lower, float *keep,
+                        uint32_t n) {
+    vf one = vf_set1(1.0f);
+
+    for (uint32_t i = 0; i < n; i += LANES) {
+        vf at = vf_mul(vf_set1(by), vf_add(vf_load(x + i), vf_load(dt + i)));
+        vf sigmoid = vf_div(one, vf_add(one, vf_exp(vf_neg(at))));
+
+        vf_store(keep + i, vf_exp(vf_mul(vf_set1(lower), sigmoid)));
+    }
+}
+
 /* Sixteen values of a head: @m is [n_state][16]; state j is summed in part j % 4, the parts as (0 +
  * 1) + (2 + 3). */
 INLINE void mamba16(const struct mamba_head *h, uint32_t row, uint32_t first, float *m) {

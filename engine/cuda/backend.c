@@ -431,6 +431,8 @@ static bool has_relu_gates(const struct model_op *op) {
 static const char *experts_lack(const struct model_shape *s, const struct model_op *op) {
     if (s->n_expert > ROUTE_EXPERTS || s->n_expert_used > ROUTE_PICKS)
         return "so many experts";
+    if (s->n_expert_group)
+        return "experts in groups";
     if (op->kind == OP_ROUTE)
         return op->norm ? NULL : "experts of this kind";
     return !op->branch != !op->post_norm || has_relu_gates(op) || op->limit > 0
@@ -442,6 +444,8 @@ static const char *experts_lack(const struct model_shape *s, const struct model_
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     if (s->mla.rank && (op->kind == OP_ATTEND || op->kind == OP_MLA_IN))
         return latent_lacks(s);
+    if (op->kind == OP_STATE_IN && (op->parts || op->first))
+        return "Kimi delta attention";
     if (op->kind == OP_QKV || op->kind == OP_ATTEND)
         return attention_lacks(s, op);
     if (op->kind == OP_KEYS && op->norm_all)

@@ -10,7 +10,8 @@
 /* Inputs of one token for one value head. */
 struct head {
     const float *q, *k, *v;
-    float keep, beta; /* e^g, sigmoid of the raw beta */
+    float keep, beta;   /* e^g, sigmoid of the raw beta */
+    const float *keeps; /* e^g of each key; NULL: all are @keep */
 };
 
 /* Makes @x of unit length. */
@@ -50,7 +51,7 @@ static void advance(const struct be *b, const struct head *t, float *m, float *o
     memset(out, 0, n * sizeof(float));
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < n; j++) {
-            m[(size_t)i * n + j] *= t->keep;
+            m[(size_t)i * n + j] *= t->keeps ? t->keeps[i] : t->keep;
             b->recall[j] += t->k[i] * m[(size_t)i * n + j];
         }
     for (uint32_t i = 0; i < n; i++)
@@ -62,6 +63,19 @@ static void advance(const struct be *b, const struct head *t, float *m, float *o
         out[j] /= sqrtf((float)n);
 }
 
+/* q, k and v of row @r, which @past precedes: q and k of unit length by head. */
+static void mix_row(struct be *b, const struct model_op *op, uint32_t r, float *past) {
+    const struct delta_shape *d = &b->shape->delta;
+    uint32_t n = b->shape->state.n_in[0];
+
+    assert(n == d->dim * (2 * d->n_key_head + d->n_value_head));
+    ref_convolve(b, op, r, past);
+    for (uint32_t c = 0; c < n; c++)
+        b->channel[c] = mx_silu(b->channel[c]);
+    for (uint32_t h = 0; h < 2 * d->n_key_head; h++)
+        normalize(b->channel + (size_t)h * d->dim, d->dim, b->shape->rms_eps);
+}
+
 /* A ref_state_fn. The state: kernel - 1 rows of the convolution's input, then M of each value head,
  * [dim keys][dim values]. */
 static void run_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
@@ -70,12 +84,7 @@ static void run_row(struct step *s, const struct model_op *op, uint32_t r, float
     uint32_t n = b->shape->state.n_in[0];
     float *m = state + (size_t)(b->shape->state.kernel - 1) * n;
 
-    assert(n == d->dim * (2 * d->n_key_head + d->n_value_head));
-    ref_convolve(b, op, r, state);
-    for (uint32_t c = 0; c < n; c++)
-        b->channel[c] = mx_silu(b->channel[c]);
-    for (uint32_t h = 0; h < 2 * d->n_key_head; h++)
-        normalize(b->channel + (size_t)h * d->dim, d->dim, b->shape->rms_eps);
+    mix_row(b, op, r, state);
     for (uint32_t h = 0; h < d->n_value_head; h++) {
         struct head head = head_of(b, op, r, h);
         size_t at = ((size_t)r * d->n_value_head + h) * d->dim;
@@ -90,4 +99,40 @@ static void run_row(struct step *s, const struct model_op *op, uint32_t r, float
 
 int ref_delta(struct step *s, const struct model_op *op) {
     return ref_each_state(s, op, run_row);
+}
+
+/* A ref_state_fn; the state is that of a delta net with as many key heads as value heads. The raw
+ * decays become decays in their place. */
+static void run_kda_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
+    struct be *b = s->be;
+    const struct delta_shape *d = &b->shape->delta;
+    uint32_t n = d->dim, n_head = d->n_value_head;
+    float *m = state + (size_t)(b->shape->state.kernel - 1) * b->shape->state.n_in[0];
+
+    mix_row(b, op, r, state);
+    for (uint32_t h = 0; h < n_head; h++) {
+        size_t at = ((size_t)r * n_head + h) * n;
+        float *keep = b->in[2] + at, *out = b->act[ACT_D] + at, by = ref_vector_at(op->decay, h);
+
+        for (uint32_t i = 0; i < n; i++) {
+            float x = by * (keep[i] + ref_vector_at(op->dt, (size_t)h * n + i));
+
+            keep[i] = mx_expf(d->lower * ref_sigmoid(x));
+        }
+        const struct head head = {
+            .q = b->channel + (size_t)h * n,
+            .k = b->channel + (size_t)(n_head + h) * n,
+            .v = b->channel + (size_t)(2 * n_head + h) * n,
+            .keeps = keep,
+            .beta = ref_sigmoid(b->in[3][(size_t)r * n_head + h]),
+        };
+        advance(b, &head, m + (size_t)h * n * n, out);
+        ref_rms_norm(out, op->norm, b->shape->rms_eps, n, out);
+        for (uint32_t j = 0; j < n; j++)
+            out[j] *= ref_sigmoid(b->in[1][at + j]);
+    }
+}
+
+int ref_kda(struct step *s, const struct model_op *op) {
+    return ref_each_state(s, op, run_kda_row);
 }

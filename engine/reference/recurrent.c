@@ -15,8 +15,13 @@ int ref_state_in(struct step *s, const struct model_op *op) {
 
     ref_norm_rows(s, op);
     for (int i = 0; i < OP_MATRICES && op->w[i]; i++) {
-        assert(op->w[i]->ne[1] <= m->state.n_in[i]);
-        ref_linear(b, op->w[i], NULL, b->normed, n_rows, b->in[i]);
+        size_t n = op->w[i]->ne[1];
+        int to = op->parts ? 1 : op->first + i; /* parts: in[1] is made later */
+
+        assert(to < OP_MATRICES && n <= m->state.n_in[to]);
+        ref_linear(b, op->w[i], NULL, b->normed, n_rows, b->in[to]);
+        for (size_t r = 0; r < n_rows && op->parts; r++)
+            memcpy(b->in[0] + (3 * r + (size_t)i) * n, b->in[1] + r * n, n * sizeof(float));
     }
     return 0;
 }
@@ -29,7 +34,9 @@ void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *pa
         float tap[8], sum = 0;
 
         assert(before < ARRAY_SIZE(tap));
-        quant_decode_row(op->conv, c, tap);
+        uint64_t row = c;
+        const struct tensor *taps = op_taps(op, &row);
+        quant_decode_row(taps, row, tap);
         for (uint32_t j = 0; j < before; j++)
             sum += tap[j] * past[(size_t)j * n + c];
         b->channel[c] = sum + tap[before] * u[c];

@@ -54,7 +54,6 @@ static bool alloc_states(struct be *b, const struct be_opts *o) {
 
     if (!t->n_layer)
         return true;
-    b->act[ACT_D] = floats(n_rows, t->n_out);
     b->gated = floats(n_rows, (size_t)2 * o->shape->widest.q);
     for (int i = 0; i < OP_MATRICES; i++) {
         b->in[i] = floats(n_rows, MAX(t->n_in[i], 1));
@@ -63,7 +62,7 @@ static bool alloc_states(struct be *b, const struct be_opts *o) {
     b->channel = floats(1, t->n_in[0]);
     b->recall = floats(1, MAX(o->shape->delta.dim, 1));
     b->state = floats((size_t)o->n_states * t->n_layer, t->n_floats);
-    return ok && b->act[ACT_D] && b->gated && b->channel && b->recall && b->state;
+    return ok && b->gated && b->channel && b->recall && b->state;
 }
 
 /* Allocates the buffers that only latent attention needs. */
@@ -74,11 +73,10 @@ static bool alloc_latent(struct be *b, const struct be_opts *o) {
 
     if (!a->rank)
         return true;
-    b->act[ACT_D] = floats(n_rows, (size_t)s->n_head * a->n_value);
     b->latent = floats(n_rows, s->head_dim);
     b->latent_q = floats(n_rows, MAX(a->q_rank, 1));
     b->latent_heads = floats(n_rows, (size_t)s->n_head * (a->n_nope + s->head_dim - a->rank));
-    return b->act[ACT_D] && b->latent && b->latent_q && b->latent_heads;
+    return b->latent && b->latent_q && b->latent_heads;
 }
 
 /* false: out of memory, what there is is freed by close_be(). */
@@ -102,6 +100,7 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     b->act[ACT_Q] = floats(e->max_rows, n_q);
     b->act[ACT_O] = floats(e->max_rows, n_q);
     b->act[ACT_H] = floats(e->max_rows, s->n_ff);
+    b->act[ACT_D] = floats(e->max_rows, MAX(s->state.n_out, s->n_head * s->mla.n_value));
     b->act[ACT_B] = floats(e->max_rows, s->n_embd);
     b->act[ACT_P] = floats(e->max_rows, n_in);
     b->normed = floats(MAX(e->max_rows, e->max_wants), s->n_embd);
@@ -120,7 +119,7 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
         if (!(b->pages[i] = calloc(b->n_pages[i] + 1u, MAX(b->page_bytes[i], 1))))
             return false;
     for (int i = 0; i < ACT_ROLES; i++)
-        if (!b->act[i] && i != ACT_D)
+        if (!b->act[i])
             return false;
     return alloc_states(b, o) && alloc_latent(b, o) && b->sum && b->gate && b->router && b->pick &&
            b->normed && b->kv[0] && b->kv[1] && b->up && b->row && b->scores && b->logits &&
@@ -233,7 +232,7 @@ const struct be_ops backend_reference = {
             [OP_KEYS] = ref_keys,         [OP_KEEP] = ref_keep,
             [OP_DRAFT_IN] = ref_draft_in, [OP_NORM] = ref_norm,
             [OP_HOLES] = ref_holes,       [OP_LOGITS] = ref_logits,
-            [OP_DEEP] = ref_deep,
+            [OP_DEEP] = ref_deep,         [OP_KDA] = ref_kda,
         },
     .mask = mask,
     .sample = sample,

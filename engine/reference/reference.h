@@ -120,6 +120,7 @@ int ref_experts(struct step *s, const struct model_op *op);
 int ref_shared(struct step *s, const struct model_op *op);
 int ref_state_in(struct step *s, const struct model_op *op);
 /* Token by token; a state has M of each value head, [key][value]. */
+int ref_kda(struct step *s, const struct model_op *op);
 int ref_delta(struct step *s, const struct model_op *op);
 int ref_conv(struct step *s, const struct model_op *op);
 /* Token by token; a state has M of each head. */

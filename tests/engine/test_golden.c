@@ -97,10 +97,11 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
     /* Where two experts are as good as equal the last bit of a cached value chooses, and the row is
      * another one. */
     const char *arch = seen->golden->label.arch;
-    bool mixture = strcmp(arch, "qwen3moe") == 0 || strcmp(arch, "qwen35moe") == 0 ||
-                   strcmp(arch, "gpt-oss") == 0 || strcmp(arch, "deepseek2") == 0 ||
-                   strcmp(arch, "laguna") == 0 || strcmp(arch, "minimax-m2") == 0 ||
-                   strcmp(arch, "step35") == 0;
+    static const char *const mixtures[] = {"qwen3moe", "qwen35moe",  "gpt-oss", "deepseek2",
+                                           "laguna",   "minimax-m2", "step35",  "bailingmoe3"};
+    bool mixture = false;
+    for (size_t i = 0; i < ARRAY_SIZE(mixtures); i++)
+        mixture |= strcmp(arch, mixtures[i]) == 0;
     if (mixture && seen->max > seen->judge->max && before.max <= seen->judge->max) {
         *seen = before;
         seen->n_apart++;
@@ -233,7 +234,7 @@ static const char *const served[] = {
 };
 
 /* Files of the repository that the larger set has elsewhere. */
-static const char *const served_here[] = {"minimax-m2", "muse-glimmer", "step35"};
+static const char *const served_here[] = {"minimax-m2", "muse-glimmer", "step35", "bailingmoe3"};
 /* Files of the larger set alone. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

@@ -476,7 +476,7 @@ Test(identity, reference_windows) {
 static const char *const others[] = {
     "granite", "phi3",        "mistral3",           "olmo2",         "lfm2",
     "lfm2moe", "glm4moe-mtp", "nemotron-h-moe-mtp", "deepseek2-mtp", "deepseek2-lite",
-    "laguna",  "minimax-m2",  "muse-glimmer",       "step35"};
+    "laguna",  "minimax-m2",  "muse-glimmer",       "step35",        "bailingmoe3"};
 
 Test(identity, cpu_architectures) {
     need("cpu");

@@ -140,6 +140,21 @@ Test(model, experts_are_picked_by_biased_probabilities) {
     cr_expect(p[0].expert == 2 && fabs((double)p[0].weight - exp(2) / sum) < 1e-6);
 }
 
+/* The group of the best expert has the worse pair. */
+Test(model, experts_are_picked_from_the_best_groups) {
+    float l[6] = {3, -4, 1, 2, -1, -1}, again[6] = {3, -4, 1, 2, -1, -1};
+    struct expert_rule rule = {
+        .n = 6, .n_used = 2, .scale = 1, .gating = GATING_SIGMOID, .n_group = 3, .n_group_used = 1};
+    struct expert_pick p[3];
+
+    experts_pick(l, &rule, p);
+    cr_expect(p[0].expert == 3 && p[1].expert == 2);
+    rule.n_group_used = 2;
+    rule.n_used = 3;
+    experts_pick(again, &rule, p);
+    cr_expect(p[0].expert == 0 && p[1].expert == 3 && p[2].expert == 2);
+}
+
 Test(model, foreign_architectures_are_refused_by_name) {
     struct tiny_model t = small;
     struct err err;

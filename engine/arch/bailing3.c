@@ -1,0 +1,127 @@
+#include "engine/arch/bailing3.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include "engine/arch/deepseek2.h"
+
+/* Refuses a file whose number @key is there and not 0. */
+static void refuse_limits(struct meta *m, const char *key) {
+    char full[96];
+
+    snprintf(full, sizeof(full), "%s.%s", m->arch, key);
+    const struct gguf_array *a = gguf_array(m->file, full);
+    for (uint64_t i = 0; m->r == 0 && a && i < gguf_array_n(a); i++)
+        if (gguf_array_type(a) == GGUF_STRING || gguf_array_num(a, i) != 0)
+            m->r = err_set(m->err, 0, NULL, "'%s' is not supported", full);
+}
+
+/* The sizes of the delta nets. */
+static void read_kda(struct meta *m, struct model_shape *s) {
+    struct delta_shape *d = &s->delta;
+    double lower = 0;
+    bool safe = false;
+    char key[96];
+
+    meta_u32(m, "ssm.conv_kernel", 2, 8, &s->state.kernel);
+    meta_u32(m, "kda.head_dim", 16, 512, &d->dim);
+    meta_f32_opt(m, "kda.gate_lower_bound", -1e3, 0, &lower);
+    snprintf(key, sizeof(key), "%s.kda.safe_gate", m->arch);
+    gguf_bool(m->file, key, &safe);
+    refuse_limits(m, "swiglu_clamp_exp");
+    refuse_limits(m, "swiglu_clamp_shexp");
+    if (m->r < 0)
+        return;
+    if (d->dim % 16 || d->dim != s->mla.n_value)
+        m->r = err_set(m->err, 0, NULL,
+                       "'%s.kda.head_dim' is %u; a multiple of 16 is needed, and the values of a "
+                       "latent head, %u",
+                       m->arch, d->dim, s->mla.n_value);
+    else if (!safe || lower >= 0)
+        m->r = err_set(m->err, 0, NULL,
+                       "decays without '%s.kda.gate_lower_bound' are not supported", m->arch);
+    d->lower = (float)lower;
+    d->n_key_head = d->n_value_head = s->n_head;
+    uint32_t inner = s->n_head * d->dim;
+    s->state = (struct state_shape){
+        .kernel = s->state.kernel,
+        .n_in = {3 * inner, inner, inner, s->n_head},
+        .n_out = inner,
+        .n_floats = (uint64_t)(s->state.kernel - 1) * 3 * inner + (uint64_t)inner * d->dim,
+    };
+}
+
+/* The taps of the queries', keys' or values' channels. */
+static const struct tensor *taps(struct binder *b, const struct model_shape *s, uint32_t l,
+                                 char which) {
+    return bind_matrices(b, BIND_MUST, s->state.kernel, 1, s->state.n_out,
+                         "blk.%u.ssm_conv1d_%c.weight", l, which);
+}
+
+/* x += W (Kimi delta attention of norm x) */
+static void bind_kda(struct binder *b, struct model *m, uint32_t l) {
+    const struct model_shape *s = &m->shape;
+    uint64_t e = s->n_embd, inner = s->state.n_out, n = s->n_head;
+    const struct tensor *norm = bind_vector(b, BIND_MUST, e, "blk.%u.attn_norm.weight", l);
+
+    assert(inner == n * s->delta.dim);
+    model_add(m, &(struct model_op){
+                     .kind = OP_STATE_IN,
+                     .layer = l,
+                     .parts = true,
+                     .norm = norm,
+                     .w = {bind_matrix(b, BIND_MUST, e, inner, "blk.%u.attn_q.weight", l),
+                           bind_matrix(b, BIND_MUST, e, inner, "blk.%u.attn_k.weight", l),
+                           bind_matrix(b, BIND_MUST, e, inner, "blk.%u.attn_v.weight", l)},
+                 });
+    model_add(m, &(struct model_op){
+                     .kind = OP_STATE_IN,
+                     .layer = l,
+                     .first = 1,
+                     .norm = norm,
+                     .w = {bind_matrix(b, BIND_MUST, e, inner, "blk.%u.ssm_g_a.weight", l),
+                           bind_matrix(b, BIND_MUST, e, inner, "blk.%u.ssm_f_a.weight", l),
+                           bind_matrix(b, BIND_MUST, e, n, "blk.%u.ssm_beta.weight", l)},
+                 });
+    model_add(m, &(struct model_op){
+                     .kind = OP_KDA,
+                     .layer = l,
+                     .state = m->shape.state.n_layer++,
+                     .norm = bind_vector(b, BIND_MUST, s->delta.dim, "blk.%u.ssm_norm.weight", l),
+                     .conv = taps(b, s, l, 'q'),
+                     .conv_more = {taps(b, s, l, 'k'), taps(b, s, l, 'v')},
+                     .dt = bind_vector(b, BIND_MUST, inner, "blk.%u.ssm_dt.bias", l),
+                     .decay = bind_flat(b, bind_vectors(b, BIND_MUST, 1, n, "blk.%u.ssm_a", l)),
+                 });
+    model_add(m, &(struct model_op){
+                     .kind = OP_PROJ,
+                     .layer = l,
+                     .in = ACT_D,
+                     .w = {bind_matrix(b, BIND_MUST, inner, e, "blk.%u.attn_output.weight", l)},
+                 });
+}
+
+void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    uint32_t n_kv[MODEL_LAYERS_MAX];
+    struct model_op logits;
+
+    assert(m->n_ops == 0 && m->shape.n_layer <= MODEL_LAYERS_MAX);
+    meta_u32_layers(&meta, "attention.head_count_kv", 0, m->shape.n_head, m->shape.n_layer, n_kv);
+    m->shape.n_head_kv = 1; /* some files count those before keys are absorbed */
+    deepseek2_read(&meta, &m->shape);
+    read_kda(&meta, &m->shape);
+    b->r = meta.r;
+    decoder_ends(b, m, d, &logits);
+    for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++) {
+        const struct layer l = decoder_layer(m, i);
+
+        if (n_kv[i])
+            deepseek2_attention(b, m, i, true);
+        else
+            bind_kda(b, m, i);
+        decoder_mlp(b, m, d, &l);
+    }
+    if (b->r == 0 && !m->shape.state.n_layer)
+        b->r = err_set(b->err, 0, NULL, "no layer has Kimi delta attention");
+    model_add(m, &logits);
+}
