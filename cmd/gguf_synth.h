@@ -23,6 +23,7 @@ enum synth_arch {
     SYNTH_QWEN3,
     SYNTH_QWEN3MOE,
     SYNTH_MUSE,
+    SYNTH_STEP35,
     SYNTH_QWEN3NEXT, /* this and what follows: hybrid, three of four layers are gated delta nets */
     SYNTH_QWEN35,
     SYNTH_QWEN35MOE,
@@ -46,6 +47,7 @@ struct synth_shape {
     /* Tokens that a layer with a window sees; the last of each @period layers has none. gemma4:
      * key heads and size of heads of layers with one. */
     uint32_t window, period, n_kv_window, window_dim;
+    uint32_t n_head_window;    /* step35: heads of layers with a window */
     uint32_t factor, original; /* YaRN: by how much the original context is stretched; 0: not */
     /* Blocks of multi-token prediction, 0 or 1; one says what a model would whose layers add
      * nothing. They add @loud (0: 1) times what they would: the less, the more often it is
@@ -71,9 +73,15 @@ static inline bool synth_is_gemma4(const struct synth_shape *s) {
     return s->arch == SYNTH_GEMMA4 || s->arch == SYNTH_ASSISTANT;
 }
 
-/* gemma4, muse-glimmer: whether layer @l has a window. */
+/* Whether layer @l of a model with windows in some layers has one: of each period all but the last
+ * layer, of step35 all but the first. */
 static inline bool synth_in_window(const struct synth_shape *s, uint32_t l) {
-    return (l + 1) % s->period != 0;
+    return (l + (s->arch != SYNTH_STEP35)) % s->period != 0;
+}
+
+/* Heads of queries of layer @l. */
+static inline uint32_t synth_n_head(const struct synth_shape *s, uint32_t l) {
+    return s->arch == SYNTH_STEP35 && synth_in_window(s, l) ? s->n_head_window : s->n_head;
 }
 
 const char *synth_arch_name(enum synth_arch arch); /* general.architecture */

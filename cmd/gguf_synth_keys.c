@@ -58,6 +58,17 @@ static void write_hybrid(struct gguf_write *w, const struct synth_shape *s, cons
         write_sections(w, arch, (s->n_rot ? s->n_rot : s->head_dim) / 2);
 }
 
+/* Writes which layers have a window. */
+static void write_windows(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
+    char text[96];
+
+    assert(s->period > 0);
+    snprintf(text, sizeof(text), "%s.attention.sliding_window_pattern", arch);
+    gguf_write_array(w, text, GGUF_BOOL, s->n_layer);
+    for (uint32_t i = 0; i < s->n_layer; i++)
+        gguf_write_item(w, GGUF_BOOL, synth_in_window(s, i));
+}
+
 /* Writes which layers have a window, and how these differ. Readers require the keys of absent
  * features, too. */
 static void write_gemma4(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
@@ -77,10 +88,7 @@ static void write_gemma4(struct gguf_write *w, const struct synth_shape *s, cons
     gguf_write_array(w, text, GGUF_I32, s->n_layer);
     for (uint32_t i = 0; i < s->n_layer; i++)
         gguf_write_item(w, GGUF_I32, synth_in_window(s, i) ? s->n_kv_window : s->n_kv);
-    snprintf(text, sizeof(text), "%s.attention.sliding_window_pattern", arch);
-    gguf_write_array(w, text, GGUF_BOOL, s->n_layer);
-    for (uint32_t i = 0; i < s->n_layer; i++)
-        gguf_write_item(w, GGUF_BOOL, synth_in_window(s, i));
+    write_windows(w, s, arch);
     snprintf(text, sizeof(text), "%s.attention.shared_kv_layers", arch);
     gguf_write_u32(w, text, assistant ? s->n_layer : 0);
     write_f32(w, arch, "rope.freq_base_swa", 10000);
@@ -115,6 +123,26 @@ static void write_muse(struct gguf_write *w, const struct synth_shape *s, const 
     write_f32(w, arch, "final_logit_softcapping", 20);
 }
 
+/* Writes what differs by layer, and the rule that picks experts. */
+static void write_step35(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
+    const struct key keys[] = {
+        {"leading_dense_block_count", s->n_lead},
+        {"expert_shared_feed_forward_length", s->n_shared},
+        {"expert_gating_func", 2},
+    };
+    char text[96];
+
+    write_u32(w, arch, keys, ARRAY_SIZE(keys));
+    snprintf(text, sizeof(text), "%s.attention.head_count", arch);
+    gguf_write_array(w, text, GGUF_I32, s->n_layer);
+    for (uint32_t i = 0; i < s->n_layer; i++)
+        gguf_write_item(w, GGUF_I32, synth_n_head(s, i));
+    write_windows(w, s, arch);
+    write_f32(w, arch, "rope.freq_base_swa", 10000);
+    write_f32(w, arch, "expert_weights_scale", 3);
+    gguf_write_bool(w, "step35.expert_weights_norm", true);
+}
+
 static void write_yarn(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
     const struct key original = {"rope.scaling.original_context_length", s->original};
     char text[96];
@@ -139,7 +167,7 @@ void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const s
         {"embedding_length", s->n_embd},
         {"block_count", s->n_layer + s->n_mtp},
         {"feed_forward_length", s->n_dense ? s->n_dense : s->n_ff},
-        {"attention.head_count", s->n_head},
+        {"attention.head_count", s->arch == SYNTH_STEP35 ? 0 : s->n_head},
         {"attention.head_count_kv", synth_is_gemma4(s) ? 0 : s->n_kv},
         {"attention.key_length", key_length},
         {"attention.value_length", latent ? s->kv_rank : s->head_dim},
@@ -165,6 +193,8 @@ void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const s
         write_deepseek2(w, s);
     else if (s->arch == SYNTH_MUSE)
         write_muse(w, s, arch);
+    else if (s->arch == SYNTH_STEP35)
+        write_step35(w, s, arch);
     if (s->factor)
         write_yarn(w, s, arch);
     write_f32(w, arch, "attention.layer_norm_rms_epsilon", s->eps);

@@ -206,7 +206,7 @@ static void plan_experts(struct planner *p, uint32_t i) {
         vectors(p, 0.3, F, n, "ffn_up_exps");
         vectors(p, 0.3, E, n, "ffn_down_exps");
     }
-    if (s->arch == SYNTH_DEEPSEEK2)
+    if (s->arch == SYNTH_DEEPSEEK2 || s->arch == SYNTH_STEP35)
         vector(p, 0, 0.05, n, "blk.%u.exp_probs_b.bias", i);
     if (s->n_shared)
         plan_shared(p, i);
@@ -297,7 +297,7 @@ static void plan_biases(struct planner *p, uint32_t i, uint64_t q, uint64_t kv) 
 static void plan_attention(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
     bool gemma = synth_is_gemma4(s), in_window = gemma && synth_in_window(s, i);
-    uint64_t E = s->n_embd, D = in_window ? s->window_dim : s->head_dim, Q = s->n_head * D;
+    uint64_t E = s->n_embd, D = in_window ? s->window_dim : s->head_dim, Q = synth_n_head(s, i) * D;
     uint64_t KV = (in_window ? s->n_kv_window : s->n_kv) * D;
     /* gemma4 does not scale scores. */
     double norm = gemma ? 1.4 / sqrt(sqrt((double)D)) : 1.4;
@@ -316,8 +316,9 @@ static void plan_attention(struct planner *p, uint32_t i) {
         vector(p, norm, norm / 7, D, "blk.%u.attn_k_norm.weight", i);
     }
     matrix(p, ROLE_MATRIX, 1.5, Q, E, "blk.%u.attn_output.weight", i);
-    if (s->arch == SYNTH_MUSE)
-        matrix(p, ROLE_MATRIX, 1.5, E, Q, "blk.%u.attn_gate.weight", i);
+    if (s->arch == SYNTH_MUSE || s->arch == SYNTH_STEP35)
+        matrix(p, ROLE_MATRIX, 1.5, E, s->arch == SYNTH_MUSE ? Q : synth_n_head(s, i),
+               "blk.%u.attn_gate.weight", i);
     if (s->arch == SYNTH_GPT_OSS) {
         vector(p, 0, 0.3, E, "blk.%u.attn_output.bias", i);
         vector(p, 0, 1, s->n_head, "blk.%u.attn_sinks.weight", i);

@@ -14,7 +14,7 @@ static const char *const arch_names[] = {
     [SYNTH_QWEN3] = "qwen3",         [SYNTH_QWEN3MOE] = "qwen3moe",
     [SYNTH_QWEN3NEXT] = "qwen3next", [SYNTH_QWEN35] = "qwen35",
     [SYNTH_QWEN35MOE] = "qwen35moe", [SYNTH_ASSISTANT] = "gemma4-assistant",
-    [SYNTH_MUSE] = "muse-glimmer",
+    [SYNTH_MUSE] = "muse-glimmer",   [SYNTH_STEP35] = "step35",
 };
 
 static const struct {
@@ -56,6 +56,11 @@ static const struct {
      {SYNTH_MUSE, .n_layer = 52, .n_embd = 6656, .n_head = 32, .n_kv = 2, .head_dim = 128,
       .n_ff = 19968, .n_vocab = 202048, .context = 131072, .theta = 500000, .eps = 1e-5,
       .window = 2048, .period = 4}},
+    {"step-3.5-flash",
+     {SYNTH_STEP35, .n_layer = 45, .n_embd = 4096, .n_head = 64, .n_kv = 8, .head_dim = 128,
+      .n_ff = 1280, .n_vocab = 128896, .context = 262144, .theta = 5e6, .eps = 1e-5,
+      .n_expert = 288, .n_used = 8, .n_shared = 1280, .n_dense = 11264, .n_lead = 3, .window = 512,
+      .period = 4, .n_head_window = 96}},
     {"qwen2-0.5b",
      {SYNTH_QWEN2, .n_layer = 24, .n_embd = 896, .n_head = 14, .n_kv = 2, .head_dim = 64,
       .n_ff = 4864, .n_vocab = 151936, .context = 32768, .tied = 1, .theta = 1e6, .eps = 1e-6}},
@@ -114,6 +119,7 @@ static const struct {
     {"window", offsetof(struct synth_shape, window), 1, 16777216},
     {"period", offsetof(struct synth_shape, period), 1, SYNTH_LAYERS_MAX},
     {"n_kv_window", offsetof(struct synth_shape, n_kv_window), 1, 1024},
+    {"n_head_window", offsetof(struct synth_shape, n_head_window), 1, 1024},
     {"window_dim", offsetof(struct synth_shape, window_dim), 2, 1024},
     {"n_embd_out", offsetof(struct synth_shape, n_embd_out), 32, 65536},
     {"factor", offsetof(struct synth_shape, factor), 0, 65536},
@@ -143,7 +149,7 @@ static int set_name(struct synth_shape *s, const char *name, struct err *err) {
     return err_set(err, 0, NULL,
                    "unknown shape \"%s\": tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, "
                    "gemma-4-26b-a4b, gemma-4-26b-a4b-assistant, glm-4.7-flash, "
-                   "muse-glimmer-30b, qwen2-0.5b, qwen3-0.6b, qwen3-8b, "
+                   "muse-glimmer-30b, step-3.5-flash, qwen2-0.5b, qwen3-0.6b, qwen3-8b, "
                    "qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b or qwen3-coder-next",
                    name);
 }
@@ -172,7 +178,8 @@ static int set_field(struct synth_shape *s, const char *key, const char *value, 
 static int check_experts(const struct synth_shape *s, struct err *err) {
     bool may = s->arch == SYNTH_LLAMA,
          must = s->arch == SYNTH_QWEN3MOE || s->arch == SYNTH_QWEN3NEXT ||
-                s->arch == SYNTH_QWEN35MOE || (s->arch >= SYNTH_GPT_OSS && s->arch < SYNTH_QWEN2);
+                s->arch == SYNTH_QWEN35MOE || s->arch == SYNTH_STEP35 ||
+                (s->arch >= SYNTH_GPT_OSS && s->arch < SYNTH_QWEN2);
 
     if (s->n_used > s->n_expert || (s->n_expert && !s->n_used))
         return err_set(err, 0, NULL, "shape: %u of %u experts cannot be used", s->n_used,
@@ -191,7 +198,8 @@ static int check_arch(const struct synth_shape *s, struct err *err) {
 
     if (s->arch == SYNTH_QWEN2 && s->n_head * s->head_dim != s->n_embd)
         return err_set(err, 0, NULL, "shape: qwen2 needs n_head * head_dim = n_embd");
-    if ((s->arch == SYNTH_GPT_OSS || s->arch == SYNTH_MUSE || synth_is_gemma4(s)) &&
+    if ((s->arch == SYNTH_GPT_OSS || s->arch == SYNTH_MUSE || s->arch == SYNTH_STEP35 ||
+         synth_is_gemma4(s)) &&
         (!s->window || !s->period))
         return err_set(err, 0, NULL, "shape: %s needs window and period", name);
     if (synth_is_gemma4(s) &&
@@ -200,6 +208,11 @@ static int check_arch(const struct synth_shape *s, struct err *err) {
                        "shape: %s needs window_dim, and n_kv_window that divides n_head", name);
     if (s->arch == SYNTH_GEMMA4 && !s->n_dense)
         return err_set(err, 0, NULL, "shape: gemma4 needs n_dense");
+    if (s->arch == SYNTH_STEP35 && (!s->n_shared || !s->n_dense || !s->n_head_window ||
+                                    s->n_head_window % s->n_kv || s->head_dim % 4))
+        return err_set(err, 0, NULL,
+                       "shape: step35 needs n_shared, n_dense, n_head_window a multiple of n_kv, "
+                       "and head_dim one of 4");
     if ((s->arch == SYNTH_ASSISTANT) != (s->n_embd_out > 0) || s->n_embd_out > 65536 / 2)
         return err_set(err, 0, NULL, "shape: gemma4-assistant, and nothing else, needs n_embd_out");
     if (s->n_embd_out && s->n_embd > s->n_embd_out)
@@ -254,7 +267,7 @@ int synth_shape_parse(struct synth_shape *out, const char *arch, const char *tex
     if (r == 0 && arch && synth_arch_find(arch, &s.arch) < 0)
         r = err_set(err, 0, NULL,
                     "unknown architecture \"%s\": llama, mistral3, gpt-oss, gemma4, "
-                    "gemma4-assistant, deepseek2, muse-glimmer, "
+                    "gemma4-assistant, deepseek2, muse-glimmer, step35, "
                     "qwen2, qwen3, qwen3moe, qwen3next, qwen35 or qwen35moe",
                     arch);
     if (r == 0)

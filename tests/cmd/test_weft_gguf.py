@@ -123,6 +123,11 @@ def test_mixes_of_experts_and_of_hybrid_models_are_llama_cpps():
     muse = "muse-glimmer-30b,n_layer=4,n_embd=256,n_head=4,n_kv=1,head_dim=64,n_ff=256,n_vocab=300,window=8"
     formats = formats_of("--shape", muse, "--format", "Q4_K_M")
     assert len(formats) == 3 + 4 * 14 and formats["blk.3.attn_gate.weight"] == "Q4_K"
+    step = ("step-3.5-flash,n_layer=5,n_embd=256,n_head=4,n_head_window=6,n_kv=2,head_dim=64,n_ff=256,n_dense=256,n_shared=256,"
+            "n_vocab=300,n_expert=4,n_used=2,window=8")
+    tensors = {t["name"]: t for t in info(synth("step.gguf", "--shape", step, "--format", "Q4_K_M"))["tensors"]}
+    assert [tensors[f"blk.{i}.attn_q.weight"]["ne"][1] // 64 for i in range(5)] == [4, 6, 6, 6, 4]
+    assert "blk.2.ffn_gate_inp.weight" not in tensors and "blk.3.exp_probs_b.bias" in tensors
 
 
 def test_rows_that_do_not_fill_a_block_take_another_format():
