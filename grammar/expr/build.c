@@ -54,8 +54,10 @@ void build_deinit(struct build *b) {
 static int fail(struct build *b, const char *code, const char *fmt, va_list ap) {
     char text[400];
 
+    if (b->failed)
+        return b->failed;
     vsnprintf(text, sizeof(text), fmt, ap);
-    return err_set_code(b->err, 400, code, b->param, "%s", text);
+    return b->failed = err_set_code(b->err, 400, code, b->param, "%s", text);
 }
 
 int build_invalid(struct build *b, const char *fmt, ...) {
@@ -89,9 +91,32 @@ int build_too_complex(struct build *b, const char *fmt, ...) {
 int build_no_memory(struct build *b) {
     if (b->work > b->limits.max_work)
         return build_work(b, 0);
-    if (!b->arena.full)
-        return -ENOMEM; /* this machine's, which says nothing of the grammar */
+    if (!b->failed && !b->arena.full)
+        b->failed = -ENOMEM; /* this machine's, which says nothing of the grammar */
     return build_too_complex(b, "the grammar needs too much memory");
+}
+
+void *build_alloc(struct build *b, size_t n, size_t size) {
+    void *p = arena_alloc_array(&b->arena, n, size);
+
+    return p ? p : failed(build_no_memory(b));
+}
+
+int build_grow(struct build *b, void *v, uint32_t n, uint32_t *cap, uint32_t first, size_t size) {
+    uint32_t bigger = *cap ? *cap * 2 : first;
+    void *old, *w;
+
+    if (n < *cap)
+        return 0;
+    memcpy(&old, v, sizeof(old));
+    w = build_alloc(b, bigger, size);
+    if (!w)
+        return b->failed;
+    if (n)
+        memcpy(w, old, n * size);
+    memcpy(v, &w, sizeof(w));
+    *cap = bigger;
+    return 0;
 }
 
 int build_pause(struct build *b) {

@@ -7,17 +7,10 @@
 #include <string.h>
 
 int cp_set_add(struct build *b, struct cp_set *s, uint32_t lo, uint32_t hi) {
-    if (s->n == s->cap) {
-        uint32_t cap = s->cap ? s->cap * 2 : 8;
-        struct cp_range *v = arena_alloc_array(&b->arena, cap, sizeof(*v));
+    int r = build_grow(b, &s->range, s->n, &s->cap, 8, sizeof(*s->range));
 
-        if (!v)
-            return build_no_memory(b);
-        if (s->n)
-            memcpy(v, s->range, s->n * sizeof(*v));
-        s->range = v;
-        s->cap = cap;
-    }
+    if (r < 0)
+        return r;
     assert(lo <= hi && hi <= 0x10ffff && s->n < s->cap);
     s->range[s->n++] = (struct cp_range){lo, hi};
     return build_work(b, 1);

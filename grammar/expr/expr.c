@@ -9,10 +9,8 @@
 static struct expr *make(struct build *b, enum expr_kind kind) {
     struct expr *e = arena_alloc(&b->arena, sizeof(*e));
 
-    if (!e || build_work(b, 1) < 0) {
-        build_no_memory(b);
-        return NULL;
-    }
+    if (!e || b->failed || build_work(b, 1) < 0)
+        return failed(build_no_memory(b));
     e->kind = (uint8_t)kind;
     e->size = 1;
     return e;
@@ -42,10 +40,8 @@ struct expr *expr_bytes(struct build *b, const void *bytes, size_t n) {
     struct expr *e = make(b, EXPR_BYTES);
     uint8_t *copy = e ? (uint8_t *)arena_strndup(&b->arena, bytes, n) : NULL;
 
-    if (!copy) {
-        build_no_memory(b);
-        return NULL;
-    }
+    if (!copy)
+        return failed(build_no_memory(b));
     e->bytes = copy;
     e->n = e->size = (uint32_t)n;
     return e;
@@ -77,6 +73,12 @@ struct expr *expr_chars(struct build *b, const struct cp_set *set, enum char_mod
     return e;
 }
 
+struct expr *expr_any_char(struct build *b, enum char_mode mode) {
+    struct cp_set *all = build_alloc(b, 1, sizeof(*all));
+
+    return all && cp_set_invert(b, all) == 0 ? expr_chars(b, all, mode) : NULL;
+}
+
 /* A sequence or alternatives without those of kind @none; one of kind @all (-1: no kind) is all. */
 static struct expr *join(struct build *b, enum expr_kind kind, enum expr_kind none, int all,
                          struct expr *const *child, uint32_t n) {
@@ -98,11 +100,9 @@ static struct expr *join(struct build *b, enum expr_kind kind, enum expr_kind no
     if (!e)
         return NULL;
     assert(!e->child && e->n == 0);
-    e->child = arena_alloc_array(&b->arena, n_kept, sizeof(struct expr *));
-    if (!e->child) {
-        build_no_memory(b);
+    e->child = build_alloc(b, n_kept, sizeof(struct expr *));
+    if (!e->child)
         return NULL;
-    }
     for (uint32_t i = 0; i < n; i++) {
         if (child[i]->kind == none)
             continue;
@@ -145,18 +145,14 @@ struct expr *expr_repeat(struct build *b, struct expr *x, uint32_t min, uint32_t
         return x;
     struct expr *e = make(b, EXPR_REPEAT);
 
-    if (e && !(e->child = arena_alloc(&b->arena, sizeof(struct expr *)))) {
-        build_no_memory(b);
+    if (!e || !(e->child = build_alloc(b, 1, sizeof(struct expr *))))
         return NULL;
-    }
-    if (e) {
-        assert(min <= max && max > 0);
-        e->child[0] = x;
-        e->n = 1;
-        e->min = min;
-        e->max = max;
-        e->size = repeated_size(x, min, max);
-    }
+    assert(min <= max && max > 0);
+    e->child[0] = x;
+    e->n = 1;
+    e->min = min;
+    e->max = max;
+    e->size = repeated_size(x, min, max);
     return e;
 }
 
@@ -171,6 +167,15 @@ struct expr *expr_call(struct build *b, uint32_t rule) {
     if (e)
         e->id = rule;
     return e;
+}
+
+struct expr *expr_rule(struct build *b, struct expr *body) {
+    uint32_t rule;
+
+    if (!body || build_rule(b, NULL, &rule) < 0)
+        return NULL;
+    b->rule[rule].body = body;
+    return expr_call(b, rule);
 }
 
 struct expr *expr_within(struct build *b, uint32_t rule, uint32_t max) {
@@ -196,20 +201,19 @@ struct expr *expr_token(struct build *b, int32_t token) {
 int expr_vec_add(struct build *b, struct expr_vec *v, struct expr *e) {
     if (!e)
         return build_no_memory(b);
-    if (v->n == v->cap) {
-        uint32_t cap = v->cap ? v->cap * 2 : 8;
-        struct expr **bigger = arena_alloc_array(&b->arena, cap, sizeof(*bigger));
+    int r = build_grow(b, &v->v, v->n, &v->cap, 8, sizeof(*v->v));
 
-        if (!bigger)
-            return build_no_memory(b);
-        if (v->n)
-            memcpy(bigger, v->v, v->n * sizeof(*bigger));
-        v->v = bigger;
-        v->cap = cap;
-    }
-    assert(v->n < v->cap);
-    v->v[v->n++] = e;
-    return 0;
+    if (r == 0)
+        v->v[v->n++] = e;
+    return r;
+}
+
+struct expr *expr_seq_of(struct build *b, const struct expr_vec *v) {
+    return b->failed ? NULL : expr_seq(b, v->v, v->n);
+}
+
+struct expr *expr_alt_of(struct build *b, const struct expr_vec *v) {
+    return b->failed ? NULL : expr_alt(b, v->v, v->n);
 }
 
 static bool list_nullable(const struct build *b, const struct expr_list *l) {

@@ -134,7 +134,8 @@ struct build {
     unsigned flags;
     bool is_schema; /* a source is a JSON Schema, or a part is free text: classes may come later */
     struct err *err;
-    struct expr *shared_atom[SHARED_LOOPS];      /* the same expression every time */
+    int failed;                             /* the first error: from then on makers answer NULL */
+    struct expr *shared_atom[SHARED_LOOPS]; /* the same expression every time */
     struct expr *space[2], *comma[2], *colon[2]; /* likewise; 1: compact */
     uint32_t *body_slot, body_mask, n_bodies;    /* hash table of rules by their bodies: rule + 1 */
     uint32_t any_value[4], any_object[4]; /* rules, NO_RULE until needed; 1: compact, 2: Python */
@@ -149,11 +150,21 @@ struct build {
 void build_init(struct build *b, const struct grammar_vocab *v, const struct grammar_limits *l,
                 struct err *err);
 void build_deinit(struct build *b); /* all expressions and rules with it */
-/* Refuse the source: each fills the error as grammar_compile() describes it and returns -EINVAL. */
+/* Refuse the source: each fills the error as grammar_compile() describes it and returns -EINVAL.
+ * Once the build has failed they return its first error. */
 int build_invalid(struct build *b, const char *fmt, ...) PRINTF(2, 3);
 int build_unsupported(struct build *b, const char *fmt, ...) PRINTF(2, 3);
 int build_too_complex(struct build *b, const char *fmt, ...) PRINTF(2, 3);
 int build_no_memory(struct build *b);
+/* For the end of a maker: NULL instead of an error that the build has kept. */
+static inline void *failed(int error) {
+    return NULL;
+}
+/* Allocates a zeroed array of @n elements of @size bytes in the arena. NULL: build_no_memory(). */
+void *build_alloc(struct build *b, size_t n, size_t size);
+/* Makes room for one element more behind @n in the array *@v of the arena, for @first at first. 0,
+ * or build_no_memory(). */
+int build_grow(struct build *b, void *v, uint32_t n, uint32_t *cap, uint32_t first, size_t size);
 int build_pause(struct build *b); /* when that much work is done: 0 or too complex */
 /* A rule without a body, which the caller sets; @name, for messages, may be NULL and outlives @b. 0
  * or an error as above. */
@@ -167,12 +178,13 @@ static inline int build_work(struct build *b, uint64_t steps) {
     return b->work >= b->pause_at ? build_pause(b) : 0;
 }
 
-/* Makers: NULL means that build_no_memory() holds (the error is filled). */
+/* Makers: NULL means that the build has failed. What they get may be NULL then. */
 struct expr *expr_empty(struct build *b);
 struct expr *expr_never(struct build *b);
 struct expr *expr_bytes(struct build *b, const void *bytes, size_t n);
 struct expr *expr_str(struct build *b, const char *s);
 struct expr *expr_chars(struct build *b, const struct cp_set *set, enum char_mode mode);
+struct expr *expr_any_char(struct build *b, enum char_mode mode);
 struct expr *expr_seq(struct build *b, struct expr *const *child, uint32_t n);
 struct expr *expr_seq2(struct build *b, struct expr *x, struct expr *y);
 struct expr *expr_seq3(struct build *b, struct expr *x, struct expr *y, struct expr *z);
@@ -181,6 +193,7 @@ struct expr *expr_alt2(struct build *b, struct expr *x, struct expr *y);
 struct expr *expr_repeat(struct build *b, struct expr *x, uint32_t min, uint32_t max);
 struct expr *expr_optional(struct build *b, struct expr *x);
 struct expr *expr_call(struct build *b, uint32_t rule);
+struct expr *expr_rule(struct build *b, struct expr *body); /* a call of a rule made for it */
 struct expr *expr_within(struct build *b, uint32_t rule, uint32_t max);
 struct expr *expr_token(struct build *b, int32_t token);
 bool expr_nullable(const struct build *b, const struct expr *e);
@@ -192,7 +205,9 @@ struct expr_vec {
     struct expr **v;
     uint32_t n, cap;
 };
-int expr_vec_add(struct build *b, struct expr_vec *v, struct expr *e); /* @e NULL: no memory */
+int expr_vec_add(struct build *b, struct expr_vec *v, struct expr *e); /* @e NULL: it has failed */
+struct expr *expr_seq_of(struct build *b, const struct expr_vec *v);
+struct expr *expr_alt_of(struct build *b, const struct expr_vec *v);
 
 /* Adds code points @lo to @hi, in any order with others. 0, or build_no_memory(). */
 int cp_set_add(struct build *b, struct cp_set *s, uint32_t lo, uint32_t hi);

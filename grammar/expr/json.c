@@ -12,23 +12,15 @@
 
 static const char SIMPLE_ESCAPES[] = "\"\\/bfnrt";
 
-static struct expr *canonical(struct build *b) {
-    struct cp_set *all = arena_alloc(&b->arena, sizeof(*all));
-
-    if (!all || cp_set_invert(b, all) < 0)
-        return NULL;
-    return expr_chars(b, all, CHARS_JSON);
-}
-
 /* UTF-8 without quote, backslash and controls, or an escape; \u of a high surrogate only before a
  * low one. */
 static struct expr *any_spelling(struct build *b) {
-    struct cp_set *plain = arena_alloc(&b->arena, sizeof(*plain));
+    struct cp_set *plain = build_alloc(b, 1, sizeof(*plain));
 
     if (!plain || cp_set_add(b, plain, 0, 0x1f) < 0 || cp_set_add(b, plain, '"', '"') < 0 ||
         cp_set_add(b, plain, '\\', '\\') < 0 || cp_set_invert(b, plain) < 0)
         return NULL;
-    struct cp_set *simple = arena_alloc(&b->arena, sizeof(*simple));
+    struct cp_set *simple = build_alloc(b, 1, sizeof(*simple));
 
     for (const char *p = SIMPLE_ESCAPES; simple && *p; p++) {
         if (cp_set_add(b, simple, (uint8_t)*p, (uint8_t)*p) < 0)
@@ -68,7 +60,7 @@ struct expr *json_canonical_char(struct build *b) {
     struct expr **e = &b->shared_atom[SHARED_JSON_CANONICAL];
 
     if (!*e)
-        *e = canonical(b);
+        *e = expr_any_char(b, CHARS_JSON);
     return *e;
 }
 
@@ -86,10 +78,10 @@ int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_
 
     for (size_t i = 0; i < len; i++)
         most += (uint8_t)s[i] < 0x20 ? 5 : s[i] == '"' || s[i] == '\\';
-    uint8_t *p = arena_alloc(&b->arena, most);
+    uint8_t *p = build_alloc(b, most, 1);
 
     if (!p)
-        return build_no_memory(b);
+        return b->failed;
     for (size_t i = 0; i < len; i++) {
         uint8_t c = (uint8_t)s[i];
         const char *short_form = c && c < 0x20 ? strchr("\bb\ff\nn\rr\tt", c) : NULL;
@@ -121,11 +113,9 @@ struct expr *json_literal(struct build *b, const char *s, size_t len) {
 
     if (json_escape(b, s, len, &text, &n) < 0)
         return NULL;
-    quoted = arena_alloc_array(&b->arena, n + 2, 1);
-    if (!quoted) {
-        build_no_memory(b);
+    quoted = build_alloc(b, n + 2, 1);
+    if (!quoted)
         return NULL;
-    }
     quoted[0] = quoted[n + 1] = '"';
     memcpy(quoted + 1, text, n);
     return expr_bytes(b, quoted, n + 2);
@@ -133,7 +123,7 @@ struct expr *json_literal(struct build *b, const char *s, size_t len) {
 
 /* Makes white space: nothing, a blank, or one or two newlines with an indent. */
 static struct expr *make_space(struct build *b) {
-    struct cp_set *blank = arena_alloc(&b->arena, sizeof(*blank));
+    struct cp_set *blank = build_alloc(b, 1, sizeof(*blank));
 
     if (!blank || cp_set_add(b, blank, '\t', '\t') < 0 || cp_set_add(b, blank, ' ', ' ') < 0)
         return NULL;
@@ -173,16 +163,12 @@ struct expr *json_comma(struct build *b) {
 /* One rule for all of a kind: they have more states than a schema around them. */
 static struct expr *shared_rule(struct build *b, uint32_t *rule, const char *regex) {
     assert(*rule == NO_RULE || *rule < b->n_rules);
-    if (*rule == NO_RULE) {
-        uint32_t made;
-        struct expr *body = regex_of(b, regex, CHARS_TEXT);
+    if (*rule != NO_RULE)
+        return expr_call(b, *rule);
+    struct expr *call = expr_rule(b, regex_of(b, regex, CHARS_TEXT));
 
-        if (!body || build_rule(b, NULL, &made) < 0)
-            return NULL;
-        b->rule[made].body = body;
-        *rule = made;
-    }
-    return expr_call(b, *rule);
+    *rule = call ? call->id : NO_RULE;
+    return call;
 }
 
 struct expr *json_number(struct build *b) {

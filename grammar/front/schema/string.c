@@ -257,6 +257,7 @@ static int read_pattern(struct schema *s, struct place at, unsigned options, str
     b->err = err;
     if (r == 0)
         return 0;
+    b->failed = 0; /* it is told again, with the place */
     if (strcmp(why.code, "grammar_invalid") == 0)
         return schema_invalid(s, at.path, "%s", why.message);
     if (strcmp(why.code, "grammar_unsupported") == 0)
