@@ -20,11 +20,10 @@ struct grammar_builder {
     struct build b;
     struct err err;
     struct expr_vec part;
-    int failed; /* the first error */
 };
 
 /* A JSON array of strings. */
-int choice_read(struct build *b, const char *s, size_t len, struct expr **out) {
+struct expr *choice_read(struct build *b, const char *s, size_t len) {
     yyjson_doc *doc;
     int r = json_parse(&doc, s, len, 0);
     yyjson_val *root = yyjson_doc_get_root(doc), *item;
@@ -32,56 +31,53 @@ int choice_read(struct build *b, const char *s, size_t len, struct expr **out) {
     size_t i, n;
 
     if (r == -ENOMEM)
-        return r;
-    r = 0;
+        return failed(build_no_memory(b));
     if (!yyjson_is_arr(root) || yyjson_arr_size(root) == 0)
-        r = build_invalid(b, "choice must be a JSON array of at least one string");
+        build_invalid(b, "choice must be a JSON array of at least one string");
     yyjson_arr_foreach(root, i, n, item) {
-        if (r == 0 && !yyjson_is_str(item))
-            r = build_invalid(b, "/%zu: must be a string", i);
-        if (r == 0)
-            r = expr_vec_add(b, &v, expr_bytes(b, json_text(item), json_len(item)));
+        if (b->failed)
+            break;
+        if (!yyjson_is_str(item))
+            build_invalid(b, "/%zu: must be a string", i);
+        else
+            expr_vec_add(b, &v, expr_bytes(b, json_text(item), json_len(item)));
     }
     yyjson_doc_free(doc);
-    if (r == 0) {
-        *out = expr_alt(b, v.v, v.n);
-        r = *out ? 0 : build_no_memory(b);
-    }
-    return r;
+    return expr_alt_of(b, &v);
 }
 
-static int read_source(struct build *b, const struct grammar_source *src, struct expr **out) {
+static struct expr *read_source(struct build *b, const struct grammar_source *src) {
     enum char_mode mode = src->flags & GRAMMAR_QUOTED ? CHARS_JSON : CHARS_TEXT;
 
+    if (b->failed)
+        return NULL;
     b->param = src->param;
     b->flags = src->flags;
     if (src->len > b->limits.max_source)
-        return build_too_complex(b, "the text has %zu bytes; at most %zu are allowed", src->len,
-                                 b->limits.max_source);
+        return failed(build_too_complex(b, "the text has %zu bytes; at most %zu are allowed",
+                                        src->len, b->limits.max_source));
     switch (src->kind) {
     case GRAMMAR_JSON_SCHEMA:
-        return schema_read(b, src->text, src->len, out);
+        return schema_read(b, src->text, src->len);
     case GRAMMAR_JSON_OBJECT:
-        *out = json_any_object(b);
-        return *out ? 0 : build_no_memory(b);
+        return json_any_object(b);
     case GRAMMAR_REGEX:
-        return regex_read(b, src->text, src->len, mode, REGEX_WHOLE, out);
+        return regex_read(b, src->text, src->len, mode, REGEX_WHOLE);
     case GRAMMAR_EBNF:
-        return ebnf_read(b, src->text, src->len, out);
+        return ebnf_read(b, src->text, src->len);
     case GRAMMAR_CHOICE:
-        return choice_read(b, src->text, src->len, out);
+        return choice_read(b, src->text, src->len);
     case GRAMMAR_LARK:
-        return lark_read(b, src->text, src->len, mode, out);
+        return lark_read(b, src->text, src->len, mode);
     }
-    return build_invalid(b, "unknown kind of grammar");
+    return failed(build_invalid(b, "unknown kind of grammar"));
 }
 
 static int finish(struct grammar **out, struct build *b, struct expr *root) {
     uint32_t rule;
-    int r = build_rule(b, NULL, &rule);
 
-    if (r < 0)
-        return r;
+    if (!root || build_rule(b, NULL, &rule) < 0)
+        return b->failed;
     b->rule[rule].body = root;
     return automaton_new(out, b, rule);
 }
@@ -90,13 +86,10 @@ int grammar_compile(struct grammar **out, const struct grammar_vocab *v,
                     const struct grammar_source *src, const struct grammar_limits *limits,
                     struct err *err) {
     struct build b;
-    struct expr *root = NULL;
 
     build_init(&b, v, limits, err);
-    int r = read_source(&b, src, &root);
+    int r = finish(out, &b, read_source(&b, src));
 
-    if (r == 0)
-        r = finish(out, &b, root);
     build_deinit(&b);
     return r;
 }
@@ -122,17 +115,15 @@ struct grammar_builder *grammar_builder_free(struct grammar_builder *b) {
 
 /* Gives @e a number. NULL: the build has failed. */
 static grammar_part add_part(struct grammar_builder *b, struct expr *e) {
-    if (b->failed)
-        return GRAMMAR_NO_PART;
-    if (e && b->part.n >= PARTS_MAX)
-        b->failed = build_too_complex(&b->b, "more than %d parts", PARTS_MAX);
+    if (b->part.n >= PARTS_MAX)
+        build_too_complex(&b->b, "more than %d parts", PARTS_MAX);
     else
-        b->failed = expr_vec_add(&b->b, &b->part, e);
-    return b->failed ? GRAMMAR_NO_PART : (grammar_part)b->part.n - 1;
+        expr_vec_add(&b->b, &b->part, e);
+    return b->b.failed ? GRAMMAR_NO_PART : (grammar_part)b->part.n - 1;
 }
 
 static struct expr *part_at(struct grammar_builder *b, grammar_part part) {
-    if (b->failed)
+    if (b->b.failed)
         return NULL;
     assert(part >= 0 && (uint32_t)part < b->part.n);
     return b->part.v[part];
@@ -142,7 +133,7 @@ grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t
     struct expr_vec v = {0};
     size_t from = 0, i = 0;
 
-    while (!b->failed && b->b.vocab && i < len) {
+    while (!b->b.failed && b->b.vocab && i < len) {
         size_t n;
         int32_t token = vocab_special_at(b->b.vocab, text + i, len - i, &n);
 
@@ -150,41 +141,26 @@ grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t
             i++;
             continue;
         }
-        b->failed = expr_vec_add(&b->b, &v, expr_bytes(&b->b, text + from, i - from));
-        if (!b->failed)
-            b->failed = expr_vec_add(&b->b, &v, expr_token(&b->b, token));
+        expr_vec_add(&b->b, &v, expr_bytes(&b->b, text + from, i - from));
+        expr_vec_add(&b->b, &v, expr_token(&b->b, token));
         from = i += n;
     }
-    if (!b->failed)
-        b->failed = expr_vec_add(&b->b, &v, expr_bytes(&b->b, text + from, len - from));
-    return add_part(b, b->failed ? NULL : expr_seq(&b->b, v.v, v.n));
+    expr_vec_add(&b->b, &v, expr_bytes(&b->b, text + from, len - from));
+    return add_part(b, expr_seq_of(&b->b, &v));
 }
 
 /* A source is a rule of its own, however often its part is used. */
 grammar_part grammar_part_of(struct grammar_builder *b, const struct grammar_source *src) {
-    struct expr *e = NULL;
-    uint32_t rule;
-
-    if (b->failed)
-        return GRAMMAR_NO_PART;
-    b->failed = read_source(&b->b, src, &e);
-    if (!b->failed)
-        b->failed = build_rule(&b->b, NULL, &rule);
-    if (b->failed)
-        return GRAMMAR_NO_PART;
-    b->b.rule[rule].body = e;
-    return add_part(b, expr_call(&b->b, rule));
+    return add_part(b, expr_rule(&b->b, read_source(&b->b, src)));
 }
 
 static grammar_part combine(struct grammar_builder *b, const grammar_part *part, size_t n,
                             bool either) {
     struct expr_vec v = {0};
 
-    for (size_t i = 0; i < n && !b->failed; i++)
-        b->failed = expr_vec_add(&b->b, &v, part_at(b, part[i]));
-    if (b->failed)
-        return GRAMMAR_NO_PART;
-    return add_part(b, either ? expr_alt(&b->b, v.v, v.n) : expr_seq(&b->b, v.v, v.n));
+    for (size_t i = 0; i < n && !b->b.failed; i++)
+        expr_vec_add(&b->b, &v, part_at(b, part[i]));
+    return add_part(b, either ? expr_alt_of(&b->b, &v) : expr_seq_of(&b->b, &v));
 }
 
 grammar_part grammar_sequence(struct grammar_builder *b, const grammar_part *part, size_t n) {
@@ -199,8 +175,6 @@ grammar_part grammar_repeat(struct grammar_builder *b, grammar_part part, gramma
                             uint32_t min, uint32_t max) {
     struct expr *x = part_at(b, part), *sep;
 
-    if (b->failed)
-        return GRAMMAR_NO_PART;
     if (separator == GRAMMAR_NO_PART || max == 0)
         return add_part(b, expr_repeat(&b->b, x, min, max));
     sep = part_at(b, separator);
@@ -212,26 +186,17 @@ grammar_part grammar_repeat(struct grammar_builder *b, grammar_part part, gramma
 }
 
 grammar_part grammar_free_text(struct grammar_builder *b, const char *stop, size_t len) {
-    struct expr *e;
-
-    if (b->failed)
+    if (b->b.failed)
         return GRAMMAR_NO_PART;
     b->b.is_schema = true; /* many such texts may be in the calls of tools */
-    b->failed = text_without(&b->b, stop, len, &e);
-    return add_part(b, b->failed ? NULL : e);
+    return add_part(b, text_without(&b->b, stop, len));
 }
 
 int grammar_build(struct grammar **out, struct grammar_builder *b, grammar_part root,
                   struct err *err) {
-    struct grammar *g = NULL;
+    int r = finish(out, &b->b, part_at(b, root));
 
-    if (!b->failed)
-        b->failed = finish(&g, &b->b, part_at(b, root));
-    if (b->failed) {
-        if (err)
-            *err = b->err;
-        return b->failed;
-    }
-    *out = g;
-    return 0;
+    if (r < 0 && err)
+        *err = b->err;
+    return r;
 }

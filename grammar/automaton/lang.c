@@ -195,21 +195,20 @@ static void check_lang(const struct lang *l) {
 }
 
 /* A copy of @from in the arena. */
-static int keep(struct build *b, const struct lang *from, const struct lang **out) {
-    struct lang *l = arena_alloc(&b->arena, sizeof(*l));
-    struct lang_state *s = arena_alloc_array(&b->arena, MAX(from->n, 1u), sizeof(*s));
-    struct edge *e = arena_alloc_array(&b->arena, MAX(from->n_edges, 1u), sizeof(*e));
+static const struct lang *keep(struct build *b, const struct lang *from) {
+    struct lang *l = build_alloc(b, 1, sizeof(*l));
+    struct lang_state *s = build_alloc(b, MAX(from->n, 1u), sizeof(*s));
+    struct edge *e = build_alloc(b, MAX(from->n_edges, 1u), sizeof(*e));
 
     if (!l || !s || !e)
-        return build_no_memory(b);
+        return NULL;
     if (from->n)
         memcpy(s, from->state, from->n * sizeof(*s));
     if (from->n_edges)
         memcpy(e, from->edge, from->n_edges * sizeof(*e));
     *l = (struct lang){.n = from->n, .n_edges = from->n_edges, .state = s, .edge = e};
     check_lang(l);
-    *out = l;
-    return 0;
+    return l;
 }
 
 static void product_free(struct product *p) {
@@ -243,18 +242,18 @@ static int make_product(struct product *p) {
     return r;
 }
 
-int lang_product(struct build *b, const struct lang *const *in, uint32_t n, uint64_t must,
-                 const struct lang **out) {
+const struct lang *lang_product(struct build *b, const struct lang *const *in, uint32_t n,
+                                uint64_t must) {
     struct product p = {.b = b, .in = in, .n_in = n, .must = must, .mask = 63};
     int r = make_product(&p);
     struct lang made = {p.n, p.n_edges, p.state, p.edge};
 
     if (r == 0)
         r = lang_merge(b, &made);
-    if (r == 0)
-        r = keep(b, &made, out);
+    const struct lang *l = r == 0 ? keep(b, &made) : NULL;
+
     product_free(&p);
-    return r;
+    return l;
 }
 
 /* Marks the states that reach an accepting one. */
@@ -277,8 +276,8 @@ static int find_alive(struct build *b, const struct lang *l, bool *alive) {
 }
 
 /* @border: of the languages, the one that accepts between characters, which is kept; 0: none. */
-static int select_states(struct build *b, const struct lang *l, uint64_t care, uint64_t want,
-                         uint64_t border, const struct lang **out) {
+static const struct lang *select_states(struct build *b, const struct lang *l, uint64_t care,
+                                        uint64_t want, uint64_t border) {
     CLEANUP(freep) bool *alive = calloc(MAX(l->n, 1u), sizeof(*alive));
     CLEANUP(freep) uint32_t *number = calloc(MAX(l->n, 1u), sizeof(*number));
     CLEANUP(freep) struct lang_state *state = calloc(MAX(l->n, 1u), sizeof(*state));
@@ -286,13 +285,11 @@ static int select_states(struct build *b, const struct lang *l, uint64_t care, u
     uint32_t n = 0, n_edges = 0;
 
     if (!alive || !number || !state || !edge)
-        return build_no_memory(b);
+        return failed(build_no_memory(b));
     for (uint32_t q = 0; q < l->n; q++)
         alive[q] = (l->state[q].accepts & care) == want;
-    int r = find_alive(b, l, alive);
-
-    if (r < 0)
-        return r;
+    if (find_alive(b, l, alive) < 0)
+        return NULL;
     for (uint32_t q = 0; q < l->n && alive[0]; q++)
         number[q] = alive[q] ? n++ : NO_STATE;
     assert(n == 0 || number[0] == 0); /* the start stays the first */
@@ -318,24 +315,24 @@ static int select_states(struct build *b, const struct lang *l, uint64_t care, u
     }
     struct lang made = {n, n_edges, state, edge};
 
-    r = build_work(b, l->n + l->n_edges);
-    if (r == 0)
-        r = lang_merge(b, &made);
-    return r < 0 ? r : keep(b, &made, out);
+    if (build_work(b, l->n + l->n_edges) < 0 || lang_merge(b, &made) < 0)
+        return NULL;
+    return keep(b, &made);
 }
 
-int lang_select(struct build *b, const struct lang *l, uint64_t care, uint64_t want,
-                const struct lang **out) {
-    return select_states(b, l, care, want, 0, out);
+const struct lang *lang_select(struct build *b, const struct lang *l, uint64_t care,
+                               uint64_t want) {
+    return select_states(b, l, care, want, 0);
 }
 
-static int meet(struct build *b, const struct lang *const *in, uint32_t n,
-                const struct lang *const *not_in, uint32_t n_not, uint64_t border,
-                const struct lang **out) {
+static const struct lang *meet(struct build *b, const struct lang *const *in, uint32_t n,
+                               const struct lang *const *not_in, uint32_t n_not, uint64_t border) {
     const struct lang *all[LANG_MAX];
 
+    if (b->failed)
+        return NULL;
     if (n + n_not > LANG_MAX)
-        return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
+        return failed(build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1));
     assert(n > 0);
     memcpy(all, in, n * sizeof(*in));
     if (n_not)
@@ -345,27 +342,26 @@ static int meet(struct build *b, const struct lang *const *in, uint32_t n,
     int r = make_product(&p);
     struct lang made = {p.n, p.n_edges, p.state, p.edge};
 
-    if (r == 0)
-        r = select_states(b, &made, UINT64_MAX, must, border, out);
+    const struct lang *l = r == 0 ? select_states(b, &made, UINT64_MAX, must, border) : NULL;
+
     product_free(&p);
-    return r;
+    return l;
 }
 
-int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
-              const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
-    return meet(b, in, n, not_in, n_not, 0, out);
+const struct lang *lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
+                             const struct lang *const *not_in, uint32_t n_not) {
+    return meet(b, in, n, not_in, n_not, 0);
 }
 
-int lang_meet_strings(struct build *b, const struct lang *const *in, uint32_t n,
-                      const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
+const struct lang *lang_meet_strings(struct build *b, const struct lang *const *in, uint32_t n,
+                                     const struct lang *const *not_in, uint32_t n_not) {
     const struct lang *all[LANG_MAX];
 
     if (n + n_not >= LANG_MAX)
-        return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
+        return failed(build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1));
     memcpy(all + 1, in, n * sizeof(*in));
-    int r = lang_strings(b, &all[0]);
-
-    return r < 0 ? r : meet(b, all, n + 1, not_in, n_not, 1, out);
+    all[0] = lang_strings(b);
+    return meet(b, all, n + 1, not_in, n_not, 1);
 }
 
 /* The smallest automata are the same but for their numbers, which are given in the order in which
@@ -400,36 +396,30 @@ bool lang_matches(const struct lang *l, const uint8_t *text, size_t n) {
     return l->state[q].accepts & 1;
 }
 
-int lang_strings(struct build *b, const struct lang **out) {
-    if (!b->strings_lang) {
-        int r = lang_of(b, expr_repeat(b, json_canonical_char(b), 0, NO_MAX), &b->strings_lang);
-
-        if (r < 0)
-            return r;
-    }
-    *out = b->strings_lang;
-    return 0;
+const struct lang *lang_strings(struct build *b) {
+    if (!b->strings_lang)
+        b->strings_lang = lang_of(b, expr_repeat(b, json_canonical_char(b), 0, NO_MAX));
+    return b->strings_lang;
 }
 
 /* State q behind n characters is number n * all->n + q. A string may end just between characters,
  * so an edge to a state that accepts counts. */
-int lang_strings_of(struct build *b, uint32_t min, uint32_t max, const struct lang **out) {
-    const struct lang *all;
-    struct lang *l = arena_alloc(&b->arena, sizeof(*l));
-    int r = l ? lang_strings(b, &all) : build_no_memory(b);
+const struct lang *lang_strings_of(struct build *b, uint32_t min, uint32_t max) {
+    const struct lang *all = lang_strings(b);
+    struct lang *l = build_alloc(b, 1, sizeof(*l));
     uint32_t last = max == NO_MAX ? min : max;
 
-    if (r < 0)
-        return r;
+    if (!l || !all)
+        return NULL;
     if (((uint64_t)last + 1) * all->n > b->limits.max_states)
-        return build_too_complex(b, "an intersection needs more than %u states",
-                                 b->limits.max_states);
+        return failed(build_too_complex(b, "an intersection needs more than %u states",
+                                        b->limits.max_states));
     assert(min <= max);
     *l = (struct lang){.n = (last + 1) * all->n};
-    l->state = arena_alloc_array(&b->arena, l->n, sizeof(*l->state));
-    l->edge = arena_alloc_array(&b->arena, (last + 1) * all->n_edges, sizeof(*l->edge));
+    l->state = build_alloc(b, l->n, sizeof(*l->state));
+    l->edge = build_alloc(b, (last + 1) * all->n_edges, sizeof(*l->edge));
     if (!l->state || !l->edge)
-        return build_no_memory(b);
+        return NULL;
     for (uint32_t i = 0; i < l->n; i++) {
         const struct lang_state *from = &all->state[i % all->n];
         uint32_t n = i / all->n;
@@ -446,12 +436,11 @@ int lang_strings_of(struct build *b, uint32_t min, uint32_t max, const struct la
             l->edge[l->n_edges++] = edge;
         }
     }
-    *out = l;
-    return build_work(b, (uint64_t)l->n + l->n_edges);
+    return build_work(b, (uint64_t)l->n + l->n_edges) < 0 ? NULL : l;
 }
 
 struct expr *lang_expr(struct build *b, const struct lang *l) {
-    struct expr *e = l->n ? expr_empty(b) : expr_never(b);
+    struct expr *e = !l ? NULL : l->n ? expr_empty(b) : expr_never(b);
 
     if (e && l->n) {
         e->kind = EXPR_LANG;
@@ -486,39 +475,34 @@ static int find_needs(struct build *b, const struct lang *l, uint32_t *need) {
     return r;
 }
 
-int lang_within(struct build *b, const struct lang *l, uint32_t max, struct expr **out) {
-    uint32_t *need = arena_alloc_array(&b->arena, MAX(l->n, 1u), sizeof(*need));
+struct expr *lang_within(struct build *b, const struct lang *l, uint32_t max) {
+    uint32_t *need = l ? build_alloc(b, MAX(l->n, 1u), sizeof(*need)) : NULL;
     struct expr *body = lang_expr(b, l);
-    int r = need && body ? find_needs(b, l, need) : build_no_memory(b);
     uint32_t rule;
 
-    if (r == 0 && (l->n == 0 || need[0] > max)) {
-        *out = expr_never(b);
-        return *out ? 0 : build_no_memory(b);
-    }
-    if (r == 0)
-        r = build_rule(b, NULL, &rule);
-    if (r < 0)
-        return r;
+    if (!need || !body || find_needs(b, l, need) < 0)
+        return NULL;
+    if (l->n == 0 || need[0] > max)
+        return expr_never(b);
+    if (build_rule(b, NULL, &rule) < 0)
+        return NULL;
     assert(need[0] <= max); /* some text fits */
     b->rule[rule].body = body;
     b->rule[rule].need = need;
-    *out = expr_within(b, rule, max);
-    return *out ? 0 : build_no_memory(b);
+    return expr_within(b, rule, max);
 }
 
-int lang_of(struct build *b, const struct expr *e, const struct lang **out) {
+const struct lang *lang_of(struct build *b, const struct expr *e) {
     struct grammar g = {0};
     struct maker m = {.b = b, .g = &g, .flat = true};
     struct lang_state *state = NULL;
+    const struct lang *l = NULL;
     uint32_t start = 0;
 
     if (!e)
-        return build_no_memory(b);
-    if (e->kind == EXPR_LANG) {
-        *out = e->lang;
-        return 0;
-    }
+        return NULL;
+    if (e->kind == EXPR_LANG)
+        return e->lang;
     int r = dfa_flat(&m, e, &start);
 
     assert(r < 0 || start == 0);
@@ -536,7 +520,7 @@ int lang_of(struct build *b, const struct expr *e, const struct lang **out) {
     if (r == 0)
         r = state ? lang_merge(b, &made) : build_no_memory(b);
     if (r == 0)
-        r = keep(b, &made, out);
+        l = keep(b, &made);
     free(state);
     free(m.nfa_edge);
     free(m.nfa_head);
@@ -544,5 +528,5 @@ int lang_of(struct build *b, const struct expr *e, const struct lang **out) {
     free(m.shared);
     free(g.state);
     free(g.edge);
-    return r;
+    return l;
 }

@@ -14,24 +14,27 @@
 
 #define LANG_MAX 60 /* languages in one product */
 
+/* These make languages and expressions as expr.h has it: NULL where the build has failed, also for
+ * a NULL that they get. */
+
 /* The language of an expression without calls (or of rules without any). */
-int lang_of(struct build *b, const struct expr *e, const struct lang **out);
+const struct lang *lang_of(struct build *b, const struct expr *e);
 /* Reads all of @in side by side. A text that leaves one of @must (bits) is dropped. */
-int lang_product(struct build *b, const struct lang *const *in, uint32_t n, uint64_t must,
-                 const struct lang **out);
+const struct lang *lang_product(struct build *b, const struct lang *const *in, uint32_t n,
+                                uint64_t must);
 /* The texts that are accepted by exactly @want of the languages @care of a product. */
-int lang_select(struct build *b, const struct lang *product, uint64_t care, uint64_t want,
-                const struct lang **out);
+const struct lang *lang_select(struct build *b, const struct lang *product, uint64_t care,
+                               uint64_t want);
 /* Texts of all of @in, and of none of @not_in. At least one @in. */
-int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
-              const struct lang *const *not_in, uint32_t n_not, const struct lang **out);
+const struct lang *lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
+                             const struct lang *const *not_in, uint32_t n_not);
 /* Does the work of lang_meet() for strings of lang_strings(); states between characters have
  * LANG_BORDER. */
-int lang_meet_strings(struct build *b, const struct lang *const *in, uint32_t n,
-                      const struct lang *const *not_in, uint32_t n_not, const struct lang **out);
+const struct lang *lang_meet_strings(struct build *b, const struct lang *const *in, uint32_t n,
+                                     const struct lang *const *not_in, uint32_t n_not);
 /* The strings of @l, which lang_meet_strings() made, of at most @max characters, which are counted
  * where they are read. */
-int lang_within(struct build *b, const struct lang *l, uint32_t max, struct expr **out);
+struct expr *lang_within(struct build *b, const struct lang *l, uint32_t max);
 /* Makes states of @l that accept the same texts (in the same languages of a product) one, in place;
  * edges lie in the order of their states. Very large ones stay as they are (lang_merge.c). */
 int lang_merge(struct build *b, struct lang *l);
@@ -39,8 +42,8 @@ int lang_merge(struct build *b, struct lang *l);
 bool lang_equal(const struct lang *x, const struct lang *y);
 bool lang_matches(const struct lang *l, const uint8_t *text, size_t n);
 /* Everything that a JSON string can hold, each character in its shortest spelling. */
-int lang_strings(struct build *b, const struct lang **out);
+const struct lang *lang_strings(struct build *b);
 /* Makes the strings of @min to @max characters (NO_MAX: no maximum). Unreachable states may
  * remain. */
-int lang_strings_of(struct build *b, uint32_t min, uint32_t max, const struct lang **out);
+const struct lang *lang_strings_of(struct build *b, uint32_t min, uint32_t max);
 struct expr *lang_expr(struct build *b, const struct lang *l);

@@ -153,11 +153,10 @@ static int loop_rule(struct maker *m, struct expr *atom, uint32_t *rule) {
             return build_work(b, n);
         }
     }
-    struct loop_rule *l = arena_alloc(&b->arena, sizeof(*l));
-    int r = l ? build_rule(b, NULL, rule) : build_no_memory(b);
+    struct loop_rule *l = build_alloc(b, 1, sizeof(*l));
 
-    if (r < 0)
-        return r;
+    if (!l || build_rule(b, NULL, rule) < 0)
+        return b->failed;
     *l = (struct loop_rule){.next = b->loops, .atom = atom, .rule = *rule};
     b->loops = l;
     b->rule[*rule].body = atom;

@@ -235,12 +235,12 @@ struct expr *json_number(struct build *b);
 struct expr *json_integer(struct build *b);
 int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_t *n);
 
-/* Readers of the sources: 0 with *out, or an error of build_invalid() and its kin. */
+/* Readers of the sources. */
 
 enum regex_kind { REGEX_WHOLE, REGEX_SEARCH }; /* it matches all of a text, or a part of it */
 /* regex_read_with() without options. */
-int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
-               enum regex_kind kind, struct expr **out);
+struct expr *regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
+                        enum regex_kind kind);
 enum regex_options {
     REGEX_ANY_CASE = 1,   /* of letters of ASCII */
     REGEX_DOT_ALL = 2,    /* `.` is a line break, too */
@@ -249,16 +249,16 @@ enum regex_options {
         4, /* in JSON: what may stand around a match is in its shortest spelling, too */
 };
 /* The texts that the regular expression @s matches, written as @mode says. */
-int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
-                    enum regex_kind kind, unsigned options, struct expr **out);
-/* Takes the EXPR_ANCHORs out of *@e, which matches a whole text. 1: one is counted, and *@e means
- * nothing (regex_anchor.c). */
-int regex_resolve_anchors(struct build *b, struct expr **e);
+struct expr *regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
+                             enum regex_kind kind, unsigned options);
+/* Takes the EXPR_ANCHORs out of @e, which matches a whole text. *@counted: one is in what is
+ * counted, and the answer means nothing (regex_anchor.c). */
+struct expr *regex_resolve_anchors(struct build *b, struct expr *e, bool *counted);
 struct expr *expr_anchor(struct build *b, char which);
 struct expr *regex_of(struct build *b, const char *s, enum char_mode mode); /* our own: asserts */
-int ebnf_read(struct build *b, const char *s, size_t len, struct expr **out);
-int lark_read(struct build *b, const char *s, size_t len, enum char_mode mode, struct expr **out);
-int schema_read(struct build *b, const char *s, size_t len, struct expr **out);
-int choice_read(struct build *b, const char *s, size_t len, struct expr **out);
+struct expr *ebnf_read(struct build *b, const char *s, size_t len);
+struct expr *lark_read(struct build *b, const char *s, size_t len, enum char_mode mode);
+struct expr *schema_read(struct build *b, const char *s, size_t len);
+struct expr *choice_read(struct build *b, const char *s, size_t len);
 /* Any text that does not contain @stop (text.c). */
-int text_without(struct build *b, const char *stop, size_t len, struct expr **out);
+struct expr *text_without(struct build *b, const char *stop, size_t len);

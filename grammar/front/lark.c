@@ -33,7 +33,7 @@ struct reader {
 
 static const struct source_escapes escapes = {"abnrtfv\\\"'/", "\a\b\n\r\t\f\v\\\"'/"};
 
-static int read_alternatives(struct reader *r, uint32_t self, struct expr **out);
+static struct expr *read_alternatives(struct reader *r, uint32_t self);
 
 /* Blanks and comments; @lines: line breaks, too. */
 static void skip_space(struct reader *r, bool lines) {
@@ -89,14 +89,12 @@ static size_t name_length(const struct reader *r, bool *terminal) {
     return n;
 }
 
-static int call_of(struct reader *r, const char *s, size_t len, struct expr **out) {
+static struct expr *call_of(struct reader *r, const char *s, size_t len) {
     uint32_t i;
-    int e = rulebook_take(&r->book, r->in.b, s, len, &i);
 
-    if (e < 0)
-        return e;
-    *out = expr_call(r->in.b, r->book.entry[i].rule);
-    return *out ? 0 : build_no_memory(r->in.b);
+    return rulebook_take(&r->book, r->in.b, s, len, &i) < 0
+               ? NULL
+               : expr_call(r->in.b, r->book.entry[i].rule);
 }
 
 static int define(struct reader *r, const char *s, size_t len, uint32_t *rule) {
@@ -116,7 +114,7 @@ static int define(struct reader *r, const char *s, size_t len, uint32_t *rule) {
 /* ---- terminals */
 
 static struct expr *char_of(struct reader *r, uint32_t lo, uint32_t hi, bool any_case) {
-    struct cp_set *set = arena_alloc(&r->in.b->arena, sizeof(*set));
+    struct cp_set *set = build_alloc(r->in.b, 1, sizeof(*set));
     uint32_t other = lo ^ 0x20;
     bool letter = lo < 128 && ((lo | 0x20) >= 'a' && (lo | 0x20) <= 'z');
 
@@ -129,7 +127,7 @@ static struct expr *char_of(struct reader *r, uint32_t lo, uint32_t hi, bool any
 }
 
 /* Behind the first '"': the code points, and the one when there is just one. */
-static int read_string(struct reader *r, struct expr **out, uint32_t *only) {
+static struct expr *read_string(struct reader *r, uint32_t *only) {
     const char *from = r->in.p;
     struct expr_vec v = {0};
     uint32_t cp = 0;
@@ -137,45 +135,41 @@ static int read_string(struct reader *r, struct expr **out, uint32_t *only) {
 
     while (source_peek(&r->in, 0) != '"') { /* how it is read depends on what follows it */
         if (r->in.p == r->in.end || *r->in.p == '\n')
-            return source_invalid(&r->in, "the closing '\"' is missing");
+            return failed(source_invalid(&r->in, "the closing '\"' is missing"));
         r->in.p += 1 + (*r->in.p == '\\' && r->in.p + 1 < r->in.end);
     }
     const char *to = r->in.p;
     any_case = source_peek(&r->in, 1) == 'i';
     for (r->in.p = from; r->in.p < to;) {
-        int e = source_read_char(&r->in, &escapes, &cp);
-
-        if (e == 0)
-            e = expr_vec_add(r->in.b, &v, char_of(r, cp, cp, any_case));
-        if (e < 0)
-            return e;
+        if (source_read_char(&r->in, &escapes, &cp) < 0 ||
+            expr_vec_add(r->in.b, &v, char_of(r, cp, cp, any_case)) < 0)
+            return NULL;
     }
     if (r->in.p > to)
-        return source_invalid(&r->in, "unknown escape sequence");
+        return failed(source_invalid(&r->in, "unknown escape sequence"));
     r->in.p = to + 1 + any_case;
     *only = v.n == 1 ? cp : UINT32_MAX;
-    *out = expr_seq(r->in.b, v.v, v.n);
-    return *out ? 0 : build_no_memory(r->in.b);
+    return expr_seq_of(r->in.b, &v);
 }
 
-static int read_literal(struct reader *r, struct expr **out) {
+static struct expr *read_literal(struct reader *r) {
     uint32_t lo, hi;
-    int e = read_string(r, out, &lo);
+    struct expr *x = read_string(r, &lo);
 
-    if (e < 0 || source_peek(&r->in, 0) != '.' || source_peek(&r->in, 1) != '.')
-        return e;
+    if (!x || source_peek(&r->in, 0) != '.' || source_peek(&r->in, 1) != '.')
+        return x;
     r->in.p += 2;
     if (!source_skip(&r->in, "\""))
-        return source_invalid(&r->in, "a range needs a string on both sides");
-    if ((e = read_string(r, out, &hi)) < 0)
-        return e;
+        return failed(source_invalid(&r->in, "a range needs a string on both sides"));
+    if (!read_string(r, &hi))
+        return NULL;
     if (lo == UINT32_MAX || hi == UINT32_MAX || hi < lo)
-        return source_invalid(&r->in, "a range needs one character on both sides, in order");
-    *out = char_of(r, lo, hi, false);
-    return *out ? 0 : build_no_memory(r->in.b);
+        return failed(
+            source_invalid(&r->in, "a range needs one character on both sides, in order"));
+    return char_of(r, lo, hi, false);
 }
 
-static int read_regex(struct reader *r, struct expr **out) {
+static struct expr *read_regex(struct reader *r) {
     const char *from = ++r->in.p;
     unsigned options = 0;
 
@@ -184,29 +178,25 @@ static int read_regex(struct reader *r, struct expr **out) {
     size_t len = (size_t)(r->in.p - from);
 
     if (!source_skip(&r->in, "/"))
-        return source_invalid(&r->in, "the closing '/' of a regular expression is missing");
+        return failed(source_invalid(&r->in, "the closing '/' of a regular expression is missing"));
     for (; source_peek(&r->in, 0) >= 'a' && source_peek(&r->in, 0) <= 'z'; r->in.p++) {
         if (*r->in.p == 'x')
-            return source_unsupported(&r->in, "the flag x of a regular expression is");
+            return failed(source_unsupported(&r->in, "the flag x of a regular expression is"));
         if (!strchr("imslu", *r->in.p))
-            return source_invalid(&r->in, "unknown flag of a regular expression");
+            return failed(source_invalid(&r->in, "unknown flag of a regular expression"));
         options |= *r->in.p == 'i' ? REGEX_ANY_CASE : *r->in.p == 's' ? REGEX_DOT_ALL : 0;
     }
-    return regex_read_with(r->in.b, from, len, r->mode, REGEX_WHOLE, options, out);
+    return regex_read_with(r->in.b, from, len, r->mode, REGEX_WHOLE, options);
 }
 
 /* ---- items */
 
-static int read_number(struct reader *r, uint32_t *out) {
-    uint64_t v = 0;
-    const char *from = r->in.p;
+static int bad_count(struct reader *r) {
+    return source_invalid(&r->in, "the repetition count is malformed or too large");
+}
 
-    while (source_peek(&r->in, 0) >= '0' && source_peek(&r->in, 0) <= '9' && v < NO_MAX)
-        v = v * 10 + (uint64_t)(*r->in.p++ - '0');
-    if (r->in.p == from || v >= NO_MAX)
-        return source_invalid(&r->in, "the repetition count is malformed or too large");
-    *out = (uint32_t)v;
-    return 0;
+static int read_number(struct reader *r, uint32_t *out) {
+    return source_read_number(&r->in, out) ? r->in.b->failed : bad_count(r);
 }
 
 static int read_counts(struct reader *r, const char *between, const char *close, uint32_t *min,
@@ -226,141 +216,123 @@ static int read_counts(struct reader *r, const char *between, const char *close,
             e = read_number(r, max);
     }
     if (e == 0 && (!source_skip(&r->in, close) || *max < *min))
-        return source_invalid(&r->in, "the repetition count is malformed or too large");
+        return bad_count(r);
     return e;
 }
 
-static int read_quantifier(struct reader *r, struct expr **x) {
+/* Reads one quantifier of *@x, if there is one. Returns whether there is. */
+static bool read_quantifier(struct reader *r, struct expr **x) {
     uint32_t min = 0, max = NO_MAX;
-    int e = 0;
 
     if (source_skip(&r->in, "+")) {
         min = 1;
     } else if (source_skip(&r->in, "?")) {
         max = 1;
     } else if (source_skip(&r->in, "{")) {
-        e = read_counts(r, ",", "}", &min, &max);
+        read_counts(r, ",", "}", &min, &max);
     } else if (!source_skip(&r->in, "*")) {
         const char *p = r->in.p;
 
         skip_space(r, false);
         if (!source_skip(&r->in, "~")) {
             r->in.p = p;
-            return 0;
+            return false;
         }
-        e = read_counts(r, "..", "", &min, &max);
+        read_counts(r, "..", "", &min, &max);
     }
-    if (e < 0)
-        return e;
     *x = expr_repeat(r->in.b, *x, min, max);
-    return *x ? 1 : build_no_memory(r->in.b);
+    return *x != NULL;
 }
 
-static int read_group(struct reader *r, char close, struct expr **out) {
-    int e = read_alternatives(r, NO_RULE, out);
+static struct expr *read_group(struct reader *r, char close) {
+    struct expr *x = read_alternatives(r, NO_RULE);
 
-    if (e < 0)
-        return e;
     if (source_peek(&r->in, 0) != close)
-        return source_invalid(&r->in, close == ')' ? "the closing ')' is missing"
-                                                   : "the closing ']' is missing");
+        return failed(source_invalid(&r->in, close == ')' ? "the closing ')' is missing"
+                                                          : "the closing ']' is missing"));
     r->in.p++;
-    if (close == ']')
-        *out = expr_optional(r->in.b, *out);
-    return *out ? 0 : build_no_memory(r->in.b);
+    return close == ']' ? expr_optional(r->in.b, x) : x;
 }
 
 /* Behind %json: a schema, whose values are a terminal. */
-static int read_schema(struct reader *r, struct expr **out) {
+static struct expr *read_schema(struct reader *r) {
     char *from = (char *)(uintptr_t)r->in.p;
-    int e = build_work(r->in.b, (uint64_t)(r->in.end - from) / 16); /* the rest is copied */
-
-    if (e < 0)
-        return e;
     yyjson_doc *doc;
-    e = json_parse(&doc, from, (size_t)(r->in.end - from),
-                   YYJSON_READ_STOP_WHEN_DONE | YYJSON_READ_NUMBER_AS_RAW);
+
+    if (build_work(r->in.b, (uint64_t)(r->in.end - from) / 16) < 0) /* the rest is copied */
+        return NULL;
+    int e = json_parse(&doc, from, (size_t)(r->in.end - from),
+                       YYJSON_READ_STOP_WHEN_DONE | YYJSON_READ_NUMBER_AS_RAW);
     size_t len = yyjson_doc_get_read_size(doc);
 
     yyjson_doc_free(doc);
-    if (e == -ENOMEM)
-        return e;
     if (e < 0)
-        return source_invalid(&r->in, "a JSON Schema is missing behind %json");
+        return failed(e == -ENOMEM
+                          ? build_no_memory(r->in.b)
+                          : source_invalid(&r->in, "a JSON Schema is missing behind %json"));
     if (r->terminal || r->mode != CHARS_TEXT)
-        return source_unsupported(&r->in, "%json in a terminal or inside a string is");
-    e = schema_read(r->in.b, from, len, out);
+        return failed(source_unsupported(&r->in, "%json in a terminal or inside a string is"));
     r->in.p += len;
-    return e;
+    return schema_read(r->in.b, from, len);
 }
 
 /* In a rule, what is ignored may follow a terminal. */
-static int read_item(struct reader *r, struct expr **out) {
+static struct expr *read_item(struct reader *r) {
     bool terminal = true;
+    struct expr *x;
     size_t n;
-    int e;
 
     if (source_skip(&r->in, "("))
-        return read_group(r, ')', out);
+        return read_group(r, ')');
     if (source_skip(&r->in, "["))
-        return read_group(r, ']', out);
+        return read_group(r, ']');
     if (source_skip(&r->in, "\"")) {
-        e = read_literal(r, out);
+        x = read_literal(r);
     } else if (source_peek(&r->in, 0) == '/') {
-        e = read_regex(r, out);
+        x = read_regex(r);
     } else if (source_skip(&r->in, "%json")) {
-        e = read_schema(r, out);
+        x = read_schema(r);
     } else if ((n = name_length(r, &terminal)) > 0) {
-        e = call_of(r, r->in.p, n, out);
+        x = call_of(r, r->in.p, n);
         r->in.p += n;
         if (source_peek(&r->in, 0) == '{' && !strchr(" ,0123456789", source_peek(&r->in, 1)))
-            return source_unsupported(&r->in, "templates are");
+            return failed(source_unsupported(&r->in, "templates are"));
     } else {
         char c = source_peek(&r->in, 0);
 
-        return c == '<' || c == '%' || c == '&' || c == '~'
-                   ? source_unsupported(&r->in,
-                                        "special tokens, %regex, %lark, & and ~ of terminals are")
-                   : source_invalid(&r->in,
-                                    "expected a string, a regular expression, a group or a name");
+        return failed(
+            c == '<' || c == '%' || c == '&' || c == '~'
+                ? source_unsupported(&r->in,
+                                     "special tokens, %regex, %lark, & and ~ of terminals are")
+                : source_invalid(&r->in,
+                                 "expected a string, a regular expression, a group or a name"));
     }
-    if (e == 0 && terminal && !r->terminal && r->ignored) {
-        *out = expr_seq2(r->in.b, *out, r->ignored);
-        e = *out ? 0 : build_no_memory(r->in.b);
-    }
-    return e;
+    return terminal && !r->terminal && r->ignored ? expr_seq2(r->in.b, x, r->ignored) : x;
 }
 
-static int read_sequence(struct reader *r, struct expr **out) {
+static struct expr *read_sequence(struct reader *r) {
     struct expr_vec v = {0};
 
-    while (!at_end(r)) {
-        struct expr *x = NULL;
-        int e = read_item(r, &x);
+    while (!r->in.b->failed && !at_end(r)) {
+        struct expr *x = read_item(r);
 
-        for (int more = e == 0; more; more = e > 0)
-            e = read_quantifier(r, &x);
-        if (e == 0)
-            e = expr_vec_add(r->in.b, &v, x);
-        if (e < 0)
-            return e;
+        while (x && read_quantifier(r, &x))
+            ;
+        expr_vec_add(r->in.b, &v, x);
     }
-    *out = expr_seq(r->in.b, v.v, v.n);
-    if (!*out)
-        return build_no_memory(r->in.b);
-    if (!r->over && source_skip(&r->in, "->")) { /* the name of a tree */
+    if (!r->in.b->failed && !r->over && source_skip(&r->in, "->")) { /* the name of a tree */
         bool terminal;
 
         skip_space(r, false);
         size_t n = name_length(r, &terminal);
 
         if (n == 0 || terminal)
-            return source_invalid(&r->in, "a name is missing behind ->");
+            return failed(source_invalid(&r->in, "a name is missing behind ->"));
         r->in.p += n;
         if (!at_end(r))
-            return source_invalid(&r->in, "nothing may follow the name behind ->");
+            return failed(source_invalid(&r->in, "nothing may follow the name behind ->"));
     }
-    return 0;
+    return expr_seq_of(r->in.b, &v);
 }
 
 /* Returns what follows the call of @self with which @x begins, or NULL when @x begins otherwise. */
@@ -373,29 +345,23 @@ static struct expr *tail_of(struct reader *r, struct expr *x, uint32_t self) {
 }
 
 /* @self: the rule that they are, or NO_RULE. */
-static int read_alternatives(struct reader *r, uint32_t self, struct expr **out) {
+static struct expr *read_alternatives(struct reader *r, uint32_t self) {
+    struct build *b = r->in.b;
     struct expr_vec v = {0}, tails = {0};
 
-    if (++r->depth > r->in.b->limits.max_depth)
-        return build_too_complex(r->in.b, "grammar, line %zu: groups are nested more than %u deep",
-                                 source_line(&r->in), r->in.b->limits.max_depth);
+    if (++r->depth > b->limits.max_depth)
+        return failed(build_too_complex(b, "grammar, line %zu: groups are nested more than %u deep",
+                                        source_line(&r->in), b->limits.max_depth));
     do {
-        struct expr *x = NULL, *tail = NULL;
-        int e = read_sequence(r, &x);
+        struct expr *x = read_sequence(r);
+        struct expr *tail = x && self != NO_RULE ? tail_of(r, x, self) : NULL;
 
-        if (e == 0 && self != NO_RULE)
-            tail = tail_of(r, x, self);
-        if (e == 0)
-            e = expr_vec_add(r->in.b, tail ? &tails : &v, tail ? tail : x);
-        if (e < 0)
-            return e;
-    } while (!r->over && source_skip(&r->in, "|"));
+        expr_vec_add(b, tail ? &tails : &v, tail ? tail : x);
+    } while (!b->failed && !r->over && source_skip(&r->in, "|"));
     r->depth--;
-    *out = expr_alt(r->in.b, v.v, v.n);
-    if (tails.n && *out)
-        *out = expr_seq2(r->in.b, *out,
-                         expr_repeat(r->in.b, expr_alt(r->in.b, tails.v, tails.n), 0, NO_MAX));
-    return *out ? 0 : build_no_memory(r->in.b);
+    struct expr *first = expr_alt_of(b, &v);
+
+    return tails.n ? expr_seq2(b, first, expr_repeat(b, expr_alt_of(b, &tails), 0, NO_MAX)) : first;
 }
 
 /* ---- statements */
@@ -421,23 +387,21 @@ static int read_definition(struct reader *r) {
     skip_space(r, false);
     if (!source_skip(&r->in, ":"))
         return source_invalid(&r->in, "expected ':'");
-    struct expr *body = NULL;
-    int e = define(r, name, n, &rule);
-
     r->over = false;
-    if (e == 0)
-        e = read_alternatives(r, rule, &body);
-    if (e == 0 && !r->over && r->in.p < r->in.end)
+    if (define(r, name, n, &rule) < 0)
+        return r->in.b->failed;
+    struct expr *body = read_alternatives(r, rule);
+
+    if (!r->over && r->in.p < r->in.end)
         return source_invalid(&r->in, "a bracket has no counterpart");
-    r->in.b->rule[rule].body = e == 0 ? body : NULL;
-    return e;
+    r->in.b->rule[rule].body = body;
+    return r->in.b->failed;
 }
 
 static int import_one(struct reader *r, const char *as, size_t as_len) {
     bool terminal;
     size_t n = name_length(r, &terminal);
     const char *regex = lark_common(r->in.p, n);
-    struct expr *body = NULL;
     uint32_t rule;
 
     if (!regex)
@@ -445,11 +409,12 @@ static int import_one(struct reader *r, const char *as, size_t as_len) {
     int e = define(r, as ? as : r->in.p, as ? as_len : n, &rule);
 
     r->in.p += n;
-    if (e == 0)
-        e = regex_read(r->in.b, regex, strlen(regex), r->mode, REGEX_WHOLE, &body);
-    if (e == 0)
-        r->in.b->rule[rule].body = body;
-    return e;
+    if (e < 0)
+        return e;
+    struct expr *body = regex_read(r->in.b, regex, strlen(regex), r->mode, REGEX_WHOLE);
+
+    r->in.b->rule[rule].body = body;
+    return r->in.b->failed;
 }
 
 /* common.NAME [-> NAME], or common (NAME, ...). */
@@ -493,13 +458,9 @@ static int read_import(struct reader *r) {
 }
 
 static int read_ignore(struct reader *r) {
-    struct expr *x = NULL;
-
     r->terminal = true;
     r->over = false;
-    int e = read_alternatives(r, NO_RULE, &x);
-
-    return e < 0 ? e : expr_vec_add(r->in.b, &r->skips, x);
+    return expr_vec_add(r->in.b, &r->skips, read_alternatives(r, NO_RULE));
 }
 
 static int read_statement(struct reader *r) {
@@ -526,37 +487,35 @@ static int make_ignored(struct reader *r, uint32_t *rule) {
 
     if (e == 0)
         r->ignored = expr_call(r->in.b, *rule);
-    return e < 0 ? e : r->ignored ? 0 : build_no_memory(r->in.b);
+    return r->in.b->failed;
 }
 
-static int read_all(struct reader *r, struct expr **out) {
+static struct expr *read_all(struct reader *r) {
+    struct build *b = r->in.b;
     uint32_t ignored;
     int e = make_ignored(r, &ignored);
 
     for (skip_space(r, true); e == 0 && r->in.p < r->in.end; skip_space(r, true))
         e = read_statement(r);
-    if (e == 0)
-        e = rulebook_check(&r->book, r->in.b);
-    if (e < 0)
-        return e;
+    if (e < 0 || rulebook_check(&r->book, b) < 0)
+        return NULL;
     const struct rulebook_entry *start = rulebook_find(&r->book, "start", 5);
 
     if (!start)
-        return build_invalid(r->in.b, "grammar: the rule 'start' is missing");
-    *out = expr_call(r->in.b, start->rule);
-    if (r->ignored) {
-        r->in.b->rule[ignored].body =
-            expr_repeat(r->in.b, expr_alt(r->in.b, r->skips.v, r->skips.n), 0, NO_MAX);
-        if (!r->in.b->rule[ignored].body)
-            return build_no_memory(r->in.b);
-        *out = expr_seq2(r->in.b, r->ignored, *out);
-    }
-    return *out ? 0 : build_no_memory(r->in.b);
+        return failed(build_invalid(b, "grammar: the rule 'start' is missing"));
+    struct expr *x = expr_call(b, start->rule);
+
+    if (!r->ignored)
+        return x;
+    struct expr *skips = expr_repeat(b, expr_alt_of(b, &r->skips), 0, NO_MAX);
+
+    b->rule[ignored].body = skips;
+    return expr_seq2(b, r->ignored, x);
 }
 
-int lark_read(struct build *b, const char *s, size_t len, enum char_mode mode, struct expr **out) {
+struct expr *lark_read(struct build *b, const char *s, size_t len, enum char_mode mode) {
     struct reader r = {.in = {.b = b, .start = s, .p = s, .end = s + len}, .mode = mode};
-    int e = read_all(&r, out);
+    struct expr *e = read_all(&r);
 
     rulebook_deinit(&r.book);
     return e;

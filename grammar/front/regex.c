@@ -25,7 +25,7 @@ struct reader {
     const char *anchor; /* the first one inside; NULL: none */
 };
 
-static int read_alternatives(struct reader *r, struct expr **out);
+static struct expr *read_alternatives(struct reader *r);
 
 static int invalid(struct reader *r, const char *what) {
     return build_invalid(r->b, "regular expression, byte %zu: %s", (size_t)(r->p - r->start), what);
@@ -260,78 +260,68 @@ static int read_set(struct reader *r, struct cp_set *set) {
     return negate ? cp_set_invert(r->b, set) : 0;
 }
 
-static int make_chars(struct reader *r, struct cp_set *set, struct expr **out) {
-    int e = r->options & REGEX_ANY_CASE ? fold(r, set) : 0;
-
-    if (e < 0)
-        return e;
+static struct expr *make_chars(struct reader *r, struct cp_set *set) {
+    if (r->options & REGEX_ANY_CASE && fold(r, set) < 0)
+        return NULL;
     cp_set_normalize(set);
-    *out = expr_chars(r->b, set, r->mode);
-    return *out ? 0 : build_no_memory(r->b);
+    return expr_chars(r->b, set, r->mode);
 }
 
-static int read_group(struct reader *r, struct expr **out) {
+static struct expr *read_group(struct reader *r) {
     if (skip(r, "?")) {
         if (skip(r, "=") || skip(r, "!") || skip(r, "<=") || skip(r, "<!"))
-            return unsupported(r, "look-around");
+            return failed(unsupported(r, "look-around"));
         if (skip(r, "<") || skip(r, "P<")) {
             while (r->p < r->end && *r->p != '>')
                 r->p++;
             if (!skip(r, ">"))
-                return invalid(r, "the closing '>' is missing");
+                return failed(invalid(r, "the closing '>' is missing"));
         } else if (!skip(r, ":")) {
-            return unsupported(r, "this kind of group");
+            return failed(unsupported(r, "this kind of group"));
         }
     }
-    int e = read_alternatives(r, out);
+    struct expr *x = read_alternatives(r);
 
-    if (e < 0)
-        return e;
-    return skip(r, ")") ? 0 : invalid(r, "the closing ')' is missing");
+    return skip(r, ")") ? x : failed(invalid(r, "the closing ')' is missing"));
 }
 
-static int read_anchor(struct reader *r, struct expr **out) {
+static struct expr *read_anchor(struct reader *r) {
     if (!r->search || (r->options & REGEX_FROM_START))
-        return unsupported(r, "an anchor inside the expression");
+        return failed(unsupported(r, "an anchor inside the expression"));
     if (!r->anchor)
         r->anchor = r->p;
-    *out = expr_anchor(r->b, *r->p++);
-    return *out ? 0 : build_no_memory(r->b);
+    return expr_anchor(r->b, *r->p++);
 }
 
-static int read_atom(struct reader *r, struct expr **out) {
-    struct cp_set *set = arena_alloc(&r->b->arena, sizeof(*set));
+static struct expr *read_atom(struct reader *r) {
+    struct cp_set *set = build_alloc(r->b, 1, sizeof(*set));
     bool is_class = false;
     uint32_t cp = 0;
-    int e = 0;
 
     if (!set)
-        return build_no_memory(r->b);
+        return NULL;
     if (skip(r, "("))
-        return read_group(r, out);
-    if (skip(r, "[")) {
-        e = read_set(r, set);
-        return e < 0 ? e : make_chars(r, set, out);
-    }
+        return read_group(r);
+    if (skip(r, "["))
+        return read_set(r, set) < 0 ? NULL : make_chars(r, set);
     if (skip(r, ".")) {
         static const struct cp_range LINE_ENDS[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
         size_t n = r->options & REGEX_DOT_ALL ? 0 : ARRAY_SIZE(LINE_ENDS);
 
         for (size_t i = 0; i < n; i++)
-            if ((e = cp_set_add(r->b, set, LINE_ENDS[i].lo, LINE_ENDS[i].hi)) < 0)
-                return e;
-        e = cp_set_invert(r->b, set);
-        return e < 0 ? e : make_chars(r, set, out);
+            cp_set_add(r->b, set, LINE_ENDS[i].lo, LINE_ENDS[i].hi);
+        return cp_set_invert(r->b, set) < 0 ? NULL : make_chars(r, set);
     }
     if (strchr("*+?{", *r->p))
-        return invalid(r, "the quantifier has nothing to repeat");
+        return failed(invalid(r, "the quantifier has nothing to repeat"));
     if (*r->p == '^' || *r->p == '$')
-        return read_anchor(r, out);
-    e = skip(r, "\\") ? read_escape(r, set, &is_class, &cp) : read_cp(r, &cp);
-    if (e == 0 && !is_class)
-        e = cp_set_add(r->b, set, cp, cp);
-    return e < 0 ? e : make_chars(r, set, out);
+        return read_anchor(r);
+    int e = skip(r, "\\") ? read_escape(r, set, &is_class, &cp) : read_cp(r, &cp);
+
+    if (e < 0 || (!is_class && cp_set_add(r->b, set, cp, cp) < 0))
+        return NULL;
+    return make_chars(r, set);
 }
 
 static int read_number(struct reader *r, uint32_t *out) {
@@ -346,7 +336,7 @@ static int read_number(struct reader *r, uint32_t *out) {
     return 0;
 }
 
-static int read_quantifier(struct reader *r, struct expr **x) {
+static struct expr *quantified(struct reader *r, struct expr *x) {
     uint32_t min = 0, max = NO_MAX;
 
     if (skip(r, "+")) {
@@ -354,28 +344,25 @@ static int read_quantifier(struct reader *r, struct expr **x) {
     } else if (skip(r, "?")) {
         max = 1;
     } else if (skip(r, "{")) {
-        int e = read_number(r, &min);
-
-        if (e < 0)
-            return e;
+        if (read_number(r, &min) < 0)
+            return NULL;
         max = min;
         if (skip(r, ",")) {
             max = NO_MAX;
-            if (!at(r, '}') && (e = read_number(r, &max)) < 0)
-                return e;
+            if (!at(r, '}') && read_number(r, &max) < 0)
+                return NULL;
         }
         if (!skip(r, "}"))
-            return invalid(r, "the closing '}' is missing");
+            return failed(invalid(r, "the closing '}' is missing"));
         if (max < min)
-            return invalid(r, "a range is out of order");
+            return failed(invalid(r, "a range is out of order"));
     } else if (!skip(r, "*")) {
-        return 0;
+        return x;
     }
     skip(r, "?");
     if (at(r, '+') || at(r, '*'))
-        return unsupported(r, "a possessive quantifier");
-    *x = expr_repeat(r->b, *x, min, max);
-    return *x ? 0 : build_no_memory(r->b);
+        return failed(unsupported(r, "a possessive quantifier"));
+    return expr_repeat(r->b, x, min, max);
 }
 
 static bool at_branch_end(const struct reader *r) {
@@ -387,27 +374,20 @@ static bool at_ahead(const struct reader *r) {
            (r->p[2] == '=' || r->p[2] == '!');
 }
 
-static int read_sequence(struct reader *r, struct expr **out) {
+static struct expr *read_sequence(struct reader *r) {
     struct expr_vec v = {0};
 
     while (!at_branch_end(r)) {
-        struct expr *x = NULL;
-
         if (r->depth == 1 && at_ahead(r))
             break;
         if (r->depth == 1 && at(r, '$') && (r->p + 1 == r->end || r->p[1] == '|'))
             break;
-        int e = read_atom(r, &x);
+        struct expr *x = read_atom(r);
 
-        if (e == 0)
-            e = read_quantifier(r, &x);
-        if (e == 0)
-            e = expr_vec_add(r->b, &v, x);
-        if (e < 0)
-            return e;
+        if (expr_vec_add(r->b, &v, x ? quantified(r, x) : NULL) < 0)
+            return NULL;
     }
-    *out = expr_seq(r->b, v.v, v.n);
-    return *out ? 0 : build_no_memory(r->b);
+    return expr_seq_of(r->b, &v);
 }
 
 /* The parts of a sequence. */
@@ -463,36 +443,26 @@ static struct expr *alternatives(struct build *b, struct expr **v, uint32_t n, u
     return expr_alt(b, out.v, out.n);
 }
 
-static int read_alternatives(struct reader *r, struct expr **out) {
+static struct expr *read_alternatives(struct reader *r) {
     struct expr_vec v = {0};
 
     if (++r->depth > r->b->limits.max_depth)
-        return build_too_complex(r->b, "regular expression: groups are nested more than %u deep",
-                                 r->b->limits.max_depth);
+        return failed(build_too_complex(r->b,
+                                        "regular expression: groups are nested more than %u deep",
+                                        r->b->limits.max_depth));
     do {
-        struct expr *x = NULL;
-        int e = read_sequence(r, &x);
-
-        if (e == 0)
-            e = expr_vec_add(r->b, &v, x);
-        if (e < 0)
-            return e;
-    } while (skip(r, "|"));
+        expr_vec_add(r->b, &v, read_sequence(r));
+    } while (!r->b->failed && skip(r, "|"));
     r->depth--;
-    *out = alternatives(r->b, v.v, v.n, 0);
-    return *out ? 0 : build_no_memory(r->b);
+    return r->b->failed ? NULL : alternatives(r->b, v.v, v.n, 0);
 }
 
 static struct expr *anything(struct reader *r) {
-    struct cp_set *all = arena_alloc(&r->b->arena, sizeof(*all));
+    struct expr *c = r->options & REGEX_CANONICAL ? json_canonical_char(r->b)
+                     : r->mode == CHARS_JSON      ? json_char_unshared(r->b)
+                                                  : expr_any_char(r->b, CHARS_TEXT);
 
-    if (r->options & REGEX_CANONICAL)
-        return expr_repeat(r->b, json_canonical_char(r->b), 0, NO_MAX);
-    if (r->mode == CHARS_JSON)
-        return expr_repeat(r->b, json_char_unshared(r->b), 0, NO_MAX);
-    if (!all || cp_set_invert(r->b, all) < 0)
-        return NULL;
-    return expr_repeat(r->b, expr_chars(r->b, all, CHARS_TEXT), 0, NO_MAX);
+    return expr_repeat(r->b, c, 0, NO_MAX);
 }
 
 /* Makes the loop over anything behind all that a search looks for. */
@@ -524,69 +494,58 @@ static const char *group_end(const char *p, const char *end) {
 }
 
 /* One alternative at the top from here on; *@open: anything may come behind it. */
-static int read_rest(struct reader *r, bool whole, bool *open, struct expr **out) {
-    struct expr *x = NULL, *y = NULL;
-    int e = read_sequence(r, &x);
+static struct expr *read_rest(struct reader *r, bool whole, bool *open) {
+    struct build *b = r->b;
+    struct expr *x = read_sequence(r), *y;
 
-    if (e < 0)
-        return e;
-    if (at_ahead(r)) {
-        bool not = r->p[2] == '!';
-        const char *end = group_end(r->p, r->end), *from = r->p + 3;
-        const struct lang *ahead, *l;
-
-        if (!end)
-            return invalid(r, "the closing ')' is missing");
-        if (++r->b->n_aheads > AHEADS_MAX)
-            return unsupported(r, "nested or repeated look-ahead");
-        e = regex_read_with(r->b, from, (size_t)(end - from), r->mode, REGEX_SEARCH,
-                            r->options | REGEX_FROM_START, &y);
-        if (e == 0)
-            e = lang_of(r->b, y, &ahead);
-        r->p = end + 1;
-        if (e == 0)
-            e = read_rest(r, whole, open, &y);
-        if (e == 0 && *open)
-            y = expr_seq2(r->b, y, anything_behind(r));
-        *open = false;
-        if (e == 0 && r->anchor) {
-            r->p = r->anchor;
-            return unsupported(r, "an anchor beside look-ahead");
-        }
-        if (e == 0)
-            e = lang_of(r->b, y, &l);
-        if (e == 0)
-            e = not ? lang_meet(r->b, &l, 1, &ahead, 1, &l)
-                    : lang_meet(r->b, (const struct lang *[]){l, ahead}, 2, NULL, 0, &l);
-        if (e < 0)
-            return e;
-        *out = expr_seq2(r->b, x, lang_expr(r->b, l));
-    } else {
+    if (!x)
+        return NULL;
+    if (!at_ahead(r)) {
         if (at(r, ')'))
-            return invalid(r, "')' without '('");
+            return failed(invalid(r, "')' without '('"));
         *open = !skip(r, "$") && !whole;
-        *out = x;
+        return x;
     }
-    return *out ? 0 : build_no_memory(r->b);
+    bool not = r->p[2] == '!';
+    const char *end = group_end(r->p, r->end), *from = r->p + 3;
+
+    if (!end)
+        return failed(invalid(r, "the closing ')' is missing"));
+    if (++b->n_aheads > AHEADS_MAX)
+        return failed(unsupported(r, "nested or repeated look-ahead"));
+    y = regex_read_with(b, from, (size_t)(end - from), r->mode, REGEX_SEARCH,
+                        r->options | REGEX_FROM_START);
+    const struct lang *ahead = lang_of(b, y), *l;
+
+    r->p = end + 1;
+    y = ahead ? read_rest(r, whole, open) : NULL;
+    if (y && *open)
+        y = expr_seq2(b, y, anything_behind(r));
+    *open = false;
+    if (y && r->anchor) {
+        r->p = r->anchor;
+        return failed(unsupported(r, "an anchor beside look-ahead"));
+    }
+    l = lang_of(b, y);
+    l = not ? lang_meet(b, &l, 1, &ahead, 1)
+            : lang_meet(b, (const struct lang *[]){l, ahead}, 2, NULL, 0);
+    return expr_seq2(b, x, lang_expr(b, l));
 }
 
 /* Reads all alternatives of the top level. Alternatives without `^` share one loop over the text
  * before them, and those without `$` share one over the text behind: a loop for each would need a
  * state for each set of alternatives that has matched so far. */
-static int read_top(struct reader *r, enum regex_kind kind, struct expr **out) {
+static struct expr *read_top(struct reader *r, enum regex_kind kind) {
     struct expr_vec v[2][2] = {0}; /* by whether they may begin, and end, anywhere */
     struct build *b = r->b;
 
     do {
         bool from_start = skip(r, "^") || kind == REGEX_WHOLE || (r->options & REGEX_FROM_START);
         bool open = false;
-        struct expr *x = NULL;
-        int e = read_rest(r, kind == REGEX_WHOLE, &open, &x);
+        struct expr *x = read_rest(r, kind == REGEX_WHOLE, &open);
 
-        if (e == 0)
-            e = expr_vec_add(b, &v[!from_start][open], x);
-        if (e < 0)
-            return e;
+        if (expr_vec_add(b, &v[!from_start][open], x) < 0)
+            return NULL;
     } while (skip(r, "|"));
     struct expr *part[2][2];
 
@@ -599,12 +558,11 @@ static int read_top(struct reader *r, enum regex_kind kind, struct expr **out) {
     }
     if (v[0][1].n + v[1][1].n)
         part[0][1] = expr_seq2(b, part[0][1], anything_behind(r));
-    *out = expr_alt2(b, part[0][0], part[0][1]);
-    return *out ? 0 : build_no_memory(b);
+    return expr_alt2(b, part[0][0], part[0][1]);
 }
 
-int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
-                    enum regex_kind kind, unsigned options, struct expr **out) {
+struct expr *regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
+                             enum regex_kind kind, unsigned options) {
     struct reader r = {.b = b,
                        .start = s,
                        .p = s,
@@ -622,25 +580,25 @@ int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode m
     /* Look-ahead sees characters, not their spellings. */
     if (memmem(s, len, "(?=", 3) || memmem(s, len, "(?!", 3))
         r.options |= REGEX_CANONICAL;
-    int e = read_top(&r, kind, out);
+    struct expr *e = read_top(&r, kind);
+    bool counted = false;
 
-    if (e == 0 && r.anchor)
-        e = regex_resolve_anchors(b, out);
+    if (r.anchor)
+        e = regex_resolve_anchors(b, e, &counted);
     r.p = r.anchor;
-    return e > 0 ? unsupported(&r, "an anchor inside a counted group") : e;
+    return counted ? failed(unsupported(&r, "an anchor inside a counted group")) : e;
 }
 
-int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
-               enum regex_kind kind, struct expr **out) {
-    return regex_read_with(b, s, len, mode, kind, 0, out);
+struct expr *regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
+                        enum regex_kind kind) {
+    return regex_read_with(b, s, len, mode, kind, 0);
 }
 
 struct expr *regex_of(struct build *b, const char *s, enum char_mode mode) {
-    struct expr *e = NULL;
     unsigned flags = b->flags;
-    int r = regex_read(b, s, strlen(s), mode, REGEX_WHOLE, &e);
+    struct expr *e = regex_read(b, s, strlen(s), mode, REGEX_WHOLE);
 
     b->flags = flags;
-    assert(r == 0 || r == -ENOMEM || b->work > b->limits.max_work || b->arena.full);
-    return r == 0 ? e : NULL;
+    assert(e || b->failed == -ENOMEM || b->work > b->limits.max_work || b->arena.full);
+    return e;
 }

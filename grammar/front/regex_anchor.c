@@ -11,11 +11,10 @@
 #include "grammar/expr/expr.h"
 
 #include <assert.h>
-#include <errno.h>
 
 struct context {
     struct build *b;
-    bool failed; /* an anchor in what is counted */
+    bool counted; /* an anchor is in what is counted */
 };
 
 static bool has_anchor(const struct expr *e) {
@@ -67,17 +66,16 @@ static struct expr *resolve_seq(struct context *c, struct expr *const *child, ui
         return NULL;
     struct expr_vec v = {0};
     bool x_plain = !has_anchor(x), y_plain = !has_anchor(y);
-    int r = expr_vec_add(
-        b, &v,
-        expr_seq2(b, resolve(c, x, begin, false), resolve_seq(c, child + 1, n - 1, false, end)));
+    struct expr *first = resolve(c, x, begin, false);
 
-    if (r == 0 && !y_plain && nullable(b, x, begin, false))
-        r = expr_vec_add(b, &v, resolve_seq(c, child + 1, n - 1, begin, end));
-    if (r == 0 && !x_plain && nullable(b, y, false, end))
-        r = expr_vec_add(b, &v, resolve(c, x, begin, end));
-    if (r == 0 && nullable(b, x, begin, end) && nullable(b, y, begin, end))
-        r = expr_vec_add(b, &v, expr_empty(b));
-    return r == 0 ? expr_alt(b, v.v, v.n) : NULL;
+    expr_vec_add(b, &v, expr_seq2(b, first, resolve_seq(c, child + 1, n - 1, false, end)));
+    if (!y_plain && nullable(b, x, begin, false))
+        expr_vec_add(b, &v, resolve_seq(c, child + 1, n - 1, begin, end));
+    if (!x_plain && nullable(b, y, false, end))
+        expr_vec_add(b, &v, resolve(c, x, begin, end));
+    if (nullable(b, x, begin, end) && nullable(b, y, begin, end))
+        expr_vec_add(b, &v, expr_empty(b));
+    return expr_alt_of(b, &v);
 }
 
 /* x+ is x, or one at the beginning, some between and one at the end. */
@@ -86,7 +84,7 @@ static struct expr *resolve_repeat(struct context *c, const struct expr *e, bool
     struct expr *x = e->child[0];
 
     if (e->min > 1 || e->max != NO_MAX) {
-        c->failed = true;
+        c->counted = true;
         return expr_never(b);
     }
     struct expr *one = resolve(c, x, begin, end), *first = resolve(c, x, begin, false);
@@ -100,9 +98,8 @@ static struct expr *resolve_repeat(struct context *c, const struct expr *e, bool
 static struct expr *resolve(struct context *c, struct expr *e, bool begin, bool end) {
     struct build *b = c->b;
     struct expr_vec v = {0};
-    int r = build_work(b, 4 + (uint64_t)e->size);
 
-    if (r < 0)
+    if (b->failed || build_work(b, 4 + (uint64_t)e->size) < 0)
         return NULL;
     if (e->kind == EXPR_ANCHOR)
         return (e->id == '^' ? begin : end) ? expr_empty(b) : expr_never(b);
@@ -114,18 +111,16 @@ static struct expr *resolve(struct context *c, struct expr *e, bool begin, bool 
         return expr_optional(b, resolve(c, e->child[0], begin, end));
     if (e->kind == EXPR_REPEAT)
         return resolve_repeat(c, e, begin, end);
-    for (uint32_t i = 0; r == 0 && i < e->n; i++)
-        r = expr_vec_add(b, &v, resolve(c, e->child[i], begin, end));
-    return r == 0 ? expr_alt(b, v.v, v.n) : NULL;
+    for (uint32_t i = 0; i < e->n; i++)
+        expr_vec_add(b, &v, resolve(c, e->child[i], begin, end));
+    return expr_alt_of(b, &v);
 }
 
-int regex_resolve_anchors(struct build *b, struct expr **e) {
+struct expr *regex_resolve_anchors(struct build *b, struct expr *e, bool *counted) {
     struct context c = {.b = b};
-    struct expr *x = resolve(&c, *e, true, true);
+    struct expr *x = e ? resolve(&c, e, true, true) : NULL;
 
-    if (!x)
-        return -EINVAL;
-    assert(c.failed || !has_anchor(x));
-    *e = x;
-    return c.failed ? 1 : 0;
+    assert(!x || c.counted || !has_anchor(x));
+    *counted = c.counted;
+    return x;
 }

@@ -31,6 +31,18 @@ char source_peek(const struct source *s, size_t i) {
     return (size_t)(s->end - s->p) > i ? s->p[i] : 0;
 }
 
+int source_read_number(struct source *s, uint32_t *out) {
+    const char *from = s->p;
+    uint64_t v = 0;
+
+    while (source_peek(s, 0) >= '0' && source_peek(s, 0) <= '9' && v < NO_MAX)
+        v = v * 10 + (uint64_t)(*s->p++ - '0');
+    if (v >= NO_MAX)
+        return source_invalid(s, "the repetition count is malformed or too large");
+    *out = (uint32_t)v;
+    return s->p > from;
+}
+
 static int read_hex(struct source *s, int n, uint32_t *out) {
     uint32_t v = 0;
 

@@ -24,5 +24,7 @@ int source_unsupported(struct source *s, const char *what); /* "@what not suppor
 bool source_skip(struct source *s, const char *text);
 /* The byte @i further on, 0 behind the end. */
 char source_peek(const struct source *s, size_t i);
+/* A number below NO_MAX at the reader's place: 1; 0, and *out is 0: there is none; -EINVAL. */
+int source_read_number(struct source *s, uint32_t *out);
 /* A character or an escape: 0, -EINVAL. */
 int source_read_char(struct source *s, const struct source_escapes *escapes, uint32_t *cp);

@@ -42,53 +42,34 @@ static struct expr *set_then(struct build *b, struct cp_set *set, uint32_t rule)
     return expr_seq2(b, expr_chars(b, set, CHARS_TEXT), expr_call(b, rule));
 }
 
-static int fill_rule(struct build *b, const struct searcher *s, const uint32_t *rule, uint32_t i) {
-    struct cp_set *others = arena_alloc(&b->arena, sizeof(*others));
+static void fill_rule(struct build *b, const struct searcher *s, const uint32_t *rule, uint32_t i) {
+    struct cp_set *others = build_alloc(b, 1, sizeof(*others));
     struct expr_vec v = {0};
-    int r = others ? expr_vec_add(b, &v, expr_empty(b)) : build_no_memory(b);
 
-    for (uint32_t k = 0; r == 0 && k < s->n; k++) {
+    expr_vec_add(b, &v, expr_empty(b));
+    for (uint32_t k = 0; k < s->n && !b->failed; k++) {
         uint32_t next = advance(s, i, s->cp[k]);
-        struct cp_set *one = arena_alloc(&b->arena, sizeof(*one));
+        struct cp_set *one = build_alloc(b, 1, sizeof(*one));
 
-        r = one ? cp_set_add(b, others, s->cp[k], s->cp[k]) : build_no_memory(b);
-        if (r == 0 && next < s->n) {
-            r = cp_set_add(b, one, s->cp[k], s->cp[k]);
-            if (r == 0)
-                r = expr_vec_add(b, &v, set_then(b, one, rule[next]));
-        }
+        cp_set_add(b, others, s->cp[k], s->cp[k]);
+        if (next < s->n && one && cp_set_add(b, one, s->cp[k], s->cp[k]) == 0)
+            expr_vec_add(b, &v, set_then(b, one, rule[next]));
     }
-    if (r == 0)
-        r = cp_set_invert(b, others);
-    if (r == 0)
-        r = expr_vec_add(b, &v, set_then(b, others, rule[0]));
-    if (r == 0) {
-        b->rule[rule[i]].body = expr_alt(b, v.v, v.n);
-        r = b->rule[rule[i]].body ? 0 : build_no_memory(b);
-    }
-    return r;
+    if (!b->failed && cp_set_invert(b, others) == 0)
+        expr_vec_add(b, &v, set_then(b, others, rule[0]));
+    b->rule[rule[i]].body = expr_alt_of(b, &v);
 }
 
-int text_without(struct build *b, const char *stop, size_t len, struct expr **out) {
+struct expr *text_without(struct build *b, const char *stop, size_t len) {
     struct searcher s = {.n = 0};
     uint32_t rule[STOP_MAX];
     int r = read_stop(b, &s, stop, len);
 
-    if (r == 0 && s.n == 0) {
-        struct cp_set *all = arena_alloc(&b->arena, sizeof(*all));
-
-        r = all ? cp_set_invert(b, all) : build_no_memory(b);
-        if (r < 0)
-            return r;
-        *out = expr_repeat(b, expr_chars(b, all, CHARS_TEXT), 0, NO_MAX);
-        return *out ? 0 : build_no_memory(b);
-    }
+    if (r == 0 && s.n == 0)
+        return expr_repeat(b, expr_any_char(b, CHARS_TEXT), 0, NO_MAX);
     for (uint32_t i = 0; r == 0 && i < s.n; i++)
         r = build_rule(b, NULL, &rule[i]);
     for (uint32_t i = 0; r == 0 && i < s.n; i++)
-        r = fill_rule(b, &s, rule, i);
-    if (r < 0)
-        return r;
-    *out = expr_call(b, rule[0]);
-    return *out ? 0 : build_no_memory(b);
+        fill_rule(b, &s, rule, i);
+    return r == 0 ? expr_call(b, rule[0]) : NULL;
 }

@@ -6,7 +6,6 @@
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
 
 /* Returns the list of schemas by position: prefixItems, or in old drafts items. */
@@ -17,8 +16,8 @@ static struct place prefix_of(struct schema *s, struct place part) {
 }
 
 /* Schemas of item @i: by position, or `items`; and those of f->contains in @with, bits. */
-static int item_value(struct schema *s, const struct facets *f, uint32_t i, uint32_t with,
-                      struct expr **out) {
+static struct expr *item_value(struct schema *s, const struct facets *f, uint32_t i,
+                               uint32_t with) {
     const struct parts *parts = f->parts;
     struct place *v = NULL;
     uint32_t n = 0, cap = 0;
@@ -41,72 +40,59 @@ static int item_value(struct schema *s, const struct facets *f, uint32_t i, uint
         if (p.v)
             r = places_add(s, &v, &n, &cap, p);
     }
-    return r < 0 ? r : schema_value(s, v, n, out);
+    return r == 0 ? schema_value(s, v, n) : NULL;
 }
 
 /* The items with the commas between them, without an optional around all of them. */
-static int array_items(struct schema *s, const struct facets *f, uint32_t n_prefix,
-                       struct expr **out) {
+static struct expr *array_items(struct schema *s, const struct facets *f, uint32_t n_prefix) {
     struct build *b = s->b;
-    struct expr *x = NULL, *tail, *comma = json_comma(b);
+    struct expr *tail, *comma = json_comma(b);
+    struct expr *x = schema_share(s, item_value(s, f, n_prefix, 0));
     uint32_t min = f->min_items, max = f->max_items;
-    int r = item_value(s, f, n_prefix, 0, &x);
-
-    if (r < 0 || !(x = schema_share(s, x)))
-        return r < 0 ? r : build_no_memory(b);
     uint32_t more = min > n_prefix ? min - n_prefix : 0;
     uint32_t room = max == NO_MAX ? NO_MAX : max > n_prefix ? max - n_prefix : 0;
 
     if (n_prefix == 0) {
         tail = expr_repeat(b, expr_seq2(b, comma, x), more ? more - 1 : 0,
                            room == NO_MAX ? NO_MAX : room - 1);
-        *out = expr_seq2(b, x, tail);
-        return *out ? 0 : build_no_memory(b);
+        return expr_seq2(b, x, tail);
     }
     tail = expr_repeat(b, expr_seq2(b, comma, x), more, room);
-    for (uint32_t i = MIN(n_prefix, max); i-- > 0;) {
-        r = item_value(s, f, i, 0, &x);
-        if (r < 0)
-            return r;
+    for (uint32_t i = MIN(n_prefix, max); tail && i-- > 0;) {
+        x = item_value(s, f, i, 0);
         tail = i ? expr_seq3(b, comma, x, tail) : expr_seq2(b, x, tail);
         if (i && i >= min)
             tail = expr_optional(b, tail);
     }
-    *out = tail;
-    return tail ? 0 : build_no_memory(b);
+    return tail;
 }
 
 /* Any items, one that satisfies `contains`, any items; counts are kept by numbering the place of
  * that one. */
-static int array_containing(struct schema *s, const struct facets *f, struct expr **out) {
+static struct expr *array_containing(struct schema *s, const struct facets *f) {
     struct build *b = s->b;
-    struct expr *any = NULL, *one = NULL, *comma = json_comma(b);
+    struct expr *comma = json_comma(b);
     struct expr_vec v = {0};
     uint32_t min = MAX(f->min_items, 1u), max = f->max_items, last = max == NO_MAX ? min : max;
-    int r = item_value(s, f, 0, 0, &any);
+    struct expr *any = item_value(s, f, 0, 0), *one = item_value(s, f, 0, 1);
 
-    if (r == 0)
-        r = item_value(s, f, 0, 1, &one);
-    if (r < 0)
-        return r;
     any = schema_share(s, any);
     one = schema_share(s, one);
+
     if (last > 64)
-        return schema_unsupported(s, f->contains[0].path, "beside a large minItems or maxItems");
+        return failed(
+            schema_unsupported(s, f->contains[0].path, "beside a large minItems or maxItems"));
     struct expr *before = expr_seq2(b, any, comma), *after = expr_seq2(b, comma, any);
 
     for (uint32_t i = 0; i < last; i++) {
         bool open = max == NO_MAX && i + 1 == last;
         uint32_t least = min > i + 1 ? min - i - 1 : 0;
-        struct expr *e =
-            expr_seq3(b, expr_repeat(b, before, i, open ? NO_MAX : i), one,
-                      expr_repeat(b, after, least, max == NO_MAX ? NO_MAX : max - i - 1));
 
-        if ((r = expr_vec_add(b, &v, e)) < 0)
-            return r;
+        expr_vec_add(b, &v,
+                     expr_seq3(b, expr_repeat(b, before, i, open ? NO_MAX : i), one,
+                               expr_repeat(b, after, least, max == NO_MAX ? NO_MAX : max - i - 1)));
     }
-    *out = expr_alt(b, v.v, v.n);
-    return *out ? 0 : build_no_memory(b);
+    return expr_alt_of(b, &v);
 }
 
 #define CONTAINS_MAX 4 /* of one array: an item may be what any set of them asks for */
@@ -119,120 +105,97 @@ struct containing {
     struct expr *made[1 << CONTAINS_MAX];       /* what comes behind items, by what is left */
 };
 
-/* Items behind others, with the commas before them, among which are what @left ask for. */
-static int items_behind(struct containing *c, uint32_t left, struct expr **out);
+static struct expr *items_behind(struct containing *c, uint32_t left);
 
 /* One item that some of @left ask for, and those behind it. */
-static int item_of(struct containing *c, uint32_t left, struct expr **out) {
+static struct expr *item_of(struct containing *c, uint32_t left) {
     struct build *b = c->s->b;
     struct expr_vec v = {0};
 
-    for (uint32_t set = left; set; set = (set - 1) & left) {
-        struct expr *rest = NULL;
-        int r = c->item[set] ? 0 : item_value(c->s, c->f, c->n_prefix, set, &c->item[set]);
-
-        c->item[set] = r == 0 ? schema_share(c->s, c->item[set]) : NULL;
-        if (r < 0 || (r = items_behind(c, left & ~set, &rest)) < 0 ||
-            (r = expr_vec_add(b, &v, expr_seq2(b, c->item[set], rest))) < 0)
-            return r;
+    for (uint32_t set = left; set && !b->failed; set = (set - 1) & left) {
+        if (!c->item[set])
+            c->item[set] = item_value(c->s, c->f, c->n_prefix, set);
+        c->item[set] = schema_share(c->s, c->item[set]);
+        expr_vec_add(b, &v, expr_seq2(b, c->item[set], items_behind(c, left & ~set)));
     }
-    *out = expr_alt(b, v.v, v.n);
-    return *out ? 0 : build_no_memory(b);
+    return expr_alt_of(b, &v);
 }
 
-static int items_behind(struct containing *c, uint32_t left, struct expr **out) {
+/* Items behind others, with the commas before them, among which are what @left ask for. */
+static struct expr *items_behind(struct containing *c, uint32_t left) {
     struct build *b = c->s->b;
     assert(left < 1u << CONTAINS_MAX);
-    struct expr *comma = json_comma(b), *one = NULL;
+    struct expr *comma = json_comma(b);
     struct expr *others = expr_repeat(b, expr_seq2(b, comma, c->any), 0, NO_MAX);
 
-    if (c->made[left]) {
-        *out = c->made[left];
-        return 0;
-    }
-    int r = left ? item_of(c, left, &one) : 0;
-
-    if (r < 0)
-        return r;
-    others = left ? schema_share(c->s, expr_seq3(b, others, comma, one)) : others;
-    *out = c->made[left] = others;
-    return others ? 0 : build_no_memory(b);
+    if (c->made[left] || b->failed)
+        return c->made[left];
+    if (left)
+        others = schema_share(c->s, expr_seq3(b, others, comma, item_of(c, left)));
+    return c->made[left] = others;
 }
 
 /* Items from position @i on, with a comma before each but the first of all, among which are what
  * @left ask for. */
-static int items_from(struct containing *c, uint32_t i, uint32_t left, struct expr **out) {
+static struct expr *items_from(struct containing *c, uint32_t i, uint32_t left) {
     const struct facets *f = c->f;
     struct build *b = c->s->b;
-    struct expr *comma = i ? json_comma(b) : expr_empty(b), *x = NULL, *rest = NULL;
+    struct expr *comma = i ? json_comma(b) : expr_empty(b);
     struct expr_vec v = {0};
-    uint32_t set = left;
-    int r = build_work(b, 16);
+    uint32_t set = i < f->max_items ? left : 0;
 
+    if (b->failed || build_work(b, 16) < 0 || !c->any)
+        return NULL;
     if (i == c->n_prefix && i < f->max_items && left) {
         if (c->any->kind != EXPR_NEVER && (f->max_items != NO_MAX || f->min_items > i + 1))
-            return schema_unsupported(c->s, f->contains[0].path,
-                                      "beside schemas by position and minItems or maxItems");
-        return items_behind(c, left, out);
+            return failed(schema_unsupported(
+                c->s, f->contains[0].path, "beside schemas by position and minItems or maxItems"));
+        return items_behind(c, left);
     }
-    if (i == c->n_prefix && i < f->max_items) {
-        *out = expr_repeat(b, expr_seq2(b, comma, c->any), f->min_items > i ? f->min_items - i : 0,
+    if (i == c->n_prefix && i < f->max_items)
+        return expr_repeat(b, expr_seq2(b, comma, c->any), f->min_items > i ? f->min_items - i : 0,
                            f->max_items == NO_MAX ? NO_MAX : f->max_items - i);
-        return *out ? 0 : build_no_memory(b);
+    for (bool more = i < f->max_items; more; set = (set - 1) & left) {
+        struct expr *x = item_value(c->s, f, i, set); /* this item is what @set ask for */
+
+        if (x && x->kind != EXPR_NEVER)
+            expr_vec_add(b, &v, expr_seq3(b, comma, x, items_from(c, i + 1, left & ~set)));
+        more = set && !b->failed;
     }
-    do { /* this item is what @set ask for */
-        set = i < f->max_items ? set : 0;
-        if (r == 0 && i < f->max_items)
-            r = item_value(c->s, f, i, set, &x);
-        if (r == 0 && i < f->max_items && x->kind != EXPR_NEVER)
-            r = items_from(c, i + 1, left & ~set, &rest);
-        if (r == 0 && rest)
-            r = expr_vec_add(b, &v, expr_seq3(b, comma, x, rest));
-        rest = NULL;
-    } while (r == 0 && set && (set = (set - 1) & left, true));
-    if (r == 0 && left == 0 && i > 0 && i >= f->min_items)
-        r = expr_vec_add(b, &v, expr_empty(b));
-    *out = r == 0 ? expr_alt(b, v.v, v.n) : NULL;
-    return r < 0 ? r : *out ? 0 : build_no_memory(b);
+    if (left == 0 && i > 0 && i >= f->min_items)
+        expr_vec_add(b, &v, expr_empty(b));
+    return expr_alt_of(b, &v);
 }
 
 #define PLACES_MAX 64 /* items by position beside `contains` */
 
 /* Items by position, and others behind them; one of all is what each `contains` asks for. */
-static int array_containing_placed(struct schema *s, const struct facets *f, uint32_t n_prefix,
-                                   struct expr **out) {
+static struct expr *array_containing_placed(struct schema *s, const struct facets *f,
+                                            uint32_t n_prefix) {
     struct containing c = {.s = s, .f = f, .n_prefix = n_prefix};
 
     if (f->n_contains > CONTAINS_MAX || n_prefix > PLACES_MAX)
-        return schema_unsupported(s, f->contains[f->n_contains - 1].path,
-                                  "beside many schemas by position");
-    int r = item_value(s, f, n_prefix, 0, &c.any);
-
-    c.any = r == 0 ? schema_share(s, c.any) : NULL;
-    return r < 0 ? r : items_from(&c, 0, (1u << f->n_contains) - 1, out);
+        return failed(schema_unsupported(s, f->contains[f->n_contains - 1].path,
+                                         "beside many schemas by position"));
+    c.any = schema_share(s, item_value(s, f, n_prefix, 0));
+    return items_from(&c, 0, (1u << f->n_contains) - 1);
 }
 
 /* Makes arrays as array_containing() does, with several `contains`; one item may satisfy some of
  * them. */
-static int array_containing_all(struct schema *s, const struct facets *f, struct expr **out) {
+static struct expr *array_containing_all(struct schema *s, const struct facets *f) {
     struct build *b = s->b;
     struct containing c = {.s = s, .f = f};
-    struct expr *one = NULL;
 
     if (f->n_contains > CONTAINS_MAX || f->min_items > 1 || f->max_items != NO_MAX)
-        return schema_unsupported(s, f->contains[f->n_contains - 1].path,
-                                  f->n_contains > CONTAINS_MAX
-                                      ? "more than four times"
-                                      : "twice, beside minItems or maxItems");
-    int r = item_value(s, f, 0, 0, &c.any);
+        return failed(schema_unsupported(s, f->contains[f->n_contains - 1].path,
+                                         f->n_contains > CONTAINS_MAX
+                                             ? "more than four times"
+                                             : "twice, beside minItems or maxItems"));
+    c.any = schema_share(s, item_value(s, f, 0, 0));
+    struct expr *one = item_of(&c, (1u << f->n_contains) - 1);
 
-    c.any = r == 0 ? schema_share(s, c.any) : NULL;
-    if (r == 0)
-        r = item_of(&c, (1u << f->n_contains) - 1, &one);
-    if (r < 0)
-        return r;
-    *out = expr_seq2(b, expr_repeat(b, expr_seq2(b, c.any, json_comma(b)), 0, NO_MAX), one);
-    return *out ? 0 : build_no_memory(b);
+    return expr_seq2(b, expr_repeat(b, expr_seq2(b, c.any, json_comma(b)), 0, NO_MAX), one);
 }
 
 /* ---- items that must differ (uniqueItems), of a few values */
@@ -254,112 +217,88 @@ static int few_values(struct schema *s, const struct facets *f, struct expr_vec 
     if (f->n_values == 0 && (f->types & ~(unsigned)(T_NULL | T_BOOL)))
         return 0;
     for (size_t i = 0; f->n_values == 0 && i < ARRAY_SIZE(plain); i++) {
-        if ((f->types & plain[i].type) && expr_vec_add(s->b, v, expr_str(s->b, plain[i].text)) < 0)
-            return -ENOMEM;
+        if (f->types & plain[i].type)
+            expr_vec_add(s->b, v, expr_str(s->b, plain[i].text));
     }
     for (size_t i = 0; i < n; i++) {
         struct place p = {f->value_is_const[0] ? value.v : yyjson_arr_get(value.v, i), value.path};
-        struct expr *x = NULL;
         int r = facets_admit(s, f, p);
         bool new = r > 0;
 
-        if (r >= 0 && build_work(s->b, v->n) < 0)
-            return -EINVAL;
-
+        if (r < 0 || build_work(s->b, v->n) < 0)
+            return s->b->failed;
         for (uint32_t k = 0; new &&k < v->n; k++)
             new = !same_value(seen[k], p.v);
-        if (new && (yyjson_is_ctn(p.v) || v->n == LISTED_MAX))
+        if (!new)
+            continue;
+        if (yyjson_is_ctn(p.v) || v->n == LISTED_MAX)
             return 0;
-        if (new)
-            r = 0;
-        if (new &&yyjson_is_raw(p.v)) /* one text for each */
-            x = expr_bytes(s->b, json_digits(p.v), json_n_digits(p.v));
-        else if (new)
-            r = value_expr(s, p.v, &x);
-        if (new &&r == 0) {
-            seen[v->n] = p.v;
-            r = expr_vec_add(s->b, v, x);
-        }
-        if (r < 0)
-            return r;
+        seen[v->n] = p.v;
+        /* One text for each. */
+        expr_vec_add(s->b, v,
+                     yyjson_is_raw(p.v) ? expr_bytes(s->b, json_digits(p.v), json_n_digits(p.v))
+                                        : value_expr(s, p.v));
     }
-    return 1;
+    return s->b->failed ? s->b->failed : 1;
 }
 
 /* @n to @m more of the values that are not in @had, with a comma before each but the first. What
  * follows a set is made once: made[had]. */
-static int differing(struct build *b, const struct expr_vec *v, uint32_t had, uint32_t n,
-                     uint32_t m, struct expr **made, struct expr **out) {
+static struct expr *differing(struct build *b, const struct expr_vec *v, uint32_t had, uint32_t n,
+                              uint32_t m, struct expr **made) {
     struct expr_vec alt = {0};
-    uint32_t rule;
 
     assert(v->n <= FEW_VALUES && had < 1u << v->n && n <= m);
-    if (made[had]) {
-        *out = made[had];
-        return 0;
-    }
+    if (made[had] || b->failed)
+        return made[had];
     for (uint32_t i = 0; m > 0 && i < v->n; i++) {
-        struct expr *rest = NULL, *comma = had ? json_comma(b) : expr_empty(b);
+        struct expr *comma = had ? json_comma(b) : expr_empty(b);
 
         if (had >> i & 1)
             continue;
-        int r = differing(b, v, had | 1u << i, n ? n - 1 : 0, m - 1, made, &rest);
-
-        if (r == 0)
-            r = expr_vec_add(b, &alt, comma ? expr_seq3(b, comma, v->v[i], rest) : NULL);
-        if (r < 0)
-            return r;
+        expr_vec_add(b, &alt,
+                     expr_seq3(b, comma, v->v[i],
+                               differing(b, v, had | 1u << i, n ? n - 1 : 0, m - 1, made)));
     }
-    if (n == 0 && expr_vec_add(b, &alt, expr_empty(b)) < 0)
-        return -ENOMEM;
-    struct expr *e = expr_alt(b, alt.v, alt.n);
+    if (n == 0)
+        expr_vec_add(b, &alt, expr_empty(b));
+    struct expr *e = expr_alt_of(b, &alt), *call = expr_rule(b, e);
 
-    if (!e || build_rule(b, NULL, &rule) < 0)
-        return -ENOMEM;
-    b->rule[rule].body = e;
-    *out = made[had] = alt.n == 1 && n == 0 ? e : expr_call(b, rule);
-    return *out ? 0 : build_no_memory(b);
+    return made[had] = alt.n == 1 && n == 0 ? e : call;
 }
 
-/* An item that must differ from others, each value in one spelling. 1: not known how. */
-static int distinct_item(struct schema *s, const struct facets *f, struct expr **out) {
+/* An item that must differ from others, each value in one spelling. NULL: the build has failed, or
+ * it is not known how. */
+static struct expr *distinct_item(struct schema *s, const struct facets *f) {
     static const char INTEGER[] = "0|-?[1-9][0-9]{0,18}";
     struct build *b = s->b;
     struct expr_vec v = {0};
-    const struct lang *l = NULL;
-    struct expr *e = NULL;
-    int r = 0;
 
     if (f->n_values || (f->types & ~(unsigned)(T_NULL | T_BOOL | T_STRING | T_INT)))
-        return 1;
+        return NULL;
     if (f->types & T_INT) {
         bool bounds = f->lower.set || f->upper.set;
 
         if (f->n_multiples || (bounds && (!f->lower.set || f->lower.x.negative)))
-            return 1; /* -0 is 0 */
-        e = bounds ? number_range(b, f) : regex_of(b, INTEGER, CHARS_TEXT);
-        if ((r = expr_vec_add(b, &v, e)) < 0)
-            return r;
+            return NULL; /* -0 is 0 */
+        expr_vec_add(b, &v, bounds ? number_range(b, f) : regex_of(b, INTEGER, CHARS_TEXT));
     }
     if ((f->types & T_STRING) && f->min_length <= f->max_length) {
-        if (f->n_text && (r = facets_lang(s, f, &l)) < 0)
-            return r;
-        e = l ? lang_expr(b, l)
-              : expr_repeat(b, json_canonical_char(b), f->min_length, f->max_length);
-        if ((r = expr_vec_add(b, &v, json_quoted(b, e))) < 0)
-            return r;
+        struct expr *e = f->n_text
+                             ? lang_expr(b, facets_lang(s, f))
+                             : expr_repeat(b, json_canonical_char(b), f->min_length, f->max_length);
+
+        expr_vec_add(b, &v, json_quoted(b, e));
     }
-    if (r == 0 && (f->types & T_NULL))
-        r = expr_vec_add(b, &v, expr_str(b, "null"));
-    if (r == 0 && (f->types & T_BOOL))
-        r = expr_vec_add(b, &v, expr_alt2(b, expr_str(b, "true"), expr_str(b, "false")));
-    *out = r == 0 ? expr_alt(b, v.v, v.n) : NULL;
-    return r < 0 ? r : *out ? 0 : build_no_memory(b);
+    if (f->types & T_NULL)
+        expr_vec_add(b, &v, expr_str(b, "null"));
+    if (f->types & T_BOOL)
+        expr_vec_add(b, &v, expr_alt2(b, expr_str(b, "true"), expr_str(b, "false")));
+    return expr_alt_of(b, &v);
 }
 
 /* Makes items as array_items() does, each different from the others. */
-static int array_unique(struct schema *s, const struct facets *f, uint32_t n_prefix,
-                        struct expr **out) {
+static struct expr *array_unique(struct schema *s, const struct facets *f, uint32_t n_prefix) {
     struct build *b = s->b;
     struct parts parts = {0};
     struct facets item;
@@ -384,35 +323,29 @@ static int array_unique(struct schema *s, const struct facets *f, uint32_t n_pre
         b->flags = flags;
     }
     if (r < 0 || few < 0)
-        return r < 0 ? r : few;
+        return NULL;
     uint32_t min = MAX(f->min_items, 1u), max = MIN(f->max_items, v.n);
     bool counted = (min > 1 && min < v.n) || max < v.n;
 
-    if (!few && listed) {
-        r = distinct_item(s, &item, &one);
-        if (r < 0)
-            return r;
-    } else if (few && counted && v.n > FEW_VALUES) {
-        one = expr_alt(b, v.v, v.n);
-        if (!one)
-            return build_no_memory(b);
-    }
+    if (!few && listed)
+        one = distinct_item(s, &item);
+    else if (few && counted && v.n > FEW_VALUES)
+        one = expr_alt_of(b, &v);
     if (one && min == 1)
-        return items_distinct(s, one, f->max_items, out);
+        return items_distinct(s, one, f->max_items);
     if (one)
-        return schema_unsupported(s, f->unique_at.path, "beside minItems of 2 or more");
+        return failed(schema_unsupported(s, f->unique_at.path, "beside minItems of 2 or more"));
     if (!few)
-        return schema_unsupported(s, f->unique_at.path, "only of strings, integers and few values");
-    if (min > max || v.n == 0) {
-        *out = expr_never(b);
-        return *out ? 0 : build_no_memory(b);
-    }
+        return failed(
+            schema_unsupported(s, f->unique_at.path, "only of strings, integers and few values"));
+    if (min > max || v.n == 0)
+        return expr_never(b);
     if (counted) {
         struct expr *made[1 << FEW_VALUES] = {NULL};
 
-        return differing(b, &v, 0, min, max, made, out);
+        return differing(b, &v, 0, min, max, made);
     }
-    struct keyed *keyed = arena_alloc_array(&b->arena, v.n, sizeof(*keyed));
+    struct keyed *keyed = build_alloc(b, v.n, sizeof(*keyed));
 
     for (uint32_t i = 0; keyed && i < v.n; i++) {
         const struct expr *e = v.v[i];
@@ -420,41 +353,37 @@ static int array_unique(struct schema *s, const struct facets *f, uint32_t n_pre
 
         assert(e->kind == EXPR_BYTES);
         if (!last)
-            return build_no_memory(b);
+            return NULL;
         keyed[i] = (struct keyed){e->bytes, e->n - 1, NULL, last, min == v.n};
     }
-    return keyed ? members_unordered(s, keyed, v.n, NULL, out) : build_no_memory(b);
+    return keyed ? members_unordered(s, keyed, v.n, NULL) : NULL;
 }
 
-int lower_array(struct schema *s, const struct facets *f, struct expr **out) {
+struct expr *lower_array(struct schema *s, const struct facets *f) {
     struct build *b = s->b;
     struct expr *items = NULL;
-    size_t n_prefix = 0;
-    uint32_t min = MAX(f->min_items, f->n_contains ? 1u : 0u);
-    int r = 0;
+    uint32_t min = MAX(f->min_items, f->n_contains ? 1u : 0u), n_prefix = 0;
 
-    for (uint32_t i = 0; i < f->parts->n; i++)
-        n_prefix = MAX(n_prefix, yyjson_arr_size(prefix_of(s, f->parts->v[i]).v));
-    if (n_prefix > 4096)
-        return build_too_complex(b, "more than 4096 prefixItems");
-    if (min > f->max_items) {
-        *out = expr_never(b);
-        return *out ? 0 : build_no_memory(b);
+    for (uint32_t i = 0; i < f->parts->n; i++) {
+        size_t n = yyjson_arr_size(prefix_of(s, f->parts->v[i]).v);
+
+        n_prefix = MAX(n_prefix, (uint32_t)n);
     }
+    if (n_prefix > 4096)
+        return failed(build_too_complex(b, "more than 4096 prefixItems"));
+    if (min > f->max_items)
+        return expr_never(b);
     if (f->unique && f->max_items > 1)
-        r = array_unique(s, f, (uint32_t)n_prefix, &items);
+        items = array_unique(s, f, n_prefix);
     else if (f->n_contains && n_prefix)
-        r = array_containing_placed(s, f, (uint32_t)n_prefix, &items);
+        items = array_containing_placed(s, f, n_prefix);
     else if (f->n_contains)
-        r = f->n_contains > 1 ? array_containing_all(s, f, &items) : array_containing(s, f, &items);
+        items = f->n_contains > 1 ? array_containing_all(s, f) : array_containing(s, f);
     else if (f->max_items)
-        r = array_items(s, f, (uint32_t)n_prefix, &items);
-    if (r < 0)
-        return r;
+        items = array_items(s, f, n_prefix);
     items = items ? expr_seq2(b, items, json_space(b)) : expr_empty(b);
     if (min == 0)
         items = expr_optional(b, items);
-    *out =
-        expr_seq(b, (struct expr *[]){expr_str(b, "["), json_space(b), items, expr_str(b, "]")}, 4);
-    return *out ? 0 : build_no_memory(b);
+    return expr_seq(b, (struct expr *[]){expr_str(b, "["), json_space(b), items, expr_str(b, "]")},
+                    4);
 }

@@ -11,7 +11,6 @@
 #include "grammar/front/schema/schema.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
 
 typedef int take_fn(struct schema *s, struct facets *f, struct place at);
@@ -160,15 +159,11 @@ static int take_type(struct schema *s, struct facets *f, struct place at) {
 }
 
 static int add_values(struct schema *s, struct facets *f, struct place at, bool is_const) {
-    bool *flags = arena_alloc_array(&s->b->arena, f->n_values + 1, sizeof(*flags));
-
-    if (!flags)
-        return build_no_memory(s->b);
-    if (f->n_values)
-        memcpy(flags, f->value_is_const, f->n_values * sizeof(*flags));
     assert(is_const || yyjson_is_arr(at.v));
-    flags[f->n_values] = is_const;
-    f->value_is_const = flags;
+    if (build_grow(s->b, &f->value_is_const, f->n_values, &f->cap_consts, 4,
+                   sizeof(*f->value_is_const)) < 0)
+        return s->b->failed;
+    f->value_is_const[f->n_values] = is_const;
     return places_add(s, &f->value, &f->n_values, &f->cap_values, at);
 }
 
@@ -187,18 +182,8 @@ static int add_text(struct schema *s, struct facets *f, struct place at, int kin
         if ((int)f->text[i].kind == kind && yyjson_equals(f->text[i].at.v, at.v))
             return 0;
     }
-    if (f->n_text == f->cap_text) {
-        uint32_t cap = f->cap_text ? f->cap_text * 2 : 4;
-        struct text_rule *v = arena_alloc_array(&s->b->arena, cap, sizeof(*v));
-
-        if (!v)
-            return build_no_memory(s->b);
-        if (f->n_text)
-            memcpy(v, f->text, f->n_text * sizeof(*v));
-        f->text = v;
-        f->cap_text = cap;
-    }
-    assert(f->n_text < f->cap_text);
+    if (build_grow(s->b, &f->text, f->n_text, &f->cap_text, 4, sizeof(*f->text)) < 0)
+        return s->b->failed;
     f->text[f->n_text].at = at;
     f->text[f->n_text++].kind = kind;
     return build_work(s->b, f->n_text);
@@ -273,7 +258,6 @@ static int take_format(struct schema *s, struct facets *f, struct place at) {
 
 static int add_multiple(struct schema *s, struct facets *f, struct place at, bool negated) {
     struct decimal d, one = {.n_int = 1, .digit_int = "1"};
-    struct multiple *v;
 
     if (!yyjson_is_raw(at.v) || decimal_read(&d, json_digits(at.v), json_n_digits(at.v)) < 0 ||
         d.negative || (d.n_int == 0 && d.n_frac == 0))
@@ -282,14 +266,11 @@ static int add_multiple(struct schema *s, struct facets *f, struct place at, boo
         f->types &= (unsigned)~(negated ? T_INT : T_REAL);
         return 0;
     }
-    v = arena_alloc_array(&s->b->arena, f->n_multiples + 1, sizeof(*v));
-    if (!v)
-        return build_no_memory(s->b);
-    if (f->n_multiples)
-        memcpy(v, f->multiple, f->n_multiples * sizeof(*v));
+    if (build_grow(s->b, &f->multiple, f->n_multiples, &f->cap_multiples, 1, sizeof(*f->multiple)) <
+        0)
+        return s->b->failed;
     assert(decimal_compare(&d, &(struct decimal){0}) > 0);
-    v[f->n_multiples++] = (struct multiple){at, negated};
-    f->multiple = v;
+    f->multiple[f->n_multiples++] = (struct multiple){at, negated};
     return build_work(s->b, f->n_multiples);
 }
 

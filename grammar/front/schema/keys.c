@@ -36,107 +36,82 @@ struct quoted_lang {
     const struct lang *from, *lang;
 };
 
-static int quoted(struct schema *s, const struct lang *from, const struct lang **out) {
+static const struct lang *quoted(struct schema *s, const struct lang *from) {
     struct quoted_lang *q = s->quoted;
 
     while (q && build_work(s->b, 1) == 0 && q->from != from)
         q = q->next;
-    if (!q) {
-        q = arena_alloc(&s->b->arena, sizeof(*q));
-        if (!q)
-            return build_no_memory(s->b);
-        *q = (struct quoted_lang){.next = s->quoted, .from = from};
-        int r = lang_of(s->b, json_quoted(s->b, lang_expr(s->b, from)), &q->lang);
-
-        if (r < 0)
-            return r;
+    if (q)
+        return q->lang;
+    q = build_alloc(s->b, 1, sizeof(*q));
+    if (!q)
+        return NULL;
+    *q = (struct quoted_lang){.next = s->quoted, .from = from};
+    q->lang = lang_of(s->b, json_quoted(s->b, lang_expr(s->b, from)));
+    if (q->lang)
         s->quoted = q;
-    }
-    *out = q->lang;
-    return 0;
+    return q->lang;
 }
 
 static int add_rule(struct keys *k, struct key_rule rule) {
     if (k->n >= LANG_MAX)
         return build_too_complex(k->s->b, "more than %u patterns for the names of one object",
                                  LANG_MAX - 1);
-    assert(rule.lang);
+    if (!rule.lang)
+        return k->s->b->failed;
     k->rule[k->n++] = rule;
     return build_work(k->s->b, 1);
 }
 
-static int pattern_lang(struct schema *s, struct place at, const struct lang **out) {
-    struct text_rule t = {at, TEXT_PATTERN};
-    const struct lang *l;
-    int r = text_lang(s, &t, &l);
+static const struct lang *pattern_lang(struct schema *s, struct place at) {
+    const struct lang *l = text_lang(s, &(struct text_rule){at, TEXT_PATTERN});
 
-    return r < 0 ? r : quoted(s, l, out);
+    return l ? quoted(s, l) : NULL;
 }
 
 /* Strings that satisfy @names. */
-static int names_lang(struct schema *s, struct place names, const struct lang **out) {
+static const struct lang *names_lang(struct schema *s, struct place names) {
     struct place v[2] = {names, {yyjson_obj_get(s->string_type, "string"), names.path}};
-    const struct lang *in[2];
-    struct expr *e = NULL;
-    int r = schema_value(s, v, 2, &e);
+    const struct lang *keys = lang_of(s->b, schema_value(s, v, 2));
+    const struct lang *all = keys ? lang_strings(s->b) : NULL;
+    const struct lang *in[2] = {all ? quoted(s, all) : NULL, keys};
 
-    if (r == 0)
-        r = lang_of(s->b, e, &in[1]);
-    if (r == 0)
-        r = lang_strings(s->b, &in[0]);
-    if (r == 0)
-        r = quoted(s, in[0], &in[0]);
-    return r < 0 ? r : lang_meet(s->b, in, 2, NULL, 0, out);
+    return lang_meet(s->b, in, 2, NULL, 0);
 }
 
 /* Declared names of a part, as a list of literals. */
-static int declared_lang(struct schema *s, struct place part, const struct lang **out) {
+static const struct lang *declared_lang(struct schema *s, struct place part) {
     yyjson_val *key, *v;
     size_t i, n;
     struct expr_vec list = {0};
 
     yyjson_obj_foreach(yyjson_obj_get(part.v, "properties"), i, n, key, v) {
-        int r = expr_vec_add(s->b, &list, json_literal(s->b, json_text(key), json_len(key)));
-
-        if (r < 0)
-            return r;
+        if (expr_vec_add(s->b, &list, json_literal(s->b, json_text(key), json_len(key))) < 0)
+            break;
     }
-    return lang_of(s->b, expr_alt(s->b, list.v, list.n), out);
+    return lang_of(s->b, expr_alt_of(s->b, &list));
 }
 
 static int add_some(struct keys *k, uint32_t i) {
-    struct place at = k->f->some[i], of, how;
-    struct key_rule rule = {.kind = KEY_SOME, .part = i};
+    struct schema *s = k->s;
+    struct place at = k->f->some[i], of, match = schema_at(s, at, "match"),
+                 unlike = schema_at(s, at, "unlike");
+    struct key_rule rule = {.kind = KEY_SOME, .part = i, .negated = !match.v};
+    struct place how = match.v ? match : unlike.v ? unlike : schema_at(s, at, "outside");
     yyjson_val *key, *v;
     size_t j, n;
-    int r;
 
-    if ((how = schema_at(k->s, at, "match")).v) {
-        r = schema_target(k->s, how, &of);
-        if (r == 0)
-            r = pattern_lang(k->s, of, &rule.lang);
-        return r < 0 ? r : add_rule(k, rule);
-    }
-    rule.negated = true;
-    if ((how = schema_at(k->s, at, "unlike")).v) {
-        r = schema_target(k->s, how, &of);
-        if (r == 0)
-            r = names_lang(k->s, of, &rule.lang);
-        return r < 0 ? r : add_rule(k, rule);
-    }
-    how = schema_at(k->s, at, "outside");
-    r = schema_target(k->s, how, &of);
-    if (r == 0)
-        r = declared_lang(k->s, of, &rule.lang);
-    if (r == 0)
-        r = add_rule(k, rule);
+    if (schema_target(s, how, &of) < 0)
+        return s->b->failed;
+    rule.lang = match.v ? pattern_lang(s, of) : unlike.v ? names_lang(s, of) : declared_lang(s, of);
+    if (add_rule(k, rule) < 0 || match.v || unlike.v)
+        return s->b->failed;
     yyjson_obj_foreach(yyjson_obj_get(of.v, "patternProperties"), j, n, key, v) {
-        if (r == 0)
-            r = pattern_lang(k->s, (struct place){key, of.path}, &rule.lang);
-        if (r == 0)
-            r = add_rule(k, rule);
+        rule.lang = pattern_lang(s, (struct place){key, of.path});
+        if (add_rule(k, rule) < 0)
+            break;
     }
-    return r;
+    return s->b->failed;
 }
 
 static int add_part(struct keys *k, uint32_t i) {
@@ -151,41 +126,35 @@ static int add_part(struct keys *k, uint32_t i) {
         return schema_invalid(k->s, patterns.path, "this must be an object");
     yyjson_obj_foreach(patterns.v, j, n, key, v) {
         const struct path *path = schema_path(k->s, patterns.path, json_text(key), json_len(key));
-        struct key_rule rule = {.kind = KEY_PATTERN, .part = i, .value = {v, path}};
 
         k->plain = false;
         if (r == 0)
-            r = pattern_lang(k->s, (struct place){key, path}, &rule.lang);
-        if (r == 0)
-            r = add_rule(k, rule);
+            r = add_rule(k, (struct key_rule){.lang = pattern_lang(k->s, (struct place){key, path}),
+                                              .kind = KEY_PATTERN,
+                                              .part = i,
+                                              .value = {v, path}});
     }
     if (r == 0 && names.v && !yyjson_is_true(names.v)) {
-        struct key_rule rule = {.kind = KEY_MUST};
-
         k->plain = false;
-        r = names_lang(k->s, names, &rule.lang);
-        if (r == 0)
-            r = add_rule(k, rule);
+        r = add_rule(k, (struct key_rule){.lang = names_lang(k->s, names), .kind = KEY_MUST});
     }
     return r;
 }
 
 int keys_new(struct schema *s, const struct facets *f, struct keys **out) {
     struct keys *k = *out = malloc(sizeof(*k));
-    struct key_rule all = {.kind = KEY_MUST};
-    int r = k ? lang_strings(s->b, &all.lang) : build_no_memory(s->b);
+    const struct lang *all = lang_strings(s->b);
+    int r = 0;
 
-    if (r < 0)
-        return r;
+    if (!k || !all)
+        return build_no_memory(s->b);
     *k = (struct keys){.s = s, .f = f, .plain = f->n_some == 0};
     for (uint32_t i = 0; r == 0 && i < f->parts->n; i++)
         r = add_part(k, i);
     for (uint32_t i = 0; r == 0 && i < f->n_some; i++)
         r = add_some(k, i);
     if (r == 0 && !k->plain)
-        r = quoted(s, all.lang, &all.lang);
-    if (r == 0 && !k->plain)
-        r = add_rule(k, all);
+        r = add_rule(k, (struct key_rule){.lang = quoted(s, all), .kind = KEY_MUST});
     return r;
 }
 
@@ -232,9 +201,9 @@ int keys_name(const struct keys *k, const char *name, size_t len, struct name_ru
     *out = (struct name_rules){.allowed = true};
     if (r < 0 || k->n == 0)
         return r;
-    all = arena_alloc(&k->s->b->arena, n + 2);
+    all = build_alloc(k->s->b, n + 2, 1);
     if (!all)
-        return build_no_memory(k->s->b);
+        return k->s->b->failed;
     all[0] = all[n + 1] = '"';
     memcpy(all + 1, text, n);
     uint64_t mask = answers(k, all, n + 2);
@@ -279,28 +248,26 @@ static int class_places(const struct keys *k, uint64_t mask, struct place **v, u
     return r;
 }
 
-/* key: value of one class; @with: a further schema. NULL: no value fits. */
-static int class_member(const struct keys *k, uint64_t mask, struct expr *key, struct place with,
-                        struct expr **out) {
+/* key: value of one class; @with: a further schema. NULL: no value fits, or the build has
+ * failed. */
+static struct expr *class_member(const struct keys *k, uint64_t mask, struct expr *key,
+                                 struct place with) {
+    struct build *b = k->s->b;
     struct place *v;
-    struct expr *x = NULL;
     uint32_t n;
     bool open;
-    int r = class_places(k, mask, &v, &n, &open);
 
-    *out = NULL;
-    if (r == 0 && open && with.v) {
-        uint32_t cap = n;
+    if (class_places(k, mask, &v, &n, &open) < 0 || !open)
+        return NULL;
+    uint32_t cap = n;
 
-        r = places_add(k->s, &v, &n, &cap, with);
-    }
-    if (r < 0 || !open)
-        return r;
-    r = schema_value(k->s, v, n, &x);
-    if (r < 0 || x->kind == EXPR_NEVER)
-        return r;
-    *out = expr_seq3(k->s->b, key, json_colon_space(k->s->b), schema_share(k->s, x));
-    return *out ? 0 : build_no_memory(k->s->b);
+    if (with.v && places_add(k->s, &v, &n, &cap, with) < 0)
+        return NULL;
+    struct expr *x = schema_value(k->s, v, n);
+
+    if (!x || x->kind == EXPR_NEVER)
+        return NULL;
+    return expr_seq3(b, key, json_colon_space(b), schema_share(k->s, x));
 }
 
 #define CLASSES_MAX 256
@@ -353,44 +320,42 @@ static int find_masks(const struct keys *k, const struct lang *product, uint64_t
 static int make_classes(const struct keys *k, const struct lang *const *in, uint64_t must,
                         struct key_classes *c) {
     struct build *b = k->s->b;
-    const struct lang *product, *l;
+    const struct lang *product = lang_product(b, in, k->n + 1, must);
     uint64_t mask[CLASSES_MAX];
-    int r = lang_product(b, in, k->n + 1, must, &product);
 
-    if (r == 0)
-        r = find_masks(k, product, must, mask, &c->n);
-    if (r < 0)
-        return r;
+    if (!product || find_masks(k, product, must, mask, &c->n) < 0)
+        return b->failed;
     c->n_in = k->n + 1;
     c->must = must;
-    c->in = arena_alloc_array(&b->arena, c->n_in, sizeof(struct lang *));
-    c->mask = arena_alloc_array(&b->arena, MAX(c->n, 1u), sizeof(*c->mask));
-    c->key = arena_alloc_array(&b->arena, MAX(c->n, 1u), sizeof(struct expr *));
+    c->in = build_alloc(b, c->n_in, sizeof(struct lang *));
+    c->mask = build_alloc(b, MAX(c->n, 1u), sizeof(*c->mask));
+    c->key = build_alloc(b, MAX(c->n, 1u), sizeof(struct expr *));
     if (!c->in || !c->mask || !c->key)
-        return build_no_memory(b);
+        return b->failed;
     assert(c->n <= CLASSES_MAX);
     memcpy(c->in, in, c->n_in * sizeof(struct lang *));
     memcpy(c->mask, mask, c->n * sizeof(*mask));
-    for (uint32_t i = 0; r == 0 && i < c->n; i++) {
-        r = lang_select(b, product, UINT64_MAX, mask[i], &l);
-        if (r < 0 || !key_allowed(k, mask[i]))
-            continue;
-        c->key[i] = schema_share(k->s, lang_expr(b, l));
-        r = c->key[i] ? 0 : build_no_memory(b);
+    for (uint32_t i = 0; !b->failed && i < c->n; i++) {
+        const struct lang *l = lang_select(b, product, UINT64_MAX, mask[i]);
+
+        if (key_allowed(k, mask[i]))
+            c->key[i] = schema_share(k->s, lang_expr(b, l));
     }
-    return r;
+    return b->failed;
 }
 
-static int find_classes(const struct keys *k, const struct lang *declared,
-                        const struct key_classes **out) {
+/* NULL: the build has failed. */
+static const struct key_classes *find_classes(const struct keys *k, const struct lang *declared) {
     struct schema *s = k->s;
     const struct lang *in[LANG_MAX];
     struct key_classes *c = s->key_classes;
     uint64_t must = 0;
 
+    if (!declared)
+        return NULL;
     if (k->n >= LANG_MAX)
-        return build_too_complex(s->b, "more than %u patterns for the names of one object",
-                                 LANG_MAX - 1);
+        return failed(build_too_complex(s->b, "more than %u patterns for the names of one object",
+                                        LANG_MAX - 1));
     for (uint32_t i = 0; i < k->n; i++) {
         in[i] = k->rule[i].lang;
         must |= (uint64_t)(k->rule[i].kind == KEY_MUST) << i;
@@ -398,54 +363,41 @@ static int find_classes(const struct keys *k, const struct lang *declared,
     in[k->n] = declared;
     while (c && build_work(s->b, k->n) == 0 && !same_langs(c, in, k->n + 1, must))
         c = c->next;
-    if (c) {
-        *out = c;
-        return 0;
-    }
-    c = arena_alloc(&s->b->arena, sizeof(*c));
-    int r = c ? make_classes(k, in, must, c) : build_no_memory(s->b);
-
-    if (r < 0)
-        return r;
+    if (c)
+        return c;
+    c = build_alloc(s->b, 1, sizeof(*c));
+    if (!c || make_classes(k, in, must, c) < 0)
+        return NULL;
     c->next = s->key_classes;
-    s->key_classes = c;
-    *out = c;
-    return 0;
+    return s->key_classes = c;
 }
 
-int keys_rest(const struct keys *k, const struct lang *declared, struct expr *plain_key,
-              struct expr **out, struct expr **some) {
+struct expr *keys_rest(const struct keys *k, const struct lang *declared, struct expr *plain_key,
+                       struct expr **some) {
     struct build *b = k->s->b;
-    const struct key_classes *c = NULL;
     struct expr_vec all = {0}, one[LANG_MAX] = {{0}};
-    struct expr *m;
 
-    *out = NULL;
     if (k->plain)
-        return class_member(k, 0, plain_key, (struct place){0}, out);
-    int r = find_classes(k, declared, &c);
+        return class_member(k, 0, plain_key, (struct place){0});
+    const struct key_classes *c = find_classes(k, declared);
 
-    for (uint32_t i = 0; r == 0 && i < c->n; i++) {
-        if (!c->key[i])
-            continue;
-        r = class_member(k, c->mask[i], c->key[i], (struct place){0}, &m);
-        if (r == 0 && m)
-            r = expr_vec_add(b, &all, m);
-        for (uint32_t j = 0; r == 0 && m && j < k->f->n_some; j++) {
+    for (uint32_t i = 0; c && !b->failed && i < c->n; i++) {
+        struct expr *m =
+            c->key[i] ? class_member(k, c->mask[i], c->key[i], (struct place){0}) : NULL;
+
+        if (m)
+            expr_vec_add(b, &all, m);
+        for (uint32_t j = 0; m && j < k->f->n_some; j++) {
             struct place value = schema_at(k->s, k->f->some[j], "value");
-            struct expr *x = NULL;
+            struct expr *x = key_is_some(k, c->mask[i], j)
+                                 ? class_member(k, c->mask[i], c->key[i], value)
+                                 : NULL;
 
-            if (key_is_some(k, c->mask[i], j))
-                r = class_member(k, c->mask[i], c->key[i], value, &x);
-            if (r == 0 && x)
-                r = expr_vec_add(b, &one[j], x);
+            if (x)
+                expr_vec_add(b, &one[j], x);
         }
     }
-    if (r == 0 && all.n)
-        *out = expr_alt(b, all.v, all.n);
-    for (uint32_t j = 0; r == 0 && j < k->f->n_some; j++) {
-        some[j] = expr_alt(b, one[j].v, one[j].n);
-        r = some[j] ? 0 : build_no_memory(b);
-    }
-    return r;
+    for (uint32_t j = 0; j < k->f->n_some; j++)
+        some[j] = expr_alt_of(b, &one[j]);
+    return all.n ? expr_alt_of(b, &all) : NULL;
 }

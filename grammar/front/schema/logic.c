@@ -622,7 +622,7 @@ static int derive(struct schema *s, int kind, struct place p, struct place *out)
             return build_work(s->b, 1);
         }
     }
-    d = arena_alloc(&s->b->arena, sizeof(*d));
+    d = build_alloc(s->b, 1, sizeof(*d));
     w.d = yyjson_mut_doc_new(NULL);
     if (!d || !w.d) {
         yyjson_mut_doc_free(w.d);

@@ -17,14 +17,7 @@ static int by_key(const void *x, const void *y) {
 
 /* @e, which is read as member @number behind @key_len bytes; NO_MAX: as none of the members. */
 static struct expr *once(struct build *b, struct expr *e, uint32_t number, uint32_t key_len) {
-    uint32_t rule = e->id;
-
-    if (e->kind != EXPR_CALL || b->rule[rule].nullable) {
-        if (build_rule(b, NULL, &rule) < 0)
-            return NULL;
-        b->rule[rule].body = e;
-    }
-    e = expr_call(b, rule);
+    e = e->kind == EXPR_CALL && !b->rule[e->id].nullable ? expr_call(b, e->id) : expr_rule(b, e);
     if (e) {
         e->kind = EXPR_ONCE;
         e->min = number;
@@ -46,7 +39,7 @@ static struct expr *member(struct build *b, const struct keyed *k, uint32_t numb
 
 /* One or more of @any, with commas between them. */
 static struct expr *joined(struct build *b, struct expr *any) {
-    struct expr_list *list = arena_alloc(&b->arena, sizeof(*list));
+    struct expr_list *list = build_alloc(b, 1, sizeof(*list));
     struct expr *e = expr_empty(b);
 
     if (!list || !any || !e)
@@ -60,53 +53,38 @@ static struct expr *joined(struct build *b, struct expr *any) {
 }
 
 /* A rule of its own for @body, whose register is that of @k. */
-static int make_rule(struct build *b, const struct members *k, struct expr *body,
-                     struct expr **out) {
-    struct members *set = arena_alloc(&b->arena, sizeof(*set));
-    uint32_t rule;
-    int r = set && body ? build_rule(b, NULL, &rule) : build_no_memory(b);
+static struct expr *make_rule(struct build *b, const struct members *k, struct expr *body) {
+    struct members *set = build_alloc(b, 1, sizeof(*set));
+    struct expr *call = set ? expr_rule(b, body) : NULL;
 
-    if (r < 0)
-        return r;
+    if (!call)
+        return NULL;
     *set = *k;
-    b->rule[rule].body = body;
-    b->rule[rule].members = set;
-    *out = expr_call(b, rule);
-    if (!*out)
-        return build_no_memory(b);
-    (*out)->kind = EXPR_MEMBERS;
-    return 0;
+    b->rule[call->id].members = set;
+    call->kind = EXPR_MEMBERS;
+    return call;
 }
 
-int items_distinct(struct schema *s, struct expr *item, uint32_t max, struct expr **out) {
+struct expr *items_distinct(struct schema *s, struct expr *item, uint32_t max) {
     struct expr *one = once(s->b, item, NO_MAX, 0);
 
-    if (!one)
-        return build_no_memory(s->b);
-    return make_rule(s->b, &(struct members){.distinct = MIN(max, MEMBERS_MAX)}, joined(s->b, one),
-                     out);
+    return make_rule(s->b, &(struct members){.distinct = MIN(max, MEMBERS_MAX)}, joined(s->b, one));
 }
 
-int members_unordered(struct schema *s, struct keyed *v, uint32_t n, struct expr *rest,
-                      struct expr **out) {
+struct expr *members_unordered(struct schema *s, struct keyed *v, uint32_t n, struct expr *rest) {
     struct build *b = s->b;
-    uint32_t *must = arena_alloc_array(&b->arena, (n + 31) / 32, sizeof(*must));
+    uint32_t *must = build_alloc(b, (n + 31) / 32, sizeof(*must));
     struct expr_vec item = {0};
-    int r = must ? build_work(b, n * 8ull) : build_no_memory(b);
 
     assert(n > 0 && n <= MEMBERS_MAX);
-    if (r < 0)
-        return r;
+    if (!must || build_work(b, n * 8ull) < 0)
+        return NULL;
     qsort(v, n, sizeof(*v), by_key);
-    memset(must, 0, (n + 31) / 32 * sizeof(*must));
-    for (uint32_t i = 0; r == 0 && i < n; i++) {
+    for (uint32_t i = 0; !b->failed && i < n; i++) {
         must[i / 32] |= (uint32_t)v[i].must << i % 32;
-        r = expr_vec_add(b, &item, member(b, &v[i], i));
+        expr_vec_add(b, &item, member(b, &v[i], i));
     }
-    if (r == 0 && rest)
-        r = expr_vec_add(b, &item, once(b, rest, NO_MAX, 0));
-    if (r < 0)
-        return r;
-    return make_rule(b, &(struct members){.n = n, .must = must},
-                     joined(b, expr_alt(b, item.v, item.n)), out);
+    if (rest)
+        expr_vec_add(b, &item, once(b, rest, NO_MAX, 0));
+    return make_rule(b, &(struct members){.n = n, .must = must}, joined(b, expr_alt_of(b, &item)));
 }

@@ -15,7 +15,6 @@
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
 
 #define MULTIPLE_STATES 50000
@@ -289,56 +288,56 @@ static uint32_t remainders(const struct condition *is) {
 }
 
 /* Makes the language of digits for which @is holds; the remainders are few enough. */
-static int remainders_lang(struct build *b, const struct condition *is, const struct lang **out) {
+static const struct lang *remainders_lang(struct build *b, const struct condition *is) {
     struct multiple_maker m = {.is = is, .n = remainders(is), .k = is->digits};
     uint32_t total = 3 + m.n * (MAX(m.k, 1u) + 2), n_same = 0;
-    struct lang *l = arena_alloc(&b->arena, sizeof(*l));
+    struct lang *l = build_alloc(b, 1, sizeof(*l));
 
     assert(m.n > 0);
     CLEANUP(freep) uint32_t *same = m.same = malloc(m.n * sizeof(*m.same));
-    int r = same && l ? build_work(b, m.n * 40ull) : build_no_memory(b);
 
-    if (r < 0)
-        return r;
+    if (!same)
+        return failed(build_no_memory(b));
+    if (!l || build_work(b, m.n * 40ull) < 0)
+        return NULL;
     find_same(&m);
     for (uint32_t i = 0; i < m.n; i++)
         n_same += same[i] == i;
     size_t most = 36 + n_same * (11 + MAX(m.k, 1u) * 10ull);
 
-    m.state = arena_alloc_array(&b->arena, total, sizeof(*m.state));
-    m.edge = arena_alloc_array(&b->arena, most, sizeof(*m.edge));
+    m.state = build_alloc(b, total, sizeof(*m.state));
+    m.edge = build_alloc(b, most, sizeof(*m.edge));
     if (!m.state || !m.edge)
-        return build_no_memory(b);
+        return NULL;
     add_states(&m);
     assert(m.n_edges <= most);
     *l = (struct lang){total, m.n_edges, m.state, m.edge};
-    *out = l;
-    return build_work(b, total + most);
+    return build_work(b, total + most) < 0 ? NULL : l;
 }
 
-static int multiple_lang(struct schema *s, struct place at, const struct lang **out) {
+static const struct lang *multiple_lang(struct schema *s, struct place at) {
     struct condition is = {0};
-    int r = read_multiple(s, at, &is.step, &is.digits);
 
-    if (r == 0 && !remainders(&is))
-        r = build_too_complex(s->b, "a multipleOf that is so large");
-    return r < 0 ? r : remainders_lang(s->b, &is, out);
+    if (read_multiple(s, at, &is.step, &is.digits) < 0)
+        return NULL;
+    return remainders(&is) ? remainders_lang(s->b, &is)
+                           : failed(build_too_complex(s->b, "a multipleOf that is so large"));
 }
 
 int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v) {
     const char *text = json_digits(v);
-    int r = 0;
+    bool plain = strcspn(text, "eE") == strlen(text);
 
-    for (uint32_t i = 0; r == 0 && i < f->n_multiples; i++) {
-        const struct lang *l;
-        bool plain = strcspn(text, "eE") == strlen(text);
+    for (uint32_t i = 0; i < f->n_multiples; i++) {
+        const struct lang *l = multiple_lang(s, f->multiple[i].at);
 
-        r = multiple_lang(s, f->multiple[i].at, &l);
-        if (r == 0 && (!plain || lang_matches(l, (const uint8_t *)text, strlen(text)) ==
-                                     f->multiple[i].negated))
+        if (!l)
+            return s->b->failed;
+        if (!plain ||
+            lang_matches(l, (const uint8_t *)text, strlen(text)) == f->multiple[i].negated)
             return 0;
     }
-    return r < 0 ? r : 1;
+    return 1;
 }
 
 /* ---- numbers */
@@ -346,38 +345,35 @@ int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v) {
 /* The numbers of all of @in, and of none of @not_in, one after the other: what a range and few
  * digits leave of a multiple is far smaller than the remainders of several multiples side by side.
  */
-static int meet_numbers(struct build *b, const struct lang *const *in, uint32_t n,
-                        const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
+static const struct lang *meet_numbers(struct build *b, const struct lang *const *in, uint32_t n,
+                                       const struct lang *const *not_in, uint32_t n_not) {
     const struct lang *pair[2] = {in[0]};
-    int r = 0;
 
-    for (uint32_t i = 1; r == 0 && i < n; i++) {
+    for (uint32_t i = 1; i < n; i++) {
         pair[1] = in[i];
-        r = lang_meet(b, pair, 2, NULL, 0, &pair[0]);
+        pair[0] = lang_meet(b, pair, 2, NULL, 0);
     }
-    for (uint32_t i = 0; r == 0 && i < n_not; i++)
-        r = lang_meet(b, pair, 1, &not_in[i], 1, &pair[0]);
-    *out = pair[0];
-    return r;
+    for (uint32_t i = 0; i < n_not; i++)
+        pair[0] = lang_meet(b, pair, 1, &not_in[i], 1);
+    return pair[0];
 }
 
 /* Numbers in the range of @f with few digits, of the types of @f. */
-static int exact_numbers(struct schema *s, const struct facets *f, const struct condition *is,
-                         const struct lang **out) {
+static const struct lang *exact_numbers(struct schema *s, const struct facets *f,
+                                        const struct condition *is) {
     struct build *b = s->b;
     const struct lang *in[2], *not_in[2];
     uint32_t n_not = 0;
-    int r = lang_of(b, number_range(b, f), &in[0]);
 
-    if (r == 0)
-        r = lang_of(b, regex_of(b, DOUBLE_EXACT, CHARS_TEXT), &in[1]);
-    if (r == 0 && !(f->types & T_INT))
-        r = lang_of(b, regex_of(b, "-?[0-9]+(\\.0+)?", CHARS_TEXT), &not_in[n_not++]);
+    in[0] = lang_of(b, number_range(b, f));
+    in[1] = lang_of(b, regex_of(b, DOUBLE_EXACT, CHARS_TEXT));
+    if (!(f->types & T_INT))
+        not_in[n_not++] = lang_of(b, regex_of(b, "-?[0-9]+(\\.0+)?", CHARS_TEXT));
     /* More digits than a multiple takes: they may be zeros, which multiple_lang() does not
      * accept. */
-    if (r == 0 && is->n_no)
-        r = lang_of(b, regex_of(b, "-?[0-9]+\\.[0-9]*0", CHARS_TEXT), &not_in[n_not++]);
-    return r < 0 ? r : meet_numbers(b, in, 2, not_in, n_not, out);
+    if (is->n_no)
+        not_in[n_not++] = lang_of(b, regex_of(b, "-?[0-9]+\\.[0-9]*0", CHARS_TEXT));
+    return meet_numbers(b, in, 2, not_in, n_not);
 }
 
 /* Returns whether the remainders are few compared with the whole numbers of the range. */
@@ -388,27 +384,21 @@ static bool is_wide(const struct facets *f, uint32_t n) {
 }
 
 /* The multiples within a range, and the numbers that are not whole, take a product. */
-static int number_product(struct schema *s, const struct facets *f, const struct condition *is,
-                          struct expr **out) {
-    const struct lang *in[LANG_MAX], *not_in[LANG_MAX], *l = NULL;
+static struct expr *number_product(struct schema *s, const struct facets *f,
+                                   const struct condition *is) {
+    const struct lang *in[LANG_MAX] = {exact_numbers(s, f, is)}, *not_in[LANG_MAX];
     uint32_t n = 1, n_not = 0;
     bool joined = remainders(is) && is_wide(f, remainders(is));
-    int r = exact_numbers(s, f, is, &in[0]);
 
-    if (r == 0 && joined)
-        r = remainders_lang(s->b, is, &in[n++]);
-    for (uint32_t i = 0; r == 0 && !joined && i < f->n_multiples; i++) {
+    if (joined)
+        in[n++] = remainders_lang(s->b, is);
+    for (uint32_t i = 0; !s->b->failed && !joined && i < f->n_multiples; i++) {
         if (!f->multiple[i].negated)
-            r = multiple_lang(s, f->multiple[i].at, &in[n++]);
+            in[n++] = multiple_lang(s, f->multiple[i].at);
     }
-    for (uint32_t i = 0; r == 0 && !joined && i < is->n_no; i++)
-        r = multiple_lang(s, f->multiple[is->from[i]].at, &not_in[n_not++]);
-    if (r == 0)
-        r = meet_numbers(s->b, in, n, not_in, n_not, &l);
-    if (r < 0)
-        return r;
-    *out = lang_expr(s->b, l);
-    return *out ? 0 : build_no_memory(s->b);
+    for (uint32_t i = 0; !s->b->failed && !joined && i < is->n_no; i++)
+        not_in[n_not++] = multiple_lang(s, f->multiple[is->from[i]].at);
+    return lang_expr(s->b, meet_numbers(s->b, in, n, not_in, n_not));
 }
 
 static bool same_bound(const struct bound *x, const struct bound *y) {
@@ -433,44 +423,38 @@ static const struct number_rule *find_rule(struct build *b, const struct facets 
     return r;
 }
 
-static int add_rule(struct build *b, const struct facets *f, const struct condition *is,
-                    struct expr *body, struct expr **out) {
-    struct number_rule *r = arena_alloc(&b->arena, sizeof(*r));
+/* Makes the rule of these numbers with @body. Returns a call of it. */
+static struct expr *add_rule(struct build *b, const struct facets *f, const struct condition *is,
+                             struct expr *body) {
+    struct number_rule *r = build_alloc(b, 1, sizeof(*r));
+    struct expr *call = r ? expr_rule(b, body) : NULL;
 
-    if (!r)
-        return build_no_memory(b);
+    if (!call)
+        return NULL;
     *r = (struct number_rule){.next = b->numbers,
                               .types = f->types & (T_INT | T_REAL),
                               .lower = f->lower,
                               .upper = f->upper,
-                              .is = *is};
-    int e = build_rule(b, NULL, &r->rule);
-
-    if (e < 0)
-        return e;
-    b->rule[r->rule].body = body;
+                              .is = *is,
+                              .rule = call->id};
     b->numbers = r;
-    *out = expr_call(b, r->rule);
-    return *out ? 0 : build_no_memory(b);
+    return call;
 }
 
-int lower_number(struct schema *s, const struct facets *f, struct expr **out) {
+struct expr *lower_number(struct schema *s, const struct facets *f) {
     struct build *b = s->b;
     struct condition is;
-    int r = read_condition(s, f, &is);
-    const struct number_rule *known = r == 0 ? find_rule(b, f, &is) : NULL;
 
-    if (r < 0)
-        return r;
-    if (known || is.never) {
-        *out = known ? expr_call(b, known->rule) : expr_never(b);
-        return *out ? 0 : build_no_memory(b);
-    }
-    if (f->n_multiples || !(f->types & T_INT))
-        r = number_product(s, f, &is, out);
-    else if (!(*out = number_range(b, f)))
-        r = build_no_memory(b);
-    return r < 0 || (*out)->kind == EXPR_CALL || (*out)->size <= INLINE_MAX
-               ? r
-               : add_rule(b, f, &is, *out, out);
+    if (read_condition(s, f, &is) < 0)
+        return NULL;
+    const struct number_rule *known = find_rule(b, f, &is);
+
+    if (known)
+        return expr_call(b, known->rule);
+    if (is.never)
+        return expr_never(b);
+    struct expr *e =
+        f->n_multiples || !(f->types & T_INT) ? number_product(s, f, &is) : number_range(b, f);
+
+    return !e || e->kind == EXPR_CALL || e->size <= INLINE_MAX ? e : add_rule(b, f, &is, e);
 }

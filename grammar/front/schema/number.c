@@ -101,7 +101,7 @@ int decimal_compare(const struct decimal *x, const struct decimal *y) {
 /* ---- expressions of digits */
 
 static struct expr *digits(struct build *b, char lo, char hi) {
-    struct cp_set *set = arena_alloc(&b->arena, sizeof(*set));
+    struct cp_set *set = build_alloc(b, 1, sizeof(*set));
 
     if (lo > hi)
         return expr_never(b);

@@ -8,7 +8,6 @@
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
 
 #define INLINE_MAX 16 /* states: a larger value that is written down twice becomes a rule */
@@ -32,12 +31,13 @@ static int match_patterns(struct schema *s, struct place all, const char *name, 
     yyjson_obj_foreach(all.v, i, n_all, key, v) {
         const struct path *path = schema_path(s, all.path, json_text(key), json_len(key));
         struct text_rule t = {{key, path}, TEXT_PATTERN};
-        const struct lang *l;
 
-        if (r == 0)
-            r = text_lang(s, &t, &l);
         if (r < 0)
             return r;
+        const struct lang *l = text_lang(s, &t);
+
+        if (!l)
+            return s->b->failed;
         if (!lang_matches(l, text, n_text))
             continue;
         *matched = true;
@@ -98,11 +98,11 @@ static uint32_t hash_of(const char *s, size_t len) {
 
 static int grow_names(struct schema *s, struct name_list *l) {
     uint32_t cap = l->cap ? l->cap * 2 : 8;
-    struct name *v = arena_alloc_array(&s->b->arena, cap, sizeof(*v));
-    uint32_t *slot = arena_alloc_array(&s->b->arena, cap * 2, sizeof(*slot));
+    struct name *v = build_alloc(s->b, cap, sizeof(*v));
+    uint32_t *slot = build_alloc(s->b, cap * 2, sizeof(*slot));
 
     if (!v || !slot)
-        return build_no_memory(s->b);
+        return s->b->failed;
     if (l->n)
         memcpy(v, l->v, l->n * sizeof(*v));
     *l = (struct name_list){.v = v, .n = l->n, .cap = cap, .slot = slot, .mask = cap * 2 - 1};
@@ -203,13 +203,13 @@ static const struct names *known_names(struct schema *s, const struct names *t) 
         if (same)
             return l->names;
     }
-    struct names *kept = arena_alloc(&s->b->arena, sizeof(*kept));
+    struct names *kept = build_alloc(s->b, 1, sizeof(*kept));
+    struct name_node *node = build_alloc(s->b, t->n, sizeof(*node));
 
-    l = arena_alloc(&s->b->arena, sizeof(*l));
-    if (kept)
-        kept->node = arena_alloc_array(&s->b->arena, t->n, sizeof(*t->node));
-    if (!l || !kept || !kept->node)
+    l = build_alloc(s->b, 1, sizeof(*l));
+    if (!l || !kept || !node)
         return NULL;
+    kept->node = node;
     kept->n = t->n;
     memcpy(kept->node, t->node, t->n * sizeof(*t->node));
     *l = (struct names_list){s->names, kept};
@@ -218,38 +218,30 @@ static const struct names *known_names(struct schema *s, const struct names *t) 
 }
 
 /* A key that is none of the declared names. */
-static int other_key(struct schema *s, const struct name_list *l, struct expr **out) {
+static struct expr *other_key(struct schema *s, const struct name_list *l) {
     struct build *b = s->b;
     struct names t = {.n = 1};
     struct expr *e = expr_empty(b);
     size_t total = 1;
 
-    if (l->n == 0) {
-        *out = json_any_string(b, 0, NO_MAX);
-        return *out ? 0 : build_no_memory(b);
-    }
+    if (l->n == 0)
+        return json_any_string(b, 0, NO_MAX);
     for (uint32_t i = 0; i < l->n; i++)
         total += l->v[i].len * 6;
     CLEANUP(freep) struct name_node *node = t.node = calloc(total, sizeof(*node));
 
     if (!node || !e)
-        return build_no_memory(b);
+        return failed(build_no_memory(b));
     for (uint32_t i = 0; i < l->n; i++) {
         uint8_t *text;
         size_t n;
-        int r = json_escape(b, l->v[i].s, l->v[i].len, &text, &n);
 
-        if (r == 0)
-            r = names_add(s, &t, text, n);
-        if (r < 0)
-            return r;
+        if (json_escape(b, l->v[i].s, l->v[i].len, &text, &n) < 0 || names_add(s, &t, text, n) < 0)
+            return NULL;
     }
     e->kind = EXPR_NAMES;
     e->names = known_names(s, &t);
-    if (!e->names)
-        return build_no_memory(b);
-    *out = json_quoted(b, e);
-    return *out ? 0 : build_no_memory(b);
+    return e->names ? json_quoted(b, e) : NULL;
 }
 
 /* ---- objects */
@@ -292,7 +284,7 @@ static int is_evaluated(struct schema *s, const struct parts *parts, const struc
 }
 
 /* The value of a declared name, which must satisfy those of f->some that chose it. */
-static int declared_value(struct object *o, uint32_t i, struct expr **out, bool *chosen) {
+static struct expr *declared_value(struct object *o, uint32_t i, bool *chosen) {
     const struct name *name = &o->names.v[i];
     struct place *v;
     uint32_t n, cap;
@@ -309,11 +301,9 @@ static int declared_value(struct object *o, uint32_t i, struct expr **out, bool 
         *chosen = true;
         r = places_add(o->s, &v, &n, &cap, schema_at(o->s, o->f->some[k], "value"));
     }
-    if (r == 0 && !allowed) {
-        *out = expr_never(o->s->b);
-        return *out ? 0 : build_no_memory(o->s->b);
-    }
-    return r < 0 ? r : schema_value(o->s, v, n, out);
+    if (r < 0)
+        return NULL;
+    return allowed ? schema_value(o->s, v, n) : expr_never(o->s->b);
 }
 
 static int add_declared(struct object *o, struct expr_list *list) {
@@ -321,19 +311,18 @@ static int add_declared(struct object *o, struct expr_list *list) {
     uint32_t n_all = o->names.n + o->f->n_some;
     bool counted = o->f->min_members || o->f->max_members < n_all;
 
-    list->member = arena_alloc_array(&s->b->arena, n_all, sizeof(*list->member));
-    list->optional = arena_alloc_array(&s->b->arena, n_all, sizeof(*list->optional));
-    o->keyed = arena_alloc_array(&s->b->arena, n_all, sizeof(*o->keyed));
-    if (n_all && (!list->member || !list->optional || !o->keyed))
-        return build_no_memory(s->b);
+    list->member = build_alloc(s->b, n_all, sizeof(*list->member));
+    list->optional = build_alloc(s->b, n_all, sizeof(*list->optional));
+    o->keyed = build_alloc(s->b, n_all, sizeof(*o->keyed));
+    if (!list->member || !list->optional || !o->keyed)
+        return s->b->failed;
     for (uint32_t i = 0; i < o->names.n; i++) {
         const struct name *name = &o->names.v[i];
-        struct expr *x = NULL, *m;
         bool chosen;
-        int r = declared_value(o, i, &x, &chosen);
+        struct expr *x = declared_value(o, i, &chosen), *m;
 
-        if (r < 0)
-            return r;
+        if (!x)
+            return s->b->failed;
         if (x->kind == EXPR_NEVER && !name->required && !chosen)
             continue;
         x = counted || o->f->n_some ? schema_share(s, x) : x;
@@ -342,7 +331,7 @@ static int add_declared(struct object *o, struct expr_list *list) {
 
         m = expr_seq3(s->b, key, colon, x);
         if (!m)
-            return build_no_memory(s->b);
+            return s->b->failed;
         list->member[list->n] = m;
         o->keyed[list->n] = (struct keyed){key->bytes, key->n, colon, x, name->required || chosen};
         list->optional[list->n++] = !name->required && !chosen;
@@ -366,26 +355,22 @@ static bool all_optional(const struct expr_list *list) {
 }
 
 /* The members of the object, with the witnesses that were chosen. */
-static int object_members(struct object *o, struct expr **out) {
+static struct expr *object_members(struct object *o) {
     struct build *b = o->s->b;
-    struct expr_list *list = arena_alloc(&b->arena, sizeof(*list));
+    struct expr_list *list = build_alloc(b, 1, sizeof(*list));
     struct expr *e = expr_empty(b);
-    int r = list && e ? 0 : build_no_memory(b);
 
-    if (r == 0) {
-        list->min = o->f->min_members;
-        list->max = o->f->max_members;
-        list->separator = json_comma(b);
-        list->after = json_space(b);
-        list->rest = o->rest;
-        r = add_declared(o, list);
-    }
-    if (r < 0)
-        return r;
-    if (list->min > list->max || (!list->rest && list->min > list->n)) {
-        *out = expr_never(b);
-        return *out ? 0 : build_no_memory(b);
-    }
+    if (!list || !e)
+        return NULL;
+    list->min = o->f->min_members;
+    list->max = o->f->max_members;
+    list->separator = json_comma(b);
+    list->after = json_space(b);
+    list->rest = o->rest;
+    if (!list->separator || !list->after || add_declared(o, list) < 0)
+        return NULL;
+    if (list->min > list->max || (!list->rest && list->min > list->n))
+        return expr_never(b);
     assert(list->n_needs <= list->n && list->n <= o->names.n + o->f->n_some);
     if (list->n || list->rest) {
         e->kind = EXPR_LIST;
@@ -393,33 +378,21 @@ static int object_members(struct object *o, struct expr **out) {
         for (uint32_t i = 0; i < list->n; i++)
             e->size = MIN(e->size + list->member[i]->size, 1u << 30);
     }
-    if (!list->separator || !list->after)
-        return build_no_memory(b);
-    if ((b->flags & GRAMMAR_ANY_ORDER) && list->n > 0 && list->n <= MEMBERS_MAX && list->min == 0 &&
-        list->max == NO_MAX && list->n_needs == 0) {
-        r = members_unordered(o->s, o->keyed, list->n, list->rest, &e);
-        if (r == 0)
-            e = expr_seq2(b, e, list->after);
-        if (r == 0 && all_optional(list))
-            e = expr_optional(b, e);
-        if (r == 0 && !e)
-            r = build_no_memory(b);
-    }
-    *out = e;
-    return r;
+    if (!(b->flags & GRAMMAR_ANY_ORDER) || list->n == 0 || list->n > MEMBERS_MAX || list->min ||
+        list->max != NO_MAX || list->n_needs)
+        return e;
+    e = expr_seq2(b, members_unordered(o->s, o->keyed, list->n, list->rest), list->after);
+    return all_optional(list) ? expr_optional(b, e) : e;
 }
 
 /* One alternative per choice of witnesses. */
 static int choose_witness(struct object *o, uint32_t k, struct expr_vec *out) {
-    struct expr *e = NULL;
     int r = build_work(o->s->b, 64);
 
     if (r < 0)
         return r;
-    if (k == o->f->n_some) {
-        r = object_members(o, &e);
-        return r < 0 ? r : expr_vec_add(o->s->b, out, e);
-    }
+    if (k == o->f->n_some)
+        return expr_vec_add(o->s->b, out, object_members(o));
     for (uint32_t i = 0; r == 0 && i < o->names.n; i++) {
         if (!(o->rules[i].some >> k & 1))
             continue;
@@ -432,47 +405,37 @@ static int choose_witness(struct object *o, uint32_t k, struct expr_vec *out) {
     return r;
 }
 
-/* Makes the language of the declared names, in quotes, and an expression for all other keys. */
-static int declared_names(struct object *o, const struct lang **declared, struct expr **other) {
+/* The language of the declared names, in quotes. */
+static const struct lang *declared_names(struct object *o) {
+    struct build *b = o->s->b;
     struct expr_vec v = {0};
-    int r = 0;
 
-    if (keys_plain(o->keys))
-        return other_key(o->s, &o->names, other);
-    for (uint32_t i = 0; r == 0 && i < o->names.n; i++)
-        r = expr_vec_add(o->s->b, &v, json_literal(o->s->b, o->names.v[i].s, o->names.v[i].len));
-    return r < 0 ? r : lang_of(o->s->b, expr_alt(o->s->b, v.v, v.n), declared);
+    for (uint32_t i = 0; !b->failed && i < o->names.n; i++)
+        expr_vec_add(b, &v, json_literal(b, o->names.v[i].s, o->names.v[i].len));
+    return lang_of(b, expr_alt_of(b, &v));
 }
 
-int lower_object(struct schema *s, const struct facets *f, struct expr **out) {
+struct expr *lower_object(struct schema *s, const struct facets *f) {
     struct build *b = s->b;
     struct object o = {.s = s, .f = f};
     CLEANUP(freep) struct keys *keys = NULL;
-    const struct lang *declared = NULL;
-    struct expr *other = NULL;
     struct expr_vec v = {0};
-    int r = f->n_some > ARRAY_SIZE(o.some)
-                ? build_too_complex(b, "an object must satisfy too many conditions at once")
-                : collect_names(s, f->parts, &o.names);
 
-    if (r == 0)
-        r = keys_new(s, f, &keys);
+    if (f->n_some > ARRAY_SIZE(o.some))
+        return failed(build_too_complex(b, "an object must satisfy too many conditions at once"));
+    if (collect_names(s, f->parts, &o.names) < 0 || keys_new(s, f, &keys) < 0)
+        return NULL;
     o.keys = keys;
-    o.rules = arena_alloc_array(&b->arena, MAX(o.names.n, 1u), sizeof(*o.rules));
-    if (r == 0 && !o.rules)
-        r = build_no_memory(b);
-    for (uint32_t i = 0; r == 0 && i < o.names.n; i++)
-        r = keys_name(keys, o.names.v[i].s, o.names.v[i].len, &o.rules[i]);
-    if (r == 0)
-        r = declared_names(&o, &declared, &other);
-    if (r == 0)
-        r = keys_rest(keys, declared, other, &o.rest, o.some);
-    if (r == 0)
-        r = choose_witness(&o, 0, &v);
-    if (r < 0)
-        return r;
-    struct expr *e = expr_alt(b, v.v, v.n);
+    o.rules = build_alloc(b, MAX(o.names.n, 1u), sizeof(*o.rules));
+    for (uint32_t i = 0; !b->failed && i < o.names.n; i++)
+        keys_name(keys, o.names.v[i].s, o.names.v[i].len, &o.rules[i]);
+    if (b->failed)
+        return NULL;
+    o.rest = keys_plain(keys) ? keys_rest(keys, NULL, other_key(s, &o.names), o.some)
+                              : keys_rest(keys, declared_names(&o), NULL, o.some);
+    if (b->failed || choose_witness(&o, 0, &v) < 0)
+        return NULL;
+    struct expr *e = expr_alt_of(b, &v);
 
-    *out = expr_seq(b, (struct expr *[]){expr_str(b, "{"), json_space(b), e, expr_str(b, "}")}, 4);
-    return *out ? 0 : build_no_memory(b);
+    return expr_seq(b, (struct expr *[]){expr_str(b, "{"), json_space(b), e, expr_str(b, "}")}, 4);
 }

@@ -1,7 +1,6 @@
 #include "grammar/front/schema/schema.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -125,18 +124,10 @@ int schema_unsupported(struct schema *s, const struct path *at, const char *fmt,
 }
 
 int places_add(struct schema *s, struct place **v, uint32_t *n, uint32_t *cap, struct place p) {
-    if (*n == *cap) {
-        uint32_t bigger = *cap ? *cap * 2 : 4;
-        struct place *w = arena_alloc_array(&s->b->arena, bigger, sizeof(*w));
+    int r = build_grow(s->b, v, *n, cap, 4, sizeof(**v));
 
-        if (!w)
-            return build_no_memory(s->b);
-        if (*n)
-            memcpy(w, *v, *n * sizeof(*w));
-        *v = w;
-        *cap = bigger;
-    }
-    assert(*n < *cap);
+    if (r < 0)
+        return r;
     (*v)[(*n)++] = p;
     return build_work(s->b, 1);
 }
@@ -145,24 +136,14 @@ static int add_choice(struct schema *s, struct parts *out, struct place at, bool
                       const struct open *open) {
     if (!yyjson_is_arr(at.v) || yyjson_arr_size(at.v) == 0)
         return schema_invalid(s, at.path, "this must be an array of at least one schema");
-    if (out->n_choices == out->cap_choices) {
-        uint32_t cap = out->cap_choices ? out->cap_choices * 2 : 4;
-        struct choice *v = arena_alloc_array(&s->b->arena, cap, sizeof(*v));
+    int r =
+        build_grow(s->b, &out->choice, out->n_choices, &out->cap_choices, 4, sizeof(*out->choice));
+    struct open *from = build_alloc(s->b, 1, sizeof(*from));
 
-        if (!v)
-            return build_no_memory(s->b);
-        if (out->n_choices)
-            memcpy(v, out->choice, out->n_choices * sizeof(*v));
-        out->choice = v;
-        out->cap_choices = cap;
-    }
-    struct open *from = arena_alloc(&s->b->arena, sizeof(*from));
-
-    if (!from)
-        return build_no_memory(s->b);
+    if (r < 0 || !from)
+        return s->b->failed;
     /* Counts the nesting of its branches from here. */
     *from = (struct open){open->up, open->v, 0};
-    assert(out->n_choices < out->cap_choices);
     out->choice[out->n_choices++] = (struct choice){at, one, from};
     return 0;
 }
@@ -197,7 +178,7 @@ static int expand_logic(struct schema *s, struct parts *out, struct place p,
 }
 
 static int expand(struct schema *s, struct parts *out, struct place p, const struct open *up) {
-    struct open *open = arena_alloc(&s->b->arena, sizeof(*open));
+    struct open *open = build_alloc(s->b, 1, sizeof(*open));
     struct place ref, all, any, one;
     uint32_t n_open = 0;
     int r = build_work(s->b, 1 + out->n);
@@ -211,7 +192,7 @@ static int expand(struct schema *s, struct parts *out, struct place p, const str
     if (!yyjson_is_obj(p.v))
         return schema_invalid(s, p.path, "a schema must be an object or a boolean");
     if (!open)
-        return build_no_memory(s->b);
+        return s->b->failed;
     *open = (struct open){up, p.v, up ? up->depth + 1 : 1};
     if (open->depth > s->b->limits.max_depth)
         return build_too_complex(s->b, "the schema's references are nested more than %u deep",
@@ -267,9 +248,9 @@ static int copy_parts(struct schema *s, struct parts *to, const struct parts *fr
 
     *to = (struct parts){.never = from->never, .n_roots = from->n_roots, .n = from->n};
     to->cap = from->n + PARTS_MORE;
-    to->v = arena_alloc_array(&s->b->arena, to->cap, sizeof(*to->v));
+    to->v = build_alloc(s->b, to->cap, sizeof(*to->v));
     if (!to->v)
-        return build_no_memory(s->b);
+        return s->b->failed;
     memcpy(to->v, from->v, from->n * sizeof(*to->v));
     r = build_work(s->b, from->n);
     for (uint32_t i = 1; r == 0 && i < from->n_choices; i++)
@@ -277,60 +258,43 @@ static int copy_parts(struct schema *s, struct parts *to, const struct parts *fr
     return r;
 }
 
-static int lower_facets(struct schema *s, const struct facets *f, struct expr **out) {
-    struct expr_vec v = {0};
-    struct expr *x;
-    int r = 0;
-
-    if (f->types & T_NULL)
-        r = expr_vec_add(s->b, &v, json_word(s->b, "null"));
-    if (r == 0 && (f->types & T_BOOL))
-        r = expr_vec_add(s->b, &v,
-                         expr_alt2(s->b, json_word(s->b, "true"), json_word(s->b, "false")));
+static struct expr *lower_facets(struct schema *s, const struct facets *f) {
     static const struct {
         unsigned types;
-        int (*lower)(struct schema *, const struct facets *, struct expr **);
+        struct expr *(*lower)(struct schema *, const struct facets *);
     } KINDS[] = {{T_INT | T_REAL, lower_number},
                  {T_STRING, lower_string},
                  {T_ARRAY, lower_array},
                  {T_OBJECT, lower_object}};
+    struct expr_vec v = {0};
 
-    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(KINDS); i++) {
-        if (!(f->types & KINDS[i].types))
-            continue;
-        r = KINDS[i].lower(s, f, &x);
-        if (r == 0)
-            r = expr_vec_add(s->b, &v, x);
+    if (f->types & T_NULL)
+        expr_vec_add(s->b, &v, json_word(s->b, "null"));
+    if (f->types & T_BOOL)
+        expr_vec_add(s->b, &v, expr_alt2(s->b, json_word(s->b, "true"), json_word(s->b, "false")));
+    for (size_t i = 0; !s->b->failed && i < ARRAY_SIZE(KINDS); i++) {
+        if (f->types & KINDS[i].types)
+            expr_vec_add(s->b, &v, KINDS[i].lower(s, f));
     }
-    if (r == 0) {
-        *out = expr_alt(s->b, v.v, v.n);
-        r = *out ? 0 : build_no_memory(s->b);
-    }
-    return r;
+    return expr_alt_of(s->b, &v);
 }
 
 /* An object or array of an enum beside other keywords for its type: its members and items must
  * satisfy them. */
-static int lower_constant(struct schema *s, const struct facets *f, struct place value,
-                          struct expr **out) {
+static struct expr *lower_constant(struct schema *s, const struct facets *f, struct place value) {
     struct parts parts;
     struct facets both;
     struct place shape;
-    int r = copy_parts(s, &parts, f->parts);
 
-    if (r == 0)
-        r = logic_const(s, value, &shape);
-    if (r == 0)
-        r = places_add(s, &parts.v, &parts.n, &parts.cap, shape);
-    if (r == 0)
-        r = facets_gather(s, &parts, &both);
-    if (r < 0)
-        return r;
-    return yyjson_is_obj(value.v) ? lower_object(s, &both, out) : lower_array(s, &both, out);
+    if (copy_parts(s, &parts, f->parts) < 0 || logic_const(s, value, &shape) < 0 ||
+        places_add(s, &parts.v, &parts.n, &parts.cap, shape) < 0 ||
+        facets_gather(s, &parts, &both) < 0)
+        return NULL;
+    return yyjson_is_obj(value.v) ? lower_object(s, &both) : lower_array(s, &both);
 }
 
 /* The values of the first enum or const that all other keywords admit. */
-static int lower_values(struct schema *s, const struct facets *f, struct expr **out) {
+static struct expr *lower_values(struct schema *s, const struct facets *f) {
     struct place at = f->value[0];
     bool one = f->value_is_const[0];
     struct expr_vec v = {0};
@@ -339,25 +303,19 @@ static int lower_values(struct schema *s, const struct facets *f, struct expr **
     for (size_t i = 0; i < (one ? 1 : yyjson_arr_size(at.v)); i++) {
         struct place value = {one ? at.v : yyjson_arr_iter_next(&iter),
                               one ? at.path : schema_path_index(s, at.path, i)};
-        struct expr *x = NULL;
         int r = facets_admit(s, f, value);
+        bool shape = yyjson_is_ctn(value.v) && (f->implied & value_type(value.v));
 
-        if (r == 0)
-            continue;
         if (r > 0)
-            r = yyjson_is_ctn(value.v) && (f->implied & value_type(value.v))
-                    ? lower_constant(s, f, value, &x)
-                    : value_expr(s, value.v, &x);
-        if (r == 0)
-            r = expr_vec_add(s->b, &v, x);
+            r = expr_vec_add(s->b, &v,
+                             shape ? lower_constant(s, f, value) : value_expr(s, value.v));
         if (r < 0)
-            return r;
+            return NULL;
     }
-    *out = expr_alt(s->b, v.v, v.n);
-    return *out ? 0 : build_no_memory(s->b);
+    return expr_alt_of(s->b, &v);
 }
 
-static int lower(struct schema *s, struct parts *parts, struct expr **out);
+static struct expr *lower(struct schema *s, struct parts *parts);
 
 /* oneOf: where branch @i and another may both match, @i gets the contrary of the other. */
 static int exclude_others(struct schema *s, struct parts *branch, const struct facets *facets,
@@ -388,11 +346,11 @@ static int exclude_others(struct schema *s, struct parts *branch, const struct f
 }
 
 /* anyOf or oneOf: one alternative per branch, each with all the other parts. */
-static int lower_choice(struct schema *s, const struct parts *parts, struct expr **out) {
+static struct expr *lower_choice(struct schema *s, const struct parts *parts) {
     assert(parts->n_choices > 0 && yyjson_arr_size(parts->choice[0].at.v) > 0);
     struct choice c = parts->choice[0];
     uint32_t n = (uint32_t)yyjson_arr_size(c.at.v);
-    struct parts *branch = arena_alloc_array(&s->b->arena, n, sizeof(*branch));
+    struct parts *branch = build_alloc(s->b, n, sizeof(*branch));
     CLEANUP(freep) struct facets *facets = c.one ? calloc(n, sizeof(*facets)) : NULL;
     struct expr_vec v = {0};
     int r = branch && (facets || !c.one) ? 0 : build_no_memory(s->b);
@@ -410,50 +368,34 @@ static int lower_choice(struct schema *s, const struct parts *parts, struct expr
     }
     if (r == 0 && c.one)
         r = exclude_others(s, branch, facets, n, c);
-    for (uint32_t i = 0; r == 0 && i < n; i++) {
-        struct expr *x = NULL;
-
-        r = lower(s, &branch[i], &x);
-        if (r == 0)
-            r = expr_vec_add(s->b, &v, x);
-    }
-    if (r < 0)
-        return r;
-    *out = expr_alt(s->b, v.v, v.n);
-    return *out ? 0 : build_no_memory(s->b);
+    for (uint32_t i = 0; r == 0 && i < n; i++)
+        r = expr_vec_add(s->b, &v, lower(s, &branch[i]));
+    return expr_alt_of(s->b, &v);
 }
 
-static int lower(struct schema *s, struct parts *parts, struct expr **out) {
-    if (parts->never) {
-        *out = expr_never(s->b);
-        return *out ? 0 : build_no_memory(s->b);
-    }
+static struct expr *lower(struct schema *s, struct parts *parts) {
     struct facets f;
-    int r = facets_gather(s, parts, &f);
 
-    if (r < 0)
-        return r;
-    if (f.types == 0) {
-        *out = expr_never(s->b);
-        return *out ? 0 : build_no_memory(s->b);
-    }
+    if (parts->never)
+        return expr_never(s->b);
+    if (facets_gather(s, parts, &f) < 0)
+        return NULL;
+    if (f.types == 0)
+        return expr_never(s->b);
     if (parts->n_choices) {
         /* A branch may bring further choices: each takes one level. */
         if (++s->depth > s->b->limits.max_depth)
-            return build_too_complex(s->b, "the schema is nested more than %u deep",
-                                     s->b->limits.max_depth);
-        r = lower_choice(s, parts, out);
+            return failed(build_too_complex(s->b, "the schema is nested more than %u deep",
+                                            s->b->limits.max_depth));
+        struct expr *e = lower_choice(s, parts);
+
         assert(s->depth > 0);
         s->depth--;
-        return r;
+        return e;
     }
     if (f.n_values)
-        return lower_values(s, &f, out);
-    if (f.types == T_ALL && !f.implied) {
-        *out = json_any(s->b);
-        return *out ? 0 : build_no_memory(s->b);
-    }
-    return lower_facets(s, &f, out);
+        return lower_values(s, &f);
+    return f.types == T_ALL && !f.implied ? json_any(s->b) : lower_facets(s, &f);
 }
 
 static struct memo **find_memo(struct schema *s, const struct place *v, uint32_t n) {
@@ -482,17 +424,16 @@ static const char *rule_name(struct schema *s, const struct path *path) {
 }
 
 /* Met again: from now on it is a rule. */
-static int call_memo(struct schema *s, struct memo *m, struct expr **out) {
+static struct expr *call_memo(struct schema *s, struct memo *m) {
     if (m->rule == NO_RULE) {
         int r = m->body ? build_rule_of(s->b, m->body, &m->rule) : build_rule(s->b, NULL, &m->rule);
 
         if (r < 0)
-            return r;
+            return NULL;
         if (!s->b->rule[m->rule].name)
             s->b->rule[m->rule].name = rule_name(s, m->path);
     }
-    *out = expr_call(s->b, m->rule);
-    return *out ? 0 : build_no_memory(s->b);
+    return expr_call(s->b, m->rule);
 }
 
 int schema_follow(struct schema *s, struct place *p) {
@@ -512,56 +453,56 @@ int schema_follow(struct schema *s, struct place *p) {
     return 0;
 }
 
-int schema_value(struct schema *s, const struct place *given, uint32_t n, struct expr **out) {
-    struct place *v = arena_alloc_array(&s->b->arena, n + 1, sizeof(*v));
-    struct memo *m = arena_alloc(&s->b->arena, sizeof(*m));
-    yyjson_val **key = arena_alloc_array(&s->b->arena, n + 1, sizeof(*key));
+struct expr *schema_value(struct schema *s, const struct place *given, uint32_t n) {
+    struct place *v = build_alloc(s->b, n + 1, sizeof(*v));
+    struct memo *m = build_alloc(s->b, 1, sizeof(*m));
+    yyjson_val **key = build_alloc(s->b, n + 1, sizeof(*key));
     struct parts parts = {.n_roots = n};
-    int r = v && m && key ? 0 : build_no_memory(s->b);
 
-    for (uint32_t i = 0; r == 0 && i < n; i++) {
+    if (s->b->failed)
+        return NULL;
+    for (uint32_t i = 0; i < n; i++) {
         v[i] = given[i];
-        r = schema_follow(s, &v[i]);
+        if (schema_follow(s, &v[i]) < 0)
+            return NULL;
         key[i] = v[i].v;
     }
-    if (r < 0)
-        return r;
     struct memo **at = find_memo(s, v, n);
 
     if (*at)
-        return call_memo(s, *at, out);
+        return call_memo(s, *at);
     if (++s->depth > s->b->limits.max_depth)
-        return build_too_complex(s->b, "the schema is nested more than %u deep",
-                                 s->b->limits.max_depth);
+        return failed(build_too_complex(s->b, "the schema is nested more than %u deep",
+                                        s->b->limits.max_depth));
     *m = (struct memo){.key = key, .n = n, .rule = NO_RULE, .path = n ? v[0].path : NULL};
     *at = m;
-    for (uint32_t i = 0; r == 0 && i < n; i++)
-        r = parts_expand(s, &parts, v[i]);
-    if (r == 0)
-        r = lower(s, &parts, out);
-    if (r < 0)
-        return r;
+    for (uint32_t i = 0; i < n; i++) {
+        if (parts_expand(s, &parts, v[i]) < 0)
+            return NULL;
+    }
+    struct expr *e = lower(s, &parts);
+
     assert(s->depth > 0 && !m->body);
     s->depth--;
-    m->body = *out;
-    if (m->rule == NO_RULE)
-        return 0;
-    s->b->rule[m->rule].body = *out; /* it was called by its own parts */
-    *out = expr_call(s->b, m->rule);
-    return *out ? 0 : build_no_memory(s->b);
+    m->body = e;
+    if (!e || m->rule == NO_RULE)
+        return e;
+    s->b->rule[m->rule].body = e; /* it was called by its own parts */
+    return expr_call(s->b, m->rule);
 }
 
-int schema_read(struct build *b, const char *text, size_t len, struct expr **out) {
-    yyjson_read_err e;
+struct expr *schema_read(struct build *b, const char *text, size_t len) {
+    yyjson_read_err why;
     yyjson_doc *doc =
-        yyjson_read_opts((char *)(uintptr_t)text, len, YYJSON_READ_NUMBER_AS_RAW, NULL, &e);
+        yyjson_read_opts((char *)(uintptr_t)text, len, YYJSON_READ_NUMBER_AS_RAW, NULL, &why);
     struct path root = {0};
     struct schema s = {.b = b, .root = yyjson_doc_get_root(doc), .root_path = &root};
 
-    if (!doc && e.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
-        return -ENOMEM;
+    if (!doc && why.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
+        return failed(build_no_memory(b));
     if (!doc)
-        return build_invalid(b, "the schema is not valid JSON: %s at byte %zu", e.msg, e.pos);
+        return failed(
+            build_invalid(b, "the schema is not valid JSON: %s at byte %zu", why.msg, why.pos));
     static const char STRING_TYPE[] = "{\"string\": {\"type\": \"string\"}}";
     yyjson_doc *own = yyjson_read(STRING_TYPE, sizeof(STRING_TYPE) - 1, 0);
 
@@ -579,13 +520,13 @@ int schema_read(struct build *b, const char *text, size_t len, struct expr **out
         s.n_nots++;
     s.has_refs = memmem(text, len, "\"$ref\"", 6) || memmem(text, len, "\\u", 2);
     s.memo = calloc(MEMO_SLOTS, sizeof(struct memo *));
-    int r = s.memo && own ? schema_value(&s, &(struct place){s.root, &root}, 1, out)
-                          : build_no_memory(b);
+    struct expr *e = s.memo && own ? schema_value(&s, &(struct place){s.root, &root}, 1)
+                                   : failed(build_no_memory(b));
 
     logic_deinit(&s);
     free(s.paths);
     free(s.memo);
     yyjson_doc_free(own);
     yyjson_doc_free(doc);
-    return r;
+    return e;
 }

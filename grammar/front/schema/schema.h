@@ -92,7 +92,7 @@ struct facets {
     struct place unique_at;
     struct place *value; /* enum arrays and const values */
     bool *value_is_const;
-    uint32_t n_values, cap_values;
+    uint32_t n_values, cap_values, cap_consts;
     struct bound lower, upper;
     uint32_t min_length, max_length, min_items, max_items, min_members, max_members;
     struct text_rule {
@@ -106,7 +106,7 @@ struct facets {
         struct place at;
         bool negated;
     } * multiple; /* what numbers must be a multiple of, or must not */
-    uint32_t n_multiples;
+    uint32_t n_multiples, cap_multiples;
     struct place *contains;
     uint32_t n_contains, cap_contains;
 };
@@ -148,7 +148,7 @@ const struct path *schema_path_index(struct schema *s, const struct path *up, si
 struct place schema_at(struct schema *s, struct place p, const char *key); /* v NULL: absent */
 
 /* A value that satisfies all of @v, as an expression. */
-int schema_value(struct schema *s, const struct place *v, uint32_t n, struct expr **out);
+struct expr *schema_value(struct schema *s, const struct place *v, uint32_t n);
 /* Finds the target of the $ref at @ref; -EINVAL when there is none in this schema. */
 int schema_resolve(struct schema *s, struct place ref, struct place *out);
 /* Returns whether the word "$ref" occurs anywhere in @v. */
@@ -172,7 +172,7 @@ unsigned value_type(yyjson_val *v); /* the bit of enum json_type */
 /* Compares as JSON Schema does: 1 and 1.0 are equal, and so are objects in any order. */
 bool same_value(yyjson_val *x, yyjson_val *y);
 /* Exactly this value, as an expression. */
-int value_expr(struct schema *s, yyjson_val *v, struct expr **out);
+struct expr *value_expr(struct schema *s, yyjson_val *v);
 /* Schemas of the member @name: from properties, or else additionalProperties. */
 int member_places(struct schema *s, const struct parts *parts, const char *name, size_t len,
                   struct place **out, uint32_t *n);
@@ -200,11 +200,10 @@ struct keyed {
 };
 /* At least one of v[@n], each at most once, and any number of @rest (NULL: none), in any order with
  * commas between them. Sorts @v, whose keys differ. n is 1 to MEMBERS_MAX. */
-int members_unordered(struct schema *s, struct keyed *v, uint32_t n, struct expr *rest,
-                      struct expr **out);
+struct expr *members_unordered(struct schema *s, struct keyed *v, uint32_t n, struct expr *rest);
 /* One to @max (at most MEMBERS_MAX) of @item with commas between them, no two the same text. Texts
  * of @item are scalars, and none has another spelling that @item allows. */
-int items_distinct(struct schema *s, struct expr *item, uint32_t max, struct expr **out);
+struct expr *items_distinct(struct schema *s, struct expr *item, uint32_t max);
 
 struct lang;
 struct keys;
@@ -219,20 +218,21 @@ struct name_rules {
 /* Collects the rules that apply to the member @name. 0 or -errno. */
 int keys_name(const struct keys *k, const char *name, size_t len, struct name_rules *out);
 /* A member with a name that is not in @declared (in quotes; @plain_key is the same for
- * keys_plain()); *@out NULL: there is none. @some[i]: one that satisfies f->some[i]. */
-int keys_rest(const struct keys *k, const struct lang *declared, struct expr *plain_key,
-              struct expr **out, struct expr **some);
+ * keys_plain()). NULL: there is none, or the build has failed. @some[i]: one that satisfies
+ * f->some[i]. */
+struct expr *keys_rest(const struct keys *k, const struct lang *declared, struct expr *plain_key,
+                       struct expr **some);
 
 /* The strings that satisfy everything that @f says of strings, as JSON writes them in their
  * shortest spelling, without quotes. */
-int facets_lang(struct schema *s, const struct facets *f, const struct lang **out);
+const struct lang *facets_lang(struct schema *s, const struct facets *f);
 static inline bool text_is_negated(const struct text_rule *t) {
     return t->kind >= TEXT_NOT_PATTERN;
 }
 
 /* Makes the language of a pattern, a format or a list of strings (TEXT_NOT_ENUM), or for
  * TEXT_NOT_FORMAT a superset of what any reading of the format matches; never the complement. */
-int text_lang(struct schema *s, const struct text_rule *t, const struct lang **out);
+const struct lang *text_lang(struct schema *s, const struct text_rule *t);
 /* 1: strings that are not of format @name can be described; 0: it says nothing of strings; -1: they
  * cannot. */
 int format_contrary(yyjson_val *name);
@@ -242,12 +242,12 @@ int format_known(struct schema *s, struct place at);
  * -errno. */
 int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v);
 /* Make all values of one type that @f allows, as JSON. */
-int lower_number(struct schema *s, const struct facets *f, struct expr **out);
+struct expr *lower_number(struct schema *s, const struct facets *f);
 /* Makes the numbers in the range of @f, without multiples, and not as a rule. */
 struct expr *number_range(struct build *b, const struct facets *f);
-int lower_string(struct schema *s, const struct facets *f, struct expr **out);
-int lower_array(struct schema *s, const struct facets *f, struct expr **out);
-int lower_object(struct schema *s, const struct facets *f, struct expr **out);
+struct expr *lower_string(struct schema *s, const struct facets *f);
+struct expr *lower_array(struct schema *s, const struct facets *f);
+struct expr *lower_object(struct schema *s, const struct facets *f);
 
 int decimal_read(struct decimal *d, const char *s, size_t len); /* -ERANGE: too many digits */
 int decimal_compare(const struct decimal *x, const struct decimal *y); /* negative, 0, positive */

@@ -173,43 +173,40 @@ static struct string_rule *find_rule(struct schema *s, const struct facets *f) {
     return r;
 }
 
-static int add_rule(struct schema *s, const struct facets *f, struct expr *body,
-                    struct string_rule **out) {
+/* Makes the rule of @f with @body. Returns a call of it. */
+static struct expr *add_rule(struct schema *s, const struct facets *f, struct expr *body) {
     struct build *b = s->b;
     yyjson_val *v = f->text[0].at.v;
-    struct string_rule *r = arena_alloc(&b->arena, sizeof(*r));
+    struct string_rule *r = build_alloc(b, 1, sizeof(*r));
+    struct expr *call;
     assert(f->n_text == 1 && f->min_length <= f->max_length);
-    size_t len = json_len(v);
 
     if (!r)
-        return build_no_memory(b);
+        return NULL;
     *r = (struct string_rule){.next = b->strings,
                               .text = arena_strndup(&b->arena, json_text(v), json_len(v)),
-                              .len = len,
+                              .len = json_len(v),
                               .min = f->min_length,
                               .max = f->max_length,
                               .kind = (uint8_t)f->text[0].kind};
     if (!r->text)
-        return build_no_memory(b);
-    int e = build_rule(b, NULL, &r->rule);
-
-    if (e < 0)
-        return e;
-    b->rule[r->rule].body = body;
+        return failed(build_no_memory(b));
+    call = expr_rule(b, body);
+    if (!call || build_work(b, r->len) < 0)
+        return NULL;
+    r->rule = call->id;
     b->strings = r;
-    *out = r;
-    return build_work(b, len);
+    return call;
 }
 
 /* Work that @n rounds of @round take as an automaton. */
 static int work_of_rounds(struct build *b, struct expr *round, uint32_t n, uint64_t *work) {
-    const struct lang *l;
     uint64_t before = b->work;
-    int r = lang_of(b, expr_repeat(b, round, 0, n), &l);
 
+    lang_of(b, expr_repeat(b, round, 0, n));
     assert(b->work >= before);
     *work = b->work - before;
-    return r;
+    return b->failed;
 }
 
 /* Replaces what a pattern repeats many times by the smallest automaton of one round, which is
@@ -228,13 +225,11 @@ static int compact_rounds(struct build *b, struct expr *e) {
     if (r < 0 || e->kind != EXPR_REPEAT || e->child[0]->atom || most <= 2 * ROUNDS_TRIED ||
         e->child[0]->size > ROUND_SIZE)
         return r;
-    r = lang_of(b, e->child[0], &l);
-    if (r < 0 || l->n > ROUND_STATES)
-        return r;
+    l = lang_of(b, e->child[0]);
+    if (!l || l->n > ROUND_STATES)
+        return b->failed;
     struct expr *round = lang_expr(b, l);
 
-    if (!round)
-        return build_no_memory(b);
     r = work_of_rounds(b, round, ROUNDS_TRIED, &few);
     if (r == 0)
         r = work_of_rounds(b, round, 2 * ROUNDS_TRIED, &twice);
@@ -244,25 +239,25 @@ static int compact_rounds(struct build *b, struct expr *e) {
 }
 
 /* Reads a pattern; mistakes are reported with the place of the pattern in the schema. */
-static int read_pattern(struct schema *s, struct place at, unsigned options, struct expr **out) {
+static struct expr *read_pattern(struct schema *s, struct place at, unsigned options) {
     struct build *b = s->b;
     struct err why = {0}, *err = b->err;
 
     b->err = &why;
-    int r =
-        regex_read_with(b, json_text(at.v), json_len(at.v), CHARS_JSON, REGEX_SEARCH, options, out);
+    struct expr *e =
+        regex_read_with(b, json_text(at.v), json_len(at.v), CHARS_JSON, REGEX_SEARCH, options);
 
-    if (r == 0)
-        r = compact_rounds(b, *out);
+    if (e)
+        compact_rounds(b, e);
     b->err = err;
-    if (r == 0)
-        return 0;
+    if (!b->failed || !why.code[0])
+        return e;
     b->failed = 0; /* it is told again, with the place */
     if (strcmp(why.code, "grammar_invalid") == 0)
-        return schema_invalid(s, at.path, "%s", why.message);
+        return failed(schema_invalid(s, at.path, "%s", why.message));
     if (strcmp(why.code, "grammar_unsupported") == 0)
-        return schema_unsupported(s, at.path, "%s", why.message);
-    return build_too_complex(b, "%s", why.message);
+        return failed(schema_unsupported(s, at.path, "%s", why.message));
+    return failed(build_too_complex(b, "%s", why.message));
 }
 
 static const char *find_format(const char *name, bool wide) {
@@ -293,15 +288,11 @@ int format_known(struct schema *s, struct place at) {
                : schema_unsupported(s, at.path, "format '%.40s' is not supported", name);
 }
 
-static int read_text(struct schema *s, const struct text_rule *t, unsigned options,
-                     struct expr **out) {
-    if (t->kind == TEXT_FORMAT || t->kind == TEXT_NOT_FORMAT) {
-        const char *regex = find_format(json_cstr(t->at.v), t->kind == TEXT_NOT_FORMAT);
-
-        *out = regex_of(s->b, regex, CHARS_JSON);
-        return *out ? 0 : build_no_memory(s->b);
-    }
-    return read_pattern(s, t->at, options, out);
+static struct expr *read_text(struct schema *s, const struct text_rule *t, unsigned options) {
+    if (t->kind == TEXT_FORMAT || t->kind == TEXT_NOT_FORMAT)
+        return regex_of(s->b, find_format(json_cstr(t->at.v), t->kind == TEXT_NOT_FORMAT),
+                        CHARS_JSON);
+    return read_pattern(s, t->at, options);
 }
 
 /* Languages that were read before, by the text that they come from. */
@@ -312,7 +303,7 @@ struct lang_memo {
     const struct lang *lang;
 };
 
-static int values_lang(struct schema *s, yyjson_val *list, const struct lang **out) {
+static const struct lang *values_lang(struct schema *s, yyjson_val *list) {
     struct expr_vec v = {0};
     yyjson_val *item;
     size_t i, n;
@@ -323,23 +314,18 @@ static int values_lang(struct schema *s, yyjson_val *list, const struct lang **o
     for (i = 0; i < n; i++, item = json_next(item)) {
         uint8_t *text;
         size_t len;
-        int r = 0;
 
         if (!yyjson_is_str(item))
             continue;
-        r = json_escape(s->b, json_text(item), json_len(item), &text, &len);
-        if (r == 0)
-            r = expr_vec_add(s->b, &v, expr_bytes(s->b, text, len));
-        if (r < 0)
-            return r;
+        if (json_escape(s->b, json_text(item), json_len(item), &text, &len) < 0)
+            return NULL;
+        expr_vec_add(s->b, &v, expr_bytes(s->b, text, len));
     }
-    return lang_of(s->b, expr_alt(s->b, v.v, v.n), out);
+    return lang_of(s->b, expr_alt_of(s->b, &v));
 }
 
-int text_lang(struct schema *s, const struct text_rule *t, const struct lang **out) {
+const struct lang *text_lang(struct schema *s, const struct text_rule *t) {
     struct lang_memo *m = s->langs;
-    struct expr *e = NULL;
-    int r = 0;
 
     for (; m && build_work(s->b, 1) == 0; m = m->next) {
         bool equal =
@@ -348,150 +334,99 @@ int text_lang(struct schema *s, const struct text_rule *t, const struct lang **o
         equal = equal ||
                 (t->kind != TEXT_NOT_ENUM && m->kind == t->kind && yyjson_equals(m->v, t->at.v));
 
-        if (equal) {
-            *out = m->lang;
-            return 0;
-        }
+        if (equal)
+            return m->lang;
     }
-    m = arena_alloc(&s->b->arena, sizeof(*m));
+    m = build_alloc(s->b, 1, sizeof(*m));
     if (!m)
-        return build_no_memory(s->b);
+        return NULL;
     *m = (struct lang_memo){.next = s->langs, .v = t->at.v, .kind = (uint8_t)t->kind};
-    if (t->kind == TEXT_NOT_ENUM) {
-        r = values_lang(s, t->at.v, &m->lang);
-    } else {
-        r = read_text(s, t, REGEX_CANONICAL, &e);
-        if (r == 0)
-            r = lang_of(s->b, e, &m->lang);
-    }
-    if (r < 0)
-        return r;
-    s->langs = m;
-    *out = m->lang;
-    return 0;
+    m->lang = t->kind == TEXT_NOT_ENUM ? values_lang(s, t->at.v)
+                                       : lang_of(s->b, read_text(s, t, REGEX_CANONICAL));
+    if (m->lang)
+        s->langs = m;
+    return m->lang;
 }
 
 /* @borders: as lang_meet_strings() has them. */
-static int facets_meet(struct schema *s, const struct facets *f, bool borders,
-                       const struct lang **out) {
+static const struct lang *facets_meet(struct schema *s, const struct facets *f, bool borders) {
     const struct lang *in[LANG_MAX], *not_in[LANG_MAX];
     uint32_t n = 0, n_not = 0;
 
     if (f->n_text > LANG_MAX - 2)
-        return build_too_complex(s->b, "more than %u patterns for one value", LANG_MAX - 2);
-    int r = f->min_length || f->max_length != NO_MAX
-                ? lang_strings_of(s->b, f->min_length, f->max_length, &in[n++])
-                : lang_strings(s->b, &in[n++]);
-
-    for (uint32_t i = 0; r == 0 && i < f->n_text; i++) {
+        return failed(build_too_complex(s->b, "more than %u patterns for one value", LANG_MAX - 2));
+    in[n++] = f->min_length || f->max_length != NO_MAX
+                  ? lang_strings_of(s->b, f->min_length, f->max_length)
+                  : lang_strings(s->b);
+    for (uint32_t i = 0; !s->b->failed && i < f->n_text; i++) {
         const struct text_rule *t = &f->text[i];
-        r = text_lang(s, t, text_is_negated(t) ? &not_in[n_not++] : &in[n++]);
+
+        *(text_is_negated(t) ? &not_in[n_not++] : &in[n++]) = text_lang(s, t);
     }
     assert(n > 0 && n + n_not <= LANG_MAX);
-    if (r < 0)
-        return r;
-    return borders ? lang_meet_strings(s->b, in, n, not_in, n_not, out)
-                   : lang_meet(s->b, in, n, not_in, n_not, out);
+    return borders ? lang_meet_strings(s->b, in, n, not_in, n_not)
+                   : lang_meet(s->b, in, n, not_in, n_not);
 }
 
-int facets_lang(struct schema *s, const struct facets *f, const struct lang **out) {
-    return facets_meet(s, f, false, out);
+const struct lang *facets_lang(struct schema *s, const struct facets *f) {
+    return facets_meet(s, f, false);
 }
 
-/* Makes strings whose characters are counted up to a maximum, if a product with the count would
- * have too many states. Returns 1 if it has not. */
-static int counted_strings(struct schema *s, const struct facets *f, struct expr **out) {
+/* Makes strings whose characters are counted up to a maximum. NULL: the build has failed, or a
+ * product with the count has few states. */
+static struct expr *counted_strings(struct schema *s, const struct facets *f) {
     struct facets open = *f;
-    const struct lang *l;
 
     if (f->max_length < WITHIN_FROM || f->max_length == NO_MAX)
-        return 1;
+        return NULL;
     open.max_length = NO_MAX;
-    int r = facets_meet(s, &open, true, &l);
+    const struct lang *l = facets_meet(s, &open, true);
 
-    if (r < 0)
-        return r;
-    return (uint64_t)l->n * f->max_length > WITHIN_STATES ? lang_within(s->b, l, f->max_length, out)
-                                                          : 1;
+    return l && (uint64_t)l->n * f->max_length > WITHIN_STATES ? lang_within(s->b, l, f->max_length)
+                                                               : NULL;
 }
 
-/* One pattern or format: an expression of its own, with counters instead of copies. 1: lengths
- * beside it take a product. */
-static int lower_text(struct schema *s, const struct facets *f, struct expr **out) {
-    struct build *b = s->b;
-    struct string_rule *rule = find_rule(s, f);
-    struct expr *e = NULL;
-    int r = build_work(b, 1);
+/* One pattern or format: an expression of its own, with counters instead of copies. NULL: the build
+ * has failed, or lengths beside it take a product. */
+static struct expr *lower_text(struct schema *s, const struct facets *f) {
+    const struct string_rule *rule = find_rule(s, f);
 
-    if (r == 0 && !rule) {
-        r = read_text(s, &f->text[0], 0, &e);
-        if (r == 0 && !limit_length(b, f, &e))
-            return 1;
-        if (r == 0)
-            r = add_rule(s, f, json_quoted(b, e), &rule);
-    }
-    if (r < 0)
-        return r;
-    *out = expr_call(b, rule->rule);
-    return *out ? 0 : build_no_memory(b);
+    if (build_work(s->b, 1) < 0)
+        return NULL;
+    if (rule)
+        return expr_call(s->b, rule->rule);
+    struct expr *e = read_text(s, &f->text[0], 0);
+
+    return e && limit_length(s->b, f, &e) ? add_rule(s, f, json_quoted(s->b, e)) : NULL;
 }
 
 /* The strings of @f, without quotes. Lengths beside a pattern that all strings match are counted:
  * `(...)?` without anchors is one. */
-static int strings_expr(struct schema *s, const struct facets *f, struct expr **out) {
+static struct expr *strings_expr(struct schema *s, const struct facets *f) {
     struct build *b = s->b;
-    const struct lang *l, *all;
-    bool one = f->n_text == 1 && f->text[0].kind == TEXT_PATTERN;
-    int r = one ? text_lang(s, &f->text[0], &l) : 0;
 
-    if (r == 0 && one)
-        r = lang_strings(b, &all);
-    if (r == 0 && one && lang_equal(l, all)) {
-        *out = expr_repeat(b, json_canonical_char(b), f->min_length, f->max_length);
-        return *out ? 0 : build_no_memory(b);
+    if (f->n_text == 1 && f->text[0].kind == TEXT_PATTERN) {
+        const struct lang *l = text_lang(s, &f->text[0]), *all = lang_strings(b);
+
+        if (l && all && lang_equal(l, all))
+            return expr_repeat(b, json_canonical_char(b), f->min_length, f->max_length);
     }
-    if (r == 0 && (r = counted_strings(s, f, out)) != 1)
-        return r;
-    if (r == 1)
-        r = facets_lang(s, f, &l);
-    if (r < 0)
-        return r;
-    *out = lang_expr(b, l);
-    return *out ? 0 : build_no_memory(b);
+    struct expr *e = counted_strings(s, f);
+
+    return e ? e : lang_expr(b, facets_lang(s, f));
 }
 
-int lower_string(struct schema *s, const struct facets *f, struct expr **out) {
-    struct build *b = s->b;
+struct expr *lower_string(struct schema *s, const struct facets *f) {
     bool one = f->n_text == 1 && f->text[0].kind <= TEXT_FORMAT;
-    struct string_rule *known;
-    struct expr *body;
-    uint32_t rule;
-    int r = 1;
 
-    if (f->min_length > f->max_length) {
-        *out = expr_never(b);
-        return *out ? 0 : build_no_memory(b);
-    }
-    if (f->n_text == 0) {
-        *out = json_any_string(b, f->min_length, f->max_length);
-        return *out ? 0 : build_no_memory(b);
-    }
-    if (one)
-        r = lower_text(s, f, out);
-    if (r <= 0)
-        return r;
-    r = strings_expr(s, f, &body);
-    if (r < 0)
-        return r;
-    body = json_quoted(b, body);
-    if (!body)
-        return build_no_memory(b);
-    r = one ? add_rule(s, f, body, &known) : build_rule(b, NULL, &rule);
-    if (r < 0)
-        return r;
-    if (one)
-        rule = known->rule;
-    b->rule[rule].body = body;
-    *out = expr_call(b, rule);
-    return *out ? 0 : build_no_memory(b);
+    if (f->min_length > f->max_length)
+        return expr_never(s->b);
+    if (f->n_text == 0)
+        return json_any_string(s->b, f->min_length, f->max_length);
+    struct expr *e = one ? lower_text(s, f) : NULL;
+
+    if (e || s->b->failed)
+        return e;
+    e = json_quoted(s->b, strings_expr(s, f));
+    return one ? add_rule(s, f, e) : expr_rule(s->b, e);
 }

@@ -87,17 +87,19 @@ static bool listed(const struct facets *f, uint32_t i, yyjson_val *v) {
 static int admits_text(struct schema *s, const struct facets *f, yyjson_val *v) {
     uint8_t *text;
     size_t n;
-    int r = json_escape(s->b, json_text(v), json_len(v), &text, &n);
 
-    for (uint32_t i = 0; r == 0 && i < f->n_text; i++) {
+    if (json_escape(s->b, json_text(v), json_len(v), &text, &n) < 0)
+        return s->b->failed;
+    for (uint32_t i = 0; i < f->n_text; i++) {
         const struct text_rule *t = &f->text[i];
-        const struct lang *l;
+        const struct lang *l = text_lang(s, t);
 
-        r = text_lang(s, t, &l);
-        if (r == 0 && lang_matches(l, text, n) == text_is_negated(t))
+        if (!l)
+            return s->b->failed;
+        if (lang_matches(l, text, n) == text_is_negated(t))
             return 0;
     }
-    return r < 0 ? r : 1;
+    return 1;
 }
 
 static int admits_shape(struct schema *s, const struct facets *f, struct place value) {
@@ -137,66 +139,52 @@ int facets_admit(struct schema *s, const struct facets *f, struct place value) {
     return r;
 }
 
-static int members_expr(struct schema *s, yyjson_val *v, struct expr_vec *out) {
+static void members_expr(struct schema *s, yyjson_val *v, struct expr_vec *out) {
     yyjson_val *key, *item;
     size_t i, n;
-    struct expr *x = NULL;
-    int r = 0;
 
     yyjson_obj_foreach(v, i, n, key, item) {
-        if (r == 0 && i)
-            r = expr_vec_add(s->b, out, json_comma(s->b));
-        if (r == 0)
-            r = expr_vec_add(s->b, out, json_literal(s->b, json_text(key), json_len(key)));
-        if (r == 0)
-            r = expr_vec_add(s->b, out, json_colon_space(s->b));
-        if (r == 0)
-            r = value_expr(s, item, &x);
-        if (r == 0)
-            r = expr_vec_add(s->b, out, x);
+        if (s->b->failed)
+            return;
+        if (i)
+            expr_vec_add(s->b, out, json_comma(s->b));
+        expr_vec_add(s->b, out, json_literal(s->b, json_text(key), json_len(key)));
+        expr_vec_add(s->b, out, json_colon_space(s->b));
+        expr_vec_add(s->b, out, value_expr(s, item));
     }
-    return r;
 }
 
-static int items_expr(struct schema *s, yyjson_val *v, struct expr_vec *out) {
+static void items_expr(struct schema *s, yyjson_val *v, struct expr_vec *out) {
     yyjson_val *item;
     size_t i, n;
-    struct expr *x = NULL;
-    int r = 0;
 
     yyjson_arr_foreach(v, i, n, item) {
-        if (r == 0 && i)
-            r = expr_vec_add(s->b, out, json_comma(s->b));
-        if (r == 0)
-            r = value_expr(s, item, &x);
-        if (r == 0)
-            r = expr_vec_add(s->b, out, x);
+        if (s->b->failed)
+            return;
+        if (i)
+            expr_vec_add(s->b, out, json_comma(s->b));
+        expr_vec_add(s->b, out, value_expr(s, item));
     }
-    return r;
 }
 
-static int collection_expr(struct schema *s, yyjson_val *v, struct expr **out) {
+static struct expr *collection_expr(struct schema *s, yyjson_val *v) {
     bool object = yyjson_is_obj(v);
-    size_t n = object ? yyjson_obj_size(v) : yyjson_arr_size(v);
     struct expr_vec e = {0};
-    int r = expr_vec_add(s->b, &e, expr_str(s->b, object ? "{" : "["));
 
     if (++s->depth > s->b->limits.max_depth)
-        return build_too_complex(s->b, "the schema is nested more than %u deep",
-                                 s->b->limits.max_depth);
-    if (r == 0 && n)
-        r = expr_vec_add(s->b, &e, json_space(s->b));
-    if (r == 0)
-        r = object ? members_expr(s, v, &e) : items_expr(s, v, &e);
-    if (r == 0)
-        r = expr_vec_add(s->b, &e, json_space(s->b));
-    if (r == 0)
-        r = expr_vec_add(s->b, &e, expr_str(s->b, object ? "}" : "]"));
+        return failed(build_too_complex(s->b, "the schema is nested more than %u deep",
+                                        s->b->limits.max_depth));
+    expr_vec_add(s->b, &e, expr_str(s->b, object ? "{" : "["));
+    if (!json_is_empty(v))
+        expr_vec_add(s->b, &e, json_space(s->b));
+    if (object)
+        members_expr(s, v, &e);
+    else
+        items_expr(s, v, &e);
+    expr_vec_add(s->b, &e, json_space(s->b));
+    expr_vec_add(s->b, &e, expr_str(s->b, object ? "}" : "]"));
     s->depth--;
-    if (r < 0)
-        return r;
-    *out = expr_seq(s->b, e.v, e.n);
-    return *out ? 0 : build_no_memory(s->b);
+    return expr_seq_of(s->b, &e);
 }
 
 /* Returns an expression for a number as it is written; a whole number with a point or an
@@ -217,24 +205,19 @@ static struct expr *number_expr(struct schema *s, yyjson_val *v) {
     return expr_alt2(s->b, raw, expr_bytes(s->b, text, n + d.n_int));
 }
 
-int value_expr(struct schema *s, yyjson_val *v, struct expr **out) {
+struct expr *value_expr(struct schema *s, yyjson_val *v) {
     switch (yyjson_get_type(v)) {
     case YYJSON_TYPE_NULL:
-        *out = json_word(s->b, "null");
-        break;
+        return json_word(s->b, "null");
     case YYJSON_TYPE_BOOL:
-        *out = json_word(s->b, yyjson_get_bool(v) ? "true" : "false");
-        break;
+        return json_word(s->b, yyjson_get_bool(v) ? "true" : "false");
     case YYJSON_TYPE_RAW:
-        *out = number_expr(s, v);
-        break;
+        return number_expr(s, v);
     case YYJSON_TYPE_STR:
-        *out = json_literal(s->b, json_text(v), json_len(v));
-        break;
+        return json_literal(s->b, json_text(v), json_len(v));
     default:
-        return collection_expr(s, v, out);
+        return collection_expr(s, v);
     }
-    return *out ? 0 : build_no_memory(s->b);
 }
 
 /* Every value of @x's first list is refused by @y. */
