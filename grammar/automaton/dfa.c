@@ -424,20 +424,16 @@ static int emit_state(struct dfa *d, uint32_t local) {
 
 static int make_states(struct dfa *d, const struct expr *body, uint32_t *first) {
     struct maker *m = d->m;
-    uint32_t start;
 
     m->n_nfa = m->n_nfa_edges = 0;
     nfa_forget_shared(m);
     m->nfa_open = NFA_NONE;
-    int r = nfa_state(m, &start);
+    uint32_t start = nfa_state(m);
 
-    d->end = start;
-    if (r == 0 && !d->loop)
-        r = nfa_state(m, &d->end);
-    if (r == 0)
-        r = nfa_add(m, body, start, d->end);
-    if (r == 0)
-        r = sets_init(d);
+    d->end = d->loop ? start : nfa_state(m);
+    nfa_add(m, body, start, d->end);
+    int r = m->b->failed ? m->b->failed : sets_init(d);
+
     if (r == 0) {
         start_closure(&d->s);
         r = close_over(d, start);

@@ -46,26 +46,31 @@ struct maker {
 
 /* Makes room for one more element of @v. */
 int maker_grow(struct maker *m, void *v, uint32_t n, uint32_t *cap, size_t size);
-int nfa_state(struct maker *m, uint32_t *out);
-int nfa_add_empty(struct maker *m, uint32_t from, uint32_t to);
-int nfa_add_bytes(struct maker *m, uint32_t from, unsigned lo, unsigned hi, uint32_t to);
+
+/* These add to the NFA, and nothing once the build has failed: states have no meaning then. */
+
+uint32_t nfa_state(struct maker *m); /* a new state */
+/* Add an edge: an empty one, one for each byte from @lo to @hi, or edges and states for @n bytes
+ * one after the other. */
+void nfa_add_empty(struct maker *m, uint32_t from, uint32_t to);
+void nfa_add_bytes(struct maker *m, uint32_t from, unsigned lo, unsigned hi, uint32_t to);
+void nfa_add_literal(struct maker *m, const uint8_t *bytes, size_t n, uint32_t from, uint32_t to);
 /* Adds @e between two states. Rules that are needed for it are added to the build. */
-int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
+void nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
 /* The @n expressions one after the other, at least one. */
-int nfa_add_sequence(struct maker *m, struct expr *const *x, uint32_t n, uint32_t from,
-                     uint32_t to);
+void nfa_add_sequence(struct maker *m, struct expr *const *x, uint32_t n, uint32_t from,
+                      uint32_t to);
 /* One of some alternatives, of which more may lie between these states. */
-int nfa_add_alternative(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
-/* *@to: where it goes on to there by @e. */
-int nfa_end_alike(struct maker *m, const struct expr *e, uint32_t *to);
-/* Looks for a part equal to @part: 1, with its states in part->out; 0 when there is none; or an
- * error. */
-int nfa_find_shared(struct maker *m, struct nfa_shared *part);
-int nfa_add_shared(struct maker *m, const struct nfa_shared *part); /* which is not there */
+void nfa_add_alternative(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
+/* Returns the state from which it goes on to @to by @e. */
+uint32_t nfa_end_alike(struct maker *m, const struct expr *e, uint32_t to);
+/* Looks for a part equal to @part. Returns whether there is one, with its states in part->out. */
+bool nfa_find_shared(struct maker *m, struct nfa_shared *part);
+void nfa_add_shared(struct maker *m, const struct nfa_shared *part); /* which is not there */
 void nfa_forget_shared(struct maker *m);
-int nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from,
-                  uint32_t to); /* EXPR_CHARS */
-int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to);
+void nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from,
+                   uint32_t to); /* EXPR_CHARS */
+void nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to);
 
 /* Makes the rule's states: dfa.c. */
 int dfa_make(struct maker *m, uint32_t rule);

@@ -23,21 +23,22 @@ static unsigned encode(uint32_t cp, uint8_t *out) {
 /* Adds the UTF-8 encodings of the code points [lo, hi], both of @n bytes, from byte @i on. Where
  * the first bytes differ, incomplete ranges at both ends are split off, and behind the bytes in
  * the middle any continuation bytes follow. */
-static int add_utf8(struct maker *m, const uint8_t *lo, const uint8_t *hi, unsigned n,
-                    uint32_t from, uint32_t to) {
+static void add_utf8(struct maker *m, const uint8_t *lo, const uint8_t *hi, unsigned n,
+                     uint32_t from, uint32_t to) {
     static const uint8_t LOW[3] = {0x80, 0x80, 0x80}, HIGH[3] = {0xbf, 0xbf, 0xbf};
-    uint32_t next = to;
-    int r = 0;
 
-    if (n == 1)
-        return nfa_add_bytes(m, from, lo[0], hi[0], to);
+    if (n == 1) {
+        nfa_add_bytes(m, from, lo[0], hi[0], to);
+        return;
+    }
     bool whole_lo = memcmp(lo + 1, LOW, n - 1) == 0, whole_hi = memcmp(hi + 1, HIGH, n - 1) == 0;
 
     if (lo[0] == hi[0] || (whole_lo && whole_hi)) {
-        r = nfa_state(m, &next);
-        if (r == 0)
-            r = nfa_add_bytes(m, from, lo[0], hi[0], next);
-        return r < 0 ? r : add_utf8(m, lo + 1, hi + 1, n - 1, next, to);
+        uint32_t next = nfa_state(m);
+
+        nfa_add_bytes(m, from, lo[0], hi[0], next);
+        add_utf8(m, lo + 1, hi + 1, n - 1, next, to);
+        return;
     }
     uint8_t first[4], last[4];
 
@@ -45,23 +46,21 @@ static int add_utf8(struct maker *m, const uint8_t *lo, const uint8_t *hi, unsig
     memcpy(last + 1, HIGH, n - 1);
     if (!whole_lo) {
         last[0] = lo[0];
-        r = add_utf8(m, lo, last, n, from, to);
+        add_utf8(m, lo, last, n, from, to);
     }
     first[0] = (uint8_t)(lo[0] + !whole_lo);
     last[0] = (uint8_t)(hi[0] - !whole_hi);
-    if (r == 0 && first[0] <= last[0])
-        r = add_utf8(m, first, last, n, from, to);
-    if (r == 0 && !whole_hi) {
+    if (first[0] <= last[0])
+        add_utf8(m, first, last, n, from, to);
+    if (!whole_hi) {
         first[0] = hi[0];
-        r = add_utf8(m, first, hi, n, from, to);
+        add_utf8(m, first, hi, n, from, to);
     }
-    return r;
 }
 
-static int add_range(struct maker *m, uint32_t lo, uint32_t hi, uint32_t from, uint32_t to) {
+static void add_range(struct maker *m, uint32_t lo, uint32_t hi, uint32_t from, uint32_t to) {
     static const struct cp_range LENGTH[] = {
         {0, 0x7f}, {0x80, 0x7ff}, {0x800, 0xd7ff}, {0xe000, 0xffff}, {0x10000, 0x10ffff}};
-    int r;
 
     for (size_t i = 0; i < ARRAY_SIZE(LENGTH); i++) {
         uint32_t a = MAX(lo, LENGTH[i].lo), b = MIN(hi, LENGTH[i].hi);
@@ -69,55 +68,40 @@ static int add_range(struct maker *m, uint32_t lo, uint32_t hi, uint32_t from, u
 
         if (a > b)
             continue;
-        unsigned n = encode(a, first);
-
         encode(b, last);
-        if ((r = add_utf8(m, first, last, n, from, to)) != 0)
-            return r;
+        add_utf8(m, first, last, encode(a, first), from, to);
     }
-    return 0;
 }
 
 /* Adds the shortest escape of a character that a JSON string cannot hold plainly. */
-static int add_escaped(struct maker *m, uint32_t cp, uint32_t from, uint32_t to) {
+static void add_escaped(struct maker *m, uint32_t cp, uint32_t from, uint32_t to) {
     char c = (char)cp;
     uint8_t *text;
     size_t n;
-    int r = json_escape(m->b, &c, 1, &text, &n);
 
-    for (size_t i = 0; r == 0 && i < n; i++) {
-        uint32_t next = to;
-
-        r = i + 1 < n ? nfa_state(m, &next) : 0;
-        if (r == 0)
-            r = nfa_add_bytes(m, from, text[i], text[i], next);
-        from = next;
-    }
-    return r;
+    if (json_escape(m->b, &c, 1, &text, &n) == 0)
+        nfa_add_literal(m, text, n, from, to);
 }
 
-int nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
-    int r = 0;
-
-    for (uint32_t i = 0; r == 0 && i < e->set->n; i++) {
+void nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
+    for (uint32_t i = 0; i < e->set->n && !m->b->failed; i++) {
         uint32_t lo = e->set->range[i].lo, hi = e->set->range[i].hi;
 
         if (e->mode == CHARS_TEXT) {
-            r = add_range(m, lo, hi, from, to);
+            add_range(m, lo, hi, from, to);
             continue;
         }
-        for (uint32_t c = lo; r == 0 && c <= MIN(hi, (uint32_t)'\\'); c++) {
+        for (uint32_t c = lo; c <= MIN(hi, (uint32_t)'\\'); c++) {
             if (c < 0x20 || c == '"' || c == '\\')
-                r = add_escaped(m, c, from, to);
+                add_escaped(m, c, from, to);
         }
         static const struct cp_range PLAIN[] = {{0x20, '!'}, {'#', '['}, {']', 0x10ffff}};
 
-        for (size_t k = 0; r == 0 && k < ARRAY_SIZE(PLAIN); k++) {
+        for (size_t k = 0; k < ARRAY_SIZE(PLAIN); k++) {
             if (MAX(lo, PLAIN[k].lo) <= MIN(hi, PLAIN[k].hi))
-                r = add_range(m, MAX(lo, PLAIN[k].lo), MIN(hi, PLAIN[k].hi), from, to);
+                add_range(m, MAX(lo, PLAIN[k].lo), MIN(hi, PLAIN[k].hi), from, to);
         }
     }
-    return r;
 }
 
 /* Members in order, made from the last one to the first. State behind(i, c): member i - 1 has been
@@ -150,96 +134,89 @@ static uint32_t most_behind(const struct list_maker *k, uint32_t i) {
     return has_rest(k->l, i) ? k->top : MIN(i, k->top);
 }
 
-/* *@root, a trie of keys (NFA_NONE: an empty one), with a further key that leads to @to; the states
- * on its way are new. */
-static int insert_key(struct maker *m, uint32_t *root, const struct expr *key, uint32_t to) {
-    uint32_t old = *root, at;
-    int r = nfa_state(m, &at);
+/* Returns the trie of keys @old (NFA_NONE: an empty one) with a further key that leads to @to; the
+ * states on its way are new. */
+static uint32_t insert_key(struct maker *m, uint32_t old, const struct expr *key, uint32_t to) {
+    uint32_t root = nfa_state(m), at = root;
 
-    *root = at;
-    for (uint32_t i = 0; r == 0 && i < key->n; i++) {
-        uint32_t child = NFA_NONE, next = to;
+    for (uint32_t i = 0; i < key->n && !m->b->failed; i++) {
+        uint32_t child = NFA_NONE;
         uint32_t e = old == NFA_NONE ? NFA_NONE : m->nfa_head[old];
 
-        for (; r == 0 && e != NFA_NONE; e = m->nfa_edge[e].next) {
+        for (; e != NFA_NONE; e = m->nfa_edge[e].next) {
             struct nfa_edge edge = m->nfa_edge[e];
 
             assert(edge.kind == NFA_BYTES && edge.lo == edge.hi);
             if (edge.lo == key->bytes[i])
                 child = edge.to;
             else
-                r = nfa_add_bytes(m, at, edge.lo, edge.lo, edge.to);
+                nfa_add_bytes(m, at, edge.lo, edge.lo, edge.to);
         }
         e = old == NFA_NONE ? NFA_NONE : m->nfa_empty[old];
-        for (; r == 0 && e != NFA_NONE; e = m->nfa_edge[e].next)
-            r = nfa_add_empty(m, at, m->nfa_edge[e].to);
+        for (; e != NFA_NONE; e = m->nfa_edge[e].next)
+            nfa_add_empty(m, at, m->nfa_edge[e].to);
         assert(i + 1 < key->n || child == NFA_NONE); /* no key is the beginning of another */
-        if (r == 0 && i + 1 < key->n)
-            r = nfa_state(m, &next);
-        if (r == 0)
-            r = nfa_add_bytes(m, at, key->bytes[i], key->bytes[i], next);
+        uint32_t next = i + 1 < key->n ? nfa_state(m) : to;
+
+        nfa_add_bytes(m, at, key->bytes[i], key->bytes[i], next);
         old = child;
         at = next;
     }
-    return r;
+    return root;
 }
 
-/* *@root, to which @x from there to @to is added. */
-static int add_branch(struct maker *m, uint32_t *root, const struct expr *x, uint32_t to) {
-    uint32_t from;
-    int r = *root == NFA_NONE ? nfa_state(m, root) : 0;
+/* Adds @x from *@root to @to. */
+static void add_branch(struct maker *m, uint32_t *root, const struct expr *x, uint32_t to) {
+    if (*root == NFA_NONE)
+        *root = nfa_state(m);
+    uint32_t from = nfa_state(m);
 
-    if (r == 0)
-        r = nfa_state(m, &from);
-    if (r == 0)
-        r = nfa_add_empty(m, *root, from);
-    return r < 0 ? r : nfa_add(m, x, from, to);
+    nfa_add_empty(m, *root, from);
+    nfa_add(m, x, from, to);
 }
 
 /* before(i, @t) from before(i + 1, @t). */
-static int add_before(struct list_maker *k, uint32_t t) {
+static void add_before(struct list_maker *k, uint32_t t) {
     const struct expr_list *l = k->l;
     const struct expr *x = k->i < l->n ? l->member[k->i] : NULL;
-    uint32_t *root = &k->before[t], value;
-    int r = 0;
+    uint32_t *root = &k->before[t];
 
     if (x && !l->optional[k->i])
         *root = NFA_NONE;
     if (x && (k->i >= l->n - l->n_needs || x->kind == EXPR_NEVER)) {
         assert(!l->optional[k->i]);
-        r = add_branch(k->m, root, x, k->behind[t]);
+        add_branch(k->m, root, x, k->behind[t]);
     } else if (x) {
         assert(x->kind == EXPR_SEQ && x->n > 1 && x->child[0]->kind == EXPR_BYTES);
-        r = nfa_state(k->m, &value);
-        if (r == 0)
-            r = insert_key(k->m, root, x->child[0], value);
-        if (r == 0)
-            r = nfa_add_sequence(k->m, x->child + 1, x->n - 1, value, k->behind[t]);
+        uint32_t value = nfa_state(k->m);
+
+        *root = insert_key(k->m, *root, x->child[0], value);
+        nfa_add_sequence(k->m, x->child + 1, x->n - 1, value, k->behind[t]);
     }
-    return r < 0 || !has_rest(l, k->i) ? r : add_branch(k->m, root, l->rest, k->now[t]);
+    if (has_rest(l, k->i))
+        add_branch(k->m, root, l->rest, k->now[t]);
 }
 
-static int make_row(struct list_maker *k) {
+static void make_row(struct list_maker *k) {
     uint32_t most = most_behind(k, k->i);
-    int r = 0;
+    struct build *b = k->m->b;
 
-    for (uint32_t c = 1; r == 0 && c <= most; c++)
-        r = nfa_state(k->m, &k->now[c]);
-    for (uint32_t t = 1; r == 0 && t <= MIN(most + 1, k->top); t++)
-        r = add_before(k, t);
-    for (uint32_t c = 1; r == 0 && c <= most; c++) {
+    for (uint32_t c = 1; c <= most; c++)
+        k->now[c] = nfa_state(k->m);
+    for (uint32_t t = 1; t <= MIN(most + 1, k->top) && !b->failed; t++)
+        add_before(k, t);
+    for (uint32_t c = 1; c <= most && !b->failed; c++) {
         uint32_t t = MIN(c + 1, k->top);
 
         if (k->may_end && c >= k->l->min)
-            r = nfa_add_empty(k->m, k->now[c], k->last);
-        if (r == 0 && k->before[t] != NFA_NONE && (c < k->top || k->l->max == NO_MAX))
-            r = nfa_add(k->m, k->l->separator, k->now[c], k->before[t]);
+            nfa_add_empty(k->m, k->now[c], k->last);
+        if (k->before[t] != NFA_NONE && (c < k->top || k->l->max == NO_MAX))
+            nfa_add(k->m, k->l->separator, k->now[c], k->before[t]);
     }
-    return r;
 }
 
 /* Rows of several lists that are the same are the same states, where no members are counted. */
-static int add_row(struct list_maker *k) {
+static void add_row(struct list_maker *k) {
     const struct expr_list *l = k->l;
     bool inner = k->i < l->n;
     struct nfa_shared part = {.kind = NFA_ROW,
@@ -253,23 +230,21 @@ static int add_row(struct list_maker *k) {
                               .y = has_rest(l, k->i) ? l->rest : NULL,
                               .z = l->separator};
 
-    if (k->top > 1 || l->max != NO_MAX)
-        return make_row(k);
-    int r = nfa_find_shared(k->m, &part);
+    bool shared = k->top == 1 && l->max == NO_MAX;
 
-    assert(r <= 0 || part.out == NFA_NONE || part.out < k->m->n_nfa);
-    if (r) {
+    if (shared && nfa_find_shared(k->m, &part)) {
         k->before[1] = part.out;
         k->now[1] = part.out_behind;
-        return MIN(r, 0);
+        return;
     }
-    r = make_row(k);
+    make_row(k);
     part.out = k->before[1];
     part.out_behind = k->now[1];
-    return r < 0 ? r : nfa_add_shared(k->m, &part);
+    if (shared)
+        nfa_add_shared(k->m, &part);
 }
 
-int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to) {
+void nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to) {
     uint32_t n_required = 0;
     struct expr_list plain = *l;
     struct list_maker k = {.m = m, .l = &plain, .i = l->n, .may_end = true};
@@ -282,36 +257,38 @@ int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint
     if (!plain.rest && plain.max >= plain.n)
         plain.max = NO_MAX;
     k.top = plain.max == NO_MAX ? MAX(plain.min, 1u) : MAX(plain.max, 1u);
-    if (((uint64_t)k.top + 1) * (l->n + 1) > LIST_STATES)
-        return build_too_complex(m->b, "counting the members of an object takes too many states");
-    if (plain.max == 0)
-        return n_required || plain.min ? 0 : nfa_add_empty(m, from, to);
-
+    if (((uint64_t)k.top + 1) * (l->n + 1) > LIST_STATES) {
+        build_too_complex(m->b, "counting the members of an object takes too many states");
+        return;
+    }
+    if (plain.max == 0) {
+        if (n_required == 0 && plain.min == 0)
+            nfa_add_empty(m, from, to);
+        return;
+    }
     CLEANUP(freep) uint32_t *rows = malloc(3 * (k.top + 1) * sizeof(*rows));
-    int r = rows ? 0 : build_no_memory(m->b);
 
-    k.last = to;
-    if (r == 0)
-        r = nfa_end_alike(m, l->after, &k.last);
-    if (r < 0)
-        return r;
+    if (!rows)
+        build_no_memory(m->b);
+    k.last = nfa_end_alike(m, l->after, to);
+    if (m->b->failed)
+        return;
     memset(rows, 0xff, 3 * (k.top + 1) * sizeof(*rows));
     k.before = rows;
     k.now = rows + k.top + 1;
     k.behind = k.now + k.top + 1;
     for (;; k.i--) {
         k.may_end = k.may_end && (k.i == l->n || l->optional[k.i]);
-        r = add_row(&k);
-        if (r < 0 || k.i == 0)
+        add_row(&k);
+        if (m->b->failed || k.i == 0)
             break;
         uint32_t *swap = k.now;
 
         k.now = k.behind;
         k.behind = swap;
     }
-    if (r == 0 && k.may_end && plain.min == 0)
-        r = nfa_add_empty(m, from, to);
-    if (r == 0 && k.before[1] != NFA_NONE)
-        r = nfa_add_empty(m, from, k.before[1]);
-    return r;
+    if (k.may_end && plain.min == 0)
+        nfa_add_empty(m, from, to);
+    if (k.before[1] != NFA_NONE)
+        nfa_add_empty(m, from, k.before[1]);
 }

@@ -78,12 +78,10 @@ static int grow(struct maker *m) {
     return 0;
 }
 
-int nfa_find_shared(struct maker *m, struct nfa_shared *part) {
-    int r = m->shared ? build_work(m->b, 2) : grow(m);
-    const struct nfa_shared *p = r == 0 ? place_of(m, part) : NULL;
-
-    if (r < 0)
-        return r;
+bool nfa_find_shared(struct maker *m, struct nfa_shared *part) {
+    if (m->b->failed || (m->shared ? build_work(m->b, 2) : grow(m)) < 0)
+        return false;
+    const struct nfa_shared *p = place_of(m, part);
     bool known = is_taken(m, (uint32_t)(p - m->shared));
 
     if (known) {
@@ -93,18 +91,15 @@ int nfa_find_shared(struct maker *m, struct nfa_shared *part) {
     return known;
 }
 
-int nfa_add_shared(struct maker *m, const struct nfa_shared *part) {
-    int r = (m->n_shared + 1) * 2 > m->shared_mask ? grow(m) : 0;
-
-    if (r < 0)
-        return r;
+void nfa_add_shared(struct maker *m, const struct nfa_shared *part) {
+    if (m->b->failed || ((m->n_shared + 1) * 2 > m->shared_mask && grow(m) < 0))
+        return;
     struct nfa_shared *p = place_of(m, part);
 
     assert(!is_taken(m, (uint32_t)(p - m->shared)));
     *p = *part;
     p->stamp = m->shared_stamp;
     m->n_shared++;
-    return 0;
 }
 
 void nfa_forget_shared(struct maker *m) {
@@ -112,48 +107,40 @@ void nfa_forget_shared(struct maker *m) {
     m->n_shared = 0;
 }
 
-/* *@at: where it goes on behind @e from there. */
-static int begin_alike(struct maker *m, const struct expr *e, uint32_t *at) {
-    struct nfa_shared part = {.kind = NFA_BEGINNING, .before = *at, .x = e};
-    int r = nfa_find_shared(m, &part);
+/* Returns the state to which it goes on by @e from @from. */
+static uint32_t begin_alike(struct maker *m, const struct expr *e, uint32_t from) {
+    struct nfa_shared part = {.kind = NFA_BEGINNING, .before = from, .x = e};
 
-    if (r == 0) {
-        r = nfa_state(m, &part.out);
-        if (r == 0)
-            r = nfa_add(m, e, *at, part.out);
-        if (r == 0)
-            r = nfa_add_shared(m, &part);
+    if (!nfa_find_shared(m, &part)) {
+        part.out = nfa_state(m);
+        nfa_add(m, e, from, part.out);
+        nfa_add_shared(m, &part);
     }
-    *at = part.out;
-    return MIN(r, 0);
+    return part.out;
 }
 
-int nfa_end_alike(struct maker *m, const struct expr *e, uint32_t *to) {
-    struct nfa_shared part = {.kind = NFA_END, .behind = *to, .x = e};
-    int r = nfa_find_shared(m, &part);
+uint32_t nfa_end_alike(struct maker *m, const struct expr *e, uint32_t to) {
+    struct nfa_shared part = {.kind = NFA_END, .behind = to, .x = e};
 
-    if (r == 0) {
-        r = nfa_state(m, &part.out);
-        if (r == 0)
-            r = nfa_add(m, e, part.out, *to);
-        if (r == 0)
-            r = nfa_add_shared(m, &part);
+    if (!nfa_find_shared(m, &part)) {
+        part.out = nfa_state(m);
+        nfa_add(m, e, part.out, to);
+        nfa_add_shared(m, &part);
     }
-    *to = part.out;
-    return MIN(r, 0);
+    return part.out;
 }
 
-int nfa_add_alternative(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
+void nfa_add_alternative(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
     const struct build *b = m->b;
     uint32_t first = 0, n = e->n;
-    int r = 0;
 
-    if (m->flat || e->kind != EXPR_SEQ || e->child[0]->kind != EXPR_BYTES)
-        return nfa_add(m, e, from, to);
-    while (r == 0 && first + 1 < n &&
-           (e->child[first]->kind == EXPR_BYTES || e->child[first] == b->space[0]))
-        r = begin_alike(m, e->child[first++], &from);
-    if (r == 0 && first + 1 < n && e->child[n - 1]->kind == EXPR_BYTES)
-        r = nfa_end_alike(m, e->child[--n], &to);
-    return r < 0 ? r : nfa_add_sequence(m, e->child + first, n - first, from, to);
+    if (m->flat || e->kind != EXPR_SEQ || e->child[0]->kind != EXPR_BYTES) {
+        nfa_add(m, e, from, to);
+        return;
+    }
+    while (first + 1 < n && (e->child[first]->kind == EXPR_BYTES || e->child[first] == b->space[0]))
+        from = begin_alike(m, e->child[first++], from);
+    if (first + 1 < n && e->child[n - 1]->kind == EXPR_BYTES)
+        to = nfa_end_alike(m, e->child[--n], to);
+    nfa_add_sequence(m, e->child + first, n - first, from, to);
 }
