@@ -52,58 +52,33 @@ static int same_object(struct value a, struct value b) {
 }
 TEST(test_sameas, same_object(v, c->a[0]))
 
-static int compare_to(struct render *rd, const struct call *c, uint8_t op, struct value *out) {
+static int test_compare(struct render *rd, const struct call *c, struct value *out) {
     bool is;
 
-    if (operator_compare(rd, op, c->self, c->a[0], &is))
+    if (operator_compare(rd, (uint8_t)c->how, c->self, c->a[0], &is))
         return -1;
     *out = value_bool(is);
     return 0;
 }
-
-#define COMPARISON(name, op)                                                                       \
-    static int name(struct render *rd, const struct call *c, struct value *out) {                  \
-        return compare_to(rd, c, op, out);                                                         \
-    }
-
-COMPARISON(test_eq, CMP_EQ)
-COMPARISON(test_ne, CMP_NE)
-COMPARISON(test_lt, CMP_LT)
-COMPARISON(test_le, CMP_LE)
-COMPARISON(test_gt, CMP_GT)
-COMPARISON(test_ge, CMP_GE)
-COMPARISON(test_in, CMP_IN)
 
 /* even, odd, divisibleby: whatever % says about the type. */
-static int remainder_is(struct render *rd, struct value v, struct value by, int64_t want,
-                        struct value *out) {
+static int test_remainder(struct render *rd, const struct call *c, struct value *out) {
+    struct value by = c->a[0].type == V_MISSING ? value_int(2) : c->a[0], v;
     bool is;
 
-    if (operator_binary(rd, OP_MOD, v, by, &v) || value_equal(rd, v, value_int(want), &is))
+    if (operator_binary(rd, OP_MOD, c->self, by, &v) || value_equal(rd, v, value_int(c->how), &is))
         return -1;
     *out = value_bool(is);
     return 0;
 }
 
-static int test_divisibleby(struct render *rd, const struct call *c, struct value *out) {
-    return remainder_is(rd, c->self, c->a[0], 0, out);
-}
-
-static int test_even(struct render *rd, const struct call *c, struct value *out) {
-    return remainder_is(rd, c->self, value_int(2), 0, out);
-}
-
-static int test_odd(struct render *rd, const struct call *c, struct value *out) {
-    return remainder_is(rd, c->self, value_int(2), 1, out);
-}
-
-/* Tests that @v has a cased letter and that all its cased letters have the case. */
-static int cased(struct render *rd, struct value v, bool upper, struct value *out) {
+/* Tests that there is a cased letter and that all cased letters have the case. */
+static int test_case(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
-    bool any = false, all = true;
+    bool upper = c->how, any = false, all = true;
     size_t w;
 
-    if (format_to_str(rd, v, &s) || render_charge_bytes(rd, s->len))
+    if (format_to_str(rd, c->self, &s) || render_charge_bytes(rd, s->len))
         return -1;
     for (size_t i = 0; i < s->len; i += w) {
         uint32_t cp = tstr_decode(s->data, s->len, i, &w);
@@ -116,14 +91,6 @@ static int cased(struct render *rd, struct value v, bool upper, struct value *ou
     }
     *out = value_bool(any && all);
     return 0;
-}
-
-static int test_lower(struct render *rd, const struct call *c, struct value *out) {
-    return cased(rd, c->self, false, out);
-}
-
-static int test_upper(struct render *rd, const struct call *c, struct value *out) {
-    return cased(rd, c->self, true, out);
 }
 
 /* Tests whether there is a filter of that name. */
@@ -139,45 +106,45 @@ static int test_test(struct render *rd, const struct call *c, struct value *out)
 
 /* Sorted by name. */
 static const struct builtin TESTS[] = {
-    {"!=", "other", 1, test_ne},
-    {"<", "other", 1, test_lt},
-    {"<=", "other", 1, test_le},
-    {"==", "other", 1, test_eq},
-    {">", "other", 1, test_gt},
-    {">=", "other", 1, test_ge},
-    {"boolean", "", 0, test_boolean},
-    {"callable", "", 0, test_callable},
-    {"defined", "", 0, test_defined},
-    {"divisibleby", "num", 1, test_divisibleby},
-    {"eq", "other", 1, test_eq},
-    {"equalto", "other", 1, test_eq},
-    {"escaped", "", 0, test_escaped},
-    {"even", "", 0, test_even},
-    {"false", "", 0, test_false},
-    {"filter", "", 0, test_filter},
-    {"float", "", 0, test_float},
-    {"ge", "other", 1, test_ge},
-    {"greaterthan", "other", 1, test_gt},
-    {"gt", "other", 1, test_gt},
-    {"in", "seq", 1, test_in},
-    {"integer", "", 0, test_integer},
-    {"iterable", "", 0, test_iterable},
-    {"le", "other", 1, test_le},
-    {"lessthan", "other", 1, test_lt},
-    {"lower", "", 0, test_lower},
-    {"lt", "other", 1, test_lt},
-    {"mapping", "", 0, test_mapping},
-    {"ne", "other", 1, test_ne},
-    {"none", "", 0, test_none},
-    {"number", "", 0, test_number},
-    {"odd", "", 0, test_odd},
-    {"sameas", "other", 1, test_sameas},
-    {"sequence", "", 0, test_sequence},
-    {"string", "", 0, test_string},
-    {"test", "", 0, test_test},
-    {"true", "", 0, test_true},
-    {"undefined", "", 0, test_undefined},
-    {"upper", "", 0, test_upper},
+    {"!=", "other", 1, test_compare, CMP_NE},
+    {"<", "other", 1, test_compare, CMP_LT},
+    {"<=", "other", 1, test_compare, CMP_LE},
+    {"==", "other", 1, test_compare, CMP_EQ},
+    {">", "other", 1, test_compare, CMP_GT},
+    {">=", "other", 1, test_compare, CMP_GE},
+    {"boolean", "", 0, test_boolean, 0},
+    {"callable", "", 0, test_callable, 0},
+    {"defined", "", 0, test_defined, 0},
+    {"divisibleby", "num", 1, test_remainder, 0},
+    {"eq", "other", 1, test_compare, CMP_EQ},
+    {"equalto", "other", 1, test_compare, CMP_EQ},
+    {"escaped", "", 0, test_escaped, 0},
+    {"even", "", 0, test_remainder, 0},
+    {"false", "", 0, test_false, 0},
+    {"filter", "", 0, test_filter, 0},
+    {"float", "", 0, test_float, 0},
+    {"ge", "other", 1, test_compare, CMP_GE},
+    {"greaterthan", "other", 1, test_compare, CMP_GT},
+    {"gt", "other", 1, test_compare, CMP_GT},
+    {"in", "seq", 1, test_compare, CMP_IN},
+    {"integer", "", 0, test_integer, 0},
+    {"iterable", "", 0, test_iterable, 0},
+    {"le", "other", 1, test_compare, CMP_LE},
+    {"lessthan", "other", 1, test_compare, CMP_LT},
+    {"lower", "", 0, test_case, 0},
+    {"lt", "other", 1, test_compare, CMP_LT},
+    {"mapping", "", 0, test_mapping, 0},
+    {"ne", "other", 1, test_compare, CMP_NE},
+    {"none", "", 0, test_none, 0},
+    {"number", "", 0, test_number, 0},
+    {"odd", "", 0, test_remainder, 1},
+    {"sameas", "other", 1, test_sameas, 0},
+    {"sequence", "", 0, test_sequence, 0},
+    {"string", "", 0, test_string, 0},
+    {"test", "", 0, test_test, 0},
+    {"true", "", 0, test_true, 0},
+    {"undefined", "", 0, test_undefined, 0},
+    {"upper", "", 0, test_case, true},
 };
 
 const struct builtin *test_find(const struct tstr *name) {

@@ -40,7 +40,7 @@ static uint32_t count_params(const char *params) {
 
 int call_builtin(struct render *rd, const struct builtin *b, const char *kind, struct value self,
                  const struct args *args, struct value *out) {
-    struct call c = {.self = self, .args = args};
+    struct call c = {.self = self, .how = b->how, .args = args};
 
     if (strcmp(b->params, "*") != 0) {
         if (args->n_pos > count_params(b->params))
@@ -323,11 +323,11 @@ static int global_strftime_now(struct render *rd, const struct call *c, struct v
 
 /* Sorted by name. */
 static const struct builtin GLOBALS[] = {
-    {"dict", "*", 0, global_dict},
-    {"namespace", "*", 0, global_namespace},
-    {"raise_exception", "message", 1, global_raise},
-    {"range", "start stop step", 1, global_range},
-    {"strftime_now", "format", 1, global_strftime_now},
+    {"dict", "*", 0, global_dict, 0},
+    {"namespace", "*", 0, global_namespace, 0},
+    {"raise_exception", "message", 1, global_raise, 0},
+    {"range", "start stop step", 1, global_range, 0},
+    {"strftime_now", "format", 1, global_strftime_now, 0},
 };
 
 /* Binary search; NULL when there is none. */

@@ -214,7 +214,7 @@ static int filter_dictsort(struct render *rd, const struct call *c, struct value
 }
 
 /* The first of the smallest or largest; of nothing, undefined. */
-static int extreme(struct render *rd, const struct call *c, bool largest, struct value *out) {
+static int filter_extreme(struct render *rd, const struct call *c, struct value *out) {
     struct value *items, *keys;
     uint32_t n, best = 0;
 
@@ -223,22 +223,14 @@ static int extreme(struct render *rd, const struct call *c, bool largest, struct
     for (uint32_t i = 1; i < n; i++) {
         bool better;
 
-        if (largest ? value_less(rd, keys[best], keys[i], ">", &better)
-                    : value_less(rd, keys[i], keys[best], "<", &better))
+        if (c->how ? value_less(rd, keys[best], keys[i], ">", &better)
+                   : value_less(rd, keys[i], keys[best], "<", &better))
             return -1;
         if (better)
             best = i;
     }
     *out = n ? items[best] : value_undefined(NULL, V_MISSING);
     return 0;
-}
-
-static int filter_min(struct render *rd, const struct call *c, struct value *out) {
-    return extreme(rd, c, false, out);
-}
-
-static int filter_max(struct render *rd, const struct call *c, struct value *out) {
-    return extreme(rd, c, true, out);
 }
 
 /* Starts at 0, so that it adds numbers, or lists with start=[]. */
@@ -314,9 +306,11 @@ static int filter_map(struct render *rd, const struct call *c, struct value *out
     return 0;
 }
 
+enum { KEEP = 1, BY_ATTR = 2 };
+
 /* select, reject, selectattr and rejectattr: the attribute, then a test with its arguments. */
-static int choose(struct render *rd, const struct call *c, bool by_attr, bool keep,
-                  struct value *out) {
+static int filter_choose(struct render *rd, const struct call *c, struct value *out) {
+    bool by_attr = c->how & BY_ATTR, keep = c->how & KEEP;
     struct args rest = *c->args;
     struct value *items, path = {0}, v;
     const struct tstr *test = NULL;
@@ -350,22 +344,6 @@ static int choose(struct render *rd, const struct call *c, bool by_attr, bool ke
     return 0;
 }
 
-static int filter_select(struct render *rd, const struct call *c, struct value *out) {
-    return choose(rd, c, false, true, out);
-}
-
-static int filter_reject(struct render *rd, const struct call *c, struct value *out) {
-    return choose(rd, c, false, false, out);
-}
-
-static int filter_selectattr(struct render *rd, const struct call *c, struct value *out) {
-    return choose(rd, c, true, true, out);
-}
-
-static int filter_rejectattr(struct render *rd, const struct call *c, struct value *out) {
-    return choose(rd, c, true, false, out);
-}
-
 /* Unlike x.y and x['y'] it never finds an item. */
 static int filter_attr(struct render *rd, const struct call *c, struct value *out) {
     if (c->a[0].type != V_STR)
@@ -380,28 +358,28 @@ static int filter_attr(struct render *rd, const struct call *c, struct value *ou
 
 /* Sorted by name. */
 const struct builtin FILTERS_SEQ[] = {
-    {"attr", "name", 1, filter_attr},
-    {"count", "", 0, filter_length},
-    {"d", "default_value boolean", 0, filter_default},
-    {"default", "default_value boolean", 0, filter_default},
-    {"dictsort", "case_sensitive by reverse", 0, filter_dictsort},
-    {"first", "", 0, filter_first},
-    {"items", "", 0, filter_items},
-    {"join", "d attribute", 0, filter_join},
-    {"last", "", 0, filter_last},
-    {"length", "", 0, filter_length},
-    {"list", "", 0, filter_list},
-    {"map", "*", 0, filter_map},
-    {"max", "case_sensitive attribute", 0, filter_max},
-    {"min", "case_sensitive attribute", 0, filter_min},
-    {"reject", "*", 0, filter_reject},
-    {"rejectattr", "*", 0, filter_rejectattr},
-    {"reverse", "", 0, filter_reverse},
-    {"select", "*", 0, filter_select},
-    {"selectattr", "*", 0, filter_selectattr},
-    {"sort", "reverse case_sensitive attribute", 0, filter_sort},
-    {"sum", "attribute start", 0, filter_sum},
-    {"unique", "case_sensitive attribute", 0, filter_unique},
+    {"attr", "name", 1, filter_attr, 0},
+    {"count", "", 0, filter_length, 0},
+    {"d", "default_value boolean", 0, filter_default, 0},
+    {"default", "default_value boolean", 0, filter_default, 0},
+    {"dictsort", "case_sensitive by reverse", 0, filter_dictsort, 0},
+    {"first", "", 0, filter_first, 0},
+    {"items", "", 0, filter_items, 0},
+    {"join", "d attribute", 0, filter_join, 0},
+    {"last", "", 0, filter_last, 0},
+    {"length", "", 0, filter_length, 0},
+    {"list", "", 0, filter_list, 0},
+    {"map", "*", 0, filter_map, 0},
+    {"max", "case_sensitive attribute", 0, filter_extreme, true},
+    {"min", "case_sensitive attribute", 0, filter_extreme, 0},
+    {"reject", "*", 0, filter_choose, 0},
+    {"rejectattr", "*", 0, filter_choose, BY_ATTR},
+    {"reverse", "", 0, filter_reverse, 0},
+    {"select", "*", 0, filter_choose, KEEP},
+    {"selectattr", "*", 0, filter_choose, KEEP | BY_ATTR},
+    {"sort", "reverse case_sensitive attribute", 0, filter_sort, 0},
+    {"sum", "attribute start", 0, filter_sum, 0},
+    {"unique", "case_sensitive attribute", 0, filter_unique, 0},
 };
 const size_t N_FILTERS_SEQ = ARRAY_SIZE(FILTERS_SEQ);
 

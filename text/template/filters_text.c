@@ -21,17 +21,11 @@ static int the_string(struct render *rd, const struct call *c, const char *name,
     return 0;
 }
 
-#define CASE_FILTER(name, mode)                                                                    \
-    static int name(struct render *rd, const struct call *c, struct value *out) {                  \
-        const struct tstr *s;                                                                      \
-                                                                                                   \
-        return as_text(rd, c->self, &s) || text_case(rd, s, mode, out) ? -1 : 0;                   \
-    }
+static int filter_case(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s;
 
-CASE_FILTER(filter_upper, CASE_UPPER)
-CASE_FILTER(filter_lower, CASE_LOWER)
-CASE_FILTER(filter_capitalize, CASE_CAPITALIZE)
-CASE_FILTER(filter_title, CASE_WORDS)
+    return as_text(rd, c->self, &s) || text_case(rd, s, (enum case_mode)c->how, out) ? -1 : 0;
+}
 
 static int filter_trim(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
@@ -249,22 +243,22 @@ static int filter_from_json(struct render *rd, const struct call *c, struct valu
 
 /* Sorted by name. */
 const struct builtin FILTERS_TEXT[] = {
-    {"abs", "", 0, filter_abs},
-    {"capitalize", "", 0, filter_capitalize},
-    {"e", "", 0, filter_escape},
-    {"escape", "", 0, filter_escape},
-    {"float", "default", 0, filter_float},
-    {"from_json", "", 0, filter_from_json},
-    {"indent", "width first blank", 0, filter_indent},
-    {"int", "default base", 0, filter_int},
-    {"lower", "", 0, filter_lower},
-    {"replace", "old new count", 2, filter_replace},
-    {"round", "precision method", 0, filter_round},
-    {"safe", "", 0, filter_safe},
-    {"string", "", 0, filter_string},
-    {"title", "", 0, filter_title},
-    {"tojson", "ensure_ascii indent separators sort_keys", 0, tojson},
-    {"trim", "chars", 0, filter_trim},
-    {"upper", "", 0, filter_upper},
+    {"abs", "", 0, filter_abs, 0},
+    {"capitalize", "", 0, filter_case, CASE_CAPITALIZE},
+    {"e", "", 0, filter_escape, 0},
+    {"escape", "", 0, filter_escape, 0},
+    {"float", "default", 0, filter_float, 0},
+    {"from_json", "", 0, filter_from_json, 0},
+    {"indent", "width first blank", 0, filter_indent, 0},
+    {"int", "default base", 0, filter_int, 0},
+    {"lower", "", 0, filter_case, CASE_LOWER},
+    {"replace", "old new count", 2, filter_replace, 0},
+    {"round", "precision method", 0, filter_round, 0},
+    {"safe", "", 0, filter_safe, 0},
+    {"string", "", 0, filter_string, 0},
+    {"title", "", 0, filter_case, CASE_WORDS},
+    {"tojson", "ensure_ascii indent separators sort_keys", 0, tojson, 0},
+    {"trim", "chars", 0, filter_trim, 0},
+    {"upper", "", 0, filter_case, CASE_UPPER},
 };
 const size_t N_FILTERS_TEXT = ARRAY_SIZE(FILTERS_TEXT);

@@ -13,7 +13,9 @@ static int dict_get_method(struct render *rd, const struct call *c, struct value
 }
 
 /* A copy, where Python has a view: templates iterate it at once. */
-static int dict_view(struct render *rd, const struct dict *d, uint8_t kind, struct value *out) {
+static int dict_view(struct render *rd, const struct call *c, struct value *out) {
+    const struct dict *d = c->self.dict;
+    uint8_t kind = (uint8_t)c->how;
     struct seq *s = seq_new(rd, kind, d->n);
 
     assert(kind >= SEQ_KEYS && kind <= SEQ_ITEMS);
@@ -31,18 +33,6 @@ static int dict_view(struct render *rd, const struct dict *d, uint8_t kind, stru
     }
     *out = value_seq(s);
     return 0;
-}
-
-static int dict_items(struct render *rd, const struct call *c, struct value *out) {
-    return dict_view(rd, c->self.dict, SEQ_ITEMS, out);
-}
-
-static int dict_keys(struct render *rd, const struct call *c, struct value *out) {
-    return dict_view(rd, c->self.dict, SEQ_KEYS, out);
-}
-
-static int dict_values(struct render *rd, const struct call *c, struct value *out) {
-    return dict_view(rd, c->self.dict, SEQ_VALUES, out);
 }
 
 static int dict_pop(struct render *rd, const struct call *c, struct value *out) {
@@ -271,39 +261,39 @@ static int loop_changed(struct render *rd, const struct call *c, struct value *o
 
 /* Each sorted by name. */
 static const struct builtin DICT_METHODS[] = {
-    {"clear", "", 0, dict_clear},
-    {"copy", "", 0, dict_copy},
-    {"get", "key default", 1, dict_get_method},
-    {"items", "", 0, dict_items},
-    {"keys", "", 0, dict_keys},
-    {"pop", "key default", 1, dict_pop},
-    {"setdefault", "key default", 1, dict_setdefault},
-    {"update", "*", 0, dict_update},
-    {"values", "", 0, dict_values},
+    {"clear", "", 0, dict_clear, 0},
+    {"copy", "", 0, dict_copy, 0},
+    {"get", "key default", 1, dict_get_method, 0},
+    {"items", "", 0, dict_view, SEQ_ITEMS},
+    {"keys", "", 0, dict_view, SEQ_KEYS},
+    {"pop", "key default", 1, dict_pop, 0},
+    {"setdefault", "key default", 1, dict_setdefault, 0},
+    {"update", "*", 0, dict_update, 0},
+    {"values", "", 0, dict_view, SEQ_VALUES},
 };
 
 static const struct builtin LIST_METHODS[] = {
-    {"append", "object", 1, list_append},
-    {"clear", "", 0, list_clear},
-    {"copy", "", 0, list_copy},
-    {"count", "value", 1, list_count},
-    {"extend", "iterable", 1, list_extend},
-    {"index", "value", 1, list_index},
-    {"insert", "index object", 2, list_insert},
-    {"pop", "index", 0, list_pop},
-    {"remove", "value", 1, list_remove},
-    {"reverse", "", 0, list_reverse},
-    {"sort", "reverse", 0, list_sort},
+    {"append", "object", 1, list_append, 0},
+    {"clear", "", 0, list_clear, 0},
+    {"copy", "", 0, list_copy, 0},
+    {"count", "value", 1, list_count, 0},
+    {"extend", "iterable", 1, list_extend, 0},
+    {"index", "value", 1, list_index, 0},
+    {"insert", "index object", 2, list_insert, 0},
+    {"pop", "index", 0, list_pop, 0},
+    {"remove", "value", 1, list_remove, 0},
+    {"reverse", "", 0, list_reverse, 0},
+    {"sort", "reverse", 0, list_sort, 0},
 };
 
 static const struct builtin TUPLE_METHODS[] = {
-    {"count", "value", 1, list_count},
-    {"index", "value", 1, list_index},
+    {"count", "value", 1, list_count, 0},
+    {"index", "value", 1, list_index, 0},
 };
 
 static const struct builtin LOOP_METHODS[] = {
-    {"changed", "*", 0, loop_changed},
-    {"cycle", "*", 0, loop_cycle},
+    {"changed", "*", 0, loop_changed, 0},
+    {"cycle", "*", 0, loop_cycle, 0},
 };
 
 const struct builtin *method_find(struct value self, const struct tstr *name) {

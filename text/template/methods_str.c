@@ -10,26 +10,14 @@
 #include <utf8proc.h>
 #include "text/template/builtin.h"
 
-#define CASE_METHOD(name, mode)                                                                    \
-    static int name(struct render *rd, const struct call *c, struct value *out) {                  \
-        return text_case(rd, c->self.s, mode, out);                                                \
-    }
+static int str_case(struct render *rd, const struct call *c, struct value *out) {
+    return text_case(rd, c->self.s, (enum case_mode)c->how, out);
+}
 
-CASE_METHOD(str_upper, CASE_UPPER)
-CASE_METHOD(str_lower, CASE_LOWER)
-CASE_METHOD(str_capitalize, CASE_CAPITALIZE)
-CASE_METHOD(str_title, CASE_TITLE)
+enum { LEFT = 1, RIGHT = 2 };
 
 static int str_strip(struct render *rd, const struct call *c, struct value *out) {
-    return text_strip(rd, c->self.s, c->a[0], true, true, out);
-}
-
-static int str_lstrip(struct render *rd, const struct call *c, struct value *out) {
-    return text_strip(rd, c->self.s, c->a[0], true, false, out);
-}
-
-static int str_rstrip(struct render *rd, const struct call *c, struct value *out) {
-    return text_strip(rd, c->self.s, c->a[0], false, true, out);
+    return text_strip(rd, c->self.s, c->a[0], c->how & LEFT, c->how & RIGHT, out);
 }
 
 static int add_slice(struct render *rd, struct seq *list, const struct tstr *s, size_t begin,
@@ -187,7 +175,8 @@ static int window(struct render *rd, const struct call *c, size_t *from, size_t 
 }
 
 /* startswith() and endswith(), with a string or a tuple of them. */
-static int affix(struct render *rd, const struct call *c, bool end, struct value *out) {
+static int str_has_affix(struct render *rd, const struct call *c, struct value *out) {
+    bool end = c->how == RIGHT;
     struct value one = c->a[0], *v = &one;
     uint32_t n = 1;
     size_t from, to;
@@ -216,33 +205,18 @@ static int affix(struct render *rd, const struct call *c, bool end, struct value
     return 0;
 }
 
-static int str_startswith(struct render *rd, const struct call *c, struct value *out) {
-    return affix(rd, c, false, out);
-}
-
-static int str_endswith(struct render *rd, const struct call *c, struct value *out) {
-    return affix(rd, c, true, out);
-}
-
-static int remove_affix(struct render *rd, const struct call *c, bool end, struct value *out) {
+static int str_remove_affix(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s = c->self.s, *what;
+    bool end = c->how == RIGHT;
     struct value has;
 
-    if (builtin_string(rd, c->a[0], NULL, &what) || affix(rd, c, end, &has))
+    if (builtin_string(rd, c->a[0], NULL, &what) || str_has_affix(rd, c, &has))
         return -1;
     size_t n = has.b && what ? what->len : 0;
     const struct tstr *r = tstr_slice(rd, s, end ? 0 : n, s->len - (end ? n : 0));
 
     *out = value_str(r);
     return r ? 0 : -1;
-}
-
-static int str_removeprefix(struct render *rd, const struct call *c, struct value *out) {
-    return remove_affix(rd, c, false, out);
-}
-
-static int str_removesuffix(struct render *rd, const struct call *c, struct value *out) {
-    return remove_affix(rd, c, true, out);
 }
 
 static int str_replace(struct render *rd, const struct call *c, struct value *out) {
@@ -271,7 +245,10 @@ static int str_format(struct render *rd, const struct call *c, struct value *out
     return format_braces(rd, c->self.s, c->args, out);
 }
 
-static int find(struct render *rd, const struct call *c, bool last, bool must, struct value *out) {
+enum { FIND_LAST = 1, FIND_MUST = 2 };
+
+static int str_find(struct render *rd, const struct call *c, struct value *out) {
+    bool last = c->how & FIND_LAST, must = c->how & FIND_MUST;
     const struct tstr *s = c->self.s, *what;
     size_t from, to, at;
 
@@ -292,18 +269,6 @@ static int find(struct render *rd, const struct call *c, bool last, bool must, s
     return 0;
 }
 
-static int str_find(struct render *rd, const struct call *c, struct value *out) {
-    return find(rd, c, false, false, out);
-}
-
-static int str_rfind(struct render *rd, const struct call *c, struct value *out) {
-    return find(rd, c, true, false, out);
-}
-
-static int str_index(struct render *rd, const struct call *c, struct value *out) {
-    return find(rd, c, false, true, out);
-}
-
 /* Without overlap. The empty string is between all characters and at both ends. */
 static int str_count(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s = c->self.s, *what;
@@ -322,21 +287,6 @@ static int str_count(struct render *rd, const struct call *c, struct value *out)
     for (; (at = tstr_find(s, what, from, to)) != SIZE_MAX; n++)
         from = at + what->len;
     *out = value_int(n);
-    return 0;
-}
-
-/* isdigit() and its like: whether every code point (at least one) is of a kind. */
-static int all_are(struct render *rd, const struct call *c, bool (*is)(uint32_t cp),
-                   struct value *out) {
-    const struct tstr *s = c->self.s;
-    bool all = s->len > 0;
-    size_t w;
-
-    if (render_charge_bytes(rd, s->len))
-        return -1;
-    for (size_t i = 0; i < s->len && all; i += w)
-        all = is(tstr_decode(s->data, s->len, i, &w));
-    *out = value_bool(all);
     return 0;
 }
 
@@ -365,64 +315,63 @@ static bool is_alnum(uint32_t cp) {
     return is_alpha(cp) || is_numeric(cp);
 }
 
-#define ALL_METHOD(name, is)                                                                       \
-    static int name(struct render *rd, const struct call *c, struct value *out) {                  \
-        return all_are(rd, c, is, out);                                                            \
-    }
+static bool (*const IS[])(uint32_t cp) = {is_digit, is_alpha, is_alnum, tstr_is_space};
+enum { IS_DIGIT, IS_ALPHA, IS_ALNUM, IS_SPACE };
 
-ALL_METHOD(str_isdigit, is_digit)
-ALL_METHOD(str_isalpha, is_alpha)
-ALL_METHOD(str_isalnum, is_alnum)
-ALL_METHOD(str_isspace, tstr_is_space)
+/* isdigit() and its like: whether every code point (at least one) is of a kind. */
+static int str_is(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s = c->self.s;
+    bool all = s->len > 0;
+    size_t w;
 
-static int case_test(struct render *rd, const struct call *c, const struct tstr *name,
-                     struct value *out) {
+    if (render_charge_bytes(rd, s->len))
+        return -1;
+    for (size_t i = 0; i < s->len && all; i += w)
+        all = IS[c->how](tstr_decode(s->data, s->len, i, &w));
+    *out = value_bool(all);
+    return 0;
+}
+
+static int str_is_case(struct render *rd, const struct call *c, struct value *out) {
     const struct args none = {0};
     bool is;
 
-    if (call_test(rd, name, c->self, &none, &is))
+    if (call_test(rd, c->how == CASE_LOWER ? TSTR_STATIC("lower") : TSTR_STATIC("upper"), c->self,
+                  &none, &is))
         return -1;
     *out = value_bool(is);
     return 0;
 }
 
-static int str_islower(struct render *rd, const struct call *c, struct value *out) {
-    return case_test(rd, c, TSTR_STATIC("lower"), out);
-}
-
-static int str_isupper(struct render *rd, const struct call *c, struct value *out) {
-    return case_test(rd, c, TSTR_STATIC("upper"), out);
-}
-
 /* Sorted by name. */
 static const struct builtin METHODS[] = {
-    {"capitalize", "", 0, str_capitalize},
-    {"count", "sub start end", 1, str_count},
-    {"endswith", "suffix start end", 1, str_endswith},
-    {"find", "sub start end", 1, str_find},
-    {"format", "*", 0, str_format},
-    {"index", "sub start end", 1, str_index},
-    {"isalnum", "", 0, str_isalnum},
-    {"isalpha", "", 0, str_isalpha},
-    {"isdigit", "", 0, str_isdigit},
-    {"islower", "", 0, str_islower},
-    {"isspace", "", 0, str_isspace},
-    {"isupper", "", 0, str_isupper},
-    {"join", "iterable", 1, str_join},
-    {"lower", "", 0, str_lower},
-    {"lstrip", "chars", 0, str_lstrip},
-    {"removeprefix", "prefix", 1, str_removeprefix},
-    {"removesuffix", "suffix", 1, str_removesuffix},
-    {"replace", "old new count", 2, str_replace},
-    {"rfind", "sub start end", 1, str_rfind},
-    {"rsplit", "sep maxsplit", 0, str_rsplit},
-    {"rstrip", "chars", 0, str_rstrip},
-    {"split", "sep maxsplit", 0, str_split},
-    {"splitlines", "keepends", 0, str_splitlines},
-    {"startswith", "prefix start end", 1, str_startswith},
-    {"strip", "chars", 0, str_strip},
-    {"title", "", 0, str_title},
-    {"upper", "", 0, str_upper},
+    {"capitalize", "", 0, str_case, CASE_CAPITALIZE},
+    {"count", "sub start end", 1, str_count, 0},
+    {"endswith", "suffix start end", 1, str_has_affix, RIGHT},
+    {"find", "sub start end", 1, str_find, 0},
+    {"format", "*", 0, str_format, 0},
+    {"index", "sub start end", 1, str_find, FIND_MUST},
+    {"isalnum", "", 0, str_is, IS_ALNUM},
+    {"isalpha", "", 0, str_is, IS_ALPHA},
+    {"isdigit", "", 0, str_is, IS_DIGIT},
+    {"islower", "", 0, str_is_case, CASE_LOWER},
+    {"isspace", "", 0, str_is, IS_SPACE},
+    {"isupper", "", 0, str_is_case, CASE_UPPER},
+    {"join", "iterable", 1, str_join, 0},
+    {"lower", "", 0, str_case, CASE_LOWER},
+    {"lstrip", "chars", 0, str_strip, LEFT},
+    {"removeprefix", "prefix", 1, str_remove_affix, LEFT},
+    {"removesuffix", "suffix", 1, str_remove_affix, RIGHT},
+    {"replace", "old new count", 2, str_replace, 0},
+    {"rfind", "sub start end", 1, str_find, FIND_LAST},
+    {"rsplit", "sep maxsplit", 0, str_rsplit, 0},
+    {"rstrip", "chars", 0, str_strip, RIGHT},
+    {"split", "sep maxsplit", 0, str_split, 0},
+    {"splitlines", "keepends", 0, str_splitlines, 0},
+    {"startswith", "prefix start end", 1, str_has_affix, LEFT},
+    {"strip", "chars", 0, str_strip, LEFT | RIGHT},
+    {"title", "", 0, str_case, CASE_TITLE},
+    {"upper", "", 0, str_case, CASE_UPPER},
 };
 
 const struct builtin *method_find_str(const struct tstr *name) {

@@ -55,6 +55,7 @@ struct args {
  * not given. */
 struct call {
     struct value self;
+    int how; /* the builtin's */
     struct value a[CALL_ARGS_MAX];
     const struct args *args; /* as written, for those with parameters "*" */
 };
@@ -65,6 +66,7 @@ struct builtin {
     const char *params; /* names with a space between; "*": anything */
     uint8_t required;   /* so many of them must be given */
     int (*fn)(struct render *rd, const struct call *c, struct value *out);
+    int how; /* which of those that @fn does */
 };
 
 /* raise_exception(@message): fails with the template's own words. */
