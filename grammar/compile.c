@@ -189,35 +189,21 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
     g->vocab = b->vocab;
     g->start = root;
     g->max_stack = MAX_STACK;
-    int r = find_nullable(b);
-
-    if (r == 0) {
+    if (find_nullable(b) == 0) {
         g->nullable = b->rule[root].nullable;
-        r = make_rules(&m);
+        make_rules(&m);
     }
     free(m.nfa_edge);
     free(m.nfa_head);
     free(m.nfa_empty);
     free(m.shared);
-    if (r == 0)
-        r = keep_needs(b, g);
-    if (r == 0)
-        r = members_keep(b, g);
-    if (r == 0)
-        r = automaton_analyse(b, g);
-    if (r == 0)
-        r = keep_names(b, g);
-    if (r == 0)
-        r = members_spans(b, g);
-    if (r == 0)
-        r = distinct_new(b, g);
-    if (r == 0)
-        r = make_tables(b, g);
-    if (r == 0 && b->vocab)
-        r = finish_new(b, g);
-    if (r == 0 && b->vocab)
-        r = automaton_free_chars(b, g);
-    if (r < 0)
+    int r = b->failed;
+
+    if (r < 0 || (r = keep_needs(b, g)) < 0 || (r = members_keep(b, g)) < 0 ||
+        (r = automaton_analyse(b, g)) < 0 || (r = keep_names(b, g)) < 0 ||
+        (r = members_spans(b, g)) < 0 || (r = distinct_new(b, g)) < 0 ||
+        (r = make_tables(b, g)) < 0 || (b->vocab && (r = finish_new(b, g)) < 0) ||
+        (b->vocab && (r = automaton_free_chars(b, g)) < 0))
         return r;
     trim_arrays(g);
     if (g->bytes > b->limits.max_bytes)

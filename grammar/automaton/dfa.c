@@ -96,7 +96,7 @@ static bool is_found(const struct sets *s, uint32_t q) {
 }
 
 /* Adds @from and what it reaches by empty edges to found[]. */
-static int close_over(struct dfa *d, uint32_t from) {
+static void close_over(struct dfa *d, uint32_t from) {
     struct sets *s = &d->s;
     struct maker *m = d->m;
     uint32_t n_work = 0, steps = 1;
@@ -104,7 +104,7 @@ static int close_over(struct dfa *d, uint32_t from) {
     assert(from < m->n_nfa && s->n_found < m->n_nfa);
 
     if (s->mark[from] == s->stamp)
-        return 0;
+        return;
     s->mark[from] = s->stamp;
     s->work[n_work++] = from;
     while (n_work) {
@@ -121,7 +121,7 @@ static int close_over(struct dfa *d, uint32_t from) {
         if (q == d->end || m->nfa_head[q] != NFA_NONE)
             s->found[s->n_found++] = q;
     }
-    return build_work(m->b, steps);
+    build_work(m->b, steps);
 }
 
 static uint32_t hash_of(const uint32_t *v, uint32_t n) {
@@ -132,13 +132,15 @@ static uint32_t hash_of(const uint32_t *v, uint32_t n) {
     return (uint32_t)(h >> 16);
 }
 
-static int rehash(struct dfa *d) {
+static void rehash(struct dfa *d) {
     struct sets *s = &d->s;
     uint32_t mask = s->mask * 2 + 1;
     uint32_t *slot = calloc(mask + 1, sizeof(*slot));
 
-    if (!slot)
-        return build_no_memory(d->m->b);
+    if (!slot) {
+        build_no_memory(d->m->b);
+        return;
+    }
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t h = hash_of(s->pool + s->begin[i], s->begin[i + 1] - s->begin[i]) & mask;
 
@@ -149,7 +151,6 @@ static int rehash(struct dfa *d) {
     free(s->slot);
     s->slot = slot;
     s->mask = mask;
-    return 0;
 }
 
 static int add_state(struct dfa *d) {
@@ -165,12 +166,12 @@ static int add_state(struct dfa *d) {
     return 0;
 }
 
-/* The number of the set in found[], a new state when there was none. @fresh: always a new one, that
- * is not found again. */
-static int intern(struct dfa *d, bool fresh, uint32_t *out) {
+/* Returns the state of the set in found[], a new one when there was none. @fresh: always a new one,
+ * that is not found again. Where the build has failed the answer means nothing. */
+static uint32_t intern(struct dfa *d, bool fresh) {
     struct sets *s = &d->s;
     struct maker *m = d->m;
-    int r = 0;
+    int r = m->b->failed;
 
     sort_numbers(s->found, s->n_found);
     uint32_t h = hash_of(s->found, s->n_found) & s->mask;
@@ -180,30 +181,27 @@ static int intern(struct dfa *d, bool fresh, uint32_t *out) {
 
         if (n == s->n_found &&
             memcmp(s->pool + s->begin[i], s->found, n * sizeof(*s->found)) == 0) {
-            *out = d->base + i;
-            return build_work(m->b, n / 8);
+            build_work(m->b, n / 8);
+            return d->base + i;
         }
     }
     while (r == 0 && s->n_pool + s->n_found > s->cap_pool)
         r = maker_grow(m, &s->pool, s->cap_pool, &s->cap_pool, sizeof(*s->pool));
-    if (r == 0 && s->n_found) {
-        memcpy(s->pool + s->n_pool, s->found, s->n_found * sizeof(*s->found));
-        s->n_pool += s->n_found;
-    }
     if (r == 0)
         r = maker_grow(m, &s->begin, s->n + 1, &s->cap, sizeof(*s->begin));
-    if (r == 0)
-        r = add_state(d);
-    if (r < 0)
-        return r;
+    if (r < 0 || add_state(d) < 0)
+        return d->base;
+    if (s->n_found)
+        memcpy(s->pool + s->n_pool, s->found, s->n_found * sizeof(*s->found));
+    s->n_pool += s->n_found;
     assert(m->g->n_states == d->base + s->n + 1); /* a set is a state */
     s->begin[s->n + 1] = s->n_pool;
     if (!fresh)
         s->slot[h] = s->n + 1;
-    *out = d->base + s->n++;
-    if (s->n * 2 > s->mask)
-        r = rehash(d);
-    return r < 0 ? r : build_work(m->b, 1 + s->n_found);
+    build_work(m->b, 1 + s->n_found);
+    if (++s->n * 2 > s->mask)
+        rehash(d);
+    return d->base + s->n - 1;
 }
 
 static unsigned lo_of(const struct out_edge *e) {
@@ -231,10 +229,12 @@ static void sort_edges(struct out_edge *v, uint32_t n) {
     }
 }
 
-static int emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, uint32_t to) {
+static void emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, uint32_t to) {
     struct grammar *g = d->m->g;
     struct state *q = &g->state[state];
 
+    if (d->m->b->failed)
+        return;
     assert(lo <= hi && to >= d->base && to < g->n_states);
     assert(q->edge + q->n_edges == g->n_edges); /* edges of a state are neighbours */
     if (q->n_edges) {
@@ -244,143 +244,118 @@ static int emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, ui
 
         if (last->to == to && last->hi + 1u == lo && lo < TOKEN_SYMBOL) {
             last->hi = (uint16_t)hi;
-            return 0;
+            return;
         }
     }
-    int r = maker_grow(d->m, &g->edge, g->n_edges, &d->m->cap_edges, sizeof(*g->edge));
-
-    if (r < 0)
-        return r;
     if (q->n_edges == UINT16_MAX)
-        return build_too_complex(d->m->b, "a state has too many edges");
+        build_too_complex(d->m->b, "a state has too many edges");
+    if (d->m->b->failed ||
+        maker_grow(d->m, &g->edge, g->n_edges, &d->m->cap_edges, sizeof(*g->edge)) < 0)
+        return;
     if (lo >= TOKEN_SYMBOL)
         q->flags |= STATE_TOKENS;
     g->edge[g->n_edges++] = (struct edge){(uint16_t)lo, (uint16_t)hi, to};
     q->n_edges++;
-    return build_work(d->m->b, 1);
+    build_work(d->m->b, 1);
 }
 
 /* The state of the set in found[]. An open state in it is alone: the others add nothing. */
-static int state_of(struct dfa *d, uint32_t *out) {
-    struct sets *s = &d->s;
+static uint32_t state_of(struct dfa *d) {
     uint32_t open = d->m->nfa_open;
-    int r = 0;
 
-    if (open != NFA_NONE && is_found(s, open)) {
-        start_closure(s);
-        r = close_over(d, open);
+    if (open != NFA_NONE && is_found(&d->s, open)) {
+        start_closure(&d->s);
+        close_over(d, open);
     }
-    return r < 0 ? r : intern(d, false, out);
+    return intern(d, false);
 }
 
 /* The state that out[@from, @to) lead to, which have one symbol. */
-static int set_behind(struct dfa *d, uint32_t from, uint32_t to, uint32_t *out) {
+static uint32_t set_behind(struct dfa *d, uint32_t from, uint32_t to) {
     uint32_t *alone = to - from == 1 ? &d->s.alone[d->s.out[from].to] : NULL;
-    int r = 0;
 
-    if (alone && *alone) {
-        *out = *alone - 1;
-        return 0;
-    }
+    if (alone && *alone)
+        return *alone - 1;
     start_closure(&d->s);
-    for (uint32_t i = from; r == 0 && i < to; i++)
-        r = close_over(d, d->s.out[i].to);
-    if (r == 0)
-        r = state_of(d, out);
-    if (r == 0 && alone)
-        *alone = *out + 1;
-    return r;
+    for (uint32_t i = from; i < to; i++)
+        close_over(d, d->s.out[i].to);
+    uint32_t state = state_of(d);
+
+    if (alone)
+        *alone = state + 1;
+    return state;
 }
 
 /* Edges out[from, to) that overlap: every stretch between two ends of ranges is one edge. */
-static int emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint32_t to) {
+static void emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint32_t to) {
+    struct build *b = d->m->b;
     struct sets *s = &d->s;
     uint32_t n = 0;
-    int r = 0;
 
-    for (uint32_t i = from; r == 0 && i < to; i++) {
-        for (int k = 0; r == 0 && k < 2; k++) {
-            r = maker_grow(d->m, &s->point, n, &s->cap_point, sizeof(*s->point));
-            if (r == 0)
-                s->point[n++] = k ? hi_of(&s->out[i]) + 1u : lo_of(&s->out[i]);
+    for (uint32_t i = from; i < to; i++) {
+        for (int k = 0; k < 2; k++) {
+            if (maker_grow(d->m, &s->point, n, &s->cap_point, sizeof(*s->point)) < 0)
+                return;
+            s->point[n++] = k ? hi_of(&s->out[i]) + 1u : lo_of(&s->out[i]);
         }
     }
-    if (r < 0)
-        return r;
     sort_numbers(s->point, n);
-    for (uint32_t p = 0; r == 0 && p + 1 < n; p++) {
-        uint32_t lo = s->point[p], hi = s->point[p + 1] - 1, target;
+    for (uint32_t p = 0; p + 1 < n && !b->failed; p++) {
+        uint32_t lo = s->point[p], hi = s->point[p + 1] - 1;
 
         if (s->point[p + 1] == lo)
             continue;
         start_closure(s);
-        r = build_work(d->m->b, to - from);
-        for (uint32_t i = from; r == 0 && i < to && lo_of(&s->out[i]) <= lo; i++) {
+        build_work(b, to - from);
+        for (uint32_t i = from; i < to && lo_of(&s->out[i]) <= lo; i++) {
             if (hi_of(&s->out[i]) >= hi)
-                r = close_over(d, s->out[i].to);
+                close_over(d, s->out[i].to);
         }
-        if (r == 0 && s->n_found) {
-            r = state_of(d, &target);
-            if (r == 0)
-                r = emit_edge(d, state, lo, hi, target);
-        }
+        if (s->n_found)
+            emit_edge(d, state, lo, hi, state_of(d));
     }
-    return r;
 }
 
 /* Edges of bytes, sorted. They are handled in groups that overlap; a group of equal ranges, the
  * usual case, is one edge. */
-static int emit_bytes(struct dfa *d, uint32_t state, uint32_t n) {
+static void emit_bytes(struct dfa *d, uint32_t state, uint32_t n) {
     struct sets *s = &d->s;
 
-    for (uint32_t i = 0, end; i < n; i = end) {
+    for (uint32_t i = 0, end; i < n && !d->m->b->failed; i = end) {
         unsigned hi = hi_of(&s->out[i]);
         bool equal = true;
-        int r = 0;
 
         for (end = i + 1; end < n && lo_of(&s->out[end]) <= hi; end++) {
             equal = equal && s->out[end].key == s->out[i].key;
             hi = MAX(hi, hi_of(&s->out[end]));
         }
-        if (!equal) {
-            r = emit_overlapping(d, state, i, end);
-        } else {
-            uint32_t target;
-
-            r = set_behind(d, i, end, &target);
-            if (r == 0)
-                r = emit_edge(d, state, lo_of(&s->out[i]), hi_of(&s->out[i]), target);
-        }
-        if (r < 0)
-            return r;
+        if (equal)
+            emit_edge(d, state, lo_of(&s->out[i]), hi_of(&s->out[i]), set_behind(d, i, end));
+        else
+            emit_overlapping(d, state, i, end);
     }
-    return 0;
 }
 
-static int emit_calls(struct dfa *d, uint32_t state, uint32_t from) {
+static void emit_calls(struct dfa *d, uint32_t state, uint32_t from) {
     struct sets *s = &d->s;
     struct grammar *g = d->m->g;
 
     for (uint32_t i = from, end; i < s->n_out; i = end) {
-        uint32_t target;
-        int r = 0;
-
         for (end = i + 1; end < s->n_out && s->out[end].key == s->out[i].key;)
             end++;
-        r = set_behind(d, i, end, &target);
-        if (r == 0)
-            r = maker_grow(d->m, &g->call, g->n_calls, &d->m->cap_calls, sizeof(*g->call));
-        if (r < 0)
-            return r;
+        uint32_t target = set_behind(d, i, end);
+
         if (g->state[state].n_calls == UINT16_MAX)
-            return build_too_complex(d->m->b, "a state has too many alternatives");
+            build_too_complex(d->m->b, "a state has too many alternatives");
+        if (d->m->b->failed ||
+            maker_grow(d->m, &g->call, g->n_calls, &d->m->cap_calls, sizeof(*g->call)) < 0)
+            return;
         g->call[g->n_calls++] = (struct call){(uint32_t)s->out[i].key, target};
         g->state[state].n_calls++;
     }
-    return 0;
 }
 
-static int emit_state(struct dfa *d, uint32_t local) {
+static void emit_state(struct dfa *d, uint32_t local) {
     struct sets *s = &d->s;
     struct maker *m = d->m;
     struct grammar *g = m->g;
@@ -399,12 +374,9 @@ static int emit_state(struct dfa *d, uint32_t local) {
         if (q == d->end && (local > 0 || d->loop))
             g->state[state].flags |= STATE_ACCEPT;
         for (uint32_t e = m->nfa_head[q]; e != NFA_NONE; e = m->nfa_edge[e].next) {
-            int r = s->n_out < s->cap_out
-                        ? 0
-                        : maker_grow(m, &s->out, s->n_out, &s->cap_out, sizeof(*s->out));
-
-            if (r < 0)
-                return r;
+            if (s->n_out == s->cap_out &&
+                maker_grow(m, &s->out, s->n_out, &s->cap_out, sizeof(*s->out)) < 0)
+                return;
             s->out[s->n_out++] = (struct out_edge){key_of(&m->nfa_edge[e]), m->nfa_edge[e].to};
             n_bytes += m->nfa_edge[e].kind == NFA_BYTES;
         }
@@ -417,13 +389,14 @@ static int emit_state(struct dfa *d, uint32_t local) {
         }
     }
     sort_edges(s->out, s->n_out);
-    int r = emit_bytes(d, state, n_bytes);
-
-    return r < 0 ? r : emit_calls(d, state, n_bytes);
+    emit_bytes(d, state, n_bytes);
+    emit_calls(d, state, n_bytes);
 }
 
-static int make_states(struct dfa *d, const struct expr *body, uint32_t *first) {
+/* Returns the first of them. */
+static uint32_t make_states(struct dfa *d, const struct expr *body) {
     struct maker *m = d->m;
+    uint32_t first = d->base;
 
     m->n_nfa = m->n_nfa_edges = 0;
     nfa_forget_shared(m);
@@ -432,28 +405,26 @@ static int make_states(struct dfa *d, const struct expr *body, uint32_t *first) 
 
     d->end = d->loop ? start : nfa_state(m);
     nfa_add(m, body, start, d->end);
-    int r = m->b->failed ? m->b->failed : sets_init(d);
-
-    if (r == 0) {
+    if (!m->b->failed && sets_init(d) == 0) {
         start_closure(&d->s);
-        r = close_over(d, start);
+        close_over(d, start);
+        first = intern(d, !d->loop);
+        for (uint32_t i = 0; i < d->s.n && !m->b->failed; i++)
+            emit_state(d, i);
     }
-    if (r == 0)
-        r = intern(d, !d->loop, first);
-    for (uint32_t i = 0; r == 0 && i < d->s.n; i++)
-        r = emit_state(d, i);
     sets_free(&d->s);
-    return r;
+    return first;
 }
 
 /* The states of @l as they are, behind a start that is not entered again. */
-static int copy_lang(struct dfa *d, const struct lang *l) {
+static void copy_lang(struct dfa *d, const struct lang *l) {
     struct grammar *g = d->m->g;
-    int r = 0;
 
-    for (uint32_t q = 0; r == 0 && q <= l->n; q++)
-        r = add_state(d);
-    for (uint32_t q = 0; r == 0 && q <= l->n; q++) {
+    for (uint32_t q = 0; q <= l->n; q++) {
+        if (add_state(d) < 0)
+            return;
+    }
+    for (uint32_t q = 0; q <= l->n; q++) {
         const struct lang_state *s = &l->state[q ? q - 1 : 0];
         struct state *to = &g->state[d->base + q];
 
@@ -463,28 +434,25 @@ static int copy_lang(struct dfa *d, const struct lang *l) {
             to->flags |= STATE_ACCEPT;
         if ((d->flags & STATE_WITHIN) && (s->accepts & LANG_BORDER))
             to->flags |= STATE_BORDER;
-        for (uint32_t i = s->edge; r == 0 && i < s->edge + s->n_edges; i++)
-            r = emit_edge(d, d->base + q, l->edge[i].lo, l->edge[i].hi,
-                          d->base + 1 + l->edge[i].to);
+        for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++)
+            emit_edge(d, d->base + q, l->edge[i].lo, l->edge[i].hi, d->base + 1 + l->edge[i].to);
     }
-    return r;
 }
 
 /* A rule whose register counts characters. */
-static int make_within(struct maker *m, uint32_t rule) {
+static void make_within(struct maker *m, uint32_t rule) {
     const struct rule *from = &m->b->rule[rule];
     struct grammar *g = m->g;
 
     assert(from->body->kind == EXPR_LANG && !from->members && !from->loop);
     struct dfa d = {.m = m, .rule = rule, .base = g->n_states, .flags = STATE_WITHIN};
-    int r = copy_lang(&d, from->body->lang);
     uint32_t most = 0;
 
+    copy_lang(&d, from->body->lang);
     for (uint32_t q = 0; q < from->body->lang->n; q++)
         most = MAX(most, from->need[q]);
     g->rule[rule] =
         (struct auto_rule){.start = d.base, .n_states = g->n_states - d.base, .need = most};
-    return r;
 }
 
 int dfa_make(struct maker *m, uint32_t rule) {
@@ -494,14 +462,17 @@ int dfa_make(struct maker *m, uint32_t rule) {
     const struct expr *body = b->rule[rule].body;
     uint32_t first = d.base;
 
-    if (b->rule[rule].need)
-        return make_within(m, rule);
+    if (b->rule[rule].need) {
+        make_within(m, rule);
+        return b->failed;
+    }
     d.flags = (uint8_t)((d.loop ? STATE_LOOP : 0) | (b->rule[rule].members ? STATE_MEMBERS : 0));
-    int r = body->kind == EXPR_LANG && !d.loop ? copy_lang(&d, body->lang)
-                                               : make_states(&d, body, &first);
-
-    if (r < 0)
-        return r;
+    if (body->kind == EXPR_LANG && !d.loop)
+        copy_lang(&d, body->lang);
+    else
+        first = make_states(&d, body);
+    if (b->failed)
+        return b->failed;
     assert(first == d.base);
     if (d.loop)
         g->state[first].flags |= STATE_BORDER;
@@ -512,8 +483,10 @@ int dfa_make(struct maker *m, uint32_t rule) {
     return 0;
 }
 
-int dfa_flat(struct maker *m, const struct expr *e, uint32_t *start) {
+int dfa_flat(struct maker *m, const struct expr *e) {
     struct dfa d = {.m = m, .base = m->g->n_states};
+    uint32_t first = make_states(&d, e);
 
-    return make_states(&d, e, start);
+    assert(m->b->failed || first == d.base);
+    return m->b->failed;
 }

@@ -44,12 +44,14 @@ static uint32_t hash_of(const uint32_t *v, uint32_t n) {
     return (uint32_t)(h >> 16);
 }
 
-static int rehash(struct product *p) {
+static void rehash(struct product *p) {
     uint32_t mask = p->mask * 2 + 1;
     uint32_t *slot = calloc(mask + 1, sizeof(*slot));
 
-    if (!slot)
-        return build_no_memory(p->b);
+    if (!slot) {
+        build_no_memory(p->b);
+        return;
+    }
     for (uint32_t i = 0; i < p->n; i++) {
         uint32_t h = hash_of(p->tuple + (size_t)i * p->n_in, p->n_in) & mask;
 
@@ -60,7 +62,6 @@ static int rehash(struct product *p) {
     free(p->slot);
     p->slot = slot;
     p->mask = mask;
-    return 0;
 }
 
 static bool same_tuple(const uint32_t *x, const uint32_t *y, uint32_t n) {
@@ -71,8 +72,9 @@ static bool same_tuple(const uint32_t *x, const uint32_t *y, uint32_t n) {
     return i == n;
 }
 
-/* The state of the tuple that lies behind the last one, made when it is new. */
-static int intern(struct product *p, uint32_t *out) {
+/* Returns the state of the tuple that lies behind the last one, made when it is new. Where the
+ * build has failed the answer means nothing. */
+static uint32_t intern(struct product *p) {
     const uint32_t *t = p->tuple + (size_t)p->n * p->n_in;
     uint32_t h = hash_of(t, p->n_in) & p->mask;
     uint64_t accepts = 0;
@@ -81,26 +83,25 @@ static int intern(struct product *p, uint32_t *out) {
         uint32_t i = p->slot[h] - 1;
 
         if (same_tuple(p->tuple + (size_t)i * p->n_in, t, p->n_in)) {
-            *out = i;
-            return build_work(p->b, 2 * p->n_in);
+            build_work(p->b, 2 * p->n_in);
+            return i;
         }
     }
     if (p->n >= p->b->limits.max_states)
-        return build_too_complex(p->b, "an intersection needs more than %u states",
-                                 p->b->limits.max_states);
+        build_too_complex(p->b, "an intersection needs more than %u states",
+                          p->b->limits.max_states);
     for (uint32_t i = 0; i < p->n_in; i++) {
         if (t[i] != NO_STATE && (p->in[i]->state[t[i]].accepts & 1))
             accepts |= UINT64_C(1) << i;
     }
-    int r = grow(p, &p->state, p->n + 1, &p->cap_state, sizeof(*p->state));
-
-    if (r < 0)
-        return r;
+    if (p->b->failed || grow(p, &p->state, p->n + 1, &p->cap_state, sizeof(*p->state)) < 0)
+        return 0;
     p->state[p->n] = (struct lang_state){.accepts = accepts};
-    p->slot[h] = p->n + 1;
-    *out = p->n++;
-    r = p->n * 2 > p->mask ? rehash(p) : 0;
-    return r < 0 ? r : build_work(p->b, 2 + 2 * p->n_in);
+    p->slot[h] = ++p->n;
+    build_work(p->b, 2 + 2 * p->n_in);
+    if (p->n * 2 > p->mask)
+        rehash(p);
+    return p->n - 1;
 }
 
 /* The edges of one state of a tuple that are not yet behind. */
@@ -150,26 +151,21 @@ static bool step(struct product *p, struct ahead *at, unsigned c, unsigned *last
     return !dead;
 }
 
-static int add_edges(struct product *p, uint32_t from) {
+static void add_edges(struct product *p, uint32_t from) {
     struct ahead at[LANG_MAX];
-    /* Room for an edge and a state for each byte. */
-    int r = grow(p, &p->tuple, (p->n + 257) * p->n_in, &p->cap_tuple, sizeof(*p->tuple));
 
-    if (r == 0)
-        r = grow(p, &p->edge, p->n_edges + 256, &p->cap_edge, sizeof(*p->edge));
-    if (r < 0)
-        return r;
+    /* Room for an edge and a state for each byte. */
+    if (grow(p, &p->tuple, (p->n + 257) * p->n_in, &p->cap_tuple, sizeof(*p->tuple)) < 0 ||
+        grow(p, &p->edge, p->n_edges + 256, &p->cap_edge, sizeof(*p->edge)) < 0)
+        return;
     start_at(p, from, at);
     p->state[from].edge = p->n_edges;
-    for (unsigned c = 0, last; c < 256; c = last + 1) {
-        bool alive = step(p, at, c, &last);
-        uint32_t to = 0;
-
-        r = alive ? intern(p, &to) : build_work(p->b, p->n_in);
-        if (r < 0)
-            return r;
-        if (!alive)
+    for (unsigned c = 0, last; c < 256 && !p->b->failed; c = last + 1) {
+        if (!step(p, at, c, &last)) {
+            build_work(p->b, p->n_in);
             continue;
+        }
+        uint32_t to = intern(p);
         struct edge *before = p->n_edges > p->state[from].edge ? &p->edge[p->n_edges - 1] : NULL;
 
         if (before && before->to == to && before->hi + 1u == c)
@@ -178,7 +174,6 @@ static int add_edges(struct product *p, uint32_t from) {
             p->edge[p->n_edges++] = (struct edge){(uint16_t)c, (uint16_t)last, to};
     }
     p->state[from].n_edges = p->n_edges - p->state[from].edge;
-    return 0;
 }
 
 /* Asserts the invariants of lang_types.h. */
@@ -221,25 +216,25 @@ static void product_free(struct product *p) {
 /* Makes all states of @p, whose first five fields are set. */
 static int make_product(struct product *p) {
     struct build *b = p->b;
-    uint32_t start;
     bool alive = true;
 
     if (p->n_in > LANG_MAX)
         return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
     assert(p->n_in > 0);
     p->slot = calloc(p->mask + 1, sizeof(*p->slot));
-    int r = p->slot ? grow(p, &p->tuple, p->n_in, &p->cap_tuple, sizeof(*p->tuple))
-                    : build_no_memory(b);
-
-    for (uint32_t i = 0; r == 0 && i < p->n_in; i++) {
+    if (!p->slot)
+        return build_no_memory(b);
+    if (grow(p, &p->tuple, p->n_in, &p->cap_tuple, sizeof(*p->tuple)) < 0)
+        return b->failed;
+    for (uint32_t i = 0; i < p->n_in; i++) {
         p->tuple[i] = p->in[i]->n ? 0 : NO_STATE;
         alive = alive && (p->in[i]->n || !(p->must >> i & 1));
     }
-    if (r == 0 && alive)
-        r = intern(p, &start);
-    for (uint32_t i = 0; r == 0 && i < p->n; i++)
-        r = add_edges(p, i);
-    return r;
+    if (alive)
+        intern(p);
+    for (uint32_t i = 0; i < p->n && !b->failed; i++)
+        add_edges(p, i);
+    return b->failed;
 }
 
 const struct lang *lang_product(struct build *b, const struct lang *const *in, uint32_t n,
@@ -497,15 +492,13 @@ const struct lang *lang_of(struct build *b, const struct expr *e) {
     struct maker m = {.b = b, .g = &g, .flat = true};
     struct lang_state *state = NULL;
     const struct lang *l = NULL;
-    uint32_t start = 0;
 
     if (!e)
         return NULL;
     if (e->kind == EXPR_LANG)
         return e->lang;
-    int r = dfa_flat(&m, e, &start);
+    int r = dfa_flat(&m, e);
 
-    assert(r < 0 || start == 0);
     state = r == 0 ? calloc(MAX(g.n_states, 1u), sizeof(*state)) : NULL;
     for (uint32_t q = 0; state && q < g.n_states; q++) {
         const struct state *s = &g.state[q];

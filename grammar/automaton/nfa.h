@@ -74,8 +74,9 @@ void nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uin
 
 /* Makes the rule's states: dfa.c. */
 int dfa_make(struct maker *m, uint32_t rule);
-/* The states of one expression without calls; *@start accepts what @e does but the empty text. */
-int dfa_flat(struct maker *m, const struct expr *e, uint32_t *start);
+/* Makes the states of one expression without calls; the first accepts what @e does but the empty
+ * text. */
+int dfa_flat(struct maker *m, const struct expr *e);
 /* Removes what cannot end, refuses left recursion, finds first and follow bytes: analyse.c. */
 int automaton_analyse(struct build *b, struct grammar *g);
 /* Finds how far each state reads texts of each kind: free_chars.c. */

@@ -154,49 +154,39 @@ static int expand(struct schema *s, struct parts *out, struct place p, const str
 static int expand_logic(struct schema *s, struct parts *out, struct place p,
                         const struct open *open) {
     struct place not = schema_at(s, p, "not"), d;
-    int r = 0;
 
-    if (not .v) {
-        r = logic_not(s, not, &d);
-        if (r == 0)
-            r = expand(s, out, d, open);
-    }
-    if (r == 0 && yyjson_obj_get(p.v, "if") &&
-        (yyjson_obj_get(p.v, "then") || yyjson_obj_get(p.v, "else"))) {
-        r = logic_if(s, p, &d);
-        if (r == 0)
-            r = expand(s, out, d, open);
-    }
-    if (r == 0 &&
-        (yyjson_obj_get(p.v, "dependencies") || yyjson_obj_get(p.v, "dependentRequired") ||
-         yyjson_obj_get(p.v, "dependentSchemas"))) {
-        r = logic_dependencies(s, p, &d);
-        if (r == 0)
-            r = expand(s, out, d, open);
-    }
-    return r;
+    if (not .v && (logic_not(s, not, &d) < 0 || expand(s, out, d, open) < 0))
+        return s->b->failed;
+    if (yyjson_obj_get(p.v, "if") && (yyjson_obj_get(p.v, "then") || yyjson_obj_get(p.v, "else")) &&
+        (logic_if(s, p, &d) < 0 || expand(s, out, d, open) < 0))
+        return s->b->failed;
+    if ((yyjson_obj_get(p.v, "dependencies") || yyjson_obj_get(p.v, "dependentRequired") ||
+         yyjson_obj_get(p.v, "dependentSchemas")) &&
+        logic_dependencies(s, p, &d) == 0)
+        expand(s, out, d, open);
+    return s->b->failed;
 }
 
 static int expand(struct schema *s, struct parts *out, struct place p, const struct open *up) {
-    struct open *open = build_alloc(s->b, 1, sizeof(*open));
+    struct build *b = s->b;
+    struct open *open = build_alloc(b, 1, sizeof(*open));
     struct place ref, all, any, one;
     uint32_t n_open = 0;
-    int r = build_work(s->b, 1 + out->n);
 
-    if (r < 0 || yyjson_is_true(p.v))
-        return r;
+    if (build_work(b, 1 + out->n) < 0 || yyjson_is_true(p.v))
+        return b->failed;
     if (yyjson_is_false(p.v)) {
         out->never = true;
-        return 0;
+        return b->failed;
     }
     if (!yyjson_is_obj(p.v))
         return schema_invalid(s, p.path, "a schema must be an object or a boolean");
     if (!open)
-        return s->b->failed;
+        return b->failed;
     *open = (struct open){up, p.v, up ? up->depth + 1 : 1};
-    if (open->depth > s->b->limits.max_depth)
-        return build_too_complex(s->b, "the schema's references are nested more than %u deep",
-                                 s->b->limits.max_depth);
+    if (open->depth > b->limits.max_depth)
+        return build_too_complex(b, "the schema's references are nested more than %u deep",
+                                 b->limits.max_depth);
     for (const struct open *o = up; o; o = o->up, n_open++) {
         if (o->v == p.v)
             return schema_invalid(s, p.path, "the schema refers to itself without any progress");
@@ -205,38 +195,28 @@ static int expand(struct schema *s, struct parts *out, struct place p, const str
         if (out->v[i].v == p.v)
             return 0;
     }
-    r = build_work(s->b, n_open);
-    if (r == 0)
-        r = places_add(s, &out->v, &out->n, &out->cap, p);
+    build_work(b, n_open);
+    if (places_add(s, &out->v, &out->n, &out->cap, p) < 0)
+        return b->failed;
     ref = schema_at(s, p, "$ref");
-    if (r == 0 && ref.v && s->old_refs) {
-        r = schema_resolve(s, ref, &ref);
-        return r < 0 ? r : expand(s, out, ref, open);
-    }
+    if (ref.v && (schema_resolve(s, ref, &ref) < 0 || expand(s, out, ref, open) < 0 || s->old_refs))
+        return b->failed;
     all = schema_at(s, p, "allOf");
     any = schema_at(s, p, "anyOf");
     one = schema_at(s, p, "oneOf");
-    if (r == 0 && ref.v) {
-        struct place target;
-
-        r = schema_resolve(s, ref, &target);
-        if (r == 0)
-            r = expand(s, out, target, open);
-    }
-    if (r == 0 && all.v && (!yyjson_is_arr(all.v) || yyjson_arr_size(all.v) == 0))
+    if (all.v && (!yyjson_is_arr(all.v) || yyjson_arr_size(all.v) == 0))
         return schema_invalid(s, all.path, "this must be an array of at least one schema");
-    for (size_t i = 0; r == 0 && i < yyjson_arr_size(all.v); i++) {
+    for (size_t i = 0; i < yyjson_arr_size(all.v); i++) {
         struct place part = {yyjson_arr_get(all.v, i), schema_path_index(s, all.path, i)};
 
-        r = build_work(s->b, i);
-        if (r == 0)
-            r = expand(s, out, part, open);
+        if (build_work(b, i) < 0 || expand(s, out, part, open) < 0)
+            return b->failed;
     }
-    if (r == 0 && any.v)
-        r = add_choice(s, out, any, false, open);
-    if (r == 0 && one.v)
-        r = add_choice(s, out, one, true, open);
-    return r < 0 ? r : expand_logic(s, out, p, open);
+    if (any.v)
+        add_choice(s, out, any, false, open);
+    if (one.v)
+        add_choice(s, out, one, true, open);
+    return b->failed ? b->failed : expand_logic(s, out, p, open);
 }
 
 int parts_expand(struct schema *s, struct parts *out, struct place p) {
