@@ -204,7 +204,8 @@ enum op_kind {
     OP_SHARED,
     /* in[first + i] = w[i] norm x, for the recurrent op that follows: d = what that makes of them
      * and of the state of the row's sequence, which is that behind the row then. @parts: in[0] is
-     * the products of w[0], w[1] and w[2], one behind the other; another STATE_IN makes the rest. */
+     * the products of w[0], w[1] and w[2], one behind the other; another STATE_IN makes the
+     * rest. */
     OP_STATE_IN,
     /* A gated delta net. in: u, z, the raw beta and alpha; without the last (@joined) the third
      * has, for each key head, its value heads' betas, then alphas. Token by token:

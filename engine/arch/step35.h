@@ -7,4 +7,5 @@
 
 #include "engine/arch/decoder.h"
 
+/* Binds the whole model, in place of decoder_bind(). */
 void step35_bind(struct binder *b, struct model *m, const struct decoder *d);

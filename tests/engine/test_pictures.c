@@ -359,8 +359,8 @@ Test(pictures, pieces_of_an_encoder_change_no_bit) {
 
 enum { N_AHEAD = 3 };
 
-/* What a model with a block of its own drafts behind a prompt of ten tokens, a picture of 3 x 4 rows
- * and eight tokens, computed in pieces of @chunk. */
+/* Collects what a model with a block of its own drafts behind a prompt of ten tokens, a picture of
+ * 3 x 4 rows and eight tokens, computed in pieces of @chunk. */
 static void draft(uint32_t chunk, struct driver_seq *out, struct trace *t) {
     char model[TEST_DATA_PATH], projector[TEST_DATA_PATH];
     const struct driver_opts o = {
