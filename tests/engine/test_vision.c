@@ -223,6 +223,10 @@ Test(vision, pictures_of_another_size_are_refused) {
     cr_expect(image_encoder_run(s.e, &odd, &l, rows, &err) == -EINVAL);
     cr_expect(strstr(err.message, "40 x 40 pixels has not the encoder's size") != NULL, "%s",
               err.message);
+    CLEANUP(picture_deinit) struct picture small = make_picture(64, 96);
+    l = (struct picture_layout){.width = 64, .height = 96, .n_columns = 2, .n_lines = 3};
+    cr_expect(image_encoder_run(s.e, &small, &l, rows, &err) == -EINVAL);
+    cr_expect(strstr(err.message, "64 x 96 pixels has not 0 rows") != NULL, "%s", err.message);
 }
 
 /* The file of @w is refused with a reason that has @part. */
