@@ -97,7 +97,7 @@ static int get_str(const void *data, uint32_t len, struct span s, struct str *ou
     return r;
 }
 
-/* ---- OPEN, PROGRESS, READY, CANCEL, TURN_END, BLOCKS ---- */
+/* ---- OPEN, PROGRESS, READY, CANCEL, TURN_END, PICTURE, BLOCKS ---- */
 
 struct wire_open {
     struct msg_open m;
@@ -116,7 +116,8 @@ int msg_open_pack(struct buf *out, const struct msg_open *m) {
 int msg_open_parse(const void *data, uint32_t len, struct msg_open *m) {
     struct wire_open f;
 
-    if (fixed_part(data, len, &f, sizeof(f)) < 0 || get_str(data, len, f.options, &f.m.options) < 0)
+    if (fixed_part(data, len, &f, sizeof(f)) < 0 ||
+        get_str(data, len, f.options, &f.m.options) < 0 || f.m.has_projector > 1)
         return -EPROTO;
     *m = f.m;
     return 0;
@@ -196,6 +197,59 @@ int msg_turn_end_parse(const void *data, uint32_t len, struct turn_end *m) {
     return 0;
 }
 
+int msg_need_picture_pack(struct buf *out, const struct msg_need_picture *m) {
+    assert(m->zero == 0);
+    return buf_add(out, m, sizeof(*m));
+}
+
+int msg_need_picture_parse(const void *data, uint32_t len, struct msg_need_picture *m) {
+    struct msg_need_picture f;
+
+    if (len != sizeof(f) || fixed_part(data, len, &f, sizeof(f)) < 0 ||
+        f.index >= SUBMIT_PICTURES_MAX || f.zero != 0)
+        return -EPROTO;
+    *m = f;
+    return 0;
+}
+
+struct wire_picture {
+    struct msg_picture m; /* its pointers are zero on the wire */
+    struct span rgb, why, code;
+};
+
+/* Checks that @m has a part of the pixels, or the reason why there are none. */
+static bool picture_sane(const struct msg_picture *m) {
+    if (m->index >= SUBMIT_PICTURES_MAX || m->total > PICTURE_BYTES_MAX)
+        return false;
+    if (m->total == 0)
+        return m->offset == 0 && m->rgb.len == 0 && m->status >= 400 && m->status <= 599;
+    return m->status == 0 && m->rgb.len > 0 && m->rgb.len <= PICTURE_PART && m->offset < m->total &&
+           m->rgb.len <= m->total - m->offset;
+}
+
+int msg_picture_pack(struct buf *out, const struct msg_picture *m) {
+    assert(picture_sane(m));
+    struct wire_picture f = {.m = *m};
+    struct writer w = begin(out, &f, sizeof(f));
+
+    f.m.rgb = f.m.why = f.m.code = (struct str){0};
+    f.rgb = put_str(&w, m->rgb);
+    f.why = put_str(&w, m->why);
+    f.code = put_str(&w, m->code);
+    return end(&w, &f, sizeof(f));
+}
+
+int msg_picture_parse(const void *data, uint32_t len, struct msg_picture *m) {
+    struct wire_picture f;
+
+    if (fixed_part(data, len, &f, sizeof(f)) < 0 || get_str(data, len, f.rgb, &f.m.rgb) < 0 ||
+        get_str(data, len, f.why, &f.m.why) < 0 || get_str(data, len, f.code, &f.m.code) < 0 ||
+        !picture_sane(&f.m))
+        return -EPROTO;
+    *m = f.m;
+    return 0;
+}
+
 int msg_served_parse(const void *data, uint32_t len, const struct msg_served **out) {
     const struct msg_served *m = data;
     uint32_t n = len / sizeof(*m);
@@ -248,6 +302,7 @@ struct wire_submit {
     struct submit m; /* its pointers are zero on the wire */
     struct span tokens, stop_ids, bias, stops[SUBMIT_STOPS_MAX];
     struct span grammar, triggers, prediction, allowed, bad_words, breakers, tenant_name;
+    struct span pictures;
 };
 
 static void clear_pointers(struct submit *m) {
@@ -256,6 +311,25 @@ static void clear_pointers(struct submit *m) {
     memset(m->stops, 0, sizeof(m->stops));
     m->grammar = m->triggers = m->prediction = (struct str){0};
     m->allowed = m->bad_words = m->breakers = m->tenant_name = (struct str){0};
+    m->pictures = NULL;
+}
+
+/* Checks that pictures lie in the prompt one behind the other, and that what is computed from their
+ * numbers does not overflow. */
+static bool pictures_sane(const struct submit_picture *p, uint32_t n, uint32_t n_prompt) {
+    uint32_t end = 0;
+
+    for (uint32_t i = 0; i < n; i++, p++) {
+        if (p->at < end || p->at > n_prompt || p->n_rows == 0 || p->n_rows > n_prompt - p->at)
+            return false;
+        if (p->n_columns == 0 || p->n_lines == 0 || (uint64_t)p->n_columns * p->n_lines > p->n_rows)
+            return false;
+        if (p->n_positions == 0 || p->n_positions > p->n_rows || p->width == 0 || p->height == 0 ||
+            (uint64_t)p->width * p->height > PICTURE_BYTES_MAX / 3)
+            return false;
+        end = p->at + p->n_rows;
+    }
+    return true;
 }
 
 /* Checks the limits that a request must meet beyond those of its single fields. */
@@ -263,11 +337,11 @@ static bool submit_sane(const struct submit *m) {
     return m->n_prompt > 0 && m->n_prompt <= m->n_tokens && m->max_new > 0 &&
            m->n_tokens - m->n_prompt <= m->max_new && m->n_stops <= SUBMIT_STOPS_MAX &&
            m->n_top <= SUBMIT_TOP_MAX && m->n_prompt_top <= SUBMIT_TOP_MAX && m->class <= 2 &&
-           params_check(&m->sampling, NULL) == 0;
+           m->n_pictures <= SUBMIT_PICTURES_MAX && params_check(&m->sampling, NULL) == 0;
 }
 
 int msg_submit_pack(struct buf *out, const struct submit *m) {
-    assert(submit_sane(m));
+    assert(submit_sane(m) && pictures_sane(m->pictures, m->n_pictures, m->n_prompt));
     struct wire_submit f = {.m = *m};
     struct writer w = begin(out, &f, sizeof(f));
 
@@ -284,13 +358,14 @@ int msg_submit_pack(struct buf *out, const struct submit *m) {
     f.bad_words = put_str(&w, m->bad_words);
     f.breakers = put_str(&w, m->breakers);
     f.tenant_name = put_str(&w, m->tenant_name);
+    f.pictures = put(&w, m->pictures, m->n_pictures * sizeof(*m->pictures));
     return end(&w, &f, sizeof(f));
 }
 
 int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
     struct wire_submit f;
-    const void *tokens, *stop_ids, *bias;
-    uint32_t n_tokens, n_stop_ids, n_bias;
+    const void *tokens, *stop_ids, *bias, *pictures;
+    uint32_t n_tokens, n_stop_ids, n_bias, n_pictures;
 
     if (fixed_part(data, len, &f, sizeof(f)) < 0)
         return -EPROTO;
@@ -304,10 +379,12 @@ int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
         get_str(data, len, f.allowed, &f.m.allowed) < 0 ||
         get_str(data, len, f.bad_words, &f.m.bad_words) < 0 ||
         get_str(data, len, f.breakers, &f.m.breakers) < 0 ||
-        get_str(data, len, f.tenant_name, &f.m.tenant_name) < 0)
+        get_str(data, len, f.tenant_name, &f.m.tenant_name) < 0 ||
+        get(data, len, f.pictures, sizeof(*f.m.pictures), &pictures, &n_pictures) < 0)
         return -EPROTO;
     if (n_tokens != f.m.n_tokens || n_stop_ids != f.m.n_stop_ids || n_bias != f.m.n_bias ||
-        !submit_sane(&f.m))
+        n_pictures != f.m.n_pictures || !submit_sane(&f.m) ||
+        !pictures_sane(pictures, n_pictures, f.m.n_prompt))
         return -EPROTO;
     for (uint32_t i = 0; i < f.m.n_stops; i++)
         if (get_str(data, len, f.stops[i], &f.m.stops[i]) < 0 || f.m.stops[i].len == 0)
@@ -315,6 +392,7 @@ int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
     f.m.tokens = tokens;
     f.m.stop_ids = stop_ids;
     f.m.bias = bias;
+    f.m.pictures = pictures;
     *m = f.m;
     return 0;
 }

@@ -8,13 +8,13 @@
  *
  * Down: OPEN once, then SUBMIT, CANCEL, PICTURE, TURN_END, DISK_USE and DISK_LEAVE. Up: HELLO at
  * once, PROGRESS while loading, READY or FAILED, then one EVENTS frame per step, STATS
- * (proto/stats.h) at most every 100 ms and when idle begins, and DISK_LEFT. Events are cumulative:
- * an event carries the tokens [from, from + n) where `from` is what the worker knows to be
- * delivered; when the channel is full the worker skips and the next step's event carries more.
- * FINISH comes exactly once per id that was submitted, whatever happens. BLOCKS, where OPEN asked
- * for them, tell of published pages: each frame goes on where the last one ended, and none is made
- * while others wait in the channel. SERVED comes with STATS, and goes down to the other workers of
- * the same device.
+ * (proto/stats.h) at most every 100 ms and when idle begins, NEED_PICTURE and DISK_LEFT. Events
+ * are cumulative: an event carries the tokens [from, from + n) where `from` is what the worker
+ * knows to be delivered; when the channel is full the worker skips and the next step's event
+ * carries more. FINISH comes exactly once per id that was submitted, whatever happens. BLOCKS,
+ * where OPEN asked for them, tell of published pages: each frame goes on where the last one ended,
+ * and none is made while others wait in the channel. SERVED comes with STATS, and goes down to the
+ * other workers of the same device.
  */
 
 #include <stdbool.h>
@@ -147,7 +147,9 @@ struct msg_blocks {
 #define BLOCKS_MAX_PAGE 256u /* tokens */
 
 #define SUBMIT_PICTURES_MAX 256u
-#define PICTURE_DIGEST 32u /* bytes */
+#define PICTURE_DIGEST 32u             /* bytes */
+#define PICTURE_BYTES_MAX (192u << 20) /* of the pixels of one picture */
+#define PICTURE_PART (1u << 20)        /* bytes of pixels in a PICTURE, at most */
 
 /* A picture in a prompt: tokens [at, at + n_rows) stand for its rows, all of them one token, of
  * which only the number counts. SUBMIT has no pixels: a worker that has neither pages nor rows of
@@ -158,20 +160,22 @@ struct submit_picture {
     uint8_t digest[PICTURE_DIGEST]; /* of the resized pixels, their size and the projector */
 };
 
-/* Asks for the pixels of picture @index of request @id, once for each. The picture is the same for
- * all requests under an isolation key that have its digest: one of them is named. */
+/* Asks for the pixels of picture @index of request @id; again if it was preempted meanwhile. The
+ * picture is the same for all requests of an isolation key with its digest: one is named. */
 struct msg_need_picture {
     uint64_t id;
     uint32_t index, zero;
 };
 
-/* Pixels that the worker asked for: rows from the top, three bytes a pixel. Empty: there are none,
- * and requests that need them end with @why (status 400 or 503). */
+/* Pixels that the worker asked for: rows from the top, three bytes a pixel, in parts that follow
+ * one another, so that other messages come in between: bytes [offset, offset + rgb.len) of @total,
+ * which is 3 * width * height. total 0: there are none, and requests that need them end with
+ * @status (400 to 599), @code and @why, as struct err. */
 struct msg_picture {
     uint64_t id; /* of the request that was named */
-    uint32_t index;
-    uint16_t status;
-    struct str rgb, why;
+    uint32_t index, offset, total;
+    uint16_t status; /* 0 with pixels */
+    struct str rgb, why, code;
 };
 
 /* A generation to be made. Ids are the front's, never used twice in a worker's life. What
@@ -203,7 +207,7 @@ struct submit {
     struct str allowed, bad_words;
     struct str breakers;    /* token ids likewise, which end what DRY takes for a repetition */
     struct str tenant_name; /* another front has another number for it (daemon/models/guests.h) */
-    uint32_t n_pictures;    /* in the order of their places; they do not overlap */
+    uint32_t n_pictures;    /* in the prompt, in the order of their places; they do not overlap */
     const struct submit_picture *pictures;
 };
 
@@ -282,6 +286,10 @@ int msg_turn_end_pack(struct buf *out, const struct turn_end *m);
 int msg_turn_end_parse(const void *data, uint32_t len, struct turn_end *m);
 /* The payload of SERVED is the array. How many there are, or -EPROTO. */
 int msg_served_parse(const void *data, uint32_t len, const struct msg_served **out);
+int msg_need_picture_pack(struct buf *out, const struct msg_need_picture *m);
+int msg_need_picture_parse(const void *data, uint32_t len, struct msg_need_picture *m);
+int msg_picture_pack(struct buf *out, const struct msg_picture *m);
+int msg_picture_parse(const void *data, uint32_t len, struct msg_picture *m);
 int msg_blocks_pack(struct buf *out, const struct msg_blocks *m);
 int msg_blocks_parse(const void *data, uint32_t len, struct msg_blocks *m);
 

@@ -33,9 +33,26 @@ static void read_submit(const void *data, uint32_t len) {
         return;
     for (uint32_t i = 0; i < m.n_tokens; i++)
         sum += (uint32_t)m.tokens[i];
+    for (uint32_t i = 0; i < m.n_pictures; i++)
+        sum += m.pictures[i].digest[PICTURE_DIGEST - 1] +
+               (uint32_t)m.tokens[m.pictures[i].at + m.pictures[i].n_rows - 1];
     FUZZ_ASSERT(msg_submit_pack(&b, &m) == 0);
     FUZZ_ASSERT(msg_submit_parse(b.data, (uint32_t)b.len, &again) == 0);
     FUZZ_ASSERT(again.n_tokens == m.n_tokens && again.id == m.id);
+}
+
+static void read_picture(const void *data, uint32_t len) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    struct msg_picture m, again;
+
+    if (msg_picture_parse(data, len, &m) < 0)
+        return;
+    for (uint32_t i = 0; i < m.rgb.len; i++)
+        sum += (uint8_t)m.rgb.data[i];
+    FUZZ_ASSERT(m.rgb.len <= PICTURE_BYTES_MAX - m.offset);
+    FUZZ_ASSERT(msg_picture_pack(&b, &m) == 0);
+    FUZZ_ASSERT(msg_picture_parse(b.data, (uint32_t)b.len, &again) == 0);
+    FUZZ_ASSERT(again.offset == m.offset && again.why.len == m.why.len);
 }
 
 static void read_frame(const struct chan_frame *f) {
@@ -44,6 +61,7 @@ static void read_frame(const struct chan_frame *f) {
     struct msg_progress progress;
     struct msg_ready ready;
     struct msg_blocks blocks;
+    struct msg_need_picture need;
     struct turn_end turn;
     uint64_t id;
 
@@ -72,6 +90,12 @@ static void read_frame(const struct chan_frame *f) {
         break;
     case MSG_BLOCKS:
         msg_blocks_parse(f->data, f->len, &blocks);
+        break;
+    case MSG_NEED_PICTURE:
+        msg_need_picture_parse(f->data, f->len, &need);
+        break;
+    case MSG_PICTURE:
+        read_picture(f->data, f->len);
         break;
     case MSG_SERVED:
         msg_served_parse(f->data, f->len, &served);
@@ -109,7 +133,16 @@ bool fuzz_seed(size_t i, struct buf *out) {
     static const int32_t tokens[] = {1, 2, 3, 4};
     static const float vector[] = {0.5f, -1};
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 16};
-    struct submit s = {.id = 7, .tokens = tokens, .n_tokens = 4, .n_prompt = 3, .max_new = 5};
+    static const struct submit_picture picture = {1, 2, 2, 1, 2, 28, 14, {1, 2, 3}};
+    struct submit s = {.id = 7,
+                       .tokens = tokens,
+                       .n_tokens = 4,
+                       .n_prompt = 3,
+                       .max_new = 5,
+                       .n_pictures = 1,
+                       .pictures = &picture};
+    struct msg_picture part = {.id = 7, .offset = 3, .total = 9, .rgb = {"abc", 3}};
+    struct msg_need_picture need = {7, 0, 0};
     struct event e = {
         .kind = EVENT_FINISH, .finish = FINISH_STOP, .id = 7, .n_vector = 2, .vector = vector};
     struct msg_open open = {.options = {"a\0b", 4}};
@@ -137,6 +170,14 @@ bool fuzz_seed(size_t i, struct buf *out) {
     case 4:
         r = msg_cancel_pack(&b, 7);
         frame(out, MSG_CANCEL, &b);
+        break;
+    case 5:
+        r = msg_picture_pack(&b, &part);
+        frame(out, MSG_PICTURE, &b);
+        break;
+    case 6:
+        r = msg_need_picture_pack(&b, &need);
+        frame(out, MSG_NEED_PICTURE, &b);
         break;
     default:
         return false;

@@ -9,6 +9,8 @@
 static struct submit full_submit(void) {
     static const int32_t tokens[] = {1, 2, 3, 4}, stop_ids[] = {7, 8};
     static const struct submit_bias bias[] = {{5, -1.5f}};
+    static const struct submit_picture pictures[] = {{0, 1, 1, 1, 1, 28, 28, {9}},
+                                                     {1, 2, 2, 1, 2, 56, 28, {8, 7}}};
     struct submit m = {
         .id = 42,
         .seed = 9,
@@ -28,6 +30,8 @@ static struct submit full_submit(void) {
         .breakers = {"lmno", 4},
         .tenant_name = {"alice", 5},
         .n_top = 3,
+        .n_pictures = 2,
+        .pictures = pictures,
     };
 
     params_init(&m.sampling);
@@ -66,6 +70,85 @@ Test(messages, submit_survives_the_wire) {
     cr_expect_arr_eq(got.tenant_name.data, "alice", got.tenant_name.len);
     cr_expect_eq(got.tenant_name.len, 5);
     cr_expect_eq(got.sampling.temperature, 0.7);
+    cr_assert_eq(got.n_pictures, 2);
+    cr_expect_arr_eq(got.pictures, m.pictures, 2 * sizeof(*m.pictures));
+    buf_deinit(&b);
+}
+
+/* Packs a submit with the pictures of full_submit() and writes @p over the second one of them. */
+static int parse_with(const struct submit_picture *p) {
+    struct submit m = full_submit(), got;
+    struct buf b;
+
+    buf_init(&b, 1 << 20);
+    cr_assert_eq(msg_submit_pack(&b, &m), 0);
+    char *at = memmem(b.data, b.len, &m.pictures[1], sizeof(m.pictures[1]));
+    cr_assert(at);
+    memcpy(at, p, sizeof(*p));
+    int r = msg_submit_parse(b.data, (uint32_t)b.len, &got);
+    buf_deinit(&b);
+    return r;
+}
+
+Test(messages, pictures_lie_in_the_prompt_one_behind_the_other) {
+    struct submit m = full_submit();
+    const struct submit_picture good = m.pictures[1];
+    struct submit_picture p = good;
+
+    cr_expect_eq(parse_with(&good), 0);
+#define REFUSED(field, value)                                                                      \
+    do {                                                                                           \
+        p = good;                                                                                  \
+        p.field = value;                                                                           \
+        cr_expect_eq(parse_with(&p), -EPROTO, #field " " #value);                                  \
+    } while (0)
+    REFUSED(at, 0);
+    REFUSED(at, 2);
+    REFUSED(at, UINT32_MAX);
+    REFUSED(n_rows, 0);
+    REFUSED(n_rows, 3);
+    REFUSED(n_rows, UINT32_MAX);
+    REFUSED(n_columns, 0);
+    REFUSED(n_columns, UINT32_MAX);
+    REFUSED(n_lines, 0);
+    REFUSED(n_lines, 2);
+    REFUSED(n_positions, 0);
+    REFUSED(n_positions, 3);
+    REFUSED(width, 0);
+    REFUSED(width, UINT32_MAX);
+    REFUSED(height, 0);
+    REFUSED(height, PICTURE_BYTES_MAX);
+#undef REFUSED
+}
+
+Test(messages, pixels_come_in_parts_or_there_is_a_reason) {
+    struct msg_picture part = {.id = 5, .index = 2, .offset = 6, .total = 12, .rgb = {"abcdef", 6}},
+                       none = {.id = 5, .status = 400, .why = {"cut", 3}, .code = {"bad", 3}}, got;
+    struct msg_need_picture need = {5, SUBMIT_PICTURES_MAX - 1, 0}, need2;
+    struct buf b;
+
+    buf_init(&b, 1 << 12);
+    cr_assert_eq(msg_picture_pack(&b, &part), 0);
+    cr_assert_eq(msg_picture_parse(b.data, (uint32_t)b.len, &got), 0);
+    cr_expect(got.id == 5 && got.index == 2 && got.offset == 6 && got.total == 12);
+    cr_expect_arr_eq(got.rgb.data, "abcdef", 6);
+    /* The fixed part begins with the struct: its offset is where the parser has to look. */
+    uint32_t behind = 7;
+    memcpy(b.data + offsetof(struct msg_picture, offset), &behind, sizeof(behind));
+    cr_expect_eq(msg_picture_parse(b.data, (uint32_t)b.len, &got), -EPROTO);
+    buf_clear(&b);
+    cr_assert_eq(msg_picture_pack(&b, &none), 0);
+    cr_assert_eq(msg_picture_parse(b.data, (uint32_t)b.len, &got), 0);
+    cr_expect(got.status == 400 && got.why.len == 3 && got.code.len == 3 && got.rgb.len == 0);
+    uint16_t well = 200;
+    memcpy(b.data + offsetof(struct msg_picture, status), &well, sizeof(well));
+    cr_expect_eq(msg_picture_parse(b.data, (uint32_t)b.len, &got), -EPROTO);
+    buf_clear(&b);
+    cr_assert_eq(msg_need_picture_pack(&b, &need), 0);
+    cr_assert_eq(msg_need_picture_parse(b.data, (uint32_t)b.len, &need2), 0);
+    cr_expect_eq(need2.index, SUBMIT_PICTURES_MAX - 1);
+    need.index = SUBMIT_PICTURES_MAX;
+    cr_expect_eq(msg_need_picture_parse(&need, sizeof(need), &need2), -EPROTO);
     buf_deinit(&b);
 }
 
@@ -93,6 +176,8 @@ Test(messages, no_change_of_a_frame_makes_the_parser_read_outside) {
         if (msg_submit_parse(p, (uint32_t)b.len, &got) == 0) {
             for (uint32_t k = 0; k < got.n_tokens; k++)
                 sum += (uint32_t)got.tokens[k];
+            for (uint32_t k = 0; k < got.n_pictures; k++)
+                sum += (uint32_t)got.tokens[got.pictures[k].at + got.pictures[k].n_rows - 1];
             for (uint32_t k = 0; k < got.n_stops; k++)
                 for (uint32_t j = 0; j < got.stops[k].len; j++)
                     sum += (unsigned char)got.stops[k].data[j];
