@@ -10,7 +10,8 @@
  *  4. A shared page is never written. (Only full pages are shared, so nothing is copied on write.)
  *  5. A shared or cached page's key is the hash chain of (parent key, its tokens, isolation key,
  *     model fingerprint). The hash nominates; a hit compares parent page, isolation key and tokens.
- *     So no two published pages have the same parent, isolation key and tokens.
+ *     So no two published pages have the same parent, isolation key and tokens. Rows of pictures
+ *     are in the tokens as numbers, one for one content (media.h).
  *  6. A recurrent state snapshot exists only at a committed, page-aligned position: it belongs to
  *     one published page, which knows it; else it is free, or taken by a caller. Of pagers that are
  *     peers it may belong to a page of each, which have the same prefix, but not while it passes.

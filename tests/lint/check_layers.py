@@ -14,7 +14,7 @@ PUBLIC = {
     "proto": ALL,
     "text": {"tokenizer.h", "template.h", "repeats.h", "repeats.h", "stops.h"},
     "grammar": {"grammar.h", "constraint.h"},
-    "kvpager": {"kvpager.h", "store.h"},
+    "kvpager": {"kvpager.h", "media.h", "store.h"},
     "vision": {"decoder.h", "picture.h", "projector.h", "resize.h"},
     "engine": {"engine.h", "vision/encoder.h"},
     "scheduler": {"scheduler.h"},
