@@ -18,6 +18,8 @@ static const struct {
     [WHY_SEQS] = {"seqs", "the largest number of requests ran (max-seqs)"},
     [WHY_TURN] = {"turn", "waited for a request that had been overtaken too often"},
     [WHY_ALONE] = {"alone", "waited for a quarantined request"},
+    [WHY_PICTURE] = {"picture", "waited for a picture"},
+    [WHY_ENCODE] = {"encode", "waited while its picture was computed"},
     [WHY_SHARE] = {"share", "its tenant had its share; the rest is reserved for other tenants"},
     [WHY_ADMITTED] = {"admitted", "was admitted"},
     [WHY_PREEMPTED] = {"preempted", "was preempted for its pages"},

@@ -29,6 +29,8 @@ enum why {
     WHY_SEQS,      /* as many run as may */
     WHY_TURN,      /* one before it was overtaken as often as it may be */
     WHY_ALONE,     /* a quarantined request runs */
+    WHY_PICTURE,   /* the pixels of a picture are to come, or it is not its turn yet */
+    WHY_ENCODE,    /* its picture is being computed */
     WHY_SHARE,     /* the rest is kept for tenants that have less than their part */
     WHY_ADMITTED,  /* with `detail` tokens from the cache */
     WHY_PREEMPTED, /* it held `detail` pages alone */

@@ -148,6 +148,14 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Tokens computed ahead for the next turns of chats; no other counter has them.")           \
     ROW(uint64_t, n_prewarm_hit_tokens, COUNTER, 1, "weft_prewarm_hit_tokens_total",               \
         "prewarm_hit_tokens", "Prewarmed tokens that the turn then found in the prefix cache.")    \
+    ROW(uint64_t, n_pictures_computed, COUNTER, 1, "weft_pictures_computed_total",                 \
+        "pictures_computed", "Pictures whose rows were computed.")                                 \
+    ROW(uint64_t, n_picture_hits, COUNTER, 1, "weft_picture_hits_total", "picture_hits",           \
+        "Times that a request found the rows of a picture computed.")                              \
+    ROW(uint64_t, picture_ns_total, COUNTER, 1e9, "weft_picture_seconds_total", "picture_ns",      \
+        "Time that computing pictures took.")                                                      \
+    ROW(uint64_t, picture_bytes, GAUGE, 1, "weft_picture_bytes", "picture_bytes",                  \
+        "Memory of the rows of pictures.")                                                         \
     ROW(uint32_t, n_tenants, GAUGE, 1, "weft_tenants_active", "tenants",                           \
         "Tenants that have requests at the worker.")                                               \
     ROW(double, jain, GAUGE, 1, "weft_fairness_jain", "jain",                                      \
