@@ -106,7 +106,7 @@ void sim_expect(const struct sim *s, struct sim_client *c) {
     for (uint32_t i = n; i < m->max_new; i++) /* a grammar has ended it: predictions go on */
         c->tokens[m->n_prompt + i] = SIM_END;
     if (m->flags & SUBMIT_PROMPT_LOGPROBS)
-        telltale_expect_prompt(c->tokens, m->n_prompt, c->prompt_lp);
+        telltale_expect_prompt(c->tokens, NULL, m->n_prompt, c->prompt_lp);
     cut_expected(s, c, n);
 }
 

@@ -26,6 +26,14 @@ struct results {
     float *vector;          /* [max_wants][n_embd] */
 };
 
+/* The picture that is computed. */
+struct drawn {
+    const uint8_t *rgb; /* NULL: none */
+    struct picture_layout layout;
+    uint64_t left; /* pixels */
+    float *out;
+};
+
 /* Of a recurrent layer: what was read, up to a position. */
 struct state {
     uint64_t read;
@@ -52,6 +60,7 @@ struct engine {
     int64_t busy_ns; /* when the last launched step ends */
     bool lost, lost_drafting;
     struct telltale_seen seen;
+    struct drawn drawn;
 };
 
 static struct telltale settings;
@@ -61,6 +70,7 @@ static void fill_in(struct telltale *t, uint32_t n_vocab) {
     t->n_embd = t->n_embd ? t->n_embd : 8;
     t->max_context = t->max_context ? t->max_context : 65536;
     t->depth = t->depth ? t->depth : 1;
+    t->picture_piece = t->picture_piece ? t->picture_piece : 64;
     t->classes = t->classes ? t->classes : 1u << KV_GLOBAL;
     if (t->first == 0 && t->last == 0)
         t->last = (int32_t)t->n_vocab - 1;
@@ -169,6 +179,8 @@ static void describe(struct engine *e) {
         .n_snapshots = e->opts.n_snapshots,
         .n_slots = e->rules.n_slots,
         .borrows = e->rules.borrows,
+        .picture_width = e->set.picture_width,
+        .two_way = e->set.two_way,
         .n_windows = e->rules.n_windows,
         .window = e->rules.window,
         .window_seqs = e->opts.max_seqs,
@@ -375,8 +387,8 @@ bool telltale_holds(const struct engine *e, bool host, uint32_t page, int64_t pa
     uint64_t h = parent < 0 ? text_begin() : before->after;
 
     for (uint32_t i = 0; i < t; h = c[i++].after)
-        if (c[i].token != tokens[i] || c[i].context != text_context(h, KV_GLOBAL) ||
-            c[i].pos % t != i)
+        if ((tokens[i] < 0 ? c[i].token >= 0 : c[i].token != tokens[i]) ||
+            c[i].context != text_context(h, KV_GLOBAL) || c[i].pos % t != i)
             return false;
     return true;
 }
@@ -434,6 +446,67 @@ static void note_stale(struct engine *e, const struct engine_batch *b, uint32_t 
     abort();
 }
 
+/* ---- pictures ---- */
+
+uint64_t engine_picture_work(const struct engine *e, const struct picture_layout *l) {
+    return (uint64_t)l->width * l->height;
+}
+
+int engine_picture_begin(struct engine *e, const uint8_t *rgb, const struct picture_layout *l,
+                         float *out, struct err *err) {
+    assert(!e->drawn.rgb && e->set.picture_width > 0 && e->n_launched == e->n_waited);
+    if (l->n_rows > 4096)
+        return err_set(err, 400, "messages", "The picture has more rows than there is memory for.");
+    e->drawn = (struct drawn){rgb, *l, engine_picture_work(e, l), out};
+    memset(out, 0xFF, (size_t)l->n_rows * e->set.picture_width * sizeof(*out));
+    return 0;
+}
+
+uint64_t engine_picture_step(struct engine *e, uint64_t work) {
+    struct drawn *d = &e->drawn;
+    uint64_t piece = e->set.picture_piece,
+             n = MIN((MAX(work, 1u) + piece - 1) / piece * piece, d->left);
+
+    assert(d->rgb && e->n_launched == e->n_waited && !e->lost);
+    d->left -= n;
+    if (e->set.clock)
+        e->set.clock->ns += e->set.pixel_ns * (int64_t)n;
+    if (d->left > 0)
+        return d->left;
+    text_rows(d->out, e->set.picture_width, d->rgb, &d->layout, 0, d->layout.n_rows);
+    d->rgb = NULL;
+    e->seen.n_pictures++;
+    return 0;
+}
+
+void engine_picture_end(struct engine *e) {
+    e->drawn.rgb = NULL;
+}
+
+/* The picture of which position @pos of sequence @s is a row, or NULL. */
+static const struct engine_picture *picture_at(const struct engine_batch *b, uint32_t s,
+                                               uint32_t pos) {
+    const struct engine_seq *q = &b->seq[s];
+
+    for (uint32_t i = 0; i < q->n_pictures; i++)
+        if (pos >= q->picture[i].at && pos - q->picture[i].at < q->picture[i].n_rows)
+            return &q->picture[i];
+    return NULL;
+}
+
+int32_t telltale_row(const uint8_t *rgb, const struct picture_layout *l, uint32_t row) {
+    float values[TEXT_WIDTH_MAX];
+    struct engine_picture p = {.n_rows = l->n_rows,
+                               .n_columns = l->n_columns,
+                               .n_lines = l->n_lines,
+                               .n_positions = l->n_positions};
+
+    text_rows(values, settings.picture_width, rgb, l, row, 1);
+    return text_row(&p, values, settings.picture_width);
+}
+
+/* ---- sequences ---- */
+
 /* The tokens of sequence @s as its wants have them, or NULL: @n of them. */
 static const int32_t *history_of(const struct engine_batch *b, uint32_t s, uint32_t *n) {
     const struct engine_seq *q = &b->seq[s];
@@ -462,7 +535,9 @@ static uint64_t read_position(struct engine *e, const struct engine_batch *b, ui
         const struct cell *c = cell_of(e, b, cls, s, pos);
         if (c->pos != pos || c->context != text_context(before, cls))
             note_stale(e, b, cls, s, pos, "something else");
-        else if (token >= 0 && c->token != token)
+        else if ((c->token < 0) != (picture_at(b, s, pos) != NULL))
+            note_stale(e, b, cls, s, pos, c->token < 0 ? "a picture, untold" : "no picture");
+        else if (token >= 0 && c->token >= 0 && c->token != token)
             note_stale(e, b, cls, s, pos, "another token");
         h = text_read(h, c);
     }
@@ -542,7 +617,10 @@ static uint64_t write_position(struct engine *e, const struct engine_batch *b, u
 static int32_t token_of(const struct engine *e, const struct engine_batch *b, uint32_t s,
                         uint32_t i) {
     const struct engine_seq *q = &b->seq[s];
+    const struct engine_picture *p = b->model ? NULL : picture_at(b, s, q->pos0 + i);
 
+    if (p)
+        return text_row(p, p->rows + (size_t)(q->pos0 + i - p->at) * p->width, p->width);
     return i == 0 && q->feed >= 0 ? e->fed[(b->step - 1) % 2].token[q->feed]
                                   : b->token[q->row0 + i];
 }
@@ -575,7 +653,7 @@ static uint64_t read_before(struct engine *e, const struct engine_batch *b, uint
     uint32_t n, pos = 0;
     const int32_t *history = history_of(b, s, &n);
 
-    if (e->set.classes == 1u << KV_GLOBAL)
+    if (e->set.classes == 1u << KV_GLOBAL && b->seq[s].n_pictures == 0)
         pos = read_right(e, b, s, 0, MIN(n, q->pos0), history, &h);
     for (; pos < q->pos0; pos++)
         h = read_position(e, b, s, pos, pos < n ? history[pos] : -1, h);
@@ -626,14 +704,15 @@ static void compute_draft(struct engine *e, const struct engine_batch *b, uint32
 
     for (uint32_t pos = 0; pos < q->pos0; pos++) {
         const struct cell *c = cell_of(e, b, KV_GLOBAL, s, pos);
+        int32_t is = picture_at(b, s, pos) && c->token < 0 ? c->token : token[pos];
         bool computed = one_class && c->context == text_context(h, KV_GLOBAL) && c->pos == pos &&
-                        c->token == token[pos];
+                        c->token == is;
 
         if (c->block == BLOCK_HOLE)
             e->seen.n_holes_near += pos + 32 >= q->pos0;
-        else if (!block_is_key(c, pos > 0 ? h : 0, token[pos]))
+        else if (!block_is_key(c, pos > 0 ? h : 0, is))
             note_block(e, b, s, pos, "key is not that of its tokens");
-        h = computed ? c->after : text_next(&e->set, h, token[pos], pos);
+        h = computed ? c->after : text_next(&e->set, h, is, pos);
     }
     if (q->pos0 > 0 && block_hidden(k, q->pos0 - 1) != h)
         note_block(e, b, s, q->pos0, "hidden state is not that of the position before");
@@ -772,8 +851,10 @@ uint32_t telltale_expect(const struct telltale_ask *ask, int32_t *tokens, uint64
     CLEANUP(freep)
     int32_t *all = calloc((size_t)ask->n_prompt + ask->n_out, sizeof(*all));
     assert(all && ask->n_prompt > 0);
-    for (uint32_t i = 0; i < ask->n_prompt; i++)
-        h = text_next(&t, h, all[i] = ask->prompt[i], i);
+    for (uint32_t i = 0; i < ask->n_prompt; i++) {
+        all[i] = ask->prompt[i];
+        h = text_next(&t, h, ask->seen ? ask->seen[i] : all[i], i);
+    }
     while (n < ask->n_out) {
         uint32_t pos = ask->n_prompt + n;
         struct history y = {.token = all, .n_prompt = ask->n_prompt, .n = pos};
@@ -794,13 +875,14 @@ uint32_t telltale_expect(const struct telltale_ask *ask, int32_t *tokens, uint64
     return n;
 }
 
-void telltale_expect_prompt(const int32_t *prompt, uint32_t n_prompt, float *logprobs) {
+void telltale_expect_prompt(const int32_t *prompt, const int32_t *seen, uint32_t n_prompt,
+                            float *logprobs) {
     struct telltale t = settings;
     uint64_t h = text_begin();
 
     fill_in(&t, 256);
     for (uint32_t i = 0; i + 1 < n_prompt; i++) {
-        h = text_next(&t, h, prompt[i], i);
+        h = text_next(&t, h, seen ? seen[i] : prompt[i], i);
         logprobs[i] = text_logprob(h, prompt[i + 1]);
     }
 }

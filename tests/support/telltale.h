@@ -21,6 +21,10 @@
  * cells of pass 0 before the last token, and the hidden state of the position before, which may be
  * one of its own.
  *
+ * With picture_width it takes pictures: values of a row are a function of the pixels and the row,
+ * and what is read of one is a hash of its values and its layout. So a wrong picture, row or grid
+ * changes the text. Positions of pictures must be told of in each batch, and no others.
+ *
  * What a batch must never contain aborts at once, with a line that says what (telltale_check.c).
  * A batch is hashed at its launch and again at its wait: it must not change between the two.
  *
@@ -32,6 +36,7 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
+#include "vision/projector.h"
 
 struct telltale {
     uint32_t n_vocab;     /* 0: of opts.file, else 256 */
@@ -49,6 +54,9 @@ struct telltale {
     uint32_t wrong_per_1024; /* samples that differ from what they should be: telltale_errs() */
     uint32_t block_wrong;    /* likewise, of what pass 1 drafts with opts.drafts */
     bool borrows;            /* pass 1 has no keys of its own (engine_info.borrows) */
+    uint32_t picture_width;  /* values of a row of a picture; 0: it takes none */
+    bool two_way;            /* rows of a picture must be in one step */
+    uint32_t picture_piece;  /* pixels of a piece, which are the unit of work; 0: 64 */
     bool strict;             /* reading a position that was not written for this sequence aborts */
     uint64_t poison;         /* seed of the garbage that fills the pages at the start */
 
@@ -67,6 +75,7 @@ struct telltale {
     double pair_ns;   /* for each row of a prefill and token of its context */
     int64_t copy_ns;  /* for each page copied */
     int64_t state_ns; /* for each state saved or loaded */
+    int64_t pixel_ns; /* for each pixel of a picture; pieces move the clock at once */
     int64_t block_ns; /* a step of pass 1, and an eighth of row_ns for each row */
     /* So many sequences of one row each that stand side by side read their common beginning, in
      * whole chunks, once (as engine/cuda/attention/plan.cu has it); 0 or 1: each its own. */
@@ -82,6 +91,7 @@ struct telltale_seen {
     uint64_t n_loads, n_saves;                   /* of states */
     uint64_t n_hole_steps;                       /* in which the block got no keys; */
     uint64_t n_holes_near; /* of those positions, read by pass 1 among the last 32 */
+    uint64_t n_pictures;   /* that were computed */
     uint64_t n_stale; /* positions read that were not written for the sequence that reads them */
 };
 
@@ -110,6 +120,8 @@ bool telltale_errs(uint32_t wrong_per_1024, uint64_t digest);
 /* A request, and what it must get, alone or in any company. */
 struct telltale_ask {
     const int32_t *prompt;
+    const int32_t
+        *seen; /* NULL, or what is read of prompt[]: telltale_row() for rows of pictures */
     uint32_t n_prompt, n_out;  /* n_out: at most; the end token is the last */
     struct engine_param param; /* without tokens, n_prompt, n_tokens */
     uint32_t n_ban;            /* param.bans hold for the first n_ban output tokens */
@@ -125,8 +137,11 @@ struct telltale_ask {
  * Returns how many there are. */
 uint32_t telltale_expect(const struct telltale_ask *ask, int32_t *tokens, uint64_t *digests,
                          float *logprobs);
-/* The log probabilities of prompt tokens 1 .. n_prompt - 1. */
-void telltale_expect_prompt(const int32_t *prompt, uint32_t n_prompt, float *logprobs);
+/* What is read of row @row of a picture, a negative number. */
+int32_t telltale_row(const uint8_t *rgb, const struct picture_layout *l, uint32_t row);
+/* The log probabilities of prompt tokens 1 .. n_prompt - 1; @seen: as telltale_ask.seen. */
+void telltale_expect_prompt(const int32_t *prompt, const int32_t *seen, uint32_t n_prompt,
+                            float *logprobs);
 /* The hidden state, of as many values as @vector has room for, after @n_tokens tokens. */
 void telltale_expect_hidden(const int32_t *tokens, uint32_t n_tokens, float *vector, uint32_t n);
 /* The best @n_top tokens (at most ENGINE_TOP_MAX) after @n_tokens tokens. */

@@ -53,6 +53,26 @@ static void check_feed(const struct batch_rules *r, const struct engine_batch *b
         NEED(b->seq[j].feed != s->feed, "sequence", i);
 }
 
+/* Pictures lie one behind the other and begin before the sequence's end; their rows are there where
+ * the batch has some, and only there. */
+static void check_pictures(const struct batch_rules *r, const struct engine_batch *b, uint32_t i) {
+    const struct engine_seq *s = &b->seq[i];
+    uint32_t end = 0, pos1 = s->pos0 + s->n_rows;
+
+    NEED(s->n_pictures == 0 || (r->set->picture_width > 0 && s->picture), "sequence", i);
+    for (uint32_t k = 0; k < s->n_pictures; k++) {
+        const struct engine_picture *p = &s->picture[k];
+
+        NEED(p->at >= end && p->n_rows > 0 && p->at < pos1, "sequence", i);
+        end = p->at + p->n_rows;
+        NEED(end <= s->n_prompt, "sequence", i);
+        NEED((p->rows != NULL) == (end > s->pos0), "sequence", i);
+        NEED(!p->rows || p->width == r->set->picture_width, "sequence", i);
+        if (p->rows && r->set->two_way)
+            NEED(p->at >= s->pos0 && end <= pos1, "sequence", i);
+    }
+}
+
 static void check_seqs(const struct batch_rules *r, const struct engine_batch *b) {
     uint32_t row = 0;
 
@@ -73,6 +93,7 @@ static void check_seqs(const struct batch_rules *r, const struct engine_batch *b
         NEED(s->feed < 0 || (s->n_rows == 1 && s->n_draft == 0), "sequence", i);
         if (s->feed >= 0)
             check_feed(r, b, i);
+        check_pictures(r, b, i);
         for (uint32_t j = 0; j < s->n_rows; j++) {
             int32_t token = b->token[row + j];
 
@@ -274,6 +295,13 @@ uint64_t check_sum(const struct engine_batch *b) {
         h = add(h, start, b->n_seqs + 1, sizeof(*start));
         h = add(h, b->table[cls].page + start[0], start[b->n_seqs] - start[0], sizeof(*start));
     }
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        for (uint32_t k = 0; k < b->seq[i].n_pictures; k++) {
+            const struct engine_picture *p = &b->seq[i].picture[k];
+
+            h = add(h, p, 1, sizeof(*p));
+            h = add(h, p->rows, p->rows ? p->n_rows * p->width : 0, sizeof(*p->rows));
+        }
     for (uint32_t i = 0; i < b->n_params; i++) {
         const struct engine_param *p = &b->param[i];
 

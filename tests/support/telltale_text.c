@@ -1,6 +1,8 @@
+#define XXH_INLINE_ALL
 #include "tests/support/telltale_text.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 #define GREEDY_BELOW 1e-5f /* as engine/sampler */
 #define LOGPROB_STEPS (1u << 20)
@@ -10,6 +12,24 @@ static uint64_t bits_of(float f) {
 
     memcpy(&u, &f, sizeof(u));
     return u;
+}
+
+void text_rows(float *out, uint32_t width, const uint8_t *rgb, const struct picture_layout *l,
+               uint32_t row0, uint32_t n_rows) {
+    uint64_t h = XXH3_64bits(rgb, 3 * (size_t)l->width * l->height);
+
+    h = text_mix(h, (uint64_t)l->width << 32 | l->height);
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t k = 0; k < width; k++)
+            out[(size_t)r * width + k] = text_value(h, row0 + r, k);
+}
+
+int32_t text_row(const struct engine_picture *p, const float *values, uint32_t width) {
+    uint64_t h = XXH3_64bits(values, width * sizeof(*values));
+
+    h = text_mix(h, (uint64_t)p->n_columns << 32 | p->n_lines);
+    h = text_mix(h, (uint64_t)p->n_rows << 32 | p->n_positions);
+    return (int32_t)(h | 1u << 31);
 }
 
 bool text_penalised(const struct engine_param *p) {

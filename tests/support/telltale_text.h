@@ -53,6 +53,14 @@ static inline uint64_t text_next(const struct telltale *t, uint64_t h, int32_t t
     return h;
 }
 
+#define TEXT_WIDTH_MAX 64u /* values of a row of a picture */
+
+/* Writes rows [row0, row0 + n_rows) of a picture, of @width values each. */
+void text_rows(float *out, uint32_t width, const uint8_t *rgb, const struct picture_layout *l,
+               uint32_t row0, uint32_t n_rows);
+/* What is read of a row with these values of picture @p: negative. */
+int32_t text_row(const struct engine_picture *p, const float *values, uint32_t width);
+
 /* Tokens before the sample: @n of a sequence, then @n_more (a fed token, drafts). */
 struct history {
     const int32_t *token, *more;

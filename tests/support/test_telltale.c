@@ -361,7 +361,7 @@ Test(telltale, top_lists_are_ordered_and_agree_with_logprobs) {
 
     telltale_set(NULL);
     telltale_expect_top(tokens, 2, ENGINE_TOP_MAX, top);
-    telltale_expect_prompt(tokens, 3, lp);
+    telltale_expect_prompt(tokens, NULL, 3, lp);
     for (uint32_t i = 0; i < ENGINE_TOP_MAX; i++) {
         cr_assert(i == 0 || top[i].logprob <= top[i - 1].logprob);
         cr_assert(top[i].token != 3 || top[i].logprob == lp[1]);
