@@ -128,7 +128,7 @@ static uint32_t pick_alone(const struct plan *p) {
 
     for (i = 0; i < p->n_running; i++) {
         n += p->req[i].alone && !p->req[i].last;
-        others |= !p->req[i].alone;
+        others |= !p->req[i].alone && !p->req[i].waits;
     }
     if (n == 0 || (others && p->turn % PLAN_ALONE_TURNS))
         return PLAN_NONE;
@@ -145,9 +145,11 @@ static void plan_alone(struct plan_work *w, uint32_t i) {
 
     for (uint32_t k = 0; k < p->n_running; k++)
         if (k != i)
-            p->req[k].verdict = p->req[k].last ? PLAN_LAST : PLAN_WAIT_ALONE;
+            p->req[k].verdict = p->req[k].waits  ? PLAN_WAIT_PICTURE
+                                : p->req[k].last ? PLAN_LAST
+                                                 : PLAN_WAIT_ALONE;
     plan_set_prompt_limit(w, r);
-    if (p->force_chunk && !p->whole)
+    if (p->force_chunk && !p->whole && !r->whole)
         plan_extend(w, r, INT64_MAX, p->force_chunk);
     else
         plan_extend(w, r, w->limit_ns, UINT32_MAX);
@@ -165,6 +167,7 @@ static void reset(struct plan *p) {
         r->n_rows = r->n_draft = r->n_led = 0;
         r->admitted = false;
         r->verdict = i >= p->n_running ? PLAN_UNSEEN
+                     : r->waits        ? PLAN_WAIT_PICTURE
                      : r->last         ? PLAN_LAST
                      : r->alone        ? PLAN_WAIT_ALONE
                                        : PLAN_WAIT_TIME;
@@ -186,12 +189,24 @@ static void break_tie(struct plan_work *w) {
     plan_preempt(w, &p->req[p->n_running - 1]);
 }
 
+/* Returns the rows that the first prompt needs at once: drafts leave them. */
+static uint32_t whole_rows(const struct plan *p) {
+    for (uint32_t i = 0; i < p->n_running; i++)
+        if (p->req[i].whole && plan_is_prefill(&p->req[i]))
+            return plan_lag(&p->req[i]);
+    return 0;
+}
+
 static void plan_together(struct plan_work *w) {
     plan_decodes(w);
     plan_set_limits(w);
     if (!w->short_of_pages)
         plan_admissions(w);
-    plan_add_drafts(w);
+    uint32_t max_rows = w->max_rows, keep = MIN(whole_rows(w->p), w->p->max_rows);
+    w->max_rows = MIN(max_rows, w->p->max_rows - keep);
+    if (w->rows <= w->max_rows)
+        plan_add_drafts(w);
+    w->max_rows = max_rows;
     plan_prefills(w);
 }
 

@@ -16,17 +16,18 @@
 
 /* Decision about a request, and its reason. */
 enum plan_verdict {
-    PLAN_UNSEEN,     /* waiting, and not considered */
-    PLAN_RUN,        /* n_rows rows */
-    PLAN_LAST,       /* its last token is under way: nothing to do */
-    PLAN_FOLLOW,     /* waits for pages that another request is computing */
-    PLAN_WAIT_TIME,  /* the step's time is spent */
-    PLAN_WAIT_ROWS,  /* the batch is full */
-    PLAN_WAIT_PAGES, /* no page is free; running: it keeps what it has */
-    PLAN_WAIT_SEQS,  /* waiting: max_seqs requests run */
-    PLAN_WAIT_TURN,  /* waiting: one before it was overtaken often enough */
-    PLAN_WAIT_ALONE, /* a request that must be alone runs, or it is one and others do */
-    PLAN_PREEMPT,    /* running: gives its pages back and waits again */
+    PLAN_UNSEEN,       /* waiting, and not considered */
+    PLAN_RUN,          /* n_rows rows */
+    PLAN_LAST,         /* its last token is under way: nothing to do */
+    PLAN_FOLLOW,       /* waits for pages that another request is computing */
+    PLAN_WAIT_TIME,    /* the step's time is spent */
+    PLAN_WAIT_ROWS,    /* the batch is full */
+    PLAN_WAIT_PAGES,   /* no page is free; running: it keeps what it has */
+    PLAN_WAIT_SEQS,    /* waiting: max_seqs requests run */
+    PLAN_WAIT_TURN,    /* waiting: one before it was overtaken often enough */
+    PLAN_WAIT_ALONE,   /* a request that must be alone runs, or it is one and others do */
+    PLAN_PREEMPT,      /* running: gives its pages back and waits again */
+    PLAN_WAIT_PICTURE, /* running: its next row is one of a picture that is not computed yet */
     PLAN_WAIT_SHARE, /* waiting: what is left is kept for tenants that have less than their part */
 };
 
@@ -49,6 +50,8 @@ struct plan_req {
     const uint64_t *hash;
     bool unfit;   /* waiting: known to want more pages than there are; n_hit may be out of date */
     bool last;    /* its last token is under way */
+    bool waits;   /* with @last: for a picture; nothing of it is under way */
+    bool whole;   /* its rows up to n_tokens are in one step or in none */
     bool alone;   /* no other request may be in its step */
     bool stalled; /* running: the last plan found no page for it */
 
@@ -112,7 +115,8 @@ struct plan {
     /* With drafts a step takes draft_slower (at least 1) times what is expected. */
     float draft_slower;
     const struct cost *cost;
-    uint64_t turn; /* of the step: rotates what cannot all be in one */
+    int64_t spent_ns; /* the time of the step that pictures had; prompts have what is left */
+    uint64_t turn;    /* of the step: rotates what cannot all be in one */
 
     bool fair_preempted; /* in and out: a victim was preempted, once is enough for a step */
 
@@ -134,6 +138,12 @@ void plan_step(struct plan *p);
  * nothing prefills. INFINITY: it may not have so many. */
 double plan_decode_ns(const struct plan *p, const struct cost_shape *decode, uint32_t n,
                       double right);
+
+/* Returns how long the steps of those that decode at @pace may be, in ns. */
+int64_t plan_pace_ns(const struct plan *p, enum plan_pace pace);
+/* Returns how long a step may take whose least rows take @decode_ns: @target_ns up to 3/4 of it,
+ * twice @decode_ns where that is @target_ns or more, and a straight line between the two. */
+int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns);
 
 /* Pages that the running ones are expected to take until they end. */
 uint64_t plan_promised(const struct plan *p);

@@ -26,7 +26,9 @@ static void admit(struct plan_work *w, uint32_t i) {
     w->available -= r->n_idle;
     w->p->n_admitted++;
     r->verdict = PLAN_WAIT_TIME;
-    if (r->alone)
+    if (r->waits)
+        r->verdict = PLAN_WAIT_PICTURE;
+    else if (r->alone)
         r->verdict = PLAN_WAIT_ALONE;
     else if (plan_lag(r) == 1 && w->rows < w->max_rows &&
              plan_pages_to_take(w->p, r, 1) <= w->available)

@@ -59,7 +59,8 @@ bool plan_preempt_for_share(struct plan_work *w);
 
 /* The limits on time and rows, once it is known how many decode; plan_time.c. */
 void plan_set_limits(struct plan_work *w);
-/* Raises the limit of a step in which @r has the first chunk of a prompt. */
+/* Sets the limit of a step in which @r has the first chunk of a prompt: more where decode leaves
+ * too little, less what pictures had. */
 void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r);
 /* Divides the rest of the step's time among prefills. */
 void plan_prefills(struct plan_work *w);

@@ -19,7 +19,7 @@
 
 /* To be raised when the structs change and their sizes do not. */
 #define PLAN_TAPE_VERSION                                                                          \
-    (6u << 24 | sizeof(struct plan_tape_head) << 12 | sizeof(struct plan_tape_item))
+    (7u << 24 | sizeof(struct plan_tape_head) << 12 | sizeof(struct plan_tape_item))
 
 /* From here on the structs have what is decided. */
 #define PLAN_DECIDED offsetof(struct plan, fair_preempted)

@@ -6,9 +6,9 @@
  * a step costs:
  *
  *  - Where decode and one row of a prompt take more than 3/4 of the target the limit rises, up to
- *    twice their time (limit_beside()): prompts have a quarter of every step at least, and half of
- *    it on a slow device. The row is counted because a model of a busy machine cannot tell for what
- *    a step waits; with it the limit does not depend on that.
+ *    twice their time (plan_limit_beside()): prompts have a quarter of every step at least, and
+ *    half of it on a slow device. The row is counted because a model of a busy machine cannot tell
+ *    for what a step waits; with it the limit does not depend on that.
  *  - Where nothing decodes the limit rises to the time of the smallest efficient chunk, and to ten
  *    times the time of one row at most (plan_set_prompt_limit()).
  *  - Some steps of these are probes: few rows of prompts, or twice as many (probe()).
@@ -27,7 +27,8 @@
  *
  * Followers: the request further ahead leads; of two at the same position, the one of higher
  * priority. So no cycle can form, and when the leader ends the next one leads. A leader without a
- * page to go on is not followed, or it might be waiting for its follower's pages. While
+ * page to go on is not followed, or it might be waiting for its follower's pages; nor is one that
+ * waits for a picture, or it might be for the room of what its follower holds. While
  * nothing decodes, a leader's prompt does not end in the step in which it computes the last page
  * that is followed: the ends come together, in steps that none of them makes short by decoding.
  */
@@ -49,7 +50,8 @@ static bool leads(const struct plan *p, uint32_t leader, uint32_t follower, uint
     if (a->n_stored >= (page + 1) * p->page_tokens || a->n_computed < b->n_computed ||
         (a->n_computed == b->n_computed && leader > follower))
         return false;
-    if (a->alone || a->stalled || a->verdict == PLAN_PREEMPT || a->verdict == PLAN_WAIT_PAGES)
+    if (a->alone || a->stalled || a->waits || a->verdict == PLAN_PREEMPT ||
+        a->verdict == PLAN_WAIT_PAGES)
         return false;
     return page < a->n_hashes && a->hash[page] == b->hash[page];
 }
@@ -131,7 +133,7 @@ static uint32_t fit_space(const struct plan_work *w, const struct plan_req *r) {
     uint64_t n = pages * p->page_tokens - r->n_computed;
 
     n = MIN(n, plan_lag(r));
-    if (r->n_led > r->n_computed)
+    if (r->n_led > r->n_computed && !r->whole)
         n = MIN(n, r->n_led - r->n_computed);
     return (uint32_t)MIN(n, (uint64_t)r->n_rows + w->max_rows - w->rows);
 }
@@ -147,11 +149,12 @@ void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint
     uint32_t space = fit_space(w, r), high = MIN(space, cap);
     uint32_t n = align(w, r, fit_time(w, r, r->n_rows, MAX(high, r->n_rows), limit_ns));
 
-    if (w->p->whole && n < plan_lag(r))
+    if ((w->p->whole || r->whole) && n < plan_lag(r))
         return;
     if (n > r->n_rows && n >= MIN(PLAN_MIN_CHUNK, high))
-        plan_set_rows(w, r,
-                      BUGGIFY(plan_chunk_short) && !w->p->whole ? n - (n - r->n_rows) / 2 : n);
+        plan_set_rows(
+            w, r,
+            BUGGIFY(plan_chunk_short) && !w->p->whole && !r->whole ? n - (n - r->n_rows) / 2 : n);
     else if (r->n_rows == 0 && space == 0)
         r->verdict = w->rows >= w->max_rows ? PLAN_WAIT_ROWS : PLAN_WAIT_PAGES;
 }
@@ -162,12 +165,13 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
     uint32_t page_left = p->page_tokens - r->n_computed % p->page_tokens;
     uint32_t n = MIN(MIN(plan_lag(r), PLAN_MIN_CHUNK), w->max_rows - w->rows);
 
-    if (r->n_rows > 0 || w->rows >= w->max_rows)
+    if (r->n_rows > 0 || w->rows >= (r->whole ? p->max_rows : w->max_rows))
         return;
-    if (p->whole && plan_lag(r) > w->max_rows - w->rows)
+    bool whole = p->whole || r->whole;
+    if (whole && plan_lag(r) > p->max_rows - w->rows)
         return;
-    n = p->whole ? plan_lag(r) : fit_time(w, r, 1, n, w->limit_ns);
-    if (plan_pages_to_take(p, r, n) > w->available && !p->whole)
+    n = whole ? plan_lag(r) : fit_time(w, r, 1, n, w->limit_ns);
+    if (plan_pages_to_take(p, r, n) > w->available && !whole)
         n = MIN(n, page_left);
     if (i < p->n_running && !plan_make_room(w, i, n))
         w->short_of_pages = true;
@@ -175,6 +179,7 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
         plan_set_rows(w, r, n);
     else
         r->verdict = PLAN_WAIT_PAGES;
+    w->max_rows = MAX(w->max_rows, w->rows); /* more than are trusted */
 }
 
 static inline uint32_t group_of(const struct plan_req *r) {
@@ -198,7 +203,7 @@ static void force_chunks(struct plan_work *w, const uint32_t *list, uint32_t n) 
         struct plan_req *r = &w->p->req[list[k]];
 
         if (r->verdict != PLAN_PREEMPT)
-            plan_extend(w, r, INT64_MAX, w->p->force_chunk);
+            plan_extend(w, r, INT64_MAX, r->whole ? UINT32_MAX : w->p->force_chunk);
     }
 }
 
@@ -391,6 +396,8 @@ void plan_prefills(struct plan_work *w) {
         return;
     uint32_t highest = p->scratch[0];
     plan_set_prompt_limit(w, &p->req[highest]);
+    if (p->req[highest].whole)
+        plan_min_chunk(w, highest); /* before others take its rows */
     if (p->whole)
         whole_prompts(w, p->scratch, n);
     else if (p->force_chunk)
@@ -407,15 +414,13 @@ void plan_prefills(struct plan_work *w) {
 
 /* ---- limits ---- */
 
-static int64_t pace_ns(const struct plan *p, const struct plan_req *r) {
-    return r->pace == PLAN_PACE_NORMAL ? p->itl_ns
-           : r->pace == PLAN_PACE_SLOW ? 4 * p->itl_ns
-                                       : p->itl_ns / 2;
+int64_t plan_pace_ns(const struct plan *p, enum plan_pace pace) {
+    return pace == PLAN_PACE_NORMAL ? p->itl_ns
+           : pace == PLAN_PACE_SLOW ? 4 * p->itl_ns
+                                    : p->itl_ns / 2;
 }
 
-/* Returns how long a step may take whose least rows take @decode_ns: @target_ns up to 3/4 of it,
- * twice @decode_ns where that is @target_ns or more, and a straight line between the two. */
-static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
+int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns) {
     assert(decode_ns >= 0 && target_ns > 0);
     return MAX(target_ns, MIN(2 * decode_ns, 4 * decode_ns - 2 * target_ns));
 }
@@ -438,7 +443,8 @@ static void probe(struct plan_work *w, const struct plan_req *r, int64_t least_n
     w->limit_ns = turn % PLAN_PROBE_MORE == at ? more_ns : least_ns;
 }
 
-void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {
+/* Raises the limit of a step in which @r has the first chunk of a prompt. */
+static void raise_limit(struct plan_work *w, const struct plan_req *r) {
     const struct plan *p = w->p;
     struct cost_shape one = {0}, chunk = {0};
 
@@ -449,7 +455,7 @@ void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {
     cost_add(&one, r->n_computed, 1);
     int64_t one_ns = cost_bound_ns(p->cost, &one), most_ns = PLAN_ALONE_TIMES * one_ns;
     if (w->decodes) {
-        w->limit_ns = MAX(w->limit_ns, limit_beside(one_ns, w->target_ns));
+        w->limit_ns = MAX(w->limit_ns, plan_limit_beside(one_ns, w->target_ns));
         probe(w, r, cost_bound_ns(p->cost, &w->shape), INT64_MAX);
         return;
     }
@@ -458,6 +464,11 @@ void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {
         w->limit_ns = MAX(w->limit_ns, MIN(most_ns, cost_bound_ns(p->cost, &chunk)));
     }
     probe(w, r, one_ns, MAX(most_ns, w->limit_ns));
+}
+
+void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {
+    raise_limit(w, r);
+    w->limit_ns = MAX(w->limit_ns - w->p->spent_ns, 0);
 }
 
 void plan_set_limits(struct plan_work *w) {
@@ -469,16 +480,16 @@ void plan_set_limits(struct plan_work *w) {
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *r = &p->req[i];
 
-        if (plan_lag(r) > 1 && !r->last)
+        if ((plan_lag(r) > 1 && !r->last) || r->waits)
             continue;
-        w->target_ns = MIN(w->target_ns, pace_ns(p, r));
+        w->target_ns = MIN(w->target_ns, plan_pace_ns(p, (enum plan_pace)r->pace));
         w->decodes = true;
     }
     if (least.rows == 0)
         cost_add(&least, 0, 1);
     w->limit_ns = w->target_ns;
     if (!p->prewarm)
-        w->limit_ns = limit_beside(cost_bound_ns(p->cost, &least), w->target_ns);
+        w->limit_ns = plan_limit_beside(cost_bound_ns(p->cost, &least), w->target_ns);
     uint32_t trusted = MAX(cost_trusted_rows(p->cost), w->rows + PLAN_MIN_CHUNK);
     w->max_rows = p->force_chunk || p->whole ? p->max_rows : MIN(p->max_rows, trusted);
 }
