@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include "scheduler/late.h"
+#include "scheduler/pictures.h"
 
 int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t max_seq_pages,
                uint32_t n_vocab, bool windows) {
@@ -148,6 +149,29 @@ static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
     it->n_wants = t->b.n_wants - it->want0;
 }
 
+void batch_add_pictures(struct batch *t, struct request *r, struct engine_seq *q, bool reads) {
+    struct engine_picture *to = r->shown + t->b.step % 2 * r->n_pictures;
+    uint32_t n = 0;
+
+    for (; n < r->n_pictures && r->pictures[n].in.at < q->pos0 + q->n_rows; n++) {
+        const struct submit_picture *p = &r->pictures[n].in;
+        const struct sched_picture *x = r->pictures[n].held;
+
+        to[n] = (struct engine_picture){.at = p->at,
+                                        .n_rows = p->n_rows,
+                                        .n_columns = p->n_columns,
+                                        .n_lines = p->n_lines,
+                                        .n_positions = p->n_positions};
+        if (!reads || p->at + p->n_rows <= q->pos0)
+            continue;
+        assert(x && x->state == PICTURE_READY);
+        to[n].rows = x->rows;
+        to[n].width = t->picture_width;
+    }
+    q->n_pictures = n;
+    q->picture = n > 0 ? to : NULL;
+}
+
 void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
                uint32_t n_draft) {
     struct engine_batch *b = &t->b;
@@ -174,6 +198,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
                                             .begins = r->begins,
                                             .n_draft = (uint16_t)n_draft,
                                             .feed = fed ? (int32_t)r->want : -1};
+    batch_add_pictures(t, r, &t->seq[b->n_seqs], true);
     *it = (struct batch_item){.request = r,
                               .pos0 = pos0,
                               .n_rows = n_rows,
@@ -279,7 +304,7 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
     if (request_pools(r)) {
         why = take_hidden(t, i, out);
         if (r->seq)
-            kv_seq_commit(r->seq, r->tokens, it->pos0 + it->n_rows);
+            kv_seq_commit(r->seq, request_keys(r), it->pos0 + it->n_rows);
         return why;
     }
     for (uint32_t k = 0; k < n_lp; k++)
@@ -306,7 +331,7 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
         r->n_replay = it->n_rows - n_wrong;
         n_wrong = it->n_rows;
     }
-    kv_seq_commit(r->seq, r->tokens, it->pos0 + it->n_rows - n_wrong);
+    kv_seq_commit(r->seq, request_keys(r), it->pos0 + it->n_rows - n_wrong);
     if (n_wrong > 0) {
         r->n_computed -= n_wrong;
         kv_seq_truncate(r->seq, r->n_computed);

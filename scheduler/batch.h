@@ -37,6 +37,7 @@ struct batch {
     bool constrained; /* some request may need a mask */
     bool unsealed;    /* masks wait for the samples of the step before */
     uint32_t max_rows, max_seqs;
+    uint32_t picture_width; /* engine_info.picture_width */
     /* Arrays to which b points. */
     int32_t *token;
     struct engine_seq *seq;
@@ -64,6 +65,10 @@ void batch_begin(struct batch *t, uint64_t step);
  * room. */
 void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
                uint32_t n_draft);
+
+/* Tells @q, the last sequence of the batch, which is of @r, of its pictures; with their rows if it
+ * @reads them: these are ready. */
+void batch_add_pictures(struct batch *t, struct request *r, struct engine_seq *q, bool reads);
 
 /* The next sequence of the batch is in the pages of @seq, the first @most at most. */
 void batch_add_pages(struct batch *t, const struct kv_seq *seq, uint32_t most);

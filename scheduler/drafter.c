@@ -287,6 +287,8 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
         .n_draft = (uint16_t)(to - MIN(MAX(from, r->n_tokens), to)),
         .feed = -1,
     };
+    if (d->opts.block)
+        batch_add_pictures(t, r, &t->seq[b->n_seqs - 1], false);
     b->n_rows += to - from;
     cost_add(&t->shape, from, to - from);
     q->n_computed = to;

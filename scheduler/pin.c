@@ -356,7 +356,8 @@ bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, in
 /* Returns the pages that @r will take. Pages that it finds are not taken, but those that are not
  * held are no longer available. */
 static uint64_t need_of(struct pins *t, const struct request *r) {
-    struct kv_match m = kv_pager_match(t->view->pager, &r->share, r->tokens, request_shareable(r));
+    struct kv_match m =
+        request_match(r, t->view->pager, request_shareable(r), t->view->page_tokens);
 
     return plan_pages(t->view->plan, request_target(r, t->view->estimate)) -
            m.n_tokens / t->view->page_tokens + m.n_idle;

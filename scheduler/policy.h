@@ -144,10 +144,20 @@
  * and STATE_FAR 512 or 8192: within the draws. */
 #define STATE_NEAR 64u
 #define STATE_FAR 2048u
+#define STATE_PICTURES 12u /* of a prompt, behind which there is one. Bound */
 /* Part of the time of decoding that copies of states along answers may take. 0, which makes none:
  * first token p50 7 times, between tokens p99 2.4 times (answers, whose answers have 800 to 3000
  * tokens); hybrid, whose answers have 60 to 300: within the draws, as 0.1. */
 #define STATE_PART 0.02
+
+/* ---- pictures (pictures.c, step.c) ---- */
+
+/* Pieces of a picture take this part of what decode takes, where anything decodes, so that a gap
+ * stays below twice that without pictures. Bound. */
+#define PICTURE_BESIDE 0.75
+/* Part of the longest step that they take where nothing decodes. Bound: arrivals wait. */
+#define PICTURE_ALONE 0.5
+#define PICTURE_LEARN 0.3 /* of the time that a piece took, into the mean */
 
 /* ---- speculation (spec.c); figures: tokens/s over the recorded transcripts ---- */
 

@@ -25,6 +25,7 @@
 #include <assert.h>
 #include <string.h>
 #include "scheduler/offload.h"
+#include "scheduler/pictures.h"
 #include "scheduler/pin.h"
 #include "scheduler/plan.h"
 #include "scheduler/fair_share.h"
@@ -90,11 +91,12 @@ void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why
         uint32_t n_tokens = kv_seq_committed(r->seq);
 
         pin_prewarmed(p->view->pins, r);
-        offload_save(p->view->offload, &r->share, r->tokens, n_tokens,
+        offload_save(p->view->offload, &r->share, request_keys(r), n_tokens,
                      pin_returns(p->view->pins, r->session, r->tenant));
     }
     r->seq = kv_seq_free(r->seq);
     request_finish(r, why);
+    pictures_release(p->view->pictures, r);
     request_note_pending(r, p->view->pending);
 }
 
@@ -142,7 +144,7 @@ uint32_t prewarm_attach(struct prewarm *p, const struct request *r, uint32_t n_t
     struct kv_stats before, after;
 
     kv_pager_stats(p->view->pager, &before);
-    uint32_t n = kv_seq_attach(r->seq, r->tokens, n_tokens);
+    uint32_t n = kv_seq_attach(r->seq, request_keys(r), n_tokens);
     kv_pager_stats(p->view->pager, &after);
     p->n_lookup_tokens += after.n_lookup_tokens - before.n_lookup_tokens;
     p->n_hit_tokens += after.n_hit_tokens - before.n_hit_tokens;
@@ -159,6 +161,7 @@ static void take_back(struct prewarm *p, struct request *r) {
         r->n_preempted++;
         r->stalled = false;
         request_set_state(r, REQUEST_WAITING);
+        pictures_release(p->view->pictures, r);
     }
     r->n_bypassed = 0;
     r->seen_step = 0;
@@ -172,7 +175,8 @@ static void take_back(struct prewarm *p, struct request *r) {
 
 /* Without what is pinned for others. */
 static bool fits(const struct prewarm *p, const struct request *r) {
-    struct kv_match m = kv_pager_match(p->view->pager, &r->share, r->tokens, request_shareable(r));
+    struct kv_match m =
+        request_match(r, p->view->pager, request_shareable(r), p->view->page_tokens);
     uint32_t need = plan_pages(p->view->plan, r->max_tokens) + 1;
 
     return need - m.n_tokens / p->view->page_tokens + m.n_idle <=

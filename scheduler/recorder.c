@@ -6,6 +6,7 @@
 #include "proto/flight_tape.h"
 #include "kvpager/kvpager.h"
 #include "scheduler/batch.h"
+#include "scheduler/pictures.h"
 #include "scheduler/plan_tape.h"
 #include "scheduler/request.h"
 #include "scheduler/view.h"
@@ -17,7 +18,7 @@ static enum why why_of(const struct plan_req *q) {
         [PLAN_WAIT_ROWS] = WHY_ROWS,   [PLAN_WAIT_PAGES] = WHY_PAGES,
         [PLAN_WAIT_SEQS] = WHY_SEQS,   [PLAN_WAIT_TURN] = WHY_TURN,
         [PLAN_WAIT_ALONE] = WHY_ALONE, [PLAN_PREEMPT] = WHY_PREEMPTED,
-        [PLAN_WAIT_SHARE] = WHY_SHARE,
+        [PLAN_WAIT_SHARE] = WHY_SHARE, [PLAN_WAIT_PICTURE] = WHY_PICTURE,
     };
 
     if (q->verdict == PLAN_RUN)
@@ -51,6 +52,8 @@ void recorder_plan(struct recorder *c, const struct plan *p, struct request *con
     for (uint32_t i = 0; i < p->n_running + p->n_waiting && c->flight; i++) {
         const struct plan_req *q = &p->req[i];
         enum why why = why_of(q);
+        if (why == WHY_PICTURE && pictures_why(planned[i]) == WHY_ENCODE)
+            why = WHY_ENCODE;
         bool has_row_us = why == WHY_TIME || why == WHY_PROMPT;
 
         if (q->verdict != PLAN_PREEMPT && q->verdict != PLAN_UNSEEN &&

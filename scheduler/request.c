@@ -6,6 +6,7 @@
 #include "scheduler/allowed.h"
 #include "scheduler/constraints.h"
 #include "scheduler/draft/draft.h"
+#include "kvpager/media.h"
 #include "scheduler/view.h"
 #include "grammar/constraint.h"
 #include "text/stops.h"
@@ -69,6 +70,19 @@ static int check_length(const struct submit *m, const struct sched_view *v, stru
     return 0;
 }
 
+static int check_pictures(const struct submit *m, const struct sched_view *v, struct err *err) {
+    if (m->n_pictures > 0 && v->info->picture_width == 0)
+        return err_set(err, 400, "messages",
+                       "This model takes no pictures. Start it with a projector file (--mmproj).");
+    for (uint32_t i = 0; i < m->n_pictures && v->info->two_way; i++)
+        if (m->pictures[i].n_rows > v->max_rows - MIN(v->max_rows, v->max_seqs))
+            return err_set(err, 400, "messages",
+                           "Picture %u has %u tokens, and this model needs all of them in one step "
+                           "of %u (max-batch-rows) beside %u others (max-seqs).",
+                           i + 1, m->pictures[i].n_rows, v->max_rows, v->max_seqs);
+    return 0;
+}
+
 static int check_submit(const struct submit *m, const struct sched_view *v, struct err *err) {
     int r = check_length(m, v, err);
 
@@ -76,6 +90,8 @@ static int check_submit(const struct submit *m, const struct sched_view *v, stru
         r = params_check(&m->sampling, err);
     if (r == 0)
         r = check_ids(v, m->tokens, m->n_tokens, "prompt", err);
+    if (r == 0)
+        r = check_pictures(m, v, err);
     if (r == 0)
         r = check_ids(v, m->stop_ids, m->n_stop_ids, "stop_token_ids", err);
     if (r < 0)
@@ -233,7 +249,7 @@ static int hash_pages(struct request *r, uint32_t page_tokens) {
         return -ENOMEM;
     for (uint32_t i = 0, t = 0; i < r->n_hashes; i++) {
         for (uint32_t k = 0; k < page_tokens; k++)
-            h = (h ^ (uint32_t)r->tokens[t++]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
+            h = (h ^ (uint32_t)request_keys(r)[t++]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
         r->hash[i] = h = mix(h + i);
     }
     return 0;
@@ -241,12 +257,23 @@ static int hash_pages(struct request *r, uint32_t page_tokens) {
 
 /* ---- tokens ---- */
 
+static int grow_array(void *pp, uint32_t cap, size_t size) {
+    void **p = pp, *bigger = realloc(*p, cap * size);
+
+    if (!bigger)
+        return -ENOMEM;
+    *p = bigger;
+    return 0;
+}
+
 /* The array that is left behind may be read by a step under way. When the next one is left
  * behind, GROW_MIN tokens later, that step has ended: none brings so many. */
 int request_reserve(struct request *r, uint32_t n) {
     if (n <= r->cap - r->n_tokens)
         return 0;
     uint32_t cap = r->cap + MAX(r->cap / 2, GROW_MIN + n);
+    if (r->keys && grow_array(&r->keys, cap, sizeof(*r->keys)) < 0)
+        return -ENOMEM;
     int32_t *p = malloc(cap * sizeof(*p));
     if (!p)
         return -ENOMEM;
@@ -256,15 +283,6 @@ int request_reserve(struct request *r, uint32_t n) {
     r->retired = r->tokens;
     r->tokens = p;
     r->cap = cap;
-    return 0;
-}
-
-static int grow_array(void *pp, uint32_t cap, size_t size) {
-    void **p = pp, *bigger = realloc(*p, cap * size);
-
-    if (!bigger)
-        return -ENOMEM;
-    *p = bigger;
     return 0;
 }
 
@@ -392,6 +410,8 @@ int request_add(struct request *r, const struct engine_out *o) {
         return -ENOMEM;
     assert(r->state != REQUEST_DONE && r->n_tokens < r->cap);
     keep_output(r, o);
+    if (r->keys)
+        r->keys[r->n_tokens] = o->token;
     r->tokens[r->n_tokens++] = o->token;
     return judge(r, o->token);
 }
@@ -439,6 +459,27 @@ uint32_t request_shareable(const struct request *r) {
     return r->n_tokens - 1;
 }
 
+uint32_t request_cut(const struct request *r, uint32_t n_tokens, uint32_t page_tokens) {
+    for (uint32_t i = r->two_way ? r->n_pictures : 0; i-- > 0;) {
+        const struct submit_picture *p = &r->pictures[i].in;
+
+        if (n_tokens > p->at && n_tokens - p->at < p->n_rows)
+            n_tokens = p->at - p->at % page_tokens;
+    }
+    return n_tokens;
+}
+
+struct kv_match request_match(const struct request *r, const struct kv_pager *p, uint32_t n_tokens,
+                              uint32_t page_tokens) {
+    for (;;) {
+        struct kv_match m = kv_pager_match(p, &r->share, request_keys(r), n_tokens);
+
+        n_tokens = request_cut(r, m.n_tokens, page_tokens);
+        if (n_tokens == m.n_tokens)
+            return m;
+    }
+}
+
 /* ---- together ---- */
 
 /* Brings a resumed request to where it was: its output is matched again. It may be over already,
@@ -456,6 +497,41 @@ static void replay(struct request *r) {
         why = FINISH_LENGTH;
     if (why != FINISH_NONE)
         request_finish(r, why);
+}
+
+/* Copies the pictures and gives their rows the numbers of their content. */
+static int take_pictures(struct request *r, const struct submit *m, const struct sched_view *v) {
+    uint32_t n = m->n_pictures;
+
+    if (n == 0)
+        return 0;
+    r->two_way = v->info->two_way;
+    r->pictures = calloc(n, sizeof(*r->pictures));
+    r->shown = calloc(2 * (size_t)n, sizeof(*r->shown));
+    r->keys = malloc(r->cap * sizeof(*r->keys));
+    if (!r->pictures || !r->shown || !r->keys)
+        return -ENOMEM;
+    memcpy(r->keys, r->tokens, r->n_tokens * sizeof(*r->keys));
+    for (r->n_pictures = 0; r->n_pictures < n; r->n_pictures++) {
+        const struct submit_picture *p = &m->pictures[r->n_pictures];
+        struct kv_medium of = {
+            .n_rows = p->n_rows,
+            .n_columns = p->n_columns,
+            .n_lines = p->n_lines,
+            .n_positions = p->n_positions,
+            .width = p->width,
+            .height = p->height,
+        };
+
+        memcpy(of.digest, p->digest, sizeof(of.digest));
+        int32_t number = kv_media_number(v->media, &of);
+        if (number == 0)
+            return -ENOMEM;
+        r->pictures[r->n_pictures] = (struct request_picture){.in = *p, .number = number};
+        for (uint32_t k = 0; k < p->n_rows; k++)
+            r->keys[p->at + k] = number;
+    }
+    return 0;
 }
 
 static int fill(struct request *r, const struct submit *m, const struct sched_view *v) {
@@ -476,6 +552,8 @@ static int fill(struct request *r, const struct submit *m, const struct sched_vi
         return e;
     set_param(r, m);
     if ((e = set_samplers(r, m, v->info->n_vocab)) < 0)
+        return e;
+    if ((e = take_pictures(r, m, v)) < 0)
         return e;
     if (!v->no_sharing && (e = hash_pages(r, v->page_tokens)) < 0)
         return e;
@@ -531,7 +609,8 @@ int request_new(struct request **out, const struct submit *m, const struct sched
     r->tokenizer = view->tokenizer;
     r->constraints = view->constraints;
     r->payer = m->tenant;
-    memcpy(r->share.key, m->isolation_key, sizeof(r->share.key));
+    memcpy(r->isolation.key, m->isolation_key, sizeof(r->isolation.key));
+    r->share = r->isolation;
     if (view->no_sharing) /* a key that no other request has */
         for (size_t i = 0; i < sizeof(order); i++)
             r->share.key[i] = (uint8_t)(order >> 8 * i), r->share.key[8 + i] = 0xA5;
@@ -566,6 +645,9 @@ struct request *request_free(struct request *r) {
         r->constraints->release(r->constraints->ctx, r->constraint, r->payer);
     free(r->tokens);
     free(r->retired);
+    free(r->keys);
+    free(r->pictures);
+    free(r->shown);
     free(r->hash);
     free(r->logprobs);
     free(r->top);

@@ -37,6 +37,14 @@ struct spec_request;
 struct constraint;
 struct constraint_state;
 struct allowed;
+struct sched_picture;
+
+/* A picture of a prompt. */
+struct request_picture {
+    struct submit_picture in;
+    int32_t number;             /* of its content, in the tokens that the pager gets */
+    struct sched_picture *held; /* scheduler/pictures.h: its rows, or what is to become them */
+};
 
 struct request {
     struct queued queued;    /* in sched.waiting or sched.running */
@@ -64,7 +72,8 @@ struct request {
     uint16_t flags;
     uint8_t n_top, n_prompt_top;
     bool alone, ignore_eos;
-    struct kv_isolation share;
+    struct kv_isolation isolation,
+        share;                 /* share: of its pages, a key of its own without sharing */
     struct engine_param param; /* without tokens and the number of bans */
     struct engine_samplers samplers;
     uint32_t *breakers; /* of samplers */
@@ -86,7 +95,12 @@ struct request {
 
     /* So far. */
     int32_t *tokens, *retired; /* retired: an array that a step under way may still read */
+    int32_t *keys;             /* [cap] or NULL: request_keys() */
     uint32_t n_tokens, cap;
+    struct request_picture *pictures; /* [n_pictures] in the order of their places */
+    struct engine_picture *shown;     /* [2][n_pictures]: to step n in [n % 2] */
+    uint32_t n_pictures;
+    bool two_way;   /* rows of a picture are computed in one step (engine_info.two_way) */
     uint64_t *hash; /* chained, of its first pages as given: equal means equal up to there */
     uint32_t n_hashes;
 
@@ -157,6 +171,12 @@ void request_note_pending(struct request *r, struct list *pending);
 /* DONE for reason @why. Its pages are gone already. */
 void request_finish(struct request *r, enum finish_reason why);
 
+/* Returns its tokens as pagers get them: with the numbers of pictures in the place of their rows
+ * (kvpager/media.h). */
+static inline const int32_t *request_keys(const struct request *r) {
+    return r->keys ? r->keys : r->tokens;
+}
+
 /* Returns whether its samples may need masks. */
 static inline bool request_is_masked(const struct request *r) {
     return r->matcher || r->allowed;
@@ -197,6 +217,13 @@ static inline uint32_t request_target(const struct request *r, const struct esti
 /* Tokens of other requests' pages that it may take over: it must compute its last token, and
  * whatever it has to tell about its prompt. */
 uint32_t request_shareable(const struct request *r);
+
+/* Returns how many of the first @n_tokens, which are whole pages of @page_tokens, it can go on
+ * behind: not in the middle of a picture whose rows are computed in one step. */
+uint32_t request_cut(const struct request *r, uint32_t n_tokens, uint32_t page_tokens);
+/* kv_pager_match() for the first @n_tokens of @r, cut likewise. */
+struct kv_match request_match(const struct request *r, const struct kv_pager *p, uint32_t n_tokens,
+                              uint32_t page_tokens);
 
 /* Appends sample @o and finds out whether it ends the request: FINISH_NONE, FINISH_STOP,
  * FINISH_LENGTH, or FINISH_ERROR with r->why; a negative errno when there is no memory. */

@@ -11,6 +11,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/buggify.h"
 #include "scheduler/constrain.h"
@@ -21,6 +22,7 @@
 #include "scheduler/scheduler_private.h"
 #include "text/tokenizer.h"
 
+#define MEDIA_MAX 16384u              /* contents of pictures that are told apart at once */
 #define CHECK_NS INT64_C(10000000000) /* between two checks of the pager when idle */
 #define CHECK_PARTS 8u                /* a key is checked after every eighth step */
 
@@ -75,6 +77,7 @@ static void init_view(struct sched *s) {
         .no_sharing = s->opts.no_prefix_sharing,
         .n_pages = s->info->n_pages,
         .n_slots = (uint32_t)MIN(slots, UINT32_MAX / 2),
+        .max_rows = s->opts.max_rows,
         .page_tokens = s->info->page_tokens,
         .max_seqs = s->opts.max_seqs,
         .max_bypass = s->opts.max_bypass,
@@ -92,6 +95,8 @@ static void init_view(struct sched *s) {
         .pending = &s->pending,
         .fair = &s->fair,
         .pins = &s->pins,
+        .media = &s->media,
+        .pictures = &s->pictures,
         .offload = &s->offload,
         .stats = &s->stats,
         .is_paused = pin_delays,
@@ -196,6 +201,9 @@ static int init(struct sched *s) {
     int r = init_pager(s);
 
     pin_init(&s->pins, &s->view);
+    pictures_init(&s->pictures, &s->view, s->engine, s->opts.picture_bytes);
+    if (r == 0 && s->info->picture_width > 0)
+        r = kv_media_init(&s->media, MEDIA_MAX);
     recorder_init(&s->recorder, &s->view, s->opts.flight, s->opts.tape, s->opts.tape_bytes);
     if (r == 0)
         r = init_plan(s);
@@ -212,6 +220,8 @@ static int init(struct sched *s) {
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
         r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages,
                        n_mask_tokens(s), s->info->n_windows > 0);
+    for (uint32_t i = 0; i < SCHED_DEPTH_MAX; i++)
+        s->batch[i].picture_width = s->info->picture_width;
     return r;
 }
 
@@ -269,10 +279,13 @@ struct sched *sched_free(struct sched *s) {
             next = r->next_id;
             r->seq = kv_seq_free(r->seq);
             r->n_in_flight = 0;
+            pictures_release(&s->pictures, r);
             free_request(r);
         }
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX; i++)
         batch_deinit(&s->batch[i]);
+    pictures_deinit(&s->pictures);
+    kv_media_deinit(&s->media);
     spec_deinit(&s->spec);
     drafter_free(s->drafter);
     tier_deinit(s);
@@ -319,7 +332,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
     if (well)
         pin_turn(&s->pins, r, clock_now(s->clock));
-    offload_save(&s->offload, &r->share, r->tokens, n_pages,
+    offload_save(&s->offload, &r->share, request_keys(r), n_pages,
                  pin_returns(&s->pins, r->session, r->tenant));
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
@@ -330,6 +343,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
         r->constraints->forget(r->constraints->ctx, r->id);
     r->compiling = false;
     request_finish(r, why);
+    pictures_release(&s->pictures, r);
     if (well && !request_pools(r)) {
         estimate_learn(&s->estimate, r->session, request_n_out(r));
         spec_finish(&s->spec, r);
@@ -446,6 +460,39 @@ void sched_cancel(struct sched *s, uint64_t id) {
         sched_finish(s, r, FINISH_CANCELLED);
 }
 
+void sched_fail_picture(struct sched *s, const struct sched_picture *x, const struct err *why) {
+    struct request *r;
+
+    while ((r = pictures_waiter(&s->pictures, x))) { /* the last that lets go of it frees it */
+        r->why = *why;
+        sched_finish(s, r, FINISH_ERROR);
+    }
+}
+
+bool sched_need_picture(struct sched *s, struct msg_need_picture *out) {
+    return pictures_need(&s->pictures, out);
+}
+
+void sched_asked(struct sched *s, const struct msg_need_picture *m) {
+    pictures_asked(&s->pictures, m);
+}
+
+void sched_picture(struct sched *s, const struct msg_picture *m) {
+    const struct sched_picture *x = pictures_take(&s->pictures, m);
+    struct err why = {0};
+
+    if (!x)
+        return;
+    if (m->total == 0)
+        err_set_code(&why, m->status, m->code.len > 0 ? NULL : "invalid_image", "messages", "%.*s",
+                     (int)MIN(m->why.len, 300u), m->why.data);
+    else
+        err_set_code(&why, 503, "out_of_memory", "messages", "Out of memory for a picture.");
+    if (m->code.len > 0)
+        snprintf(why.code, sizeof(why.code), "%.*s", (int)MIN(m->code.len, 60u), m->code.data);
+    sched_fail_picture(s, x, &why);
+}
+
 void sched_turn_end(struct sched *s, const struct turn_end *m) {
     pin_turn_end(&s->pins, m);
 }
@@ -491,15 +538,23 @@ static int check_when_idle(struct sched *s) {
 /* Fills the pipeline, then waits for the oldest step. While it fills it returns after each
  * launch, so that what has arrived meanwhile is in the next step. */
 static int run(struct sched *s) {
+    bool pictures = pictures_has_work(&s->pictures);
     int launched = 1;
 
+    if (pictures && sched_n_in_flight(s) > 0)
+        return step_wait(s);
+    s->plan.spent_ns = 0;
+    if (pictures)
+        step_pictures(s);
     if (sched_n_in_flight(s) < s->opts.depth)
         launched = step_launch(s);
     if (launched < 0)
         return launched;
     if (launched == 0 && sched_n_in_flight(s) < s->opts.depth && !step_is_long(s))
         return 0;
-    return sched_n_in_flight(s) > 0 ? step_wait(s) : check_when_idle(s);
+    if (sched_n_in_flight(s) > 0)
+        return step_wait(s);
+    return pictures ? 0 : check_when_idle(s);
 }
 
 int sched_step(struct sched *s) {
@@ -633,6 +688,7 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
         disk_stats(s->offload.disk, out);
     window_stats(s, &kv, out);
     state_stats(s, &kv, out);
+    out->picture_bytes = s->pictures.n_bytes;
     out->n_host_layers = s->info->n_host_layers;
     out->host_expert_bytes = s->info->host_expert_bytes;
     out->n_host_experts = s->info->n_host_experts;

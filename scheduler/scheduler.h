@@ -64,6 +64,7 @@ struct sched_opts {
     struct flight_tape *tape;          /* and whole plans there, */
     uint32_t tape_bytes;               /* in so many bytes */
     struct crash_page *crash_page;     /* NULL, or the shared page */
+    uint64_t picture_bytes;            /* of rows of pictures that are kept for others */
     struct sched_disk disk;
     const struct sched_constraints *constraints; /* NULL: requests with a grammar are refused */
 };
@@ -88,6 +89,13 @@ void sched_turn_end(struct sched *s, const struct turn_end *m);
  * Returns false if no such request waits; then @c stays the caller's. */
 bool sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
                             const struct err *why);
+
+/* Returns whether pixels of a picture are to be asked for, of which *out is told; it is the same
+ * one until sched_asked() says that they were. */
+bool sched_need_picture(struct sched *s, struct msg_need_picture *out);
+void sched_asked(struct sched *s, const struct msg_need_picture *m);
+/* Takes a part of the pixels that were asked for, or the reason why there are none. */
+void sched_picture(struct sched *s, const struct msg_picture *m);
 
 /* One step. 0: a step ran (or finished: with depth 2 the one launched before). SCHED_NO_STEP.
  * -EIO: the engine is lost, the worker exits. */

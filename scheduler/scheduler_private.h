@@ -3,12 +3,14 @@
 /* scheduler_private - the scheduler's object, shared by scheduler.c (what others call) and the
  * files of a step. */
 
+#include "kvpager/media.h"
 #include "scheduler/batch.h"
 #include "scheduler/drafter.h"
 #include "scheduler/fair_share.h"
 #include "scheduler/plan.h"
 #include "scheduler/prewarm.h"
 #include "scheduler/recorder.h"
+#include "scheduler/pictures.h"
 #include "scheduler/pin.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
@@ -51,6 +53,8 @@ struct sched {
     struct fair_share fair;
     struct pins pins;
     struct prewarm prewarm;
+    struct kv_media media;
+    struct pictures pictures;
     struct recorder recorder;
 
     struct batch batch[SCHED_DEPTH_MAX]; /* of step n in [n % SCHED_DEPTH_MAX] */
@@ -76,6 +80,8 @@ struct request **sched_slot(struct sched *s, uint64_t id);
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why);
 /* Frees a request that is over, once the front knows and no step has it. */
 void sched_maybe_free(struct sched *s, struct request *r);
+/* Ends the requests that wait for @x, of which there are no rows, for the reason @why. */
+void sched_fail_picture(struct sched *s, const struct sched_picture *x, const struct err *why);
 
 /* tier.c */
 
@@ -99,6 +105,8 @@ int64_t tier_wake_ns(const struct sched *s);
 int step_launch(struct sched *s);
 /* Launches a step that has nothing but copies, when none is in flight. As step_launch(). */
 int step_copies(struct sched *s);
+/* Computes pieces of a picture, as long as the next step allows; that has less time for prompts. */
+void step_pictures(struct sched *s);
 /* Returns whether the last step launched is expected to take so long that none is launched behind
  * it. */
 bool step_is_long(const struct sched *s);

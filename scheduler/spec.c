@@ -177,7 +177,7 @@ static struct spec_request *begin(struct spec *s, struct request *r, const struc
 }
 
 static struct draft_text text_of(const struct request *r) {
-    return (struct draft_text){.tokens = r->tokens,
+    return (struct draft_text){.tokens = request_keys(r),
                                .n_prompt = r->n_prompt,
                                .n_tokens = r->n_tokens,
                                .prediction = r->prediction,
@@ -212,6 +212,15 @@ static float survivals(const struct spec *s, uint32_t i, uint32_t n, float *surv
     return sum;
 }
 
+/* Returns how many tokens of the draft come before a row of a picture, which is none. */
+static uint32_t cut_pictures(const int32_t *draft, uint32_t n) {
+    uint32_t i = 0;
+
+    while (i < n && draft[i] >= 0)
+        i++;
+    return i;
+}
+
 /* Returns how long a draft of source @i may be. */
 static uint32_t longest(const struct spec_request *q, uint32_t i, uint32_t max) {
     return MIN(max, q->rest[i].probe ? SPEC_PROBE : MAX(q->longest[i], SPEC_START));
@@ -226,6 +235,7 @@ static float ask(struct spec *s, struct request *r, uint32_t i, const struct dra
     float survival[DRAFT_MAX];
     uint32_t n = s->source[i]->propose(q->state[i], t, draft, longest(q, i, max));
 
+    n = cut_pictures(draft, n);
     if (r->matcher)
         n = cut_refused(r->matcher, draft, n);
     float sum = survivals(s, i, n, survival);
@@ -260,6 +270,8 @@ static struct spec_request *open_for(struct spec *s, struct request *r, const st
 
     if (s->n_sources == 0 || s->quiet || left < 2 || r->flags & SUBMIT_NO_SPECULATION)
         return NULL;
+    if (r->n_pictures > 0 && request_keys(r)[r->n_tokens - 1] < 0)
+        return NULL; /* the last token is a row of a picture: nothing is drafted behind it */
     *max = MIN(s->max_draft, left - 1);
     return begin(s, r, t);
 }

@@ -37,9 +37,20 @@ static uint32_t tail_of(const struct states *s, const struct request *r) {
     return s->view->tokenizer && i < r->n_prompt ? i : from;
 }
 
+/* Returns whether a snapshot behind token @i, at the last page's end there, is one behind a
+ * picture: those who ask something else about it leave there. *next: the first picture that ends
+ * behind @i; of many the last ones count. */
+static bool ends_picture(const struct request *r, uint32_t i, uint32_t *next) {
+    while (*next < r->n_pictures && (*next + STATE_PICTURES < r->n_pictures ||
+                                     r->pictures[*next].in.at + r->pictures[*next].in.n_rows <= i))
+        (*next)++;
+    return *next < r->n_pictures &&
+           r->pictures[*next].in.at + r->pictures[*next].in.n_rows == i + 1;
+}
+
 /* The cuts of a prompt, in order. */
 static void find_cuts(const struct states *s, struct request *r) {
-    uint32_t t = s->view->page_tokens, tail = tail_of(s, r), last = 0, n_ends = 0;
+    uint32_t t = s->view->page_tokens, tail = tail_of(s, r), last = 0, n_ends = 0, next = 0;
     uint32_t far = MAX(STATE_FAR, r->n_prompt / (STATE_CUTS / 2));
     int32_t end = s->view->tokenizer && tail < r->n_prompt ? r->tokens[tail] : -1;
     struct request_cuts *c = &r->cuts;
@@ -51,7 +62,7 @@ static void find_cuts(const struct states *s, struct request *r) {
 
         n_ends += is_end;
         if ((is_end && at >= last + (n_ends <= STATE_FIRST ? STATE_NEAR : far)) ||
-            at >= last + 2 * far)
+            at >= last + 2 * far || (ends_picture(r, i, &next) && at >= last + STATE_NEAR))
             c->at[c->n++] = last = at;
     }
     if (tail / t * t > last)
@@ -77,7 +88,7 @@ struct kv_match states_match(const struct states *s, struct request *r) {
 
     if (!r->cuts.known)
         find_cuts(s, r);
-    struct kv_match m = kv_pager_match(s->view->pager, &r->share, r->tokens, n);
+    struct kv_match m = kv_pager_match(s->view->pager, &r->share, request_keys(r), n);
     r->cuts.branch = m.n_found;
     return m;
 }

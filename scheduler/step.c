@@ -58,6 +58,41 @@ void step_write_crash_page(struct sched *s, int64_t now, bool drafts) {
     __atomic_store_n(&page->n, n, __ATOMIC_RELEASE);
 }
 
+/* ---- pictures ---- */
+
+/* Returns how long pieces of a picture may take before the next step: as much as decode takes, less
+ * a part of it, and as much as prompts beside decode may add; half of that where prompts wait. */
+static int64_t pictures_ns(const struct sched *s) {
+    const struct plan *p = &s->plan;
+    struct cost_shape decode = {0};
+    int64_t target_ns = p->max_step_ns;
+    bool prompts = !list_empty(&s->waiting);
+
+    LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
+        if (r->n_tokens - r->n_computed > 1) {
+            prompts |= !pictures_block(r);
+            continue;
+        }
+        cost_add(&decode, r->n_computed, 1);
+        target_ns = MIN(target_ns, plan_pace_ns(p, (enum plan_pace)r->class));
+    }
+    if (decode.rows == 0)
+        return (int64_t)(PICTURE_ALONE * (double)p->max_step_ns);
+    int64_t decode_ns = cost_bound_ns(&s->cost, &decode);
+    int64_t beside_ns = plan_limit_beside(decode_ns, target_ns) - decode_ns;
+    return MIN((int64_t)(PICTURE_BESIDE * (double)decode_ns), prompts ? beside_ns / 2 : beside_ns);
+}
+
+void step_pictures(struct sched *s) {
+    struct sched_picture *failed;
+    struct err why = {0};
+
+    assert(sched_n_in_flight(s) == 0);
+    s->plan.spent_ns = pictures_step(&s->pictures, pictures_ns(s), &failed, &why);
+    if (failed)
+        sched_fail_picture(s, failed, &why);
+}
+
 /* ---- launch ---- */
 
 /* Runs the draft model. 0; 1: when the step under way has been waited for; -EIO, -ENOMEM. */
@@ -82,6 +117,15 @@ static int draft(struct sched *s, struct batch *t) {
 static bool has_late(const struct sched *s) {
     LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
         if (late_waits(r))
+            return true;
+    }
+    return false;
+}
+
+/* Returns whether a running request waits for the rows of a picture. */
+static bool has_missing_picture(const struct sched *s) {
+    LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
+        if (pictures_block(r))
             return true;
     }
     return false;
@@ -117,8 +161,9 @@ static int plan(struct sched *s, int64_t now) {
         s->offload.n_fetched = 0; /* no request waits for the step: go on bringing back */
     }
     /* A promise of plan_step(): some request is always able to go on, or is in flight, or its mask
-     * is being made. */
-    assert(sched_n_in_flight(s) > 0 || p->n_running + p->n_waiting == 0 || has_late(s));
+     * is being made, or its picture. */
+    assert(sched_n_in_flight(s) > 0 || p->n_running + p->n_waiting == 0 || has_late(s) ||
+           has_missing_picture(s));
     return 1;
 }
 
@@ -136,7 +181,9 @@ int step_seal(struct sched *s, struct batch *t) {
 
         if (!t->item[i].samples || !request_is_masked(r) || r->state == REQUEST_DONE)
             continue;
-        e = constrain_item(t, i, s->engine, late);
+        /* The last row of a picture is not computed again alone. */
+        bool alone = !r->two_way || request_keys(r)[r->n_tokens - 1] >= 0;
+        e = constrain_item(t, i, s->engine, alone ? late : LATE_NEVER);
         s->stats.n_masks_late += t->item[i].n_late > 0;
         if (e > 0)
             sched_finish(s, r, FINISH_ERROR);

@@ -10,7 +10,7 @@
 static void preempt(struct sched *s, struct request *r) {
     assert(r->state == REQUEST_RUNNING && r->seq);
     recorder_note(&s->recorder, r, WHY_PREEMPTED, kv_seq_exclusive(r->seq));
-    offload_swap(&s->offload, r->seq, &r->share, r->tokens);
+    offload_swap(&s->offload, r->seq, &r->share, request_keys(r));
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     r->n_computed = 0;
@@ -22,6 +22,7 @@ static void preempt(struct sched *s, struct request *r) {
     r->stalled = false;
     r->since_ns = clock_now(s->clock);
     request_set_state(r, REQUEST_WAITING);
+    pictures_release(&s->pictures, r);
     list_remove(&r->queued.link);
     queue_insert(&s->waiting, &r->queued);
     s->stats.n_preemptions++;
@@ -61,7 +62,8 @@ bool step_look_in_host(struct sched *s) {
 
         if (!p->req[i].admitted)
             continue;
-        r->n_host = offload_has(&s->offload, &r->share, r->tokens, request_shareable(r));
+        r->n_host = offload_has(&s->offload, &r->share, request_keys(r), request_shareable(r));
+        r->n_host = request_cut(r, r->n_host, s->view.page_tokens);
         if (r->n_host > p->req[i].n_hit && !offload_pays(&s->offload, p->req[i].n_hit, r->n_host)) {
             s->stats.n_left_tokens += r->n_host - p->req[i].n_hit;
             r->n_host = 0;

@@ -38,6 +38,7 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
             s->stats.n_prompt_tokens += prompt_rows(&t->item[i]);
         if (r->state == REQUEST_DONE) {
             states_take(&s->states, &t->item[i]);
+            pictures_release(&s->pictures, r);
             sched_maybe_free(s, r);
             continue;
         }
@@ -46,6 +47,7 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
         states_take(&s->states, &t->item[i]);
         if (why < 0)
             return why;
+        pictures_release(&s->pictures, r);
         if (why == FINISH_STOP && r->flags & SUBMIT_SCORE) {
             r->vector[0] = engine_score(s->engine, r->vector);
             r->n_vector = 1;

@@ -36,9 +36,11 @@ static void note_cached(struct sched *s, struct request *r, uint32_t n) {
 void step_attach(struct sched *s, struct request *r) {
     uint32_t n = s->states.on ? r->seen_hit : request_shareable(r);
 
+    if (r->two_way)
+        n = request_match(r, s->pager, n, s->view.page_tokens).n_tokens;
     note_cached(s, r,
                 request_is_prewarm(r) ? prewarm_attach(&s->prewarm, r, n)
-                                      : kv_seq_attach(r->seq, r->tokens, n));
+                                      : kv_seq_attach(r->seq, request_keys(r), n));
     if (!s->states.on || r->n_computed == 0)
         return;
     bool found = states_load(&s->states, r);
@@ -70,7 +72,7 @@ static void fetch(struct sched *s, struct request *r) {
         most = offload_fetch_room(&s->offload);
     if (most == 0)
         return;
-    n = offload_fetch(&s->offload, s->pager, r->seq, &r->share, r->tokens, r->n_host, most,
+    n = offload_fetch(&s->offload, s->pager, r->seq, &r->share, request_keys(r), r->n_host, most,
                       s->plan.n_running);
     if (s->states.on) {
         go_on_at(s, r, n, n > before);
@@ -79,6 +81,11 @@ static void fetch(struct sched *s, struct request *r) {
     note_cached(s, r, n);
     if (r->n_computed == before || r->n_computed >= r->n_host)
         r->n_host = 0;
+    n = request_cut(r, r->n_computed, s->view.page_tokens);
+    if (r->n_host == 0 && n < r->n_computed) { /* the rest of a picture did not come */
+        kv_seq_truncate(r->seq, n);
+        r->n_computed = n;
+    }
 }
 
 /* Tells the plan of the draft of @r. While its last token is still to come, the draft's first token
@@ -136,6 +143,28 @@ static void describe(const struct sched *s, const struct request *r, struct plan
     }
 }
 
+/* Ends what the plan sees of @r, of which @n_computed tokens are there, at the first picture whose
+ * rows are not there, @reach; where rows of a picture belong into one step, also before and behind
+ * the next one. */
+static void bound_by_pictures(const struct request *r, uint32_t n_computed, uint32_t reach,
+                              struct plan_req *q) {
+    for (uint32_t i = 0; r->two_way && i < r->n_pictures; i++) {
+        const struct submit_picture *p = &r->pictures[i].in;
+
+        if (p->at + p->n_rows <= n_computed)
+            continue;
+        q->whole = p->at == n_computed && p->n_rows > 1;
+        assert(p->at >= n_computed);
+        q->n_tokens = MIN(q->n_tokens, p->at + (p->at == n_computed ? p->n_rows : 0));
+        break;
+    }
+    q->n_tokens = MIN(q->n_tokens, MAX(reach, n_computed));
+    if (q->n_tokens > n_computed)
+        return;
+    q->last = q->waits = true;
+    q->whole = false;
+}
+
 /* The prefix that a waiting request would find. A lookup costs a hash for each page, so a long
  * prompt that waits for @room is not looked up in every step: what it found last time says that
  * it cannot fit. */
@@ -148,7 +177,7 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
         q->unfit = true;
     } else {
         m = s->states.on ? states_match(&s->states, r)
-                         : kv_pager_match(s->pager, &r->share, r->tokens, q->n_share);
+                         : request_match(r, s->pager, q->n_share, s->view.page_tokens);
         r->seen_hit = m.n_tokens;
         r->seen_step = s->n_launched + 1;
         q->n_idle = m.n_idle;
@@ -158,6 +187,8 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
         states_describe(&s->states, r, q->n_hit, q);
         q->n_share = q->n_hit;
     }
+    if (r->n_pictures > 0) /* it holds none before it runs */
+        bound_by_pictures(r, q->n_hit, pictures_first(r, q->n_hit), q);
 }
 
 /* Returns whether @r waits for a state that one of the first @n of the plan is about to leave. */
@@ -197,6 +228,9 @@ static void gather_running(struct sched *s) {
             assert(p->n_running < p->max_seqs && r->state == REQUEST_RUNNING);
             s->planned[p->n_running] = r;
             describe(s, r, &p->req[p->n_running]);
+            if (r->n_pictures > 0 && r->n_host == 0)
+                bound_by_pictures(r, r->n_computed, pictures_hold(&s->pictures, r),
+                                  &p->req[p->n_running]);
             propose(s, r, &p->req[p->n_running++]);
         }
 }

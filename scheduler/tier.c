@@ -36,12 +36,12 @@ static void on_loaded(void *ctx, uint64_t id) {
 bool tier_begin_load(struct sched *s, struct request *r) {
     struct offload *o = &s->offload;
     uint32_t n = request_shareable(r);
-    uint32_t on_disk = o->disk ? disk_has(o->disk, &r->share, r->tokens, n) : 0;
+    uint32_t on_disk = o->disk ? disk_has(o->disk, &r->share, request_keys(r), n) : 0;
 
     if (on_disk == 0)
         return false;
-    uint32_t host = offload_has(o, &r->share, r->tokens, n);
-    uint32_t device = kv_pager_match(s->pager, &r->share, r->tokens, n).n_tokens;
+    uint32_t host = offload_has(o, &r->share, request_keys(r), n);
+    uint32_t device = request_match(r, s->pager, n, s->view.page_tokens).n_tokens;
     uint32_t have = MAX(host, device);
     if (on_disk <= have)
         return false;
@@ -50,7 +50,7 @@ bool tier_begin_load(struct sched *s, struct request *r) {
         s->stats.n_disk_left_tokens += on_disk - have;
         return false;
     }
-    if (disk_load(o->disk, r->id, &r->share, r->tokens, on_disk) < 0)
+    if (disk_load(o->disk, r->id, &r->share, request_keys(r), on_disk) < 0)
         return false;
     assert(!r->loading && !r->compiling && list_empty(&r->queued.link));
     r->loading = r->compiling = true;
@@ -195,7 +195,7 @@ void sched_leave_disk(struct sched *s, int64_t until_ns) {
     if (!sched_uses_disk(s))
         return;
     LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
-        offload_save(&s->offload, &r->share, r->tokens, kv_seq_committed(r->seq),
+        offload_save(&s->offload, &r->share, request_keys(r), kv_seq_committed(r->seq),
                      pin_returns(&s->pins, r->session, r->tenant));
     }
 }

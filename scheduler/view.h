@@ -14,7 +14,8 @@ struct sched_view {
     bool no_pins; /* nothing is pinned; pauses are learnt all the same */
     bool no_sharing;
     uint32_t n_pages, page_tokens, max_seqs, max_bypass;
-    uint32_t n_slots; /* positions that the whole pool holds */
+    uint32_t n_slots;  /* positions that the whole pool holds */
+    uint32_t max_rows; /* of a step */
     const struct engine_info *info;
     const struct tokenizer *tokenizer;           /* or NULL: messages are not known */
     const struct sched_constraints *constraints; /* or NULL */
@@ -30,6 +31,8 @@ struct sched_view {
     struct list *pending;                       /* request.pending */
     struct fair_share *fair;
     struct pins *pins;
+    struct kv_media *media;
+    struct pictures *pictures;
     struct offload *offload; /* gets what a pin gives up */
     struct msg_stats *stats; /* to count in */
     /* pin_delays(), for fair_share: pins see it, and not the other way round. */

@@ -31,7 +31,7 @@ MAY_USE = {
     "kvpager": {"base"},
     "vision": {"base"},
     "engine": {"base", "vision"},
-    "scheduler": {"base", "proto", "text", "grammar", "kvpager", "engine"},
+    "scheduler": {"base", "proto", "text", "grammar", "kvpager", "engine", "vision"},
     "api": {"base", "proto", "text", "grammar"},
     "daemon": {"base", "proto", "text", "grammar", "kvpager", "engine", "scheduler", "api"},
     "cmd": {"base", "proto", "engine", "text", "vision"},

@@ -1,0 +1,110 @@
+#pragma once
+
+/*
+ * pictures - rows of the pictures in prompts: asked for, computed in pieces between steps, and kept
+ * for others.
+ *
+ *   WANTED ---> ASKED ---> PIXELS ---> UNDER_WAY ---> READY ---> evicted, the least recently used
+ *     |  ^________|          |             |            |        first, when no request holds it
+ *     |   the request that was named ended |            |
+ *     '-----------'----------'-------------'            '--> rows are read by steps
+ *            no request wants it any more: freed
+ *
+ * There is one entry for the content of a picture (kvpager/media.h) and the isolation key, however
+ * many requests have it, so it is computed once as long as it is kept. A request that runs holds
+ * the entries whose rows its next steps read, and the first two that it lacks, so that the pixels
+ * of the second come while the first is computed. What its pages have already is neither asked for
+ * nor computed. A request holds rows until its steps that read them have ended.
+ *
+ * Bounds: rows take max_bytes and those of one picture more, so that a request which holds some
+ * cannot keep another one from its first. Pixels that were asked for take PICTURES_PIXELS, or are
+ * those of one picture.
+ *
+ * The engine computes one picture at a time, in pieces. Which is next is decided when the one
+ * before is complete: that of the tenant that is furthest behind.
+ */
+
+#include "engine/engine.h"
+#include "proto/flight.h"
+#include "scheduler/request.h"
+#include "vision/projector.h"
+
+#define PICTURES_PIXELS (UINT64_C(256) << 20) /* bytes */
+#define PICTURES_AHEAD 2u                     /* of a request, asked for at once */
+#define PICTURES_BUCKETS 4096u
+
+enum picture_state {
+    PICTURE_WANTED,
+    PICTURE_ASKED,
+    PICTURE_PIXELS,
+    PICTURE_UNDER_WAY,
+    PICTURE_READY
+};
+
+/* One picture under one isolation key. */
+struct sched_picture {
+    struct list link;           /* pictures.coming, or .ready by use */
+    struct sched_picture *next; /* in its bucket */
+    struct kv_isolation isolation;
+    int32_t number;
+    enum picture_state state;
+    struct picture_layout layout;
+    uint32_t n_users; /* requests that hold it */
+    uint64_t id;      /* ASKED: of the request that was named, and which of its pictures */
+    uint32_t index, n_rgb;
+    uint8_t *rgb; /* PIXELS, UNDER_WAY; ASKED: its first n_rgb bytes */
+    float *rows;  /* READY; UNDER_WAY: some of it */
+};
+
+/* Invariants: n_bytes counts the rows of ready pictures and of `now`, n_held_bytes those of ready
+ * ones with users; n_pixel_bytes the pixels of
+ * those that are ASKED, PIXELS or UNDER_WAY, whether they are there or not; only ready ones have no
+ * users. */
+struct pictures {
+    const struct sched_view *view;
+    struct engine *engine;
+    struct list coming, ready;
+    struct sched_picture *bucket[PICTURES_BUCKETS];
+    struct sched_picture *now; /* UNDER_WAY; NULL: none */
+    uint64_t left;             /* of its work */
+    uint64_t max_bytes, n_bytes, n_held_bytes, n_pixel_bytes;
+    double ns_per_work; /* running mean; 0: not known */
+};
+
+void pictures_init(struct pictures *p, const struct sched_view *view, struct engine *engine,
+                   uint64_t max_bytes);
+void pictures_deinit(struct pictures *p); /* also of a zeroed one; no request holds anything */
+
+/* Holds what @r, which runs, reads next. Returns the position of the first picture whose rows are
+ * not there, up to which its rows can be computed; UINT32_MAX: there is none. */
+uint32_t pictures_hold(struct pictures *p, struct request *r);
+/* @r holds no more than it needs: called when a step has been taken back, and when it does not run
+ * any more. */
+void pictures_release(struct pictures *p, struct request *r);
+/* Returns whether the next row of @r, which runs, is one of a picture that is not computed yet. */
+bool pictures_block(const struct request *r);
+/* Returns WHY_ENCODE or WHY_PICTURE if @r waits for a picture that is computed, or for its pixels
+ * or its turn; else WHY_N. */
+enum why pictures_why(const struct request *r);
+
+/* Returns the position of the first picture of @r with rows behind the first @n_tokens; UINT32_MAX:
+ * there is none. */
+uint32_t pictures_first(const struct request *r, uint32_t n_tokens);
+
+/* Finds the picture whose pixels are to be asked for next. False: none. */
+bool pictures_need(struct pictures *p, struct msg_need_picture *out);
+/* They have been asked for. */
+void pictures_asked(struct pictures *p, const struct msg_need_picture *m);
+/* Takes a part of them. Returns the picture of which there are none, for pictures_fail(), or NULL.
+ * Parts that no request waits for are dropped. */
+struct sched_picture *pictures_take(struct pictures *p, const struct msg_picture *m);
+
+/* Returns whether pieces can be computed. */
+bool pictures_has_work(const struct pictures *p);
+/* Computes pieces for about @ns; at least one. Returns the time that it took. *failed: NULL, or a
+ * picture that cannot be computed, for the reason @why. */
+int64_t pictures_step(struct pictures *p, int64_t ns, struct sched_picture **failed,
+                      struct err *why);
+
+/* Returns a request that runs and waits for @x, or NULL. */
+struct request *pictures_waiter(const struct pictures *p, const struct sched_picture *x);
