@@ -38,6 +38,7 @@
  * pass through it on their way to the disk. */
 #define STAGING_BYTES (UINT64_C(1) << 30)
 #define WATCH_NS INT64_C(5000000000)     /* how old the device's state may be while nothing runs */
+#define PICTURES_PART 16u                /* of the machine's memory, for rows of pictures */
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
 
 /*
@@ -50,6 +51,7 @@ struct worker {
     struct crash_page *crash_page;
     struct flight *flight;
     struct gguf *file, *draft_file; /* draft: NULL, or those of the draft model */
+    struct gguf *projector;         /* NULL: the model takes no pictures */
     struct engine *engine, *draft;
     struct tokenizer *tokenizer;
     struct compiler *compiler;
@@ -58,6 +60,7 @@ struct worker {
     struct sched *sched;
     struct buf out;
     int n_shards;
+    int disk_fd;       /* where there is a disk tier */
     int keep_draft_fd; /* as engine_opts.keep_fd, of the draft model */
     int wake_fd;       /* readable when the compiler or the disk tier has a result */
     bool leaves_disk;  /* DISK_LEFT is to be sent */
@@ -209,6 +212,10 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
     o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
     o->memory = kv_given ? 0 : m->memory_bytes;
     o->device_share = !kv_given;
+    if (m->has_projector && m->memory_bytes)
+        c->sched.picture_bytes = MIN(c->sched.picture_bytes, m->memory_bytes / PICTURES_PART);
+    if (m->has_projector)
+        o->memory -= MIN(c->sched.picture_bytes, MAX(o->memory, 1ull) - 1);
     if (m->has_disk && o->host_kv_bytes == 0)
         o->host_kv_bytes = o->kv_bytes ? MIN(o->kv_bytes, STAGING_BYTES) : STAGING_BYTES;
     return !kv_given && o->n_pages == 0;
@@ -228,6 +235,7 @@ struct engine_opts worker_draft_opts(const struct config *c) {
     o.experts_fd = 0;
     o.digest = o.windows = o.drafts = false;
     o.block = NULL;
+    o.projector = NULL;
     o.keep_fd = 0;
     return o;
 }
@@ -241,6 +249,7 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     bool draft_first = worker_engine_opts(&w->config, m);
     assert(w->file && !w->engine);
     o->file = w->file;
+    o->projector = w->projector;
     o->progress = on_progress;
     o->progress_ctx = w;
     int r = tokenizer_new(&w->tokenizer, w->file, err);
@@ -314,7 +323,7 @@ static void open_disk(const struct worker *w, const struct msg_open *m, struct s
     uint64_t h = n;
     struct stat st;
 
-    d->fd = WORKER_FD_MODEL + w->n_shards;
+    d->fd = w->disk_fd;
     d->note = on_disk_note;
     d->waits = m->disk_waits;
     if (!m->has_disk)
@@ -463,6 +472,7 @@ static int send_ready(struct worker *w) {
 /* Takes every frame that has arrived. 0, or a negative errno when the channel is dead. */
 static int drain(struct worker *w) {
     const struct msg_served *served;
+    struct msg_picture picture;
     struct chan_frame f;
     struct turn_end end;
     struct submit m;
@@ -475,6 +485,8 @@ static int drain(struct worker *w) {
             r = sched_submit(w->sched, &m);
         else if (f.type == MSG_CANCEL && msg_cancel_parse(f.data, f.len, &id) == 0)
             sched_cancel(w->sched, id);
+        else if (f.type == MSG_PICTURE && msg_picture_parse(f.data, f.len, &picture) == 0)
+            sched_picture(w->sched, &picture);
         else if (f.type == MSG_TURN_END && msg_turn_end_parse(f.data, f.len, &end) == 0)
             sched_turn_end(w->sched, &end);
         else if (f.type == MSG_SERVED && (n = msg_served_parse(f.data, f.len, &served)) > 0)
@@ -497,6 +509,19 @@ static void send_events(struct worker *w) {
     if (sched_events(w->sched, &w->out) == 0 &&
         chan_send(&w->chan, MSG_EVENTS, w->out.data, (uint32_t)w->out.len) == 0)
         sched_delivered(w->sched);
+}
+
+/* Asks for pixels of pictures; with the next step for what a full channel does not take. */
+static void ask_for_pictures(struct worker *w) {
+    struct msg_need_picture m;
+
+    while (sched_need_picture(w->sched, &m)) {
+        buf_clear(&w->out);
+        if (msg_need_picture_pack(&w->out, &m) < 0 ||
+            chan_send(&w->chan, MSG_NEED_PICTURE, w->out.data, (uint32_t)w->out.len) != 0)
+            return;
+        sched_asked(w->sched, &m);
+    }
 }
 
 /* Sends changes of the prefix cache while nothing else waits in the channel; with @all until all
@@ -615,6 +640,7 @@ static int serve(struct worker *w) {
         if (r == 0)
             w->stats_stale = true;
         send_events(w);
+        ask_for_pictures(w);
         tell_left(w);
         send_stats(w, r == SCHED_NO_STEP);
         int sent = send_blocks(w, r == SCHED_NO_STEP);
@@ -634,22 +660,26 @@ static int read_options(struct worker *w, struct str packed) {
     return r < 0 ? r : config_unpack(&w->config, packed.data, packed.len);
 }
 
-/* The last @n_draft of the @n shards are the draft model's. 0 or -errno, -EPROTO: no shard is the
- * model's. */
-static int open_files(struct worker *w, const int *fds, uint32_t n, uint32_t n_draft,
+/* The last @n_draft of the @n shards at @fds are the draft model's; the projector, where there is
+ * one, is behind them. 0 or -errno, -EPROTO: no shard is the model's. */
+static int open_files(struct worker *w, const int *fds, uint32_t n, const struct msg_open *m,
                       struct err *err) {
+    uint32_t n_draft = m->n_draft_shards;
+
     if (n_draft >= n)
         return -EPROTO;
     int r = gguf_open_fds(&w->file, fds, n - n_draft, err);
-
-    return r < 0 || n_draft == 0 ? r
-                                 : gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err);
+    if (r == 0 && n_draft > 0)
+        r = gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err);
+    return r < 0 || !m->has_projector ? r : gguf_open_fds(&w->projector, fds + n, 1, err);
 }
 
-/* Takes the descriptors behind the shards and the disk tier's file. */
+/* Takes the descriptors behind the shards and the projector. */
 static void take_files(struct worker *w, const struct msg_open *m) {
-    int next = WORKER_FD_MODEL + w->n_shards + (m->has_disk ? 1 : 0);
+    int next = WORKER_FD_MODEL + w->n_shards + (m->has_projector ? 1 : 0);
 
+    w->disk_fd = next;
+    next += m->has_disk ? 1 : 0;
     w->config.engine.keep_fd = m->keeps ? next++ : 0;
     w->keep_draft_fd = m->keeps_draft ? next++ : 0;
     w->config.engine.experts_fd = m->has_experts ? next : 0;
@@ -658,22 +688,22 @@ static void take_files(struct worker *w, const struct msg_open *m) {
 
 /* From HELLO to the end of serving. Returns the exit code. */
 static int run(struct worker *w, int n_shards) {
-    int fds[WORKER_SHARDS_MAX];
+    int fds[WORKER_SHARDS_MAX + 1];
     struct chan_frame f;
     struct msg_open open;
     struct err err = {0};
 
-    if (n_shards < 1 || n_shards > (int)ARRAY_SIZE(fds))
+    if (n_shards < 1 || n_shards > WORKER_SHARDS_MAX)
         return WORKER_CHANNEL;
     if (handshake(w, &f) < 0 || msg_open_parse(f.data, f.len, &open) < 0 ||
         read_options(w, open.options) < 0)
         return WORKER_CHANNEL;
     w->n_shards = n_shards;
     take_files(w, &open);
-    for (int i = 0; i < n_shards; i++)
+    for (int i = 0; i <= n_shards; i++)
         fds[i] = WORKER_FD_MODEL + i;
     w->crash_page->loading = 1;
-    int r = open_files(w, fds, (uint32_t)n_shards, open.n_draft_shards, &err);
+    int r = open_files(w, fds, (uint32_t)n_shards, &open, &err);
     if (r == 0)
         r = open_model(w, &open, &err);
     if (r < 0)
@@ -682,6 +712,8 @@ static int run(struct worker *w, int n_shards) {
     lower_priority(w);
     if (leave_file(w, w->file) < 0 || leave_file(w, w->draft_file) < 0)
         return refuse(w, -ENOMEM, "out of memory");
+    if (w->projector)
+        gguf_drop_data(w->projector); /* the encoder has its weights */
     if ((r = new_sched(w, &open)) < 0)
         return refuse(w, r, strerror(-r));
     if ((r = warm_up(w)) < 0)
@@ -740,6 +772,7 @@ int worker_main(int argc, char **argv) {
     engine_free(w.draft);
     engine_free(w.engine);
     tokenizer_free(w.tokenizer);
+    gguf_free(w.projector);
     gguf_free(w.draft_file);
     gguf_free(w.file);
     config_deinit(&w.config);

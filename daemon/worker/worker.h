@@ -17,8 +17,8 @@
 enum worker_fd {
     WORKER_FD_CHANNEL = 3,
     WORKER_FD_CRASH_PAGE = 4, /* memory shared with the front: struct crash_page */
-    /* The first shard; the others follow, then those of the draft model, then the file of the disk
-     * tier if there is one, then files in memory for the weights of both models, if there are any.
+    /* The first shard; the others follow, then those of the draft model, then the projector's file,
+     * that of the disk tier, as far as there are any, then files in memory for the weights of both models, if there are any.
      * Only what follows the shards is open for writing. */
     WORKER_FD_MODEL = 5,
 };
