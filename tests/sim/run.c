@@ -196,15 +196,16 @@ static void drop_features(struct shrink *z) {
         const char *name;
         uint32_t value;
     } simple[] = {
-        {"buggify", 0},     {"states", 0},      {"window", 0},         {"draft_pages", 0},
-        {"constrained", 0}, {"noise", 0},       {"key_ns", 0},         {"extras", 0},
-        {"sampling", 0},    {"stops", 0},       {"deadlines", 0},      {"lonely", 0},
-        {"priorities", 1},  {"end", 0},         {"no_speculation", 1}, {"drafts", 0},
-        {"max_draft", 1},   {"force_draft", 0}, {"no_sharing", 1},     {"turns", 0},
-        {"tenants", 1},     {"sessions", 1},    {"keys", 1},           {"families", 1},
-        {"depth", 1},       {"seqs", 1},        {"seqs", 2},           {"page_tokens", 1},
-        {"page_tokens", 4}, {"hungry", 0},      {"prompt", 8},         {"prompt", 30},
-        {"block", 0},       {"output", 2},      {"output", 10},        {"chunk", 0},
+        {"buggify", 0},     {"states", 0},      {"window", 0},      {"pictures", 0},
+        {"draft_pages", 0}, {"constrained", 0}, {"noise", 0},       {"key_ns", 0},
+        {"extras", 0},      {"sampling", 0},    {"stops", 0},       {"deadlines", 0},
+        {"lonely", 0},      {"priorities", 1},  {"end", 0},         {"no_speculation", 1},
+        {"drafts", 0},      {"max_draft", 1},   {"force_draft", 0}, {"no_sharing", 1},
+        {"turns", 0},       {"tenants", 1},     {"sessions", 1},    {"keys", 1},
+        {"families", 1},    {"depth", 1},       {"seqs", 1},        {"seqs", 2},
+        {"page_tokens", 1}, {"page_tokens", 4}, {"hungry", 0},      {"prompt", 8},
+        {"prompt", 30},     {"block", 0},       {"output", 2},      {"output", 10},
+        {"chunk", 0},
     };
     static struct swarm_case t;
 

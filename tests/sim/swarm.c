@@ -73,6 +73,7 @@ bool swarm_allows(uint32_t field, uint32_t value) {
         {"spare_windows", 0, 1u << 16},
         {"max_draft", 0, 1024},
         {"slower", 1, 1000},
+        {"pictures", 0, SIM_PICTURES},
     };
 
     for (uint32_t i = 0; i < ARRAY_SIZE(range); i++)
@@ -206,6 +207,7 @@ static struct sim_client *next_turn(struct run *u, struct rng *r) {
     if (before->m.n_prompt + before->n_got + n_more >= u->w.context)
         return NULL;
     struct sim_client *c = sim_client_after(s, before, n_more, output_length(u, r));
+    sim_add_pictures(s, c, c->m.n_prompt - n_more, c->m.n_prompt, s->n_clients);
     memcpy(c->m.isolation_key, before->m.isolation_key, sizeof(c->m.isolation_key));
     c->m.session = before->m.session;
     c->m.tenant = before->m.tenant;
@@ -221,9 +223,11 @@ static struct sim_client *new_prompt(struct run *u, struct rng *r) {
 
     if (u->w.hungry && !one_in(r, 4)) /* those that are preempted share most of their pages */
         n_family = n;
-    struct sim_client *c = sim_client(&u->sim, n, rng_below(r, u->w.hungry ? 1 : u->w.families),
-                                      n_family, output_length(u, r));
+    uint32_t family = rng_below(r, u->w.hungry ? 1 : u->w.families);
+    struct sim_client *c = sim_client(&u->sim, n, family, n_family, output_length(u, r));
 
+    sim_add_pictures(&u->sim, c, 0, MIN(n_family, n), family + 50);
+    sim_add_pictures(&u->sim, c, MIN(n_family, n), n, u->sim.n_clients);
     c->m.isolation_key[15] = (uint8_t)rng_below(r, u->w.keys);
     c->m.session = u->w.hungry ? 0 : rng_below(r, u->w.sessions);
     c->m.tenant = rng_below(r, u->w.tenants);
@@ -339,12 +343,17 @@ static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts 
                   .hash_seed = 77,
                   .no_speculation = w->no_speculation,
                   .no_pins = w->no_pins,
+                  .picture_bytes = w->picture_bytes,
                   .max_draft = w->max_draft,
                   .force_draft = w->force_draft},
         .n_pages = w->pages,
         .n_host_pages = w->host_pages,
         .n_states = w->states,
         .n_snapshots = w->states > 0 ? w->snapshots : 0,
+        .n_pictures = w->pictures,
+        .broken_picture = w->broken,
+        .two_way = w->two_way && w->states == 0 && w->rows >= w->seqs + SIM_PICTURE_ROWS,
+        .pixel_ns = (int64_t)w->pixel_ns * w->slower,
         .ends = w->states > 0 ? 24 : 0,
         .n_draft_pages = w->draft_pages,
         .draft_page_tokens = w->draft_page_tokens,
@@ -414,7 +423,7 @@ static uint64_t patience(const struct sim *s) {
     for (uint32_t i = 0; i < s->n_live; i++) {
         const struct sim_client *c = &s->client[s->live[i]];
 
-        n += 8 * ((uint64_t)c->m.n_prompt + c->m.max_new);
+        n += 8 * ((uint64_t)c->m.n_prompt + c->m.max_new) + 64 * c->m.n_pictures;
     }
     return n;
 }
@@ -431,7 +440,7 @@ static void run_to_the_end(struct run *u, struct swarm_total *total) {
             restart(u, total);
         if (e == SCHED_NO_STEP && sim_all_ended(s))
             return;
-        bool idle = e == SCHED_NO_STEP && !sim_constraints_pending(s);
+        bool idle = e == SCHED_NO_STEP && !sim_constraints_pending(s) && !sim_pictures_pending(s);
         HOLD(s, &s->client[s->live[0]], ALL_END, !idle && i < steps);
     }
 }

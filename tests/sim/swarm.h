@@ -80,7 +80,13 @@
     X(borrows, one_in(r, 3)) /* an assistant in the place of the block; with windows, too */       \
     X(slower, one_in(r, 3) ? 10 + rng_below(r, 91) : 1) /* the machine is so many times slower, */ \
     X(busy, one_in(r, 4) ? 20 + rng_below(r, 200) : 0)  /* and in half of these steps ten times */ \
-    X(wrong, one_in(r, 3)) /* the cost model begins with coefficients that are wrong by 30 times */
+    X(wrong,                                                                                       \
+      one_in(r, 3)) /* the cost model begins with coefficients that are wrong by 30 times */       \
+    X(pictures, one_in(r, 3) ? 1 + rng_below(r, SIM_PICTURES) : 0) /* of the pool, in prompts */   \
+    X(two_way, one_in(r, 3)) /* their rows see each other; without states */                       \
+    X(picture_bytes, one_in(r, 2) ? rng_below(r, 500) : 1u << 20) /* kept */                       \
+    X(pixel_ns, 1000 + rng_below(r, 100000))                                                       \
+    X(broken, one_in(r, 4)) /* there are no pixels of one of them */
 
 struct swarm {
 #define X(name, draw) uint32_t name;

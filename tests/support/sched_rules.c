@@ -73,9 +73,12 @@ static void check_drafts(const struct sim *s, const struct sim_client *c,
 }
 
 /* @n drafted tokens of the draft model for the tokens of @c from @at on: right, but where it is
- * wrong on purpose. What follows a wrong one is anything. */
+ * wrong on purpose. What follows a wrong one is anything; so is what a draft model says that does
+ * not see the pictures. */
 static void check_draft_tokens(const struct sim *s, const struct sim_client *c,
                                const int32_t *token, uint32_t n, uint32_t at) {
+    if (s->draft_engine && c->m.n_pictures > 0)
+        return;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t out = at + i - c->m.n_prompt;
 
@@ -169,7 +172,7 @@ static void check_running(struct sim *s, const struct sim_client *c, const struc
     HOLD(s, c, PAGES, r->seq->n_published == r->seq->n_committed / t);
     for (uint32_t i = 0; i < r->seq->n_published; i++)
         HOLD(s, c, CONTENT,
-             are_equal(p->pool.tokens + (size_t)page[i] * t, r->tokens + (size_t)i * t, t));
+             are_equal(p->pool.tokens + (size_t)page[i] * t, request_keys(r) + (size_t)i * t, t));
 }
 
 /* What the draft model has of @r. */
@@ -503,7 +506,7 @@ static int64_t pace_ns(const struct plan *p, const struct plan_req *q) {
 }
 
 /* Whether a step like this may be planned: in time, or in time without the few rows that the first
- * prefill has in any case. */
+ * prefill has in any case, or the picture that is computed whole. */
 static bool is_in_time(const struct sim *s, const struct plan *p, const struct cost_shape *shape,
                        int64_t limit_ns) {
     const struct cost *c = &s->was.cost;
@@ -513,7 +516,8 @@ static bool is_in_time(const struct sim *s, const struct plan *p, const struct c
         const struct plan_req *q = &p->req[i];
         struct cost_shape less = *shape;
 
-        if (q->n_rows == 0 || q->n_rows > ALWAYS_ROWS || q->n_tokens - q->n_computed == 1)
+        if (q->n_rows == 0 || (q->n_rows > ALWAYS_ROWS && !q->whole) ||
+            q->n_tokens - q->n_computed == 1)
             continue;
         cost_remove(&less, q->n_computed, q->n_rows);
         ok = cost_bound_ns(c, &less) <= limit_ns;
@@ -601,7 +605,8 @@ static void check_used(const struct sim *s, const struct plan *p, const struct c
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *q = &p->req[i];
         struct cost_shape more = *shape;
-        uint32_t n = MIN(PLAN_MIN_CHUNK + p->page_tokens, q->n_tokens - q->n_computed);
+        uint32_t lag = q->n_tokens - q->n_computed;
+        uint32_t n = q->whole ? lag : MIN(PLAN_MIN_CHUNK + p->page_tokens, lag);
         uint32_t n_pages = plan_pages(p, q->n_computed + n);
 
         if (q->verdict != PLAN_WAIT_TIME || leaves_time(p, q) || p->n_rows + n > max_rows ||
@@ -658,12 +663,37 @@ static int64_t target_of(const struct plan *p, bool *alone) {
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *q = &p->req[i];
 
-        if (q->n_tokens - q->n_computed == 1 || q->last) {
+        if ((q->n_tokens - q->n_computed == 1 || q->last) && !q->waits) {
             target = MIN(target, pace_ns(p, q));
             *alone = false;
         }
     }
     return target;
+}
+
+/* Pieces of a picture took no more than their part of the time of those that decode, or of the
+ * longest step, and one piece more. What had pages of others attached since may not have
+ * counted. */
+static void check_pieces(const struct sim *s, const struct plan *p) {
+    int64_t piece_ns = s->opts.pixel_ns * (s->opts.piece ? s->opts.piece : 8);
+    struct cost_shape decodes = {0};
+    bool sure = true;
+
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        const struct plan_req *q = &p->req[i];
+        const struct request *r = s->sched->planned[i];
+
+        if (q->last && !q->waits) /* its row comes again with a mask */
+            sure = false;
+        if (q->n_tokens - q->n_computed != 1)
+            continue;
+        cost_add(&decodes, q->n_computed, 1);
+        sure &= q->begun && r->n_preempted == 0 && s->client[r->id - 1].n_given == 0;
+    }
+    double most = 0.75 * (double)cost_bound_ns(&s->was.cost, &decodes);
+    if (!sure || decodes.rows == 0)
+        most = MAX(most, 0.5 * (double)p->max_step_ns);
+    HOLD(s, NULL, PIECES, p->spent_ns <= (int64_t)most + piece_ns + 1);
 }
 
 /* Holds the plan of the step just launched against the estimates that it was made with. Returns
@@ -691,7 +721,8 @@ static bool check_budget(struct sim *s) {
         n_drafts += q->n_draft;
     }
     HOLD(s, NULL, BUDGET, shape.rows == p->n_rows);
-    check_used(s, p, &shape, limits_of(s, p, before, limit, alone).low_ns);
+    check_pieces(s, p);
+    check_used(s, p, &shape, limits_of(s, p, before, limit, alone).low_ns - p->spent_ns);
     if (alone && n_drafts == 0)
         check_efficient(s, p, &shape, limit);
     bool misses = limits_of(s, p, before, limit, alone).low_ns > limit;
@@ -749,7 +780,8 @@ static void check_progress(struct sim *s, int r) {
 
     LIST_FOREACH(node, &s->sched->compiling) busy--;
     /* Where a mask is being made there may be no other request. */
-    HOLD(s, NULL, PROGRESS, r != SCHED_NO_STEP || busy == 0 || s->n_jobs > 0);
+    HOLD(s, NULL, PROGRESS,
+         r != SCHED_NO_STEP || busy == 0 || s->n_jobs > 0 || sim_pictures_pending(s));
     if (n != s->was.n_progress || busy == 0) {
         s->was.n_progress = n;
         s->was.at_step = s->n_steps;
@@ -770,6 +802,7 @@ void rules_after(struct sim *s, int r) {
         c->request = *sched_slot(s->sched, c->m.id);
     }
     check_in_flight(s);
+    sim_check_pictures(s);
     check_requests(s);
     check_pager(&s->was.device, s->sched->pager, 1);
     check_draft_pages(s);

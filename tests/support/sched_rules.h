@@ -83,7 +83,11 @@ struct sim_client;
     X(HELD, "snapshots of host memory and of the file are taken and held for states under way")    \
     X(SHORT, "the shortest prompt is not passed over for long, whatever the estimate says")        \
     X(RATE, "where nothing decodes a step is long enough to compute its rows efficiently")         \
-    X(ESTIMATE, "the estimate follows the machine")
+    X(ESTIMATE, "the estimate follows the machine")                                                \
+    X(PICTURES, "a picture is there once for a key, as long as it is held or there is room, and "  \
+                "its rows are those of its pixels")                                                \
+    X(ASKED, "only who needs a picture that is neither there nor asked for is asked for it")       \
+    X(PIECES, "pieces of a picture leave decode its time")
 
 enum sim_rule {
 #define X(name, text) RULE_##name,

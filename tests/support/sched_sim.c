@@ -135,6 +135,10 @@ static void new_worker(struct sim *s) {
     struct err err = {0};
 
     t.borrows = o->borrows;
+    t.picture_width = o->n_pictures > 0 ? SIM_PICTURE_WIDTH : 0;
+    t.picture_piece = o->piece ? o->piece : 8;
+    t.pixel_ns = o->pixel_ns;
+    t.two_way = o->two_way;
     t.window = o->window;
     t.n_windows = o->sched.max_seqs * ((o->window + o->page_tokens - 1) / o->page_tokens + 3) +
                   2 * (o->sched.max_rows / o->page_tokens + 1) + o->n_spare_windows;
@@ -169,6 +173,7 @@ static void new_worker(struct sim *s) {
         s->sched->cost.a[i] *= (s->n_restarts + i) * 7 % 3 ? 30 : 1.0 / 30;
     memset(&s->stats, 0, sizeof(s->stats));
     memset(&s->was, 0, sizeof(s->was));
+    s->n_needs = 0;
     s->was.at_step = s->n_steps;
     s->was.n_told_steps = s->flight ? s->flight->n_steps : 0;
 }
@@ -289,6 +294,7 @@ void sim_deinit(struct sim *s) {
     sim_constraints_reset(s);
     for (uint32_t i = 0; i < s->n_clients; i++) {
         free(s->client[i].memory);
+        sim_free_pictures(&s->client[i]);
         sim_constraint_free(s->client[i].constraint);
     }
     sim_constraints_deinit(s);
@@ -376,6 +382,7 @@ struct sim_client *sim_client_after(struct sim *s, const struct sim_client *befo
 
     memcpy(c->tokens, before->tokens, n * sizeof(*c->tokens));
     draw_tokens(s, c, n);
+    sim_copy_pictures(c, before, n);
     return c;
 }
 
@@ -386,6 +393,7 @@ struct sim_client *sim_client_prewarm(struct sim *s, const struct sim_client *be
 
     memcpy(c->tokens, before->tokens, n * sizeof(*c->tokens));
     draw_tokens(s, c, n);
+    sim_copy_pictures(c, before, n);
     c->m.flags = SUBMIT_PREWARM;
     c->m.session = before->m.session;
     c->m.tenant = before->m.tenant;
@@ -451,7 +459,7 @@ static void check_top(const struct sim *s, const struct sim_client *c, const str
     struct engine_top top[ENGINE_TOP_MAX];
 
     for (uint32_t i = 0; i < n; i++) {
-        telltale_expect_top(c->tokens, from + i, n_top, top);
+        telltale_expect_top(sim_seen(c), from + i, n_top, top);
         for (uint32_t k = 0; k < n_top; k++, got++)
             HOLD(s, c, NUMBERS, got->token == top[k].token && got->logprob == top[k].logprob);
     }
@@ -523,6 +531,7 @@ static void check_end(struct sim *s, struct sim_client *c, const struct event *e
     switch (c->finish) {
     case FINISH_STOP:
     case FINISH_LENGTH:
+        HOLD(s, c, RIGHT_END, !c->broken);
         HOLD(s, c, RIGHT_END, c->finish == c->expect);
         HOLD(s, c, RIGHT_END, c->n_got == (sim_is_prewarm(c) ? 0 : c->n_expect));
         HOLD(s, c, RIGHT_END,
@@ -535,6 +544,10 @@ static void check_end(struct sim *s, struct sim_client *c, const struct event *e
         HOLD(s, c, RIGHT_END, c->m.deadline_ns > 0 && c->m.deadline_ns <= s->clock.ns);
         break;
     default:
+        if (c->broken && e->kind == EVENT_FINISH) {
+            HOLD(s, c, RIGHT_END, e->status == 400 && strcmp(c->text, "broken picture") == 0);
+            break;
+        }
         HOLD(s, c, ACCEPTED, e->kind == EVENT_REJECTED && e->status == 400 && e->text.len > 0);
         HOLD(s, c, ACCEPTED, !is_short_enough(s, c) || c->invalid);
     }
@@ -619,6 +632,7 @@ int sim_step(struct sim *s) {
     if (!s->opts.unwatched)
         rules_before(s);
     sim_constraints_turn(s);
+    sim_answer_pictures(s);
     int r = sched_step(s->sched);
 
     if (r < 0)
@@ -628,6 +642,7 @@ int sim_step(struct sim *s) {
         rules_after(s, r);
     if (s->stepped)
         s->stepped(s);
+    sim_take_needs(s);
     deliver(s);
     telltale_seen(s->engine, &s->seen);
     s->n_steps += r == 0;
@@ -644,7 +659,8 @@ void sim_run(struct sim *s, uint32_t max_steps) {
         if (r == SCHED_NO_STEP && sim_all_ended(s))
             return;
         if (r == SCHED_NO_STEP)
-            HOLD(s, NULL, ALL_END, s->deaf || sim_constraints_pending(s));
+            HOLD(s, NULL, ALL_END,
+                 s->deaf || sim_constraints_pending(s) || sim_pictures_pending(s));
     }
     HOLD(s, s->n_live > 0 ? &s->client[s->live[0]] : NULL, ALL_END, sim_all_ended(s));
 }

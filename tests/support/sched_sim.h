@@ -19,14 +19,16 @@
 #include "scheduler/scheduler_private.h"
 #include "tests/support/sched_rules.h"
 #include "tests/support/sim_constraint.h"
+#include "tests/support/sim_pictures.h"
 #include "tests/support/telltale.h"
 #include "text/tokenizer.h"
 
 #define SIM_CLIENTS 64
 #define SIM_VOCAB 64
-#define SIM_EMBD 8   /* of a vector */
-#define SIM_END 2    /* the end token; tokens 3 to 63 are the letters of sim_piece() */
-#define SIM_DEATHS 3 /* the front fails a request present at so many deaths */
+#define SIM_EMBD 8           /* of a vector */
+#define SIM_PICTURE_WIDTH 3u /* values of a row of a picture */
+#define SIM_END 2            /* the end token; tokens 3 to 63 are the letters of sim_piece() */
+#define SIM_DEATHS 3         /* the front fails a request present at so many deaths */
 
 /* What the drafts of the simulation are like; they come from what the clients must get. */
 enum sim_drafts {
@@ -47,6 +49,11 @@ struct sim_opts {
     /* Layers with a window; 0: there are none. Of window pages there are those that sequences are
      * certain to need and so many more. Without host pages and states. */
     uint32_t window, n_spare_windows;
+    uint32_t n_pictures; /* of the pool, at most SIM_PICTURES; 0: the model takes none */
+    bool broken_picture; /* the front has no pixels of the last one */
+    bool two_way;        /* rows of a picture belong into one step */
+    int64_t pixel_ns;    /* that a pixel takes */
+    uint32_t piece;      /* pixels that are computed at once; 0: 8 */
     uint32_t ends; /* one token in so many of prompts is special: where messages end; 0: none */
     /* A draft model: what it drafts is wrong so often, of 1024 tokens. No pages: there is none;
      * with
@@ -84,6 +91,9 @@ struct sim_client {
     uint32_t edit_every; /* > 0: a prediction is sent: its output, one of so many tokens changed */
 
     struct sim_constraint *constraint; /* NULL: none */
+    struct submit_picture *pictures;   /* [SUBMIT_PICTURES_MAX] or NULL: none */
+    int32_t *seen;                     /* sim_seen(), or NULL likewise */
+    bool broken;                       /* one of them has no pixels */
 
     bool submitted, accepted, cancelled, got_prompt_lp;
     bool invalid;     /* something in it is invalid: it must be refused */
@@ -129,6 +139,8 @@ struct sim {
     uint32_t n_clients;
     uint32_t *live, n_live; /* [max_clients] submitted and not ended: indices */
     struct buf events;
+    struct sim_need need[SIM_NEEDS];
+    uint32_t n_needs;
     bool deaf; /* the channel is full: nothing is delivered */
     uint64_t n_steps, n_restarts, n_turns;
     uint64_t hash;          /* of all events delivered */

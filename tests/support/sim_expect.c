@@ -54,11 +54,11 @@ void sim_expect_vector(const struct sim_client *c, float vector[SIM_EMBD]) {
     double sum[SIM_EMBD] = {0};
     uint32_t n = c->m.n_prompt;
 
-    telltale_expect_hidden(c->tokens, n, vector, SIM_EMBD);
+    telltale_expect_hidden(sim_seen(c), n, vector, SIM_EMBD);
     if (c->m.flags & SUBMIT_POOL_LAST)
         return;
     for (uint32_t i = 1; i <= n; i++) {
-        telltale_expect_hidden(c->tokens, i, vector, SIM_EMBD);
+        telltale_expect_hidden(sim_seen(c), i, vector, SIM_EMBD);
         for (uint32_t k = 0; k < SIM_EMBD; k++)
             sum[k] += (double)vector[k];
     }
@@ -78,6 +78,7 @@ void sim_expect(const struct sim *s, struct sim_client *c) {
         bans[n_bans++] = SIM_END;
     struct telltale_ask ask = {
         .prompt = c->tokens,
+        .seen = c->seen,
         .n_prompt = m->n_prompt,
         .n_out = m->max_new,
         .n_ban = m->min_new,
@@ -105,8 +106,9 @@ void sim_expect(const struct sim *s, struct sim_client *c) {
     uint32_t n = telltale_expect(&ask, c->tokens + m->n_prompt, c->digest, c->logprob);
     for (uint32_t i = n; i < m->max_new; i++) /* a grammar has ended it: predictions go on */
         c->tokens[m->n_prompt + i] = SIM_END;
+    sim_see_outputs(c);
     if (m->flags & SUBMIT_PROMPT_LOGPROBS)
-        telltale_expect_prompt(c->tokens, NULL, m->n_prompt, c->prompt_lp);
+        telltale_expect_prompt(c->tokens, c->seen, m->n_prompt, c->prompt_lp);
     cut_expected(s, c, n);
 }
 
