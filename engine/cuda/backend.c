@@ -179,11 +179,11 @@ static int check_shape(const struct model_shape *s, struct err *err) {
 
 /* For tests and measurements. WEFT_CUDA_SHARE=0: sequences on the same pages read them each for
  * itself. WEFT_CUDA_FUSE: be.ways.fuse; WEFT_CUDA_WIDE:
- * be.attention.wide_rows. */
+ * be.attention.wide_rows; WEFT_CUDA_TIMES=0: be.products.timed. */
 static void read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS");
     const char *share = getenv("WEFT_CUDA_SHARE"), *fuse = getenv("WEFT_CUDA_FUSE");
-    const char *wide = getenv("WEFT_CUDA_WIDE");
+    const char *wide = getenv("WEFT_CUDA_WIDE"), *times = getenv("WEFT_CUDA_TIMES");
 
     b->limits.wait_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
     b->limits.memory_ms = MEMORY_WAIT_MS;
@@ -191,6 +191,7 @@ static void read_environment(struct be *b) {
     b->ways.fuse = fuse ? (uint32_t)strtoul(fuse, NULL, 10) : FUSE_VALUES;
     b->attention.shares = !(share && strcmp(share, "0") == 0);
     b->ways.wants_fuse = b->ways.fuse;
+    b->products.timed = b->n_ranks == 1 && !(times && strcmp(times, "0") == 0);
     b->experts.wants_vec = true;
 }
 

@@ -180,10 +180,28 @@ struct attention {
     bool no_many;         /* found wrong: sharing by attend_wide */
 };
 
-/* Products. */
+/* How a product of many rows is computed: rows of activations of a panel, MATMUL_COLUMNS or
+ * WGMMA_ROWS; blocks that share its segments, a power of two. */
+struct product_way {
+    uint32_t block_rows, n_splits;
+};
+
+#define CHOICES 128u /* shapes of products and classes of rows that are timed, at most */
+
+/* Products. Invariant: n_choices <= CHOICES. */
 struct products {
     bool no_matvec, no_split; /* found wrong: matvec, shared segments */
     bool wgmma, cores;        /* wgmma is right here; the op's rows are packed for it */
+    bool timed;               /* ways are chosen by their times (choose.c) */
+    void *from, *to;          /* timers, once anything was timed */
+    struct choice {
+        struct {
+            uint32_t format, n_out;
+        } m[MATMUL_MATRICES];
+        uint32_t n_mats, n_in, n_rows, cores, gated;
+        struct product_way way; /* the last field: what is chosen for the others */
+    } choice[CHOICES];
+    uint32_t n_choices;
 };
 
 /* Experts; a pair is a row's pick (kernels.h). Invariant: no_vec and no_wide are never both set. */
@@ -431,39 +449,29 @@ struct ahead cuda_ahead(const struct be *b, const struct weights *output);
 int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* Computes y (+)= W x + bias by matvec, matmul_wide or wgmma; the bits are the same. */
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
-/* Computes cuda_matmul() by matmul_wide; @n_splits blocks share the segments of a panel, where
- * cuda_can_split(), or 1. */
+/* Computes cuda_matmul() of many rows by matmul_wide, or, of rows that are packed for wgmma, by
+ * matmul_wgmma. */
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
-                     uint32_t n_splits);
+                     struct product_way way);
+/* Returns the panels of MATMUL_COLUMNS rows of a product; whether blocks may share their
+ * segments. */
+uint32_t cuda_panels(const struct weights *w, uint32_t n_rows);
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
 /* Returns the argument of matmul_wide and matmul_wgmma for panels of @block_rows rows
  * (MATMUL_COLUMNS or WGMMA_ROWS). Sets *x->left, if the caller adds up shared segments, and
  * *x->gated, if gate and up are alike and no segments are shared. */
 struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const struct operand *x,
                                   bool add, uint32_t block_rows, uint32_t n_splits);
-/* Returns the fewest columns that blocks of 64 rows walk one after the other, and the *n_splits for
- * it. @adding: the cost of adding up shared segments, in columns: 256 KiB from the L2 cache at 64
- * bytes a cycle and two trips there. A column takes matmul_wide 6.5 cycles (mma.sync for 128 x 64
- * of y), matmul_wgmma_64 4. Computed, not measured. */
-#define WIDE_SPLIT_COLUMNS 1024u
-#define WGMMA_SPLIT_COLUMNS 1664u
-/* Cost of shared segments, in columns, where residual adds them up with all multiprocessors: 64
- * rows of 4,096 columns are 8 MiB, 1.5 us from an H200's L2 cache, which are 465 and 755
- * columns. */
-#define LEFT_COLUMNS 512u
-uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,
-                      uint32_t *n_splits);
+/* Sets *way to how a product of many rows is computed. The first one of a shape and a class of rows
+ * is computed in each way and timed, to where the step computes it; @add: to be.act.o, which is
+ * free. Returns 0 or -EIO. */
+int product_choose(struct be *b, const struct weights *w, const struct operand *x, bool add,
+                   struct product_way *way);
 /* Sets be.products.wgmma: matmul_wgmma is used. Returns 0 or -EIO. */
 int wgmma_open(struct be *b);
 /* Returns true if the rows of a step are packed for wgmma (be.products.cores), except those that
  * experts or heads of latent attention multiply. */
 bool wgmma_takes(const struct be *b, uint32_t n_rows);
-/* Computes cuda_matmul() of rows that are packed for wgmma, with the same bits. */
-int wgmma_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
-/* Computes wgmma_matmul() by panels of @block_rows (WGMMA_ROWS or MATMUL_COLUMNS) rows; segments of
- * panels of 128 rows are not shared. */
-int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x, bool add,
-                 uint32_t block_rows, uint32_t n_splits);
 /* Runs the self-test at the end of open (selftest.c). A kernel with wrong results is left out where
  * a plainer one does the same work, and be.note says so. Returns 0, or an error with the reason. */
 int cuda_selftest(struct be *b, struct err *err);

@@ -546,10 +546,10 @@ static void release_device(struct be *b) {
         if (b->load.buffer[i].event)
             b->api->event_free(b->load.buffer[i].event);
     }
-    if (b->side.joined)
-        b->api->event_free(b->side.joined);
-    if (b->side.forked)
-        b->api->event_free(b->side.forked);
+    void *const events[] = {b->side.joined, b->side.forked, b->products.from, b->products.to};
+    for (size_t i = 0; i < ARRAY_SIZE(events); i++)
+        if (events[i])
+            b->api->event_free(events[i]);
     if (b->side.stream)
         b->api->stream_free(b->side.stream);
     if (b->stream)

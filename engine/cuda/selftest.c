@@ -213,12 +213,9 @@ static int by_matvec(struct be *b, const struct product *p, const struct operand
 
 static int by_wide(struct be *b, const struct product *p, const struct operand *x,
                    const struct way *w) {
-    return cuda_matmul_wide(b, &p->w, x, false, w->n_splits);
-}
+    const struct product_way way = {w->block_rows, w->n_splits};
 
-static int by_wgmma(struct be *b, const struct product *p, const struct operand *x,
-                    const struct way *w) {
-    return wgmma_launch(b, &p->w, x, false, w->block_rows, w->n_splits);
+    return cuda_matmul_wide(b, &p->w, x, false, way);
 }
 
 /* Multiplies all rows as those of one expert. */
@@ -253,9 +250,9 @@ static const struct way ways[] = {
     {"matvec", by_matvec, FLAG(products.no_matvec, true), PACK_ROWS, 0, 1, false, false},
     {"matvec", by_matvec, FLAG(products.no_matvec, true), MATVEC_ROWS, 0, 1, false, false},
     {"shared segments", by_wide, FLAG(products.no_split, true), ROWS, 64, 4, false, false},
-    {"matmul_wgmma", by_wgmma, FLAG(products.wgmma, false), ROWS, 128, 1, true, false},
-    {"matmul_wgmma", by_wgmma, FLAG(products.wgmma, false), ROWS, 64, 1, true, false},
-    {"shared segments", by_wgmma, FLAG(products.no_split, true), ROWS, 64, 4, true, false},
+    {"matmul_wgmma", by_wide, FLAG(products.wgmma, false), ROWS, 128, 1, true, false},
+    {"matmul_wgmma", by_wide, FLAG(products.wgmma, false), ROWS, 64, 1, true, false},
+    {"shared segments", by_wide, FLAG(products.no_split, true), ROWS, 64, 4, true, false},
     {"expert_vec", by_expert, FLAG(experts.no_vec, true), ROWS, EXPERT_ROWS, 1, false, true},
     {"expert_wide", by_expert, FLAG(experts.no_wide, true), ROWS, 64, 1, false, true},
 };

@@ -173,38 +173,20 @@ static uint32_t tile_groups(const struct weights *w) {
     return groups;
 }
 
-static uint32_t wide_panels(const struct weights *w, uint32_t n_rows) {
+uint32_t cuda_panels(const struct weights *w, uint32_t n_rows) {
     return (n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS * tile_groups(w);
 }
 
 /* Each multiprocessor has at least one panel's part, and the sums of all segments, written and read
  * once, stay in the cache. */
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows) {
-    uint32_t n_panels = wide_panels(w, n_rows);
+    uint32_t n_panels = cuda_panels(w, n_rows);
     bool fits = !b->products.no_split && n_panels <= (uint32_t)b->device.n_multiprocessors &&
                 n_panels * (size_t)WIDE_SPLIT_BYTES <= b->attention.partial_bytes;
 
     for (uint32_t i = 0; i < w->n_mats; i++)
         fits = fits && w->m[i].n_units >= TILE_SEGMENTS;
     return fits;
-}
-
-uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,
-                      uint32_t *n_splits) {
-    uint32_t panels = wide_panels(w, n_rows), n = (uint32_t)b->device.n_multiprocessors;
-    uint32_t most = cuda_can_split(b, w, n_rows) ? TILE_SEGMENTS : 1, best = UINT32_MAX;
-
-    for (uint32_t splits = 1; splits <= most; splits *= 2) {
-        uint32_t rounds = (panels * splits + n - 1) / n;
-        uint32_t columns = rounds * (w->n_in / splits) + (splits > 1 ? adding : 0);
-
-        if (columns < best) {
-            best = columns;
-            *n_splits = splits;
-        }
-    }
-    assert(best < UINT32_MAX);
-    return best;
 }
 
 /* One walk does for both. */
@@ -244,29 +226,39 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
     return a;
 }
 
+/* A multiprocessor has one block of wgmma at a time. */
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
-                     uint32_t n_splits) {
-    struct matmul_args a = cuda_wide_args(b, w, x, add, MATMUL_COLUMNS, n_splits);
+                     struct product_way way) {
+    struct matmul_args a = cuda_wide_args(b, w, x, add, way.block_rows, way.n_splits);
+    bool whole = way.block_rows == WGMMA_ROWS;
     uint32_t shared = 0;
 
-    assert(!x->cores);
-    for (uint32_t i = 0; i < w->n_mats; i++)
-        shared = MAX(shared, wide_shared(w->m[i].format));
-    struct launch l = {kernel_matmul_wide, matmul_wide_blocks(&a), 1,
-                       CUDA_THREADS,       "matmul_wide",          shared};
+    assert(x->cores ? b->products.wgmma : !whole);
+    assert(whole || way.block_rows == MATMUL_COLUMNS);
+    for (uint32_t i = 0; i < w->n_mats; i++) {
+        uint32_t format = w->m[i].format;
+
+        shared = MAX(shared, x->cores ? wgmma_shared(way.block_rows, format) : wide_shared(format));
+    }
+    struct launch l = {.kernel = !x->cores ? kernel_matmul_wide
+                                 : whole   ? kernel_matmul_wgmma
+                                           : kernel_matmul_wgmma_64,
+                       .grid_x = matmul_wide_blocks(&a),
+                       .grid_y = 1,
+                       .n_threads = CUDA_THREADS,
+                       .what = x->cores ? "matmul_wgmma" : "matmul_wide",
+                       .shared = shared};
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
-    struct matmul_args a;
-    uint32_t n_splits;
+    struct product_way way;
 
-    if (x->cores)
-        return wgmma_matmul(b, w, x, add);
-    if (x->n_rows <= cuda_few_rows(b) && !b->products.no_matvec) {
-        a = cuda_matmul_args(w, x, add);
+    if (!x->cores && x->n_rows <= cuda_few_rows(b) && !b->products.no_matvec) {
+        struct matmul_args a = cuda_matmul_args(w, x, add);
+
         return cuda_matvec(b, &a);
     }
-    wide_columns(b, w, x->n_rows, x->left ? LEFT_COLUMNS : WIDE_SPLIT_COLUMNS, &n_splits);
-    return cuda_matmul_wide(b, w, x, add, n_splits);
+    int r = product_choose(b, w, x, add, &way);
+    return r < 0 ? r : cuda_matmul_wide(b, w, x, add, way);
 }

@@ -49,11 +49,12 @@ static int call(void) {
     return call_while(false);
 }
 
-/* What the kernels compute is checked elsewhere, and what early launch brings: not at each of the
- * hundreds of times that tests open the device. */
+/* What the kernels compute is checked elsewhere, what early launch brings, and which ways are fast:
+ * not at each of the hundreds of times that tests open the device. */
 __attribute__((constructor)) static void without_selftest(void) {
     setenv("WEFT_CUDA_CHECK", "0", 0);
     setenv("WEFT_CUDA_EARLY", "0", 0);
+    setenv("WEFT_CUDA_TIMES", "0", 0);
     fake_ptx_open();
     /* For programs that know nothing of the fake. */
     fake_cuda.faulty = getenv("FAKE_CUDA_FAULTY");

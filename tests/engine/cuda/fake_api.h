@@ -44,6 +44,8 @@ struct fake_cuda {
     const char *broken;       /* the kernel of this name does nothing */
     const char *faulty;       /* its launch fails, and every call after it */
     float plain_us, early_us; /* what a launch takes by its clock, of no other use */
+    /* What a launch takes besides, if set. */
+    float (*us_of)(const char *kernel, const void *args);
     /* Called before kernel @number of the process runs, if set. */
     void (*on_launch)(const char *kernel, uint64_t number, void *args);
 

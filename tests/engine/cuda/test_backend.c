@@ -472,10 +472,12 @@ Test(cuda, many_sequences_on_the_same_pages_are_the_same_as_alone) {
 
 /* -- faults ------------------------------------------------------------------------------------ */
 
-/* Opens, computes two rows, one a step. Returns the first error. */
-static int try_all(const char *path, struct err *err) {
-    static const int32_t tokens[] = {5, 6};
-    static const uint32_t start[2] = {0, 2}, page[2] = {1, 0};
+#define TRIED_ROWS 70u /* more than a panel of 64 */
+
+/* Opens, computes @n_rows rows in a step, then one. Returns the first error. */
+static int try_rows(const char *path, uint32_t n_rows, struct err *err) {
+    static const int32_t tokens[TRIED_ROWS] = {5, 6};
+    static const uint32_t start[2] = {0, 5}, page[5] = {1, 0, 4, 5, 6};
     struct engine_param param = {.top_p = 1, .repetition = 1};
     struct gguf *file;
     struct engine *e = NULL;
@@ -484,15 +486,16 @@ static int try_all(const char *path, struct err *err) {
     cr_assert(r == 0);
     struct engine_opts o = {.file = file,
                             .backend = "cuda",
-                            .n_pages = 4,
+                            .n_pages = 7,
                             .n_host_pages = 2,
                             .page_tokens = 16,
-                            .max_rows = 4,
+                            .max_rows = MAX(n_rows, 4u),
                             .max_seqs = 2,
                             .max_wants = 4};
     r = engine_new(&e, &o, err);
     for (uint64_t step = 1; step <= 2 && r == 0; step++) {
-        struct engine_seq seq = {.n_rows = 1, .pos0 = step - 1, .feed = -1};
+        struct engine_seq seq = {
+            .n_rows = step == 1 ? n_rows : 1, .pos0 = step == 1 ? 0 : n_rows, .feed = -1};
         struct engine_want want = {.row = seq.n_rows - 1, .what = WANT_SAMPLE};
         struct engine_copy copy[] = {{.src = 1, .dst = 2, .dir = COPY_D2D},
                                      {.src = 2, .dst = 1, .dir = COPY_D2H},
@@ -524,24 +527,29 @@ static int try_all(const char *path, struct err *err) {
     return r;
 }
 
-Test(cuda, every_call_may_fail_once) {
-    char path[64];
+static int try_all(const char *path, struct err *err) {
+    return try_rows(path, 1, err);
+}
+
+/* Lets each call of try_rows(), or every so many of them, fail once. Returns how many there are. */
+static uint32_t fail_calls(uint32_t n_rows, uint32_t every) {
     struct err err = {0};
+    char path[64];
 
     fake_small_model(path);
     fake_find()->n_calls = 0;
-    cr_assert(try_all(path, &err) == 0, "%s", err.message);
+    cr_assert(try_rows(path, n_rows, &err) == 0, "%s", err.message);
     cr_expect(fake_find()->n_live == 0);
     uint32_t n = fake_find()->n_calls;
     uint32_t n_captures = 0;
     cr_assert(n > 100);
-    for (uint32_t i = 1; i <= n; i++) {
+    for (uint32_t i = 1; i <= n; i += every) {
         fake_find()->n_calls = 0;
         fake_find()->fail_at = i;
         fake_find()->sticky = i % 2;
         fake_find()->failed_capture = false;
         memset(&err, 0, sizeof(err));
-        int r = try_all(path, &err);
+        int r = try_rows(path, n_rows, &err);
         /* The wait when it is closed, which goes unreported; a capture, which is done without. */
         if (i == n || (r == 0 && fake_find()->failed_capture)) {
             n_captures += r == 0 && i < n;
@@ -553,8 +561,21 @@ Test(cuda, every_call_may_fail_once) {
         cr_expect(fake_find()->n_live == 0, "call %u: %d left", i, fake_find()->n_live);
     }
     fake_find()->fail_at = 0;
-    cr_expect(n_captures > 3, "%u", n_captures);
+    cr_expect(n_captures > 3 / every, "%u", n_captures);
     unlink(path);
+    return n;
+}
+
+Test(cuda, every_call_may_fail_once) {
+    fail_calls(1, 1);
+}
+
+/* A trial of a product has some 56 calls, seven for each run of two ways: some of each fail. */
+Test(cuda, calls_of_trials_may_fail) {
+    fake_find()->idle = true;
+    setenv("WEFT_CUDA_TIMES", "1", 1);
+    cr_expect(fail_calls(TRIED_ROWS, 11) > 300);
+    fake_find()->idle = false;
 }
 
 Test(cuda, memory_that_is_too_small_is_refused_with_the_sum) {

@@ -1,5 +1,6 @@
 /* Rows have the same bits by whichever kernel their products are computed: matvec, matmul_wide and
- * matmul_wgmma, in steps of 1 to 2,048 rows, by blocks that share the segments and not. */
+ * matmul_wgmma, in steps of 1 to 2,048 rows, by blocks that share the segments and not; and the way
+ * that the device computes fastest is taken. */
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -208,5 +209,85 @@ Test(cuda_products, rows_are_the_same_in_steps_of_every_size) {
     cr_expect(n_wgmma[0] > 0 && n_wgmma[1] > 0, "%u, %u", n_wgmma[0], n_wgmma[1]);
     /* Of 8 rows none, of 16 and 17 two steps of more. */
     cr_expect(n_gated[1] == 2 * 2 + ARRAY_SIZE(sizes) - 3, "%u", n_gated[1]);
+    unlink(path);
+}
+
+/* A device that is fast with panels of @fast_rows rows, of which @fast_splits blocks share one. */
+static struct product_times {
+    uint32_t fast_rows, fast_splits;
+    uint32_t n_fast, n_slow; /* launches of products of many rows */
+} device;
+
+static bool is_fast(const char *kernel, const struct matmul_args *a) {
+    uint32_t rows = strcmp(kernel, "matmul_wgmma") == 0 ? 128 : 64;
+
+    return rows == device.fast_rows && a->n_splits == device.fast_splits;
+}
+
+static float us_of_products(const char *kernel, const void *args) {
+    if (strncmp(kernel, "matmul", 6) != 0)
+        return 1;
+    return is_fast(kernel, args) ? 90 : 100;
+}
+
+static void count_fast(const char *kernel, uint64_t number, void *args) {
+    if (strncmp(kernel, "matmul", 6) != 0)
+        return;
+    if (is_fast(kernel, args))
+        device.n_fast++;
+    else
+        device.n_slow++;
+}
+
+/* The first step of a size times each way; those behind it take the fastest, with the same bits.
+ * o and down have too few columns to be shared; logits are not wgmma's. */
+Test(cuda_products, the_fastest_way_is_taken) {
+    static const struct {
+        const char *wgmma, *times;
+        uint32_t n_rows, fast_rows, fast_splits, n_fast; /* of the second step's five products */
+    } cases[] = {{"0", "1", OWN, 64, 1, 5},
+                 {"0", "1", OWN, 64, 8, 3},
+                 {"1", "1", OWN, 64, 4, 3},
+                 {"1", "1", 65, 128, 1, 4},
+                 {"1", "0", OWN, 128, 1, 0}};
+    struct tiny_model m = {.type = TENSOR_Q8_0,
+                           .n_layer = 1,
+                           .n_embd = 512,
+                           .n_ff = 64,
+                           .n_vocab = 40,
+                           .n_head = 2,
+                           .n_head_kv = 1,
+                           .head_dim = 64};
+    uint64_t first[OWN];
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    fake_find()->us_of = us_of_products;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        uint64_t n_graphs = fake_find()->n_graph_launches;
+        uint32_t n_timed = 0;
+        struct driver d;
+
+        device = (struct product_times){cases[i].fast_rows, cases[i].fast_splits, 0, 0};
+        setenv("WEFT_CUDA_TIMES", cases[i].times, 1);
+        open_with(&d, path, cases[i].wgmma, 132);
+        fake_find()->on_launch = count_fast;
+        for (int step = 0; step < 2; step++) {
+            device.n_fast = device.n_slow = 0;
+            run_rows(&d, cases[i].n_rows);
+            if (step == 0)
+                n_timed = device.n_fast + device.n_slow;
+            if (step == 0 && i == 0)
+                memcpy(first, digest, sizeof(digest));
+            cr_expect(first[0] && memcmp(first, digest, sizeof(digest)) == 0, "%zu, %d", i, step);
+        }
+        driver_close(&d);
+        uint32_t n = device.n_fast + device.n_slow;
+        bool timed = cases[i].times[0] == '1';
+        cr_expect(fake_find()->n_graph_launches > n_graphs, "%zu: trials are no part of graphs", i);
+        cr_expect(timed ? n_timed > 2 * n : n_timed == n, "%zu: %u, then %u", i, n_timed, n);
+        cr_expect(device.n_fast == cases[i].n_fast, "%zu: %u of %u", i, device.n_fast, n);
+    }
+    fake_find()->us_of = NULL;
     unlink(path);
 }

@@ -1,0 +1,164 @@
+/*
+ * choose - decides how a product of many rows is computed: by panels of 64 or of 128 rows, and by
+ * how many blocks that share the segments of a panel (split-K). Each way has the same bits, so the
+ * choice is free, and the device itself is asked instead of a model of it: the first product of a
+ * shape and a class of rows is computed in each way and timed, on the weights and the rows of that
+ * step, and the fastest way serves as long as the worker lives. A model has about six shapes, and
+ * there are five classes of up to 512 rows: some 20 to 50 ms in all (computed, not measured), of
+ * the first steps of each size. Beyond 512 rows no segments are shared, and larger panels, which
+ * read the weights half as often, need no trial.
+ *
+ * Sums that blocks leave to residual() are added up by the last block where they are timed, which
+ * takes longer; so where shared segments win the trial, they win the step.
+ *
+ * Several devices, and WEFT_CUDA_TIMES=0: nothing is timed. Blocks then share segments as long as
+ * there are multiprocessors for them.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <assert.h>
+#include <stddef.h>
+#include <string.h>
+
+#define FEWEST 32u /* rows of the first class; the next ones have up to twice as many */
+#define MOST 512u  /* rows that are timed */
+#define WAYS 6u
+#define RUNS 3u /* of each way, after one that is not counted */
+/* A way takes the place of a plainer one where it is faster by more than this part: more than two
+ * runs of the same way differ. */
+#define MARGIN 0.04f
+
+/* Lists the ways of a product, the plainest first; returns how many. */
+static uint32_t list_ways(const struct be *b, const struct weights *w, const struct operand *x,
+                          struct product_way ways[WAYS]) {
+    uint32_t most = cuda_can_split(b, w, x->n_rows) ? TILE_SEGMENTS : 1, n = 0;
+
+    if (x->cores && x->n_rows > MATMUL_COLUMNS)
+        ways[n++] = (struct product_way){WGMMA_ROWS, 1};
+    for (uint32_t splits = 1; splits <= most; splits *= 2)
+        ways[n++] = (struct product_way){MATMUL_COLUMNS, splits};
+    assert(n > 0 && n <= WAYS);
+    return n;
+}
+
+/* Returns the way of products that are not timed. */
+static struct product_way usual_way(const struct be *b, const struct weights *w,
+                                    const struct operand *x) {
+    uint32_t n = (uint32_t)b->device.n_multiprocessors, panels = cuda_panels(w, x->n_rows);
+    bool splits = !x->gated && cuda_can_split(b, w, x->n_rows);
+    struct product_way way = {MATMUL_COLUMNS, 1};
+
+    if (x->cores && x->n_rows > MATMUL_COLUMNS && panels > n)
+        way.block_rows = WGMMA_ROWS;
+    while (splits && way.n_splits < TILE_SEGMENTS && 2 * panels * way.n_splits <= n)
+        way.n_splits *= 2;
+    return way;
+}
+
+/* Returns what a choice is made for; its way is not set. */
+static struct choice key_of(const struct weights *w, const struct operand *x) {
+    struct choice key;
+
+    memset(&key, 0, sizeof(key)); /* keys are compared by their bytes */
+    key.n_mats = w->n_mats;
+    key.n_in = w->n_in;
+    key.cores = x->cores;
+    key.gated = x->gated != NULL;
+    for (key.n_rows = FEWEST; key.n_rows < x->n_rows;)
+        key.n_rows *= 2;
+    for (uint32_t i = 0; i < w->n_mats; i++) {
+        key.m[i].format = w->m[i].format;
+        key.m[i].n_out = w->m[i].n_out;
+    }
+    return key;
+}
+
+/* Computes the product once in @way and sets *us to the time that it took. What a step finds in the
+ * L2 cache is not what the run before has left there: other memory is written in between. */
+static int time_way(struct be *b, const struct weights *w, const struct operand *x,
+                    struct product_way way, float *us) {
+    const struct cuda_api *api = b->api;
+    struct products *p = &b->products;
+    int e = api->fill(b->attention.partial, 0, b->attention.partial_bytes, b->stream);
+
+    e = e ? e : api->event_record(p->from, b->stream);
+    int r = cuda_check(b, e, "cudaEventRecord");
+    r = r < 0 ? r : cuda_matmul_wide(b, w, x, false, way);
+    r = r < 0 ? r : cuda_check(b, api->event_record(p->to, b->stream), "cudaEventRecord");
+    r = r < 0 ? r : cuda_wait_event(b, p->to, "timing of products");
+    return r < 0 ? r : cuda_check(b, api->elapsed(p->from, p->to, us), "cudaEventElapsedTime");
+}
+
+/* Times the ways in turns and sets *best to the fastest. */
+static int time_ways(struct be *b, const struct weights *w, const struct operand *x,
+                     const struct product_way *ways, uint32_t n, struct product_way *best) {
+    float us[WAYS], least[WAYS];
+    uint32_t fastest = 0;
+    int r = 0;
+
+    for (uint32_t run = 0; run <= RUNS; run++)
+        for (uint32_t i = 0; i < n && r == 0; i++) {
+            r = time_way(b, w, x, ways[i], &us[i]);
+            least[i] = run < 2 || us[i] < least[i] ? us[i] : least[i];
+        }
+    if (r < 0)
+        return r;
+    for (uint32_t i = 1; i < n; i++)
+        if (least[i] < least[fastest] * (1 - MARGIN))
+            fastest = i;
+    *best = ways[fastest];
+    return 0;
+}
+
+/* Times the product as one of its own: its launches are neither early nor part of a graph, and add
+ * nothing to x. */
+static int try_ways(struct be *b, const struct weights *w, const struct operand *x, bool add,
+                    const struct product_way *ways, uint32_t n, struct product_way *best) {
+    bool early = b->ways.early, noting = b->graphs.noting, gated;
+    struct products *p = &b->products;
+    struct operand operand = *x;
+    struct weights to = *w;
+    int e = p->from ? 0 : b->api->timer_new(&p->from);
+
+    e = e || p->to ? e : b->api->timer_new(&p->to);
+    if (cuda_check(b, e, "cudaEventCreate") < 0)
+        return -EIO;
+    operand.left = NULL;
+    operand.gated = x->gated ? &gated : NULL;
+    if (add) /* or where a norm follows */
+        to.m[0].y = b->act.o;
+    b->ways.early = b->graphs.noting = false;
+    int r = time_ways(b, &to, &operand, ways, n, best);
+    b->ways.early = early;
+    b->graphs.noting = noting;
+    return r;
+}
+
+int product_choose(struct be *b, const struct weights *w, const struct operand *x, bool add,
+                   struct product_way *way) {
+    struct choice key = key_of(w, x);
+    struct products *p = &b->products;
+    struct product_way ways[WAYS];
+    uint32_t n = list_ways(b, w, x, ways);
+
+    assert(b->n_ranks == 1 || !p->timed);
+    *way = p->timed ? ways[0] : usual_way(b, w, x);
+    if (!p->timed || n == 1 || x->n_rows > MOST || b->graphs.replaying || b->lost)
+        return 0;
+    for (uint32_t i = 0; i < p->n_choices; i++)
+        if (memcmp(&p->choice[i], &key, offsetof(struct choice, way)) == 0) {
+            *way = p->choice[i].way;
+            if (way->block_rows == MATMUL_COLUMNS && !cuda_can_split(b, w, x->n_rows))
+                way->n_splits = 1; /* of more rows than the class was timed with */
+            return 0;
+        }
+    if (p->n_choices == CHOICES)
+        return 0;
+    int r = try_ways(b, w, x, add, ways, n, &key.way);
+    if (r < 0)
+        return r;
+    *way = key.way;
+    p->choice[p->n_choices++] = key;
+    return 0;
+}
