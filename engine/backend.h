@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 11u
+#define BACKEND_ABI 12u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 #define PICKS_STEPS 64 /* be_ops.picks: 48 KiB come from a device, of 48 layers of 128 experts */
@@ -143,6 +143,7 @@ struct model_shape {
     /* Beside a device: the experts that the host has and computes, a bit each, [n_layer][words of
      * n_expert bits]. NULL: none. */
     const uint32_t *host_experts;
+    uint32_t n_host_ffn;    /* likewise the last so many layers' FFNs, of a model without experts */
     uint32_t n_layer_input; /* of LAYER_INPUT, a layer; 0: the model has none */
     uint32_t n_picture;     /* values of a picture's row: n_embd and as many for each DEEP; 0: the
                                model takes none */
@@ -423,9 +424,20 @@ static inline uint32_t n_host_experts(const struct model_shape *s, uint32_t laye
     return n;
 }
 
+/* Returns true if the host has the dense FFN of @layer. */
+static inline bool ffn_is_hosts(const struct model_shape *s, uint32_t layer) {
+    return layer < s->n_layer && layer + s->n_host_ffn >= s->n_layer;
+}
+
+/* Returns true if the host computes a part of the model beside a device. */
+static inline bool has_host_part(const struct model_shape *s) {
+    return s->host_experts || s->n_host_ffn;
+}
+
 /*
  * Experts whose weights lie in host memory, and which are computed there while a device computes
- * the rest of the model: those of shape.host_experts. One call at a time, from any thread.
+ * the rest of the model: those of shape.host_experts. A dense FFN is a layer of one expert. One
+ * call at a time, from any thread.
  */
 struct host_experts;
 /* 0 or -errno. */

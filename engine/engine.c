@@ -141,6 +141,8 @@ static void tell_place(struct engine *e) {
     i->n_experts = p.n_experts;
     i->n_host_experts = p.n_host;
     i->host_expert_bytes = p.host_bytes;
+    i->n_host_ffn = p.n_host_ffn;
+    i->host_ffn_bytes = p.ffn_bytes;
 }
 
 /* Fills in those fields of the info that sizing has not set. */
@@ -382,6 +384,8 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         .picture_rows = e->model.shape.n_picture ? e->opts.picture_rows : 0,
         .picture_width = e->model.shape.n_picture,
         .encoder_bytes = e->model.encoder_weights + e->model.encoder_buffers,
+        .n_host_ffn = e->info.n_host_ffn,
+        .host_ffn_bytes = e->info.host_ffn_bytes,
     };
     return r;
 }

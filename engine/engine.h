@@ -44,6 +44,8 @@ struct engine_fit {
     uint64_t host_expert_bytes;
     uint32_t picture_rows, picture_width; /* as engine_info has; 0: no projector */
     uint64_t encoder_bytes;               /* of weight_bytes and buffer_bytes, the encoder's */
+    uint32_t n_host_ffn;
+    uint64_t host_ffn_bytes;
 };
 
 /* Computes the sizes that engine_new() would choose for these options. -ENOMEM if the model does

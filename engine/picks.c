@@ -12,7 +12,7 @@ struct picks_head {
     char magic[8];
     uint8_t fingerprint[16];
     uint32_t n_layer, n_expert;
-    uint32_t placed, unused; /* placed: 0 or 1 */
+    uint32_t placed, n_host_ffn; /* placed: 0 or 1 */
 };
 
 /* Bytes of the placement in the file. */
@@ -45,13 +45,13 @@ void picks_open(struct picks *k, int fd, const struct gguf *file, const struct m
     struct picks_head right = {"weftexps", .n_layer = s->n_layer, .n_expert = s->n_expert};
 
     *k = (struct picks){.n_layer = s->n_layer, .n_expert = s->n_expert};
-    if (fd <= 0 || s->n_expert == 0)
+    if (fd <= 0)
         return;
     size_t n = (size_t)s->n_layer * s->n_expert * sizeof(uint64_t);
     k->n_bytes = sizeof(right) + bits_bytes(k) + n;
     gguf_fingerprint(file, right.fingerprint);
-    k->before = malloc(n);
-    k->base = calloc(1, n);
+    k->before = malloc(MAX(n, 1));
+    k->base = calloc(1, MAX(n, 1));
     k->n_used = s->n_expert_used;
     if (!k->before || !k->base || settle(fd, &right, k->n_bytes) < 0)
         return;
@@ -82,6 +82,19 @@ void picks_place(struct picks *k, const uint32_t *bits) {
     if (!k->head)
         return;
     memcpy(k->head + 1, bits, (size_t)k->n_layer * ((k->n_expert + 31) / 32) * sizeof(uint32_t));
+    k->head->placed = 1;
+}
+
+int64_t picks_host_ffn(const struct picks *k) {
+    if (!k->head || !k->head->placed)
+        return -1;
+    return MIN(k->head->n_host_ffn, k->n_layer);
+}
+
+void picks_place_ffn(struct picks *k, uint32_t n) {
+    if (!k->head)
+        return;
+    k->head->n_host_ffn = n;
     k->head->placed = 1;
 }
 

@@ -2,8 +2,9 @@
 
 /*
  * picks - what is known of a model's experts longer than a process lives: how often rows picked
- * each of them, and which lie in host memory beside a device. Both are in a file that is mapped
- * (engine_opts.experts_fd), of the model at hand or emptied for it. Private to engine/.
+ * each of them, and which lie in host memory beside a device, or how many dense FFNs. Both are in a
+ * file that is mapped (engine_opts.experts_fd), of the model at hand or emptied for it. Private to
+ * engine/.
  */
 
 #include "engine/backend.h"
@@ -31,6 +32,10 @@ const uint64_t *picks_counts(const struct picks *k);
  * was placed yet. */
 const uint32_t *picks_placed(const struct picks *k);
 void picks_place(struct picks *k, const uint32_t *bits);
+/* Returns the number of layers whose dense FFN the host has, and sets it; -1: nothing was placed
+ * yet, or there is no file. */
+int64_t picks_host_ffn(const struct picks *k);
+void picks_place_ffn(struct picks *k, uint32_t n);
 /* @now: counted since picks_open(). All are halved whenever they are those of 2 * PICKS_HALF_LIFE
  * rows. */
 void picks_count(struct picks *k, const uint64_t *now);

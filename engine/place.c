@@ -14,6 +14,9 @@
 /* A placement that costs no more than this beside the best one stays, and what is on disk with
  * it. */
 #define STAYS 1.1
+/* Tokens that a device keeps room for where max-context is not set and FFNs could give way: each
+ * FFN of the host costs every token milliseconds, a longer context costs those who want it. */
+#define FFN_CONTEXT 8192u
 
 /* -- orders ------------------------------------------------------------------------------------ */
 
@@ -99,12 +102,20 @@ static uint64_t bytes_of_expert(const struct model *m, const struct model_op *op
     return n;
 }
 
+/* Returns the bytes of a dense FFN; @op: its GATE_UP. */
+static uint64_t bytes_of_ffn(const struct model_op *op) {
+    return op[0].w[0]->n_bytes + op[0].w[1]->n_bytes + op[1].w[0]->n_bytes;
+}
+
 static struct placement count(const struct model *m) {
     struct placement p = {0};
 
+    p.n_host_ffn = m->shape.n_host_ffn;
     for (uint32_t i = 0; i < m->n_ops; i++) {
         const struct model_op *op = &m->op[i];
 
+        if (op->kind == OP_GATE_UP && ffn_is_hosts(&m->shape, op->layer))
+            p.ffn_bytes += bytes_of_ffn(op);
         if (op->kind != OP_EXPERTS)
             continue;
         uint32_t n = n_host_experts(&m->shape, op->layer);
@@ -256,13 +267,18 @@ static int check_host(const struct model *m, const struct engine_opts *o, struct
     uint64_t have = o->memory ? o->memory : fit_machine();
     struct placement p = count(m);
 
-    if (p.host_bytes <= have)
-        return 0;
-    err_set(err, 0, NULL,
+    if (p.ffn_bytes > have)
+        err_set(err, 0, "device-layers",
+                "does not fit: the FFNs of %u layers, of %u, that are not the device's take %s, of "
+                "the machine's memory %s may be taken",
+                p.n_host_ffn, m->shape.n_layer, fit_text(p.ffn_bytes).s, fit_text(have).s);
+    if (p.host_bytes > have)
+        err_set(
+            err, 0, NULL,
             "does not fit: %u experts, of %u, that are not the device's take %s, of the machine's "
             "memory %s may be taken",
             p.n_host, p.n_experts, fit_text(p.host_bytes).s, fit_text(have).s);
-    return -ENOMEM;
+    return MAX(p.ffn_bytes, p.host_bytes) > have ? -ENOMEM : 0;
 }
 
 /* KV memory that experts give way to. */
@@ -300,6 +316,77 @@ static void tell_change(const struct choice *c, const uint32_t *before, char *no
                  100 * (1 - place_share(&c->of, now)));
 }
 
+/* Returns true if the host can compute the FFN of each layer: a gate and an up of the normed x, and
+ * a down that is added to x. */
+static bool host_can_ffn(const struct model *m) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i + 1 < m->n_ops; i++) {
+        const struct model_op *up = &m->op[i], *down = &m->op[i + 1];
+
+        if (up->kind != OP_GATE_UP || up->layer >= m->shape.n_layer)
+            continue;
+        if (!up->norm || !up->w[0] || !up->w[1] || up->w[0] == up->w[1] || down->kind != OP_PROJ ||
+            down->in != ACT_H || down->branch)
+            return false;
+        n++;
+    }
+    return n == m->shape.n_layer;
+}
+
+/* A placement of before stays where it takes no more than a tenth of the layers more. */
+static uint32_t fewest_or_before(uint32_t fewest, int64_t before, uint32_t n_layer) {
+    bool stays = before >= fewest && before <= fewest + n_layer / 10;
+
+    return stays ? (uint32_t)before : fewest;
+}
+
+/* Sets shape.n_host_ffn to the fewest layers with which the device has room for the KV memory; all,
+ * where it has not even so. 0 or -errno. */
+static int fewest_ffns(struct choice *c, struct err *err) {
+    uint32_t from = 0, to = c->m->shape.n_layer;
+
+    while (from < to) {
+        uint32_t n = from + (to - from) / 2;
+
+        c->m->shape.n_host_ffn = n;
+        int r = fits(c, err);
+        if (r < 0)
+            return r;
+        from = r ? from : n + 1;
+        to = r ? n : to;
+    }
+    c->m->shape.n_host_ffn = to;
+    return 0;
+}
+
+/* place() of a model without experts. */
+static int place_ffns(struct choice *c, struct picks *k, struct err *err) {
+    struct model_shape *s = &c->m->shape;
+    uint32_t number[ENGINE_DEVICES], wanted = c->o->device_layers, n = s->n_layer;
+    int64_t before = picks_host_ffn(k);
+    bool fixed = wanted && wanted < n, can = host_can_ffn(c->m) && devices_of(c->o, number) == 1;
+    int r = 0;
+
+    if (fixed && !can)
+        return err_set(err, 0, "device-layers",
+                       "device-layers: the FFNs of %s models, and of several devices, are not "
+                       "computed by the host: leave it out",
+                       c->m->arch);
+    if (c->o->keeps_place && before >= 0)
+        s->n_host_ffn = (uint32_t)before;
+    else if (fixed)
+        s->n_host_ffn = n - wanted;
+    else if (wanted == ENGINE_HOST_AUTO && can) {
+        r = fewest_ffns(c, err);
+        s->n_host_ffn = fewest_or_before(s->n_host_ffn, before, n);
+    }
+    r = r < 0 ? r : check_host(c->m, c->o, err);
+    if (r == 0)
+        picks_place_ffn(k, s->n_host_ffn);
+    return r;
+}
+
 int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o,
           const struct fit_sizes *s, struct picks *k, char *note, size_t n_note, struct err *err) {
     const uint32_t *before = picks_placed(k);
@@ -307,8 +394,17 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
     uint32_t number[ENGINE_DEVICES];
 
     m->shape.host_experts = NULL;
-    if (!ops->device || !ops->room || !m->shape.n_expert)
+    m->shape.n_host_ffn = 0;
+    if (!ops->device || !ops->room)
         return 0;
+    if (!m->shape.n_expert) {
+        struct engine_opts wish = *o;
+
+        if (!wish.max_context)
+            wish.max_context = MIN(m->shape.max_context, FFN_CONTEXT);
+        struct choice dense = {.m = m, .ops = ops, .o = o, .kv = kv_of(m, &wish, s)};
+        return place_ffns(&dense, k, err);
+    }
     if (devices_of(o, number) > 1)
         return o->host_experts == ENGINE_HOST_AUTO || !o->host_experts
                    ? 0
@@ -344,6 +440,12 @@ struct placement place_tell(const struct model *m, char *note, size_t n) {
                  "computed there",
                  at ? "; " : "", p.n_host, p.n_experts, p.n_host_layers, p.n_layers,
                  fit_text(p.host_bytes).s);
+    if (p.n_host_ffn)
+        snprintf(
+            note + at, n - at,
+            "%sthe FFNs of the last %u layers, of %u, lie in host memory (%s) and are computed "
+            "there",
+            at ? "; " : "", p.n_host_ffn, m->shape.n_layer, fit_text(p.ffn_bytes).s);
     return p;
 }
 
@@ -351,10 +453,13 @@ void place_mark(const struct model *m, uint8_t sources[20]) {
     struct sha256 s;
     char hex[65];
 
-    if (!m->shape.host_experts)
+    if (!has_host_part(&m->shape))
         return;
     sha256_init(&s);
-    sha256_add(&s, m->host_experts, n_words(m) * sizeof(uint32_t));
+    if (m->shape.host_experts)
+        sha256_add(&s, m->host_experts, n_words(m) * sizeof(uint32_t));
+    else
+        sha256_add(&s, &m->shape.n_host_ffn, sizeof(m->shape.n_host_ffn));
     sha256_hex(&s, hex);
     for (int i = 0; i < 20; i++)
         sources[i] ^= (uint8_t)hex[i];

@@ -7,7 +7,9 @@
  * opened, and never while it is served. Private to engine/.
  *
  * Of the experts in the order of their picks, the rarest first, the host gets as few as leave the
- * device room for keys and values.
+ * device room for keys and values. Of a model without experts it gets the dense FFNs of the last
+ * layers, three quarters of their bytes; attention stays, and so do all keys and values, so that
+ * nothing else changes.
  */
 
 #include "engine/fit.h"
@@ -36,14 +38,17 @@ double place_share(const struct place_case *c, const uint32_t *host);
 struct placement {
     uint32_t n_layers, n_host_layers, n_experts, n_host;
     uint64_t host_bytes;
+    uint32_t n_host_ffn; /* layers whose dense FFN lies there, and their bytes */
+    uint64_t ffn_bytes;
 };
 
 /* Chooses shape.host_experts: where opts->keeps_place what @k has, else as opts->host_experts says,
- * and @k gets it. NULL without a device or experts. @note: what changed, "" if nothing. 0; -ENOMEM
+ * and @k gets it. NULL without a device or experts. Of a model without experts shape.n_host_ffn, as
+ * opts->device_layers says. @note: what changed, "" if nothing. 0; -ENOMEM
  * with @err when the host has no room for its part; or -errno of ops->room(). */
 int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o,
           const struct fit_sizes *s, struct picks *k, char *note, size_t n_note, struct err *err);
 /* Summarises the placement, and writes a line about it behind @note, whose size is @n. */
 struct placement place_tell(const struct model *m, char *note, size_t n);
-/* Mixes the placement into @sources if the host holds any expert. */
+/* Mixes the placement into @sources if the host holds any expert or FFN. */
 void place_mark(const struct model *m, uint8_t sources[20]);

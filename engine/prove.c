@@ -38,8 +38,11 @@ struct proof {
     char why[160]; /* the first thing that was wrong, "" */
 };
 
-/* Experts of the host and of the device are computed by different code; a layer may have both. */
+/* Experts and FFNs of the host and of the device are computed by different code; a layer may have
+ * experts of both. */
 static uint32_t kind_of(const struct proof *p, const struct model_op *op) {
+    if (op->kind == OP_GATE_UP && ffn_is_hosts(&p->m->shape, op->layer))
+        return OP_KINDS + 2;
     uint32_t n = op->kind == OP_EXPERTS ? n_host_experts(&p->m->shape, op->layer) : 0;
 
     return n == 0 ? op->kind : n == p->m->shape.n_expert ? OP_KINDS : OP_KINDS + 1;
@@ -343,7 +346,7 @@ int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
         .n_pages = opts->n_pages,
         .n_states = opts->n_states + (m->shape.drafts ? 0 : opts->n_snapshots),
         .limit = kv_shares_scale(opts->kv_type.k) || kv_shares_scale(opts->kv_type.v) ||
-                         m->shape.host_experts
+                         has_host_part(&m->shape)
                      ? LIMIT_Q8_0
                      : LIMIT,
     };

@@ -224,6 +224,10 @@ struct engine_opts {
      * leave the device room for kv_bytes, without device_share, or for max_context or FIT_CONTEXT
      * tokens. Results depend on it. */
     uint32_t host_experts;
+    /* Beside a device the dense FFNs of all layers but the first so many lie in host memory and are
+     * computed there; 0: of none; ENGINE_HOST_AUTO: of as few as leave room for kv_bytes, or for
+     * max_context, or for 8,192 tokens. Results depend on it. */
+    uint32_t device_layers;
     /* A file to read and write, or 0: how often experts are picked is counted in it, and where they
      * were placed. keeps_place: they stay where it says that they are. What is in it and not of
      * this model is thrown away. */
@@ -305,6 +309,8 @@ struct engine_info {
      * experts, and the number and bytes of those in host memory. */
     uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts;
     uint64_t host_expert_bytes;
+    uint32_t n_host_ffn; /* layers whose dense FFN is in host memory, and their bytes */
+    uint64_t host_ffn_bytes;
     uint64_t n_picks, n_host_picks; /* counted so far, with experts_fd: all, and the host's */
     uint8_t fingerprint[16];
     /* Digest of the sources of the engine and the backend, of the device's compute capability, and
