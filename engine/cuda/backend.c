@@ -273,13 +273,20 @@ static int room(const struct model_shape *shape, const struct engine_opts *opts,
     return cuda_room(shape, opts, &rank, bytes, err);
 }
 
-/* Opens the host's experts, where the model has some. Returns 0 or -errno with @err. */
+/* Opens the host's experts or FFNs, where it has some. Returns 0 or -errno with @err. */
 static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
-    if (!o->shape->host_experts)
+    struct model_shape shape = *o->shape;
+
+    if (!has_host_part(&shape))
         return 0;
     assert(o->host_experts);
+    if (shape.n_host_ffn) {
+        assert(shape.n_expert == 0);
+        shape.n_expert = shape.n_expert_used = 1;
+        shape.n_ff_expert = shape.n_ff;
+    }
     b->experts.host_ops = o->host_experts;
-    return o->host_experts->open(&b->experts.host, o->shape, o->engine, err);
+    return o->host_experts->open(&b->experts.host, &shape, o->engine, err);
 }
 
 /* Memory, tables, self-test. Weights come with load(). */

@@ -110,7 +110,7 @@ struct weights {
     float scale, cap;            /* LOGITS */
     struct tile_source raw;      /* OP_EMBED: data is NULL while the rows are those of m[0] */
     const struct tensor *embedding;
-    struct be *be; /* EXPERTS of which some are the host's, and which layer of it */
+    struct be *be; /* EXPERTS of which some are the host's, or its FFN, and which layer of it */
     uint32_t host_layer, n_experts; /* n_experts: that the device has */
     float *norm, *post_norm, *q_norm, *k_norm;
     float *pick_bias, *weigh;                    /* by expert */
@@ -216,7 +216,7 @@ struct experts {
     uint64_t *picks, *host_picks; /* likewise: route_args.picks; as of step @counted */
     uint64_t counted;
     bool no_vec, no_wide, wants_vec; /* left out; wants_vec: not found wrong by the self-test */
-    /* Exchange with the host's experts, in pinned memory. */
+    /* Exchange with the host's experts, in pinned memory. A dense FFN is one expert. */
     const struct host_experts_ops *host_ops;
     struct host_experts *host;         /* NULL: the host has no experts */
     uint32_t n_host;                   /* layers that were loaded */
@@ -610,6 +610,11 @@ int cuda_clear_picks(struct be *b);
 int experts_send_picks(struct step *s);
 /* Hands the host's experts of an EXPERTS op over to the host. Returns 0 or -errno. */
 int experts_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
+/* Hands a dense FFN of the host over, @op its GATE_UP, in front of its PROJ. Returns 0 or
+ * -errno. */
+int ffn_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
+/* Enqueues such an FFN: its result is in be.experts.host_y behind cuda_join(). */
+int ffn_on_host(struct step *s, const struct model_op *op);
 /* Adds the results of @op's experts to the device's columns of x, or, for a branch, stores their
  * sum, to @to; @pack: packs the row for the next op, or NULL. */
 int experts_combine(struct step *s, const struct model_op *op, float *to,

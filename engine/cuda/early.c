@@ -192,7 +192,7 @@ int early_open(struct be *b) {
 
     /* Kernels that were compiled for older devices do not wait for the one before. Beside the
      * host's experts a kernel could come up while the host still computes its operands. */
-    if (b->device.made_for < 90 || b->shape->host_experts)
+    if (b->device.made_for < 90 || has_host_part(b->shape))
         return 0;
     if (said)
         b->ways.early = strcmp(said, "1") == 0;

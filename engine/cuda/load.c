@@ -508,6 +508,10 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
         b->experts.norm = op->norm;
     if (r == 0 && op->kind == OP_EXPERTS)
         return load_experts(b, w, op, err);
+    if (r == 0 && op->kind == OP_GATE_UP && ffn_is_hosts(b->shape, op->layer))
+        return ffn_load_host(b, w, op, err);
+    if (op->kind == OP_PROJ && op->in == ACT_H && ffn_is_hosts(b->shape, op->layer))
+        return r;
     if (r == 0 && op->gated)
         return load_gated(b, w, op, err);
     for (int i = 0; i < OP_MATRICES && r == 0; i++)

@@ -97,10 +97,18 @@ static void add_experts(struct be *b) {
         add(b, &b->experts.host_picks, (size_t)s->n_layer * s->n_expert, sizeof(uint64_t),
             "experts", true);
     }
-    if (!s->host_experts)
+    if (s->host_experts)
+        add(b, &b->experts.slot, (size_t)s->n_layer * s->n_expert, sizeof(uint32_t), "activations",
+            false);
+}
+
+/* Counts what is exchanged with the host's experts, of which a dense FFN is one. */
+static void add_host(struct be *b) {
+    const struct model_shape *s = b->shape;
+    size_t rows = b->opts->max_rows, pairs = rows * MAX(s->n_expert_used, 1u);
+
+    if (!has_host_part(s))
         return;
-    add(b, &b->experts.slot, (size_t)s->n_layer * s->n_expert, sizeof(uint32_t), "activations",
-        false);
     add(b, &b->experts.host_rows, 1, sizeof(uint32_t), "experts of the host", true);
     add(b, &b->experts.host_x, rows * s->n_embd, sizeof(float), "experts of the host", true);
     add(b, &b->experts.host_expert, pairs, sizeof(uint32_t), "experts of the host", true);
@@ -305,7 +313,13 @@ static uint64_t expert_bytes(const struct be *b, const struct tensor *t, uint32_
     return n_here ? tensor_bytes(b, &here, false) : 0;
 }
 
-/* Returns the bytes of the tensors of layers [first, end), without the host's experts, and, if
+/* Returns true for the matrices of a dense FFN. */
+static bool is_ffn(const struct tensor *t) {
+    return ends_in(t, ".ffn_gate.weight") || ends_in(t, ".ffn_up.weight") ||
+           ends_in(t, ".ffn_down.weight");
+}
+
+/* Returns the bytes of the tensors of layers [first, end), without the host's part, and, if
  * @first is 0, of all tensors outside of layers. */
 static uint64_t file_bytes(const struct be *b, const struct gguf *file, uint32_t first,
                            uint32_t end) {
@@ -317,6 +331,8 @@ static uint64_t file_bytes(const struct be *b, const struct gguf *file, uint32_t
         uint32_t layer;
 
         bool in_layer = sscanf(t->name, "blk.%u.", &layer) == 1;
+        if (in_layer && ffn_is_hosts(b->shape, layer) && is_ffn(t))
+            continue;
         if (in_layer ? layer >= first && layer < end : first == 0)
             sum += in_layer && strstr(t->name, "_exps.") ? expert_bytes(b, t, layer)
                                                          : tensor_bytes(b, t, tied);
@@ -376,6 +392,7 @@ static void add_rest(struct be *b) {
 static void add_all(struct be *b) {
     add_activations(b);
     add_experts(b);
+    add_host(b);
     add_latent(b);
     add_recurrent(b);
     add_draft(b);
@@ -467,16 +484,17 @@ static int alloc_steps(struct be *b) {
 /* Counts, no items, and experts that there are: a route() that does nothing leads nowhere. */
 static int clear_experts(struct be *b) {
     const struct model_shape *s = b->shape;
-    size_t pairs = (size_t)b->opts->max_rows * s->n_expert_used;
+    size_t pairs = (size_t)b->opts->max_rows * MAX(s->n_expert_used, 1u);
 
+    if (has_host_part(s)) { /* nor does a hand_over(); a dense FFN is expert 0 */
+        *b->experts.host_rows = 0;
+        memset(b->experts.host_expert, 0, pairs * sizeof(uint32_t));
+        memset(b->experts.host_y, 0, pairs * s->n_embd * sizeof(float));
+    }
     if (s->n_expert == 0)
         return 0;
     if (cuda_clear_picks(b) < 0)
         return -EIO;
-    if (s->host_experts) { /* nor does a hand_over() */
-        *b->experts.host_rows = 0;
-        memset(b->experts.host_y, 0, pairs * s->n_embd * sizeof(float));
-    }
     b->experts.n_items = b->experts.count + s->n_expert + 1;
     int r = cuda_check(
         b, b->api->fill(b->experts.count, 0, (s->n_expert + 2) * sizeof(uint32_t), b->stream),
@@ -497,7 +515,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
     if (r < 0)
         return r;
     r = cuda_check(b, b->api->stream_new(&b->stream), "cudaStreamCreate");
-    if (b->shape->host_experts && r == 0) {
+    if (has_host_part(b->shape) && r == 0) {
         int e = b->api->stream_new(&b->side.stream);
 
         e = e ? e : b->api->event_new(&b->side.forked);

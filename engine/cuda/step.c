@@ -482,6 +482,11 @@ int step_proj(struct step *s, const struct model_op *op) {
     enum pack_kind kind = op->in == ACT_O && s->gated ? PACK_GATE : PACK_PLAIN;
 
     assert((op->in == ACT_H || op->in == ACT_O || op->in == ACT_D) && !s->held);
+    if (op->in == ACT_H && ffn_is_hosts(b->shape, op->layer)) {
+        assert(!s->due);
+        s->due = op;
+        return cuda_join(b);
+    }
     bool packed = s->packed, plain = w->m[0].y == b->act.x;
     int r = release(s, NULL);
     s->packed = packed;
@@ -555,6 +560,8 @@ int step_pack_ff(struct step *s, uint32_t n) {
 }
 
 int step_gate_up(struct step *s, const struct model_op *op) {
+    if (ffn_is_hosts(s->be->shape, op->layer))
+        return ffn_on_host(s, op);
     int r = step_norm(s, op->weights->norm);
 
     return r < 0 ? r : step_gate_and_up(s, op->weights, op->glu);

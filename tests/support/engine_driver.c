@@ -116,6 +116,7 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
         .keep_fd = o->keep_fd,
         .devices = o->devices,
         .host_experts = o->host_experts,
+        .device_layers = o->device_layers,
         .experts_fd = o->experts_fd,
         .keeps_place = o->keeps_place,
         .drafts = o->drafts,

@@ -43,7 +43,7 @@ struct driver_opts {
     uint32_t n_host_pages;
     int keep_fd; /* as engine_opts has it, and the next */
     char *devices;
-    uint32_t host_experts;
+    uint32_t host_experts, device_layers;
     int experts_fd;
     bool keeps_place;
     bool drafts;           /* with the model's own block */

@@ -218,6 +218,27 @@ static int products_on_host(struct step *s, const struct model_op *op) {
     return r < 0 ? r : cuda_call(b, compute_on_host, op->weights);
 }
 
+int ffn_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    const struct model_op *down = op + 1;
+    const struct model_op ffn = {.kind = OP_EXPERTS,
+                                 .layer = op->layer,
+                                 .glu = op->glu,
+                                 .w = {op->w[0], op->w[1], down->w[0]},
+                                 .bias = {op->bias[0], op->bias[1], down->bias[0]}};
+
+    assert(b->experts.host && down->kind == OP_PROJ && down->in == ACT_H);
+    w->be = b;
+    w->host_layer = b->experts.n_host++;
+    return b->experts.host_ops->load(b->experts.host, &ffn, op->norm, err);
+}
+
+int ffn_on_host(struct step *s, const struct model_op *op) {
+    int r = step_release(s);
+
+    assert(s->be->shape->n_expert_used == 0); /* there are no picks to be handed over */
+    return r < 0 ? r : products_on_host(s, op);
+}
+
 /* Items of a step, at most. */
 static uint32_t items_of(const struct step *s) {
     return most_items(s->be->shape, s->grid.rows, takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);

@@ -45,7 +45,10 @@ static const float *post_norm_of(const struct be *b, const struct model_op *op) 
 
 int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack) {
     struct be *b = s->be;
-    const struct residual_args a = {.t = op->kind == OP_JOIN ? b->act.q : b->act.o,
+    bool of_host = op->kind == OP_PROJ && op->in == ACT_H && ffn_is_hosts(b->shape, op->layer);
+    const struct residual_args a = {.t = of_host               ? b->experts.host_y
+                                         : op->kind == OP_JOIN ? b->act.q
+                                                               : b->act.o,
                                     .norm = post_norm_of(b, op),
                                     .base = op->kind == OP_EXPERTS ? NULL : b->act.x,
                                     .left = s->left,

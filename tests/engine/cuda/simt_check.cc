@@ -385,7 +385,7 @@ bool simt_is_shared(const void *p) {
 /* Kernels that are given memory of the host. */
 static bool reaches_host() {
     return strcmp(kernel, "copy_page") == 0 || strcmp(kernel, "hand_over") == 0 ||
-           strcmp(kernel, "combine") == 0;
+           strcmp(kernel, "combine") == 0 || strcmp(kernel, "residual") == 0;
 }
 
 /* Reads of other devices' memory by the kernel that is made for it. */

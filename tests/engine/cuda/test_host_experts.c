@@ -243,14 +243,138 @@ Test(cuda_host_experts, without_a_device_nothing_is_placed) {
     gguf_free(file);
 }
 
+/* -- dense FFNs -------------------------------------------------------------------------------- */
+
+static const struct tiny_model dense = {
+    .type = TENSOR_Q8_0, .n_layer = LAYERS, .n_ff = 512, .n_vocab = 64};
+
+/* That of the last layer, also with a norm behind it. The host computes once for each layer and
+ * step. */
+Test(cuda_host_experts, dense_ffns_are_near_the_reference) {
+    static const char *const archs[] = {"llama", "gemma4"};
+    static const struct way way = {
+        .chunk = 24, .forced = true, .fuse = "16384", .device_layers = 1};
+
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(archs)); i++) {
+        const struct tiny_model m = {
+            .arch = archs[i], .type = TENSOR_Q8_0, .n_ff = 512, .n_vocab = 64};
+        struct trace right = {0}, got = {0};
+        char path[64];
+
+        tiny_model_temp(&m, path);
+        ways_run(path, "reference", &way, &right);
+        fake_find()->n_host_calls = 0;
+        ways_run(path, "cuda", &way, &got);
+        cr_expect(fake_find()->n_host_calls == 2 + OUTPUTS - 1, "%s: %lu", archs[i],
+                  fake_find()->n_host_calls);
+        double d = ways_distance(&got, &right);
+        cr_expect(d > 0 && d < NEAR, "%s: %g", archs[i], d);
+        free(right.logits);
+        free(got.logits);
+        unlink(path);
+    }
+}
+
+/* Alone, in company, as graphs, and in another order of threads. */
+Test(cuda_host_experts, dense_ffns_are_the_same_whatever_the_batch) {
+    struct way ways[2] = {ways_in_batches[0], ways_in_batches[1]};
+    char path[64];
+
+    tiny_model_temp(&dense, path);
+    fake_find()->n_graph_launches = 0;
+    for (int i = 0; i < 2; i++) {
+        ways[i].device_layers = 2;
+        ways[i].n_threads = 1 + (uint32_t)i;
+    }
+    ways_compare(path, ways, 2);
+    cr_expect(fake_find()->n_graph_launches > 0);
+    unlink(path);
+}
+
+/* As few as leave room for the pages; results are known by others than those of another
+ * placement. A worker's successor has the same ones, whatever room there is then. */
+Test(cuda_host_experts, as_few_dense_ffns_as_leave_room_are_placed) {
+    const size_t reserve = 256 << 20, layer = 3 * 256 * 512 / 32 * 34;
+    struct engine_info i, before;
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&dense, path);
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    struct engine_opts o = opts("cuda", 0), chosen = o;
+    chosen.device_layers = ENGINE_HOST_AUTO;
+    cr_assert(try_open(&o, &i, &err) == 0, "%s", err.message);
+    size_t all = fake_find()->peak_bytes + reserve + (1 << 20);
+    for (uint32_t n = 0; n < LAYERS; n++) {
+        fake_find()->bytes = all - n * layer + layer / 4;
+        before = i;
+        cr_assert(try_open(&chosen, &i, &err) == 0, "%u: %s", n, err.message);
+        cr_expect(i.n_host_ffn <= n && i.n_host_ffn + 3 >= n, "%u: %u", n, i.n_host_ffn);
+        cr_expect(i.host_ffn_bytes == i.n_host_ffn * layer, "%lu", i.host_ffn_bytes);
+        bool same = memcmp(i.sources, before.sources, sizeof(i.sources)) == 0;
+        cr_expect(same == (i.n_host_ffn == before.n_host_ffn), "%u", n);
+        bool told = strstr(i.note, "lie in host memory") != NULL;
+        cr_expect(told == (i.n_host_ffn > 0), "%s", i.note);
+    }
+    cr_expect(i.n_host_ffn > 0);
+    o.device_layers = LAYERS - i.n_host_ffn + 1;
+    cr_expect(try_open(&o, &i, &err) == -ENOMEM && strstr(err.message, "does not fit"), "%s",
+              err.message);
+    o.device_layers = 1;
+    o.experts_fd = memfd_create("experts", MFD_CLOEXEC);
+    cr_expect(try_open(&o, &i, &err) == 0 && i.n_host_ffn == LAYERS - 1, "%s", err.message);
+    fake_find()->bytes = (size_t)1 << 32;
+    chosen.experts_fd = o.experts_fd;
+    chosen.keeps_place = true;
+    cr_expect(try_open(&chosen, &i, &err) == 0 && i.n_host_ffn == LAYERS - 1, "%s", err.message);
+    chosen.keeps_place = false;
+    cr_expect(try_open(&chosen, &i, &err) == 0 && i.n_host_ffn == 0, "%s", err.message);
+    close(o.experts_fd);
+    gguf_free(file);
+    unlink(path);
+}
+
+/* Models whose FFNs have no norm of their own are not divided; nor does the host take more than
+ * there is room for. */
+Test(cuda_host_experts, what_the_host_cannot_have_is_refused) {
+    const struct tiny_model m = {.arch = "olmo2", .n_vocab = 64};
+    struct engine_info i;
+    struct err err = {0};
+    char path[2][64];
+
+    tiny_model_temp(&m, path[0]);
+    cr_assert(gguf_open(&file, path[0], &err) == 0);
+    struct engine_opts o = opts("cuda", 0);
+    o.device_layers = 1;
+    cr_expect(try_open(&o, &i, &err) == -EINVAL, "%s", err.message);
+    cr_expect(strstr(err.message, "the FFNs of olmo2 models") != NULL, "%s", err.message);
+    o.device_layers = ENGINE_HOST_AUTO;
+    cr_expect(try_open(&o, &i, &err) == 0 && i.n_host_ffn == 0, "%s", err.message);
+    gguf_free(file);
+    tiny_model_temp(&dense, path[1]);
+    cr_assert(gguf_open(&file, path[1], &err) == 0);
+    o.file = file;
+    o.device_layers = 1;
+    o.memory = 1 << 20;
+    cr_expect(try_open(&o, &i, &err) == -ENOMEM, "%s", err.message);
+    cr_expect(strstr(err.message, "the FFNs of 3 layers, of 4") != NULL, "%s", err.message);
+    gguf_free(file);
+    unlink(path[0]);
+    unlink(path[1]);
+}
+
 /* -- what goes wrong --------------------------------------------------------------------------- */
 
 /* Rows are not the host's, or it takes the picks of others. */
 static void spoil(const char *kernel, uint64_t number, void *args) {
     struct hand_over_args *a = args;
 
-    if (strcmp(kernel, "hand_over") == 0)
+    if (strcmp(kernel, "hand_over") != 0)
+        return;
+    if (a->n_used > 0)
         a->n_used = 1;
+    else
+        a->n /= 2;
 }
 
 /* A device that computes something else is refused when it is opened. */
@@ -272,6 +396,26 @@ Test(cuda_host_experts, what_is_handed_over_is_proved) {
     close(o.experts_fd);
     o.experts_fd = 0;
     o.keeps_place = false;
+    cr_expect(try_open(&o, &i, &err) < 0 && strstr(err.message, "computes wrong results"), "%s",
+              err.message);
+    gguf_free(file);
+    unlink(path);
+}
+
+Test(cuda_host_experts, what_is_handed_over_for_a_dense_ffn_is_proved) {
+    struct engine_info i;
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&dense, path);
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    struct engine_opts o = opts("cuda", 0);
+    o.max_rows = 32;
+    o.device_layers = 2;
+    cr_expect(try_open(&o, &i, &err) == 0, "%s", err.message);
+    cr_expect(strstr(i.note, "without") == NULL, "%s", i.note);
+    fake_find()->on_launch = spoil;
     cr_expect(try_open(&o, &i, &err) < 0 && strstr(err.message, "computes wrong results"), "%s",
               err.message);
     gguf_free(file);

@@ -69,6 +69,7 @@ void ways_run(const char *path, const char *backend, const struct way *w, struct
                             .n_snapshots = w->back ? 2 : 0,
                             .host_kv_bytes = w->host_kv_bytes,
                             .host_experts = w->host_experts,
+                            .device_layers = w->device_layers,
                             .experts_fd = w->placed_fd,
                             .keeps_place = w->placed_fd > 0,
                             .n_threads = w->n_threads,
@@ -302,8 +303,10 @@ const struct way ways_in_batches[2] = {
 };
 
 void ways_compare(const char *path, const struct way *ways, size_t n) {
-    const struct way at_once = {
-        .fuse = "0", .host_experts = ways[0].host_experts, .placed_fd = ways[0].placed_fd};
+    const struct way at_once = {.fuse = "0",
+                                .host_experts = ways[0].host_experts,
+                                .device_layers = ways[0].device_layers,
+                                .placed_fd = ways[0].placed_fd};
     struct trace first = {0}, other = {0};
 
     ways_run(path, "cuda", &at_once, &first);

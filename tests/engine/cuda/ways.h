@@ -32,8 +32,8 @@ struct way {
     /* Of snapshots, whose bytes are moved by the test as the disk tier does; 0: they are in the
      * device's memory. */
     uint64_t host_kv_bytes;
-    uint32_t host_experts, n_threads; /* engine_opts; n_threads 0: 1 */
-    int placed_fd;                    /* engine_opts.experts_fd, with keeps_place; or 0 */
+    uint32_t host_experts, device_layers, n_threads; /* engine_opts; n_threads 0: 1 */
+    int placed_fd; /* engine_opts.experts_fd, with keeps_place; or 0 */
 };
 
 /* What came of the subject's rows. */
