@@ -41,6 +41,7 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
         .memory = m->memory,
         .device_share = 1,
         .host_experts = ENGINE_HOST_AUTO,
+        .device_layers = ENGINE_HOST_AUTO,
         .max_context = max_context,
         .max_rows = 512,
         .max_seqs = 64,
@@ -106,6 +107,11 @@ int model_fit_show(struct buf *out, const struct model_fit *f, const struct mach
                        "  sees pictures of up to %u rows of %u values; weights and buffers have %s "
                        "for that\n",
                        e->picture_rows, e->picture_width, memory_text(e->encoder_bytes).s);
+    if (r == 0 && e->n_host_ffn)
+        r = buf_printf(out,
+                       "  of the weights the FFNs of the last %u layers in host memory: %s, which "
+                       "the processor reads for each step\n",
+                       e->n_host_ffn, memory_text(e->host_ffn_bytes).s);
     if (r == 0 && e->state_bytes)
         r = buf_printf(out, "  states of %.1f MiB for %u sequences, %u snapshots of them\n",
                        (double)e->state_bytes / 0x1p20, e->n_states, e->n_snapshots);
@@ -143,6 +149,8 @@ yyjson_mut_val *model_fit_json(yyjson_mut_doc *d, const struct model_fit *f,
     yyjson_mut_obj_add_uint(d, v, "host_expert_bytes", e->host_expert_bytes);
     yyjson_mut_obj_add_uint(d, v, "experts", e->n_experts);
     yyjson_mut_obj_add_uint(d, v, "host_experts", e->n_host_experts);
+    yyjson_mut_obj_add_uint(d, v, "host_ffn_layers", e->n_host_ffn);
+    yyjson_mut_obj_add_uint(d, v, "host_ffn_bytes", e->host_ffn_bytes);
     yyjson_mut_obj_add_uint(d, v, "buffer_bytes", e->buffer_bytes);
     yyjson_mut_obj_add_uint(d, v, "kv_bytes", e->kv_bytes);
     yyjson_mut_obj_add_uint(d, v, "page_bytes", e->page_bytes);

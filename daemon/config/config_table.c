@@ -193,6 +193,10 @@ const struct option config_table[] = {
             "Number of first layers whose experts the CPU computes beside a CUDA device; auto: the "
             "least picked experts, as few as leave the device room for max-context, or for 32,768 "
             "tokens."),
+    UINT_OR("engine", "device-layers", engine.device_layers, "auto", "auto",
+            "Layers that a CUDA device has whole, of a dense model; the CPU computes the FFNs of "
+            "those behind. auto: as many as leave room for max-context, or for 8,192 tokens; 0: "
+            "all."),
     UINT("engine", "kv-pages", engine.n_pages, "0", 0, 16777216,
          "Pages of KV memory; 0: as many as fit in kv-memory."),
     SIZE("engine", "kv-memory", engine.kv_bytes, "0", 0, 4096 * GiB,

@@ -182,7 +182,7 @@ static void log_memory(const struct worker *w, uint64_t room) {
               "model_mib=%llu host_experts_mib=%llu draft_mib=%llu kv_mib=%llu host_kv_mib=%llu "
               "free_mib=%llu max_context=%u",
               (unsigned long long)(i->memory_bytes - kv - host) >> 20,
-              (unsigned long long)i->host_expert_bytes >> 20,
+              (unsigned long long)(i->host_expert_bytes + i->host_ffn_bytes) >> 20,
               (unsigned long long)draft_bytes(w) >> 20, (unsigned long long)kv >> 20,
               (unsigned long long)host >> 20, (unsigned long long)room >> 20, i->max_context);
 }
@@ -230,7 +230,7 @@ struct engine_opts worker_draft_opts(const struct config *c) {
     o.kv_bytes = c->draft_kv_bytes ? c->draft_kv_bytes : of_model / 4;
     o.memory = 0;
     o.device_share = c->draft_kv_bytes ? 0 : DRAFT_SHARE;
-    o.host_experts = 0;
+    o.host_experts = o.device_layers = 0;
     o.n_devices = 1;
     o.experts_fd = 0;
     o.digest = o.windows = o.drafts = false;

@@ -39,17 +39,6 @@ static int copy(int to, int from) {
     return n < 0 ? -errno : 0;
 }
 
-static bool has_experts(const struct gguf *model) {
-    struct gguf_str arch = {0};
-    uint32_t n = 0;
-    char key[128];
-
-    (void)gguf_string(model, "general.architecture", &arch);
-    snprintf(key, sizeof(key), "%.*s.expert_count", (int)MIN(arch.len, 64u), arch.data);
-    (void)gguf_u32(model, key, &n);
-    return n > 0;
-}
-
 int expert_file_open(struct expert_file *f, const struct gguf *model) {
     uint8_t print[16];
 
@@ -57,8 +46,6 @@ int expert_file_open(struct expert_file *f, const struct gguf *model) {
     if (f->fd > 0 && memcmp(print, f->print, sizeof(print)) == 0)
         return f->fd;
     expert_file_close(f);
-    if (!has_experts(model))
-        return -1;
     int fd = memfd_create("weft-experts", MFD_CLOEXEC);
     if (fd < 0) {
         log_event(WLOG_WARN, "experts_not_kept", "error=\"%s\"", strerror(errno));

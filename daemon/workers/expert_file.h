@@ -2,8 +2,9 @@
 
 /*
  * expert_file - what a model's workers leave each other of its experts (engine_opts.experts_fd):
- * how often they were picked, and where they lie. While the model is served that is a file in
- * memory; in the service manager's folder for state a copy of it stays for the next load.
+ * how often they were picked, and where they lie, or how many layers' FFNs the host has. While the
+ * model is served that is a file in memory; in the service manager's folder for state a copy of it
+ * stays for the next load.
  */
 
 #include "base/gguf.h"
@@ -17,7 +18,7 @@ struct expert_file {
 };
 
 /* The file of @model, with what was kept of it where @f was none or another's: its descriptor. -1:
- * none, since the model has no experts, or after a failure, which is logged. */
+ * none after a failure, which is logged. */
 int expert_file_open(struct expert_file *f, const struct gguf *model);
 /* While a worker counts, @n_picks by now: as expert_file_save() at times, so that a power cut costs
  * a few minutes of counts. */
