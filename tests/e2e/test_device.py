@@ -91,6 +91,22 @@ def test_devices_that_share_a_model_give_what_one_gives():
             assert " x2" in d.log, d.log
 
 
+def test_dense_ffns_of_the_host_stay_when_a_worker_dies():
+    flags = ("--backend", "cuda", "--kv-memory", "64M", "--max-context", "2048", "--threads", "1")
+    text = {"prompt": "Once upon a time", "max_tokens": 24, "ignore_eos": True, "temperature": 0}
+    with tempfile.TemporaryDirectory(prefix="weft-device-") as folder:
+        copy_daemon(folder)
+        with Weftd(*flags, "--device-layers", "1", path=os.path.join(folder, "weftd")) as d:
+            one = d.complete(**text)["token_ids"]
+            events = d.stream("/v1/completions", {**text, "return_token_ids": True})
+            again = next(events)["choices"][0]["token_ids"]
+            d.kill_worker()
+            for event in events:
+                again += event["choices"][0].get("token_ids", []) if event["choices"] else []
+            assert again == one, (again, one)
+            assert d.log.count("layers, of 2, lie in host memory") == 2, d.log
+
+
 BITS = 40  # engine/picks.c: where the placement begins, a word a layer of up to 32 experts
 
 
