@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Holds the kernels to what ptxas reported when they were compiled: no spills, no stack, few enough registers for
 the blocks that should share a multiprocessor, no more shared memory than every device has, no name that depends on
-where it was compiled. Exit 77 (skipped) where nothing was compiled.
+where it was compiled; and loads in assembly to be volatile. Exit 77 (skipped) where nothing was compiled.
 
 usage: check_kernels.py REPORT...
 """
+import pathlib
 import re
 import sys
 
@@ -105,6 +106,15 @@ def name_of(mangled):
     return mangled
 
 
+def movable_loads():
+    """Loads that the compiler could move over the wait for the kernel before, which no emulator shows; not of memory
+    that never changes (.nc)."""
+    engine = pathlib.Path(__file__).resolve().parents[3] / "engine/cuda"
+    for path in sorted(engine.rglob("*.cu*")):
+        for m in re.finditer(r'asm\s*\(\s*"[^"]*\b(?:ld|ldmatrix)\.(?!global\.nc)', path.read_text()):
+            yield f"{path.name}: {m.group(0)}: a load that is not volatile"
+
+
 def main():
     if len(sys.argv) < 2:
         print("no nvcc: nothing was compiled")
@@ -140,6 +150,9 @@ def main():
                     problems += 1
                     print(f"{kernel} ({arch}): {n} registers, at most {limit}")
                 kernel = None
+    for what in movable_loads():
+        problems += 1
+        print(what)
     for missing in sorted(set(LIMITS) - seen):
         problems += 1
         print(f"{missing}: no report")

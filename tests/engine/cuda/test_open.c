@@ -1,6 +1,7 @@
 /* What the backend does before a model is loaded: finds memory, and tries its kernels. */
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -207,6 +208,30 @@ Test(cuda_open, early_launch_is_tried) {
         cr_expect(cases[i].note ? strstr(note, cases[i].note) != NULL : !told, "case %zu: %s", i,
                   note);
     }
+    unlink(path);
+}
+
+/* A device whose clock rises: each run of the chain takes less than the one before. */
+static float rising_clock(const char *kernel, const void *args) {
+    static uint32_t n;
+    const struct hidden_args *a = args;
+
+    return strcmp(kernel, "hidden") == 0 && a->n == 1024 ? 8 * powf(0.99f, (float)(n++ / 64)) : 0;
+}
+
+/* What is timed second is faster there, whichever way it is. */
+Test(cuda_open, a_clock_that_rises_decides_nothing) {
+    struct err err = {0};
+    char path[64];
+
+    fake_small_model(path);
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    fake_find()->us_of = rising_clock;
+    unsetenv("WEFT_CUDA_EARLY"); /* which the module has set */
+    cr_assert(try_open(path, (struct engine_opts){.max_context = 32}, NULL, &err) == 0, "%s",
+              err.message);
+    cr_expect(strstr(note, "no early launch: 64 kernels") != NULL, "%s", note);
+    fake_find()->us_of = NULL;
     unlink(path);
 }
 
