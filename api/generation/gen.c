@@ -251,6 +251,7 @@ struct gen *gen_free(struct gen *g) {
     free(g->prompt_top);
     free(g->vector);
     free(g->text_end);
+    free(g->content_end);
     free(g);
     return NULL;
 }

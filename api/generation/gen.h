@@ -66,6 +66,8 @@ struct gen {
     float *vector; /* what came in place of tokens: [n_vector] */
     uint32_t n_vector;
     uint32_t *text_end; /* text.len after each output token */
+    /* With logprobs and `output`: bytes of its content after each token that it has counted. */
+    uint32_t *content_end;
     uint32_t n_prompt, n_out, cap_out;
     struct stops *stops;
     struct buf text;              /* raw bytes of the output */

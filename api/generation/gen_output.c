@@ -43,6 +43,8 @@ int gen_take_apart(struct gen *g) {
         r = output_parser_feed(g->output, g->text.data + g->n_parsed, end - g->n_parsed);
         if (whole)
             output_parser_count(g->output, end - (i ? g->text_end[i - 1] : 0));
+        if (whole && g->content_end)
+            g->content_end[i] = (uint32_t)g->output->text[OUTPUT_CONTENT].len;
         g->n_counted += whole;
         g->n_parsed = end;
     }
@@ -58,6 +60,8 @@ static int reserve(struct gen *g, uint32_t n) {
         return 0;
     if (!array_resize(&g->tokens, g->n_prompt + cap, sizeof(*g->tokens)) ||
         !array_resize(&g->text_end, cap, sizeof(*g->text_end)) ||
+        ((g->m.flags & SUBMIT_LOGPROBS) && g->output &&
+         !array_resize(&g->content_end, cap, sizeof(*g->content_end))) ||
         ((g->m.flags & SUBMIT_LOGPROBS) &&
          !array_resize(&g->logprobs, cap, sizeof(*g->logprobs))) ||
         (g->m.n_top && !array_resize(&g->top, cap * g->m.n_top, sizeof(*g->top))) ||

@@ -182,6 +182,22 @@ static void open_token(struct json *j, const struct writer *w, int32_t id, float
     json_close(j, ']');
 }
 
+void choices_put_logprob(struct json *j, const struct writer *w, const struct gen *g, uint32_t i,
+                         bool has_ids) {
+    open_token(j, w, g->tokens[g->n_prompt + i], g->logprobs[i], has_ids);
+    json_put_open(j, "top_logprobs", '[');
+    for (uint32_t k = 0; k < g->m.n_top; k++) {
+        const struct event_top *t = &g->top[(size_t)i * g->m.n_top + k];
+
+        if (t->token < 0)
+            continue;
+        open_token(j, w, t->token, t->logprob, has_ids);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+    json_close(j, '}');
+}
+
 void choices_put_logprobs(struct json *j, const struct writer *w, const struct gen *g,
                           uint32_t from, uint32_t to, bool llama_server) {
     assert(from <= to && to <= g->n_out && g->logprobs);
@@ -189,20 +205,8 @@ void choices_put_logprobs(struct json *j, const struct writer *w, const struct g
     for (uint32_t i = from; i < to; i++) {
         if (i % CHOICES_PAUSE == 0)
             choices_pause(j);
-        if (!llama_server && !gen_is_text(g, i))
-            continue;
-        open_token(j, w, g->tokens[g->n_prompt + i], g->logprobs[i], llama_server);
-        json_put_open(j, "top_logprobs", '[');
-        for (uint32_t k = 0; k < g->m.n_top; k++) {
-            const struct event_top *t = &g->top[(size_t)i * g->m.n_top + k];
-
-            if (t->token < 0)
-                continue;
-            open_token(j, w, t->token, t->logprob, llama_server);
-            json_close(j, '}');
-        }
-        json_close(j, ']');
-        json_close(j, '}');
+        if (llama_server || gen_is_text(g, i))
+            choices_put_logprob(j, w, g, i, llama_server);
     }
     json_close(j, ']');
 }

@@ -36,6 +36,10 @@ void choices_alive(struct writer *w);
 /* The functions of OpenAI's own forms. */
 void choices_put_message(struct json *j, const struct writer *w, const struct piece *p,
                          bool stream);
+/* Output token @i of @g with its log probability and the best tokens there, as a chat has it.
+ * @has_ids: with the tokens' ids. */
+void choices_put_logprob(struct json *j, const struct writer *w, const struct gen *g, uint32_t i,
+                         bool has_ids);
 /* The list of output tokens [from, to) of @g with their log probabilities and the best tokens
  * there, as a chat has it. @llama_server: with ids, and also of tokens that are no text. */
 void choices_put_logprobs(struct json *j, const struct writer *w, const struct gen *g,
