@@ -35,9 +35,9 @@ enum field {
     BACKGROUND,
     CONVERSATION,
     PROMPT,
-    TOP_LOGPROBS,
     STREAM_OPTIONS,
     /* Fields with the same meaning as in a chat. */
+    TOP_LOGPROBS,
     MODEL,
     STREAM,
     PARALLEL,
@@ -232,8 +232,10 @@ static int check_types(const struct responses_build *b, const struct fields *f) 
 }
 
 static int check_support(const struct responses_build *b, const struct fields *f) {
-    yyjson_val *item, *v = f->v[TOP_LOGPROBS];
+    yyjson_val *item;
     size_t i, n;
+
+    b->rs->wants_logprobs = f->v[TOP_LOGPROBS] && yyjson_get_num(f->v[TOP_LOGPROBS]) != 0;
 
     if (yyjson_is_true(f->v[BACKGROUND]))
         return unsupported(b, "background");
@@ -241,13 +243,10 @@ static int check_support(const struct responses_build *b, const struct fields *f
         return unsupported(b, "conversation");
     if (f->v[PROMPT])
         return unsupported(b, "prompt");
-    if (v && !(yyjson_is_num(v) && yyjson_get_num(v) == 0))
-        return unsupported(b, "top_logprobs");
     yyjson_arr_foreach(f->v[INCLUDE], i, n, item) {
         if (!yyjson_is_str(item))
             return responses_refuse(b, "include", "must be an array of strings");
-        if (yyjson_equals_str(item, "message.output_text.logprobs"))
-            return unsupported(b, "include");
+        b->rs->wants_logprobs |= yyjson_equals_str(item, "message.output_text.logprobs");
         b->rs->encrypted |= yyjson_equals_str(item, "reasoning.encrypted_content");
     }
     if (f->v[STREAM_OPTIONS] && !yyjson_is_true(f->v[STREAM]))
@@ -402,7 +401,9 @@ static int put_chat(struct responses_build *b, const struct fields *f, yyjson_mu
     if (r == 0 && f->v[MAX_OUTPUT])
         r = responses_put_value(b, root, "max_completion_tokens",
                                 yyjson_val_mut_copy(b->doc, f->v[MAX_OUTPUT]));
-    for (size_t i = MODEL; i < ARRAY_SIZE(names) && r == 0; i++)
+    if (r == 0 && b->rs->wants_logprobs)
+        r = responses_put_value(b, root, "logprobs", yyjson_mut_true(b->doc));
+    for (size_t i = TOP_LOGPROBS; i < ARRAY_SIZE(names) && r == 0; i++)
         if (f->v[i])
             r = responses_put_value(b, root, names[i], yyjson_val_mut_copy(b->doc, f->v[i]));
     return r;
@@ -459,7 +460,7 @@ static int put_echo(struct responses *rs, const struct fields *f, const struct g
     json_close(&j, '}');
     echo(&j, f, TOOL_CHOICE, "\"auto\"");
     echo(&j, f, TOOLS, "[]");
-    json_put_int(&j, "top_logprobs", 0);
+    echo(&j, f, TOP_LOGPROBS, "0");
     json_put_double(&j, "top_p", r->sampling.top_p);
     echo(&j, f, TRUNCATION, "\"disabled\"");
     echo(&j, f, USER, "null");
@@ -508,7 +509,7 @@ static void forget_request(struct responses *rs) {
     arena_deinit(&rs->arena);
     rs->tools = NULL;
     rs->n_tools = 0;
-    rs->store = rs->summary = rs->encrypted = rs->compacts = false;
+    rs->store = rs->summary = rs->wants_logprobs = rs->encrypted = rs->compacts = false;
 }
 
 int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {

@@ -46,6 +46,7 @@ static struct responses *new_state(struct exchange *x) {
     arena_init(&rs->arena, ARENA_MAX);
     stored_parts_init(&rs->kept);
     buf_init(&rs->custom.text, UINT32_MAX);
+    logprobs_init(&rs->logprobs);
     return rs;
 }
 
@@ -54,6 +55,7 @@ static void free_state(struct responses *rs) {
     stored_unref(rs->parent);
     stored_parts_deinit(&rs->kept);
     buf_deinit(&rs->custom.text);
+    logprobs_deinit(&rs->logprobs);
     arena_deinit(&rs->arena);
     free(rs);
 }
@@ -141,7 +143,16 @@ void responses_item_id(const struct writer *w, const struct output_run *run, uin
     snprintf(out, size, "%s_%s_%u", prefix, w->id + strlen(RESPONSES_ID_PREFIX), i);
 }
 
-void responses_put_part(struct json *j, const char *type, const char *text, size_t len) {
+void responses_put_logprobs(struct json *j, const struct writer *w, const struct output_run *run,
+                            size_t len) {
+    const struct logprobs *l = &responses_of(w)->logprobs;
+    uint32_t from = run ? logprobs_until(l, run->begin) : 0;
+
+    logprobs_put(j, l, from, run ? logprobs_until(l, run->begin + len) : 0);
+}
+
+void responses_put_part(struct json *j, const struct writer *w, const struct output_run *run,
+                        const char *type, const char *text, size_t len) {
     json_open(j, '{');
     json_put_string(j, "type", type);
     json_key(j, "text");
@@ -149,18 +160,17 @@ void responses_put_part(struct json *j, const char *type, const char *text, size
     if (strcmp(type, "output_text") == 0) {
         json_put_open(j, "annotations", '[');
         json_close(j, ']');
-        json_put_open(j, "logprobs", '[');
-        json_close(j, ']');
+        responses_put_logprobs(j, w, run, len);
     }
     json_close(j, '}');
 }
 
 /* [part], or [] for an item that begins. */
-static void put_parts(struct json *j, const char *key, const char *type, const char *text,
-                      size_t len, bool any) {
+static void put_parts(struct json *j, const struct writer *w, const struct output_run *run,
+                      const char *key, const char *type, const char *text, size_t len, bool any) {
     json_put_open(j, key, '[');
     if (any)
-        responses_put_part(j, type, text, len);
+        responses_put_part(j, w, run, type, text, len);
     json_close(j, ']');
 }
 
@@ -178,8 +188,8 @@ static void put_reasoning(struct json *j, const struct writer *w, const char *te
                           bool finished) {
     const struct responses *rs = responses_of(w);
 
-    put_parts(j, "summary", "summary_text", text, len, finished && rs->summary);
-    put_parts(j, "content", "reasoning_text", text, len, finished && !rs->summary);
+    put_parts(j, w, NULL, "summary", "summary_text", text, len, finished && rs->summary);
+    put_parts(j, w, NULL, "content", "reasoning_text", text, len, finished && !rs->summary);
     if (rs->encrypted && finished)
         put_sealed(j, text, len);
 }
@@ -255,7 +265,7 @@ void responses_put_item(struct json *j, const struct writer *w, uint32_t run, ui
         put_reasoning(j, w, text, len, finished);
     } else {
         json_put_string(j, "role", "assistant");
-        put_parts(j, "content", "output_text", text, len, finished);
+        put_parts(j, w, r, "content", "output_text", text, len, finished);
     }
     json_close(j, '}');
 }
@@ -272,7 +282,7 @@ void responses_put_empty(struct json *j, const struct writer *w, uint32_t i, boo
         put_sealed(j, "", 0);
     } else {
         json_put_string(j, "role", "assistant");
-        put_parts(j, "content", "output_text", "", 0, finished);
+        put_parts(j, w, NULL, "content", "output_text", "", 0, finished);
     }
     json_close(j, '}');
 }
@@ -447,6 +457,8 @@ void responses_keep(const struct writer *w, const char *json, size_t len) {
 }
 
 static void put_whole(struct json *j, struct writer *w) {
+    if (responses_of(w)->wants_logprobs)
+        j->error = logprobs_update(&responses_of(w)->logprobs, w, gen_of(w));
     responses_put(j, w, RESPONSES_DONE, NULL);
     if (j->error == 0)
         responses_keep(w, j->out->data, j->out->len);

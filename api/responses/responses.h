@@ -9,6 +9,7 @@
 
 #include "api/generation/writer.h"
 #include "api/generation/custom.h"
+#include "api/responses/logprobs.h"
 #include "api/responses/native.h"
 #include "api/responses/store.h"
 #include "base/arena.h"
@@ -38,6 +39,7 @@ struct responses {
     bool store;
     bool summary;          /* reasoning is reported as its summary */
     bool compacts;         /* the answer is a summary of the conversation */
+    bool wants_logprobs;   /* of messages */
     bool encrypted;        /* reasoning items carry what gives the model its reasoning back */
     struct stored *parent; /* what it continues */
     struct responses_tool *tools;
@@ -50,6 +52,7 @@ struct responses {
     uint32_t run; /* which of the output's; UINT32_MAX: the empty message */
     bool cancelled;
     struct custom_text custom;
+    struct logprobs logprobs;
 };
 
 /* endpoint.open and .close: the state of a job. */
@@ -95,8 +98,13 @@ bool responses_is_native(const struct writer *w, const struct output_run *run);
 /* Returns the call's name as the client knows it. */
 const char *responses_call_name(const struct writer *w, const struct output_run *run);
 bool responses_is_custom(const struct writer *w, const struct output_run *run);
-/* A part of a message, or of reasoning. */
-void responses_put_part(struct json *j, const char *type, const char *text, size_t len);
+/* A part of a message, or of reasoning; of run @run (NULL: an empty message). @len may be less than
+ * that of the run. */
+void responses_put_part(struct json *j, const struct writer *w, const struct output_run *run,
+                        const char *type, const char *text, size_t len);
+/* The member "logprobs" of a message's part that is the first @len bytes of run @run, or NULL. */
+void responses_put_logprobs(struct json *j, const struct writer *w, const struct output_run *run,
+                            size_t len);
 /* Keeps the finished response @json, if that was asked for. It cannot be put once more. */
 void responses_keep(const struct writer *w, const char *json, size_t len);
 

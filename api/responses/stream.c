@@ -170,7 +170,7 @@ static void send_part(struct writer *w, const struct item *it, const char *type,
     begin_event(&e, w, type);
     put_place(&e, it->id, it->i, it->words->part_index);
     json_key(&e.j, "part");
-    responses_put_part(&e.j, it->words->part_type, text, len);
+    responses_put_part(&e.j, w, it->run, it->words->part_type, text, len);
     end_event(&e);
 }
 
@@ -178,21 +178,29 @@ static bool is_message(const struct item *it) {
     return !it->run || it->run->kind == OUTPUT_CONTENT;
 }
 
-static void put_no_logprobs(struct said *e, const struct item *it) {
-    if (!is_message(it))
-        return;
-    json_put_open(&e->j, "logprobs", '[');
-    json_close(&e->j, ']');
+/* Writes the log probabilities of a delta that ends with byte @end of the content: of all tokens
+ * up to there that no delta has had. */
+static void put_new_logprobs(struct said *e, size_t end) {
+    struct logprobs *l = &responses_of(e->w)->logprobs;
+    const struct gen *g = e->w->choices[0].gen;
+    uint32_t from = l->sent;
+
+    if (responses_of(e->w)->wants_logprobs && logprobs_update(l, e->w, g) < 0)
+        e->j.error = -ENOMEM;
+    l->sent = MAX(from, logprobs_until(l, end));
+    logprobs_put(&e->j, l, from, l->sent);
 }
 
 static void send_delta(struct writer *w, const struct item *it, const char *text, size_t len) {
+    const struct buf *content = &w->choices[0].gen->output->text[OUTPUT_CONTENT];
     struct said e;
 
     begin_event(&e, w, it->words->delta);
     put_place(&e, it->id, it->i, it->words->part_index);
     json_key(&e.j, "delta");
     json_string(&e.j, text, len);
-    put_no_logprobs(&e, it);
+    if (is_message(it))
+        put_new_logprobs(&e, (size_t)(text - content->data) + len);
     end_event(&e);
 }
 
@@ -206,7 +214,8 @@ static void send_text(struct writer *w, const struct item *it, const char *text,
         json_put_string(&e.j, "name", responses_call_name(w, it->run));
     json_key(&e.j, it->words->text);
     json_string(&e.j, text, len);
-    put_no_logprobs(&e, it);
+    if (is_message(it))
+        responses_put_logprobs(&e.j, w, it->run, len);
     end_event(&e);
 }
 
@@ -242,6 +251,9 @@ static void finish_text(struct writer *w, const struct item *it) {
 
     if (!it->words->delta)
         return;
+    if (responses_of(w)->wants_logprobs &&
+        logprobs_update(&responses_of(w)->logprobs, w, w->choices[0].gen) < 0)
+        conn_break(w->exchange->conn);
     if (it->run && s->text[it->run->kind].data) {
         text = s->text[it->run->kind].data + it->run->begin;
         len = it->run->end - it->run->begin;

@@ -48,6 +48,7 @@ struct reading {
     char id[80];      /* its id */
     char type[32];    /* and type */
     struct buf delta; /* what its deltas said */
+    struct buf told;  /* tokens of their log probabilities */
     bool part, said;  /* it has an open part; its text was said again */
     yyjson_doc *final;
 };
@@ -77,6 +78,27 @@ static void check_place(struct reading *r, yyjson_val *e) {
     cr_assert_eq(yyjson_get_uint(get(e, "output_index")), r->n_items);
 }
 
+/* Adds the tokens of a list of log probabilities to @out. */
+static void add_tokens(struct buf *out, yyjson_val *list) {
+    yyjson_val *entry;
+    size_t i, n;
+
+    cr_assert(yyjson_is_arr(list));
+    yyjson_arr_foreach(list, i, n, entry) {
+        cr_assert(yyjson_is_num(get(entry, "logprob")));
+        cr_assert(yyjson_is_arr(get(entry, "top_logprobs")));
+        buf_add_str(out, str(entry, "token"));
+    }
+}
+
+/* A text that is said again has the log probabilities that its deltas had. */
+static void check_tokens(struct reading *r, yyjson_val *list) {
+    CLEANUP(buf_deinit) struct buf all = {.max = 1 << 20};
+
+    add_tokens(&all, list);
+    cr_assert_str_eq(all.len ? all.data : "", r->told.len ? r->told.data : "");
+}
+
 static void take_part(struct reading *r, yyjson_val *e, const char *type) {
     bool summary = strstr(type, "summary");
     yyjson_val *part = get(e, "part");
@@ -91,6 +113,8 @@ static void take_part(struct reading *r, yyjson_val *e, const char *type) {
     }
     cr_assert(r->part && r->said, "a part ends that was not said");
     cr_assert_str_eq(str(part, "text"), r->delta.data ? r->delta.data : "");
+    if (strcmp(str(part, "type"), "output_text") == 0)
+        check_tokens(r, get(part, "logprobs"));
     r->part = false;
 }
 
@@ -103,9 +127,10 @@ static void take_text(struct reading *r, yyjson_val *e, const char *type) {
     cr_assert(!r->said);
     if (!call)
         cr_assert(get(e, strstr(type, "summary") ? "summary_index" : "content_index"));
-    if (strstr(type, "output_text"))
-        cr_assert(yyjson_is_arr(get(e, "logprobs")));
+    bool output = strstr(type, "output_text");
     if (ends(type, ".delta")) {
+        if (output)
+            add_tokens(&r->told, get(e, "logprobs"));
         cr_assert_gt(yyjson_get_len(get(e, "delta")), 0);
         buf_add_str(&r->delta, str(e, "delta"));
         return;
@@ -113,6 +138,8 @@ static void take_text(struct reading *r, yyjson_val *e, const char *type) {
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (yyjson_obj_get(e, names[i]))
             cr_assert_str_eq(str(e, names[i]), r->delta.data ? r->delta.data : "");
+    if (output)
+        check_tokens(r, get(e, "logprobs"));
     r->said = true;
 }
 
@@ -128,6 +155,7 @@ static void take_item(struct reading *r, yyjson_val *e, const char *type) {
         snprintf(r->id, sizeof(r->id), "%s", str(item, "id"));
         snprintf(r->type, sizeof(r->type), "%s", str(item, "type"));
         buf_clear(&r->delta);
+        buf_clear(&r->told);
         return;
     }
     bool at_once = strcmp(r->type, "shell_call") == 0 || strcmp(r->type, "apply_patch_call") == 0 ||
@@ -188,7 +216,7 @@ static void take_event(struct reading *r, const char *name, yyjson_val *e) {
 }
 
 static yyjson_doc *read_stream(char *text) {
-    struct reading r = {.delta = {.max = 1 << 20}};
+    struct reading r = {.delta = {.max = 1 << 20}, .told = {.max = 1 << 20}};
     char *save = NULL, name[64] = "";
 
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
@@ -206,6 +234,7 @@ static yyjson_doc *read_stream(char *text) {
     for (size_t i = 0; i < r.n_items; i++)
         yyjson_doc_free(r.items[i]);
     buf_deinit(&r.delta);
+    buf_deinit(&r.told);
     return r.final;
 }
 
@@ -215,7 +244,16 @@ static void tell_parts(struct buf *line, const char *letter, yyjson_val *parts) 
     yyjson_val *part;
     size_t i, n;
 
-    yyjson_arr_foreach(parts, i, n, part) buf_printf(line, "%s<%s> ", letter, str(part, "text"));
+    yyjson_arr_foreach(parts, i, n, part) {
+        yyjson_val *list = yyjson_obj_get(part, "logprobs");
+        CLEANUP(buf_deinit) struct buf all = {.max = 1 << 20};
+
+        buf_printf(line, "%s<%s> ", letter, str(part, "text"));
+        if (yyjson_arr_size(list) == 0)
+            continue;
+        add_tokens(&all, list);
+        buf_printf(line, "L<%s> ", all.data);
+    }
 }
 
 static void tell_item(struct buf *line, yyjson_val *item) {

@@ -591,3 +591,45 @@ Test(responses, the_service_stops_in_the_middle) {
     cr_expect(got.data && strstr(got.data, "event: response.failed"), "%s", got.data);
     close(fd);
 }
+
+/* ---- log probabilities ---- */
+
+#define LOGPROBS "\"include\":[\"message.output_text.logprobs\"],\"input\":\"a\""
+
+/* Each message has those of its own tokens: no reasoning, no marker, no call; also of a `<` that
+ * the parser held back. */
+Test(responses, log_probabilities_are_those_of_the_messages) {
+    struct world w;
+
+    responses_start(&w);
+    responses_expect(&w, LOGPROBS, "Hello!", "M<Hello!> L<Hello!> completed");
+    responses_expect(&w, LOGPROBS, "<think>why</think>a <tool b",
+                     "R<why> M<a <tool b> L<a <tool b> completed");
+    responses_expect(&w, LOGPROBS ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]",
+                     "on<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>off",
+                     "M<on> L<on> f{} M<off> L<off> completed");
+    responses_expect(&w, LOGPROBS ",\"max_output_tokens\":3", "abcdef",
+                     "M<abc> L<abc>! incomplete");
+    responses_expect(&w, "\"input\":\"a\"", "Hello!", "M<Hello!> completed");
+    world_stop(&w);
+}
+
+Test(responses, top_logprobs_brings_so_many) {
+    CLEANUP(buf_deinit) struct buf line = {.max = 1 << 16};
+    struct world w;
+    struct reply r;
+
+    responses_start(&w);
+    responses_ask(&w, "\"input\":\"a\",\"top_logprobs\":2", "xy", &r);
+    yyjson_doc *doc = responses_read(&r, &line);
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    yyjson_val *part = yyjson_ptr_get(root, "/output/0/content/0");
+    cr_expect_eq(yyjson_arr_size(yyjson_obj_get(part, "logprobs")), 2);
+    cr_expect_eq(w.port.r[0].m.n_top, 2);
+    cr_expect_eq(yyjson_get_int(yyjson_obj_get(root, "top_logprobs")), 2);
+    yyjson_val *entry = yyjson_arr_get_first(yyjson_obj_get(part, "logprobs"));
+    cr_expect_str_eq(yyjson_get_str(yyjson_obj_get(entry, "token")), "x");
+    cr_expect_eq(yyjson_arr_size(yyjson_obj_get(entry, "top_logprobs")), 2);
+    yyjson_doc_free(doc);
+    world_stop(&w);
+}

@@ -517,10 +517,8 @@ Test(input, what_cannot_be_had_is_refused) {
                       "conversation");
     responses_refused(&w, "\"input\":\"a\",\"prompt\":{\"id\":\"p\"}", 400, "unsupported_parameter",
                       "prompt");
-    responses_refused(&w, "\"input\":\"a\",\"top_logprobs\":3", 400, "unsupported_parameter",
+    responses_refused(&w, "\"input\":\"a\",\"top_logprobs\":21", 400, "invalid_value",
                       "top_logprobs");
-    responses_refused(&w, "\"input\":\"a\",\"include\":[\"message.output_text.logprobs\"]", 400,
-                      "unsupported_parameter", "include");
     cr_expect_eq(w.port.n, 0);
     responses_expect(
         &w, "\"input\":\"a\",\"background\":false,\"top_logprobs\":0,\"conversation\":null", "x",

@@ -88,8 +88,8 @@ static const struct shape shapes[] = {
     {RESPONSES, "{\"input\":\"hi\",\"background\":false}", NULL},
     {RESPONSES, "{\"input\":\"hi\",\"conversation\":\"conv_1\"}", "conversation"},
     {RESPONSES, "{\"input\":\"hi\",\"prompt\":{\"id\":\"p\"}}", "prompt"},
-    {RESPONSES, "{\"input\":\"hi\",\"top_logprobs\":2}", "top_logprobs"},
-    {RESPONSES, "{\"input\":\"hi\",\"include\":[\"message.output_text.logprobs\"]}", "include"},
+    {RESPONSES, "{\"input\":\"hi\",\"top_logprobs\":2}", NULL},
+    {RESPONSES, "{\"input\":\"hi\",\"include\":[\"message.output_text.logprobs\"]}", NULL},
     /* Messages */
     {MESSAGES,
      CLAUDE ASK ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}]}", NULL},

@@ -1,0 +1,118 @@
+#include "api/responses/logprobs.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "api/generation/env.h"
+#include "api/generation/gen.h"
+#include "api/openai/choices.h"
+
+/*
+ * The parser holds text back while it may begin a marker, so the content that a token releases may
+ * be that of several tokens. They are found from its end: a token that stands there as a whole is
+ * one of them, and the first that does not has the rest of it. Tokens of markers and of reasoning
+ * release nothing and get no entry.
+ */
+
+void logprobs_init(struct logprobs *l) {
+    *l = (struct logprobs){.json = {.max = API_SEND_MAX}};
+}
+
+void logprobs_deinit(struct logprobs *l) {
+    buf_deinit(&l->json);
+    free(l->entry);
+    *l = (struct logprobs){0};
+}
+
+static size_t begin_of(const struct gen *g, uint32_t i) {
+    return i ? g->text_end[i - 1] : 0;
+}
+
+static int add_entry(struct logprobs *l, const struct writer *w, const struct gen *g, uint32_t i,
+                     size_t end) {
+    struct json j;
+
+    if (!ARRAY_GROW(l->entry, l->n, l->cap, 64))
+        return -ENOMEM;
+    json_begin(&j, &l->json);
+    j.comma = l->n > 0;
+    choices_put_logprob(&j, w, g, i, false);
+    l->entry[l->n++] = (struct logprob_entry){end, l->json.len};
+    return j.error;
+}
+
+/* Returns the first token that has a part of the content [told, @end), which token @i released;
+ * i + 1: none has. */
+static uint32_t first_of(const struct logprobs *l, const struct gen *g, uint32_t i, size_t end) {
+    const char *content = g->output->text[OUTPUT_CONTENT].data;
+
+    for (uint32_t k = i + 1; k-- > l->next;) {
+        size_t from = begin_of(g, k), len = g->text_end[k] - from;
+
+        if (len == 0)
+            continue;
+        if (len >= end - l->told || memcmp(content + end - len, g->text.data + from, len) != 0)
+            return k;
+        end -= len;
+    }
+    return MIN(l->next, i + 1);
+}
+
+/* Token @i has released the content up to @end. */
+static int release(struct logprobs *l, const struct writer *w, const struct gen *g, uint32_t i,
+                   size_t end) {
+    uint32_t first = first_of(l, g, i, end);
+    int r = 0;
+
+    assert(end > l->told && i < g->n_counted);
+    for (uint32_t k = first; k <= i && r == 0; k++) {
+        size_t behind = g->text_end[i] - g->text_end[k]; /* of the text, in later tokens */
+
+        if (g->text_end[k] > begin_of(g, k))
+            r = add_entry(l, w, g, k, end - MIN(behind, end - l->told));
+    }
+    l->told = end;
+    l->next = MAX(l->next, i + 1);
+    return r;
+}
+
+int logprobs_update(struct logprobs *l, const struct writer *w, const struct gen *g) {
+    int r = 0;
+
+    assert(g->output);
+    if (!g->content_end || !g->logprobs)
+        return 0;
+    for (; l->seen < g->n_counted && r == 0; l->seen++)
+        if (g->content_end[l->seen] > l->told)
+            r = release(l, w, g, l->seen, g->content_end[l->seen]);
+    size_t all = g->output->text[OUTPUT_CONTENT].len;
+    if (r == 0 && g->output->finished && g->n_counted > 0 && all > l->told)
+        r = release(l, w, g, g->n_counted - 1, all);
+    return r;
+}
+
+uint32_t logprobs_until(const struct logprobs *l, size_t end) {
+    uint32_t low = 0, high = l->n;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (l->entry[middle].end <= end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void logprobs_put(struct json *j, const struct logprobs *l, uint32_t from, uint32_t to) {
+    assert(to <= l->n);
+    json_put_open(j, "logprobs", '[');
+    if (from < to) {
+        size_t at = from ? l->entry[from - 1].at + 1 : 0; /* behind the comma */
+
+        json_valid(j, l->json.data + at, l->entry[to - 1].at - at);
+    }
+    json_close(j, ']');
+}

@@ -1,0 +1,39 @@
+#pragma once
+
+/*
+ * logprobs - the log probabilities of an output's messages. The parser tells only how much content
+ * there is after each token; here each token gets its place in it, so that a message has those of
+ * its own text, however many other items the output has. Entries are written once, as JSON, and
+ * copied wherever they are told again.
+ */
+
+#include "base/buf.h"
+
+struct gen;
+struct json;
+struct writer;
+
+struct logprob_entry {
+    size_t end; /* of its token, in text[OUTPUT_CONTENT] */
+    size_t at;  /* of the entry in `json`, behind it */
+};
+
+/* Invariant: entries are in the order of both their members. */
+struct logprobs {
+    struct buf json; /* entries, separated by commas */
+    struct logprob_entry *entry;
+    uint32_t n, cap;
+    uint32_t seen; /* output tokens */
+    uint32_t next; /* behind the last token that has an entry */
+    size_t told;   /* bytes of content that have been released */
+    uint32_t sent; /* entries that the stream's deltas have had */
+};
+
+void logprobs_init(struct logprobs *l);
+void logprobs_deinit(struct logprobs *l); /* accepts a zeroed one */
+/* Adds what @w's generation has counted since the last call. 0 or -errno. */
+int logprobs_update(struct logprobs *l, const struct writer *w, const struct gen *g);
+/* Returns the number of entries whose tokens end at or before byte @end of the content. */
+uint32_t logprobs_until(const struct logprobs *l, size_t end);
+/* The member "logprobs": a list of the entries [from, to). */
+void logprobs_put(struct json *j, const struct logprobs *l, uint32_t from, uint32_t to);
