@@ -57,6 +57,23 @@ struct exchange *exchange_new(struct conn *conn) {
     return x;
 }
 
+struct exchange *exchange_give_conn(struct exchange *x) {
+    struct exchange *own = malloc(sizeof(*own));
+
+    assert(x->conn && x->conn->exchange == x && !x->arg && !x->blank);
+    if (!own)
+        return NULL;
+    *own = *x;
+    own->ops = NULL;
+    own->state = NULL;
+    x->conn->exchange = own;
+    x->conn = NULL;
+    x->stream = x->chunked = false;
+    x->head_ns = 0;
+    x->server->n_exchanges++;
+    return own;
+}
+
 void exchange_end(struct exchange *x) {
     struct http_server *s = x->server;
 

@@ -285,6 +285,11 @@ void respond_named_event(struct exchange *x, const char *name, const char *json,
         conn_break(x->conn);
 }
 
+void respond_events(struct exchange *x, const char *text, size_t len) {
+    if (send_piece(x, "", text, len, "") < 0 && x->conn)
+        conn_break(x->conn);
+}
+
 void respond_comment(struct exchange *x, const char *text) {
     send_piece(x, ": ", text, strlen(text), "\n\n");
     if (x->conn)

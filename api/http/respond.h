@@ -36,6 +36,8 @@ void respond_stream(struct exchange *x);
 void respond_event(struct exchange *x, const char *json, size_t len);
 /* Sends an event with an "event:" line; @name has at most 64 characters. */
 void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len);
+/* Events as they stand in a stream. */
+void respond_events(struct exchange *x, const char *text, size_t len);
 /* A line that clients skip, in a stream of events (SSE_TYPE); sent at once. @text has no line
  * break. */
 void respond_comment(struct exchange *x, const char *text);
