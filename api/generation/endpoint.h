@@ -50,6 +50,10 @@ struct endpoint {
     /* A 400 about a prompt of @n tokens, which leaves no room in @context. */
     int (*too_long)(const char *field, size_t n, uint32_t context, struct err *err);
 
+    /* The request is known to be right and waits for its admission next: may give the connection of
+     * its exchange away. On the loop's thread. 0, or a negative errno with @err. */
+    int (*prepared)(struct writer *w, struct err *err);
+
     const char *id_prefix;   /* of the answer's id */
     uint32_t default_tokens; /* max_tokens when not given; 0: the service's default */
     enum repeats repeats;

@@ -242,6 +242,11 @@ static void send_text(struct writer *w, uint32_t i) {
     c->text_sent = end;
 }
 
+/* An answer without a client is never held back. */
+static bool is_full(const struct writer *w) {
+    return w->exchange->conn && conn_is_full(w->exchange->conn);
+}
+
 /* Sends new text that the parser has split: one part for each delta. Tokens go with the first part;
  * tokens whose part is not known yet wait for the next one. */
 static void send_parts(struct writer *w, uint32_t i) {
@@ -249,7 +254,7 @@ static void send_parts(struct writer *w, uint32_t i) {
     struct output_piece part;
 
     /* The connection is full after max_unsent bytes. */
-    while (!conn_is_full(w->exchange->conn) && output_parser_next(c->gen->output, &c->at, &part)) {
+    while (!is_full(w) && output_parser_next(c->gen->output, &c->at, &part)) {
         struct piece p = {.choice = c,
                           .index = i,
                           .from = c->n_sent,
@@ -276,7 +281,7 @@ static void send_choice(struct writer *w, uint32_t i) {
     else if (g->ready > c->text_sent)
         send_text(w, i);
     if (g->state == GEN_DONE && !c->finish_sent &&
-        (g->output ? !conn_is_full(w->exchange->conn) : c->text_sent == g->ready)) {
+        (g->output ? !is_full(w) : c->text_sent == g->ready)) {
         struct piece p = {
             .choice = c, .index = i, .from = c->n_sent, .to = g->n_out, .text = "", .last = true};
 
@@ -310,7 +315,7 @@ static void end_stream(struct writer *w) {
 }
 
 static void stream(struct writer *w) {
-    struct conn *conn = w->exchange->conn;
+    struct conn *conn = w->exchange->conn; /* NULL: nobody waits for it */
     bool all = true;
 
     assert(!w->writing && w->n_choices > 0);
@@ -318,7 +323,7 @@ static void stream(struct writer *w) {
         send_head(w);
     w->n_told = 0;
     for (uint32_t i = 0; i < w->n_choices; i++) {
-        if (conn_is_full(conn) || w->n_told >= INLINE_TOKENS / 2) {
+        if (is_full(w) || w->n_told >= INLINE_TOKENS / 2) {
             conn_flush(conn); /* drained() comes back */
             return;
         }
@@ -329,6 +334,8 @@ static void stream(struct writer *w) {
         end_stream(w);
         return;
     }
+    if (!conn)
+        return;
     if (conn_unsent(conn) > 0) /* else nothing new: its silence goes on */
         conn_start_keepalive(conn);
     conn_flush(conn);
@@ -709,8 +716,12 @@ static void on_prepared(struct prompt_job *job) {
         prompt_job_trim(job, w->n_choices == 1 && prewarm_keeps(job, w->choices[0].gen));
         gen_ids_note(&job->env->ids, w->exchange->id, w->choices[0].gen->m.id);
         w->waiter.n = w->n_choices;
-        w->waiter.deadline_ns = deadline_of(w->exchange);
         r = charge(w, &err);
+    }
+    if (r == 0 && w->endpoint->prepared)
+        r = w->endpoint->prepared(w, &err);
+    if (r == 0) {
+        w->waiter.deadline_ns = deadline_of(w->exchange);
     }
     if (r == 0) {
         if (w->waited)
