@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include "api/parts.h"
+#include "api/responses/background.h"
 #include "api/routes.h"
 #include "api/service/otlp.h"
 #include "api/generation/gen.h"
@@ -238,6 +239,7 @@ void api_close(struct api *a) {
     admit_stop(&a->env.admit);
     err_set_code(&err, 503, "shutting_down", NULL, "The server is stopping.");
     http_server_close(&a->http, &err);
+    background_stop(&a->env, &err);
     admit_close(&a->env.admit);
     store_close(&a->store);
     service_close(&a->service);

@@ -237,8 +237,6 @@ static int check_support(const struct responses_build *b, const struct fields *f
 
     b->rs->wants_logprobs = f->v[TOP_LOGPROBS] && yyjson_get_num(f->v[TOP_LOGPROBS]) != 0;
 
-    if (yyjson_is_true(f->v[BACKGROUND]))
-        return unsupported(b, "background");
     if (f->v[CONVERSATION])
         return unsupported(b, "conversation");
     if (f->v[PROMPT])
@@ -438,7 +436,7 @@ static int put_echo(struct responses *rs, const struct fields *f, const struct g
     struct json j;
 
     json_begin(&j, &rs->kept.echo);
-    json_put_bool(&j, "background", false);
+    json_put_bool(&j, "background", rs->background);
     echo(&j, f, INSTRUCTIONS, "null");
     echo(&j, f, MAX_OUTPUT, "null");
     echo(&j, f, MAX_TOOL_CALLS, "null");
@@ -494,6 +492,9 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
         return result;
     rs->store =
         rs->env->store->limits.n && !rs->compacts && (!f.v[STORE] || yyjson_is_true(f.v[STORE]));
+    rs->background = yyjson_is_true(f.v[BACKGROUND]);
+    if (rs->background && !rs->store)
+        return responses_refuse(b, "background", "needs a response that is stored");
     if ((result = build_chat(b, &f, &chat)) < 0)
         return result;
     result = gen_request_read(r, rs->model, FIELDS_CHAT, chat, b->err);
@@ -509,7 +510,8 @@ static void forget_request(struct responses *rs) {
     arena_deinit(&rs->arena);
     rs->tools = NULL;
     rs->n_tools = 0;
-    rs->store = rs->summary = rs->wants_logprobs = rs->encrypted = rs->compacts = false;
+    rs->store = rs->background = rs->summary = rs->wants_logprobs = rs->encrypted = rs->compacts =
+        false;
 }
 
 int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {

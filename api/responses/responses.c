@@ -10,6 +10,7 @@
 #include "api/generation/env.h"
 #include "api/http/respond.h"
 #include "api/generation/opaque_reasoning.h"
+#include "api/responses/background.h"
 
 /*
  * The output of a generation is a list of runs (output_parser.h); each run is an item: a message,
@@ -52,6 +53,8 @@ static struct responses *new_state(struct exchange *x) {
 
 static void free_state(struct responses *rs) {
     list_remove(&rs->link);
+    assert(!rs->log || rs->n_logged == 0);
+    event_log_unref(rs->log);
     stored_unref(rs->parent);
     stored_parts_deinit(&rs->kept);
     buf_deinit(&rs->custom.text);
@@ -344,7 +347,8 @@ static void note_item(struct json *j, const struct writer *w, const struct outpu
 static void put_output(struct json *j, const struct writer *w, enum responses_status status,
                        size_t base) {
     const struct output_parser *s = w->n_choices ? gen_of(w)->output : NULL;
-    uint32_t n_runs = status != RESPONSES_IN_PROGRESS && s ? s->n_runs : 0, n = 0;
+    bool ended = status == RESPONSES_DONE || status == RESPONSES_FAILED;
+    uint32_t n_runs = ended && s ? s->n_runs : 0, n = 0;
 
     json_put_open(j, "output", '[');
     item_list_deinit(&responses_of(w)->kept.output);
@@ -394,6 +398,8 @@ static void put_error(struct json *j, const struct err *err) {
 }
 
 static const char *status_word(const struct writer *w, enum responses_status status) {
+    if (status == RESPONSES_QUEUED)
+        return "queued";
     if (status == RESPONSES_IN_PROGRESS)
         return "in_progress";
     if (status == RESPONSES_FAILED)
@@ -503,6 +509,7 @@ static const struct endpoint endpoint = {
     .repeats = REPEATS_PARTS,
     .tells_body = true,
     .parsed = true,
+    .prepared = background_begin,
     .begin = responses_stream_begin,
     .piece = responses_stream_piece,
     .end = responses_stream_end,

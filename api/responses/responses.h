@@ -37,6 +37,7 @@ struct responses {
 
     /* Fields of the request, set when its body was read. */
     bool store;
+    bool background;       /* it goes on without its client */
     bool summary;          /* reasoning is reported as its summary */
     bool compacts;         /* the answer is a summary of the conversation */
     bool wants_logprobs;   /* of messages */
@@ -53,6 +54,8 @@ struct responses {
     bool cancelled;
     struct custom_text custom;
     struct logprobs logprobs;
+    struct event_log *log; /* of one in the background, from its answer on */
+    size_t n_logged;       /* bytes of it that store.n_logged has */
 };
 
 /* endpoint.open and .close: the state of a job. */
@@ -75,7 +78,7 @@ void responses_rename(struct err *err);
 const struct responses_tool *responses_find_tool(const struct responses *rs, const char *name);
 
 /* responses.c */
-enum responses_status { RESPONSES_IN_PROGRESS, RESPONSES_DONE, RESPONSES_FAILED };
+enum responses_status { RESPONSES_QUEUED, RESPONSES_IN_PROGRESS, RESPONSES_DONE, RESPONSES_FAILED };
 /* Writes the response object; @err for RESPONSES_FAILED. */
 void responses_put(struct json *j, const struct writer *w, enum responses_status status,
                    const struct err *err);
@@ -109,6 +112,8 @@ void responses_put_logprobs(struct json *j, const struct writer *w, const struct
 void responses_keep(const struct writer *w, const char *json, size_t len);
 
 /* stream.c */
+/* The events before the head of one in the background. */
+void responses_stream_queued(struct writer *w);
 void responses_stream_begin(struct writer *w);
 void responses_stream_piece(struct writer *w, const struct piece *p);
 void responses_stream_end(struct writer *w);

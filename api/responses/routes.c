@@ -1,11 +1,13 @@
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "api/generation/endpoint.h"
 #include "api/openai/openai.h"
 #include "api/generation/env.h"
 #include "api/generation/lookup.h"
 #include "api/http/respond.h"
+#include "api/responses/background.h"
 #include "api/responses/query.h"
 #include "api/responses/reply.h"
 #include "api/http/http.h"
@@ -52,23 +54,44 @@ static int put_stored(const struct stored *s, const struct items_query *q, struc
     return buf_add_char(out, '}');
 }
 
+/* The events of a response behind number `starting_after`; @log NULL: it has none. */
+static void resume(struct exchange *x, struct http *h, struct event_log *log) {
+    char value[16], *end = value;
+    unsigned long after = 0;
+    struct err err;
+    bool given = http_query(h, "starting_after", value, sizeof(value));
+
+    if (given)
+        after = strtoul(value, &end, 10);
+    if (given && (*value < '0' || *value > '9' || *end || after >= UINT32_MAX))
+        err_set_code(&err, 400, "invalid_value", "starting_after",
+                     "starting_after must be the sequence_number of an event.");
+    else if (!log || log->lost)
+        err_set_code(&err, 400, "invalid_value", "stream",
+                     "stream: only the events of a response with background are kept, and of this "
+                     "one there are none.");
+    else {
+        background_follow(x, log, given ? (uint32_t)after + 1 : 0);
+        return;
+    }
+    respond_error(x, &err);
+}
+
 static void get_serve(struct exchange *x, struct http *h) {
     struct stored *s = store_get(env_of(x)->store, x->tenant, x->arg, strlen(x->arg));
     struct responses *rs = s ? NULL : find_live(x);
-    struct err err;
     char value[8];
 
-    if (http_query(h, "stream", value, sizeof(value)) && strcmp(value, "true") == 0) {
-        err_set_code(&err, 400, "unsupported_parameter", "stream",
-                     "stream: streams cannot be resumed.");
-        respond_error(x, &err);
+    if (!s && !rs) {
+        responses_not_found(x);
+    } else if (http_query(h, "stream", value, sizeof(value)) && strcmp(value, "true") == 0) {
+        resume(x, h, s ? s->parts.log : rs->log);
     } else if (s) {
         stored_reply(x, s, NULL, s->parts.head.len + s->parts.echo.len, put_stored);
         return;
-    } else if (rs) {
-        respond_live(x, rs, RESPONSES_IN_PROGRESS);
     } else {
-        responses_not_found(x);
+        respond_live(x, rs,
+                     rs->log && !rs->writer->head_sent ? RESPONSES_QUEUED : RESPONSES_IN_PROGRESS);
     }
     stored_unref(s);
 }
@@ -104,6 +127,13 @@ static void cancel(struct exchange *x, struct responses *rs) {
     respond_buf(x, 200, &b, j.error);
 }
 
+/* The head begins with id, object, created_at and status. */
+static bool was_cancelled(const struct stored *s) {
+    const char *status = strstr(s->parts.head.data, "\"status\":");
+
+    return status && strncmp(status + 9, "\"cancelled\"", 11) == 0;
+}
+
 static void cancel_serve(struct exchange *x, struct http *h) {
     struct responses *rs = find_live(x);
     struct err err = {0};
@@ -114,6 +144,10 @@ static void cancel_serve(struct exchange *x, struct http *h) {
         return;
     }
     struct stored *s = store_get(env_of(x)->store, x->tenant, x->arg, strlen(x->arg));
+    if (s && was_cancelled(s)) {
+        stored_reply(x, s, NULL, s->parts.head.len + s->parts.echo.len, put_stored);
+        return;
+    }
     if (s) {
         err_set_code(&err, 400, "invalid_value", "response_id", "Response '%s' has already ended.",
                      x->arg);

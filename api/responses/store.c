@@ -38,6 +38,7 @@ void stored_parts_init(struct stored_parts *p) {
     buf_init(&p->input, UINT32_MAX);
     item_list_init(&p->output);
     item_list_init(&p->items);
+    p->log = NULL;
 }
 
 void stored_parts_deinit(struct stored_parts *p) {
@@ -46,6 +47,7 @@ void stored_parts_deinit(struct stored_parts *p) {
     buf_deinit(&p->input);
     item_list_deinit(&p->output);
     item_list_deinit(&p->items);
+    p->log = event_log_unref(p->log);
 }
 
 /* Shrinks a buffer that grew by halves to its contents, so that the counted bytes are those in
@@ -63,7 +65,7 @@ static size_t bytes_of(const struct stored *r) {
     const struct stored_parts *p = &r->parts;
 
     return sizeof(*r) + p->head.cap + p->echo.cap + p->input.cap + item_list_bytes(&p->output) +
-           item_list_bytes(&p->items);
+           item_list_bytes(&p->items) + event_log_bytes(p->log);
 }
 
 /* Ids are drawn at random: any hash will do. */
@@ -328,6 +330,8 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
     trim(&r->parts.output.ids);
     trim(&r->parts.items.entries);
     trim(&r->parts.items.ids);
+    if (bytes_of(r) > s->limits.bytes / LARGEST_PART) /* the response is worth more than its log */
+        r->parts.log = event_log_unref(r->parts.log);
     list_init(&r->link);
     list_init(&r->bucket);
     memcpy(r->id, id, MIN(strlen(id), sizeof(r->id) - 1));

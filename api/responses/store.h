@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <uv.h>
+#include "api/responses/event_log.h"
 #include "api/responses/item_list.h"
 #include "base/list.h"
 
@@ -41,6 +42,7 @@ struct store {
     uint32_t n_tenants, n;
     uint64_t bytes;
     _Atomic uint64_t n_read; /* bytes of stored items that requests have had parsed: any thread */
+    uint64_t n_logged;       /* bytes of the logs of responses under way: the loop's thread */
     struct list live;        /* responses.link: responses under way; the loop's thread */
     bool open;
 };
@@ -59,6 +61,7 @@ struct stored_parts {
     struct buf input;        /* its own input's items, a JSON array */
     struct item_list output; /* items in head */
     struct item_list items;  /* items in input */
+    struct event_log *log;   /* its stream, closed; or NULL */
 };
 
 void stored_parts_init(struct stored_parts *p);   /* empty */

@@ -5,12 +5,13 @@
 #include "api/http/conn.h"
 #include "api/generation/env.h"
 #include "api/http/respond.h"
+#include "api/responses/background.h"
 #include "api/responses/responses.h"
 
 /*
  * The order of a stream:
  *
- *      created, in_progress
+ *      created, queued (in the background), in_progress
  *      for each item: output_item.added
  *          a message:  content_part.added, output_text.delta*, output_text.done, content_part.done
  *          reasoning:  the same with reasoning_text, or reasoning_summary_part and _text
@@ -41,12 +42,30 @@ static void begin_event(struct said *e, struct writer *w, const char *type) {
     json_uint(&e->j, responses_of(w)->sequence++);
 }
 
-static void end_event(struct said *e) {
+/* There is no memory for what comes next: what has been sent cannot be continued. */
+static void break_off(const struct writer *w) {
+    struct responses *rs = responses_of(w);
+
+    if (rs->log)
+        event_log_lose(rs->log);
+    else
+        conn_break(w->exchange->conn);
+}
+
+static void send_event(struct said *e) {
+    struct responses *rs = responses_of(e->w);
+
     json_close(&e->j, '}');
     if (e->j.error < 0)
-        conn_break(e->w->exchange->conn);
+        break_off(e->w);
+    else if (rs->log)
+        background_add(rs, e->type, e->b.data, e->b.len);
     else
         respond_named_event(e->w->exchange, e->type, e->b.data, e->b.len);
+}
+
+static void end_event(struct said *e) {
+    send_event(e);
     buf_deinit(&e->b);
 }
 
@@ -61,19 +80,30 @@ static void put_place(struct said *e, const char *id, uint32_t i, const char *pa
 /* An event with the response as it stands; the last of them is kept in the store. */
 static void send_response(struct writer *w, const char *type, enum responses_status status,
                           const struct err *err) {
+    bool ended = status == RESPONSES_DONE || status == RESPONSES_FAILED;
     struct said e;
 
     begin_event(&e, w, type);
     json_key(&e.j, "response");
     size_t from = e.b.len;
     responses_put(&e.j, w, status, err);
-    if (status != RESPONSES_IN_PROGRESS && e.j.error == 0)
-        responses_keep(w, e.b.data + from, e.b.len - from);
-    end_event(&e);
+    size_t len = e.b.len - from;
+    send_event(&e);
+    if (ended && responses_of(w)->log)
+        background_close(responses_of(w));
+    if (ended && e.j.error == 0)
+        responses_keep(w, e.b.data + from, len);
+    buf_deinit(&e.b);
+}
+
+void responses_stream_queued(struct writer *w) {
+    send_response(w, "response.created", RESPONSES_QUEUED, NULL);
+    send_response(w, "response.queued", RESPONSES_QUEUED, NULL);
 }
 
 void responses_stream_begin(struct writer *w) {
-    send_response(w, "response.created", RESPONSES_IN_PROGRESS, NULL);
+    if (!responses_of(w)->log)
+        send_response(w, "response.created", RESPONSES_IN_PROGRESS, NULL);
     send_response(w, "response.in_progress", RESPONSES_IN_PROGRESS, NULL);
 }
 
@@ -253,14 +283,14 @@ static void finish_text(struct writer *w, const struct item *it) {
         return;
     if (responses_of(w)->wants_logprobs &&
         logprobs_update(&responses_of(w)->logprobs, w, w->choices[0].gen) < 0)
-        conn_break(w->exchange->conn);
+        break_off(w);
     if (it->run && s->text[it->run->kind].data) {
         text = s->text[it->run->kind].data + it->run->begin;
         len = it->run->end - it->run->begin;
     }
     if (it->run && responses_is_custom(w, it->run)) {
         if (custom_whole(text, len, &custom) < 0)
-            conn_break(w->exchange->conn);
+            break_off(w);
         text = custom.data ? custom.data : "";
         len = custom.len;
         send_custom(w, it, text, len);
@@ -295,7 +325,7 @@ static void send_more(struct writer *w, const struct item *it, const struct piec
     }
     size_t known = (size_t)(p->text - (s->text[OUTPUT_CALL].data + it->run->begin)) + p->len;
     if (p->len && custom_read(t, s->text[OUTPUT_CALL].data + it->run->begin, known) < 0)
-        conn_break(w->exchange->conn);
+        break_off(w);
     send_custom(w, it, t->text.data, t->text.len);
 }
 
@@ -336,13 +366,15 @@ static bool belongs_into_stream(const struct writer *w, const struct err *err) {
 }
 
 bool responses_stream_fail(struct writer *w, const struct err *err) {
-    if (!w->head_sent && !belongs_into_stream(w, err))
+    bool background = responses_of(w)->log;
+
+    if (!w->head_sent && !background && !belongs_into_stream(w, err))
         return false;
-    if (!w->head_sent) {
+    if (!w->head_sent)
         respond_stream(w->exchange);
-        w->head_sent = true;
+    if (!w->head_sent && !background)
         responses_stream_begin(w);
-    }
+    w->head_sent = true;
     send_response(w, "response.failed", RESPONSES_FAILED, err);
     return true;
 }

@@ -199,6 +199,8 @@ static void take_event(struct reading *r, const char *name, yyjson_val *e) {
     if (strcmp(type, "response.created") == 0) {
         cr_assert(!r->created);
         r->created = true;
+    } else if (strcmp(type, "response.queued") == 0) {
+        cr_assert(r->created && !r->in_progress);
     } else if (strcmp(type, "response.in_progress") == 0) {
         cr_assert(r->created);
         r->in_progress = true;

@@ -84,7 +84,7 @@ static const struct shape shapes[] = {
      NULL},
     {RESPONSES "/compact", "{\"input\":\"hi\"}", NULL},
     {RESPONSES, "{\"input\":[{\"type\":\"agent_message\",\"content\":[]}]}", NULL},
-    {RESPONSES, "{\"input\":\"hi\",\"background\":true}", "background"},
+    {RESPONSES, "{\"input\":\"hi\",\"background\":true,\"store\":false}", "background"},
     {RESPONSES, "{\"input\":\"hi\",\"background\":false}", NULL},
     {RESPONSES, "{\"input\":\"hi\",\"conversation\":\"conv_1\"}", "conversation"},
     {RESPONSES, "{\"input\":\"hi\",\"prompt\":{\"id\":\"p\"}}", "prompt"},

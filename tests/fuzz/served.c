@@ -32,6 +32,8 @@ static struct world *served(void) {
         made = true;
         atexit(stop);
     }
+    for (int i = 0; i < 100 && api_busy(w->api); i++) /* responses in the background */
+        world_turn(w);
     w->port.n = 0; /* what the last input submitted was answered or cancelled */
     return w;
 }

@@ -1,0 +1,201 @@
+#include "api/responses/background.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include "api/generation/env.h"
+#include "api/http/conn.h"
+#include "api/http/respond.h"
+#include "api/responses/responses.h"
+
+/*
+ * The writer of such a response is that of a stream, with an exchange that has no connection: its
+ * events go to a log (event_log.h) and nothing holds it back. The client's connection goes on with
+ * an exchange of its own, which is answered with the response as it stands or, for a stream, reads
+ * the log like any other reader.
+ *
+ * Logs of responses under way are bounded in all by the bytes of the store. A log for which there
+ * is no room is lost: its readers are told so, and the response itself goes on.
+ */
+
+#define PIECE_MAX (64u << 10) /* bytes of events that are sent at once */
+
+/* ---- readers ---- */
+
+/* Invariant: while it lives it is the state of @exchange and watches @log. */
+struct reader {
+    struct event_watch watch;
+    struct exchange *exchange;
+    struct event_log *log;
+    uint32_t next; /* event */
+};
+
+static struct exchange *detach(struct reader *r) {
+    struct exchange *x = r->exchange;
+
+    list_remove(&r->watch.link);
+    event_log_unref(r->log);
+    free(r);
+    x->ops = NULL;
+    x->state = NULL;
+    return x;
+}
+
+static void end_lost(struct reader *r) {
+    struct err err;
+
+    err_set_code(&err, 503, "events_lost", NULL,
+                 "There is no more room for the events of this response. Ask for it without "
+                 "stream.");
+    respond_stream_error(detach(r), &err);
+}
+
+/* Sends what there is as far as the connection takes it. */
+static void pump(struct reader *r) {
+    const struct event_log *l = r->log;
+    struct conn *conn = r->exchange->conn;
+
+    if (l->lost) {
+        end_lost(r);
+        return;
+    }
+    while (r->next < l->n && !conn_is_full(conn)) {
+        size_t from = l->at[r->next], end = from;
+
+        while (r->next < l->n && (end == from || end - from < PIECE_MAX)) {
+            r->next++;
+            end = r->next < l->n ? l->at[r->next] : l->text.len;
+        }
+        respond_events(r->exchange, l->text.data + from, end - from);
+    }
+    if (r->next >= l->n && l->closed) {
+        respond_stream_end(detach(r));
+        return;
+    }
+    conn_start_keepalive(conn);
+    conn_flush(conn);
+}
+
+static void on_news(struct event_watch *w) {
+    pump(CONTAINER_OF(w, struct reader, watch));
+}
+
+static void on_drained(struct exchange *x) {
+    pump(x->state);
+}
+
+static void on_gone(struct exchange *x) {
+    exchange_end(detach(x->state));
+}
+
+static void on_fail(struct exchange *x, const struct err *err) {
+    respond_stream_error(detach(x->state), err);
+}
+
+static const struct exchange_ops ops = {.gone = on_gone, .drained = on_drained, .fail = on_fail};
+
+void background_follow(struct exchange *x, struct event_log *log, uint32_t from) {
+    struct reader *r = calloc(1, sizeof(*r));
+
+    if (!r) {
+        respond_errno(x, -ENOMEM);
+        return;
+    }
+    r->watch.news = on_news;
+    r->exchange = x;
+    r->log = event_log_ref(log);
+    r->next = from;
+    list_push_back(&log->watches, &r->watch.link);
+    x->ops = &ops;
+    x->state = r;
+    if (!x->stream)
+        respond_stream(x);
+    pump(r);
+}
+
+/* ---- the response ---- */
+
+/* Answers @x, which is not the writer's any more, with the response as it stands. */
+static void answer(struct exchange *x, const struct writer *w) {
+    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
+    struct json j;
+
+    json_begin(&j, &b);
+    responses_put(&j, w, RESPONSES_QUEUED, NULL);
+    respond_buf(x, 200, &b, j.error);
+}
+
+int background_begin(struct writer *w, struct err *err) {
+    struct responses *rs = responses_of(w);
+    struct exchange *x = w->exchange;
+    bool streams = w->job.request.stream;
+    int r;
+
+    if (!rs->background)
+        return 0;
+    assert(rs->store && x->conn && !rs->log);
+    r = admit_precheck(&rs->env->admit, tenants_get(&rs->env->tenants, x->tenant), &x->retry_ms,
+                       err);
+    if (r < 0)
+        return r;
+    struct event_log *log = event_log_new();
+    struct exchange *client = log ? exchange_give_conn(x) : NULL;
+    if (!client) {
+        event_log_unref(log);
+        return -ENOMEM;
+    }
+    rs->log = log;
+    x->timeout_ms = 0; /* the client's, which does not wait */
+    w->waited = false;
+    w->job.request.stream = true;
+    responses_stream_queued(w);
+    if (streams)
+        background_follow(client, rs->log, 0);
+    else
+        answer(client, w);
+    return 0;
+}
+
+/* Sets what the log counts for among those under way. */
+static void count(struct responses *rs) {
+    struct store *s = rs->env->store;
+    size_t n = rs->log->closed ? 0 : event_log_bytes(rs->log);
+
+    assert(s->n_logged >= rs->n_logged);
+    s->n_logged = s->n_logged - rs->n_logged + n;
+    rs->n_logged = n;
+}
+
+void background_add(struct responses *rs, const char *type, const char *json, size_t len) {
+    event_log_add(rs->log, type, json, len);
+    count(rs);
+    if (rs->env->store->n_logged <= rs->env->store->limits.bytes)
+        return;
+    event_log_lose(rs->log);
+    count(rs);
+}
+
+void background_close(struct responses *rs) {
+    event_log_close(rs->log);
+    count(rs);
+    if (!rs->log->lost)
+        rs->kept.log = event_log_ref(rs->log);
+}
+
+/* Returns one that is under way, or NULL. */
+static struct responses *first_of(struct gen_env *env) {
+    LIST_FOREACH(node, &env->store->live) {
+        struct responses *rs = LIST_ENTRY(node, struct responses, link);
+
+        if (rs->log && rs->writer->exchange)
+            return rs;
+    }
+    return NULL;
+}
+
+void background_stop(struct gen_env *env, const struct err *err) {
+    struct responses *rs;
+
+    while ((rs = first_of(env)))
+        respond_failure(rs->writer->exchange, err);
+}

@@ -1,0 +1,30 @@
+#pragma once
+
+/*
+ * background - responses that are made without a client: the request is answered at once, and the
+ * response goes on whether anybody listens or not. Clients ask for it by its id, read its events
+ * from any of them on, or cancel it.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct event_log;
+struct exchange;
+struct gen_env;
+struct responses;
+struct writer;
+
+/* endpoint.prepared: answers the client of a request with `background`, and takes the connection
+ * from @w's exchange. Others are left as they are. */
+int background_begin(struct writer *w, struct err *err);
+/* Adds an event of a response in the background to its log. */
+void background_add(struct responses *rs, const char *type, const char *json, size_t len);
+/* Its last event was added: the log is kept with the response. */
+void background_close(struct responses *rs);
+/* Ends all of them with @err, as http_server_close() ends what has a client. */
+void background_stop(struct gen_env *env, const struct err *err);
+/* Answers @x with the events of @log from number @from on, and those to come. Ends the exchange,
+ * now or later. */
+void background_follow(struct exchange *x, struct event_log *log, uint32_t from);

@@ -1,0 +1,263 @@
+/* Responses in the background: they go on without a client, who asks for them or reads their
+ * events from any one on. */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "api/parts.h"
+#include "responses_support.h"
+
+#define BACKGROUND "{\"input\":\"hi\",\"background\":true"
+
+/* Asks in the background; the id of the response. */
+static void begin(struct world *w, const char *more, char id[64]) {
+    char body[200];
+    struct reply r;
+
+    snprintf(body, sizeof(body), BACKGROUND "%s}", more);
+    world_ask(w, RESPONSES, body, &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_assert(strstr(r.body.data, "\"status\":\"queued\""), "%s", r.body.data);
+    cr_assert(strstr(r.body.data, "\"background\":true"), "%s", r.body.data);
+    snprintf(id, 64, "%.29s", strstr(r.body.data, "resp_"));
+    reply_deinit(&r);
+}
+
+static void get(struct world *w, const char *id, const char *query, struct reply *r) {
+    char path[200];
+
+    snprintf(path, sizeof(path), RESPONSES "/%s%s", id, query);
+    world_get(w, path, r);
+}
+
+/* GET tells @want. */
+static void expect_told(struct world *w, const char *id, const char *query, const char *want) {
+    struct reply r;
+
+    get(w, id, query, &r);
+    cr_expect_str_eq(responses_told(&r), want);
+}
+
+static void expect_status(struct world *w, const char *id, const char *query, int status) {
+    struct reply r;
+
+    get(w, id, query, &r);
+    cr_expect_eq(r.status, status, "%s%s: %d %s", id, query, r.status, r.body.data);
+    reply_deinit(&r);
+}
+
+static int cancel(struct world *w, const char *id, struct reply *r) {
+    char path[128];
+
+    snprintf(path, sizeof(path), RESPONSES "/%s/cancel", id);
+    world_ask(w, path, "{}", r);
+    return r->status;
+}
+
+Test(background, it_is_answered_at_once_and_goes_on) {
+    struct world w;
+    char id[64];
+
+    responses_start(&w);
+    begin(&w, "", id);
+    expect_told(&w, id, "", "queued");
+    world_turns(&w, 4);
+    cr_assert_eq(w.port.n, 1);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "Hello");
+    world_turns(&w, 2);
+    expect_told(&w, id, "", "in_progress");
+    cr_expect(!w.port.r[0].cancelled);
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_turns(&w, 2);
+    expect_told(&w, id, "", "M<Hello> completed");
+    cr_expect_eq(w.api->store.n_logged, 0);
+    world_stop(&w);
+}
+
+/* All that a stream tells, from the beginning and from each of its events on, while it is made and
+ * afterwards, is the same. */
+Test(background, its_events_are_read_from_any_one_on) {
+    CLEANUP(buf_deinit) struct buf all = {.max = 1 << 20};
+    char id[64], query[64];
+    struct reply r;
+    struct world w;
+
+    responses_start(&w);
+    begin(&w, ",\"stream\":false", id);
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "Hel");
+    int fd = world_connect(&w);
+    world_say(&w, fd, "GET " RESPONSES "/%s?stream=true HTTP/1.1\r\nHost: localhost\r\n\r\n", id);
+    world_turns(&w, 4);
+    fake_tokens_from(&w.port, 0, 3, "lo");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    world_drop(&w, fd);
+    cr_assert_eq(buf_add(&all, r.body.data, r.body.len), 0);
+    cr_expect_str_eq(responses_told(&r), "M<Hello> completed");
+    int n = 0;
+    for (const char *at = all.data; at; at = strstr(at + 1, "event: "), n++) {
+        snprintf(query, sizeof(query), "?stream=true&starting_after=%d", n - 1);
+        get(&w, id, n ? query : "?stream=true", &r);
+        cr_expect_eq(r.status, 200);
+        cr_expect_str_eq(r.body.data, at, "after %d", n - 1);
+        reply_deinit(&r);
+    }
+    cr_expect_geq(n, 10);
+    snprintf(query, sizeof(query), "?stream=true&starting_after=%d", n - 1);
+    get(&w, id, query, &r);
+    cr_expect(r.status == 200 && r.body.len == 0);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+/* Its client reads the stream; when that client leaves, the response goes on. */
+Test(background, a_stream_may_be_left_and_taken_up_again) {
+    CLEANUP(buf_deinit) struct buf got = {.max = 1 << 20};
+    struct world w;
+    char id[64];
+
+    responses_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, RESPONSES, BACKGROUND ",\"stream\":true}");
+    cr_assert(world_read_until(&w, fd, &got, "event: response.queued"));
+    snprintf(id, sizeof(id), "%.29s", strstr(got.data, "resp_"));
+    world_turns(&w, 2);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "Hel");
+    cr_assert(world_read_until(&w, fd, &got, "\"delta\":\"Hel\""));
+    world_drop(&w, fd);
+    world_turns(&w, 4);
+    cr_expect(!w.port.r[0].cancelled);
+    fake_tokens_from(&w.port, 0, 3, "lo");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_turns(&w, 4);
+    expect_told(&w, id, "?stream=true", "M<Hello> completed");
+    expect_told(&w, id, "", "M<Hello> completed");
+    world_stop(&w);
+}
+
+Test(background, it_is_cancelled_by_its_id) {
+    struct world w;
+    struct reply r;
+    char id[64];
+
+    responses_start(&w);
+    begin(&w, "", id);
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "x");
+    world_turns(&w, 2);
+    cr_expect_eq(cancel(&w, id, &r), 200);
+    cr_expect_str_eq(responses_told(&r), "M<x>! cancelled");
+    cr_expect(w.port.r[0].cancelled);
+    expect_told(&w, id, "?stream=true", "M<x>! cancelled");
+    cr_expect_eq(cancel(&w, id, &r), 200, "once more");
+    cr_expect_str_eq(responses_told(&r), "M<x>! cancelled");
+    world_stop(&w);
+}
+
+Test(background, its_failure_is_told_to_who_asks) {
+    CLEANUP(buf_deinit) struct buf line = {.max = 1 << 16};
+    struct world w;
+    struct reply r;
+    char id[64];
+
+    responses_start(&w);
+    begin(&w, "", id);
+    world_turns(&w, 4);
+    fake_reject(&w.port, 0, 503, "no room");
+    world_turns(&w, 2);
+    get(&w, id, "", &r);
+    yyjson_doc *doc = responses_read(&r, &line);
+    cr_expect_str_eq(line.data, "failed");
+    yyjson_val *message = yyjson_ptr_get(yyjson_doc_get_root(doc), "/error/message");
+    cr_expect(strstr(yyjson_get_str(message), "no room"));
+    yyjson_doc_free(doc);
+    expect_told(&w, id, "?stream=true", "failed");
+    world_stop(&w);
+}
+
+Test(background, what_cannot_be_is_refused) {
+    struct world w;
+    struct reply r;
+    char id[64];
+
+    responses_start(&w);
+    responses_refused(&w, "\"input\":\"a\",\"background\":true,\"store\":false", 400,
+                      "invalid_value", "background");
+    responses_refused(&w, "\"background\":true", 400, "missing_required_parameter", "input");
+    begin(&w, "", id);
+    expect_status(&w, id, "?stream=true&starting_after=x", 400);
+    expect_status(&w, id, "?stream=true&starting_after=-1", 400);
+    w.port.script = "x";
+    world_ask(&w, RESPONSES, "{\"input\":\"hi\"}", &r);
+    snprintf(id, sizeof(id), "%.29s", strstr(r.body.data, "resp_"));
+    reply_deinit(&r);
+    expect_status(&w, id, "?stream=true", 400);
+    world_stop(&w);
+    responses_init(&w);
+    w.opts.max_stored = 0;
+    world_start(&w);
+    responses_refused(&w, "\"input\":\"a\",\"background\":true", 400, "invalid_value",
+                      "background");
+    world_stop(&w);
+}
+
+/* Events beyond the bytes of the store are lost, the response is not. */
+Test(background, events_are_bounded) {
+    struct world w;
+    struct reply r;
+    char id[64], text[400];
+
+    responses_init(&w);
+    w.opts.stored_bytes = 12000;
+    world_start(&w);
+    begin(&w, "", id);
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    memset(text, 'x', sizeof(text) - 1);
+    text[sizeof(text) - 1] = 0;
+    int fd = world_connect(&w);
+    world_say(&w, fd, "GET " RESPONSES "/%s?stream=true HTTP/1.1\r\nHost: localhost\r\n\r\n", id);
+    world_turns(&w, 4);
+    for (uint32_t i = 0; i < 100; i++) {
+        char one[2] = {text[i], 0};
+
+        fake_tokens_from(&w.port, 0, i, one);
+        world_turns(&w, 1);
+    }
+    world_receive(&w, fd, &r);
+    world_drop(&w, fd);
+    cr_expect(strstr(r.body.data, "events_lost"), "%s", r.body.data);
+    reply_deinit(&r);
+    cr_expect_leq(w.api->store.n_logged, 12000);
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_turns(&w, 4);
+    get(&w, id, "", &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    expect_status(&w, id, "?stream=true", 400);
+    world_stop(&w);
+}
+
+/* The service stops: nothing of it is left, and its readers get the end. */
+Test(background, a_stop_ends_it) {
+    struct world w;
+    char id[64];
+
+    responses_start(&w);
+    begin(&w, "", id);
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "x");
+    int fd = world_connect(&w);
+    world_say(&w, fd, "GET " RESPONSES "/%s?stream=true HTTP/1.1\r\nHost: localhost\r\n\r\n", id);
+    world_turns(&w, 4);
+    cr_expect(api_busy(w.api));
+    world_stop(&w); /* asserts that nothing is left */
+    close(fd);
+}
