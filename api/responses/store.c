@@ -99,6 +99,14 @@ static void unref_locked(struct stored *r) {
     }
 }
 
+struct stored *stored_ref(struct stored *r) {
+    pthread_mutex_lock(&r->store->lock);
+    assert(r->refs > 0);
+    r->refs++;
+    pthread_mutex_unlock(&r->store->lock);
+    return r;
+}
+
 struct stored *stored_unref(struct stored *r) {
     struct store *s = r ? r->store : NULL;
 
@@ -190,7 +198,7 @@ static void on_tick(uv_timer_t *t) {
 
     pthread_mutex_lock(&s->lock);
     forget_old_locked(s);
-    if (s->n == 0)
+    if (s->n == 0 && list_empty(&s->live))
         uv_timer_stop(t);
     pthread_mutex_unlock(&s->lock);
 }
@@ -311,15 +319,14 @@ static void add_locked(struct stored *r) {
     use_locked(r);
 }
 
-int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
-              struct stored_parts *parts) {
+/* Returns one that is in no list yet. NULL: no memory; @parts are taken over all the same. */
+static struct stored *new_stored(struct store *s, uint32_t tenant, const char *id,
+                                 struct stored_parts *parts) {
     struct stored *r = calloc(1, sizeof(*r));
-    int result = -ENOMEM;
 
-    assert(!parent || (parent->store == s && parent->tenant == tenant));
     if (!r) {
         stored_parts_deinit(parts);
-        return -ENOMEM;
+        return NULL;
     }
     *r = (struct stored){.store = s, .tenant = tenant, .refs = 1, .parts = *parts};
     stored_parts_init(parts);
@@ -335,20 +342,75 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
     list_init(&r->link);
     list_init(&r->bucket);
     memcpy(r->id, id, MIN(strlen(id), sizeof(r->id) - 1));
+    return r;
+}
+
+static void free_new(struct stored *r) {
+    stored_parts_deinit(&r->parts);
+    free(r);
+}
+
+int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
+              struct stored_parts *parts) {
+    struct stored *r = new_stored(s, tenant, id, parts);
+    int result = -ENOMEM;
+
+    assert(!parent || (parent->store == s && parent->tenant == tenant));
+    if (!r)
+        return -ENOMEM;
     pthread_mutex_lock(&s->lock);
     if (reserve_tenant(s, tenant) == 0) {
         result = 0;
         if ((r->parent = parent))
             parent->refs++;
         add_locked(r);
-        if (s->open && s->n && !uv_is_active((uv_handle_t *)&s->tick))
-            uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
     } else {
-        stored_parts_deinit(&r->parts);
-        free(r);
+        free_new(r);
     }
     pthread_mutex_unlock(&s->lock);
     return result;
+}
+
+/* Under the lock. @r is listed as the newest, whatever it takes; then older ones make room. */
+static void list_locked(struct stored *r) {
+    struct store *s = r->store;
+    struct store_tenant *own = &s->tenants[r->tenant], *t;
+
+    charge_locked(r, (int64_t)bytes_of(r));
+    s->n++;
+    own->n++;
+    list_push_back(&own->kept, &r->link);
+    list_push_back(bucket_of(s, r->id), &r->bucket);
+    use_locked(r);
+    while ((s->n > s->limits.n || s->bytes > s->limits.bytes) &&
+           (t = victim_locked(s, own, 0, s->n > s->limits.n)) && first_of(t) != r)
+        forget_locked(first_of(t));
+}
+
+int store_replace(struct stored *old, struct stored *parent, struct stored_parts *parts) {
+    struct store *s = old->store;
+    struct stored *r = new_stored(s, old->tenant, old->id, parts);
+    bool kept;
+
+    assert(!parent || (parent->store == s && parent->tenant == old->tenant));
+    if (!r)
+        return -ENOMEM;
+    pthread_mutex_lock(&s->lock);
+    if ((kept = !list_empty(&old->link))) {
+        if ((r->parent = parent))
+            parent->refs++;
+        forget_locked(old);
+        list_locked(r);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!kept)
+        free_new(r);
+    return kept ? 0 : -ENOENT;
+}
+
+void store_watch(struct store *s) {
+    if (s->open && !uv_is_active((uv_handle_t *)&s->tick))
+        uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
 }
 
 bool store_remove(struct store *s, uint32_t tenant, const char *id, size_t len) {

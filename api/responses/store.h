@@ -5,7 +5,9 @@
  * number, a number of bytes and an age. A client sees those of its own tenant.
  *
  * A response that continues another one holds on to it, so that a conversation stays whole while
- * any part of it can be continued. Any thread may look up; adding and removing is the loop's.
+ * any part of it can be continued. A conversation with an id of its own is one whose parts are its
+ * head alone, and which is replaced whenever something is added to what it continues. Any thread
+ * may look up, add and replace.
  */
 
 #include <pthread.h>
@@ -82,6 +84,7 @@ struct stored {
 
 /* The response @id of @tenant for the caller, who gives it back; NULL: there is none. */
 struct stored *store_get(struct store *s, uint32_t tenant, const char *id, size_t len);
+struct stored *stored_ref(struct stored *r); /* another reference */
 /* Marks a response that is being continued: it and its predecessors are the last to be
  * forgotten. */
 void store_use(struct stored *r);
@@ -90,5 +93,10 @@ struct stored *stored_unref(struct stored *r); /* accepts NULL */
  * over and left empty. 0 or -ENOMEM. */
 int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
               struct stored_parts *parts);
+/* Puts one with the id of @old and with @parts, which are taken over, in its place; it continues
+ * @parent (NULL: nothing). 0, -ENOMEM, or -ENOENT: @old is not kept any more. */
+int store_replace(struct stored *old, struct stored *parent, struct stored_parts *parts);
+/* Has age looked at from here on. The loop's thread, before anything is added. */
+void store_watch(struct store *s);
 /* Forgets it; false: there is none. */
 bool store_remove(struct store *s, uint32_t tenant, const char *id, size_t len);
