@@ -7,6 +7,7 @@
 #include "api/generation/model.h"
 #include "api/generation/env.h"
 #include "api/responses/build.h"
+#include "api/responses/conversation.h"
 
 /*
  * The body of a Responses request as that of a chat. Fields that a chat has under the same name are
@@ -177,7 +178,12 @@ static bool is_short(yyjson_val *v) {
     return json_cstr(v) && json_len(v) <= ID_MAX;
 }
 
-static bool is_metadata(yyjson_val *v) {
+/* The id of {"id": ..}, or @v itself. */
+static yyjson_val *id_of(yyjson_val *v) {
+    return yyjson_is_obj(v) ? yyjson_obj_get(v, "id") : v;
+}
+
+bool responses_is_metadata(yyjson_val *v) {
     yyjson_val *key, *value;
     size_t i, n;
 
@@ -219,13 +225,15 @@ static int check_types(const struct responses_build *b, const struct fields *f) 
     CHECK(TEXT, yyjson_is_obj(f->v[TEXT]), "must be an object");
     CHECK(STORE, yyjson_is_bool(f->v[STORE]), "must be a boolean");
     CHECK(PREVIOUS, is_short(f->v[PREVIOUS]), "must be the id of a response");
-    CHECK(METADATA, is_metadata(f->v[METADATA]), "must be an object of at most 16 strings");
+    CHECK(METADATA, responses_is_metadata(f->v[METADATA]),
+          "must be an object of at most 16 strings");
     CHECK(INCLUDE, yyjson_is_arr(f->v[INCLUDE]), "must be an array of strings");
     CHECK(TRUNCATION, yyjson_equals_str(cut, "auto") || yyjson_equals_str(cut, "disabled"),
           "must be \"auto\" or \"disabled\"");
     CHECK(SERVICE_TIER, is_short(f->v[SERVICE_TIER]), "must be a string");
     CHECK(SAFETY, is_short(f->v[SAFETY]), "must be a string of at most 256 bytes");
     CHECK(BACKGROUND, yyjson_is_bool(f->v[BACKGROUND]), "must be a boolean");
+    CHECK(CONVERSATION, is_short(id_of(f->v[CONVERSATION])), "must be the id of a conversation");
     CHECK(STREAM_OPTIONS, yyjson_is_obj(f->v[STREAM_OPTIONS]), "must be an object");
 #undef CHECK
     return r;
@@ -237,8 +245,9 @@ static int check_support(const struct responses_build *b, const struct fields *f
 
     b->rs->wants_logprobs = f->v[TOP_LOGPROBS] && yyjson_get_num(f->v[TOP_LOGPROBS]) != 0;
 
-    if (f->v[CONVERSATION])
-        return unsupported(b, "conversation");
+    if (f->v[CONVERSATION] && f->v[PREVIOUS])
+        return responses_refuse(b, "conversation",
+                                "and previous_response_id cannot be given together");
     if (f->v[PROMPT])
         return unsupported(b, "prompt");
     yyjson_arr_foreach(f->v[INCLUDE], i, n, item) {
@@ -295,6 +304,10 @@ static int put_format(struct responses_build *b, yyjson_val *text, yyjson_mut_va
 
 /* ---- the conversation ---- */
 
+static bool is_prefixed(yyjson_val *id, const char *prefix) {
+    return strncmp(json_text(id), prefix, strlen(prefix)) == 0;
+}
+
 /* Bytes that have to be read of @s and all that it continues. */
 static size_t past_bytes(const struct stored *s) {
     size_t n = 0;
@@ -304,22 +317,18 @@ static size_t past_bytes(const struct stored *s) {
     return n;
 }
 
-static int put_past(struct responses_build *b, yyjson_val *id) {
+/* Reads what the request continues. @param: the field that says so. */
+static int read_past(struct responses_build *b, const char *param) {
     struct responses *rs = b->rs;
     size_t n = 0;
-    int r = 0;
+    int r = responses_ask_for(b, past_bytes(rs->parent), param);
 
-    rs->parent = store_get(rs->env->store, rs->tenant, json_text(id), json_len(id));
-    if (!rs->parent)
-        return err_set_code(b->err, 404, "previous_response_not_found", "previous_response_id",
-                            "Previous response with id '%.100s' not found.", json_cstr(id));
-    if ((r = responses_ask_for(b, past_bytes(rs->parent), "previous_response_id")) < 0)
+    if (r < 0)
         return r;
-    store_use(rs->parent);
     assert(!b->past && b->calls.n == 0);
     for (struct stored *s = rs->parent; s; s = s->parent)
         n++;
-    CLEANUP(freep) struct stored **chain = calloc(n, sizeof(struct stored *));
+    CLEANUP(freep) struct stored **chain = calloc(n + 1, sizeof(struct stored *));
     if (!chain)
         return -ENOMEM;
     for (struct stored *s = rs->parent; s; s = s->parent)
@@ -329,11 +338,36 @@ static int put_past(struct responses_build *b, yyjson_val *id) {
         r = responses_past(b, &s->parts.items, s->parts.input.data);
         if (r == 0)
             r = responses_past(b, &s->parts.output, s->parts.head.data);
-        if (s == rs->parent)
-            break;
     }
     b->past = false;
     return r;
+}
+
+static int put_past(struct responses_build *b, yyjson_val *id) {
+    struct responses *rs = b->rs;
+
+    if (is_prefixed(id, RESPONSES_ID_PREFIX))
+        rs->parent = store_get(rs->env->store, rs->tenant, json_text(id), json_len(id));
+    if (!rs->parent)
+        return err_set_code(b->err, 404, "previous_response_not_found", "previous_response_id",
+                            "Previous response with id '%.100s' not found.", json_cstr(id));
+    store_use(rs->parent);
+    return read_past(b, "previous_response_id");
+}
+
+static int put_conversation(struct responses_build *b, yyjson_val *id) {
+    struct responses *rs = b->rs;
+
+    if (is_prefixed(id, CONVERSATION_ID_PREFIX))
+        rs->conversation = store_get(rs->env->store, rs->tenant, json_text(id), json_len(id));
+    if (!rs->conversation)
+        return err_set_code(b->err, 404, "not_found", "conversation",
+                            "Conversation with id '%.100s' not found.", json_cstr(id));
+    store_use(rs->conversation);
+    if (!rs->conversation->parent)
+        return 0;
+    rs->parent = stored_ref(rs->conversation->parent);
+    return read_past(b, "conversation");
 }
 
 /* A string is a message of the user's. */
@@ -359,6 +393,16 @@ static int put_string_input(struct responses_build *b, yyjson_val *text) {
     return r;
 }
 
+/* Reads items, or the text of one, and keeps them in the response if that is stored. */
+static int put_items(struct responses_build *b, yyjson_val *items) {
+    bool keep = b->rs->store;
+    int r = keep ? buf_add_char(&b->rs->kept.input, '[') : 0;
+
+    if (r == 0)
+        r = yyjson_is_str(items) ? put_string_input(b, items) : responses_items(b, items, keep);
+    return r == 0 && keep ? buf_add_char(&b->rs->kept.input, ']') : r;
+}
+
 static int put_messages(struct responses_build *b, const struct fields *f, yyjson_mut_val *root) {
     yyjson_val *text = f->v[INSTRUCTIONS];
     int r = (b->messages = yyjson_mut_arr(b->doc)) ? 0 : -ENOMEM;
@@ -367,13 +411,10 @@ static int put_messages(struct responses_build *b, const struct fields *f, yyjso
         r = responses_instructions(b, json_text(text), json_len(text));
     if (r == 0 && f->v[PREVIOUS])
         r = put_past(b, f->v[PREVIOUS]);
-    if (r == 0 && b->rs->store)
-        r = buf_add_char(&b->rs->kept.input, '[');
+    if (r == 0 && f->v[CONVERSATION])
+        r = put_conversation(b, id_of(f->v[CONVERSATION]));
     if (r == 0)
-        r = yyjson_is_str(f->v[INPUT]) ? put_string_input(b, f->v[INPUT])
-                                       : responses_items(b, f->v[INPUT], b->rs->store);
-    if (r == 0 && b->rs->store)
-        r = buf_add_char(&b->rs->kept.input, ']');
+        r = put_items(b, f->v[INPUT]);
     if (r == 0)
         r = responses_items_end(b);
     if (r == 0 && yyjson_mut_arr_size(b->messages) == 0)
@@ -432,11 +473,23 @@ static void echo_member(struct json *j, yyjson_val *v, const char *key, const ch
     json_raw(j, text ? text : otherwise, text ? len : strlen(otherwise));
 }
 
+static void put_conversation_id(struct json *j, const struct stored *conversation) {
+    json_key(j, "conversation");
+    if (!conversation) {
+        json_null(j);
+        return;
+    }
+    json_open(j, '{');
+    json_put_string(j, "id", conversation->id);
+    json_close(j, '}');
+}
+
 static int put_echo(struct responses *rs, const struct fields *f, const struct gen_request *r) {
     struct json j;
 
     json_begin(&j, &rs->kept.echo);
     json_put_bool(&j, "background", rs->background);
+    put_conversation_id(&j, rs->conversation);
     echo(&j, f, INSTRUCTIONS, "null");
     echo(&j, f, MAX_OUTPUT, "null");
     echo(&j, f, MAX_TOOL_CALLS, "null");
@@ -495,6 +548,8 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
     rs->background = yyjson_is_true(f.v[BACKGROUND]);
     if (rs->background && !rs->store)
         return responses_refuse(b, "background", "needs a response that is stored");
+    if (f.v[CONVERSATION] && !rs->store)
+        return responses_refuse(b, "conversation", "needs a response that is stored");
     if ((result = build_chat(b, &f, &chat)) < 0)
         return result;
     result = gen_request_read(r, rs->model, FIELDS_CHAT, chat, b->err);
@@ -505,6 +560,7 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
 
 /* Drops the parts of the request that the pool will read once more. */
 static void forget_request(struct responses *rs) {
+    rs->conversation = stored_unref(rs->conversation);
     rs->parent = stored_unref(rs->parent);
     stored_parts_deinit(&rs->kept);
     arena_deinit(&rs->arena);
@@ -514,26 +570,58 @@ static void forget_request(struct responses *rs) {
         false;
 }
 
-int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    struct responses_build b = {
-        .rs = job->state, .err = err, .doc = yyjson_mut_doc_new(NULL), .quick = job->quick};
-    int r = -ENOMEM;
+/* 0 or -ENOMEM; build_deinit() comes in either case. */
+static int build_init(struct responses_build *b, struct responses *rs, struct err *err) {
+    *b = (struct responses_build){.rs = rs, .err = err, .doc = yyjson_mut_doc_new(NULL)};
+    call_table_init(&b->calls, rs->env->secret);
+    buf_init(&b->system, UINT32_MAX);
+    buf_init(&b->turn.content, UINT32_MAX);
+    buf_init(&b->turn.reasoning, UINT32_MAX);
+    return b->doc ? 0 : -ENOMEM;
+}
 
-    b.rs->model = job->model;
-    call_table_init(&b.calls, b.rs->env->secret);
-    buf_init(&b.system, UINT32_MAX);
-    buf_init(&b.turn.content, UINT32_MAX);
-    buf_init(&b.turn.reasoning, UINT32_MAX);
-    if (b.doc)
+static void build_deinit(struct responses_build *b) {
+    buf_deinit(&b->system);
+    buf_deinit(&b->turn.content);
+    buf_deinit(&b->turn.reasoning);
+    call_table_deinit(&b->calls);
+    yyjson_mut_doc_free(b->doc);
+}
+
+int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    struct responses *rs = job->state;
+    struct responses_build b;
+    int r = build_init(&b, rs, err);
+
+    b.quick = job->quick;
+    rs->model = job->model;
+    if (r == 0)
         r = translate(&b, yyjson_doc_get_root(body), &job->request);
-    buf_deinit(&b.system);
-    buf_deinit(&b.turn.content);
-    buf_deinit(&b.turn.reasoning);
-    call_table_deinit(&b.calls);
-    yyjson_mut_doc_free(b.doc);
+    build_deinit(&b);
     yyjson_doc_free(body);
     if (r == -EAGAIN)
-        forget_request(b.rs);
+        forget_request(rs);
+    return r;
+}
+
+int responses_read_items(struct responses *rs, yyjson_val *items, const char *field,
+                         struct err *err) {
+    struct responses_build b;
+    int r = build_init(&b, rs, err);
+
+    if (r == 0 && !(b.messages = yyjson_mut_arr(b.doc)))
+        r = -ENOMEM;
+    if (r == 0)
+        r = responses_tools(&b, NULL);
+    if (r == 0)
+        r = read_past(&b, field);
+    if (r == 0)
+        r = put_items(&b, items);
+    build_deinit(&b);
+    if (r < 0 && strncmp(err->param, "input", strlen("input")) == 0) {
+        replace(err->param, sizeof(err->param), "input", field);
+        replace(err->message, sizeof(err->message), "input", field);
+    }
     return r;
 }
 

@@ -63,8 +63,7 @@ static int collect(const struct stored *s, struct conversation *out) {
 static void name_item(const struct segment *s, size_t i, char out[80]) {
     const struct item_entry *e = item_list_get(s->list, i);
 
-    snprintf(out, 80, "%s_%s_in%zu", e->message ? "msg" : "item",
-             s->s->id + strlen(RESPONSES_ID_PREFIX), i);
+    snprintf(out, 80, "%s_%s_in%zu", e->message ? "msg" : "item", strchr(s->s->id, '_') + 1, i);
 }
 
 /* Returns true if item @i of @s, which may be behind its end, has the id @id. */
@@ -183,9 +182,68 @@ static int put_items(const struct stored *s, const struct items_query *q, struct
     return r;
 }
 
-/* About what put_items() looks at: the text of all items, each of which may be in the page, and
- * their table. */
-static size_t work_of(const struct stored *s) {
+int items_put_own(const struct stored *s, const struct items_query *q, struct buf *out) {
+    struct segment own = {s, &s->parts.items, s->parts.input.data};
+    struct conversation c = {&own, 1, item_list_n(own.list)};
+
+    return put_page(out, &c, 0, c.n, false);
+}
+
+int items_put_one(const struct stored *s, const struct items_query *q, struct buf *out) {
+    struct conversation c = {0};
+    int r = collect(s, &c);
+    size_t behind = r == 0 ? find_after(&c, q->after, false) : 0;
+
+    if (r == 0 && behind == 0)
+        r = -ENOENT;
+    if (r == 0)
+        r = put_item(out, &c, place_of(&c, behind - 1, false));
+    free(c.segment);
+    return r;
+}
+
+/* Copies one item, which gets the id that it is listed under. */
+static int copy_item(const struct conversation *c, struct place p, struct stored_parts *out) {
+    const struct segment *s = &c->segment[p.segment];
+    struct item_entry e = *item_list_get(s->list, p.item);
+    const char *id = item_list_id(s->list, &e);
+    char name[80];
+    int r = out->input.len > 1 ? buf_add_char(&out->input, ',') : 0;
+
+    e.at = out->input.len;
+    if (r == 0)
+        r = put_item(&out->input, c, p);
+    if (r < 0)
+        return r;
+    if (!id) {
+        name_item(s, p.item, name);
+        id = name;
+    }
+    e.len = out->input.len - e.at;
+    e.typed = true;
+    return item_list_add(&out->items, e, id, strlen(id));
+}
+
+int items_copy_without(const struct stored *s, const char *id, struct stored_parts *out) {
+    struct conversation c = {0};
+    int r = collect(s, &c);
+    size_t behind = r == 0 ? find_after(&c, id, false) : 0;
+
+    if (r == 0 && behind == 0)
+        r = -ENOENT;
+    if (r == 0)
+        r = buf_add_char(&out->input, '[');
+    for (size_t i = 0; i < c.n && r == 0; i++) {
+        if (i % 16 == 0 && (r = job_pause()) < 0)
+            break;
+        if (i + 1 != behind)
+            r = copy_item(&c, place_of(&c, i, false), out);
+    }
+    free(c.segment);
+    return r < 0 ? r : buf_add_char(&out->input, ']');
+}
+
+size_t items_work(const struct stored *s) {
     size_t n = 0;
 
     for (const struct stored *p = s; p && n <= REPLY_INLINE; p = p->parent)
@@ -193,18 +251,22 @@ static size_t work_of(const struct stored *s) {
     return n;
 }
 
-void responses_items_serve(struct exchange *x, struct http *h) {
-    struct stored *s = store_get(env_of(x)->store, x->tenant, x->arg, strlen(x->arg));
+void items_serve(struct exchange *x, struct http *h, struct stored *s) {
     struct items_query q = {.limit = LIST_DEFAULT};
     char limit[16], order[16];
 
-    if (!s) {
-        responses_not_found(x);
-        return;
-    }
     if (http_query(h, "limit", limit, sizeof(limit)))
         q.limit = MIN(MAX(strtoul(limit, NULL, 10), 1u), LIST_MAX);
     q.descending = !http_query(h, "order", order, sizeof(order)) || strcmp(order, "asc") != 0;
     http_query(h, "after", q.after, sizeof(q.after));
-    stored_reply(x, s, &q, work_of(s), put_items);
+    stored_reply(x, s, &q, items_work(s), put_items);
+}
+
+void responses_items_serve(struct exchange *x, struct http *h) {
+    struct stored *s = responses_named(x);
+
+    if (s)
+        items_serve(x, h, s);
+    else
+        responses_not_found(x);
 }

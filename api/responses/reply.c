@@ -55,6 +55,18 @@ static void on_thread(struct job *j) {
     r->result = r->write(r->stored, &r->query, &r->body);
 }
 
+/* Ends @x with what was written. */
+static void end(struct exchange *x, struct reply *r) {
+    struct err err;
+
+    if (r->result != -ENOENT) {
+        respond_buf(x, 200, &r->body, r->result);
+        return;
+    }
+    err_set_code(&err, 404, "not_found", NULL, "Item with id '%.99s' not found.", r->query.after);
+    respond_error(x, &err);
+}
+
 static void on_written(struct job *j) {
     struct reply *r = CONTAINER_OF(j, struct reply, job);
     struct exchange *x = r->exchange;
@@ -63,7 +75,7 @@ static void on_written(struct job *j) {
         r->exchange = NULL;
         x->ops = NULL;
         x->state = NULL;
-        respond_buf(x, 200, &r->body, r->result);
+        end(x, r);
     }
     reply_free(r);
 }
@@ -86,7 +98,7 @@ void stored_reply(struct exchange *x, struct stored *s, const struct items_query
     r->job = (struct job){.run = on_thread, .done = on_written};
     if (work <= REPLY_INLINE) {
         on_thread(&r->job);
-        respond_buf(x, 200, &r->body, r->result);
+        end(x, r);
         reply_free(r);
         return;
     }

@@ -18,10 +18,11 @@ struct stored;
 struct items_query {
     size_t limit;
     bool descending;
-    char after[100]; /* "": from the beginning */
+    char after[100]; /* "": from the beginning; or the id of the only one */
 };
 
-/* Appends the answer to @out. On any thread. 0 or -errno; -ECANCELED: it was abandoned. */
+/* Appends the answer to @out. On any thread. 0 or -errno; -ECANCELED: it was abandoned;
+ * -ENOENT: there is no item query.after. */
 typedef int stored_write(const struct stored *s, const struct items_query *q, struct buf *out);
 
 /* Ends @x with what @write makes of @s, which is taken over; @work: about how many bytes it copies

@@ -11,6 +11,7 @@
 #include "api/http/respond.h"
 #include "api/generation/opaque_reasoning.h"
 #include "api/responses/background.h"
+#include "api/responses/conversation.h"
 
 /*
  * The output of a generation is a list of runs (output_parser.h); each run is an item: a message,
@@ -34,8 +35,7 @@ static bool is_codex(const struct http *h) {
     return who && strncmp(who, "codex", 5) == 0;
 }
 
-/* NULL: no memory. */
-static struct responses *new_state(struct exchange *x) {
+struct responses *responses_new(struct exchange *x) {
     struct responses *rs = calloc(1, sizeof(*rs));
 
     if (!rs)
@@ -51,20 +51,24 @@ static struct responses *new_state(struct exchange *x) {
     return rs;
 }
 
-static void free_state(struct responses *rs) {
+struct responses *responses_free(struct responses *rs) {
+    if (!rs)
+        return NULL;
     list_remove(&rs->link);
     assert(!rs->log || rs->n_logged == 0);
     event_log_unref(rs->log);
+    stored_unref(rs->conversation);
     stored_unref(rs->parent);
     stored_parts_deinit(&rs->kept);
     buf_deinit(&rs->custom.text);
     logprobs_deinit(&rs->logprobs);
     arena_deinit(&rs->arena);
     free(rs);
+    return NULL;
 }
 
 int responses_open(struct prompt_job *job, struct exchange *x, struct writer *w) {
-    struct responses *rs = new_state(x);
+    struct responses *rs = responses_new(x);
 
     if (!rs)
         return -ENOMEM;
@@ -77,7 +81,7 @@ int responses_open(struct prompt_job *job, struct exchange *x, struct writer *w)
 }
 
 void responses_close(struct prompt_job *job) {
-    free_state(job->state);
+    responses_free(job->state);
 }
 
 struct responses *responses_find(struct gen_env *env, uint32_t tenant, const char *id) {
@@ -99,6 +103,10 @@ static const struct gen *gen_of(const struct writer *w) {
 
 static bool was_cut(const struct gen *g) {
     return g->state == GEN_DONE && g->finish == FINISH_LENGTH;
+}
+
+static bool is_whole_or_cut(const struct gen *g) {
+    return g->state == GEN_DONE && g->finish != FINISH_ERROR;
 }
 
 /* Returns true if nothing is missing of its output. */
@@ -458,8 +466,10 @@ void responses_keep(const struct writer *w, const char *json, size_t len) {
     if (!rs->store)
         return;
     assert(rs->kept.echo.len && len > echo && json[len - echo] == ',');
-    if (buf_add(&rs->kept.head, json, len - echo) == 0)
-        store_add(rs->env->store, rs->tenant, w->id, rs->parent, &rs->kept);
+    if (buf_add(&rs->kept.head, json, len - echo) == 0 &&
+        store_add(rs->env->store, rs->tenant, w->id, rs->parent, &rs->kept) == 0 &&
+        rs->conversation && is_whole_or_cut(gen_of(w)))
+        conversation_add(rs->conversation, w->id);
 }
 
 static void put_whole(struct json *j, struct writer *w) {
@@ -500,6 +510,16 @@ void responses_compact_serve(struct exchange *x, struct http *h) {
     writer_serve(x, &compact);
 }
 
+/* endpoint.prepared */
+static int prepare(struct writer *w, struct err *err) {
+    struct responses *rs = responses_of(w);
+    int r = conversation_lock(rs, err);
+
+    if (r == 0 && rs->store)
+        store_watch(rs->env->store);
+    return r < 0 ? r : background_begin(w, err);
+}
+
 static const struct endpoint endpoint = {
     .open = responses_open,
     .close = responses_close,
@@ -509,7 +529,7 @@ static const struct endpoint endpoint = {
     .repeats = REPEATS_PARTS,
     .tells_body = true,
     .parsed = true,
-    .prepared = background_begin,
+    .prepared = prepare,
     .begin = responses_stream_begin,
     .piece = responses_stream_piece,
     .end = responses_stream_end,

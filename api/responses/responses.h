@@ -37,12 +37,14 @@ struct responses {
 
     /* Fields of the request, set when its body was read. */
     bool store;
-    bool background;       /* it goes on without its client */
-    bool summary;          /* reasoning is reported as its summary */
-    bool compacts;         /* the answer is a summary of the conversation */
-    bool wants_logprobs;   /* of messages */
-    bool encrypted;        /* reasoning items carry what gives the model its reasoning back */
-    struct stored *parent; /* what it continues */
+    bool background;             /* it goes on without its client */
+    bool summary;                /* reasoning is reported as its summary */
+    bool compacts;               /* the answer is a summary of the conversation */
+    bool wants_logprobs;         /* of messages */
+    bool encrypted;              /* reasoning items carry what gives the model its reasoning back */
+    struct stored *parent;       /* what it continues */
+    struct stored *conversation; /* that it is a part of, as it was when the body was read */
+    bool locks;                  /* nothing else is added to that meanwhile */
     struct responses_tool *tools;
     uint32_t n_tools;
     struct stored_parts kept; /* head and output, once reported */
@@ -58,6 +60,9 @@ struct responses {
     size_t n_logged;       /* bytes of it that store.n_logged has */
 };
 
+/* For what has no writer: NULL: no memory. */
+struct responses *responses_new(struct exchange *x);
+struct responses *responses_free(struct responses *rs); /* accepts NULL */
 /* endpoint.open and .close: the state of a job. */
 int responses_open(struct prompt_job *job, struct exchange *x, struct writer *w);
 void responses_close(struct prompt_job *job);
@@ -71,6 +76,12 @@ struct responses *responses_find(struct gen_env *env, uint32_t tenant, const cha
 int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err);
 /* Likewise for /v1/responses/compact: the answer is a summary, which is not stored. */
 int responses_translate_compact(struct prompt_job *job, yyjson_doc *body, struct err *err);
+/* Reads @items, an array, as what follows rs->parent, into rs->kept. @field: its name. On any
+ * thread. */
+int responses_read_items(struct responses *rs, yyjson_val *items, const char *field,
+                         struct err *err);
+/* Returns true if @v is an object of few short strings. */
+bool responses_is_metadata(yyjson_val *v);
 /* A message about a chat's field, in the words of this API. */
 void responses_rename(struct err *err);
 

@@ -8,6 +8,7 @@
 #include "api/generation/lookup.h"
 #include "api/http/respond.h"
 #include "api/responses/background.h"
+#include "api/responses/conversation.h"
 #include "api/responses/query.h"
 #include "api/responses/reply.h"
 #include "api/http/http.h"
@@ -18,6 +19,16 @@
  * Routes of a response that is stored or under way: /v1/responses/ID, DELETE of it, /cancel and
  * /input_items. Clients without the right to see it get 404.
  */
+
+/* Conversations are in the same store. */
+static bool names_response(const struct exchange *x) {
+    return strncmp(x->arg, RESPONSES_ID_PREFIX, strlen(RESPONSES_ID_PREFIX)) == 0;
+}
+
+struct stored *responses_named(struct exchange *x) {
+    return names_response(x) ? store_get(env_of(x)->store, x->tenant, x->arg, strlen(x->arg))
+                             : NULL;
+}
 
 void responses_not_found(struct exchange *x) {
     struct err err;
@@ -78,7 +89,7 @@ static void resume(struct exchange *x, struct http *h, struct event_log *log) {
 }
 
 static void get_serve(struct exchange *x, struct http *h) {
-    struct stored *s = store_get(env_of(x)->store, x->tenant, x->arg, strlen(x->arg));
+    struct stored *s = responses_named(x);
     struct responses *rs = s ? NULL : find_live(x);
     char value[8];
 
@@ -100,7 +111,7 @@ static void delete_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
     struct json j;
 
-    if (!store_remove(env_of(x)->store, x->tenant, x->arg, strlen(x->arg))) {
+    if (!names_response(x) || !store_remove(env_of(x)->store, x->tenant, x->arg, strlen(x->arg))) {
         responses_not_found(x);
         return;
     }
@@ -143,7 +154,7 @@ static void cancel_serve(struct exchange *x, struct http *h) {
         cancel(x, rs);
         return;
     }
-    struct stored *s = store_get(env_of(x)->store, x->tenant, x->arg, strlen(x->arg));
+    struct stored *s = responses_named(x);
     if (s && was_cancelled(s)) {
         stored_reply(x, s, NULL, s->parts.head.len + s->parts.echo.len, put_stored);
         return;
@@ -182,6 +193,12 @@ static const struct route routes[] = {
     {"/v1/responses", HTTP_POST, false, true, responses_serve},
     {"/v1/responses/compact", HTTP_POST, false, true, responses_compact_serve},
     {"/v1/responses/input_tokens", HTTP_POST, false, false, count_serve},
+    {"/v1/conversations", HTTP_POST, false, false, conversations_create_serve},
+    {"/v1/conversations/*/items", HTTP_POST, false, false, conversations_add_serve},
+    {"/v1/conversations/*/items", HTTP_GET, false, false, conversations_items_serve},
+    {"/v1/conversations/*", HTTP_POST, false, false, conversations_update_serve},
+    {"/v1/conversations/*", HTTP_GET, false, false, conversations_get_serve},
+    {"/v1/conversations/*", HTTP_DELETE, false, false, conversations_delete_serve},
     {"/v1/responses/*/cancel", HTTP_POST, false, false, cancel_serve},
     {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve},
     {"/v1/responses/*", HTTP_GET, false, false, get_serve},
@@ -189,7 +206,7 @@ static const struct route routes[] = {
     {0},
 };
 
-static const char *const prefixes[] = {"/v1/responses", NULL};
+static const char *const prefixes[] = {"/v1/responses", "/v1/conversations", NULL};
 
 const struct dialect responses_dialect = {
     .name = "responses",

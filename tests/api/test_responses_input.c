@@ -511,8 +511,6 @@ Test(input, what_cannot_be_had_is_refused) {
     struct world w;
 
     responses_start(&w);
-    responses_refused(&w, "\"input\":\"a\",\"conversation\":\"c\"", 400, "unsupported_parameter",
-                      "conversation");
     responses_refused(&w, "\"input\":\"a\",\"prompt\":{\"id\":\"p\"}", 400, "unsupported_parameter",
                       "prompt");
     responses_refused(&w, "\"input\":\"a\",\"top_logprobs\":21", 400, "invalid_value",

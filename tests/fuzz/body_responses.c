@@ -8,6 +8,7 @@ static const char *const heads[] = {
     "POST /v1/responses",
     "POST /v1/responses/input_tokens",
     "POST /v1/responses/compact",
+    "POST /v1/conversations",
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {

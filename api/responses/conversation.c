@@ -1,0 +1,422 @@
+#include "api/responses/conversation.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "api/generation/env.h"
+#include "api/http/conn.h"
+#include "api/http/respond.h"
+#include "api/responses/query.h"
+#include "api/responses/responses.h"
+
+/*
+ * A conversation is a stored object without items of its own: head and echo are its JSON, and what
+ * it continues are its items: those of the responses that named it, and objects without an id that
+ * hold items which clients have added. Nothing of it is ever changed: to add is to replace the
+ * conversation by one that continues more, so that requests which read it need no lock.
+ *
+ * Bodies are read on the pool, as are conversations that are copied without an item. What comes of
+ * it is put into place on the loop, if the conversation is still the one that was read.
+ */
+
+#define ID_HEX 24u
+
+enum kind { CREATE, UPDATE, ADD, REMOVE };
+
+/* One request that makes or changes a conversation. Invariant: while @exchange is set, this is its
+ * state; everything else is the job's until on_done(). */
+struct change {
+    struct job job;
+    struct exchange *exchange; /* NULL: the client has left */
+    enum kind kind;
+    struct stored *conversation; /* NULL: a new one */
+    char item[100];              /* REMOVE */
+    struct buf body;
+    struct quota_charge charge; /* of the body */
+    struct responses *rs;       /* reads items, and has them */
+    struct buf metadata;        /* the member; empty: as it was */
+    struct err err;
+    int result;
+};
+
+/* ---- ids ---- */
+
+static void new_id(struct gen_env *env, const char *prefix, char out[48]) {
+    snprintf(out, 48, "%s%016llx%08llx", prefix, (unsigned long long)rng_next(&env->rng),
+             (unsigned long long)rng_next(&env->rng) >> 32);
+}
+
+/* The conversation that the path names, up to its first slash; NULL: there is none. */
+static struct stored *named(struct exchange *x) {
+    size_t n = strcspn(x->arg, "/");
+
+    if (strncmp(x->arg, CONVERSATION_ID_PREFIX, strlen(CONVERSATION_ID_PREFIX)) != 0)
+        return NULL;
+    return store_get(env_of(x)->store, x->tenant, x->arg, n);
+}
+
+static void not_found(struct exchange *x) {
+    struct err err;
+
+    err_set_code(&err, 404, "not_found", "conversation_id",
+                 "Conversation with id '%.100s' not found.", x->arg);
+    respond_error(x, &err);
+}
+
+/* The item that the path names behind its conversation; NULL: it names none, or in a wrong way. */
+static const char *item_of(const struct exchange *x) {
+    const char *rest = strchr(x->arg, '/');
+
+    return rest && strncmp(rest, "/items/", strlen("/items/")) == 0 ? rest + strlen("/items/")
+                                                                    : NULL;
+}
+
+/* ---- locks ---- */
+
+static int refuse_locked(struct err *err) {
+    return err_set_code(err, 400, "conversation_locked", "conversation",
+                        "Something else is being added to this conversation. Try again when that "
+                        "is done.");
+}
+
+/* A response that is under way holds the conversation @id. */
+static bool is_locked(const struct gen_env *env, uint32_t tenant, const char *id) {
+    LIST_FOREACH(node, &env->store->live) {
+        const struct responses *rs = LIST_ENTRY(node, struct responses, link);
+
+        if (rs->locks && rs->tenant == tenant && strcmp(rs->conversation->id, id) == 0)
+            return true;
+    }
+    return false;
+}
+
+int conversation_lock(struct responses *rs, struct err *err) {
+    const struct stored *c = rs->conversation;
+
+    if (!c)
+        return 0;
+    struct stored *now = store_get(rs->env->store, rs->tenant, c->id, strlen(c->id));
+    bool same = now == c;
+    stored_unref(now);
+    if (!same || is_locked(rs->env, rs->tenant, c->id))
+        return refuse_locked(err);
+    rs->locks = true;
+    return 0;
+}
+
+/* ---- putting into place ---- */
+
+static int put_again(struct stored *c, struct stored *parent, const struct buf *metadata) {
+    struct stored_parts parts;
+    const struct buf *echo = metadata->len ? metadata : &c->parts.echo;
+
+    stored_parts_init(&parts);
+    if (buf_add(&parts.head, c->parts.head.data, c->parts.head.len) < 0 ||
+        buf_add(&parts.echo, echo->data, echo->len) < 0) {
+        stored_parts_deinit(&parts);
+        return -ENOMEM;
+    }
+    return store_replace(c, parent, &parts);
+}
+
+void conversation_add(struct stored *c, const char *id) {
+    struct stored *r = store_get(c->store, c->tenant, id, strlen(id));
+
+    if (r) /* else it was too large to be kept */
+        put_again(c, r, &(struct buf){0});
+    stored_unref(r);
+}
+
+/* Stores the items that were read, behind @parent, for whoever continues them: they cannot be found
+ * by themselves. *@out is the caller's. */
+static int add_items(struct change *c, struct stored *parent, struct stored **out) {
+    struct store *s = c->rs->env->store;
+    char id[48];
+
+    new_id(c->rs->env, "item_", id);
+    int r = store_add(s, c->rs->tenant, id, parent, &c->rs->kept);
+    if (r < 0)
+        return r;
+    if (!(*out = store_get(s, c->rs->tenant, id, strlen(id))))
+        return err_set_code(&c->err, 413, "body_too_large", NULL,
+                            "There is no room for these items (stored-memory).");
+    store_remove(s, c->rs->tenant, id, strlen(id));
+    return 0;
+}
+
+/* Makes the conversation that continues @items (NULL: nothing). */
+static int create(struct change *c, struct stored *items, struct stored **out) {
+    struct gen_env *env = c->rs->env;
+    struct stored_parts parts;
+    struct json j;
+    char id[48];
+
+    stored_parts_init(&parts);
+    new_id(env, CONVERSATION_ID_PREFIX, id);
+    json_begin(&j, &parts.head);
+    json_open(&j, '{');
+    json_put_string(&j, "id", id);
+    json_put_string(&j, "object", "conversation");
+    json_put_int(&j, "created_at", time(NULL));
+    int r = j.error < 0 ? j.error : buf_add(&parts.echo, c->metadata.data, c->metadata.len);
+    if (r < 0) {
+        stored_parts_deinit(&parts);
+        return r;
+    }
+    store_watch(env->store);
+    if ((r = store_add(env->store, c->rs->tenant, id, items, &parts)) == 0 &&
+        !(*out = store_get(env->store, c->rs->tenant, id, strlen(id))))
+        r = err_set_code(&c->err, 400, "unsupported_parameter", NULL,
+                         "Nothing is kept here (stored-responses, stored-memory).");
+    return r;
+}
+
+/* Puts what was read into place. *@items: the new ones; *@out: the conversation. Both are the
+ * caller's. */
+static int put(struct change *c, struct stored **items, struct stored **out) {
+    struct stored *old = c->conversation, *parent = old ? old->parent : NULL;
+    int r = 0;
+
+    if (old && is_locked(c->rs->env, old->tenant, old->id))
+        return refuse_locked(&c->err);
+    if (c->kind == REMOVE)
+        parent = NULL;
+    if (item_list_n(&c->rs->kept.items) > 0 && (r = add_items(c, parent, items)) < 0)
+        return r;
+    if (!old)
+        return create(c, *items, out);
+    r = put_again(old, *items ? *items : parent, &c->metadata);
+    if (r == 0 && !(*out = store_get(old->store, old->tenant, old->id, strlen(old->id))))
+        r = -ENOENT;
+    return r == -ENOENT ? refuse_locked(&c->err) : r;
+}
+
+/* ---- reading ---- */
+
+static int read_metadata(struct change *c, yyjson_val *v) {
+    size_t len;
+
+    if (v && !yyjson_is_null(v) && !responses_is_metadata(v))
+        return err_set_code(&c->err, 400, "invalid_value", "metadata",
+                            "metadata must be an object of at most 16 strings.");
+    CLEANUP(freep) char *text = yyjson_is_obj(v) ? yyjson_val_write(v, 0, &len) : NULL;
+    if (yyjson_is_obj(v) && !text)
+        return -ENOMEM;
+    return buf_printf(&c->metadata, "\"metadata\":%s", text ? text : "{}");
+}
+
+static int read_body(struct change *c) {
+    yyjson_doc *doc = NULL;
+    const char *text = c->body.len ? c->body.data : "{}";
+    int r = json_read(&doc, text, c->body.len ? c->body.len : strlen(text), &c->err);
+    yyjson_val *root = yyjson_doc_get_root(doc), *items = yyjson_obj_get(root, "items");
+    bool none = !items || yyjson_is_null(items);
+
+    if (r == 0 && (c->kind == CREATE || c->kind == UPDATE))
+        r = read_metadata(c, yyjson_obj_get(root, "metadata"));
+    if (r == 0 && c->kind != UPDATE && !yyjson_is_arr(items) && (c->kind == ADD || !none))
+        r = err_set_code(&c->err, 400, "invalid_value", "items", "items must be an array.");
+    if (r == 0 && c->kind == ADD && yyjson_arr_size(items) == 0)
+        r = err_set_code(&c->err, 400, "invalid_value", "items", "items must not be empty.");
+    if (r == 0 && c->kind != UPDATE && !none)
+        r = responses_read_items(c->rs, items, "items", &c->err);
+    yyjson_doc_free(doc);
+    return r;
+}
+
+static void on_thread(struct job *j) {
+    struct change *c = CONTAINER_OF(j, struct change, job);
+
+    if (c->kind == REMOVE)
+        c->result = items_copy_without(c->conversation, c->item, &c->rs->kept);
+    else
+        c->result = read_body(c);
+}
+
+/* ---- life ---- */
+
+static struct change *change_free(struct change *c) {
+    assert(!c->exchange);
+    stored_unref(c->conversation);
+    buf_deinit(&c->body);
+    quota_charge_set(&c->charge, 0);
+    responses_free(c->rs);
+    buf_deinit(&c->metadata);
+    free(c);
+    return NULL;
+}
+
+static struct exchange *detach(struct change *c) {
+    struct exchange *x = c->exchange;
+
+    c->exchange = NULL;
+    x->ops = NULL;
+    x->state = NULL;
+    return x;
+}
+
+static void on_gone(struct exchange *x) {
+    struct change *c = x->state;
+
+    job_pool_abandon(&env_of(x)->pool, &c->job);
+    exchange_end(detach(c));
+}
+
+static void on_fail(struct exchange *x, const struct err *err) {
+    struct change *c = x->state;
+
+    job_pool_abandon(&env_of(x)->pool, &c->job);
+    respond_error(detach(c), err);
+}
+
+static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
+
+/* A stored_write: the conversation itself. */
+static int put_itself(const struct stored *s, const struct items_query *q, struct buf *out) {
+    return buf_printf(out, "%s,%s}", s->parts.head.data, s->parts.echo.data);
+}
+
+static void finish(struct change *c) {
+    struct stored *items = NULL, *out = NULL;
+    int r = c->result;
+
+    if (!c->exchange) {
+        change_free(c);
+        return;
+    }
+    if (r == 0)
+        r = put(c, &items, &out);
+    if (r == -ENOENT)
+        err_set_code(&c->err, 404, "not_found", NULL, "Item with id '%.99s' not found.", c->item);
+    struct exchange *x = detach(c);
+    struct err err = c->err;
+    bool added = c->kind == ADD && items;
+    change_free(c);
+    if (r < 0)
+        respond_failed(x, r, &err);
+    else
+        stored_reply(x, stored_ref(added ? items : out), NULL, added ? items_work(items) : 0,
+                     added ? items_put_own : put_itself);
+    stored_unref(items);
+    stored_unref(out);
+}
+
+static void on_done(struct job *j) {
+    finish(CONTAINER_OF(j, struct change, job));
+}
+
+/* Begins a change of @conversation, which is taken over. @item: that is removed, or NULL. */
+static void begin(struct exchange *x, enum kind kind, struct stored *conversation,
+                  const char *item) {
+    struct change *c = calloc(1, sizeof(*c));
+
+    if (!c || !(c->rs = responses_new(x))) {
+        free(c);
+        stored_unref(conversation);
+        respond_errno(x, -ENOMEM);
+        return;
+    }
+    c->exchange = x;
+    c->kind = kind;
+    c->conversation = conversation;
+    snprintf(c->item, sizeof(c->item), "%s", item ? item : "");
+    buf_init(&c->metadata, UINT32_MAX);
+    c->rs->store = true;
+    c->rs->parent = conversation && conversation->parent ? stored_ref(conversation->parent) : NULL;
+    c->job = (struct job){.run = on_thread, .done = on_done};
+    c->result = -ECANCELED; /* unless it runs */
+    x->ops = &ops;
+    x->state = c;
+    conn_take_body(x->conn, &c->body, &c->charge);
+    int r = job_pool_put(&env_of(x)->pool, &c->job, tenants_get(&env_of(x)->tenants, x->tenant));
+    if (r == 0)
+        return;
+    c->result = r;
+    finish(c);
+}
+
+/* ---- routes ---- */
+
+void conversations_create_serve(struct exchange *x, struct http *h) {
+    begin(x, CREATE, NULL, NULL);
+}
+
+static void change_named(struct exchange *x, enum kind kind) {
+    struct stored *s = named(x);
+
+    if (s && !strchr(x->arg, '/'))
+        begin(x, kind, s, NULL);
+    else {
+        stored_unref(s);
+        not_found(x);
+    }
+}
+
+void conversations_update_serve(struct exchange *x, struct http *h) {
+    change_named(x, UPDATE);
+}
+
+void conversations_add_serve(struct exchange *x, struct http *h) {
+    change_named(x, ADD);
+}
+
+void conversations_get_serve(struct exchange *x, struct http *h) {
+    struct stored *s = named(x);
+    const char *item = item_of(x);
+    struct items_query q = {0};
+
+    if (!s || (!item && strchr(x->arg, '/'))) {
+        stored_unref(s);
+        not_found(x);
+        return;
+    }
+    if (item) {
+        snprintf(q.after, sizeof(q.after), "%s", item);
+        stored_reply(x, s, &q, items_work(s), items_put_one);
+    } else {
+        stored_reply(x, s, NULL, 0, put_itself);
+    }
+}
+
+void conversations_items_serve(struct exchange *x, struct http *h) {
+    struct stored *s = named(x);
+
+    if (s && !strchr(x->arg, '/'))
+        items_serve(x, h, s);
+    else {
+        stored_unref(s);
+        not_found(x);
+    }
+}
+
+static void respond_deleted(struct exchange *x) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
+    struct json j;
+
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_put_string(&j, "id", x->arg);
+    json_put_string(&j, "object", "conversation.deleted");
+    json_put_bool(&j, "deleted", true);
+    json_close(&j, '}');
+    respond_buf(x, 200, &b, j.error);
+}
+
+void conversations_delete_serve(struct exchange *x, struct http *h) {
+    struct stored *s = named(x);
+    const char *item = item_of(x);
+
+    if (s && item) {
+        begin(x, REMOVE, s, item);
+        return;
+    }
+    if (s && !strchr(x->arg, '/') &&
+        store_remove(env_of(x)->store, x->tenant, x->arg, strlen(x->arg)))
+        respond_deleted(x);
+    else
+        not_found(x);
+    stored_unref(s);
+}
