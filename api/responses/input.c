@@ -36,6 +36,7 @@ enum field {
     BACKGROUND,
     CONVERSATION,
     PROMPT,
+    MANAGEMENT,
     STREAM_OPTIONS,
     /* Fields with the same meaning as in a chat. */
     TOP_LOGPROBS,
@@ -67,6 +68,7 @@ static const char *const names[] = {
     [BACKGROUND] = "background",
     [CONVERSATION] = "conversation",
     [PROMPT] = "prompt",
+    [MANAGEMENT] = "context_management",
     [TOP_LOGPROBS] = "top_logprobs",
     [STREAM_OPTIONS] = "stream_options",
     [MODEL] = "model",
@@ -258,6 +260,31 @@ static int check_support(const struct responses_build *b, const struct fields *f
     }
     if (f->v[STREAM_OPTIONS] && !yyjson_is_true(f->v[STREAM]))
         return responses_refuse(b, "stream_options", "may only be given with stream");
+    return 0;
+}
+
+/* Reads from how many tokens on the conversation is to be made shorter. */
+static int read_management(const struct responses_build *b, yyjson_val *list) {
+    static const char must[] = "must be an array of {\"type\": \"compaction\"}";
+    yyjson_val *one;
+    size_t i, n;
+
+    if (list && !yyjson_is_arr(list))
+        return responses_refuse(b, "context_management", must);
+    yyjson_arr_foreach(list, i, n, one) {
+        yyjson_val *from = yyjson_obj_get(one, "compact_threshold");
+        bool none = !from || yyjson_is_null(from);
+        uint64_t tokens = none ? UINT32_MAX : yyjson_get_uint(from);
+
+        if (!yyjson_equals_str(yyjson_obj_get(one, "type"), "compaction"))
+            return responses_refuse(b, "context_management", must);
+        if (!none && (!yyjson_is_uint(from) || tokens == 0))
+            return responses_refuse(b, "context_management.compact_threshold",
+                                    "must be a positive whole number");
+        tokens = MIN(tokens, (uint64_t)UINT32_MAX);
+        if (!b->rs->compact_from || tokens < b->rs->compact_from)
+            b->rs->compact_from = (uint32_t)tokens;
+    }
     return 0;
 }
 
@@ -541,6 +568,8 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
         result = check_types(b, &f);
     if (result == 0)
         result = check_support(b, &f);
+    if (result == 0)
+        result = read_management(b, f.v[MANAGEMENT]);
     if (result < 0)
         return result;
     rs->store =
@@ -566,6 +595,7 @@ static void forget_request(struct responses *rs) {
     arena_deinit(&rs->arena);
     rs->tools = NULL;
     rs->n_tools = 0;
+    rs->compact_from = 0;
     rs->store = rs->background = rs->summary = rs->wants_logprobs = rs->encrypted = rs->compacts =
         false;
 }

@@ -510,11 +510,26 @@ void responses_compact_serve(struct exchange *x, struct http *h) {
     writer_serve(x, &compact);
 }
 
+/* context_management: nothing is made shorter in the middle of a request, so one that would have to
+ * be is refused, as one that does not fit. */
+static int check_length(const struct responses *rs, const struct gen *g, struct err *err) {
+    if (!rs->compact_from || rs->compacts || g->n_prompt < rs->compact_from)
+        return 0;
+    err_set_code(
+        err, 400, "context_length_exceeded", "context_management",
+        "The conversation has %u tokens, the compact_threshold is %u. Make it shorter with "
+        "/v1/responses/compact or an item compaction_trigger.",
+        g->n_prompt, rs->compact_from);
+    return err_add_lengths(err, g->n_prompt, rs->compact_from);
+}
+
 /* endpoint.prepared */
 static int prepare(struct writer *w, struct err *err) {
     struct responses *rs = responses_of(w);
-    int r = conversation_lock(rs, err);
+    int r = check_length(rs, gen_of(w), err);
 
+    if (r == 0)
+        r = conversation_lock(rs, err);
     if (r == 0 && rs->store)
         store_watch(rs->env->store);
     return r < 0 ? r : background_begin(w, err);

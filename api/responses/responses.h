@@ -39,6 +39,7 @@ struct responses {
     bool store;
     bool background;             /* it goes on without its client */
     bool summary;                /* reasoning is reported as its summary */
+    uint32_t compact_from;       /* tokens of a prompt that is to be made shorter; 0: none */
     bool compacts;               /* the answer is a summary of the conversation */
     bool wants_logprobs;         /* of messages */
     bool encrypted;              /* reasoning items carry what gives the model its reasoning back */
@@ -60,7 +61,7 @@ struct responses {
     size_t n_logged;       /* bytes of it that store.n_logged has */
 };
 
-/* For what has no writer: NULL: no memory. */
+/* The state of a request without a writer. NULL: no memory. */
 struct responses *responses_new(struct exchange *x);
 struct responses *responses_free(struct responses *rs); /* accepts NULL */
 /* endpoint.open and .close: the state of a job. */

@@ -515,10 +515,30 @@ Test(input, what_cannot_be_had_is_refused) {
                       "prompt");
     responses_refused(&w, "\"input\":\"a\",\"top_logprobs\":21", 400, "invalid_value",
                       "top_logprobs");
+    responses_refused(&w, "\"input\":\"a\",\"context_management\":[{\"type\":\"x\"}]", 400,
+                      "invalid_value", "context_management");
+    responses_refused(&w,
+                      "\"input\":\"a\",\"context_management\":[{\"type\":\"compaction\","
+                      "\"compact_threshold\":-1}]",
+                      400, "invalid_value", "context_management.compact_threshold");
     cr_expect_eq(w.port.n, 0);
     responses_expect(
         &w, "\"input\":\"a\",\"background\":false,\"top_logprobs\":0,\"conversation\":null", "x",
         "M<x> completed");
+    world_stop(&w);
+}
+
+/* Below its threshold there is nothing to do; above it the client has to do it. */
+Test(input, context_management_is_kept_or_refused) {
+#define COMPACT(n) "\"context_management\":[{\"type\":\"compaction\",\"compact_threshold\":" n "}]"
+    struct world w;
+
+    responses_start(&w);
+    responses_refused(&w, "\"input\":\"a\"," COMPACT("10"), 400, "context_length_exceeded",
+                      "context_management");
+    responses_expect(&w, "\"input\":\"a\"," COMPACT("1000"), "x", "M<x> completed");
+    responses_expect(&w, "\"input\":[{\"type\":\"compaction_trigger\"}]," COMPACT("10"), "x",
+                     "K<weft1.eA==> completed");
     world_stop(&w);
 }
 
