@@ -101,7 +101,7 @@ int routes_check_head(struct exchange *x, const struct http *h, struct err *err)
     return r;
 }
 
-/* Only plain JSON: a browser may send other types without asking first, and we do not unpack. */
+/* Only JSON: a browser may send other types without asking first. */
 static int check_body(struct exchange *x, const struct http *h, struct err *err) {
     const char *type = http_header(h, "content-type", NULL);
     const char *encoding = http_header(h, "content-encoding", NULL);
@@ -110,9 +110,9 @@ static int check_body(struct exchange *x, const struct http *h, struct err *err)
     if (expect && strcasecmp(expect, "100-continue") != 0)
         return err_set_code(err, 417, "expectation_failed", NULL,
                             "The only supported expectation is 100-continue.");
-    if (encoding && strcasecmp(encoding, "identity") != 0)
+    if (encoding && strcasecmp(encoding, "identity") != 0 && h->coding == UNPACK_NONE)
         return err_set_code(err, 415, "unsupported_media_type", NULL,
-                            "The request body must not be compressed.");
+                            "The request body has a Content-Encoding that is not supported here.");
     if (!http_is_chunked(h) && h->parser.content_length > env_of(x)->opts.max_body_bytes)
         return err_set_code(err, 413, "body_too_large", NULL,
                             "The request body is larger than %u bytes (max-body).",

@@ -87,11 +87,21 @@ static bool has_other_coding(const struct http *h) {
            (n > 1 || strncasecmp(v, "chunked", 7) != 0 || v[7 + strspn(v + 7, " \t")]);
 }
 
+/* One coding alone is undone; of what stays the owner is told by the header. */
+static void find_coding(struct http *h) {
+    uint32_t n;
+    const char *v = http_header(h, "content-encoding", &n);
+
+    if (h->limits->unpack && n == 1)
+        h->coding = unpack_coding_of(v);
+}
+
 static int on_headers_complete(llhttp_t *p) {
     if (has_other_coding(of(p)))
         return refuse(of(p), 501, "not_implemented",
                       "The only supported Transfer-Encoding is chunked.");
     of(p)->head_done = true;
+    find_coding(of(p));
     p->upgrade = 0; /* no protocol is upgraded to: the request is answered as it stands */
     return HPE_PAUSED;
 }
@@ -102,10 +112,35 @@ static int on_headers_complete(llhttp_t *p) {
 static void make_room(struct http *h, size_t len) {
     size_t all = h->limits->body;
 
-    if (!http_is_chunked(h)) /* the parser counts down what is still to come after @len */
+    if (!http_is_chunked(h) &&
+        !h->unpack) /* the parser counts down what is still to come after @len */
         all = MIN(all, h->body.len + len + h->parser.content_length);
     if (h->body.len + len > GROWS_TO && h->body.cap < all)
         buf_reserve(&h->body, all - h->body.len);
+}
+
+static int refuse_memory(struct http *h) {
+    return refuse(h, 503, "out_of_memory", "Out of memory for the request body. Try again later.");
+}
+
+static int add_packed(struct http *h, const char *at, size_t len) {
+    int r = h->unpack ? 0 : unpack_new(&h->unpack, h->coding, h->limits->unpack);
+
+    if (r == -EAGAIN)
+        return refuse(h, 503, "overloaded",
+                      "Too many compressed bodies are being received. Try again later, or send it "
+                      "without compression.");
+    if (r == 0) {
+        make_room(h, len);
+        r = unpack_feed(h->unpack, at, len, &h->body);
+    }
+    if (r == -EMSGSIZE)
+        return refuse(h, 413, "body_too_large",
+                      "The request body is too large, or compressed too much.");
+    if (r == -EINVAL)
+        return refuse(h, 400, "malformed_body",
+                      "The request body is not what its Content-Encoding says.");
+    return r < 0 ? refuse_memory(h) : 0;
 }
 
 static int on_body(llhttp_t *p, const char *at, size_t len) {
@@ -114,17 +149,22 @@ static int on_body(llhttp_t *p, const char *at, size_t len) {
     assert(h->head_done && h->body.len <= h->limits->body);
     if (h->discard)
         return 0;
+    if (h->coding != UNPACK_NONE)
+        return add_packed(h, at, len);
     if (h->body.len + len > h->limits->body)
         return refuse(h, 413, "body_too_large", "The request body is too large.");
     make_room(h, len);
-    return buf_add(&h->body, at, len) < 0
-               ? refuse(h, 503, "out_of_memory",
-                        "Out of memory for the request body. Try again later.")
-               : 0;
+    return buf_add(&h->body, at, len) < 0 ? refuse_memory(h) : 0;
 }
 
 /* Stops in front of what follows, which may be the next request. */
 static int on_message_complete(llhttp_t *p) {
+    struct http *h = of(p);
+    bool whole = !h->unpack || unpack_is_whole(h->unpack);
+
+    h->unpack = unpack_free(h->unpack);
+    if (!whole && !h->discard)
+        return refuse(h, 400, "malformed_body", "The compressed request body is cut off.");
     return HPE_PAUSED;
 }
 
@@ -151,6 +191,7 @@ void http_init(struct http *h, const struct http_limits *limits) {
 void http_deinit(struct http *h) {
     buf_deinit(&h->head);
     buf_deinit(&h->body);
+    h->unpack = unpack_free(h->unpack);
 }
 
 void http_reset(struct http *h) {
@@ -160,6 +201,7 @@ void http_reset(struct http *h) {
     h->n_head_bytes = 0;
     h->n_headers = 0;
     h->started = h->head_done = h->discard = false;
+    h->coding = UNPACK_NONE;
     h->err = (struct err){0};
 }
 

@@ -8,6 +8,7 @@
 
 #include <llhttp.h>
 #include <stdbool.h>
+#include "api/http/unpack.h"
 #include "base/buf.h"
 #include "base/err.h"
 
@@ -15,10 +16,11 @@
 enum http_answer { HTTP_MORE, HTTP_HEAD_DONE, HTTP_MESSAGE_DONE };
 
 /* Limits of one request: bytes of the target, of the header block as it came, of the body without
- * its chunk framing; header lines including trailers. Beyond them: 414, 431, 413, 431. */
+ * its chunk framing and unpacked; header lines including trailers. Beyond them: 414, 431, 413, 431. */
 struct http_limits {
     size_t target, head, body;
     uint32_t n_headers;
+    struct unpack_room *unpack; /* NULL: compressed bodies are left as they are */
 };
 
 /* Invariants: body.len <= limits->body and n_headers <= limits->n_headers, or the last http_feed()
@@ -31,6 +33,8 @@ struct http {
     size_t n_head_bytes; /* of the header block as it came */
     uint32_t n_headers;
     bool started, head_done, discard; /* discard: read the body but do not keep it */
+    enum unpack_coding coding;        /* of the body, which is unpacked as it comes */
+    struct unpack *unpack;            /* once it has begun */
     struct err err;                   /* what a callback refused */
 };
 

@@ -297,7 +297,7 @@ Test(http, what_is_not_served_is_refused_by_name) {
         {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
          "Content-Length: 2\r\n\r\n{}",
          415, "must be JSON, with Content-Type: application/json."},
-        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: br\r\n"
          "Content-Length: 2\r\n\r\n{}",
          415, "unsupported_media_type"},
         {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: tea\r\nContent-Length: 2\r\n\r\n{}",

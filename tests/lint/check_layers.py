@@ -90,6 +90,7 @@ LIBRARIES = {
     r"curl/.*": ("cmd/", "api/service/otlp.c"),
     r"n?curses.*\.h": ("cmd/",),
     r"openssl/.*": ("api/http/tls.c",),
+    r"z(lib|std)\.h": ("api/http/unpack.c", "tests/"),
     r"png\.h": ("vision/png.c",),
     r"jpeglib\.h": ("vision/jpeg.c",),
     r"webp/.*": ("vision/webp.c",),
