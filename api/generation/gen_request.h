@@ -109,7 +109,11 @@ struct gen_request {
     struct str prediction;         /* likewise: token ids of the output that is expected */
     struct str dry_breakers;       /* likewise */
     struct str allowed, bad_words; /* likewise: struct submit */
-    struct str prefill;            /* the end of the prompt: the answer goes on there */
+    /* Texts in the place of `marker`, which the rendered chat has once: a prompt for each. */
+    const char *marker;
+    struct str *variants;
+    uint32_t n_variants;
+    struct str prefill; /* the end of the prompt: the answer goes on there */
     /* In the body; NULL once gen_request_drop_body() was called. A rerank's prompts are pairs of
      * the query and one of the documents. */
     yyjson_val *query, *documents;

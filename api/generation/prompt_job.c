@@ -17,6 +17,7 @@
 #include "api/generation/models.h"
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
+#include "api/generation/variants.h"
 #include "api/http/json.h"
 #include "api/generation/env.h"
 #include "api/limits/session.h"
@@ -597,6 +598,8 @@ static int prepare(struct prompt_job *job) {
                                  : find_prompts(job, &job->err);
     if (r == 0 && job->chat)
         r = render(job);
+    if (r == 0 && job->request.n_variants)
+        r = variants_spread(job, INLINE_TEXT);
     if (r == 0 && job->quick && job->chat && job->prompts[0].len > INLINE_TEXT)
         r = -EAGAIN;
     for (uint32_t i = 0; i < job->n_prompts && r == 0; i++)

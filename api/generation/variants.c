@@ -1,0 +1,66 @@
+#include "api/generation/variants.h"
+
+#include <errno.h>
+#include <string.h>
+#include "api/generation/prompt_job.h"
+
+#define VARIANTS_TEXT (32u << 20) /* bytes of the prompts that are made of one chat */
+
+/* Copies the ranges of the rendered text to @out, as they are where @more bytes have been put in at
+ * byte @at, which only the range around it grows by. */
+static void shift_ranges(const struct rendered *from, size_t at, size_t more,
+                         struct text_range *out) {
+    for (size_t k = 0; k < from->n_user; k++) {
+        out[k] = from->user[k];
+        out[k].begin += out[k].begin > at ? more : 0;
+        out[k].end += out[k].end > at ? more : 0;
+    }
+}
+
+/* Makes prompt @i of the rendered text, with its variant in place of the marker at byte @at. */
+static int make_variant(struct prompt_job *job, uint32_t i, size_t at) {
+    const struct rendered *from = &job->rendered;
+    const struct str *v = &job->request.variants[i];
+    size_t n_marker = strlen(job->request.marker), rest = from->text.len - at - n_marker;
+    size_t len = at + v->len + rest;
+    char *text = arena_alloc(&job->request.arena, len + 1);
+    struct text_range *user =
+        arena_alloc_array(&job->request.arena, from->n_user + 1, sizeof(*user));
+
+    if (!text || !user)
+        return -ENOMEM;
+    memcpy(text, from->text.data, at);
+    memcpy(text + at, v->data, v->len);
+    memcpy(text + at + v->len, from->text.data + at + n_marker, rest);
+    shift_ranges(from, at, v->len - n_marker, user); /* modulo SIZE_MAX: it may shrink */
+    job->prompts[i] =
+        (struct prompt){.text = text, .len = len, .user = user, .n_user = from->n_user};
+    return 0;
+}
+
+int variants_spread(struct prompt_job *job, size_t quick) {
+    const struct gen_request *r = &job->request;
+    const char *text = job->rendered.text.data;
+    const char *marker = text ? strstr(text, r->marker) : NULL;
+    uint64_t all = (uint64_t)job->rendered.text.len * r->n_variants;
+    int result = 0;
+
+    if (!marker || strstr(marker + 1, r->marker))
+        return err_set_code(&job->err, 400, "template_error", "messages",
+                            "The chat template does not repeat a message as it is, or the message "
+                            "contains %s.",
+                            r->marker);
+    if (all > VARIANTS_TEXT)
+        return err_set_code(&job->err, 400, "context_length_exceeded", "messages",
+                            "The text is too long for %u questions. Ask fewer at once.",
+                            r->n_variants);
+    if (job->quick && all > quick)
+        return -EAGAIN;
+    job->prompts = arena_alloc_array(&job->request.arena, r->n_variants, sizeof(*job->prompts));
+    if (!job->prompts)
+        return -ENOMEM;
+    job->n_prompts = r->n_variants;
+    for (uint32_t i = 0; i < r->n_variants && result == 0; i++)
+        result = make_variant(job, i, (size_t)(marker - text));
+    return result;
+}

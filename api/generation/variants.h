@@ -1,0 +1,12 @@
+#pragma once
+
+/* variants - several prompts of one chat, which differ in one place: the chat is rendered once, and
+ * what comes before that place is the same in all of them, for the prefix cache. */
+
+#include <stddef.h>
+
+struct prompt_job;
+
+/* Makes a prompt of the job's rendered chat for each of request.variants. 0, -ENOMEM, -EAGAIN where
+ * the job is quick and they have more than @quick bytes, or an error of the job. */
+int variants_spread(struct prompt_job *job, size_t quick);
