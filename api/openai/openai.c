@@ -88,6 +88,8 @@ static const struct route routes[] = {
     {"/rerank", HTTP_POST, false, true, rerank_serve},
     {"/v1/reranking", HTTP_POST, false, true, rerank_serve},
     {"/reranking", HTTP_POST, false, true, rerank_serve},
+    {"/v1/decisions", HTTP_POST, false, true, decisions_serve},
+    {"/v1/systemone", HTTP_POST, false, true, system_one_serve},
     {"/v1/score", HTTP_POST, false, true, score_serve},
     {"/score", HTTP_POST, false, true, score_serve},
     {"/tokenize", HTTP_POST, false, false, tokenize_serve},

@@ -43,6 +43,8 @@ void embeddings_serve(struct exchange *x, struct http *h);
 void embedding_serve(struct exchange *x, struct http *h);
 void rerank_serve(struct exchange *x, struct http *h);
 void score_serve(struct exchange *x, struct http *h);
+void decisions_serve(struct exchange *x, struct http *h);
+void system_one_serve(struct exchange *x, struct http *h);
 void models_list_serve(struct exchange *x, struct http *h);
 void models_one_serve(struct exchange *x, struct http *h);
 void tokenize_serve(struct exchange *x, struct http *h);

@@ -181,7 +181,7 @@ static void send_ids(struct fake_port *f, uint32_t i, uint32_t from, const int32
     for (uint32_t k = 0; k < n; k++) {
         logprobs[k] = f->r[i].logprob < 0 ? f->r[i].logprob : -0.5f;
         top[2 * k] = (struct event_top){ids[k], -0.5f};
-        top[2 * k + 1] = (struct event_top){'z', -1.5f};
+        top[2 * k + 1] = (struct event_top){f->second ? f->second : 'z', -1.5f};
         digests[k] = 0xABC0 + from + k;
     }
     e.from = from;

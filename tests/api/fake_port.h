@@ -40,6 +40,7 @@ struct fake_port {
     bool hold;         /* the script waits */
     uint32_t n_cached; /* what events say, when not 0; else half the prompt */
     uint32_t n_predicted, n_predicted_accepted; /* what events say of drafts */
+    int32_t second;                             /* of the two likely tokens; 0: 'z' */
     int refuse_with;                            /* what submit() answers, when not 0 */
 };
 

@@ -1,4 +1,4 @@
-/* Bodies of embeddings, rerank and score. The first byte chooses the route. */
+/* Bodies of embeddings, rerank, score and decisions. The first byte chooses the route. */
 
 #include "base/util.h"
 #include "tests/fuzz/fuzz.h"
@@ -9,6 +9,8 @@ static const char *const heads[] = {
     "POST /embedding",
     "POST /v1/rerank",
     "POST /v1/score",
+    "POST /v1/decisions",
+    "POST /v1/systemone",
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {

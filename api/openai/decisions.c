@@ -1,0 +1,679 @@
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include "api/generation/endpoint.h"
+#include "api/generation/env.h"
+#include "api/generation/model.h"
+#include "api/generation/read_request.h"
+#include "api/generation/writer.h"
+#include "api/http/json.h"
+#include "api/openai/choices.h"
+#include "api/openai/openai.h"
+
+/*
+ * Typed questions about a text, answered by probabilities: OpenAI's /v1/decisions and System One's
+ * /v1/systemone, which differ in the names of their members alone.
+ *
+ * Each question is one prompt: a message of the user with the text, then the question, its options
+ * with a label each, and the request to answer by a label. One token is made, and what the model
+ * thinks of the labels in its place is the answer, so nothing has to be parsed. The text comes
+ * first: of all questions only the first computes it, the others find it in the prefix cache.
+ *
+ * Probabilities are those of the labels among the likeliest SUBMIT_TOP_MAX tokens, with a space
+ * before them or not, divided by their sum. Confidence is 0 when all options are as likely as each
+ * other and 1 when one has all.
+ */
+
+#define QUESTIONS_MAX 64u
+#define OPTIONS_MAX 26u /* labels A to Z */
+#define LEVELS_MAX 10u  /* labels 0 to 9 */
+#define MARKER "[[weft:question]]"
+
+enum kind { CHOICE, SCORE, YES_NO };
+
+struct option {
+    yyjson_val *value, *description; /* value NULL: of yes and no */
+};
+
+struct question {
+    enum kind kind;
+    yyjson_val *name; /* or NULL */
+    yyjson_val *instructions;
+    struct option option[OPTIONS_MAX];
+    uint32_t n;
+};
+
+/* The state of a job. Invariant: what questions point to is in `body`. */
+struct decisions {
+    yyjson_doc *body;
+    bool system_one; /* spoken as System One */
+    struct question *question;
+    uint32_t n;
+};
+
+static struct decisions *of(const struct prompt_job *job) {
+    return job->state;
+}
+
+/* ---- life ---- */
+
+static int open_job(struct prompt_job *job, struct exchange *x, struct writer *w) {
+    return (job->state = calloc(1, sizeof(struct decisions))) ? 0 : -ENOMEM;
+}
+
+static void forget(struct decisions *d) {
+    yyjson_doc_free(d->body);
+    free(d->question);
+    *d = (struct decisions){0};
+}
+
+static void close_job(struct prompt_job *job) {
+    forget(of(job));
+    free(job->state);
+}
+
+/* ---- questions ---- */
+
+static int refuse(struct err *err, const char *place, const char *must) {
+    return err_set_code(err, 400, "invalid_value", place, "%s %s.", place, must);
+}
+
+/* A text, or JSON that is told as it is. */
+static int add_value(struct buf *out, yyjson_val *v) {
+    size_t len;
+
+    if (yyjson_is_str(v))
+        return json_add_text(out, v);
+    CLEANUP(freep) char *text = yyjson_val_write(v, 0, &len);
+    return text ? buf_add(out, text, len) : -ENOMEM;
+}
+
+static bool is_given(yyjson_val *v) {
+    return v && !yyjson_is_null(v);
+}
+
+/* The label of option @i, "A", "0" or "yes". */
+static void label_of(const struct question *q, uint32_t i, char out[4]) {
+    if (q->kind == YES_NO)
+        snprintf(out, 4, "%s", i ? "no" : "yes");
+    else
+        snprintf(out, 4, "%c", (char)((q->kind == CHOICE ? 'A' : '0') + (int)i));
+}
+
+/* OpenAI's lists: [{"value" or "label", "description"}]. */
+static int read_list(struct question *q, yyjson_val *list, const char *key, const char *place,
+                     struct err *err) {
+    uint32_t most = q->kind == CHOICE ? OPTIONS_MAX : LEVELS_MAX;
+    yyjson_val *one;
+    size_t i, n;
+
+    if (!yyjson_is_arr(list) || yyjson_arr_size(list) < 2 || yyjson_arr_size(list) > most)
+        return refuse(err, place,
+                      q->kind == CHOICE ? "must be an array of 2 to 26 choices"
+                                        : "must be an array of 2 to 10 levels");
+    yyjson_arr_foreach(list, i, n, one) {
+        yyjson_val *value = yyjson_obj_get(one, key);
+        yyjson_val *description = yyjson_obj_get(one, "description");
+
+        if (!yyjson_is_str(value) && !(q->kind == CHOICE && yyjson_is_bool(value)))
+            return refuse(err, place, "must have entries with a value or label");
+        if (is_given(description) && !yyjson_is_str(description))
+            return refuse(err, place, "must have descriptions that are strings");
+        q->option[q->n++] = (struct option){value, description};
+    }
+    return 0;
+}
+
+/* System One's criteria of a choice: names with descriptions. */
+static int read_map(struct question *q, yyjson_val *map, const char *place, struct err *err) {
+    yyjson_val *key, *value;
+    size_t i, n;
+
+    if (!yyjson_is_obj(map) || yyjson_obj_size(map) < 1 || yyjson_obj_size(map) > OPTIONS_MAX)
+        return refuse(err, place, "must be an object of 1 to 26 options");
+    yyjson_obj_foreach(map, i, n, key, value) q->option[q->n++] = (struct option){key, value};
+    return 0;
+}
+
+/* System One's criteria of a score: names of levels, the lowest first. */
+static int read_levels(struct question *q, yyjson_val *list, const char *place, struct err *err) {
+    yyjson_val *one;
+    size_t i, n;
+
+    if (!yyjson_is_arr(list) || yyjson_arr_size(list) < 2 || yyjson_arr_size(list) > LEVELS_MAX)
+        return refuse(err, place, "must be an array of 2 to 10 levels");
+    yyjson_arr_foreach(list, i, n, one) q->option[q->n++] = (struct option){one, NULL};
+    return 0;
+}
+
+static int read_options(struct question *q, yyjson_val *v, bool system_one, const char *place,
+                        struct err *err) {
+    yyjson_val *criteria = yyjson_obj_get(v, "criteria");
+
+    if (q->kind == YES_NO) {
+        q->n = 2;
+        if (!system_one || !is_given(criteria))
+            return 0;
+        if (!yyjson_is_obj(criteria))
+            return refuse(err, place, "must have criteria that are an object");
+        q->option[0].description = yyjson_obj_get(criteria, "true");
+        q->option[1].description = yyjson_obj_get(criteria, "false");
+        return 0;
+    }
+    if (!system_one)
+        return q->kind == CHOICE ? read_list(q, yyjson_obj_get(v, "choices"), "value", place, err)
+                                 : read_list(q, yyjson_obj_get(v, "levels"), "label", place, err);
+    return q->kind == CHOICE ? read_map(q, criteria, place, err)
+                             : read_levels(q, criteria, place, err);
+}
+
+static int read_question(struct decisions *d, yyjson_val *name, yyjson_val *v, const char *place,
+                         struct err *err) {
+    const char *types[] = {"choice", "score", d->system_one ? "noul" : "predicate"};
+    struct question *q = &d->question[d->n];
+    uint32_t kind = 0;
+
+    if (!yyjson_is_obj(v))
+        return refuse(err, place, "must be an object");
+    while (kind < ARRAY_SIZE(types) && !yyjson_equals_str(yyjson_obj_get(v, "type"), types[kind]))
+        kind++;
+    if (kind == ARRAY_SIZE(types))
+        return refuse(err, place,
+                      d->system_one ? "must have the type choice, score or noul"
+                                    : "must have the type choice, score or predicate");
+    if (!is_given(yyjson_obj_get(v, "instructions")))
+        return refuse(err, place, "must have instructions");
+    if (is_given(name) && !yyjson_is_str(name))
+        return refuse(err, place, "must have a name that is a string");
+    *q = (struct question){.kind = (enum kind)kind,
+                           .name = is_given(name) ? name : NULL,
+                           .instructions = yyjson_obj_get(v, "instructions")};
+    d->n++;
+    return read_options(q, v, d->system_one, place, err);
+}
+
+static int read_questions(struct decisions *d, yyjson_val *v, struct err *err) {
+    size_t n = yyjson_arr_size(v) + yyjson_obj_size(v), i, max;
+    yyjson_val *key, *value;
+    char place[32];
+    int r = 0;
+
+    if (!(d->system_one ? yyjson_is_obj(v) : yyjson_is_arr(v)) || n < 1 || n > QUESTIONS_MAX)
+        return refuse(err, "questions",
+                      d->system_one ? "must be an object of 1 to 64 questions"
+                                    : "must be an array of 1 to 64 questions");
+    if (!(d->question = calloc(n, sizeof(*d->question))))
+        return -ENOMEM;
+    yyjson_arr_foreach(v, i, max, value) {
+        snprintf(place, sizeof(place), "questions[%zu]", i);
+        if (r == 0)
+            r = read_question(d, yyjson_obj_get(value, "name"), value, place, err);
+    }
+    yyjson_obj_foreach(v, i, max, key, value) {
+        snprintf(place, sizeof(place), "questions.%.20s", json_text(key));
+        if (r == 0)
+            r = read_question(d, key, value, place, err);
+    }
+    return r;
+}
+
+/* ---- prompts ---- */
+
+static int add_option(struct buf *out, const struct question *q, uint32_t i) {
+    const struct option *o = &q->option[i];
+    char label[4];
+    int r;
+
+    label_of(q, i, label);
+    if (!o->value && !is_given(o->description))
+        return 0;
+    r = buf_printf(out, "%s: ", label);
+    if (r == 0 && o->value)
+        r = yyjson_is_bool(o->value) ? buf_add_str(out, yyjson_is_true(o->value) ? "true" : "false")
+                                     : add_value(out, o->value);
+    if (r == 0 && o->value && is_given(o->description))
+        r = buf_add_str(out, " - ");
+    if (r == 0 && is_given(o->description))
+        r = add_value(out, o->description);
+    return r < 0 ? r : buf_add_char(out, '\n');
+}
+
+static int write_question(struct buf *out, const struct question *q) {
+    char first[4], last[4];
+    int r = buf_add_str(out, "Question: ");
+
+    if (r == 0)
+        r = add_value(out, q->instructions);
+    if (r == 0)
+        r = buf_add_char(out, '\n');
+    for (uint32_t i = 0; i < q->n && r == 0; i++)
+        r = add_option(out, q, i);
+    label_of(q, 0, first);
+    label_of(q, q->n - 1, last);
+    if (r < 0)
+        return r;
+    return q->kind == YES_NO
+               ? buf_add_str(out, "Answer with the word yes or no and nothing else.")
+               : buf_printf(out, "Answer with one label from %s to %s and nothing else.", first,
+                            last);
+}
+
+/* The questions' texts, for the places of MARKER in the prompt. */
+static int put_variants(struct prompt_job *job) {
+    const struct decisions *d = of(job);
+    struct gen_request *r = &job->request;
+
+    r->variants = arena_alloc_array(&r->arena, d->n, sizeof(*r->variants));
+    if (!r->variants)
+        return -ENOMEM;
+    r->marker = MARKER;
+    for (uint32_t i = 0; i < d->n; i++) {
+        CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+
+        int e = write_question(&text, &d->question[i]);
+        char *kept = e == 0 ? arena_strndup(&r->arena, text.data, text.len) : NULL;
+        if (!kept)
+            return -ENOMEM;
+        r->variants[i] = (struct str){kept, (uint32_t)text.len};
+    }
+    r->n_variants = d->n;
+    return 0;
+}
+
+/* OpenAI's input: a string, or messages of the user. */
+static int add_input(struct buf *out, yyjson_val *v, struct err *err) {
+    static const char must[] = "must be a string or an array of messages of the user with text";
+    yyjson_val *message, *part;
+    size_t i, n, k, m;
+    int r = 0;
+
+    if (yyjson_is_str(v))
+        return json_add_text(out, v);
+    if (!yyjson_is_arr(v) || yyjson_arr_size(v) == 0)
+        return refuse(err, "input", must);
+    yyjson_arr_foreach(v, i, n, message) {
+        yyjson_val *content = yyjson_obj_get(message, "content");
+
+        if (!yyjson_equals_str(yyjson_obj_get(message, "role"), "user") ||
+            !(yyjson_is_str(content) || yyjson_is_arr(content)))
+            return refuse(err, "input", must);
+        if (r == 0 && i > 0)
+            r = buf_add_str(out, "\n\n");
+        if (r == 0 && yyjson_is_str(content))
+            r = json_add_text(out, content);
+        yyjson_arr_foreach(content, k, m, part) {
+            yyjson_val *text = yyjson_obj_get(part, "text");
+
+            if (!yyjson_equals_str(yyjson_obj_get(part, "type"), "input_text") ||
+                !yyjson_is_str(text))
+                return refuse(err, "input", must);
+            r = r < 0 ? r : json_add_text(out, text);
+        }
+    }
+    return r;
+}
+
+static int add_content(const struct decisions *d, yyjson_val *root, struct buf *out,
+                       struct err *err) {
+    yyjson_val *state = yyjson_obj_get(root, "state");
+    yyjson_val *instructions = yyjson_obj_get(root, "instructions");
+    int r = 0;
+
+    if (d->system_one && is_given(instructions)) {
+        r = add_value(out, instructions);
+        r = r < 0 ? r : buf_add_str(out, "\n\n");
+    }
+    if (r == 0 && d->system_one)
+        r = is_given(state) ? add_value(out, state) : refuse(err, "state", "is missing");
+    else if (r == 0)
+        r = add_input(out, yyjson_obj_get(root, "input"), err);
+    return r < 0 ? r : buf_add_str(out, "\n\n" MARKER);
+}
+
+/* ---- the chat ---- */
+
+/* Thinking is off: the first token has to be the label. */
+static int put_thinking(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *given) {
+    yyjson_mut_val *kwargs =
+        yyjson_is_obj(given) ? yyjson_val_mut_copy(doc, given) : yyjson_mut_obj(doc);
+    bool ok = kwargs && yyjson_mut_obj_add_val(doc, root, "chat_template_kwargs", kwargs);
+
+    if (ok && !yyjson_obj_get(given, "enable_thinking"))
+        ok = yyjson_mut_obj_add_bool(doc, kwargs, "enable_thinking", false);
+    return ok && yyjson_mut_obj_add_str(doc, root, "reasoning_effort", "none") ? 0 : -ENOMEM;
+}
+
+static int build(const struct decisions *d, yyjson_val *root, yyjson_doc **out, struct err *err) {
+    static const char *const passed[] = {"model", "cache_salt", "safety_identifier", "priority"};
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *chat = yyjson_mut_obj(doc), *list = yyjson_mut_arr(doc);
+    yyjson_mut_val *message = list ? yyjson_mut_arr_add_obj(doc, list) : NULL;
+    int r = message ? add_content(d, root, &text, err) : -ENOMEM;
+    bool ok = r == 0 && yyjson_mut_obj_add_str(doc, message, "role", "user") &&
+              yyjson_mut_obj_add_strn(doc, message, "content", text.data, text.len) &&
+              yyjson_mut_obj_add_val(doc, chat, "messages", list) &&
+              yyjson_mut_obj_add_int(doc, chat, "max_tokens", 1) &&
+              yyjson_mut_obj_add_int(doc, chat, "temperature", 0) &&
+              yyjson_mut_obj_add_bool(doc, chat, "ignore_eos", true) &&
+              yyjson_mut_obj_add_bool(doc, chat, "logprobs", true) &&
+              yyjson_mut_obj_add_int(doc, chat, "top_logprobs", SUBMIT_TOP_MAX);
+
+    for (size_t i = 0; i < ARRAY_SIZE(passed) && ok; i++) {
+        yyjson_val *v = yyjson_obj_get(root, passed[i]);
+
+        ok = !v || yyjson_mut_obj_add_val(doc, chat, passed[i], yyjson_val_mut_copy(doc, v));
+    }
+    if (ok && r == 0)
+        r = put_thinking(doc, chat, yyjson_obj_get(root, "chat_template_kwargs"));
+    if (ok && r == 0) {
+        yyjson_mut_doc_set_root(doc, chat);
+        *out = yyjson_mut_doc_imut_copy(doc, NULL);
+    }
+    yyjson_mut_doc_free(doc);
+    return r < 0 ? r : *out ? 0 : -ENOMEM;
+}
+
+static int translate(struct prompt_job *job, yyjson_doc *body, bool system_one, struct err *err) {
+    struct decisions *d = of(job);
+    yyjson_val *root = yyjson_doc_get_root(body);
+    yyjson_doc *chat = NULL;
+
+    forget(d); /* of a try on the loop */
+    d->body = body;
+    d->system_one = system_one;
+    int r = read_questions(d, yyjson_obj_get(root, "questions"), err);
+    if (r == 0)
+        r = build(d, root, &chat, err);
+    if (r == 0)
+        r = gen_request_read(&job->request, job->model, FIELDS_CHAT, chat, err);
+    if (r == 0 && (r = put_variants(job)) < 0)
+        gen_request_deinit(&job->request);
+    return r;
+}
+
+static int translate_decisions(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return translate(job, body, false, err);
+}
+
+static int translate_system_one(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return translate(job, body, true, err);
+}
+
+/* An error about the chat's messages is one about the text. */
+static void rename_as(struct err *err, const char *name) {
+    if (strncmp(err->param, "messages", strlen("messages")) == 0)
+        snprintf(err->param, sizeof(err->param), "%s", name);
+}
+
+static void rename_decisions(struct err *err) {
+    rename_as(err, "input");
+}
+
+static void rename_system_one(struct err *err) {
+    rename_as(err, "state");
+}
+
+/* ---- answers ---- */
+
+struct reading {
+    double p[OPTIONS_MAX]; /* of each option; they add up to 1 */
+    double mass;           /* probability of all labels together */
+    uint32_t best;
+    double confidence;
+    bool first; /* the likeliest token is a label */
+};
+
+/* The option whose label @text is, with white space before it or not; q->n: it is none. The beginning
+ * of yes or no is as good: not every vocabulary has the whole word. */
+static uint32_t option_of(const struct question *q, const char *text, size_t len) {
+    char label[4];
+
+    while (len && (*text == ' ' || *text == '\n')) {
+        text++;
+        len--;
+    }
+    for (uint32_t i = 0; i < q->n && len > 0; i++) {
+        label_of(q, i, label);
+        if (q->kind == YES_NO ? strncasecmp(text, label, len) == 0 : len == 1 && *text == *label)
+            return i;
+    }
+    return q->n;
+}
+
+static struct reading read_answer(const struct writer *w, uint32_t i) {
+    const struct question *q = &of(&w->job)->question[i];
+    const struct gen *g = w->choices[i].gen;
+    struct reading r = {0};
+
+    assert(q->n > 0);
+    for (uint32_t k = 0; g->n_out > 0 && k < g->m.n_top && g->top[k].token >= 0; k++) {
+        size_t len;
+        const char *text = choices_token(w, g->top[k].token, &len);
+        uint32_t option = option_of(q, text, len);
+
+        if (option == q->n)
+            continue;
+        r.p[option] += exp((double)g->top[k].logprob);
+        r.mass += exp((double)g->top[k].logprob);
+        r.first |= k == 0;
+    }
+    for (uint32_t k = 0; k < q->n; k++) {
+        r.p[k] = r.mass > 0 ? r.p[k] / r.mass : 1.0 / q->n;
+        if (r.p[k] > r.p[r.best])
+            r.best = k;
+    }
+    r.confidence = q->n > 1 ? (r.p[r.best] * q->n - 1) / (q->n - 1) : 1;
+    return r;
+}
+
+static double score_of(const struct question *q, const struct reading *r) {
+    double sum = 0;
+
+    for (uint32_t k = 0; k < q->n; k++)
+        sum += r->p[k] * k;
+    return sum;
+}
+
+static void put_value(struct json *j, const char *key, yyjson_val *v) {
+    json_key(j, key);
+    if (yyjson_is_bool(v))
+        json_bool(j, yyjson_is_true(v));
+    else
+        json_string(j, json_text(v), json_len(v));
+}
+
+/* The key of option @k in System One's maps. */
+static void put_key(struct json *j, const struct question *q, uint32_t k) {
+    char number[4];
+
+    if (q->kind == CHOICE) {
+        json_string(j, json_text(q->option[k].value), json_len(q->option[k].value));
+    } else {
+        label_of(q, k, number);
+        json_cstring(j, number);
+    }
+    json_colon(j);
+}
+
+/* ---- OpenAI's form ---- */
+
+static void put_probabilities(struct json *j, const struct question *q, const struct reading *r) {
+    json_put_open(j, "probabilities", '[');
+    for (uint32_t k = 0; k < q->n; k++) {
+        json_open(j, '{');
+        put_value(j, q->kind == CHOICE ? "value" : "label", q->option[k].value);
+        if (q->kind == SCORE)
+            json_put_int(j, "value", k);
+        json_put_double(j, "probability", r->p[k]);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void put_decision(struct json *j, const struct writer *w, uint32_t i) {
+    static const char *const types[] = {"choice", "score", "predicate"};
+    const struct question *q = &of(&w->job)->question[i];
+    struct reading r = read_answer(w, i);
+
+    json_open(j, '{');
+    json_put_string(j, "type", r.mass > 0 ? types[q->kind] : "refusal");
+    json_key(j, "name");
+    if (q->name)
+        json_string(j, json_text(q->name), json_len(q->name));
+    else
+        json_null(j);
+    if (r.mass > 0 && q->kind == YES_NO) {
+        json_put_double(j, "probability", r.p[0]);
+    } else if (r.mass > 0) {
+        if (q->kind == CHOICE)
+            put_value(j, "choice", q->option[r.best].value);
+        else
+            json_put_double(j, "score", score_of(q, &r));
+        json_put_double(j, "confidence", r.confidence);
+        put_probabilities(j, q, &r);
+    }
+    json_close(j, '}');
+}
+
+static void put_decisions(struct json *j, struct writer *w) {
+    struct writer_usage u = writer_usage(w);
+
+    json_open(j, '{');
+    json_put_string(j, "model", w->job.model->info->id);
+    json_put_open(j, "answers", '[');
+    for (uint32_t i = 0; i < w->n_choices; i++)
+        put_decision(j, w, i);
+    json_close(j, ']');
+    json_put_open(j, "usage", '{');
+    json_put_int(j, "input_tokens", u.prompt);
+    json_put_open(j, "input_tokens_details", '{');
+    json_put_int(j, "cache_write_tokens", 0);
+    json_put_int(j, "cached_tokens", u.cached);
+    json_close(j, '}');
+    json_put_int(j, "output_tokens", u.output);
+    json_put_open(j, "output_tokens_details", '{');
+    json_put_int(j, "reasoning_tokens", 0);
+    json_close(j, '}');
+    json_put_int(j, "total_tokens", (int64_t)u.prompt + u.output);
+    json_close(j, '}');
+    json_close(j, '}');
+}
+
+/* ---- System One's form ---- */
+
+static void put_system_one_answer(struct json *j, const struct question *q,
+                                  const struct reading *r) {
+    static const char *const types[] = {"choice", "score", "noul"};
+
+    json_open(j, '{');
+    json_put_string(j, "type", types[q->kind]);
+    if (q->kind == CHOICE)
+        put_value(j, "choice", q->option[r->best].value);
+    else
+        json_put_double(j, q->kind == SCORE ? "score" : "noul",
+                        q->kind == SCORE ? score_of(q, r) : r->p[0]);
+    if (q->kind == SCORE) {
+        json_put_open(j, "legend", '{');
+        for (uint32_t k = 0; k < q->n; k++) {
+            CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+
+            put_key(j, q, k);
+            if (add_value(&text, q->option[k].value) < 0)
+                j->error = -ENOMEM;
+            json_string(j, text.data ? text.data : "", text.len);
+        }
+        json_close(j, '}');
+    }
+    json_put_open(j, "probabilities", '{');
+    for (uint32_t k = 0; k < q->n; k++) {
+        put_key(j, q, k);
+        json_double(j, r->p[k]);
+    }
+    json_close(j, '}');
+    json_put_double(j, "confidence", r->confidence);
+    json_close(j, '}');
+}
+
+static void put_system_one(struct json *j, struct writer *w) {
+    const struct decisions *d = of(&w->job);
+    struct writer_usage u = writer_usage(w);
+
+    json_open(j, '{');
+    json_put_string(j, "id", w->id);
+    json_put_string(j, "object", "structured_decision");
+    json_put_int(j, "created", w->created);
+    json_put_string(j, "model", w->job.model->info->id);
+    json_put_open(j, "answers", '{');
+    for (uint32_t i = 0; i < w->n_choices; i++) {
+        struct reading r = read_answer(w, i);
+
+        json_string(j, json_text(d->question[i].name), json_len(d->question[i].name));
+        json_colon(j);
+        put_system_one_answer(j, &d->question[i], &r);
+    }
+    json_close(j, '}');
+    json_put_open(j, "usage", '{');
+    json_put_int(j, "input_tokens", u.prompt);
+    json_put_int(j, "output_tokens", u.output);
+    json_close(j, '}');
+    json_put_open(j, "diagnostics", '{');
+    for (uint32_t i = 0; i < w->n_choices; i++) {
+        struct reading r = read_answer(w, i);
+
+        json_string(j, json_text(d->question[i].name), json_len(d->question[i].name));
+        json_colon(j);
+        json_open(j, '{');
+        json_put_double(j, "label_mass", r.mass);
+        json_put_bool(j, "argmax_is_label", r.first);
+        json_close(j, '}');
+    }
+    json_close(j, '}');
+    json_close(j, '}');
+}
+
+/* ---- endpoints ---- */
+
+/* There are no streams of decisions: translate() asks for none. */
+static void no_stream(struct writer *w) {
+    assert(!w->job.request.stream);
+}
+
+static void no_piece(struct writer *w, const struct piece *p) {
+    no_stream(w);
+}
+
+static const struct endpoint decisions = {
+    .open = open_job,
+    .close = close_job,
+    .translate = translate_decisions,
+    .rename = rename_decisions,
+    .id_prefix = "decision-",
+    .begin = no_stream,
+    .piece = no_piece,
+    .end = no_stream,
+    .whole = put_decisions,
+};
+
+static const struct endpoint system_one = {
+    .open = open_job,
+    .close = close_job,
+    .translate = translate_system_one,
+    .rename = rename_system_one,
+    .id_prefix = "decision-",
+    .begin = no_stream,
+    .piece = no_piece,
+    .end = no_stream,
+    .whole = put_system_one,
+};
+
+void decisions_serve(struct exchange *x, struct http *h) {
+    writer_serve(x, &decisions);
+}
+
+void system_one_serve(struct exchange *x, struct http *h) {
+    writer_serve(x, &system_one);
+}

@@ -1,0 +1,232 @@
+/* /v1/decisions and /v1/systemone: questions that are answered by the probabilities of labels. */
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "responses_support.h"
+
+#define DECISIONS "/v1/decisions"
+#define SYSTEM_ONE "/v1/systemone"
+
+/* Asks while the model's likeliest tokens are @first (log probability -0.5) and @second (-1.5). */
+static yyjson_doc *ask(struct world *w, const char *path, const char *body, const char *first,
+                       int32_t second) {
+    struct reply r;
+
+    w->port.script = first;
+    w->port.second = second;
+    world_ask(w, path, body, &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    yyjson_doc *doc = yyjson_read(r.body.data, r.body.len, 0);
+    cr_assert(doc, "%s", r.body.data);
+    reply_deinit(&r);
+    return doc;
+}
+
+static double number(yyjson_doc *doc, const char *path) {
+    yyjson_val *v = yyjson_ptr_get(yyjson_doc_get_root(doc), path);
+
+    cr_assert(yyjson_is_num(v), "%s", path);
+    return yyjson_get_num(v);
+}
+
+static const char *text(yyjson_doc *doc, const char *path) {
+    yyjson_val *v = yyjson_ptr_get(yyjson_doc_get_root(doc), path);
+
+    cr_assert(yyjson_is_str(v), "%s", path);
+    return yyjson_get_str(v);
+}
+
+static void expect_near(yyjson_doc *doc, const char *path, double want) {
+    cr_expect_lt(fabs(number(doc, path) - want), 1e-6, "%s: %f, not %f", path, number(doc, path),
+                 want);
+}
+
+/* The share of the first of the two tokens. */
+#define FIRST (1 / (1 + exp(-1.0)))
+
+#define CHOICE_(name)                                                                              \
+    "{\"type\":\"choice\",\"name\":\"" name "\",\"instructions\":\"Which team?\",\"choices\":["    \
+    "{\"value\":\"billing\",\"description\":\"money\"},{\"value\":true},{\"value\":\"x\"}]}"
+
+Test(decisions, a_choice_has_the_probabilities_of_its_labels) {
+    struct world w;
+
+    responses_start(&w);
+    yyjson_doc *doc = ask(
+        &w, DECISIONS, "{\"input\":\"Paid twice.\",\"questions\":[" CHOICE_("team") "]}", "B", 'A');
+    cr_expect_str_eq(text(doc, "/model"), "tiny");
+    cr_expect_str_eq(text(doc, "/answers/0/type"), "choice");
+    cr_expect_str_eq(text(doc, "/answers/0/name"), "team");
+    cr_expect(yyjson_is_true(yyjson_ptr_get(yyjson_doc_get_root(doc), "/answers/0/choice")));
+    expect_near(doc, "/answers/0/probabilities/0/probability", 1 - FIRST);
+    expect_near(doc, "/answers/0/probabilities/1/probability", FIRST);
+    expect_near(doc, "/answers/0/probabilities/2/probability", 0);
+    expect_near(doc, "/answers/0/confidence", (3 * FIRST - 1) / 2);
+    cr_expect_eq(number(doc, "/usage/output_tokens"), 1);
+    yyjson_doc_free(doc);
+    cr_expect_str_eq(responses_prompt(&w),
+                     "<|im_start|>user\nPaid twice.\n\nQuestion: Which team?\nA: billing - money\n"
+                     "B: true\nC: x\nAnswer with one label from A to C and nothing else.<|im_end|>"
+                     "<|im_start|>assistant");
+    world_stop(&w);
+}
+
+/* Each question is a prompt of its own, and the text stands before it in all of them. */
+Test(decisions, questions_share_the_text) {
+    struct world w;
+
+    responses_start(&w);
+    yyjson_doc *doc = ask(&w, DECISIONS,
+                          "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\","
+                          "\"text\":\"T\"}]}],\"questions\":["
+                          "{\"type\":\"predicate\",\"instructions\":\"Is it?\"},"
+                          "{\"type\":\"score\",\"instructions\":\"How?\",\"levels\":["
+                          "{\"label\":\"calm\"},{\"label\":\"cross\"},{\"label\":\"mad\"}]}]}",
+                          "y", 'n');
+    cr_expect_eq(w.port.n, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct fake_request *r = &w.port.r[i];
+
+        cr_expect_eq(r->m.max_new, 1);
+        cr_expect_eq(memcmp(fake_prompt(r), "|user\nT\n\nQuestion: ", 19), 0, "%s", fake_prompt(r));
+    }
+    cr_expect_str_eq(text(doc, "/answers/0/type"), "predicate");
+    expect_near(doc, "/answers/0/probability", FIRST);
+    cr_expect(yyjson_is_null(yyjson_ptr_get(yyjson_doc_get_root(doc), "/answers/0/name")));
+    cr_expect_str_eq(text(doc, "/answers/1/type"), "refusal", "no label was likely");
+    yyjson_doc_free(doc);
+    world_stop(&w);
+}
+
+Test(decisions, a_score_is_the_expected_level) {
+    struct world w;
+
+    responses_start(&w);
+    yyjson_doc *doc =
+        ask(&w, SYSTEM_ONE,
+            "{\"state\":{\"a\":1},\"questions\":{\"tone\":{\"type\":\"score\",\"instructions\":"
+            "\"How?\",\"criteria\":[\"calm\",\"cross\",\"mad\"]}}}",
+            "2", '0');
+    cr_expect(strstr(responses_prompt(&w), "user\n{\"a\":1}\n\nQuestion: How?\n0: calm\n"));
+    cr_expect_str_eq(text(doc, "/object"), "structured_decision");
+    cr_expect_str_eq(text(doc, "/answers/tone/type"), "score");
+    expect_near(doc, "/answers/tone/score", 2 * FIRST);
+    cr_expect_str_eq(text(doc, "/answers/tone/legend/1"), "cross");
+    expect_near(doc, "/answers/tone/probabilities/0", 1 - FIRST);
+    expect_near(doc, "/answers/tone/probabilities/2", FIRST);
+    expect_near(doc, "/diagnostics/tone/label_mass", exp(-0.5) + exp(-1.5));
+    cr_expect(yyjson_is_true(
+        yyjson_ptr_get(yyjson_doc_get_root(doc), "/diagnostics/tone/argmax_is_label")));
+    yyjson_doc_free(doc);
+    world_stop(&w);
+}
+
+Test(decisions, system_one_names_its_options) {
+    struct world w;
+
+    responses_start(&w);
+    yyjson_doc *doc =
+        ask(&w, SYSTEM_ONE,
+            "{\"state\":\"s\",\"instructions\":\"Be fair.\",\"questions\":{"
+            "\"team\":{\"type\":\"choice\",\"instructions\":\"Who?\",\"criteria\":{\"billing\":"
+            "\"money\",\"shipping\":null}}}}",
+            "A", 'B');
+    cr_expect(strstr(responses_prompt(&w), "user\nBe fair.\n\ns\n\nQuestion: Who?\nA: billing - "
+                                           "money\nB: shipping\n"));
+    cr_expect_str_eq(text(doc, "/answers/team/choice"), "billing");
+    expect_near(doc, "/answers/team/probabilities/billing", FIRST);
+    expect_near(doc, "/answers/team/probabilities/shipping", 1 - FIRST);
+    yyjson_doc_free(doc);
+    doc =
+        ask(&w, SYSTEM_ONE,
+            "{\"state\":\"s\",\"questions\":{\"now\":{\"type\":\"noul\",\"instructions\":\"Now?\","
+            "\"criteria\":{\"true\":\"it burns\"}}}}",
+            "n", 'Y');
+    cr_expect(strstr(responses_prompt(&w), "Question: Now?\nyes: it burns\nAnswer with the word"));
+    expect_near(doc, "/answers/now/noul", 1 - FIRST);
+    expect_near(doc, "/answers/now/probabilities/no", FIRST);
+    yyjson_doc_free(doc);
+    world_stop(&w);
+}
+
+static void refused(struct world *w, const char *path, const char *body, const char *param) {
+    char want[100];
+    struct reply r;
+
+    world_ask(w, path, body, &r);
+    cr_expect_eq(r.status, 400, "%d for %s: %s", r.status, body, r.body.data);
+    snprintf(want, sizeof(want), "\"param\":\"%s\"", param);
+    cr_expect(strstr(r.body.data, want), "%s: %s", body, r.body.data);
+    reply_deinit(&r);
+}
+
+Test(decisions, what_is_wrong_is_refused_by_name) {
+#define ONE(q) "{\"input\":\"a\",\"questions\":[" q "]}"
+    static const char *const rows[][2] = {
+        {"{\"input\":\"a\"}", "questions"},
+        {"{\"input\":\"a\",\"questions\":[]}", "questions"},
+        {"{\"input\":\"a\",\"questions\":{}}", "questions"},
+        {ONE("5"), "questions[0]"},
+        {ONE("{\"type\":\"noul\",\"instructions\":\"i\"}"), "questions[0]"},
+        {ONE("{\"type\":\"predicate\"}"), "questions[0]"},
+        {ONE("{\"type\":\"choice\",\"instructions\":\"i\",\"choices\":[{\"value\":\"a\"}]}"),
+         "questions[0]"},
+        {ONE("{\"type\":\"choice\",\"instructions\":\"i\",\"choices\":[{\"value\":5},{}]}"),
+         "questions[0]"},
+        {ONE("{\"type\":\"score\",\"instructions\":\"i\",\"levels\":[{\"label\":true},{}]}"),
+         "questions[0]"},
+        {"{\"questions\":[" CHOICE_("a") "]}", "input"},
+        {"{\"input\":[{\"role\":\"system\",\"content\":\"a\"}],\"questions\":[" CHOICE_("a") "]}",
+         "input"},
+        {"{\"input\":\"[[weft:question]]\",\"questions\":[" CHOICE_("a") "]}", "input"},
+    };
+    struct world w;
+
+    responses_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        refused(&w, DECISIONS, rows[i][0], rows[i][1]);
+    refused(&w, SYSTEM_ONE, "{\"state\":\"a\",\"questions\":[]}", "questions");
+    refused(&w, SYSTEM_ONE,
+            "{\"state\":\"a\",\"questions\":{\"q\":{\"type\":\"choice\",\"instructions\":\"i\","
+            "\"criteria\":{}}}}",
+            "questions.q");
+    refused(&w, SYSTEM_ONE, "{\"questions\":{\"q\":{\"type\":\"noul\",\"instructions\":\"i\"}}}",
+            "state");
+    cr_expect_eq(w.port.n, 0, "nothing reached the worker");
+    world_stop(&w);
+}
+
+/* What is written in a question is text, never a token that ends the message. */
+Test(decisions, questions_are_no_control_tokens) {
+    struct world w;
+
+    responses_start(&w);
+    yyjson_doc *doc = ask(&w, DECISIONS,
+                          "{\"input\":\"a\",\"questions\":[{\"type\":\"predicate\","
+                          "\"instructions\":\"<|im_end|>\"}]}",
+                          "y", 'n');
+    yyjson_doc_free(doc);
+    uint32_t n_end = 0;
+    for (uint32_t i = 0; i < w.port.r[0].m.n_prompt; i++)
+        n_end += w.port.r[0].m.tokens[i] == TINY_END;
+    cr_expect_eq(n_end, 1);
+    world_stop(&w);
+}
+
+/* Long texts are worked on on the pool. */
+Test(decisions, a_long_text_is_asked_about) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct world w;
+
+    responses_start(&w);
+    buf_add_str(&body, "{\"input\":\"");
+    for (int i = 0; i < 9000; i++)
+        buf_add_char(&body, 'x');
+    buf_add_str(&body, "\",\"questions\":[" CHOICE_("a") "," CHOICE_("b") "," CHOICE_("c") "]}");
+    yyjson_doc *doc = ask(&w, DECISIONS, body.data, "A", 'B');
+    cr_expect_str_eq(text(doc, "/answers/2/choice"), "billing");
+    yyjson_doc_free(doc);
+    world_stop(&w);
+}
