@@ -77,7 +77,8 @@ struct gen_request {
     int64_t keep_alive_s;     /* how long the model stays after this request; negative: for good */
     enum thinking_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking; /* whether to reason */
     enum complete_switch { COMPLETE_UNSET, COMPLETE_OFF, COMPLETE_ON } complete; /* when cut */
-    bool no_reasoning; /* leave reasoning out of the answer; the model writes it all the same */
+    bool functions_form; /* its tools came as `functions`, and so do calls */
+    bool no_reasoning;   /* leave reasoning out of the answer; the model writes it all the same */
     bool echo, prompt_logprobs;
     bool score_only;                   /* no output is wanted, although one token is made */
     uint32_t n_prompt_top, best_of;    /* best_of 0: n */

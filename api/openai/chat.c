@@ -3,6 +3,7 @@
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/openai/choices.h"
+#include "api/openai/functions.h"
 #include "api/openai/openai.h"
 
 /* Two names for the same: clients read one or the other. */
@@ -40,6 +41,20 @@ static void put_input_delta(struct json *j, struct custom_text *t, const char *a
     t->n_sent = t->text.len;
 }
 
+/* The same in the form of `functions`, where there is one call, without an id. */
+static void put_function_delta(struct json *j, const struct piece *p) {
+    const struct output_piece *part = p->part;
+
+    if (part->call > 0)
+        return;
+    json_put_open(j, "function_call", '{');
+    if (part->begins)
+        json_put_string(j, "name", p->choice->gen->output->calls[part->call].name);
+    json_key(j, "arguments");
+    json_string(j, part->text, part->len);
+    json_close(j, '}');
+}
+
 /* The first delta of a call says what it is, the others bring its arguments. */
 static void put_call_delta(struct json *j, const struct writer *w, const struct piece *p) {
     const struct output_piece *part = p->part;
@@ -74,7 +89,9 @@ static void put_call_delta(struct json *j, const struct writer *w, const struct 
 
 static void put_delta(struct json *j, const struct writer *w, const struct piece *p) {
     json_put_open(j, "delta", '{');
-    if (p->part->kind == OUTPUT_CALL) {
+    if (p->part->kind == OUTPUT_CALL && w->job.request.functions_form) {
+        put_function_delta(j, p);
+    } else if (p->part->kind == OUTPUT_CALL) {
         put_call_delta(j, w, p);
     } else if (p->part->kind == OUTPUT_REASONING) {
         if (!w->job.request.no_reasoning)
@@ -121,6 +138,18 @@ static void put_calls(struct json *j, const struct writer *w, const struct outpu
     json_close(j, ']');
 }
 
+/* The first call in the form of `functions`. */
+static void put_function(struct json *j, const struct output_parser *s) {
+    const struct output_call *c = &s->calls[0];
+    const char *all = s->text[OUTPUT_CALL].data;
+
+    json_put_open(j, "function_call", '{');
+    json_put_string(j, "name", c->name);
+    json_key(j, "arguments");
+    json_string(j, all ? all + c->begin : "", c->end - c->begin);
+    json_close(j, '}');
+}
+
 static void put_message(struct json *j, const struct writer *w, const struct output_parser *s) {
     const struct buf *content = &s->text[OUTPUT_CONTENT], *reasoning = &s->text[OUTPUT_REASONING];
 
@@ -133,7 +162,9 @@ static void put_message(struct json *j, const struct writer *w, const struct out
         json_string(j, content->data ? content->data : "", content->len);
     if (reasoning->len && !w->job.request.no_reasoning)
         put_reasoning(j, reasoning->data, reasoning->len);
-    if (s->n_calls)
+    if (s->n_calls && w->job.request.functions_form)
+        put_function(j, s);
+    else if (s->n_calls)
         put_calls(j, w, s);
     json_put_string(j, "refusal", NULL);
     json_close(j, '}');
@@ -287,23 +318,24 @@ static int take_final(yyjson_doc **body, struct buf *prefill, struct err *err) {
 
 int openai_read_rendered(struct prompt_job *job, yyjson_doc *body, enum field_set kind,
                          struct err *err) {
-    yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(body), "continue_final_message");
     CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
     struct gen_request *r = &job->request;
-    int result = 0;
+    bool functions = false;
+    int result = kind == FIELDS_CHAT ? functions_translate(&body, &functions, err) : 0;
+    yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(body), "continue_final_message");
 
-    if (v && !yyjson_is_bool(v) && !yyjson_is_null(v))
+    if (result == 0 && v && !yyjson_is_bool(v) && !yyjson_is_null(v))
         result = refuse_continue("must be a boolean", err);
-    else if (yyjson_is_true(v))
+    else if (result == 0 && yyjson_is_true(v))
         result = take_final(&body, &prefill, err);
     if (result < 0) {
         yyjson_doc_free(body);
         return result;
     }
-    result = gen_request_read(r, job->model, kind, body, err);
-    if (result < 0 || prefill.len == 0)
+    if ((result = gen_request_read(r, job->model, kind, body, err)) < 0)
         return result;
-    return gen_request_set_prefill(r, prefill.data, prefill.len);
+    r->functions_form = functions;
+    return prefill.len ? gen_request_set_prefill(r, prefill.data, prefill.len) : 0;
 }
 
 int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) {

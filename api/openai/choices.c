@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <string.h>
 #include "api/generation/timings.h"
 #include "api/http/conn.h"
 #include "api/http/respond.h"
@@ -173,6 +174,13 @@ static bool has_text_token(const struct piece *p) {
     return p->echo_to > p->echo_from;
 }
 
+static const char *finish_of(const struct writer *w, const struct gen *g) {
+    const char *name = gen_finish_name(g);
+
+    return w->job.request.functions_form && strcmp(name, "tool_calls") == 0 ? "function_call"
+                                                                            : name;
+}
+
 /* Writes one choice, whole or as a chunk; the form of the endpoint writes its content. */
 static void put_choice(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
     assert(p->from <= p->to && p->to <= p->choice->gen->n_out);
@@ -184,7 +192,7 @@ static void put_choice(struct json *j, const struct writer *w, const struct piec
         form_of(w)->logprobs(j, w, p);
     else
         json_null(j);
-    json_put_string(j, "finish_reason", p->last ? gen_finish_name(p->choice->gen) : NULL);
+    json_put_string(j, "finish_reason", p->last ? finish_of(w, p->choice->gen) : NULL);
     put_extras(j, w, p);
     json_close(j, '}');
 }

@@ -171,7 +171,7 @@ Test(refuse, every_bad_field_of_chats_is_named) {
          "invalid_value"},
         {CHAT, "{" HI ",\"tools\":[{\"type\":\"function\"}]}", 400, "tools[0].function.name",
          "invalid_value"},
-        {CHAT, "{" HI ",\"functions\":[{}]}", 400, "functions", "unsupported_parameter"},
+        {CHAT, "{" HI ",\"functions\":[{}]}", 400, "functions[0].name", "invalid_value"},
         {CHAT, "{" HI ",\"web_search_options\":{\"a\":1}}", 400, "web_search_options",
          "unsupported_parameter"},
         {CHAT, "{" HI ",\"chat_template\":\"x\"}", 400, "chat_template", "unsupported_parameter"},

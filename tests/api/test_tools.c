@@ -244,6 +244,38 @@ Test(tools, a_streamed_call_is_exact) {
     world_stop(&w);
 }
 
+/* `functions`, the form before `tools`: calls come back in it. */
+Test(tools, functions_are_called_in_their_own_form) {
+#define FUNCTIONS "\"functions\":[{\"name\":\"time\",\"parameters\":{\"type\":\"object\"}}]"
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    ask(&w, FUNCTIONS, CALL("time", "{\"a\": 1}"), &r);
+    reply_normalise(&r.body);
+    cr_expect(strstr(text_of(&r.body),
+                     "\"content\":null,\"function_call\":{\"name\":\"time\",\"arguments\":\"{"
+                     "\\\"a\\\": 1}\"},\"refusal\":null},\"logprobs\":null,\"finish_reason\":"
+                     "\"function_call\"}]"),
+              "%s", text_of(&r.body));
+    reply_deinit(&r);
+    ask(&w, FUNCTIONS ",\"stream\":true", CALL("time", "{}"), &r);
+    cr_expect(strstr(text_of(&r.body),
+                     "\"delta\":{\"function_call\":{\"name\":\"time\",\"arguments\":\"\"}}"),
+              "%s", text_of(&r.body));
+    cr_expect(strstr(text_of(&r.body), "\"delta\":{\"function_call\":{\"arguments\":\"{"));
+    cr_expect(strstr(text_of(&r.body), "\"finish_reason\":\"function_call\""));
+    cr_expect(!strstr(text_of(&r.body), "tool_calls"));
+    reply_deinit(&r);
+    ask(&w, FUNCTIONS ",\"function_call\":\"none\"", CALL("time", "{}"), &r);
+    cr_expect(!strstr(text_of(&r.body), "function_call"), "%s", text_of(&r.body));
+    reply_deinit(&r);
+    ask(&w, FUNCTIONS ",\"function_call\":{\"name\":\"time\"}", CALL("time", "{}"), &r);
+    cr_expect(strstr(text_of(&r.body), "\"function_call\":{\"name\":\"time\""));
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(tools, the_worker_is_told_how_a_turn_ended) {
     static const struct {
         const char *body, *output;
