@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
-#include "api/generation/prompt_job.h"
+#include "api/generation/prompt.h"
 
 #define VARIANTS_TEXT (32u << 20) /* bytes of the prompts that are made of one chat */
 

@@ -315,7 +315,7 @@ static void end_stream(struct writer *w) {
 }
 
 static void stream(struct writer *w) {
-    struct conn *conn = w->exchange->conn; /* NULL: nobody waits for it */
+    struct conn *conn = w->exchange->conn; /* NULL: no client waits for it */
     bool all = true;
 
     assert(!w->writing && w->n_choices > 0);

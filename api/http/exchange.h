@@ -82,8 +82,8 @@ struct exchange {
 
 /* An exchange on @conn, whose header block may be incomplete. NULL: out of memory. */
 struct exchange *exchange_new(struct conn *conn);
-/* Moves the connection of @x to a new exchange, which is returned, is of the same request and has no
- * state yet. @x goes on as one that nobody waits for. NULL: out of memory. */
+/* Moves the connection of @x to a new exchange, which is returned, is of the same request and has
+ * no state yet. @x goes on as one that no client waits for. NULL: out of memory. */
 struct exchange *exchange_give_conn(struct exchange *x);
 /* The answer is complete, or the client is gone: tells the server's owner, gives the connection
  * back and frees @x. */

@@ -16,7 +16,8 @@
 enum http_answer { HTTP_MORE, HTTP_HEAD_DONE, HTTP_MESSAGE_DONE };
 
 /* Limits of one request: bytes of the target, of the header block as it came, of the body without
- * its chunk framing and unpacked; header lines including trailers. Beyond them: 414, 431, 413, 431. */
+ * its chunk framing and unpacked; header lines including trailers. Beyond them: 414, 431, 413,
+ * 431. */
 struct http_limits {
     size_t target, head, body;
     uint32_t n_headers;

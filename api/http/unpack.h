@@ -2,9 +2,9 @@
 
 /*
  * unpack - request bodies that came compressed, as gzip or zstd, unpacked while they arrive. What
- * comes of a body is bounded, also by what it came as: a few bytes cannot become gigabytes, nor keep
- * the loop for longer than their own length allows. Decoders hold up to UNPACK_WINDOW bytes each, so
- * there are only so many at a time.
+ * comes of a body is bounded, also by what it came as: a few bytes cannot become gigabytes, nor
+ * keep the loop for longer than their own length allows. Decoders hold up to 8 MiB each, so there
+ * are only so many at a time.
  */
 
 #include <stdbool.h>

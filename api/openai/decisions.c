@@ -213,7 +213,9 @@ static int read_questions(struct decisions *d, yyjson_val *v, struct err *err) {
             r = read_question(d, yyjson_obj_get(value, "name"), value, place, err);
     }
     yyjson_obj_foreach(v, i, max, key, value) {
-        snprintf(place, sizeof(place), "questions.%.20s", json_text(key));
+        const char *name = json_cstr(key);
+
+        snprintf(place, sizeof(place), "questions.%.20s", name ? name : "");
         if (r == 0)
             r = read_question(d, key, value, place, err);
     }
@@ -427,8 +429,8 @@ struct reading {
     bool first; /* the likeliest token is a label */
 };
 
-/* The option whose label @text is, with white space before it or not; q->n: it is none. The beginning
- * of yes or no is as good: not every vocabulary has the whole word. */
+/* The option whose label @text is, with white space before it or not; q->n: it is none. The
+ * beginning of yes or no is as good: not every vocabulary has the whole word. */
 static uint32_t option_of(const struct question *q, const char *text, size_t len) {
     char label[4];
 

@@ -2,7 +2,7 @@
 
 /*
  * background - responses that are made without a client: the request is answered at once, and the
- * response goes on whether anybody listens or not. Clients ask for it by its id, read its events
+ * response goes on whether a client listens or not. Clients ask for it by its id, read its events
  * from any of them on, or cancel it.
  */
 

@@ -130,8 +130,8 @@ void conversation_add(struct stored *c, const char *id) {
     stored_unref(r);
 }
 
-/* Stores the items that were read, behind @parent, for whoever continues them: they cannot be found
- * by themselves. *@out is the caller's. */
+/* Stores the items that were read, behind @parent, for what continues them: they cannot be found by
+ * themselves. *@out is the caller's. */
 static int add_items(struct change *c, struct stored *parent, struct stored **out) {
     struct store *s = c->rs->env->store;
     char id[48];

@@ -31,11 +31,12 @@ struct event_watch {
 
 /* NULL: no memory. */
 struct event_log *event_log_new(void);
-struct event_log *event_log_ref(struct event_log *l);
+struct event_log *event_log_ref(struct event_log *l);   /* another reference */
 struct event_log *event_log_unref(struct event_log *l); /* accepts NULL, returns NULL */
 /* Adds the next event; without memory for it the log is lost. */
 void event_log_add(struct event_log *l, const char *name, const char *json, size_t len);
 /* Frees what it has; what is added later is dropped. */
 void event_log_lose(struct event_log *l);
+/* The last event has been added. */
 void event_log_close(struct event_log *l);
 size_t event_log_bytes(const struct event_log *l); /* accepts NULL */

@@ -332,7 +332,9 @@ static int put_format(struct responses_build *b, yyjson_val *text, yyjson_mut_va
 /* ---- the conversation ---- */
 
 static bool is_prefixed(yyjson_val *id, const char *prefix) {
-    return strncmp(json_text(id), prefix, strlen(prefix)) == 0;
+    const char *s = json_cstr(id);
+
+    return s && strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
 /* Bytes that have to be read of @s and all that it continues. */

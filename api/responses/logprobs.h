@@ -29,7 +29,7 @@ struct logprobs {
     uint32_t sent; /* entries that the stream's deltas have had */
 };
 
-void logprobs_init(struct logprobs *l);
+void logprobs_init(struct logprobs *l);   /* empty */
 void logprobs_deinit(struct logprobs *l); /* accepts a zeroed one */
 /* Adds what @w's generation has counted since the last call. 0 or -errno. */
 int logprobs_update(struct logprobs *l, const struct writer *w, const struct gen *g);

@@ -120,8 +120,8 @@ void responses_put_part(struct json *j, const struct writer *w, const struct out
 /* The member "logprobs" of a message's part that is the first @len bytes of run @run, or NULL. */
 void responses_put_logprobs(struct json *j, const struct writer *w, const struct output_run *run,
                             size_t len);
-/* Keeps the finished response @json, if that was asked for. It cannot be put once more. */
-void responses_keep(const struct writer *w, const char *json, size_t len);
+/* The answer of /v1/responses/compact: items that take the place of the conversation. */
+void responses_put_compacted(struct json *j, struct writer *w);
 
 /* stream.c */
 /* The events before the head of one in the background. */
@@ -132,6 +132,9 @@ void responses_stream_end(struct writer *w);
 bool responses_stream_fail(struct writer *w, const struct err *err);
 void responses_stream_alive(struct writer *w);
 
+/* serve.c */
+/* Keeps the finished response @json, if that was asked for. It cannot be put once more. */
+void responses_keep(const struct writer *w, const char *json, size_t len);
 /* route.serve */
 void responses_serve(struct exchange *x, struct http *h);
 void responses_compact_serve(struct exchange *x, struct http *h);

@@ -7,7 +7,8 @@
  *
  *      R<reasoning> S<summary> M<message> name{arguments} name<custom input> status
  *
- * Behind a message with log probabilities, L<tokens>. An item that is incomplete has a `!` behind it.
+ * Behind a message with log probabilities, L<tokens>. An item that is incomplete has a `!` behind
+ * it.
  */
 
 #include <yyjson.h>

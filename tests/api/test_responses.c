@@ -49,7 +49,8 @@ static void normalise(struct buf *b) {
 }
 
 #define REPEATED                                                                                   \
-    "\"background\":false,\"conversation\":null,\"instructions\":null,\"max_output_tokens\":null,\"max_tool_calls\":"    \
+    "\"background\":false,\"conversation\":null,\"instructions\":null,"                            \
+    "\"max_output_tokens\":null,\"max_tool_calls\":"                                               \
     "null,\"metadata\":{},\"model\":\"tiny\",\"parallel_tool_calls\":true,"                        \
     "\"previous_response_id\":null,\"prompt_cache_key\":null,\"reasoning\":{\"effort\":null,"      \
     "\"summary\":null},\"safety_identifier\":null,\"service_tier\":\"default\",\"store\":true,"    \

@@ -5,12 +5,8 @@
 #include "tests/fuzz/served.h"
 
 static const char *const heads[] = {
-    "POST /v1/embeddings",
-    "POST /embedding",
-    "POST /v1/rerank",
-    "POST /v1/score",
-    "POST /v1/decisions",
-    "POST /v1/systemone",
+    "POST /v1/embeddings", "POST /embedding",    "POST /v1/rerank",
+    "POST /v1/score",      "POST /v1/decisions", "POST /v1/systemone",
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {

@@ -1,0 +1,97 @@
+#include <assert.h>
+#include <string.h>
+#include "api/generation/endpoint.h"
+#include "api/generation/env.h"
+#include "api/responses/background.h"
+#include "api/responses/conversation.h"
+#include "api/responses/responses.h"
+
+/* The endpoints that make responses, and what becomes of a response that is complete. */
+
+void responses_keep(const struct writer *w, const char *json, size_t len) {
+    struct responses *rs = responses_of(w);
+    size_t echo = rs->kept.echo.len + strlen(",}");
+
+    if (!rs->store)
+        return;
+    assert(rs->kept.echo.len && len > echo && json[len - echo] == ',');
+    if (buf_add(&rs->kept.head, json, len - echo) == 0 &&
+        store_add(rs->env->store, rs->tenant, w->id, rs->parent, &rs->kept) == 0 &&
+        rs->conversation && w->choices[0].gen->finish != FINISH_ERROR &&
+        w->choices[0].gen->state == GEN_DONE)
+        conversation_add(rs->conversation, w->id);
+}
+
+static void put_whole(struct json *j, struct writer *w) {
+    if (responses_of(w)->wants_logprobs)
+        j->error = logprobs_update(&responses_of(w)->logprobs, w, w->choices[0].gen);
+    responses_put(j, w, RESPONSES_DONE, NULL);
+    if (j->error == 0)
+        responses_keep(w, j->out->data, j->out->len);
+}
+
+static const struct endpoint compact = {
+    .open = responses_open,
+    .close = responses_close,
+    .translate = responses_translate_compact,
+    .rename = responses_rename,
+    .id_prefix = RESPONSES_ID_PREFIX,
+    .parsed = true,
+    .begin = responses_stream_begin,
+    .piece = responses_stream_piece,
+    .end = responses_stream_end,
+    .whole = responses_put_compacted,
+    .fail = responses_stream_fail,
+    .alive = responses_stream_alive,
+};
+
+void responses_compact_serve(struct exchange *x, struct http *h) {
+    writer_serve(x, &compact);
+}
+
+/* context_management: nothing is made shorter in the middle of a request, so one that would have to
+ * be is refused, as one that does not fit. */
+static int check_length(const struct responses *rs, const struct gen *g, struct err *err) {
+    if (!rs->compact_from || rs->compacts || g->n_prompt < rs->compact_from)
+        return 0;
+    err_set_code(
+        err, 400, "context_length_exceeded", "context_management",
+        "The conversation has %u tokens, the compact_threshold is %u. Make it shorter with "
+        "/v1/responses/compact or an item compaction_trigger.",
+        g->n_prompt, rs->compact_from);
+    return err_add_lengths(err, g->n_prompt, rs->compact_from);
+}
+
+/* endpoint.prepared */
+static int prepare(struct writer *w, struct err *err) {
+    struct responses *rs = responses_of(w);
+    int r = check_length(rs, w->choices[0].gen, err);
+
+    if (r == 0)
+        r = conversation_lock(rs, err);
+    if (r == 0 && rs->store)
+        store_watch(rs->env->store);
+    return r < 0 ? r : background_begin(w, err);
+}
+
+static const struct endpoint endpoint = {
+    .open = responses_open,
+    .close = responses_close,
+    .translate = responses_translate,
+    .rename = responses_rename,
+    .id_prefix = RESPONSES_ID_PREFIX,
+    .repeats = REPEATS_PARTS,
+    .tells_body = true,
+    .parsed = true,
+    .prepared = prepare,
+    .begin = responses_stream_begin,
+    .piece = responses_stream_piece,
+    .end = responses_stream_end,
+    .whole = put_whole,
+    .fail = responses_stream_fail,
+    .alive = responses_stream_alive,
+};
+
+void responses_serve(struct exchange *x, struct http *h) {
+    writer_serve(x, &endpoint);
+}
