@@ -70,7 +70,7 @@ void sha256_add(struct sha256 *s, const void *data, size_t len) {
         memcpy(s->block, p, len);
 }
 
-void sha256_hex(struct sha256 *s, char out[65]) {
+void sha256_end(struct sha256 *s, uint8_t out[32]) {
     uint64_t n_bits = 8 * s->n_bytes;
     uint8_t end[72] = {0x80};
     size_t n = (s->n_bytes % 64 < 56 ? 56 : 120) - s->n_bytes % 64;
@@ -78,6 +78,14 @@ void sha256_hex(struct sha256 *s, char out[65]) {
     for (int i = 0; i < 8; i++)
         end[n + (size_t)i] = (uint8_t)(n_bits >> (56 - 8 * i));
     sha256_add(s, end, n + 8);
-    for (int i = 0; i < 8; i++)
-        snprintf(out + 8 * i, 9, "%08x", s->state[i]);
+    for (int i = 0; i < 32; i++)
+        out[i] = (uint8_t)(s->state[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+void sha256_hex(struct sha256 *s, char out[65]) {
+    uint8_t sum[32];
+
+    sha256_end(s, sum);
+    for (int i = 0; i < 32; i++)
+        snprintf(out + 2 * i, 3, "%02x", sum[i]);
 }

@@ -15,5 +15,7 @@ struct sha256 {
 void sha256_init(struct sha256 *s);
 /* Adds the next @len bytes. */
 void sha256_add(struct sha256 *s, const void *data, size_t len);
+/* The checksum in 32 bytes; @s must be begun anew after that. */
+void sha256_end(struct sha256 *s, uint8_t out[32]);
 /* The checksum as 64 hexadecimal digits and a NUL; @s must be begun anew after that. */
 void sha256_hex(struct sha256 *s, char out[65]);
