@@ -32,8 +32,8 @@ MAY_USE = {
     "vision": {"base"},
     "engine": {"base", "vision"},
     "scheduler": {"base", "proto", "text", "grammar", "kvpager", "engine", "vision"},
-    "api": {"base", "proto", "text", "grammar"},
-    "daemon": {"base", "proto", "text", "grammar", "kvpager", "engine", "scheduler", "api"},
+    "api": {"base", "proto", "text", "grammar", "vision"},
+    "daemon": {"base", "proto", "text", "grammar", "kvpager", "vision", "engine", "scheduler", "api"},
     "cmd": {"base", "proto", "engine", "text", "vision"},
 }
 # Rooms of a folder: which other rooms' headers each may include, as a room or as one of its headers.

@@ -1,0 +1,114 @@
+#include "api/generation/image_data.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include "base/util.h"
+#include "vision/picture.h"
+
+#define BASE64 ";base64"
+#define TYPE_MAX 256u /* bytes of a data URI before its comma */
+
+static int refuse(struct err *err, const char *code, const char *place, const char *must) {
+    return err_set_code(err, 400, code, place, "%s: %s.", place, must);
+}
+
+/* Returns the value of a digit, 64 for white space, 65 for what is no base64. URLs' alphabet is
+ * accepted too. */
+static unsigned value_of(unsigned char c) {
+    if (c >= 'A' && c <= 'Z')
+        return c - 'A';
+    if (c >= 'a' && c <= 'z')
+        return c - 'a' + 26u;
+    if (c >= '0' && c <= '9')
+        return c - '0' + 52u;
+    if (c == '+' || c == '-')
+        return 62;
+    if (c == '/' || c == '_')
+        return 63;
+    return isspace(c) ? 64 : 65;
+}
+
+/* Decodes base64 into @out, which has room for len / 4 * 3 + 3 bytes. Returns false where it is
+ * none. */
+static bool decode(const char *s, size_t len, uint8_t *out, size_t *n) {
+    uint8_t table[256];
+    uint32_t bits = 0;
+    size_t n_digits = 0, at = 0;
+
+    for (unsigned c = 0; c < 256; c++)
+        table[c] = (uint8_t)value_of((unsigned char)c);
+    while (len && (s[len - 1] == '=' || table[(unsigned char)s[len - 1]] == 64))
+        len--;
+    for (size_t i = 0; i < len; i++) {
+        unsigned v = table[(unsigned char)s[i]];
+
+        if (v == 64)
+            continue;
+        if (v > 64)
+            return false;
+        bits = bits << 6 | v;
+        if (++n_digits % 4 == 0) {
+            out[at++] = (uint8_t)(bits >> 16);
+            out[at++] = (uint8_t)(bits >> 8);
+            out[at++] = (uint8_t)bits;
+        }
+    }
+    if (n_digits % 4 == 2) {
+        out[at++] = (uint8_t)(bits >> 4);
+    } else if (n_digits % 4 == 3) {
+        out[at++] = (uint8_t)(bits >> 10);
+        out[at++] = (uint8_t)(bits >> 2);
+    }
+    *n = at;
+    return n_digits % 4 != 1 && at > 0;
+}
+
+/* Moves behind the head of a data URI. */
+static int skip_head(const char **s, size_t *len, const char *place, struct err *err) {
+    const char *comma = memchr(*s, ',', MIN(*len, TYPE_MAX));
+    size_t head = comma ? (size_t)(comma - *s) : 0, tail = sizeof(BASE64) - 1;
+
+    if (!comma || head < tail || strncasecmp(comma - tail, BASE64, tail) != 0)
+        return refuse(err, "invalid_image_url", place,
+                      "it must be a data URI with base64 (data:image/png;base64,...)");
+    *len -= head + 1;
+    *s = comma + 1;
+    return 0;
+}
+
+static bool begins(const char *s, size_t len, const char *with) {
+    return len >= strlen(with) && strncasecmp(s, with, strlen(with)) == 0;
+}
+
+int image_data_read(const char *s, size_t len, const char *place, uint8_t **out, size_t *n,
+                    struct err *err) {
+    int r = 0;
+
+    if (begins(s, len, "http:") || begins(s, len, "https:"))
+        return refuse(
+            err, "invalid_image_url", place,
+            "it is an address, and this service fetches none: send the picture itself as a "
+            "data URI with base64");
+    if (begins(s, len, "file:"))
+        return refuse(err, "invalid_image_url", place,
+                      "it names a file, and this service opens none: send the picture itself as a "
+                      "data URI with base64");
+    if (begins(s, len, "data:") && (r = skip_head(&s, &len, place, err)) < 0)
+        return r;
+    if (len / 4 > PICTURE_FILE_MAX / 3 + 2)
+        return err_set_code(err, 413, "image_too_large", place, "%s: it has more than %u MiB.",
+                            place, PICTURE_FILE_MAX >> 20);
+    uint8_t *data = malloc(len / 4 * 3 + 3);
+    if (!data)
+        return -ENOMEM;
+    if (!decode(s, len, data, n)) {
+        free(data);
+        return refuse(err, "invalid_base64", place, "it must be a picture in base64");
+    }
+    *out = data;
+    return 0;
+}
