@@ -16,6 +16,7 @@
 #include "proto/messages.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
+#include "vision/projector.h"
 
 struct api;
 struct flight_record;
@@ -28,6 +29,9 @@ struct api_port {
     int (*submit)(struct api_port *p, const struct submit *m); /* 0, -EAGAIN, -errno */
     void (*cancel)(struct api_port *p, uint64_t id);
     void (*turn_end)(struct api_port *p, const struct turn_end *m);
+    /* Sends a part of a picture that the worker asked for: 0; -EAGAIN: later, while much is
+     * unsent; -errno. NULL: the model takes no pictures. */
+    int (*picture)(struct api_port *p, const struct msg_picture *m);
     /* Called when a request waits for the model: loads it, unless that is under way.
      * api_model_set() and then api_worker_up() or api_worker_failed() follow, the last one
      * possibly at once. NULL: the model is always loaded. */
@@ -47,6 +51,12 @@ struct api_model {
     const struct template *template; /* NULL: the model has none */
     const char *template_source;     /* formats of tool calls and reasoning are detected in it */
     size_t template_len;
+    /* What the model sees with; NULL: it takes no pictures. projector_id: [32], a digest of the
+     * file. */
+    const struct projector *projector;
+    const uint8_t *projector_id;
+    struct picture_budget picture_budget;
+    bool picture_pads;  /* pictures keep their aspect and get black borders */
     const char *system; /* the system message of chats that have none; NULL: none */
     /* max_context: until a worker was ready what file and options allow; 0: unknown. */
     uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
@@ -159,7 +169,11 @@ struct api_opts {
     void *models_ctx;    /* of rescan, manage and sleep */
     char *otlp_endpoint; /* receives spans; accepted by api_check_otlp(); NULL, "": none */
     const struct api_kv_counts *kv_events; /* reported with the others; NULL: there are none */
-    const char *const *managers;           /* tenants with the right to manage; "*": all; or NULL */
+    /* Decodes a picture like picture_decode(), possibly in another process; called on any thread
+     * but the loop's. NULL: no model takes pictures. */
+    int (*decode)(void *ctx, const void *data, size_t len, struct picture *out, struct err *err);
+    void *decode_ctx;
+    const char *const *managers; /* tenants with the right to manage; "*": all; or NULL */
 };
 
 /* A row of the tenants file. 0 is no limit, but for the weight. "default" holds for tenants
@@ -237,6 +251,8 @@ int api_new_model(struct api *a, const struct api_model *info, struct api_port *
                   struct model **out);
 void api_replace_model(struct model *old, struct model *next);
 void api_remove_model(struct model *m); /* a model that no request finds (any more) */
+/* Returns true if the vocabulary has the tokens around the pictures of @p. */
+bool api_marks_pictures(const struct projector *p, const struct tokenizer *t);
 /* Names what the loop does from here on; @what must stay valid. The event loop_busy reports the
  * activity that took longest in a long iteration. On the loop's thread. */
 void api_mark_loop(const char *what);
@@ -270,6 +286,8 @@ void api_worker_stopped(struct model *m);
 void api_on_event(struct model *m, const struct event *e);
 void api_on_stats(struct model *m, const struct msg_stats *s);
 void api_on_served(struct model *m, const struct msg_served *s, uint32_t n);
+/* The worker needs the pixels of a picture; they are sent over the port. */
+void api_on_need_picture(struct model *m, const struct msg_need_picture *n);
 void api_worker_down(struct model *m); /* streams wait; /health is 503 */
 /* Notes that no worker can be expected soon, because of @why (a sentence without its full stop):
  * waiting and new requests fail with 503 and @retry_ms until api_worker_up(). */
@@ -282,9 +300,13 @@ struct api_guest;
 /* Adds a request of another daemon's front, which has its client; for the worker of @m it is
  * like one of a client here. @payload is a SUBMIT (proto/messages.h) in which the id is the
  * other front's; it is copied. @tell gets its events as a worker would send them, the last with
- * EVENT_REJECTED or EVENT_FINISH; the request is freed after that. 0, -EPROTO or -ENOMEM. */
+ * EVENT_REJECTED or EVENT_FINISH; the request is freed after that. @need asks the other front for
+ * the pixels of its picture @index, for api_guest_picture(). 0, -EPROTO or -ENOMEM. */
 int api_guest_new(struct api_guest **out, struct model *m, const void *payload, uint32_t len,
-                  void (*tell)(void *ctx, struct api_guest *g, const struct event *e), void *ctx);
+                  void (*tell)(void *ctx, struct api_guest *g, const struct event *e),
+                  void (*need)(void *ctx, struct api_guest *g, uint32_t index), void *ctx);
+/* Takes a part of a picture. False: it is not the one that comes next. */
+bool api_guest_picture(struct api_guest *g, const struct msg_picture *m);
 /* Cancels the guest, which reports nothing more, and frees it. */
 void api_guest_free(struct api_guest *g);
 /* Returns the id by which the other front knows the guest. */

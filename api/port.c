@@ -13,6 +13,26 @@ void api_on_event(struct model *m, const struct event *e) {
     gen_on_event(m, e);
 }
 
+void api_on_need_picture(struct model *m, const struct msg_need_picture *n) {
+    struct gen_env *env = m->env;
+    struct gen *g = gen_find(env, n->id);
+
+    if (!g || g->model != m || n->index >= g->m.n_pictures || !m->port->picture ||
+        (!g->seen && !g->need_picture))
+        return; /* it has ended, which the worker is told, too */
+    const struct picture_ask ask = {.model = m,
+                                    .tenant = tenants_get(&env->tenants, g->m.tenant),
+                                    .id = n->id,
+                                    .index = n->index,
+                                    .shown = &g->m.pictures[n->index],
+                                    .seen = g->seen ? g->seen[n->index] : NULL};
+    int r = picture_sender_ask(&env->sender, &ask);
+    if (r < 0)
+        gen_fail(g, 503, "out_of_memory", "Out of memory.");
+    else if (r == 0 && !g->seen)
+        g->need_picture(g, n->index);
+}
+
 void api_on_stats(struct model *m, const struct msg_stats *s) {
     m->worker = *s;
     m->has_stats = true;
@@ -96,6 +116,12 @@ void api_replace_model(struct model *old, struct model *next) {
     pthread_rwlock_unlock(&env->models.lock);
     next->last_used_ns = old->last_used_ns;
     model_wait_move(old, next);
+}
+
+bool api_marks_pictures(const struct projector *p, const struct tokenizer *t) {
+    struct sight s;
+
+    return sight_init(&s, p, t);
 }
 
 void api_mark_loop(const char *what) {

@@ -167,6 +167,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     env->store = &a->store;
     list_init(&env->models.list);
     gens_init(env);
+    picture_table_init(&env->pictures, opts->decode, opts->decode_ctx);
     pthread_rwlock_init(&env->models.lock, NULL);
     auth_init(&a->env.auth, opts->api_keys_file);
     int r = open_parts(a, model, port);
@@ -184,6 +185,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
                                   .weight = weight_of,
                                   .ctx = env};
     admit_init(&env->admit, &admit);
+    picture_sender_init(&env->sender, loop, &env->pool);
     store_init(&a->store, loop, clock, &limits);
     usage_start(&env->usage);
     service_start(&a->service);
@@ -201,6 +203,7 @@ struct api *api_free(struct api *a) {
     service_deinit(&a->service);
     usage_deinit(&env->usage);
     job_pool_deinit(&env->pool);
+    picture_table_deinit(&env->pictures);
     auth_deinit(&a->env.auth);
     store_deinit(&a->store);
     tenants_deinit(&env->tenants);
@@ -246,6 +249,7 @@ void api_close(struct api *a) {
     service_close(&a->service);
     usage_close(&a->env.usage);
     model_wait_close(&a->env);
+    picture_sender_close(&a->env.sender);
     job_pool_close(&a->env.pool);
 }
 

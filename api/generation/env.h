@@ -13,6 +13,8 @@
 #include "api/api.h"
 #include "api/generation/ids.h"
 #include "api/generation/model.h"
+#include "api/generation/picture_sender.h"
+#include "api/generation/picture_table.h"
 #include "api/http/exchange.h"
 #include "api/limits/admit.h"
 #include "api/limits/auth.h"
@@ -69,6 +71,8 @@ struct gen_env {
     struct { /* constrain.c: grammars that were right and wrong, by hash; any thread */
         _Atomic uint64_t checked[CONSTRAIN_CHECKED], refused[CONSTRAIN_CHECKED];
     } grammars;
+    struct picture_table pictures;
+    struct picture_sender sender;
     struct store *store;     /* responses/store.h */
     struct service *service; /* service/service.h */
 };

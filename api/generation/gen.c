@@ -9,6 +9,7 @@
 #include "api/generation/env.h"
 #include "api/generation/gen_private.h"
 #include "api/generation/gen_request.h"
+#include "api/generation/prompt.h"
 
 /*
  * Every way a generation can end passes through end(), which is idempotent, gives its place back,
@@ -158,6 +159,13 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
     return 0;
 }
 
+void gen_set_pictures(struct gen *g, const struct prompt *p) {
+    assert(g->state == GEN_WAITING && p->n_pictures <= SUBMIT_PICTURES_MAX);
+    g->m.n_pictures = p->n_pictures;
+    g->m.pictures = p->pictures;
+    g->seen = p->seen;
+}
+
 void gen_set_tenant(struct gen *g, const struct tenant *t) {
     g->m.tenant = t->number;
     g->m.tenant_name = (struct str){t->conf.name, (uint32_t)strlen(t->conf.name)};
@@ -214,6 +222,8 @@ static void leave(struct gen *g) {
 
     if (is_at_worker(g) && g->model->worker_up)
         g->model->port->cancel(g->model->port, g->m.id);
+    if (g->need_picture) /* else the pixels may be of use to others */
+        picture_sender_forget(&g->env->sender, g->model, g->m.id);
     if (was != GEN_DONE)
         set_state(g, GEN_DONE);
     uint32_t n_cached = g->m.choice == 0 ? g->n_cached : 0;
@@ -597,6 +607,7 @@ void gen_worker_down(struct model *m) {
         if (g->model == m && is_at_worker(g))
             set_state(g, GEN_PENDING);
     }
+    picture_sender_forget(&m->env->sender, m, 0);
     admit_tick_later(&m->env->admit);
 }
 

@@ -34,6 +34,7 @@ struct api_port;
 struct gen_request;
 struct model;
 struct exchange;
+struct picture_seen;
 
 /* States of the diagram; set_state() has the table of legal transitions. */
 enum gen_state { GEN_WAITING, GEN_PENDING, GEN_SENT, GEN_RUNNING, GEN_DONE };
@@ -56,8 +57,12 @@ struct gen {
     uint32_t key;                     /* exchange.key, of the client that pays */
     struct submit m;                  /* m.tokens is `tokens` */
     int32_t *tokens;                  /* prompt and output */
-    float *logprobs;                  /* the next three: per output token, or NULL */
-    struct event_top *top;            /* [m.n_top] each */
+    /* [m.n_pictures], the request's; NULL: there are none, or another front has the files: then
+     * need_picture() asks it for the pixels of one. */
+    struct picture_seen *const *seen;
+    void (*need_picture)(struct gen *g, uint32_t index);
+    float *logprobs;       /* the next three: per output token, or NULL */
+    struct event_top *top; /* [m.n_top] each */
     uint64_t *digests;
     /* Log probabilities of prompt tokens 1 .. n_prompt - 1, when the request asked for them:
      * [m.n_prompt_top] tops each. */
@@ -99,8 +104,11 @@ struct gen {
     int64_t first_step_ns, first_token_ns, last_token_ns, done_ns;
 };
 
+struct prompt;
 struct tokens;
 
+/* Gives it the pictures of the prompt @p, which the request keeps. Before it is started. */
+void gen_set_pictures(struct gen *g, const struct prompt *p);
 /* A generation of @prompt, which is copied, or with @take taken over and left empty. The rest of
  * the submit comes from @r, whose arena must outlive it. 0 or -ENOMEM. */
 int gen_new(struct gen **out, struct model *m, const struct gen_request *r, struct tokens *prompt,

@@ -1,6 +1,7 @@
 #include "api/generation/gen_request.h"
 
 #include <errno.h>
+#include "api/generation/picture_table.h"
 
 void gen_request_drop_body(struct gen_request *r) {
     yyjson_doc_free(r->doc);
@@ -29,10 +30,23 @@ bool gen_request_thinks_not(const struct gen_request *r) {
     return r->thinking ? r->thinking == THINK_OFF : yyjson_equals_str(r->reasoning_effort, "none");
 }
 
+static void drop_pictures(struct gen_request *r) {
+    for (uint32_t i = 0; i < r->n_pictures; i++) {
+        free(r->pictures[i].file);
+        picture_release(r->pictures[i].seen);
+    }
+    free(r->pictures);
+    r->pictures = NULL;
+    r->n_pictures = 0;
+    yyjson_doc_free(r->seen_messages);
+    r->seen_messages = NULL;
+}
+
 void gen_request_deinit(struct gen_request *r) {
     gen_request_drop_body(r);
     yyjson_doc_free(r->functions);
     yyjson_doc_free(r->shown);
     r->functions = r->shown = NULL;
+    drop_pictures(r);
     arena_deinit(&r->arena);
 }

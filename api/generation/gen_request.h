@@ -15,6 +15,7 @@
 #include "proto/messages.h"
 
 struct model;
+struct picture_seen;
 
 #define REQUEST_BIAS_MAX 1024u
 #define REQUEST_STOP_IDS_MAX 128u
@@ -56,6 +57,15 @@ struct gen_request_form {
     yyjson_doc *doc;   /* of a schema that came as text */
     bool compact;
     bool any_order; /* of the properties of a schema */
+};
+
+/* A picture of the body. */
+struct request_picture {
+    uint8_t *file; /* until it was looked at */
+    size_t n_file;
+    bool low;                  /* few rows */
+    struct picture_seen *seen; /* a reference; NULL: not looked at yet */
+    char place[96];            /* in the body, for errors */
 };
 
 /*
@@ -106,10 +116,15 @@ struct gen_request {
     uint32_t n_customs;
     struct gen_request_choice choice;
     struct gen_request_form form;
-    struct str grammar, triggers;  /* for the worker: constrain.h */
-    struct str prediction;         /* likewise: token ids of the output that is expected */
-    struct str dry_breakers;       /* likewise */
-    struct str allowed, bad_words; /* likewise: struct submit */
+    struct str grammar, triggers;     /* for the worker: constrain.h */
+    struct str prediction;            /* likewise: token ids of the output that is expected */
+    struct str dry_breakers;          /* likewise */
+    struct str allowed, bad_words;    /* likewise: struct submit */
+    struct request_picture *pictures; /* picture_parts.h */
+    uint32_t n_pictures;
+    uint32_t *order; /* [n_shown] numbers of pictures as the prompt shows them; NULL: as they are */
+    uint32_t n_shown;
+    yyjson_doc *seen_messages; /* `messages` with the numbers of pictures; NULL: there are none */
     /* Texts in the place of `marker`, which the rendered chat has once: a prompt for each. */
     const char *marker;
     struct str *variants;

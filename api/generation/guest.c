@@ -23,6 +23,7 @@ struct api_guest {
     bool prompt_told;
     void *payload; /* what gen->m points into */
     void (*tell)(void *ctx, struct api_guest *g, const struct event *e);
+    void (*need)(void *ctx, struct api_guest *g, uint32_t index);
     void *ctx;
 };
 
@@ -116,6 +117,17 @@ static void on_expired(struct waiter *w) {
              "The request exceeded its time limit.");
 }
 
+/* gen.need_picture. */
+static void on_need_picture(struct gen *n, uint32_t index) {
+    struct api_guest *g = n->owner;
+
+    g->need(g->ctx, g, index);
+}
+
+bool api_guest_picture(struct api_guest *g, const struct msg_picture *m) {
+    return picture_sender_gather(&g->gen->env->sender, g->gen->model, g->gen->m.id, m);
+}
+
 /* Makes the generation of @s, whose pointers it keeps. */
 static int make_gen(struct api_guest *g, struct model *m, const struct submit *s) {
     const struct gen_request none = {0};
@@ -131,6 +143,7 @@ static int make_gen(struct api_guest *g, struct model *m, const struct submit *s
     n->m.id = id;
     n->owner = g;
     n->changed = on_changed;
+    n->need_picture = s->n_pictures ? on_need_picture : NULL;
     n->n_faults = s->n_faults;
     g->id = s->id;
     g->n_told = s->n_tokens - s->n_prompt;
@@ -157,7 +170,8 @@ static struct tenant *assign(struct gen *n) {
 }
 
 int api_guest_new(struct api_guest **out, struct model *m, const void *payload, uint32_t len,
-                  void (*tell)(void *ctx, struct api_guest *g, const struct event *e), void *ctx) {
+                  void (*tell)(void *ctx, struct api_guest *g, const struct event *e),
+                  void (*need)(void *ctx, struct api_guest *g, uint32_t index), void *ctx) {
     struct api_guest *g = calloc(1, sizeof(*g));
     struct submit s;
 
@@ -167,6 +181,7 @@ int api_guest_new(struct api_guest **out, struct model *m, const void *payload, 
     }
     memcpy(g->payload, payload, len);
     g->tell = tell;
+    g->need = need;
     g->ctx = ctx;
     list_init(&g->waiter.link);
     int r = msg_submit_parse(g->payload, len, &s);

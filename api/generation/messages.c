@@ -7,6 +7,7 @@
 #include <string.h>
 #include "api/generation/custom.h"
 #include "api/generation/foreign.h"
+#include "api/generation/picture_parts.h"
 #include "api/http/json.h"
 #include "api/toolcall/toolcall.h"
 
@@ -22,8 +23,11 @@ struct build {
     yyjson_mut_doc *doc;
     struct err *err;
     const struct messages_form *form;
-    struct buf note; /* the description of the tools, until it has its place */
-    size_t i;        /* the message being built */
+    struct buf note;   /* the description of the tools, until it has its place */
+    const char *sight; /* how a picture stands in a content; "": the model sees none */
+    size_t i;          /* the message being built */
+    size_t at;         /* its place in the prompt's list */
+    size_t last_user;  /* the last message of the user */
     struct messages_trust *trust;
 };
 
@@ -89,24 +93,72 @@ static bool is_thought(yyjson_val *part) {
     return yyjson_equals_str(type, "thinking") || yyjson_equals_str(type, "redacted_thinking");
 }
 
-/* Parts become one string, a line each. */
+/* The text [begin, end) in the content of message @at is the service's own. */
+static int trust_range(struct build *b, size_t at, size_t begin, size_t end) {
+    struct messages_trust *t = b->trust;
+
+    assert(begin < end);
+    if (!array_resize(&t->v, t->n + 1, sizeof(*t->v)))
+        return -ENOMEM;
+    t->v[t->n++] = (struct template_trust){(uint32_t)at, begin, end};
+    return 0;
+}
+
+/* Adds a picture to the content of the message being built. */
+static int add_picture(struct build *b, yyjson_val *part, struct buf *text) {
+    struct messages_trust *t = b->trust;
+    size_t begin = text->len;
+
+    if (!array_resize(&t->pictures, t->n_pictures + 1, sizeof(*t->pictures)))
+        return -ENOMEM;
+    t->pictures[t->n_pictures++] = picture_part_index(part);
+    return buf_add_str(text, b->sight) < 0 ? -ENOMEM : trust_range(b, b->at, begin, text->len);
+}
+
+/* Adds a part that is neither text nor a picture for this model: a note where refusing it would end
+ * the conversation. */
+static int add_unseen(struct build *b, yyjson_val *m, size_t i, yyjson_val *part,
+                      struct buf *text) {
+    char place[96];
+
+    if (is_repeated(m) || (picture_part_is(part) && b->i != b->last_user))
+        return buf_add_str(text, FOREIGN_NOT_VISIBLE);
+    const char *given = json_cstr(yyjson_obj_get(part, PICTURE_PLACE));
+    if (given)
+        snprintf(place, sizeof(place), "%s", given);
+    else
+        snprintf(place, sizeof(place), "messages[%zu].content[%zu].type",
+                 b->i - MIN(b->i, b->form->n_own), i);
+    return err_set_code(b->err, 400, "invalid_value", place,
+                        "%s%s is not supported: this model reads only text.", place,
+                        given ? ":" : "");
+}
+
+/* Parts become one string, a line for each text. */
 static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct buf *text) {
-    bool repeated = is_repeated(m), first = true;
+    bool assistant = yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant"), lines = false;
+    bool sees = *b->sight && !assistant, repeated = is_repeated(m);
     size_t i, n;
     yyjson_val *part, *s = NULL;
 
     yyjson_arr_foreach(parts, i, n, part) {
-        bool shown = !repeated || !yyjson_is_obj(part) || is_text_part(part);
+        bool picture = picture_part_is(part);
+        bool unseen = picture || (repeated && yyjson_is_obj(part) && !is_text_part(part));
+        int r = 0;
 
         if (repeated && is_thought(part))
             continue;
-        int r = shown ? part_text(b, i, part, &s) : 0;
+        if (!unseen)
+            r = part_text(b, i, part, &s);
+        if (r == 0 && lines && !(picture && sees))
+            r = buf_add_char(text, '\n');
         if (r < 0)
             return r;
-        if (!first && buf_add_char(text, '\n') < 0)
-            return -ENOMEM;
-        first = false;
-        if ((r = shown ? json_add_text(text, s) : buf_add_str(text, FOREIGN_NOT_VISIBLE)) < 0)
+        lines = !(picture && sees);
+        r = !lines   ? add_picture(b, part, text)
+            : unseen ? add_unseen(b, m, i, part, text)
+                     : json_add_text(text, s);
+        if (r < 0)
             return r;
     }
     return 0;
@@ -324,17 +376,10 @@ static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
 
 /* The markers @own in the content of message @at are trusted. */
 static int trust(struct build *b, const struct toolcall_marks *own, size_t at) {
-    struct messages_trust *t = b->trust;
-
     assert(own->n == 0 || own->v);
-    if (own->n == 0)
-        return 0;
-    if (!array_resize(&t->v, t->n + own->n, sizeof(*t->v)))
-        return -ENOMEM;
-    for (size_t i = 0; i < own->n; i++) {
-        assert(own->v[i].begin <= own->v[i].end);
-        t->v[t->n++] = (struct template_trust){(uint32_t)at, own->v[i].begin, own->v[i].end};
-    }
+    for (size_t i = 0; i < own->n; i++)
+        if (trust_range(b, at, own->v[i].begin, own->v[i].end) < 0)
+            return -ENOMEM;
     return 0;
 }
 
@@ -383,6 +428,7 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
 
     if (!to)
         return -ENOMEM;
+    b->at = yyjson_mut_arr_size(list) - 1;
     if (!yyjson_is_obj(m))
         return refuse(b, "", "must be an object");
     if (!role)
@@ -392,7 +438,7 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     bool written = b->form->calls && assistant && yyjson_arr_size(yyjson_obj_get(m, "tool_calls"));
     if (r == 0)
         r = plain     ? put_plain_calls(b, m, to)
-            : written ? put_written_calls(b, m, to, yyjson_mut_arr_size(list) - 1)
+            : written ? put_written_calls(b, m, to, b->at)
                       : put_content(b, m, to, role);
     if (r == 0 && !plain && !written)
         r = put_calls(b, m, to);
@@ -409,6 +455,22 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     return r == 0 && b->form->thoughts ? put_thoughts(b, to) : r;
 }
 
+/* The ranges of @t from @first on are of @text, which is now behind @begin in @all. */
+static void move_trust(struct messages_trust *t, size_t first, const struct buf *all, size_t begin,
+                       const struct buf *text) {
+    size_t at = all->len - text->len;
+
+    if (first == t->n)
+        return;
+    while (at > begin && memcmp(all->data + at, text->data, text->len) != 0)
+        at--; /* what toolcall_write_result() has put behind the text */
+    assert(memcmp(all->data + at, text->data, text->len) == 0);
+    for (size_t i = first; i < t->n; i++) {
+        t->v[i].begin += at;
+        t->v[i].end += at;
+    }
+}
+
 /* Results that follow each other become one message of the user. @m and @b->i go on to the last. */
 static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val *list) {
     CLEANUP(buf_deinit) struct buf all = {.max = UINT32_MAX}, text = {.max = UINT32_MAX};
@@ -416,13 +478,17 @@ static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val
     int r;
 
     assert(b->i < n && is_result(*m));
+    b->at = yyjson_mut_arr_size(list) - 1;
     for (;; b->i++, *m = json_next(*m)) {
+        size_t begin = all.len, first = b->trust->n;
+
         buf_clear(&text);
         if ((r = add_content(b, *m, &text)) < 0)
             return r;
         if (toolcall_write_result(&all, json_cstr(yyjson_obj_get(*m, "name")),
                                   text.data ? text.data : "", text.len) < 0)
             return -ENOMEM;
+        move_trust(b->trust, first, &all, begin, &text);
         if (b->i + 1 == n || !is_result(json_next(*m)))
             break;
     }
@@ -449,12 +515,26 @@ static yyjson_val *shown_functions(const struct gen_request *r) {
     return yyjson_arr_size(shown) ? shown : NULL;
 }
 
+/* Returns the place of the user's last message; that behind all where there is none. */
+static size_t last_user(yyjson_val *messages) {
+    size_t i, n, last = yyjson_arr_size(messages);
+    yyjson_val *m;
+
+    yyjson_arr_foreach(messages, i, n, m) {
+        if (yyjson_equals_str(yyjson_obj_get(m, "role"), "user"))
+            last = i;
+    }
+    return last;
+}
+
 static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
     yyjson_mut_val *list = yyjson_mut_arr(b->doc);
     yyjson_val *m = yyjson_arr_get_first(r->messages);
     const char *first = role_of(yyjson_obj_get(m, "role"));
     size_t n = yyjson_arr_size(r->messages);
     int result = list ? 0 : -ENOMEM;
+
+    b->last_user = last_user(r->messages);
 
     if (result == 0 && b->form->plain && shown_functions(r))
         result = toolcall_describe(&b->note, shown_functions(r));
@@ -489,118 +569,6 @@ static int put_tools(struct build *b, const struct gen_request *r, yyjson_mut_va
     if (b->form->describes)
         describe(b, tools);
     return put(b, root, "tools", tools);
-}
-
-static int add_custom(struct gen_request *r, yyjson_val *tool, size_t i, yyjson_mut_doc *doc,
-                      yyjson_mut_val *list, struct err *err) {
-    yyjson_val *custom = custom_tool(tool), *name = yyjson_obj_get(custom, "name");
-    int result = custom_check(tool, i, err);
-
-    if (result < 0)
-        return result;
-    assert(r->n_customs < yyjson_arr_size(r->tools));
-    r->customs[r->n_customs] = arena_strndup(&r->arena, json_text(name), json_len(name));
-    if (!r->customs[r->n_customs] || !yyjson_mut_arr_append(list, custom_as_function(doc, custom)))
-        return -ENOMEM;
-    r->n_customs++;
-    return 0;
-}
-
-const char *messages_wrong_member(yyjson_val *f, const char **must) {
-    static const struct {
-        const char *name, *must;
-        bool (*is)(yyjson_val *v);
-    } members[] = {{"description", "a string", yyjson_is_str},
-                   {"parameters", "an object", yyjson_is_obj},
-                   {"strict", "a boolean", yyjson_is_bool}};
-
-    for (size_t i = 0; i < ARRAY_SIZE(members); i++) {
-        yyjson_val *v = yyjson_obj_get(f, members[i].name);
-
-        if (!v || yyjson_is_null(v) || members[i].is(v))
-            continue;
-        *must = members[i].must;
-        return members[i].name;
-    }
-    return NULL;
-}
-
-/* A function's members, of tools[@i]. */
-static int check_function(yyjson_val *f, size_t i, struct err *err) {
-    const char *must, *wrong = messages_wrong_member(f, &must);
-    yyjson_val *name = yyjson_obj_get(f, "name");
-    char param[64];
-
-    snprintf(param, sizeof(param), "tools[%zu].function.name", i);
-    if (!json_is_name(name, REQUEST_NAME_MAX))
-        return err_set_code(err, 400, "invalid_value", param,
-                            "%s must be a string of 1 to 256 bytes without NUL.", param);
-    if (!wrong)
-        return 0;
-    snprintf(param, sizeof(param), "tools[%zu].function.%s", i, wrong);
-    return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param, must);
-}
-
-/* Functions, and custom tools as such. A tool of another type is for another service. */
-static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val *list,
-                          struct err *err) {
-    yyjson_val *tool;
-    size_t i, n;
-    int result = 0;
-
-    r->n_customs = 0;
-    r->customs = arena_alloc_array(&r->arena, yyjson_arr_size(r->tools) + 1, sizeof(*r->customs));
-    if (!r->customs)
-        return -ENOMEM;
-    yyjson_arr_foreach(r->no_tools ? NULL : r->tools, i, n, tool) {
-        yyjson_val *type = yyjson_obj_get(tool, "type");
-
-        if (custom_tool(tool) && (result = add_custom(r, tool, i, doc, list, err)) < 0)
-            return result;
-        if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
-            continue;
-        if ((result = check_function(yyjson_obj_get(tool, "function"), i, err)) < 0)
-            return result;
-        if (!yyjson_mut_arr_append(list, yyjson_val_mut_copy(doc, tool)))
-            return -ENOMEM;
-    }
-    return 0;
-}
-
-static bool is_deferred(yyjson_mut_val *tool) {
-    return yyjson_mut_get_bool(yyjson_mut_obj_get(tool, "defer_loading"));
-}
-
-/* Keeps the functions of @list that are not deferred, if any is. */
-static int set_shown(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val *list) {
-    size_t n = yyjson_mut_arr_size(list), n_kept = 0;
-
-    for (size_t i = n; i-- > 0;)
-        if (is_deferred(yyjson_mut_arr_get_first(list))) {
-            yyjson_mut_arr_remove_first(list);
-        } else {
-            yyjson_mut_arr_rotate(list, 1); /* false where it is alone, as there is none to pass */
-            n_kept++;
-        }
-    assert(yyjson_mut_arr_size(list) == n_kept);
-    if (n_kept == n)
-        return 0;
-    r->shown = yyjson_mut_doc_imut_copy(doc, NULL);
-    return r->shown ? 0 : -ENOMEM;
-}
-
-int messages_functions(struct gen_request *r, struct err *err) {
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
-    yyjson_mut_val *list = doc ? yyjson_mut_arr(doc) : NULL;
-    int result = list ? copy_functions(r, doc, list, err) : -ENOMEM;
-
-    if (result == 0 && yyjson_mut_arr_size(list)) {
-        yyjson_mut_doc_set_root(doc, list);
-        r->functions = yyjson_mut_doc_imut_copy(doc, NULL);
-        result = r->functions ? set_shown(r, doc, list) : -ENOMEM;
-    }
-    yyjson_mut_doc_free(doc);
-    return result;
 }
 
 static int put_token(struct build *b, yyjson_mut_val *root, const char *key,
@@ -707,13 +675,22 @@ static int put_all(struct build *b, const struct gen_request *r, const struct ap
     return result;
 }
 
+void messages_trust_deinit(struct messages_trust *t) {
+    free(t->v);
+    free(t->pictures);
+}
+
 int messages_vars(const struct gen_request *r, const struct api_model *model,
                   const struct messages_form *form, yyjson_doc **out, struct messages_trust *trust,
                   struct err *err) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = doc ? yyjson_mut_obj(doc) : NULL;
-    struct build b = {
-        .doc = doc, .err = err, .form = form, .note = {.max = UINT32_MAX}, .trust = trust};
+    struct build b = {.doc = doc,
+                      .err = err,
+                      .form = form,
+                      .sight = form->sight,
+                      .note = {.max = UINT32_MAX},
+                      .trust = trust};
     int result = root ? put_all(&b, r, model, root) : -ENOMEM;
 
     if (result == 0) {

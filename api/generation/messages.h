@@ -20,6 +20,7 @@ struct messages_form {
         *calls;           /* it leaves past calls out: they are written so; or NULL */
     bool describes;       /* it cannot do without a description of each tool */
     const char *thoughts; /* its name for reasoning, where that is not reasoning_content; or NULL */
+    const char *sight;    /* how a picture stands in a content (sight.h); "": it sees none */
 };
 
 /* A member of function @f that is not of its type: the name, and *must, which it must be ("a
@@ -27,11 +28,15 @@ struct messages_form {
 const char *messages_wrong_member(yyjson_val *f, const char **must);
 /* Sets @r->functions: checked copies of the tools that the model is offered. */
 int messages_functions(struct gen_request *r, struct err *err);
-/* Marks the service's own text in contents: markers of past calls that it has written. */
+/* Marks the service's own text in contents: markers of past calls and of pictures. */
 struct messages_trust {
-    struct template_trust *v; /* the caller's */
+    struct template_trust *v;
     size_t n;
+    uint32_t *pictures; /* in the order of their places: numbers in request.pictures */
+    uint32_t n_pictures;
 };
+/* Frees what messages_vars() wrote; accepts a zeroed one. */
+void messages_trust_deinit(struct messages_trust *t);
 
 /* A new document whose root is the object of variables. A bad message is a 400 with its place.
  * @trust, empty before, is of its messages; it is the caller's also after an error. */

@@ -51,6 +51,8 @@ void model_open(struct model *m) {
     assert(!m->opened && m->info->tokenizer);
     family_init(&m->family, m->info);
     fim_init(&m->fim, m->info->tokenizer);
+    if (m->info->projector)
+        sight_init(&m->sight, m->info->projector, m->info->tokenizer);
     m->opened = true;
 }
 

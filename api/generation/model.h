@@ -23,6 +23,7 @@
 #include "api/generation/family.h"
 #include "api/generation/fim.h"
 #include "api/generation/metrics.h"
+#include "api/generation/sight.h"
 #include "base/list.h"
 
 struct model {
@@ -31,6 +32,7 @@ struct model {
     const struct api_model *info;
     struct family family;
     struct fim fim;
+    struct sight sight;
     atomic_bool opened; /* tokenizer and template are there */
     atomic_int state;   /* enum api_model_state */
 

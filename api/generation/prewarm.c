@@ -59,7 +59,7 @@ bool prewarm_keeps(const struct prompt_job *job, const struct gen *g) {
     const struct gen_env *env = job->env;
 
     return env->opts.prewarm && job->endpoint->repeats != REPEATS_NOTHING &&
-           job->request.messages && job->request.prefill.len == 0 &&
+           job->request.messages && job->request.prefill.len == 0 && !job->request.n_pictures &&
            !job->request.no_generation_prompt && job->body_len <= BODY_MAX && g->m.session != 0 &&
            env->prewarm.kept_bytes + job->body_len <= BODIES_MAX;
 }

@@ -14,6 +14,7 @@
 struct echo;
 struct endpoint;
 struct model;
+struct picture_seen;
 struct tenant;
 
 /* One prompt of a request; its texts are in the body, in the rendering or in the arena. */
@@ -25,6 +26,10 @@ struct prompt {
     const char *query; /* of a pair, whose document is text; or NULL */
     size_t query_len;
     struct tokens tokens;
+    /* Pictures among the tokens, and what is known of them; in request.arena. */
+    struct submit_picture *pictures;
+    struct picture_seen **seen;
+    uint32_t n_pictures;
     struct echo *echo; /* of the tokens; NULL: it is not echoed */
 };
 

@@ -15,6 +15,7 @@
 #include "api/generation/messages.h"
 #include "api/generation/model_wait.h"
 #include "api/generation/models.h"
+#include "api/generation/picture_parts.h"
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/generation/variants.h"
@@ -281,7 +282,7 @@ static int render_as(struct prompt_job *job, const struct messages_form *form) {
     int r = messages_vars(&job->request, job->model->info, form, &vars, &trust, &job->err);
 
     if (r < 0) {
-        free(trust.v);
+        messages_trust_deinit(&trust);
         return r;
     }
     o.trust = trust.v;
@@ -290,7 +291,9 @@ static int render_as(struct prompt_job *job, const struct messages_form *form) {
     r = template_render(job->model->info->template, yyjson_doc_get_root(vars), &o, &job->rendered,
                         &job->err);
     yyjson_doc_free(vars);
-    free(trust.v);
+    if (r == 0)
+        r = picture_parts_order(&job->request, trust.pictures, trust.n_pictures);
+    messages_trust_deinit(&trust);
     if (r == -EINVAL && job->quick && steps == o.fuel)
         return -EAGAIN;
     job->steps += job->quick ? 0 : steps;
@@ -361,7 +364,8 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
                                  .plain = !f->takes_tools,
                                  .text_args = !f->takes_tools || f->text_args,
                                  .calls = f->drops_calls ? f->format : NULL,
-                                 .thoughts = f->thoughts};
+                                 .thoughts = f->thoughts,
+                                 .sight = job->model->sight.text};
     int r = messages_functions(&job->request, &job->err);
 
     if (r == 0)
@@ -592,7 +596,10 @@ static int prepare(struct prompt_job *job) {
         return detokenise(job);
     if (job->quick && job->request.sampling.dry_multiplier > 0)
         return -EAGAIN; /* to look for its breakers in the vocabulary takes long */
-    job->request.conversation = session_conversation(job->env->secret, job->request.messages);
+    if (!job->request.conversation)
+        job->request.conversation = session_conversation(job->env->secret, job->request.messages);
+    if ((r = picture_parts_take(job)) < 0)
+        return r;
     r = job->request.messages    ? find_chat(job, &job->err)
         : job->request.documents ? find_pairs(job, &job->err)
                                  : find_prompts(job, &job->err);
@@ -605,6 +612,8 @@ static int prepare(struct prompt_job *job) {
     for (uint32_t i = 0; i < job->n_prompts && r == 0; i++)
         if (job->prompts[i].text)
             r = job->prompts[i].query ? encode_pair(job, i) : tokenise(job, i);
+    if (r == 0)
+        r = picture_parts_expand(job);
     if (r == 0 && job->request.sampling.dry_multiplier > 0)
         r = fields_find_breakers(&job->request, job->model);
     return r == 0 && job->request.expected ? expect(job) : r;

@@ -76,6 +76,8 @@ struct writer_usage writer_usage(const struct writer *w) {
         u.reasoning += g->output ? g->output->n_reasoning : 0;
         u.prompt += g->m.choice == 0 ? g->n_prompt : 0;
         u.cached += g->m.choice == 0 ? g->n_cached : 0;
+        for (uint32_t k = 0; g->m.choice == 0 && k < g->m.n_pictures; k++)
+            u.pictures += g->m.pictures[k].n_rows;
         u.drafted += g->drafts.n;
         u.accepted += g->drafts.accepted;
         u.predicted += g->drafts.n_predicted;
@@ -674,6 +676,7 @@ static int create_gens(struct writer *w, struct err *err) {
 
                 c->custom.text.max = UINT32_MAX;
                 c->gen = g;
+                gen_set_pictures(g, &w->job.prompts[p]);
                 fill_submit(w, g, group, seed);
                 set_echo(c, &w->job.prompts[p]);
                 result = set_output(w, g);

@@ -49,6 +49,7 @@ struct writer;
 
 struct writer_usage {
     uint32_t prompt, cached, output, reasoning;
+    uint32_t pictures;                      /* tokens of the prompt that are rows of pictures */
     uint32_t drafted, accepted;             /* tokens of speculation: proposed, and kept */
     uint32_t predicted, predicted_accepted; /* of these, from the request's prediction */
 };

@@ -45,6 +45,26 @@ static void on_news(void *ctx, struct api_guest *guest, const struct event *e) {
         shutdown(g->chan.chan.fd, SHUT_RDWR); /* seen in the next iteration */
 }
 
+/* api_guest_new.need: the other front has the pictures of its requests. */
+static void on_need(void *ctx, struct api_guest *guest, uint32_t index) {
+    const struct msg_need_picture m = {.id = api_guest_id(guest), .index = index};
+    struct guests *g = ctx;
+
+    buf_clear(&g->out);
+    if (msg_need_picture_pack(&g->out, &m) < 0 ||
+        worker_chan_send(&g->chan, MSG_NEED_PICTURE, &g->out) != 0)
+        shutdown(g->chan.chan.fd, SHUT_RDWR);
+}
+
+/* A part of a picture that was asked for. */
+static int picture(struct guests *g, const struct chan_frame *f) {
+    struct msg_picture m;
+    int r = msg_picture_parse(f->data, f->len, &m);
+    uint32_t i = r < 0 ? g->n : find(g, m.id);
+
+    return i < g->n && !api_guest_picture(g->list[i], &m) ? -EPROTO : r;
+}
+
 /* 0, or what is wrong with it. A prefix of a turn that will not come here is not computed ahead. */
 static int submit(struct guests *g, const struct chan_frame *f) {
     struct submit s;
@@ -56,7 +76,7 @@ static int submit(struct guests *g, const struct chan_frame *f) {
         return -EPROTO;
     if (!ARRAY_GROW(g->list, g->n, g->cap, 64))
         return -ENOMEM;
-    r = api_guest_new(&g->list[g->n], g->opts.model, f->data, f->len, on_news, g);
+    r = api_guest_new(&g->list[g->n], g->opts.model, f->data, f->len, on_news, on_need, g);
     g->n += r == 0;
     return r;
 }
@@ -88,6 +108,8 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
             g->opts.asked(g->opts.ctx);
     } else if (f->type == MSG_SUBMIT && g->answered) {
         r = submit(g, f);
+    } else if (f->type == MSG_PICTURE && g->answered) {
+        r = picture(g, f);
     } else if (f->type == MSG_CANCEL && g->answered) {
         r = cancel(g, f);
     } else if (f->type == MSG_TURN_END && g->answered) {

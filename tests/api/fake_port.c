@@ -43,6 +43,9 @@ static int submit(struct api_port *p, const struct submit *m) {
     r->accepted = r->finished = r->cancelled = false;
     r->m = *m;
     r->n_sent = m->n_tokens - m->n_prompt;
+    for (uint32_t i = 0; i < MIN(m->n_pictures, (uint32_t)ARRAY_SIZE(r->pictures)); i++)
+        r->pictures[i] = m->pictures[i];
+    r->m.pictures = r->pictures;
     r->tokens = realloc(r->tokens, (m->n_tokens + 1) * sizeof(int32_t));
     memcpy(r->tokens, m->tokens, m->n_tokens * sizeof(int32_t));
     r->m.tokens = r->tokens;
@@ -78,6 +81,25 @@ static void cancel(struct api_port *p, uint64_t id) {
         r->cancelled = true;
 }
 
+static int picture(struct api_port *p, const struct msg_picture *m) {
+    struct fake_port *f = of(p);
+
+    if (f->picture_again) {
+        f->picture_again--;
+        return -EAGAIN;
+    }
+    if (m->total == 0) {
+        f->n_picture_errors++;
+        return 0;
+    }
+    assert(m->offset == (m->offset ? f->n_pixels : 0) && m->rgb.len <= PICTURE_PART);
+    f->pixels = realloc(f->pixels, m->total);
+    memcpy(f->pixels + m->offset, m->rgb.data, m->rgb.len);
+    f->n_pixels = m->offset + m->rgb.len;
+    f->n_pictures += f->n_pixels == m->total;
+    return 0;
+}
+
 static void turn_end(struct api_port *p, const struct turn_end *m) {
     struct fake_port *f = of(p);
 
@@ -98,12 +120,16 @@ static uint32_t story(struct api_port *p, uint64_t id, struct flight_record *out
 
 void fake_init(struct fake_port *f, struct clock *clock) {
     memset(f, 0, sizeof(*f));
-    f->port =
-        (struct api_port){.submit = submit, .cancel = cancel, .turn_end = turn_end, .story = story};
+    f->port = (struct api_port){.submit = submit,
+                                .cancel = cancel,
+                                .turn_end = turn_end,
+                                .picture = picture,
+                                .story = story};
     f->clock = clock;
 }
 
 void fake_deinit(struct fake_port *f) {
+    free(f->pixels);
     for (uint32_t i = 0; i < FAKE_MAX; i++) {
         free(f->r[i].tokens);
         free(f->r[i].stop_ids);

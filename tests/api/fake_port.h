@@ -26,6 +26,7 @@ struct fake_request {
     int32_t bad[16]; /* the beginning of submit.bad_words */
     uint32_t n_breakers;
     int32_t breakers[16]; /* likewise */
+    struct submit_picture pictures[8];
 };
 
 struct fake_port {
@@ -34,7 +35,10 @@ struct fake_port {
     struct clock *clock;
     struct fake_request r[FAKE_MAX];
     uint32_t n, n_cancels, n_again; /* n_again: submits to be refused with -EAGAIN */
-    struct turn_end last_turn;      /* told last, and how often one was */
+    uint8_t *pixels;                /* of the picture that was asked for last, in parts */
+    uint32_t n_pixels, n_pictures, n_picture_errors; /* n_pictures: whole ones */
+    uint32_t picture_again;                          /* parts to be refused with -EAGAIN */
+    struct turn_end last_turn;                       /* told last, and how often one was */
     uint32_t n_turns;
     const char *script;
     bool hold;         /* the script waits */

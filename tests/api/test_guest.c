@@ -11,6 +11,7 @@ struct told {
     uint32_t n, kind, finish, status;
     char code[40];
     float logprob;
+    uint32_t n_asked, asked; /* pictures of its front, the last one */
 };
 
 static void on_told(void *ctx, struct api_guest *g, const struct event *e) {
@@ -28,6 +29,14 @@ static void on_told(void *ctx, struct api_guest *g, const struct event *e) {
     t->finish = e->finish;
     t->status = e->status;
     snprintf(t->code, sizeof(t->code), "%.*s", (int)e->code.len, e->code.len ? e->code.data : "");
+}
+
+static void on_asked(void *ctx, struct api_guest *g, uint32_t index) {
+    struct told *t = ctx;
+
+    cr_expect_eq(api_guest_id(g), 77);
+    t->n_asked++;
+    t->asked = index;
 }
 
 /* "hi" and two tokens of output, as another front has it. */
@@ -71,9 +80,51 @@ static int add(struct world *w, const struct submit *m, uint32_t cut, struct tol
 
     *t = (struct told){.text = {.max = 4096}};
     cr_assert_eq(msg_submit_pack(&b, m), 0);
-    int r = api_guest_new(out, api_first_model(w->api), b.data, (uint32_t)b.len - cut, on_told, t);
+    int r = api_guest_new(out, api_first_model(w->api), b.data, (uint32_t)b.len - cut, on_told,
+                          on_asked, t);
     buf_deinit(&b); /* it was copied */
     return r;
+}
+
+/* The file of a picture stays with the other front: it is asked for the pixels, and sends them in
+ * parts. */
+Test(guest, pictures_come_from_the_other_front) {
+    static const struct submit_picture pictures[] = {{.at = 0,
+                                                      .n_rows = 1,
+                                                      .n_columns = 1,
+                                                      .n_lines = 1,
+                                                      .n_positions = 1,
+                                                      .width = 2,
+                                                      .height = 2}};
+    static const char pixels[] = "abcdefghijkl";
+    struct msg_picture part = {.id = 77, .total = 12, .rgb = {pixels, 5}};
+    struct msg_need_picture need = {0};
+    struct scene s;
+
+    setup(&s, 8);
+    s.m.n_pictures = 1;
+    s.m.pictures = pictures;
+    cr_assert_eq(add(&s.w, &s.m, 0, &s.t, &s.g), 0);
+    need.id = s.w.port.r[0].id;
+    api_on_need_picture(s.w.port.model, &need);
+    api_on_need_picture(s.w.port.model, &need);
+    cr_expect(s.t.n_asked == 1 && s.t.asked == 0);
+    cr_expect(api_guest_picture(s.g, &part));
+    cr_expect_not(api_guest_picture(s.g, &part), "it came before");
+    part.offset = 5;
+    part.rgb = (struct str){pixels + 5, 7};
+    cr_expect_eq(s.w.port.n_pictures, 0);
+    cr_expect(api_guest_picture(s.g, &part));
+    cr_assert_eq(s.w.port.n_pictures, 1);
+    cr_expect_eq(memcmp(s.w.port.pixels, pixels, 12), 0);
+    api_on_need_picture(s.w.port.model, &need);
+    part = (struct msg_picture){.id = 77, .status = 503, .why = {"gone", 4}, .code = {"c", 1}};
+    cr_expect(api_guest_picture(s.g, &part));
+    cr_expect_eq(s.w.port.n_picture_errors, 1);
+    api_on_need_picture(s.w.port.model, &need);
+    api_guest_free(s.g);
+    buf_deinit(&s.t.text);
+    world_stop(&s.w);
 }
 
 static uint32_t one_fault(struct api_port *p, uint64_t id) {

@@ -1,0 +1,120 @@
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include "api/generation/custom.h"
+#include "api/generation/messages.h"
+#include "api/http/json.h"
+
+/* The tools of a chat, checked and copied: those that are offered, and those that are shown. */
+
+static int add_custom(struct gen_request *r, yyjson_val *tool, size_t i, yyjson_mut_doc *doc,
+                      yyjson_mut_val *list, struct err *err) {
+    yyjson_val *custom = custom_tool(tool), *name = yyjson_obj_get(custom, "name");
+    int result = custom_check(tool, i, err);
+
+    if (result < 0)
+        return result;
+    assert(r->n_customs < yyjson_arr_size(r->tools));
+    r->customs[r->n_customs] = arena_strndup(&r->arena, json_text(name), json_len(name));
+    if (!r->customs[r->n_customs] || !yyjson_mut_arr_append(list, custom_as_function(doc, custom)))
+        return -ENOMEM;
+    r->n_customs++;
+    return 0;
+}
+
+const char *messages_wrong_member(yyjson_val *f, const char **must) {
+    static const struct {
+        const char *name, *must;
+        bool (*is)(yyjson_val *v);
+    } members[] = {{"description", "a string", yyjson_is_str},
+                   {"parameters", "an object", yyjson_is_obj},
+                   {"strict", "a boolean", yyjson_is_bool}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(members); i++) {
+        yyjson_val *v = yyjson_obj_get(f, members[i].name);
+
+        if (!v || yyjson_is_null(v) || members[i].is(v))
+            continue;
+        *must = members[i].must;
+        return members[i].name;
+    }
+    return NULL;
+}
+
+/* A function's members, of tools[@i]. */
+static int check_function(yyjson_val *f, size_t i, struct err *err) {
+    const char *must, *wrong = messages_wrong_member(f, &must);
+    yyjson_val *name = yyjson_obj_get(f, "name");
+    char param[64];
+
+    snprintf(param, sizeof(param), "tools[%zu].function.name", i);
+    if (!json_is_name(name, REQUEST_NAME_MAX))
+        return err_set_code(err, 400, "invalid_value", param,
+                            "%s must be a string of 1 to 256 bytes without NUL.", param);
+    if (!wrong)
+        return 0;
+    snprintf(param, sizeof(param), "tools[%zu].function.%s", i, wrong);
+    return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param, must);
+}
+
+/* Functions, and custom tools as such. A tool of another type is for another service. */
+static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val *list,
+                          struct err *err) {
+    yyjson_val *tool;
+    size_t i, n;
+    int result = 0;
+
+    r->n_customs = 0;
+    r->customs = arena_alloc_array(&r->arena, yyjson_arr_size(r->tools) + 1, sizeof(*r->customs));
+    if (!r->customs)
+        return -ENOMEM;
+    yyjson_arr_foreach(r->no_tools ? NULL : r->tools, i, n, tool) {
+        yyjson_val *type = yyjson_obj_get(tool, "type");
+
+        if (custom_tool(tool) && (result = add_custom(r, tool, i, doc, list, err)) < 0)
+            return result;
+        if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
+            continue;
+        if ((result = check_function(yyjson_obj_get(tool, "function"), i, err)) < 0)
+            return result;
+        if (!yyjson_mut_arr_append(list, yyjson_val_mut_copy(doc, tool)))
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+static bool is_deferred(yyjson_mut_val *tool) {
+    return yyjson_mut_get_bool(yyjson_mut_obj_get(tool, "defer_loading"));
+}
+
+/* Keeps the functions of @list that are not deferred, if any is. */
+static int set_shown(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val *list) {
+    size_t n = yyjson_mut_arr_size(list), n_kept = 0;
+
+    for (size_t i = n; i-- > 0;)
+        if (is_deferred(yyjson_mut_arr_get_first(list))) {
+            yyjson_mut_arr_remove_first(list);
+        } else {
+            yyjson_mut_arr_rotate(list, 1); /* false where it is alone, as there is none to pass */
+            n_kept++;
+        }
+    assert(yyjson_mut_arr_size(list) == n_kept);
+    if (n_kept == n)
+        return 0;
+    r->shown = yyjson_mut_doc_imut_copy(doc, NULL);
+    return r->shown ? 0 : -ENOMEM;
+}
+
+int messages_functions(struct gen_request *r, struct err *err) {
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *list = doc ? yyjson_mut_arr(doc) : NULL;
+    int result = list ? copy_functions(r, doc, list, err) : -ENOMEM;
+
+    if (result == 0 && yyjson_mut_arr_size(list)) {
+        yyjson_mut_doc_set_root(doc, list);
+        r->functions = yyjson_mut_doc_imut_copy(doc, NULL);
+        result = r->functions ? set_shown(r, doc, list) : -ENOMEM;
+    }
+    yyjson_mut_doc_free(doc);
+    return result;
+}

@@ -1,0 +1,332 @@
+#include "api/generation/picture_parts.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/env.h"
+#include "api/generation/image_data.h"
+#include "api/generation/picture_table.h"
+#include "api/generation/prompt.h"
+#include "api/http/json.h"
+#include "api/limits/tenant.h"
+
+/*
+ * Messages are rendered several times where a template refuses them, and copied and reordered
+ * before that. So a part with a picture becomes a small one, {"type": "image_url", "image_url": N},
+ * with the picture's place in request.pictures. No client can write such a part: all parts with
+ * pictures that it sends are replaced.
+ */
+
+#define LOW 4u /* "detail": "low" has this part of the rows */
+
+bool picture_part_is(yyjson_val *part) {
+    yyjson_val *type = yyjson_obj_get(part, "type");
+
+    return yyjson_equals_str(type, "image_url") || yyjson_equals_str(type, "input_image");
+}
+
+uint32_t picture_part_index(yyjson_val *part) {
+    yyjson_val *v = yyjson_obj_get(part, "image_url");
+
+    assert(yyjson_is_uint(v));
+    return (uint32_t)yyjson_get_uint(v);
+}
+
+int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const char *place,
+                      struct err *err) {
+    struct request_picture *p;
+
+    if (!yyjson_is_str(data))
+        return err_set_code(err, 400, "invalid_value", place, "%s: it must be a string.", place);
+    if (r->n_pictures == SUBMIT_PICTURES_MAX)
+        return err_set_code(err, 400, "too_many_images", place,
+                            "A request must have at most %u pictures.", SUBMIT_PICTURES_MAX);
+    if (!array_resize(&r->pictures, r->n_pictures + 1, sizeof(*r->pictures)))
+        return -ENOMEM;
+    p = &r->pictures[r->n_pictures];
+    *p = (struct request_picture){.low = low};
+    snprintf(p->place, sizeof(p->place), "%s", place);
+    int result = image_data_read(json_text(data), json_len(data), place, &p->file, &p->n_file, err);
+    if (result == 0)
+        r->n_pictures++;
+    return result;
+}
+
+/* ---- parts of messages ---- */
+
+struct finding {
+    struct prompt_job *job;
+    yyjson_mut_doc *doc;
+    size_t message, part; /* under way */
+};
+
+/* Returns the place of the part in the words of its dialect, which may have given it. */
+static const char *place_of(const struct finding *f, yyjson_val *part, char out[96]) {
+    const char *given = json_cstr(yyjson_obj_get(part, PICTURE_PLACE));
+
+    if (given)
+        snprintf(out, 96, "%s", given);
+    else
+        snprintf(out, 96, "messages[%zu].content[%zu].image_url", f->message, f->part);
+    return out;
+}
+
+static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
+    yyjson_val *v = yyjson_obj_get(part, "image_url"), *inner = yyjson_obj_get(v, "url");
+    yyjson_val *detail = yyjson_obj_get(yyjson_is_obj(v) ? v : part, "detail");
+    struct gen_request *r = &f->job->request;
+    char place[96];
+    int result;
+
+    place_of(f, part, place);
+    if (yyjson_obj_get(part, "file_id"))
+        return err_set_code(&f->job->err, 400, "unsupported_parameter", place,
+                            "%s: file_id is not supported: send the picture as a data URI.", place);
+    if (detail && !yyjson_is_null(detail) && !yyjson_is_str(detail))
+        return err_set_code(&f->job->err, 400, "invalid_value", place,
+                            "%s: detail must be \"auto\", \"low\" or \"high\".", place);
+    result = picture_parts_add(r, yyjson_is_obj(v) ? inner : v, yyjson_equals_str(detail, "low"),
+                               place, &f->job->err);
+    if (result < 0)
+        return result;
+    yyjson_mut_val *o = yyjson_mut_arr_add_obj(f->doc, to);
+    return o && yyjson_mut_obj_add_str(f->doc, o, "type", "image_url") &&
+                   yyjson_mut_obj_add_uint(f->doc, o, "image_url", r->n_pictures - 1)
+               ? 0
+               : -ENOMEM;
+}
+
+static int copy_parts(struct finding *f, yyjson_val *parts, yyjson_mut_val *to) {
+    yyjson_val *part;
+    size_t n;
+    int r = 0;
+
+    yyjson_arr_foreach(parts, f->part, n, part) {
+        if (picture_part_is(part))
+            r = find_part(f, part, to);
+        else
+            r = yyjson_mut_arr_append(to, yyjson_val_mut_copy(f->doc, part)) ? 0 : -ENOMEM;
+        if (r < 0)
+            return r;
+    }
+    return r;
+}
+
+static bool has_picture(yyjson_val *m) {
+    yyjson_val *content = yyjson_obj_get(m, "content"), *part;
+    size_t i, n;
+
+    if (yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant"))
+        return false; /* a note stands for what a model is said to have shown */
+    yyjson_arr_foreach(content, i, n, part) {
+        if (picture_part_is(part))
+            return true;
+    }
+    return false;
+}
+
+static int copy_message(struct finding *f, yyjson_val *m, yyjson_mut_val *list) {
+    yyjson_mut_val *to = has_picture(m) ? yyjson_mut_arr_add_obj(f->doc, list) : NULL;
+    yyjson_val *key, *v;
+    size_t i, n;
+    int r = 0;
+
+    if (!to)
+        return yyjson_mut_arr_append(list, yyjson_val_mut_copy(f->doc, m)) ? 0 : -ENOMEM;
+    yyjson_obj_foreach(m, i, n, key, v) {
+        bool content = yyjson_equals_str(key, "content") && yyjson_is_arr(v);
+        yyjson_mut_val *copy = content ? yyjson_mut_arr(f->doc) : yyjson_val_mut_copy(f->doc, v);
+
+        if (!copy || !yyjson_mut_obj_add(to, yyjson_val_mut_copy(f->doc, key), copy))
+            return -ENOMEM;
+        if (content && (r = copy_parts(f, v, copy)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+static bool any_picture(yyjson_val *messages) {
+    yyjson_val *m;
+    size_t i, n;
+
+    yyjson_arr_foreach(messages, i, n, m) {
+        if (has_picture(m))
+            return true;
+    }
+    return false;
+}
+
+/* Once. 0, -ENOMEM, or an error. */
+static int find_pictures(struct prompt_job *job) {
+    struct gen_request *r = &job->request;
+    struct finding f = {.job = job};
+    yyjson_mut_val *list;
+    yyjson_val *m;
+    size_t n;
+    int result = 0;
+
+    if (!*job->model->sight.text || r->seen_messages || !any_picture(r->messages))
+        return 0;
+    f.doc = yyjson_mut_doc_new(NULL);
+    if (!f.doc || !(list = yyjson_mut_arr(f.doc))) {
+        yyjson_mut_doc_free(f.doc);
+        return -ENOMEM;
+    }
+    yyjson_arr_foreach(r->messages, f.message, n, m) {
+        if (result == 0)
+            result = copy_message(&f, m, list);
+    }
+    if (result == 0) {
+        yyjson_mut_doc_set_root(f.doc, list);
+        r->seen_messages = yyjson_mut_doc_imut_copy(f.doc, NULL);
+        r->messages = yyjson_doc_get_root(r->seen_messages);
+        result = r->messages ? 0 : -ENOMEM;
+    }
+    yyjson_mut_doc_free(f.doc);
+    return result;
+}
+
+/* ---- files ---- */
+
+static struct picture_way way_of(const struct prompt_job *job, bool low) {
+    const struct api_model *m = job->model->info;
+    char name[AUTH_ISOLATION_NAME];
+    struct picture_way w = {.projector = m->projector,
+                            .projector_id = m->projector_id,
+                            .budget = m->picture_budget,
+                            .pads = m->picture_pads};
+
+    tenant_isolation_name(job->tenant, name);
+    auth_isolation_key(job->env->share_secret, name, job->request.cache_salt.data,
+                       job->request.cache_salt.len, w.isolation_key);
+    if (low && !m->projector->side) {
+        uint32_t most = w.budget.most ? w.budget.most : m->projector->most;
+        uint32_t least = w.budget.least ? w.budget.least : m->projector->least;
+
+        w.budget.most = MAX(most / LOW, least);
+    }
+    return w;
+}
+
+/* 0, -ENOMEM, -ECANCELED or an error. */
+static int look(struct prompt_job *job) {
+    struct gen_request *r = &job->request;
+    struct picture_table *all = &job->env->pictures;
+    int result = 0;
+
+    for (uint32_t i = 0; i < r->n_pictures && result == 0; i++) {
+        struct request_picture *p = &r->pictures[i];
+        struct picture_way w;
+
+        if (p->seen)
+            continue;
+        if (job_pause() < 0)
+            return -ECANCELED;
+        w = way_of(job, p->low);
+        uint8_t *file = p->file;
+        p->file = NULL;
+        result = picture_table_look(all, &w, file, p->n_file, p->place, &p->seen, &job->err);
+    }
+    return result;
+}
+
+int picture_parts_take(struct prompt_job *job) {
+    int r = find_pictures(job);
+
+    if (r == 0 && job->request.n_pictures)
+        r = job->quick ? -EAGAIN : look(job); /* to decode them takes long */
+    if (r < 0 && r != -EAGAIN && *job->err.code)
+        picture_table_count_refused(&job->env->pictures, &job->err);
+    return r;
+}
+
+/* ---- prompts ---- */
+
+int picture_parts_order(struct gen_request *r, const uint32_t *order, uint32_t n) {
+    r->n_shown = n;
+    r->order = n ? arena_alloc_array(&r->arena, n, sizeof(*order)) : NULL;
+    if (n == 0)
+        return 0;
+    if (!r->order)
+        return -ENOMEM;
+    memcpy(r->order, order, n * sizeof(*order));
+    return 0;
+}
+
+static uint32_t count_marks(const struct tokens *t, int32_t mark) {
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < t->n; i++)
+        n += t->id[i] == mark;
+    return n;
+}
+
+static int too_long(struct prompt_job *job) {
+    err_set_code(&job->err, 400, "context_length_exceeded", "messages",
+                 "The prompt has more than %u tokens with the rows of its pictures, far more than "
+                 "the model's maximum context length.",
+                 job->max_tokens);
+    return err_add_lengths(&job->err, job->max_tokens, job->model->info->max_context);
+}
+
+/* Puts the rows of pictures from @first on in the place of the @n marks of @p. */
+static int expand(struct prompt_job *job, struct prompt *p, uint32_t first, uint32_t n) {
+    const struct sight *s = &job->model->sight;
+    struct tokens out = {.max = p->tokens.max};
+    struct arena *a = &job->request.arena;
+    int r = 0;
+
+    p->pictures = arena_alloc_array(a, n, sizeof(*p->pictures));
+    p->seen = arena_alloc_array(a, n, sizeof(struct picture_seen *));
+    if (!p->pictures || !p->seen)
+        return -ENOMEM;
+    for (size_t i = 0; i < p->tokens.n && r == 0; i++) {
+        bool is_mark = p->tokens.id[i] == s->mark;
+
+        if (!is_mark || s->stays)
+            r = tokens_add(&out, p->tokens.id[i]);
+        if (!is_mark)
+            continue;
+        const struct gen_request *request = &job->request;
+        uint32_t next = first + p->n_pictures;
+        struct picture_seen *seen =
+            request->pictures[request->order ? request->order[next] : next].seen;
+        struct submit_picture *to = &p->pictures[p->n_pictures];
+        *to = seen->shown;
+        to->at = (uint32_t)out.n;
+        for (uint32_t k = 0; k < to->n_rows && r == 0; k++)
+            r = tokens_add(&out, s->mark);
+        p->seen[p->n_pictures++] = seen;
+    }
+    if (r < 0) {
+        tokens_deinit(&out);
+        return r == -EMSGSIZE ? too_long(job) : r;
+    }
+    assert(p->n_pictures == n);
+    tokens_deinit(&p->tokens);
+    p->tokens = out;
+    return 0;
+}
+
+int picture_parts_expand(struct prompt_job *job) {
+    const struct gen_request *request = &job->request;
+    uint32_t done = 0, n = request->order ? request->n_shown : request->n_pictures;
+
+    for (uint32_t i = 0; i < job->n_prompts && n > 0; i++) {
+        struct prompt *p = &job->prompts[i];
+        uint32_t has = count_marks(&p->tokens, job->model->sight.mark);
+        int r = has > 0 && done + has <= n ? expand(job, p, done, has) : 0;
+
+        if (r < 0)
+            return r;
+        done += has;
+    }
+    if (done == n && n == request->n_pictures)
+        return 0;
+    return err_set_code(&job->err, 400, "invalid_value", job->chat ? "messages" : "prompt",
+                        "The request has %u pictures, and its prompt has places for %u: the "
+                        "model's chat template leaves some out, or the prompt has the model's own "
+                        "tokens for pictures.",
+                        request->n_pictures, done);
+}

@@ -1,0 +1,34 @@
+#pragma once
+
+/*
+ * picture_parts - pictures on their way from a request's body into its prompts.
+ *
+ *     parts of messages ──find──> request.pictures (files) ──look──> layouts, digests
+ *     tokens with a mark for each ──expand──> as many tokens as rows, struct submit_picture
+ */
+
+#include "api/generation/gen_request.h"
+
+struct prompt_job;
+
+/* Member of a part with a picture: what errors call it, where a dialect has translated the part. */
+#define PICTURE_PLACE "place"
+
+/* Returns true for a part of a content that is a picture, of whatever dialect's form. */
+bool picture_part_is(yyjson_val *part);
+/* Returns the picture of a part that picture_parts_take() has written: below request.n_pictures. */
+uint32_t picture_part_index(yyjson_val *part);
+
+/* Adds the picture that @data holds (image_data.h) to @r. @low: detail is "low". 0, -ENOMEM, or a
+ * 400 about @place. */
+int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const char *place,
+                      struct err *err);
+/* Moves the pictures of the messages' parts, but for the assistant's, to request.pictures, once,
+ * for a model that sees, and finds out what they are. 0, -ENOMEM, -ECANCELED, with job->quick
+ * -EAGAIN, or an error that names the part. */
+int picture_parts_take(struct prompt_job *job);
+/* Notes that the prompt shows the pictures with the numbers @order, @n of them. 0 or -ENOMEM. */
+int picture_parts_order(struct gen_request *r, const uint32_t *order, uint32_t n);
+/* Puts rows in the place of marks in the tokens of all prompts, picture after picture in the order
+ * that was noted, else in that of the request. 0, -ENOMEM, or an error. */
+int picture_parts_expand(struct prompt_job *job);

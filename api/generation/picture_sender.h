@@ -1,0 +1,45 @@
+#pragma once
+
+/*
+ * picture_sender - sends workers the pixels that they ask for. Pixels that are not there any more
+ * are made again from the file, on the pool. They go out in parts, and no more at a time than lets
+ * other messages through.
+ */
+
+#include <uv.h>
+#include "api/limits/job_pool.h"
+#include "base/list.h"
+#include "proto/messages.h"
+
+struct model;
+struct picture_seen;
+
+struct picture_sender {
+    struct job_pool *pool;
+    struct list needs; /* need.link: asked for and not sent, oldest first */
+    uv_timer_t timer;  /* while some wait for room */
+};
+
+/* What the worker of a model asks for. */
+struct picture_ask {
+    struct model *model;
+    const struct tenant *tenant; /* who is charged for the work */
+    uint64_t id;                 /* of the request, and which of its pictures */
+    uint32_t index;
+    const struct submit_picture *shown;
+    struct picture_seen *seen; /* NULL: another front has the file, and is asked by the caller */
+};
+
+/* Prepares @s, which sends nothing yet. @pool makes pixels anew. */
+void picture_sender_init(struct picture_sender *s, uv_loop_t *loop, struct job_pool *pool);
+/* Sends nothing more; what the pool has ends with it. */
+void picture_sender_close(struct picture_sender *s);
+/* Sends what is asked for, now or later. 0; 1: that is under way; -ENOMEM. */
+int picture_sender_ask(struct picture_sender *s, const struct picture_ask *ask);
+/* Takes a part of a picture of generation @id that another front has. False: it is not what comes
+ * next. */
+bool picture_sender_gather(struct picture_sender *s, const struct model *m, uint64_t id,
+                           const struct msg_picture *part);
+/* Sends nothing of what the worker of @m (NULL: of any model) asked for generation @id (0: for
+ * any). */
+void picture_sender_forget(struct picture_sender *s, const struct model *m, uint64_t id);

@@ -1,0 +1,42 @@
+#include "api/generation/sight.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/util.h"
+#include "text/tokenizer.h"
+#include "vision/projector.h"
+
+/* Tokens before the rows, in their place and behind them. */
+static const struct {
+    const char *open, *pad, *close;
+} families[PROJECTOR_KINDS] = {
+    [PROJECTOR_QWEN3VL] = {"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"},
+    [PROJECTOR_QWEN25VL] = {"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"},
+    [PROJECTOR_GEMMA3] = {"<start_of_image>", "<image_soft_token>", "<end_of_image>"},
+    [PROJECTOR_GEMMA4V] = {"<|image>", "<|image|>", "<image|>"},
+    [PROJECTOR_GEMMA4UV] = {"<|image>", "<|image|>", "<image|>"},
+    [PROJECTOR_PIXTRAL] = {"", "[IMG]", "[IMG_END]"},
+    [PROJECTOR_LFM2] = {"<|image_start|>", "<image>", "<|image_end|>"},
+};
+
+static int32_t find(const struct tokenizer *t, const char *text) {
+    int32_t id = *text ? tokenizer_find(t, text, strlen(text)) : -1;
+
+    return id >= 0 && tokenizer_is_special(t, id) ? id : -1;
+}
+
+bool sight_init(struct sight *s, const struct projector *p, const struct tokenizer *t) {
+    const char *open = families[p->kind].open, *pad = families[p->kind].pad,
+               *close = families[p->kind].close;
+    int32_t mark = find(t, pad);
+
+    *s = (struct sight){0};
+    if ((*open && find(t, open) < 0) || find(t, close) < 0 || (mark < 0 && !*open))
+        return false;
+    s->stays = mark < 0;
+    s->mark = s->stays ? find(t, open) : mark;
+    s->split = (uint32_t)strlen(open);
+    s->mark_len = s->stays ? 0 : (uint32_t)strlen(pad);
+    snprintf(s->text, sizeof(s->text), "%s%s%s", open, s->stays ? "" : pad, close);
+    return true;
+}
