@@ -151,7 +151,17 @@ int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *ty
         return buf_printf(out, NOT_READABLE, type);
     if (strcmp(type, "document") == 0)
         return anthropic_refuse(in, ".source.type", "is not supported: only documents of text are");
-    if (strcmp(type, "image") == 0)
-        return anthropic_refuse(in, ".type", "is not supported: this model reads only text");
     return anthropic_refuse(in, ".type", "is not supported here");
+}
+
+int anthropic_picture(struct anthropic_input *in, yyjson_val *block, struct content *to) {
+    yyjson_val *source = yyjson_obj_get(block, "source"), *type = yyjson_obj_get(source, "type");
+    bool url = yyjson_equals_str(type, "url");
+    char place[160];
+
+    if (!url && !yyjson_equals_str(type, "base64"))
+        return 1;
+    snprintf(place, sizeof(place), "%s.source.%s", in->place, url ? "url" : "data");
+    return content_add_picture(to, in->doc, yyjson_obj_get(source, url ? "url" : "data"), NULL,
+                               place);
 }

@@ -316,7 +316,7 @@ int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count,
                                  .err = err,
                                  .role = "",
                                  .reasoning = {.max = UINT32_MAX},
-                                 .result = {.max = UINT32_MAX}};
+                                 .result = {.text = {.max = UINT32_MAX}}};
     int r = -ENOMEM;
 
     in.root = in.doc ? yyjson_mut_obj(in.doc) : NULL;
@@ -327,7 +327,7 @@ int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count,
     if (r == 0)
         r = (*out = yyjson_mut_doc_imut_copy(in.doc, NULL)) ? 0 : -ENOMEM;
     buf_deinit(&in.reasoning);
-    buf_deinit(&in.result);
+    content_deinit(&in.result);
     yyjson_mut_doc_free(in.doc);
     return r;
 }

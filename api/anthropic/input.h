@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <yyjson.h>
+#include "api/generation/content.h"
 #include "base/buf.h"
 #include "base/err.h"
 
@@ -37,7 +38,7 @@ struct anthropic_input {
     const char *role;        /* its role, or "" */
     yyjson_val *asked;       /* content of the assistant's last message, where calls have names */
     struct buf reasoning;    /* of the message */
-    struct buf result;       /* text of a message of a tool */
+    struct content result;   /* content of a message of a tool */
 };
 
 /* A new body in *out, with @body untouched. The text of a last message of the assistant, which the
@@ -84,6 +85,9 @@ int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *fiel
 /* Adds the text of a block of the user or of a tool (@result) to @out. */
 int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *type, bool result,
                    struct buf *out);
+
+/* Adds the picture of a block of type image. Returns 1 where it is a file of another service. */
+int anthropic_picture(struct anthropic_input *in, yyjson_val *block, struct content *to);
 
 /* turns.c */
 int anthropic_system(struct anthropic_input *in, yyjson_val *system);

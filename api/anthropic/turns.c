@@ -34,7 +34,7 @@ static yyjson_mut_val *text_of_buf(struct anthropic_input *in, const struct buf 
 static void check(const struct anthropic_input *in) {
     assert(!in->message == !*in->role);
     assert(in->message || (!in->parts && !in->calls));
-    assert(in->result.len == 0 || strcmp(in->role, "tool") == 0);
+    assert((in->result.text.len == 0 && !in->result.parts) || strcmp(in->role, "tool") == 0);
     assert(in->reasoning.len == 0 || strcmp(in->role, "assistant") == 0);
 }
 
@@ -46,9 +46,8 @@ static int end_message(struct anthropic_input *in) {
     if (in->message && in->reasoning.len)
         r = anthropic_put(in, in->message, "reasoning_content", text_of_buf(in, &in->reasoning));
     if (in->message && strcmp(in->role, "tool") == 0)
-        r = anthropic_put(in, in->message, "content", text_of_buf(in, &in->result));
+        r = anthropic_put(in, in->message, "content", content_take(&in->result, in->doc));
     buf_clear(&in->reasoning);
-    buf_clear(&in->result);
     in->message = in->parts = in->calls = NULL;
     in->role = "";
     return r;
@@ -82,11 +81,14 @@ static int add_part(struct anthropic_input *in, const char *role, yyjson_mut_val
 
 static int add_result_block(struct anthropic_input *in, yyjson_val *block, const char *type,
                             void *to) {
-    struct buf *out = to;
+    struct content *out = to;
 
-    if (out->len && buf_add_char(out, '\n') < 0)
+    int r = strcmp(type, "image") == 0 ? anthropic_picture(in, block, out) : 1;
+    if (r <= 0)
+        return r;
+    if (out->text.len && buf_add_char(&out->text, '\n') < 0)
         return -ENOMEM;
-    return anthropic_text(in, block, type, true, out);
+    return anthropic_text(in, block, type, true, &out->text);
 }
 
 /* Returns true if @block is of @type and its @key is @id. */
@@ -147,28 +149,38 @@ static int begin_result(struct anthropic_input *in, yyjson_val *id) {
     return r < 0 || !name ? r : anthropic_put(in, in->message, "name", name);
 }
 
-static int add_result(struct anthropic_input *in, yyjson_val *block) {
-    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    yyjson_val *id = yyjson_obj_get(block, "tool_use_id"), *v = yyjson_obj_get(block, "content");
+/* Reads the content of a result into @all. */
+static int read_result(struct anthropic_input *in, yyjson_val *v, struct content *all) {
     size_t len = strlen(in->place);
-    int r = 0;
+
+    if (yyjson_is_str(v))
+        return json_add_text(&all->text, v);
+    if (!v || yyjson_is_null(v))
+        return 0;
+    if (!yyjson_is_arr(v))
+        return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
+    snprintf(in->place + len, sizeof(in->place) - len, ".content");
+    int r = anthropic_each(in, v, add_result_block, all);
+    if (r == 0)
+        in->place[len] = 0;
+    return r;
+}
+
+static int add_result(struct anthropic_input *in, yyjson_val *block) {
+    CLEANUP(content_deinit) struct content all = {.text = {.max = UINT32_MAX}};
+    yyjson_val *id = yyjson_obj_get(block, "tool_use_id");
+    struct buf *text = &in->result.text;
+    int r;
 
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
-    if (yyjson_is_arr(v)) {
-        snprintf(in->place + len, sizeof(in->place) - len, ".content");
-        r = anthropic_each(in, v, add_result_block, &text);
-    } else if (v && !yyjson_is_null(v)) {
-        r = yyjson_is_str(v) ? json_add_text(&text, v)
-                             : anthropic_refuse(in, ".content",
-                                                "must be a string or an array of content blocks");
-    }
-    if (r < 0 || (r = begin_result(in, id)) < 0)
+    if ((r = read_result(in, yyjson_obj_get(block, "content"), &all)) < 0 ||
+        (r = begin_result(in, id)) < 0)
         return r;
-    in->place[len] = 0;
-    if (yyjson_get_bool(yyjson_obj_get(block, "is_error")) && mark_error(&text, &in->result) < 0)
+    in->result.parts = all.parts;
+    if (yyjson_get_bool(yyjson_obj_get(block, "is_error")) && mark_error(&all.text, text) < 0)
         return -ENOMEM;
-    return buf_add(&in->result, text.data ? text.data : "", text.len);
+    return buf_add(text, all.text.data ? all.text.data : "", all.text.len);
 }
 
 /* Returns true for text that the client, not the user, adds behind a result. Templates take a
@@ -191,11 +203,11 @@ static int add_to_result(struct anthropic_input *in, const struct buf *text, boo
     const char *open = wrap ? "<system-reminder>\n" : "",
                *close = wrap ? "\n</system-reminder>" : "";
 
-    if ((in->result.len && buf_add_char(&in->result, '\n') < 0) ||
-        buf_add_str(&in->result, open) < 0 ||
-        buf_add(&in->result, text->data ? text->data : "", text->len) < 0)
+    if ((in->result.text.len && buf_add_char(&in->result.text, '\n') < 0) ||
+        buf_add_str(&in->result.text, open) < 0 ||
+        buf_add(&in->result.text, text->data ? text->data : "", text->len) < 0)
         return -ENOMEM;
-    return buf_add_str(&in->result, close);
+    return buf_add_str(&in->result.text, close);
 }
 
 /* Adds a call to the assistant's message. */
@@ -251,7 +263,7 @@ static int add_server_call(struct anthropic_input *in, yyjson_val *block) {
     if (r < 0 || has_server_result(in, id))
         return r;
     r = begin_result(in, id);
-    return r < 0 ? r : buf_add_str(&in->result, "This tool cannot be run here.");
+    return r < 0 ? r : buf_add_str(&in->result.text, "This tool cannot be run here.");
 }
 
 static int add_reference(struct anthropic_input *in, yyjson_val *block, const char *type,
@@ -291,7 +303,7 @@ static int add_server_result(struct anthropic_input *in, yyjson_val *block) {
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
     r = begin_result(in, id);
-    return r < 0 ? r : buf_add(&in->result, text.data ? text.data : "", text.len);
+    return r < 0 ? r : buf_add(&in->result.text, text.data ? text.data : "", text.len);
 }
 
 /* Takes the summary of all that was said before, in place of it; the system prompt stays. A block
@@ -338,12 +350,27 @@ static int add_unknown(struct anthropic_input *in, yyjson_val *block, const char
 
 /* ---- turns ---- */
 
+/* A picture of the user. */
+static int add_picture(struct anthropic_input *in, yyjson_val *block) {
+    struct content one = {0};
+    int r = need_message(in, "user");
+
+    if (r < 0)
+        return r;
+    one.parts = in->parts;
+    r = anthropic_picture(in, block, &one);
+    return r == 1 ? anthropic_refuse(in, ".source.type", "must be base64: send the picture itself")
+                  : r;
+}
+
 static int add_user_block(struct anthropic_input *in, yyjson_val *block, const char *type,
                           void *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
     if (strcmp(type, "tool_result") == 0)
         return add_result(in, block);
+    if (strcmp(type, "image") == 0)
+        return add_picture(in, block);
     int r = add_foreign(in, block, type);
     if (r <= 0)
         return r;

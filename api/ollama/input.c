@@ -1,8 +1,10 @@
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "api/http/json.h"
+#include "api/generation/content.h"
 #include "api/generation/models.h"
 #include "api/ollama/ollama.h"
 #include "api/generation/env.h"
@@ -154,24 +156,44 @@ static int take_common(struct input *in, yyjson_val *body) {
 
 /* ---- messages ---- */
 
-static int refuse_images(struct input *in, yyjson_val *o) {
-    return yyjson_arr_size(yyjson_obj_get(o, "images"))
-               ? err_set_code(in->err, 400, "unsupported_parameter", "images",
-                              "this model cannot see images")
-               : 0;
+/* The content @text of a message with the pictures of @o: base64 alone. @at: its number; -1: it is
+ * the body. */
+static int take_content(struct input *in, yyjson_val *o, yyjson_val *text, int at,
+                        yyjson_mut_val *to) {
+    CLEANUP(content_deinit) struct content c = {.text = {.max = UINT32_MAX}};
+    yyjson_val *images = given(o, "images"), *image;
+    char place[64];
+    size_t i, n;
+    int r = 0;
+
+    if (!yyjson_arr_size(images)) {
+        yyjson_mut_val *v = text ? copy(in, text) : yyjson_mut_str(in->doc, "");
+
+        return v && yyjson_mut_obj_add_val(in->doc, to, "content", v) ? 0 : -ENOMEM;
+    }
+    if (text && !yyjson_is_str(text))
+        return refuse(in, "content", "a string");
+    yyjson_arr_foreach(images, i, n, image) {
+        if (at < 0)
+            snprintf(place, sizeof(place), "images[%zu]", i);
+        else
+            snprintf(place, sizeof(place), "messages[%d].images[%zu]", at, i);
+        if (r == 0)
+            r = content_add_picture(&c, in->doc, image, NULL, place);
+    }
+    if (r == 0)
+        r = json_add_text(&c.text, text);
+    yyjson_mut_val *all = r == 0 ? content_take(&c, in->doc) : NULL;
+    return all && yyjson_mut_obj_add_val(in->doc, to, "content", all) ? 0 : -ENOMEM;
 }
 
-static int add_message(struct input *in, yyjson_val *m, yyjson_mut_val *list) {
+static int add_message(struct input *in, yyjson_val *m, int at, yyjson_mut_val *list) {
     static const char *const keys[][2] = {
-        {"role", "role"},
-        {"content", "content"},
-        {"thinking", "reasoning_content"},
-        {"tool_calls", "tool_calls"},
-        {"tool_name", "name"},
-        {"tool_call_id", "tool_call_id"},
+        {"role", "role"},      {"thinking", "reasoning_content"}, {"tool_calls", "tool_calls"},
+        {"tool_name", "name"}, {"tool_call_id", "tool_call_id"},
     };
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(in->doc, list);
-    int r = refuse_images(in, m);
+    int r = 0;
 
     if (!yyjson_is_obj(m))
         return refuse(in, "messages", "an array of objects");
@@ -181,9 +203,7 @@ static int add_message(struct input *in, yyjson_val *m, yyjson_mut_val *list) {
         if (v && !yyjson_mut_obj_add_val(in->doc, to, keys[i][1], copy(in, v)))
             r = -ENOMEM;
     }
-    if (r == 0 && !given(m, "content") && !yyjson_mut_obj_add_str(in->doc, to, "content", ""))
-        r = -ENOMEM;
-    return r;
+    return r < 0 ? r : take_content(in, m, given(m, "content"), at, to);
 }
 
 static int chat(struct input *in, yyjson_val *body, bool *load) {
@@ -197,7 +217,7 @@ static int chat(struct input *in, yyjson_val *body, bool *load) {
     *load = yyjson_arr_size(messages) == 0;
     yyjson_arr_foreach(messages, i, n, m) {
         if (r == 0)
-            r = add_message(in, m, list);
+            r = add_message(in, m, (int)MIN(i, (size_t)INT_MAX), list);
     }
     if (r == 0)
         r = put(in, "messages", list);
@@ -206,7 +226,8 @@ static int chat(struct input *in, yyjson_val *body, bool *load) {
     return r;
 }
 
-static int prompt_messages(struct input *in, yyjson_val *prompt, yyjson_val *system) {
+static int prompt_messages(struct input *in, yyjson_val *body, yyjson_val *prompt,
+                           yyjson_val *system) {
     yyjson_mut_val *list = yyjson_mut_arr(in->doc), *m;
 
     for (int i = 0; i < 2; i++) {
@@ -215,9 +236,11 @@ static int prompt_messages(struct input *in, yyjson_val *prompt, yyjson_val *sys
         if (!text)
             continue;
         if (!(m = yyjson_mut_arr_add_obj(in->doc, list)) ||
-            !yyjson_mut_obj_add_str(in->doc, m, "role", i ? "user" : "system") ||
-            !yyjson_mut_obj_add_val(in->doc, m, "content", copy(in, text)))
+            !yyjson_mut_obj_add_str(in->doc, m, "role", i ? "user" : "system"))
             return -ENOMEM;
+        int r = take_content(in, i ? body : NULL, text, -1, m);
+        if (r < 0)
+            return r;
     }
     return put(in, "messages", list);
 }
@@ -227,7 +250,7 @@ static int prompt_messages(struct input *in, yyjson_val *prompt, yyjson_val *sys
 static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) {
     static const char *const strings[] = {"prompt", "suffix", "system", "template"};
     yyjson_val *v[ARRAY_SIZE(strings)];
-    int r = refuse_images(in, body);
+    int r = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(strings); i++) {
         v[i] = given(body, strings[i]);
@@ -243,9 +266,12 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
     *text =
         *load || yyjson_get_bool(given(body, "raw")) || json_len(v[1]) || !in->m->info->template;
     if (!*text) {
-        r = prompt_messages(in, v[0], json_len(v[2]) ? v[2] : NULL);
+        r = prompt_messages(in, body, v[0], json_len(v[2]) ? v[2] : NULL);
         return r < 0 ? r : take_think(in, given(body, "think"));
     }
+    if (!*load && yyjson_arr_size(yyjson_obj_get(body, "images")))
+        return err_set_code(in->err, 400, "unsupported_parameter", "images",
+                            "images need the model's chat template: leave out raw and suffix");
     if (v[0])
         r = put(in, "prompt", copy(in, v[0]));
     if (r == 0 && json_len(v[1]))

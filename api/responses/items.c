@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/http/json.h"
+#include "api/generation/content.h"
 #include "api/generation/env.h"
 #include "api/generation/foreign.h"
 #include "api/responses/build.h"
@@ -76,31 +77,70 @@ static int part_text(const struct responses_build *b, const char *field, size_t 
                                  : "must be a text part");
 }
 
-/* Adds member @field of an item, a string or parts of text, a line each. */
-static int add_text(const struct responses_build *b, yyjson_val *item, const char *field,
-                    bool output, struct buf *out) {
+/* Whose content is read: pictures of the user and of tools are shown. */
+enum says { SAYS_USER, SAYS_MODEL, SAYS_TOOL, SAYS_OTHER };
+
+/* Adds the picture in @part, part @at of member @field. */
+static int add_picture(const struct responses_build *b, const char *field, size_t at,
+                       yyjson_val *part, struct content *out) {
+    char place[96];
+
+    if (b->past)
+        snprintf(place, sizeof(place), "previous_response_id");
+    else
+        snprintf(place, sizeof(place), "input[%zu].%.20s[%zu].image_url", b->i, field, at);
+    return content_add_picture(out, b->doc, yyjson_obj_get(part, "image_url"),
+                               yyjson_obj_get(part, "detail"), place);
+}
+
+static bool is_picture(yyjson_val *part) {
+    yyjson_val *type = yyjson_obj_get(part, "type");
+
+    return yyjson_equals_str(type, "input_image") || yyjson_equals_str(type, "computer_screenshot");
+}
+
+/* Adds member @field of an item, a string or parts, a line for each text. */
+static int add_content(const struct responses_build *b, yyjson_val *item, const char *field,
+                       enum says who, struct content *out) {
     yyjson_val *v = yyjson_obj_get(item, field), *part, *s = NULL;
+    bool sees = who == SAYS_USER || who == SAYS_TOOL, lines = false;
     char place[44];
     size_t i, n;
 
     if (yyjson_is_str(v))
-        return json_add_text(out, v);
+        return json_add_text(&out->text, v);
     snprintf(place, sizeof(place), ".%s", field);
     if (!yyjson_is_arr(v))
         return refuse(b, place, "must be a string or an array of parts");
     yyjson_arr_foreach(v, i, n, part) {
+        bool picture = sees && is_picture(part);
         const char *instead;
-        int r = part_text(b, field, i, part, output, &s, &instead);
+        int r = picture ? add_picture(b, field, i, part, out)
+                        : part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s,
+                                    &instead);
 
         if (r < 0)
             return r;
-        if (i && buf_add_char(out, '\n') < 0)
+        if (lines && !picture && buf_add_char(&out->text, '\n') < 0)
             return -ENOMEM;
-        r = instead ? buf_add_str(out, instead) : json_add_text(out, s);
+        lines = !picture;
+        if (picture)
+            continue;
+        r = instead ? buf_add_str(&out->text, instead) : json_add_text(&out->text, s);
         if (r < 0)
             return -ENOMEM;
     }
     return 0;
+}
+
+/* Adds member @field of an item that has no pictures. */
+static int add_text(const struct responses_build *b, yyjson_val *item, const char *field,
+                    bool output, struct buf *out) {
+    struct content c = {.text = *out};
+    int r = add_content(b, item, field, output ? SAYS_MODEL : SAYS_OTHER, &c);
+
+    *out = c.text;
+    return r;
 }
 
 /* Reads a member that must be a name or an id: a string of at least one byte, without NUL. */
@@ -199,35 +239,39 @@ int responses_say(struct responses_build *b, const struct buf *text) {
 }
 
 /* Adds a message of another side than the assistant's. */
-static int add_said(struct responses_build *b, const char *role, const struct buf *text) {
+static int add_said(struct responses_build *b, const char *role, yyjson_mut_val *content) {
     int r;
 
     if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)
         return r;
     yyjson_mut_val *m = add_message(b, role);
-    return m ? responses_put_value(b, m, "content", text_of(b, text)) : -ENOMEM;
+    return m ? responses_put_value(b, m, "content", content) : -ENOMEM;
 }
 
 int responses_add_user(struct responses_build *b, const struct buf *text) {
-    return add_said(b, "user", text);
+    return add_said(b, "user", text_of(b, text));
 }
 
 static int read_message(struct responses_build *b, yyjson_val *item) {
     yyjson_val *role = yyjson_obj_get(item, "role");
-    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    CLEANUP(content_deinit) struct content all = {.text = {.max = UINT32_MAX}};
     bool system = yyjson_equals_str(role, "system") || yyjson_equals_str(role, "developer");
-    bool assistant = yyjson_equals_str(role, "assistant");
-    int r = add_text(b, item, "content", assistant, &text);
+    bool assistant = yyjson_equals_str(role, "assistant"), user = yyjson_equals_str(role, "user");
+    int r = add_content(b, item, "content",
+                        user        ? SAYS_USER
+                        : assistant ? SAYS_MODEL
+                                    : SAYS_OTHER,
+                        &all);
 
     if (r < 0)
         return r;
     if (assistant)
-        return responses_say(b, &text);
+        return responses_say(b, &all.text);
     if (system && !b->begun)
-        return text.len ? responses_instructions(b, text.data, text.len) : 0;
-    if (!system && !yyjson_equals_str(role, "user"))
+        return all.text.len ? responses_instructions(b, all.text.data, all.text.len) : 0;
+    if (!system && !user)
         return refuse(b, ".role", "must be user, assistant, system or developer");
-    return add_said(b, system ? "system" : "user", &text);
+    return add_said(b, system ? "system" : "user", content_take(&all, b->doc));
 }
 
 /* ---- reasoning ---- */
@@ -341,22 +385,24 @@ static int read_native_call(struct responses_build *b, yyjson_val *item) {
 }
 
 /* A shell says what came of each command; a patch may say nothing but whether it worked. */
-static int add_output(struct responses_build *b, yyjson_val *item, struct buf *text) {
+static int add_output(struct responses_build *b, yyjson_val *item, struct content *out) {
     yyjson_val *output = yyjson_obj_get(item, "output"), *first = yyjson_arr_get_first(output);
     yyjson_val *status = yyjson_obj_get(item, "status");
     bool native = responses_native_item(yyjson_obj_get(item, "type"));
 
     if (native && yyjson_obj_get(first, "outcome")) {
-        int r = responses_native_output(output, text);
+        int r = responses_native_output(output, &out->text);
         return r == -EINVAL ? refuse(b, ".output", "must have strings as stdout and stderr") : r;
     }
     if (native && json_is_empty(output) && yyjson_is_str(status))
-        return json_add_text(text, status);
-    return add_text(b, item, "output", true, text);
+        return json_add_text(&out->text, status);
+    if (is_picture(output)) /* of a computer */
+        return add_picture(b, "output", 0, output, out);
+    return add_content(b, item, "output", SAYS_TOOL, out);
 }
 
-int responses_add_result(struct responses_build *b, const char *id, const char *name,
-                         const struct buf *text) {
+static int add_result(struct responses_build *b, const char *id, const char *name,
+                      yyjson_mut_val *content) {
     int r;
 
     if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)
@@ -365,28 +411,33 @@ int responses_add_result(struct responses_build *b, const char *id, const char *
     if (!m || !yyjson_mut_obj_add_strcpy(b->doc, m, "tool_call_id", id) ||
         !yyjson_mut_obj_add_strcpy(b->doc, m, "name", name))
         return -ENOMEM;
-    return responses_put_value(b, m, "content", text_of(b, text));
+    return responses_put_value(b, m, "content", content);
+}
+
+int responses_add_result(struct responses_build *b, const char *id, const char *name,
+                         const struct buf *text) {
+    return add_result(b, id, name, text_of(b, text));
 }
 
 /* Adds the output of call @id. */
-static int put_output(struct responses_build *b, yyjson_val *id, const struct buf *text) {
+static int put_output(struct responses_build *b, yyjson_val *id, yyjson_mut_val *content) {
     const char *name = call_table_find(&b->calls, json_text(id), json_len(id));
 
     if (!name)
         return refuse(b, ".call_id", "must be the id of an earlier call");
     const char *kept = arena_strndup(&b->rs->arena, json_text(id), json_len(id));
-    return kept ? responses_add_result(b, kept, name, text) : -ENOMEM;
+    return kept ? add_result(b, kept, name, content) : -ENOMEM;
 }
 
 static int read_output(struct responses_build *b, yyjson_val *item) {
-    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    CLEANUP(content_deinit) struct content all = {.text = {.max = UINT32_MAX}};
     yyjson_val *id = yyjson_obj_get(item, "call_id");
     bool old = !yyjson_is_str(id) && yyjson_obj_get(item, "id");
     int r = need_name(b, item, old ? "id" : "call_id", &id);
 
     if (r == 0)
-        r = add_output(b, item, &text);
-    return r < 0 ? r : put_output(b, id, &text);
+        r = add_output(b, item, &all);
+    return r < 0 ? r : put_output(b, id, content_take(&all, b->doc));
 }
 
 /* ---- tools ---- */
@@ -415,7 +466,7 @@ static int read_search_output(struct responses_build *b, yyjson_val *item) {
         return r;
     if (!text.len && buf_add_str(&text, "No tools were found.") < 0)
         return -ENOMEM;
-    return put_output(b, id, &text);
+    return put_output(b, id, text_of(b, &text));
 }
 
 /* ---- summaries ---- */
@@ -458,6 +509,7 @@ static const struct {
     {"reasoning", read_reasoning},
     {"custom_tool_call", read_custom_call},
     {"custom_tool_call_output", read_output},
+    {"computer_call_output", read_output},
     {"local_shell_call", read_native_call},
     {"local_shell_call_output", read_output},
     {"shell_call", read_native_call},

@@ -108,7 +108,7 @@ Test(anthropic_input, turns_become_messages) {
          USER_("q") CALLED("") RESULT("An ERROR.") OFF},
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
              "[" GIVE(",\"content\":[{\"type\":\"image\",\"source\":{\"type\":\"base64\"}}]") "]")),
-         USER_("q") CALLED("") RESULT("[image: left out, this model reads only text]") OFF},
+         USER_("q") CALLED("") RESULT("(An image or file, which this model cannot see.)") OFF},
         /* results come in the order of the calls, whatever was ready first */
         {SAY(Q "," ASSISTANT(
              "[" USE ",{\"type\":\"tool_use\",\"id\":\"t2\",\"name\":\"g\","
@@ -583,8 +583,9 @@ Test(anthropic_input, what_is_wrong_with_messages_is_named) {
         {WITH(SAY(USER("[1]"))), "messages.0.content.0: must be a content block."},
         {WITH(SAY(USER("[{}]"))), "messages.0.content.0.type: must be a string."},
         {WITH(SAY(USER("[{\"type\":\"text\"}]"))), "messages.0.content.0.text: must be a string."},
-        {WITH(SAY(USER("[" TEXT_BLOCK("a") ",{\"type\":\"image\",\"source\":{}}]"))),
-         "messages.0.content.1.type: is not supported: this model reads only text."},
+        {WITH(SAY(
+             USER("[" TEXT_BLOCK("a") ",{\"type\":\"image\",\"source\":{\"type\":\"base64\"}}]"))),
+         "messages.0.content.1.source.data: is not supported: this model reads only text."},
         {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"base64\"}}]"))),
          "messages.0.content.0.source.type: is not supported"},
         {WITH(SAY(USER("[{\"type\":\"document\"}]"))), "messages.0.content.0.source: must be"},

@@ -428,7 +428,7 @@ Test(input, a_bad_field_is_named) {
         {"\"input\":[" SAID("a") ",{\"role\":\"robot\",\"content\":\"\"}]", "input[1].role"},
         {"\"input\":[{\"role\":\"user\"}]", "input[0].content"},
         {"\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]",
-         "input[0].content[0].type"},
+         "input[0].content[0].image_url"},
         {"\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\"}]}]",
          "input[0].content[0].text"},
         {"\"input\":[{\"role\":\"user\",\"content\":[5]}]", "input[0].content[0]"},

@@ -1,0 +1,52 @@
+#include "api/generation/content.h"
+
+#include <errno.h>
+#include <string.h>
+#include "api/generation/picture_parts.h"
+#include "api/http/json.h"
+
+void content_deinit(struct content *c) {
+    buf_deinit(&c->text);
+}
+
+/* Moves the text to the parts. */
+static int flush(struct content *c, yyjson_mut_doc *doc) {
+    if (!c->text.len)
+        return 0;
+    yyjson_mut_val *o = yyjson_mut_arr_add_obj(doc, c->parts);
+    yyjson_mut_val *text = yyjson_mut_strncpy(doc, c->text.data, c->text.len);
+
+    buf_clear(&c->text);
+    return o && text && yyjson_mut_obj_add_str(doc, o, "type", "text") &&
+                   yyjson_mut_obj_add_val(doc, o, "text", text)
+               ? 0
+               : -ENOMEM;
+}
+
+int content_add_picture(struct content *c, yyjson_mut_doc *doc, yyjson_val *data,
+                        yyjson_val *detail, const char *place) {
+    if (!c->parts && !(c->parts = yyjson_mut_arr(doc)))
+        return -ENOMEM;
+    int r = flush(c, doc);
+    yyjson_mut_val *o = r == 0 ? yyjson_mut_arr_add_obj(doc, c->parts) : NULL;
+    bool ok = o && yyjson_mut_obj_add_str(doc, o, "type", "image_url") &&
+              yyjson_mut_obj_add_strcpy(doc, o, PICTURE_PLACE, place);
+
+    if (ok && data)
+        ok = yyjson_mut_obj_add_val(doc, o, "image_url", yyjson_val_mut_copy(doc, data));
+    if (ok && detail)
+        ok = yyjson_mut_obj_add_val(doc, o, "detail", yyjson_val_mut_copy(doc, detail));
+    return ok ? 0 : -ENOMEM;
+}
+
+yyjson_mut_val *content_take(struct content *c, yyjson_mut_doc *doc) {
+    yyjson_mut_val *v = c->parts;
+
+    if (v && flush(c, doc) < 0)
+        return NULL;
+    if (!v)
+        v = yyjson_mut_strncpy(doc, c->text.data ? c->text.data : "", c->text.len);
+    buf_clear(&c->text);
+    c->parts = NULL;
+    return v;
+}

@@ -1,0 +1,24 @@
+#pragma once
+
+/*
+ * content - the content of a chat's message while a dialect gathers it: text, and pictures between
+ * texts.
+ */
+
+#include <yyjson.h>
+#include "base/buf.h"
+
+/* Zeroed but for text.max. */
+struct content {
+    struct buf text;       /* behind the last picture */
+    yyjson_mut_val *parts; /* what came before; NULL: no picture did */
+};
+
+void content_deinit(struct content *c); /* accepts a zeroed one */
+/* Adds a picture, as a part of @doc that picture_parts.h reads: @data is a data URI or base64, NULL
+ * where the client has given none; @detail may be NULL; @place is what errors call it. 0 or
+ * -ENOMEM. */
+int content_add_picture(struct content *c, yyjson_mut_doc *doc, yyjson_val *data,
+                        yyjson_val *detail, const char *place);
+/* Returns a string, or an array where there are pictures, and empties @c. NULL: no memory. */
+yyjson_mut_val *content_take(struct content *c, yyjson_mut_doc *doc);
