@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/generation/endpoint.h"
+#include "api/generation/picture_parts.h"
 #include "api/generation/prompt.h"
 #include "api/http/json.h"
 #include "api/llamacpp/llamacpp.h"
@@ -82,22 +83,79 @@ static int fill_in(struct input *in) {
 
 /* ---- prompts of texts and tokens ---- */
 
-static int add_text(struct input *in, yyjson_val *v, bool first, struct tokens *out) {
-    return tokenizer_encode(in->job->model->info->tokenizer, json_text(v), json_len(v),
+static int encode(struct input *in, const char *s, size_t len, bool first, struct tokens *out) {
+    return tokenizer_encode(in->job->model->info->tokenizer, s, len,
                             TOKENIZE_SPECIAL | (first ? TOKENIZE_BOS : 0), NULL, 0, out);
+}
+
+static int add_text(struct input *in, yyjson_val *v, bool first, struct tokens *out) {
+    return encode(in, json_text(v), json_len(v), first, out);
+}
+
+/* ---- prompts with pictures ---- */
+
+/* Adds the pictures of @data to the request. */
+static int add_pictures(struct input *in, yyjson_val *data) {
+    yyjson_val *item;
+    char place[64];
+    size_t i, n;
+    int r = 0;
+
+    if (!yyjson_is_arr(data))
+        return refuse(in, "multimodal_data", "an array of pictures in base64");
+    if (!*in->job->model->sight.text)
+        return refuse(in, "multimodal_data", "absent, because this model reads only text");
+    yyjson_arr_foreach(data, i, n, item) {
+        snprintf(place, sizeof(place), "multimodal_data[%zu]", i);
+        if (r == 0)
+            r = picture_parts_add(&in->job->request, item, false, place, in->err);
+    }
+    return r;
+}
+
+/* A text with a marker (/props has it) for each of the pictures @data. As llama-server does it, the
+ * tokens around a picture end the text before it and begin the text behind it. */
+static int add_marked(struct input *in, yyjson_val *text, yyjson_val *data, struct tokens *out) {
+    CLEANUP(buf_deinit) struct buf piece = {.max = UINT32_MAX};
+    const struct sight *sight = &in->job->model->sight;
+    const char *at = json_text(text), *end = at + json_len(text), *found;
+    char marker[MEDIA_MARKER];
+    size_t n = 0;
+    int r = add_pictures(in, data);
+
+    llamacpp_marker(in->job->env, marker);
+    while (r == 0 && (found = memmem(at, (size_t)(end - at), marker, strlen(marker)))) {
+        if (buf_add(&piece, at, (size_t)(found - at)) < 0 ||
+            buf_add(&piece, sight->text, sight->split) < 0)
+            return -ENOMEM;
+        r = encode(in, piece.data, piece.len, n++ == 0, out);
+        buf_clear(&piece);
+        if (r == 0 && !sight->stays)
+            r = tokens_add(out, sight->mark);
+        if (r == 0)
+            r = buf_add_str(&piece, sight->text + sight->split + sight->mark_len);
+        at = found + strlen(marker);
+    }
+    if (r < 0)
+        return r;
+    if (n != yyjson_arr_size(data))
+        return refuse(in, "prompt_string", "a text with one media marker for each picture");
+    if (buf_add(&piece, at, (size_t)(end - at)) < 0)
+        return -ENOMEM;
+    return encode(in, piece.data ? piece.data : "", piece.len, n == 0, out);
 }
 
 /* One prompt of @v: a text, {"prompt_string": text}, or an array of ids and texts. */
 static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
     struct tokens t = {.max = REQUEST_PROMPTS_MAX * (size_t)in->job->model->info->max_context};
     yyjson_val *text = yyjson_is_obj(v) ? yyjson_obj_get(v, "prompt_string") : v, *item;
-    int r = yyjson_is_str(text)   ? add_text(in, text, true, &t)
+    yyjson_val *data = yyjson_is_str(text) ? yyjson_obj_get(v, "multimodal_data") : NULL;
+    int r = yyjson_arr_size(data) ? add_marked(in, text, data, &t)
+            : yyjson_is_str(text) ? add_text(in, text, true, &t)
             : yyjson_is_arr(text) ? 0
                                   : refuse(in, "prompt", "texts and arrays of tokens and texts");
     size_t i, n;
 
-    if (yyjson_obj_get(v, "multimodal_data"))
-        r = refuse(in, "multimodal_data", "absent, because this model reads only text");
     yyjson_arr_foreach(text, i, n, item) {
         if (r == 0 && yyjson_is_str(item))
             r = add_text(in, item, i == 0, &t);
@@ -289,8 +347,16 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool infill, stru
         r = -ENOMEM;
     yyjson_mut_doc_free(doc);
     yyjson_doc_free(body);
-    if (r == 0)
+    if (r == 0) {
+        struct gen_request *to = &job->request;
+        struct request_picture *pictures = STEAL(to->pictures);
+        uint32_t n = to->n_pictures;
+
         r = openai_read_completion(job, ours, err);
+        assert(!to->pictures);
+        to->pictures = pictures;
+        to->n_pictures = n;
+    }
     if (r == 0 && !job->request.max_new)
         job->request.max_new = GEN_REQUEST_NO_LIMIT;
     return r;

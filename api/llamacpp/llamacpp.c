@@ -1,11 +1,14 @@
 #include "api/llamacpp/llamacpp.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include "api/generation/endpoint.h"
 #include "api/generation/lookup.h"
 #include "api/generation/writer.h"
 #include "api/http/respond.h"
+#include "api/http/siphash.h"
 #include "api/generation/models.h"
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
@@ -54,6 +57,13 @@ static void template_serve(struct exchange *x, struct http *h) {
 }
 
 /* ---- what clients read of the server ---- */
+
+void llamacpp_marker(const struct gen_env *env, char out[MEDIA_MARKER]) {
+    static const char what[] = "media marker";
+
+    snprintf(out, MEDIA_MARKER, "<__media_%016" PRIx64 "__>",
+             siphash(env->secret, what, sizeof(what)));
+}
 
 /* @t NULL: not read yet. */
 static void put_special(struct json *j, const char *key, const struct tokenizer *t,
@@ -124,9 +134,16 @@ static void props_serve(struct exchange *x, struct http *h) {
     json_put_string(&j, "model_alias", m->id);
     json_put_string(&j, "model_path", m->file ? m->file : m->id);
     json_put_open(&j, "modalities", '{');
-    json_put_bool(&j, "vision", false);
+    json_put_bool(&j, "vision", *model->sight.text);
+    json_put_bool(&j, "video", false);
     json_put_bool(&j, "audio", false);
     json_close(&j, '}');
+    if (*model->sight.text) {
+        char marker[MEDIA_MARKER];
+
+        llamacpp_marker(env_of(x), marker);
+        json_put_string(&j, "media_marker", marker);
+    }
     json_key(&j, "chat_template");
     json_string(&j, m->template_source ? m->template_source : "", m->template_len);
     put_special(&j, "bos_token", m->tokenizer, tokenizer_bos);

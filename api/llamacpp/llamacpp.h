@@ -11,6 +11,7 @@
 struct api_model;
 struct err;
 struct exchange;
+struct gen_env;
 struct gen_request;
 struct http;
 struct json;
@@ -25,6 +26,11 @@ struct llamacpp_completion {
     yyjson_doc *fields;     /* an array of the members that are wanted; NULL: all */
 };
 
+#define MEDIA_MARKER 32 /* bytes of a marker with its NUL */
+
+/* Writes what stands for a picture in a prompt_string. No text can have it by chance: it is
+ * another in each process. */
+void llamacpp_marker(const struct gen_env *env, char out[MEDIA_MARKER]);
 /* endpoint.open and endpoint.close */
 int llamacpp_open(struct prompt_job *job, struct exchange *x, struct writer *w);
 void llamacpp_close(struct prompt_job *job);

@@ -451,7 +451,7 @@ Test(llamacpp, figures_of_the_server) {
     started(&w);
     world_get(&w, "/props", &r);
     expect_part(&r, "{\"default_generation_settings\":{\"n_ctx\":");
-    expect_part(&r, "\"modalities\":{\"vision\":false,\"audio\":false}");
+    expect_part(&r, "\"modalities\":{\"vision\":false,\"video\":false,\"audio\":false}");
     expect_part(&r, "\"eos_token\":\"<|im_end|>\"");
     reply_deinit(&r);
     world_get(&w, "/v1/health", &r);
