@@ -188,6 +188,8 @@ static void put_capabilities(struct json *j, const struct model *m) {
         json_cstring(j, "thinking");
     if (m->fim.prefix >= 0)
         json_cstring(j, "insert");
+    if (*m->sight.text)
+        json_cstring(j, "vision");
     json_close(j, ']');
 }
 

@@ -57,6 +57,8 @@ static void put_usage(struct json *j, const struct writer *w) {
     json_put_int(j, "total_tokens", (int64_t)u.prompt + u.output);
     json_put_open(j, "prompt_tokens_details", '{');
     json_put_int(j, "cached_tokens", u.cached);
+    if (u.pictures)
+        json_put_int(j, "image_tokens", u.pictures);
     json_close(j, '}');
     put_output_details(j, w, &u);
     json_close(j, '}');

@@ -47,6 +47,38 @@ static void put_meta(struct json *j, const struct api_model *m) {
     json_close(j, '}');
 }
 
+/* Writes what the model takes besides text, and the limits of it. */
+static void put_sight(struct json *j, const struct api_model *m) {
+    const struct projector *p = m->projector;
+    uint32_t least = m->picture_budget.least ? m->picture_budget.least : p->least;
+    uint32_t most = m->picture_budget.most ? m->picture_budget.most : p->most;
+
+    json_put_open(j, "modalities", '[');
+    json_cstring(j, "text");
+    json_cstring(j, "image");
+    json_close(j, ']');
+    json_put_open(j, "images", '{');
+    if (p->side) {
+        uint32_t side = p->side / (p->patch * p->merge);
+
+        json_put_int(j, "tokens", side * side);
+    } else {
+        json_put_int(j, "min_tokens", least);
+        json_put_int(j, "max_tokens", most);
+        json_put_int(j, "token_pixels", p->patch * p->merge);
+    }
+    json_put_int(j, "max_images", SUBMIT_PICTURES_MAX);
+    json_put_int(j, "max_bytes", PICTURE_FILE_MAX);
+    json_put_int(j, "max_side", PICTURE_SIDE_MAX);
+    json_put_open(j, "formats", '[');
+    json_cstring(j, "png");
+    json_cstring(j, "jpeg");
+    json_cstring(j, "webp");
+    json_cstring(j, "gif");
+    json_close(j, ']');
+    json_close(j, '}');
+}
+
 static void put_model(struct json *j, const struct model *model) {
     const struct api_opts *o = &model->env->opts;
     const struct api_model *m = model->info;
@@ -75,7 +107,11 @@ static void put_model(struct json *j, const struct model *model) {
     json_cstring(j, "embedding");
     if (m->ranks)
         json_cstring(j, "rerank");
+    if (*model->sight.text)
+        json_cstring(j, "multimodal");
     json_close(j, ']');
+    if (*model->sight.text)
+        put_sight(j, m);
     if (m->n_ctx_train)
         put_meta(j, m);
     if (m->sampling && !m->encoder)

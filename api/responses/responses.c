@@ -378,6 +378,8 @@ static void put_usage(struct json *j, const struct writer *w) {
     json_put_int(j, "input_tokens", u.prompt);
     json_put_open(j, "input_tokens_details", '{');
     json_put_int(j, "cached_tokens", u.cached);
+    if (u.pictures)
+        json_put_int(j, "image_tokens", u.pictures);
     json_put_int(j, "cache_write_tokens", 0);
     json_close(j, '}');
     json_put_int(j, "output_tokens", u.output);

@@ -338,6 +338,20 @@ static void put_tenants(struct page *p, const struct tenants *ts) {
     }
 }
 
+/* Writes what became of files of pictures. */
+static void put_pictures(struct page *p, const struct picture_table *s) {
+    const char *name = "weft_pictures_total";
+
+    head(p, name, "counter", "Picture files of requests: decoded, or known from earlier ones.");
+    put(p, "%s{result=\"decoded\"} %" PRIu64 "\n", name, (uint64_t)atomic_load(&s->n_decoded));
+    put(p, "%s{result=\"known\"} %" PRIu64 "\n", name, (uint64_t)atomic_load(&s->n_known));
+    name = "weft_pictures_refused_total";
+    head(p, name, "counter", "Picture files that were refused, by reason.");
+    for (int i = 0; i < PICTURE_REFUSALS; i++)
+        put(p, "%s{reason=\"%s\"} %" PRIu64 "\n", name, picture_refusal_name[i],
+            (uint64_t)atomic_load(&s->n_refused[i]));
+}
+
 /* llama-server's families, which have no labels: of the first model. What a generation's first
  * token took is part of the prompt's time. */
 static void put_llamacpp(struct page *p, const struct gen_env *env) {
@@ -405,6 +419,7 @@ void metrics_serve(struct exchange *x, struct http *h) {
             put_front_row(&p, &front_rows[i], &front);
     put_generations(&p, &env_of(x)->service->metrics);
     put_tenants(&p, &env_of(x)->tenants);
+    put_pictures(&p, &env_of(x)->pictures);
     put_llamacpp(&p, env_of(x));
     free(p.labels);
     if (p.error < 0)
