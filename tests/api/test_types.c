@@ -63,6 +63,7 @@ static void start(void) {
     static const char *const aliases[] = {"a", NULL};
 
     responses_init(&w);
+    world_see(&w);
     w.model.aliases = aliases;
     w.model.max_context = 4096; /* the fake tells of so many tokens of a prompt */
     w.model.ranks = true;

@@ -72,6 +72,11 @@ struct tokenizer *tiny_fim_tokenizer(void) {
                 (const char *const[]){"<fim_prefix>", "<fim_suffix>", "<fim_middle>"});
 }
 
+struct tokenizer *tiny_seeing_tokenizer(void) {
+    return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<|endoftext|>"},
+                (const char *const[]){"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"});
+}
+
 struct template *tiny_template(void) {
     static const char source[] =
         "{%- for m in messages -%}{%- if m.role == 'function' -%}"

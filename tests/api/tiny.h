@@ -22,4 +22,6 @@ enum {
 struct tokenizer *tiny_tokenizer(void); /* the caller frees */
 /* With <fim_pad> for TINY_EOT and <fim_prefix>, <fim_suffix>, <fim_middle> from TINY_CALL on. */
 struct tokenizer *tiny_fim_tokenizer(void);
+/* With <|vision_start|>, <|image_pad|>, <|vision_end|> from TINY_CALL on. */
+struct tokenizer *tiny_seeing_tokenizer(void);
 struct template *tiny_template(void);

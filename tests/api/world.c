@@ -65,6 +65,29 @@ void world_init(struct world *w) {
     fake_init(&w->port, clock_monotonic());
 }
 
+static int decode(void *ctx, const void *data, size_t len, struct picture *out, struct err *err) {
+    return picture_decode(data, len, out, err);
+}
+
+void world_see(struct world *w) {
+    static const uint8_t id[32] = {1};
+    static const struct projector projector = {.kind = PROJECTOR_QWEN3VL,
+                                               .name = "qwen3vl_merger",
+                                               .patch = 16,
+                                               .merge = 2,
+                                               .least = 8,
+                                               .most = 4096,
+                                               .filter = FILTER_BICUBIC,
+                                               .positions = true};
+
+    tokenizer_free((struct tokenizer *)(uintptr_t)w->model.tokenizer);
+    w->model.tokenizer = tiny_seeing_tokenizer();
+    w->model.n_vocab = TINY_ALL;
+    w->model.projector = &projector;
+    w->model.projector_id = id;
+    w->opts.decode = decode;
+}
+
 void world_start(struct world *w) {
     static int number;
     struct err err = {0};

@@ -27,6 +27,8 @@ struct reply {
 };
 
 void world_init(struct world *w); /* defaults; change w->opts and w->model, then: */
+/* Before world_start(): the model sees, with Qwen's tokens (tiny_seeing_tokenizer()). */
+void world_see(struct world *w);
 void world_start(struct world *w);
 void world_stop(struct world *w);   /* also asserts that nothing is left */
 void world_deinit(struct world *w); /* of one that was not started */

@@ -1,0 +1,436 @@
+/*
+ * Pictures in requests of all dialects: what the worker is submitted, which pixels it gets when it
+ * asks, and what is refused. The model has Qwen's tokens around pictures.
+ */
+
+#include <criterion/criterion.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/image_data.h"
+#include "stream.h"
+#include "tests/support/test_data.h"
+#include "tiny.h"
+
+enum { SEES = TINY_CALL, PAD, SEEN }; /* the tokens around and in a picture */
+
+static atomic_int n_decoded;
+static char *a, *b; /* two files in base64 */
+
+static int decode(void *ctx, const void *data, size_t len, struct picture *out, struct err *err) {
+    n_decoded++;
+    return picture_decode(data, len, out, err);
+}
+
+/* A file of the test data in base64, malloc'd. */
+static char *read_file(const char *dir, const char *name) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char path[TEST_DATA_PATH], folder[64];
+    static uint8_t data[1 << 20];
+
+    snprintf(folder, sizeof(folder), "golden-vision/%s", dir);
+    FILE *f = fopen(test_data_file(path, folder, name, ""), "rb");
+    size_t n = fread(data, 1, sizeof(data) - 3, f), at = 0;
+    fclose(f);
+    char *out = calloc(1, n * 2 + 8);
+    for (size_t i = 0; i < n; i += 3) {
+        uint32_t v = (uint32_t)data[i] << 16;
+
+        v |= i + 1 < n ? (uint32_t)data[i + 1] << 8 : 0;
+        v |= i + 2 < n ? data[i + 2] : 0;
+        out[at++] = digits[v >> 18];
+        out[at++] = digits[v >> 12 & 63];
+        out[at++] = i + 1 < n ? digits[v >> 6 & 63] : '=';
+        out[at++] = i + 2 < n ? digits[v & 63] : '=';
+    }
+    return out;
+}
+
+/* A model that sees, unless @blind. */
+static void prepare(struct world *w, bool blind) {
+    world_init(w);
+    world_see(w);
+    w->model.projector = blind ? NULL : w->model.projector;
+    w->model.max_context = 4096;
+    w->opts.decode = decode;
+    w->opts.max_body_bytes = 4 << 20;
+    n_decoded = 0;
+    free(a);
+    free(b);
+    a = read_file("resize", "bicubic-224x128.png");
+    b = read_file("resize", "source-97x61.png");
+    w->port.script = "ok";
+}
+
+static void started(struct world *w, bool blind) {
+    prepare(w, blind);
+    world_start(w);
+}
+
+static void stopped(struct world *w) {
+    world_stop(w);
+    free(a);
+    free(b);
+    a = b = NULL;
+}
+
+/* Sends @body, in which @ stands for picture A and & for picture B in base64. */
+static void ask(struct world *w, const char *path, const char *body, struct reply *r) {
+    size_t size = strlen(body) + 8 * (strlen(a) + strlen(b)) + 64, n = 0;
+    char *all = malloc(size);
+
+    for (const char *s = body; *s; s++) {
+        const char *with = *s == '@' ? a : *s == '&' ? b : NULL;
+
+        if (with)
+            n += (size_t)snprintf(all + n, size - n, "%s", with);
+        else
+            all[n++] = *s;
+    }
+    all[n] = 0;
+    world_ask(w, path, all, r);
+    free(all);
+}
+
+/* Writes the prompt that request @i has, pictures as "#" and their number of rows. */
+static const char *prompt(const struct fake_request *q, char out[1024]) {
+    size_t n = 0;
+    uint32_t k = 0;
+
+    for (uint32_t i = 0; i < q->m.n_prompt && n < 1000; i++) {
+        int32_t id = q->tokens[i];
+
+        if (k < q->m.n_pictures && i == q->pictures[k].at) {
+            n += (size_t)snprintf(out + n, 1024 - n, "#%u", q->pictures[k].n_rows);
+            for (uint32_t j = 0; j < q->pictures[k].n_rows; j++)
+                cr_assert_eq(q->tokens[i + j], PAD);
+            i += q->pictures[k++].n_rows - 1;
+        } else if (id == SEES || id == SEEN || id == PAD) {
+            out[n++] = id == SEES ? '(' : id == SEEN ? ')' : '?';
+        } else if (id >= 256) {
+            out[n++] = id == TINY_START ? '<' : '>';
+        } else {
+            out[n++] = (char)id;
+        }
+    }
+    out[n] = 0;
+    cr_assert_eq(k, q->m.n_pictures);
+    return out;
+}
+
+#define URI "data:image/png;base64,@"
+#define PART "{\"type\":\"image_url\",\"image_url\":{\"url\":\"" URI "\"}}"
+#define WORDS(s) "{\"type\":\"text\",\"text\":\"" s "\"}"
+#define CALL                                                                                       \
+    "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"c\",\"type\":"             \
+    "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}"
+
+static const struct {
+    const char *name, *path, *body, *prompt;
+} dialects[] = {
+    {"chat", CHAT,
+     "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS("see ") "," PART
+                                                                     "," WORDS(" now") "]}]}",
+     "<user\nsee (#28) now>\n<assistant\n"},
+    {"chat, URL as string, type lies", CHAT,
+     "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
+     "\"data:text/plain;base64,@\"}]}]}",
+     "<user\n(#28)>\n<assistant\n"},
+    {"result of a tool", CHAT,
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}," CALL
+     ",{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":[" WORDS("shot") "," PART "]}]}",
+     "<user\nq>\n<assistant\n>\n<tool\nshot(#28)>\n<assistant\n"},
+    {"messages", "/v1/messages",
+     "{\"model\":\"tiny\",\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":[" WORDS(
+         "a") ",{\"type\":\"image\",\"source\":{\"type\":\"base64\",\"media_type\":\"image/jpeg\","
+              "\"data\":\"@\"},\"cache_control\":{\"type\":\"ephemeral\"}}]}]}",
+     "<user\na(#28)>\n<assistant\n"},
+    {"tool_result", "/v1/messages",
+     "{\"model\":\"tiny\",\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
+     "{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"f\","
+     "\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":"
+     "\"t\",\"content\":[" WORDS("b") ",{\"type\":\"image\",\"source\":{\"type\":\"base64\","
+                                      "\"data\":\"@\"}}]}]}]}",
+     "<user\nq>\n<assistant\n>\n<tool\nb(#28)>\n<assistant\n"},
+    {"responses", "/v1/responses",
+     "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"x\"},"
+     "{\"type\":\"input_image\",\"image_url\":\"" URI "\",\"detail\":\"auto\"}]}]}",
+     "<user\nx(#28)>\n<assistant\n"},
+    {"function_call_output", "/v1/responses",
+     "{\"input\":[{\"role\":\"user\",\"content\":\"q\"},{\"type\":\"function_call\",\"call_id\":"
+     "\"1\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":"
+     "\"1\",\"output\":[{\"type\":\"input_text\",\"text\":\"y\"},{\"type\":\"input_image\","
+     "\"image_url\":\"" URI "\"}]}]}",
+     "<user\nq>\n<assistant\n>\n<tool\ny(#28)>\n<assistant\n"},
+    {"computer_call_output", "/v1/responses",
+     "{\"input\":[{\"role\":\"user\",\"content\":\"q\"},{\"type\":\"computer_call\",\"call_id\":"
+     "\"1\",\"action\":{\"type\":\"screenshot\"}},{\"type\":\"computer_call_output\",\"call_id\":"
+     "\"1\",\"output\":{\"type\":\"computer_screenshot\",\"image_url\":\"" URI "\"}}]}",
+     "<user\nq>\n<assistant\n>\n<tool\n(#28)>\n<assistant\n"},
+    {"ollama chat", "/api/chat",
+     "{\"model\":\"tiny\",\"stream\":false,\"messages\":[{\"role\":\"user\",\"content\":\"z\","
+     "\"images\":[\"@\"]}]}",
+     "<user\n(#28)z>\n<assistant\n"},
+    {"ollama generate", "/api/generate",
+     "{\"model\":\"tiny\",\"stream\":false,\"prompt\":\"z\",\"images\":[\"@\"]}",
+     "<user\n(#28)z>\n<assistant\n"},
+};
+
+Test(pictures, are_rows_in_the_prompt_of_every_dialect) {
+    struct submit_picture first = {0};
+    struct world w;
+    struct reply r;
+    char text[1024];
+
+    started(&w, false);
+    for (uint32_t i = 0; i < ARRAY_SIZE(dialects); i++) {
+        ask(&w, dialects[i].path, dialects[i].body, &r);
+        cr_assert_eq(r.status, 200, "%s: %s", dialects[i].name, r.body.data);
+        const struct fake_request *q = &w.port.r[w.port.n - 1];
+        cr_expect_str_eq(prompt(q, text), dialects[i].prompt, "%s: %s", dialects[i].name, text);
+        cr_assert_eq(q->m.n_pictures, 1);
+        first = i ? first : q->pictures[0];
+        first.at = q->pictures[0].at;
+        cr_expect_eq(memcmp(&first, &q->pictures[0], sizeof(first)), 0, "%s", dialects[i].name);
+        reply_deinit(&r);
+    }
+    cr_expect(first.width == 224 && first.height == 128 && first.n_columns == 7 &&
+              first.n_lines == 4 && first.n_positions == 7);
+    cr_expect_eq(n_decoded, 1, "a known picture is decoded again");
+    stopped(&w);
+}
+
+/* The template knows no tools: results become a message of the user. */
+Test(pictures, stay_in_results_that_become_text) {
+    static const char source[] =
+        "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' + m.content + "
+        "'<|im_end|>\n' }}{%- endfor -%}<|im_start|>assistant\n";
+    struct world w;
+    struct reply r;
+    char text[1024];
+
+    prepare(&w, false);
+    world_use_template(&w, source, sizeof(source) - 1);
+    world_start(&w);
+    ask(&w, CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}," CALL
+        ",{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":[" WORDS(
+            "a") "," PART
+                 "]},{\"role\":\"tool\",\"tool_call_id\":\"d\",\"name\":\"n\",\"content\":[" PART
+                 "," WORDS("b") "]}]}",
+        &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_str_eq(prompt(&w.port.r[0], text),
+                     "<user\nq>\n<assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
+                     "{}}\n</tool_call>\n>\n<user\n<tool_response>\na(#28)\n</tool_response>\n"
+                     "<tool_response>\nn: (#28)b\n</tool_response>\n>\n<assistant",
+                     "%s", text);
+    reply_deinit(&r);
+    stopped(&w);
+}
+
+Test(pictures, come_with_a_marker_in_a_prompt_string) {
+    struct world w;
+    struct reply r;
+    char text[1024], body[512], *marker;
+
+    started(&w, false);
+    world_get(&w, "/props", &r);
+    cr_assert(strstr(r.body.data, "\"modalities\":{\"vision\":true"), "%s", r.body.data);
+    marker = strstr(r.body.data, "\"media_marker\":\"") + strlen("\"media_marker\":\"");
+    *strchr(marker, '"') = 0;
+    snprintf(body, sizeof(body),
+             "{\"prompt\":{\"prompt_string\":\"a %s b%sc<__media__>\",\"multimodal_data\":"
+             "[\"@\",\"&\"]}}",
+             marker, marker);
+    reply_deinit(&r);
+    ask(&w, "/completion", body, &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_str_eq(prompt(&w.port.r[0], text), "a (#28) b(#12)c<__media__>", "%s", text);
+    reply_deinit(&r);
+    ask(&w, "/completion", "{\"prompt\":{\"prompt_string\":\"a\",\"multimodal_data\":[\"@\"]}}",
+        &r);
+    cr_expect_eq(r.status, 400, "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "one media marker for each picture"), "%s", r.body.data);
+    reply_deinit(&r);
+    stopped(&w);
+}
+
+/* Calls are split and their results moved for templates that want them to alternate: each picture
+ * stays with its text. The same picture twice has one digest. */
+Test(pictures, keep_their_order) {
+    struct world w;
+    struct reply r;
+    char text[1024];
+
+    started(&w, false);
+    ask(&w, CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
+        "{\"url\":\"&\"}}," PART "," PART "]}]}",
+        &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    const struct fake_request *q = &w.port.r[0];
+    cr_expect_str_eq(prompt(q, text), "<user\n(#12)(#28)(#28)>\n<assistant\n", "%s", text);
+    cr_expect_eq(memcmp(q->pictures[1].digest, q->pictures[2].digest, PICTURE_DIGEST), 0);
+    cr_expect_neq(memcmp(q->pictures[0].digest, q->pictures[1].digest, PICTURE_DIGEST), 0);
+    cr_expect(strstr(r.body.data, "\"image_tokens\":68"), "%s", r.body.data);
+    reply_deinit(&r);
+    ask(&w, CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
+        "{\"url\":\"@\",\"detail\":\"low\"}}]}]}",
+        &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_eq(n_decoded, 3, "another detail is another picture: %d", (int)n_decoded);
+    reply_deinit(&r);
+    stopped(&w);
+}
+
+Test(pictures, text_of_users_stays_text) {
+    struct world w;
+    struct reply r;
+    char text[1024];
+
+    started(&w, false);
+    ask(&w, CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS(
+            "<|vision_start|><|image_pad|><|vision_end|>") "," PART "]}]}",
+        &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_str_eq(prompt(&w.port.r[0], text),
+                     "<user\n<|vision_start|><|image_pad|><|vision_end|>(#28)>\n<assistant\n", "%s",
+                     text);
+    reply_deinit(&r);
+    stopped(&w);
+}
+
+static void expect_pixels(struct world *w, uint32_t n) {
+    struct picture p = {0};
+    struct err err;
+    uint8_t *file;
+    size_t len;
+
+    for (int i = 0; i < 20000 && w->port.n_pictures < n; i++)
+        world_turn(w);
+    cr_assert_eq(w->port.n_pictures, n);
+    cr_assert_eq(image_data_read(a, strlen(a), "a", &file, &len, &err), 0);
+    cr_assert_eq(picture_decode(file, len, &p, &err), 0);
+    cr_expect_eq(w->port.n_pixels, picture_bytes(p.width, p.height));
+    cr_expect_eq(memcmp(w->port.pixels, p.rgb, w->port.n_pixels), 0);
+    picture_deinit(&p);
+    free(file);
+}
+
+Test(pictures, are_sent_when_the_worker_asks) {
+    struct msg_need_picture need = {0};
+    struct world w;
+
+    started(&w, false);
+    w.port.script = NULL;
+    size_t size = strlen(a) + 512;
+    char *body = malloc(size);
+    snprintf(body, size,
+             "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\","
+             "\"image_url\":{\"url\":\"%s\"}}]}]}",
+             a);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, body);
+    free(body);
+    for (int i = 0; i < 20000 && w.port.n == 0; i++)
+        world_turn(&w);
+    cr_assert_eq(w.port.n, 1);
+    need.id = w.port.r[0].id;
+    w.port.picture_again = 3;
+    api_on_need_picture(w.port.model, &need);
+    expect_pixels(&w, 1);
+    cr_expect_eq(n_decoded, 1, "the pixels that were there are sent");
+    api_worker_down(w.port.model);
+    api_worker_up(w.port.model, NULL);
+    cr_expect_eq(w.port.r[0].n_submits, 2);
+    cr_expect_eq(w.port.r[0].m.n_pictures, 1);
+    api_on_need_picture(w.port.model, &need);
+    api_on_need_picture(w.port.model, &need); /* once is enough */
+    expect_pixels(&w, 2);
+    cr_expect_eq(n_decoded, 2, "they are made again");
+    need.index = 1;
+    api_on_need_picture(w.port.model, &need);
+    need.index = 0;
+    need.id += 77;
+    api_on_need_picture(w.port.model, &need);
+    need.id -= 77;
+    api_on_need_picture(w.port.model, &need);
+    world_drop(&w, fd);
+    world_turns(&w, 20);
+    api_on_need_picture(w.port.model, &need);
+    world_turns(&w, 20);
+    cr_expect_leq(w.port.n_pictures, 3);
+    stopped(&w);
+}
+
+static const struct {
+    const char *body, *part; /* of the one part; of the answer */
+    int status;
+} refused[] = {
+    {"{\"url\":\"https://example.com/a.png\"}",
+     "messages[0].content[1].image_url: it is an address, and this service fetches none", 400},
+    {"{\"url\":\"file:///etc/passwd\"}", "it names a file, and this service opens none", 400},
+    {"{\"url\":\"data:image/png,abc\"}", "it must be a data URI with base64", 400},
+    {"{\"url\":\"a:b\"}", "it must be a picture in base64", 400},
+    {"{\"url\":\"\"}", "it must be a picture in base64", 400},
+    {"{\"url\":7}", "it must be a string", 400},
+    {"{}", "it must be a string", 400},
+    {"{\"url\":\"aGVsbG8=\"}", "the picture cannot be used", 400},
+    {"{\"url\":\"@\",\"detail\":4}", "detail must be", 400},
+    {"0", "it must be a string", 400},
+};
+
+Test(pictures, what_is_wrong_with_them_is_named) {
+    struct world w;
+    struct reply r;
+    char body[512];
+
+    started(&w, false);
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
+        snprintf(body, sizeof(body),
+                 "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS(
+                     "t") ",{\"type\":\"image_url\",\"image_url\":%s}]}]}",
+                 refused[i].body);
+        ask(&w, CHAT, body, &r);
+        cr_expect_eq(r.status, refused[i].status, "%s: %s", refused[i].body, r.body.data);
+        cr_expect(strstr(r.body.data, refused[i].part), "%s: %s", refused[i].body, r.body.data);
+        cr_expect(strstr(r.body.data, "messages[0].content[1].image_url"), "%s", r.body.data);
+        reply_deinit(&r);
+    }
+    world_get(&w, "/metrics", &r);
+    cr_expect(strstr(r.body.data, "weft_pictures_refused_total{reason=\"address\"} 3"), "%s",
+              strstr(r.body.data, "weft_pictures_refused"));
+    reply_deinit(&r);
+    cr_expect_eq(w.port.n, 0);
+    stopped(&w);
+}
+
+Test(pictures, a_model_that_does_not_see_says_so) {
+    static const char question[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS("t") "," PART "]}]}";
+    static const char past[] = "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS(
+        "t") "," PART "]},{\"role\":\"assistant\",\"content\":\"u\"},{\"role\":\"user\","
+             "\"content\":\"v\"}]}";
+    struct world w;
+    struct reply r;
+    char text[1024];
+
+    started(&w, true);
+    ask(&w, CHAT, question, &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "messages[0].content[1].type is not supported: this model reads "
+                                  "only text"),
+              "%s", r.body.data);
+    reply_deinit(&r);
+    ask(&w, CHAT, past, &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_str_eq(prompt(&w.port.r[0], text),
+                     "<user\nt\n(An image or file, which this model cannot see.)>\n<assistant\nu>\n"
+                     "<user\nv>\n<assistant\n",
+                     "%s", text);
+    reply_deinit(&r);
+    stopped(&w);
+}
