@@ -21,6 +21,7 @@ static struct world *served(void) {
 
     if (!made) {
         world_init(w);
+        world_see(w);
         w->model.ranks = true;
         w->model.pair.before = w->model.pair.behind = "";
         w->model.pair.between = "<|im_end|>";
