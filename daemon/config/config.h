@@ -28,7 +28,10 @@
  * are zero: the caller that opens the module sets them. */
 struct config {
     char *model, *model_name, *chat_template, *draft_model; /* paths, but for the name */
-    char *system_prompt;                                    /* a path; "": none */
+    char *mmproj; /* a path; "none"; "": what lies beside the model */
+    uint32_t picture_min_tokens;
+    bool picture_pads;
+    char *system_prompt; /* a path; "": none */
     char *aliases[CONFIG_LIST_MAX + 1];
     char *models, *models_dir; /* paths; "": none */
     uint64_t models_memory;    /* 0: decided at the start */

@@ -93,6 +93,14 @@ const struct option config_table[] = {
     UINT("model", "loop-breaker", loop_tokens, "0", 0, REPEATS_MAX,
          "End an output whose last so many tokens are one block, four times or more; reasoning is "
          "closed and the answer follows. 512 ends blocks of up to 128 tokens; 0: off."),
+    STRING("model", "mmproj", mmproj, "",
+           "The projector file with the model's image encoder; empty: the mmproj*.gguf beside the "
+           "model, if there is one; none: the model takes no pictures."),
+    UINT("model", "picture-min-tokens", picture_min_tokens, "0", 0, 65536,
+         "Fewest tokens of a picture: small ones are enlarged; 0: the model's own limit."),
+    CHOICE("model", "picture-fit", picture_pads, "stretch", "stretch|pad", false,
+           "How a picture gets the sides that the model takes: stretched, as models are trained, "
+           "or with its aspect kept and black borders, as llama.cpp does it."),
     STRING("model", "draft-model", draft_model, "",
            "A small model with the same vocabulary that drafts for speculative decoding, or a file "
            "with the model's block for multi-token prediction, or with its assistant; the output "
@@ -230,6 +238,8 @@ const struct option config_table[] = {
          "Longest prompt and output together, in tokens; 0: the model's."),
     UINT("engine", "max-batch-rows", engine.max_rows, "512", 16, 65536,
          "Most tokens computed in a step."),
+    UINT("engine", "picture-max-tokens", engine.picture_rows, "0", 0, 65536,
+         "Most tokens of a picture: larger ones are made smaller; 0: the model's own limit."),
     UINT("engine", "max-seqs", engine.max_seqs, "64", 1, 1000, "Most requests computed in a step."),
     UINT("engine", "depth", sched.depth, "2", 1, 2,
          "Steps in flight, where the backend can overlap them."),

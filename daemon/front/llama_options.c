@@ -4,7 +4,6 @@
 #include <string.h>
 #include "base/util.h"
 
-#define IMAGES "images are not served yet: leave it out, and send text"
 #define ADAPTER "adapters are not loaded: merge it into the model, and serve that"
 #define FILE_ROPE "the model file's own values are used: leave it out"
 #define ROUTER "models come from folders: --models DIR with presets, --models-dir DIR with files"
@@ -22,9 +21,12 @@ static const struct llama_option table[] = {
     {"-dr,--docker-repo", LLAMA_REFUSED_VALUE, "weftctl pull hf:OWNER/REPO loads models"},
     {"--offline", LLAMA_HERE, NULL},
     {"-a,--alias", LLAMA_ALIAS, NULL},
-    {"--mmproj,-mm,--mmproj-url,-mmu", LLAMA_REFUSED_VALUE, IMAGES},
-    {"--image-min-tokens,--image-max-tokens", LLAMA_REFUSED_VALUE, IMAGES},
-    {"--no-mmproj,--no-mmproj-offload,--mmproj-auto,--no-mmproj-auto", LLAMA_HERE, NULL},
+    {"-mm", LLAMA_VALUE, "mmproj"},
+    {"--mmproj-url,-mmu", LLAMA_REFUSED_VALUE, "load the file first, then --mmproj FILE"},
+    {"--image-min-tokens", LLAMA_VALUE, "picture-min-tokens"},
+    {"--image-max-tokens", LLAMA_VALUE, "picture-max-tokens"},
+    {"--no-mmproj,--no-mmproj-auto", LLAMA_FLAG, "mmproj=none"},
+    {"--no-mmproj-offload,--mmproj-auto", LLAMA_HERE, NULL},
     {"--lora,--control-vector", LLAMA_REFUSED_VALUE, ADAPTER},
     {"--lora-scaled,--control-vector-scaled", LLAMA_REFUSED_VALUE, ADAPTER},
     {"--lora-init-without-apply", LLAMA_REFUSED, ADAPTER},

@@ -26,12 +26,14 @@
 #include "daemon/front/front.h"
 #include "daemon/models/models_find.h"
 #include "daemon/front/next_daemon.h"
+#include "daemon/front/picture_decoder.h"
 #include "daemon/front/process.h"
 #include "daemon/front/service.h"
 #include "daemon/worker/sigbus.h"
 #include "daemon/upgrade/takeover.h"
 #include "daemon/config/tenants.h"
 #include "daemon/worker/worker.h"
+#include "vision/decoder.h"
 
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
 #define FILES_OF_MODEL 6    /* of these for each model, beyond the first few */
@@ -421,6 +423,7 @@ static int open_api(struct front *f) {
     o.models_ctx = f->models;
     o.managers = (const char *const *)c->allow_pull;
     o.sleep = models_sleep;
+    o.decode = picture_decoder_run;
     if (*c->models || *c->models_dir) {
         o.rescan = models_rescan;
         o.manage = &models_manage;
@@ -545,6 +548,7 @@ static void free_front(struct front *f) {
     upgrade_free(f->upgrade);
     admin_free(f->admin);
     api_free(f->api);
+    picture_decoder_stop();
     models_free(f->models);
     kept_free(f->kept);
     kv_events_free(f->kv_events);
@@ -605,6 +609,8 @@ int main(int argc, char **argv) {
     process_forbid_cores();
     if (argc > 1 && strcmp(argv[1], WORKER_FLAG) == 0)
         return worker_main(argc, argv);
+    if (argc == 2 && strcmp(argv[1], DECODER_FLAG) == 0)
+        return decoder_main();
     takeover_begin(next_daemon_sources());
     if (process_take_flag(&argc, argv, "--help") || process_take_flag(&argc, argv, "-h"))
         return config_help(stdout), process_printed();

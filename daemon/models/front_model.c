@@ -154,8 +154,8 @@ static int check_kind(const struct gguf *g, struct engine_kind *out, struct err 
                        "this file is a LoRA adapter, not a model; merge it into its model first");
     if (says(g, "general.type", "mmproj") || says(g, "general.architecture", "clip"))
         return err_set(err, 0, "model",
-                       "this file is the image encoder of a model (mmproj); give the file of the "
-                       "model itself, which is served for text");
+                       "this file is the image encoder of a model: name it with mmproj, and the "
+                       "file of the model itself with model");
     return engine_check(g, out, err);
 }
 
@@ -219,13 +219,16 @@ static const struct gguf *block_of(const struct front_model *m) {
 static uint64_t memory_of(struct front_model *m, const struct config *c,
                           const struct msg_open *room) {
     struct config k = *c; /* nothing of it is freed */
+    struct msg_open open = *room;
     struct engine_opts *o = &k.engine, d;
     uint64_t draft = 0;
     uint32_t ignored;
 
     o->block = block_of(m);
-    bool draft_first = worker_engine_opts(&k, room);
+    open.has_projector = m->projector.file != NULL;
+    bool draft_first = worker_engine_opts(&k, &open);
     o->file = m->file;
+    o->projector = m->projector.file;
     o->backend = strcmp(o->backend, "reference") == 0 ? "reference" : "cpu";
     d = worker_draft_opts(&k);
     d.file = m->draft;
@@ -255,6 +258,8 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
         r = open_pair(m, kind.encoder, err);
     if (r == 0 && *c->draft_model)
         r = name_file(gguf_open(&m->draft, c->draft_model, err), c->draft_model, err);
+    if (r == 0 && !kind.encoder)
+        r = projector_file_open(&m->projector, c, m->file, m->tokenizer, err);
     if (r < 0)
         return r;
     m->memory_bytes = memory_of(m, c, room);
@@ -264,6 +269,14 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     gguf_drop_data(m->file); /* it may change while it is served */
     if (m->draft)
         gguf_drop_data(m->draft);
+    if (m->projector.file) {
+        gguf_drop_data(m->projector.file);
+        m->api.projector = &m->projector.projector;
+        m->api.projector_id = m->projector.id;
+        m->api.picture_budget =
+            (struct picture_budget){c->picture_min_tokens, c->engine.picture_rows};
+        m->api.picture_pads = c->picture_pads;
+    }
     m->name = *c->model_name ? strdup(c->model_name) : name_of_file(c->model);
     if (!m->name)
         return -ENOMEM;
@@ -302,6 +315,7 @@ void front_model_deinit(struct front_model *m) {
     buf_deinit(&m->template_text);
     buf_deinit(&m->system_text);
     tokenizer_free(m->tokenizer);
+    projector_file_deinit(&m->projector);
     gguf_free(m->draft);
     gguf_free(m->file);
     free(m->name);

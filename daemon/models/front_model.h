@@ -11,12 +11,14 @@
 #include "daemon/config/config.h"
 #include "daemon/config/sampling_defaults.h"
 #include "daemon/models/model_header.h"
+#include "daemon/models/projector_file.h"
 #include "engine/engine.h"
 #include "proto/messages.h"
 
 /* Zeroed before front_model_open(). Pointers of @api lead into the rest. */
 struct front_model {
     struct gguf *file, *draft; /* draft: NULL without a draft model */
+    struct projector_file projector;
     struct tokenizer *tokenizer;
     struct template *template; /* never NULL once opened */
     struct buf template_text;  /* of the configured or built-in one */

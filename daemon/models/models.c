@@ -307,7 +307,8 @@ static void take_front(struct served *s) {
     s->front = STEAL(s->opened);
     s->file_bytes = s->front->api.n_bytes;
     s->bytes = s->front->memory_bytes;
-    workers_set_files(s->workers, s->front->file, s->front->draft, s->front->keep_key);
+    workers_set_files(s->workers, s->front->file, s->front->draft, s->front->projector.file,
+                      s->front->keep_key);
     refresh_info(s);
 }
 

@@ -45,6 +45,8 @@ static int clone_for(struct config *c, const struct config *from, const char *pa
     if (r == 0)
         r = config_set(c, "draft-model", "", err);
     if (r == 0)
+        r = config_set(c, "mmproj", "", err);
+    if (r == 0)
         r = config_set(c, "chat-template", "", err);
     return r < 0 ? r : config_set(c, "system-prompt", "", err);
 }

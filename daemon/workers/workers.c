@@ -26,7 +26,8 @@
  */
 
 #define BACKLOG_MAX (1u << 20) /* bytes beyond which requests wait here: to pack them takes time */
-#define LINGER_MS 3000         /* for a worker that stops to write what it has for the disk */
+#define PICTURES_BACKLOG (256u << 10) /* and pictures, which must not make requests wait */
+#define LINGER_MS 3000 /* for a worker that stops to write what it has for the disk */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 60000
 #define FAILED_AFTER_MS 2000 /* how long requests wait at least for a worker that cannot load */
@@ -109,6 +110,19 @@ static void port_cancel(struct api_port *p, uint64_t id) {
     tell(w, MSG_CANCEL, msg_cancel_pack(&w->out, id));
 }
 
+/* api_port.picture. -EAGAIN: so much is unsent that a request would have to wait. */
+static int port_picture(struct api_port *p, const struct msg_picture *m) {
+    struct workers *w = of_port(p);
+    struct worker_chan *c = workers_way(w);
+
+    if (!c)
+        return -EPIPE;
+    if (worker_chan_queued(c) > PICTURES_BACKLOG)
+        return -EAGAIN;
+    int r = send_out(w, c, MSG_PICTURE, msg_picture_pack(&w->out, m));
+    return r == CHAN_FULL ? -EAGAIN : r;
+}
+
 /* api_port.turn_end. */
 static void port_turn_end(struct api_port *p, const struct turn_end *m) {
     struct workers *w = of_port(p);
@@ -173,7 +187,8 @@ static void on_hello(struct workers *w, const struct chan_frame *f) {
 /* Returns true if the model's files have changed since the front read them. */
 static bool file_has_changed(const struct workers *w) {
     return (w->opts.file && gguf_has_changed(w->opts.file)) ||
-           (w->opts.draft && gguf_has_changed(w->opts.draft));
+           (w->opts.draft && gguf_has_changed(w->opts.draft)) ||
+           (w->opts.projector && gguf_has_changed(w->opts.projector));
 }
 
 static void forget_failures(struct workers *w) {
@@ -245,6 +260,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     const struct msg_served *served;
     struct msg_ready ready;
     struct msg_progress p;
+    struct msg_need_picture need;
     struct msg_blocks blocks;
     int n;
 
@@ -268,6 +284,9 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     } else if (f->type == MSG_EVENTS && w->state == WORKERS_SERVING) {
         msg_events_begin(&w->events, f->data, f->len);
         return true;
+    } else if (f->type == MSG_NEED_PICTURE && w->state == WORKERS_SERVING &&
+               msg_need_picture_parse(f->data, f->len, &need) == 0) {
+        api_on_need_picture(w->model, &need);
     } else if (f->type == MSG_DISK_LEFT) {
         end_leaving(w);
     } else if (f->type == MSG_STATS && f->len == sizeof(w->last)) {
@@ -551,6 +570,7 @@ int workers_new(struct workers **out, const struct workers_opts *o, struct err *
     w->port = (struct api_port){.submit = port_submit,
                                 .cancel = port_cancel,
                                 .turn_end = port_turn_end,
+                                .picture = port_picture,
                                 .story = port_story};
     buf_init(&w->out, MSG_MAX_FRAME);
     buf_init(&w->ready, MSG_MAX_FRAME);
@@ -619,11 +639,12 @@ void workers_stop(struct workers *w) {
 }
 
 void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft,
-                       uint8_t (*keys)[ENGINE_KEEP_KEY]) {
+                       const struct gguf *projector, uint8_t (*keys)[ENGINE_KEEP_KEY]) {
     assert(file && !w->process_open);
     w->keys = keys;
     w->opts.file = file;
     w->opts.draft = draft;
+    w->opts.projector = projector;
 }
 
 void workers_set_disk(struct workers *w, int fd) {

@@ -30,7 +30,7 @@ struct workers_opts {
     uv_loop_t *loop;
     const struct config *config;
     /* Files whose descriptors every worker gets. draft: NULL without a draft model. */
-    const struct gguf *file, *draft;
+    const struct gguf *file, *draft, *projector; /* projector: or NULL, likewise */
     uint64_t kv_bytes;     /* preferred memory for pages, unless kv-memory is given; 0: any */
     uint64_t memory_bytes; /* memory that a worker may take, the same at every start; 0: no limit */
     int disk_fd;           /* likewise given to every worker; -1: none */
@@ -85,7 +85,7 @@ void workers_attach(struct workers *w, struct model *model); /* before workers_s
 /* Sets the files of a model that is opened after workers_new(); before workers_start(). @keys: of
  * both files for kept_claim(), not copied. */
 void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft,
-                       uint8_t (*keys)[ENGINE_KEEP_KEY]);
+                       const struct gguf *projector, uint8_t (*keys)[ENGINE_KEEP_KEY]);
 /* Sets the file of the disk tier, which workers wait for until workers_use_disk(). */
 void workers_set_disk(struct workers *w, int fd);
 /* Lets this worker and later ones use the file: no other daemon has it. */

@@ -55,14 +55,18 @@ static void lose_next(struct workers *w) {
 /* worker_chan_opts.frame. */
 static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct workers *w = ctx;
+    struct msg_need_picture need;
     struct msg_ready m;
 
     if (f->type == MSG_EVENTS && w->next == NEXT_TAKEN) {
         msg_events_begin(&w->events, f->data, f->len);
         return true;
     }
-    if (f->type == MSG_READY && w->next == NEXT_OFFERED &&
-        msg_ready_parse(f->data, f->len, &m) == 0) {
+    if (f->type == MSG_NEED_PICTURE && w->next == NEXT_TAKEN &&
+        msg_need_picture_parse(f->data, f->len, &need) == 0) {
+        api_on_need_picture(w->model, &need);
+    } else if (f->type == MSG_READY && w->next == NEXT_OFFERED &&
+               msg_ready_parse(f->data, f->len, &m) == 0) {
         w->next = NEXT_ACCEPTED;
         w->opts.on_answer(w->opts.ctx);
     } else {

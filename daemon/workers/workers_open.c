@@ -59,6 +59,8 @@ int workers_list_fds(struct workers *w, int channel, struct workers_fds *out) {
     assert(out->n == WORKER_FD_MODEL);
     if (add_shards(out, w->opts.file) < 0 || add_shards(out, w->opts.draft) < 0)
         return -E2BIG;
+    if (w->opts.projector)
+        add_fd(out, gguf_shard_fd(w->opts.projector, 0));
     add_fd(out, w->opts.disk_fd);
     claim_weights(w);
     for (int i = 0; i < 2; i++)
@@ -82,6 +84,7 @@ int workers_pack_open(const struct workers *w, struct buf *out) {
         .kv_bytes = w->opts.kv_bytes,
         .memory_bytes = w->opts.memory_bytes,
         .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
+        .has_projector = w->opts.projector != NULL,
         .has_disk = w->opts.disk_fd >= 0,
         .disk_waits = w->opts.disk_waits,
         .keeps = w->kept[0] != NULL,

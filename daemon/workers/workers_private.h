@@ -97,9 +97,10 @@ void workers_gone(struct workers *w);
 /* workers_open.c */
 
 /* A worker's descriptors in the order of enum worker_fd: files of the model and the draft model,
- * then the disk tier's, packed weights and the experts' file, as far as there are any. */
+ * then the projector's, the disk tier's, packed weights and the experts' file, as far as there are
+ * any. */
 struct workers_fds {
-    uv_stdio_container_t stdio[WORKER_FD_MODEL + WORKER_SHARDS_MAX + 4];
+    uv_stdio_container_t stdio[WORKER_FD_MODEL + WORKER_SHARDS_MAX + 5];
     uint32_t n, n_shards;
 };
 

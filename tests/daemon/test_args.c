@@ -86,7 +86,7 @@ Test(args, what_depends_on_each_other) {
 
 Test(args, all_that_cannot_be_used_is_told_at_once) {
     static const char *const parts[] = {
-        "--mmproj: images are not served yet",
+        "--mmproj-url: load the file first",
         "--lora: adapters are not loaded: merge it",
         "--no-such: unknown option (weftd",
         "--thread: unknown option; is --threads meant?",
@@ -97,7 +97,7 @@ Test(args, all_that_cannot_be_used_is_told_at_once) {
     };
     CLEANUP(args_deinit)
     struct args a =
-        translated("--mmproj p.gguf --lora l.gguf --no-such 1 --thread=3 --jinja x.gguf "
+        translated("--mmproj-url p.gguf --lora l.gguf --no-such 1 --thread=3 --jinja x.gguf "
                    "-ctk q5_1 -c 4x -m");
 
     cr_expect_eq(a.n_refused, ARRAY_SIZE(parts), "%u", a.n_refused);
@@ -121,7 +121,7 @@ Test(args, every_row_can_be_typed) {
     static const char *const names[] = {"-m",
                                         "-hf",
                                         "-fa",
-                                        "--mmproj",
+                                        "--no-mmproj",
                                         "-ngl",
                                         "--temp",
                                         "-cmoe",

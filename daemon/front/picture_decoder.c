@@ -1,0 +1,31 @@
+#include "daemon/front/picture_decoder.h"
+
+#include <pthread.h>
+#include "vision/decoder.h"
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct decoder *decoder; /* NULL: not needed yet */
+
+/* 0 or -errno. */
+static int start(struct decoder **out) {
+    int r = 0;
+
+    pthread_mutex_lock(&mutex);
+    if (!decoder)
+        r = decoder_new(&decoder, "/proc/self/exe");
+    *out = decoder;
+    pthread_mutex_unlock(&mutex);
+    return r;
+}
+
+int picture_decoder_run(void *ctx, const void *data, size_t len, struct picture *out,
+                        struct err *err) {
+    struct decoder *d = NULL;
+    int r = start(&d);
+
+    return r < 0 ? r : decoder_run(d, data, len, out, err);
+}
+
+void picture_decoder_stop(void) {
+    decoder = decoder_free(decoder);
+}

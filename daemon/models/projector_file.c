@@ -1,0 +1,184 @@
+#include "daemon/models/projector_file.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "api/api.h"
+#include "base/log.h"
+#include "base/model_dir.h"
+#include "base/printable.h"
+#include "base/sha256.h"
+
+#define NONE "none"
+
+/* ---- beside the model ---- */
+
+/* Copies the letters and digits of @s in lower case: what is left when people write a name in
+ * different ways. */
+static void plain(const char *s, size_t len, char out[256]) {
+    size_t n = 0;
+
+    for (size_t i = 0; i < len && n < 255; i++)
+        if (isalnum((unsigned char)s[i]))
+            out[n++] = (char)tolower((unsigned char)s[i]);
+    out[n] = 0;
+}
+
+/* Returns the rank of a file's format, from 1, the best. */
+static int rank_of(const char *name) {
+    static const char *const formats[] = {"f16", "bf16", "q8", "f32"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
+        if (strstr(name, formats[i]) && (i > 0 || !strstr(name, "bf16")))
+            return (int)i + 1;
+    return ARRAY_SIZE(formats) + 1;
+}
+
+/* Returns true if the plain name says nothing of a model. */
+static bool is_general(const char *name) {
+    static const char *const words[] = {"mmproj", "model", "gguf", "bf16", "f16", "f32", "q80"};
+    const char *at = name;
+
+    while (*at) {
+        size_t i = 0;
+
+        while (i < ARRAY_SIZE(words) && strncmp(at, words[i], strlen(words[i])) != 0)
+            i++;
+        if (i == ARRAY_SIZE(words))
+            return false;
+        at += strlen(words[i]);
+    }
+    return true;
+}
+
+/* Returns how well file @name fits the model of the plain name @stem; 0: not at all. */
+static int fit_of(const char *name, const char *stem) {
+    char p[256];
+
+    if (!strcasestr(name, "mmproj") || strlen(name) < 5 ||
+        strcasecmp(name + strlen(name) - 5, ".gguf") != 0)
+        return 0;
+    plain(name, strlen(name), p);
+    int by = *stem && strstr(p, stem) ? 200 : is_general(p) ? 100 : 0;
+    return by ? by - rank_of(p) : 0;
+}
+
+void projector_file_find(const char *path, char *out, size_t size) {
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *quant;
+    int dir_len = slash ? (int)(slash - path) : 1, best = 0;
+    char dir[1024], stem[256], bare[256] = "", found[256] = "";
+    struct model_name name;
+    struct dirent *e;
+
+    *out = 0;
+    if (!model_name_parse(base, &name) || name.stem_len >= sizeof(bare))
+        return;
+    snprintf(bare, sizeof(bare), "%.*s", (int)name.stem_len, base);
+    quant = model_quant(bare);
+    plain(bare, quant ? (size_t)(quant - bare) : strlen(bare), stem);
+    snprintf(dir, sizeof(dir), "%.*s", dir_len, slash ? path : ".");
+    DIR *d = opendir(*dir ? dir : "/");
+    if (!d)
+        return;
+    while ((e = readdir(d))) {
+        int fit = fit_of(e->d_name, stem);
+
+        if (fit > best || (fit == best && fit > 0 && strcmp(e->d_name, found) < 0)) {
+            best = fit;
+            snprintf(found, sizeof(found), "%s", e->d_name);
+        }
+    }
+    closedir(d);
+    if (best > 0 && (size_t)snprintf(out, size, "%s/%s", dir, found) >= size)
+        *out = 0;
+}
+
+/* ---- opening ---- */
+
+static void make_id(const struct gguf *file, uint8_t out[32]) {
+    uint8_t print[16];
+    uint64_t size = gguf_bytes(file);
+    struct sha256 sum;
+
+    gguf_fingerprint(file, print);
+    sha256_init(&sum);
+    sha256_add(&sum, print, sizeof(print));
+    sha256_add(&sum, &size, sizeof(size));
+    sha256_end(&sum, out);
+}
+
+/* Opens the file at @path and checks that the model can be shown pictures with it. */
+static int open_file(struct projector_file *p, const char *path, const struct gguf *model,
+                     const struct tokenizer *t, struct err *err) {
+    uint32_t n_embd = 0;
+    struct gguf_str arch;
+    char key[128];
+    int r = gguf_open(&p->file, path, err);
+
+    if (r == 0)
+        r = projector_read(&p->projector, p->file, err);
+    if (r < 0)
+        return r;
+    if (gguf_string(model, "general.architecture", &arch) == 0) {
+        snprintf(key, sizeof(key), "%.*s.embedding_length", (int)MIN(arch.len, 64), arch.data);
+        gguf_u32(model, key, &n_embd);
+    }
+    if (n_embd != p->projector.n_out)
+        return err_set(err, 0, "mmproj",
+                       "its rows have %u values, and those of the model have %u: it is the "
+                       "projector of another model",
+                       p->projector.n_out, n_embd);
+    if (!api_marks_pictures(&p->projector, t))
+        return err_set(err, 0, "mmproj",
+                       "the model's vocabulary lacks the tokens around pictures of projector '%s'",
+                       p->projector.name);
+    make_id(p->file, p->id);
+    return 0;
+}
+
+/* Returns true if the worker will probably compute on a device, which takes no pictures yet: a
+ * projector that no option names must not keep the model from being served there. */
+static bool wants_device(const char *backend) {
+    bool cuda = strcmp(backend, "cuda") == 0, automatic = strcmp(backend, "auto") == 0;
+
+    return cuda || (automatic && access("/dev/nvidiactl", F_OK) == 0);
+}
+
+static void say_ignored(const char *path, const char *why) {
+    log_event(WLOG_WARN, "projector_ignored", "file=%s reason=%s", quoted(path).s, quoted(why).s);
+}
+
+void projector_file_deinit(struct projector_file *p) {
+    gguf_free(p->file);
+    *p = (struct projector_file){0};
+}
+
+int projector_file_open(struct projector_file *out, const struct config *c, const struct gguf *file,
+                        const struct tokenizer *t, struct err *err) {
+    char path[1300];
+    struct err e = {0};
+
+    if (strcmp(c->mmproj, NONE) == 0)
+        return 0;
+    snprintf(path, sizeof(path), "%s", c->mmproj);
+    if (!*c->mmproj)
+        projector_file_find(c->model, path, sizeof(path));
+    if (!*path)
+        return 0;
+    if (!*c->mmproj && wants_device(c->engine.backend)) {
+        say_ignored(path, "only the CPU computes pictures: backend = cpu");
+        return 0;
+    }
+    int r = open_file(out, path, file, t, &e);
+    if (r == 0)
+        return 0;
+    projector_file_deinit(out);
+    if (*c->mmproj)
+        return err_set(err, 0, "mmproj", "mmproj: %.150s: %.200s", path,
+                       *e.message ? e.message : strerror(-r));
+    say_ignored(path, *e.message ? e.message : strerror(-r));
+    return 0;
+}

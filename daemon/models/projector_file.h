@@ -1,0 +1,31 @@
+#pragma once
+
+/*
+ * projector_file - the file of a model's image encoder: the one that the option mmproj names, or
+ * the one that lies beside the model.
+ */
+
+#include "base/gguf.h"
+#include "daemon/config/config.h"
+#include "vision/projector.h"
+
+struct tokenizer;
+
+/* Zeroed: the model takes no pictures. */
+struct projector_file {
+    struct gguf *file;
+    struct projector projector;
+    uint8_t id[32]; /* a digest of the file */
+};
+
+/* Opens the file for the model @file, whose tokens are those of @t. One beside the model that does
+ * not fit it is left out, with a warning in the log. 0, or -errno with @err, which begins with the
+ * option. */
+int projector_file_open(struct projector_file *out, const struct config *c, const struct gguf *file,
+                        const struct tokenizer *t, struct err *err);
+void projector_file_deinit(struct projector_file *p);
+
+/* Finds the file beside the model at @path: one with "mmproj" and the model's name without its
+ * quantisation in its name, else one whose name says nothing but its quantisation; of several the
+ * most exact one that is not larger than F16. Into @out of @size bytes; "": there is none. */
+void projector_file_find(const char *path, char *out, size_t size);
