@@ -254,7 +254,7 @@ function scrollDown() {
 
 // ---- files of the next message ----
 
-let attached = []; // {name, text}
+let attached = []; // {name, text} or {name, picture}
 
 function showAttached() {
   byId("attached").replaceChildren(
@@ -262,6 +262,7 @@ function showAttached() {
       h(
         "li",
         null,
+        f.picture ? h("img", { src: f.picture, alt: "" }) : null,
         h("span", null, f.name),
         iconButton("close", `Remove ${f.name}`, () => {
           attached = attached.filter((other) => other !== f);
@@ -273,12 +274,18 @@ function showAttached() {
   );
 }
 
+// Returns false if it is known that the chat's model reads only text.
+function sees() {
+  const model = models.find((m) => m.id === current?.model);
+  return !model?.capabilities || model.status?.value === "unloaded" || model.capabilities.includes("multimodal");
+}
+
 async function attachFiles(files) {
   for (const file of files) {
     try {
       if (attached.length >= attach.FILES_MAX)
         throw new Error(`A message takes at most ${attach.FILES_MAX} files.`);
-      attached.push(await attach.read(file));
+      attached.push(await attach.read(file, sees()));
     } catch (error) {
       toast(error.message, "error");
     }

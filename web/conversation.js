@@ -1,12 +1,12 @@
 // A conversation is a tree: an answer that is made again, or a message that is edited, is a branch
 // beside the other. What is seen is one path: from the root on, the selected child of each.
 //
-//   node {id, parent, role: user | assistant | tool, content, files?: [{name, text, pages?}], reasoning?, toolCalls?, toolCallId?,
+//   node {id, parent, role: user | assistant | tool, content, files?: [{name, text, pages?} or {name, picture}], reasoning?, toolCalls?, toolCallId?,
 //         selected: id of a child, at, finish?, error?, stats?, model?}
 //
 // The root has the id "" and no text.
 
-import { withFiles } from "./attach.js";
+import { contentOf, isPicture } from "./attach.js";
 
 let last = 0;
 
@@ -102,7 +102,7 @@ export function messages(c, until) {
         }));
       list.push(message);
     } else {
-      list.push({ role: "user", content: withFiles(node.content, node.files) });
+      list.push({ role: "user", content: contentOf(node.content, node.files) });
     }
   }
   return list;
@@ -149,8 +149,12 @@ export function sanitize(value) {
       for (const name of TEXTS) if (typeof node[name] === "string") fields[name] = node[name];
       if (Array.isArray(node.files))
         fields.files = node.files
-          .filter((f) => typeof f?.name === "string" && typeof f.text === "string")
-          .map((f) => ({ name: f.name, text: f.text, ...(f.pages > 0 && { pages: Number(f.pages) }) }));
+          .filter((f) => typeof f?.name === "string" && (typeof f.text === "string" || isPicture(f.picture)))
+          .map((f) =>
+            isPicture(f.picture)
+              ? { name: f.name, picture: f.picture }
+              : { name: f.name, text: f.text, ...(f.pages > 0 && { pages: Number(f.pages) }) },
+          );
       if (Array.isArray(node.toolCalls))
         fields.toolCalls = node.toolCalls.map((t) => ({
           id: String(t?.id),

@@ -59,6 +59,7 @@ export function update(element, c, node, actions, live) {
 }
 
 function fileElement(file) {
+  if (file.picture) return h("img", { class: "picture", src: file.picture, alt: file.name, title: file.name });
   return h(
     "details",
     { class: "file" },

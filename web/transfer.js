@@ -38,6 +38,7 @@ export function markdown(c) {
       parts.push(
         `<details><summary>Reasoning</summary>\n\n${node.reasoning.trim()}\n\n</details>\n`,
       );
+    for (const f of node.files ?? []) if (f.picture) parts.push(`*Picture: ${f.name}*\n`);
     const text = withFiles(node.content, node.files);
     if (text) parts.push(`${text.trim()}\n`);
     for (const t of node.toolCalls ?? [])

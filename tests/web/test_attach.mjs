@@ -7,7 +7,7 @@ import assert from "node:assert/strict";
 import "./dom.mjs";
 
 const web = (name) => import(new URL(`../../web/${name}`, import.meta.url));
-const { FILE_MAX, read, textOf, withFiles } = await web("attach.js");
+const { contentOf, FILE_MAX, isPicture, read, textOf, withFiles } = await web("attach.js");
 const { create, addNode, messages, sanitize } = await web("conversation.js");
 const { titleOf, wantsTitle } = await web("title.js");
 const { describe, figures, waiting } = await web("figures.js");
@@ -83,6 +83,21 @@ test("what a request waits for", () => {
     ["", ""],
   ])
     assert.equal(waiting(comment), want);
+});
+
+test("pictures are data URIs, and parts of what is sent", async () => {
+  const picture = file("a.png", bytes(0x89, 0x50, 0x4e, 0x47, 1, 2));
+  const read_ = await read(picture, true);
+  assert.deepEqual(read_, { name: "a.png", picture: "data:image/png;base64,iVBORwEC" });
+  await assert.rejects(read(picture, false), /a\.png is a picture, and this model reads only text/);
+  assert.deepEqual(contentOf("what?", [read_, { name: "b.c", text: "int x;" }]), [
+    { type: "image_url", image_url: { url: read_.picture } },
+    { type: "text", text: 'what?\n\nFile "b.c":\n\n```c\nint x;\n```' },
+  ]);
+  assert.equal(contentOf("q", undefined), "q");
+  assert.deepEqual(contentOf("", [read_]), [{ type: "image_url", image_url: { url: read_.picture } }]);
+  for (const uri of ["https://a/b.png", "data:image/svg+xml;base64,AAAA", "data:image/png;base64,\"><b", 7])
+    assert.ok(!isPicture(uri), String(uri));
 });
 
 test("titles by the model", () => {
