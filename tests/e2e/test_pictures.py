@@ -1,0 +1,170 @@
+"""Pictures through the whole daemon: the greedy texts of another implementation, every dialect, files that are known,
+damaged files, the death of a worker."""
+import base64
+import json
+import re
+import tempfile
+import threading
+import time
+
+from manager import wait_until
+from upgrading import Daemon, Installed, upgrade
+from weftd import BACKEND, DATA, Weftd, main, parallel
+
+FOLDER = DATA / "golden-vision"
+FLAGS = ("--max-context", "2048", "--kv-pages", "128", "--backend", BACKEND)
+MODELS = ("qwen3vl", "qwen35", "qwen25vl", "gemma3", "gemma4", "gemma4u", "mistral3")
+
+
+def picture(path):
+    return base64.b64encode((FOLDER / path).read_bytes()).decode()
+
+
+def uri(path):
+    return "data:image/png;base64," + picture(path)
+
+
+def started(name, *flags):
+    return Weftd(*FLAGS, *flags, model=str(FOLDER / f"{name}.gguf"))
+
+
+def pictures_total(d):
+    """Files that were decoded, and that were known."""
+    text = d.request("GET", "/metrics")[2]
+    text = text if isinstance(text, str) else text.decode()
+    return [int(re.search(r'weft_pictures_total\{result="%s"\} (\d+)' % what, text).group(1)) for what in ("decoded", "known")]
+
+
+def post(d, path, body):
+    status, _, answer = d.request("POST", path, body)
+    assert status == 200, (path, status, answer)
+    return answer
+
+
+def check_golden(name):
+    cases = json.load(open(FOLDER / f"{name}.json"))["cases"]
+    for c in cases:
+        limits = [f"--picture-{what}-tokens={c[f'image_{what}_tokens']}" for what in ("min", "max") if c[f"image_{what}_tokens"] > 0]
+        with started(name, *limits) as d:
+            marker = d.request("GET", "/props")[2]["media_marker"]
+            data = [picture(f"{name}/{file}") for file in c["files"]["resized"]]
+            body = {"prompt": {"prompt_string": c["prompt"].replace("<__media__>", marker), "multimodal_data": data},
+                    "temperature": 0, "n_predict": len(c["greedy"]), "ignore_eos": True, "return_tokens": True}
+            for _ in range(2):  # computed, and found in the cache
+                answer = post(d, "/completion", body)
+                n = sum(len(k["text"]) if "text" in k else k["image_tokens"] for k in c["chunks"])
+                assert answer["tokens_evaluated"] == n, (name, c["name"], answer["tokens_evaluated"], n)
+                assert answer["tokens"] == [g["id"] for g in c["greedy"]], (name, c["name"], answer["tokens"])
+
+
+def test_greedy_texts_are_those_of_another_implementation():
+    for name in MODELS:
+        check_golden(name)
+
+
+def asked(p, text):
+    """The same conversation in every dialect: (path, body, how the text is found in the answer)."""
+    some = {"temperature": 0, "model": "m"}
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + p}}
+    return {
+        "chat": ("/v1/chat/completions", {**some, "max_tokens": 12, "messages": [
+            {"role": "user", "content": [image, {"type": "text", "text": text}]}]},
+            lambda a: a["choices"][0]["message"]),
+        "responses": ("/v1/responses", {**some, "max_output_tokens": 12, "input": [{"role": "user", "content": [
+            {"type": "input_image", "image_url": "data:image/png;base64," + p}, {"type": "input_text", "text": text}]}]},
+            lambda a: a["usage"]),
+        "messages": ("/v1/messages", {**some, "max_tokens": 12, "messages": [{"role": "user", "content": [
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": p}},
+            {"type": "text", "text": text}]}]}, lambda a: a["usage"]),
+        "ollama": ("/api/chat", {"model": "m", "stream": False, "options": {"temperature": 0, "num_predict": 12}, "messages": [
+            {"role": "user", "content": text, "images": [p]}]}, lambda a: a["message"]),
+    }
+
+
+def test_every_dialect_asks_the_same():
+    with started("qwen3vl") as d:
+        forms = asked(picture("resize/source-97x61.png"), "what is it?")
+        counts = {}
+        for name, (path, body, _) in forms.items():
+            a = post(d, path, body)
+            u = a.get("usage") or {}
+            counts[name] = u.get("prompt_tokens") or (u.get("input_tokens", 0) + u.get("cache_read_input_tokens", 0)
+                                                      if name == "messages" else u.get("input_tokens")) or a["prompt_eval_count"]
+            if name == "chat":
+                assert u["prompt_tokens_details"]["image_tokens"] > 0, u
+        assert len(set(counts.values())) == 1, counts
+        assert pictures_total(d) == [1, len(forms) - 1]
+        chat, ollama = (pick(post(d, path, body)) for path, body, pick in (forms["chat"], forms["ollama"]))
+        assert (chat["content"] or "") == (ollama["content"] or ""), (chat, ollama)
+        model = d.request("GET", "/v1/models")[2]["data"][0]
+        assert model["modalities"] == ["text", "image"] and model["images"]["max_tokens"] == 4096, model
+
+
+def test_many_requests_of_one_picture_decode_it_once():
+    files = ["resize/source-97x61.png", "resize/bicubic-96x64.png", "resize/bicubic-224x128.png"]
+    with started("qwen3vl") as d:
+        def ask(i):
+            parts = [{"type": "image_url", "image_url": {"url": uri(f)}} for f in files]
+            return post(d, "/v1/chat/completions", {"temperature": 0, "max_tokens": 8, "messages": [
+                {"role": "user", "content": [*parts, {"type": "text", "text": f"agent {i}"}]}]})
+        ask(0)
+        answers = parallel([lambda i=i: ask(i) for i in range(8)])
+        decoded, known = pictures_total(d)
+        assert decoded == len(files) and known == 8 * len(files), (decoded, known)
+        for a in answers:
+            assert a["usage"]["prompt_tokens_details"]["cached_tokens"] >= 32, a["usage"]
+
+
+def test_a_worker_that_dies_asks_again():
+    body = {"temperature": 0, "max_tokens": 400, "ignore_eos": True, "messages": [{"role": "user", "content": [
+        {"type": "image_url", "image_url": {"url": uri("resize/bicubic-224x128.png")}}, {"type": "text", "text": "go on"}]}]}
+    with started("qwen35") as d:
+        want = post(d, "/v1/chat/completions", body)["choices"][0]["message"]
+        answer = []
+        ends = parallel([lambda: answer.append(post(d, "/v1/chat/completions", body)), lambda: (time.sleep(0.2), d.kill_worker())])
+        assert len(ends) == 2 and answer[0]["choices"][0]["message"] == want, answer
+
+
+def test_requests_with_pictures_move_in_an_upgrade():
+    """The next daemon asks the old one, which has the file, for the pixels."""
+    body = {"temperature": 0, "max_tokens": 1900, "ignore_eos": True, "messages": [{"role": "user", "content": [
+        {"type": "image_url", "image_url": {"url": uri("resize/bicubic-224x128.png")}}, {"type": "text", "text": "go on"}]}]}
+    with tempfile.TemporaryDirectory() as folder:
+        installed = Installed(folder)
+        with Daemon(*FLAGS, path=installed.path, model=str(FOLDER / "qwen3vl.gguf")) as d:
+            want = post(d, "/v1/chat/completions", body)["choices"][0]["message"]
+            answer = []
+            thread = threading.Thread(target=lambda: answer.append(post(d, "/v1/chat/completions", body)))
+            thread.start()
+            wait_until("it runs", lambda: d.stats()["worker"]["running"] > 0)
+            upgrade(d)
+            thread.join(60)
+            assert answer and answer[0]["choices"][0]["message"] == want, answer
+            assert "requests_moved n=1" in d.log, d.log
+
+
+def test_damaged_files_are_refused_and_harm_nobody():
+    with started("qwen3vl") as d:
+        expected = json.load(open(FOLDER / "decode" / "expected.json"))
+        for name, row in expected.items():
+            begin = time.monotonic()
+            status, _, answer = d.request("POST", "/v1/chat/completions", {"max_tokens": 1, "messages": [
+                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": uri(f"decode/{name}")}}]}]})
+            took = time.monotonic() - begin
+            if row.get("error"):
+                assert status == 400 and "messages[0].content[0].image_url" in json.dumps(answer), (name, status, answer)
+                assert took < 5, (name, took)
+            else:
+                assert status == 200, (name, status, answer)
+        assert d.health() == 200
+
+
+def test_without_a_projector_the_model_says_so():
+    with started("qwen3vl", "--mmproj", "none") as d:
+        _, body, _ = asked(picture("resize/source-97x61.png"), "x")["chat"]
+        status, _, answer = d.request("POST", "/v1/chat/completions", body)
+        assert status == 400 and "reads only text" in json.dumps(answer), answer
+        assert "modalities" not in d.request("GET", "/v1/models")[2]["data"][0]
+
+
+main(globals())
