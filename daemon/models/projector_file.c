@@ -139,6 +139,17 @@ static int open_file(struct projector_file *p, const char *path, const struct gg
     return 0;
 }
 
+/* The least that a picture may have is not above the most. */
+static int check_limits(const struct projector *p, const struct config *c, struct err *err) {
+    uint32_t most = c->engine.picture_rows ? c->engine.picture_rows : p->most;
+
+    if (p->side || c->picture_min_tokens <= most)
+        return 0;
+    return err_set(err, 0, "picture-min-tokens",
+                   "picture-min-tokens: %u: a picture has at most %u tokens (picture-max-tokens)",
+                   c->picture_min_tokens, most);
+}
+
 /* Returns true if the worker will probably compute on a device, which takes no pictures yet: a
  * projector that no option names must not keep the model from being served there. */
 static bool wants_device(const char *backend) {
@@ -174,7 +185,7 @@ int projector_file_open(struct projector_file *out, const struct config *c, cons
     }
     int r = open_file(out, path, file, t, &e);
     if (r == 0)
-        return 0;
+        return check_limits(&out->projector, c, err);
     projector_file_deinit(out);
     if (*c->mmproj)
         return err_set(err, 0, "mmproj", "mmproj: %.150s: %.200s", path,
