@@ -1,6 +1,6 @@
 /*
  * disk - how prefixes get to a file and back; what is written and what is read is told in
- * docs/scheduler.md, "The disk".
+ * docs/design/prefix-tiers.md, "The disk".
  *
  *   device  <-- copies of a step -->  host memory  <-- this thread -->  file
  *

@@ -3,7 +3,7 @@
 /*
  * disk - prefixes that outlive the worker: pages of host memory, and the snapshots of recurrent
  * states that they have, are written to a file in the background, and read back when a request
- * needs them. How it works is told at the top of disk.c and in docs/scheduler.md. Private.
+ * needs them. How it works is told at the top of disk.c and in docs/design/prefix-tiers.md. Private.
  */
 
 #include "engine/engine.h"

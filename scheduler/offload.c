@@ -1,6 +1,6 @@
 /*
  * offload - how prefixes get to host memory and back. When, and what pays, is told in
- * docs/scheduler.md, "Host memory".
+ * docs/design/prefix-tiers.md, "Host memory".
  *
  * The host's pages have a pager of their own, of the same kind: saving a page is what computing
  * it is on the device. A sequence of the host takes over what is there (attach), grows, and

@@ -3,7 +3,7 @@
 /*
  * offload - prefixes in host memory: what the device has no room for any more is copied back in
  * place of being computed again, where that is faster. How it works is told at the top of
- * offload.c and in docs/scheduler.md.
+ * offload.c and in docs/design/prefix-tiers.md.
  */
 
 #include "engine/engine.h"

@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * policy - every constant by which the scheduler decides, with its unit, what it means and what it
- * gains. "Without" is the figure of the published scenarios when the rule is switched off alone
- * (docs/fairness.md, "Every rule switched off"; first token and time between tokens in its
- * percentiles). "Bound" marks what limits something that clients control, or is needed for a
- * promise that tests hold, and no figure of these scenarios shows. Sizes of tables stand with their
- * tables, constants of the fitted models (time of steps, of copies) in cost.c, offload.c, disk.c.
+ * policy - every constant by which the scheduler decides: its unit, its meaning and its gain.
+ * "Without" names the change of the published scenarios when the rule is switched off alone
+ * (docs/measurements/scheduler-rules.md); p50, p90 and p99 are percentiles of the time to first
+ * token. "Bound" marks a constant that no scenario shows: it limits what clients control, or tests
+ * need it. Sizes of tables are with their tables; constants of the fitted models (time of steps, of
+ * copies) are in cost.c, offload.c and disk.c.
  */
 
 #include <stdint.h>

@@ -1,8 +1,8 @@
 """Holds README, CONTRIBUTING, CHANGELOG and docs/ to the programs that they describe.
 
 Lengths of pages and lines, links and anchors, names of source files, options, metrics, log events, error codes and
-commands are compared with the tree and with the programs' own words. Blocks marked ```sh run are run as they are
-written, against a small model on 127.0.0.1; only addresses and file names are replaced.
+commands are compared with the tree and with the programs' own words. Blocks marked ```sh run or ```python run are run
+as they are written, against a small model on 127.0.0.1; only addresses and file names are replaced.
 """
 import functools
 import os
@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import tempfile
 
-from pages import PENDING, ROOT, Page, all_pages, finished_pages
+from pages import ROOT, Page, all_pages
 from weftd import Weftd, keys_in, main, program, tiny_model
 
 PAGE_LINES, README_LINES, COLUMNS = 300, 150, 120
@@ -87,7 +87,7 @@ def bad_links(page, pages):
         path = os.path.normpath(os.path.join(os.path.dirname(page.path), file)) if file else page.path
         if not (ROOT / path).exists():
             yield f"{page.path}:{at}: {target}: no such file"
-        elif anchor and path in pages and path not in PENDING and anchor not in pages[path].anchors():
+        elif anchor and path in pages and anchor not in pages[path].anchors():
             yield f"{page.path}:{at}: {target}: no such anchor"
 
 
@@ -194,18 +194,13 @@ def test_the_checks_can_fail():
 
 def test_pages_are_short():
     """no page above 300 lines (README 150), no line of prose above 120 columns"""
-    none_of([m for p in finished_pages() for m in lengths(p)])
-
-
-def test_pending_pages_exist():
-    """the list of pages that are not checked names pages that exist"""
-    assert PENDING <= {p.path for p in all_pages()}, PENDING - {p.path for p in all_pages()}
+    none_of([m for p in all_pages() for m in lengths(p)])
 
 
 def test_links_lead_somewhere():
     """every internal link names a file, and every anchor a heading"""
     pages = {p.path: p for p in all_pages()}
-    none_of([m for p in finished_pages() for m in bad_links(p, pages)])
+    none_of([m for p in all_pages() for m in bad_links(p, pages)])
 
 
 def test_every_page_is_in_the_index():
@@ -217,19 +212,19 @@ def test_every_page_is_in_the_index():
 
 def test_source_files_exist():
     """every source file that a page names exists"""
-    none_of([m for p in finished_pages() for m in missing_files(p)])
+    none_of([m for p in all_pages() for m in missing_files(p)])
 
 
 def test_options_exist():
     """every option and command that a page gives to a program is one of that program"""
-    none_of([m for p in finished_pages() if p.path != "CHANGELOG.md" for m in bad_options(p)])
+    none_of([m for p in all_pages() if p.path != "CHANGELOG.md" for m in bad_options(p)])
 
 
 def test_keys_exist():
     """every key in an example of the configuration is one of weftd, which accepts its value"""
-    none_of([m for p in finished_pages() for m in bad_keys(p)])
+    none_of([m for p in all_pages() for m in bad_keys(p)])
     with tempfile.TemporaryDirectory() as folder:
-        none_of([m for p in finished_pages() for m in bad_values(p, folder)])
+        none_of([m for p in all_pages() for m in bad_values(p, folder)])
 
 
 def test_option_reference_is_complete():
@@ -284,12 +279,13 @@ def test_error_codes_and_log_events_exist():
 
 
 def run_block(page, block, daemon, folder):
-    """Runs one block with bash -e and returns what was wrong, or None."""
+    """Runs one block with bash -e, or with Python, and returns what was wrong, or None."""
     script = block.text.replace("127.0.0.1:8080", f"127.0.0.1:{daemon.port}").replace("/tmp/", folder + "/")
     script = re.sub(r"(?<![\w./-])MODEL\.gguf", tiny_model(), script).replace("weft.sock", daemon.admin)
     env = {**os.environ, "PATH": os.path.dirname(program("weftd")) + ":" + os.environ["PATH"], "WEFT_ADMIN": daemon.admin,
            "WEFT_URL": daemon.url(), "CURL_HOME": folder, "HOME": folder, "WEFT_MODELS": folder}
-    p = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=60,
+    interpreter = ["python3"] if block.info[0] == "python" else ["bash", "-e", "-o", "pipefail"]
+    p = subprocess.run([*interpreter, "-c", script], cwd=folder, env=env, capture_output=True, text=True, timeout=60,
                        stdin=subprocess.DEVNULL)
     if p.returncode != 0:
         return f"{page.path}:{block.line}: exit status {p.returncode}\n{script}{p.stdout[-600:]}{p.stderr[-600:]}"
@@ -298,7 +294,7 @@ def run_block(page, block, daemon, folder):
 
 def test_commands_of_the_pages_run():
     """blocks marked run end with status 0; the tenants files of the manual are accepted"""
-    blocks = [(p, b) for p in finished_pages() for b in p.blocks if "run" in b.info]
+    blocks = [(p, b) for p in all_pages() for b in p.blocks if "run" in b.info]
     assert len(blocks) >= 10, len(blocks)
     problems = []
     # The model's weights are random: without a limit its answers end with the context.
@@ -306,7 +302,7 @@ def test_commands_of_the_pages_run():
     with tempfile.TemporaryDirectory(prefix="weft-docs-") as folder, Weftd(*flags) as daemon:
         pathlib.Path(folder, ".curlrc").write_text("fail\nsilent\nshow-error\nmax-time = 30\n")
         problems += [m for p, b in blocks if (m := run_block(p, b, daemon, folder))]
-        for page in finished_pages():
+        for page in all_pages():
             for block in page.blocks:
                 if block.info[:2] != ["ini", "tenants"]:
                     continue
@@ -319,7 +315,7 @@ def test_commands_of_the_pages_run():
         status, _, text = daemon.request("GET", "/metrics")
         assert status == 200
         known = set(re.findall(r"^# HELP (\S+)", text, re.M))
-        problems += [m for p in finished_pages() for m in bad_metrics(p, known | {"weft_admin"})]
+        problems += [m for p in all_pages() for m in bad_metrics(p, known | {"weft_admin"})]
         reference = next(p for p in all_pages() if p.path == "docs/reference/metrics.md")
         listed = {name for _, cells in reference.rows() for name in METRIC.findall(cells[0])}
         problems += [f"metrics.md lacks {name}" for name in sorted(known - listed)]
