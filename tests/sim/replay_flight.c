@@ -139,7 +139,7 @@ int replay_flight(const struct flight_opts *o) {
             tell_plan(o, &f, &a, differs);
         plan_again_deinit(&a);
     }
-    printf("weft %s: %u plans made again, %u otherwise than then; %u steps, %u decisions",
+    printf("weft %s: %u plans computed again, %u differ; %u steps, %u decisions",
            f.version, n, n_differ, f.n_steps, f.n_records);
     if (n_damaged > 0)
         printf("; %u records are damaged or of another version", n_damaged);
