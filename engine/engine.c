@@ -123,8 +123,8 @@ static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
 static void note_no_drafts(struct engine *e) {
     size_t n = strlen(e->note);
 
-    snprintf(e->note + n, sizeof(e->note) - n, "%s%s drafts nothing: %s", n ? "; " : "",
-             e->opts.block ? "what draft-model names" : "the model's own block",
+    snprintf(e->note + n, sizeof(e->note) - n, "%s%s is not used for drafts: %s", n ? "; " : "",
+             e->opts.block ? "the draft model's file" : "the model's own block",
              drafts(&e->opts, e->ops) ? e->model.no_drafts : "this backend does not compute it");
 }
 

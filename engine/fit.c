@@ -173,7 +173,7 @@ static int refuse(const struct fit *f, uint64_t least, uint64_t left, uint64_t c
     err_set(
         err, 0, NULL,
         "does not fit: weights %s + buffers %s + %skeys and values of %llu tokens %s = %s; of %s "
-        "that are free %s may be taken: %s",
+        "free memory %s may be used: %s",
         fit_text(f->weights).s, fit_text(f->buffers).s, host, (unsigned long long)context,
         fit_text(least).s, fit_text(f->weights + f->buffers + f->host + least).s,
         fit_text(f->memory).s, fit_text(usable).s, would);

@@ -127,8 +127,8 @@ int model_check(const struct model *m, const struct be_ops *ops, struct err *err
 
         if (what)
             return err_set(err, 0, NULL,
-                           "the %s backend does not compute %s, which %s models have: the cpu "
-                           "backend does",
+                           "the %s backend does not compute %s, which %s models have; use "
+                           "--backend cpu",
                            ops->name, what, m->arch);
     }
     return 0;

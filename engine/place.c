@@ -269,15 +269,14 @@ static int check_host(const struct model *m, const struct engine_opts *o, struct
 
     if (p.ffn_bytes > have)
         err_set(err, 0, "device-layers",
-                "does not fit: the FFNs of %u layers, of %u, that are not the device's take %s, of "
-                "the machine's memory %s may be taken",
+                "does not fit: the FFNs of %u of %u layers are not on the device and take %s; the "
+                "machine has %s of memory",
                 p.n_host_ffn, m->shape.n_layer, fit_text(p.ffn_bytes).s, fit_text(have).s);
     if (p.host_bytes > have)
-        err_set(
-            err, 0, NULL,
-            "does not fit: %u experts, of %u, that are not the device's take %s, of the machine's "
-            "memory %s may be taken",
-            p.n_host, p.n_experts, fit_text(p.host_bytes).s, fit_text(have).s);
+        err_set(err, 0, NULL,
+                "does not fit: %u of %u experts are not on the device and take %s; the machine has "
+                "%s of memory",
+                p.n_host, p.n_experts, fit_text(p.host_bytes).s, fit_text(have).s);
     return MAX(p.ffn_bytes, p.host_bytes) > have ? -ENOMEM : 0;
 }
 
@@ -307,12 +306,12 @@ static void tell_change(const struct choice *c, const uint32_t *before, char *no
         n_moved += has(&c->of, before, i) != (now && has(&c->of, now, i));
     if (c->counted && n_moved)
         snprintf(note, n,
-                 "%u experts lie elsewhere than when the model was loaded last: of the picks that "
-                 "were counted the card has %.1f%% then, and had %.1f%%",
+                 "%u experts moved since the model was last loaded: the device has %.1f%% of the "
+                 "counted picks, and had %.1f%%",
                  n_moved, 100 * (1 - place_share(&c->of, now)),
                  100 * (1 - place_share(&c->of, before)));
     else if (c->counted && now)
-        snprintf(note, n, "of the picks that were counted the card has %.1f%%",
+        snprintf(note, n, "the device has %.1f%% of the counted picks",
                  100 * (1 - place_share(&c->of, now)));
 }
 
@@ -435,17 +434,17 @@ struct placement place_tell(const struct model *m, char *note, size_t n) {
     size_t at = strlen(note);
 
     if (p.n_host)
-        snprintf(note + at, n - at,
-                 "%s%u experts, of %u, in %u layers, of %u, lie in host memory (%s) and are "
-                 "computed there",
-                 at ? "; " : "", p.n_host, p.n_experts, p.n_host_layers, p.n_layers,
-                 fit_text(p.host_bytes).s);
-    if (p.n_host_ffn)
         snprintf(
             note + at, n - at,
-            "%sthe FFNs of the last %u layers, of %u, lie in host memory (%s) and are computed "
-            "there",
-            at ? "; " : "", p.n_host_ffn, m->shape.n_layer, fit_text(p.ffn_bytes).s);
+            "%s%u of %u experts, in %u of %u layers, are in host memory (%s); the CPU computes "
+            "them",
+            at ? "; " : "", p.n_host, p.n_experts, p.n_host_layers, p.n_layers,
+            fit_text(p.host_bytes).s);
+    if (p.n_host_ffn)
+        snprintf(note + at, n - at,
+                 "%sthe FFNs of the last %u of %u layers are in host memory (%s); the CPU computes "
+                 "them",
+                 at ? "; " : "", p.n_host_ffn, m->shape.n_layer, fit_text(p.ffn_bytes).s);
     return p;
 }
 

@@ -205,7 +205,7 @@ static int repeat(struct proof *p, const struct engine_param *greedy,
         if (r == 0 && !p->why[0] &&
             (again.out->token != was->token || again.out->digest != was->digest ||
              memcmp(&again.out->logprob, &was->logprob, sizeof(was->logprob)) != 0))
-            snprintf(p->why, sizeof(p->why), "a step that is done again gives other bits");
+            snprintf(p->why, sizeof(p->why), "a repeated step gives different bits");
     }
     return r;
 }

@@ -102,7 +102,7 @@ void rope_read(struct meta *m, const struct rope_defaults *d, const struct tenso
     s->n_rot /= d->half ? 2 : 1;
     read_scaling(m, d, &y);
     if (m->r == 0 && s->n_rot % 2)
-        m->r = err_set(m->err, 0, NULL, "RoPE over %u values: an even number is needed", s->n_rot);
+        m->r = err_set(m->err, 0, NULL, "RoPE over %u values; their number must be even", s->n_rot);
     if (m->r == 0 && divisors)
         check_divisors(m, divisors,
                        d->half && divisors->ne[0] > s->n_rot / 2 ? s->n_rot : s->n_rot / 2);

@@ -43,8 +43,8 @@ static int check_kv_types(const struct sizing *z, struct err *err) {
         return r;
     if (z->model->shape.mla.rank)
         return err_set(err, 0, NULL,
-                       "kv-type-k %s and kv-type-v %s: this model's attention is latent, its keys "
-                       "are its values; use one format",
+                       "kv-type-k %s and kv-type-v %s: this model's latent attention keeps keys "
+                       "and values together; use one format",
                        kv_types[kv.k].name, kv_types[kv.v].name);
     if (z->ops->device)
         return err_set(err, 0, NULL,
@@ -126,7 +126,7 @@ static void size_windows(struct sizing *z) {
         i->window = w.window;
         if (i->window_seqs < o->max_seqs)
             snprintf(z->note, z->n_note,
-                     "the last keys of layers with a window are kept for %u sequences, of %u",
+                     "layers with a window keep their last keys for %u of %u sequences",
                      i->window_seqs, o->max_seqs);
         return;
     }

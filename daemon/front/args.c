@@ -163,7 +163,8 @@ static void add_kv_type(struct reading *d, const char *name, const char *option,
     if (known)
         add(d, "--%s=%s", option, type);
     else
-        refuse(d, name, "%.20s is not there: --%s f16, q8_0 or q4_0", type, option);
+        refuse(d, name, "format %.20s does not exist here: use --%s f16, q8_0 or q4_0", type,
+               option);
 }
 
 /* The first name is the model's; others are further ones. */
@@ -350,13 +351,14 @@ static int resolve(struct config *c, const char *key, const char *text, struct e
     else if (r == -EINVAL) /* several, or shards are missing: the reason names them */
         model_find(&list, text, &file, err);
     else if (r == -ENOENT && strncmp(text, "hf:", 3) == 0)
-        r = err_set(err, 0, key, "%s: %.120s is not here yet: load it with: weftctl pull %.120s",
-                    key, text, text);
+        r = err_set(err, 0, key, "%s: %.120s has not been downloaded: run weftctl pull %.120s", key,
+                    text, text);
     else if (r == -ENOENT)
-        r = err_set(err, 0, key,
-                    "%s: %.200s: there is no such file, and no model of that name (weftctl models "
-                    "lists those that are here, weftctl pull hf:OWNER/REPO loads one)",
-                    key, text);
+        r = err_set(
+            err, 0, key,
+            "%s: %.200s: no file and no model has this name (weftctl models lists the models "
+            "of this machine, weftctl pull hf:OWNER/REPO downloads one)",
+            key, text);
     model_list_deinit(&list);
     model_dirs_deinit(&dirs);
     return r;
@@ -379,10 +381,10 @@ int args_read(struct config *c, int argc, char **argv, FILE *notes, struct err *
     if (notes)
         print_refused(&a, notes);
     if (a.n_refused)
-        return err_set(err, 0, "", "%u option%s of the command line cannot be used, as said above",
+        return err_set(err, 0, "", "%u option%s of the command line cannot be used (see above)",
                        a.n_refused, a.n_refused == 1 ? "" : "s");
     if (notes && a.here.len)
-        fprintf(notes, "weftd: not needed, as it holds always or weftd decides it: %s\n",
+        fprintf(notes, "weftd: ignored, because it always applies or weftd decides it: %s\n",
                 printable(a.here.data).s);
     r = config_read_args(c, a.n, a.v, err);
     if (r == 0)

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "base/util.h"
 
-#define ADAPTER "adapters are not loaded: merge it into the model, and serve that"
+#define ADAPTER "adapters are not supported: merge it into the model"
 #define FILE_ROPE "the model file's own values are used: leave it out"
 #define ROUTER "models come from folders: --models DIR with presets, --models-dir DIR with files"
 #define SPLIT "devices share a model evenly: --devices 0,1 names them"
@@ -17,12 +17,12 @@ static const struct llama_option table[] = {
     {"-hf,-hfr,--hf-repo", LLAMA_REPO, NULL},
     {"-hff,--hf-file", LLAMA_REFUSED_VALUE, "name the file behind the repository: -hf REPO:QUANT"},
     {"-hft,--hf-token", LLAMA_REFUSED_VALUE, "set HF_TOKEN for weftctl pull"},
-    {"-mu,--model-url", LLAMA_REFUSED_VALUE, "load the file first, then --model FILE"},
-    {"-dr,--docker-repo", LLAMA_REFUSED_VALUE, "weftctl pull hf:OWNER/REPO loads models"},
+    {"-mu,--model-url", LLAMA_REFUSED_VALUE, "download the file, then give --model FILE"},
+    {"-dr,--docker-repo", LLAMA_REFUSED_VALUE, "weftctl pull hf:OWNER/REPO downloads models"},
     {"--offline", LLAMA_HERE, NULL},
     {"-a,--alias", LLAMA_ALIAS, NULL},
     {"-mm", LLAMA_VALUE, "mmproj"},
-    {"--mmproj-url,-mmu", LLAMA_REFUSED_VALUE, "load the file first, then --mmproj FILE"},
+    {"--mmproj-url,-mmu", LLAMA_REFUSED_VALUE, "download the file, then give --mmproj FILE"},
     {"--image-min-tokens", LLAMA_VALUE, "picture-min-tokens"},
     {"--image-max-tokens", LLAMA_VALUE, "picture-max-tokens"},
     {"--no-mmproj,--no-mmproj-auto", LLAMA_FLAG, "mmproj=none"},
@@ -34,7 +34,8 @@ static const struct llama_option table[] = {
     {"--rope-freq-scale,--yarn-orig-ctx,--yarn-ext-factor", LLAMA_REFUSED_VALUE, FILE_ROPE},
     {"--yarn-attn-factor,--yarn-beta-slow,--yarn-beta-fast", LLAMA_REFUSED_VALUE, FILE_ROPE},
     {"--models-preset", LLAMA_REFUSED_VALUE, ROUTER},
-    {"--models-max", LLAMA_REFUSED_VALUE, "--models-memory SIZE limits what is loaded at a time"},
+    {"--models-max", LLAMA_REFUSED_VALUE,
+     "--models-memory SIZE limits the memory of loaded models"},
     {"--models-autoload", LLAMA_HERE, NULL},
     {"--no-models-autoload", LLAMA_REFUSED, "models are loaded when a request names them"},
     {"--sleep-idle-seconds", LLAMA_COUNT, "keep-alive-s"},
@@ -49,8 +50,8 @@ static const struct llama_option table[] = {
     {"-t,--threads", LLAMA_COUNT, "threads"},
     {"-tb,--threads-batch,--threads-http,--prio,--prio-batch,--poll", LLAMA_HERE_VALUE, NULL},
     {"--poll-batch,-C,--cpu-mask,-Cr,--cpu-range,--cpu-strict", LLAMA_REFUSED_VALUE,
-     "taskset or numactl before weftd chooses processors"},
-    {"--numa", LLAMA_REFUSED_VALUE, "numactl before weftd chooses processors and memory"},
+     "start weftd with taskset or numactl"},
+    {"--numa", LLAMA_REFUSED_VALUE, "start weftd with numactl"},
     {"-ctk,--cache-type-k", LLAMA_KV_TYPE, "kv-type-k"},
     {"-ctv,--cache-type-v", LLAMA_KV_TYPE, "kv-type-v"},
     {"-cram,--cache-ram", LLAMA_CACHE_MIB, NULL},
@@ -71,7 +72,7 @@ static const struct llama_option table[] = {
     {"-dev,--device", LLAMA_REFUSED_VALUE, "--devices 0,1 names CUDA devices, --backend cpu none"},
     {"-sm,--split-mode,-ts,--tensor-split,-mg,--main-gpu", LLAMA_REFUSED_VALUE, SPLIT},
     {"-ot,--override-tensor", LLAMA_REFUSED_VALUE, "--host-experts N leaves experts in memory"},
-    {"--rpc", LLAMA_REFUSED_VALUE, "other machines are not used"},
+    {"--rpc", LLAMA_REFUSED_VALUE, "weftd uses one machine"},
     {"-fit,--fit", LLAMA_HERE_SWITCH, NULL},
     {"-fitt,--fit-target,-fitc,--fit-ctx", LLAMA_HERE_VALUE, NULL},
     {"--list-devices", LLAMA_REFUSED, "nvidia-smi lists them"},
@@ -82,7 +83,7 @@ static const struct llama_option table[] = {
     {"--draft-p-min,-cd,--ctx-size-draft,-ngld,--n-gpu-layers-draft", LLAMA_HERE_VALUE, NULL},
     {"--gpu-layers-draft,--spec-draft-ngl,--spec-type", LLAMA_HERE_VALUE, NULL},
     {"-hfd,-hfrd,--hf-repo-draft,--spec-draft-hf", LLAMA_REFUSED_VALUE,
-     "weftctl pull hf:REPO loads it, --draft-model NAME uses it"},
+     "download it with weftctl pull hf:REPO, then give --draft-model NAME"},
     /* sampling */
     {"--temp,--temperature", LLAMA_SAMPLING, "temperature"},
     {"--top-k", LLAMA_SAMPLING, "top_k"},
@@ -119,7 +120,7 @@ static const struct llama_option table[] = {
     {"--reasoning-budget", LLAMA_BUDGET, NULL},
     {"-sys", LLAMA_REFUSED_VALUE, "--system-prompt FILE reads it from a file"},
     {"--prefill-assistant,--no-prefill-assistant", LLAMA_HERE, NULL},
-    {"--skip-chat-parsing", LLAMA_REFUSED, "tool calls and thoughts are always taken apart"},
+    {"--skip-chat-parsing", LLAMA_REFUSED, "tool calls and reasoning are always separated"},
     /* the server */
     {"--host", LLAMA_HOST, NULL},
     {"--port", LLAMA_PORT, NULL},
@@ -134,9 +135,9 @@ static const struct llama_option table[] = {
     {"--pooling", LLAMA_REFUSED_VALUE, "the file's pooling is used; requests may say \"pooling\""},
     {"--no-slots", LLAMA_REFUSED, "/slots shows no texts, and needs a key where there are keys"},
     {"--no-webui,--no-ui", LLAMA_FLAG, "web-page=no"},
-    {"--path,--api-prefix", LLAMA_REFUSED_VALUE, "a proxy before weftd can serve other paths"},
+    {"--path,--api-prefix", LLAMA_REFUSED_VALUE, "put a proxy in front of weftd for other paths"},
     {"--media-path,--webui-config,--webui-config-file", LLAMA_REFUSED_VALUE,
-     "there is nothing like it: leave it out"},
+     "weft has no such feature: leave it out"},
     {"--tools,--mcp-servers-config", LLAMA_REFUSED_VALUE, "tools are run by clients"},
     /* the log */
     {"-v,--verbose,--log-verbose", LLAMA_FLAG, "log-level=debug"},

@@ -99,7 +99,7 @@ static int open_template(struct front_model *m, const struct config *c, struct e
         if (!find_named(m, TEMPLATE_DEFAULT, &s))
             return -ENOMEM;
         log_event(WLOG_INFO, "chat_template",
-                  "name=" TEMPLATE_DEFAULT " reason=\"the model file has none\"");
+                  "name=" TEMPLATE_DEFAULT " reason=\"the model file has no chat template\"");
     }
     m->api.template_source = s.data;
     m->api.template_len = s.len;

@@ -404,7 +404,7 @@ static void make_room(struct served *s) {
             pinned += m->served[i]->bytes;
     if (s->bytes > m->budget - MIN(pinned, m->budget)) {
         snprintf(why, sizeof(why),
-                 "it needs %llu MiB; of models-memory (%llu MiB) pinned models have %llu",
+                 "it needs %llu MiB, but models-memory is %llu MiB and pinned models use %llu MiB",
                  (unsigned long long)(s->bytes >> 20), (unsigned long long)(m->budget >> 20),
                  (unsigned long long)(pinned >> 20));
         fail(s, why);

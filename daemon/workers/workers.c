@@ -332,7 +332,7 @@ static void on_failed_start(struct workers *w) {
         snprintf(w->refusal, sizeof(w->refusal),
                  FILE_CHANGED ": weftd must be restarted to serve the new one");
     else if (!*w->refusal)
-        snprintf(w->refusal, sizeof(w->refusal), "%u workers in a row ended while they loaded it",
+        snprintf(w->refusal, sizeof(w->refusal), "%u workers in a row ended while loading it",
                  w->n_failed);
     if (changed || (w->n_failed >= LOAD_TRIES && waited_ns >= FAILED_AFTER_MS * INT64_C(1000000))) {
         if (strcmp(w->failure, w->refusal) != 0)

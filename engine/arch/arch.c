@@ -385,7 +385,7 @@ static const struct {
 } renamed[] = {
     {"clip", "a projector (mmproj), which belongs to a text model"},
     {"gptoss", "a file made for Ollama: take a GGUF file of gpt-oss made for llama.cpp"},
-    {ASSISTANT_ARCH, "it drafts for a gemma4 model, whose draft-model it can be"},
+    {ASSISTANT_ARCH, "it is a draft model; give it as draft-model of a gemma4 model"},
 };
 
 /* The row of general.architecture. -EINVAL with the known names in @err. */

@@ -43,8 +43,8 @@ void deepseek2_read(struct meta *m, struct model_shape *s) {
         return;
     if (s->n_head_kv != 1 || s->head_dim != d->rank + n_rot)
         m->r = err_set(m->err, 0, NULL,
-                       "latent attention with %u key heads of %u values, %u and %u are needed",
-                       s->n_head_kv, s->head_dim, d->rank, n_rot);
+                       "latent attention needs one key head of %u + %u values, not %u of %u",
+                       d->rank, n_rot, s->n_head_kv, s->head_dim);
     d->n_nope = key_length - n_rot;
     s->attn_scale = score_scale(m, key_length);
     if (func == 0 && s->n_vocab == 154880) /* the first files of GLM-4.7-Flash */

@@ -147,7 +147,8 @@ void gemma4_scale_layer(struct binder *b, struct model *m, uint32_t l) {
         return;
     memcpy(&scale, t->data, sizeof(scale));
     if (b->r == 0 && !(fabsf(scale) > 0 && isfinite(scale)))
-        b->r = err_set(b->err, 0, NULL, "tensor '%s' is %g", t->name, (double)scale);
+        b->r = err_set(b->err, 0, NULL, "tensor '%s' is %g; it must be finite and not 0", t->name,
+                       (double)scale);
     else
         m->op[m->n_ops - 1].scale = scale;
 }

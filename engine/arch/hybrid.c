@@ -24,8 +24,9 @@ static void read_delta(struct meta *m, bool tiled, struct model_shape *s) {
         m->r = err_set(m->err, 0, NULL, "%u value heads cannot share %u key heads evenly",
                        d->n_value_head, d->n_key_head);
     else if (inner != d->n_value_head * d->dim)
-        m->r = err_set(m->err, 0, NULL, "'%s.ssm.inner_size' is %u, %u heads of %u are %u", m->arch,
-                       inner, d->n_value_head, d->dim, d->n_value_head * d->dim);
+        m->r =
+            err_set(m->err, 0, NULL, "'%s.ssm.inner_size' is %u, but %u heads of %u values are %u",
+                    m->arch, inner, d->n_value_head, d->dim, d->n_value_head * d->dim);
     if (m->r < 0)
         return;
     uint32_t channels = d->dim * (2 * d->n_key_head + d->n_value_head);

@@ -86,12 +86,12 @@ Test(args, what_depends_on_each_other) {
 
 Test(args, all_that_cannot_be_used_is_told_at_once) {
     static const char *const parts[] = {
-        "--mmproj-url: load the file first",
-        "--lora: adapters are not loaded: merge it",
+        "--mmproj-url: download the file",
+        "--lora: adapters are not supported: merge it",
         "--no-such: unknown option (weftd",
         "--thread: unknown option; is --threads meant?",
         "x.gguf: not an option; a model is given with --model FILE",
-        "-ctk: q5_1 is not there: --kv-type-k f16, q8_0 or q4_0",
+        "-ctk: format q5_1 does not exist here: use --kv-type-k f16, q8_0 or q4_0",
         "-c: \"4x\" is not a whole number",
         "-m: needs a value",
     };
@@ -182,8 +182,8 @@ Test(args, models_have_names) {
         config_deinit(&c);
     }
     static const char *const absent[][2] = {
-        {"hf:me/other:Q4_0", "load it with: weftctl pull hf:me/other:Q4_0"},
-        {"other", "no model of that name"},
+        {"hf:me/other:Q4_0", "run weftctl pull hf:me/other:Q4_0"},
+        {"other", "no file and no model has this name"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(absent); i++) {
         char *argv[] = {(char *)(uintptr_t) "weftd", (char *)(uintptr_t) "--model",

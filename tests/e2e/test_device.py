@@ -104,7 +104,7 @@ def test_dense_ffns_of_the_host_stay_when_a_worker_dies():
             for event in events:
                 again += event["choices"][0].get("token_ids", []) if event["choices"] else []
             assert again == one, (again, one)
-            assert d.log.count("layers, of 2, lie in host memory") == 2, d.log
+            assert d.log.count("of 2 layers are in host memory") == 2, d.log
 
 
 BITS = 40  # engine/picks.c: where the placement begins, a word a layer of up to 32 experts
@@ -147,7 +147,7 @@ def test_experts_stay_where_they_are_until_the_model_is_loaded_anew():
         assert sum(struct.unpack_from("<16Q", kept.read_bytes(), kept.stat().st_size - 128)) >= 128 * 2 * 2
         with Weftd(*flags, **start) as d:
             wait_placed(d, 8)
-            assert "8 experts, of 16, in 1 layers, of 2, lie in host memory" in d.log, d.log
+            assert "8 of 16 experts, in 1 of 2 layers, are in host memory" in d.log, d.log
 
 
 main(globals())

@@ -261,7 +261,7 @@ Test(place, only_a_load_moves_experts) {
     cr_expect_arr_eq(first.host_experts, second.host_experts, LAYERS * 8);
     struct model third = placed(fd, &o, note);
     cr_expect(n_layers_of(&third) == LAYERS - 1);
-    cr_expect(strstr(note, "lie elsewhere") != NULL, "%s", note);
+    cr_expect(strstr(note, "moved since") != NULL, "%s", note);
     fill(fd, true, ROWS / 10, 6); /* of the same kind: nothing is gained */
     struct model fourth = placed(fd, &o, note);
     cr_expect_arr_eq(third.host_experts, fourth.host_experts, LAYERS * 8);

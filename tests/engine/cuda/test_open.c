@@ -307,8 +307,9 @@ Test(cuda_open, a_model_is_served_without_its_assistant) {
     cr_assert(engine_new(&e, &o, &err) == 0, "%s", err.message);
     const struct engine_info *info = engine_info(e);
     cr_expect(info->n_slots == 0 && !info->borrows && strcmp(info->backend, "cuda") == 0);
-    cr_expect(strstr(info->note, "what draft-model names drafts nothing: this backend does not "
-                                 "compute it") != NULL,
+    cr_expect(strstr(info->note,
+                     "the draft model's file is not used for drafts: this backend does not "
+                     "compute it") != NULL,
               "%s", info->note);
     engine_free(e);
     cr_expect(fake_find()->n_live == 0);

@@ -758,8 +758,8 @@ Test(cuda_ranks, blocks_that_draft_are_left_out) {
                                   .max_seqs = 2,
                                   .max_wants = 16};
     cr_assert(engine_new(&e, &o, &err) == 0, "%s", err.message);
-    cr_expect(strstr(engine_info(e)->note, "block drafts nothing: this backend") != NULL, "%s",
-              engine_info(e)->note);
+    cr_expect(strstr(engine_info(e)->note, "block is not used for drafts: this backend") != NULL,
+              "%s", engine_info(e)->note);
     engine_free(e);
     unlink(path);
 }
