@@ -283,7 +283,7 @@ static int report(struct serve *s) {
         code = write_json(s);
     if (code == CLI_OK && !s->result.n[OUTCOME_OK])
         code = cli_fail("no request succeeded: %s",
-                        s->result.first_error[0] ? s->result.first_error : "none was finished");
+                        s->result.first_error[0] ? s->result.first_error : "no request finished");
     return cli_flush() ? code : CLI_FAILED;
 }
 

@@ -198,7 +198,7 @@ static int lock_part(struct loading *l) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return -errno;
         if (!said)
-            progress_say(l->f->progress, "waiting", "another process loads %s", l->f->target);
+            progress_say(l->f->progress, "waiting", "another process downloads %s", l->f->target);
         said = true;
         if (!fetch_sleep(l->f->stop, LOCK_WAIT_MS))
             return -EINTR;
@@ -337,7 +337,7 @@ static int load(struct loading *l) {
         int64_t wait_ms = hub_wait_ms(&reply, n);
         if (n >= f->n_tries || wait_ms < 0)
             return CTL_UNREACHABLE;
-        progress_say(f->progress, "retrying", "%.300s; again in %.1f s", l->err->message,
+        progress_say(f->progress, "retrying", "%.300s; next try in %.1f s", l->err->message,
                      (double)wait_ms / 1000);
         if (!fetch_sleep(f->stop, wait_ms))
             return FETCH_INTERRUPTED;
@@ -405,7 +405,7 @@ static int fetch_in(struct loading *l) {
         if (r != AGAIN)
             return r;
         if (l->err->message[0]) {
-            progress_say(f->progress, "retrying", "%.300s; again from the start", l->err->message);
+            progress_say(f->progress, "retrying", "%.300s; starting over", l->err->message);
             may_repeat = false;
         }
     }

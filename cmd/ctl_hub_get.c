@@ -254,8 +254,8 @@ static int refusal(const struct transfer *t, struct err *err) {
         why = has_token ? "the token is not valid, or there is no such repository"
                         : "there is no such repository, or it is private (set HF_TOKEN)";
     else if (status == 403)
-        why = has_token ? "the token does not let you: ask for access on the repository's page"
-                        : "it is gated: ask for access on its page and set HF_TOKEN";
+        why = has_token ? "the token has no access: ask for it on the repository's page"
+                        : "the repository is gated: ask for access on its page and set HF_TOKEN";
     else if (status == 404)
         why = "there is no such repository, revision or file";
     err_set(err, (int)status, NULL, "%s (%ld%s%s)", why, status, *t->message ? ": " : "",

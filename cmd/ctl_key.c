@@ -68,15 +68,15 @@ int ctl_key(int argc, char **argv, bool json) {
         argv++;
         argc--;
         if (!is_day_to_come(expires))
-            return cli_usage("--expires must be a day to come, YYYY-MM-DD");
+            return cli_usage("--expires must be a future day, YYYY-MM-DD");
     }
     if (argc != 4 || strcmp(argv[1], "new") != 0)
-        return cli_usage("the form is weftctl key new [--expires=YYYY-MM-DD] NAME FILE");
+        return cli_usage("usage: weftctl key new [--expires=YYYY-MM-DD] NAME FILE");
     size_t n_name = strlen(argv[2]);
     if (n_name == 0 || n_name > 63 || strspn(argv[2], NAME_LETTERS) != n_name)
-        return cli_usage("NAME must be of 1 to 63 letters, digits, '-', '_', '.' or '@'");
+        return cli_usage("NAME must have 1 to 63 letters, digits, '-', '_', '.' or '@'");
     if (getrandom(random, sizeof(random), 0) != sizeof(random))
-        return cli_fail("no random numbers: %s", strerror(errno));
+        return cli_fail("cannot get random numbers: %s", strerror(errno));
     for (size_t i = 0; i < KEY_BYTES; i++)
         sprintf(key + 5 + 2 * i, "%02x", random[i]);
     sha256_init(&s);

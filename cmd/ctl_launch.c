@@ -111,7 +111,7 @@ const struct launch_client launch_clients[] = {
                     "[\"text\"]{limit}}]}}}, \"agents\": {\"defaults\": {\"model\": "
                     "{\"primary\": \"weft/{model}\"}}}}",
         .limit = ", \"contextWindow\": {context}, \"maxTokens\": {output}",
-        .note = "it holds for all of its agents",
+        .note = "it applies to all of its agents",
     },
     {
         .name = "hermes",
@@ -316,8 +316,8 @@ static int write_file(const struct launch_client *c, const struct target *t, con
                         path, c->name);
     if (r < 0)
         return cli_fail("%s: %s", path, strerror(-r));
-    printf("%s is changed%s%s; weftctl launch %s --undo gives it back as it was\n", path,
-           c->note ? "; " : "", c->note ? c->note : "", c->name);
+    printf("%s was changed%s%s; weftctl launch %s --undo restores it\n", path, c->note ? "; " : "",
+           c->note ? c->note : "", c->name);
     return cli_flush() ? CLI_OK : CLI_FAILED;
 }
 
@@ -327,11 +327,12 @@ static int undo(const struct launch_client *c, const char *path) {
     if (r == -ENOENT)
         return cli_fail("%s: there is nothing to undo", path);
     if (r == -EBUSY)
-        return cli_fail("%s was changed since; its earlier content is in %s.before-weft", path,
-                        path);
+        return cli_fail(
+            "%s was changed after weftctl wrote it; its earlier content is in %s.before-weft", path,
+            path);
     if (r < 0)
         return cli_fail("%s: %s", path, strerror(-r));
-    printf("%s is as it was\n", path);
+    printf("%s was restored\n", path);
     return cli_flush() ? CLI_OK : CLI_FAILED;
 }
 

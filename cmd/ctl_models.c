@@ -193,7 +193,7 @@ static int show(const struct model_list *l, const struct model_file *only, bool 
     if (text)
         puts(text);
     else if (l->n == 0)
-        printf("There are no models yet, below %s or elsewhere. To load one:\n"
+        printf("There are no models yet, below %s or elsewhere. To download one:\n"
                "  weftctl pull hf:Qwen/Qwen3-0.6B-GGUF\n",
                dirs->root[MODEL_WEFT]);
     return cli_flush() ? CLI_OK : CLI_FAILED;
@@ -235,11 +235,11 @@ int ctl_models(int argc, char **argv, bool json) {
 
 /* ---- rm ---- */
 
-static const char rm_usage[] =
-    "usage: weftctl rm [--models DIR] NAME...\n"
-    "       weftctl rm [--models DIR] --partial\n"
-    "Removes models from weft's own folder. What a daemon serves goes on being served.\n"
-    "  --partial      what interrupted pulls have left\n";
+static const char rm_usage[] = "usage: weftctl rm [--models DIR] NAME...\n"
+                               "       weftctl rm [--models DIR] --partial\n"
+                               "Removes models from weft's own folder. A daemon that serves a "
+                               "removed model keeps serving it.\n"
+                               "  --partial      what interrupted pulls have left\n";
 
 /* The folders above @path that have become empty, below @root. */
 static void remove_empty(const char *path, const char *root) {

@@ -86,7 +86,7 @@ static int read_listing(struct pull *p, struct err *err) {
         int64_t wait_ms = hub_wait_ms(&reply, n);
         if (n >= p->n_tries || wait_ms < 0)
             return CTL_UNREACHABLE;
-        progress_say(&p->progress, "retrying", "%.300s; again in %.1f s", err->message,
+        progress_say(&p->progress, "retrying", "%.300s; next try in %.1f s", err->message,
                      (double)wait_ms / 1000);
         if (!fetch_sleep(&stop, wait_ms))
             return FETCH_INTERRUPTED;
@@ -103,7 +103,7 @@ static int print_list(const struct pull *p) {
         const char *quant = model_quant(c.stem);
 
         printf("%-12s %10s %6u  %s%s\n", quant ? quant : "-", size_text(c.bytes).s, c.n, c.stem,
-               p->choice.n && p->choice.file[0] == i ? "  <- would be loaded" : "");
+               p->choice.n && p->choice.file[0] == i ? "  <- would be downloaded" : "");
     }
     return cli_flush() ? CLI_OK : CLI_FAILED;
 }
@@ -194,7 +194,7 @@ static int load_files(struct pull *p, struct err *err) {
     *strrchr(paths.target, '/') = 0;
     int code = check_room(p, missing, paths.target, err);
     if (missing > 0 && code == CTL_OK)
-        progress_say(&p->progress, "begins", "%s: %s of %s to load", p->choice.stem,
+        progress_say(&p->progress, "begins", "%s: %s of %s left to download", p->choice.stem,
                      size_text(missing).s, size_text(p->choice.bytes).s);
     for (uint32_t k = 0; code == CTL_OK && k < p->choice.n; k++) {
         plan_file(p, k, &paths, &f);

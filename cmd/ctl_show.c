@@ -204,7 +204,7 @@ void ctl_add_devices(struct buf *out, yyjson_val *w, yyjson_val *before) {
 
 /* Adds the counters of the worker's last report. */
 static void show_worker(struct buf *out, yyjson_val *w) {
-    ADD("worker     %s, pid %s, %s started, %s died, %s hung; heard %s ago\n",
+    ADD("worker     %s, pid %s, %s started, %s died, %s hung; last report %s ago\n",
         ctl_text(w, "state").s, ctl_number(w, "pid").s, ctl_number(w, "starts").s,
         ctl_number(w, "deaths").s, ctl_number(w, "hangs").s, ctl_duration(w, "age_ms", 1e-3).s);
     ADD("  runs     %s running, %s waiting; %s preemptions\n", ctl_number(w, "running").s,

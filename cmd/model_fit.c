@@ -90,18 +90,17 @@ int model_fit_show(struct buf *out, const struct model_fit *f, const struct mach
     else if (r == 0)
         r = buf_printf(out,
                        "  weights %s + buffers %s + keys and values %s = %s "
-                       "of %s that are free\n",
+                       "of %s free\n",
                        memory_text(e->weight_bytes).s, memory_text(e->buffer_bytes).s,
                        memory_text(e->kv_bytes).s,
                        memory_text(e->weight_bytes + e->buffer_bytes + e->kv_bytes).s,
                        memory_text(m->memory).s);
     if (r == 0 && e->n_host_layers)
-        r = buf_printf(
-            out,
-            "  of the weights %u experts, of %u, in host memory: %s; they have %.0f%% of "
-            "the picks if all are picked equally often\n",
-            e->n_host_experts, e->n_experts, memory_text(e->host_expert_bytes).s,
-            100.0 * e->n_host_experts / e->n_experts);
+        r = buf_printf(out,
+                       "  %u of %u experts in host memory: %s of the weights, %.0f%% of the picks "
+                       "if all experts are picked equally often\n",
+                       e->n_host_experts, e->n_experts, memory_text(e->host_expert_bytes).s,
+                       100.0 * e->n_host_experts / e->n_experts);
     if (r == 0 && e->picture_rows)
         r = buf_printf(out,
                        "  sees pictures of up to %u rows of %u values; weights and buffers have %s "
@@ -113,11 +112,11 @@ int model_fit_show(struct buf *out, const struct model_fit *f, const struct mach
                        "the processor reads for each step\n",
                        e->n_host_ffn, memory_text(e->host_ffn_bytes).s);
     if (r == 0 && e->state_bytes)
-        r = buf_printf(out, "  states of %.1f MiB for %u sequences, %u snapshots of them\n",
+        r = buf_printf(out, "  states of %.1f MiB for %u sequences, %u snapshots\n",
                        (double)e->state_bytes / 0x1p20, e->n_states, e->n_snapshots);
     if (r == 0 && e->n_windows)
         r = buf_printf(out,
-                       "  of these %s for the last keys of the layers with a window, of %u "
+                       "  %s of these for the last keys of layers with a window, for %u "
                        "sequences\n",
                        memory_text(e->n_windows * e->window_bytes).s, e->window_seqs);
     if (r == 0 && f->tokens_per_s > 0)

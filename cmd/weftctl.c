@@ -240,7 +240,7 @@ static int run_dump(struct call *c) {
     struct err err = {0};
 
     if (c->argc < 1 || c->argc > 2 || !*c->argv[0])
-        return cli_usage("dump takes the name of a file to write, and perhaps of a model");
+        return cli_usage("dump takes the name of a file to write, and optionally of a model");
     buf_init(&file, CTL_REPLY_MAX);
     int r = ctl_flight(c->ctl, c->argc > 1 ? c->argv[1] : NULL, &file, &err);
     return r == CTL_OK ? write_file(c->argv[0], &file) : finish(r, &err);
@@ -332,7 +332,7 @@ static int run_swap(struct call *c) {
     static const char *const under_way[] = {"under way", NULL};
 
     return c->argc < 1 || c->argc > 2
-               ? cli_usage("swap takes the name of a model, and perhaps a file")
+               ? cli_usage("swap takes the name of a model, and optionally a file")
                : change(c, "swap", "swap", under_way, "done");
 }
 

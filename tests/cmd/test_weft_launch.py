@@ -221,7 +221,7 @@ def test_what_was_changed_since_is_left_alone():
     with open(path, "a") as file:
         file.write("\n")
     r = launch("claude", "--undo")
-    assert r.returncode == 1 and "changed since" in r.stderr and os.path.exists(path), r
+    assert r.returncode == 1 and "changed after weftctl wrote it" in r.stderr and os.path.exists(path), r
 
 
 def test_a_file_that_is_not_plain_json_is_not_touched():
