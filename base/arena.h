@@ -15,7 +15,7 @@ struct arena_chunk;
 struct arena {
     struct arena_chunk *chunks;
     size_t used, max; /* bytes */
-    bool full;        /* something was refused because of the limit */
+    bool full;        /* an allocation was refused because of the limit */
 };
 
 /* At most @max bytes will be allocated in all, alignment included. Allocates nothing yet. */

@@ -21,7 +21,9 @@ static size_t padded(uint32_t len) {
 }
 
 void chan_init(struct chan *c, int fd, uint32_t max_frame, size_t max_queued) {
-    assert(max_queued >= padded(max_frame) + sizeof(struct header)); /* else CHAN_FULL for ever */
+    assert(max_queued >=
+           padded(max_frame) +
+               sizeof(struct header)); /* a frame of the largest size fits into the queue */
     *c = (struct chan){.fd = fd, .max_frame = max_frame};
     buf_init(&c->in, (size_t)max_frame + sizeof(struct header) + 8 + READ_CHUNK);
     buf_init(&c->out, max_queued);
@@ -110,7 +112,7 @@ int chan_recv(struct chan *c, struct chan_frame *out) {
             break;
         if (r < 0)
             return r;
-        if (c->dead) /* what arrived before the end was handed out above */
+        if (c->dead) /* the code above has returned the frames that came before the end */
             return c->dead;
         buf_consume(&c->in, c->consumed);
         c->consumed = 0;

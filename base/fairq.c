@@ -169,7 +169,7 @@ static void leave_place(struct fairq *q, struct fairq_item *i) {
 
 void fairq_pause(struct fairq *q, struct fairq_item *i) {
     leave_place(q, i);
-    list_push_front(&i->flow->waiting, &i->link); /* of equals it goes on */
+    list_push_front(&i->flow->waiting, &i->link); /* continues before equal items */
 }
 
 /* @i, which holds nothing any more, leaves the queue. */

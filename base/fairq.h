@@ -29,8 +29,8 @@
 
 struct fairq_flow;
 
-#define FAIRQ_CREDIT_NS 100000000 /* of virtual time */
-#define FAIRQ_QUANTUM_NS 16000000 /* an item's, among those of its tenant */
+#define FAIRQ_CREDIT_NS 100000000 /* virtual time that a tenant may be behind */
+#define FAIRQ_QUANTUM_NS 16000000 /* turn of an item among those of its tenant */
 
 /* Embedded in what waits; zeroed by the owner. */
 struct fairq_item {

@@ -94,7 +94,7 @@ struct tensor {
     size_t row_bytes, n_bytes;
     const uint8_t *data; /* NULL after gguf_drop_data() */
     uint16_t shard;
-    uint64_t file_offset; /* of data in its shard */
+    uint64_t file_offset; /* begin of the data in its shard */
     /* F32: what all values are multiplied by, one number for each of the ne[2] matrices. Which
      * tensors have one is the model's business (engine/bind.h): NULL in a file's own. */
     const struct tensor *scale;
@@ -120,10 +120,10 @@ bool gguf_has_changed(const struct gguf *g);
 struct gguf *gguf_free(struct gguf *g);
 DEFINE_FREEP(struct gguf, gguf)
 
-uint32_t gguf_version(const struct gguf *g);             /* of the format: 2 or 3 */
+uint32_t gguf_version(const struct gguf *g);             /* version of the format: 2 or 3 */
 uint32_t gguf_n_shards(const struct gguf *g);            /* files, at least 1 */
 int gguf_shard_fd(const struct gguf *g, uint32_t shard); /* stays the file's; shard < n */
-uint64_t gguf_bytes(const struct gguf *g);               /* of all shards */
+uint64_t gguf_bytes(const struct gguf *g);               /* size of all shards */
 /* Computes 128 bits that distinguish model files, from header, tensor directory and samples of
  * the data. */
 void gguf_fingerprint(const struct gguf *g, uint8_t out[16]);

@@ -165,7 +165,7 @@ int64_t gguf_index_find(const struct gguf_index *x, const void *owner, struct gg
 void gguf_index_add(struct gguf_index *x, struct gguf_str name, uint32_t item) {
     uint32_t h = hash_name(x, name), i = h & x->mask;
 
-    assert(2 * x->n <= x->mask); /* so that the search ends, soon */
+    assert(2 * x->n <= x->mask); /* bounds the search */
     while (x->slot[i].item)
         i = (i + 1) & x->mask;
     x->slot[i] = (struct gguf_slot){h, item + 1};

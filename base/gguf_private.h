@@ -52,7 +52,7 @@ int gguf_cursor_name(struct gguf_cursor *c, size_t max, struct gguf_str *out, co
  * Items are numbers; @name gives the name of one. */
 struct gguf_index {
     uint64_t seed[2];
-    uint32_t n, mask; /* of the slots; slot = NULL: empty */
+    uint32_t n, mask; /* mask: number of slots - 1; slot = NULL: empty */
     struct gguf_slot {
         uint32_t hash, item; /* item + 1; 0: free */
     } * slot;
@@ -105,9 +105,9 @@ int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out);
 struct gguf_shard {
     int fd;
     const uint8_t *map; /* the first `copied` bytes are private memory, what follows is the file */
-    size_t size, mapped, copied; /* of the file; of it in the mapping; of that in private memory */
+    size_t size, mapped, copied; /* bytes of the file; mapped ones; mapped ones in private memory */
     struct timespec changed;     /* the file's time of change when it was opened */
-    size_t header_end, data_start; /* of the directory; of the tensors' data */
+    size_t header_end, data_start; /* end of the directory; begin of the tensors' data */
 };
 
 /* Invariants: header_bytes <= GGUF_HEADER_MAX; the index has tensor[0 .. n_tensors), whose data lie
@@ -115,9 +115,9 @@ struct gguf_shard {
 struct gguf {
     uint32_t version, n_shards, n_tensors;
     struct gguf_shard *shard;
-    struct gguf_meta meta; /* of the first shard */
+    struct gguf_meta meta; /* metadata of the first shard */
     struct tensor *tensor;
-    struct gguf_index index; /* of tensors by name */
+    struct gguf_index index; /* finds tensors by name */
     struct arena names;
     size_t header_bytes; /* read so far, of all shards */
 };

@@ -104,7 +104,7 @@ static int parse_tensor(struct gguf *g, struct gguf_cursor *c, struct tensor *t,
                                    t->name, (unsigned long long)offset, *sum);
     if (size_add(*sum, t->n_bytes, &end) || end > SIZE_MAX - alignment)
         return gguf_cursor_fail_at(c, at, "tensor '%s' is too large", t->name);
-    t->file_offset = offset; /* of the data section, until that is known */
+    t->file_offset = offset; /* relative to the data section until its begin is known */
     t->shard = (uint16_t)c->shard;
     *sum = round_up(end, alignment);
     return 0;

@@ -13,7 +13,7 @@
 /* One of the pool. */
 struct thread {
     pthread_t id;
-    pthread_cond_t woken; /* it has a job, its job goes on, or the pool stops */
+    pthread_cond_t woken; /* a job for it, its paused job continues, or the pool stops */
     struct jobs *pool;
     struct job *job; /* under the mutex */
 };

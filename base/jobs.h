@@ -42,12 +42,12 @@ struct job {
     uint32_t tenant;
     double weight;
     bool background; /* only when nothing else wants to run */
-    /* The pool's. */
+    /* Fields of the pool. */
     struct fairq_item item;
     struct list link;  /* jobs.out */
     struct list ended; /* jobs.ended */
     struct jobs *jobs;
-    pthread_cond_t *resumed; /* of its thread */
+    pthread_cond_t *resumed; /* wakes its thread */
     int64_t slice_ns;        /* when its turn began */
     enum job_state state;
     atomic_bool abandoned;
@@ -55,7 +55,7 @@ struct job {
 
 /* name and clock stay the caller's, and outlive the pool. */
 struct jobs_opts {
-    const char *name;    /* of the threads */
+    const char *name;    /* name of the threads */
     uint32_t n_running;  /* jobs that work at the same time */
     uint32_t n_threads;  /* >= n_running: jobs that may have begun */
     int nice;            /* added to each thread's */
@@ -72,7 +72,7 @@ struct jobs_opts {
 struct jobs_stats {
     uint32_t n_waiting, n_begun; /* not begun; begun and not ended */
     uint64_t n_done;
-    uint64_t busy_ns; /* of all threads together */
+    uint64_t busy_ns; /* sum over all threads */
 };
 
 /* Makes all threads. 0 or -errno (-EAGAIN: so many threads cannot be made). */
@@ -85,7 +85,7 @@ int jobs_put(struct jobs *p, struct job *j);
 /* The result of @j, which was put, is not wanted: it ends soon, and done() is still called,
  * later. */
 void jobs_abandon(struct jobs *p, struct job *j);
-void jobs_abandon_all(struct jobs *p); /* that were put and not delivered */
+void jobs_abandon_all(struct jobs *p); /* abandons all that were put and not delivered */
 /* Calls done() of the jobs that have ended. */
 void jobs_deliver(struct jobs *p);
 /* Jobs that were put and not delivered. */

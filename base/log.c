@@ -144,7 +144,7 @@ static bool put_now(const char *line, size_t len) {
     return n == (ssize_t)len;
 }
 
-/* As log_render(), now. */
+/* log_render() at the present time. */
 static size_t render(char *out, size_t size, const char *level, const char *event,
                      const char *pairs) {
     struct timespec now;

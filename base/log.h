@@ -14,7 +14,8 @@
 #include "base/log_render.h"
 #include "base/util.h"
 
-/* As syslog(3). A notice is written whatever the level: who changed the service, that it serves. */
+/* Numbers of syslog(3). A notice is written at every level: who changed the service, and that it
+ * serves. */
 enum log_level { WLOG_ERROR = 3, WLOG_WARN = 4, WLOG_NOTICE = 5, WLOG_INFO = 6, WLOG_DEBUG = 7 };
 
 /* Events up to level @max are written, under the name of @process ("front", "worker"), which is not

@@ -13,7 +13,7 @@
  * is always a string, since clients choose them and readers of logs want one type for each key.
  */
 
-#define DIGITS_MAX 15 /* that a double holds exactly */
+#define DIGITS_MAX 15 /* largest integer that every double up to it holds exactly */
 
 const char *log_value_end(const char *p) {
     if (*p != '"')
@@ -115,7 +115,7 @@ static size_t render_json(char *out, size_t size, const struct log_entry *e, con
             break;
         const char *end = log_value_end(eq + 1);
         size_t len = put_pair(out + n, room - n, p, eq + 1, end);
-        if (len < room - n) /* else it is left out */
+        if (len < room - n) /* keeps the pair only if there is room for it */
             n += len;
         p = end + strspn(end, " ");
     }

@@ -20,7 +20,7 @@
  * lead to.
  */
 
-#define DEPTH_MAX 6        /* of folders below a root */
+#define DEPTH_MAX 6        /* levels of folders below a root */
 #define MANIFEST_MAX 65536 /* bytes */
 #define MODEL_LAYER "application/vnd.ollama.image.model"
 
@@ -37,10 +37,10 @@ struct lister {
     struct file_id {
         dev_t dev;
         ino_t ino;
-    } * ids; /* of list->file[i] */
+    } * ids; /* ids[i] belongs to list->file[i] */
     size_t cap;
     enum model_store store;
-    size_t root_len;  /* of the path up to what names the repository */
+    size_t root_len;  /* length of the path before the repository's name */
     const char *repo; /* NULL: the two folders below the root */
 };
 

@@ -40,8 +40,8 @@ struct model_file {
     char *path; /* absolute if the root is; of a split model the first shard; printable UTF-8 */
     char *repo; /* "Qwen/Qwen3-0.6B-GGUF": where the path says it; "" */
     enum model_store store;
-    uint32_t n_files;   /* of a split model */
-    uint32_t n_missing; /* of these: what is not all there cannot be served */
+    uint32_t n_files;   /* shards of a split model; else 1 */
+    uint32_t n_missing; /* missing shards; above 0 the model cannot be served */
     uint64_t bytes;
 };
 
@@ -51,7 +51,7 @@ struct model_list {
     size_t n;
 };
 
-#define MODEL_LIST_MAX 4096u /* models; what is beyond is not listed */
+#define MODEL_LIST_MAX 4096u /* models; further ones are not listed */
 
 /* Lists the models in @d now. Missing and unreadable folders count as empty. A file that is reached
  * in two ways is listed once. 0 or -ENOMEM. */

@@ -9,7 +9,7 @@
 /* Names of model files: their parts, and which file of a list a name means. */
 
 #define SHARD_TAIL "-00001-of-00001"
-#define SHARDS_MAX 512u /* as gguf_open() */
+#define SHARDS_MAX 512u /* limit of gguf_open() */
 
 static bool digits(const char *p, size_t n, uint32_t *out) {
     uint32_t v = 0;

@@ -104,7 +104,7 @@ struct search {
     const struct quota_account *asker;
     uint64_t n;
     struct quota_charge *found;
-    double most; /* what the account of `found` holds, by weight */
+    double most; /* amount of the account of `found` divided by its weight */
 };
 
 /* Returns true if @a is @asker or one of its ancestors. */
@@ -177,7 +177,7 @@ bool quota_make_room(struct quota *q, const struct quota_charge *c, uint64_t n,
                    (double)(a->used + n) <= share_of(q, a, a);
         uint64_t had = v->n;
         take(v);
-        assert(v->n < had || list_empty(&v->link)); /* so the loop ends */
+        assert(v->n < had || list_empty(&v->link)); /* ensures that the loop ends */
     }
     return true;
 }

@@ -10,7 +10,7 @@ static const struct format {
 } formats[] = {
     {"PNG", "\x89PNG\r\n\x1a\n", 8, decode_png},
     {"JPEG", "\xFF\xD8\xFF", 3, decode_jpeg},
-    {"WebP", "RIFF", 4, decode_webp}, /* and "WEBP" behind the length */
+    {"WebP", "RIFF", 4, decode_webp}, /* followed by a length and "WEBP" */
     {"GIF", "GIF8", 4, decode_gif},
 };
 

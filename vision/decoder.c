@@ -18,7 +18,7 @@
 struct decoder {
     pthread_mutex_t mutex;
     char *program;
-    int socket; /* to the process; -1: there is none */
+    int socket; /* socket to the process; -1: no process */
     pid_t pid;
 };
 
@@ -56,7 +56,7 @@ static int start_process(struct decoder *d) {
 static void end_process(struct decoder *d) {
     if (d->socket < 0)
         return;
-    close(d->socket); /* it ends when its caller has gone */
+    close(d->socket); /* the process ends when its caller has closed the socket */
     d->socket = -1;
     while (waitpid(d->pid, NULL, 0) < 0 && errno == EINTR)
         ;
@@ -208,10 +208,10 @@ int decoder_run(struct decoder *d, const void *data, size_t len, struct picture 
                 struct err *err) {
     struct picture p = {0};
 
-    if (len > PICTURE_FILE_MAX) /* says so */
+    if (len > PICTURE_FILE_MAX) /* picture_decode() fills in @err */
         return picture_decode(data, len, out, err);
     int r = run_child(d, data, len, &p, err);
-    if (r == -EPIPE && !is_alive(d)) { /* the process went, maybe with a child not made yet */
+    if (r == -EPIPE && !is_alive(d)) { /* the process ended, perhaps before it made the child */
         picture_deinit(&p);
         r = run_child(d, data, len, &p, err);
     }

@@ -15,7 +15,7 @@
 #include "vision/picture.h"
 
 #define DECODER_FLAG "--decode-pictures"
-#define DECODER_SECONDS 5u            /* of processor time of a picture; twice that on the clock */
+#define DECODER_SECONDS 5u            /* CPU time per picture; twice as much wall time */
 #define DECODER_MEMORY (640ull << 20) /* address space of a child */
 
 /* The program's main() behind DECODER_FLAG. Returns an exit status when the caller has gone. */

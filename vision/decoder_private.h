@@ -5,7 +5,7 @@
 
 #include "vision/decoder.h"
 
-#define DECODER_FD 3 /* of the socket in the process */
+#define DECODER_FD 3 /* descriptor of the socket in the process */
 
 struct decoder_answer {
     int32_t result; /* 0: pixels follow; else -errno and the message */

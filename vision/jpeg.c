@@ -11,7 +11,7 @@
  * picture would be made up.
  */
 
-#define SCANS_MAX 200 /* of a progressive file; real ones have about ten */
+#define SCANS_MAX 200 /* scans of a progressive file; real files have about ten */
 
 struct reader {
     struct jpeg_error_mgr errors; /* the first: libjpeg hands it back */

@@ -30,18 +30,18 @@ enum projector_act { PROJECTOR_GELU, PROJECTOR_SILU, PROJECTOR_QUICK_GELU };
 /* Fields of a file, in the ranges that projector_read() checks. */
 struct projector {
     enum projector_kind kind;
-    const char *name;         /* of the kind */
-    uint32_t n_embd, n_ff;    /* of the encoder's rows and FFN */
+    const char *name;         /* name of the kind */
+    uint32_t n_embd, n_ff;    /* width of the encoder's rows and of its FFN */
     uint32_t n_layer, n_head; /* with layers, n_embd / n_head: a multiple of 4, at most HEAD_MAX */
     uint32_t patch;           /* pixels of a patch's side */
     uint32_t merge;           /* patches of a side that become one row */
     uint32_t side;            /* pixels of the only size there is; 0: any */
-    uint32_t n_out;           /* of the text model's rows */
+    uint32_t n_out;           /* width of the text model's rows */
     uint32_t n_deep;          /* further parts of a row, each as wide: deepstack */
     uint32_t window, period;  /* patches of a window's side, 0: none; every period-th layer has
                                   none */
-    uint32_t least, most;     /* rows of a picture */
-    enum projector_act act;   /* of FFNs */
+    uint32_t least, most;     /* rows per picture */
+    enum projector_act act;   /* activation of the FFNs */
     enum picture_filter filter;
     bool positions; /* M-RoPE: a picture moves the position by its longer side in rows */
     float eps, mean[3], std[3];
@@ -57,9 +57,9 @@ int projector_read(struct projector *out, const struct gguf *file, struct err *e
 /* A picture as the encoder gets it and as the text model does. */
 struct picture_layout {
     uint32_t width, height;      /* pixels */
-    uint32_t n_columns, n_lines; /* of rows for the text model, without line breaks */
-    uint32_t n_rows;             /* for the text model, line breaks included */
-    uint32_t n_positions;        /* that the text model's position moves on */
+    uint32_t n_columns, n_lines; /* grid of rows for the text model, without line breaks */
+    uint32_t n_rows;             /* rows for the text model, line breaks included */
+    uint32_t n_positions;        /* positions by which the text model moves on */
 };
 
 /* Limits on n_rows that a request or an option gives; 0: the projector's own. */

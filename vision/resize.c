@@ -7,7 +7,7 @@
 #include "base/mathx.h"
 
 #define PI 3.14159265358979323846
-#define BITS 22 /* of a weight's fraction */
+#define BITS 22 /* fractional bits of a weight */
 
 static double bilinear(double x) {
     x = fabs(x);
