@@ -18,22 +18,22 @@
 
 /* Reason codes; docs/fairness.md. Names and sentences are in flight.c. */
 enum why {
-    WHY_QUEUED,    /* came; not looked at yet */
+    WHY_QUEUED,    /* arrived; not considered yet */
     WHY_PROMPT,    /* got rows for its prompt, of which one more takes `detail` us */
     WHY_DECODE,    /* got its row, and drafts */
-    WHY_LAST,      /* its last token is under way */
-    WHY_FOLLOW,    /* another computes the same pages */
-    WHY_TIME,      /* the step's time went to others; one more row takes `detail` us */
+    WHY_LAST,      /* a step computes its last token */
+    WHY_FOLLOW,    /* another request computes the same pages */
+    WHY_TIME,      /* the step's time was given to other requests; one more row takes `detail` us */
     WHY_ROWS,      /* the batch was full */
     WHY_PAGES,     /* no pages */
-    WHY_SEQS,      /* as many run as may */
-    WHY_TURN,      /* one before it was overtaken as often as it may be */
+    WHY_SEQS,      /* max-seqs requests run */
+    WHY_TURN,      /* an earlier request was overtaken max_bypass times */
     WHY_ALONE,     /* a quarantined request runs */
     WHY_PICTURE,   /* the pixels of a picture are to come, or it is not its turn yet */
     WHY_ENCODE,    /* its picture is being computed */
-    WHY_SHARE,     /* the rest is kept for tenants that have less than their part */
+    WHY_SHARE,     /* the rest is reserved for tenants below their share */
     WHY_ADMITTED,  /* with `detail` tokens from the cache */
-    WHY_PREEMPTED, /* it held `detail` pages alone */
+    WHY_PREEMPTED, /* lost `detail` exclusive pages */
     WHY_ENDED,     /* `detail`: enum finish_reason */
     WHY_N,
 };

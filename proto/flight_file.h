@@ -17,12 +17,12 @@ int flight_file_write(struct buf *out, const struct flight *f, uint32_t tape_byt
 
 /* The content of a flight file; its pointers point into the file's bytes. */
 struct flight_file {
-    const char *version; /* of the weftd that wrote it */
-    int64_t at_ns;       /* when, by the clock of the records */
+    const char *version; /* version of the weftd that wrote the file */
+    int64_t at_ns;       /* time of writing, by the clock of the records */
     const struct flight_record *record;
     const struct flight_step *step;
     uint32_t n_records, n_steps;
-    const uint8_t *tape; /* as flight_tape_read() has it */
+    const uint8_t *tape; /* tape as flight_tape_read() returns it */
     size_t n_tape;
 };
 

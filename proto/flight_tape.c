@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FRAME (2 * (uint32_t)sizeof(uint32_t)) /* both lengths */
-#define PART 8                                 /* of the ring: the longest record */
+#define FRAME (2 * (uint32_t)sizeof(uint32_t)) /* the length before and after a record */
+#define PART 8 /* part of the ring that the longest record may take */
 
 /* Writes @len bytes at byte @at of all that was ever written: the ring wraps around. */
 static void put(struct flight_tape *t, uint32_t size, uint64_t at, const void *data, uint32_t len) {

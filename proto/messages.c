@@ -299,7 +299,7 @@ int msg_blocks_parse(const void *data, uint32_t len, struct msg_blocks *m) {
 /* ---- SUBMIT ---- */
 
 struct wire_submit {
-    struct submit m; /* its pointers are zero on the wire */
+    struct submit m; /* pointers are zero on the wire */
     struct span tokens, stop_ids, bias, stops[SUBMIT_STOPS_MAX];
     struct span grammar, triggers, prediction, allowed, bad_words, breakers, tenant_name;
     struct span pictures;
@@ -400,8 +400,8 @@ int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
 /* ---- EVENTS ---- */
 
 struct wire_event {
-    uint32_t bytes, zero; /* of the whole record */
-    struct event e;       /* its pointers are zero on the wire */
+    uint32_t bytes, zero; /* bytes of the whole record */
+    struct event e;       /* pointers are zero on the wire */
     struct span tokens, logprobs, top, digests, prompt_lp, prompt_top, text, code, param, vector;
 };
 

@@ -65,9 +65,9 @@ struct msg_hello {
 
 /* Tells the worker to open a model, and how. The files are descriptors inherited from the front. */
 struct msg_open {
-    struct str options;      /* as daemon/config/config.h packs them */
+    struct str options;      /* packed by daemon/config/config.h */
     uint64_t kv_bytes;       /* wished for pages, where the options give no size; 0: any */
-    uint64_t memory_bytes;   /* of the machine, that the worker may take; 0: not known */
+    uint64_t memory_bytes;   /* memory of the machine that the worker may use; 0: unknown */
     uint32_t n_draft_shards; /* the last ones of the shards are those of the draft model */
     /* 0 or 1: behind the shards there is the file of the disk tier; it waits for DISK_USE. */
     uint32_t has_disk, disk_waits;
@@ -81,18 +81,18 @@ struct msg_open {
 };
 
 struct msg_progress {
-    struct str what; /* is done, for logs */
-    float fraction;  /* of loading: 0 to 1 */
+    struct str what; /* the finished part, for logs */
+    float fraction;  /* progress of loading: 0 to 1 */
 };
 
 /* The worker serves: what it has opened, and what its device had room for. */
 struct msg_ready {
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_threads;
-    uint64_t memory_bytes; /* of model and draft model: weights, buffers, pages, states */
+    uint64_t memory_bytes; /* memory of model and draft model: weights, buffers, pages, states */
     uint64_t page_bytes, n_params;
-    uint8_t fingerprint[16]; /* of all that tokens depend on: files, sources, formats, places */
+    uint8_t fingerprint[16]; /* covers all that tokens depend on: files, sources, formats, places */
     struct str arch, backend, isa;
-    uint32_t weights; /* where the model's are: engine_info.weights; below READY_WEIGHTS */
+    uint32_t weights; /* engine_info.weights of the model; below READY_WEIGHTS */
 };
 
 #define READY_WEIGHTS 3u
@@ -113,7 +113,7 @@ enum submit_flags {
     /* The grammar's output is complete when max_new or the context ends it; the request is refused
      * where that is impossible. */
     SUBMIT_COMPLETE = 128,
-    SUBMIT_POOL_CLS = 256, /* as SUBMIT_POOL_LAST, at the first token */
+    SUBMIT_POOL_CLS = 256, /* like SUBMIT_POOL_LAST, at the first token */
     /* Besides one of SUBMIT_POOL_*: the vector has one number, the model's score for the prompt. */
     SUBMIT_SCORE = 512,
     /* The hidden states of all tokens, one after the other, of SUBMIT_VECTORS_MAX bytes at most. */
@@ -132,7 +132,7 @@ struct submit_bias {
 /* Names a full page that requests may share, and its parent; kvpager/kvpager.h defines the
  * names. */
 struct msg_block {
-    uint64_t id, parent; /* parent 0: it is a first one */
+    uint64_t id, parent; /* parent 0: a first page */
 };
 
 /* First the blocks that are gone, then those that came, each with page_tokens tokens, one after the
@@ -155,9 +155,9 @@ struct msg_blocks {
  * which only the number counts. SUBMIT has no pixels: a worker that has neither pages nor rows of
  * the picture asks for them with NEED_PICTURE. */
 struct submit_picture {
-    uint32_t at, n_rows, n_columns, n_lines, n_positions; /* as struct picture_layout */
+    uint32_t at, n_rows, n_columns, n_lines, n_positions; /* see struct picture_layout */
     uint32_t width, height;                               /* pixels, as the encoder gets them */
-    uint8_t digest[PICTURE_DIGEST]; /* of the resized pixels, their size and the projector */
+    uint8_t digest[PICTURE_DIGEST]; /* hash of the resized pixels, their size and the projector */
 };
 
 /* Asks for the pixels of picture @index of request @id; again if it was preempted meanwhile. The
@@ -172,7 +172,7 @@ struct msg_need_picture {
  * which is 3 * width * height. total 0: there are none, and requests that need them end with
  * @status (400 to 599), @code and @why, as struct err. */
 struct msg_picture {
-    uint64_t id; /* of the request that was named */
+    uint64_t id; /* id of the request in NEED_PICTURE */
     uint32_t index, offset, total;
     uint16_t status; /* 0 with pixels */
     struct str rgb, why, code;
@@ -189,8 +189,8 @@ struct submit {
     uint32_t max_new, min_new;         /* output tokens in all, those resumed included */
     uint16_t choice, n_faults, flags;  /* n_faults: worker deaths that it was present at */
     int16_t priority;                  /* among those of one tenant */
-    uint32_t weight_milli;             /* of the tenant; 0 counts as 1000 */
-    uint8_t class;                     /* of the tenant: 0 normal, 1 interactive, 2 batch */
+    uint32_t weight_milli;             /* the tenant's weight; 0 counts as 1000 */
+    uint8_t class;                     /* the tenant's class: 0 normal, 1 interactive, 2 batch */
     uint8_t isolation_key[16];         /* caches are shared only under an equal one */
     uint8_t n_top;
     uint8_t n_prompt_top; /* with SUBMIT_PROMPT_LOGPROBS */
@@ -252,7 +252,7 @@ struct event {
     uint8_t n_top, n_prompt_top;
     uint32_t from, n_tokens;
     uint32_t n_cached, n_drafted, n_accepted, retry_ms; /* totals so far */
-    uint32_t n_predicted, n_predicted_accepted;         /* of those two, from submit.prediction */
+    uint32_t n_predicted, n_predicted_accepted; /* the part of these two from submit.prediction */
     int64_t first_step_ns;       /* when the request was first scheduled; 0: not yet */
     const int32_t *tokens;       /* [n_tokens] */
     const float *logprobs;       /* [n_tokens] or NULL */

@@ -32,7 +32,7 @@ struct param {
     const char *name;
     enum param_type type;
     double min, max, initial; /* allowed: min <= x <= max and finite */
-    size_t offset;            /* of the double or int64_t in struct sampling */
+    size_t offset;            /* place of the double or int64_t in struct sampling */
 };
 
 extern const struct param params_table[];

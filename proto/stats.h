@@ -311,10 +311,10 @@ enum stat_kind { STAT_COUNTER, STAT_GAUGE };
 /* A row of a table above. */
 struct stat_row {
     const char *metric, *key, *help;
-    size_t offset, size; /* of the field in its struct */
+    size_t offset, size; /* place of the field in its struct */
     enum stat_kind kind;
     bool is_real; /* double */
-    double per;   /* the metric is the field divided by it: 1e9 for ns shown as seconds */
+    double per;   /* divisor of the metric: 1e9 for ns shown as seconds */
 };
 
 extern const struct stat_row worker_rows[], source_rows[], device_rows[], front_rows[],
@@ -322,7 +322,7 @@ extern const struct stat_row worker_rows[], source_rows[], device_rows[], front_
 extern const size_t n_worker_rows, n_source_rows, n_device_rows, n_front_rows, n_tenant_rows;
 
 /* The field of row @s in @stats, which is a struct of the row's table. */
-uint64_t stat_whole(const struct stat_row *s, const void *stats); /* of a row that is not real */
-double stat_value(const struct stat_row *s, const void *stats); /* of any row; not divided by per */
+uint64_t stat_whole(const struct stat_row *s, const void *stats); /* for rows that are not real */
+double stat_value(const struct stat_row *s, const void *stats);   /* any row; not divided by per */
 /* [MSG_DRAFT_SOURCES] of a row of source_rows. */
 const uint64_t *stat_by_source(const struct stat_row *s, const struct msg_stats *stats);
