@@ -40,7 +40,7 @@ struct kv_opts {
     /* Slots for recurrent states, or for what drafts go on from, of which a sequence has one while
      * it is computed; 0: the model needs none. */
     uint32_t n_states;
-    uint32_t n_snapshots; /* of states, see kv_snapshot_take() */
+    uint32_t n_snapshots; /* snapshots of states, see kv_snapshot_take() */
     /* NULL, or a pager with as many snapshots, the same fingerprint, seed and hash_bits: its
      * snapshots are the same ones, and one may belong to a page of each. */
     struct kv_pager *peer;
@@ -48,7 +48,7 @@ struct kv_opts {
      * most the last @window keys, including its own. 0: there are no such layers. Not with
      * snapshots. */
     uint32_t n_windows, window;
-    uint8_t fingerprint[16]; /* of the model: part of every key */
+    uint8_t fingerprint[16]; /* names the model; part of every key */
     uint64_t hash_seed;
     uint32_t hash_bits; /* 0: all. Tests cut the hash to force collisions */
     bool watch;         /* kv_pager_next_change() will be called */
@@ -66,15 +66,15 @@ struct kv_change {
 struct kv_stats {
     uint32_t n_pages, n_free, n_owned, n_shared, n_cached; /* the last four add up to n_pages */
     uint32_t n_seqs;
-    uint32_t n_pinned; /* of the shared ones: those that only pinned sequences hold */
-    uint32_t n_states; /* slots that sequences have */
-    uint64_t n_lookup_tokens, n_hit_tokens; /* of kv_seq_attach() */
+    uint32_t n_pinned;                      /* shared pages that only pinned sequences hold */
+    uint32_t n_states;                      /* slots in use by sequences */
+    uint64_t n_lookup_tokens, n_hit_tokens; /* counted by kv_seq_attach() */
     uint64_t n_evicted, n_published, n_deduplicated;
-    uint32_t n_snapshots; /* that pages have; since the start: */
+    uint32_t n_snapshots; /* snapshots of pages; the next three since the start */
     uint64_t n_snapshots_made, n_snapshots_used, n_snapshots_evicted;
-    uint32_t n_windows_free, n_windows_idle; /* the others are held */
+    uint32_t n_windows_free, n_windows_idle; /* further ones are held by sequences */
     uint64_t n_windows_evicted;
-    uint64_t n_missed_tokens; /* of prefixes that were cut back since a window page was not there */
+    uint64_t n_missed_tokens; /* tokens by which hits were cut because a window page was gone */
 };
 
 /* Describes what kv_seq_attach() would give to a new sequence. */

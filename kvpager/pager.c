@@ -234,7 +234,7 @@ static void release(struct kv_pager *p, struct page *page) {
 /* A position in the chains of published pages, from which walk_down() goes on. */
 struct walk {
     const struct kv_isolation *isolation;
-    XXH128_hash_t key; /* of the page that was reached */
+    XXH128_hash_t key; /* key of the page that was reached */
     kv_page page;      /* the page that was reached, NO_PAGE at the root */
 };
 

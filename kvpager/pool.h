@@ -17,17 +17,17 @@ enum page_state { PAGE_FREE, PAGE_OWNED, PAGE_SHARED, PAGE_CACHED, PAGE_STATES }
 /* A page's life; the legal changes are in pool.c, the functions that make them in pager.c. */
 struct page {
     struct list link; /* pool.free or evict.idle, else alone */
-    uint32_t refs;    /* page tables that hold it, */
-    uint32_t pinned;  /* and how many of them are pinned sequences' */
+    uint32_t refs;    /* number of page tables that hold it */
+    uint32_t pinned;  /* number of these that belong to pinned sequences */
     enum page_state state;
     /* The rest is of a published (shared or cached) page. */
     uint32_t n_children; /* published pages whose parent this is */
     kv_page parent;      /* the page before it, NO_PAGE at position 0 */
-    kv_page next;        /* in its bucket */
+    kv_page next;        /* next page in its bucket */
     struct kv_isolation isolation;
     XXH128_hash_t key;
-    uint32_t snapshot; /* of the state behind it; KV_NO_SNAPSHOT: none */
-    kv_page window;    /* also of an owned page: its window page; NO_PAGE: none */
+    uint32_t snapshot; /* snapshot of the state behind it; KV_NO_SNAPSHOT: none */
+    kv_page window;    /* window page, also of an owned page; NO_PAGE: none */
 };
 
 /* Invariants: n_in[] counts the pages of each state, n_pages in all; `free` holds exactly the free

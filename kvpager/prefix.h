@@ -15,7 +15,7 @@
 #include "kvpager/pool.h"
 #include "kvpager/watch.h"
 
-#define PREFIX_MAX_TOKENS 256 /* of a page */
+#define PREFIX_MAX_TOKENS 256 /* tokens of a page */
 
 /* Holds everything that two sequences must have in common besides tokens. It is hashed as bytes, so
  * it has no padding. */
@@ -30,14 +30,14 @@ struct prefix {
     kv_page *bucket; /* [n_buckets], a power of two; chained by page.next */
     uint32_t n_buckets;
     uint64_t seed;
-    XXH128_hash_t mask; /* all ones, but for tests */
+    XXH128_hash_t mask; /* all bits set except in tests */
     struct watch watch;
 };
 
 /* A table for the pages of @pool, which outlives it. @hash_bits as in struct kv_opts. 0 or
  * -ENOMEM. */
 int prefix_init(struct prefix *x, struct pool *pool, uint64_t seed, uint32_t hash_bits);
-void prefix_deinit(struct prefix *x); /* also after a failure of prefix_init() */
+void prefix_deinit(struct prefix *x); /* may follow a failure of prefix_init() */
 
 /* The key of the root: the parent key of first pages. */
 XXH128_hash_t prefix_root_key(const struct prefix *x, const struct prefix_root *root);

@@ -16,8 +16,8 @@ struct kv_seq {
     XXH128_hash_t root;
     kv_page *page; /* [max_seq_pages]: the page table */
     uint32_t n_pages, n_published, n_committed;
-    uint32_t state;   /* its slot; NO_STATE: it has none */
-    uint32_t passing; /* its snapshot that the next one replaces; KV_NO_SNAPSHOT */
+    uint32_t state;   /* slot of its state; NO_STATE: none */
+    uint32_t passing; /* snapshot that its next one replaces; KV_NO_SNAPSHOT: none */
     bool pinned;
     /* n_behind: the sequence holds window pages of its pages from this one on. n_found: the tokens
      * up to which pages of other sequences were last found for it. */
@@ -28,8 +28,8 @@ struct kv_seq {
 /* A page of the layers with a window: invariant 10. */
 struct window_page {
     struct list link; /* one of windows.free, passed, ended; alone while it is held */
-    kv_page page;     /* whose it is; NO_PAGE: it is free */
-    uint32_t refs;    /* sequences that hold it */
+    kv_page page;     /* page that it belongs to; NO_PAGE: free */
+    uint32_t refs;    /* number of sequences that hold it */
 };
 
 /* Invariant: n_free and n_idle count the pages of `free`, and of `passed` and `ended` together; all
@@ -61,24 +61,24 @@ struct kv_pager {
     struct windows windows;
     struct kv_seq *seq;      /* [max_seqs] */
     kv_page *tables;         /* [max_seqs][max_seq_pages] */
-    struct kv_pager *peer;   /* NULL, or whose snapshots these are too, by number */
+    struct kv_pager *peer;   /* NULL, or the pager that has the same snapshots, by number */
     struct list seqs;        /* kv_seq.link: in use */
     struct list unused_seqs; /* kv_seq.link */
     uint32_t *free_state;    /* [opts.n_states]: slots; stats.n_states are not there */
     struct kv_snapshot {     /* [opts.n_snapshots] */
-        kv_page page;        /* whose it is; NO_PAGE: free, taken, or only of the peer */
+        kv_page page; /* page that it belongs to; NO_PAGE: free, taken, or only of the peer */
         bool taken;
         uint32_t n_held;        /* kv_snapshot_hold() */
-        uint32_t n_tokens;      /* before it, */
-        uint32_t n_saves;       /* and of these, behind the snapshot before it on its chain */
-        uint64_t id, before;    /* ids: its own, and that of that snapshot; 0: none */
-        uint64_t used;          /* when, by n_snapshot_uses */
-        struct kv_seq *passing; /* NULL, or whose kv_seq.passing it is */
+        uint32_t n_tokens;      /* tokens before it */
+        uint32_t n_saves;       /* tokens between it and the snapshot before it on its chain */
+        uint64_t id, before;    /* id; id of the snapshot before it, 0: none */
+        uint64_t used;          /* value of n_snapshot_uses at its last use */
+        struct kv_seq *passing; /* NULL, or the sequence whose kv_seq.passing it is */
     } * snapshot;
     uint64_t n_snapshot_uses, n_snapshot_ids;
     struct kv_tally *tally; /* [n_pages]: scratch of check.c and restore.c */
-    uint64_t n_changes;     /* of pages, tables and sequences, but for their lengths */
-    struct kv_stats stats;  /* only its counters since the start, and n_seqs */
+    uint64_t n_changes;     /* changes of pages, tables and sequences, except of their lengths */
+    struct kv_stats stats;  /* only the counters since the start and n_seqs are kept */
 };
 
 /* snapshot.c */

@@ -34,22 +34,22 @@
 
 #define BLOCK 4096u
 #define MAGIC UINT64_C(0x3230564B74666577) /* "weftKV02", as it stands in the file */
-#define MAX_TOKENS 256u                    /* of a page */
+#define MAX_TOKENS 256u                    /* tokens of a page */
 
 /* The first block of the file. */
 struct file_head {
     uint64_t magic, slot_bytes, page_bytes, page_tokens, state_bytes;
     XXH128_hash_t identity;
-    uint64_t sum; /* of all before */
+    uint64_t sum; /* checksum of the members before it */
 };
 
 /* Describes a slot in the file; it takes one block, as the layout above shows. */
 struct slot_head {
     uint64_t magic;
-    uint64_t sum; /* of all that follows */
+    uint64_t sum; /* checksum of the members behind it */
     XXH128_hash_t bytes;
     struct store_head head;
-    uint32_t n_tokens, unused; /* n_tokens: 0 of a state */
+    uint32_t n_tokens, unused; /* n_tokens: 0 for a state */
     int32_t tokens[MAX_TOKENS];
 };
 
@@ -320,7 +320,7 @@ int store_write(struct store_io **out, const struct store *s, uint32_t i,
     if (r < 0)
         return r;
     io->from = bytes;
-    io->head.magic = MAGIC; /* all else is zero; there is no padding */
+    io->head.magic = MAGIC; /* the other members are zero; there is no padding */
     io->head.head = *head;
     io->head.n_tokens = tokens_of(s, i);
     if (io->head.n_tokens > 0)

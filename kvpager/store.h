@@ -12,13 +12,13 @@
 #include "kvpager/kvpager.h"
 
 /* Answers. */
-#define STORE_FREE 1    /* nothing is there */
+#define STORE_FREE 1    /* the slot is empty */
 #define STORE_BAD 2     /* damaged, or another page than expected */
 #define STORE_NEW 3     /* store_open: the file was empty, */
 #define STORE_CLEARED 4 /* or of another identity, or damaged, and begins anew */
 #define STORE_MORE 5    /* store_go_on: pieces are left */
 #define STORE_SLOTS_MAX (1u << 20)
-#define STORE_STATES_MAX 4096u /* as many as an engine has at most in host memory */
+#define STORE_STATES_MAX 4096u /* the most that an engine has in host memory */
 
 struct store;
 

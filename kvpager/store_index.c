@@ -23,7 +23,7 @@ struct found {
 struct index {
     const struct store *store;
     struct kv_pager *slots;
-    struct store_id *id; /* as store_enter() has them */
+    struct store_id *id; /* ids as in store_enter() */
     bool *written;
     struct found *page, *state;
     int32_t *tokens; /* [n_slots][page_tokens] */
@@ -133,7 +133,7 @@ static void restore_pages(struct index *x) {
         struct found *f = &x->page[x->order[i]], *p = f->parent < x->n ? &x->page[f->parent] : NULL;
 
         if (f->head.depth > 0 && (!p || !p->restored))
-            continue; /* what was before it is gone */
+            continue; /* the parent is gone */
         f->restored =
             kv_pager_restore(x->slots, f->slot, f->head.depth > 0 ? p->slot : KV_NO_PAGE,
                              &f->head.isolation, x->tokens + (size_t)f->slot * x->page_tokens) == 0;
