@@ -43,7 +43,7 @@ struct config {
     uint32_t reasoning;                      /* enum thinking_switch */
     uint32_t loop_tokens;                    /* api_model.loop_tokens */
     char *admin_socket, *api_keys, *tenants; /* paths; "": none */
-    char *tls_certificate, *tls_key;         /* likewise */
+    char *tls_certificate, *tls_key;         /* paths; "": none */
     bool anonymous;
     uint32_t drain_timeout_ms, upgrade_timeout_ms, hang_timeout_ms, load_timeout_ms;
     char *kv_disk;                                        /* path; "": none */
@@ -52,11 +52,11 @@ struct config {
     char *draft_sources[CONFIG_LIST_MAX + 1];
     /* The place among kv-type's choices; of the other two one more, 0: as kv_type. */
     uint32_t kv_type, kv_type_k, kv_type_v;
-    uint32_t log_level; /* its place among the row's choices */
+    uint32_t log_level; /* index into the row's choices */
     enum log_format log_format;
     char *fault_dir, *usage_file;
     struct api_opts api;
-    struct engine_opts engine; /* of the model; kv_bytes 0: not given */
+    struct engine_opts engine; /* options of the model; kv_bytes 0: not given */
     struct sched_opts sched;
 };
 
@@ -64,7 +64,7 @@ enum option_type {
     OPTION_STRING, /* char *, owned; with choices one of them */
     OPTION_LIST,   /* char *[CONFIG_LIST_MAX + 1], owned; separated by commas in the file */
     OPTION_UINT,   /* uint32_t or uint64_t */
-    OPTION_SIZE,   /* likewise, in bytes; takes K, M and G */
+    OPTION_SIZE,   /* uint64_t in bytes; takes K, M and G */
     OPTION_BOOL,   /* bool */
     OPTION_CHOICE, /* bool, enum or uint32_t: the place among choices, from 0 */
 };
@@ -73,8 +73,8 @@ enum option_type {
 struct option {
     const char *section, *key;
     enum option_type type;
-    size_t offset, size; /* of the field in struct config */
-    const char *initial; /* as written in the file */
+    size_t offset, size; /* place and size of the field in struct config */
+    const char *initial; /* default as text */
     uint64_t min, max;   /* UINT, SIZE: of what is accepted */
     const char *choices; /* CHOICE, some STRINGs: "a|b|c"; a UINT: a word for max; else NULL */
     bool reloads;        /* SIGHUP applies it */
@@ -85,7 +85,7 @@ extern const struct option config_table[];
 extern const uint32_t config_table_n;
 
 int config_init(struct config *c);    /* every option at its default; 0 or -ENOMEM */
-void config_deinit(struct config *c); /* also of one that config_init() has not completed */
+void config_deinit(struct config *c); /* may follow a failure of config_init() */
 
 /* Reads an INI file. 0 or -errno; a refusal is one line in @err: "FILE:LINE: key: what is
  * allowed". */
@@ -115,7 +115,7 @@ int config_pack(const struct config *c, const char *section, struct buf *out);
 /* Sets the options that config_pack() wrote. 0, -EPROTO: it did not write them; -ENOMEM. */
 int config_unpack(struct config *c, const char *data, size_t len);
 
-enum log_level config_log_level(const struct config *c); /* of log-level */
+enum log_level config_log_level(const struct config *c); /* value of log-level */
 /* Returns true if draft source @name is among @c->draft_sources. */
 bool config_drafts_from(const struct config *c, const char *name);
 /* The bit set of the draft sources that are not among @c->draft_sources, which config_check() has

@@ -18,8 +18,8 @@ struct reading {
     void *ctx;
     struct err *err;
     FILE *file;
-    int line;   /* of the line handed to inih last */
-    int result; /* of the first bad pair */
+    int line;   /* number of the last line handed to inih */
+    int result; /* error of the first bad pair */
 };
 
 /* Counts lines for on_pair(), which inih does not tell. */

@@ -42,7 +42,7 @@
 struct admin {
     struct admin_opts opts;
     struct http_server http;
-    struct exchange *upgrading; /* that waits for the end of an upgrade, or NULL */
+    struct exchange *upgrading; /* request that waits for the end of an upgrade, or NULL */
 };
 
 /* ---- answers ---- */
@@ -100,7 +100,7 @@ static void put_error(struct json *j, const struct exchange *x, const struct err
     json_put_int(j, "code", x->dialect->status_of(err->status));
     json_close(j, '}');
     json_close(j, '}');
-    if (j->error == 0 && !x->stream) /* else it ends as every line does */
+    if (j->error == 0 && !x->stream) /* a stream's line gets its newline below */
         j->error = buf_add_char(j->out, '\n');
 }
 

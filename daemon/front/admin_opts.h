@@ -11,7 +11,7 @@ struct admin_opts {
     struct api *api;
     struct models *models;
     struct clock *clock;
-    int64_t started_ns; /* of the daemon, by @clock */
+    int64_t started_ns; /* start of the daemon, by @clock */
     void *ctx;
     const char *(*health)(void *ctx); /* "starting", "serving", "replacing", "failed", "draining" */
     void (*drain)(void *ctx);

@@ -26,7 +26,7 @@ struct reading {
     char **argv;
     int i;
     int r; /* 0, or -ENOMEM */
-    /* What llama-server's options said; NULL: they were not given. */
+    /* Values of llama-server's options; NULL: not given. */
     const char *host, *port;
     uint64_t context, parallel;
     bool has_context, unified, tls;

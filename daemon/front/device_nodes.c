@@ -55,7 +55,7 @@ void device_nodes_make(const struct device_nodes *at) {
 
     if (access(at->program, X_OK) < 0)
         return;
-    if (is_missing(at, "nvidiactl")) /* also loads the module that lists the devices */
+    if (is_missing(at, "nvidiactl")) /* opening it also loads the module that lists the devices */
         run(at, CONTROL, NULL);
     uint32_t n = count_gpus(at);
     for (uint32_t i = 0; i < n; i++) {

@@ -30,10 +30,10 @@ struct front {
     uv_timer_t drain;
     int64_t leave_ends_ns, drain_ends_ns;
     struct listeners listeners;
-    int disk_fd; /* of the disk tier; -1: there is none */
+    int disk_fd; /* file of the disk tier; -1: none */
     uint64_t share_secret[2];
     char usage_path[PATH_MAX]; /* "": none */
-    int next_pid;              /* of an upgrade */
+    int next_pid;              /* process of the next daemon */
     bool draining, closing, was_ready, handed_over;
     bool gave_way; /* the device is the next daemon's, once it has asked for it */
     int exit_code;

@@ -17,12 +17,12 @@
  * has an address and is not listened on; fd is open, or -1 once it was dropped. */
 struct front_socket {
     int fd;
-    bool admin; /* else HTTP */
+    bool admin; /* false: HTTP */
     bool tls;
     bool listens;
     bool unwanted; /* the daemon before this one bound it, and it is not in the options any more */
     const char
-        *address; /* as in the options, if a daemon bound it; NULL: the service manager did */
+        *address; /* address in the options if a daemon bound it; NULL: the service manager did */
 };
 
 /* Config from the beginning, api and admin from listeners_open() on. */
@@ -32,7 +32,7 @@ struct listeners {
     struct admin *admin;
     struct front_socket sockets[SERVICE_FDS_MAX];
     uint32_t n;
-    char url[300]; /* of the first for HTTP, for messages */
+    char url[300]; /* URL of the first HTTP listener, for messages */
 };
 
 /* Sorts what the service manager, or the daemon before this one, passes: sockets, and files for

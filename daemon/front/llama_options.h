@@ -8,13 +8,13 @@
 #include <stddef.h>
 
 enum llama_kind {
-    LLAMA_VALUE,       /* its value is that of our option `ours` */
-    LLAMA_COUNT,       /* likewise; a negative value, or "auto", means our default */
-    LLAMA_FLAG,        /* it stands for `ours`, which is KEY=VALUE */
-    LLAMA_SAMPLING,    /* its value is that of the sampling parameter `ours` */
-    LLAMA_HERE,        /* what it asks for holds always, or is decided by weftd; no value */
-    LLAMA_HERE_VALUE,  /* likewise, with a value */
-    LLAMA_HERE_SWITCH, /* likewise, with "on", "off", "auto", or nothing behind it */
+    LLAMA_VALUE,       /* has the value of weftd's option `ours` */
+    LLAMA_COUNT,       /* LLAMA_VALUE where a negative value or "auto" is the default */
+    LLAMA_FLAG,        /* means `ours`, which is KEY=VALUE */
+    LLAMA_SAMPLING,    /* has the value of the sampling parameter `ours` */
+    LLAMA_HERE,        /* always applies, or weftd decides it; no value */
+    LLAMA_HERE_VALUE,  /* LLAMA_HERE with a value */
+    LLAMA_HERE_SWITCH, /* LLAMA_HERE followed by "on", "off", "auto" or nothing */
     LLAMA_REFUSED,     /* there is nothing like it: `ours` says what to do; no value */
     LLAMA_REFUSED_VALUE,
     LLAMA_CONTEXT, /* the rest have a meaning of their own in args.c */

@@ -36,7 +36,7 @@
 #include "vision/decoder.h"
 
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
-#define FILES_OF_MODEL 6    /* of these for each model, beyond the first few */
+#define FILES_OF_MODEL 6    /* open files per model, beyond the first few */
 #define LEAVE_NS 1000000000 /* for requests that are on their way when the drain begins */
 #define CLOSE_MS 5000       /* for everything to end once it has been told to */
 
@@ -114,10 +114,10 @@ static void on_drain_tick(uv_timer_t *t) {
     struct front *f = the_front((uv_handle_t *)t);
 
     if (f->handed_over)
-        next_daemon_offer(f); /* of models that had none before */
+        next_daemon_offer(f); /* kept weights of models that had none before */
     if (is_leaving(f))
         return;
-    if (!f->handed_over) /* else the next one serves, and nothing need be refused */
+    if (!f->handed_over) /* after a hand-over the next daemon serves, and no request is refused */
         api_drain(f->api);
     if (!is_busy(f) || clock_now(clock_monotonic()) >= f->drain_ends_ns) {
         log_event(WLOG_INFO, "stopped", "drained=%s", api_busy(f->api) ? "no" : "yes");

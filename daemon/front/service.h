@@ -15,10 +15,10 @@
 
 struct service_fd {
     int fd;
-    bool admin;          /* its name is "admin": the admin socket; else HTTP */
+    bool admin;          /* true: named "admin", the admin socket; false: HTTP */
     bool kept;           /* by service_keep(), of a process before this one; not a socket */
-    const char *address; /* of an upgrade: the daemon before this one bound it for this value of the
-                            option listen or admin-socket; NULL: it is the service manager's */
+    const char *address; /* value of listen or admin-socket for which the daemon before an upgrade
+                            bound the socket; NULL: the service manager bound it */
     char name[KEPT_NAME_MAX];
 };
 

@@ -218,7 +218,7 @@ static const struct gguf *block_of(const struct front_model *m) {
  * kept there is of the same sizes. Fills in the context that follows from it. */
 static uint64_t memory_of(struct front_model *m, const struct config *c,
                           const struct msg_open *room) {
-    struct config k = *c; /* nothing of it is freed */
+    struct config k = *c; /* a borrowed copy: its members are not freed */
     struct msg_open open = *room;
     struct engine_opts *o = &k.engine, d;
     uint64_t draft = 0;
@@ -266,7 +266,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     engine_keep_key(m->file, block_of(m), m->keep_key[0]);
     if (m->draft)
         engine_keep_key(m->draft, NULL, m->keep_key[1]);
-    gguf_drop_data(m->file); /* it may change while it is served */
+    gguf_drop_data(m->file); /* the file may change while the model is served */
     if (m->draft)
         gguf_drop_data(m->draft);
     if (m->projector.file) {

@@ -21,16 +21,16 @@ struct front_model {
     struct projector_file projector;
     struct tokenizer *tokenizer;
     struct template *template; /* never NULL once opened */
-    struct buf template_text;  /* of the configured or built-in one */
+    struct buf template_text;  /* text of the configured or built-in template */
     struct buf system_text;
-    char *name; /* as clients name it */
+    char *name; /* name that clients use */
     char *pair; /* api.pair points into it; NULL: it does not rank */
     struct sampling_defaults sampling;
     struct model_header header;
     char fingerprint[24];
     /* Keys of the weights packed from the file, and from the draft model's file. */
     uint8_t keep_key[2][ENGINE_KEEP_KEY];
-    uint64_t memory_bytes; /* that its worker will take, as far as files and options tell */
+    uint64_t memory_bytes; /* memory that its worker will need, as far as files and options tell */
     struct api_model api;
 };
 

@@ -86,7 +86,7 @@ static int cancel(struct guests *g, const struct chan_frame *f) {
     int r = msg_cancel_parse(f->data, f->len, &id);
     uint32_t i = r < 0 ? g->n : find(g, id);
 
-    if (i < g->n) { /* else it has ended */
+    if (i < g->n) { /* a request that has ended is not in the list */
         struct api_guest *guest = g->list[i];
 
         forget(g, i);

@@ -38,4 +38,5 @@ bool guests_ask(const struct guests *g);
 void guests_answer(struct guests *g, const struct buf *ready);
 /* The requests are cancelled here: the other front has them. May come again. */
 void guests_close(struct guests *g);
-struct guests *guests_free(struct guests *g); /* of a closed one, after the loop has run out */
+struct guests *
+guests_free(struct guests *g); /* needs guests_close() and the end of the loop before */

@@ -23,12 +23,12 @@
 
 #define LIBRARY "libzmq.so.5"
 #define REPLAY_MAX 10000             /* batches stored for subscribers that missed some, */
-#define REPLAY_BYTES_MAX (32u << 20) /* and their bytes */
+#define REPLAY_BYTES_MAX (32u << 20) /* bytes of these batches */
 #define QUEUE_MAX 1000               /* batches that wait for one subscriber, or replay */
 #define BATCH_MAX (4u << 20)
 #define REPLAYS_MAX 4u          /* at a time; requests for others wait in the socket */
-#define REQUESTS_MAX 64         /* that are read in an iteration */
-#define FRAMES_MAX 16           /* of a message, that are read at once; a request has 3 */
+#define REQUESTS_MAX 64         /* requests read per iteration */
+#define FRAMES_MAX 16           /* frames of a message read at once; a request has 3 */
 #define PART_MAX 256u           /* batches of a part of a replay, */
 #define PART_BYTES (256u << 10) /* bytes at which a part ends */
 #define STALL_MS 10000          /* after which a replay that takes nothing ends */
@@ -73,11 +73,11 @@ struct kv_events {
     bool pub_bound, router_bound, closed;
     bool skips; /* a message has more frames than a request: they are read and forgotten */
     uv_timer_t retry;
-    uv_poll_t poll; /* of the router; polls: it is in use */
+    uv_poll_t poll; /* watches the router; polls: in use */
     bool polls;
     uv_timer_t turn; /* active while there is a replay */
     struct replay replay[REPLAYS_MAX];
-    uint32_t turn_of; /* whose replay is the next */
+    uint32_t turn_of; /* index of the peer that gets the next replayed batch */
     struct api_kv_counts counts;
     struct batch past[REPLAY_MAX];
     uint32_t first, n_past;
@@ -252,7 +252,7 @@ static void drop_oldest(struct kv_events *e) {
 static void keep(struct kv_events *e, uint64_t number) {
     char *data = e->router ? malloc(e->out.len) : NULL;
 
-    while (e->n_past && !data) /* what is kept has no gaps; at most REPLAY_MAX turns */
+    while (e->n_past && !data) /* the kept batches have no gaps; at most REPLAY_MAX iterations */
         drop_oldest(e);
     if (!data)
         return;
@@ -506,7 +506,7 @@ int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct
     choose_topic(e);
     uv_timer_init(o->loop, &e->retry);
     uv_timer_init(o->loop, &e->turn);
-    *out = e; /* what is open now is closed by kv_events_close() */
+    *out = e; /* kv_events_close() closes what is open */
     if (o->later || bind_all(e) == 0)
         return 0;
     return err_set(err, 0, "kv-events", "kv-events: %s: %s", e->pub_bound ? o->replay : o->endpoint,

@@ -21,9 +21,9 @@ struct kv_events;
 
 struct kv_events_opts {
     uv_loop_t *loop;
-    const char *endpoint; /* of the PUB socket, which is bound there, as ZeroMQ takes it */
-    const char *replay;   /* likewise of the ROUTER socket; "": none */
-    const char *topic;    /* of all batches, before "@MODEL"; "": kv@HOST */
+    const char *endpoint; /* address that the PUB socket binds, in ZeroMQ's form */
+    const char *replay;   /* address that the ROUTER socket binds; "": none */
+    const char *topic;    /* topic of all batches, before "@MODEL"; "": kv@HOST */
     bool later;           /* another daemon has the addresses still: kv_events_bind() */
 };
 

@@ -15,8 +15,8 @@
 #include <stdint.h>
 
 #define MODEL_USERS 16
-#define MODEL_USE_NS 60000000000  /* so long after its last request a tenant uses a model */
-#define MODEL_LEAD_NS 30000000000 /* what a tenant may be ahead of the others, and wait for them */
+#define MODEL_USE_NS 60000000000  /* time after its last request that a tenant uses a model */
+#define MODEL_LEAD_NS 30000000000 /* virtual time that a tenant may be ahead of the others */
 
 /* Users of a model: the last to come always counts, the others if they came within the last
  * MODEL_USE_NS, the latest first. No tenant is in it twice; each is known to the model_share. */
@@ -35,7 +35,7 @@ struct model_share {
         double weight, virtual_ns; /* weight 0: unknown */
     } * tenant;                    /* [n], by number */
     uint32_t n;
-    double virtual_ns; /* where a tenant begins that has used no model of late */
+    double virtual_ns; /* start value of a tenant that has used no model lately */
 };
 
 void model_share_deinit(struct model_share *s); /* no tenant is known then */

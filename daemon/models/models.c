@@ -29,7 +29,7 @@
 #define RETRY_MIN_MS 5000
 #define RETRY_MAX_MS 60000
 #define KEPT_MS 60000 /* for weights of the last daemon, until a request asks for their model */
-#define KV_PART 8     /* of the memory for models: KV of one that says nothing of it */
+#define KV_PART 8     /* divisor of models-memory: KV memory of a model without kv-memory */
 
 /* The invariants of struct served. */
 static void check(const struct served *s) {
@@ -123,7 +123,7 @@ static void end_swap(struct served *s, const char *why) {
 /* Marks the model as failed because of @why, a sentence without its full stop; loading may be tried
  * again after a pause. */
 static void tell_failure(struct served *s, const char *why) {
-    assert(*why); /* it distinguishes FAILED from ABSENT */
+    assert(*why); /* a reason distinguishes FAILED from ABSENT */
     snprintf(s->why, sizeof(s->why), "%s", why);
     s->retry_ms = MIN(MAX(2 * s->retry_ms, RETRY_MIN_MS), RETRY_MAX_MS);
     s->wanted = false;
@@ -514,7 +514,7 @@ static void decide(struct models *m) {
     while ((s = models_first_queued(m))) {
         make_room(s);
         if (s->state == SERVED_QUEUED)
-            return; /* those behind it wait too: they would take its room */
+            return; /* later ones wait, too: they would take its room */
     }
 }
 
@@ -728,7 +728,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
         if (r == 0 && s->opened)
             take_front(s);
     }
-    *out = m; /* also after an error: models_free() frees what there is */
+    *out = m; /* set even after an error: models_free() frees the rest */
     return r;
 }
 

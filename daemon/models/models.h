@@ -41,8 +41,9 @@ struct models_opts {
     /* Another daemon runs beside this one: memory that is in use will not be free soon, and the
      * disk tier is not used before models_use_disk(). */
     bool beside;
-    bool waits;  /* the workers of the other daemon end before models_start() */
-    int disk_fd; /* of the disk tier of the option model; others have files beside it; -1: none */
+    bool waits; /* the workers of the other daemon end before models_start() */
+    /* File of the disk tier of the option model; -1: none. Other models have files beside it. */
+    int disk_fd;
     void *ctx;
     void (*on_away)(void *ctx);   /* models_give_way() is done */
     void (*on_answer)(void *ctx); /* an answer to models_offer(), for one model */

@@ -92,7 +92,7 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
         return r;
     s = m->served[m->n - 1];
     s->first = old->first;
-    s->found = old->found && !file; /* else the folder does not say what it is */
+    s->found = old->found && !file; /* a file given by path is not in the folder */
     if ((r = models_bring(s, api_new_model, err)) < 0)
         return r;
     assert(s != old && !s->old && !old->next);

@@ -22,8 +22,8 @@
 
 struct search {
     const struct config *config;
-    struct model_list files; /* of models-dir; presets may name them */
-    char **names;            /* of presets */
+    struct model_list files; /* files of models-dir; presets may name them */
+    char **names;            /* names of presets */
     size_t n_names;
     models_find_cb cb;
     models_bad_cb bad;

@@ -14,7 +14,7 @@
  * begun is left out; one that has begun comes about.
  */
 
-#define CHANGES_MAX 16 /* that wait, or are made */
+#define CHANGES_MAX 16 /* changes that wait or are under way */
 
 struct change {
     struct models_doing doing; /* api_task.of */

@@ -198,7 +198,7 @@ static int change(struct config *c, const struct preset_change *p, struct err *e
             n += (size_t)snprintf(text + n, sizeof(text) - n, "%s,", *s);
         if (n + strlen(p->sampling) >= sizeof(text))
             return -E2BIG;
-        snprintf(text + n, sizeof(text) - n, "%s", p->sampling); /* what comes later counts */
+        snprintf(text + n, sizeof(text) - n, "%s", p->sampling); /* the later of two values wins */
         r = config_set(c, "sampling", text, err);
     }
     if (r == 0 && p->max_context) {

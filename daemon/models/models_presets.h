@@ -10,7 +10,7 @@
 /* A preset to be made or removed: what is NULL or 0 is as its base has it. */
 struct preset_change {
     struct config own;  /* the daemon's */
-    struct config base; /* of the model it is made of */
+    struct config base; /* options of the model it is made from */
     char *name, *from;  /* from NULL: it is removed */
     char *sampling, *template, *system;
     uint32_t max_context;

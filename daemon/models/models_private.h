@@ -37,9 +37,9 @@ struct models_scan {
     struct config config;
     struct found *found;
     size_t n;
-    struct known_header *known; /* of the last scan: files are read once */
+    struct known_header *known; /* headers of the last scan, so that files are read once */
     size_t n_known;
-    struct bad_preset *bad; /* that cannot be read */
+    struct bad_preset *bad; /* presets that cannot be read */
     size_t n_bad;
     struct err err;
     int result;
@@ -60,30 +60,31 @@ struct served {
     struct config config; /* the daemon's, with what its preset says */
     char *name;
     struct api_model info;
-    struct model *model; /* of the api */
+    struct model *model; /* the api's view of it */
     struct workers *workers;
     struct front_model *front;
-    int disk_fd; /* its own file of the disk tier, once it was loaded; -1: none, or it is the
-                    first, which has models_opts.disk_fd */
+    int disk_fd; /* file of the disk tier; -1: none, not loaded yet, or it is the first model, which
+                    has models_opts.disk_fd */
     enum served_state state;
     bool first, wanted;
-    struct model_header header; /* of a model that was not opened: info.arch is in it */
+    struct model_header header; /* header of a model that was not opened */
     bool found;                 /* in a folder, and withdrawn when it is not there any more */
-    bool stale;                 /* its preset is another now: withdrawn, and found anew */
+    bool stale;                 /* the preset has changed: the model is withdrawn and found anew */
     uint64_t file;              /* models_file_id() */
-    struct served *old, *next;  /* of a swap under way: the model that this shall replace, or that
-                                  shall replace this */
-    bool retired;               /* replaced, or never to be: it goes when nothing uses it */
+    struct served *old, *next;  /* a swap under way: the model that this will replace, or that
+                                  will replace this */
+    bool retired;               /* to be freed when nothing uses it */
     bool closing;               /* the api has forgotten it */
     char why[400];              /* FAILED */
-    char swap[400];             /* how the last swap ended; "": there was none */
+    char swap[400];             /* result of the last swap; "": none */
     uint32_t retry_ms, n_loads;
-    int64_t ready_ns, used_ns;              /* used_ns: it was asked for, or ready */
-    int64_t queued_ns, loading_ns, load_ns; /* it was QUEUED, began to load; how long that took */
+    int64_t ready_ns, used_ns;     /* used_ns: it was asked for, or ready */
+    int64_t queued_ns, loading_ns; /* when QUEUED was entered; when loading began */
+    int64_t load_ns;               /* duration of the last load */
     struct model_users users;
     uint64_t file_bytes, bytes; /* bytes: that it has, or would need; the file's before that was
                                    opened */
-    struct msg_open room;       /* what OPEN gives its worker besides the options */
+    struct msg_open room;       /* contents of its OPEN besides the options */
     float progress;
     /* The reading of the file. */
     uv_work_t work;
@@ -96,9 +97,9 @@ struct models {
     struct models_opts opts;
     struct served **served;
     uint32_t n;
-    struct bad_preset *bad; /* of the last scan */
+    struct bad_preset *bad; /* bad presets of the last scan */
     size_t n_bad;
-    const char **bad_names; /* the same as the api has them: NULL-terminated, or NULL */
+    const char **bad_names; /* their names for the api: NULL-terminated, or NULL */
     bool several;           /* there are folders: models come and go */
     bool on_demand, ready_told, stopping;
     uint64_t budget, kv_bytes; /* kv_bytes: of a model that says nothing of it */

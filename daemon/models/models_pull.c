@@ -38,9 +38,9 @@ struct pull {
     uv_pipe_t out;
     struct buf line;
     char read[4096];
-    char error[300]; /* what it said was wrong */
+    char error[300]; /* error that it reported */
     int64_t status;
-    int n_open; /* of process and pipe */
+    int n_open; /* open handles: process and pipe */
     bool ended; /* the process, or it was never started */
 };
 

@@ -21,7 +21,7 @@
  */
 
 #define PAUSE_MS 2000      /* from the end of one scan to the next */
-#define SCAN_LIMIT_MS 5000 /* what waits for one goes on without it */
+#define SCAN_LIMIT_MS 5000 /* requests that wait for a scan continue without it */
 
 /* The header of a file that models_file_id() identifies; zeroed if it cannot be read. */
 struct known_header {
@@ -342,7 +342,7 @@ static void on_scanned(uv_work_t *w, int status) {
     if (m->stopping)
         return;
     if (s->again && start_scan(m))
-        return; /* what waits, waits for that */
+        return; /* waiting requests wait for that scan */
     s->again = false;
     release(m);
     models_decide_soon(m);

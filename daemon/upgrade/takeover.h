@@ -20,7 +20,7 @@ struct takeover_opts {
 
 /* At the beginning of the process: leaves the parent, since the service manager sees the end of its
  * own children only. The files that were handed over are closed on exec from here on. */
-void takeover_begin(const char *sources); /* of this daemon: upgrade.h */
+void takeover_begin(const char *sources); /* sources: see upgrade.h */
 /* Returns the descriptors that were handed over, and their names, which live as long as the
  * process. The number may be 0. */
 int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX]);
@@ -32,7 +32,7 @@ void takeover_failed(const char *why);
  * asks for. */
 bool takeover_waits(void);
 void takeover_opened(void); /* files and vocabularies are read */
-void takeover_ready(void);  /* its models are served as far as that is asked for */
+void takeover_ready(void);  /* the models that were asked for are served */
 void takeover_taken(void);  /* in takeover_opts.take(), once it accepts */
 /* Returns true if this daemon is to take over and has not been told to. */
 bool takeover_is_pending(void);

@@ -62,12 +62,12 @@ struct upgrade {
     struct upgrade_opts opts;
     enum upgrade_state state;
     uv_process_t process; /* the one that was started */
-    uv_poll_t poll;       /* of the channel */
+    uv_poll_t poll;       /* watches the channel */
     uv_timer_t limit;
     bool process_open, poll_open;
     bool waits, takes_requests;
     int channel;
-    int pid; /* as the new daemon has it; 0: it has not said */
+    int pid; /* id that the new daemon reported; 0: none yet */
     uint32_t limit_ms;
 };
 
@@ -127,7 +127,8 @@ int upgrade_add(struct upgrade_files *f, int fd, const char *name, const char *v
 static void on_channel_closed(uv_handle_t *h) {
     struct upgrade *u = h->data;
 
-    if (u->state != UPGRADE_TAKEN) /* else the new daemon is to see the end of this process */
+    if (u->state !=
+        UPGRADE_TAKEN) /* after TAKEN the new daemon waits for the end of this process */
         close(u->channel);
     u->poll_open = false;
 }

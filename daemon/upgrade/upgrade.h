@@ -58,7 +58,7 @@ enum upgrade_state {
 struct upgrade_opts {
     uv_loop_t *loop;
     void *ctx;
-    const char *sources; /* of this daemon */
+    const char *sources; /* digest of this daemon's sources */
     /* The next daemon waits for the memory of the caller's workers: they end, then
      * upgrade_load(). */
     void (*opened)(void *ctx);
@@ -79,7 +79,7 @@ struct upgrade_files {
     size_t len;
 };
 
-struct upgrade; /* of a daemon, over its whole life */
+struct upgrade; /* lives as long as the daemon */
 
 /* IDLE. @o is copied. 0 or -ENOMEM. */
 int upgrade_new(struct upgrade **out, const struct upgrade_opts *o);

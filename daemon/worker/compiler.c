@@ -25,7 +25,7 @@
 
 #define SLOTS 1024u
 #define AWAY_MAX 6    /* grammars that may be half compiled; each takes memory and a thread */
-#define AWAY_OF_ONE 2 /* of one tenant: one is compiled, the next is ready to begin */
+#define AWAY_OF_ONE 2 /* entries of one tenant: one is compiled, the next is ready to begin */
 /* Twice the limit of the front, which compiles without a vocabulary: a grammar that the front has
  * accepted is not refused here because of the work for token classes. */
 #define WORK_MAX 72000000
@@ -58,7 +58,7 @@ struct task {
 
 struct waiting {
     uint64_t id;
-    uint32_t slot; /* of its tenant */
+    uint32_t slot; /* slot of its tenant */
 };
 
 /*
@@ -76,7 +76,9 @@ struct entry {
     uint8_t isolation_key[16];
     char *text;
     bool quarantined, abandoned; /* quarantined: compiled alone */
-    uint32_t slot; /* of a tenant: if AWAY, it is compiled for it; if n_refs > 0, it is charged */
+    /* AWAY: slot of the tenant for which it is compiled; n_refs > 0: of the tenant that is
+     * charged. */
+    uint32_t slot;
     uint32_t n_refs, n_waiting, cap_waiting;
     uint32_t users[TENANTS]; /* n_refs by slot; users[slot] > 0 if n_refs > 0 */
     struct waiting *waiting;
@@ -123,8 +125,8 @@ struct compiler {
     struct tenant_slot tenant[TENANTS];
     struct preparation preparation;
     bool freed;              /* memory was given back since hand_out_held() */
-    size_t bytes, max_bytes; /* of entries that are READY; limit for those not in use */
-    size_t state_bytes;      /* of the matchers of requests */
+    size_t bytes, max_bytes; /* memory of READY entries; limit for those not in use */
+    size_t state_bytes;      /* memory of the matchers of requests */
     uint64_t n_hits, n_compiled, n_prepared, n_refused, ns;
 };
 

@@ -29,10 +29,10 @@
 struct compiler;
 
 struct compiler_stats {
-    uint32_t n_entries, n_queued, n_away; /* all grammars; those not begun; those with a thread */
+    uint32_t n_entries, n_queued, n_away; /* grammars: all, not begun, on a thread */
     uint32_t n_held;                      /* requests that wait for room */
     size_t bytes, used,
-        state_bytes; /* of all grammars; charged to tenants; requests' places of it */
+        state_bytes; /* memory: of all grammars, charged to tenants, of requests' places */
     uint64_t n_hits, n_compiled, n_prepared, n_refused, ns; /* ns: of compiling */
 };
 

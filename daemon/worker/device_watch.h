@@ -12,7 +12,7 @@
 
 /* Statistics of a device; 0: not available. */
 struct device_state {
-    uint64_t memory_bytes, memory_used_bytes; /* all programs' use */
+    uint64_t memory_bytes, memory_used_bytes; /* used by all programs */
     uint64_t energy_mj;                       /* since the driver started */
     uint32_t power_mw, clock_mhz, celsius;    /* clock: of the multiprocessors */
     bool throttled;                           /* the clock is lowered for power or heat */

@@ -9,7 +9,7 @@ static int exit_code;
 static const char *last_line;
 
 static void on_bus(int signum, siginfo_t *info, void *context) {
-    if (info->si_code != BUS_ADRERR) { /* of the memory itself, for instance */
+    if (info->si_code != BUS_ADRERR) { /* for instance, an error of the memory itself */
         signal(signum, SIG_DFL);
         return; /* the instruction faults again */
     }

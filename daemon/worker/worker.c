@@ -26,18 +26,20 @@
 #include "scheduler/scheduler.h"
 #include "text/tokenizer.h"
 
-#define EVENTS_MAX (16u << 20)       /* bytes of one event batch */
-#define STATS_NS 100000000           /* between two statistics */
-#define FLUSH_NS INT64_C(2000000000) /* for writing to the disk at the end */
-#define LEAVE_NS INT64_C(5000000000) /* and while requests run, before another has the file */
+#define EVENTS_MAX (16u << 20) /* bytes of one event batch */
+#define STATS_NS 100000000     /* time between two statistics */
+/* Time for writing to the disk: at the end; while requests run, before another process gets the
+ * file. */
+#define FLUSH_NS INT64_C(2000000000)
+#define LEAVE_NS INT64_C(5000000000)
 #define WARM_UP_TOKENS 8u
-#define CPU_NICE 5      /* of threads that compute; those that compile come after them */
-#define DRAFT_SHARE 16u /* of what a device has left: for the draft model's keys and values */
-#define MAX_BYPASS 8u   /* how often a waiting request may be overtaken */
+#define CPU_NICE 5 /* nice value of threads that compute; compiling threads have a higher one */
+#define DRAFT_SHARE 16u /* part of a device's free memory for the draft model's keys and values */
+#define MAX_BYPASS 8u   /* times that a waiting request may be overtaken */
 /* Host memory for the disk tier when none was configured, at most as much as the KV cache: pages
  * pass through it on their way to the disk. */
 #define STAGING_BYTES (UINT64_C(1) << 30)
-#define WATCH_NS INT64_C(5000000000)     /* how old the device's state may be while nothing runs */
+#define WATCH_NS INT64_C(5000000000)     /* time between two readings of an idle device's state */
 #define PICTURES_PART 16u                /* of the machine's memory, for rows of pictures */
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
 
@@ -61,11 +63,11 @@ struct worker {
     struct buf out;
     int n_shards;
     int disk_fd;       /* where there is a disk tier */
-    int keep_draft_fd; /* as engine_opts.keep_fd, of the draft model */
+    int keep_draft_fd; /* engine_opts.keep_fd of the draft model */
     int wake_fd;       /* readable when the compiler or the disk tier has a result */
     bool leaves_disk;  /* DISK_LEFT is to be sent */
     int64_t stats_sent_ns;
-    bool stats_stale; /* something happened since they were sent */
+    bool stats_stale; /* they have changed since they were sent */
     float reported;   /* the last progress of loading that was sent */
 };
 

@@ -11,7 +11,7 @@
 
 struct expert_file {
     int fd;            /* in memory; 0: there is none */
-    uint8_t print[16]; /* of the model */
+    uint8_t print[16]; /* fingerprint of the model */
     uint64_t n_kept;   /* picks that were counted when it was kept last */
     int64_t kept_ns;
     char path[256];

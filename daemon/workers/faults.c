@@ -10,7 +10,7 @@
 #include "base/printable.h"
 #include "base/util.h"
 
-#define FILES 8 /* of the last deaths */
+#define FILES 8 /* recordings that are kept */
 
 /* The row of @id, or FAULTS_MAX. */
 static uint32_t find(const struct faults *f, uint64_t id) {

@@ -17,7 +17,7 @@ struct kept_file {
     struct kept *of;
     struct list link; /* kept.files */
     int fd;
-    char name[KEPT_NAME_MAX]; /* that the service manager knows it by */
+    char name[KEPT_NAME_MAX]; /* name at the service manager */
     uint8_t key[ENGINE_KEEP_KEY];
     uint64_t n_bytes;
     uint32_t n_users;
@@ -183,7 +183,7 @@ int kept_pass(struct kept *k, int (*add)(void *ctx, int fd, const char *name), v
 }
 
 void kept_hand_over(struct kept *k) {
-    assert(!k->held); /* it is the main process until then */
+    assert(!k->held); /* this is the main process until then */
     LIST_FOREACH(i, &k->files) {
         struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
 

@@ -15,13 +15,13 @@
 #include <stdbool.h>
 #include "engine/engine.h"
 
-#define KEPT_PREFIX "weights-" /* of the names of kept files */
+#define KEPT_PREFIX "weights-" /* begin of the names of kept files */
 #define KEPT_NAME_MAX 40
 
-struct kept;      /* all of a daemon */
+struct kept;      /* all kept files of a daemon */
 struct kept_file; /* the weights of one model file */
 
-/* How the service manager is told of a kept file, and that it may close one. */
+/* Callbacks that tell the service manager of a kept file, and that it may close one. */
 struct kept_opts {
     void (*keep)(int fd, const char *name);
     void (*forget)(const char *name);

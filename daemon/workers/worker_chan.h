@@ -38,8 +38,8 @@ struct worker_chan {
     uv_poll_t poll;
     uv_idle_t rest; /* the turn goes on in the next iteration */
     int waits_for;  /* events that `poll` was started with; 0: it is stopped */
-    bool open;      /* all of the above are in use */
-    bool has_parts; /* of the frame that was received last */
+    bool open;      /* the members above are in use */
+    bool has_parts; /* the last frame has further parts */
 };
 
 /* Over the socket @fd, which it takes over. @opts is copied. The handles of the last use must have

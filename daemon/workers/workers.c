@@ -30,10 +30,10 @@
 #define LINGER_MS 3000 /* for a worker that stops to write what it has for the disk */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 60000
-#define FAILED_AFTER_MS 2000 /* how long requests wait at least for a worker that cannot load */
+#define FAILED_AFTER_MS 2000 /* shortest wait of requests for a worker that cannot load */
 #define LOAD_TRIES 3         /* starts that came to nothing, before that is taken for an answer */
 #define RETRY_MIN_MS 1000    /* shortest Retry-After for clients */
-#define SHARED_BYTES (FLIGHT_OFFSET + FLIGHT_BYTES) /* of the crash page's file */
+#define SHARED_BYTES (FLIGHT_OFFSET + FLIGHT_BYTES) /* size of the crash page's file */
 #define FILE_CHANGED "its file was changed after weftd had read it"
 
 static_assert(sizeof(struct crash_page) <= FLIGHT_OFFSET, "they do not overlap");
@@ -202,7 +202,7 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
     static const char *const where[READY_WEIGHTS] = {"own", "packed", "kept"};
 
     assert(w->model);
-    if (file_has_changed(w)) { /* what was loaded may be half of each */
+    if (file_has_changed(w)) { /* the loaded bytes may be of both versions */
         kill_worker(w, "the model's file was changed while it was loaded");
         return;
     }
@@ -387,7 +387,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     char path[256] = "";
 
     PROBE3(worker__death, p->pid, status, signal);
-    worker_chan_drain(&w->chan); /* what it said before it died still counts */
+    worker_chan_drain(&w->chan); /* frames that it sent before its death count */
     worker_chan_close(&w->chan);
     bool served = w->state == WORKERS_SERVING;
     expert_file_save(&w->experts);
@@ -498,7 +498,7 @@ static void on_restart(uv_timer_t *t) {
         log_event(WLOG_ERROR, "worker_spawn", "error=\"%s\"", uv_strerror(r));
         snprintf(w->refusal, sizeof(w->refusal), "no worker can be started: %s", uv_strerror(r));
     }
-    if (r < 0 && !w->process_open) /* else on_process_closed() does it */
+    if (r < 0 && !w->process_open) /* with an open process on_process_closed() does it */
         on_failed_start(w);
 }
 
@@ -665,7 +665,7 @@ bool workers_leave_disk(struct workers *w) {
                 (w->open_sent || !w->chan.open);
 
     w->opts.disk_waits = true;
-    w->leaving_disk = used; /* where OPEN was not sent it does not leave, and is waited for */
+    w->leaving_disk = used; /* without OPEN it does not leave, and is waited for */
     if (used)
         tell(w, MSG_DISK_LEAVE, 0);
     return used;

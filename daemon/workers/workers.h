@@ -33,7 +33,7 @@ struct workers_opts {
     const struct gguf *file, *draft, *projector; /* projector: or NULL, likewise */
     uint64_t kv_bytes;     /* preferred memory for pages, unless kv-memory is given; 0: any */
     uint64_t memory_bytes; /* memory that a worker may take, the same at every start; 0: no limit */
-    int disk_fd;           /* likewise given to every worker; -1: none */
+    int disk_fd;           /* passed to every worker; -1: none */
     bool disk_waits;       /* another daemon uses it until workers_use_disk() */
     struct kept *kept;     /* stores weights between workers */
     struct clock *clock;
@@ -69,7 +69,7 @@ struct workers_stats {
     const char *state;
     uint32_t n_started, n_deaths, n_hangs;
     int pid;              /* 0: none */
-    const char *weights;  /* of the last one that was ready: own, packed, kept; "" */
+    const char *weights;  /* weights of the last ready worker: own, packed, kept; "" */
     const char *failure;  /* why none can be started, if it is known; else "" */
     int64_t stats_age_ms; /* since the worker reported `last`; -1: never */
     struct msg_stats last;

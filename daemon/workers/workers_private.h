@@ -35,11 +35,11 @@ enum workers_next { NEXT_NONE, NEXT_OFFERED, NEXT_ACCEPTED, NEXT_REFUSED, NEXT_T
 struct workers {
     struct api_port port;
     struct workers_opts opts;
-    struct model *model; /* of the api; NULL before workers_attach() */
+    struct model *model; /* the api's model; NULL before workers_attach() */
     enum workers_state state;
     bool served;      /* some worker was READY once */
-    bool was_ready;   /* this one was */
-    char backend[16]; /* what it computes with: its successors do, for the same tokens. "": none */
+    bool was_ready;   /* the present worker was READY */
+    char backend[16]; /* backend, which its successors keep for the same tokens; "": none */
     bool placed;      /* experts stay where `experts` says: that is part of what it computes */
     struct expert_file experts;
     uv_process_t process;
@@ -51,25 +51,26 @@ struct workers {
     enum workers_next next;
     struct worker_chan next_chan; /* to the next daemon (workers_away.c) */
     struct buf ready;             /* the READY message of the last worker */
-    struct event_cursor events;   /* of the frame that is read */
+    struct event_cursor events;   /* events of the frame that is read */
     struct buf out;
     int crash_page_fd;
     struct crash_page *crash_page;
-    struct flight *flight;           /* of this worker and those before it */
-    int64_t started_ns, progress_ns; /* of the process; when its step count last changed */
-    int64_t watched_ns;              /* when this was last looked at */
+    struct flight *flight; /* recorder of this worker and its predecessors */
+    int64_t started_ns;    /* start of the process */
+    int64_t progress_ns;   /* last change of its step count */
+    int64_t watched_ns;    /* when this was last looked at */
     uint64_t progress_step;
     uint32_t backoff_ms, n_started, n_deaths, n_hangs;
     uint32_t n_failed; /* starts in a row that came to nothing */
     int64_t down_ns;   /* when the last worker that served was lost */
-    bool file_changed; /* that the file changed was said */
+    bool file_changed; /* the change of the file was logged */
     struct faults faults;
     uint8_t (*keys)[ENGINE_KEEP_KEY];
-    struct kept_file *kept[2]; /* of the model, of the draft model; NULL: what there is stays its
-                                  worker's own */
-    const char *weights;       /* as workers_stats has it */
-    char refusal[400];         /* of the present worker; "": it gave no reason */
-    char failure[400];         /* what api_worker_failed() was told; "": nothing */
+    struct kept_file *kept[2]; /* weights of the model and of the draft model; NULL: they stay the
+                                  worker's own memory */
+    const char *weights;       /* see workers_stats */
+    char refusal[400];         /* reason of the present worker; "": none */
+    char failure[400];         /* reason passed to api_worker_failed(); "": none */
     struct msg_stats last;
     bool has_stats;
 };
