@@ -13,13 +13,12 @@
 struct batch_item {
     struct request *request;
     uint32_t pos0, n_rows, want0, n_wants;
-    uint32_t n_draft;  /* of the rows; */
-    uint32_t n_right;  /* how many of them were right, once taken */
-    uint32_t n_late;   /* of the samples, the last ones: their masks were not there in time, and
-                          they are not taken */
-    uint32_t snapshot; /* of the state behind the rows; KV_NO_SNAPSHOT: none is made */
-    uint32_t backup;   /* of the state before a draft; KV_NO_SNAPSHOT: the model has none */
-    bool passes;       /* and the next one of the same request replaces it */
+    uint32_t n_draft;  /* drafts among the rows */
+    uint32_t n_right;  /* drafts that were right, once the results are taken */
+    uint32_t n_late;   /* last samples that are not taken, because their masks were late */
+    uint32_t snapshot; /* snapshot of the state behind the rows; KV_NO_SNAPSHOT: none is made */
+    uint32_t backup;   /* snapshot of the state before a draft; KV_NO_SNAPSHOT: no state */
+    bool passes;       /* the next snapshot of the same request replaces it */
     bool samples;      /* the last 1 + n_draft wants are its next tokens */
 };
 
@@ -29,7 +28,7 @@ struct batch {
     struct cost_shape shape;
     int64_t launched_ns;
     int64_t expect_ns;
-    int64_t draft_ns; /* what the draft model took before */
+    int64_t draft_ns; /* time of the draft model before the launch */
     bool alone;
     bool drafts;      /* some rows are drafts: nothing is launched until their fate is known */
     bool prefills;    /* some sequence has more than one row that is neither draft nor replayed */
@@ -44,7 +43,7 @@ struct batch {
     struct engine_want *want;
     struct engine_param *param;
     uint32_t *start, *page;
-    uint32_t *window;         /* as page, of KV_WINDOW; NULL: the engine has none */
+    uint32_t *window;         /* page tables of KV_WINDOW; NULL: no windows */
     struct engine_copy *copy; /* [cap_copies] */
     uint32_t cap_copies;
     struct engine_copy *after; /* [max_seqs] states that are kept */

@@ -21,7 +21,7 @@ int constrain_check(struct request *r);
 /* Hands the engine the masks of item @i's samples. A mask that would take long is made by a thread
  * (late.h) where @late allows that, and from its sample on none of the item is taken. 0; 1: the
  * request has to end, r->why says why; -EIO. */
-enum constrain_late { LATE_NEVER, LATE_LONG, LATE_ALL }; /* ALL: in tests, however short */
+enum constrain_late { LATE_NEVER, LATE_LONG, LATE_ALL }; /* ALL: in tests, also short masks */
 int constrain_item(struct batch *t, uint32_t i, struct engine *engine, enum constrain_late late);
 
 /* For the draft model: the mask behind the first @n drafted tokens, which stand in r->tokens

@@ -30,10 +30,10 @@ struct cost_shape {
 
 struct cost {
     double a[COST_FEATURES];                /* ms for each feature at speed 1 */
-    double p[COST_FEATURES][COST_FEATURES]; /* their covariance, scaled */
+    double p[COST_FEATURES][COST_FEATURES]; /* scaled covariance of a */
     double cap[COST_FEATURES];              /* the largest diagonal of p */
-    double mean[COST_FEATURES];             /* of the last steps: features for each ms */
-    double speed;                           /* so many times what a says */
+    double mean[COST_FEATURES];             /* mean of the last steps' features per ms */
+    double speed;                           /* factor of the time that a gives */
     double recent[COST_SPEEDS];             /* speeds of the last steps */
     double noise;                           /* running variance of the relative error */
     double error;                           /* running mean of the relative underestimate */
@@ -45,7 +45,7 @@ struct cost {
 /* The sizes of a model, from which the prior follows. */
 struct cost_model {
     double weight_bytes, n_params;
-    double key_bytes; /* of the keys and values of one position */
+    double key_bytes; /* bytes of keys and values of one position */
     double pair_ops;  /* multiplications of a row for each position that it looks at */
 };
 

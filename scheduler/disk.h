@@ -20,13 +20,14 @@ struct msg_stats;
 struct disk_opts {
     int fd;
     uint64_t n_bytes;
-    uint64_t daily_bytes; /* that may be written to it; 0: no limit */
+    uint64_t daily_bytes; /* bytes written per day at most; 0: no limit */
     struct clock *clock;
-    uint8_t identity[DISK_IDENTITY]; /* all that a page's bytes depend on besides its tokens */
+    uint8_t
+        identity[DISK_IDENTITY]; /* covers all that a page's bytes depend on besides its tokens */
     size_t n_identity;
-    struct kv_opts pager; /* as the device's */
+    struct kv_opts pager; /* options of the device's pager */
     struct kv_pager *host;
-    struct engine *engine; /* whose host pages they are */
+    struct engine *engine; /* owner of the host pages */
     bool in_step;          /* tests: no thread, files are read and written at once */
     void *ctx, *note_ctx;
     struct msg_stats *stats;

@@ -19,8 +19,8 @@ struct disk_io {
     struct list link; /* disk_thread.turns */
     enum { IO_READ, IO_WRITE, IO_STOP } what;
     uint32_t n, n_done, page_tokens;
-    int answer; /* of the first that failed */
-    int64_t ns; /* that its pieces took; 0 with disk_thread.in_step */
+    int answer; /* error of the first piece that failed */
+    int64_t ns; /* time of its pieces; 0 with disk_thread.in_step */
     uint32_t slot[DISK_IO_PAGES];
     void *bytes[DISK_IO_PAGES];
     struct store_head head[DISK_IO_PAGES];

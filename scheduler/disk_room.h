@@ -14,7 +14,7 @@ struct disk_room_opts {
     struct kv_pager *slots;
     struct clock *clock;
     uint32_t n_slots, n_states, page_tokens, max_seq_tokens;
-    uint64_t slot_bytes;  /* of the largest slot */
+    uint64_t slot_bytes;  /* size of the largest slot */
     uint64_t daily_bytes; /* 0: no limit */
 };
 
@@ -26,7 +26,7 @@ struct disk_room {
     uint32_t *state;        /* [n_states]: the snapshots that are withheld */
     uint32_t n_held_states;
     int64_t retry_ns; /* when it is tried again; 0: nothing is wrong */
-    bool stopped;     /* nothing is written until then */
+    bool stopped;     /* writing is stopped until then */
     double bytes;     /* in the bucket */
     int64_t filled_ns;
 };

@@ -20,16 +20,16 @@ struct request;
 struct spec;
 
 struct drafter_opts {
-    struct engine *engine; /* of the small model; not taken over */
+    struct engine *engine; /* engine of the small model; not taken over */
     /* The large model's own block: its engine is @engine, and this its pager. Steps of both passes
      * are counted in *step. NULL: a small model. */
     struct kv_pager *block;
     uint64_t *step;
     struct clock *clock;
-    uint32_t max_seqs, max_rows; /* as the scheduler's */
+    uint32_t max_seqs, max_rows; /* limits of the scheduler */
     uint32_t n_vocab;            /* tokens of a mask */
-    int64_t catch_up_ns;         /* what catching up may take of a step */
-    float size;                  /* of the small model, as a part of the large one's */
+    int64_t catch_up_ns;         /* time of a step that catching up may take */
+    float size;                  /* size of the small model relative to the large one */
     uint32_t force; /* tests: drafts of so many tokens, whatever they cost; 0: if it pays */
 };
 

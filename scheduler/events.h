@@ -4,7 +4,7 @@
 
 #include "scheduler/request.h"
 
-#define EVENTS_TOKENS_MAX 8192u /* of one event; the rest comes with the next batch */
+#define EVENTS_TOKENS_MAX 8192u /* tokens of one event; the rest comes with the next batch */
 
 /* Appends the events of @r to @out: all that is new since what it was told, and notes in r->sent
  * what that was. 0, or a negative errno with @out as before. */

@@ -21,7 +21,7 @@ struct offload_job {
     struct kv_seq *saved; /* in the host's pager */
     int32_t *tokens;
     uint32_t n_tokens;
-    bool returns; /* it goes on to the disk */
+    bool returns; /* its session returns: the disk gets it, too */
 };
 
 struct disk;
@@ -33,7 +33,7 @@ struct offload {
     struct kv_pager *host; /* NULL: there is no host memory */
     /* NULL, or the device's pager of a hybrid model, whose snapshots go with the pages. */
     struct kv_pager *states;
-    uint32_t state_pages;                 /* that a state is as large as */
+    uint32_t state_pages;                 /* size of a state in pages */
     struct offload_job job[OFFLOAD_JOBS]; /* the oldest first */
     uint32_t n_jobs;
     /* Copies for the next batch, in the order in which they must be made. */

@@ -18,8 +18,8 @@ struct pin {
     struct kv_seq *seq;
     uint64_t session, turn; /* turn: id of the request */
     uint16_t tenant;
-    uint8_t end; /* enum pause_after */
-    bool spare;  /* it was an answer, and what comes after it is not expected soon */
+    uint8_t end;                    /* enum pause_after */
+    bool spare;                     /* after an answer whose next turn is not expected soon */
     uint32_t n_tokens, n_exclusive; /* n_exclusive: pages of reference count 1 when pinned */
     int64_t since_ns, until_ns;
 };
@@ -28,13 +28,13 @@ struct pins {
     const struct sched_view *view;
     struct pin all[PIN_MAX];
     struct list pinned, unused;
-    struct pauses any; /* of all sessions */
+    struct pauses any; /* pauses of all sessions */
     struct {
         uint32_t n_ended, n_returned; /* turns lately */
         float growth;                 /* tokens that a turn has more than the one before */
     } of_tenant[FAIR_TENANTS];        /* one whose requests are single ones pins nothing */
-    uint64_t growth_pages;            /* that sessions which run or are pinned will soon want */
-    uint64_t spare_pages;             /* of those that are spare */
+    uint64_t growth_pages;            /* pages that running and pinned sessions will soon need */
+    uint64_t spare_pages;             /* exclusive pages of spare pins */
 };
 
 /* Begins with no pins and nothing known. */

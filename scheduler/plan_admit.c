@@ -65,7 +65,7 @@ void plan_admissions(struct plan_work *w) {
             continue;
         uint32_t need = full_need(p, r);
         if (leaves_rest(p, r, need, room)) {
-            r->verdict = PLAN_WAIT_SHARE; /* none behind it waits for that */
+            r->verdict = PLAN_WAIT_SHARE; /* later requests do not wait for it */
             continue;
         }
         /* Alone in the pool every request fits, whatever the estimate of its output says. */

@@ -16,7 +16,7 @@
 #include "scheduler/plan_private.h"
 #include "scheduler/policy.h"
 
-#define DRAFT_CLASSES 64 /* of survival */
+#define DRAFT_CLASSES 64 /* classes of the probability of survival */
 
 /* Slots by survival: those of class i have more than those of class i - 1. */
 struct slots {
@@ -211,7 +211,7 @@ void plan_add_drafts(struct plan_work *w) {
         n -= MIN(n, slots.n[least]);
     }
     if (least < DRAFT_CLASSES && rest == 0)
-        rest = UINT32_MAX; /* all of the last class */
+        rest = UINT32_MAX; /* the last class gets all */
     for (uint32_t i = 0; i < w->p->n_running; i++)
         if (may_draft(w->p, i))
             draft(w, i, least, &rest, &room);

@@ -8,15 +8,16 @@
 struct plan_work {
     struct plan *p;
     uint32_t available; /* pages not yet given out */
-    uint32_t rows;      /* given out */
+    uint32_t rows;      /* rows given out */
     uint32_t max_rows;
-    int64_t target_ns; /* how long the step should take: the strictest pace, max_step_ns */
-    int64_t limit_ns;  /* how long it may take: more where decode leaves too little of that */
-    bool misses;       /* limit_ns is more than target_ns, if the step is no probe */
-    bool decodes;      /* a running request decodes, or waits for its last token */
+    int64_t target_ns; /* target for the step's time: the strictest pace, or max_step_ns */
+    int64_t
+        limit_ns; /* limit of the step's time: more where decode leaves too little of the target */
+    bool misses;  /* limit_ns is more than target_ns, if the step is no probe */
+    bool decodes; /* a running request decodes, or waits for its last token */
     bool short_of_pages;
     struct cost_shape shape;
-    struct cost_shape decode; /* of the shape, the rows that decode, without drafts */
+    struct cost_shape decode; /* part of `shape`: the rows that decode, without drafts */
 };
 
 /* Tokens that @r lacks: those of which the keys are to be computed. */

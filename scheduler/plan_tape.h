@@ -31,7 +31,7 @@ struct plan_tape_head {
     int64_t at_ns;
     double cost_error, cost_speed, cost_a[COST_FEATURES];
     uint8_t has_parts, has_overs;
-    struct plan plan; /* as it was told */
+    struct plan plan; /* recorded input and decision */
     uint8_t decided[sizeof(struct plan) - PLAN_DECIDED];
 };
 

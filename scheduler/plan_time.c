@@ -331,7 +331,7 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
             /* Rounded up: where rows are few the first gets some, not the last. */
             part.max_rows = rows + (uint32_t)ceil((w->max_rows - rows) * have / sum);
             if (k == 0 && !may_fit(w, &p->req[list[0]], part.limit_ns))
-                part = (struct part){w->limit_ns, w->max_rows}; /* it is its turn */
+                part = (struct part){w->limit_ns, w->max_rows}; /* the prompt is due */
         }
         uint16_t group = p->req[list[k]].group;
         if (is_ahead(p, group) && (w->decodes || w->limit_ns == w->target_ns))

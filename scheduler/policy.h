@@ -115,7 +115,7 @@
  * many were seen. Without: priorities, agents p90 7 to 10 times. */
 #define PIN_RETURNS_MIN 0.1
 #define PIN_TURNS_MIN 4
-#define PIN_TENANT_TURNS 64 /* of a tenant, after which older ones count half */
+#define PIN_TENANT_TURNS 64 /* turns of a tenant after which older ones count half */
 /* At most 3/4 of the pages are pinned. Bound: requests that need little do not notice. */
 #define PIN_MOST_NUM 3
 #define PIN_MOST_DEN 4
@@ -130,7 +130,8 @@
 /* Time for which a turn whose pages are gone waits for others' pins. Without: tools, no host
  * memory, 886,000 tokens more computed again. Then pins are dropped; without: tools p90 7 times. */
 #define PIN_FORCE_NS INT64_C(30000000000)
-#define PIN_FORCE_PLAIN_NS INT64_C(250000000) /* likewise, no session or most pages there */
+#define PIN_FORCE_PLAIN_NS                                                                         \
+    INT64_C(250000000) /* PIN_FORCE_NS for requests without a session, or with most pages there */
 
 /* ---- snapshots of recurrent states (state.c) ---- */
 
@@ -164,7 +165,7 @@
 #define SPEC_MAX 16u /* tokens of a draft. 8: -1.8 %; 32: +0.7 %, code edit at 16 streams -5 % */
 /* Trials that the prior of a position is worth. Without: -4.3 %, tool loop at 16 streams -35 %. */
 #define SPEC_PRIOR_TRIALS 8.0F
-#define SPEC_FADE 0.998F /* of old trials, at each new one */
+#define SPEC_FADE 0.998F /* weight of old trials at each new one */
 #define SPEC_SURE 0.97F  /* no estimate is beyond it. Without: -1.3 %, code edit -18 % */
 #define SPEC_START 2u    /* tokens of a first draft, and of one after a draft that was wrong */
 /* Drafts rejected in a row after which a source rests, and for how many tokens. 1: -14 %. */
@@ -186,7 +187,7 @@
 #define SPEC_ENOUGH 16u /* steps with drafts before they are judged */
 #define SPEC_PAUSE_MIN 64u
 #define SPEC_PAUSE_MAX 1024u
-#define SPEC_SLOW_MEMORY 0.9F /* of the running means of step times */
+#define SPEC_SLOW_MEMORY 0.9F /* weight of old values in the running means of step times */
 #define SPEC_LEDGER_MEMORY 0.95
 
 /* ---- the draft model (drafter.c) ---- */
@@ -200,4 +201,4 @@
 #define DRAFTER_ENOUGH 1.0F     /* tokens expected of another source: it is not asked */
 #define DRAFTER_CATCH_UP 16u    /* rows of a step for those who have to catch up, */
 #define DRAFTER_FEW 4u          /* and for each of them */
-#define DRAFTER_CATCH_UP_PART 4 /* of the target: what it may take to catch up */
+#define DRAFTER_CATCH_UP_PART 4 /* part of the target that catching up may take: 1/4 */

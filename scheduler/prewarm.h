@@ -6,14 +6,14 @@
 #include "scheduler/request.h"
 #include "scheduler/view.h"
 
-#define PREWARM_MAX 64u /* that wait; more: the oldest is forgotten */
+#define PREWARM_MAX 64u /* waiting ones; beyond that the oldest is dropped */
 
 struct prewarm {
     const struct sched_view *view;
     struct list waiting; /* request.queued, the latest first */
     uint32_t n_waiting;
     struct request *now;                    /* in sched.waiting or sched.running; NULL: none */
-    uint64_t n_lookup_tokens, n_hit_tokens; /* that the pager has counted for them */
+    uint64_t n_lookup_tokens, n_hit_tokens; /* the pager's counts for prewarmed requests */
 };
 
 /* Begins without prewarms. */

@@ -18,7 +18,7 @@
 /* Key of a request; of priorities the lower comes first, 0 is the default. */
 struct queue_key {
     int64_t arrival; /* virtual, ns */
-    uint64_t order;  /* of submission, for equal keys */
+    uint64_t order;  /* order of submission, for equal keys */
 };
 
 /* The key of a request of @priority, clamped to QUEUE_LEVELS, that arrived at @arrived_ns. */
@@ -40,7 +40,7 @@ void queue_insert(struct list *l, struct queued *q);
  * requests counts. */
 
 struct estimate {
-    float all, none; /* of all requests; of those without a session, 0: there was none */
+    float all, none; /* mean of all requests; of those without a session, 0: none yet */
     struct sessions *sessions;
 };
 

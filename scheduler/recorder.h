@@ -16,8 +16,8 @@ struct recorder {
     const struct sched_view *view;
     struct flight *flight;    /* NULL: no records */
     struct flight_tape *tape; /* NULL: no plans */
-    uint32_t tape_bytes;      /* of the tape's ring */
-    struct buf record;        /* of the plan being made; empty: there was no memory */
+    uint32_t tape_bytes;      /* size of the tape's ring */
+    struct buf record;        /* record of the current plan; empty: no memory */
 };
 
 /* Records go to @flight, plans to @tape, either may be NULL; both outlive it. */

@@ -22,9 +22,9 @@ enum pause_after { PAUSE_AFTER_ANY, PAUSE_AFTER_CALLS, PAUSE_AFTER_ANSWER, PAUSE
 /* Knowledge of a session's pauses between turns; pin.c's. */
 struct pauses {
     uint64_t turn;    /* id of its last one */
-    int64_t ended_ns; /* that; 0: one runs, or it has come back */
+    int64_t ended_ns; /* end of the last turn; 0: a turn runs */
     uint32_t n_tokens;
-    uint8_t end;   /* how it did; enum pause_after */
+    uint8_t end;   /* how it ended; enum pause_after */
     struct pause { /* after such an end; PAUSE_AFTER_ANY: after all, told or not */
         uint32_t n_ended, n_returned;
         double long_ms; /* nine of ten pauses are shorter; 0: nothing is known */

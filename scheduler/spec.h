@@ -46,8 +46,8 @@ struct spec {
      * not speak against drafts. */
     float took, slower;
     uint64_t turn;     /* the number of the step that is planned, set by spec_begin_step() */
-    uint32_t n_probes; /* that may still be made in it */
-    bool quiet;        /* nothing is drafted in it */
+    uint32_t n_probes; /* probes that this step may still make */
+    bool quiet;        /* this step has no drafts */
 };
 
 /* A request's part. */
@@ -58,7 +58,7 @@ struct spec_request {
     uint32_t longest[DRAFT_SOURCES_MAX];
     struct spec_rest {
         uint32_t until;   /* output tokens, before which the source is not asked */
-        uint32_t length;  /* of the last rest */
+        uint32_t length;  /* output tokens of the last rest */
         uint32_t refused; /* drafts in a row that got no row, or were all wrong */
         bool probe;       /* after a rest: try a little, whatever the estimate says */
     } rest[DRAFT_SOURCES_MAX];

@@ -11,7 +11,7 @@
 struct request;
 
 struct sched_view {
-    bool no_pins; /* nothing is pinned; pauses are learnt all the same */
+    bool no_pins; /* pins are off; pauses are learnt nevertheless */
     bool no_sharing;
     uint32_t n_pages, page_tokens, max_seqs, max_bypass;
     uint32_t n_slots;  /* positions that the whole pool holds */

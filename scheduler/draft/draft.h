@@ -32,7 +32,7 @@ struct draft_tokens {
 struct draft_text {
     const int32_t *tokens; /* n_prompt of the prompt, the rest output */
     uint32_t n_prompt, n_tokens;
-    const int32_t *prediction; /* what the client expects, or NULL */
+    const int32_t *prediction; /* expected output, from the request; or NULL */
     uint32_t n_prediction;
     const struct draft_tokens *drafted; /* NULL: there is neither */
     struct constraint_state *matcher;   /* after the last token; looked at, not moved; or NULL */
@@ -56,9 +56,9 @@ struct draft_source {
     void (*finish)(void *common, const struct draft_text *t);
 };
 
-extern const struct draft_source draft_forced;     /* what the constraint leaves no choice about */
-extern const struct draft_source draft_prediction; /* what the client expects */
+extern const struct draft_source draft_forced;     /* tokens that the constraint forces */
+extern const struct draft_source draft_prediction; /* the request's expected output */
 extern const struct draft_source draft_suffix;     /* the sequence's own history */
-extern const struct draft_source draft_model;      /* what a small model drafts */
-extern const struct draft_source draft_mtp;        /* what the model's own block drafts */
+extern const struct draft_source draft_model;      /* drafts of a small model */
+extern const struct draft_source draft_mtp;        /* drafts of the model's own block */
 extern const struct draft_source draft_recent;     /* recent outputs under the same isolation key */
