@@ -3,9 +3,9 @@
 
 usage: check_comments.py SOURCE_ROOT [--list [FOLDER]]
 
-Opening words. A comment that begins with a pronoun or a relative word ("What", "Whether", "The same", ...) makes the
-reader search for its subject. CEILINGS has, for each folder, the largest share of such comments in percent. A ceiling is
-lowered when its folder improves and never raised; the goal is GOAL percent for all folders together.
+Opening words. A comment that begins with a pronoun, a relative word or "of" ("What", "Whether", "of a page", ...) makes
+the reader search for its subject. CEILINGS has, for each folder, the largest share of such comments in percent. A
+ceiling is lowered when its folder improves and never raised; the goal is GOAL percent for all folders together.
 
 File names. A comment that names a source file (pager.c, kvpager/pager.c, docs/manual/models.md) is checked against the
 files of the tree: a rename leaves no stale name behind. FOREIGN lists files of other projects and examples.
@@ -21,12 +21,12 @@ import sys
 
 GOAL = 1.5
 # Percent of the comments of a folder that may begin badly; GOAL for all other folders.
-CEILINGS = {}
+CEILINGS = {"api": 11, "cmd": 8, "engine": 8.5, "grammar": 10.5, "scheduler": 6, "text": 6}
 OPENERS = (
     "What Whether Those These This That It Its Of As Where How Who Whose Which All None They Their Likewise Same Else Also "
     "Both Neither Nothing Nobody Something Somebody"
 ).split()
-BAD_OPENING = re.compile(r"(?:%s|The same|In the same)\b" % "|".join(OPENERS))
+BAD_OPENING = re.compile(r"(?:%s|The same|In the same)\b" % "|".join(OPENERS), re.I)
 COMMENT = re.compile(r"/\*(.*?)\*/", re.S)
 # A quoted string or a character constant is skipped, so that "/*" inside it opens no comment.
 TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/', re.S)
@@ -66,9 +66,9 @@ def tails(paths):
 
 def self_check():
     """Checks the two rules on small examples; the lint is worth nothing if they cannot fail."""
-    source = '/* What it is. */ char *s = "/* Whether */"; /*\n * Returns x,\n * see gone.c. */ /* It */ char q = \'"\'; /* Of y */'
+    source = '/* What it is. */ char *s = "/* Whether */"; /*\n * Returns x,\n * see gone.c. */ /* It */ char q = \'"\'; /* of y */'
     found = list(comments_of(source))
-    assert [c for _, c in found] == ["What it is.", "Returns x, see gone.c.", "It", "Of y"], found
+    assert [c for _, c in found] == ["What it is.", "Returns x, see gone.c.", "It", "of y"], found
     assert [begins_badly(c) for _, c in found] == [True, False, True, True]
     assert not begins_badly("Iterates.") and not begins_badly("Offsets of rows.") and begins_badly("The same for rows.")
     known = tails(["kvpager/pager.c", "docs/manual/models.md"])
