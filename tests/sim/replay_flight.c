@@ -139,8 +139,8 @@ int replay_flight(const struct flight_opts *o) {
             tell_plan(o, &f, &a, differs);
         plan_again_deinit(&a);
     }
-    printf("weft %s: %u plans computed again, %u differ; %u steps, %u decisions",
-           f.version, n, n_differ, f.n_steps, f.n_records);
+    printf("weft %s: %u plans computed again, %u differ; %u steps, %u decisions", f.version, n,
+           n_differ, f.n_steps, f.n_records);
     if (n_damaged > 0)
         printf("; %u records are damaged or of another version", n_damaged);
     putchar('\n');
