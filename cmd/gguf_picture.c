@@ -23,9 +23,9 @@ static const char usage[] =
     "  --projector F   resize for this projector (mmproj) and compute the rows that a text model\n"
     "                  gets\n"
     "  --rows OUT      write these rows of the one picture, as floats\n"
-    "  --min-rows N    of a picture; default: the projector's\n"
-    "  --max-rows N    of a picture; default: the projector's\n"
-    "  --threads N     default: all\n"
+    "  --min-rows N    least rows of a picture; default: the projector's\n"
+    "  --max-rows N    most rows of a picture; default: the projector's\n"
+    "  --threads N     default: one per core\n"
     "  --backend B     cpu (default) or reference\n";
 
 struct options {

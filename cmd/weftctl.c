@@ -27,7 +27,7 @@ static const char help[] =
     "  cancel ID                  end a request\n"
     "  dump FILE [MODEL]          write the flight recorder, for weft-sim replay\n"
     "  health                     print the state in a word; exit code 0 only when serving\n"
-    "  tenants                    list what each tenant uses\n"
+    "  tenants                    list the use of each tenant\n"
     "  usage [--since=DATE]       print the tokens of each key and model since DATE (UTC);\n"
     "                             --csv: by day\n"
     "  reload                     read configuration, keys and tenants again\n"

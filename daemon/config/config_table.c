@@ -88,10 +88,10 @@ const struct option config_table[] = {
         "Sampling parameters for requests that leave them out: NAME=VALUE,... (temperature, top_p, "
         "..., seed); others keep the model's values. openai: temperature 1 without truncation."),
     CHOICE("model", "reasoning", reasoning, "auto", "auto|off|on", false,
-           "Turn the model's reasoning on or off for requests that do not say; auto: the default "
+           "Turn the model's reasoning on or off for requests that do not set it; auto: the default "
            "of its template."),
     UINT("model", "loop-breaker", loop_tokens, "0", 0, REPEATS_MAX,
-         "End an output whose last so many tokens are one block, four times or more; reasoning is "
+         "End an output whose last N tokens repeat one block at least four times; reasoning is "
          "closed and the answer follows. 512 ends blocks of up to 128 tokens; 0: off."),
     STRING("model", "mmproj", mmproj, "",
            "The projector file with the model's image encoder; empty: the mmproj*.gguf beside the "
