@@ -87,9 +87,10 @@ const struct option config_table[] = {
         "model", "sampling", sampling, "",
         "Sampling parameters for requests that leave them out: NAME=VALUE,... (temperature, top_p, "
         "..., seed); others keep the model's values. openai: temperature 1 without truncation."),
-    CHOICE("model", "reasoning", reasoning, "auto", "auto|off|on", false,
-           "Turn the model's reasoning on or off for requests that do not set it; auto: the default "
-           "of its template."),
+    CHOICE(
+        "model", "reasoning", reasoning, "auto", "auto|off|on", false,
+        "Turn the model's reasoning on or off for requests that do not set it; auto: the default "
+        "of its template."),
     UINT("model", "loop-breaker", loop_tokens, "0", 0, REPEATS_MAX,
          "End an output whose last N tokens repeat one block at least four times; reasoning is "
          "closed and the answer follows. 512 ends blocks of up to 128 tokens; 0: off."),
