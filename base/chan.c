@@ -145,7 +145,7 @@ int chan_wait_or(struct chan *c, int other, int timeout_ms) {
         return c->dead;
     struct pollfd p[] = {
         {c->fd, (short)(POLLIN | (chan_wants_write(c) ? POLLOUT : 0)), 0},
-        {other, POLLIN, 0}, /* poll() passes over a negative one */
+        {other, POLLIN, 0}, /* poll() ignores a negative descriptor */
     };
     if (poll(p, 2, timeout_ms) < 0 && errno != EINTR)
         return die(c, -errno);

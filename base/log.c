@@ -33,7 +33,8 @@ static int journal_fd = -1;
 static int out_fd = -1; /* stderr, opened again */
 static uint64_t n_dropped;
 
-/* A terminal started by a service inherits the variable too: it must name what stderr is now. */
+/* Returns true if JOURNAL_STREAM names the file that stderr is now: a terminal that a service has
+ * started inherits the variable, too. */
 static bool stderr_is_journal(void) {
     const char *stream = getenv("JOURNAL_STREAM");
     unsigned long long dev, ino;
@@ -43,7 +44,7 @@ static bool stderr_is_journal(void) {
            fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
 }
 
-/* A socket to the journal; -1: stderr does not lead there, or it cannot be reached. */
+/* Returns a socket to the journal; -1: stderr is not the journal, or it cannot be reached. */
 static int open_journal(void) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX, .sun_path = "/run/systemd/journal/socket"};
 

@@ -54,23 +54,23 @@ void quota_init(struct quota *q, uint64_t limit, uint64_t reserve);
 /* An empty account below @parent, which outlives it. */
 void quota_account_init(struct quota_account *a, struct quota_account *parent, double weight);
 
-/* A charge of 0, not offered. */
+/* Initialises a charge of 0 to @a, which is not offered. */
 void quota_charge_init(struct quota_charge *c, struct quota_account *a);
-/* The caller has asked for room (quota_make_room()). A charge of 0 is not offered. */
+/* Sets the charge to @n, after quota_make_room(). A charge of 0 is not offered. */
 void quota_charge_set(struct quota_charge *c, uint64_t n);
-/* Moves the charge to another account of the same resource. It stays offered or not, and is the
- * youngest there. */
+/* Moves the charge to another account of the same resource, where it becomes the youngest. Whether
+ * it is offered does not change. */
 void quota_charge_move(struct quota_charge *c, struct quota_account *a);
-/* @to, which is initialised here, takes all of @from. It is not offered. */
+/* Initialises @to and moves the whole charge of @from to it. @to is not offered. */
 void quota_charge_pass(struct quota_charge *from, struct quota_charge *to);
-/* Allows that @c is taken back from now on; it is the youngest of its account.
- * quota_charge_withhold() ends that. */
+/* Allows quota_victim() to choose @c from now on, as the youngest of its account;
+ * quota_charge_withhold() ends this. */
 void quota_charge_offer(struct quota_charge *c);
 void quota_charge_withhold(struct quota_charge *c);
 
-/* The charge to take back so that @a may have @n more, which would pass the limit: of the
- * account furthest above its share by weight (@a with the @n counted) the oldest that is offered.
- * NULL: no account above its share offers one. */
+/* Returns the charge to take back so that @a may have @n more than the limit allows: the oldest
+ * offered charge of the account furthest above its share by weight (@a counted with @n). Returns
+ * NULL if no account above its share offers one. */
 struct quota_charge *quota_victim(const struct quota *q, const struct quota_account *a, uint64_t n);
 /* Returns true if @c may grow by @n, after take() has freed charges of accounts above their share,
  * possibly of @c's own account. take() must reduce its charge or withhold it. False: @c itself

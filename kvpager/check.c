@@ -120,7 +120,7 @@ static void check_states(const struct kv_pager *p) {
         broken(9, "state slots do not add up", NO_PAGE);
 }
 
-/* 6: what a snapshot saves is the way back to the one before it. */
+/* Checks invariant 6: a snapshot saves the tokens since the snapshot before it. */
 static void check_chain(const struct kv_pager *p, const struct kv_snapshot *x) {
     uint32_t n = 1;
     kv_page at = p->pool.page[x->page].parent;
@@ -197,7 +197,7 @@ static void check_seqs(const struct kv_pager *p) {
         broken(7, "sequences do not add up", NO_PAGE);
 }
 
-/* 5: keys are right, and a lookup finds exactly this page. */
+/* Checks invariant 5: keys are right, and a lookup finds exactly this page. */
 static void check_key(const struct kv_pager *p, const struct page *page) {
     const int32_t *tokens = pool_tokens(&p->pool, page);
     struct prefix_root root = {.isolation = page->isolation};
@@ -240,7 +240,7 @@ static void check_page(const struct kv_pager *p, uint32_t i) {
         broken(2, "pinned references do not add up", i);
 }
 
-/* 10: the window pages of @list, all free or all idle: how many. */
+/* Checks invariant 10 for the window pages of @list, all free or all idle. Returns their number. */
 static uint32_t check_windows_in(const struct kv_pager *p, const struct list *list, bool free) {
     const struct windows *x = &p->windows;
     uint32_t n = 0;

@@ -83,9 +83,9 @@ struct kv_pager {
 
 /* snapshot.c */
 
-/* @page is about to be free. */
+/* Releases the window page of @page before @page is freed. */
 void snapshot_drop(struct kv_pager *p, struct page *page);
-/* The last snapshot of @s stays, whatever becomes of @s. */
+/* Ends the passing of the last snapshot of @s: it is kept when @s ends. */
 void snapshot_leave(struct kv_seq *s);
 
 /* window.c. Without windows these do nothing. */
@@ -93,24 +93,24 @@ void snapshot_leave(struct kv_seq *s);
 /* Makes all window pages free. 0 or -ENOMEM; windows_deinit() accepts a failed or zeroed pager. */
 int windows_init(struct kv_pager *p);
 void windows_deinit(struct kv_pager *p);
-/* Window pages that can still be taken: the free and the idle ones. */
+/* Returns the number of window pages that can be taken: the free and the idle ones. */
 uint32_t windows_available(const struct kv_pager *p);
-/* The first page that a row at position @n_tokens or behind still reads. */
+/* Returns the first page that a row at position @n_tokens or behind reads. */
 uint32_t windows_first(const struct kv_pager *p, uint32_t n_tokens);
 /* Returns true if a sequence can continue behind its first @n pages when the last @run of them have
  * window pages. */
 bool windows_suffice(const struct kv_pager *p, uint32_t n, uint32_t run);
-/* A window page for the page that @s has just taken as its last. */
+/* Takes a window page for the last page of @s. */
 void windows_take(struct kv_seq *s);
-/* @s holds that of its page @i, which has one. */
+/* Lets @s hold the window page of its page @i, which has one. */
 void windows_hold(struct kv_seq *s, uint32_t i);
-/* @s does not hold that of its page @i any more, if it did. */
+/* Releases the window page of page @i of @s, if @s holds it. */
 void windows_release(struct kv_seq *s, uint32_t i);
 /* Releases the window pages among the first @n pages of @s that no row behind its committed tokens
  * reads. */
 void windows_pass(struct kv_seq *s, uint32_t n);
-/* @own of @s is about to be free, since it takes the equal page @equal, which gets its window page
- * if it has none. */
+/* Moves the window page of @own to @equal, unless that has one: @own is freed, since its sequence
+ * takes the equal page instead. */
 void windows_move(struct kv_pager *p, struct page *own, struct page *equal);
 /* @page is about to be free. */
 void windows_drop(struct kv_pager *p, struct page *page);

@@ -12,11 +12,12 @@
 #include "kvpager/kvpager.h"
 
 /* Answers. */
-#define STORE_FREE 1    /* the slot is empty */
-#define STORE_BAD 2     /* damaged, or another page than expected */
-#define STORE_NEW 3     /* store_open: the file was empty, */
-#define STORE_CLEARED 4 /* or of another identity, or damaged, and begins anew */
-#define STORE_MORE 5    /* store_go_on: pieces are left */
+#define STORE_FREE 1 /* the slot is empty */
+#define STORE_BAD 2  /* damaged, or another page than expected */
+#define STORE_NEW 3  /* store_open: the file was empty */
+#define STORE_CLEARED                                                                              \
+    4                /* store_open: the file was damaged or of another identity, and was emptied */
+#define STORE_MORE 5 /* store_go_on: pieces are left */
 #define STORE_SLOTS_MAX (1u << 20)
 #define STORE_STATES_MAX 4096u /* the most that an engine has in host memory */
 
@@ -30,13 +31,13 @@ struct store_id {
 
 /* Describes the bytes of a slot. */
 struct store_head {
-    /* parent: of the page before it, none at position 0; of a state, the page that ends where it
-     * is. */
+    /* parent: for a page the page before it, none at position 0; for a state the page that ends at
+     * its position. */
     struct store_id id, parent;
     struct kv_isolation isolation;
-    uint32_t depth; /* pages before it, of a state before its parent */
+    uint32_t depth; /* number of pages before it; for a state, before its parent */
     uint32_t zero;  /* in place of padding: all that is written is initialised */
-    uint64_t stamp; /* the greater, the later it was written */
+    uint64_t stamp; /* grows with each write */
 };
 
 /* identity stays the caller's and is read by store_open() alone. */

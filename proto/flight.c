@@ -72,7 +72,7 @@ uint32_t flight_story(const struct flight *f, uint64_t id, struct flight_record 
     uint64_t end = __atomic_load_n(&f->n_records, __ATOMIC_ACQUIRE), n = 0;
     uint64_t begin = end > FLIGHT_RECORDS ? end - FLIGHT_RECORDS : 0;
 
-    /* The latest ones, if there are more. */
+    /* Reads backwards, so that the latest records are kept if there are more than max. */
     for (uint64_t i = end; i > begin && n < max; i--) {
         struct flight_record r = f->record[(i - 1) % FLIGHT_RECORDS];
 

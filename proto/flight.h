@@ -70,10 +70,11 @@ void flight_note(struct flight *f, uint64_t *at, uint64_t id, enum why why, uint
 /* Appends a step; the ring keeps the last FLIGHT_STEPS. */
 void flight_note_step(struct flight *f, const struct flight_step *step);
 
-/* Copies the latest records of @id that are still in the ring to @out[max], the oldest first: how
- * many. Safe beside the writer, except that the oldest may be half overwritten. */
+/* Copies the latest records of @id that are still in the ring to @out[max], the oldest first.
+ * Returns their number. Safe beside the writer, except that the oldest may be half overwritten. */
 uint32_t flight_story(const struct flight *f, uint64_t id, struct flight_record *out, uint32_t max);
 
-/* "pages"; "waited for pages of the KV cache". "unknown" for a number that is none. */
+/* Return the name of a reason ("pages") and its sentence ("waited for pages of the KV cache");
+ * "unknown" for any other number. */
 const char *flight_name(enum why why);
 const char *flight_text(enum why why);

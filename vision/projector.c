@@ -35,7 +35,7 @@ struct reader {
     int r;
 };
 
-/* A required integer of [lo, hi]. */
+/* Reads a required integer of [lo, hi]. */
 static uint32_t need(struct reader *d, const char *key, uint32_t lo, uint32_t hi) {
     uint32_t v = 0;
 
@@ -48,13 +48,13 @@ static uint32_t need(struct reader *d, const char *key, uint32_t lo, uint32_t hi
     return v;
 }
 
-/* An integer that may be missing: @otherwise then. */
+/* Reads an integer of [lo, hi]; returns @otherwise if the file has none. */
 static uint32_t want(struct reader *d, const char *key, uint32_t lo, uint32_t hi,
                      uint32_t otherwise) {
     return gguf_has(d->file, key) ? need(d, key, lo, hi) : otherwise;
 }
 
-/* Three numbers; those of a deviation are not 0. */
+/* Reads three numbers; those of a deviation must not be 0. */
 static void read_colours(struct reader *d, const char *key, bool deviation, float out[3]) {
     const struct gguf_array *a = gguf_array(d->file, key);
 
@@ -106,7 +106,7 @@ static enum projector_act read_act(const struct gguf *file) {
     return gelu ? PROJECTOR_GELU : silu ? PROJECTOR_SILU : PROJECTOR_QUICK_GELU;
 }
 
-/* Layers behind which there is a merger of their own. */
+/* Counts the layers that are followed by a merger of their own (deepstack). */
 static uint32_t count_deep(const struct gguf *file, uint32_t n_layer) {
     uint32_t n = 0;
 
@@ -191,13 +191,13 @@ int projector_read(struct projector *out, const struct gguf *file, struct err *e
     return d.r;
 }
 
-/* A side of the picture, rounded to a multiple of @align, at least that. */
+/* Rounds a side of the picture to a multiple of @align, and at least to @align. */
 static float align_side(float x, float align, float (*round_to)(float)) {
     return MAX(align, round_to(x / align) * align);
 }
 
-/* llama.cpp's rule for pictures of any size, in its arithmetic: sides are rounded to multiples of
- * @align; a picture beyond the limits is scaled with its aspect kept. */
+/* Applies llama.cpp's rule for pictures of any size, in its arithmetic: rounds sides to multiples
+ * of @align, and scales a picture beyond the limits with its aspect kept. */
 static void choose_size(uint32_t width, uint32_t height, float align, float least, float most,
                         struct picture_layout *out) {
     float w = (float)width, h = (float)height;

@@ -60,7 +60,7 @@ static void taps_deinit(struct taps *t) {
     free(t->weight);
 }
 
-/* Computes the weights of place @i. */
+/* Computes the weights of output position @i. */
 static void fill_place(struct taps *t, uint32_t i, uint32_t n_in, double scale, double wide,
                        const struct filter *f, double *w) {
     double center = (i + 0.5) * scale, support = f->support * wide, sum = 0;
@@ -122,7 +122,7 @@ static void resize_row(const struct taps *t, const uint8_t *in, uint32_t width, 
     }
 }
 
-/* Row @y of the result from rows of @in, each of @n bytes; @sum: as many numbers. */
+/* Computes row @y of the result from rows of @in, of @n bytes each. @sum: scratch, @n numbers. */
 static void resize_column(const struct taps *t, const uint8_t *in, uint32_t y, size_t n,
                           int32_t *sum, uint8_t *out) {
     const int32_t *w = t->weight + (size_t)y * t->most;

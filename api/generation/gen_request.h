@@ -4,7 +4,7 @@
  * gen_request - the body of a request as values: which fields an endpoint knows, their types and
  * ranges. A field that is not known is ignored (agents send their providers' extras); a known one
  * with a bad value, or one that would change the output and is not supported, is a 400 that names
- * it. null is as good as absent.
+ * it. null is treated as absent.
  */
 
 #include <stdbool.h>

@@ -71,7 +71,7 @@ struct kv_events {
     struct zmq zmq;
     void *context, *pub, *router; /* router: NULL without a replay address, and once closed */
     bool pub_bound, router_bound, closed;
-    bool skips; /* a message has more frames than a request: they are read and forgotten */
+    bool skips; /* the rest of a message is dropped: it has more frames than a request */
     uv_timer_t retry;
     uv_poll_t poll; /* watches the router; polls: in use */
     bool polls;
@@ -453,7 +453,7 @@ static void close_sockets(struct kv_events *e) {
     e->router = e->pub = NULL;
 }
 
-/* 0 or -errno, then close_sockets() has what was opened. */
+/* Opens the sockets. 0, or -errno, after which close_sockets() closes those that were opened. */
 static int open_sockets(struct kv_events *e) {
     int queue = QUEUE_MAX, one = 1, fd, zero = 0;
     size_t size = sizeof(fd);

@@ -46,11 +46,12 @@ void model_share_use(struct model_share *s, struct model_users *u, uint32_t tena
 /* The model of @u had @part (0 to 1) of the memory for @ns, which its users share. */
 void model_share_charge(struct model_share *s, const struct model_users *u, double part, int64_t ns,
                         int64_t now);
-/* The least virtual time of those that use the model; where no tenant does that of a new one. */
+/* Returns the least virtual time of the model's users; without users, that of a new one. */
 double model_share_least(const struct model_share *s, const struct model_users *u, int64_t now);
-/* @least: of all models that are loaded or waited for. */
+/* Advances the virtual time of new users. @least: least one of all models that are loaded or waited
+ * for. */
 void model_share_advance(struct model_share *s, double least);
-/* Returns true if the model of @u stays while that of @other waits for room: a tenant uses it that
- * does not wait itself, and is less than @quantum_ns ahead of one that does. */
+/* Returns true if the model of @u stays while the model of @other waits for room: one of its users
+ * does not wait and is less than @quantum_ns ahead of a user of @other. */
 bool model_share_holds(const struct model_share *s, const struct model_users *u,
                        const struct model_users *other, double quantum_ns, int64_t now);

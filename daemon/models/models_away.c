@@ -38,7 +38,8 @@ bool models_give_way(struct models *m) {
     return m->n_giving_way > 0;
 }
 
-/* One that came to be in a swap, or goes, has not its name alone. */
+/* Returns true if requests of @s can move to the next daemon. A model in a swap is left out: it
+ * shares its name with another one. */
 static bool is_offered(const struct served *s) {
     return s->model && !s->old && !s->retired && workers_ready(s->workers)->len > 0 &&
            workers_answer(s->workers) == WORKERS_UNASKED && api_model_use(s->model).n_running > 0;
@@ -81,7 +82,7 @@ void models_come_back(struct models *m) {
     models_decide_soon(m);
 }
 
-/* ---- of the next one ---- */
+/* ---- the next daemon ---- */
 
 /* A connection of the daemon before this one, for one model. */
 struct guest_link {

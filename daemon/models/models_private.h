@@ -43,8 +43,8 @@ struct models_scan {
     size_t n_bad;
     struct err err;
     int result;
-    bool running, again; /* again: to be repeated when it has ended */
-    int64_t at_ns;       /* when it began, or ended */
+    bool running, again; /* again: repeat it at its end */
+    int64_t at_ns;       /* begin of the running scan, or end of the last one */
     struct list waiting; /* api_rescan.link */
 };
 
@@ -183,9 +183,9 @@ void models_open_disk(struct served *s);
 void models_disk_left(void *served); /* workers_opts.on_disk_left */
 void models_away(void *served);      /* workers_opts.on_away */
 void models_answered(void *served);  /* workers_opts.on_answer */
-/* The model is READY, or cannot be loaded: requests of the old daemon come, or do not. */
+/* Tells the old daemon whether its requests for @s may come: @s is READY, or cannot be loaded. */
 void models_answer_guests(struct served *s);
-/* Requests of the old daemon for @s (NULL: for all) go back to it. */
+/* Returns the requests for @s (NULL: for all models) to the old daemon. */
 void models_close_guests(struct models *m, const struct served *s);
 void models_free_guests(struct models *m); /* when the loop has run out */
 

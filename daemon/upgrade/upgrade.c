@@ -257,7 +257,7 @@ static void on_readable(uv_poll_t *p, int status, int events) {
     struct upgrade *u = p->data;
     char text[UPGRADE_MESSAGE_MAX + 1];
 
-    /* Until the pair is empty or closed. The other end is our own executable, or a later one. */
+    /* Reads until the pair is empty or closed. No bound is needed: the other end is a weftd. */
     while (u->state != UPGRADE_TAKEN && !uv_is_closing((uv_handle_t *)p) &&
            (status < 0 || hear(u->channel, text)))
         on_message(u, status < 0 ? "" : text);

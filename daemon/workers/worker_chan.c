@@ -128,7 +128,7 @@ size_t worker_chan_queued(const struct worker_chan *c) {
 }
 
 void worker_chan_drain(struct worker_chan *c) {
-    /* The other end is closed: at most what the socket's buffer holds. */
+    /* The other end is closed, so the loop reads at most the socket's buffer. */
     while (c->open && take_one(c) == 0)
         ;
 }

@@ -31,7 +31,7 @@
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 60000
 #define FAILED_AFTER_MS 2000 /* shortest wait of requests for a worker that cannot load */
-#define LOAD_TRIES 3         /* starts that came to nothing, before that is taken for an answer */
+#define LOAD_TRIES 3         /* failed starts after which requests are refused */
 #define RETRY_MIN_MS 1000    /* shortest Retry-After for clients */
 #define SHARED_BYTES (FLIGHT_OFFSET + FLIGHT_BYTES) /* size of the crash page's file */
 #define FILE_CHANGED "its file was changed after weftd had read it"
