@@ -18,12 +18,12 @@ struct arena {
     bool full;        /* an allocation was refused because of the limit */
 };
 
-/* At most @max bytes will be allocated in all, alignment included. Allocates nothing yet. */
+/* Initialises an arena of at most @max bytes, alignment included. Allocates nothing yet. */
 void arena_init(struct arena *a, size_t max);
 /* Frees all pieces at once. The arena may be used again. */
 void arena_deinit(struct arena *a);
 
-/* @size bytes, zeroed, aligned for any type. NULL: the limit or the memory is exhausted. */
+/* Returns @size zeroed bytes, aligned for any type. NULL: the limit or the memory is exhausted. */
 void *arena_alloc(struct arena *a, size_t size);
 /* Allocates an array of @n elements of @size bytes; NULL also when the product overflows. */
 void *arena_alloc_array(struct arena *a, size_t n, size_t size);

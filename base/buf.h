@@ -15,7 +15,7 @@ struct buf {
     size_t max; /* len never exceeds it */
 };
 
-/* An empty buffer of at most @max bytes. Allocates nothing yet. */
+/* Initialises an empty buffer of at most @max bytes. Allocates nothing yet. */
 void buf_init(struct buf *b, size_t max);
 /* Frees the memory; the buffer is empty and may be used again. Accepts a zeroed one. */
 void buf_deinit(struct buf *b);

@@ -37,8 +37,9 @@ struct chan {
     size_t consumed; /* bytes of in that were handed out; frames are 8-byte multiples */
 };
 
-/* A channel over the socket @fd, which it takes over. @max_frame: bytes of a payload in either
- * direction; @max_queued: bytes that may wait to be written, room for any one frame at least. */
+/* Initialises a channel over the socket @fd, which it takes over. @max_frame: largest payload in
+ * bytes, in either direction; @max_queued: bytes that may wait to be written, at least one
+ * frame. */
 void chan_init(struct chan *c, int fd, uint32_t max_frame, size_t max_queued);
 /* Closes the socket; what is queued is lost. */
 void chan_deinit(struct chan *c);
@@ -50,7 +51,7 @@ int chan_send(struct chan *c, uint16_t type, const void *data, uint32_t len);
 int chan_flush(struct chan *c);
 /* Frames are queued: poll for POLLOUT. */
 bool chan_wants_write(const struct chan *c);
-/* The next frame: 0, CHAN_EMPTY or -errno. Frames that arrived before the peer closed come
+/* Reads the next frame: 0, CHAN_EMPTY or -errno. Frames that arrived before the peer closed come
  * first. */
 int chan_recv(struct chan *c, struct chan_frame *out);
 

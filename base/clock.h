@@ -27,5 +27,5 @@ struct clock_virtual {
     int64_t ns;
 };
 
-/* @start_ns is what clock_now() answers at first. One thread at a time. */
+/* Initialises a clock that stands at @start_ns. For one thread at a time. */
 void clock_virtual_init(struct clock_virtual *v, int64_t start_ns);

@@ -58,10 +58,10 @@ void fairq_deinit(struct fairq *q); /* has no items */
 int fairq_add(struct fairq *q, struct fairq_item *i, uint32_t tenant, double weight);
 /* Gives the next item a place; NULL: there is no place, or none that may have it. */
 struct fairq_item *fairq_next(struct fairq *q);
-/* @i, which has begun, has run for @ns >= 0 more. */
+/* Charges @i, which has begun, for another @ns >= 0 of running. */
 void fairq_charge(struct fairq *q, struct fairq_item *i, int64_t ns);
 void fairq_pause(struct fairq *q, struct fairq_item *i); /* RUNNING: gives up its place */
-/* Out of any state. A NEW one never began; a PAUSED one goes on without a place and keeps its slot
- * until fairq_end(). */
+/* Withdraws @i in any state. A NEW item never begins; a PAUSED one continues without a place and
+ * keeps its slot until fairq_end(). */
 void fairq_withdraw(struct fairq *q, struct fairq_item *i);
 void fairq_end(struct fairq *q, struct fairq_item *i); /* RUNNING, or withdrawn when PAUSED */

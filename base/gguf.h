@@ -109,9 +109,9 @@ int gguf_open(struct gguf **out, const char *path, struct err *err);
 /* Opens a model like gguf_open(), from descriptors that are already open (the worker has no file
  * system): one for each shard, in order. The descriptors are duplicated. */
 int gguf_open_fds(struct gguf **out, const int *fds, uint32_t n_fds, struct err *err);
-/* The tensors' data is not needed any more: their `data` is NULL, everything else stays. */
+/* Unmaps the tensors' data: their `data` becomes NULL, everything else stays. */
 void gguf_drop_data(struct gguf *g);
-/* The tensors' data becomes private memory, at the same addresses. 0 or -ENOMEM. */
+/* Copies the tensors' data to private memory, at the same addresses. Returns 0 or -ENOMEM. */
 int gguf_copy_data(struct gguf *g);
 /* Returns true if a file was written to or truncated since it was opened. A file that was replaced
  * by a rename has not changed: the old one is still open. */

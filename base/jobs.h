@@ -82,8 +82,7 @@ struct jobs *jobs_free(struct jobs *p);
 DEFINE_FREEP(struct jobs, jobs)
 /* Gives @j away until done(). 0 or -ENOMEM. */
 int jobs_put(struct jobs *p, struct job *j);
-/* The result of @j, which was put, is not wanted: it ends soon, and done() is still called,
- * later. */
+/* Abandons @j, which was put: it ends soon, and done() is still called, later. */
 void jobs_abandon(struct jobs *p, struct job *j);
 void jobs_abandon_all(struct jobs *p); /* abandons all that were put and not delivered */
 /* Calls done() of the jobs that have ended. */
@@ -93,6 +92,6 @@ uint32_t jobs_n(const struct jobs *p);
 /* Gauges of now and counters since the start. */
 void jobs_stats(struct jobs *p, struct jobs_stats *out);
 
-/* Inside run(), at any depth: lets others have their turn. -ECANCELED, from then on always: the job
- * was abandoned. On a thread that runs no job: 0. */
+/* Lets other jobs have their turn; called inside run(), at any depth. Returns -ECANCELED once the
+ * job was abandoned, and 0 on a thread that runs no job. */
 int job_pause(void);

@@ -32,12 +32,12 @@ static inline void list_insert_before(struct list *at, struct list *node) {
     at->prev = node;
 }
 
-/* @node becomes the last one of the list with head @l. */
+/* Appends @node to the list with head @l. */
 static inline void list_push_back(struct list *l, struct list *node) {
     list_insert_before(l, node);
 }
 
-/* @node becomes the first one of the list with head @l. */
+/* Puts @node at the front of the list with head @l. */
 static inline void list_push_front(struct list *l, struct list *node) {
     list_insert_before(l->next, node);
 }

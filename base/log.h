@@ -30,8 +30,8 @@ void log_set_level(enum log_level max);
 /* Returns true if events of @level are written. */
 bool log_enabled(enum log_level level);
 
-/* @line, which ends with a newline, to stderr. What cannot be written at once is dropped and
- * counted; the number is logged when there is room again. */
+/* Writes @line, which ends with a newline, to stderr. A line that cannot be written at once is
+ * dropped and counted; the number is logged when there is room again. */
 void log_line(const char *line);
 
 /* @event is a short constant ("request_done"); @fmt renders `key=value` pairs separated by spaces.

@@ -25,7 +25,7 @@ void evict_init(struct evict *e);
 void evict_add(struct evict *e, struct page *page);
 /* Adds @page, which is older than the pager; it is evicted before all pages in the list. */
 void evict_add_oldest(struct evict *e, struct page *page);
-/* @page is not to be evicted: a sequence takes it, or it is forgotten. */
+/* Removes @page from the list: a sequence takes it, or it is freed. */
 void evict_remove(struct evict *e, struct page *page);
 /* Removes the page that goes next, which has no children; NULL: there is none. */
 struct page *evict_pop(struct evict *e);

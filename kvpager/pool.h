@@ -44,12 +44,12 @@ struct pool {
 int pool_init(struct pool *pool, uint32_t n_pages, uint32_t page_tokens);
 void pool_deinit(struct pool *pool);
 
-/* The only place where a page changes its state; asserts that the change is a legal one. */
+/* Changes the state of @page; no other function does. Asserts that the change is legal. */
 void pool_set_state(struct pool *pool, struct page *page, enum page_state to);
 
-/* Free to owned, held once: the caller is its only holder. There must be a free page. */
+/* Changes a free page to owned with one holder, the caller. There must be a free page. */
 struct page *pool_take(struct pool *pool);
-/* Owned or cached to free. It has no holders and is in no list. */
+/* Changes an owned or cached page, which has no holders and is in no list, to free. */
 void pool_put(struct pool *pool, struct page *page);
 
 /* Returns true if @page is in the prefix table, where sequences can find it. */

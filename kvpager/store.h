@@ -56,11 +56,12 @@ struct store_opts {
  * STORE_NEW, STORE_CLEARED: there are none; -ENOSPC: @n_bytes are not enough for one page and one
  * state; -EINVAL: page_tokens or page_bytes out of range; another negative errno. */
 int store_open(struct store **out, const struct store_opts *opts);
-/* The file and its pages stay. Accepts NULL, returns NULL. */
+/* Closes the file, whose pages stay. Accepts NULL, returns NULL. */
 struct store *store_free(struct store *s);
 DEFINE_FREEP(struct store, store)
 
-/* Pages that the file has room for, and states, for which half of its bytes are. */
+/* Return the numbers of pages and of states that the file has room for. States have half of its
+ * bytes. */
 uint32_t store_n_slots(const struct store *s);
 uint32_t store_n_states(const struct store *s);
 /* Bytes of the file that slot @i takes, head and padding included. */
@@ -89,7 +90,8 @@ int store_read(struct store_io **out, const struct store *s, uint32_t i, const s
  * well or not; @tokens: of a page. 0 or -ENOMEM. */
 int store_write(struct store_io **out, const struct store *s, uint32_t i,
                 const struct store_head *head, const int32_t *tokens, const void *bytes);
-/* The next piece. STORE_MORE; or it is over: 0, STORE_BAD (what was read is garbage) or -errno. */
+/* Reads or writes the next piece. Returns STORE_MORE, or at the end 0, STORE_BAD (the bytes that
+ * were read are damaged) or -errno. */
 int store_go_on(struct store_io *io);
 /* Frees @io, also before the transfer has ended. Accepts NULL, returns NULL. */
 struct store_io *store_io_free(struct store_io *io);

@@ -284,7 +284,7 @@ int msg_cancel_pack(struct buf *out, uint64_t id);
 int msg_cancel_parse(const void *data, uint32_t len, uint64_t *id);
 int msg_turn_end_pack(struct buf *out, const struct turn_end *m);
 int msg_turn_end_parse(const void *data, uint32_t len, struct turn_end *m);
-/* The payload of SERVED is the array. How many there are, or -EPROTO. */
+/* Parses SERVED, whose payload is an array. Returns the number of entries, or -EPROTO. */
 int msg_served_parse(const void *data, uint32_t len, const struct msg_served **out);
 int msg_need_picture_pack(struct buf *out, const struct msg_need_picture *m);
 int msg_need_picture_parse(const void *data, uint32_t len, struct msg_need_picture *m);
@@ -301,5 +301,6 @@ struct event_cursor {
 };
 /* @data is 8-byte aligned and outlives the cursor and the events that it gives. */
 void msg_events_begin(struct event_cursor *c, const void *data, uint32_t len);
-/* 0 with *out; 1 at the end; -EPROTO, after which the cursor is not used again. */
+/* Reads the next event: 0 with *out; 1 at the end; -EPROTO, after which the cursor is not used
+ * again. */
 int msg_events_next(struct event_cursor *c, struct event *out);

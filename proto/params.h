@@ -38,9 +38,9 @@ struct param {
 extern const struct param params_table[];
 extern const uint32_t params_count;
 
-/* Every parameter at its default. */
+/* Sets every parameter to its default. */
 void params_init(struct sampling *s);
-/* The row called @name, or NULL. */
+/* Returns the row called @name, or NULL. */
 const struct param *params_find(const char *name);
 /* Stores @value after checking type and range; a refusal is a 400 with @err->param = name. */
 int params_set(struct sampling *s, const struct param *p, double value, struct err *err);

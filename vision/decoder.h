@@ -18,7 +18,8 @@
 #define DECODER_SECONDS 5u            /* CPU time per picture; twice as much wall time */
 #define DECODER_MEMORY (640ull << 20) /* address space of a child */
 
-/* The program's main() behind DECODER_FLAG. Returns an exit status when the caller has gone. */
+/* Runs the decoder process; called by main() for DECODER_FLAG. Returns an exit status when the
+ * caller has closed the socket. */
 int decoder_main(void);
 
 struct decoder;

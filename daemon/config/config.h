@@ -100,16 +100,16 @@ bool config_has(const char *key, size_t len);
 /* Reads `--key VALUE` and `--key=VALUE`, the file of `--config FILE` first. argv[0] is skipped. 0
  * or -errno with @err, also for an argument that is no option. */
 int config_read_args(struct config *c, int argc, char **argv, struct err *err);
-/* The HOST:PORT of a listen address that begins with tls:, else @address itself. */
+/* Returns the HOST:PORT of a listen address that begins with tls:, else @address itself. */
 const char *config_without_tls(const char *address);
-/* Rules between options, once all were read. 0 or -EINVAL with @err. */
+/* Checks the rules between options, after all were read. Returns 0, or -EINVAL with @err. */
 int config_check(const struct config *c, struct err *err);
 
 /* Sets the option @key, which must exist, to the value @text. 0 or -errno with @err. */
 int config_set(struct config *c, const char *key, const char *text, struct err *err);
 /* Gives option @o of @to the value that it has in @from. 0 or -ENOMEM. */
 int config_copy(struct config *to, const struct config *from, const struct option *o);
-/* The options of @section, appended to @out: KEY NUL VALUE NUL, one after the other. 0 or
+/* Appends the options of @section to @out: KEY NUL VALUE NUL, one after the other. Returns 0 or
  * -errno. */
 int config_pack(const struct config *c, const char *section, struct buf *out);
 /* Sets the options that config_pack() wrote. 0, -EPROTO: it did not write them; -ENOMEM. */
@@ -118,12 +118,12 @@ int config_unpack(struct config *c, const char *data, size_t len);
 enum log_level config_log_level(const struct config *c); /* value of log-level */
 /* Returns true if draft source @name is among @c->draft_sources. */
 bool config_drafts_from(const struct config *c, const char *name);
-/* The bit set of the draft sources that are not among @c->draft_sources, which config_check() has
- * accepted: bit i stands for msg_draft_source[i]. */
+/* Returns the draft sources that are missing in @c->draft_sources, which config_check() has
+ * accepted, as a bit set: bit i stands for msg_draft_source[i]. */
 uint32_t config_no_sources(const struct config *c);
 
-/* The key that an unknown @name probably stands for: a slip, or the name that other servers use;
- * NULL: no idea. */
+/* Returns the key that an unknown @name probably means: a typing error, or the name that other
+ * servers use. NULL: none is near. */
 const char *config_meant(const char *name);
 
 void config_print(FILE *out); /* the default configuration file */
@@ -131,6 +131,6 @@ void config_help(FILE *out);  /* the flags */
 
 /* Room for a value as it is written in a file; longer ones are cut. */
 #define CONFIG_VALUE_MAX 4096
-/* The value of @o in @c as it would be written in a file, into @out. Returns its length before it
+/* Writes the value of @o in @c to @out, as in a configuration file. Returns its length before it
  * was cut. */
 size_t config_value(const struct config *c, const struct option *o, char *out, size_t size);

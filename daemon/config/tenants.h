@@ -8,6 +8,6 @@
 
 #include "api/api.h"
 
-/* The rows of file @path; the caller frees *out. A refusal is one line: "FILE:LINE: key: what is
- * allowed". */
+/* Reads the rows of file @path; the caller frees *out. @err of a refusal is one line: "FILE:LINE:
+ * key: what is allowed". */
 int tenants_read(const char *path, struct api_tenant **out, uint32_t *n, struct err *err);

@@ -27,7 +27,7 @@
 
 struct admin;
 
-/* @o is copied. 0, or -errno. */
+/* Creates the admin interface; @o is copied. Returns 0 or -errno. */
 int admin_new(struct admin **out, const struct admin_opts *o);
 struct admin *admin_free(struct admin *a); /* after admin_close() and the loop has run out */
 /* Listens at @path with a file of mode 0660, or on the inherited @fd. 0, or a negative value with
@@ -35,9 +35,9 @@ struct admin *admin_free(struct admin *a); /* after admin_close() and the loop h
 int admin_listen_unix(struct admin *a, const char *path, struct err *err);
 int admin_listen_fd(struct admin *a, int fd, struct err *err);
 int admin_last_fd(const struct admin *a); /* http_server_last_fd() */
-/* The upgrade has come to an end: @why NULL: process @pid serves. */
+/* Answers the request for an upgrade. @why NULL: it succeeded, and process @pid serves. */
 void admin_upgrade_over(struct admin *a, int pid, const char *why);
-/* The next daemon listens: no new connections, and the files of sockets stay. */
+/* Stops accepting because the next daemon listens; the files of the sockets stay. */
 void admin_hand_over(struct admin *a);
 /* Makes the listening sockets this daemon's own: their files are removed when it closes them. */
 void admin_own_paths(struct admin *a);

@@ -7,7 +7,7 @@
 
 #include "daemon/front/admin_opts.h"
 
-/* The answers to GET /stats, /models, /requests, /requests/ID/why, /tenants and /health as
+/* Return the answers to GET /stats, /models, /requests, /requests/ID/why, /tenants and /health as
  * malloc'ed text without a newline; NULL: no memory. */
 char *admin_json_stats(const struct admin_opts *o);
 char *admin_json_models(const struct admin_opts *o);

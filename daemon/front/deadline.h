@@ -8,5 +8,5 @@
 
 #include <stdint.h>
 
-/* The process exits with @code in @ms, unless it has ended before. The last call counts. */
+/* Makes the process exit with @code after @ms, unless it has ended before. The last call counts. */
 void deadline_set(uint32_t ms, int code);

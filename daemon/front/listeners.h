@@ -49,8 +49,8 @@ int listeners_open_given(struct listeners *l, struct err *err);
 
 /* Adds all of them to what the next daemon gets. 0 or -E2BIG. */
 int listeners_pass(const struct listeners *l, struct upgrade_files *f);
-/* The next daemon listens: this one's end removes no file of a UNIX socket, and its admin socket
- * takes no new clients. */
+/* Leaves the sockets to the next daemon, which listens on them: the end of this daemon removes no
+ * file of a UNIX socket, and its admin socket takes no new clients. */
 void listeners_hand_over(struct listeners *l);
 /* Takes over the sockets that the previous daemon bound: this daemon removes their files when it
  * ends. Closes those that the options no longer name. */

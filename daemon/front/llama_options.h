@@ -38,5 +38,5 @@ struct llama_option {
     const char *ours;
 };
 
-/* The row of @name, which is @len bytes long and has its dashes; NULL: there is none. */
+/* Returns the row of @name, which is @len bytes long and has its dashes; NULL: none. */
 const struct llama_option *llama_option_find(const char *name, size_t len);

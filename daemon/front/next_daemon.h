@@ -20,7 +20,7 @@ int next_daemon_new(struct front *f);
 int next_daemon_start(void *front, struct err *err);
 /* Offers the next daemon the requests of models that have not been offered. */
 void next_daemon_offer(struct front *f);
-/* The next daemon listens on the sockets. */
+/* Leaves the listening sockets to the next daemon. */
 void next_daemon_hand_over(struct front *f);
 /* Returns a text that is equal in daemons that can continue each other's requests. */
 const char *next_daemon_sources(void);

@@ -16,5 +16,5 @@ void process_open_standard(void);
  * arenas, and some stack of the main thread. @loop is new; it is run until that is done. Returns 0
  * or -errno. */
 int process_make_ready(uv_loop_t *loop);
-/* No core of front and workers: prompts and keys are in their memory. */
+/* Turns core files off for front and workers, since prompts and keys are in their memory. */
 void process_forbid_cores(void);

@@ -46,8 +46,9 @@ void service_release(void);
 /* Makes process @pid, of the same service, its main process, and holds. */
 void service_hand_over(int pid);
 
-/* The service manager holds the file @fd too and passes it to the process after this one, until it
- * is told to forget it or the service is stopped for good. @name begins with KEPT_PREFIX. */
+/* Lets the service manager hold the file @fd, too. It passes the file to the process after this
+ * one, until service_forget() or until the service is stopped for good. @name begins with
+ * KEPT_PREFIX. */
 void service_keep(int fd, const char *name);
 void service_forget(const char *name);
 

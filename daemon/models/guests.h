@@ -29,14 +29,15 @@ struct guests_opts {
     void (*asked)(void *ctx); /* guests_answer() or guests_close() is to follow, also at once */
 };
 
-/* Over the socket @fd, which it takes over, also after an error. 0 or -ENOMEM. */
+/* Begins to take requests over the socket @fd, which it takes over, also after an error. Returns 0
+ * or -ENOMEM. */
 int guests_new(struct guests **out, const struct guests_opts *o, int fd);
 /* Returns true if it has asked and has no answer yet. */
 bool guests_ask(const struct guests *g);
-/* The model's worker is there, and said @ready of itself (the payload of a READY): the requests may
- * come if it makes the tokens that the other one made. */
+/* Answers the other front after the model's worker has reported @ready (the payload of a READY):
+ * the requests may come if this worker gives the same tokens as the other one. */
 void guests_answer(struct guests *g, const struct buf *ready);
-/* The requests are cancelled here: the other front has them. May come again. */
+/* Cancels the requests here, since the other front has them again. May be called again. */
 void guests_close(struct guests *g);
 struct guests *
 guests_free(struct guests *g); /* needs guests_close() and the end of the loop before */

@@ -27,9 +27,10 @@ struct kv_events_opts {
     bool later;           /* another daemon has the addresses still: kv_events_bind() */
 };
 
-/* 0, or -errno with @err: libzmq is not there, or an address is not to be had. */
+/* Opens the sockets. Returns 0, or -errno with @err: libzmq is missing, or an address cannot be
+ * bound. */
 int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct err *err);
-/* The addresses are about to be free: binds them as soon as they are. */
+/* Binds the addresses as soon as the previous daemon has freed them. */
 void kv_events_bind(struct kv_events *e);
 /* Publishes the changes in the cache of @model as one batch; @m NULL: the cache is empty. */
 void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m);

@@ -11,8 +11,8 @@
  * other daemon uses it. The secret is drawn once and stays in the folder, so that a tenant finds
  * again what was its own, and only that. 0 or -errno with @err. */
 int kvdisk_open(const char *path, bool lock, int *fd, uint64_t secret[2], struct err *err);
-/* The file of a further model in the same folder, which a daemon has opened: prefixes-NAME.kv, with
- * %XX for what a file name cannot hold. *@fd is not locked. 0 or -errno with @err. */
+/* Opens the file of a further model in the folder of @path: prefixes-NAME.kv, with %XX for
+ * characters that a file name cannot hold. *@fd is not locked. Returns 0, or -errno with @err. */
 int kvdisk_open_model(const char *path, const char *name, int *fd, struct err *err);
 /* Locks a file for this process and the workers that inherit it, at once. False: another daemon, or
  * a worker that is not gone yet, has it. */

@@ -39,11 +39,11 @@ struct model_share {
 };
 
 void model_share_deinit(struct model_share *s); /* no tenant is known then */
-/* A request of @tenant names the model of @u. Without memory it is not distinguished from
- * others. */
+/* Notes that a request of @tenant names the model of @u. Without memory the tenant counts as one of
+ * the others. */
 void model_share_use(struct model_share *s, struct model_users *u, uint32_t tenant, double weight,
                      int64_t now);
-/* The model of @u had @part (0 to 1) of the memory for @ns, which its users share. */
+/* Charges the users of @u, in equal parts, for having had @part (0 to 1) of the memory for @ns. */
 void model_share_charge(struct model_share *s, const struct model_users *u, double part, int64_t ns,
                         int64_t now);
 /* Returns the least virtual time of the model's users; without users, that of a new one. */

@@ -5,11 +5,11 @@
 
 #include "daemon/config/config.h"
 
-/* A model: its options, which are taken over (zeroed), its name, and the size of its files. 0 or
- * -ENOMEM. */
+/* Takes a model: its options, which are taken over (zeroed), its name, and the size of its files.
+ * Returns 0 or -ENOMEM. */
 typedef int (*models_find_cb)(void *ctx, struct config *c, const char *name, uint64_t file_bytes);
 
-/* A preset that cannot be read, and why. 0 or -ENOMEM. */
+/* Takes a preset that cannot be read, and the reason. Returns 0 or -ENOMEM. */
 typedef int (*models_bad_cb)(void *ctx, const char *name, const struct err *why);
 
 /* Calls @cb for each preset of the option models, by name, and then for each file of models-dir

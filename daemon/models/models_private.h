@@ -123,7 +123,7 @@ struct models {
     struct list changes; /* change.link (models_manage.c) */
 };
 
-/* By the daemon's clock. */
+/* Returns the time of the daemon's clock. */
 static inline int64_t now_ns(const struct models *m) {
     return clock_now(m->opts.clock);
 }
@@ -139,13 +139,15 @@ void models_set_state(struct served *s, enum served_state next);
 /* Decides in the next iteration of the loop what is loaded; nothing where models do not come and
  * go, or while the daemon stops. */
 void models_decide_soon(struct models *m);
-/* The model is to be loaded, as if a request waited for it. */
+/* Has the model loaded, as if a request waited for it. */
 void models_want(struct served *s);
-/* Until it is unloaded because no request comes; negative: it is not. */
+/* Returns the time until the model is unloaded for want of requests; negative: never. */
 int64_t models_unload_ms(const struct served *s);
-/* The model, which is READY, takes no new requests, and its worker ends with those it has. */
+/* Unloads the model, which is READY: it takes no new requests, and its worker ends after its last
+ * one. */
 void models_leave(struct served *s);
-/* A model of these options, which are taken over (zeroed), behind the others. 0 or -ENOMEM. */
+/* Adds a model with these options, which are taken over (zeroed), at the end. Returns 0 or
+ * -ENOMEM. */
 int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes);
 /* Makes its workers, of which none is started, and what is known before its file is opened. 0 or
  * -errno with @err. */
@@ -156,29 +158,30 @@ typedef int models_make(struct api *a, const struct api_model *info, struct api_
 /* Prepares what models_add() has just added and makes the api's model of it. After an error it is
  * not there any more. As models_prepare(). */
 int models_bring(struct served *s, models_make *make, struct err *err);
-/* Before the first models_prepare(). */
+/* Initialises the use of the disk tier, before the first models_prepare(). */
 void models_disk_init(struct models *m);
 
 /* models_room.c: where not all that are asked for fit. */
 
-/* Since when it has not been used: asked for, ready, or of use to a request. */
+/* Returns the time of its last use: when a request named it, when it became ready, or when its last
+ * request ended. */
 int64_t models_idle_since(const struct served *s);
 /* Returns true if @s may make room for @other: a pinned model only for its successor. */
 bool models_may_leave(const struct served *s, const struct served *other);
-/* The model that makes room for @for_it, of those that are not held: of those without a running
- * request the least recently used; else of those that have been there for a while the first that
- * came. NULL: none may, yet. */
+/* Returns the model to unload for @for_it, among those that are not held: the least recently used
+ * one without running requests, else the one that has been loaded longest, after a while. NULL:
+ * none yet. */
 struct served *models_choose_victim(const struct served *for_it);
-/* The QUEUED one whose users have had least of the memory, of equals the one that has waited
- * longest. */
+/* Returns the QUEUED model whose users have had least of the memory; of equals the one that has
+ * waited longest. */
 struct served *models_first_queued(const struct models *m);
-/* While a model waits for room those that are in memory are charged to their users. */
+/* Charges the models in memory to their users while a model waits for room. */
 void models_charge_memory(struct models *m);
 
 /* models_disk.c, models_away.c */
 
-/* The file of the disk tier of a model that is not the first, once it is loaded. Without it it is
- * served as if there was no disk. */
+/* Opens the file of the disk tier of a model other than the first, once it is loaded. After a
+ * failure the model is served without a disk tier. */
 void models_open_disk(struct served *s);
 void models_disk_left(void *served); /* workers_opts.on_disk_left */
 void models_away(void *served);      /* workers_opts.on_away */

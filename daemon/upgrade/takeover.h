@@ -18,8 +18,8 @@ struct takeover_opts {
     void (*gone)(void *ctx); /* the old daemon has ended; before "take" this one must too */
 };
 
-/* At the beginning of the process: leaves the parent, since the service manager sees the end of its
- * own children only. The files that were handed over are closed on exec from here on. */
+/* Detaches from the parent, at the beginning of the process, since the service manager sees the end
+ * of its own children only. Inherited files are closed on exec from now on. */
 void takeover_begin(const char *sources); /* sources: see upgrade.h */
 /* Returns the descriptors that were handed over, and their names, which live as long as the
  * process. The number may be 0. */

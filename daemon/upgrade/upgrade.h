@@ -81,7 +81,7 @@ struct upgrade_files {
 
 struct upgrade; /* lives as long as the daemon */
 
-/* IDLE. @o is copied. 0 or -ENOMEM. */
+/* Creates an upgrade in state IDLE; @o is copied. Returns 0 or -ENOMEM. */
 int upgrade_new(struct upgrade **out, const struct upgrade_opts *o);
 /* Adds @fd as @name and, where it is not NULL, = and @value. -E2BIG: there are too many. */
 int upgrade_add(struct upgrade_files *f, int fd, const char *name, const char *value);
@@ -95,13 +95,13 @@ void upgrade_load(struct upgrade *u);
 bool upgrade_takes_requests(const struct upgrade *u);
 /* Hands over the socket @fd for the requests of model @name. The caller closes its own. */
 void upgrade_send_guests(struct upgrade *u, const char *name, int fd);
-/* The next daemon, which has not taken over, is killed because of @why; then failed(). */
+/* Kills the next daemon, which has not taken over, because of @why; then calls failed(). */
 void upgrade_fail(struct upgrade *u, const char *why);
 /* Says "take", where an upgrade is READY; else nothing. */
 void upgrade_take(struct upgrade *u);
 enum upgrade_state upgrade_state(const struct upgrade *u);
-/* A new daemon that has not taken over is killed; failed() is not called. */
+/* Kills a next daemon that has not taken over, without calling failed(). */
 void upgrade_stop(struct upgrade *u);
-/* upgrade_stop(), and the handles are closed. */
+/* Calls upgrade_stop() and closes the handles. */
 void upgrade_close(struct upgrade *u);
 struct upgrade *upgrade_free(struct upgrade *u); /* after the loop has run out */

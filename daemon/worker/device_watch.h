@@ -25,5 +25,6 @@ struct device_watch;
 int device_watch_new(struct device_watch **out, const char *address, struct err *err);
 /* Returns the last state that was read; it changes once a second. @w NULL: all 0. */
 struct device_state device_watch_read(struct device_watch *w);
-/* NULL is accepted. A thread that does not come back from a call within a second is left behind. */
+/* Ends the watch; accepts NULL. A thread that does not return from a call within a second is left
+ * behind. */
 void device_watch_free(struct device_watch *w);

@@ -3,6 +3,6 @@
 /* sigbus - a mapped file that is cut off while it is read ends the process with an exit code and a
  * line, not with a signal that tells nothing. */
 
-/* From now on such a read ends the process with @code, after @line was written to stderr ("": it
- * was not). @line outlives the process's use. Other causes of SIGBUS do what they did. */
+/* Makes such a read end the process with @code, after @line is written to stderr ("": no line).
+ * @line must stay valid. Other causes of SIGBUS keep their effect. */
 void sigbus_exit_with(int code, const char *line);

@@ -17,11 +17,11 @@ struct expert_file {
     char path[256];
 };
 
-/* The file of @model, with what was kept of it where @f was none or another's: its descriptor. -1:
- * none after a failure, which is logged. */
+/* Opens the file of @model and reads the counts that were kept, unless @f is that file already.
+ * Returns its descriptor; -1: a failure, which is logged. */
 int expert_file_open(struct expert_file *f, const struct gguf *model);
-/* While a worker counts, @n_picks by now: as expert_file_save() at times, so that a power cut costs
- * a few minutes of counts. */
+/* Saves the file from time to time while a worker counts (@n_picks so far), so that a power cut
+ * costs a few minutes of counts. */
 void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns);
 /* Keeps what is in it, where there is a folder. A failure is logged. */
 void expert_file_save(const struct expert_file *f);

@@ -25,7 +25,7 @@ struct faults {
 /* Counts a death for all that are in @page, which was shared with a process that has crashed and is
  * not trusted. */
 void faults_note(struct faults *f, const struct crash_page *page);
-/* In how many deaths request @id was present, as far as is remembered. */
+/* Returns the number of remembered deaths at which request @id was present. */
 uint32_t faults_of(const struct faults *f, uint64_t id);
 /* Keeps the record of death number @n in a file of folder @dir ("": the service manager's for
  * state), which takes the place of an older one. Its @path, or "": it is not kept. */

@@ -27,7 +27,7 @@ struct kept_opts {
     void (*forget)(const char *name);
 };
 
-/* Without any. 0 or -ENOMEM. */
+/* Creates an empty list of kept files. Returns 0 or -ENOMEM. */
 int kept_new(struct kept **out, const struct kept_opts *o);
 /* Closes all files; what the service manager has of them stays with it. Accepts NULL, returns
  * NULL. */
@@ -46,16 +46,16 @@ bool kept_confirm(struct kept_file *f);
  * has it. @bad: the file is not given to another user. */
 void kept_release(struct kept_file *f, bool bad);
 
-/* Memory of inherited files that no model has claimed, but for that of @but, which may be NULL; and
- * they are dropped. */
+/* Drops inherited files that no model has claimed, except that of @but (may be NULL). Returns their
+ * memory in bytes. */
 uint64_t kept_unclaimed(const struct kept *k, const uint8_t *but);
 void kept_drop_unclaimed(struct kept *k, const uint8_t *but);
-/* The daemon ends: what the service manager has stays with it. */
+/* Ends the use of the files: those that the service manager holds stay with it. */
 void kept_leave(struct kept *k);
 
-/* An upgrade. @add is called with each file that the next daemon is to get, until it returns an
- * error, which is returned; kept_hand_over() makes the service manager forget the other files,
- * before the next daemon becomes the main process. */
+/* In an upgrade: calls @add with each file that the next daemon gets, until it returns an error,
+ * which is returned. kept_hand_over() makes the service manager forget the other files, before the
+ * next daemon becomes the main process. */
 int kept_pass(struct kept *k, int (*add)(void *ctx, int fd, const char *name), void *ctx);
 void kept_hand_over(struct kept *k);
 /* For the next daemon: stores no file at the service manager until this daemon is its main

@@ -42,15 +42,15 @@ struct worker_chan {
     bool has_parts; /* the last frame has further parts */
 };
 
-/* Over the socket @fd, which it takes over. @opts is copied. The handles of the last use must have
- * been closed. */
+/* Opens a channel over the socket @fd, which it takes over. @opts is copied. The handles of the
+ * last use must have been closed. */
 void worker_chan_open(struct worker_chan *c, int fd, const struct worker_chan_opts *opts);
 /* Stops reading and sending; a second call does nothing. The handles are closed in the next
  * iteration. */
 void worker_chan_close(struct worker_chan *c);
 /* Sends like chan_send(). */
 int worker_chan_send(struct worker_chan *c, uint16_t type, const struct buf *payload);
-/* Bytes that the socket has not taken yet. */
+/* Returns the number of bytes that the socket has not taken yet. */
 size_t worker_chan_queued(const struct worker_chan *c);
 /* Takes all that has arrived, however long that is: the worker is gone and says no more. */
 void worker_chan_drain(struct worker_chan *c);

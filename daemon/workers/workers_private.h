@@ -75,24 +75,25 @@ struct workers {
     bool has_stats;
 };
 
-/* The only place that changes the state. */
+/* Changes the state; no other function does. */
 void workers_set_state(struct workers *w, enum workers_state next);
 /* Asserts the invariants of struct workers, which hold between two events of the loop. */
 void workers_check(const struct workers *w);
 /* Tells the api the next of `events`, which are those of one step; that may end any generation, and
  * start others by it. As msg_events_next(). */
 int workers_next_event(struct workers *w);
-/* The channel that requests go over now; NULL: they wait. */
+/* Returns the channel for requests; NULL: they wait. */
 struct worker_chan *workers_way(struct workers *w);
-/* In how many deaths of its workers request @id was present; for api_worker_up(). */
+/* Returns the number of deaths of its workers at which request @id was present; for
+ * api_worker_up(). */
 uint32_t workers_n_faults(struct api_port *p, uint64_t id);
 /* Ends the process, which has time to write for its disk where it @served. */
 void workers_end_process(struct workers *w, bool served);
 /* Schedules the start of the next worker; the state is DOWN, without a process. */
 void workers_schedule_restart(struct workers *w);
-/* The next daemon is asked nothing more. */
+/* Ends the exchange with the next daemon. */
 void workers_leave_next(struct workers *w);
-/* The process of a worker that is AWAY is gone. */
+/* Reports that the process of a worker that is AWAY has ended. */
 void workers_gone(struct workers *w);
 
 /* workers_open.c */
@@ -108,9 +109,11 @@ struct workers_fds {
 /* Lists the descriptors of the next worker, whose end of the channel is @channel. 0; -E2BIG: too
  * many shards. */
 int workers_list_fds(struct workers *w, int channel, struct workers_fds *out);
-/* OPEN: the options of section [engine], and what only the front knows. 0 or -errno. */
+/* Packs OPEN: the options of section [engine] and the values that only the front knows. Returns 0
+ * or -errno. */
 int workers_pack_open(const struct workers *w, struct buf *out);
-/* The weights that workers_list_fds() claimed are another's. @bad: no worker shall use them. */
+/* Gives back the weights that workers_list_fds() claimed. @bad: no worker may use them again. */
 void workers_release_weights(struct workers *w, bool bad);
-/* A worker is ready with them. A backend that packs nothing has left its file empty. */
+/* Keeps the claimed weights, with which a worker is ready. A backend that packs nothing leaves its
+ * file empty. */
 void workers_confirm_weights(struct workers *w);
