@@ -23,7 +23,7 @@ COMMANDS = {
     "weft-bench": "engine serve agents identity".split(),
 }
 # Options of commands that have no --help of their own, and of weftd that its users never give.
-MORE_OPTIONS = {"weftctl": {"all", "watch", "path", "partial", "help"}, "weftd": {"worker"}}
+MORE_OPTIONS = {"weftctl": {"all", "watch", "path", "partial", "help"}, "weftd": {"worker", "decode-pictures"}}
 
 
 @functools.cache
