@@ -3,7 +3,7 @@
 /*
  * disk - prefixes that outlive the worker: pages of host memory, and the snapshots of recurrent
  * states that they have, are written to a file in the background, and read back when a request
- * needs them. How it works is told at the top of disk.c and in docs/design/prefix-tiers.md. Private.
+ * needs them. disk.c and docs/design/prefix-tiers.md describe it. Private.
  */
 
 #include "engine/engine.h"

@@ -2,7 +2,8 @@
 
 /*
  * disk_room - how much may be written to the file of the disk tier, and where: what is withheld
- * while a file system is full, and the bucket that bounds the wear (docs/design/prefix-tiers.md, "The disk").
+ * while a file system is full, and the bucket that bounds the wear
+ * (docs/design/prefix-tiers.md, "The disk").
  * Where overwriting fails too (a disk that is broken, a file system that copies on writing) nothing
  * is written until it is tried again. Private to disk.c.
  */
