@@ -40,7 +40,6 @@ struct arch {
     } routing;
     bool long_rope; /* its divisors are one of two tensors */
     enum rope_sections sections;
-    bool half_rope; /* rope_defaults */
     bool no_drafts; /* its blocks of multi-token prediction are left out */
     bool no_rope;
     /* Factors of the embedding, of branches and of logits; of queries by their position. */
@@ -316,7 +315,6 @@ static const struct arch archs[] = {
         .rope = ROPE_NEOX,
         .experts = EXPERTS_MUST,
         .by_layer = true,
-        .half_rope = true,
         .no_drafts = true,
         .routing = {.by_keys = true, .gating = GATING_SIGMOID},
         .bind = step35_bind,
@@ -723,8 +721,8 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         .context = m->shape.max_context,
         .base = 10000,
         .suffix = "",
-        .scaled = !a->half_rope,
-        .half = a->half_rope,
+        .scaled = a->bind != step35_bind,
+        .half = a->bind == step35_bind,
         .fixed_betas = a->fixed_betas,
         .long_rope = a->long_rope,
         .scores_scaled = a->bind == deepseek2_bind,
