@@ -56,6 +56,7 @@ static bool read_head(struct plan_again *t, const struct plan_tape_head *h) {
 static bool read_item(struct plan_req *r, struct plan_req *was, const struct plan_tape_item *item) {
     static const size_t bools[] = {
         offsetof(struct plan_req, unfit),     offsetof(struct plan_req, last),
+        offsetof(struct plan_req, waits),     offsetof(struct plan_req, whole),
         offsetof(struct plan_req, alone),     offsetof(struct plan_req, stalled),
         offsetof(struct plan_req, try_draft), offsetof(struct plan_req, over),
         offsetof(struct plan_req, begun),     offsetof(struct plan_req, victim),
@@ -136,7 +137,7 @@ static bool is_possible(const struct plan *p, const struct plan_tape_item *item,
         r->n_hit > r->n_tokens || r->n_computed > (uint64_t)r->n_pages * p->page_tokens ||
         r->n_hit / p->page_tokens < r->n_idle)
         return false;
-    if (!runs && (r->n_computed > 0 || r->n_pages > 0 || r->n_hit >= r->n_tokens))
+    if (!runs && (r->n_computed > 0 || r->n_pages > 0 || (r->n_hit >= r->n_tokens && !r->waits)))
         return false;
     if (item->place == 0 && r->n_hashes > 0 &&
         (!runs || r->n_stored / p->page_tokens < r->n_hashes))

@@ -13,7 +13,7 @@ static bool may_be_last(const struct request *r, const struct flight_record *f) 
     switch (r->state) {
     case REQUEST_RUNNING:
         return (f->why >= WHY_PROMPT && f->why <= WHY_PAGES) || f->why == WHY_ALONE ||
-               f->why == WHY_ADMITTED;
+               f->why == WHY_PICTURE || f->why == WHY_ENCODE || f->why == WHY_ADMITTED;
     case REQUEST_WAITING:
         return f->why == WHY_QUEUED || f->why == WHY_TURN || f->why == WHY_SHARE ||
                f->why == WHY_PAGES || f->why == WHY_SEQS || f->why == WHY_ALONE ||
@@ -40,9 +40,11 @@ static void check_last(const struct sim *s, const struct sim_client *c, const st
 /* Each request of the last plan that got rows, or none, was told so. */
 static void check_verdicts(const struct sim *s) {
     static const uint8_t why[] = {
-        [PLAN_LAST] = WHY_LAST,      [PLAN_FOLLOW] = WHY_FOLLOW,    [PLAN_WAIT_TIME] = WHY_TIME,
-        [PLAN_WAIT_ROWS] = WHY_ROWS, [PLAN_WAIT_PAGES] = WHY_PAGES, [PLAN_WAIT_SEQS] = WHY_SEQS,
-        [PLAN_WAIT_TURN] = WHY_TURN, [PLAN_WAIT_ALONE] = WHY_ALONE, [PLAN_WAIT_SHARE] = WHY_SHARE,
+        [PLAN_LAST] = WHY_LAST,        [PLAN_FOLLOW] = WHY_FOLLOW,
+        [PLAN_WAIT_TIME] = WHY_TIME,   [PLAN_WAIT_ROWS] = WHY_ROWS,
+        [PLAN_WAIT_PAGES] = WHY_PAGES, [PLAN_WAIT_SEQS] = WHY_SEQS,
+        [PLAN_WAIT_TURN] = WHY_TURN,   [PLAN_WAIT_ALONE] = WHY_ALONE,
+        [PLAN_WAIT_SHARE] = WHY_SHARE, [PLAN_WAIT_PICTURE] = WHY_PICTURE,
     };
     const struct sched *d = s->sched;
     const struct plan *p = &d->plan;
@@ -60,7 +62,8 @@ static void check_verdicts(const struct sim *s) {
         enum why due = q->verdict != PLAN_RUN            ? (enum why)why[q->verdict]
                        : q->n_tokens - q->n_computed > 1 ? WHY_PROMPT
                                                          : WHY_DECODE;
-        HOLD(s, c, RECORDED, last->why == due);
+        bool computed = due == WHY_PICTURE && last->why == WHY_ENCODE;
+        HOLD(s, c, RECORDED, last->why == due || computed);
         HOLD(s, c, RECORDED, last->n_rows >= q->n_rows);
         HOLD(s, c, RECORDED, last->until_ns <= t->launched_ns && last->until_ns >= s->was.begin_ns);
     }
