@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include "scheduler/late.h"
-#include "scheduler/pictures.h"
+#include "scheduler/picture.h"
 
 int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t max_seq_pages,
                uint32_t n_vocab, bool windows) {

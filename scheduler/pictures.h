@@ -26,40 +26,16 @@
 
 #include "engine/engine.h"
 #include "proto/flight.h"
+#include "scheduler/picture.h"
 #include "scheduler/request.h"
-#include "vision/projector.h"
 
 #define PICTURES_PIXELS (UINT64_C(256) << 20) /* bytes */
 #define PICTURES_AHEAD 2u                     /* of a request, asked for at once */
 #define PICTURES_BUCKETS 4096u
 
-enum picture_state {
-    PICTURE_WANTED,
-    PICTURE_ASKED,
-    PICTURE_PIXELS,
-    PICTURE_UNDER_WAY,
-    PICTURE_READY
-};
-
-/* One picture under one isolation key. */
-struct sched_picture {
-    struct list link;           /* pictures.coming, or .ready by use */
-    struct sched_picture *next; /* in its bucket */
-    struct kv_isolation isolation;
-    int32_t number;
-    enum picture_state state;
-    struct picture_layout layout;
-    uint32_t n_users; /* requests that hold it */
-    uint64_t id;      /* ASKED: of the request that was named, and which of its pictures */
-    uint32_t index, n_rgb;
-    uint8_t *rgb; /* PIXELS, UNDER_WAY; ASKED: its first n_rgb bytes */
-    float *rows;  /* READY; UNDER_WAY: some of it */
-};
-
 /* Invariants: n_bytes counts the rows of ready pictures and of `now`, n_held_bytes those of ready
- * ones with users; n_pixel_bytes the pixels of
- * those that are ASKED, PIXELS or UNDER_WAY, whether they are there or not; only ready ones have no
- * users. */
+ * ones with users, n_pixel_bytes the pixels of those that are ASKED, PIXELS or UNDER_WAY, whether
+ * they have arrived or not; only ready ones have no users. */
 struct pictures {
     const struct sched_view *view;
     struct engine *engine;
@@ -71,6 +47,7 @@ struct pictures {
     double ns_per_work; /* running mean; 0: not known */
 };
 
+/* Initialises @p without pictures; rows take @max_bytes and those of one picture more. */
 void pictures_init(struct pictures *p, const struct sched_view *view, struct engine *engine,
                    uint64_t max_bytes);
 void pictures_deinit(struct pictures *p); /* also of a zeroed one; no request holds anything */

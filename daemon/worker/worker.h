@@ -17,9 +17,9 @@
 enum worker_fd {
     WORKER_FD_CHANNEL = 3,
     WORKER_FD_CRASH_PAGE = 4, /* memory shared with the front: struct crash_page */
-    /* The first shard; the others follow, then those of the draft model, then the projector's file,
-     * that of the disk tier, as far as there are any, then files in memory for the weights of both models, if there are any.
-     * Only what follows the shards is open for writing. */
+    /* The first shard; the other shards follow, then those of the draft model, the projector's
+     * file, the file of the disk tier, and the files in memory for the weights of both models, each
+     * if there is one. Shards and projector are open for reading only. */
     WORKER_FD_MODEL = 5,
 };
 

@@ -1,0 +1,33 @@
+#pragma once
+
+/*
+ * picture - one picture under one isolation key: its pixels, and the rows that are computed from
+ * them. scheduler/pictures.h has its states.
+ */
+
+#include "base/list.h"
+#include "kvpager/kvpager.h"
+#include "vision/projector.h"
+
+enum picture_state {
+    PICTURE_WANTED,
+    PICTURE_ASKED,
+    PICTURE_PIXELS,
+    PICTURE_UNDER_WAY,
+    PICTURE_READY
+};
+
+/* Owned by struct pictures. */
+struct sched_picture {
+    struct list link;           /* pictures.coming, or .ready by use */
+    struct sched_picture *next; /* in its bucket */
+    struct kv_isolation isolation;
+    int32_t number;
+    enum picture_state state;
+    struct picture_layout layout;
+    uint32_t n_users; /* requests that hold it */
+    uint64_t id;      /* ASKED: of the request that was named, and which of its pictures */
+    uint32_t index, n_rgb;
+    uint8_t *rgb; /* PIXELS, UNDER_WAY; ASKED: its first n_rgb bytes */
+    float *rows;  /* READY; UNDER_WAY: some of it */
+};
