@@ -104,6 +104,24 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
     return 0;
 }
 
+/* The model takes no pictures: the scheduler calls none of these. */
+uint64_t engine_picture_work(const struct engine *e, const struct picture_layout *l) {
+    abort();
+}
+
+int engine_picture_begin(struct engine *e, const uint8_t *rgb, const struct picture_layout *l,
+                         float *out, struct err *err) {
+    abort();
+}
+
+uint64_t engine_picture_step(struct engine *e, uint64_t work) {
+    abort();
+}
+
+void engine_picture_end(struct engine *e) {
+    abort();
+}
+
 static struct constraint *constraint;
 
 static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
