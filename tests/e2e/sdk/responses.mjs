@@ -61,11 +61,28 @@ export function addTests({ test, client, model, rejects, idle }) {
         assert.ok(["Bonn", "Ghent"].includes(JSON.parse(r.output_text).city), r.output_text);
     });
 
+    test("responses: one in the background is polled, and read from an event on", async () => {
+        const begun = await client.responses.create({ ...body, background: true });
+        assert.ok(["queued", "in_progress"].includes(begun.status), begun.status);
+        let r = begun;
+        while (["queued", "in_progress"].includes(r.status)) {
+            await new Promise((resolve) => setTimeout(resolve, 50));
+            r = await client.responses.retrieve(begun.id);
+        }
+        assert.equal(r.status, r.incomplete_details ? "incomplete" : "completed");
+        assert.ok(r.output_text.length > 0);
+        const numbers = [];
+        for await (const event of await client.responses.retrieve(begun.id, { stream: true, starting_after: 2 })) numbers.push(event.sequence_number);
+        assert.deepEqual(numbers, numbers.map((_, i) => i + 3));
+        await client.responses.delete(begun.id);
+    });
+
     test("responses: errors name the field, an aborted stream is freed", async () => {
         const create = (more) => client.responses.create({ ...body, ...more });
         await rejects(create({ temperature: 5 }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "temperature"));
         await rejects(create({ input: [{ type: 5 }] }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "input[0].type"));
-        await rejects(create({ background: true }), OpenAI.BadRequestError, (e) => assert.equal(e.code, "unsupported_parameter"));
+        await rejects(create({ prompt: { id: "p" } }), OpenAI.BadRequestError, (e) => assert.equal(e.code, "unsupported_parameter"));
+        await rejects(create({ background: true, store: false }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "background"));
         await rejects(create({ input: "word ".repeat(60000) }), OpenAI.BadRequestError, (e) => assert.equal(e.code, "context_length_exceeded"));
         const stream = await client.responses.create({ ...body, max_output_tokens: 1500, temperature: 1, seed: 1, stream: true, ignore_eos: true });
         for await (const _ of stream) break;
