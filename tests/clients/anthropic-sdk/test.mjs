@@ -146,7 +146,7 @@ test("errors are of the SDK's classes", async () => {
     await rejects(client.messages.create(ask("Refuse now.")), Anthropic.RateLimitError, (e) => assert.ok(e.headers.get("retry-after")));
     await rejects(client.messages.create(ask("Break now.")), Anthropic.InternalServerError, (e) => assert.equal(e.type, "api_error"));
     const image = { type: "image", source: { type: "base64", media_type: "image/png", data: "AA==" } };
-    await rejects(client.messages.create(ask([image])), Anthropic.BadRequestError, (e) => assert.match(e.message, /messages\.0\.content\.0\.type/));
+    await rejects(client.messages.create(ask([image])), Anthropic.BadRequestError, (e) => assert.match(e.message, /messages\.0\.content\.0\..*this model reads only text/));
 });
 
 test("keys come as x-api-key and as a token", async () => {
