@@ -284,7 +284,8 @@ static void expect_refusal(const char *model, const struct golden_label *label,
     } else {
         snprintf(name, sizeof(name), "'%.28s'", label->arch);
         cr_expect(strstr(err->message, name) &&
-                      (strstr(err->message, "it drafts for a gemma4 model") ||
+                      (strstr(err->message,
+                              "it is a draft model; give it as draft-model of a gemma4 model") ||
                        strstr(err->message,
                               "llama, qwen2, qwen3, qwen3moe, qwen3next, qwen35, qwen35moe")),
                   "%s: %s", model, err->message);
