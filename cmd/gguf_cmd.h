@@ -7,7 +7,6 @@
 
 int gguf_cmd_info(int argc, char **argv);   /* what is in a file */
 int gguf_cmd_verify(int argc, char **argv); /* whether it is whole and has no number that is none */
-int gguf_cmd_synth(int argc, char **argv);  /* writes one with random weights */
 int gguf_cmd_tokenize(int argc, char **argv);   /* text to ids */
 int gguf_cmd_detokenize(int argc, char **argv); /* and back */
 int gguf_cmd_picture(int argc, char **argv);    /* pictures as a model sees them */

@@ -10,7 +10,6 @@
 static const struct cli_command commands[] = {
     {"info", gguf_cmd_info, "print metadata, tensors and sizes of a file"},
     {"verify", gguf_cmd_verify, "check structure and weights of a file"},
-    {"synth", gguf_cmd_synth, "write a model with random weights"},
     {"tokenize", gguf_cmd_tokenize, "print the token ids of a text"},
     {"detokenize", gguf_cmd_detokenize, "print the text of token ids"},
     {"picture", gguf_cmd_picture, "decode a picture, resize it and encode it"},

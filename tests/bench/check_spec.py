@@ -1,5 +1,5 @@
 """Speculation on recorded text is never a loss, and the gain that it should be: bench_spec in virtual time, where
-nothing is computed and each run gives the same figures. Arguments: bench_spec, weft-gguf, the transcripts' folder."""
+nothing is computed and each run gives the same figures. Arguments: bench_spec, weft-synth, the transcripts' folder."""
 import json
 import os
 import subprocess
@@ -43,11 +43,11 @@ def check(what, rows, one, least, many):
     return failed
 
 
-def main(bench, gguf, folder):
+def main(bench, synth, folder):
     failed = 0
     with tempfile.TemporaryDirectory() as where:
         model = os.path.join(where, "model.gguf")
-        subprocess.run([gguf, "synth", "--shape", "tiny,n_layer=1,context=8192", "--format", "Q4_0", "--vocab", VOCAB,
+        subprocess.run([synth, "--shape", "tiny,n_layer=1,context=8192", "--format", "Q4_0", "--vocab", VOCAB,
                         "-o", model], check=True, stdout=subprocess.DEVNULL)
         for name, machine in MACHINES.items():
             for text in ("prose", "code-edit", "tool-loop"):

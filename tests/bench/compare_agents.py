@@ -274,7 +274,7 @@ def print_row(name, runs, sums):
 
 def synth(a):
     path = pathlib.Path(tempfile.gettempdir()) / "weft-compare-agents.gguf"
-    subprocess.run([str(a.build / "weft-gguf"), "synth", *SYNTH, "-o", str(path)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([str(a.build / "weft-synth"), *SYNTH, "-o", str(path)], check=True, stdout=subprocess.DEVNULL)
     return path
 
 
@@ -307,7 +307,7 @@ def main():
         + (" --split-cores" if a.split_cores else ""),
         "cpu": cpu_name(),
         "threads": a.threads,
-        "model": "weft-gguf synth " + " ".join(SYNTH) if a.model.name == "weft-compare-agents.gguf" else a.model.name,
+        "model": "weft-synth " + " ".join(SYNTH) if a.model.name == "weft-compare-agents.gguf" else a.model.name,
         "words_per_token": a.words_per_token,
         "rows": {},
     }

@@ -107,7 +107,7 @@ def shape_model(a, name, check=False):
     cut, n_vocab, form, more = SHAPES[name]
     if not path.exists():
         shape = f"{name},{cut},n_vocab={n_vocab}" + (f",{more},n_vocab=4096" if check else "")
-        output(a.build / "weft-gguf", "synth", "--shape", shape, "--format", "F32" if check else form, "-o", path)
+        output(a.build / "weft-synth", "--shape", shape, "--format", "F32" if check else form, "-o", path)
     return path
 
 

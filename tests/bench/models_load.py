@@ -180,7 +180,7 @@ def main():
         "command": f"tests/bench/models_load.py BUILD --seconds {arguments.seconds:g} --agents {arguments.agents}",
         "cpu": cpu(),
         "threads": 1,
-        "model": "weft-gguf synth --arch qwen3 --shape tiny,context=131072 --format Q4_K_M --seed 40, 41, 42",
+        "model": "weft-synth --arch qwen3 --shape tiny,context=131072 --format Q4_K_M --seed 40, 41, 42",
         "rows": rows,
     }
     text = json.dumps(result, indent=1)

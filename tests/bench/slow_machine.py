@@ -3,7 +3,7 @@ or the model takes as long for a row as a step may. Prints one line of JSON for 
 prompt's rate until the chats have ended, the longest gaps between their tokens, and Jain's index of their first tokens.
 One server runs at a time. Every wait ends after --limit seconds.
 
-  weft-gguf synth --shape qwen3-0.6b,context=32768 --format Q4_K_M --vocab tests/data/vocab/... -o q3.gguf
+  weft-synth --shape qwen3-0.6b,context=32768 --format Q4_K_M --vocab tests/data/vocab/... -o q3.gguf
   tests/bench/slow_machine.py --weftd build/weftd --model q3.gguf --loops 8 [--peer llama-server]"""
 import argparse
 import http.client

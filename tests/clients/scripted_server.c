@@ -9,7 +9,7 @@
  *                      [--keepalive-ms N] [--name ID]
  *
  * Prints "ready http://HOST:PORT" on stdout once it serves, and ends on SIGTERM. A small model file
- * is made by `weft-gguf synth` (tests/e2e/weftd.py: tiny_model()); its template writes tool calls
+ * is made by `weft-synth` (tests/e2e/weftd.py: tiny_model()); its template writes tool calls
  * as <tool_call>{"name": .., "arguments": {..}}</tool_call> and results as <tool_response>.
  *
  * The script is a list of answers. Each begins with a line `===`, with conditions behind it, and

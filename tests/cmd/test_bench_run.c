@@ -3,7 +3,7 @@
 #include <unistd.h>
 #include "cmd/bench_run.h"
 #include "cmd/cli.h"
-#include "cmd/gguf_cmd.h"
+#include "tests/support/synth/synth.h"
 #include "tests/support/telltale.h"
 
 /* Against the tell-tale engine: a wrong page, position or fed token changes every token from there
@@ -28,7 +28,7 @@ static void setup(struct run *r, uint32_t depth) {
     t = (struct telltale){.n_vocab = 300, .depth = depth, .strict = true, .poison = 9};
     telltale_set(&t);
     snprintf(path, sizeof(path), "/tmp/weft-bench-run-%d.gguf", getpid());
-    cr_assert(gguf_cmd_synth((int)ARRAY_SIZE(argv), argv) == CLI_OK);
+    cr_assert(synth_main((int)ARRAY_SIZE(argv), argv) == CLI_OK);
     cr_assert(run_open(r, &opts, &err) == 0, "%s", err.message);
     cr_assert(r->info->depth == depth);
     for (int s = 0; s < N_SEQS; s++)

@@ -22,7 +22,7 @@ def run(*args, code=0):
 def model(arch="qwen3", shape="tiny"):
     file = path(f"{arch}.gguf")
     if not os.path.exists(file):
-        subprocess.run([program("weft-gguf"), "synth", "--arch", arch, "--shape", shape, "--n-vocab", "512",
+        subprocess.run([program("weft-synth"), "--arch", arch, "--shape", shape, "--n-vocab", "512",
                         "--format", "Q4_0", "-o", file], check=True)
     return file
 
@@ -50,7 +50,7 @@ def test_a_step_reads_all_weights_but_an_embedding_table_of_its_own():
     d = measure("--model", model("llama"), "-p", 4, "-n", 0, "--reps", 1)
     assert d["weight_bytes"] - d["bytes_per_step"] == 512 * 256 // 32 * 18 - 256 // 32 * 18
     tied = path("tied.gguf")
-    subprocess.run([program("weft-gguf"), "synth", "--shape", "tiny,tied=1", "--format", "Q8_0", "-o", tied], check=True)
+    subprocess.run([program("weft-synth"), "--shape", "tiny,tied=1", "--format", "Q8_0", "-o", tied], check=True)
     d = measure("--model", tied, "-p", 4, "-n", 0, "--reps", 1)
     assert d["weight_bytes"] == d["bytes_per_step"]
 
@@ -74,7 +74,7 @@ def small_model():
     file = path("small.gguf")
     if not os.path.exists(file):
         shape = "n_layer=2,n_embd=64,n_head=2,n_kv=1,head_dim=32,n_ff=64,n_vocab=272"
-        subprocess.run([program("weft-gguf"), "synth", "--shape", shape, "--format", "Q8_0", "-o", file], check=True)
+        subprocess.run([program("weft-synth"), "--shape", shape, "--format", "Q8_0", "-o", file], check=True)
     return file
 
 

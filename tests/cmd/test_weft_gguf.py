@@ -1,4 +1,4 @@
-"""weft-gguf as a user sees it: what it prints, what it writes, how it fails."""
+"""weft-gguf and weft-synth as a user sees them: what they print, what they write, how they fail."""
 import hashlib
 import json
 import os
@@ -28,8 +28,9 @@ def path(name):
 
 
 def run(*args, stdin=None, code=0):
-    """(stdout, stderr); the exit code must be @code."""
-    p = subprocess.run([program("weft-gguf"), *map(str, args)], input=stdin, capture_output=True, timeout=120)
+    """Runs weft-gguf, or weft-synth where args[0] is "synth". Returns (stdout, stderr); the exit code must be @code."""
+    tool, args = ("weft-synth", args[1:]) if args[:1] == ("synth",) else ("weft-gguf", args)
+    p = subprocess.run([program(tool), *map(str, args)], input=stdin, capture_output=True, timeout=120)
     assert p.returncode == code, (args, p.returncode, p.stderr)
     return p.stdout, p.stderr.decode()
 
@@ -391,7 +392,7 @@ def test_bad_arguments_exit_64_and_failures_exit_1_with_one_line():
         ("picture",), ("picture", "-o", "x", "a", "b"), ("render",), ("render", "a"), ("render", "--template", "a"), ("render", "--template", "a", "b", "c"),
     ):
         out, err = run(*args, code=64)
-        assert not out and err.startswith("weft-gguf: ") and err.count("\n") == 1, (args, err)
+        assert not out and err.startswith(("weft-gguf: ", "weft-synth: ")) and err.count("\n") == 1, (args, err)
     assert run(code=64)[1].startswith("usage: ")
     os.symlink("/dev/full", path("full"))  # not the device itself: a bug could replace it
     for args in (
@@ -400,10 +401,11 @@ def test_bad_arguments_exit_64_and_failures_exit_1_with_one_line():
         (*shape, "--format", "Q4_0", "--vocab", path("absent"), "-o", path("x")),
     ):
         out, err = run(*args, code=1)
-        assert not out and err.startswith("weft-gguf: ") and err.count("\n") == 1, (args, err)
+        assert not out and err.startswith(("weft-gguf: ", "weft-synth: ")) and err.count("\n") == 1, (args, err)
     assert not [f for f in os.listdir(FOLDER.name) if f.endswith(".part")]
     assert not os.path.exists(path("x")) and os.path.islink(path("full"))
-    for command in ("info", "verify", "synth", "tokenize", "detokenize", "picture", "render"):
+    assert run("synth", "--help")[0].startswith(b"usage: weft-synth ")
+    for command in ("info", "verify", "tokenize", "detokenize", "picture", "render"):
         assert run(command, "--help")[0].startswith(b"usage: weft-gguf " + command.encode())
 
 

@@ -19,7 +19,7 @@ PAGE_LINES, README_LINES, COLUMNS = 300, 150, 120
 PROGRAMS = ("weftd", "weftctl", "weft-gguf", "weft-bench")
 COMMANDS = {
     "weftctl": "pull chat launch".split(),
-    "weft-gguf": "info verify synth tokenize detokenize picture render".split(),
+    "weft-gguf": "info verify tokenize detokenize picture render".split(),
     "weft-bench": "engine serve agents identity".split(),
 }
 # Options of commands that have no --help of their own, and of weftd that its users never give.

@@ -83,7 +83,7 @@ def test_a_session_with_subagents_computes_little_more_than_what_is_new():
         with tempfile.TemporaryDirectory() as directory:
             path = f"{directory}/hybrid.gguf"  # the golden models end at 1024 tokens
             shape = "tiny,context=32768,n_layer=4,n_key=2,n_value=4,n_state=16,n_embd=64"
-            subprocess.run([BUILD / "weft-gguf", "synth", "--arch", "qwen35", "--shape", shape, "--format", "Q8_0",
+            subprocess.run([BUILD / "weft-synth", "--arch", "qwen35", "--shape", shape, "--format", "Q8_0",
                             "--vocab", golden(MODELS[0]), "-o", path], check=True, stdout=subprocess.DEVNULL)
             flags = ("--max-context", "32768", "--kv-pages", "2048", "--backend", BACKEND, "--kv-disk", directory, "--kv-disk-size", "64M")
             total, counters = run_session(lambda: Weftd(*flags, model=path), fork)
@@ -120,7 +120,7 @@ def test_drafts_change_no_bit():
     directory = tempfile.TemporaryDirectory()
     for name in MODELS:
         wrong = f"{directory.name}/{name}.gguf"  # a draft model that is often wrong
-        subprocess.run([BUILD / "weft-gguf", "synth", "--shape", "tiny", "--format", "Q8_0", "--vocab", golden(name), "-o", wrong],
+        subprocess.run([BUILD / "weft-synth", "--shape", "tiny", "--format", "Q8_0", "--vocab", golden(name), "-o", wrong],
                        check=True, stdout=subprocess.DEVNULL)
         with Weftd(*FLAGS, "--speculation", "off", model=golden(name)) as d:
             should = [ask(d, r, 300) for r in requests]

@@ -51,13 +51,13 @@ def program(name):
 
 
 def synth(name, *args):
-    """A synthetic model of these weft-gguf arguments, made once per build folder."""
+    """A synthetic model of these weft-synth arguments, made once per build folder."""
     folder = BUILD / "tests" / "models"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (name + ".gguf")
     if not path.exists():
         part = folder / f"{name}.{os.getpid()}.{threading.get_ident()}.part"  # tests of a process run beside each other
-        subprocess.run([program("weft-gguf"), "synth", *args, "-o", str(part)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([program("weft-synth"), *args, "-o", str(part)], check=True, stdout=subprocess.DEVNULL)
         part.rename(path)
     return str(path)
 

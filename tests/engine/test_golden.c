@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "cmd/gguf_cmd.h"
+#include "tests/support/synth/synth.h"
 #include "engine/backend.h"
 #include "tests/engine/golden.h"
 #include "tests/support/engine_driver.h"
@@ -498,7 +498,7 @@ static void check_format(const struct judge *judge, const struct format *f) {
     snprintf(whole, sizeof(whole), "%s%s", shape, experts ? ",n_expert=4,n_used=4" : "");
     snprintf(path, sizeof(path), "/tmp/weft-%s-%d.gguf", f->name, (int)getpid());
     snprintf(json, sizeof(json), FORMATS "/%s%s.json", experts ? "qwen3moe-" : "", lower);
-    cr_assert(gguf_cmd_synth(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
+    cr_assert(synth_main(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
     check_file(judge, path, json);
     unlink(path);
 }

@@ -2,7 +2,7 @@
  * Image encoders: the rows of a computation in float64, the same bits at any number of threads and
  * with any instruction set, and files that are refused with the reason.
  *
- * vision/NAME.f32 has the rows of the projectors that `weft-gguf synth` makes with the shapes
+ * vision/NAME.f32 has the rows of the projectors that `weft-synth` makes with the shapes
  * below, of the picture that make_picture() fills: computed in float64 from the formulas by a
  * program that agrees with llama.cpp 0.5.0, and rounded to float32.
  */
@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "cmd/gguf_cmd.h"
+#include "tests/support/synth/synth.h"
 #include "engine/vision/encoder.h"
 #include "tests/support/gguf_writer.h"
 
@@ -55,7 +55,7 @@ static void make_file(const struct kind *k, const char *format, char path[64]) {
     int fd = mkstemp(path);
     cr_assert(fd >= 0);
     close(fd);
-    cr_assert(gguf_cmd_synth(ARRAY_SIZE(args) - 1, (char **)args) == 0, "%s", k->name);
+    cr_assert(synth_main(ARRAY_SIZE(args) - 1, (char **)args) == 0, "%s", k->name);
 }
 
 static struct scene open_scene(const struct kind *k, const char *format,

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <unistd.h>
 #include <yyjson.h>
-#include "cmd/gguf_cmd.h"
+#include "tests/support/synth/synth.h"
 #include "vision/projector.h"
 
-/* Reads the header of a projector that `weft-gguf synth` makes. */
+/* Reads the header of a projector that `weft-synth` makes. */
 static struct projector make(const char *kind, const char *shape) {
     char path[64] = "/tmp/weft-projector-XXXXXX";
     const char *args[] = {"synth",    "--projector", kind, "--shape", shape,
@@ -18,7 +18,7 @@ static struct projector make(const char *kind, const char *shape) {
     struct err err = {0};
 
     close(mkstemp(path));
-    cr_assert(gguf_cmd_synth(ARRAY_SIZE(args) - 1, (char **)args) == 0);
+    cr_assert(synth_main(ARRAY_SIZE(args) - 1, (char **)args) == 0);
     cr_assert(gguf_open(&file, path, &err) == 0);
     unlink(path);
     cr_assert(projector_read(&p, file, &err) == 0, "%s", err.message);

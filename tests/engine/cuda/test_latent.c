@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/rng.h"
-#include "cmd/gguf_cmd.h"
+#include "tests/support/synth/synth.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
 
@@ -38,7 +38,7 @@ static void synth(const char *shape, const char *format, char path[64]) {
     const char *argv[] = {"synth", "--shape", shape, "--format", format, "-o", path, NULL};
 
     snprintf(path, 64, "/tmp/weft-latent-%d.gguf", (int)getpid());
-    cr_assert(gguf_cmd_synth(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
+    cr_assert(synth_main(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
 }
 
 /* GLM-4.7-Flash's vectors of 512 + 64 values and heads of 192 + 64 and 256; more heads than a group

@@ -13,7 +13,7 @@
 #include "base/gguf.h"
 #include "base/mathx.h"
 #include "base/rng.h"
-#include "cmd/gguf_cmd.h"
+#include "tests/support/synth/synth.h"
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
@@ -55,7 +55,7 @@ static void latent(char path[64], uint32_t q_rank) {
              "v_dim=32,n_ff=64,n_shared=64,n_dense=64,n_vocab=300,n_expert=4,n_used=2",
              q_rank);
     snprintf(path, 64, "/tmp/weft-ranks-%d.gguf", (int)getpid());
-    cr_assert(gguf_cmd_synth(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
+    cr_assert(synth_main(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
 }
 
 /* What came of each row of each sequence. */

@@ -1,14 +1,14 @@
 #pragma once
 
 /*
- * gguf_synth - private header of `weft-gguf synth`: the shape of a model, the list of its tensors,
+ * gguf_synth - private header of `weft-synth`: the shape of a model, the list of its tensors,
  * its vocabulary.
  */
 
 #include <stdbool.h>
 #include "base/err.h"
 #include "base/gguf.h"
-#include "cmd/gguf_write.h"
+#include "tests/support/synth/gguf_write.h"
 #include "vision/projector.h"
 
 /* The hybrid ones come last. */

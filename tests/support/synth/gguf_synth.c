@@ -1,11 +1,11 @@
 /*
- * weft-gguf synth - model files of any shape and format with random weights, for tests and
+ * weft-synth - model files of any shape and format with random weights, for tests and
  * measurements. A file is a function of the options: every tensor has its own random sequence,
  * keyed by the seed and the tensor's name, so its bytes do not depend on the rest of the file or on
  * how it is split.
  */
 
-#include "cmd/gguf_synth.h"
+#include "tests/support/synth/gguf_synth.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -16,8 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "cmd/cli.h"
-#include "cmd/gguf_cmd.h"
-#include "cmd/gguf_fill.h"
+#include "tests/support/synth/synth.h"
+#include "tests/support/synth/gguf_fill.h"
 
 #define CHUNK_BYTES                                                                                \
     ((size_t)1 << 20) /* of weights made at a time; part of what the bytes depend on */
@@ -30,7 +30,7 @@ struct options {
 };
 
 static const char usage[] =
-    "usage: weft-gguf synth --shape SHAPE --format FORMAT [options] -o OUT.gguf\n"
+    "usage: weft-synth --shape SHAPE --format FORMAT [options] -o OUT.gguf\n"
     "Writes a model with random weights.\n"
     "  --arch A          llama, mistral3, gpt-oss, gemma4, gemma4-assistant, deepseek2,\n"
     "                    muse-glimmer, step35, qwen2, qwen3, qwen3moe, qwen3next, qwen35 or\n"
@@ -336,7 +336,7 @@ static int plan(const struct options *o, struct subject *s) {
     return r < 0 ? cli_usage("%s", err.message[0] ? err.message : strerror(-r)) : -1;
 }
 
-int gguf_cmd_synth(int argc, char **argv) {
+int synth_main(int argc, char **argv) {
     struct options o = {.seed = 1, .n_shards = 1};
     struct subject s = {0};
     int code = parse(&o, argc, argv);

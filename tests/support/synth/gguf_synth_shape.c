@@ -1,4 +1,4 @@
-#include "cmd/gguf_synth.h"
+#include "tests/support/synth/gguf_synth.h"
 
 #include <assert.h>
 #include <errno.h>

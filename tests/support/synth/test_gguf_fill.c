@@ -1,7 +1,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
-#include "cmd/gguf_fill.h"
+#include "tests/support/synth/gguf_fill.h"
 #include "engine/quant.h"
 
 enum { N_VALUES = 256 * 1024 };

@@ -1,4 +1,4 @@
-#include "cmd/gguf_fill.h"
+#include "tests/support/synth/gguf_fill.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /*
- * weft-gguf synth --projector - projector files with random weights: the tensors of each kind that
+ * weft-synth --projector - projector files with random weights: the tensors of each kind that
  * engine/vision reads.
  */
 
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "cmd/cli.h"
-#include "cmd/gguf_synth.h"
+#include "tests/support/synth/gguf_synth.h"
 
 enum { TENSORS_MAX = 48 * 129 }; /* of 128 layers, and those around them */
 

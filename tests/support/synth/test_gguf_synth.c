@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include "base/rng.h"
 #include "cmd/cli.h"
-#include "cmd/gguf_cmd.h"
+#include "tests/support/synth/synth.h"
 #include "tests/support/engine_driver.h"
 #include "engine/backend.h"
 
@@ -51,7 +51,7 @@ static void check_model(const char *arch, const char *shape, const char *format)
 
     snprintf(path, sizeof(path), "/tmp/weft-synth-%d.gguf", getpid());
 
-    cr_assert(gguf_cmd_synth((int)ARRAY_SIZE(argv), (char **)argv) == CLI_OK);
+    cr_assert(synth_main((int)ARRAY_SIZE(argv), (char **)argv) == CLI_OK);
     cr_assert(driver_open(&d, &opts, &err) == 0, "%s %s: %s", arch, format, err.message);
     for (int i = 0; i < N_PROMPT; i++)
         prompt[i] = (int32_t)rng_below(&rng, N_VOCAB);
@@ -133,7 +133,7 @@ static void write_model(const char *shape, const char *format, char path[64]) {
 
     snprintf(path, 64, "/tmp/weft-synth-%d-%c.gguf", getpid(),
              strstr(shape, "assistant") ? 'a' : 'm');
-    cr_assert(gguf_cmd_synth((int)ARRAY_SIZE(argv), (char **)argv) == CLI_OK);
+    cr_assert(synth_main((int)ARRAY_SIZE(argv), (char **)argv) == CLI_OK);
 }
 
 /* As wide as the model and with layers that add next to nothing it says what the model does. */

@@ -1,4 +1,4 @@
-#include "cmd/gguf_write.h"
+#include "tests/support/synth/gguf_write.h"
 
 #include <assert.h>
 #include <endian.h>
