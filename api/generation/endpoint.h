@@ -16,6 +16,7 @@ struct piece;
 struct prompt_job;
 struct writer;
 struct yyjson_doc;
+struct yyjson_val;
 
 /* Form in which later requests of a conversation repeat an endpoint's answers; for prewarm.h. */
 enum repeats {
@@ -31,7 +32,7 @@ enum repeats {
  * endpoint that only looks things up needs @translate alone; one that generates also id_prefix,
  * begin, piece, end and whole. The others may be NULL.
  *
- *      open ── translate ──┬── begin ── piece* ── end     a stream
+ *      open ── translate ──┬── begin ── (piece* ── round)* ── piece* ── end   a stream
  *                          ├── whole                      a whole answer
  *                          └── rename ── fail             an error, at any time
  */
@@ -61,6 +62,14 @@ struct endpoint {
     bool tells_body;   /* a whole answer has parts of the request's body in it */
     bool parsed;       /* the output always goes through the output parser; there is one choice */
     const void *form;  /* of the endpoint's own functions */
+
+    /* Only where job->goes_on is set in translate(): the answer may have several rounds, each of
+     * which is a choice. Returns true if @again is to be called for the output, which has ended. */
+    bool (*asks)(const struct writer *w);
+    /* Sets *@messages to those of the next round; NULL: the answer is complete, as it is where
+     * job->goes_on is false. They stay with @job->state. On the pool. 0 or a negative errno. */
+    int (*again)(struct prompt_job *job, struct yyjson_val **messages);
+    void (*round)(struct writer *w); /* of a stream: again() was called */
 
     void (*begin)(struct writer *w); /* after the head */
     void (*piece)(struct writer *w, const struct piece *p);

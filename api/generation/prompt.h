@@ -66,6 +66,7 @@ struct prompt_job {
     bool quick;      /* it is on the loop: -EAGAIN, with nothing changed, where it takes long */
     bool translated; /* the request is read, the body gone */
     bool prepared;   /* the prompts are tokens */
+    bool goes_on;    /* endpoint.again is asked when the output has ended; the body is kept */
     bool running, pooled, abandoned;
     void (*done)(struct prompt_job *job);
     /* Or NULL: what is to be made of a request that is ready, on the thread where it became so. */

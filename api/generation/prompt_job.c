@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 #include "api/generation/echo.h"
+#include "api/generation/expected.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/fields.h"
 #include "api/generation/normalize.h"
@@ -222,12 +223,13 @@ void prompt_job_trim(struct prompt_job *job, bool keep) {
     if (keep) {
         job->n_kept = job->body_len;
         job->env->prewarm.kept_bytes += job->n_kept;
-    } else {
+    } else if (!job->goes_on) {
         gen_request_drop_body(&job->request);
     }
 }
 
 void prompt_job_deinit(struct prompt_job *job) {
+    job->goes_on = false;
     prompt_job_trim(job, false);
     check_job(job);
     assert(!job->running && !job->waits);
@@ -497,7 +499,6 @@ int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct
     yyjson_doc_free(job->request.shown);
     job->request.functions = job->request.shown = NULL;
     job->request.messages = messages;
-    job->request.no_generation_prompt = true;
     int r = find_chat(job, &job->err);
     if (r == 0)
         r = render(job);
@@ -509,44 +510,6 @@ int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct
     }
     job->request.messages = own;
     return r;
-}
-
-static int add_parts(yyjson_val *content, struct buf *out) {
-    size_t i, n;
-    yyjson_val *part;
-    int r = 0;
-
-    yyjson_arr_foreach(content, i, n, part) {
-        yyjson_val *text = yyjson_obj_get(part, "text");
-
-        if (r == 0)
-            r = json_add_text(out, text);
-    }
-    return r;
-}
-
-/* Tokenises the output that the client predicts. A prediction longer than any output is ignored. */
-static int expect(struct prompt_job *job) {
-    CLEANUP(buf_deinit) struct buf all = {.max = REQUEST_PREDICTION_MAX};
-    struct tokens t = {.max = job->model->info->max_context};
-    yyjson_val *v = job->request.expected;
-    bool plain = yyjson_is_str(v);
-    int r = plain ? 0 : add_parts(v, &all);
-
-    if (r == 0)
-        r = tokenizer_encode(job->model->info->tokenizer, plain ? json_text(v) : all.data,
-                             plain ? json_len(v) : all.len, 0, NULL, 0, &t);
-    if (r == 0 && t.n) {
-        size_t size = t.n * sizeof(*t.id);
-        void *kept = arena_alloc(&job->request.arena, size);
-
-        if (kept)
-            memcpy(kept, t.id, size);
-        job->request.prediction = (struct str){kept, kept ? (uint32_t)size : 0};
-        r = kept ? 0 : -ENOMEM;
-    }
-    tokens_deinit(&t);
-    return r == -EMSGSIZE ? 0 : r;
 }
 
 static int detokenise(struct prompt_job *job) {
@@ -616,7 +579,7 @@ static int prepare(struct prompt_job *job) {
         r = picture_parts_expand(job);
     if (r == 0 && job->request.sampling.dry_multiplier > 0)
         r = fields_find_breakers(&job->request, job->model);
-    return r == 0 && job->request.expected ? expect(job) : r;
+    return r == 0 && job->request.expected ? expected_take(job) : r;
 }
 
 static bool fits(const struct prompt_job *job) {
@@ -753,6 +716,37 @@ static void to_pool(struct prompt_job *job) {
     job->pooled = true;
     job->job.run = on_thread;
     job->job.done = on_ended;
+    int r = job_pool_put(&job->env->pool, &job->job, job->tenant);
+
+    if (r == 0)
+        return; /* from here on it is the thread's */
+    job->result = r;
+    finish(job);
+}
+
+static void on_again(struct job *j) {
+    struct prompt_job *job = CONTAINER_OF(j, struct prompt_job, job);
+    yyjson_val *messages = NULL;
+    struct tokens tokens = {0};
+
+    job->result = job->endpoint->again(job, &messages);
+    job->goes_on &= messages != NULL;
+    if (job->result == 0 && messages) {
+        job->result = prompt_job_render_again(job, messages, &tokens);
+        job->request.messages = messages;
+    }
+    if (job->result == 0 && messages)
+        job->prompts[0].tokens = tokens;
+}
+
+void prompt_job_again(struct prompt_job *job, bool further, void (*done)(struct prompt_job *job)) {
+    assert(job->goes_on && !job->running && job->endpoint->again && job->request.messages);
+    memset(&job->err, 0, sizeof(job->err));
+    job->done = done;
+    job->goes_on = further;
+    job->running = true;
+    job->pooled = true;
+    job->job = (struct job){.run = on_again, .done = on_ended};
     int r = job_pool_put(&job->env->pool, &job->job, job->tenant);
 
     if (r == 0)

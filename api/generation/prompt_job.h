@@ -15,6 +15,10 @@ struct exchange;
  * zeroed; it may be freed in @done. */
 void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct endpoint *endpoint,
                       void (*done)(struct prompt_job *job));
+/* Asks endpoint.again, on the pool, for the messages of a further round of the same answer, and
+ * makes their prompt, which prompts[0] then has; calls @done as above. job->goes_on says then
+ * whether there is one. @further false: there is to be none. */
+void prompt_job_again(struct prompt_job *job, bool further, void (*done)(struct prompt_job *job));
 /* The result is not wanted any more. True: the job still runs, and `done` will be called. */
 bool prompt_job_abandon(struct prompt_job *job);
 /* Notes in @x, for its log line, the model that the job, which has ended, was for, or the name that
@@ -28,8 +32,8 @@ struct prompt_place {
 struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i);
 /* Frees texts and tokens; parameters and stop strings stay. @keep: the body too. */
 void prompt_job_trim(struct prompt_job *job, bool keep);
-/* The tokens of @messages, with everything else as in the body, which was kept, and no answer
- * begun. On any thread. 0 or a negative errno. */
+/* The tokens of @messages, with everything else as in the body, which was kept. On any thread. 0 or
+ * a negative errno. */
 int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct tokens *out);
 /* Frees all that a job has that does not run; accepts a zeroed one. It counts for no model then. */
 void prompt_job_deinit(struct prompt_job *job);

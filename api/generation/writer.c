@@ -6,11 +6,11 @@
 #include <string.h>
 #include <time.h>
 #include "api/generation/waits.h"
-#include "api/generation/bill.h"
 #include "api/generation/endpoint.h"
 #include "api/http/conn.h"
 #include "api/generation/model.h"
 #include "api/generation/env.h"
+#include "api/generation/writer_private.h"
 #include "api/http/respond.h"
 #include "api/generation/prewarm.h"
 #include "api/http/dialect.h"
@@ -36,8 +36,8 @@
 
 #define ANSWER_MAX API_SEND_MAX
 #define INLINE_TOKENS 2000u /* of a whole answer, with alternatives, that is written on the loop */
-#define INLINE_BODY (256u << 10)  /* bytes of a body that an answer tells again on the loop */
-#define PROMPT_TOP_MAX (1u << 20) /* best tokens at the positions of a prompt, in all */
+#define INLINE_BODY (256u << 10) /* bytes of a body that an answer tells again on the loop */
+#define ROUNDS_MAX 8u            /* generations of one answer in several rounds */
 
 static void free_answer(struct writer *w) {
     assert(!w->writing);
@@ -304,6 +304,19 @@ static struct prewarm_job *take_prewarm(struct writer *w) {
     return w->n_choices == 1 ? prewarm_take(&w->job, w->choices[0].gen) : NULL;
 }
 
+static void on_round(struct prompt_job *job);
+
+/* Everything that the model has said so far was taken: asks the endpoint whether the conversation
+ * goes on before the answer ends, on the pool. Returns false if the answer is complete. */
+static bool go_on(struct writer *w) {
+    const struct gen *g = w->choices[w->n_choices - 1].gen;
+
+    if (!w->job.goes_on || g->finish != FINISH_STOP || !w->endpoint->asks(w))
+        return false;
+    prompt_job_again(&w->job, w->n_choices < ROUNDS_MAX && g->n_out < g->m.max_new, on_round);
+    return true;
+}
+
 static void end_stream(struct writer *w) {
     assert(w->head_sent);
     for (uint32_t i = 0; i < w->n_choices; i++)
@@ -332,7 +345,7 @@ static void stream(struct writer *w) {
         send_choice(w, i);
         all &= w->choices[i].finish_sent;
     }
-    if (all) {
+    if (all && !go_on(w)) {
         end_stream(w);
         return;
     }
@@ -457,9 +470,9 @@ static void on_fail(struct exchange *x, const struct err *err) {
 static void proceed(struct writer *w) {
     bool all_accepted = true, all_done = true;
 
-    if (!w->exchange || w->writing)
+    if (!w->exchange || w->writing || w->job.running)
         return;
-    assert(w->exchange->state == w && !w->job.running);
+    assert(w->exchange->state == w);
     for (uint32_t i = 0; i < w->n_choices; i++) {
         const struct gen *g = w->choices[i].gen;
 
@@ -471,15 +484,18 @@ static void proceed(struct writer *w) {
         all_accepted &= g->accepted;
         all_done &= g->state == GEN_DONE;
     }
-    if (w->job.request.stream ? all_accepted || all_done : all_done) {
-        (w->job.request.stream ? stream : send_whole)(w);
+    if (w->job.request.stream && (all_accepted || all_done)) {
+        stream(w);
+    } else if (!w->job.request.stream && all_done) {
+        if (!go_on(w))
+            send_whole(w);
     } else if (!w->job.request.stream && all_accepted && !w->exchange->waits) {
         w->exchange->waits = true;
         conn_start_keepalive(w->exchange->conn);
     }
 }
 
-static void on_changed(struct gen *g) {
+void writer_changed(struct gen *g) {
     proceed(g->owner);
 }
 
@@ -536,7 +552,8 @@ static void on_admitted(struct waiter *w) {
 
     assert(a->exchange && a->n_choices > 0);
     for (uint32_t i = 0; i < a->n_choices; i++)
-        gen_start(a->choices[i].gen);
+        if (a->choices[i].gen->state == GEN_WAITING)
+            gen_start(a->choices[i].gen);
 }
 
 static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_ms) {
@@ -552,140 +569,6 @@ static void on_expired(struct waiter *w) {
     err_set_code(&err, 503, "queue_timeout", NULL,
                  "The request waited in the queue for longer than its time limit.");
     fail(CONTAINER_OF(w, struct writer, waiter), &err);
-}
-
-/* Computes the room that a prompt of @n tokens leaves for the output, or returns
- * context_length_exceeded. */
-static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct err *err) {
-    const struct gen_request *r = &w->job.request;
-    const struct gen_env *env = w->job.env;
-    uint32_t own = tenants_get(&env->tenants, w->exchange->tenant)->conf.max_context;
-    uint32_t all = w->job.model->info->max_context;
-    uint32_t context = own > 0 ? MIN(own, all) : all;
-    uint32_t seen = w->job.context; /* what did not fit into that has no grammar */
-    uint32_t given = r->max_new                    ? r->max_new
-                     : w->endpoint->default_tokens ? w->endpoint->default_tokens
-                                                   : env->opts.default_max_tokens;
-    const char *field = w->job.chat ? "messages" : "prompt";
-
-    if (n == 0)
-        return err_set_code(err, 400, "invalid_value", field, "%s must not be empty.", field);
-    context = seen > 0 ? MIN(context, seen) : context;
-    if (n >= context && w->endpoint->too_long)
-        w->endpoint->too_long(field, n, context, err);
-    else if (n >= context)
-        err_set_code(err, 400, "context_length_exceeded", field,
-                     "This model's maximum context length is %u tokens. However, your %s "
-                     "resulted in %zu tokens. Please reduce the length of the %s.",
-                     context, field, n, field);
-    if (n >= context)
-        return err_add_lengths(err, n, context);
-    *max_new = context - (uint32_t)n;
-    if (given && given < *max_new)
-        *max_new = given;
-    return 0;
-}
-
-/* Returns true if the client says how long the output may be. */
-static bool gives_limit(const struct gen_request *r) {
-    return r->max_new && r->max_new != GEN_REQUEST_NO_LIMIT;
-}
-
-/* Charges the tenant for the most that each generation may use. 429 when the tenant's minute is
- * used up. */
-static int charge(struct writer *w, struct err *err) {
-    struct gen_env *env = w->job.env;
-    struct tenant *t = tenants_get(&env->tenants, w->exchange->tenant);
-    const struct gen_request *r = &w->job.request;
-    uint64_t n_tokens = 0;
-
-    assert(w->waiter.n == w->n_choices && w->waiter.n_context == 0);
-    w->waiter.tenant = t;
-    for (uint32_t i = 0; i < w->n_choices; i++) {
-        const struct gen *g = w->choices[i].gen;
-        uint32_t n_out = gives_limit(r) ? g->m.max_new : tenant_expects(t, g->m.max_new);
-
-        n_tokens += (g->m.choice == 0 ? g->n_prompt : 0) + n_out;
-        w->waiter.n_context += g->n_prompt + n_out;
-    }
-    int e = bill_request(w->exchange, w->job.model, n_tokens, err);
-    for (uint32_t i = 0; i < w->n_choices && e == 0; i++) {
-        struct gen *g = w->choices[i].gen;
-
-        gen_charge(g, t, gives_limit(r) ? g->m.max_new : tenant_expects(t, g->m.max_new));
-    }
-    return e;
-}
-
-static void fill_submit(struct writer *w, struct gen *g, uint64_t group, uint64_t seed) {
-    g->owner = w;
-    g->changed = on_changed;
-    g->m.group = group;
-    g->m.seed = seed;
-    gen_belongs(g, &w->exchange, &w->job.request);
-}
-
-static int set_output(struct writer *w, struct gen *g) {
-    struct toolcall_opts opts = w->job.parse;
-
-    opts.seed = rng_next(&w->job.env->rng); /* ids of calls must not come again in a conversation */
-    if (!w->job.parses && !w->endpoint->parsed)
-        return 0;
-    int r = gen_parse_output(g, &opts);
-    if (r < 0)
-        return r;
-    if (w->job.request.has_budget)
-        return gen_limit_reasoning(g, w->job.request.thinking_budget);
-    return g->loop_tokens ? gen_limit_reasoning(g, UINT32_MAX) : 0;
-}
-
-/* The choice @c echoes the prompt @p. */
-static void set_echo(struct choice *c, struct prompt *p) {
-    c->echo = echo_use(p->echo);
-    c->n_chars = p->echo ? p->echo->n_chars : 0;
-}
-
-/* Tokens are there: one generation for each prompt and choice. */
-static int create_gens(struct writer *w, struct err *err) {
-    const struct gen_request *r = &w->job.request;
-    struct gen_env *env = w->job.env;
-    uint64_t seed = r->has_seed ? r->seed : rng_next(&env->rng);
-
-    assert(!w->choices && w->n_choices == 0);
-    w->choices = calloc((size_t)w->job.n_prompts * gen_request_made(r), sizeof(*w->choices));
-    if (!w->choices)
-        return -ENOMEM;
-    for (uint32_t p = 0; p < w->job.n_prompts; p++) {
-        struct tokens *t = &w->job.prompts[p].tokens;
-        uint64_t group = env->gens.next_id;
-        uint32_t max_new = 0;
-        int result = room_for(w, t->n, &max_new, err);
-
-        if (result == 0 && t->n * r->n_prompt_top > PROMPT_TOP_MAX)
-            result = err_set_code(err, 400, "invalid_value", "logprobs",
-                                  "The request asks for more than %u log probabilities of its "
-                                  "prompt: shorten the prompt or ask for fewer.",
-                                  PROMPT_TOP_MAX);
-        for (uint32_t i = 0; i < gen_request_made(r) && result == 0; i++) {
-            struct gen *g = NULL;
-
-            result =
-                gen_new(&g, w->job.model, r, t, i + 1 == gen_request_made(r), max_new, (uint16_t)i);
-            if (result == 0) {
-                struct choice *c = &w->choices[w->n_choices++];
-
-                c->custom.text.max = UINT32_MAX;
-                c->gen = g;
-                gen_set_pictures(g, &w->job.prompts[p]);
-                fill_submit(w, g, group, seed);
-                set_echo(c, &w->job.prompts[p]);
-                result = set_output(w, g);
-            }
-        }
-        if (result < 0)
-            return result;
-    }
-    return 0;
 }
 
 /* The earliest deadline of the answer, the service's or its client's; 0: none. */
@@ -715,11 +598,12 @@ static void on_prepared(struct prompt_job *job) {
     }
     if (r < 0)
         err = job->err;
-    else if ((r = create_gens(w, &err)) == 0) {
-        prompt_job_trim(job, w->n_choices == 1 && prewarm_keeps(job, w->choices[0].gen));
+    else if ((r = writer_create_gens(w, &err)) == 0) {
+        prompt_job_trim(job, w->n_choices == 1 && !job->goes_on &&
+                                 prewarm_keeps(job, w->choices[0].gen));
         gen_ids_note(&job->env->ids, w->exchange->id, w->choices[0].gen->m.id);
         w->waiter.n = w->n_choices;
-        r = charge(w, &err);
+        r = writer_charge(w, &err);
     }
     if (r == 0 && w->endpoint->prepared)
         r = w->endpoint->prepared(w, &err);
@@ -737,6 +621,32 @@ static void on_prepared(struct prompt_job *job) {
         err_set_code(&err, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "", NULL,
                      "The request could not be served.");
     fail(w, &err);
+}
+
+/* A further round of the answer is prepared, or the answer is complete. */
+static void on_round(struct prompt_job *job) {
+    struct writer *w = writer_of(job);
+    struct err err = job->err;
+    int r = job->result;
+
+    if (!w->exchange) { /* the client left meanwhile */
+        free_answer(w);
+        return;
+    }
+    if (r == 0 && w->head_sent)
+        w->endpoint->round(w);
+    if (r == 0 && job->goes_on) {
+        r = writer_add_round(w, &err);
+        prompt_job_trim(job, false);
+    }
+    if (r < 0 && !err.status)
+        err_set_code(&err, 503, "out_of_memory", NULL, "The answer could not be continued.");
+    if (r < 0)
+        fail(w, &err);
+    else if (!job->goes_on)
+        proceed(w);
+    else if (w->head_sent && w->exchange->conn)
+        conn_flush(w->exchange->conn);
 }
 
 /* prompt_job.on_wait: the model is being loaded. A load that is quick or fails at once is answered

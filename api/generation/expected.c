@@ -1,0 +1,43 @@
+#include "api/generation/expected.h"
+
+#include <errno.h>
+#include <string.h>
+#include "api/generation/model.h"
+#include "api/http/json.h"
+
+static int add_parts(yyjson_val *content, struct buf *out) {
+    size_t i, n;
+    yyjson_val *part;
+    int r = 0;
+
+    yyjson_arr_foreach(content, i, n, part) {
+        yyjson_val *text = yyjson_obj_get(part, "text");
+
+        if (r == 0)
+            r = json_add_text(out, text);
+    }
+    return r;
+}
+
+int expected_take(struct prompt_job *job) {
+    CLEANUP(buf_deinit) struct buf all = {.max = REQUEST_PREDICTION_MAX};
+    struct tokens t = {.max = job->model->info->max_context};
+    yyjson_val *v = job->request.expected;
+    bool plain = yyjson_is_str(v);
+    int r = plain ? 0 : add_parts(v, &all);
+
+    if (r == 0)
+        r = tokenizer_encode(job->model->info->tokenizer, plain ? json_text(v) : all.data,
+                             plain ? json_len(v) : all.len, 0, NULL, 0, &t);
+    if (r == 0 && t.n) {
+        size_t size = t.n * sizeof(*t.id);
+        void *kept = arena_alloc(&job->request.arena, size);
+
+        if (kept)
+            memcpy(kept, t.id, size);
+        job->request.prediction = (struct str){kept, kept ? (uint32_t)size : 0};
+        r = kept ? 0 : -ENOMEM;
+    }
+    tokens_deinit(&t);
+    return r == -EMSGSIZE ? 0 : r;
+}

@@ -1,0 +1,9 @@
+#pragma once
+
+/* expected - the output that a client predicts, for speculation. */
+
+#include "api/generation/prompt.h"
+
+/* Tokenises job->request.expected into job->request.prediction. A prediction longer than any output
+ * is ignored. 0 or a negative errno. */
+int expected_take(struct prompt_job *job);
