@@ -1,8 +1,10 @@
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include "api/anthropic/anthropic.h"
 #include "api/anthropic/input.h"
+#include "api/anthropic/search.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/lookup.h"
 #include "api/generation/writer.h"
@@ -20,6 +22,9 @@
  *
  *      message_start (content_block_start delta* content_block_stop)* message_delta message_stop
  *
+ * The generations of a hosted search (search.h) follow one another in one answer, each with the
+ * results of its searches.
+ *
  * What is in the prompt and was found in the cache counts as cache_read_input_tokens and not as
  * input_tokens: the two together are the prompt. Nothing is charged for what is written to the
  * cache, so that figure is always 0.
@@ -28,8 +33,21 @@
 /* Clients send a thinking block back only with its signature. Where they did not want to see what
  * it says, it is in there; otherwise nothing depends on it. */
 #define SIGNATURE "weft"
+#define SEARCH_ID "srvtoolu_" /* begins the ids of calls that run here */
 
 /* ---- whole values ---- */
+
+static void put_server_tools(struct json *j, uint32_t n_searches) {
+    if (!n_searches) {
+        json_put_string(j, "server_tool_use", NULL);
+        return;
+    }
+    json_put_open(j, "server_tool_use", '{');
+    json_put_int(j, "web_fetch_requests", 0);
+    json_put_int(j, "web_search_requests", 0);
+    json_put_int(j, "tool_search_requests", n_searches);
+    json_close(j, '}');
+}
 
 static void put_usage(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
@@ -51,7 +69,7 @@ static void put_usage(struct json *j, const struct writer *w) {
     } else {
         json_null(j);
     }
-    json_put_string(j, "server_tool_use", NULL);
+    put_server_tools(j, search_n_run(w));
     json_put_string(j, "service_tier", "standard");
     json_put_string(j, "inference_geo", NULL);
     json_put_string(j, "speed", NULL);
@@ -61,12 +79,16 @@ static void put_usage(struct json *j, const struct writer *w) {
 /* Why the model stopped; *stop is the stop sequence or NULL. */
 static const char *reason_of(const struct writer *w, const struct gen *g, const struct str **stop) {
     assert(g->state == GEN_DONE);
+    uint32_t before = 0; /* tokens of earlier rounds */
+    for (uint32_t i = 0; i + 1 < w->n_choices; i++)
+        before += w->choices[i].gen->n_out;
     /* The context left no more. */
-    bool full = g->m.max_new < w->job.request.max_new && !g->repeats;
+    bool full = before + g->m.max_new < w->job.request.max_new && !g->repeats;
     *stop = g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
-    return *stop                        ? "stop_sequence"
-           : g->finish == FINISH_LENGTH ? full ? "model_context_window_exceeded" : "max_tokens"
-           : output_parser_has_call(g->output) ? "tool_use"
+    return *stop                         ? "stop_sequence"
+           : g->finish == FINISH_LENGTH  ? full ? "model_context_window_exceeded" : "max_tokens"
+           : search_has_other_call(w, g) ? "tool_use"
+           : output_parser_has_call(g->output) ? "pause_turn"
                                                : "end_turn";
 }
 
@@ -93,11 +115,21 @@ static void open_message(struct json *j, const struct writer *w) {
     json_put_string(j, "model", w->job.model->info->id);
 }
 
+/* Writes the id of @c under @key; the ids of what runs here have a prefix. */
+static void put_call_id(struct json *j, const char *key, const struct output_call *c, bool search) {
+    char id[sizeof(c->id) + sizeof(SEARCH_ID)];
+
+    snprintf(id, sizeof(id), "%s%s", search ? SEARCH_ID : "", c->id);
+    json_put_string(j, key, id);
+}
+
 /* The members of a call before its input. */
-static void open_call(struct json *j, const struct output_call *c) {
+static void open_call(struct json *j, const struct writer *w, const struct output_call *c) {
+    bool search = search_is_call(w, c);
+
     json_open(j, '{');
-    json_put_string(j, "type", "tool_use");
-    json_put_string(j, "id", c->id);
+    json_put_string(j, "type", search ? "server_tool_use" : "tool_use");
+    put_call_id(j, "id", c, search);
     json_put_string(j, "name", c->name);
     json_put_open(j, "caller", '{');
     json_put_string(j, "type", "direct");
@@ -179,14 +211,14 @@ static void put_signature(struct json *j, const struct writer *w, const char *te
     j->error = j->error < 0 ? j->error : r;
 }
 
-static void put_block(struct json *j, const struct writer *w, const struct output_run *run) {
-    const struct output_parser *s = w->choices[0].gen->output;
+static void put_block(struct json *j, const struct writer *w, const struct output_parser *s,
+                      const struct output_run *run) {
     const char *text = s->text[run->kind].data ? s->text[run->kind].data + run->begin : "";
     size_t len = run->end - run->begin;
 
     assert(run->begin <= run->end && run->end <= s->text[run->kind].len);
     if (run->kind == OUTPUT_CALL) {
-        open_call(j, &s->calls[run->call]);
+        open_call(j, w, &s->calls[run->call]);
         put_input(j, s, &s->calls[run->call]);
     } else {
         bool thinking = run->kind == OUTPUT_REASONING;
@@ -195,22 +227,40 @@ static void put_block(struct json *j, const struct writer *w, const struct outpu
         json_put_string(j, "type", thinking ? "thinking" : "text");
         json_key(j, thinking ? "thinking" : "text");
         json_string(j, text, thinking && w->job.request.no_reasoning ? 0 : len);
-        if (thinking) /* w text without citations has none, not null: some clients insist on that */
+        if (thinking) /* a text without citations has none, not null: some clients insist on that */
             put_signature(j, w, text, len);
     }
     json_close(j, '}');
 }
 
-static void put_whole(struct json *j, struct writer *w) {
-    const struct gen *g = w->choices[0].gen;
+/* Writes the block with the result of a search. */
+static void put_result(void *to, const struct output_call *call, const struct buf *content) {
+    struct json *j = to;
 
-    assert(w->n_choices == 1);
+    json_open(j, '{');
+    json_put_string(j, "type", "tool_search_tool_result");
+    put_call_id(j, "tool_use_id", call, true);
+    json_key(j, "content");
+    json_raw(j, content->data, content->len);
+    json_close(j, '}');
+}
+
+/* Writes the blocks of round @i: what the model wrote, and the results of its searches. */
+static void put_round(struct json *j, const struct writer *w, uint32_t i) {
+    const struct output_parser *s = w->choices[i].gen->output;
+
+    for (uint32_t k = 0; k < s->n_runs; k++)
+        put_block(j, w, s, &s->runs[k]);
+    search_put_results(w, i, put_result, j);
+}
+
+static void put_whole(struct json *j, struct writer *w) {
     open_message(j, w);
     json_put_open(j, "content", '[');
-    for (uint32_t i = 0; i < g->output->n_runs; i++)
-        put_block(j, w, &g->output->runs[i]);
+    for (uint32_t i = 0; i < w->n_choices; i++)
+        put_round(j, w, i);
     json_close(j, ']');
-    put_stop(j, w, g);
+    put_stop(j, w, w->choices[w->n_choices - 1].gen);
     put_usage(j, w);
     json_close(j, '}');
 }
@@ -276,7 +326,7 @@ static void send_delta(struct writer *w, const char *type, const char *key, cons
 
 static void send_signature(struct writer *w) {
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
-    const char *text = w->choices[0].gen->output->text[OUTPUT_REASONING].data;
+    const char *text = w->choices[w->n_choices - 1].gen->output->text[OUTPUT_REASONING].data;
 
     assert(w->block.from <= w->block.reasoned);
     if (sign(&b, w, text ? text + w->block.from : "", w->block.reasoned - w->block.from) == 0)
@@ -305,7 +355,7 @@ static void open_block(struct writer *w, const struct output_parser *s,
     json_put_int(j, "index", w->block.n++);
     json_key(j, "content_block");
     if (part->kind == OUTPUT_CALL) {
-        open_call(j, &s->calls[part->call]);
+        open_call(j, w, &s->calls[part->call]);
         json_open(j, '{');
         json_close(j, '}');
     } else {
@@ -347,14 +397,38 @@ static void send_piece(struct writer *w, const struct piece *p) {
         send_delta(w, deltas[part->kind][0], deltas[part->kind][1], part->text, part->len);
 }
 
+static void send_result(void *to, const struct output_call *call, const struct buf *content) {
+    struct writer *w = to;
+    struct sse e;
+    struct json *j = begin(&e, "content_block_start");
+
+    json_put_int(j, "index", w->block.n++);
+    json_key(j, "content_block");
+    put_result(j, call, content);
+    emit(w, &e);
+    json_put_int(begin(&e, "content_block_stop"), "index", w->block.n - 1);
+    emit(w, &e);
+}
+
+static void send_results(struct writer *w) {
+    close_block(w);
+    search_put_results(w, w->n_choices - 1, send_result, w);
+    w->block.reasoned = 0;
+}
+
+static int again(struct prompt_job *job, yyjson_val **messages) {
+    return search_again(job, messages, put_round);
+}
+
 static void send_end(struct writer *w) {
+    const struct gen *g = w->choices[w->n_choices - 1].gen;
     struct sse e;
 
     close_block(w);
-    assert(!w->block.open && w->choices[0].gen->state == GEN_DONE);
+    assert(!w->block.open && g->state == GEN_DONE);
     struct json *j = begin(&e, "message_delta");
     json_put_open(j, "delta", '{');
-    put_stop(j, w, w->choices[0].gen);
+    put_stop(j, w, g);
     json_close(j, '}');
     put_usage(j, w);
     emit(w, &e);
@@ -373,10 +447,12 @@ static int too_long(const char *field, size_t n, uint32_t context, struct err *e
 static int read_body(struct prompt_job *job, yyjson_doc *body, bool count, struct err *err) {
     CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
     struct gen_request *r = &job->request;
+    bool offered[TOOL_SEARCH_KINDS] = {false};
     yyjson_doc *chat = NULL;
-    int result = anthropic_translate(job->env, body, count, &chat, &prefill, err);
+    int result = anthropic_translate(job->env, body, count, &chat, &prefill, offered, err);
 
-    yyjson_doc_free(body);
+    if (result < 0 || !search_keep(job, offered, body))
+        yyjson_doc_free(body);
     if (result == 0)
         result = openai_read_chat(job, chat, err);
     if (result < 0 || prefill.len == 0)
@@ -393,12 +469,17 @@ static int translate_count(struct prompt_job *job, yyjson_doc *body, struct err 
 }
 
 static const struct endpoint endpoint = {
+    .open = search_open,
+    .close = search_close,
     .translate = translate,
     .rename = anthropic_rename,
     .too_long = too_long,
     .id_prefix = "msg_",
     .repeats = REPEATS_BLOCKS,
     .parsed = true,
+    .asks = search_asks,
+    .again = again,
+    .round = send_results,
     .begin = send_start,
     .piece = send_piece,
     .end = send_end,

@@ -311,7 +311,7 @@ static int take_all(struct anthropic_input *in, const struct gen_env *env, yyjso
 }
 
 int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count, yyjson_doc **out,
-                        struct buf *prefill, struct err *err) {
+                        struct buf *prefill, bool offered[TOOL_SEARCH_KINDS], struct err *err) {
     struct anthropic_input in = {.doc = yyjson_mut_doc_new(NULL),
                                  .err = err,
                                  .role = "",
@@ -326,6 +326,8 @@ int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count,
     }
     if (r == 0)
         r = (*out = yyjson_mut_doc_imut_copy(in.doc, NULL)) ? 0 : -ENOMEM;
+    if (offered)
+        memcpy(offered, in.offered, sizeof(in.offered));
     buf_deinit(&in.reasoning);
     content_deinit(&in.result);
     yyjson_mut_doc_free(in.doc);

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <yyjson.h>
+#include "api/anthropic/tool_search.h"
 #include "api/generation/content.h"
 #include "base/buf.h"
 #include "base/err.h"
@@ -27,7 +28,8 @@ struct anthropic_input {
     char place[112];       /* of what is being read, for messages */
     yyjson_mut_val *tools; /* its tools */
     uint32_t n_looked_up;
-    bool searches; /* a hosted search is among the tools: none is deferred */
+    bool defers;                     /* one of the tools is deferred */
+    bool offered[TOOL_SEARCH_KINDS]; /* searches that are tools, beside tools to be found */
 
     /* turns.c */
     yyjson_mut_val *list;    /* messages */
@@ -41,11 +43,12 @@ struct anthropic_input {
     struct content result;   /* content of a message of a tool */
 };
 
-/* A new body in *out, with @body untouched. The text of a last message of the assistant, which the
- * answer is to continue, is not in it but added to @prefill. @count: for count_tokens, which needs
- * no max_tokens. 0, -ENOMEM, or a 400 that names the field (404 for an unknown model). */
+/* Makes the body of the chat, *out, with @body untouched. The text of a last message of the
+ * assistant, which the answer is to continue, is not in it but added to @prefill. @count: for
+ * count_tokens, which needs no max_tokens. @offered, or NULL, receives the searches that the model
+ * may call. 0, -ENOMEM, or a 400 that names the field (404 for an unknown model). */
 int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count, yyjson_doc **out,
-                        struct buf *prefill, struct err *err);
+                        struct buf *prefill, bool offered[TOOL_SEARCH_KINDS], struct err *err);
 /* A message about a chat's field, in the words of Messages. */
 void anthropic_rename(struct err *err);
 

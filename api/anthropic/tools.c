@@ -14,8 +14,8 @@
  * result refers to it (tool_reference), or where a system message among the turns adds it. There
  * its description becomes text, and what stands before it in the prompt stays as it was and in the
  * cache. For the chat such a function has "defer_loading": it is known where calls are read, and
- * not given to the template. Beside a tool search that Anthropic's servers would run such tools are
- * shown at once: nothing else could show them.
+ * not given to the template. The tool searches that Anthropic's servers run are run here as well
+ * (search.h); without tools to be found they are left out.
  */
 
 #define LOOK_UPS_MAX 4096u /* of tools by their names, each of which may look at all of them */
@@ -28,8 +28,7 @@ static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
     return yyjson_mut_str(in->doc, s);
 }
 
-/* Tools that the client runs and whose schema is not in the request: the model must learn about
- * it. */
+/* Tools whose schema is not in the request: the model must learn about it. */
 static const struct {
     const char *type, *description, *schema;
 } known[] = {
@@ -47,6 +46,18 @@ static const struct {
      "\"string\"},\"new_str\":{\"type\":\"string\"},\"insert_line\":{\"type\":\"integer\"},"
      "\"insert_text\":{\"type\":\"string\"},\"view_range\":{\"type\":\"array\",\"items\":{\"type\":"
      "\"integer\"}}},\"required\":[\"command\",\"path\"]}"},
+    {"tool_search_tool_regex",
+     "Find tools that are not shown here. The pattern is a regular expression in the syntax of "
+     "Python's re.search(), matched against names, descriptions and parameters of the tools; "
+     "(?i) at its beginning ignores case. The tools that are found can be called afterwards.",
+     "{\"type\":\"object\",\"properties\":{\"pattern\":{\"type\":\"string\",\"description\":\"At "
+     "most 200 characters.\"}},\"required\":[\"pattern\"]}"},
+    {"tool_search_tool_bm25",
+     "Find tools that are not shown here by words that their names, descriptions and parameters "
+     "may contain. The tools that are found can be called afterwards.",
+     "{\"type\":\"object\",\"properties\":{\"query\":{\"type\":\"string\",\"description\":\"What "
+     "the "
+     "tool should do.\"}},\"required\":[\"query\"]}"},
 };
 
 /* The tool of this name, or NULL. */
@@ -107,14 +118,42 @@ static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *
     if (r == 0 && yyjson_get_bool(strict))
         r = anthropic_put(in, yyjson_mut_obj_get(out, "function"), "strict",
                           yyjson_mut_bool(in->doc, true));
-    if (r == 0 &&
-        (hidden || (!in->searches && yyjson_get_bool(yyjson_obj_get(tool, "defer_loading")))))
+    if (r == 0 && (hidden || yyjson_get_bool(yyjson_obj_get(tool, "defer_loading"))))
         r = anthropic_put(in, out, "defer_loading", yyjson_mut_bool(in->doc, true));
     return r;
 }
 
-/* Hides the tools that Anthropic's own servers run (web_search_*, code_execution_*, ...) from the
- * model. */
+/* Returns the search of this type of tool; TOOL_SEARCH_KINDS: it is another tool. */
+static enum tool_search_kind search_kind(const char *type) {
+    enum tool_search_kind k = 0;
+
+    while (k < TOOL_SEARCH_KINDS &&
+           strncmp(type, tool_search_names[k], strlen(tool_search_names[k])) != 0)
+        k++;
+    return k;
+}
+
+/* Adds a tool that is known by its type; others are those of Anthropic's own servers (web_search_*,
+ * code_execution_*, ...), which the model is not shown. */
+static int add_typed(struct anthropic_input *in, yyjson_val *name, const char *type) {
+    enum tool_search_kind search = search_kind(type);
+
+    if (search < TOOL_SEARCH_KINDS && !in->defers)
+        return 0;
+    for (size_t i = 0; i < ARRAY_SIZE(known); i++) {
+        if (!json_cstr(name) || strncmp(type, known[i].type, strlen(known[i].type)) != 0)
+            continue;
+        if (search < TOOL_SEARCH_KINDS && !yyjson_equals_str(name, tool_search_names[search]))
+            return anthropic_refuse(in, ".name", "must be the name that this type of tool has");
+        if (find(in, name))
+            return anthropic_refuse(in, ".name", "is the name of an earlier tool");
+        if (search < TOOL_SEARCH_KINDS)
+            in->offered[search] = true;
+        return add_known(in, name, i);
+    }
+    return 0;
+}
+
 static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
     yyjson_val *type = yyjson_obj_get(tool, "type"), *name = yyjson_obj_get(tool, "name");
     bool custom = !type || yyjson_is_null(type) || yyjson_equals_str(type, "custom");
@@ -129,23 +168,16 @@ static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
         return anthropic_refuse(in, ".name", "is the name of an earlier tool");
     if (custom)
         return add_custom(in, tool, name, hidden);
-    for (size_t i = 0; i < ARRAY_SIZE(known); i++)
-        if (json_cstr(name) && json_cstr(type) &&
-            strncmp(json_cstr(type), known[i].type, strlen(known[i].type)) == 0)
-            return add_known(in, name, i);
-    return 0;
+    return json_cstr(type) ? add_typed(in, name, json_cstr(type)) : 0;
 }
 
-/* Returns true if one of @tools is a search among them that Anthropic's servers would run. */
-static bool has_search(yyjson_val *tools) {
-    static const char search[] = "tool_search_tool_";
+/* Returns true if one of @tools is to be found by a search. */
+static bool has_deferred(yyjson_val *tools) {
     yyjson_val *tool;
     size_t i, n;
 
     yyjson_arr_foreach(tools, i, n, tool) {
-        const char *type = json_cstr(yyjson_obj_get(tool, "type"));
-
-        if (type && strncmp(type, search, strlen(search)) == 0)
+        if (yyjson_get_bool(yyjson_obj_get(tool, "defer_loading")))
             return true;
     }
     return false;
@@ -164,7 +196,7 @@ int anthropic_tools(struct anthropic_input *in, yyjson_val *tools) {
     anthropic_place(in, "tools");
     if (!yyjson_is_arr(tools) || yyjson_arr_size(tools) > REQUEST_TOOLS_MAX)
         return anthropic_refuse(in, "", "must be an array of at most 1024 tools");
-    in->searches = has_search(tools);
+    in->defers = has_deferred(tools);
     yyjson_arr_foreach(tools, i, n, tool) {
         snprintf(in->place, sizeof(in->place), "tools.%zu", i);
         if ((r = add_tool(in, tool, false)) < 0)

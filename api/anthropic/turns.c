@@ -290,7 +290,7 @@ static int server_result_text(struct anthropic_input *in, yyjson_val *block, str
     int r = anthropic_each(in, found, add_reference, out);
     if (r == 0)
         in->place[len] = 0;
-    return r;
+    return r < 0 || out->len ? r : buf_add_str(out, "No tool was found.");
 }
 
 static int add_server_result(struct anthropic_input *in, yyjson_val *block) {

@@ -237,11 +237,10 @@ Test(anthropic_input, tools_may_be_told_of_later) {
         {SAY(Q) ",\"tools\":[" LATER("g") "," TOOL "," LATER("h") "]",
          USER_("q") "[" TOOL_ "]" OFF},
         {SAY(Q) ",\"tools\":[" LATER("g") "]", USER_("q") OFF},
-        /* beside a search that is not run here */
+        /* a search without tools to be found */
         {SAY(Q) ",\"tools\":[{\"type\":\"tool_search_tool_bm25_20251119\",\"name\":"
-                "\"tool_search_tool_bm25\"}," LATER("f") "]",
-         USER_("q") "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": "
-                    "\"D\", \"parameters\": {\"type\": \"object\"}}}]" OFF},
+                "\"tool_search_tool_bm25\"}," TOOL "]",
+         USER_("q") "[" TOOL_ "]" OFF},
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
              "[" GIVE(",\"content\":[{\"type\":\"tool_reference\",\"tool_name\":\"g\"},"
                       "{\"type\":\"tool_reference\",\"tool_name\":\"gone\"},{\"type\":\"tool_"

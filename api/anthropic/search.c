@@ -1,0 +1,226 @@
+#include "api/anthropic/search.h"
+
+#include <errno.h>
+#include <string.h>
+#include "api/anthropic/input.h"
+#include "api/generation/env.h"
+#include "api/generation/writer.h"
+#include "api/http/json.h"
+
+static struct search *search_of(const struct writer *w) {
+    return w->job.state;
+}
+
+int search_open(struct prompt_job *job, struct exchange *x, struct writer *w) {
+    struct search *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return -ENOMEM;
+    s->writer = w;
+    job->state = s;
+    return 0;
+}
+
+void search_close(struct prompt_job *job) {
+    struct search *s = job->state;
+
+    for (uint32_t i = 0; i < s->n_results; i++)
+        buf_deinit(&s->results[i]);
+    free(s->results);
+    yyjson_doc_free(s->body);
+    yyjson_doc_free(s->chat);
+    free(s);
+}
+
+bool search_keep(struct prompt_job *job, const bool offered[TOOL_SEARCH_KINDS], yyjson_doc *body) {
+    struct search *s = job->state;
+
+    job->goes_on = s && (offered[TOOL_SEARCH_REGEX] || offered[TOOL_SEARCH_BM25]);
+    if (!job->goes_on)
+        return false;
+    memcpy(s->offered, offered, sizeof(s->offered));
+    yyjson_doc_free(s->body); /* the job was tried on the loop before */
+    s->body = body;
+    return true;
+}
+
+/* ---- calls ---- */
+
+/* Returns the search that @call asks for; TOOL_SEARCH_KINDS: it is none. */
+static enum tool_search_kind kind_of(const struct writer *w, const struct output_call *call) {
+    const struct search *s = search_of(w);
+
+    for (enum tool_search_kind k = 0; k < TOOL_SEARCH_KINDS; k++)
+        if (s->offered[k] && strcmp(call->name, tool_search_names[k]) == 0)
+            return k;
+    return TOOL_SEARCH_KINDS;
+}
+
+bool search_is_call(const struct writer *w, const struct output_call *call) {
+    return kind_of(w, call) != TOOL_SEARCH_KINDS;
+}
+
+bool search_has_other_call(const struct writer *w, const struct gen *g) {
+    for (uint32_t i = 0; i < g->output->n_calls; i++)
+        if (g->output->calls[i].complete && !search_is_call(w, &g->output->calls[i]))
+            return true;
+    return false;
+}
+
+uint32_t search_n_run(const struct writer *w) {
+    return search_of(w)->n_results;
+}
+
+/* Returns the next search of @g from call *@i on, and moves *@i behind it; NULL: there is none. A
+ * call that was cut off is none. */
+static const struct output_call *next_search(const struct writer *w, const struct gen *g,
+                                             uint32_t *i) {
+    while (*i < g->output->n_calls) {
+        const struct output_call *call = &g->output->calls[(*i)++];
+
+        if (call->complete && search_is_call(w, call))
+            return call;
+    }
+    return NULL;
+}
+
+bool search_asks(const struct writer *w) {
+    uint32_t i = 0;
+
+    return next_search(w, w->choices[w->n_choices - 1].gen, &i) != NULL;
+}
+
+void search_put_results(const struct writer *w, uint32_t i,
+                        void (*put)(void *to, const struct output_call *call,
+                                    const struct buf *content),
+                        void *to) {
+    const struct search *s = search_of(w);
+    const struct output_call *call;
+    uint32_t at = 0;
+
+    for (uint32_t k = 0; k <= i && i < s->n_rounds; k++)
+        for (uint32_t c = 0; (call = next_search(w, w->choices[k].gen, &c)); at++)
+            if (k == i)
+                put(to, call, &s->results[at]);
+}
+
+/* ---- running them, on the pool ---- */
+
+static void put_error(struct json *j, int r) {
+    json_put_string(j, "type", "tool_search_tool_result_error");
+    json_put_string(j, "error_code",
+                    r == -ETIME ? "execution_time_exceeded" : "invalid_tool_input");
+    json_put_string(j, "error_message",
+                    r == -ETIME ? "The search took too long. Use a simpler pattern."
+                                : "The search needs a query; a pattern has at most 200 characters, "
+                                  "no counted repetition, back reference or lookaround.");
+}
+
+static void put_found(struct json *j, yyjson_val *const found[], uint32_t n) {
+    json_put_string(j, "type", "tool_search_tool_search_result");
+    json_put_open(j, "tool_references", '[');
+    for (uint32_t i = 0; i < n; i++) {
+        json_open(j, '{');
+        json_put_string(j, "type", "tool_reference");
+        json_key(j, "tool_name");
+        json_string(j, json_text(found[i]), json_len(found[i]));
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+/* Runs one search; its result is the last of s->results. */
+static int run(struct search *s, const struct gen *g, const struct output_call *call) {
+    const char *args = g->output->text[OUTPUT_CALL].data;
+    yyjson_doc *doc = yyjson_read(args + call->begin, call->end - call->begin, 0);
+    yyjson_val *root = yyjson_doc_get_root(doc), *query = yyjson_obj_get(root, "query");
+    yyjson_val *found[TOOL_SEARCH_MOST], *pattern = yyjson_obj_get(root, "pattern");
+    struct json j;
+
+    if (!array_resize(&s->results, s->n_results + 1, sizeof(*s->results))) {
+        yyjson_doc_free(doc);
+        return -ENOMEM;
+    }
+    struct buf *out = &s->results[s->n_results++];
+    buf_init(out, API_SEND_MAX);
+    const char *text = json_cstr(query ? query : pattern);
+    int r = text ? tool_search(kind_of(s->writer, call), text, s->writer->job.request.tools, found)
+                 : -EINVAL;
+    yyjson_doc_free(doc);
+    if (r == -ENOMEM || r == -ECANCELED)
+        return r;
+    json_begin(&j, out);
+    json_open(&j, '{');
+    if (r < 0)
+        put_error(&j, r);
+    else
+        put_found(&j, found, (uint32_t)r);
+    json_close(&j, '}');
+    return j.error;
+}
+
+/* Adds the assistant's message of round @i to the body. */
+static int add_message(struct search *s, uint32_t i,
+                       void (*put_blocks)(struct json *j, const struct writer *w, uint32_t i)) {
+    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
+    yyjson_mut_doc *doc = yyjson_doc_mut_copy(s->body, NULL);
+    yyjson_doc *said = NULL, *body = NULL;
+    struct json j;
+
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_put_string(&j, "role", "assistant");
+    json_put_open(&j, "content", '[');
+    put_blocks(&j, s->writer, i);
+    json_close(&j, ']');
+    json_close(&j, '}');
+    if (doc && j.error == 0 && (said = yyjson_read(b.data, b.len, 0))) {
+        yyjson_mut_val *list = yyjson_mut_obj_get(yyjson_mut_doc_get_root(doc), "messages");
+        yyjson_mut_val *message = yyjson_val_mut_copy(doc, yyjson_doc_get_root(said));
+
+        if (yyjson_mut_arr_append(list, message))
+            body = yyjson_mut_doc_imut_copy(doc, NULL);
+    }
+    yyjson_doc_free(said);
+    yyjson_mut_doc_free(doc);
+    if (!body)
+        return -ENOMEM;
+    yyjson_doc_free(s->body);
+    s->body = body;
+    return 0;
+}
+
+/* A picture's rows belong to the first prompt, and a begun answer to the client's message: the
+ * client has to send such a conversation back itself. */
+static bool can_go_on(const struct prompt_job *job, const struct gen *last) {
+    const struct search *s = job->state;
+
+    return job->goes_on && job->request.n_pictures == 0 && job->request.prefill.len == 0 &&
+           !search_has_other_call(s->writer, last);
+}
+
+int search_again(struct prompt_job *job, yyjson_val **messages,
+                 void (*put_blocks)(struct json *j, const struct writer *w, uint32_t i)) {
+    struct search *s = job->state;
+    uint32_t round = s->writer->n_choices - 1, i = 0;
+    const struct gen *last = s->writer->choices[round].gen;
+    CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
+    const struct output_call *call;
+    yyjson_doc *chat = NULL;
+    int r = 0;
+
+    while (r == 0 && (call = next_search(s->writer, last, &i)))
+        r = run(s, last, call);
+    if (r < 0)
+        return r;
+    s->n_rounds = round + 1;
+    if (!can_go_on(job, last))
+        return 0;
+    if ((r = add_message(s, round, put_blocks)) < 0 ||
+        (r = anthropic_translate(job->env, s->body, false, &chat, &prefill, NULL, &job->err)) < 0)
+        return r;
+    yyjson_doc_free(s->chat);
+    s->chat = chat;
+    *messages = yyjson_obj_get(yyjson_doc_get_root(chat), "messages");
+    return 0;
+}

@@ -1,0 +1,55 @@
+#pragma once
+
+/*
+ * search - hosted tool search: the tool search that Anthropic runs for its clients, run here.
+ *
+ * The model calls a search tool like any other. Its call and its result are blocks of the answer,
+ * and the model goes on in the same answer, with the tools that were found described in the result
+ * (endpoint.again). A client that sends these blocks back gets the same prompt.
+ */
+
+#include <stdbool.h>
+#include "api/anthropic/tool_search.h"
+#include "api/generation/output_parser.h"
+#include "base/err.h"
+
+struct exchange;
+struct gen;
+struct json;
+struct prompt_job;
+struct writer;
+
+/* job->state of a Messages request. */
+struct search {
+    struct writer *writer;
+    bool offered[TOOL_SEARCH_KINDS]; /* the request has this search, and deferred tools */
+    yyjson_doc *body;             /* of Messages, with the rounds so far; NULL: none is offered */
+    yyjson_doc *chat;             /* the same as a chat, after the first round; or NULL */
+    struct buf *results;          /* [n_results] "content" of the result of each search */
+    uint32_t n_results, n_rounds; /* n_rounds: generations whose searches were run */
+};
+
+/* endpoint.open and .close */
+int search_open(struct prompt_job *job, struct exchange *x, struct writer *w);
+void search_close(struct prompt_job *job);
+/* Keeps @body for further rounds and takes it over, where a search is offered. Returns true if
+ * so. */
+bool search_keep(struct prompt_job *job, const bool offered[TOOL_SEARCH_KINDS], yyjson_doc *body);
+
+/* Returns true if @call is a search that is run here. */
+bool search_is_call(const struct writer *w, const struct output_call *call);
+/* Returns true if the output of @g has a call that the client runs. */
+bool search_has_other_call(const struct writer *w, const struct gen *g);
+/* Returns the number of searches that were run. */
+uint32_t search_n_run(const struct writer *w);
+/* Writes the blocks with the results of round @i (choice @i), each by @put; nothing where its
+ * searches were not run. */
+void search_put_results(const struct writer *w, uint32_t i,
+                        void (*put)(void *to, const struct output_call *call,
+                                    const struct buf *content),
+                        void *to);
+
+/* endpoint.asks and .again. @put_blocks writes the content of the answer's round @i. */
+bool search_asks(const struct writer *w);
+int search_again(struct prompt_job *job, yyjson_val **messages,
+                 void (*put_blocks)(struct json *j, const struct writer *w, uint32_t i));

@@ -1,0 +1,337 @@
+/*
+ * Hosted tool search of /v1/messages: what the two searches find, and that an answer goes on behind
+ * a search, with the tools that were found in its prompt, whole and as a stream.
+ */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <yyjson.h>
+#include "api/anthropic/tool_search.h"
+#include "stream.h"
+
+/* ---- the searches ---- */
+
+#define TOOL(name, description, parameters)                                                        \
+    "{\"type\":\"function\",\"function\":{\"name\":\"" name "\",\"description\":\"" description    \
+    "\",\"parameters\":{\"properties\":{" parameters "}}},\"defer_loading\":true}"
+
+#define WEATHER                                                                                    \
+    TOOL("get_weather", "Weather at a place", "\"city\":{\"description\":\"Name of a town\"}")
+#define EMAIL TOOL("sendEmail", "Sends a message to somebody", "\"to\":{},\"body\":{}")
+#define FILES TOOL("search_files", "Finds files by their names", "\"glob\":{}")
+#define READ                                                                                       \
+    TOOL("read_file", "Reads one file. a.b{2}", "\"path\":{\"description\":\"Weather station\"}")
+#define SHOWN "{\"type\":\"function\",\"function\":{\"name\":\"weather_of_today\"}}"
+
+static const char catalogue[] =
+    "[" WEATHER "," EMAIL "," FILES "," SHOWN "," READ "," TOOL("empty", "", "") "]";
+
+/* Writes the names that a search finds to @out, or the error. */
+static void search(enum tool_search_kind kind, const char *query, char *out, size_t size) {
+    yyjson_doc *doc = yyjson_read(catalogue, strlen(catalogue), 0);
+    yyjson_val *found[TOOL_SEARCH_MOST];
+    size_t n = 0;
+
+    cr_assert(doc);
+    int r = tool_search(kind, query, yyjson_doc_get_root(doc), found);
+    *out = 0;
+    if (r < 0)
+        snprintf(out, size, "%s", strerror(-r));
+    for (int i = 0; i < r; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%s", i ? " " : "", yyjson_get_str(found[i]));
+    yyjson_doc_free(doc);
+}
+
+static void expect(enum tool_search_kind kind, const char *query, const char *want) {
+    char names[400];
+
+    search(kind, query, names, sizeof(names));
+    cr_expect_str_eq(names, want, "%s: %s, not %s", query, names, want);
+}
+
+Test(tool_search, patterns_are_those_of_python) {
+    static const char *const table[][2] = {
+        {"weather", "get_weather"},
+        {"(?i)weather", "get_weather read_file"},
+        {"^get_|^read_", "get_weather read_file"},
+        {"files?\\b", "search_files read_file"},
+        {"\\bfile\\b", "read_file"},
+        {"(?:send|search)_?[A-Z]\\w+", "sendEmail"},
+        {"a\\.b\\{\\d\\}", "read_file"},
+        {"[\\d]", "read_file"},
+        {"[^\\s\\w.{}]", ""},
+        {"glo+?b", "search_files"},
+        {".*", "get_weather sendEmail search_files read_file empty"},
+        {"nothing", ""},
+    };
+
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        expect(TOOL_SEARCH_REGEX, table[i][0], table[i][1]);
+}
+
+Test(tool_search, other_patterns_are_refused) {
+    static const char *const table[] = {"",     "(",   "[a",         "a{2,3}", "(a)\\1", "(?=a)",
+                                        "(?i)", "a\\", "[[:alpha:]", "\\p",    "[\\",    "**("};
+    char most[202];
+
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        expect(TOOL_SEARCH_REGEX, table[i], strerror(EINVAL));
+    memset(most, 'a', sizeof(most));
+    most[201] = 0;
+    expect(TOOL_SEARCH_REGEX, most, strerror(EINVAL));
+    most[200] = 0;
+    expect(TOOL_SEARCH_REGEX, most, "");
+}
+
+Test(tool_search, words_are_ranked) {
+    static const char *const table[][2] = {
+        {"weather", "get_weather read_file"},
+        {"Email", "sendEmail"},
+        {"find file", "search_files read_file"},
+        {"the weather of a town", "get_weather read_file sendEmail"},
+        {"zebra", ""},
+    };
+
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        expect(TOOL_SEARCH_BM25, table[i][0], table[i][1]);
+    expect(TOOL_SEARCH_BM25, " ?! ", strerror(EINVAL));
+}
+
+/* ---- answers ---- */
+
+#define CALL(name, args)                                                                           \
+    "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " args "}\n</tool_call>"
+#define DEFERRED(name, description)                                                                \
+    "{\"name\":\"" name "\",\"description\":\"" description "\",\"input_schema\":{\"type\":"       \
+    "\"object\"},\"defer_loading\":true}"
+#define TOOLS                                                                                      \
+    ",\"tools\":[{\"type\":\"tool_search_tool_regex_20251119\",\"name\":\"tool_search_tool_"       \
+    "regex\"}"                                                                                     \
+    "," DEFERRED("weather", "Sky") "," DEFERRED("time", "Clock") "]"
+#define BEGIN                                                                                      \
+    "{\"model\":\"claude-haiku-4-5\",\"max_tokens\":4000" TOOLS ",\"messages\":[{\"role\":"        \
+    "\"user\",\"content\":\"hi\"}"
+#define BODY(fields) BEGIN fields "}"
+
+static const char hermes[] =
+    "{%- for t in tools or [] -%}[{{ t.function.name }}]{%- endfor -%}"
+    "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' + (m.content or '') }}"
+    "{%- for c in m.tool_calls or [] -%}<tool_call>{{ c.function.name }} "
+    "{{ c.function.arguments | tojson }}</tool_call>"
+    "{%- endfor -%}<|im_end|>\n{%- endfor -%}{%- if tools %}{# <tool_call> #}{% endif -%}"
+    "{%- if add_generation_prompt -%}<|im_start|>assistant\n{%- endif -%}{# </think> #}";
+
+static void started(struct world *w) {
+    world_init(w);
+    world_use_template(w, hermes, sizeof(hermes) - 1);
+    w->model.max_context = 16384;
+    world_start(w);
+}
+
+/* Turns the loop until generation @i was submitted: a further round is prepared on a thread. */
+static void wait_for(struct world *w, uint32_t i) {
+    time_t until = time(NULL) + 20;
+
+    while (w->port.n <= i && time(NULL) < until)
+        world_turn(w);
+    cr_assert_gt(w->port.n, i, "generation %u did not come", i);
+}
+
+static void say(struct world *w, uint32_t i, const char *text) {
+    wait_for(w, i);
+    fake_accept(&w->port, i);
+    fake_tokens(&w->port, i, text);
+    fake_finish(&w->port, i, FINISH_STOP);
+    world_turns(w, 4);
+}
+
+static yyjson_doc *receive(struct world *w, int fd, yyjson_val **content) {
+    struct reply r;
+
+    world_receive(w, fd, &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    yyjson_doc *doc = yyjson_read(r.body.data, r.body.len, 0);
+    reply_deinit(&r);
+    *content = yyjson_obj_get(yyjson_doc_get_root(doc), "content");
+    return doc;
+}
+
+static const char *member(yyjson_val *list, size_t i, const char *pointer) {
+    const char *s = yyjson_get_str(yyjson_ptr_get(yyjson_arr_get(list, i), pointer));
+
+    return s ? s : "";
+}
+
+#define FOUND                                                                                      \
+    "<functions>\n<function>{\"description\":\"Sky\",\"name\":\"weather\",\"parameters\":{"        \
+    "\"type\":\"object\"}}</function>\n</functions>"
+
+Test(anthropic_search, an_answer_goes_on_behind_a_search) {
+    yyjson_val *content;
+    struct world w;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, "/v1/messages", BODY("]"));
+    say(&w, 0, "Let me see." CALL("tool_search_tool_regex", "{\"pattern\": \"weath\"}"));
+    cr_expect_str_eq(fake_prompt(&w.port.r[0]), "[tool_search_tool_regex]|user\nhi||assistant");
+    say(&w, 1, CALL("weather", "{\"a\": 1}"));
+    cr_expect_str_eq(fake_prompt(&w.port.r[1]),
+                     "[tool_search_tool_regex]|user\nhi||assistant\nLet me see.|"
+                     "tool_search_tool_regex {\"pattern\": \"weath\"}|||tool\n" FOUND
+                     "||assistant");
+    yyjson_doc *doc = receive(&w, fd, &content);
+    cr_assert_eq(yyjson_arr_size(content), 4);
+    cr_expect_str_eq(member(content, 0, "/text"), "Let me see.");
+    cr_expect_str_eq(member(content, 1, "/type"), "server_tool_use");
+    cr_expect_str_eq(member(content, 1, "/input/pattern"), "weath");
+    cr_expect_eq(strncmp(member(content, 1, "/id"), "srvtoolu_", 9), 0);
+    cr_expect_str_eq(member(content, 2, "/type"), "tool_search_tool_result");
+    cr_expect_str_eq(member(content, 2, "/tool_use_id"), member(content, 1, "/id"));
+    cr_expect_str_eq(member(content, 2, "/content/tool_references/0/tool_name"), "weather");
+    cr_expect_str_eq(member(content, 3, "/type"), "tool_use");
+    cr_expect_str_eq(member(content, 3, "/name"), "weather");
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    cr_expect_str_eq(yyjson_get_str(yyjson_obj_get(root, "stop_reason")), "tool_use");
+    cr_expect_eq(
+        yyjson_get_int(yyjson_ptr_get(root, "/usage/server_tool_use/tool_search_requests")), 1);
+    cr_expect_eq(yyjson_get_int(yyjson_ptr_get(root, "/usage/input_tokens")) +
+                     yyjson_get_int(yyjson_ptr_get(root, "/usage/cache_read_input_tokens")),
+                 w.port.r[0].m.n_prompt + w.port.r[1].m.n_prompt);
+
+    /* The client sends all of it back: the prompt goes on from what the model saw. */
+    char *said = yyjson_val_write(content, 0, NULL), *body = NULL;
+    cr_assert_gt(asprintf(&body,
+                          "%s,{\"role\":\"assistant\",\"content\":%s},{\"role\":\"user\","
+                          "\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"%s\","
+                          "\"content\":\"blue\"}]}]}",
+                          BEGIN, said, member(content, 3, "/id")),
+                 0);
+    char *before = strdup(fake_prompt(&w.port.r[1]));
+    world_post(&w, fd, "/v1/messages", body);
+    say(&w, 2, "Blue.");
+    cr_expect_eq(strncmp(fake_prompt(&w.port.r[2]), before, strlen(before)), 0, "%s",
+                 fake_prompt(&w.port.r[2]));
+    yyjson_doc_free(doc);
+    doc = receive(&w, fd, &content);
+    cr_expect_str_eq(member(content, 0, "/text"), "Blue.");
+    yyjson_doc_free(doc);
+    free(said);
+    free(body);
+    free(before);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(anthropic_search, a_stream_has_the_same_blocks) {
+    static const char *const order[] = {
+        "\"type\":\"server_tool_use\"",
+        "input_json_delta",
+        "\"type\":\"content_block_stop\",\"index\":0",
+        "\"index\":1,\"content_block\":{\"type\":\"tool_search_tool_result\"",
+        "\"tool_name\":\"time\"",
+        "\"type\":\"content_block_stop\",\"index\":1",
+        "\"index\":2,\"content_block\":{\"type\":\"thinking\"",
+        "\"thinking\":\"Mm\"",
+        "\"index\":3,\"content_block\":{\"type\":\"text\"",
+        "\"text\":\"Found.\"",
+        "\"stop_reason\":\"end_turn\"",
+        "message_stop"};
+    struct reply r;
+    struct world w;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, "/v1/messages", BODY("],\"stream\":true"));
+    say(&w, 0, CALL("tool_search_tool_regex", "{\"pattern\": \"(?i)clock\"}"));
+    say(&w, 1, "<think>\nMm\n</think>\n\nFound.");
+    world_receive(&w, fd, &r);
+    const char *at = r.body.data;
+    for (size_t i = 0; at && i < sizeof(order) / sizeof(order[0]); i++) {
+        const char *next = strstr(at, order[i]);
+
+        cr_expect(next, "%s is not behind\n%s", order[i], at);
+        at = next;
+    }
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(anthropic_search, a_wrong_pattern_is_told_to_the_model) {
+    yyjson_val *content;
+    struct world w;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, "/v1/messages", BODY("]"));
+    say(&w, 0,
+        CALL("tool_search_tool_regex", "{\"pattern\": \"(\"}")
+            CALL("tool_search_tool_regex", "{\"pattern\": 7}"));
+    say(&w, 1, CALL("tool_search_tool_regex", "{\"pattern\": \"zzz\"}"));
+    cr_expect(strstr(fake_prompt(&w.port.r[1]), "invalid_tool_input"));
+    say(&w, 2, "No.");
+    cr_expect(strstr(fake_prompt(&w.port.r[2]), "|tool\nNo tool was found."));
+    yyjson_doc *doc = receive(&w, fd, &content);
+    cr_expect_eq(yyjson_arr_size(content), 7);
+    cr_expect_str_eq(member(content, 2, "/content/error_code"), "invalid_tool_input");
+    cr_expect_str_eq(member(content, 3, "/tool_use_id"), member(content, 1, "/id"));
+    cr_expect_str_eq(member(content, 6, "/text"), "No.");
+    yyjson_doc_free(doc);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(anthropic_search, an_answer_ends_where_the_client_has_to_act) {
+    static const char other[] =
+        CALL("tool_search_tool_regex", "{\"pattern\": \"t\"}") CALL("time", "{}");
+    yyjson_val *content;
+    struct world w;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, "/v1/messages", BODY("]"));
+    say(&w, 0, other);
+    yyjson_doc *doc = receive(&w, fd, &content);
+    cr_expect_eq(yyjson_arr_size(content), 3);
+    cr_expect_str_eq(member(content, 2, "/content/tool_references/1/tool_name"), "time");
+    cr_expect_str_eq(yyjson_get_str(yyjson_obj_get(yyjson_doc_get_root(doc), "stop_reason")),
+                     "tool_use");
+    yyjson_doc_free(doc);
+
+    world_post(&w, fd, "/v1/messages", BODY("]"));
+    for (uint32_t i = 1; i <= 8; i++)
+        say(&w, i, CALL("tool_search_tool_regex", "{\"pattern\": \"t\"}"));
+    doc = receive(&w, fd, &content);
+    cr_expect_eq(yyjson_arr_size(content), 16);
+    cr_expect_str_eq(yyjson_get_str(yyjson_obj_get(yyjson_doc_get_root(doc), "stop_reason")),
+                     "pause_turn");
+    cr_expect_eq(w.port.n, 9);
+    yyjson_doc_free(doc);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* world_stop() asserts that nothing is left. */
+Test(anthropic_search, a_client_may_leave_at_any_time) {
+    struct world w;
+
+    started(&w);
+    for (int turns = 0; turns < 8; turns++) {
+        int fd = world_connect(&w);
+        uint32_t i = w.port.n;
+
+        world_post(&w, fd, "/v1/messages", turns % 2 ? BODY("],\"stream\":true") : BODY("]"));
+        wait_for(&w, i);
+        fake_accept(&w.port, i);
+        fake_tokens(&w.port, i, CALL("tool_search_tool_regex", "{\"pattern\": \"t\"}"));
+        fake_finish(&w.port, i, FINISH_STOP);
+        world_turns(&w, turns / 2);
+        world_drop(&w, fd);
+        world_turns(&w, 10);
+    }
+    world_stop(&w);
+}
