@@ -13,11 +13,14 @@
  * The body of a Responses request as that of a chat. Fields that a chat has under the same name are
  * passed on and checked there; the others are checked here. What is not known is ignored, what is
  * known and would change the output but cannot be had is refused by name, as for chats
- * (gen_request.c).
+ * (read_request.c).
  */
 
 #define ID_MAX 256u
 #define METADATA_MAX 16u
+/* Tokens of a summary, thinking included, where the request gives no limit: without one a model
+ * that repeats itself would fill the context that the summary is to free. */
+#define SUMMARY_TOKENS 8192u
 
 enum field {
     INPUT,
@@ -584,6 +587,8 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
     if ((result = build_chat(b, &f, &chat)) < 0)
         return result;
     result = gen_request_read(r, rs->model, FIELDS_CHAT, chat, b->err);
+    if (result == 0 && rs->compacts && !r->max_new)
+        r->max_new = SUMMARY_TOKENS;
     if (result == 0 && (result = put_echo(rs, &f, r)) < 0)
         gen_request_deinit(r);
     return result;

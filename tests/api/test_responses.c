@@ -279,6 +279,7 @@ Test(compaction, a_trigger_makes_the_answer_a_summary) {
 
     responses_start(&w);
     responses_expect(&w, asked, "<think>\nhm\n</think>\n\nS", "K<" SEALED "> completed");
+    cr_expect_eq(w.port.r[0].m.max_new, 8192, "a summary has a limit of its own");
     cr_expect(strstr(responses_prompt(&w), "user\nWrite a summary of this conversation"), "%s",
               responses_prompt(&w));
     cr_expect(strstr(responses_prompt(&w), "weather"),
