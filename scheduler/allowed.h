@@ -12,12 +12,12 @@
 
 struct allowed;
 
-/* Returns how many ids a list has as it lies in a message, where nothing is aligned. */
+/* Returns the number of ids in @list, which lies unaligned in a message. */
 static inline uint32_t ids_n(struct str list) {
     return list.len / (uint32_t)sizeof(int32_t);
 }
 
-/* And one of them. */
+/* Returns id @i of @list. */
 static inline int32_t ids_at(struct str list, uint32_t i) {
     int32_t id;
 
@@ -35,9 +35,9 @@ int allowed_check(const struct submit *m, uint32_t n_vocab, struct err *err);
  * -ENOMEM. */
 int allowed_new(struct allowed **out, const struct submit *m, uint32_t n_vocab);
 struct allowed *allowed_free(struct allowed *a);
-/* Returns whether what is allowed depends on the output; @a may be NULL. */
+/* Returns whether the allowed tokens depend on the output; @a may be NULL. */
 bool allowed_depends(const struct allowed *a);
-/* Puts the mask behind output [0, @n) into @bits; @joins: takes it out of the one that is there.
- * How many tokens are left. */
+/* Writes the mask after @output[0, n) to @bits, or with @joins intersects @bits with it. Returns
+ * the number of tokens left. */
 int64_t allowed_mask(const struct allowed *a, const int32_t *output, uint32_t n, bool joins,
                      uint32_t *bits);

@@ -1,9 +1,8 @@
 #pragma once
 
 /*
- * batch - a step as the engine takes it, built from a plan, and its results taken back to the
- * requests. There is one for each step that may be under way; all its arrays are allocated at the
- * start.
+ * batch - a step in the form that the engine takes, built from a plan; takes results back to the
+ * requests. Each step that may be in flight has one; all its arrays are allocated at the start.
  */
 
 #include "scheduler/cost.h"
@@ -15,10 +14,10 @@ struct batch_item {
     uint32_t pos0, n_rows, want0, n_wants;
     uint32_t n_draft;  /* drafts among the rows */
     uint32_t n_right;  /* drafts that were right, once the results are taken */
-    uint32_t n_late;   /* last samples that are not taken, because their masks were late */
+    uint32_t n_late;   /* last samples that are discarded because their masks were late */
     uint32_t snapshot; /* snapshot of the state behind the rows; KV_NO_SNAPSHOT: none is made */
     uint32_t backup;   /* snapshot of the state before a draft; KV_NO_SNAPSHOT: no state */
-    bool passes;       /* the next snapshot of the same request replaces it */
+    bool passes;       /* the next snapshot of the request replaces this one */
     bool samples;      /* the last 1 + n_draft wants are its next tokens */
 };
 
@@ -30,11 +29,11 @@ struct batch {
     int64_t expect_ns;
     int64_t draft_ns; /* time of the draft model before the launch */
     bool alone;
-    bool drafts;      /* some rows are drafts: nothing is launched until their fate is known */
+    bool drafts;      /* some rows are drafts: no step is launched behind it */
     bool prefills;    /* some sequence has more than one row that is neither draft nor replayed */
-    bool replays;     /* some sequence computes again what was right of a draft */
+    bool replays;     /* some sequence computes the right tokens of a draft again */
     bool constrained; /* some request may need a mask */
-    bool unsealed;    /* masks wait for the samples of the step before */
+    bool unsealed;    /* its masks need the samples of the step before */
     uint32_t max_rows, max_seqs;
     uint32_t picture_width; /* engine_info.picture_width */
     /* Arrays to which b points. */
@@ -43,41 +42,40 @@ struct batch {
     struct engine_want *want;
     struct engine_param *param;
     uint32_t *start, *page;
-    uint32_t *window;         /* page tables of KV_WINDOW; NULL: no windows */
+    uint32_t *window;         /* page tables of window pages (KV_WINDOW); NULL: none */
     struct engine_copy *copy; /* [cap_copies] */
     uint32_t cap_copies;
-    struct engine_copy *after; /* [max_seqs] states that are kept */
-    uint32_t **mask;           /* [max_rows] of n_words, NULL where none was needed yet */
+    struct engine_copy *after; /* [max_seqs] copies of states into snapshots, after the step */
+    uint32_t **mask;           /* [max_rows] masks of n_words, allocated at first use */
     uint32_t n_masks, n_words;
 };
 
-/* @windows: sequences have window pages. */
+/* Allocates all arrays. @windows: sequences have window pages. Returns 0 or -ENOMEM. */
 int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t max_seq_pages,
                uint32_t n_vocab, bool windows);
 void batch_deinit(struct batch *t); /* accepts a zeroed one */
 
-/* Empties the batch, its masks and copies too, and begins step @step (> 0). */
+/* Begins step @step (> 0) with no rows, masks and copies. */
 void batch_begin(struct batch *t, uint64_t step);
-/* The next @n_rows rows of @r, whose pages have room for them. Counts them as computed, and the
- * sample that comes of them as pending. A pending sample of step - 1 is fed on the device. The
- * last @n_draft rows are the tokens @draft, behind all known ones; request_reserve() has made
- * room. */
+/* Adds the next @n_rows rows of @r, whose pages have room for them. Counts them as computed and
+ * their sample as pending. A pending sample of step - 1 is fed on the device. The last @n_draft
+ * rows are the tokens @draft, behind all known tokens, where request_reserve() has made room. */
 void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
                uint32_t n_draft);
 
-/* Tells @q, the last sequence of the batch, which is of @r, of its pictures; with their rows if it
- * @reads them: these are ready. */
+/* Gives @q, the last sequence of the batch, which is of @r, the places of its pictures; with their
+ * rows, which must be ready, if it @reads them. */
 void batch_add_pictures(struct batch *t, struct request *r, struct engine_seq *q, bool reads);
 
-/* The next sequence of the batch is in the pages of @seq, the first @most at most. */
+/* Sets the page table of the next sequence to the first pages of @seq, @most at most. */
 void batch_add_pages(struct batch *t, const struct kv_seq *seq, uint32_t most);
 
-/* Copies that are made before the step, behind those that it has. 0 or -ENOMEM. */
+/* Appends @n copies to those made before the step. Returns 0 or -ENOMEM. */
 int batch_copy(struct batch *t, const struct engine_copy *copy, uint32_t n);
-/* An empty mask that stays until the next step is begun; NULL: no memory. */
+/* Returns an empty mask that stays until batch_begin(); NULL: no memory. */
 uint32_t *batch_mask(struct batch *t);
 
-/* Takes item @i's results to its request, which still runs or waits: adds the samples, drafts as
- * long as they were right, commits what was computed, unless it has given its pages back
- * meanwhile, and takes wrong drafts back. As request_add(); FINISH_NONE without a sample. */
+/* Gives the results of item @i to its request, which must not have ended: appends the samples,
+ * drafts as long as they were right, takes wrong drafts back, and commits the computed positions
+ * unless a preemption took the pages. Returns as request_add(); FINISH_NONE without a sample. */
 int batch_take(struct batch *t, uint32_t i, const struct engine_result *res);

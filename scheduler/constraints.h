@@ -1,6 +1,6 @@
 #pragma once
 
-/* constraints - where a request gets the constraint of its output (grammar/constraint.h) from. */
+/* constraints - source of the constraints of outputs (grammar/constraint.h). */
 
 #include <stdint.h>
 #include "base/err.h"
@@ -11,25 +11,26 @@ struct submit;
 
 /* Work for a constrained request beside the steps. */
 struct constrain_job {
-    struct job job; /* run, done and tenant are set */
-    uint64_t id;    /* the request that is to blame if this kills the process */
+    struct job job; /* with run, done and tenant set */
+    uint64_t id;    /* the request to blame if the job kills the process */
 };
 
-/* Source of constraints (grammar/constraint.h): the scheduler never compiles. Each one handed out
- * is given back once. */
+/* Source of constraints; the scheduler never compiles. Each constraint handed out is released
+ * once. */
 struct sched_constraints {
     void *ctx;
-    /* The constraint of m->grammar and m->triggers. 0: *out; 1: later, by sched_constraint_ready();
-     * -EINVAL with @err; -ENOMEM. */
+    /* Asks for the constraint of m->grammar and m->triggers. Returns 0 with *out; 1: it comes with
+     * sched_constraint_ready(); -EINVAL with @err; -ENOMEM. */
     int (*ask)(void *ctx, const struct submit *m, const struct constraint **out, struct err *err);
-    /* Called when the constraint of @id is not needed any more; may be NULL. */
+    /* Tells that request @id does not need its constraint any more; may be NULL. */
     void (*forget)(void *ctx, uint64_t id);
-    /* @tenant's requests hold @more bytes of constraint states, or fewer; NULL: do not care. */
+    /* Tells that constraint states of @tenant's requests take @more bytes more (less if negative);
+     * may be NULL. */
     void (*charge)(void *ctx, uint32_t tenant, int64_t more);
-    /* @tenant: that it was asked for. */
+    /* Releases @c, which was asked for by a request of @tenant. */
     void (*release)(void *ctx, const struct constraint *c, uint32_t tenant);
-    /* Runs @j on a thread, and j->job.done() on the scheduler's; -ENOMEM. All are done before ctx
-     * ends, those of a scheduler that has ended as well. NULL: there are no threads, and steps wait
-     * for their masks. */
+    /* Runs @j on a thread and j->job.done() on the scheduler's thread; -ENOMEM. All jobs are done
+     * before ctx ends, also those of a scheduler that was freed. NULL: there are no threads, and
+     * steps wait for their masks. */
     int (*put)(void *ctx, struct constrain_job *j);
 };

@@ -5,29 +5,32 @@
 #include <string.h>
 #include "base/util.h"
 
-#define CONTEXT 3          /* index of the feature that counts the keys read */
+#define CONTEXT 3          /* index of the feature that counts keys read */
 #define PAIRS 4            /* index of the feature that counts attention's arithmetic */
 #define COPIES 6           /* index of the feature that counts copied pages */
-#define COPIES_FORGET 0.15 /* relative change of the price of copies from step to step */
-#define COPIES_MOST 0.7    /* part of a step that copies may be if it is to tell about the rest */
+/* standard deviation of the price of copies from step to step, relative */
+#define COPIES_FORGET 0.15
+/* share of copies in a step beyond which nothing else is learnt from it */
+#define COPIES_MOST 0.7
 #define KNEE 16            /* rows up to here share the reading of the weights */
 #define TILE 8u            /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
 #define TRUSTED_MIN 32     /* rows that may be tried without experience */
-#define FORGET 0.01        /* relative change of a coefficient that is expected from step to step */
-#define LEAST 0.1          /* of what a coefficient was thought to be at most: what drifts of 0 */
-#define UNSETTLED 0.3      /* relative doubt in the shape when the speed has changed e-fold */
-#define NOISE 0.01         /* least variance of the relative error that is taken for noise */
-#define NOISE_MEMORY 0.9   /* of the running variance */
-#define CLIP 1.0           /* a step that takes longer than 1 + CLIP times counts as that */
-#define MEAN_MEMORY 0.95   /* of the running mean of the features */
-#define MARGIN 3.0         /* times the mean underestimate, added by cost_bound_ns() */
-#define MIN_MS 0.001       /* no step is shorter */
+#define FORGET 0.01        /* standard deviation of a coefficient from step to step, relative */
+/* a coefficient drifts as if it were at least this part of its largest deviation */
+#define LEAST 0.1
+#define UNSETTLED 0.3      /* relative uncertainty of the shape after an e-fold change of speed */
+#define NOISE 0.01         /* least variance of the relative error */
+#define NOISE_MEMORY 0.9   /* weight of the old value in the running variance */
+#define CLIP 1.0           /* a longer step counts as one of 1 + CLIP times the expected time */
+#define MEAN_MEMORY 0.95   /* weight of the old value in the running mean of features */
+#define MARGIN 3.0         /* cost_bound_ns() adds this many times the mean underestimate */
+#define MIN_MS 0.001       /* least time of a step */
 #define UNSURE 4.0         /* standard deviation of a coefficient before data, in coefficients */
-#define ERROR_MEMORY 0.95  /* of the running mean underestimate */
-#define BALANCE 16.0       /* operations that take as long as reading a byte, before data */
-#define EFFICIENT 0.9      /* of the best rate, which an efficient chunk reaches */
+#define ERROR_MEMORY 0.95  /* weight of the old value in the running mean underestimate */
+#define BALANCE 16.0       /* prior: operations in the time of reading one byte */
+#define EFFICIENT 0.9      /* part of the best rate that an efficient chunk reaches */
 
-/* ms for one unit of each feature (below) as long as nothing is known: 1 ms a row, 8 ms to read the
+/* Coefficients before any data, in ms per unit of each feature: 1 ms a row, 8 ms to read the
  * weights. */
 static const double PRIOR[COST_FEATURES] = {8, 16, 128, 8, 8, 2, 8};
 
@@ -85,7 +88,7 @@ static double dot(const double a[COST_FEATURES], const double b[COST_FEATURES]) 
     return sum;
 }
 
-/* Returns what a step of features @x takes without its copies, in ms, at speed 1. */
+/* Returns how many ms a step of features @x takes without its copies, at speed 1. */
 static double work_ms(const struct cost *c, const double x[COST_FEATURES]) {
     return fmax(dot(c->a, x) - c->a[COPIES] * x[COPIES], MIN_MS);
 }
@@ -137,8 +140,8 @@ static void forget(struct cost *c, const double g[COST_FEATURES]) {
     }
 }
 
-/* Raises coefficient @i to 0, since more work is never cheaper, and takes from the others what
- * stood against it. */
+/* Raises coefficient @i to 0, since more work is never cheaper, and corrects the others by their
+ * covariance with it. */
 static void keep_positive(struct cost *c, int i) {
     double lack = -c->a[i] / c->p[i][i];
 
@@ -169,7 +172,7 @@ static void update(struct cost *c, const double g[COST_FEATURES], double error) 
         for (int j = 0; j < COST_FEATURES; j++)
             c->p[i][j] -= pg[i] * pg[j] * scale;
     }
-    /* Rounding may not make it asymmetric or negative. */
+    /* Rounding errors must not make the covariance asymmetric or negative. */
     for (int i = 0; i < COST_FEATURES; i++) {
         c->p[i][i] = fmax(c->p[i][i], c->cap[i] * 1e-9);
         for (int j = 0; j < i; j++)
@@ -316,7 +319,8 @@ uint32_t cost_trusted_rows(const struct cost *c) {
     return MAX(TRUSTED_MIN, c->max_rows > UINT32_MAX / 2 ? UINT32_MAX : 2 * c->max_rows);
 }
 
-/* n rows from p on have p + 1, p + 2, .. p + n positions to look at. */
+/* Returns the sum of the contexts of @n_rows rows: p + 1, p + 2, .. p + n positions. A single row
+ * counts as decode and has none. */
 static uint64_t pairs_of(uint32_t pos0, uint32_t n_rows) {
     return n_rows < 2 ? 0 : (uint64_t)n_rows * pos0 + (uint64_t)n_rows * (n_rows + 1) / 2;
 }

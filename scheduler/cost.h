@@ -29,12 +29,12 @@ struct cost_shape {
 };
 
 struct cost {
-    double a[COST_FEATURES];                /* ms for each feature at speed 1 */
+    double a[COST_FEATURES];                /* ms per unit of each feature at speed 1 */
     double p[COST_FEATURES][COST_FEATURES]; /* scaled covariance of a */
     double cap[COST_FEATURES];              /* the largest diagonal of p */
     double mean[COST_FEATURES];             /* mean of the last steps' features per ms */
     double speed;                           /* factor of the time that a gives */
-    double recent[COST_SPEEDS];             /* speeds of the last steps */
+    double recent[COST_SPEEDS];             /* speeds of the last steps (ring buffer) */
     double noise;                           /* running variance of the relative error */
     double error;                           /* running mean of the relative underestimate */
     uint64_t n_seen, n_speeds;
@@ -46,19 +46,20 @@ struct cost {
 struct cost_model {
     double weight_bytes, n_params;
     double key_bytes; /* bytes of keys and values of one position */
-    double pair_ops;  /* multiplications of a row for each position that it looks at */
+    double pair_ops;  /* multiplications of a row for each position that it attends to */
 };
 
-/* Begins without data: a millisecond a row, until the first step sets the scale. */
+/* Initialises @c without data: 1 ms a row until the first step sets the scale. */
 void cost_init(struct cost *c);
-/* Begins with the ratios that follow from @m. No parameters: as cost_init(). */
+/* Initialises @c with the ratios of coefficients that follow from @m; without parameters as
+ * cost_init(). */
 void cost_init_for(struct cost *c, const struct cost_model *m);
 
-/* A step of shape @s took @ns. */
+/* Learns from a step of shape @s that took @ns. */
 void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns);
 
-/* Returns how long a step of shape @s is expected to take; and with a margin for the error made
- * lately, which is what planning uses. */
+/* Return the expected time of a step of shape @s in ns: as learnt, and, for planning, with a margin
+ * for the recent underestimate. */
 int64_t cost_expect_ns(const struct cost *c, const struct cost_shape *s);
 int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s);
 
@@ -69,17 +70,18 @@ int64_t cost_row_ns(const struct cost *c);
  * rows at 9/10 of the best rate when nothing else is in its step. */
 uint32_t cost_efficient_rows(const struct cost *c, uint32_t pos0, uint32_t max_rows);
 
-/* Returns what copying @n pages adds to a step. */
+/* Returns how many ns copying @n pages adds to a step. */
 int64_t cost_copies_ns(const struct cost *c, uint32_t n);
 
-/* The part of a step of shape @all that belongs to @own, in ms: the parts add up to what is
- * expected. */
+/* Returns the part of a step of shape @all that the rows of @own take, in ms. The parts of all
+ * sequences of a step add up to its expected time. */
 double cost_part_ms(const struct cost *c, const struct cost_shape *all,
                     const struct cost_shape *own);
 
-/* No step should have more rows than this, until one of that size was seen. */
+/* Returns the most rows that a step should have: twice as many as the largest step so far, at least
+ * 32. */
 uint32_t cost_trusted_rows(const struct cost *c);
 
-/* Adds a sequence's share to a shape: @n_rows rows from position @pos0 on. */
+/* Add @n_rows rows of a sequence from position @pos0 on to shape @s, or remove them from it. */
 void cost_add(struct cost_shape *s, uint32_t pos0, uint32_t n_rows);
 void cost_remove(struct cost_shape *s, uint32_t pos0, uint32_t n_rows);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * disk_io - the thread that reads and writes slots of the disk tier's file, and takes turns between
- * what it was given: a piece of each (store_go_on()), so that who waits for a few pages waits for
- * no state. Private.
+ * disk_io - the thread that reads and writes slots of the disk tier's file. It takes turns between
+ * jobs, a piece of each (store_go_on()), so that a job of a few pages does not wait for a large
+ * state. Private.
  */
 
 #include <pthread.h>
@@ -11,9 +11,9 @@
 #include "base/mbox.h"
 #include "kvpager/store.h"
 
-#define DISK_IO_PAGES 8u /* given to the thread at once */
+#define DISK_IO_PAGES 8u /* pages of one job */
 
-/* Slots to be read or written one after the other. */
+/* A job: slots to be read or written one after the other. */
 struct disk_io {
     struct mbox_link mail;
     struct list link; /* disk_thread.turns */
@@ -25,28 +25,30 @@ struct disk_io {
     void *bytes[DISK_IO_PAGES];
     struct store_head head[DISK_IO_PAGES];
     const int32_t *tokens; /* [n][page_tokens] of pages to be written */
-    struct store_io *now;  /* slot[n_done]; NULL: not begun */
+    struct store_io *now;  /* I/O of slot[n_done]; NULL: not begun */
 };
 
 struct disk_thread {
     const struct store *store;
     struct mbox to, from;
-    struct list turns; /* disk_io.link: what is under way, the next first */
+    struct list turns; /* disk_io.link: jobs in turn, the next first */
     pthread_t thread;
-    bool in_step; /* tests: no thread, all is read and written when it is given */
+    bool in_step; /* tests: no thread, jobs are done in disk_thread_give() */
     bool started, used;
-    int fd; /* readable when disk_thread_take() may have something */
+    int fd; /* readable when disk_thread_take() may return a job */
 };
 
-/* Prepares a thread, which runs from disk_thread_start() on. @in_step: as disk_thread.in_step. */
+/* Initialises @t; the thread runs from disk_thread_start() on. @in_step: see
+ * disk_thread.in_step. */
 void disk_thread_init(struct disk_thread *t, bool in_step);
 int disk_thread_start(struct disk_thread *t, const struct store *store); /* 0 or -errno */
-/* Finishes what is under way: disk_thread_take() gives that until disk_thread_deinit(). */
+/* Finishes all jobs and ends the thread; disk_thread_take() returns them until
+ * disk_thread_deinit(). */
 void disk_thread_stop(struct disk_thread *t);
 void disk_thread_deinit(struct disk_thread *t);
-/* @io is the thread's until disk_thread_take() returns it. */
+/* Gives job @io to the thread, which owns it until disk_thread_take() returns it. */
 void disk_thread_give(struct disk_thread *t, struct disk_io *io);
-/* Returns a job that is over, or NULL. */
+/* Returns a finished job, or NULL. */
 struct disk_io *disk_thread_take(struct disk_thread *t);
-/* Before taking: what comes from now on makes the descriptor readable again. */
+/* Clears the descriptor, before taking: jobs that finish from now on make it readable again. */
 void disk_thread_clear(struct disk_thread *t);

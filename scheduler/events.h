@@ -1,14 +1,14 @@
 #pragma once
 
-/* events - what the front is told of a request. Events are cumulative (proto/messages.h). */
+/* events - packs a request's events for the front. Events are cumulative (proto/messages.h). */
 
 #include "scheduler/request.h"
 
 #define EVENTS_TOKENS_MAX 8192u /* tokens of one event; the rest comes with the next batch */
 
-/* Appends the events of @r to @out: all that is new since what it was told, and notes in r->sent
- * what that was. 0, or a negative errno with @out as before. */
+/* Appends an event of @r to @out with everything since r->acked, and notes in r->sent what it has.
+ * Returns 0, or a negative errno with @out unchanged. */
 int events_pack(struct buf *out, struct request *r);
 
-/* The front has what was sent. True when it has everything there is. */
+/* Notes that the last event was delivered. Returns true if the front has everything of @r. */
 bool events_delivered(struct request *r);

@@ -1,10 +1,9 @@
 #pragma once
 
 /*
- * fair_share - weighted fair queueing of device time among tenants, in virtual time by weight. The
- * first half of its functions knows numbers and no requests; the second carries them between
- * requests and the plan. docs/fairness.md and the top of fair_share.c describe it.
- * Private.
+ * fair_share - weighted fair queueing of device time among tenants in virtual time. The first half
+ * of the functions knows numbers and no requests; the second half connects them with requests and
+ * the plan. docs/fairness.md and the top of fair_share.c describe it. Private.
  */
 
 #include <stdbool.h>
@@ -15,29 +14,32 @@ struct msg_served;
 struct request;
 struct sched_view;
 
-#define FAIR_TENANTS 256u   /* remembered; when all have requests further ones share the last */
-#define FAIR_WINDOW 64u     /* waiting requests of a tenant that are looked at, oldest first */
+/* tenants that are remembered; when all have requests, further tenants share the last entry */
+#define FAIR_TENANTS 256u
+#define FAIR_WINDOW 64u     /* waiting requests of a tenant that are considered, oldest first */
 #define FAIR_CLASSES 3u     /* normal, interactive, batch */
-#define FAIR_ITEMS 4096u    /* waiting requests that are ordered */
-#define FAIR_CANDIDATES 32u /* of them, that a plan looks at */
+#define FAIR_ITEMS 4096u    /* waiting requests that are put in order */
+#define FAIR_CANDIDATES 32u /* waiting requests that a plan considers */
 
 struct fair_tenant {
     uint32_t id;
     uint8_t class;
-    double weight;    /* with that of the class */
+    double weight;    /* times the factor of the class */
     double served_ns; /* virtual time: device time charged, divided by weight */
-    double own_ns;    /* device time charged, of which sched_served() has told told_ns */
+    double own_ns;    /* device time charged; sched_served() has reported told_ns of it */
     double told_ns;
-    double elsewhere_ns; /* had at other workers, not counted yet; and counted in served_ns */
+    /* device time at other workers that served_ns does not count yet, and that it counts */
+    double elsewhere_ns;
     double counted_ns;
-    double recent_ns;   /* device time had here and elsewhere, decaying with FAIR_HALF_LIFE_NS */
-    int64_t recent_at;  /* when recent_ns was true */
+    double recent_ns;   /* device time here and elsewhere, decaying with FAIR_HALF_LIFE_NS */
+    int64_t recent_at;  /* time of recent_ns */
     int64_t seen_ns;    /* last arrival or end of a request */
     uint32_t n_live;    /* requests, waiting and running */
-    uint32_t n_running; /* of them; and the pages that they hold: set before each plan */
+    uint32_t n_running; /* requests that run, and the pages that they hold; set before each plan */
     uint32_t n_pages;
-    double coming_ns;  /* by weight, of the longest rest of a running prompt: likewise */
-    double slots;      /* running mean of slots needed, at most its share */
+    /* virtual time of the longest rest of a running prompt; set before each plan */
+    double coming_ns;
+    double slots;      /* running mean of slots needed, its share at most */
     uint32_t n_window; /* scratch of fair_pick(), fair_waiting() */
     uint32_t leaves;
     double next_ns;
@@ -47,10 +49,10 @@ struct fair_tenant {
 /* One waiting request. */
 struct fair_item {
     uint16_t tenant; /* index in fair_share.tenant */
-    uint32_t n_left; /* times that others of its tenant may still overtake it */
+    uint32_t n_left; /* times that requests of its tenant may still overtake it */
     int64_t key;     /* virtual arrival */
-    uint64_t order;  /* for equal ones */
-    double cost_ns;  /* what it will take, roughly */
+    uint64_t order;  /* order of submission, for equal keys */
+    double cost_ns;  /* estimated device time of its rest */
     void *who;
     uint32_t next; /* scratch */
 };
@@ -59,18 +61,19 @@ struct fair_share {
     const struct sched_view *view;
     struct fair_tenant tenant[FAIR_TENANTS];
     uint32_t n_tenants;
-    double fair_ns;   /* the fair virtual time: that of a tenant that always used its share, */
-    int64_t fair_at;  /* when that was true */
-    int64_t slots_at; /* when the means of slots were true */
-    double clock_ns;  /* least virtual time of the live tenants; never goes back */
+    double fair_ns;   /* virtual time of a tenant that always uses its share */
+    int64_t fair_at;  /* time of fair_ns */
+    int64_t slots_at; /* time of the means of slots */
+    double clock_ns;  /* least virtual time of the live tenants; monotonic */
 
     /* State of the step. */
     struct fair_item *item;       /* [FAIR_ITEMS] */
     uint16_t order[FAIR_TENANTS]; /* live tenants, least virtual time first */
-    uint16_t group[FAIR_TENANTS]; /* of a tenant: its place in order[] */
+    uint16_t group[FAIR_TENANTS]; /* [tenant] its index in order[] */
     float weight[FAIR_TENANTS];   /* [of groups] in this step */
-    float part[FAIR_TENANTS];     /* of a step for prefill: 1, or the share of a tenant far ahead */
-    bool over[FAIR_TENANTS];      /* above its share of the sequences */
+    /* [of groups] part of a step for prefill: 1, or the share of a tenant far ahead */
+    float part[FAIR_TENANTS];
+    bool over[FAIR_TENANTS]; /* [of groups] above its share of the sequences */
     uint32_t n_groups;
     uint32_t victim; /* tenant whose slot is preempted, FAIR_TENANTS: none */
 };
@@ -81,73 +84,74 @@ void fair_deinit(struct fair_share *f);
 
 /* ---- numbers ---- */
 
-/* A request of tenant number @tenant comes: the tenant's index in fair_share.tenant, which it keeps
- * while it has requests. @weight_milli 0: 1000. */
+/* Notes that a request of tenant number @tenant arrives. Returns the index of the tenant in
+ * fair_share.tenant, which stays valid while it has requests. @weight_milli: weight in thousandths;
+ * 0: 1000. */
 uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli, uint8_t class,
                     int64_t now);
-/* A request of the tenant with this index is over. */
+/* Notes that a request of the tenant with index @tenant has ended. */
 void fair_leave(struct fair_share *f, uint16_t tenant, int64_t now);
-/* Charges @ns of device time. */
+/* Charges @ns of device time to the tenant with index @tenant. */
 void fair_charge(struct fair_share *f, uint16_t tenant, double ns, int64_t now);
-/* Tenant number @tenant had @ns of the same device at another worker. Counts while it has requests
- * here. */
+/* Notes that tenant number @tenant used @ns of the device at another worker. Ignored if it has no
+ * requests here. */
 void fair_charge_elsewhere(struct fair_share *f, uint32_t tenant, uint64_t ns, int64_t now);
-/* Returns what the tenants were charged since the last call, of those that were: at most @max, in
- * @out. How many. */
+/* Writes to @out, for at most @max tenants, the device time charged since the last call. Returns
+ * their number. */
 uint32_t fair_served(struct fair_share *f, struct msg_served *out, uint32_t max);
 
-/* The first @max of @item[0, n) in the order in which they should be admitted: indices in @out. How
- * many. */
+/* Puts the indices of the first @max of @item[0, n), in order of admission, into @out. Returns
+ * their number. */
 uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uint32_t *out,
                    uint32_t max);
 
-/* Returns whether @held of @total is more than the share of tenant @t among the live tenants, or,
- * when @lately, among those seen within FAIR_LATELY_NS. */
+/* Returns whether @held of @total is more than the share of tenant @t among the live tenants, with
+ * @lately also among those seen within FAIR_LATELY_NS. */
 bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t total,
                   bool lately, int64_t now);
-/* Before a plan, with n_running of all tenants set: updates fair_tenant.slots, of @total. */
+/* Updates fair_tenant.slots, of @total, before a plan. n_running of all tenants must be set. */
 void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now);
 /* Returns how many of @total sequences tenant @t, if above its share, has to leave free for tenants
  * with fewer for their weight and less virtual time: their mean need and FAIR_SURGE standard
  * deviations, less what they have. */
 uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now);
-/* More than one tenant was seen within FAIR_LATELY_NS. */
+/* Returns true if more than one tenant was seen within FAIR_LATELY_NS. */
 bool fair_is_shared(const struct fair_share *f, int64_t now);
-/* Fills order, group, weight and part with the live tenants. How many. */
+/* Fills order, group, weight and part with the live tenants. Returns their number. */
 uint32_t fair_order(struct fair_share *f, int64_t now);
-/* (sum x)^2 / (n * sum x^2) over the live tenants' device time by weight: 1 is fair; 1 for one
- * alone. */
+/* Returns Jain's index (sum x)^2 / (n * sum x^2) of the live tenants' device time by weight: 1 is
+ * fair, also for one tenant. *n_live: number of live tenants. */
 double fair_jain(const struct fair_share *f, int64_t now, uint32_t *n_live);
 
 /* ---- requests and the plan ---- */
 
-/* Room that a waiting request has to leave to others; see plan.h. */
+/* Room that a waiting request must leave to other tenants (plan.h). */
 struct fair_limits {
     bool over;
     uint32_t leave_seqs;
 };
 
-/* A request arrives; a request has ended. */
+/* Notes the arrival of @r with its tenant, and its end. */
 void fair_enter_request(struct fair_share *f, struct request *r, uint32_t tenant,
                         uint32_t weight_milli, uint8_t class);
 void fair_leave_request(struct fair_share *f, struct request *r);
 
-/* Before a plan: fills the plan's groups, their weights and reserves. */
+/* Fills the plan's groups, their weights and reserves, before a plan. */
 void fair_begin_step(struct fair_share *f, int64_t now);
-/* Returns whether the tenant of @r is above its share of the pages: then @r ranks below those of
- * others. */
+/* Returns whether the tenant of @r is above its share of the pages; @r then ranks below requests of
+ * other tenants. */
 bool fair_ranks_low(const struct fair_share *f, const struct request *r);
-/* Returns whether all slots are taken and a tenant waits that has less virtual time than another
- * and, with one more, still fewer slots for its weight: the other is the victim then,
- * fair_is_victim(). */
+/* Returns whether all slots are taken and some waiting tenant has less virtual time than another
+ * one and, with one slot more, still fewer slots for its weight. The other one is then the victim
+ * (fair_is_victim()). */
 bool fair_preempts(struct fair_share *f, int64_t now);
 bool fair_is_victim(const struct fair_share *f, const struct request *r);
-/* Waiting requests in the order in which they should be admitted, those with a step under way and
- * those whose sessions are paused (@room pages are there) left out, and what each has to leave. How
- * many, at most @max. */
+/* Puts into @out at most @max waiting requests in order of admission, and into @limits the room
+ * that each must leave. Leaves out requests with a step in flight and those whose sessions are
+ * paused, given @room free pages. Returns their number. */
 uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
                       struct fair_limits *limits, uint32_t max);
-/* After the plan's admissions: counts them for the requests that they overtook. */
+/* Counts the plan's admissions for the requests that they overtook. */
 void fair_note_admissions(struct fair_share *f, struct request *const *planned);
-/* Step @t took @ns: charges it to the tenants in it. */
+/* Charges step @t, which took @ns, to the tenants in it. */
 void fair_charge_step(struct fair_share *f, const struct batch *t, int64_t ns, int64_t now);

@@ -20,20 +20,22 @@
 struct request;
 struct constraint_state;
 
-/* The tokens that may come next where @left may still come: their number, or a negative errno, as
- * constraint_mask_within(). Where there is no way to end in time, which only a request that was
- * resumed in the middle of one can be at, it is cut. */
+/* Computes the mask of tokens that may come next with at most @left tokens to go. Returns their
+ * number or a negative errno, as constraint_mask_within(). Where the output cannot end in time,
+ * which happens only after a request was resumed, the mask ignores the limit. */
 int64_t late_compute(struct constraint_state *s, uint32_t left, uint32_t *bits);
-/* Has a thread make the mask behind all tokens of @r, where none is being made. 0; -ENOMEM. */
+/* Lets a thread make the mask behind all tokens of @r, unless one is being made. Returns 0 or
+ * -ENOMEM. */
 int late_begin(struct request *r, uint32_t left);
-/* Returns whether the mask is being made, or a row whose sample is not taken is under way. */
+/* Returns whether the mask is being made, or a row whose sample is discarded is in flight. */
 bool late_waits(const struct request *r);
-/* Notes whether that row is under way: it was launched, or taken back. */
+/* Notes whether that row is in flight: it was launched, or its step has ended. */
 void late_set_row(struct request *r, bool under_way);
-/* The mask behind all tokens of @r was made by a thread. */
+/* Returns whether a thread has made the mask behind all tokens of @r. */
 bool late_has_mask(const struct request *r);
-/* Copies the mask behind @n_tokens tokens to @bits, and its answer to *@n, when a thread has made
- * it. */
+/* Copies the mask behind @n_tokens tokens to @bits and the result of late_compute() to *@n, and
+ * returns true, if a thread has made it. */
 bool late_mask(const struct request *r, uint32_t n_tokens, uint32_t *bits, int64_t *n);
-/* @r is about to be freed. Where a thread still needs its constraint, that is given back later. */
+/* Frees the part of @r, before @r is freed. A constraint that a thread still needs is released
+ * later. */
 void late_leave(struct request *r);

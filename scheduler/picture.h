@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * picture - one picture under one isolation key: its pixels, and the rows that are computed from
- * them. scheduler/pictures.h has its states.
+ * picture - one picture under one isolation key: its pixels and the rows computed from them.
+ * scheduler/pictures.h has its states.
  */
 
 #include "base/list.h"
@@ -20,14 +20,14 @@ enum picture_state {
 /* Owned by struct pictures. */
 struct sched_picture {
     struct list link;           /* pictures.coming, or .ready by use */
-    struct sched_picture *next; /* in its bucket */
+    struct sched_picture *next; /* chain of its bucket */
     struct kv_isolation isolation;
     int32_t number;
     enum picture_state state;
     struct picture_layout layout;
     uint32_t n_users; /* requests that hold it */
-    uint64_t id;      /* ASKED: of the request that was named, and which of its pictures */
+    uint64_t id;      /* ASKED: the request that was named, and the index of the picture in it */
     uint32_t index, n_rgb;
     uint8_t *rgb; /* PIXELS, UNDER_WAY; ASKED: its first n_rgb bytes */
-    float *rows;  /* READY; UNDER_WAY: some of it */
+    float *rows;  /* READY: its rows; UNDER_WAY: some of them */
 };

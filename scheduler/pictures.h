@@ -30,7 +30,7 @@
 #include "scheduler/request.h"
 
 #define PICTURES_PIXELS (UINT64_C(256) << 20) /* bytes */
-#define PICTURES_AHEAD 2u                     /* of a request, asked for at once */
+#define PICTURES_AHEAD 2u                     /* pictures of a request that are asked for at once */
 #define PICTURES_BUCKETS 4096u
 
 /* Invariants: n_bytes counts the rows of ready pictures and of `now`, n_held_bytes those of ready
@@ -42,46 +42,48 @@ struct pictures {
     struct list coming, ready;
     struct sched_picture *bucket[PICTURES_BUCKETS];
     struct sched_picture *now; /* UNDER_WAY; NULL: none */
-    uint64_t left;             /* of its work */
+    uint64_t left;             /* rest of its work, in multiply-adds */
     uint64_t max_bytes, n_bytes, n_held_bytes, n_pixel_bytes;
-    double ns_per_work; /* running mean; 0: not known */
+    double ns_per_work; /* running mean of the time per multiply-add; 0: not known */
 };
 
-/* Initialises @p without pictures; rows take @max_bytes and those of one picture more. */
+/* Initialises @p without pictures. Rows take at most @max_bytes and those of one picture more. */
 void pictures_init(struct pictures *p, const struct sched_view *view, struct engine *engine,
                    uint64_t max_bytes);
-void pictures_deinit(struct pictures *p); /* also of a zeroed one; no request holds anything */
+void pictures_deinit(struct pictures *p); /* accepts a zeroed one; no request may hold a picture */
 
-/* Holds what @r, which runs, reads next. Returns the position of the first picture whose rows are
- * not there, up to which its rows can be computed; UINT32_MAX: there is none. */
+/* Makes running request @r hold the pictures that its next rows read. Returns the position of the
+ * first picture without rows, up to which its rows can be computed; UINT32_MAX: all have rows. */
 uint32_t pictures_hold(struct pictures *p, struct request *r);
-/* @r holds no more than it needs: called when a step has been taken back, and when it does not run
- * any more. */
+/* Releases the pictures that @r does not need any more: called when a step was taken back and when
+ * @r stops running. */
 void pictures_release(struct pictures *p, struct request *r);
-/* Returns whether the next row of @r, which runs, is one of a picture that is not computed yet. */
+/* Returns whether the next row of running request @r is one of a picture that is not computed
+ * yet. */
 bool pictures_block(const struct request *r);
-/* Returns WHY_ENCODE or WHY_PICTURE if @r waits for a picture that is computed, or for its pixels
- * or its turn; else WHY_N. */
+/* Returns WHY_ENCODE if @r waits for a picture that is being computed, WHY_PICTURE if it waits for
+ * pixels or for its turn, else WHY_N. */
 enum why pictures_why(const struct request *r);
 
-/* Returns the position of the first picture of @r with rows behind the first @n_tokens; UINT32_MAX:
- * there is none. */
+/* Returns the position of the first picture of @r with rows after the first @n_tokens tokens;
+ * UINT32_MAX: none. */
 uint32_t pictures_first(const struct request *r, uint32_t n_tokens);
 
-/* Finds the picture whose pixels are to be asked for next. False: none. */
+/* Writes to @out the picture whose pixels are to be asked for next. Returns false if there is
+ * none. */
 bool pictures_need(struct pictures *p, struct msg_need_picture *out);
-/* They have been asked for. */
+/* Notes that the pixels named by @m were asked for. */
 void pictures_asked(struct pictures *p, const struct msg_need_picture *m);
-/* Takes a part of them. Returns the picture of which there are none, for pictures_fail(), or NULL.
- * Parts that no request waits for are dropped. */
+/* Takes a part of the pixels; parts that no request waits for are dropped. Returns the picture that
+ * failed, for sched_fail_picture(), or NULL. */
 struct sched_picture *pictures_take(struct pictures *p, const struct msg_picture *m);
 
-/* Returns whether pieces can be computed. */
+/* Returns whether a piece of a picture can be computed. */
 bool pictures_has_work(const struct pictures *p);
-/* Computes pieces for about @ns; at least one. Returns the time that it took. *failed: NULL, or a
+/* Computes pieces for about @ns, at least one. Returns the time taken in ns. *failed: NULL, or a
  * picture that cannot be computed, for the reason @why. */
 int64_t pictures_step(struct pictures *p, int64_t ns, struct sched_picture **failed,
                       struct err *why);
 
-/* Returns a request that runs and waits for @x, or NULL. */
+/* Returns a running request that waits for @x, or NULL. */
 struct request *pictures_waiter(const struct pictures *p, const struct sched_picture *x);

@@ -15,15 +15,17 @@
 #include "scheduler/policy.h"
 #include "scheduler/sessions.h"
 
-/* Key of a request; of priorities the lower comes first, 0 is the default. */
+/* Key of a request. Lower priorities come first; 0 is the default. */
 struct queue_key {
     int64_t arrival; /* virtual, ns */
     uint64_t order;  /* order of submission, for equal keys */
 };
 
-/* The key of a request of @priority, clamped to QUEUE_LEVELS, that arrived at @arrived_ns. */
+/* Returns the key of a request of @priority (clamped to +-QUEUE_LEVELS) that arrived at
+ * @arrived_ns. */
 struct queue_key queue_key(int64_t arrived_ns, int priority, uint64_t order);
-/* A strict order: earlier virtual arrival, then earlier submission. */
+/* Returns whether @a comes before @b: earlier virtual arrival, then earlier submission. A strict
+ * order. */
 bool queue_before(const struct queue_key *a, const struct queue_key *b);
 
 /* Link of a queue. */
@@ -32,22 +34,23 @@ struct queued {
     struct queue_key key;
 };
 
-/* Inserts @q into the list sorted by virtual arrival. */
+/* Inserts @q into list @l, which is sorted by virtual arrival. */
 void queue_insert(struct list *l, struct queued *q);
 
-/* Expected output. A session tends to write answers of like length, so the mean is kept per
- * session, and for all requests without one; where nothing is known of a session, that of all
- * requests counts. */
+/* Expected output. A session tends to write outputs of similar length, so a mean is kept for each
+ * session and one for requests without a session. A session without data uses the mean of all
+ * requests. */
 
 struct estimate {
-    float all, none; /* mean of all requests; of those without a session, 0: none yet */
+    float all, none; /* mean of all requests; mean of those without a session, 0: none yet */
     struct sessions *sessions;
 };
 
-/* Begins without data; means of sessions are kept in @sessions, which outlives it. */
+/* Initialises @e without data. Means of sessions are kept in @sessions, which outlives @e. */
 void estimate_init(struct estimate *e, struct sessions *sessions);
-/* A request of @session (0: of none) has ended with @n_out tokens of output. */
+/* Learns from a request of @session (0: none) that ended with @n_out output tokens. */
 void estimate_learn(struct estimate *e, uint64_t session, uint32_t n_out);
-/* Output tokens that a request will have had, given that it has @n_out and may have @max_new. */
+/* Returns the output tokens that a request of @session is expected to have at its end, given that
+ * it has @n_out and may have @max_new. */
 uint32_t estimate_output(const struct estimate *e, uint64_t session, uint32_t n_out,
                          uint32_t max_new);

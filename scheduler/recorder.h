@@ -1,6 +1,6 @@
 #pragma once
 
-/* recorder - what the flight recorder (proto/flight.h) is told of requests, plans and steps. */
+/* recorder - writes requests, plans and steps to the flight recorder (proto/flight.h). */
 
 #include "base/buf.h"
 #include "proto/flight.h"
@@ -20,23 +20,25 @@ struct recorder {
     struct buf record;        /* record of the current plan; empty: no memory */
 };
 
-/* Records go to @flight, plans to @tape, either may be NULL; both outlive it. */
+/* Initialises @c: records go to @flight and plans to @tape; either may be NULL, and both outlive
+ * @c. */
 void recorder_init(struct recorder *c, const struct sched_view *view, struct flight *flight,
                    struct flight_tape *tape, uint32_t tape_bytes);
-/* Frees the plan being made; what is recorded stays. */
+/* Frees the unfinished record of a plan; finished records stay. */
 void recorder_deinit(struct recorder *c);
 
-/* @r was submitted (WHY_QUEUED), got a slot (WHY_ADMITTED; @detail: tokens that it found), lost its
- * @detail pages (WHY_PREEMPTED) or has ended (WHY_ENDED; @detail: enum finish_reason). */
+/* Records that @r was submitted (WHY_QUEUED), got a slot (WHY_ADMITTED; @detail: cached tokens),
+ * lost its @detail pages (WHY_PREEMPTED) or ended (WHY_ENDED; @detail: enum finish_reason). */
 void recorder_note(struct recorder *c, struct request *r, enum why why, uint32_t detail);
-/* Before plan_step(): all that it is told, of requests @planned, for step @step. */
+/* Records the input of plan_step() for requests @planned in step @step. */
 void recorder_asks(struct recorder *c, const struct plan *p, struct request *const *planned,
                    uint64_t step);
-/* After it: what it decided. */
+/* Records the decision of plan_step(). */
 void recorder_decided(struct recorder *c, const struct plan *p);
-/* After a plan was applied: the verdict about each of @planned. */
+/* Records the verdict about each of @planned, after the plan was applied. */
 void recorder_plan(struct recorder *c, const struct plan *p, struct request *const *planned,
                    int64_t now);
-/* Step @t took @ns and ended @now; @p is the last plan, which took @plan_us. */
+/* Records that step @t took @ns and ended at @now. @p: the last plan, which took @plan_us to
+ * make. */
 void recorder_step(struct recorder *c, const struct plan *p, const struct batch *t,
                    uint32_t plan_us, int64_t ns, int64_t now);

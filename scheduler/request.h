@@ -26,7 +26,7 @@
 #include "scheduler/queue.h"
 
 #define REQUEST_LIST_MAX 4096u /* bias entries, stop ids */
-#define STATE_CUTS 24u         /* of a prompt */
+#define STATE_CUTS 24u         /* cuts of a prompt */
 
 enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_DONE };
 
@@ -42,42 +42,42 @@ struct sched_picture;
 /* A picture of a prompt. */
 struct request_picture {
     struct submit_picture in;
-    int32_t number;             /* of its content, in the tokens that the pager gets */
-    struct sched_picture *held; /* scheduler/pictures.h: its rows, or what is to become them */
+    int32_t number;             /* number of its content among the tokens that the pager gets */
+    struct sched_picture *held; /* its entry in scheduler/pictures.h, with the rows or the pixels */
 };
 
 struct request {
     struct queued queued;    /* in sched.waiting or sched.running */
-    struct list pending;     /* in sched.pending: the front has something to learn */
-    struct request *next_id; /* in the table of ids */
+    struct list pending;     /* in sched.pending: the front lacks events of it */
+    struct request *next_id; /* chain in the table of ids */
     uint16_t tenant;         /* fair_share.tenant[] */
-    struct {                 /* SUBMIT_PREWARM: whose it is, and after which turn it comes */
+    struct {                 /* SUBMIT_PREWARM: its tenant, and the turn that it follows */
         uint64_t turn;
         uint32_t tenant, weight_milli;
-        bool over; /* the one after it has come */
+        bool over; /* the turn that it prepares has come */
     } prewarm;
     bool entered;
-    int64_t since_ns;    /* it waits */
-    uint64_t record;     /* in the flight recorder */
-    uint32_t plan_index; /* waiting: in the plan, UINT32_MAX: it was not looked at */
-    uint8_t class;       /* of its tenant */
+    int64_t since_ns;    /* time since which it waits */
+    uint64_t record;     /* its record in the flight recorder */
+    uint32_t plan_index; /* waiting: its index in the plan, UINT32_MAX: not considered */
+    uint8_t class;       /* class of its tenant */
     enum request_state state;
 
     /* Asked. */
     uint64_t id, session;
     int64_t deadline_ns;
     uint32_t n_prompt;
-    uint32_t max_tokens; /* prompt and output: max_new or the context's end */
-    uint32_t min_tokens; /* likewise: end tokens are banned before */
+    uint32_t max_tokens; /* most tokens of prompt and output together */
+    uint32_t min_tokens; /* least tokens of both: end tokens are banned before */
     uint16_t flags;
     uint8_t n_top, n_prompt_top;
     bool alone, ignore_eos;
     struct kv_isolation isolation,
-        share;                 /* share: of its pages, a key of its own without sharing */
-    struct engine_param param; /* without tokens and the number of bans */
+        share;                 /* share: key of its pages; unique where nothing is shared */
+    struct engine_param param; /* all fields but the tokens and n_bans */
     struct engine_samplers samplers;
-    uint32_t *breakers; /* of samplers */
-    int32_t *bans;      /* end tokens unless ignored, and stop ids */
+    uint32_t *breakers; /* owned; samplers points to it */
+    int32_t *bans;      /* stop ids, then end tokens unless they are ignored */
     struct engine_bias *bias;
     uint32_t n_bans, n_stop_ids; /* the stop ids come first */
     struct stops *stops;
@@ -87,60 +87,65 @@ struct request {
     uint32_t n_prediction;
     const struct sched_constraints *constraints;
     const struct constraint *constraint; /* NULL: none, or still being compiled */
-    uint32_t payer;                      /* the front's number of its tenant */
-    size_t charged;                      /* to it, for matcher */
-    bool compiling; /* it is not in the queue before its constraint is there, or its pages: */
-    bool loading;   /* they are read from the disk, since loading_ns */
+    uint32_t payer;                      /* its tenant's number in the front */
+    size_t charged;                      /* bytes charged to the tenant for matcher */
+    bool compiling;                      /* waits for its constraint before it is queued */
+    bool loading; /* waits for pages from the disk, since loading_ns, before it is queued */
     int64_t loading_ns;
 
     /* So far. */
-    int32_t *tokens, *retired; /* retired: an array that a step under way may still read */
-    int32_t *keys;             /* [cap] or NULL: request_keys() */
+    /* retired: the previous array, which a step in flight may still read */
+    int32_t *tokens, *retired;
+    int32_t *keys; /* [cap] or NULL: request_keys() */
     uint32_t n_tokens, cap;
     struct request_picture *pictures; /* [n_pictures] in the order of their places */
-    struct engine_picture *shown;     /* [2][n_pictures]: to step n in [n % 2] */
+    struct engine_picture *shown;     /* [2][n_pictures] as given to step n, in [n % 2] */
     uint32_t n_pictures;
-    bool two_way;   /* rows of a picture are computed in one step (engine_info.two_way) */
-    uint64_t *hash; /* chained, of its first pages as given: equal means equal up to there */
+    bool two_way;   /* all rows of a picture are computed in one step (engine_info.two_way) */
+    uint64_t *hash; /* chained hashes of its first pages: equal means equal up to there */
     uint32_t n_hashes;
 
-    /* Sequence in which it is computed; pages only while it runs. */
+    /* Its sequence, which has pages only while the request runs. */
     struct kv_seq *seq;
-    uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its step */
-    uint32_t n_in_flight;                 /* steps under way that have it */
-    bool begins;                          /* no step has had @seq yet */
-    uint32_t n_found; /* positions of @seq up to the last that was found computed */
+    uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its batch */
+    uint32_t n_in_flight;                 /* steps in flight that have it */
+    bool begins;                          /* no step has computed @seq yet */
+    uint32_t n_found;                     /* positions of @seq that were found in the cache */
     uint32_t n_bypassed, n_preempted;
-    uint8_t n_passed;                   /* as plan_req.n_passed */
-    struct drafter_seq *drafter;        /* scheduler/drafter.h; NULL: nothing yet */
-    const struct draft_tokens *drafted; /* of drafter; NULL likewise */
-    struct spec_request *spec;          /* scheduler/spec.h; NULL: nothing was drafted yet */
-    struct constraint_state *matcher;   /* after all of tokens[]; NULL: nothing is constrained */
-    struct late *late;                  /* scheduler/late.h; NULL: no mask was late */
+    uint8_t n_passed;                   /* see plan_req.n_passed */
+    struct drafter_seq *drafter;        /* its part of scheduler/drafter.h; NULL: none yet */
+    const struct draft_tokens *drafted; /* drafts of drafter; NULL: none yet */
+    struct spec_request *spec;          /* its part of scheduler/spec.h; NULL: none yet */
+    /* state of the constraint after tokens[]; NULL: no constraint */
+    struct constraint_state *matcher;
+    struct late *late; /* its part of scheduler/late.h; NULL: no mask was late */
     uint32_t n_drafted, n_accepted;
-    uint32_t n_replay; /* tokens behind n_computed that have been, before a draft that was wrong */
-    uint32_t n_predicted, n_predicted_accepted; /* of these, from the request's prediction */
-    uint32_t n_host; /* tokens that host memory has, as far as they are still to be brought back */
-    uint32_t seen_hit; /* of the last look into the pager while waiting, at seen_step */
+    /* tokens behind n_computed that must be computed again after a wrong draft */
+    uint32_t n_replay;
+    /* drafted and accepted tokens from the request's prediction */
+    uint32_t n_predicted, n_predicted_accepted;
+    uint32_t n_host;   /* tokens in host memory that are still to be copied back */
+    uint32_t seen_hit; /* tokens found by the last lookup while waiting, in step seen_step */
     uint64_t seen_step;
-    struct request_cuts {           /* of a hybrid model, see state.h */
-        uint32_t at[STATE_CUTS], n; /* in its prompt, in order */
-        uint32_t branch;            /* tokens in pages that exist, as of the last look */
-        uint32_t saved;             /* tokens behind which a snapshot was made last */
+    struct request_cuts {           /* snapshots of a hybrid model (state.h) */
+        uint32_t at[STATE_CUTS], n; /* positions of cuts in its prompt, ascending */
+        uint32_t branch;            /* tokens in existing pages at the last lookup */
+        uint32_t saved;             /* tokens before the last snapshot */
         bool known;
     } cuts;
     bool stalled;
 
-    /* For the front. Arrays of outputs begin at output out_base, which it knows to be delivered. */
+    /* For the front. Arrays of outputs begin at output out_base; the front has all outputs before
+     * it. */
     float *logprobs;
     struct event_top *top;
     uint64_t *digests;
     float *prompt_lp;
     struct event_top *prompt_top; /* [n_prompt_top] each */
     uint32_t out_base, out_cap, n_prompt_lp, want_prompt_lp;
-    /* SUBMIT_POOL_*: the vector, or vectors, in place of the one token. Of all positions: those of
-     * [0, n_pooled) are there, one after the other, or their sum is: the mean does not depend on
-     * how the prompt was cut. */
+    /* SUBMIT_POOL_*: the vectors that take the place of the output token. SUBMIT_POOL_NONE: vectors
+     * of positions [0, n_pooled), one after the other. SUBMIT_POOL_MEAN: their sum in double
+     * precision, which does not depend on the chunks of the prompt. */
     float *vector;
     double *sum;
     uint32_t n_pooled, n_embd, n_vector;
@@ -149,15 +154,16 @@ struct request {
     enum finish_reason finish;
     bool refused;
     struct err why;
-    /* acked: what sched_delivered() confirmed; sent: what the last event batch has. */
+    /* acked: delivered, as sched_delivered() said. sent: in the last event batch. */
     struct request_events {
         bool accepted, prompt_lp, end;
         uint32_t n_out;
     } acked, sent;
 };
 
-/* Makes a request of @m, for a scheduler with @view. One that can never run is DONE at once, with
- * finish, refused and why set; so is one that was resumed after its last token. 0 or -ENOMEM. */
+/* Makes a request of @m for the scheduler of @view; @order is the number of submissions before it.
+ * A request that can never run is DONE at once, with finish, refused and why set; so is one that
+ * was resumed after its last token. Returns 0 or -ENOMEM. */
 int request_new(struct request **out, const struct submit *m, const struct sched_view *view,
                 uint64_t order);
 /* Frees @r, which must have no pages, no step in flight, and none of spec, drafter and late. */
@@ -166,79 +172,80 @@ DEFINE_FREEP(struct request, request)
 
 /* Moves @r to @state; asserts that the transition is legal (the table in request.c). */
 void request_set_state(struct request *r, enum request_state state);
-/* The front has something to learn of @r: @pending (request.pending) has it from now on. */
+/* Puts @r into @pending (request.pending), so that the front gets its new events. */
 void request_note_pending(struct request *r, struct list *pending);
-/* DONE for reason @why. Its pages are gone already. */
+/* Moves @r, which must have no pages, to DONE for reason @why. */
 void request_finish(struct request *r, enum finish_reason why);
 
-/* Returns its tokens as pagers get them: with the numbers of pictures in the place of their rows
+/* Returns the tokens of @r as pagers get them: with the numbers of pictures in place of their rows
  * (kvpager/media.h). */
 static inline const int32_t *request_keys(const struct request *r) {
     return r->keys ? r->keys : r->tokens;
 }
 
-/* Returns whether its samples may need masks. */
+/* Returns whether samples of @r may need masks. */
 static inline bool request_is_masked(const struct request *r) {
     return r->matcher || r->allowed;
 }
 
-/* Tokens of its output so far, those that came with a resumed request included. */
+/* Returns the output tokens of @r so far, with those that a resumed request came with. */
 static inline uint32_t request_n_out(const struct request *r) {
     return r->n_tokens - r->n_prompt;
 }
 
-/* Returns whether vectors are wanted, and no text. */
+/* Returns whether @r wants vectors and no text. */
 static inline bool request_pools(const struct request *r) {
     return (r->flags & SUBMIT_POOLS) != 0;
 }
 
-/* Returns whether the hidden states of all positions are wanted. */
+/* Returns whether @r needs the hidden states of all positions. */
 static inline bool request_pools_all(const struct request *r) {
     return (r->flags & (SUBMIT_POOL_MEAN | SUBMIT_POOL_NONE)) != 0;
 }
 
-/* scheduler/prewarm.h */
+/* Returns whether @r is a prewarm (scheduler/prewarm.h). */
 static inline bool request_is_prewarm(const struct request *r) {
     return (r->flags & SUBMIT_PREWARM) != 0;
 }
 
-/* Returns whether its last token is under way, so that no row is left to launch. */
+/* Returns whether the last token of @r is in flight, so that no row is left to launch. */
 static inline bool request_is_last(const struct request *r) {
     return r->n_tokens + r->n_pending >= r->max_tokens;
 }
 
-/* Tokens that it is expected to have at its end, by its session's answers: from n_tokens to
- * max_tokens. */
+/* Returns the tokens that @r is expected to have at its end, from its session's mean output:
+ * n_tokens to max_tokens. */
 static inline uint32_t request_target(const struct request *r, const struct estimate *e) {
     return r->n_prompt +
            estimate_output(e, r->session, request_n_out(r), r->max_tokens - r->n_prompt);
 }
 
-/* Tokens of other requests' pages that it may take over: it must compute its last token, and
- * whatever it has to tell about its prompt. */
+/* Returns the tokens of @r that it may take from pages of other requests. It always computes its
+ * last token, and the positions whose log probabilities or vectors it returns. */
 uint32_t request_shareable(const struct request *r);
 
-/* Returns how many of the first @n_tokens, which are whole pages of @page_tokens, it can go on
- * behind: not in the middle of a picture whose rows are computed in one step. */
+/* Returns how many of the first @n_tokens tokens of @r, which are whole pages of @page_tokens, may
+ * be a cached prefix: it must not end inside a picture whose rows are computed in one step. */
 uint32_t request_cut(const struct request *r, uint32_t n_tokens, uint32_t page_tokens);
-/* kv_pager_match() for the first @n_tokens of @r, cut likewise. */
+/* Returns kv_pager_match() of the first @n_tokens of @r, cut as by request_cut(). */
 struct kv_match request_match(const struct request *r, const struct kv_pager *p, uint32_t n_tokens,
                               uint32_t page_tokens);
 
-/* Appends sample @o and finds out whether it ends the request: FINISH_NONE, FINISH_STOP,
- * FINISH_LENGTH, or FINISH_ERROR with r->why; a negative errno when there is no memory. */
+/* Appends sample @o. Returns FINISH_NONE, or why the request ends: FINISH_STOP, FINISH_LENGTH, or
+ * FINISH_ERROR with r->why; -ENOMEM. */
 int request_add(struct request *r, const struct engine_out *o);
-/* Takes over constraint @c of @r: the outputs that it has are read. Returns as request_add(). */
+/* Takes over constraint @c for @r and feeds it the output so far. Returns as request_add(). */
 int request_constrain(struct request *r, const struct constraint *c);
-/* Room for @n drafted tokens behind the last one. 0 or -ENOMEM. */
+/* Makes room for @n tokens behind the last one. Returns 0 or -ENOMEM. */
 int request_reserve(struct request *r, uint32_t n);
-/* Why its constraint ends it, as r->why: 0, no token fits; or an error of grammar/constraint.h. */
+/* Sets r->why to the reason why its constraint ends it. @e: 0, no token fits; or an error of
+ * grammar/constraint.h. */
 void request_blame(struct request *r, int e);
-/* Takes what is told of prompt token @pos + 1. */
+/* Takes the log probabilities of prompt token @pos + 1 from @o. */
 void request_add_prompt_lp(struct request *r, uint32_t pos, const struct engine_out *o);
 
-/* Takes the hidden state of position @pos. */
+/* Takes hidden state @v of position @pos. */
 void request_add_hidden(struct request *r, uint32_t pos, const float *v);
 
-/* Drops what the front has from the arrays of outputs. */
+/* Drops outputs that the front has from the arrays. */
 void request_trim(struct request *r);

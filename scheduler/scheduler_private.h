@@ -35,11 +35,11 @@ struct sched {
     struct list pending;          /* request.pending */
     struct request *by_id[SCHED_ID_SLOTS];
     uint64_t n_submitted;
-    int64_t next_deadline_ns; /* no later than the first of them */
+    int64_t next_deadline_ns; /* no later than the earliest deadline */
     bool unsent;              /* the last event batch did not hold all pending events */
 
     struct plan plan;
-    struct plan_req *plan_req; /* [max_seqs + SCHED_CANDIDATES], and whose they are */
+    struct plan_req *plan_req; /* [max_seqs + SCHED_CANDIDATES], and their requests */
     struct request **planned;
     struct cost cost;
     struct sessions sessions;
@@ -48,7 +48,7 @@ struct sched {
     struct drafter *drafter; /* NULL: there is no draft model */
     struct offload offload;
     struct kv_opts pager_opts;
-    int64_t leave_disk_ns; /* at the latest; INT64_MAX: it is not left */
+    int64_t leave_disk_ns; /* time by which the disk tier is left; INT64_MAX: it is not */
     struct states states;
     struct fair_share fair;
     struct pins pins;
@@ -57,64 +57,67 @@ struct sched {
     struct pictures pictures;
     struct recorder recorder;
 
-    struct batch batch[SCHED_DEPTH_MAX]; /* of step n in [n % SCHED_DEPTH_MAX] */
+    struct batch batch[SCHED_DEPTH_MAX]; /* batch of step n, in [n % SCHED_DEPTH_MAX] */
     uint64_t n_launched, n_waited;       /* steps */
-    uint64_t step;          /* the engine's last one: those that drafted are among them */
-    int64_t last_end_ns;    /* of the last step waited for */
-    int64_t checked_ns;     /* when the pager was last checked */
-    bool lost;              /* the engine */
-    struct msg_stats stats; /* its counters */
+    uint64_t step;                       /* the engine's last step, steps of drafting counted */
+    int64_t last_end_ns;                 /* end of the last step waited for */
+    int64_t checked_ns;                  /* when the pager was last checked */
+    bool lost;                           /* the engine */
+    struct msg_stats stats;              /* counters */
 };
 
-/* Steps that were launched and not waited for. */
+/* Returns the number of steps in flight. */
 static inline uint32_t sched_n_in_flight(const struct sched *s) {
     return (uint32_t)(s->n_launched - s->n_waited);
 }
 
 /* scheduler.c */
 
-/* Returns the place of request @id in the table of ids, or where it would be. */
+/* Returns the place of request @id in the table of ids, or the place where it would be inserted. */
 struct request **sched_slot(struct sched *s, uint64_t id);
 
-/* Ends a request that waits or runs: its pages are free, the front will be told. */
+/* Ends waiting or running request @r for reason @why: its pages are free at once, and the front
+ * gets an event. */
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why);
-/* Frees a request that is over, once the front knows and no step has it. */
+/* Frees @r if it has ended, the front knows it, and no step in flight has it. */
 void sched_maybe_free(struct sched *s, struct request *r);
-/* Ends the requests that wait for @x, of which there are no rows, for the reason @why. */
+/* Ends the requests that wait for picture @x, which cannot be computed, for reason @why. */
 void sched_fail_picture(struct sched *s, const struct sched_picture *x, const struct err *why);
 
 /* tier.c */
 
-/* Opens the file of the disk tier where @use, and where this model has use for it. One that cannot
- * be used is told to opts.disk.note, and there is no such tier then. */
+/* Opens the disk tier if @use and the model can use it. A fault of the file goes to opts.disk.note,
+ * and there is no disk tier then. */
 void tier_init(struct sched *s, bool use);
 void tier_deinit(struct sched *s);
-/* Returns whether @r waits for the disk; if so it is put into the queue later. */
+/* Starts to read pages of @r from the disk if that pays. Returns whether it did; @r is put into the
+ * queue later then. */
 bool tier_begin_load(struct sched *s, struct request *r);
-/* @r, which waits for it, is over. */
+/* Cancels the read for @r, which has ended. */
 void tier_cancel_load(struct sched *s, struct request *r);
-/* Before each step: takes what was read and written; leaves the file, if that was asked for and all
- * is written. */
+/* Takes finished reads and writes before a step. Leaves the file, if that was asked for and
+ * everything is written. */
 void tier_step(struct sched *s);
-/* When it is to be looked at again, or INT64_MAX. */
+/* Returns when tier_step() must be called again, or INT64_MAX. */
 int64_t tier_wake_ns(const struct sched *s);
 
 /* step.c */
 
-/* Plans and launches a step. 0; 1: there is nothing that can be launched now; -EIO, -ENOMEM. */
+/* Plans and launches a step. Returns 0; 1: nothing can be launched now; -EIO, -ENOMEM. */
 int step_launch(struct sched *s);
-/* Launches a step that has nothing but copies, when none is in flight. As step_launch(). */
+/* Launches a step of copies only, when none is in flight. Returns as step_launch(). */
 int step_copies(struct sched *s);
-/* Computes pieces of a picture, as long as the next step allows; that has less time for prompts. */
+/* Computes pieces of a picture as long as the next step allows, and takes their time off its
+ * prompts. */
 void step_pictures(struct sched *s);
-/* Returns whether the last step launched is expected to take so long that none is launched behind
- * it. */
+/* Returns whether the last launched step is expected to take so long that no step is launched
+ * behind it. */
 bool step_is_long(const struct sched *s);
-/* Hands the masks of step @t, which is launched, to the engine and lets it sample. 0, -EIO,
+/* Gives the engine the masks of step @t, which is launched, and lets it sample. Returns 0, -EIO,
  * -ENOMEM. */
 int step_seal(struct sched *s, struct batch *t);
-/* Writes the ids of all requests that a step in flight has, and with @drafts of those for which the
- * draft model is about to run, to the crash page, for the front to read if this process dies. */
+/* Writes the ids of the requests in steps in flight to the crash page, for the front to read if
+ * this process dies; with @drafts also those for which the draft model is about to run. */
 void step_write_crash_page(struct sched *s, int64_t now, bool drafts);
 
 /* step_gather.c */
@@ -122,28 +125,29 @@ void step_write_crash_page(struct sched *s, int64_t now, bool drafts);
 /* Fills s->plan and s->planned: running requests in order, the first waiting ones, pages,
  * limits. */
 void step_gather(struct sched *s);
-/* Before drafts are asked for: what this step may try. May be called again for the same step. */
+/* Prepares the drafts that this step may try. May be called again for the same step. */
 void step_begin_drafts(struct sched *s);
-/* Attaches the pages that running request @r finds in the prefix cache, and counts them. No step
- * in flight has it. */
+/* Attaches the pages that running request @r finds in the prefix cache, and counts them. No step in
+ * flight may have @r. */
 void step_attach(struct sched *s, struct request *r);
 
 /* step_apply.c */
 
-/* Sets n_host of those that the plan admits and of which host memory has more than the device,
- * where fetching is faster than computing. Whether there are any: then the plan is to be made
- * again. */
+/* Sets n_host of requests that the plan admits and of which host memory has more than the device,
+ * where copying is faster than computing. Returns whether there are any; the plan must be made
+ * again then. */
 bool step_look_in_host(struct sched *s);
-/* Preempts, then admits. Preempted requests wait again; admitted ones have a sequence and its
- * prefix. */
+/* Applies the plan's preemptions, then its admissions: preempted requests wait again, admitted ones
+ * get a sequence with their cached prefix. */
 void step_apply_places(struct sched *s, int64_t now);
-/* Takes the pages for the rows of the plan, which has counted them. */
+/* Takes the pages for the rows of the plan, which has made sure that they are available. */
 void step_apply_rows(struct sched *s);
-/* Fills batch @t with the plan's rows and drafts and the copies that were decided. 0 or -ENOMEM. */
+/* Fills batch @t with the plan's rows and drafts and with the decided copies. Returns 0 or
+ * -ENOMEM. */
 int step_build(struct sched *s, struct batch *t);
 
 /* step_complete.c */
 
-/* Waits for the oldest step in flight and takes its results. 0, -EIO: the engine is lost,
+/* Waits for the oldest step in flight and takes its results. Returns 0, -EIO: the engine is lost,
  * -ENOMEM. */
 int step_wait(struct sched *s);

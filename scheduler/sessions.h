@@ -16,48 +16,48 @@
 #define SESSIONS_MAX 1024u
 #define SESSIONS_WAYS 8u
 
-/* End of a turn, as far as the front has told of it. */
+/* Kind of a turn's end, as reported by the front. */
 enum pause_after { PAUSE_AFTER_ANY, PAUSE_AFTER_CALLS, PAUSE_AFTER_ANSWER, PAUSE_AFTERS };
 
-/* Knowledge of a session's pauses between turns; pin.c's. */
+/* Pauses of a session between turns; owned by pin.c. */
 struct pauses {
-    uint64_t turn;    /* id of its last one */
+    uint64_t turn;    /* id of its last turn */
     int64_t ended_ns; /* end of the last turn; 0: a turn runs */
     uint32_t n_tokens;
-    uint8_t end;   /* how it ended; enum pause_after */
-    struct pause { /* after such an end; PAUSE_AFTER_ANY: after all, told or not */
+    uint8_t end;   /* enum pause_after of the last turn */
+    struct pause { /* [end] pauses after it; PAUSE_AFTER_ANY: after every end */
         uint32_t n_ended, n_returned;
-        double long_ms; /* nine of ten pauses are shorter; 0: nothing is known */
+        double long_ms; /* 90th percentile of the pauses; 0: not known */
     } after[PAUSE_AFTERS];
 };
 
-/* Prompt computed for a session's next turn: pages [from, to) of a prompt with these hashes;
- * prewarm.c's. */
+/* Prompt computed for a session's next turn: pages [from, to) of a prompt with these hashes; owned
+ * by prewarm.c. */
 struct prewarm_done {
-    uint64_t *hash; /* [to], owned; NULL: nothing */
+    uint64_t *hash; /* [to] owned; NULL: none */
     uint32_t from, to;
 };
 
 struct session {
-    float n_output; /* mean of its outputs, tokens; 0: none yet; queue.c's */
+    float n_output; /* mean output in tokens, 0: none yet; owned by queue.c */
     struct pauses pauses;
     struct prewarm_done done;
 };
 
 struct sessions {
-    uint64_t id[SESSIONS_MAX];   /* 0: free; those that a session may take stand together */
-    uint64_t used[SESSIONS_MAX]; /* when: of n_uses */
+    uint64_t id[SESSIONS_MAX];   /* 0: free; the places of a session are adjacent */
+    uint64_t used[SESSIONS_MAX]; /* value of n_uses at the last use */
     uint64_t n_uses;
     struct session at[SESSIONS_MAX];
 };
 
-/* Begins without sessions. */
+/* Initialises @s without sessions. */
 void sessions_init(struct sessions *s);
-/* Frees what entries own. */
+/* Frees memory that entries own. */
 void sessions_deinit(struct sessions *s);
 
 /* Returns the entry of session @id, or NULL if it is not known or @id is 0. */
 struct session *sessions_find(const struct sessions *s, uint64_t id);
-/* Returns the entry of session @id and notes its use; a session that is not known begins, all zero.
- * NULL: @id is 0. */
+/* Returns the entry of session @id and notes its use; the entry of an unknown session is new and
+ * all zero. NULL: @id is 0. */
 struct session *sessions_use(struct sessions *s, uint64_t id);

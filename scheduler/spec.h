@@ -1,10 +1,9 @@
 #pragma once
 
 /*
- * spec - what to draft for whom: asks the sources (scheduler/draft/), estimates how much of a
- * draft will be accepted, and rests a source that does not pay. How many drafted rows a step gets
- * is decided by plan_step(), from these estimates and the cost model. docs/design/speculation.md
- * tells the whole story.
+ * spec - chooses drafts: asks the sources (scheduler/draft/), estimates how many tokens of a draft
+ * are accepted, and rests a source that does not pay. plan_step() decides how many drafted rows a
+ * step gets, from these estimates and the cost model. docs/design/speculation.md has the design.
  */
 
 #include "scheduler/draft/draft.h"
@@ -13,7 +12,7 @@
 #define SPEC_POSITIONS 6u /* classes of position in the draft */
 #define SPEC_LOADS 12u    /* classes of the number of running requests */
 
-/* Trials of a drafted token and how many were right, old ones fading. */
+/* Trials of a drafted token, and those that were right; old ones fade. */
 struct spec_trials {
     float n, right;
 };
@@ -21,16 +20,16 @@ struct spec_trials {
 struct spec_opts {
     bool off;
     uint32_t max_draft;                       /* 0: 16 */
-    uint32_t no_sources;                      /* bit i: source i is not asked */
+    uint32_t no_sources;                      /* bit i: source i drafts nothing */
     const struct draft_source *const *source; /* NULL-terminated; NULL: the table in spec.c */
 };
 
-/* Gain of steps with drafts and without; sums in which old ones fade. */
+/* Tokens and time of steps with and without drafts; old ones fade. */
 struct spec_ledger {
     double tokens[2], ns[2]; /* [1]: with drafts */
     uint32_t n[2];           /* steps */
-    uint64_t compare_at;     /* the step that has no drafts, to see what that brings */
-    uint64_t paused_until;   /* no step has drafts before this one */
+    uint64_t compare_at;     /* the next step that has no drafts, for comparison */
+    uint64_t paused_until;   /* drafts are off before this step */
     uint32_t interval, pause;
 };
 
@@ -41,68 +40,70 @@ struct spec {
     uint32_t no_sources;
     struct spec_trials seen[DRAFT_SOURCES_MAX][SPEC_POSITIONS];
     struct spec_ledger ledger[SPEC_LOADS];
-    /* Running means: what a step without drafts takes, over what the cost model expects; and one
-     * with drafts, over what it expects times that. So a cost model that is wrong by a factor does
+    /* Running means: time of steps without drafts relative to the cost model, and time of steps
+     * with drafts relative to the model times that. So a cost model that is wrong by a factor does
      * not speak against drafts. */
     float took, slower;
-    uint64_t turn;     /* the number of the step that is planned, set by spec_begin_step() */
+    uint64_t turn;     /* number of the step that is planned; set by spec_begin_step() */
     uint32_t n_probes; /* probes that this step may still make */
-    bool quiet;        /* this step has no drafts */
+    bool quiet;        /* true: this step has no drafts */
 };
 
-/* A request's part. */
+/* State of a request. */
 struct spec_request {
     const struct spec *owner;
     void *state[DRAFT_SOURCES_MAX];
-    /* Tokens of the next draft: twice what was right in the last one, and a few. */
+    /* Most tokens of the next draft: twice those accepted in the last one, and a few more. */
     uint32_t longest[DRAFT_SOURCES_MAX];
     struct spec_rest {
-        uint32_t until;   /* output tokens, before which the source is not asked */
+        uint32_t until;   /* output length before which the source is not asked */
         uint32_t length;  /* output tokens of the last rest */
         uint32_t refused; /* drafts in a row that got no row, or were all wrong */
-        bool probe;       /* after a rest: try a little, whatever the estimate says */
+        bool probe;       /* set after a rest: a short draft is tried whatever the estimate */
     } rest[DRAFT_SOURCES_MAX];
 
-    /* The draft at hand. survival[i]: probability that its first i + 1 tokens are right. */
+    /* The current draft. survival[i]: probability that its first i + 1 tokens are right. */
     int32_t draft[DRAFT_MAX];
     float survival[DRAFT_MAX];
     uint32_t n_draft, source;
 };
 
-/* Opens the sources, which are no more than DRAFT_SOURCES_MAX. 0 or -ENOMEM. */
+/* Opens the sources, at most DRAFT_SOURCES_MAX. Returns 0 or -ENOMEM. */
 int spec_init(struct spec *s, const struct spec_opts *opts);
-void spec_deinit(struct spec *s); /* accepts a zeroed one; all requests' parts are freed */
-/* @q may be NULL; its sources end. */
+/* accepts a zeroed one; the states of all requests must be freed */
+void spec_deinit(struct spec *s);
+/* Frees the state @q of a request; accepts NULL. */
 struct spec_request *spec_request_free(struct spec_request *q);
 
-/* Step @turn is planned, with @n_running requests. May be said again for the same step. */
+/* Begins the drafts of step @turn with @n_running requests. May be called again for the same
+ * step. */
 void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running);
-/* Looks for a draft of @r, which lacks one token; what is found is in r->spec. Nothing found
- * costs nothing worth mentioning. */
+/* Looks for a draft of @r, which lacks one token, and leaves it in r->spec. A search without a
+ * result costs almost nothing. */
 void spec_propose(struct spec *s, struct request *r);
-/* The tokens expected of the draft that @r would have now. */
+/* Returns the tokens that a draft of @r is now expected to bring. */
 float spec_offers(struct spec *s, struct request *r);
-/* Returns how many tokens @source may be asked for, before it is: 0, it rests. survival[i]: the
- * probability that its first i + 1 tokens are right. *probe: as spec_probes(). */
+/* Returns how many tokens @source may draft for @r; 0: it rests. survival[i]: probability that its
+ * first i + 1 tokens are right. *probe: see spec_probes(). */
 uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_source *source,
                      float survival[DRAFT_MAX], bool *probe);
-/* @r's next draft of @source is a probe, after a rest or not; the step has one left. */
+/* Makes the next draft of @source for @r a probe; the step has one left. */
 void spec_probe(struct spec *s, struct request *r, const struct draft_source *source);
-/* Returns whether the draft at hand is to be tried whatever the estimates say; it is short. */
+/* Returns whether the current draft is a probe: short, and tried whatever the estimates. */
 bool spec_probes(const struct request *r);
-/* The plan gave the draft at hand no row. */
+/* Notes that the plan gave the current draft no row. */
 void spec_refused(struct request *r);
-/* @n_drafted tokens of it were computed, @n_right of them were right and sent; @ended: the
- * request ended with the last of these. */
+/* Learns that @n_drafted tokens of the draft were computed, of which @n_right were right and sent.
+ * @ended: the request ended with the last of these. */
 void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t n_right,
                 bool ended);
-/* The request is over. */
+/* Lets the sources learn from the output of @r, which has ended. */
 void spec_finish(struct spec *s, const struct request *r);
 
-/* A step without prefill of @n_seqs sequences took @ns, where @expect_ns was expected, and brought
- * @n_tokens. */
+/* Accounts for a step without prefill of @n_seqs sequences that took @ns, where @expect_ns was
+ * expected, and brought @n_tokens. */
 void spec_account(struct spec *s, uint32_t n_seqs, bool drafts, uint32_t n_tokens, int64_t ns,
                   int64_t expect_ns);
-/* Returns how much longer than expected steps with drafts take, compared with those without: at
- * least 1. */
+/* Returns the factor, at least 1, by which steps with drafts take longer than expected, relative to
+ * steps without. */
 float spec_slower(const struct spec *s);

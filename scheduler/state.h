@@ -25,54 +25,55 @@
 #include "scheduler/view.h"
 
 struct states {
-    bool on; /* the model has a state; without snapshots nothing is found, and nothing kept */
+    bool on; /* the model has recurrent states */
     bool keeps;
     const struct sched_view *view;
-    uint32_t pages;       /* that a state is as large as */
-    uint32_t n_may_draft; /* requests of the next step, since there are so many snapshots for it */
-    /* [n_loads] of requests admitted or taken back since the last step, one a slot; behind them
-     * room for as many states that are saved before their drafts: the next item's is n_backups. */
+    uint32_t pages;       /* size of a state in pages */
+    uint32_t n_may_draft; /* requests of the next step that may draft: one per free snapshot */
+    /* [n_loads] loads of states for requests that were admitted or whose drafts were wrong, one per
+     * slot; behind them room for as many saves of states before drafts, of which the next item's is
+     * n_backups. */
     struct engine_copy *load;
     uint32_t n_loads, cap_loads, n_backups;
 };
 
-/* 0 or -ENOMEM. */
+/* Initialises @s. Returns 0 or -ENOMEM. */
 int states_init(struct states *s, const struct sched_view *view);
 void states_deinit(struct states *s); /* accepts a zeroed one */
 
-/* Returns where the next chunk of @r, of which @n_computed tokens are there, must end at the
- * latest; UINT32_MAX: there is no cut behind them. */
+/* Returns the position where the next chunk of @r, of which @n_computed tokens are computed, must
+ * end at the latest; UINT32_MAX: no cut follows. */
 uint32_t states_next_cut(const struct states *s, const struct request *r, uint32_t n_computed);
-/* Returns what waiting request @r would find; remembers where it leaves the pages that exist. */
+/* Returns the cached prefix of waiting request @r, and remembers where @r leaves the existing
+ * pages. */
 struct kv_match states_match(const struct states *s, struct request *r);
-/* Returns whether @r, which waits and found r->seen_hit tokens, is to wait for a snapshot with
- * which it begins further on: @o, which runs or is before it in the queue, is about to come to that
- * cut. */
+/* Returns whether @r, which waits and found r->seen_hit tokens, should wait for a snapshot further
+ * on in its prompt that @o, which runs or is earlier in the queue, is about to make. */
 bool states_follows(const struct states *s, const struct request *r, const struct request *o);
-/* Bounds @q, the plan's view of @r of which @n_computed tokens are there, by the next cut; takes no
- * pages that others publish meanwhile. */
+/* Bounds @q, the plan's view of @r of which @n_computed tokens are computed, by the next cut, and
+ * keeps @r from following other requests. */
 void states_describe(const struct states *s, const struct request *r, uint32_t n_computed,
                      struct plan_req *q);
-/* @r, just admitted, has attached its pages, or got them from host memory: their snapshot is loaded
- * before the next step. false: the last page has none. */
+/* Loads, before the next step, the snapshot of the last page that @r, just admitted, has attached
+ * or got from host memory. Returns false if that page has none. */
 bool states_load(struct states *s, struct request *r);
-/* Puts the loads into @t, before its rows, and behind them the copies of states before the drafts
- * of @p. 0 or -ENOMEM. */
+/* Adds the loads to @t, before its rows, and after them the copies of states before the drafts of
+ * @p. Returns 0 or -ENOMEM. */
 int states_build(struct states *s, struct batch *t, const struct plan *p,
                  struct request *const *planned);
-/* Before drafts of the next step are asked for. */
+/* Counts the snapshots for drafts of the next step; called before drafts are asked for. */
 void states_begin_drafts(struct states *s);
-/* Returns whether one more request of the step may draft. */
+/* Returns whether one more request of the step may draft, and counts it. */
 bool states_may_draft(struct states *s);
-/* The item added to @t last drafts: the next of these copies is its own. */
+/* Gives the next backup copy to the item last added to @t, which drafts. */
 void states_back_up(struct states *s, struct batch *t);
-/* @r has got rows in @t, the last so far, which is expected to take @expect_ns: keeps the state
- * behind them where they end at a cut, or far enough in an answer, and there is room. */
+/* Saves the state after the rows of @r, the last ones in @t, which is expected to take @expect_ns:
+ * where they end at a cut or far enough in an answer, and there is room. */
 void states_save(struct states *s, struct batch *t, struct request *r, int64_t expect_ns);
-/* The step of @it has ended, and its results are not taken yet: the state before its draft, where
- * it is at the end of a page far enough in an answer, is kept as a passing snapshot. */
+/* Keeps the state before the draft of @it as a passing snapshot where it is at the end of a page
+ * far enough in an answer. The step has ended, and its results are not taken yet. */
 void states_keep_back_up(struct states *s, struct batch_item *it);
-/* The step of @it has ended, and batch_take() was called unless its request is over: goes back
- * before a draft that was wrong, with the next step; its snapshot, if one was made, goes to the
- * page, or back if the request has given its pages up. */
+/* Goes back, with the next step, to the state before a wrong draft of @it, and gives its snapshot,
+ * if one was made, to the page, or back if the request has lost its pages. The step has ended and,
+ * unless its request has ended too, batch_take() was called. */
 void states_take(struct states *s, struct batch_item *it);

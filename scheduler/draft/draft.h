@@ -1,12 +1,10 @@
 #pragma once
 
 /*
- * draft - where drafts come from: a table of sources, each of which drafts what a sequence goes
- * on with from tokens alone. A drafted token costs a row of the step and is checked by the model;
- * whether it is worth that is not decided here (scheduler/spec.h).
- *
- * A source works incrementally: it is asked now and then, sees what has been added since, and
- * takes time in proportion to that. No match, no draft.
+ * draft - sources of drafts: each one guesses how a sequence continues from tokens alone. A drafted
+ * token costs a row of the step, and the model checks it; scheduler/spec.h decides whether it is
+ * worth that. A source works incrementally: it reads the tokens added since the last call, in time
+ * proportional to their number. No match, no draft.
  */
 
 #include <stdbool.h>
@@ -15,44 +13,45 @@
 struct constraint_state;
 struct tokenizer;
 
-#define DRAFT_MAX 32u        /* tokens of a draft */
+#define DRAFT_MAX 32u        /* most tokens of a draft */
 #define DRAFT_SOURCES_MAX 6u /* rows of a table */
-#define DRAFT_CATCH_UP 8192u /* tokens that a source reads at most in one call */
+#define DRAFT_CATCH_UP 8192u /* most tokens that a source reads in one call */
 
 struct draft_source;
 
-/* Tokens that the draft model, or the model's own block, drafts behind tokens[at - 1]. */
+/* Tokens that the draft model, or the model's own block, has drafted after tokens[at - 1]. */
 struct draft_tokens {
     const struct draft_source *by; /* draft_model or draft_mtp */
     int32_t token[DRAFT_MAX];
     uint32_t n, at;
 };
 
-/* Text as a source sees it. tokens and its counts change between calls, and may be elsewhere. */
+/* Text as a source sees it. Counts and the address of tokens change between calls. */
 struct draft_text {
-    const int32_t *tokens; /* n_prompt of the prompt, the rest output */
+    const int32_t *tokens; /* prompt of n_prompt tokens, then output */
     uint32_t n_prompt, n_tokens;
-    const int32_t *prediction; /* expected output, from the request; or NULL */
+    const int32_t *prediction; /* expected output given by the request, or NULL */
     uint32_t n_prediction;
-    const struct draft_tokens *drafted; /* NULL: there is neither */
-    struct constraint_state *matcher;   /* after the last token; looked at, not moved; or NULL */
-    const struct tokenizer *tokenizer;  /* or NULL */
-    const uint8_t *isolation_key; /* [16] only outputs under the same key may show in a draft */
+    const struct draft_tokens *drafted; /* drafts of the small model or the block; NULL: none */
+    /* state of the constraint after the last token, read only; or NULL */
+    struct constraint_state *matcher;
+    const struct tokenizer *tokenizer; /* or NULL */
+    const uint8_t *isolation_key;      /* [16] drafts may only use outputs under the same key */
 };
 
 struct draft_source {
     const char *name;
-    float prior; /* probability that a drafted token is right, before anything is known */
+    float prior; /* prior probability that a drafted token is right */
 
-    /* Makes what all sequences have in common; may be NULL. Returns 0 or -ENOMEM. */
+    /* Makes the state that all sequences share; may be NULL. Returns 0 or -ENOMEM. */
     int (*share)(void **common);
     void (*unshare)(void *common);
-    /* A sequence begins. *state stays NULL: this source has nothing for it. 0 or -ENOMEM. */
+    /* Begins a sequence; *state NULL: this source drafts nothing for it. Returns 0 or -ENOMEM. */
     int (*begin)(void **state, void *common, const struct draft_text *t);
     void (*end)(void *state);
-    /* At most @max tokens that may follow; returns how many. */
+    /* Writes at most @max tokens that may follow to @out; returns their number. */
     uint32_t (*propose)(void *state, const struct draft_text *t, int32_t *out, uint32_t max);
-    /* A sequence has ended, well or not; NULL: does not care. */
+    /* Notes that a sequence has ended, for whatever reason; may be NULL. */
     void (*finish)(void *common, const struct draft_text *t);
 };
 

@@ -13,22 +13,23 @@
 
 #define NGRAM_SHORT 3u
 #define NGRAM_LONG 8u
-#define NGRAM_LOOK 32u /* a match is counted up to this length */
+#define NGRAM_LOOK 32u /* most tokens of a match that are counted */
 
 struct ngram {
     uint32_t *slot[2]; /* [mask + 1] position + 1; short, long */
     uint32_t mask;
 };
 
-/* For about @n_tokens tokens, at most @max (a power of two). 0 or -ENOMEM. */
+/* Allocates slots for about @n_tokens tokens, at most @max (a power of two). Returns 0 or
+ * -ENOMEM. */
 int ngram_init(struct ngram *g, uint32_t n_tokens, uint32_t max);
 void ngram_deinit(struct ngram *g);
-/* The n-grams that end before position @end are at @end: what follows is tokens[end]. */
+/* Adds the n-grams that end before position @end: tokens[end] follows them. */
 void ngram_add(struct ngram *g, const int32_t *tokens, uint32_t end);
-/* The position in @tokens that follows the longest known match of what precedes @text[n], and its
- * length in @len, or 0. Found positions are below @n_tokens; a short match is only looked for
- * when no long one is found. */
+/* Returns the position in @tokens after the longest known match of the tokens before @text[n], and
+ * its length in @len; 0: no match. Positions are below @n_tokens. A short match is only looked for
+ * when there is no long one. */
 uint32_t ngram_find(const struct ngram *g, const int32_t *tokens, uint32_t n_tokens,
                     const int32_t *text, uint32_t n, uint32_t *len);
-/* Tokens that agree before a[i] and b[j], at most NGRAM_LOOK. */
+/* Returns the number of tokens that agree before a[i] and b[j], at most NGRAM_LOOK. */
 uint32_t ngram_common(const int32_t *a, uint32_t i, const int32_t *b, uint32_t j);
