@@ -3,12 +3,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define BAD_WORDS_MAX (1u << 20) /* token ids, with the words' lengths */
+#define BAD_WORDS_MAX (1u << 20) /* most ids of all words together, with a length for each word */
 
 struct allowed {
     uint32_t n_words, n_bad;
-    int32_t *bad;    /* words of several tokens: length and ids, one behind the other */
-    uint32_t bits[]; /* [n_words] what may come whatever the output is */
+    int32_t *bad;    /* words of several tokens: the length and the ids of each */
+    uint32_t bits[]; /* [n_words] tokens that are allowed after any output */
 };
 
 static int refuse(struct err *err, const char *field) {

@@ -16,8 +16,8 @@ int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t m
     t->item = calloc(max_seqs, sizeof(*t->item));
     t->token = calloc(max_rows, sizeof(*t->token));
     t->seq = calloc(max_seqs, sizeof(*t->seq));
-    t->want = calloc(max_rows, sizeof(*t->want));                      /* at most one a row */
-    t->param = calloc((size_t)max_seqs + max_rows, sizeof(*t->param)); /* drafts have their own */
+    t->want = calloc(max_rows, sizeof(*t->want));                      /* at most one per row */
+    t->param = calloc((size_t)max_seqs + max_rows, sizeof(*t->param)); /* each draft has its own */
     t->start = calloc((size_t)max_seqs + 1, sizeof(*t->start));
     t->page = calloc(n_pages, sizeof(*t->page));
     t->window = windows ? calloc(n_pages, sizeof(*t->window)) : NULL;
@@ -78,14 +78,15 @@ void batch_add_pages(struct batch *t, const struct kv_seq *seq, uint32_t most) {
     t->start[t->b.n_seqs + 1] = at + n;
 }
 
-/* The parameters of @r behind @n_draft drafts; tokens are those known to the host. */
+/* Adds the parameters of @r after @n_draft drafts, with the tokens that the host knows. Returns
+ * their index. */
 static uint32_t add_param(struct batch *t, const struct request *r, uint32_t n_draft) {
     struct engine_param *p = &t->param[t->b.n_params];
 
     *p = r->param;
     p->tokens = r->tokens;
     p->n_tokens = r->n_tokens + n_draft;
-    /* The masks of a constraint have the bans in them. */
+    /* Masks of a constraint contain the bans. */
     p->n_bans = p->n_tokens + r->n_pending < r->min_tokens && !r->matcher ? r->n_bans : 0;
     assert(t->b.n_params < t->max_seqs + t->max_rows);
     return t->b.n_params++;
@@ -107,7 +108,7 @@ static void add_sample(struct batch *t, const struct request *r, uint32_t row, u
                                      .no_digest = !(r->flags & SUBMIT_DIGESTS)});
 }
 
-/* Asks rows of a request that wants a vector for hidden states. */
+/* Adds wants for hidden states to rows of a request that wants vectors. */
 static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
     bool first = r->flags & SUBMIT_POOL_CLS;
@@ -123,8 +124,8 @@ static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
     it->n_wants = t->b.n_wants - it->want0;
 }
 
-/* Asks the rows [pos0, pos0 + n_rows) for log probabilities of the prompt, as far as they are still
- * missing, and the next token when the rows reach the last known one, also behind each draft. */
+/* Adds wants to rows [pos0, pos0 + n_rows): log probabilities of the prompt that are still missing,
+ * and the next token where the rows reach the last known one, also after each draft. */
 static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
     uint32_t n = it->n_rows - it->n_draft, end = it->pos0 + n;
@@ -240,11 +241,11 @@ int batch_copy(struct batch *t, const struct engine_copy *copy, uint32_t n) {
     return 0;
 }
 
-/* Most steps need none, so they are made when they are needed and kept. */
+/* Masks are allocated at their first use and kept, because most steps need none. */
 uint32_t *batch_mask(struct batch *t) {
     uint32_t **m = &t->mask[t->n_masks];
 
-    assert(t->n_masks < t->max_rows); /* one for each want, of which a row has one */
+    assert(t->n_masks < t->max_rows); /* one for each want, and a row has at most one want */
     if (!*m)
         *m = malloc(t->n_words * sizeof(**m));
     if (!*m)
@@ -254,8 +255,8 @@ uint32_t *batch_mask(struct batch *t) {
     return *m;
 }
 
-/* The samples of @it: each draft is a token if the one sampled before it is the same. None is taken
- * from the first late one on. */
+/* Takes the samples of @it: a draft is right if the token sampled before it is the same. Samples
+ * from the first late mask on are discarded. Returns as batch_take(). */
 static int take_samples(struct batch *t, struct batch_item *it, uint32_t row0,
                         const struct engine_out *out) {
     const int32_t *draft = t->token + row0 + it->n_rows - it->n_draft;
@@ -272,14 +273,15 @@ static int take_samples(struct batch *t, struct batch_item *it, uint32_t row0,
         it->n_right++;
         why = request_add(r, &out[it->n_right]);
     }
-    /* A token that ends the request may have been drafted too. */
+    /* The token that ends the request may have been a draft. */
     if (why > FINISH_NONE && it->n_right < it->n_draft &&
         r->tokens[r->n_tokens - 1] == draft[it->n_right])
         it->n_right++;
     return why;
 }
 
-/* The vector is what this request has in place of a token. */
+/* Takes the hidden states of item @i, which such a request has in place of a token. Returns as
+ * batch_take(). */
 static int take_hidden(const struct batch *t, uint32_t i, const struct engine_out *out) {
     const struct batch_item *it = &t->item[i];
     struct request *r = it->request;
@@ -315,7 +317,7 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
         why = take_samples(t, it, t->seq[i].row0, &out[n_lp]);
         if (why < 0)
             return why;
-        /* Tokens behind the last right draft are not in the pages yet. */
+        /* Positions after the last right draft are not valid. */
         n_wrong = it->n_draft - it->n_right;
         assert((it->n_draft == 0 && it->n_late == 0) || r->n_in_flight == 0);
         /* Without any sample the row of the last token is computed again. */
@@ -326,7 +328,7 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
     }
     if (!r->seq)
         return why;
-    /* A state went on behind what was right: all of the step's rows are computed again. */
+    /* The state has advanced over wrong drafts: all rows of the step are computed again. */
     if (n_wrong > 0 && it->backup != KV_NO_SNAPSHOT) {
         r->n_replay = it->n_rows - n_wrong;
         n_wrong = it->n_rows;

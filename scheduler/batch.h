@@ -33,7 +33,7 @@ struct batch {
     bool prefills;    /* some sequence has more than one row that is neither draft nor replayed */
     bool replays;     /* some sequence computes the right tokens of a draft again */
     bool constrained; /* some request may need a mask */
-    bool unsealed;    /* its masks need the samples of the step before */
+    bool unsealed;    /* masks need the samples of the step before */
     uint32_t max_rows, max_seqs;
     uint32_t picture_width; /* engine_info.picture_width */
     /* Arrays to which b points. */

@@ -30,7 +30,8 @@ static int64_t take_out(uint32_t *bits, int64_t n, const int32_t *id, size_t n_i
     return n;
 }
 
-/* Tokens that may still come behind @n_tokens, as far as the output has to be complete by then. */
+/* Returns how many tokens may come after the first @n_tokens if the output must be complete by
+ * then, UINT32_MAX without such a limit. */
 static uint32_t left_at(const struct request *r, uint32_t n_tokens) {
     if (!(r->flags & SUBMIT_COMPLETE))
         return GRAMMAR_NO_MAX;
@@ -44,9 +45,9 @@ static int64_t allowed(const struct request *r, uint32_t n_tokens, uint32_t *bit
                                             : late_compute(r->matcher, left_at(r, n_tokens), bits);
 }
 
-/* Takes what must not come yet out of a mask with @n tokens: stop ids and end tokens before
- * min_tokens, and always the end tokens that are ignored, since the constraint would end with
- * them. Where it leaves nothing else, it wins. */
+/* Removes tokens that must not come yet from a mask with @n tokens: stop ids and end tokens before
+ * min_tokens, and always ignored end tokens, since the constraint would end with them. A mask that
+ * would become empty stays as it is. Returns the number of tokens left. */
 static int64_t ban(const struct request *r, uint32_t n_tokens, bool early, uint32_t *bits,
                    int64_t n) {
     size_t n_ends = 0;
@@ -62,14 +63,14 @@ static bool is_early(const struct request *r, uint32_t n_tokens) {
     return n_tokens < r->min_tokens && r->n_bans > 0;
 }
 
-/* Returns whether @r may not have some token behind its first @n_tokens, where its constraint
- * is. */
+/* Returns whether some token is not allowed after the first @n_tokens of @r, the position of its
+ * constraint. */
 static bool is_masked(const struct request *r, uint32_t n_tokens) {
     return !constraint_is_free_within(r->matcher, left_at(r, n_tokens)) || is_early(r, n_tokens) ||
            r->ignore_eos;
 }
 
-/* The mask there: how many tokens it allows, or a negative errno. */
+/* Computes that mask. Returns the number of allowed tokens or a negative errno. */
 static int64_t fill(const struct request *r, uint32_t n_tokens, uint32_t *bits) {
     int64_t n = allowed(r, n_tokens, bits);
     bool early = is_early(r, n_tokens);
@@ -89,7 +90,7 @@ int constrain_check(struct request *r) {
     if (!bits)
         return -ENOMEM;
     if (constraint_mask_within(r->matcher, bits, left) != 0)
-        return 0; /* there is a shorter one, if not in bytes */
+        return 0; /* a shorter output exists, though not in bytes */
     err_set_code(&r->why, 400, "max_tokens_too_small", "max_tokens",
                  "The shortest output of the requested form takes %u tokens, but there is room for "
                  "only %u. Raise max_tokens, or send \"complete_output\": false.",
@@ -97,7 +98,8 @@ int constrain_check(struct request *r) {
     return 1;
 }
 
-/* Positive: *bits, NULL when all tokens are allowed; 0: none is; or a negative errno. */
+/* Makes a mask. Returns > 0 with *bits, NULL where all tokens are allowed; 0: no token is allowed;
+ * or a negative errno. */
 static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens,
                      const uint32_t **bits) {
     bool masked = r->matcher && is_masked(r, n_tokens);
@@ -119,7 +121,7 @@ static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens
     return n < 0 ? (int)n : n > 0;
 }
 
-/* The grammar's part of a draft's mask. */
+/* Computes the grammar's part of a draft's mask. */
 static int mask_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
     uint32_t fits = 0;
     int64_t left = 0;
@@ -144,13 +146,14 @@ int constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, u
            0;
 }
 
-/* In tests: a short mask is late as well, but not twice in the same place. */
+/* Returns whether the mask may be late. In tests short masks are late too, but not twice at the
+ * same position. */
 static bool may_come_late(const struct request *r, enum constrain_late late) {
     return (late == LATE_ALL || BUGGIFY(mask_late)) && !late_has_mask(r);
 }
 
-/* The mask of the sample behind @n drafts takes long: 0: neither it nor what follows is taken;
- * or make_mask(), where it has to be made here and now. */
+/* Handles a mask, after @n drafts, that takes long. Returns 0: this sample and the following ones
+ * are discarded; or make_mask(), where the mask must be made now. */
 static int come_late(struct batch *t, struct batch_item *it, uint32_t n, const uint32_t **bits) {
     struct request *r = it->request;
 
@@ -191,7 +194,7 @@ int constrain_item(struct batch *t, uint32_t i, struct engine *engine, enum cons
         if (bits && (e = engine_mask(engine, t->b.step, want + n, bits)) < 0)
             break;
         if (r->matcher && n < it->n_draft && constraint_accept(r->matcher, draft[n]) < 0)
-            break; /* no memory: the rows behind are wrong drafts then */
+            break; /* out of memory: the following rows count as wrong drafts */
     }
     if (r->matcher)
         constraint_set_quick(r->matcher, false);

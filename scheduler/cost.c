@@ -5,30 +5,30 @@
 #include <string.h>
 #include "base/util.h"
 
-#define CONTEXT 3          /* index of the feature that counts keys read */
-#define PAIRS 4            /* index of the feature that counts attention's arithmetic */
-#define COPIES 6           /* index of the feature that counts copied pages */
+#define CONTEXT 3 /* index of the feature that counts keys read */
+#define PAIRS 4   /* index of the feature that counts attention's arithmetic */
+#define COPIES 6  /* index of the feature that counts copied pages */
 /* standard deviation of the price of copies from step to step, relative */
 #define COPIES_FORGET 0.15
 /* share of copies in a step beyond which nothing else is learnt from it */
 #define COPIES_MOST 0.7
-#define KNEE 16            /* rows up to here share the reading of the weights */
-#define TILE 8u            /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
-#define TRUSTED_MIN 32     /* rows that may be tried without experience */
-#define FORGET 0.01        /* standard deviation of a coefficient from step to step, relative */
+#define KNEE 16        /* rows up to here share the reading of the weights */
+#define TILE 8u        /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
+#define TRUSTED_MIN 32 /* rows that may be tried without experience */
+#define FORGET 0.01    /* standard deviation of a coefficient from step to step, relative */
 /* a coefficient drifts as if it were at least this part of its largest deviation */
 #define LEAST 0.1
-#define UNSETTLED 0.3      /* relative uncertainty of the shape after an e-fold change of speed */
-#define NOISE 0.01         /* least variance of the relative error */
-#define NOISE_MEMORY 0.9   /* weight of the old value in the running variance */
-#define CLIP 1.0           /* a longer step counts as one of 1 + CLIP times the expected time */
-#define MEAN_MEMORY 0.95   /* weight of the old value in the running mean of features */
-#define MARGIN 3.0         /* cost_bound_ns() adds this many times the mean underestimate */
-#define MIN_MS 0.001       /* least time of a step */
-#define UNSURE 4.0         /* standard deviation of a coefficient before data, in coefficients */
-#define ERROR_MEMORY 0.95  /* weight of the old value in the running mean underestimate */
-#define BALANCE 16.0       /* prior: operations in the time of reading one byte */
-#define EFFICIENT 0.9      /* part of the best rate that an efficient chunk reaches */
+#define UNSETTLED 0.3     /* relative uncertainty of the shape after an e-fold change of speed */
+#define NOISE 0.01        /* least variance of the relative error */
+#define NOISE_MEMORY 0.9  /* weight of the old value in the running variance */
+#define CLIP 1.0          /* a longer step counts as one of 1 + CLIP times the expected time */
+#define MEAN_MEMORY 0.95  /* weight of the old value in the running mean of features */
+#define MARGIN 3.0        /* cost_bound_ns() adds this many times the mean underestimate */
+#define MIN_MS 0.001      /* least time of a step */
+#define UNSURE 4.0        /* standard deviation of a coefficient before data, in coefficients */
+#define ERROR_MEMORY 0.95 /* weight of the old value in the running mean underestimate */
+#define BALANCE 16.0      /* prior: operations in the time of reading one byte */
+#define EFFICIENT 0.9     /* part of the best rate that an efficient chunk reaches */
 
 /* Coefficients before any data, in ms per unit of each feature: 1 ms a row, 8 ms to read the
  * weights. */
@@ -128,9 +128,9 @@ static void learn_speed(struct cost *c, const double x[COST_FEATURES], double ms
 
 /* ---- shape ---- */
 
-/* Adds what may have changed since the last step to the uncertainty of the coefficients in which
- * the step differs from those before: hours of decode change neither the price of prefill nor the
- * trust in it. */
+/* Adds the expected drift since the last step to the variance of the coefficients in which this
+ * step differs from the ones before. So hours of decode change neither the price of prefill nor its
+ * certainty. */
 static void forget(struct cost *c, const double g[COST_FEATURES]) {
     for (int i = 0; i < COST_FEATURES; i++) {
         double size = fmax(c->a[i], sqrt(c->cap[i]) * LEAST), drift = FORGET * size;
@@ -149,8 +149,8 @@ static void keep_positive(struct cost *c, int i) {
         c->a[j] += c->p[i][j] * lack;
 }
 
-/* Follows the variance of noise, of which an error shows the more the surer the model was (@unsure
- * is the variance that the coefficients explain): one step of expectation maximisation. */
+/* Updates the variance of noise by one step of expectation maximisation. @unsure is the part of the
+ * error's variance that the uncertainty of the coefficients explains. */
 static void learn_noise(struct cost *c, double error, double unsure) {
     double part = c->noise / (c->noise + unsure);
     double seen = part * part * error * error + part * unsure;
@@ -158,8 +158,8 @@ static void learn_noise(struct cost *c, double error, double unsure) {
     c->noise = fmax(c->noise * NOISE_MEMORY + seen * (1 - NOISE_MEMORY), NOISE);
 }
 
-/* Moves the coefficients by one step of a Kalman filter. @g is how the relative time of the step
- * depends on each of them, less the mean of the last steps. */
+/* Moves the coefficients by one step of a Kalman filter. @g: derivative of the step's relative time
+ * with respect to each coefficient, less the mean of the last steps. */
 static void update(struct cost *c, const double g[COST_FEATURES], double error) {
     double pg[COST_FEATURES];
 
@@ -213,9 +213,9 @@ static void learn_shape(struct cost *c, const double x[COST_FEATURES], double ms
 
 /* ---- copies ---- */
 
-/* Learns what a copy costs from a step that took @ms: a Kalman filter of one value, since copies
- * have a speed of their own. A device may be as much faster or slower at copying as it likes: the
- * first copies set the price, and as much doubt as half of their step. */
+/* Learns the price of a copy from a step that took @ms, by a Kalman filter of one value. Copies
+ * have a speed of their own, which no prior knows, so the first copies set the price, with half of
+ * their step as uncertainty. */
 static void learn_copies(struct cost *c, const double x[COST_FEATURES], double ms) {
     double *a = &c->a[COPIES], *p = &c->p[COPIES][COPIES], all = ms / x[COPIES];
     double seen = fmax(all - c->speed * work_ms(c, x) / x[COPIES], 0);
@@ -283,7 +283,7 @@ double cost_part_ms(const struct cost *c, const struct cost_shape *all,
                        c->a[4] * (double)own->pairs / (1 << 20) + c->a[5] * seqs / 16.0);
 }
 
-/* Rows for each ns of a step that is a chunk of @n rows from @pos0 on. */
+/* Returns the rate, in rows per ns, of a step of one chunk of @n rows from position @pos0 on. */
 static double rate_of(const struct cost *c, uint32_t pos0, uint32_t n) {
     struct cost_shape s = {0};
 
@@ -304,7 +304,7 @@ uint32_t cost_efficient_rows(const struct cost *c, uint32_t pos0, uint32_t max_r
         if (n == max_rows)
             break;
     }
-    while (low < high) { /* up to the best size a larger chunk is a better one */
+    while (low < high) { /* below the best size, the rate grows with the chunk */
         uint32_t mid = low + (high - low) / 2;
 
         if (rate_of(c, pos0, mid) >= EFFICIENT * best)

@@ -1,18 +1,18 @@
 #pragma once
 
 /*
- * cost - how long a step takes, learnt from the steps that were taken.
+ * cost - predicts how long a step takes, from the steps so far.
  *
- * The time of a step is speed times shape. The shape is a linear model of what a batch looks like
- * (struct cost_shape); the speed is the median of what the last steps took for their shape, so it
+ * The time of a step is speed times shape. The shape is a linear model of a batch (struct
+ * cost_shape). The speed is the median over the last steps of their time for their shape, so it
  * follows within four steps when other programs take the processor, and one slow step changes
- * nothing. The shape is fitted by a Kalman filter, from what distinguishes a step from the last
- * ones: steps of one size never decide what other sizes cost. No coefficient falls below zero: more
- * work never gets cheaper, so the greatest chunk under a limit can be found by bisection.
+ * nothing. A Kalman filter fits the shape to the differences between successive steps, so steps of
+ * one size never decide what other sizes cost. No coefficient falls below zero: more work is never
+ * cheaper, so bisection finds the greatest chunk under a limit.
  *
- * Before there is data a prior holds, from the bytes and operations of the model where they are
- * known; and nothing is trusted much beyond what was seen (cost_trusted_rows()): the first long
- * prompt comes in chunks that double.
+ * Before there is data, a prior from the bytes and operations of the model holds. Steps far larger
+ * than any seen are not trusted (cost_trusted_rows()): the first long prompt comes in chunks that
+ * double.
  */
 
 #include <stdbool.h>

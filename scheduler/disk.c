@@ -1,21 +1,22 @@
 /*
- * disk - how prefixes get to a file and back; what is written and what is read is told in
- * docs/design/prefix-tiers.md, "The disk".
+ * disk - copies prefixes between host memory and a file. docs/design/prefix-tiers.md, "The disk",
+ * describes which ones.
  *
  *   device  <-- copies of a step -->  host memory  <-- this thread -->  file
  *
- * The file is a store of slots (kvpager/store.h), and the slots have a pager of their own, as the
- * host's pages do: page number i is slot i, and its snapshots are the file's states.
+ * The file is a store of slots (kvpager/store.h). The slots have a pager of their own, as the pages
+ * of host memory have: page i is slot i, and its snapshots are the states in the file.
  *
- * A thread reads and writes; the step thread never touches the file after the start. What it is
- * given stays as it is meanwhile: pages are held by a sequence of the host's pager and slots by
- * one of the slots' pager, until the thread gives the job back. What steps copy is waited for on
- * both sides: a page is written to the file when the step that copies it from the device has
- * ended, and read into host memory when the steps that may still copy from that page have ended.
- * One prefix is written at a time.
+ * A thread reads and writes; the step thread never touches the file after the start. A job's memory
+ * stays valid until the thread gives the job back: a sequence of the host's pager holds the pages,
+ * and one of the slots' pager the slots. Copies of steps are ordered with the thread's work: a page
+ * is written to the file when the step that copies it from the device has ended, and read into host
+ * memory when the steps that may still copy from that page have ended. One prefix is written at a
+ * time.
  *
- * A page's snapshot is written behind the page, and held in host memory meanwhile. A request gets
- * the pages up to the last snapshot, then that: into one of host memory that is taken before.
+ * The snapshot of a page is written after the page, and held in host memory meanwhile. A request
+ * gets the pages up to the last snapshot, then the snapshot, for which one in host memory is taken
+ * before.
  */
 
 #include "scheduler/disk.h"
@@ -32,23 +33,25 @@
 #include "scheduler/disk_io.h"
 #include "scheduler/disk_room.h"
 
-#define FIRST_BYTES_PER_NS 1.0 /* of reading, before anything was read */
+#define FIRST_BYTES_PER_NS 1.0 /* rate of reading before anything was read */
 #define LEARN 0.2
-#define NOTE_NS INT64_C(3600000000000) /* between two notes that the file cannot be written */
+/* least time between two notes that the file cannot be written */
+#define NOTE_NS INT64_C(3600000000000)
 
 struct job {
-    struct list link; /* disk.saves or disk.loads */
-    uint64_t id;      /* of the request that waits for it */
-    uint64_t after;   /* a step */
+    struct list link; /* in disk.saves or disk.loads */
+    uint64_t id;      /* load: the request that waits */
+    uint64_t after;   /* step that must end first */
     bool active, under_way, cancelled;
     struct kv_seq *host, *slots;
     struct kv_isolation share;
     int32_t *tokens;
     uint32_t n_tokens;
-    /* Snapshots of the host's and of the slots' pager, both or none (KV_NO_SNAPSHOT): the one that
-     * is copied is held, the other one taken. */
+    /* Snapshots of the host's and of the slots' pager, or KV_NO_SNAPSHOT both: the source of the
+     * copy is held, its destination taken. */
     uint32_t state, state_slot;
-    uint32_t n_looked; /* to be written: the first pages, whose snapshots are in the file */
+    /* save: pages from the first on whose snapshots were looked for in the file */
+    uint32_t n_looked;
     struct disk_io io;
 };
 
@@ -57,14 +60,14 @@ struct disk {
     struct store *store;
     struct kv_pager *slots;
     struct store_id *id;  /* [n_slots + n_states] of published pages and their snapshots */
-    struct store_id next; /* to be given to a page or state */
-    uint32_t state_pages; /* that a state is as large as; 0: the model has none */
+    struct store_id next; /* id for the next page or state */
+    uint32_t state_pages; /* size of a state in pages; 0: no state */
     uint64_t stamp;
     struct list saves, loads; /* job.link */
     uint32_t n_saves;
     struct disk_room room;
-    int64_t told_ns; /* that it cannot be written; 0: never */
-    double read_ns;  /* of a page */
+    int64_t told_ns; /* time of the last note that the file cannot be written; 0: never */
+    double read_ns;  /* running mean of the time to read a page */
     struct disk_thread thread;
 };
 
@@ -181,7 +184,7 @@ static struct job *new_job(bool reads) {
     return j;
 }
 
-/* Gives back the snapshots that @j has, neither of which is written or read any more. */
+/* Gives back the snapshots of @j, which no thread uses any more. */
 static void leave_states(struct disk *d, struct job *j) {
     if (j->state == KV_NO_SNAPSHOT)
         return;
@@ -251,8 +254,8 @@ void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_
     d->n_saves++;
 }
 
-/* Returns the head that is written to slot @slot, that of page @k of @j or of the snapshot behind
- * it; @parent: a slot. */
+/* Returns the head for slot @slot, which holds page @k of @j or the snapshot after it; @parent: the
+ * slot of the page before. */
 static struct store_head head_of(struct disk *d, const struct job *j, uint32_t slot, uint32_t k,
                                  uint32_t parent) {
     d->next.n++;
@@ -266,8 +269,8 @@ static struct store_head head_of(struct disk *d, const struct job *j, uint32_t s
     };
 }
 
-/* Returns whether one of the pages of @j that the file has is behind j->n_looked, which then is the
- * first, and has a snapshot that the file lacks. */
+/* Returns whether a page of @j in the file, from j->n_looked on, has a snapshot that the file
+ * lacks; j->n_looked is then its index. */
 static bool lacks_state(const struct disk *d, struct job *j) {
     uint32_t n = d->state_pages ? kv_seq_committed(j->slots) / d->opts.pager.page_tokens : 0;
 
@@ -277,7 +280,7 @@ static bool lacks_state(const struct disk *d, struct job *j) {
     return j->n_looked < n;
 }
 
-/* Gives the snapshot of page j->n_looked to the thread. false: there is no room. */
+/* Gives the snapshot of page j->n_looked to the thread. Returns false if there is no room. */
 static bool write_state(struct disk *d, struct job *j) {
     uint32_t k = j->n_looked, n_slots = store_n_slots(d->store), n_pages;
     uint64_t bytes = store_slot_bytes(d->store, n_slots);
@@ -299,8 +302,8 @@ static bool write_state(struct disk *d, struct job *j) {
     return true;
 }
 
-/* Gives the next pages of @j, or a snapshot of those before, to the thread. false: all is written,
- * or there is no room. */
+/* Gives the next pages of @j, or a snapshot of earlier ones, to the thread. Returns false if all is
+ * written or there is no room. */
 static bool write_more(struct disk *d, struct job *j) {
     uint32_t t = d->opts.pager.page_tokens, n_pages;
 
@@ -360,7 +363,7 @@ static void take_written_pages(struct disk *d, struct job *j) {
     d->opts.stats->n_disk_saved_tokens += n_tokens - from;
 }
 
-/* Takes what the thread has written. Returns false when no more of it comes. */
+/* Takes written pages from the thread. Returns false when the job is finished. */
 static bool take_written(struct disk *d, struct job *j) {
     for (uint32_t i = 0; i < j->io.n_done; i++)
         disk_room_written(&d->room, j->io.slot[i]);
@@ -422,7 +425,8 @@ void disk_cancel(struct disk *d, uint64_t id) {
     }
 }
 
-/* Takes a snapshot of host memory for that of the last page of j->slots. false: there is none. */
+/* Takes a snapshot of host memory for the snapshot of the last page of j->slots. Returns false if
+ * there is none. */
 static bool open_state(struct disk *d, struct job *j) {
     uint32_t from = kv_seq_snapshot(j->slots);
     uint32_t to = from == KV_NO_SNAPSHOT ? from : kv_snapshot_take(d->opts.host, NULL);
@@ -435,7 +439,8 @@ static bool open_state(struct disk *d, struct job *j) {
     return true;
 }
 
-/* Takes the pages of both pagers, and the snapshots behind them. false: nothing is to be read. */
+/* Takes pages of both pagers and the snapshots after them. Returns false if nothing is to be
+ * read. */
 static bool open_load(struct disk *d, struct job *j) {
     uint32_t t = d->opts.pager.page_tokens;
 
@@ -466,7 +471,8 @@ static void read_state(struct disk *d, struct job *j) {
     give(d, j);
 }
 
-/* Gives the next pages of @j to the thread, or what is behind them. false: all is there. */
+/* Gives the next pages of @j, or the snapshot after them, to the thread. Returns false if all is
+ * read. */
 static bool read_more(struct disk *d, struct job *j) {
     uint32_t t = d->opts.pager.page_tokens, n_pages;
     uint32_t from = kv_seq_committed(j->host) / t, end = j->n_tokens / t;
@@ -494,8 +500,8 @@ static void learn(struct disk *d, const struct disk_io *io, uint32_t n_pages) {
         d->read_ns += LEARN * ((double)io->ns / n_pages - d->read_ns);
 }
 
-/* Reads another state for @j, since the one to go on from is damaged: the last of the file behind
- * @n_tokens at most whose pages have been read, unless host memory has one as far. Returns false if
+/* Reads another state for @j, whose state is damaged: the last one in the file after at most
+ * @n_tokens tokens whose pages were read, unless host memory has one as late. Returns false if
  * there is none. */
 static bool fall_back(struct disk *d, struct job *j, uint32_t n_tokens) {
     uint32_t n = j->cancelled ? 0 : disk_has(d, &j->share, j->tokens, n_tokens);
@@ -508,7 +514,8 @@ static bool fall_back(struct disk *d, struct job *j, uint32_t n_tokens) {
     return open_state(d, j);
 }
 
-/* A state is behind the pages, so it is the last, unless it is damaged. false: no more of it. */
+/* Takes a state from the thread; it is the end of the job unless it is damaged. Returns false when
+ * the job is finished. */
 static bool take_read_state(struct disk *d, struct job *j) {
     uint32_t slot = j->state_slot, state = j->state;
 
@@ -524,11 +531,11 @@ static bool take_read_state(struct disk *d, struct job *j) {
     d->opts.stats->n_disk_bad++;
     note(d, "a state in the file is damaged and is computed again", MIN(j->io.answer, 0));
     leave_states(d, j);
-    kv_pager_forget_snapshot(d->slots, slot); /* while others hold it, they will find out too */
+    kv_pager_forget_snapshot(d->slots, slot); /* other jobs that hold it will find the damage too */
     return fall_back(d, j, j->n_tokens - 1);
 }
 
-/* Takes what the thread has read. Returns false when no more of it comes. */
+/* Takes read pages from the thread. Returns false when the job is finished. */
 static bool take_read(struct disk *d, struct job *j) {
     uint32_t t = d->opts.pager.page_tokens, from = kv_seq_committed(j->host);
     uint32_t n_tokens = from + j->io.n_done * t;
@@ -545,7 +552,7 @@ static bool take_read(struct disk *d, struct job *j) {
     kv_page bad = j->io.slot[j->io.n_done];
     leave_states(d, j);
     kv_seq_truncate(j->slots, n_tokens);
-    kv_pager_forget(d->slots, bad); /* while others hold it, they will find out too */
+    kv_pager_forget(d->slots, bad); /* other jobs that hold it will find the damage too */
     return fall_back(d, j, n_tokens);
 }
 
@@ -585,7 +592,7 @@ static void begin_loads(struct disk *d, uint64_t decided, uint64_t waited) {
             continue;
         bool opened = j->active || open_load(d, j);
         if (opened && !j->io.n && j->after == 0)
-            j->after = decided; /* of the pages that it has just got */
+            j->after = decided; /* steps decided so far may copy from the pages just taken */
         if (!opened || (j->after <= waited && !read_more(d, j)))
             end_load(d, j);
     }

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-/* The next piece of slot io->n_done. STORE_MORE, or as store_go_on(). */
+/* Does the next piece of slot io->n_done. Returns STORE_MORE, or as store_go_on(). */
 static int go_on(const struct store *s, struct disk_io *io) {
     uint32_t i = io->n_done;
     int r = 0;
@@ -23,7 +23,7 @@ static int go_on(const struct store *s, struct disk_io *io) {
     return r;
 }
 
-/* The next piece of @io. false: it is over. */
+/* Does the next piece of @io. Returns false when the job is finished. */
 static bool advance(const struct store *s, struct disk_io *io) {
     io->answer = go_on(s, io);
     if (io->answer == STORE_MORE)

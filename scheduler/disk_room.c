@@ -6,7 +6,7 @@
 
 #define RETRY_NS INT64_C(60000000000)
 #define DAY_NS 86400e9
-#define BUCKET_PART 24 /* of a day's bytes */
+#define BUCKET_PART 24 /* the bucket holds this part (1/24) of a day's bytes */
 
 static uint32_t pages_of_seq(uint32_t page_tokens, uint32_t max_seq_tokens) {
     return MAX(max_seq_tokens / page_tokens, 1u);
@@ -77,7 +77,7 @@ void disk_room_written(struct disk_room *r, uint32_t slot) {
     r->written[slot] = true;
 }
 
-/* Takes all free slots of states away. None is written now. */
+/* Withholds all free slots of states. */
 static void withhold_states(struct disk_room *r) {
     struct kv_stats kv;
 
@@ -86,8 +86,8 @@ static void withhold_states(struct disk_room *r) {
         r->state[r->n_held_states++] = kv_snapshot_take(r->opts.slots, NULL);
 }
 
-/* Takes all free slots of pages away. A sequence that has grown holds them; one takes as many as
- * the longest may have. */
+/* Withholds all free slots of pages: grown sequences hold them, each as many as the longest
+ * sequence may have. */
 static void withhold(struct disk_room *r) {
     uint32_t t = r->opts.page_tokens, max = pages_of_seq(t, r->opts.max_seq_tokens);
     const struct kv_isolation none = {{0}};
@@ -127,7 +127,7 @@ bool disk_room_failed(struct disk_room *r, uint32_t slot, int error) {
     else
         withhold_states(r);
     kv_pager_stats(r->opts.slots, &kv);
-    return (is_page ? kv.n_cached : kv.n_snapshots) > 0; /* what can be overwritten */
+    return (is_page ? kv.n_cached : kv.n_snapshots) > 0; /* slots that can be overwritten */
 }
 
 uint32_t disk_room_withheld(const struct disk_room *r) {

@@ -26,7 +26,7 @@ struct disk_room {
     uint32_t *state;        /* [n_states] withheld snapshots */
     uint32_t n_held_states;
     int64_t retry_ns; /* time of the next try; 0: no fault */
-    bool stopped;     /* nothing is written until retry_ns */
+    bool stopped;     /* writing is off until retry_ns */
     double bytes;     /* level of the bucket */
     int64_t filled_ns;
 };

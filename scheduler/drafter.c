@@ -1,19 +1,18 @@
 /*
- * drafter - how the draft model, or the model's own block, is run; docs/design/speculation.md says
- * when, and for whom.
+ * drafter - runs the draft model or the model's own block. docs/design/speculation.md describes
+ * when and for which requests.
  *
- * Before a step the small model computes, for all chosen requests in one batch, what it does not
- * know of them yet and the first drafted token; then one row each for every further one. A drafted
- * token is sampled with the request's own parameters, seed and position, so with the same noise as
- * the large model's sample. Rejected ones stay in its pages until the next run, which begins behind
- * what both have in common. Only tokens of the request are committed, so a drafted token is never
- * shared.
+ * Before a step the small model computes, for all chosen requests in one batch, the tokens that it
+ * lacks and the first drafted token; then one row each for every further one. It samples a drafted
+ * token with the request's own parameters, seed and position, so with the same noise as the large
+ * model. Rejected tokens stay in its pages until the next run, which begins after the common part.
+ * Only tokens of the request are committed, so a drafted token is never shared.
  *
- * The block of the large model has its keys in the request's own pages, where the steps of that
- * model have computed them up to the last token but one: there is nothing to keep up with. Pages
- * for what it drafts are taken for the run only: the step that checks the draft computes these keys
- * again. A model's assistant (engine_info.borrows) is run in the same way, but reads the keys of
- * the model itself: there are no pages to take and no keys to leave out.
+ * The block of the large model has its keys in the request's own pages, where steps of that model
+ * have computed them up to the last token but one, so it has nothing to catch up with. Pages for
+ * its drafts are taken for the run only: the step that checks the draft computes their keys again.
+ * A model's assistant (engine_info.borrows) runs in the same way but reads the keys of the model
+ * itself, so it takes no pages and leaves no keys out.
  */
 
 #include "scheduler/drafter.h"
@@ -36,10 +35,10 @@ struct drafter {
     struct kv_pager *pager;
     struct cost cost;
     const struct draft_source *source;
-    uint64_t *step, own_step; /* the last one of its engine */
+    uint64_t *step, own_step; /* last step of its engine */
     uint32_t n_chosen;
-    uint64_t probe_at;  /* the step from which on one request may be tried all the same, */
-    uint32_t probe_gap; /* so many behind the last one; 0: it paid since */
+    uint64_t probe_at;  /* step from which on one request is probed although drafts do not pay, */
+    uint32_t probe_gap; /* steps between the last two probes; 0: drafts pay */
     /* Scratch of drafter_choose(): [max_seqs]. */
     struct candidate {
         struct request *request;
@@ -47,7 +46,7 @@ struct drafter {
         uint32_t max;
         bool probe;
     } * candidate;
-    struct batch batch; /* an item wants one token, or none */
+    struct batch batch; /* items want one token or none */
 };
 
 static uint32_t max_seq_pages(const struct drafter *d) {
@@ -123,9 +122,9 @@ void drafter_forget(struct request *r) {
 
 /* ---- for whom, and how much ---- */
 
-/* Returns whether the small model can read @r at all, with @n tokens more. The block goes on from
- * what the step of the last position has left in the request's slot: where that was found in shared
- * pages nothing is there, or another request's. */
+/* Returns whether the drafter can draft for @r with @n tokens more. The block continues from the
+ * hidden state that the step of the last position left in the request's slot; where that position
+ * was found in shared pages, the slot has none of this request. */
 static bool fits(const struct drafter *d, const struct request *r, uint32_t n) {
     uint32_t room = MIN(max_seq_pages(d) * d->info->page_tokens, d->info->max_context);
 
@@ -139,15 +138,16 @@ static bool decodes(const struct request *r) {
     return r->n_tokens + r->n_pending - r->n_computed == 1 && !request_is_last(r) && !late_waits(r);
 }
 
-/* A step of the small model. Before one was seen it takes as much less as the model is smaller. */
+/* Returns the expected time of a step of the small model; before the first one, that of the large
+ * model scaled by size. */
 static double small_ns(const struct drafter *d, const struct plan *p, const struct cost_shape *s) {
     if (d->cost.n_seen > 0)
         return (double)cost_expect_ns(&d->cost, s);
     return (double)cost_expect_ns(p->cost, s) * (double)d->opts.size;
 }
 
-/* Returns the tokens expected for the time of both models, when every candidate gets up to @k
- * tokens. @decode: the shape of the step with all that decode. */
+/* Returns the expected tokens per ns of both models' time when every candidate gets up to @k
+ * tokens. @decode: shape of the decode step. */
 static double rate(const struct drafter *d, uint32_t n, uint32_t k, const struct plan *p,
                    const struct cost_shape *decode) {
     struct cost_shape small = {0};
@@ -167,7 +167,7 @@ static double rate(const struct drafter *d, uint32_t n, uint32_t k, const struct
     return (decode->rows + right) / (ns + k * small_ns(d, p, &small));
 }
 
-/* The best number of tokens for all, or 0. */
+/* Returns the best number of tokens for all candidates, or 0. */
 static uint32_t best_length(const struct drafter *d, uint32_t n, const struct plan *p,
                             const struct cost_shape *decode) {
     double without = rate(d, n, 0, p, decode), best = without * DRAFTER_GAIN;
@@ -184,8 +184,8 @@ static uint32_t best_length(const struct drafter *d, uint32_t n, const struct pl
     return length;
 }
 
-/* Puts the requests for which the small model may be asked into d->candidate. @decode: the shape of
- * the large model's step with all that decode. */
+/* Puts the requests for which the drafter may draft into d->candidate. Returns their number.
+ * @decode: shape of the large model's decode step. */
 static uint32_t find_candidates(struct drafter *d, struct spec *spec, const struct list *running,
                                 struct cost_shape *decode) {
     uint32_t n = 0;
@@ -200,7 +200,7 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
         cost_add(decode, r->n_tokens - 1, 1);
         if (!r->drafter)
             r->drafter = calloc(1, sizeof(*r->drafter));
-        if (!r->drafter) /* no memory, no drafts */
+        if (!r->drafter) /* out of memory: no drafts */
             continue;
         r->drafted = &r->drafter->drafted;
         r->drafter->drafted.by = d->source;
@@ -213,8 +213,9 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
     return n;
 }
 
-/* The one of @n candidates that is tried although it does not pay, or NULL. Costs and what is right
- * are looked at again, the rarer the longer it has not paid; one that has rested goes first. */
+/* Returns the one of @n candidates that is probed although drafts do not pay, or NULL. Probes
+ * measure cost and acceptance again, the less often the longer drafts have not paid; a candidate
+ * after a rest goes first. */
 static struct candidate *probe(struct drafter *d, struct spec *spec, uint32_t n) {
     struct candidate *c = &d->candidate[spec->turn % n];
 
@@ -264,7 +265,7 @@ static struct kv_seq *pages_of(const struct drafter *d, const struct request *r)
     return d->opts.block ? r->seq : r->drafter->kv;
 }
 
-/* Adds positions [from, to) of @r, all known here: tokens, and drafted ones behind them. */
+/* Adds rows of positions [from, to) of @r: tokens, then drafted ones. */
 static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32_t to) {
     struct drafter_seq *q = r->drafter;
     struct batch *t = &d->batch;
@@ -294,8 +295,8 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
     q->n_computed = to;
 }
 
-/* Asks for the token behind the last row added, which is @r's. Its drafted tokens are in
- * r->tokens for the penalties. */
+/* Adds a want for the token after the last row, which is of @r. Drafted tokens are in r->tokens for
+ * the penalties. */
 static void add_want(struct drafter *d, struct request *r) {
     struct drafter_seq *q = r->drafter;
     struct batch *t = &d->batch;
@@ -325,8 +326,8 @@ static void add_want(struct drafter *d, struct request *r) {
     };
 }
 
-/* Masks what the constraint of @it's request forbids: it would be a wasted draft. Where that takes
- * long to find out, or memory lacks, the draft ends or goes without. Returns 0 or -EIO. */
+/* Masks tokens that the constraint of @it's request forbids and the large model would refuse. Where
+ * that takes long or memory lacks, the draft ends or is not masked. Returns 0 or -EIO. */
 static int mask_want(struct drafter *d, const struct batch_item *it) {
     struct request *r = it->request;
     const struct draft_tokens *g = &r->drafter->drafted;
@@ -338,7 +339,7 @@ static int mask_want(struct drafter *d, const struct batch_item *it) {
     return e <= 0 ? 0 : engine_mask(d->opts.engine, d->batch.b.step, it->want0, bits);
 }
 
-/* 0 or -EIO. Takes the drafted tokens. */
+/* Runs the batch and takes the drafted tokens. Returns 0 or -EIO. */
 static int run_batch(struct drafter *d) {
     int64_t begin = clock_now(d->opts.clock);
     const struct batch *t = &d->batch;
@@ -372,8 +373,8 @@ static int run_batch(struct drafter *d) {
 
 /* ---- keeping up ---- */
 
-/* Takes back rejected drafts and commits what has become certain. The last token's row is left:
- * the next draft comes of it. */
+/* Takes back rejected drafts and commits accepted positions. Leaves the row of the last token,
+ * since the next draft begins with it. */
 static void settle(struct drafter_seq *q, const struct request *r) {
     struct draft_tokens *g = &q->drafted;
     uint32_t right = MIN(q->n_computed, g->at), end = MIN(q->n_computed, r->n_tokens - 1);
@@ -391,7 +392,7 @@ static void settle(struct drafter_seq *q, const struct request *r) {
     g->at = r->n_tokens;
 }
 
-/* Makes room for @n positions: 0 or KV_FULL. What others have computed already is taken over. */
+/* Attaches cached pages and makes room for @n positions. Returns 0 or KV_FULL. */
 static int make_room(struct drafter *d, struct drafter_seq *q, const struct request *r,
                      uint32_t n) {
     if (!q->kv) {
@@ -410,7 +411,7 @@ static bool knows_tokens(const struct drafter *d, const struct request *r, uint3
     return true;
 }
 
-/* Rows that may be computed for those who have to catch up. */
+/* Returns the rows that may be computed for requests that must catch up. */
 static uint32_t catch_up_rows(const struct drafter *d) {
     uint32_t high = MIN(d->opts.max_rows, cost_trusted_rows(&d->cost)), low = 0;
 
@@ -427,8 +428,8 @@ static uint32_t catch_up_rows(const struct drafter *d) {
     return low;
 }
 
-/* Takes pages for what the block drafts where there are many more: no other request is to miss one,
- * nor many ends of prefixes to go for it. */
+/* Takes pages for the drafts of the block if many more are available, so that no other request
+ * lacks one and few cached prefixes are evicted. Returns whether it did. */
 static bool take_pages(const struct drafter *d, struct request *r, uint32_t n_positions) {
     uint32_t t = d->info->page_tokens, n_pages;
 
@@ -441,7 +442,8 @@ static bool take_pages(const struct drafter *d, struct request *r, uint32_t n_po
            kv_seq_grow(r->seq, n_positions) != KV_FULL;
 }
 
-/* The row of the last token of @r, for the model's own block, if there may be one; rows added. */
+/* Adds the row of the last token of @r for the model's own block, if it may draft. Returns the rows
+ * added. */
 static uint32_t add_own(struct drafter *d, struct request *r, uint32_t most) {
     struct drafter_seq *q = r->drafter;
     uint32_t end = r->n_tokens - 1 + q->n_asked;
@@ -458,8 +460,8 @@ static uint32_t add_own(struct drafter *d, struct request *r, uint32_t most) {
     return 1;
 }
 
-/* Adds what is missing of @r, at most @most rows, and asks for a drafted token if that is all.
- * Rows added. */
+/* Adds at most @most missing rows of @r, and asks for a drafted token if no more are missing.
+ * Returns the rows added. */
 static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most) {
     struct drafter_seq *q = r->drafter;
 
@@ -477,13 +479,13 @@ static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most)
         add_want(d, r);
     } else {
         q->n_asked = 0;
-        d->probe_at = 0; /* one that catches up has not been tried yet */
+        d->probe_at = 0; /* a request that catches up has not been probed yet */
     }
     return to - from;
 }
 
-/* The first batch: what is missing of those that are asked for, and a drafted token for each that
- * is complete. Who lacks much catches up in several steps. */
+/* Runs the first batch: missing rows of the chosen requests, and a drafted token for each complete
+ * one. A request that lacks many rows catches up in several steps. */
 static int first(struct drafter *d, const struct list *running) {
     uint32_t left = MAX(catch_up_rows(d), DRAFTER_CATCH_UP);
 
@@ -500,7 +502,7 @@ static int first(struct drafter *d, const struct list *running) {
     return d->batch.b.n_rows > 0 ? run_batch(d) : 0;
 }
 
-/* The batch of the drafted tokens behind the first @n. */
+/* Runs the batch of the drafted tokens after the first @n. */
 static int next(struct drafter *d, const struct list *running, uint32_t n) {
     begin_batch(d);
     LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
@@ -515,7 +517,7 @@ static int next(struct drafter *d, const struct list *running, uint32_t n) {
     return d->batch.b.n_rows > 0 ? run_batch(d) : 0;
 }
 
-/* Gives back the pages that were taken for the run. */
+/* Frees the pages that were taken for the run. */
 static void give_back(const struct drafter *d, const struct list *running) {
     if (!d->opts.block || d->info->borrows)
         return;

@@ -30,7 +30,7 @@ static int pack_refusal(struct buf *out, const struct request *r) {
     return msg_event_pack(out, &e);
 }
 
-/* TOKENS, or FINISH when these are the last. */
+/* Packs TOKENS, or FINISH with the last tokens. */
 static int pack_progress(struct buf *out, struct request *r) {
     uint32_t n_out = request_n_out(r), from = r->acked.n_out, i = from - r->out_base;
     uint32_t n = request_is_prewarm(r) ? 0 : MIN(n_out - from, EVENTS_TOKENS_MAX);
@@ -106,6 +106,6 @@ bool events_delivered(struct request *r) {
         request_trim(r);
     if (r->state == REQUEST_DONE)
         return r->acked.end;
-    /* The message may have been full before it came to this one. */
+    /* The last message may have been full before this request. */
     return (r->acked.accepted || r->compiling) && r->acked.n_out == request_n_out(r);
 }

@@ -1,19 +1,19 @@
 /*
- * fair_share - weighted fair queueing in virtual time, and what the plan is told of it: the rules
- * are told in docs/fairness.md, their constants in policy.h.
+ * fair_share - weighted fair queueing in virtual time, and its input to the plan. docs/fairness.md
+ * describes the rules; policy.h has their constants.
  *
- * A tenant's virtual time is the device time charged to it divided by its weight; the one with the
- * least is served next. That is deficit round robin written as virtual time (the deficit is how far
- * it is behind), so nothing has to be refilled in rounds. A class is a factor of weight and not an
- * order: batch work gets an eighth, not nothing. What a tenant has at other workers of the device
- * (fair_charge_elsewhere()) advances its virtual time here as it is served here.
+ * A tenant's virtual time is the device time charged to it divided by its weight, and the tenant
+ * with the least is served next. This is deficit round robin written as virtual time: the deficit
+ * is the distance behind the others, so nothing is refilled in rounds. A class is a factor of the
+ * weight and not an order, so batch work gets an eighth and not nothing. Use of other workers of
+ * the device (fair_charge_elsewhere()) advances the virtual time as the tenant is served here.
  *
- * Inside a tenant requests are in order of virtual arrival (queue.h). One that does not fit, or
- * whose session is paused, is overtaken by others of its tenant only so many times; then it is due,
- * and first of all.
+ * Inside a tenant, requests are in order of virtual arrival (queue.h). A request that does not fit,
+ * or whose session is paused, may be overtaken by others of its tenant a bounded number of times;
+ * then it is due and comes first.
  *
- * Invariants: a tenant with live requests keeps its index; virtual times never go back; at most as
- * many requests run as live.
+ * Invariants: a tenant with live requests keeps its index; virtual times never decrease; at most as
+ * many requests run as are live.
  */
 
 #include "scheduler/fair_share.h"
@@ -54,7 +54,8 @@ static double factor_of(uint8_t class) {
     return factor[MIN(class, FAIR_CLASSES - 1)];
 }
 
-/* The slot of tenant @id; that of the one idle for longest when all are taken. */
+/* Returns the entry of tenant @id, a new one if need be; when all are taken, that of the tenant
+ * idle for longest. */
 static uint32_t slot_of(struct fair_share *f, uint32_t id) {
     uint32_t idle = NONE;
 
@@ -74,7 +75,8 @@ static uint32_t slot_of(struct fair_share *f, uint32_t id) {
     return idle;
 }
 
-/* The least and the greatest clock of those that are live. */
+/* Finds the least and the greatest virtual time of the live tenants. Returns false if there is
+ * none. */
 static bool clocks(const struct fair_share *f, double *least, double *most) {
     bool any = false;
 
@@ -90,9 +92,8 @@ static bool clocks(const struct fair_share *f, double *least, double *most) {
     return any;
 }
 
-/* The virtual time of all tenants. When the last live tenant leaves it is as late as that tenant's:
- * the next to come is compared with it, so that device time taken while no other tenant wanted it
- * is not held against a tenant. */
+/* Advances the common virtual time to that of the last live tenant before it leaves: later tenants
+ * are compared with it, so device time that no other tenant wanted is not held against anybody. */
 static void advance(struct fair_share *f) {
     double least, most;
 
@@ -104,7 +105,7 @@ static bool counts(const struct fair_tenant *t, bool lately, int64_t now) {
     return t->n_live > 0 || (lately && now - t->seen_ns < FAIR_LATELY_NS);
 }
 
-/* The weights of those that count, and of @t (NULL: of them alone). */
+/* Returns the sum of the weights of tenants that count, and of @t (NULL: none). */
 static double weights(const struct fair_share *f, const struct fair_tenant *t, bool lately,
                       int64_t now) {
     double sum = 0;
@@ -115,7 +116,8 @@ static double weights(const struct fair_share *f, const struct fair_tenant *t, b
     return sum;
 }
 
-/* While n are there each has a part of the time, whether it uses it or not. */
+/* Advances the fair virtual time: each live tenant has its part of the time since the last call,
+ * whether it used it or not. */
 static void tick(struct fair_share *f, int64_t now) {
     double sum = weights(f, NULL, false, now);
 
@@ -124,8 +126,8 @@ static void tick(struct fair_share *f, int64_t now) {
     f->fair_at = now;
 }
 
-/* A tenant comes, or comes back: no more credit than FAIR_BURST_NS. What is not counted yet of what
- * it had elsewhere is a part of its virtual time, too. */
+/* Limits the credit of a tenant that arrives to FAIR_BURST_NS. Use elsewhere that is not counted
+ * yet is a part of its virtual time, too. */
 static void lift(struct fair_share *f, struct fair_tenant *t) {
     advance(f);
     double behind_ns = fmax(f->clock_ns - FAIR_BURST_NS / t->weight - t->served_ns, 0);
@@ -166,7 +168,7 @@ void fair_leave(struct fair_share *f, uint16_t tenant, int64_t now) {
     t->seen_ns = now;
 }
 
-/* Returns what is counted of elsewhere_ns when the tenant is charged @ns. */
+/* Returns the part of elsewhere_ns that is counted when the tenant is charged @ns. */
 static double counted(const struct fair_tenant *t, double ns) {
     return fmin(t->elsewhere_ns, FAIR_ELSEWHERE * ns);
 }
@@ -228,7 +230,8 @@ static bool before(const struct fair_item *a, const struct fair_item *b) {
     return is_due(a) != is_due(b) ? is_due(a) : stands_before(a, b);
 }
 
-/* A list of each tenant's items, the best first, from fair_tenant.head over fair_item.next. */
+/* Makes a list of each tenant's items, the first to be admitted first, from fair_tenant.head
+ * through fair_item.next. */
 static void make_lists(struct fair_share *f, struct fair_item *item, uint32_t n) {
     for (uint32_t i = 0; i < f->n_tenants; i++) {
         f->tenant[i].head = NONE;
@@ -245,7 +248,7 @@ static void make_lists(struct fair_share *f, struct fair_item *item, uint32_t n)
     }
 }
 
-/* Returns whether @a has its turn before @b. */
+/* Returns whether the first item of @a is admitted before that of @b. */
 static bool is_next(const struct fair_tenant *a, const struct fair_tenant *b,
                     const struct fair_item *item) {
     const struct fair_item *x = &item[a->head], *y = &item[b->head];
@@ -257,8 +260,8 @@ static bool is_next(const struct fair_tenant *a, const struct fair_tenant *b,
     return before(x, y);
 }
 
-/* Takes the first of @t's list. Those that stand before it are overtaken by it, and those that may
- * not be overtaken again come first of the rest. */
+/* Takes the first item of @t's list and returns it. It overtakes items of earlier arrival; the
+ * earliest of those that may not be overtaken again comes first in the rest. */
 static uint32_t take_first(struct fair_tenant *t, struct fair_item *item) {
     uint32_t taken = t->head, *due = NULL;
 
@@ -312,7 +315,7 @@ bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_
     return held * weights(f, &f->tenant[t], lately, now) > total * f->tenant[t].weight;
 }
 
-/* The share of @t in @total sequences. */
+/* Returns the share of @t in @total sequences. */
 static double part_of(const struct fair_share *f, const struct fair_tenant *t, uint32_t total,
                       int64_t now) {
     double sum = weights(f, NULL, true, now);
@@ -430,7 +433,7 @@ void fair_leave_request(struct fair_share *f, struct request *r) {
     r->entered = false;
 }
 
-/* Returns how long the rest of the prompt of @r, which runs, will take. */
+/* Returns the expected time, in ns, of the rest of the prompt of running request @r. */
 static double prompt_ns(const struct fair_share *f, const struct request *r) {
     struct cost_shape shape = {0};
 
@@ -481,15 +484,15 @@ bool fair_ranks_low(const struct fair_share *f, const struct request *r) {
     return f->n_groups > 1 && fair_is_over(f, t, f->tenant[t].n_pages, f->view->n_pages, false, 0);
 }
 
-/* Slots of tenant @t for its weight, with @more. */
+/* Returns the slots of tenant @t, and @more, divided by its weight. */
 static double slots_of(const struct fair_share *f, uint32_t t, uint32_t more) {
     const struct fair_tenant *x = &f->tenant[t];
 
     return (x->n_running + more) / x->weight;
 }
 
-/* The tenant that has most slots, and two requests that run at least: a tenant's last one is never
- * preempted. */
+/* Returns the tenant, other than @but, with most slots for its weight and at least two running
+ * requests, since a tenant's last one is never preempted; FAIR_TENANTS: none. */
 static uint32_t richest(const struct fair_share *f, uint32_t but) {
     uint32_t found = FAIR_TENANTS;
 
@@ -500,8 +503,8 @@ static uint32_t richest(const struct fair_share *f, uint32_t but) {
     return found;
 }
 
-/* Returns whether @r would have to leave the slot, or the pages that the plan will count for it, to
- * yet others: then none is preempted for it. */
+/* Returns whether @r would have to leave the slot or its pages to third tenants; nothing is
+ * preempted for it then. */
 static bool leaves_it(struct fair_share *f, const struct request *r, int64_t now) {
     const struct plan *p = f->view->plan;
     const struct fair_tenant *t = &f->tenant[r->tenant];
@@ -523,7 +526,7 @@ bool fair_preempts(struct fair_share *f, int64_t now) {
 
         if (asked[t])
             continue;
-        asked[t] = true; /* its first one decides for all */
+        asked[t] = true; /* the first waiting request of a tenant decides */
         uint32_t victim = richest(f, t);
         if (victim < FAIR_TENANTS && f->tenant[t].served_ns < f->tenant[victim].served_ns &&
             slots_of(f, victim, 0) > slots_of(f, t, 1) && !leaves_it(f, r, now)) {
@@ -539,7 +542,7 @@ bool fair_is_victim(const struct fair_share *f, const struct request *r) {
     return r->tenant == f->victim;
 }
 
-/* Returns how long the rest of @r will take, roughly. */
+/* Returns the estimated device time of the rest of @r, in ns. */
 static double price_ns(const struct fair_share *f, const struct request *r) {
     uint32_t hit = MIN(r->seen_hit, r->n_tokens - 1);
     uint32_t n_more = request_target(r, f->view->estimate) - r->n_tokens;
@@ -588,9 +591,8 @@ uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
         struct request *r = f->item[index[i]].who;
         struct fair_tenant *who = &f->tenant[r->tenant];
 
-        /* Goes on as if all of them were admitted, in this order. Others of its tenant that come
-         * after one that has to wait do so too: they do not overtake it because of what others
-         * would have. */
+        /* Counts as if all were admitted in this order. Later requests of a tenant leave as much
+         * room as an earlier one that has to wait, so they do not overtake it. */
         who->n_running++;
         who->n_pages += r->n_tokens / t + 1;
         out[i] = r;
@@ -605,8 +607,8 @@ uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
     return n;
 }
 
-/* An admitted request overtakes those of its tenant that stand before it. The plan has counted
- * it for those that had their turn before it and did not fit. */
+/* An admitted request overtakes earlier ones of its tenant. The plan has counted this for requests
+ * that came before it in the plan and did not fit. */
 void fair_note_admissions(struct fair_share *f, struct request *const *planned) {
     const struct plan *p = f->view->plan;
 

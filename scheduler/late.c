@@ -7,18 +7,20 @@
 #include "scheduler/request.h"
 #include "grammar/constraint.h"
 
-/* Away: the thread has state, bits and n; the rest is the scheduler's. */
+/* A mask being made. While `away`, the thread owns state, bits and n; the scheduler owns the
+ * rest. */
 struct late {
     struct constrain_job job;
-    struct request *request; /* NULL: it is gone, and the constraint is given back when done */
+    /* NULL: it was freed; the constraint is released when the mask is done */
+    struct request *request;
     const struct sched_constraints *source;
     const struct constraint *constraint;
-    struct constraint_state *state; /* a copy of the request's */
-    uint32_t payer;                 /* the front's number of its tenant */
+    struct constraint_state *state; /* copy of the request's state */
+    uint32_t payer;                 /* number of the tenant in the front */
     uint32_t *bits, n_words;
-    uint32_t n_tokens, left; /* of the request, when it began */
+    uint32_t n_tokens, left; /* tokens of the request, and tokens to go, at the start */
     int64_t n;
-    bool away, row; /* row: the request is in a step whose sample of it is not taken */
+    bool away, row; /* row: a step in flight has a row of the request whose sample is discarded */
 };
 
 static struct late *late_free(struct late *l) {
@@ -47,7 +49,7 @@ static void run(struct job *j) {
     l->n = late_compute(l->state, l->left, l->bits);
 }
 
-/* One that was abandoned before it ran has n as it was: the mask is asked for again. */
+/* A job that was dropped before it ran leaves n at -EAGAIN, and the mask is asked for again. */
 static void done(struct job *j) {
     struct late *l = late_of(j);
 

@@ -1,17 +1,17 @@
 #pragma once
 
 /*
- * late - masks that take too long for a step in which others wait.
+ * late - makes masks that take too long for a step in which other requests wait.
  *
- * Most masks take some microseconds; one for which a token class has to be made takes milliseconds
- * (grammar/grammar.h). Such a mask is made by a thread on a copy of the request's place:
+ * Most masks take some microseconds; one that needs a new token class takes milliseconds
+ * (grammar/grammar.h). A thread makes such a mask on a copy of the constraint's state:
  *
  *     sealing a step ---> takes long: late_begin() ---> thread ---> late_waits() ends
- *          ^                  | its sample is not taken                   |
+ *          ^                  | its sample is discarded                   |
  *          '------------------+------- the row again, with the mask <-----'
  *
- * A mask depends on the tokens before it alone, so the request gets the same tokens, later; the
- * others of the step do not wait.
+ * A mask depends only on the tokens before it. So the request gets the same tokens, only later, and
+ * the other requests of the step do not wait.
  */
 
 #include <stdbool.h>

@@ -1,21 +1,21 @@
 /*
- * offload - how prefixes get to host memory and back. When, and what pays, is told in
- * docs/design/prefix-tiers.md, "Host memory".
+ * offload - copies prefixes to host memory and back. docs/design/prefix-tiers.md, "Host memory",
+ * describes which ones, and when copying pays.
  *
- * The host's pages have a pager of their own, of the same kind: saving a page is what computing
- * it is on the device. A sequence of the host takes over what is there (attach), grows, and
- * commits what is copied; least recently used prefixes leave when room is needed, leaves before
- * parents. So nothing has to be invented for identity, collisions or eviction, and the device's
- * pager knows nothing of the host.
+ * The pages of host memory have a pager of the same kind as the device: saving a page there is what
+ * computing it is here. A sequence of the host's pager attaches the pages that exist, grows, and
+ * commits the copied ones; least recently used prefixes are evicted, leaves before parents. So
+ * identity, collisions and eviction need no second mechanism, and the device's pager knows nothing
+ * of the host.
  *
- * The order makes it right. All copies of a step are made before its rows are computed, one after
- * the other in the order in which they were decided (the engine's contract). So a page may be
- * given out again as soon as its copy has been decided, on both sides: whatever overwrites it
- * comes later. A page that is fetched can be published at once: every reader reads it later.
+ * The order of copies makes this correct. The engine makes all copies of a step before its rows, in
+ * the order in which they were decided. So a page may be given out again, on both sides, as soon as
+ * its copy is decided, because whatever overwrites it comes later; and a page that is fetched can
+ * be published at once, because every reader reads it later.
  *
- * Hybrid models: the snapshots of their states lie in host memory in any case, and a page there has
- * the same one as the page on the device (kvpager/snapshot.c), so they are never copied. What is
- * behind the last snapshot of a prefix is of no use, and neither saved nor fetched.
+ * Hybrid models: the snapshots of their states are always in host memory, and a page there has the
+ * same snapshot as the page on the device (kvpager/snapshot.c), so snapshots are never copied.
+ * Pages after the last snapshot of a prefix are of no use, and neither saved nor fetched.
  */
 
 #include "scheduler/offload.h"
@@ -37,7 +37,7 @@ int offload_init(struct offload *p, const struct sched_view *view, const struct 
     if (n_host_pages == 0)
         return 0;
     p->states = o.peer;
-    o.n_states = 0; /* what is copied is not computed there */
+    o.n_states = 0; /* host memory computes nothing */
     o.n_pages = n_host_pages;
     o.max_seqs = OFFLOAD_JOBS + DISK_SAVES + DISK_LOADS + 1;
     return kv_pager_new(&p->host, &o);
@@ -60,7 +60,7 @@ void offload_deinit(struct offload *p) {
 
 /* ---- what pays ---- */
 
-/* Returns what computing tokens [from, to) adds to the steps that do it. */
+/* Returns the time, in ns, that computing tokens [from, to) adds to steps. */
 static double compute_ns(const struct offload *p, uint32_t from, uint32_t to) {
     const struct cost_shape none = {0};
     struct cost_shape s = none;
@@ -69,7 +69,7 @@ static double compute_ns(const struct offload *p, uint32_t from, uint32_t to) {
     return (double)(cost_expect_ns(p->view->cost, &s) - cost_expect_ns(p->view->cost, &none));
 }
 
-/* Returns what copying @n_pages takes, and loading the state behind them. */
+/* Returns the time, in ns, of copying @n_pages and of loading the state after them. */
 static double copy_ns(const struct offload *p, uint32_t n_pages) {
     return (double)cost_copies_ns(p->view->cost, n_pages + p->state_pages);
 }
@@ -83,7 +83,7 @@ bool offload_pays(const struct offload *p, uint32_t from, uint32_t to) {
     return offload_pays_with(p, from, to, 0);
 }
 
-/* Room for @n copies more. */
+/* Makes room for @n more copies. Returns false without memory. */
 static bool reserve_copies(struct offload *p, uint32_t n) {
     if (BUGGIFY(host_no_memory))
         return false;
@@ -110,8 +110,8 @@ static void add_copy(struct offload *p, enum engine_copy_dir dir, uint32_t src, 
 
 /* ---- to the host ---- */
 
-/* Saves the next @n pages of @tokens behind what @saved has, from the device's @page. false: the
- * host has no room, or there is no memory. */
+/* Saves the next @n pages of @tokens after those of @saved, from the device's pages @page. Returns
+ * false if host memory is full or memory lacks. */
 static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *tokens,
                        const kv_page *page, uint32_t n) {
     uint32_t t = p->view->page_tokens, from = kv_seq_committed(saved) / t, n_pages;
@@ -128,14 +128,14 @@ static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *t
     return true;
 }
 
-/* Returns how much of @tokens[0, n_tokens) is of use in host memory: hybrid models go on at a
- * snapshot. */
+/* Returns how many of @tokens[0, n_tokens) are a usable prefix in host memory; hybrid models
+ * continue only at a snapshot. */
 static uint32_t useful(const struct offload *p, const struct kv_isolation *share,
                        const int32_t *tokens, uint32_t n_tokens) {
     return p->states ? kv_pager_match(p->states, share, tokens, n_tokens).n_tokens : n_tokens;
 }
 
-/* A sequence of the host that has what is there of @tokens. */
+/* Returns a sequence of the host's pager with the pages of @tokens that it has; NULL: no memory. */
 static struct kv_seq *open_saved(struct offload *p, const struct kv_isolation *share,
                                  const int32_t *tokens, uint32_t n_tokens) {
     struct kv_seq *s = NULL;
@@ -146,8 +146,8 @@ static struct kv_seq *open_saved(struct offload *p, const struct kv_isolation *s
     return s;
 }
 
-/* Shares snapshots with what is about to be saved: pages that are there get the snapshots that the
- * device's have by now. */
+/* Returns open_saved() after giving pages in host memory the snapshots that the device's pages have
+ * by now. */
 static struct kv_seq *open_to_save(struct offload *p, const struct kv_isolation *share,
                                    const int32_t *tokens, uint32_t n_tokens) {
     struct kv_seq *s = open_saved(p, share, tokens, n_tokens);
@@ -177,7 +177,7 @@ void offload_save(struct offload *p, const struct kv_isolation *share, const int
         .share = *share, .tokens = copy, .n_tokens = n_tokens, .returns = returns};
 }
 
-/* Saves the first @n pages of @seq as far as the host lacks them. false: it would be no gain. */
+/* Saves the first @n pages of @seq that host memory lacks. Returns false if that is no gain. */
 static bool save_now(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
                      const int32_t *tokens, uint32_t n) {
     uint32_t room = OFFLOAD_SWAP_PAGES - MIN(OFFLOAD_SWAP_PAGES, p->n_copies),
@@ -206,7 +206,7 @@ void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_i
         p->view->stats->n_not_swapped++;
 }
 
-/* The next pages of @j. false: it is over. */
+/* Saves the next pages of @j. Returns false when the job is finished. */
 static bool work_on(struct offload *p, const struct kv_pager *device, struct offload_job *j,
                     uint32_t *left) {
     kv_page page[OFFLOAD_IDLE_PAGES];
@@ -226,8 +226,8 @@ static bool work_on(struct offload *p, const struct kv_pager *device, struct off
     return (from + n) * t < j->n_tokens;
 }
 
-/* Returns how many of @tokens[0, n_tokens) come before a picture, whose number means nothing to
- * another worker. */
+/* Returns how many of @tokens[0, n_tokens) come before the first picture, whose number means
+ * nothing to another worker. */
 static uint32_t before_pictures(const int32_t *tokens, uint32_t n_tokens) {
     uint32_t n = 0;
 
@@ -236,15 +236,15 @@ static uint32_t before_pictures(const int32_t *tokens, uint32_t n_tokens) {
     return n;
 }
 
-/* Ends @j: no more of it is saved, and what is in host memory goes on to the disk. Who hardly ever
- * comes back is not worth the wear. */
+/* Ends @j and gives its pages in host memory to the disk, unless its session is unlikely to
+ * return. */
 static void pass_on(struct offload *p, struct offload_job *j, uint64_t step) {
     if (!p->disk || !j->saved || !j->returns || kv_seq_committed(j->saved) == 0)
         return;
     uint32_t n = before_pictures(j->tokens, j->n_tokens) / p->view->page_tokens;
     if (n == 0)
         return;
-    /* The last pages are copied in step @step, if at all. */
+    /* Step @step, if any, copies the last pages. */
     disk_save(p->disk, STEAL(j->saved), STEAL(j->tokens), n * p->view->page_tokens,
               step - (p->n_copies == 0));
 }

@@ -18,10 +18,10 @@
 
 struct offload_job {
     struct kv_isolation share;
-    struct kv_seq *saved; /* its sequence in the host's pager */
+    struct kv_seq *saved; /* sequence in the host's pager */
     int32_t *tokens;
     uint32_t n_tokens;
-    bool returns; /* its session returns, so the disk gets it too */
+    bool returns; /* the session returns, so the disk gets the pages too */
 };
 
 struct disk;

@@ -40,7 +40,7 @@ static struct sched_picture **slot_of(struct pictures *p, const struct kv_isolat
     return at;
 }
 
-/* Drops the pixels, and what was computed of it. */
+/* Drops the pixels and the rows computed so far. */
 static void drop_pixels(struct pictures *p, struct sched_picture *x) {
     if (x->state == PICTURE_UNDER_WAY) {
         if (x == p->now)
@@ -78,7 +78,7 @@ void pictures_deinit(struct pictures *p) {
     assert(p->n_bytes == 0 && p->n_pixel_bytes == 0);
 }
 
-/* An entry for picture @q of @r, to be asked for. NULL: no memory; it is tried again. */
+/* Returns a new entry, WANTED, for picture @q of @r; NULL: no memory, and it is tried again. */
 static struct sched_picture *add_picture(struct pictures *p, const struct request *r,
                                          const struct request_picture *q) {
     struct sched_picture *x = calloc(1, sizeof(*x));
@@ -123,7 +123,7 @@ static void hold(struct pictures *p, struct request_picture *q, struct sched_pic
     q->held = x;
     if (x->n_users++ == 0 && x->state == PICTURE_READY)
         p->n_held_bytes += row_bytes(p, x);
-    if (x->state == PICTURE_READY) { /* the most recently used one */
+    if (x->state == PICTURE_READY) { /* moves to the end: the most recently used */
         list_remove(&x->link);
         list_push_back(&p->ready, &x->link);
         p->view->stats->n_picture_hits++;
@@ -141,7 +141,8 @@ static void let_go(struct pictures *p, struct request *r, struct request_picture
         p->n_held_bytes -= x->n_users == 0 ? row_bytes(p, x) : 0;
         make_room(p, 0);
     } else if (x->state == PICTURE_ASKED && x->id == r->id) {
-        drop_pixels(p, x); /* the front may not answer any more: another one is named */
+        /* the front may not answer for this request any more: another one is named */
+        drop_pixels(p, x);
         x->state = PICTURE_WANTED;
     }
 }
@@ -156,7 +157,7 @@ void pictures_release(struct pictures *p, struct request *r) {
             continue;
         bool runs = r->state == REQUEST_RUNNING && r->seq;
         bool needs = runs && q->in.at + q->in.n_rows > done;
-        /* A step under way may read the rows of one that was preempted or has ended. */
+        /* A step in flight may still read rows for a request that was preempted or has ended. */
         bool read = !runs && r->n_in_flight > 0 && q->held->state == PICTURE_READY;
         if (!needs && !read)
             let_go(p, r, q);
@@ -168,7 +169,7 @@ uint32_t pictures_hold(struct pictures *p, struct request *r) {
     uint64_t near = (uint64_t)r->n_computed + p->view->max_rows;
 
     assert(r->state == REQUEST_RUNNING);
-    pictures_release(p, r); /* pages of others may have brought what it was about to compute */
+    pictures_release(p, r); /* attached pages may hold rows that it was about to compute */
     for (uint32_t i = 0; i < r->n_pictures; i++) {
         struct request_picture *q = &r->pictures[i];
 
@@ -179,7 +180,8 @@ uint32_t pictures_hold(struct pictures *p, struct request *r) {
         struct sched_picture *x = q->held ? q->held : *slot_of(p, &r->isolation, q->number);
         bool ready = x && x->state == PICTURE_READY;
         if (ready && reach != UINT32_MAX) {
-            /* What is ready behind one that is not may go: its room may be needed for that one. */
+            /* Ready pictures after one that is missing are released: that one may need their
+             * room. */
             if (q->held)
                 let_go(p, r, q);
             continue;
@@ -220,8 +222,8 @@ enum why pictures_why(const struct request *r) {
     return !x ? WHY_N : x->state == PICTURE_UNDER_WAY ? WHY_ENCODE : WHY_PICTURE;
 }
 
-/* Returns the running request whose missing picture in @state is next, and which one it is: of the
- * tenant that is furthest behind the first in order. NULL: there is none. */
+/* Returns the running request whose missing picture in @state is next, and the picture's index: the
+ * first in order of the tenant furthest behind. NULL: none. */
 static struct request *next_of(const struct pictures *p, enum picture_state state,
                                uint32_t *index) {
     struct request *best = NULL;
@@ -294,7 +296,7 @@ struct sched_picture *pictures_take(struct pictures *p, const struct msg_picture
     if (m->offset == 0)
         x->n_rgb = 0;
     if (m->offset != x->n_rgb)
-        return NULL; /* of an answer to a question before */
+        return NULL; /* answer to an earlier question */
     assert(m->rgb.len <= m->total - m->offset);
     if (!x->rgb)
         x->rgb = malloc(m->total);
@@ -318,7 +320,7 @@ bool pictures_has_work(const struct pictures *p) {
            next_of(p, PICTURE_PIXELS, &index);
 }
 
-/* Begins the next picture. 0; -errno: it cannot be computed, for the reason @why. */
+/* Begins picture @x. Returns 0, or -errno with @why: it cannot be computed. */
 static int begin(struct pictures *p, struct sched_picture *x, struct err *why) {
     make_room(p, row_bytes(p, x));
     x->rows = malloc(row_bytes(p, x));

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * pictures - rows of the pictures in prompts: asked for, computed in pieces between steps, and kept
- * for others.
+ * pictures - rows of the pictures in prompts: asks for their pixels, computes them in pieces
+ * between steps, and keeps them for other requests.
  *
  *   WANTED ---> ASKED ---> PIXELS ---> UNDER_WAY ---> READY ---> evicted, the least recently used
  *     |  ^________|          |             |            |        first, when no request holds it
@@ -10,18 +10,17 @@
  *     '-----------'----------'-------------'            '--> rows are read by steps
  *            no request wants it any more: freed
  *
- * There is one entry for the content of a picture (kvpager/media.h) and the isolation key, however
- * many requests have it, so it is computed once as long as it is kept. A request that runs holds
- * the entries whose rows its next steps read, and the first two that it lacks, so that the pixels
- * of the second come while the first is computed. What its pages have already is neither asked for
- * nor computed. A request holds rows until its steps that read them have ended.
+ * There is one entry for each content of a picture (kvpager/media.h) and isolation key, so a
+ * picture is computed once for all requests while it is kept. A running request holds the entries
+ * whose rows its next steps read, and the first two that it lacks, so that the pixels of the second
+ * arrive while the first is computed. Rows that the request's pages already have are neither asked
+ * for nor computed. A request holds rows until the steps that read them have ended.
  *
- * Bounds: rows take max_bytes and those of one picture more, so that a request which holds some
- * cannot keep another one from its first. Pixels that were asked for take PICTURES_PIXELS, or are
- * those of one picture.
+ * Bounds: rows take max_bytes and the rows of one picture more, so a request that holds pictures
+ * cannot keep another one from its first. Pixels take PICTURES_PIXELS, or those of one picture.
  *
- * The engine computes one picture at a time, in pieces. Which is next is decided when the one
- * before is complete: that of the tenant that is furthest behind.
+ * The engine computes one picture at a time, in pieces. When it is complete, the next one is that
+ * of the tenant furthest behind.
  */
 
 #include "engine/engine.h"

@@ -1,16 +1,17 @@
 /*
- * pin - an agent calls a tool and comes back with all that it had and a little more. What it had
- * is worth pinning meanwhile: to compute it again costs more than anything else that it asks for.
- * What ends a pin, and whose comes first, is told in docs/fairness.md, "Sessions".
+ * pin - keeps the pages of a session between its turns. An agent calls a tool and comes back with
+ * its whole conversation and a little more, and computing that again would cost more than anything
+ * else that it asks for. docs/fairness.md, "Sessions", describes what ends a pin and which one is
+ * dropped first.
  *
- * Sessions whose turns are pinned or run are those whose working sets fit, and others wait where a
- * turn begins: that is the cap on active sessions, without a number to configure. If a session
- * whose pages are gone came as soon as it fits, the next turn of another would push out a second
- * one, whose pages would let in a third: most of what is computed then would be computed again.
+ * Active sessions are those whose turns run or are pinned; their working sets fit. Other sessions
+ * wait at the beginning of a turn, which bounds the number of active sessions without an option. If
+ * a session whose pages are gone were admitted as soon as it fits, the next turn of an active
+ * session would evict the pages of another one, and most prompts would be computed again.
  *
- * A session comes back after a tool call as soon as the tool has run, after an answer when
- * a person has read it. The worker does not see which it was; the front does, and says so a
- * moment later (pin_turn_end()). Where nothing was said the time is that of all its pauses.
+ * After a tool call a session comes back as soon as the tool has run, after an answer when a person
+ * has read it. Only the front knows which it was, and reports it a moment after the end
+ * (pin_turn_end()). Without a report the mean over all of the session's pauses counts.
  */
 
 #include "scheduler/pin.h"
@@ -47,15 +48,15 @@ void pin_deinit(struct pins *t) {
 
 /* ---- pauses ---- */
 
-/* Returns what is known of @session, or NULL. */
+/* Returns the learnt pauses of @session, or NULL. */
 static const struct pauses *known_pauses(const struct pins *t, uint64_t session) {
     const struct session *x = sessions_find(t->view->sessions, session);
 
     return x ? &x->pauses : NULL;
 }
 
-/* Returns the same, to be changed: where nothing is known it begins with the pauses of all. NULL: 0
- * is no session. */
+/* Returns the pauses of @session for an update; a new session begins with the pauses of all. NULL:
+ * 0 is no session. */
 static struct pauses *pauses_of(struct pins *t, uint64_t session) {
     struct session *x = sessions_use(t->view->sessions, session);
     struct pauses *p = x ? &x->pauses : NULL;
@@ -66,8 +67,8 @@ static struct pauses *pauses_of(struct pins *t, uint64_t session) {
     return p;
 }
 
-/* Moves up by 0.9 for each pause that is longer and down by 0.1 for each that is not: still where
- * one in ten is longer. */
+/* Updates the 90th percentile: up by 0.9 steps for a longer pause, down by 0.1 for a shorter one,
+ * so it rests where one pause in ten is longer. */
 static void learn(struct pause *p, double ms, uint32_t first) {
     double gain = p->n_returned++ < first ? PIN_LEARN_FIRST : PIN_LEARN;
 
@@ -111,7 +112,8 @@ bool pin_returns(const struct pins *t, uint64_t session, uint16_t tenant) {
 
 /* ---- keeping ---- */
 
-/* A turn has @n_tokens, the one before it had @before; where that is not known, 0. */
+/* Learns how much longer turns get. A turn has @n_tokens; the one before had @before, 0 if
+ * unknown. */
 static void learn_growth(float *growth, uint32_t before, uint32_t n_tokens) {
     float more = (float)n_tokens - (float)before;
 
@@ -138,7 +140,7 @@ static bool is_worth_pinning(const struct pins *t, const struct request *r) {
            pin_returns(t, r->session, r->tenant);
 }
 
-/* The next to be dropped; @spare: only of those that are. NULL: there is none. */
+/* Returns the next pin to be dropped, with @spare only a spare one; NULL: none. */
 static struct pin *next_victim(struct pins *t, bool spare, int64_t now) {
     const struct fair_share *f = t->view->fair;
     struct pin *best = NULL;
@@ -169,7 +171,8 @@ static bool drop_one(struct pins *t, bool spare, int64_t now) {
     return true;
 }
 
-/* Nine of ten pauses are shorter: as far as little is known of the session's, those of all. */
+/* Returns the 90th percentile of the pauses, ms; while few of the session are known, mixed with
+ * that of all sessions. */
 static double long_pause_ms(const struct pins *t, const struct pauses *p, enum pause_after end) {
     const struct pause *own = &p->after[end], *any = &t->any.after[end];
     double known = MIN(own->n_returned, PIN_FIRST) / (double)PIN_FIRST;
@@ -177,7 +180,7 @@ static double long_pause_ms(const struct pins *t, const struct pauses *p, enum p
     return known * own->long_ms + (1 - known) * any->long_ms;
 }
 
-/* Returns the end of a pin of a turn that ended at @since. */
+/* Returns when the pin of a turn that ended at @since expires. */
 static int64_t until(const struct pins *t, const struct pauses *p, enum pause_after end,
                      int64_t since) {
     return since + (int64_t)(long_pause_ms(t, p, end) * PIN_SLACK * 1e6);
@@ -233,7 +236,7 @@ void pin_turn_end(struct pins *t, const struct turn_end *m) {
 
     if (!p)
         return;
-    /* Once for each turn. Only the last one's pause is measured. */
+    /* Accepted once for each turn; only the last turn's pause is measured. */
     if (p->turn == m->id && p->ended_ns != 0 && p->end == PAUSE_AFTER_ANY) {
         p->end = end;
         p->after[end].n_ended++;
@@ -300,8 +303,8 @@ static void expire(struct pins *t, int64_t now) {
     }
 }
 
-/* Pages by which those that are active, running or in a pause, will grow before one of them is
- * likely to end. */
+/* Returns the pages by which active sessions, running or in a pause, will grow before one of them
+ * is likely to end. */
 static uint64_t growth_pages(const struct pins *t) {
     double tokens = 0;
 
@@ -327,7 +330,8 @@ void pin_begin_step(struct pins *t, int64_t now) {
     }
 }
 
-/* Returns whether what @r had is there: its session was active a moment ago, and costs little. */
+/* Returns whether most of @r is cached: its session was active a moment ago, and it costs
+ * little. */
 static bool is_returning(const struct pins *t, const struct request *r) {
     const struct pauses *p = known_pauses(t, r->session);
 
@@ -353,8 +357,8 @@ bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, in
            now - r->since_ns < PIN_FORCE_NS;
 }
 
-/* Returns the pages that @r will take. Pages that it finds are not taken, but those that are not
- * held are no longer available. */
+/* Returns the pages that @r will take. Cached pages are not taken, but idle ones among them are no
+ * longer available. */
 static uint64_t need_of(struct pins *t, const struct request *r) {
     struct kv_match m =
         request_match(r, t->view->pager, request_shareable(r), t->view->page_tokens);
@@ -363,8 +367,8 @@ static uint64_t need_of(struct pins *t, const struct request *r) {
            m.n_tokens / t->view->page_tokens + m.n_idle;
 }
 
-/* For the first that has waited a little, also for a session that is paused: what is spare is
- * worth less than its turn. */
+/* Drops spare pins for the first request that has waited a little, also one of a paused session: a
+ * spare pin is worth less than its turn. */
 static void drop_spares(struct pins *t, struct request *const *r, uint32_t n, uint64_t promised,
                         int64_t now) {
     uint32_t i = 0;

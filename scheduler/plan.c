@@ -1,15 +1,15 @@
 /*
- * plan - one step, decided in this order:
+ * plan - decides one step in this order:
  *
- *  1. A quarantined request gets every fourth step for itself, all if it is the only one.
- *  2. Every running request that lacks one token gets one row: decode is never put off.
- *  3. Waiting requests are admitted in the given order while the room lasts (plan_admit.c).
- *  4. Drafts, where they let the step bring more tokens for each millisecond (plan_draft.c).
- *  5. What is left of the step's time goes to prefills (plan_time.c).
+ *  1. A quarantined request gets every fourth step for itself, or all if no other one runs.
+ *  2. Every running request that lacks one token gets one row: decode is never delayed.
+ *  3. Waiting requests are admitted in the given order while there is room (plan_admit.c).
+ *  4. Drafts get rows where they bring more tokens per millisecond (plan_draft.c).
+ *  5. Prompts get the rest of the step's time (plan_time.c).
  *
  * Pages: a request that lacks a page takes it from the lowest running request, which is preempted.
- * None takes pages from a higher one; one that can take none waits and keeps what it has. Only the
- * first prefill takes pages from others, and only one page a step.
+ * No request takes pages from a higher one; one that gets none waits and keeps its pages. Only the
+ * first prompt takes pages from others, one page per step.
  */
 
 #include <assert.h>
@@ -51,7 +51,7 @@ bool plan_make_room(struct plan_work *w, uint32_t i, uint32_t n_rows) {
     struct plan *p = w->p;
     uint32_t need = plan_pages_to_take(p, &p->req[i], n_rows);
 
-    /* Requests admitted in this plan may have found the pages that preemption would free. */
+    /* Requests admitted in this plan may share the pages that a preemption would free. */
     if (p->n_admitted > 0)
         return need <= w->available;
     for (uint32_t v = p->n_running; need > w->available && v > i + 1; v--) {
@@ -63,7 +63,7 @@ bool plan_make_room(struct plan_work *w, uint32_t i, uint32_t n_rows) {
     return need <= w->available;
 }
 
-/* Step 2. When not all fit into a batch they take turns, and prefill keeps some rows. */
+/* Step 2: decode rows. Requests that do not all fit take turns, and prefill keeps some rows. */
 static void plan_decodes(struct plan_work *w) {
     struct plan *p = w->p;
     uint32_t n = 0, cap = p->max_rows, from = 0;
@@ -121,7 +121,7 @@ uint64_t plan_next_pages(const struct plan *p) {
 
 /* ---- all together ---- */
 
-/* Step 1: the request whose turn it is to be alone, or PLAN_NONE. */
+/* Step 1: returns the quarantined request whose turn it is to run alone, or PLAN_NONE. */
 static uint32_t pick_alone(const struct plan *p) {
     uint32_t n = 0, k, i;
     bool others = false;
@@ -176,8 +176,8 @@ static void reset(struct plan *p) {
     p->alone = PLAN_NONE;
 }
 
-/* No request can go on and none may take from another (those that are shared by two hold nothing
- * of their own): the lowest is preempted. Once only one is left it has the whole pool. */
+/* Preempts the lowest request when none can go on and none may preempt another, because all their
+ * pages are shared. At last one request has the whole pool. */
 static void break_tie(struct plan_work *w) {
     struct plan *p = w->p;
 
@@ -185,11 +185,11 @@ static void break_tie(struct plan_work *w) {
         return;
     for (uint32_t i = 0; i < p->n_running; i++)
         if (p->req[i].last || p->req[i].n_stored != p->req[i].n_computed)
-            return; /* under way: its end may bring pages */
+            return; /* in flight: its end may bring pages */
     plan_preempt(w, &p->req[p->n_running - 1]);
 }
 
-/* Returns the rows that the first prompt needs at once: drafts leave them. */
+/* Returns the rows that the first prompt needs in one step, which drafts must leave free. */
 static uint32_t whole_rows(const struct plan *p) {
     for (uint32_t i = 0; i < p->n_running; i++)
         if (p->req[i].whole && plan_is_prefill(&p->req[i]))

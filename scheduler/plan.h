@@ -51,7 +51,7 @@ struct plan_req {
     bool unfit;   /* waiting: needs more pages than are free; n_hit may be out of date */
     bool last;    /* a step in flight computes its last token */
     bool waits;   /* set with `last`: waits for a picture, and no step computes any of it */
-    bool whole;   /* all its rows up to n_tokens are in one step or none are */
+    bool whole;   /* computes its rows up to n_tokens in one step */
     bool alone;   /* quarantined: no other request may be in its step */
     bool stalled; /* running: the last plan found no page for it */
 
@@ -106,8 +106,8 @@ struct plan {
      * allowed. */
     int64_t add_ns;
     uint32_t reserve_pages; /* reserved for requests of tenants below their share */
-    /* All slots are taken and a tenant with fewer waits for one: the lowest `victim` without output
-     * is preempted. */
+    /* Set when all slots are taken and a tenant with fewer waits for one: the lowest `victim`
+     * without output is preempted. */
     bool fair_preempt;
     bool fair_preempt_begun; /* fair_preempt may take a victim with output */
     /* Size in pages of a recurrent state, 0: none. A draft copies it; a wrong draft copies it back

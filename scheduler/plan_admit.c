@@ -1,9 +1,9 @@
 /*
- * plan_admit - step 3 of a plan: who is admitted, and which slot is preempted for a tenant's share.
+ * plan_admit - step 3 of a plan: admits waiting requests, and preempts a slot for a tenant's share.
  *
- * Room is what is available less what the running requests are expected to take. A request that
- * does not fit may be overtaken max_bypass times; then all behind it wait. The last slots and pages
- * are kept for tenants that have less than their part.
+ * The room is the available pages less those that running requests are expected to take. A request
+ * that does not fit may be overtaken max_bypass times; then all later ones wait. The last slots and
+ * pages are reserved for tenants below their share.
  */
 
 #include <assert.h>
@@ -11,7 +11,7 @@
 #include "base/util.h"
 #include "scheduler/plan_private.h"
 
-/* Pages that waiting request @r will have to take, the idle ones that it finds among them. */
+/* Returns the pages that waiting request @r must take, with the idle ones that it finds cached. */
 static uint32_t full_need(const struct plan *p, const struct plan_req *r) {
     return plan_pages(p, r->n_target) - r->n_hit / p->page_tokens + r->n_idle;
 }
@@ -35,8 +35,8 @@ static void admit(struct plan_work *w, uint32_t i) {
         plan_set_rows(w, r, 1);
 }
 
-/* Returns whether @r has to leave what there is to others: the last sequences; if it is over, also
- * the last pages. */
+/* Returns whether @r must leave the free slots to other tenants, or, if it is over its share, the
+ * free pages. */
 static bool leaves_rest(const struct plan *p, const struct plan_req *r, uint32_t need,
                         int64_t room) {
     uint32_t in = p->n_running + p->n_admitted;
@@ -68,7 +68,7 @@ void plan_admissions(struct plan_work *w) {
             r->verdict = PLAN_WAIT_SHARE; /* later requests do not wait for it */
             continue;
         }
-        /* Alone in the pool every request fits, whatever the estimate of its output says. */
+        /* Alone in the pool every request fits, whatever its expected output. */
         bool possible = !r->unfit && r->n_idle <= w->available;
         if (!possible || (need > room && p->n_running + p->n_admitted > 0)) {
             overtakes = MIN(overtakes, p->max_bypass - MIN(p->max_bypass, r->n_bypassed));
@@ -84,10 +84,9 @@ void plan_admissions(struct plan_work *w) {
     }
 }
 
-/* A tenant without its part of the slots gets one from the lowest request of the tenant that has
- * most: of one without a token yet, or else, where fair_preempt_begun allows it, of one that has
- * some. Nothing else is planned: the waiting request is admitted in the next plan, when what was
- * given back is there. */
+/* A waiting tenant with fewer slots gets one from the tenant with most: its lowest request without
+ * output is preempted, or with fair_preempt_begun its lowest one. Nothing else is planned; the
+ * waiting request is admitted in the next plan, when the pages are free. */
 bool plan_preempt_for_share(struct plan_work *w) {
     struct plan *p = w->p;
 

@@ -1,12 +1,11 @@
 /*
- * plan_draft - step 4 of a plan: how many drafted rows the step gets, and who gets them.
+ * plan_draft - step 4 of a plan: how many drafted rows the step gets, and which requests get them.
  *
- * Every drafted token is a slot; its worth is its survival, the probability that it is sent.
- * Within a draft survival falls, so the n best slots of all drafts together are always beginnings
- * of drafts, and the best n is found by looking at each: n slots bring E + (sum of their
- * survivals) tokens in the predicted time of a step with n rows more. Survivals are counted in
- * classes, so nothing has to be sorted. Rows may be cheap up to a point and expensive beyond: all n
- * are tried, not only the next.
+ * Every drafted token is a slot, and its worth is its survival, the probability that it is sent.
+ * Survival falls within a draft, so the n best slots of all drafts are always beginnings of drafts.
+ * n slots bring E + (sum of their survivals) tokens in the predicted time of a step with n more
+ * rows, and the best n is found by trying each: rows may be cheap up to a point and expensive
+ * beyond it. Survivals are counted in classes, so nothing is sorted.
  */
 
 #include <assert.h>
@@ -16,9 +15,9 @@
 #include "scheduler/plan_private.h"
 #include "scheduler/policy.h"
 
-#define DRAFT_CLASSES 64 /* classes of the probability of survival */
+#define DRAFT_CLASSES 64 /* classes of survival probability */
 
-/* Slots by survival: those of class i have more than those of class i - 1. */
+/* Slots by class; survival grows with the class. */
 struct slots {
     uint32_t n[DRAFT_CLASSES];
     double sum[DRAFT_CLASSES];
@@ -51,10 +50,10 @@ static bool count_slots(const struct plan *p, struct slots *s) {
     return any;
 }
 
-/* Room that is left for drafts. Prefill keeps some rows, and half of the time. The draft of one may
- * not make all others wait much longer, so a step gets at most 3/2 as long where others decode, 3
- * times where none does. Where decode alone misses the target and nothing prefills it is
- * max_step_ns that counts, or the limit if that is later. */
+/* Room for drafts. Prefill keeps some rows and half of the time. One request's draft may not delay
+ * all others much, so a step takes at most 3/2 as long where others decode, 3 times where none
+ * does. Where decode alone misses the target and nothing prefills, max_step_ns is the limit, or
+ * limit_ns if that is later. */
 struct draft_room {
     uint32_t n_rows;
     int64_t limit_ns;
@@ -83,7 +82,7 @@ static struct draft_room draft_room(const struct plan_work *w) {
     return room;
 }
 
-/* @base with @n drafted rows, all sequences having the same length. */
+/* Returns @base with @n drafted rows, spread evenly over sequences of equal length. */
 static struct cost_shape with_drafts(const struct cost_shape *base, uint32_t n) {
     struct cost_shape s = *base;
     uint64_t context = s.seqs > 0 ? s.context / s.seqs : 0;
@@ -94,8 +93,9 @@ static struct cost_shape with_drafts(const struct cost_shape *base, uint32_t n) 
     return s;
 }
 
-/* Returns what @n drafted rows, of which @right are expected to be right, cost of states: copies,
- * and rows that are computed again. A draft is wrong somewhere more often than its mean token. */
+/* Adds the cost of recurrent states for @n drafted rows, of which @right are expected to be right:
+ * copies, and rows that are computed again. A draft is wrong somewhere more often than its mean
+ * token. */
 static void add_states(const struct plan *p, uint32_t n, double right, struct cost_shape *s) {
     uint32_t n_seqs = MIN(n, s->seqs);
     double wrong = fmin(1, 2 * (1 - right / n));
@@ -104,8 +104,8 @@ static void add_states(const struct plan *p, uint32_t n, double right, struct co
     s->rows += (uint32_t)(wrong * (n_seqs + right) + 0.5);
 }
 
-/* Returns what a step of shape @base takes with @n drafted rows (> 0), of which @right are expected
- * to be right; INFINITY: longer than @limit_ns. */
+/* Returns the expected time, in ns, of a step of shape @base with @n drafted rows (> 0), of which
+ * @right are expected to be right; INFINITY: longer than @limit_ns. */
 static double drafts_ns(const struct plan *p, const struct cost_shape *base, uint32_t n,
                         double right, int64_t limit_ns) {
     struct cost_shape s = with_drafts(base, n);
@@ -126,7 +126,7 @@ double plan_decode_ns(const struct plan *p, const struct cost_shape *decode, uin
     return drafts_ns(p, decode, n, right, limit_of(now, decode->rows, p->itl_ns, p->max_step_ns));
 }
 
-/* Returns how many of the best slots the step should have. */
+/* Returns how many of the best slots the step gets. */
 static uint32_t best_drafts(const struct plan_work *w, const struct slots *slots,
                             const struct draft_room *room) {
     const struct plan *p = w->p;
@@ -150,7 +150,8 @@ static uint32_t best_drafts(const struct plan_work *w, const struct slots *slots
     return chosen;
 }
 
-/* Pages are taken for drafts only where there are plenty: no request is preempted for a draft. */
+/* Returns the tokens of @r's draft that fit. Drafts take pages only where there are plenty, and
+ * preempt no request. */
 static uint32_t fit_draft(const struct plan_work *w, const struct plan_req *r, uint32_t n,
                           const struct draft_room *room) {
     const struct plan *p = w->p;
@@ -171,8 +172,7 @@ static uint32_t fit_draft(const struct plan_work *w, const struct plan_req *r, u
     return n;
 }
 
-/* Gives request @i the slots of classes above @least, and of that class as long as there are
- * @rest. */
+/* Gives request @i its slots of classes above @least, and of that class while @rest are left. */
 static void draft(struct plan_work *w, uint32_t i, uint32_t least, uint32_t *rest,
                   struct draft_room *room) {
     struct plan_req *r = &w->p->req[i];
@@ -205,7 +205,7 @@ void plan_add_drafts(struct plan_work *w) {
         return;
     struct draft_room room = draft_room(w);
     for (n = best_drafts(w, &slots, &room); n > 0 && rest == 0;) {
-        assert(least > 0); /* no more were chosen than there are */
+        assert(least > 0); /* no more slots were chosen than exist */
         least--;
         rest = n < slots.n[least] ? n : 0;
         n -= MIN(n, slots.n[least]);

@@ -5,15 +5,15 @@
 
 /* ---- what is equal to what ---- */
 
-/* Returns whether a plan may ask for the hashes of @r: it computes pages that others can have, or
- * waits. */
+/* Returns whether a plan may read the hashes of request @i: it computes pages that others can
+ * share, or waits. */
 static bool shares(const struct plan *p, uint32_t i) {
     const struct plan_req *r = &p->req[i];
 
     return r->n_hashes > 0 && (i >= p->n_running || r->n_stored / p->page_tokens < r->n_hashes);
 }
 
-/* The pages that the prompts of @a and @b have in common. */
+/* Returns the number of first pages that @a and @b have in common. */
 static uint32_t common_pages(const struct plan_req *a, const struct plan_req *b) {
     uint32_t lo = 0, hi = MIN(a->n_hashes, b->n_hashes);
 

@@ -1,36 +1,35 @@
 /*
- * plan_time - step 5 of a plan: how the time that decode leaves is divided among prefills.
+ * plan_time - step 5 of a plan: divides the time that decode leaves among prompts.
  *
- * The step is to end within its target: the strictest pace of those that decode, and max_step_ns
- * always. A target is a promise only where it can be kept, so beyond it the limit follows from what
- * a step costs:
+ * A step should end within its target: the strictest pace of the requests that decode, and
+ * max_step_ns always. Where the target cannot be kept, the limit follows from the cost of a step:
  *
- *  - Where decode and one row of a prompt take more than 3/4 of the target the limit rises, up to
- *    twice their time (plan_limit_beside()): prompts have a quarter of every step at least, and
- *    half of it on a slow device. The row is counted because a model of a busy machine cannot tell
- *    for what a step waits; with it the limit does not depend on that.
- *  - Where nothing decodes the limit rises to the time of the smallest efficient chunk, and to ten
- *    times the time of one row at most (plan_set_prompt_limit()).
- *  - Some steps of these are probes: few rows of prompts, or twice as many (probe()).
+ *  - Where decode and one row of a prompt take more than 3/4 of the target, the limit rises to at
+ *    most twice their time (plan_limit_beside()). So prompts have at least a quarter of every step,
+ *    and half of it on a slow device. The row is counted because the cost model of a busy machine
+ *    cannot tell whether a step waits for its rows or for its sequences; their sum is known well.
+ *  - Where nothing decodes, the limit rises to the time of the smallest efficient chunk, at most
+ *    ten times the time of one row (plan_set_prompt_limit()).
+ *  - Some of these steps are probes with few rows of prompts, or with twice as many (probe()).
  *
- * Tenants share by weight, the one furthest behind first, and what one leaves goes to the next. Of
- * a tenant's requests the oldest has half and what the others leave; the others share the other
- * half evenly, the shortest first. A share may have no room for a chunk: the shortest request has
- * rows at the latest when it was passed over PLAN_PASSED_MOST times, and where the limit follows
- * from what a step costs, once. A request whose next page another one computes follows it and has
- * no rows.
+ * Tenants share the time by weight, the one furthest behind first, and the next tenant gets what
+ * one leaves. Among the prompts of a tenant, the oldest has half of the time and what the others
+ * leave; the others share the other half evenly, the shortest first. Such a share may be too short
+ * for a chunk. So the shortest prompt is due after it was passed over PLAN_PASSED_MOST times, or
+ * once where the limit was raised. A request that follows another one's pages has no rows.
  *
- * Where prompts are computed whole (plan.whole) there is nothing to divide: the oldest request of
- * the tenant furthest behind has all its rows, then those whose rows and time are left.
+ * Models whose prompts are computed whole (plan.whole) divide nothing: the oldest request of the
+ * tenant furthest behind has all its rows, then others while rows and time are left.
  *
- * Whatever the estimate says the first prefill gets a few rows (plan_min_chunk()).
+ * The first prompt gets a few rows whatever the estimate says (plan_min_chunk()).
  *
- * Followers: the request further ahead leads; of two at the same position, the one of higher
- * priority. So no cycle can form, and when the leader ends the next one leads. A leader without a
- * page to go on is not followed, or it might be waiting for its follower's pages; nor is one that
- * waits for a picture, or it might be for the room of what its follower holds. While
- * nothing decodes, a leader's prompt does not end in the step in which it computes the last page
- * that is followed: the ends come together, in steps that none of them makes short by decoding.
+ * Followers: of two requests with equal pages the one further ahead leads; at the same position,
+ * the one of higher priority. So no cycle can form, and when the leader ends the next one leads. A
+ * request that lacks a page is not followed, since it may be waiting for pages of its follower; nor
+ * is one that waits for a picture, which may need the memory of pictures that its follower holds.
+ * While nothing decodes, a leader's prompt does not end in the step that computes the last followed
+ * page. So the prompts of leader and followers end in the same step, before decode of any of them
+ * makes steps short.
  */
 
 #include <assert.h>
@@ -56,7 +55,7 @@ static bool leads(const struct plan *p, uint32_t leader, uint32_t follower, uint
     return page < a->n_hashes && a->hash[page] == b->hash[page];
 }
 
-/* Positions of requests, close together: every follower looks at all of them. */
+/* Positions of requests in dense arrays, since each follower compares all of them. */
 struct places {
     uint32_t n_stored[PLACES], n_computed[PLACES];
 };
@@ -73,8 +72,8 @@ static void note_places(const struct plan *p, struct places *at) {
     }
 }
 
-/* The request that computes the next page of @i, so that it need not, or PLAN_NONE. Those beyond
- * PLACES lead none. */
+/* Returns the request that computes the next page of @i, or PLAN_NONE. Requests beyond PLACES lead
+ * no others. */
 static uint32_t leader_of(const struct plan *p, const struct places *at, uint32_t i) {
     const struct plan_req *r = &p->req[i];
     uint32_t page = r->n_computed / p->page_tokens, end = (page + 1) * p->page_tokens;
@@ -90,8 +89,8 @@ static uint32_t leader_of(const struct plan *p, const struct places *at, uint32_
     return PLAN_NONE;
 }
 
-/* Notes where follower @r leaves @leader, if that is later than where others do. With a step of the
- * leader under way @r could not go on right then. */
+/* Raises leader->n_led to the position where @r stops following. Not while a step of the leader is
+ * in flight: @r could not go on right away. */
 static void note_follower(const struct plan *p, struct plan_req *leader, const struct plan_req *r) {
     uint32_t page = r->n_computed / p->page_tokens;
     uint32_t n = MIN(MIN(leader->n_hashes, r->n_hashes), r->n_share / p->page_tokens);
@@ -105,7 +104,8 @@ static void note_follower(const struct plan *p, struct plan_req *leader, const s
 
 /* ---- chunks ---- */
 
-/* The greatest n in [low, high] with which @r keeps the step under @limit_ns, or @low. */
+/* Returns the greatest n in [low, high] rows of @r with which the step ends by @limit_ns, or
+ * @low. */
 static uint32_t fit_time(const struct plan_work *w, const struct plan_req *r, uint32_t low,
                          uint32_t high, int64_t limit_ns) {
     struct cost_shape others = w->shape;
@@ -125,7 +125,7 @@ static uint32_t fit_time(const struct plan_work *w, const struct plan_req *r, ui
     return low;
 }
 
-/* Rows for @r that the batch and the free pages allow, those that it has included. */
+/* Returns the rows, present ones included, that the batch and the free pages allow @r. */
 static uint32_t fit_space(const struct plan_work *w, const struct plan_req *r) {
     const struct plan *p = w->p;
     uint64_t pages =
@@ -138,7 +138,8 @@ static uint32_t fit_space(const struct plan_work *w, const struct plan_req *r) {
     return (uint32_t)MIN(n, (uint64_t)r->n_rows + w->max_rows - w->rows);
 }
 
-/* A chunk that does not finish ends at a page, so that others can have the page. */
+/* Returns @n, cut to the end of a page unless the chunk completes the prompt, so that others can
+ * share the page. */
 static uint32_t align(const struct plan_work *w, const struct plan_req *r, uint32_t n) {
     uint32_t over = (r->n_computed + n) % w->p->page_tokens;
 
@@ -179,14 +180,14 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
         plan_set_rows(w, r, n);
     else
         r->verdict = PLAN_WAIT_PAGES;
-    w->max_rows = MAX(w->max_rows, w->rows); /* more than are trusted */
+    w->max_rows = MAX(w->max_rows, w->rows); /* beyond the trusted rows */
 }
 
 static inline uint32_t group_of(const struct plan_req *r) {
     return r->group;
 }
 
-/* Sorts @list by @key of its requests, the least first; equal ones keep their order. */
+/* Sorts @list by @key of its requests, ascending and stable. */
 static inline void sort_by(uint32_t (*key)(const struct plan_req *), const struct plan *p,
                            uint32_t *list, uint32_t n) {
     for (uint32_t i = 1; i < n; i++) {
@@ -207,7 +208,7 @@ static void force_chunks(struct plan_work *w, const uint32_t *list, uint32_t n) 
     }
 }
 
-/* Returns whether the smallest chunk of @r ends by @until: cheaper to ask than plan_extend(). */
+/* Returns whether the smallest chunk of @r ends by @until; cheaper than plan_extend(). */
 static bool may_fit(const struct plan_work *w, const struct plan_req *r, int64_t until) {
     struct cost_shape s = w->shape;
 
@@ -222,21 +223,21 @@ static void swap(uint32_t *a, uint32_t *b) {
     *b = x;
 }
 
-/* A part of the step's time and rows: until when, and how many in all. */
+/* Part of a step: the time by which it ends and the total rows of the step at its end. */
 struct part {
     int64_t limit_ns;
     uint32_t max_rows;
 };
 
-/* Returns true if @r was passed over so often that it has to have rows in this step. */
+/* Returns true if @r was passed over so often that it must have rows in this step. */
 static bool is_due(const struct plan_work *w, const struct plan_req *r) {
     return r->n_passed >= (w->misses ? 1 : PLAN_PASSED_MOST);
 }
 
-/* Divides @part among the requests of one tenant, which @list has in order of virtual arrival: half
- * of it evenly among all but the oldest, the shortest first, and what is left to the oldest. The
- * shortest may take all of that half when it is due, and where half has no room for its chunk, all
- * of the part in place of the oldest. The one that has the part comes first in @list. */
+/* Divides @part among the prompts of one tenant, which @list has in order of virtual arrival. Half
+ * of it is divided evenly among all but the oldest, the shortest first; the oldest gets the rest. A
+ * shortest prompt that is due may take all of that half; if half has no room for its chunk it takes
+ * the oldest one's place. The prompt with the rest comes first in @list. */
 static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct part part) {
     struct plan *p = w->p;
     int64_t now = cost_bound_ns(p->cost, &w->shape);
@@ -270,9 +271,9 @@ static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct p
     plan_extend(w, &p->req[list[0]], part.limit_ns, part.max_rows - MIN(w->rows, part.max_rows));
 }
 
-/* Returns whether tenant @group had so much more than others that its prefill may only take its
- * part of a step in which they decode: their tokens come at the rate that is theirs, not at the
- * slowest that is allowed. */
+/* Returns whether prefill of tenant @group may take only its share of a step in which other tenants
+ * decode: it is far ahead, and their tokens should come at their rate, not at the slowest allowed
+ * one. */
 static bool is_held(const struct plan *p, uint16_t group) {
     if (p->n_groups < 2 || !p->group_part || p->group_part[group] >= 1)
         return false;
@@ -283,8 +284,7 @@ static bool is_held(const struct plan *p, uint16_t group) {
     return false;
 }
 
-/* Returns whether tenant @group's prefill should leave steps short, for those that are not here
- * now. */
+/* Returns whether prefill of tenant @group should keep steps short for tenants that may arrive. */
 static bool is_ahead(const struct plan *p, uint16_t group) {
     return p->add_ns > 0 &&
            ((p->group_part && p->group_part[group] < 1) || (p->group_over && p->group_over[group]));
@@ -300,7 +300,7 @@ static void share_rest(struct plan_work *w, const uint32_t *list, uint32_t n) {
     }
 }
 
-/* The end of the run of @list's first group. */
+/* Returns the number of requests at the beginning of @list that are of the same tenant. */
 static uint32_t end_of_group(const struct plan *p, const uint32_t *list, uint32_t n) {
     uint32_t k = 1;
 
@@ -309,8 +309,9 @@ static uint32_t end_of_group(const struct plan *p, const uint32_t *list, uint32_
     return k;
 }
 
-/* @list in order of virtual arrival. Parts are counted from the beginning, so what a tenant leaves
- * goes to those after it, and what all leave to those that can use it. */
+/* Divides the step's time among @list, which is in order of virtual arrival. Each part ends at a
+ * time counted from the beginning of the step, so time that a tenant leaves goes to the following
+ * ones, and time that all leave to those that can use it. */
 static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     struct plan *p = w->p;
     int64_t begin = cost_bound_ns(p->cost, &w->shape);
@@ -328,10 +329,11 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
         if (len < n) {
             have += p->group_weight[p->req[list[k]].group];
             part.limit_ns = begin + (int64_t)((double)(w->limit_ns - begin) * have / sum);
-            /* Rounded up: where rows are few the first gets some, not the last. */
+            /* Rounded up: of few rows the first tenant gets some, not the last. */
             part.max_rows = rows + (uint32_t)ceil((w->max_rows - rows) * have / sum);
             if (k == 0 && !may_fit(w, &p->req[list[0]], part.limit_ns))
-                part = (struct part){w->limit_ns, w->max_rows}; /* the prompt is due */
+                /* must have rows, so may use the whole step */
+                part = (struct part){w->limit_ns, w->max_rows};
         }
         uint16_t group = p->req[list[k]].group;
         if (is_ahead(p, group) && (w->decodes || w->limit_ns == w->target_ns))
@@ -348,7 +350,8 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     share_rest(w, list, n);
 }
 
-/* Notes of each tenant whose prompts had rows which of those in @list had none. */
+/* Counts the step in n_passed of requests in @list without rows whose tenant has prompts with
+ * rows. */
 static void note_passed(struct plan *p, const uint32_t *list, uint32_t n) {
     for (uint32_t k = 0, len; k < n; k += len) {
         bool any = false;
@@ -364,7 +367,7 @@ static void note_passed(struct plan *p, const uint32_t *list, uint32_t n) {
     }
 }
 
-/* @list in order of virtual arrival. */
+/* Plans prompts that are computed whole; @list is in order of virtual arrival. */
 static void whole_prompts(struct plan_work *w, uint32_t *list, uint32_t n) {
     if (w->p->n_groups > 1)
         sort_by(group_of, w->p, list, n);
@@ -397,7 +400,7 @@ void plan_prefills(struct plan_work *w) {
     uint32_t highest = p->scratch[0];
     plan_set_prompt_limit(w, &p->req[highest]);
     if (p->req[highest].whole)
-        plan_min_chunk(w, highest); /* before others take its rows */
+        plan_min_chunk(w, highest); /* before other prompts take the rows */
     if (p->whole)
         whole_prompts(w, p->scratch, n);
     else if (p->force_chunk)
@@ -406,7 +409,7 @@ void plan_prefills(struct plan_work *w) {
         share_time(w, p->scratch, n);
     plan_min_chunk(w, p->scratch[0]);
     if (p->req[p->scratch[0]].n_rows == 0)
-        plan_min_chunk(w, highest); /* it may take pages that the other may not */
+        plan_min_chunk(w, highest); /* may preempt requests that the other one may not */
     note_passed(p, p->scratch, n);
     for (uint32_t k = 0; k < n; k++)
         w->short_of_pages |= p->req[p->scratch[k]].verdict == PLAN_WAIT_PAGES;
@@ -425,10 +428,9 @@ int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns) {
     return MAX(target_ns, MIN(2 * decode_ns, 4 * decode_ns - 2 * target_ns));
 }
 
-/* Changes the limit of some steps where it follows from what a step costs: the time beyond
- * @least_ns is left out, or there is twice as much of it, up to @most_ns, and time for
- * PLAN_PROBE_ROWS of @r. From steps of one size the cost model cannot tell the price of a row from
- * that of a step. */
+/* Makes some steps whose limit was raised probes: they have no time beyond @least_ns, or twice the
+ * time (at most @most_ns) and at least that of PLAN_PROBE_ROWS rows of @r. From steps of one size
+ * the cost model cannot tell the price of a row from that of a step. */
 static void probe(struct plan_work *w, const struct plan_req *r, int64_t least_ns,
                   int64_t most_ns) {
     uint64_t turn = w->p->turn + 1, at = w->decodes ? 0 : PLAN_PROBE_MORE / 2;
@@ -443,7 +445,7 @@ static void probe(struct plan_work *w, const struct plan_req *r, int64_t least_n
     w->limit_ns = turn % PLAN_PROBE_MORE == at ? more_ns : least_ns;
 }
 
-/* Raises the limit of a step in which @r has the first chunk of a prompt. */
+/* Raises the limit of a step whose first prompt chunk is of @r. */
 static void raise_limit(struct plan_work *w, const struct plan_req *r) {
     const struct plan *p = w->p;
     struct cost_shape one = {0}, chunk = {0};

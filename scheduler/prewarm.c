@@ -1,23 +1,22 @@
 /*
- * prewarm - when a turn has ended, the front knows how the next one will begin: the conversation
- * as the chat template writes it once the answer is part of it. Often that is not what the model
- * wrote (reasoning is left out, calls are put in other words), so the pages of the turn do not
- * help from there on. A warm request (SUBMIT_PREWARM) is that text, and asks for nothing but its
- * pages.
+ * prewarm - computes the beginning of a session's next turn while the device is idle. When a turn
+ * has ended, the front knows how the next one begins: the conversation as the chat template renders
+ * it with the answer. Often that is not the text that the model wrote (reasoning is left out, calls
+ * are formatted differently), so the pages of the turn do not help from there on. A prewarm
+ * (SUBMIT_PREWARM) is a request for that text that asks only for its pages.
  *
  *      submitted --> prewarm.waiting --idle--> the queue, running --> pinned for the turn
  *                         ^                          |
- *                         '------ a request comes ---'
+ *                         '---- a request arrives ---'
  *
- * It runs only when no request waits or runs, alone in steps of at most PLAN_PREWARM_NS
- * (or the few rows that any prompt gets), with nothing launched behind them. So a
- * request that comes waits for the end of one such step, and finds nothing in flight: what was
- * computed so far stays as cached pages, which cost nothing but the oldest of the pages that are
- * not held. It takes none that are pinned for others' turns. When its session comes back, or is no
- * longer waited for, it is over.
+ * It runs only when no request waits or runs, alone in steps of at most PLAN_PREWARM_NS (or the few
+ * rows that any prompt gets), and no step is launched behind them. So a request that arrives waits
+ * for the end of one such step and finds nothing in flight. The rows computed so far stay as cached
+ * pages, at the cost of the oldest idle pages; pinned pages of other turns are not taken. A prewarm
+ * ends when its session comes back or is no longer expected.
  *
- * It leaves no trace in what is counted of requests; its device time is its tenant's. No token
- * depends on it: pages are found by the tokens in them, and hold what any request would compute.
+ * Counters of requests leave it out; its device time is charged to its tenant. No token depends on
+ * it: pages are found by the tokens in them, and hold what any request would compute.
  */
 
 #include "scheduler/prewarm.h"
@@ -37,7 +36,7 @@ void prewarm_init(struct prewarm *p, const struct sched_view *view) {
 
 /* ---- what it was good for ---- */
 
-/* @r has its first pages now. */
+/* Remembers the pages that @r has computed for its session. */
 static void note_done(struct prewarm *p, const struct request *r) {
     uint32_t t = p->view->page_tokens, n = r->seq ? kv_seq_committed(r->seq) / t : 0;
     struct session *own = sessions_use(p->view->sessions, r->session);
@@ -61,7 +60,7 @@ void prewarm_found(struct prewarm *p, const struct request *r) {
         return;
     uint32_t hit = MIN(r->n_computed / p->view->page_tokens, r->n_hashes), i = d->from;
     if (i > 0 && (i > r->n_hashes || d->hash[i - 1] != r->hash[i - 1]))
-        return; /* something else than the turn */
+        return; /* another request than the expected turn */
     while (i < MIN(d->to, hit) && d->hash[i] == r->hash[i])
         i++;
     p->view->stats->n_prewarm_hit_tokens += (uint64_t)(i - d->from) * p->view->page_tokens;
@@ -113,8 +112,8 @@ void prewarm_submit(struct prewarm *p, struct request *r) {
     p->n_waiting++;
 }
 
-/* @r goes on with the conversation of @w: at least half of it is the same. Agents ask other
- * things in between. */
+/* Returns whether @r continues the conversation of prewarm @w: at least half of it is the same.
+ * Agents send unrelated requests in between. */
 static bool continues(const struct request *r, const struct request *w) {
     uint32_t half = w->n_hashes / 2;
 
@@ -130,7 +129,8 @@ void prewarm_note_turn(struct prewarm *p, const struct request *r) {
         if (w->session == r->session && continues(r, w))
             prewarm_finish(p, w, FINISH_CANCELLED);
     }
-    /* A step that it is in ends first, and what it brings is what this turn wants. */
+    /* A prewarm that this turn continues and that a step has goes on until the step ends: the turn
+     * wants the result. */
     if (now && now->session == r->session && continues(r, now)) {
         now->prewarm.over = true;
         if (now->n_in_flight == 0)
@@ -173,7 +173,7 @@ static void take_back(struct prewarm *p, struct request *r) {
     p->n_waiting++;
 }
 
-/* Without what is pinned for others. */
+/* Returns whether the prewarm fits into free and idle pages, without dropping pins of others. */
 static bool fits(const struct prewarm *p, const struct request *r) {
     struct kv_match m =
         request_match(r, p->view->pager, request_shareable(r), p->view->page_tokens);

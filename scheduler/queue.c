@@ -13,7 +13,7 @@ bool queue_before(const struct queue_key *a, const struct queue_key *b) {
     return a->arrival != b->arrival ? a->arrival < b->arrival : a->order < b->order;
 }
 
-/* From the back: most requests come last. */
+/* Searches from the back, since most requests come last. */
 void queue_insert(struct list *l, struct queued *q) {
     struct list *at = l;
 

@@ -12,7 +12,7 @@
 #include "text/stops.h"
 #include "text/tokenizer.h"
 
-#define GROW_MIN 64u /* tokens; also keeps request.retired long enough, see request_reserve() */
+#define GROW_MIN 64u /* tokens; keeps request.retired valid long enough, see request_reserve() */
 
 static_assert(STOPS_MAX >= SUBMIT_STOPS_MAX, "every stop string has its place");
 static_assert(GROW_MIN > DRAFT_MAX + 1, "a step brings fewer tokens");
@@ -52,7 +52,7 @@ static int check_ids(const struct sched_view *v, const int32_t *id, uint32_t n, 
     return 0;
 }
 
-/* Checks that @m could ever run. Returns 0, or -EINVAL with @err. */
+/* Checks that @m fits the context and the pool. Returns 0, or -EINVAL with @err. */
 static int check_length(const struct submit *m, const struct sched_view *v, struct err *err) {
     if (m->n_prompt == 0 || m->n_tokens < m->n_prompt)
         return err_set(err, 400, "messages", "The prompt is empty.");
@@ -154,7 +154,7 @@ static int copy_lists(struct request *r, const struct submit *m) {
         memcpy(r->bans, m->stop_ids, m->n_stop_ids * sizeof(*r->bans));
     if (n_end > 0)
         memcpy(r->bans + m->n_stop_ids, end, n_end * sizeof(*r->bans));
-    /* More than can be output is of no use. */
+    /* A prediction longer than the output is of no use. */
     r->n_prediction = MIN(ids_n(m->prediction), m->max_new);
     if (r->n_prediction > 0) {
         r->prediction = malloc(r->n_prediction * sizeof(*r->prediction));
@@ -189,7 +189,7 @@ static void set_param(struct request *r, const struct submit *m) {
     };
 }
 
-/* The samplers that few requests have, as far as any is on. */
+/* Sets the rarely used samplers, if any is on. Returns 0 or -ENOMEM. */
 static int set_samplers(struct request *r, const struct submit *m, uint32_t n_vocab) {
     const struct sampling *s = &m->sampling;
     struct engine_samplers *e = &r->samplers;
@@ -234,8 +234,8 @@ static uint64_t mix(uint64_t h) {
     return h ^ (h >> 32);
 }
 
-/* The pages that others could compute for it. Only used to see who computes the same: the pager
- * compares tokens before it shares anything. */
+/* Computes the chained hashes of full pages. They only show which requests compute the same: the
+ * pager compares tokens before it shares a page. Returns 0 or -ENOMEM. */
 static int hash_pages(struct request *r, uint32_t page_tokens) {
     uint64_t h = 0, word;
 
@@ -266,8 +266,8 @@ static int grow_array(void *pp, uint32_t cap, size_t size) {
     return 0;
 }
 
-/* The array that is left behind may be read by a step under way. When the next one is left
- * behind, GROW_MIN tokens later, that step has ended: none brings so many. */
+/* A step in flight may still read the old array, so it is kept until the next growth, at least
+ * GROW_MIN tokens later. That step has ended by then, since a step brings fewer tokens. */
 int request_reserve(struct request *r, uint32_t n) {
     if (n <= r->cap - r->n_tokens)
         return 0;
@@ -286,7 +286,7 @@ int request_reserve(struct request *r, uint32_t n) {
     return 0;
 }
 
-/* Room for what is told beside the next output. */
+/* Makes room for the values reported with the next output. Returns 0 or -ENOMEM. */
 static int reserve_outputs(struct request *r) {
     uint32_t n = request_n_out(r) - r->out_base, cap = MAX(16, 2 * n);
 
@@ -302,7 +302,7 @@ static int reserve_outputs(struct request *r) {
     return 0;
 }
 
-/* @n entries; token -1 where the engine has none. */
+/* Copies @n entries; token -1 where the engine has fewer. */
 static void copy_top(struct event_top *to, uint32_t n, const struct engine_out *o) {
     for (uint32_t k = 0; k < n; k++)
         to[k] = k < o->n_top ? (struct event_top){o->top[k].token, o->top[k].logprob}
@@ -336,8 +336,8 @@ static bool completes_stop(struct request *r, int32_t token) {
     return stops_feed(r->stops, bytes, len, &match);
 }
 
-/* Charges the tenant for the place in the constraint, and its copy where masks are late:
- * @n_bytes. */
+/* Charges the tenant @n_bytes for the state of the constraint, and for its copy where masks are
+ * late. */
 static void charge_matcher(struct request *r, size_t n_bytes) {
     if (n_bytes != r->charged && r->constraints->charge)
         r->constraints->charge(r->constraints->ctx, r->payer,
@@ -345,9 +345,9 @@ static void charge_matcher(struct request *r, size_t n_bytes) {
     r->charged = n_bytes;
 }
 
-/* Moves on in the constraint. Tokens come from its masks, so that it refuses one is our own
- * mistake or that of a worker before us. An end token that is ignored comes only when nothing
- * else may: it ends the request all the same. */
+/* Advances the constraint by @token. Masks exclude tokens that it refuses, so a refusal is a bug of
+ * ours or of an earlier worker. An ignored end token comes only when no other token is allowed, and
+ * ends the request. */
 static enum finish_reason follow(struct request *r, int32_t token) {
     int e = constraint_accept(r->matcher, token);
 
@@ -358,7 +358,7 @@ static enum finish_reason follow(struct request *r, int32_t token) {
     return FINISH_ERROR;
 }
 
-/* Why the request is over now that @token is its last one; FINISH_NONE if it is not. */
+/* Returns why the request ends with its last token @token; FINISH_NONE if it does not. */
 static enum finish_reason judge(struct request *r, int32_t token) {
     bool stop = completes_stop(r, token);
     enum finish_reason why = FINISH_NONE;
@@ -432,8 +432,8 @@ void request_add_hidden(struct request *r, uint32_t pos, const float *v) {
     }
     if (!request_pools_all(r))
         return;
-    assert(pos == r->n_pooled); /* a preempted one goes on when its steps are taken back: nothing
-                                   comes twice */
+    /* a preempted request continues after its steps were taken back, so no position comes twice */
+    assert(pos == r->n_pooled);
     r->n_pooled++;
     for (uint32_t i = 0; i < r->n_embd && r->sum; i++)
         r->sum[i] += (double)v[i];
@@ -482,8 +482,8 @@ struct kv_match request_match(const struct request *r, const struct kv_pager *p,
 
 /* ---- together ---- */
 
-/* Brings a resumed request to where it was: its output is matched again. It may be over already,
- * when the worker died between the last token and the event of its end. */
+/* Feeds the output of a resumed request to its stop conditions again. The request may have ended
+ * already, if the worker died between the last token and the event of its end. */
 static void replay(struct request *r) {
     enum finish_reason why = FINISH_NONE;
     uint32_t n = r->n_tokens;
@@ -499,7 +499,8 @@ static void replay(struct request *r) {
         request_finish(r, why);
 }
 
-/* Copies the pictures and gives their rows the numbers of their content. */
+/* Copies the pictures of @m and puts the numbers of their content into r->keys. Returns 0 or
+ * -ENOMEM. */
 static int take_pictures(struct request *r, const struct submit *m, const struct sched_view *v) {
     uint32_t n = m->n_pictures;
 
@@ -611,7 +612,7 @@ int request_new(struct request **out, const struct submit *m, const struct sched
     r->payer = m->tenant;
     memcpy(r->isolation.key, m->isolation_key, sizeof(r->isolation.key));
     r->share = r->isolation;
-    if (view->no_sharing) /* a key that no other request has */
+    if (view->no_sharing) /* a key of its own */
         for (size_t i = 0; i < sizeof(order); i++)
             r->share.key[i] = (uint8_t)(order >> 8 * i), r->share.key[8 + i] = 0xA5;
     if (check_submit(m, view, &r->why) < 0) {

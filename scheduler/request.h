@@ -1,21 +1,21 @@
 #pragma once
 
 /*
- * request - one generation: what was asked, the tokens so far, how far they are computed, and
- * what the front has been told. It knows nothing of other requests.
+ * request - one generation: its parameters, its tokens so far, how far they are computed, and which
+ * events the front has. It knows nothing of other requests.
  *
  *                 admit                finish
  *   WAITING ---------------> RUNNING ----------> DONE ---> freed when the front knows
- *      |  ^                     |                 ^        and no step has it any more
+ *      |  ^                     |                 ^        and no step in flight has it
  *      |  '---------------------'                 |
  *      |          preempt                         |
  *      '------------------------------------------'
  *            cancelled, too late, refused
  *
- * n_computed runs after n_tokens. Both count what is under way: n_computed the positions of steps
- * that were launched, and n_pending (0 or 1) a sample of the last launched step, which is not in
- * tokens[] yet. Drafts stand in tokens[] behind n_tokens while a step has them, and n_computed
- * counts them; what was not accepted is taken off again with the step's results.
+ * n_computed follows n_tokens. Both include steps in flight: n_computed counts the positions of all
+ * launched steps, and n_pending (0 or 1) the sample of the last launched step, which is not in
+ * tokens[] yet. Drafts are in tokens[] after n_tokens while a step computes them, and n_computed
+ * counts them; those that are not accepted are subtracted with the step's results.
  */
 
 #include <stdbool.h>
@@ -43,7 +43,7 @@ struct sched_picture;
 struct request_picture {
     struct submit_picture in;
     int32_t number;             /* number of its content among the tokens that the pager gets */
-    struct sched_picture *held; /* its entry in scheduler/pictures.h, with the rows or the pixels */
+    struct sched_picture *held; /* entry in scheduler/pictures.h, with the rows or the pixels */
 };
 
 struct request {
@@ -58,7 +58,7 @@ struct request {
     } prewarm;
     bool entered;
     int64_t since_ns;    /* time since which it waits */
-    uint64_t record;     /* its record in the flight recorder */
+    uint64_t record;     /* record in the flight recorder */
     uint32_t plan_index; /* waiting: its index in the plan, UINT32_MAX: not considered */
     uint8_t class;       /* class of its tenant */
     enum request_state state;
@@ -74,7 +74,7 @@ struct request {
     bool alone, ignore_eos;
     struct kv_isolation isolation,
         share;                 /* share: key of its pages; unique where nothing is shared */
-    struct engine_param param; /* all fields but the tokens and n_bans */
+    struct engine_param param; /* fields other than the tokens and n_bans */
     struct engine_samplers samplers;
     uint32_t *breakers; /* owned; samplers points to it */
     int32_t *bans;      /* stop ids, then end tokens unless they are ignored */
@@ -87,7 +87,7 @@ struct request {
     uint32_t n_prediction;
     const struct sched_constraints *constraints;
     const struct constraint *constraint; /* NULL: none, or still being compiled */
-    uint32_t payer;                      /* its tenant's number in the front */
+    uint32_t payer;                      /* number of the tenant in the front */
     size_t charged;                      /* bytes charged to the tenant for matcher */
     bool compiling;                      /* waits for its constraint before it is queued */
     bool loading; /* waits for pages from the disk, since loading_ns, before it is queued */
@@ -101,11 +101,11 @@ struct request {
     struct request_picture *pictures; /* [n_pictures] in the order of their places */
     struct engine_picture *shown;     /* [2][n_pictures] as given to step n, in [n % 2] */
     uint32_t n_pictures;
-    bool two_way;   /* all rows of a picture are computed in one step (engine_info.two_way) */
+    bool two_way;   /* computes the rows of a picture in one step (engine_info.two_way) */
     uint64_t *hash; /* chained hashes of its first pages: equal means equal up to there */
     uint32_t n_hashes;
 
-    /* Its sequence, which has pages only while the request runs. */
+    /* Sequence of the request, which has pages only while it runs. */
     struct kv_seq *seq;
     uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its batch */
     uint32_t n_in_flight;                 /* steps in flight that have it */
@@ -113,12 +113,12 @@ struct request {
     uint32_t n_found;                     /* positions of @seq that were found in the cache */
     uint32_t n_bypassed, n_preempted;
     uint8_t n_passed;                   /* see plan_req.n_passed */
-    struct drafter_seq *drafter;        /* its part of scheduler/drafter.h; NULL: none yet */
+    struct drafter_seq *drafter;        /* state in scheduler/drafter.h; NULL: none yet */
     const struct draft_tokens *drafted; /* drafts of drafter; NULL: none yet */
-    struct spec_request *spec;          /* its part of scheduler/spec.h; NULL: none yet */
+    struct spec_request *spec;          /* state in scheduler/spec.h; NULL: none yet */
     /* state of the constraint after tokens[]; NULL: no constraint */
     struct constraint_state *matcher;
-    struct late *late; /* its part of scheduler/late.h; NULL: no mask was late */
+    struct late *late; /* state in scheduler/late.h; NULL: no mask was late */
     uint32_t n_drafted, n_accepted;
     /* tokens behind n_computed that must be computed again after a wrong draft */
     uint32_t n_replay;

@@ -1,10 +1,10 @@
 /*
- * scheduler - the object: requests come in, steps run, events go out. How a step is decided is in
- * plan.c, how it is done in step.c.
+ * scheduler - the object: requests come in, steps run, events go out. plan.c decides a step, step.c
+ * runs it.
  *
- * A request is in the table of ids from its submission until the front knows of its end and no
- * step has it any more. While it waits it is in `waiting`, while it has pages in `running`, and
- * in `pending` as long as the front has something to learn of it.
+ * A request is in the table of ids from its submission until the front knows of its end and no step
+ * in flight has it. It is in `waiting` while it waits, in `running` while it has pages, and in
+ * `pending` while the front lacks events of it.
  */
 
 #include "scheduler/scheduler.h"
@@ -22,9 +22,9 @@
 #include "scheduler/scheduler_private.h"
 #include "text/tokenizer.h"
 
-#define MEDIA_MAX 16384u              /* contents of pictures that are told apart at once */
-#define CHECK_NS INT64_C(10000000000) /* between two checks of the pager when idle */
-#define CHECK_PARTS 8u                /* a key is checked after every eighth step */
+#define MEDIA_MAX 16384u              /* contents of pictures that have a number at the same time */
+#define CHECK_NS INT64_C(10000000000) /* time between two checks of the pager when idle */
+#define CHECK_PARTS 8u                /* parts of the pager's check; one part per step */
 
 /* ---- ids ---- */
 
@@ -45,11 +45,12 @@ static void free_request(struct request *r) {
 
 /* ---- life ---- */
 
-/* With recurrent layers a page is of no use without the state behind it, and a state cannot go
- * back: prefixes are shared where there are snapshots, drafts are made where there is room for the
- * state before them, nothing is pinned. A request runs in a state slot. */
+/* Adapts options to recurrent layers. A page is useless without the state after it, and a state
+ * cannot go back. So prefixes are shared where snapshots exist, drafts need room for the state
+ * before them, nothing is pinned, and each running request needs a state slot. */
 static void adapt_to_states(struct sched *s) {
-    if (s->info->encoder) { /* keys depend on what stands behind them: no other text has the same */
+    /* Keys of an encoder depend on the tokens after them, so no other text has the same. */
+    if (s->info->encoder) {
         s->opts.no_prefix_sharing = true;
         s->opts.no_pins = true;
         s->opts.no_speculation = true;
@@ -62,8 +63,8 @@ static void adapt_to_states(struct sched *s) {
     s->opts.max_seqs = MIN(s->opts.max_seqs, s->info->n_states);
 }
 
-/* Allows as many sequences as the engine has window pages for: so what they need is always there,
- * and plans count no other pages than the ones of all keys. */
+/* Allows as many sequences as the engine has window pages for, so that a sequence never lacks one
+ * and plans count only pages of full attention. */
 static void adapt_to_windows(struct sched *s) {
     if (s->info->n_windows > 0)
         s->opts.max_seqs = MIN(s->opts.max_seqs, s->info->window_seqs);
@@ -117,8 +118,8 @@ static int init_pager(struct sched *s) {
 
     memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
     s->pager_opts = o;
-    /* Options of the device's pager only. A slot for what drafts go on from is one for a state,
-     * too. */
+    /* Options of the device's pager only. A slot for the hidden state that drafts begin with counts
+     * as a slot for a recurrent state. */
     o.n_states = i->n_states ? i->n_states : i->n_slots;
     o.n_snapshots = i->n_snapshots;
     o.n_windows = i->n_windows;
@@ -152,7 +153,7 @@ static int init_plan(struct sched *s) {
         .force_draft = s->opts.force_draft,
         .state_pages = s->states.on ? s->states.pages : 0,
         .itl_ns = (int64_t)s->opts.itl_target_ms * 1000000,
-        /* Requests that arrive now are seen when the steps under way have ended. */
+        /* An arrival waits for the steps in flight. */
         .max_step_ns = (int64_t)s->opts.max_step_ms * 1000000 / s->opts.depth,
         .cost = &s->cost,
     };
@@ -165,7 +166,7 @@ static uint32_t n_mask_tokens(const struct sched *s) {
     return MAX(s->info->n_vocab, n);
 }
 
-/* A draft model, else the model's own block. */
+/* Opens the draft model, or else the model's own block. Returns 0 or a negative errno. */
 static int init_drafter(struct sched *s) {
     bool own = !s->opts.draft_engine;
 
@@ -270,7 +271,7 @@ struct sched *sched_free(struct sched *s) {
 
     if (!s)
         return NULL;
-    /* The steps under way read our batches and the requests' tokens. */
+    /* Steps in flight read the batches and the requests' tokens. */
     while (!s->lost && sched_n_in_flight(s) > 0)
         if (engine_wait(s->engine, s->batch[++s->n_waited % SCHED_DEPTH_MAX].b.step, &res) < 0)
             s->lost = true;
@@ -353,21 +354,22 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     request_note_pending(r, &s->pending);
 }
 
-/* Queues @r, which can run from now on. */
+/* Queues @r, which can run now unless its pages must be read from the disk. */
 static void enqueue(struct sched *s, struct request *r) {
     assert(r->state == REQUEST_WAITING && !r->compiling && list_empty(&r->queued.link));
     if (!tier_begin_load(s, r))
         queue_insert(&s->waiting, &r->queued);
 }
 
-/* Before the front was told that it was accepted. */
+/* Refuses @r, of which the front has no ACCEPTED event yet. */
 static void refuse(struct sched *s, struct request *r, const struct err *why) {
     r->why = *why;
     r->refused = true;
     sched_finish(s, r, FINISH_ERROR);
 }
 
-/* Gives @r its constraint. A resumed request may turn out to have been at its end. */
+/* Gives @r its constraint. A resumed request may turn out to be complete. Returns 0 or a negative
+ * errno. */
 static int constrain(struct sched *s, struct request *r, const struct constraint *c) {
     int why = request_constrain(r, c);
 
@@ -463,7 +465,8 @@ void sched_cancel(struct sched *s, uint64_t id) {
 void sched_fail_picture(struct sched *s, const struct sched_picture *x, const struct err *why) {
     struct request *r;
 
-    while ((r = pictures_waiter(&s->pictures, x))) { /* the last that lets go of it frees it */
+    /* the last request that releases @x frees it */
+    while ((r = pictures_waiter(&s->pictures, x))) {
         r->why = *why;
         sched_finish(s, r, FINISH_ERROR);
     }
@@ -535,8 +538,8 @@ static int check_when_idle(struct sched *s) {
     return SCHED_NO_STEP;
 }
 
-/* Fills the pipeline, then waits for the oldest step. While it fills it returns after each
- * launch, so that what has arrived meanwhile is in the next step. */
+/* Fills the pipeline, then waits for the oldest step. Returns after each launch while it fills, so
+ * that the next step includes requests that have arrived meanwhile. */
 static int run(struct sched *s) {
     bool pictures = pictures_has_work(&s->pictures);
     int launched = 1;
@@ -592,7 +595,7 @@ int sched_events(struct sched *s, struct buf *out) {
     }
     if (e == 0)
         return out->len == before;
-    /* Events that did not fit come next time, unless none fits at all. */
+    /* Events that did not fit are sent with the next call, unless not even one fits. */
     s->unsent = e == -EMSGSIZE && out->len > before;
     return s->unsent ? 0 : e;
 }
@@ -634,7 +637,7 @@ static void window_stats(const struct sched *s, const struct kv_stats *kv, struc
     out->n_window_missed_tokens = kv->n_missed_tokens;
 }
 
-/* Few in a frame: they are packed between two steps. */
+/* Packs few changes at once, because a step waits meanwhile. */
 int sched_blocks(struct sched *s, struct buf *out) {
     enum { MOST = 64 };
     uint64_t gone[MOST];
@@ -700,7 +703,8 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
         length(&s->waiting) + length(&s->compiling) - (s->prewarm.now != NULL && !prewarm);
     out->n_pages = kv.n_pages;
     out->n_free = kv.n_free;
-    out->n_cached = kv.n_cached + kv.n_pinned; /* who needs the pages gets them */
+    /* pinned pages count as cached, since requests that need them get them */
+    out->n_cached = kv.n_cached + kv.n_pinned;
     out->n_used = kv.n_owned + kv.n_shared - kv.n_pinned;
     out->n_pinned = kv.n_pinned;
     out->jain = fair_jain(&s->fair, out->at_ns, &out->n_tenants);

@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * scheduler - who runs next. Owns the requests of a worker, the pager and the step loop's body:
- * plan, apply, launch, wait, advance, tell. One object, one thread, injected clock; it does not
- * know where its messages come from or go to (the worker's main loop in daemon/, a test, the
- * simulator).
+ * scheduler - decides which requests run. Owns the requests of a worker, the pager and the body of
+ * the step loop: plan, apply, launch, wait, advance, report. It is one object on one thread with an
+ * injected clock, and does not know where its messages come from or go to: the worker's main loop
+ * in daemon/, a test, or the simulator.
  *
- * There is no prefill or decode state: a request has n_tokens and n_computed, and a step lets the
- * second chase the first (docs/design/architecture.md 4).
+ * There is no prefill or decode state: a request has n_tokens and n_computed, and each step moves
+ * the second towards the first (docs/design/architecture.md 4).
  */
 
 #include <stdbool.h>

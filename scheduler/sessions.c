@@ -15,7 +15,7 @@ void sessions_deinit(struct sessions *s) {
         free(s->at[i].done.hash);
 }
 
-/* The first of the places of session @id. */
+/* Returns the first place of session @id. */
 static uint32_t first_of(uint64_t id) {
     return (uint32_t)((id * 0x9E3779B97F4A7C15u >> 32) % (SESSIONS_MAX / SESSIONS_WAYS)) *
            SESSIONS_WAYS;

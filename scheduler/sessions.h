@@ -1,14 +1,13 @@
 #pragma once
 
 /*
- * sessions - what is remembered of each session between its requests: one bounded table for all
+ * sessions - remembers data of each session between its requests: one bounded table for all
  * features, each of which owns one part of an entry and writes no other.
  *
- * Clients name sessions, so there may be any number of them. An id can stand in SESSIONS_WAYS
- * places; a session that is new takes the least recently used of these, and what was remembered
- * there is forgotten. A session that was forgotten is one that was never seen: its next request
- * begins a new entry. Id 0 is no session. Nothing holds an entry beyond a call: it is looked up by
- * its id each time.
+ * Clients name sessions, so there may be any number of them. An id can be in SESSIONS_WAYS places;
+ * a new session takes the least recently used of these and forgets its data. A forgotten session is
+ * like an unknown one: its next request begins a new entry. Id 0 is no session. No pointer to an
+ * entry outlives a call: entries are looked up by id each time.
  */
 
 #include <stdint.h>

@@ -1,19 +1,16 @@
 /*
- * spec - two estimates decide, kept apart because they change for different reasons: what is
- * accepted depends on the text, what a row costs on the load. The second is the cost model's
- * (scheduler/cost.h).
+ * spec - chooses drafts by two estimates, which change for different reasons: acceptance depends on
+ * the text, the price of a row on the load. The cost model has the price (scheduler/cost.h).
  *
- * The first: each drafted token is a trial, counted by source and by its position in the draft;
- * old trials fade. A draft is never more than twice as long as what was right in the request's
- * last one, and a little: it grows as fast as it pays, and falls at once.
+ * Acceptance: each drafted token is a trial, counted by source and by its position in the draft;
+ * old trials fade. A draft is at most twice as long as the accepted part of the request's last
+ * draft, and a little more: it grows as long as it pays and shrinks at once.
  *
- * And nothing of this is trusted blindly: now and then a step goes without drafts, and what steps
- * bring with and without is compared, at about the same load. If drafts lose, there are none for
- * a while.
+ * Neither estimate is trusted blindly. Now and then a step has no drafts, and tokens per time with
+ * and without drafts are compared at about the same load. If drafts lose, they pause.
  *
- * A source whose drafts get no row, or fail, SPEC_REFUSED_MAX times in a row rests: it is not even
- * asked for a while, twice as long each time. After a rest it gets a probe of SPEC_PROBE tokens:
- * acceptance and cost are looked at again.
+ * A source whose drafts get no row or are all wrong SPEC_REFUSED_MAX times in a row rests, each
+ * time twice as long. After a rest a probe of SPEC_PROBE tokens measures acceptance and cost again.
  */
 
 #include "scheduler/spec.h"
@@ -76,9 +73,9 @@ static uint32_t position_of(uint32_t i) {
 }
 
 /*
- * The probability that token @i of a draft is right, given that those before are. What has not
- * been seen at a position is taken from the position before: long drafts would never be tried if
- * they were expected to fail. @before: the estimate for token @i - 1.
+ * Returns the probability that token @i of a draft is right, given that the tokens before it are. A
+ * position without trials takes the estimate of the position before: long drafts would never be
+ * tried if they were expected to fail. @before: the estimate for token @i - 1.
  */
 static float estimate(const struct spec *s, uint32_t source, uint32_t i, float before) {
     const struct spec_trials *t = &s->seen[source][position_of(i)];
@@ -119,8 +116,7 @@ static double rate(const struct spec_ledger *l, bool drafts) {
     return l->tokens[drafts] / MAX(l->ns[drafts], 1);
 }
 
-/* The steps without drafts have just been looked at: when again? The clearer the gain, the
- * later. */
+/* Sets the next comparison with a step without drafts: the clearer the gain, the later. */
 static void compare(struct spec *s, struct spec_ledger *l) {
     bool clear = l->n[1] >= SPEC_ENOUGH && rate(l, true) > SPEC_CLEAR * rate(l, false);
 
@@ -128,7 +124,7 @@ static void compare(struct spec *s, struct spec_ledger *l) {
     l->compare_at = s->turn + l->interval;
 }
 
-/* Steps with drafts bring less than those without, whatever the estimates say. */
+/* Pauses drafts where steps with them bring less than steps without, whatever the estimates. */
 static void stop_losing(struct spec *s, struct spec_ledger *l) {
     if (l->n[0] == 0 || l->n[1] < SPEC_ENOUGH)
         return;
@@ -172,7 +168,7 @@ static struct spec_request *begin(struct spec *s, struct request *r, const struc
     for (uint32_t i = 0; i < s->n_sources; i++)
         if (!(s->no_sources >> i & 1) && !BUGGIFY(draft_source_gone) &&
             s->source[i]->begin(&q->state[i], s->common[i], t) < 0)
-            q->state[i] = NULL; /* no memory, no drafts */
+            q->state[i] = NULL; /* out of memory: no drafts */
     return q;
 }
 
@@ -199,7 +195,7 @@ static uint32_t cut_refused(struct constraint_state *matcher, const int32_t *dra
     return fits;
 }
 
-/* survival[k] for the first @n tokens of a draft of source @i; returns their sum. */
+/* Computes survival[k] of the first @n tokens of a draft of source @i. Returns their sum. */
 static float survivals(const struct spec *s, uint32_t i, uint32_t n, float *survival) {
     float p = 1, each = s->source[i]->prior, sum = 0;
 
@@ -212,7 +208,7 @@ static float survivals(const struct spec *s, uint32_t i, uint32_t n, float *surv
     return sum;
 }
 
-/* Returns how many tokens of the draft come before a row of a picture, which is none. */
+/* Returns how many tokens of the draft come before a row of a picture, which is no token. */
 static uint32_t cut_pictures(const int32_t *draft, uint32_t n) {
     uint32_t i = 0;
 
@@ -221,13 +217,13 @@ static uint32_t cut_pictures(const int32_t *draft, uint32_t n) {
     return i;
 }
 
-/* Returns how long a draft of source @i may be. */
+/* Returns the most tokens that a draft of source @i may have. */
 static uint32_t longest(const struct spec_request *q, uint32_t i, uint32_t max) {
     return MIN(max, q->rest[i].probe ? SPEC_PROBE : MAX(q->longest[i], SPEC_START));
 }
 
-/* Asks source @i; keeps its draft if more of it is expected to be right than @best. Returns what is
- * expected of the one kept. */
+/* Asks source @i, and keeps its draft if more tokens of it are expected to be right than @best.
+ * Returns the expected tokens of the draft kept. */
 static float ask(struct spec *s, struct request *r, uint32_t i, const struct draft_text *t,
                  uint32_t max, float best) {
     struct spec_request *q = r->spec;
@@ -263,7 +259,7 @@ static bool may_ask(const struct spec *s, const struct request *r, uint32_t i) {
     return r->spec->state[i] && request_n_out(r) >= z->until && (!z->probe || s->n_probes > 0);
 }
 
-/* The request's part where it may have drafts at all, of at most *max tokens; else NULL. */
+/* Returns the state of @r if @r may have drafts, of at most *max tokens; else NULL. */
 static struct spec_request *open_for(struct spec *s, struct request *r, const struct draft_text *t,
                                      uint32_t *max) {
     uint32_t left = r->max_tokens - r->n_tokens;
@@ -271,7 +267,7 @@ static struct spec_request *open_for(struct spec *s, struct request *r, const st
     if (s->n_sources == 0 || s->quiet || left < 2 || r->flags & SUBMIT_NO_SPECULATION)
         return NULL;
     if (r->n_pictures > 0 && request_keys(r)[r->n_tokens - 1] < 0)
-        return NULL; /* the last token is a row of a picture: nothing is drafted behind it */
+        return NULL; /* no drafts after a row of a picture */
     *max = MIN(s->max_draft, left - 1);
     return begin(s, r, t);
 }
@@ -297,7 +293,7 @@ float spec_offers(struct spec *s, struct request *r) {
     float sum = 0;
 
     spec_propose(s, r);
-    s->n_probes = n_probes; /* it is only asked what there would be */
+    s->n_probes = n_probes; /* a question only: no probe is used up */
     for (uint32_t k = 0; r->spec && k < r->spec->n_draft; k++)
         sum += r->spec->survival[k];
     return sum;

@@ -24,22 +24,22 @@ void states_deinit(struct states *s) {
 
 /* ---- cuts ---- */
 
-/* Returns the beginning of what a template puts behind the last message: the first special token of
- * the last few. */
+/* Returns the position where the template's tail after the last message begins: the first special
+ * token of the last few tokens. */
 static uint32_t tail_of(const struct states *s, const struct request *r) {
     uint32_t from = r->n_prompt - MIN(r->n_prompt, STATE_TAIL), i = from;
 
     if (request_is_prewarm(r))
-        return r->n_prompt; /* all of it is expected again */
+        return r->n_prompt; /* no tail: the whole prompt is expected again */
     while (s->view->tokenizer && i < r->n_prompt &&
            !tokenizer_is_special(s->view->tokenizer, r->tokens[i]))
         i++;
     return s->view->tokenizer && i < r->n_prompt ? i : from;
 }
 
-/* Returns whether a snapshot behind token @i, at the last page's end there, is one behind a
- * picture: those who ask something else about it leave there. *next: the first picture that ends
- * behind @i; of many the last ones count. */
+/* Returns whether the last page's end before token @i is behind a picture, where other questions
+ * about it diverge. *next: the first picture that ends after @i; of many pictures the last ones
+ * count. */
 static bool ends_picture(const struct request *r, uint32_t i, uint32_t *next) {
     while (*next < r->n_pictures && (*next + STATE_PICTURES < r->n_pictures ||
                                      r->pictures[*next].in.at + r->pictures[*next].in.n_rows <= i))
@@ -48,7 +48,7 @@ static bool ends_picture(const struct request *r, uint32_t i, uint32_t *next) {
            r->pictures[*next].in.at + r->pictures[*next].in.n_rows == i + 1;
 }
 
-/* The cuts of a prompt, in order. */
+/* Finds the cuts of a prompt, in order. */
 static void find_cuts(const struct states *s, struct request *r) {
     uint32_t t = s->view->page_tokens, tail = tail_of(s, r), last = 0, n_ends = 0, next = 0;
     uint32_t far = MAX(STATE_FAR, r->n_prompt / (STATE_CUTS / 2));
@@ -101,7 +101,7 @@ bool states_follows(const struct states *s, const struct request *r, const struc
         return false;
     for (i = cut / t; i < n && r->hash[i] == o->hash[i]; i++)
         cut = (i + 1) * t;
-    /* The last cut that both will pass, unless it has been passed. */
+    /* Finds the last cut of both that @o has not passed yet. */
     for (i = o->cuts.n; i > 0 && o->cuts.at[i - 1] > cut; i--)
         ;
     cut = MAX(i > 0 ? o->cuts.at[i - 1] : 0, o->cuts.branch <= cut ? o->cuts.branch : 0);
@@ -115,14 +115,14 @@ void states_describe(const struct states *s, const struct request *r, uint32_t n
     assert(q->n_tokens > n_computed || q->last);
 }
 
-/* Returns whether a snapshot behind @n tokens of @r is one of its answer, and not too near to the
- * last. */
+/* Returns whether a snapshot after @n tokens of @r is due: it is in the answer and far enough
+ * behind the last one. */
 static bool is_due(const struct states *s, const struct request *r, uint32_t n) {
     return s->keeps && !request_pools(r) && n > r->n_prompt && n % s->view->page_tokens == 0 &&
            n >= r->cuts.saved + STATE_NEAR / 2;
 }
 
-/* One a slot: of one that was preempted at once the other is of no use. */
+/* One load per slot: of a request that was preempted at once the earlier load is obsolete. */
 static void load(struct states *s, uint32_t snapshot, uint32_t slot) {
     uint32_t i = 0;
 
@@ -185,11 +185,12 @@ void states_keep_back_up(struct states *s, struct batch_item *it) {
         return;
     kv_seq_put_snapshot(r->seq, it->backup, true);
     r->cuts.saved = it->pos0;
-    it->passes = true; /* what was copied is there until something is saved, if the page had one */
+    /* the copied snapshot stays until another one is saved, if the page had one */
+    it->passes = true;
 }
 
-/* Returns whether the answer of @r is at the end of a page, and so far behind the last snapshot
- * that the copies take a small part of its decoding. */
+/* Returns whether the answer of @r is at the end of a page and far enough behind the last snapshot
+ * that copies take a small part of its decode. */
 static bool passes(const struct states *s, const struct batch *t, const struct request *r,
                    int64_t expect_ns) {
     uint32_t n = r->n_computed, n_seqs = t->b.n_seqs;
@@ -221,7 +222,7 @@ void states_take(struct states *s, struct batch_item *it) {
     const struct request *r = it->request;
 
     if (it->backup != KV_NO_SNAPSHOT) {
-        /* Loaded before anything is saved in its place. */
+        /* Loaded before another state is saved in its place. */
         if (r->seq && r->n_replay > 0)
             load(s, it->backup, kv_seq_state(r->seq));
         if (!it->passes)

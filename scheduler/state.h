@@ -1,23 +1,24 @@
 #pragma once
 
 /*
- * state - where requests of hybrid models begin: the state of recurrent layers behind a position is
- * in no page, so a prefix is found only where a snapshot was made of it (kvpager.h). One is made
+ * state - decides where requests of hybrid models can begin. No page holds the state of recurrent
+ * layers, so a prefix is usable only where a snapshot of the state was made (kvpager.h). One is
+ * made
  *
- *   at the end of a prompt, less what a chat template puts behind the last message: the next turn
- *   and the other answers to the same prompt begin there;
- *   at the end of the first messages, which are instructions and tools: subagents and new sessions
- *   begin there. Messages end at the special token at which the template's tail begins;
- *   at messages, or anywhere, every so often in what is long: prompts that were changed, and those
- *   that are preempted or whose worker dies, go on there;
- *   where a request has left what others have computed;
- *   in an answer, at the end of a page now and then, in the place of the one before: a turn whose
- *   text has the answer as it was goes on there.
+ *  - at the end of a prompt, less the template's tail after the last message: the next turn and
+ *    other answers to the same prompt begin there;
+ *  - at the end of the first messages, which hold instructions and tools: subagents and new
+ *    sessions begin there. Messages end at the special token with which the template's tail begins;
+ *  - at other messages, or anywhere, at certain distances in long prompts: changed prompts and
+ *    requests that were preempted or lost their worker continue there;
+ *  - where a request has diverged from pages that others have computed;
+ *  - in an answer, at the end of a page now and then, replacing the one before: a turn that repeats
+ *    the answer unchanged continues there.
  *
- * A request that comes while another one computes its beginning waits for the snapshot.
+ * A request that arrives while another one computes its beginning waits for the snapshot.
  *
- * Chunks of prompts end at these cuts. Snapshots are loaded before a step's rows and saved behind
- * them, in the order in which it was decided, so room may be given out again at once.
+ * Chunks of prompts end at these cuts. Snapshots are loaded before a step's rows and saved after
+ * them, in the order of the decisions, so their memory may be given out again at once.
  */
 
 #include "scheduler/batch.h"

@@ -1,26 +1,26 @@
 /*
- * step - one step: what the plan is to know is gathered from the requests and the pager
- * (step_gather.c), the plan is applied (step_apply.c) and the batch launched, here; later its
- * results are waited for and taken back (step_complete.c).
+ * step - one step of the engine: step_gather.c fills the plan's input from the requests and the
+ * pager, step_apply.c applies the plan, this file launches the batch, and step_complete.c waits for
+ * it and takes its results.
  *
- * With two steps under way the host is one sample behind: when step N + 1 is planned, the samples
- * of N are pending (request.n_pending). A request that N turns out to have ended still has a row
- * in N + 1; it is discarded, and the pages that it wrote are given out at the earliest to step N
- * + 2, which the engine runs after N + 1. Likewise a request that is preempted while N has it:
- * the sample of N is right and is taken, but what N computed lies in pages that are no longer its
- * own. It gets no new ones before N is taken back.
+ * With two steps in flight the host is one sample behind: when step N + 1 is planned, the samples
+ * of N are pending (request.n_pending). A request that N turns out to have ended still has a row in
+ * N + 1, which is discarded; its pages are given out to step N + 2 at the earliest, which runs
+ * after N + 1. A request may also be preempted while N has it. The sample of N is right and is
+ * taken, but the positions that N computed are in pages that it does not own any more. It gets no
+ * new pages before the results of N are taken.
  *
- * A draft follows the last token, so a step with drafts is planned when nothing is under way, and
- * nothing is launched while it runs: how many tokens it brings decides where every sequence goes
- * on. Whether the next step should have drafts is asked before it is known what the step under way
- * brings (propose()): then it is waited for first.
+ * A draft follows the last token. So a step with drafts is planned when no step is in flight, and
+ * no step is launched while it runs, because the accepted drafts decide where every sequence
+ * continues. propose() decides whether the next step should have drafts before the results of the
+ * step in flight are known; if it should, that step is waited for first.
  *
- * Where output is constrained, the masks of N + 1 depend on the samples of N. N + 1 is launched
- * all the same, computes logits, and samples when the masks are there (seal()): right after N has
- * been taken back. No request waits for it, and no step is launched in between.
+ * Where output is constrained, the masks of N + 1 depend on the samples of N. N + 1 is launched all
+ * the same, computes logits, and samples when the masks are there (seal()), right after the results
+ * of N were taken. No step is launched in between.
  *
- * A mask that takes long is not waited for where others are in the step: that request's sample is
- * not taken, a thread makes the mask, and the row is computed again with it (late.h).
+ * A mask that takes long does not delay the other requests of a step: the request's sample is
+ * discarded, a thread makes the mask, and the row is computed again with it (late.h).
  */
 
 #include <assert.h>
@@ -60,8 +60,8 @@ void step_write_crash_page(struct sched *s, int64_t now, bool drafts) {
 
 /* ---- pictures ---- */
 
-/* Returns how long pieces of a picture may take before the next step: as much as decode takes, less
- * a part of it, and as much as prompts beside decode may add; half of that where prompts wait. */
+/* Returns how many ns pieces of a picture may take before the next step: a part of decode's time,
+ * and no more than prompts beside decode may add; half of that where prompts wait. */
 static int64_t pictures_ns(const struct sched *s) {
     const struct plan *p = &s->plan;
     struct cost_shape decode = {0};
@@ -95,7 +95,7 @@ void step_pictures(struct sched *s) {
 
 /* ---- launch ---- */
 
-/* Runs the draft model. 0; 1: when the step under way has been waited for; -EIO, -ENOMEM. */
+/* Runs the draft model. Returns 0; 1: only after the step in flight; -EIO, -ENOMEM. */
 static int draft(struct sched *s, struct batch *t) {
     t->draft_ns = 0;
     if (!s->drafter)
@@ -109,7 +109,7 @@ static int draft(struct sched *s, struct batch *t) {
     int64_t ns = drafter_run(s->drafter, &s->running);
     if (ns < 0)
         return (int)ns;
-    step_write_crash_page(s, 0, false); /* there may be no step to launch for what was drafted */
+    step_write_crash_page(s, 0, false); /* no step may follow these drafts */
     t->draft_ns = ns;
     return 0;
 }
@@ -131,8 +131,8 @@ static bool has_missing_picture(const struct sched *s) {
     return false;
 }
 
-/* Plans until there is a step to launch: preempting, admitting and bringing back alone are no
- * step. 0; 1: no request can run now. */
+/* Plans until there is a step to launch; a plan that only preempts, admits or copies pages back is
+ * none. Returns 0; 1: no request can run now. */
 static int plan(struct sched *s, int64_t now) {
     struct plan *p = &s->plan;
     uint32_t n_places = 0;
@@ -144,7 +144,7 @@ static int plan(struct sched *s, int64_t now) {
         recorder_asks(&s->recorder, p, s->planned, s->step + 1);
         plan_step(p);
         recorder_decided(&s->recorder, p);
-        /* Requests that must be alone or draft wait until no step is under way. */
+        /* Quarantined requests and drafts wait until no step is in flight. */
         if ((p->alone != PLAN_NONE || p->n_drafts > 0) && sched_n_in_flight(s) > 0)
             return 1;
         bool again = step_look_in_host(s);
@@ -158,10 +158,10 @@ static int plan(struct sched *s, int64_t now) {
             return 0;
         if (p->n_preempted + p->n_admitted + s->offload.n_fetched == 0)
             break;
-        s->offload.n_fetched = 0; /* no request waits for the step: go on bringing back */
+        s->offload.n_fetched = 0; /* no request waits for the step: copy more pages back */
     }
-    /* A promise of plan_step(): some request is always able to go on, or is in flight, or its mask
-     * is being made, or its picture. */
+    /* plan_step() promises: some request can go on, or is in flight, or waits for its mask or its
+     * picture. */
     assert(sched_n_in_flight(s) > 0 || p->n_running + p->n_waiting == 0 || has_late(s) ||
            has_missing_picture(s));
     return 1;
@@ -171,7 +171,7 @@ int step_seal(struct sched *s, struct batch *t) {
     int e = 0;
 
     t->unsealed = false;
-    /* A recurrent state cannot go one row back. */
+    /* Masks are never late with recurrent states, which cannot go one row back. */
     enum constrain_late late = t->b.n_seqs < 2 || s->states.on ? LATE_NEVER
                                : s->opts.force_late            ? LATE_ALL
                                                                : LATE_LONG;
@@ -181,7 +181,7 @@ int step_seal(struct sched *s, struct batch *t) {
 
         if (!t->item[i].samples || !request_is_masked(r) || r->state == REQUEST_DONE)
             continue;
-        /* The last row of a picture is not computed again alone. */
+        /* The last row of a picture cannot be computed again alone. */
         bool alone = !r->two_way || request_keys(r)[r->n_tokens - 1] >= 0;
         e = constrain_item(t, i, s->engine, alone ? late : LATE_NEVER);
         s->stats.n_masks_late += t->item[i].n_late > 0;
@@ -239,8 +239,8 @@ int step_launch(struct sched *s) {
     const struct batch *before = &s->batch[s->n_launched % SCHED_DEPTH_MAX];
     if (sched_n_in_flight(s) > 0 && (before->alone || before->drafts))
         return 1;
-    /* Requests that arrive while a long step runs should not wait for another one as well: the
-     * pause between two is small beside it. */
+    /* An arrival during a long step should not wait for a second step; the pause between two long
+     * steps is short beside them. */
     if (sched_n_in_flight(s) > 0 && step_is_long(s))
         return 1;
     prewarm_turn(&s->prewarm);

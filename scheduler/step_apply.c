@@ -1,6 +1,6 @@
 /*
- * step_apply - does what the plan has decided: preempts, admits, takes pages, fills the batch.
- * The plan has counted slots, rows and pages, so nothing here can fail but for memory.
+ * step_apply - applies a plan: preempts, admits, takes pages, fills the batch. The plan has counted
+ * slots, rows and pages, so only lack of memory can fail here.
  */
 
 #include <assert.h>
@@ -75,7 +75,8 @@ bool step_look_in_host(struct sched *s) {
     return found;
 }
 
-/* Preempt first: what is admitted may find the pages. Attach before anything grows and evicts. */
+/* Preempts first, because admitted requests may attach the freed pages, and attaches before any
+ * sequence grows and evicts pages. */
 void step_apply_places(struct sched *s, int64_t now) {
     struct plan *p = &s->plan;
     uint32_t n = p->n_running + p->n_waiting;
@@ -108,8 +109,9 @@ void step_apply_rows(struct sched *s) {
     }
 }
 
-/* Returns whether the block's keys of all rows are left out. Those of prompts are most of what it
- * reads, in later turns too, and cost little beside the prompt. */
+/* Returns whether the keys of the model's own block are left out for all rows. Those of prompts are
+ * always computed: they are most of what the block attends to, in later turns too, and cost little
+ * beside the prompt. */
 static bool leaves_holes(const struct sched *s, const struct batch *t) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++)
         if (t->seq[i].pos0 < t->seq[i].n_prompt)

@@ -6,7 +6,7 @@
 #include <assert.h>
 #include "scheduler/scheduler_private.h"
 
-#define HOST_MAX_NS 1000000 /* beyond it, the host was not busy but idle */
+#define HOST_MAX_NS 1000000 /* a longer pause before a launch was idle time, not work of the host */
 
 static const struct cost_shape ONE_ROW = {.rows = 1, .seqs = 1, .context = 1};
 
@@ -20,7 +20,7 @@ static void learn_drafts(struct sched *s, const struct batch_item *it, bool ende
     s->stats.accepted_by[source] += it->n_right;
 }
 
-/* Returns how many rows of the item are tokens of its prompt. */
+/* Returns the number of rows of the item that are tokens of its prompt. */
 static uint32_t prompt_rows(const struct batch_item *it) {
     uint32_t n = it->request->n_prompt;
 
@@ -66,18 +66,18 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
     return 0;
 }
 
-/* With two steps under way a step begins when the one before has ended. */
+/* Learns from step @t. With two steps in flight a step begins when the one before has ended. */
 static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int64_t now) {
     int64_t ns = now - MAX(t->launched_ns, s->last_end_ns);
 
-    /* While the host worked on this step nothing ran: with drafts that is lost where steps would
-     * overlap without. */
+    /* The device was idle while the host prepared this step; steps with drafts lose that time where
+     * other steps would overlap. */
     int64_t idle = MIN(MAX(t->launched_ns - s->last_end_ns - t->draft_ns, 0), HOST_MAX_NS);
     if (t->b.n_rows > 0 && !t->prefills)
         spec_account(&s->spec, t->b.n_seqs, t->drafts || t->replays || t->draft_ns > 0, n_tokens,
                      ns + t->draft_ns + idle, t->expect_ns + t->draft_ns + idle);
     recorder_step(&s->recorder, &s->plan, t, s->stats.last_plan_us, ns, now);
-    if (t->b.n_rows > 0 || s->cost.n_seen > 0) /* the first one sets the scale */
+    if (t->b.n_rows > 0 || s->cost.n_seen > 0) /* the first step with rows sets the scale */
         cost_learn(&s->cost, &t->shape, ns);
     s->last_end_ns = now;
     s->stats.first_row_us = (uint32_t)MIN(cost_expect_ns(&s->cost, &ONE_ROW) / 1000, UINT32_MAX);

@@ -1,7 +1,7 @@
 /*
- * step_gather - what the plan is to know: those that run and those that may be admitted, as
- * numbers. Pages that others have published meanwhile are attached first, and host memory's are
- * fetched, so that the plan does not spend rows on them.
+ * step_gather - fills the input of a plan: running requests and candidates for admission, as
+ * numbers. Pages that other requests have published are attached first, and pages in host memory
+ * are copied back, so that the plan spends no rows on them.
  */
 
 #include <assert.h>
@@ -10,8 +10,8 @@
 #include "scheduler/policy.h"
 #include "scheduler/scheduler_private.h"
 
-/* Returns whether pages that others published can be attached right now: nothing of the next page
- * exists. */
+/* Returns whether published pages can be attached to @r now: it has computed nothing of its next
+ * page. */
 static bool can_attach(const struct sched *s, const struct request *r) {
     uint32_t n_pages;
 
@@ -21,7 +21,7 @@ static bool can_attach(const struct sched *s, const struct request *r) {
            r->n_computed == n_pages * s->view.page_tokens;
 }
 
-/* @r has its first @n tokens without having computed them. */
+/* Notes that @r has its first @n tokens from pages, without computing them. */
 static void note_cached(struct sched *s, struct request *r, uint32_t n) {
     if (r->n_preempted == 0) {
         uint32_t from = MIN(r->n_computed, r->n_prompt), to = MIN(n, r->n_prompt);
@@ -47,8 +47,8 @@ void step_attach(struct sched *s, struct request *r) {
     assert(found);
 }
 
-/* A hybrid model's request has its pages up to @n. It goes on behind them when all are there, and
- * the snapshot is; if one of both is gone by now it goes on where it began. */
+/* Continues a hybrid model's request behind its pages, at @n, if all of them and the snapshot
+ * exist; else where it began. */
 static void go_on_at(struct sched *s, struct request *r, uint32_t n, bool more) {
     if (n < r->n_host && more)
         return;
@@ -60,9 +60,9 @@ static void go_on_at(struct sched *s, struct request *r, uint32_t n, bool more) 
 }
 
 /*
- * Brings back from host memory what comes next of @r. Where others wait for the step it is done
- * in parts; until the last one @r has nothing to compute. Where nothing comes, since it is gone
- * or there is no page, it is computed.
+ * Copies the next pages of @r back from host memory, in parts where others wait for the step; @r
+ * computes nothing until the last part. Pages that are gone, or for which there is no room, are
+ * computed.
  */
 static void fetch(struct sched *s, struct request *r) {
     bool alone = s->running.next == s->running.prev && list_empty(&s->waiting);
@@ -82,14 +82,14 @@ static void fetch(struct sched *s, struct request *r) {
     if (r->n_computed == before || r->n_computed >= r->n_host)
         r->n_host = 0;
     n = request_cut(r, r->n_computed, s->view.page_tokens);
-    if (r->n_host == 0 && n < r->n_computed) { /* the rest of a picture did not come */
+    if (r->n_host == 0 && n < r->n_computed) { /* the rest of a picture is gone */
         kv_seq_truncate(r->seq, n);
         r->n_computed = n;
     }
 }
 
-/* Tells the plan of the draft of @r. While its last token is still to come, the draft's first token
- * stands for it: the rest is what could be drafted behind, if it comes true. */
+/* Describes the draft of @r to the plan. While its last token is in flight, the draft's first token
+ * stands for it, and the rest is what may be drafted after it. */
 static void propose(struct sched *s, struct request *r, struct plan_req *q) {
     uint32_t n_pending = r->n_pending;
 
@@ -136,16 +136,16 @@ static void describe(const struct sched *s, const struct request *r, struct plan
     }
     if (s->states.on)
         states_describe(&s->states, r, r->n_computed, q);
-    /* No row can be computed before its pages are there, or its mask. */
+    /* No row can be computed before the pages are copied back or the mask is made. */
     if (r->n_host > 0 || (r->state == REQUEST_RUNNING && late_waits(r))) {
         q->n_tokens = q->n_computed;
         q->last = true;
     }
 }
 
-/* Ends what the plan sees of @r, of which @n_computed tokens are there, at the first picture whose
- * rows are not there, @reach; where rows of a picture belong into one step, also before and behind
- * the next one. */
+/* Cuts the plan's view of @r, of which @n_computed tokens are computed, at @reach, the first
+ * picture without rows; where a picture must be in one step, also before and after the next
+ * picture. */
 static void bound_by_pictures(const struct request *r, uint32_t n_computed, uint32_t reach,
                               struct plan_req *q) {
     for (uint32_t i = 0; r->two_way && i < r->n_pictures; i++) {
@@ -165,9 +165,8 @@ static void bound_by_pictures(const struct request *r, uint32_t n_computed, uint
     q->whole = false;
 }
 
-/* The prefix that a waiting request would find. A lookup costs a hash for each page, so a long
- * prompt that waits for @room is not looked up in every step: what it found last time says that
- * it cannot fit. */
+/* Looks up the cached prefix of waiting request @r. A lookup hashes every page, so a long prompt
+ * that waits for @room is not looked up in every step: the last result shows that it cannot fit. */
 static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint64_t room) {
     uint32_t need = plan_pages(&s->plan, q->n_target) - r->seen_hit / s->view.page_tokens;
     struct kv_match m;
@@ -187,11 +186,12 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
         states_describe(&s->states, r, q->n_hit, q);
         q->n_share = q->n_hit;
     }
-    if (r->n_pictures > 0) /* it holds none before it runs */
+    if (r->n_pictures > 0) /* a waiting request holds none */
         bound_by_pictures(r, q->n_hit, pictures_first(r, q->n_hit), q);
 }
 
-/* Returns whether @r waits for a state that one of the first @n of the plan is about to leave. */
+/* Returns whether @r waits for a snapshot that one of the first @n requests of the plan is about to
+ * make. */
 static bool follows(const struct sched *s, const struct request *r, uint32_t n) {
     for (uint32_t i = 0; i < n && s->states.on; i++)
         if (states_follows(&s->states, r, s->planned[i]))
@@ -199,7 +199,8 @@ static bool follows(const struct sched *s, const struct request *r, uint32_t n) 
     return false;
 }
 
-/* Pages that preemption would free are counted page by page, so only when it may come to that. */
+/* Counts the pages that preemptions would free. Counting looks at each page, so it is done only
+ * when a preemption is possible. */
 static void count_sole_pages(struct sched *s) {
     struct plan *p = &s->plan;
 
@@ -216,7 +217,7 @@ static void gather_running(struct sched *s) {
     p->n_running = 0;
     states_begin_drafts(&s->states);
     fair_begin_step(&s->fair, clock_now(s->clock));
-    /* Requests that stand lowest come last. */
+    /* Requests of tenants above their share of pages rank lowest and come last. */
     for (int over = 0; over <= (s->fair.n_groups > 1); over++)
         LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
             if (fair_ranks_low(&s->fair, r) != (bool)over)
@@ -249,13 +250,13 @@ static void gather_waiting(struct sched *s) {
         p->req[i].victim = fair_is_victim(&s->fair, s->planned[i]);
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
         return;
-    /* Not those that have just been preempted and whose samples are still to come. */
+    /* Leaves out requests that were just preempted and whose samples are in flight. */
     n_candidates = fair_waiting(&s->fair, room, candidate, limits, SCHED_CANDIDATES);
     pin_release_for_waiting(&s->pins, candidate, n_candidates, promised, clock_now(s->clock));
     p->n_available = kv_pager_available(s->pager);
     room = p->n_available - MIN(promised, p->n_available);
     if (p->n_running == 0)
-        room = UINT64_MAX; /* the first always fits */
+        room = UINT64_MAX; /* the first candidate always fits */
     for (uint32_t k = 0; k < n_candidates; k++) {
         uint32_t i = p->n_running + p->n_waiting;
 

@@ -1,7 +1,7 @@
 /*
- * tier - the scheduler's use of the disk tier: opened, left to another process, flushed. A request
- * of which the file has more than device and host memory waits until those pages have been read,
- * where that is faster than computing them. It is in `compiling` meanwhile, and not in the queue.
+ * tier - opens, leaves and flushes the disk tier. A request of which the file has more than device
+ * and host memory waits until those pages are read, where that is faster than computing them.
+ * Meanwhile it is in `compiling` and not in the queue.
  */
 
 #include <assert.h>
@@ -11,9 +11,9 @@
 #include "scheduler/disk.h"
 #include "scheduler/scheduler_private.h"
 
-#define PATIENCE_NS INT64_C(2000000000) /* a disk that takes longer is not waited for */
+#define PATIENCE_NS INT64_C(2000000000) /* longest wait for reads from the disk */
 #define FLUSH_SLEEP_MS 50
-#define LEAVE_LOOK_NS 10000000 /* between two looks whether the disk tier can be left */
+#define LEAVE_LOOK_NS 10000000 /* time between two checks whether the disk tier can be left */
 
 /* ---- requests that wait for it ---- */
 
@@ -77,7 +77,7 @@ static void end_loads(struct sched *s, int64_t since_ns) {
 
 /* ---- life ---- */
 
-/* Digests all that the bytes of a page depend on. */
+/* Digests everything that the bytes of a page depend on. */
 static void identify(const struct sched *s, struct disk_opts *o) {
     const struct engine_info *i = s->info;
     uint32_t kv_type = (uint32_t)i->kv_type.k | (uint32_t)i->kv_type.v << 8,
@@ -90,7 +90,7 @@ static void identify(const struct sched *s, struct disk_opts *o) {
     e = e < 0 ? e : buf_add(&b, &kv_type, sizeof(kv_type));
     e = e < 0 ? e : buf_add(&b, &blocks, sizeof(blocks));
     e = e < 0 ? e : buf_add(&b, s->opts.disk.identity, sizeof(s->opts.disk.identity));
-    /* Behind a device's isa stands how many there are: pages are the same on any number. */
+    /* The number of devices after the isa is left out: pages are the same on any number. */
     e = e < 0 ? e : buf_printf(&b, "%.32s %.*s", i->backend, (int)strcspn(i->isa, " "), i->isa);
     o->n_identity = e < 0 ? 0 : b.len;
     if (e >= 0)
@@ -131,7 +131,7 @@ void tier_deinit(struct sched *s) {
 }
 
 static void take(struct sched *s) {
-    bool waits = s->offload.n_copies + s->states.n_loads > 0; /* to be copied by the next step */
+    bool waits = s->offload.n_copies + s->states.n_loads > 0; /* copies for the next step */
 
     if (!s->offload.disk)
         return;
@@ -144,7 +144,7 @@ static bool has_written(const struct sched *s) {
     return !offload_has_work(&s->offload) && !disk_is_saving(s->offload.disk);
 }
 
-/* Leaves the disk tier when that was asked for and nothing is left to be written. */
+/* Leaves the disk tier when that was asked for and everything is written. */
 static void leave(struct sched *s) {
     if (s->leave_disk_ns == INT64_MAX ||
         (sched_uses_disk(s) && !has_written(s) && clock_now(s->clock) < s->leave_disk_ns))

@@ -16,10 +16,10 @@
 #define BYTES_MAX 128u
 
 struct forced {
-    size_t n_lead; /* bytes that LEAD puts before the text; 0: none are needed */
+    size_t n_lead; /* bytes of LEAD before the text; 0: not needed */
 };
 
-/* Put before the text where the tokenizer would add a space to its beginning. */
+/* Prefix of the text where the tokenizer would add a space to its beginning. */
 #define LEAD "\n"
 
 static int begin(void **state, void *common, const struct draft_text *t) {
@@ -41,8 +41,8 @@ static int begin(void **state, void *common, const struct draft_text *t) {
     return 0;
 }
 
-/* The tokens of @text, without what was put before it. Their number; 0 also if a token has bytes
- * of both. */
+/* Writes the tokens of @text, without LEAD, to @out. Returns their number; 0 also if a token has
+ * bytes of both. */
 static uint32_t cut(const struct forced *f, const struct tokenizer *t, const char *text, size_t len,
                     int32_t *out, uint32_t max) {
     struct tokens ids = {0};
@@ -72,7 +72,7 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
     uint32_t n = len > 0 ? cut(f, t->tokenizer, text, lead + len, out, max) : 0;
 
     if (len == BYTES_MAX && n > 0 && n < max)
-        n--; /* it goes on, and so may the last token */
+        n--; /* the text continues, and the last token may be longer then */
     if (special >= 0 && n < max && (n > 0 || len == 0))
         out[n++] = special;
     return n;

@@ -1,5 +1,5 @@
-/* Tokens of the draft model, or of the model's own block, computed beforehand for all requests at
- * once (scheduler/drafter.c). */
+/* model - drafts of the small model, or of the model's own block, computed beforehand for all
+ * requests at once (scheduler/drafter.c). */
 
 #include <string.h>
 #include "base/util.h"

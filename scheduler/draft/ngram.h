@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * ngram - finds the last place in an array of tokens where the n tokens before a position stood
- * before.
+ * ngram - finds the last earlier occurrence, in an array of tokens, of the n tokens before a
+ * position.
  *
- * Two hash tables without chains, for a short and a long n-gram: a slot holds the position behind
- * the latest n-gram that hashes to it, and a hit is compared with the tokens. Memory is bounded,
- * adding and finding a token take constant time; what is overwritten is forgotten.
+ * Two hash tables without chains serve a short and a long n-gram: a slot holds the position after
+ * the latest n-gram with its hash, and a hit is compared with the tokens. Memory is bounded, adding
+ * and finding take constant time, and overwritten n-grams are forgotten.
  */
 
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /*
- * prediction - the client has sent what it expects, as an editor does that asks for a file with a
- * change. It is followed from its beginning. Where the output leaves it we look ahead for the
- * place where both meet again: a token was replaced, some were left out or put in; further away
- * an n-gram finds it.
+ * prediction - the output that the client expects, as an editor sends when it asks for a changed
+ * file. The draft follows it from its beginning. Where the output leaves it, the source looks ahead
+ * for the place where both meet again after a replaced, missing or inserted token; further away an
+ * n-gram finds the place.
  */
 
 #include <assert.h>
@@ -13,15 +13,14 @@
 #include "scheduler/draft/ngram.h"
 
 #define SLOTS_MAX 65536u
-#define AHEAD 48u /* tokens that may have been left out */
+#define AHEAD 48u /* most tokens that the output may have skipped */
 
 struct prediction {
     struct ngram grams;
     uint32_t n_indexed;
-    uint32_t n_seen; /* output tokens */
+    uint32_t n_seen; /* output tokens that were followed */
     uint32_t at;
-    bool
-        on; /* the output follows it: what comes next is prediction[at]; else it was left at `at` */
+    bool on; /* true: prediction[at] comes next; false: the output left the prediction at `at` */
 };
 
 static int begin(void **state, void *common, const struct draft_text *t) {
@@ -55,7 +54,7 @@ static bool meet_again(struct prediction *p, const struct draft_text *t, int32_t
     uint32_t last = MIN(p->at + AHEAD, t->n_prediction);
 
     for (uint32_t j = p->at; j < last; j++) {
-        bool follows = j <= p->at + 1; /* x was put in, or stands for prediction[at] */
+        bool follows = j <= p->at + 1; /* x was inserted, or replaces prediction[at] */
 
         if (t->prediction[j] == y && (follows || t->prediction[j - 1] == x)) {
             p->at = j + 1;
@@ -65,7 +64,7 @@ static bool meet_again(struct prediction *p, const struct draft_text *t, int32_t
     return false;
 }
 
-/* @i: the next output token. */
+/* Follows output token @i, the next one. */
 static void follow(struct prediction *p, const struct draft_text *t, uint32_t i) {
     int32_t y = t->tokens[i];
 
@@ -78,7 +77,7 @@ static void follow(struct prediction *p, const struct draft_text *t, uint32_t i)
     }
 }
 
-/* Elsewhere in the prediction, by the last tokens of the output. */
+/* Looks for the last tokens of the output anywhere in the prediction. */
 static void search(struct prediction *p, const struct draft_text *t) {
     uint32_t len, at = ngram_find(&p->grams, t->prediction, t->n_prediction,
                                   t->tokens + t->n_prompt, t->n_tokens - t->n_prompt, &len);

@@ -1,8 +1,7 @@
 /*
- * recent - agents ask for nearly the same again and again: the outputs that ended lately are
- * kept, in a ring for each isolation key, and are a draft for the next one. Keys that were not
- * used for longest make room. A ring is only ever read by sequences of its own key: how long an
- * answer takes reveals no answer of another tenant.
+ * recent - recent outputs, since agents ask for nearly the same again and again. A ring for each
+ * isolation key keeps them; the least recently used key makes room. A ring is only read by
+ * sequences of its own key, so the time of an answer reveals nothing about other tenants' answers.
  */
 
 #include <assert.h>
@@ -15,16 +14,16 @@
 
 #define KEYS 16
 #define RING 16384u   /* tokens of a key, a power of two */
-#define OUTPUT_MIN 8u /* shorter outputs are not kept */
+#define OUTPUT_MIN 8u /* least length of an output that is kept */
 #define LEAD                                                                                       \
-    NGRAM_LONG /* of the prompt's tokens, so that the beginning of an output is found too */
+    NGRAM_LONG /* last tokens of the prompt, kept so that the beginning of an output is found too */
 #define LEAST                                                                                      \
-    4u /* tokens that must agree: there is more to be mistaken about than in one's own text */
+    4u /* least length of a match: other outputs mislead more often than the sequence's own text */
 
 struct ring {
     uint8_t key[16];
     uint64_t used;
-    int32_t *tokens; /* [RING], linear: refilled from the start when full */
+    int32_t *tokens; /* [RING] linear; the newer half moves to the front when full */
     uint32_t n_tokens, epoch;
     struct ngram grams;
 };
@@ -37,7 +36,7 @@ struct recent {
 struct reader {
     struct recent *all;
     uint32_t n_seen;
-    uint32_t ring, epoch, at, len; /* the copy that is followed; len 0: none */
+    uint32_t ring, epoch, at, len; /* output that the draft follows; len 0: none */
 };
 
 static int share(void **common) {
@@ -105,7 +104,7 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
     return n;
 }
 
-/* The ring of @key, emptied if it was another's. NULL: no memory. */
+/* Returns the ring of @key, emptied if another key had it; NULL: no memory. */
 static struct ring *claim(struct recent *all, const uint8_t *key) {
     struct ring *g = find(all, key);
 
@@ -131,7 +130,7 @@ static struct ring *claim(struct recent *all, const uint8_t *key) {
     return g;
 }
 
-/* Keeps the newest half. */
+/* Keeps the newer half of the ring. */
 static void make_room(struct ring *g) {
     uint32_t drop = g->n_tokens - RING / 2;
 
@@ -159,7 +158,7 @@ static void finish(void *common, const struct draft_text *t) {
         g->tokens[g->n_tokens] = from[i];
         ngram_add(&g->grams, g->tokens, g->n_tokens++);
     }
-    g->tokens[g->n_tokens++] = -1; /* nothing follows an output */
+    g->tokens[g->n_tokens++] = -1; /* separator: no token follows an output */
     assert(g->n_tokens <= RING);
 }
 

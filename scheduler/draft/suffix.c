@@ -1,8 +1,8 @@
 /*
- * suffix - a sequence often repeats itself: code that is edited, names, quotations, loops. The
- * draft is what followed the last time that the latest tokens stood there. As long as the model
- * follows that copy we stay in it: the match grows longer and does not jump to another place that
- * is merely later.
+ * suffix - the sequence's own text, which often repeats itself: edited code, names, quotations,
+ * loops. The draft is the text after the last occurrence of the latest tokens. As long as the model
+ * follows that copy, the source stays in it: the match grows longer and does not jump to a later
+ * place.
  */
 
 #include <assert.h>
@@ -13,12 +13,12 @@
 #include "scheduler/draft/ngram.h"
 
 #define SLOTS_MAX 65536u
-#define ROOM 2048u /* for output */
+#define ROOM 2048u /* tokens of output to make room for at first */
 
 struct suffix {
     struct ngram grams;
     uint32_t n_seen;
-    uint32_t at, len; /* the copy that is followed: what comes next is tokens[at]; len 0: none */
+    uint32_t at, len; /* copy that the draft follows: tokens[at] comes next; len 0: none */
 };
 
 static int begin(void **state, void *common, const struct draft_text *t) {
@@ -42,8 +42,7 @@ static void end(void *state) {
     free(s);
 }
 
-/* Reads what has been added. What is known up to n_seen may be found, so the newest n-gram is
- * added only when a token follows it. */
+/* Adds the n-grams of new tokens. The newest n-gram is added only when a token follows it. */
 static void catch_up(struct suffix *s, const struct draft_text *t) {
     uint32_t until = MIN(t->n_tokens, s->n_seen + DRAFT_CATCH_UP);
 
@@ -72,7 +71,7 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
     }
     if (s->len == 0)
         return 0;
-    /* Behind the end the draft repeats itself: a loop goes on as a loop. */
+    /* Past the end the draft repeats itself, as a loop does. */
     uint32_t n_known = t->n_tokens - s->at;
     assert(n_known > 0 && s->at < t->n_tokens);
     for (uint32_t i = 0; i < max; i++)
