@@ -375,20 +375,20 @@ static enum finish_reason judge(struct request *r, int32_t token) {
 void request_blame(struct request *r, int e) {
     if (e == -E2BIG)
         err_set_code(&r->why, 400, "grammar_too_complex", NULL,
-                     "the grammar is too ambiguous: the text so far can be read in too many ways");
+                     "The grammar is too ambiguous: the output so far has too many derivations.");
     else if (e == 0 && r->allowed)
         err_set_code(&r->why, 400, "invalid_value", "allowed_token_ids",
-                     "allowed_token_ids, bad_words and the required form of the output together "
-                     "allow no token");
+                     "allowed_token_ids, bad_words and the required format of the output "
+                     "together allow no token.");
     else if (e == 0)
         err_set_code(
             &r->why, 400, "grammar_unsupported", NULL,
-            "no token of this model's vocabulary can continue the text as the grammar requires");
+            "The grammar allows no token of this model's vocabulary after the output so far.");
     else if (e == -ENOMEM)
-        err_set_code(&r->why, 503, "out_of_memory", NULL, "out of memory for the grammar");
+        err_set_code(&r->why, 503, "out_of_memory", NULL, "Out of memory for the grammar.");
     else
         err_set_code(&r->why, 500, "internal_error", NULL,
-                     "the model sampled a token that the grammar does not allow");
+                     "Internal error: a sampled token is not allowed by the grammar.");
 }
 
 int request_constrain(struct request *r, const struct constraint *c) {

@@ -410,7 +410,7 @@ bool sched_constraint_ready(struct sched *s, uint64_t id, const struct constrain
                             const struct err *why) {
     struct request *r = *sched_slot(s, id);
     struct err no_memory = {
-        .status = 503, .code = "out_of_memory", .message = "out of memory for the grammar"};
+        .status = 503, .code = "out_of_memory", .message = "Out of memory for the grammar."};
 
     if (!r || !r->compiling || r->loading)
         return false;
