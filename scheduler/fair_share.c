@@ -92,8 +92,8 @@ static bool clocks(const struct fair_share *f, double *least, double *most) {
     return any;
 }
 
-/* Advances the common virtual time to that of the last live tenant before it leaves: later tenants
- * are compared with it, so device time that no other tenant wanted is not held against anybody. */
+/* Advances the common virtual time to that of the last live tenant before it leaves. Later tenants
+ * are compared with it, so no tenant pays for device time that no other one wanted. */
 static void advance(struct fair_share *f) {
     double least, most;
 
