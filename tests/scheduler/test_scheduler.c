@@ -404,6 +404,32 @@ Test(scheduler, cancelling_takes_one_step_and_frees_the_pages) {
     }
 }
 
+/* A row takes 200 ms, and a long prompt with a step in flight has the only slot. When its client
+ * gives up, its pages are free before that step ends, and the prompt that waited is in the next
+ * one. */
+Test(scheduler, a_client_that_gives_up_frees_its_place_at_once) {
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        struct sched_opts o = {.depth = depth, .max_seqs = 1};
+
+        sim_init(&sim, &(struct sim_opts){.sched = o, .row_ns = 200000000});
+        struct sim_client *a = sim_client(&sim, 300, 1, 0, 5), *b = sim_client(&sim, 20, 2, 0, 5);
+        sim_submit(&sim, a, 0);
+        sim_submit(&sim, b, 0);
+        for (int i = 0; i < 4; i++)
+            sim_step(&sim);
+        cr_assert(a->request->state == REQUEST_RUNNING && a->n_got == 0);
+        cr_assert_eq(b->request->state, REQUEST_WAITING);
+        sim_cancel(&sim, a);
+        cr_expect_eq(kv_pager_available(sim.sched->pager), sim.sched->info->n_pages);
+        sim_step(&sim);
+        cr_expect_eq(a->n_ends, 1);
+        cr_expect(b->request->state == REQUEST_RUNNING && b->request->n_computed > 0);
+        sim_run(&sim, 300);
+        cr_expect_eq(b->finish, FINISH_LENGTH);
+        sim_deinit(&sim);
+    }
+}
+
 /* A client gives up in the middle of its prompt and asks again: what was computed is there. */
 Test(scheduler, the_prefix_of_a_cancelled_prompt_stays) {
     sim_init(&sim, &(struct sim_opts){.sched = {.depth = 1, .force_chunk = 10}});
