@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * draft - sources of drafts: each one predicts how a sequence continues from tokens alone. A drafted
- * token costs a row of the step, and the model checks it; scheduler/spec.h decides whether it is
- * worth that. A source works incrementally: it reads the tokens added since the last call, in time
- * proportional to their number. No match, no draft.
+ * draft - sources of drafts: each one predicts how a sequence continues from tokens alone. A
+ * drafted token costs a row of the step, and the model checks it; scheduler/spec.h decides whether
+ * it is worth that. A source works incrementally: it reads the tokens added since the last call, in
+ * time proportional to their number. No match, no draft.
  */
 
 #include <stdbool.h>
