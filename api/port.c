@@ -5,6 +5,7 @@
 #include "api/generation/model_wait.h"
 #include "api/generation/waits.h"
 #include "api/parts.h"
+#include "base/try.h"
 
 /* Entry points for daemon/: the worker's events and life cycle, and the admin socket's
  * questions. */
@@ -90,10 +91,7 @@ struct model *api_first_model(const struct api *a) {
 int api_add_model(struct api *a, const struct api_model *info, struct api_port *port,
                   struct model **out) {
     struct model *m;
-    int r = model_new(&m, &a->env, info, port);
-
-    if (r < 0)
-        return r;
+    TRY(model_new(&m, &a->env, info, port));
     pthread_rwlock_wrlock(&a->env.models.lock);
     list_push_back(&a->env.models.list, &m->link);
     pthread_rwlock_unlock(&a->env.models.lock);

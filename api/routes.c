@@ -13,6 +13,7 @@
 #include "api/parts.h"
 #include "api/service/trace.h"
 #include "base/probe.h"
+#include "base/try.h"
 
 /*
  * Routing by the header block, for the API's instance of the HTTP server (api/http/server.h).
@@ -163,8 +164,7 @@ int routes_check(struct exchange *x, const struct http *h, struct err *err) {
     struct session_key s = session_of_head(env_of(x)->secret, x->tenant, h);
     x->session = s.id;
     x->session_from = s.from;
-    if ((r = check_body(x, h, err)) < 0)
-        return r;
+    TRY(check_body(x, h, err));
     return check_service(x, err);
 }
 

@@ -69,7 +69,7 @@ struct agent_pause agent_pause(struct agent *a) {
     const struct trace_group *g = a->group;
     bool delegates =
         !a->is_sub && g->subs_every.low > 0 && rng_below(&a->rng, g->subs_every.low) == 0;
-    assert(a->turn > 0); /* it comes behind one */
+    assert(a->turn > 0); /* a pause follows a turn */
     bool thinks = g->think_every.low > 0 && rng_below(&a->rng, g->think_every.low) == 0;
 
     return (struct agent_pause){

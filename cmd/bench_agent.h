@@ -11,7 +11,7 @@
 #include "cmd/bench_trace.h"
 
 struct agent_scale {
-    double tokens, times; /* what the trace's numbers are multiplied by */
+    double tokens, times; /* factors for the trace's numbers */
 };
 
 /* Invariant: turn <= n_turns. Only agents of the trace have sub-agents, no sub-agent has. */
@@ -19,7 +19,7 @@ struct agent {
     const struct trace_group *group;
     struct agent_scale scale;
     struct rng rng;
-    char name[48];          /* of its session: "12", its sub-agents "12.1", "12.2" */
+    char name[48];          /* the session: "12" for an agent, "12.1", "12.2" for its sub-agents */
     uint32_t n_turns, turn; /* turn: of those that were drawn */
     uint32_t n_subs_begun;
     bool is_sub;
@@ -27,7 +27,7 @@ struct agent {
 
 struct agent_turn {
     uint32_t n_system; /* tokens, in the first turn, that all of its group begin with; 0: none */
-    uint32_t n_new;    /* that the agent adds */
+    uint32_t n_new;    /* tokens that the agent adds */
     uint32_t n_output;
 };
 

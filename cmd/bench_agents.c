@@ -26,7 +26,7 @@
 #include "cmd/cli.h"
 
 #define AGENTS_MAX 65536u
-#define RETRY_S 1.0 /* where a refusal does not say when to come back */
+#define RETRY_S 1.0 /* wait after a refusal without Retry-After */
 
 static const char usage[] =
     "usage: weft-bench agents --trace FILE --url URL [options]\n"
@@ -59,10 +59,10 @@ struct slot {
     struct agent_turn turn;
     struct agent_pause pause; /* n_subs: that still work */
     bool asking;              /* a turn was sent that is not over */
-    uint32_t n_refusals;      /* of this turn */
+    uint32_t n_refusals;      /* refusals of this turn */
     uint64_t n_said;          /* tokens of the conversation, by the trace */
     int64_t begin_ns, due_ns; /* due: of the next request */
-    uint64_t wait; /* which of all waits this is: of those due at once, first come first */
+    uint64_t wait; /* serial number of the wait: orders waits that are due at the same time */
     struct agents *all;
 };
 

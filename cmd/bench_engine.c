@@ -18,6 +18,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 #include "cmd/bench_bandwidth.h"
 #include "cmd/bench_clock.h"
 #include "cmd/bench_cmd.h"
@@ -135,8 +136,7 @@ static int measure_decode(struct bench *b, uint32_t n_seqs) {
     if (r < 0)
         return r;
     for (uint32_t i = 0; i < b->reps; i++) {
-        if ((r = fill_context(b, n_seqs, tokens, true)) < 0)
-            return r;
+        TRY(fill_context(b, n_seqs, tokens, true));
         int64_t start = bench_now_ns();
         if ((r = run_generate(&b->run, n_seqs, b->depth, b->n_decode, tokens, NULL)) < 0 ||
             (r = samples_add(&res->rate, (double)b->n_decode * n_seqs / seconds_since(start))) < 0)
@@ -363,12 +363,8 @@ static int open_engine(struct bench *b, struct err *err) {
         o.max_seqs = MAX(o.max_seqs, b->batch[i]);
     if (b->replay_path) {
         CLEANUP(gguf_freep) struct gguf *g = NULL;
-        int r = gguf_open(&g, b->model, err);
-
-        if (r == 0)
-            r = replay_read(&b->replay, b->replay_path, g, err);
-        if (r < 0)
-            return r;
+        TRY(gguf_open(&g, b->model, err));
+        TRY(replay_read(&b->replay, b->replay_path, g, err));
         o.max_seqs = MIN(b->batch[0], b->replay.n);
         o.max_tokens = b->replay.longest;
     }

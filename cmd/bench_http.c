@@ -8,6 +8,7 @@
 #include <string.h>
 #include <yyjson.h>
 #include "base/json_value.h"
+#include "base/try.h"
 #include "cmd/bench_poll.h"
 #include "cmd/bench_sse.h"
 
@@ -18,10 +19,10 @@
 struct http_transfer {
     struct bench_request *q;
     CURL *easy;
-    struct curl_slist *headers; /* of its own; NULL: those of all */
+    struct curl_slist *headers; /* headers of this request alone; NULL: bench_http.headers */
     struct sse sse;
     struct buf reply;         /* when it is no event stream */
-    bool known, events;       /* whether it is one */
+    bool known, events;       /* known: the body's type is known; events: it is an event stream */
     int64_t sent_ns, head_ns; /* the request, the first byte of the response; 0: not yet */
     bool finished, done;      /* finish_reason came; [DONE] came */
     char curl_error[CURL_ERROR_SIZE];
@@ -226,7 +227,7 @@ static void judge(struct http_transfer *t, CURLcode code) {
 static void end_transfer(struct bench_http *h, struct http_transfer *t) {
     assert(t->q->transfer == t && h->n_running > 0 && !t->prev == (h->running == t));
     curl_multi_remove_handle(h->multi, t->easy);
-    curl_easy_reset(t->easy); /* it points into what is freed here */
+    curl_easy_reset(t->easy); /* the handle points into the transfer, which is freed here */
     if (h->n_spare < SPARE_MAX)
         h->spare[h->n_spare++] = t->easy;
     else
@@ -260,15 +261,13 @@ static int add_header(struct curl_slist **list, const char *format, const char *
 
 /* @api_key, @session: NULL, none. */
 static int add_headers(struct curl_slist **list, const char *api_key, const char *session) {
-    int r = add_header(list, "%s", "Content-Type: application/json");
-
-    if (r == 0)
-        r = add_header(list, "%s", "Expect:");
-    if (r == 0 && api_key)
-        r = add_header(list, "Authorization: Bearer %s", api_key);
-    if (r == 0 && session)
-        r = add_header(list, "x-session-id: %s", session);
-    return r;
+    TRY(add_header(list, "%s", "Content-Type: application/json"));
+    TRY(add_header(list, "%s", "Expect:"));
+    if (api_key)
+        TRY(add_header(list, "Authorization: Bearer %s", api_key));
+    if (session)
+        TRY(add_header(list, "x-session-id: %s", session));
+    return 0;
 }
 
 int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, struct err *err) {
@@ -427,7 +426,7 @@ static bool perform(struct bench_http *h, const char *path, const struct buf *bo
     char url[1024], why[CURL_ERROR_SIZE] = "";
     long status = 0;
 
-    assert(path[0] == '/' && strlen(h->base) > 3); /* it ends with "/v1" */
+    assert(path[0] == '/' && strlen(h->base) > 3); /* the base ends with "/v1" */
     snprintf(url, sizeof(url), "%.*s%s", (int)(strlen(h->base) - 3), h->base, path);
     CURL *e = easy_new(h, url);
     if (!e)
@@ -472,7 +471,7 @@ static unsigned long device_of(const char *line, const char *end) {
 double bench_http_metric(struct bench_http *h, const char *name) {
     CLEANUP(buf_deinit) struct buf reply = {.max = REPLY_MAX};
     size_t len = strlen(name);
-    double most[16] = {0}, sum = 0; /* of more devices the rest counts as one */
+    double most[16] = {0}, sum = 0; /* devices above 64 share the last entry */
 
     if (!perform(h, "/metrics", NULL, &reply, NULL) || buf_add(&reply, "", 1) < 0)
         return 0;

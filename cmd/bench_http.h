@@ -16,7 +16,7 @@ enum outcome {
     OUTCOME_REJECTED, /* 429 or 503: the server says that it has too much to do */
     OUTCOME_HTTP,     /* another status than 200 */
     OUTCOME_STREAM,   /* an error event, or the stream ended before the answer did */
-    OUTCOME_PROTOCOL, /* what came is not what the API promises */
+    OUTCOME_PROTOCOL, /* the response does not follow the API */
     OUTCOME_NETWORK,  /* no connection, reset, timeout */
     OUTCOMES
 };
@@ -39,14 +39,15 @@ struct bench_request {
     enum outcome outcome;
     int status;       /* HTTP; 0: none came */
     char error[200];  /* why, when the outcome is not OUTCOME_OK */
-    double retry_s;   /* of Retry-After, 0: none */
+    double retry_s;   /* Retry-After in seconds; 0: the header is missing */
     double answer_s;  /* from when it was sent to the first byte of the response */
     int64_t first_ns; /* when the first text came, 0: none did; not streamed: 0 */
     int64_t last_ns, end_ns;
     struct samples gaps; /* seconds between pieces of text */
     uint64_t n_pieces;
-    int64_t prompt_tokens, cached_tokens, output_tokens; /* of usage; -1: the server did not say */
-    struct buf text;                                     /* when keep_text */
+    int64_t prompt_tokens, cached_tokens,
+        output_tokens; /* usage as the server reports it; -1: not reported */
+    struct buf text;   /* when keep_text */
 
     struct http_transfer *transfer; /* private */
 };
@@ -60,7 +61,7 @@ struct bench_http_opts {
     const char *url;     /* http://host:port, with or without /v1 */
     const char *api_key; /* NULL: none */
     bool chat;           /* chat/completions, else completions */
-    double timeout_s;    /* of a request */
+    double timeout_s;    /* timeout of a request */
 };
 
 /* A client of one server. 0, -ENOMEM, or -EINVAL with @err: the URL is none. */

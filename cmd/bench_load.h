@@ -15,7 +15,7 @@ struct load_opts {
     bool chat, stream, ignore_eos;
     double temperature;
     uint64_t seed;
-    double words_per_token; /* of the server's vocabulary, as measured */
+    double words_per_token; /* measured for the server's vocabulary */
     uint32_t shared_prefix; /* tokens that all sessions begin with */
     int16_t priority;       /* 0: not sent, it is no field of OpenAI's */
 };

@@ -16,7 +16,8 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *kn
     struct epoll_event e = {.data.fd = fd};
 
     if (what == CURL_POLL_REMOVE) {
-        epoll_ctl(p->epoll, EPOLL_CTL_DEL, fd, NULL); /* it may be closed already */
+        epoll_ctl(p->epoll, EPOLL_CTL_DEL, fd,
+                  NULL); /* fails without harm if the socket is closed already */
         curl_multi_assign(p->multi, fd, NULL);
         return 0;
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <yyjson.h>
 #include "base/json_value.h"
+#include "base/try.h"
 #include "cmd/cli.h"
 
 struct reader {
@@ -14,12 +15,9 @@ struct reader {
 };
 
 static int add_text(struct reader *r, yyjson_val *v, unsigned flags, struct tokens *out) {
-    int e = r->tokenizer ? 0 : tokenizer_new(&r->tokenizer, r->model, r->err);
-
-    if (e == 0)
-        e = tokenizer_encode(r->tokenizer, json_text(v), json_len(v), flags | TOKENIZE_SPECIAL,
-                             NULL, 0, out);
-    return e;
+    TRY(r->tokenizer ? 0 : tokenizer_new(&r->tokenizer, r->model, r->err));
+    return tokenizer_encode(r->tokenizer, json_text(v), json_len(v), flags | TOKENIZE_SPECIAL, NULL,
+                            0, out);
 }
 
 /* Adds the tokens of @v: text or ids. */

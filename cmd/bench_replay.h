@@ -15,7 +15,7 @@
 struct replay_request {
     struct tokens token; /* prompt and output */
     uint32_t n_prompt;
-    struct tokens prediction; /* of the output; n 0: none */
+    struct tokens prediction; /* the predicted output that the request carries; n 0: none */
 };
 
 struct replay {
@@ -25,7 +25,7 @@ struct replay {
 };
 
 #define REPLAY_REQUESTS_MAX 100000u
-#define REPLAY_TOKENS_MAX (1u << 24) /* of a request */
+#define REPLAY_TOKENS_MAX (1u << 24) /* tokens of the longest request */
 
 /* Ids must be below @n_vocab. 0, -errno or -EINVAL with @err naming the request. */
 int replay_read(struct replay *out, const char *path, const struct gguf *model, struct err *err);

@@ -27,7 +27,7 @@ struct bench_result {
     uint64_t n_guessed;   /* requests without usage: pieces are counted as tokens */
     uint64_t prompt_tokens, cached_tokens, output_tokens;
     struct samples ttft, itl, tpot, e2e, gap; /* seconds */
-    double joules; /* that the device used meanwhile; 0: the server does not tell */
+    double joules; /* energy that the device used during the test; 0: the server reports none */
     int64_t start_ns, end_ns;
     char first_error[200];
     double slo_ttft_s, slo_itl_s; /* 0: no objective */

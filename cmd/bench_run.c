@@ -1,4 +1,5 @@
 #include "cmd/bench_run.h"
+#include "base/try.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -156,11 +157,8 @@ int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *toke
         uint32_t rows = MIN(n - at, r->opts.max_rows);
 
         add(r, b, slot, pos0 + at, tokens + at, rows, -1, at + rows == n);
-        int e = launch(r, b);
-        if (e == 0)
-            e = engine_wait(r->engine, r->step, &result);
-        if (e < 0)
-            return e;
+        TRY(launch(r, b));
+        TRY(engine_wait(r->engine, r->step, &result));
         at += rows;
     }
     if (next && n)

@@ -12,9 +12,9 @@ struct run_opts {
     const char *model, *backend, *isa;
     uint32_t n_threads;
     struct kv_formats kv_type;
-    uint32_t max_rows;   /* of a step: how a prompt is cut */
+    uint32_t max_rows;   /* largest number of rows of a step; a longer prompt takes several steps */
     uint32_t max_seqs;   /* slots */
-    uint32_t max_tokens; /* of a sequence */
+    uint32_t max_tokens; /* largest length of a sequence */
 };
 
 /* The arrays of one step, in use until the step is waited for. */
@@ -36,8 +36,8 @@ struct run {
     uint32_t pages_per_seq;
     uint32_t *n_prompt;        /* [max_seqs] tokens of the slot that are its prompt */
     uint64_t step;             /* launched */
-    uint64_t bytes_per_token;  /* of weights that a decoded token reads */
-    struct run_batch batch[2]; /* of step s: [s % 2] */
+    uint64_t bytes_per_token;  /* bytes of weights that decoding one token reads */
+    struct run_batch batch[2]; /* the batch of step s is batch[s % 2] */
 };
 
 /* Opens the model with room for max_seqs sequences of max_tokens. 0 or -errno with @err, and

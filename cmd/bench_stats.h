@@ -16,7 +16,8 @@ struct samples {
 
 struct summary {
     size_t n;
-    double mean, sd, min, p50, p90, p99, max; /* all 0 when n is 0; sd: of a sample (n - 1) */
+    double mean, sd, min, p50, p90, p99,
+        max; /* 0 when n is 0; sd is the deviation of a sample (divisor n - 1) */
 };
 
 void samples_deinit(struct samples *s); /* accepts a zeroed one */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include "base/try.h"
 #include "cmd/bench_json.h"
 
 #define WANTING                                                                                    \
@@ -184,14 +185,11 @@ static int add_tenant(struct tenant *sum, const struct tenant *t) {
     sum->n_cached += t->n_cached;
     sum->n_out += t->n_out;
     sum->n_received += t->n_received;
-    int e = samples_add_all(&sum->ttft, &t->ttft);
-    if (e == 0)
-        e = samples_add_all(&sum->itl, &t->itl);
-    if (e == 0)
-        e = samples_add_all(&sum->worst, &t->worst);
-    if (e == 0)
-        e = samples_add_all(&sum->job, &t->job);
-    return e < 0 ? e : samples_add_all(&sum->refusal, &t->refusal);
+    TRY(samples_add_all(&sum->ttft, &t->ttft));
+    TRY(samples_add_all(&sum->itl, &t->itl));
+    TRY(samples_add_all(&sum->worst, &t->worst));
+    TRY(samples_add_all(&sum->job, &t->job));
+    return samples_add_all(&sum->refusal, &t->refusal);
 }
 
 /* Sums all tenants into one; the samples are the caller's to free. */

@@ -50,7 +50,7 @@ struct tenant {
 
 /* Zeroed at first. */
 struct bench_tenants {
-    struct tenant tenant[TENANTS]; /* those that are `here` */
+    struct tenant tenant[TENANTS]; /* tenants of the trace have `here` set */
     int64_t start_ns, end_ns;
     char first_error[200];
 };

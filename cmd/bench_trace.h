@@ -39,9 +39,9 @@ struct trace_group {
 struct trace_file {
     struct trace_group group[TRACE_GROUPS];
     uint32_t n_groups;
-    uint32_t n_pages, page_tokens, n_host_pages;     /* of the KV cache */
+    uint32_t n_pages, page_tokens, n_host_pages;     /* size of the KV cache */
     uint32_t n_states, n_snapshots;                  /* slots of recurrent states; 0: none */
-    uint32_t max_seqs, max_rows, max_context, depth; /* of the server, as all below */
+    uint32_t max_seqs, max_rows, max_context, depth; /* options of the server, down to `noise` */
     uint32_t itl_ms, step_ms, max_bypass, noise;     /* noise: of a step's time, in percent */
     char machine[16], drafts[16];
     uint64_t seed;

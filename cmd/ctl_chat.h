@@ -34,7 +34,7 @@ struct chat_sink {
 /* An answer, or the part of it that arrived. */
 struct chat_answer {
     struct buf text, reasoning; /* the caller's: chat_answer_deinit() */
-    yyjson_doc *usage;          /* of the last chunk that had one, or NULL */
+    yyjson_doc *usage;          /* the last chunk with a `usage` member, or NULL */
     char finish[24];
     double first_s, total_s; /* since the request was sent; first_s 0: nothing came */
     bool stopped;
@@ -53,8 +53,8 @@ int chat_ask(struct chat_server *s, const char *body, size_t len, const struct c
 /* The conversation so far; doc and its two members are there from chat_talk_init() on. */
 struct chat_talk {
     yyjson_mut_doc *doc;
-    yyjson_mut_val *messages; /* of doc: array of {role, content, reasoning_content?} */
-    yyjson_mut_val *params;   /* of doc: what /set has set */
+    yyjson_mut_val *messages; /* in doc: array of {role, content, reasoning_content?} */
+    yyjson_mut_val *params;   /* in doc: parameters that /set has set */
     char *model, *system;     /* or NULL */
 };
 

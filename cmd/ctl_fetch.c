@@ -21,10 +21,10 @@
 struct loading {
     const struct fetch *f;
     int dir; /* the folder of the target, in which all files are named; -1 */
-    int fd;  /* of the part, locked; -1 */
+    int fd;  /* descriptor of the locked part; -1: closed */
     char part[NAME_BYTES];
     uint64_t have;
-    struct sha256 sum; /* of what is there */
+    struct sha256 sum; /* checksum of the bytes so far */
     int local;         /* why the sink took no more: an errno; EPROTO: @err says it */
     struct err *err;
 };
@@ -386,7 +386,7 @@ static int take_turn(struct loading *l, bool may_repeat) {
         return r;
     }
     r = finish(l);
-    if (r == -EBADMSG) /* what an earlier run left may have been wrong */
+    if (r == -EBADMSG) /* bytes that an earlier run left may have been wrong */
         return was_continued && may_repeat ? AGAIN : CTL_REFUSED;
     return r < 0 ? fail_local(l, -r) : CTL_OK;
 }

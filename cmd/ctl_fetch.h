@@ -14,7 +14,7 @@
 struct fetch {
     struct hub *hub;
     const char *path;   /* for hub_get() */
-    const char *target; /* where it shall lie */
+    const char *target; /* path of the complete file */
     const char *sha256; /* ""; then only its size is checked, and it is not continued */
     uint64_t size;
     uint32_t n_tries; /* attempts in a row that bring nothing */

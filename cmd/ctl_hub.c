@@ -112,7 +112,7 @@ static int read_file(struct hub_file *out, yyjson_val *v) {
     const char *sum = text_of(lfs, "sha256");
 
     if (!*sum)
-        sum = text_of(lfs, "oid"); /* as file trees call it */
+        sum = text_of(lfs, "oid"); /* the member's name in listings of file trees */
     if (yyjson_is_uint(yyjson_obj_get(lfs, "size")))
         size = yyjson_obj_get(lfs, "size");
     out->path = strdup(text_of(v, "rfilename"));

@@ -30,7 +30,7 @@ struct hub_file {
 };
 
 struct hub_listing {
-    char commit[65]; /* what is loaded is of this state of the repository */
+    char commit[65]; /* commit of the repository that the files are loaded from */
     struct hub_file *file;
     size_t n;
 };
@@ -60,7 +60,7 @@ bool hub_model_at(const struct hub_listing *l, uint32_t i, struct hub_choice *ou
 
 enum {
     HUB_OK,
-    HUB_AGAIN,   /* it may go well another time: a broken or slow connection, 429, 5xx */
+    HUB_AGAIN,   /* a later attempt may succeed: a broken or slow connection, 429, 5xx */
     HUB_REFUSED, /* the hub says no: no such thing, or not allowed */
     HUB_STOPPED, /* the caller's stop flag is set */
     HUB_LOCAL,   /* the caller did not take the data */

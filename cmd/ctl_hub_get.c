@@ -1,3 +1,4 @@
+#include "base/try.h"
 #include "cmd/ctl_hub.h"
 
 #include <assert.h>
@@ -136,11 +137,8 @@ int hub_new(struct hub **out, const struct hub_options *o, struct err *err) {
     h->curl = curl_easy_init();
     if (!h->curl)
         return -ENOMEM;
-    int r = set_endpoint(h, o->endpoint, err);
-    if (r == 0)
-        r = set_token(h, err);
-    if (r < 0)
-        return r;
+    TRY(set_endpoint(h, o->endpoint, err));
+    TRY(set_token(h, err));
     set_always(h);
     *out = STEAL(h);
     return 0;

@@ -34,7 +34,7 @@ static int append(const char *path, const char *line) {
     if (lseek(fd, -1, SEEK_END) >= 0 && read(fd, &last, 1) < 0)
         last = '\n';
     int n = snprintf(text, sizeof(text), "%s%s\n", last == '\n' ? "" : "\n", line);
-    errno = EIO; /* of a short write */
+    errno = EIO; /* the error of a short write */
     int r = write(fd, text, (size_t)n) == n && fsync(fd) == 0 ? 0 : -errno;
     close(fd);
     return r;

@@ -1,3 +1,4 @@
+#include "base/try.h"
 #include "cmd/ctl_launch.h"
 
 #include <assert.h>
@@ -67,13 +68,10 @@ int launch_file_undo(const char *path) {
 
     if (!beside(before, path, ".before-weft") || !beside(by, path, ".by-weft"))
         return -ENAMETOOLONG;
-    int r = cli_read_file(by, FILE_MAX, &ours, &n_ours);
-    if (r == 0)
-        r = cli_read_file(path, FILE_MAX, &now, &n_now);
-    if (r == 0 && (n_now != n_ours || memcmp(now, ours, n_now) != 0))
-        r = -EBUSY;
-    if (r < 0)
-        return r;
+    TRY(cli_read_file(by, FILE_MAX, &ours, &n_ours));
+    TRY(cli_read_file(path, FILE_MAX, &now, &n_now));
+    if (n_now != n_ours || memcmp(now, ours, n_now) != 0)
+        return -EBUSY;
     if (rename(before, path) < 0 && (errno != ENOENT || unlink(path) < 0))
         return -errno;
     return unlink(by) < 0 ? -errno : 0;

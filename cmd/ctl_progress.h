@@ -18,11 +18,11 @@ struct progress {
     enum progress_form form;
     FILE *out;
     const char *what;            /* for JSON: "listing", "downloading", ...: the last word said */
-    const char *name;            /* of the model; outlives this */
+    const char *name;            /* name of the model; outlives this struct */
     const char *file;            /* the one being loaded; outlives its loading */
-    const char *sha256;          /* its checksum; "" */
+    const char *sha256;          /* checksum of the file; "" while unknown */
     uint64_t total, done_before; /* bytes of the model; of files that are complete */
-    uint64_t size, done;         /* of this file */
+    uint64_t size, done;         /* size of this file */
     int64_t drawn_ns, rate_ns;   /* when the line was drawn, and the rate was looked at */
     uint64_t rate_done;          /* bytes of the model then */
     double rate;                 /* bytes per second, smoothed; 0: not known */

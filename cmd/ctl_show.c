@@ -256,7 +256,7 @@ void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns) {
 static const struct column {
     const char *key, *title;
     bool text;     /* to the left */
-    double unit_s; /* of a time; BYTES: a size; 0: as it is */
+    double unit_s; /* unit of a time in seconds; BYTES: the value is a size; 0: a plain value */
     int rank;      /* left out first, where the line is too long: the highest; 0: never */
 } request_columns[] = {
     {"id", "ID", false, 0, 0},

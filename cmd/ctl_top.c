@@ -28,7 +28,7 @@ struct top {
     int64_t at_ns, before_ns;
     uint64_t selected; /* id of a request */
     bool any;          /* one is selected */
-    char model[256];   /* that is selected, and that the figures are of; "": the first */
+    char model[256];   /* the selected model, whose figures are shown; "": the first one */
     char note[512];    /* at the bottom */
 };
 

@@ -5,9 +5,9 @@
  * an exit code of cli.h.
  */
 
-int gguf_cmd_info(int argc, char **argv);   /* what is in a file */
-int gguf_cmd_verify(int argc, char **argv); /* whether it is whole and has no number that is none */
-int gguf_cmd_tokenize(int argc, char **argv);   /* text to ids */
-int gguf_cmd_detokenize(int argc, char **argv); /* and back */
-int gguf_cmd_picture(int argc, char **argv);    /* pictures as a model sees them */
-int gguf_cmd_render(int argc, char **argv);     /* messages by its chat template */
+int gguf_cmd_info(int argc, char **argv);       /* prints metadata, tensors and sizes */
+int gguf_cmd_verify(int argc, char **argv);     /* checks structure and finite weights */
+int gguf_cmd_tokenize(int argc, char **argv);   /* text to token ids */
+int gguf_cmd_detokenize(int argc, char **argv); /* token ids to text */
+int gguf_cmd_picture(int argc, char **argv);    /* decodes, resizes and encodes pictures */
+int gguf_cmd_render(int argc, char **argv);     /* renders messages by a chat template */

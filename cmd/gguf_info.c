@@ -24,8 +24,8 @@ static const char usage[] =
     "  --projector FILE   serve it with this projector (mmproj)\n"
     "  --no-fit           print only what is in the file\n";
 
-#define SHOW_CHARS 72u /* of a string, in the table */
-#define SHOW_ITEMS 6u  /* of an array */
+#define SHOW_CHARS 72u /* characters of a string that the table shows */
+#define SHOW_ITEMS 6u  /* elements of an array that the table shows */
 
 struct total {
     const struct tensor_format *format;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/buf.h"
+#include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "cmd/bench_clock.h"
@@ -35,7 +36,7 @@ struct options {
     struct image_encoder_opts encoder;
 };
 
-/* What all pictures share; the encoder NULL: no projector. */
+/* Tools that all pictures share; without a projector the encoder is NULL. */
 struct tools {
     struct decoder *decoder;
     struct gguf *file;
@@ -101,9 +102,7 @@ static int encode(struct picture *p, const struct tools *t, const struct options
     if (!rows)
         return -ENOMEM;
     int64_t began = bench_now_ns();
-    r = image_encoder_run(t->encoder, p, &l, rows, err);
-    if (r < 0)
-        return r;
+    TRY(image_encoder_run(t->encoder, p, &l, rows, err));
     printf(", for %s %u x %u: %u rows, %u positions, encoded in %.3f s", j->name, l.width, l.height,
            l.n_rows, l.n_positions, (double)(bench_now_ns() - began) / 1e9);
     return o->rows ? cli_write_file(o->rows, 0666, rows, n, false) : 0;

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <yyjson.h>
 #include "base/json_value.h"
+#include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "text/template.h"
@@ -32,7 +33,7 @@ static const char usage[] =
 struct source {
     struct gguf *file;
     struct tokenizer *tokenizer;
-    char *text; /* of a template file */
+    char *text; /* text of a template file */
     const char *data;
     size_t len;
 };
@@ -46,13 +47,10 @@ static int read_source(struct source *s, const char *model, const char *template
         s->data = s->text;
         return r;
     }
-    r = gguf_open(&s->file, model, err);
-    if (r == 0)
-        r = tokenizer_new(&s->tokenizer, s->file, err);
-    if (r == 0 && gguf_string(s->file, "tokenizer.chat_template", &text) < 0)
-        r = err_set(err, 0, NULL, "the model has no chat template");
-    if (r < 0)
-        return r;
+    TRY(gguf_open(&s->file, model, err));
+    TRY(tokenizer_new(&s->tokenizer, s->file, err));
+    if (gguf_string(s->file, "tokenizer.chat_template", &text) < 0)
+        return err_set(err, 0, NULL, "the model has no chat template");
     s->data = text.data;
     s->len = text.len;
     return 0;

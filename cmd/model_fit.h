@@ -20,7 +20,7 @@ struct machine {
 
 struct model_fit {
     struct engine_fit engine;
-    struct err why; /* it does not fit, or what cannot be served in it */
+    struct err why; /* why the model does not fit, or cannot be served at all */
     bool known;     /* engine is filled */
     bool fits;
     double tokens_per_s, tokens_per_s_full; /* one sequence, at its beginning, with a full context;

@@ -13,6 +13,7 @@
 #include "api/limits/tenant.h"
 #include "api/generation/output_spec.h"
 #include "base/jobs.h"
+#include "base/try.h"
 #include "grammar/constraint.h"
 
 /*
@@ -472,14 +473,12 @@ static int build(struct draft *d, bool tools) {
     struct prompt_job *job = d->job;
     bool form = job->request.form.kind, required = job->request.choice.mode == TOOLS_REQUIRED;
     yyjson_mut_val *calls = NULL, *either;
-    int r = 0;
 
     if (!tools)
         return form ? set_whole(d, content_node(d)) : 0;
     if (!required && !form)
         return set_auto(d);
-    if ((r = calls_node(d, false, &calls)) < 0)
-        return r;
+    TRY(calls_node(d, false, &calls));
     if (required)
         return set_whole(d, calls);
     either = ir_list(&d->n, "either");

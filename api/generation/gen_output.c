@@ -4,6 +4,7 @@
 #include <string.h>
 #include "api/generation/gen_private.h"
 #include "api/generation/model.h"
+#include "base/try.h"
 #include "text/repeats.h"
 
 #define LOOP_BLOCKS 4
@@ -204,26 +205,22 @@ static bool repeats(const struct gen *g) {
 
 int gen_take_tokens(struct gen *g, const struct event *e) {
     uint32_t n = e->n_tokens, most = g->m.max_new;
-    int r;
 
     if (g->score_only)
         return 0;
     if (e->from > g->n_out)
         return -EPROTO;
     n = MIN(n, most - MIN(e->from, most));
-    if ((r = reserve(g, MAX(e->from + n, g->n_out))) < 0)
-        return r;
+    TRY(reserve(g, MAX(e->from + n, g->n_out)));
     for (uint32_t i = g->n_out - e->from; i < n && !g->stopped; i++) {
-        if ((r = add_token(g, e, i)) < 0)
-            return r;
+        TRY(add_token(g, e, i));
         g->repeats = !g->stopped && repeats(g);
         if (g->repeats)
             break;
         if (!g->thinking.limited)
             continue;
         settle(g);
-        if ((r = gen_take_apart(g)) < 0)
-            return r;
+        TRY(gen_take_apart(g));
         if (gen_closes_reasoning(g))
             break;
     }

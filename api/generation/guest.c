@@ -12,6 +12,7 @@
 #include "api/generation/gen_request.h"
 #include "api/generation/model.h"
 #include "api/generation/env.h"
+#include "base/try.h"
 
 /* Invariants: n_told <= gen->n_out; the next event to the other front continues where the last
  * event ended; it is freed with the event that ends it. */
@@ -133,10 +134,7 @@ static int make_gen(struct api_guest *g, struct model *m, const struct submit *s
     const struct gen_request none = {0};
     struct tokens prompt = {.id = (int32_t *)s->tokens, .n = s->n_prompt};
     struct gen *n;
-    int r = gen_new(&g->gen, m, &none, &prompt, false, s->max_new, s->choice);
-
-    if (r < 0)
-        return r;
+    TRY(gen_new(&g->gen, m, &none, &prompt, false, s->max_new, s->choice));
     n = g->gen;
     uint64_t id = n->m.id;
     n->m = *s;

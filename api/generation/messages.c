@@ -10,6 +10,7 @@
 #include "api/generation/picture_parts.h"
 #include "api/http/json.h"
 #include "api/toolcall/toolcall.h"
+#include "base/try.h"
 
 /*
  * Templates were written against what transformers passes them: plain dictionaries with string
@@ -155,11 +156,9 @@ static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct 
         if (r < 0)
             return r;
         lines = !(picture && sees);
-        r = !lines   ? add_picture(b, part, text)
+        TRY(!lines   ? add_picture(b, part, text)
             : unseen ? add_unseen(b, m, i, part, text)
-                     : json_add_text(text, s);
-        if (r < 0)
-            return r;
+                     : json_add_text(text, s));
     }
     return 0;
 }
@@ -206,13 +205,11 @@ static int put_text(struct build *b, yyjson_mut_val *to, const struct buf *text)
 static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const char *role) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     bool noted = b->note.len && strcmp(role, b->form->no_system ? "user" : "system") == 0;
-    int r = 0;
 
     if (noted && b->form->no_system &&
         (buf_add(&text, b->note.data, b->note.len) < 0 || buf_add_str(&text, "\n\n") < 0))
         return -ENOMEM;
-    if ((r = add_content(b, m, &text)) < 0)
-        return r;
+    TRY(add_content(b, m, &text));
     if (noted && !b->form->no_system &&
         ((text.len && buf_add_str(&text, "\n\n") < 0) ||
          buf_add(&text, b->note.data, b->note.len) < 0))
@@ -293,14 +290,11 @@ static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val
         return refuse(b, place, "must be a custom call with name and input");
     yyjson_mut_val *o = yyjson_mut_arr_add_obj(b->doc, calls);
     yyjson_mut_val *function = yyjson_mut_obj(b->doc);
-    int r = yyjson_is_str(id) ? put(b, o, "id", text_of(b, id)) : 0;
-    if (r == 0)
-        r = put(b, o, "type", yyjson_mut_strcpy(b->doc, "function"));
-    if (r == 0)
-        r = put(b, function, "name", text_of(b, name));
-    if (r == 0)
-        r = put(b, function, "arguments", custom ? input_of(b, input) : arguments_of(b, args));
-    return r < 0 ? r : put(b, o, "function", function);
+    TRY(yyjson_is_str(id) ? put(b, o, "id", text_of(b, id)) : 0);
+    TRY(put(b, o, "type", yyjson_mut_strcpy(b->doc, "function")));
+    TRY(put(b, function, "name", text_of(b, name)));
+    TRY(put(b, function, "arguments", custom ? input_of(b, input) : arguments_of(b, args)));
+    return put(b, o, "function", function);
 }
 
 static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
@@ -315,10 +309,7 @@ static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     if (!(calls = yyjson_mut_arr(b->doc)))
         return -ENOMEM;
     yyjson_arr_foreach(v, i, n, call) {
-        int r = put_call(b, call, i, calls);
-
-        if (r < 0)
-            return r;
+        TRY(put_call(b, call, i, calls));
     }
     return n ? put(b, to, "tool_calls", calls) : 0;
 }
@@ -475,7 +466,6 @@ static void move_trust(struct messages_trust *t, size_t first, const struct buf 
 static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val *list) {
     CLEANUP(buf_deinit) struct buf all = {.max = UINT32_MAX}, text = {.max = UINT32_MAX};
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
-    int r;
 
     assert(b->i < n && is_result(*m));
     b->at = yyjson_mut_arr_size(list) - 1;
@@ -483,8 +473,7 @@ static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val
         size_t begin = all.len, first = b->trust->n;
 
         buf_clear(&text);
-        if ((r = add_content(b, *m, &text)) < 0)
-            return r;
+        TRY(add_content(b, *m, &text));
         if (toolcall_write_result(&all, json_cstr(yyjson_obj_get(*m, "name")),
                                   text.data ? text.data : "", text.len) < 0)
             return -ENOMEM;
@@ -657,22 +646,13 @@ static int put_kwargs(struct build *b, const struct gen_request *r, const struct
 static int put_all(struct build *b, const struct gen_request *r, const struct api_model *model,
                    yyjson_mut_val *root) {
     const struct tokenizer *t = model->tokenizer;
-    int result = put_kwargs(b, r, model, root);
-
-    if (result == 0)
-        result = put_messages(b, r, root);
-    if (result == 0)
-        result = put_tools(b, r, root);
-    if (result == 0)
-        result = put(b, root, "documents", yyjson_mut_null(b->doc));
-    if (result == 0)
-        result = put(b, root, "add_generation_prompt",
-                     yyjson_mut_bool(b->doc, !r->no_generation_prompt));
-    if (result == 0)
-        result = put_token(b, root, "bos_token", t, tokenizer_bos(t));
-    if (result == 0)
-        result = put_token(b, root, "eos_token", t, tokenizer_eos(t));
-    return result;
+    TRY(put_kwargs(b, r, model, root));
+    TRY(put_messages(b, r, root));
+    TRY(put_tools(b, r, root));
+    TRY(put(b, root, "documents", yyjson_mut_null(b->doc)));
+    TRY(put(b, root, "add_generation_prompt", yyjson_mut_bool(b->doc, !r->no_generation_prompt)));
+    TRY(put_token(b, root, "bos_token", t, tokenizer_bos(t)));
+    return put_token(b, root, "eos_token", t, tokenizer_eos(t));
 }
 
 void messages_trust_deinit(struct messages_trust *t) {

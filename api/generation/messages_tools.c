@@ -4,16 +4,14 @@
 #include "api/generation/custom.h"
 #include "api/generation/messages.h"
 #include "api/http/json.h"
+#include "base/try.h"
 
 /* The tools of a chat, checked and copied: those that are offered, and those that are shown. */
 
 static int add_custom(struct gen_request *r, yyjson_val *tool, size_t i, yyjson_mut_doc *doc,
                       yyjson_mut_val *list, struct err *err) {
     yyjson_val *custom = custom_tool(tool), *name = yyjson_obj_get(custom, "name");
-    int result = custom_check(tool, i, err);
-
-    if (result < 0)
-        return result;
+    TRY(custom_check(tool, i, err));
     assert(r->n_customs < yyjson_arr_size(r->tools));
     r->customs[r->n_customs] = arena_strndup(&r->arena, json_text(name), json_len(name));
     if (!r->customs[r->n_customs] || !yyjson_mut_arr_append(list, custom_as_function(doc, custom)))
@@ -75,8 +73,7 @@ static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut
             return result;
         if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
             continue;
-        if ((result = check_function(yyjson_obj_get(tool, "function"), i, err)) < 0)
-            return result;
+        TRY(check_function(yyjson_obj_get(tool, "function"), i, err));
         if (!yyjson_mut_arr_append(list, yyjson_val_mut_copy(doc, tool)))
             return -ENOMEM;
     }

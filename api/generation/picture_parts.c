@@ -10,6 +10,7 @@
 #include "api/generation/prompt.h"
 #include "api/http/json.h"
 #include "api/limits/tenant.h"
+#include "base/try.h"
 
 /*
  * Messages are rendered several times where a template refuses them, and copied and reordered
@@ -77,7 +78,6 @@ static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
     yyjson_val *detail = yyjson_obj_get(yyjson_is_obj(v) ? v : part, "detail");
     struct gen_request *r = &f->job->request;
     char place[96];
-    int result;
 
     place_of(f, part, place);
     if (yyjson_obj_get(part, "file_id"))
@@ -86,10 +86,8 @@ static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
     if (detail && !yyjson_is_null(detail) && !yyjson_is_str(detail))
         return err_set_code(&f->job->err, 400, "invalid_value", place,
                             "%s: detail must be \"auto\", \"low\" or \"high\".", place);
-    result = picture_parts_add(r, yyjson_is_obj(v) ? inner : v, yyjson_equals_str(detail, "low"),
-                               place, &f->job->err);
-    if (result < 0)
-        return result;
+    TRY(picture_parts_add(r, yyjson_is_obj(v) ? inner : v, yyjson_equals_str(detail, "low"), place,
+                          &f->job->err));
     yyjson_mut_val *o = yyjson_mut_arr_add_obj(f->doc, to);
     return o && yyjson_mut_obj_add_str(f->doc, o, "type", "image_url") &&
                    yyjson_mut_obj_add_uint(f->doc, o, "image_url", r->n_pictures - 1)
@@ -316,10 +314,7 @@ int picture_parts_expand(struct prompt_job *job) {
     for (uint32_t i = 0; i < job->n_prompts && n > 0; i++) {
         struct prompt *p = &job->prompts[i];
         uint32_t has = count_marks(&p->tokens, job->model->sight.mark);
-        int r = has > 0 && done + has <= n ? expand(job, p, done, has) : 0;
-
-        if (r < 0)
-            return r;
+        TRY(has > 0 && done + has <= n ? expand(job, p, done, has) : 0);
         done += has;
     }
     if (done == n && n == request->n_pictures)

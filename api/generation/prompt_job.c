@@ -24,6 +24,7 @@
 #include "api/generation/env.h"
 #include "api/limits/session.h"
 #include "api/http/dialect.h"
+#include "base/try.h"
 
 /*
  * A small body is worked on here, on the loop: some tens of microseconds, less than the way to a
@@ -81,10 +82,7 @@ static int set_ids(struct prompt_job *job, uint32_t i, yyjson_val *ids, struct e
     struct prompt *p = &job->prompts[i];
     int32_t *id;
     uint32_t n;
-    int r = gen_request_ids(&job->request, job->model, ids, prompt_place(job, i).s, &id, &n, err);
-
-    if (r < 0)
-        return r;
+    TRY(gen_request_ids(&job->request, job->model, ids, prompt_place(job, i).s, &id, &n, err));
     p->tokens.id = malloc(n * sizeof(*id));
     if (!p->tokens.id)
         return -ENOMEM;
@@ -125,11 +123,8 @@ static int find_prompts(struct prompt_job *job, struct err *err) {
         return set_prompt(job, 0, v, err);
     yyjson_arr_foreach(v, i, max, item) {
         bool same = yyjson_is_str(item) == yyjson_is_str(first);
-        int r = same ? set_prompt(job, (uint32_t)i, item, err)
-                     : bad_prompt(job, prompt_place(job, (uint32_t)i).s, err);
-
-        if (r < 0)
-            return r;
+        TRY(same ? set_prompt(job, (uint32_t)i, item, err)
+                 : bad_prompt(job, prompt_place(job, (uint32_t)i).s, err));
     }
     return 0;
 }
@@ -168,7 +163,7 @@ static int count_pairs(const struct prompt_job *job, struct err *err) {
 static int find_pairs(struct prompt_job *job, struct err *err) {
     yyjson_val *query = job->request.query, *documents = job->request.documents;
     bool lists = yyjson_is_arr(query), many = yyjson_is_arr(documents);
-    int n = count_pairs(job, err), r = 0;
+    int n = count_pairs(job, err);
     size_t total = 0;
     char place[32];
 
@@ -184,13 +179,11 @@ static int find_pairs(struct prompt_job *job, struct err *err) {
         struct prompt *p = &job->prompts[i];
 
         snprintf(place, sizeof(place), lists ? "%s[%u]" : "%s", pair_names(job)[0], i);
-        if ((r = pair_part(q, place, &p->query, &p->query_len, err)) < 0)
-            return r;
+        TRY(pair_part(q, place, &p->query, &p->query_len, err));
         if (p->query_len > REQUEST_QUERY_MAX)
             return err_set_code(err, 400, "invalid_value", place, "%s must have at most %u bytes.",
                                 place, REQUEST_QUERY_MAX);
-        if ((r = pair_part(d, prompt_place(job, i).s, &p->text, &p->len, err)) < 0)
-            return r;
+        TRY(pair_part(d, prompt_place(job, i).s, &p->text, &p->len, err));
         total += p->query_len + p->len;
         q = lists ? json_next(q) : q;
         d = many ? json_next(d) : d;

@@ -13,6 +13,7 @@
 #include "api/http/turn.h"
 #include "api/http/loop_lag.h"
 #include "base/log.h"
+#include "base/try.h"
 
 /* The listening half of server.h: sockets, and the life of the whole. */
 
@@ -226,10 +227,7 @@ static int start_listener(struct listener *l, int r, const char *what, struct er
 int http_server_load_tls(struct http_server *s, const char *certificate, const char *key,
                          struct err *err) {
     struct tls_config next;
-    int r = tls_config_init(&next, certificate, key, err);
-
-    if (r < 0)
-        return r;
+    TRY(tls_config_init(&next, certificate, key, err));
     tls_config_deinit(&s->tls);
     s->tls = next;
     log_event(next.days_left < 0 || next.rsa_bits > RSA_QUICK ? WLOG_WARN : WLOG_INFO,
@@ -374,9 +372,7 @@ int http_server_init(struct http_server *s, const struct http_server_opts *opts)
     s->events = &serve_events;
     list_init(&s->listeners);
     list_init(&s->conns);
-    int r = payers_init(&s->payers, opts->has_keys);
-    if (r < 0)
-        return r;
+    TRY(payers_init(&s->payers, opts->has_keys));
     s->payers.quota[PAYER_TCP].limit = opts->max_connections;
     s->payers.quota[PAYER_UNIX].limit = opts->max_connections;
     s->payers.quota[PAYER_BODIES].limit = s->payers.quota[PAYER_BODIES].reserve = opts->max_bodies;

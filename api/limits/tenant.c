@@ -8,6 +8,7 @@
 #include "api/http/conn.h"
 #include "api/http/dialect.h"
 #include "api/http/exchange.h"
+#include "base/try.h"
 
 /*
  * Tenants are made once and kept: a live generation points to its own, and its number is part of
@@ -179,10 +180,7 @@ int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x
     if (!a->file || !gives_key(h))
         t = of_peer(ts, x);
     if (!t && a->file) {
-        int r = auth_check(a, h, &key, err);
-
-        if (r < 0)
-            return r;
+        TRY(auth_check(a, h, &key, err));
         assert(key < a->n_tenants);
         if (!(t = of_key(ts, a->names[key])))
             return -ENOMEM;
@@ -250,7 +248,6 @@ int tenant_request(struct tenant *t, uint64_t n_tokens, int64_t now, uint32_t *r
 }
 
 uint32_t tenant_expects(const struct tenant *t, uint32_t max_new) {
-
     return (uint32_t)MIN(2 * t->mean_output, (double)max_new);
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/try.h"
 #include "base/util.h"
 
 /*
@@ -47,7 +48,6 @@ static int load(const char *path, struct buf *out) {
     CLEANUP(close_fd) int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
     ssize_t n;
-    int r;
 
     if (fd < 0)
         return errno == ENOENT ? 0 : -errno;
@@ -55,8 +55,7 @@ static int load(const char *path, struct buf *out) {
         return -errno;
     if (st.st_size > FILE_MAX)
         return -EFBIG;
-    if ((r = buf_reserve(out, (size_t)st.st_size + 1)) < 0)
-        return r;
+    TRY(buf_reserve(out, (size_t)st.st_size + 1));
     while ((n = read(fd, out->data + out->len, (size_t)st.st_size + 1 - out->len)) > 0) {
         out->len += (size_t)n;
         if (out->len > (size_t)st.st_size)

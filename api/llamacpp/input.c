@@ -11,6 +11,7 @@
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
 #include "api/generation/env.h"
+#include "base/try.h"
 
 /* Bodies of /completion and /infill become bodies of /v1/completions. */
 
@@ -205,10 +206,7 @@ static int mix_prompts(struct input *in) {
         return r < 0 ? r : replace(in, "prompt", yyjson_mut_arr_remove_first(all));
     }
     yyjson_arr_foreach(v, i, n, item) {
-        int r = add_prompt(in, item, all);
-
-        if (r < 0)
-            return r;
+        TRY(add_prompt(in, item, all));
     }
     return replace(in, "prompt", all);
 }
@@ -290,14 +288,9 @@ static int take_form(struct input *in) {
     bool after = false;
 
     assert(c);
-    int r = take_bool(in, "return_tokens", &c->return_tokens);
-
-    if (r == 0)
-        r = take_bool(in, "timings_per_token", &c->timings_per_token);
-    if (r == 0)
-        r = take_bool(in, "post_sampling_probs", &after);
-    if (r < 0)
-        return r;
+    TRY(take_bool(in, "return_tokens", &c->return_tokens));
+    TRY(take_bool(in, "timings_per_token", &c->timings_per_token));
+    TRY(take_bool(in, "post_sampling_probs", &after));
     if (after)
         return err_set_code(in->err, 400, "unsupported_parameter", "post_sampling_probs",
                             "post_sampling_probs is not supported: n_probs gives the "

@@ -8,6 +8,7 @@
 #include "api/ollama/ollama.h"
 #include "api/openai/vectors.h"
 #include "api/generation/env.h"
+#include "base/try.h"
 
 /*
  * /api/embed: the vectors of /v1/embeddings in Ollama's form. What is too long is refused and not
@@ -17,10 +18,7 @@
 
 static int take(struct vectors *v, uint32_t input, struct gen *g) {
     struct json j;
-    int r = vectors_finish(v, g);
-
-    if (r < 0)
-        return r;
+    TRY(vectors_finish(v, g));
     json_begin(&j, &v->text[input]);
     json_open(&j, '[');
     for (uint32_t i = 0; i < g->n_vector; i++)

@@ -9,6 +9,7 @@
 #include "api/ollama/ollama.h"
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
+#include "base/try.h"
 
 /*
  * Translates bodies of Ollama's API to bodies of OpenAI's. Sampling parameters that a request
@@ -238,9 +239,7 @@ static int prompt_messages(struct input *in, yyjson_val *body, yyjson_val *promp
         if (!(m = yyjson_mut_arr_add_obj(in->doc, list)) ||
             !yyjson_mut_obj_add_str(in->doc, m, "role", i ? "user" : "system"))
             return -ENOMEM;
-        int r = take_content(in, i ? body : NULL, text, -1, m);
-        if (r < 0)
-            return r;
+        TRY(take_content(in, i ? body : NULL, text, -1, m));
     }
     return put(in, "messages", list);
 }

@@ -13,6 +13,7 @@
 #include "api/ollama/ollama.h"
 #include "api/generation/models.h"
 #include "api/generation/env.h"
+#include "base/try.h"
 
 /*
  * Changes of models by Ollama's clients: pull, create, copy, delete. The daemon makes them
@@ -344,9 +345,7 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
             continue;
         }
         const struct param *param = params_find(ours);
-        int r = param ? params_set(&checked, param, yyjson_get_num(value), err) : 0;
-        if (r < 0)
-            return r;
+        TRY(param ? params_set(&checked, param, yyjson_get_num(value), err) : 0);
         len += (size_t)snprintf(out + len, SAMPLING_MAX - len, "%s%s=", len ? "," : "", ours);
         if (len < SAMPLING_MAX)
             len += (size_t)(yyjson_is_int(value) ? snprintf(out + len, SAMPLING_MAX - len, "%lld",
@@ -392,10 +391,9 @@ static int read_preset(yyjson_val *root, struct create *c) {
     if (r < 0)
         return r;
     p->name = untag(p->name);
-    r = read_text(root, "template", &p->template, &c->err);
-    if (r == 0)
-        r = read_text(root, "system", &p->system, &c->err);
-    return r < 0 ? r : read_parameters(yyjson_obj_get(root, "parameters"), c->sampling, p, &c->err);
+    TRY(read_text(root, "template", &p->template, &c->err));
+    TRY(read_text(root, "system", &p->system, &c->err));
+    return read_parameters(yyjson_obj_get(root, "parameters"), c->sampling, p, &c->err);
 }
 
 /* ---- create ---- */

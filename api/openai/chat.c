@@ -5,6 +5,7 @@
 #include "api/openai/choices.h"
 #include "api/openai/functions.h"
 #include "api/openai/openai.h"
+#include "base/try.h"
 
 /* Two names for the same: clients read one or the other. */
 static void put_reasoning(struct json *j, const char *text, size_t len) {
@@ -332,8 +333,7 @@ int openai_read_rendered(struct prompt_job *job, yyjson_doc *body, enum field_se
         yyjson_doc_free(body);
         return result;
     }
-    if ((result = gen_request_read(r, job->model, kind, body, err)) < 0)
-        return result;
+    TRY(gen_request_read(r, job->model, kind, body, err));
     r->functions_form = functions;
     return prefill.len ? gen_request_set_prefill(r, prefill.data, prefill.len) : 0;
 }

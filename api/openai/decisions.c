@@ -12,6 +12,7 @@
 #include "api/http/json.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
+#include "base/try.h"
 
 /*
  * Typed questions about a text, answered by probabilities: OpenAI's /v1/decisions and System One's
@@ -227,20 +228,19 @@ static int read_questions(struct decisions *d, yyjson_val *v, struct err *err) {
 static int add_option(struct buf *out, const struct question *q, uint32_t i) {
     const struct option *o = &q->option[i];
     char label[4];
-    int r;
 
     label_of(q, i, label);
     if (!o->value && !is_given(o->description))
         return 0;
-    r = buf_printf(out, "%s: ", label);
-    if (r == 0 && o->value)
-        r = yyjson_is_bool(o->value) ? buf_add_str(out, yyjson_is_true(o->value) ? "true" : "false")
-                                     : add_value(out, o->value);
-    if (r == 0 && o->value && is_given(o->description))
-        r = buf_add_str(out, " - ");
-    if (r == 0 && is_given(o->description))
-        r = add_value(out, o->description);
-    return r < 0 ? r : buf_add_char(out, '\n');
+    TRY(buf_printf(out, "%s: ", label));
+    if (o->value)
+        TRY(yyjson_is_bool(o->value) ? buf_add_str(out, yyjson_is_true(o->value) ? "true" : "false")
+                                     : add_value(out, o->value));
+    if (o->value && is_given(o->description))
+        TRY(buf_add_str(out, " - "));
+    if (is_given(o->description))
+        TRY(add_value(out, o->description));
+    return buf_add_char(out, '\n');
 }
 
 static int write_question(struct buf *out, const struct question *q) {

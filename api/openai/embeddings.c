@@ -7,6 +7,7 @@
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
 #include "api/generation/env.h"
+#include "base/try.h"
 
 static int put_base64(struct buf *b, const void *data, size_t len) {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -83,8 +84,7 @@ static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
     for (size_t at = 0; at < n; at += n_row) {
         struct json j;
 
-        if ((r = buf_add(b, at ? "," : "[", 1)) < 0)
-            return r;
+        TRY(buf_add(b, at ? "," : "[", 1));
         json_begin(&j, b);
         json_open(&j, '[');
         for (size_t i = at; i < at + n_row; i++) {
@@ -123,8 +123,7 @@ static int put_written(struct vectors *v, struct buf *b) {
             (r = buf_add(b, v->text[i].data, v->text[i].len)) < 0)
             return r;
         buf_deinit(&v->text[i]);
-        if ((r = job_pause()) < 0)
-            return r;
+        TRY(job_pause());
     }
     return 0;
 }

@@ -13,6 +13,7 @@
 #include "api/generation/model.h"
 #include "api/generation/env.h"
 #include "api/http/respond.h"
+#include "base/try.h"
 
 /*
  * Each input is a generation that ends with a vector. Thousands of them may come in one request, so
@@ -171,10 +172,7 @@ static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_m
 static int load(struct vectors *e, struct vectors_lane *l) {
     assert(e->n_next < e->n_inputs && !l->gen);
     struct tokens *t = &e->job.prompts[e->n_next].tokens;
-    int r = gen_new(&l->gen, e->job.model, &e->job.request, t, true, 1, 0);
-
-    if (r < 0)
-        return r;
+    TRY(gen_new(&l->gen, e->job.model, &e->job.request, t, true, 1, 0));
     l->of = e;
     l->input = e->n_next++;
     l->gen->owner = l;

@@ -12,6 +12,7 @@
 #include <string.h>
 #include "api/http/json.h"
 #include "api/toolcall/parser.h"
+#include "base/try.h"
 
 #define REFS_DEPTH 64
 
@@ -329,10 +330,7 @@ static int put_calls(struct force *f, const struct toolcall_force *o, yyjson_mut
     const struct toolcall_shape *s = f->shape;
     uint32_t max = o->max_calls ? o->max_calls : TOOLCALL_CALLS_MAX;
     yyjson_mut_val *call = ir_list(f->n, "sequence"), *separator = NULL;
-    int r = put_call(f, o, s->call_begin, call);
-
-    if (r < 0)
-        return r;
+    TRY(put_call(f, o, s->call_begin, call));
     if (s->separator) {
         separator = ir_list(f->n, "sequence");
         force_piece(f, separator, s->separator, NULL);

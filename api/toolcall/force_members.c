@@ -13,6 +13,7 @@
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
+#include "base/try.h"
 
 #define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 #define ANY_KEY "[A-Za-z_][A-Za-z0-9_.-]{0,63}"
@@ -182,10 +183,7 @@ static int python_value(struct force *f, yyjson_val *schema, unsigned depth, yyj
 
 int force_python(struct force *f, yyjson_mut_val **out) {
     yyjson_val *schema = NULL;
-    int r = f->tool->loose ? 0 : force_root(f, &schema);
-
-    if (r < 0)
-        return r;
+    TRY(f->tool->loose ? 0 : force_root(f, &schema));
     if (!f->tool->loose)
         return object_members(f, schema, false, "=", ", ", python_value, 0, out);
     yyjson_mut_val *one = ir_list(f->n, "sequence"),
@@ -307,10 +305,7 @@ static int gemma_union(struct force *f, yyjson_val *s, const char *word, unsigne
         if (apart && (!types || (types & seen)))
             return force_refuse(f, "oneOf of schemas with a type in common");
         seen |= types;
-        int r = constants ? gemma_constant(f, v, type, &one) : gemma_value(f, v, depth + 1, &one);
-
-        if (r < 0)
-            return r;
+        TRY(constants ? gemma_constant(f, v, type, &one) : gemma_value(f, v, depth + 1, &one));
         ir_add(f->n, either, one);
     }
     *out = either;

@@ -10,6 +10,7 @@
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
+#include "base/try.h"
 
 #define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.$@:/-"
 #define ANY_KEY "[A-Za-z_][A-Za-z0-9_]{0,63}"
@@ -135,8 +136,7 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
         f->prop = name ? name : "";
         if (!name || !*name || name[strspn(name, KEY_CHARS)] || strlen(name) > TC_KEY_MAX)
             return force_refuse(f, "this property name");
-        if ((r = value_node(f, root, prop, &value)) < 0)
-            return r;
+        TRY(value_node(f, root, prop, &value));
         value = parameter(f, ir_text(f->n, "literal", name), value);
         ir_add(f->n, *out, force_is_required(schema, key) ? value : ir_optional(f->n, value));
     }

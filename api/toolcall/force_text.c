@@ -21,6 +21,7 @@
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 #include "base/buf.h"
+#include "base/try.h"
 
 #define UNION_DEPTH 8
 #define UNION_STEPS 2000
@@ -70,10 +71,7 @@ int force_resolve(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_
 
     for (int depth = 0; yyjson_obj_get(s, "$ref") && depth < UNION_DEPTH; depth++) {
         const char *ref = json_cstr(yyjson_obj_get(s, "$ref"));
-        int r = force_alone(f, s, "$ref");
-
-        if (r < 0)
-            return r;
+        TRY(force_alone(f, s, "$ref"));
         s = ref && *ref == '#' ? yyjson_ptr_get(root, ref + 1) : NULL;
     }
     *out = s;
@@ -285,12 +283,9 @@ static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const ch
 
         if (types && !(types & VALUE_STRING))
             continue; /* no string fits it */
-        int r = text_at(f, root, item, stop, depth + 1, &text);
-
-        if (r == 0 && one && !yyjson_obj_get(is, "const") && !yyjson_obj_get(is, "enum"))
-            r = force_refuse(f, "oneOf of strings that are not constants");
-        if (r < 0)
-            return r;
+        TRY(text_at(f, root, item, stop, depth + 1, &text));
+        if (one && !yyjson_obj_get(is, "const") && !yyjson_obj_get(is, "enum"))
+            return force_refuse(f, "oneOf of strings that are not constants");
         ir_add(f->n, *out, text);
         n_used++;
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "api/http/json.h"
 #include "api/toolcall/parser.h"
+#include "base/try.h"
 
 enum { OPENED = TC_FIRST, OBJECT, CLOSE };
 
@@ -74,24 +75,17 @@ int toolcall_describe(struct buf *out, yyjson_val *tools) {
 
 int toolcall_write_call(struct buf *out, const char *name, const char *args, size_t args_len) {
     struct json j;
-    int r = buf_add_str(out, "<tool_call>\n{\"name\": ");
-
-    if (r < 0)
-        return r;
+    TRY(buf_add_str(out, "<tool_call>\n{\"name\": "));
     json_begin(&j, out);
     json_cstring(&j, name);
-    r = j.error;
-    if (r == 0)
-        r = buf_add_str(out, ", \"arguments\": ");
-    if (r == 0)
-        r = args_len ? buf_add(out, args, args_len) : buf_add_str(out, "{}");
-    return r < 0 ? r : buf_add_str(out, "}\n</tool_call>\n");
+    TRY(j.error);
+    TRY(buf_add_str(out, ", \"arguments\": "));
+    TRY(args_len ? buf_add(out, args, args_len) : buf_add_str(out, "{}"));
+    return buf_add_str(out, "}\n</tool_call>\n");
 }
 
 int toolcall_write_result(struct buf *out, const char *name, const char *result, size_t len) {
-    int r = buf_printf(out, "<tool_response>\n%s%s", name ? name : "", name ? ": " : "");
-
-    if (r == 0)
-        r = buf_add(out, result, len);
-    return r < 0 ? r : buf_add_str(out, "\n</tool_response>\n");
+    TRY(buf_printf(out, "<tool_response>\n%s%s", name ? name : "", name ? ": " : ""));
+    TRY(buf_add(out, result, len));
+    return buf_add_str(out, "\n</tool_response>\n");
 }

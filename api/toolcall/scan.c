@@ -1,4 +1,5 @@
 #include "api/toolcall/scan.h"
+#include "base/try.h"
 
 #include <assert.h>
 #include <string.h>
@@ -66,12 +67,8 @@ int scan_escape(struct buf *out, const char *data, size_t len) {
     for (size_t i = 0; i < len; i++) {
         if ((unsigned char)data[i] >= 0x20 && data[i] != '"' && data[i] != '\\')
             continue;
-        int r = put(out, data + from, i - from);
-
-        if (r == 0)
-            r = put_byte(out, data[i]);
-        if (r < 0)
-            return r;
+        TRY(put(out, data + from, i - from));
+        TRY(put_byte(out, data[i]));
         from = i + 1;
     }
     return put(out, data + from, len - from);
@@ -140,9 +137,7 @@ static int begin_key(struct scan *s, char c, struct buf *out) {
 
     if (c == '}')
         return close_bracket(s, c, out);
-    r = put_comma(s, out);
-    if (r < 0)
-        return r;
+    TRY(put_comma(s, out));
     s->is_key = true;
     if (c == '"' || (c == '\'' && s->mode == SCAN_PYTHON))
         return open_string(s, c, out);
@@ -157,13 +152,9 @@ static int begin_key(struct scan *s, char c, struct buf *out) {
 }
 
 static int begin_value(struct scan *s, char c, struct buf *out) {
-    int r;
-
     if (c == ']' && s->state == WANT_FIRST)
         return close_bracket(s, c, out);
-    r = put_comma(s, out);
-    if (r < 0)
-        return r;
+    TRY(put_comma(s, out));
     if (c == '{' || c == '[')
         return open_bracket(s, c, out);
     if ((c == '"' && s->mode != SCAN_GEMMA) || (c == '\'' && s->mode == SCAN_PYTHON))
@@ -246,9 +237,7 @@ static int escape_byte(struct scan *s, char c, struct buf *out) {
         return 0;
     }
     s->state = IN_STRING;
-    r = put_lone(s, out);
-    if (r < 0)
-        return r;
+    TRY(put_lone(s, out));
     if (strchr("\"\\/bfnrt", c) && c)
         return put(out, text, 2);
     if (c == '\'')
@@ -278,9 +267,7 @@ static int hex_byte(struct scan *s, char c, struct buf *out) {
         s->high = 0;
         return r < 0 ? r : put_hex(out, s->hex);
     }
-    r = put_lone(s, out);
-    if (r < 0)
-        return r;
+    TRY(put_lone(s, out));
     if (s->hex >= 0xD800 && s->hex < 0xDC00) {
         s->high = s->hex;
         return 0;
