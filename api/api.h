@@ -45,14 +45,14 @@ struct api_port {
 /* A served model, as the front knows it. All pointers outlive the api. One that is loaded on demand
  * may have no tokenizer and no template before api_model_opened(). */
 struct api_model {
-    const char *id;             /* as clients name it */
+    const char *id;             /* the name that clients use */
     const char *const *aliases; /* NULL-terminated */
     const struct tokenizer *tokenizer;
     const struct template *template; /* NULL: the model has none */
     const char *template_source;     /* formats of tool calls and reasoning are detected in it */
     size_t template_len;
-    /* What the model sees with; NULL: it takes no pictures. projector_id: [32], a digest of the
-     * file. */
+    /* The model's image encoder; NULL: the model takes no pictures. projector_id: [32], a digest of
+     * its file. */
     const struct projector *projector;
     const uint8_t *projector_id;
     struct picture_budget picture_budget;
@@ -61,9 +61,9 @@ struct api_model {
     /* max_context: until a worker was ready what file and options allow; 0: unknown. */
     uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
     uint32_t n_ctx_train; /* the file's context; 0: its header was not read */
-    uint8_t vocab_type;   /* as llama.cpp numbers them */
-    bool encoder;         /* it computes vectors and generates no text */
-    bool ranks;           /* it scores how well documents answer a query */
+    uint8_t vocab_type;   /* llama.cpp's number of the vocabulary's kind */
+    bool encoder;         /* an embedding model: computes vectors, generates no text */
+    bool ranks;           /* a reranker: scores how well documents answer a query */
     /* With ranks: the texts before, between and behind query and document in the prompt; they
      * may contain special tokens. */
     struct {
@@ -71,15 +71,15 @@ struct api_model {
     } pair;
     uint16_t pool; /* SUBMIT_POOL_* of its vectors unless the request says otherwise; 0: LAST */
     int64_t created_unix; /* the time of the file */
-    uint8_t thinking;     /* of requests that do not say: enum thinking_switch */
+    uint8_t thinking;     /* default of requests: enum thinking_switch */
     uint32_t loop_tokens; /* an output ends when so many last ones repeat; 0: it does not */
-    const struct sampling *sampling; /* of requests that do not say; NULL: as params_init() */
+    const struct sampling *sampling; /* defaults of requests; NULL: those of params_init() */
     const char *sampling_source;     /* the layer that set it, for clients; NULL: unknown */
-    const uint64_t *seed;            /* likewise; NULL: a random one */
-    const char *arch;                /* as the file has it, or NULL */
-    const char *file;                /* its name without folders, or NULL */
-    uint64_t n_bytes;                /* of the file */
-    uint64_t n_params, tensor_bytes; /* of its tensors: values, bytes; 0: not known */
+    const uint64_t *seed;            /* default seed of requests; NULL: a random one */
+    const char *arch;                /* architecture named by the file, or NULL */
+    const char *file;                /* the file's name without folders, or NULL */
+    uint64_t n_bytes;                /* size of the file */
+    uint64_t n_params, tensor_bytes; /* number of weights, and bytes of the tensors; 0: not known */
     uint32_t keep_alive_s; /* unloaded after this long without a request; 0: not for this reason */
     /* Fingerprint of file and program: equal ones give equal tokens. NULL: it was never loaded. */
     const char *fingerprint;
@@ -140,7 +140,7 @@ struct api_opts {
     uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, keepalive_ms, stall_timeout_ms;
     uint32_t stream_buffer_bytes, default_max_tokens, request_timeout_ms;
     uint32_t max_header_count;
-    uint32_t load_wait_ms;             /* how long a request waits for its model to be loaded */
+    uint32_t load_wait_ms; /* longest time that a request waits for its model to be loaded */
     uint32_t max_stored, stored_ttl_s; /* stored responses; 0: none */
     uint64_t stored_bytes;
     const char *api_keys_file;    /* NULL: none needed */
@@ -148,13 +148,14 @@ struct api_opts {
     int64_t (*unix_s)(void *ctx); /* the time of day for usage and quotas; NULL: the machine's */
     const char *const
         *hosts; /* allowed Host names besides loopback ones; NULL-terminated, or NULL */
-    const char *const *cors_origins; /* whose pages may use the service; likewise; "*": all */
+    /* origins whose pages may use the service; ends with NULL; "*": all */
+    const char *const *cors_origins;
     const char *owned_by;
     bool digests;         /* "logits_digest": true is allowed */
     bool complete_output; /* constrained output is complete when a limit cuts it */
     bool any_model_name;  /* requests are answered whatever model they name */
     bool web_page;        /* GET / gives a browser the page */
-    uint32_t log_lines;   /* of one client's requests in a second; 0: no limit */
+    uint32_t log_lines;   /* log lines per second for the requests of one client; 0: no limit */
     bool prewarm;         /* the beginning of a chat's next turn is computed ahead */
     const uint64_t
         *share_secret; /* [2] keys of sharing come from it; NULL: from one of this process */
@@ -166,7 +167,7 @@ struct api_opts {
     /* Unloads the model @id once its requests have ended; the next request loads it. 0, or
      * negative with @err: it stays. */
     int (*sleep)(void *ctx, const char *id, struct err *err);
-    void *models_ctx;    /* of rescan, manage and sleep */
+    void *models_ctx;    /* context of rescan, manage and sleep */
     char *otlp_endpoint; /* receives spans; accepted by api_check_otlp(); NULL, "": none */
     const struct api_kv_counts *kv_events; /* reported with the others; NULL: there are none */
     /* Decodes a picture like picture_decode(), possibly in another process; called on any thread
@@ -270,7 +271,7 @@ void api_model_set(struct model *m, enum api_model_state state, float progress);
 struct api_model_use {
     uint32_t n_running; /* generations that wait for its worker's tokens */
     uint32_t n_jobs;    /* requests that have not been answered */
-    uint32_t n_waiting; /* of these, those that wait for it to be loaded */
+    uint32_t n_waiting; /* requests among n_jobs that wait for the model to be loaded */
     int64_t last_used_ns;
     /* Time for which the last request asked to keep the model loaded; negative: for ever;
      * API_KEEP_UNSET: no request asked. */

@@ -10,8 +10,8 @@
 struct api {
     struct gen_env env; /* the context of exchanges */
     struct http_server http;
-    struct unpack_room unpack; /* of request bodies */
-    struct store store;        /* of responses */
+    struct unpack_room unpack; /* decoders of request bodies */
+    struct store store;        /* stored responses */
     struct service service;
     bool closing;
 };

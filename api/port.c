@@ -20,7 +20,7 @@ void api_on_need_picture(struct model *m, const struct msg_need_picture *n) {
 
     if (!g || g->model != m || n->index >= g->m.n_pictures || !m->port->picture ||
         (!g->seen && !g->need_picture))
-        return; /* it has ended, which the worker is told, too */
+        return; /* the generation has ended; the worker is told, too */
     const struct picture_ask ask = {.model = m,
                                     .tenant = tenants_get(&env->tenants, g->m.tenant),
                                     .id = n->id,
@@ -61,7 +61,7 @@ void api_worker_stopped(struct model *m) {
     m->worker_up = m->has_stats = false;
     memset(&m->worker, 0, sizeof(m->worker));
     m->progress = 0;
-    m->keep_alive_s = API_KEEP_UNSET; /* it was asked of the one that is gone */
+    m->keep_alive_s = API_KEEP_UNSET; /* keep_alive was asked of the model that is gone */
     if (m->state != API_MODEL_FAILED)
         m->state = API_MODEL_ABSENT;
 }

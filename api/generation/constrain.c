@@ -25,9 +25,9 @@
  *      model has none
  */
 
-#define WORK_MAX 36000000 /* of one compilation, as grammar.h has it */
+#define WORK_MAX 36000000 /* limit of one compilation, in the units of grammar.h */
 #define WORK_OF_TOOL 3000000
-#define QUICK_WORK 100000 /* of a compilation on the loop's thread: below a millisecond */
+#define QUICK_WORK 100000 /* limit of a compilation on the loop's thread: below a millisecond */
 #define AFTER_REASONING "[ \\n]{0,4}" /* white space that models write there; it is dropped again */
 
 enum thinking { THINKS_NOT, MAY_THINK, THINKS };
@@ -131,7 +131,8 @@ static yyjson_mut_val *after_reasoning(struct draft *d, yyjson_mut_val *v) {
 #define PARAM_MAX 48
 
 struct tools {
-    struct toolcall_tool *tool; /* that may be called; in the request's arena, as their params */
+    /* tools that may be called; they and their params lie in the request's arena */
+    struct toolcall_tool *tool;
     bool *strict;
     uint32_t n;
 };

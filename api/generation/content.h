@@ -11,7 +11,7 @@
 /* Zeroed but for text.max. */
 struct content {
     struct buf text;       /* behind the last picture */
-    yyjson_mut_val *parts; /* what came before; NULL: no picture did */
+    yyjson_mut_val *parts; /* parts before that text; NULL: no picture yet */
 };
 
 void content_deinit(struct content *c); /* accepts a zeroed one */

@@ -34,7 +34,7 @@ struct custom_text {
     size_t at;           /* bytes of the arguments that have been read */
     uint8_t state;       /* custom.c */
     uint32_t high, unit; /* first half of a surrogate pair, or 0; an escape being read */
-    size_t n_sent;       /* of text */
+    size_t n_sent;       /* bytes of text that were sent */
 };
 
 /* Reads on in arguments of which @len bytes are known. */

@@ -9,7 +9,7 @@ struct echo {
     struct buf text;
     uint32_t *end; /* text.len after each token */
     uint32_t n;
-    uint64_t n_chars; /* of the text */
+    uint64_t n_chars; /* characters of the text */
     uint32_t n_users; /* choices of the same prompt share it; the loop's */
 };
 

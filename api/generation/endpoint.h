@@ -21,9 +21,9 @@ struct yyjson_val;
 /* Form in which later requests of a conversation repeat an endpoint's answers; for prewarm.h. */
 enum repeats {
     REPEATS_NOTHING, /* there is no conversation */
-    REPEATS_TEXT,    /* as one text and calls with their arguments as text */
+    REPEATS_TEXT,    /* one text, and calls with their arguments as text */
     REPEATS_PARTS,   /* each text as a part; reasoning comes back */
-    REPEATS_BLOCKS,  /* likewise, with the arguments of calls as objects */
+    REPEATS_BLOCKS,  /* text blocks, and calls with their arguments as objects */
 };
 
 /*
@@ -55,13 +55,13 @@ struct endpoint {
      * its exchange away. On the loop's thread. 0, or a negative errno with @err. */
     int (*prepared)(struct writer *w, struct err *err);
 
-    const char *id_prefix;   /* of the answer's id */
+    const char *id_prefix;   /* prefix of the answer's id */
     uint32_t default_tokens; /* max_tokens when not given; 0: the service's default */
     enum repeats repeats;
     bool tells_prompt; /* answers have the text of the prompt in them */
     bool tells_body;   /* a whole answer has parts of the request's body in it */
     bool parsed;       /* the output always goes through the output parser; there is one choice */
-    const void *form;  /* of the endpoint's own functions */
+    const void *form;  /* data of the endpoint's own functions */
 
     /* Only where job->goes_on is set in translate(): the answer may have several rounds, each of
      * which is a choice. Returns true if @again is to be called for the output, which has ended. */

@@ -37,10 +37,10 @@ struct gen_env {
     struct clock *clock;
     struct api_opts opts;
     struct rng rng;           /* request ids and seeds */
-    uint64_t secret[2];       /* of this process */
+    uint64_t secret[2];       /* random key of this process */
     uint64_t share_secret[2]; /* keys the isolation keys of tenants */
     bool draining;
-    enum api_health health; /* as the daemon says */
+    enum api_health health; /* health that the daemon reports */
     struct api_stats stats;
     struct auth auth;
     struct tenants tenants;
@@ -65,7 +65,7 @@ struct gen_env {
     } gens;
     struct gen_ids ids;
     struct {
-        size_t kept_bytes; /* of bodies whose turns have not ended */
+        size_t kept_bytes; /* memory of kept bodies, whose turns have not ended */
         uint32_t n;        /* turns for which it is at work */
     } prewarm;
     struct { /* constrain.c: grammars that were right and wrong, by hash; any thread */

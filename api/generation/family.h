@@ -14,11 +14,11 @@ struct family {
     const struct toolcall_format *format;       /* NULL: unknown */
     const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
     bool takes_tools; /* the template has a place for tools; else they are described in a message */
-    bool text_args;   /* it wants the arguments of past calls as a string, not as an object */
-    bool drops_calls; /* it leaves past calls out, and the format can write them */
-    bool drops_system;    /* it leaves out a system message that is not the first one */
-    const char *thoughts; /* its name for the reasoning of a past message, see messages.h */
-    bool reasons;         /* it writes reasoning, in either form */
+    bool text_args;   /* the template takes arguments of past calls as a string, not as an object */
+    bool drops_calls; /* the template leaves past calls out; the format can write them */
+    bool drops_system;    /* the template leaves out a system message that is not the first one */
+    const char *thoughts; /* the template's name for the reasoning of a past message (messages.h) */
+    bool reasons;         /* the model writes reasoning, in either form */
 };
 
 /* From the template's source in @m; a model without a template has none of all this. */

@@ -9,9 +9,9 @@ struct field {
     uint8_t kinds; /* enum field_set: where it is known */
     int (*parse)(struct gen_request *r, const struct model *m, const struct field *f, yyjson_val *v,
                  struct err *err);
-    size_t at;      /* of the member that is set */
+    size_t at;      /* offset of the member that is set */
     double lo, hi;  /* integers; unsupported: lo is the value that changes nothing */
-    const char *is; /* what a value must be, for messages */
+    const char *is; /* description of a valid value, for error messages */
 };
 
 #define READER(name)                                                                               \
@@ -29,8 +29,8 @@ int field_copy(struct gen_request *r, yyjson_val *v, struct str *out);
 READER(field_bool);
 READER(field_not);    /* the opposite of a flag */
 READER(field_uint);   /* a whole number in [lo, hi] */
-READER(field_string); /* of at most @hi bytes */
-READER(field_array);  /* of @lo to @hi entries, as they are in the body */
+READER(field_string); /* a string of at most @hi bytes */
+READER(field_array);  /* an array of @lo to @hi entries, kept as it is in the body */
 READER(field_value);  /* anything, as it is in the body */
 
 /* Restrict the tokens that may be sampled; bad words: at most @hi of them. */

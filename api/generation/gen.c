@@ -141,7 +141,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
         g->m.flags |= SUBMIT_COMPLETE;
     if (r->prompt_logprobs || (r->echo && r->logprobs))
         g->m.flags |= SUBMIT_PROMPT_LOGPROBS;
-    if (gen_request_made(r) > r->n) /* they are compared by them */
+    if (gen_request_made(r) > r->n) /* best_of compares the choices by their log probabilities */
         g->m.flags |= SUBMIT_LOGPROBS;
     g->m.n_stop_ids = r->n_stop_ids;
     g->m.stop_ids = r->stop_ids;
@@ -201,7 +201,7 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
 
 int gen_parse_output(struct gen *g, const struct toolcall_opts *opts) {
     assert(g->state == GEN_WAITING && !g->output);
-    g->m.n_stops = 0; /* they are looked for here alone */
+    g->m.n_stops = 0; /* stop strings are searched here, not by the worker */
     return output_parser_new(&g->output, opts, TEXT_MAX);
 }
 
@@ -222,7 +222,7 @@ static void leave(struct gen *g) {
 
     if (is_at_worker(g) && g->model->worker_up)
         g->model->port->cancel(g->model->port, g->m.id);
-    if (g->need_picture) /* else the pixels may be of use to others */
+    if (g->need_picture) /* otherwise another request may still use the pixels */
         picture_sender_forget(&g->env->sender, g->model, g->m.id);
     if (was != GEN_DONE)
         set_state(g, GEN_DONE);
@@ -246,7 +246,7 @@ struct gen *gen_free(struct gen *g) {
     if (!g)
         return NULL;
     leave(g);
-    assert(g->state == GEN_DONE && !g->charge.tenant); /* nothing of it is counted any more */
+    assert(g->state == GEN_DONE && !g->charge.tenant); /* the charge has been given back */
     list_remove(&g->link);
     list_remove(&g->bucket);
     if (g->stops)
@@ -444,7 +444,7 @@ void gen_on_event(struct model *m, const struct event *e) {
     struct gen *g = gen_find(m->env, e->id);
 
     if (!g || g->model != m || !is_at_worker(g))
-        return; /* it ended here first */
+        return; /* the generation has ended here already */
     uint32_t was = g->n_out;
     take_counts(g, e);
     int r = take_prompt(g, e);
@@ -475,10 +475,10 @@ void gen_on_event(struct model *m, const struct event *e) {
         force_end_reasoning(g, finished);
     } else if (g->repeats && made) {
         if (finished)
-            set_state(g, GEN_PENDING); /* nothing is to be cancelled */
+            set_state(g, GEN_PENDING); /* the worker is done: nothing is to be cancelled */
         end(g, FINISH_LENGTH);
     } else if (finished) {
-        set_state(g, GEN_PENDING); /* as above */
+        set_state(g, GEN_PENDING); /* the worker is done: nothing is to be cancelled */
         on_finish(g, e);
     } else if (g->stopped) {
         end(g, FINISH_STOP); /* the worker finds the same and says so in the next event */
@@ -516,7 +516,7 @@ static void submit(struct gen *g) {
     if (!m->worker_up && *m->failure)
         fail_without_worker(g);
     if (!m->worker_up && model_on_demand(m) && m->state == API_MODEL_ABSENT)
-        m->port->want(m->port); /* it was unloaded while the prompt was made */
+        m->port->want(m->port); /* the model was unloaded while the prompt was prepared */
     if (!m->worker_up)
         return;
     g->m.tokens = g->tokens;

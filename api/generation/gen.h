@@ -44,16 +44,16 @@ enum gen_state { GEN_WAITING, GEN_PENDING, GEN_SENT, GEN_RUNNING, GEN_DONE };
 struct gen {
     struct list link, bucket; /* api.gens, api.buckets */
     struct gen_env *env;
-    struct model *model; /* whose tokens it has, and whose worker makes them */
+    struct model *model; /* gives the vocabulary, and the worker that generates */
     enum gen_state state;
     bool accepted; /* by some worker, once */
     bool stopped;  /* a stop string is complete; nothing after it is text */
     bool failed;
     void *owner;
     struct exchange *const *exchange; /* the owner's; NULL there: the client is gone */
-    void (*changed)(struct gen *g);   /* something new; may free @g */
+    void (*changed)(struct gen *g);   /* reports news of the generation; may free @g */
     const char *session_from;         /* source of m.session, or NULL */
-    struct charge charge;             /* of its tenant; gen_charge() */
+    struct charge charge;             /* charge of the tenant (gen_charge()) */
     uint32_t key;                     /* exchange.key, of the client that pays */
     struct submit m;                  /* m.tokens is `tokens` */
     int32_t *tokens;                  /* prompt and output */
@@ -68,18 +68,19 @@ struct gen {
      * [m.n_prompt_top] tops each. */
     float *prompt_lp;
     struct event_top *prompt_top;
-    float *vector; /* what came in place of tokens: [n_vector] */
+    float *vector; /* the result of an embedding: [n_vector] */
     uint32_t n_vector;
     uint32_t *text_end; /* text.len after each output token */
     /* With logprobs and `output`: bytes of its content after each token that it has counted. */
     uint32_t *content_end;
     uint32_t n_prompt, n_out, cap_out;
     struct stops *stops;
-    struct buf text;              /* raw bytes of the output */
-    size_t ready;                 /* of text: may be sent */
-    struct output_parser *output; /* what of it is reasoning and calls; NULL: it is not looked at */
-    size_t n_parsed;              /* bytes of text that `split` has been fed */
-    uint32_t n_counted;           /* tokens, whole ones */
+    struct buf text; /* raw bytes of the output */
+    size_t ready;    /* bytes of text that may be sent */
+    /* splits the text into reasoning, content and calls; NULL: the text is not parsed */
+    struct output_parser *output;
+    size_t n_parsed;    /* bytes of text that `split` has been fed */
+    uint32_t n_counted; /* tokens, whole ones */
     bool keep_special, include_stop;
     bool score_only;     /* the output is not taken */
     uint32_t stop_index; /* with `stopped`: of m.stops */
@@ -90,15 +91,16 @@ struct gen {
     uint32_t n_turns;  /* lives that ended because its reasoning did */
     struct gen_drafts {
         uint32_t n, accepted;
-        uint32_t n_predicted, predicted_accepted; /* of these, from the prediction */
-    } drafts, drafts_before;                      /* in all lives; in those before this one */
-    uint32_t loop_from;   /* output tokens that are not looked at for a repetition */
+        /* drafted from the request's prediction, and accepted of them */
+        uint32_t n_predicted, predicted_accepted;
+    } drafts, drafts_before; /* in all lives; in those before this one */
+    uint32_t loop_from;      /* output tokens that are not looked at for a repetition */
     uint32_t loop_tokens; /* so many are looked at for one, as its model or tenant says; 0: none */
-    bool repeats;         /* its last tokens are one block over and over */
+    bool repeats;         /* the last tokens repeat one block */
     struct {
         bool limited, spent; /* spent: it was ended here, once */
         uint32_t max;        /* tokens of reasoning */
-        int32_t close[16];   /* what ends it */
+        int32_t close[16];   /* tokens that end the reasoning */
         uint32_t n_close;
     } thinking;
     int64_t first_step_ns, first_token_ns, last_token_ns, done_ns;

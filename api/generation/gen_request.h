@@ -20,7 +20,7 @@ struct picture_seen;
 #define REQUEST_BIAS_MAX 1024u
 #define REQUEST_STOP_IDS_MAX 128u
 #define REQUEST_PROMPTS_MAX 128u
-#define REQUEST_INPUTS_MAX 2048u      /* of an embedding request */
+#define REQUEST_INPUTS_MAX 2048u      /* inputs of an embedding request */
 #define REQUEST_QUERY_MAX (64u << 10) /* bytes: it stands before each document */
 #define REQUEST_MESSAGES_MAX 100000u
 #define REQUEST_TOOLS_MAX 1024u
@@ -46,7 +46,7 @@ enum gen_request_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
 struct gen_request_choice {
     uint8_t mode;         /* enum gen_request_tools */
     yyjson_val *function; /* the name of the only one that may be called, or NULL */
-    yyjson_val *allowed;  /* those that may be called, or NULL: all */
+    yyjson_val *allowed;  /* names that may be called, or NULL: all */
 };
 
 /* Form that the text must have: response_format and its relatives. */
@@ -54,9 +54,9 @@ struct gen_request_form {
     const char *kind;  /* key of a node of grammar/constraint.h; NULL: any text */
     const char *param; /* the field that says so */
     yyjson_val *value; /* in the body or in `doc` */
-    yyjson_doc *doc;   /* of a schema that came as text */
+    yyjson_doc *doc;   /* the parsed schema, if it came as text */
     bool compact;
-    bool any_order; /* of the properties of a schema */
+    bool any_order; /* the properties of a schema may come in any order */
 };
 
 /* A picture of the body. */
@@ -74,31 +74,33 @@ struct request_picture {
  */
 struct gen_request {
     yyjson_doc *doc;    /* the body */
-    struct arena arena; /* what is kept when the body is not */
+    struct arena arena; /* outlives the body */
     struct sampling sampling;
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, digests;
-    bool return_progress; /* of the prompt, while nothing else is said */
+    bool return_progress; /* report the progress of the prompt until the first token */
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
-    bool with_pieces; /* of /tokenize: each token with its text */
+    bool with_pieces; /* /tokenize: each token with its text */
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
-    bool no_bos, add_special; /* of /tokenize as llama-server has it */
+    bool no_bos, add_special; /* /tokenize in llama-server's form */
     bool load_only;           /* no answer is wanted, only that the model is there */
     bool has_keep_alive;      /* Ollama's keep_alive is given: */
-    int64_t keep_alive_s;     /* how long the model stays after this request; negative: for good */
-    enum thinking_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking; /* whether to reason */
+    /* seconds for which the model stays loaded after this request; negative: for good */
+    int64_t keep_alive_s;
+    /* turns reasoning on or off */
+    enum thinking_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking;
     enum complete_switch { COMPLETE_UNSET, COMPLETE_OFF, COMPLETE_ON } complete; /* when cut */
-    bool functions_form; /* its tools came as `functions`, and so do calls */
+    bool functions_form; /* tools came as `functions`; calls are returned in the same form */
     bool no_reasoning;   /* leave reasoning out of the answer; the model writes it all the same */
     bool echo, prompt_logprobs;
     bool score_only;                   /* no output is wanted, although one token is made */
     uint32_t n_prompt_top, best_of;    /* best_of 0: n */
     uint16_t pool;                     /* SUBMIT_POOL_*: a vector is wanted, no output; or 0 */
-    bool return_documents, raw_scores; /* of a rerank */
+    bool return_documents, raw_scores; /* options of a rerank */
     bool scores_texts;                 /* /v1/score: texts have other names */
-    bool reranks_texts;                /* as TEI asks: documents are "texts", the answer a list */
-    uint32_t top_n;                    /* of a rerank: results; 0: all */
-    uint32_t dimensions;               /* of a vector, the first ones; 0: all */
-    bool tokens_only;                  /* nothing is generated from the prompt */
+    bool reranks_texts;                /* TEI's form: documents are "texts", the answer is a list */
+    uint32_t top_n;                    /* number of results of a rerank; 0: all */
+    uint32_t dimensions;               /* length to which a vector is cut; 0: whole */
+    bool tokens_only;                  /* only the prompt's tokens are wanted */
     uint32_t n, n_top, max_new;        /* max_new 0: not given; or GEN_REQUEST_NO_LIMIT */
     bool has_budget;
     uint32_t thinking_budget; /* tokens of reasoning, with has_budget */
@@ -109,17 +111,17 @@ struct gen_request {
     int32_t *stop_ids;
     struct submit_bias *bias;
     struct str cache_salt, cache_key, safety_id, user, metadata_user;
-    uint64_t conversation; /* its beginning as a number; 0: it has none */
-    yyjson_doc *functions; /* of the tools, those that are offered; NULL: none */
-    yyjson_doc *shown;     /* of these, those that the template is given; NULL: all */
+    uint64_t conversation; /* hash of the conversation's beginning; 0: none */
+    yyjson_doc *functions; /* tools that the model may call; NULL: none */
+    yyjson_doc *shown;     /* tools that the template shows; NULL: all */
     const char **customs;  /* names of the custom tools among them; in the arena */
     uint32_t n_customs;
     struct gen_request_choice choice;
     struct gen_request_form form;
     struct str grammar, triggers;     /* for the worker: constrain.h */
-    struct str prediction;            /* likewise: token ids of the output that is expected */
-    struct str dry_breakers;          /* likewise */
-    struct str allowed, bad_words;    /* likewise: struct submit */
+    struct str prediction;            /* for the worker: token ids of the expected output */
+    struct str dry_breakers;          /* for the worker */
+    struct str allowed, bad_words;    /* for the worker: struct submit */
     struct request_picture *pictures; /* picture_parts.h */
     uint32_t n_pictures;
     uint32_t *order; /* [n_shown] numbers of pictures as the prompt shows them; NULL: as they are */

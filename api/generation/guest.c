@@ -19,10 +19,10 @@
 struct api_guest {
     struct waiter waiter;
     struct gen *gen;
-    uint64_t id;     /* as the other front has it */
+    uint64_t id;     /* id in the front that hands the request over */
     uint32_t n_told; /* output tokens that the other front has */
     bool prompt_told;
-    void *payload; /* what gen->m points into */
+    void *payload; /* memory that gen->m points into */
     void (*tell)(void *ctx, struct api_guest *g, const struct event *e);
     void (*need)(void *ctx, struct api_guest *g, uint32_t index);
     void *ctx;
@@ -145,7 +145,7 @@ static int make_gen(struct api_guest *g, struct model *m, const struct submit *s
     n->n_faults = s->n_faults;
     g->id = s->id;
     g->n_told = s->n_tokens - s->n_prompt;
-    if (g->n_told > 0) /* its first token is no event of this daemon's */
+    if (g->n_told > 0) /* the first token was generated under the other daemon */
         n->first_token_ns = n->last_token_ns = clock_now(m->env->clock);
     return gen_add_output(n, s->tokens + s->n_prompt, g->n_told);
 }

@@ -25,9 +25,9 @@ struct build {
     struct err *err;
     const struct messages_form *form;
     struct buf note;   /* the description of the tools, until it has its place */
-    const char *sight; /* how a picture stands in a content; "": the model sees none */
+    const char *sight; /* placeholder of a picture in a content; "": the model takes no pictures */
     size_t i;          /* the message being built */
-    size_t at;         /* its place in the prompt's list */
+    size_t at;         /* index of that message in the template's list */
     size_t last_user;  /* the last message of the user */
     struct messages_trust *trust;
 };
@@ -454,7 +454,7 @@ static void move_trust(struct messages_trust *t, size_t first, const struct buf 
     if (first == t->n)
         return;
     while (at > begin && memcmp(all->data + at, text->data, text->len) != 0)
-        at--; /* what toolcall_write_result() has put behind the text */
+        at--; /* steps over what toolcall_write_result() has appended */
     assert(memcmp(all->data + at, text->data, text->len) == 0);
     for (size_t i = first; i < t->n; i++) {
         t->v[i].begin += at;

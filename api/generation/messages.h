@@ -17,10 +17,12 @@ struct messages_form {
     bool no_system; /* nor a system message: the description goes into the first user message */
     bool text_args; /* arguments are strings */
     const struct toolcall_format
-        *calls;           /* it leaves past calls out: they are written so; or NULL */
-    bool describes;       /* it cannot do without a description of each tool */
-    const char *thoughts; /* its name for reasoning, where that is not reasoning_content; or NULL */
-    const char *sight;    /* how a picture stands in a content (sight.h); "": it sees none */
+        /* format in which past calls are written, because the template leaves them out; or NULL */
+        *calls;
+    bool describes; /* the template needs a description of each tool */
+    /* the template's name for reasoning, if it is not reasoning_content; or NULL */
+    const char *thoughts;
+    const char *sight; /* placeholder of a picture (sight.h); "": the model takes no pictures */
 };
 
 /* A member of function @f that is not of its type: the name, and *must, which it must be ("a

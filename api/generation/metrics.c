@@ -77,7 +77,7 @@ void metrics_gen_done(struct metrics *m, const struct metrics_gen *g) {
                 (double)(g->last_token_ns - g->first_token_ns) / 1e9 / (g->n_output - 1), 1);
     observe(&m->prompt_tokens, g->n_prompt, 1);
     if (g->embeds)
-        return; /* it has no output tokens */
+        return; /* an embedding has no output tokens */
     observe(&m->output_tokens, g->n_output, 1);
     observe(&m->max_tokens, g->max_new, 1);
     if (g->n_choices > 0)

@@ -71,12 +71,12 @@ struct metrics {
 
 /* A generation, as far as the histograms know it. Times by the front's clock, 0: not reached. */
 struct metrics_gen {
-    int64_t started_ns; /* its exchange */
+    int64_t started_ns; /* start of the exchange */
     int64_t arrived_ns, first_step_ns, first_token_ns, last_token_ns, done_ns;
     uint32_t n_prompt, n_output, max_new; /* tokens */
-    uint32_t n_choices;                   /* of its request; 0: another choice has counted them */
+    uint32_t n_choices; /* choices of the request; 0: another choice has counted them */
     enum metrics_outcome outcome;
-    bool embeds; /* its result is a vector */
+    bool embeds; /* the result is a vector */
 };
 
 /* Everything is zero, and the histograms have their bounds. */

@@ -41,19 +41,20 @@ struct model {
     char failure[400];         /* why no worker can be started; "": one can, as far as is known */
     uint32_t failure_retry_ms; /* after failed_ns it is tried again */
     int64_t failed_ns;
-    struct msg_stats worker; /* its last report; zeroed while there is none */
+    struct msg_stats worker; /* the worker's last report; zeroed before the first */
     bool has_stats;
     uint32_t n_running;     /* generations that are the worker's: handed over, or to be */
     uint32_t n_jobs;        /* prompt jobs that are for it */
     struct list waiting;    /* prompt_job.waiting: until it is READY */
-    float progress;         /* of loading, 0 to 1 */
-    struct metrics metrics; /* of its generations */
-    uint32_t n_tokens_max;  /* of a generation, prompt and output */
-    uint64_t n_prompt_tokens, n_cached_tokens, n_output_tokens; /* as in struct api_stats */
+    float progress;         /* progress of loading, 0 to 1 */
+    struct metrics metrics; /* metrics of the model's generations */
+    uint32_t n_tokens_max;  /* longest generation so far, prompt and output together */
+    /* the model's share of the sums in struct api_stats */
+    uint64_t n_prompt_tokens, n_cached_tokens, n_output_tokens;
     struct tenant_stats *of_tenant; /* [n_tenants], by tenant.number: counters of this model */
     uint32_t n_tenants;
     int64_t last_used_ns; /* when a request last named it, or a generation of it ended */
-    int64_t keep_alive_s; /* of struct api_model_use */
+    int64_t keep_alive_s; /* see struct api_model_use */
 };
 
 /* Returns the counters of @m for the tenant @number; NULL: out of memory. */
@@ -72,7 +73,8 @@ bool model_has_name(const struct model *m, const char *name, size_t len);
 static inline bool model_on_demand(const struct model *m) {
     return m->port->want != NULL;
 }
-const char *model_state_name(const struct model *m); /* as llama-server's router calls it */
+/* the word of llama-server's router for the state */
+const char *model_state_name(const struct model *m);
 /* The format of its weights as the file's name has it ("Q4_K_M"); "": it has none. */
 const char *model_format_name(const struct model *m, char out[32]);
 /* Returns its number of parameters in Ollama's form ("7.6B", "25.83M"); "": unknown. */

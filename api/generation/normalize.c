@@ -10,8 +10,8 @@
 struct bent {
     yyjson_mut_doc *doc;
     yyjson_mut_val *list;
-    yyjson_mut_val *last; /* of the list, or NULL */
-    const char *role;     /* of the last one; NULL as long as there is none */
+    yyjson_mut_val *last; /* last message of the list, or NULL */
+    const char *role;     /* role of the last message; NULL before the first */
     unsigned how;
 };
 

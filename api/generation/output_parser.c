@@ -147,7 +147,7 @@ bool output_parser_next(const struct output_parser *s, struct output_at *at,
         const struct output_run *r = &s->runs[at->run];
         size_t n = ready(s, at->run);
 
-        assert(at->sent <= n); /* what was sent never becomes unready */
+        assert(at->sent <= n); /* sent bytes stay ready */
 
         *out = (struct output_piece){.kind = r->kind, .call = r->call, .text = ""};
         if (r->kind == OUTPUT_CALL && !at->named) {

@@ -179,7 +179,7 @@ bool picture_sender_gather(struct picture_sender *s, const struct model *m, uint
     struct need *n = find(s, m, id, part->index);
 
     if (!n || !n->gathers)
-        return true; /* its worker has gone meanwhile */
+        return true; /* the worker has gone meanwhile */
     if (!gather(n, part))
         return false;
     pump(n->sender);

@@ -20,11 +20,11 @@ struct picture_sender {
     uv_timer_t timer;  /* while some wait for room */
 };
 
-/* What the worker of a model asks for. */
+/* A request of a worker for the pixels of a picture. */
 struct picture_ask {
     struct model *model;
-    const struct tenant *tenant; /* who is charged for the work */
-    uint64_t id;                 /* of the request, and which of its pictures */
+    const struct tenant *tenant; /* charged for the work */
+    uint64_t id;                 /* id of the request, and index of the picture in it */
     uint32_t index;
     const struct submit_picture *shown;
     struct picture_seen *seen; /* NULL: another front has the file, and is asked by the caller */

@@ -168,7 +168,7 @@ static void digest_of(const struct picture_way *w, const struct picture_layout *
     sha256_end(&sum, out);
 }
 
-/* What is known of a file that was not. */
+/* Returns a new entry for a file that the table does not have. */
 static struct picture_seen *new_seen(struct picture_table *p, const struct picture_way *w,
                                      const uint8_t key[32], const struct picture_layout *l,
                                      const uint8_t *pixels) {

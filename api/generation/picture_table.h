@@ -22,7 +22,8 @@
 #define PICTURE_TABLE_PIXELS_MAX (256ull << 20) /* bytes of resized pixels */
 #define PICTURE_TABLE_FILES_MAX (1ull << 30)    /* bytes of the files that requests have */
 
-/* How a model is shown pictures, and for whom; equal ones share what is known of a file. */
+/* Settings that decide how a model sees pictures, and the tenant: entries of equal settings are
+ * shared. */
 struct picture_way {
     const struct projector *projector;
     const uint8_t *projector_id; /* [32] */

@@ -31,24 +31,24 @@
  * seen in what it has sent; before that, it is assumed where the protocol asks for it.
  */
 
-#define BODY_MAX ((size_t)1 << 20)    /* of a request that is kept until its turn ends */
+#define BODY_MAX ((size_t)1 << 20) /* bytes of a request's body that is kept until its turn ends */
 #define BODIES_MAX ((size_t)32 << 20) /* in all */
 #define RUNNING_MAX 16u               /* at the worker, which will not be idle soon with more */
-#define AT_ONCE 2u                    /* of the pool's threads */
+#define AT_ONCE 2u                    /* threads of the pool that prewarming may use at once */
 
 /* Parts that were moved out of an answer. From prewarm_start() to on_ended() the job counts in
  * api.n_prewarm and belongs to the pool; job.n_kept of its bytes count in api.kept_bytes until it
  * is freed. */
 struct prewarm_job {
     struct job task;       /* on the pool */
-    struct prompt_job job; /* of the answer: what the conversation is rendered from */
-    struct submit m;       /* of the turn, without its tokens */
+    struct prompt_job job; /* the answer's job, from which the conversation is rendered */
+    struct submit m;       /* the turn's message to the worker, without tokens */
     struct output_parser *output;
-    struct buf text; /* of the output; without split it is the content */
+    struct buf text; /* text of the output; without `split` all of it is content */
     size_t text_len;
     int32_t *held; /* [n_held] tokens whose pages there are */
     uint32_t n_held;
-    bool blocks, parts;   /* how texts and calls come back: enum repeats */
+    bool blocks, parts;   /* form in which the client repeats texts and calls: enum repeats */
     bool thoughts;        /* reasoning comes back */
     struct tokens tokens; /* the result */
 };
@@ -307,7 +307,7 @@ static void submit(struct prewarm_job *t) {
     m.n_tokens = m.n_prompt;
     memcpy(m.isolation_key, t->m.isolation_key, sizeof(m.isolation_key));
     params_init(&m.sampling);
-    model->port->submit(model->port, &m); /* what the worker cannot take now, it need not have */
+    model->port->submit(model->port, &m); /* a prompt that the worker refuses is not tried again */
 }
 
 static void on_ended(struct job *j) {

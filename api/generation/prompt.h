@@ -23,14 +23,14 @@ struct prompt {
     size_t len;
     const struct text_range *user;
     size_t n_user;
-    const char *query; /* of a pair, whose document is text; or NULL */
+    const char *query; /* the query of a pair, whose document is `text`; or NULL */
     size_t query_len;
     struct tokens tokens;
     /* Pictures among the tokens, and what is known of them; in request.arena. */
     struct submit_picture *pictures;
     struct picture_seen **seen;
     uint32_t n_pictures;
-    struct echo *echo; /* of the tokens; NULL: it is not echoed */
+    struct echo *echo; /* texts of the prompt's tokens, to be echoed; or NULL */
 };
 
 /*
@@ -42,28 +42,29 @@ struct prompt {
 struct prompt_job {
     struct job job; /* on the pool */
     struct gen_env *env;
-    struct model *model;         /* that the request is for */
-    const struct tenant *tenant; /* who is charged */
+    struct model *model;         /* the model that the request names */
+    const struct tenant *tenant; /* charged for the request */
     const struct endpoint *endpoint;
-    void *state; /* of the endpoint; or NULL */
+    void *state; /* state of the endpoint, or NULL */
     struct buf body;
     struct quota_charge charge; /* for body */
-    size_t body_len;            /* what it was */
-    size_t n_kept;              /* of api.kept_bytes */
+    size_t body_len;            /* length that the body had */
+    size_t n_kept;              /* bytes that this job adds to api.kept_bytes */
     struct gen_request request;
-    struct rendered rendered; /* of a chat */
+    struct rendered rendered; /* the rendered chat */
     struct prompt *prompts;   /* in request.arena */
     uint32_t n_prompts, max_tokens;
     uint32_t context; /* tokens; a prompt of so many is refused (writer.c) */
-    uint64_t steps;   /* of all renderings; at most TEMPLATE_FUEL together */
+    uint64_t steps;   /* steps of all renderings of the request; at most TEMPLATE_FUEL */
     bool chat;        /* the prompt is made of messages */
     bool many;        /* the prompts were the entries of an array */
     bool parses;      /* the output is taken apart, as `parse` says */
     struct toolcall_opts parse;
-    struct buf text; /* of request.tokens, if there are any */
+    struct buf text; /* text of request.tokens, if given */
     struct err err;
-    int result;      /* 0, -ENOMEM, or -EINVAL with err */
-    bool quick;      /* it is on the loop: -EAGAIN, with nothing changed, where it takes long */
+    int result; /* 0, -ENOMEM, or -EINVAL with err */
+    /* runs on the loop: returns -EAGAIN, with nothing changed, if the work takes long */
+    bool quick;
     bool translated; /* the request is read, the body gone */
     bool prepared;   /* the prompts are tokens */
     bool goes_on;    /* endpoint.again is asked when the output has ended; the body is kept */
@@ -79,9 +80,9 @@ struct prompt_job {
     struct list waiting; /* with `waits`, or `rescan` is in its list */
     struct api_rescan rescan;
     int64_t waits_since_ns;
-    char *wanted;      /* what the body calls its model; NULL: nothing */
-    uint8_t n_lookups; /* of that, which are bounded */
+    char *wanted;      /* the name of the model in the body; NULL: none */
+    uint8_t n_lookups; /* look-ups of that name; their number is limited */
     uint32_t retry_ms; /* with an error: when it may be tried again; 0: not said */
     void (*go_on)(struct prompt_job *job);
-    void (*on_wait)(struct prompt_job *job); /* of a stream: now and then; or NULL */
+    void (*on_wait)(struct prompt_job *job); /* called now and then while a stream waits; or NULL */
 };

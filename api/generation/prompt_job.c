@@ -35,7 +35,7 @@
 
 #define INLINE_MAX (8u << 10)   /* bytes of a body that are worked on at once */
 #define INLINE_TEXT (32u << 10) /* bytes of prompts that are tokenised at once */
-#define INLINE_STEPS 10000u     /* of a rendering that is done at once: some 500 us */
+#define INLINE_STEPS 10000u     /* steps of a rendering that runs at once: some 500 us */
 
 /* The invariants that prompt.h lists, on the loop's thread. */
 static void check_job(const struct prompt_job *job) {

@@ -694,6 +694,6 @@ int gen_request_read(struct gen_request *r, const struct model *m, enum field_se
     if (result < 0)
         gen_request_deinit(r);
     else if (!r->thinking && !r->reasoning_effort)
-        r->thinking = m->info->thinking; /* what chat_template_kwargs say goes before it */
+        r->thinking = m->info->thinking; /* chat_template_kwargs take precedence */
     return result;
 }

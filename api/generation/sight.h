@@ -24,7 +24,7 @@ struct sight {
     uint32_t split,
         mark_len; /* the mark is text[split, split + mark_len); mark_len 0 if it stays */
     int32_t mark; /* stands where the rows come */
-    bool stays;   /* it is no placeholder: it stays, and the rows come behind it */
+    bool stays;   /* the marker stays in the prompt, and the rows of the picture follow it */
 };
 
 /* Fills in @s for a model with this vocabulary. False, and *s is zeroed: the vocabulary lacks the

@@ -23,14 +23,14 @@
 struct choice {
     struct gen *gen;
     size_t text_sent;
-    struct output_at at;       /* the same where the text is taken apart */
+    struct output_at at;       /* position in the parsed text, if the text is parsed */
     uint32_t n_sent;           /* output tokens */
-    uint64_t n_chars;          /* of the text before token n_sent, for text_offset */
+    uint64_t n_chars;          /* characters of the text before token n_sent, for text_offset */
     struct echo *echo;         /* goes before the text; NULL: nothing does */
     uint32_t n_echoed;         /* tokens of it that have been written */
-    bool begun, finish_sent;   /* its first piece was written; its last */
+    bool begun, finish_sent;   /* the first piece was written; the last one was */
     double mean_logprob;       /* by which writer_sort() has sorted it */
-    struct custom_text custom; /* of the call that is being written, if its tool takes text */
+    struct custom_text custom; /* text of the open call, if its tool takes text */
 };
 
 /* A piece of one choice: its text [text, text + len) and output tokens [from, to). */
@@ -40,7 +40,7 @@ struct piece {
     const char *text;
     size_t len;
     uint32_t echo_from, echo_to;     /* tokens of choice->echo, which precede the text */
-    const struct output_piece *part; /* of a stream whose text is taken apart */
+    const struct output_piece *part; /* part of the parsed text of a stream; or NULL */
     bool first, last; /* last: with the finish reason; in a stream such a piece has no text */
 };
 
@@ -49,9 +49,10 @@ struct writer;
 
 struct writer_usage {
     uint32_t prompt, cached, output, reasoning;
-    uint32_t pictures;                      /* tokens of the prompt that are rows of pictures */
-    uint32_t drafted, accepted;             /* tokens of speculation: proposed, and kept */
-    uint32_t predicted, predicted_accepted; /* of these, from the request's prediction */
+    uint32_t pictures;          /* tokens of the prompt that are rows of pictures */
+    uint32_t drafted, accepted; /* tokens of speculation: proposed, and kept */
+    /* drafted from the request's prediction, and accepted of them */
+    uint32_t predicted, predicted_accepted;
 };
 
 /* Invariants: with an exchange, exchange->state is this writer; without one it is there only until

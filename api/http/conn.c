@@ -23,7 +23,7 @@
  */
 
 #define KEEP_SENDING (64u << 10) /* unsent bytes above which the next request waits */
-#define LINGER_CLOSING_MS 200    /* the same while the server closes */
+#define LINGER_CLOSING_MS 200    /* LINGER_MS while the server closes */
 
 void conn_set_state(struct conn *c, enum conn_state next) {
     static const uint8_t legal[] = {
@@ -209,7 +209,7 @@ bool conn_hold(struct conn *c, struct quota_charge *charge, uint64_t n) {
 
 void conn_reserve(struct conn *c, size_t n) {
     if (c->state != CONN_CLOSED)
-        (void)buf_reserve(&c->out, n); /* else conn_send() says that there is none */
+        (void)buf_reserve(&c->out, n); /* conn_send() reports a failure */
 }
 
 int conn_send(struct conn *c, const void *data, size_t len) {
@@ -223,7 +223,7 @@ int conn_send(struct conn *c, const void *data, size_t len) {
 }
 
 int conn_give(struct conn *c, struct buf *b) {
-    conn_flush(c); /* what was sent before it, mostly a head */
+    conn_flush(c); /* sends what is buffered first, mostly a head */
     if (c->out.len > 0 || b->len > c->out.max || c->state == CONN_CLOSED || c->broken)
         return conn_send(c, b->data, b->len);
     if (!quota_make_room(&c->server->payers.quota[PAYER_OUTPUT], &c->unsent, b->len, take_output))
@@ -517,7 +517,7 @@ static void receive_tls(struct conn *c, const char *data, size_t n) {
     }
     if (got == -EPIPE && !conn_unsent(c))
         tls_end(c->tls);
-    conn_flush(c); /* of a handshake, or an alert */
+    conn_flush(c); /* sends records of a handshake, or an alert */
     if (got == -EPIPE && c->state != CONN_CLOSED)
         on_eof(c);
     else if (got < 0)

@@ -93,9 +93,10 @@ struct conn {
     struct buf out, in_flight; /* to be sent; being sent by `write`, over TLS as records */
     struct buf ahead;          /* read, not parsed from ahead_at on */
     size_t ahead_at;
-    struct turn turn;           /* it has something to read, or to parse (turn.h) */
-    size_t n_unsent_before;     /* in FLUSH: unsent bytes when progress was last looked for */
-    struct payer *payer, *peer; /* who is charged; that of its address, which it refers to */
+    struct turn turn;       /* waits for its turn to read or to parse (turn.h) */
+    size_t n_unsent_before; /* in FLUSH: unsent bytes when progress was last looked for */
+    /* the payer that is charged; the payer of the address, to which it belongs */
+    struct payer *payer, *peer;
     struct quota_charge place;  /* 1 from conn_accept() to its end, 0: refused */
     struct quota_charge body;   /* bytes of http.body */
     struct quota_charge unsent; /* bytes of out and in_flight, over TLS of HTTP only */

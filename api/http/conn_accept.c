@@ -9,7 +9,7 @@
  */
 
 #define TCP_PROBE_S 60 /* a silent peer is probed: it may be gone */
-#define PLACES_SEEN 64 /* of a payer, oldest first, among which an idle one is preferred */
+#define PLACES_SEEN 64 /* connections of a payer, oldest first, that are searched for an idle one */
 
 /* One connection too many: an answer, as far as the socket takes it at once. */
 static void refuse(struct conn *c) {

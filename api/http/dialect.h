@@ -39,7 +39,7 @@ struct dialect {
 
     /* ---- which exchanges are in it ---- */
 
-    const char *const *prefixes; /* of its paths; ends with NULL */
+    const char *const *prefixes; /* prefixes of the dialect's paths; ends with NULL */
     const char *header; /* a client with it speaks this dialect where no path tells; or NULL */
     const struct route *routes; /* ends with one without path */
     bool takes_forms;           /* a JSON body may be declared as a form, the default of curl -d */

@@ -42,32 +42,32 @@ struct trace_parent {
 
 struct exchange {
     struct http_server *server;
-    void *ctx;         /* of the server: whose exchange it is */
+    void *ctx;         /* context of the server */
     struct conn *conn; /* NULL: the client is gone */
     const struct route *route;
     const struct dialect *dialect;
     const struct exchange_ops *ops;
-    void *state;        /* of the route */
+    void *state;        /* state of the route's handler */
     struct err refusal; /* status != 0: the answer, once the body is read */
     char id[64];        /* x-request-id */
-    uint8_t peer[20];   /* as payer.address, of the client's address */
+    uint8_t peer[20];   /* address of the client, in the form of payer.address */
     char method[12];
     char client[WHO_CLIENT], agent[96], path[96]; /* address, user agent, path; "": none */
-    char origin[128];    /* whose pages may read the answer; "": none is named, or none may */
-    const char *headers; /* further header lines of the answer, or NULL; not copied */
-    char *arg;           /* the part of the path that names something; NULL: none */
+    char origin[128];            /* origin whose pages may read the answer; "": none */
+    const char *headers;         /* further header lines of the answer, or NULL; not copied */
+    char *arg;                   /* the part of the path that names something; NULL: none */
     int64_t started_ns, head_ns; /* receipt; when the answer's head was sent */
-    int status;                  /* of the answer; 0: not sent; 499: the client left first */
+    int status;                  /* status of the answer; 0: not sent; 499: the client left first */
     uint32_t retry_ms;           /* for Retry-After */
     bool head_only, http10, stream, chunked, ending;
-    bool waits;        /* its answer comes whole, and later: white space may precede it */
+    bool waits;        /* the answer comes whole, and later: white space may precede it */
     bool blank;        /* head and white space of such an answer were sent */
     uint32_t n_silent; /* keep-alive times that it has waited for so far */
-    char code[48];     /* of the error that was the answer, or "" */
+    char code[48];     /* code of the error that was sent, or "" */
 
     /* For the owner's checks and log line; http/ does not read them. */
     uint32_t tenant, key;     /* key: number of the API key's name, from 1; 0: none */
-    uint64_t session;         /* that the head names; 0: it names none */
+    uint64_t session;         /* session that the head names; 0: none */
     const char *session_from; /* the header */
     uint32_t retries;         /* x-stainless-retry-count */
     int64_t timeout_ms;       /* x-stainless-read-timeout, or 0 */
@@ -77,7 +77,7 @@ struct exchange {
     int64_t queue_ns, ttft_ns;
     const char *finish;
     struct trace_parent parent;
-    char model[64]; /* that it is for; "": not known */
+    char model[64]; /* name of the model; "": not known */
 };
 
 /* An exchange on @conn, whose header block may be incomplete. NULL: out of memory. */

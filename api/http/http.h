@@ -31,12 +31,12 @@ struct http {
     const struct http_limits *limits;
     struct buf head; /* target NUL (name NUL value NUL)*; names in lower case */
     struct buf body;
-    size_t n_head_bytes; /* of the header block as it came */
+    size_t n_head_bytes; /* bytes of the header block */
     uint32_t n_headers;
     bool started, head_done, discard; /* discard: read the body but do not keep it */
-    enum unpack_coding coding;        /* of the body, which is unpacked as it comes */
+    enum unpack_coding coding;        /* coding of the body, which is unpacked while it arrives */
     struct unpack *unpack;            /* once it has begun */
-    struct err err;                   /* what a callback refused */
+    struct err err;                   /* set by a callback that refused the request */
 };
 
 /* A parser for a connection's first request; @limits outlives it. Nothing is allocated yet. */
@@ -51,7 +51,7 @@ int http_feed(struct http *h, const char *data, size_t len, size_t *used, struct
 
 /* The functions below are for after HTTP_HEAD_DONE; what they return lies in the header block,
  * until http_reset(). */
-const char *http_target(const struct http *h); /* as it was sent, not decoded */
+const char *http_target(const struct http *h); /* the request target, not decoded */
 /* Value of header @name (lower case), NULL when absent; *n (may be NULL) says how often it is
  * there. */
 const char *http_header(const struct http *h, const char *name, uint32_t *n);

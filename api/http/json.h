@@ -41,7 +41,7 @@ void json_begin(struct json *j, struct buf *out);
 void json_open(struct json *j, char bracket);   /* '{' or '[' */
 void json_close(struct json *j, char bracket);  /* '}' or ']' */
 void json_key(struct json *j, const char *key); /* NUL-terminated, with its colon */
-void json_colon(struct json *j);                /* what was written last is a key */
+void json_colon(struct json *j);                /* the last string was a key */
 void json_string(struct json *j, const char *s, size_t len);
 void json_cstring(struct json *j, const char *s); /* NULL: null */
 void json_int(struct json *j, int64_t v);

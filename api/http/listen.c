@@ -17,7 +17,8 @@
 
 /* The listening half of server.h: sockets, and the life of the whole. */
 
-#define BACKLOG 4096 /* as weftd.socket: listening again on an inherited socket sets it anew */
+/* equals weftd.socket's: listen() on an inherited socket sets the backlog anew */
+#define BACKLOG 4096
 #define ACCEPT_TELL_NS INT64_C(10000000000)
 #define ACCEPT_AGAIN_MS 20 /* after a connection for which there was no memory */
 #define RSA_QUICK 2048     /* bits of a key with which a handshake takes less than 1 ms */

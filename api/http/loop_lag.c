@@ -56,7 +56,7 @@ static void on_check(uv_check_t *c) {
     struct loop_lag *l = c->data;
     uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(c->loop);
 
-    loop_lag_mark("timers and closed handles"); /* which come next */
+    loop_lag_mark("timers and closed handles"); /* the next phase of the iteration */
     uint64_t cpu = marks.since_ns;
     assert(l->open && now >= l->at_ns && cpu >= l->cpu_ns);
     if (l->at_ns) {

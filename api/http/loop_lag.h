@@ -17,15 +17,15 @@
 /* A long iteration. */
 struct loop_lag_long {
     uint64_t busy_ns, cpu_ns;
-    const char *in; /* of its callbacks, what used the most CPU time */
+    const char *in; /* the callback that used the most CPU time */
     uint64_t in_cpu_ns;
 };
 
 struct loop_lag {
     uv_check_t check; /* runs after each iteration's callbacks; does not keep the loop alive */
-    uint64_t at_ns, idle_ns, cpu_ns; /* of the last iteration's end; 0: there was none */
+    uint64_t at_ns, idle_ns, cpu_ns; /* end of the last iteration; 0: there was none */
     uint64_t slot_ns;                /* when the current half of the last minute began */
-    uint64_t longest_ns[2];          /* of this half and of the one before */
+    uint64_t longest_ns[2];          /* longest of the current half and of the one before */
     void (*on_iteration)(void *ctx, uint64_t busy_ns, uint64_t cpu_ns);
     void (*on_long)(void *ctx, const struct loop_lag_long *it);
     void *ctx;

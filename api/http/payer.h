@@ -30,7 +30,7 @@ struct payer {
 
 struct payers {
     struct quota quota[PAYER_RESOURCES];
-    struct turn_flow turns; /* of all payers */
+    struct turn_flow turns; /* turns of all payers */
     struct payer strangers; /* the group of addresses, where has_keys */
     bool has_keys;
     uint64_t secret[2];

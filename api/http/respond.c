@@ -24,7 +24,8 @@
 
 static const struct {
     int status;
-    const char *reason, *type, *code; /* of the error object; @code: when the error names none */
+    /* members of the error object; @code: used if the error names none */
+    const char *reason, *type, *code;
 } statuses[] = {
     {200, "OK", "", ""},
     {304, "Not Modified", "", ""},

@@ -25,7 +25,7 @@
 #include "base/list.h"
 #include "base/rng.h"
 
-#define HTTP_READ_SIZE (64u << 10) /* of one read; the buffer is shared by all connections */
+#define HTTP_READ_SIZE (64u << 10) /* bytes of one read; all connections share the buffer */
 
 struct conn_events;
 struct dialect;
@@ -36,31 +36,31 @@ struct http_server_opts {
     uv_loop_t *loop;
     struct clock *clock;
     void *ctx;                  /* exchange.ctx: the owner */
-    const char *name;           /* of the option that errors of listening name */
-    struct http_limits limits;  /* of one request */
+    const char *name;           /* name of the option, for errors of listening */
+    struct http_limits limits;  /* limits of one request */
     bool has_keys;              /* peers are strangers until conn_set_payer() (payer.h) */
-    uint32_t max_connections;   /* that are served, over TCP and over UNIX sockets each */
+    uint32_t max_connections;   /* limit of open connections, over TCP and over UNIX sockets each */
     uint32_t max_refused;       /* beyond these that are answered 503; more are closed unanswered */
     uint32_t header_timeout_ms; /* from the first byte to the end of the header block */
     uint32_t body_timeout_ms;   /* from there to the end of the body */
     uint32_t idle_timeout_ms;   /* between requests */
-    uint32_t keepalive_ms;      /* of silence in a stream */
+    uint32_t keepalive_ms;      /* silence in a stream after which a comment is sent */
     uint32_t stall_timeout_ms;  /* without progress of a client that should read */
     size_t stream_buffer_bytes; /* unsent bytes above which a stream holds back */
     size_t max_unsent;          /* unsent bytes above which a connection is given up */
     size_t max_bodies;          /* bytes of all request bodies in memory */
     size_t max_output;          /* bytes of all answers that are not sent */
-    mode_t socket_mode;         /* of a UNIX socket's file; 0: as the umask has it */
+    mode_t socket_mode;         /* mode of a UNIX socket's file; 0: by the umask */
     bool sends_date;            /* a Date header in each answer */
     const char *stream_headers; /* further header lines of a stream, or "" */
 
     const struct dialect *const *dialects; /* NULL-terminated; the first is the default */
 
     /* The members below may be NULL. */
-    const struct route *routes; /* that belong to no dialect; ends with one without path */
+    const struct route *routes; /* routes of no dialect; ends with one without path */
     /* The dialect of a request for @path, as it stands in the head. */
     const struct dialect *(*dialect_of)(const char *path, const struct http *h);
-    bool (*accepts)(void *ctx, int fd); /* whether the peer of a new connection is served */
+    bool (*accepts)(void *ctx, int fd); /* returns true if the peer of a new connection is served */
     /* Reads the header block before its route is looked up, then when x->route is set. -EINVAL
      * refuses the request with @err, another negative value with 500. The first may set x->route
      * itself. */
@@ -78,18 +78,19 @@ struct http_server_opts {
 struct http_server {
     struct http_server_opts opts;
     const struct conn_events *events;
-    struct tls_config tls;               /* of new connections to listeners with TLS */
-    struct list listeners;               /* listener.link */
-    struct list conns;                   /* conn.link */
-    uint32_t n_connections, n_exchanges; /* that are open; whose answer is not complete */
-    uint64_t n_refused;                  /* connections that found no place */
+    struct tls_config tls; /* configuration for new connections to listeners with TLS */
+    struct list listeners; /* listener.link */
+    struct list conns;     /* conn.link */
+    /* open connections; exchanges whose answer is not complete */
+    uint32_t n_connections, n_exchanges;
+    uint64_t n_refused; /* connections that found no place */
     uint64_t n_accept_failures;
     int64_t accept_told_ns; /* when a line last said so */
     /* Counts evictions in favour of other clients: places, unfinished bodies, answers to slow
      * readers. */
     uint64_t n_displaced, n_lost_bodies, n_lost_outputs;
     struct payers payers;
-    uv_check_t check; /* its iterations: turns come after what was polled */
+    uv_check_t check; /* runs in each iteration of the loop: turns come after what was polled */
     uv_idle_t rest;   /* active while one has left something to the next */
     uv_timer_t again; /* for connections for which there was no memory */
     bool ticks;       /* the three are open: from the first listener to the last connection's end */
@@ -97,7 +98,7 @@ struct http_server {
     uint64_t n_deferred; /* iterations that left turns or connections to the next one */
     bool leaving, closing;
     struct rng rng; /* request ids */
-    char date[32];  /* as of date_of */
+    char date[32];  /* the Date header's value for the second date_of */
     time_t date_of;
     char read_buf[HTTP_READ_SIZE];
 };

@@ -98,7 +98,8 @@ int tls_config_init(struct tls_config *out, const char *certificate, const char 
     if (r < 0 || SSL_CTX_use_certificate_chain_file(config.ctx, certificate) != 1)
         r = refuse(err, "tls-certificate", certificate);
     if (r == 0)
-        r = read_key(config.ctx, key, err); /* also whether it is the certificate's */
+        /* checks also that the key belongs to the certificate */
+        r = read_key(config.ctx, key, err);
     if (r < 0) {
         SSL_CTX_free(config.ctx);
         return r;

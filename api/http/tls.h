@@ -25,8 +25,8 @@ struct ssl_ctx_st;
 /* The rules of connections; of a server a certificate with its chain and its key. */
 struct tls_config {
     struct ssl_ctx_st *ctx;
-    int days_left; /* of the certificate; negative: it has expired */
-    int rsa_bits;  /* of the key; 0: of another kind */
+    int days_left; /* days until the certificate expires; negative: expired */
+    int rsa_bits;  /* size of an RSA key; 0: another kind */
 };
 
 /* Reads the PEM files @certificate (chain included) and @key, which must be closed to other users.
@@ -39,7 +39,7 @@ void tls_config_deinit(struct tls_config *config);
 /* Invariants: at < plain.len or both are 0; n_in = 0 when tls_read() has answered 0. */
 struct tls {
     struct ssl_st *ssl;
-    const char *in; /* of the peer, not read yet; the caller's */
+    const char *in; /* bytes of the peer that were not read yet; memory of the caller */
     size_t n_in;
     struct buf plain; /* being encrypted; up to `at` it is */
     size_t at;

@@ -22,7 +22,7 @@
 #include <stdint.h>
 #include "base/list.h"
 
-#define TURNS_NS 500000 /* of an iteration */
+#define TURNS_NS 500000 /* budget of an iteration */
 #define TURN_ACCEPTS 4  /* connections that are accepted in an iteration */
 
 /* Embedded in a payer, or the root. Invariant: a flow stands in its parent's list exactly while its
@@ -33,7 +33,7 @@ struct turn_flow {
     struct turn_flow *parent;
     double weight;
     double virtual_ns;
-    double now_ns; /* of a group: the virtual time of the member that had the last turn */
+    double now_ns; /* virtual time of the group: that of the member that had the last turn */
     bool is_group;
 };
 
@@ -45,7 +45,7 @@ struct turn {
 /* @parent, a group, outlives it; NULL: it is a root, and a group. */
 void turn_flow_init(struct turn_flow *f, struct turn_flow *parent, bool is_group, double weight);
 
-void turn_init(struct turn *t); /* it wants none */
+void turn_init(struct turn *t); /* a turn that does not wait */
 /* @t, one of @f, wants a turn; it may already wait for one. */
 void turn_want(struct turn *t, struct turn_flow *f);
 /* Removes @f from the queue; @f as it was given last. */

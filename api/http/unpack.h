@@ -12,10 +12,10 @@
 #include <stdint.h>
 #include "base/buf.h"
 
-#define UNPACK_WINDOW_LOG 23   /* of zstd; RFC 8878 asks for as much */
+#define UNPACK_WINDOW_LOG 23   /* window of zstd; RFC 8878 recommends it */
 #define UNPACK_FREE (1u << 20) /* bytes that any body may become */
 #define UNPACK_RATIO 100u      /* bytes that one byte may become beyond these */
-#define UNPACK_DECODERS 32u    /* of a server at a time */
+#define UNPACK_DECODERS 32u    /* decoders of a server at a time */
 
 enum unpack_coding { UNPACK_NONE, UNPACK_GZIP, UNPACK_ZSTD };
 

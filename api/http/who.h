@@ -1,6 +1,6 @@
 #pragma once
 
-/* who - the address at the other end of a connection, as log lines tell it. */
+/* Formats the address at the other end of a connection for log lines. */
 
 #define WHO_CLIENT 48
 

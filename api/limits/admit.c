@@ -27,9 +27,9 @@
  */
 
 #define TICK_MS 20
-#define MEAN_START_MS 1000 /* of a generation, before one has ended */
+#define MEAN_START_MS 1000 /* assumed time of a generation before one has ended */
 #define RETRY_MIN_MS 500
-#define RETRY_MAX_MS 60000 /* what both SDKs still honour */
+#define RETRY_MAX_MS 60000 /* longest Retry-After that OpenAI's and Anthropic's SDKs honour */
 
 void admit_init(struct admit *m, const struct admit_opts *opts) {
     assert(opts->loop && opts->clock && opts->rng && opts->retry);
@@ -236,7 +236,7 @@ static bool has_queued_enough(const struct tenant *t, uint32_t n) {
 
 int admit_precheck(struct admit *m, struct tenant *t, uint32_t *retry, struct err *err) {
     const struct waiter w = {.tenant = t,
-                             .n = 1}; /* what is more finds no place where this finds none */
+                             .n = 1}; /* if there is no place for one, there is none for more */
     bool room = m->n_queued < m->opts.max_queued || longest_queue(m, t, 1);
 
     if (admit_is_free(m, &w) || (room && !has_queued_enough(t, 1)))

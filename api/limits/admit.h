@@ -24,7 +24,7 @@ struct waiter {
     uint32_t n;          /* generations */
     uint64_t n_context;  /* tokens that they may come to hold */
     int64_t deadline_ns; /* 0: none */
-    bool dropped;        /* its place in the queue was given to another tenant */
+    bool dropped;        /* the place in the queue was given to another tenant */
     void (*admitted)(struct waiter *w);
     /* The next two: it is no longer queued; may free @w. */
     void (*expired)(struct waiter *w);
@@ -47,7 +47,7 @@ struct admit {
     struct list busy;    /* tenant.link: those that have generations or waiters */
     struct list dropped; /* waiter.link: to be notified */
     uint32_t n_running, n_queued;
-    double mean_ms;      /* of a generation's stay */
+    double mean_ms;      /* mean time that a generation stays */
     double each_ms;      /* between places that become free while others wait; 0: not known */
     int64_t last_end_ns; /* when one did; 0: no request waited */
     uv_timer_t tick;
@@ -65,7 +65,8 @@ void admit_close(struct admit *m);
 /* Admits @w now or queues it. 429 with *retry_ms when the queue or the tenant's part of it is
  * full. */
 int admit_enter(struct admit *m, struct waiter *w, uint32_t *retry_ms, struct err *err);
-bool admit_is_free(const struct admit *m, const struct waiter *w); /* it need not wait */
+/* returns true if @w need not wait */
+bool admit_is_free(const struct admit *m, const struct waiter *w);
 /* Before the body of a request of @t is parsed: 429 where admit_enter() would refuse even the
  * smallest, else 0. A flood then costs what its heads cost: its prompts are neither parsed nor
  * tokenised. */
@@ -80,6 +81,7 @@ void admit_release(struct admit *m, struct tenant *t, uint32_t n);
 /* Returns the mean time in ms until a place becomes free for @t, which has a part of the places; 0:
  * unknown. */
 double admit_place_ms(const struct admit *m, const struct tenant *t);
-void admit_took(struct admit *m, int64_t ns); /* how long a generation took, for Retry-After */
+/* reports how long a generation took, for Retry-After */
+void admit_took(struct admit *m, int64_t ns);
 /* Looks again soon at what the worker did not take and at deadlines. */
 void admit_tick_later(struct admit *m);

@@ -152,7 +152,7 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
             r = add_line(a, line, ++number, err);
     }
     explicit_bzero(line, sizeof(line));
-    if (r == 0 && ferror(file)) { /* what was not read would be refused */
+    if (r == 0 && ferror(file)) { /* keys that were not read would be refused */
         r = -EIO;
         err_set(err, 0, "api-keys", "api-keys: the file cannot be read to its end");
     }
@@ -329,7 +329,7 @@ int auth_check_host(const char *const *hosts, const char *const *origins, const 
     if (n_origin == 0 || (n_origin == 1 && is_own_origin(origin, host)))
         return 0;
     if (n_origin == 1 && auth_is_preflight(h))
-        return 0; /* it gets no CORS headers, so that the browser refuses */
+        return 0; /* sends no CORS headers, so that the browser refuses */
     if (n_origin > 1 || !auth_knows_origin(hosts, origins, origin))
         return err_set_code(err, 403, "forbidden_origin", NULL,
                             "Pages of this origin may not use the server (option cors-origins).");

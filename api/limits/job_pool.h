@@ -26,4 +26,4 @@ void job_pool_deinit(struct job_pool *p); /* after job_pool_close() and the loop
 void job_pool_close(struct job_pool *p);
 /* Runs @j, whose run and done are set, for @t, which is charged. 0 or -ENOMEM. */
 int job_pool_put(struct job_pool *p, struct job *j, const struct tenant *t);
-void job_pool_abandon(struct job_pool *p, struct job *j); /* as jobs_abandon() */
+void job_pool_abandon(struct job_pool *p, struct job *j); /* like jobs_abandon() */

@@ -62,7 +62,7 @@ static void name_address(const uint8_t address[20], char *out, size_t size) {
     if (address[0] == AF_INET) {
         inet_ntop(AF_INET, address + 1, text, sizeof(text));
         snprintf(out, size, "address:%s", text);
-    } else if (address[0] == AF_INET6) { /* of others than mapped ones the network is known */
+    } else if (address[0] == AF_INET6) { /* IPv6 addresses, unless mapped, count by network */
         memcpy(&a, address + 1, 16);
         inet_ntop(AF_INET6, &a, text, sizeof(text));
         snprintf(out, size, "address:%s%s", text, IN6_IS_ADDR_V4MAPPED(&a) ? "" : "/64");

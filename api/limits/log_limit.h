@@ -24,7 +24,8 @@ struct exchange;
 struct log_row {
     struct bucket lines[2];
     uint32_t n_left_out[2]; /* since they were last logged */
-    uint8_t address[20];    /* as payer.address, the last that was left out; of an address */
+    /* the last client whose lines were left out, in the form of payer.address */
+    uint8_t address[20];
 };
 
 struct log_limit {
@@ -43,7 +44,7 @@ bool log_limit_take(struct log_limit *l, struct log_row *tenant, const struct ex
                     int64_t now);
 
 struct log_left_out {
-    char client[64]; /* of an address: "address:1.2.3.4", "uid:1000" */
+    char client[64]; /* client by its address: "address:1.2.3.4", "uid:1000" */
     uint32_t n, n_server_errors;
 };
 

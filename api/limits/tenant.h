@@ -40,7 +40,7 @@ struct tenant {
 };
 
 struct tenants {
-    struct payers *payers; /* of the server */
+    struct payers *payers; /* payers of the HTTP server */
     struct tenant **list;  /* [n]: a tenant is never freed or renumbered before the api is */
     uint32_t n;
     struct api_tenant defaults;
@@ -85,7 +85,7 @@ uint32_t tenant_expects(const struct tenant *t, uint32_t max_new);
 /* A zeroed charge takes @n_tokens of the bucket. */
 void charge_take(struct charge *c, struct tenant *t, uint64_t n_tokens, uint64_t n_context,
                  int64_t now);
-void charge_run(struct charge *c); /* it goes to the worker */
+void charge_run(struct charge *c); /* the request is sent to the worker */
 /* Settles the charge when the generation has ended with so many tokens: the rest is given back. May
  * be called again. */
 void charge_settle(struct charge *c, uint32_t n_prompt, uint32_t n_cached, uint32_t n_output,

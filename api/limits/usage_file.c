@@ -59,7 +59,7 @@ static int load(const char *path, struct buf *out) {
     while ((n = read(fd, out->data + out->len, (size_t)st.st_size + 1 - out->len)) > 0) {
         out->len += (size_t)n;
         if (out->len > (size_t)st.st_size)
-            return -EFBIG; /* it grew while it was read: it is not ours */
+            return -EFBIG; /* another process wrote to the file while it was read */
     }
     return n < 0 ? -errno : 0;
 }

@@ -74,7 +74,7 @@ void llamacpp_put_settings(struct json *j, const struct api_model *m, const stru
     json_put_int(j, "top_k", s.top_k);
     json_put_double(j, "top_p", s.top_p);
     json_put_double(j, "min_p", s.min_p);
-    json_put_int(j, "repeat_last_n", -1); /* all of it */
+    json_put_int(j, "repeat_last_n", -1); /* the whole context */
     json_put_double(j, "repeat_penalty", s.repetition_penalty);
     json_put_double(j, "presence_penalty", s.presence_penalty);
     json_put_double(j, "frequency_penalty", s.frequency_penalty);

@@ -24,7 +24,7 @@ struct input {
     size_t n_bias; /* tokens of logit_bias, those that are named twice counted twice */
 };
 
-#define FIELDS_MAX 64u /* of response_fields */
+#define FIELDS_MAX 64u /* entries of response_fields */
 
 static int refuse(struct input *in, const char *field, const char *what) {
     return err_set_code(in->err, 400, "invalid_value", field, "%s must be %s.", field, what);

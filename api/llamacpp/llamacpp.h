@@ -21,7 +21,7 @@ struct writer;
 
 /* Form of the answer that a /completion asks for; prompt_job.state. */
 struct llamacpp_completion {
-    bool return_tokens;     /* of a whole answer; a stream has them always */
+    bool return_tokens;     /* token ids in a whole answer; streams always have them */
     bool timings_per_token; /* each event of a stream has the figures */
     yyjson_doc *fields;     /* an array of the members that are wanted; NULL: all */
 };

@@ -290,7 +290,7 @@ int ollama_translate(const struct model *m, yyjson_doc *body, bool is_generate, 
         r = is_generate ? generate(&in, root, text, load) : chat(&in, root, load);
     if (r == 0)
         r = take_logprobs(&in, root, *text);
-    if (r == 0 && *load) { /* nothing will come of it */
+    if (r == 0 && *load) { /* the model is loaded, nothing is generated */
         *text = true;
         yyjson_mut_obj_remove_key(in.root, "messages");
         yyjson_mut_obj_remove_key(in.root, "prompt");

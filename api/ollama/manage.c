@@ -289,7 +289,7 @@ void ollama_pull_serve(struct exchange *x, struct http *h) {
         audit_client(x, "pull", name, r, &err);
     }
     yyjson_doc_free(doc);
-    if (r == 0 && served) { /* it is here already */
+    if (r == 0 && served) { /* the model is on this machine already */
         succeed(x, streams, false);
         return;
     }

@@ -136,7 +136,7 @@ static int read_name(struct exchange *x, const struct model **out, struct err *e
     yyjson_val *root = yyjson_doc_get_root(doc), *name = yyjson_obj_get(root, "model");
 
     if (!yyjson_is_str(name))
-        name = yyjson_obj_get(root, "name"); /* as it was called once */
+        name = yyjson_obj_get(root, "name"); /* the older name of the member */
     if (!yyjson_is_str(name))
         r = err_set_code(err, 400, "invalid_value", "model", "model is required");
     else if (!json_cstr(name))

@@ -56,7 +56,7 @@ static void open_message(struct json *j, const struct writer *w, const char *tex
 static void put_call(struct json *j, const struct output_parser *s, uint32_t i) {
     const struct output_call *c = &s->calls[i];
 
-    assert(i < s->n_calls && c->complete); /* its arguments are whole JSON */
+    assert(i < s->n_calls && c->complete); /* arguments are whole JSON */
     json_open(j, '{');
     json_put_string(j, "id", c->id);
     json_put_open(j, "function", '{');
@@ -272,7 +272,8 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool generate, st
         job->request.keep_alive_s = keep_s;
     }
     if (r == 0 && text && !job->request.max_new)
-        job->request.max_new = GEN_REQUEST_NO_LIMIT; /* all that is left, unlike OpenAI's 16 */
+        /* the rest of the context; OpenAI's default is 16 */
+        job->request.max_new = GEN_REQUEST_NO_LIMIT;
     return r;
 }
 

@@ -42,7 +42,7 @@ static void put_input_delta(struct json *j, struct custom_text *t, const char *a
     t->n_sent = t->text.len;
 }
 
-/* The same in the form of `functions`, where there is one call, without an id. */
+/* Writes the delta of a call in the form of `functions`, which has one call without an id. */
 static void put_function_delta(struct json *j, const struct piece *p) {
     const struct output_piece *part = p->part;
 

@@ -205,7 +205,7 @@ void choices_put_timings(struct json *j, const struct writer *w) {
         timings_put(j, w->choices[0].gen);
 }
 
-/* How far the prompt of @g is, in llama-server's words. */
+/* Writes the progress of @g's prompt with llama-server's names. */
 static void put_progress(struct json *j, const struct writer *w, const struct gen *g) {
     json_put_open(j, "prompt_progress", '{');
     json_put_int(j, "total", g->n_prompt);

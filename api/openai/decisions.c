@@ -384,7 +384,7 @@ static int translate(struct prompt_job *job, yyjson_doc *body, bool system_one, 
     yyjson_val *root = yyjson_doc_get_root(body);
     yyjson_doc *chat = NULL;
 
-    forget(d); /* of a try on the loop */
+    forget(d); /* drops the result of an earlier try on the loop */
     d->body = body;
     d->system_one = system_one;
     int r = read_questions(d, yyjson_obj_get(root, "questions"), err);
@@ -422,7 +422,7 @@ static void rename_system_one(struct err *err) {
 /* ---- answers ---- */
 
 struct reading {
-    double p[OPTIONS_MAX]; /* of each option; they add up to 1 */
+    double p[OPTIONS_MAX]; /* probability of each option; the sum is 1 */
     double mass;           /* probability of all labels together */
     uint32_t best;
     double confidence;

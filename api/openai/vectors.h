@@ -50,7 +50,7 @@ struct vectors {
     int64_t started_ns;
     struct job task;   /* puts the answer together */
     struct buf answer; /* by that */
-    int written;       /* its result */
+    int written;       /* 0 or -errno of writing the answer */
     bool writing;      /* the pool has it */
     bool floats;
 };

@@ -4,7 +4,7 @@
 #include "api/generation/model.h"
 #include "api/http/json.h"
 
-/* How much a counter has grown; its whole value if it began anew, as a new worker's does. */
+/* Returns the growth of a counter; its whole value if it began anew, as a new worker's does. */
 static double grown(uint64_t before, uint64_t now) {
     return (double)(now >= before ? now - before : now);
 }

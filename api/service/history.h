@@ -18,7 +18,7 @@ enum {
     HISTORY_PROMPT, /* computed ones a second */
     HISTORY_RUNNING,
     HISTORY_WAITING,
-    HISTORY_ROWS, /* of the last step; 0 while nothing runs */
+    HISTORY_ROWS, /* rows of the last step; 0 while nothing runs */
     HISTORY_ROWS_OF_A_SAMPLE
 };
 
@@ -26,7 +26,7 @@ enum {
 struct history {
     float sample[HISTORY_MAX][HISTORY_ROWS_OF_A_SAMPLE]; /* [n % HISTORY_MAX] is the next */
     uint64_t n;
-    int64_t at_ns; /* of the last sample; 0: none yet */
+    int64_t at_ns; /* time of the last sample; 0: none yet */
     uint64_t n_output, n_prompt;
 };
 

@@ -30,7 +30,7 @@
 
 #define QUEUE 2048u   /* spans: 0.8 MB */
 #define BATCH 256u    /* spans of a request; some 300 KB */
-#define BATCH_MS 1000 /* that the first span of a batch waits for others */
+#define BATCH_MS 1000 /* time that the first span of a batch waits for others */
 #define POST_MS 10000 /* the default of OpenTelemetry's exporters */
 #define PAUSE_MIN_MS 1000
 #define PAUSE_MAX_MS 30000

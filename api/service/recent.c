@@ -8,7 +8,7 @@
 #include "api/http/exchange.h"
 #include "base/util.h"
 
-#define MAX_AGE_NS (10 * 60 * 1000000000ll) /* of a request that is shown */
+#define MAX_AGE_NS (10 * 60 * 1000000000ll) /* age up to which an ended request is shown */
 
 void recent_note(struct recent *r, const struct exchange *x, int64_t now) {
     if (!x->route || !x->route->generates)

@@ -24,7 +24,7 @@ struct service {
     char started_header[64]; /* a header line: when the service began */
     bool closing;
     uv_timer_t log_tick;    /* tells what was left out */
-    struct metrics metrics; /* of the loop; those of generations are their models' */
+    struct metrics metrics; /* metrics of the loop; each model has those of its generations */
     struct otlp *otlp;      /* NULL: no traces are sent */
     uv_timer_t history_tick;
     struct history history; /* samples for the charts of the web page */

@@ -55,7 +55,7 @@ void sleep_serve(struct exchange *x, struct http *h) {
         if (named && m != named)
             continue;
         r = env->opts.sleep(env->opts.models_ctx, m->info->id, &err);
-        if (r < 0 && named) { /* of all models, pinned ones stay */
+        if (r < 0 && named) { /* a request for all models leaves pinned ones loaded */
             respond_error(x, &err);
             return;
         }

@@ -20,7 +20,7 @@ struct trace_span {
     const char *path, *finish, *method;         /* static; finish "-": none */
     char request_id[64], model[64], tenant[64]; /* model "": none was found yet */
     char error[48];                             /* the code of the error, or "" */
-    int status;                                 /* as exchange.status */
+    int status;                                 /* see exchange.status */
     uint32_t n_prompt, n_cached, n_output, n_resumed;
     int64_t start_unix_ns, queue_ns, ttft_ns, total_ns;
 };

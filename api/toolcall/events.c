@@ -42,7 +42,7 @@ void events_segment(struct toolcall_parser *p) {
 
 static void hold_space(struct toolcall_parser *p, const char *data, size_t len) {
     while (len) {
-        assert(p->n_space < sizeof(p->space)); /* it is flushed when it is full */
+        assert(p->n_space < sizeof(p->space)); /* the space is flushed when it is full */
         size_t n = MIN(len, sizeof(p->space) - p->n_space);
 
         memcpy(p->space + p->n_space, data, n);
@@ -57,7 +57,7 @@ static void hold_space(struct toolcall_parser *p, const char *data, size_t len) 
 void events_text(struct toolcall_parser *p, bool reasoning, const char *data, size_t len) {
     size_t end = len;
 
-    assert(!p->call.open); /* what is inside a call is no text yet */
+    assert(!p->call.open); /* bytes inside a call are not text yet */
     while (p->spaced && len && is_space(*data)) {
         data++;
         end--;
@@ -176,7 +176,7 @@ void events_out(struct toolcall_parser *p) {
 }
 
 static void end(struct toolcall_parser *p, bool complete) {
-    assert(p->call.committed && p->n_calls > 0); /* what was begun is ended, nothing else */
+    assert(p->call.committed && p->n_calls > 0); /* only a call that was reported is ended */
     tell(p, &(struct toolcall_event){
                 .kind = TOOLCALL_END, .index = p->n_calls - 1, .complete = complete});
     p->call = (struct tc_call){0};

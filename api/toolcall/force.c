@@ -347,7 +347,7 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
     int r;
 
     assert(o->n_tools > 0 && (section || s->call_begin));
-    assert(!o->after || toolcall_after(o->format, 0)); /* else there is nothing to come after */
+    assert(!o->after || toolcall_after(o->format, 0)); /* a trigger must exist to come after it */
     n->n_made = 0;
     n->too_large = n->failed = false;
     yyjson_mut_val *all = ir_list(n, "sequence");

@@ -12,8 +12,8 @@ struct force {
     struct nodes *n;
     const struct toolcall_shape *shape;
     const struct toolcall_tool *tool; /* the one that is being written */
-    const char *prop;                 /* of it, for messages; or NULL */
-    const char *name_end; /* what follows a trigger that stands behind the name; or NULL */
+    const char *prop; /* property of the tool that is being written, for error messages; or NULL */
+    const char *name_end; /* text that follows a trigger that stands behind the name; or NULL */
     char stop[64];        /* ends a bare value */
     struct err *err;
 };

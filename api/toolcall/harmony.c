@@ -19,7 +19,7 @@ enum {
     COMMENTARY,
     TO,
     NAME,
-    REST, /* of a header whose recipient is known */
+    REST, /* rest of a header whose recipient is known */
     ARGS,
     CLOSE,
 };

@@ -114,8 +114,8 @@ static int end_key(struct toolcall_parser *p, const struct tc_state *s) {
     } else {
         int key = key_of(o->text.data);
 
-        /* Where any object may be an answer, the first unknown member proves that it is not a
-         * call. */
+        /* Proves that the object is no call, where any object may be an answer: its first member is
+         * unknown. */
         if (key < 0 && p->opts.format->only_known)
             return TC_BROKEN;
         o->key = (uint8_t)MAX(key, KEY_OTHER);

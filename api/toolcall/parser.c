@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define SLICE 4096u /* of a feed that is looked at at once */
+#define SLICE 4096u /* bytes of a feed that are parsed at once */
 
 static const struct tc_state text_only[] = {
     [TC_CONTENT] = {.kind = TC_TEXT},

@@ -27,26 +27,27 @@
 
 #define TC_CONTENT 0
 #define TC_REASON 1
-#define TC_FIRST 2  /* of a format's own states */
-#define TC_FAIL 255 /* as a next state: this is no call */
+#define TC_FIRST 2  /* first of a format's own states */
+#define TC_FAIL 255 /* next state of bytes that are no call */
 
 #define TC_SPACE_MAX 64u /* white space held until it is clear what it stands next to */
 #define TC_KEY_MAX 256u
 #define TC_SKIP_MAX 256u
-#define TC_QUOTED_MAX 16384u /* of a string behind what would be the value's end */
+#define TC_QUOTED_MAX 16384u /* longest string behind a possible end of the value */
 
 enum tc_kind {
-    TC_TEXT,      /* goes out as content or reasoning */
-    TC_EXPECT,    /* white space, then a literal; anything else: `other` */
-    TC_NAME,      /* a function's name, up to a literal */
-    TC_ID,        /* an id, up to a literal */
-    TC_KEY,       /* a parameter's name, up to a literal */
-    TC_SKIP,      /* dropped, up to a literal */
-    TC_VALUE,     /* a parameter's bare value, up to a literal */
-    TC_LITERAL,   /* a parameter's value as `mode` reads it */
-    TC_ARGUMENTS, /* all arguments: one object as `mode` reads it. None: `other` */
-    TC_OBJECT,    /* {"name": .., "arguments": ..}; the brace is read */
-    TC_NAMED,     /* {NAME: arguments}; the brace is read */
+    TC_TEXT,    /* goes out as content or reasoning */
+    TC_EXPECT,  /* white space, then a literal; anything else: `other` */
+    TC_NAME,    /* a function's name, up to a literal */
+    TC_ID,      /* an id, up to a literal */
+    TC_KEY,     /* a parameter's name, up to a literal */
+    TC_SKIP,    /* dropped, up to a literal */
+    TC_VALUE,   /* a parameter's bare value, up to a literal */
+    TC_LITERAL, /* a parameter's value as `mode` reads it */
+    /* one object with all arguments, read in `mode`; next: `other`, without arguments */
+    TC_ARGUMENTS,
+    TC_OBJECT, /* {"name": .., "arguments": ..}; the brace is read */
+    TC_NAMED,  /* {NAME: arguments}; the brace is read */
 };
 
 enum tc_act {
@@ -56,7 +57,7 @@ enum tc_act {
     TC_PEEK = 8,         /* the literal is not taken */
     TC_START = 16,       /* only where nothing but white space is before it */
     TC_STRING = 32,      /* the value is a string, whatever the schema says */
-    TC_JSON = 64,        /* it is not */
+    TC_JSON = 64,        /* the value is JSON */
     TC_NAME_IN_ID = 128, /* the id is functions.NAME:INDEX */
 };
 
@@ -101,7 +102,7 @@ struct tc_object {
 /* Tracks whether the position in a value is inside a string. */
 struct tc_quotes {
     enum { QUOTES_BEGIN, QUOTES_ON, QUOTES_OFF } state;
-    char quote;  /* of the string that is open, or 0 */
+    char quote;  /* quote of the open string, or 0 */
     bool escape; /* after a backslash in it */
     bool one;    /* the value is one string */
 };
@@ -135,7 +136,7 @@ struct toolcall_parser {
     char space[TC_SPACE_MAX];
     size_t n_space;
     bool space_is_reasoning;
-    struct buf raw;  /* of the open call: bytes that have not been reported */
+    struct buf raw;  /* bytes of the open call that have not been reported */
     struct buf args; /* before it is committed */
     struct buf out;
     struct tc_call call;
@@ -174,15 +175,16 @@ void events_name(struct toolcall_parser *p);    /* call.name is complete, or no 
 /* The next bytes of its arguments, as JSON; the first ones make it one for good, where it has a
  * name and calls are not reported as a whole. */
 void events_args(struct toolcall_parser *p, const char *data, size_t len);
-void events_end(struct toolcall_parser *p); /* it is complete, or broken: without a name */
+void events_end(struct toolcall_parser *p); /* the call is complete, or broken: it has no name */
 void events_break(
-    struct toolcall_parser *p); /* it is no call, or, once reported, an incomplete one */
+    struct toolcall_parser *p); /* the bytes are no call; a call that was reported is incomplete */
 void events_out(struct toolcall_parser *p); /* `out` goes to the arguments */
 
 /* states.c, object.c: one step in the state @s, the window not empty: enum tc_step, or -ENOMEM. */
 int states_step(struct toolcall_parser *p, const struct tc_state *s);
 int object_step(struct toolcall_parser *p, const struct tc_state *s);
-bool object_may_end(const struct toolcall_parser *p); /* all that matters of an object is there */
+/* returns true if the object has all members that matter */
+bool object_may_end(const struct toolcall_parser *p);
 
 /* value.c */
 enum value_type {
@@ -193,13 +195,16 @@ enum value_type {
     VALUE_OBJECT = 16,
     VALUE_ARRAY = 32,
 };
-bool value_knows(yyjson_val *tools, const char *name); /* whether a tool has it */
+bool value_knows(yyjson_val *tools, const char *name); /* returns true if a tool has this name */
 /* The types, VALUE_.., that the tool's schema allows a parameter; 0: it does not say. */
 unsigned value_types(yyjson_val *tools, const char *name, const char *key);
-void value_key(struct toolcall_parser *p);   /* `"key": `, after a brace or a comma */
-void value_begin(struct toolcall_parser *p); /* of parameter p->key, whose type is looked up */
-void value_feed(struct toolcall_parser *p, const char *data, size_t len); /* its next bytes */
-void value_end(struct toolcall_parser *p); /* what was held goes out as JSON of a fitting type */
+void value_key(struct toolcall_parser *p); /* `"key": `, after a brace or a comma */
+/* begins the value of parameter p->key, and looks up its type */
+void value_begin(struct toolcall_parser *p);
+/* feeds the next bytes of the value */
+void value_feed(struct toolcall_parser *p, const char *data, size_t len);
+/* ends the value: reports held bytes as JSON of a fitting type */
+void value_end(struct toolcall_parser *p);
 
 /* The formats' tables: see formats.c. */
 extern const struct toolcall_format format_hermes, format_generic, format_qwen_coder, format_seed,

@@ -29,7 +29,7 @@ struct scan {
     char word[6], ws[16];
 };
 
-void scan_begin(struct scan *s, enum scan_mode mode); /* of a new value */
+void scan_begin(struct scan *s, enum scan_mode mode); /* at the beginning of a value */
 /* Takes bytes up to the end of the value; *used says how many. @out may be NULL. Enum scan_result;
  * -ENOMEM and -EMSGSIZE are @out's. Not after SCAN_DONE. */
 int scan_feed(struct scan *s, const char *data, size_t len, size_t *used, struct buf *out);

@@ -64,7 +64,7 @@ static enum match match_edges(const struct toolcall_parser *p, const struct tc_s
 }
 
 static int take_edge(struct toolcall_parser *p, const struct tc_state *s, const struct tc_edge *e) {
-    assert(*e->text); /* else the step would take nothing */
+    assert(*e->text); /* an empty edge would not advance */
     if (e->act & TC_OPEN) {
         events_open(p);
         p->back = s->kind == TC_TEXT ? p->state : TC_CONTENT;

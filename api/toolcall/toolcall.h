@@ -20,7 +20,7 @@
 
 #define TOOLCALL_NAME_MAX 128u
 #define TOOLCALL_ID_MAX 160u
-#define TOOLCALL_CALLS_MAX 128u        /* of one message; what follows is content */
+#define TOOLCALL_CALLS_MAX 128u        /* calls of one message; text behind them is content */
 #define TOOLCALL_HELD_MAX (256u << 10) /* bytes before a call's name, or of one value */
 #define TOOLCALL_WHOLE_MAX (4u << 20)  /* bytes of one call with `whole_calls` */
 
@@ -43,7 +43,8 @@ struct toolcall_shape {
     enum toolcall_args args;
     const char *section_begin, *section_end, *separator;
     const char *call_begin, *name_end, *call_end;
-    const char *call_begin_also, *name_end_also; /* as good as these; or NULL */
+    /* other spellings of call_begin and name_end; or NULL */
+    const char *call_begin_also, *name_end_also;
     const char *key_begin, *key_end, *key_end_json, *value_end;
     uint8_t id_len;
 };
@@ -51,7 +52,7 @@ struct toolcall_shape {
 /* A row of the table of formats (formats.c). */
 struct toolcall_format {
     const char *name;
-    const char *detect[3];   /* all of these in a template's source mean this format */
+    const char *detect[3];   /* texts that a template's source must have to be of this format */
     const char *triggers[4]; /* a call starts with one of these; "{" only where a message starts */
     const char *force_after[3]; /* instead of a trigger: after these nothing but a call comes */
     const char *start_after;    /* so it is after this, where a message begins; or NULL */
@@ -75,8 +76,8 @@ struct toolcall_format {
 /* Markers of reasoning, for formats that do not define them. */
 struct toolcall_reasoning {
     const char *name, *open, *close;
-    const char *detect[2]; /* all of these in a template's source */
-    const char *then;      /* what may come behind it, before calls or content; or NULL */
+    const char *detect[2]; /* texts that a template's source must have */
+    const char *then;      /* text that may follow, before calls or content; or NULL */
 };
 
 /* Formats by template and by name; NULL when there is none. `generic` is never detected: it is for
@@ -97,9 +98,9 @@ bool toolcall_has_marker(const struct toolcall_format *f, const struct toolcall_
 struct toolcall_opts {
     const struct toolcall_format *format;       /* NULL: content and reasoning only */
     const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
-    yyjson_val *tools; /* of the request; outlives the parser. NULL: calls are content */
-    bool in_reasoning; /* toolcall_opens_reasoning() */
-    bool only_calls; /* nothing else was asked for: what is neither call nor reasoning is dropped */
+    yyjson_val *tools;  /* tools of the request; outlive the parser. NULL: calls are content */
+    bool in_reasoning;  /* toolcall_opens_reasoning() */
+    bool only_calls;    /* drop what is neither call nor reasoning */
     bool whole_calls;   /* a call is reported when it is complete; a broken one is content */
     uint32_t max_calls; /* 0: TOOLCALL_CALLS_MAX; 1: no parallel calls */
     size_t max_held;    /* 0: TOOLCALL_HELD_MAX */
@@ -142,8 +143,9 @@ int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolc
 /* Ends the input; nothing may be fed afterwards. Open calls end with `complete` false. Returns like
  * toolcall_feed(). */
 int toolcall_finish(struct toolcall_parser *p, toolcall_sink sink, void *ctx);
-bool toolcall_in_reasoning(const struct toolcall_parser *p); /* what has been fed ends there */
-uint32_t toolcall_n_calls(const struct toolcall_parser *p);  /* that have begun */
+/* returns true if the fed bytes end in reasoning */
+bool toolcall_in_reasoning(const struct toolcall_parser *p);
+uint32_t toolcall_n_calls(const struct toolcall_parser *p); /* number of calls that have begun */
 size_t toolcall_held(const struct toolcall_parser *p); /* bytes of text and arguments in memory */
 
 /* ---- forcing calls */
@@ -153,16 +155,16 @@ struct toolcall_tool {
     yyjson_val *parameters; /* a schema; NULL: it has none */
     const char *param;      /* the field that the schema came from */
     bool loose;             /* any arguments */
-    bool takes_text;        /* it takes one string, `input`, which follows: */
+    bool takes_text;        /* the tool takes one string, `input`, described by: */
     const char *syntax;     /* "regex" or "lark"; NULL: nothing */
     yyjson_val *text;       /* the source */
 };
 
 struct toolcall_force {
     const struct toolcall_format *format;
-    const struct toolcall_tool *tools; /* that may be called */
+    const struct toolcall_tool *tools; /* tools that may be called */
     uint32_t n_tools, max_calls;       /* max_calls 0: TOOLCALL_CALLS_MAX */
-    bool after;                        /* what follows toolcall_after(), not the whole */
+    bool after;                        /* write only what follows toolcall_after() */
 };
 
 /* The calls of one message as a node of grammar/constraint.h, so that what is generated under it is
