@@ -1,11 +1,9 @@
 #pragma once
 
-/*
- * bench_agent - what an agent of a trace does, turn by turn: how much it says, how long an answer
- * it wants, which sub-agents work for it and how long its tools and people take. All of it is a
- * function of the trace, the seed and the agent's number, whatever a server does and however long
- * it takes: every server is asked the same.
- */
+/* bench_agent - the behaviour of an agent of a trace, turn by turn: the lengths of its messages and
+ * of the answers, its sub-agents, and the pauses for tools and people. All of it is a function of
+ * the trace, the seed and the agent's number, not of the server: every server gets the same
+ * requests. */
 
 #include "base/rng.h"
 #include "cmd/bench_trace.h"
@@ -44,7 +42,7 @@ double agent_init(struct agent *a, const struct trace_group *g, uint32_t number,
 void agent_init_sub(struct agent *a, struct agent *parent);
 
 bool agent_ended(const struct agent *a); /* no turn is left */
-/* The next turn of @a, of which one is left. */
+/* Returns the next turn of @a, which must have one left. */
 struct agent_turn agent_next(struct agent *a);
 /* Returns the pause between the turn that agent_next() gave last and the one after it. */
 struct agent_pause agent_pause(struct agent *a);

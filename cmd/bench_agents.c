@@ -80,7 +80,7 @@ struct agents {
     struct bench_http *http;
     struct slot **slot;       /* [AGENTS_MAX] */
     struct slot **due;        /* [AGENTS_MAX] those that wait: a heap, the next one first */
-    uint32_t n_slots, n_left; /* left: agents whose job is not over */
+    uint32_t n_slots, n_left; /* n_left: agents whose job is not over */
     uint32_t n_due;
     uint64_t n_waits;
     int64_t last_print_ns;
@@ -247,7 +247,7 @@ static void end_agent(struct slot *slot, bool finished, int64_t now) {
         s->error = -ENOMEM;
 }
 
-/* Starts the sub-agents of @slot, which goes on when all of them have ended. */
+/* Starts the sub-agents of @slot, which continues when all of them have ended. */
 static void begin_subs(struct slot *slot, int64_t now) {
     uint32_t n = slot->pause.n_subs;
 
@@ -340,7 +340,7 @@ static void begin_agents(struct agents *s, int64_t start_ns) {
         uint32_t n = g->count.low + rng_below(&rng, g->count.high - g->count.low + 1);
 
         if (g->tenant.low == s->without) {
-            number += n; /* the numbers of the others stay */
+            number += n; /* keeps the numbers of the other agents */
             continue;
         }
         if (!t->here)
@@ -487,7 +487,7 @@ static int replay(struct agents *s) {
     return r < 0 ? cli_fail("the load generator failed: %s", strerror(-r)) : report(s);
 }
 
-/* Reads the trace and what the options change of it. -1: go on; else an exit code. */
+/* Reads the trace and applies the options that change it. Returns -1 to go on, or an exit code. */
 static int read_trace(struct agents *s) {
     struct err err = {0};
 
@@ -499,7 +499,7 @@ static int read_trace(struct agents *s) {
         return cli_usage("--set: %s is wrong", err.message);
     for (uint32_t i = 0; s->keys && i < TENANTS; i++)
         snprintf(s->key[i], sizeof(s->key[i]), "%.80s%u", s->keys, i);
-    if (s->keys) /* to find out about the server */
+    if (s->keys) /* key for the requests that examine the server */
         s->target.api_key = s->key[s->trace.group[0].tenant.low % TENANTS];
     return -1;
 }

@@ -105,7 +105,7 @@ static void take_part(struct http_transfer *t, const struct openai_part *part) {
         fail(q, OUTCOME_STREAM, part->error);
 }
 
-/* One event of the stream. 0 or -ENOMEM; what is wrong with the event is the outcome of the
+/* Takes one event of the stream. Returns 0 or -ENOMEM; a malformed event sets the outcome of the
  * request. */
 static int take_event(void *ctx, const char *data, size_t len) {
     struct http_transfer *t = ctx;
@@ -499,7 +499,7 @@ int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char 
     yyjson_mut_doc_set_root(d, root);
     yyjson_mut_obj_add_str(d, root, "model", model);
     yyjson_mut_obj_add_str(d, root, "prompt", text);
-    yyjson_mut_obj_add_str(d, root, "content", text); /* llama-server's name of it */
+    yyjson_mut_obj_add_str(d, root, "content", text); /* llama-server's name of the counter */
     CLEANUP(freep) char *json = yyjson_mut_write(d, 0, NULL);
     yyjson_mut_doc_free(d);
     buf_init(&body, REPLY_MAX);

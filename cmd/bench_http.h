@@ -21,7 +21,7 @@ enum outcome {
     OUTCOMES
 };
 
-/* The outcome in a word, as the JSON has it. */
+/* Returns the outcome as a word, as the JSON output has it. */
 const char *outcome_name(enum outcome o);
 
 struct bench_http;
@@ -55,7 +55,8 @@ struct bench_request {
 /* Empty, with nothing to send yet. */
 void bench_request_init(struct bench_request *q);
 void bench_request_deinit(struct bench_request *q); /* not while it runs */
-void bench_request_reset(struct bench_request *q);  /* to send it again: forgets what came of it */
+/* prepares @q for another attempt: clears its results */
+void bench_request_reset(struct bench_request *q);
 
 struct bench_http_opts {
     const char *url;     /* http://host:port, with or without /v1 */
@@ -64,16 +65,16 @@ struct bench_http_opts {
     double timeout_s;    /* timeout of a request */
 };
 
-/* A client of one server. 0, -ENOMEM, or -EINVAL with @err: the URL is none. */
+/* Makes a client of one server. Returns 0, -ENOMEM, or -EINVAL with @err if the URL is not valid. */
 int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, struct err *err);
 struct bench_http *bench_http_free(struct bench_http *h); /* ends what still runs, without done */
 DEFINE_FREEP(struct bench_http, bench_http)
 
-/* Sends @q, whose body and done are set; @q is not moved or freed until done. 0, -ENOMEM or -EIO,
- * and then done is not called. */
+/* Sends @q, whose body and done are set and which stays in place until done is called. Returns 0,
+ * -ENOMEM or -EIO; after an error done is not called. */
 int bench_http_start(struct bench_http *h, struct bench_request *q);
 void bench_http_stop(struct bench_http *h); /* ends all that runs, without done */
-/* Waits until something happens, at most @timeout_ms, and calls done for what is complete. */
+/* Waits for events, at most @timeout_ms, and calls done for each request that has ended. */
 int bench_http_run(struct bench_http *h, int timeout_ms);
 /* Requests that were started and are not done. */
 uint32_t bench_http_n_running(const struct bench_http *h);

@@ -1,8 +1,6 @@
-/*
- * weft-bench identity - does a server give the same greedy text whatever else it does? Every prompt
- * is asked alone first; then all together, among neighbours that come and go with other prompts,
- * lengths and temperatures. A server whose arithmetic depends on the batch gives other texts.
- */
+/* weft-bench identity - compares greedy texts of a server alone and under load. Every prompt is
+ * sent alone first; then all together, beside other requests with other prompts, lengths and
+ * temperatures. A server whose arithmetic depends on the batch returns different texts. */
 
 #include <assert.h>
 #include <errno.h>
@@ -96,7 +94,7 @@ static void on_alone(struct bench_request *q) {
     forget(p);
 }
 
-/* Compares the text with the one that came alone. */
+/* Compares the text with that of the request sent alone. */
 static void on_together(struct bench_request *q) {
     struct probe *p = q->ctx;
     struct identity *id = p->owner;

@@ -29,8 +29,8 @@ static void free_batch(struct run_batch *b) {
     free(b->page);
 }
 
-/* Without tied embeddings a token reads one row of them, not the table; of the experts, those that
- * it picks. */
+/* Counts the bytes of weights that one token reads: one row of an embedding table that is not tied,
+ * and of the experts as many as the router picks. */
 static uint64_t count_bytes(const struct run *r) {
     const struct tensor *embd = gguf_find(r->file, "token_embd.weight");
     bool tied = !gguf_find(r->file, "output.weight");

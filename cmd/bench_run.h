@@ -55,8 +55,8 @@ int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *toke
 int run_decode(struct run *r, uint32_t n, const uint32_t *slots, const uint32_t *pos,
                const int32_t *tokens, int32_t *next);
 
-/* @n_tokens greedy tokens of each of slots 0 to @n_seqs - 1 from position @pos0 on, each beginning
- * with @first[i]; @last[i] (NULL: not wanted) is the one that follows them. Steps overlap as far as
- * the engine allows. */
+/* Generates @n_tokens greedy tokens in each of slots 0 to @n_seqs - 1 from position @pos0 on,
+ * beginning with @first[i]; @last[i] (may be NULL) gets the token that follows them. Steps overlap
+ * as far as the engine allows. */
 int run_generate(struct run *r, uint32_t n_seqs, uint32_t pos0, uint32_t n_tokens,
                  const int32_t *first, int32_t *last);

@@ -38,6 +38,6 @@ struct openai_part {
  * is added to @text. Returns 0, -ENOMEM, -EMSGSIZE or -EBADMSG: not JSON or not an object. */
 int openai_parse(const char *json, size_t len, struct buf *text, struct openai_part *out);
 
-/* Copies UTF-8 that is to be printed: cut at @size between characters, control characters as
+/* Copies UTF-8 for printing: cuts at @size between characters, and replaces control characters by
  * spaces. */
 void openai_copy_text(char *out, size_t size, const char *text);

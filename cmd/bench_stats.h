@@ -1,14 +1,14 @@
 #pragma once
 
 /*
- * bench_stats - samples and what is said of them; distributions of lengths.
+ * bench_stats - samples, their mean, deviation and quantiles, and distributions of lengths.
  */
 
 #include <stdbool.h>
 #include "base/err.h"
 #include "base/rng.h"
 
-/* n <= cap; none is NaN, so that they have an order. */
+/* n <= cap; no sample is NaN: qsort() needs an order. */
 struct samples {
     double *v;
     size_t n, cap;
@@ -43,7 +43,7 @@ struct dist {
     uint32_t n, choice[DIST_CHOICES];
 };
 
-/* 0, -ENOMEM, or -EINVAL with @err: @text is none of these. */
+/* Parses @text. Returns 0, -ENOMEM, or -EINVAL with @err. */
 int dist_parse(struct dist *d, const char *text, struct err *err);
 /* A length; a function of @d and the state of @r. */
 uint32_t dist_draw(const struct dist *d, struct rng *r);

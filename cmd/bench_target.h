@@ -34,7 +34,7 @@ void bench_target_init(struct bench_target *t);
 /* cli_parse() over @options and the target's own. */
 int bench_target_parse(struct bench_target *t, int argc, char **argv,
                        const struct cli_option *options, size_t n, const char *usage);
-/* Finds out the model and words_per_token. CLI_OK or the exit code of a failure. */
+/* Asks the server for its model and measures words_per_token. Returns CLI_OK or an exit code. */
 int bench_target_open(struct bench_target *t, struct bench_http **out);
 /* From now on the first SIGINT ends the measurement, which bench_interrupted() tells; the second
  * one ends the process. */

@@ -68,9 +68,9 @@ void bench_tenants_failed(struct bench_tenants *r, struct tenant *t, const struc
 int bench_tenants_cut(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
                       int64_t due_ns);
 
-/* Jain's index, (sum x)^2 / (n sum x^2), of what tenants were served for their weight: of all of
- * them, or of those that waited for a first token nearly all the time and so could have used more.
- * *n: how many these are; 0 when they are fewer than two. */
+/* Returns Jain's fairness index, (sum x)^2 / (n sum x^2), of the tokens served per weight: of all
+ * tenants, or, if @wanting, of those that waited for a first token nearly all the time and so could
+ * have used more. *n: number of these tenants. Returns 0 if there are fewer than two. */
 double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n);
 
 /* The inter-token times of @t that lie in, or reach into, those in which a turn of @other waited

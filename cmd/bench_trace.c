@@ -39,7 +39,7 @@ static const char *parse_keys(char **rest, const struct key *key, uint32_t n) {
     return NULL;
 }
 
-/* KEY=RANGE ... of a line "agents". NULL, or what is wrong. */
+/* Parses KEY=RANGE ... of a line "agents". Returns NULL, or the word that is wrong. */
 static const char *parse_group(struct trace_group *g, char **rest) {
     const struct key keys[] = {
         {"tenant", &g->tenant},       {"weight", &g->weight},           {"class", &g->class},
@@ -54,7 +54,7 @@ static const char *parse_group(struct trace_group *g, char **rest) {
     return bad || (g->first.low > 0 && g->output.low > 0) ? bad : "first and output";
 }
 
-/* A line "agents NAME KEY=RANGE ...". NULL, or what is wrong. */
+/* Parses a line "agents NAME KEY=RANGE ...". Returns NULL, or the word that is wrong. */
 static const char *parse_agents(struct trace_file *t, char **rest) {
     const char *name = strtok_r(NULL, " \t\n", rest);
 
@@ -104,7 +104,7 @@ static const char *parse_server(struct trace_file *t, char **rest) {
     return bad;
 }
 
-/* NULL, or what is wrong. */
+/* Parses one line. Returns NULL, or the word that is wrong. */
 static const char *parse_line(struct trace_file *t, char *line) {
     char *rest, *word = strtok_r(line, " \t\n", &rest);
 
@@ -156,7 +156,7 @@ int bench_trace_read(struct trace_file *t, const char *path,
     return r;
 }
 
-/* NULL, or what is wrong. */
+/* Applies one value of --set. Returns NULL, or the word that is wrong. */
 static const char *set_value(struct trace_file *t, char *text) {
     char *mark = strpbrk(text, ".="), *rest;
     bool of_group = mark && *mark == '.';

@@ -31,9 +31,9 @@ struct trace_group {
     struct range start;                                  /* when an agent begins */
     struct range turns, system, first, more, output; /* tokens; system: what all have in common */
     struct range pause;                              /* until the next turn */
-    struct range think_every, think; /* one pause in so many is this long instead; 0: none */
+    struct range think_every, think; /* one pause in think_every takes this long instead; 0: none */
     struct range subs_every, subs,
-        sub_turns; /* before one turn in so many it waits for so many sub-agents */
+        sub_turns; /* one turn in subs_every waits for so many sub-agents first */
 };
 
 struct trace_file {

@@ -172,7 +172,7 @@ static bool set_option(const struct cli_option *o, const char *value) {
     return false;
 }
 
-/* The option that @arg begins with, and where its value follows a "="; NULL: there is none. */
+/* Returns the option that @arg names, or NULL; *value is the text behind a "=", or NULL. */
 static const struct cli_option *find_option(const struct cli_option *options, size_t n,
                                             const char *arg, const char **value) {
     assert(arg[0] == '-' && arg[1]);

@@ -36,12 +36,12 @@ int ctl_call_long(struct ctl *c, const char *method, const char *path, struct bu
 /* Calls like ctl_call(), and parses the answer, which must be a JSON object. @out is the
  * caller's. */
 int ctl_get(struct ctl *c, const char *path, yyjson_doc **out, struct err *err);
-/* Calls @line for every line of an answer that goes on until it ends or @line returns false: then
- * CTL_OK. */
+/* Calls @line for every line of a streamed answer, until the answer ends or @line returns false;
+ * then returns CTL_OK. */
 int ctl_watch(struct ctl *c, const char *path,
               bool (*line)(void *ctx, const char *text, size_t len), void *ctx, struct err *err);
 
-/* The object in @text; NULL: it is none. */
+/* Parses @text; returns NULL if it is not a JSON object. */
 yyjson_doc *ctl_parse(const char *text, size_t len);
 /* Prints @d, which it frees, as a line; nothing where there is no memory. */
 void ctl_print_json(yyjson_mut_doc *d, FILE *out);
@@ -89,8 +89,8 @@ struct ctl_cell ctl_rate(yyjson_val *now, yyjson_val *before, const char *key, d
  * code, with @err. */
 int ctl_change(struct ctl *c, const char *name, const char *what, const char *file,
                struct err *err);
-/* Waits until @key of the model ("state", "swap") is none of @under_way (ends with NULL); puts it
- * into @out. */
+/* Waits until @key of the model ("state", "swap") has none of the values @under_way (ends with
+ * NULL); writes its value to @out. */
 int ctl_wait_change(struct ctl *c, const char *name, const char *key, const char *const *under_way,
                     char out[500], struct err *err);
 /* The flight recorder of the served model @name (NULL: the first) into @out. An exit code. */

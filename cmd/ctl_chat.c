@@ -13,11 +13,9 @@
 #include <editline/readline.h>
 #endif
 
-/*
- * weftctl chat - a conversation in the terminal. What a model writes is shown without the bytes
- * that could steer the terminal. The key comes from the environment or a file, never from the
- * command line, which others can read; lines are remembered while it runs and in no file.
- */
+/* weftctl chat - a conversation in the terminal. The model's text is printed without bytes that
+ * could steer the terminal. The key comes from the environment or a file, not from the command
+ * line, which other users can read; the history of input lines is kept in memory only. */
 
 #define MESSAGE_MAX (8u << 20)
 #define KEY_MAX 512
@@ -59,7 +57,7 @@ static void on_interrupt(int signal) {
     stop = 1;
 }
 
-/* ---- what is shown ---- */
+/* ---- output ---- */
 
 static void dim(const struct chat *c, bool on) {
     if (c->terminal)

@@ -44,7 +44,7 @@ void chat_answer_deinit(struct chat_answer *a); /* accepts a zeroed one */
 
 /* GET @path, its JSON to *out. An exit code, with @err saying why not (ctl.h). */
 int chat_get(struct chat_server *s, const char *path, yyjson_doc **out, struct err *err);
-/* A streamed chat completion of @body. An exit code likewise; what came until then is in @out. */
+/* Streams a chat completion of @body. Returns an exit code, with @err; @out has what arrived. */
 int chat_ask(struct chat_server *s, const char *body, size_t len, const struct chat_sink *sink,
              struct chat_answer *out, struct err *err);
 
@@ -70,8 +70,8 @@ bool chat_talk_drop(struct chat_talk *t, const char *role);
 int chat_talk_set(struct chat_talk *t, const char *name, const char *text);
 /* The body of the request for the next answer; the caller's. NULL: no memory. */
 char *chat_talk_body(const struct chat_talk *t, size_t *len);
-/* Writes all of it to @path as JSON, mode 0600: 0 or -errno. Reads it back: also -EBADMSG, and
- * then @t is as before. */
+/* Write the conversation to @path as JSON, mode 0600, and read it back. Return 0 or -errno; reading
+ * also -EBADMSG, and then @t is unchanged. */
 int chat_talk_save(const struct chat_talk *t, const char *path);
 int chat_talk_load(struct chat_talk *t, const char *path);
 

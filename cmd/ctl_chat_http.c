@@ -77,7 +77,8 @@ void chat_answer_deinit(struct chat_answer *a) {
 
 /* ---- one transfer ---- */
 
-/* With a sink it is a stream, whose parts go there and into `answer`; `whole` has what is none. */
+/* A transfer with a sink is a stream: its parts go to the sink and into `answer`. Any other body
+ * goes into `whole`. */
 struct transfer {
     struct chat_server *server;
     const struct chat_sink *sink; /* NULL: not a stream */

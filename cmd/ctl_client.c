@@ -86,7 +86,8 @@ struct ctl *ctl_free(struct ctl *c) {
 struct sink {
     struct buf *reply;
     CURL *curl;
-    bool (*line)(void *ctx, const char *text, size_t len); /* NULL: all of it stays in reply */
+    /* called for each line; NULL: the whole body stays in reply */
+    bool (*line)(void *ctx, const char *text, size_t len);
     void *ctx;
     bool enough, too_long;
     bool patient; /* the answer may take as long as it likes */

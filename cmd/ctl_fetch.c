@@ -84,7 +84,7 @@ static int open_folder(const char *target) {
     return fd < 0 ? -errno : fd;
 }
 
-/* ---- what is there ---- */
+/* ---- files on the disk ---- */
 
 /* Returns the size of a regular file, or -1 where there is none. @flags: of fstatat(). */
 static int64_t size_of(int dir, const char *path, int flags) {
@@ -313,7 +313,7 @@ static int fail_refused(const struct err *err) {
     return err->status == 401 || err->status == 403 ? CTL_DENIED : CTL_REFUSED;
 }
 
-/* Loads what is missing. Returns CTL_OK when all bytes are there. */
+/* Downloads the missing bytes. Returns CTL_OK when the file is complete. */
 static int load(struct loading *l) {
     const struct fetch *f = l->f;
     const struct hub_sink sink = {on_begin, on_data, on_tick, l};

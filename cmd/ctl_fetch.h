@@ -1,11 +1,10 @@
 #pragma once
 
-/*
- * ctl_fetch - one file from the hub into a folder, whatever happens on the way. What has arrived
- * lies in a hidden file beside the target, whose name holds the checksum, so that it is only ever
- * continued to become the same file; it is renamed when it is complete and its checksum is right.
- * Two processes that fetch the same file take turns on its lock: the second finds it complete.
- */
+/* ctl_fetch - downloads one file from the hub into a folder and survives interruptions. The bytes
+ * so far lie in a hidden file beside the target whose name holds the checksum, so that a download
+ * is only continued with bytes of the same file. The complete file is renamed after its checksum
+ * was verified. Two processes that fetch the same file take turns on its lock: the second finds it
+ * complete. */
 
 #include "cmd/ctl_hub.h"
 #include "cmd/ctl_progress.h"

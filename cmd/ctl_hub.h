@@ -53,7 +53,8 @@ struct hub_choice {
 int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct hub_choice *out,
                struct err *err);
 
-/* The model whose only or first file is file @i < l->n; false: none begins there. */
+/* Returns the model whose first file is file @i < l->n in *out; false: no model begins with this
+ * file. */
 bool hub_model_at(const struct hub_listing *l, uint32_t i, struct hub_choice *out);
 
 /* ---- transfers ---- */

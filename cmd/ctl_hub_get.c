@@ -21,7 +21,7 @@
  * travel to it (is_private()). */
 struct hub {
     CURL *curl;
-    struct curl_slist *token; /* the header with it; NULL: there is none */
+    struct curl_slist *token; /* the Authorization header; NULL: no token */
     char *endpoint;
     struct hub_options options;
     char why[CURL_ERROR_SIZE];

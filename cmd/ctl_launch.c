@@ -145,7 +145,7 @@ const struct launch_client launch_clients[] = {
 
 /* ---- texts ---- */
 
-/* @s as it stands in a string of JSON, or as it is. */
+/* Adds @s, escaped for a JSON string if @json. */
 static int add(struct buf *out, const char *s, bool json) {
     int r = 0;
 
@@ -160,7 +160,7 @@ static int add(struct buf *out, const char *s, bool json) {
 
 /* Settings that a client gets. */
 struct target {
-    const char *url, *model, *key; /* key: "none" where there is none */
+    const char *url, *model, *key; /* key: "none" without an API key */
     uint64_t n_context;            /* 0: not known */
     char context[24], output[24];  /* texts; "": not known */
     const char *limit;             /* the client's, filled in; "": not known */
@@ -204,7 +204,7 @@ static bool is_known(const char *text, const struct target *t) {
     return *t->context || !strstr(text, "{context}");
 }
 
-/* ---- what is done ---- */
+/* ---- print, start, write, undo ---- */
 
 /* For a shell: quotes in single quotes. */
 static void print_quoted(const char *s) {
@@ -410,7 +410,8 @@ static const struct launch_client *find(const char *name) {
     return NULL;
 }
 
-/* The file of @c below the home folder. False, after saying why: there is none. */
+/* Writes the path of the client's file below $HOME to @path. Returns false, after an error message,
+ * if the client has no file. */
 static bool file_of(const struct launch_client *c, char path[PATH_MAX]) {
     const char *home = getenv("HOME");
 

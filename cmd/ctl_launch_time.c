@@ -7,12 +7,10 @@
 #include "cmd/ctl_chat.h"
 #include "cmd/ctl_launch.h"
 
-/*
- * The speed at which the server reads prompts, measured by chats with one token of output each: one
- * that waits until the model is loaded, a short one and a longer one. The difference of the times
- * of these two is that of their prompts. The words of the longer one are numbers that were not
- * sent before, so that the prefix cache has none of them.
- */
+/* Measures how fast the server reads prompts, by three chats with one token of output each: the
+ * first waits until the model is loaded, the second is short and the third longer. The rate is the
+ * difference of their tokens over the difference of their times. The longer prompt is made of
+ * numbers that were not sent before, so that nothing of it is in the prefix cache. */
 
 #define PROBE_NUMBERS 150 /* words of the longer prompt: a few hundred tokens */
 

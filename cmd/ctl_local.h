@@ -6,6 +6,6 @@
 #include <stdbool.h>
 
 int ctl_pull(int argc, char **argv, bool json);   /* fetches from a hub */
-int ctl_models(int argc, char **argv, bool json); /* lists what is there */
+int ctl_models(int argc, char **argv, bool json); /* lists the models on this machine */
 int ctl_rm(int argc, char **argv, bool json);     /* removes */
 int ctl_key(int argc, char **argv, bool json);    /* makes an API key */

@@ -199,7 +199,8 @@ static int show(const struct model_list *l, const struct model_file *only, bool 
     return cli_flush() ? CLI_OK : CLI_FAILED;
 }
 
-/* The dirs and the list of them; both are the caller's also on failure. An exit code. */
+/* Reads the folders and their models. The caller frees both, also after a failure. Returns an exit
+ * code. */
 static int read_all(const char *models, struct model_dirs *dirs, struct model_list *list) {
     if (model_dirs_init(dirs, models) < 0 || model_list_read(list, dirs) < 0)
         return cli_fail("out of memory");

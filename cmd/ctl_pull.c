@@ -154,7 +154,7 @@ struct paths {
     char request[2048], target[4096];
 };
 
-/* Fills in what is needed to fetch file @k. Returns false if a name is too long. */
+/* Fills in the fetch of file @k. Returns false if a name is too long. */
 static bool plan_file(struct pull *p, uint32_t k, struct paths *paths, struct fetch *out) {
     const struct hub_file *file = &p->listing.file[p->choice.file[k]];
 

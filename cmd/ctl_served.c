@@ -63,7 +63,7 @@ int ctl_flight(struct ctl *c, const char *name, struct buf *out, struct err *err
     return ctl_call(c, "GET", path, out, err);
 }
 
-/* The served model @name in the answer to GET /models; NULL: there is none. */
+/* Returns the served model @name in the answer to GET /models, or NULL. */
 static yyjson_val *find(yyjson_val *root, const char *name) {
     size_t i, n;
     yyjson_val *m;

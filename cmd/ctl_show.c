@@ -132,7 +132,7 @@ static bool any_of(yyjson_val *o, const char *a, const char *b) {
     return x > 0 || y > 0;
 }
 
-/* Lines about what is only there when it is configured, or has happened. */
+/* Adds lines about tiers and features that are configured or have been used. */
 static void show_tiers(struct buf *out, yyjson_val *w) {
     if (any_of(w, "states", "snapshots"))
         ADD("  states   %s of %s slots; %s snapshots; %s made, %s used, %s evicted\n",

@@ -1,7 +1,5 @@
-/*
- * weft-gguf info - what is in a model file, for people and as JSON. Everything that comes from the
- * file is escaped before it is printed.
- */
+/* weft-gguf info - prints the contents of a model file, for people and as JSON. All text from the
+ * file is escaped. */
 
 #include <assert.h>
 #include <inttypes.h>
@@ -42,7 +40,7 @@ static const char *type_name(enum gguf_type type) {
         [GGUF_F64] = "f64",
     };
 
-    assert(type < ARRAY_SIZE(names) && names[type]); /* the reader knows no others */
+    assert(type < ARRAY_SIZE(names) && names[type]); /* the reader accepts no other types */
     return names[type];
 }
 
@@ -172,7 +170,7 @@ static void print_table(const struct gguf *g, const char *path) {
            n_values);
 }
 
-/* JSON is Unicode, the file's strings need not be: what is not UTF-8 becomes U+FFFD. */
+/* Converts a string of the file to valid UTF-8 for JSON: invalid bytes become U+FFFD. */
 static yyjson_mut_val *text_value(yyjson_mut_doc *d, struct gguf_str s) {
     CLEANUP(freep) char *out = malloc(3 * s.len + 1);
     size_t len = 0, n;
@@ -300,7 +298,7 @@ static void json_projector(yyjson_mut_doc *d, yyjson_mut_val *root, const struct
     }
 }
 
-/* @fit NULL: nothing is said of it. */
+/* Writes the JSON; without @fit it has no member `fit`. */
 static int print_json(const struct gguf *g, const char *path, const struct model_fit *fit,
                       const struct machine *machine) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);

@@ -1,8 +1,6 @@
-/*
- * weft-gguf verify - the structure is checked by opening the file; then every number that can be
- * infinite or NaN is looked at: the weights of F32, F16 and BF16 tensors, the scales of the blocks
- * of the others (the rest of a block is integers).
- */
+/* weft-gguf verify - opens the file, which checks its structure, and then every number that can be
+ * infinite or NaN: the weights of F32, F16 and BF16 tensors, and the scales of quantised blocks
+ * (the rest of a block is integers). */
 
 #include <assert.h>
 #include <inttypes.h>
@@ -29,8 +27,8 @@ static const struct {
     {TENSOR_TQ2_0, 64, 0},
 };
 
-/* Offset of the first number at @at + k * @stride whose exponent bits (@mask of its top 16 bits)
- * are all set, -1 if there is none. */
+/* Returns the offset of the first number at @at + k * @stride whose exponent bits (@mask of its top
+ * 16 bits) are all set, or -1. */
 static int64_t find_bad(const uint8_t *data, size_t bytes, size_t at, size_t stride,
                         uint16_t mask) {
     assert(at + 2 <= stride && bytes % stride == 0);
@@ -60,7 +58,7 @@ static int64_t find_bad_iq1_m(const uint8_t *data, size_t bytes, size_t stride) 
     return -1;
 }
 
-/* The place of the first value, or scale, that is not finite; -1: there is none. */
+/* Returns the offset of the first value or scale that is not finite, or -1. */
 static int64_t check_tensor(const struct tensor *t) {
     size_t stride = t->format->block_bytes;
 

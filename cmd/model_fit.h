@@ -1,10 +1,8 @@
 #pragma once
 
-/*
- * model_fit - whether and how this machine, as it is now, can serve a model: the arithmetic that
- * weftd makes before it loads anything (engine_fit() with its defaults), and how fast tokens can
- * come at most, from the measured bandwidth of memory.
- */
+/* model_fit - estimates whether and how this machine can serve a model now: the sizes that weftd
+ * computes before it loads a model (engine_fit() with its defaults), and an upper bound of tokens
+ * per second from the measured memory bandwidth. */
 
 #include <stdbool.h>
 #include <yyjson.h>
@@ -27,8 +25,8 @@ struct model_fit {
                                                0: not known */
 };
 
-/* @max_context 0: as much as there is room for. What of @m is 0 is found out, the bandwidth only
- * for a model that fits: that takes half a second. */
+/* Estimates @file on @m. @max_context 0: the longest context that fits. Members of @m that are 0
+ * are measured; the bandwidth, which takes half a second, only for a model that fits. */
 void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m,
                uint32_t max_context);
 

@@ -25,8 +25,8 @@ struct anthropic_input {
     yyjson_mut_doc *doc;
     yyjson_mut_val *root; /* the chat's body */
     struct err *err;
-    char place[112];       /* of what is being read, for messages */
-    yyjson_mut_val *tools; /* its tools */
+    char place[112];       /* place of the value being read, for error messages */
+    yyjson_mut_val *tools; /* tools of the chat */
     uint32_t n_looked_up;
     bool defers;                     /* one of the tools is deferred */
     bool offered[TOOL_SEARCH_KINDS]; /* searches that are tools, beside tools to be found */
@@ -35,11 +35,11 @@ struct anthropic_input {
     yyjson_mut_val *list;    /* messages */
     size_t n_system;         /* the first of them, which no summary replaces */
     yyjson_mut_val *message; /* the last of them, which may still grow; NULL: none */
-    yyjson_mut_val *parts;   /* its content */
-    yyjson_mut_val *calls;   /* its tool_calls */
-    const char *role;        /* its role, or "" */
+    yyjson_mut_val *parts;   /* content of the message */
+    yyjson_mut_val *calls;   /* tool_calls of the message */
+    const char *role;        /* role of the message, or "" */
     yyjson_val *asked;       /* content of the assistant's last message, where calls have names */
-    struct buf reasoning;    /* of the message */
+    struct buf reasoning;    /* reasoning of the message */
     struct content result;   /* content of a message of a tool */
 };
 

@@ -23,9 +23,9 @@ struct writer;
 struct search {
     struct writer *writer;
     bool offered[TOOL_SEARCH_KINDS]; /* the request has this search, and deferred tools */
-    yyjson_doc *body;             /* of Messages, with the rounds so far; NULL: none is offered */
-    yyjson_doc *chat;             /* the same as a chat, after the first round; or NULL */
-    struct buf *results;          /* [n_results] "content" of the result of each search */
+    yyjson_doc *body;    /* messages with the rounds so far; NULL: no search tool is offered */
+    yyjson_doc *chat;    /* the messages as a chat, after the first round; or NULL */
+    struct buf *results; /* [n_results] "content" of the result of each search */
     uint32_t n_results, n_rounds; /* n_rounds: generations whose searches were run */
 };
 

@@ -69,7 +69,7 @@ struct endpoint {
     /* Sets *@messages to those of the next round; NULL: the answer is complete, as it is where
      * job->goes_on is false. They stay with @job->state. On the pool. 0 or a negative errno. */
     int (*again)(struct prompt_job *job, struct yyjson_val **messages);
-    void (*round)(struct writer *w); /* of a stream: again() was called */
+    void (*round)(struct writer *w); /* a stream for which again() was called */
 
     void (*begin)(struct writer *w); /* after the head */
     void (*piece)(struct writer *w, const struct piece *p);

@@ -115,7 +115,7 @@ struct prewarm_job *prewarm_take(struct prompt_job *from, struct gen *g) {
                                  .endpoint = from->endpoint,
                                  .request = from->request,
                                  .max_tokens = from->max_tokens};
-    t->job.request.no_generation_prompt = true; /* what follows is not the model's */
+    t->job.request.no_generation_prompt = true; /* the model did not write what follows */
     model_wait_assign(&t->job, from->model);
     t->job.n_kept = from->n_kept;
     memset(&from->request, 0, sizeof(from->request));

@@ -35,7 +35,8 @@
  */
 
 #define ANSWER_MAX API_SEND_MAX
-#define INLINE_TOKENS 2000u /* of a whole answer, with alternatives, that is written on the loop */
+/* tokens, with alternatives, of a whole answer that is written on the loop */
+#define INLINE_TOKENS 2000u
 #define INLINE_BODY (256u << 10) /* bytes of a body that an answer tells again on the loop */
 #define ROUNDS_MAX 8u            /* generations of one answer in several rounds */
 
@@ -351,7 +352,7 @@ static void stream(struct writer *w) {
     }
     if (!conn)
         return;
-    if (conn_unsent(conn) > 0) /* else nothing new: its silence goes on */
+    if (conn_unsent(conn) > 0) /* the keep-alive timer runs on if nothing was written */
         conn_start_keepalive(conn);
     conn_flush(conn);
 }
@@ -537,7 +538,8 @@ bool writer_tell_wait(struct writer *w) {
 static bool on_alive(struct exchange *x) {
     struct writer *w = x->state;
 
-    if (!w->endpoint->alive || !w->head_sent) /* it may have waited for its model until now */
+    /* the request may have waited for its model until now */
+    if (!w->endpoint->alive || !w->head_sent)
         return writer_tell_wait(w);
     w->endpoint->alive(w);
     return true;

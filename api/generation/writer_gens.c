@@ -17,7 +17,7 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
     uint32_t own = tenants_get(&env->tenants, w->exchange->tenant)->conf.max_context;
     uint32_t all = w->job.model->info->max_context;
     uint32_t context = own > 0 ? MIN(own, all) : all;
-    uint32_t seen = w->job.context; /* what did not fit into that has no grammar */
+    uint32_t seen = w->job.context; /* a prompt longer than this has no grammar */
     uint32_t given = r->max_new                    ? r->max_new
                      : w->endpoint->default_tokens ? w->endpoint->default_tokens
                                                    : env->opts.default_max_tokens;

@@ -16,12 +16,12 @@ struct responses_build {
 
     /* items.c */
     size_t i;          /* the item being read */
-    bool past;         /* it is one of the past, from the store */
+    bool past;         /* the item comes from the store */
     bool quick;        /* on the loop: little may be read from the store */
     size_t n_asked;    /* bytes of stored items, in all */
-    bool begun;        /* something other than instructions has been said */
+    bool begun;        /* a message other than instructions was added */
     struct buf system; /* instructions, until then */
-    struct {           /* what the assistant says, while it does; not open: all of it is empty */
+    struct {           /* the assistant's open message; all of it is empty unless `open` */
         bool open;
         struct buf content, reasoning;
         yyjson_mut_val *calls;
@@ -29,7 +29,7 @@ struct responses_build {
     struct call_table calls;
 
     /* tools.c */
-    yyjson_mut_val *tools; /* of the chat */
+    yyjson_mut_val *tools; /* tools of the chat */
     uint32_t tools_cap;    /* for which rs->tools has room */
     size_t n_item_tools;   /* tools of items, in all */
     bool in_item;          /* an item's tools are being added */

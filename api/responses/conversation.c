@@ -35,7 +35,7 @@ struct change {
     struct stored *conversation; /* NULL: a new one */
     char item[100];              /* REMOVE */
     struct buf body;
-    struct quota_charge charge; /* of the body */
+    struct quota_charge charge; /* charge for the body */
     struct responses *rs;       /* reads items, and has them */
     struct buf metadata;        /* the member; empty: as it was */
     struct err err;
@@ -125,7 +125,7 @@ static int put_again(struct stored *c, struct stored *parent, const struct buf *
 void conversation_add(struct stored *c, const char *id) {
     struct stored *r = store_get(c->store, c->tenant, id, strlen(id));
 
-    if (r) /* else it was too large to be kept */
+    if (r) /* 0: the conversation was too large to be kept */
         put_again(c, r, &(struct buf){0});
     stored_unref(r);
 }

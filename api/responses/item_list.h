@@ -11,11 +11,11 @@
 
 /* Index entry of an item, complete when the item is written. */
 struct item_entry {
-    size_t at, len; /* its JSON, an object, in the text that the list belongs to */
-    uint32_t id;    /* of its own id in ids; ITEM_NO_ID: it has none */
-    bool message;   /* it is a message, said or not */
-    bool typed;     /* it says its type */
-    bool silent;    /* it says nothing to a model: the trace of a tool that ran elsewhere */
+    size_t at, len; /* JSON object of the item, in the text that the list belongs to */
+    uint32_t id;    /* position of the item's id in ids; ITEM_NO_ID: none */
+    bool message;   /* the item is a message, with or without a type */
+    bool typed;     /* the item has a type */
+    bool silent;    /* the item is not for the model: the trace of a tool that ran elsewhere */
 };
 
 #define ITEM_NO_ID UINT32_MAX
@@ -29,7 +29,7 @@ struct item_list {
 };
 
 void item_list_init(struct item_list *l);   /* empty */
-void item_list_deinit(struct item_list *l); /* it is empty and may be used again */
+void item_list_deinit(struct item_list *l); /* the list is empty afterwards and may be used again */
 /* Adds @e; @id, of @id_len bytes, replaces e->id; NULL: it has none. 0, -ENOMEM, or -EMSGSIZE. */
 int item_list_add(struct item_list *l, struct item_entry e, const char *id, size_t id_len);
 

@@ -67,7 +67,8 @@ static int release(struct logprobs *l, const struct writer *w, const struct gen 
 
     assert(end > l->told && i < g->n_counted);
     for (uint32_t k = first; k <= i && r == 0; k++) {
-        size_t behind = g->text_end[i] - g->text_end[k]; /* of the text, in later tokens */
+        /* bytes of the text that later tokens have */
+        size_t behind = g->text_end[i] - g->text_end[k];
 
         if (g->text_end[k] > begin_of(g, k))
             r = add_entry(l, w, g, k, end - MIN(behind, end - l->told));

@@ -14,8 +14,8 @@ struct json;
 struct writer;
 
 struct logprob_entry {
-    size_t end; /* of its token, in text[OUTPUT_CONTENT] */
-    size_t at;  /* of the entry in `json`, behind it */
+    size_t end; /* end of the token in text[OUTPUT_CONTENT] */
+    size_t at;  /* position behind the entry in `json` */
 };
 
 /* Invariant: entries are in the order of both their members. */
