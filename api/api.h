@@ -72,7 +72,7 @@ struct api_model {
     uint16_t pool; /* SUBMIT_POOL_* of its vectors unless the request says otherwise; 0: LAST */
     int64_t created_unix; /* the time of the file */
     uint8_t thinking;     /* default of requests: enum thinking_switch */
-    uint32_t loop_tokens; /* an output ends when so many last ones repeat; 0: it does not */
+    uint32_t loop_tokens; /* an output ends when this many last tokens repeat; 0: never */
     const struct sampling *sampling; /* defaults of requests; NULL: those of params_init() */
     const char *sampling_source;     /* the layer that set it, for clients; NULL: unknown */
     const uint64_t *seed;            /* default seed of requests; NULL: a random one */
@@ -184,7 +184,7 @@ struct api_opts {
 #define API_TENANT_MODELS 32
 #define API_TENANTS_MAX 1024
 struct api_tenant {
-    char name[64], share[64];       /* share: the group whose prefixes it shares; "": none */
+    char name[64], share[64];       /* share: name of the group that shares prefixes; "": none */
     char keys[API_TENANT_KEYS][64]; /* names of API keys that are its, besides its own name */
     uint32_t uids[API_TENANT_UIDS]; /* users at the other end of a UNIX socket */
     /* Names of the models that it may use, "*" at the end: any that begin so; n_models 0: all. */
@@ -306,7 +306,7 @@ struct api_guest;
 int api_guest_new(struct api_guest **out, struct model *m, const void *payload, uint32_t len,
                   void (*tell)(void *ctx, struct api_guest *g, const struct event *e),
                   void (*need)(void *ctx, struct api_guest *g, uint32_t index), void *ctx);
-/* Takes a part of a picture. False: it is not the one that comes next. */
+/* Takes the next part of a picture. Returns false if the part is not the expected one. */
 bool api_guest_picture(struct api_guest *g, const struct msg_picture *m);
 /* Cancels the guest, which reports nothing more, and frees it. */
 void api_guest_free(struct api_guest *g);

@@ -43,7 +43,7 @@ const struct dialect *routes_dialect_of(const char *path, const struct http *h) 
 
 /* ---- what the head must say ---- */
 
-/* @s as a number from 0 to @max, 0 if it is none. */
+/* Returns @s as a number from 0 to @max, or 0. */
 static int64_t number_of(const char *s, int64_t max) {
     char *end;
 

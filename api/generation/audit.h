@@ -1,7 +1,7 @@
 #pragma once
 
-/* audit - one line of the log for each change of the service that a client asks for: who, what,
- * and what came of it. The admin socket and signals have theirs in daemon/front/audit.h. */
+/* audit - logs a line for each change of the service that a client asks for: the client, the change
+ * and its result. The admin socket and signals log theirs in daemon/front/audit.h. */
 
 #include "base/err.h"
 

@@ -95,7 +95,7 @@ static enum thinking thinking_of(const struct prompt_job *job) {
     return ends_with(text, len, r->close) ? THINKS_NOT : MAY_THINK;
 }
 
-/* A block of reasoning that may be missing. */
+/* Makes the node of an optional block of reasoning. */
 static yyjson_mut_val *block(struct draft *d, const char *open, const char *stop,
                              const char *close) {
     yyjson_mut_val *list = ir_list(&d->n, "sequence");
@@ -106,7 +106,7 @@ static yyjson_mut_val *block(struct draft *d, const char *open, const char *stop
     return ir_optional(&d->n, list);
 }
 
-/* @v where the output may be reasoning first. */
+/* Returns @v, preceded by optional reasoning if the model may reason. */
 static yyjson_mut_val *after_reasoning(struct draft *d, yyjson_mut_val *v) {
     const struct toolcall_reasoning *r = d->job->parse.reasoning;
     const struct toolcall_format *f = d->job->parse.format;
@@ -185,7 +185,8 @@ static int collect(struct prompt_job *job, struct tools *t) {
 
 #define WORK_BITS 27
 #define WORK_MASK ((1ull << WORK_BITS) - 1)
-#define SPENT ((uint64_t)1 << (WORK_BITS - 1)) /* refused for its work: more may be enough */
+/* refused because of its work: a larger limit may be enough */
+#define SPENT ((uint64_t)1 << (WORK_BITS - 1))
 
 static_assert(WORK_MAX < SPENT, "the work of a compilation fits");
 
@@ -215,8 +216,9 @@ static uint64_t hash_of(const struct prompt_job *job, const char *text, size_t l
     return siphash(key, text, len);
 }
 
-/* Returns what is remembered of a grammar, as if it were compiled with @max of work: 0, -EINVAL, or
- * -ENOENT when nothing is. Sets *work to the work that the compilation would take. */
+/* Looks up the result of an earlier compilation of a grammar with a limit of @max work. Returns 0,
+ * -EINVAL, or -ENOENT if it is not remembered. Sets *work to the work that the compilation
+ * takes. */
 static int look_up(struct gen_env *env, uint64_t hash, uint64_t max, bool why, uint64_t *work) {
     if (recall(env->grammars.checked, hash, work) && (*work <= max || !why)) {
         int r = *work <= max ? 0 : -EINVAL;
@@ -290,8 +292,8 @@ static int check_tools(struct draft *d, const struct toolcall_force *o, uint64_t
     return r < 0 ? r : check(d, *out, max, err);
 }
 
-/* Finds the tools whose schemas cannot be held. Of those that do not insist any arguments are
- * right. */
+/* Marks the tools whose schemas cannot be written in the format. A tool that is not strict may then
+ * have any arguments. */
 static int loosen(struct draft *d, struct tools *t, const struct toolcall_force *o) {
     struct err err = {0};
     yyjson_mut_val *v;
@@ -315,7 +317,8 @@ static int loosen(struct draft *d, struct tools *t, const struct toolcall_force 
     return 0;
 }
 
-/* The calls that may be made. -EINVAL with the work's error: not in this format, or not these. */
+/* Makes the node of all calls that are allowed. Returns -EINVAL, with the error of the compilation,
+ * if the format cannot hold them. */
 static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
     struct prompt_job *job = d->job;
     struct tools t = {0};

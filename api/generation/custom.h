@@ -28,7 +28,7 @@ yyjson_mut_val *custom_arguments(yyjson_mut_doc *doc, yyjson_val *input);
 /* Returns true if @name is one of the request's custom tools. */
 bool custom_is(const struct gen_request *r, const char *name);
 
-/* The text of a call, as far as it can be read from {"input": "..."} so far. */
+/* Text of a call, decoded incrementally from {"input": "..."}. */
 struct custom_text {
     struct buf text;
     size_t at;           /* bytes of the arguments that have been read */
@@ -37,7 +37,7 @@ struct custom_text {
     size_t n_sent;       /* bytes of text that were sent */
 };
 
-/* Reads on in arguments of which @len bytes are known. */
+/* Decodes further arguments, of which @len bytes have arrived. */
 int custom_read(struct custom_text *t, const char *args, size_t len);
 /* The arguments are no such object: there is no text to read in them. */
 bool custom_is_other(const struct custom_text *t);

@@ -23,6 +23,6 @@ struct family {
 
 /* From the template's source in @m; a model without a template has none of all this. */
 void family_init(struct family *f, const struct api_model *m);
-/* Returns the format in which calls are read when @tools were offered, or the format whose markers
- * content has without tools; NULL when there is nothing to look for. */
+/* Returns the format of calls if @tools were offered, else the format whose markers a content may
+ * have; NULL: the text need not be parsed. */
 const struct toolcall_format *family_format(const struct family *f, bool tools);

@@ -24,7 +24,7 @@ READER(field_bool) {
     return 0;
 }
 
-/* A flag whose member means the opposite. */
+/* Reads a flag whose member has the opposite meaning. */
 READER(field_not) {
     bool b = !yyjson_get_bool(v);
 

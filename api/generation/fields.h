@@ -30,8 +30,8 @@ READER(field_bool);
 READER(field_not);    /* the opposite of a flag */
 READER(field_uint);   /* a whole number in [lo, hi] */
 READER(field_string); /* a string of at most @hi bytes */
-READER(field_array);  /* an array of @lo to @hi entries, kept as it is in the body */
-READER(field_value);  /* anything, as it is in the body */
+READER(field_array);  /* an array of @lo to @hi entries, kept as a value of the body */
+READER(field_value);  /* any value of the body */
 
 /* Restrict the tokens that may be sampled; bad words: at most @hi of them. */
 READER(field_allowed);

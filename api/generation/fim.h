@@ -1,9 +1,7 @@
 #pragma once
 
-/*
- * fim - fill in the middle: the tokens by which a model is asked for what stands between two texts,
- * as editors ask. Found by their names; files do not agree on keys for them.
- */
+/* fim - fill in the middle: the special tokens with which an editor asks a model for the text
+ * between two texts. They are found by their names, because files have no common keys for them. */
 
 #include "text/tokenizer.h"
 
@@ -21,7 +19,7 @@ struct fim {
 
 /* Looks the tokens up by their names in @t. */
 void fim_init(struct fim *f, const struct tokenizer *t);
-/* The prompt for what stands between @before and @after, of a model that has a prefix token, added
- * to @out: 0, -ENOMEM, -EMSGSIZE. On any thread. */
+/* Adds to @out the prompt for the text between @before and @after, of a model that has a prefix
+ * token. Returns 0, -ENOMEM or -EMSGSIZE. Runs on any thread. */
 int fim_encode(const struct fim *f, const struct tokenizer *t, const char *before, size_t n_before,
                const char *after, size_t n_after, struct tokens *out);

@@ -1,10 +1,8 @@
 #pragma once
 
-/*
- * foreign - the text of what another service wrote into a conversation: results of its tools,
- * items and blocks of types that are not known here. An agent cannot take them back, so they are
- * read as far as they hold text.
- */
+/* foreign - the text of items that another service has written into a conversation: results of its
+ * tools, items and blocks of unknown types. An agent cannot take them back, so their text is
+ * kept. */
 
 #include "api/http/json.h"
 

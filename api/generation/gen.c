@@ -84,8 +84,8 @@ static int set_stops(struct gen *g, const struct gen_request *r) {
         s[i] = (struct stop_string){r->stops[i].data, r->stops[i].len};
         g->m.stops[i] = r->stops[i];
     }
-    /* The worker looks for them in the text without control tokens. Where some of these are shown
-     * it would find others: then they are looked for here alone. */
+    /* The worker searches stop strings in the text without control tokens. If the request shows
+     * control tokens, it would find others: then they are searched here alone. */
     g->m.n_stops = r->keep_special ? 0 : r->n_stops;
     return r->n_stops ? stops_new(&g->stops, s, r->n_stops) : 0;
 }
@@ -278,7 +278,7 @@ static void tell_turn_end(const struct gen *g) {
         g->model->port->turn_end(g->model->port, &m);
 }
 
-/* The end, once: frees the place and tells the owner, after which @g may be gone. */
+/* Ends the generation, once: frees its place and tells the owner, after which @g may be gone. */
 static void end(struct gen *g, enum finish_reason why) {
     if (g->state == GEN_DONE)
         return;
@@ -498,7 +498,7 @@ static bool is_complete(const struct gen *g) {
     return g->n_out >= g->m.max_new || is_stopped(g);
 }
 
-/* There is no worker and none is to be expected. What is complete stays so. */
+/* Fails a generation without a worker, because none will come. A complete output stays complete. */
 static void fail_without_worker(struct gen *g) {
     if (!is_complete(g))
         err_set_code(&g->err, 503, "model_unavailable", NULL, "The model cannot be loaded: %s.",
@@ -556,8 +556,8 @@ bool gen_any_pending(const struct gen_env *env) {
     return false;
 }
 
-/* Ends what is failed. An end may free any other generation: after each one the walk begins anew.
- * At most as many turns as there are generations: each ends one. */
+/* Ends all failed generations. Each end may free any other generation, so the walk starts again
+ * after it; there are at most as many rounds as generations. */
 static void end_failed(struct gen_env *env) {
     bool again;
 

@@ -95,8 +95,9 @@ struct gen {
         uint32_t n_predicted, predicted_accepted;
     } drafts, drafts_before; /* in all lives; in those before this one */
     uint32_t loop_from;      /* output tokens that are not looked at for a repetition */
-    uint32_t loop_tokens; /* so many are looked at for one, as its model or tenant says; 0: none */
-    bool repeats;         /* the last tokens repeat one block */
+    /* tokens that are searched for a repetition, set by the model or tenant; 0: none */
+    uint32_t loop_tokens;
+    bool repeats; /* the last tokens repeat one block */
     struct {
         bool limited, spent; /* spent: it was ended here, once */
         uint32_t max;        /* tokens of reasoning */
@@ -111,8 +112,8 @@ struct tokens;
 
 /* Gives it the pictures of the prompt @p, which the request keeps. Before it is started. */
 void gen_set_pictures(struct gen *g, const struct prompt *p);
-/* A generation of @prompt, which is copied, or with @take taken over and left empty. The rest of
- * the submit comes from @r, whose arena must outlive it. 0 or -ENOMEM. */
+/* Makes a generation of @prompt, which is copied, or with @take moved and left empty. The rest of
+ * the submit comes from @r, whose arena must outlive the generation. Returns 0 or -ENOMEM. */
 int gen_new(struct gen **out, struct model *m, const struct gen_request *r, struct tokens *prompt,
             bool take, uint32_t max_new, uint16_t choice);
 /* Binds the generation to *@exchange, which outlives it or is set to NULL: its tenant, its start
@@ -135,7 +136,8 @@ struct gen *gen_free(struct gen *g); /* cancels a live one, silently; accepts NU
 /* Hands the admitted generation to the worker, now or when there is one. From here until DONE it
  * counts in model.n_running. */
 void gen_start(struct gen *g);
-/* Tries again what could not be submitted; finishes what is pending past its deadline. */
+/* Submits again the generations that the worker could not take, and ends those past their
+ * deadline. */
 void gen_retry(struct gen_env *env);
 bool gen_any_pending(const struct gen_env *env);
 
@@ -143,7 +145,7 @@ bool gen_any_pending(const struct gen_env *env);
  * events of a generation that is not at this worker are ignored. May free any generation of the
  * api. */
 void gen_on_event(struct model *m, const struct event *e);
-/* There is none any more: what it had is PENDING. */
+/* Reports that the worker is gone: its generations become PENDING. */
 void gen_worker_down(struct model *m);
 void gen_worker_failed(struct model *m); /* ends all of it with 503 and model.failure */
 /* There is one: as api_worker_up(). */

@@ -107,7 +107,8 @@ static int add_text(struct gen *g, int32_t id) {
     return 0;
 }
 
-/* Computes how much of the text may be sent while more may come: it never decreases. */
+/* Computes how many bytes of the text may be sent while more may come. The number never
+ * decreases. */
 static void settle(struct gen *g) {
     if (g->stopped)
         return;

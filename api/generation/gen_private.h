@@ -4,8 +4,8 @@
 
 #include "api/generation/gen.h"
 
-/* Takes what is new of the tokens of @e. 0; -ENOMEM; -EPROTO: a gap, or a foreign token. After an
- * error the output has what came before it. */
+/* Takes the new tokens of @e. Returns 0, -ENOMEM, or -EPROTO for a gap or a foreign token. After an
+ * error the output has the tokens before it. */
 int gen_take_tokens(struct gen *g, const struct event *e);
 /* Feeds `output`, where there is one, up to `ready`. 0 or -ENOMEM. */
 int gen_take_apart(struct gen *g);

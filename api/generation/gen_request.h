@@ -39,7 +39,7 @@ enum field_set {
     FIELDS_SCORE = 64,
 };
 
-/* Tools may be called, must not be, or must be. */
+/* Tools may, must not, or must be called. */
 enum gen_request_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
 
 /* tool_choice. Values are in the body. */
@@ -68,10 +68,8 @@ struct request_picture {
     char place[96];            /* in the body, for errors */
 };
 
-/*
- * The canonical request: what is asked for, in whatever dialect. A dialect that is not OpenAI's
- * writes its body as one of OpenAI's and has that read.
- */
+/* The canonical request, independent of the dialect. Dialects other than OpenAI's translate their
+ * body to OpenAI's form, which is then read. */
 struct gen_request {
     yyjson_doc *doc;    /* the body */
     struct arena arena; /* outlives the body */

@@ -16,8 +16,8 @@ static int refuse(struct err *err, const char *code, const char *place, const ch
     return err_set_code(err, 400, code, place, "%s: %s.", place, must);
 }
 
-/* Returns the value of a digit, 64 for white space, 65 for what is no base64. URLs' alphabet is
- * accepted too. */
+/* Returns the value of a base64 digit (also of the URL alphabet), 64 for white space, 65 for any
+ * other byte. */
 static unsigned value_of(unsigned char c) {
     if (c >= 'A' && c <= 'Z')
         return c - 'A';
@@ -32,8 +32,8 @@ static unsigned value_of(unsigned char c) {
     return isspace(c) ? 64 : 65;
 }
 
-/* Decodes base64 into @out, which has room for len / 4 * 3 + 3 bytes. Returns false where it is
- * none. */
+/* Decodes base64 into @out, which has room for len / 4 * 3 + 3 bytes. Returns false if @s is not
+ * base64. */
 static bool decode(const char *s, size_t len, uint8_t *out, size_t *n) {
     uint8_t table[256];
     uint32_t bits = 0;

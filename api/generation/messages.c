@@ -184,7 +184,7 @@ static int put_thought_parts(struct build *b, yyjson_val *m, yyjson_mut_val *to)
                : 0;
 }
 
-/* The content as one string, added to @text. */
+/* Adds the content to @text as one string. */
 static int add_content(struct build *b, yyjson_val *m, struct buf *text) {
     yyjson_val *v = yyjson_obj_get(m, "content");
 
@@ -504,7 +504,7 @@ static yyjson_val *shown_functions(const struct gen_request *r) {
     return yyjson_arr_size(shown) ? shown : NULL;
 }
 
-/* Returns the place of the user's last message; that behind all where there is none. */
+/* Returns the index of the user's last message, or the number of messages. */
 static size_t last_user(yyjson_val *messages) {
     size_t i, n, last = yyjson_arr_size(messages);
     yyjson_val *m;
@@ -600,7 +600,8 @@ static const char *effort_of(const struct api_model *model, const char *effort) 
     return effort;
 }
 
-/* Some templates know how much, others only whether: under one of two names. */
+/* Sets the effort of reasoning: some templates take a level, others only a switch, under one of two
+ * names. */
 static int put_effort(struct build *b, const struct gen_request *r, const struct api_model *model,
                       yyjson_mut_val *root) {
     static const char *const switches[] = {"enable_thinking", "thinking"};

@@ -40,8 +40,9 @@ struct messages_trust {
 /* Frees what messages_vars() wrote; accepts a zeroed one. */
 void messages_trust_deinit(struct messages_trust *t);
 
-/* A new document whose root is the object of variables. A bad message is a 400 with its place.
- * @trust, empty before, is of its messages; it is the caller's also after an error. */
+/* Makes a document whose root is the object of variables. A bad message is a 400 with its place.
+ * @trust, which is empty before, gets the trusted ranges of its messages; the caller frees it, also
+ * after an error. */
 int messages_vars(const struct gen_request *r, const struct api_model *model,
                   const struct messages_form *form, yyjson_doc **out, struct messages_trust *trust,
                   struct err *err);

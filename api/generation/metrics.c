@@ -4,8 +4,8 @@
 #include <string.h>
 #include "base/util.h"
 
-/* Buckets are vLLM's, because its dashboards and routers are the ones that exist; a bucket may be
- * added, since histograms are summed by bucket, but none removed. */
+/* Buckets are vLLM's, for which dashboards and routers exist. A bucket may be added, because
+ * histograms are summed by bucket; no bucket may be removed. */
 
 #define END -1.0
 

@@ -25,8 +25,8 @@ enum metrics_outcome {
     METRICS_OUTCOMES
 };
 
-/* Invariants: n is the sum of count; count[i] has what is at most bounds[i] and more than the bound
- * before, the last one the rest. */
+/* Invariants: n is the sum of count; count[i] has the values above bounds[i - 1] and up to
+ * bounds[i], the last one all larger values. */
 struct histogram {
     const double *bounds; /* ends with a negative one */
     uint64_t count[METRICS_BUCKETS + 1], n;
@@ -69,7 +69,7 @@ struct metrics {
     uint64_t success[METRICS_OUTCOMES];
 };
 
-/* A generation, as far as the histograms know it. Times by the front's clock, 0: not reached. */
+/* Figures of a generation for the histograms. Times by the front's clock, 0: not reached. */
 struct metrics_gen {
     int64_t started_ns; /* start of the exchange */
     int64_t arrived_ns, first_step_ns, first_token_ns, last_token_ns, done_ns;

@@ -38,7 +38,7 @@ struct model {
 
     struct api_port *port;
     bool worker_up;
-    char failure[400];         /* why no worker can be started; "": one can, as far as is known */
+    char failure[400];         /* why no worker can be started; "": no failure is known */
     uint32_t failure_retry_ms; /* after failed_ns it is tried again */
     int64_t failed_ns;
     struct msg_stats worker; /* the worker's last report; zeroed before the first */
@@ -75,7 +75,7 @@ static inline bool model_on_demand(const struct model *m) {
 }
 /* the word of llama-server's router for the state */
 const char *model_state_name(const struct model *m);
-/* The format of its weights as the file's name has it ("Q4_K_M"); "": it has none. */
+/* Returns the format of the weights that the file's name has ("Q4_K_M"); "": none. */
 const char *model_format_name(const struct model *m, char out[32]);
 /* Returns its number of parameters in Ollama's form ("7.6B", "25.83M"); "": unknown. */
 const char *model_size_name(const struct model *m, char out[32]);

@@ -72,7 +72,7 @@ void model_wait_assign(struct prompt_job *job, struct model *m) {
         m->n_jobs++;
 }
 
-/* When the model may be there, by how far the loading is. */
+/* Estimates when the model will be ready, from the progress of loading. */
 static uint32_t retry_ms(const struct model *m, int64_t waited_ns) {
     double left = m->progress > 0.05f ? (1.0 - (double)m->progress) / (double)m->progress : 0;
     double ms = left * (double)waited_ns / 1e6;

@@ -29,7 +29,7 @@ int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err);
 int model_wait_begin(struct prompt_job *job);
 /* The job waits no longer, if it did. */
 void model_wait_cancel(struct prompt_job *job);
-/* The model is open, READY, or FAILED: what waits for that goes on or fails. */
+/* Resumes or fails the jobs that wait for @m, which is open, READY, or FAILED. */
 void model_wait_over(struct model *m);
 
 /* Moves the jobs that wait for @old to @next. */

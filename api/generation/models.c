@@ -76,7 +76,7 @@ bool models_is_answered(const struct gen_env *env, const char *name, size_t len)
     return is;
 }
 
-/* The names of all models, as far as they fit into @out. */
+/* Writes the names of all models to @out, as far as they fit. */
 static void list_names(const struct gen_env *env, char *out, size_t size) {
     size_t n = 0;
 

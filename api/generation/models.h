@@ -12,8 +12,7 @@ struct gen_env;
 struct model;
 struct tenant;
 
-/* The model that has @name, with or without the tag ":latest", or one of whose aliases that is;
- * NULL: none. */
+/* Returns the model with the name or alias @name, with or without the tag ":latest"; NULL: none. */
 struct model *models_find(const struct gen_env *env, const char *name, size_t len);
 
 /* Returns the model that is called @name exactly, else one with such an alias; NULL: none. */

@@ -114,7 +114,7 @@ static int add(struct bent *b, yyjson_val *m, const char *role) {
 /* Calls of a message that are split: each looks for its result among all. */
 #define SPLIT_MAX 256
 
-/* The result of call @id among the @n from @m on; NULL: there is none. */
+/* Returns the result of call @id among the @n messages from @m on, or NULL. */
 static yyjson_val *result_of(yyjson_val *m, size_t n, yyjson_val *id) {
     for (; n; n--, m = json_next(m))
         if (yyjson_is_str(id) && yyjson_equals(yyjson_obj_get(m, "tool_call_id"), id))

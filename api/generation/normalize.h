@@ -1,10 +1,8 @@
 #pragma once
 
-/*
- * normalize - a conversation as a strict chat template takes it. Agents send messages in orders
- * that many templates refuse, or of which they leave something out; what can be said in another
- * order is.
- */
+/* normalize - reorders a conversation for a strict chat template. Agents send messages in orders
+ * that many templates refuse, or of which they leave a part out; messages that can be given in
+ * another order are. */
 
 #include <stdbool.h>
 #include <yyjson.h>

@@ -12,5 +12,6 @@
 int opaque_reasoning_write(struct buf *out, const char *text, size_t len);
 /* Returns true if it has our mark, which texts of other services lack. */
 bool opaque_reasoning_is_ours(const char *s, size_t len);
-/* Adds the text of what is ours to @out. 0, -ENOMEM, -EINVAL: it was changed. */
+/* Adds the text of reasoning that this service sealed to @out. Returns 0, -ENOMEM, or -EINVAL if it
+ * was changed. */
 int opaque_reasoning_read(struct buf *out, const char *s, size_t len);

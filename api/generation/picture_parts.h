@@ -23,9 +23,9 @@ uint32_t picture_part_index(yyjson_val *part);
  * 400 about @place. */
 int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const char *place,
                       struct err *err);
-/* Moves the pictures of the messages' parts, but for the assistant's, to request.pictures, once,
- * for a model that sees, and finds out what they are. 0, -ENOMEM, -ECANCELED, with job->quick
- * -EAGAIN, or an error that names the part. */
+/* Moves the pictures of the messages' parts, except the assistant's, to request.pictures, once, for
+ * a model that takes pictures, and reads their headers. Returns 0, -ENOMEM, -ECANCELED, with
+ * job->quick -EAGAIN, or an error that names the part. */
 int picture_parts_take(struct prompt_job *job);
 /* Notes that the prompt shows the pictures with the numbers @order, @n of them. 0 or -ENOMEM. */
 int picture_parts_order(struct gen_request *r, const uint32_t *order, uint32_t n);

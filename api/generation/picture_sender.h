@@ -34,10 +34,10 @@ struct picture_ask {
 void picture_sender_init(struct picture_sender *s, uv_loop_t *loop, struct job_pool *pool);
 /* Sends nothing more; what the pool has ends with it. */
 void picture_sender_close(struct picture_sender *s);
-/* Sends what is asked for, now or later. 0; 1: that is under way; -ENOMEM. */
+/* Sends the picture of @ask, now or later. Returns 0, 1 if it is under way already, or -ENOMEM. */
 int picture_sender_ask(struct picture_sender *s, const struct picture_ask *ask);
-/* Takes a part of a picture of generation @id that another front has. False: it is not what comes
- * next. */
+/* Takes the next part of a picture of generation @id from another front. Returns false if the part
+ * is not the expected one. */
 bool picture_sender_gather(struct picture_sender *s, const struct model *m, uint64_t id,
                            const struct msg_picture *part);
 /* Sends nothing of what the worker of @m (NULL: of any model) asked for generation @id (0: for

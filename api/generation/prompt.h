@@ -26,7 +26,7 @@ struct prompt {
     const char *query; /* the query of a pair, whose document is `text`; or NULL */
     size_t query_len;
     struct tokens tokens;
-    /* Pictures among the tokens, and what is known of them; in request.arena. */
+    /* Pictures among the tokens, and the entries of the table for them; in request.arena. */
     struct submit_picture *pictures;
     struct picture_seen **seen;
     uint32_t n_pictures;
@@ -70,7 +70,7 @@ struct prompt_job {
     bool goes_on;    /* endpoint.again is asked when the output has ended; the body is kept */
     bool running, pooled, abandoned;
     void (*done)(struct prompt_job *job);
-    /* Or NULL: what is to be made of a request that is ready, on the thread where it became so. */
+    /* Called on the thread where the request becomes ready; or NULL. */
     void (*write)(struct prompt_job *job);
 
     /* model_wait.c */

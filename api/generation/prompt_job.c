@@ -330,8 +330,8 @@ static int render_with_fallbacks(struct prompt_job *job, const struct messages_f
     return r;
 }
 
-/* The prompt goes on with what the answer shall begin with, which is no reasoning; where there is
- * to be none, what the template has opened is closed. */
+/* Adds the beginning of the answer (prefill) to the prompt. A prefill is no reasoning: reasoning
+ * that the template has opened is closed first, also where the request turns reasoning off. */
 static int add_prefill(struct prompt_job *job) {
     const struct toolcall_reasoning *reasoning = job->model->family.reasoning;
     struct rendered *out = &job->rendered;
@@ -461,8 +461,8 @@ static int encode_pair(struct prompt_job *job, uint32_t i) {
     return r;
 }
 
-/* A template writes what it wants at the beginning; a plain prompt gets it from the tokenizer. What
- * is to be embedded is data, and never a special token. */
+/* Tokenizes a prompt. A template has written the special tokens at the beginning; for a plain
+ * prompt the tokenizer adds them. Text to be embedded is data and never gives special tokens. */
 static int tokenise(struct prompt_job *job, uint32_t i) {
     struct prompt *p = &job->prompts[i];
     unsigned flags = job->request.pool ? 0 : TOKENIZE_SPECIAL;
@@ -635,7 +635,7 @@ static void on_thread(struct job *j) {
     job->result = run_and_write(job);
 }
 
-/* Refuses a model that the tenant may not use, and says nothing of others that it may not use. */
+/* Refuses a model that the tenant may not use, without telling of models that it may not use. */
 static void hide_models(struct prompt_job *job) {
     if (job->result == 0 && !models_are_allowed(job->tenant, job->model))
         job->result = models_hidden(job->model->info->id, &job->err);

@@ -243,7 +243,7 @@ PARSER(parse_pooling) {
     return r->pool ? 0 : field_refuse(f, err);
 }
 
-/* ---- what is not supported ---- */
+/* ---- unsupported fields ---- */
 
 static int unsupported(const char *name, struct err *err) {
     return err_set_code(err, 400, "unsupported_parameter", name, "%s is not supported.", name);
@@ -289,7 +289,7 @@ PARSER(parse_documents) {
     return field_array(r, m, f, v, err);
 }
 
-/* Editors ask so for what stands between two texts. */
+/* Reads `suffix`, with which editors ask for the text between two texts. */
 PARSER(parse_suffix) {
     if (json_is_empty(v))
         return parse_unsupported(r, m, f, v, err);
@@ -345,7 +345,7 @@ PARSER(parse_prediction) {
 
 /* ---- what other services call these ---- */
 
-/* Reads llama.cpp's limit: all negative values mean that there is none. */
+/* Reads llama.cpp's limit; a negative value means no limit. */
 PARSER(parse_predict) {
     if (yyjson_is_sint(v) && yyjson_get_sint(v) < 0) {
         r->max_new = GEN_REQUEST_NO_LIMIT;

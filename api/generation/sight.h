@@ -23,7 +23,7 @@ struct sight {
     char text[80];
     uint32_t split,
         mark_len; /* the mark is text[split, split + mark_len); mark_len 0 if it stays */
-    int32_t mark; /* stands where the rows come */
+    int32_t mark; /* placeholder for the rows of a picture */
     bool stays;   /* the marker stays in the prompt, and the rows of the picture follow it */
 };
 

@@ -18,7 +18,7 @@ static void put_figure(struct json *j, const char *key, double v) {
     json_raw(j, text, strlen(text));
 }
 
-/* @count tokens in @time milliseconds, of which @n took the time. */
+/* Writes the figures of @count tokens that took @time milliseconds; rates count @n of them. */
 static void put_rate(struct json *j, const char *const keys[4], uint32_t count, uint32_t n,
                      double time) {
     json_put_int(j, keys[0], count);

@@ -5,6 +5,6 @@
 struct gen;
 struct json;
 
-/* The member "timings". The first output token is made by the step that ends the prompt, so that
- * the output's rate is over the others. */
+/* Writes the member "timings". The step that ends the prompt makes the first output token, so the
+ * output's rate counts the tokens after it. */
 void timings_put(struct json *j, const struct gen *g);

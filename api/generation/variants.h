@@ -1,7 +1,7 @@
 #pragma once
 
-/* variants - several prompts of one chat, which differ in one place: the chat is rendered once, and
- * what comes before that place is the same in all of them, for the prefix cache. */
+/* variants - several prompts of one chat that differ in one place: the chat is rendered once, and
+ * all prompts share the tokens before that place in the prefix cache. */
 
 #include <stddef.h>
 

@@ -204,8 +204,8 @@ static void advance(struct choice *c, uint32_t to) {
     c->n_sent = to;
 }
 
-/* A part of a long prompt that is echoed with its log probabilities. False: what is left of it goes
- * with the next piece. */
+/* Sends a part of a long prompt that is echoed with its log probabilities. Returns false if the
+ * rest fits into the next piece. */
 static bool send_echo(struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
     uint32_t most = tokens_at_once(w);

@@ -274,8 +274,8 @@ void admit_cancel(struct admit *m, struct waiter *w) {
     admit_waiting(m);
 }
 
-/* @n places became free: each_ms follows the mean pause between such ends while others wait, by 5 %
- * for each of them. */
+/* Notes that @n places became free: each_ms follows the mean time between such events while
+ * requests wait, by 5 % for each of them. */
 static void note_end(struct admit *m, uint32_t n) {
     int64_t now = clock_now(m->opts.clock);
 

@@ -1,10 +1,8 @@
 #pragma once
 
-/*
- * admit - how many generations may be at the worker and how many may wait for that: in all, and of
- * each tenant. All generations of a request are admitted together. The bounds are the front's, so
- * that overload is answered at once, whatever the worker does.
- */
+/* admit - limits how many generations are at the worker and how many wait for it, in all and of
+ * each tenant. All generations of a request are admitted together. The front holds the limits, so
+ * that overload is answered at once, whatever the worker does. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -76,7 +74,7 @@ int admit_precheck(struct admit *m, struct tenant *t, uint32_t *retry_ms, struct
 void admit_again(struct admit *m, struct waiter *w);
 /* Ends the wait of @w, if it waits; calls none of its functions. May admit other waiters. */
 void admit_cancel(struct admit *m, struct waiter *w);
-/* @n generations have left (their charges are settled); others follow. */
+/* Reports that @n generations have left (their charges are settled) and admits waiters. */
 void admit_release(struct admit *m, struct tenant *t, uint32_t n);
 /* Returns the mean time in ms until a place becomes free for @t, which has a part of the places; 0:
  * unknown. */

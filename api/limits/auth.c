@@ -93,7 +93,8 @@ static bool take_expiry(char *text, char out[11]) {
     return true;
 }
 
-/* Sets @out to the checksum of @key, or to the one that it is. False: it is none. */
+/* Sets @out to the checksum of @key, or to the checksum that @key is. Returns false if it is
+ * neither. */
 static bool set_sum(const char *key, char out[AUTH_SUM]) {
     size_t n = strlen(HASHED);
 

@@ -6,7 +6,7 @@
 #include "base/util.h"
 
 struct bucket {
-    double level;  /* may be negative: more was used than had been reserved */
+    double level;  /* negative if more was used than was reserved */
     int64_t at_ns; /* 0: it has never been used */
 };
 

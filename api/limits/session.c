@@ -44,7 +44,7 @@ static const struct {
     {"metadata.user_id", offsetof(struct session_names, metadata_user)},
 };
 
-/* Hashes that follow one another: text after text, as one value. */
+/* Adds a text to a running hash. */
 static uint64_t add(const uint64_t secret[2], uint64_t h, const void *data, size_t len) {
     uint64_t key[2] = {secret[0] ^ h, ~secret[1]};
 

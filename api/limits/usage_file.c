@@ -92,7 +92,7 @@ static int put_aside(const char *path) {
     return rename(path, name) < 0 ? -errno : 0;
 }
 
-/* Reads the rows of the file; one that is none of ours is put aside. */
+/* Reads the rows of the file; moves the file aside if a row cannot be read. */
 static int read_rows(const char *path, struct usage_table *t, bool *damaged) {
     CLEANUP(buf_deinit) struct buf text = {.max = FILE_MAX + 1};
     struct err err;

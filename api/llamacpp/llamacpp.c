@@ -77,8 +77,8 @@ static void put_special(struct json *j, const char *key, const struct tokenizer 
     json_string(j, s.data, s.len);
 }
 
-/* The model of "?model=NAME", as llama-server's router is asked; the first one where none is
- * named. NULL: @err says that there is none of that name. */
+/* Returns the model that "?model=NAME" names, as llama-server's router has it, or the first one;
+ * NULL with @err: no such model. */
 static const struct model *asked_for(const struct exchange *x, const struct http *h,
                                      struct err *err) {
     const struct model *found;
@@ -170,8 +170,8 @@ static void put_slot(struct json *j, const struct model *m, uint32_t id, const s
     json_close(j, '}');
 }
 
-/* One entry for each request that may run. What is said of a running one is how far it is: its
- * texts are its client's alone. */
+/* Writes an entry for each possible request (slot). For a running one it has the progress, not the
+ * texts, which belong to its client. */
 static void slots_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64u << 20};
     struct gen_env *env = env_of(x);

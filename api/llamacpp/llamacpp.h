@@ -28,8 +28,8 @@ struct llamacpp_completion {
 
 #define MEDIA_MARKER 32 /* bytes of a marker with its NUL */
 
-/* Writes what stands for a picture in a prompt_string. No text can have it by chance: it is
- * another in each process. */
+/* Writes the marker of a picture in a prompt_string. It is random for each process, so that no text
+ * has it by chance. */
 void llamacpp_marker(const struct gen_env *env, char out[MEDIA_MARKER]);
 /* endpoint.open and endpoint.close */
 int llamacpp_open(struct prompt_job *job, struct exchange *x, struct writer *w);

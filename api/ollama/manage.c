@@ -213,7 +213,7 @@ static int read_name(yyjson_val *root, const char *key, const char *old, const c
     return *out ? 0 : err_set_code(err, 400, "invalid_value", key, "%s must not contain NUL", key);
 }
 
-/* Cuts the tag that says nothing off @name, in the document's own memory. */
+/* Cuts the default tag ":latest" off @name, in the document's own memory. */
 static const char *untag(const char *name) {
     static const char tag[] = ":latest";
     size_t n = strlen(name), k = sizeof(tag) - 1;

@@ -56,7 +56,7 @@ static void put_function_delta(struct json *j, const struct piece *p) {
     json_close(j, '}');
 }
 
-/* The first delta of a call says what it is, the others bring its arguments. */
+/* Writes a delta of a call: the first has id, type and name, the others a part of the arguments. */
 static void put_call_delta(struct json *j, const struct writer *w, const struct piece *p) {
     const struct output_piece *part = p->part;
     const struct output_parser *s = p->choice->gen->output;

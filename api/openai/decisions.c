@@ -82,7 +82,7 @@ static int refuse(struct err *err, const char *place, const char *must) {
     return err_set_code(err, 400, "invalid_value", place, "%s %s.", place, must);
 }
 
-/* A text, or JSON that is told as it is. */
+/* Adds a text, or any other JSON value as text. */
 static int add_value(struct buf *out, yyjson_val *v) {
     size_t len;
 
@@ -429,8 +429,8 @@ struct reading {
     bool first; /* the likeliest token is a label */
 };
 
-/* The option whose label @text is, with white space before it or not; q->n: it is none. The
- * beginning of yes or no is as good: not every vocabulary has the whole word. */
+/* Returns the option whose label @text is, after optional white space, or q->n. A beginning of yes
+ * or no counts, because not every vocabulary has the whole word. */
 static uint32_t option_of(const struct question *q, const char *text, size_t len) {
     char label[4];
 

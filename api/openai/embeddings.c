@@ -51,7 +51,7 @@ static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool
     return j.error;
 }
 
-/* Numbers are written by the answer, on the pool: there may be millions of them. */
+/* Numbers are written with the answer, on the pool: there may be millions of them. */
 static int take_floats(struct vectors *v, uint32_t input, struct gen *g) {
     uint32_t n_embd = v->job.model->info->n_embd;
     int r = vectors_finish(v, g);

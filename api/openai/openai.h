@@ -1,6 +1,6 @@
 #pragma once
 
-/* openai - the parts of OpenAI's dialect that others share with it. */
+/* openai - the parts of OpenAI's dialect that other dialects share. */
 
 #include <stdbool.h>
 #include <yyjson.h>

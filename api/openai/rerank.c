@@ -60,7 +60,7 @@ static void begin(struct json *j, const struct vectors *v, struct buf *b, const 
     json_put_string(j, "model", v->job.model->info->id);
 }
 
-/* Document @i with its score, in the form that was asked for. */
+/* Writes document @i with its score, in the form of the request. */
 static void put_result(struct json *j, const struct vectors *v, uint32_t i) {
     const struct buf *text = &v->text[i];
     bool tei = v->job.request.reranks_texts;

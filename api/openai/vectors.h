@@ -1,9 +1,7 @@
 #pragma once
 
-/*
- * vectors - a request whose inputs each become a vector, or a score: embeddings, rerank. What its
- * body means and how the answer looks is its form's.
- */
+/* vectors - requests whose inputs each give a vector or a score: embeddings, rerank. The dialect's
+ * form reads the body and writes the answer. */
 
 #include "api/generation/endpoint.h"
 #include "api/generation/prompt_job.h"
@@ -55,9 +53,9 @@ struct vectors {
     bool floats;
 };
 
-/* The vector of @g: cut to the dimensions asked for, and then, unless it is not to be, of length 1;
- * the vectors of each token (SUBMIT_POOL_NONE) as they are. -EDOM: there are numbers in it that are
- * none. */
+/* Takes the vector of @g: cut to the wanted dimensions and, by default, normalised to length 1;
+ * with SUBMIT_POOL_NONE the vectors of all tokens, unchanged. Returns -EDOM if a number is not
+ * finite. */
 int vectors_finish(const struct vectors *v, struct gen *g);
 
 /* Answers @x, whose body @endpoint translates. */

@@ -13,7 +13,7 @@
 #define WEFT_VERSION "0"
 #endif
 
-/* The states of several models. A model that cannot be loaded leaves the others served. */
+/* Writes the states of several models. A model that cannot be loaded does not affect the others. */
 static void put_models(struct json *j, const struct gen_env *env) {
     if (env->models.list.next == env->models.list.prev)
         return;

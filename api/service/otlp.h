@@ -26,8 +26,8 @@ void otlp_add(struct otlp *o, const struct trace_span *s);
 /* True: the collector takes spans again, or does not any more, since it was asked last. Into @why,
  * why not; "": it does. From the loop's thread. */
 bool otlp_news(struct otlp *o, char why[OTLP_WHY]);
-/* Requests whose spans the collector took, has not taken yet, and refused or for which the queue
- * was full. From the loop's thread. */
+/* Counts the requests whose spans the collector took, did not take yet, and refused or lost to a
+ * full queue. Runs on the loop's thread. */
 void otlp_counts(const struct otlp *o, uint64_t *n_exported, uint64_t *n_waiting,
                  uint64_t *n_dropped);
 /* Sends what is queued, for a second at most. NULL is accepted; returns NULL. */

@@ -70,7 +70,7 @@ static void note_span(struct service *s, const struct exchange *x, int64_t now) 
                   *why ? "no" : "yes", why);
 }
 
-/* Returns a text of a client or of the operator as a value of the log; "-": there is none. */
+/* Returns a text of a client or of the operator as a value for the log; "-" for an empty one. */
 static struct printable value_of(const char *text) {
     return *text ? quoted(text) : (struct printable){"-"};
 }

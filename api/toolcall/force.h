@@ -11,7 +11,7 @@
 struct force {
     struct nodes *n;
     const struct toolcall_shape *shape;
-    const struct toolcall_tool *tool; /* the one that is being written */
+    const struct toolcall_tool *tool; /* the tool that is being written */
     const char *prop; /* property of the tool that is being written, for error messages; or NULL */
     const char *name_end; /* text that follows a trigger that stands behind the name; or NULL */
     char stop[64];        /* ends a bare value */
@@ -34,8 +34,8 @@ int force_alone(struct force *f, yyjson_val *schema, const char *keyword);
 
 /* "This cannot be written in the model's format": -EINVAL. */
 int force_refuse(struct force *f, const char *what);
-/* Members of an object whose values this form spells itself: 0, or why its keywords cannot be
- * held. */
+/* Checks an object whose members this form spells itself. Returns 0, or an error for keywords that
+ * the form cannot hold. */
 int force_check_object(struct force *f, yyjson_val *schema);
 /* Sets *out to the checked schema of all arguments, NULL if there are none. */
 int force_root(struct force *f, yyjson_val **out);

@@ -263,7 +263,8 @@ static int constant_text(struct force *f, yyjson_val *v, size_t n, const char *s
 static int text_at(struct force *f, yyjson_val *root, yyjson_val *schema, const char *stop,
                    int depth, yyjson_mut_val **out);
 
-/* oneOf only of constants: two of its other texts may be the same. */
+/* Makes the node of a union. A oneOf must list constants: other texts could match two of its
+ * schemas. */
 static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const char *stop, int depth,
                       yyjson_mut_val **out) {
     static const char *const never[] = {"enum", "const", "pattern", "minLength", "maxLength"};

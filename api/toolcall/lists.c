@@ -43,7 +43,7 @@ const struct toolcall_format format_command_r = {
     .name = "command-r",
     .detect = {"Action:", "```json", "tool_name"},
     .triggers = {"Action:"},
-    .force_after = {"Action:\n```json\n["}, /* the word alone may be anything */
+    .force_after = {"Action:\n```json\n["}, /* the word alone also occurs in text */
     .shape = {.args = ARGS_JSON,
               .section_begin = "Action:\n```json\n[\n    ",
               .section_end = "\n]```",

@@ -221,7 +221,7 @@ static int punctuation(struct toolcall_parser *p, const struct tc_state *s, char
         o->nested--;
         o->step = WANT_NEXT;
     } else {
-        /* An object without arguments is no call, where any object may be an answer. */
+        /* Ends the object: without arguments it is no call, where any object may be an answer. */
         if (p->opts.format->only_known && !o->has_args)
             return TC_BROKEN;
         parser_go(p, s->next, s->act);

@@ -90,7 +90,7 @@ bool parser_pass(struct toolcall_parser *p, size_t n) {
     return true;
 }
 
-/* On to @next, with what @act says. */
+/* Goes to state @next with the actions @act. */
 void parser_go(struct toolcall_parser *p, uint8_t next, unsigned act) {
     if (act & TC_CALL)
         events_name(p);

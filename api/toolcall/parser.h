@@ -30,7 +30,7 @@
 #define TC_FIRST 2  /* first of a format's own states */
 #define TC_FAIL 255 /* next state of bytes that are no call */
 
-#define TC_SPACE_MAX 64u /* white space held until it is clear what it stands next to */
+#define TC_SPACE_MAX 64u /* white space that is held until the text behind it is known */
 #define TC_KEY_MAX 256u
 #define TC_SKIP_MAX 256u
 #define TC_QUOTED_MAX 16384u /* longest string behind a possible end of the value */
@@ -76,7 +76,7 @@ struct tc_state {
     bool reasoning; /* TEXT: which of the two */
     const struct tc_edge *edges;
     uint8_t n_edges;
-    const char *const *follow; /* VALUE: one of these comes after the literal, NULL-terminated */
+    const char *const *follow; /* VALUE: literals of which one follows; ends with NULL */
 };
 
 #define TC_EDGES(...)                                                                              \
@@ -158,7 +158,7 @@ enum tc_step { TC_MORE, TC_MOVED, TC_BROKEN };
 bool parser_take(struct toolcall_parser *p, size_t n);
 /* Takes bytes that are sent as arguments at once. */
 bool parser_pass(struct toolcall_parser *p, size_t n);
-/* Goes to state @next, with what @act (enum tc_act) says. */
+/* Goes to state @next with the actions @act (enum tc_act). */
 void parser_go(struct toolcall_parser *p, uint8_t next, unsigned act);
 /* Returns the rest of the input; *@len bytes. */
 const char *parser_at(const struct toolcall_parser *p, size_t *len);

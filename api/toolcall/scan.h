@@ -15,7 +15,7 @@
 #define SCAN_DEPTH 64u
 
 enum scan_mode { SCAN_JSON, SCAN_PYTHON, SCAN_GEMMA };
-/* The value goes on; it has ended; the bytes are no such value. */
+/* The value continues; it has ended; the bytes are no such value. */
 enum scan_result { SCAN_MORE, SCAN_DONE, SCAN_BAD };
 
 /* Position in a value. Invariants: depth <= SCAN_DEPTH; white space is held (n_ws) only behind a

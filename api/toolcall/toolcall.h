@@ -152,7 +152,7 @@ size_t toolcall_held(const struct toolcall_parser *p); /* bytes of text and argu
 
 struct toolcall_tool {
     const char *name;
-    yyjson_val *parameters; /* a schema; NULL: it has none */
+    yyjson_val *parameters; /* the schema of its arguments, or NULL */
     const char *param;      /* the field that the schema came from */
     bool loose;             /* any arguments */
     bool takes_text;        /* the tool takes one string, `input`, described by: */
