@@ -156,11 +156,6 @@ static int run_stats(struct call *c) {
     return watch_stats(c, seconds);
 }
 
-static int run_requests(struct call *c) {
-    return c->argc > 0 ? cli_usage("requests takes no arguments")
-                       : answer(c, "/requests", ctl_show_requests);
-}
-
 static int run_health(struct call *c) {
     CLEANUP(buf_deinit) struct buf text = {0};
     struct err err = {0};
@@ -184,24 +179,20 @@ static int run_health(struct call *c) {
     return cli_flush() && strcmp(health.s, "serving") == 0 ? CLI_OK : CLI_FAILED;
 }
 
-/* A POST without a body, by @call; says @done. */
-static int post_by(struct call *c, const char *path, const char *done,
-                   int (*call)(struct ctl *c, const char *method, const char *path,
-                               struct buf *reply, struct err *err)) {
+/* Sends a POST without a body and prints @done. */
+static int post(struct call *c, const char *path, const char *done) {
     CLEANUP(buf_deinit) struct buf reply = {0};
     struct err err = {0};
 
     buf_init(&reply, CTL_REPLY_MAX);
-    int r = call(c->ctl, "POST", path, &reply, &err);
+    /* An upgrade is answered when the next daemon has taken over. */
+    int r = (strcmp(path, "/upgrade") == 0 ? ctl_call_long : ctl_call)(c->ctl, "POST", path, &reply,
+                                                                       &err);
     if (r == CTL_OK && c->json)
         print(reply.data, reply.len);
     else if (r == CTL_OK)
         puts(done);
     return finish(r, &err);
-}
-
-static int post(struct call *c, const char *path, const char *done) {
-    return post_by(c, path, done, ctl_call);
 }
 
 static int run_cancel(struct call *c) {
@@ -246,15 +237,6 @@ static int run_dump(struct call *c) {
     return r == CTL_OK ? write_file(c->argv[0], &file) : finish(r, &err);
 }
 
-static int run_drain(struct call *c) {
-    return c->argc > 0 ? cli_usage("drain takes no arguments") : post(c, "/drain", "draining");
-}
-
-static int run_tenants(struct call *c) {
-    return c->argc > 0 ? cli_usage("tenants takes no arguments")
-                       : answer(c, "/tenants", ctl_show_tenants);
-}
-
 /* Prints the usage since a day or a month, by default since the first of this month. */
 static int run_usage(struct call *c) {
     CLEANUP(buf_deinit) struct buf text = {.max = CTL_REPLY_MAX};
@@ -284,14 +266,6 @@ static int run_usage(struct call *c) {
     }
     yyjson_doc_free(doc);
     return finish(r, &err);
-}
-
-static int run_reload(struct call *c) {
-    return c->argc > 0 ? cli_usage("reload takes no arguments") : post(c, "/reload", "reloaded");
-}
-
-static int run_ps(struct call *c) {
-    return c->argc > 0 ? cli_usage("ps takes no arguments") : answer(c, "/models", ctl_show_served);
 }
 
 /* Asks for a change of a model and waits until it has come about. @done: what @key says then. */
@@ -336,11 +310,6 @@ static int run_swap(struct call *c) {
                : change(c, "swap", "swap", under_way, "done");
 }
 
-static int run_upgrade(struct call *c) {
-    return c->argc > 0 ? cli_usage("upgrade takes no arguments")
-                       : post_by(c, "/upgrade", "upgraded", ctl_call_long);
-}
-
 static int run_top(struct call *c) {
     struct err err = {0};
     double seconds = 1;
@@ -350,19 +319,38 @@ static int run_top(struct call *c) {
     return finish(ctl_top(c->ctl, seconds, &err), &err);
 }
 
-static const struct {
+/* Commands of the admin socket. Those without `run` take no arguments: they show the answer to GET
+ * @path, or send a POST and print @done. */
+static const struct command {
     const char *name;
     int (*run)(struct call *c);
+    const char *path, *done;
+    void (*show)(struct buf *out, yyjson_val *object, size_t columns);
 } commands[] = {
-    {"stats", run_stats},     {"requests", run_requests},
-    {"cancel", run_cancel},   {"health", run_health},
-    {"drain", run_drain},     {"top", run_top},
-    {"tenants", run_tenants}, {"why", run_why},
-    {"reload", run_reload},   {"dump", run_dump},
-    {"ps", run_ps},           {"load", run_load},
-    {"unload", run_unload},   {"swap", run_swap},
-    {"upgrade", run_upgrade}, {"usage", run_usage},
+    {.name = "stats", run_stats},
+    {.name = "requests", .path = "/requests", .show = ctl_show_requests},
+    {.name = "cancel", run_cancel},
+    {.name = "health", run_health},
+    {.name = "drain", .path = "/drain", .done = "draining"},
+    {.name = "top", run_top},
+    {.name = "tenants", .path = "/tenants", .show = ctl_show_tenants},
+    {.name = "why", run_why},
+    {.name = "reload", .path = "/reload", .done = "reloaded"},
+    {.name = "dump", run_dump},
+    {.name = "ps", .path = "/models", .show = ctl_show_served},
+    {.name = "load", run_load},
+    {.name = "unload", run_unload},
+    {.name = "swap", run_swap},
+    {.name = "upgrade", .path = "/upgrade", .done = "upgraded"},
+    {.name = "usage", run_usage},
 };
+
+static int run_plain(const struct command *command, struct call *c) {
+    if (c->argc > 0)
+        return cli_usage("%s takes no arguments", command->name);
+    return command->show ? answer(c, command->path, command->show)
+                         : post(c, command->path, command->done);
+}
 
 /* Commands that need no daemon; they read their own options. */
 static const struct {
@@ -414,7 +402,7 @@ static int dispatch(const char *socket, struct call *c) {
         c->ctl = ctl;
         c->argc--;
         c->argv++;
-        return commands[i].run(c);
+        return commands[i].run ? commands[i].run(c) : run_plain(&commands[i], c);
     }
     return unknown(c->argv[0]);
 }
