@@ -1,4 +1,3 @@
-#include "base/try.h"
 #include "cmd/ctl_hub.h"
 
 #include <assert.h>
@@ -7,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include "base/try.h"
 #include "cmd/cli.h"
 
 /* Transfers from the hub. */
@@ -165,52 +165,30 @@ struct transfer {
     bool begun, refused; /* by the sink */
 };
 
-/* The value of header @name in @line; NULL: it is another one. */
-static const char *value_of(const char *line, const char *name) {
-    size_t len = strlen(name);
-
-    if (strncasecmp(line, name, len) != 0 || line[len] != ':')
-        return NULL;
-    line += len + 1;
-    return line + strspn(line, " \t");
-}
-
-/* "bytes 100-199/200" or "bytes * /200". */
-static void read_range(const char *value, struct hub_reply *r) {
-    long long from = 0, to, total;
-
-    if (sscanf(value, "bytes %lld-%lld/%lld", &from, &to, &total) == 3 && from >= 0 && total >= 0) {
-        r->from = from;
-        r->total = total;
-    } else if (sscanf(value, "bytes */%lld", &total) == 1 && total >= 0) {
-        r->total = total;
-    }
-}
-
-/* Every answer of a chain of redirects begins with its status line. */
-static size_t on_header(char *data, size_t size, size_t n, void *ctx) {
-    struct transfer *t = ctx;
+/* Reads the head of the final answer, behind redirects, into the reply. */
+static void read_head(struct transfer *t) {
     struct hub_reply *r = t->reply;
-    const char *value;
-    char line[1024];
-    long long v;
+    CURL *curl = t->hub->curl;
+    long long from = 0, to, total;
+    struct curl_header *h;
+    curl_off_t v = -1;
 
-    snprintf(line, sizeof(line), "%.*s", (int)MIN(size * n, sizeof(line) - 1), data);
-    line[strcspn(line, "\r\n")] = 0;
-    if (starts(line, "HTTP/")) {
-        *r = (struct hub_reply){.total = -1, .retry_after_s = -1};
-        t->message[0] = 0;
-    }
-    if ((value = value_of(line, "Retry-After")) && sscanf(value, "%lld", &v) == 1 && v >= 0)
-        r->retry_after_s = v; /* a date is not understood: as if it were not there */
-    if ((value = value_of(line, "Content-Range")))
-        read_range(value, r);
-    if ((value = value_of(line, "Content-Length")) && r->total < 0 &&
-        sscanf(value, "%lld", &v) == 1)
+    *r = (struct hub_reply){.total = -1, .retry_after_s = -1};
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &r->status);
+    if (curl_easy_header(curl, "Retry-After", 0, CURLH_HEADER, -1, &h) == CURLHE_OK &&
+        curl_easy_getinfo(curl, CURLINFO_RETRY_AFTER, &v) == CURLE_OK)
+        r->retry_after_s = v;
+    if (curl_easy_getinfo(curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &v) == CURLE_OK)
         r->total = v;
-    if ((value = value_of(line, "X-Error-Message")))
-        snprintf(t->message, sizeof(t->message), "%.190s", value);
-    return size * n;
+    if (curl_easy_header(curl, "Content-Range", 0, CURLH_HEADER, -1, &h) == CURLHE_OK) {
+        if (sscanf(h->value, "bytes %lld-%lld/%lld", &from, &to, &total) == 3 && from >= 0 &&
+            total >= 0)
+            r->from = from, r->total = total;
+        else if (sscanf(h->value, "bytes */%lld", &total) == 1 && total >= 0)
+            r->total = total;
+    }
+    if (curl_easy_header(curl, "X-Error-Message", 0, CURLH_HEADER, -1, &h) == CURLHE_OK)
+        snprintf(t->message, sizeof(t->message), "%.190s", h->value);
 }
 
 static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
@@ -219,12 +197,13 @@ static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
 
     assert(!t->refused);
     curl_easy_getinfo(t->hub->curl, CURLINFO_RESPONSE_CODE, &status);
-    t->reply->status = status;
     t->got += size * n;
     if (status != 200 && status != 206)
         return t->got > REFUSAL_MAX ? 0 : size * n;
-    if (!t->begun)
+    if (!t->begun) {
+        read_head(t);
         t->refused = !t->sink->begin(t->sink->ctx, t->reply);
+    }
     t->begun = true;
     if (!t->refused)
         t->refused = !t->sink->data(t->sink->ctx, data, size * n);
@@ -296,8 +275,6 @@ int hub_get(struct hub *h, const char *path, uint64_t from, const struct hub_sin
     snprintf(range, sizeof(range), "%llu-", (unsigned long long)from);
     curl_easy_setopt(h->curl, CURLOPT_URL, url);
     curl_easy_setopt(h->curl, CURLOPT_RANGE, from ? range : NULL);
-    curl_easy_setopt(h->curl, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(h->curl, CURLOPT_HEADERDATA, &t);
     curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, on_data);
     curl_easy_setopt(h->curl, CURLOPT_WRITEDATA, &t);
     curl_easy_setopt(h->curl, CURLOPT_NOPROGRESS, 0L);
@@ -305,7 +282,7 @@ int hub_get(struct hub *h, const char *path, uint64_t from, const struct hub_sin
     curl_easy_setopt(h->curl, CURLOPT_XFERINFODATA, &t);
     h->why[0] = 0;
     CURLcode code = curl_easy_perform(h->curl);
-    curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &reply->status);
+    read_head(&t);
     if (*h->options.stop)
         return HUB_STOPPED;
     if (t.refused)

@@ -1,4 +1,3 @@
-#include "base/try.h"
 #include "cmd/ctl_launch.h"
 
 #include <assert.h>
@@ -11,6 +10,7 @@
 #include <unistd.h>
 #include <yyjson.h>
 #include "base/json_value.h"
+#include "base/try.h"
 #include "cmd/cli.h"
 
 #define FILE_MAX (8u << 20)
