@@ -119,6 +119,6 @@ int constraint_accept(struct constraint_state *s, int32_t token);
 int constraint_rollback(struct constraint_state *s, uint32_t n);
 bool constraint_is_done(const struct constraint_state *s);  /* an end token was accepted */
 bool constraint_can_end(const struct constraint_state *s);  /* an end token is allowed */
-bool constraint_must_end(const struct constraint_state *s); /* nothing else is allowed */
+bool constraint_must_end(const struct constraint_state *s); /* only the end may come */
 /* Returns forced bytes as grammar_forced() does; none while the output is free. */
 size_t constraint_forced(struct constraint_state *s, uint8_t *out, size_t cap, int32_t *token);

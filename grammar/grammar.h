@@ -31,7 +31,8 @@ struct tokenizer;
 struct grammar_vocab;
 
 struct grammar_token {
-    const void *bytes; /* what the token adds to the text; len 0: nothing, it is never allowed */
+    const void
+        *bytes; /* bytes that the token appends to the text; with len 0 it is never allowed */
     size_t len;
     bool special; /* a marker of the chat format: allowed where a grammar names it, never as text */
 };
@@ -80,8 +81,8 @@ struct grammar_source {
 struct grammar_limits {
     size_t max_source;   /* bytes of one source: 1 MiB */
     uint32_t max_depth;  /* nesting in a source: 64 */
-    uint32_t max_states; /* of the automaton: 200,000 */
-    uint64_t max_work;   /* of one compilation: 36,000,000 elementary steps, some 200 ms */
+    uint32_t max_states; /* states of the automaton: 200,000 */
+    uint64_t max_work;   /* steps of one compilation: 36,000,000, some 200 ms */
     size_t max_bytes;    /* memory of a compiled grammar: 48 MiB */
     uint32_t max_indent; /* blanks after a newline in JSON: 40 */
     uint64_t *work;      /* NULL, or where the work done is added, also that of a refusal */
@@ -177,7 +178,7 @@ uint32_t grammar_distance(struct grammar_state *s);
 int grammar_accept(struct grammar_state *s, int32_t token);
 bool grammar_is_done(const struct grammar_state *s); /* an end token was accepted */
 bool grammar_can_end(const struct grammar_state *s);
-bool grammar_must_end(const struct grammar_state *s); /* nothing but the end may come */
+bool grammar_must_end(const struct grammar_state *s); /* only an end token may come */
 /* Starts again at the beginning of the grammar and reads @bytes there, as one accepted token.
  * -EINVAL: they do not fit (nothing changes). */
 int grammar_restart(struct grammar_state *s, const void *bytes, size_t len);

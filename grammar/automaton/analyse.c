@@ -15,7 +15,7 @@
 /* Sources by target, and calls by rule: who must be looked at again when a state turns out to be
  * alive. */
 struct reverse {
-    uint32_t *begin, *source;      /* of states, by edges and by calls' targets */
+    uint32_t *begin, *source;      /* sources of each state, by edges and by targets of calls */
     uint32_t *call_begin, *caller; /* call sites (state, call) of rules */
     uint32_t *call_of;
     uint32_t *work, n_work;

@@ -38,7 +38,7 @@
 enum state_flags {
     STATE_ACCEPT = 1, /* the rule may end here */
     STATE_LOOP = 2,   /* in a loop rule */
-    STATE_BORDER = 4, /* its start; with STATE_WITHIN: between characters */
+    STATE_BORDER = 4, /* the start of a loop rule; with STATE_WITHIN: a place between characters */
     STATE_RETURN = 8, /* accepts and has no edges and no calls */
     STATE_TOKENS = 16,
     STATE_MEMBERS = 32, /* in a rule whose register says which members have been there */
@@ -85,7 +85,7 @@ struct state {
     uint32_t edge, call, rule;
     uint16_t n_edges, n_calls;
     uint8_t flags;
-    int32_t dense; /* of tables[], -1: none */
+    int32_t dense; /* index into tables[], or -1 */
 };
 
 /* A set of bytes: bit c % 64 of w[c / 64]. */
@@ -115,7 +115,7 @@ static inline void byte_set_add_range(struct byte_set *s, unsigned lo, unsigned 
 /* A rule: states [start, start + n_states), of which it begins at the first. */
 struct auto_rule {
     uint32_t start, n_states;
-    uint32_t members; /* of g->members[], where its states have STATE_MEMBERS */
+    uint32_t members; /* index into g->members[], if states of the rule have STATE_MEMBERS */
     uint32_t need;    /* the largest `need` of its states */
     bool loop;
     bool plain; /* no members, and calls nothing: with no stack a set is one state */
@@ -126,7 +126,7 @@ struct auto_rule {
 /* The tokens at a state, as far as the state alone decides (classify.c). Either bits or ids; level
  * and longest only with bits; items of `after` are less than n_rest. Immutable once it is made. */
 struct token_class {
-    uint32_t *bits; /* of n_words: read without leaving the rule, or NULL: the ids are listed */
+    uint32_t *bits; /* n_words: tokens that stay inside the rule; NULL if the ids are listed */
     uint32_t *ids, n_ids;
     uint32_t n_allowed; /* in bits or ids */
     uint32_t **level;   /* CLASS_LEVELS bit maps: level[n] needs at most n characters; or NULL */
@@ -134,14 +134,14 @@ struct token_class {
         uint32_t id, n_chars;
     } * longest, *rest; /* by n_chars, descending; items of the trie */
     uint32_t n_longest, n_rest;
-    struct trie after; /* what tokens add after the rule has ended; items index rest[] */
+    struct trie after; /* trie of the bytes behind the end of the rule; items index rest[] */
     struct rest_text {
         uint16_t len;  /* bytes of rest[i] before the end of the rule */
         uint8_t first; /* the first of them */
     } * rest_text;
     size_t bytes;
     bool shared;
-    const struct token_class *base; /* of the vocabulary: its bits, level and longest; or NULL */
+    const struct token_class *base; /* owner of bits, level and longest; or NULL */
 };
 #define CLASS_LEVELS 16
 #define TEXTS_MAX (1u << 24) /* more items than a text has */
@@ -164,13 +164,13 @@ struct grammar {
      * long as there is room (mask/classify.c). */
     _Atomic(struct token_class *) *cls;
     _Atomic(struct token_class *) **places; /* by rule: of the vocabulary (share.h), or NULL */
-    uint32_t *need; /* of states with STATE_WITHIN: the fewest characters to the end; or NULL */
+    uint32_t *need; /* for each state with STATE_WITHIN: fewest characters to the end; or NULL */
     bool *counted;  /* rules whose characters are counted up to a maximum */
     _Atomic size_t class_room;
     int32_t *token;      /* special tokens of the edges */
     struct names *names; /* own copies */
     struct members *members;
-    struct span *span; /* of each state; NULL without members */
+    struct span *span; /* one per state; NULL without members */
     /* Gives, for each state, a lower bound of the number of texts that lead to the end of its rule,
      * saturated at TEXTS_MAX; in a loop, of those of one character that lead to its border. NULL
      * where no items must differ. */

@@ -19,13 +19,13 @@
 struct sets {
     uint32_t *pool; /* the sets' members one after the other */
     uint32_t n_pool, cap_pool;
-    uint32_t *begin; /* of set i; begin[n] is the end */
+    uint32_t *begin; /* first member of set i; begin[n] is the end */
     uint32_t n, cap;
     uint32_t *slot, mask;                           /* hash table: set + 1 */
-    uint32_t *mark, *work, *found, cap_mark, stamp; /* of the closure */
+    uint32_t *mark, *work, *found, cap_mark, stamp; /* used by the closure */
     uint32_t *alone; /* by NFA state: that of the set of what it reaches + 1; 0: not known yet */
     uint32_t n_found;
-    struct out_edge { /* of the current set; the key is in the order of symbols, calls last */
+    struct out_edge { /* edges of the current set, ordered by symbol, calls last */
         uint64_t key;
         uint32_t to;
     } * out;
@@ -38,7 +38,7 @@ struct dfa {
     struct sets s;
     uint32_t rule, base, end; /* end: the NFA state */
     bool loop;
-    uint8_t flags; /* of all its states */
+    uint8_t flags; /* flags of every state of the rule */
 };
 
 static void sets_free(struct sets *s) {

@@ -14,8 +14,8 @@
 
 #define LANG_MAX 60 /* languages in one product */
 
-/* These make languages and expressions as expr.h has it: NULL where the build has failed, also for
- * a NULL that they get. */
+/* Functions that make languages and expressions follow expr.h: they return NULL once the build has
+ * failed, and for an argument that is NULL. */
 
 /* The language of an expression without calls (or of rules without any). */
 const struct lang *lang_of(struct build *b, const struct expr *e);

@@ -140,7 +140,7 @@ static void list_steps(struct merger *m, const struct lang *l) {
                 uint32_t step = begin[k]++;
 
                 m->from[step] = q;
-                m->into[--m->into_n[l->edge[i].to]] = step; /* it becomes where they begin */
+                m->into[--m->into_n[l->edge[i].to]] = step; /* down to its first step */
             }
         }
     }
@@ -211,8 +211,8 @@ static int refine_part(struct build *b, const struct lang *l, uint32_t *set, uin
  * all that they lead to have sets: they lead to these, and neighbours that lead to one are one. */
 struct equals {
     struct lang *l;
-    uint32_t *set;        /* of state q; NO_STATE: not known yet */
-    uint32_t *some;       /* of a set: a state of it whose edges are rewritten */
+    uint32_t *set;        /* class of state q, or NO_STATE while it is unknown */
+    uint32_t *some;       /* for each class: one state whose edges are rewritten */
     uint32_t *order;      /* states that no circle leads to, each before those that it leads to */
     uint32_t *slot, mask; /* hash table of sets: number + 1 */
     uint32_t n_sets, n_ordered;
@@ -227,7 +227,7 @@ static void rewrite_edges(struct equals *s, uint32_t q) {
         struct edge e = edge[i];
 
         e.to = s->set[e.to];
-        assert(e.to < s->n_sets); /* what lies behind is known */
+        assert(e.to < s->n_sets); /* targets are classified before their sources */
         if (n && edge[n - 1].to == e.to && edge[n - 1].hi + 1u == e.lo)
             edge[n - 1].hi = e.hi;
         else
@@ -353,7 +353,7 @@ static void merge_ordered(struct equals *s) {
 /* The first state of each set stays; the start is the first of all. */
 static void keep_sets(const struct equals *s) {
     struct lang *l = s->l;
-    uint32_t *number = s->some; /* of a set: no longer needed as what it was */
+    uint32_t *number = s->some; /* number of each class; reuses the array */
     uint32_t n = 0, n_edges = 0;
 
     for (uint32_t i = 0; i < s->n_sets; i++)

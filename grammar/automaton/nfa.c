@@ -22,7 +22,7 @@
 #include <string.h>
 
 #define UNROLL_MAX 2048 /* states: a repetition up to here is copied, beyond it is a counted call */
-#define ROUNDS_MAX 16384 /* the same where one of what is repeated is as few states as can be */
+#define ROUNDS_MAX 16384 /* most copies of an operand that is a minimal automaton */
 #define INLINE_MAX 1024  /* states: a rule of EBNF up to here is copied where it is called */
 #define INLINE_DEPTH 32
 #define NOT_FLAT UINT32_MAX

@@ -22,9 +22,9 @@ struct nfa_shared {
     enum { NFA_NOT_SHARED, NFA_BEGINNING, NFA_END, NFA_ROW } kind;
     uint32_t flags;
     uint32_t before, behind, last; /* the states that it hangs on */
-    const struct expr *x, *y, *z;  /* what it reads; may be NULL */
+    const struct expr *x, *y, *z;  /* the expressions that the part reads; may be NULL */
     uint32_t out, out_behind;      /* the states that were made */
-    uint32_t stamp;                /* of the rule that it belongs to */
+    uint32_t stamp;                /* stamp of the rule that the part belongs to */
 };
 
 /* The arrays of the grammar that grow while it is made. */
@@ -47,7 +47,8 @@ struct maker {
 /* Makes room for one more element of @v. */
 int maker_grow(struct maker *m, void *v, uint32_t n, uint32_t *cap, size_t size);
 
-/* These add to the NFA, and nothing once the build has failed: states have no meaning then. */
+/* Functions that add to the NFA. Once the build has failed they add nothing, and the states that
+ * they return have no meaning. */
 
 uint32_t nfa_state(struct maker *m); /* a new state */
 /* Add an edge: an empty one, one for each byte from @lo to @hi, or edges and states for @n bytes
@@ -66,7 +67,7 @@ void nfa_add_alternative(struct maker *m, const struct expr *e, uint32_t from, u
 uint32_t nfa_end_alike(struct maker *m, const struct expr *e, uint32_t to);
 /* Looks for a part equal to @part. Returns whether there is one, with its states in part->out. */
 bool nfa_find_shared(struct maker *m, struct nfa_shared *part);
-void nfa_add_shared(struct maker *m, const struct nfa_shared *part); /* which is not there */
+void nfa_add_shared(struct maker *m, const struct nfa_shared *part); /* @part must be new */
 void nfa_forget_shared(struct maker *m);
 void nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from,
                    uint32_t to); /* EXPR_CHARS */

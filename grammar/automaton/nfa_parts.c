@@ -122,7 +122,7 @@ struct list_maker {
     uint32_t *before;       /* before(i, t) by t; NFA_NONE: nothing can come */
     uint32_t *behind, *now; /* behind(i + 1, c) and behind(i, c) by c */
     uint32_t last;          /* after all */
-    bool may_end;           /* all members from i on are optional */
+    bool may_end;           /* every member from i on is optional */
 };
 
 static bool has_rest(const struct expr_list *l, uint32_t i) {

@@ -39,7 +39,7 @@ struct search {
     } refused, done, root; /* root: those that complete a trigger when read from root_node */
     uint32_t n_tried;
     uint32_t longest;             /* bytes to an end, behind a token of done */
-    uint32_t *first, *first_done; /* of the constraint */
+    uint32_t *first, *first_done; /* written into the constraint at the end */
     uint16_t root_node;
     int error;
 };
@@ -173,10 +173,10 @@ static void find_all(struct search *s, uint32_t first, uint32_t end, uint16_t ro
     if (first < end)
         find_root(s, root);
     for (uint32_t i = first; i < end && !s->error; i++) {
-        assert(grammar_n_accepted(s->state) == 0); /* what was tried was taken back */
+        assert(grammar_n_accepted(s->state) == 0); /* every trial was rolled back */
         s->first[i] = s->refused.n;
         s->first_done[i] = s->done.n;
-        if (!node[i].end && node[i].becomes == i) /* else the output is never there */
+        if (!node[i].end && node[i].becomes == i) /* the output never rests at other nodes */
             find(s, (uint16_t)i);
     }
 }

@@ -13,8 +13,8 @@ struct trigger_node {
     uint16_t becomes;     /* reading goes on from here: itself, but for the end of a quiet mark */
     uint8_t byte;
     bool end;        /* a trigger ends here: */
-    uint16_t n_held; /* its held bytes */
-    uint32_t held;   /* where in triggers.held */
+    uint16_t n_held; /* number of held bytes */
+    uint32_t held;   /* offset in triggers.held */
 };
 
 /* Up to three tries in one array: the triggers from node 0 on; the mark that ends quiet text, from
@@ -25,8 +25,8 @@ struct triggers {
     struct trigger_node *node;
     uint32_t n;
     uint16_t quiet, open;
-    uint16_t start;  /* where the output begins: the root of a trie */
-    struct buf held; /* of all triggers */
+    uint16_t start;  /* the root of the trie in which the output begins */
+    struct buf held; /* held bytes of every trigger */
     bool repeat, required;
 };
 
@@ -65,7 +65,7 @@ struct constraint {
     int32_t *done;
     uint32_t longest;
     uint32_t distance;    /* grammar_distance() of its start */
-    uint32_t *to_trigger; /* of each node: tokens that complete a trigger; ending.c */
+    uint32_t *to_trigger; /* for each node: tokens that complete a trigger (ending.c) */
 };
 
 /* Fills first, crossing, first_done, done and longest. 0, -ENOMEM, -EINVAL with @err when there are
@@ -94,7 +94,7 @@ struct constraint_state {
     const struct constraint *c;
     struct grammar_state *g;
     struct position at;
-    struct position before[2 * CONSTRAINT_HISTORY]; /* of each accepted token, oldest first */
+    struct position before[2 * CONSTRAINT_HISTORY]; /* before each token, oldest first */
     uint32_t n;
     uint32_t *scratch; /* ending.c: two masks; NULL: not needed yet */
 };

@@ -92,7 +92,7 @@ int build_no_memory(struct build *b) {
     if (b->work > b->limits.max_work)
         return build_work(b, 0);
     if (!b->failed && !b->arena.full)
-        b->failed = -ENOMEM; /* this machine's, which says nothing of the grammar */
+        b->failed = -ENOMEM; /* the machine lacks memory; the grammar may be right */
     return build_too_complex(b, "the grammar needs too much memory");
 }
 

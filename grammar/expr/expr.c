@@ -311,7 +311,7 @@ bool expr_same(const struct expr *x, const struct expr *y) {
     case EXPR_ONCE:
     case EXPR_MEMBERS:
     case EXPR_WITHIN:
-        return true; /* their numbers are the same */
+        return true; /* characters have equal numbers */
     }
     return false;
 }

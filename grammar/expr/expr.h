@@ -17,7 +17,7 @@
 
 enum expr_kind {
     EXPR_EMPTY,   /* the empty text */
-    EXPR_NEVER,   /* nothing */
+    EXPR_NEVER,   /* matches no text */
     EXPR_BYTES,   /* exactly these */
     EXPR_CHARS,   /* one code point of a set, in UTF-8 or as JSON strings write it */
     EXPR_SEQ,     /* children one after the other */
@@ -28,8 +28,8 @@ enum expr_kind {
     EXPR_LIST,    /* members of an object: struct expr_list */
     EXPR_NAMES,   /* characters of a key that is none of a set of names: struct names */
     EXPR_LANG,    /* a text of a language (lang.h) */
-    EXPR_ANCHOR,  /* nothing, where a text begins (id '^') or ends ('$'): only while a regular
-                     expression is read */
+    EXPR_ANCHOR,  /* the empty text at the beginning (id '^') or end ('$') of the whole text;
+                     only while a regular expression is read */
     EXPR_ONCE,    /* a rule, at most once: member `min` of those of the rule it is in, behind `max`
                      bytes of its key; min NO_MAX: no member of these, any number of times */
     EXPR_MEMBERS, /* a rule with such members */
@@ -57,9 +57,9 @@ struct expr {
     bool atom;     /* stands for one character: a prefix code without calls */
     bool open;     /* a repetition of any character up to the end of a string, in a rule of nothing
                       but strings: whatever else is being read there ends in what it takes */
-    uint32_t n;    /* of children or bytes */
+    uint32_t n;    /* number of children or bytes */
     uint32_t size; /* states that it takes, about; saturates */
-    uint32_t id;   /* of a rule or a token */
+    uint32_t id;   /* number of a rule or a token */
     uint32_t min, max;
     union {
         const uint8_t *bytes;
@@ -107,7 +107,7 @@ struct rule {
     struct expr *body;
     const char *name; /* for messages; may be NULL */
     bool nullable;
-    const struct members *members; /* its register says which have been there; or NULL */
+    const struct members *members; /* the register says which members have come; or NULL */
     bool loop;                     /* the body is an atom: one or more of it, see automaton.h */
     uint8_t shared;                /* one of enum shared_loop */
     bool may_copy;                 /* the body may take the place of a call (nfa.c) */
@@ -130,16 +130,16 @@ struct build {
     uint64_t work, pause_at; /* pause_at: the work at which the thread is offered to others,
                               or that is too much */
     uint32_t n_aheads;       /* look-ahead that was read */
-    const char *param;       /* of the source being read */
+    const char *param;       /* parameter of the source that is being read */
     unsigned flags;
     bool is_schema; /* a source is a JSON Schema, or a part is free text: classes may come later */
     struct err *err;
     int failed;                             /* the first error: from then on makers answer NULL */
-    struct expr *shared_atom[SHARED_LOOPS]; /* the same expression every time */
-    struct expr *space[2], *comma[2], *colon[2]; /* likewise; 1: compact */
+    struct expr *shared_atom[SHARED_LOOPS]; /* made once; pointers can be compared */
+    struct expr *space[2], *comma[2], *colon[2]; /* made once; [1]: compact */
     uint32_t *body_slot, body_mask, n_bodies;    /* hash table of rules by their bodies: rule + 1 */
     uint32_t any_value[4], any_object[4]; /* rules, NO_RULE until needed; 1: compact, 2: Python */
-    uint32_t number, integer;             /* likewise */
+    uint32_t number, integer;             /* rules that are made once */
     struct loop_rule *loops;              /* rules made for counted atoms */
     struct string_rule *strings;          /* rules made for patterns and formats */
     struct number_rule *numbers;          /* rules made for ranges and multiples */
@@ -149,7 +149,7 @@ struct build {
 /* Begins a compilation; @v, @l and @err may be NULL, as in grammar_compile(). */
 void build_init(struct build *b, const struct grammar_vocab *v, const struct grammar_limits *l,
                 struct err *err);
-void build_deinit(struct build *b); /* all expressions and rules with it */
+void build_deinit(struct build *b); /* frees expressions and rules, too */
 /* Refuse the source: each fills the error as grammar_compile() describes it and returns -EINVAL.
  * Once the build has failed they return its first error. */
 int build_invalid(struct build *b, const char *fmt, ...) PRINTF(2, 3);
@@ -197,8 +197,9 @@ struct expr *expr_rule(struct build *b, struct expr *body); /* a call of a rule 
 struct expr *expr_within(struct build *b, uint32_t rule, uint32_t max);
 struct expr *expr_token(struct build *b, int32_t token);
 bool expr_nullable(const struct build *b, const struct expr *e);
-bool expr_same_chars(const struct expr *x, const struct expr *y); /* both are, of one set */
-bool expr_same(const struct expr *x, const struct expr *y);       /* written the same */
+/* Returns whether @x and @y are the same set of characters. */
+bool expr_same_chars(const struct expr *x, const struct expr *y);
+bool expr_same(const struct expr *x, const struct expr *y); /* written the same */
 
 /* A growing list of expressions, in the arena. */
 struct expr_vec {
@@ -220,7 +221,7 @@ unsigned utf8_read(const char *s, size_t len, uint32_t *cp);
 /* JSON pieces (json.c). */
 struct expr *json_char(struct build *b); /* one character of a string, in any spelling */
 struct expr *
-json_char_unshared(struct build *b); /* the same, for a place before more than a quote */
+json_char_unshared(struct build *b); /* json_char() for places that more than a quote may follow */
 struct expr *json_canonical_char(struct build *b); /* in its shortest spelling */
 struct expr *json_any_string(struct build *b, uint32_t min, uint32_t max);
 struct expr *json_quoted(struct build *b, struct expr *chars);
@@ -237,14 +238,14 @@ int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_
 
 /* Readers of the sources. */
 
-enum regex_kind { REGEX_WHOLE, REGEX_SEARCH }; /* it matches all of a text, or a part of it */
+enum regex_kind { REGEX_WHOLE, REGEX_SEARCH }; /* matches the whole text, or a part of it */
 /* regex_read_with() without options. */
 struct expr *regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
                         enum regex_kind kind);
 enum regex_options {
-    REGEX_ANY_CASE = 1,   /* of letters of ASCII */
+    REGEX_ANY_CASE = 1,   /* letters of ASCII match in either case */
     REGEX_DOT_ALL = 2,    /* `.` is a line break, too */
-    REGEX_FROM_START = 8, /* as if every alternative began with `^` */
+    REGEX_FROM_START = 8, /* begins every alternative with `^` */
     REGEX_CANONICAL =
         4, /* in JSON: what may stand around a match is in its shortest spelling, too */
 };

@@ -162,7 +162,7 @@ static int read_count(struct reader *r, uint32_t *out) {
 static bool read_quantifier(struct reader *r, struct expr **x) {
     uint32_t min = 0, max = NO_MAX;
 
-    skip_space(r); /* nothing else begins with one of these */
+    skip_space(r); /* no other construct begins with a quantifier's characters */
     if (source_skip(&r->in, "+")) {
         min = 1;
     } else if (source_skip(&r->in, "?")) {

@@ -25,9 +25,9 @@ struct reader {
     enum char_mode mode;
     uint32_t depth;
     bool over;             /* the definition has ended */
-    bool terminal;         /* it is a terminal's */
+    bool terminal;         /* the definition is a terminal's */
     struct expr *ignored;  /* a call of what may be skipped; NULL: nothing may */
-    struct expr_vec skips; /* what that is */
+    struct expr_vec skips; /* alternatives of `ignored` */
     struct rulebook book;
 };
 
@@ -133,7 +133,7 @@ static struct expr *read_string(struct reader *r, uint32_t *only) {
     uint32_t cp = 0;
     bool any_case;
 
-    while (source_peek(&r->in, 0) != '"') { /* how it is read depends on what follows it */
+    while (source_peek(&r->in, 0) != '"') { /* the flag behind the string decides how to read it */
         if (r->in.p == r->in.end || *r->in.p == '\n')
             return failed(source_invalid(&r->in, "the closing '\"' is missing"));
         r->in.p += 1 + (*r->in.p == '\\' && r->in.p + 1 < r->in.end);

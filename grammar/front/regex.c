@@ -21,7 +21,7 @@ struct reader {
     enum char_mode mode;
     unsigned options; /* enum regex_options */
     uint32_t depth;
-    bool search;        /* of a whole text, not a piece of one: look-ahead has an end to see */
+    bool search;        /* searches a whole text, so look-ahead sees the end */
     const char *anchor; /* the first one inside; NULL: none */
 };
 

@@ -58,7 +58,7 @@ struct machine {
     uint8_t *text;
     uint32_t n_text, cap_text;
     bool reads;        /* a step's byte is text[n_text - 1]: items that end are known */
-    uint32_t n_pruned; /* how often configurations were left out because items must differ */
+    uint32_t n_pruned; /* configurations dropped because items must differ */
     uint64_t fuel;     /* steps left */
     uint32_t depth;    /* calls of enter() that are under way */
     int error;         /* sticky: -ENOMEM, -E2BIG, -EAGAIN */
@@ -87,7 +87,7 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
 /* The frame of these values, made when there is none: 0 when the stack is at its limit or on an
  * error. */
 uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count);
-void machine_forget_frames(struct machine *m, uint32_t n); /* all but the first @n */
+void machine_forget_frames(struct machine *m, uint32_t n); /* keeps the first @n */
 void machine_rehash(struct machine *m); /* the buckets anew, from frame[0, n_frames) */
 int machine_reserve(struct machine *m, uint32_t n_configs);
 /* Drops the frames that no configuration of config[0, n_configs) needs and renumbers. */

@@ -28,7 +28,7 @@ struct agreement {
     uint16_t slot[PAIR_SLOTS]; /* place + 1 */
     uint16_t now[2 * PAIRS_MAX], later[2 * PAIRS_MAX];
     uint32_t n, n_now, n_later, chars, n_edges;
-    int least; /* they read alike texts of so many characters, as far as is known */
+    int least; /* texts of up to so many characters are read alike; a lower bound */
     bool full;
 };
 

@@ -42,7 +42,7 @@ struct closing;
 struct mask {
     uint32_t *bits;
     uint32_t n_words;
-    int64_t n; /* how many are set, as long as `counted` */
+    int64_t n; /* number of set bits; valid while `counted` */
     bool counted;
 };
 
@@ -58,7 +58,7 @@ bool class_has_most(const struct grammar_vocab *v, const struct token_class *c);
 struct walk;
 /* Walks from @others towards what @mask lacks. False: that is too much. (walk_need.c) */
 bool walk_need(struct walk *w, const struct set *others, const struct mask *mask);
-int64_t bits_count(const uint32_t *bits, uint32_t n_words); /* that are 1 */
+int64_t bits_count(const uint32_t *bits, uint32_t n_words); /* number of set bits */
 /* Bit k: no byte of @s is in a text of kind k (free_chars.c). */
 uint32_t kinds_without(const struct byte_set *s);
 

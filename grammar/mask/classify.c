@@ -25,15 +25,15 @@
 #include "base/jobs.h"
 
 #define PREPARE_WORK 900000 /* some 10 ms of classes, of each sort */
-#define FIRST_STATES 8      /* of a rule: theirs are prepared first */
-#define SMALL_WORK 500      /* of a class, besides its walk */
-#define WIDE_WORK 8000      /* the same, of one that has most of the vocabulary */
+#define FIRST_STATES 8      /* first states of each rule, whose classes are prepared first */
+#define SMALL_WORK 500      /* cost of a small class besides its walk */
+#define WIDE_WORK 8000      /* cost of a class with most of the vocabulary, besides its walk */
 #define MANY_BYTES 64
-#define CLASS_WORK 10000           /* of one, besides its walk */
+#define CLASS_WORK 10000           /* cost of a class after a long walk, besides the walk */
 #define QUICK_REST 2000            /* tokens behind the end of the rule, of a class made quickly */
 #define REST_MAX 60000             /* tokens that end the rule and go on */
 #define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
-#define ROOM_MAX ((size_t)8 << 20) /* of the classes of one grammar */
+#define ROOM_MAX ((size_t)8 << 20) /* memory for the classes of one grammar */
 
 int collect_grow(void *v, uint32_t n, uint32_t *cap, size_t size) {
     void **array = v;
@@ -153,7 +153,7 @@ static void take(struct walk *w, uint32_t first, uint32_t last, const struct set
 /* Sorts the tokens with more characters than there are levels, the longest first. */
 static int sort_longest(struct collector *k) {
     struct token_class *c = k->c;
-    uint32_t begin[TRIE_MAX_LEN + 2] = {0}; /* of tokens with so many characters */
+    uint32_t begin[TRIE_MAX_LEN + 2] = {0}; /* first place of the tokens with n characters */
 
     for (uint32_t i = 0; i < k->n_longest; i++)
         begin[k->longest[i].n_chars]++;
@@ -527,7 +527,7 @@ static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t 
         return r;
     if (!known && place && r != -ENOMEM) {
         known = publish(g, place, c);
-        c = known ? NULL : c; /* it belongs to the vocabulary now, or is gone */
+        c = known ? NULL : c; /* publish() took @c over, or freed it */
     }
     if (!known && c && !take_room(g, c->bytes)) {
         class_free(c);

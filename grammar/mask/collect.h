@@ -17,7 +17,7 @@ struct collector {
     const struct grammar *g;
     struct token_class *c;
     const struct byte_set *follow;
-    uint32_t state; /* whose class it is */
+    uint32_t state; /* the state that is classified */
     bool counts;    /* in a loop rule: with levels */
     bool keeps;     /* then, when it has characters of several ones in UTF-8, as escapes are: tokens
                        are kept as they are reached */
@@ -29,7 +29,7 @@ struct collector {
     uint32_t n_longest, cap_longest;
     struct trie_string *rest; /* item: index into c->rest */
     uint32_t n_rest, cap_rest, cap_text;
-    struct region { /* of the trie: tokens that are read as from the other state */
+    struct region { /* subtrees of the trie whose tokens are copied from the similar class */
         uint32_t first, last, depth;
     } * region;
     uint32_t n_regions, cap_regions;
@@ -51,7 +51,7 @@ uint32_t state_reach(const struct grammar *g, uint32_t q, bool *ends);
 int collect_grow(void *v, uint32_t n, uint32_t *cap, size_t size);
 /* Token @id goes on after the rule ended at @depth bytes. */
 void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars);
-void collect_begin(struct collector *k); /* nothing has been read, and nothing went wrong */
+void collect_begin(struct collector *k); /* resets @k for another walk */
 /* Reads the tokens from @from, which is the state, as far as they differ from those of a state like
  * it. 1: there is none, or too many do. */
 int collect_like(struct collector *k, const struct set *from);

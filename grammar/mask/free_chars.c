@@ -35,7 +35,7 @@ uint32_t kinds_without(const struct byte_set *s) {
     return kinds;
 }
 
-#define FEWEST_BYTES 10 /* of a kind: digits */
+#define FEWEST_BYTES 10 /* size of the smallest kind, digits */
 
 /* One number for each kind. */
 typedef uint8_t lanes __attribute__((vector_size(TEXT_KINDS)));

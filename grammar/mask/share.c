@@ -22,7 +22,7 @@
 
 #define BUCKETS 4096u
 #define KEY_MAX 65536u               /* bytes of a rule */
-#define SHARE_MAX ((size_t)64 << 20) /* of rules and classes */
+#define SHARE_MAX ((size_t)64 << 20) /* memory for rules and classes */
 
 /* In a list of its bucket: never changed but for cls[], each of which is set once. */
 struct shared_rule {

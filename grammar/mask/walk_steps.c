@@ -12,9 +12,10 @@
 
 #include <assert.h>
 
-#define APART_CONFIGS 6  /* of a set: more are not walked from one by one */
-#define MANY_READINGS 4  /* of a loop: apart also where what is behind it reads the same bytes */
-#define MANY_CHILDREN 16 /* of a node: the set's bytes are found first */
+#define APART_CONFIGS 6 /* most configurations that are walked from one by one */
+#define MANY_READINGS                                                                              \
+    4 /* readings of a loop that are walked separately even if their callers read the same bytes */
+#define MANY_CHILDREN 16 /* children of a node from which on the set's bytes are listed first */
 
 static void steps_below(struct walk *w, uint32_t node, uint32_t last, const struct set *from,
                         uint32_t depth);
@@ -380,7 +381,7 @@ static void steps_apart(struct walk *w, const struct trie_node *n, uint32_t last
         while (j < i && (free ? m->config[j].state != m->config[i].state
                               : !count_apart(m, &m->config[j], &m->config[i])))
             j++;
-        if (j < i) { /* it has been walked from */
+        if (j < i) { /* an earlier configuration covered it */
             alone[i - from->begin] = alone[j - from->begin];
             continue;
         }

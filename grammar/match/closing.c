@@ -35,11 +35,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PATH_BYTES 2048  /* bytes; longer ones are counted in bytes */
-#define NODES_MAX 16384  /* configurations whose paths are known in one mask */
-#define NODES_ASIDE 4096 /* as long as there are fewer, other paths than those of the text itself */
+#define PATH_BYTES 2048   /* bytes; longer ones are counted in bytes */
+#define NODES_MAX 16384   /* configurations whose paths are known in one mask */
+#define NODES_ASIDE 4096  /* below this number of nodes, alternative paths are explored, too */
 #define PATH_FUEL 2000000 /* steps of all paths of one mask */
-#define QUICK_NODES 256   /* as NODES_MAX where the machine is to be quick */
+#define QUICK_NODES 256   /* NODES_MAX of a quick machine */
 #define REACH_FUEL 1000000
 #define ESCAPE_MAX 512
 #define NO_NODE UINT32_MAX
@@ -60,7 +60,7 @@ struct closing {
     uint32_t left;
     bool refused, planned;
     uint32_t n_escapes;         /* steps in a path that is looked for beside items before */
-    uint32_t *behind, n_behind; /* of each frame: bytes + 1, 0: not known yet */
+    uint32_t *behind, n_behind; /* for each frame: bytes behind it + 1; 0: unknown */
     struct node *node;
     uint32_t n_nodes, cap_nodes;
     uint32_t *slot, mask; /* hash table: node + 1 */

@@ -14,7 +14,7 @@ struct path {
     uint32_t rest;   /* bytes; of a loop: to the border between characters; in a rule whose register
                         has members: without any of them */
     uint32_t step;   /* bytes when it goes on by an edge */
-    uint16_t symbol; /* of that edge: a byte that is a token, or a special token */
+    uint16_t symbol; /* symbol of that edge: a byte or a special token */
 };
 
 /* Describes paths through g->members[] of the same index. */
@@ -24,16 +24,16 @@ struct members_path {
 };
 
 struct finish {
-    struct path *path; /* of each state */
+    struct path *path; /* one per state */
     /* Gives, for each state of a rule with members, the bytes to where a member may begin;
      * negative: minus the bytes of its key that have been read. May be NULL. */
     int32_t *slot;
-    struct members_path *members; /* as g->members */
-    uint32_t **escape;            /* of g->names[i], by node: bytes until the key is none of them */
-    uint32_t *escape_max;         /* of each names */
-    _Atomic uint32_t *reach;      /* of each state, 0: unknown, else 1 + bytes: closing.c */
+    struct members_path *members; /* parallel to g->members */
+    uint32_t **escape;    /* for each node of g->names[i]: bytes until the key is no listed name */
+    uint32_t *escape_max; /* maximum of each escape[i] */
+    _Atomic uint32_t *reach; /* for each state: 1 + bytes, 0: unknown (closing.c) */
     uint32_t n_names, n_members;
-    uint32_t rest_max;  /* of all paths */
+    uint32_t rest_max;  /* maximum over all paths */
     uint16_t next[257]; /* the first byte from here on that is a token; 256: none */
     size_t bytes;
 };
@@ -68,7 +68,7 @@ struct closing;
 /* Scratch memory of one request's masks. 0 or -ENOMEM. */
 int closing_new(struct closing **out);
 struct closing *closing_free(struct closing *k); /* accepts NULL */
-size_t closing_memory(const struct closing *k);  /* of @k itself */
+size_t closing_memory(const struct closing *k);  /* bytes of @k itself */
 /* From here on: what is @m's set @at, and @left tokens may come after the next one. False: nothing
  * is known of this grammar's shortest texts, and nothing can be asked. */
 bool closing_begin(struct closing *k, struct machine *m, const struct set *at, uint32_t left);

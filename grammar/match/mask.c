@@ -74,11 +74,11 @@ int64_t bits_count(const uint32_t *bits, uint32_t n) {
 struct applied {
     const struct token_class *c;
     const struct config *at;
-    const struct call_desc *desc; /* of a loop or a rule that counts characters, or NULL */
+    const struct call_desc *desc; /* call of the loop or counting rule, or NULL */
     const struct grammar *g;
     struct mask *mask;
     struct closing *closing; /* or NULL */
-    const uint32_t *reg;     /* of a counted loop: characters so far, of each reading */
+    const uint32_t *reg;     /* with a counted loop: characters so far, one per reading */
     uint32_t n_regs;
     bool ends;                               /* the rule may end wherever its states say */
     uint64_t ends_at[TRIE_MAX_LEN / 64 + 1]; /* bits: behind so many characters, of a counted one */

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #define MASK_FUEL 200000 /* steps of one mask: a few milliseconds */
-#define QUICK_FUEL 10000 /* of one that others wait for: some 0.3 ms */
+#define QUICK_FUEL 10000 /* fuel of a quick mask: some 0.3 ms */
 #define LONG_WALK 1000   /* trie nodes */
 #define MANY_OTHERS 64   /* configurations: a node takes a microsecond */
 #define LONG_WALK_OF_MANY 125
@@ -34,7 +34,7 @@
  * machine has no error and is not quick. */
 struct checkpoint {
     struct set set;
-    uint32_t n_text; /* as the machine's */
+    uint32_t n_text; /* length of the machine's text */
     bool done;
 };
 
@@ -174,7 +174,7 @@ struct visitor {
     struct mask *mask;
     struct closing *closing;
     struct answer {
-        uint32_t begin, end; /* of a set that lasts during the walk; end 0: none yet */
+        uint32_t begin, end; /* the set, which lasts during the walk; end 0: empty entry */
         bool fits;
     } * known;    /* a cache of KNOWN answers; NULL where sets do not last */
     bool by_node; /* some subtree cannot be taken as a whole */
@@ -371,11 +371,11 @@ struct making {
     struct set at, others; /* others: the configurations without a class */
     struct mask mask;
     struct closing *closing;
-    const struct token_class *cls[SET_MAX]; /* of each configuration, or NULL */
-    bool applied[SET_MAX];                  /* its class is in the mask */
+    const struct token_class *cls[SET_MAX]; /* one per configuration, or NULL */
+    bool applied[SET_MAX];                  /* the class is in the mask */
     bool undecided[SET_MAX];                /* a short walk may show that it needs no class */
-    bool deferred[SET_MAX];  /* it has a class that is not made or used for this mask */
-    bool expensive[SET_MAX]; /* it is in a loop, and its class takes long to make */
+    bool deferred[SET_MAX];                 /* the class is neither made nor used for this mask */
+    bool expensive[SET_MAX];                /* a loop state whose class takes long to make */
     uint32_t n_undecided, n_deferred;
     bool many; /* the tokens of a class have to be checked one by one */
 };

@@ -10,8 +10,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define MOST_SHARE 8      /* all but a vocabulary's tokens / this are most of them */
-#define MANY_CONFIGS 16   /* of a set: readings of a loop, which walk_steps() takes together */
+#define MOST_SHARE 8    /* most of the vocabulary: all but n_items / this */
+#define MANY_CONFIGS 16 /* larger sets are readings of a loop, which walk_steps() takes together */
 #define NEED_VISITS 30000 /* nodes and steps of such a walk */
 
 bool class_has_most(const struct grammar_vocab *v, const struct token_class *c) {

@@ -166,8 +166,9 @@ static uint8_t kind_of(uint16_t bytes, uint32_t rows) {
 
 /* Children come behind their parents: one pass upwards. */
 int trie_find_kinds(struct trie *t) {
-    CLEANUP(freep) uint16_t *bytes = calloc(t->n, sizeof(*bytes)); /* those below each node */
-    CLEANUP(freep) uint32_t *rows = malloc(t->n * sizeof(*rows));  /* that lead through them */
+    CLEANUP(freep) uint16_t *bytes = calloc(t->n, sizeof(*bytes)); /* bytes below each node */
+    CLEANUP(freep)
+    uint32_t *rows = malloc(t->n * sizeof(*rows)); /* rows that lead through each node */
 
     t->below = calloc(t->n, sizeof(*t->below));
     if (!bytes || !rows || !t->below)

@@ -4,8 +4,8 @@
 
 #include "grammar/vocab/trie.h"
 
-extern const uint16_t KIND_BYTES[ASCII_KINDS]; /* of kinds_of_byte() */
-unsigned kinds_of_byte(unsigned c);            /* which sets of these @c is in */
+extern const uint16_t KIND_BYTES[ASCII_KINDS]; /* masks of kinds_of_byte() */
+unsigned kinds_of_byte(unsigned c);            /* bit set of the ASCII kinds of @c */
 /* Most letters, the digits, frequent marks and the quote each have a bit of their own, the other
  * letters one, the other bytes that kinds in ASCII have one, and all others one. */
 uint64_t text_bit(unsigned c);

@@ -22,7 +22,7 @@ struct trie_string {
 enum {
     ASCII_KINDS = 14, /* bytes of one set each, smaller sets first */
     KIND_HIGH = 14,   /* UTF-8 without ASCII and some rare characters */
-    KIND_TEXT = 15,   /* the same with ASCII but what a JSON string has to escape */
+    KIND_TEXT = 15,   /* KIND_HIGH and ASCII, without characters that JSON strings escape */
     TEXT_KINDS = 16,
     KIND_NONE = 31,
     FREE_CHARS_MAX = 15, /* lengths up to here count */
@@ -35,7 +35,7 @@ struct trie_node {
     uint32_t items; /* the first of items[] */
     uint16_t n_children, n_items;
     uint8_t byte;
-    uint8_t kind; /* of the texts below it */
+    uint8_t kind; /* kind of the texts below */
     /* Characters that begin on a way down from it, at most; 255: or more, or of no kind. */
     uint8_t height;
 };
@@ -45,7 +45,7 @@ struct trie_node {
 struct trie {
     struct trie_node *node; /* node 0: the root */
     uint32_t *item;
-    uint64_t *below; /* of each node: text_bit() of the bytes below it; only with kinds */
+    uint64_t *below; /* for each node: text_bit() of the bytes below; only with kinds */
     uint32_t n, n_items;
     uint32_t max_len;
 };

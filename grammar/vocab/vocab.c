@@ -11,17 +11,17 @@
 struct grammar_vocab {
     uint32_t n;
     struct trie trie, special;
-    struct trie odd;      /* of the tokens of text that are no short ones (kinds.c) */
+    struct trie odd;      /* tokens of text that are not short (kinds.c) */
     uint32_t *short_text; /* bits: the others */
     uint32_t
         *at_most[FREE_CHARS_MAX + 1]; /* bits: tokens of text with at most so many characters */
     struct shorts shorts;
-    uint8_t *bytes; /* of all tokens */
+    uint8_t *bytes; /* bytes of all tokens */
     size_t *begin;  /* token t: bytes[begin[t], begin[t + 1]) */
     uint16_t *n_chars;
     uint32_t *by_length;                 /* tokens of text, the longest first */
-    uint32_t n_longer[TRIE_MAX_LEN + 1]; /* how many have more characters */
-    uint32_t *place;                     /* of tokens of text, in trie.item */
+    uint32_t n_longer[TRIE_MAX_LEN + 1]; /* number of tokens with more characters */
+    uint32_t *place;                     /* index of each text token in trie.item */
     uint32_t *text;                      /* bits: these */
     uint8_t *is_special;
     int32_t *ends;

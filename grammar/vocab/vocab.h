@@ -45,12 +45,13 @@ void shorts_deinit(struct shorts *s);
 const struct shorts *vocab_shorts(const struct grammar_vocab *v);
 uint32_t vocab_n_tokens(const struct grammar_vocab *v);
 const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n);
-const uint32_t *vocab_text_bits(const struct grammar_vocab *v); /* all items of its trie */
+const uint32_t *vocab_text_bits(const struct grammar_vocab *v); /* every item of the trie */
 const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len);
 uint32_t vocab_n_chars(const struct grammar_vocab *v, int32_t token);
 /* Returns the index of a token of text among the items of the prefix tree. */
 uint32_t vocab_trie_place(const struct grammar_vocab *v, int32_t token);
-uint32_t utf8_n_chars(const uint8_t *bytes, size_t len); /* that begin there */
+/* Returns the number of characters that begin in @bytes. */
+uint32_t utf8_n_chars(const uint8_t *bytes, size_t len);
 int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t len, size_t *n);
 bool vocab_is_special(const struct grammar_vocab *v, int32_t token);
 bool vocab_is_end(const struct grammar_vocab *v, int32_t token);

@@ -95,14 +95,15 @@ static struct expr *array_containing(struct schema *s, const struct facets *f) {
     return expr_alt_of(b, &v);
 }
 
-#define CONTAINS_MAX 4 /* of one array: an item may be what any set of them asks for */
+#define CONTAINS_MAX 4 /* per array: an item may have to fit any subset of them */
 
 struct containing {
     struct schema *s;
     const struct facets *f;
     uint32_t n_prefix; /* items by position, before those of which any number may be */
     struct expr *any, *item[1 << CONTAINS_MAX]; /* by the set that it is what they ask for */
-    struct expr *made[1 << CONTAINS_MAX];       /* what comes behind items, by what is left */
+    struct expr
+        *made[1 << CONTAINS_MAX]; /* the rest of the array, by the set of schemas still to be met */
 };
 
 static struct expr *items_behind(struct containing *c, uint32_t left);
@@ -156,7 +157,7 @@ static struct expr *items_from(struct containing *c, uint32_t i, uint32_t left) 
         return expr_repeat(b, expr_seq2(b, comma, c->any), f->min_items > i ? f->min_items - i : 0,
                            f->max_items == NO_MAX ? NO_MAX : f->max_items - i);
     for (bool more = i < f->max_items; more; set = (set - 1) & left) {
-        struct expr *x = item_value(c->s, f, i, set); /* this item is what @set ask for */
+        struct expr *x = item_value(c->s, f, i, set); /* the item fits every schema of @set */
 
         if (x && x->kind != EXPR_NEVER)
             expr_vec_add(b, &v, expr_seq3(b, comma, x, items_from(c, i + 1, left & ~set)));
@@ -201,7 +202,7 @@ static struct expr *array_containing_all(struct schema *s, const struct facets *
 /* ---- items that must differ (uniqueItems), of a few values */
 
 #define LISTED_MAX 1024
-#define FEW_VALUES 8 /* where they are counted, too: 2^8 sets of them */
+#define FEW_VALUES 8 /* with counts there are 2^8 sets of values */
 
 /* Lists in *v[n] all values that an item can have, each once, as they are written. Returns 1, or 0
  * when they are too many to be listed. */

@@ -27,7 +27,7 @@ struct keys {
     const struct facets *f;
     struct key_rule rule[LANG_MAX];
     uint32_t n;
-    bool plain; /* nothing but declared names */
+    bool plain; /* only declared names exclude a key */
 };
 
 /* A language in quotes, which are made once. */

@@ -29,10 +29,10 @@ struct condition {
     uint32_t digits;
     uint64_t step;           /* a value is a multiple of it; 0: of nothing */
     uint64_t no[LANG_MAX];   /* and of none of these: multiples of step, none of another of them */
-    uint32_t from[LANG_MAX]; /* where each of them comes from: f->multiple */
+    uint32_t from[LANG_MAX]; /* index in f->multiple of each excluded divisor */
     uint32_t n_no;
     bool never; /* no value is */
-    bool large; /* these numbers are: nothing is known but from[] and `digits` */
+    bool large; /* the divisors exceed 64 bits; only from[] and `digits` are known */
 };
 
 /* The rule of numbers with these bounds and multiples: equal ones are one rule. */
@@ -178,7 +178,7 @@ static int read_condition(struct schema *s, const struct facets *f, struct condi
 struct multiple_maker {
     const struct condition *is;
     uint32_t n, k;
-    uint32_t *same; /* of a remainder: the first one that all digits behind it treat alike */
+    uint32_t *same; /* for each remainder: the least equivalent one */
     struct lang_state *state;
     struct edge *edge;
     uint32_t n_edges;
@@ -220,7 +220,7 @@ static void find_same(struct multiple_maker *m) {
             if (alike(m, r, r % next))
                 m->same[r] = r % next;
         }
-        for (uint32_t r = next; r < m->n; r++) /* those of one that is no longer the first */
+        for (uint32_t r = next; r < m->n; r++) /* follow chains of replaced remainders */
             m->same[r] = m->same[m->same[r]];
         apart = next;
     }
@@ -257,7 +257,7 @@ static void add_states(struct multiple_maker *m) {
 
         *st = (struct lang_state){.edge = m->n_edges};
         if (m->same[r] != r)
-            continue; /* nothing leads to it */
+            continue; /* unreachable */
         if (q == 0)
             m->edge[m->n_edges++] = (struct edge){'-', '-', 1};
         if (q < 2) {

@@ -10,8 +10,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define INT_DIGITS 20    /* of an integer without an upper bound */
-#define DOUBLE_DIGITS 15 /* that a double keeps */
+#define INT_DIGITS 20    /* most digits of an integer without an upper bound */
+#define DOUBLE_DIGITS 15 /* digits that a double keeps */
 #define FRACTION_DIGITS 17u
 
 /* ---- decimals */

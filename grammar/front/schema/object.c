@@ -254,7 +254,7 @@ struct object {
     const struct facets *f;
     const struct keys *keys;
     struct name_list names;
-    struct name_rules *rules; /* of each name */
+    struct name_rules *rules; /* rules of each name */
     uint32_t witness[64];
     struct expr *rest, *some[64];
     struct keyed *keyed; /* the members of the list, as members_unordered() takes them */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define MEMO_SLOTS 1024
-#define PARTS_MORE 4 /* that a branch brings, as a rule */
+#define PARTS_MORE 4 /* parts that a branch usually adds */
 
 /* A list of schemas that was met before: its expression, as a rule when it is needed again. */
 struct memo {
@@ -467,7 +467,7 @@ struct expr *schema_value(struct schema *s, const struct place *given, uint32_t 
     m->body = e;
     if (!e || m->rule == NO_RULE)
         return e;
-    s->b->rule[m->rule].body = e; /* it was called by its own parts */
+    s->b->rule[m->rule].body = e; /* parts may have called the rule */
     return expr_call(s->b, m->rule);
 }
 

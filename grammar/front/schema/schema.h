@@ -98,14 +98,14 @@ struct facets {
     struct text_rule {
         struct place at;
         enum { TEXT_PATTERN, TEXT_FORMAT, TEXT_NOT_PATTERN, TEXT_NOT_ENUM, TEXT_NOT_FORMAT } kind;
-    } * text; /* what strings must match, or (NOT_) must not */
+    } * text; /* patterns and formats that strings must match, or with NOT_ must not */
     uint32_t n_text, cap_text;
     struct place *some; /* members that must be there, by a description of their names (keys.c) */
     uint32_t n_some, cap_some;
     struct multiple {
         struct place at;
         bool negated;
-    } * multiple; /* what numbers must be a multiple of, or must not */
+    } * multiple; /* divisors, required or excluded */
     uint32_t n_multiples, cap_multiples;
     struct place *contains;
     uint32_t n_contains, cap_contains;
@@ -124,13 +124,13 @@ struct schema {
     uint32_t n_paths, path_mask;
     uint32_t depth;
     struct lang_memo *langs;
-    struct key_classes *key_classes; /* of objects (keys.c) */
+    struct key_classes *key_classes; /* cache of object keys (keys.c) */
     struct names_list *names;        /* tries of declared names (object.c) */
-    struct quoted_lang *quoted;      /* likewise */
+    struct quoted_lang *quoted;      /* cache of quoted languages (keys.c) */
     bool has_refs;                   /* somewhere there is the word "$ref" */
-    uint32_t n_nots;                 /* how often there is the word "not" */
+    uint32_t n_nots;                 /* occurrences of the word "not" */
     bool old_refs;                   /* drafts up to 7: words beside a $ref mean nothing */
-    struct place *target;            /* what derived schemas refer to (logic.c) */
+    struct place *target;            /* targets of references in derived schemas (logic.c) */
     uint32_t n_targets, cap_targets;
     struct schema_doc {
         struct schema_doc *next;
@@ -179,8 +179,8 @@ int member_places(struct schema *s, const struct parts *parts, const char *name,
 
 /* Schemas without not, if and dependencies that say the same (logic.c). */
 int logic_not(struct schema *s, struct place p, struct place *out);
-int logic_if(struct schema *s, struct place p, struct place *out);           /* of the schema @p */
-int logic_dependencies(struct schema *s, struct place p, struct place *out); /* of the schema @p */
+int logic_if(struct schema *s, struct place p, struct place *out);
+int logic_dependencies(struct schema *s, struct place p, struct place *out);
 int logic_const(struct schema *s, struct place value, struct place *out); /* an object or array */
 void logic_deinit(struct schema *s);
 /* Finds the place that the number @at in a derived schema refers to. */
@@ -193,9 +193,9 @@ struct expr *schema_share(struct schema *s, struct expr *e);
 
 /* A member of an object, or an item of an array whose items differ. */
 struct keyed {
-    const uint8_t *key; /* what tells it from the others */
+    const uint8_t *key; /* identity of the rule */
     uint32_t key_len;
-    struct expr *between, *value; /* what comes behind; between NULL: nothing */
+    struct expr *between, *value; /* behind the key; between may be NULL */
     bool must;
 };
 /* At least one of v[@n], each at most once, and any number of @rest (NULL: none), in any order with

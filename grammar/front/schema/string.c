@@ -11,9 +11,9 @@
 /* A length of so many characters is counted where a product with it may have so many states. */
 #define WITHIN_FROM 64
 #define WITHIN_STATES 16384
-#define ROUNDS_TRIED 8   /* of what a pattern repeats more than twice as often */
+#define ROUNDS_TRIED 8   /* rounds compiled to measure how work grows */
 #define ROUND_SIZE 1024  /* about the states of one as it is written */
-#define ROUND_STATES 256 /* of the smallest automaton of one */
+#define ROUND_STATES 256 /* most states of one round's minimal automaton */
 
 #define MONTHS31 "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
 #define MONTHS30 "(0[469]|11)-(0[1-9]|[12][0-9]|30)"
@@ -252,7 +252,7 @@ static struct expr *read_pattern(struct schema *s, struct place at, unsigned opt
     b->err = err;
     if (!b->failed || !why.code[0])
         return e;
-    b->failed = 0; /* it is told again, with the place */
+    b->failed = 0; /* reported again below, with the place */
     if (strcmp(why.code, "grammar_invalid") == 0)
         return failed(schema_invalid(s, at.path, "%s", why.message));
     if (strcmp(why.code, "grammar_unsupported") == 0)
@@ -273,7 +273,7 @@ int format_contrary(yyjson_val *v) {
 
     if (!name)
         return -1;
-    if (!find_format(name, false)) /* of numbers, or an annotation */
+    if (!find_format(name, false)) /* a number format or an annotation */
         return strstr(name, "int") ? -1 : 0;
     return find_format(name, true) ? 1 : -1;
 }
