@@ -118,7 +118,7 @@ static int add_normalised(struct stretch *s, const char *text, size_t len, struc
     order(s);
     assert(s->n <= s->cap);
     n = utf8proc_normalize_utf32(s->cp, (utf8proc_ssize_t)s->n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    assert(n >= 0 && (size_t)n <= s->n); /* it works in place */
+    assert(n >= 0 && (size_t)n <= s->n); /* normalised in place */
     for (utf8proc_ssize_t i = 0; i < n; i++) {
         char c[4];
 

@@ -110,7 +110,7 @@ size_t pretok_next(struct pretok_cursor *c) {
         if (c->end[k] == begin) {
             size_t n = c->p->stage[k](c->p, c->s + begin, end - begin);
 
-            assert(n > 0 && n <= end - begin); /* else the text would never end */
+            assert(n > 0 && n <= end - begin); /* an empty piece would loop for ever */
             c->end[k] = begin + n;
         }
         end = c->end[k];

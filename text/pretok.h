@@ -30,7 +30,7 @@ struct pretok {
     bool suffix;                      /* a contraction belongs to the word before it */
     bool han;                         /* Han characters are words of their own */
     bool whole_words;                 /* a word that is a token is not merged */
-    bool add_bos;                     /* where the file does not say */
+    bool add_bos;                     /* default if the file does not say */
     bool nfc;                         /* the text is normalised first */
 };
 
@@ -44,7 +44,7 @@ struct pretok_cursor {
     const struct pretok *p;
     const char *s;
     size_t len, at;
-    size_t end[PRETOK_STAGES]; /* of each stage's piece that is being cut */
+    size_t end[PRETOK_STAGES]; /* end of the piece that each stage is cutting */
 };
 
 /* @p and @s outlive the cursor. */

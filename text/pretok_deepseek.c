@@ -132,7 +132,7 @@ size_t pretok_llm_punct(const struct pretok *p, const char *s, size_t len) {
 
 /* \s+$ */
 size_t pretok_llm_end(const struct pretok *p, const char *s, size_t len) {
-    size_t at = 0, spaces = 0; /* where the white space before @at begins */
+    size_t at = 0, spaces = 0; /* start of the white space before @at */
 
     while (at < len) {
         unsigned n, c = unicode_class_at(s + at, s + len, &n);

@@ -19,7 +19,7 @@
 struct state {
     uint16_t child, sibling; /* 0: none; children are a list */
     uint16_t fail, depth;
-    uint8_t byte; /* that leads here from the parent */
+    uint8_t byte; /* byte on the edge from the parent */
     int8_t out;   /* index of the longest stop string ending here, -1 */
 };
 

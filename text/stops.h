@@ -24,7 +24,7 @@ struct stop_string {
 
 /* The stop string that was found. */
 struct stops_match {
-    uint32_t index; /* of the stop string */
+    uint32_t index; /* index of the stop string */
     uint64_t begin; /* offset of its first byte in the whole stream */
 };
 

@@ -32,7 +32,7 @@ struct template_opts {
     uint64_t fuel;     /* 0: TEMPLATE_FUEL */
     uint64_t *steps;   /* NULL, or where those taken are added: all of `fuel` if it was spent */
     size_t max_output; /* bytes; 0: 16 MiB */
-    int64_t now_unix;  /* what strftime_now() sees (seconds, UTC) */
+    int64_t now_unix;  /* result of strftime_now(): seconds, UTC */
     const struct template_trust *trust; /* sorted, disjoint */
     size_t n_trust;
 };

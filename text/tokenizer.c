@@ -56,7 +56,7 @@ static void find_longest(struct tokenizer *t) {
     const struct vocab *v = &t->vocab;
     const uint32_t *at = t->kind == KIND_BYTES ? v->piece_at : v->text_at;
 
-    t->longest = 4; /* of a character that becomes one replacement */
+    t->longest = 4; /* bytes of a character that becomes one replacement */
     for (uint32_t id = 0; id < v->n; id++) {
         if (vocab_is_mergeable(v, id))
             t->longest = MAX(t->longest, at[id + 1] - at[id]);

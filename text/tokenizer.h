@@ -63,9 +63,9 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bo
                      struct buf *out);
 
 uint32_t tokenizer_n_vocab(const struct tokenizer *t); /* ids are below it */
-int32_t tokenizer_bos(const struct tokenizer *t);      /* that texts begin with; -1: none */
-int32_t tokenizer_eos(const struct tokenizer *t);      /* that they end with; -1: none */
-bool tokenizer_adds_bos(const struct tokenizer *t);    /* where TOKENIZE_BOS asks for it */
+int32_t tokenizer_bos(const struct tokenizer *t);      /* token at the start of texts, or -1 */
+int32_t tokenizer_eos(const struct tokenizer *t);      /* token at the end of texts, or -1 */
+bool tokenizer_adds_bos(const struct tokenizer *t);    /* true if TOKENIZE_BOS adds a token */
 /* Returns whether @id ends a generation: eos, eot, eom and similar tokens. */
 bool tokenizer_is_end(const struct tokenizer *t, int32_t id);
 /* Returns the *@n ids that end a generation; the array lives as long as the tokenizer. */

@@ -122,14 +122,15 @@ int special_read_flag(const struct gguf *g, const char *key, bool *value, struct
  * every text. */
 int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct gguf *g,
                           struct err *err);
-void special_ids_set_eos(struct special_ids *s, int32_t id); /* where the file names none */
+/* Sets the end token if the file names none. */
+void special_ids_set_eos(struct special_ids *s, int32_t id);
 
 /* Tokens that are found in the raw text: special ones where it is trusted, plain ones
  * everywhere. */
 struct markers {
     uint32_t *id; /* sorted by text */
     uint32_t n, n_plain;
-    uint32_t first[257]; /* of the texts that begin with a byte */
+    uint32_t first[257]; /* start of the texts that begin with a byte */
 };
 
 /* Collects them from @v into the zeroed @m. 0 or -ENOMEM. m->id is the caller's. */
@@ -162,7 +163,7 @@ void pairs_add(struct pairs *p, uint32_t left, uint32_t right, uint32_t rank, ui
 struct symbol {
     uint32_t id;   /* TOKEN_NONE: not in the vocabulary */
     uint32_t len;  /* bytes of text */
-    uint32_t rank; /* of the pair with the next one */
+    uint32_t rank; /* rank of the pair with the next symbol */
     uint32_t made;
 };
 
@@ -212,7 +213,7 @@ struct tokenizer {
     bool glued[256];   /* no word ends between such a byte and a space mark */
     uint32_t byte_token[256];
     uint32_t longest;     /* bytes of a word that one token can stand for; 0: no bound */
-    uint32_t replacement; /* of what has no token; TOKEN_NONE: dropped */
+    uint32_t replacement; /* replacement of text without a token; TOKEN_NONE: dropped */
 };
 
 /* Fill pairs and special ids of @t, whose kind and vocabulary are there: from the merges of the

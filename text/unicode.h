@@ -11,7 +11,7 @@
 
 /* Each character has one of the first five, and maybe a finer one beside it. */
 enum unicode_class {
-    UC_OTHER = 1,    /* none of the next four; also a byte that is not UTF-8 */
+    UC_OTHER = 1,    /* any other code point; bytes that are not UTF-8 */
     UC_LETTER = 2,   /* \p{L} */
     UC_MARK = 4,     /* \p{M} */
     UC_NUMBER = 8,   /* \p{N} */

@@ -101,7 +101,7 @@ static int add_char(struct words *w, uint32_t c) {
 
     if (w->n_chars == 0)
         r = buf_add(&w->normal, SPACE_MARK, SPACE_MARK_LEN);
-    if (w->n_chars++ > WORD_CHARS) /* it is unknown already */
+    if (w->n_chars++ > WORD_CHARS) /* too long: unknown */
         return 0;
     return r < 0 ? r : buf_add(&w->normal, utf8, unicode_encode(c, utf8));
 }

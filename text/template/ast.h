@@ -10,7 +10,7 @@
 #include "text/template/value.h"
 
 #define TEMPLATE_SOURCE_MAX (1u << 20) /* bytes */
-#define AST_HEIGHT_MAX 400u            /* of one expression; a long chain of operators is high */
+#define AST_HEIGHT_MAX 400u /* most levels of one expression; a chain of operators is a high tree */
 
 enum node_type {
     /* expressions */
@@ -41,7 +41,7 @@ enum node_type {
     N_FOR,
     N_SET,
     N_SET_BLOCK,
-    N_SET_ATTR, /* as a target: namespace attribute */
+    N_SET_ATTR, /* namespace attribute as a target */
     N_MACRO,
     N_CALL_BLOCK,
     N_FILTER_BLOCK,
@@ -111,7 +111,7 @@ struct node {
         struct {
             struct node *obj;
             const struct tstr *name;
-        } attr; /* also N_SET_ATTR, whose obj is a N_NAME */
+        } attr; /* shared with N_SET_ATTR, whose obj is a N_NAME */
         struct {
             struct node *obj; /* the function, or what is filtered or tested */
             const struct tstr *name;
@@ -139,7 +139,7 @@ struct symbol {
     const struct tstr *name;
     struct symbol *next; /* in its bucket */
     uint32_t number;
-    bool read; /* as a variable */
+    bool read; /* the name is read as a variable */
 };
 
 #define SYMBOL_BUCKETS 4096

@@ -23,7 +23,7 @@ struct render {
     struct arena arena;
     uint64_t fuel; /* steps left: what ends every loop */
     uint32_t depth, macro_depth;
-    uint32_t line; /* of the node under evaluation, for messages */
+    uint32_t line; /* line of the node under evaluation, for messages */
     int64_t now_unix;
     uint64_t hash_seed;
     struct err *err;
@@ -31,7 +31,7 @@ struct render {
     struct value *globals; /* by symbol; V_MISSING: not among the variables */
     struct scope *scope;
     struct sink *out;
-    const struct value *filter_input; /* what a block's filter starts from; NULL outside of one */
+    const struct value *filter_input; /* input of a block's filter; NULL outside of one */
 };
 
 #define RENDER_DEPTH_MAX 1500u /* evaluations inside each other: bounds the C stack */

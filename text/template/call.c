@@ -191,7 +191,7 @@ static int call_macro(struct render *rd, const struct macro_value *m, const stru
     if (bind_rest(rd, m->def, args, scope) || bind_params(rd, m->def, args, scope) ||
         eval_capture(rd, m->def->body, out))
         return -1;
-    assert(rd->scope == scope && rd->macro_depth > 0); /* what was entered was left */
+    assert(rd->scope == scope && rd->macro_depth > 0); /* every scope was left again */
     rd->macro_depth--;
     rd->scope = outer;
     return 0;

@@ -33,7 +33,7 @@ static int shortest_digits(double d, char digits[32]) {
     int exponent, precision = fabs(d) >= DBL_MIN ? 14 : 0;
     bool power = fabs(frexp(d, &exponent)) == 0.5;
 
-    assert(isfinite(d)); /* else no number of digits reads back */
+    assert(isfinite(d)); /* no digits of another value read back as it */
 
     for (;; precision++) {
         snprintf(digits, 32, "%.*e", precision, d);

@@ -52,7 +52,7 @@ static int split_at(struct render *rd, const struct tstr *s, const struct tstr *
                     struct seq *list) {
     size_t begin = 0, at;
 
-    assert(sep->len > 0); /* else it is found at once, for ever */
+    assert(sep->len > 0); /* an empty separator would be found for ever */
     while (max-- != 0 && (at = tstr_find(s, sep, begin, s->len)) != SIZE_MAX) {
         if (add_slice(rd, list, s, begin, at))
             return -1;

@@ -59,7 +59,7 @@ static int repeat(struct render *rd, struct value a, struct value times, struct 
 /* `+` makes a new list, as in Python; it is the user's when a part is. */
 static int join_seqs(struct render *rd, const struct seq *a, const struct seq *b,
                      struct value *out) {
-    assert(a->n <= UINT32_MAX - b->n); /* what a render's memory holds is far less */
+    assert(a->n <= UINT32_MAX - b->n); /* the memory limit of a render is far lower */
     struct seq *s = seq_new(rd, a->kind, a->n + b->n);
 
     if (!s || render_charge(rd, s->cap / 4))
@@ -450,7 +450,7 @@ static int slice_str(struct render *rd, const struct tstr *s, const struct value
     return r ? 0 : -1;
 }
 
-int operator_slice(struct render *rd, struct value obj, const struct value *bound,
+int operator_slice(struct render *rd, struct value obj, const struct value bound[3],
                    struct value *out) {
     if (obj.type == V_UNDEFINED)
         return value_fail_undefined(rd, obj);

@@ -14,7 +14,7 @@ struct parser {
     struct template *t;
     const struct token *tok; /* the current one; the last is T_END */
     struct err *err;
-    uint32_t depth;       /* of nested expressions and blocks */
+    uint32_t depth;       /* nesting of expressions and blocks */
     uint32_t loops;       /* around this place, inside the macro */
     uint32_t conditional; /* branches around: what is unknown there fails only when it is reached */
     struct macro *macro;  /* the innermost, or NULL */

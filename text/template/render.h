@@ -57,7 +57,7 @@ struct call {
     struct value self;
     int how; /* the builtin's */
     struct value a[CALL_ARGS_MAX];
-    const struct args *args; /* as written, for those with parameters "*" */
+    const struct args *args; /* the arguments as written, for parameters "*" */
 };
 
 /* A filter, a test, a method or a global function. */
@@ -66,7 +66,7 @@ struct builtin {
     const char *params; /* names with a space between; "*": anything */
     uint8_t required;   /* so many of them must be given */
     int (*fn)(struct render *rd, const struct call *c, struct value *out);
-    int how; /* which of those that @fn does */
+    int how; /* variant of @fn */
 };
 
 /* raise_exception(@message): fails with the template's own words. */
@@ -106,7 +106,7 @@ int operator_compare(struct render *rd, uint8_t op, struct value a, struct value
 int operator_item(struct render *rd, struct value obj, struct value key, struct value *out);
 int operator_attr(struct render *rd, struct value obj, const struct tstr *name, struct value *out);
 /* obj[bound[0]:bound[1]:bound[2]] of a string, list or tuple; a bound that is not given is None. */
-int operator_slice(struct render *rd, struct value obj, const struct value *bound /* of 3 */,
+int operator_slice(struct render *rd, struct value obj, const struct value bound[3],
                    struct value *out);
 
 /* call.c: calls of functions, macros and methods; @kind is the word for messages. A function gets
@@ -133,7 +133,7 @@ int format_str(struct render *rd, struct sink *k, struct value v);  /* str() */
 int format_repr(struct render *rd, struct sink *k, struct value v); /* repr() */
 /* str(v) as a string; @v itself when it is one. */
 int format_to_str(struct render *rd, struct value v, const struct tstr **out);
-#define FLOAT_STEPS 10 /* what it costs to write one */
+#define FLOAT_STEPS 10 /* steps that writing a float costs */
 /* repr() of a float: the shortest digits that read back as @d, with ".0" or an exponent. */
 void format_double(double d, char out[40]);
 /* fmt.format(args). */

@@ -172,7 +172,7 @@ static int write_value(struct writer *w, struct value v, uint32_t depth) {
         w->k->all_user += user;
         int r = v.type == V_SEQ ? write_array(w, v, depth + 1) : write_object(w, v.dict, depth + 1);
 
-        assert(r || w->k->all_user >= user); /* what was added inside was taken away again */
+        assert(r || w->k->all_user >= user); /* inner values undid their increments */
         w->k->all_user -= user;
         render_leave(w->rd);
         return r;

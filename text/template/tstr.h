@@ -58,7 +58,7 @@ const struct tstr *tstr_concat(struct render *rd, const struct tstr *a, const st
 const struct tstr *tstr_safe(struct render *rd, const struct tstr *s, bool safe);
 const struct tstr *tstr_escape(struct render *rd, const struct tstr *s); /* &amp; &lt; ... */
 
-bool tstr_equal(const struct tstr *a, const struct tstr *b); /* the same bytes, marked or not */
+bool tstr_equal(const struct tstr *a, const struct tstr *b); /* compares bytes, not marks */
 bool tstr_is(const struct tstr *s, const char *text);        /* NUL-terminated */
 /* By code points: negative, 0, positive. */
 int tstr_compare(const struct tstr *a, const struct tstr *b);
@@ -71,7 +71,7 @@ size_t tstr_offset(const struct tstr *s, size_t index); /* byte of code point @i
 uint32_t tstr_decode(const char *data, size_t len, size_t pos, size_t *n);
 /* The reverse; returns the number of bytes. */
 size_t tstr_encode(uint32_t cp, char out[4]);
-bool tstr_is_space(uint32_t cp); /* what Python strips and splits at */
+bool tstr_is_space(uint32_t cp); /* white space as Python strips and splits at */
 /* Bytes [*begin, *end) of @s are what is left without white space at the sides asked for. */
 void tstr_trim(const struct tstr *s, bool left, bool right, size_t *begin, size_t *end);
 /* Returns the offset of the first @what in bytes [from, to), to <= s->len, or SIZE_MAX. */

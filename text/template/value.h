@@ -62,7 +62,7 @@ struct seq {
     struct value *v;
     uint32_t n, cap;
     uint8_t kind;
-    bool user; /* as a whole from a variable */
+    bool user; /* the whole value comes from a variable */
 };
 
 struct dict_entry {
@@ -87,7 +87,7 @@ struct loop {
     struct value changed; /* arguments of the last loop.changed(), V_MISSING before */
 };
 
-#define VALUE_NESTING_MAX 200u /* of lists and dicts in each other */
+#define VALUE_NESTING_MAX 200u /* nesting of lists and dicts */
 
 /* Values of each type; what they point to must live as long as the rendering. */
 static inline struct value value_none(void) {
@@ -126,11 +126,11 @@ static inline bool value_is_seq(struct value v, uint8_t kind) {
     return v.type == V_SEQ && v.seq->kind == kind;
 }
 
-wide value_wide(struct value v); /* of a value_is_int() */
+wide value_wide(struct value v); /* @v is a value_is_int() */
 /* V_INT or V_UINT; an error when @w needs more than 64 bits. */
 int value_from_wide(struct render *rd, wide w, struct value *out);
-double value_double(struct value v);         /* of a value_is_number() */
-const char *value_type_name(struct value v); /* as Python says it: "str", "NoneType" */
+double value_double(struct value v);         /* @v is a value_is_number() */
+const char *value_type_name(struct value v); /* Python's name: "str", "NoneType" */
 /* Returns the truth of Python's bool(): empty, zero, None and undefined are false. */
 bool value_truth(struct value v);
 
@@ -168,5 +168,5 @@ int dict_get(struct render *rd, const struct dict *d, struct value key, struct v
 int dict_get_str(struct render *rd, const struct dict *d, const struct tstr *key,
                  struct value *out);
 int dict_remove(struct render *rd, struct dict *d, struct value key,
-                struct value *out);                                      /* as get */
+                struct value *out); /* returns like dict_get() */
 struct dict_entry *dict_sorted(struct render *rd, const struct dict *d); /* a copy, by key */
