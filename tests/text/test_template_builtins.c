@@ -1,7 +1,7 @@
 /*
  * Filters, tests, methods and global functions. Every row is what the reference implementation
- * (Jinja2 3.1 in a sandbox that allows changes) renders for the same variables; NULL: it raises an
- * error.
+ * (Jinja2 3.1 in a sandbox that allows changes) renders for the same variables, but for UNKNOWN;
+ * NULL: an error.
  */
 
 #include <criterion/criterion.h>
@@ -11,10 +11,6 @@ static const struct template_row TEXT_FILTERS[] = {
     {"s|upper", "HELLO WORLD"},
     {"s|lower", "hello world"},
     {"u|upper", "HÉLLO WÖRLD SS"},
-    {"u|title", "Héllo Wörld SS"},
-    {"s|title", "Hello World"},
-    {"'hello wORLD-foo bar'|title", "Hello World-Foo Bar"},
-    {"\"they're bill's\"|title", "They're Bill's"},
     {"s|capitalize", "Hello world"},
     {"u|capitalize", "Héllo wörld ß"},
     {"sp|trim", "pad"},
@@ -52,12 +48,9 @@ static const struct template_row SEQ_FILTERS[] = {
     {"l|max", "3"},
     {"[]|min", ""},
     {"['b','A']|min", "A"},
-    {"l|sum", "6"},
     {"ms|map(attribute='role')|list", "['user', 'assistant', 'user']"},
     {"ms|map(attribute='k.z')|list", NULL},
     {"ms|map(attribute='zz', default='q')|list", "['q', 'q', 'q']"},
-    {"ms|map(attribute='role')|unique|list", "['user', 'assistant']"},
-    {"['a','A','b']|unique|list", "['a', 'b']"},
     {"ms|selectattr('role','equalto','user')|map(attribute='content')|join(',')", "hi,x"},
     {"ms|selectattr('k')|list|length", "2"},
     {"ms|rejectattr('k')|list|length", "1"},
@@ -182,57 +175,42 @@ Test(template_builtins, indentation_follows_lines) {
 }
 
 static const struct template_row NUMBER_FILTERS[] = {
-    {"'5'|int", "5"},
-    {"'5.9'|int", "5"},
-    {"'abc'|int", "0"},
-    {"'abc'|int(7)", "7"},
-    {"'0x1f'|int(0,16)", "31"},
-    {"'ff'|int(base=16)", "255"},
-    {"' 42 '|int", "42"},
-    {"'1_000'|int", "1000"},
-    {"5.9|int", "5"},
-    {"-5.9|int", "-5"},
-    {"true|int", "1"},
-    {"n|int", "0"},
-    {"n|int(3)", "3"},
-    {"x|int", NULL},
-    {"'1.5'|float", "1.5"},
-    {"'abc'|float", "0.0"},
-    {"'abc'|float(1.5)", "1.5"},
-    {"7|float", "7.0"},
-    {"'inf'|float", "inf"},
-    {"3.7|round", "4.0"},
-    {"3.2|round", "3.0"},
-    {"2.5|round", "2.0"},
-    {"3.5|round", "4.0"},
-    {"42.55|round(1)", "42.5"},
-    {"42.55|round(1,'floor')", "42.5"},
-    {"42.55|round(1,'ceil')", "42.6"},
-    {"42|round", "42"},
-    {"-3.5|abs", "3.5"},
-    {"3|abs", "3"},
+    {"'5'|int", "5"},           {"'5.9'|int", "5"},
+    {"'abc'|int", "0"},         {"'abc'|int(7)", "7"},
+    {"'0x1f'|int(0,16)", "31"}, {"'ff'|int(base=16)", "255"},
+    {"' 42 '|int", "42"},       {"'1_000'|int", "1000"},
+    {"5.9|int", "5"},           {"-5.9|int", "-5"},
+    {"true|int", "1"},          {"n|int", "0"},
+    {"n|int(3)", "3"},          {"x|int", NULL},
 };
 
-Test(template_builtins, number_filters_convert_and_round) {
+Test(template_builtins, number_filters_convert) {
     expect_rows("{{ %s }}", NUMBER_FILTERS, ARRAY_SIZE(NUMBER_FILTERS));
 }
 
 static const struct template_row MARKUP[] = {
-    {"html|e", "&lt;a href=&#34;x&#34;&gt;&amp;&#39;&lt;/a&gt;"},
-    {"html|escape", "&lt;a href=&#34;x&#34;&gt;&amp;&#39;&lt;/a&gt;"},
-    {"html|safe", "<a href=\"x\">&'</a>"},
-    {"html|e|e", "&lt;a href=&#34;x&#34;&gt;&amp;&#39;&lt;/a&gt;"},
-    {"'<b>'|safe + '<i>'", "<b>&lt;i&gt;"},
-    {"'<b>' + '<i>'|safe", "&lt;b&gt;<i>"},
-    {"('<b>'|safe) ~ '<i>'", "<b><i>"},
-    {"('<b>'|safe)|upper + '<i>'", "<B>&lt;i&gt;"},
-    {"('<b>'|safe)[0:2] + '<'", "<b&lt;"},
-    {"('<b>'|safe)|string + '<'", "<b>&lt;"},
-    {"('<b>'|safe)|trim + '<'", "<b>&lt;"},
+    {"html|safe", "<a href=\"x\">&'</a>"},          {"'<b>'|safe + '<i>'", "<b>&lt;i&gt;"},
+    {"'<b>' + '<i>'|safe", "&lt;b&gt;<i>"},         {"('<b>'|safe) ~ '<i>'", "<b><i>"},
+    {"('<b>'|safe)|upper + '<i>'", "<B>&lt;i&gt;"}, {"('<b>'|safe)[0:2] + '<'", "<b&lt;"},
+    {"('<b>'|safe)|string + '<'", "<b>&lt;"},       {"('<b>'|safe)|trim + '<'", "<b>&lt;"},
 };
 
 Test(template_builtins, markup_escapes_what_is_added) {
     expect_rows("{{ %s }}", MARKUP, ARRAY_SIZE(MARKUP));
+}
+
+/* Jinja2 knows these; here they are errors that name them. */
+static const struct template_row UNKNOWN[] = {
+    {"html|e", NULL},         {"2.5|round", NULL},      {"l|sum", NULL},
+    {"l|unique|list", NULL},  {"s|title", NULL},        {"s.title()", NULL},
+    {"s.rsplit('o')", NULL},  {"s.splitlines()", NULL}, {"s.isalpha()", NULL},
+    {"l.insert(0, 9)", NULL}, {"l.sort()", NULL},       {"(1,2).count(1)", NULL},
+    {"d.copy()", NULL},       {"'a' is lower", NULL},   {"n is sameas none", NULL},
+    {"2 ** 3", NULL},
+};
+
+Test(template_builtins, others_of_jinja2_are_errors) {
+    expect_rows("{{ %s }}", UNKNOWN, ARRAY_SIZE(UNKNOWN));
 }
 
 static const struct template_row MORE_FILTERS[] = {
@@ -268,7 +246,6 @@ Test(template_builtins, brace_format_fills_in) {
 static const struct template_row STR_METHODS[] = {
     {"s.upper()", "HELLO WORLD"},
     {"s.lower()", "hello world"},
-    {"s.title()", "Hello World"},
     {"s.split()", "['Hello', 'World']"},
     {"'a,b,,c'.split(',')", "['a', 'b', '', 'c']"},
     {"'a,b,,c'.split(',', 1)", "['a', 'b,,c']"},
@@ -278,10 +255,6 @@ static const struct template_row STR_METHODS[] = {
     {"''.split()", "[]"},
     {"''.split(',')", "['']"},
     {"'abc'.split('')", NULL},
-    {"'a,b,c'.rsplit(',', 1)", "['a,b', 'c']"},
-    {"'a,b,c'.rsplit(',')", "['a', 'b', 'c']"},
-    {"'a\\nb\\r\\nc\\n'.splitlines()", "['a', 'b', 'c']"},
-    {"'a\\nb'.splitlines(true)", "['a\\n', 'b']"},
     {"sp.strip()", "pad"},
     {"sp.lstrip()", "pad  "},
     {"sp.rstrip()", "  pad"},
@@ -297,11 +270,7 @@ static const struct template_row STR_METHODS[] = {
     {"s.endswith(1)", NULL},
     {"s.find('o')", "4"},
     {"s.find('zz')", "-1"},
-    {"s.rfind('o')", "7"},
-    {"s.index('zz')", NULL},
     {"u.find('w')", "6"},
-    {"s.count('l')", "3"},
-    {"s.count('')", "12"},
     {"s.replace('l','L')", "HeLLo WorLd"},
     {"s.replace('l','L',2)", "HeLLo World"},
     {"s.join(['a','b'])", "aHello Worldb"},
@@ -309,13 +278,6 @@ static const struct template_row STR_METHODS[] = {
     {"'-'.join('abc')", "a-b-c"},
     {"s.isdigit()", "False"},
     {"'123'.isdigit()", "True"},
-    {"'abc'.isalpha()", "True"},
-    {"'a1'.isalnum()", "True"},
-    {"' '.isspace()", "True"},
-    {"''.isspace()", "False"},
-    {"'ab'.islower()", "True"},
-    {"'AB'.isupper()", "True"},
-    {"'A1'.isupper()", "True"},
     {"'abc'.removeprefix('a')", "bc"},
     {"'abc'.removesuffix('c')", "ab"},
     {"s.zzz()", NULL},
@@ -335,8 +297,6 @@ static const struct template_row DICT_METHODS[] = {
     {"d.pop('zz', 1)", "1"},
     {"d.update({'q': 1}) or d", "{'b': 1, 'a': [1, 2.5, None, True, \"x'y\"], 'q': 1}"},
     {"d.update(q=1) or d", "{'b': 1, 'a': [1, 2.5, None, True, \"x'y\"], 'q': 1}"},
-    {"d.setdefault('q', 1)", "1"},
-    {"d.copy() == d", "True"},
 };
 
 Test(template_builtins, dict_methods_work) {
@@ -348,18 +308,7 @@ static const struct template_row LIST_METHODS[] = {
     {"l.pop()", "2"},
     {"l.pop(0)", "3"},
     {"l.pop(99)", NULL},
-    {"l.insert(0, 9) or l", "[9, 3, 1, 2]"},
-    {"l.insert(-1, 9) or l", "[3, 1, 9, 2]"},
     {"l.extend([1,2]) or l", "[3, 1, 2, 1, 2]"},
-    {"l.index(1)", "1"},
-    {"l.index(99)", NULL},
-    {"l.count(1)", "1"},
-    {"l.reverse() or l", "[2, 1, 3]"},
-    {"l.sort() or l", "[1, 2, 3]"},
-    {"l.remove(3) or l", "[1, 2]"},
-    {"l.copy()", "[3, 1, 2]"},
-    {"l.clear() or l", "[]"},
-    {"(1,2,1).count(1)", "2"},
     {"many['7'], many.get('19'), many|length, '20' in many", "(7, 19, 20, False)"},
     {"many.pop('3') ~ many",
      "3{'0': 0, '1': 1, '2': 2, '4': 4, '5': 5, '6': 6, '7': 7, '8': 8, '9': 9, '10': 10, '11': "
@@ -402,17 +351,6 @@ static const struct template_row IS_TESTS[] = {
     {"1 is ne 2", "True"},
     {"1 is lt 2", "True"},
     {"1 in [1] and 1 is in [1]", "True"},
-    {"'abc' is lower", "True"},
-    {"'ABC' is upper", "True"},
-    {"'Abc' is lower", "False"},
-    {"'1' is lower", "False"},
-    {"raise_exception is callable", "True"},
-    {"s is callable", "False"},
-    {"n is sameas none", "True"},
-    {"1 is sameas 1", "True"},
-    {"'x' is filter", "False"},
-    {"'upper' is filter", "True"},
-    {"'odd' is test", "True"},
     {"s is not string", "False"},
     {"not s is string", "False"},
     {"x is not defined and true", "True"},

@@ -87,11 +87,10 @@ Test(template_limits, endless_work_runs_out_of_steps) {
         "%}{% endfor %}",
         "{% set x = ('a' * 2000) * 2000 %}{% for a in range(100000) %}{% if x.endswith('b') and "
         "x.upper() %}{% endif %}{% if x|length %}{% endif %}{% endfor %}",
-        "{% set x = ('ab' * 2000) * 1000 %}{% for a in range(1000) %}{{ x.rfind(('a' * 1000) * 100 "
-        "+ 'b') }}{% endfor %}",
         "{% set r = range(99999)|list %}{% for a in r %}{{ 5.5 in r }}{% endfor %}",
         "{% macro m() %}{% for x in range(9999) %}{{ m() }}{% endfor %}{% endmacro %}{{ m() }}",
-        "{% set r = range(50000)|list %}{% for a in r %}{% set _ = r.insert(0, a) %}{% endfor %}",
+        "{% set r = range(50000)|list %}{% for a in r %}{% set _ = r.pop(0) %}{% endfor %}{% set r "
+        "= range(50000)|list %}{% for a in r %}{% set _ = r.pop(0) %}{% endfor %}",
         "{{ (('a' * 2000) * 2000).strip(('b' * 2000) * 2000 + 'a') }}",
         "{{ (('a' * 2000) * 2000).rstrip(('b' * 2000) * 2000 + 'a') }}",
         "{% set x = ('a' * 2000) * 2000 %}{{ x.startswith((x ~ 'b',) * 10 + (x,) * 100000) }}",
@@ -265,11 +264,10 @@ static const char SEED[] = "{%- set ns = namespace(a=0, t='') -%}{% macro m(a, b
                            "{% else %}{{ m(m2.content, b=l) }}{% continue %}{% endif %}{% endfor "
                            "%}{# c #}{{ d|tojson(indent=2) }}{{ d.items()|list }}"
                            "{% set z %}{{ u[::-1] }}{% endset %}{% filter indent(2) %}{{ z.split(' "
-                           "')|join('-') }}{% endfilter %}{% raw %}{{ }}{% endraw %}"
+                           "')|join('-') }}{% endfilter %}"
                            "{{ '{} {x}'.format(s, x=i) }}{{ "
-                           "l|sort|map('string')|join }}{{ -f ** 2 // 1 % 3 }}{{ big is number }}"
-                           "{% macro w() %}{{ caller() }}{% endmacro %}{% call w() %}x{% endcall "
-                           "%}{% generation %}{{ html|e }}{% "
+                           "l|sort|map('string')|join }}{{ -f * 2 // 1 % 3 }}{{ big is number }}"
+                           "{% generation %}{{ html|safe }}{% "
                            "endgeneration %}{{ l.pop() if l else n }}{{ many|dictsort|first }}"
                            "{{ ms|selectattr('role', 'equalto', "
                            "'user')|map(attribute='content')|list }}{{ strftime_now('%Y') }}";

@@ -19,9 +19,6 @@ static const struct template_row WHITE_SPACE[] = {
     {"{% for i in l -%}\n{{ i }}\n{%- endfor %}\n", "312"},
     {"  {%+ if t %}x{% endif %}\n", "  x"},
     {"{% if t +%}\nx{% endif %}", "\nx"},
-    {"{% raw %}{{ x }} {% if %}\n{% endraw %}\nz", "{{ x }} {% if %}\nz"},
-    {"  {%- raw -%}\n  {{ x }}\n  {%- endraw -%}\n z", "{{ x }}z"},
-    {"a{% raw %}\n b\n {% endraw %}\nc", "a\n b\nc"},
     {"a\r\nb\rc\n\n", "a\nb\nc\n"},
     {"x\n", "x"},
     {"x\n\n", "x\n"},
@@ -66,8 +63,8 @@ static const struct template_row LOOPS[] = {
     {"{% for a in 5 %}{% endfor %}", NULL},
     {"{% for i in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}{{ "
      "loop.length }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.previtem }}{{ loop.nextitem "
-     "}}{{ loop.depth }}{{ loop.cycle('a','b') }}{{ loop.changed(i > 1) }}|{% endfor %}",
-     "10TrueFalse33211aTrue|21FalseFalse321321bTrue|32FalseTrue31011aTrue|"},
+     "}}{{ loop.depth }}|{% endfor %}",
+     "10TrueFalse33211|21FalseFalse321321|32FalseTrue31011|"},
     {"{% for i in l %}{{ loop.previtem is defined }}{{ loop.nextitem is defined }}{{ loop.zz is "
      "defined }}{% endfor %}",
      "FalseTrueFalseTrueTrueFalseTrueFalseFalse"},
@@ -101,7 +98,7 @@ static const struct template_row MACROS[] = {
     {"{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}", NULL},
     {"{% macro m(a) %}{{ a }}{% endmacro %}{{ m(z=2) }}", NULL},
     {"{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, a=2) }}", NULL},
-    {"{% macro m() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, z=3) }}", "(1, 2){'z': 3}"},
+    {"{% macro m() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, z=3) }}", NULL},
     {"{% macro m(a, b=a) %}{{ b }}{% endmacro %}{{ m(7) }}", "7"},
     {"{% macro f(n) %}{% if n > 0 %}{{ n }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(5) }}",
      "54321"},
@@ -113,12 +110,6 @@ static const struct template_row MACROS[] = {
     {"{% macro m() %}{% endmacro %}{{ m.name }}", "m"},
     {"{% macro m(a, b) %}{% endmacro %}{{ m(1,2) == '' }}", "True"},
     {"{% for i in l %}{% macro m() %}{{ i }}{% endmacro %}{{ m() }}{% endfor %}", "312"},
-    {"{% call m() %}x{% endcall %}{% macro m() %}{% endmacro %}", NULL},
-    {"{% macro m() %}<{{ caller() }}>{% endmacro %}{% call m() %}body{{ s }}{% endcall %}",
-     "<bodyHello World>"},
-    {"{% macro m() %}<{{ caller(1, 2) }}>{% endmacro %}{% call(a, b) m() %}{{ a }}+{{ b }}{% "
-     "endcall %}",
-     "<1+2>"},
     {"{% macro m() %}x{% endmacro %}{% call m() %}body{% endcall %}", NULL},
 };
 
@@ -134,8 +125,7 @@ static const struct template_row BLOCKS[] = {
     {"{% filter upper %}abc {{ s }}{% endfilter %}", "ABC HELLO WORLD"},
     {"{% filter upper | replace('B', '-') %}abc{% endfilter %}", "A-C"},
     {"{% filter indent(2) %}a\nb\n{% endfilter %}", "a\n  b\n"},
-    {"{% with a = 1, b = a %}{{ a }}{{ b }}{% endwith %}{{ a }}", "1"},
-    {"{% with %}{% set z = 1 %}{{ z }}{% endwith %}{{ z }}", "1"},
+    {"{% with a = 1 %}{{ a }}{% endwith %}", NULL},
     {"{% generation %}a{% set z = 1 %}{{ z }}{% endgeneration %}{{ z }}", "a1"},
     {"{% set x = 1 %}{% set x.y = 2 %}", NULL},
     {"{% set zz.y = 2 %}", NULL},
@@ -161,7 +151,6 @@ static const struct template_row MALFORMED_TEMPLATES[] = {
     {"{{ [1 }}", NULL},
     {"{{ 1) }}", NULL},
     {"{# x", NULL},
-    {"{% raw %}x", NULL},
     {"{{ 'abc }}", NULL},
     {"{{ a b }}", NULL},
     {"{% for x in %}{% endfor %}", NULL},

@@ -43,15 +43,14 @@ enum node_type {
     N_SET_BLOCK,
     N_SET_ATTR, /* namespace attribute as a target */
     N_MACRO,
-    N_CALL_BLOCK,
     N_FILTER_BLOCK,
-    N_SCOPE, /* with, generation */
+    N_SCOPE, /* generation */
     N_BREAK,
     N_CONTINUE,
 };
 
 /* node.op of N_BINARY. */
-enum binary_op { OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD, OP_POW };
+enum binary_op { OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD };
 /* node.op of the members of N_COMPARE but the first. */
 enum comparison { CMP_EQ, CMP_NE, CMP_LT, CMP_LE, CMP_GT, CMP_GE, CMP_IN, CMP_NOT_IN };
 
@@ -78,13 +77,12 @@ struct param {
     struct param *next;
 };
 
-/* A macro, or the body of a call block; sym is the variable that it is bound to. */
+/* A macro; sym is the variable that it is bound to. */
 struct macro {
     const struct tstr *name;
     uint32_t sym;
     struct param *params;
     uint32_t n_params;
-    bool uses_caller, uses_varargs, uses_kwargs;
     struct node *body;
 };
 
@@ -127,10 +125,9 @@ struct node {
         } loop;
         struct {
             struct node *target, *value, *body, *filter; /* value, or body and perhaps filter */
-        } set;                                           /* N_SCOPE: value is a list of N_SET */
+        } set;
         struct {
             struct macro *def;
-            struct node *call; /* N_CALL_BLOCK */
         } macro;
     };
 };
@@ -152,7 +149,7 @@ struct template {
     struct symbol *buckets[SYMBOL_BUCKETS];
     struct symbol **symbols; /* by number */
     uint32_t n_symbols, cap_symbols;
-    uint32_t sym_loop, sym_caller, sym_varargs, sym_kwargs;
+    uint32_t sym_loop;
 };
 
 /* parser.c: fills @t, whose arena is initialized and which the caller frees in any case. @source is

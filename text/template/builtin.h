@@ -16,7 +16,7 @@ int builtin_string(struct render *rd, struct value v, const struct tstr *def,
 
 /* Words begin after anything but a letter (TITLE, the method) or after white space and brackets
  * (WORDS, the filter). */
-enum case_mode { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_WORDS, CASE_CAPITALIZE };
+enum case_mode { CASE_UPPER, CASE_LOWER, CASE_CAPITALIZE };
 /* @s with the case of its letters changed so. */
 int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, struct value *out);
 /* At most @count occurrences, all if it is negative; from the left. */

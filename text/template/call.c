@@ -138,42 +138,21 @@ static bool is_param(const struct macro *def, const struct tstr *name) {
     return false;
 }
 
-/* Binds the arguments without a parameter: varargs, kwargs and caller, where the macro uses
- * them. */
-static int bind_rest(struct render *rd, const struct macro *def, const struct args *args,
-                     struct scope *scope) {
-    uint32_t extra = args->n_pos > def->n_params ? args->n_pos - def->n_params : 0;
-    struct seq *varargs = seq_new(rd, SEQ_TUPLE, extra);
-    struct dict *kwargs = dict_new(rd, args->n_kw);
-    struct value caller = value_undefined(TSTR_STATIC("caller"), V_MISSING);
-
-    if (!varargs || !kwargs ||
-        render_charge(rd, (uint64_t)(args->n_kw + 1) * (def->n_params + 1) / 8))
+/* Refuses arguments that no parameter takes. */
+static int check_args(struct render *rd, const struct macro *def, const struct args *args) {
+    if (render_charge(rd, (uint64_t)(args->n_kw + 1) * (def->n_params + 1) / 8))
         return -1;
-    if (extra && !def->uses_varargs)
+    if (args->n_pos > def->n_params)
         return render_fail(rd, "macro '%.*s' takes not more than %u argument(s)",
                            (int)def->name->len, def->name->data, def->n_params);
-    assert(varargs->n == 0 && varargs->cap >= extra);
-    for (uint32_t i = 0; i < extra; i++)
-        varargs->v[varargs->n++] = args->pos[def->n_params + i];
     for (uint32_t i = 0; i < args->n_kw; i++) {
         const struct tstr *name = args->kw[i].name;
 
-        if (is_param(def, name))
-            continue;
-        if (tstr_is(name, "caller") && def->uses_caller)
-            caller = args->kw[i].v;
-        else if (!def->uses_kwargs)
+        if (!is_param(def, name))
             return render_fail(rd, "macro '%.*s' takes no keyword argument '%.*s'",
                                (int)def->name->len, def->name->data,
                                (int)MIN(name->len, (size_t)80), name->data);
-        else if (dict_set(rd, kwargs, value_str(name), args->kw[i].v))
-            return -1;
     }
-    if ((def->uses_varargs && scope_set(rd, scope, rd->t->sym_varargs, value_seq(varargs))) ||
-        (def->uses_kwargs && scope_set(rd, scope, rd->t->sym_kwargs, value_dict(kwargs))) ||
-        (def->uses_caller && scope_set(rd, scope, rd->t->sym_caller, caller)))
-        return -1;
     return 0;
 }
 
@@ -188,7 +167,7 @@ static int call_macro(struct render *rd, const struct macro_value *m, const stru
         return render_fail(rd, "macro calls are nested too deep");
     rd->macro_depth++;
     rd->scope = scope;
-    if (bind_rest(rd, m->def, args, scope) || bind_params(rd, m->def, args, scope) ||
+    if (check_args(rd, m->def, args) || bind_params(rd, m->def, args, scope) ||
         eval_capture(rd, m->def->body, out))
         return -1;
     assert(rd->scope == scope && rd->macro_depth > 0); /* every scope was left again */

@@ -243,20 +243,12 @@ static int filter_block(struct render *rd, const struct node *n) {
 
 static int scope_block(struct render *rd, const struct node *n) {
     struct scope *outer = rd->scope, *inner = scope_new(rd, outer);
-    int r = inner ? 0 : -1;
 
-    for (const struct node *s = n->set.value; s && !r; s = s->next) {
-        struct value v;
-
-        rd->scope = outer; /* values see what surrounds the block */
-        r = eval_expr(rd, s->set.value, &v);
-        rd->scope = inner;
-        if (!r)
-            r = eval_assign(rd, s->set.target, v);
-    }
+    if (!inner)
+        return -1;
     rd->scope = inner;
-    if (!r)
-        r = eval_block(rd, n->set.body);
+    int r = eval_block(rd, n->set.body);
+
     rd->scope = outer;
     return r;
 }
@@ -272,25 +264,6 @@ static int make_macro(struct render *rd, const struct macro *def, struct value *
         s->kept = true;
     *out = (struct value){.type = V_MACRO, .macro = m};
     return 0;
-}
-
-/* The call is evaluated in a scope where `caller` is the block. */
-static int call_block(struct render *rd, const struct node *n) {
-    struct scope *outer = rd->scope;
-    struct node call = *n->macro.call;
-    struct node_kwarg caller = {.name = n->macro.def->name, .next = call.call.args.kw};
-    struct node name = {.type = N_CONST, .line = n->line};
-    struct value v;
-
-    if (make_macro(rd, n->macro.def, &name.constant))
-        return -1;
-    caller.value = &name;
-    call.call.args.kw = &caller;
-    call.call.args.n_kw++;
-    if (eval_expr(rd, &call, &v))
-        return -1;
-    rd->scope = outer;
-    return format_str(rd, rd->out, v);
 }
 
 static int statement(struct render *rd, const struct node *n) {
@@ -312,8 +285,6 @@ static int statement(struct render *rd, const struct node *n) {
         if (make_macro(rd, n->macro.def, &v))
             return -1;
         return scope_set(rd, rd->scope, n->macro.def->sym, v);
-    case N_CALL_BLOCK:
-        return call_block(rd, n);
     case N_FILTER_BLOCK:
         return filter_block(rd, n);
     case N_SCOPE:

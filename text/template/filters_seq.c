@@ -233,43 +233,6 @@ static int filter_extreme(struct render *rd, const struct call *c, struct value 
     return 0;
 }
 
-/* Starts at 0, so that it adds numbers, or lists with start=[]. */
-static int filter_sum(struct render *rd, const struct call *c, struct value *out) {
-    struct value *items, v;
-    uint32_t n;
-
-    *out = c->a[1].type == V_MISSING ? value_int(0) : c->a[1];
-    if (items_of(rd, c, &items, &n))
-        return -1;
-    if (out->type == V_STR)
-        return render_fail(rd, "sum() can't sum strings [use ''.join(seq) instead]");
-    for (uint32_t i = 0; i < n; i++) {
-        if (attribute(rd, items[i], c->a[0], &v) || operator_binary(rd, OP_ADD, *out, v, out))
-            return -1;
-    }
-    return 0;
-}
-
-/* Keeps the first of equal items. */
-static int filter_unique(struct render *rd, const struct call *c, struct value *out) {
-    struct value *items, *keys;
-    struct dict *seen = dict_new(rd, 0);
-    uint32_t n;
-
-    if (!seen || items_of(rd, c, &items, &n) ||
-        keys_of(rd, items, n, c->a[1], value_truth(c->a[0]), &keys) ||
-        as_seq(rd, SEQ_GENERATOR, NULL, 0, out))
-        return -1;
-    for (uint32_t i = 0; i < n; i++) {
-        int r = dict_get(rd, seen, keys[i], NULL);
-
-        if (r < 0 ||
-            (!r && (dict_set(rd, seen, keys[i], value_none()) || seq_add(rd, out->seq, items[i]))))
-            return -1;
-    }
-    return 0;
-}
-
 /* map('filter', args...), map(attribute='x', default=y). */
 static int filter_map(struct render *rd, const struct call *c, struct value *out) {
     struct args rest = *c->args;
@@ -344,21 +307,8 @@ static int filter_choose(struct render *rd, const struct call *c, struct value *
     return 0;
 }
 
-/* Unlike x.y and x['y'] it never finds an item. */
-static int filter_attr(struct render *rd, const struct call *c, struct value *out) {
-    if (c->a[0].type != V_STR)
-        return render_fail(rd, "attr wants the name of an attribute");
-    if (c->self.type == V_DICT &&
-        !method_find(c->self, c->a[0].s)) { /* attributes only, no items */
-        *out = value_undefined(c->a[0].s, V_DICT);
-        return 0;
-    }
-    return operator_attr(rd, c->self, c->a[0].s, out);
-}
-
 /* Sorted by name. */
 const struct builtin FILTERS_SEQ[] = {
-    {"attr", "name", 1, filter_attr, 0},
     {"count", "", 0, filter_length, 0},
     {"d", "default_value boolean", 0, filter_default, 0},
     {"default", "default_value boolean", 0, filter_default, 0},
@@ -378,8 +328,6 @@ const struct builtin FILTERS_SEQ[] = {
     {"select", "*", 0, filter_choose, KEEP},
     {"selectattr", "*", 0, filter_choose, KEEP | BY_ATTR},
     {"sort", "reverse case_sensitive attribute", 0, filter_sort, 0},
-    {"sum", "attribute start", 0, filter_sum, 0},
-    {"unique", "case_sensitive attribute", 0, filter_unique, 0},
 };
 const size_t N_FILTERS_SEQ = ARRAY_SIZE(FILTERS_SEQ);
 

@@ -48,20 +48,11 @@ static int filter_string(struct render *rd, const struct call *c, struct value *
     return as_text(rd, c->self, &out->s);
 }
 
-/* Only `+` looks at it: there is no automatic escaping. */
+/* Marks a string as markup. Only `+` uses the mark: it escapes the other side. */
 static int filter_safe(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
 
     if (as_text(rd, c->self, &s) || !(s = tstr_safe(rd, s, true)))
-        return -1;
-    *out = value_str(s);
-    return 0;
-}
-
-static int filter_escape(struct render *rd, const struct call *c, struct value *out) {
-    const struct tstr *s;
-
-    if (as_text(rd, c->self, &s) || (!s->safe && !(s = tstr_escape(rd, s))))
         return -1;
     *out = value_str(s);
     return 0;
@@ -155,67 +146,6 @@ static int filter_int(struct render *rd, const struct call *c, struct value *out
     return value_from_wide(rd, (wide)f, out);
 }
 
-static int filter_float(struct render *rd, const struct call *c, struct value *out) {
-    double f;
-
-    *out = c->a[0].type == V_MISSING ? value_float(0) : c->a[0];
-    if (c->self.type == V_UNDEFINED)
-        return value_fail_undefined(rd, c->self);
-    if (value_is_number(c->self))
-        *out = value_float(value_double(c->self));
-    else if (c->self.type == V_STR && text_to_double(c->self.s, &f))
-        *out = value_float(f);
-    return 0;
-}
-
-/* True is 1. */
-static int filter_abs(struct render *rd, const struct call *c, struct value *out) {
-    struct value v = c->self;
-
-    if (v.type == V_FLOAT) {
-        *out = value_float(fabs(v.f));
-        return 0;
-    }
-    if (!value_is_int(v))
-        return render_fail(rd, "bad operand type for abs(): '%s'", value_type_name(v));
-    return value_from_wide(rd, value_wide(v) < 0 ? -value_wide(v) : value_wide(v), out);
-}
-
-static int filter_round(struct render *rd, const struct call *c, struct value *out) {
-    const struct tstr *method;
-    int64_t precision;
-    double f;
-
-    if (builtin_int(rd, c->a[0], 0, &precision) ||
-        builtin_string(rd, c->a[1], TSTR_STATIC("common"), &method))
-        return -1;
-    if (!value_is_number(c->self))
-        return render_fail(rd, "type %s cannot be rounded", value_type_name(c->self));
-    precision = MAX(MIN(precision, 300), -300);
-    f = value_double(c->self);
-    double scale = pow(10, (double)precision);
-
-    if (tstr_is(method, "ceil")) {
-        f = ceil(f * scale) / scale;
-    } else if (tstr_is(method, "floor")) {
-        f = floor(f * scale) / scale;
-    } else if (!tstr_is(method, "common")) {
-        return render_fail(rd, "method must be common, ceil or floor");
-    } else if (precision >= 0 && precision < 18 && fabs(f) < 1e15) {
-        char text[64]; /* printf rounds the exact value, halves to even: as Python does */
-
-        snprintf(text, sizeof(text), "%.*f", (int)precision, f);
-        f = strtod(text, NULL);
-    } else if (precision < 0) {
-        f = nearbyint(f * scale) / scale;
-    }
-    /* An int stays one. */
-    if (c->self.type != V_FLOAT && tstr_is(method, "common") && precision >= 0)
-        return value_from_wide(rd, value_wide(c->self), out);
-    *out = value_float(f);
-    return 0;
-}
-
 /* "from_json": not in the reference environment; three of the counted templates use it. */
 static int filter_from_json(struct render *rd, const struct call *c, struct value *out) {
     if (c->self.type != V_STR)
@@ -243,20 +173,14 @@ static int filter_from_json(struct render *rd, const struct call *c, struct valu
 
 /* Sorted by name. */
 const struct builtin FILTERS_TEXT[] = {
-    {"abs", "", 0, filter_abs, 0},
     {"capitalize", "", 0, filter_case, CASE_CAPITALIZE},
-    {"e", "", 0, filter_escape, 0},
-    {"escape", "", 0, filter_escape, 0},
-    {"float", "default", 0, filter_float, 0},
     {"from_json", "", 0, filter_from_json, 0},
     {"indent", "width first blank", 0, filter_indent, 0},
     {"int", "default base", 0, filter_int, 0},
     {"lower", "", 0, filter_case, CASE_LOWER},
     {"replace", "old new count", 2, filter_replace, 0},
-    {"round", "precision method", 0, filter_round, 0},
     {"safe", "", 0, filter_safe, 0},
     {"string", "", 0, filter_string, 0},
-    {"title", "", 0, filter_case, CASE_WORDS},
     {"tojson", "ensure_ascii indent separators sort_keys", 0, tojson, 0},
     {"trim", "chars", 0, filter_trim, 0},
     {"upper", "", 0, filter_case, CASE_UPPER},

@@ -99,7 +99,7 @@ static size_t tag_end(const struct lexer *lx, size_t pos, const char *end, bool 
     return pos + 2 + (trim && at(lx, pos + 2, "\n"));
 }
 
-/* Leaves a tag; T_TEXT: one that has no token (comments, raw). */
+/* Leaves a tag; T_TEXT: one that has no token (comments). */
 static int close_tag(struct lexer *lx, uint8_t type, size_t end) {
     assert(end > lx->pos && end <= lx->len);
     if (type != T_TEXT && !push(lx, type))
@@ -107,15 +107,6 @@ static int close_tag(struct lexer *lx, uint8_t type, size_t end) {
     advance(lx, end);
     lx->line_starting = lx->src[end - 1] == '\n';
     return 0;
-}
-
-/* After `{%` and its sign: the position behind `raw %}`, or 0. */
-static size_t raw_begin(const struct lexer *lx, size_t pos) {
-    pos = skip_space(lx, pos);
-    if (!at(lx, pos, "raw"))
-        return 0;
-    pos = skip_space(lx, pos + 3);
-    return pos < lx->len ? tag_end(lx, pos, "%}", false, false) : 0;
 }
 
 /* Emits the text [lx->pos, end) that stands before a tag with @sign. */
@@ -136,33 +127,6 @@ static int add_text(struct lexer *lx, size_t end, char sign, bool lstrip) {
         return -EINVAL;
     advance(lx, end);
     return 0;
-}
-
-/* Everything up to `{% endraw %}` is text. */
-static int lex_raw(struct lexer *lx, size_t body) {
-    uint32_t line = lx->line;
-
-    advance(lx, body);
-    lx->line_starting = lx->src[body - 1] == '\n';
-    for (size_t p = body; p + 1 < lx->len; p++) {
-        if (!at(lx, p, "{%"))
-            continue;
-        size_t q = p + 2;
-        char sign = q < lx->len && (lx->src[q] == '-' || lx->src[q] == '+') ? lx->src[q++] : 0;
-
-        q = skip_space(lx, q);
-        if (!at(lx, q, "endraw"))
-            continue;
-        q = skip_space(lx, q + 6);
-        size_t end = q < lx->len ? tag_end(lx, q, "%}", true, true) : 0;
-
-        if (!end)
-            continue;
-        if (add_text(lx, p, sign, true))
-            return -EINVAL;
-        return close_tag(lx, T_TEXT, end);
-    }
-    return lexer_fail(lx->err, line, "the raw block is not closed");
 }
 
 /* Comments do not nest, and end at the first `#}` even inside of quotes. */
@@ -435,10 +399,6 @@ static int lex_piece(struct lexer *lx) {
 
     if (add_text(lx, p, sign, kind != '{'))
         return -EINVAL;
-    size_t raw = kind == '%' ? raw_begin(lx, inside) : 0;
-
-    if (raw)
-        return lex_raw(lx, raw);
     if (kind != '#' && !push(lx, kind == '%' ? T_BLOCK_BEGIN : T_PRINT_BEGIN))
         return -EINVAL;
     lx->pos = inside;

@@ -75,85 +75,6 @@ static int str_split(struct render *rd, const struct call *c, struct value *out)
     return sep ? split_at(rd, s, sep, max, list) : split_words(rd, s, max, list);
 }
 
-/* Last place of @what in @s before @end. */
-static size_t find_last(const struct tstr *s, const struct tstr *what, size_t end) {
-    if (what->len > end)
-        return SIZE_MAX;
-    for (size_t i = end - what->len + 1; i-- > 0;) {
-        if (memcmp(s->data + i, what->data, what->len) == 0)
-            return i;
-    }
-    return SIZE_MAX;
-}
-
-/* The cost of looking backwards for @what: it compares at every byte. */
-static int charge_backwards(struct render *rd, const struct tstr *s, const struct tstr *what) {
-    uint64_t steps;
-
-    if (__builtin_mul_overflow((uint64_t)s->len, what->len / 64 + 1, &steps))
-        steps = UINT64_MAX;
-    return render_charge(rd, steps / 16);
-}
-
-/* Collected from the end, then turned around. */
-static int str_rsplit(struct render *rd, const struct call *c, struct value *out) {
-    struct seq *list = seq_new(rd, SEQ_LIST, 0);
-    const struct tstr *s = c->self.s, *sep;
-    size_t end = s->len, at;
-    int64_t max;
-
-    if (!list || builtin_string(rd, c->a[0], NULL, &sep) || builtin_int(rd, c->a[1], -1, &max))
-        return -1;
-    if (!sep && max >= 0)
-        return render_fail(rd, "rsplit() at white space takes no maxsplit here");
-    if (!sep)
-        return str_split(rd, c, out);
-    if (!sep->len)
-        return render_fail(rd, "empty separator");
-    if (charge_backwards(rd, s, sep))
-        return -1;
-    while (max-- != 0 && (at = find_last(s, sep, end)) != SIZE_MAX) {
-        if (add_slice(rd, list, s, at + sep->len, end))
-            return -1;
-        end = at;
-    }
-    if (add_slice(rd, list, s, 0, end))
-        return -1;
-    for (uint32_t i = 0, j = list->n - 1; i < j; i++, j--) {
-        struct value v = list->v[i];
-
-        list->v[i] = list->v[j];
-        list->v[j] = v;
-    }
-    *out = value_seq(list);
-    return 0;
-}
-
-static int str_splitlines(struct render *rd, const struct call *c, struct value *out) {
-    const struct tstr *s = c->self.s;
-    struct seq *list = seq_new(rd, SEQ_LIST, 0);
-    bool keep = value_truth(c->a[0]);
-    size_t begin = 0, w;
-
-    if (!list || render_charge_bytes(rd, s->len))
-        return -1;
-    for (size_t i = 0; i < s->len; i += w) {
-        uint32_t cp = tstr_decode(s->data, s->len, i, &w);
-        bool ends = (cp >= 10 && cp <= 13) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 ||
-                    cp == 0x2028 || cp == 0x2029;
-
-        if (!ends)
-            continue;
-        if (cp == 13 && i + 1 < s->len && s->data[i + 1] == '\n')
-            w = 2;
-        if (add_slice(rd, list, s, begin, keep ? i + w : i))
-            return -1;
-        begin = i + w;
-    }
-    *out = value_seq(list);
-    return begin < s->len ? add_slice(rd, list, s, begin, s->len) : 0;
-}
-
 /* The bytes of s[start:stop]. */
 static int window(struct render *rd, const struct call *c, size_t *from, size_t *to) {
     const struct tstr *s = c->self.s;
@@ -245,132 +166,57 @@ static int str_format(struct render *rd, const struct call *c, struct value *out
     return format_braces(rd, c->self.s, c->args, out);
 }
 
-enum { FIND_LAST = 1, FIND_MUST = 2 };
-
 static int str_find(struct render *rd, const struct call *c, struct value *out) {
-    bool last = c->how & FIND_LAST, must = c->how & FIND_MUST;
     const struct tstr *s = c->self.s, *what;
     size_t from, to, at;
-
-    if (builtin_string(rd, c->a[0], NULL, &what) || window(rd, c, &from, &to))
-        return -1;
-    if (!what)
-        return render_fail(rd, "find() wants a string");
-    if (last ? charge_backwards(rd, s, what) : render_charge_bytes(rd, s->len))
-        return -1;
-    at = last ? find_last(s, what, to) : tstr_find(s, what, from, to);
-    if (at == SIZE_MAX || at < from) {
-        *out = value_int(-1);
-        return must ? render_fail(rd, "substring not found") : 0;
-    }
-    struct tstr head = {.data = s->data, .len = at};
-
-    *out = value_int((int64_t)tstr_count(&head));
-    return 0;
-}
-
-/* Without overlap. The empty string is between all characters and at both ends. */
-static int str_count(struct render *rd, const struct call *c, struct value *out) {
-    const struct tstr *s = c->self.s, *what;
-    size_t from, to, at;
-    int64_t n = 0;
 
     if (builtin_string(rd, c->a[0], NULL, &what) || window(rd, c, &from, &to) ||
         render_charge_bytes(rd, s->len))
         return -1;
-    if (!what || !what->len) {
-        struct tstr part = {.data = s->data + MIN(from, s->len), .len = from > to ? 0 : to - from};
+    if (!what)
+        return render_fail(rd, "find() wants a string");
+    at = tstr_find(s, what, from, to);
+    struct tstr head = {.data = s->data, .len = at};
 
-        *out = value_int(what ? (int64_t)tstr_count(&part) + 1 : 0);
-        return what ? 0 : render_fail(rd, "count() wants a string");
-    }
-    for (; (at = tstr_find(s, what, from, to)) != SIZE_MAX; n++)
-        from = at + what->len;
-    *out = value_int(n);
+    *out = value_int(at == SIZE_MAX ? -1 : (int64_t)tstr_count(&head));
     return 0;
 }
 
-static utf8proc_category_t category(uint32_t cp) {
-    return cp < 0x110000 ? utf8proc_category((utf8proc_int32_t)cp) : UTF8PROC_CATEGORY_CN;
-}
-
-/* Python's isdigit() also has the superscripts. */
-static bool is_digit(uint32_t cp) {
-    return category(cp) == UTF8PROC_CATEGORY_ND || cp == 0xb2 || cp == 0xb3 || cp == 0xb9;
-}
-
-static bool is_numeric(uint32_t cp) {
-    utf8proc_category_t k = category(cp);
-
-    return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
-}
-
-static bool is_alpha(uint32_t cp) {
-    utf8proc_category_t k = category(cp);
-
-    return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
-}
-
-static bool is_alnum(uint32_t cp) {
-    return is_alpha(cp) || is_numeric(cp);
-}
-
-static bool (*const IS[])(uint32_t cp) = {is_digit, is_alpha, is_alnum, tstr_is_space};
-enum { IS_DIGIT, IS_ALPHA, IS_ALNUM, IS_SPACE };
-
-/* isdigit() and its like: whether every code point (at least one) is of a kind. */
-static int str_is(struct render *rd, const struct call *c, struct value *out) {
+/* Python's isdigit() also accepts the superscripts. */
+static int str_is_digit(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s = c->self.s;
     bool all = s->len > 0;
     size_t w;
 
     if (render_charge_bytes(rd, s->len))
         return -1;
-    for (size_t i = 0; i < s->len && all; i += w)
-        all = IS[c->how](tstr_decode(s->data, s->len, i, &w));
+    for (size_t i = 0; i < s->len && all; i += w) {
+        uint32_t cp = tstr_decode(s->data, s->len, i, &w);
+
+        all = cp == 0xb2 || cp == 0xb3 || cp == 0xb9 ||
+              (cp < 0x110000 && utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND);
+    }
     *out = value_bool(all);
-    return 0;
-}
-
-static int str_is_case(struct render *rd, const struct call *c, struct value *out) {
-    const struct args none = {0};
-    bool is;
-
-    if (call_test(rd, c->how == CASE_LOWER ? TSTR_STATIC("lower") : TSTR_STATIC("upper"), c->self,
-                  &none, &is))
-        return -1;
-    *out = value_bool(is);
     return 0;
 }
 
 /* Sorted by name. */
 static const struct builtin METHODS[] = {
     {"capitalize", "", 0, str_case, CASE_CAPITALIZE},
-    {"count", "sub start end", 1, str_count, 0},
     {"endswith", "suffix start end", 1, str_has_affix, RIGHT},
     {"find", "sub start end", 1, str_find, 0},
     {"format", "*", 0, str_format, 0},
-    {"index", "sub start end", 1, str_find, FIND_MUST},
-    {"isalnum", "", 0, str_is, IS_ALNUM},
-    {"isalpha", "", 0, str_is, IS_ALPHA},
-    {"isdigit", "", 0, str_is, IS_DIGIT},
-    {"islower", "", 0, str_is_case, CASE_LOWER},
-    {"isspace", "", 0, str_is, IS_SPACE},
-    {"isupper", "", 0, str_is_case, CASE_UPPER},
+    {"isdigit", "", 0, str_is_digit, 0},
     {"join", "iterable", 1, str_join, 0},
     {"lower", "", 0, str_case, CASE_LOWER},
     {"lstrip", "chars", 0, str_strip, LEFT},
     {"removeprefix", "prefix", 1, str_remove_affix, LEFT},
     {"removesuffix", "suffix", 1, str_remove_affix, RIGHT},
     {"replace", "old new count", 2, str_replace, 0},
-    {"rfind", "sub start end", 1, str_find, FIND_LAST},
-    {"rsplit", "sep maxsplit", 0, str_rsplit, 0},
     {"rstrip", "chars", 0, str_strip, RIGHT},
     {"split", "sep maxsplit", 0, str_split, 0},
-    {"splitlines", "keepends", 0, str_splitlines, 0},
     {"startswith", "prefix start end", 1, str_has_affix, LEFT},
     {"strip", "chars", 0, str_strip, LEFT | RIGHT},
-    {"title", "", 0, str_case, CASE_TITLE},
     {"upper", "", 0, str_case, CASE_UPPER},
 };
 

@@ -74,26 +74,6 @@ static int join_seqs(struct render *rd, const struct seq *a, const struct seq *b
     return 0;
 }
 
-/* By repeated multiplication: 64 factors at most matter, save for the bases that never grow. */
-static int power(struct render *rd, wide base, wide exponent, struct value *out) {
-    wide result = 1;
-
-    if (exponent < 0) {
-        if (base == 0)
-            return render_fail(rd, "0.0 cannot be raised to a negative power");
-        *out = value_float(pow((double)base, (double)exponent));
-        return 0;
-    }
-    if (base == 0 || base == 1 || base == -1)
-        exponent = exponent == 0 ? 0 : 2 - exponent % 2;
-    for (; exponent > 0; exponent--) {
-        result *= base;
-        if (result > (wide)UINT64_MAX || result < INT64_MIN)
-            return render_fail(rd, "an integer has more than 64 bits");
-    }
-    return value_from_wide(rd, result, out);
-}
-
 /* Operands have at most 64 bits, so sums fit into 128; // and % round down, not toward zero. */
 static int integer_op(struct render *rd, uint8_t op, wide a, wide b, struct value *out) {
     wide q;
@@ -107,8 +87,6 @@ static int integer_op(struct render *rd, uint8_t op, wide a, wide b, struct valu
         if (__builtin_mul_overflow(a, b, &q))
             return render_fail(rd, "an integer has more than 64 bits");
         return value_from_wide(rd, q, out);
-    case OP_POW:
-        return power(rd, a, b, out);
     default:
         break;
     }
@@ -138,11 +116,6 @@ static int float_op(struct render *rd, uint8_t op, double a, double b, struct va
         break;
     case OP_MUL:
         f = a * b;
-        break;
-    case OP_POW:
-        if (a == 0 && b < 0)
-            return render_fail(rd, "0.0 cannot be raised to a negative power");
-        f = pow(a, b);
         break;
     default:
         if (b == 0)

@@ -193,7 +193,6 @@ static const struct {
     {'/', OP_DIV, 2},
     {LEX2('/', '/'), OP_FLOORDIV, 2},
     {'%', OP_MOD, 2},
-    {LEX2('*', '*'), OP_POW, 3},
 };
 
 /* The operator of @level here, or -1. */
@@ -207,8 +206,7 @@ static int binary_here(const struct parser *p, int level) {
 
 static int parse_concat(struct parser *p, struct node **out);
 
-/* Level 1: sums of concatenations; 2: products of powers; 3: powers of unary expressions. All of
- * them group to the left, ** too. */
+/* Level 1: sums of concatenations; 2: products of unary expressions. Both group to the left. */
 static int parse_binary(struct parser *p, int level, struct node **out) {
     for (struct node *left = NULL;; left = *out) {
         int op = left ? binary_here(p, level) : 0;
@@ -217,9 +215,7 @@ static int parse_binary(struct parser *p, int level, struct node **out) {
         if (op < 0)
             return 0;
         p->tok += left != NULL;
-        int r = level == 1   ? parse_concat(p, out)
-                : level == 2 ? parse_binary(p, 3, out)
-                             : parse_unary(p, true, out);
+        int r = level == 1 ? parse_concat(p, out) : parse_unary(p, true, out);
 
         if (r || (left && join(p, N_BINARY, (uint8_t)op, line, left, *out, out)))
             return -EINVAL;
@@ -350,7 +346,6 @@ static int parse_brackets(struct parser *p, struct node **out) {
     return 0;
 }
 
-/* A macro's use of caller, varargs and kwargs decides what it accepts. */
 static int parse_name(struct parser *p, struct node *n) {
     static const struct {
         const char *name;
@@ -376,11 +371,6 @@ static int parse_name(struct parser *p, struct node *n) {
     if (parser_expect_name(p, &name) || parser_symbol(p, name, true, &n->name.sym))
         return -EINVAL;
     n->name.name = name;
-    if (p->macro) {
-        p->macro->uses_caller |= tstr_is(name, "caller");
-        p->macro->uses_varargs |= tstr_is(name, "varargs");
-        p->macro->uses_kwargs |= tstr_is(name, "kwargs");
-    }
     return 0;
 }
 

@@ -287,16 +287,13 @@ static int parse_params(struct parser *p, struct macro *m) {
     return 0;
 }
 
-/* The body of a macro or of a call block; loops around it do not count. */
+/* The body of a macro; loops around it do not count. */
 static int parse_macro_body(struct parser *p, struct macro *m, const char *end) {
-    struct macro *outer = p->macro;
     uint32_t loops = p->loops;
 
-    p->macro = m;
     p->loops = 0;
     if (parse_block(p, ENDS(end), &m->body))
         return -EINVAL;
-    p->macro = outer;
     p->loops = loops;
     p->tok++;
     return 0;
@@ -315,51 +312,10 @@ static int parse_macro(struct parser *p, struct node *n) {
     return parse_macro_body(p, m, "endmacro");
 }
 
-static int parse_call_block(struct parser *p, struct node *n) {
-    struct macro *m = arena_alloc(&p->t->arena, sizeof(*m));
-
-    if (!m)
-        return parser_fail(p, "the template needs too much memory");
-    n->type = N_CALL_BLOCK;
-    n->macro.def = m;
-    m->name = parser_string(p, "caller", 6);
-    if (!m->name || parser_symbol(p, m->name, false, &m->sym))
-        return -EINVAL;
-    if (parser_is_op(p, '(') && parse_params(p, m))
-        return -EINVAL;
-    if (parse_expr(p, 0, &n->macro.call))
-        return -EINVAL;
-    if (n->macro.call->type != N_CALL)
-        return parser_fail(p, "expected a call");
-    return parse_macro_body(p, m, "endcall");
-}
-
 static int parse_filter_block(struct parser *p, struct node *n) {
     n->type = N_FILTER_BLOCK;
     if (parse_filters(p, NULL, true, &n->set.filter) ||
         parse_block(p, ENDS("endfilter"), &n->set.body))
-        return -EINVAL;
-    p->tok++;
-    return 0;
-}
-
-/* `{% with a = 1, b = 2 %}` */
-static int parse_with(struct parser *p, struct node *n) {
-    struct node **end = &n->set.value;
-
-    n->type = N_SCOPE;
-    while (p->tok->type != T_BLOCK_END) {
-        if (n->set.value && parser_expect_op(p, ','))
-            return -EINVAL;
-        struct node *s = parser_node(p, N_SET, p->tok->line);
-
-        if (!s || parse_target(p, false, &s->set.target) || parser_expect_op(p, '=') ||
-            parse_expr(p, 0, &s->set.value))
-            return -EINVAL;
-        *end = s;
-        end = &s->next;
-    }
-    if (parse_block(p, ENDS("endwith"), &n->set.body))
         return -EINVAL;
     p->tok++;
     return 0;
@@ -388,11 +344,14 @@ static const struct {
     const char *name;
     int (*parse)(struct parser *p, struct node *n);
 } STATEMENTS[] = {
-    {"if", parse_if},           {"for", parse_for},
-    {"set", parse_set},         {"macro", parse_macro},
-    {"call", parse_call_block}, {"filter", parse_filter_block},
-    {"with", parse_with},       {"generation", parse_generation},
-    {"break", parse_break},     {"continue", parse_continue},
+    {"if", parse_if},
+    {"for", parse_for},
+    {"set", parse_set},
+    {"macro", parse_macro},
+    {"filter", parse_filter_block},
+    {"generation", parse_generation},
+    {"break", parse_break},
+    {"continue", parse_continue},
 };
 
 /* Behind `{%`. */
@@ -481,20 +440,16 @@ static int parse_body(struct parser *p, const char *const *ends, struct node **o
 int parser_parse(struct template *t, const char *source, size_t len, struct err *err) {
     struct token_list tokens = {0};
     struct parser p = {.t = t, .err = err};
-    static const struct tstr names[] = {{.data = "loop", .len = 4},
-                                        {.data = "caller", .len = 6},
-                                        {.data = "varargs", .len = 7},
-                                        {.data = "kwargs", .len = 6}};
-    uint32_t *numbers[] = {&t->sym_loop, &t->sym_caller, &t->sym_varargs, &t->sym_kwargs};
+    static const struct tstr loop = {.data = "loop", .len = 4};
     int r = lexer_run(source, len, &t->arena, &tokens, err);
 
     p.tok = tokens.t;
-    for (size_t i = 0; !r && i < ARRAY_SIZE(numbers); i++)
-        r = parser_symbol(&p, &names[i], false, numbers[i]);
+    if (!r)
+        r = parser_symbol(&p, &loop, false, &t->sym_loop);
     if (!r)
         r = parse_body(&p, NULL, &t->body);
     /* Asserts that nesting is balanced and all tokens were read. */
-    assert(r || (p.depth == 0 && p.loops == 0 && p.conditional == 0 && !p.macro));
+    assert(r || (p.depth == 0 && p.loops == 0 && p.conditional == 0));
     assert(r || p.tok->type == T_END);
     free(tokens.t);
     return r;

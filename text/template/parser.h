@@ -9,7 +9,7 @@
 #include "text/template/ast.h"
 #include "text/template/lexer.h"
 
-/* At the end of the template depth, loops and conditional are 0 again and macro is NULL. */
+/* At the end of the template depth, loops and conditional are 0 again. */
 struct parser {
     struct template *t;
     const struct token *tok; /* the current one; the last is T_END */
@@ -17,7 +17,6 @@ struct parser {
     uint32_t depth;       /* nesting of expressions and blocks */
     uint32_t loops;       /* around this place, inside the macro */
     uint32_t conditional; /* branches around: what is unknown there fails only when it is reached */
-    struct macro *macro;  /* the innermost, or NULL */
 };
 
 /*

@@ -39,15 +39,6 @@ static int finish(struct render *rd, struct sink *k, bool safe, struct value *ou
     return s ? 0 : -1;
 }
 
-static bool is_cased(uint32_t cp) {
-    if (cp < 0x80)
-        return isalpha((int)cp);
-    utf8proc_category_t c =
-        cp < 0x110000 ? utf8proc_category((utf8proc_int32_t)cp) : UTF8PROC_CATEGORY_CN;
-
-    return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT;
-}
-
 enum { TO_LOWER, TO_UPPER, TO_TITLE };
 
 static uint32_t change_case(uint32_t cp, int to) {
@@ -60,36 +51,16 @@ static uint32_t change_case(uint32_t cp, int to) {
                                        : utf8proc_totitle((utf8proc_int32_t)cp));
 }
 
-static bool separates(uint32_t cp) {
-    return tstr_is_space(cp) || cp == '-' || cp == '(' || cp == '{' || cp == '[' || cp == '<';
-}
-
-/* To which case @cp goes; *inside: of a word, or behind the first character. */
-static int case_of(uint32_t cp, enum case_mode mode, bool *inside) {
-    bool first = !*inside;
-
-    *inside = mode == CASE_TITLE ? is_cased(cp) : mode == CASE_WORDS ? !separates(cp) : true;
-    switch (mode) {
-    case CASE_UPPER:
-        return TO_UPPER;
-    case CASE_LOWER:
-        return TO_LOWER;
-    default:
-        return !first ? TO_LOWER : mode == CASE_WORDS ? TO_UPPER : TO_TITLE;
-    }
-}
-
 /* One code point to one; of those that become several, only the German sharp s. */
 int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, struct value *out) {
     struct sink *k = sink_new(rd);
-    bool inside = false;
     size_t w;
 
     if (!k || sink_reserve(rd, k, s->len) || render_charge_bytes(rd, s->len * 4))
         return -1;
     for (size_t i = 0; i < s->len; i += w) {
         uint32_t cp = tstr_decode(s->data, s->len, i, &w);
-        int to = case_of(cp, mode, &inside), r;
+        int to = mode == CASE_UPPER ? TO_UPPER : mode == CASE_LOWER || i ? TO_LOWER : TO_TITLE, r;
         bool user = tstr_user_at(s, i);
 
         if (cp == 0xdf && to != TO_LOWER)

@@ -84,7 +84,6 @@ struct dict {
 struct loop {
     struct value *items;
     uint32_t n, i;
-    struct value changed; /* arguments of the last loop.changed(), V_MISSING before */
 };
 
 #define VALUE_NESTING_MAX 200u /* nesting of lists and dicts */
