@@ -17,31 +17,32 @@
 /* Functions that make languages and expressions follow expr.h: they return NULL once the build has
  * failed, and for an argument that is NULL. */
 
-/* The language of an expression without calls (or of rules without any). */
+/* Returns the language of an expression without recursive calls. */
 const struct lang *lang_of(struct build *b, const struct expr *e);
-/* Reads all of @in side by side. A text that leaves one of @must (bits) is dropped. */
+/* Returns the product automaton of @in. Texts that are no prefix of a language of the bit set
+ * @must are dropped. */
 const struct lang *lang_product(struct build *b, const struct lang *const *in, uint32_t n,
                                 uint64_t must);
-/* The texts that are accepted by exactly @want of the languages @care of a product. */
+/* Returns the texts of @product that, of the languages in @care, exactly those in @want accept. */
 const struct lang *lang_select(struct build *b, const struct lang *product, uint64_t care,
                                uint64_t want);
-/* Texts of all of @in, and of none of @not_in. At least one @in. */
+/* Returns the intersection of @in, at least one, without the union of @not_in. */
 const struct lang *lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
                              const struct lang *const *not_in, uint32_t n_not);
 /* Does the work of lang_meet() for strings of lang_strings(); states between characters have
  * LANG_BORDER. */
 const struct lang *lang_meet_strings(struct build *b, const struct lang *const *in, uint32_t n,
                                      const struct lang *const *not_in, uint32_t n_not);
-/* The strings of @l, which lang_meet_strings() made, of at most @max characters, which are counted
- * where they are read. */
+/* Returns an expression for the strings of @l, made by lang_meet_strings(), of at most @max
+ * characters; a register counts them. */
 struct expr *lang_within(struct build *b, const struct lang *l, uint32_t max);
-/* Makes states of @l that accept the same texts (in the same languages of a product) one, in place;
- * edges lie in the order of their states. Very large ones stay as they are (lang_merge.c). */
+/* Minimizes @l in place (lang_merge.c); in a product, states of different languages stay apart.
+ * Edges lie in the order of their states. Very large automata are not minimized. */
 int lang_merge(struct build *b, struct lang *l);
 /* Returns whether two languages made by lang_of() or lang_meet() are equal. */
 bool lang_equal(const struct lang *x, const struct lang *y);
 bool lang_matches(const struct lang *l, const uint8_t *text, size_t n);
-/* Everything that a JSON string can hold, each character in its shortest spelling. */
+/* Returns all contents of JSON strings, each character in its shortest spelling. */
 const struct lang *lang_strings(struct build *b);
 /* Makes the strings of @min to @max characters (NO_MAX: no maximum). Unreachable states may
  * remain. */

@@ -11,19 +11,19 @@ enum { NFA_EMPTY, NFA_BYTES, NFA_CALL };
 #define NFA_NONE UINT32_MAX
 
 struct nfa_edge {
-    uint32_t next, to; /* next: of the same state */
+    uint32_t next, to; /* next: next edge of the same state */
     uint32_t desc;
     uint16_t lo, hi;
     uint8_t kind;
 };
 
-/* A part of the NFA that may come again (nfa_share.c). */
+/* A subautomaton that later alternatives may share (nfa_share.c). */
 struct nfa_shared {
     enum { NFA_NOT_SHARED, NFA_BEGINNING, NFA_END, NFA_ROW } kind;
     uint32_t flags;
-    uint32_t before, behind, last; /* the states that it hangs on */
+    uint32_t before, behind, last; /* states at which the part is attached */
     const struct expr *x, *y, *z;  /* the expressions that the part reads; may be NULL */
-    uint32_t out, out_behind;      /* the states that were made */
+    uint32_t out, out_behind;      /* states of the part */
     uint32_t stamp;                /* stamp of the rule that the part belongs to */
 };
 
@@ -34,14 +34,15 @@ struct maker {
     uint32_t cap_states, cap_edges, cap_calls, cap_descs, cap_rules, cap_tokens;
 
     struct nfa_edge *nfa_edge;      /* NFA of the current rule */
-    uint32_t *nfa_head, *nfa_empty; /* by state: its first edge, its first empty one */
+    uint32_t *nfa_head, *nfa_empty; /* first edge and first empty edge of each state */
     uint32_t n_nfa_edges, cap_nfa_edges, n_nfa, cap_nfa, cap_nfa_empty;
-    uint32_t nfa_open; /* from it all fits that fits from others in a set with it; NFA_NONE */
-    /* Hash table, of shared_mask + 1, of those of the current rule, which have its stamp. At most
-     * half of it is taken. */
+    uint32_t
+        nfa_open; /* a state that accepts whatever other states of a set with it accept; or NFA_NONE */
+    /* Hash table of shared_mask + 1 slots; entries with the stamp of the current rule count. At
+     * most half of the slots are in use. */
     struct nfa_shared *shared;
     uint32_t n_shared, shared_mask, shared_stamp;
-    bool flat; /* without calls: what is repeated is copied, rules are copied (lang.c) */
+    bool flat; /* without calls: repetitions and rules are copied (lang.c) */
 };
 
 /* Makes room for one more element of @v. */
@@ -58,12 +59,12 @@ void nfa_add_bytes(struct maker *m, uint32_t from, unsigned lo, unsigned hi, uin
 void nfa_add_literal(struct maker *m, const uint8_t *bytes, size_t n, uint32_t from, uint32_t to);
 /* Adds @e between two states. Rules that are needed for it are added to the build. */
 void nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
-/* The @n expressions one after the other, at least one. */
+/* Adds the concatenation of @n expressions, at least one. */
 void nfa_add_sequence(struct maker *m, struct expr *const *x, uint32_t n, uint32_t from,
                       uint32_t to);
-/* One of some alternatives, of which more may lie between these states. */
+/* Adds one of several alternatives between two states, sharing parts with earlier ones. */
 void nfa_add_alternative(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
-/* Returns the state from which it goes on to @to by @e. */
+/* Returns a state from which @e leads to @to; equal ends share it. */
 uint32_t nfa_end_alike(struct maker *m, const struct expr *e, uint32_t to);
 /* Looks for a part equal to @part. Returns whether there is one, with its states in part->out. */
 bool nfa_find_shared(struct maker *m, struct nfa_shared *part);
@@ -73,10 +74,10 @@ void nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from,
                    uint32_t to); /* EXPR_CHARS */
 void nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to);
 
-/* Makes the rule's states: dfa.c. */
+/* Makes the states of @rule by subset construction (dfa.c). */
 int dfa_make(struct maker *m, uint32_t rule);
-/* Makes the states of one expression without calls; the first accepts what @e does but the empty
- * text. */
+/* Makes the states of an expression without calls. The automaton accepts the texts of @e except
+ * the empty one. */
 int dfa_flat(struct maker *m, const struct expr *e);
 /* Removes what cannot end, refuses left recursion, finds first and follow bytes: analyse.c. */
 int automaton_analyse(struct build *b, struct grammar *g);

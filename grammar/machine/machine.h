@@ -10,9 +10,9 @@
 #include <errno.h>
 #include "grammar/automaton/automaton.h"
 
-#define SET_MAX 256              /* configurations at once */
+#define SET_MAX 256              /* most configurations in a set */
 #define ENTER_DEPTH 8192         /* machine.depth: 4 MiB of a thread's stack under a sanitizer */
-#define MEMBERS_NODE 0x80000000u /* frame.call of what is no call: a word of a set (members.c) */
+#define MEMBERS_NODE 0x80000000u /* frame.call of a frame that holds a word of a set (members.c) */
 
 struct frame {
     uint32_t parent, call, count;
@@ -25,13 +25,13 @@ struct frame {
  * too. */
 struct config {
     uint32_t state, reg, frame;
-    uint32_t match; /* the earlier item that an item may still equal: distinct.c; 0: none */
+    uint32_t match; /* an earlier item of which the current one is a prefix (distinct.c), or 0 */
 };
 
-/* Configurations config[begin, end), no two the same. */
+/* A set of different configurations: config[begin, end). */
 struct set {
     uint32_t begin, end;
-    bool can_end; /* frame 0 is reached */
+    bool can_end; /* the text may end here */
 };
 
 /* Finds the configurations of a large set, config[begin, begin + n), the last ones. slot[]: 0, or
@@ -60,7 +60,7 @@ struct machine {
     bool reads;        /* a step's byte is text[n_text - 1]: items that end are known */
     uint32_t n_pruned; /* configurations dropped because items must differ */
     uint64_t fuel;     /* steps left */
-    uint32_t depth;    /* calls of enter() that are under way */
+    uint32_t depth;    /* nesting of enter() */
     int error;         /* sticky: -ENOMEM, -E2BIG, -EAGAIN */
     struct seen seen;
     /* Refuses slow work: -EAGAIN where fuel runs out, or a token class or a shortest completion
@@ -68,12 +68,13 @@ struct machine {
     bool quick;
 };
 
-/* With frame 0 and no configuration; @g outlives it. 0 or -ENOMEM. */
+/* Initializes a machine with frame 0 and no configuration; @g must outlive it. Returns 0 or
+ * -ENOMEM. */
 int machine_init(struct machine *m, const struct grammar *g);
 void machine_deinit(struct machine *m); /* accepts a zeroed one */
-/* The set before the first byte. */
+/* Sets *@out to the set of configurations before the first byte. */
 void machine_start(struct machine *m, struct set *out);
-/* The set after @symbol. False: it is empty (and nothing can end). */
+/* Sets *@out to the set after @symbol. Returns false if it is empty and the text cannot end. */
 bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out);
 /* Does the work of machine_step() when the edge of all of @from for @symbol is known to lead to
  * @to. */
@@ -84,18 +85,19 @@ void machine_call(struct machine *m, const struct set *from, uint32_t state, str
 /* Returns from the rule of @frame: adds the configurations that follow to @out. */
 void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame,
                    uint32_t match);
-/* The frame of these values, made when there is none: 0 when the stack is at its limit or on an
- * error. */
+/* Returns the frame with these values and makes it if needed; 0 if the stack is at its limit or
+ * on an error. */
 uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count);
 void machine_forget_frames(struct machine *m, uint32_t n); /* keeps the first @n */
-void machine_rehash(struct machine *m); /* the buckets anew, from frame[0, n_frames) */
+void machine_rehash(struct machine *m); /* rebuilds the hash table of the frames */
 int machine_reserve(struct machine *m, uint32_t n_configs);
 /* Drops the frames that no configuration of config[0, n_configs) needs and renumbers. */
 void machine_collect(struct machine *m);
-/* The heights of all stacks of @s together: at least the frames that it needs. */
+/* Returns the sum of the stack depths of @s, an upper bound of the frames that it needs. */
 uint64_t machine_stacks(const struct machine *m, const struct set *s);
 
-/* Takes a step of fuel. False: there is none, or an error; the machine has it. */
+/* Spends one step of fuel. Returns false if none is left or an earlier step failed; m->error
+ * says why. */
 static inline bool machine_spend(struct machine *m) {
     if (m->fuel-- > 0 && !m->error)
         return true;
@@ -104,12 +106,12 @@ static inline bool machine_spend(struct machine *m) {
     return false;
 }
 
-/* An empty set, at the end of the stack of sets. */
+/* Returns an empty set at the end of the stack of sets. */
 static inline struct set set_open(const struct machine *m) {
     return (struct set){.begin = m->n_configs, .end = m->n_configs};
 }
 
-/* Target of @state for @symbol, or NO_STATE. */
+/* Returns the target of @state for @symbol, or NO_STATE. */
 static inline uint32_t state_next(const struct grammar *g, const struct state *s, unsigned symbol) {
     if (s->dense >= 0 && symbol < TOKEN_SYMBOL)
         return g->table[s->dense][symbol];
@@ -120,7 +122,7 @@ static inline uint32_t state_next(const struct grammar *g, const struct state *s
     return e < end && e->lo <= symbol ? e->to : NO_STATE;
 }
 
-/* A byte is read: room for it in m->text. */
+/* Appends @byte to m->text if the grammar needs the text. Returns false on an error. */
 bool machine_read(struct machine *m, uint8_t byte);
 
 /* ---- registers: what a rule remembers besides its state

@@ -1,11 +1,8 @@
-/*
- * agree - how many characters two states of a rule read alike, whatever these are. In the automaton
- * of a pattern beside a length each state is there once for every count, and far from the limit all
- * of them read the same: only longer texts tell them apart.
- *
- * Pairs of states are visited in the order of the characters that lead to them; a byte that goes on
- * in a character adds none.
- */
+/* agree - finds up to which length two states of a rule accept the same texts. The product of a
+ * pattern and a length has a copy of each state of the pattern for each count, and far from the
+ * limit the copies differ on long texts only. Pairs of states are visited breadth-first, by the
+ * number of characters that lead to them, as in the test of Hopcroft and Karp whether two
+ * automata are equivalent; the continuation bytes of a character do not count. */
 
 #include "grammar/mask/collect.h"
 

@@ -28,7 +28,7 @@ static void keep_region(struct walk *w, uint32_t first, uint32_t last, uint32_t 
         k->region[k->n_regions++] = (struct region){first, last, depth};
 }
 
-/* Copies from @like the tokens that go on behind the end of the rule and were not looked at. */
+/* Copies from @like the tokens that end the rule and go on, where the walk was skipped. */
 static void copy_rest(struct collector *k, const struct token_class *like) {
     for (uint32_t i = 0; i < like->n_rest && !k->error && !k->too_large; i++) {
         uint32_t at = vocab_trie_place(k->g->vocab, (int32_t)like->rest[i].id);
@@ -48,7 +48,7 @@ static void copy_rest(struct collector *k, const struct token_class *like) {
     }
 }
 
-/* Tokens for which the walks from @q and @r part at the first byte. */
+/* Returns the number of tokens on which @q and @r go to different states at the first byte. */
 static uint32_t distance(const struct grammar *g, uint32_t q, uint32_t r) {
     const struct trie *t = vocab_trie(g->vocab);
     const struct trie_node *root = &t->node[0];
@@ -67,7 +67,7 @@ static uint32_t distance(const struct grammar *g, uint32_t q, uint32_t r) {
     return n;
 }
 
-/* Rates the class of @r as a start for that of @q; negative: not usable. */
+/* Rates how similar @r is to @q; negative: its class is no help. */
 typedef int64_t likeness(const struct grammar *g, uint32_t q, uint32_t r);
 
 static int64_t bytes_alike(const struct grammar *g, uint32_t q, uint32_t r) {
@@ -78,9 +78,9 @@ static int64_t chars_alike(const struct grammar *g, uint32_t q, uint32_t r) {
     return states_agree(g, q, r);
 }
 
-/* The state of the rule of @q, at most @near away, whose class is there and most like its own will
- * be, more than *@best as @alike says, which is *@best then; NO_STATE: none. @enough: no better one
- * is looked for. */
+/* Returns the state of the rule of @q, at most @near states away, that has a class and the
+ * highest rating by @alike above *@best, and sets *@best to the rating; NO_STATE if there is
+ * none. Stops at a rating of @enough. */
 static uint32_t find_like(const struct grammar *g, uint32_t q, uint32_t near, likeness *alike,
                           int64_t enough, int64_t *best) {
     const struct auto_rule *rule = &g->rule[g->state[q].rule];

@@ -1,7 +1,7 @@
 #pragma once
 
-/* collect - a token class being made: classify.c reads all tokens for it, classify_like.c those
- * that a state reads otherwise than one whose class is there. */
+/* collect - a token class in the making: classify.c reads all tokens, classify_like.c only those
+ * that the state reads differently from a similar state that has a class. */
 
 #include "grammar/mask/class.h"
 #include "grammar/mask/walk.h"
@@ -19,11 +19,11 @@ struct collector {
     const struct byte_set *follow;
     uint32_t state; /* the state that is classified */
     bool counts;    /* in a loop rule: with levels */
-    bool keeps;     /* then, when it has characters of several ones in UTF-8, as escapes are: tokens
-                       are kept as they are reached */
+    bool
+        keeps; /* in a loop with escapes, whose characters are several in UTF-8: tokens are added as they are reached */
     bool quick;
-    /* With @keeps: the characters that have begun behind one more byte, at each depth of the way to
-     * where the walk is; and those of the allowed tokens that are in no level. */
+    /* With @keeps: number of characters that begin up to each depth of the current path; and the
+     * allowed tokens that have too many characters for a level. */
     uint16_t begun[TRIE_MAX_LEN + 1];
     struct counted_token *longest;
     uint32_t n_longest, cap_longest;
@@ -40,21 +40,21 @@ struct collector {
 #define AGREE_MAX 20 /* longer tokens are few */
 #define AGREE_ALL TRIE_MAX_LEN
 
-/* Returns how many characters two states of a plain rule read alike, whatever they are, and where
- * the rule may end within them. AGREE_MAX: at least that many; AGREE_ALL: all texts; -1: not even
- * the bytes that continue a character (agree.c). */
+/* Returns the largest n such that two states of a plain rule accept the same texts of up to n
+ * characters and the same prefixes of them (agree.c). AGREE_MAX: n or more; AGREE_ALL: all
+ * texts; -1: they differ within a character. */
 int states_agree(const struct grammar *g, uint32_t q, uint32_t r);
-/* The most characters of a text of KIND_TEXT that a state of a plain rule reads without leaving it;
- * AGREE_MAX: so many, or more. *@ends: the rule may end behind one of at most AGREE_MAX. */
+/* Returns the most characters of a text of KIND_TEXT that a state of a plain rule reads without
+ * leaving the rule, at most AGREE_MAX. *@ends: the rule may end within AGREE_MAX characters. */
 uint32_t state_reach(const struct grammar *g, uint32_t q, bool *ends);
-/* Room for one more of @size in *@v, of which there are @n. 0 or -ENOMEM. */
+/* Makes room for one more element of @size bytes in the array *@v of @n. Returns 0 or -ENOMEM. */
 int collect_grow(void *v, uint32_t n, uint32_t *cap, size_t size);
-/* Token @id goes on after the rule ended at @depth bytes. */
+/* Adds token @id, of which the rule reads the first @depth bytes. */
 void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars);
 void collect_begin(struct collector *k); /* resets @k for another walk */
-/* Reads the tokens from @from, which is the state, as far as they differ from those of a state like
- * it. 1: there is none, or too many do. */
+/* Copies the class of a similar state and reads the tokens that differ. Returns 1 if no state is
+ * similar enough. */
 int collect_like(struct collector *k, const struct set *from);
-/* Handles a state that reads, or refuses, most of the short texts: sets those in the walk's bits,
- * and leaves the other tokens to walk_tables(). Returns whether it did. */
+/* Handles a state that reads, or refuses, most of the short texts: sets these in the walk's bits
+ * and leaves the other tokens to walk_tables(). Returns false if the state is of another kind. */
 bool collect_shorts(struct collector *k);

@@ -1,18 +1,18 @@
 #pragma once
 
-/* walk - which strings of a trie the automaton can read, in two ways that give the same:
- * walk_steps.c for short walks, walk_tables.c for long ones. */
+/* walk - finds the strings of a trie that the automaton can read, with two algorithms of equal
+ * result: walk_steps.c for short walks, walk_tables.c for long ones. */
 
 #include "grammar/machine/machine.h"
 
-/* Invariants: with `empty`, `need` or short_to there are bits; `same` only for walk_like(), shorts
- * only for walk_tables(). The machine's sets are those of before when it has ended. */
+/* Invariants: `empty`, `need` and short_to require bits; `same` is used by walk_like() only,
+ * short texts by walk_tables() only. A walk leaves the machine's sets as it found them. */
 struct walk {
     struct machine *m;
     const struct trie *trie;
-    uint32_t *bits; /* by item: those that are reached are set; or NULL */
-    bool empty;     /* walk_tables(): no bit is set before, for a trie of all text */
-    int64_t n_set;  /* grows by those that were not set */
+    uint32_t *bits; /* bit map of items: a walk sets the reached ones; or NULL */
+    bool empty;     /* walk_tables(): the bit map is zero, and the trie has all tokens of text */
+    int64_t n_set;  /* increases by the number of bits that the walk sets */
     /* Called at every node that is reached alive; or NULL. False: the walk does not go on below it.
      * @s is valid during the call. With `ends`, text_bit() of bytes, it is called only where frame
      * 0 can end, and may be left out where none of the bytes is below. */
@@ -36,12 +36,12 @@ struct walk {
     void *arg;
 };
 
-/* Walks the whole trie from @from. Errors and fuel are those of the machine; sets that it made are
- * taken off again. For short walks: every node is a step of the machine. */
+/* Walks the trie from @from, one step of the machine per node. Errors and fuel are the
+ * machine's. */
 void walk_steps(struct walk *w, const struct set *from);
-/* Walks as walk_steps() does, for long walks: every set, and its step by a byte, is computed once.
- * -E2BIG also when there are too many sets. */
+/* Does the work of walk_steps() for long walks: each set and its successor by a byte are
+ * computed once. Fails with -E2BIG if there are too many sets, too. */
 void walk_tables(struct walk *w, const struct set *from);
-/* Walks as walk_tables() does when bits are those reached from @like: looks only where the two
- * differ, and stops beyond max_visited. Without `take`. */
+/* Does the work of walk_tables() if bits holds what is reached from @like: visits only nodes
+ * where the two sets differ, and stops beyond max_visited. `take` must be NULL. */
 void walk_like(struct walk *w, const struct set *from, const struct set *like);

@@ -1,7 +1,7 @@
 #pragma once
 
-/* walk_nodes - what walk_steps.c and walk_tables.c do at a node: both take a subtree whole where a
- * state is known to read all texts of its kind (kinds.c). */
+/* walk_nodes - steps at a trie node that walk_steps.c and walk_tables.c share. Both accept a
+ * subtree as a whole if a state reads all texts of its kind (kinds.c). */
 
 #include "grammar/machine/machine.h"
 #include "grammar/mask/walk.h"
@@ -60,7 +60,7 @@ static inline void set_items(struct walk *w, uint32_t first, uint32_t last) {
     }
 }
 
-/* The items [first, last) below a node where @s reads all: the walk's take(), or set_items(). */
+/* Accepts the items [first, last) below a node of which @s reads all texts. */
 static inline void take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
                         uint32_t depth) {
     if (w->take) {
@@ -70,7 +70,7 @@ static inline void take(struct walk *w, uint32_t first, uint32_t last, const str
     set_items(w, first, last);
 }
 
-/* At a node that is reached; whether to go on below it. */
+/* Handles a reached node. Returns whether to visit its children. */
 static inline bool reach(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];
 
@@ -81,7 +81,7 @@ static inline bool reach(struct walk *w, uint32_t node, const struct set *s, uin
     return s->end > s->begin && n->n_children;
 }
 
-/* An error, or too many nodes. */
+/* Returns true after an error, or if the limit of nodes is exceeded. */
 static inline bool has_stopped(const struct walk *w) {
     return w->m->error || (w->max_visited && w->n_visited > w->max_visited);
 }
