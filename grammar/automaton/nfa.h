@@ -36,8 +36,8 @@ struct maker {
     struct nfa_edge *nfa_edge;      /* NFA of the current rule */
     uint32_t *nfa_head, *nfa_empty; /* first edge and first empty edge of each state */
     uint32_t n_nfa_edges, cap_nfa_edges, n_nfa, cap_nfa, cap_nfa_empty;
-    uint32_t
-        nfa_open; /* a state that accepts whatever other states of a set with it accept; or NFA_NONE */
+    /* A state that accepts whatever the other states of a set with it accept, or NFA_NONE. */
+    uint32_t nfa_open;
     /* Hash table of shared_mask + 1 slots; entries with the stamp of the current rule count. At
      * most half of the slots are in use. */
     struct nfa_shared *shared;
