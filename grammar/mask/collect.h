@@ -19,8 +19,8 @@ struct collector {
     const struct byte_set *follow;
     uint32_t state; /* the state that is classified */
     bool counts;    /* in a loop rule: with levels */
-    /* Adds tokens as they are reached: in a counted loop with escapes, which are one character of the
-     * string and several of UTF-8. */
+    /* Adds tokens as they are reached: in a counted loop with escapes, each of which is one
+     * character of the string and several of UTF-8. */
     bool keeps;
     bool quick;
     /* With @keeps: number of characters that begin up to each depth of the current path; and the
