@@ -193,10 +193,11 @@ struct gemm {
                 uint32_t b0, uint32_t b1, float *acc);
 };
 
-/* Many rows against the same panel: its quants are unpacked once. */
+/* Many rows against the same panel: its quants are unpacked once. Of ACTS_F, @acc has two sums for
+ * each row and lane until the last stretch, and @b0 is even. */
 struct gemm_wide {
-    /* The quants of a stretch of blocks as bytes, n_planes x 16 x block a block. NULL: the format
-     * is not unpacked. */
+    /* The quants of a stretch of blocks as bytes, n_planes x 16 x block a block; of ACTS_F as
+     * floats, n_planes being their size. NULL: the format is not unpacked. */
     void (*unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
                    uint8_t *out);
     /* Multiplies like gemm.run, for @n_tiles consecutive full tiles, a multiple of min_tiles. */
@@ -237,8 +238,8 @@ struct cpu_kernels {
 
     /* Writes the activations of row @x. */
     void (*acts_store[ACTS_KINDS])(const float *x, uint32_t n_in, uint8_t *row);
-    const struct gemm *gemm_k, *gemm_b, *gemm_f; /* [PANEL_FORMATS], by kind of activations */
-    const struct gemm_wide *gemm_wide;           /* [PANEL_FORMATS] */
+    const struct gemm *gemm_k, *gemm_b, *gemm_f;     /* [PANEL_FORMATS], by kind of activations */
+    const struct gemm_wide *gemm_wide, *gemm_wide_f; /* [PANEL_FORMATS] */
 
     /* y = x / rms(x) * w; w NULL: 1 */
     void (*norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
@@ -306,6 +307,12 @@ static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel
                                                   : k->gemm_k)[format];
 }
 
+/* Returns the products of many rows of @k for panels of @format. */
+static inline const struct gemm_wide *gemm_wide_of(const struct cpu_kernels *k,
+                                                   enum panel_format format) {
+    return &(panel_infos[format].acts == ACTS_F ? k->gemm_wide_f : k->gemm_wide)[format];
+}
+
 extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512,
     cpu_kernels_amx;
 
@@ -336,7 +343,7 @@ enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 }; /* of a thread's scratch 
 
 struct matmul_scratch {                                  /* one a thread */
     _Atomic uint64_t range __attribute__((aligned(64))); /* items: first, behind the last << 32 */
-    float acc[2][MATMUL_ROWS * LANES] __attribute__((aligned(64)));
+    float acc[2][MATMUL_ROWS * LANES * 2] __attribute__((aligned(64)));
     uint8_t quants[MATMUL_UNPACK] __attribute__((aligned(64)));
 };
 
@@ -358,6 +365,11 @@ struct matmul {
     uint32_t chunk_rows, n_chunks, stretch, n_panels, first_item;
 };
 
+/* acc[row][lane] = panel @panel of @m times @n_rows rows of activations at @acts, whose tiles are
+ * whole. Room: @acc [rows of these tiles][LANES], of ACTS_F twice that; @quants MATMUL_UNPACK
+ * bytes, or NULL for F32, whose panel is read where it is. */
+void matmul_panel(const struct cpu_kernels *k, const struct mat *m, uint32_t panel,
+                  const uint8_t *acts, uint32_t n_rows, float *acc, uint8_t *quants);
 /* @n products at once, 1 at least; each has rows and activations of its own. A result depends on
  * its own row and matrix only, not on how the work is cut or which thread does it. */
 void matmul_run(struct pool *p, struct matmul *mm, uint32_t n);

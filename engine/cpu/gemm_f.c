@@ -69,3 +69,74 @@ const struct gemm CPU_NAME(gemm_f)[PANEL_FORMATS] = {
     [PANEL_F16] = {.run = gemm_f16},
     [PANEL_BF16] = {.run = gemm_bf16},
 };
+
+#if VEC_TILE == 2
+/* acc[column][even, odd][lane] += the @n_k weights at @w times the activations at @acts, whose rows
+ * are @row bytes apart. */
+INLINE void many(const float *w, const uint8_t *acts, size_t row, uint32_t n_k, int n, float *acc) {
+    for (uint32_t odd = 0; odd < 2; odd++, acc += LANES) {
+        vf sum[6];
+
+        UNROLL
+        for (int c = 0; c < n; c++)
+            sum[c] = vf_load(acc + 2 * LANES * c);
+        const float *x = w + (size_t)LANES * odd, *end = w + (size_t)LANES * n_k;
+        for (const uint8_t *a = acts + 4 * odd; x < end; x += 2 * LANES, a += 8) {
+            vf v = vf_load(x);
+
+            UNROLL
+            for (int c = 0; c < n; c++)
+                sum[c] = vf_fma(v, vf_set1(cols_f(a, row, c, 0)), sum[c]);
+        }
+        UNROLL
+        for (int c = 0; c < n; c++)
+            vf_store(acc + 2 * LANES * c, sum[c]);
+    }
+}
+
+/* Until the last stretch, @acc has two sums for each row and lane. */
+static void many_tiles(const struct mat *m, const uint8_t *panel, const uint8_t *quants,
+                       const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1,
+                       float *acc) {
+    const size_t row = acts_bytes(ACTS_F, m->n_in, 1);
+    const uint32_t n_rows = n_tiles * TILE_MAX;
+
+    (void)panel;
+    acts += 4 * (size_t)b0;
+    if (b0 == 0)
+        memset(acc, 0, (size_t)n_rows * 2 * LANES * sizeof(*acc));
+    for (uint32_t r = 0, n; r < n_rows; r += n) {
+        n = n_rows - r == 8 || n_rows - r == 4 ? 4 : 6;
+        if (n == 6)
+            many((const float *)quants, acts + r * row, row, b1 - b0, 6, acc + r * 2 * LANES);
+        else
+            many((const float *)quants, acts + r * row, row, b1 - b0, 4, acc + r * 2 * LANES);
+    }
+    for (uint32_t r = 0; r < n_rows && b1 == m->n_in; r++)
+        vf_store(acc + r * LANES,
+                 vf_add(vf_load(acc + r * 2 * LANES), vf_load(acc + (r * 2 + 1) * LANES)));
+}
+
+#define DEFINE_WIDEN(name, format)                                                                 \
+    static void widen_##name(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,  \
+                             uint8_t *out) {                                                       \
+        const size_t step = panel_infos[format].unit_bytes;                                        \
+                                                                                                   \
+        for (uint32_t k = b0; k < b1; k++, out += LANES * sizeof(float)) {                         \
+            __builtin_prefetch(panel + k * step + m->panel_bytes, 0, 2);                           \
+            vf_store((float *)out, weights(format, panel, k));                                     \
+        }                                                                                          \
+    }
+
+DEFINE_WIDEN(f32, PANEL_F32)
+DEFINE_WIDEN(f16, PANEL_F16)
+DEFINE_WIDEN(bf16, PANEL_BF16)
+
+const struct gemm_wide CPU_NAME(gemm_wide_f)[PANEL_FORMATS] = {
+    [PANEL_F32] = {widen_f32, many_tiles, sizeof(float), 1},
+    [PANEL_F16] = {widen_f16, many_tiles, sizeof(float), 1},
+    [PANEL_BF16] = {widen_bf16, many_tiles, sizeof(float), 1},
+};
+#else
+const struct gemm_wide CPU_NAME(gemm_wide_f)[PANEL_FORMATS] = {0};
+#endif

@@ -21,6 +21,7 @@ const struct cpu_kernels CPU_NAME(cpu_kernels) = {
     .gemm_k = CPU_NAME(gemm_k),
     .gemm_b = CPU_NAME(gemm_b),
     .gemm_f = CPU_NAME(gemm_f),
+    .gemm_wide_f = CPU_NAME(gemm_wide_f),
     .norm = CPU_NAME(rows_norm),
     .layer_norm = CPU_NAME(rows_layer_norm),
     .gelu = CPU_NAME(rows_gelu),

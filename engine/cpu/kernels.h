@@ -14,7 +14,8 @@ void CPU_NAME(acts_store_f)(const float *x, uint32_t n_in, uint8_t *row);
 
 extern const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS], CPU_NAME(gemm_b)[PANEL_FORMATS],
     CPU_NAME(gemm_f)[PANEL_FORMATS];
-extern const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS], gemm_wide_amx[PANEL_FORMATS];
+extern const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS], gemm_wide_amx[PANEL_FORMATS],
+    CPU_NAME(gemm_wide_f)[PANEL_FORMATS];
 
 /* norm, layer_norm, gelu, rope, hadamard, glu[], silu_limited, exps, soft_cap, gate, add_scaled */
 void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps);

@@ -55,33 +55,42 @@ struct run {
     _Atomic uint32_t next; /* without stealing */
 };
 
-/* acc[row][lane] of panel @panel of @m for rows [row0, row0 + n_rows). */
-static void multiply(const struct matmul *mm, const struct mat *m, uint32_t panel, uint32_t row0,
-                     uint32_t n_rows, float *acc, uint8_t *quants) {
+void matmul_panel(const struct cpu_kernels *k, const struct mat *m, uint32_t panel,
+                  const uint8_t *acts, uint32_t n_rows, float *acc, uint8_t *quants) {
     const struct panel_info *info = &panel_infos[m->format];
-    const struct gemm *g = gemm_of(mm->kernels, m->format);
-    const struct gemm_wide *wide = &mm->kernels->gemm_wide[m->format];
+    const struct gemm *g = gemm_of(k, m->format);
+    const struct gemm_wide *wide = gemm_wide_of(k, m->format);
     const uint8_t *p = mat_panel(m, panel);
     size_t tile_bytes = acts_bytes(info->acts, m->n_in, TILE);
-    const uint8_t *acts = mm->acts[info->acts] + row0 / TILE * tile_bytes;
     uint32_t n_tiles = (n_rows + TILE - 1) / TILE, done = 0;
 
     memset(acc, 0, (size_t)n_tiles * TILE * LANES * sizeof(float));
     if (wide->unpack && n_rows >= 2 * TILE) {
         uint32_t step = MATMUL_UNPACK / (wide->n_planes * LANES * info->block);
 
-        assert(wide->n_planes <= 2);
+        assert(step % 2 == 0 && (quants || m->format == PANEL_F32));
         done = n_rows / TILE / wide->min_tiles * wide->min_tiles;
         for (uint32_t b = 0; b < m->n_blocks; b += step) {
             uint32_t end = MIN(b + step, m->n_blocks);
 
-            wide->unpack(m, p, b, end, quants);
-            wide->run(m, p, quants, acts, done, b, end, acc);
+            if (quants)
+                wide->unpack(m, p, b, end, quants);
+            wide->run(m, p, quants ? quants : p + (size_t)b * info->unit_bytes, acts, done, b, end,
+                      acc);
         }
     }
     for (uint32_t t = done; t < n_tiles; t++)
         g->run(m, p, acts + t * tile_bytes, tile_width(MIN(n_rows - t * TILE, TILE)), 0,
                m->n_blocks, acc + t * TILE * LANES);
+}
+
+/* matmul_panel() of rows [row0, row0 + n_rows) of a product. */
+static void multiply(const struct matmul *mm, const struct mat *m, uint32_t panel, uint32_t row0,
+                     uint32_t n_rows, float *acc, uint8_t *quants) {
+    enum acts_kind kind = panel_infos[m->format].acts;
+    const uint8_t *acts = mm->acts[kind] + acts_bytes(kind, m->n_in, row0);
+
+    matmul_panel(mm->kernels, m, panel, acts, n_rows, acc, quants);
 }
 
 /* A panel's sums times the matrix's scale, plus the bias of rows [at, at + n). */

@@ -282,22 +282,17 @@ static void pack_keys(void *ctx, uint32_t i) {
  * times scale[r]; scale NULL: 1. The last panel is cut to @width values. */
 static void multiply(const struct head *h, const struct mat *m, const uint8_t *acts, uint32_t n,
                      float *out, size_t stride, uint32_t width, const float *scale) {
-    const struct gemm *g = gemm_of(h->b->kernels, PANEL_F32);
-    float acc[TILE_MAX * LANES] __attribute__((aligned(64)));
+    float acc[BLOCK * LANES * 2] __attribute__((aligned(64)));
 
-    for (uint32_t p = 0; p < m->n_panels; p++)
-        for (uint32_t t = 0; t < n; t += TILE_MAX) {
-            uint32_t rows = MIN(n - t, (uint32_t)TILE_MAX);
+    for (uint32_t p = 0; p < m->n_panels; p++) {
+        matmul_panel(h->b->kernels, m, p, acts, n, acc, NULL);
+        for (uint32_t r = 0; r < n; r++) {
+            float *to = out + r * stride + (size_t)p * LANES;
 
-            g->run(m, mat_panel(m, p), acts + acts_bytes(ACTS_F, m->n_in, t), tile_width(rows), 0,
-                   m->n_blocks, acc);
-            for (uint32_t r = 0; r < rows; r++) {
-                float *to = out + (t + r) * stride + (size_t)p * LANES;
-
-                for (uint32_t i = 0; i < MIN(width - p * LANES, (uint32_t)LANES); i++)
-                    to[i] = acc[r * LANES + i] * (scale ? scale[t + r] : 1);
-            }
+            for (uint32_t i = 0; i < MIN(width - p * LANES, (uint32_t)LANES); i++)
+                to[i] = acc[r * LANES + i] * (scale ? scale[r] : 1);
         }
+    }
 }
 
 /* Rows [16 i, 16 i + 16) of the head. */

@@ -30,7 +30,7 @@ static struct matmul_scratch scratch[3];
 static uint32_t width_of(enum tensor_type type) {
     uint32_t block = tensor_format(type)->block;
 
-    return block == 1 ? 101 : block < 256 ? block * 9 : 5 * 256;
+    return block == 1 ? 601 : block < 256 ? block * 9 : 5 * 256;
 }
 
 /* out[mode][row][OUT] of @n_rows rows. */
