@@ -82,3 +82,9 @@ struct model_name {
     uint32_t shard, n_shards;
 };
 bool model_name_parse(const char *name, struct model_name *out);
+
+/* Returns how well the file @name suits model file @model as its projector (both without folders);
+ * 0: not at all. A name with "mmproj" and the model's name without its quantisation is better than
+ * one that has "mmproj" and says nothing but a format; of these the most exact one that is not
+ * larger than F16 is the best. */
+int model_projector_fit(const char *name, const char *model);

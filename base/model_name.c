@@ -195,3 +195,59 @@ int model_find(const struct model_list *l, const char *text, const struct model_
             l->n ? names : "none yet");
     return -ENOENT;
 }
+
+/* ---- projectors ---- */
+
+/* Copies the letters and digits of @s in lower case: what is left when people write a name in
+ * different ways. */
+static void plain(const char *s, size_t len, char out[256]) {
+    size_t n = 0;
+
+    for (size_t i = 0; i < len && n < 255; i++)
+        if (isalnum((unsigned char)s[i]))
+            out[n++] = (char)tolower((unsigned char)s[i]);
+    out[n] = 0;
+}
+
+/* Returns the rank of a projector's format in the plain name, from 1, the best. */
+static int rank_of(const char *name) {
+    static const char *const formats[] = {"f16", "bf16", "q8", "f32"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
+        if (strstr(name, formats[i]) && (i > 0 || !strstr(name, "bf16")))
+            return (int)i + 1;
+    return ARRAY_SIZE(formats) + 1;
+}
+
+/* Returns true if the plain name says nothing of a model. */
+static bool is_general(const char *name) {
+    static const char *const words[] = {"mmproj", "model", "gguf", "bf16", "f16", "f32", "q80"};
+    const char *at = name;
+
+    while (*at) {
+        size_t i = 0;
+
+        while (i < ARRAY_SIZE(words) && strncmp(at, words[i], strlen(words[i])) != 0)
+            i++;
+        if (i == ARRAY_SIZE(words))
+            return false;
+        at += strlen(words[i]);
+    }
+    return true;
+}
+
+int model_projector_fit(const char *name, const char *model) {
+    char p[256], bare[256], stem[256];
+    struct model_name parts;
+
+    if (!strcasestr(name, "mmproj") || strlen(name) < 5 ||
+        strcasecmp(name + strlen(name) - 5, ".gguf") != 0 || !model_name_parse(model, &parts) ||
+        parts.stem_len >= sizeof(bare))
+        return 0;
+    snprintf(bare, sizeof(bare), "%.*s", (int)parts.stem_len, model);
+    const char *quant = model_quant(bare);
+    plain(bare, quant ? (size_t)(quant - bare) : strlen(bare), stem);
+    plain(name, strlen(name), p);
+    int by = *stem && strstr(p, stem) ? 200 : is_general(p) ? 100 : 0;
+    return by ? by - rank_of(p) : 0;
+}

@@ -1,6 +1,5 @@
 #include "daemon/models/projector_file.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -16,75 +15,19 @@
 
 /* ---- beside the model ---- */
 
-/* Copies the letters and digits of @s in lower case: what is left when people write a name in
- * different ways. */
-static void plain(const char *s, size_t len, char out[256]) {
-    size_t n = 0;
-
-    for (size_t i = 0; i < len && n < 255; i++)
-        if (isalnum((unsigned char)s[i]))
-            out[n++] = (char)tolower((unsigned char)s[i]);
-    out[n] = 0;
-}
-
-/* Returns the rank of a file's format, from 1, the best. */
-static int rank_of(const char *name) {
-    static const char *const formats[] = {"f16", "bf16", "q8", "f32"};
-
-    for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
-        if (strstr(name, formats[i]) && (i > 0 || !strstr(name, "bf16")))
-            return (int)i + 1;
-    return ARRAY_SIZE(formats) + 1;
-}
-
-/* Returns true if the plain name says nothing of a model. */
-static bool is_general(const char *name) {
-    static const char *const words[] = {"mmproj", "model", "gguf", "bf16", "f16", "f32", "q80"};
-    const char *at = name;
-
-    while (*at) {
-        size_t i = 0;
-
-        while (i < ARRAY_SIZE(words) && strncmp(at, words[i], strlen(words[i])) != 0)
-            i++;
-        if (i == ARRAY_SIZE(words))
-            return false;
-        at += strlen(words[i]);
-    }
-    return true;
-}
-
-/* Returns how well file @name fits the model of the plain name @stem; 0: not at all. */
-static int fit_of(const char *name, const char *stem) {
-    char p[256];
-
-    if (!strcasestr(name, "mmproj") || strlen(name) < 5 ||
-        strcasecmp(name + strlen(name) - 5, ".gguf") != 0)
-        return 0;
-    plain(name, strlen(name), p);
-    int by = *stem && strstr(p, stem) ? 200 : is_general(p) ? 100 : 0;
-    return by ? by - rank_of(p) : 0;
-}
-
 void projector_file_find(const char *path, char *out, size_t size) {
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *quant;
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     int dir_len = slash ? (int)(slash - path) : 1, best = 0;
-    char dir[1024], stem[256], bare[256] = "", found[256] = "";
-    struct model_name name;
+    char dir[1024], found[256] = "";
     struct dirent *e;
 
     *out = 0;
-    if (!model_name_parse(base, &name) || name.stem_len >= sizeof(bare))
-        return;
-    snprintf(bare, sizeof(bare), "%.*s", (int)name.stem_len, base);
-    quant = model_quant(bare);
-    plain(bare, quant ? (size_t)(quant - bare) : strlen(bare), stem);
     snprintf(dir, sizeof(dir), "%.*s", dir_len, slash ? path : ".");
     DIR *d = opendir(*dir ? dir : "/");
     if (!d)
         return;
     while ((e = readdir(d))) {
-        int fit = fit_of(e->d_name, stem);
+        int fit = model_projector_fit(e->d_name, base);
 
         if (fit > best || (fit == best && fit > 0 && strcmp(e->d_name, found) < 0)) {
             best = fit;
