@@ -254,8 +254,8 @@ static int take_shards(const struct hub_listing *l, const struct candidate *c,
     const char *first = l->file[c->file].path;
     int prefix = (int)(base_name(first) - first) + (int)c->name.stem_len;
 
-    assert(c->name.n_shards > 0 && c->name.n_shards <= ARRAY_SIZE(out->file));
-    out->n = c->name.n_shards;
+    assert(c->name.n_shards > 0 && c->name.n_shards < ARRAY_SIZE(out->file));
+    out->n = out->n_shards = c->name.n_shards;
     out->bytes = 0;
     snprintf(out->stem, sizeof(out->stem), "%s", c->stem);
     for (uint32_t k = 0; k < out->n; k++) {
@@ -278,6 +278,24 @@ static int take_shards(const struct hub_listing *l, const struct candidate *c,
     return 0;
 }
 
+/* Adds the projector that suits the chosen model best, if there is one. */
+static void add_projector(const struct hub_listing *l, struct hub_choice *out) {
+    const char *model = base_name(l->file[out->file[0]].path);
+    uint64_t bytes = out->bytes;
+    int best = 0;
+
+    for (uint32_t i = 0; i < l->n; i++) {
+        int fit = model_projector_fit(base_name(l->file[i].path), model);
+
+        if (fit > best && l->file[i].size > 0 &&
+            !__builtin_add_overflow(bytes, l->file[i].size, &out->bytes)) {
+            best = fit;
+            out->n = out->n_shards + 1;
+            out->file[out->n_shards] = i;
+        }
+    }
+}
+
 bool hub_model_at(const struct hub_listing *l, uint32_t i, struct hub_choice *out) {
     struct candidate c;
 
@@ -293,7 +311,9 @@ int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct 
                         : find_default(l, n_models, &c, err);
 
     if (r == 0)
-        return take_shards(l, &c, out, err);
+        r = take_shards(l, &c, out, err);
+    if (r == 0)
+        add_projector(l, out);
     if (r != -ENOENT)
         return r;
     if (n_models == 0)

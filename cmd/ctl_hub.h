@@ -39,17 +39,18 @@ void hub_listing_deinit(struct hub_listing *l); /* accepts a zeroed one */
 /* Reads a listing from the hub's JSON. 0, -ENOMEM, or -EINVAL. */
 int hub_listing_read(struct hub_listing *out, const char *json, size_t len, struct err *err);
 
-/* The files of one model, in the order of their shards: indices into a listing; as many as a name
- * can say (base/model_dir.h). */
+/* The files of one model: indices into a listing. First its shards in their order, as many as a
+ * name can say (base/model_dir.h), then its projector, if there is one. */
 struct hub_choice {
-    uint32_t file[512];
-    uint32_t n;
+    uint32_t file[512 + 1];
+    uint32_t n, n_shards;
     uint64_t bytes;
     char stem[256]; /* name of the model */
 };
 
-/* The model of @l that @spec means; without a quant the first that is there of a documented order
- * (docs/manual/models.md), or the only one. 0 or -EINVAL with @err naming what there is. */
+/* Chooses the model of @l that @spec means, and the projector that suits it best. Without a quant
+ * it is the first that is there of a documented order (docs/manual/models.md), or the only one. 0
+ * or -EINVAL with @err naming what there is. */
 int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct hub_choice *out,
                struct err *err);
 

@@ -1,6 +1,7 @@
 #include "cmd/ctl_local.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -266,6 +267,30 @@ static bool shard_path(const struct model_file *m, uint32_t k, char *out, size_t
     return n > 0 && (size_t)n < size;
 }
 
+/* Removes the projectors of @m, unless its folder has another model. */
+static void remove_projectors(const struct model_file *m) {
+    char dir[4096], path[4400], sum[4400];
+    const char *base = strrchr(m->path, '/') + 1;
+    struct model_name name;
+    struct dirent *e;
+    bool used = false;
+
+    snprintf(dir, sizeof(dir), "%.*s", (int)(base - m->path), m->path);
+    DIR *d = opendir(dir);
+    if (!d)
+        return;
+    while ((e = readdir(d)))
+        used |= model_name_parse(e->d_name, &name);
+    rewinddir(d);
+    while (!used && (e = readdir(d))) {
+        snprintf(path, sizeof(path), "%s%s", dir, e->d_name);
+        if (model_projector_fit(e->d_name, base) > 0 && unlink(path) == 0 &&
+            fetch_sum_path(path, sum, sizeof(sum)))
+            unlink(sum);
+    }
+    closedir(d);
+}
+
 static int remove_model(const struct model_file *m, const char *root) {
     static const char *const theirs[] = {
         [MODEL_HUB] = "the hub's cache (hf cache delete)",
@@ -286,6 +311,7 @@ static int remove_model(const struct model_file *m, const char *root) {
         if (fetch_sum_path(path, sum, sizeof(sum)))
             unlink(sum);
     }
+    remove_projectors(m);
     remove_empty(m->path, root);
     printf("removed %s, %s\n", m->name, size_text(m->bytes).s);
     return CLI_OK;

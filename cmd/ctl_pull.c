@@ -17,8 +17,8 @@
 
 static const char usage[] =
     "usage: weftctl pull [OPTIONS] hf:OWNER/REPO[:QUANT|:FILE][@REVISION]\n"
-    "Downloads a model from the Hugging Face hub. The default quantisation is Q4_K_M, or the\n"
-    "nearest that the repository has.\n"
+    "Downloads a model from the Hugging Face hub, and the projector (mmproj) of one that reads\n"
+    "pictures. The default quantisation is Q4_K_M, or the nearest that the repository has.\n"
     "  --list            list the files of the repository, and mark the one to download\n"
     "  --models DIR      folder for models; else $WEFT_MODELS, or ~/.local/share/weft/models\n"
     "  --stall SECONDS   give up a connection that sends nothing for this long (30)\n"
@@ -110,26 +110,31 @@ static int print_list(const struct pull *p) {
 
 /* ---- where it goes ---- */
 
-/* File @k of the choice in weft's folder, in the hub's cache. */
+/* Where file @k of the choice is in weft's folder, or in the hub's cache. Weft's folder has the
+ * projector beside the model, where weftd looks for it. */
 static bool target_path(const struct pull *p, uint32_t k, bool in_cache, char *out, size_t size) {
     assert(k < p->choice.n);
     const char *file = p->listing.file[p->choice.file[k]].path, *slash = strchr(p->spec.repo, '/');
-    int n;
+    const char *first = p->listing.file[p->choice.file[0]].path, *base = strrchr(first, '/');
+    const char *own = k >= p->choice.n_shards ? strrchr(file, '/') : NULL;
+    bool moves = k >= p->choice.n_shards && !in_cache;
+    int n, folder = moves && base ? (int)(base + 1 - first) : 0;
 
     if (in_cache)
         n = snprintf(out, size, "%s/models--%.*s--%s/snapshots/%s/%s", p->dirs.root[MODEL_HUB],
                      (int)(slash - p->spec.repo), p->spec.repo, slash + 1, p->listing.commit, file);
     else
-        n = snprintf(out, size, "%s/%s/%s", p->dirs.root[MODEL_WEFT], p->spec.repo, file);
+        n = snprintf(out, size, "%s/%s/%.*s%s", p->dirs.root[MODEL_WEFT], p->spec.repo, folder,
+                     first, moves && own ? own + 1 : file);
     return n > 0 && (size_t)n < size;
 }
 
-/* Returns whether the hub's cache has all files already, which are then used there. */
-static bool is_in_cache(const struct pull *p) {
+/* Returns whether the hub's cache has files [from, to) of the choice. */
+static bool is_in_cache(const struct pull *p, uint32_t from, uint32_t to) {
     char path[4096];
     struct stat st;
 
-    for (uint32_t k = 0; k < p->choice.n; k++)
+    for (uint32_t k = from; k < to; k++)
         if (!p->dirs.root[MODEL_HUB] || !target_path(p, k, true, path, sizeof(path)) ||
             stat(path, &st) < 0 || (uint64_t)st.st_size != p->listing.file[p->choice.file[k]].size)
             return false;
@@ -281,8 +286,12 @@ static int pull(struct pull *p, bool list) {
     if (r < 0)
         return fail(p, CTL_REFUSED, &err);
     progress_model(&p->progress, p->choice.stem, p->choice.bytes);
-    if (is_in_cache(p)) {
+    if (is_in_cache(p, 0, p->choice.n_shards)) {
         progress_say(&p->progress, "found", "%s is in the hub's cache already", p->choice.stem);
+        if (!is_in_cache(p, p->choice.n_shards, p->choice.n))
+            progress_say(&p->progress, "warning",
+                         "the hub's cache lacks its projector, %.200s, which pictures need",
+                         p->listing.file[p->choice.file[p->choice.n_shards]].path);
         return done(p, true, &err);
     }
     code = load_files(p, &err);

@@ -20,7 +20,7 @@ FILES = {
     "README.md": b"hello",
     "Some-Q4_K_M.gguf": MODEL,
     "Some-Q8_0.gguf": MODEL + b"8" * 32,
-    "mmproj-F16.gguf": b"not a model",
+    "mmproj-Another-F16.gguf": b"not a model",
 }
 NAME = "hf:" + fake_hub.REPO
 
@@ -105,6 +105,25 @@ def test_a_quant_a_file_and_what_is_not_there():
         assert re.search(r"Q4_K_M .*would be downloaded", out) and "Q8_0" in out and "mmproj" not in out, out
         for bad in ("owner", "hf:owner", "hf:../x", "hf:a/b:../x.gguf", "hf:a/b/c", "hf:a/b@../x"):
             assert home.pull(hub, bad).returncode == 64, bad
+
+
+def test_the_projector_comes_with_the_model():
+    files = {name: data for name, data in FILES.items() if "mmproj" not in name}
+    files |= {"mmproj-F16.gguf": b"f" * 100, "mmproj-BF16.gguf": b"b" * 100, "mmproj-F32.gguf": b"F" * 200}
+    with hub_and_home(files) as (hub, home):
+        lines = home.pull(hub, "--json", NAME).out.splitlines()
+        assert json.loads(lines[-1])["bytes"] == len(MODEL) + 100, lines
+        assert [n for n in home.files() if n[0] != "."] == ["Some-Q4_K_M.gguf", "mmproj-F16.gguf"]
+        check_loaded(home, home.pull(hub, NAME + ":Q8_0"), "Some-Q8_0.gguf", files["Some-Q8_0.gguf"])
+        assert home.run(None, "rm", "Some-Q8_0").returncode == 0
+        assert "mmproj-F16.gguf" in home.files(), "the other model needs it"
+        assert home.run(None, "rm", "Some-Q4_K_M").returncode == 0
+        assert list(home.models.iterdir()) == []
+    deep = {"Q4/Some-Q4_K_M.gguf": MODEL, "mmproj-F16.gguf": b"f" * 100, "x/Some-mmproj-BF16.gguf": b"b" * 100}
+    with hub_and_home(deep) as (hub, home):
+        p = home.pull(hub, NAME)
+        assert p.out.strip() == str(home.repo / "Q4/Some-Q4_K_M.gguf"), p.err
+        assert (home.repo / "Q4/Some-mmproj-BF16.gguf").read_bytes() == b"b" * 100
 
 
 def test_shards_are_one_model():
