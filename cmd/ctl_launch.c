@@ -162,6 +162,7 @@ static int add(struct buf *out, const char *s, bool json) {
 struct target {
     const char *url, *model, *key; /* key: "none" without an API key */
     uint64_t n_context;            /* 0: not known */
+    bool sees;                     /* the model reads pictures */
     char context[24], output[24];  /* texts; "": not known */
     const char *limit;             /* the client's, filled in; "": not known */
 };
@@ -359,6 +360,7 @@ static int look_up(struct target *t, const char *key, char **out) {
     }
     uint64_t context = yyjson_get_uint(yyjson_obj_get(found, "max_model_len"));
     t->n_context = context;
+    t->sees = yyjson_is_obj(yyjson_obj_get(found, "images"));
     if (context) {
         snprintf(t->context, sizeof(t->context), "%llu", (unsigned long long)context);
         snprintf(t->output, sizeof(t->output), "%llu", (unsigned long long)MIN(context / 2, 8192));
@@ -476,6 +478,8 @@ int ctl_launch(int argc, char **argv, bool json) {
         return cli_fail("%s was not started; --anyway starts it nevertheless", c->name);
     if (prints)
         return print(c, &t);
+    if (t.sees)
+        fprintf(stderr, "weftctl: %s reads pictures\n", t.model);
     if (!writes)
         tell_time(c, &t, key);
     return writes ? write_file(c, &t, path)

@@ -84,7 +84,8 @@ def test_the_model_is_the_first_that_is_served():
         def do_GET(self):
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b'{"data": [{"id": "first", "max_model_len": 4096}, {"id": "second", "max_model_len": 65536}]}')
+            self.wfile.write(b'{"data": [{"id": "first", "max_model_len": 4096}, {"id": "second", "max_model_len": 65536},'
+                             b' {"id": "third", "max_model_len": 65536, "images": {"max_images": 256}}]}')
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -94,6 +95,7 @@ def test_the_model_is_the_first_that_is_served():
     assert "cannot work" in launch("claude", "--url", url, "--print").stderr
     r = launch("claude", "--url", url, "--model", "second")
     assert r.returncode == 0 and not r.stderr, r
+    assert launch("claude", "--url", url, "--model", "third").stderr == "weftctl: third reads pictures\n"
     env = started("claude", "--anyway", WEFT_URL=url)[1]
     assert (env["ANTHROPIC_MODEL"], env["CLAUDE_CODE_AUTO_COMPACT_WINDOW"]) == ("first", "4096")
     assert "--config=model_context_window=65536" in started("codex", "--url", url, "--model", "second")[0]
