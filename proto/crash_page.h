@@ -12,8 +12,8 @@
 #define CRASH_PAGE_MAX 1000
 #define CRASH_PAGE_COMPILING_MAX 16
 struct crash_page {
-    uint64_t step;       /* incremented at each launch: progress for the watchdog */
-    int64_t started_ns;  /* time of the launch; 0: no step is running */
+    uint64_t step;       /* incremented by steps and pieces of pictures: the watchdog's progress */
+    int64_t started_ns;  /* time of the launch; 0: neither a step nor a piece is running */
     uint32_t n, loading; /* n: number of ids; loading: 1 while the model is being loaded */
     uint64_t ids[CRASH_PAGE_MAX];
     uint32_t n_compiling; /* written by the compile thread: ids that wait for its grammar */

@@ -358,6 +358,12 @@ static void learn(struct pictures *p, uint64_t work, int64_t ns) {
     p->ns_per_work += p->ns_per_work > 0 ? PICTURE_LEARN * (now - p->ns_per_work) : now;
 }
 
+const struct request *pictures_payer(const struct pictures *p) {
+    uint32_t index;
+
+    return p->now ? pictures_waiter(p, p->now) : next_of(p, PICTURE_PIXELS, &index);
+}
+
 int64_t pictures_step(struct pictures *p, int64_t ns, struct sched_picture **failed,
                       struct err *why) {
     uint32_t index;
@@ -373,7 +379,7 @@ int64_t pictures_step(struct pictures *p, int64_t ns, struct sched_picture **fai
             return 0;
         }
     }
-    const struct request *payer = pictures_waiter(p, p->now);
+    const struct request *payer = pictures_payer(p);
     int64_t from = clock_now(p->view->clock);
     double work = p->ns_per_work > 0 ? (double)ns / p->ns_per_work : 1;
     uint64_t left = engine_picture_step(p->engine, (uint64_t)MAX(1, MIN(work, (double)p->left)));

@@ -54,7 +54,7 @@ void step_write_crash_page(struct sched *s, int64_t now, bool drafts) {
             page->ids[n++] = r->id;
     }
     page->started_ns = n > 0 ? now : 0;
-    page->step = s->n_launched;
+    page->step++;
     __atomic_store_n(&page->n, n, __ATOMIC_RELEASE);
 }
 
@@ -88,7 +88,13 @@ void step_pictures(struct sched *s) {
     struct err why = {0};
 
     assert(sched_n_in_flight(s) == 0);
+    if (s->opts.crash_page) {
+        s->opts.crash_page->ids[0] = pictures_payer(&s->pictures)->id;
+        s->opts.crash_page->started_ns = clock_now(s->clock);
+        __atomic_store_n(&s->opts.crash_page->n, 1, __ATOMIC_RELEASE);
+    }
     s->plan.spent_ns = pictures_step(&s->pictures, pictures_ns(s), &failed, &why);
+    step_write_crash_page(s, 0, false);
     if (failed)
         sched_fail_picture(s, failed, &why);
 }

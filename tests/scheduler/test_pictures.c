@@ -105,6 +105,30 @@ static int64_t longest_gap(bool picture) {
     return worst;
 }
 
+/* The front replaces a worker whose counter stands still, though it computes one large picture. */
+Test(pictures, each_piece_counts_as_progress) {
+    struct sim_opts o = with_pictures();
+
+    uint32_t n_pieces = 0;
+
+    o.pixel_ns = 1000000000;
+    o.piece = 1;
+    sim_init(&sim, &o);
+    ask(2, 0, 0);
+    while (sim.seen.n_pictures == 0) {
+        uint64_t step = sim.crash_page.step, ns = sim.stats.picture_ns_total;
+
+        sim_step(&sim);
+        if (sim.stats.picture_ns_total > ns) {
+            n_pieces++;
+            cr_expect_gt(sim.crash_page.step, step);
+        }
+    }
+    cr_expect_gt(n_pieces, 20);
+    sim_run(&sim, 2000);
+    sim_deinit(&sim);
+}
+
 Test(pictures, streams_go_on_while_a_picture_is_computed) {
     int64_t without = longest_gap(false), with = longest_gap(true);
 
