@@ -51,6 +51,22 @@ FIELD(pass) {
     return put(in, key, copy(in, v));
 }
 
+/* Refuses what Anthropic refuses: a client that goes there next learns of it here. */
+FIELD(take_temperature) {
+    if (!yyjson_is_num(v) || yyjson_get_num(v) < 0 || yyjson_get_num(v) > 1)
+        return anthropic_refuse(in, "", "must be a number from 0 to 1");
+    return pass(in, key, v);
+}
+
+static bool is_blank(yyjson_val *s) {
+    const char *text = json_text(s);
+
+    for (size_t i = 0; i < json_len(s); i++)
+        if (!strchr(" \t\r\n", text[i]) || !text[i])
+            return false;
+    return true;
+}
+
 FIELD(take_stops) {
     size_t i, n;
     yyjson_val *s;
@@ -60,6 +76,8 @@ FIELD(take_stops) {
     yyjson_arr_foreach(v, i, n, s) {
         if (!yyjson_is_str(s) || json_len(s) == 0 || json_len(s) > 256)
             return anthropic_refuse(in, "", "must hold strings of 1 to 256 bytes");
+        if (is_blank(s))
+            return anthropic_refuse(in, "", "must hold strings that are not only white space");
     }
     return put(in, "stop", copy(in, v));
 }
@@ -146,6 +164,8 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
         return anthropic_refuse(in, "", "must be an object with a type");
     if (on && !yyjson_equals_str(type, "enabled") && !yyjson_equals_str(type, "adaptive"))
         return anthropic_refuse(in, ".type", "must be enabled, adaptive or disabled");
+    if (yyjson_equals_str(type, "enabled") && (!budget || yyjson_is_null(budget)))
+        return anthropic_refuse(in, ".budget_tokens", "must be given where thinking is enabled");
     if (on && budget && !yyjson_is_null(budget)) {
         if (!yyjson_is_uint(budget) || yyjson_get_uint(budget) < 1 ||
             yyjson_get_uint(budget) > INT32_MAX)
@@ -177,7 +197,7 @@ static const struct {
 } fields[] = {
     {"thread", take_thread},
     {"stream", pass},
-    {"temperature", pass},
+    {"temperature", take_temperature},
     {"top_p", pass},
     {"top_k", pass},
     {"stop_sequences", take_stops},

@@ -17,6 +17,7 @@
 
 struct gen_env;
 
+#define ANTHROPIC_CALLS_MAX 128u /* calls of a turn that are looked for by their results */
 #define ANTHROPIC_NO_THREADS "thread_unsupported_request" /* a code that clients know */
 
 /* A translation on its way. Invariants (turns.c): without a message role is "" and parts,
@@ -35,12 +36,21 @@ struct anthropic_input {
     yyjson_mut_val *list;    /* messages */
     size_t n_system;         /* the first of them, which no summary replaces */
     yyjson_mut_val *message; /* the last of them, which may still grow; NULL: none */
-    yyjson_mut_val *parts;   /* content of the message */
-    yyjson_mut_val *calls;   /* tool_calls of the message */
-    const char *role;        /* role of the message, or "" */
+    yyjson_mut_val *parts;   /* its content */
+    yyjson_mut_val *calls;   /* its tool_calls */
+    size_t n_turns;          /* messages of the body before the one that is read */
+    const char *role;        /* its role, or "" */
     yyjson_val *asked;       /* content of the assistant's last message, where calls have names */
-    struct buf reasoning;    /* reasoning of the message */
-    struct content result;   /* content of a message of a tool */
+    /* Calls of the assistant's last turns that lack a result. */
+    struct {
+        yyjson_val *id[ANTHROPIC_CALLS_MAX];
+        uint32_t n;
+        bool more;    /* there are others, which are not checked */
+        bool replied; /* the user has said something since */
+        size_t turn;  /* number of the last message with a call */
+    } open;
+    struct buf reasoning;  /* of the message */
+    struct content result; /* content of a message of a tool */
 };
 
 /* Makes the body of the chat, *out, with @body untouched. The text of a last message of the

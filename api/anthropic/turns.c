@@ -16,7 +16,7 @@
  * want them to alternate.
  */
 
-#define CALLS_MAX 128u /* blocks of a turn whose calls are looked for by their results */
+#define CALLS_MAX ANTHROPIC_CALLS_MAX
 
 static yyjson_mut_val *text_of(struct anthropic_input *in, yyjson_val *v) {
     return yyjson_mut_strn(in->doc, json_text(v), json_len(v));
@@ -166,6 +166,44 @@ static int read_result(struct anthropic_input *in, yyjson_val *v, struct content
     return r;
 }
 
+/* ---- calls and results belong together, as at Anthropic ---- */
+
+static void open_call(struct anthropic_input *in, yyjson_val *id) {
+    in->open.turn = in->n_turns;
+    if (in->open.n < CALLS_MAX)
+        in->open.id[in->open.n++] = id;
+    else
+        in->open.more = true;
+}
+
+/* Notes the result of call @id, which must be one of the assistant's last turns. */
+static int close_call(struct anthropic_input *in, yyjson_val *id) {
+    for (uint32_t i = 0; i < in->open.n; i++)
+        if (yyjson_equals(in->open.id[i], id)) {
+            in->open.id[i] = in->open.id[--in->open.n];
+            return 0;
+        }
+    return in->open.more ? 0
+                         : anthropic_refuse(in, ".tool_use_id",
+                                            "must be the id of a tool_use block in the previous "
+                                            "message that has no other result");
+}
+
+/* The assistant speaks next: refuses calls that the user has left without results. */
+static int end_calls(struct anthropic_input *in) {
+    if (!in->open.replied)
+        return 0;
+    if (in->open.n) {
+        snprintf(in->place, sizeof(in->place), "messages.%zu", in->open.turn);
+        return anthropic_refuse(in, "",
+                                "has tool_use blocks without a tool_result block in the next "
+                                "message");
+    }
+    in->open.n = 0;
+    in->open.more = in->open.replied = false;
+    return 0;
+}
+
 static int add_result(struct anthropic_input *in, yyjson_val *block) {
     CLEANUP(content_deinit) struct content all = {.text = {.max = UINT32_MAX}};
     yyjson_val *id = yyjson_obj_get(block, "tool_use_id");
@@ -175,6 +213,7 @@ static int add_result(struct anthropic_input *in, yyjson_val *block) {
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
     if ((r = read_result(in, yyjson_obj_get(block, "content"), &all)) < 0 ||
+        (r = close_call(in, id)) < 0 ||
         (r = begin_result(in, id)) < 0)
         return r;
     in->result.parts = all.parts;
@@ -317,6 +356,7 @@ static int add_compaction(struct anthropic_input *in, yyjson_val *block) {
         return 0;
     if ((r = end_message(in)) < 0)
         return r;
+    in->open.n = 0;
     yyjson_mut_arr_remove_range(in->list, in->n_system,
                                 yyjson_mut_arr_size(in->list) - in->n_system);
     if (buf_add_str(&text, "Summary of the conversation until here:\n\n") < 0 ||
@@ -443,6 +483,7 @@ static int add_call(struct anthropic_input *in, yyjson_val *block) {
         return anthropic_refuse(in, ".name", "must be a string without NUL");
     if (!yyjson_is_obj(input))
         return anthropic_refuse(in, ".input", "must be an object");
+    open_call(in, id);
     return put_call(in, id, text_of(in, name), yyjson_val_mut_copy(in->doc, input));
 }
 
@@ -521,9 +562,12 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
         return anthropic_refuse(in, ".role", "must be user, assistant or system");
     if (!yyjson_is_str(content) && !yyjson_is_arr(content))
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
-    int r = assistant ? need_message(in, as) : 0;
+    int r = assistant ? end_calls(in) : 0;
+    if (r == 0 && assistant)
+        r = need_message(in, as);
     if (r < 0)
         return r;
+    in->open.replied |= !assistant;
     if (assistant)
         in->asked = content;
     if (yyjson_is_str(content))
@@ -569,9 +613,12 @@ int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf
     }
     yyjson_arr_foreach(messages, i, n, turn) {
         snprintf(in->place, sizeof(in->place), "messages.%zu", i);
+        in->n_turns = i;
         if ((r = add_turn(in, turn, i < last_user)) < 0)
             return r;
     }
+    if ((r = end_calls(in)) < 0)
+        return r;
     snprintf(in->place, sizeof(in->place), "messages.%zu", n - 1);
     if (strcmp(in->role, "assistant") == 0)
         r = take_prefill(in, prefill);

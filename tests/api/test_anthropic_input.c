@@ -461,6 +461,35 @@ static void refuse_all(const struct bad_field *table, size_t n) {
 #define ASSISTANT_(text) "{\"role\": \"assistant\", \"content\": \"" text "\"}\n"
 #define GAVE(type, content) "{\"type\":\"" type "\",\"tool_use_id\":\"s1\",\"content\":" content "}"
 
+/* A call has one result, in the next message of the user. */
+Test(anthropic_input, calls_and_results_belong_together) {
+    static const struct bad_field table[] = {
+        {WITH(SAY(USER("[" GIVE("") "]"))), "messages.0.content.0.tool_use_id: must be the id"},
+        {WITH(SAY(Q "," ASSISTANT("[" USE "]") "," Q)), "messages.1: has tool_use blocks without"},
+        {WITH(SAY(Q "," ASSISTANT("[" USE "]") "," Q
+                                               "," ASSISTANT("\"a\"") "," USER("[" GIVE("") "]"))),
+         "messages.1: has tool_use blocks without"},
+        {WITH(SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE("") "," GIVE("") "]"))),
+         "messages.2.content.1.tool_use_id: must be the id"},
+        {WITH(SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE("") "]") "," ASSISTANT(
+             "\"a\"") "," USER("[" GIVE("") "]"))),
+         "messages.4.content.0.tool_use_id: must be the id"},
+    };
+    static const char *const right[] = {
+        SAY(Q "," ASSISTANT("[" USE "]") "," ASSISTANT("\"a\"") "," USER("[" GIVE("") "]")),
+        SAY(Q "," ASSISTANT("[" USE "]") "," USER("\"a\"") "," USER("[" GIVE("") "]")),
+        SAY(Q "," ASSISTANT("[" USE ",{\"type\":\"compaction\",\"content\":\"s\"}]") "," Q),
+    };
+    CLEANUP(buf_deinit) struct buf prompt = {.max = 1 << 20};
+    struct world w;
+
+    refuse_all(table, ARRAY_SIZE(table));
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(right); i++)
+        serve(&w, right[i], &prompt);
+    world_stop(&w);
+}
+
 Test(anthropic_input, blocks_of_other_services_are_read) {
     static const struct {
         const char *name, *blocks, *result;
@@ -630,8 +659,11 @@ Test(anthropic_input, every_bad_field_is_named) {
         {WITH(SAY(Q) ",\"system\":[{\"type\":\"text\"}]"), "system.0.text: must be a string."},
         {WITH(SAY(Q) ",\"stop_sequences\":\"x\""), "stop_sequences: must be an array"},
         {WITH(SAY(Q) ",\"stop_sequences\":[\"\"]"), "stop_sequences: must hold strings"},
-        {WITH(SAY(Q) ",\"temperature\":\"x\""), "temperature must be a number."},
-        {WITH(SAY(Q) ",\"temperature\":9"), "temperature"},
+        {WITH(SAY(Q) ",\"temperature\":\"x\""), "temperature: must be a number"},
+        {WITH(SAY(Q) ",\"temperature\":1.5"), "temperature: must be a number from 0 to 1."},
+        {WITH(SAY(Q) ",\"stop_sequences\":[\"a\",\" \\n\"]"), "stop_sequences: must hold strings"},
+        {WITH(SAY(Q) ",\"thinking\":{\"type\":\"enabled\"}"),
+         "thinking.budget_tokens: must be given"},
         {WITH(SAY(Q) ",\"stream\":1"), "stream must be a boolean."},
         {WITH(SAY(Q) ",\"metadata\":1"), "metadata: must be an object."},
         {WITH(SAY(Q) ",\"metadata\":{\"user_id\":1}"), "metadata.user_id: must be a string"},
