@@ -66,6 +66,7 @@ struct exchange *exchange_give_conn(struct exchange *x) {
     *own = *x;
     own->ops = NULL;
     own->state = NULL;
+    own->second = true;
     x->conn->exchange = own;
     x->conn = NULL;
     x->stream = x->chunked = false;

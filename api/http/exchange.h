@@ -62,6 +62,7 @@ struct exchange {
     bool head_only, http10, stream, chunked, ending;
     bool waits;        /* the answer comes whole, and later: white space may precede it */
     bool blank;        /* head and white space of such an answer were sent */
+    bool second;       /* it answers a request that another exchange counts as */
     uint32_t n_silent; /* keep-alive times that it has waited for so far */
     char code[48];     /* code of the error that was sent, or "" */
 

@@ -101,6 +101,8 @@ void service_on_ended(const struct exchange *x) {
     bool probe = x->route && x->route->open; /* balancers ask many times a second */
     enum log_level level = probe ? WLOG_DEBUG : x->status >= 500 ? WLOG_WARN : WLOG_INFO;
 
+    if (x->second)
+        return;
     if (x->route)
         PROBE5(request__end, x->id, x->status, x->n_prompt, x->n_output, now - x->started_ns);
     count(&s->env->stats, x);

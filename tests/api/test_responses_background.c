@@ -73,6 +73,7 @@ Test(background, it_is_answered_at_once_and_goes_on) {
     world_turns(&w, 2);
     expect_told(&w, id, "", "M<Hello> completed");
     cr_expect_eq(w.api->store.n_logged, 0);
+    cr_expect_eq(w.api->env.stats.n_requests, 4, "one, and three that ask for it");
     world_stop(&w);
 }
 
