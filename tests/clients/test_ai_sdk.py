@@ -27,6 +27,16 @@ And now the other.
 </tool_call>
 === results=2 has=Weather in Ghent
 Both have 12 degrees.
+=== results=0 has=How warm is it?
+<tool_call>
+{"name": "tool_search_tool_bm25", "arguments": {"query": "weather"}}
+</tool_call>
+=== results=1 has=How warm is it?
+<tool_call>
+{"name": "weather", "arguments": {"city": "Ghent"}}
+</tool_call>
+=== results=2 has=How warm is it?
+12 degrees.
 """
 
 # A model that reasons.

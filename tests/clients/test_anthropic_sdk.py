@@ -41,6 +41,16 @@ And now the other.
 </tool_call>
 === results=2 has=Weather in Ghent
 Both have 12 degrees.
+=== results=0 has=How warm is it?
+<tool_call>
+{"name": "tool_search_tool_regex", "arguments": {"pattern": "weather"}}
+</tool_call>
+=== results=1 has=How warm is it?
+<tool_call>
+{"name": "weather", "arguments": {"city": "Ghent"}}
+</tool_call>
+=== results=2 has=How warm is it?
+12 degrees.
 === results=0 has=Look at the loom.
 <think>
 A loom. Two threads?

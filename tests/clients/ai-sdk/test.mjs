@@ -101,6 +101,18 @@ for (const [dialect, provider] of [["chat", compatible], ["responses", openai], 
     });
 }
 
+test("messages: tools are searched for, and then called", async () => {
+    const provider = anthropic(scriptedURL), deferred = { providerOptions: { anthropic: { deferLoading: true } } };
+    const tools = { search: provider.tools.toolSearchBm25_20251119(), weather: { ...weather, ...deferred } };
+    const options = { model: provider("scripted"), tools, stopWhen: stepCountIs(5), prompt: "How warm is it?" };
+    const whole = await generateText(options), stream = streamText(options);
+    for (const [text, steps] of [[whole.text, whole.steps], [await stream.text, await stream.steps]]) {
+        assert.equal(text, "12 degrees.");
+        assert.equal(steps.length, 2);
+        assert.deepEqual(steps[0].toolCalls.map((c) => c.toolName), ["search", "weather"]);
+    }
+});
+
 test("an error names its field and is not tried again", async () => {
     await assert.rejects(generateText({ ...settings, model: scripted("nothing"), prompt: "x" }), (e) => e.statusCode === 404 && e.isRetryable === false && /nothing/.test(e.message));
     await assert.rejects(generateText({ ...settings, model, prompt: "x", temperature: -1 }), (e) => e.statusCode === 400 && e.data?.error?.param === "temperature");

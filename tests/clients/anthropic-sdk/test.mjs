@@ -207,6 +207,25 @@ test("an agent's conversation is found in the cache", async () => {
     assert.equal((await side).content[0].text, "Hello, it is a fine day.");
 });
 
+test("tools are searched for, and then called", async () => {
+    const tools = [{ type: "tool_search_tool_regex_20251119", name: "tool_search_tool_regex" }, { ...weather, defer_loading: true }, { name: "twist", input_schema, defer_loading: true }];
+    for (const create of [(b) => client.messages.create(b), (b) => client.messages.stream(b).finalMessage()]) {
+        const body = { ...ask("How warm is it?"), tools };
+        const first = await create(body);
+        assert.deepEqual(first.content.map((b) => b.type), ["server_tool_use", "tool_search_tool_result", "tool_use"]);
+        const [search, result, call] = first.content;
+        assert.deepEqual(search.input, { pattern: "weather" });
+        assert.equal(result.tool_use_id, search.id);
+        assert.deepEqual(result.content.tool_references, [{ type: "tool_reference", tool_name: "weather" }]);
+        assert.equal(first.stop_reason, "tool_use");
+        assert.equal(first.usage.server_tool_use.tool_search_requests, 1);
+        body.messages.push({ role: "assistant", content: first.content }, { role: "user", content: [{ type: "tool_result", tool_use_id: call.id, content: "12" }] });
+        const second = await create(body);
+        assert.equal(second.content[0].text, "12 degrees.");
+        assert.ok(second.usage.cache_read_input_tokens > first.usage.output_tokens);
+    }
+});
+
 // ---- a real model, of random weights ----
 
 test("a schema is held by any model", async () => {
