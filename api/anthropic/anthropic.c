@@ -26,8 +26,8 @@
  * results of its searches.
  *
  * What is in the prompt and was found in the cache counts as cache_read_input_tokens and not as
- * input_tokens: the two together are the prompt. Nothing is charged for what is written to the
- * cache, so that figure is always 0.
+ * input_tokens. Every computed page is cached; pages count as cache_creation_input_tokens where the
+ * request has cache_control. The three together are the prompt.
  */
 
 /* Clients send a thinking block back only with its signature. Where they did not want to see what
@@ -51,14 +51,18 @@ static void put_server_tools(struct json *j, uint32_t n_searches) {
 
 static void put_usage(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
+    enum cache_wish wish = search_cache_wish(w);
+    uint32_t page = w->job.model->info->page_tokens;
+    int64_t computed = (int64_t)u.prompt - u.cached;
+    int64_t created = wish != CACHE_NONE && page ? computed - computed % page : 0;
 
     json_put_open(j, "usage", '{');
-    json_put_int(j, "input_tokens", (int64_t)u.prompt - u.cached);
+    json_put_int(j, "input_tokens", computed - created);
     json_put_open(j, "cache_creation", '{');
-    json_put_int(j, "ephemeral_5m_input_tokens", 0);
-    json_put_int(j, "ephemeral_1h_input_tokens", 0);
+    json_put_int(j, "ephemeral_5m_input_tokens", wish == CACHE_5M ? created : 0);
+    json_put_int(j, "ephemeral_1h_input_tokens", wish == CACHE_1H ? created : 0);
     json_close(j, '}');
-    json_put_int(j, "cache_creation_input_tokens", 0);
+    json_put_int(j, "cache_creation_input_tokens", created);
     json_put_int(j, "cache_read_input_tokens", u.cached);
     json_put_int(j, "output_tokens", u.output);
     json_key(j, "output_tokens_details");

@@ -17,6 +17,9 @@
 
 struct gen_env;
 
+/* Times for which cache_control asks prefixes to be kept. */
+enum cache_wish { CACHE_NONE, CACHE_5M, CACHE_1H };
+
 #define ANTHROPIC_CALLS_MAX 128u /* calls of a turn that are looked for by their results */
 #define ANTHROPIC_NO_THREADS "thread_unsupported_request" /* a code that clients know */
 
@@ -59,6 +62,9 @@ struct anthropic_input {
  * may call. 0, -ENOMEM, or a 400 that names the field (404 for an unknown model). */
 int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count, yyjson_doc **out,
                         struct buf *prefill, bool offered[TOOL_SEARCH_KINDS], struct err *err);
+/* Returns the longest cache_control of @body: in itself, its tools, its system prompt and its
+ * messages. */
+enum cache_wish anthropic_cache_wish(yyjson_val *body);
 /* A message about a chat's field, in the words of Messages. */
 void anthropic_rename(struct err *err);
 

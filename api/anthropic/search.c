@@ -2,9 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
-#include "api/anthropic/input.h"
 #include "api/generation/env.h"
-#include "api/generation/writer.h"
 #include "api/http/json.h"
 
 static struct search *search_of(const struct writer *w) {
@@ -35,6 +33,8 @@ void search_close(struct prompt_job *job) {
 bool search_keep(struct prompt_job *job, const bool offered[TOOL_SEARCH_KINDS], yyjson_doc *body) {
     struct search *s = job->state;
 
+    if (s)
+        s->cache = anthropic_cache_wish(yyjson_doc_get_root(body));
     job->goes_on = s && (offered[TOOL_SEARCH_REGEX] || offered[TOOL_SEARCH_BM25]);
     if (!job->goes_on)
         return false;

@@ -9,19 +9,18 @@
  */
 
 #include <stdbool.h>
-#include "api/anthropic/tool_search.h"
-#include "api/generation/output_parser.h"
-#include "base/err.h"
+#include "api/anthropic/input.h"
+#include "api/generation/writer.h"
 
 struct exchange;
 struct gen;
 struct json;
 struct prompt_job;
-struct writer;
 
 /* job->state of a Messages request. */
 struct search {
     struct writer *writer;
+    enum cache_wish cache;           /* of the request */
     bool offered[TOOL_SEARCH_KINDS]; /* the request has this search, and deferred tools */
     yyjson_doc *body;    /* messages with the rounds so far; NULL: no search tool is offered */
     yyjson_doc *chat;    /* the messages as a chat, after the first round; or NULL */
@@ -35,6 +34,11 @@ void search_close(struct prompt_job *job);
 /* Keeps @body for further rounds and takes it over, where a search is offered. Returns true if
  * so. */
 bool search_keep(struct prompt_job *job, const bool offered[TOOL_SEARCH_KINDS], yyjson_doc *body);
+
+/* Returns the longest cache_control of the request. */
+static inline enum cache_wish search_cache_wish(const struct writer *w) {
+    return ((const struct search *)w->job.state)->cache;
+}
 
 /* Returns true if @call is a search that is run here. */
 bool search_is_call(const struct writer *w, const struct output_call *call);

@@ -213,8 +213,7 @@ static int add_result(struct anthropic_input *in, yyjson_val *block) {
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
     if ((r = read_result(in, yyjson_obj_get(block, "content"), &all)) < 0 ||
-        (r = close_call(in, id)) < 0 ||
-        (r = begin_result(in, id)) < 0)
+        (r = close_call(in, id)) < 0 || (r = begin_result(in, id)) < 0)
         return r;
     in->result.parts = all.parts;
     if (yyjson_get_bool(yyjson_obj_get(block, "is_error")) && mark_error(&all.text, text) < 0)

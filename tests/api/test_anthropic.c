@@ -89,6 +89,42 @@ Test(anthropic, a_plain_answer_is_exact) {
     world_stop(&w);
 }
 
+/* Input, written to the cache and read from it are the prompt together. */
+Test(anthropic, cache_control_counts_what_is_written) {
+    static const struct {
+        const char *fields;
+        int in, five, hour;
+    } table[] = {
+        {"", 10, 0, 0},
+        {",\"cache_control\":{\"type\":\"ephemeral\"}", 2, 8, 0},
+        {",\"system\":[{\"type\":\"text\",\"text\":\"\",\"cache_control\":{\"ttl\":\"1h\"}}]", 2, 0,
+         8},
+        {",\"tools\":[{\"type\":\"web_search\",\"cache_control\":{}}]", 2, 8, 0},
+        {",\"cache_control\":null", 10, 0, 0},
+    };
+    struct world w;
+    struct reply r;
+    char body[400], want[200];
+
+    world_init(&w);
+    world_use_template(&w, hermes, sizeof(hermes) - 1);
+    w.model.page_tokens = 4;
+    world_start(&w);
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        snprintf(body, sizeof(body), "{\"model\":\"claude\",\"max_tokens\":40," HI "%s}",
+                 table[i].fields);
+        ask(&w, body, "Hey", &r);
+        snprintf(want, sizeof(want),
+                 "\"usage\":{\"input_tokens\":%d,\"cache_creation\":{\"ephemeral_5m_input_tokens\":"
+                 "%d,\"ephemeral_1h_input_tokens\":%d},\"cache_creation_input_tokens\":%d,"
+                 "\"cache_read_input_tokens\":10,",
+                 table[i].in, table[i].five, table[i].hour, table[i].five + table[i].hour);
+        cr_expect(strstr(r.body.data, want), "%s: %s", table[i].fields, r.body.data);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 Test(anthropic, a_stream_is_exact) {
     struct world w;
     struct reply r;
