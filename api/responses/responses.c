@@ -423,6 +423,7 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
     json_put_string(j, "object", "response");
     json_put_int(j, "created_at", w->created);
     json_put_string(j, "status", status_word(w, status));
+    json_put_string(j, "access_programs", NULL); /* OpenAI's; its types require the member */
     json_key(j, "completed_at");
     if (done && !was_cut(gen_of(w)))
         json_int(j, time(NULL));

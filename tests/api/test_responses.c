@@ -65,10 +65,12 @@ static void normalise(struct buf *b) {
     "\"cache_write_tokens\":0},\"output_tokens\":2,\"output_tokens_details\":{"                    \
     "\"reasoning_tokens\":0},\"total_tokens\":21},"
 #define COMPLETED                                                                                  \
-    HEAD "\"completed\",\"completed_at\":0,\"error\":null,\"incomplete_details\":null,"            \
+    HEAD "\"completed\",\"access_programs\":null,\"completed_at\":0,\"error\":null,\"incomplete_"  \
+         "details\":null,"                                                                         \
          "\"output\":[" MESSAGE "]," USAGE REPEATED
 #define IN_PROGRESS                                                                                \
-    HEAD "\"in_progress\",\"completed_at\":null,\"error\":null,\"incomplete_details\":null,"       \
+    HEAD "\"in_progress\",\"access_programs\":null,\"completed_at\":null,\"error\":null,"          \
+         "\"incomplete_details\":null,"                                                            \
          "\"output\":[],\"usage\":null," REPEATED
 
 Test(responses, a_whole_answer_is_exact) {
