@@ -29,7 +29,7 @@ struct anthropic_input {
     yyjson_mut_doc *doc;
     yyjson_mut_val *root; /* the chat's body */
     struct err *err;
-    char place[112];       /* place of the value being read, for error messages */
+    char place[112];       /* path of the value being read, for messages */
     yyjson_mut_val *tools; /* tools of the chat */
     uint32_t n_looked_up;
     bool defers;                     /* one of the tools is deferred */
@@ -39,10 +39,10 @@ struct anthropic_input {
     yyjson_mut_val *list;    /* messages */
     size_t n_system;         /* the first of them, which no summary replaces */
     yyjson_mut_val *message; /* the last of them, which may still grow; NULL: none */
-    yyjson_mut_val *parts;   /* its content */
-    yyjson_mut_val *calls;   /* its tool_calls */
+    yyjson_mut_val *parts;   /* content of `message` */
+    yyjson_mut_val *calls;   /* tool_calls of `message` */
     size_t n_turns;          /* messages of the body before the one that is read */
-    const char *role;        /* its role, or "" */
+    const char *role;        /* role of `message`, or "" */
     yyjson_val *asked;       /* content of the assistant's last message, where calls have names */
     /* Calls of the assistant's last turns that lack a result. */
     struct {
@@ -52,7 +52,7 @@ struct anthropic_input {
         bool replied; /* the user has said something since */
         size_t turn;  /* number of the last message with a call */
     } open;
-    struct buf reasoning;  /* of the message */
+    struct buf reasoning;  /* reasoning of `message` */
     struct content result; /* content of a message of a tool */
 };
 

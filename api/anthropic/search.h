@@ -20,12 +20,12 @@ struct prompt_job;
 /* job->state of a Messages request. */
 struct search {
     struct writer *writer;
-    enum cache_wish cache;           /* of the request */
+    enum cache_wish cache;           /* longest cache_control */
     bool offered[TOOL_SEARCH_KINDS]; /* the request has this search, and deferred tools */
-    yyjson_doc *body;    /* messages with the rounds so far; NULL: no search tool is offered */
-    yyjson_doc *chat;    /* the messages as a chat, after the first round; or NULL */
-    struct buf *results; /* [n_results] "content" of the result of each search */
-    uint32_t n_results, n_rounds; /* n_rounds: generations whose searches were run */
+    yyjson_doc *body;                /* Messages body with the rounds so far; NULL: no search */
+    yyjson_doc *chat;                /* chat made of `body` after the first round; or NULL */
+    struct buf *results;             /* [n_results] "content" of the result of each search */
+    uint32_t n_results, n_rounds;    /* n_rounds: generations whose searches were run */
 };
 
 /* endpoint.open and .close */

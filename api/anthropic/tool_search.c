@@ -12,7 +12,7 @@
 #include "base/util.h"
 
 /*
- * Both searches read one text for each tool: its name, its description, and the names and
+ * Searches read one text for each tool: its name, its description, and the names and
  * descriptions of its parameters.
  *
  * A pattern has the syntax of Python's re.search(). It is rewritten as an extended regular

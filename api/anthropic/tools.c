@@ -18,7 +18,7 @@
  * (search.h); without tools to be found they are left out.
  */
 
-#define LOOK_UPS_MAX 4096u /* look-ups of tools by name, each of which may compare all tools */
+#define LOOK_UPS_MAX 4096u /* searches of all tools for a name */
 
 static yyjson_mut_val *copy(struct anthropic_input *in, yyjson_val *v) {
     return yyjson_val_mut_copy(in->doc, v);

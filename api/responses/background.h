@@ -21,7 +21,7 @@ struct writer;
 int background_begin(struct writer *w, struct err *err);
 /* Adds an event of a response in the background to its log. */
 void background_add(struct responses *rs, const char *type, const char *json, size_t len);
-/* Closes a log after its last event: the log is kept with the response. */
+/* Closes the log behind the last event; it is kept with the response. */
 void background_close(struct responses *rs);
 /* Ends all of them with @err, as http_server_close() ends what has a client. */
 void background_stop(struct gen_env *env, const struct err *err);

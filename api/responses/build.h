@@ -19,9 +19,9 @@ struct responses_build {
     bool past;         /* the item comes from the store */
     bool quick;        /* on the loop: little may be read from the store */
     size_t n_asked;    /* bytes of stored items, in all */
-    bool begun;        /* a message other than instructions was added */
+    bool begun;        /* an item other than instructions was read */
     struct buf system; /* instructions, until then */
-    struct {           /* the assistant's open message; all of it is empty unless `open` */
+    struct {           /* assistant message being collected; empty unless open */
         bool open;
         struct buf content, reasoning;
         yyjson_mut_val *calls;

@@ -14,7 +14,7 @@ struct call_entry;
 struct call_table {
     const uint64_t *key; /* [2], of the hash: clients choose ids */
     struct call_entry *entry;
-    uint32_t *slot; /* index of the entry plus one; 0: free */
+    uint32_t *slot; /* index of an entry, plus one; 0: free */
     size_t n, n_slots;
 };
 

@@ -125,7 +125,7 @@ static int put_again(struct stored *c, struct stored *parent, const struct buf *
 void conversation_add(struct stored *c, const char *id) {
     struct stored *r = store_get(c->store, c->tenant, id, strlen(id));
 
-    if (r) /* 0: the conversation was too large to be kept */
+    if (r) /* NULL: too large to be kept */
         put_again(c, r, &(struct buf){0});
     stored_unref(r);
 }

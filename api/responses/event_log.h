@@ -16,7 +16,7 @@
 /* Invariants: n is 0 when it is lost; at[i] is where event i begins in `text`. */
 struct event_log {
     _Atomic uint32_t refs;
-    struct buf text; /* text of the event as it is sent */
+    struct buf text; /* text of an event as in a stream */
     size_t *at;
     uint32_t n, cap;
     struct list watches; /* event_watch.link */

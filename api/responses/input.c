@@ -297,7 +297,7 @@ static int put_reasoning(struct responses_build *b, yyjson_val *v, yyjson_mut_va
     yyjson_val *effort = yyjson_obj_get(v, "effort"), *summary = yyjson_obj_get(v, "summary");
 
     if (!summary || yyjson_is_null(summary))
-        summary = yyjson_obj_get(v, "generate_summary"); /* older name of the member */
+        summary = yyjson_obj_get(v, "generate_summary"); /* older name of the field */
     if (summary && !yyjson_is_null(summary) && !yyjson_is_str(summary))
         return responses_refuse(b, "reasoning.summary", "must be a string");
     b->rs->summary = yyjson_is_str(summary) && !yyjson_equals_str(summary, "none");

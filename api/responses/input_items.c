@@ -33,7 +33,7 @@ struct conversation {
     size_t n_segments, n;
 };
 
-struct place { /* place of an item */
+struct place { /* id of an item */
     size_t segment, item;
 };
 
@@ -118,7 +118,7 @@ static int put_item(struct buf *out, const struct conversation *c, struct place 
     const struct segment *s = &c->segment[p.segment];
     const struct item_entry *e = item_list_get(s->list, p.item);
     char name[80];
-    int r = buf_add(out, s->text + e->at, e->len - 1); /* leaves out the closing brace */
+    int r = buf_add(out, s->text + e->at, e->len - 1); /* head without its brace */
 
     if (r == 0 && e->id == ITEM_NO_ID) {
         name_item(s, p.item, name);

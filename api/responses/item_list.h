@@ -11,11 +11,11 @@
 
 /* Index entry of an item, complete when the item is written. */
 struct item_entry {
-    size_t at, len; /* JSON object of the item, in the text that the list belongs to */
-    uint32_t id;    /* position of the item's id in ids; ITEM_NO_ID: none */
-    bool message;   /* the item is a message, with or without a type */
-    bool typed;     /* the item has a type */
-    bool silent;    /* the item is not for the model: the trace of a tool that ran elsewhere */
+    size_t at, len; /* bytes of its JSON object in the text of the list */
+    uint32_t id;    /* offset of its id in ids; ITEM_NO_ID: no id */
+    bool message;   /* a message, with or without a type */
+    bool typed;     /* the member `type` is there */
+    bool silent;    /* trace of a tool that ran elsewhere: left out of prompts */
 };
 
 #define ITEM_NO_ID UINT32_MAX
@@ -29,7 +29,7 @@ struct item_list {
 };
 
 void item_list_init(struct item_list *l);   /* empty */
-void item_list_deinit(struct item_list *l); /* the list is empty afterwards and may be used again */
+void item_list_deinit(struct item_list *l); /* makes it empty, for further use */
 /* Adds @e; @id, of @id_len bytes, replaces e->id; NULL: it has none. 0, -ENOMEM, or -EMSGSIZE. */
 int item_list_add(struct item_list *l, struct item_entry e, const char *id, size_t id_len);
 

@@ -77,7 +77,7 @@ static int part_text(const struct responses_build *b, const char *field, size_t 
                                  : "must be a text part");
 }
 
-/* Author of a content: pictures of the user and of tools are shown to the model. */
+/* Author of the content: pictures of the user and of tools are shown. */
 enum says { SAYS_USER, SAYS_MODEL, SAYS_TOOL, SAYS_OTHER };
 
 /* Adds the picture in @part, part @at of member @field. */
@@ -396,7 +396,7 @@ static int add_output(struct responses_build *b, yyjson_val *item, struct conten
     }
     if (native && json_is_empty(output) && yyjson_is_str(status))
         return json_add_text(&out->text, status);
-    if (is_picture(output)) /* a screenshot of a computer */
+    if (is_picture(output)) /* screenshot of a computer */
         return add_picture(b, "output", 0, output, out);
     return add_content(b, item, "output", SAYS_TOOL, out);
 }

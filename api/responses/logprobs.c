@@ -67,8 +67,7 @@ static int release(struct logprobs *l, const struct writer *w, const struct gen 
 
     assert(end > l->told && i < g->n_counted);
     for (uint32_t k = first; k <= i && r == 0; k++) {
-        /* bytes of the text that later tokens have */
-        size_t behind = g->text_end[i] - g->text_end[k];
+        size_t behind = g->text_end[i] - g->text_end[k]; /* rest of the text, in later tokens */
 
         if (g->text_end[k] > begin_of(g, k))
             r = add_entry(l, w, g, k, end - MIN(behind, end - l->told));

@@ -14,8 +14,8 @@ struct json;
 struct writer;
 
 struct logprob_entry {
-    size_t end; /* end of the token in text[OUTPUT_CONTENT] */
-    size_t at;  /* position behind the entry in `json` */
+    size_t end; /* end of its token in text[OUTPUT_CONTENT] */
+    size_t at;  /* end of the entry in `json` */
 };
 
 /* Invariant: entries are in the order of both their members. */

@@ -12,8 +12,8 @@
 struct responses_native {
     const char *type;          /* type of the tool, and name of the function */
     const char *call, *output; /* types of the items */
-    const char *member;        /* member of the call's item that has its arguments */
-    const char *prefix;        /* prefix of the call's id */
+    const char *member;        /* member of the call's item with its arguments */
+    const char *prefix;        /* beginning of the call's id */
     const char *extra;         /* further members of the call's item, or NULL */
     const char *about, *schema;
     void (*put)(struct json *j, yyjson_val *args); /* the value of `member` */

@@ -20,8 +20,8 @@
 /* A tool that is offered to the model as the function `name`. */
 struct responses_tool {
     const char *name;
-    const char *ns, *own; /* namespace, and name inside it, that the client uses; else NULL */
-    bool custom;          /* the tool takes one text, not an object */
+    const char *ns, *own; /* namespace and name for the client; NULL: `name` */
+    bool custom;          /* takes a text instead of an object */
     const struct responses_native *native;
 };
 
@@ -32,22 +32,20 @@ struct responses {
     const struct model *model; /* once the body is read */
     uint32_t tenant;
     struct writer *writer; /* NULL: it only counts tokens */
-    /* the client wants the error about a prompt that is too long in the stream */
-    bool streams_errors;
+    bool streams_errors;   /* tells of a prompt that is too long in the stream */
     struct arena arena;
 
     /* Fields of the request, set when its body was read. */
     bool store;
-    bool background;       /* the response continues without its client */
-    bool summary;          /* reasoning is reported as its summary */
-    uint32_t compact_from; /* tokens of a prompt that is to be made shorter; 0: none */
-    bool compacts;         /* the answer is a summary of the conversation */
-    bool wants_logprobs;   /* log probabilities of messages are wanted */
-    bool encrypted;        /* reasoning items carry what gives the model its reasoning back */
-    struct stored *parent; /* the response that this one continues */
-    /* the conversation of the response, in the state when the body was read */
-    struct stored *conversation;
-    bool locks; /* locks the conversation against other additions */
+    bool background;             /* goes on without its client */
+    bool summary;                /* reasoning is reported as its summary */
+    uint32_t compact_from;       /* tokens of a prompt that is to be made shorter; 0: none */
+    bool compacts;               /* the answer is a summary of the conversation */
+    bool wants_logprobs;         /* asks for log probabilities of messages */
+    bool encrypted;              /* reasoning items carry what gives the model its reasoning back */
+    struct stored *parent;       /* response that it continues */
+    struct stored *conversation; /* conversation as it was when the body was read */
+    bool locks;                  /* keeps others from adding to `conversation` */
     struct responses_tool *tools;
     uint32_t n_tools;
     struct stored_parts kept; /* head and output, once reported */
@@ -55,11 +53,11 @@ struct responses {
     /* State of the stream. */
     uint64_t sequence;
     bool open;    /* an item is */
-    uint32_t run; /* index of the run of the output; UINT32_MAX: the empty message */
+    uint32_t run; /* index of its run; UINT32_MAX: the empty message */
     bool cancelled;
     struct custom_text custom;
     struct logprobs logprobs;
-    struct event_log *log; /* log of a response in the background, from its answer on */
+    struct event_log *log; /* events of one in the background, from its answer on */
     size_t n_logged;       /* bytes of it that store.n_logged has */
 };
 
@@ -77,7 +75,7 @@ struct responses *responses_find(struct gen_env *env, uint32_t tenant, const cha
 
 /* input.c: endpoint.translate, into the chat that the body asks for. */
 int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err);
-/* Translates the body of /v1/responses/compact: the answer is a summary, which is not stored. */
+/* Translates the body of /v1/responses/compact, whose answer is a summary that is not stored. */
 int responses_translate_compact(struct prompt_job *job, yyjson_doc *body, struct err *err);
 /* Reads @items, an array, as what follows rs->parent, into rs->kept. @field: its name. On any
  * thread. */

@@ -23,13 +23,13 @@
  * refs counts: being in the list, each response that continues it, and each caller that holds it.
  */
 
-#define TICK_MS 10000u  /* interval at which ages are checked */
-#define LARGEST_PART 4u /* largest part of the store for one response: a quarter */
+#define TICK_MS 10000u  /* interval between searches for old responses */
+#define LARGEST_PART 4u /* part of the bytes for one response */
 
 struct store_tenant {
     struct list kept; /* stored.link */
     uint32_t n;       /* in it */
-    uint64_t bytes;   /* bytes that are not freed: those in `kept`, and those held by requests */
+    uint64_t bytes;   /* sum of all that is not freed: those in `kept`, and those that are held */
 };
 
 void stored_parts_init(struct stored_parts *p) {

@@ -24,7 +24,7 @@ struct stored;
 
 struct store_limits {
     uint32_t n;     /* responses; 0: none are kept */
-    uint64_t bytes; /* bytes of all entries, those held by requests included */
+    uint64_t bytes; /* sum of all, those held by others included */
     uint32_t ttl_s; /* since one was last continued */
     /* By which a tenant's share is, asked on the loop's thread whenever room is made; NULL: all
      * have the same. */
@@ -60,10 +60,10 @@ void store_deinit(struct store *s); /* accepts a zeroed one */
 struct stored_parts {
     struct buf head;         /* the object, without what repeats the request */
     struct buf echo;         /* members that repeat the request: "key":value,... */
-    struct buf input;        /* items of the response's own input, a JSON array */
+    struct buf input;        /* items of its own input, a JSON array */
     struct item_list output; /* items in head */
     struct item_list items;  /* items in input */
-    struct event_log *log;   /* closed log of its stream, or NULL */
+    struct event_log *log;   /* events of its stream, closed; or NULL */
 };
 
 void stored_parts_init(struct stored_parts *p);   /* empty */
@@ -75,7 +75,7 @@ void stored_parts_deinit(struct stored_parts *p); /* accepts one that was taken 
 struct stored {
     struct list link, bucket; /* store_tenant.kept, store.buckets; empty: forgotten */
     struct store *store;
-    struct stored *parent; /* the response that this one continues */
+    struct stored *parent; /* response that it continues */
     char id[48];
     uint32_t tenant, refs;
     int64_t used_ns;
