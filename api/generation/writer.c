@@ -639,6 +639,8 @@ static void on_round(struct prompt_job *job) {
         w->endpoint->round(w);
     if (r == 0 && job->goes_on) {
         r = writer_add_round(w, &err);
+        if (r == 0)
+            gen_ids_note(&job->env->ids, w->exchange->id, w->choices[w->n_choices - 1].gen->m.id);
         prompt_job_trim(job, false);
     }
     if (r < 0 && !err.status)
