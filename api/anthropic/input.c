@@ -36,19 +36,11 @@ static int put(struct anthropic_input *in, const char *key, yyjson_mut_val *v) {
     return anthropic_put(in, in->root, key, v);
 }
 
-static yyjson_mut_val *copy(struct anthropic_input *in, yyjson_val *v) {
-    return yyjson_val_mut_copy(in->doc, v);
-}
-
-static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
-    return yyjson_mut_str(in->doc, s);
-}
-
 #define FIELD(name) static int name(struct anthropic_input *in, const char *key, yyjson_val *v)
 
 /* Copies a field under its own name into the chat. */
 FIELD(pass) {
-    return put(in, key, copy(in, v));
+    return anthropic_put_copy(in, in->root, key, v);
 }
 
 /* Refuses what Anthropic refuses: a client that goes there next learns of it here. */
@@ -79,7 +71,7 @@ FIELD(take_stops) {
         if (is_blank(s))
             return anthropic_refuse(in, "", "must hold strings that are not only white space");
     }
-    return put(in, "stop", copy(in, v));
+    return anthropic_put_copy(in, in->root, "stop", v);
 }
 
 /* Claude Code puts its session into user_id. */
@@ -92,7 +84,7 @@ FIELD(take_metadata) {
         return 0;
     if (!yyjson_is_str(user) || json_len(user) > 4096)
         return anthropic_refuse(in, ".user_id", "must be a string of at most 4096 bytes");
-    return put(in, "user", copy(in, user));
+    return anthropic_put_copy(in, in->root, "user", user);
 }
 
 static int take_format(struct anthropic_input *in, yyjson_val *format) {
@@ -105,10 +97,10 @@ static int take_format(struct anthropic_input *in, yyjson_val *format) {
         return anthropic_refuse(in, ".type", "must be \"json_schema\"");
     if (!yyjson_is_obj(schema))
         return anthropic_refuse(in, ".schema", "must be an object");
-    if (!to || anthropic_put(in, to, "type", literal(in, "json_schema")) < 0 ||
+    if (!to || anthropic_put_text(in, to, "type", "json_schema") < 0 ||
         anthropic_put(in, to, "json_schema", inner) < 0 ||
-        anthropic_put(in, inner, "name", literal(in, "output")) < 0 ||
-        anthropic_put(in, inner, "schema", copy(in, schema)) < 0)
+        anthropic_put_text(in, inner, "name", "output") < 0 ||
+        anthropic_put_copy(in, inner, "schema", schema) < 0)
         return -ENOMEM;
     return put(in, "response_format", to);
 }
@@ -128,7 +120,7 @@ FIELD(take_output_config) {
         right |= yyjson_equals_str(effort, efforts[i]);
     if (!right)
         return anthropic_refuse(in, ".effort", "must be low, medium, high, xhigh or max");
-    if (yyjson_is_str(effort) && put(in, "reasoning_effort", copy(in, effort)) < 0)
+    if (yyjson_is_str(effort) && anthropic_put_copy(in, in->root, "reasoning_effort", effort) < 0)
         return -ENOMEM;
     anthropic_place(in, "output_config.format");
     return take_format(in, yyjson_obj_get(v, "format"));
@@ -140,14 +132,15 @@ FIELD(take_output_config) {
  * stays. */
 static int put_switches(struct anthropic_input *in, bool on, yyjson_val *given) {
     static const char *const names[] = {"enable_thinking", "thinking"};
-    yyjson_mut_val *kwargs = yyjson_is_obj(given) ? copy(in, given) : yyjson_mut_obj(in->doc);
+    yyjson_mut_val *kwargs =
+        yyjson_is_obj(given) ? yyjson_val_mut_copy(in->doc, given) : yyjson_mut_obj(in->doc);
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (!yyjson_obj_get(given, names[i]) &&
             anthropic_put(in, kwargs, names[i], yyjson_mut_bool(in->doc, on)) < 0)
             return -ENOMEM;
     if (!on && !yyjson_mut_obj_get(in->root, "reasoning_effort") &&
-        put(in, "reasoning_effort", literal(in, "none")) < 0)
+        anthropic_put_text(in, in->root, "reasoning_effort", "none") < 0)
         return -ENOMEM;
     return put(in, "chat_template_kwargs", kwargs);
 }
@@ -170,7 +163,7 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
         if (!yyjson_is_uint(budget) || yyjson_get_uint(budget) < 1 ||
             yyjson_get_uint(budget) > INT32_MAX)
             return anthropic_refuse(in, ".budget_tokens", "must be a whole number of at least 1");
-        if (put(in, "thinking_budget", copy(in, budget)) < 0)
+        if (anthropic_put_copy(in, in->root, "thinking_budget", budget) < 0)
             return -ENOMEM;
     }
     if (yyjson_equals_str(display, "omitted") &&
@@ -283,7 +276,7 @@ static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {
     if (!yyjson_is_int(v) || yyjson_is_sint(v) || yyjson_get_uint(v) < 1 ||
         yyjson_get_uint(v) > INT32_MAX)
         return anthropic_refuse(in, "", "must be a whole number of at least 1");
-    return put(in, "max_tokens", copy(in, v));
+    return anthropic_put_copy(in, in->root, "max_tokens", v);
 }
 
 static int take_messages(struct anthropic_input *in, yyjson_val *body, struct buf *prefill) {

@@ -75,6 +75,16 @@ int anthropic_refuse(struct anthropic_input *in, const char *field, const char *
 void anthropic_place(struct anthropic_input *in, const char *place);
 int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char *key,
                   yyjson_mut_val *v);
+/* Puts a copy of @v. */
+static inline int anthropic_put_copy(struct anthropic_input *in, yyjson_mut_val *object,
+                                     const char *key, yyjson_val *v) {
+    return anthropic_put(in, object, key, yyjson_val_mut_copy(in->doc, v));
+}
+/* Puts the text @s, which outlives the document. */
+static inline int anthropic_put_text(struct anthropic_input *in, yyjson_mut_val *object,
+                                     const char *key, const char *s) {
+    return anthropic_put(in, object, key, yyjson_mut_str(in->doc, s));
+}
 
 /* Returns true if @name is served, or is a name built into Anthropic's clients, which they also use
  * for small background requests. */

@@ -20,14 +20,6 @@
 
 #define LOOK_UPS_MAX 4096u /* searches of all tools for a name */
 
-static yyjson_mut_val *copy(struct anthropic_input *in, yyjson_val *v) {
-    return yyjson_val_mut_copy(in->doc, v);
-}
-
-static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
-    return yyjson_mut_str(in->doc, s);
-}
-
 /* Tools whose schema is not in the request: the model must learn about it. */
 static const struct {
     const char *type, *description, *schema;
@@ -81,9 +73,8 @@ static int add_function(struct anthropic_input *in, yyjson_val *name, yyjson_mut
     yyjson_mut_val *f = yyjson_mut_obj(in->doc);
 
     *out = tool;
-    if (!tool || anthropic_put(in, tool, "type", literal(in, "function")) < 0 ||
-        anthropic_put(in, tool, "function", f) < 0 ||
-        anthropic_put(in, f, "name", copy(in, name)) < 0 ||
+    if (!tool || anthropic_put_text(in, tool, "type", "function") < 0 ||
+        anthropic_put(in, tool, "function", f) < 0 || anthropic_put_copy(in, f, "name", name) < 0 ||
         (description && anthropic_put(in, f, "description", description) < 0) ||
         anthropic_put(in, f, "parameters", schema) < 0)
         return -ENOMEM;
@@ -93,8 +84,8 @@ static int add_function(struct anthropic_input *in, yyjson_val *name, yyjson_mut
 static int add_known(struct anthropic_input *in, yyjson_val *name, size_t i) {
     yyjson_doc *doc = yyjson_read(known[i].schema, strlen(known[i].schema), 0);
     yyjson_mut_val *tool;
-    int r = add_function(in, name, literal(in, known[i].description),
-                         copy(in, yyjson_doc_get_root(doc)), &tool);
+    int r = add_function(in, name, yyjson_mut_str(in->doc, known[i].description),
+                         yyjson_val_mut_copy(in->doc, yyjson_doc_get_root(doc)), &tool);
 
     yyjson_doc_free(doc);
     return r;
@@ -113,8 +104,8 @@ static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *
         return anthropic_refuse(in, ".input_schema", "must be an object");
     if (strict && !yyjson_is_null(strict) && !yyjson_is_bool(strict))
         return anthropic_refuse(in, ".strict", "must be a boolean");
-    int r =
-        add_function(in, name, described ? copy(in, description) : NULL, copy(in, schema), &out);
+    int r = add_function(in, name, described ? yyjson_val_mut_copy(in->doc, description) : NULL,
+                         yyjson_val_mut_copy(in->doc, schema), &out);
     if (r == 0 && yyjson_get_bool(strict))
         r = anthropic_put(in, yyjson_mut_obj_get(out, "function"), "strict",
                           yyjson_mut_bool(in->doc, true));
@@ -267,9 +258,8 @@ static int choose_tool(struct anthropic_input *in, yyjson_val *name) {
         return anthropic_refuse(in, ".name", "must be a string");
     if (!find(in, name))
         return anthropic_refuse(in, ".name", "is not a tool of this request that can be called");
-    if (!choice || anthropic_put(in, choice, "type", literal(in, "function")) < 0 ||
-        anthropic_put(in, choice, "function", f) < 0 ||
-        anthropic_put(in, f, "name", copy(in, name)) < 0)
+    if (!choice || anthropic_put_text(in, choice, "type", "function") < 0 ||
+        anthropic_put(in, choice, "function", f) < 0 || anthropic_put_copy(in, f, "name", name) < 0)
         return -ENOMEM;
     return anthropic_put(in, in->root, "tool_choice", choice);
 }
@@ -290,6 +280,6 @@ int anthropic_tool_choice(struct anthropic_input *in, const char *key, yyjson_va
         return anthropic_refuse(in, ".type", "needs tools that can be called");
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
         if (yyjson_equals_str(type, types[i][0]))
-            return anthropic_put(in, in->root, key, literal(in, types[i][1]));
+            return anthropic_put_text(in, in->root, key, types[i][1]);
     return anthropic_refuse(in, ".type", "must be auto, any, tool or none");
 }

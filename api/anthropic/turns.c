@@ -22,10 +22,6 @@ static yyjson_mut_val *text_of(struct anthropic_input *in, yyjson_val *v) {
     return yyjson_mut_strn(in->doc, json_text(v), json_len(v));
 }
 
-static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
-    return yyjson_mut_str(in->doc, s);
-}
-
 static yyjson_mut_val *text_of_buf(struct anthropic_input *in, const struct buf *b) {
     return yyjson_mut_strncpy(in->doc, b->data ? b->data : "", b->len);
 }
@@ -63,7 +59,7 @@ static int need_message(struct anthropic_input *in, const char *role) {
     in->message = yyjson_mut_arr_add_obj(in->doc, in->list);
     in->parts = yyjson_mut_arr(in->doc);
     in->role = role;
-    if (!in->message || anthropic_put(in, in->message, "role", literal(in, role)) < 0)
+    if (!in->message || anthropic_put_text(in, in->message, "role", role) < 0)
         return -ENOMEM;
     return anthropic_put(in, in->message, "content", in->parts);
 }
@@ -72,7 +68,7 @@ static int add_part(struct anthropic_input *in, const char *role, yyjson_mut_val
     int r = need_message(in, role);
     yyjson_mut_val *part = r == 0 ? yyjson_mut_arr_add_obj(in->doc, in->parts) : NULL;
 
-    if (!part || anthropic_put(in, part, "type", literal(in, "text")) < 0)
+    if (!part || anthropic_put_text(in, part, "type", "text") < 0)
         return -ENOMEM;
     return anthropic_put(in, part, "text", text);
 }
@@ -143,7 +139,7 @@ static int begin_result(struct anthropic_input *in, yyjson_val *id) {
         return r;
     in->message = yyjson_mut_arr_add_obj(in->doc, in->list);
     in->role = "tool";
-    r = in->message ? anthropic_put(in, in->message, "role", literal(in, "tool")) : -ENOMEM;
+    r = in->message ? anthropic_put_text(in, in->message, "role", "tool") : -ENOMEM;
     if (r == 0)
         r = anthropic_put(in, in->message, "tool_call_id", text_of(in, id));
     return r < 0 || !name ? r : anthropic_put(in, in->message, "name", name);
@@ -260,7 +256,7 @@ static int put_call(struct anthropic_input *in, yyjson_val *id, yyjson_mut_val *
     yyjson_mut_val *call = yyjson_mut_arr_add_obj(in->doc, in->calls);
     yyjson_mut_val *f = yyjson_mut_obj(in->doc);
     if (!call || anthropic_put(in, call, "id", text_of(in, id)) < 0 ||
-        anthropic_put(in, call, "type", literal(in, "function")) < 0 ||
+        anthropic_put_text(in, call, "type", "function") < 0 ||
         anthropic_put(in, call, "function", f) < 0 || anthropic_put(in, f, "name", name) < 0)
         return -ENOMEM;
     return anthropic_put(in, f, "arguments", input);
