@@ -459,18 +459,6 @@ static void on_closed(void *ctx) {
     served_free(s);
 }
 
-/* Frees a retired model when no request can find it and it has no worker. */
-static void remove_retired(struct served *s) {
-    if (s->closing || api_model_use(s->model).n_jobs > 0)
-        return;
-    assert(!has_memory(s));
-    models_close_guests(s->of, s);
-    s->closing = true;
-    api_remove_model(s->model);
-    s->model = NULL;
-    workers_stop(s->workers);
-}
-
 /* Returns true if model @i of a folder, which was opened once and is to be loaded, is swapped for
  * the file that is at its path now; each file is tried once. If that cannot be loaded the old one
  * is. */
@@ -506,7 +494,7 @@ static void decide(struct models *m) {
         if (s->state == SERVED_LEAVING && is_done(s))
             end_worker(s);
         if (s->retired && (s->state == SERVED_ABSENT || s->state == SERVED_FAILED))
-            remove_retired(s);
+            models_remove_retired(s);
         if (models_unload_ms(s) == 0)
             models_leave(s);
     }

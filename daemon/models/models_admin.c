@@ -3,6 +3,8 @@
 #include <string.h>
 #include "daemon/models/models_private.h"
 
+#define REPLACED_RETRY_MS 1000 /* the model that took the place is there */
+
 /* Functions with which the admin socket shows and changes models. */
 
 uint32_t models_n(const struct models *m) {
@@ -101,6 +103,21 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
     *old->swap = 0;
     models_want(s);
     return 0;
+}
+
+void models_remove_retired(struct served *s) {
+    if (s->closing)
+        return;
+    if (api_model_use(s->model).n_jobs > 0) {
+        api_worker_failed(s->model, "it was replaced while the request waited", REPLACED_RETRY_MS);
+        return;
+    }
+    assert(!has_memory(s));
+    models_close_guests(s->of, s);
+    s->closing = true;
+    api_remove_model(s->model);
+    s->model = NULL;
+    workers_stop(s->workers);
 }
 
 int models_load(struct models *m, uint32_t i, struct err *err) {

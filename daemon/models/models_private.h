@@ -188,6 +188,9 @@ void models_away(void *served);      /* workers_opts.on_away */
 void models_answered(void *served);  /* workers_opts.on_answer */
 /* Tells the old daemon whether its requests for @s may come: @s is READY, or cannot be loaded. */
 void models_answer_guests(struct served *s);
+/* Frees a model that was replaced and has no worker, when its last request has ended. A request
+ * that is left waited for admission: its prompt is for this model, which is not loaded again. */
+void models_remove_retired(struct served *s);
 /* Returns the requests for @s (NULL: for all models) to the old daemon. */
 void models_close_guests(struct models *m, const struct served *s);
 void models_free_guests(struct models *m); /* when the loop has run out */
