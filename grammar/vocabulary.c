@@ -78,6 +78,10 @@ int grammar_vocab_of(struct grammar_vocab **out, const struct tokenizer *t) {
     return grammar_vocab_new(out, v, n, ends, n_ends);
 }
 
+size_t grammar_vocab_shared_bytes(const struct grammar_vocab *v) {
+    return share_bytes(vocab_share(v));
+}
+
 struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
     if (v)
         share_free(vocab_share(v));

@@ -61,6 +61,8 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Memory of compiled grammars.")                                                            \
     ROW(uint64_t, grammar_state_bytes, GAUGE, 1, "weft_grammar_state_bytes",                       \
         "grammar_state_bytes", "Memory of the matchers of requests.")                              \
+    ROW(uint64_t, grammar_shared_bytes, GAUGE, 1, "weft_grammar_shared_bytes",                     \
+        "grammar_shared_bytes", "Memory of the token classes that grammars share.")                \
     ROW(uint32_t, n_grammar_waiting, GAUGE, 1, "weft_grammar_requests_waiting", "grammar_waiting", \
         "Requests that wait for their tenant's share of the memory of grammars.")                  \
     ROW(uint64_t, n_masks, COUNTER, 1, "weft_masks_total", "masks",                                \

@@ -775,6 +775,7 @@ void compiler_stats(const struct compiler *c, struct compiler_stats *out) {
         .bytes = c->bytes,
         .used = c->memory.root.used,
         .state_bytes = c->state_bytes,
+        .shared_bytes = grammar_vocab_shared_bytes(c->vocab),
         .n_held = c->n_held,
         .n_hits = c->n_hits,
         .n_compiled = c->n_compiled,

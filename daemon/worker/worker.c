@@ -555,6 +555,7 @@ static void add_grammars(const struct worker *w, struct msg_stats *s) {
     s->compile_ns_total = c.ns;
     s->grammar_bytes = c.bytes;
     s->grammar_state_bytes = c.state_bytes;
+    s->grammar_shared_bytes = c.shared_bytes;
     s->n_grammar_waiting = c.n_held;
     s->n_compiling = c.n_queued + c.n_away;
 }

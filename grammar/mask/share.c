@@ -119,6 +119,10 @@ bool share_spend(struct share *s, size_t bytes) {
     return false;
 }
 
+size_t share_bytes(const struct share *s) {
+    return SHARE_MAX - atomic_load(&s->left);
+}
+
 /* Flags, edges and what follows. Targets count from the rule's start. False: not to be shared. */
 static bool write_key(struct buf *key, const struct grammar *g, uint32_t rule, bool counted) {
     const struct auto_rule *r = &g->rule[rule];
