@@ -9,13 +9,16 @@ interleaved in random order, so that the load of the machine falls on all alike.
 resamples).
 """
 import argparse
+import base64
 import json
 import os
 import random
+import struct
 import sys
 import tempfile
 import threading
 import time
+import zlib
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
 
@@ -27,6 +30,7 @@ RESAMPLES = 2000
 class Channel:
     """One kind of request. prime() is what A sends, probe() what B sends; both get a secret, a number."""
     flags = ()
+    model = None  # that of --model
     path = "/v1/completions"
 
     def body(self, secret):
@@ -94,6 +98,28 @@ class Disk(Channel):
     def settle(self, ask):
         for _ in range(4):
             ask("kc", self.path, self.body(self.random.randrange(1 << 30)))
+
+
+def png(secret, side, block=16):
+    """A picture of random squares: a small file with many points."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    r, rows = random.Random(secret), b""
+    for _ in range(side // block):
+        rows += block * (b"\0" + b"".join(block * r.randbytes(3) for _ in range(side // block)))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows, 1))
+            + chunk(b"IEND", b""))
+
+
+class Pictures(Channel):
+    """The front knows the decoded picture, and the worker its rows and the pages behind them."""
+    model = str(weftd.DATA / "golden-vision" / "qwen3vl.gguf")
+    path = "/v1/chat/completions"
+
+    def body(self, secret):
+        url = "data:image/png;base64," + base64.b64encode(png(secret, 768)).decode()
+        return {"max_tokens": 1, "temperature": 0, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}
 
 
 class Admission(Channel):
@@ -187,12 +213,12 @@ def main():
         with open(keys, "w") as file:
             file.write("a:ka\nb:kb\nc:kc\n")
         channels = {"prefixes": Prefixes(), "embeddings": Embeddings(), "grammars": Grammars(), "drafts": Drafts(),
-                    "admission": Admission(), "disk tier": Disk(folder)}
+                    "admission": Admission(), "disk tier": Disk(folder), "pictures": Pictures()}
         print("| channel | samples | same, ms | other, ms | AUC for another tenant | AUC within one tenant |\n|---|---|---|---|---|---|")
         for name, channel in channels.items():
             if o.only and o.only != name:
                 continue
-            with weftd.Weftd("--api-keys", keys, "--max-context", "1024", *channel.flags, model=o.model, path=o.weftd) as daemon:
+            with weftd.Weftd("--api-keys", keys, "--max-context", "1024", *channel.flags, model=channel.model or o.model, path=o.weftd) as daemon:
                 times = measure(daemon, channel, o.samples, time.monotonic() + 60 * o.minutes, r)
             cells = []
             for who in ("other", "own"):
