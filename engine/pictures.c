@@ -73,10 +73,11 @@ static int choose_rows(const struct model *m, const struct projector *p, struct 
     return 0;
 }
 
+/* The CPU computes the rows of pictures for a model on a device, too. */
 static struct image_encoder_opts encoder_opts(const struct be_ops *ops,
                                               const struct engine_opts *o) {
     return (struct image_encoder_opts){
-        .backend = ops->name,
+        .backend = ops->device ? "cpu" : ops->name,
         .isa = o->isa,
         .n_threads = o->n_threads,
         .max_rows = o->picture_rows,
@@ -90,11 +91,6 @@ int pictures_fit(struct model *m, const struct be_ops *ops, struct engine_opts *
 
     if (!o->projector)
         return 0;
-    if (ops->device)
-        return err_set(err, 0, NULL,
-                       "the %s backend does not compute pictures: the cpu backend does; without "
-                       "the projector the model is served for text",
-                       ops->name);
     int r = projector_read(&p, o->projector, err);
     r = r < 0 ? r : check_kind(m, &p, err);
     r = r < 0 ? r : check_shape(m, &p, err);

@@ -154,10 +154,14 @@ static int upload_tables(struct be *b) {
         return -ENOMEM;
     tile_grids_fill(tiles, &quant_grids);
     for (uint32_t i = 0; i < ROPE_TABLES && e == 0; i++) {
-        size_t n = b->shape->rope[i].n_rot / 2 * sizeof(double);
+        const struct rope_set *set = &b->shape->rope[i];
+        size_t n = set->n_rot / 2;
 
-        e = n ? b->api->copy(b->load.freq[i], b->shape->rope[i].freq, n, CUDA_TO_DEVICE, b->stream)
-              : 0;
+        if (n)
+            e = b->api->copy(b->load.freq[i], set->freq, n * sizeof(double), CUDA_TO_DEVICE,
+                             b->stream);
+        if (n && set->axis && e == 0)
+            e = b->api->copy(b->load.axis[i], set->axis, n, CUDA_TO_DEVICE, b->stream);
     }
     e = e ? e
           : b->api->copy(b->load.grids, &quant_grids, sizeof(quant_grids), CUDA_TO_DEVICE,
@@ -420,6 +424,8 @@ static const float *peek(const struct be *b, uint32_t want) {
 static const char *attention_lacks(const struct model_shape *s, const struct model_op *op) {
     const struct heads *h = &op->heads;
 
+    if (op->attn.two_way)
+        return "pictures whose rows see each other";
     if (h->dim % 8 && h->dim != s->widest.head) /* that one is refused with its size */
         return "heads of this size";
     if (op->kind == OP_QKV && op->gated && op->bias[0])
@@ -515,7 +521,7 @@ const struct be_ops weft_backend_cuda = {
             [OP_KEYS] = step_keys,         [OP_HOLES] = step_holes,
             [OP_MLA_IN] = step_mla_in,     [OP_MLA_Q] = step_mla_q,
             [OP_MLA_KV] = step_mla_kv,     [OP_MLA_OUT] = step_mla_out,
-            [OP_LOGITS] = step_logits,
+            [OP_DEEP] = step_deep,         [OP_LOGITS] = step_logits,
         },
     .mask = step_mask,
     .sample = step_sample,

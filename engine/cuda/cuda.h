@@ -19,6 +19,7 @@
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/ranks/kernels_ranks.h"
 #include "engine/kept.h"
+#include "engine/picture_rows.h"
 #include "engine/sampler.h"
 
 #define LOGIT_ROWS 128u           /* wants whose logits exist at a time; more are done in rounds */
@@ -87,6 +88,7 @@ struct step {
     bool gated;                            /* be.act.o is not multiplied by its gates yet */
     bool packed;                           /* be.act.packed holds what the next matrices take */
     bool many_share;                       /* attend_many_share() */
+    bool pictures;                         /* rows of pictures are among those of the batch */
     bool kept, paired;                     /* KEEP, DRAFT_IN have been launched (draft.c) */
     bool listed;                           /* be.latent.item is that of this step */
     struct heads planned; /* what attention's work list was made for; n 0: none yet */
@@ -275,6 +277,7 @@ struct loading {
     uint8_t *weights; /* device memory of all weights; @used bytes of @size are in use */
     size_t used, size;
     double *freq[ROPE_TABLES];
+    uint8_t *axis[ROPE_TABLES]; /* rope_set.axis */
     struct blk_grids *grids;
     struct tile_grids *tile_grids;
     struct repack_found *found, *found_host;
@@ -313,6 +316,9 @@ struct be {
         bool early, wants_early; /* cuda_api.launch */
     } ways;
     uint32_t page_capacity; /* of the page tables of a batch */
+    /* Places of a batch's rows among pictures: [max_rows], for the upload; NULL: the model takes no
+     * pictures. */
+    struct picture_row *picture_row;
     struct kv_class kv[PAGE_CLASSES];
     uint8_t *host_pages; /* of KV_GLOBAL, pinned */
     void *stream;
@@ -533,7 +539,12 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
  * decided. */
 int step_upload(struct be *b, const struct engine_batch *batch, struct step **out);
 int step_start(struct step *s);
+struct batch_head;
+/* Fills in the rows' rotary positions, and the values of those that are pictures', in the upload of
+ * the batch. Returns false where there is no room. */
+bool pictures_fill(struct step *s, struct batch_head *h);
 int step_embed(struct step *s, const struct model_op *op);
+int step_deep(struct step *s, const struct model_op *op);
 int step_qkv(struct step *s, const struct model_op *op);
 int step_attend(struct step *s, const struct model_op *op);
 /* Returns true if so many queries of @batch may begin with the same pages that plan makes items of

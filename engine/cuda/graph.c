@@ -79,7 +79,7 @@ void graph_close(struct be *b) {
 static uint32_t size_for(const struct step *s) {
     uint32_t i = 0;
 
-    if (!s->be->graphs.on || s->n_scored == 0)
+    if (!s->be->graphs.on || s->n_scored == 0 || s->pictures) /* their ops have other launches */
         return GRAPHS;
     while (i < GRAPHS && sizes[i] < MAX(s->batch->n_rows, s->n_scored))
         i++;

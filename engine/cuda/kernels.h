@@ -69,6 +69,8 @@ struct plan_seq {
 };
 
 #define PAGE_CLASSES 2u /* KV_GLOBAL, KV_WINDOW */
+#define ROPE_PLACES 3u  /* ROPE_AXES */
+#define NO_PICTURE UINT32_MAX
 
 /* A step's batch in device memory. All that changes from step to step is here and in the arrays
  * that it points to, so that the same launches, with the same arguments, serve every batch of up to
@@ -78,6 +80,12 @@ struct batch_head {
     uint32_t n_items, n_wide_items, n_merges; /* written by plan */
     const int32_t *token, *feed;              /* feed >= 0: the token is sampled[feed] */
     const uint32_t *pos;
+    /* Rotary positions of the rows by axis (picture_rows.h). */
+    const uint32_t *at[ROPE_PLACES];
+    /* Rows of pictures in the step: [rows][model_shape.n_picture] values, and for each row of the
+     * step its place among them, or NO_PICTURE for a token. NULL: all rows are tokens. */
+    const float *picture;
+    const uint32_t *picture_row;
     /* By class of pages: the page of the row's position, and the tables. */
     const uint32_t *row_page[PAGE_CLASSES], *page_table[PAGE_CLASSES];
     const uint32_t *row_slot; /* token in the page */
@@ -102,7 +110,8 @@ struct plan_args {
 
 /* -- rows -------------------------------------------------------------------------------------- */
 
-/* x[row] = scale times the embedding of the row's token; grid: rows. */
+/* x[row] = scale times the embedding of the row's token, or the first values of the picture's row;
+ * grid: rows. */
 struct embed_args {
     const struct batch_head *batch;
     struct tile_source table;
@@ -111,6 +120,14 @@ struct embed_args {
     float inverse;          /* of the tiles' unit: matrix.inverse */
     const int32_t *sampled; /* [2][max_wants] tokens of the steps before */
     float *x, scale;        /* x: [rows][n_embd] */
+    uint32_t picture_width; /* model_shape.n_picture */
+};
+
+/* x += values [first, first + n) of the picture's row, for rows of pictures; grid: rows. */
+struct deep_args {
+    const struct batch_head *batch;
+    float *x; /* [rows][n] */
+    uint32_t n, first, picture_width;
 };
 
 /* y[i] = rms norm of x[row[i]] times weight, in single precision, or x[row[i]] where there is no
@@ -134,7 +151,8 @@ struct rope_args {
     uint32_t span;
     struct {
         const double *freq;
-        float *rope; /* [rows][n_pairs][2] */
+        const uint8_t *axis; /* [n_pairs] of batch_head.at; NULL: all pairs have the first */
+        float *rope;         /* [rows][n_pairs][2] */
         uint32_t n_pairs;
         float mscale;
     } table[ROPE_TABLES];
@@ -252,7 +270,7 @@ struct residual_args {
 };
 
 /* p = (rms norm of p scale times norm + own times the row's token in the table) sqrt(1/2), for each
- * layer n values by themselves; grid: x rows, y layers / 8. */
+ * layer n values by themselves; a picture's row has token 0. Grid: x rows, y layers / 8. */
 struct layer_input_args {
     const struct batch_head *batch;
     struct tile_source table; /* [tokens][n_layer n] */
@@ -739,46 +757,36 @@ MX_FN uint32_t sample_needs(const struct sample_want *w, uint32_t n_vocab) {
 
 /* -- addresses: what cuda_api.launch() takes --------------------------------------------------- */
 
-extern const void *const kernel_repack;
-extern const void *const kernel_scale_tiles;
-extern const void *const kernel_embed;
-extern const void *const kernel_hidden;
-extern const void *const kernel_keep;
-extern const void *const kernel_pair;
-extern const void *const kernel_holes;
-extern const void *const kernel_residual;
-extern const void *const kernel_layer_input;
-extern const void *const kernel_cap;
-extern const void *const kernel_soft_gate;
-extern const void *const kernel_plan;
-extern const void *const kernel_rope;
-extern const void *const kernel_pack;
-extern const void *const kernel_hadamard;
-extern const void *const kernel_store;
-extern const void *const kernel_store_latent;
-extern const void *const kernel_copy_page;
-extern const void *const kernel_matvec; /* up to PACK_ROWS rows */
-extern const void *const kernel_matvec_16;
-extern const void *const kernel_matmul_wide;
-extern const void *const kernel_matmul_wgmma;
-extern const void *const kernel_matmul_wgmma_64;
-extern const void *const kernel_route;
-extern const void *const kernel_expert_vec;
-extern const void *const kernel_expert_wide;
-extern const void *const kernel_hand_over;
-extern const void *const kernel_combine;
-extern const void *const kernel_list_heads;
-extern const void *const kernel_delta_in;
-extern const void *const kernel_delta;
-extern const void *const kernel_delta_out;
-extern const void *const kernel_mamba_in;
-extern const void *const kernel_mamba;
-extern const void *const kernel_mamba_out;
-extern const void *const kernel_conv;
-extern const void *const kernel_conv_keep;
-extern const void *const kernel_sample_scan;
-extern const void *const kernel_sample_weigh;
-extern const void *const kernel_sample_draw;
+extern const void *const kernel_repack, *const kernel_scale_tiles;
+extern const void *const kernel_embed,
+    *const kernel_deep, *const kernel_layer_input,
+                            *const kernel_rope,
+                                *const kernel_pack,
+                                    *const kernel_hidden,
+                                        *const kernel_keep,
+                                            *const kernel_pair,
+                                                *const kernel_store,
+                                                    *const kernel_store_latent,
+                                                        *const kernel_holes,
+                                                            *const kernel_hadamard,
+                                                                *const kernel_residual,
+                                                                    *const kernel_soft_gate,
+                                                                        *const kernel_cap,
+                                                                            *const kernel_copy_page;
+extern const void *const kernel_plan, *const kernel_list_heads;
+extern const void *const kernel_matmul_wide, *const kernel_matmul_wgmma,
+                                                 *const kernel_matmul_wgmma_64;
+extern const void *const kernel_route, *const kernel_expert_vec, *const kernel_expert_wide,
+                                                                     *const kernel_hand_over,
+                                                                         *const kernel_combine;
+extern const void *const kernel_delta_in,
+    *const kernel_delta, *const kernel_delta_out, *const kernel_mamba_in,
+                                                      *const kernel_mamba,
+                                                          *const kernel_mamba_out,
+                                                              *const kernel_conv,
+                                                                  *const kernel_conv_keep;
+extern const void *const kernel_sample_scan, *const kernel_sample_weigh, *const kernel_sample_draw;
+extern const void *const kernel_matvec, *const kernel_matvec_16; /* matvec_for() */
 
 /* The matvec for so many rows: of up to PACK_ROWS at a time, or of 16. */
 static inline const void *matvec_for(uint32_t n_rows) {

@@ -218,6 +218,8 @@ static void add_steps(struct be *b) {
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, seqs = b->opts->max_seqs;
     size_t words = (b->shape->n_vocab + 31) / 32, slack = 16 * 64;
     size_t unique = MIN(b->shape->n_vocab, b->opts->max_context);
+    /* Of a row of a picture: positions, place, values. */
+    size_t picture = b->shape->n_picture ? (b->shape->n_picture + ROPE_AXES + 1) * 4ull : 0;
 
     b->page_capacity = (uint32_t)MIN(
         seqs * ((b->opts->max_context + b->opts->page_tokens - 1) / b->opts->page_tokens),
@@ -228,7 +230,7 @@ static void add_steps(struct be *b) {
         struct step *s = &b->step[i];
 
         add_staging(b, &s->rows,
-                    sizeof(struct batch_head) + rows * 28 + wants * 4 +
+                    sizeof(struct batch_head) + rows * (28 + picture) + wants * 4 +
                         (size_t)b->page_capacity * 4 * (b->kv[KV_WINDOW].n_pages ? 2 : 1) +
                         seqs * sizeof(struct plan_seq) + slack,
                     i == 0 ? &b->head : NULL);
@@ -371,8 +373,11 @@ static void add_rest(struct be *b) {
         add(b, &b->load.buffer[i].host, b->load.bytes, 1, "loading", true);
         add(b, &b->load.buffer[i].device, b->load.bytes, 1, "loading", false);
     }
-    for (uint32_t i = 0; i < ROPE_TABLES; i++)
+    for (uint32_t i = 0; i < ROPE_TABLES; i++) {
         add(b, &b->load.freq[i], b->shape->rope[i].n_rot / 2, sizeof(double), "tables", false);
+        if (b->shape->rope[i].axis)
+            add(b, &b->load.axis[i], b->shape->rope[i].n_rot / 2, 1, "tables", false);
+    }
     add(b, &b->load.grids, 1, sizeof(*b->load.grids), "tables", false);
     add(b, &b->load.tile_grids, 1, sizeof(*b->load.tile_grids), "tables", false);
     add(b, &b->load.found, 1, sizeof(*b->load.found), "tables", false);
@@ -476,6 +481,11 @@ static int alloc_steps(struct be *b) {
             return -EIO;
     }
     b->sampling.count = calloc(b->shape->n_vocab, sizeof(*b->sampling.count));
+    if (b->shape->n_picture) {
+        b->picture_row = calloc(b->opts->max_rows, sizeof(*b->picture_row));
+        if (!b->picture_row)
+            return -ENOMEM;
+    }
     if (!b->sampling.count || kept_init(&b->draft.of, b->draft.of.n_slots) < 0)
         return -ENOMEM;
     return sampler_init(&b->sampling.host, b->shape->n_vocab);
@@ -588,6 +598,7 @@ void cuda_memory_close(struct be *b) {
         free(s->top);
     }
     free(b->sampling.count);
+    free(b->picture_row);
     kept_deinit(&b->draft.of);
     sampler_deinit(&b->sampling.host);
 }

@@ -174,9 +174,9 @@ static int upload_rows(struct step *s) {
         .row_page = {d[5], d[6]},
         .want_row = d[7],
     };
-    if (!fill_attention(s, head)) {
+    if (!fill_attention(s, head) || !pictures_fill(s, head)) {
         snprintf(s->be->error, sizeof(s->be->error),
-                 "internal error: the batch's page tables are longer than the buffer for them");
+                 "internal error: the batch is larger than the buffer for its upload");
         s->be->lost = true;
         return -EIO;
     }
@@ -244,6 +244,7 @@ int step_start(struct step *s) {
         const struct rope_set *set = &b->shape->rope[i];
 
         a.table[i].freq = b->load.freq[i];
+        a.table[i].axis = b->load.axis[i];
         a.table[i].rope = b->act.rope[i];
         a.table[i].n_pairs = set->n_rot / 2;
         a.table[i].mscale = set->mscale;
@@ -267,6 +268,7 @@ int step_embed(struct step *s, const struct model_op *op) {
         .sampled = b->sampling.sampled,
         .x = b->act.x,
         .scale = op->scale,
+        .picture_width = b->shape->n_picture,
     };
 
     return launch_rows(b, kernel_embed, s->grid.rows, &a, sizeof(a), "embed");

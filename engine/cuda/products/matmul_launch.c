@@ -71,6 +71,7 @@ int cuda_load_kernels(struct be *b) {
                    {kernel_store, 0},
                    {kernel_store_latent, 0},
                    {kernel_residual, 0},
+                   {kernel_deep, 0},
                    {kernel_layer_input, 0},
                    {kernel_cap, 0},
                    {kernel_hidden, 0},

@@ -76,6 +76,11 @@ static int embed_ranks(struct step *s, const struct model_op *op) {
     return r;
 }
 
+/* x is whole on each rank, and so are the values. */
+static int deep_ranks(struct step *s, const struct model_op *op) {
+    return each(s, op, step_deep);
+}
+
 /* An op of the model, not of a rank, is due (residual.c). */
 static int join_ranks(struct step *s, const struct model_op *op) {
     for (uint32_t i = 0; i < s->be->ranks->n; i++) {
@@ -366,6 +371,7 @@ void ranks_step_ops(struct be_ops *all) {
     all->begin = begin_ranks;
     memset(all->run, 0, sizeof(all->run));
     all->run[OP_EMBED] = embed_ranks;
+    all->run[OP_DEEP] = deep_ranks;
     all->run[OP_QKV] = qkv_ranks;
     all->run[OP_ATTEND] = attend_ranks;
     all->run[OP_GATE] = gate_ranks;

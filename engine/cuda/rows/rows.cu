@@ -7,12 +7,25 @@
 
 #include "engine/cuda/rows/rows.cuh"
 
+/* Returns the @width values of row @r where it is one of a picture, else NULL. */
+DEVICE const float *picture_of(const struct batch_head *b, uint32_t r, uint32_t width) {
+    if (!b->picture_row || b->picture_row[r] == NO_PICTURE)
+        return nullptr;
+    return b->picture + (size_t)b->picture_row[r] * width;
+}
+
 KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
     wait_for_previous();
     uint32_t r = blockIdx.x, n = a.table.n_in;
 
     if (r >= a.batch->n_rows)
         return;
+    const float *picture = picture_of(a.batch, r, a.picture_width);
+    if (picture) {
+        for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
+            a.x[(size_t)r * n + i] = picture[i];
+        return;
+    }
     int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
     uint32_t t = (uint32_t)token < a.table.n_rows ? (uint32_t)token : 0, k = tile_k(a.format);
     const uint8_t *tiles = a.tiles + (size_t)(t / TILE_ROWS) * a.n_units * tile_bytes(a.format);
@@ -21,6 +34,17 @@ KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
             a.scale * (a.tiles ? tile_read(a.format, tiles + i / k * tile_bytes(a.format),
                                            t % TILE_ROWS, i % k, a.inverse)
                                : tile_value_at(&a.table, t, i));
+}
+
+KERNEL(deep, struct deep_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t r = blockIdx.x;
+
+    if (r >= a.batch->n_rows)
+        return;
+    const float *picture = picture_of(a.batch, r, a.picture_width);
+    for (uint32_t i = threadIdx.x; i < a.n && picture; i += CUDA_THREADS)
+        a.x[(size_t)r * a.n + i] += picture[a.first + i];
 }
 
 /* A warp a layer. */
@@ -32,7 +56,8 @@ KERNEL(layer_input, struct layer_input_args, CUDA_THREADS, 2) {
     if (r >= a.batch->n_rows || l >= a.n_layer)
         return;
     int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
-    uint32_t t = (uint32_t)token < a.table.n_rows ? (uint32_t)token : 0;
+    bool has_token = (uint32_t)token < a.table.n_rows && !picture_of(a.batch, r, 0);
+    uint32_t t = has_token ? (uint32_t)token : 0;
     float *p = a.p + ((size_t)r * a.n_layer + l) * a.n, sum = 0;
 
     for (uint32_t i = lane; i < a.n; i += 32)
@@ -61,7 +86,7 @@ KERNEL(rope, struct rope_args, CUDA_THREADS, 2) {
         float *to = table.rope + ((size_t)r * table.n_pairs + i) * 2;
         double s, c;
 
-        mx_sincos(pos * table.freq[i], &s, &c);
+        mx_sincos(a.batch->at[table.axis ? table.axis[i] : 0][r] * table.freq[i], &s, &c);
         to[0] = (float)c * table.mscale;
         to[1] = (float)s * table.mscale;
     }

@@ -48,6 +48,7 @@ LIMITS = {
     "pair": 64,
     "holes": 64,
     "residual": 80,  # 256 threads, beside a block of matmul_wgmma_64
+    "deep": 64,
     "layer_input": 64,
     "cap": 64,
     "soft_gate": 64,

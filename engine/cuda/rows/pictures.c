@@ -1,0 +1,67 @@
+/*
+ * pictures - rows of pictures in a step. The CPU's image encoder has computed their values; a step's
+ * upload brings those of its own rows to the device, where embed takes them in the place of a
+ * token's embedding, and deep adds further parts behind the first layers. Rotary positions have
+ * three axes (M-RoPE), from picture_rows(). Steps with rows of pictures are pieces of prompts, and
+ * are launched kernel by kernel.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <string.h>
+
+_Static_assert(ROPE_PLACES == ROPE_AXES, "");
+
+bool pictures_fill(struct step *s, struct batch_head *h) {
+    struct be *b = s->be;
+    const struct engine_batch *batch = s->batch;
+    size_t n = batch->n_rows * sizeof(uint32_t), width = b->shape->n_picture * sizeof(float);
+    uint32_t *at[ROPE_AXES], *place, n_values = 0;
+    const void *d;
+
+    s->pictures = false;
+    for (int k = 0; k < ROPE_AXES; k++)
+        h->at[k] = h->pos;
+    if (!b->picture_row)
+        return true;
+    for (int k = 0; k < ROPE_AXES; k++) {
+        at[k] = staging_take(&s->rows, n, &d);
+        h->at[k] = d;
+    }
+    place = staging_take(&s->rows, n, &d);
+    if (!place)
+        return false;
+    h->picture_row = d;
+    for (uint32_t i = 0; i < batch->n_seqs; i++)
+        picture_rows(&batch->seq[i], b->shape->rope[0].axis != NULL,
+                     b->picture_row + batch->seq[i].row0);
+    for (uint32_t r = 0; r < batch->n_rows; r++) {
+        const struct picture_row *row = &b->picture_row[r];
+
+        for (int k = 0; k < ROPE_AXES; k++)
+            at[k][r] = row->at[k];
+        place[r] = row->values ? n_values++ : NO_PICTURE;
+    }
+    s->pictures = n_values > 0;
+    float *values = staging_take(&s->rows, n_values * width, &d);
+    h->picture = d;
+    for (uint32_t r = 0; r < batch->n_rows && values; r++)
+        if (b->picture_row[r].values)
+            memcpy(values + (size_t)place[r] * b->shape->n_picture, b->picture_row[r].values,
+                   width);
+    return values != NULL;
+}
+
+/* Steps without rows of pictures, among them all graphs, have no launch. */
+int step_deep(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct deep_args a = {.batch = b->head,
+                                .x = b->act.x,
+                                .n = b->shape->n_embd,
+                                .first = op->part * b->shape->n_embd,
+                                .picture_width = b->shape->n_picture};
+
+    int r = s->pictures ? step_release(s) : 0;
+    const struct launch l = {kernel_deep, s->grid.rows, 1, CUDA_THREADS, "deep", 0};
+    return r < 0 || !s->pictures ? r : cuda_launch(b, &l, &a, sizeof(a));
+}
