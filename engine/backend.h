@@ -17,7 +17,7 @@
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 #define PICKS_STEPS 64 /* be_ops.picks: 48 KiB come from a device, of 48 layers of 128 experts */
-#define OP_MATRICES 4  /* of one op, at most */
+#define OP_MATRICES 4  /* most matrices of an op */
 
 /* Positions of a slot whose hidden states are kept: those that a draft goes beyond what is known,
  * the last one that is known, and the one before it. */
@@ -25,7 +25,7 @@
 
 struct be;      /* a backend's state */
 struct step;    /* one step in flight; embedded by the backend */
-struct weights; /* what a backend made of the tensors of one op */
+struct weights; /* tensors of one op in the backend's form */
 
 /* Activation buffers by role; a backend sizes them at open: [max_rows][width]. */
 enum act_role {
@@ -34,7 +34,7 @@ enum act_role {
     ACT_O, /* attention output, widest.q */
     ACT_H, /* FFN hidden, n_ff */
     ACT_D, /* output of a recurrent op, state.n_out, or of MLA_OUT, n_head * mla.n_value */
-    ACT_B, /* what a branch has so far that is not added to x yet, n_embd: every PROJ writes it */
+    ACT_B, /* a branch's sum that is not added to x yet, n_embd: every PROJ writes it */
     ACT_P, /* inputs of the layers, n_layer * n_layer_input */
     ACT_ROLES
 };
@@ -82,12 +82,12 @@ enum gating { GATING_SOFTMAX, GATING_SIGMOID };
  * n_layer 0: the model has none.
  */
 struct state_shape {
-    uint32_t n_layer;           /* of the model's layers */
+    uint32_t n_layer;           /* number of the model's layers of this kind */
     uint32_t kernel;            /* taps: 2 to 8 */
     uint32_t n_in[OP_MATRICES]; /* values of a row's products, the largest of any layer; n_in[0]:
                                    the convolution's channels, a multiple of 16 */
-    uint32_t n_out;             /* of what goes on, ACT_D */
-    uint64_t n_floats;          /* of a sequence's state in one layer */
+    uint32_t n_out;             /* values of the output, ACT_D */
+    uint64_t n_floats;          /* size of a sequence's state in one layer */
 };
 
 /* Gated delta nets (Yang et al. 2024, "Gated Delta Networks"). Channels are queries and keys of the
@@ -95,9 +95,9 @@ struct state_shape {
  * head. */
 struct delta_shape {
     uint32_t n_key_head, n_value_head; /* the second a multiple of the first */
-    uint32_t dim;                      /* of a head's keys and values: a multiple of 16 */
-    bool tiled;  /* value head h has key head h % n_key_head; else h / (values per key) */
-    float lower; /* of KDA: the lowest logarithm of a decay; less than 0 */
+    uint32_t dim; /* values of a head's key, and of its value: a multiple of 16 */
+    bool tiled;   /* value head h has key head h % n_key_head; else h / (values per key) */
+    float lower;  /* KDA: the lowest logarithm of a decay; less than 0 */
 };
 
 /* Mamba-2 (Dao and Gu 2024). Channels are x of all heads, then B and C of all groups. A state has a
@@ -112,13 +112,13 @@ struct mamba_shape {
  * value too. rank 0: the model has none. */
 struct mla_shape {
     uint32_t rank, q_rank;    /* q_rank: of what queries are made of; 0: the norm's output */
-    uint32_t n_nope, n_value; /* of a head's query what does not turn; of what a head gives */
+    uint32_t n_nope, n_value; /* values of a head's query without RoPE; values of a head's output */
 };
 
 /* Shape of the model as the forward pass and the ops need it. Validated by engine/arch. */
 struct model_shape {
     uint32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_vocab, max_context;
-    uint32_t n_ff; /* of the widest dense FFN; 0: all layers have experts */
+    uint32_t n_ff; /* width of the widest dense FFN; 0: all layers have experts */
     float rms_eps, attn_scale;
     enum rope_type rope_type;
     struct rope_set rope[ROPE_SETS]; /* by model_op.rope */
@@ -134,21 +134,22 @@ struct model_shape {
     uint32_t window; /* the largest of the layers of KV_WINDOW: they read no other keys */
     /* Mixture of experts: each row picks n_expert_used FFNs of n_ff_expert each. 0: a dense FFN. */
     uint32_t n_expert, n_expert_used, n_ff_expert;
-    float expert_scale; /* of what the experts add */
-    enum gating gating; /* of a router's numbers */
+    float expert_scale; /* factor of the experts' sum */
+    enum gating gating; /* function from a router's logits to weights */
     bool unnormed;      /* weights of picked experts are not divided by their sum */
     /* Experts form so many groups, and are picked from the best of these; 0: they do not. */
     uint32_t n_expert_group, n_group_used;
-    uint32_t n_ff_shared; /* of the expert that every row has; 0: there is none */
+    uint32_t n_ff_shared; /* width of the expert that every row has; 0: there is none */
     /* Beside a device: the experts that the host has and computes, a bit each, [n_layer][words of
      * n_expert bits]. NULL: none. */
     const uint32_t *host_experts;
-    uint32_t n_host_ffn;    /* likewise the last so many layers' FFNs, of a model without experts */
-    uint32_t n_layer_input; /* of LAYER_INPUT, a layer; 0: the model has none */
+    /* Likewise the number of last layers whose FFNs are the host's, of a model without experts. */
+    uint32_t n_host_ffn;
+    uint32_t n_layer_input; /* width of LAYER_INPUT in a layer; 0: the model has none */
     uint32_t n_picture;     /* values of a picture's row: n_embd and as many for each DEEP; 0: the
                                model takes none */
     bool two_way;           /* an op's attn.two_way */
-    bool encoder;           /* all attention is of whole sequences, and there are no logits */
+    bool encoder;           /* attention is of whole sequences, and there are no logits */
     bool drafts;            /* the model has ops of pass 1 */
     bool borrows;           /* and these have no keys: engine_info.borrows */
     struct state_shape state;
@@ -293,9 +294,9 @@ float temper_at(const struct temper *t, uint32_t pos);
  */
 struct model_op {
     enum op_kind kind;
-    uint32_t layer;       /* of the file, for messages */
+    uint32_t layer;       /* number in the file, for messages */
     enum act_role in;     /* PROJ: ACT_O, ACT_H or ACT_D */
-    uint32_t width;       /* of x: n_embd, or less in pass 1 behind DRAFT_IN */
+    uint32_t width;       /* width of x: n_embd, or less in pass 1 behind DRAFT_IN */
     struct kv_layer kv;   /* QKV, KEYS, ATTEND: another layer's where a layer has none of its own */
     struct heads heads;   /* QKV, KEYS, ATTEND, GATE */
     uint8_t rope;         /* QKV, KEYS: of model_shape.rope */
@@ -332,7 +333,7 @@ struct model_op {
     const struct tensor *conv, *conv_bias;  /* DELTA, CONV, MAMBA: [channels][kernel]; by channel */
     const struct tensor *conv_more[2];      /* KDA: the channels behind those of conv */
     const struct tensor *dt, *decay, *skip; /* DELTA, MAMBA: by (value) head */
-    struct weights *weights;                /* what load() made of the tensors; NULL before */
+    struct weights *weights;                /* set by load(); NULL before */
 };
 
 /* The devices that engine_opts.devices lists. How many; 0: it is no such list. */
@@ -468,8 +469,9 @@ struct be_opts {
     uint32_t n_states;      /* states of recurrent layers: the slots, then the snapshots */
     uint32_t n_host_states; /* the last of them, which a device is to have in host memory */
     uint32_t n_windows;     /* pages of KV_WINDOW; 0: no op's layer is of that class */
-    uint32_t n_slots;       /* of sequences whose hidden states are kept; 0: no KEEP */
-    const struct host_experts_ops *host_experts; /* of a device; not NULL with shape's */
+    uint32_t n_slots;       /* slots for sequences whose hidden states are kept; 0: no KEEP */
+    /* Set for a device whose shape has a host's part. */
+    const struct host_experts_ops *host_experts;
 };
 
 /* 0 or -errno; -EIO once a device is lost. */
@@ -477,8 +479,7 @@ struct be_ops {
     uint32_t abi;
     const char *name;
     uint8_t build_id[20]; /* must match the daemon's (cuda) */
-    uint8_t
-        sources[20]; /* of a library: ENGINE_SOURCES, a digest of those that it was built from */
+    uint8_t sources[20]; /* ENGINE_SOURCES: a digest of the sources that a library was built from */
     uint32_t depth;
     int (*open)(struct be **out, const struct be_opts *o, struct err *err);
     struct be *(*close)(struct be *b); /* accepts NULL and half-built, returns NULL */

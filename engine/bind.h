@@ -22,7 +22,7 @@ struct binder {
     bool *used;       /* [gguf_n_tensors] */
     struct err *err;
     int r;                           /* 0, or the first error */
-    uint64_t weight_bytes, n_params; /* of the tensors that were found */
+    uint64_t weight_bytes, n_params; /* sums over the tensors that were found */
     struct view *views;              /* made here; the caller takes them over */
 };
 

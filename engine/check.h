@@ -13,7 +13,7 @@ struct check {
     const struct be_ops *ops;
     uint32_t n_slots, n_windows, window, window_seqs;
     uint64_t launched;         /* the step before */
-    uint32_t n_wants_launched; /* of it */
+    uint32_t n_wants_launched; /* wants of the last batch */
 };
 
 /* Asserts that @b is what engine/types.h says of a batch and follows the step before: rows,

@@ -28,7 +28,7 @@
 /* A step from launch to wait. Life: launched -> masks -> sealed -> waited for, in the order of
  * steps. */
 struct flight {
-    struct engine_batch batch; /* as the backend sees it */
+    struct engine_batch batch; /* the backend's view */
     int32_t *token;            /* [max_rows] with the fed ones; host */
     const uint32_t **mask;     /* [max_wants] host */
     struct step *step;         /* device */
@@ -47,10 +47,10 @@ struct engine {
     struct head head;
     struct picks picks;
     struct image_encoder *encoder;       /* NULL: no projector */
-    struct flight flight[MAX_IN_FLIGHT]; /* of step s: [s % 2] */
+    struct flight flight[MAX_IN_FLIGHT]; /* step s has flight[s % 2] */
     uint64_t launched, waited;           /* numbers of the last ones */
     int32_t *sample;                     /* [max_wants] of step @waited */
-    uint32_t n_wants_launched;           /* of step @launched */
+    uint32_t n_wants_launched;           /* wants of step @launched */
     struct {           /* [n_states + n_snapshots] as of the last step launched: */
         uint32_t end;  /* the position behind the state */
         uint64_t step; /* the last one that moved it */

@@ -35,15 +35,15 @@ struct engine_fit {
     const char *arch, *backend;
     bool device; /* weights, buffers and KV lie there, and memory is the device's */
     uint64_t weight_bytes, buffer_bytes, page_bytes, state_bytes, n_params;
-    uint64_t kv_bytes;     /* of all pages and states together */
-    uint64_t window_bytes; /* of a page of KV_WINDOW */
+    uint64_t kv_bytes;     /* sum of all pages and states */
+    uint64_t window_bytes; /* size of a page of KV_WINDOW */
     uint32_t page_tokens, n_pages, n_states, n_snapshots, n_windows, window_seqs;
     uint32_t context, model_context; /* the longest that fits; the model's own */
-    uint64_t token_bytes;            /* of weights that are read for a token */
-    uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts; /* as engine_info has */
+    uint64_t token_bytes;            /* bytes of weights that are read for a token */
+    uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts; /* see engine_info */
     uint64_t host_expert_bytes;
-    uint32_t picture_rows, picture_width; /* as engine_info has; 0: no projector */
-    uint64_t encoder_bytes;               /* of weight_bytes and buffer_bytes, the encoder's */
+    uint32_t picture_rows, picture_width; /* see engine_info; 0: no projector */
+    uint64_t encoder_bytes; /* part of weight_bytes and buffer_bytes that is the encoder's */
     uint32_t n_host_ffn;
     uint64_t host_ffn_bytes;
 };
@@ -97,7 +97,7 @@ int engine_launch(struct engine *e, const struct engine_batch *b);
 /* Sets the bit mask of allowed tokens (bit t % 32 of word t / 32) of want @want of step @step;
  * between launch and seal. @bits stays valid until engine_wait(). */
 int engine_mask(struct engine *e, uint64_t step, uint32_t want, const uint32_t *bits);
-int engine_seal(struct engine *e, uint64_t step); /* all masks are in: sample */
+int engine_seal(struct engine *e, uint64_t step); /* samples; all masks have been set */
 
 /* Waits for the oldest launched step, which must be @step. 0 or -EIO: the device is lost. */
 int engine_wait(struct engine *e, uint64_t step, struct engine_result *out);

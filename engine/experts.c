@@ -95,7 +95,7 @@ void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick
     }
     if (!r->normalize)
         sum = 1;
-    else if (sum < 0x1p-14f) /* of sigmoids */
+    else if (sum < 0x1p-14f) /* sigmoids may all be near 0 */
         sum = 0x1p-14f;
     for (uint32_t k = 0; k < r->n_used; k++)
         out[k].weight = out[k].weight / sum * r->scale;

@@ -11,7 +11,7 @@ static uint64_t spare(uint64_t memory) {
     return memory / 16;
 }
 
-#define FIXED_BYTES (32ull << 20) /* of buffers: what no shape decides */
+#define FIXED_BYTES (32ull << 20) /* buffers that no shape decides */
 
 struct fit_text fit_text(uint64_t bytes) {
     struct fit_text t;

@@ -47,12 +47,12 @@ uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seq
 /* Sizes that have to fit into memory. */
 struct fit {
     uint64_t weights, buffers, page, state; /* bytes; state 0: the model has none */
-    uint64_t host;                          /* of the configured host tier */
+    uint64_t host;                          /* bytes of the configured host tier */
     const struct fit_windows *windows;      /* NULL: page is of all layers */
     uint32_t page_tokens, model_context;
-    uint32_t context; /* that is asked for; 0: any */
+    uint32_t context; /* context that is asked for; 0: any */
     uint64_t wish;    /* for KV memory; 0: any */
-    uint64_t memory;  /* that may be taken */
+    uint64_t memory;  /* memory that may be taken, in bytes */
     uint64_t n_params;
 };
 

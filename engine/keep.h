@@ -23,7 +23,7 @@ struct keep_header {
     uint8_t sources[20]; /* backend_sources() of the CPU backend */
     uint8_t key[ENGINE_KEEP_KEY];
     uint32_t drafts;          /* with the model's own block or without: 1 or 0 */
-    uint64_t n_bytes, n_used; /* of the file; of its last block */
+    uint64_t n_bytes, n_used; /* size of the file; bytes in use of its last block */
 };
 
 /* fd 0: nothing is kept. Either `found` or not; both become false when something fails. */

@@ -37,7 +37,7 @@ struct model {
     struct {
         float embedding, residual, logits;
     } scale;
-    struct temper temper; /* of all layers' queries */
+    struct temper temper; /* equal for the queries of all layers */
     /* Layers before the first with experts; blocks of multi-token prediction behind the layers, of
      * which the first is used at most; width of the expert that all rows have and whose output has
      * no gate. */
@@ -45,8 +45,9 @@ struct model {
     char no_drafts[400]; /* why pass 1 is empty although it was asked for; "" */
     struct view *views;  /* tensors of ops that are parts of the file's (bind.h) */
     struct head_tensors head;
-    float *slopes;          /* of heads, where ops have them */
-    uint32_t *host_experts; /* what shape.host_experts is or may become (place.h); or NULL */
+    float *slopes; /* slopes of heads, where ops have them */
+    /* Memory of shape.host_experts, also before it is used (place.h); or NULL. */
+    uint32_t *host_experts;
 };
 
 /* Appends a copy of @op; a scale or gain of 0 becomes 1, a width of 0 the model's. When memory runs

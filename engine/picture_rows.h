@@ -16,7 +16,7 @@ enum { ROPE_TIME, ROPE_LINE, ROPE_COLUMN, ROPE_AXES };
 struct picture_row {
     uint32_t at[ROPE_AXES]; /* rotary positions; the same on all axes for text */
     uint32_t end; /* behind the last position of the row's picture; of text, behind its own */
-    const float *values; /* of the picture's row; NULL: the row is a token's */
+    const float *values; /* values of a picture's row; NULL: the row is a token's */
 };
 
 /* Fills out[0 .. s->n_rows). Without @grids a row's rotary position is its place in the

@@ -165,7 +165,7 @@ struct choice {
     struct model *m;
     const struct be_ops *ops;
     const struct engine_opts *o;
-    uint64_t kv; /* what the device must have room for */
+    uint64_t kv; /* bytes of keys and values for which the device must have room */
     struct place_case of;
     uint64_t *picks;
     bool *has;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "engine/sampler.h"
 
-#define ROWS 20u   /* of the prompt: more than any kernel for few rows takes */
+#define ROWS 20u   /* rows of the prompt: more than any kernel for few rows takes */
 #define LIMIT 1e-2 /* relative, of logits and hidden vectors */
 /* A small difference takes some codes of a page, or of what experts of the host take, to their
  * neighbour. */
@@ -21,7 +21,7 @@
 /* A proof under way: the device with the model, and a judge with the few layers that are run. */
 struct proof {
     const struct model *m;
-    const struct be_ops *ops; /* of the device */
+    const struct be_ops *ops; /* table of the device */
     struct be *be, *judge;
     struct model_op *op; /* [n_ops] those of the model that are run */
     uint32_t n_ops, n_rows, n_pages,
@@ -31,9 +31,9 @@ struct proof {
     struct sampler sampler;
     float *logits, *hidden; /* [n_vocab], [n_embd] of the judge */
     uint64_t step;
-    struct engine_out seen[2]; /* what the device made of a prompt, of the row behind it */
+    struct engine_out seen[2]; /* the device's results: for the prompt, for the row behind it */
     bool moved;                /* the last page lies in a spare one, behind the others */
-    uint32_t state;            /* of recurrent layers: where the sequence's is */
+    uint32_t state;            /* slot of the sequence's recurrent state */
     double limit;
     char why[160]; /* the first thing that was wrong, "" */
 };

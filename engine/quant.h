@@ -19,8 +19,8 @@ void quant_decode(enum tensor_type type, const void *src, float *dst, size_t n);
 /* Row @r of a matrix: t->ne[0] values. */
 void quant_decode_row(const struct tensor *t, uint64_t r, float *dst);
 
-extern const int8_t quant_iq4_values[16]; /* of IQ4_NL and IQ4_XS */
-extern const int8_t quant_fp4_values[16]; /* of MXFP4 and NVFP4: twice those of E2M1 */
+extern const int8_t quant_iq4_values[16]; /* values of IQ4_NL and IQ4_XS */
+extern const int8_t quant_fp4_values[16]; /* values of MXFP4 and NVFP4: twice those of E2M1 */
 extern const struct blk_grids quant_grids;
 
 /* The scale and the minimum (6 bits each) of sub-block @j (0..7) of a Q4_K or Q5_K block; @s: its

@@ -125,7 +125,7 @@ void rope_read(struct meta *m, const struct rope_defaults *d, const struct tenso
         scale_yarn(&y, s, freq);
         if (d->scores_scaled && y.log_multiplier != 0)
             s->mscale = (float)y.attn_factor;
-    } else if (strcmp(y.type, "longrope") == 0) /* what scales are the divisors */
+    } else if (strcmp(y.type, "longrope") == 0) /* longrope scales by the divisors */
         s->mscale = (float)y.attn_factor;
     else if (strcmp(y.type, "none") != 0) /* "linear", and files that only give the factor */
         for (uint32_t i = 0; i < s->n_rot / 2; i++)

@@ -14,10 +14,10 @@
 struct rope_defaults {
     uint32_t dim, context;
     double base;
-    const char *suffix;       /* of the keys dimension_count and freq_base: "" or "_swa" */
+    const char *suffix;       /* suffix of the keys dimension_count and freq_base: "" or "_swa" */
     bool scores_scaled;       /* YaRN with a log multiplier scales scores, not the rotation */
     bool long_rope;           /* scaling may be by divisors that the caller chose */
-    bool half;                /* of the values half turn, by divisors of the first pairs */
+    bool half;                /* half of the values turn, by divisors of the first pairs */
     bool scaled, fixed_betas; /* fixed_betas: YaRN with 32 and 1, whatever the file says */
 };
 

@@ -17,7 +17,7 @@
 /* Scratch, of one thread. Invariant: count[] is zero between calls. */
 struct sampler {
     uint32_t n_vocab;
-    bool wide;       /* this CPU has AVX2 and FMA: use the copy of the code compiled for it */
+    bool wide;       /* the CPU has AVX2 and FMA: use the code compiled for it */
     float *z;        /* [n_vocab rounded up to 64] processed logits, -inf at the end */
     uint32_t *count; /* [n_vocab] of the output tokens */
     uint64_t *bins;  /* [4096] */

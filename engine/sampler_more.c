@@ -10,7 +10,7 @@
 #include <math.h>
 #include "engine/shared/sampling.h"
 
-#define PENALTY_MAX 1e30 /* of DRY: beyond it a token is as good as banned */
+#define PENALTY_MAX 1e30 /* largest penalty of DRY: beyond it a token is as good as banned */
 
 /* -- DRY --------------------------------------------------------------------------------------- */
 

@@ -12,7 +12,8 @@
 
 #define PAGES_OF_DEVICE (1u << 20) /* bounds the pages that a device's free memory is turned into */
 #define SNAPSHOTS_MAX 4096u
-#define HOST_PART 2 /* of host memory, for snapshots of a hybrid model; the rest is for its pages */
+/* Divisor of host memory for snapshots of a hybrid model; its pages have the rest. */
+#define HOST_PART 2
 
 /* Checks that the backend has pages of this type, and that the model's heads fit its blocks. */
 static int check_kv_type(const struct sizing *z, enum engine_kv_type of, struct err *err) {
@@ -156,7 +157,7 @@ static int choose_kv(struct sizing *z, struct err *err) {
 static int size_states(struct sizing *z, struct err *err) {
     struct engine_opts *o = z->opts;
     uint64_t bytes = z->info->state_bytes;
-    uint64_t part = o->kv_bytes / 4; /* that snapshots take of the KV memory */
+    uint64_t part = o->kv_bytes / 4; /* part of the KV memory that snapshots take */
 
     if (!bytes) {
         o->n_states = o->n_snapshots = 0;

@@ -17,7 +17,7 @@ struct sizing {
     struct engine_opts *opts; /* 0 in a number of pages, states ... or in max_context: chosen */
     struct engine_info *info; /* zeroed; gets bytes of pages and states, windows, and slots */
     char *note, *moved;       /* lines for the log: about windows, and about experts */
-    size_t n_note, n_moved;   /* their sizes */
+    size_t n_note, n_moved;   /* sizes of @note and @moved */
     bool host_snapshots;      /* set: snapshots are in host memory beside a device */
 };
 

@@ -20,14 +20,14 @@ struct kv_formats {
     enum engine_kv_type k, v;
 };
 
-/* Where a format is served: a row of the table is for its backend and those before it. */
+/* Backends that serve a format: a row of the table is for its backend and those before it. */
 enum kv_backends { KV_REFERENCE, KV_HOST, KV_DEVICE };
 
 struct kv_type {
     const char *name;
     enum tensor_type tensor; /* the format of tensors with the same blocks */
     uint32_t block, block_bytes;
-    uint32_t code_bits; /* of a value, without its share of the block's scale */
+    uint32_t code_bits; /* bits of a value's code, without its share of the block's scale */
     enum kv_backends backends;
 };
 
@@ -99,7 +99,7 @@ struct engine_seq {
      * 0. */
     uint16_t n_ahead;
     int32_t feed; /* >= 0: row0's token is the sample of want[feed] of step - 1; else -1 */
-    /* All pictures of the sequence that begin before pos0 + n_rows, in order. Where rows of a
+    /* Pictures of the sequence that begin before pos0 + n_rows, in order. Where rows of a
      * picture see each other in both directions (engine_info.two_way), all of them are in one
      * step. */
     uint32_t n_pictures;
@@ -186,9 +186,10 @@ struct engine_top {
 
 /* The answer to a want. */
 struct engine_out {
-    int32_t token;   /* the sample; WANT_PROMPT_LP: the row's next prompt token */
-    float logprob;   /* of token, under the softmax of the logits before all processors */
-    uint64_t digest; /* of the row's logits (before processors), 0 unless opts.digest */
+    int32_t token; /* the sample; WANT_PROMPT_LP: the row's next prompt token */
+    /* Log probability of the token, under the softmax of the logits before all processors. */
+    float logprob;
+    uint64_t digest; /* digest of the row's logits before processors, 0 unless opts.digest */
     uint32_t n_top;
     const struct engine_top *top; /* best first; ties by lowest id */
     const float *vector; /* WANT_HIDDEN: n_embd floats until the next launch, and nothing else */
@@ -217,8 +218,8 @@ struct engine_opts {
     /* Not 0: the CPU may take so much for all of it. Then kv_bytes is a wish (0: a quarter of it)
      * that is reduced for the weights and grows for max_context. */
     uint64_t memory;
-    uint32_t
-        device_share; /* 0, or a device takes the n-th part of what it has left, not kv_bytes */
+    /* 0, or a device takes the n-th part of what it has left, not kv_bytes. */
+    uint32_t device_share;
     /* Beside a device the experts of the first so many layers lie in host memory and are computed
      * there (n_threads, isa); ENGINE_HOST_AUTO: as few experts, those that are picked least, as
      * leave the device room for kv_bytes, without device_share, or for max_context or FIT_CONTEXT
@@ -236,13 +237,14 @@ struct engine_opts {
     uint32_t n_host_pages;  /* 0: sized from host_kv_bytes, which may be 0 */
     uint64_t host_kv_bytes; /* host memory for pages that are not on the device */
     uint32_t n_states;      /* 0: max_seqs, fewer if they took more than half of kv_bytes */
-    uint32_t n_snapshots;   /* of states; 0: what host_kv_bytes hold, or a fourth of kv_bytes */
-    uint32_t max_context;   /* 0: the model's, or what the pages hold if that is less */
+    /* Snapshots of states; 0: what host_kv_bytes hold, or a fourth of kv_bytes. */
+    uint32_t n_snapshots;
+    uint32_t max_context; /* 0: the model's, or what the pages hold if that is less */
     /* The caller has page tables of KV_WINDOW and keeps to engine_info.window. Then layers with a
      * window have pages of their own where that takes less: of models without recurrent layers, on
      * the CPU, without host pages. */
     bool windows;
-    uint32_t max_rows, max_seqs, max_wants; /* of a batch */
+    uint32_t max_rows, max_seqs, max_wants; /* limits of a batch */
     struct kv_formats kv_type;
     /* kv_type is q8_0 where f16's pages hold no sequence of max_context (0: of FIT_CONTEXT, or the
      * model's longest if that is less) and q8_0's hold more, else f16. */
@@ -260,7 +262,8 @@ struct engine_opts {
     /* The file of the image encoder (vision/projector.h), kept open like `file`; NULL: the model
      * takes no pictures. One that does not fit the model is an error of engine_new(). */
     const struct gguf *projector;
-    uint32_t picture_rows; /* of the largest picture that is computed; 0: the projector's limit */
+    /* Rows of the largest picture that is computed; 0: the projector's limit. */
+    uint32_t picture_rows;
     void (*progress)(void *ctx, const char *what,
                      double fraction); /* NULL, or called while loading */
     void *progress_ctx;
@@ -286,9 +289,10 @@ struct engine_info {
      * see each other in both directions. */
     uint32_t picture_width;
     bool two_way;
-    uint32_t picture_rows; /* of the largest picture that is computed, without line breaks */
+    uint32_t picture_rows; /* rows of the largest picture that is computed, without line breaks */
     uint64_t weight_bytes, page_bytes, n_params;
-    uint64_t memory_bytes; /* of weights, buffers, pages and states, whether touched yet or not */
+    /* Bytes of weights, buffers, pages and states, whether touched yet or not. */
+    uint64_t memory_bytes;
     /* Recurrent layers: the bytes of a sequence's state, 0 when the model has none, and how many
      * sequences may have one at once. A position's pages are of no use without the state there. */
     uint64_t state_bytes;
@@ -304,7 +308,7 @@ struct engine_info {
     /* Pages of KV_WINDOW, 0: all layers' keys are in the others. A row reads the last @window keys
      * there. They are enough for @window_seqs sequences whose rows of two steps are under way. */
     uint32_t n_windows, window, window_seqs;
-    uint64_t window_bytes; /* of one */
+    uint64_t window_bytes; /* size of one */
     /* Placement of experts: the layers that have experts, those with some in host memory, the
      * experts, and the number and bytes of those in host memory. */
     uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts;

@@ -38,9 +38,9 @@ struct arch {
         bool by_keys, normed;
         enum gating gating;
     } routing;
-    bool long_rope; /* its divisors are one of two tensors */
+    bool long_rope; /* takes the divisors of RoPE's frequencies from one of two tensors */
     enum rope_sections sections;
-    bool no_drafts; /* its blocks of multi-token prediction are left out */
+    bool no_drafts; /* leaves out the file's blocks of multi-token prediction */
     bool no_rope;
     /* Factors of the embedding, of branches and of logits; of queries by their position. */
     enum bind_need scales;
@@ -540,7 +540,8 @@ static void read_shape(struct meta *m, const struct arch *a, struct model *model
     meta_u32_opt(m, "attention.key_length", 1, 1024, &s->head_dim);
     value_length = s->head_dim;
     meta_u32_opt(m, "attention.value_length", 1, 1024, &value_length);
-    if (a->bind == nemotron_bind || a->bind == encoder_bind) /* where the other is missing */
+    if (a->bind == nemotron_bind ||
+        a->bind == encoder_bind) /* the key of these models; most files have the next one */
         meta_f32_opt(m, "attention.layer_norm_epsilon", 0, 0.1, &eps);
     meta_f32_opt(m, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
     meta_f32_opt(m, "attention.scale", 0, 1e3, &scale);
@@ -702,7 +703,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
 
     read_shape(&meta, a, m);
     read_experts(&meta, a, m);
-    if (!m->shape.n_ff) /* where all are experts, theirs is enough */
+    if (!m->shape.n_ff) /* a model whose layers all have experts has only the experts' size */
         meta_u32(&meta, "feed_forward_length", 1, 1u << 20, &m->shape.n_ff);
     read_vocab(&meta, &m->shape);
     read_scales(&meta, a, m);

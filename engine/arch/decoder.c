@@ -96,7 +96,7 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
                      .attn = layer->attn,
                      .sinks = bind_vector(b, d->sinks, h->n, "blk.%u.attn_sinks.weight", l),
                  });
-    if (d->soft_gate || d->sigmoid_gate) { /* as wide as there are heads, or values */
+    if (d->soft_gate || d->sigmoid_gate) { /* one gate for a head, or for each value */
         const struct tensor *wide = NULL;
         char name[64];
 

@@ -17,14 +17,14 @@ struct decoder {
     const char *ffn_norm; /* name of the norm before the FFN; NULL: ffn_norm */
     /* Norms of what attention and the FFN add; NULL: none */
     const char *attn_post_norm, *ffn_post_norm;
-    float post_eps; /* of these; 0: that of the other norms */
+    float post_eps; /* of the post norms; 0: rms_eps */
     enum glu glu;
     bool v_unit;     /* values have a norm without weights, and are keys where attn_v is missing */
     uint32_t window; /* window.h: the size where the file says none */
     uint32_t window_period;
     uint32_t wide_scores; /* layers of the model whose scores are scaled by the model's width */
     bool window_rope;     /* layers with a window have the second set of rotary positions */
-    bool same_base;       /* whose base is the first's where the file does not say */
+    bool same_base;       /* the second RoPE has the first one's base where the file names none */
     bool scaled_embedding;
     bool two_way;        /* pictures' rows see each other: window.h, in all layers */
     bool unit_embedding; /* the embedding is normed, without weights */
@@ -48,8 +48,8 @@ struct layer {
     uint32_t index; /* in the file */
     struct heads heads;
     struct attn attn;
-    uint8_t rope;              /* of model_shape.rope */
-    uint32_t n_ff;             /* of its dense FFN */
+    uint8_t rope;              /* index into model_shape.rope */
+    uint32_t n_ff;             /* width of the dense FFN */
     const struct kv_layer *kv; /* the pages of a layer before it that it reads; NULL: its own */
 };
 

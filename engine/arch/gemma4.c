@@ -12,7 +12,7 @@ struct plan {
     bool in_window[MODEL_LAYERS_MAX];
     uint32_t window, dim, window_dim;
     uint32_t n_own; /* the layers behind these read the keys of the last two kinds before them */
-    struct kv_layer kv[MODEL_LAYERS_MAX]; /* of the own ones */
+    struct kv_layer kv[MODEL_LAYERS_MAX]; /* pages of layers that store their own keys */
 };
 
 /* Reads the hyperparameters that differ by layer, and checks that heads share key heads evenly and
@@ -97,7 +97,7 @@ static void bind_experts(struct binder *b, struct model *m, const struct decoder
                  });
     const struct tensor *down =
         bind_matrices(b, BIND_MUST, n_ff, e, n, "blk.%u.ffn_down_exps.weight", l);
-    bool weighed = down && down->scale; /* that is the factor of each expert */
+    bool weighed = down && down->scale; /* the factor of each expert */
     model_add(m, &(struct model_op){
                      .kind = OP_EXPERTS,
                      .layer = l,

@@ -238,7 +238,7 @@ static int capture_end(void *stream, void **graph) {
     if (g)
         cudaGraphDestroy(g);
     if (r != cudaSuccess)
-        cudaGetLastError(); /* nothing is lost: the caller goes on without */
+        cudaGetLastError(); /* the caller goes on without; clear the error */
     *graph = r == cudaSuccess ? exec : NULL;
     return (int)r;
 }

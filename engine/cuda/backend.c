@@ -426,7 +426,7 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
 
     if (op->attn.two_way)
         return "pictures whose rows see each other";
-    if (h->dim % 8 && h->dim != s->widest.head) /* that one is refused with its size */
+    if (h->dim % 8 && h->dim != s->widest.head) /* the widest head is refused with its size */
         return "heads of this size";
     if (op->kind == OP_QKV && op->gated && op->bias[0])
         return "keys and values of this kind";

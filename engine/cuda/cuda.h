@@ -23,14 +23,14 @@
 #include "engine/sampler.h"
 
 #define LOGIT_ROWS 128u           /* wants whose logits exist at a time; more are done in rounds */
-#define LOAD_BYTES (16u << 20)    /* of one of the two buffers that weights pass through */
+#define LOAD_BYTES (16u << 20)    /* size of each of the two buffers that weights pass through */
 #define WAIT_LIMIT_NS 60000000000 /* a device that does not reach an event by then is lost */
 #define MEMORY_WAIT_MS 10000u     /* for memory that another process is about to give back */
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
 #define WIDE_ROWS 128u            /* be.attention.wide_rows: no graph is larger */
 #define FUSE_VALUES 16384u        /* be.ways.fuse */
 #define FUSE_ROW 4096u            /* values; packing a row costs as much besides its own */
-#define HEAD_VALUES 512u          /* of a head, at most */
+#define HEAD_VALUES 512u          /* most values of a head */
 /* Most pairs of an expert, on average, that expert_vec takes: an item of 64 pairs of expert_wide
  * takes about as many instructions as three items of 8 (docs/measurements/cuda-model.md). */
 #define FEW_PAIRS 16u
@@ -70,7 +70,7 @@ struct step {
     bool recorded;  /* the event stands at the end of the step */
     uint64_t ended; /* number of the last one */
     struct step_grid grid;
-    uint32_t graph;        /* which of its pass, GRAPHS: none */
+    uint32_t graph;        /* index among the graphs of its pass; GRAPHS: none */
     const uint32_t **mask; /* [max_wants] the caller's, or NULL; of scored wants */
     /* Wants with logits, and the place of each of the batch's wants among those of its kind
      * (hidden.c). */
@@ -80,18 +80,20 @@ struct step {
     struct sample_out *out_device, *out_host;
     struct engine_out *out;     /* [max_wants] */
     struct engine_top *top;     /* [max_wants][ENGINE_TOP_MAX] */
-    const struct weights *head; /* of the logits */
+    const struct weights *head; /* weights of the logits */
     const struct weights *held; /* a projection that is launched with the op behind it, or NULL */
-    const struct model_op *due; /* likewise what is added to x: of EXPERTS, PROJ or JOIN */
-    struct left left;           /* of PROJ's product, which is due; no sums: nothing is */
-    const struct weights *routed, *shared; /* that picked them; the expert of all rows */
-    bool gated;                            /* be.act.o is not multiplied by its gates yet */
-    bool packed;                           /* be.act.packed holds what the next matrices take */
-    bool many_share;                       /* attend_many_share() */
-    bool pictures;                         /* rows of pictures are among those of the batch */
-    bool kept, paired;                     /* KEEP, DRAFT_IN have been launched (draft.c) */
-    bool listed;                           /* be.latent.item is that of this step */
-    struct heads planned; /* what attention's work list was made for; n 0: none yet */
+    /* Op whose result is added to x with the op behind it: EXPERTS, PROJ or JOIN; NULL: none. */
+    const struct model_op *due;
+    struct left left;             /* split-K sums of the PROJ that is due; no sums: y is complete */
+    const struct weights *routed; /* ROUTE's weights, for EXPERTS */
+    const struct weights *shared; /* expert of all rows */
+    bool gated;                   /* be.act.o is not multiplied by its gates yet */
+    bool packed;                  /* be.act.packed holds what the next matrices take */
+    bool many_share;              /* attend_many_share() */
+    bool pictures;                /* rows of pictures are among those of the batch */
+    bool kept, paired;            /* KEEP, DRAFT_IN have been launched (draft.c) */
+    bool listed;                  /* be.latent.item is that of this step */
+    struct heads planned; /* heads for which attention's work list was made; n 0: none yet */
     /* Epilogue that makes ACT_H of be.act.gate: PLAIN copies it, others multiply it with up. */
     struct {
         enum pack_kind kind;
@@ -133,8 +135,8 @@ struct launch {
 struct kv_class {
     uint32_t n_pages;
     uint8_t *pages;
-    size_t page_bytes;                    /* of all layers */
-    size_t layer_bytes[MODEL_LAYERS_MAX]; /* of a page, by layer among those of the class */
+    size_t page_bytes;                    /* size of a page of all layers */
+    size_t layer_bytes[MODEL_LAYERS_MAX]; /* size of a page, by layer among those of the class */
 };
 
 /* A struct launch and its argument, a struct host_call, or a struct meeting. */
@@ -142,13 +144,13 @@ enum note { NOTE_LAUNCH, NOTE_CALL, NOTE_MEETING };
 
 /* Invariant: a step notes its launches or replays a graph or does neither, never both. */
 struct graphs {
-    bool on, noting, replaying;     /* of the step that is being launched */
+    bool on, noting, replaying;     /* state of the step that is being launched */
     void *graph[PASSES][2][GRAPHS]; /* 1: step.many_share; NULL: not yet */
     struct {
         struct be *be;
         enum note kind;
         struct launch launch;
-        bool early; /* as it was launched */
+        bool early; /* launched early (PDL) */
         _Alignas(16) uint8_t args[1024];
     } * note; /* [capacity] */
     uint32_t n_notes, capacity;
@@ -164,7 +166,7 @@ struct activations {
     float *own_t;             /* the rank's columns of what is added to x; NULL: one device */
     float *rope[ROPE_TABLES]; /* [n_rot / 2][2] */
     float *factor;            /* [max_rows] of queries: temper_at() */
-    float *o_gate;            /* of attention's output, as wide */
+    float *o_gate;            /* gates of attention's output, as wide as o */
     float *layer_input;       /* ACT_P */
 };
 
@@ -175,15 +177,15 @@ struct attention {
     float *partial;                     /* results of chunks; sums of shared segments */
     size_t partial_bytes;
     uint32_t max_items, max_merges;
-    struct temper temper; /* of the layers' queries, all the same */
+    struct temper temper; /* equal for all layers */
     uint32_t wide_rows;   /* steps of more rows have ATTN_WIDE queries a block */
     bool bulk;            /* attend_latent_bulk is right here */
     bool shares;          /* sequences on the same pages share their items */
     bool no_many;         /* found wrong: sharing by attend_wide */
 };
 
-/* How a product of many rows is computed: rows of activations of a panel, MATMUL_COLUMNS or
- * WGMMA_ROWS; blocks that share its segments, a power of two. */
+/* Kernel and split-K factor of a product of many rows: rows of activations of a panel,
+ * MATMUL_COLUMNS or WGMMA_ROWS; blocks that share its segments, a power of two. */
 struct product_way {
     uint32_t block_rows, n_splits;
 };
@@ -214,15 +216,16 @@ struct experts {
     uint32_t *expert, *list, *count; /* [pairs], [n_expert][max_rows], route_args.count */
     struct expert_item *item;        /* [experts_items()] */
     uint32_t *n_items;
-    uint32_t *slot;               /* [n_layer][n_expert]: route_args.slot */
-    uint64_t *picks, *host_picks; /* likewise: route_args.picks; as of step @counted */
+    uint32_t *slot; /* [n_layer][n_expert]: route_args.slot */
+    /* route_args.picks by layer and expert; the host's copy is of step @counted. */
+    uint64_t *picks, *host_picks;
     uint64_t counted;
     bool no_vec, no_wide, wants_vec; /* left out; wants_vec: not found wrong by the self-test */
     /* Exchange with the host's experts, in pinned memory. A dense FFN is one expert. */
     const struct host_experts_ops *host_ops;
     struct host_experts *host;         /* NULL: the host has no experts */
     uint32_t n_host;                   /* layers that were loaded */
-    const struct tensor *norm;         /* of the ROUTE op that was loaded last */
+    const struct tensor *norm;         /* norm of the ROUTE op that was loaded last */
     float *host_x, *host_y;            /* [max_rows][n_embd], [pairs][n_embd] */
     uint32_t *host_expert, *host_rows; /* [pairs]; of the step */
 };
@@ -248,7 +251,7 @@ struct recurrent {
 struct draft {
     float *hidden, *kept, *pair; /* [max_rows][n_embd], [n_slots][ENGINE_KEPT][n_embd],
                                     [max_rows][2 n_embd] */
-    struct kept of;              /* as of the step that was launched last */
+    struct kept of;              /* state behind the step that was launched last */
 };
 
 /* Logits and sampling. */
@@ -259,7 +262,8 @@ struct sampling {
     float *hidden;              /* [max_wants][n_embd] */
     uint16_t *packed;           /* wanted rows, for the logits */
     float *scale;               /* [max_wants] of these */
-    const struct step *last;    /* that ended, and its wants: peek() shows them */
+    /* Step that ended last, and the number of its wants: peek() shows them. */
+    const struct step *last;
     uint32_t last_wants;
     float *peeked;       /* host [n_vocab]: logits for peek(), or of a row that the host samples */
     uint32_t *count;     /* host [n_vocab]: zero between uses */
@@ -315,19 +319,19 @@ struct be {
         uint32_t fuse, wants_fuse;
         bool early, wants_early; /* cuda_api.launch */
     } ways;
-    uint32_t page_capacity; /* of the page tables of a batch */
+    uint32_t page_capacity; /* most entries of a batch's page tables */
     /* Places of a batch's rows among pictures: [max_rows], for the upload; NULL: the model takes no
      * pictures. */
     struct picture_row *picture_row;
     struct kv_class kv[PAGE_CLASSES];
-    uint8_t *host_pages; /* of KV_GLOBAL, pinned */
+    uint8_t *host_pages; /* pages of KV_GLOBAL in pinned memory */
     void *stream;
-    struct cuda_side side; /* of models with experts of the host */
+    struct cuda_side side; /* stream for calls of the host, of models with experts of the host */
     struct region region[112];
     uint32_t n_regions;
-    struct step step[2]; /* of step s: [s % 2] */
+    struct step step[2]; /* step s has step[s % 2] */
     struct weights *weights;
-    struct graphs graphs;    /* of the first */
+    struct graphs graphs;    /* used on the first rank only */
     struct batch_head *head; /* on the device: where the rows upload goes */
     uint32_t *arrived;       /* zeros between kernels: struct matmul_args, attend_args */
     struct loading load;
@@ -427,7 +431,7 @@ int cuda_join(struct be *b);
 struct operand {
     const uint16_t *packed;
     const float *scale;
-    const uint32_t *count; /* how many of n_rows there are; NULL: all */
+    const uint32_t *count; /* rows that exist among n_rows; NULL: all */
     uint32_t n_rows;
     bool cores; /* pack_args.cores */
     /* Product of one matrix whose shared segments the caller adds up; NULL: the kernel adds them

@@ -19,7 +19,7 @@ enum cuda_direction { CUDA_TO_DEVICE, CUDA_TO_HOST };
 enum {
     CUDA_OLD_DRIVER = 35,      /* or none */
     CUDA_BUSY = 46,            /* the device is another process' alone */
-    CUDA_SYSTEM_CALL = 304,    /* that the driver made failed */
+    CUDA_SYSTEM_CALL = 304,    /* a system call of the driver failed */
     CUDA_NOT_READY = 600,      /* event_query(): not an error */
     CUDA_FABRIC = 802,         /* the switches between devices are not set up yet */
     CUDA_OTHER_DRIVER = 803,   /* libcuda is not that of the loaded module */
@@ -49,9 +49,9 @@ static inline int cuda_carveout(uint32_t bytes) {
 struct cuda_device {
     char name[128], address[16]; /* on its bus: domain:bus:device.function */
     int major, minor, n_multiprocessors;
-    size_t bytes, shared_bytes; /* of memory; of a multiprocessor's shared memory that is used */
-    size_t block_bytes;         /* of shared memory that a block may have */
-    size_t cache_bytes;         /* of the L2 cache */
+    size_t bytes, shared_bytes; /* size of memory; shared memory of a multiprocessor that is used */
+    size_t block_bytes;         /* shared memory that a block may have */
+    size_t cache_bytes;         /* size of the L2 cache */
     int made_for; /* check_kernel(): what the kernels were compiled for, the device's family or an
                      older one */
 };

@@ -24,7 +24,7 @@
 struct chain {
     struct be *b;
     uint32_t n_rows;
-    size_t bytes;            /* of the rows */
+    size_t bytes;            /* size of the rows */
     float *rows, *got;       /* pinned: rows before and behind the chain */
     struct hidden_args a[2]; /* from x to y and back: row i becomes the norm of row i + 1 */
     void *graph[2];          /* plain, early */

@@ -79,7 +79,8 @@ void graph_close(struct be *b) {
 static uint32_t size_for(const struct step *s) {
     uint32_t i = 0;
 
-    if (!s->be->graphs.on || s->n_scored == 0 || s->pictures) /* their ops have other launches */
+    if (!s->be->graphs.on || s->n_scored == 0 ||
+        s->pictures) /* steps with pictures launch other kernels */
         return GRAPHS;
     while (i < GRAPHS && sizes[i] < MAX(s->batch->n_rows, s->n_scored))
         i++;
@@ -194,7 +195,7 @@ static void capture(struct step *s) {
         e = e ? e : again(g, i);
     }
     e = e || !b->ranks ? e : ranks_meet(b->ranks, &join, NULL);
-    if (b->ranks) /* that which is used between calls, whatever has failed */
+    if (b->ranks) /* between calls the first device is current, whatever has failed */
         cuda_check(b, b->api->use(b->number), "cudaSetDevice");
     void **graph = graph_of(s);
     int end = b->api->capture_end(b->stream, graph);

@@ -16,12 +16,12 @@
 extern "C" {
 #endif
 
-#define CUDA_THREADS 256u /* of a block of every kernel, unless it says otherwise */
+#define CUDA_THREADS 256u /* threads of a block of every kernel, unless it says otherwise */
 #define SAMPLE_THREADS 512u
 #define PACK_THREADS 512u
-#define PACK_ROWS 8u       /* rows of activations that lie together */
-#define MATVEC_ROWS 16u    /* rows of activations that matvec() takes, at most */
-#define MATVEC_STAGES 3u   /* of a warp's ring: 2 are on their way while one is used */
+#define PACK_ROWS 8u     /* rows of activations that lie together */
+#define MATVEC_ROWS 16u  /* rows of activations that matvec() takes, at most */
+#define MATVEC_STAGES 3u /* stages of a warp's cp.async ring: two are in flight while one is used */
 #define MATMUL_COLUMNS 64u /* rows of activations that a block of matmul_wide() takes */
 #define WIDE_SLICES 4u
 #define WIDE_SLICE_BYTES (MATMUL_COLUMNS * 64u * 2u)
@@ -63,8 +63,8 @@ struct attn_merge {
 /* A sequence of the batch, as plan reads it. */
 struct plan_seq {
     uint32_t row0, n_rows, pos0; /* rows of the batch, position of the first */
-    uint32_t page0;              /* of its page table */
-    uint32_t state;              /* its slot */
+    uint32_t page0;              /* first entry of its page table */
+    uint32_t state;              /* slot of its state */
     uint32_t before; /* 1: the slot has the hidden state of the position before pos0 (kept.h) */
 };
 
@@ -104,8 +104,8 @@ struct plan_args {
     uint32_t group, n_head_kv, n_multiprocessors, max_partials;
     uint32_t page_tokens; /* 0: nothing is shared */
     uint32_t few;         /* queries of a block that has one chunk: ATTN_QUERIES or ATTN_LATENT */
-    uint32_t wide;        /* of one that has all: attend_kernel.queries */
-    uint32_t shared;      /* of one that has chunks for several sequences: few, or more */
+    uint32_t wide;        /* queries of a block that has all chunks: attend_kernel.queries */
+    uint32_t shared; /* queries of a block that has chunks for several sequences: few, or more */
 };
 
 /* -- rows -------------------------------------------------------------------------------------- */
@@ -117,7 +117,7 @@ struct embed_args {
     struct tile_source table;
     const uint8_t *tiles; /* NULL: the table; else the same in tiles */
     uint32_t format, n_units;
-    float inverse;          /* of the tiles' unit: matrix.inverse */
+    float inverse;          /* matrix.inverse of the tiles */
     const int32_t *sampled; /* [2][max_wants] tokens of the steps before */
     float *x, scale;        /* x: [rows][n_embd] */
     uint32_t picture_width; /* model_shape.n_picture */
@@ -201,7 +201,7 @@ struct pair_args {
     float *kept, *pair;                        /* [slots][n_kept][n], [rows][2 n] */
     uint32_t n, n_kept, keeps;
     float eps;
-    struct pack_args pack; /* of pair */
+    struct pack_args pack; /* packs pair */
 };
 
 /* Returns the place of column @k (0 to 31) among the 32 of a row: lane t of a row's four finds what
@@ -220,7 +220,7 @@ struct left {
     float inverse;
 };
 
-enum store_part { STORE_Q, STORE_K, STORE_V }; /* as the matrices of a layer stand */
+enum store_part { STORE_Q, STORE_K, STORE_V }; /* order of the matrices of a layer */
 
 /* qk-norm, RoPE, keys and values into their pages; grid: x rows, y (n_head + n_kv) / 8. q is
  * changed in place. v may be k: what the keys are before their norm.
@@ -233,8 +233,8 @@ struct store_args {
     const float *q_norm, *k_norm; /* [head_dim] or NULL */
     const float *rope;            /* [rows][n_rot / 2][2]: cos, sin */
     const float *temper;          /* [rows]: queries are multiplied by it; NULL: by 1 */
-    uint8_t *pages;               /* of the layer */
-    uint32_t cls;                 /* of the pages */
+    uint8_t *pages;               /* pages of the layer */
+    uint32_t cls;                 /* class of the pages */
     struct page_shape shape;
     uint32_t n_head, n_rot, neox;
     uint32_t n_kv;   /* heads of keys and values that are stored: all, or 0 */
@@ -254,7 +254,7 @@ struct latent_args {
 };
 
 #define LATENT_KEY 576u   /* values of a key of latent attention, at most */
-#define LATENT_VALUE 512u /* of those the value */
+#define LATENT_VALUE 512u /* most values of a latent key that are the value */
 
 /* to = (base + gain t') * scale, t' = t or, with @norm, its rms norm times that; no base: zeros. t
  * is first what is @left, if anything is. Then, where @packs, rows of to are packed. Grid: rows. */
@@ -321,13 +321,14 @@ struct copy_args {
 struct matrix {
     const uint8_t *tiles;
     const float *bias;  /* or NULL */
-    const float *scale; /* of each expert's sums, or NULL */
+    const float *scale; /* factor of each expert's sums, or NULL */
     const void *grid;   /* tile_grid_of() its type */
     float *y;           /* [rows][n_out] */
     uint32_t format, n_out, n_units, n_row_tiles;
     float inverse; /* 2^-unit, which makes the file's weights of the tiles', times their scale */
     uint32_t stage_bytes, stage_units; /* tile_stage_bytes(), tile_stage_units() */
-    uint32_t unit[TILE_SEGMENTS + 1], bytes[TILE_SEGMENTS + 1]; /* where a segment begins */
+    /* Beginning of each segment, in units and bytes. */
+    uint32_t unit[TILE_SEGMENTS + 1], bytes[TILE_SEGMENTS + 1];
 };
 
 /* Fills in what the format and the size of a matrix say of its tiles. */
@@ -359,7 +360,7 @@ enum finish {
     FINISH_STORE,
 };
 
-#define MATMUL_MATRICES 4 /* of a launch, at most */
+#define MATMUL_MATRICES 4 /* most matrices of a launch */
 
 /* y (+)= W x + bias for the matrices, which share x. matvec: up to 8 rows, matvec_16: up to 16;
  * grid x: row tiles of all matrices, or fewer: a block takes every gridDim.x'th. matmul_wide: grid
@@ -386,7 +387,7 @@ struct matmul_args {
     uint32_t n_columns, n_panels, n_splits, leave;
     uint32_t *arrived; /* zeros, and zeros again when it ends */
     float *sums;
-    struct ahead ahead; /* of FINISH_STORE */
+    struct ahead ahead; /* prefetch with FINISH_STORE */
     union {
         struct pack_args pack;
         struct store_args store;
@@ -411,7 +412,7 @@ MX_FN uint32_t matvec_shared(uint32_t stage_bytes) {
 
 /* Stages of weights that are held so that they come as far ahead as the slices. */
 MX_FN uint32_t wide_slots(uint32_t format) {
-    uint32_t slices = tile_k(format) * tile_stage_units(format) / 64; /* of a stage */
+    uint32_t slices = tile_k(format) * tile_stage_units(format) / 64; /* slices of a stage */
 
     return (WIDE_SLICES - 2 + slices) / slices + 1;
 }
@@ -431,7 +432,7 @@ MX_FN uint32_t wide_shared(uint32_t format) {
 
 /* Stages of weights: enough for as far ahead as the slices. */
 MX_FN uint32_t wgmma_slots(uint32_t format) {
-    uint32_t slices = tile_k(format) * tile_stage_units(format) / 64; /* of a stage */
+    uint32_t slices = tile_k(format) * tile_stage_units(format) / 64; /* slices of a stage */
 
     return 1 + (WGMMA_SLICES - 3 + slices) / slices;
 }
@@ -446,7 +447,7 @@ extern const bool matmul_wgmma_built; /* with code for a Hopper */
 
 /* -- experts ----------------------------------------------------------------------------------- */
 
-#define EXPERT_THREADS 128u             /* of a block of expert_vec() */
+#define EXPERT_THREADS 128u             /* threads of a block of expert_vec() */
 #define EXPERT_ROWS PACK_ROWS           /* pairs that expert_vec() takes at a time */
 #define ROUTE_ROWS (CUDA_THREADS / 32u) /* rows of a block of route() */
 #define ROUTE_PICKS 32u                 /* experts of a row, at most */
@@ -471,7 +472,7 @@ struct route_args {
     const float *logits, *bias; /* [rows][n_expert]; of the choice alone, or NULL */
     uint32_t n_expert, n_used, columns;
     uint32_t sigmoid, normalize; /* struct expert_rule */
-    float in_scale, scale;       /* of the logits, of the weights */
+    float in_scale, scale;       /* factor of the logits; factor of the weights */
     const uint32_t *slot;        /* [n_expert] the device's numbers; NULL: it has all of them */
     uint64_t *picks;             /* [n_expert] are added to; or NULL */
     uint32_t *expert;            /* [pairs] */
@@ -500,9 +501,9 @@ struct expert_cut {
 struct expert_args {
     struct matrix m[2];
     const uint16_t *x;                 /* [pairs or rows] packed */
-    const float *scale;                /* likewise */
+    const float *scale;                /* [pairs or rows] scales of the packed rows */
     uint32_t n_mats, n_blocks, n_used; /* n_blocks: of 16 columns, in x */
-    uint32_t n_experts;                /* that there are */
+    uint32_t n_experts;                /* number of experts */
     uint32_t by_pair, glu;             /* by_pair: a row of x is a pair */
     uint32_t n_teams, stage_bytes;     /* stage_bytes: the largest */
     struct expert_cut cut[2];
@@ -561,7 +562,7 @@ struct combine_args {
     const float *x;              /* [rows][n_x] */
     float *to;                   /* [rows][n]: columns of x from @first on; may be x */
     const float *y, *host_y;     /* [pairs][n] of the device's experts, of the host's */
-    const uint32_t *slot;        /* as route() has it; NULL: all are in y */
+    const uint32_t *slot;        /* route_args.slot; NULL: all pairs are in y */
     const float *weight, *weigh; /* weigh: a factor of each expert, or NULL */
     const uint32_t *expert;
     const float *shared;      /* NULL, or [rows][n] of the expert that every row has */
@@ -573,11 +574,11 @@ struct combine_args {
 
 /* -- recurrent layers -------------------------------------------------------------------------- */
 
-#define STATE_TAPS 8u      /* of a convolution, at most */
-#define DELTA_THREADS 128u /* of a block of delta() */
-#define DELTA_VALUES 32u   /* of a head, that such a block has */
-#define DELTA_ROWS 8u      /* that it has in shared memory at a time; as many are on their way */
-#define DELTA_DIM 128u     /* of a head, at most */
+#define STATE_TAPS 8u      /* most taps of a convolution */
+#define DELTA_THREADS 128u /* threads of a block of delta() */
+#define DELTA_VALUES 32u   /* values of a head that a block of delta() has */
+#define DELTA_ROWS 8u      /* rows in shared memory at a time; as many are in flight */
+#define DELTA_DIM 128u     /* most values of a head */
 
 /* A gated delta net (engine/backend.h) in three kernels that share their argument. A layer's state
  * of slot s is at state + s stride: [n_taps - 1][channels] of u, the oldest first, then a matrix of
@@ -595,11 +596,11 @@ struct delta_args {
     float *c;                       /* [rows][channels]: q and k of unit length, v */
     float *mix;                     /* [rows][n_value_head][2]: e^g, sigmoid(beta) */
     float *out;                     /* [rows][n_value_head * dim] */
-    float *state;                   /* of the layer */
+    float *state;                   /* state of the layer */
     size_t stride;                  /* values from a slot to the next */
     uint32_t n_key_head, n_value_head, dim, n_taps, tiled, joined;
     float eps;
-    struct pack_args pack; /* of out */
+    struct pack_args pack; /* packs out */
 };
 
 /* Mamba-2 (engine/backend.h) in three kernels likewise; a state is laid out as a delta net's, with
@@ -618,11 +619,11 @@ struct mamba_args {
     float *c;                       /* [rows][channels] */
     float *mix;                     /* [rows][n_head][2]: e^(dt A), dt */
     float *out;                     /* [rows][n_head * dim] */
-    float *state;                   /* of the layer */
+    float *state;                   /* state of the layer */
     size_t stride;                  /* values from a slot to the next */
     uint32_t n_head, dim, n_group, n_state, n_taps;
     float eps;
-    struct pack_args pack; /* of out */
+    struct pack_args pack; /* packs out */
 };
 
 /* A short convolution (engine/backend.h). State of slot s at state + s stride: [n_taps - 1][n] of
@@ -634,7 +635,7 @@ struct conv_args {
     const float *in[3]; /* [rows][n] b, c, u */
     const float *taps;  /* [n_taps][n] */
     float *out;         /* [rows][n] */
-    float *state;       /* of the layer */
+    float *state;       /* state of the layer */
     size_t stride;      /* values from a slot to the next */
     uint32_t n, n_taps;
 };
@@ -654,7 +655,7 @@ struct penal { /* a token of prompt or output, once */
     uint32_t count; /* in the output */
 };
 
-struct bias_entry { /* as engine_bias */
+struct bias_entry { /* an engine_bias in the device's layout */
     int32_t token;
     float bias;
 };
@@ -686,7 +687,7 @@ struct sample_out {
     struct sample_top top[20];
 };
 
-#define SAMPLE_BLOCKS 32u /* that share a row, at most */
+#define SAMPLE_BLOCKS 32u /* most blocks that share a row */
 #define SAMPLE_BINS 4096u /* the upper 12 bits of a logit */
 #define SAMPLE_LIST 4096u /* tokens that a cut is found among, at most */
 #define SAMPLE_TOP 20u
@@ -721,7 +722,7 @@ struct sample_args {
     const struct sample_want *want;
     struct sample_state *state;
     const float *logits; /* [wants][n_vocab] */
-    float *z;            /* likewise: the processed ones */
+    float *z;            /* [wants][n_vocab] logits behind the processors */
     const struct bias_entry *bias;
     const int32_t *ban;
     const struct penal *penal;
@@ -731,7 +732,7 @@ struct sample_args {
     int32_t *sampled;          /* [wants] */
     struct sample_out *out;
     uint32_t n_vocab, mask_words, digest;
-    uint32_t list_max; /* of state.list: SAMPLE_LIST, or less for tests */
+    uint32_t list_max; /* capacity of state.list: SAMPLE_LIST, or less for tests */
 };
 
 /* Returns whether top_k can leave any token out. */

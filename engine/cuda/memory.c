@@ -218,7 +218,7 @@ static void add_steps(struct be *b) {
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, seqs = b->opts->max_seqs;
     size_t words = (b->shape->n_vocab + 31) / 32, slack = 16 * 64;
     size_t unique = MIN(b->shape->n_vocab, b->opts->max_context);
-    /* Of a row of a picture: positions, place, values. */
+    /* Bytes of a picture's row: positions, place, values */
     size_t picture = b->shape->n_picture ? (b->shape->n_picture + ROPE_AXES + 1) * 4ull : 0;
 
     b->page_capacity = (uint32_t)MIN(
@@ -466,7 +466,7 @@ static int alloc_steps(struct be *b) {
         struct step *s = &b->step[i];
 
         s->be = b;
-        assert(s->rows.size == b->step[0].rows.size); /* both upload to the same place */
+        assert(s->rows.size == b->step[0].rows.size); /* both steps upload to the same place */
         s->rows.device = (uint8_t *)b->head;
         s->sampled = b->sampling.sampled + i * b->opts->max_wants;
         s->mask = calloc(b->opts->max_wants, sizeof(*s->mask));

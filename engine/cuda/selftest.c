@@ -23,13 +23,14 @@
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
 
-#define ROWS 72u /* of activations: two blocks of matmul_wide; matvec gets fewer */
-#define OWN 24u  /* of them that differ; the others are these again */
-#define OUT 32u  /* of the matrix */
+#define ROWS 72u /* rows of activations: two blocks of matmul_wide; matvec gets fewer */
+#define OWN 24u  /* different rows; they repeat behind that */
+#define OUT 32u  /* rows of the matrix */
 #define COLUMNS 2048u
 #define TYPES 64u
 #define FEW_ITEMS ((ROWS + EXPERT_ROWS - 1) / EXPERT_ROWS)
-#define PANELS ((ROWS + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS) /* also items of expert_wide */
+/* Panels of matmul_wide, and items of expert_wide. */
+#define PANELS ((ROWS + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS)
 
 /* Memory of the device that weights will pass through, and of the host beside it. */
 struct bench {
@@ -393,7 +394,7 @@ bool cuda_selftest_wanted(void) {
 /* Tries the tensor of each type and number of dimensions that has the longest rows, which sharing
  * segments needs. */
 int cuda_selftest(struct be *b, struct err *err) {
-    const struct tensor *widest[2][TYPES] = {{NULL}}; /* of matrices, of those of experts */
+    const struct tensor *widest[2][TYPES] = {{NULL}}; /* [0]: matrices, [1]: tensors of experts */
 
     if (!cuda_selftest_wanted())
         return 0;

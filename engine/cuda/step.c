@@ -89,7 +89,8 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *sl
                       uint32_t *const page[PAGE_CLASSES]) {
     const struct engine_batch *b = s->batch;
     uint32_t tokens = s->be->opts->page_tokens, n_classes = has_windows(s->be) ? 2 : 1;
-    int32_t before = (b->step + 1) % 2 ? (int32_t)s->be->opts->max_wants : 0; /* its samples */
+    int32_t before = (b->step + 1) % 2 ? (int32_t)s->be->opts->max_wants
+                                       : 0; /* first sample of the step before */
     const uint32_t *place = s->be->step[(b->step + 1) % 2].place;
 
     for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -199,7 +200,7 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
     struct step *s = &b->step[batch->step % 2], *other = &b->step[(batch->step + 1) % 2];
 
     assert(!other->batch || other->recorded || other->batch->n_wants == 0);
-    if (other->batch && !other->recorded && step_record(other) < 0) /* its end is here */
+    if (other->batch && !other->recorded && step_record(other) < 0) /* the other step ends here */
         return -EIO;
     assert(!s->batch); /* at most two steps in flight */
     assert(batch->n_rows <= b->opts->max_rows && batch->n_wants <= b->opts->max_wants);

@@ -20,7 +20,7 @@
 #include "base/mathx.h"
 
 #define ATTN_TILE 32u   /* keys */
-#define ATTN_TILES 8u   /* of a chunk */
+#define ATTN_TILES 8u   /* tiles of a chunk */
 #define ATTN_CHUNK 256u /* keys */
 #define ATTN_QUERIES 16u
 /* Queries of a block when a step has many rows, by the size of the heads. */
@@ -94,14 +94,14 @@ MX_FN uint32_t attn_first_result(const struct attn_shared *s, uint32_t chunk) {
  * sequence's. What is in partial: index of [few queries], where query i is at i % few behind
  * i / few others. Chunks from 0 on leave one result, others one each. */
 struct attn_item {
-    uint32_t row0, pos0; /* of the sequence's rows in the batch */
+    uint32_t row0, pos0; /* first row in the batch, and its position */
     uint32_t q0, n_q;
-    uint32_t page0;    /* of the sequence's page table */
+    uint32_t page0;    /* first entry of the sequence's page table */
     int32_t chunk;     /* the first of n_run; or -1: all of n_chunks, and the result is final */
     uint32_t n_run;    /* chunks; 0: final */
-    uint32_t partial;  /* where the results of its chunks go; each takes as many as queries need */
-    uint32_t n_chunks; /* of the item's longest query */
-    uint32_t merge, n_merges;  /* those that its result goes to, where it has a chunk */
+    uint32_t partial;  /* first place of its chunks' results; each takes as many as queries need */
+    uint32_t n_chunks; /* chunks of the item's longest query */
+    uint32_t merge, n_merges;  /* merges that its result goes to, where it has a chunk */
     struct attn_shared shared; /* final: what it goes on from; n_chunks 0: nothing */
 };
 

@@ -14,7 +14,7 @@ enum tile_format {
     TILE_MXFP4,
     TILE_NVFP4,
     TILE_Q5_0,
-    TILE_Q4_1, /* this and the next have minima */
+    TILE_Q4_1, /* has minima, as has the next format */
     TILE_Q5_1,
     TILE_Q4_K, /* from here on tiles have 256 columns */
     TILE_Q5_K,

@@ -32,7 +32,7 @@
 
 #include "engine/shared/tile_formats.h"
 
-#define TILE_SLICES 4u /* of a tile of 256 columns */
+#define TILE_SLICES 4u /* slices of a tile of 256 columns */
 
 /* Grids as a device reads them. IQ1 and IQ2: two words of four nibbles a vector, 4 plus which of
  * three sizes a value has. IQ3: a vector's sizes, a byte each, half of what the file says for
@@ -245,7 +245,7 @@ MX_FN uint8_t tile_low_scale(uint32_t f, const struct tile_source *s, uint32_t k
         return 0;
     if (f == TILE_Q3_K)
         return (uint8_t)(blk_q3_scale(b, slice * 4 + n) + 128);
-    uint32_t group = slice * 4 + 2 * n; /* of 16 columns: the lower nibble's */
+    uint32_t group = slice * 4 + 2 * n; /* group of 16 columns: the lower nibble's */
     if (f == TILE_Q2_K)
         return (uint8_t)(low_q2_scale(s->type, b, group, min) |
                          low_q2_scale(s->type, b, group + 1, min) << 4);

@@ -165,7 +165,7 @@ DEVICE void weigh_values(uint8_t *tile, bool seen, bool both, const uint32_t h[2
 
         if (seen)
             take_values<Q8>(tile, n, v);
-        sync_warp(); /* all lanes have theirs */
+        sync_warp(); /* every lane has read its part */
 #pragma unroll
         for (int b = 0; b < 8; b++) {
             float o[4];
@@ -399,7 +399,7 @@ DEVICE void find_merges(const struct merge_args &a, uint32_t r, uint32_t *merge_
     sync_block();
     for (uint32_t i = threadIdx.x; i < a.batch->n_merges; i += PACK_THREADS) {
         const struct attn_merge &it = a.batch->merge[i];
-        uint32_t first = (r - it.row0) * a.group; /* of its queries, among the sequence's */
+        uint32_t first = (r - it.row0) * a.group; /* first query of the row among the sequence's */
 
         for (uint32_t q = it.q0; r >= it.row0 && q < it.q0 + it.n_q; q++)
             if (q >= first && q < first + a.group)

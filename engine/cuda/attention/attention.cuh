@@ -11,16 +11,17 @@
 
 /* Addresses of the keys and values of the block's key head, and the range that its queries see. */
 struct Place {
-    const uint8_t *keys, *values, *key_scales, *value_scales; /* of page 0; scales: q8_0 */
-    const uint32_t *table;                                    /* of the sequence */
-    uint32_t page_bytes, dim, tokens, shift;                  /* tokens of a page: 1 << shift */
-    uint32_t first, last; /* of the keys that any of the block's queries sees */
+    /* Addresses in page 0; scales: of q8_0. */
+    const uint8_t *keys, *values, *key_scales, *value_scales;
+    const uint32_t *table;                   /* page table of the sequence */
+    uint32_t page_bytes, dim, tokens, shift; /* tokens of a page: 1 << shift */
+    uint32_t first, last; /* range of the keys that any query of the block sees */
 };
 
 /* Eight keys of one page, from a multiple of 8 on. */
 struct Group {
     size_t page;   /* bytes from page 0 */
-    uint32_t slot; /* of the first one in its page */
+    uint32_t slot; /* place of the first key in its page */
 };
 
 /* The group of @key, a multiple of 8. Behind the last group: the last one, whose keys are finite
@@ -410,7 +411,7 @@ DEVICE void merge_values(const struct merge_args &a, const struct attn_merge &it
                 o[v] = merge_with(o[v], next[k][2 + v], w.a, w.b);
         }
     }
-    if (a.sinks) { /* as end_query() */
+    if (a.sinks) { /* merge the sink as end_query() does */
         struct Weights w = merge_weights(max, a.sinks[head] * LOG2_E);
 
         l = merge_with(l, 1.0f, w.a, w.b);

@@ -18,7 +18,7 @@ template <int D, int G> struct alignas(16) Shared {
     static constexpr uint32_t queries = G * ATTN_QUERIES;
 
     struct Place place;
-    struct Group group[ATTN_CHUNK / 8];  /* of the chunk's keys */
+    struct Group group[ATTN_CHUNK / 8];  /* groups of eight of the chunk's keys */
     uint16_t q[D][2][G][32][8];          /* take_queries() */
     struct vec4 p[ATTN_TILES][G][2][32]; /* by lane, as both mma of a product take them */
     float m[ATTN_TILES][queries], l[ATTN_TILES][queries];
@@ -41,7 +41,7 @@ DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_group
         uint32_t d = inside<D>(b, 32 * b + d0, s.place.dim);
         struct vec4 k[4];
 
-        if (32 * D > HEAD_MAX && 32u * b >= s.place.dim) /* of latent attention */
+        if (32 * D > HEAD_MAX && 32u * b >= s.place.dim) /* narrower latent heads */
             break;
 #pragma unroll
         for (int j = 0; j < 4; j++)

@@ -13,9 +13,10 @@
 
 #define WARPS (CUDA_THREADS / 32)
 #define GROUPS (ATTN_LATENT_BULK / ATTN_QUERIES)
-#define BLOCKS (LATENT_KEY / 32)            /* of 32 values of a key */
-#define PRODUCTS (LATENT_VALUE / WARPS / 8) /* of a tile's values, a warp and a group of queries */
-#define AT_ONCE 4u                          /* of them, whose values are loaded together */
+#define BLOCKS (LATENT_KEY / 32) /* blocks of 32 values of a key */
+/* Products of a tile's values for a warp and a group of queries. */
+#define PRODUCTS (LATENT_VALUE / WARPS / 8)
+#define AT_ONCE 4u /* products whose values are loaded together */
 
 #ifdef WEFT_SIMT
 extern "C" const bool attend_latent_built = true;
@@ -51,7 +52,7 @@ DEVICE uint32_t key_place(uint32_t m, uint32_t j, uint32_t odd) {
 /* 32 keys as pages of q8_0 have them. */
 struct alignas(16) Codes {
     uint8_t code[ATTN_TILE][LATENT_KEY];
-    uint16_t scale[4][8 * BLOCKS]; /* of eight keys: [key][dim / 32] */
+    uint16_t scale[4][8 * BLOCKS]; /* scales of eight keys: [key][dim / 32] */
 };
 
 /* Tiles on their way and in use: that whose values are added, that whose scores are made, and of
@@ -85,13 +86,13 @@ template <bool Q8> struct alignas(16) Shared {
 
     struct Ring<Q8> ring;
     uint16_t q[BLOCKS][2][GROUPS][32][8]; /* take_queries() */
-    struct vec4 p[2][GROUPS][2][32];      /* of two tiles, by lane, as mma takes them */
-    struct Pair tile[2][queries];         /* weights of the merging into the chunk .. */
-    struct Pair whole[2][queries];        /* .. and of the chunk, if it ends with the tile */
+    struct vec4 p[2][GROUPS][2][32]; /* probabilities of two tiles, by lane, as mma takes them */
+    struct Pair tile[2][queries];    /* weights of the merging into the chunk . */
+    struct Pair whole[2][queries];   /* .. and of the chunk, if it ends with the tile */
     float chunk_m[queries], chunk_l[queries], all_m[queries], all_l[queries], all_a[queries];
     uint32_t pos[queries];
     struct Place place;
-    struct Span span; /* of the item */
+    struct Span span; /* keys of the item */
     struct attn_item item;
     uint64_t full[Ring<Q8>::stages];
 };
@@ -343,7 +344,8 @@ template <bool Q8> DEVICE void attend_item(const struct attend_args &a, struct S
     take_positions(a, s.item, s);
     take_queries<BLOCKS>(a, s.item, s);
     for (uint32_t step = 0; step < s.span.n + before; step++) {
-        uint32_t ahead = step + 3 - before, weighed = step + 1 - before; /* those before 0: none */
+        uint32_t ahead = step + 3 - before,
+                 weighed = step + 1 - before; /* tiles before 0 do not exist */
 
         sync_block();
         if (ahead < s.span.n && warp == (ahead + 1) * GROUPS % WARPS)
@@ -393,7 +395,7 @@ template <bool Q8> DEVICE void attend_items(const struct attend_args &a) {
         if (threadIdx.x == 0)
             take_item(a, s, i);
         sync_block();
-        if (s.span.n > 0) /* else no merge looks at it */
+        if (s.span.n > 0) /* an empty span leaves nothing to merge */
             attend_item(a, s);
         sync_block();
     }

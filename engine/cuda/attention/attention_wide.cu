@@ -84,7 +84,7 @@ template <int D> DEVICE void fetch(struct Place p, Tile<D> &to, uint32_t first) 
 
 /* Pages have at least 16 tokens: codes of 16 keys come together. */
 template <int D> DEVICE void fetch(struct Place p, Codes<D> &to, uint32_t first) {
-    constexpr uint32_t pieces = ATTN_TILE * 2 * D; /* of 16 bytes, of keys and of values */
+    constexpr uint32_t pieces = ATTN_TILE * 2 * D; /* vectors of 16 bytes, of keys and of values */
     uint32_t n = p.dim / 32, tid = threadIdx.x, last = p.last & ~15u;
 
     static_assert(pieces <= CUDA_THREADS, "a thread brings one of each");
@@ -180,7 +180,7 @@ template <int D> struct alignas(16) Shared {
     uint16_t q[D][2][WARPS][32][8]; /* take_queries() */
     uint32_t pos[ATTN_WIDE];
     uint32_t low[WARPS], high[WARPS]; /* positions of a warp's queries; of none: low above high */
-    uint32_t index;                   /* of the item */
+    uint32_t index;                   /* index of the item */
     uint32_t n_tiles;                 /* end of the last one that is seen */
     struct attn_item item;
     struct Place place;

@@ -18,11 +18,11 @@ struct attend_args {
     const float *q;       /* [rows][n_head][head_dim]; with @turned [rows][n_head][n_value] */
     float *o;             /* [rows][n_head][n_value] */
     float *partial;       /* [results][n_head_kv][few][partial_stride] */
-    const uint8_t *pages; /* of the layer: [pages][page_layer_bytes()] */
+    const uint8_t *pages; /* pages of the layer: [pages][page_layer_bytes()] */
     struct page_shape shape;
-    uint32_t cls; /* of the pages */
+    uint32_t cls; /* class of the pages */
     uint32_t n_head, group, partial_stride;
-    uint32_t few, n_value;  /* as plan_args; values of a head's result */
+    uint32_t few, n_value;  /* plan_args.few; values of a head's result */
     const float *turned;    /* the values of queries behind the first n_value, or NULL: q has all */
     uint32_t turned_stride; /* from a query's to the next */
     float scale, cap;       /* cap: of scores, 0: none */
@@ -48,7 +48,7 @@ struct attend_args {
 struct attend_kernel {
     const void *kernel;
     uint32_t shared;  /* bytes, of the launch */
-    uint32_t queries; /* of an item that has all chunks, at most */
+    uint32_t queries; /* most queries of an item that has all chunks */
     bool leaves;      /* items that are not in wide_item to the variant that is not wide */
 };
 
@@ -67,10 +67,10 @@ struct attend_kernel {
  * merges, or fewer, y key heads. */
 struct merge_args {
     const struct batch_head *batch;
-    const float *partial; /* as in attend_args */
+    const float *partial; /* attend_args.partial */
     float *o;             /* [rows][n_head][n_value] */
     uint32_t n_head, n_head_kv, group, few, n_value, partial_stride;
-    uint32_t window; /* these as in attend_args */
+    uint32_t window; /* this and the next: see attend_args */
     const float *sinks;
 };
 
@@ -88,7 +88,7 @@ extern "C" {
 #endif
 
 extern const void *const kernel_attend_64;    /* heads of up to 64 */
-extern const void *const kernel_attend_64_q8; /* of pages of q8_0 */
+extern const void *const kernel_attend_64_q8; /* for pages of q8_0 */
 extern const void *const kernel_attend_128;
 extern const void *const kernel_attend_128_q8;
 extern const void *const kernel_attend_256;

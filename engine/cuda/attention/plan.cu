@@ -19,24 +19,25 @@
 
 #include "engine/cuda/device.cuh"
 
-#define PLAN_SEQS 256u /* that are planned at a time; groups do not go over the border */
-#define PLAN_PAGES 8u  /* that a lane compares at a time */
+#define PLAN_SEQS 256u /* sequences that are planned at a time; groups do not cross the border */
+#define PLAN_PAGES 8u  /* entries of page tables that a lane compares at a time */
 #define NO_ITEM UINT32_MAX
 
-#define LONG_CHUNKS 8u /* of one row that are items of their own, however much there is to do */
+/* Chunks of a sequence of one row from which on each is an item of its own. */
+#define LONG_CHUNKS 8u
 /* Blocks of 16 queries and one chunk that take as long as one of attend_wide's of 128, computed:
  * q8_0 3.9, f16 2.2 by the bytes that they ask the L2 cache for, 4.9 by their instructions. */
 #define WIDE_WORTH 4u
 
-struct Known { /* of a sequence */
+struct Known { /* facts about a sequence */
     struct plan_seq s;
-    uint32_t
-        common; /* whole chunks, before the last of each, whose pages are those of the one before */
+    /* Whole chunks, before the last of each, whose pages are those of the one before. */
+    uint32_t common;
 };
 
 struct Planned {
     uint32_t item, wide_item;  /* the first of its items over all chunks; item NO_ITEM: none */
-    struct attn_shared shared; /* what its own chunks follow */
+    struct attn_shared shared; /* shared chunks in front of its own ones */
     /* Fields of a group of n sequences, in its first one; n 0: no group begins here. The shared
      * chunks are items of @run chunks from shared_item on, for merges from @merge on. */
     uint32_t n, run, shared_item, merge;
@@ -46,7 +47,7 @@ struct Plan {
     struct Known known[PLAN_SEQS];
     struct Planned planned[PLAN_SEQS];
     uint64_t sums[CUDA_THREADS / 32];
-    uint32_t first_merge, end_merge; /* those of these sequences */
+    uint32_t first_merge, end_merge; /* merges of these sequences */
 };
 
 struct Given { /* so far */

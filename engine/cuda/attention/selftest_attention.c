@@ -25,7 +25,7 @@
 #define FEW 8u    /* sequences whose results last blocks merge */
 #define HEADS_KV 2u
 #define GROUP 32u   /* heads that share a key head, at most */
-#define WINDOW 170u /* of the last row: its chunk, and the last tiles of the one before */
+#define WINDOW 170u /* window of the last row: its chunk, and the last tiles of the one before */
 #define POISON ((size_t)1 << 20) /* bytes of partial results that must be written before read */
 
 /* Inputs and results of attention, and the step under way. */
@@ -38,7 +38,7 @@ struct scene {
     float *sinks_on;
     uint32_t n_keys, n_rows;    /* rows: the last positions */
     uint32_t window;            /* 0: none, and no sinks */
-    uint32_t n_value;           /* of a head's result, and of its query in q */
+    uint32_t n_value;           /* values of a head's result, and of its query in q */
     size_t n_q, n_kv, n_turned; /* values of a row */
     double limit;
     /* The step under way. */
@@ -263,7 +263,7 @@ static void take(struct be *b, const struct wanted *all, enum way way, bool use)
 }
 
 #define CROWDED 1u /* multiprocessors, for which any batch is enough */
-#define BATCHES 3u /* of a way, at most */
+#define BATCHES 3u /* most batches of a way */
 
 /* Steps that go the way; returns how many. */
 static uint32_t batches_of(const struct be *b, const struct scene *t, enum way way,

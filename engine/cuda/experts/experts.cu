@@ -299,7 +299,7 @@ struct ExpertFeed {
         copy_wait<MATVEC_STAGES - 2>();
         sync_warp();
         fetch(a);
-        return dynamic_shared() + slot; /* all slots but this one are on their way */
+        return dynamic_shared() + slot; /* the other slots are being filled */
     }
 };
 
@@ -478,7 +478,7 @@ KERNEL(expert_vec, struct expert_args, EXPERT_THREADS, 4) {
     struct ExpertFeed feed;
     struct Place at;
 
-    wait_for_previous(); /* which weights there are to fetch it said */
+    wait_for_previous(); /* route() decided which weights there are to fetch */
     feed.start(a);
     for (at.start(a); at.item < feed.n_items;)
         multiply_item(a, at, feed, &sums);

@@ -24,7 +24,7 @@
 #define FEWEST 32u /* rows of the first class; the next ones have up to twice as many */
 #define MOST 512u  /* rows that are timed */
 #define WAYS 6u
-#define RUNS 3u /* of each way, after one that is not counted */
+#define RUNS 3u /* timed runs of each way, after a warm-up run */
 /* A way takes the place of a plainer one where it is faster by more than this part: more than two
  * runs of the same way differ. */
 #define MARGIN 0.04f
@@ -150,7 +150,7 @@ int product_choose(struct be *b, const struct weights *w, const struct operand *
         if (memcmp(&p->choice[i], &key, offsetof(struct choice, way)) == 0) {
             *way = p->choice[i].way;
             if (way->block_rows == MATMUL_COLUMNS && !cuda_can_split(b, w, x->n_rows))
-                way->n_splits = 1; /* of more rows than the class was timed with */
+                way->n_splits = 1; /* the class was timed with fewer rows */
             return 0;
         }
     if (p->n_choices == CHOICES)

@@ -74,8 +74,8 @@ DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *
 /* cp.async ring of a warp: the weights of segment s of the block's tiles, s its number, stage by
  * stage. Registers are scarce here. */
 struct Feed {
-    uint32_t slot, end;       /* of the warp's ring: what is fetched next, where it ends */
-    uint32_t tile;            /* that is being fetched, of all matrices */
+    uint32_t slot, end;       /* places in the warp's ring: of the next stage, of the end */
+    uint32_t tile;            /* tile that is being fetched, counted over all matrices */
     uint32_t n_left, n_stage; /* bytes of its segment, of a stage; 0 behind the last tile */
     const uint8_t *from;      /* the lane's */
 
@@ -139,7 +139,7 @@ struct Feed {
         else
             fetch_few(place(), from, n = at_once());
         pass(a, n);
-        return dynamic_shared() + slot; /* all slots but this one are on their way */
+        return dynamic_shared() + slot; /* the other slots are being filled */
     }
 };
 
@@ -319,7 +319,7 @@ KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
 struct Ends {
     struct AddUp all;
     float *shared; /* first_sum() or NULL */
-    bool half;     /* as in Supply */
+    bool half;     /* see Supply */
 
     __device__ __forceinline__ void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
         if (!shared)

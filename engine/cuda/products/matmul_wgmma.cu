@@ -23,17 +23,18 @@ extern "C" const bool matmul_wgmma_built = false;
 
 #if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-#define BLOCKS (2 * SLICE_PAIRS) /* of 16 columns of a slice */
+#define BLOCKS (2 * SLICE_PAIRS) /* blocks of 16 columns of a slice */
 
 template <uint32_t N> struct Source {
     static constexpr uint32_t groups = N / PACK_ROWS, slice_bytes = WGMMA_SLICE_BYTES(N);
-    static constexpr uint32_t vectors = slice_bytes / 16 / CUDA_THREADS; /* that a thread copies */
+    static constexpr uint32_t vectors =
+        slice_bytes / 16 / CUDA_THREADS; /* vectors of 16 bytes that a thread copies */
 
-    const uint8_t *x[vectors]; /* what the thread copies of the next slice */
+    const uint8_t *x[vectors]; /* sources of the thread's copies of the next slice */
     const uint8_t *tiles;      /* the warp's row of tiles */
     uint32_t slot;             /* offset of the next slice in the ring of slices */
     uint32_t ring;             /* offset of the warp's; the slices come first */
-    uint32_t n_units;          /* of segments @first .. @last - 1 */
+    uint32_t n_units;          /* units of segments @first .. @last - 1. */
 
     /* The weights of segments @first .. @last - 1 of row tile @tile of those at @all, or of the
      * last one where there is none: four warps multiply together. */
@@ -160,10 +161,11 @@ template <uint32_t N> struct Walk {
 
         from.template begin<F>(a, column, m.unit[first] * tile_k(F));
         const uint32_t start = wgmma_place(0), n = from.n_units * slices;
-        uint32_t slice = start; /* of slice i */
+        uint32_t slice = start; /* shared memory of slice i */
         uint32_t segment = first, end = end_of(first, slices), done;
         float c[N / 2];
-        uint32_t w[2][BLOCKS][4]; /* of slices under way: w[0] of even ones of the segment */
+        /* Decoded weights of two slices under way: w[0] of even ones of the segment. */
+        uint32_t w[2][BLOCKS][4];
 
 #pragma unroll
         for (uint32_t k = 0; k < N / 2; k++)
@@ -182,7 +184,7 @@ template <uint32_t N> struct Walk {
                 }
                 const uint8_t *stage = dynamic_shared() + (from.ring + u / units % wgmma_slots(F) *
                                                                            tile_stage_bytes(F));
-                struct Tile<F> tile; /* what the slice needs of it */
+                struct Tile<F> tile; /* the slice's part of a tile */
 
                 int pair =
                     load_slice<F>(tile, stage + u % units * tile_bytes(F), i % slices, m.grid);

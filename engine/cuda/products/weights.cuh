@@ -448,7 +448,7 @@ template <int F> struct Steps {
     static constexpr uint32_t slices = F >= TILE_Q4_K ? 4 : 1;
     static constexpr uint32_t units = TILE_STAGE_UNITS(F);
     static constexpr uint32_t of_stage = slices * units;
-    static constexpr uint32_t unroll = F >= TILE_LOW ? 1 : slices; /* of a tile's slices */
+    static constexpr uint32_t unroll = F >= TILE_LOW ? 1 : slices; /* unrolled slices of a tile */
 };
 
 /* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584: no stage is larger. @to: of

@@ -47,7 +47,7 @@ DEVICE uint32_t to_bit_8(uint32_t w, int from) {
 }
 
 template <> struct Tile<TILE_IQ1> {
-    const uint16_t *run; /* of the lane's half of a vector */
+    const uint16_t *run; /* grid entries of the lane's half of a vector */
     uint32_t index[2], high;
     struct GridScales s;
 

@@ -12,15 +12,16 @@
 
 #define WIDE_GROUPS (MATMUL_COLUMNS / PACK_ROWS)
 
-#define SLICE_VECTORS (WIDE_SLICE_BYTES / 16u / CUDA_THREADS) /* that a thread copies of a slice */
+/* Vectors of 16 bytes of a slice that a thread copies. */
+#define SLICE_VECTORS (WIDE_SLICE_BYTES / 16u / CUDA_THREADS)
 
 /* cp.async ring of a block: WIDE_SLICES slices of 64 columns of the activations, shared by all
  * warps, and in rings of their own the warps' weights for as far ahead. A group of copies is what
  * one slice brings. */
 struct Supply {
-    const uint8_t *x[SLICE_VECTORS]; /* what the thread copies of the next slice */
-    const uint8_t *tiles;            /* of the warp's row tile, NULL: none */
-    uint32_t segment;                /* of the matrix, the first of @n_units tiles */
+    const uint8_t *x[SLICE_VECTORS]; /* sources of the thread's copies of the next slice */
+    const uint8_t *tiles;            /* row tile of the warp, NULL: none */
+    uint32_t segment;                /* number in the matrix of the first of @n_units tiles */
     uint32_t ring;                   /* offset of the warp's; the slices come first */
     uint32_t n_units;
     bool half; /* no more than half of the 64 rows are there: the others are not multiplied */
@@ -136,7 +137,7 @@ DEVICE void walk(struct Supply &supply, const struct matrix &m, const ENDS &ends
 #pragma unroll unroll
         for (uint32_t i = 0; i < slices; i++) {
             const uint8_t *slice = supply.take<F>(u * slices + i);
-            struct Tile<F> tile; /* what the slice needs of it: registers are scarce */
+            struct Tile<F> tile; /* the slice's part of a tile: registers are scarce */
 
             if (!supply.tiles)
                 continue;

@@ -13,7 +13,7 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
     uint32_t dim = mamba ? s->mamba.n_state : s->delta.dim;
 
     assert(s->state.kernel <= STATE_TAPS);
-    if (op->kind == OP_CONV) /* its states are copied in units of 16 bytes */
+    if (op->kind == OP_CONV) /* states of a convolution are copied in units of 16 bytes */
         return s->state.n_floats % 4 == 0 ? NULL : "short convolutions of this width";
     if (!op->norm)
         return "recurrent layers of this kind";
@@ -51,8 +51,9 @@ struct delta_args recurrent_delta_args(const struct be *b, const struct weights 
         .n_taps = m->state.kernel,
         .tiled = m->delta.tiled,
         .eps = m->rms_eps,
-        .pack = step_pack_args(b, PACK_PLAIN, b->recurrent.out, NULL,
-                               b->ranks ? 0 : m->state.n_out), /* of several devices later */
+        .pack = step_pack_args(
+            b, PACK_PLAIN, b->recurrent.out, NULL,
+            b->ranks ? 0 : m->state.n_out), /* several devices pack behind the exchange */
     };
 
     for (int i = 0; i < OP_MATRICES; i++)

@@ -98,11 +98,11 @@ DEVICE void run_head(const Args &a, const struct plan_seq &seq, struct DeltaRows
     uint32_t lane = threadIdx.x % 32, n_out = part.n_heads * part.n_values;
     float m[DIM / 4];
 
-    uint32_t value = part.first + threadIdx.x / 4; /* of the head */
+    uint32_t value = part.first + threadIdx.x / 4; /* value of the head */
     float *state = a.state + seq.state * a.stride + (size_t)(a.n_taps - 1) * channels_of(a) +
                    (size_t)part.head * part.n_values * DIM + delta_place(DIM, 0, value / 8 * 8) +
                    lane * 4;
-    bool there = value < part.n_values; /* the same for a warp */
+    bool there = value < part.n_values; /* uniform within a warp */
 #pragma unroll
     for (int i = 0; i < DIM / 4; i++)
         m[i] = 0;

@@ -32,7 +32,7 @@ struct Row {
     struct sample_state *state;
     struct sample_out *out;
     const uint32_t *mask;  /* or NULL */
-    struct Stretch raw, l; /* of the block: logits before and after processors */
+    struct Stretch raw, l; /* sums of the block: logits before and behind the processors */
     float *z;
     uint32_t needs, n, index;
     bool processed;

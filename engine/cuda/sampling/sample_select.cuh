@@ -17,7 +17,7 @@
 #define NONE 0xFFFFFFFFu
 #define CUT_SHIFT 20 /* bits of a value below those of its first bin */
 
-struct Bench { /* of the block */
+struct Bench { /* shared memory of the block */
     uint64_t bins[SAMPLE_BINS], part[SAMPLE_THREADS];
     uint64_t word[SAMPLE_THREADS / 32];
     uint64_t above;
@@ -32,7 +32,7 @@ struct Cut {
 
 struct Drawn {
     uint64_t key; /* ordered_double() of l + T g */
-    uint32_t id;  /* NONE: of no token */
+    uint32_t id;  /* token; NONE: no token */
 };
 
 /* The sum (or maximum) of a value over the block, in every thread. */
@@ -228,7 +228,7 @@ DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint6
             return false; /* only at the first level */
         prefix = prefix << bits | b.chosen;
     }
-    /* All tokens of this value have the same amount: the cut keeps as many as are needed, by id. */
+    /* Tokens of this value have the same amount: the cut keeps as many as are needed, by id. */
     out->value = samp_unordered(prefix);
     uint64_t one = amount(out->value, max, inv_t), missing = target - b.above;
     uint64_t need = (missing + one - 1) / one, there = b.bins[prefix & 255] / one;

@@ -18,7 +18,7 @@
 
 /* Lists of the parameters that a want uses. */
 struct lists {
-    uint32_t param; /* whose they are */
+    uint32_t param; /* index of the parameters */
     uint32_t bias0, ban0, penal0, n_penals;
 };
 
