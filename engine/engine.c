@@ -308,8 +308,7 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     const struct be_ops *ops = backend_find(opts->backend, opts, err);
     if (!ops)
         return -EINVAL;
-    /* The CPU does not take the device's place because of pictures: that would be much slower. */
-    bool automatic = ops->device && !opts->projector && strcmp(opts->backend, "auto") == 0;
+    bool automatic = ops->device && strcmp(opts->backend, "auto") == 0;
     const char *what = "the CPU computes";
     struct engine_opts o = *opts;
     uint32_t number[ENGINE_DEVICES], f16_context = choose_kv_type(&o);

@@ -93,12 +93,16 @@ static int check_limits(const struct projector *p, const struct config *c, struc
                    c->picture_min_tokens, most);
 }
 
-/* Returns true if the worker will probably compute on a device, which takes no pictures yet: a
- * projector that no option names must not keep the model from being served there. */
-static bool wants_device(const char *backend) {
+/* Returns true if the worker will probably compute on a device that takes no pictures of the
+ * projector's kind, since rows of a picture see each other: a projector that no option names must
+ * not keep the model from being served there. Gemma 4 E2B and E4B are told by their widths. */
+static bool is_not_for_device(const struct projector *p, const char *backend) {
     bool cuda = strcmp(backend, "cuda") == 0, automatic = strcmp(backend, "auto") == 0;
+    bool gemma4 = p->kind == PROJECTOR_GEMMA4V || p->kind == PROJECTOR_GEMMA4UV;
 
-    return cuda || (automatic && access("/dev/nvidiactl", F_OK) == 0);
+    if (!cuda && (!automatic || access("/dev/nvidiactl", F_OK) < 0))
+        return false;
+    return p->kind == PROJECTOR_GEMMA3 || (gemma4 && p->n_out != 1536 && p->n_out != 2560);
 }
 
 static void say_ignored(const char *path, const char *why) {
@@ -122,11 +126,12 @@ int projector_file_open(struct projector_file *out, const struct config *c, cons
         projector_file_find(c->model, path, sizeof(path));
     if (!*path)
         return 0;
-    if (!*c->mmproj && wants_device(c->engine.backend)) {
-        say_ignored(path, "only the CPU computes pictures: backend = cpu");
+    int r = open_file(out, path, file, t, &e);
+    if (r == 0 && !*c->mmproj && is_not_for_device(&out->projector, c->engine.backend)) {
+        projector_file_deinit(out);
+        say_ignored(path, "only the CPU computes pictures of this model: backend = cpu");
         return 0;
     }
-    int r = open_file(out, path, file, t, &e);
     if (r == 0)
         return check_limits(&out->projector, c, err);
     projector_file_deinit(out);

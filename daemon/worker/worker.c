@@ -284,7 +284,7 @@ static void watch_devices(struct worker *w) {
 }
 
 /*
- * A backend without a device, or beside one for experts, computes on every core, all the time. The
+ * A backend without a device, or beside one for experts or pictures, computes on every core. The
  * front needs a core for some microseconds at a time; at equal priorities the scheduler lets it
  * wait for the next tick (4 ms) whenever it has just had more than its part. So every thread of
  * the worker gets a lower priority. It counts only among the processes of a service or session, as
@@ -297,7 +297,7 @@ static void lower_priority(const struct worker *w) {
 
     const struct engine_info *i = engine_info(w->engine);
 
-    if (strcmp(i->backend, "cuda") != 0 || i->n_host_layers)
+    if (strcmp(i->backend, "cuda") != 0 || i->n_host_layers || i->picture_width)
         threads = opendir("/proc/self/task");
     while (threads && (t = readdir(threads)))
         if (atoi(t->d_name) > 0)
