@@ -293,6 +293,17 @@ static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
     return o->host_experts->open(&b->experts.host, &shape, o->engine, err);
 }
 
+/* Launches kernels early (programmatic dependent launch) where they wait for the kernel before them:
+ * their code is made for compute capability 9.0 or later. Beside the host's experts a kernel could
+ * come up while the host still computes its operands. WEFT_CUDA_EARLY=0 turns it off. */
+static void choose_early(struct be *b) {
+    const char *said = getenv("WEFT_CUDA_EARLY");
+
+    b->ways.early =
+        b->device.made_for >= 90 && !has_host_part(b->shape) && !(said && strcmp(said, "0") == 0);
+    b->ways.wants_early = b->ways.early;
+}
+
 /* Memory, tables, self-test. Weights come with load(). */
 int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank, struct err *err) {
     int r = check_shape(o->shape, err);
@@ -322,7 +333,7 @@ int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank,
         r = r < 0 ? r : open_host(b, o, err);
         r = r < 0 ? r : upload_tables(b);
         r = r < 0 ? r : cuda_selftest(b, err);
-        r = r < 0 ? r : early_open(b);
+        choose_early(b);
         if (r == -EIO)
             err_set(err, 0, NULL, "opening the device: %s", b->error);
     }

@@ -305,7 +305,7 @@ struct be {
     bool met;    /* the next launch waits for events of other devices: it is not early */
     void *ready; /* event: what the other ranks take from this one is there */
     char isa[16], error[200];
-    char note[300]; /* ways that the self-test left out, and how early launches did; "" */
+    char note[300]; /* ways that the self-test left out; "" */
     bool lost;
     bool stuck; /* lost, and nothing that waits for the device may be called */
     struct {
@@ -487,11 +487,6 @@ bool wgmma_takes(const struct be *b, uint32_t n_rows);
 int cuda_selftest(struct be *b, struct err *err);
 /* Returns false with WEFT_CUDA_CHECK=0. */
 bool cuda_selftest_wanted(void);
-/* Sets be.ways.early as WEFT_CUDA_EARLY says, 0 or 1. Without it, where the self-test is wanted,
- * sets it if kernels launched early are faster on this device and have the same bits (be.note
- * tells). Devices before compute capability 9.0 and experts of the host do without. Returns 0 or
- * -EIO. */
-int early_open(struct be *b);
 /* Loads each kernel and allows it the shared memory that its launches ask for; called before the
  * device is asked how much memory is left. Returns 0 or -EIO. */
 int cuda_load_kernels(struct be *b);

@@ -49,7 +49,7 @@ static int call(void) {
     return call_while(false);
 }
 
-/* What the kernels compute is checked elsewhere, what early launch brings, and which ways are fast:
+/* What the kernels compute is checked elsewhere, early launches too, and which ways are fast:
  * not at each of the hundreds of times that tests open the device. */
 __attribute__((constructor)) static void without_selftest(void) {
     setenv("WEFT_CUDA_CHECK", "0", 0);

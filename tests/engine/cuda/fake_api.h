@@ -36,15 +36,14 @@ struct fake_cuda {
     /* Of the threads of a block: simt_order(). Host calls are done as late as may be; where it is
      * odd, at once. */
     uint64_t order;
-    int no_code;              /* 1 + the device for which there are no kernels; 0: none */
-    bool no_graphs;           /* captures fail at their end */
-    int made_for;             /* cuda_device.made_for; 0: the device's */
-    bool other_wgmma;         /* its sums are rounded otherwise than mma's */
-    bool idle;                /* no kernel does anything */
-    const char *broken;       /* the kernel of this name does nothing */
-    const char *faulty;       /* its launch fails, and every call after it */
-    float plain_us, early_us; /* what a launch takes by its clock, of no other use */
-    /* What a launch takes besides, if set. */
+    int no_code;        /* 1 + the device for which there are no kernels; 0: none */
+    bool no_graphs;     /* captures fail at their end */
+    int made_for;       /* cuda_device.made_for; 0: the device's */
+    bool other_wgmma;   /* its sums are rounded otherwise than mma's */
+    bool idle;          /* no kernel does anything */
+    const char *broken; /* the kernel of this name does nothing */
+    const char *faulty; /* its launch fails, and every call after it */
+    /* Time that a launch takes by the clock, in us; NULL: 0. */
     float (*us_of)(const char *kernel, const void *args);
     /* Called before kernel @number of the process runs, if set. */
     void (*on_launch)(const char *kernel, uint64_t number, void *args);
@@ -55,7 +54,7 @@ struct fake_cuda {
     int n_live;                              /* allocations, streams and events */
     size_t n_bytes, peak_bytes, n_exchanged; /* exchanged: copied from device to device */
     float now_us;                            /* the clock */
-    uint64_t n_launches, n_graphs, n_graph_launches, n_host_calls;
+    uint64_t n_launches, n_early, n_graphs, n_graph_launches, n_host_calls;
     bool beside;         /* a host call may run: the device is between it and where it is joined */
     bool failed_capture; /* the call that was to fail belongs to a capture */
 };

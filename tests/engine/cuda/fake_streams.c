@@ -90,7 +90,7 @@ static void run_launch(struct op *o, int device) {
     const struct simt_kernel *k = o->from;
 
     fake_cuda.n_launches++;
-    fake_cuda.now_us += o->early ? fake_cuda.early_us : fake_cuda.plain_us;
+    fake_cuda.n_early += o->early;
     fake_cuda.now_us += fake_cuda.us_of ? fake_cuda.us_of(k->name, o->args) : 0;
     if (fake_cuda.on_launch)
         fake_cuda.on_launch(k->name, fake_cuda.n_launches, o->args);

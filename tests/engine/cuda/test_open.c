@@ -1,7 +1,6 @@
 /* What the backend does before a model is loaded: finds memory, and tries its kernels. */
 
 #include <criterion/criterion.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,16 +138,6 @@ Test(cuda_open, pages_take_what_the_device_has_left) {
     unlink(path);
 }
 
-/* Gives each run of the chain that early.c times, 64 launches with rows of 1024 columns, other
- * bits. The model's own hidden vectors are shorter, and keep theirs. */
-static void spoil_early(const char *kernel, uint64_t number, void *args) {
-    static uint32_t n;
-    struct hidden_args *a = args;
-
-    if (strcmp(kernel, "hidden") == 0 && a->n == 1024)
-        a->eps += 0.002f * (float)(n++ / 64 % 100);
-}
-
 /* Devices of two families need not have the same bits: requests do not move between them. */
 Test(cuda_open, sources_tell_families_apart) {
     uint8_t first[20];
@@ -164,33 +153,17 @@ Test(cuda_open, sources_tell_families_apart) {
     unlink(path);
 }
 
-#define NO_GRAPHS (-1)
-
-/* Kernels are launched early where that is faster and right, or where it is said so. */
-Test(cuda_open, early_launch_is_tried) {
+/* Kernels are launched early where their code waits for the kernel before, unless told not to be. */
+Test(cuda_open, early_launch_is_for_kernels_that_wait) {
     static const struct {
-        int major;
-        float early_us;
-        const char *said, *note; /* of the environment; what the log has, or NULL: nothing of it */
-        bool spoils;
-        int made_for; /* 0: this device; or NO_GRAPHS */
-    } cases[] = {
-        {9, 1, NULL, "kernels are launched early: 64 kernels take 64 us early, 128 us plain", false,
-         0},
-        {9, 2, NULL, "no early launch: 64 kernels take 128 us early, 128 us plain", false, 0},
-        {9, 1, NULL, "without early launch: other bits", true, 0},
-        {8, 1, NULL, NULL, false, 0},
-        {9, 1, "0", NULL, false, 0},
-        {9, 2, "1", NULL, false, 0},
-        {9, 1, NULL, NULL, false, 89},
-        {9, 1, "1", NULL, false, 89},
-        {9, 1, NULL, "no early launch: some error", false, NO_GRAPHS},
-    };
+        int major, made_for; /* made_for 0: the device's family */
+        const char *said;    /* of the environment */
+        bool early;
+    } cases[] = {{9, 0, NULL, true}, {9, 0, "0", false}, {9, 89, "1", false}, {8, 0, NULL, false}};
     char path[64];
 
     fake_small_model(path);
     setenv("WEFT_CUDA_CHECK", "1", 1);
-    fake_find()->plain_us = 2;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct err err = {0};
 
@@ -198,40 +171,12 @@ Test(cuda_open, early_launch_is_tried) {
         if (cases[i].said)
             setenv("WEFT_CUDA_EARLY", cases[i].said, 1);
         fake_find()->major = cases[i].major;
-        fake_find()->no_graphs = cases[i].made_for == NO_GRAPHS;
-        fake_find()->made_for = MAX(cases[i].made_for, 0);
-        fake_find()->early_us = cases[i].early_us;
-        fake_find()->on_launch = cases[i].spoils ? spoil_early : NULL;
+        fake_find()->made_for = cases[i].made_for;
+        fake_find()->n_early = 0;
         cr_assert(try_open(path, (struct engine_opts){.max_context = 32}, NULL, &err) == 0, "%s",
                   err.message);
-        const char *told = strstr(note, "early");
-        cr_expect(cases[i].note ? strstr(note, cases[i].note) != NULL : !told, "case %zu: %s", i,
-                  note);
+        cr_expect((fake_find()->n_early > 0) == cases[i].early, "case %zu", i);
     }
-    unlink(path);
-}
-
-/* A device whose clock rises: each run of the chain takes less than the one before. */
-static float rising_clock(const char *kernel, const void *args) {
-    static uint32_t n;
-    const struct hidden_args *a = args;
-
-    return strcmp(kernel, "hidden") == 0 && a->n == 1024 ? 8 * powf(0.99f, (float)(n++ / 64)) : 0;
-}
-
-/* What is timed second is faster there, whichever way it is. */
-Test(cuda_open, a_clock_that_rises_decides_nothing) {
-    struct err err = {0};
-    char path[64];
-
-    fake_small_model(path);
-    setenv("WEFT_CUDA_CHECK", "1", 1);
-    fake_find()->us_of = rising_clock;
-    unsetenv("WEFT_CUDA_EARLY"); /* which the module has set */
-    cr_assert(try_open(path, (struct engine_opts){.max_context = 32}, NULL, &err) == 0, "%s",
-              err.message);
-    cr_expect(strstr(note, "no early launch: 64 kernels") != NULL, "%s", note);
-    fake_find()->us_of = NULL;
     unlink(path);
 }
 
