@@ -182,7 +182,7 @@ static int check_shape(const struct model_shape *s, struct err *err) {
 }
 
 /* For tests and measurements. WEFT_CUDA_SHARE=0: sequences on the same pages read them each for
- * itself. WEFT_CUDA_FUSE: be.ways.fuse; WEFT_CUDA_WIDE:
+ * itself. WEFT_CUDA_FUSE=0: not be.ways.fuse; WEFT_CUDA_WIDE:
  * be.attention.wide_rows; WEFT_CUDA_TIMES=0: be.products.timed. */
 static void read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS");
@@ -192,7 +192,7 @@ static void read_environment(struct be *b) {
     b->limits.wait_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
     b->limits.memory_ms = MEMORY_WAIT_MS;
     b->attention.wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
-    b->ways.fuse = fuse ? (uint32_t)strtoul(fuse, NULL, 10) : FUSE_VALUES;
+    b->ways.fuse = !(fuse && strcmp(fuse, "0") == 0);
     b->attention.shares = !(share && strcmp(share, "0") == 0);
     b->ways.wants_fuse = b->ways.fuse;
     b->products.timed = b->n_ranks == 1 && !(times && strcmp(times, "0") == 0);
@@ -380,7 +380,7 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     else if (i == 1)
         b->ways.early = use && b->ways.wants_early;
     else if (i == 2)
-        b->ways.fuse = use ? b->ways.wants_fuse : 0;
+        b->ways.fuse = use && b->ways.wants_fuse;
     else
         b->experts.no_vec = !use;
     return true;

@@ -28,8 +28,6 @@
 #define MEMORY_WAIT_MS 10000u     /* for memory that another process is about to give back */
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
 #define WIDE_ROWS 128u            /* be.attention.wide_rows: no graph is larger */
-#define FUSE_VALUES 16384u        /* be.ways.fuse */
-#define FUSE_ROW 4096u            /* values; packing a row costs as much besides its own */
 #define HEAD_VALUES 512u          /* most values of a head */
 /* Most pairs of an expert, on average, that expert_vec takes: an item of 64 pairs of expert_wide
  * takes about as many instructions as three items of 8 (docs/measurements/cuda-model.md). */
@@ -59,8 +57,7 @@ struct step_grid {
 /*
  * One of the two steps that may be in flight. Life: idle (batch NULL) -> step_begin -> the ops ->
  * step_sample -> step_end, which makes it idle again. Invariants: n_scored + n_hidden == n_wants of
- * the batch; `held` is NULL outside a layer; `recorded` means that the event follows all that was
- * enqueued for the step; one of `held` and `due` at most is set.
+ * the batch; `recorded` means that the event follows all that was enqueued for the step.
  */
 struct step {
     struct be *be;
@@ -81,7 +78,6 @@ struct step {
     struct engine_out *out;     /* [max_wants] */
     struct engine_top *top;     /* [max_wants][ENGINE_TOP_MAX] */
     const struct weights *head; /* weights of the logits */
-    const struct weights *held; /* a projection that is launched with the op behind it, or NULL */
     /* Op whose result is added to x with the op behind it: EXPERTS, PROJ or JOIN; NULL: none. */
     const struct model_op *due;
     struct left left;             /* split-K sums of the PROJ that is due; no sums: y is complete */
@@ -314,9 +310,7 @@ struct be {
     } limits;
     /* Settings; wants_: not found wrong by the self-test. */
     struct {
-        /* Values that the last block of a kernel packs at most, with FUSE_ROW more for each row; 0:
-         * no kernel does the work of the one before it or behind it. */
-        uint32_t fuse, wants_fuse;
+        bool fuse, wants_fuse;   /* kernels do the work of the one before or behind them */
         bool early, wants_early; /* cuda_api.launch */
     } ways;
     uint32_t page_capacity; /* most entries of a batch's page tables */
@@ -415,7 +409,7 @@ uint32_t cuda_head_values(const struct be *b, const struct heads *h);
 /* Returns the results of chunks that be.attention.partial has room for. */
 uint32_t cuda_partials(const struct be *b, const struct heads *h);
 
-/* Returns the words of be.arrived: one for each head of a matvec, each merge and row of attention,
+/* Returns the words of be.arrived: one for each head of a matvec, each merge of attention,
  * or each panel with shared segments. */
 uint32_t cuda_arrivals(const struct be *b);
 
@@ -587,10 +581,7 @@ void *step_host_state(struct be *b, uint32_t state);
 int step_norm(struct step *s, const float *norm);
 /* Returns true for steps of few rows, in which last blocks do the next kernel's work. */
 bool step_fuses(const struct step *s);
-/* Returns true if last blocks also pack rows of @n values: not where one block, which packs them
- * one after the other, would be slower than a kernel with a block a row. */
-bool step_packs_last(const struct step *s, uint32_t n);
-/* Launches the projection or sum that waits for the op behind it; x is not packed for that op. */
+/* Launches the sum that waits for the op behind it; x is not packed for that op. */
 int step_release(struct step *s);
 /* Returns the address of the pages of an op's layer. */
 uint8_t *step_pages_of(const struct be *b, const struct model_op *op);

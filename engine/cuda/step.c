@@ -206,7 +206,7 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
     assert(batch->n_rows <= b->opts->max_rows && batch->n_wants <= b->opts->max_wants);
     s->batch = batch;
     s->recorded = false;
-    s->head = s->held = s->routed = s->shared = NULL;
+    s->head = s->routed = s->shared = NULL;
     s->due = NULL;
     s->planned = (struct heads){0};
     s->listed = false;
@@ -330,30 +330,18 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
 /* -- what is fused ----------------------------------------------------------------------------- */
 
 /*
- * A layer of a few rows is five kernels; each leaves to the next one what that one takes, by the
- * work of its last blocks:
+ * Last blocks. In a step of a few rows the last blocks of two kernels do the work of the kernel
+ * behind them: q k v rotates heads and stores keys and values in their pages, attention merges
+ * chunks. The gate and up product multiplies its two results, and a norm is made where its row is
+ * packed, so that a layer is nine kernels:
  *
- *     q k v       heads rotated, keys and values in their pages
- *     attention   chunks merged, rows packed
- *     output      x; its norm, packed
- *     gate, up    silu(gate) up, packed
- *     down        x; its norm, packed
- *
- * A projection can do the norm only when it is known which: it is held until the op behind it
- * comes. What one block would take too long to pack is packed by a kernel of its own, with a block
- * a row.
+ *     pack, q k v, attend, pack, output, pack, gate and up, pack, down
  */
 bool step_fuses(const struct step *s) {
     const struct be *b = s->be;
 
-    return b->ways.fuse > 0 && !b->products.no_matvec &&
+    return b->ways.fuse && !b->products.no_matvec &&
            s->grid.rows <= MIN(cuda_few_rows(b), b->attention.wide_rows);
-}
-
-bool step_packs_last(const struct step *s, uint32_t n) {
-    uint64_t cost = (uint64_t)s->grid.rows * (n + FUSE_ROW);
-
-    return step_fuses(s) && !s->be->ranks && cost <= s->be->ways.fuse;
 }
 
 /* The argument of matvec for the rows of the step that are packed. */
@@ -375,35 +363,25 @@ int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *
     return done ? 0 : launch_pack(s->be, s->grid.rows, &a);
 }
 
-/* Launches the projection or the sum that waits, if any; @pack: packs x for the next op, or
- * NULL. */
+/* Launches the sum that waits, if any; @pack: packs x for the next op, or NULL. */
 static int release(struct step *s, const struct pack_args *pack) {
     struct be *b = s->be;
     const struct model_op *due = s->due;
 
     s->due = NULL;
-    s->packed = pack && (due || (s->held && step_packs_last(s, pack->n)));
-    if (due)
-        return due->kind == OP_EXPERTS && !b->ranks ? experts_combine(s, due, b->act.x, pack)
-                                                    : residual_add(s, due, pack);
-    if (!s->held)
+    s->packed = pack && due;
+    if (!due)
         return 0;
-    struct matmul_args a = narrow_args(s, s->held, true);
-    assert(step_fuses(s));
-    if (s->packed) {
-        a.finish = FINISH_PACK;
-        a.pack = *pack;
-    }
-    s->held = NULL;
-    return cuda_matvec(b, &a);
+    return due->kind == OP_EXPERTS && !b->ranks ? experts_combine(s, due, b->act.x, pack)
+                                                : residual_add(s, due, pack);
 }
 
 int step_release(struct step *s) {
     return release(s, NULL);
 }
 
-/* Packs a norm of x. Rows that were packed while no projection waits are a hidden vector, for a
- * projection that comes later. */
+/* Packs a norm of x. Rows that were packed while no sum waits are a hidden vector, for a projection
+ * that comes later. */
 int step_norm(struct step *s, const float *norm) {
     struct be *b = s->be;
     struct pack_args a =
@@ -447,7 +425,7 @@ int step_qkv(struct step *s, const struct model_op *op) {
 
         while (output && output->n_mats == 0)
             output = output->after;
-        a.finish = FINISH_STORE;
+        a.stores = true;
         a.store = store;
         a.ahead = cuda_ahead(b, output);
         return cuda_matvec(b, &a);
@@ -484,7 +462,7 @@ int step_proj(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     enum pack_kind kind = op->in == ACT_O && s->gated ? PACK_GATE : PACK_PLAIN;
 
-    assert((op->in == ACT_H || op->in == ACT_O || op->in == ACT_D) && !s->held);
+    assert((op->in == ACT_H || op->in == ACT_O || op->in == ACT_D));
     if (op->in == ACT_H && ffn_is_hosts(b->shape, op->layer)) {
         assert(!s->due);
         s->due = op;
@@ -499,9 +477,7 @@ int step_proj(struct step *s, const struct model_op *op) {
         r = r < 0
                 ? r
                 : step_pack(s, kind, op->in == ACT_D ? b->recurrent.out : b->act.o, NULL, w->n_in);
-    if (r == 0 && plain && step_fuses(s))
-        s->held = w;
-    if (r < 0 || s->held)
+    if (r < 0)
         return r;
     struct operand x = step_rows(s);
     s->left.sums = NULL;
@@ -525,7 +501,6 @@ enum pack_kind step_glu(enum glu glu) {
 /* h is left as gate and up, for step_pack_ff() to multiply them, or where gate was. */
 int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
     struct be *b = s->be;
-    uint32_t n_ff = w->m[0].n_out;
     bool two = w->n_mats == 2, gated = two && step_fuses(s);
 
     assert(two == (glu != GLU_RELU));
@@ -544,11 +519,6 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
     struct matmul_args a = narrow_args(s, w, false);
     a.gated = w->m[0].n_row_tiles;
     a.glu = step_glu(glu);
-    if (step_packs_last(s, n_ff)) {
-        a.finish = FINISH_PACK;
-        a.pack = step_pack_args(b, PACK_PLAIN, b->act.gate, NULL, n_ff);
-        s->packed = true;
-    }
     return cuda_matvec(b, &a);
 }
 
@@ -724,7 +694,7 @@ static void take_results(struct step *s) {
 static int await(struct step *s) {
     int r = s->be->lost ? -EIO : 0;
 
-    assert(s->batch && (s->be->lost || (!s->held && !s->due)));
+    assert(s->batch && (s->be->lost || !s->due));
     if (r == 0 && !s->recorded)
         r = step_record(s);
     return r < 0 ? r : cuda_wait_event(s->be, s->event, "step");

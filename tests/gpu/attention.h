@@ -81,12 +81,11 @@ enum {
     AT_ONCE,
     SPLIT,
     SPLIT_LAST,
-    SPLIT_ROWS,
     MANY
-}; /* LAST: merged by the last blocks; ROWS: by row; MANY: blocks of many queries */
+}; /* LAST: merged by the last blocks; MANY: blocks of many queries */
 
 static void run_attention(struct attention *t, int how, float *out) {
-    bool packs = how == SPLIT_LAST || how == SPLIT_ROWS, split = packs || how == SPLIT;
+    bool split = how == SPLIT || how == SPLIT_LAST;
     uint32_t few = t->n_value ? ATTN_LATENT : ATTN_QUERIES;
     uint32_t at_once = attend_kernel_for(&t->shape, how == MANY, t->bulk).queries;
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_queries = t->n_rows * t->group;
@@ -151,18 +150,11 @@ static void run_attention(struct attention *t, int how, float *out) {
     };
     struct merge_args m = {a.batch, a.partial, a.o,    a.n_head, n_kv,   t->group,
                            few,     n_value,   stride, a.window, a.sinks};
-    size_t n_counts = n_merges * n_kv + t->n_rows;
+    size_t n_counts = n_merges * n_kv;
     uint32_t *counts = device_new(n_counts * 4);
-    struct packed_on packed = new_packed(t->n_rows, a.n_head * dim);
 
     must(api->fill(counts, 0, n_counts * 4, stream), "fill");
-    const struct merge_rows_args by_row = {
-        m, pack_to(&packed, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim)};
-    if (how == SPLIT_LAST) {
-        a.merged = counts;
-        a.rows = counts + n_merges * n_kv;
-        a.pack = by_row.pack;
-    }
+    a.merged = how == SPLIT_LAST ? counts : NULL;
 
     for (int wide = how == MANY; wide >= 0; wide--) {
         struct attend_kernel k = attend_kernel_for(&t->shape, wide, t->bulk);
@@ -175,20 +167,7 @@ static void run_attention(struct attention *t, int how, float *out) {
     }
     if (how == SPLIT)
         launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &m, "merge");
-    if (how == SPLIT_ROWS)
-        launch(kernel_merge_rows, t->n_rows + 1, 1, PACK_THREADS, &by_row, "merge_rows");
     fetch(out, a.o, bytes);
-    if (packs) {
-        struct packed_on apart = new_packed(t->n_rows, a.n_head * dim);
-        struct pack_args p = pack_to(&apart, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim);
-
-        launch_pack(&p, t->n_rows);
-        report_check(how == SPLIT_LAST ? "last blocks pack what attention gives"
-                                       : "rows that are merged are packed",
-                     !same_packed(&apart, &packed), 0);
-        drop_packed(&apart);
-    }
-    drop_packed(&packed);
     api->release(counts);
     api->release(a.o);
     api->release(a.partial);
@@ -264,7 +243,7 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     size_t n_kv = (size_t)n_keys * shape.n_head_kv * shape.head_dim;
     size_t n_q = (size_t)n_rows * shape.n_head_kv * group * shape.head_dim;
     float *direct = host_new(n_q * 4), *split = host_new(n_q * 4), *last = host_new(n_q * 4);
-    float *wide = host_new(n_q * 4), *rows = host_new(n_q * 4);
+    float *wide = host_new(n_q * 4);
     char name[100];
 
     t.q = host_new(n_q * 4);
@@ -283,14 +262,12 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     run_attention(&t, AT_ONCE, direct);
     run_attention(&t, SPLIT, split);
     run_attention(&t, SPLIT_LAST, last);
-    run_attention(&t, SPLIT_ROWS, rows);
     run_attention(&t, MANY, wide);
     snprintf(name, sizeof(name), "attention dim %u, group %u, %u keys, %u rows%s%s", shape.head_dim,
              group, n_keys, n_rows, shape.q8 ? ", q8_0" : "", window ? ", window, sinks" : "");
     report_check(name, attention_error(&t, direct, 1e-3), 1e-3);
     check_same_bits("attention split", &t, split, direct);
     check_same_bits("last blocks merge", &t, last, direct);
-    check_same_bits("merged by row", &t, rows, direct);
     check_same_bits("attention wide", &t, wide, direct);
     api->release(t.q_on);
     api->release(t.sinks_on);
@@ -305,7 +282,6 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     free(split);
     free(last);
     free(wide);
-    free(rows);
 }
 
 struct attention_case {

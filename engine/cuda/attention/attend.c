@@ -118,13 +118,6 @@ static int launch_attend(const struct step *s, const struct heads *h, const stru
     return r;
 }
 
-/* Returns true if merge_rows, a block a row, merges and packs the results of attention. With more
- * rows, which are split rarely, each block would look for merges in vain. */
-static bool merges_by_row(const struct step *s, const struct heads *h) {
-    return s->be->ways.fuse && !s->be->ranks && s->be->shape->mla.rank == 0 &&
-           s->grid.rows <= WIDE_ROWS && h->n / h->n_kv <= MERGE_GROUP;
-}
-
 /* Multiplies the heads of the output by the Hadamard matrix, as values were; they are packed by the
  * product that follows. */
 static int turn_back(const struct step *s, const struct heads *h, uint32_t run) {
@@ -134,8 +127,7 @@ static int turn_back(const struct step *s, const struct heads *h, uint32_t run) 
     return cuda_launch(s->be, &l, &a, sizeof(a));
 }
 
-/* Split chunks are merged by the last block of a query (few rows), by row, or by a kernel of its
- * own. */
+/* Chunks are merged by the last block of a query (few rows), or by a kernel of its own. */
 int step_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
@@ -181,25 +173,10 @@ int step_attend(struct step *s, const struct model_op *op) {
     int r = plan(s, h);
     if (b->shape->mla.rank)
         latent_attend(b, &a);
-    else if (step_fuses(s)) {
+    else if (step_fuses(s))
         a.merged = b->arrived;
-        s->packed = !run && step_packs_last(s, h->n * h->dim);
-        a.rows = s->packed ? b->arrived + b->attention.max_merges * h->n_kv : NULL;
-        a.pack =
-            step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->act.o, NULL, h->n * h->dim);
-        r = r < 0 ? r : launch_attend(s, h, &a);
-        return r < 0 || !run ? r : turn_back(s, h, run);
-    }
     r = r < 0 ? r : launch_attend(s, h, &a);
-    if (!run && merges_by_row(s, h)) {
-        struct launch rows = {kernel_merge_rows, s->grid.rows, 1, PACK_THREADS, "merge_rows", 0};
-        enum pack_kind kind = s->gated ? PACK_GATE : PACK_PLAIN;
-        const struct merge_rows_args m = {c,
-                                          step_pack_args(b, kind, b->act.o, NULL, h->n * h->dim)};
-
-        s->packed = true;
-        return r < 0 ? r : cuda_launch(b, &rows, &m, sizeof(m));
-    }
-    r = r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
+    if (!a.merged)
+        r = r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
     return r < 0 || !run ? r : turn_back(s, h, run);
 }

@@ -391,47 +391,6 @@ ATTEND(attend_64_q8, 2, true, 2)
 ATTEND(attend_128, 4, false, 2)
 ATTEND(attend_128_q8, 4, true, 2)
 
-/* Finds the merge of row @r's query for each head of a group: merge_of[head] = 1 + its number, or 0
- * where the query was not split. */
-DEVICE void find_merges(const struct merge_args &a, uint32_t r, uint32_t *merge_of) {
-    for (uint32_t i = threadIdx.x; i < a.group; i += PACK_THREADS)
-        merge_of[i] = 0;
-    sync_block();
-    for (uint32_t i = threadIdx.x; i < a.batch->n_merges; i += PACK_THREADS) {
-        const struct attn_merge &it = a.batch->merge[i];
-        uint32_t first = (r - it.row0) * a.group; /* first query of the row among the sequence's */
-
-        for (uint32_t q = it.q0; r >= it.row0 && q < it.q0 + it.n_q; q++)
-            if (q >= first && q < first + a.group)
-                merge_of[q - first] = i + 1;
-    }
-    sync_block();
-}
-
-KERNEL(merge_rows, struct merge_rows_args, PACK_THREADS, 2) {
-    wait_for_previous();
-    SHARED uint32_t merge_of[MERGE_GROUP];
-    SHARED float shared[PACK_THREADS / 32];
-    const struct merge_args &m = a.merge;
-    uint32_t r = blockIdx.x, quads = m.n_value / 4;
-
-    if (r >= m.batch->n_rows)
-        return;
-    find_merges(m, r, merge_of);
-    for (uint32_t i = threadIdx.x; i < m.n_head * quads; i += PACK_THREADS) {
-        uint32_t head = i / quads, found = merge_of[head % m.group];
-
-        if (found == 0)
-            continue;
-        struct attn_merge it = m.batch->merge[found - 1];
-        uint32_t query = (r - it.row0) * m.group + head % m.group - it.q0;
-
-        merge_values(m, it, head / m.group, query, i % quads * 4);
-    }
-    sync_block();
-    pack_row<PACK_THREADS>(a.pack, r, r, shared);
-}
-
 KERNEL(merge, struct merge_args, CUDA_THREADS, 4) {
     wait_for_previous();
     uint32_t n = a.batch->n_merges;

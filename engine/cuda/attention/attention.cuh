@@ -433,38 +433,13 @@ DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &i
         merge_values(a, it, blockIdx.y, i / quads, i % quads * 4);
 }
 
-/* Packs the rows of queries [q0, q0 + n_q) whose last heads these are. */
-DEVICE void finish_rows(const struct attend_args &a, uint32_t row0, uint32_t q0, uint32_t n_q,
-                        uint32_t *is_last, float *sums) {
-    uint32_t first = q0 / a.group, n = (q0 + n_q - 1) / a.group - first + 1, t = threadIdx.x;
-
-    if (!a.rows)
-        return;
-    sync_block();
-    if (t < n) {
-        uint32_t begin = (first + t) * a.group, end = begin + a.group;
-
-        begin = begin > q0 ? begin : q0;
-        end = end < q0 + n_q ? end : q0 + n_q;
-        is_last[t] = arrive(a.rows + row0 + first + t, end - begin, a.n_head);
-    }
-    sync_block();
-    for (uint32_t i = 0; i < n; i++)
-        if (is_last[i])
-            pack_row<CUDA_THREADS>(a.pack, row0 + first + i, row0 + first + i, sums);
-}
-
-/* Does the merges that were waiting for this item, and packs the rows that were waiting for these
- * merges. */
+/* Does the merges that were waiting for this item. */
 DEVICE_APART void finish_item(const struct attend_args &a, const struct attn_item &it) {
-    SHARED uint32_t is_last[ATTN_QUERIES], rows[ATTN_QUERIES];
+    SHARED uint32_t is_last[ATTN_QUERIES];
     SHARED struct attn_merge merges[ATTN_QUERIES]; /* arrive() leaves nothing in the L1 cache */
-    SHARED float sums[PACK_THREADS / 32];
 
-    if (it.chunk < 0) {
-        finish_rows(a, it.row0, it.q0, it.n_q, rows, sums);
+    if (it.chunk < 0)
         return;
-    }
     struct merge_args m = {a.batch,          a.partial, a.o,    a.n_head,
                            gridDim.y,        a.group,   a.few,  a.n_value,
                            a.partial_stride, a.window,  a.sinks};
@@ -477,12 +452,7 @@ DEVICE_APART void finish_item(const struct attend_args &a, const struct attn_ite
         is_last[threadIdx.x] = arrive(a.merged + at * gridDim.y + blockIdx.y, 1, m.n_chunks);
     }
     sync_block();
-    for (uint32_t i = 0; i < it.n_merges; i++) {
-        if (!is_last[i])
-            continue;
-        const struct attn_merge &g = merges[i];
-
-        merge_queries(m, g);
-        finish_rows(a, g.row0, g.q0, g.n_q, rows, sums);
-    }
+    for (uint32_t i = 0; i < it.n_merges; i++)
+        if (is_last[i])
+            merge_queries(m, merges[i]);
 }

@@ -11,8 +11,8 @@
 /* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
  * [n_head_kv][few queries] rows of partial_stride floats: o, then m and l; of more queries it takes
  * as many as they need. merged: the block that
- * is last with a merge's chunks does the merge, the one that is last with a row's heads packs the
- * row. Tiles and chunks that none of an item's queries sees are left out, which changes no bit. */
+ * is last with a merge's chunks does the merge. Tiles and chunks that none of an item's queries
+ * sees are left out, which changes no bit. */
 struct attend_args {
     const struct batch_head *batch;
     const float *q;       /* [rows][n_head][head_dim]; with @turned [rows][n_head][n_value] */
@@ -29,8 +29,7 @@ struct attend_args {
     uint32_t holes;         /* keys of the kernel holes() weigh nothing */
     uint32_t window;        /* a row sees the last so many keys; UINT32_MAX: all */
     const float *sinks;     /* by head, the score of a key without a value; NULL: there is none */
-    uint32_t *merged, *rows; /* NULL, or zeros as in matmul_args: [merges][n_head_kv], [rows] */
-    struct pack_args pack;
+    uint32_t *merged;       /* NULL, or zeros as in matmul_args: [merges][n_head_kv] */
 };
 
 /* attend_64 and attend_128: values of eight tiles, where their results are left. */
@@ -74,15 +73,6 @@ struct merge_args {
     const float *sinks;
 };
 
-/* Merges as merge_args says, row by row; then packs each row of o, split or not. Grid: rows;
- * PACK_THREADS threads. */
-struct merge_rows_args {
-    struct merge_args merge;
-    struct pack_args pack;
-};
-
-#define MERGE_GROUP 256u /* heads that share a key head, at most, of merge_rows */
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -109,7 +99,6 @@ extern const bool attend_latent_built; /* the next two, with code for such devic
 extern const void *const kernel_attend_latent_bulk;
 extern const void *const kernel_attend_latent_bulk_q8;
 extern const void *const kernel_merge;
-extern const void *const kernel_merge_rows;
 
 /* Returns true if attend_latent_bulk runs on a device. */
 static inline bool attend_bulk_runs(const struct cuda_device *d) {

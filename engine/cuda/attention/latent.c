@@ -191,7 +191,7 @@ void latent_attend(const struct be *b, struct attend_args *a) {
 int step_mla_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
-    assert(op->weights->m[0].n_out == m->mla.n_value && !s->held && !s->due);
+    assert(op->weights->m[0].n_out == m->mla.n_value && !s->due);
     int r = multiply_heads(s, op->weights, b->act.o, m->mla.rank);
 
     if (b->ranks)

@@ -146,7 +146,6 @@ static int begin(struct be *b, struct scene *t, uint32_t pos0, uint32_t n, bool 
 /* Makes the step idle again. */
 static void end(struct be *b) {
     b->step[0].batch = NULL;
-    b->step[0].packed = false;
 }
 
 /* Stores keys and values in their pages, in as few steps as may be. Values are multiplied by the
@@ -244,8 +243,8 @@ static const char *const way_name[] = {[BULK] = "attend_latent_bulk",
 
 /* Settings of steps outside of the self-test. */
 struct wanted {
-    uint32_t fuse, wide_rows;
-    bool bulk, shares, many;
+    uint32_t wide_rows;
+    bool fuse, bulk, shares, many;
 };
 
 /* From now on steps take a way, or do not. */
@@ -255,7 +254,7 @@ static void take(struct be *b, const struct wanted *all, enum way way, bool use)
     else if (way == WIDE)
         b->attention.wide_rows = use ? all->wide_rows : UINT32_MAX;
     else if (way == FUSED)
-        b->ways.fuse = use ? all->fuse : 0;
+        b->ways.fuse = use && all->fuse;
     else if (way == SHARED)
         b->attention.shares = use && all->shares;
     else
@@ -330,7 +329,7 @@ static bool is_wanted(const struct be *b, const struct scene *t, const struct wa
     if (way == WIDE)
         return t->n_rows > all->wide_rows && (!t->n_turned || b->attention.bulk);
     if (way == FUSED)
-        return all->fuse > 0;
+        return all->fuse;
     if (way == SHARED)
         return all->shares;
     return all->many && b->attention.shares && attend_kernel_for(&shape, true, false).leaves;
@@ -338,7 +337,7 @@ static bool is_wanted(const struct be *b, const struct scene *t, const struct wa
 
 /* The plainest way must be right; each other one is taken if it is. */
 static int try_ways(struct be *b, struct scene *t, struct err *err) {
-    const struct wanted all = {b->ways.fuse, b->attention.wide_rows, b->attention.bulk,
+    const struct wanted all = {b->attention.wide_rows, b->ways.fuse, b->attention.bulk,
                                b->attention.shares, !b->attention.no_many};
     const struct batch prompt = {t->n_rows, CROWDED, false};
     const char *what = t->window ? "attention with a window" : "attention";
@@ -370,7 +369,7 @@ static int try_ways(struct be *b, struct scene *t, struct err *err) {
         r = selftest_leave_out(b, way_name[way], why);
     }
     if (!b->ways.fuse)
-        b->ways.wants_fuse = 0;
+        b->ways.wants_fuse = false;
     return r < 0 ? r : 0;
 }
 

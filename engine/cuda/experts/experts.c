@@ -289,7 +289,7 @@ static int products_on_device(struct step *s, const struct model_op *op) {
 /* The host has its rows before the device begins with its own, and computes until the sum needs
  * them. The sum is launched with the op behind it, whose norm it then does, or goes to a branch. */
 int step_experts(struct step *s, const struct model_op *op) {
-    assert(!s->held && !s->due);
+    assert(!s->due);
     const struct model_shape *m = s->be->shape;
     uint32_t n_host = n_host_experts(m, op->layer);
     int r = n_host > 0 ? products_on_host(s, op) : 0;

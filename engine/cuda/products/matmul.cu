@@ -28,8 +28,8 @@
  *         warp 1  [segment 1 of tile 5][segment 1 of tile 137] ...   ring: | used | 1 | 2 |
  *
  *     Epilogues: gate and up become glu(gate, up); the last blocks of a launch, counted by
- *     arrive(), pack the rows for the next product, or rotate the heads of q, k and v and store
- *     keys and values, in place of kernels behind this one.
+ *     arrive(), rotate the heads of q, k and v and store keys and values, in place of a kernel
+ *     behind this one.
  *
  * matmul_wide         64 rows a block: prompts and batches. Bound by the tensor cores.
  *
@@ -242,20 +242,6 @@ DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, float (*sum
 
 /* -- what comes behind it, by the blocks that are last ----------------------------------------- */
 
-DEVICE_APART void finish_rows(const struct matmul_args &a, uint32_t n_rows,
-                              float (*sums)[CUDA_THREADS]) {
-    uint32_t *is_last = (uint32_t *)&sums[1][0];
-
-    sync_block();
-    if (threadIdx.x == 0)
-        *is_last = arrive(a.arrived, 1, gridDim.x);
-    sync_block();
-    if (!*is_last)
-        return;
-    for (uint32_t r = 0; r < n_rows; r++)
-        pack_row<CUDA_THREADS>(a.pack, r, r, &sums[0][0]);
-}
-
 #define NO_HEAD UINT32_MAX
 
 /* A warp a row; the room of the weights is free. */
@@ -295,9 +281,7 @@ DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREAD
     wait_for_previous();
     multiply<G>(a, feed, sums, gate);
     copy_wait<0>();
-    if (a.finish == FINISH_PACK)
-        finish_rows(a, count_rows(a), sums);
-    else if (a.finish == FINISH_STORE)
+    if (a.stores)
         finish_heads(a, count_rows(a));
 }
 

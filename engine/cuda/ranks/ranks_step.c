@@ -141,7 +141,7 @@ static int multiply_whole(struct step *s, const struct weights *w, enum gathered
     const struct pack_args a =
         step_pack_args(s->be, PACK_PLAIN, ranks_whole_of(s->be, in), NULL, w->n_in);
 
-    assert(!s->packed && !s->held);
+    assert(!s->packed);
     int r = ranks_pack(s->be, s->grid.rows, in, &a);
     return r < 0 ? r : step_multiply(s, w, add);
 }

@@ -82,7 +82,7 @@ int step_delta(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct delta_args a = recurrent_delta_args(b, op->weights);
 
-    assert(op->state < b->shape->state.n_layer && !s->held && !s->due && !s->packed);
+    assert(op->state < b->shape->state.n_layer && !s->due && !s->packed);
     a.state += op->state * b->shape->state.n_floats;
     a.joined = op->joined;
     s->packed = !b->ranks;
@@ -126,7 +126,7 @@ int step_mamba(struct step *s, const struct model_op *op) {
     };
     int r = 0;
 
-    assert(op->state < t->n_layer && !s->held && !s->due && !s->packed);
+    assert(op->state < t->n_layer && !s->due && !s->packed);
     assert(m->n_group > 0 && m->n_head % m->n_group == 0);
     s->packed = true;
     for (size_t i = 0; i < ARRAY_SIZE(l) && r == 0; i++)
@@ -153,7 +153,7 @@ int step_conv(struct step *s, const struct model_op *op) {
     const struct launch keep = {kernel_conv_keep, s->grid.seqs, parts,
                                 CUDA_THREADS,     "conv_keep",  0};
 
-    assert(op->state < m->n_layer && !s->held && !s->due && !s->packed);
+    assert(op->state < m->n_layer && !s->due && !s->packed);
     int r = cuda_launch(b, &conv, &a, sizeof(a));
     return r < 0 ? r : cuda_launch(b, &keep, &a, sizeof(a));
 }

@@ -73,7 +73,7 @@ int step_draft_in(struct step *s, const struct model_op *op) {
     };
     struct launch l = {kernel_pair, s->grid.rows, 1, PACK_THREADS, "pair", 0};
 
-    assert(!s->held && !s->due && !s->packed);
+    assert(!s->due && !s->packed);
     s->paired = true;
     int r = cuda_launch(b, &l, &a, sizeof(a));
     return r < 0 ? r : step_multiply(s, op->weights, false);
@@ -105,6 +105,6 @@ int step_holes(struct step *s, const struct model_op *op) {
     };
     struct launch l = {kernel_holes, s->grid.rows, (a.n_kv + 7) / 8, CUDA_THREADS, "holes", 0};
 
-    assert(!s->held && !s->due);
+    assert(!s->due);
     return cuda_launch(b, &l, &a, sizeof(a));
 }

@@ -79,7 +79,7 @@ int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n) 
 }
 
 int step_join(struct step *s, const struct model_op *op) {
-    assert(!s->held && !s->due);
+    assert(!s->due);
     s->due = op;
     return 0;
 }

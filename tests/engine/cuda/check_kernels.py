@@ -37,7 +37,6 @@ LIMITS = {
     "attend_latent_bulk": 255,
     "attend_latent_bulk_q8": 255,
     "merge": 64,
-    "merge_rows": 64,
     "sample_scan": 128,
     "sample_weigh": 128,
     "sample_draw": 128,

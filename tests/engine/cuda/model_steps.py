@@ -29,7 +29,6 @@ MMA_CYCLES = 6.5  # of mma.sync m16n8k16 on a quarter of a multiprocessor (62 % 
 # of it; turning and storing heads.
 FIRST_BYTES, FROM_CACHE, PACK, PACK_4096, STORE = 0.8, 0.3, 0.3, 0.3, 0.5
 CACHE, L1 = 50 << 20, 60 << 10  # bytes of the L2 cache, and of a multiprocessor's L1 cache beside 196 KiB
-FUSE_VALUES, FUSE_ROW = 16384, 4096  # that a last block packs, at most, and what a row counts for besides
 CACHE_WIDTH = 64  # bytes a cycle of the L2 cache to one multiprocessor
 DRAIN = 100  # cycles from the last wgmma of a segment to its sums; assumed
 # Cycles from an instruction of a lone warp to the next: what the stalls and waits in the code of attend_128 come to (3.0
@@ -110,14 +109,9 @@ class Model:
         """Seconds from the last weights of a launch to the first that wait for what is made of its result: counts of
         last blocks, what these do, the way to the next kernel; before o attention, of 1,024 keys a sequence."""
 
-        grid = 1 << (n - 1).bit_length()  # the rows that a graph's grids are for
-
-        def packed(columns, rows=n):
-            """By the last block, @rows of them one after the other, or by a kernel of its own, a block a row."""
-            row = PACK + PACK_4096 * columns / 4096
-            if grid * (columns + FUSE_ROW) <= FUSE_VALUES:
-                return self.a.arrive + rows * row + gap
-            return 2 * gap + FROM_CACHE + row
+        def packed(columns):
+            """By a kernel with a block a row."""
+            return 2 * gap + FROM_CACHE + PACK + PACK_4096 * columns / 4096
 
         each = n // sequences  # rows: an item has up to four
         blocks = sequences * -(-each // 4) * 4 * KV_HEADS
@@ -125,7 +119,7 @@ class Model:
         begins = self.a.arrive + STORE + gap + 5 * FROM_CACHE + FIRST_BYTES
         brought = 2 * 256 * DIM * 2 / CACHE_WIDTH / (self.a.clock * 1e3)  # of a chunk, to one multiprocessor
         dependent = self.loops["attend_128 of 8", None].instructions * DEPENDENT / (self.a.clock * 1e3)
-        merge = self.a.arrive + FROM_CACHE + packed(WIDTH, min(each, 4))
+        merge = self.a.arrive + FROM_CACHE + packed(WIDTH)
         attend = begins + -(-blocks // (2 * SMS)) * (FROM_CACHE + brought + dependent) + merge
         us = {"q k v": packed(WIDTH), "o": attend, "gate up": packed(WIDTH),
               "down": packed(INNER)}
@@ -264,7 +258,7 @@ class Model:
                 self.many(step, n)
                 handed_on = self.shared(step, n, shared, key_bytes, kernel) if shared else 0
                 self.attention(step, n, 1024, key_bytes, kernel, handed_on)
-                self.kernels(step, (11 if shared else 10) * LAYERS + 8, 2)  # q k v, gate and up
+                self.kernels(step, (12 if shared else 11) * LAYERS + 8, 2)  # q k v, gate and up
                 yield step
         prompt = Step("prompt of 4k", 4096, 40000)
         prompt.wanted = 1
