@@ -143,8 +143,7 @@ struct model_shape {
     /* Beside a device: the experts that the host has and computes, a bit each, [n_layer][words of
      * n_expert bits]. NULL: none. */
     const uint32_t *host_experts;
-    /* Likewise the number of last layers whose FFNs are the host's, of a model without experts. */
-    uint32_t n_host_ffn;
+    uint32_t n_host_ffn;    /* or the number of last layers whose FFNs it has, without experts */
     uint32_t n_layer_input; /* width of LAYER_INPUT in a layer; 0: the model has none */
     uint32_t n_picture;     /* values of a picture's row: n_embd and as many for each DEEP; 0: the
                                model takes none */
@@ -470,8 +469,7 @@ struct be_opts {
     uint32_t n_host_states; /* the last of them, which a device is to have in host memory */
     uint32_t n_windows;     /* pages of KV_WINDOW; 0: no op's layer is of that class */
     uint32_t n_slots;       /* slots for sequences whose hidden states are kept; 0: no KEEP */
-    /* Set for a device whose shape has a host's part. */
-    const struct host_experts_ops *host_experts;
+    const struct host_experts_ops *host_experts; /* set for a shape with a host's part */
 };
 
 /* 0 or -errno; -EIO once a device is lost. */
@@ -479,7 +477,8 @@ struct be_ops {
     uint32_t abi;
     const char *name;
     uint8_t build_id[20]; /* must match the daemon's (cuda) */
-    uint8_t sources[20]; /* ENGINE_SOURCES: a digest of the sources that a library was built from */
+    uint8_t
+        sources[20]; /* ENGINE_SOURCES: a digest of the sources that the library was built from */
     uint32_t depth;
     int (*open)(struct be **out, const struct be_opts *o, struct err *err);
     struct be *(*close)(struct be *b); /* accepts NULL and half-built, returns NULL */

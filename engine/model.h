@@ -45,9 +45,8 @@ struct model {
     char no_drafts[400]; /* why pass 1 is empty although it was asked for; "" */
     struct view *views;  /* tensors of ops that are parts of the file's (bind.h) */
     struct head_tensors head;
-    float *slopes; /* slopes of heads, where ops have them */
-    /* Memory of shape.host_experts, also before it is used (place.h); or NULL. */
-    uint32_t *host_experts;
+    float *slopes;          /* slopes of heads, where ops have them */
+    uint32_t *host_experts; /* memory for shape.host_experts (place.h), or NULL */
 };
 
 /* Appends a copy of @op; a scale or gain of 0 becomes 1, a width of 0 the model's. When memory runs

@@ -186,9 +186,8 @@ struct engine_top {
 
 /* The answer to a want. */
 struct engine_out {
-    int32_t token; /* the sample; WANT_PROMPT_LP: the row's next prompt token */
-    /* Log probability of the token, under the softmax of the logits before all processors. */
-    float logprob;
+    int32_t token;   /* the sample; WANT_PROMPT_LP: the row's next prompt token */
+    float logprob;   /* logarithm of the token's softmax, by the logits before all processors */
     uint64_t digest; /* digest of the row's logits before processors, 0 unless opts.digest */
     uint32_t n_top;
     const struct engine_top *top; /* best first; ties by lowest id */
@@ -218,8 +217,8 @@ struct engine_opts {
     /* Not 0: the CPU may take so much for all of it. Then kv_bytes is a wish (0: a quarter of it)
      * that is reduced for the weights and grows for max_context. */
     uint64_t memory;
-    /* 0, or a device takes the n-th part of what it has left, not kv_bytes. */
-    uint32_t device_share;
+    uint32_t
+        device_share; /* 0, or a device takes the n-th part of what it has left, not kv_bytes */
     /* Beside a device the experts of the first so many layers lie in host memory and are computed
      * there (n_threads, isa); ENGINE_HOST_AUTO: as few experts, those that are picked least, as
      * leave the device room for kv_bytes, without device_share, or for max_context or FIT_CONTEXT
@@ -237,9 +236,8 @@ struct engine_opts {
     uint32_t n_host_pages;  /* 0: sized from host_kv_bytes, which may be 0 */
     uint64_t host_kv_bytes; /* host memory for pages that are not on the device */
     uint32_t n_states;      /* 0: max_seqs, fewer if they took more than half of kv_bytes */
-    /* Snapshots of states; 0: what host_kv_bytes hold, or a fourth of kv_bytes. */
-    uint32_t n_snapshots;
-    uint32_t max_context; /* 0: the model's, or what the pages hold if that is less */
+    uint32_t n_snapshots;   /* snapshots; 0: what host_kv_bytes hold, or a fourth of kv_bytes */
+    uint32_t max_context;   /* 0: the model's, or what the pages hold if that is less */
     /* The caller has page tables of KV_WINDOW and keeps to engine_info.window. Then layers with a
      * window have pages of their own where that takes less: of models without recurrent layers, on
      * the CPU, without host pages. */
@@ -262,8 +260,7 @@ struct engine_opts {
     /* The file of the image encoder (vision/projector.h), kept open like `file`; NULL: the model
      * takes no pictures. One that does not fit the model is an error of engine_new(). */
     const struct gguf *projector;
-    /* Rows of the largest picture that is computed; 0: the projector's limit. */
-    uint32_t picture_rows;
+    uint32_t picture_rows; /* rows of the largest computed picture; 0: the projector's limit */
     void (*progress)(void *ctx, const char *what,
                      double fraction); /* NULL, or called while loading */
     void *progress_ctx;
@@ -291,8 +288,7 @@ struct engine_info {
     bool two_way;
     uint32_t picture_rows; /* rows of the largest picture that is computed, without line breaks */
     uint64_t weight_bytes, page_bytes, n_params;
-    /* Bytes of weights, buffers, pages and states, whether touched yet or not. */
-    uint64_t memory_bytes;
+    uint64_t memory_bytes; /* weights, buffers, pages and states, whether touched yet or not */
     /* Recurrent layers: the bytes of a sequence's state, 0 when the model has none, and how many
      * sequences may have one at once. A position's pages are of no use without the state there. */
     uint64_t state_bytes;
