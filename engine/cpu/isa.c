@@ -51,15 +51,15 @@ static bool has_any(void) {
 static const struct isa { /* best first */
     const char *name, *needs;
     bool (*usable)(void);
-    const struct cpu_kernels *kernels;
+    const struct cpu_kernels *kernels; /* NULL: this build is without them (option isa of meson) */
 } isas[] = {
 #ifdef CPU_X86
     {"amx", "AVX-512 with VNNI and VBMI, and AMX with int8 (or the system does not permit its use)",
-     has_amx, &cpu_kernels_amx},
-    {"avx512", "AVX-512 with VNNI and VBMI", has_avx512, &cpu_kernels_avx512},
-    {"avx2", "AVX2, FMA and F16C", has_avx2, &cpu_kernels_avx2},
+     has_amx, KERNELS_AMX},
+    {"avx512", "AVX-512 with VNNI and VBMI", has_avx512, KERNELS_AVX512},
+    {"avx2", "AVX2, FMA and F16C", has_avx2, KERNELS_AVX2},
 #endif
-    {"generic", "", has_any, &cpu_kernels_generic},
+    {"generic", "", has_any, KERNELS_GENERIC},
 };
 
 /* Returns the kernels named @name. All instruction sets give the same bits, so "auto" takes the
@@ -68,7 +68,7 @@ const struct cpu_kernels *isa_find(const char *name, struct err *err) {
     bool best = !name || strcmp(name, "auto") == 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(isas); i++) {
-        if (!best && strcmp(name, isas[i].name) != 0)
+        if (!isas[i].kernels || (!best && strcmp(name, isas[i].name) != 0))
             continue;
         if (isas[i].usable())
             return isas[i].kernels;
@@ -78,6 +78,10 @@ const struct cpu_kernels *isa_find(const char *name, struct err *err) {
             return NULL;
         }
     }
-    err_set(err, 0, "isa", "unknown isa \"%s\", or not one of this processor architecture", name);
+    if (best)
+        err_set(err, 0, "isa",
+                "weftd was built for another processor: build it here, or with -Disa=all");
+    else
+        err_set(err, 0, "isa", "isa \"%s\" is unknown, or this weftd was built without it", name);
     return NULL;
 }
