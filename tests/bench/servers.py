@@ -72,7 +72,7 @@ class Server:
         self.url = f"http://127.0.0.1:{port}"
         self.log = tempfile.TemporaryFile("a+")
         self.process = subprocess.Popen([str(c) for c in command], stdout=self.log, stderr=self.log, preexec_fn=on_cores(cores))
-        end = time.monotonic() + 120
+        end = time.monotonic() + 400
         while not self.healthy():
             if self.process.poll() is not None or time.monotonic() > end:
                 self.stop()
