@@ -12,13 +12,10 @@
 #define COPIES_FORGET 0.15
 /* share of copies in a step beyond which nothing else is learnt from it */
 #define COPIES_MOST 0.7
-#define KNEE 16        /* rows up to here share the reading of the weights */
-#define TILE 8u        /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
-#define TRUSTED_MIN 32 /* rows that may be tried without experience */
-#define FORGET 0.01    /* standard deviation of a coefficient from step to step, relative */
-/* a coefficient drifts as if it were at least this part of its largest deviation */
-#define LEAST 0.1
-#define UNSETTLED 0.3     /* relative uncertainty of the shape after an e-fold change of speed */
+#define KNEE 16           /* rows up to here share the reading of the weights */
+#define TILE 8u           /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
+#define TRUSTED_MIN 32    /* rows that may be tried without experience */
+#define FORGET 0.01       /* standard deviation of a coefficient from step to step, relative */
 #define NOISE 0.01        /* least variance of the relative error */
 #define NOISE_MEMORY 0.9  /* weight of the old value in the running variance */
 #define CLIP 1.0          /* a longer step counts as one of 1 + CLIP times the expected time */
@@ -114,16 +111,10 @@ static double median_speed(const struct cost *c) {
     return sorted[n / 2];
 }
 
-/* Takes the speed of a step that took @ms into the median. After a change of speed the shape is in
- * doubt: waits at barriers grow more than arithmetic when other programs use the cores. */
+/* Takes the speed of a step that took @ms into the median. */
 static void learn_speed(struct cost *c, const double x[COST_FEATURES], double ms) {
-    double before = c->speed;
-
     c->recent[c->n_speeds++ % COST_SPEEDS] = ms / work_ms(c, x);
     c->speed = median_speed(c);
-    double doubt = UNSETTLED * log(c->speed / before);
-    for (int i = 0; i < COPIES; i++)
-        c->p[i][i] = fmin(c->p[i][i] + doubt * doubt * c->a[i] * c->a[i], c->cap[i]);
 }
 
 /* ---- shape ---- */
@@ -133,9 +124,9 @@ static void learn_speed(struct cost *c, const double x[COST_FEATURES], double ms
  * certainty. */
 static void forget(struct cost *c, const double g[COST_FEATURES]) {
     for (int i = 0; i < COST_FEATURES; i++) {
-        double size = fmax(c->a[i], sqrt(c->cap[i]) * LEAST), drift = FORGET * size;
+        double drift = FORGET * c->a[i];
 
-        if (fabs(g[i]) * size > FORGET)
+        if (fabs(g[i]) * c->a[i] > FORGET)
             c->p[i][i] = fmin(c->p[i][i] + drift * drift, c->cap[i]);
     }
 }
