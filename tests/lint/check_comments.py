@@ -4,24 +4,20 @@
 usage: check_comments.py SOURCE_ROOT [--list [FOLDER]]
 
 Opening words. A comment that begins with a pronoun, a relative word or "of" ("What", "Whether", "of a page", ...) makes
-the reader search for its subject. CEILINGS has, for each folder, the largest share of such comments in percent. A
-ceiling is lowered when its folder improves and never raised; the goal is GOAL percent for all folders together.
+the reader search for its subject. At most GOAL percent of the comments of each folder may.
 
 File names. A comment that names a source file (pager.c, kvpager/pager.c, docs/manual/models.md) is checked against the
 files of the tree: a rename leaves no stale name behind. FOREIGN lists files of other projects and examples.
 
-Exit status: 1 when a ceiling is exceeded or a stale name is found; 2 when the self-check fails.
+Exit status: 1 when a folder has more or a stale name is found; 2 when the self-check fails.
 """
 import argparse
-import math
 import pathlib
 import re
 import subprocess
 import sys
 
-GOAL = 1.5
-# Percent of the comments of a folder that may begin badly; GOAL for all other folders.
-CEILINGS = {"api": 9, "cmd": 8, "grammar": 10.5, "text": 6}
+GOAL = 1.5  # percent of the comments of a folder that may begin badly
 OPENERS = (
     "What Whether Those These This That It Its Of As Where How Who Whose Which All None They Their Likewise Same Else Also "
     "Both Neither Nothing Nobody Something Somebody"
@@ -111,12 +107,9 @@ def main():
 
     for folder in sorted(total):
         share = 100 * bad.get(folder, 0) / total[folder]
-        ceiling = CEILINGS.get(folder, GOAL)
-        over = share > ceiling
+        over = share > GOAL
         failed = failed or over
-        print(f"{folder:10} {bad.get(folder, 0):5} of {total[folder]:5}  {share:5.1f} %, at most {ceiling}{'  EXCEEDED' if over else ''}")
-        if not over and ceiling > GOAL and math.ceil(share * 10) / 10 + 1 < ceiling:
-            print(f"           the ceiling of {folder} can be lowered to {max(GOAL, math.ceil(share * 10) / 10)}")
+        print(f"{folder:10} {bad.get(folder, 0):5} of {total[folder]:5}  {share:5.1f} %, at most {GOAL}{'  EXCEEDED' if over else ''}")
     print(f"all        {sum(bad.values()):5} of {sum(total.values()):5}  "
           f"{100 * sum(bad.values()) / max(1, sum(total.values())):5.1f} %, goal {GOAL}")
     return 1 if failed else 0
