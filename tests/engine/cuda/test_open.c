@@ -167,10 +167,10 @@ Test(cuda_open, early_launch_is_for_kernels_that_wait) {
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct err err = {0};
 
-        unsetenv("WEFT_CUDA_EARLY");
+        fake_find()->major = cases[i].major;
+        unsetenv("WEFT_CUDA_EARLY"); /* which the module has set */
         if (cases[i].said)
             setenv("WEFT_CUDA_EARLY", cases[i].said, 1);
-        fake_find()->major = cases[i].major;
         fake_find()->made_for = cases[i].made_for;
         fake_find()->n_early = 0;
         cr_assert(try_open(path, (struct engine_opts){.max_context = 32}, NULL, &err) == 0, "%s",
