@@ -293,7 +293,7 @@ static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
     return o->host_experts->open(&b->experts.host, &shape, o->engine, err);
 }
 
-/* Launches kernels early (programmatic dependent launch) where they wait for the kernel before them:
+/* Launches kernels early (programmatic dependent launch) where they wait for the one before them:
  * their code is made for compute capability 9.0 or later. Beside the host's experts a kernel could
  * come up while the host still computes its operands. WEFT_CUDA_EARLY=0 turns it off. */
 static void choose_early(struct be *b) {

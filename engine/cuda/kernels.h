@@ -369,8 +369,8 @@ struct matmul_args {
      * of each block's rows are of either; nothing is added, nor are segments shared. */
     uint32_t gated, glu;
     /* matvec: the last block that had a tile of a head of q, k or v stores it, in place of store():
-     * arrived[n_head + 2 n_head_kv]. Heads are a multiple of TILE_ROWS. A fourth matrix is left as it
-     * is; without a third the values are the keys, without a second there are only queries. */
+     * arrived[n_head + 2 n_head_kv]. Heads are a multiple of TILE_ROWS. A fourth matrix is left as
+     * it is; without a third the values are the keys, without a second there are only queries. */
     uint32_t stores;
     /* matmul_wide: a panel is 128 rows of a matrix by 64 of the activations, n_columns of which
      * stand side by side. n_splits: blocks that share the segments of one, a power of two up to

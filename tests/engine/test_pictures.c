@@ -24,8 +24,8 @@
 /* Emulated: two cases of each model. */
 #define IS_CUDA (strcmp(BACKEND, "cuda") == 0)
 
-/* By how much keys and values in half precision move the logits; with activations in half precision,
- * on CUDA, twice as much: 0.055 were seen. */
+/* By how much keys and values in half precision move the logits; with activations in half
+ * precision, on CUDA, twice as much: 0.055 were seen. */
 static const struct {
     const char *name;
     double half;

@@ -1,5 +1,5 @@
 /*
- * pictures - rows of pictures in a step. The CPU's image encoder has computed their values; a step's
+ * pictures - rows of pictures in a step. The CPU's image encoder has computed their values; the
  * upload brings those of its own rows to the device, where embed takes them in the place of a
  * token's embedding, and deep adds further parts behind the first layers. Rotary positions have
  * three axes (M-RoPE), from picture_rows(). Steps with rows of pictures are pieces of prompts, and

@@ -153,7 +153,7 @@ Test(cuda_open, sources_tell_families_apart) {
     unlink(path);
 }
 
-/* Kernels are launched early where their code waits for the kernel before, unless told not to be. */
+/* Kernels are launched early where their code waits for the one before, unless told not to be. */
 Test(cuda_open, early_launch_is_for_kernels_that_wait) {
     static const struct {
         int major, made_for; /* made_for 0: the device's family */
