@@ -65,7 +65,8 @@ struct bench_http_opts {
     double timeout_s;    /* timeout of a request */
 };
 
-/* Makes a client of one server. Returns 0, -ENOMEM, or -EINVAL with @err if the URL is not valid. */
+/* Makes a client of one server. Returns 0, -ENOMEM, or -EINVAL with @err if the URL is not
+ * valid. */
 int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, struct err *err);
 struct bench_http *bench_http_free(struct bench_http *h); /* ends what still runs, without done */
 DEFINE_FREEP(struct bench_http, bench_http)

@@ -42,7 +42,8 @@ static int add_wait(struct tenant *t, int64_t from_ns, int64_t to_ns) {
     return e < 0 ? e : samples_add(&t->ttft, (double)(to_ns - from_ns) * 1e-9);
 }
 
-/* Adds the waiting time and the gaps of a turn that got at least one token. Returns 0 or -ENOMEM. */
+/* Adds the waiting time and the gaps of a turn that got at least one token. Returns 0 or
+ * -ENOMEM. */
 static int add_stream(struct tenant *t, const struct bench_request *q, int64_t due_ns) {
     int e = add_wait(t, due_ns, q->first_ns);
     int64_t at_ns = q->first_ns;
