@@ -316,13 +316,13 @@ static int check(struct serve *s) {
     struct err err = {0};
 
     if (!s->n_clients == !(s->rate > 0))
-        return cli_usage("one of --clients and --rate is needed");
+        return cli_usage("give either --clients or --rate");
     if (dist_parse(&s->prompt, s->prompt_text, &err) < 0)
         return cli_usage("--prompt-tokens: %s", err.message);
     if (dist_parse(&s->output, s->output_text, &err) < 0)
         return cli_usage("--output-tokens: %s", err.message);
     if (!s->target.load.stream && (s->slo_ttft_ms > 0 || s->slo_itl_ms > 0))
-        return cli_usage("objectives need --stream");
+        return cli_usage("--slo-ttft and --slo-itl need --stream");
     if (!s->n_requests && s->duration_s <= 0)
         s->n_requests = 100;
     s->open = s->rate > 0;

@@ -51,7 +51,9 @@ static const char *parse_group(struct trace_group *g, char **rest) {
     };
     const char *bad = parse_keys(rest, keys, ARRAY_SIZE(keys));
 
-    return bad || (g->first.low > 0 && g->output.low > 0) ? bad : "first and output";
+    return bad || (g->first.low > 0 && g->output.low > 0)
+               ? bad
+               : "a group without first or without output";
 }
 
 /* Parses a line "agents NAME KEY=RANGE ...". Returns NULL, or the word that is wrong. */
@@ -146,9 +148,9 @@ int bench_trace_read(struct trace_file *t, const char *path,
         const char *bad = parse_line(t, line);
 
         if (!bad && check && !check(t))
-            bad = "no such name";
+            bad = "unknown name of a machine or of drafts";
         if (bad)
-            r = err_set(err, 0, NULL, "%s:%d: %s", path, n, bad);
+            r = err_set(err, 0, NULL, "%s:%d: cannot use: %s", path, n, bad);
     }
     fclose(f);
     if (r == 0 && (t->n_groups == 0 || t->n_pages == 0))

@@ -451,7 +451,7 @@ int ctl_launch(int argc, char **argv, bool json) {
         return r;
     const struct launch_client *c = n == 1 ? find(argv[1]) : NULL;
     if (!c || prints + writes + undoes > 1)
-        return cli_usage("%s", c ? "one of --print, --write and --undo"
+        return cli_usage("%s", c ? "give only one of --print, --write and --undo"
                                  : "launch takes a client: " CLIENTS);
     if ((writes || undoes) && !file_of(c, path))
         return CLI_FAILED;

@@ -159,7 +159,7 @@ int gguf_cmd_picture(int argc, char **argv) {
     if (n_args < 1 || ((o.out || o.rows) && n_args > 1))
         return cli_usage("picture needs %s FILE", o.out || o.rows ? "one" : "at least one");
     if (!o.projector && (o.rows || o.encoder.max_rows || o.encoder.backend))
-        return cli_usage("rows are computed with --projector");
+        return cli_usage("--rows needs --projector FILE");
     int r = decoder_new(&t.decoder, "/proc/self/exe");
     if (r < 0)
         return cli_fail_err("the process that decodes", &err, r);

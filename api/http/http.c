@@ -139,7 +139,7 @@ static int add_packed(struct http *h, const char *at, size_t len) {
                       "The request body is too large, or compressed too much.");
     if (r == -EINVAL)
         return refuse(h, 400, "malformed_body",
-                      "The request body is not what its Content-Encoding says.");
+                      "The request body cannot be decoded as its Content-Encoding says.");
     return r < 0 ? refuse_memory(h) : 0;
 }
 

@@ -155,7 +155,7 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
     explicit_bzero(line, sizeof(line));
     if (r == 0 && ferror(file)) { /* keys that were not read would be refused */
         r = -EIO;
-        err_set(err, 0, "api-keys", "api-keys: the file cannot be read to its end");
+        err_set(err, 0, "api-keys", "api-keys: reading the file failed before its end");
     }
     if (r == 0 && a->n_keys == 0)
         r = err_set(err, 0, "api-keys", "api-keys: the file contains no key");
@@ -320,7 +320,8 @@ int auth_check_host(const char *const *hosts, const char *const *origins, const 
     const char *origin = http_header(h, "origin", &n_origin);
 
     if (n_host > 1 || (n_host == 0 && h->parser.http_minor > 0))
-        return err_set_code(err, 400, "bad_host", NULL, "Exactly one Host header is needed.");
+        return err_set_code(err, 400, "bad_host", NULL,
+                            "The request must have exactly one Host header.");
     if (local)
         return 0;
     if (host && !is_known_host(hosts, host, true))

@@ -334,12 +334,13 @@ int usage_table_read(struct usage_table *t, const char *text, size_t len, struct
         struct usage_row row = {0};
 
         if (!end || ended)
-            return err_set(err, 0, "usage", "line %u: is cut or behind the end", number);
+            return err_set(err, 0, "usage", "line %u: is incomplete, or follows the last line",
+                           number);
         if (number == 1 && (own != strlen(HEAD) || memcmp(text, HEAD, own) != 0))
             return err_set(err, 0, "usage", "line 1: must be \"%s\"", HEAD);
         if (number > 1 && !(ended = is_end(text, own, n_rows))) {
             if (!read_row(text, own, &row))
-                return err_set(err, 0, "usage", "line %u: is no row of usage", number);
+                return err_set(err, 0, "usage", "line %u: is not a row of usage", number);
             if (usage_table_add(t, &row) < 0)
                 return -ENOMEM;
             n_rows++;

@@ -353,7 +353,8 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
                                                  : snprintf(out + len, SAMPLING_MAX - len, "%.9g",
                                                             yyjson_get_num(value)));
         if (len >= SAMPLING_MAX)
-            return err_set_code(err, 400, "invalid_value", "parameters", "parameters are too many");
+            return err_set_code(err, 400, "invalid_value", "parameters",
+                                "parameters must be shorter: a preset has room for fewer of them");
     }
     p->sampling = *out ? out : NULL;
     return 0;
