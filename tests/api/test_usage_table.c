@@ -146,7 +146,7 @@ Test(usage_table, what_is_no_table_is_refused_with_the_line) {
     refused("weft usage 1\n", "last line");
     refused("weft usage 1\nend 1\n", "line 2");
     refused("weft usage 1\n20261123\ta\tk\tm\t1\t2\t3\t4\nend 0\n", "line 3");
-    refused("weft usage 1\n20261123\ta\tk\tm\t1\t2\t3\t4\nend 1", "line 3: is cut");
+    refused("weft usage 1\n20261123\ta\tk\tm\t1\t2\t3\t4\nend 1", "line 3: is incomplete");
     refused("weft usage 1\n20261323\ta\tk\tm\t1\t2\t3\t4\nend 1\n", "line 2");
     refused("weft usage 1\n20261123\ta\tk\tm\t1\t2\t3\t-4\nend 1\n", "line 2");
     refused("weft usage 1\n20261123\ta%0\tk\tm\t1\t2\t3\t4\nend 1\n", "line 2");
