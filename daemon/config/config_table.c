@@ -241,6 +241,8 @@ const struct option config_table[] = {
          "Most tokens computed in a step."),
     UINT("engine", "picture-max-tokens", engine.picture_rows, "0", 0, 65536,
          "Most tokens of a picture: larger ones are made smaller; 0: the model's own limit."),
+    SIZE("engine", "picture-cache", sched.picture_bytes, "1G", 0, 4096 * GiB,
+         "Memory for encoded pictures that requests may use again; at most 1/16 of the machine's."),
     UINT("engine", "max-seqs", engine.max_seqs, "64", 1, 1000, "Most requests computed in a step."),
     UINT("engine", "depth", sched.depth, "2", 1, 2,
          "Steps in flight, where the backend can overlap them."),

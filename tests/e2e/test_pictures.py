@@ -28,10 +28,14 @@ def started(name, *flags):
     return Weftd(*FLAGS, *flags, model=str(FOLDER / f"{name}.gguf"))
 
 
+def metrics(d):
+    text = d.request("GET", "/metrics")[2]
+    return text if isinstance(text, str) else text.decode()
+
+
 def pictures_total(d):
     """Files that were decoded, and that were known."""
-    text = d.request("GET", "/metrics")[2]
-    text = text if isinstance(text, str) else text.decode()
+    text = metrics(d)
     return [int(re.search(r'weft_pictures_total\{result="%s"\} (\d+)' % what, text).group(1)) for what in ("decoded", "known")]
 
 
@@ -111,6 +115,8 @@ def test_many_requests_of_one_picture_decode_it_once():
         answers = parallel([lambda i=i: ask(i) for i in range(8)])
         decoded, known = pictures_total(d)
         assert decoded == len(files) and known == 8 * len(files), (decoded, known)
+        computed = re.search(r"^weft_pictures_computed_total\S* (\d+)", metrics(d), re.M).group(1)
+        assert int(computed) == len(files), computed  # also those whose last rows are not in full pages
         for a in answers:
             assert a["usage"]["prompt_tokens_details"]["cached_tokens"] >= 32, a["usage"]
 
