@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <errno.h>
 #include "base/rng.h"
 #include "model.h"
 #include "tests/support/few.h"
@@ -270,4 +271,66 @@ Test(kv_pager, windows_of_ended_turns_outlive_those_that_are_passed) {
         cr_expect_eq(kv_pager_match(p, &isolation, other, 200).n_tokens, 0);
         kv_pager_free(p);
     }
+}
+
+Test(kv_pager, bad_options_are_refused) {
+    const struct kv_opts good = {.n_pages = 8,
+                                 .page_tokens = 4,
+                                 .max_seqs = 2,
+                                 .max_seq_tokens = 16,
+                                 .n_windows = 4,
+                                 .window = 4};
+    struct kv_opts bad[10];
+    struct kv_pager *p = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        bad[i] = good;
+    bad[0].n_pages = 0;
+    bad[1].n_pages = UINT32_MAX; /* the number that stands for no page */
+    bad[2].max_seqs = 0;
+    bad[3].max_seq_tokens = 0;
+    bad[4].page_tokens = 0;
+    bad[5].page_tokens = 3;
+    bad[6].page_tokens = 512;
+    bad[7].window = 0;
+    bad[8].n_snapshots = 2;
+    bad[9].page_tokens = 6;
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        cr_expect_eq(kv_pager_new(&p, &bad[i]), -EINVAL, "%zu", i);
+        cr_expect_null(p);
+    }
+    cr_assert_eq(kv_pager_new(&p, &good), 0);
+    kv_pager_free(p);
+}
+
+/* A lookup is counted once for each sequence, with what it found. */
+Test(kv_pager, lookups_are_counted) {
+    const struct kv_opts o = {.n_pages = 16, .page_tokens = 4, .max_seqs = 4, .max_seq_tokens = 32};
+    const struct kv_isolation isolation = {{1}};
+    int32_t token[32];
+    struct kv_pager *p;
+    struct kv_stats stats;
+    struct kv_seq *s;
+
+    for (int i = 0; i < 32; i++)
+        token[i] = i;
+    cr_assert_eq(kv_pager_new(&p, &o), 0);
+    cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
+    cr_assert_eq(kv_seq_attach(s, token, 31), 0);
+    cr_assert_eq(kv_seq_grow(s, 20), 0);
+    kv_seq_commit(s, token, 20);
+    kv_seq_free(s);
+    struct kv_match m = kv_pager_match(p, &isolation, token, 31);
+    cr_expect_eq(m.n_tokens, 20);
+    cr_expect_eq(m.n_idle, 5);
+    cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
+    cr_assert_eq(kv_seq_attach(s, token, 31), 20);
+    cr_expect_eq(kv_pager_match(p, &isolation, token, 31).n_idle, 0);
+    cr_assert_eq(kv_seq_attach(s, token, 31), 20); /* once more: nothing is new */
+    kv_pager_stats(p, &stats);
+    cr_expect_eq(stats.n_lookup_tokens, 62);
+    cr_expect_eq(stats.n_hit_tokens, 20);
+    cr_expect_eq(stats.n_missed_tokens, 0);
+    kv_seq_free(s);
+    kv_pager_free(p);
 }
