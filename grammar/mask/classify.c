@@ -387,9 +387,6 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     k.walk = (struct walk){.m = &m,
                            .trie = vocab_trie(g->vocab),
                            .kinds = k.counts ? kinds_without(k.follow) : ALL_KINDS,
-                           .whole = k.keeps    ? 0
-                                    : k.counts ? ~follow
-                                               : UINT64_MAX,
                            .visit = k.keeps || follow ? visit : NULL,
                            .ends = k.keeps ? 0 : follow,
                            .take = k.keeps ? take : NULL,

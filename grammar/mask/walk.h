@@ -31,7 +31,6 @@ struct walk {
     uint32_t short_from, short_to;
     const uint64_t *need; /* bits by place: walks only towards these items; or NULL: all */
     uint32_t kinds;       /* bits: subtrees of these kinds of text may be taken whole */
-    uint64_t whole;       /* so may any of these bytes (text_bit()) of which every text is read */
     uint64_t n_visited, max_visited; /* stops beyond (0: no limit) */
     void *arg;
 };

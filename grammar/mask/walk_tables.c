@@ -19,15 +19,11 @@
  * 2 ns, and fuel is spent only on new sets. In a rule that calls no other (plain_rule()) a set is a
  * single state, and states number themselves without hashing.
  *
- * Three shortcuts avoid most of the nodes:
+ * Two shortcuts avoid most of the nodes:
  *
  * - Subtrees of one kind. Each node knows the kind of text below it (digits, letters, UTF-8 without
  *   control characters, ...) and its height. A set that reads all texts of that kind up to that
  *   height takes the subtree as a whole (known_reads_all()).
- * - Closed bytes. A set that was reached CLOSED_REACHED times is examined (find_closed_bytes()):
- *   which bytes lead only to a few sets from which the same bytes lead to these sets again. A
- *   subtree that contains only such bytes is taken as a whole. This covers states that lack a
- *   letter and therefore read no kind completely.
  * - Results are collected in the order of the texts: all items are assumed to be reached, and what
  *   is not reached is cleared in ranges (leave_out()), because from such a set most are reached.
  *   set_reached() translates positions in the trie to token ids at the end.
@@ -47,13 +43,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define SETS_MAX 4608
-#define CLOSED_CONFIGS                                                                             \
-    16                 /* configurations of a set whose closed bytes are sought: a step costs more
-                            with each */
-#define CLOSED_SETS 12 /* sets that closed bytes may lead to */
-#define CLOSED_REACHED 500 /* nodes at which a set was before its closed bytes are sought */
-#define CLOSED_MAX 512     /* sets made for that in all: SETS_MAX without them is 4096 */
+#define SETS_MAX 4096
 #define SETS_FIRST 64
 
 static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
@@ -64,14 +54,12 @@ static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
 enum { STEP_UNKNOWN, STEP_DEAD, STEP_SETS }; /* from here on: the number of a set */
 
 /* A numbered set and what is known of it. @free_chars: for each kind, the length up to which all
- * texts of the kind are read. @closed: text_bit() of the bytes of which all texts are read.
- * @visit_bytes: text_bit() of the bytes for which visit() is called where they occur below a
- * node. @watched: a node that this set reaches needs reach_place(), because n_reached still
- * counts, visit() or take() may have to be called, or nothing is read from the set. */
+ * texts of the kind are read. @visit_bytes: text_bit() of the bytes for which visit() is called
+ * where they occur below a node. @watched: a node that this set reaches needs reach_place(), since
+ * visit() or take() may have to be called, or nothing is read from the set. */
 struct known_set {
     struct set set;
-    uint32_t n_reached;
-    uint64_t closed, visit_bytes;
+    uint64_t visit_bytes;
     bool watched;
     uint8_t free_chars[KIND_NONE + 1];
 };
@@ -82,10 +70,10 @@ struct tables {
     struct walk *w;
     struct known_set *set;
     uint16_t (*next)[256];
-    uint32_t n, cap, n_closed; /* n_closed: made by find_closed_bytes() */
-    uint32_t *slot, mask;      /* hash table: number + 1 */
-    uint16_t *of_state;        /* in a plain rule: by state from its start, number + 1; or NULL */
-    uint64_t *reached;         /* bits by item, of what is walked now; NULL without bits */
+    uint32_t n, cap;
+    uint32_t *slot, mask; /* hash table: number + 1 */
+    uint16_t *of_state;   /* in a plain rule: by state from its start, number + 1; or NULL */
+    uint64_t *reached;    /* bits by item, of what is walked now; NULL without bits */
 };
 
 static uint32_t hash_of(const struct machine *m, const struct set *s) {
@@ -174,8 +162,10 @@ static uint32_t add_set(struct tables *t, const struct set *s) {
     static_assert(SETS_MAX + STEP_SETS <= UINT16_MAX, "a step names each set");
     assert(t->n < t->cap && t->n < SETS_MAX && s->end <= t->w->m->n_configs);
     memset(t->next[t->n], 0, sizeof(*t->next));
-    t->set[t->n] = (struct known_set){
-        .set = *s, .visit_bytes = s->can_end && t->w->visit ? t->w->ends : 0, .watched = true};
+    t->set[t->n] = (struct known_set){.set = *s,
+                                      .visit_bytes = s->can_end && t->w->visit ? t->w->ends : 0,
+                                      .watched = t->w->take || (t->w->visit && !t->w->ends) ||
+                                                 s->begin == s->end};
     find_free_chars(t->w, &t->set[t->n]);
     return t->n++;
 }
@@ -275,65 +265,6 @@ static uint16_t step_of(struct tables *t, uint32_t from, uint8_t byte) {
     return to == STEP_UNKNOWN ? find_step(t, from, byte) : to;
 }
 
-static bool add_number(uint32_t *v, uint32_t *n, uint32_t cap, uint32_t x) {
-    for (uint32_t i = 0; i < *n; i++) {
-        if (v[i] == x)
-            return true;
-    }
-    if (*n == cap)
-        return false;
-    v[(*n)++] = x;
-    return true;
-}
-
-/* Ends the counting of how often @s is reached, once its closed bytes are known or not sought. */
-static void end_watch(struct tables *t, struct known_set *s) {
-    const struct walk *w = t->w;
-
-    s->n_reached = CLOSED_REACHED;
-    s->watched = w->take || (w->visit && !w->ends) || s->set.begin == s->set.end;
-}
-
-/* Finds the closed bytes of set @k: each leads from @k to one of a few sets, and from each of these
- * to one of them again. A byte that would need too many sets is left out. Takes no fuel, because a
- * walk has the same result without it. */
-static void find_closed_bytes(struct tables *t, uint32_t k) {
-    struct machine *m = t->w->m;
-    uint32_t at[CLOSED_SETS] = {k}, n = 1, before = t->n;
-    uint64_t closed = t->w->whole & ~(TEXT_BIT_QUOTE | TEXT_BIT_NONE), fuel = m->fuel;
-
-    m->fuel = UINT64_MAX;
-    for (uint32_t i = 0; i < n; i++) {
-        for (unsigned c = 0; c < 0x80 && !m->error; c++) {
-            uint64_t bit = text_bit(c);
-
-            if (!(closed & bit))
-                continue;
-            uint16_t to = t->n - before + t->n_closed < CLOSED_MAX ? step_of(t, at[i], (uint8_t)c)
-                                                                   : t->next[at[i]][c];
-
-            if (m->error ==
-                -E2BIG) { /* too many readings, at a place that the walk may not reach */
-                m->error = 0;
-                to = t->next[at[i]][c] = STEP_UNKNOWN;
-            }
-            if (to < STEP_SETS ||
-                t->set[to - STEP_SETS].set.begin == t->set[to - STEP_SETS].set.end ||
-                !add_number(at, &n, CLOSED_SETS, to - STEP_SETS))
-                closed &= ~bit;
-        }
-    }
-    t->n_closed += t->n - before;
-    m->fuel = fuel;
-    for (uint32_t i = 0; i < n; i++) { /* the result holds for all of these sets */
-        struct known_set *s = &t->set[at[i]];
-
-        if (i == 0 || s->n_reached < CLOSED_REACHED)
-            s->closed = closed;
-        end_watch(t, s);
-    }
-}
-
 /* A node that a walk is at: its items and those below it are [n->items, end). */
 struct place {
     const struct trie_node *n;
@@ -348,20 +279,8 @@ static inline uint32_t end_of(const struct trie *t, uint32_t i, uint32_t end, ui
 }
 
 /* Returns whether @s is known to read all that is below @n. */
-static inline bool known_reads_all(const struct known_set *s, const struct trie_node *n,
-                                   uint64_t below) {
-    return !(below & ~s->closed) || n->height <= s->free_chars[n->kind];
-}
-
-/* Counts that the set @k was reached; at CLOSED_REACHED its closed bytes are sought. */
-static void count_reached(struct tables *t, size_t k) {
-    struct known_set *s = &t->set[k];
-
-    if (s->n_reached >= CLOSED_REACHED || ++s->n_reached < CLOSED_REACHED)
-        return;
-    end_watch(t, s);
-    if (t->w->whole && s->set.end - s->set.begin <= CLOSED_CONFIGS)
-        find_closed_bytes(t, (uint32_t)k);
+static inline bool known_reads_all(const struct known_set *s, const struct trie_node *n) {
+    return n->height <= s->free_chars[n->kind];
 }
 
 static void leave_out(struct tables *t, uint32_t first, uint32_t last) {
@@ -398,8 +317,7 @@ static bool reach_place(struct tables *t, const struct place *p, size_t k) {
         leave_out(t, first, p->end);
         return false;
     }
-    count_reached(t, k);
-    if (!known_reads_all(&t->set[k], p->n, p->below))
+    if (!known_reads_all(&t->set[k], p->n))
         return true;
     if (w->take && first < p->end)
         w->take(w, first, p->end, &t->set[k].set, p->depth);
@@ -452,7 +370,7 @@ static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_
             }
         }
         const struct known_set *s = &t->set[to - STEP_SETS];
-        bool on = !known_reads_all(s, &node[at], below[at]);
+        bool on = !known_reads_all(s, &node[at]);
 
         n_visited++;
         if (s->watched || (below[at] & s->visit_bytes)) {
@@ -553,10 +471,9 @@ static void differ_below(struct tables *t, uint32_t root, uint32_t last, uint32_
         }
         w->n_visited++;
         set_items(w, p.n->items, below);
-        count_reached(t, k);
         if (!visit_place(t, &p, k) || t->set[k].set.begin == t->set[k].set.end)
             clear_items(w, below, p.end);
-        else if (known_reads_all(&t->set[k], n, p.below))
+        else if (known_reads_all(&t->set[k], n))
             set_items(w, below, p.end);
         else if (beside != STEP_DEAD)
             differ_below(t, i, p.end, k, beside - STEP_SETS, p.depth);

@@ -314,8 +314,7 @@ static void walk_long(struct machine *m, const struct set *others, struct mask *
                      .trie = vocab_trie(m->g->vocab),
                      .bits = mask->bits,
                      .n_set = mask->n,
-                     .kinds = ALL_KINDS,
-                     .whole = UINT64_MAX};
+                     .kinds = ALL_KINDS};
 
     if (!walk_need(&w, others, mask)) {
         if (m->quick)
