@@ -46,7 +46,8 @@ int grammar_vocab_of(struct grammar_vocab **out, const struct tokenizer *t);
 struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v);
 DEFINE_FREEP(struct grammar_vocab, grammar_vocab)
 uint32_t grammar_vocab_n_words(const struct grammar_vocab *v); /* uint32_t of a mask */
-/* Returns the memory of the rules and token classes that the grammars of @v share, at most 64 MiB. */
+/* Returns the memory of the rules and token classes that the grammars of @v share, in bytes: at
+ * most 64 MiB. */
 size_t grammar_vocab_shared_bytes(const struct grammar_vocab *v);
 
 /* ---- sources */

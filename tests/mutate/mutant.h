@@ -1,6 +1,9 @@
-/* Linked into every file that tests/mutate/run has changed. MUTANT(k) is true while mutant k is switched on. The file of
- * the state, MUTANT_STATE in the environment or the one that was compiled in, begins with the number of that mutant, or
- * with -1: then the byte with the number of each mutant that is reached becomes 1. */
+/*
+ * Linked into every file that tests/mutate/run has changed. MUTANT(k) is true while mutant k is
+ * switched on. The file of the state (MUTANT_STATE in the environment, or the one that was compiled
+ * in) begins with the number of that mutant, or with -1: then the byte with the number of each
+ * mutant that is reached becomes 1.
+ */
 #ifndef MUTANT_H
 #define MUTANT_H
 
