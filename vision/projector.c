@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 
 /* Facts that files do not have: the sizes that the models were trained with. Limits in rows are
  * those of llama.cpp, which are also its users' habits. */
@@ -134,6 +135,21 @@ static void read_layers(struct reader *d, struct projector *p) {
                        p->n_embd, p->n_head, PROJECTOR_HEAD_MAX);
 }
 
+/* Tiles of 512 pixels, 2 to 10 of them, unless the file says otherwise. */
+static void read_tiles(struct reader *d, struct projector *p) {
+    uint32_t align = p->patch * p->merge;
+
+    p->tile = want(d, "clip.vision.preproc_image_size", 1, 4096, 512);
+    p->least_tiles = want(d, "clip.vision.preproc_min_tiles", 1, PROJECTOR_TILES_MAX, 2);
+    p->most_tiles =
+        want(d, "clip.vision.preproc_max_tiles", 1, PROJECTOR_TILES_MAX, PROJECTOR_TILES_MAX);
+    if (d->r == 0 && (p->tile % align || p->least_tiles > p->most_tiles))
+        d->r = err_set(d->err, 0, NULL,
+                       "%u to %u tiles of %u pixels: their side is no multiple of %u, or the "
+                       "least number is above the most",
+                       p->least_tiles, p->most_tiles, p->tile, align);
+}
+
 /* Reads what only some kinds have. */
 static void read_special(struct reader *d, struct projector *p) {
     p->merge = kinds[p->kind].merge;
@@ -143,6 +159,8 @@ static void read_special(struct reader *d, struct projector *p) {
         p->merge = want(d, "clip.vision.projector.scale_factor", 1, 8, p->merge);
     if (p->kind == PROJECTOR_GEMMA4UV)
         p->patch *= want(d, "clip.vision.projector.scale_factor", 1, 8, 3);
+    if (p->kind == PROJECTOR_LFM2)
+        read_tiles(d, p);
     if (p->kind == PROJECTOR_QWEN3VL)
         p->n_deep = count_deep(d->file, p->n_layer);
     if (p->kind == PROJECTOR_QWEN25VL && d->r == 0) {
@@ -218,6 +236,48 @@ static void choose_size(uint32_t width, uint32_t height, float align, float leas
     out->height = (uint32_t)to_h;
 }
 
+/* Rows of a tile, with its mark. */
+static uint32_t tile_rows(const struct projector *p) {
+    uint32_t side = p->tile / (p->patch * p->merge);
+
+    return side * side + 1;
+}
+
+/* Chooses the grid of tiles whose aspect is next to the picture's; of equal ones the larger, if the
+ * picture has more than half of its pixels. */
+static void choose_grid(const struct projector *p, uint32_t width, uint32_t height,
+                        uint32_t *n_columns, uint32_t *n_lines) {
+    float aspect = (float)width / (float)height, best = INFINITY;
+    uint64_t pixels = (uint64_t)width * height, tile = (uint64_t)p->tile * p->tile;
+
+    for (uint32_t n = p->least_tiles; n <= p->most_tiles; n++)
+        for (uint32_t w = 1; w <= n; w++) {
+            float away = fabsf(aspect - (float)w / (float)(n / w));
+
+            if (n % w || away > best || (away == best && pixels * 2 <= tile * n))
+                continue;
+            best = away;
+            *n_columns = w;
+            *n_lines = n / w;
+        }
+}
+
+/* Adds a grid of tiles to the layout of the small picture, if the picture is large enough. */
+static void add_tiles(const struct projector *p, uint32_t width, uint32_t height, uint64_t most,
+                      struct picture_layout *l) {
+    float align = (float)(p->patch * p->merge);
+    double pixels =
+        (double)align_side((float)width, align, roundf) * align_side((float)height, align, roundf);
+    uint32_t n_columns = 0, n_lines = 0;
+
+    if (pixels <= 2 * (double)most)
+        return;
+    choose_grid(p, width, height, &n_columns, &n_lines);
+    l->width = MAX(l->width, n_columns * p->tile);
+    l->height += n_lines * p->tile;
+    l->n_positions = l->n_rows += n_columns * n_lines * tile_rows(p) + 1;
+}
+
 void projector_layout(const struct projector *p, uint32_t width, uint32_t height,
                       const struct picture_budget *budget, struct picture_layout *out) {
     uint32_t align = p->patch * p->merge, area = align * align;
@@ -236,4 +296,75 @@ void projector_layout(const struct projector *p, uint32_t width, uint32_t height
     out->n_positions = p->positions ? MAX(out->n_columns, out->n_lines) : out->n_rows;
     if (p->kind == PROJECTOR_PIXTRAL) /* a break between lines */
         out->n_positions = out->n_rows += out->n_lines - 1;
+    if (p->tile && !budget->whole)
+        add_tiles(p, width, height, (uint64_t)most * area, out);
+}
+
+/* The grid of tiles that layout @l has, and the pixels of its small picture; no lines: it has none.
+ * Returns false for a layout that projector_layout() does not make. */
+static bool grid_of(const struct projector *p, const struct picture_layout *l, uint32_t *n_columns,
+                    uint32_t *n_lines, uint32_t *width, uint32_t *height) {
+    uint32_t align = p->patch * p->merge, n = l->n_rows - l->n_columns * l->n_lines;
+
+    *width = l->n_columns * align;
+    *height = l->n_lines * align;
+    *n_columns = *n_lines = 0;
+    if (!p->tile || n == 0)
+        return true;
+    *n_lines = (l->height - *height) / p->tile;
+    *n_columns = *n_lines ? (n - 1) / tile_rows(p) / *n_lines : 0;
+    return l->height > *height && *n_lines <= PROJECTOR_TILES_MAX &&
+           *n_columns <= PROJECTOR_TILES_MAX && *n_lines * p->tile + *height == l->height &&
+           *n_columns * *n_lines * tile_rows(p) + 1 == n && *n_columns > 0 &&
+           l->width == MAX(*width, *n_columns * p->tile);
+}
+
+uint32_t projector_parts(const struct projector *p, const struct picture_layout *l) {
+    uint32_t n_columns, n_lines, width, height;
+
+    return grid_of(p, l, &n_columns, &n_lines, &width, &height) ? n_columns * n_lines + 1 : 0;
+}
+
+struct picture_part projector_part(const struct projector *p, const struct picture_layout *l,
+                                   uint32_t i) {
+    uint32_t n_columns, n_lines, width, height;
+    bool ok = grid_of(p, l, &n_columns, &n_lines, &width, &height);
+
+    assert(ok && n_lines && i <= n_columns * n_lines);
+    struct picture_part a = {.line = i / n_columns, .column = i % n_columns};
+    bool tile = a.line < n_lines;
+    a.top = a.line * p->tile;
+    a.left = a.column * p->tile;
+    a.width = tile ? p->tile : width;
+    a.height = tile ? p->tile : height;
+    a.mark = i * tile_rows(p);
+    return a;
+}
+
+/* Copies @from into @to, its upper left corner at (@left, @top). */
+static void put(const struct picture *from, uint32_t left, uint32_t top, struct picture *to) {
+    for (size_t y = 0; y < from->height; y++)
+        memcpy(to->rgb + ((top + y) * to->width + left) * 3, from->rgb + y * from->width * 3,
+               (size_t)from->width * 3);
+}
+
+int projector_fit(const struct projector *p, const struct picture *in,
+                  const struct picture_layout *l, bool pads, struct picture *out, struct err *err) {
+    CLEANUP(picture_deinit) struct picture grid = {0};
+    CLEANUP(picture_deinit) struct picture small = {0};
+    uint32_t n = projector_parts(p, l);
+
+    assert(n > 0);
+    if (n == 1) /* where there are tiles, llama.cpp stretches pictures without them */
+        return (pads && !p->tile ? picture_pad : picture_resize)(in, l->width, l->height, p->filter,
+                                                                 out, err);
+    const struct picture_part a = projector_part(p, l, n - 1);
+    uint32_t width = (n - 1) / a.line * p->tile;
+    TRY((pads ? picture_pad : picture_resize)(in, width, a.top, p->filter, &grid, err));
+    TRY(picture_resize(in, a.width, a.height, p->filter, &small, err));
+    TRY(picture_new(out, l->width, l->height, err));
+    memset(out->rgb, 0, picture_bytes(l->width, l->height));
+    put(&grid, 0, 0, out);
+    put(&small, 0, a.top, out);
+    return 0;
 }

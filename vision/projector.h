@@ -18,7 +18,7 @@ enum projector_kind {
     PROJECTOR_GEMMA4V,
     PROJECTOR_GEMMA4UV, /* Gemma 4 without layers: patches are rows */
     PROJECTOR_PIXTRAL,  /* Mistral 3 */
-    PROJECTOR_LFM2,     /* LFM2-VL; the layout is that of one tile */
+    PROJECTOR_LFM2,     /* LFM2-VL: large pictures in tiles */
     PROJECTOR_KINDS
 };
 
@@ -40,8 +40,10 @@ struct projector {
     uint32_t n_deep;          /* further parts of a row, each as wide: deepstack */
     uint32_t window, period;  /* patches of a window's side, 0: none; every period-th layer has
                                   none */
-    uint32_t least, most;     /* rows per picture */
-    enum projector_act act;   /* activation of the FFNs */
+    uint32_t least, most;     /* rows per picture; in tiles: of the whole picture */
+    uint32_t tile;            /* pixels of a tile's side; 0: there are none */
+    uint32_t least_tiles, most_tiles;
+    enum projector_act act; /* activation of the FFNs */
     enum picture_filter filter;
     bool positions; /* M-RoPE: a picture moves the position by its longer side in rows */
     float eps, mean[3], std[3];
@@ -54,19 +56,45 @@ const char *projector_kind_name(enum projector_kind kind);
  * key that is missing or out of range. */
 int projector_read(struct projector *out, const struct gguf *file, struct err *err);
 
-/* A picture as the encoder gets it and as the text model does. */
+/* A picture as the encoder gets it and as the text model does. A picture in tiles is enlarged to a
+ * grid of them and, below the grid and from the left, made as small as one without tiles; the rows
+ * of each tile, then those of the small one, follow a mark that is a row, too. */
 struct picture_layout {
     uint32_t width, height;      /* pixels */
-    uint32_t n_columns, n_lines; /* grid of rows for the text model, without line breaks */
-    uint32_t n_rows;             /* rows for the text model, line breaks included */
+    uint32_t n_columns, n_lines; /* grid of rows for the text model, without line breaks; in tiles:
+                                    of the small picture */
+    uint32_t n_rows;             /* rows for the text model, line breaks and marks included */
     uint32_t n_positions;        /* positions by which the text model moves on */
 };
 
 /* Limits on n_rows that a request or an option gives; 0: the projector's own. */
 struct picture_budget {
     uint32_t least, most;
+    bool whole; /* never in tiles */
 };
 
 /* Computes the layout of a picture of @width x @height pixels, at least 1 x 1. */
 void projector_layout(const struct projector *p, uint32_t width, uint32_t height,
                       const struct picture_budget *budget, struct picture_layout *out);
+
+#define PROJECTOR_TILES_MAX 10u /* of a side and of a picture, as models have tokens for marks */
+
+/* A part of a picture in tiles that is encoded alone: tile (line, column) of the grid, or behind
+ * the tiles the small picture, whose `line` is the number of lines. */
+struct picture_part {
+    uint32_t line, column;
+    uint32_t top, left, width, height; /* pixels */
+    uint32_t mark;                     /* row of its mark; its own rows follow */
+};
+
+/* Returns the number of parts: 1 for a picture that is not in tiles, which has no mark; 0 for a
+ * layout that @p does not make. */
+uint32_t projector_parts(const struct projector *p, const struct picture_layout *l);
+/* Returns part @i of a picture in tiles. */
+struct picture_part projector_part(const struct projector *p, const struct picture_layout *l,
+                                   uint32_t i);
+
+/* Makes the pixels that the encoder gets: @in stretched to the size; if @pads, with its aspect kept
+ * between black borders, as llama.cpp does. Returns like picture_resize(). */
+int projector_fit(const struct projector *p, const struct picture *in,
+                  const struct picture_layout *l, bool pads, struct picture *out, struct err *err);

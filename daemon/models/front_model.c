@@ -274,7 +274,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
         m->api.projector = &m->projector.projector;
         m->api.projector_id = m->projector.id;
         m->api.picture_budget =
-            (struct picture_budget){c->picture_min_tokens, c->engine.picture_rows};
+            (struct picture_budget){c->picture_min_tokens, c->engine.picture_rows, false};
         m->api.picture_pads = c->picture_pads;
     }
     m->name = *c->model_name ? strdup(c->model_name) : name_of_file(c->model);

@@ -14,6 +14,7 @@ static void check_layout(const struct projector *p, uint32_t width, uint32_t hei
     FUZZ_ASSERT(l.width > 0 && l.width % (p->patch * p->merge) == 0);
     FUZZ_ASSERT(l.height > 0 && l.height % (p->patch * p->merge) == 0);
     FUZZ_ASSERT(l.n_rows >= l.n_columns * l.n_lines && l.n_positions <= l.n_rows);
+    FUZZ_ASSERT(projector_parts(p, &l) > 0);
     FUZZ_ASSERT(p->side || l.n_columns * l.n_lines <= p->most + l.n_columns + l.n_lines);
 }
 

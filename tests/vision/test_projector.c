@@ -1,8 +1,10 @@
 /* Sizes and numbers of rows: those of llama.cpp 0.5.0 for many pictures (layouts.json: width,
- * height, least and most rows or -1, rows, width and height of the encoder's input). */
+ * height, least and most rows or -1, rows, width and height of the encoder's input; of lfm2, those
+ * of the small picture, and lines and columns of tiles). */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
 #include "tests/support/synth/synth.h"
@@ -43,8 +45,8 @@ Test(projector, sizes_are_those_of_llama_cpp) {
         const struct projector p = make(models[m][1], models[m][2]);
 
         yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(d), models[m][0]), i, max, row) {
-            struct picture_budget budget = {limit(yyjson_arr_get(row, 2)),
-                                            limit(yyjson_arr_get(row, 3))};
+            struct picture_budget budget = {.least = limit(yyjson_arr_get(row, 2)),
+                                            .most = limit(yyjson_arr_get(row, 3))};
             uint32_t w = limit(yyjson_arr_get(row, 0)), h = limit(yyjson_arr_get(row, 1));
             struct picture_layout l;
 
@@ -59,6 +61,91 @@ Test(projector, sizes_are_those_of_llama_cpp) {
     }
     yyjson_doc_free(d);
     cr_expect(n == 264, "%zu", n);
+}
+
+Test(projector, tiles_are_those_of_llama_cpp) {
+    const struct projector p = make("lfm2", "patch=64"); /* as large as a row's patches together */
+    yyjson_doc *d = yyjson_read_file(LAYOUTS, 0, NULL, NULL);
+    size_t n = 0, i, max;
+    yyjson_val *row;
+
+    cr_assert(d);
+    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(d), "lfm2"), i, max, row) {
+        struct picture_budget budget = {.least = limit(yyjson_arr_get(row, 2)),
+                                        .most = limit(yyjson_arr_get(row, 3))};
+        uint32_t w = limit(yyjson_arr_get(row, 0)), h = limit(yyjson_arr_get(row, 1));
+        uint32_t n_lines = limit(yyjson_arr_get(row, 7)), n_columns = limit(yyjson_arr_get(row, 8));
+        struct picture_part a = {0};
+        struct picture_layout l;
+
+        projector_layout(&p, w, h, &budget, &l);
+        cr_assert(projector_parts(&p, &l) == n_lines * n_columns + 1, "%u x %u", w, h);
+        cr_expect(l.n_rows == limit(yyjson_arr_get(row, 4)), "%u x %u: %u rows", w, h, l.n_rows);
+        if (n_lines)
+            a = projector_part(&p, &l, n_lines * n_columns);
+        cr_expect((n_lines ? a.width : l.width) == limit(yyjson_arr_get(row, 5)) &&
+                      (n_lines ? a.height : l.height) == limit(yyjson_arr_get(row, 6)) &&
+                      a.line == n_lines && a.top == n_lines * 512,
+                  "%u x %u: %u x %u below %u lines", w, h, a.width, a.height, a.line);
+        for (uint32_t k = 0; k < n_lines * n_columns; k++) {
+            a = projector_part(&p, &l, k);
+            cr_expect(a.width == 512 && a.height == 512 && a.left == k % n_columns * 512 &&
+                      a.top == k / n_columns * 512 && a.mark == 17 * k);
+        }
+        budget.whole = true;
+        projector_layout(&p, w, h, &budget, &l);
+        cr_expect(projector_parts(&p, &l) == 1);
+        n++;
+    }
+    yyjson_doc_free(d);
+    cr_expect(n == 26, "%zu", n);
+}
+
+/* Layouts that no picture has: of them no part is asked. */
+Test(projector, other_grids_have_no_parts) {
+    const struct projector p = make("lfm2", "tile=64");
+    struct picture_budget budget = {.least = 1, .most = 4};
+    struct picture_layout l, wrong;
+
+    projector_layout(&p, 200, 100, &budget, &l);
+    cr_assert(l.width == 256 && l.height == 128 + 32 && l.n_rows == 8 * 5 + 1 + 2);
+    cr_expect(projector_parts(&p, &l) == 9);
+    for (int i = 0; i < 4; i++) {
+        wrong = l;
+        *(uint32_t *[]){&wrong.width, &wrong.height, &wrong.n_rows, &wrong.n_lines}[i] += 1;
+        cr_expect(projector_parts(&p, &wrong) == 0, "%d", i);
+    }
+}
+
+/* The grid is stretched, or padded where that is asked for; the small picture is stretched. */
+Test(projector, tiles_have_the_pixels_of_both_sizes) {
+    const struct projector p = make("lfm2", "tile=64");
+    struct picture_budget budget = {.least = 1, .most = 4};
+    CLEANUP(picture_deinit) struct picture in = {0}, small = {0};
+    struct picture_layout l;
+    struct err err = {0};
+
+    cr_assert(picture_new(&in, 200, 90, &err) == 0);
+    for (uint64_t i = 0; i < picture_bytes(200, 90); i++)
+        in.rgb[i] = (uint8_t)((i * i * 31 + i * 7) >> 5);
+    projector_layout(&p, 200, 90, &budget, &l);
+    const struct picture_part a = projector_part(&p, &l, 8);
+    cr_assert(picture_resize(&in, a.width, a.height, p.filter, &small, &err) == 0);
+    for (int pads = 0; pads < 2; pads++) {
+        CLEANUP(picture_deinit) struct picture out = {0}, grid = {0};
+
+        cr_assert((pads ? picture_pad : picture_resize)(&in, 256, 128, p.filter, &grid, &err) == 0);
+        cr_assert(projector_fit(&p, &in, &l, pads, &out, &err) == 0);
+        cr_assert(out.width == 256 && out.height == 160 && a.width == 64 && a.top == 128);
+        cr_expect(memcmp(out.rgb, grid.rgb, picture_bytes(256, 128)) == 0);
+        for (uint32_t y = 0; y < a.height; y++) {
+            const uint8_t *line = out.rgb + picture_bytes(256, a.top + y);
+
+            cr_expect(memcmp(line, small.rgb + picture_bytes(64, y), 64 * 3) == 0);
+            for (int i = 64 * 3; i < 256 * 3; i++)
+                cr_expect(line[i] == 0);
+        }
+    }
 }
 
 Test(projector, a_picture_of_fixed_size_has_always_as_many_rows) {

@@ -132,6 +132,7 @@ struct synth_projector {
     enum projector_kind kind;
     uint32_t n_layer, n_embd, n_head, n_ff, n_out, patch;
     uint32_t side;   /* patches of a side of a picture, or of the table of positions */
+    uint32_t tile;   /* pixels of a tile's side (lfm2); 0: no key says it */
     uint32_t period; /* of layers without windows */
     uint32_t bounds; /* 1: products of gemma4v have bounds */
     uint32_t n_deep; /* the last so many layers have deepstack */

@@ -51,6 +51,7 @@ static const struct {
     {"patch", offsetof(struct synth_projector, patch), 1, 64},
     {"side", offsetof(struct synth_projector, side), 2, 255},
     {"period", offsetof(struct synth_projector, period), 1, 128},
+    {"tile", offsetof(struct synth_projector, tile), 0, 4096},
     {"bounds", offsetof(struct synth_projector, bounds), 0, 1},
     {"n_deep", offsetof(struct synth_projector, n_deep), 0, 128},
 };
@@ -355,6 +356,8 @@ void synth_projector_keys(struct gguf_write *w, const struct synth_projector *s,
         gguf_write_u32(w, "clip.vision.spatial_merge_size", 2);
     if (s->kind == PROJECTOR_GEMMA3) /* of any side a divisor */
         gguf_write_u32(w, "clip.vision.projector.scale_factor", s->side % 4 ? 1 : 4);
+    if (s->kind == PROJECTOR_LFM2 && s->tile)
+        gguf_write_u32(w, "clip.vision.preproc_image_size", s->tile);
     if (s->kind == PROJECTOR_QWEN25VL)
         gguf_write_u32(w, "clip.vision.n_wa_pattern", s->period);
 }
