@@ -81,6 +81,7 @@ static struct image_encoder_opts encoder_opts(const struct be_ops *ops,
         .isa = o->isa,
         .n_threads = o->n_threads,
         .max_rows = o->picture_rows,
+        .text = o->file,
     };
 }
 

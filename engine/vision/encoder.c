@@ -15,9 +15,11 @@ static const struct vis_ops *find_backend(const char *name, struct err *err) {
     return NULL;
 }
 
-/* The patches of the largest picture. */
+/* The patches of the largest picture or tile. */
 static uint32_t most_patches(const struct projector *p, uint32_t max_rows) {
-    return p->side ? (p->side / p->patch) * (p->side / p->patch) : max_rows * p->merge * p->merge;
+    uint32_t side = MAX(p->side, p->tile) / p->patch, rows = max_rows * p->merge * p->merge;
+
+    return p->side ? side * side : MAX(rows, side * side);
 }
 
 /* Reads the header, and what follows from it and from the options. 0 or -errno. */
@@ -96,12 +98,30 @@ uint32_t image_encoder_width(const struct image_encoder *e) {
     return e->p.n_out * (1 + e->p.n_deep);
 }
 
+/* 0, or -EINVAL: the small picture is too large, or a tile has no mark in the text model. */
+static int check_tiles(const struct image_encoder *e, const struct picture_layout *l, uint32_t n,
+                       struct err *err) {
+    if ((uint64_t)l->n_columns * l->n_lines * e->p.merge * e->p.merge > e->max_patches)
+        return err_set(err, 0, NULL, "a picture of %u x %u pixels has more than %u rows", l->width,
+                       l->height, e->max_rows);
+    for (uint32_t i = 0; i < n && e->marks; i++) {
+        const struct picture_part a = projector_part(&e->p, l, i);
+
+        if (!e->has_mark[vis_mark(&a, i, n)])
+            return err_set(err, 0, NULL, "the model has no token for tile %u of %u", i + 1, n);
+    }
+    return 0;
+}
+
 /* 0, or -EINVAL: the picture has not the size that the encoder computes. */
 static int check_size(const struct image_encoder *e, const struct picture_layout *l,
                       struct err *err) {
     uint32_t align = e->p.patch * e->p.merge;
     uint64_t n = (uint64_t)(l->width / e->p.patch) * (l->height / e->p.patch);
 
+    uint32_t n_parts = projector_parts(&e->p, l);
+    if (n_parts > 1)
+        return check_tiles(e, l, n_parts, err);
     if (!l->width || !l->height || l->width % align || l->height % align)
         return err_set(err, 0, NULL, "a picture of %u x %u pixels has not the encoder's size",
                        l->width, l->height);

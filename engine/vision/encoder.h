@@ -20,7 +20,9 @@ struct image_encoder_opts {
     const char *backend; /* "reference", or "cpu" */
     const char *isa;     /* of the CPU backend; NULL: the best */
     uint32_t n_threads;  /* 0: all */
-    uint32_t max_rows;   /* of a picture; 0: the projector's own limit */
+    uint32_t max_rows;   /* of a picture, or of one part of it; 0: the projector's own limit */
+    /* The text model, whose tokens mark tiles; NULL: the rows of marks are zeros. */
+    const struct gguf *text;
 };
 
 /* Opens the projector in @file, which must stay open. 0, -ENOMEM, or -EINVAL with @err: a kind, a

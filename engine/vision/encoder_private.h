@@ -10,6 +10,7 @@
 #include "engine/vision/ops.h"
 
 #define VIS_CHUNK 512u /* rows of a product: their activations stay in a cache */
+#define VIS_MARKS (1 + PROJECTOR_TILES_MAX * PROJECTOR_TILES_MAX)
 
 struct vis_norm { /* w NULL: there is none */
     const float *w, *bias;
@@ -56,7 +57,12 @@ enum vis_stage {
 /* A picture under way; rgb NULL: there is none. */
 struct vis_cursor {
     const uint8_t *rgb;
+    struct picture_layout whole;
+    float *rows;
+    uint32_t tile, n_parts; /* the part under way: a picture without tiles has one */
     struct picture_layout l;
+    const uint8_t *pixels; /* of the part; pitch: bytes from a line to the next */
+    size_t pitch;
     float *out;
     enum vis_stage stage;
     uint32_t layer, part; /* part: of DEEP, those that are complete */
@@ -74,6 +80,10 @@ struct image_encoder {
     struct vis_mat *patch, *merge, *mm_in, *mm_out;
     struct vis_norm patch_norm[3], pre_ln, post_ln, mm_norm, std;
     const float *table, *line_break;
+    /* Rows of the marks of tiles, [VIS_MARKS][p.n_out]: of the small picture, then of the lines and
+     * columns of a grid. NULL: no text model was given. */
+    float *marks;
+    bool has_mark[VIS_MARKS];
     uint32_t hidden; /* of mm_in's rows */
 
     struct floats {
@@ -111,6 +121,10 @@ void vis_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture
 uint64_t vis_step(struct image_encoder *e, uint64_t work);
 uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l);
 
+/* Index of the mark of part @i of a picture in @n_parts. */
+static inline uint32_t vis_mark(const struct picture_part *a, uint32_t i, uint32_t n_parts) {
+    return i + 1 == n_parts ? 0 : 1 + a->line * PROJECTOR_TILES_MAX + a->column;
+}
 /* Fills e->freq. */
 void vis_frequencies(struct image_encoder *e);
 /* Fills e->grid for @l. */

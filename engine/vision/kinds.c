@@ -201,7 +201,7 @@ static void read_patch(void *ctx, uint32_t i) {
         for (uint32_t y = 0; y < side; y++) {
             size_t row = (size_t)e->grid.row[at] * side + y;
             const uint8_t *from =
-                c->rgb + (row * c->l.width + (size_t)e->grid.column[at] * side) * 3 + k;
+                c->pixels + row * c->pitch + (size_t)e->grid.column[at] * side * 3 + k;
 
             for (uint32_t x = 0; x < side; x++) {
                 float v = ((float)from[3 * (size_t)x] / 255 - e->p.mean[k]) / e->p.std[k];

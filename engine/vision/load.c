@@ -292,6 +292,43 @@ static void load_merger(struct loader *l) {
     }
 }
 
+/* Index of the mark whose token is @t, e.g. <|img_row_2_col_1|>; VIS_MARKS: it is none. */
+static uint32_t find_mark(struct gguf_str t) {
+    unsigned line, column;
+    char text[32] = "", again[48];
+
+    if (t.len >= sizeof(text))
+        return VIS_MARKS;
+    memcpy(text, t.data, t.len);
+    if (strcmp(text, "<|img_thumbnail|>") == 0)
+        return 0;
+    if (sscanf(text, "<|img_row_%2u_col_%2u|>", &line, &column) != 2 || line == 0 || column == 0 ||
+        MAX(line, column) > PROJECTOR_TILES_MAX)
+        return VIS_MARKS;
+    snprintf(again, sizeof(again), "<|img_row_%u_col_%u|>", line, column);
+    return strcmp(text, again) ? VIS_MARKS : 1 + (line - 1) * PROJECTOR_TILES_MAX + column - 1;
+}
+
+/* Takes the rows of marks from the text model's embedding, which has the projector's width. */
+static void load_marks(struct loader *l, const struct gguf *text) {
+    const struct gguf_array *tokens = text ? gguf_array(text, "tokenizer.ggml.tokens") : NULL;
+    const struct tensor *table = text ? gguf_find(text, "token_embd.weight") : NULL;
+    struct image_encoder *e = l->e;
+
+    if (!e->p.tile || !tokens || !table || gguf_array_type(tokens) != GGUF_STRING ||
+        table->ne[0] != e->p.n_out)
+        return;
+    e->marks = own(l, (size_t)VIS_MARKS * e->p.n_out);
+    for (uint64_t i = 0; i < MIN(gguf_array_n(tokens), table->ne[1]) && e->marks; i++) {
+        uint32_t mark = find_mark(gguf_array_str(tokens, i));
+
+        if (mark == VIS_MARKS)
+            continue;
+        quant_decode_row(table, i, e->marks + (size_t)mark * e->p.n_out);
+        e->has_mark[mark] = true;
+    }
+}
+
 /* Tensors of every kind, in the order of computation. */
 static void load_all(struct loader *l) {
     struct image_encoder *e = l->e;
@@ -392,6 +429,7 @@ int vis_load(struct image_encoder *e, const struct gguf *file, const struct imag
         l.b.r = allocate(e, o, err);
     if (l.b.r == 0)
         load_all(&l);
+    load_marks(&l, o->text);
     vis_frequencies(e);
     r = l.b.r;
     bind_deinit(&l.b);

@@ -1,4 +1,5 @@
 #include <assert.h>
+#include <string.h>
 #include "engine/vision/encoder_private.h"
 
 /*
@@ -79,12 +80,53 @@ static void advance(const struct image_encoder *e, struct vis_cursor *c) {
         c->stage++;
 }
 
-uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l) {
+/* The layout of part @a, as that of a picture. */
+static struct picture_layout layout_of(const struct image_encoder *e,
+                                       const struct picture_part *a) {
+    uint32_t align = e->p.patch * e->p.merge, n = a->width / align, m = a->height / align;
+
+    return (struct picture_layout){a->width, a->height, n, m, n * m, n * m};
+}
+
+static uint64_t part_work(const struct image_encoder *e, const struct picture_layout *l) {
     uint64_t sum = 0;
 
     for (struct vis_cursor c = {0}; c.stage != VIS_STAGES; advance(e, &c))
         sum += n_units(e, l, c.stage, c.layer) * unit_work(e, l, c.stage, c.layer);
     return sum;
+}
+
+uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l) {
+    uint32_t n = projector_parts(&e->p, l);
+    uint64_t sum = n == 1 ? part_work(e, l) : 0;
+
+    for (uint32_t i = 0; i < n && n > 1; i++) {
+        const struct picture_part a = projector_part(&e->p, l, i);
+        const struct picture_layout part = layout_of(e, &a);
+
+        sum += part_work(e, &part);
+    }
+    return sum;
+}
+
+/* Begins part c->tile: its layout, its pixels and, in tiles, the row of its mark. */
+static void begin_part(struct image_encoder *e, struct vis_cursor *c) {
+    c->stage = VIS_EMBED;
+    c->layer = c->part = c->at = 0;
+    if (c->n_parts > 1) {
+        const struct picture_part a = projector_part(&e->p, &c->whole, c->tile);
+        float *mark = c->rows + (size_t)a.mark * e->p.n_out;
+        size_t bytes = e->p.n_out * sizeof(*mark);
+
+        c->l = layout_of(e, &a);
+        c->pixels = c->rgb + a.top * c->pitch + (size_t)a.left * 3;
+        c->out = mark + e->p.n_out;
+        if (e->marks)
+            memcpy(mark, e->marks + (size_t)vis_mark(&a, c->tile, c->n_parts) * e->p.n_out, bytes);
+        else
+            memset(mark, 0, bytes);
+    }
+    vis_place(e, &c->l);
 }
 
 /* Returns how many units of the stage a piece of @room multiply-adds has. */
@@ -129,8 +171,18 @@ static uint32_t run_units(struct image_encoder *e, uint32_t at, uint32_t n) {
 
 void vis_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture_layout *l,
                float *out) {
-    vis_place(e, l);
-    e->under_way = (struct vis_cursor){.rgb = rgb, .l = *l, .out = out, .left = vis_work(e, l)};
+    e->under_way = (struct vis_cursor){
+        .rgb = rgb,
+        .whole = *l,
+        .rows = out,
+        .n_parts = projector_parts(&e->p, l),
+        .l = *l,
+        .pixels = rgb,
+        .pitch = (size_t)l->width * 3,
+        .out = out,
+        .left = vis_work(e, l),
+    };
+    begin_part(e, &e->under_way);
 }
 
 uint64_t vis_step(struct image_encoder *e, uint64_t work) {
@@ -151,6 +203,8 @@ uint64_t vis_step(struct image_encoder *e, uint64_t work) {
         }
         if (c->at >= n)
             advance(e, c);
+        if (c->stage == VIS_STAGES && ++c->tile < c->n_parts)
+            begin_part(e, c);
     } while (c->stage != VIS_STAGES && (done < work || done == 0));
     assert(done <= c->left && (c->stage == VIS_STAGES) == (done == c->left));
     uint64_t left = c->left -= done;

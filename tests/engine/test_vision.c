@@ -196,6 +196,100 @@ Test(vision, threads_and_instruction_sets_change_no_bit) {
     check_bits(&kinds[0], "F16", LARGE_WIDTH, LARGE_HEIGHT);
 }
 
+/* Rows of the picture whose part @a of @p this is, encoded alone. */
+static float *encode_part(const struct scene *s, const struct picture *p,
+                          const struct picture_part *a) {
+    CLEANUP(picture_deinit) struct picture part = {0};
+    struct picture_budget own = {.least = 1, .most = 64, .whole = true};
+    struct picture_layout l;
+
+    cr_assert(picture_new(&part, a->width, a->height, NULL) == 0);
+    for (uint32_t y = 0; y < a->height; y++)
+        memcpy(part.rgb + picture_bytes(a->width, y),
+               p->rgb + ((size_t)(a->top + y) * p->width + a->left) * 3, (size_t)a->width * 3);
+    projector_layout(image_encoder_projector(s->e), a->width, a->height, &own, &l);
+    float *rows = malloc((size_t)l.n_rows * image_encoder_width(s->e) * sizeof(*rows));
+    cr_assert(image_encoder_run(s->e, &part, &l, rows, NULL) == 0);
+    return rows;
+}
+
+/* Writes a text model of 32 values that has tokens for the marks of a grid of 2 x 3 tiles, whose
+ * row i is all i + 1. */
+static struct gguf *text_model(void) {
+    static const char *const tokens[] = {
+        "a",
+        "<|img_thumbnail|>",
+        "<|img_row_1_col_1|>",
+        "<|img_row_1_col_2|>",
+        "<|img_row_1_col_3|>",
+        "<|img_row_2_col_1|>",
+        "<|img_row_2_col_2|>",
+        "<|img_row_2_col_3|>",
+        "<|img_row_02_col_3|>",
+    };
+    char path[64] = "/tmp/weft-text-XXXXXX";
+    float rows[ARRAY_SIZE(tokens) * 32];
+    struct gguf_writer w;
+    struct gguf *file;
+    struct err err = {0};
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        rows[i] = (float)(i / 32 + 1);
+    gw_init(&w);
+    gw_string(&w, "general.architecture", "lfm2");
+    gw_strings(&w, "tokenizer.ggml.tokens", ARRAY_SIZE(tokens), tokens);
+    gw_tensor(&w, "token_embd.weight", TENSOR_F32, 2, (uint64_t[]){32, ARRAY_SIZE(tokens)}, rows);
+    close(mkstemp(path));
+    gw_save(&w, path);
+    gw_deinit(&w);
+    cr_assert(gguf_open(&file, path, &err) == 0, "%s", err.message);
+    unlink(path);
+    return file;
+}
+
+/* Rows of tiles are those of pictures with their pixels, behind the text model's rows of marks. */
+Test(vision, tiles_are_encoded_as_pictures_behind_their_marks) {
+    static const struct kind lfm2 = {"lfm2", "tiny,side=5,tile=64", 0, 0, NULL};
+    static const int marks[] = {3, 4, 5, 6, 7, 8, 2}; /* of 3 x 2 tiles and of the small picture */
+    CLEANUP(gguf_freep) struct gguf *text = text_model();
+    const struct image_encoder_opts o = {.n_threads = 2, .max_rows = 64, .text = text};
+    CLEANUP(scene_close) struct scene s = open_scene(&lfm2, "F32", &o);
+    const struct projector *p = image_encoder_projector(s.e);
+    struct picture_budget any = {.least = 1, .most = 8};
+    struct picture_layout l;
+    struct err err = {0};
+
+    projector_layout(p, 300, 200, &any, &l);
+    cr_assert(projector_parts(p, &l) == 7 && l.width == 192 && l.n_rows == 6 * 5 + 1 + 6);
+    CLEANUP(picture_deinit) struct picture canvas = make_picture(l.width, l.height);
+    CLEANUP(freep) float *rows = malloc((size_t)l.n_rows * 32 * sizeof(*rows));
+    for (uint64_t work = 1; work <= 1000000; work *= 1000) {
+        uint64_t left = image_encoder_work(s.e, &l);
+
+        memset(rows, 0xFF, (size_t)l.n_rows * 32 * sizeof(*rows));
+        cr_assert(image_encoder_begin(s.e, canvas.rgb, &l, rows, &err) == 0, "%s", err.message);
+        for (uint64_t before = left + 1; left && left < before;)
+            before = left, left = image_encoder_step(s.e, work);
+        cr_assert(left == 0);
+        for (uint32_t i = 0; i < 7; i++) {
+            const struct picture_part a = projector_part(p, &l, i);
+            CLEANUP(freep) float *alone = encode_part(&s, &canvas, &a);
+
+            for (int k = 0; k < 32; k++)
+                cr_expect(rows[a.mark * 32 + k] == (float)marks[i]);
+            cr_expect(
+                memcmp(rows + (a.mark + 1) * 32, alone, (i == 6 ? 6 : 4) * 32 * sizeof(float)) == 0,
+                "part %u", i);
+        }
+    }
+    any.most = 2; /* 8 tiles in a line */
+    projector_layout(p, 800, 100, &any, &l);
+    cr_assert(projector_parts(p, &l) > 7);
+    cr_expect(image_encoder_begin(s.e, canvas.rgb, &l, rows, &err) == -EINVAL);
+    cr_expect(strstr(err.message, "the model has no token for tile 4 of") != NULL, "%s",
+              err.message);
+}
+
 /* A picture's rows do not depend on what was encoded before. */
 Test(vision, pictures_leave_nothing_behind) {
     const struct image_encoder_opts o = {.n_threads = 2, .max_rows = 400};
