@@ -275,6 +275,9 @@ static void print_projector(const struct gguf *g) {
         printf("\npictures of %u x %u pixels\n", p.side, p.side);
     else
         printf("\n%u to %u rows a picture\n", p.least, p.most);
+    if (p.tile)
+        printf("%u to %u tiles of %u x %u pixels for larger ones\n", p.least_tiles, p.most_tiles,
+               p.tile, p.tile);
 }
 
 static void json_projector(yyjson_mut_doc *d, yyjson_mut_val *root, const struct gguf *g) {
@@ -295,6 +298,11 @@ static void json_projector(yyjson_mut_doc *d, yyjson_mut_val *root, const struct
     else {
         yyjson_mut_obj_add_uint(d, v, "min_rows", p.least);
         yyjson_mut_obj_add_uint(d, v, "max_rows", p.most);
+    }
+    if (p.tile) {
+        yyjson_mut_obj_add_uint(d, v, "tile", p.tile);
+        yyjson_mut_obj_add_uint(d, v, "min_tiles", p.least_tiles);
+        yyjson_mut_obj_add_uint(d, v, "max_tiles", p.most_tiles);
     }
 }
 

@@ -92,7 +92,7 @@ static int encode(struct picture *p, const struct tools *t, const struct options
     struct picture q = {0};
 
     projector_layout(j, p->width, p->height, &budget, &l);
-    int r = (o->pad ? picture_pad : picture_resize)(p, l.width, l.height, j->filter, &q, err);
+    int r = projector_fit(j, p, &l, o->pad, &q, err);
     if (r < 0)
         return r;
     picture_deinit(p);

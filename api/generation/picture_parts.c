@@ -203,6 +203,7 @@ static struct picture_way way_of(const struct prompt_job *job, bool low) {
         uint32_t least = w.budget.least ? w.budget.least : m->projector->least;
 
         w.budget.most = MAX(most / LOW, least);
+        w.budget.whole = true;
     }
     return w;
 }

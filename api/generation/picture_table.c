@@ -125,7 +125,7 @@ static void release(struct picture_seen *s) {
 /* ---- files ---- */
 
 static void key_of(const struct picture_way *w, const uint8_t *file, size_t n, uint8_t out[32]) {
-    const uint32_t limits[] = {w->budget.least, w->budget.most, w->pads};
+    const uint32_t limits[] = {w->budget.least, w->budget.most, w->budget.whole, w->pads};
     struct sha256 sum;
 
     sha256_init(&sum);
@@ -145,12 +145,12 @@ static int make(struct picture_table *p, const struct picture_way *w, const uint
     if (r < 0)
         return r;
     projector_layout(w->projector, in.width, in.height, &w->budget, layout);
-    if (in.width == layout->width && in.height == layout->height) {
+    bool whole = projector_parts(w->projector, layout) == 1;
+    if (whole && in.width == layout->width && in.height == layout->height) {
         *pixels = in.rgb;
         return 0;
     }
-    r = (w->pads ? picture_pad : picture_resize)(&in, layout->width, layout->height,
-                                                 w->projector->filter, &out, err);
+    r = projector_fit(w->projector, &in, layout, w->pads, &out, err);
     picture_deinit(&in);
     *pixels = out.rgb;
     return r;
