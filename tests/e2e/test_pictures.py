@@ -9,11 +9,11 @@ import time
 
 from manager import wait_until
 from upgrading import Daemon, Installed, upgrade
-from weftd import BACKEND, DATA, Weftd, main, parallel
+from weftd import BACKEND, DATA, Weftd, main, mtp_model, parallel, seen, synth
 
 FOLDER = DATA / "golden-vision"
 FLAGS = ("--max-context", "2048", "--kv-pages", "128", "--backend", BACKEND)
-MODELS = ("qwen3vl", "qwen35", "qwen25vl", "gemma3", "gemma4", "gemma4u", "mistral3")
+MODELS = ("qwen3vl", "qwen35", "qwen25vl", "gemma3", "gemma4", "gemma4u", "mistral3", "lfm2")
 
 
 def picture(path):
@@ -49,9 +49,11 @@ def check_golden(name):
     cases = json.load(open(FOLDER / f"{name}.json"))["cases"]
     for c in cases:
         limits = [f"--picture-{what}-tokens={c[f'image_{what}_tokens']}" for what in ("min", "max") if c[f"image_{what}_tokens"] > 0]
-        with started(name, *limits) as d:
+        tiles = len(c["files"]["resized"]) > len(c["images"])  # made here, as the others' padded grid
+        files = [f"images/{f}" for f in c["images"]] if tiles else [f"{name}/{f}" for f in c["files"]["resized"]]
+        with started(name, *limits, *["--picture-fit=pad"] * tiles) as d:
             marker = d.request("GET", "/props")[2]["media_marker"]
-            data = [picture(f"{name}/{file}") for file in c["files"]["resized"]]
+            data = [picture(file) for file in files]
             body = {"prompt": {"prompt_string": c["prompt"].replace("<__media__>", marker), "multimodal_data": data},
                     "temperature": 0, "n_predict": len(c["greedy"]), "ignore_eos": True, "return_tokens": True}
             for _ in range(2):  # computed, and found in the cache
@@ -129,6 +131,38 @@ def test_a_worker_that_dies_asks_again():
         answer = []
         ends = parallel([lambda: answer.append(post(d, "/v1/chat/completions", body)), lambda: (time.sleep(0.2), d.kill_worker())])
         assert len(ends) == 2 and answer[0]["choices"][0]["message"] == want, answer
+
+
+def drafting(model, mmproj, source, *flags):
+    """Asks with one and two pictures, without speculation and with it. Returns the accepted drafts behind pictures."""
+    files = ["resize/bicubic-96x64.png", "resize/bicubic-224x128.png"]
+
+    def ask(d, n, sampling):
+        marker = d.request("GET", "/props")[2]["media_marker"]
+        parts = "".join(f"{marker} picture {i} of {n}. " for i in range(n))
+        return post(d, "/completion", {
+            "prompt": {"prompt_string": parts + "one two one two one", "multimodal_data": [picture(f) for f in files[:n]]},
+            "n_predict": 60, "ignore_eos": True, "return_tokens": True, **sampling})["tokens"]
+
+    ways = [(n, sampling) for n in (1, 2) for sampling in ({"temperature": 0}, {"temperature": 0.9, "seed": 5})]
+    with Weftd(*FLAGS, *flags, "--mmproj", mmproj, "--speculation", "off", model=model) as d:
+        should = [ask(d, *way) for way in ways]
+        assert not d.stats()["worker"]["drafts"][source]["drafted"]
+    with Weftd(*FLAGS, *flags, "--mmproj", mmproj, "--draft-sources", source, model=model) as d:
+        end = time.monotonic() + 120  # on a busy machine drafts may seem to cost more than they save
+        while not d.stats()["worker"]["drafts"][source]["accepted"]:
+            for _ in range(2):  # one after the other, and together
+                assert [ask(d, *way) for way in ways] == should, (model, source)
+                assert parallel([lambda way=way: ask(d, *way) for way in ways]) == should, (model, source)
+            seen(time.monotonic() < end, f"an accepted draft of {source}")
+
+
+def test_speculation_behind_pictures_changes_no_token():
+    """A block of the model's own, and a draft model that is the model itself without eyes."""
+    mmproj = synth("mmproj-256", "--projector", "qwen3vl_merger", "--shape", "tiny,n_out=256", "--format", "F32")
+    drafting(mtp_model(0.02, 3072), mmproj, "mtp")
+    model, mmproj = (str(FOLDER / f"{name}.gguf") for name in ("qwen3vl", "mmproj-qwen3vl"))
+    drafting(model, mmproj, "model", "--draft-model", model)
 
 
 def test_requests_with_pictures_move_in_an_upgrade():

@@ -75,10 +75,12 @@ def tiny_model():
     return synth("tiny-qwen3-q4_k_m-128k", "--arch", "qwen3", "--shape", "tiny,context=131072", "--format", "Q4_K_M", "--seed", "1")
 
 
-def mtp_model(loud):
-    """A hybrid model with a block of multi-token prediction, which is right the more often the less its layers add."""
-    return synth(f"tiny-mtp-{loud}", "--arch", "qwen35", "--shape",
-                 f"tiny,n_layer=4,n_key=2,n_value=4,n_state=16,n_mtp=1,context=8192,loud={loud}", "--format", "Q8_0")
+def mtp_model(loud, n_vocab=1024):
+    """A hybrid model with a block of multi-token prediction, which is right the more often the less its layers add; with
+    3,072 tokens also those around pictures."""
+    return synth(f"tiny-mtp-{loud}-{n_vocab}", "--arch", "qwen35", "--shape",
+                 f"tiny,n_layer=4,n_key=2,n_value=4,n_state=16,n_mtp=1,context=8192,n_vocab={n_vocab},loud={loud}",
+                 "--format", "Q8_0")
 
 
 def assisted_model(loud):

@@ -45,6 +45,9 @@ static const struct {
     {"</tool_call>", 4},  {"<tool_response>", 4}, {"</tool_response>", 4},
 };
 enum { SPECIAL_ENDOFTEXT, SPECIAL_IM_START, SPECIAL_IM_END };
+/* The last of the unused tokens, where there are as many, of models that were trained with
+ * pictures. */
+static const char *const sights[] = {"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"};
 
 static const char chat_template[] =
     "{%- if tools %}\n"
@@ -210,9 +213,12 @@ static void add_groups(struct vocab *v) {
             }
 }
 
-/* The pieces, the special tokens, and tokens that are never used up to @n_vocab. */
-static void write_tokens(struct gguf_write *w, const struct vocab *v, uint32_t n_vocab) {
+/* The pieces, the special tokens, and tokens that are never used up to @n_vocab, the last @n_sights
+ * of which stand around pictures. */
+static void write_tokens(struct gguf_write *w, const struct vocab *v, uint32_t n_vocab,
+                         uint32_t n_sights) {
     uint32_t first = v->n, unused = first + (uint32_t)ARRAY_SIZE(specials);
+    uint32_t sight = n_vocab - n_sights;
 
     assert(unused <= n_vocab);
     gguf_write_array(w, "tokenizer.ggml.tokens", GGUF_STRING, n_vocab);
@@ -224,13 +230,19 @@ static void write_tokens(struct gguf_write *w, const struct vocab *v, uint32_t n
         else if (i < unused)
             gguf_write_item_str(
                 w, (struct gguf_str){specials[i - first].text, strlen(specials[i - first].text)});
+        else if (i >= sight)
+            gguf_write_item_str(w, (struct gguf_str){sights[i - sight], strlen(sights[i - sight])});
         else
             gguf_write_item_str(
                 w, (struct gguf_str){text, (size_t)snprintf(text, sizeof(text), "[PAD%u]", i)});
     }
     gguf_write_array(w, "tokenizer.ggml.token_type", GGUF_I32, n_vocab);
     for (uint32_t i = 0; i < n_vocab; i++)
-        gguf_write_item(w, GGUF_I32, i < first ? 1 : i < unused ? specials[i - first].type : 5);
+        gguf_write_item(w, GGUF_I32,
+                        i < first    ? 1
+                        : i < unused ? specials[i - first].type
+                        : i < sight  ? 5
+                                     : 3);
 }
 
 /* A merge for each piece but the bytes, in the order of the ids, which is their rank. */
@@ -276,7 +288,8 @@ int synth_vocab_write(struct gguf_write *w, const struct synth_shape *s, struct 
                     : s->arch == SYNTH_DEEPSEEK2 ? "glm4"
                     : s->arch >= SYNTH_QWEN35    ? "qwen35"
                                                  : "qwen2");
-    write_tokens(w, &v, s->n_vocab);
+    bool sees = s->arch >= SYNTH_QWEN35 && s->n_vocab / 1024 >= ARRAY_SIZE(sights);
+    write_tokens(w, &v, s->n_vocab, sees ? (uint32_t)ARRAY_SIZE(sights) : 0);
     write_merges(w, &v);
     gguf_write_u32(w, "tokenizer.ggml.bos_token_id", v.n + SPECIAL_ENDOFTEXT);
     gguf_write_u32(w, "tokenizer.ggml.eos_token_id", v.n + SPECIAL_IM_END);
