@@ -165,6 +165,9 @@ int routes_check(struct exchange *x, const struct http *h, struct err *err) {
     x->session = s.id;
     x->session_from = s.from;
     TRY(check_body(x, h, err));
+    if (x->upgrades && env_of(x)->store->limits.n == 0)
+        return err_set_code(err, 426, "upgrade_required", NULL,
+                            "A WebSocket needs responses that are kept (stored-responses).");
     return check_service(x, err);
 }
 
@@ -184,7 +187,7 @@ static int put_error(const struct exchange *x, int status, const struct err *err
     if (status == 401)
         return snprintf(out, size, "WWW-Authenticate: Bearer\r\n");
     if (status == 426)
-        return snprintf(out, size, "Upgrade: HTTP/1.1\r\n");
+        return snprintf(out, size, "Upgrade: HTTP/1.1\r\nSec-WebSocket-Version: 13\r\n");
     if (status == 405)
         return snprintf(out, size, "Allow: %s\r\n", x->arg ? x->arg : "GET, HEAD, POST");
     if (strcmp(err->code, "engine_fault") == 0 || strcmp(err->code, "cancelled") == 0 ||

@@ -329,6 +329,26 @@ void conn_start_keepalive(struct conn *c) {
 
 /* ---- exchanges ---- */
 
+/* Sends what the reader of frames has for the client: pongs, and the close. */
+static void send_replies(struct conn *c) {
+    struct buf *b = &c->http.ws->reply;
+
+    if (b->len > 0 && (c->http.ws->close_sent || conn_unsent(c) < KEEP_SENDING))
+        conn_send(c, b->data, b->len);
+    buf_clear(b);
+    conn_flush(c);
+}
+
+/* A WebSocket ends: says so, with the code of what was wrong, or that the server goes away. */
+static void send_close(struct conn *c) {
+    struct websocket *ws = c->http.ws;
+
+    if (!ws || c->broken || c->eof)
+        return;
+    websocket_close(ws, ws->code ? ws->code : WEBSOCKET_GOING_AWAY);
+    send_replies(c);
+}
+
 void conn_exchange_done(struct conn *c) {
     assert(c->exchange);
     c->exchange = NULL;
@@ -339,6 +359,8 @@ void conn_exchange_done(struct conn *c) {
         uv_timer_stop(&c->timer);
     c->blocked_ns = 0;
     reset_http(c);
+    if (c->close_after)
+        send_close(c);
     conn_flush(c);
     if (c->state == CONN_CLOSED)
         return;
@@ -404,22 +426,45 @@ static int charge_body(struct conn *c, struct err *err) {
     return 0;
 }
 
+static void begin_head(struct conn *c) {
+    conn_set_state(c, CONN_HEAD);
+    conn_arm(c, c->server->opts.header_timeout_ms);
+}
+
+/* Between requests: what was answered still goes out. */
+static void close_when_sent(struct conn *c) {
+    c->close_after = true;
+    send_close(c);
+    if (c->state == CONN_IDLE && conn_unsent(c))
+        conn_set_state(c, CONN_FLUSH);
+    if (c->state == CONN_FLUSH)
+        conn_arm(c, LINGER_MS);
+    else
+        conn_close(c);
+}
+
 /* Parses up to the next stop of the parser and acts on it. Returns how many bytes it used; after a
  * refusal all, since nothing behind it can be parsed. */
 static size_t parse_some(struct conn *c, const char *data, size_t len) {
     struct err err = {0};
     size_t used = 0;
 
-    if (c->state == CONN_IDLE) {
-        conn_set_state(c, CONN_HEAD);
-        conn_arm(c, c->server->opts.header_timeout_ms);
-    }
+    if (c->state == CONN_IDLE && !c->http.ws)
+        begin_head(c);
     int r = http_feed(&c->http, data, len, &used, &err);
+    if (c->http.ws)
+        send_replies(c);
     int charged = r < 0 ? r : charge_body(c, &err);
     if (charged < 0) {
         conn_answer_early(c, &err);
         return len;
     }
+    if (r == HTTP_CLOSED) {
+        close_when_sent(c);
+        return len;
+    }
+    if (c->state == CONN_IDLE && r == HTTP_HEAD_DONE)
+        begin_head(c);
     if (r == HTTP_HEAD_DONE)
         on_head(c);
     if (r == HTTP_HEAD_DONE && c->state == CONN_BODY && used == len)
@@ -450,17 +495,6 @@ static void parse_ahead(struct conn *c) {
     c->ahead_at = 0;
 }
 
-/* Between requests: what was answered still goes out. */
-static void close_when_sent(struct conn *c) {
-    c->close_after = true;
-    if (c->state == CONN_IDLE && conn_unsent(c))
-        conn_set_state(c, CONN_FLUSH);
-    if (c->state == CONN_FLUSH)
-        conn_arm(c, LINGER_MS);
-    else
-        conn_close(c);
-}
-
 /* Keeps what came early for after the answer; more than a header's worth is not waited with. */
 static void keep(struct conn *c, const char *data, size_t len) {
     buf_consume(&c->ahead, c->ahead_at);
@@ -480,9 +514,27 @@ static void on_eof(struct conn *c) {
     close_when_sent(c);
 }
 
-/* HTTP that has arrived. */
+/* Frames that come while a message is being answered: pings are answered, and a close is the end of
+ * the answer. Returns how many bytes it used, which are all before the next message. */
+static size_t parse_busy(struct conn *c, const char *data, size_t len) {
+    struct err err = {0};
+    size_t used = 0;
+    int r = http_feed_busy(&c->http, data, len, &used, &err);
+
+    if (r == HTTP_MORE) {
+        send_replies(c);
+        return used;
+    }
+    close_when_sent(c);
+    return len;
+}
+
+/* HTTP, or frames, that have arrived. */
 static void receive(struct conn *c, const char *data, size_t n) {
-    size_t used = is_reading(c) && c->ahead.len == 0 ? parse(c, data, n) : 0;
+    bool busy = c->http.ws && (c->state == CONN_EXCHANGE || c->state == CONN_FLUSH);
+    size_t used = c->ahead.len > 0 ? 0 : is_reading(c) ? parse(c, data, n)
+                                     : busy          ? parse_busy(c, data, n)
+                                                     : 0;
 
     if (used < n && c->state < CONN_LINGER)
         keep(c, data + used, n - used);
@@ -548,6 +600,13 @@ static void read_some(struct conn *c) {
         receive(c, data, (size_t)n);
 }
 
+/* A message waits until the one before it is answered: those behind it stay with the client. */
+static void hold_back(struct conn *c) {
+    if (c->state != CONN_CLOSED && !c->unwatched)
+        uv_read_stop(&c->h.stream);
+    c->unwatched = true;
+}
+
 void conn_turn(struct conn *c) {
     check(c);
     assert(c->state != CONN_CLOSED);
@@ -555,7 +614,9 @@ void conn_turn(struct conn *c) {
         parse_ahead(c);
     else
         read_some(c);
-    if (c->unwatched && c->state != CONN_CLOSED && !c->eof && conn_read_start(c) < 0)
+    if (c->http.ws && c->ahead.len > 0 && !is_reading(c))
+        hold_back(c);
+    else if (c->unwatched && c->state != CONN_CLOSED && !c->eof && conn_read_start(c) < 0)
         conn_close(c);
     want_turn(c);
     check(c);
@@ -626,6 +687,19 @@ static void on_flush_timer(struct conn *c) {
     await_progress(c);
 }
 
+/* A WebSocket may be silent for as long as its client answers pings. */
+static void on_idle_timer(struct conn *c) {
+    static const uint8_t ping[] = {0x80 | WEBSOCKET_PING, 0};
+
+    if (!c->http.ws || c->http.ws->pinged || conn_send(c, ping, sizeof(ping)) < 0) {
+        conn_close(c);
+        return;
+    }
+    c->http.ws->pinged = true;
+    conn_arm(c, c->server->opts.idle_timeout_ms);
+    conn_flush(c);
+}
+
 static void on_timer(uv_timer_t *t) {
     struct conn *c = t->data;
 
@@ -646,8 +720,10 @@ static void on_timer(uv_timer_t *t) {
     case CONN_FLUSH:
         on_flush_timer(c);
         break;
-    case CONN_HANDSHAKE:
     case CONN_IDLE:
+        on_idle_timer(c);
+        break;
+    case CONN_HANDSHAKE:
     case CONN_LINGER:
         conn_close(c);
         break;

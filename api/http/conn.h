@@ -20,6 +20,10 @@
  * libuv tells that a socket is readable; what is there is read when the connection has its turn
  * (turn.h), which comes in the same iteration of the loop while that is not long.
  *
+ * When a request for a WebSocket was answered, frames take the place of HTTP (websocket.h): each
+ * message is a request with the header block of that one and goes through the same states. Frames
+ * that come during an answer are read up to the next message, which stays with the client.
+ *
  * Over TLS (tls.h) what is read and sent passes through `tls`. An unfinished handshake has the
  * deadline of a header block and offers its place as one does. Plain HTTP is answered 400.
  *

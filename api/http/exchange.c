@@ -47,7 +47,8 @@ struct exchange *exchange_new(struct conn *conn) {
     snprintf(x->method, sizeof(x->method), "%s",
              h->head_done ? llhttp_method_name(h->parser.method) : "-");
     note_who(x);
-    const char *id = http_header(h, "x-request-id", NULL);
+    x->framed = h->ws;
+    const char *id = x->framed ? NULL : http_header(h, "x-request-id", NULL);
     if (id && is_clean_id(id))
         snprintf(x->id, sizeof(x->id), "%s", id);
     else

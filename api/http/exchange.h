@@ -63,6 +63,8 @@ struct exchange {
     bool waits;        /* the answer comes whole, and later: white space may precede it */
     bool blank;        /* head and white space of such an answer were sent */
     bool second;       /* it answers a request that another exchange counts as */
+    bool upgrades;     /* it asks for a WebSocket on its route */
+    bool framed;       /* it is a message of a WebSocket, and so is each piece of its answer */
     uint32_t n_silent; /* keep-alive times that it has waited for so far */
     char code[48];     /* code of the error that was sent, or "" */
 

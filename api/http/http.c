@@ -188,19 +188,28 @@ void http_init(struct http *h, const struct http_limits *limits) {
     http_reset(h);
 }
 
-void http_deinit(struct http *h) {
-    buf_deinit(&h->head);
+static void free_request(struct http *h) {
+    if (!h->ws)
+        buf_deinit(&h->head);
     buf_deinit(&h->body);
     h->unpack = unpack_free(h->unpack);
 }
 
+void http_deinit(struct http *h) {
+    h->ws = websocket_free(h->ws);
+    free_request(h);
+}
+
 void http_reset(struct http *h) {
-    http_deinit(h); /* frees what there is */
+    free_request(h);
+    h->discard = false;
+    if (h->ws)
+        return;
     llhttp_init(&h->parser, HTTP_REQUEST, &settings);
     h->parser.data = h;
     h->n_head_bytes = 0;
     h->n_headers = 0;
-    h->started = h->head_done = h->discard = false;
+    h->started = h->head_done = false;
     h->coding = UNPACK_NONE;
     h->err = (struct err){0};
 }
@@ -222,9 +231,63 @@ static int explain(struct http *h, llhttp_errno_t e, struct err *err) {
                         reason && *reason ? ": " : "", reason ? reason : "");
 }
 
+/* ---- messages of a WebSocket ---- */
+
+bool http_wants_websocket(const struct http *h) {
+    const char *protocol = http_header(h, "upgrade", NULL);
+    const char *connection = http_header(h, "connection", NULL);
+
+    return !h->ws && h->parser.method == HTTP_GET && h->parser.http_minor > 0 && protocol &&
+           strcasecmp(protocol, "websocket") == 0 && connection &&
+           strcasestr(connection, "upgrade");
+}
+
+int http_begin_websocket(struct http *h) {
+    assert(!h->ws && h->head_done);
+    if (!(h->ws = websocket_new()))
+        return -ENOMEM;
+    h->parser.method = HTTP_POST;
+    return 0;
+}
+
+/* Says what was wrong with the client's frames. Returns -EINVAL. */
+static int explain_frame(const struct http *h, int r, struct err *err) {
+    if (r == -ENOMEM)
+        return err_set_code(err, 503, "out_of_memory", NULL,
+                            "Out of memory for the message. Try again later.");
+    if (h->ws->code == WEBSOCKET_TOO_LARGE)
+        return err_set_code(err, 413, "body_too_large", NULL,
+                            "The message is larger than %zu bytes (max-body).", h->body.max);
+    return err_set_code(err, 400, "malformed_frame", NULL,
+                        h->ws->code == WEBSOCKET_NOT_TEXT   ? "Messages must be text, not binary."
+                        : h->ws->code == WEBSOCKET_BAD_TEXT ? "The message is not valid UTF-8."
+                                                            : "Malformed WebSocket frame.");
+}
+
+static int feed_frames(struct http *h, const char *data, size_t len, bool busy, size_t *used,
+                       struct err *err) {
+    static const enum http_answer answers[] = {[WEBSOCKET_MORE] = HTTP_MORE,
+                                               [WEBSOCKET_BEGUN] = HTTP_HEAD_DONE,
+                                               [WEBSOCKET_MESSAGE] = HTTP_MESSAGE_DONE,
+                                               [WEBSOCKET_CLOSED] = HTTP_CLOSED};
+    int r = websocket_feed(h->ws, data, len, busy, &h->body, used);
+
+    if (r < 0)
+        return explain_frame(h, r, err);
+    if (h->discard)
+        buf_clear(&h->body);
+    return (int)answers[r];
+}
+
+int http_feed_busy(struct http *h, const char *data, size_t len, size_t *used, struct err *err) {
+    return feed_frames(h, data, len, true, used, err);
+}
+
 int http_feed(struct http *h, const char *data, size_t len, size_t *used, struct err *err) {
     bool in_head = !h->head_done;
 
+    if (h->ws)
+        return feed_frames(h, data, len, false, used, err);
     if (llhttp_get_errno(&h->parser) == HPE_PAUSED)
         llhttp_resume(&h->parser);
     llhttp_errno_t e = llhttp_execute(&h->parser, data, len);

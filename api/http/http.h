@@ -9,11 +9,12 @@
 #include <llhttp.h>
 #include <stdbool.h>
 #include "api/http/unpack.h"
+#include "api/http/websocket.h"
 #include "base/buf.h"
 #include "base/err.h"
 
 /* Results of http_feed(). */
-enum http_answer { HTTP_MORE, HTTP_HEAD_DONE, HTTP_MESSAGE_DONE };
+enum http_answer { HTTP_MORE, HTTP_HEAD_DONE, HTTP_MESSAGE_DONE, HTTP_CLOSED };
 
 /* Limits of one request: bytes of the target, of the header block as it came, of the body without
  * its chunk framing and unpacked; header lines including trailers. Beyond them: 414, 431, 413,
@@ -36,6 +37,7 @@ struct http {
     bool started, head_done, discard; /* discard: read the body but do not keep it */
     enum unpack_coding coding;        /* coding of the body, which is unpacked while it arrives */
     struct unpack *unpack;            /* once it has begun */
+    struct websocket *ws; /* not NULL: each message is a request with this header block */
     struct err err;                   /* set by a callback that refused the request */
 };
 
@@ -45,9 +47,18 @@ void http_deinit(struct http *h); /* frees head and body */
 void http_reset(struct http *h);  /* for the next request: nothing of the last one is left */
 
 /* Reads up to @len bytes; *used says how many. HTTP_HEAD_DONE and HTTP_MESSAGE_DONE stop in front
- * of what follows: call again with the rest, even when the rest is empty. -EINVAL: @err says what
- * is wrong; the connection cannot be used further. */
+ * of what follows: call again with the rest, even when the rest is empty. HTTP_CLOSED: the client
+ * has ended its WebSocket. -EINVAL: @err says what is wrong; the connection cannot be used
+ * further. */
 int http_feed(struct http *h, const char *data, size_t len, size_t *used, struct err *err);
+/* Reads frames while a message is being answered, and stops in front of the next message. As
+ * http_feed(), with HTTP_MORE, HTTP_CLOSED and -EINVAL. */
+int http_feed_busy(struct http *h, const char *data, size_t len, size_t *used, struct err *err);
+/* Returns true if a request that asks for a WebSocket may have one. */
+bool http_wants_websocket(const struct http *h);
+/* Makes what follows on the connection messages of a WebSocket: POST requests with the header block
+ * of this one. 0 or -ENOMEM. */
+int http_begin_websocket(struct http *h);
 
 /* The functions below are for after HTTP_HEAD_DONE; what they return lies in the header block,
  * until http_reset(). */

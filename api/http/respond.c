@@ -27,6 +27,7 @@ static const struct {
     /* members of the error object; @code: used if the error names none */
     const char *reason, *type, *code;
 } statuses[] = {
+    {101, "Switching Protocols", "", ""},
     {200, "OK", "", ""},
     {304, "Not Modified", "", ""},
     {400, "Bad Request", "invalid_request_error", NULL},
@@ -106,16 +107,18 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
         x->status = status;
     if (!x->conn)
         return;
-    x->chunked = len < 0 && !x->http10;
+    x->chunked = len < 0 && !x->http10 && !x->framed;
     x->conn->close_after |= x->server->leaving || (len < 0 && x->http10);
+    if (x->framed)
+        return;
     put(head, &n, "HTTP/1.1 %d %s\r\n", status, statuses[find(status)].reason);
     if (o->sends_date)
         put(head, &n, "Date: %s\r\n", date_of(x->server));
     if (type)
         put(head, &n, "Content-Type: %s\r\n", type);
-    if (len >= 0)
+    if (len >= 0 && status >= 200)
         put(head, &n, "Content-Length: %zd\r\n", len);
-    else
+    else if (status >= 200)
         put(head, &n, "%s%s", o->stream_headers,
             x->chunked ? "Transfer-Encoding: chunked\r\n" : "");
     if (d->put_ids)
@@ -133,6 +136,17 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
         conn_break(x->conn);
 }
 
+/* A message of a WebSocket; without a text it is a ping, to which clients' libraries answer. */
+static int send_frame(struct conn *c, const void *data, size_t len) {
+    uint8_t head[WEBSOCKET_HEAD];
+    size_t n = websocket_head(head, len > 0 ? WEBSOCKET_TEXT : WEBSOCKET_PING, len);
+
+    if (len > LARGE_PIECE)
+        conn_reserve(c, n + len);
+    int r = conn_send(c, head, n);
+    return r < 0 ? r : conn_send(c, data, len);
+}
+
 /* One piece of the body; the chunk's size and data go into the same write. */
 static int send_piece(struct exchange *x, const char *before, const void *data, size_t len,
                       const char *after) {
@@ -142,6 +156,8 @@ static int send_piece(struct exchange *x, const char *before, const void *data, 
 
     if (!x->conn)
         return 0;
+    if (x->framed)
+        return send_frame(x->conn, data, len);
     snprintf(size, sizeof(size), "%zx\r\n", n_before + len + n_after);
     if (len > LARGE_PIECE)
         conn_reserve(x->conn, len + n_before + n_after + sizeof(size));
@@ -183,7 +199,10 @@ static void finish(struct exchange *x, int status, const char *type, const void 
         return;
     }
     send_head(x, status, type, (ssize_t)len, err);
-    if (x->conn && !x->head_only) {
+    if (x->conn && x->framed) {
+        if (len > 0 && send_frame(x->conn, data, len) < 0)
+            conn_break(x->conn);
+    } else if (x->conn && !x->head_only) {
         conn_reserve(x->conn, len);
         if (conn_send(x->conn, data, len) < 0)
             conn_break(x->conn);
@@ -200,7 +219,7 @@ void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
         respond_errno(x, error);
         return;
     }
-    if (b->len <= LARGE_PIECE || !x->conn || x->head_only || x->blank) {
+    if (b->len <= LARGE_PIECE || !x->conn || x->head_only || x->blank || x->framed) {
         respond(x, status, RESPOND_JSON, b->data, b->len);
         return;
     }
@@ -217,21 +236,29 @@ static void note_code(struct exchange *x, const struct err *err) {
     snprintf(x->code, sizeof(x->code), "%s", code ? code : "");
 }
 
-/* Appends the error object as @x's client knows it. */
-static int put_error(struct exchange *x, struct buf *out, const struct err *err) {
-    struct json j;
-
-    note_code(x, err);
-    json_begin(&j, out);
-    x->dialect->put_error(&j, x, err);
-    return j.error;
-}
-
 /* Returns the status that @x's client gets. */
 static int status_of(const struct exchange *x, const struct err *err) {
     int status = statuses[find(err->status)].status;
 
     return x->dialect->status_of ? x->dialect->status_of(status) : status;
+}
+
+/* Appends the error object as @x's client knows it. In a message of a WebSocket it is an event, with
+ * the status that an answer over HTTP would have. */
+static int put_error(struct exchange *x, struct buf *out, const struct err *err) {
+    CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
+    struct json j;
+    char event[64];
+
+    note_code(x, err);
+    json_begin(&j, &b);
+    x->dialect->put_error(&j, x, err);
+    if (j.error < 0)
+        return j.error;
+    assert(b.len > 2 && b.data[0] == '{');
+    snprintf(event, sizeof(event), "{\"type\":\"error\",\"status\":%d,", status_of(x, err));
+    int r = x->framed ? buf_add(out, event, strlen(event)) : 0;
+    return r < 0 ? r : buf_add(out, b.data + x->framed, b.len - x->framed);
 }
 
 void respond_error(struct exchange *x, const struct err *err) {

@@ -149,6 +149,10 @@ int route_find(struct exchange *x, const struct http *h, struct err *err) {
     path[strcspn(path, "?#")] = 0;
     if (!http_decode(path))
         return err_set_code(err, 400, "bad_target", NULL, "The request target is malformed.");
+    x->upgrades = http_wants_websocket(h) && x->dialect->websocket &&
+                  strcmp(x->dialect->websocket, path) == 0;
+    if (x->upgrades)
+        method = HTTP_POST;
     int r = look_up(x->dialect->routes, x, path, method, allow);
     if (r == 0 && !*allow)
         r = look_up(o->routes, x, path, method, allow);
@@ -158,9 +162,7 @@ int route_find(struct exchange *x, const struct http *h, struct err *err) {
         return MIN(r, 0);
     if (!*allow)
         return refuse_unknown(x, path, err);
-    /* Codex tries a WebSocket first; after a 426 it uses HTTP at once. */
-    const char *protocol = http_header(h, "upgrade", NULL);
-    if (protocol && strcasecmp(protocol, "websocket") == 0)
+    if (http_wants_websocket(h))
         return err_set_code(err, 426, "upgrade_required", NULL,
                             "This path does not speak WebSocket. Send a %s request.", allow);
     if (!(x->arg = strdup(allow)))

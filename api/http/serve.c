@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include "api/http/dialect.h"
 #include "api/http/exchange.h"
@@ -70,12 +71,45 @@ static void on_head(struct conn *c) {
     }
 }
 
+/* Answers a request for a WebSocket: what comes after the answer are messages. */
+static void upgrade(struct exchange *x, struct http *h) {
+    const char *key = http_header(h, "sec-websocket-key", NULL);
+    const char *version = http_header(h, "sec-websocket-version", NULL);
+    char lines[128], accept[WEBSOCKET_ACCEPT];
+    struct err err = {0};
+    int r = 0;
+
+    if (!version || strcmp(version, "13") != 0)
+        r = err_set_code(&err, 426, "upgrade_required", NULL,
+                         "The only supported Sec-WebSocket-Version is 13.");
+    else if (!key || strlen(key) != 24 || http_has_body(h) || http_is_chunked(h))
+        r = err_set_code(&err, 400, "invalid_upgrade", NULL,
+                         "A request for a WebSocket needs a Sec-WebSocket-Key of 24 characters, and "
+                         "has no body.");
+    else if (x->conn->close_after)
+        r = err_set_code(&err, 503, "draining", NULL,
+                         "The connection is about to be closed. Try again with another one.");
+    else
+        r = http_begin_websocket(h);
+    if (r < 0) {
+        respond_failed(x, r, &err);
+        return;
+    }
+    websocket_accept(key, accept);
+    snprintf(lines, sizeof(lines),
+             "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n", accept);
+    x->headers = lines;
+    respond(x, 101, NULL, "", 0);
+}
+
 static void on_message(struct conn *c) {
     struct exchange *x = c->exchange;
 
     assert(x && (x->route || x->refusal.status));
     if (x->refusal.status)
         respond_error(x, &x->refusal);
+    else if (x->upgrades)
+        upgrade(x, &c->http);
     else {
         loop_lag_mark(x->route->path);
         x->route->serve(x, &c->http);

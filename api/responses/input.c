@@ -261,7 +261,7 @@ static int check_support(const struct responses_build *b, const struct fields *f
         b->rs->wants_logprobs |= yyjson_equals_str(item, "message.output_text.logprobs");
         b->rs->encrypted |= yyjson_equals_str(item, "reasoning.encrypted_content");
     }
-    if (f->v[STREAM_OPTIONS] && !yyjson_is_true(f->v[STREAM]))
+    if (f->v[STREAM_OPTIONS] && !yyjson_is_true(f->v[STREAM]) && !b->rs->framed)
         return responses_refuse(b, "stream_options", "may only be given with stream");
     return 0;
 }
@@ -378,7 +378,9 @@ static int read_past(struct responses_build *b, const char *param) {
 static int put_past(struct responses_build *b, yyjson_val *id) {
     struct responses *rs = b->rs;
 
-    if (is_prefixed(id, RESPONSES_ID_PREFIX))
+    if (rs->last && yyjson_equals_str(id, rs->last->id))
+        rs->parent = stored_ref(rs->last);
+    else if (is_prefixed(id, RESPONSES_ID_PREFIX))
         rs->parent = store_get(rs->env->store, rs->tenant, json_text(id), json_len(id));
     if (!rs->parent)
         return err_set_code(b->err, 404, "previous_response_not_found", "previous_response_id",
@@ -419,7 +421,7 @@ static int put_string_input(struct responses_build *b, yyjson_val *text) {
         copy = yyjson_mut_doc_imut_copy(doc, NULL);
     }
     if (copy)
-        r = responses_items(b, yyjson_doc_get_root(copy), b->rs->store);
+        r = responses_items(b, yyjson_doc_get_root(copy), b->rs->store || b->rs->framed);
     yyjson_doc_free(copy);
     yyjson_mut_doc_free(doc);
     return r;
@@ -427,7 +429,7 @@ static int put_string_input(struct responses_build *b, yyjson_val *text) {
 
 /* Reads items, or the text of one, and keeps them in the response if that is stored. */
 static int put_items(struct responses_build *b, yyjson_val *items) {
-    bool keep = b->rs->store;
+    bool keep = b->rs->store || b->rs->framed;
     int r = keep ? buf_add_char(&b->rs->kept.input, '[') : 0;
 
     if (r == 0)
@@ -563,12 +565,43 @@ static int build_chat(struct responses_build *b, const struct fields *f, yyjson_
     return *out ? 0 : -ENOMEM;
 }
 
+/* Checks what a message of a WebSocket has beside the members of a body. */
+static int check_message(const struct responses_build *b, yyjson_val *root, const struct fields *f) {
+    yyjson_val *type = yyjson_obj_get(root, "type"), *warm = yyjson_obj_get(root, "generate");
+
+    if (!yyjson_equals_str(type, "response.create"))
+        return err_set_code(b->err, 400, "unknown_event_type", "type",
+                            "type must be \"response.create\", not \"%.50s\".",
+                            yyjson_is_str(type) ? json_cstr(type) : "");
+    if (yyjson_obj_get(root, "stream_id"))
+        return err_set_code(b->err, 400, "unsupported_parameter", "stream_id",
+                            "stream_id is not supported: the responses of a connection follow each "
+                            "other. Use a connection for each stream.");
+    if (yyjson_is_true(f->v[BACKGROUND]))
+        return responses_refuse(b, "background", "cannot be given over a WebSocket");
+    if (warm && !yyjson_is_bool(warm))
+        return responses_refuse(b, "generate", "must be a boolean");
+    b->rs->warms = warm && !yyjson_is_true(warm);
+    return 0;
+}
+
+/* Over a WebSocket every answer is a stream. A response that only warms computes the prompt, with
+ * the one token that the worker needs to end it. */
+static void set_framed(const struct responses *rs, struct gen_request *r) {
+    r->stream = true;
+    r->score_only = rs->warms;
+    if (rs->warms)
+        r->max_new = 1;
+}
+
 static int translate(struct responses_build *b, yyjson_val *root, struct gen_request *r) {
     struct responses *rs = b->rs;
     struct fields f = {0};
     yyjson_doc *chat = NULL;
     int result = find_fields(b, root, &f);
 
+    if (result == 0 && rs->framed)
+        result = check_message(b, root, &f);
     if (result == 0)
         result = check_types(b, &f);
     if (result == 0)
@@ -589,6 +622,8 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
     result = gen_request_read(r, rs->model, FIELDS_CHAT, chat, b->err);
     if (result == 0 && rs->compacts && !r->max_new)
         r->max_new = SUMMARY_TOKENS;
+    if (result == 0 && rs->framed)
+        set_framed(rs, r);
     if (result == 0 && (result = put_echo(rs, &f, r)) < 0)
         gen_request_deinit(r);
     return result;
@@ -603,7 +638,7 @@ static void forget_request(struct responses *rs) {
     rs->tools = NULL;
     rs->n_tools = 0;
     rs->compact_from = 0;
-    rs->store = rs->background = rs->summary = rs->wants_logprobs = rs->encrypted = rs->compacts =
+    rs->store = rs->warms = rs->background = rs->summary = rs->wants_logprobs = rs->encrypted = rs->compacts =
         false;
 }
 

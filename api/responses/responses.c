@@ -42,6 +42,9 @@ struct responses *responses_new(struct exchange *x) {
     rs->env = env_of(x);
     rs->tenant = x->tenant;
     rs->streams_errors = is_codex(&x->conn->http);
+    rs->framed = x->framed;
+    if (x->framed && x->conn->http.ws->state)
+        rs->last = stored_ref(x->conn->http.ws->state);
     arena_init(&rs->arena, ARENA_MAX);
     stored_parts_init(&rs->kept);
     buf_init(&rs->custom.text, UINT32_MAX);
@@ -57,6 +60,7 @@ struct responses *responses_free(struct responses *rs) {
     event_log_unref(rs->log);
     stored_unref(rs->conversation);
     stored_unref(rs->parent);
+    stored_unref(rs->last);
     stored_parts_deinit(&rs->kept);
     buf_deinit(&rs->custom.text);
     logprobs_deinit(&rs->logprobs);
@@ -100,7 +104,7 @@ static const struct gen *gen_of(const struct writer *w) {
 }
 
 static bool was_cut(const struct gen *g) {
-    return g->state == GEN_DONE && g->finish == FINISH_LENGTH;
+    return g->state == GEN_DONE && g->finish == FINISH_LENGTH && !g->score_only;
 }
 
 /* Returns true if nothing is missing of its output. */
@@ -318,6 +322,8 @@ uint32_t responses_number(const struct writer *w, uint32_t run) {
 bool responses_needs_empty(const struct writer *w) {
     const struct gen *g = gen_of(w);
 
+    if (g->score_only)
+        return false;
     for (uint32_t i = 0; i < g->output->n_runs; i++)
         if (g->output->runs[i].kind != OUTPUT_REASONING &&
             responses_is_item(w, &g->output->runs[i]))

@@ -33,10 +33,13 @@ struct responses {
     uint32_t tenant;
     struct writer *writer; /* NULL: it only counts tokens */
     bool streams_errors;   /* tells of a prompt that is too long in the stream */
+    bool framed;           /* came over a WebSocket, which remembers the last response */
+    struct stored *last;   /* that response, or NULL */
     struct arena arena;
 
     /* Fields of the request, set when its body was read. */
     bool store;
+    bool warms;                  /* only the prompt is computed */
     bool background;             /* goes on without its client */
     bool summary;                /* reasoning is reported as its summary */
     uint32_t compact_from;       /* tokens of a prompt that is to be made shorter; 0: none */
@@ -133,7 +136,8 @@ bool responses_stream_fail(struct writer *w, const struct err *err);
 void responses_stream_alive(struct writer *w);
 
 /* serve.c */
-/* Keeps the finished response @json, if that was asked for. It cannot be put once more. */
+/* Keeps the finished response @json, if that was asked for, or for the WebSocket over which it goes
+ * out. It cannot be put once more. */
 void responses_keep(const struct writer *w, const char *json, size_t len);
 /* route.serve */
 void responses_serve(struct exchange *x, struct http *h);

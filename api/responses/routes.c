@@ -212,5 +212,6 @@ const struct dialect responses_dialect = {
     .name = "responses",
     .prefixes = prefixes,
     .routes = routes,
+    .websocket = "/v1/responses",
     OPENAI_FORM,
 };

@@ -2,24 +2,51 @@
 #include <string.h>
 #include "api/generation/endpoint.h"
 #include "api/generation/env.h"
+#include "api/http/conn.h"
+#include "api/http/respond.h"
 #include "api/responses/background.h"
 #include "api/responses/conversation.h"
 #include "api/responses/responses.h"
 
 /* The endpoints that make responses, and what becomes of a response that is complete. */
 
+static void forget(void *state) {
+    stored_unref(state);
+}
+
+/* The WebSocket holds on to the response, which its next message may continue, also where nothing
+ * else finds it. */
+static void remember(const struct writer *w, bool whole) {
+    const struct responses *rs = responses_of(w);
+    struct websocket *ws = w->exchange->conn ? w->exchange->conn->http.ws : NULL;
+    struct stored *s = store_get(rs->env->store, rs->tenant, w->id, strlen(w->id));
+
+    if (!rs->store)
+        store_remove(rs->env->store, rs->tenant, w->id, strlen(w->id));
+    if (ws && whole) {
+        stored_unref(ws->state);
+        ws->state = STEAL(s);
+        ws->drop = forget;
+    }
+    stored_unref(s);
+}
+
 void responses_keep(const struct writer *w, const char *json, size_t len) {
     struct responses *rs = responses_of(w);
     size_t echo = rs->kept.echo.len + strlen(",}");
 
-    if (!rs->store)
+    if (!rs->store && !rs->framed)
         return;
     assert(rs->kept.echo.len && len > echo && json[len - echo] == ',');
-    if (buf_add(&rs->kept.head, json, len - echo) == 0 &&
-        store_add(rs->env->store, rs->tenant, w->id, rs->parent, &rs->kept) == 0 &&
-        rs->conversation && w->choices[0].gen->finish != FINISH_ERROR &&
-        w->choices[0].gen->state == GEN_DONE)
+    if (buf_add(&rs->kept.head, json, len - echo) < 0 ||
+        store_add(rs->env->store, rs->tenant, w->id, rs->parent, &rs->kept) < 0)
+        return;
+    bool whole = w->n_choices > 0 && w->choices[0].gen->finish != FINISH_ERROR &&
+                 w->choices[0].gen->state == GEN_DONE;
+    if (rs->conversation && whole)
         conversation_add(rs->conversation, w->id);
+    if (rs->framed)
+        remember(w, whole);
 }
 
 static void put_whole(struct json *j, struct writer *w) {
@@ -69,7 +96,7 @@ static int prepare(struct writer *w, struct err *err) {
 
     if (r == 0)
         r = conversation_lock(rs, err);
-    if (r == 0 && rs->store)
+    if (r == 0 && (rs->store || rs->framed))
         store_watch(rs->env->store);
     return r < 0 ? r : background_begin(w, err);
 }
@@ -92,6 +119,16 @@ static const struct endpoint endpoint = {
     .alive = responses_stream_alive,
 };
 
+/* Codex tells in a message that it has read a response; nothing is to be done. */
+static bool only_tells(const struct http *h) {
+    static const char type[] = "\"response.processed\"";
+
+    return h->body.len < 256 && memmem(h->body.data, h->body.len, type, sizeof(type) - 1);
+}
+
 void responses_serve(struct exchange *x, struct http *h) {
-    writer_serve(x, &endpoint);
+    if (x->framed && only_tells(h))
+        respond(x, 200, NULL, "", 0);
+    else
+        writer_serve(x, &endpoint);
 }

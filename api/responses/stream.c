@@ -353,7 +353,7 @@ void responses_stream_piece(struct writer *w, const struct piece *p) {
 }
 
 void responses_stream_end(struct writer *w) {
-    bool cut = w->choices[0].gen->finish == FINISH_LENGTH;
+    bool cut = w->choices[0].gen->finish == FINISH_LENGTH && !responses_of(w)->warms;
 
     assert(!responses_of(w)->open);
     send_response(w, cut ? "response.incomplete" : "response.completed", RESPONSES_DONE, NULL);

@@ -257,7 +257,21 @@ def test_its_own_provider():
         items, end = c.run("Count to 4000.", errors=True)
         assert [i["text"] for i in of(items, "agent_message")] == ["All is counted."], (items, end)
         assert not of(items, "error"), items
-        assert [r["answer"] for r in c.server.runs] == [2, 0, 1], [r["answer"] for r in c.server.runs]
+        runs = c.server.runs
+        assert [r["answer"] for r in runs] == [2, 2, 0, 1], [r["answer"] for r in runs]
+        # It speaks WebSocket: the prompt is computed before there is a question, and a message has only what is new.
+        assert runs[0]["max_new"] == 1 and runs[1]["n_cached"] > runs[0]["n_prompt"] * 0.9, runs
+
+
+def test_a_task_over_a_websocket():
+    with Codex(SCRIPT, model="gpt-5.5") as c:
+        (c.home / "config.toml").write_text('model = "gpt-5.5"\nopenai_base_url = "%s/v1"\n' % c.server.url)
+        items, end = c.run("Which word is in word.txt? Copy it.", errors=True)
+        assert [i["text"] for i in of(items, "agent_message")] == ["I shall look.", "The word is heddle; I have copied it."], (items, end)
+        assert (c.work / "copy.txt").read_text() == 'heddle "quoted" \\n \u00e9 \U0001f600\n'
+        runs = c.server.runs
+        assert runs[0]["max_new"] == 1 and [r["answer"] for r in runs[1:]] == [1, 3, 4, 5], runs
+        assert all(r["n_cached"] > r["n_prompt"] * 0.9 for r in runs[2:]), runs
 
 
 def test_silence_is_not_taken_for_the_end():

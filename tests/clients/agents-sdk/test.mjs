@@ -47,6 +47,21 @@ test("a stream has the same end, and its text in pieces", async () => {
     for (const e of ["response_started", "output_text_delta", "response_done", "tool_called", "tool_output", "message_output_created"]) assert.ok(events.has(e), `${e} in ${[...events]}`);
 });
 
+test("a WebSocket serves whole tasks", async () => {
+    const modelProvider = new OpenAIProvider({ baseURL: scriptedURL + "/v1", apiKey: "none", useResponses: true, useResponsesWebSocket: true });
+    const framed = new Runner({ modelProvider, tracingDisabled: true });
+    assert.equal((await modelProvider.getModel("scripted")).constructor.name, "OpenAIResponsesWSModel");
+    for (const stream of [false, true]) {
+        asked.length = 0;
+        const r = await framed.run(agent, "Weather in Ghent and Bruges?", { stream });
+        await r.completed;
+        assert.equal(r.finalOutput, "Both have 12 degrees.");
+        assert.deepEqual(asked, ["Ghent", "Bruges"]);
+    }
+    await assert.rejects(framed.run(agent.clone({ modelSettings: { temperature: 9 } }), "Say hello."), /temperature/);
+    await modelProvider.close();
+});
+
 test("two calls at once are both made", async () => {
     asked.length = 0;
     const r = await runner.run(agent, "Weather at once?");

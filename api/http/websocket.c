@@ -1,0 +1,304 @@
+#include "api/http/websocket.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/printable.h"
+#include "base/util.h"
+
+/*
+ * Frames are read strictly: what RFC 6455 forbids a client ends the connection, so that no two
+ * readers can take the same bytes for different messages.
+ */
+
+#define FIN 0x80u
+#define RESERVED 0x70u
+#define MASKED 0x80u
+#define SHA1_SIZE 20u
+
+struct websocket *websocket_new(void) {
+    struct websocket *w = calloc(1, sizeof(*w));
+
+    if (w) /* some pongs, and a close */
+        buf_init(&w->reply, 16u * (WEBSOCKET_CONTROL + WEBSOCKET_HEAD));
+    return w;
+}
+
+struct websocket *websocket_free(struct websocket *w) {
+    if (!w)
+        return NULL;
+    if (w->drop)
+        w->drop(w->state);
+    buf_deinit(&w->reply);
+    free(w);
+    return NULL;
+}
+
+/* ---- the handshake ---- */
+
+static uint32_t rotate(uint32_t v, unsigned n) {
+    return v << n | v >> (32 - n);
+}
+
+/* Adds a block of 64 bytes to the SHA-1 @h (FIPS 180-4). */
+static void sha1_block(uint32_t h[5], const uint8_t *block) {
+    static const uint32_t k[] = {0x5A827999, 0x6ED9EBA1, 0x8F1BBCDC, 0xCA62C1D6};
+    uint32_t w[80], v[5];
+
+    memcpy(v, h, sizeof(v));
+    for (unsigned i = 0; i < 80; i++) {
+        const uint8_t *p = block + 4 * i;
+
+        w[i] = i < 16 ? (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]
+                      : rotate(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
+        uint32_t f = i < 20                ? (v[1] & v[2]) | (~v[1] & v[3])
+                     : i >= 40 && i < 60 ? (v[1] & v[2]) | (v[1] & v[3]) | (v[2] & v[3])
+                                           : v[1] ^ v[2] ^ v[3];
+        uint32_t next = rotate(v[0], 5) + f + v[4] + k[i / 20] + w[i];
+        v[4] = v[3];
+        v[3] = v[2];
+        v[2] = rotate(v[1], 30);
+        v[1] = v[0];
+        v[0] = next;
+    }
+    for (unsigned i = 0; i < 5; i++)
+        h[i] += v[i];
+}
+
+/* The SHA-1 of at most 119 bytes. No secret hangs on it: it only shows that the server has read the
+ * key. */
+static void sha1(const char *text, size_t len, uint8_t out[SHA1_SIZE]) {
+    uint32_t h[5] = {0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0};
+    uint8_t blocks[128] = {0};
+    size_t end = len < 56 ? 64 : 128;
+
+    assert(len < 120);
+    memcpy(blocks, text, len);
+    blocks[len] = 0x80;
+    blocks[end - 2] = (uint8_t)(len >> 5);
+    blocks[end - 1] = (uint8_t)(len << 3);
+    for (size_t at = 0; at < end; at += 64)
+        sha1_block(h, blocks + at);
+    for (unsigned i = 0; i < SHA1_SIZE; i++)
+        out[i] = (uint8_t)(h[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+void websocket_accept(const char *key, char out[WEBSOCKET_ACCEPT]) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static const char suffix[] = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+    char text[120];
+    uint8_t sum[SHA1_SIZE + 1] = {0};
+    size_t n = MIN(strlen(key), sizeof(text) - sizeof(suffix)), at = 0;
+
+    memcpy(text, key, n);
+    memcpy(text + n, suffix, sizeof(suffix));
+    sha1(text, n + strlen(suffix), sum);
+    for (unsigned i = 0; i < SHA1_SIZE; i += 3)
+        for (unsigned k = 0, v = (unsigned)sum[i] << 16 | (unsigned)sum[i + 1] << 8 | sum[MIN(i + 2, SHA1_SIZE)];
+             k < 4; k++)
+            out[at++] = digits[v >> (18 - 6 * k) & 63];
+    out[at - 1] = '=';
+    out[at] = 0;
+    assert(at + 1 == WEBSOCKET_ACCEPT);
+}
+
+/* ---- frames to the client ---- */
+
+size_t websocket_head(uint8_t out[WEBSOCKET_HEAD], enum websocket_opcode opcode, size_t len) {
+    unsigned n_size = len < 126 ? 0 : len <= UINT16_MAX ? 2 : 8;
+
+    out[0] = (uint8_t)(FIN | opcode);
+    out[1] = (uint8_t)(n_size == 0 ? len : n_size == 2 ? 126 : 127);
+    for (unsigned i = 0; i < n_size; i++)
+        out[2 + i] = (uint8_t)((uint64_t)len >> (8 * (n_size - 1 - i)));
+    return 2 + n_size;
+}
+
+static int reply(struct websocket *w, enum websocket_opcode opcode, const void *data, size_t len) {
+    uint8_t head[WEBSOCKET_HEAD];
+    size_t n = websocket_head(head, opcode, len);
+    int r = buf_add(&w->reply, head, n);
+
+    return r < 0 ? r : buf_add(&w->reply, data, len);
+}
+
+int websocket_close(struct websocket *w, uint16_t code) {
+    uint8_t text[2] = {(uint8_t)(code >> 8), (uint8_t)code};
+
+    if (w->close_sent)
+        return 0;
+    w->close_sent = true;
+    return reply(w, WEBSOCKET_CLOSE, text, code == WEBSOCKET_NO_CODE ? 0 : sizeof(text));
+}
+
+/* ---- frames of the client ---- */
+
+static int fail(struct websocket *w, uint16_t code) {
+    w->code = code;
+    return -EPROTO;
+}
+
+static bool is_utf8(const char *s, size_t len) {
+    uint32_t c;
+
+    for (size_t at = 0, n; at < len; at += n)
+        if ((n = (signed char)s[at] >= 0 ? 1 : utf8_sequence(s + at, len - at, &c)) == 0)
+            return false;
+    return true;
+}
+
+static enum websocket_opcode opcode_of(const struct websocket *w) {
+    return w->head[0] & 15;
+}
+
+static bool is_control(const struct websocket *w) {
+    return w->head[0] & 8;
+}
+
+/* Returns the length of the frame's header, or of the part that tells it. */
+static size_t head_length(const struct websocket *w) {
+    unsigned n = w->head[1] & 127;
+
+    if (w->n_head < 2 || !(w->head[1] & MASKED))
+        return 2;
+    return 6 + (n == 127 ? 8u : n == 126 ? 2u : 0u);
+}
+
+/* Returns the length of the payload; UINT64_MAX: it is not written in the shortest form, or has
+ * more than 63 bits. */
+static uint64_t payload_length(const struct websocket *w) {
+    unsigned n = w->head[1] & 127, n_size = n == 127 ? 8 : n == 126 ? 2 : 0;
+    uint64_t len = n_size ? 0 : n;
+
+    for (unsigned i = 0; i < n_size; i++)
+        len = len << 8 | w->head[2 + i];
+    bool shortest = len >= (n_size == 8 ? UINT16_MAX + 1u : n_size == 2 ? 126u : 0u);
+    return shortest && len <= INT64_MAX ? len : UINT64_MAX;
+}
+
+/* Begins the frame whose header is complete. */
+static int begin_frame(struct websocket *w, const struct buf *body) {
+    enum websocket_opcode opcode = opcode_of(w);
+    bool first = opcode == WEBSOCKET_TEXT || opcode == WEBSOCKET_BINARY;
+    uint64_t len = payload_length(w);
+
+    if (w->head[0] & RESERVED || !(w->head[1] & MASKED) || len == UINT64_MAX)
+        return fail(w, WEBSOCKET_PROTOCOL);
+    if (is_control(w) ? opcode > WEBSOCKET_PONG || !(w->head[0] & FIN) || len > WEBSOCKET_CONTROL
+                      : opcode > WEBSOCKET_BINARY || first == w->in_message)
+        return fail(w, WEBSOCKET_PROTOCOL);
+    if (opcode == WEBSOCKET_BINARY)
+        return fail(w, WEBSOCKET_NOT_TEXT);
+    if (!is_control(w) && len > body->max - body->len)
+        return fail(w, WEBSOCKET_TOO_LARGE);
+    w->in_frame = true;
+    w->left = len;
+    w->at = 0;
+    w->n_control = 0;
+    if (!first)
+        return WEBSOCKET_MORE;
+    w->in_message = true;
+    return WEBSOCKET_BEGUN;
+}
+
+/* Removes the mask from @n bytes of the payload, which are the next. */
+static void unmask(struct websocket *w, char *data, size_t n) {
+    const uint8_t *mask = w->head + w->n_head - 4;
+
+    for (size_t i = 0; i < n; i++)
+        data[i] = (char)(data[i] ^ mask[(w->at + i) % 4]);
+}
+
+/* Takes up to @len bytes of the frame's payload. Returns how many, or -ENOMEM. */
+static ssize_t take_payload(struct websocket *w, const char *data, size_t len, struct buf *body) {
+    size_t n = (size_t)MIN(w->left, (uint64_t)len);
+    char *to = (char *)w->control + w->n_control;
+
+    if (is_control(w)) {
+        memcpy(to, data, n);
+        w->n_control = (uint8_t)(w->n_control + n);
+    } else {
+        if (n > 0 && buf_add(body, data, n) < 0) {
+            w->code = WEBSOCKET_TOO_LARGE;
+            return -ENOMEM;
+        }
+        to = body->data + body->len - n;
+    }
+    unmask(w, to, n);
+    w->at += n;
+    w->left -= n;
+    return (ssize_t)n;
+}
+
+/* Returns true if a client may send a close with @code. */
+static bool is_close_code(unsigned code) {
+    return (code >= 1000 && code <= 1014 && (code < 1004 || code > 1006)) ||
+           (code >= 3000 && code <= 4999);
+}
+
+static int end_close(struct websocket *w) {
+    unsigned code = w->n_control < 2 ? WEBSOCKET_NO_CODE
+                                     : (unsigned)w->control[0] << 8 | w->control[1];
+
+    if (w->n_control == 1 || (w->n_control && !is_close_code(code)))
+        return fail(w, WEBSOCKET_PROTOCOL);
+    if (w->n_control && !is_utf8((char *)w->control + 2, w->n_control - 2u))
+        return fail(w, WEBSOCKET_BAD_TEXT);
+    w->code = (uint16_t)code;
+    websocket_close(w, w->code);
+    return WEBSOCKET_CLOSED;
+}
+
+/* Handles the frame whose payload is complete. A pong for which there is no room is left out: only
+ * the latest ping needs one. */
+static int end_frame(struct websocket *w, const struct buf *body) {
+    w->in_frame = false;
+    if (opcode_of(w) == WEBSOCKET_CLOSE)
+        return end_close(w);
+    if (opcode_of(w) == WEBSOCKET_PING && w->reply.len < w->reply.max / 2)
+        reply(w, WEBSOCKET_PONG, w->control, w->n_control);
+    if (is_control(w) || !(w->head[0] & FIN))
+        return WEBSOCKET_MORE;
+    w->in_message = false;
+    return is_utf8(body->data ? body->data : "", body->len) ? WEBSOCKET_MESSAGE
+                                                             : fail(w, WEBSOCKET_BAD_TEXT);
+}
+
+/* Takes what is there of a header; WEBSOCKET_MORE while it is incomplete. */
+static int take_head(struct websocket *w, const char *data, size_t len, const struct buf *body,
+                     size_t *used) {
+    while (w->n_head < head_length(w)) {
+        if (*used == len)
+            return WEBSOCKET_MORE;
+        w->head[w->n_head++] = (uint8_t)data[(*used)++];
+    }
+    return begin_frame(w, body);
+}
+
+int websocket_feed(struct websocket *w, const char *data, size_t len, bool busy, struct buf *body,
+                   size_t *used) {
+    int r = WEBSOCKET_MORE;
+
+    *used = 0;
+    w->pinged &= len == 0;
+    assert(!busy || !w->in_message);
+    while (r == WEBSOCKET_MORE && w->code == 0) {
+        if (w->in_frame) {
+            ssize_t n = take_payload(w, data + *used, len - *used, body);
+
+            if (n < 0)
+                return (int)n;
+            *used += (size_t)n;
+            if (w->left > 0)
+                return WEBSOCKET_MORE;
+            r = end_frame(w, body);
+            w->n_head = 0;
+            continue;
+        }
+        if (*used == len || (busy && w->n_head == 0 && !(data[*used] & 8)))
+            return WEBSOCKET_MORE;
+        r = take_head(w, data, len, body, used);
+    }
+    return r;
+}

@@ -1,0 +1,75 @@
+#pragma once
+
+/*
+ * websocket - the server's side of RFC 6455: takes the frames of a client apart and makes those of
+ * the server. A message is text and goes to the caller's buffer; pings, pongs and closes are
+ * handled here, and what is to be sent for them collects in `reply`. No extension is negotiated.
+ *
+ * Pure: no clock, no input.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/buf.h"
+
+#define WEBSOCKET_CONTROL 125u /* most bytes of a ping, a pong or a close */
+#define WEBSOCKET_HEAD 14u     /* most bytes of a frame's header */
+#define WEBSOCKET_ACCEPT 29u   /* size of the text that answers a client's key */
+
+enum websocket_opcode {
+    WEBSOCKET_CONTINUATION = 0,
+    WEBSOCKET_TEXT = 1,
+    WEBSOCKET_BINARY = 2,
+    WEBSOCKET_CLOSE = 8,
+    WEBSOCKET_PING = 9,
+    WEBSOCKET_PONG = 10
+};
+
+/* Codes of a close. */
+enum {
+    WEBSOCKET_NORMAL = 1000,
+    WEBSOCKET_GOING_AWAY = 1001,
+    WEBSOCKET_PROTOCOL = 1002,
+    WEBSOCKET_NOT_TEXT = 1003,
+    WEBSOCKET_NO_CODE = 1005, /* never sent */
+    WEBSOCKET_BAD_TEXT = 1007,
+    WEBSOCKET_TOO_LARGE = 1009
+};
+
+/* Results of websocket_feed(). */
+enum websocket_answer { WEBSOCKET_MORE, WEBSOCKET_BEGUN, WEBSOCKET_MESSAGE, WEBSOCKET_CLOSED };
+
+/* Invariants: n_head <= WEBSOCKET_HEAD; in_frame: the header is complete and `left` bytes of the
+ * payload are to come; code != 0: nothing is read any more. */
+struct websocket {
+    uint8_t head[WEBSOCKET_HEAD], control[WEBSOCKET_CONTROL];
+    uint8_t n_head, n_control;
+    uint64_t left, at;         /* bytes of the frame's payload to come, and that have come */
+    bool in_frame, in_message; /* in_message: between its first frame and its last */
+    bool pinged;               /* nothing has come since the server's ping */
+    bool close_sent;
+    uint16_t code;    /* code of the close that ends the connection; 0: it goes on */
+    struct buf reply; /* frames that are to be sent */
+
+    /* Data of the route whose messages come here; `drop`, if not NULL, frees it in the end. */
+    void *state;
+    void (*drop)(void *state);
+};
+
+struct websocket *websocket_new(void);                     /* NULL: no memory */
+struct websocket *websocket_free(struct websocket *w);     /* accepts NULL */
+void websocket_accept(const char *key, char out[WEBSOCKET_ACCEPT]); /* Sec-WebSocket-Accept */
+
+/* Reads up to @len bytes; *used says how many. WEBSOCKET_BEGUN stops behind the header of a
+ * message's first frame, WEBSOCKET_MESSAGE behind its last byte: call again with the rest, even
+ * when the rest is empty. The text of the message is added to @body, whose limit is that of a
+ * message. @busy: no message can be taken now, so it stops in front of one, with WEBSOCKET_MORE.
+ * WEBSOCKET_CLOSED: the client ends the connection. -EPROTO, or -ENOMEM: it is to be ended by
+ * websocket_close() with w->code. */
+int websocket_feed(struct websocket *w, const char *data, size_t len, bool busy, struct buf *body,
+                   size_t *used);
+/* Appends a close to w->reply, if none was sent. 0 or -ENOMEM. */
+int websocket_close(struct websocket *w, uint16_t code);
+/* Writes the header of a whole frame with @len bytes and returns its length. */
+size_t websocket_head(uint8_t out[WEBSOCKET_HEAD], enum websocket_opcode opcode, size_t len);
