@@ -196,9 +196,11 @@ def test_a_task_with_shell_patch_and_thoughts():
         items, end = c.run("Which word is in word.txt? Copy it.")
         assert end["type"] == "turn.completed", end
         assert [i["text"] for i in of(items, "agent_message")] == ["I shall look.", "The word is heddle; I have copied it."], items
-        commands = of(items, "command_execution")
-        assert [(i["exit_code"], i["aggregated_output"]) for i in commands][:2] == [(0, "heddle\n"), (0, "1\n")], commands
-        assert commands[2]["exit_code"] != 0 and "nothing.txt" in commands[2]["aggregated_output"], commands
+        # Calls of one answer run at once, and end in any order.
+        commands = {i["command"].split("'")[1]: (i["exit_code"], i["aggregated_output"]) for i in of(items, "command_execution")}
+        assert commands["cat word.txt"] == (0, "heddle\n") and commands["wc -l < copy.txt"] == (0, "1\n"), commands
+        code, text = commands["cat nothing.txt"]
+        assert len(commands) == 3 and code != 0 and "nothing.txt" in text, commands
         assert (c.work / "copy.txt").read_text() == 'heddle "quoted" \\n \u00e9 \U0001f600\n'
         assert end["usage"]["cached_input_tokens"] > end["usage"]["input_tokens"] / 2, end
         assert end["usage"]["reasoning_output_tokens"] > 0, end
