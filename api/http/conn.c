@@ -532,9 +532,10 @@ static size_t parse_busy(struct conn *c, const char *data, size_t len) {
 /* HTTP, or frames, that have arrived. */
 static void receive(struct conn *c, const char *data, size_t n) {
     bool busy = c->http.ws && (c->state == CONN_EXCHANGE || c->state == CONN_FLUSH);
-    size_t used = c->ahead.len > 0 ? 0 : is_reading(c) ? parse(c, data, n)
-                                     : busy          ? parse_busy(c, data, n)
-                                                     : 0;
+    size_t used = c->ahead.len > 0 ? 0
+                  : is_reading(c)  ? parse(c, data, n)
+                  : busy           ? parse_busy(c, data, n)
+                                   : 0;
 
     if (used < n && c->state < CONN_LINGER)
         keep(c, data + used, n - used);

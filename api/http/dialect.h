@@ -43,7 +43,7 @@ struct dialect {
     const char *header; /* a client with it speaks this dialect where no path tells; or NULL */
     const struct route *routes; /* ends with one without path */
     const char *websocket; /* the POST route that messages of a WebSocket are for; NULL: none */
-    bool takes_forms;           /* a JSON body may be declared as a form, the default of curl -d */
+    bool takes_forms;      /* a JSON body may be declared as a form, the default of curl -d */
 
     /* ---- the head of an answer ---- */
 

@@ -38,7 +38,7 @@ struct http {
     enum unpack_coding coding;        /* coding of the body, which is unpacked while it arrives */
     struct unpack *unpack;            /* once it has begun */
     struct websocket *ws; /* not NULL: each message is a request with this header block */
-    struct err err;                   /* set by a callback that refused the request */
+    struct err err;       /* set by a callback that refused the request */
 };
 
 /* A parser for a connection's first request; @limits outlives it. Nothing is allocated yet. */

@@ -243,8 +243,8 @@ static int status_of(const struct exchange *x, const struct err *err) {
     return x->dialect->status_of ? x->dialect->status_of(status) : status;
 }
 
-/* Appends the error object as @x's client knows it. In a message of a WebSocket it is an event, with
- * the status that an answer over HTTP would have. */
+/* Appends the error object as @x's client knows it. In a message of a WebSocket it is an event
+ * with the status that an answer over HTTP would have. */
 static int put_error(struct exchange *x, struct buf *out, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
     struct json j;

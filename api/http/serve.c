@@ -83,9 +83,10 @@ static void upgrade(struct exchange *x, struct http *h) {
         r = err_set_code(&err, 426, "upgrade_required", NULL,
                          "The only supported Sec-WebSocket-Version is 13.");
     else if (!key || strlen(key) != 24 || http_has_body(h) || http_is_chunked(h))
-        r = err_set_code(&err, 400, "invalid_upgrade", NULL,
-                         "A request for a WebSocket needs a Sec-WebSocket-Key of 24 characters, and "
-                         "has no body.");
+        r = err_set_code(
+            &err, 400, "invalid_upgrade", NULL,
+            "A request for a WebSocket needs a Sec-WebSocket-Key of 24 characters, and "
+            "has no body.");
     else if (x->conn->close_after)
         r = err_set_code(&err, 503, "draining", NULL,
                          "The connection is about to be closed. Try again with another one.");

@@ -52,9 +52,9 @@ static void sha1_block(uint32_t h[5], const uint8_t *block) {
 
         w[i] = i < 16 ? (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]
                       : rotate(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
-        uint32_t f = i < 20                ? (v[1] & v[2]) | (~v[1] & v[3])
+        uint32_t f = i < 20              ? (v[1] & v[2]) | (~v[1] & v[3])
                      : i >= 40 && i < 60 ? (v[1] & v[2]) | (v[1] & v[3]) | (v[2] & v[3])
-                                           : v[1] ^ v[2] ^ v[3];
+                                         : v[1] ^ v[2] ^ v[3];
         uint32_t next = rotate(v[0], 5) + f + v[4] + k[i / 20] + w[i];
         v[4] = v[3];
         v[3] = v[2];
@@ -95,7 +95,8 @@ void websocket_accept(const char *key, char out[WEBSOCKET_ACCEPT]) {
     memcpy(text + n, suffix, sizeof(suffix));
     sha1(text, n + strlen(suffix), sum);
     for (unsigned i = 0; i < SHA1_SIZE; i += 3)
-        for (unsigned k = 0, v = (unsigned)sum[i] << 16 | (unsigned)sum[i + 1] << 8 | sum[MIN(i + 2, SHA1_SIZE)];
+        for (unsigned k = 0, v = (unsigned)sum[i] << 16 | (unsigned)sum[i + 1] << 8 |
+                                 sum[MIN(i + 2, SHA1_SIZE)];
              k < 4; k++)
             out[at++] = digits[v >> (18 - 6 * k) & 63];
     out[at - 1] = '=';
@@ -238,8 +239,8 @@ static bool is_close_code(unsigned code) {
 }
 
 static int end_close(struct websocket *w) {
-    unsigned code = w->n_control < 2 ? WEBSOCKET_NO_CODE
-                                     : (unsigned)w->control[0] << 8 | w->control[1];
+    unsigned code =
+        w->n_control < 2 ? WEBSOCKET_NO_CODE : (unsigned)w->control[0] << 8 | w->control[1];
 
     if (w->n_control == 1 || (w->n_control && !is_close_code(code)))
         return fail(w, WEBSOCKET_PROTOCOL);
@@ -262,7 +263,7 @@ static int end_frame(struct websocket *w, const struct buf *body) {
         return WEBSOCKET_MORE;
     w->in_message = false;
     return is_utf8(body->data ? body->data : "", body->len) ? WEBSOCKET_MESSAGE
-                                                             : fail(w, WEBSOCKET_BAD_TEXT);
+                                                            : fail(w, WEBSOCKET_BAD_TEXT);
 }
 
 /* Takes what is there of a header; WEBSOCKET_MORE while it is incomplete. */

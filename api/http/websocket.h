@@ -57,8 +57,8 @@ struct websocket {
     void (*drop)(void *state);
 };
 
-struct websocket *websocket_new(void);                     /* NULL: no memory */
-struct websocket *websocket_free(struct websocket *w);     /* accepts NULL */
+struct websocket *websocket_new(void);                              /* NULL: no memory */
+struct websocket *websocket_free(struct websocket *w);              /* accepts NULL */
 void websocket_accept(const char *key, char out[WEBSOCKET_ACCEPT]); /* Sec-WebSocket-Accept */
 
 /* Reads up to @len bytes; *used says how many. WEBSOCKET_BEGUN stops behind the header of a

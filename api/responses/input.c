@@ -566,7 +566,8 @@ static int build_chat(struct responses_build *b, const struct fields *f, yyjson_
 }
 
 /* Checks what a message of a WebSocket has beside the members of a body. */
-static int check_message(const struct responses_build *b, yyjson_val *root, const struct fields *f) {
+static int check_message(const struct responses_build *b, yyjson_val *root,
+                         const struct fields *f) {
     yyjson_val *type = yyjson_obj_get(root, "type"), *warm = yyjson_obj_get(root, "generate");
 
     if (!yyjson_equals_str(type, "response.create"))
@@ -638,8 +639,8 @@ static void forget_request(struct responses *rs) {
     rs->tools = NULL;
     rs->n_tools = 0;
     rs->compact_from = 0;
-    rs->store = rs->warms = rs->background = rs->summary = rs->wants_logprobs = rs->encrypted = rs->compacts =
-        false;
+    rs->store = rs->warms = rs->background = rs->summary = rs->wants_logprobs = rs->encrypted =
+        rs->compacts = false;
 }
 
 /* 0 or -ENOMEM; build_deinit() comes in either case. */

@@ -33,9 +33,8 @@ struct reading {
 };
 
 static void reading_init(struct reading *r) {
-    *r = (struct reading){.w = websocket_new(),
-                          .body = {.max = BODY_MAX},
-                          .texts = {.max = UINT32_MAX}};
+    *r = (struct reading){
+        .w = websocket_new(), .body = {.max = BODY_MAX}, .texts = {.max = UINT32_MAX}};
     cr_assert(r->w);
 }
 
@@ -50,8 +49,8 @@ static void read_all(struct reading *r, const struct buf *in, size_t piece) {
     size_t used;
 
     for (size_t at = 0; at < in->len || r->last == WEBSOCKET_BEGUN; at += used) {
-        r->last = websocket_feed(r->w, in->data + at, MIN(piece, in->len - at), false, &r->body,
-                                 &used);
+        r->last =
+            websocket_feed(r->w, in->data + at, MIN(piece, in->len - at), false, &r->body, &used);
         if (r->last < 0 || r->last == WEBSOCKET_CLOSED)
             return;
         r->n_begun += r->last == WEBSOCKET_BEGUN;
@@ -118,8 +117,8 @@ Test(websocket, messages_of_all_lengths_in_all_pieces) {
 
         put_frame(&in, 0x81, text, lengths[i]);
         put_frame(&in, 0x81, text, lengths[i]);
-        snprintf(expected, sizeof(expected), "%.*s\n%.*s\n", (int)lengths[i], text,
-                 (int)lengths[i], text);
+        snprintf(expected, sizeof(expected), "%.*s\n%.*s\n", (int)lengths[i], text, (int)lengths[i],
+                 text);
         expect_texts(&in, in.len, expected);
         expect_texts(&in, 1, expected);
         expect_texts(&in, 7, expected);
@@ -141,7 +140,11 @@ Test(websocket, a_ping_between_fragments_is_answered_and_changes_nothing) {
         cr_assert_eq(r.n_begun, 1);
         cr_assert(r.texts.len == 7 && memcmp(r.texts.data, "heddle\n", 7) == 0);
         cr_assert_eq(r.w->reply.len, 15);
-        cr_assert_eq(memcmp(r.w->reply.data, "\x8A\x0D" "are you there", 15), 0);
+        cr_assert_eq(memcmp(r.w->reply.data,
+                            "\x8A\x0D"
+                            "are you there",
+                            15),
+                     0);
         reading_deinit(&r);
     }
 }
@@ -209,7 +212,10 @@ Test(websocket, a_close_is_answered_once) {
     CLEANUP(buf_deinit) struct buf in = {.max = UINT32_MAX};
     struct reading r;
 
-    put_frame(&in, 0x88, "\x03\xE8" "bye", 5);
+    put_frame(&in, 0x88,
+              "\x03\xE8"
+              "bye",
+              5);
     put_frame(&in, 0x81, "not read", 8);
     reading_init(&r);
     read_all(&r, &in, in.len);
@@ -234,7 +240,7 @@ Test(websocket, while_busy_it_stops_in_front_of_the_next_message) {
     reading_deinit(&r);
 }
 
-/* Pongs for which nobody waits take no memory. */
+/* Pongs that no client waits for take no memory. */
 Test(websocket, many_pings_take_bounded_memory) {
     CLEANUP(buf_deinit) struct buf in = {.max = UINT32_MAX};
     struct reading r;

@@ -44,7 +44,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     FUZZ_ASSERT(a && b);
     if (len < 2)
         goto end;
-    int r = run(a, data + 1, len - 1, len - 1, &one), s = run(b, data + 1, len - 1, 1 + data[0], &two);
+    int r = run(a, data + 1, len - 1, len - 1, &one),
+        s = run(b, data + 1, len - 1, 1 + data[0], &two);
     FUZZ_ASSERT((r < 0) == (s < 0) && (r == WEBSOCKET_CLOSED) == (s == WEBSOCKET_CLOSED));
     FUZZ_ASSERT(a->code == b->code && a->reply.len == b->reply.len && one.len == two.len);
     FUZZ_ASSERT(one.len == 0 || memcmp(one.data, two.data, one.len) == 0);
