@@ -126,6 +126,10 @@ static void on_usage_trouble(void *ctx, int r) {
                     : "damaged: it was renamed to end with .damaged; counts begin anew");
 }
 
+static void add_stored(const struct gen_env *env, struct api_stats *out) {
+    store_size(env->store, &out->n_stored, &out->stored_bytes);
+}
+
 /* Opens those parts of a new api that can fail, which api_free() closes. The pool comes last: it is
  * the first that has a handle on the loop, and api_free() expects those closed. */
 static int open_parts(struct api *a, const struct api_model *first, struct api_port *port) {
@@ -187,6 +191,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     admit_init(&env->admit, &admit);
     picture_sender_init(&env->sender, loop, &env->pool);
     store_init(&a->store, loop, clock, &limits);
+    a->service.more_stats = add_stored;
     usage_start(&env->usage);
     service_start(&a->service);
     model_wait_init(env);

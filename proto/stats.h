@@ -189,6 +189,10 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Open client connections.")                                                                \
     ROW(uint32_t, n_running, GAUGE, 1, "", "running", "Generations at the worker.")                \
     ROW(uint32_t, n_queued, GAUGE, 1, "", "queued", "Generations that wait in the front.")         \
+    ROW(uint32_t, n_stored, GAUGE, 1, "weft_stored_responses", "stored",                           \
+        "Stored responses and conversations.")                                                     \
+    ROW(uint64_t, stored_bytes, GAUGE, 1, "weft_stored_bytes", "stored_bytes",                     \
+        "Memory of stored responses and conversations.")                                           \
     ROW(uint64_t, n_requests, COUNTER, 1, "weft_http_requests_total", "requests",                  \
         "Requests answered.")                                                                      \
     ROW(uint64_t, n_ok, COUNTER, 1, "", "ok", "Answers 2xx.")                                      \

@@ -276,6 +276,13 @@ void store_use(struct stored *r) {
     pthread_mutex_unlock(&r->store->lock);
 }
 
+void store_size(struct store *s, uint32_t *n, uint64_t *bytes) {
+    pthread_mutex_lock(&s->lock);
+    *n = s->n;
+    *bytes = s->bytes;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Tenants have small numbers, which they keep. Lists are moved: their ends point to them. */
 static int reserve_tenant(struct store *s, uint32_t tenant) {
     struct store_tenant *t;

@@ -54,6 +54,8 @@ void store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
                 const struct store_limits *limits);
 void store_close(struct store *s);  /* the timer */
 void store_deinit(struct store *s); /* accepts a zeroed one */
+/* Writes how many are kept, and the memory of all, those held by requests included. Any thread. */
+void store_size(struct store *s, uint32_t *n, uint64_t *bytes);
 
 /* The text of a response, in the pieces that it is written and read in: the object is head, a
  * comma, echo, a closing brace. The large ones are made once and never copied into the store. */

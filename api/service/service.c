@@ -160,6 +160,7 @@ void service_stats(const struct service *s, struct api_stats *out) {
     }
     if (s->otlp)
         otlp_counts(s->otlp, &out->n_traces, &out->n_traces_waiting, &out->n_traces_dropped);
+    s->more_stats(s->env, out);
     out->loop_lag_us = (uint32_t)MIN(loop_lag_longest_ns(&s->lag) / 1000, UINT32_MAX);
 }
 

@@ -26,6 +26,8 @@ struct service {
     uv_timer_t log_tick;    /* tells what was left out */
     struct metrics metrics; /* metrics of the loop; each model has those of its generations */
     struct otlp *otlp;      /* NULL: no traces are sent */
+    /* Adds the counts of rooms that this one may not know. */
+    void (*more_stats)(const struct gen_env *env, struct api_stats *out);
     uv_timer_t history_tick;
     struct history history; /* samples for the charts of the web page */
     struct recent recent;   /* requests that have ended, for the web page */

@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "api/parts.h"
@@ -391,6 +392,37 @@ Test(kept, only_what_was_asked_for) {
     world_start(&w);
     ask_id(&w, "\"input\":\"hi\"", "Hello", id);
     cr_expect_eq(status(&w, "GET", ONE, id), 404);
+    world_stop(&w);
+}
+
+/* Reads a figure of /metrics. */
+static double metric(struct world *w, const char *name) {
+    struct reply r;
+
+    world_get(w, "/metrics", &r);
+    const char *at = strstr(r.body.data, name);
+    cr_assert(at, "%s", name);
+    double v = strtod(strchr(at, '}') + 1, NULL);
+    reply_deinit(&r);
+    return v;
+}
+
+Test(kept, metrics_name_the_memory) {
+    struct world w;
+    char id[64];
+
+    responses_start(&w);
+    cr_expect_eq(metric(&w, "\nweft_stored_responses{"), 0);
+    cr_expect_eq(metric(&w, "\nweft_stored_bytes{"), 0);
+    ask_id(&w, "\"input\":\"hi\"", "Hello", id);
+    double one = metric(&w, "\nweft_stored_bytes{");
+    cr_expect_gt(one, sizeof(struct stored));
+    ask_id(&w, "\"input\":\"hi\"", "Hello", id);
+    cr_expect_eq(metric(&w, "\nweft_stored_responses{"), 2);
+    cr_expect_gt(metric(&w, "\nweft_stored_bytes{"), one);
+    cr_expect_eq(status(&w, "DELETE", ONE, id), 200);
+    cr_expect_eq(metric(&w, "\nweft_stored_responses{"), 1);
+    cr_expect_eq(metric(&w, "\nweft_stored_bytes{"), one);
     world_stop(&w);
 }
 

@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 import weftd  # noqa: E402
 
-CACHES = ("weft_grammar_bytes", "weft_grammar_state_bytes", "weft_grammar_shared_bytes", "weft_snapshot_bytes")
+CACHES = ("weft_grammar_bytes", "weft_grammar_state_bytes", "weft_grammar_shared_bytes", "weft_snapshot_bytes", "weft_stored_bytes")
 SETTLED_MIN = 10
 
 
