@@ -1,19 +1,30 @@
 #!/usr/bin/env python3
 """Compiles one file of kernels and keeps what ptxas says of registers and spills.
 
-usage: compile.py NVCC OUT.o OUT.ptxas OUT.d SOURCE.cu NVCC_ARGUMENT...
-The report is read by tests/engine/cuda/check_kernels.py. Through ccache where it is found: by the
+usage: compile.py NVCC OUT.o OUT.ptxas OUT.ptx|- OUT.d SOURCE.cu NVCC_ARGUMENT...
+The report is read by tests/engine/cuda/check_kernels.py. OUT.ptx gets the PTX of sm_90a, or else of sm_90, that is in
+the object (--no-compress), without debug information, for the interpreter of tests/engine/ptx. Through ccache where it is found: by the
 files that nvcc names, as preprocessing once does not show what each family compiles.
 """
 import os
+import re
 import shutil
 import subprocess
 import sys
 
-nvcc, obj, report, depfile, source = sys.argv[1:6]
+nvcc, obj, report, ptx, depfile, source = sys.argv[1:7]
 ccache = shutil.which("ccache")
 command = [*([ccache] if ccache else []), nvcc, "-c", source, "-o", obj, "-MD", "-MF", depfile, "-Xptxas", "-v",
-           "-I", os.path.relpath(os.path.join(os.path.dirname(__file__), "../..")), *sys.argv[6:]]
+           "-I", os.path.relpath(os.path.join(os.path.dirname(__file__), "../..")), *sys.argv[7:]]
+
+
+def ptx_in(data):
+    """The PTX that the machine code was made from, as nvcc -ptx writes it."""
+    found = {m[1]: m[0] for m in re.finditer(rb"\.version [^\0]*?\n\.target (sm_90a?)\b[^\0]*", data)}
+    text = found.get(b"sm_90a") or found[b"sm_90"]
+    return re.sub(rb"^\s*\.(loc|file)\b.*\n", b"", re.split(rb"\n\s*\.section", text)[0] + b"\n", flags=re.M)
+
+
 result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                         env={**os.environ, "CCACHE_DEPEND": "1"})
 noise = ("ptxas info", "bytes stack frame")
@@ -23,4 +34,7 @@ if result.returncode or rest:
 if result.returncode == 0:
     with open(report, "w") as f:
         f.write(result.stdout)
+    if ptx != "-":
+        with open(obj, "rb") as o, open(ptx, "wb") as f:
+            f.write(ptx_in(o.read()))
 sys.exit(result.returncode)
