@@ -1,11 +1,12 @@
 """What one tenant's latency tells about another's requests.
 
-    python3 tests/bench/side_channels.py [--model FILE] [--weftd FILE] [--samples 60] [--minutes 10] [--only NAME]
+    python3 tests/bench/side_channels.py [--model FILE] [--weftd FILE] [--samples 60] [--minutes 10] [--only NAME] [--keep FILE]
 
 Tenant A sends a request, or another one; then tenant B sends the same request in both cases and measures its time (admission: see its
 class). If B can tell the cases apart, the area under the ROC curve (AUC) of its times is not 0.5. The control asks the same question within
 one tenant, whose second request may find what its first has left: it shows that the measurement can see a hit. Samples of all four kinds are
-interleaved in random order, so that the load of the machine falls on all alike. Prints a table with 95 % intervals (bootstrap, 2,000
+interleaved in random order, so that the load of the machine falls on all alike. With --keep, a channel's samples are added to those that FILE
+has from earlier calls (of the same build on the same machine), and the table is about all of them. Prints a table with 95 % intervals (bootstrap, 2,000
 resamples).
 """
 import argparse
@@ -118,7 +119,7 @@ class Pictures(Channel):
     path = "/v1/chat/completions"
 
     def body(self, secret):
-        url = "data:image/png;base64," + base64.b64encode(png(secret, 768)).decode()
+        url = "data:image/png;base64," + base64.b64encode(png(secret, 384)).decode()
         return {"max_tokens": 1, "temperature": 0, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}
 
 
@@ -206,8 +207,13 @@ def main():
     p.add_argument("--samples", type=int, default=60)
     p.add_argument("--minutes", type=float, default=10, help="for each channel, at most")
     p.add_argument("--only")
+    p.add_argument("--keep")
     o = p.parse_args()
-    r = random.Random(11)
+    kept = {}
+    if o.keep and os.path.exists(o.keep):
+        with open(o.keep) as file:
+            kept = json.load(file)
+    r = random.Random(11 + sum(len(times) for kinds in kept.values() for times in kinds.values()))  # other secrets each time
     with tempfile.TemporaryDirectory() as folder:
         keys = os.path.join(folder, "keys")
         with open(keys, "w") as file:
@@ -220,6 +226,12 @@ def main():
                 continue
             with weftd.Weftd("--api-keys", keys, "--max-context", "1024", *channel.flags, model=channel.model or o.model, path=o.weftd) as daemon:
                 times = measure(daemon, channel, o.samples, time.monotonic() + 60 * o.minutes, r)
+            mine = kept.setdefault(name, {})
+            for kind, more in times.items():
+                times[kind] = mine[str(kind)] = mine.get(str(kind), []) + more
+            if o.keep:
+                with open(o.keep, "w") as file:
+                    json.dump(kept, file)
             cells = []
             for who in ("other", "own"):
                 hits, misses = times[who, True], times[who, False]
