@@ -2,13 +2,16 @@
 
 import { number, short } from "./dom.js";
 
+// Returns @part of @whole in percent: what is there is never "0 %".
+const share = (part, whole) => (100 * part < 0.5 * whole ? "< 1 %" : `${number((100 * part) / whole)} %`);
+
 // Returns the speed and length of an answer with the statistics @s, and how full the context is.
 export function figures(s) {
   if (!s?.output) return [];
   return [
     s.output > 1 && s.decode > 0 && `${number((s.output - 1) / s.decode, 1)} tok/s`,
     `${number(s.output)} tokens`,
-    s.context > 0 && `${number((100 * (s.prompt + s.output)) / s.context)} % of the context`,
+    s.context > 0 && `${share(s.prompt + s.output, s.context)} of the context`,
   ].filter(Boolean);
 }
 

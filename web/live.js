@@ -435,7 +435,7 @@ function request(r, open) {
         ["Request", r.id],
         ["Path", r.path],
         ["Prompt", `${number(r.prompt_tokens)} tokens${cached}`],
-        ["Output", `${number(r.output_tokens)} tokens, ${r.finish}`],
+        ["Output", `${number(r.output_tokens)} tokens${r.finish === "-" ? "" : `, ${r.finish}`}`],
         ...WHY.map(([key, text]) => [
           text[0].toUpperCase() + text.slice(1),
           duration(r[key] / 1000),
