@@ -39,8 +39,8 @@
 #endif
 
 /* Loops over a tile's columns and a block's groups are unrolled, and kernels exist for every width
- * of a tile: FOR_WIDTH calls the one for (columns, first column). Not so in
- * plain C, where it would only cost compile time. */
+ * of a tile: FOR_WIDTH calls the one for (columns, first column). AVX2 takes two columns at a time
+ * in a loop: a copy for each place would only cost compile time, as all of it would in plain C. */
 #ifdef VEC_PLAIN
 #define UNROLL
 #define FOR_WIDTH(n, call) call((int)(n), 0)
@@ -50,22 +50,15 @@
     do {                                                                                           \
         if ((n) == 1) {                                                                            \
             call(1, 0);                                                                            \
+        } else if (VEC_TILE == 2) {                                                                \
+            for (int first_ = 0; first_ < (int)(n); first_ += 2)                                   \
+                call(2, first_);                                                                   \
         } else if ((n) == 2) {                                                                     \
             call(2, 0);                                                                            \
         } else if ((n) == 4) {                                                                     \
-            if (VEC_TILE >= 4) {                                                                   \
-                call(4, 0);                                                                        \
-            } else {                                                                               \
-                call(2, 0);                                                                        \
-                call(2, 2);                                                                        \
-            }                                                                                      \
-        } else if (VEC_TILE == 8) {                                                                \
-            call(VEC_TILE, 0);                                                                     \
+            call(4, 0);                                                                            \
         } else {                                                                                   \
-            call(2, 0);                                                                            \
-            call(2, 2);                                                                            \
-            call(2, 4);                                                                            \
-            call(2, 6);                                                                            \
+            call(8, 0);                                                                            \
         }                                                                                          \
     } while (0)
 #endif
