@@ -36,6 +36,7 @@ enum act_role {
     ACT_D, /* output of a recurrent op, state.n_out, or of MLA_OUT, n_head * mla.n_value */
     ACT_B, /* a branch's sum that is not added to x yet, n_embd: every PROJ writes it */
     ACT_P, /* inputs of the layers, n_layer * n_layer_input */
+    ACT_S, /* residual streams, one behind the other, stream.n * n_embd */
     ACT_ROLES
 };
 
@@ -88,6 +89,35 @@ struct state_shape {
                                    the convolution's channels, a multiple of 16 */
     uint32_t n_out;             /* values of the output, ACT_D */
     uint64_t n_floats;          /* size of a sequence's state in one layer */
+    uint64_t n_more; /* values of a sequence's state behind those of the layers: NGRAM, INDEX */
+};
+
+/* Residual streams (hyper-connections, Zhu et al. 2024): every row has @n of them instead of x.
+ * n 0: the model has none. */
+struct stream_shape {
+    uint32_t n, n_low; /* n_low: rank of the weights of a mix */
+};
+
+/* Attention to some of the keys: an indexer scores blocks of @ratio positions, each by one key of
+ * @dim values. n_layer 0: the model has none. */
+struct sparse_shape {
+    uint32_t n_layer;
+    uint32_t n_head, dim; /* of the indexer's queries; dim: a multiple of 16 */
+    uint32_t ratio;       /* positions of a block; a power of two up to 16, which divides a page */
+    uint32_t n_block;     /* blocks that a row sees beside the last positions, at most */
+};
+
+/* Most tokens of an n-gram; most rows of a token; values of a state that the last tokens take. */
+enum { NGRAM_TOKENS = 4, NGRAM_HEADS = 64, NGRAM_STATE = 16 };
+
+/* A table of n-grams: a token has @n_head rows of the table for each length from 2 to @n, which are
+ * found by hashes of it and of the tokens before it. n 0: the model has none. */
+struct ngram_shape {
+    uint32_t n, n_head, width; /* width: values of a row */
+    uint32_t kernel;           /* taps of the convolution, 2 to 8, @n tokens apart */
+    int32_t eos;               /* stands for every token before a sequence and behind itself */
+    uint64_t factor[NGRAM_TOKENS];
+    uint64_t first[NGRAM_HEADS], size[NGRAM_HEADS]; /* the part of the table that is a head's */
 };
 
 /* Gated delta nets (Yang et al. 2024, "Gated Delta Networks"). Channels are queries and keys of the
@@ -155,6 +185,9 @@ struct model_shape {
     struct delta_shape delta;
     struct mamba_shape mamba;
     struct mla_shape mla;
+    struct stream_shape stream;
+    struct sparse_shape sparse;
+    struct ngram_shape ngram;
 };
 
 /* Kinds of ops. x is the residual stream (ACT_X); a backend has one function for each kind. */
@@ -197,8 +230,8 @@ enum op_kind {
     OP_ROUTE,
     /* Follows ROUTE: x += t, t = post_norm(expert_scale * sum of p e(y) in the order of the picks),
      * e(y) = weigh[e] (down glu(gate y + b, up y + b) + b), y that of ROUTE or, with a norm of its
-     * own, norm x. @joined: w[0] has each expert's gate, then its up; no w[1]. @branch: b += t
-     * instead. */
+     * own, norm x. @joined: w[0] has each expert's gate, then its up; no w[1]. @branch, also of
+     * SHARED: b += t instead. */
     OP_EXPERTS,
     /* Follows EXPERTS: x += sigmoid(w[3] y) down (silu(gate y) * up y), y that of ROUTE, w[3] one
      * row */
@@ -246,6 +279,26 @@ enum op_kind {
     /* x = w[0] (q_norm x, k_norm h): one vector behind the other, h what was kept of the position
      * before; zeros where nothing was. No norm: as it is. x has w[0]'s width from there on. */
     OP_DRAFT_IN,
+    /* s[i] += weight[i] b for each of the streams, by the weights of the MIX before; with @begins
+     * s[i] = x. */
+    OP_SPREAD,
+    /* f = q_norm of each stream; g = sigmoid(w[0] silu(w[1] f / n)), n streams; x = the mean of the
+     * streams of f g; weight = 2 sigmoid(w[2] f / n), one for each stream; b = 0 */
+    OP_MIX,
+    /* e = the token's rows of the table, one behind the other; for each stream, norms by stream:
+     *   z = k_norm(w[0] e) . q_norm(s) / sqrt(n_embd)
+     *   v = sigmoid(sign(z) sqrt(max(|z|, 1e-6))) w[1] e; c = post_norm v
+     *   s += v + silu(sum over j of conv[.][j] c of token t - (kernel - 1 - j) ngram.n)
+     * x and b are overwritten. State, at @more: the last tokens, the latest first, in NGRAM_STATE
+     * floats; then c of the last (kernel - 1) ngram.n tokens, the oldest first. */
+    OP_NGRAM,
+    /* Chooses the keys that the rows see in the ATTEND that follows. A block's key, to the pages:
+     * rope(k_norm(mean of w[1] x over its tokens)), by the block's first position. A row's
+     * queries: q = rope(q_norm(w[0] x)) of each head. It sees, of the whole blocks up to its
+     * position, the n_block with the largest sums of max(0, q . key) (ties: the first), and all
+     * behind them. State, at @more: w[1] x of the tokens of the block that is not whole, by their
+     * place in it. */
+    OP_INDEX,
     /* For the wanted rows: c = scale (w[0] norm x + b), then cap(c) if there is a cap; for
      * WANT_HIDDEN it stops after the norm. Without w[0] only WANT_HIDDEN may be asked for. */
     OP_LOGITS,
@@ -273,6 +326,7 @@ struct attn {
     bool two_way; /* a picture's row sees its picture's rows behind it too; all are in one step */
     bool before;  /* the row's own key is not among them; a window counts it all the same */
     bool holes;   /* keys of HOLES weigh nothing: without a cap and slopes */
+    bool sparse;  /* a row sees the keys of the INDEX before; all rows see keys up to their own */
     /* [heads.n] or NULL. Scores of head h are less by slope[h] times the distance of row and key
      * (ALiBi, Press et al. 2022). */
     const float *slope;
@@ -300,14 +354,17 @@ struct model_op {
     struct heads heads;   /* QKV, KEYS, ATTEND, GATE */
     uint8_t rope;         /* QKV, KEYS: of model_shape.rope */
     uint32_t state;       /* DELTA, KDA, CONV, MAMBA: its layer among those that have a state */
+    uint32_t index;       /* INDEX: its layer among those of model_shape.sparse */
+    uint64_t more;        /* NGRAM, INDEX: where its part of state_shape.n_more begins */
     uint32_t part;        /* DEEP */
     bool gated, v_unit;   /* QKV */
     bool norm_all;        /* QKV */
     struct temper temper; /* QKV */
     bool joined;          /* EXPERTS; DELTA: STATE_IN has no w[3] */
-    bool branch;          /* PROJ, EXPERTS */
+    bool branch;          /* PROJ, EXPERTS, SHARED */
+    bool begins;          /* SPREAD */
     bool centred;         /* KEEP */
-    bool sigmoid;         /* GATE */
+    bool sigmoid;         /* GATE; DELTA: silu(z) is sigmoid(z) instead */
     bool parts;           /* STATE_IN */
     uint8_t first;        /* STATE_IN */
     enum glu glu;         /* GATE_UP, GATE_IN, EXPERTS, SHARED */
@@ -320,7 +377,8 @@ struct model_op {
     const struct tensor *sinks; /* ATTEND: by head, the score of a key without a value */
     /* rms norm of the input: QKV, KEYS, KEEP, GATE_UP, ROUTE, EXPERTS, STATE_IN, LOGITS; DELTA,
      * MAMBA: of what comes out */
-    const struct tensor *norm, *post_norm; /* post_norm: LAYER_INPUT, PROJ, JOIN, EXPERTS */
+    /* post_norm: LAYER_INPUT, PROJ, JOIN, EXPERTS, NGRAM */
+    const struct tensor *norm, *post_norm;
     /* NORM: that is (x - mean) / sqrt(variance + eps) * norm + norm_bias */
     const struct tensor *norm_bias;
     /* QKV: q, k, v; GATE_UP: gate, up; EXPERTS: gate, up, down, each [expert][out][in]; SHARED:
@@ -328,11 +386,14 @@ struct model_op {
     const struct tensor *w[OP_MATRICES];
     const struct tensor *bias[OP_MATRICES]; /* EXPERTS: [expert][out] */
     const struct tensor *weigh, *pick_bias; /* EXPERTS: a factor for each; ROUTE: by expert */
-    const struct tensor *q_norm, *k_norm;   /* QKV, KEYS: rms per head, or of all, before RoPE */
-    const struct tensor *conv, *conv_bias;  /* DELTA, CONV, MAMBA: [channels][kernel]; by channel */
+    /* QKV, KEYS, INDEX: rms per head, or of all, before RoPE; MIX, NGRAM: per stream */
+    const struct tensor *q_norm, *k_norm;
+    /* DELTA, CONV, MAMBA, NGRAM: [channels][kernel]; by channel */
+    const struct tensor *conv, *conv_bias;
     const struct tensor *conv_more[2];      /* KDA: the channels behind those of conv */
     const struct tensor *dt, *decay, *skip; /* DELTA, MAMBA: by (value) head */
-    struct weights *weights;                /* set by load(); NULL before */
+    const struct tensor *table; /* NGRAM: stays in the file, of which few rows are read at a time */
+    struct weights *weights;    /* set by load(); NULL before */
 };
 
 /* The devices that engine_opts.devices lists. How many; 0: it is no such list. */
@@ -374,6 +435,27 @@ static inline uint64_t kv_bytes(enum engine_kv_type type, uint64_t n) {
 /* Bytes of @n numbers, half of which are keys and half values. */
 static inline uint64_t kv_bytes_both(struct kv_formats kv, uint64_t n) {
     return kv_bytes(kv.k, n / 2) + kv_bytes(kv.v, n / 2);
+}
+
+/* Values of a sequence's state. */
+static inline uint64_t state_floats(const struct state_shape *s) {
+    return s->n_layer * s->n_floats + s->n_more;
+}
+
+/* Bytes of the keys of blocks that a page has of a layer of model_shape.sparse: halves, a block's
+ * behind the other. They lie behind the keys and values of all layers. */
+static inline uint64_t index_bytes(const struct model_shape *s, uint32_t page_tokens) {
+    const struct sparse_shape *p = &s->sparse;
+
+    return p->n_layer ? (uint64_t)page_tokens / p->ratio * p->dim * 2 : 0;
+}
+
+/* Bytes of a page of class @cls. */
+static inline uint64_t page_size(const struct model_shape *s, uint8_t cls, struct kv_formats kv,
+                                 uint32_t page_tokens) {
+    uint64_t index = cls == KV_GLOBAL ? s->sparse.n_layer * index_bytes(s, page_tokens) : 0;
+
+    return kv_bytes_both(kv, s->n_kv_values[cls] * page_tokens) + index;
 }
 
 /*

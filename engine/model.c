@@ -113,6 +113,8 @@ static const char *lacks(const struct model *m, const struct be_ops *ops,
         [OP_KEEP] = "multi-token prediction", [OP_DRAFT_IN] = "multi-token prediction",
         [OP_KEYS] = "multi-token prediction", [OP_HOLES] = "multi-token prediction",
         [OP_DEEP] = "rows of pictures",       [OP_KDA] = "Kimi delta attention",
+        [OP_SPREAD] = "residual streams",     [OP_MIX] = "residual streams",
+        [OP_NGRAM] = "tables of n-grams",     [OP_INDEX] = "sparse attention",
     };
 
     if (ops->run[op->kind])

@@ -58,10 +58,10 @@ static int check_kv_types(const struct sizing *z, struct err *err) {
 /* Bytes of a page over all layers of class @cls. */
 static uint64_t page_bytes_of(const struct sizing *z, uint8_t cls) {
     const struct model_shape *s = &z->model->shape;
-    bool once = s->mla.rank && z->ops->latent_once;
 
-    return kv_bytes_both(z->opts->kv_type,
-                         s->n_kv_values[cls] / (once ? 2 : 1) * z->opts->page_tokens);
+    if (s->mla.rank && z->ops->latent_once)
+        return kv_bytes_both(z->opts->kv_type, s->n_kv_values[cls] / 2 * z->opts->page_tokens);
+    return page_size(s, cls, z->opts->kv_type, z->opts->page_tokens);
 }
 
 /* KV memory from what a device has left, where neither pages nor bytes are configured. */
@@ -103,7 +103,7 @@ static int size_classes(struct sizing *z, struct err *err) {
         model_join_windows(z->model);
     i->page_bytes = page_bytes_of(z, KV_GLOBAL);
     i->window_bytes = z->model->shape.window ? page_bytes_of(z, KV_WINDOW) : 0;
-    i->state_bytes = z->model->shape.state.n_layer * z->model->shape.state.n_floats * sizeof(float);
+    i->state_bytes = state_floats(&z->model->shape.state) * sizeof(float);
     return 0;
 }
 

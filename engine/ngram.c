@@ -1,0 +1,36 @@
+#include "engine/ngram.h"
+
+#include <assert.h>
+
+void ngram_tokens(const struct ngram_shape *g, const struct engine_batch *batch,
+                  const struct engine_seq *q, uint32_t nth, const float *last, int32_t *out) {
+    assert(nth < q->n_rows && g->n <= NGRAM_TOKENS);
+    for (uint32_t back = 0; back < g->n; back++) {
+        if (back <= nth)
+            out[back] = batch->token[q->row0 + nth - back];
+        else
+            out[back] = back - nth <= q->pos0 ? (int32_t)last[back - nth - 1] : g->eos;
+    }
+}
+
+/* The first end of a text before a token hides all that is before it. */
+void ngram_rows(const struct ngram_shape *g, const int32_t *token, uint64_t *row) {
+    uint64_t hash = (uint64_t)token[0] * g->factor[0];
+    bool ended = false;
+
+    for (uint32_t k = 1; k < g->n; k++) {
+        ended = ended || token[k] == g->eos;
+        hash ^= (uint64_t)(ended ? g->eos : token[k]) * g->factor[k];
+        for (uint32_t h = (k - 1) * g->n_head; h < k * g->n_head; h++)
+            row[h] = hash % g->size[h] + g->first[h];
+    }
+}
+
+void ngram_keep(const struct ngram_shape *g, const struct engine_batch *batch,
+                const struct engine_seq *q, float *last) {
+    int32_t token[NGRAM_TOKENS];
+
+    ngram_tokens(g, batch, q, q->n_rows - 1, last, token);
+    for (uint32_t k = 0; k + 1 < g->n; k++)
+        last[k] = (float)token[k];
+}

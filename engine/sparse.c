@@ -1,0 +1,52 @@
+#include "engine/sparse.h"
+
+#include <assert.h>
+#include <string.h>
+
+static uint32_t bits_of(float x) {
+    uint32_t u;
+
+    memcpy(&u, &x, sizeof(u));
+    return u;
+}
+
+/* Returns the bits of the @k-th largest score, a byte at a time from the highest: numbers that are
+ * not negative are in the order of their bits. *@ties: so many of those equal to it belong to the
+ * largest. */
+static uint32_t find_least(const float *score, uint32_t n, uint32_t k, uint32_t *ties) {
+    uint32_t found = 0, mask = 0, left = k;
+
+    assert(k > 0 && k <= n);
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        uint32_t count[256] = {0}, digit = 255;
+
+        for (uint32_t i = 0; i < n; i++)
+            if ((bits_of(score[i]) & mask) == found)
+                count[bits_of(score[i]) >> shift & 255]++;
+        while (count[digit] < left)
+            left -= count[digit--];
+        found |= digit << shift;
+        mask |= 255u << shift;
+    }
+    *ties = left;
+    return found;
+}
+
+void sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score, uint32_t *seen) {
+    uint32_t n = sparse_whole(s, pos), least = 0, ties = n, block = (1u << s->ratio) - 1;
+
+    assert(s->ratio <= 16 && 32 % s->ratio == 0);
+    memset(seen, 0, (pos / 32 + 1) * sizeof(*seen));
+    if (n > s->n_block)
+        least = find_least(score, n, s->n_block, &ties);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = i * s->ratio, bits = n > s->n_block ? bits_of(score[i]) : 0;
+
+        if (bits < least || (bits == least && ties == 0))
+            continue;
+        ties -= bits == least;
+        seen[at / 32] |= block << at % 32;
+    }
+    for (uint32_t p = n * s->ratio; p <= pos; p++)
+        seen[p / 32] |= 1u << p % 32;
+}
