@@ -93,7 +93,7 @@ static void run_row(struct step *s, const struct model_op *op, uint32_t r, float
         advance(b, &head, m + (size_t)h * d->dim * d->dim, out);
         ref_rms_norm(out, op->norm, b->shape->rms_eps, d->dim, out);
         for (uint32_t j = 0; j < d->dim; j++)
-            out[j] *= mx_silu(b->in[1][at + j]);
+            out[j] *= op->sigmoid ? ref_sigmoid(b->in[1][at + j]) : mx_silu(b->in[1][at + j]);
     }
 }
 

@@ -491,6 +491,8 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
 
             if (op->attn.holes && !isfinite(z))
                 z = -1e30F;
+            if (op->attn.sparse && !(b->seen[(size_t)row * b->seen_words + p / 32] >> p % 32 & 1))
+                z = -INFINITY;
             z = op->attn.cap ? mx_soft_cap(z, op->attn.cap) : z;
             if (op->attn.slope)
                 z -= op->attn.slope[kvh * group + g] * fabsf((float)pos - (float)(first + p));
@@ -693,6 +695,7 @@ int ref_shared(struct step *s, const struct model_op *op) {
 
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
         const float *y = b->normed + (size_t)r * m->n_embd;
+        float *to = b->act[op->branch ? ACT_B : ACT_X] + (size_t)r * m->n_embd;
 
         multiply_expert(b, op->w[0], NULL, 0, y, gate);
         multiply_expert(b, op->w[1], NULL, 0, y, b->up);
@@ -700,7 +703,7 @@ int ref_shared(struct step *s, const struct model_op *op) {
         multiply_expert(b, op->w[2], NULL, 0, gate, out);
         multiply_expert(b, op->w[3], NULL, 0, y, &weight);
         for (uint32_t i = 0; i < m->n_embd; i++)
-            b->act[ACT_X][(size_t)r * m->n_embd + i] += ref_sigmoid(weight) * out[i];
+            to[i] += ref_sigmoid(weight) * out[i];
     }
     return 0;
 }

@@ -45,6 +45,13 @@ void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *pa
     memcpy(past + (size_t)(before - 1) * n, u, n * sizeof(*u));
 }
 
+float *ref_more(const struct be *b, const struct model_op *op, const struct engine_seq *q) {
+    const struct state_shape *t = &b->shape->state;
+
+    assert(q->state_slot < b->n_states && op->more < t->n_more);
+    return b->state + q->state_slot * state_floats(t) + t->n_layer * t->n_floats + op->more;
+}
+
 int ref_each_state(struct step *s, const struct model_op *op, ref_state_fn fn) {
     struct be *b = s->be;
     const struct state_shape *t = &b->shape->state;
@@ -53,7 +60,7 @@ int ref_each_state(struct step *s, const struct model_op *op, ref_state_fn fn) {
     assert(op->state < t->n_layer);
     for (uint32_t i = 0; i < batch->n_seqs; i++) {
         const struct engine_seq *q = &batch->seq[i];
-        float *state = b->state + ((size_t)q->state_slot * t->n_layer + op->state) * t->n_floats;
+        float *state = b->state + q->state_slot * state_floats(t) + op->state * t->n_floats;
 
         assert(q->state_slot < b->n_states);
         if (q->pos0 == 0)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include "engine/backend.h"
+#include "engine/sparse.h"
 
 /* Accepts what open_be() left half-built. */
 static struct be *close_be(struct be *b) {
@@ -35,6 +36,14 @@ static struct be *close_be(struct be *b) {
     free(b->channel);
     free(b->recall);
     free(b->state);
+    free(b->mixed);
+    free(b->stream_gate);
+    free(b->low);
+    free(b->stream_weight);
+    free(b->index_q);
+    free(b->index_k);
+    free(b->block_score);
+    free(b->seen);
     sampler_deinit(&b->sampler);
     host_step_deinit(&b->step.host);
     free(b);
@@ -61,7 +70,7 @@ static bool alloc_states(struct be *b, const struct be_opts *o) {
     }
     b->channel = floats(1, t->n_in[0]);
     b->recall = floats(1, MAX(o->shape->delta.dim, 1));
-    b->state = floats((size_t)o->n_states * t->n_layer, t->n_floats);
+    b->state = floats(o->n_states, state_floats(t));
     return ok && b->gated && b->channel && b->recall && b->state;
 }
 
@@ -79,6 +88,30 @@ static bool alloc_latent(struct be *b, const struct be_opts *o) {
     return b->latent && b->latent_q && b->latent_heads;
 }
 
+/* Allocates the buffers that only residual streams and sparse attention need. */
+static bool alloc_streams(struct be *b, const struct be_opts *o) {
+    const struct model_shape *s = o->shape;
+    const struct sparse_shape *p = &s->sparse;
+    size_t n_rows = o->engine->max_rows, width = (size_t)s->stream.n * s->n_embd;
+
+    b->seen_words = sparse_words(o->engine->max_context);
+    if (s->stream.n) {
+        b->mixed = floats(n_rows, width);
+        b->stream_gate = floats(n_rows, width);
+        b->low = floats(n_rows, s->stream.n_low);
+        b->stream_weight = floats(n_rows, s->stream.n);
+        if (!b->mixed || !b->stream_gate || !b->low || !b->stream_weight)
+            return false;
+    }
+    if (!p->n_layer)
+        return true;
+    b->index_q = floats(n_rows, (size_t)p->n_head * p->dim);
+    b->index_k = floats(n_rows, p->dim);
+    b->block_score = floats(1, o->engine->max_context);
+    b->seen = calloc(MAX(n_rows, 1), b->seen_words * sizeof(*b->seen));
+    return b->index_q && b->index_k && b->block_score && b->seen;
+}
+
 /* false: out of memory, what there is is freed by close_be(). */
 static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     const struct model_shape *s = o->shape;
@@ -89,6 +122,8 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
                         MAX(n_in, (size_t)s->n_head * s->mla.n_value));
 
     b->row_width = MAX(MAX(widest, s->mla.n_nope), MAX(s->mla.q_rank, s->mla.rank));
+    b->row_width = MAX(b->row_width, MAX((size_t)s->stream.n * s->n_embd, s->sparse.dim));
+    b->row_width = MAX(b->row_width, s->stream.n_low);
     if (s->drafts) {
         b->row_width = MAX(b->row_width, 2ul * s->n_embd);
         b->pair = floats(e->max_rows, 2ul * s->n_embd);
@@ -103,6 +138,7 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     b->act[ACT_D] = floats(e->max_rows, MAX(s->state.n_out, s->n_head * s->mla.n_value));
     b->act[ACT_B] = floats(e->max_rows, s->n_embd);
     b->act[ACT_P] = floats(e->max_rows, n_in);
+    b->act[ACT_S] = floats(e->max_rows, (size_t)s->stream.n * s->n_embd);
     b->normed = floats(MAX(e->max_rows, e->max_wants), s->n_embd);
     b->kv[0] = floats(e->max_rows, n_kv);
     b->kv[1] = floats(e->max_rows, n_kv);
@@ -121,9 +157,9 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     for (int i = 0; i < ACT_ROLES; i++)
         if (!b->act[i])
             return false;
-    return alloc_states(b, o) && alloc_latent(b, o) && b->sum && b->gate && b->router && b->pick &&
-           b->normed && b->kv[0] && b->kv[1] && b->up && b->row && b->scores && b->logits &&
-           b->rope;
+    return alloc_states(b, o) && alloc_latent(b, o) && alloc_streams(b, o) && b->sum && b->gate &&
+           b->router && b->pick && b->normed && b->kv[0] && b->kv[1] && b->up && b->row &&
+           b->scores && b->logits && b->rope;
 }
 
 /* be_ops.open: allocates all that a step needs. */
@@ -140,7 +176,7 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->n_states = o->n_states;
     b->step.be = b;
     for (int i = 0; i < KV_CLASSES; i++)
-        b->page_bytes[i] = kv_bytes_both(b->kv_type, o->shape->n_kv_values[i] * b->page_tokens);
+        b->page_bytes[i] = page_size(o->shape, (uint8_t)i, b->kv_type, b->page_tokens);
     assert(b->page_bytes[KV_GLOBAL] == o->page_bytes && o->engine->max_context > 0);
     if (!alloc_buffers(b, o) || sampler_init(&b->sampler, o->shape->n_vocab) < 0 ||
         host_step_init(&b->step.host, o) < 0) {
@@ -195,7 +231,7 @@ static int copy(struct be *b, const struct engine_copy *c) {
 }
 
 static int copy_state(struct be *b, uint32_t src, uint32_t dst) {
-    size_t n = b->shape->state.n_layer * b->shape->state.n_floats;
+    size_t n = state_floats(&b->shape->state);
 
     assert(src < b->n_states && dst < b->n_states);
     memmove(b->state + dst * n, b->state + src * n, n * sizeof(float));
@@ -233,6 +269,8 @@ const struct be_ops backend_reference = {
             [OP_DRAFT_IN] = ref_draft_in, [OP_NORM] = ref_norm,
             [OP_HOLES] = ref_holes,       [OP_LOGITS] = ref_logits,
             [OP_DEEP] = ref_deep,         [OP_KDA] = ref_kda,
+            [OP_SPREAD] = ref_spread,     [OP_MIX] = ref_mix,
+            [OP_NGRAM] = ref_ngram,       [OP_INDEX] = ref_index,
         },
     .mask = mask,
     .sample = sample,

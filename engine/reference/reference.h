@@ -51,7 +51,18 @@ struct be {
     float *in[OP_MATRICES]; /* [max_rows][n_in] of STATE_IN */
     float *channel;         /* [channels] after the convolution */
     float *recall;          /* [dim] of a value head */
-    float *state;           /* [n_states][recurrent layers][n_floats] */
+    float *state;           /* [n_states]: [recurrent layers][n_floats], then state.n_more */
+
+    /* For models with residual streams, else NULL. */
+    float *mixed, *stream_gate; /* [max_rows][streams][n_embd] */
+    float *low;                 /* [max_rows][stream.n_low] */
+    float *stream_weight;       /* [max_rows][streams] of the MIX before */
+
+    /* For models with sparse attention, else NULL. */
+    float *index_q, *index_k; /* [max_rows] the indexer's queries and keys of tokens */
+    float *block_score;       /* [max_context] */
+    uint32_t *seen;           /* [max_rows][seen_words] bits of the keys that a row sees */
+    uint32_t seen_words;
 };
 
 /* Functions that the files of this backend share. A dot product is summed in sixteen lanes, element
@@ -78,6 +89,8 @@ void ref_store_rows(struct step *s, const struct model_op *op);
  * layer. */
 typedef void (*ref_state_fn)(struct step *s, const struct model_op *op, uint32_t row, float *state);
 int ref_each_state(struct step *s, const struct model_op *op, ref_state_fn fn);
+/* Returns the part of the sequence's state that is the op's, of NGRAM and INDEX. */
+float *ref_more(const struct be *b, const struct model_op *op, const struct engine_seq *q);
 /* b->channel = the convolution of row @r of in[0] and those before it, whose last are @past; then
  * the row is the last of these. */
 void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *past);
@@ -129,4 +142,8 @@ int ref_mla_in(struct step *s, const struct model_op *op);
 int ref_mla_q(struct step *s, const struct model_op *op);
 int ref_mla_kv(struct step *s, const struct model_op *op);
 int ref_mla_out(struct step *s, const struct model_op *op);
+int ref_spread(struct step *s, const struct model_op *op);
+int ref_mix(struct step *s, const struct model_op *op);
+int ref_ngram(struct step *s, const struct model_op *op);
+int ref_index(struct step *s, const struct model_op *op);
 int ref_logits(struct step *s, const struct model_op *op);

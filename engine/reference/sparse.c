@@ -1,0 +1,115 @@
+/*
+ * Choice of the keys of sparse attention in the reference backend, as backend.h has it.
+ */
+
+#include "engine/sparse.h"
+
+#include <assert.h>
+#include <string.h>
+#include "engine/reference/reference.h"
+
+/* Turns @x to position @pos of a text. */
+static void turn(struct be *b, uint32_t pos, float *x) {
+    const struct rope_set *set = &b->shape->rope[0];
+
+    for (uint32_t i = 0; i < set->n_rot / 2; i++)
+        mx_sincos(pos * set->freq[i], &b->rope[2 * i + 1], &b->rope[2 * i]);
+    ref_rotate(b, set, x);
+}
+
+/* Returns the address of the key of block @i of row @row's sequence. */
+static uint8_t *key_at(struct step *s, const struct model_op *op, uint32_t row, uint32_t i) {
+    const struct be *b = s->be;
+    const struct sparse_shape *p = &b->shape->sparse;
+    uint32_t per_page = b->page_tokens / p->ratio;
+    size_t page = host_page(&s->host, KV_GLOBAL, row, i * p->ratio);
+    uint64_t at = kv_bytes_both(b->kv_type, b->shape->n_kv_values[KV_GLOBAL] * b->page_tokens) +
+                  op->index * index_bytes(b->shape, b->page_tokens) +
+                  (uint64_t)(i % per_page) * p->dim * 2;
+
+    return b->pages[KV_GLOBAL] + page * b->page_bytes[KV_GLOBAL] + at;
+}
+
+/* Stores the key of the block that row @row ends. Of its tokens those before the step are in
+ * @state. */
+static void store_block(struct step *s, const struct model_op *op, const struct engine_seq *q,
+                        uint32_t row, const float *state) {
+    struct be *b = s->be;
+    const struct sparse_shape *p = &b->shape->sparse;
+    uint32_t pos = s->host.row_pos[row], first = pos + 1 - p->ratio;
+    uint8_t *key = key_at(s, op, row, first / p->ratio);
+    float *mean = b->row;
+
+    memset(mean, 0, p->dim * sizeof(*mean));
+    for (uint32_t k = 0; k < p->ratio; k++) {
+        const float *raw = first + k < q->pos0
+                               ? state + (size_t)k * p->dim
+                               : b->index_k + (size_t)(q->row0 + first + k - q->pos0) * p->dim;
+
+        for (uint32_t i = 0; i < p->dim; i++)
+            mean[i] += raw[i];
+    }
+    for (uint32_t i = 0; i < p->dim; i++)
+        mean[i] /= (float)p->ratio;
+    ref_rms_norm(mean, op->k_norm, b->shape->rms_eps, p->dim, mean);
+    turn(b, first, mean);
+    for (uint32_t i = 0; i < p->dim; i++) {
+        uint16_t half = mx_float_to_half(mean[i]);
+
+        memcpy(key + 2 * (size_t)i, &half, 2);
+    }
+}
+
+/* Chooses the keys of row @row, the blocks' keys being in the pages. */
+static void choose(struct step *s, const struct model_op *op, uint32_t row) {
+    struct be *b = s->be;
+    const struct sparse_shape *p = &b->shape->sparse;
+    uint32_t pos = s->host.row_pos[row], n = sparse_whole(p, pos);
+    float *q = b->index_q + (size_t)row * p->n_head * p->dim, *key = b->row;
+
+    for (uint32_t h = 0; h < p->n_head; h++) {
+        ref_rms_norm(q + h * p->dim, op->q_norm, b->shape->rms_eps, p->dim, q + h * p->dim);
+        turn(b, pos, q + h * p->dim);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const uint8_t *at = key_at(s, op, row, i);
+
+        for (uint32_t j = 0; j < p->dim; j++) {
+            uint16_t half;
+
+            memcpy(&half, at + 2 * (size_t)j, 2);
+            key[j] = mx_half_to_float(half);
+        }
+        b->block_score[i] = 0;
+        for (uint32_t h = 0; h < p->n_head; h++) {
+            float z = ref_dot(q + h * p->dim, key, p->dim);
+
+            b->block_score[i] += z > 0 ? z : 0;
+        }
+    }
+    sparse_see(p, pos, b->block_score, b->seen + (size_t)row * b->seen_words);
+}
+
+int ref_index(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct engine_batch *batch = s->host.batch;
+    const struct sparse_shape *p = &b->shape->sparse;
+
+    ref_linear(b, op->w[0], NULL, b->act[ACT_X], batch->n_rows, b->index_q);
+    ref_linear(b, op->w[1], NULL, b->act[ACT_X], batch->n_rows, b->index_k);
+    for (uint32_t i = 0; i < batch->n_seqs; i++) {
+        const struct engine_seq *q = &batch->seq[i];
+        uint32_t end = q->pos0 + q->n_rows, first = MAX(end / p->ratio * p->ratio, q->pos0);
+        float *state = ref_more(b, op, q);
+
+        for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++)
+            if ((s->host.row_pos[r] + 1) % p->ratio == 0)
+                store_block(s, op, q, r, state);
+        for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++)
+            choose(s, op, r);
+        for (uint32_t pos = first; pos < end; pos++)
+            memcpy(state + (size_t)(pos % p->ratio) * p->dim,
+                   b->index_k + (size_t)(q->row0 + pos - q->pos0) * p->dim, p->dim * sizeof(float));
+    }
+    return 0;
+}

@@ -1,0 +1,151 @@
+/*
+ * Residual streams and the table of n-grams in the reference backend, as backend.h has them.
+ */
+
+#include <assert.h>
+#include <string.h>
+#include "engine/ngram.h"
+#include "engine/quant.h"
+#include "engine/reference/reference.h"
+
+/* y = the rms norm of each stream of @x, by its part of the weights. */
+static void norm_streams(const struct be *b, const float *x, const struct tensor *norm, float *y) {
+    size_t n = b->shape->n_embd;
+
+    for (size_t i = 0; i < b->shape->stream.n; i++)
+        ref_rms_norm(x + i * n, NULL, b->shape->rms_eps, n, y + i * n);
+    for (size_t i = 0; i < b->shape->stream.n * n; i++)
+        y[i] *= ref_vector_at(norm, i);
+}
+
+int ref_spread(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    size_t n = b->shape->n_embd, n_stream = b->shape->stream.n;
+
+    for (size_t i = 0; i < s->host.batch->n_rows * n_stream; i++) {
+        float *to = b->act[ACT_S] + i * n;
+        const float *x = b->act[op->begins ? ACT_X : ACT_B] + i / n_stream * n;
+
+        for (size_t j = 0; j < n; j++)
+            to[j] = op->begins ? x[j] : to[j] + b->stream_weight[i] * x[j];
+    }
+    return 0;
+}
+
+int ref_mix(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t n_rows = s->host.batch->n_rows, n_stream = b->shape->stream.n;
+    size_t n = b->shape->n_embd, width = n * n_stream;
+    float part = 1.0f / (float)n_stream;
+
+    for (size_t r = 0; r < n_rows; r++)
+        norm_streams(b, b->act[ACT_S] + r * width, op->q_norm, b->mixed + r * width);
+    ref_linear(b, op->w[1], NULL, b->mixed, n_rows, b->low);
+    for (size_t i = 0; i < (size_t)n_rows * b->shape->stream.n_low; i++)
+        b->low[i] = mx_silu(b->low[i] * part);
+    ref_linear(b, op->w[0], NULL, b->low, n_rows, b->stream_gate);
+    if (op->w[2])
+        ref_linear(b, op->w[2], NULL, b->mixed, n_rows, b->stream_weight);
+    for (size_t i = 0; i < (size_t)n_rows * n_stream && op->w[2]; i++)
+        b->stream_weight[i] = 2 * ref_sigmoid(b->stream_weight[i] * part);
+    memset(b->act[ACT_B], 0, n_rows * n * sizeof(float));
+    for (size_t r = 0; r < n_rows; r++)
+        for (size_t j = 0; j < n; j++) {
+            float sum = 0;
+
+            for (size_t at = r * width + j; at < (r + 1) * width; at += n)
+                sum += b->mixed[at] * ref_sigmoid(b->stream_gate[at]);
+            b->act[ACT_X][r * n + j] = sum * part;
+        }
+    return 0;
+}
+
+/* v of each stream of row @r to b->mixed, c to b->stream_gate, which has w[0] e; ACT_B has
+ * w[1] e. */
+static void weigh_row(struct be *b, const struct model_op *op, uint32_t r) {
+    size_t n = b->shape->n_embd, n_stream = b->shape->stream.n, at = r * n * n_stream;
+    float *k = b->stream_gate + at, *v = b->mixed + at;
+
+    norm_streams(b, k, op->k_norm, k);
+    norm_streams(b, b->act[ACT_S] + at, op->q_norm, v);
+    for (size_t i = 0; i < n_stream; i++) {
+        float z = ref_dot(k + i * n, v + i * n, n) / sqrtf((float)n), root = sqrtf(fabsf(z));
+
+        root = root > 1e-3F ? root : 1e-3F;
+        for (size_t j = 0; j < n; j++)
+            v[i * n + j] = ref_sigmoid(z > 0 ? root : z < 0 ? -root : 0) * b->act[ACT_B][r * n + j];
+    }
+    norm_streams(b, v, op->post_norm, k);
+}
+
+/* The streams of row @nth of @q, once c of all rows is there; @past: that of the rows before. */
+static void convolve_row(struct be *b, const struct model_op *op, const struct engine_seq *q,
+                         uint32_t nth, const float *past) {
+    const struct ngram_shape *g = &b->shape->ngram;
+    size_t width = (size_t)b->shape->n_embd * b->shape->stream.n;
+    uint32_t n_past = (g->kernel - 1) * g->n;
+    const float *c = b->stream_gate + q->row0 * width;
+    float *to = b->act[ACT_S] + (q->row0 + nth) * width;
+
+    for (size_t i = 0; i < width; i++) {
+        float tap[8], sum = 0;
+
+        quant_decode_row(op->conv, i, tap);
+        for (uint32_t j = 0; j < g->kernel; j++) {
+            uint32_t at = nth + j * g->n; /* in the rows before and then those of the step */
+
+            sum += tap[j] * (at < n_past ? past[at * width + i] : c[(at - n_past) * width + i]);
+        }
+        to[i] += b->mixed[(q->row0 + nth) * width + i] + mx_silu(sum);
+    }
+}
+
+/* The state of a sequence behind its rows. */
+static void keep_state(struct be *b, const struct engine_batch *batch, const struct engine_seq *q,
+                       float *state) {
+    const struct ngram_shape *g = &b->shape->ngram;
+    size_t width = (size_t)b->shape->n_embd * b->shape->stream.n;
+    uint32_t n_past = (g->kernel - 1) * g->n, fresh = MIN(n_past, q->n_rows);
+    float *past = state + NGRAM_STATE;
+
+    ngram_keep(g, batch, q, state);
+    memmove(past, past + fresh * width, (n_past - fresh) * width * sizeof(float));
+    memcpy(past + (n_past - fresh) * width, b->stream_gate + (q->row0 + q->n_rows - fresh) * width,
+           fresh * width * sizeof(float));
+}
+
+int ref_ngram(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct engine_batch *batch = s->host.batch;
+    const struct ngram_shape *g = &b->shape->ngram;
+    size_t width = (size_t)b->shape->n_embd * b->shape->stream.n;
+    uint32_t n_table = (g->n - 1) * g->n_head;
+
+    for (uint32_t i = 0; i < batch->n_seqs; i++)
+        for (uint32_t k = 0; k < batch->seq[i].n_rows; k++) {
+            const struct engine_seq *q = &batch->seq[i];
+            int32_t token[NGRAM_TOKENS];
+            uint64_t row[NGRAM_HEADS];
+
+            ngram_tokens(g, batch, q, k, ref_more(b, op, q), token);
+            ngram_rows(g, token, row);
+            for (uint32_t h = 0; h < n_table; h++)
+                quant_decode_row(op->table, row[h],
+                                 b->act[ACT_X] + ((q->row0 + k) * n_table + h) * g->width);
+        }
+    ref_linear(b, op->w[0], NULL, b->act[ACT_X], batch->n_rows, b->stream_gate);
+    ref_linear(b, op->w[1], NULL, b->act[ACT_X], batch->n_rows, b->act[ACT_B]);
+    for (uint32_t r = 0; r < batch->n_rows; r++)
+        weigh_row(b, op, r);
+    for (uint32_t i = 0; i < batch->n_seqs; i++) {
+        const struct engine_seq *q = &batch->seq[i];
+        float *state = ref_more(b, op, q), *past = state + NGRAM_STATE;
+
+        if (q->pos0 == 0)
+            memset(past, 0, (g->kernel - 1) * g->n * width * sizeof(float));
+        for (uint32_t k = 0; k < q->n_rows; k++)
+            convolve_row(b, op, q, k, past);
+        keep_state(b, batch, q, state);
+    }
+    return 0;
+}
