@@ -193,6 +193,7 @@ static void do_tile(const struct item *it, uint32_t at, const float *q, struct a
     uint32_t n = it->n_queries, found = 0, n_found = 0; /* t has these keys of row `found` */
     struct attn_tile t = {
         .cap = r->op->attn.cap, .alibi = r->op->attn.slope != NULL, .holes = r->op->attn.holes};
+    float hide[TILE_KEYS];
 
     for (uint32_t i = 0, take; i < n; i += take) {
         struct attn_state *state[4];
@@ -202,7 +203,10 @@ static void do_tile(const struct item *it, uint32_t at, const float *q, struct a
         take = 1;
         if (keys.n == 0)
             continue;
-        while (take < 4 && i + take < n &&
+        const uint32_t *seen = r->op->attn.sparse ? sparse_seen(it->be, row) : NULL;
+        if (seen && !seen[at / 32])
+            continue;
+        while (take < 4 && i + take < n && (!seen || (i + take) / r->group == i / r->group) &&
                (next = visible(it, i + take, at), next.first == keys.first && next.n == keys.n) &&
                same_pages(r, row, it->row0 + (i + take) / r->group, at, keys.n))
             take++;
@@ -213,6 +217,9 @@ static void do_tile(const struct item *it, uint32_t at, const float *q, struct a
         }
         t.first = keys.first;
         t.n = keys.n;
+        for (uint32_t j = 0; j < TILE_KEYS && seen; j++)
+            hide[j] = seen[at / 32] >> j & 1 ? 0 : -INFINITY;
+        t.hide = seen ? hide : NULL;
         for (uint32_t j = 0; j < take; j++) {
             state[j] = &states[i + j];
             t.at[j] = (float)it->pos[(i + j) / r->group] - (float)at;
@@ -278,6 +285,16 @@ static struct item make_item(const struct run *r, uint32_t i) {
     return it;
 }
 
+/* Adds a chunk that may have no key which its query sees, or be the first that has any. */
+static void merge(const struct item *it, struct attn_state *total, const struct attn_state *chunk) {
+    if (it->run->op->attn.sparse && chunk->m == -INFINITY)
+        return;
+    if (it->run->op->attn.sparse && total->m == -INFINITY)
+        state_copy(total, chunk, padded(it->be));
+    else
+        it->be->kernels->attend_merge(total, chunk, it->run->op->heads.dim);
+}
+
 /* Computes all chunks of an item in one thread, merged from left to right. */
 static void do_whole(const struct item *it, struct attend_scratch *s) {
     uint32_t last = (it->end - 1) / ATTEND_CHUNK;
@@ -297,7 +314,7 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
             if (first_key(it->run, pos) / ATTEND_CHUNK == c) /* nothing before */
                 state_copy(&s->total[i], &s->chunk[i], padded(b));
             else
-                b->kernels->attend_merge(&s->total[i], &s->chunk[i], it->run->op->heads.dim);
+                merge(it, &s->total[i], &s->chunk[i]);
         }
     }
     finish(it, s->total);
@@ -356,7 +373,7 @@ static void merge_items(void *ctx, uint32_t thread) {
                 if (c == 0)
                     state_copy(&total[g], part, padded(b));
                 else
-                    b->kernels->attend_merge(&total[g], part, r->op->heads.dim);
+                    merge(&it, &total[g], part);
             }
         finish(&it, total);
     }

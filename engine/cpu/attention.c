@@ -118,6 +118,10 @@ INLINE float weigh(vf s0, vf s1, const struct attn_tile *t, int c, struct attn_s
         s0 = vf_max(vf_add(s0, vf_sub(s0, s0)), hole);
         s1 = vf_max(vf_add(s1, vf_sub(s1, s1)), hole);
     }
+    if (t->hide) {
+        s0 = vf_add(s0, vf_load(t->hide));
+        s1 = vf_add(s1, vf_load(t->hide + LANES));
+    }
     if (t->cap != 0) {
         s0 = vf_soft_cap(s0, t->cap);
         s1 = vf_soft_cap(s1, t->cap);
@@ -285,6 +289,23 @@ void CPU_NAME(attend)(const struct kv_view *v, const struct attn_tile *t, const 
     else
         CASE(4);
 #endif
+}
+
+void CPU_NAME(index_scores)(const float *q, uint32_t n_head, uint32_t dim, const uint8_t *keys,
+                            uint32_t n, float *score) {
+    for (uint32_t i = 0; i < n; i++, keys += 2 * (size_t)dim) {
+        float sum = 0;
+
+        for (uint32_t h = 0; h < n_head; h++) {
+            vf z = vf_zero();
+
+            for (uint32_t d = 0; d < dim; d += LANES)
+                z = vf_fma(vf_load(q + (size_t)h * dim + d), vf_load_half(keys + 2 * (size_t)d), z);
+            float one = vf_reduce_add(z);
+            sum += one > 0 ? one : 0;
+        }
+        score[i] = sum;
+    }
 }
 
 /* M = max(a.m, b.m); everything of a times exp(a.m - M), of b times exp(b.m - M), added by fma. */

@@ -338,11 +338,13 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
         r = r ? r : mla_load(b, w, op->w[0], err);
     else if (op->kind == OP_EXPERTS)
         r = r ? r : load_experts(b, w, op, err);
-    else if (op->conv)
+    else if (op->conv && op->kind != OP_NGRAM)
         r = r ? r : recurrent_load(b, w, op);
     else
         for (uint32_t i = 0; i < OP_MATRICES && op->w[i] && !r; i++)
             r = load_mat(b, w, op, i, err);
+    if (op->kind == OP_NGRAM && !r)
+        r = recurrent_load_taps(b, w, op, b->shape.stream.n * b->shape.n_embd);
     if (r == -ENOMEM)
         err_set(err, 0, NULL, "not enough memory for the weights of layer %u", op->layer);
     if (r)
@@ -383,7 +385,7 @@ static void plan_pages(struct be *b, const struct engine_opts *e) {
     b->kv_type = e->kv_type;
     b->page_tokens = e->page_tokens;
     for (int i = 0; i < KV_CLASSES; i++)
-        b->kv[i].page_bytes = kv_bytes_both(b->kv_type, b->shape.n_kv_values[i] * e->page_tokens);
+        b->kv[i].page_bytes = page_size(&b->shape, (uint8_t)i, b->kv_type, e->page_tokens);
 }
 
 static size_t pair_bytes(const struct be *b) {
@@ -435,6 +437,7 @@ static int allocate(struct be *b, const struct be_opts *o) {
         [ACT_D] = MAX(m->state.n_out, (size_t)m->n_head * m->mla.n_value),
         [ACT_B] = m->n_embd,
         [ACT_P] = (size_t)m->n_layer * m->n_layer_input,
+        [ACT_S] = (size_t)m->stream.n * m->n_embd,
     };
     size_t gated = m->state.n_layer ? 2 * width[ACT_Q] : 0;
     bool ok = true;
@@ -445,7 +448,8 @@ static int allocate(struct be *b, const struct be_opts *o) {
         b->row_width = MAX(b->row_width, round_up(width[i], LANES));
         ok = ok && (b->act[i] || !width[i]);
     }
-    b->row_width = MAX(b->row_width, round_up(m->mla.q_rank, LANES));
+    b->row_width = MAX(b->row_width, round_up(MAX(m->mla.q_rank, m->sparse.dim), LANES));
+    b->row_width = MAX(b->row_width, round_up(m->stream.n_low, LANES));
     b->gated = gated ? be_map(b->max_rows * gated * sizeof(float)) : NULL;
     ok = ok && (b->gated || !gated);
     b->pair = m->drafts ? be_map(pair_bytes(b)) : NULL;
@@ -481,6 +485,8 @@ static struct be *close_backend(struct be *b) {
     experts_close(b);
     recurrent_close(b);
     mla_close(b);
+    streams_close(b);
+    sparse_close(b);
     be_unmap(b->pair, pair_bytes(b));
     be_unmap(b->gated, 2 * b->max_rows * b->act_width[ACT_Q] * sizeof(float));
     for (int i = 0; i < ACT_ROLES; i++)
@@ -535,6 +541,8 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     r = r ? r : experts_open(b);
     r = r ? r : mla_open(b);
     r = r ? r : recurrent_open(b, o->n_states);
+    r = r ? r : streams_open(b);
+    r = r ? r : sparse_open(b, o->engine->max_context);
     if (r)
         err_set(err, 0, NULL, "not enough memory for %u pages and the buffers of %u rows",
                 o->n_pages, b->max_rows);
@@ -548,6 +556,7 @@ static int open_backend(struct be **out, const struct be_opts *o, struct err *er
     if (!b)
         return -ENOMEM;
     b->shape = *o->shape;
+    b->file = o->engine->file;
     b->max_rows = o->engine->max_rows;
     b->max_wants = o->engine->max_wants;
     b->counts_picks = o->engine->experts_fd > 0;
@@ -613,6 +622,8 @@ const struct be_ops backend_cpu = {
             [OP_DRAFT_IN] = ops_draft_in, [OP_NORM] = ops_norm,
             [OP_HOLES] = ops_holes,       [OP_LOGITS] = ops_logits,
             [OP_DEEP] = ops_deep,         [OP_KDA] = ops_delta,
+            [OP_SPREAD] = ops_spread,     [OP_MIX] = ops_mix,
+            [OP_NGRAM] = ops_ngram,       [OP_INDEX] = ops_index,
         },
     .mask = ops_mask,
     .sample = ops_sample,

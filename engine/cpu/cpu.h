@@ -182,7 +182,8 @@ struct attn_tile {
     /* alibi: scores decrease with distance. slope[]: the decrease of each query's score per
      * position; at[]: the query's position less that of the first key. */
     bool alibi;
-    bool holes; /* scores that are not finite are of keys that weigh nothing */
+    const float *hide; /* [32] added to the scores: -inf of keys that are not seen; or NULL */
+    bool holes;        /* scores that are not finite are of keys that weigh nothing */
     float slope[4], at[4];
 };
 
@@ -274,6 +275,10 @@ struct cpu_kernels {
      * scale of the scores: dimension d of query c at d * stride + c. */
     void (*attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
                    uint32_t stride, uint32_t n, struct attn_state *const *state);
+    /* score[i] = the sum over heads of max(0, q . key i), of @n keys in halves, one behind the
+     * other; q: [n_head][dim], dim a multiple of 16 */
+    void (*index_scores)(const float *q, uint32_t n_head, uint32_t dim, const uint8_t *keys,
+                         uint32_t n, float *score);
     /* Adds the later part @b of the keys to @a. */
     void (*attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim);
     /* Takes a key in whose score is @sink and which has no value. */

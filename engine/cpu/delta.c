@@ -105,7 +105,7 @@ static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
         const float *z = d->in[1] + (q->row0 + r) * width + (size_t)h * s->dim;
 
         b->kernels->norm(o, k->op->weights->norm, o, s->dim, b->shape.rms_eps);
-        if (kda)
+        if (kda || k->op->sigmoid)
             b->kernels->gate(o, z, s->dim);
         else
             b->kernels->glu[GLU_SILU](z, o, o, s->dim);

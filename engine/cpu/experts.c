@@ -91,7 +91,12 @@ static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     uint32_t n = b->shape.n_embd;
     float *y = b->experts->normed + (size_t)row * n;
 
-    b->kernels->norm(b->act[ACT_X] + row * b->act_width[ACT_X], k->w->norm, y, n, b->shape.rms_eps);
+    const float *x = b->act[ACT_X] + row * b->act_width[ACT_X];
+
+    if (k->w->norm)
+        b->kernels->norm(x, k->w->norm, y, n, b->shape.rms_eps);
+    else
+        memcpy(y, x, n * sizeof(*y));
     b->kernels->acts_store[k->kind](y, n, b->acts[k->kind] + row * acts_bytes(k->kind, n, 1));
 }
 
@@ -362,8 +367,8 @@ static void add_shared_row(void *ctx, uint32_t row, uint32_t thread) {
     uint32_t n = b->shape.n_embd;
     float weight = 1.0f / (1.0f + mx_expf(-e->weight[row]));
 
-    b->kernels->add_scaled(b->act[ACT_X] + row * b->act_width[ACT_X], e->out + (size_t)row * n,
-                           weight, n);
+    b->kernels->add_scaled(b->act[k->op->branch ? ACT_B : ACT_X] + (size_t)row * n,
+                           e->out + (size_t)row * n, weight, n);
 }
 
 /* The rows are still normed in experts.normed. */
@@ -372,7 +377,7 @@ int ops_shared(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct experts *e = b->experts;
     uint32_t n_in = b->shape.n_embd, n_ff = b->shape.n_ff_shared;
-    struct work k = {.step = s, .w = w};
+    struct work k = {.step = s, .op = op, .w = w};
 
     assert(e && w->n_mats == 4);
     struct matmul both[2] = {ops_prepare_rows(s, w, 0, 2, e->normed, n_in),

@@ -41,6 +41,7 @@ const struct cpu_kernels CPU_NAME(cpu_kernels) = {
     .add_scaled = CPU_NAME(rows_add_scaled),
     .kv_write = CPU_NAME(kv_write),
     .attend = CPU_NAME(attend),
+    .index_scores = CPU_NAME(index_scores),
     .attend_merge = CPU_NAME(attend_merge),
     .attend_sink = CPU_NAME(attend_sink),
     .attend_finish = CPU_NAME(attend_finish),

@@ -33,11 +33,13 @@ void CPU_NAME(rows_soft_cap)(float *x, uint32_t n, float cap);
 void CPU_NAME(rows_gate)(float *o, const float *g, uint32_t n);
 void CPU_NAME(rows_add_scaled)(float *acc, const float *x, float w, uint32_t n);
 
-/* kv_write, attend, attend_merge, attend_sink, attend_finish */
+/* kv_write, attend, index_scores, attend_merge, attend_sink, attend_finish */
 void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
                         const float *k, const float *val);
 void CPU_NAME(attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
                       uint32_t stride, uint32_t n, struct attn_state *const *state);
+void CPU_NAME(index_scores)(const float *q, uint32_t n_head, uint32_t dim, const uint8_t *keys,
+                            uint32_t n, float *score);
 void CPU_NAME(attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim);
 void CPU_NAME(attend_sink)(struct attn_state *a, float sink, uint32_t head_dim);
 void CPU_NAME(attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);

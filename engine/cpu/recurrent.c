@@ -34,7 +34,7 @@ int recurrent_open(struct be *b, uint32_t n_states) {
     d->n_keep = d->n_heads * (b->shape.delta.lower < 0 ? b->shape.delta.dim : 1);
     d->mix[0] = be_map(row_bytes(b, d->n_keep));
     d->mix[1] = be_map(row_bytes(b, d->n_heads));
-    d->state = be_map(n_states * s->n_layer * s->n_floats * sizeof(float));
+    d->state = be_map(n_states * state_floats(s) * sizeof(float));
     return ok && d->c && d->mix[0] && d->mix[1] && d->state ? 0 : -ENOMEM;
 }
 
@@ -49,7 +49,7 @@ void recurrent_close(struct be *b) {
     be_unmap(d->c, row_bytes(b, s->n_in[0]));
     be_unmap(d->mix[0], row_bytes(b, d->n_keep));
     be_unmap(d->mix[1], row_bytes(b, d->n_heads));
-    be_unmap(d->state, d->n_states * s->n_layer * s->n_floats * sizeof(float));
+    be_unmap(d->state, d->n_states * state_floats(s) * sizeof(float));
     free(d);
 }
 
@@ -57,29 +57,31 @@ void *recurrent_slot(struct be *b, uint32_t state) {
     const struct recurrent *d = b->recurrent;
 
     assert(state < d->n_states);
-    return d->state + (size_t)state * b->shape.state.n_layer * b->shape.state.n_floats;
+    return d->state + state * state_floats(&b->shape.state);
 }
 
 int recurrent_copy(struct be *b, uint32_t src, uint32_t dst) {
-    size_t n = b->shape.state.n_layer * b->shape.state.n_floats;
+    size_t n = state_floats(&b->shape.state);
 
     memmove(recurrent_slot(b, dst), recurrent_slot(b, src), n * sizeof(float));
     return 0;
 }
 
-/* The taps as the kernels read them: [kernel][channels]. */
-int recurrent_load(struct be *b, struct weights *w, const struct model_op *op) {
-    uint32_t n = b->shape.state.n_in[0], kernel = b->shape.state.kernel;
-    float tap[8];
-    int r = be_vector(b, op->dt, &w->dt);
+float *recurrent_more(const struct be *b, uint32_t state) {
+    const struct state_shape *s = &b->shape.state;
 
-    r = r ? r : be_vector(b, op->decay, &w->decay);
-    r = r ? r : be_vector(b, op->skip, &w->skip);
-    r = r ? r : be_vector(b, op->conv_bias, &w->conv_bias);
-    w->conv = be_take(b, (size_t)kernel * n * sizeof(float));
-    if (r || !w->conv)
-        return r ? r : -ENOMEM;
+    assert(state < b->recurrent->n_states && s->n_more > 0);
+    return b->recurrent->state + state * state_floats(s) + s->n_layer * s->n_floats;
+}
+
+int recurrent_load_taps(struct be *b, struct weights *w, const struct model_op *op, uint32_t n) {
+    uint32_t kernel = (uint32_t)op->conv->ne[0];
+    float tap[8];
+
     assert(kernel <= ARRAY_SIZE(tap));
+    w->conv = be_take(b, (size_t)kernel * n * sizeof(float));
+    if (!w->conv)
+        return -ENOMEM;
     for (uint32_t c = 0; c < n && !b->keep.found; c++) {
         uint64_t row = c;
         const struct tensor *taps = op_taps(op, &row);
@@ -88,6 +90,15 @@ int recurrent_load(struct be *b, struct weights *w, const struct model_op *op) {
             w->conv[(size_t)j * n + c] = tap[j];
     }
     return 0;
+}
+
+int recurrent_load(struct be *b, struct weights *w, const struct model_op *op) {
+    int r = be_vector(b, op->dt, &w->dt);
+
+    r = r ? r : be_vector(b, op->decay, &w->decay);
+    r = r ? r : be_vector(b, op->skip, &w->skip);
+    r = r ? r : be_vector(b, op->conv_bias, &w->conv_bias);
+    return r ? r : recurrent_load_taps(b, w, op, b->shape.state.n_in[0]);
 }
 
 int ops_state_in(struct step *s, const struct model_op *op) {
@@ -115,7 +126,7 @@ float *recurrent_state(const struct recurrent_run *k, uint32_t i) {
     uint32_t slot = k->step->host.batch->seq[i].state_slot;
 
     assert(slot < d->n_states && k->op->state < s->n_layer);
-    return d->state + ((size_t)slot * s->n_layer + k->op->state) * s->n_floats;
+    return d->state + slot * state_floats(s) + k->op->state * s->n_floats;
 }
 
 void recurrent_convolve(const struct recurrent_run *k, uint32_t row, const float *bias, bool silu) {

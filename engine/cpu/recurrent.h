@@ -14,7 +14,7 @@ struct recurrent {
     /* [max_rows][heads] two numbers of a head, for ops that have such; KDA: the first for each of
      * its keys */
     float *mix[2];
-    float *state;                       /* [n_states][layers][n_floats] */
+    float *state;                       /* [n_states]: [layers][n_floats], then state.n_more */
     uint32_t n_states, n_heads, n_keep; /* n_keep: of a row's mix[0] */
 };
 

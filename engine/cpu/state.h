@@ -35,6 +35,8 @@ struct weights {
 
 struct experts;   /* what a mixture of experts needs: experts.c */
 struct mla;       /* what latent attention needs: mla.c */
+struct streams;   /* what residual streams need: streams.c */
+struct sparse;    /* what sparse attention needs: sparse.c */
 struct recurrent; /* what recurrent layers need, the states among it: recurrent.c */
 
 /* Consecutive rows of the batch that go through the pages together. */
@@ -63,6 +65,7 @@ struct be {
     const struct cpu_kernels *kernels;
     struct pool *pool;
     struct model_shape shape;
+    const struct gguf *file; /* of the table of n-grams */
     uint32_t max_rows, max_wants;
     bool counts_picks; /* engine_opts.experts_fd */
     struct keep keep;
@@ -85,6 +88,8 @@ struct be {
     struct experts *experts;     /* NULL: the model has none */
     struct recurrent *recurrent; /* likewise */
     struct mla *mla;             /* likewise */
+    struct streams *streams;     /* likewise */
+    struct sparse *sparse;       /* likewise */
     float *pair;                 /* [max_rows][2][n_embd] that DRAFT_IN multiplies; or NULL */
     float *gated;                /* [max_rows][heads][2][dim] queries and gates; or NULL */
 
@@ -180,6 +185,22 @@ void *be_take(struct be *b, size_t size);
 /* A tensor of one or two dimensions as floats there; NULL stays NULL. 0 or -ENOMEM. */
 int be_vector(struct be *b, const struct tensor *t, float **out);
 
+/* A tensor of taps, [channels][kernel], as the kernels read them: [kernel][@n channels]. 0 or
+ * -ENOMEM. */
+int recurrent_load_taps(struct be *b, struct weights *w, const struct model_op *op, uint32_t n);
+/* Returns the values of state @state that are not those of layers. */
+float *recurrent_more(const struct be *b, uint32_t state);
+
+/* Buffers for residual streams; 0 at once when the model has none. 0 or -ENOMEM. */
+int streams_open(struct be *b);
+void streams_close(struct be *b);
+
+/* Buffers for sparse attention; 0 at once when the model has none. 0 or -ENOMEM. */
+int sparse_open(struct be *b, uint32_t max_context);
+void sparse_close(struct be *b);
+/* Returns the bits of the keys that row @row sees, by position, from the INDEX op before. */
+const uint32_t *sparse_seen(const struct be *b, uint32_t row);
+
 /* Zeroed memory in huge pages where possible; NULL. To be unmapped with the same size. */
 void *be_map(size_t size);
 void be_unmap(void *p, size_t size);
@@ -220,6 +241,10 @@ int ops_mla_in(struct step *s, const struct model_op *op);
 int ops_mla_q(struct step *s, const struct model_op *op);
 int ops_mla_kv(struct step *s, const struct model_op *op);
 int ops_mla_out(struct step *s, const struct model_op *op);
+int ops_spread(struct step *s, const struct model_op *op);
+int ops_mix(struct step *s, const struct model_op *op);
+int ops_ngram(struct step *s, const struct model_op *op);
+int ops_index(struct step *s, const struct model_op *op);
 int ops_logits(struct step *s, const struct model_op *op);
 int ops_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int ops_sample(struct step *s);

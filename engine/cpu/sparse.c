@@ -1,0 +1,206 @@
+#include "engine/sparse.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/cpu/state.h"
+
+/*
+ * Choice of the keys of sparse attention. Keys of the blocks that the step's rows end go to the
+ * pages first; then some rows at a time have all their blocks scored, in parts that threads share,
+ * and choose. A score depends on its row and block alone.
+ */
+
+enum { CHOOSE_ROWS = 16, CHOOSE_PART = 1024 }; /* rows at a time; blocks that a thread scores */
+
+/* Buffers for the largest batch. */
+struct sparse {
+    float *q, *k;      /* [max_rows] the indexer's queries and keys of tokens */
+    float *score;      /* [CHOOSE_ROWS][max_blocks] */
+    uint32_t *seen;    /* [max_rows][words] */
+    size_t max_blocks; /* of a sequence */
+    uint32_t words;
+};
+
+/* Context of the row functions. */
+struct run {
+    struct step *step;
+    const struct model_op *op;
+    uint32_t row0, n_parts; /* of the rows that are scored */
+};
+
+static size_t row_bytes(const struct be *b, size_t width) {
+    return (size_t)b->max_rows * width * sizeof(float);
+}
+
+int sparse_open(struct be *b, uint32_t max_context) {
+    const struct sparse_shape *p = &b->shape.sparse;
+
+    if (!p->n_layer)
+        return 0;
+    struct sparse *d = b->sparse = calloc(1, sizeof(*d));
+    if (!d)
+        return -ENOMEM;
+    d->words = sparse_words(max_context);
+    d->max_blocks = max_context / p->ratio + 1;
+    d->q = be_map(row_bytes(b, (size_t)p->n_head * p->dim));
+    d->k = be_map(row_bytes(b, p->dim));
+    d->score = be_map(CHOOSE_ROWS * d->max_blocks * sizeof(float));
+    d->seen = be_map(row_bytes(b, d->words));
+    return d->q && d->k && d->score && d->seen ? 0 : -ENOMEM;
+}
+
+void sparse_close(struct be *b) {
+    const struct sparse_shape *p = &b->shape.sparse;
+    struct sparse *d = b->sparse;
+
+    if (!d)
+        return;
+    be_unmap(d->q, row_bytes(b, (size_t)p->n_head * p->dim));
+    be_unmap(d->k, row_bytes(b, p->dim));
+    be_unmap(d->score, CHOOSE_ROWS * d->max_blocks * sizeof(float));
+    be_unmap(d->seen, row_bytes(b, d->words));
+    free(d);
+}
+
+const uint32_t *sparse_seen(const struct be *b, uint32_t row) {
+    return b->sparse->seen + (size_t)row * b->sparse->words;
+}
+
+/* The address of the key of block @i of row @row's sequence; those behind it in the page follow. */
+static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i) {
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    uint32_t page = host_page(&k->step->host, KV_GLOBAL, row, i * p->ratio);
+    uint32_t slot = i % (b->page_tokens / p->ratio);
+
+    return be_page(b, KV_GLOBAL, page) +
+           kv_bytes_both(b->kv_type, b->shape.n_kv_values[KV_GLOBAL] * b->page_tokens) +
+           k->op->index * index_bytes(&b->shape, b->page_tokens) + (size_t)slot * p->dim * 2;
+}
+
+/* Cosines and sines of position @pos of a text. */
+static void fill_rope(const struct rope_set *set, uint32_t pos, float *cs) {
+    for (uint32_t i = 0; i < set->n_rot / 2; i++) {
+        double s, c;
+
+        mx_sincos(pos * set->freq[i], &s, &c);
+        cs[i] = (float)c * set->mscale;
+        cs[set->n_rot / 2 + i] = (float)s * set->mscale;
+    }
+}
+
+/* Stores the key of the block that row @row ends, of whose tokens those before the step are in the
+ * state. */
+static void store_block(const struct run *k, uint32_t row, float *mean) {
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    const struct engine_seq *q = &k->step->host.batch->seq[k->step->host.row_seq[row]];
+    const float *state = recurrent_more(b, q->state_slot) + k->op->more;
+    uint32_t first = k->step->host.row_pos[row] + 1 - p->ratio;
+    uint8_t *key = key_at(k, row, first / p->ratio);
+    float cs[1024];
+
+    assert(b->shape.rope[0].n_rot <= ARRAY_SIZE(cs) && p->dim <= b->row_width);
+    memset(mean, 0, p->dim * sizeof(*mean));
+    for (uint32_t i = 0; i < p->ratio; i++)
+        b->kernels->add_scaled(
+            mean,
+            first + i < q->pos0 ? state + (size_t)i * p->dim
+                                : b->sparse->k + (size_t)(q->row0 + first + i - q->pos0) * p->dim,
+            1.0f / (float)p->ratio, p->dim);
+    b->kernels->norm(mean, k->op->weights->k_norm, mean, p->dim, b->shape.rms_eps);
+    fill_rope(&b->shape.rope[0], first, cs);
+    b->kernels->rope(mean, cs, b->shape.rope[0].n_rot, b->shape.rope_type);
+    for (uint32_t i = 0; i < p->dim; i++) {
+        uint16_t half = mx_float_to_half(mean[i]);
+
+        memcpy(key + 2 * (size_t)i, &half, 2);
+    }
+}
+
+/* The queries of a row, and the key of the block that it ends. */
+static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    float *q = b->sparse->q + (size_t)row * p->n_head * p->dim;
+
+    for (uint32_t h = 0; h < p->n_head; h++, q += p->dim) {
+        b->kernels->norm(q, k->op->weights->q_norm, q, p->dim, b->shape.rms_eps);
+        b->kernels->rope(q, be_rope_row(b, row, 0), b->shape.rope[0].n_rot, b->shape.rope_type);
+    }
+    if ((k->step->host.row_pos[row] + 1) % p->ratio == 0)
+        store_block(k, row, b->row + thread * b->row_width);
+}
+
+/* Scores a part of a row's blocks: as many at a time as follow each other in a page. */
+static void score_part(void *ctx, uint32_t item, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    uint32_t nth = item / k->n_parts, row = k->row0 + nth, first = item % k->n_parts * CHOOSE_PART;
+    uint32_t whole = sparse_whole(p, k->step->host.row_pos[row]);
+    uint32_t end = MIN(whole, first + CHOOSE_PART), per_page = b->page_tokens / p->ratio;
+    float *score = b->sparse->score + nth * b->sparse->max_blocks;
+
+    for (uint32_t i = first, n; i < end && whole > p->n_block; i += n) {
+        n = MIN(per_page - i % per_page, end - i);
+        b->kernels->index_scores(b->sparse->q + (size_t)row * p->n_head * p->dim, p->n_head, p->dim,
+                                 key_at(k, row, i), n, score + i);
+    }
+}
+
+/* The bits of the @nth row that was scored. */
+static void choose_row(void *ctx, uint32_t nth, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    uint32_t row = k->row0 + nth;
+
+    sparse_see(&b->shape.sparse, k->step->host.row_pos[row],
+               b->sparse->score + nth * b->sparse->max_blocks,
+               b->sparse->seen + (size_t)row * b->sparse->words);
+}
+
+/* Keeps the keys of the tokens of sequence @i whose block is not whole. */
+static void keep_state(void *ctx, uint32_t i, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    const struct engine_seq *q = &k->step->host.batch->seq[i];
+    float *state = recurrent_more(b, q->state_slot) + k->op->more;
+    uint32_t end = q->pos0 + q->n_rows;
+
+    for (uint32_t pos = MAX(end / p->ratio * p->ratio, q->pos0); pos < end; pos++)
+        memcpy(state + (size_t)(pos % p->ratio) * p->dim,
+               b->sparse->k + (size_t)(q->row0 + pos - q->pos0) * p->dim, p->dim * sizeof(*state));
+}
+
+int ops_index(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct sparse_shape *p = &b->shape.sparse;
+    struct matmul mm = ops_prepare(s, op->weights, 0, 2, ACT_X);
+    struct run k = {.step = s, .op = op};
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->sparse->q;
+    mm.out_stride[0] = (size_t)p->n_head * p->dim;
+    mm.out[1] = b->sparse->k;
+    mm.out_stride[1] = p->dim;
+    matmul_run(b->pool, &mm, 1);
+    be_each(b, s->n_rows, finish_row, &k);
+    for (uint32_t n; k.row0 < s->n_rows; k.row0 += n) {
+        uint32_t most = 0;
+
+        n = MIN((uint32_t)CHOOSE_ROWS, s->n_rows - k.row0);
+        for (uint32_t r = k.row0; r < k.row0 + n; r++)
+            most = MAX(most, sparse_whole(p, s->host.row_pos[r]));
+        k.n_parts = (most + CHOOSE_PART - 1) / CHOOSE_PART;
+        if (most > p->n_block)
+            be_each(b, n * k.n_parts, score_part, &k);
+        be_each(b, n, choose_row, &k);
+    }
+    be_each(b, s->host.batch->n_seqs, keep_state, &k);
+    return 0;
+}

@@ -1,0 +1,286 @@
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/mathx.h"
+#include "engine/cpu/state.h"
+#include "engine/ngram.h"
+#include "engine/quant.h"
+
+/*
+ * Residual streams and the table of n-grams. Everything beside the products goes row by row, so a
+ * row's bits do not depend on the others.
+ *
+ * The rows of the table are read from the file when they are needed: of tens of gigabytes a token
+ * takes a few kilobytes, which the system keeps in its cache. Everything else of the file may
+ * change once it is loaded; here a step fails if the file has changed, so that no token comes from
+ * another model. One that was replaced by a rename has not: it stays open.
+ */
+
+/* Buffers for the largest batch. */
+struct streams {
+    float *mixed, *gate; /* [max_rows][streams][n_embd] */
+    float *low;          /* [max_rows][stream.n_low] */
+    float *weight;       /* [max_rows][streams] of the MIX before */
+};
+
+/* Context of the row functions. */
+struct run {
+    struct be *be;
+    const struct model_op *op;
+    const struct engine_batch *batch;
+    const uint32_t *row_seq;
+    _Atomic bool failed; /* a row of the table could not be read */
+};
+
+/* Floats of a row's streams. */
+static size_t width_of(const struct be *b) {
+    return (size_t)b->shape.stream.n * b->shape.n_embd;
+}
+
+int streams_open(struct be *b) {
+    const struct stream_shape *s = &b->shape.stream;
+    size_t rows = (size_t)b->max_rows * sizeof(float);
+
+    if (!s->n)
+        return 0;
+    struct streams *d = b->streams = calloc(1, sizeof(*d));
+    if (!d)
+        return -ENOMEM;
+    d->mixed = be_map(rows * width_of(b));
+    d->gate = be_map(rows * width_of(b));
+    d->low = be_map(rows * s->n_low);
+    d->weight = be_map(rows * s->n);
+    return d->mixed && d->gate && d->low && d->weight ? 0 : -ENOMEM;
+}
+
+void streams_close(struct be *b) {
+    const struct stream_shape *s = &b->shape.stream;
+    size_t rows = (size_t)b->max_rows * sizeof(float);
+    struct streams *d = b->streams;
+
+    if (!d)
+        return;
+    be_unmap(d->mixed, rows * width_of(b));
+    be_unmap(d->gate, rows * width_of(b));
+    be_unmap(d->low, rows * s->n_low);
+    be_unmap(d->weight, rows * s->n);
+    free(d);
+}
+
+/* y = the rms norm of each stream of @x, by its part of the weights; y may be x. */
+static void norm_streams(const struct be *b, const float *x, const float *norm, float *y) {
+    uint32_t n = b->shape.n_embd;
+
+    for (size_t at = 0; at < width_of(b); at += n)
+        b->kernels->norm(x + at, norm + at, y + at, n, b->shape.rms_eps);
+}
+
+/* s of a row += weight b, or = x */
+static void spread_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->be;
+    uint32_t n = b->shape.n_embd, n_stream = b->shape.stream.n;
+    float *to = b->act[ACT_S] + row * width_of(b);
+
+    for (uint32_t i = 0; i < n_stream; i++, to += n)
+        if (k->op->begins)
+            memcpy(to, b->act[ACT_X] + (size_t)row * n, n * sizeof(*to));
+        else
+            b->kernels->add_scaled(to, b->act[ACT_B] + (size_t)row * n,
+                                   b->streams->weight[row * n_stream + i], n);
+}
+
+/* f of a row. */
+static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->be;
+
+    norm_streams(b, b->act[ACT_S] + row * width_of(b), k->op->weights->q_norm,
+                 b->streams->mixed + row * width_of(b));
+}
+
+/* silu(w[1] f / n), and the streams' weights. */
+static void bend_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->be;
+    uint32_t n_stream = b->shape.stream.n, n_low = b->shape.stream.n_low;
+    float part = 1.0f / (float)n_stream, *low = b->streams->low + (size_t)row * n_low;
+    float *weight = b->streams->weight + (size_t)row * n_stream;
+
+    for (uint32_t i = 0; i < n_low; i++)
+        low[i] = mx_silu(low[i] * part);
+    for (uint32_t i = 0; i < n_stream && k->op->w[2]; i++)
+        weight[i] = 2 / (1.0f + mx_expf(-weight[i] * part));
+}
+
+/* x of a row, the mean of the streams by their gates. */
+static void mean_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->be;
+    uint32_t n = b->shape.n_embd;
+    float *f = b->streams->mixed + row * width_of(b), *x = b->act[ACT_X] + (size_t)row * n;
+    float part = 1.0f / (float)b->shape.stream.n;
+
+    b->kernels->gate(f, b->streams->gate + row * width_of(b), (uint32_t)width_of(b));
+    memset(x, 0, n * sizeof(*x));
+    for (size_t at = 0; at < width_of(b); at += n)
+        b->kernels->add_scaled(x, f + at, part, n);
+    memset(b->act[ACT_B] + (size_t)row * n, 0, n * sizeof(float));
+}
+
+int ops_spread(struct step *s, const struct model_op *op) {
+    struct run k = {.be = s->be, .op = op};
+
+    be_each(s->be, s->n_rows, spread_row, &k);
+    return 0;
+}
+
+int ops_mix(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct streams *d = b->streams;
+    struct run k = {.be = b, .op = op};
+
+    be_each(b, s->n_rows, norm_row, &k);
+    struct matmul in =
+        ops_prepare_rows(s, op->weights, 1, op->weights->n_mats - 1, d->mixed, width_of(b));
+    in.mode = MATMUL_STORE;
+    in.out[0] = d->low;
+    in.out_stride[0] = b->shape.stream.n_low;
+    in.out[1] = d->weight;
+    in.out_stride[1] = b->shape.stream.n;
+    matmul_run(b->pool, &in, 1);
+    be_each(b, s->n_rows, bend_row, &k);
+    struct matmul up = ops_prepare_rows(s, op->weights, 0, 1, d->low, b->shape.stream.n_low);
+    up.mode = MATMUL_STORE;
+    up.out[0] = d->gate;
+    up.out_stride[0] = width_of(b);
+    matmul_run(b->pool, &up, 1);
+    be_each(b, s->n_rows, mean_row, &k);
+    return 0;
+}
+
+/* -- the table of n-grams ---------------------------------------------------------------------- */
+
+/* The state of sequence @q that is the op's. */
+static float *state_of(const struct run *k, const struct engine_seq *q) {
+    return recurrent_more(k->be, q->state_slot) + k->op->more;
+}
+
+/* Decodes row @at of the table; @bytes has room for it. Returns false if it cannot be read. */
+static bool read_table(const struct run *k, uint64_t at, uint8_t *bytes, float *out) {
+    struct tensor row = *k->op->table;
+    off_t from = (off_t)(row.file_offset + at * row.row_bytes);
+
+    if (pread(gguf_shard_fd(k->be->file, row.shard), bytes, row.row_bytes, from) !=
+        (ssize_t)row.row_bytes)
+        return false;
+    row.data = bytes;
+    quant_decode_row(&row, 0, out);
+    return true;
+}
+
+/* e of a row to x. */
+static void read_row(void *ctx, uint32_t row, uint32_t thread) {
+    struct run *k = ctx;
+    const struct be *b = k->be;
+    const struct ngram_shape *g = &b->shape.ngram;
+    const struct engine_seq *q = &k->batch->seq[k->row_seq[row]];
+    int32_t token[NGRAM_TOKENS];
+    uint64_t at[NGRAM_HEADS];
+
+    ngram_tokens(g, k->batch, q, row - q->row0, state_of(k, q), token);
+    ngram_rows(g, token, at);
+    for (uint32_t h = 0; h < (g->n - 1) * g->n_head; h++)
+        if (!read_table(k, at[h], (uint8_t *)(b->row + thread * b->row_width),
+                        b->act[ACT_X] + (size_t)row * b->shape.n_embd + (size_t)h * g->width))
+            atomic_store(&k->failed, true);
+}
+
+/* v of a row's streams to mixed[], c to gate[], which has w[0] e; ACT_B has w[1] e. */
+static void weigh_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->be;
+    const struct weights *w = k->op->weights;
+    uint32_t n = b->shape.n_embd;
+    float *c = b->streams->gate + row * width_of(b), *v = b->streams->mixed + row * width_of(b);
+    const float *value = b->act[ACT_B] + (size_t)row * n;
+
+    norm_streams(b, c, w->k_norm, c);
+    norm_streams(b, b->act[ACT_S] + row * width_of(b), w->q_norm, v);
+    for (size_t at = 0; at < width_of(b); at += n) {
+        float z = 0;
+
+        for (uint32_t i = 0; i < n; i++)
+            z += c[at + i] * v[at + i];
+        z /= sqrtf((float)n);
+        float root = sqrtf(fabsf(z) > 1e-6F ? fabsf(z) : 1e-6F);
+        float by = 1.0f / (1.0f + mx_expf(z > 0 ? -root : z < 0 ? root : 0));
+        for (uint32_t i = 0; i < n; i++)
+            v[at + i] = by * value[i];
+    }
+    norm_streams(b, v, w->post_norm, c);
+}
+
+/* s of a row += v + silu of the convolution of c. */
+static void add_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->be;
+    const struct ngram_shape *g = &b->shape.ngram;
+    const struct engine_seq *q = &k->batch->seq[k->row_seq[row]];
+    size_t width = width_of(b);
+    uint32_t n_past = (g->kernel - 1) * g->n;
+    const float *past = state_of(k, q) + NGRAM_STATE, *u[8];
+    float *y = b->row + thread * b->row_width, *to = b->act[ACT_S] + row * width;
+
+    for (uint32_t j = 0; j < g->kernel; j++) {
+        uint32_t at = row - q->row0 + j * g->n; /* in the rows before and then those of the step */
+
+        u[j] = at < n_past ? past + at * width : b->streams->gate + (q->row0 + at - n_past) * width;
+    }
+    b->kernels->convolve(k->op->weights->conv, u, g->kernel, NULL, true, y, (uint32_t)width);
+    b->kernels->add_scaled(to, b->streams->mixed + row * width, 1, (uint32_t)width);
+    b->kernels->add_scaled(to, y, 1, (uint32_t)width);
+}
+
+/* The state of sequence @i behind its rows. */
+static void keep_state(void *ctx, uint32_t i, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->be;
+    const struct ngram_shape *g = &b->shape.ngram;
+    const struct engine_seq *q = &k->batch->seq[i];
+    size_t width = width_of(b);
+    uint32_t n_past = (g->kernel - 1) * g->n, fresh = MIN(n_past, q->n_rows);
+    float *state = state_of(k, q), *past = state + NGRAM_STATE;
+
+    ngram_keep(g, k->batch, q, state);
+    memmove(past, past + fresh * width, (n_past - fresh) * width * sizeof(*past));
+    memcpy(past + (n_past - fresh) * width,
+           b->streams->gate + (q->row0 + q->n_rows - fresh) * width, fresh * width * sizeof(*past));
+}
+
+int ops_ngram(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct ngram_shape *g = &b->shape.ngram;
+    struct run k = {b, op, s->host.batch, s->host.row_seq, false};
+
+    for (uint32_t i = 0; i < k.batch->n_seqs; i++)
+        if (k.batch->seq[i].pos0 == 0)
+            memset(state_of(&k, &k.batch->seq[i]), 0,
+                   (NGRAM_STATE + (g->kernel - 1) * g->n * width_of(b)) * sizeof(float));
+    be_each(b, s->n_rows, read_row, &k);
+    if (k.failed || gguf_has_changed(b->file))
+        return -EIO;
+    struct matmul mm = ops_prepare(s, op->weights, 0, 2, ACT_X);
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->streams->gate;
+    mm.out_stride[0] = width_of(b);
+    mm.out[1] = b->act[ACT_B];
+    mm.out_stride[1] = b->act_width[ACT_B];
+    matmul_run(b->pool, &mm, 1);
+    be_each(b, s->n_rows, weigh_row, &k);
+    be_each(b, s->n_rows, add_row, &k);
+    be_each(b, k.batch->n_seqs, keep_state, &k);
+    return 0;
+}
