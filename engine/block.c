@@ -1,4 +1,5 @@
 #include <string.h>
+#include "engine/arch/arch.h"
 #include "engine/arch/assistant.h"
 #include "engine/engine.h"
 
@@ -13,4 +14,14 @@ bool engine_is_block(const struct gguf *file) {
         found |= at && at[strlen(end)] == 0;
     }
     return assistant_found(file) || (found && !gguf_find(file, "blk.0.attn_norm.weight"));
+}
+
+void arch_fingerprint(const struct gguf *file, const struct gguf *block, uint8_t out[16]) {
+    uint8_t more[16] = {0};
+
+    gguf_fingerprint(file, out);
+    if (block)
+        gguf_fingerprint(block, more);
+    for (int i = 0; i < 16; i++)
+        out[i] ^= more[i];
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 #include "engine/arch/assistant.h"
 #include "engine/arch/bailing3.h"
 #include "engine/arch/decoder.h"
@@ -16,6 +17,7 @@
 #include "engine/arch/lfm2.h"
 #include "engine/arch/mtp.h"
 #include "engine/arch/nemotron.h"
+#include "engine/arch/qwen4exp.h"
 #include "engine/arch/step35.h"
 #include "engine/arch/window.h"
 #include "engine/experts.h"
@@ -111,6 +113,16 @@ static const struct arch archs[] = {
         .bind = hybrid_bind,
         .decoder =
             {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true, .tiled = true},
+    },
+    /* Qwen3.8-Flash-Next. */
+    {
+        .name = "qwen4exp",
+        .rope = ROPE_NEOX,
+        .sections = SECTIONS_INTERLEAVED,
+        .experts = EXPERTS_MUST,
+        .no_drafts = true,
+        .bind = qwen4exp_bind,
+        .decoder = {.qk_norm = BIND_MUST, .streams = true, .gated = true, .tiled = true},
     },
     /* The text models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. */
     {
@@ -492,7 +504,7 @@ static void read_experts(struct meta *m, const struct arch *arch, struct model *
         return;
     }
     refuse_other(m, "expert_gating_func", 1);
-    if (arch->bind == hybrid_bind) {
+    if (arch->bind == hybrid_bind || arch->bind == qwen4exp_bind) {
         meta_u32_opt(m, "expert_shared_feed_forward_length", 0, 1u << 20, &s->n_ff_shared);
         refuse_other(m, "expert_shared_count", 1);
     } else {
@@ -772,12 +784,10 @@ static int read_as(struct model *m, const struct arch *a, const struct engine_op
  * asked for by name. */
 int arch_read(struct model *m, const struct engine_opts *o, bool drafts, struct err *err) {
     const struct arch *a = NULL;
-    int r = find_arch(o->file, &a, err);
 
     *m = (struct model){0};
-    if (r < 0)
-        return r;
-    r = read_as(m, a, o, drafts, err);
+    TRY(find_arch(o->file, &a, err));
+    int r = read_as(m, a, o, drafts, err);
     if (r == -EINVAL && drafts && !o->block) {
         struct err why = *err;
 
@@ -787,14 +797,4 @@ int arch_read(struct model *m, const struct engine_opts *o, bool drafts, struct 
             snprintf(m->no_drafts, sizeof(m->no_drafts), "%s", why.message);
     }
     return r;
-}
-
-void arch_fingerprint(const struct gguf *file, const struct gguf *block, uint8_t out[16]) {
-    uint8_t more[16] = {0};
-
-    gguf_fingerprint(file, out);
-    if (block)
-        gguf_fingerprint(block, more);
-    for (int i = 0; i < 16; i++)
-        out[i] ^= more[i];
 }

@@ -16,7 +16,7 @@ void decoder_ends(struct binder *b, struct model *m, const struct decoder *d,
     model_add(m, &(struct model_op){.kind = OP_EMBED, .w = {embed}, .scale = m->scale.embedding});
     *logits = (struct model_op){
         .kind = OP_LOGITS,
-        .norm = bind_vector(b, BIND_MUST, s->n_embd, "%s.weight",
+        .norm = bind_vector(b, d->streams ? BIND_NEVER : BIND_MUST, s->n_embd, "%s.weight",
                             d->final_norm ? d->final_norm : "output_norm"),
         .w = {output ? output : embed},
         .scale = m->scale.logits,
@@ -120,6 +120,7 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
                   .kind = OP_PROJ,
                   .layer = l,
                   .in = ACT_O,
+                  .branch = d->streams,
                   .gain = m->scale.residual,
                   .w = {bind_matrix(b, BIND_MUST, n_q, s->n_embd, "blk.%u.attn_output.weight", l)},
                   .bias = {bind_vector(b, d->out_bias, s->n_embd, "blk.%u.attn_output.bias", l)},
@@ -174,7 +175,7 @@ void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
 }
 
 /* The one expert of all rows, and its gate. */
-static void shared_expert(struct binder *b, struct model *m, uint32_t l) {
+static void shared_expert(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t n = s->n_ff_shared;
 
@@ -184,6 +185,7 @@ static void shared_expert(struct binder *b, struct model *m, uint32_t l) {
         &(struct model_op){
             .kind = OP_SHARED,
             .layer = l,
+            .branch = d->streams,
             .w = {bind_matrix(b, BIND_MUST, s->n_embd, n, "blk.%u.ffn_gate_shexp.weight", l),
                   bind_matrix(b, BIND_MUST, s->n_embd, n, "blk.%u.ffn_up_shexp.weight", l),
                   bind_matrix(b, BIND_MUST, n, s->n_embd, "blk.%u.ffn_down_shexp.weight", l),
@@ -212,11 +214,14 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
     uint64_t n = s->n_expert, n_ff = s->n_ff_expert;
 
     assert(n > 0);
+    const struct tensor *both = bind_matrices(b, d->streams ? BIND_MAY : BIND_NEVER, s->n_embd,
+                                              2 * n_ff, n, "blk.%u.ffn_gate_up_exps.weight", l);
+    enum bind_need apart = both ? BIND_NEVER : BIND_MUST;
     const struct tensor *up =
-        bind_matrices(b, BIND_MUST, s->n_embd, n_ff, n, "blk.%u.ffn_up_exps.weight", l);
-    const struct tensor *gate = d->no_gate ? up
-                                           : bind_matrices(b, BIND_MUST, s->n_embd, n_ff, n,
-                                                           "blk.%u.ffn_gate_exps.weight", l);
+        bind_matrices(b, apart, s->n_embd, n_ff, n, "blk.%u.ffn_up_exps.weight", l);
+    const struct tensor *gate =
+        d->no_gate ? up
+                   : bind_matrices(b, apart, s->n_embd, n_ff, n, "blk.%u.ffn_gate_exps.weight", l);
     if (m->n_ff_common)
         common_in(b, m, d, l);
     model_add(m,
@@ -233,8 +238,10 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
         &(struct model_op){
             .kind = OP_EXPERTS,
             .layer = l,
+            .branch = d->streams,
+            .joined = both != NULL,
             .glu = d->glu,
-            .w = {gate, up,
+            .w = {both ? both : gate, up,
                   bind_matrices(b, BIND_MUST, n_ff, s->n_embd, n, "blk.%u.ffn_down_exps.weight",
                                 l)},
             .bias = {bind_vectors(b, d->expert_bias, n_ff, n, "blk.%u.ffn_gate_exps.bias", l),
@@ -242,7 +249,7 @@ void decoder_experts(struct binder *b, struct model *m, const struct decoder *d,
                      bind_vectors(b, d->expert_bias, s->n_embd, n, "blk.%u.ffn_down_exps.bias", l)},
         });
     if (s->n_ff_shared)
-        shared_expert(b, m, l);
+        shared_expert(b, m, d, l);
     if (m->n_ff_common)
         model_add(m, &(struct model_op){
                          .kind = OP_PROJ,

@@ -14,6 +14,7 @@
 struct decoder {
     enum bind_need qkv_bias, out_bias, ffn_bias, qk_norm, sinks, expert_bias;
     bool unnormed;        /* no norms before attention and the FFN */
+    bool streams;         /* qwen4exp.h: branches go to residual streams; no norm before logits */
     const char *ffn_norm; /* name of the norm before the FFN; NULL: ffn_norm */
     /* Norms of what attention and the FFN add; NULL: none */
     const char *attn_post_norm, *ffn_post_norm;

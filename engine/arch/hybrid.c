@@ -2,10 +2,9 @@
 
 #include <assert.h>
 #include <stdio.h>
-#include "engine/meta.h"
 
-/* The sizes of the delta nets; bounded so that a state's floats fit 64 bits by far. */
-static void read_delta(struct meta *m, bool tiled, struct model_shape *s) {
+/* Bounded so that a state's floats fit 64 bits by far. */
+void hybrid_read_delta(struct meta *m, bool tiled, struct model_shape *s) {
     struct delta_shape *d = &s->delta;
     uint32_t inner = 0;
 
@@ -39,8 +38,7 @@ static void read_delta(struct meta *m, bool tiled, struct model_shape *s) {
     };
 }
 
-/* Finds the layers that are delta nets: named one by one, or all but every @interval-th. */
-static void read_kinds(struct meta *m, const struct model_shape *s, bool *is_delta) {
+void hybrid_read_kinds(struct meta *m, const struct model_shape *s, bool *is_delta) {
     char key[96];
     uint32_t interval = 4, n = 0;
 
@@ -58,13 +56,12 @@ static void read_kinds(struct meta *m, const struct model_shape *s, bool *is_del
                        n, s->n_layer, m->arch);
 }
 
-/* x += W (delta net of norm x) */
-static void bind_delta(struct binder *b, struct model *m, uint32_t l) {
+void hybrid_delta(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
     const struct model_shape *s = &m->shape;
-    const struct delta_shape *d = &s->delta;
-    uint64_t inner = (uint64_t)d->n_value_head * d->dim, n = d->n_value_head;
+    const struct delta_shape *t = &s->delta;
+    uint64_t inner = (uint64_t)t->n_value_head * t->dim, n = t->n_value_head;
 
-    assert(s->state.n_out == inner && n % d->n_key_head == 0);
+    assert(s->state.n_out == inner && n % t->n_key_head == 0);
     const struct tensor *both =
         bind_matrix(b, BIND_MAY, s->n_embd, 2 * n, "blk.%u.ssm_ba.weight", l);
     enum bind_need apart = both ? BIND_NEVER : BIND_MUST;
@@ -75,7 +72,8 @@ static void bind_delta(struct binder *b, struct model *m, uint32_t l) {
               &(struct model_op){
                   .kind = OP_STATE_IN,
                   .layer = l,
-                  .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
+                  .norm = bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, s->n_embd,
+                                      "blk.%u.attn_norm.weight", l),
                   .w = {bind_matrix(b, BIND_MUST, s->n_embd, s->state.n_in[0],
                                     "blk.%u.attn_qkv.weight", l),
                         bind_matrix(b, BIND_MUST, s->n_embd, inner, "blk.%u.attn_gate.weight", l),
@@ -86,7 +84,8 @@ static void bind_delta(struct binder *b, struct model *m, uint32_t l) {
                      .layer = l,
                      .state = m->shape.state.n_layer++,
                      .joined = both != NULL,
-                     .norm = bind_vector(b, BIND_MUST, d->dim, "blk.%u.ssm_norm.weight", l),
+                     .sigmoid = d->streams,
+                     .norm = bind_vector(b, BIND_MUST, t->dim, "blk.%u.ssm_norm.weight", l),
                      .conv = bind_matrix(b, BIND_MUST, s->state.kernel, s->state.n_in[0],
                                          "blk.%u.ssm_conv1d.weight", l),
                      .dt = bind_vector(b, BIND_MUST, n, "blk.%u.ssm_dt.bias", l),
@@ -96,6 +95,7 @@ static void bind_delta(struct binder *b, struct model *m, uint32_t l) {
                      .kind = OP_PROJ,
                      .layer = l,
                      .in = ACT_D,
+                     .branch = d->streams,
                      .w = {bind_matrix(b, BIND_MUST, inner, s->n_embd, "blk.%u.ssm_out.weight", l)},
                  });
 }
@@ -107,15 +107,15 @@ void hybrid_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct model_op logits;
 
     assert(m->n_ops == 0 && d->gated);
-    read_delta(&meta, d->tiled, s);
-    read_kinds(&meta, s, is_delta);
+    hybrid_read_delta(&meta, d->tiled, s);
+    hybrid_read_kinds(&meta, s, is_delta);
     b->r = meta.r;
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
         const struct layer l = decoder_layer(m, i);
 
         if (is_delta[i])
-            bind_delta(b, m, i);
+            hybrid_delta(b, m, d, i);
         else
             decoder_attention(b, m, d, &l);
         if (s->n_expert)

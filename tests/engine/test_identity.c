@@ -467,6 +467,12 @@ Test(identity, cpu_windows_in_long_contexts) {
     check_golden("cpu", "gemma4-ple", 900, long_ways, 1);
 }
 
+/* Chunks of a context may have no key that a row sees. */
+Test(identity, cpu_blocks_in_long_contexts) {
+    need("cpu");
+    check_golden("cpu", "qwen4exp", 900, long_ways, 1);
+}
+
 Test(identity, reference_windows) {
     check_golden("reference", "gpt-oss-f32", 77, ways, N_GOLDEN_WAYS);
     check_golden("reference", "gemma4-moe", 77, ways, N_GOLDEN_WAYS);
@@ -474,9 +480,10 @@ Test(identity, reference_windows) {
 
 /* What else rows of the table of architectures compute. */
 static const char *const others[] = {
-    "granite", "phi3",        "mistral3",           "olmo2",         "lfm2",
-    "lfm2moe", "glm4moe-mtp", "nemotron-h-moe-mtp", "deepseek2-mtp", "deepseek2-lite",
-    "laguna",  "minimax-m2",  "muse-glimmer",       "step35",        "bailingmoe3"};
+    "granite",  "phi3",        "mistral3",           "olmo2",         "lfm2",
+    "lfm2moe",  "glm4moe-mtp", "nemotron-h-moe-mtp", "deepseek2-mtp", "deepseek2-lite",
+    "laguna",   "minimax-m2",  "muse-glimmer",       "step35",        "bailingmoe3",
+    "qwen4exp", "qwen4exp-r2"};
 
 Test(identity, cpu_architectures) {
     need("cpu");

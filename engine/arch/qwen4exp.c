@@ -1,0 +1,218 @@
+#include "engine/arch/qwen4exp.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include "engine/arch/hybrid.h"
+
+/* Reads an array of @n integers below 2^53, which a double holds; @n of 0: it has at most @most,
+ * and their number is returned. Without the key 0. */
+static uint32_t read_array(struct meta *m, const char *key, uint32_t n, uint32_t most,
+                           uint64_t *out) {
+    char full[96];
+
+    snprintf(full, sizeof(full), "%s.%s", m->arch, key);
+    const struct gguf_array *a = gguf_array(m->file, full);
+    if (m->r < 0 || (!a && !n))
+        return 0;
+    uint64_t found = a && gguf_array_type(a) != GGUF_STRING ? gguf_array_n(a) : 0;
+    if (found == 0 || (n ? found < n : found > most)) {
+        m->r = err_set(m->err, 0, NULL, "'%s' has %llu numbers, %u are needed", full,
+                       (unsigned long long)found, n ? n : most);
+        return 0;
+    }
+    for (uint32_t i = 0; i < (n ? n : found); i++) {
+        double v = gguf_array_num(a, i);
+
+        if (!(v >= 0 && v < 0x1p53))
+            m->r = err_set(m->err, 0, NULL, "'%s' has %g, which is out of range", full, v);
+        else
+            out[i] = (uint64_t)v;
+    }
+    return m->r < 0 ? 0 : (uint32_t)(n ? n : found);
+}
+
+/* The indexer, which all layers with attention have alike. */
+static void read_sparse(struct meta *m, const bool *is_delta, struct model_shape *s) {
+    struct sparse_shape *p = &s->sparse;
+    uint64_t ratio[MODEL_LAYERS_MAX];
+    uint32_t budget = 0;
+
+    meta_u32(m, "attention.indexer.head_count", 1, 256, &p->n_head);
+    meta_u32(m, "attention.indexer.key_length", 16, 1024, &p->dim);
+    meta_u32(m, "attention.indexer.top_k", 1, 1u << 26, &budget);
+    if (!read_array(m, "attention.compress_ratios", s->n_layer, 0, ratio))
+        return;
+    for (uint32_t l = 0; l < s->n_layer; l++) {
+        if (is_delta[l])
+            continue;
+        p->ratio = p->ratio ? p->ratio : (uint32_t)MIN(ratio[l], 32u);
+        if (ratio[l] != p->ratio || !p->ratio || p->ratio > 16 || p->ratio & (p->ratio - 1))
+            m->r = err_set(m->err, 0, NULL,
+                           "blocks of %llu positions in layer %u are not supported; all layers "
+                           "need the same power of two up to 16",
+                           (unsigned long long)ratio[l], l);
+    }
+    if (m->r == 0 && (p->dim % 16 || budget < p->ratio))
+        m->r = err_set(m->err, 0, NULL,
+                       "an indexer with keys of %u values for %u tokens is not supported", p->dim,
+                       budget);
+    p->n_block = m->r == 0 ? budget / p->ratio : 0;
+}
+
+/* Returns the layer before which the table of n-grams stands; n_layer: there is none. */
+static uint32_t read_ngram(struct meta *m, struct model_shape *s) {
+    struct ngram_shape *g = &s->ngram;
+    uint64_t layer = 0;
+    uint32_t eos = 0;
+
+    if (!read_array(m, "ple.layers", 0, 1, &layer))
+        return s->n_layer;
+    meta_u32(m, "ple.ngram_size", 2, NGRAM_TOKENS, &g->n);
+    meta_u32(m, "ple.heads_per_ngram", 1, NGRAM_HEADS / NGRAM_TOKENS, &g->n_head);
+    meta_u32(m, "ple.conv_kernel", 2, 8, &g->kernel);
+    meta_u32(m, "ple.eos_token_id", 0, s->n_vocab - 1, &eos);
+    meta_u32(m, "embedding_length_per_layer_input", 1, 1u << 16, &g->width);
+    if (m->r < 0)
+        return s->n_layer;
+    g->eos = (int32_t)eos;
+    uint32_t n_row = (g->n - 1) * g->n_head;
+    read_array(m, "ple.layer_multipliers", g->n, 0, g->factor);
+    read_array(m, "ple.head_offsets", n_row, 0, g->first);
+    read_array(m, "ple.head_vocab_sizes", n_row, 0, g->size);
+    for (uint32_t i = 0; i < n_row && m->r == 0; i++)
+        if (g->size[i] == 0)
+            m->r = err_set(m->err, 0, NULL, "'%s.ple.head_vocab_sizes' has 0", m->arch);
+    if (m->r == 0 && (layer >= s->n_layer || (uint64_t)n_row * g->width != s->n_embd))
+        m->r = err_set(m->err, 0, NULL,
+                       "a table before layer %llu with %u rows of %u values for a token is not "
+                       "supported",
+                       (unsigned long long)layer, n_row, g->width);
+    return (uint32_t)layer;
+}
+
+/* The norm of all streams, their values one stream behind the other. */
+static const struct tensor *stream_norm(struct binder *b, const struct model *m, const char *fmt,
+                                        uint32_t l, const char *what) {
+    char name[64];
+
+    snprintf(name, sizeof(name), fmt, l, what);
+    return bind_vector(b, BIND_MUST, (uint64_t)m->shape.stream.n * m->shape.n_embd, "%s", name);
+}
+
+/* x = the mix of the streams for branch @what; at the model's end, without weights of what comes
+ * back. */
+static void add_mix(struct binder *b, struct model *m, uint32_t l, const char *what) {
+    uint64_t n = m->shape.stream.n, width = n * m->shape.n_embd, low = m->shape.stream.n_low;
+    bool ends = l == m->shape.n_layer;
+    char name[32];
+
+    snprintf(name, sizeof(name), ends ? "output_hc" : "blk.%u.hc_%s", l, what);
+    model_add(m, &(struct model_op){
+                     .kind = OP_MIX,
+                     .layer = l,
+                     .q_norm = bind_vector(b, BIND_MUST, width, "%s_norm.weight", name),
+                     .w = {bind_matrix(b, BIND_MUST, low, width, "%s_up.weight", name),
+                           bind_matrix(b, BIND_MUST, width, low, "%s_down.weight", name),
+                           bind_matrix(b, ends ? BIND_NEVER : BIND_MUST, width, n,
+                                       "%s_inject.weight", name)},
+                 });
+}
+
+/* Streams += what the table has for the last tokens. The table is no part of the weights that take
+ * memory. */
+static void add_ngram(struct binder *b, struct model *m, uint32_t l) {
+    struct model_shape *s = &m->shape;
+    const struct ngram_shape *g = &s->ngram;
+    uint64_t width = (uint64_t)s->stream.n * s->n_embd, n_row = 0;
+    const char *name = "per_layer_token_embd.weight";
+    const struct tensor *found = gguf_find(b->file, name);
+
+    for (uint32_t i = 0; i < (g->n - 1) * g->n_head; i++)
+        n_row = MAX(n_row, g->first[i] + g->size[i]);
+    n_row = MAX(n_row, found ? found->ne[1] : 0);
+    const struct tensor *table = bind_matrix(b, BIND_MUST, g->width, n_row, "%s", name);
+    b->weight_bytes -= table ? table->n_bytes : 0;
+    model_add(
+        m, &(struct model_op){
+               .kind = OP_NGRAM,
+               .layer = l,
+               .more = s->state.n_more,
+               .table = table,
+               .w = {bind_matrix(b, BIND_MUST, s->n_embd, width, "blk.%u.ple_key.weight", l),
+                     bind_matrix(b, BIND_MUST, s->n_embd, s->n_embd, "blk.%u.ple_value.weight", l)},
+               .k_norm = stream_norm(b, m, "blk.%u.ple_norm_%s.weight", l, "key"),
+               .q_norm = stream_norm(b, m, "blk.%u.ple_norm_%s.weight", l, "query"),
+               .post_norm = stream_norm(b, m, "blk.%u.ple_norm_%s.weight", l, "conv"),
+               .conv = bind_matrix(b, BIND_MUST, g->kernel, width, "blk.%u.ple_conv1d.weight", l),
+           });
+    s->state.n_more += NGRAM_STATE + (uint64_t)(g->kernel - 1) * g->n * width;
+}
+
+/* The choice of the keys that the attention of layer @l sees. */
+static void add_index(struct binder *b, struct model *m, uint32_t l) {
+    struct sparse_shape *p = &m->shape.sparse;
+    uint64_t n = m->shape.n_embd;
+
+    model_add(m, &(struct model_op){
+                     .kind = OP_INDEX,
+                     .layer = l,
+                     .index = p->n_layer++,
+                     .more = m->shape.state.n_more,
+                     .w = {bind_matrix(b, BIND_MUST, n, (uint64_t)p->n_head * p->dim,
+                                       "blk.%u.indexer.q_proj.weight", l),
+                           bind_matrix(b, BIND_MUST, n, p->dim, "blk.%u.indexer.k_proj.weight", l)},
+                     .q_norm = bind_vector(b, BIND_MUST, p->dim, "blk.%u.indexer.q_norm.weight", l),
+                     .k_norm = bind_vector(b, BIND_MUST, p->dim, "blk.%u.indexer.k_norm.weight", l),
+                 });
+    m->shape.state.n_more += (uint64_t)p->ratio * p->dim;
+}
+
+/* Streams += weights times the branch that the last ops computed. */
+static void add_spread(struct model *m, uint32_t l, bool begins) {
+    model_add(m, &(struct model_op){.kind = OP_SPREAD, .layer = l, .begins = begins});
+}
+
+void qwen4exp_bind(struct binder *b, struct model *m, const struct decoder *of) {
+    struct decoder own = *of, *d = &own;
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    struct model_shape *s = &m->shape;
+    bool is_delta[MODEL_LAYERS_MAX] = {0};
+    struct model_op logits;
+
+    assert(m->n_ops == 0 && d->streams);
+    own.unnormed = true; /* the mixes have the norms */
+    hybrid_read_delta(&meta, d->tiled, s);
+    hybrid_read_kinds(&meta, s, is_delta);
+    meta_u32(&meta, "hyper_connection.count", 2, 16, &s->stream.n);
+    meta_u32(&meta, "hyper_connection.low_rank", 1, 1u << 16, &s->stream.n_low);
+    read_sparse(&meta, is_delta, s);
+    uint32_t table = read_ngram(&meta, s);
+    if (meta.r == 0 && (uint64_t)s->stream.n * s->n_embd % 16)
+        meta.r = err_set(b->err, 0, NULL, "%u streams of %u values are not supported", s->stream.n,
+                         s->n_embd);
+    if (meta.r == 0 && s->n_picture)
+        meta.r = err_set(b->err, 0, NULL, "pictures are not supported for %s models", b->arch);
+    b->r = meta.r;
+    decoder_ends(b, m, d, &logits);
+    add_spread(m, 0, true);
+    for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
+        struct layer l = decoder_layer(m, i);
+
+        if (i == table)
+            add_ngram(b, m, i);
+        add_mix(b, m, i, "attn");
+        l.attn.sparse = true;
+        if (is_delta[i]) {
+            hybrid_delta(b, m, d, i);
+        } else {
+            add_index(b, m, i);
+            decoder_attention(b, m, d, &l);
+        }
+        add_spread(m, i, false);
+        add_mix(b, m, i, "ffn");
+        decoder_experts(b, m, d, i);
+        add_spread(m, i, false);
+    }
+    add_mix(b, m, s->n_layer, "");
+    model_add(m, &logits);
+}
