@@ -27,6 +27,7 @@ enum synth_arch {
     SYNTH_QWEN3NEXT, /* this and what follows: hybrid, three of four layers are gated delta nets */
     SYNTH_QWEN35,
     SYNTH_QWEN35MOE,
+    SYNTH_QWEN4EXP,
 };
 
 /* A shape that synth_shape_parse() has accepted: n_layer 1 to SYNTH_LAYERS_MAX, n_head a
@@ -47,6 +48,10 @@ struct synth_shape {
     /* Tokens that a layer with a window sees; the last of each @period layers has none. gemma4:
      * key heads and size of heads of layers with one. */
     uint32_t window, period, n_kv_window, window_dim;
+    /* qwen4exp: residual streams and the rank of their mixes; heads and size of the indexer, and
+     * the number of tokens it chooses, in blocks of 4; rows that each of 16 hashes of a token has
+     * in the table of n-grams. */
+    uint32_t n_stream, n_low, n_index, index_dim, n_chosen, n_table;
     uint32_t n_head_window;    /* step35: heads of layers with a window */
     uint32_t factor, original; /* YaRN: by how much the original context is stretched; 0: not */
     /* Blocks of multi-token prediction, 0 or 1; one says what a model would whose layers add

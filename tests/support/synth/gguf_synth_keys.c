@@ -58,6 +58,38 @@ static void write_hybrid(struct gguf_write *w, const struct synth_shape *s, cons
         write_sections(w, arch, (s->n_rot ? s->n_rot : s->head_dim) / 2);
 }
 
+/* Writes an array of whole numbers: first, first + step, and so on. */
+static void write_series(struct gguf_write *w, const char *key, uint32_t n, double first,
+                         double step) {
+    gguf_write_array(w, key, GGUF_U64, n);
+    for (uint32_t i = 0; i < n; i++)
+        gguf_write_item(w, GGUF_U64, first + step * i);
+}
+
+static void write_qwen4exp(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
+    const struct key keys[] = {
+        {"hyper_connection.count", s->n_stream},
+        {"hyper_connection.low_rank", s->n_low},
+        {"attention.indexer.head_count", s->n_index},
+        {"attention.indexer.key_length", s->index_dim},
+        {"attention.indexer.top_k", s->n_chosen},
+        {"ple.ngram_size", 3},
+        {"ple.heads_per_ngram", 8},
+        {"ple.conv_kernel", 4},
+        {"ple.eos_token_id", s->n_vocab - 1},
+        {"embedding_length_per_layer_input", s->n_embd / 16},
+    };
+
+    write_u32(w, arch, keys, ARRAY_SIZE(keys));
+    gguf_write_array(w, "qwen4exp.attention.compress_ratios", GGUF_I32, s->n_layer);
+    for (uint32_t i = 0; i < s->n_layer; i++)
+        gguf_write_item(w, GGUF_I32, (i + 1) % 4 ? 0 : 4);
+    write_series(w, "qwen4exp.ple.layers", 1, 1, 0);
+    write_series(w, "qwen4exp.ple.layer_multipliers", 3, 29790271842017, -5431665848324);
+    write_series(w, "qwen4exp.ple.head_offsets", 16, 0, s->n_table);
+    write_series(w, "qwen4exp.ple.head_vocab_sizes", 16, s->n_table, -1);
+}
+
 /* Writes which layers have a window. */
 static void write_windows(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
     char text[96];
@@ -185,6 +217,8 @@ void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const s
     gguf_write_u32(w, "general.file_type", p->file_type);
     gguf_write_u32(w, "general.quantization_version", 2);
     write_u32(w, arch, keys, ARRAY_SIZE(keys));
+    if (s->arch == SYNTH_QWEN4EXP)
+        write_qwen4exp(w, s, arch);
     if (synth_is_hybrid(s))
         write_hybrid(w, s, arch);
     else if (synth_is_gemma4(s))

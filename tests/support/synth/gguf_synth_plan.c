@@ -325,6 +325,46 @@ static void plan_attention(struct planner *p, uint32_t i) {
     }
 }
 
+/* The mix of residual streams, of whose products all but the last are divided by their number. */
+static void plan_mix(struct planner *p, const char *name, bool ends) {
+    const struct synth_shape *s = p->shape;
+    uint64_t width = (uint64_t)s->n_stream * s->n_embd;
+
+    vector(p, ends ? 2 : 1, 0.1, width, "%s_norm.weight", name);
+    matrix(p, ROLE_MATRIX, 2.0 * s->n_stream, width, s->n_low, "%s_down.weight", name);
+    matrix(p, ROLE_MATRIX, 2, s->n_low, width, "%s_up.weight", name);
+    if (!ends)
+        matrix(p, ROLE_MATRIX, 1.5 * s->n_stream, width, s->n_stream, "%s_inject.weight", name);
+}
+
+/* The mixes of a layer of qwen4exp, its indexer, and the use of the table of n-grams. */
+static void plan_streams(struct planner *p, uint32_t i) {
+    const struct synth_shape *s = p->shape;
+    uint64_t E = s->n_embd, width = s->n_stream * E;
+    char name[32];
+
+    snprintf(name, sizeof(name), "blk.%u.hc_attn", i);
+    plan_mix(p, name, false);
+    snprintf(name, sizeof(name), "blk.%u.hc_ffn", i);
+    plan_mix(p, name, false);
+    if ((i + 1) % 4 == 0) {
+        matrix(p, ROLE_MATRIX, 1, E, (uint64_t)s->n_index * s->index_dim,
+               "blk.%u.indexer.q_proj.weight", i);
+        matrix(p, ROLE_MATRIX, 1, E, s->index_dim, "blk.%u.indexer.k_proj.weight", i);
+        vector(p, 1.2, 0.2, s->index_dim, "blk.%u.indexer.q_norm.weight", i);
+        vector(p, 1.2, 0.2, s->index_dim, "blk.%u.indexer.k_norm.weight", i);
+    }
+    if (i != 1)
+        return;
+    matrix(p, ROLE_MATRIX, 1, E, width, "blk.%u.ple_key.weight", i);
+    matrix(p, ROLE_MATRIX, 1.5, E, E, "blk.%u.ple_value.weight", i);
+    vector(p, 1, 0.1, width, "blk.%u.ple_norm_key.weight", i);
+    vector(p, 1, 0.1, width, "blk.%u.ple_norm_query.weight", i);
+    vector(p, 1, 0.1, width, "blk.%u.ple_norm_conv.weight", i);
+    matrix(p, ROLE_MATRIX, 1, 4, width, "blk.%u.ple_conv1d.weight", i);
+    p->plan->tensor[p->plan->n_tensors - 1].format = tensor_format(TENSOR_F32);
+}
+
 /* The gains keep every branch at about unit size and give logits of a standard deviation near 3:
  * clear winners, few near ties. */
 static void plan_layer(struct planner *p, uint32_t i) {
@@ -333,14 +373,17 @@ static void plan_layer(struct planner *p, uint32_t i) {
     double post = quiets ? quiet(s) : 1;
 
     p->layer = i;
-    vector(p, 1, 0.1, s->n_embd, "blk.%u.attn_norm.weight", i);
+    if (s->arch == SYNTH_QWEN4EXP)
+        plan_streams(p, i);
+    else
+        vector(p, 1, 0.1, s->n_embd, "blk.%u.attn_norm.weight", i);
     if (hybrid && (i + 1) % 4 != 0 && i < s->n_layer)
         plan_delta(p, i);
     else if (s->arch == SYNTH_DEEPSEEK2)
         plan_latent(p, i);
     else
         plan_attention(p, i);
-    if (hybrid || quiets || s->arch == SYNTH_GPT_OSS)
+    if ((hybrid && s->arch != SYNTH_QWEN4EXP) || quiets || s->arch == SYNTH_GPT_OSS)
         vector(p, post, 0.1 * post, s->n_embd, "blk.%u.post_attention_norm.weight", i);
     if (!hybrid && s->arch != SYNTH_GPT_OSS)
         vector(p, 1, 0.1, s->n_embd, "blk.%u.ffn_norm.weight", i);
@@ -375,7 +418,13 @@ static void plan_ends(struct planner *p) {
     double loud = synth_is_gemma4(s) ? 30 : 1;
 
     matrix(p, ROLE_EMBED, 3 / loud, s->n_embd, s->n_vocab, "token_embd.weight");
-    vector(p, loud, 0.1 * loud, s->n_embd, "output_norm.weight");
+    if (s->arch == SYNTH_QWEN4EXP) {
+        plan_mix(p, "output_hc", true);
+        matrix(p, ROLE_MATRIX, sqrt(s->n_embd / 16.0), s->n_embd / 16, 16ull * s->n_table,
+               "per_layer_token_embd.weight");
+    } else {
+        vector(p, loud, 0.1 * loud, s->n_embd, "output_norm.weight");
+    }
     if (!s->tied)
         matrix(p, ROLE_OUTPUT, 3, s->n_embd, s->n_vocab, "output.weight");
     if (s->arch == SYNTH_ASSISTANT) {

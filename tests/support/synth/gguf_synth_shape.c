@@ -15,6 +15,7 @@ static const char *const arch_names[] = {
     [SYNTH_QWEN3NEXT] = "qwen3next", [SYNTH_QWEN35] = "qwen35",
     [SYNTH_QWEN35MOE] = "qwen35moe", [SYNTH_ASSISTANT] = "gemma4-assistant",
     [SYNTH_MUSE] = "muse-glimmer",   [SYNTH_STEP35] = "step35",
+    [SYNTH_QWEN4EXP] = "qwen4exp",
 };
 
 static const struct {
@@ -82,6 +83,12 @@ static const struct {
      {SYNTH_QWEN35MOE, .n_layer = 40, .n_embd = 2048, .n_head = 16, .n_kv = 2, .head_dim = 256,
       .n_ff = 512, .n_vocab = 248320, .context = 262144, .theta = 1e7, .eps = 1e-6, .n_expert = 256,
       .n_used = 8, .n_shared = 512, .n_rot = 64, .n_key = 16, .n_state = 128, .n_value = 32}},
+    {"qwen3.8-flash-next",
+     {SYNTH_QWEN4EXP,  .n_layer = 48,    .n_embd = 2560,    .n_head = 24,       .n_kv = 2,
+      .head_dim = 256, .n_ff = 640,      .n_vocab = 248320, .context = 262144,  .theta = 1e7,
+      .eps = 1e-6,     .n_expert = 512,  .n_used = 10,      .n_shared = 640,    .n_rot = 64,
+      .n_key = 16,     .n_state = 128,   .n_value = 48,     .n_stream = 4,      .n_low = 320,
+      .n_index = 4,    .index_dim = 128, .n_chosen = 2048,  .n_table = 20000000}},
     {"qwen3-coder-next",
      {SYNTH_QWEN3NEXT, .n_layer = 48, .n_embd = 2048, .n_head = 16, .n_kv = 2, .head_dim = 256,
       .n_ff = 512, .n_vocab = 151936, .context = 262144, .theta = 1e7, .eps = 1e-6, .n_expert = 512,
@@ -119,6 +126,12 @@ static const struct {
     {"window", offsetof(struct synth_shape, window), 1, 16777216},
     {"period", offsetof(struct synth_shape, period), 1, SYNTH_LAYERS_MAX},
     {"n_kv_window", offsetof(struct synth_shape, n_kv_window), 1, 1024},
+    {"n_stream", offsetof(struct synth_shape, n_stream), 2, 16},
+    {"n_low", offsetof(struct synth_shape, n_low), 1, 65536},
+    {"n_index", offsetof(struct synth_shape, n_index), 1, 256},
+    {"index_dim", offsetof(struct synth_shape, index_dim), 16, 1024},
+    {"n_chosen", offsetof(struct synth_shape, n_chosen), 4, 16777216},
+    {"n_table", offsetof(struct synth_shape, n_table), 32, 100000000},
     {"n_head_window", offsetof(struct synth_shape, n_head_window), 1, 1024},
     {"window_dim", offsetof(struct synth_shape, window_dim), 2, 1024},
     {"n_embd_out", offsetof(struct synth_shape, n_embd_out), 32, 65536},
@@ -150,7 +163,8 @@ static int set_name(struct synth_shape *s, const char *name, struct err *err) {
                    "unknown shape \"%s\": tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, "
                    "gemma-4-26b-a4b, gemma-4-26b-a4b-assistant, glm-4.7-flash, "
                    "muse-glimmer-30b, step-3.5-flash, qwen2-0.5b, qwen3-0.6b, qwen3-8b, "
-                   "qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b or qwen3-coder-next",
+                   "qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b, qwen3.8-flash-next or "
+                   "qwen3-coder-next",
                    name);
 }
 
@@ -178,8 +192,8 @@ static int set_field(struct synth_shape *s, const char *key, const char *value, 
 static int check_experts(const struct synth_shape *s, struct err *err) {
     bool may = s->arch == SYNTH_LLAMA,
          must = s->arch == SYNTH_QWEN3MOE || s->arch == SYNTH_QWEN3NEXT ||
-                s->arch == SYNTH_QWEN35MOE || s->arch == SYNTH_STEP35 ||
-                (s->arch >= SYNTH_GPT_OSS && s->arch < SYNTH_QWEN2);
+                s->arch == SYNTH_QWEN35MOE || s->arch == SYNTH_QWEN4EXP ||
+                s->arch == SYNTH_STEP35 || (s->arch >= SYNTH_GPT_OSS && s->arch < SYNTH_QWEN2);
 
     if (s->n_used > s->n_expert || (s->n_expert && !s->n_used))
         return err_set(err, 0, NULL, "shape: %u of %u experts cannot be used", s->n_used,
@@ -225,6 +239,12 @@ static int check_arch(const struct synth_shape *s, struct err *err) {
                        "head_dim, and n_dense for n_lead");
     if (!synth_is_hybrid(s))
         return s->n_mtp ? err_set(err, 0, NULL, "shape: %s with n_mtp", name) : 0;
+    if (s->arch == SYNTH_QWEN4EXP &&
+        (s->n_mtp || !s->n_stream || !s->n_index || s->index_dim % 16 || s->n_embd % 16 ||
+         (s->n_rot ? s->n_rot : s->head_dim) > s->index_dim || !s->n_chosen || !s->n_table))
+        return err_set(err, 0, NULL,
+                       "shape: qwen4exp needs n_stream, n_low, n_index, index_dim and n_embd "
+                       "multiples of 16, n_rot at most index_dim, n_chosen and n_table");
     if (s->n_layer < 4 || !s->n_key || s->n_value % s->n_key || s->n_state % 16 || !s->n_state)
         return err_set(
             err, 0, NULL,
@@ -268,7 +288,7 @@ int synth_shape_parse(struct synth_shape *out, const char *arch, const char *tex
         r = err_set(err, 0, NULL,
                     "unknown architecture \"%s\": llama, mistral3, gpt-oss, gemma4, "
                     "gemma4-assistant, deepseek2, muse-glimmer, step35, "
-                    "qwen2, qwen3, qwen3moe, qwen3next, qwen35 or qwen35moe",
+                    "qwen2, qwen3, qwen3moe, qwen3next, qwen35, qwen35moe or qwen4exp",
                     arch);
     if (r == 0)
         r = check(&s, err);

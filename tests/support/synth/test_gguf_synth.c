@@ -119,6 +119,9 @@ Test(gguf_synth, models_with_windows_latent_attention_and_experts_give_sane_logi
                       "n_shared=64,n_expert=8,n_used=2,n_rot=16,n_key=2,n_value=4,n_state=32"},
         {"qwen35", "qwen3.6-27b,n_layer=4,n_embd=256,n_head=4,n_kv=2,head_dim=64,n_ff=512,"
                    "n_rot=16,n_key=2,n_value=4,n_state=32,n_mtp=1"},
+        {"qwen4exp", "qwen3.8-flash-next,n_layer=4,n_embd=256,n_head=4,n_kv=2,head_dim=64,n_ff=64,"
+                     "n_shared=64,n_expert=8,n_used=2,n_rot=16,n_key=2,n_value=4,n_state=32,"
+                     "n_low=32,index_dim=32,n_chosen=8,n_table=100"},
     };
     static const char *const formats[] = {"F32", "Q4_K_M", "MXFP4_MOE"};
 
