@@ -1,7 +1,7 @@
 """Short chats beside a long prompt on a machine that is slow or that other programs use: busy loops run beside the server,
-or the model takes as long for a row as a step may. Prints one line of JSON for each server: first tokens of the chats, the
-prompt's rate until the chats have ended, the longest gaps between their tokens, and Jain's index of their first tokens.
-One server runs at a time. Every wait ends after --limit seconds.
+or the model takes as long for a row as a step may. Prints one line of JSON for each server: first tokens of the chats, gaps
+between their tokens, Jain's index of their first tokens, and the prompt's tokens a second up to its own first token where
+that comes within --limit seconds after the chats. One server runs at a time. Every wait ends after --limit seconds.
 
   weft-synth --shape qwen3-0.6b,context=32768 --format Q4_K_M --vocab tests/data/vocab/... -o q3.gguf
   tests/bench/slow_machine.py --weftd build/weftd --model q3.gguf --loops 8 [--peer llama-server]"""
@@ -37,10 +37,11 @@ def arguments():
     return p.parse_args()
 
 
-def stream(port, prompt, n_tokens, limit, out):
-    """Notes in @out when each token of the answer came, in seconds from the request."""
+def stream(port, prompt, n_tokens, limit, out, usage=None):
+    """Notes in @out when each token of the answer came, in seconds from the request, and in @usage the server's count."""
     start = time.monotonic()
-    body = {"model": "m", "prompt": prompt, "max_tokens": n_tokens, "stream": True, "temperature": 0, "ignore_eos": True}
+    body = {"model": "m", "prompt": prompt, "max_tokens": n_tokens, "stream": True, "temperature": 0, "ignore_eos": True,
+            "stream_options": {"include_usage": True}}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
     try:
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
@@ -49,8 +50,11 @@ def stream(port, prompt, n_tokens, limit, out):
             line = answer.readline()
             if not line:
                 return
-            if line.startswith(b"data: {"):
+            event = json.loads(line[6:]) if line.startswith(b"data: {") else {}
+            if event.get("choices"):
                 out.append(time.monotonic() - start)
+            if event.get("usage") and usage is not None:
+                usage.update(event["usage"])
     except OSError:
         pass
     finally:
@@ -64,12 +68,12 @@ def jain(values):
 def measure(args, name, command, port):
     rng = random.Random(1)
     text = lambda n: " ".join(rng.choice(WORDS) for _ in range(n))
-    long_times, chats = [], []
+    long_times, usage, chats = [], {}, []
     with servers.Server(command, port):
         loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(args.loops)]
         try:
             prompt = threading.Thread(target=stream, args=(port, text(args.words), 2, 60 + args.limit * args.rounds, long_times),
-                                      daemon=True)
+                                      kwargs={"usage": usage}, daemon=True)
             prompt.start()
             time.sleep(args.after)
             for _ in range(args.rounds):
@@ -82,6 +86,7 @@ def measure(args, name, command, port):
                 for t in threads:
                     t.join()
                 chats += outs
+            prompt.join(args.limit)
         finally:
             for loop in loops:
                 loop.kill()
@@ -94,6 +99,7 @@ def measure(args, name, command, port):
         "first_s": {"p50": statistics.median(first), "max": first[-1]} if first else None,
         "gap_s": {"p50": statistics.median(gaps), "max": gaps[-1]} if gaps else None,
         "jain": jain(first), "prompt_s": long_times[0] if long_times else None,
+        "prompt_tokens_s": usage["prompt_tokens"] / long_times[0] if usage else None,
     }), flush=True)
 
 
