@@ -155,6 +155,7 @@ struct api_opts {
     bool complete_output; /* constrained output is complete when a limit cuts it */
     bool any_model_name;  /* requests are answered whatever model they name */
     bool web_page;        /* GET / gives a browser the page */
+    bool slots;           /* /slots is served */
     uint32_t log_lines;   /* log lines per second for the requests of one client; 0: no limit */
     bool prewarm;         /* the beginning of a chat's next turn is computed ahead */
     const uint64_t

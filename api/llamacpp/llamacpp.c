@@ -178,6 +178,14 @@ static void slots_serve(struct exchange *x, struct http *h) {
     uint32_t id = 0;
     struct json j;
 
+    if (!env->opts.slots) {
+        struct err err;
+
+        err_set_code(&err, 501, "not_supported_error", NULL,
+                     "The option slots = no (--no-slots) turns /slots off.");
+        respond_error(x, &err);
+        return;
+    }
     if (answer_loading(x, model_first(env)))
         return;
     json_begin(&j, &b);

@@ -41,6 +41,7 @@ struct config {
     char *allow_pull[CONFIG_LIST_MAX + 1]; /* tenants; "*": all */
     char *cors_origins[CONFIG_LIST_MAX + 1], *sampling[CONFIG_LIST_MAX + 1];
     uint32_t reasoning;                      /* enum thinking_switch */
+    uint32_t pooling;                        /* index into the row's choices */
     uint32_t loop_tokens;                    /* api_model.loop_tokens */
     char *admin_socket, *api_keys, *tenants; /* paths; "": none */
     char *tls_certificate, *tls_key;         /* paths; "": none */

@@ -94,6 +94,9 @@ const struct option config_table[] = {
     UINT("model", "loop-breaker", loop_tokens, "0", 0, REPEATS_MAX,
          "End an output whose last N tokens repeat one block at least four times; reasoning is "
          "closed and the answer follows. 512 ends blocks of up to 128 tokens; 0: off."),
+    CHOICE("model", "pooling", pooling, "model", "model|mean|cls|last|none", false,
+           "How embeddings pool the states of tokens where a request does not say; model: as the "
+           "file says."),
     STRING("model", "mmproj", mmproj, "",
            "The projector file with the model's image encoder; empty: the mmproj*.gguf beside the "
            "model, if there is one; none: the model takes no pictures."),
@@ -119,6 +122,8 @@ const struct option config_table[] = {
     BOOL("listen", "web-page", api.web_page, "yes",
          "Serve the web page (chat, live view) to browsers at /; it asks for API keys where they "
          "are needed."),
+    BOOL("listen", "slots", api.slots, "yes",
+         "Serve llama-server's list of requests at /slots; no: 501."),
     LIST("listen", "allowed-hosts", hosts, "",
          "Names accepted in the Host header besides loopback names; *: every name."),
     LIST("listen", "cors-origins", cors_origins, "",

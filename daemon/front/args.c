@@ -109,18 +109,25 @@ static bool number(struct reading *d, const char *name, const char *text, uint64
     return true;
 }
 
-/* Adds "--listen ADDRESS", as --host and --port say. */
+/* Adds "--listen ADDRESS,...", as --host and --port say; hosts are separated by commas. */
 static void add_listen(struct reading *d) {
     const char *host = d->host ? d->host : "127.0.0.1", *port = d->port ? d->port : "8080";
-    size_t n = strlen(host);
+    CLEANUP(buf_deinit) struct buf list = {.max = NOTES_MAX};
 
     if (!d->host && !d->port && !d->tls)
         return;
-    if (n > 5 && strcmp(host + n - 5, ".sock") == 0)
-        add(d, "--listen=unix:%s", host);
-    else
-        add(d, strchr(host, ':') ? "--listen=%s[%s]:%s" : "--listen=%s%s:%s", d->tls ? "tls:" : "",
-            host, port);
+    for (size_t n; *host; host += n + (host[n] == ',')) {
+        const char *comma = list.len ? "," : "", *tls = d->tls ? "tls:" : "";
+
+        n = strcspn(host, ",");
+        bool is_path = n > 5 && memcmp(host + n - 5, ".sock", 5) == 0;
+        int r = is_path ? buf_printf(&list, "%sunix:%.*s", comma, (int)n, host)
+                        : buf_printf(&list, memchr(host, ':', n) ? "%s%s[%.*s]:%s" : "%s%s%.*s:%s",
+                                     comma, tls, (int)n, host, port);
+        if (r < 0)
+            d->r = r;
+    }
+    add(d, "--listen=%s", list.len ? list.data : "");
 }
 
 /* Adds the longest request and their number. llama-server divides -c among the slots of -np. */

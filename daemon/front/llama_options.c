@@ -9,6 +9,7 @@
 #define ROUTER "models come from folders: --models DIR with presets, --models-dir DIR with files"
 #define SPLIT "devices share a model evenly: --devices 0,1 names them"
 #define IN_REQUEST "send it in requests"
+#define CLIENT_TOOLS "tools are run by clients"
 #define NO_SAMPLER "this sampler is not implemented: leave it out"
 
 static const struct llama_option table[] = {
@@ -21,6 +22,7 @@ static const struct llama_option table[] = {
     {"-dr,--docker-repo", LLAMA_REFUSED_VALUE, "weftctl pull hf:OWNER/REPO downloads models"},
     {"--offline", LLAMA_HERE, NULL},
     {"-a,--alias", LLAMA_ALIAS, NULL},
+    {"--tags", LLAMA_HERE_VALUE, NULL},
     {"-mm", LLAMA_VALUE, "mmproj"},
     {"--mmproj-url,-mmu", LLAMA_REFUSED_VALUE, "download the file, then give --mmproj FILE"},
     {"--image-min-tokens", LLAMA_VALUE, "picture-min-tokens"},
@@ -62,7 +64,10 @@ static const struct llama_option table[] = {
     {"--no-op-offload,-kvo,--kv-offload,-nkvo,--no-kv-offload,--warmup", LLAMA_HERE, NULL},
     {"--no-warmup,--no-context-shift,--cache-prompt,--no-cache-prompt", LLAMA_HERE, NULL},
     {"--check-tensors,--no-direct-io,-ndio,--direct-io,-dio,--clear-idle", LLAMA_HERE, NULL},
+    {"--cache-idle-slots,--no-cache-idle-slots", LLAMA_HERE, NULL},
     {"--cache-reuse,--keep,-sps,--slot-prompt-similarity", LLAMA_HERE_VALUE, NULL},
+    {"--cache-reuse-hybrid,--cache-reuse-hybrid-min-share", LLAMA_HERE_VALUE, NULL},
+    {"-gan,--grp-attn-n,-gaw,--grp-attn-w", LLAMA_REFUSED_VALUE, FILE_ROPE},
     {"--ctx-checkpoints,--swa-checkpoints,-ctxcp", LLAMA_HERE_VALUE, NULL},
     {"--context-shift", LLAMA_REFUSED, "a prompt that does not fit is refused, never cut"},
     /* devices */
@@ -82,6 +87,7 @@ static const struct llama_option table[] = {
     {"--draft-min,--draft-n-min,--spec-draft-n-min,--spec-draft-p-min", LLAMA_HERE_VALUE, NULL},
     {"--draft-p-min,-cd,--ctx-size-draft,-ngld,--n-gpu-layers-draft", LLAMA_HERE_VALUE, NULL},
     {"--gpu-layers-draft,--spec-draft-ngl,--spec-type", LLAMA_HERE_VALUE, NULL},
+    {"--spec-synth-len,--spec-synth-rates", LLAMA_REFUSED_VALUE, "drafts are real: leave it out"},
     {"-hfd,-hfrd,--hf-repo-draft,--spec-draft-hf", LLAMA_REFUSED_VALUE,
      "download it with weftctl pull hf:REPO, then give --draft-model NAME"},
     /* sampling */
@@ -101,6 +107,7 @@ static const struct llama_option table[] = {
     {"--dry-allowed-length", LLAMA_SAMPLING, "dry_allowed_length"},
     {"--dry-penalty-last-n", LLAMA_SAMPLING, "dry_penalty_last_n"},
     {"-s,--seed", LLAMA_SAMPLING, "seed"},
+    {"-bs,--backend-sampling", LLAMA_HERE, NULL},
     {"--ignore-eos", LLAMA_REFUSED, IN_REQUEST ": \"ignore_eos\": true"},
     {"--repeat-last-n", LLAMA_REFUSED_VALUE, "penalties look at the whole context: leave it out"},
     {"--samplers,--sampling-seq,--sampler-seq", LLAMA_REFUSED_VALUE,
@@ -110,8 +117,7 @@ static const struct llama_option table[] = {
     {"-l,--logit-bias,--grammar,--grammar-file,-j,--json-schema", LLAMA_REFUSED_VALUE, IN_REQUEST},
     {"-jf,--json-schema-file", LLAMA_REFUSED_VALUE, IN_REQUEST},
     /* templates */
-    {"--jinja", LLAMA_HERE, NULL},
-    {"--no-jinja", LLAMA_REFUSED, "templates are always Jinja: leave it out"},
+    {"--jinja,--no-jinja", LLAMA_HERE, NULL},
     {"--chat-template-file", LLAMA_VALUE, "chat-template"},
     {"--chat-template-kwargs", LLAMA_REFUSED_VALUE,
      IN_REQUEST " as chat_template_kwargs; --reasoning off turns thinking off"},
@@ -132,13 +138,14 @@ static const struct llama_option table[] = {
     {"-to,--timeout", LLAMA_HERE_VALUE, NULL},
     {"--slots,--metrics,--props,--embedding,--embeddings", LLAMA_HERE, NULL},
     {"--rerank,--reranking,--webui,--ui", LLAMA_HERE, NULL},
-    {"--pooling", LLAMA_REFUSED_VALUE, "the file's pooling is used; requests may say \"pooling\""},
-    {"--no-slots", LLAMA_REFUSED, "/slots shows no texts, and needs a key where there are keys"},
+    {"--no-slots", LLAMA_FLAG, "slots=no"},
     {"--no-webui,--no-ui", LLAMA_FLAG, "web-page=no"},
     {"--path,--api-prefix", LLAMA_REFUSED_VALUE, "put a proxy in front of weftd for other paths"},
     {"--media-path,--webui-config,--webui-config-file", LLAMA_REFUSED_VALUE,
      "weft has no such feature: leave it out"},
-    {"--tools,--mcp-servers-config", LLAMA_REFUSED_VALUE, "tools are run by clients"},
+    {"--tools,--tools-runtime", LLAMA_REFUSED_VALUE, CLIENT_TOOLS},
+    {"--mcp-servers-config,--mcp-servers-json", LLAMA_REFUSED_VALUE, CLIENT_TOOLS},
+    {"--ui-mcp-proxy,--webui-mcp-proxy", LLAMA_REFUSED, CLIENT_TOOLS},
     /* the log */
     {"-v,--verbose,--log-verbose", LLAMA_FLAG, "log-level=debug"},
     {"-lv,--verbosity,--log-verbosity", LLAMA_HERE_VALUE, NULL},
@@ -149,10 +156,18 @@ static const struct llama_option table[] = {
     {"--perf,--no-perf,-e,--escape,--no-escape,-sp,--special", LLAMA_HERE, NULL},
 };
 
+/* Returns true if @a and @b are the same but for '_' in place of '-', as llama-server reads them. */
+static bool is_same(const char *a, const char *b, size_t len) {
+    for (size_t i = 0; i < len; i++)
+        if (a[i] != b[i] && (a[i] != '-' || b[i] != '_'))
+            return false;
+    return true;
+}
+
 /* Returns true if @name is one of @names. */
 static bool is_among(const char *names, const char *name, size_t len) {
     for (; *names; names += strcspn(names, ","), names += *names == ',')
-        if (strcspn(names, ",") == len && memcmp(names, name, len) == 0)
+        if (strcspn(names, ",") == len && is_same(names, name, len))
             return true;
     return false;
 }

@@ -120,6 +120,10 @@ static int open_system(struct front_model *m, const struct config *c, struct err
     return r;
 }
 
+/* The places of pooling's choices. */
+static const uint16_t poolings[] = {0, SUBMIT_POOL_MEAN, SUBMIT_POOL_CLS, SUBMIT_POOL_LAST,
+                                    SUBMIT_POOL_NONE};
+
 /* "<arch>.pooling_type": 1 mean, 2 first token, 3 last, 4 a classifier's. Files without it are of
  * models that write, whose last token has seen all others, or of encoders, whose first one has. */
 static uint16_t pooling_of(const struct gguf *g, bool encoder) {
@@ -295,7 +299,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     m->api.n_vocab = tokenizer_n_vocab(m->tokenizer);
     m->api.encoder = kind.encoder;
     m->api.ranks = kind.ranks;
-    m->api.pool = pooling_of(m->file, kind.encoder);
+    m->api.pool = c->pooling ? poolings[c->pooling] : pooling_of(m->file, kind.encoder);
     m->api.arch = m->header.arch;
     m->api.n_embd = m->header.n_embd;
     m->api.n_ctx_train = m->header.n_ctx_train;

@@ -296,6 +296,20 @@ Test(llamacpp, slots_say_how_far_requests_are) {
     world_stop(&w);
 }
 
+Test(llamacpp, slots_can_be_turned_off) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.slots = false;
+    world_start(&w);
+    world_get(&w, "/slots", &r);
+    cr_expect_eq(r.status, 501);
+    expect_part(&r, "--no-slots");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(llamacpp, any_model_name_is_answered_where_it_may_be) {
     static const char *const bodies[][2] = {
         {CHAT, "{" HI ",\"model\":\"gpt-4\"}"},

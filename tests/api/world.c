@@ -46,6 +46,7 @@ void world_init(struct world *w) {
         .stall_timeout_ms = 10000,
         .stream_buffer_bytes = 256 << 10,
         .web_page = true,
+        .slots = true,
         .max_header_count = 100,
         .owned_by = "weft",
         .digests = true,

@@ -453,6 +453,7 @@ int main(int argc, char **argv) {
                  .stall_timeout_ms = 30000,
                  .stream_buffer_bytes = 256 << 10,
                  .web_page = true,
+                 .slots = true,
                  .max_header_count = 200,
                  .max_stored = 1000,
                  .stored_bytes = 64 << 20,

@@ -70,6 +70,7 @@ Test(args, what_depends_on_each_other) {
         {"-np 3 -c 100 --port 1", "127.0.0.1:1", 34},
         {"-np 3 -c 100 -kvu --host ::1", "[::1]:8080", 100},
         {"--host /tmp/x.sock -c 0", "unix:/tmp/x.sock", 0},
+        {"--host 127.0.0.1,::1 --port 2", "127.0.0.1:2", 0},
         {"--ssl-cert-file c --ssl-key-file k", "tls:127.0.0.1:8080", 0},
         {"--listen 127.0.0.1:5", "127.0.0.1:5", 0},
     };
@@ -80,6 +81,94 @@ Test(args, what_depends_on_each_other) {
         cr_expect_str_eq(read_line(cases[i].line, &c), "", "%s", cases[i].line);
         cr_expect_str_eq(c.listen[0], cases[i].listen);
         cr_expect_eq(c.engine.max_context, cases[i].max_context, "%s", cases[i].line);
+        config_deinit(&c);
+    }
+}
+
+/* The options with which llama.cpp's own server tests start their server; each begins with what
+ * all of those lines have. */
+Test(args, lines_of_llama_cpps_server_tests_start) {
+    static const char *const here[] = {"--offline",
+                                       "--model /d.gguf",
+                                       "--model-draft /d.gguf",
+                                       "--hf-repo o/r",
+                                       "--models-dir /d",
+                                       "--cors-origins https://a.example",
+                                       "--batch-size 32",
+                                       "--ubatch-size 128",
+                                       "--threads 2",
+                                       "--n-gpu-layers 99",
+                                       "--cont-batching",
+                                       "--embedding",
+                                       "--reranking",
+                                       "--metrics",
+                                       "--kv-unified",
+                                       "--swa-full",
+                                       "--slots",
+                                       "--pooling mean",
+                                       "--alias tinyllama-2,fim",
+                                       "--tags chat,small",
+                                       "--ctx-size 512",
+                                       "--parallel 2",
+                                       "-ctk q8_0",
+                                       "-ctv q8_0",
+                                       "-fa on",
+                                       "--n-predict 64",
+                                       "--verbose",
+                                       "--spec-type draft-simple",
+                                       "--api-key sk-test",
+                                       "--spec-draft-n-max 8",
+                                       "--spec-draft-n-min 4",
+                                       "--no-ui",
+                                       "--no-webui",
+                                       "--jinja",
+                                       "--reasoning-format none",
+                                       "--reasoning off",
+                                       "--chat-template chatml",
+                                       "--chat-template-file /t.jinja",
+                                       "--no-mmproj",
+                                       "--sleep-idle-seconds 1",
+                                       "--cache-ram 100",
+                                       "--cache-reuse-hybrid 32",
+                                       "--cache-reuse-hybrid-min-share 0.5",
+                                       "--no-cache-idle-slots",
+                                       "--backend_sampling"};
+    /* Features that weftd does not have: a server that started would lie. */
+    static const char *const refused[] = {"--model-url http://m.example/m.gguf",
+                                          "--hf-file m.gguf",
+                                          "--models-max 2",
+                                          "--models-preset p.ini",
+                                          "--no-models-autoload",
+                                          "--slot-save-path /s",
+                                          "--grp-attn-n 4",
+                                          "--grp-attn-w 8",
+                                          "--lora l.gguf",
+                                          "--context-shift",
+                                          "--spec-synth-len 4",
+                                          "--spec-synth-rates 0.5,0.2",
+                                          "--mmproj-url http://m.example/m.gguf",
+                                          "--media-path /m",
+                                          "--tools all",
+                                          "--tools-runtime r",
+                                          "--mcp-servers-config c.json",
+                                          "--mcp-servers-json {}",
+                                          "--ui-mcp-proxy"};
+    static const char common[] = "--port 8080 --temp 0.8 --seed 42 --host 127.0.0.1 --no-slots "
+                                 "--no-jinja";
+    char line[300];
+    struct config c;
+
+    for (size_t i = 0; i < ARRAY_SIZE(here); i++) {
+        snprintf(line, sizeof(line), "%s %s", common, here[i]);
+        cr_expect_str_eq(read_line(line, &c), "", "%s", line);
+        cr_expect(!c.api.slots && strcmp(c.listen[0], "127.0.0.1:8080") == 0, "%s", line);
+        config_deinit(&c);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
+        snprintf(line, sizeof(line), "%s %s", common, refused[i]);
+        const char *said = read_line(line, &c);
+        cr_expect(strstr(said, ": ") && !strstr(said, "unknown option"), "%s: %s", line, said);
+        cr_expect_eq(memcmp(said, refused[i], strcspn(refused[i], " ")), 0, "%s", said);
         config_deinit(&c);
     }
 }

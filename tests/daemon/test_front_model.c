@@ -12,10 +12,13 @@ Test(front_model, vectors_are_pooled_as_the_file_says) {
     static const struct {
         const char *arch;
         uint32_t in_file, pool;
+        const char *option;
     } cases[] = {
-        {"bert", 1, SUBMIT_POOL_MEAN},       {"bert", 2, SUBMIT_POOL_CLS},
-        {"bert", 3, SUBMIT_POOL_LAST},       {"bert", 0, SUBMIT_POOL_CLS},
-        {"nomic-bert", 1, SUBMIT_POOL_MEAN},
+        {"bert", 1, SUBMIT_POOL_MEAN, "model"},       {"bert", 2, SUBMIT_POOL_CLS, "model"},
+        {"bert", 3, SUBMIT_POOL_LAST, "model"},       {"bert", 0, SUBMIT_POOL_CLS, "model"},
+        {"nomic-bert", 1, SUBMIT_POOL_MEAN, "model"}, {"bert", 1, SUBMIT_POOL_MEAN, "mean"},
+        {"bert", 1, SUBMIT_POOL_CLS, "cls"},          {"bert", 1, SUBMIT_POOL_LAST, "last"},
+        {"bert", 1, SUBMIT_POOL_NONE, "none"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -30,6 +33,7 @@ Test(front_model, vectors_are_pooled_as_the_file_says) {
         cr_assert_eq(config_init(&c), 0);
         free(c.model);
         c.model = strdup(path);
+        cr_assert_eq(config_set(&c, "pooling", cases[i].option, &err), 0, "%s", err.message);
         cr_assert_eq(front_model_open(&m, &c, &room, &err), 0, "%s", err.message);
         cr_expect_eq(m.api.pool, cases[i].pool, "%s %u: %u", cases[i].arch, cases[i].in_file,
                      m.api.pool);
