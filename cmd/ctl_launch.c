@@ -126,6 +126,7 @@ const struct launch_client launch_clients[] = {
     {
         .name = "qwen",
         .program = "qwen",
+        .n_first = 18000,
         .env = {"OPENAI_BASE_URL={url}/v1", "OPENAI_API_KEY={key}", "OPENAI_MODEL={model}", NULL},
     },
     {

@@ -93,6 +93,7 @@ def test_the_model_is_the_first_that_is_served():
     r = launch("claude", "--url", url)
     assert r.returncode == 1 and "sends about 30000 tokens first; first has a context of 4096: it cannot work" in r.stderr, r
     assert "cannot work" in launch("claude", "--url", url, "--print").stderr
+    assert "sends about 18000 tokens first" in launch("qwen", "--url", url).stderr
     r = launch("claude", "--url", url, "--model", "second")
     assert r.returncode == 0 and not r.stderr, r
     assert launch("claude", "--url", url, "--model", "third").stderr == "weftctl: third reads pictures\n"
