@@ -435,8 +435,6 @@ static const float *peek(const struct be *b, uint32_t want) {
 static const char *attention_lacks(const struct model_shape *s, const struct model_op *op) {
     const struct heads *h = &op->heads;
 
-    if (op->attn.two_way)
-        return "pictures whose rows see each other";
     if (h->dim % 8 && h->dim != s->widest.head) /* the widest head is refused with its size */
         return "heads of this size";
     if (op->kind == OP_QKV && op->gated && op->bias[0])

@@ -86,6 +86,7 @@ struct batch_head {
      * step its place among them, or NO_PICTURE for a token. NULL: all rows are tokens. */
     const float *picture;
     const uint32_t *picture_row;
+    const uint32_t *last; /* of a row: the last position of its picture, or its own */
     /* By class of pages: the page of the row's position, and the tables. */
     const uint32_t *row_page[PAGE_CLASSES], *page_table[PAGE_CLASSES];
     const uint32_t *row_slot; /* token in the page */
@@ -105,7 +106,8 @@ struct plan_args {
     uint32_t page_tokens; /* 0: nothing is shared */
     uint32_t few;         /* queries of a block that has one chunk: ATTN_QUERIES or ATTN_LATENT */
     uint32_t wide;        /* queries of a block that has all chunks: attend_kernel.queries */
-    uint32_t shared; /* queries of a block that has chunks for several sequences: few, or more */
+    uint32_t shared;  /* queries of a block that has chunks for several sequences: few, or more */
+    uint32_t two_way; /* in some layer rows see keys up to batch_head.last */
 };
 
 /* -- rows -------------------------------------------------------------------------------------- */

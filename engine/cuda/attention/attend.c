@@ -64,6 +64,7 @@ static int plan(struct step *s, const struct heads *h) {
         .page_tokens = b->attention.shares ? b->opts->page_tokens : 0,
         .few = cuda_few(b),
         .wide = kernel_for(s, h).queries,
+        .two_way = b->shape->two_way,
         .shared = MAX(sharing_kernel(s, h).queries, cuda_few(b)),
     };
 
@@ -152,6 +153,7 @@ int step_attend(struct step *s, const struct model_op *op) {
         .cap = op->attn.cap,
         .holes = op->attn.holes,
         .window = window,
+        .two_way = op->attn.two_way,
         .sinks = sinks,
     };
     struct merge_args c = {

@@ -54,7 +54,7 @@ template <int D> struct alignas(16) Shared {
     struct Place place;
     uint16_t q[D][2][1][32][8]; /* take_queries() */
     float m[ATTN_QUERIES][ATTN_TILES], l[ATTN_QUERIES][ATTN_TILES];
-    uint32_t pos[ATTN_QUERIES];
+    struct Reach reach[ATTN_QUERIES];
 };
 
 /* The launch's shared memory: of each warp the values of its tile, and in their place its result.
@@ -191,7 +191,7 @@ DEVICE void weigh_half(const struct attend_args &a, struct Shared<D> &s, uint32_
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, query = lane / 4 + 8 * HALF;
     float m, l;
 
-    soften(a, c, HALF, s.pos[query], first, true, &m, &l);
+    soften(a, c, HALF, s.reach[query], first, true, &m, &l);
 #pragma unroll
     for (int j = 0; j < 4; j++)
         h[j] = pack_halves(c[j][2 * HALF], c[j][2 * HALF + 1]);
@@ -303,7 +303,7 @@ DEVICE void take_item(const struct attend_args &a, uint32_t i, struct Shared<D> 
     sync_block();
     if (threadIdx.x == 0)
         find_place(s.place, a, s.item, first_key_of(a, s.item));
-    take_positions(a, s.item, s);
+    take_reaches(a, s.item, s);
     sync_block();
 }
 

@@ -170,17 +170,34 @@ DEVICE size_t query_place(const struct attend_args &a, const struct attn_item &i
     return (size_t)(it.row0 + n / a.group) * a.n_head + head;
 }
 
-/* Position of query @query of an item; behind the last query, where the block has none, that of the
- * item's first row. */
-DEVICE uint32_t query_pos(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
-    return query < it.n_q ? a.batch->pos[it.row0 + (it.q0 + query) / a.group] : it.pos0;
+/* The first and the last key that a query sees. */
+struct Reach {
+    uint32_t first, last;
+};
+
+/* The last key that query @query of an item sees: its own, or that of its picture's last row. */
+DEVICE uint32_t last_key_of(const struct attend_args &a, const struct attn_item &it,
+                            uint32_t query) {
+    uint32_t row = it.row0 + (it.q0 + query) / a.group;
+
+    return a.two_way ? a.batch->last[row] : a.batch->pos[row];
 }
 
-/* Stores the position of each of the block's queries in s.pos. */
+/* Keys of query @query of an item; behind the last query, where the block has none, those of the
+ * item's first row. */
+DEVICE struct Reach query_reach(const struct attend_args &a, const struct attn_item &it,
+                                uint32_t query) {
+    uint32_t row = it.row0 + (it.q0 + query) / a.group;
+    uint32_t pos = query < it.n_q ? a.batch->pos[row] : it.pos0;
+
+    return {attn_first_key(pos, a.window), query < it.n_q ? last_key_of(a, it, query) : pos};
+}
+
+/* Stores the keys of each of the block's queries in s.reach. */
 template <class S>
-DEVICE void take_positions(const struct attend_args &a, const struct attn_item &it, S &s) {
+DEVICE void take_reaches(const struct attend_args &a, const struct attn_item &it, S &s) {
     if (threadIdx.x < S::queries)
-        s.pos[threadIdx.x] = query_pos(a, it, threadIdx.x);
+        s.reach[threadIdx.x] = query_reach(a, it, threadIdx.x);
 }
 
 /* The block's queries in half precision, zero where there is none. s.q: of each block of 32 values,
@@ -208,11 +225,11 @@ DEVICE bool is_seen(const struct Place &p, uint32_t first) {
     return first <= p.last && first + ATTN_TILE > p.first;
 }
 
-/* The softmax of a tile for query g (@half 0) or g + 8 (1) at position @pos: c becomes p. @masked:
+/* The softmax of a tile for query g (@half 0) or g + 8 (1), which sees @reach: c becomes p. @masked:
  * the query may not see all keys of the tile. */
-DEVICE void soften(const struct attend_args &a, float c[4][4], int half, uint32_t pos,
+DEVICE void soften(const struct attend_args &a, float c[4][4], int half, struct Reach reach,
                    uint32_t first, bool masked, float *m_out, float *l_out) {
-    uint32_t t = threadIdx.x % 4, from = attn_first_key(pos, a.window);
+    uint32_t t = threadIdx.x % 4;
     float m = -INFINITY, l = 0;
 
     if (a.holes)
@@ -234,7 +251,7 @@ DEVICE void soften(const struct attend_args &a, float c[4][4], int half, uint32_
         for (int i = 0; i < 8; i++) {
             float *x = &c[i / 2][2 * half + i % 2];
 
-            *x = first + 8 * t + i - from <= pos - from ? *x : -INFINITY;
+            *x = first + 8 * t + i - reach.first <= reach.last - reach.first ? *x : -INFINITY;
         }
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -334,6 +351,8 @@ DEVICE void find_place(struct Place &p, const struct attend_args &a, const struc
     p.shift = page_shift(s.page_tokens);
     p.first = first;
     p.last = it.pos0 + (it.q0 + it.n_q - 1) / a.group;
+    if (a.two_way && p.last < last_key_of(a, it, it.n_q - 1))
+        p.last = last_key_of(a, it, it.n_q - 1);
 }
 
 /* Returns the offset, in floats, of query @place in partial result @index of key head @head. */

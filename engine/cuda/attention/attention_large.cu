@@ -25,7 +25,7 @@ template <int D, int G> struct alignas(16) Shared {
     float a[ATTN_TILES][queries], b[ATTN_TILES][queries];
     float chunk_m[queries], chunk_l[queries], all_m[queries], all_l[queries];
     float all_a[queries], all_b[queries];
-    uint32_t pos[queries];
+    struct Reach reach[queries];
 };
 
 /* Scores of the tile that begins with key @first, for all groups of 16 queries: a key is loaded
@@ -81,7 +81,7 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint
             uint32_t query = n * ATTN_QUERIES + g + 8 * i;
             float m, l;
 
-            soften(a, c[n], i, s.pos[query], first, true, &m, &l);
+            soften(a, c[n], i, s.reach[query], first, true, &m, &l);
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 h[i][j] = pack_halves(c[n][j][2 * i], c[n][j][2 * i + 1]);
@@ -234,7 +234,7 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
         return;
     if (tid == 0)
         find_place(s.place, a, it, seen);
-    take_positions(a, it, s);
+    take_reaches(a, it, s);
     take_queries<D>(a, it, s);
     if (tid < queries) {
         s.all_m[tid] = -INFINITY;

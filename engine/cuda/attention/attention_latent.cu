@@ -90,7 +90,7 @@ template <bool Q8> struct alignas(16) Shared {
     struct Pair tile[2][queries];    /* weights of the merging into the chunk . */
     struct Pair whole[2][queries];   /* .. and of the chunk, if it ends with the tile */
     float chunk_m[queries], chunk_l[queries], all_m[queries], all_l[queries], all_a[queries];
-    uint32_t pos[queries];
+    struct Reach reach[queries];
     struct Place place;
     struct Span span; /* keys of the item */
     struct attn_item item;
@@ -196,7 +196,7 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<Q8> &s, uint32
     }
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-        soften(a, c, k, s.pos[n * ATTN_QUERIES + g + 8 * k], first, true, &m[k], &l[k]);
+        soften(a, c, k, s.reach[n * ATTN_QUERIES + g + 8 * k], first, true, &m[k], &l[k]);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             h[k][j] = pack_halves(c[j][2 * k], c[j][2 * k + 1]);
@@ -341,7 +341,7 @@ template <bool Q8> DEVICE void attend_item(const struct attend_args &a, struct S
     if (warp == 0)
         for (uint32_t i = 0; i < 3 - before && i < s.span.n; i++)
             fetch(s, i);
-    take_positions(a, s.item, s);
+    take_reaches(a, s.item, s);
     take_queries<BLOCKS>(a, s.item, s);
     for (uint32_t step = 0; step < s.span.n + before; step++) {
         uint32_t ahead = step + 3 - before,

@@ -178,7 +178,7 @@ template <int D> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_WIDE;
 
     uint16_t q[D][2][WARPS][32][8]; /* take_queries() */
-    uint32_t pos[ATTN_WIDE];
+    struct Reach reach[ATTN_WIDE];
     uint32_t low[WARPS], high[WARPS]; /* positions of a warp's queries; of none: low above high */
     uint32_t index;                   /* index of the item */
     uint32_t n_tiles;                 /* end of the last one that is seen */
@@ -194,9 +194,8 @@ template <int D> DEVICE void find_range(const struct attend_args &a, struct Shar
 
     s.low[threadIdx.x] = s.item.pos0 + (shared ? 0 : (s.item.q0 + query) / a.group);
     s.high[threadIdx.x] = query >= n_q ? 0
-                          : shared
-                              ? INT32_MAX
-                              : s.item.pos0 + (s.item.q0 + (end < n_q ? end : n_q) - 1) / a.group;
+                          : shared     ? INT32_MAX
+                                       : last_key_of(a, s.item, (end < n_q ? end : n_q) - 1);
 }
 
 /* Merges the tile that begins with key @first into @chunk, of the warp's queries from @query on.
@@ -230,7 +229,7 @@ DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s, con
     for (int i = 0; i < 2; i++) {
         float m, l;
 
-        soften(a, c, i, s.pos[query + g + 8 * i], first, masked, &m, &l);
+        soften(a, c, i, s.reach[query + g + 8 * i], first, masked, &m, &l);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             h[i][j] = pack_halves(c[j][2 * i], c[j][2 * i + 1]);
@@ -344,7 +343,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
             fetch<D>(p, ring, i);
         copy_commit();
     }
-    take_positions(a, s.item, s);
+    take_reaches(a, s.item, s);
     take_queries<D>(a, s.item, s);
     if (threadIdx.x < WARPS)
         find_range<D>(a, s);

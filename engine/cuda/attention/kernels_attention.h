@@ -28,6 +28,7 @@ struct attend_args {
     float scale, cap;       /* cap: of scores, 0: none */
     uint32_t holes;         /* keys of the kernel holes() weigh nothing */
     uint32_t window;        /* a row sees the last so many keys; UINT32_MAX: all */
+    uint32_t two_way;       /* rows see keys up to batch_head.last */
     const float *sinks;     /* by head, the score of a key without a value; NULL: there is none */
     uint32_t *merged;       /* NULL, or zeros as in matmul_args: [merges][n_head_kv] */
 };
@@ -56,7 +57,7 @@ struct attend_kernel {
  * queries. Nothing by last blocks. Their shared memory: */
 #define ATTEND_GROUPS_SHARED(head, queries)                                                        \
     (64 + ATTN_CHUNK / 8 * 16 + (queries) * (head)*2 +                                             \
-     ATTN_TILES * (queries) * (ATTN_TILE * 2 + 16) + (queries)*7 * 4)
+     ATTN_TILES * (queries) * (ATTN_TILE * 2 + 16) + (queries)*8 * 4)
 
 /* attend_latent_bulk: as attend_latent, of up to ATTN_LATENT_BULK queries, on servers' devices from
  * compute capability 9.0 on. */

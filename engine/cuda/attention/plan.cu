@@ -58,6 +58,13 @@ DEVICE uint32_t ceil_div(uint32_t n, uint32_t by) {
     return (n + by - 1) / by;
 }
 
+/* Chunks up to the last key that query @query of a sequence sees in any layer. */
+DEVICE uint32_t chunks_of(const struct plan_args &a, const struct plan_seq &s, uint32_t query) {
+    uint32_t row = query / a.group;
+
+    return (a.two_way ? a.batch->last[s.row0 + row] : s.pos0 + row) / ATTN_CHUNK + 1;
+}
+
 /* Blocks of queries that go over all their chunks. */
 DEVICE uint32_t blocks_of(const struct plan_args &a, const struct plan_seq &s) {
     return ceil_div(s.n_rows * a.group, a.wide);
@@ -196,7 +203,7 @@ DEVICE void give_seq(const struct plan_args &a, const struct plan_seq &s, uint32
 
     for (uint32_t q0 = 0; q0 < n_queries; q0 += a.few) {
         uint32_t n_q = n_queries - q0 < a.few ? n_queries - q0 : a.few;
-        uint32_t n = (s.pos0 + (q0 + n_q - 1) / a.group) / ATTN_CHUNK + 1;
+        uint32_t n = chunks_of(a, s, q0 + n_q - 1);
 
         if (n == 1 || n > a.max_partials - g.partials) {
             a.item[g.items++] = {s.row0, s.pos0, q0, n_q, s.page0, -1, 0, 0, n, 0, 0, {}};
@@ -322,7 +329,7 @@ DEVICE void write_seq(const struct plan_args &a, const struct Plan &p, uint32_t 
     if (d.item != NO_ITEM)
         for (uint32_t k = lane; k * size < n_queries; k += 32) {
             uint32_t q0 = k * size, n_q = n_queries - q0 < size ? n_queries - q0 : size;
-            uint32_t n = (s.pos0 + (q0 + n_q - 1) / a.group) / ATTN_CHUNK + 1;
+            uint32_t n = chunks_of(a, s, q0 + n_q - 1);
 
             shared.place = d.shared.place + q0;
             (k < n_wide ? a.wide_item[d.wide_item + k] : a.item[d.item + k - n_wide]) = {

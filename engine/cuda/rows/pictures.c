@@ -2,7 +2,8 @@
  * pictures - rows of pictures in a step. The CPU's image encoder has computed their values; the
  * upload brings those of its own rows to the device, where embed takes them in the place of a
  * token's embedding, and deep adds further parts behind the first layers. Rotary positions have
- * three axes (M-RoPE), from picture_rows(). Steps with rows of pictures are pieces of prompts, and
+ * three axes (M-RoPE), from picture_rows(); where rows of a picture see each other, attention takes
+ * a row's last key from it, too. Steps with rows of pictures are pieces of prompts, and
  * are launched kernel by kernel.
  */
 
@@ -16,20 +17,23 @@ bool pictures_fill(struct step *s, struct batch_head *h) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->batch;
     size_t n = batch->n_rows * sizeof(uint32_t), width = b->shape->n_picture * sizeof(float);
-    uint32_t *at[ROPE_AXES], *place, n_values = 0;
+    uint32_t *at[ROPE_AXES], *place, *last, n_values = 0;
     const void *d;
 
     s->pictures = false;
     for (int k = 0; k < ROPE_AXES; k++)
         h->at[k] = h->pos;
+    h->last = h->pos;
     if (!b->picture_row)
         return true;
     for (int k = 0; k < ROPE_AXES; k++) {
         at[k] = staging_take(&s->rows, n, &d);
         h->at[k] = d;
     }
+    last = staging_take(&s->rows, n, &d);
+    h->last = d;
     place = staging_take(&s->rows, n, &d);
-    if (!place)
+    if (!last || !place)
         return false;
     h->picture_row = d;
     for (uint32_t i = 0; i < batch->n_seqs; i++)
@@ -40,6 +44,7 @@ bool pictures_fill(struct step *s, struct batch_head *h) {
 
         for (int k = 0; k < ROPE_AXES; k++)
             at[k][r] = row->at[k];
+        last[r] = row->end - 1;
         place[r] = row->values ? n_values++ : NO_PICTURE;
     }
     s->pictures = n_values > 0;
