@@ -151,7 +151,8 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
     struct tokens t = {.max = REQUEST_PROMPTS_MAX * (size_t)in->job->model->info->max_context};
     yyjson_val *text = yyjson_is_obj(v) ? yyjson_obj_get(v, "prompt_string") : v, *item;
     yyjson_val *data = yyjson_is_str(text) ? yyjson_obj_get(v, "multimodal_data") : NULL;
-    int r = yyjson_arr_size(data) ? add_marked(in, text, data, &t)
+    bool none = !data || yyjson_is_null(data) || (yyjson_is_arr(data) && !yyjson_arr_size(data));
+    int r = !none                 ? add_marked(in, text, data, &t)
             : yyjson_is_str(text) ? add_text(in, text, true, &t)
             : yyjson_is_arr(text) ? 0
                                   : refuse(in, "prompt", "texts and arrays of tokens and texts");

@@ -191,6 +191,7 @@ static void count_serve(struct exchange *x, struct http *h) {
 
 static const struct route routes[] = {
     {"/v1/responses", HTTP_POST, false, true, responses_serve},
+    {"/responses", HTTP_POST, false, true, responses_serve},
     {"/v1/responses/compact", HTTP_POST, false, true, responses_compact_serve},
     {"/v1/responses/input_tokens", HTTP_POST, false, false, count_serve},
     {"/v1/conversations", HTTP_POST, false, false, conversations_create_serve},
@@ -206,7 +207,7 @@ static const struct route routes[] = {
     {0},
 };
 
-static const char *const prefixes[] = {"/v1/responses", "/v1/conversations", NULL};
+static const char *const prefixes[] = {"/v1/responses", "/responses", "/v1/conversations", NULL};
 
 const struct dialect responses_dialect = {
     .name = "responses",

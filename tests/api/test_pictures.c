@@ -253,6 +253,9 @@ Test(pictures, come_with_a_marker_in_a_prompt_string) {
     cr_expect_eq(r.status, 400, "%s", r.body.data);
     cr_expect(strstr(r.body.data, "one media marker for each picture"), "%s", r.body.data);
     reply_deinit(&r);
+    ask(&w, "/completion", "{\"prompt\":{\"prompt_string\":\"a\",\"multimodal_data\":\"@\"}}", &r);
+    cr_expect_eq(r.status, 400, "%s", r.body.data);
+    reply_deinit(&r);
     stopped(&w);
 }
 
