@@ -102,7 +102,7 @@ struct stream_shape {
  * @dim values. n_layer 0: the model has none. */
 struct sparse_shape {
     uint32_t n_layer;
-    uint32_t n_head, dim; /* of the indexer's queries; dim: a multiple of 16 */
+    uint32_t n_head, dim; /* queries of the indexer; dim: a multiple of 16 */
     uint32_t ratio;       /* positions of a block; a power of two up to 16, which divides a page */
     uint32_t n_block;     /* blocks that a row sees beside the last positions, at most */
 };

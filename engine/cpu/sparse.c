@@ -19,7 +19,7 @@ struct sparse {
     float *q, *k;      /* [max_rows] the indexer's queries and keys of tokens */
     float *score;      /* [CHOOSE_ROWS][max_blocks] */
     uint32_t *seen;    /* [max_rows][words] */
-    size_t max_blocks; /* of a sequence */
+    size_t max_blocks; /* blocks of the longest context */
     uint32_t words;
 };
 
@@ -27,7 +27,7 @@ struct sparse {
 struct run {
     struct step *step;
     const struct model_op *op;
-    uint32_t row0, n_parts; /* of the rows that are scored */
+    uint32_t row0, n_parts; /* first of the rows that are scored; parts of each */
 };
 
 static size_t row_bytes(const struct be *b, size_t width) {

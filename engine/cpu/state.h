@@ -35,8 +35,8 @@ struct weights {
 
 struct experts;   /* what a mixture of experts needs: experts.c */
 struct mla;       /* what latent attention needs: mla.c */
-struct streams;   /* what residual streams need: streams.c */
-struct sparse;    /* what sparse attention needs: sparse.c */
+struct streams;   /* buffers of residual streams: streams.c */
+struct sparse;    /* buffers of sparse attention: sparse.c */
 struct recurrent; /* what recurrent layers need, the states among it: recurrent.c */
 
 /* Consecutive rows of the batch that go through the pages together. */
@@ -65,7 +65,7 @@ struct be {
     const struct cpu_kernels *kernels;
     struct pool *pool;
     struct model_shape shape;
-    const struct gguf *file; /* of the table of n-grams */
+    const struct gguf *file; /* has the table of n-grams, which is not loaded */
     uint32_t max_rows, max_wants;
     bool counts_picks; /* engine_opts.experts_fd */
     struct keep keep;
@@ -88,8 +88,8 @@ struct be {
     struct experts *experts;     /* NULL: the model has none */
     struct recurrent *recurrent; /* likewise */
     struct mla *mla;             /* likewise */
-    struct streams *streams;     /* likewise */
-    struct sparse *sparse;       /* likewise */
+    struct streams *streams;     /* NULL: there are no streams */
+    struct sparse *sparse;       /* NULL: no layer is sparse */
     float *pair;                 /* [max_rows][2][n_embd] that DRAFT_IN multiplies; or NULL */
     float *gated;                /* [max_rows][heads][2][dim] queries and gates; or NULL */
 
