@@ -4,6 +4,7 @@ import shutil
 import tempfile
 import time
 
+from golden_models import golden
 from weftd import BACKEND, Weftd, main, seen, synth, tiny_model
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "256", "--threads", "2")
@@ -86,6 +87,23 @@ def test_a_model_that_is_replaced_by_rename_is_served_on():
             d.kill_worker()
             assert d.complete("tell me more", **ASK)["token_ids"] == before
             assert " model_changed " not in d.log
+
+
+def test_a_table_of_ngrams_is_not_read_from_another_file():
+    """It stays in the file, so a model that has one is not served from memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.gguf")
+        shutil.copy(golden("qwen4exp"), path)
+        with Weftd("--max-context", "1024", "--kv-pages", "256", model=path) as d:
+            before = d.complete([5, 6, 7], **ASK)["token_ids"]
+            shutil.copy(path, path + ".new")
+            os.rename(path + ".new", path)
+            assert d.complete([5, 6, 7], **ASK)["token_ids"] == before
+        with Weftd("--max-context", "1024", "--kv-pages", "256", model=path) as d:
+            assert d.complete([5, 6, 7], **ASK)["token_ids"] == before
+            zero(path)
+            status, _, value = d.request("POST", "/v1/completions", {"prompt": [5, 6, 7], **ASK})
+            assert status == 503 and "was changed" in value["error"]["message"], (status, value)
 
 
 def libraries_of(folder):
