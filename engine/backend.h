@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 12u
+#define BACKEND_ABI 13u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 #define PICKS_STEPS 64 /* be_ops.picks: 48 KiB come from a device, of 48 layers of 128 experts */

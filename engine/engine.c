@@ -507,7 +507,8 @@ static int start_step(struct engine *e, struct flight *f) {
 
     r = r < 0 ? r : e->ops->begin(e->be, b, &f->step);
     if (r == 0 && b->n_rows > 0)
-        r = model_forward(&e->model, e->ops, f->step, b->holes ? PASS_HOLES : b->model);
+        r = model_forward(&e->model, e->ops, f->step, b->holes ? PASS_HOLES : b->model,
+                          e->opts.step_progress);
     return r;
 }
 

@@ -174,11 +174,15 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
     return r;
 }
 
-int model_forward(const struct model *m, const struct be_ops *ops, struct step *s, uint32_t pass) {
+int model_forward(const struct model *m, const struct be_ops *ops, struct step *s, uint32_t pass,
+                  uint64_t *progress) {
     int r = 0;
 
     assert(pass < ARRAY_SIZE(m->pass) && m->pass[pass].begin < m->pass[pass].end);
-    for (uint32_t i = m->pass[pass].begin; i < m->pass[pass].end && r == 0; i++)
+    for (uint32_t i = m->pass[pass].begin; i < m->pass[pass].end && r == 0; i++) {
         r = ops->run[m->op[i].kind](s, &m->op[i]);
+        if (progress)
+            __atomic_fetch_add(progress, 1, __ATOMIC_RELAXED);
+    }
     return r;
 }

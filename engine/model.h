@@ -68,5 +68,7 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err);
 /* The first op with the weights of op @i, which may be @i. */
 uint32_t model_weights_of(const struct model *m, uint32_t i);
-/* Runs the ops of @pass for a step that has begun. 0 or -errno. */
-int model_forward(const struct model *m, const struct be_ops *ops, struct step *s, uint32_t pass);
+/* Runs the ops of @pass for a step that has begun; increments *progress after each, unless NULL. 0
+ * or -errno. */
+int model_forward(const struct model *m, const struct be_ops *ops, struct step *s, uint32_t pass,
+                  uint64_t *progress);

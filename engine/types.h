@@ -264,6 +264,9 @@ struct engine_opts {
     void (*progress)(void *ctx, const char *what,
                      double fraction); /* NULL, or called while loading */
     void *progress_ctx;
+    /* NULL, or incremented after each op of a step: a step that takes minutes on a slow or busy
+     * machine differs by it from one that hangs. */
+    uint64_t *step_progress;
 };
 
 /* Describes an open engine; constant but for n_picks and n_host_picks. */

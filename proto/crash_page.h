@@ -12,7 +12,7 @@
 #define CRASH_PAGE_MAX 1000
 #define CRASH_PAGE_COMPILING_MAX 16
 struct crash_page {
-    uint64_t step;       /* incremented by steps and pieces of pictures: the watchdog's progress */
+    uint64_t step; /* incremented by steps, their ops and pieces of pictures: for the watchdog */
     int64_t started_ns;  /* time of the launch; 0: neither a step nor a piece is running */
     uint32_t n, loading; /* n: number of ids; loading: 1 while the model is being loaded */
     uint64_t ids[CRASH_PAGE_MAX];

@@ -269,7 +269,7 @@ const struct option config_table[] = {
     UINT("engine", "max-draft", sched.max_draft, "16", 1, 32,
          "Most tokens drafted for a request in a step."),
     UINT("engine", "hang-timeout-ms", hang_timeout_ms, "30000", 1000, 3600000,
-         "A worker that completes no step for this long while requests wait is replaced."),
+         "A worker that computes nothing for this long while requests wait is replaced."),
     UINT("engine", "load-timeout-ms", load_timeout_ms, "1800000", 1000, 86400000,
          "Time for loading the model."),
     BOOL("engine", "logits-digest", engine.digest, "yes",

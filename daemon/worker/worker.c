@@ -254,6 +254,7 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     o->projector = w->projector;
     o->progress = on_progress;
     o->progress_ctx = w;
+    o->step_progress = &w->crash_page->step;
     int r = tokenizer_new(&w->tokenizer, w->file, err);
     if (r == 0 && o->block && gguf_array(o->block, "tokenizer.ggml.tokens"))
         r = check_tokens(w, err);

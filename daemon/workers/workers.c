@@ -522,8 +522,9 @@ static void note_change(struct workers *w) {
               quoted(w->opts.config->model).s);
 }
 
-/* A worker hangs when a step, or the loading, takes too long, or when requests wait and no step
- * completes. The front's own watchdog is another one (service.c). */
+/* A worker hangs when the loading takes too long, or when requests run and for hang-timeout-ms no
+ * op of a step ends. A step may take longer than that where other programs have the cores. The
+ * front's own watchdog is another one (service.c). */
 static void on_watch(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, watch);
     const struct config *c = w->opts.config;
@@ -555,7 +556,7 @@ static void on_watch(uv_timer_t *t) {
     w->killed_for_hang = true;
     w->n_hangs++;
     kill_worker(w, w->state == WORKERS_LOADING ? "loading exceeded load-timeout-ms"
-                                               : "no step completed within hang-timeout-ms");
+                                               : "nothing was computed for hang-timeout-ms");
 }
 
 /* ---- life ---- */

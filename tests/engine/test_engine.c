@@ -249,10 +249,13 @@ Test(engine, loading_tells_its_progress) {
 
 /* -- steps ------------------------------------------------------------------------------------- */
 
+static uint64_t n_ops; /* engine_opts.step_progress */
+
 /* NULL: the backend is not there. */
 static struct driver *open_driver(const char *backend, struct driver *d) {
     struct tiny_model t = {.type = TENSOR_Q4_K};
-    struct driver_opts o = {.backend = backend, .n_threads = 2, .n_host_pages = 8};
+    struct driver_opts o = {
+        .backend = backend, .n_threads = 2, .n_host_pages = 8, .step_progress = &n_ops};
     struct err err;
     char path[64];
 
@@ -296,6 +299,25 @@ Test(engine, steps_do_not_allocate) {
         cr_expect(eq(ulong, n_allocations - before, 0), "%s", backends[i]);
         driver_drop(d, s[0]);
         driver_drop(d, s[1]);
+        driver_close(d);
+    }
+}
+
+/* A step that takes longer than hang-timeout-ms is no hang: each op of its two layers counts. */
+Test(engine, each_op_of_a_step_counts_as_progress) {
+    for (size_t i = 0; i < ARRAY_SIZE(backends); i++) {
+        struct driver *d = open_driver(backends[i], &(struct driver){0});
+
+        if (!d)
+            continue;
+        struct driver_seq *s = driver_add(d, prompt, 40, 8, NULL);
+        for (int n = 0; n < 3; n++) {
+            uint64_t before = n_ops;
+
+            driver_step(d, (struct driver_part[]){{s, 8}}, 1);
+            cr_expect_geq(n_ops - before, 2 * 4, "%s", backends[i]);
+        }
+        driver_drop(d, s);
         driver_close(d);
     }
 }

@@ -122,6 +122,7 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
         .drafts = o->drafts,
         .projector = d->projector,
         .picture_rows = o->picture_rows,
+        .step_progress = opts->step_progress,
     };
     r = engine_new(&d->engine, &e, err);
     if (r < 0) {

@@ -52,6 +52,7 @@ struct driver_opts {
     uint32_t picture_rows; /* as engine_opts has it */
     uint32_t n_snapshots;  /* of recurrent states; in host memory where host_kv_bytes is not 0 */
     uint64_t host_kv_bytes;
+    uint64_t *step_progress; /* as engine_opts has it */
     void (*on_out)(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
                    const float *logits); /* logits NULL when the backend does not show them */
     void *ctx;
