@@ -243,8 +243,10 @@ uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan 
         c->request->drafter->n_asked = MIN(c == tried ? SPEC_PROBE : k, c->max);
         d->n_chosen += c->request->drafter->n_asked > 0;
     }
-    if (k > 0)
-        d->probe_gap = 0;
+    if (k > 0) {
+        d->probe_gap /= 2;
+        d->probe_at = spec->turn;
+    }
     return d->n_chosen;
 }
 
