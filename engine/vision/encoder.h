@@ -18,9 +18,9 @@ struct image_encoder;
 /* Zeroed: the CPU backend with as many threads as there are processors. */
 struct image_encoder_opts {
     const char *backend; /* "reference", or "cpu" */
-    const char *isa;     /* of the CPU backend; NULL: the best */
+    const char *isa;     /* instructions of the CPU backend; NULL: the best */
     uint32_t n_threads;  /* 0: all */
-    uint32_t max_rows;   /* of a picture, or of one part of it; 0: the projector's own limit */
+    uint32_t max_rows;   /* rows of a picture or of its part; 0: the projector's limit */
     /* The text model, whose tokens mark tiles; NULL: the rows of marks are zeros. */
     const struct gguf *text;
 };

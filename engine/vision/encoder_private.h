@@ -61,7 +61,7 @@ struct vis_cursor {
     float *rows;
     uint32_t tile, n_parts; /* the part under way: a picture without tiles has one */
     struct picture_layout l;
-    const uint8_t *pixels; /* of the part; pitch: bytes from a line to the next */
+    const uint8_t *pixels; /* first ones of the part; pitch: bytes from a line to the next */
     size_t pitch;
     float *out;
     enum vis_stage stage;
@@ -84,7 +84,7 @@ struct image_encoder {
      * columns of a grid. NULL: no text model was given. */
     float *marks;
     bool has_mark[VIS_MARKS];
-    uint32_t hidden; /* of mm_in's rows */
+    uint32_t hidden; /* width of mm_in's rows */
 
     struct floats {
         struct floats *next;
@@ -111,7 +111,7 @@ struct image_encoder {
 int vis_load(struct image_encoder *e, const struct gguf *file,
              const struct image_encoder_opts *opts, struct err *err);
 
-/* What image_encoder_fit() answers, of an encoder whose header and max_patches are known. */
+/* Answers image_encoder_fit() for an encoder whose header and max_patches are known. */
 int vis_fit(struct image_encoder_fit *out, struct image_encoder *e, const struct gguf *file,
             uint32_t n_threads, struct err *err);
 

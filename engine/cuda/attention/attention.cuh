@@ -225,7 +225,7 @@ DEVICE bool is_seen(const struct Place &p, uint32_t first) {
     return first <= p.last && first + ATTN_TILE > p.first;
 }
 
-/* The softmax of a tile for query g (@half 0) or g + 8 (1), which sees @reach: c becomes p. @masked:
+/* Softmax of a tile for query g (@half 0) or g + 8 (1), which sees @reach: c becomes p. @masked:
  * the query may not see all keys of the tile. */
 DEVICE void soften(const struct attend_args &a, float c[4][4], int half, struct Reach reach,
                    uint32_t first, bool masked, float *m_out, float *l_out) {
