@@ -71,3 +71,10 @@ int32_t kv_media_number(struct kv_media *m, const struct kv_medium *of) {
     list_push_back(&m->used, &e->used);
     return e->number;
 }
+
+const struct kv_medium *kv_media_find(const struct kv_media *m, int32_t number) {
+    for (uint32_t i = 0; i < m->n_known; i++)
+        if (m->entry[i].number == number)
+            return &m->entry[i].of;
+    return NULL;
+}

@@ -13,7 +13,7 @@
  * The table forgets the content that was asked for least recently. It gets a new number when it
  * comes again: pages under the old one are not found any more, and are evicted in time.
  *
- * Numbers mean nothing to another worker, so pages with pictures do not go to the disk tier.
+ * Numbers mean nothing to another worker: the disk tier's file has the contents instead (store.h).
  */
 
 #include <stdbool.h>
@@ -43,3 +43,5 @@ void kv_media_deinit(struct kv_media *m); /* accepts a zeroed one */
 
 /* Returns the number of @of: negative. 0: all numbers were given out. */
 int32_t kv_media_number(struct kv_media *m, const struct kv_medium *of);
+/* Returns the content of @number, or NULL once it is forgotten. Searches the whole table. */
+const struct kv_medium *kv_media_find(const struct kv_media *m, int32_t number);

@@ -5,8 +5,8 @@
  *   BLOCK   group 0: the slot of a state, then those of as many pages as are together no smaller
  *           group 1, ...
  *
- * A slot is a block with struct slot_head and a page's tokens, then the bytes of the page or state,
- * up to a multiple of BLOCK. Where a slot lies does not depend on the size of the file, which may
+ * A slot is a block with struct slot_head, which has a page's tokens and pictures, then the bytes of
+ * the page or state, up to a multiple of BLOCK. Where a slot lies does not depend on the size of the file, which may
  * change. Files of models without states have none of these slots; behind STORE_STATES_MAX groups
  * there are pages only.
  *
@@ -33,7 +33,7 @@
 #include <xxhash.h>
 
 #define BLOCK 4096u
-#define MAGIC UINT64_C(0x3230564B74666577) /* "weftKV02", as it stands in the file */
+#define MAGIC UINT64_C(0x3330564B74666577) /* "weftKV03", as it stands in the file */
 #define MAX_TOKENS 256u                    /* tokens of a page */
 
 /* The first block of the file. */
@@ -49,8 +49,9 @@ struct slot_head {
     uint64_t sum; /* checksum of the members behind it */
     XXH128_hash_t bytes;
     struct store_head head;
-    uint32_t n_tokens, unused; /* n_tokens: 0 for a state */
-    int32_t tokens[MAX_TOKENS];
+    uint32_t n_tokens, n_media; /* n_tokens: 0 for a state */
+    int32_t tokens[MAX_TOKENS]; /* >= -n_media */
+    struct kv_medium media[STORE_MEDIA];
 };
 
 static_assert(sizeof(struct slot_head) <= BLOCK, "a head fits in its block");
@@ -234,6 +235,15 @@ static bool is_none(const struct store_id *id) {
     return id->run == 0 && id->n == 0;
 }
 
+/* Returns whether each row of a picture in the head is one of its pictures. */
+static bool knows_media(const struct slot_head *h) {
+    bool ok = h->n_media <= STORE_MEDIA;
+
+    for (uint32_t i = 0; ok && i < h->n_tokens; i++)
+        ok = h->tokens[i] >= -(int32_t)h->n_media;
+    return ok;
+}
+
 /* 0, STORE_FREE, STORE_BAD or -errno. */
 static int read_slot_head(const struct store *s, uint32_t i, struct slot_head *h) {
     assert(i < s->n_slots + s->n_states);
@@ -244,17 +254,19 @@ static int read_slot_head(const struct store *s, uint32_t i, struct slot_head *h
     if (h->magic == 0 && h->sum == 0)
         return STORE_FREE;
     bool good = h->magic == MAGIC && h->sum == sum_of(s, h) && h->n_tokens == tokens_of(s, i) &&
-                !is_none(&h->head.id);
+                !is_none(&h->head.id) && knows_media(h);
     return good ? 0 : STORE_BAD;
 }
 
-int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens) {
+int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens,
+                    struct kv_medium media[static STORE_MEDIA]) {
     struct slot_head h;
     int r = read_slot_head(s, i, &h);
 
     if (r != 0)
         return r;
     *out = h.head;
+    memcpy(media, h.media, h.n_media * sizeof(*media));
     if (i < s->n_slots)
         memcpy(tokens, h.tokens, s->page_tokens * sizeof(*tokens));
     return 0;
@@ -311,8 +323,26 @@ int store_read(struct store_io **out, const struct store *s, uint32_t i, const s
     return r;
 }
 
+/* Puts a page's tokens into @h, with the pictures counted from the page's first one on. */
+static void put_tokens(struct slot_head *h, const int32_t *tokens, const struct kv_medium *media) {
+    int32_t first = 0;
+
+    for (uint32_t i = 0; i < h->n_tokens; i++) {
+        h->tokens[i] = tokens[i];
+        if (tokens[i] >= 0)
+            continue;
+        first = h->n_media ? first : -1 - tokens[i];
+        h->tokens[i] += first;
+        assert(h->tokens[i] < 0 && h->tokens[i] >= -(int32_t)STORE_MEDIA);
+        h->n_media = (uint32_t)-h->tokens[i];
+    }
+    if (h->n_media)
+        memcpy(h->media, media + first, h->n_media * sizeof(*media));
+}
+
 int store_write(struct store_io **out, const struct store *s, uint32_t i,
-                const struct store_head *head, const int32_t *tokens, const void *bytes) {
+                const struct store_head *head, const int32_t *tokens, const struct kv_medium *media,
+                const void *bytes) {
     struct store_io *io;
     int r = new_io(&io, s, i);
 
@@ -323,8 +353,7 @@ int store_write(struct store_io **out, const struct store *s, uint32_t i,
     io->head.magic = MAGIC; /* the other members are zero; there is no padding */
     io->head.head = *head;
     io->head.n_tokens = tokens_of(s, i);
-    if (io->head.n_tokens > 0)
-        memcpy(io->head.tokens, tokens, io->head.n_tokens * sizeof(*tokens));
+    put_tokens(&io->head, tokens, media);
     *out = io;
     return 0;
 }

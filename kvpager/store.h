@@ -10,6 +10,7 @@
  */
 
 #include "kvpager/kvpager.h"
+#include "kvpager/media.h"
 
 /* Answers. */
 #define STORE_FREE 1 /* the slot is empty */
@@ -20,6 +21,7 @@
 #define STORE_MORE 5 /* store_go_on: pieces are left */
 #define STORE_SLOTS_MAX (1u << 20)
 #define STORE_STATES_MAX 4096u /* the most that an engine has in host memory */
+#define STORE_MEDIA 40u        /* pictures of a page, at most */
 
 struct store;
 
@@ -68,15 +70,16 @@ uint32_t store_n_states(const struct store *s);
 uint64_t store_slot_bytes(const struct store *s, uint32_t i);
 
 /* Reads the head of slot @i. @tokens has room for the tokens of a page; a state's slot does not
- * change it. 0, STORE_FREE, STORE_BAD or -errno. */
-int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens);
+ * change it. A row of a picture is -1 - n, of @media[n]. 0, STORE_FREE, STORE_BAD or -errno. */
+int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens,
+                    struct kv_medium media[static STORE_MEDIA]);
 
 /* Enters what hangs together in the file into @slots, an empty pager whose pages and snapshots are
- * its slots: @id and @written get the names of the slots that were entered, and that they were.
+ * its slots. Pictures get their numbers from @media; NULL: pages with pictures are left out. @id and @written get the names of the slots that were entered, and that they were.
  * *stamp becomes the greatest there is, if that is greater; *n_bad counts damaged heads. 0 or
  * -ENOMEM. */
-int store_enter(const struct store *s, struct kv_pager *slots, struct store_id *id, bool *written,
-                uint64_t *stamp, uint64_t *n_bad);
+int store_enter(const struct store *s, struct kv_pager *slots, struct kv_media *media,
+                struct store_id *id, bool *written, uint64_t *stamp, uint64_t *n_bad);
 
 /* The bytes of a slot on their way to or from the file, in pieces of a page's size at most, so that
  * one thread can do several in turns: a state is as large as many pages. */
@@ -87,9 +90,11 @@ struct store_io;
 int store_read(struct store_io **out, const struct store *s, uint32_t i, const struct store_id *id,
                void *bytes);
 /* Begins to replace what is in slot @i, which is lost from the first piece on, whether this ends
- * well or not; @tokens: of a page. 0 or -ENOMEM. */
+ * well or not; @tokens: of a page. Rows of pictures are -1 - n, of @media[n], which grow by one from
+ * picture to picture, STORE_MEDIA of them at most. 0 or -ENOMEM. */
 int store_write(struct store_io **out, const struct store *s, uint32_t i,
-                const struct store_head *head, const int32_t *tokens, const void *bytes);
+                const struct store_head *head, const int32_t *tokens, const struct kv_medium *media,
+                const void *bytes);
 /* Reads or writes the next piece. Returns STORE_MORE, or at the end 0, STORE_BAD (the bytes that
  * were read are damaged) or -errno. */
 int store_go_on(struct store_io *io);

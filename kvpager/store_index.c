@@ -23,7 +23,8 @@ struct found {
 struct index {
     const struct store *store;
     struct kv_pager *slots;
-    struct store_id *id; /* ids as in store_enter() */
+    struct kv_media *media; /* NULL: pages with pictures are left out */
+    struct store_id *id;    /* ids as in store_enter() */
     bool *written;
     struct found *page, *state;
     int32_t *tokens; /* [n_slots][page_tokens] */
@@ -74,18 +75,37 @@ static uint32_t parent_of(const struct index *x, const struct found *f, uint32_t
                : x->n;
 }
 
+/* Puts the numbers that pictures have in this worker into the tokens of a page. Returns false if a
+ * picture has none. */
+static bool number_media(const struct index *x, int32_t *tokens, const struct kv_medium *media) {
+    int32_t number[STORE_MEDIA] = {0};
+
+    for (uint32_t i = 0; i < x->page_tokens; i++) {
+        if (tokens[i] >= 0)
+            continue;
+        int32_t *n = &number[-1 - tokens[i]];
+        if (*n == 0 && x->media)
+            *n = kv_media_number(x->media, &media[-1 - tokens[i]]);
+        if (*n == 0)
+            return false;
+        tokens[i] = *n;
+    }
+    return true;
+}
+
 /* The heads of slots [from, to): how many are entered in @out. */
 static uint32_t read_heads(const struct index *x, struct found *out, uint32_t from, uint32_t to,
                            uint64_t *stamp, uint64_t *n_bad) {
+    struct kv_medium media[STORE_MEDIA];
     uint32_t n = 0;
 
     for (uint32_t i = from; i < to; i++) {
         struct found *f = &out[n];
         int32_t *tokens = x->tokens + (size_t)(i - from) * x->page_tokens;
-        int r = store_read_head(x->store, i, &f->head, tokens);
+        int r = store_read_head(x->store, i, &f->head, tokens, media);
 
         *n_bad += r != 0 && r != STORE_FREE;
-        if (r != 0)
+        if (r != 0 || (i < store_n_slots(x->store) && !number_media(x, tokens, media)))
             continue;
         f->slot = i;
         f->recent = f->head.stamp;
@@ -153,11 +173,12 @@ static void restore_states(const struct index *x) {
     }
 }
 
-int store_enter(const struct store *s, struct kv_pager *slots, struct store_id *id, bool *written,
-                uint64_t *stamp, uint64_t *n_bad) {
+int store_enter(const struct store *s, struct kv_pager *slots, struct kv_media *media,
+                struct store_id *id, bool *written, uint64_t *stamp, uint64_t *n_bad) {
     uint32_t n = store_n_slots(s), n_states = store_n_states(s);
     struct index x = {.store = s,
                       .slots = slots,
+                      .media = media,
                       .id = id,
                       .written = written,
                       .page_tokens = slots->opts.page_tokens};

@@ -47,6 +47,8 @@ struct job {
     struct kv_isolation share;
     int32_t *tokens;
     uint32_t n_tokens;
+    int32_t *stored;         /* save: tokens of the pages under way as the file has them, */
+    struct kv_medium *media; /* and their pictures */
     /* Snapshots of the host's and of the slots' pager, or KV_NO_SNAPSHOT both: the source of the
      * copy is held, its destination taken. */
     uint32_t state, state_slot;
@@ -87,7 +89,8 @@ static void note(const struct disk *d, const char *what, int error) {
 
 static int read_index(struct disk *d) {
     uint64_t n_bad = 0;
-    int e = store_enter(d->store, d->slots, d->id, d->room.written, &d->stamp, &n_bad);
+    int e =
+        store_enter(d->store, d->slots, d->opts.media, d->id, d->room.written, &d->stamp, &n_bad);
 
     d->opts.stats->n_disk_bad += n_bad;
     if (n_bad > 0)
@@ -206,6 +209,8 @@ static void end_job(struct disk *d, struct job *j) {
     kv_seq_free(j->host);
     kv_seq_free(j->slots);
     free(j->tokens);
+    free(j->stored);
+    free(j->media);
     free(j);
 }
 
@@ -302,6 +307,33 @@ static bool write_state(struct disk *d, struct job *j) {
     return true;
 }
 
+/* Makes the tokens of @n pages of @j from page @from on as the file has them. Returns how many of
+ * the pages can be written: those before one with too many pictures, or with one whose content is
+ * forgotten. */
+static uint32_t store_tokens(const struct disk *d, struct job *j, uint32_t from, uint32_t n) {
+    uint32_t t = d->opts.pager.page_tokens, n_media = 0, n_here = 0;
+    const int32_t *in = j->tokens + (size_t)from * t;
+
+    free(j->stored);
+    free(j->media);
+    j->media = NULL;
+    j->stored = malloc((size_t)n * t * sizeof(*j->stored));
+    for (uint32_t i = 0; j->stored && i < n * t; i++) {
+        bool begins = in[i] < 0 && (i == 0 || in[i] != in[i - 1]);
+        const struct kv_medium *of = begins ? kv_media_find(d->opts.media, in[i]) : NULL;
+
+        n_here = i % t == 0 ? in[i] < 0 && !begins : n_here;
+        n_here += begins;
+        if ((begins && (!of || !array_resize(&j->media, n_media + 1, sizeof(*j->media)))) ||
+            n_here > STORE_MEDIA)
+            return i / t;
+        if (begins)
+            j->media[n_media++] = *of;
+        j->stored[i] = in[i] < 0 ? -(int32_t)n_media : in[i];
+    }
+    return j->stored ? n : 0;
+}
+
 /* Gives the next pages of @j, or a snapshot of earlier ones, to the thread. Returns false if all is
  * written or there is no room. */
 static bool write_more(struct disk *d, struct job *j) {
@@ -317,6 +349,7 @@ static bool write_more(struct disk *d, struct job *j) {
     uint32_t from = kv_seq_committed(j->slots) / t, end = j->n_tokens / t;
     uint64_t bytes = store_slot_bytes(d->store, 0);
     uint32_t n = disk_room_for(&d->room, MIN(end - from, DISK_IO_PAGES), bytes);
+    n = store_tokens(d, j, from, n);
     if (n == 0 || kv_seq_grow(j->slots, (from + n) * t) == KV_FULL)
         return false;
     disk_room_spend(&d->room, n * bytes);
@@ -330,7 +363,8 @@ static bool write_more(struct disk *d, struct job *j) {
         j->io.head[i] = head_of(d, j, slot[k], k, k > 0 ? slot[k - 1] : KV_NO_PAGE);
     }
     j->io.n = n;
-    j->io.tokens = j->tokens + (size_t)from * t;
+    j->io.tokens = j->stored;
+    j->io.media = j->media;
     give(d, j);
     return true;
 }

@@ -27,8 +27,9 @@ struct disk_opts {
     size_t n_identity;
     struct kv_opts pager; /* options of the device's pager */
     struct kv_pager *host;
-    struct engine *engine; /* owner of the host pages */
-    bool in_step;          /* tests: no thread, the file is read and written in disk_step() */
+    struct kv_media *media; /* numbers of pictures in tokens; NULL: the model takes none */
+    struct engine *engine;  /* owner of the host pages */
+    bool in_step;           /* tests: no thread, the file is read and written in disk_step() */
     void *ctx, *note_ctx;
     struct msg_stats *stats;
     /* Reports a fault of the file; the worker goes on. */

@@ -16,7 +16,7 @@ static int go_on(const struct store *s, struct disk_io *io) {
         r = store_read(&io->now, s, io->slot[i], &io->head[i].id, io->bytes[i]);
     else if (!io->now)
         r = store_write(&io->now, s, io->slot[i], &io->head[i],
-                        io->tokens + (size_t)i * io->page_tokens, io->bytes[i]);
+                        io->tokens + (size_t)i * io->page_tokens, io->media, io->bytes[i]);
     r = r == 0 ? store_go_on(io->now) : r;
     if (r != STORE_MORE)
         io->now = store_io_free(io->now);

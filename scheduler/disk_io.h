@@ -24,8 +24,9 @@ struct disk_io {
     uint32_t slot[DISK_IO_PAGES];
     void *bytes[DISK_IO_PAGES];
     struct store_head head[DISK_IO_PAGES];
-    const int32_t *tokens; /* [n][page_tokens] of pages to be written */
-    struct store_io *now;  /* I/O of slot[n_done]; NULL: not begun */
+    const int32_t *tokens;         /* [n][page_tokens] of pages to be written, */
+    const struct kv_medium *media; /* and their pictures, as store_write() takes them */
+    struct store_io *now;          /* I/O of slot[n_done]; NULL: not begun */
 };
 
 struct disk_thread {

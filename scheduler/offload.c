@@ -226,27 +226,13 @@ static bool work_on(struct offload *p, const struct kv_pager *device, struct off
     return (from + n) * t < j->n_tokens;
 }
 
-/* Returns how many of @tokens[0, n_tokens) come before the first picture, whose number means
- * nothing to another worker. */
-static uint32_t before_pictures(const int32_t *tokens, uint32_t n_tokens) {
-    uint32_t n = 0;
-
-    while (n < n_tokens && tokens[n] >= 0)
-        n++;
-    return n;
-}
-
 /* Ends @j and gives its pages in host memory to the disk, unless its session is unlikely to
  * return. */
 static void pass_on(struct offload *p, struct offload_job *j, uint64_t step) {
     if (!p->disk || !j->saved || !j->returns || kv_seq_committed(j->saved) == 0)
         return;
-    uint32_t n = before_pictures(j->tokens, j->n_tokens) / p->view->page_tokens;
-    if (n == 0)
-        return;
     /* Step @step, if any, copies the last pages. */
-    disk_save(p->disk, STEAL(j->saved), STEAL(j->tokens), n * p->view->page_tokens,
-              step - (p->n_copies == 0));
+    disk_save(p->disk, STEAL(j->saved), STEAL(j->tokens), j->n_tokens, step - (p->n_copies == 0));
 }
 
 void offload_work(struct offload *p, const struct kv_pager *device, bool idle, uint64_t step) {

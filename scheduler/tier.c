@@ -108,6 +108,7 @@ void tier_init(struct sched *s, bool use) {
         .clock = s->clock,
         .pager = s->pager_opts,
         .host = s->offload.host,
+        .media = s->info->picture_width > 0 ? &s->media : NULL,
         .engine = s->engine,
         .in_step = k->in_step,
         .stats = &s->stats,

@@ -39,8 +39,9 @@ static int go(struct store_io *io, int r) {
 static void use_slot(struct store *s, uint32_t i, uint8_t *bytes) {
     struct store_io *io = NULL;
     struct store_head head;
+    struct kv_medium media[STORE_MEDIA] = {{.n_rows = 2}, {.n_rows = 1}};
     int32_t tokens[T];
-    int r = store_read_head(s, i, &head, tokens);
+    int r = store_read_head(s, i, &head, tokens, media);
 
     FUZZ_ASSERT(r == 0 || r == STORE_FREE || r == STORE_BAD);
     if (r == 0) {
@@ -51,7 +52,7 @@ static void use_slot(struct store *s, uint32_t i, uint8_t *bytes) {
     }
     struct store_head own = {.id = {9, i + 1}, .stamp = i};
     io = NULL;
-    r = store_write(&io, s, i, &own, (int32_t[T]){1, 2, 3, 4}, bytes);
+    r = store_write(&io, s, i, &own, (int32_t[T]){1, -1, -1, -2}, media, bytes);
     FUZZ_ASSERT(go(io, r) == 0);
     io = NULL;
     r = store_read(&io, s, i, &own.id, bytes);
@@ -60,6 +61,7 @@ static void use_slot(struct store *s, uint32_t i, uint8_t *bytes) {
 
 static void enter(struct store *s) {
     CLEANUP(kv_pager_freep) struct kv_pager *p = NULL;
+    CLEANUP(kv_media_deinit) struct kv_media media = {0};
     struct kv_opts o = {.n_pages = store_n_slots(s),
                         .page_tokens = T,
                         .max_seqs = 1,
@@ -70,8 +72,8 @@ static void enter(struct store *s) {
     CLEANUP(freep) bool *written = calloc(n, 1);
     uint64_t stamp = 0, n_bad = 0;
 
-    FUZZ_ASSERT(id && written && kv_pager_new(&p, &o) == 0);
-    FUZZ_ASSERT(store_enter(s, p, id, written, &stamp, &n_bad) == 0);
+    FUZZ_ASSERT(id && written && kv_pager_new(&p, &o) == 0 && kv_media_init(&media, 4) == 0);
+    FUZZ_ASSERT(store_enter(s, p, &media, id, written, &stamp, &n_bad) == 0);
     kv_pager_check(p);
 }
 

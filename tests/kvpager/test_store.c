@@ -12,7 +12,8 @@
 #define T 4u
 #define BYTES 300u
 #define SLOT 8192u /* a block for the head, one for the bytes */
-#define HEAD 1128u /* of it that means something: head and tokens */
+/* of it that means something: head, tokens and pictures */
+#define HEAD (1128u + STORE_MEDIA * (uint32_t)sizeof(struct kv_medium))
 
 #define STATE 9000u       /* bytes of a state, */
 #define STATE_SLOT 16384u /* and of the file: as much as two pages */
@@ -22,6 +23,7 @@ static int fd;
 static uint32_t state_bytes;
 static struct store *store;
 static uint8_t page[STATE], got[STATE];
+static struct kv_medium media[STORE_MEDIA];
 
 static int open_file(const char *identity, uint64_t n_bytes, uint32_t page_bytes) {
     struct store_opts o = {
@@ -90,7 +92,7 @@ static int put(uint32_t slot, uint64_t n) {
         tokens[i] = (int32_t)(100 * n + i);
     for (uint32_t i = 0; i < bytes_of(slot); i++)
         page[i] = (uint8_t)rng_next(&r);
-    return go_through(store_write(&io, store, slot, &h, tokens, page));
+    return go_through(store_write(&io, store, slot, &h, tokens, NULL, page));
 }
 
 /* Whether slot @slot holds page or state @n: 0, or what store_read() answers. */
@@ -111,12 +113,12 @@ Test(kv_store, what_was_written_is_there_after_opening_again) {
     cr_assert_eq(put(2, 5), 0);
     cr_assert_eq(put(7, 6), 0);
     cr_assert_eq(open_file("a", 4096 + 8 * SLOT, BYTES), 0);
-    cr_expect_eq(store_read_head(store, 2, &h, tokens), 0);
+    cr_expect_eq(store_read_head(store, 2, &h, tokens, media), 0);
     cr_expect_eq(memcmp(&h, &should, sizeof(h)), 0);
     cr_expect_eq(tokens[3], 503);
     cr_expect_eq(get(2, 5), 0);
     cr_expect_eq(get(7, 6), 0);
-    cr_expect_eq(store_read_head(store, 3, &h, tokens), STORE_FREE);
+    cr_expect_eq(store_read_head(store, 3, &h, tokens, media), STORE_FREE);
 }
 
 Test(kv_store, a_slot_of_another_page_is_not_taken_for_it) {
@@ -234,7 +236,7 @@ Test(kv_store, states_and_pages_lie_beside_each_other) {
     cr_assert_eq(open_file("a", 4096 + 3 * GROUP, BYTES), 0);
     for (uint32_t i = 0; i < 9; i++)
         cr_expect_eq(get(i, 100 + i), 0, "slot %u", i);
-    cr_expect_eq(store_read_head(store, 7, &h, tokens), 0);
+    cr_expect_eq(store_read_head(store, 7, &h, tokens, media), 0);
     cr_expect_eq(memcmp(&h, &should, sizeof(h)), 0);
     cr_expect_eq(tokens[0], -1);
     cr_expect_eq(store_slot_bytes(store, 5), SLOT);
@@ -489,4 +491,54 @@ Test(kv_restore, a_snapshot_that_is_held_stays_for_the_peer) {
     kv_seq_free(s);
     kv_seq_free(h);
     kv_pager_free(host);
+}
+
+/* ---- pictures ---- */
+
+/* Writes four tokens of page @n: rows of @of[0], [1], ... where they are below 0. */
+static int put_tokens(uint32_t slot, uint64_t n, const int32_t tokens[T],
+                      const struct kv_medium *of) {
+    struct store_head h = {
+        .id = {9, n}, .parent = {n > 1 ? 9 : 0, n - 1}, .depth = (uint32_t)n - 1, .stamp = n};
+
+    return go_through(store_write(&io, store, slot, &h, tokens, of, page));
+}
+
+static struct kv_medium medium(uint8_t i) {
+    return (struct kv_medium){.digest = {[31] = i}, .n_rows = 3};
+}
+
+/* Three pictures in two pages, the second of which begins within one; another worker has given
+ * other numbers out meanwhile. */
+Test(kv_store, pictures_get_the_numbers_of_the_new_worker) {
+    const struct kv_medium all[] = {medium(1), medium(2), medium(3)};
+    struct kv_opts o = {.n_pages = 8, .page_tokens = T, .max_seqs = 1, .max_seq_tokens = 32};
+    struct kv_isolation none = {{0}};
+    struct kv_media numbers;
+    struct store_id id[8] = {0};
+    bool written[8] = {0};
+    uint64_t stamp = 0, n_bad = 0;
+    int32_t n[3], first[8];
+    struct kv_pager *p;
+
+    cr_assert_eq(put_tokens(2, 1, (int32_t[T]){5, -1, -1, -2}, all), 0);
+    cr_assert_eq(put_tokens(5, 2, (int32_t[T]){-2, -2, 6, -3}, all), 0);
+    cr_assert_eq(kv_media_init(&numbers, 8), 0);
+    for (uint8_t i = 3; i > 0; i--)
+        n[i - 1] = kv_media_number(&numbers, &all[i - 1]);
+    cr_assert_eq(kv_pager_new(&p, &o), 0);
+    cr_assert_eq(store_enter(store, p, &numbers, id, written, &stamp, &n_bad), 0);
+    cr_expect_eq(n_bad, 0);
+    memcpy(first, (int32_t[]){5, n[0], n[0], n[1], n[1], n[1], 6, n[2]}, sizeof(first));
+    cr_expect_eq(kv_pager_match(p, &none, first, 8).n_tokens, 8);
+    first[7] = n[0];
+    cr_expect_eq(kv_pager_match(p, &none, first, 8).n_tokens, 4);
+    p = kv_pager_free(p);
+    memset(written, 0, sizeof(written));
+    cr_assert_eq(kv_pager_new(&p, &o), 0); /* a worker without a projector */
+    cr_assert_eq(store_enter(store, p, NULL, id, written, &stamp, &n_bad), 0);
+    cr_expect_eq(kv_pager_match(p, &none, first, 8).n_tokens, 0);
+    cr_expect_eq(n_bad, 0);
+    kv_pager_free(p);
+    kv_media_deinit(&numbers);
 }

@@ -223,3 +223,35 @@ Test(pictures, two_way_pictures_are_whole) {
     cr_expect_eq(c->n_cached, a->tokens[19] == 5 ? 20 : 8);
     sim_deinit(&sim);
 }
+
+/* Another worker reads the pages of a prompt with a picture from the file; one with another picture
+ * in its place gets only those before it. */
+Test(pictures, a_new_worker_finds_the_pages_behind_a_picture) {
+    struct sim_opts o = with_pictures();
+
+    o.n_host_pages = 64;
+    o.disk_bytes = 1 << 20;
+    sim_init(&sim, &o);
+    struct sim_client *a = sim_client(&sim, 100, 1, 100, 4);
+    sim_put_picture(&sim, a, 2, 20);
+    sim_put_picture(&sim, a, 3, 60);
+    sim_submit(&sim, a, 0);
+    sim_run(&sim, 2000);
+    sim_restart(&sim);
+    sim_run(&sim, 10);
+    uint64_t n_computed = sim.stats.n_pictures_computed;
+    struct sim_client *other = sim_client(&sim, 100, 1, 100, 4);
+    sim_put_picture(&sim, other, 4, 20);
+    sim_submit(&sim, other, 0);
+    sim_run(&sim, 2000);
+    cr_expect_eq(other->n_cached, 16);
+    cr_expect_eq(sim.stats.n_pictures_computed, n_computed + 1);
+    struct sim_client *b = sim_client(&sim, 100, 1, 100, 4);
+    sim_put_picture(&sim, b, 2, 20);
+    sim_put_picture(&sim, b, 3, 60);
+    sim_submit(&sim, b, 0);
+    sim_run(&sim, 2000);
+    cr_expect_eq(b->n_cached, 96);
+    cr_expect_eq(sim.stats.n_pictures_computed, n_computed + 1);
+    sim_deinit(&sim);
+}
