@@ -233,6 +233,8 @@ static struct request *next_of(const struct pictures *p, enum picture_state stat
 
         if (best && group[best->tenant] <= group[r->tenant])
             continue;
+        if (state == PICTURE_WANTED && request_is_prewarm(r))
+            continue; /* no client waits, and the front has forgotten the pictures */
         for (uint32_t i = 0; i < r->n_pictures; i++)
             if (r->pictures[i].held && r->pictures[i].held->state == state) {
                 best = r;

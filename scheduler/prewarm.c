@@ -205,6 +205,8 @@ void prewarm_turn(struct prewarm *p) {
 
         if ((others || !list_empty(p->view->compiling)) && r->n_in_flight == 0)
             take_back(p, r);
+        else if (r->n_in_flight == 0 && pictures_why(r) != WHY_N)
+            prewarm_finish(p, r, FINISH_CANCELLED); /* its pictures are gone */
         return;
     }
     if (!list_empty(p->view->waiting) || !list_empty(p->view->running) ||

@@ -59,7 +59,7 @@ bool prewarm_keeps(const struct prompt_job *job, const struct gen *g) {
     const struct gen_env *env = job->env;
 
     return env->opts.prewarm && job->endpoint->repeats != REPEATS_NOTHING &&
-           job->request.messages && job->request.prefill.len == 0 && !job->request.n_pictures &&
+           job->request.messages && job->request.prefill.len == 0 &&
            !job->request.no_generation_prompt && job->body_len <= BODY_MAX && g->m.session != 0 &&
            env->prewarm.kept_bytes + job->body_len <= BODIES_MAX;
 }
@@ -285,9 +285,18 @@ static void on_thread(struct job *j) {
 static void submit(struct prewarm_job *t) {
     struct gen_env *env = t->job.env;
     const struct model *model = t->job.model;
+    const struct prompt *p = t->job.prompts;
     uint32_t page = model->info->page_tokens, n = (uint32_t)t->tokens.n;
     uint32_t held = (uint32_t)common(t->tokens.id, n, t->held, t->n_held);
+    uint32_t n_pictures = p->n_pictures;
 
+    for (; n_pictures > 0; n_pictures--) { /* the end is not in the midst of a picture */
+        const struct submit_picture *last = &p->pictures[n_pictures - 1];
+
+        if (last->at + last->n_rows <= MIN(n, n / page * page + 1))
+            break;
+        n = MIN(n, last->at);
+    }
     if (n / page <= held / page || n >= model->info->max_context)
         return;
     struct submit m = {
@@ -303,6 +312,8 @@ static void submit(struct prewarm_job *t) {
         .max_new = 1,
         .flags = SUBMIT_PREWARM,
         .tokens = t->tokens.id,
+        .pictures = p->pictures,
+        .n_pictures = n_pictures,
     };
     m.n_tokens = m.n_prompt;
     memcpy(m.isolation_key, t->m.isolation_key, sizeof(m.isolation_key));

@@ -218,6 +218,43 @@ Test(prewarm, what_is_computed_ahead_begins_the_next_prompt) {
 
 /* A loop of calls whose reasoning is in the prompts, and then an answer: the user's next question
  * takes it all out. */
+#define SEEN                                                                                       \
+    "{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/" \
+    "png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+"                     \
+    "M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==\"}},{\"type\":\"text\",\"text\":\"What is it?\"}]}"
+
+/* The worker finds the pages of a picture by its digest, so the expected turn names it. */
+Test(prewarm, a_turn_with_a_picture_is_computed_ahead) {
+    struct reply r, other;
+    struct world w;
+    size_t len;
+    CLEANUP(freep) char *source = world_template("Qwen-Qwen3-0.6B", &len);
+
+    prepare(&w, source, len);
+    world_see(&w);
+    world_start(&w);
+    uint32_t i = turn(&w, CHAT, "{\"messages\":[" SEEN "]}",
+                      "<think>\n" THOUGHT "\n</think>\n\nThere are three of them.", &r);
+    const struct fake_request *f = prewarm_of(&w, i);
+    cr_assert(f);
+    w.api->env.opts.prewarm = false;
+    uint32_t j =
+        turn(&w, CHAT,
+             "{\"messages\":[" SEEN ",{\"role\":\"assistant\",\"content\":\"There are three "
+             "of them.\"},{\"role\":\"user\",\"content\":\"Go on.\"}]}",
+             "x", &other);
+    const struct fake_request *n = &w.port.r[j];
+    f = &w.port.r[i + 1];
+    cr_expect_eq(common(n->tokens, n->m.n_prompt, f->tokens, f->m.n_prompt), f->m.n_prompt);
+    cr_expect_gt(f->m.n_prompt, w.port.r[i].m.n_prompt);
+    cr_assert_eq(f->m.n_pictures, 1);
+    cr_assert_eq(n->m.n_pictures, 1);
+    cr_expect_eq(memcmp(&f->pictures[0], &n->pictures[0], sizeof(n->pictures[0])), 0);
+    reply_deinit(&r);
+    reply_deinit(&other);
+    world_stop(&w);
+}
+
 Test(prewarm, who_sends_reasoning_back_is_seen_in_what_he_sent) {
     static const char call[] =
         "<think>\n" THOUGHT "\n</think>\n\n<tool_call>\n{\"name\": \"find\", "
