@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
+#include "api/generation/picture_fetch.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/list.h"
@@ -175,6 +176,7 @@ struct api_opts {
      * but the loop's. NULL: no model takes pictures. */
     int (*decode)(void *ctx, const void *data, size_t len, struct picture *out, struct err *err);
     void *decode_ctx;
+    struct picture_fetch_opts picture_fetch; /* addresses of pictures; zeroed: none is fetched */
     const char *const *managers; /* tenants with the right to manage; "*": all; or NULL */
 };
 

@@ -155,7 +155,10 @@ static int open_parts(struct api *a, const struct api_model *first, struct api_p
     if ((r = usage_init(&env->usage, &usage)) < 0 ||
         (r = service_init(&a->service, env, &a->http)) < 0)
         return r;
-    return job_pool_init(&env->pool, env->loop, env->clock);
+    if (picture_fetch_is_on(&env->opts.picture_fetch) &&
+        (r = job_pool_init(&env->fetchers, env->loop, env->clock, true)) < 0)
+        return r;
+    return job_pool_init(&env->pool, env->loop, env->clock, false);
 }
 
 int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
@@ -208,6 +211,7 @@ struct api *api_free(struct api *a) {
     service_deinit(&a->service);
     usage_deinit(&env->usage);
     job_pool_deinit(&env->pool);
+    job_pool_deinit(&env->fetchers);
     picture_table_deinit(&env->pictures);
     auth_deinit(&a->env.auth);
     store_deinit(&a->store);
@@ -256,6 +260,8 @@ void api_close(struct api *a) {
     model_wait_close(&a->env);
     picture_sender_close(&a->env.sender);
     job_pool_close(&a->env.pool);
+    if (a->env.fetchers.jobs)
+        job_pool_close(&a->env.fetchers);
 }
 
 bool api_busy(const struct api *a) {

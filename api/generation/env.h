@@ -73,6 +73,7 @@ struct gen_env {
     } grammars;
     struct picture_table pictures;
     struct picture_sender sender;
+    struct job_pool fetchers; /* jobs that wait for hosts of pictures; zeroed: there are none */
     struct store *store;     /* responses/store.h */
     struct service *service; /* service/service.h */
 };

@@ -32,6 +32,7 @@ bool gen_request_thinks_not(const struct gen_request *r) {
 
 static void drop_pictures(struct gen_request *r) {
     for (uint32_t i = 0; i < r->n_pictures; i++) {
+        free(r->pictures[i].address);
         free(r->pictures[i].file);
         picture_release(r->pictures[i].seen);
     }

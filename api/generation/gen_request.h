@@ -61,6 +61,7 @@ struct gen_request_form {
 
 /* A picture of the body. */
 struct request_picture {
+    char *address; /* until it was fetched; NULL: the body has the file */
     uint8_t *file; /* until it was looked at */
     size_t n_file;
     bool low;                  /* few rows */

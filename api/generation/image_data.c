@@ -91,8 +91,8 @@ int image_data_read(const char *s, size_t len, const char *place, uint8_t **out,
     if (begins(s, len, "http:") || begins(s, len, "https:"))
         return refuse(
             err, "invalid_image_url", place,
-            "it is an address, and this service fetches none: send the picture itself as a "
-            "data URI with base64");
+            "it is an address, and this service fetches none (option picture-hosts): send the "
+            "picture itself as a data URI with base64");
     if (begins(s, len, "file:"))
         return refuse(err, "invalid_image_url", place,
                       "it names a file, and this service opens none: send the picture itself as a "

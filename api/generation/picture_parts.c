@@ -6,6 +6,7 @@
 #include <string.h>
 #include "api/generation/env.h"
 #include "api/generation/image_data.h"
+#include "api/generation/picture_fetch.h"
 #include "api/generation/picture_table.h"
 #include "api/generation/prompt.h"
 #include "api/http/json.h"
@@ -48,7 +49,14 @@ int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const c
     p = &r->pictures[r->n_pictures];
     *p = (struct request_picture){.low = low};
     snprintf(p->place, sizeof(p->place), "%s", place);
-    int result = image_data_read(json_text(data), json_len(data), place, &p->file, &p->n_file, err);
+    const char *text = json_text(data);
+    size_t len = json_len(data);
+    bool address = picture_fetch_is_address(text, len) && !memchr(text, 0, len);
+    int result = 0;
+    if (address)
+        result = (p->address = strdup(text)) ? 0 : -ENOMEM;
+    else
+        result = image_data_read(text, len, place, &p->file, &p->n_file, err);
     if (result == 0)
         r->n_pictures++;
     return result;
@@ -208,6 +216,47 @@ static struct picture_way way_of(const struct prompt_job *job, bool low) {
     return w;
 }
 
+/* Checks the addresses of pictures. 0: there are none; -EINPROGRESS: they can be fetched; or an
+ * error. */
+static int check_addresses(struct prompt_job *job) {
+    const struct picture_fetch_opts *o = &job->env->opts.picture_fetch;
+    struct gen_request *r = &job->request;
+    int result = 0;
+
+    for (uint32_t i = 0; i < r->n_pictures; i++) {
+        const struct request_picture *p = &r->pictures[i];
+
+        if (!p->address)
+            continue;
+        if (!picture_fetch_is_on(o)) /* says so */
+            return image_data_read(p->address, strlen(p->address), p->place, NULL, NULL, &job->err);
+        TRY(picture_fetch_check(o, p->address, p->place, &job->err));
+        result = -EINPROGRESS;
+    }
+    return result;
+}
+
+int picture_parts_fetch(struct prompt_job *job) {
+    struct gen_request *r = &job->request;
+    int result = 0;
+
+    for (uint32_t i = 0; i < r->n_pictures && result == 0; i++) {
+        struct request_picture *p = &r->pictures[i];
+
+        if (!p->address)
+            continue;
+        if (job_pause() < 0)
+            return -ECANCELED;
+        result = picture_fetch(&job->env->opts.picture_fetch, p->address, p->place, &p->file,
+                               &p->n_file, &job->err);
+        free(p->address);
+        p->address = NULL;
+    }
+    if (result < 0 && *job->err.code)
+        picture_table_count_refused(&job->env->pictures, &job->err);
+    return result;
+}
+
 /* 0, -ENOMEM, -ECANCELED or an error. */
 static int look(struct prompt_job *job) {
     struct gen_request *r = &job->request;
@@ -233,9 +282,11 @@ static int look(struct prompt_job *job) {
 int picture_parts_take(struct prompt_job *job) {
     int r = find_pictures(job);
 
+    if (r == 0)
+        r = check_addresses(job);
     if (r == 0 && job->request.n_pictures)
         r = job->quick ? -EAGAIN : look(job); /* to decode them takes long */
-    if (r < 0 && r != -EAGAIN && *job->err.code)
+    if (r < 0 && r != -EAGAIN && r != -EINPROGRESS && *job->err.code)
         picture_table_count_refused(&job->env->pictures, &job->err);
     return r;
 }

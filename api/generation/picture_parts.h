@@ -4,6 +4,7 @@
  * picture_parts - pictures on their way from a request's body into its prompts.
  *
  *     parts of messages ──find──> request.pictures (files) ──look──> layouts, digests
+ *                                    addresses ──fetch──^
  *     tokens with a mark for each ──expand──> as many tokens as rows, struct submit_picture
  */
 
@@ -19,14 +20,17 @@ bool picture_part_is(yyjson_val *part);
 /* Returns the picture of a part that picture_parts_take() has written: below request.n_pictures. */
 uint32_t picture_part_index(yyjson_val *part);
 
-/* Adds the picture that @data holds (image_data.h) to @r. @low: detail is "low". 0, -ENOMEM, or a
+/* Adds the picture that @data holds (image_data.h), or whose address it is, to @r. @low: detail is "low". 0, -ENOMEM, or a
  * 400 about @place. */
 int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const char *place,
                       struct err *err);
 /* Moves the pictures of the messages' parts, except the assistant's, to request.pictures, once, for
  * a model that takes pictures, and reads their headers. Returns 0, -ENOMEM, -ECANCELED, with
- * job->quick -EAGAIN, or an error that names the part. */
+ * job->quick -EAGAIN, -EINPROGRESS where picture_parts_fetch() is to be called before, or an error
+ * that names the part. */
 int picture_parts_take(struct prompt_job *job);
+/* Fetches the pictures that have addresses; blocks its thread. Returns as picture_parts_take(). */
+int picture_parts_fetch(struct prompt_job *job);
 /* Notes that the prompt shows the pictures with the numbers @order, @n of them. 0 or -ENOMEM. */
 int picture_parts_order(struct gen_request *r, const uint32_t *order, uint32_t n);
 /* Puts rows in the place of marks in the tokens of all prompts, picture after picture in the order

@@ -497,6 +497,8 @@ int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct
         r = render(job);
     if (r == 0)
         r = tokenise(job, 0);
+    if (r == 0)
+        r = picture_parts_expand(job);
     if (r == 0) {
         *out = job->prompts[0].tokens;
         memset(&job->prompts[0].tokens, 0, sizeof(*out));
@@ -615,7 +617,7 @@ static int run(struct prompt_job *job) {
     if (r == -EAGAIN)
         forget_rendering(job);
     else
-        job->prepared = r != -EBUSY;
+        job->prepared = r != -EBUSY && r != -EINPROGRESS;
     if (r == 0 && fits(job))
         r = add_echoes(job);
     return r < 0 || !fits(job) ? r : constrain(job, job->quick);
@@ -667,7 +669,7 @@ static void set_limits(struct prompt_job *job) {
     job->max_tokens = MIN(all, 1u << 28) * 2 + 65536;
 }
 
-static void to_pool(struct prompt_job *job);
+static void to_pool(struct prompt_job *job, struct job_pool *pool);
 
 /* Here, or on the pool; with job->result -EBUSY with the model that it is for, once that is
  * there. */
@@ -685,9 +687,18 @@ static void go_on(struct prompt_job *job) {
             break;
     }
     if (job->result == -EAGAIN)
-        to_pool(job);
+        to_pool(job, &job->env->pool);
+    else if (job->result == -EINPROGRESS)
+        to_pool(job, &job->env->fetchers);
     else if (!job->waits)
         finish(job);
+}
+
+/* On a thread that may wait long. */
+static void on_fetcher(struct job *j) {
+    struct prompt_job *job = CONTAINER_OF(j, struct prompt_job, job);
+
+    job->result = picture_parts_fetch(job);
 }
 
 static void on_ended(struct job *j) {
@@ -699,17 +710,21 @@ static void on_ended(struct job *j) {
         job->result = -ECANCELED;
     if (job->result == -EBUSY)
         go_on(job);
+    else if (job->result == 0 && j->run == on_fetcher)
+        to_pool(job, &job->env->pool);
+    else if (job->result == -EINPROGRESS)
+        to_pool(job, &job->env->fetchers);
     else
         finish(job);
 }
 
-static void to_pool(struct prompt_job *job) {
+static void to_pool(struct prompt_job *job, struct job_pool *pool) {
     assert(!job->pooled && !job->abandoned);
     job->quick = false;
     job->pooled = true;
-    job->job.run = on_thread;
+    job->job.run = pool == &job->env->fetchers ? on_fetcher : on_thread;
     job->job.done = on_ended;
-    int r = job_pool_put(&job->env->pool, &job->job, job->tenant);
+    int r = job_pool_put(pool, &job->job, job->tenant);
 
     if (r == 0)
         return; /* from here on it is the thread's */
@@ -763,7 +778,7 @@ bool prompt_job_abandon(struct prompt_job *job) {
         job->running = false;
     }
     if (job->pooled && !job->abandoned)
-        job_pool_abandon(&job->env->pool, &job->job);
+        jobs_abandon(job->job.jobs, &job->job);
     job->abandoned = true;
     return job->running;
 }

@@ -29,11 +29,11 @@ static void wake(void *ctx) {
     uv_async_send(&p->ended);
 }
 
-int job_pool_init(struct job_pool *p, uv_loop_t *loop, struct clock *clock) {
+int job_pool_init(struct job_pool *p, uv_loop_t *loop, struct clock *clock, bool waits) {
     long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct jobs_opts o = {
         .name = "weft-pool",
-        .n_running = (uint32_t)MIN(MAX(n_cores, RUNNING_MIN), RUNNING_MAX),
+        .n_running = waits ? THREADS : (uint32_t)MIN(MAX(n_cores, RUNNING_MIN), RUNNING_MAX),
         .n_threads = THREADS,
         .nice = NICE,
         .clock = clock,

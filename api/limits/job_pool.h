@@ -19,9 +19,11 @@ struct job_pool {
     bool closing;
 };
 
-/* 0 or -errno. The clock is read by all threads. */
-int job_pool_init(struct job_pool *p, uv_loop_t *loop, struct clock *clock);
-void job_pool_deinit(struct job_pool *p); /* after job_pool_close() and the loop has run out */
+/* @waits: jobs wait for others rather than compute, so that all threads may run at once. 0 or
+ * -errno. The clock is read by all threads. */
+int job_pool_init(struct job_pool *p, uv_loop_t *loop, struct clock *clock, bool waits);
+/* After job_pool_close() and the loop has run out; accepts a zeroed one. */
+void job_pool_deinit(struct job_pool *p);
 /* Abandons every job; the handle is closed when the last one has been told its end. */
 void job_pool_close(struct job_pool *p);
 /* Runs @j, whose run and done are set, for @t, which is charged. 0 or -ENOMEM. */

@@ -39,6 +39,7 @@ struct config {
     bool pinned;
     char *listen[CONFIG_LIST_MAX + 1], *hosts[CONFIG_LIST_MAX + 1];
     char *allow_pull[CONFIG_LIST_MAX + 1]; /* tenants; "*": all */
+    char *picture_hosts[CONFIG_LIST_MAX + 1];
     char *cors_origins[CONFIG_LIST_MAX + 1], *sampling[CONFIG_LIST_MAX + 1];
     uint32_t reasoning;                      /* enum thinking_switch */
     uint32_t pooling;                        /* index into the row's choices */

@@ -137,6 +137,9 @@ const struct option config_table[] = {
     LIST("listen", "allow-pull", allow_pull, "",
          "Tenants whose clients may pull, create, copy and delete models by Ollama's API, and use "
          "/sleep and /wake_up; *: all; empty: none."),
+    LIST("listen", "picture-hosts", picture_hosts, "",
+         "Hosts (HOST or HOST:PORT) from which pictures are fetched where a request has their "
+         "https:// address; empty: none is fetched."),
     STRING("listen", "tenants", tenants, "",
            "A file with the tenants, their weights and limits (conf/tenants.conf), read again on "
            "SIGHUP; empty: all are equal and unlimited."),

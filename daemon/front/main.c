@@ -424,6 +424,8 @@ static int open_api(struct front *f) {
     o.managers = (const char *const *)c->allow_pull;
     o.sleep = models_sleep;
     o.decode = picture_decoder_run;
+    o.picture_fetch =
+        (struct picture_fetch_opts){(const char *const *)c->picture_hosts, picture_fetch_is_public};
     if (*c->models || *c->models_dir) {
         o.rescan = models_rescan;
         o.manage = &models_manage;
@@ -625,7 +627,8 @@ int main(int argc, char **argv) {
     if ((r = config_init(&f.config)) < 0 ||
         (r = args_read(&f.config, f.argc, argv, stderr, &err)) < 0 ||
         (r = config_check(&f.config, &err)) < 0 ||
-        (r = api_check_otlp(f.config.api.otlp_endpoint, &err)) < 0)
+        (r = api_check_otlp(f.config.api.otlp_endpoint, &err)) < 0 ||
+        (r = picture_fetch_check_hosts((const char *const *)f.config.picture_hosts, &err)) < 0)
         return fail(&err, r);
     CLEANUP(freep) struct api_tenant *rows = NULL;
     uint32_t n_rows;

@@ -374,7 +374,9 @@ static const struct {
     int status;
 } refused[] = {
     {"{\"url\":\"https://example.com/a.png\"}",
-     "messages[0].content[1].image_url: it is an address, and this service fetches none", 400},
+     "messages[0].content[1].image_url: it is an address, and this service fetches none (option "
+     "picture-hosts)",
+     400},
     {"{\"url\":\"file:///etc/passwd\"}", "it names a file, and this service opens none", 400},
     {"{\"url\":\"data:image/png,abc\"}", "it must be a data URI with base64", 400},
     {"{\"url\":\"a:b\"}", "it must be a picture in base64", 400},

@@ -1,6 +1,5 @@
 """Pictures through the whole daemon: the greedy texts of another implementation, every dialect, files that are known,
 damaged files, the death of a worker."""
-import base64
 import json
 import re
 import tempfile
@@ -8,41 +7,11 @@ import threading
 import time
 
 from manager import wait_until
+from pictures import FLAGS, FOLDER, metrics, picture, pictures_total, post, started, uri
 from upgrading import Daemon, Installed, upgrade
-from weftd import BACKEND, DATA, Weftd, main, mtp_model, parallel, seen, synth
+from weftd import main, mtp_model, parallel, seen, synth
 
-FOLDER = DATA / "golden-vision"
-FLAGS = ("--max-context", "2048", "--kv-pages", "128", "--backend", BACKEND)
 MODELS = ("qwen3vl", "qwen35", "qwen25vl", "gemma3", "gemma4", "gemma4u", "mistral3", "lfm2")
-
-
-def picture(path):
-    return base64.b64encode((FOLDER / path).read_bytes()).decode()
-
-
-def uri(path):
-    return "data:image/png;base64," + picture(path)
-
-
-def started(name, *flags):
-    return Weftd(*FLAGS, *flags, model=str(FOLDER / f"{name}.gguf"))
-
-
-def metrics(d):
-    text = d.request("GET", "/metrics")[2]
-    return text if isinstance(text, str) else text.decode()
-
-
-def pictures_total(d):
-    """Files that were decoded, and that were known."""
-    text = metrics(d)
-    return [int(re.search(r'weft_pictures_total\{result="%s"\} (\d+)' % what, text).group(1)) for what in ("decoded", "known")]
-
-
-def post(d, path, body):
-    status, _, answer = d.request("POST", path, body)
-    assert status == 200, (path, status, answer)
-    return answer
 
 
 def check_golden(name):

@@ -1,0 +1,37 @@
+"""What the tests of pictures share: files, a daemon with a model that sees, counts."""
+import base64
+import re
+
+from weftd import BACKEND, DATA, Weftd
+
+FOLDER = DATA / "golden-vision"
+FLAGS = ("--max-context", "2048", "--kv-pages", "128", "--backend", BACKEND)
+
+
+def picture(path):
+    return base64.b64encode((FOLDER / path).read_bytes()).decode()
+
+
+def uri(path):
+    return "data:image/png;base64," + picture(path)
+
+
+def started(name, *flags):
+    return Weftd(*FLAGS, *flags, model=str(FOLDER / f"{name}.gguf"))
+
+
+def metrics(d):
+    text = d.request("GET", "/metrics")[2]
+    return text if isinstance(text, str) else text.decode()
+
+
+def pictures_total(d):
+    """Files that were decoded, and that were known."""
+    text = metrics(d)
+    return [int(re.search(r'weft_pictures_total\{result="%s"\} (\d+)' % what, text).group(1)) for what in ("decoded", "known")]
+
+
+def post(d, path, body):
+    status, _, answer = d.request("POST", path, body)
+    assert status == 200, (path, status, answer)
+    return answer
