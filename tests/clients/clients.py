@@ -15,7 +15,7 @@ import tempfile
 SOURCE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(SOURCE.parent / "e2e"))
 
-from weftd import BUILD, Skip, Weftd, main, tiny_model  # noqa: E402,F401
+from weftd import BUILD, DATA, Skip, Weftd, main, tiny_model  # noqa: E402,F401
 
 UNREACHABLE = re.compile(r"\b(ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ERR_SOCKET_TIMEOUT|ENOTCACHED)\b.*")
 
@@ -51,9 +51,12 @@ def install(name, *flags, source=None):
 
 class Scripted:
     """A running scripted_server; use as a context manager. @script: see scripted_server.c. @template: text of a chat
-    template, instead of the model's."""
+    template, instead of the model's. @sees: the model takes pictures; each is <|image_pad|> many times in its prompt."""
 
-    def __init__(self, script, *flags, template=None):
+    def __init__(self, script, *flags, template=None, sees=False):
+        model = str(DATA / "golden-vision" / "qwen3vl.gguf") if sees else tiny_model()
+        if sees:
+            flags += ("--mmproj", str(DATA / "golden-vision" / "mmproj-qwen3vl.gguf"))
         self.folder = tempfile.TemporaryDirectory(prefix="weft-clients-")
         path, self.log_path = os.path.join(self.folder.name, "script"), os.path.join(self.folder.name, "log")
         with open(path, "w") as file:
@@ -63,7 +66,7 @@ class Scripted:
             with open(flags[-1], "w") as file:
                 file.write(template)
         self.process = subprocess.Popen(
-            [str(BUILD / "tests" / "clients" / "scripted_server"), "--model", tiny_model(), "--script", path, "--log", self.log_path, *flags],
+            [str(BUILD / "tests" / "clients" / "scripted_server"), "--model", model, "--script", path, "--log", self.log_path, *flags],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -89,6 +92,9 @@ class Scripted:
         """One dictionary for each generation so far."""
         with open(self.log_path) as file:
             return [json.loads(line) for line in file]
+
+
+SCREENSHOT = SOURCE.parent.parent / "docs" / "images" / "web-chat.png"
 
 
 def node(folder, script, *args):

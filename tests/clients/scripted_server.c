@@ -6,7 +6,7 @@
  *      scripted_server --model FILE.gguf --script FILE [--listen 127.0.0.1:0] [--chat-template
  * FILE]
  *                      [--api-keys FILE] [--log FILE] [--marker TEXT] [--tokens N] [--pause-ms N]
- *                      [--keepalive-ms N] [--name ID]
+ *                      [--keepalive-ms N] [--name ID] [--mmproj FILE]
  *
  * Prints "ready http://HOST:PORT" on stdout once it serves, and ends on SIGTERM. A small model file
  * is made by `weft-synth` (tests/e2e/weftd.py: tiny_model()); its template writes tool calls
@@ -25,7 +25,8 @@
  * number of the answer from 0 on, or -1, "session": what its session became}. n_cached, which
  * clients are told as cached tokens, is the longest prefix in common with one of the last prompts,
  * in whole pages.
- * --tokens: of one event (3). --pause-ms: between events (1).
+ * --tokens: of one event (3). --pause-ms: between events (1). --mmproj: the header of this projector
+ * file decides how many tokens pictures have; they are in the log's prompt as those tokens.
  */
 
 #include <errno.h>
@@ -39,6 +40,8 @@
 #include "base/gguf.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "vision/picture.h"
+#include "vision/projector.h"
 
 #define ANSWERS_MAX 64
 #define CONTEXT 262144
@@ -358,6 +361,24 @@ static void open_model(struct server *s, const char *path, const char *template)
     s->model.n_vocab = tokenizer_n_vocab(s->tokenizer);
 }
 
+static int decode(void *ctx, const void *data, size_t len, struct picture *out, struct err *err) {
+    (void)ctx;
+    return picture_decode(data, len, out, err);
+}
+
+static void open_projector(struct server *s, const char *path) {
+    static const uint8_t id[32] = {1};
+    static struct projector p;
+    struct gguf *g = NULL; /* lives as long as the process */
+    struct err err = {0};
+
+    check(gguf_open(&g, path, &err), path, &err);
+    check(projector_read(&p, g, &err), path, &err);
+    s->model.projector = &p;
+    s->model.projector_id = id;
+    s->opts.decode = decode;
+}
+
 static void on_signal(uv_signal_t *h, int signum) {
     struct server *s = h->data;
 
@@ -420,6 +441,8 @@ static void set_flag(struct server *s, struct flags *f, const char *flag, const 
         s->opts.api_keys_file = v;
     else if (strcmp(flag, "--marker") == 0)
         s->marker = v;
+    else if (strcmp(flag, "--mmproj") == 0)
+        open_projector(s, v);
     else if (strcmp(flag, "--name") == 0)
         s->model.id = v;
     else if (strcmp(flag, "--tokens") == 0)

@@ -6,7 +6,7 @@ import platform
 import subprocess
 import tempfile
 
-from clients import SOURCE, Scripted, Skip, install, main
+from clients import SCREENSHOT, SOURCE, Scripted, Skip, install, main
 
 # WORK: the folder that it works in.
 SCRIPT = """\
@@ -52,6 +52,19 @@ DEFERRED = """\
 </tool_call>
 === results=2
 There was no such task.
+"""
+
+
+# A screenshot that it reads itself, in the result of its tool.
+LOOKS = """\
+=== results=0
+<tool_call>
+{"name": "Read", "arguments": {"file_path": "WORK/shot.png"}}
+</tool_call>
+=== results=1 has=<|image_pad|><|image_pad|>
+It shows a chat.
+=== results=1
+There is no picture.
 """
 
 
@@ -137,6 +150,16 @@ def test_claude_code_finds_deferred_tools():
         first, *_, last = s.runs
         check_turns(s.runs)
         assert '"name":"TaskStop"' in last["prompt"] and "DeferredToolPlaceholder" not in first["prompt"]
+
+
+def test_claude_code_shows_a_screenshot_to_the_model():
+    claude, home = program(), Home()
+    (home.work / "shot.png").write_bytes(SCREENSHOT.read_bytes())
+    with Scripted(LOOKS.replace("WORK", str(home.work)), template=(SOURCE / "thinking.jinja").read_text(), sees=True) as s:
+        events = home.run(claude, s.url, "What is on shot.png?")
+        assert [b["name"] for b in blocks(events, "assistant", "tool_use")] == ["Read"]
+        assert events[-1]["result"] == "It shows a chat.", events[-1]
+        assert s.runs[-1]["prompt"].count("<|vision_start|>") == 1, s.runs[-1]["prompt"][-500:]
 
 
 if __name__ == "__main__":

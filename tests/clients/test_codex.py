@@ -6,7 +6,7 @@ import platform
 import subprocess
 import tempfile
 
-from clients import SOURCE, Scripted, Skip, install, main
+from clients import SCREENSHOT, SOURCE, Scripted, Skip, install, main
 
 # To a model that it knows Codex gives a freeform tool for patches.
 SCRIPT = """\
@@ -123,6 +123,20 @@ All is counted.
 It was not made shorter.
 """
 
+# Its tool for pictures gives one back as the output of the call; -i puts one into the user's message.
+LOOKS = """\
+=== has=given.png
+It was given a picture.
+=== results=0
+<tool_call>
+{"name": "view_image", "arguments": {"path": "shot.png"}}
+</tool_call>
+=== results=1 has=<|image_pad|><|image_pad|>
+It shows a chat.
+=== results=1
+There is no picture.
+"""
+
 OWN_PROVIDER = """\
 model = "gpt-5.5"
 openai_base_url = "%s/v1"
@@ -153,10 +167,10 @@ def program():
 class Codex:
     """A home, a folder to work in and a server."""
 
-    def __init__(self, script, *flags, model="scripted", idle_ms=60000, settings="", more=""):
+    def __init__(self, script, *flags, model="scripted", idle_ms=60000, settings="", more="", sees=False):
         self.program, self.model = program(), model
         self.config = lambda url: CONFIG % (model, settings, url, idle_ms) + more
-        self.server = Scripted(script, "--name", model, *flags, template=(SOURCE / "thinking.jinja").read_text())
+        self.server = Scripted(script, "--name", model, *flags, template=(SOURCE / "thinking.jinja").read_text(), sees=sees)
         self.folder = tempfile.TemporaryDirectory(prefix="weft-codex-")
         self.work, self.home = pathlib.Path(self.folder.name, "work"), pathlib.Path(self.folder.name, "home")
 
@@ -274,6 +288,17 @@ def test_a_task_over_a_websocket():
         runs = c.server.runs
         assert runs[0]["max_new"] == 1 and [r["answer"] for r in runs[1:]] == [1, 3, 4, 5], runs
         assert all(r["n_cached"] > r["n_prompt"] * 0.9 for r in runs[2:]), runs
+
+
+def test_a_screenshot_in_a_result_and_in_a_message():
+    with Codex(LOOKS, model="gpt-5.5", sees=True) as c:
+        (c.work / "shot.png").write_bytes(SCREENSHOT.read_bytes())
+        items, end = c.run("What is on shot.png?")
+        assert [i["text"] for i in of(items, "agent_message")] == ["It shows a chat."], (items, end)
+        assert c.server.runs[-1]["prompt"].count("<|vision_start|>") == 1
+        items, end = c.run("-i", "shot.png", "--", "What is on given.png?")
+        assert [i["text"] for i in of(items, "agent_message")] == ["It was given a picture."], (items, end)
+        assert c.server.runs[-1]["prompt"].count("<|vision_start|>") == 1
 
 
 def test_silence_is_not_taken_for_the_end():

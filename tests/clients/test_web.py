@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 
-from clients import SOURCE, Scripted, Skip, install, node
+from clients import SCREENSHOT, SOURCE, Scripted, Skip, install, node
 
 HOSTILE = """\
 <script>window.broken = 1</script><img src=x onerror="window.broken = 2"> [go](javascript:window.broken=3)
@@ -79,6 +79,15 @@ Hello from the script.
 """
 
 
+SEEN = """\
+=== has=<|image_pad|>
+It is a screenshot of a **chat**: a list of conversations on the left, and an answer about how a loom works, with five
+numbered motions, a table of the parts and a function in Python.
+===
+There is no picture.
+"""
+
+
 def chromium():
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if shutil.which(name):
@@ -95,7 +104,8 @@ try:
         with open(path, "w") as file:
             file.write("one:sk-one\n")
         flags = ("--name", "scripted", "--pause-ms", "3")
-        with Scripted(SCRIPT, *flags, template=template) as s, Scripted(SCRIPT, *flags, "--api-keys", path) as k:
-            sys.exit(node(folder, "test.mjs", browser, s.url, k.url))
+        with Scripted(SCRIPT, *flags, template=template) as s, Scripted(SCRIPT, *flags, "--api-keys", path) as k, \
+                Scripted(SEEN, *flags, template=template, sees=True) as e:
+            sys.exit(node(folder, "test.mjs", browser, s.url, k.url, e.url, SCREENSHOT))
 except Skip as why:
     print(f"1..0 # SKIP {why}")

@@ -6,7 +6,7 @@ import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
 import { run, test } from "./tap.mjs";
 
-const [executablePath, url, lockedUrl] = process.argv.slice(2);
+const [executablePath, url, lockedUrl, seeingUrl, screenshot] = process.argv.slice(2);
 const axe = fs.readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const shots = process.env.WEFT_SHOTS;
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
@@ -324,6 +324,52 @@ t_bucket{model_name="a",le="+Inf"} ${slow}
   const [pages, label, rate, tenants, half, first, none, restarted, absent] = got;
   assert.deepEqual([pages, label, rate, tenants], [{ total: 400, used: 175, page: 32 }, 'a, b "c"', 10, { t: { output_tokens: 7 } }]);
   assert.ok(Math.abs(half - (0.1 + 0.9 * (4 / 9))) < 1e-9 && first === -0.1 && none && restarted && absent, String(got));
+}));
+
+// Gives the page the screenshot as @kind of event with files at @selector, as a paste or a drop does.
+async function give(page, selector, kind) {
+  const data = fs.readFileSync(screenshot).toString("base64");
+  await page.locator(selector).evaluate((e, { kind, data }) => {
+    const transfer = new DataTransfer();
+    transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], `${kind}.png`, { type: "image/png" }));
+    const init = { bubbles: true, cancelable: true };
+    e.dispatchEvent(kind === "paste" ? new ClipboardEvent(kind, { ...init, clipboardData: transfer }) : new DragEvent(kind, { ...init, dataTransfer: transfer }));
+  }, { kind, data });
+}
+
+test("pictures are chosen, pasted and dropped, shown, sent and kept", () => withPage(async (page) => {
+  const waiting = page.locator("#attached img");
+  const [chooser] = await Promise.all([page.waitForEvent("filechooser"), page.getByRole("button", { name: "Attach text files, PDF or pictures" }).click()]);
+  await chooser.setFiles(screenshot);
+  await waiting.nth(0).waitFor();
+  await give(page, "#input", "paste");
+  await waiting.nth(1).waitFor();
+  await give(page, "#chat", "drop");
+  await waiting.nth(2).waitFor();
+  await accessible(page, "pictures attached");
+  await page.getByRole("button", { name: /^Remove paste.png/ }).click();
+  await page.getByRole("button", { name: /^Remove drop.png/ }).click();
+  await waiting.nth(1).waitFor({ state: "detached" });
+  await ask(page, "What is on this screenshot?");
+  await done(page);
+  await page.getByText("It is a screenshot of a chat").waitFor();
+  const shown = page.locator("article.user img.picture");
+  assert.equal(await shown.count(), 1);
+  assert.ok(await shown.evaluate((e) => e.naturalWidth > 1000), "the picture is not drawn");
+  await accessible(page, "picture sent");
+  await shot(page, "web-picture");
+  await page.reload();
+  await shown.waitFor();
+  assert.ok(await shown.evaluate((e) => e.decode().then(() => e.naturalWidth > 1000)), "the picture is gone");
+  await ask(page, "And what else?"); // the picture goes with the history
+  await done(page);
+  assert.equal(await page.getByText("It is a screenshot of a chat").count(), 2);
+}, undefined, seeingUrl));
+
+test("a picture for a model without eyes is not taken", () => withPage(async (page) => {
+  await give(page, "#input", "paste");
+  await page.getByText(/paste.png is a picture, and this model reads only text/).waitFor();
+  assert.equal(await page.locator("#attached img").count(), 0);
 }));
 
 test("by keyboard alone, dark, and on a phone", () => withPage(async (page) => {
