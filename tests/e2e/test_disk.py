@@ -140,7 +140,7 @@ def test_a_damaged_page_is_one_line_and_is_computed():
             check(d, 0, "first")
         with open(f.file(), "r+b") as file:
             data = file.read()
-            heads = [i for i in range(4096, len(data), 4096) if data[i:i + 8] == b"weftKV02"]
+            heads = [i for i in range(4096, len(data), 4096) if data[i:i + 8] == b"weftKV03"]
             assert len(heads) >= CACHED // 32, len(heads)
             file.seek(heads[5] + 4096 + 100)
             file.write(bytes(b ^ 0xFF for b in data[heads[5] + 4196:heads[5] + 4200]))
@@ -157,7 +157,7 @@ def damage_states(path):
     """One byte of each: a slot whose head names no tokens is that of a state."""
     with open(path, "r+b") as file:
         data = file.read()
-        states = [i for i in range(4096, len(data), 4096) if data[i:i + 8] == b"weftKV02" and data[i + 96:i + 100] == bytes(4)]
+        states = [i for i in range(4096, len(data), 4096) if data[i:i + 8] == b"weftKV03" and data[i + 96:i + 100] == bytes(4)]
         for i in states:
             file.seek(i + 4096 + 50)
             file.write(bytes([data[i + 4096 + 50] ^ 1]))
@@ -220,7 +220,7 @@ def test_nobody_finds_the_pages_of_another_tenant():
             wait_written(d)
         with open(f.file(), "rb") as file:
             data = file.read()
-        assert b"weftKV02" in data[4096:], "nothing was written"
+        assert b"weftKV03" in data[4096:], "nothing was written"
         for word in (b"annabel", b"bartholomew", b"secret-of", b"tenant"):
             assert word not in data, word
         with Weftd(*flags) as d:

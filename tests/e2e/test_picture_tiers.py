@@ -1,7 +1,6 @@
-"""Prompts with pictures beyond the device's pages: on disk across a restart, in the next turn that is computed ahead, in
-everything that reads prompts as tokens."""
+"""Prompts with pictures beyond the device's pages: on disk across a restart, in the next turn, in everything that
+reads prompts as tokens."""
 import json
-import os
 import re
 import tempfile
 import time
@@ -45,7 +44,7 @@ def check_restart(name, *flags):
             assert cached(again) >= known - 64 and cached(again) > whole - 120, (name, whole, known, again["usage"])
             assert counted(d, "pictures_computed_total") == 0, name
             other = chat(d, conversation(tail + "a", PICTURES[1], PICTURES[0]))  # the same pictures, exchanged
-            assert cached(other) < 120, (name, other["usage"])
+            assert cached(other) < 300 < whole - 120, (name, other["usage"])
             assert counted(d, "pictures_computed_total") == 2, name
 
 
@@ -63,7 +62,7 @@ def test_a_restart_without_the_projector_finds_none():
             wait_until("pages are written", lambda: d.stats()["worker"]["disk_saved_tokens"] >= 96)
         with started("qwen3vl", *disk, "--mmproj", "none") as d:
             assert chat(d, [{"role": "user", "content": "word " * 60}])["choices"]
-            assert d.stats()["worker"]["disk_bad_pages"] == 0 if "disk_bad_pages" in d.stats()["worker"] else True
+            assert counted(d, "disk_bad_pages_total") == 0
 
 
 def test_nothing_is_decoded_or_encoded_where_the_pages_are():
@@ -127,17 +126,14 @@ def test_responses_keep_pictures():
         assert pictures_total(d)[0] == 1, pictures_total(d)
 
 
-def test_the_next_turn_with_a_picture_is_computed_ahead():
-    """The template repeats the answer in another form than the model wrote it."""
-    with started("qwen3vl", "--sampling", "temperature=0") as d:
-        d.template = None
+def test_the_next_turn_computes_no_picture_again():
+    """It may be computed ahead meanwhile, which asks for no pixels."""
+    with started("qwen3vl", "--picture-cache", "0") as d:
         messages = conversation("word " * 40)
-        a = chat(d, messages, max_tokens=64, stop=["zzzz"])
+        a = chat(d, messages, max_tokens=64)
         time.sleep(0.5)
-        assert a["choices"][0]["finish_reason"] in ("stop", "length"), a
-        n = counted(d, "pictures_computed_total")
         more = messages + [a["choices"][0]["message"], {"role": "user", "content": "go on"}]
-        assert chat(d, more)["choices"] and counted(d, "pictures_computed_total") == n == 2
+        assert chat(d, more)["choices"] and counted(d, "pictures_computed_total") == 2
 
 
 main(globals())

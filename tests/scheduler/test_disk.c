@@ -484,7 +484,7 @@ static uint32_t find_states(uint32_t *behind, uint64_t *at, uint32_t max) {
 
     for (uint64_t i = 4096; pread(sim.opts.sched.disk.fd, &h, sizeof(h), (off_t)i) == sizeof(h);
          i += 4096) {
-        if (h.magic != UINT64_C(0x3230564B74666577) || h.n_tokens != 0)
+        if (h.magic != UINT64_C(0x3330564B74666577) || h.n_tokens != 0)
             continue;
         uint32_t k = n++;
         cr_assert_lt(n, max);

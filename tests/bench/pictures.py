@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""What pictures cost that come again: weft, and beside it llama-server in the same run.
+
+usage: pictures.py --build BUILD --model M.gguf --mmproj P.gguf [--llama-server PROGRAM] [--agents N] [--turns N]
+                   [--side WxH] [--threads N] [PART...]
+
+PART: again  a second request with the same picture and other text, beside cached text of as many tokens
+      agents N agents of N turns, each with one new screenshot, and all earlier ones resent
+      known  forty pictures of 1920 x 1080 in a request, of which 39 are known: CPU time of the front (weft only)
+      damaged 10,000 damaged files, and a bomb: restarts and memory (weft only; --files NAME... from a folder)
+"""
+import argparse
+import base64
+import concurrent.futures
+import json
+import pathlib
+import random
+import re
+import statistics
+import struct
+import time
+import urllib.error
+import urllib.request
+import zlib
+
+from servers import Server, commit, cpu_name, tree_of, cpu_s_of
+
+
+def png(width, height, seed):
+    """A picture of a window with lines of something: flat areas, edges, noise in a corner."""
+    rng = random.Random(seed)
+    base = bytes(rng.randrange(256) for _ in range(3))
+    rows = []
+    for y in range(height):
+        row = bytearray(base * width)
+        if y % 16 in (4, 5, 6, 9, 10) and y // 16 % 3:
+            line = random.Random(seed * 1000 + y // 16)
+            for x in range(8, width - 8, 8):
+                if line.random() < 0.7:
+                    row[3 * x:3 * x + 15] = bytes((255 - b) for b in base) * 5
+        if y < 8:
+            row[:192] = rng.randbytes(192)
+        rows.append(b"\0" + bytes(row[:3 * width]))
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(b"".join(rows), 6)) + chunk(b"IEND", b""))
+
+
+def part_of(data):
+    return {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(data).decode()}}
+
+
+def post(url, body):
+    request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as e:
+        return e.code, json.load(e)
+
+
+def chat(url, messages, n=1):
+    status, answer = post(url, {"messages": messages, "temperature": 0, "max_tokens": n})
+    assert status == 200, answer
+    return answer
+
+
+def user(*parts):
+    return {"role": "user", "content": [{"type": "text", "text": p} if isinstance(p, str) else p for p in parts]}
+
+
+def encodings(server):
+    """Of llama-server: in its log, from level 4 on."""
+    if not server.weft:
+        return sum(int(n) for n in re.findall(r"encoding mtmd batch.*n_chunks = (\d+)", server.text()))
+    text = urllib.request.urlopen(server.url + "/metrics", timeout=60).read().decode()
+    return sum(int(v) for v in re.findall(r"^weft_pictures_computed_total\S* (\d+)", text, re.M))
+
+
+def again(server, o):
+    """Median times to the end of one token."""
+    def timed(messages):
+        begin = time.perf_counter()
+        answer = chat(server.url, messages)
+        return (time.perf_counter() - begin) * 1000, answer["usage"]["prompt_tokens"]
+
+    picture = part_of(png(*o.size, 1))
+    first, n = timed([user("Look: ", picture, " What is it?")])
+    seen = [timed([user("Look: ", picture, f" What is it, number {i}?")])[0] for i in range(9)]
+    words = "! " * ((n - 20) // 2)  # two tokens each
+    timed([user("Look: ", words, " What is it?")])
+    text = [timed([user("Look: ", words, f" What is it, number {i}?")]) for i in range(9)]
+    a, b = statistics.median(seen), statistics.median(t for t, _ in text)
+    print(f"again: first {first:.1f} ms, same picture {a:.1f} ms ({n} tokens), cached text {b:.1f} ms ({text[0][1]} tokens): {a / b:.2f}")
+
+
+def agents(server, o):
+    before, cpu = encodings(server), server.cpu_s()[0]
+
+    def agent(k):
+        messages = [{"role": "system", "content": f"You are agent {k}."}]
+        for turn in range(o.turns):
+            messages.append(user(part_of(png(*o.size, 10000 + k * 100 + turn)), f"Step {turn}."))
+            answer = chat(server.url, messages, 8)
+            messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"] or "."})
+
+    begin = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(o.agents) as pool:
+        for done in [pool.submit(agent, k) for k in range(o.agents)]:
+            done.result()
+    print(f"agents: {o.agents} x {o.turns}, {o.agents * o.turns} pictures, {encodings(server) - before} encodings, "
+          f"{time.monotonic() - begin:.1f} s, {server.cpu_s()[0] - cpu:.1f} CPU s")
+
+
+def not_worker(server):
+    """CPU time of all processes but the worker: the front, and the children that decode."""
+    worker = max(tree_of(server.process.pid)[1:], key=lambda p: cpu_s_of(p[0]))[0]
+    return server.cpu_s()[0] - cpu_s_of(worker)
+
+
+def known(server, o):
+    files = [png(1920, 1080, 500 + i) for i in range(39 + 10)]
+    parts = [part_of(f) for f in files]
+    chat(server.url, [user(*parts[:39], "first")])
+    costs = []
+    for i in range(10):
+        before = not_worker(server)
+        chat(server.url, [user(*parts[:39], parts[39 + i], f"turn {i}")])
+        costs.append((not_worker(server) - before) * 1000)
+    print(f"known: 40 pictures of {statistics.mean(map(len, files)) / 1024:.0f} KiB, 39 known: {statistics.mean(costs):.0f} ms of CPU "
+          f"(mean of {len(costs)}; the clock has ticks of 10 ms)")
+
+
+def damaged(server, o):
+    good = [f.read_bytes() for f in sorted(pathlib.Path(o.files).rglob("*")) if f.suffix in (".png", ".jpg", ".jpeg", ".webp", ".gif")]
+    good = [g for g in good if len(g) < 100000]
+    rng, counts = random.Random(7), {}
+    who, memory = [p for p, n in tree_of(server.process.pid)][:2], None
+    for i in range(10000):
+        data = bytearray(rng.choice(good))
+        for _ in range(rng.randrange(1, 12)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        if rng.random() < 0.3:
+            del data[rng.randrange(len(data)):]
+        status, _ = post(server.url, {"messages": [user(part_of(bytes(data)), "x")], "max_tokens": 1})
+        counts[status] = counts.get(status, 0) + 1
+        if i == 1000:
+            memory = server.memory_mib()
+    same = who == [p for p, n in tree_of(server.process.pid)][:2]
+    print(f"damaged: {counts}, same processes: {same}, memory {memory:.1f} MiB after 1,000 files, {server.memory_mib():.1f} after 10,000")
+
+
+def main():
+    p = argparse.ArgumentParser(usage=__doc__)
+    for name in "build", "model", "mmproj":
+        p.add_argument("--" + name, required=True)
+    p.add_argument("--llama-server")
+    p.add_argument("--files", default="tests/data")
+    p.add_argument("--side", default="224x128")
+    p.add_argument("parts", nargs="*", default=["again", "agents", "known"])
+    for name, value in ("agents", 16), ("turns", 20), ("threads", 2), ("port", 24400):
+        p.add_argument("--" + name, type=int, default=value)
+    o = p.parse_args()
+    o.size = tuple(map(int, o.side.split("x")))
+    print(f"{cpu_name()}, {o.threads} threads, {commit()}")
+    common = ("--model", o.model, "--mmproj", o.mmproj, "--threads", o.threads)
+    commands = [("weft", [f"{o.build}/weftd", "--listen", f"127.0.0.1:{o.port}", "--backend", "cpu", *common, "--max-context", "4096",
+                          "--kv-pages", "4096", "--picture-max-tokens", "64" if "known" in o.parts else "0"])]
+    if o.llama_server:
+        commands.append(("llama-server", [o.llama_server, *common, "--host", "127.0.0.1", "--port", o.port + 1, "-c", "16384", "-np", "4", "-lv", "4"]))
+    for name, command in commands:
+        with Server(command, o.port + (name != "weft")) as server:
+            server.weft = name == "weft"
+            print(f"-- {name}", flush=True)
+            for part in o.parts:
+                if server.weft or part in ("again", "agents"):
+                    globals()[part](server, o)
+
+
+main()
