@@ -9,7 +9,7 @@ import time
 from manager import wait_until
 from pictures import FLAGS, FOLDER, metrics, picture, pictures_total, post, started, uri
 from upgrading import Daemon, Installed, upgrade
-from weftd import main, mtp_model, parallel, seen, synth
+from weftd import Weftd, main, mtp_model, parallel, seen, synth
 
 MODELS = ("qwen3vl", "qwen35", "qwen25vl", "gemma3", "gemma4", "gemma4u", "mistral3", "lfm2")
 
