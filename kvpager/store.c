@@ -5,10 +5,10 @@
  *   BLOCK   group 0: the slot of a state, then those of as many pages as are together no smaller
  *           group 1, ...
  *
- * A slot is a block with struct slot_head, which has a page's tokens and pictures, then the bytes of
- * the page or state, up to a multiple of BLOCK. Where a slot lies does not depend on the size of the file, which may
- * change. Files of models without states have none of these slots; behind STORE_STATES_MAX groups
- * there are pages only.
+ * A slot is a block with struct slot_head, which has a page's tokens and pictures, then the bytes
+ * of the page or state, up to a multiple of BLOCK. Where a slot lies does not depend on the size of
+ * the file, which may change. Files of models without states have none of these slots; behind
+ * STORE_STATES_MAX groups there are pages only.
  *
  * Numbers are in this machine's byte order, which is part of the identity. The file is sparse: a
  * slot of zeros is free.

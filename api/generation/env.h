@@ -74,8 +74,8 @@ struct gen_env {
     struct picture_table pictures;
     struct picture_sender sender;
     struct job_pool fetchers; /* jobs that wait for hosts of pictures; zeroed: there are none */
-    struct store *store;     /* responses/store.h */
-    struct service *service; /* service/service.h */
+    struct store *store;      /* responses/store.h */
+    struct service *service;  /* service/service.h */
 };
 
 /* Returns the environment that @x is an exchange of. */

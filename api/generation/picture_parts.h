@@ -20,8 +20,8 @@ bool picture_part_is(yyjson_val *part);
 /* Returns the picture of a part that picture_parts_take() has written: below request.n_pictures. */
 uint32_t picture_part_index(yyjson_val *part);
 
-/* Adds the picture that @data holds (image_data.h), or whose address it is, to @r. @low: detail is "low". 0, -ENOMEM, or a
- * 400 about @place. */
+/* Adds the picture that @data holds (image_data.h), or whose address it is, to @r. @low: detail is
+ * "low". 0, -ENOMEM, or a 400 about @place. */
 int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const char *place,
                       struct err *err);
 /* Moves the pictures of the messages' parts, except the assistant's, to request.pictures, once, for

@@ -30,17 +30,20 @@ def png(width, height, seed):
     """A picture of a window with lines of something: flat areas, edges, noise in a corner."""
     rng = random.Random(seed)
     base = bytes(rng.randrange(256) for _ in range(3))
-    rows = []
-    for y in range(height):
-        row = bytearray(base * width)
-        if y % 16 in (4, 5, 6, 9, 10) and y // 16 % 3:
-            line = random.Random(seed * 1000 + y // 16)
-            for x in range(8, width - 8, 8):
-                if line.random() < 0.7:
-                    row[3 * x:3 * x + 15] = bytes((255 - b) for b in base) * 5
+    plain, lines = b"\0" + base * width, {}
+
+    def row(y):
         if y < 8:
-            row[:192] = rng.randbytes(192)
-        rows.append(b"\0" + bytes(row[:3 * width]))
+            return b"\0" + (rng.randbytes(192) + base * width)[:3 * width]
+        if y % 16 not in (4, 5, 6, 9, 10) or y // 16 % 3 == 0:
+            return plain
+        if y // 16 not in lines:
+            line = random.Random(seed * 1000 + y // 16)
+            marks = (bytes(255 - b for b in base) if line.random() < 0.7 else base for _ in range(width // 8 + 1))
+            lines[y // 16] = b"\0" + b"".join(m * 5 + base * 3 for m in marks)[:3 * width]
+        return lines[y // 16]
+
+    rows = [row(y) for y in range(height)]
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -25,8 +25,8 @@
  * number of the answer from 0 on, or -1, "session": what its session became}. n_cached, which
  * clients are told as cached tokens, is the longest prefix in common with one of the last prompts,
  * in whole pages.
- * --tokens: of one event (3). --pause-ms: between events (1). --mmproj: the header of this projector
- * file decides how many tokens pictures have; they are in the log's prompt as those tokens.
+ * --tokens: of one event (3). --pause-ms: between events (1). --mmproj: the header of this
+ * projector file decides how many tokens pictures have; they are in the log's prompt as those tokens.
  */
 
 #include <errno.h>

@@ -87,7 +87,7 @@ LIBRARIES = {
     r"yyjson\.h": ("base/json_value.h", "text/", "grammar/", "api/", "cmd/", "daemon/"),
     r"utf8proc\.h": ("text/",),
     r"xxhash\.h": ("kvpager/", "api/"),
-    r"curl/.*": ("cmd/", "api/service/otlp.c"),
+    r"curl/.*": ("cmd/", "api/service/otlp.c", "api/generation/picture_fetch.c"),
     r"n?curses.*\.h": ("cmd/",),
     r"openssl/.*": ("api/http/tls.c",),
     r"z(lib|std)\.h": ("api/http/unpack.c", "tests/"),
