@@ -312,7 +312,7 @@ static void inherit(struct reading *r) {
 }
 
 int tenants_read(const char *path, struct api_tenant **out, uint32_t *n, struct err *err) {
-    CLEANUP(freep) struct row *rows = calloc(API_TENANTS_MAX, sizeof(*rows));
+    CLEANUP(freep) struct row *rows = malloc(API_TENANTS_MAX * sizeof(*rows)); /* row_of() fills */
     struct reading r = {.row = rows};
 
     if (!rows)
