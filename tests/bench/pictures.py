@@ -7,7 +7,7 @@ usage: pictures.py --build BUILD --model M.gguf --mmproj P.gguf [--llama-server 
 PART: again  a second request with the same picture and other text, beside cached text of as many tokens
       agents N agents of N turns, each with one new screenshot, and all earlier ones resent
       known  forty pictures of 1920 x 1080 in a request, of which 39 are known: CPU time of the front (weft only)
-      damaged 10,000 damaged files, and a bomb: restarts and memory (weft only; --files NAME... from a folder)
+      damaged 10,000 damaged files, and a bomb: restarts and memory (weft only; --files FOLDER)
 """
 import argparse
 import base64
