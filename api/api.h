@@ -172,6 +172,9 @@ struct api_opts {
     void *models_ctx;    /* context of rescan, manage and sleep */
     char *otlp_endpoint; /* receives spans; accepted by api_check_otlp(); NULL, "": none */
     const struct api_kv_counts *kv_events; /* reported with the others; NULL: there are none */
+    /* Called with each request's salt and the isolation key made with it. NULL: no one asks. */
+    void (*on_salt)(void *ctx, const uint8_t isolation_key[16], struct str salt);
+    void *salt_ctx;
     /* Decodes a picture like picture_decode(), possibly in another process; called on any thread
      * but the loop's. NULL: no model takes pictures. */
     int (*decode)(void *ctx, const void *data, size_t len, struct picture *out, struct err *err);

@@ -54,12 +54,17 @@ struct kv_opts {
     bool watch;         /* kv_pager_next_change() will be called */
 };
 
-/* A page that is published now, or not any more. */
+/* A published page that has keys now, or not any more; or one that has the state or the window's
+ * keys behind it, which a sequence needs to go on from there. */
 struct kv_change {
     /* Names of its content and of that of the page before it, which follow from model, isolation
      * key and tokens up to there. parent 0: it is a first page. */
     uint64_t block, parent;
     const int32_t *tokens; /* [page_tokens], until the pager is called again; NULL: it is gone */
+    /* Only with tokens. n_before: tokens right before the page that equal its first one, counted
+     * where that is a row of a picture (media.h). */
+    const struct kv_isolation *isolation;
+    uint32_t n_before;
 };
 
 /* Statistics: fields of uint64_t are counted since the start, the others are present values. */
@@ -98,8 +103,10 @@ uint32_t kv_pager_available(const struct kv_pager *p);
 void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out);
 /* Returns the next change that has not been reported yet; false: there is none. A page that came
  * and went in between is not reported, so at most two changes wait for each page. All that are
- * gone come before those that came, and a page after its parent. Needs opts.watch. */
-bool kv_pager_next_change(struct kv_pager *p, struct kv_change *out);
+ * gone come before those that came, and a page after its parent. With @ends the changes of
+ * snapshots and window pages, in which parents may be missing; they are read after the others have
+ * been. Needs opts.watch. */
+bool kv_pager_next_change(struct kv_pager *p, bool ends, struct kv_change *out);
 /* Verifies every invariant by recounting, in time proportional to the pages and page tables; aborts
  * with a line that names the broken one. */
 void kv_pager_check(const struct kv_pager *p);

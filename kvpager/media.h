@@ -25,6 +25,7 @@
 struct kv_medium {
     uint8_t digest[32];
     uint32_t n_rows, n_columns, n_lines, n_positions, width, height;
+    int32_t token; /* stands for each row in a prompt */
 };
 
 /* Invariants: each of the first n_known entries is in one bucket and in `used`; numbers above

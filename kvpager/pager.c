@@ -75,6 +75,8 @@ static int init(struct kv_pager *p, const struct kv_opts *opts) {
         return r;
     if (opts->watch && watch_init(&p->prefix.watch, opts->n_pages) < 0)
         return -ENOMEM;
+    if (opts->watch && watch_init(&p->ends, opts->n_pages) < 0)
+        return -ENOMEM;
     p->max_seq_pages =
         (uint32_t)(((uint64_t)opts->max_seq_tokens + opts->page_tokens - 1) / opts->page_tokens);
     if (size_mul(opts->max_seqs, p->max_seq_pages, &n_tables))
@@ -134,6 +136,7 @@ struct kv_pager *kv_pager_free(struct kv_pager *p) {
     if (p->peer)
         p->peer->peer = NULL;
     prefix_deinit(&p->prefix);
+    watch_deinit(&p->ends);
     pool_deinit(&p->pool);
     free(p->tables);
     free(p->seq);
@@ -166,8 +169,27 @@ static uint64_t block_of(const struct page *page) {
     return page->key.low64 ? page->key.low64 : 1;
 }
 
-bool kv_pager_next_change(struct kv_pager *p, struct kv_change *out) {
-    struct watch *w = &p->prefix.watch;
+/* Returns how many tokens right before @page equal its first one, a row of a picture. */
+static uint32_t rows_before(const struct kv_pager *p, const struct page *page) {
+    const struct pool *pool = &p->pool;
+    int32_t row = *pool_tokens(pool, page);
+    uint32_t n = 0, t = pool->page_tokens;
+
+    for (kv_page i = page->parent; row < 0 && i != NO_PAGE; i = pool->page[i].parent) {
+        const int32_t *tokens = pool_tokens(pool, &pool->page[i]);
+        uint32_t k = t;
+
+        while (k > 0 && tokens[k - 1] == row)
+            k--;
+        n += t - k;
+        if (k > 0)
+            break;
+    }
+    return n;
+}
+
+bool kv_pager_next_change(struct kv_pager *p, bool ends, struct kv_change *out) {
+    struct watch *w = ends ? &p->ends : &p->prefix.watch;
 
     *out = (struct kv_change){.block = watch_next_gone(w)};
     if (out->block)
@@ -180,10 +202,12 @@ bool kv_pager_next_change(struct kv_pager *p, struct kv_change *out) {
     assert(page->state == PAGE_SHARED || page->state == PAGE_CACHED);
     out->block = w->at[i].reported = block_of(page);
     out->tokens = pool_tokens(&p->pool, page);
+    out->isolation = &page->isolation;
+    out->n_before = rows_before(p, page);
     if (page->parent == NO_PAGE)
         return true;
     out->parent = block_of(&p->pool.page[page->parent]);
-    assert(w->at[page->parent].reported == out->parent);
+    assert(ends || w->at[page->parent].reported == out->parent);
     return true;
 }
 
@@ -498,6 +522,8 @@ static void publish(struct kv_seq *s, const int32_t *tokens) {
         prefix_add(&p->prefix, page, prefix_key(&p->prefix, w.key, tokens), parent, &s->isolation,
                    tokens);
         pool_set_state(&p->pool, page, PAGE_SHARED);
+        if (page->window != NO_PAGE)
+            watch_came(&p->ends, pool_number(&p->pool, page));
         p->stats.n_published++;
     }
     s->n_published++;

@@ -59,10 +59,11 @@ struct kv_pager {
     struct prefix prefix;
     struct evict evict;
     struct windows windows;
-    struct kv_seq *seq;      /* [max_seqs] */
-    kv_page *tables;         /* [max_seqs][max_seq_pages] */
-    struct kv_pager *peer;   /* NULL, or the pager that has the same snapshots, by number */
-    struct list seqs;        /* kv_seq.link: in use */
+    struct watch ends;     /* of the published pages: those that have a snapshot or a window page */
+    struct kv_seq *seq;    /* [max_seqs] */
+    kv_page *tables;       /* [max_seqs][max_seq_pages] */
+    struct kv_pager *peer; /* NULL, or the pager that has the same snapshots, by number */
+    struct list seqs;      /* kv_seq.link: in use */
     struct list unused_seqs; /* kv_seq.link */
     uint32_t *free_state;    /* [opts.n_states]: slots; stats.n_states are not there */
     struct kv_snapshot {     /* [opts.n_snapshots] */

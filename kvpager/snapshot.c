@@ -63,6 +63,7 @@ static void drop(struct kv_pager *p, uint32_t snapshot) {
         behind->n_saves += x->n_saves;
     }
     p->pool.page[x->page].snapshot = KV_NO_SNAPSHOT;
+    watch_went(&p->ends, x->page);
     p->stats.n_snapshots--;
     set_free(p, x);
 }
@@ -190,6 +191,7 @@ static void bind(struct kv_pager *p, uint32_t snapshot, kv_page page, uint32_t n
     x->n_tokens = n_tokens;
     enter(p, x);
     p->pool.page[x->page].snapshot = snapshot;
+    watch_came(&p->ends, x->page);
     p->stats.n_snapshots++;
 }
 

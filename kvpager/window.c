@@ -68,6 +68,8 @@ bool windows_suffice(const struct kv_pager *p, uint32_t n, uint32_t run) {
 static void set_free(struct kv_pager *p, struct window_page *w) {
     assert(w->refs == 0 && list_empty(&w->link));
     p->pool.page[w->page].window = NO_PAGE;
+    if (p->pool.page[w->page].state != PAGE_OWNED)
+        watch_went(&p->ends, w->page);
     w->page = NO_PAGE;
     list_push_front(&p->windows.free, &w->link);
     p->windows.n_free++;
@@ -179,6 +181,7 @@ void windows_move(struct kv_pager *p, struct page *own, struct page *equal) {
         equal->window = own->window;
         own->window = NO_PAGE;
         w->page = pool_number(&p->pool, equal);
+        watch_came(&p->ends, w->page);
         return;
     }
     w->refs = 0;

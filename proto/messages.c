@@ -265,34 +265,59 @@ int msg_served_parse(const void *data, uint32_t len, const struct msg_served **o
 
 struct wire_blocks {
     uint64_t page_tokens;
-    struct span gone, came, tokens;
+    uint32_t tier, kind, window, zero;
+    struct span gone, came, tokens, pictures;
 };
 
 int msg_blocks_pack(struct buf *out, const struct msg_blocks *m) {
     assert(m->page_tokens > 0 && m->page_tokens <= BLOCKS_MAX_PAGE);
-    struct wire_blocks f = {.page_tokens = m->page_tokens};
+    struct wire_blocks f = {
+        .page_tokens = m->page_tokens, .tier = m->tier, .kind = m->kind, .window = m->window};
     struct writer w = begin(out, &f, sizeof(f));
     size_t n_tokens = (size_t)m->n_came * m->page_tokens;
 
     f.gone = put(&w, m->gone, m->n_gone * sizeof(*m->gone));
     f.came = put(&w, m->came, m->n_came * sizeof(*m->came));
     f.tokens = put(&w, m->tokens, n_tokens * sizeof(*m->tokens));
+    f.pictures = put(&w, m->pictures, m->n_pictures * sizeof(*m->pictures));
     return end(&w, &f, sizeof(f));
+}
+
+/* Returns true if the @n pictures are in the order of the blocks, of which there are @n_came. */
+static bool are_in_order(const struct msg_block_picture *p, uint32_t n, uint32_t n_came) {
+    for (uint32_t i = 0; i < n; i++)
+        if (p[i].block >= n_came || (i > 0 && p[i].block < p[i - 1].block))
+            return false;
+    return true;
 }
 
 int msg_blocks_parse(const void *data, uint32_t len, struct msg_blocks *m) {
     struct wire_blocks f;
-    const void *gone, *came, *tokens;
-    uint32_t n_gone, n_came, n_tokens;
+    const void *gone, *came, *tokens, *pictures;
+    uint32_t n_gone, n_came, n_tokens, n_pictures;
 
     if (fixed_part(data, len, &f, sizeof(f)) < 0 ||
         get(data, len, f.gone, sizeof(*m->gone), &gone, &n_gone) < 0 ||
         get(data, len, f.came, sizeof(*m->came), &came, &n_came) < 0 ||
-        get(data, len, f.tokens, sizeof(*m->tokens), &tokens, &n_tokens) < 0)
+        get(data, len, f.tokens, sizeof(*m->tokens), &tokens, &n_tokens) < 0 ||
+        get(data, len, f.pictures, sizeof(*m->pictures), &pictures, &n_pictures) < 0)
         return -EPROTO;
     if (f.page_tokens == 0 || f.page_tokens > BLOCKS_MAX_PAGE || n_tokens != n_came * f.page_tokens)
         return -EPROTO;
-    *m = (struct msg_blocks){(uint32_t)f.page_tokens, n_gone, n_came, gone, came, tokens};
+    if (f.tier >= BLOCK_TIERS || f.kind >= BLOCK_KINDS || f.zero != 0 ||
+        !are_in_order(pictures, n_pictures, n_came))
+        return -EPROTO;
+    *m = (struct msg_blocks){(uint32_t)f.page_tokens,
+                             f.tier,
+                             f.kind,
+                             f.window,
+                             n_gone,
+                             n_came,
+                             n_pictures,
+                             gone,
+                             came,
+                             tokens,
+                             pictures};
     return 0;
 }
 

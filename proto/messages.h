@@ -132,16 +132,38 @@ struct submit_bias {
 /* Names a full page that requests may share, and its parent; kvpager/kvpager.h defines the
  * names. */
 struct msg_block {
-    uint64_t id, parent; /* parent 0: a first page */
+    uint64_t id, parent;       /* parent 0: a first page */
+    uint8_t isolation_key[16]; /* SUBMIT's; the other names follow from it, too */
 };
 
+/* Bit of the last byte of an isolation key: it was made with a salt of the client. */
+#define ISOLATION_SALTED 1u
+
+/* A picture with rows in block @block of those that came: its first row is at token @at of the
+ * block, below 0 if it is in an earlier one. */
+struct msg_block_picture {
+    uint32_t block;
+    int32_t at;
+    uint8_t digest[32];
+};
+
+/* Names the tier that has blocks, and the keys there: those of layers that read all of them, or what
+ * a sequence needs besides to go on behind a block (the keys of layers with a window, the recurrent
+ * state). */
+enum block_tier { BLOCKS_DEVICE, BLOCKS_HOST, BLOCKS_DISK, BLOCK_TIERS };
+enum block_kind { BLOCKS_FULL, BLOCKS_WINDOW, BLOCKS_STATE, BLOCK_KINDS };
+
 /* First the blocks that are gone, then those that came, each with page_tokens tokens, one after the
- * other. */
+ * other, and the pictures in the order of the blocks. All are of one tier and kind; @window in
+ * tokens, 0 but for BLOCKS_WINDOW. A row of a picture of which there is no content any more has a
+ * negative token. */
 struct msg_blocks {
-    uint32_t page_tokens, n_gone, n_came;
+    uint32_t page_tokens, tier, kind, window;
+    uint32_t n_gone, n_came, n_pictures;
     const uint64_t *gone;
     const struct msg_block *came;
     const int32_t *tokens;
+    const struct msg_block_picture *pictures;
 };
 
 #define BLOCKS_MAX_PAGE 256u /* tokens */

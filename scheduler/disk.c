@@ -239,6 +239,10 @@ struct disk *disk_free(struct disk *d) {
     return NULL;
 }
 
+struct kv_pager *disk_pages(struct disk *d) {
+    return d ? d->slots : NULL;
+}
+
 /* ---- to the file ---- */
 
 void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_tokens,

@@ -43,6 +43,8 @@ struct disk_opts {
  * tier. */
 int disk_new(struct disk **out, const struct disk_opts *o);
 struct disk *disk_free(struct disk *d); /* waits for reads and writes in flight */
+/* Returns the pager whose pages are the file's slots; NULL for NULL. */
+struct kv_pager *disk_pages(struct disk *d);
 
 /* Takes over @host, a sequence of the host's pager, and its @tokens[0, n_tokens): the pages that
  * the file lacks are written when step @after has ended. */

@@ -522,6 +522,7 @@ static int take_pictures(struct request *r, const struct submit *m, const struct
             .n_positions = p->n_positions,
             .width = p->width,
             .height = p->height,
+            .token = r->tokens[p->at],
         };
 
         memcpy(of.digest, p->digest, sizeof(of.digest));

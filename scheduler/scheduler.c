@@ -117,6 +117,7 @@ static int init_pager(struct sched *s) {
     };
 
     memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
+    o.watch = s->opts.tells_blocks;
     s->pager_opts = o;
     /* Options of the device's pager only. A slot for the hidden state that drafts begin with counts
      * as a slot for a recurrent state. */
@@ -124,9 +125,7 @@ static int init_pager(struct sched *s) {
     o.n_snapshots = i->n_snapshots;
     o.n_windows = i->n_windows;
     o.window = i->window;
-    o.watch = s->opts.tells_blocks;
     int e = kv_pager_new(&s->pager, &o);
-    o.watch = false;
     o.n_states = i->n_states;
     s->view.pager = s->pager;
     e = e < 0 ? e : states_init(&s->states, &s->view);
@@ -637,25 +636,82 @@ static void window_stats(const struct sched *s, const struct kv_stats *kv, struc
     out->n_window_missed_tokens = kv->n_missed_tokens;
 }
 
-/* Packs few changes at once, because a step waits meanwhile. */
-int sched_blocks(struct sched *s, struct buf *out) {
-    enum { MOST = 64 };
+enum { MOST = 64, MOST_PICTURES = 256 };
+
+/* Holds the arrays of a BLOCKS payload: few changes, because a step waits meanwhile. */
+struct changes {
     uint64_t gone[MOST];
     struct msg_block came[MOST];
     int32_t tokens[MOST * BLOCKS_MAX_PAGE];
-    struct msg_blocks m = {s->info->page_tokens, 0, 0, gone, came, tokens};
+    struct msg_block_picture pictures[MOST_PICTURES];
+};
+
+/* Replaces the rows of pictures in the tokens of the last block of @m, of which @n_before of the
+ * first picture are in earlier blocks, and enters the pictures. */
+static void name_pictures(const struct sched *s, struct changes *x, struct msg_blocks *m,
+                          uint32_t n_before) {
+    int32_t *tokens = x->tokens + (size_t)(m->n_came - 1) * m->page_tokens;
+
+    for (uint32_t i = 0, n = 1; i < m->page_tokens; i += n, n = 1) {
+        if (tokens[i] >= 0)
+            continue;
+        const struct kv_medium *of = kv_media_find(&s->media, tokens[i]);
+        while (i + n < m->page_tokens && tokens[i + n] == tokens[i])
+            n++;
+        if (!of || m->n_pictures == MOST_PICTURES)
+            continue;
+        struct msg_block_picture *p = &x->pictures[m->n_pictures++];
+        p->block = m->n_came - 1;
+        p->at = (int32_t)i - (int32_t)(i ? 0 : n_before);
+        memcpy(p->digest, of->digest, sizeof(p->digest));
+        for (uint32_t k = 0; k < n; k++)
+            tokens[i + k] = of->token;
+    }
+}
+
+/* Takes changes of @p into @m, which points to @x. Returns false if there are none. */
+static bool take_changes(const struct sched *s, struct kv_pager *p, bool ends, struct changes *x,
+                         struct msg_blocks *m) {
     struct kv_change c;
 
-    while (m.n_gone + m.n_came < MOST && kv_pager_next_change(s->pager, &c)) {
+    while (p && m->n_gone + m->n_came < MOST && kv_pager_next_change(p, ends, &c)) {
         if (!c.tokens) {
-            gone[m.n_gone++] = c.block;
+            x->gone[m->n_gone++] = c.block;
             continue;
         }
-        memcpy(tokens + (size_t)m.n_came * m.page_tokens, c.tokens,
-               m.page_tokens * sizeof(*tokens));
-        came[m.n_came++] = (struct msg_block){c.block, c.parent};
+        memcpy(x->tokens + (size_t)m->n_came * m->page_tokens, c.tokens,
+               m->page_tokens * sizeof(*x->tokens));
+        struct msg_block *b = &x->came[m->n_came++];
+        b->id = c.block;
+        b->parent = c.parent;
+        memcpy(b->isolation_key, c.isolation->key, sizeof(b->isolation_key));
+        name_pictures(s, x, m, c.n_before);
     }
-    return m.n_gone + m.n_came == 0 ? 1 : msg_blocks_pack(out, &m);
+    return m->n_gone + m->n_came > 0;
+}
+
+int sched_blocks(struct sched *s, struct buf *out) {
+    struct kv_pager *tier[] = {s->pager, s->offload.host, disk_pages(s->offload.disk)};
+    struct changes x;
+    struct msg_blocks m = {
+        .page_tokens = s->info->page_tokens,
+        .gone = x.gone,
+        .came = x.came,
+        .tokens = x.tokens,
+        .pictures = x.pictures,
+    };
+
+    for (m.tier = 0; m.tier < BLOCK_TIERS; m.tier++) {
+        m.kind = BLOCKS_FULL;
+        m.window = 0;
+        if (take_changes(s, tier[m.tier], false, &x, &m))
+            return msg_blocks_pack(out, &m);
+        m.kind = s->info->n_windows ? BLOCKS_WINDOW : BLOCKS_STATE;
+        m.window = s->info->n_windows ? s->info->window : 0;
+        if (take_changes(s, tier[m.tier], true, &x, &m))
+            return msg_blocks_pack(out, &m);
+    }
+    return 1;
 }
 
 int sched_served(struct sched *s, struct buf *out) {

@@ -126,8 +126,8 @@ int sched_fd(const struct sched *s);
 int sched_events(struct sched *s, struct buf *out);
 void sched_delivered(struct sched *s);
 
-/* Appends a BLOCKS payload with some of the changes to the device's published pages since the last
- * call to @out. Returns 0, 1 when nothing changed, -errno. Needs opts.tells_blocks. */
+/* Appends a BLOCKS payload to @out: some of the changes to the published pages of one tier since
+ * they were last told. Returns 0, 1 when nothing changed, -errno. Needs opts.tells_blocks. */
 int sched_blocks(struct sched *s, struct buf *out);
 
 /* Exchange device time of tenants with other workers of the device: sched_served() appends a SERVED

@@ -197,6 +197,8 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
     tenant_isolation_name(t, name);
     auth_isolation_key(env->share_secret, name, r->cache_salt.data, r->cache_salt.len,
                        g->m.isolation_key);
+    if (env->opts.on_salt && r->cache_salt.len > 0)
+        env->opts.on_salt(env->opts.salt_ctx, g->m.isolation_key, r->cache_salt);
 }
 
 int gen_parse_output(struct gen *g, const struct toolcall_opts *opts) {

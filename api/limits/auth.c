@@ -10,6 +10,7 @@
 #include "api/http/http.h"
 #include "api/http/siphash.h"
 #include "base/sha256.h"
+#include "proto/messages.h"
 
 /*
  * The checksum of a presented key is compared with that of every known key, each over its full
@@ -354,4 +355,5 @@ void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_ISOLATION
 
         memcpy(out + 8 * half, &h, 8);
     }
+    out[15] = (uint8_t)((out[15] & ~ISOLATION_SALTED) | (len > 0 ? ISOLATION_SALTED : 0));
 }

@@ -50,8 +50,8 @@ int auth_reload(struct auth *a, struct err *err);
 /* The number of the name behind the request's key, Authorization: Bearer KEY or x-api-key; 0 where
  * no keys are asked for. 0, or -EINVAL with @err, a 401. */
 int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, struct err *err);
-/* The key under which prefixes are shared: one for each name (of a tenant or a group, padded with
- * zeros) and salt, unknown outside. */
+/* Makes the key under which prefixes are shared: one for each name (of a tenant or a group, padded
+ * with zeros) and salt, unknown outside. ISOLATION_SALTED is set if there is a salt. */
 void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_ISOLATION_NAME],
                         const char *salt, size_t len, uint8_t out[16]);
 /* Returns true if pages of @origin may use the service: loopback, or one of @hosts or @origins.

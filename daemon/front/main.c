@@ -473,6 +473,8 @@ static int open_stores(struct front *f, struct err *err) {
     if (*k.endpoint && (r = kv_events_new(&f->kv_events, &k, err)) < 0)
         return r;
     f->config.api.kv_events = kv_events_counts(f->kv_events);
+    f->config.api.on_salt = f->kv_events ? kv_events_salt : NULL;
+    f->config.api.salt_ctx = f->kv_events;
     return 0;
 }
 

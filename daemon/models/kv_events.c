@@ -22,6 +22,8 @@
 #include <zmq.h>
 
 #define LIBRARY "libzmq.so.5"
+#define SALTS_MAX 1024u              /* salts that are known, */
+#define SALT_BYTES 256u              /* of this length at most */
 #define REPLAY_MAX 10000             /* batches stored for subscribers that missed some, */
 #define REPLAY_BYTES_MAX (32u << 20) /* bytes of these batches */
 #define QUEUE_MAX 1000               /* batches that wait for one subscriber, or replay */
@@ -64,6 +66,14 @@ struct replay {
     uint64_t next, sent_ms;
 };
 
+/* Names an isolation key to routers. A slot belongs to the keys with its number; the last one has
+ * it. len 0: none. */
+struct salt {
+    uint8_t key[16];
+    uint32_t len;
+    char text[SALT_BYTES];
+};
+
 /* past: a ring, the oldest at first, whose numbers follow each other; n_bytes of them are at most
  * REPLAY_BYTES_MAX. closed: the sockets are NULL, and nothing is published any more. */
 struct kv_events {
@@ -83,6 +93,7 @@ struct kv_events {
     uint32_t first, n_past;
     size_t n_bytes;
     char topic[128];
+    struct salt salts[SALTS_MAX];
     struct buf out;
 };
 
@@ -142,6 +153,11 @@ static void put_uint(struct buf *out, uint64_t v) {
         put_bytes(out, 0xCF, v, 8);
 }
 
+/* Puts the name of a block: llm-d takes integers of 64 bits only. */
+static void put_name(struct buf *out, uint64_t name) {
+    put_bytes(out, 0xCF, name, 8);
+}
+
 static void put_nil(struct buf *out) {
     put_bytes(out, 0xC0, 0, 0);
 }
@@ -153,12 +169,33 @@ static void put_array(struct buf *out, uint32_t n) {
         put_bytes(out, 0xDD, n, 4);
 }
 
-static void put_text(struct buf *out, const char *text) {
-    size_t n = strlen(text);
+static void put_int(struct buf *out, int32_t v) {
+    if (v >= 0)
+        put_uint(out, (uint64_t)v);
+    else
+        put_bytes(out, 0xD2, (uint32_t)v, 4);
+}
 
-    assert(n < 32);
-    put_bytes(out, (uint8_t)(0xA0 | n), 0, 0);
+static void put_str(struct buf *out, const char *text, size_t n) {
+    assert(n <= UINT16_MAX);
+    if (n < 32)
+        put_bytes(out, (uint8_t)(0xA0 | n), 0, 0);
+    else
+        put_bytes(out, 0xDA, n, 2);
     buf_add(out, text, n);
+}
+
+static void put_text(struct buf *out, const char *text) {
+    put_str(out, text, strlen(text));
+}
+
+static void put_hex(struct buf *out, const uint8_t *bytes, uint32_t n) {
+    char text[65];
+
+    assert(2 * n < sizeof(text));
+    for (uint32_t i = 0; i < n; i++)
+        snprintf(text + (size_t)2 * i, 3, "%02x", bytes[i]);
+    put_str(out, text, (size_t)2 * n);
 }
 
 static void put_float(struct buf *out, double v) {
@@ -168,7 +205,55 @@ static void put_float(struct buf *out, double v) {
     put_bytes(out, 0xCB, bits, 8);
 }
 
+/* ---- salts ---- */
+
+static struct salt *slot_of(struct kv_events *e, const uint8_t key[16]) {
+    uint32_t h;
+
+    memcpy(&h, key, sizeof(h));
+    return &e->salts[h % SALTS_MAX];
+}
+
+void kv_events_salt(void *ctx, const uint8_t isolation_key[16], struct str salt) {
+    struct kv_events *e = ctx;
+    struct salt *s = slot_of(e, isolation_key);
+
+    if (salt.len > SALT_BYTES)
+        return;
+    memcpy(s->key, isolation_key, sizeof(s->key));
+    memcpy(s->text, salt.data, salt.len);
+    s->len = (uint32_t)salt.len;
+}
+
+/* Puts the salt of an isolation key; of one that is not known any more the key itself, so that no
+ * request is taken for one that would find these blocks. */
+static void put_salt(struct kv_events *e, const uint8_t key[16]) {
+    const struct salt *s = slot_of(e, key);
+
+    if (s->len > 0 && memcmp(s->key, key, sizeof(s->key)) == 0)
+        put_str(&e->out, s->text, s->len);
+    else
+        put_hex(&e->out, key, 16);
+}
+
 /* ---- events ---- */
+
+static const char *const medium_of[BLOCK_TIERS] = {
+    [BLOCKS_DEVICE] =
+        "GPU", /* the processor's backend, too: it is where blocks are computed with */
+    [BLOCKS_HOST] = "CPU",
+    [BLOCKS_DISK] = "DISK",
+};
+static const char *const kind_of[BLOCK_KINDS] = {
+    [BLOCKS_FULL] = "full_attention",
+    [BLOCKS_WINDOW] = "sliding_window",
+    [BLOCKS_STATE] = "mamba",
+};
+
+/* Returns the number of the group of layers that blocks of @m belong to. */
+static uint32_t group_of(const struct msg_blocks *m) {
+    return m->kind == BLOCKS_WINDOW || m->kind == BLOCKS_STATE;
+}
 
 /* Returns how many of the blocks from @i on follow each other: they share one event. */
 static uint32_t run_at(const struct msg_blocks *m, uint32_t i) {
@@ -179,14 +264,59 @@ static uint32_t run_at(const struct msg_blocks *m, uint32_t i) {
     return n;
 }
 
-static void put_stored(struct buf *out, const struct msg_blocks *m, uint32_t i, uint32_t n) {
-    put_array(out, 7);
+static bool is_salted(const struct msg_block *b) {
+    return b->parent == 0 && b->isolation_key[15] & ISOLATION_SALTED;
+}
+
+/* Returns the index of the first picture of block @block or a later one. */
+static uint32_t picture_at(const struct msg_blocks *m, uint32_t block) {
+    uint32_t k = 0;
+
+    while (k < m->n_pictures && m->pictures[k].block < block)
+        k++;
+    return k;
+}
+
+/* Puts what the names of blocks [i, i + n) follow from besides tokens, in vLLM's order: the
+ * pictures of each block, [digest, place of the first row in the block], and the salt of a first
+ * one. */
+static void put_extra_keys(struct kv_events *e, const struct msg_blocks *m, uint32_t i,
+                           uint32_t n) {
+    uint32_t p = picture_at(m, i);
+
+    if (picture_at(m, i + n) == p && !is_salted(&m->came[i])) {
+        put_nil(&e->out);
+        return;
+    }
+    put_array(&e->out, n);
+    for (uint32_t k = i; k < i + n; k++) {
+        uint32_t end = picture_at(m, k + 1), n_keys = end - p + is_salted(&m->came[k]);
+
+        if (n_keys == 0) {
+            put_nil(&e->out);
+            continue;
+        }
+        put_array(&e->out, n_keys);
+        for (; p < end; p++) {
+            put_array(&e->out, 2);
+            put_hex(&e->out, m->pictures[p].digest, sizeof(m->pictures[p].digest));
+            put_int(&e->out, m->pictures[p].at);
+        }
+        if (is_salted(&m->came[k]))
+            put_salt(e, m->came[k].isolation_key);
+    }
+}
+
+static void put_stored(struct kv_events *e, const struct msg_blocks *m, uint32_t i, uint32_t n) {
+    struct buf *out = &e->out;
+
+    put_array(out, m->window ? 12 : 11);
     put_text(out, "BlockStored");
     put_array(out, n);
     for (uint32_t k = 0; k < n; k++)
-        put_uint(out, m->came[i + k].id);
+        put_name(out, m->came[i + k].id);
     if (m->came[i].parent)
-        put_uint(out, m->came[i].parent);
+        put_name(out, m->came[i].parent);
     else
         put_nil(out);
     put_array(out, n * m->page_tokens);
@@ -194,20 +324,28 @@ static void put_stored(struct buf *out, const struct msg_blocks *m, uint32_t i, 
         put_uint(out, (uint32_t)m->tokens[i * m->page_tokens + k]);
     put_uint(out, m->page_tokens);
     put_nil(out); /* no adapter */
-    put_text(out, "GPU");
+    put_text(out, medium_of[m->tier]);
+    put_nil(out); /* nor a name of one */
+    put_extra_keys(e, m, i, n);
+    put_uint(out, group_of(m));
+    put_text(out, kind_of[m->kind]);
+    if (m->window)
+        put_uint(out, m->window);
 }
 
 static void put_removed(struct buf *out, const struct msg_blocks *m) {
-    put_array(out, 3);
+    put_array(out, 4);
     put_text(out, "BlockRemoved");
     put_array(out, m->n_gone);
     for (uint32_t i = 0; i < m->n_gone; i++)
-        put_uint(out, m->gone[i]);
-    put_text(out, "GPU");
+        put_name(out, m->gone[i]);
+    put_text(out, medium_of[m->tier]);
+    put_uint(out, group_of(m));
 }
 
 /* [time in seconds, [event, ...], rank 0], each event an array that begins with its name. */
-static void put_batch(struct buf *out, const struct msg_blocks *m) {
+static void put_batch(struct kv_events *e, const struct msg_blocks *m) {
+    struct buf *out = &e->out;
     struct timespec now;
     uint32_t n = m ? m->n_gone > 0 : 1;
 
@@ -225,7 +363,7 @@ static void put_batch(struct buf *out, const struct msg_blocks *m) {
     }
     for (uint32_t i = 0, k; m && i < m->n_came; i += k) {
         k = run_at(m, i);
-        put_stored(out, m, i, k);
+        put_stored(e, m, i, k);
     }
     put_uint(out, 0);
 }
@@ -285,7 +423,7 @@ void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blo
     if (e->closed)
         return;
     buf_clear(&e->out);
-    put_batch(&e->out, m);
+    put_batch(e, m);
     put_number(number, e->counts.n_published);
     int n = snprintf(topic, sizeof(topic), "%s@%s", e->topic, model);
     publish(e, topic, MIN((size_t)n, sizeof(topic) - 1), ZMQ_SNDMORE);
@@ -544,6 +682,8 @@ int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct
 }
 
 void kv_events_bind(struct kv_events *e) {}
+
+void kv_events_salt(void *ctx, const uint8_t isolation_key[16], struct str salt) {}
 
 void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m) {}
 

@@ -1,10 +1,12 @@
 """KV events as those who read them expect them: the form from vLLM's description of them (ZmqEventPublisher: three frames, a
 number of 8 bytes, MessagePack arrays), the use from llm-d's prefix scorer, which makes keys of its own from the tokens."""
+import base64
 import hashlib
 import json
 import os
 import random
 import re
+import shlex
 import signal
 import struct
 import subprocess
@@ -42,6 +44,8 @@ class Router:
         self.socket.setsockopt_string(zmq.SUBSCRIBE, topic)
         self.socket.connect(self.events)
         self.key_of, self.next_number, self.n_cleared, self.n_removed, self.batches = {}, None, 0, 0, []
+        self.below = {"CPU": set(), "DISK": set()}  # names of the blocks in host memory and on disk
+        self.ends, self.kinds = set(), set()  # names of blocks that a prompt can be continued behind; (kind, window) that were seen
 
     def read(self, quiet_s=0.5):
         """Takes in what comes until nothing does for a while."""
@@ -61,29 +65,52 @@ class Router:
         for event in events:
             {"BlockStored": self.stored, "BlockRemoved": self.removed, "AllBlocksCleared": self.cleared}[event[0]](*event[1:])
 
-    def stored(self, hashes, parent, tokens, block_size, lora, medium):
-        assert block_size == PAGE and len(tokens) == len(hashes) * PAGE and lora is None and medium == "GPU"
+    def stored(self, hashes, parent, tokens, block_size, lora, medium, lora_name, extra, group, kind, window=None):
+        assert block_size == PAGE and len(tokens) == len(hashes) * PAGE and lora is None and lora_name is None
+        assert extra is None or len(extra) == len(hashes), extra
+        assert group == (kind in ("sliding_window", "mamba")) and (window is not None) == (kind == "sliding_window"), (group, kind)
+        self.kinds.add((kind, window))
+        if group:
+            assert all(name in self.key_of for name in hashes) or medium != "GPU"
+            self.ends |= set(hashes) if medium == "GPU" else set()
+            return
+        if medium != "GPU":
+            self.below[medium] |= set(hashes)
+            return
         assert parent is None or parent in self.key_of, "a block behind one that is not known"
         key = b"" if parent is None else self.key_of[parent]
         for i, name in enumerate(hashes):
             assert isinstance(name, int) and 0 < name < 1 << 64 and name not in self.key_of
-            key = hashlib.sha256(key + str(tokens[i * PAGE:(i + 1) * PAGE]).encode()).digest()
+            key = self.key(key, tokens[i * PAGE:(i + 1) * PAGE], extra and extra[i])
             self.key_of[name] = key
 
-    def removed(self, hashes, medium):
-        assert hashes and medium == "GPU"
-        for name in hashes:
-            assert self.key_of.pop(name, None) or self.batches[0][0] > 0, "one that was told, or before it met"
-        self.n_removed += len(hashes)
+    def removed(self, hashes, medium, group):
+        assert hashes
+        if group:
+            self.ends -= set(hashes) if medium == "GPU" else set()
+        elif medium != "GPU":
+            self.below[medium] -= set(hashes)
+        else:
+            for name in hashes:
+                assert self.key_of.pop(name, None) or self.batches[0][0] > 0, "one that was told, or before it met"
+            self.n_removed += len(hashes)
 
     def cleared(self):
-        self.key_of, self.n_cleared = {}, self.n_cleared + 1
+        self.key_of, self.n_cleared, self.ends = {}, self.n_cleared + 1, set()
+        self.below = {"CPU": set(), "DISK": set()}
 
-    def finds(self, tokens):
-        """How many of its tokens the prompt would find, by the events alone. One token at least is computed."""
+    @staticmethod
+    def key(parent, tokens, extra):
+        """The place of a picture in its block does not count, as in llm-d's index."""
+        names = [e[0] if isinstance(e, list) else e for e in extra or []]
+        return hashlib.sha256(parent + str((tokens, names)).encode()).digest()
+
+    def finds(self, tokens, extra={}):
+        """How many of its tokens the prompt would find, by the events alone. One token at least is computed. @extra: of blocks, by
+        their number."""
         keys, key, n = set(self.key_of.values()), b"", 0
         for i in range(0, (len(tokens) - 1) // PAGE * PAGE, PAGE):
-            key = hashlib.sha256(key + str(tokens[i:i + PAGE]).encode()).digest()
+            key = self.key(key, tokens[i:i + PAGE], extra.get(i // PAGE))
             if key not in keys:
                 break
             n += PAGE
@@ -190,6 +217,129 @@ def test_tenants_with_the_same_prompt_have_blocks_of_their_own():
             assert cached(w, prompt, {"Authorization": "Bearer kb"}) == 0
             router.read(1)
             assert len(router.key_of) == before + 6 and len(set(router.key_of.values())) == before + 3
+
+
+def salted(w, tokens, salt):
+    assert w.request("POST", "/v1/completions", {"prompt": tokens, "max_tokens": 1, "cache_salt": salt})[0] == 200
+
+
+def test_a_salt_is_an_extra_key_of_the_first_block():
+    with tempfile.TemporaryDirectory() as folder:
+        router = Router(folder)
+        with Weftd(*router.flags) as w:
+            router.meet(w)
+            prompt, n = [60 + i for i in range(3 * PAGE)] + [1], 3 * PAGE
+            for salt in ("mine", "of another", "x" * 300):
+                salted(w, prompt, salt)
+            router.read(1)
+            assert [router.finds(prompt, {0: [salt]}) for salt in ("mine", "of another", "nobody's")] == [n, n, 0]
+            assert router.finds(prompt) == 0 == router.finds(prompt, {0: ["x" * 300]}), "one that is too long is not told"
+
+
+def test_blocks_in_host_memory_and_on_disk():
+    with tempfile.TemporaryDirectory() as folder:
+        router = Router(folder)
+        disk = ("--kv-memory", "2M", "--host-kv-memory", "8M", "--kv-disk", folder, "--kv-disk-size", "64M", "--prewarm", "no")
+        with Weftd(*router.flags, *disk) as w:
+            router.meet(w)
+            end, i = time.monotonic() + 60, 0
+            while not (router.below["CPU"] and router.below["DISK"] and router.n_removed):
+                assert time.monotonic() < end, (len(router.below["CPU"]), len(router.below["DISK"]), router.n_removed)
+                i += 1
+                w.request("POST", "/v1/completions", {"prompt": [100 + i] * 400, "max_tokens": 1}, {"x-session-id": str(i % 3)})
+                router.read(0.05)
+            assert router.kinds == {("full_attention", None)}, router.kinds
+
+
+def test_windows_and_states_are_groups_of_their_own():
+    from golden_models import golden
+    for name, kind in (("gemma3", "sliding_window"), ("qwen35-mtp", "mamba")):
+        with tempfile.TemporaryDirectory() as folder:
+            router = Router(folder)
+            with Weftd(*router.flags[2:], "--page-tokens", PAGE, "--max-context", 1024, model=golden(name)) as w:
+                router.meet(w)
+                end, i = time.monotonic() + 60, 0
+                while not router.ends:
+                    assert time.monotonic() < end, name
+                    i += 1
+                    w.complete([40 + i % 5] * 200, max_tokens=2)
+                    router.read(0.1)
+                assert {k for k, _ in router.kinds} == {"full_attention", kind}, router.kinds
+                assert router.ends <= set(router.key_of)
+
+
+class Reader:
+    """A program of another project that reads batches, of which the environment names a command; a line of JSON each way."""
+
+    def __init__(self, variable):
+        if not os.environ.get(variable):
+            raise Skip(variable + " is not set")
+        self.process = subprocess.Popen(shlex.split(os.environ[variable]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        stderr=subprocess.DEVNULL)
+
+    def ask(self, **line):
+        self.process.stdin.write(json.dumps(line) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+def batches_of_everything(folder):
+    """A router that has met batches of text, salts, host memory, disk and removals; and the prompts that are still there."""
+    router = Router(folder)
+    disk = ("--kv-memory", "2M", "--host-kv-memory", "8M", "--kv-disk", folder, "--kv-disk-size", "64M", "--prewarm", "no")
+    with Weftd(*router.flags, *disk) as w:
+        router.meet(w)
+        rng, prompts = random.Random(9), []
+        for i in range(60):
+            prompts.append((some_prompt(rng), i % 3 and f"salt-{i % 3}"))
+            body = {"prompt": prompts[-1][0], "max_tokens": 1, **({"cache_salt": prompts[-1][1]} if prompts[-1][1] else {})}
+            assert w.request("POST", "/v1/completions", body)[0] == 200
+        router.read(2)
+        assert router.below["CPU"] and router.below["DISK"] and router.n_removed
+    return router, prompts
+
+
+def test_llm_d_finds_what_our_reader_finds():
+    """WEFT_TEST_LLMD: takes {"topic", "payload"} (base64), and {"tokens", "model", "extra"}, which it answers with the pods that have
+    each block."""
+    reader = Reader("WEFT_TEST_LLMD")
+    with tempfile.TemporaryDirectory() as folder:
+        router, prompts = batches_of_everything(folder)
+        for _, payload in router.batches:
+            answer = reader.ask(topic=router.topic, payload=base64.b64encode(payload).decode())
+            assert answer.get("events"), answer
+        found = 0
+        for prompt, salt in prompts:
+            tokens, model = prompt[:(len(prompt) - 1) // PAGE * PAGE], router.topic.split("@")[2]
+            if not tokens:  # llm-d looks up whole blocks only
+                continue
+            extra = [[salt] if i == 0 and salt else None for i in range(len(tokens) // PAGE)]
+            blocks = reader.ask(tokens=tokens, model=model, extra=extra)["blocks"]
+            n = next((i for i, pods in enumerate(blocks) if not any(p.startswith("pod-1@gpu") for p in pods)), len(blocks))
+            assert n * PAGE == router.finds(prompt, {0: [salt]} if salt else {}), (n, prompt[:4], salt)
+            found += n > 0
+        assert found > 5, found
+
+
+def test_dynamo_decodes_the_batches():
+    """WEFT_TEST_DYNAMO: takes {"hex"}, and answers with the batch as Dynamo's wire types serialise."""
+    reader = Reader("WEFT_TEST_DYNAMO")
+    with tempfile.TemporaryDirectory() as folder:
+        router, _ = batches_of_everything(folder)
+        media = set()
+        for _, payload in router.batches:
+            got, should = reader.ask(hex=payload.hex()), msgpack.unpackb(payload, strict_map_key=False)[1]
+            assert "error" not in got, got
+            for event, raw in zip(got["events"], should):
+                assert event["type"] == raw[0]
+                if raw[0] == "AllBlocksCleared":
+                    continue
+                assert event["block_hashes"] == raw[1] and event["group_idx"] == raw[3 if raw[0] == "BlockRemoved" else 9]
+                media.add(event["medium"])
+                if raw[0] == "BlockStored":
+                    assert event["token_ids"] == raw[3] and event["parent_block_hash"] == raw[2] and event["block_size"] == PAGE
+                    assert event["kv_cache_spec_kind"] == raw[10] == "full_attention"
+        assert media == {"GPU", "CPU", "DISK"}, media
 
 
 def test_a_new_worker_begins_with_nothing():

@@ -350,9 +350,12 @@ Test(messages, served_is_an_array_of_tenants) {
 
 Test(messages, blocks_have_as_many_tokens_as_their_pages) {
     uint64_t gone[] = {9, UINT64_MAX};
-    struct msg_block came[] = {{1, 0}, {2, 1}};
+    struct msg_block came[] = {{1, 0, {9}}, {2, 1, {9}}};
     int32_t tokens[] = {1, 2, 3, 4, 5, 6};
-    struct msg_blocks m = {3, 2, 2, gone, came, tokens}, got = {0};
+    struct msg_block_picture pictures[] = {{0, 2, {7}}, {1, -1, {7}}};
+    struct msg_blocks m = {3, BLOCKS_DISK, BLOCKS_WINDOW, 64,     2,       2,
+                           2, gone,        came,          tokens, pictures};
+    struct msg_blocks got = {0};
     struct buf b;
 
     buf_init(&b, 4096);
@@ -362,11 +365,28 @@ Test(messages, blocks_have_as_many_tokens_as_their_pages) {
     cr_expect(memcmp(got.gone, gone, sizeof(gone)) == 0 &&
               memcmp(got.came, came, sizeof(came)) == 0);
     cr_expect(memcmp(got.tokens, tokens, sizeof(tokens)) == 0);
+    cr_expect(got.tier == BLOCKS_DISK && got.kind == BLOCKS_WINDOW && got.window == 64);
+    cr_expect(got.n_pictures == 2 && memcmp(got.pictures, pictures, sizeof(pictures)) == 0);
     for (uint32_t len = 0; len < b.len; len++)
         cr_expect_eq(msg_blocks_parse(b.data, len, &got), -EPROTO);
+    const uint32_t bad_field[][2] = {{2, BLOCK_TIERS}, {3, BLOCK_KINDS}, {5, 1}};
+    for (size_t i = 0; i < ARRAY_SIZE(bad_field); i++) {
+        uint32_t *at = (uint32_t *)b.data + bad_field[i][0], good = *at;
+
+        *at = bad_field[i][1];
+        cr_expect_eq(msg_blocks_parse(b.data, (uint32_t)b.len, &got), -EPROTO);
+        *at = good;
+    }
     for (uint64_t bad = 0; bad <= BLOCKS_MAX_PAGE + 1; bad += bad == 4 ? BLOCKS_MAX_PAGE - 3 : 1) {
         memcpy(b.data, &bad, sizeof(bad)); /* tokens of a page */
         cr_expect_eq(msg_blocks_parse(b.data, (uint32_t)b.len, &got), bad == 3 ? 0 : -EPROTO);
+    }
+    for (uint32_t block = 0; block < 3; block++) { /* in the order of the blocks, and of one */
+        pictures[1].block = block;
+        pictures[0].block = 1;
+        buf_clear(&b);
+        cr_assert_eq(msg_blocks_pack(&b, &m), 0);
+        cr_expect_eq(msg_blocks_parse(b.data, (uint32_t)b.len, &got), block == 1 ? 0 : -EPROTO);
     }
     buf_deinit(&b);
 }
