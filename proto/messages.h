@@ -147,7 +147,7 @@ struct msg_block_picture {
     uint8_t digest[32];
 };
 
-/* Names the tier that has blocks, and the keys there: those of layers that read all of them, or what
+/* Names the tier that has blocks, and the keys there: those of layers that read all, or what
  * a sequence needs besides to go on behind a block (the keys of layers with a window, the recurrent
  * state). */
 enum block_tier { BLOCKS_DEVICE, BLOCKS_HOST, BLOCKS_DISK, BLOCK_TIERS };

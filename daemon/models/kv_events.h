@@ -32,7 +32,8 @@ struct kv_events_opts {
 int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct err *err);
 /* Binds the addresses as soon as the previous daemon has freed them. */
 void kv_events_bind(struct kv_events *e);
-/* Remembers the salt that @isolation_key was made with; @ctx: struct kv_events. api_opts.on_salt. */
+/* Remembers the salt that @isolation_key was made with; @ctx: struct kv_events. The front's
+ * api_opts.on_salt. */
 void kv_events_salt(void *ctx, const uint8_t isolation_key[16], struct str salt);
 /* Publishes the changes in the cache of @model as one batch; @m NULL: the cache is empty. */
 void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m);

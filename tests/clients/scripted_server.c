@@ -26,7 +26,7 @@
  * clients are told as cached tokens, is the longest prefix in common with one of the last prompts,
  * in whole pages.
  * --tokens: of one event (3). --pause-ms: between events (1). --mmproj: the header of this
- * projector file decides how many tokens pictures have; they are in the log's prompt as those tokens.
+ * projector file decides how many tokens pictures have; the log's prompt has them as those tokens.
  */
 
 #include <errno.h>
