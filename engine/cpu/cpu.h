@@ -319,7 +319,7 @@ static inline const struct gemm_wide *gemm_wide_of(const struct cpu_kernels *k,
 }
 
 extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512,
-    cpu_kernels_amx;
+    cpu_kernels_amx, cpu_kernels_neon, cpu_kernels_dotprod, cpu_kernels_i8mm;
 
 /* Called by the caller (@thread 0) and by those threads that come in time: each takes items
  * until none is left. */

@@ -6,6 +6,9 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined CPU_ARM
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 uint8_t cpu_iq2_grid[8][256] __attribute__((aligned(64)));
@@ -42,6 +45,16 @@ static bool has_amx(void) {
            syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
 }
 
+#elif defined CPU_ARM
+
+static bool has_dotprod(void) {
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+}
+
+static bool has_i8mm(void) {
+    return has_dotprod() && getauxval(AT_HWCAP2) & HWCAP2_I8MM;
+}
+
 #endif
 
 static bool has_any(void) {
@@ -58,6 +71,10 @@ static const struct isa { /* best first */
      has_amx, KERNELS_AMX},
     {"avx512", "AVX-512 with VNNI and VBMI", has_avx512, KERNELS_AVX512},
     {"avx2", "AVX2, FMA and F16C", has_avx2, KERNELS_AVX2},
+#elif defined CPU_ARM
+    {"i8mm", "FEAT_DotProd and FEAT_I8MM", has_i8mm, KERNELS_I8MM},
+    {"dotprod", "FEAT_DotProd", has_dotprod, KERNELS_DOTPROD},
+    {"neon", "", has_any, KERNELS_NEON},
 #endif
     {"generic", "", has_any, KERNELS_GENERIC},
 };

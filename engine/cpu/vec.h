@@ -2,9 +2,9 @@
 
 /*
  * vec - the vectors that the kernels are written in: 16 lanes, a lane for each row of a panel (or
- * key, or dimension). The kernels are compiled once an instruction set, CPU_AVX512, CPU_AVX2 or
- * neither being defined; every function here is either an exact integer operation or the same IEEE
- * operation in each lane, so the copies agree bit for bit.
+ * key, or dimension). The kernels are compiled once an instruction set, CPU_AVX512, CPU_AVX2,
+ * CPU_NEON or none of them being defined; every function here is either an exact integer operation
+ * or the same IEEE operation in each lane, so the copies agree bit for bit.
  *
  *   vi  16 x int32      vf  16 x float      vb  64 bytes: 4 bytes for each of 16 lanes
  *
@@ -31,6 +31,18 @@
 #include "engine/cpu/vec_avx2.h"
 #define CPU_NAME(name) name##_avx2
 #define CPU_ISA "avx2"
+#elif defined CPU_NEON
+#include "engine/cpu/vec_neon.h"
+#if defined __ARM_FEATURE_MATMUL_INT8
+#define CPU_NAME(name) name##_i8mm
+#define CPU_ISA "i8mm"
+#elif defined __ARM_FEATURE_DOTPROD
+#define CPU_NAME(name) name##_dotprod
+#define CPU_ISA "dotprod"
+#else
+#define CPU_NAME(name) name##_neon
+#define CPU_ISA "neon"
+#endif
 #else
 #include "engine/cpu/vec_generic.h"
 #define VEC_PLAIN
@@ -39,8 +51,9 @@
 #endif
 
 /* Loops over a tile's columns and a block's groups are unrolled, and kernels exist for every width
- * of a tile: FOR_WIDTH calls the one for (columns, first column). AVX2 takes two columns at a time
- * in a loop: a copy for each place would only cost compile time, as all of it would in plain C. */
+ * of a tile: FOR_WIDTH calls the one for (columns, first column). AVX2 and NEON take two
+ * columns at a time in a loop: a copy for each place would only cost compile time, as all of it
+ * would in plain C. */
 #ifdef VEC_PLAIN
 #define UNROLL
 #define FOR_WIDTH(n, call) call((int)(n), 0)

@@ -217,6 +217,9 @@ static const struct way isas[] = {
     {"avx2", 21, 32, 2, NEIGHBOURS, false, 0, "avx2"},
     {"avx512", 21, 32, 2, NEIGHBOURS, false, 0, "avx512"},
     {"amx", 40, 32, 2, NEIGHBOURS, false, 0, "amx"},
+    {"neon", 21, 32, 2, NEIGHBOURS, false, 0, "neon"},
+    {"dotprod", 21, 32, 2, NEIGHBOURS, false, 0, "dotprod"},
+    {"i8mm", 40, 32, 2, NEIGHBOURS, false, 0, "i8mm"},
 };
 /* Under a sanitizer, which looks for faults of memory, each kind of step runs once. */
 #ifdef __SANITIZE_ADDRESS__

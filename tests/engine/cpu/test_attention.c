@@ -22,7 +22,7 @@ enum { KEYS = 530 };
 #endif
 enum { KV_HEADS = 2, MAX_WIDTH = 128, MAX_GROUP = 5, SEQS = 3, PAGES = KEYS / 16 + 1 };
 
-static const char *const isas[] = {"generic", "avx2", "avx512"};
+static const char *const isas[] = {"generic", "avx2", "avx512", "neon", "dotprod", "i8mm"};
 
 struct sheet { /* what the layers of a model would have computed */
     uint32_t head_dim, group, window;

@@ -21,7 +21,7 @@ static const enum tensor_type types[] = {
     TENSOR_IQ1_M, TENSOR_IQ2_XS,  TENSOR_IQ2_S,  TENSOR_IQ3_XXS, TENSOR_IQ3_S, TENSOR_TQ1_0,
     TENSOR_TQ2_0, TENSOR_NVFP4,
 };
-static const char *const isas[] = {"generic", "avx2", "avx512", "amx"};
+static const char *const isas[] = {"generic", "avx2", "avx512", "amx", "neon", "dotprod", "i8mm"};
 
 static struct matmul_scratch scratch[3];
 
