@@ -6,7 +6,6 @@ of any stream before the picture comes and from then until its answer, and how l
     --format Q8_0 -o text.gguf
   weft-synth --projector qwen3vl_merger --shape qwen3.6-27b,n_layer=1,n_out=1024 --format F16 -o mmproj.gguf
   tests/bench/picture_gaps.py --weftd build/weftd --model text.gguf --mmproj mmproj.gguf --picture 4k.png [--peer llama-server]"""
-import argparse
 import base64
 import http.client
 import json
@@ -20,14 +19,10 @@ import servers
 
 
 def arguments():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--weftd")
-    p.add_argument("--peer", help="llama-server, measured after weftd with the same load")
-    p.add_argument("--model", required=True)
+    p = servers.parser(__doc__, weftd_required=False)
     p.add_argument("--mmproj", required=True)
     p.add_argument("--picture", required=True)
     p.add_argument("--streams", type=int, default=8)
-    p.add_argument("--threads", type=int, default=2)
     p.add_argument("--context", type=int, default=8192, help="of a request")
     p.add_argument("--before", type=float, default=8, help="seconds of decoding before the picture comes")
     p.add_argument("--limit", type=float, default=120, help="seconds from then on")

@@ -1,4 +1,5 @@
 """What the comparisons have in common: servers that are started, watched and stopped, cores, and what this machine is."""
+import argparse
 import contextlib
 import os
 import pathlib
@@ -11,6 +12,16 @@ import time
 import urllib.request
 
 TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def parser(doc, weftd_required=True):
+    """Options of a comparison of weftd with llama-server; @doc describes it."""
+    p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--weftd", required=weftd_required)
+    p.add_argument("--peer", help="llama-server, measured after weftd with the same load")
+    p.add_argument("--model", required=True)
+    p.add_argument("--threads", type=int, default=2)
+    return p
 
 
 # -- cores and their time ----------------------------------------------------------------------------------

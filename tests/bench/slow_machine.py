@@ -5,7 +5,6 @@ that comes within --limit seconds after the chats. One server runs at a time. Ev
 
   weft-synth --shape qwen3-0.6b,context=32768 --format Q4_K_M --vocab tests/data/vocab/... -o q3.gguf
   tests/bench/slow_machine.py --weftd build/weftd --model q3.gguf --loops 8 [--peer llama-server]"""
-import argparse
 import http.client
 import json
 import random
@@ -21,11 +20,7 @@ WORDS = "time year people way day man thing woman life child world school state 
 
 
 def arguments():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--weftd", required=True)
-    p.add_argument("--peer", help="llama-server, measured after weftd with the same load")
-    p.add_argument("--model", required=True)
-    p.add_argument("--threads", type=int, default=2)
+    p = servers.parser(__doc__)
     p.add_argument("--context", type=int, default=20480)
     p.add_argument("--loops", type=int, default=0, help="busy loops beside the server")
     p.add_argument("--words", type=int, default=9000, help="of the long prompt")
