@@ -8,12 +8,12 @@
 
 #include "engine/backend.h"
 
-/* The tokens of row @nth of sequence @q: out[0] its own, then those before it, ngram.n of all. Of
- * those before the step @last has the latest first. */
+/* Collects the ngram.n tokens that end with row @nth of sequence @q: out[0] is the row's own token,
+ * then those before it. @last holds the tokens before the step, the latest first. */
 void ngram_tokens(const struct ngram_shape *g, const struct engine_batch *batch,
                   const struct engine_seq *q, uint32_t nth, const float *last, int32_t *out);
-/* Rows of the table for such tokens: (n - 1) * n_head of them. */
+/* Computes the rows of the table for the tokens @token: (n - 1) * n_head numbers. */
 void ngram_rows(const struct ngram_shape *g, const int32_t *token, uint64_t *row);
-/* Makes @last what it is behind the rows of @q. */
+/* Updates @last to the last tokens after the rows of @q in this step. */
 void ngram_keep(const struct ngram_shape *g, const struct engine_batch *batch,
                 const struct engine_seq *q, float *last);

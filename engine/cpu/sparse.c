@@ -68,7 +68,8 @@ const uint32_t *sparse_seen(const struct be *b, uint32_t row) {
     return b->sparse->seen + (size_t)row * b->sparse->words;
 }
 
-/* The address of the key of block @i of row @row's sequence; those behind it in the page follow. */
+/* Returns the address of the key of block @i of row @row's sequence; the keys of the next blocks of
+ * the page follow it. */
 static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i) {
     const struct be *b = k->step->be;
     const struct sparse_shape *p = &b->shape.sparse;
@@ -80,7 +81,7 @@ static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i) {
            k->op->index * index_bytes(&b->shape, b->page_tokens) + (size_t)slot * p->dim * 2;
 }
 
-/* Cosines and sines of position @pos of a text. */
+/* Computes the cosines and sines of the rotation at position @pos of a text. */
 static void fill_rope(const struct rope_set *set, uint32_t pos, float *cs) {
     for (uint32_t i = 0; i < set->n_rot / 2; i++) {
         double s, c;
@@ -120,7 +121,7 @@ static void store_block(const struct run *k, uint32_t row, float *mean) {
     }
 }
 
-/* The queries of a row, and the key of the block that it ends. */
+/* Finishes the queries of a row, and stores the key of the block that it ends, if it ends one. */
 static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -152,7 +153,7 @@ static void score_part(void *ctx, uint32_t item, uint32_t thread) {
     }
 }
 
-/* The bits of the @nth row that was scored. */
+/* Sets the bits of the keys that the @nth scored row sees. */
 static void choose_row(void *ctx, uint32_t nth, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;

@@ -9,13 +9,14 @@
 #include "engine/quant.h"
 
 /*
- * Residual streams and the table of n-grams. Everything beside the products goes row by row, so a
- * row's bits do not depend on the others.
+ * Residual streams and the table of n-grams. Letters are those of the formulas of OP_SPREAD, OP_MIX
+ * and OP_NGRAM (backend.h). Everything beside the products goes row by row, so a row's bits do not
+ * depend on the others.
  *
  * The rows of the table are read from the file when they are needed: of tens of gigabytes a token
  * takes a few kilobytes, which the system keeps in its cache. Everything else of the file may
  * change once it is loaded; here a step fails if the file has changed, so that no token comes from
- * another model. One that was replaced by a rename has not: it stays open.
+ * another model. A rename over the file does no harm, because the old file stays open.
  */
 
 /* Buffers for the largest batch. */
@@ -34,7 +35,7 @@ struct run {
     _Atomic bool failed; /* a row of the table could not be read */
 };
 
-/* Floats of a row's streams. */
+/* Returns the number of floats of all streams of a row. */
 static size_t width_of(const struct be *b) {
     return (size_t)b->shape.stream.n * b->shape.n_embd;
 }
@@ -77,7 +78,7 @@ static void norm_streams(const struct be *b, const float *x, const float *norm, 
         b->kernels->norm(x + at, norm + at, y + at, n, b->shape.rms_eps);
 }
 
-/* s of a row += weight b, or = x */
+/* Adds a branch to the streams s of a row, or begins them with x. */
 static void spread_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -92,7 +93,7 @@ static void spread_row(void *ctx, uint32_t row, uint32_t thread) {
                                    b->streams->weight[row * n_stream + i], n);
 }
 
-/* f of a row. */
+/* Computes f of a row: its streams, normed. */
 static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -101,7 +102,7 @@ static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
                  b->streams->mixed + row * width_of(b));
 }
 
-/* silu(w[1] f / n), and the streams' weights. */
+/* Applies silu to the low-rank product of a row, and the sigmoid to the weights of its streams. */
 static void bend_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -115,7 +116,7 @@ static void bend_row(void *ctx, uint32_t row, uint32_t thread) {
         weight[i] = 2 / (1.0f + mx_expf(-weight[i] * part));
 }
 
-/* x of a row, the mean of the streams by their gates. */
+/* Computes x of a row: the mean of its streams, each multiplied by its gate. */
 static void mean_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -163,7 +164,7 @@ int ops_mix(struct step *s, const struct model_op *op) {
 
 /* -- the table of n-grams ---------------------------------------------------------------------- */
 
-/* The state of sequence @q that is the op's. */
+/* Returns the part of the state of sequence @q that belongs to the op. */
 static float *state_of(const struct run *k, const struct engine_seq *q) {
     return recurrent_more(k->be, q->state_slot) + k->op->more;
 }
@@ -181,7 +182,7 @@ static bool read_table(const struct run *k, uint64_t at, uint8_t *bytes, float *
     return true;
 }
 
-/* e of a row to x. */
+/* Reads e of a row, its rows of the table, into ACT_X. */
 static void read_row(void *ctx, uint32_t row, uint32_t thread) {
     struct run *k = ctx;
     const struct be *b = k->be;
@@ -198,7 +199,8 @@ static void read_row(void *ctx, uint32_t row, uint32_t thread) {
             atomic_store(&k->failed, true);
 }
 
-/* v of a row's streams to mixed[], c to gate[], which has w[0] e; ACT_B has w[1] e. */
+/* Computes v and c of a row's streams. In: w[0] e in gate[], w[1] e in ACT_B. Out: v in mixed[], c
+ * in gate[]. */
 static void weigh_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -223,7 +225,7 @@ static void weigh_row(void *ctx, uint32_t row, uint32_t thread) {
     norm_streams(b, v, w->post_norm, c);
 }
 
-/* s of a row += v + silu of the convolution of c. */
+/* Adds v and the silu of the convolution of c to the streams of a row. */
 static void add_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -244,7 +246,7 @@ static void add_row(void *ctx, uint32_t row, uint32_t thread) {
     b->kernels->add_scaled(to, y, 1, (uint32_t)width);
 }
 
-/* The state of sequence @i behind its rows. */
+/* Updates the state of sequence @i: it is then the state after the rows of this step. */
 static void keep_state(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;

@@ -60,8 +60,8 @@ int ref_mix(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* v of each stream of row @r to b->mixed, c to b->stream_gate, which has w[0] e; ACT_B has
- * w[1] e. */
+/* Computes v and c of the streams of row @r. In: w[0] e in b->stream_gate, w[1] e in ACT_B. Out: v
+ * in b->mixed, c in b->stream_gate. */
 static void weigh_row(struct be *b, const struct model_op *op, uint32_t r) {
     size_t n = b->shape->n_embd, n_stream = b->shape->stream.n, at = r * n * n_stream;
     float *k = b->stream_gate + at, *v = b->mixed + at;
@@ -100,7 +100,7 @@ static void convolve_row(struct be *b, const struct model_op *op, const struct e
     }
 }
 
-/* The state of a sequence behind its rows. */
+/* Updates the state of a sequence: it is then the state after the rows of this step. */
 static void keep_state(struct be *b, const struct engine_batch *batch, const struct engine_seq *q,
                        float *state) {
     const struct ngram_shape *g = &b->shape->ngram;
