@@ -12,14 +12,20 @@
 #define COPIES_FORGET 0.15
 /* share of copies in a step beyond which nothing else is learnt from it */
 #define COPIES_MOST 0.7
-#define KNEE 16           /* rows up to here share the reading of the weights */
-#define TILE 8u           /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
-#define TRUSTED_MIN 32    /* rows that may be tried without experience */
-#define FORGET 0.01       /* standard deviation of a coefficient from step to step, relative */
-#define NOISE 0.01        /* least variance of the relative error */
-#define NOISE_MEMORY 0.9  /* weight of the old value in the running variance */
-#define CLIP 1.0          /* a longer step counts as one of 1 + CLIP times the expected time */
-#define MEAN_MEMORY 0.95  /* weight of the old value in the running mean of features */
+#define KNEE 16          /* rows up to here share the reading of the weights */
+#define TILE 8u          /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
+#define TRUSTED_MIN 32   /* rows that may be tried without experience */
+#define FORGET 0.01      /* standard deviation of a coefficient from step to step, relative */
+#define NOISE 0.01       /* least variance of the relative error */
+#define NOISE_MEMORY 0.9 /* weight of the old value in the running variance */
+#define CLIP 1.0         /* a longer step counts as one of 1 + CLIP times the expected time */
+#define BLOCK 128        /* steps whose sums are compared with those of the next as many */
+/* Relative variance of a block's time: that of a step, divided by this, since errors of successive
+ * steps are alike; and the least, for a machine whose speed drifts. */
+#define BLOCK_MEANS 16
+#define BLOCK_NOISE 0.001
+#define SURPRISE 3.0      /* standard deviations beyond which a block's time tells no shape */
+#define MEAN_MEMORY 0.95  /* weight of the old value in the running means of learn_shape() */
 #define MARGIN 3.0        /* cost_bound_ns() adds this many times the mean underestimate */
 #define MIN_MS 0.001      /* least time of a step */
 #define UNSURE 4.0        /* standard deviation of a coefficient before data, in coefficients */
@@ -149,15 +155,24 @@ static void learn_noise(struct cost *c, double error, double unsure) {
     c->noise = fmax(c->noise * NOISE_MEMORY + seen * (1 - NOISE_MEMORY), NOISE);
 }
 
+/* Returns the variance of a relative time of derivative @g that the uncertainty of the coefficients
+ * explains. */
+static double unsure_of(const struct cost *c, const double g[COST_FEATURES]) {
+    double sum = 0;
+
+    for (int i = 0; i < COST_FEATURES; i++)
+        sum += g[i] * dot(c->p[i], g);
+    return sum;
+}
+
 /* Moves the coefficients by one step of a Kalman filter. @g: derivative of the step's relative time
- * with respect to each coefficient, less the mean of the last steps. */
-static void update(struct cost *c, const double g[COST_FEATURES], double error) {
+ * with respect to each coefficient, less the mean of the last steps. @noise: variance of @error. */
+static void update(struct cost *c, const double g[COST_FEATURES], double error, double noise) {
     double pg[COST_FEATURES];
 
     for (int i = 0; i < COST_FEATURES; i++)
         pg[i] = dot(c->p[i], g);
-    double unsure = dot(pg, g), scale = 1 / (c->noise + unsure);
-    learn_noise(c, error, unsure);
+    double scale = 1 / (noise + dot(pg, g));
     for (int i = 0; i < COST_FEATURES; i++) {
         c->a[i] += pg[i] * scale * error;
         for (int j = 0; j < COST_FEATURES; j++)
@@ -177,29 +192,66 @@ static void update(struct cost *c, const double g[COST_FEATURES], double error) 
     c->a[2] = fmin(c->a[2], 128.0 / KNEE * (c->a[0] + c->a[1]));
 }
 
+/* Learns from a difference of features @g, per ms of work, and of relative time @error with variance
+ * @noise. The cost of features @mean stays as it is. */
+static void learn_difference(struct cost *c, const double g[COST_FEATURES], double error,
+                             double noise, const double mean[COST_FEATURES]) {
+    double before = dot(c->a, mean);
+
+    update(c, g, fmin(error, CLIP), noise);
+    double after = dot(c->a, mean);
+    for (int i = 0; i < COPIES; i++)
+        c->a[i] *= after > before / 4 ? before / after : 1;
+}
+
 /*
  * Learns the shape from what distinguishes this step from the last ones: both its features and its
  * time are taken less the mean of those, so that steps of one size say nothing about other sizes,
- * however slow the machine was meanwhile. The cost of the mean step stays as it is.
+ * however slow the machine was meanwhile.
  */
 static void learn_shape(struct cost *c, const double x[COST_FEATURES], double ms) {
-    double work = work_ms(c, x), g[COST_FEATURES] = {0}, before = 0, after = 0;
-    double error = fmin(ms / (work * c->speed) - 1, CLIP);
+    double work = work_ms(c, x), g[COST_FEATURES] = {0};
+    double all = fmin(ms / (work * c->speed) - 1, CLIP), error = all - c->mean_error;
 
     for (int i = 0; i < COPIES; i++) {
         if (c->n_seen < 2)
             c->mean[i] = x[i] / work;
         g[i] = x[i] / work - c->mean[i];
-        before += c->a[i] * c->mean[i];
     }
     forget(c, g);
-    update(c, g, error);
+    double noise = c->noise;
+    learn_noise(c, error, unsure_of(c, g));
+    learn_difference(c, g, error, noise, c->mean);
     for (int i = 0; i < COPIES; i++)
-        after += c->a[i] * c->mean[i];
-    for (int i = 0; i < COPIES; i++) {
-        c->a[i] *= after > before / 4 ? before / after : 1;
         c->mean[i] = c->mean[i] * MEAN_MEMORY + x[i] / work * (1 - MEAN_MEMORY);
+    c->mean_error = c->mean_error * MEAN_MEMORY + all * (1 - MEAN_MEMORY);
+}
+
+/* Learns the shape from what distinguishes a block of steps from the one before. */
+static void learn_block(struct cost *c, const double x[COST_FEATURES], double ms) {
+    struct cost_block *b = &c->block, *last = &c->last;
+    double g[COST_FEATURES] = {0};
+
+    for (int i = 0; i < COPIES; i++)
+        b->x[i] += x[i];
+    b->ms += fmin(ms, (1 + CLIP) * c->speed * work_ms(c, x));
+    if (++b->n < BLOCK)
+        return;
+    if (last->n > 0) {
+        double work = work_ms(c, b->x), work_last = work_ms(c, last->x);
+        double noise = fmax(c->noise / BLOCK_MEANS, BLOCK_NOISE);
+        double grown = b->ms / last->ms, expected = work / work_last;
+
+        for (int i = 0; i < COPIES; i++)
+            g[i] = b->x[i] / work - last->x[i] / work_last;
+        double sure = SURPRISE * sqrt(noise + unsure_of(c, g));
+        /* A time beyond both no change and the expected one is the machine's: other programs took
+         * the processor, or returned it. */
+        if (grown > fmin(expected, 1) - sure && grown < fmax(expected, 1) + sure)
+            learn_difference(c, g, grown / expected - 1, noise, b->x);
     }
+    *last = *b;
+    *b = (struct cost_block){0};
 }
 
 /* ---- copies ---- */
@@ -234,6 +286,7 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns) {
     double copies = c->a[COPIES] * x[COPIES], rest = fmax(ms - copies, MIN_MS);
     if (copies < COPIES_MOST * ms) {
         learn_shape(c, x, rest);
+        learn_block(c, x, rest);
         learn_speed(c, x, rest);
     }
     if (c->n_seen > 0)

@@ -7,8 +7,11 @@
  * cost_shape). The speed is the median over the last steps of their time for their shape, so it
  * follows within four steps when other programs take the processor, and one slow step changes
  * nothing. A Kalman filter fits the shape to the differences between successive steps, so steps of
- * one size never decide what other sizes cost. No coefficient falls below zero: more work is never
- * cheaper, so bisection finds the greatest chunk under a limit.
+ * one size never decide what other sizes cost. It also fits the differences between successive
+ * blocks of steps, because contexts grow too slowly to be seen from step to step: without that, the
+ * speed would follow a wrong price of context, and with it the price of everything else. No
+ * coefficient falls below zero: more work is never cheaper, so bisection finds the greatest chunk
+ * under a limit.
  *
  * Before there is data, a prior from the bytes and operations of the model holds. Steps far larger
  * than any seen are not trusted (cost_trusted_rows()): the first long prompt comes in chunks that
@@ -28,15 +31,24 @@ struct cost_shape {
     uint32_t copies;  /* pages that go to host memory or come back */
 };
 
+/* Sums over the steps of a block. */
+struct cost_block {
+    double x[COST_FEATURES]; /* features */
+    double ms;
+    uint32_t n; /* steps */
+};
+
 struct cost {
     double a[COST_FEATURES];                /* ms per unit of each feature at speed 1 */
     double p[COST_FEATURES][COST_FEATURES]; /* scaled covariance of a */
     double cap[COST_FEATURES];              /* the largest diagonal of p */
     double mean[COST_FEATURES];             /* mean of the last steps' features per ms */
+    double mean_error;                      /* mean of their relative errors */
     double speed;                           /* factor of the time that a gives */
     double recent[COST_SPEEDS];             /* speeds of the last steps (ring buffer) */
     double noise;                           /* running variance of the relative error */
     double error;                           /* running mean of the relative underestimate */
+    struct cost_block last, block;          /* the last whole block; the one that is filled */
     uint64_t n_seen, n_speeds;
     uint32_t max_rows; /* the most rows of a step that was seen */
     bool has_copied;

@@ -70,6 +70,43 @@ Test(cost, converges_on_machines_a_thousandfold_apart) {
     }
 }
 
+/* The prior's price of context is far above this machine's, and contexts grow too slowly to see it
+ * from step to step. The speed must not fall with it, nor the price of rows with the speed. */
+Test(cost, growing_contexts_change_no_price_of_rows) {
+    const struct machine m = {.fixed = 1.9, .row = 0.23, .noise = 0.15};
+
+    for (int is_busy = 0; is_busy < 2; is_busy++) {
+        struct rng r = {1};
+        struct cost c;
+
+        cost_init(&c);
+        for (uint32_t i = 0; i < 10; i++) { /* eight prompts, one after the other */
+            struct cost_shape s = {0};
+
+            cost_add(&s, 0, 27);
+            for (uint32_t k = 0; k < i % 8; k++)
+                cost_add(&s, 30, 1);
+            cost_learn(&c, &s, (int64_t)(truth(&m, &s) * 1e6));
+        }
+        for (uint32_t t = 0; t < 4000; t++) {
+            struct cost_shape s = {0};
+            double slow = is_busy && t >= 1000 && t < 1600 ? 3 : 1;
+            double rare = rng_below(&r, 100) == 0 ? 2 : 1;
+
+            for (int i = 0; i < 8; i++)
+                cost_add(&s, 30 + t, 1);
+            double ms = truth(&m, &s) * slow * rare * (1 + m.noise * (2 * rng_unit(&r) - 1));
+            cost_learn(&c, &s, (int64_t)(ms * 1e6));
+            if (t % 500 != 499)
+                continue;
+            cost_add(&s, 0, 223);
+            double expected = (double)cost_expect_ns(&c, &s) / 1e6 / slow, t_ms = truth(&m, &s);
+            cr_expect(expected > t_ms / 2 && expected < 1.5 * t_ms, "%u steps: %.1f ms, not %.1f",
+                      t + 1, expected, t_ms);
+        }
+    }
+}
+
 Test(cost, recovers_when_the_machine_slows_down) {
     struct machine m = machines[1];
     struct rng r = {7};

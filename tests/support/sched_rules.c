@@ -626,7 +626,8 @@ static double rate_of(const struct cost *c, uint32_t pos0, uint32_t n) {
 
 /* Where nothing decodes and a prompt waits for time, or has a part of its rows, the step is as long
  * as it may be or is efficient: by the estimate its rows come at four fifths of the best rate, or
- * it takes almost ten times as long as one row. Pages round chunks down. */
+ * it takes almost ten times as long as one row. Pages round chunks down. A step behind a piece of a
+ * picture has less time. */
 static void check_efficient(const struct sim *s, const struct plan *p,
                             const struct cost_shape *shape, int64_t target_ns) {
     const struct cost *c = &s->was.cost;
@@ -637,7 +638,7 @@ static void check_efficient(const struct sim *s, const struct plan *p,
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
         if (p->req[i].n_rows > 0)
             first = &p->req[i], n_prompts++;
-    if (p->force_chunk || p->prewarm || s->opts.short_chunks || n_prompts != 1 ||
+    if (p->force_chunk || p->prewarm || s->opts.short_chunks || n_prompts != 1 || p->spent_ns > 0 ||
         first->verdict != PLAN_RUN || first->n_led > 0 || p->n_groups > 1 ||
         leaves_time(p, first) || p->n_left * p->page_tokens < p->page_tokens + PLAN_MIN_CHUNK ||
         first->n_rows == first->n_tokens - first->n_computed || is_probe(p, true) ||
