@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "text/template/budget.h"
+#include "text/unicode.h"
 
 const struct tstr *tstr_new(struct render *rd, const char *data, size_t len, bool user) {
     struct {
@@ -186,62 +187,20 @@ int tstr_compare(const struct tstr *a, const struct tstr *b) {
     return c ? c : (a->len > b->len) - (a->len < b->len);
 }
 
-/* By the first byte; 0: no UTF-8 begins so. */
-static size_t sequence_length(unsigned char c) {
-    return c < 0x80                ? 1
-           : c >= 0xc2 && c < 0xe0 ? 2
-           : c >= 0xe0 && c < 0xf0 ? 3
-           : c >= 0xf0 && c < 0xf5 ? 4
-                                   : 0;
-}
-
 uint32_t tstr_decode(const char *data, size_t len, size_t pos, size_t *n) {
     assert(pos < len);
-    const unsigned char *p = (const unsigned char *)data + pos;
-    size_t want = sequence_length(p[0]);
+    uint32_t cp;
 
-    *n = 1;
-    if (want == 1)
-        return p[0];
-    if (!want || want > len - pos)
-        return 0x110000u + p[0];
-    uint32_t cp = p[0] & (0xffu >> (want + 1));
-
-    for (size_t i = 1; i < want; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0x110000u + p[0];
-        cp = cp << 6 | (p[i] & 0x3fu);
-    }
-    *n = want;
-    return cp;
+    *n = unicode_decode(data + pos, data + len, &cp);
+    return cp == UNICODE_INVALID ? 0x110000u + (uint8_t)data[pos] : cp;
 }
 
 size_t tstr_encode(uint32_t cp, char out[4]) {
-    if (cp < 0x80) {
-        out[0] = (char)cp;
-        return 1;
-    }
-    if (cp < 0x800) {
-        out[0] = (char)(0xc0 | cp >> 6);
-        out[1] = (char)(0x80 | (cp & 0x3f));
-        return 2;
-    }
-    if (cp < 0x10000) {
-        out[0] = (char)(0xe0 | cp >> 12);
-        out[1] = (char)(0x80 | (cp >> 6 & 0x3f));
-        out[2] = (char)(0x80 | (cp & 0x3f));
-        return 3;
-    }
-    if (cp >= 0x110000) { /* an invalid byte */
-        assert(cp - 0x110000 <= UINT8_MAX);
-        out[0] = (char)(cp - 0x110000);
-        return 1;
-    }
-    out[0] = (char)(0xf0 | cp >> 18);
-    out[1] = (char)(0x80 | (cp >> 12 & 0x3f));
-    out[2] = (char)(0x80 | (cp >> 6 & 0x3f));
-    out[3] = (char)(0x80 | (cp & 0x3f));
-    return 4;
+    if (cp < 0x110000)
+        return unicode_encode(cp, out);
+    assert(cp - 0x110000 <= UINT8_MAX);
+    out[0] = (char)(cp - 0x110000);
+    return 1;
 }
 
 size_t tstr_count(const struct tstr *s) {
