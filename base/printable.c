@@ -7,20 +7,29 @@
 #include "base/util.h"
 
 size_t utf8_sequence(const char *in, size_t len, uint32_t *c) {
-    const unsigned char *p = (const unsigned char *)in;
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     assert(len > 0);
-    size_t n = *p < 0x80 ? 1 : (*p & 0xE0) == 0xC0 ? 2 : (*p & 0xF0) == 0xE0 ? 3 : 4;
+    const uint8_t *p = (const uint8_t *)in;
+    uint32_t v = p[0];
+    size_t n = v >= 0xF0 ? 4 : v >= 0xE0 ? 3 : 2;
+    /* The first continuation byte carries the rules against overlong forms, surrogates and numbers
+     * beyond the last plane. */
+    uint8_t low = v == 0xE0 ? 0xA0 : v == 0xF0 ? 0x90 : 0x80;
+    uint8_t high = v == 0xED ? 0x9F : v == 0xF4 ? 0x8F : 0xBF;
 
-    if (n > len || (n == 4 && (*p & 0xF8) != 0xF0))
+    if (v < 0x80) {
+        *c = v;
+        return 1;
+    }
+    if (v < 0xC2 || v > 0xF4 || len < n || p[1] < low || p[1] > high)
         return 0;
-    *c = n == 1 ? *p : *p & (0x7Fu >> n);
-    for (size_t i = 1; i < n; i++) {
+    v = (v & (0x7Fu >> n)) << 6 | (p[1] & 0x3F);
+    for (size_t i = 2; i < n; i++) {
         if ((p[i] & 0xC0) != 0x80)
             return 0;
-        *c = *c << 6 | (p[i] & 0x3F);
+        v = v << 6 | (p[i] & 0x3F);
     }
-    return *c < least[n] || *c > 0x10FFFF || (*c >= 0xD800 && *c < 0xE000) ? 0 : n;
+    *c = v;
+    return n;
 }
 
 static bool is_hidden(uint32_t c) {

@@ -58,6 +58,14 @@ static inline _Bool array_resize(void *array, size_t n, size_t size) {
     ((n) < (cap) || (array_resize(&(v), (cap) ? 2 * (size_t)(cap) : (first), sizeof(*(v))) &&      \
                      ((cap) = (cap) ? 2 * (cap) : (first), 1)))
 
+/* Returns the value of a hexadecimal digit, -1 for any other character. */
+static inline int hex_digit(char c) {
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
 /* *out = a + b; true when that does not fit. Sizes that come from outside are only ever added and
  * multiplied with these two. */
 static inline _Bool size_add(size_t a, size_t b, size_t *out) {

@@ -66,29 +66,6 @@ unsigned unicode_wide_class(uint32_t cp) {
     }
 }
 
-unsigned unicode_decode_wide(const char *s, const char *end, uint32_t *cp) {
-    const uint8_t *p = (const uint8_t *)s;
-    size_t left = (size_t)(end - s);
-    uint32_t c = p[0];
-    unsigned n = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
-    /* The first continuation byte carries the rules against overlong forms, surrogates and numbers
-     * beyond the last plane. */
-    uint8_t low = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80;
-    uint8_t high = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
-
-    *cp = UNICODE_INVALID;
-    if (c < 0xC2 || c > 0xF4 || left < n || p[1] < low || p[1] > high)
-        return 1;
-    c = (c & (0x7Fu >> n)) << 6 | (p[1] & 0x3F);
-    for (unsigned i = 2; i < n; i++) {
-        if ((p[i] & 0xC0) != 0x80)
-            return 1;
-        c = c << 6 | (p[i] & 0x3F);
-    }
-    *cp = c;
-    return n;
-}
-
 unsigned unicode_encode(uint32_t cp, char out[4]) {
     return (unsigned)utf8proc_encode_char((utf8proc_int32_t)cp, (utf8proc_uint8_t *)out);
 }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/buf.h"
+#include "base/printable.h"
 
 /* Each character has one of the first five, and maybe a finer one beside it. */
 enum unicode_class {
@@ -30,17 +31,15 @@ extern const uint16_t unicode_ascii_class[128];
 /* The class of a code point from 0x80 on. */
 unsigned unicode_wide_class(uint32_t cp);
 
-/* Decodes one code point of at least 0x80 at @s < @end. Returns its length; for a byte that begins
- * no valid sequence 1 and UNICODE_INVALID. */
-unsigned unicode_decode_wide(const char *s, const char *end, uint32_t *cp);
-
-/* Decodes any code point, also one beyond ASCII. */
+/* Decodes one code point at @s < @end. Returns its length; for a byte that begins no valid sequence
+ * 1 and UNICODE_INVALID. */
 static inline unsigned unicode_decode(const char *s, const char *end, uint32_t *cp) {
-    if ((uint8_t)*s < 0x80) {
-        *cp = (uint8_t)*s;
-        return 1;
-    }
-    return unicode_decode_wide(s, end, cp);
+    *cp = (uint8_t)*s;
+    size_t n = *cp < 0x80 ? 1 : utf8_sequence(s, (size_t)(end - s), cp);
+
+    if (n == 0)
+        *cp = UNICODE_INVALID;
+    return n ? (unsigned)n : 1;
 }
 
 /* The class of the character at @s < @end; *len: its bytes. */

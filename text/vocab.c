@@ -260,20 +260,14 @@ bool vocab_is_mergeable(const struct vocab *v, uint32_t id) {
     }
 }
 
-static int nibble(char c) {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Returns the byte of "<0xXX>", or -1. */
 static int byte_of(const char *s, size_t len) {
     int high, low;
 
     if (len != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>')
         return -1;
-    high = nibble(s[3]);
-    low = nibble(s[4]);
+    high = hex_digit(s[3]);
+    low = hex_digit(s[4]);
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 

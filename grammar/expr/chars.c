@@ -1,4 +1,4 @@
-/* Sets of code points as sorted ranges, UTF-8, and tries of names. Everything lives in the arena of
+/* Sets of code points as sorted ranges, and tries of names. Everything lives in the arena of
  * the build. */
 
 #include "grammar/expr/expr.h"
@@ -54,25 +54,6 @@ int cp_set_invert(struct build *b, struct cp_set *s) {
         r = cp_set_add(b, &out, next, 0x10ffff);
     *s = out;
     return r;
-}
-
-unsigned utf8_read(const char *s, size_t len, uint32_t *cp) {
-    const uint8_t *p = (const uint8_t *)s;
-    static const uint32_t LEAST[5] = {0, 0, 0x80, 0x800, 0x10000};
-    unsigned n = p[0] < 0x80 ? 1 : p[0] < 0xc0 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
-    uint32_t c = n == 1 ? p[0] : p[0] & (0x7fu >> n);
-
-    if (n == 0 || p[0] >= 0xf8 || n > len)
-        return 0;
-    for (unsigned i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-        c = c << 6 | (p[i] & 0x3f);
-    }
-    if (c < LEAST[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
-        return 0;
-    *cp = c;
-    return n;
 }
 
 uint32_t names_step(const struct names *t, uint32_t node, uint8_t byte) {

@@ -215,9 +215,6 @@ int cp_set_add(struct build *b, struct cp_set *s, uint32_t lo, uint32_t hi);
 void cp_set_normalize(struct cp_set *s);              /* sorts and joins the ranges */
 int cp_set_invert(struct build *b, struct cp_set *s); /* within all code points but surrogates */
 
-/* Code point at @s (at least 1 byte): its length, 0 for invalid UTF-8. */
-unsigned utf8_read(const char *s, size_t len, uint32_t *cp);
-
 /* JSON pieces (json.c). */
 struct expr *json_char(struct build *b); /* one character of a string, in any spelling */
 struct expr *

@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/printable.h"
 
 #define AHEADS_MAX 64 /* in one compilation: they nest */
 #define FACTOR_DEPTH 16
@@ -49,19 +50,12 @@ static bool skip(struct reader *r, const char *s) {
     return true;
 }
 
-static int hex_value(char c) {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Exactly @n digits at @p. */
 static int read_hex(struct reader *r, int n, uint32_t *out) {
     uint32_t v = 0;
 
     for (int i = 0; i < n; i++) {
-        int d = r->p < r->end ? hex_value(*r->p) : -1;
+        int d = r->p < r->end ? hex_digit(*r->p) : -1;
 
         if (d < 0)
             return invalid(r, "a hexadecimal digit is missing in an escape sequence");
@@ -87,7 +81,7 @@ static int read_unicode(struct reader *r, uint32_t *out) {
         uint32_t v = 0;
 
         while (r->p < r->end && *r->p != '}') {
-            int d = hex_value(*r->p++);
+            int d = hex_digit(*r->p++);
 
             if (d < 0 || v > 0x10ffff)
                 return invalid(r, "the escape sequence is not a valid code point");
@@ -121,6 +115,15 @@ static int add_class(struct reader *r, char c, struct cp_set *out) {
     for (uint32_t i = 0; e == 0 && i < set.n; i++)
         e = cp_set_add(r->b, out, set.range[i].lo, set.range[i].hi);
     return e;
+}
+
+static int read_cp(struct reader *r, uint32_t *cp) {
+    size_t n = r->p < r->end ? utf8_sequence(r->p, (size_t)(r->end - r->p), cp) : 0;
+
+    if (n == 0)
+        return invalid(r, "invalid UTF-8");
+    r->p += n;
+    return 0;
 }
 
 /* After a backslash: a class into @set (*is_class) or one code point. */
@@ -162,21 +165,7 @@ static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uin
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
         return unsupported(r, "this escape");
     r->p--;
-    unsigned n = utf8_read(r->p, (size_t)(r->end - r->p), cp);
-
-    if (n == 0)
-        return invalid(r, "invalid UTF-8");
-    r->p += n;
-    return 0;
-}
-
-static int read_cp(struct reader *r, uint32_t *cp) {
-    unsigned n = utf8_read(r->p, (size_t)(r->end - r->p), cp);
-
-    if (n == 0)
-        return invalid(r, "invalid UTF-8");
-    r->p += n;
-    return 0;
+    return read_cp(r, cp);
 }
 
 /* One end of a range in [...]. */

@@ -1,6 +1,7 @@
 #include "grammar/front/source.h"
 
 #include <string.h>
+#include "base/printable.h"
 
 size_t source_line(const struct source *s) {
     size_t n = 1;
@@ -47,11 +48,8 @@ static int read_hex(struct source *s, int n, uint32_t *out) {
     uint32_t v = 0;
 
     for (int i = 0; i < n; i++, s->p++) {
-        char c = source_peek(s, 0);
-        int d = c >= '0' && c <= '9' ? c - '0' : -1;
+        int d = hex_digit(source_peek(s, 0));
 
-        if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f')
-            d = (c | 0x20) - 'a' + 10;
         if (d < 0)
             return source_invalid(s, "a hexadecimal digit is missing in an escape sequence");
         v = v * 16 + (uint32_t)d;
@@ -76,7 +74,7 @@ int source_read_char(struct source *s, const struct source_escapes *escapes, uin
             return read_hex(s, c == 'x' ? 2 : c == 'u' ? 4 : 8, cp);
         return source_invalid(s, "unknown escape sequence");
     }
-    unsigned n = s->p < s->end ? utf8_read(s->p, (size_t)(s->end - s->p), cp) : 0;
+    size_t n = s->p < s->end ? utf8_sequence(s->p, (size_t)(s->end - s->p), cp) : 0;
 
     if (n == 0)
         return source_invalid(s, "invalid UTF-8");

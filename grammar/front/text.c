@@ -7,6 +7,7 @@
 #include "grammar/expr/expr.h"
 
 #include <string.h>
+#include "base/printable.h"
 
 #define STOP_MAX 64 /* code points */
 
@@ -25,7 +26,7 @@ static uint32_t advance(const struct searcher *s, uint32_t i, uint32_t cp) {
 
 static int read_stop(struct build *b, struct searcher *s, const char *stop, size_t len) {
     for (size_t i = 0; i < len;) {
-        unsigned n = utf8_read(stop + i, len - i, &s->cp[s->n]);
+        size_t n = utf8_sequence(stop + i, len - i, &s->cp[s->n]);
 
         if (n == 0)
             return build_invalid(b, "a stop text is not valid UTF-8");

@@ -179,13 +179,6 @@ static bool is_name(char c) {
     return isalnum((unsigned char)c) || c == '_' || (unsigned char)c >= 0x80;
 }
 
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : 99;
-}
-
 /* Decimal, 0x, 0o, 0b, with underscores. */
 static int lex_integer(struct lexer *lx) {
     char kind = lx->src[lx->pos] == '0' && lx->pos + 1 < lx->len
@@ -201,10 +194,12 @@ static int lex_integer(struct lexer *lx) {
 
         if (c == '_')
             continue;
-        if ((unsigned)hex_digit(c) >= base)
+        int digit = hex_digit(c);
+
+        if (digit < 0 || (unsigned)digit >= base)
             break;
         if (__builtin_mul_overflow(n, (uint64_t)base, &n) ||
-            __builtin_add_overflow(n, (uint64_t)hex_digit(c), &n))
+            __builtin_add_overflow(n, (uint64_t)digit, &n))
             return lexer_fail(lx->err, lx->line, "an integer has more than 64 bits");
     }
     struct token *t = push(lx, T_INT);
@@ -267,7 +262,7 @@ static bool hex_escape(const char *p, const char *end, size_t n, uint32_t *cp) {
     if ((size_t)(end - p) < n)
         return false;
     for (size_t i = 0; i < n; i++) {
-        if (hex_digit(p[i]) > 15)
+        if (hex_digit(p[i]) < 0)
             return false;
         *cp = *cp << 4 | (uint32_t)hex_digit(p[i]);
     }

@@ -8,13 +8,6 @@
 
 #define POINTER_MAX 1024
 
-static int hex_value(char c) {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* One step of a pointer, unescaped. Its length, -1: malformed. */
 static long read_step(const char *s, size_t len, char *out, size_t *used) {
     size_t n = 0, i = 0;
@@ -23,7 +16,7 @@ static long read_step(const char *s, size_t len, char *out, size_t *used) {
         char c = s[i++];
 
         if (c == '%') {
-            int hi = i < len ? hex_value(s[i]) : -1, lo = i + 1 < len ? hex_value(s[i + 1]) : -1;
+            int hi = i < len ? hex_digit(s[i]) : -1, lo = i + 1 < len ? hex_digit(s[i + 1]) : -1;
 
             if (hi < 0 || lo < 0)
                 return -1;
