@@ -107,19 +107,11 @@ static int choice_of(const char *choices, const char *text) {
     return -1;
 }
 
-/* @v into the field of @o at @at, which has room for it: the table's ranges were checked against
- * the fields. */
+/* Stores @v in the field of @o at @at, which has room for it: the table's ranges were checked
+ * against the fields. A field is the low bytes of a little-endian number. */
 static void store(const struct option *o, char *at, uint64_t v) {
-    uint32_t v32 = (uint32_t)v;
-    uint8_t v8 = (uint8_t)v;
-
     assert(o->size == 8 || v >> 8 * o->size == 0);
-    if (o->size == sizeof(v))
-        memcpy(at, &v, sizeof(v));
-    else if (o->size == sizeof(v32))
-        memcpy(at, &v32, sizeof(v32));
-    else
-        memcpy(at, &v8, sizeof(v8));
+    memcpy(at, &v, o->size);
 }
 
 struct size_text {

@@ -14,15 +14,9 @@
 /* Returns the value of @o's field, which has the type of a number, a bool or an enum. */
 static uint64_t load(const struct option *o, const char *at) {
     uint64_t v = 0;
-    uint32_t v32 = 0;
 
-    if (o->size == sizeof(v))
-        memcpy(&v, at, sizeof(v));
-    else if (o->size == sizeof(v32))
-        memcpy(&v32, at, sizeof(v32));
-    else
-        return *(const uint8_t *)at;
-    return v | v32;
+    memcpy(&v, at, o->size);
+    return v;
 }
 
 /* Word @i of "a|b|c". */

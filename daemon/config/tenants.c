@@ -90,12 +90,7 @@ static int set_number(struct reading *r, const struct key *k, char *at, const ch
         v = strtoull(text, &end, 10);
     if (*text < '0' || *text > '9' || *end || errno || v > k->max)
         return bad_number(r, k, text);
-    uint32_t small = (uint32_t)v;
-    uint64_t large = v;
-    if (k->type == KEY_UINT32)
-        memcpy(at, &small, sizeof(small));
-    else
-        memcpy(at, &large, sizeof(large));
+    memcpy(at, &v, k->type == KEY_UINT32 ? sizeof(uint32_t) : sizeof(uint64_t));
     return 0;
 }
 
