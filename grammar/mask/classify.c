@@ -35,21 +35,6 @@
 #define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
 #define ROOM_MAX ((size_t)8 << 20) /* memory for the classes of one grammar */
 
-int collect_grow(void *v, uint32_t n, uint32_t *cap, size_t size) {
-    void **array = v;
-
-    if (n < *cap)
-        return 0;
-    uint32_t bigger = *cap ? *cap * 2 : 256;
-    void *p = realloc(*array, bigger * size);
-
-    if (!p)
-        return -ENOMEM;
-    *array = p;
-    *cap = bigger;
-    return 0;
-}
-
 void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars) {
     uint32_t cap = k->cap_rest;
     size_t len;
@@ -63,9 +48,9 @@ void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t
         k->error = -EAGAIN;
         return;
     }
-    if (collect_grow(&k->rest, k->n_rest, &k->cap_rest, sizeof(*k->rest)) < 0 ||
-        collect_grow(&k->c->rest, k->n_rest, &cap, sizeof(*k->c->rest)) < 0 ||
-        collect_grow(&k->c->rest_text, k->n_rest, &k->cap_text, sizeof(*k->c->rest_text)) < 0) {
+    if (!ARRAY_GROW(k->rest, k->n_rest, k->cap_rest, 256) ||
+        !ARRAY_GROW(k->c->rest, k->n_rest, cap, 256) ||
+        !ARRAY_GROW(k->c->rest_text, k->n_rest, k->cap_text, 256)) {
         k->error = -ENOMEM;
         return;
     }
@@ -94,7 +79,7 @@ static bool is_border(const struct grammar *g, uint32_t q) {
 static void keep(struct collector *k, uint32_t id, uint32_t n_chars) {
     if (n_chars < CLASS_LEVELS)
         set_bit(k->c->level[n_chars], id);
-    else if (collect_grow(&k->longest, k->n_longest, &k->cap_longest, sizeof(*k->longest)) < 0)
+    else if (!ARRAY_GROW(k->longest, k->n_longest, k->cap_longest, 256))
         k->error = -ENOMEM;
     else
         k->longest[k->n_longest++] = (struct counted_token){id, n_chars};

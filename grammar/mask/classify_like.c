@@ -22,7 +22,7 @@ static void keep_region(struct walk *w, uint32_t first, uint32_t last, uint32_t 
     struct collector *k = w->arg;
 
     assert(k->n_regions == 0 || k->region[k->n_regions - 1].last <= first);
-    if (collect_grow(&k->region, k->n_regions, &k->cap_regions, sizeof(*k->region)) < 0)
+    if (!ARRAY_GROW(k->region, k->n_regions, k->cap_regions, 256))
         k->error = w->m->error = -ENOMEM;
     else
         k->region[k->n_regions++] = (struct region){first, last, depth};

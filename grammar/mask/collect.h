@@ -48,8 +48,6 @@ int states_agree(const struct grammar *g, uint32_t q, uint32_t r);
 /* Returns the most characters of a text of KIND_TEXT that a state of a plain rule reads without
  * leaving the rule, at most AGREE_MAX. *@ends: the rule may end within AGREE_MAX characters. */
 uint32_t state_reach(const struct grammar *g, uint32_t q, bool *ends);
-/* Makes room for one more element of @size bytes in the array *@v of @n. Returns 0 or -ENOMEM. */
-int collect_grow(void *v, uint32_t n, uint32_t *cap, size_t size);
 /* Adds token @id, of which the rule reads the first @depth bytes. */
 void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars);
 void collect_begin(struct collector *k); /* resets @k for another walk */
