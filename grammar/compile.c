@@ -161,20 +161,12 @@ static int keep_names(struct build *b, struct grammar *g) {
     return 0;
 }
 
-static void trim(void *v, size_t n, size_t size) {
-    void **array = v;
-    void *p = realloc(*array, MAX(n, (size_t)1) * size);
-
-    if (p)
-        *array = p;
-}
-
 static void trim_arrays(struct grammar *g) {
-    trim(&g->state, g->n_states, sizeof(*g->state));
-    trim(&g->edge, g->n_edges, sizeof(*g->edge));
-    trim(&g->call, g->n_calls, sizeof(*g->call));
-    trim(&g->desc, g->n_descs, sizeof(*g->desc));
-    trim(&g->rule, g->n_rules, sizeof(*g->rule));
+    array_resize(&g->state, MAX(g->n_states, 1u), sizeof(*g->state));
+    array_resize(&g->edge, MAX(g->n_edges, 1u), sizeof(*g->edge));
+    array_resize(&g->call, MAX(g->n_calls, 1u), sizeof(*g->call));
+    array_resize(&g->desc, MAX(g->n_descs, 1u), sizeof(*g->desc));
+    array_resize(&g->rule, MAX(g->n_rules, 1u), sizeof(*g->rule));
     g->bytes += sizeof(*g) + g->n_states * sizeof(*g->state) + g->n_edges * sizeof(*g->edge) +
                 g->n_calls * sizeof(*g->call) + g->n_descs * sizeof(*g->desc) +
                 g->n_rules * sizeof(*g->rule) + g->n_tables * sizeof(*g->table);
