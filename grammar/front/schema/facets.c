@@ -30,46 +30,29 @@ int count_read(struct schema *s, struct place at, uint32_t *out) {
     return 0;
 }
 
-static int take_min(struct schema *s, struct place at, uint32_t *field) {
+/* Raises the minimum or lowers the maximum that the keyword at the end of the path bounds. */
+static int take_count(struct schema *s, struct facets *f, struct place at) {
+    const struct {
+        const char *name;
+        uint32_t *least, *most;
+    } counts[] = {
+        {"minItems", &f->min_items, NULL},        {"maxItems", NULL, &f->max_items},
+        {"minLength", &f->min_length, NULL},      {"maxLength", NULL, &f->max_length},
+        {"minProperties", &f->min_members, NULL}, {"maxProperties", NULL, &f->max_members},
+    };
     uint32_t n;
     int r = count_read(s, at, &n);
 
-    if (r == 0)
-        *field = MAX(*field, n);
+    for (size_t i = 0; i < ARRAY_SIZE(counts) && r == 0; i++) {
+        if (strlen(counts[i].name) != at.path->len ||
+            memcmp(counts[i].name, at.path->key, at.path->len) != 0)
+            continue;
+        if (counts[i].least)
+            *counts[i].least = MAX(*counts[i].least, n);
+        else
+            *counts[i].most = MIN(*counts[i].most, n);
+    }
     return r;
-}
-
-static int take_max(struct schema *s, struct place at, uint32_t *field) {
-    uint32_t n;
-    int r = count_read(s, at, &n);
-
-    if (r == 0)
-        *field = MIN(*field, n);
-    return r;
-}
-
-static int take_min_length(struct schema *s, struct facets *f, struct place at) {
-    return take_min(s, at, &f->min_length);
-}
-
-static int take_max_length(struct schema *s, struct facets *f, struct place at) {
-    return take_max(s, at, &f->max_length);
-}
-
-static int take_min_items(struct schema *s, struct facets *f, struct place at) {
-    return take_min(s, at, &f->min_items);
-}
-
-static int take_max_items(struct schema *s, struct facets *f, struct place at) {
-    return take_max(s, at, &f->max_items);
-}
-
-static int take_min_members(struct schema *s, struct facets *f, struct place at) {
-    return take_min(s, at, &f->min_members);
-}
-
-static int take_max_members(struct schema *s, struct facets *f, struct place at) {
-    return take_max(s, at, &f->max_members);
 }
 
 static int take_bound(struct schema *s, struct place at, struct bound *b, bool lower, bool strict) {
@@ -441,14 +424,14 @@ static const struct keyword {
     {"if", pass, 0},
     {"items", pass, T_ARRAY},
     {"maxContains", pass, 0},
-    {"maxItems", take_max_items, T_ARRAY},
-    {"maxLength", take_max_length, T_STRING},
-    {"maxProperties", take_max_members, T_OBJECT},
+    {"maxItems", take_count, T_ARRAY},
+    {"maxLength", take_count, T_STRING},
+    {"maxProperties", take_count, T_OBJECT},
     {"maximum", take_maximum, T_INT | T_REAL},
     {"minContains", pass, 0},
-    {"minItems", take_min_items, T_ARRAY},
-    {"minLength", take_min_length, T_STRING},
-    {"minProperties", take_min_members, T_OBJECT},
+    {"minItems", take_count, T_ARRAY},
+    {"minLength", take_count, T_STRING},
+    {"minProperties", take_count, T_OBJECT},
     {"minimum", take_minimum, T_INT | T_REAL},
     {"multipleOf", take_multiple, T_INT | T_REAL},
     {"not", pass, 0},
