@@ -306,8 +306,8 @@ Test(messages, progress_is_a_fraction) {
 
         buf_clear(&b);
         cr_assert_eq(msg_progress_pack(&b, &m), 0);
-        /* The fraction stands first. */
-        memcpy(b.data, is_good ? &good[i] : &bad[i - ARRAY_SIZE(good)], sizeof(float));
+        memcpy(b.data + offsetof(struct msg_progress, fraction),
+               is_good ? &good[i] : &bad[i - ARRAY_SIZE(good)], sizeof(float));
         got.fraction = -7;
         cr_expect_eq(msg_progress_parse(b.data, (uint32_t)b.len, &got), is_good ? 0 : -EPROTO,
                      "%zu", i);
@@ -369,7 +369,7 @@ Test(messages, blocks_have_as_many_tokens_as_their_pages) {
     cr_expect(got.n_pictures == 2 && memcmp(got.pictures, pictures, sizeof(pictures)) == 0);
     for (uint32_t len = 0; len < b.len; len++)
         cr_expect_eq(msg_blocks_parse(b.data, len, &got), -EPROTO);
-    const uint32_t bad_field[][2] = {{2, BLOCK_TIERS}, {3, BLOCK_KINDS}, {5, 1}};
+    const uint32_t bad_field[][2] = {{1, BLOCK_TIERS}, {2, BLOCK_KINDS}, {5, 1}}; /* 5: n_came */
     for (size_t i = 0; i < ARRAY_SIZE(bad_field); i++) {
         uint32_t *at = (uint32_t *)b.data + bad_field[i][0], good = *at;
 
