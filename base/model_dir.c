@@ -1,12 +1,12 @@
 #include "base/model_dir.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "base/json_value.h"
 #include "base/printable.h"
 
 /*
@@ -243,48 +243,24 @@ static int list_hub(struct lister *l, const char *root) {
 
 /* ---- Ollama ---- */
 
-/* The string at *p, a quote, without what follows @size bytes; *p ends behind it. False: no end. */
-static bool take_string(const char **p, char *out, size_t size) {
-    size_t n = 0;
-    const char *q = *p + 1;
+/* Finds the digest of the layer that is the model. Returns false if there is none. */
+static bool manifest_digest(const char *text, size_t len, char digest[80]) {
+    yyjson_doc *doc = yyjson_read(text, len, 0);
+    yyjson_val *layer;
+    size_t i, n;
+    bool found = false;
 
-    for (; *q && *q != '"'; q++) {
-        if (*q == '\\' && *++q == 0)
-            return false;
-        if (n + 1 < size)
-            out[n++] = *q;
-    }
-    out[n] = 0;
-    *p = q + 1;
-    return *q == '"';
-}
+    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "layers"), i, n, layer) {
+        const char *type = json_cstr(yyjson_obj_get(layer, "mediaType"));
+        const char *sum = json_cstr(yyjson_obj_get(layer, "digest"));
 
-/* Finds the digest of the layer that is the model, the flat object in @text whose mediaType says
- * so. Returns false if there is none. */
-static bool manifest_digest(const char *text, char digest[80]) {
-    char key[64] = "", value[128], type[128] = "";
-    bool is_value = false;
-
-    digest[0] = 0;
-    for (const char *p = text; *p;) {
-        if (*p != '"') {
-            if (*p == '{')
-                type[0] = digest[0] = 0;
-            if (*p == '}' && strcmp(type, MODEL_LAYER) == 0 && digest[0])
-                return true;
-            is_value = *p == ':' || (is_value && isspace((unsigned char)*p));
-            p++;
+        if (found || !type || !sum || strcmp(type, MODEL_LAYER) != 0)
             continue;
-        }
-        if (!take_string(&p, is_value ? value : key, is_value ? sizeof(value) : sizeof(key)))
-            return false;
-        if (is_value && strcmp(key, "mediaType") == 0)
-            snprintf(type, sizeof(type), "%s", value);
-        else if (is_value && strcmp(key, "digest") == 0)
-            snprintf(digest, 80, "%.79s", value);
-        is_value = false;
+        snprintf(digest, 80, "%.79s", sum);
+        found = true;
     }
-    return false;
+    yyjson_doc_free(doc);
+    return found;
 }
 
 static bool is_digest(const char *s) {
@@ -314,12 +290,11 @@ static int add_manifest(struct lister *l, const char *path, const char *name,
     char text[MANIFEST_MAX], digest[80], blob[4096];
     FILE *f = fopen(path, "re");
     struct stat st;
-    size_t len = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
+    size_t len = f ? fread(text, 1, sizeof(text), f) : 0;
 
     if (f)
         fclose(f);
-    text[len] = 0;
-    if (!manifest_digest(text, digest) || !is_digest(digest))
+    if (!manifest_digest(text, len, digest) || !is_digest(digest))
         return 0;
     int n = snprintf(blob, sizeof(blob), "%.*s/blobs/sha256-%s",
                      (int)(l->root_len - strlen("/manifests")), path, digest + 7);
