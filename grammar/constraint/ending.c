@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "grammar/vocab/vocab.h"
 #include "grammar/match/finish.h"
 
 /* Tokens that are left over when a required trigger begins to be forced: a caller that ends
@@ -157,14 +158,6 @@ static bool has_bit(const uint32_t *bits, int32_t i) {
     return bits[i / 32] >> (i % 32) & 1;
 }
 
-static int64_t count_bits(const uint32_t *bits, uint32_t n_words) {
-    int64_t n = 0;
-
-    for (uint32_t i = 0; i < n_words; i++)
-        n += __builtin_popcount(bits[i]);
-    return n;
-}
-
 /* Returns whether there is time for what follows @token, which completes a trigger at @node. */
 static bool done_fits(struct constraint_state *s, uint16_t node, int32_t token, uint32_t after,
                       uint32_t *n_rests) {
@@ -220,7 +213,7 @@ static void allow_near(struct approach *a, uint32_t at, uint16_t node) {
             continue;
         for (uint32_t k = child->items;
              to_trigger(a->c, next) <= a->most && k < child->items + child->n_items; k++)
-            a->bits[a->trie->item[k] / 32] |= 1u << (a->trie->item[k] % 32);
+            set_bit(a->bits, a->trie->item[k]);
         if (next != 0 && next != t->quiet && next != t->open)
             allow_near(a, i, next);
     }
@@ -236,7 +229,7 @@ static void approach(struct constraint_state *s, uint32_t after, uint32_t *bits)
 
     memset(kept, 0, n_words * sizeof(*kept));
     for (uint32_t i = c->first_done[node]; i < c->first_done[node + 1]; i++)
-        kept[c->done[i] / 32] |= 1u << (c->done[i] % 32);
+        set_bit(kept, (uint32_t)c->done[i]);
     if (after >= c->distance)
         allow_near(&a, 0, node);
     for (uint32_t id = 0; after >= c->distance && id < vocab_n_tokens(c->vocab); id++) {
@@ -250,7 +243,7 @@ static void approach(struct constraint_state *s, uint32_t after, uint32_t *bits)
 
         triggers_feed(c->triggers, &next, bytes, len, &found);
         if (!found && to_trigger(c, next) <= a.most)
-            kept[id / 32] |= 1u << (id % 32);
+            set_bit(kept, id);
     }
     for (uint32_t i = 0; i < n_words; i++)
         bits[i] &= kept[i];
@@ -285,7 +278,7 @@ static int64_t free_within(struct constraint_state *s, uint32_t after, uint32_t 
     if (due)
         approach(s, after, bits);
     clear_late(s, s->at.node, after, NULL, bits);
-    return count_bits(bits, constraint_n_words(s->c));
+    return bits_count(bits, constraint_n_words(s->c));
 }
 
 /* The grammar allows @bits in time and may end: what else it allows must not come, and what it
@@ -305,7 +298,7 @@ static int64_t leave_within(struct constraint_state *s, uint32_t after, uint32_t
     clear_late(s, s->c->triggers->open, after, near, bits);
     for (uint32_t i = 0; i < n_words; i++)
         bits[i] &= near[i] | ~all[i];
-    return count_bits(bits, n_words);
+    return bits_count(bits, n_words);
 }
 
 int64_t constraint_mask_within(struct constraint_state *s, uint32_t *bits, uint32_t left) {

@@ -59,7 +59,6 @@ struct walk;
 /* Adds the tokens that @others reads and @mask lacks (walk_need.c). Returns false, with no token
  * added, if @mask lacks too many. */
 bool walk_need(struct walk *w, const struct set *others, const struct mask *mask);
-int64_t bits_count(const uint32_t *bits, uint32_t n_words); /* number of set bits */
 /* Returns a bit set of the text kinds (free_chars.c) that contain no byte of @s. */
 uint32_t kinds_without(const struct byte_set *s);
 

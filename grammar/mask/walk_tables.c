@@ -561,7 +561,7 @@ static void read_shorts(struct tables *t, uint32_t from, uint32_t n_chars) {
         }
         if (alive >= len) {
             w->n_set += !(w->bits[s->id[i] / 32] >> (s->id[i] % 32) & 1);
-            w->bits[s->id[i] / 32] |= 1u << (s->id[i] % 32);
+            set_bit(w->bits, (uint32_t)s->id[i]);
         }
         p += len - same;
     }

@@ -570,7 +570,7 @@ static void allow(void *ctx, const struct trie_node *n, uint32_t left) {
     struct planned *p = ctx;
 
     for (uint32_t i = n->items; left <= p->left && i < n->items + n->n_items; i++)
-        p->bits[p->trie->item[i] / 32] |= 1u << (p->trie->item[i] % 32);
+        set_bit(p->bits, p->trie->item[i]);
 }
 
 /* A path that is too long to be known: its first byte. */
@@ -607,7 +607,7 @@ bool closing_add_plan(struct closing *k, uint32_t *bits) {
         } else if (tokens_at(k, n->next) <= k->left) {
             uint32_t token = (uint32_t)g->token[n->symbol - TOKEN_SYMBOL];
 
-            bits[token / 32] |= 1u << (token % 32);
+            set_bit(bits, (uint32_t)token);
         }
     }
     return true;

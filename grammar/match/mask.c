@@ -40,36 +40,6 @@
 #include <errno.h>
 #include <string.h>
 
-#define LANES 8  /* words */
-#define BLOCK 31 /* a byte of a lane counts up to 8 of each vector */
-
-/* Without a popcnt instruction: sums of 2, 4 and 8 bits side by side, in vectors, since compilers
- * leave such a loop as it is at -O2. */
-int64_t bits_count(const uint32_t *bits, uint32_t n) {
-    typedef uint32_t lanes __attribute__((vector_size(LANES * sizeof(uint32_t))));
-    uint64_t total = 0;
-
-    for (uint32_t i = 0; i < n;) {
-        lanes sum = {0};
-
-        for (uint32_t k = 0; k < BLOCK && i < n; k++, i += LANES) {
-            lanes x = {0};
-
-            if (n - i >= LANES)
-                memcpy(&x, bits + i, sizeof(x));
-            else
-                memcpy(&x, bits + i, (n - i) * sizeof(*bits));
-            x -= x >> 1 & 0x55555555u;
-            x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
-            sum += (x + (x >> 4)) & 0x0f0f0f0fu;
-        }
-        sum = (sum & 0x00ff00ffu) + (sum >> 8 & 0x00ff00ffu);
-        for (unsigned l = 0; l < LANES; l++)
-            total += (sum[l] & 0xffff) + (sum[l] >> 16);
-    }
-    return (int64_t)total;
-}
-
 /* A class at the configurations that have it. */
 struct applied {
     const struct token_class *c;

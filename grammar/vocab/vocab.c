@@ -8,6 +8,9 @@
 #include <string.h>
 #include "grammar/vocab/kinds.h"
 
+#define LANES 8  /* words */
+#define BLOCK 31 /* a byte of a lane counts up to 8 of each vector */
+
 struct grammar_vocab {
     uint32_t n;
     struct trie trie, special;
@@ -299,4 +302,31 @@ int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t le
         }
     }
     return found;
+}
+
+/* Without a popcnt instruction: sums of 2, 4 and 8 bits side by side, in vectors, since compilers
+ * leave such a loop as it is at -O2. */
+int64_t bits_count(const uint32_t *bits, uint32_t n_words) {
+    typedef uint32_t lanes __attribute__((vector_size(LANES * sizeof(uint32_t))));
+    uint64_t total = 0;
+
+    for (uint32_t i = 0; i < n_words;) {
+        lanes sum = {0};
+
+        for (uint32_t k = 0; k < BLOCK && i < n_words; k++, i += LANES) {
+            lanes x = {0};
+
+            if (n_words - i >= LANES)
+                memcpy(&x, bits + i, sizeof(x));
+            else
+                memcpy(&x, bits + i, (n_words - i) * sizeof(*bits));
+            x -= x >> 1 & 0x55555555u;
+            x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
+            sum += (x + (x >> 4)) & 0x0f0f0f0fu;
+        }
+        sum = (sum & 0x00ff00ffu) + (sum >> 8 & 0x00ff00ffu);
+        for (unsigned l = 0; l < LANES; l++)
+            total += (sum[l] & 0xffff) + (sum[l] >> 16);
+    }
+    return (int64_t)total;
 }

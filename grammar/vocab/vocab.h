@@ -56,6 +56,8 @@ int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t le
 bool vocab_is_special(const struct grammar_vocab *v, int32_t token);
 bool vocab_is_end(const struct grammar_vocab *v, int32_t token);
 
+/* Returns the number of set bits of a bit map of @n_words words. */
+int64_t bits_count(const uint32_t *bits, uint32_t n_words);
 /* Sets bit @i of a bit map, as masks of tokens are. */
 static inline void set_bit(uint32_t *bits, uint32_t i) {
     bits[i / 32] |= 1u << (i % 32);
