@@ -124,14 +124,6 @@ static void close_over(struct dfa *d, uint32_t from) {
     build_work(m->b, steps);
 }
 
-static uint32_t hash_of(const uint32_t *v, uint32_t n) {
-    uint64_t h = n;
-
-    for (uint32_t i = 0; i < n; i++)
-        h = (h ^ v[i]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
-    return (uint32_t)(h >> 16);
-}
-
 static void rehash(struct dfa *d) {
     struct sets *s = &d->s;
     uint32_t mask = s->mask * 2 + 1;
@@ -142,7 +134,7 @@ static void rehash(struct dfa *d) {
         return;
     }
     for (uint32_t i = 0; i < s->n; i++) {
-        uint32_t h = hash_of(s->pool + s->begin[i], s->begin[i + 1] - s->begin[i]) & mask;
+        uint32_t h = numbers_hash(s->pool + s->begin[i], s->begin[i + 1] - s->begin[i]) & mask;
 
         while (slot[h])
             h = (h + 1) & mask;
@@ -174,7 +166,7 @@ static uint32_t intern(struct dfa *d, bool fresh) {
     int r = m->b->failed;
 
     sort_numbers(s->found, s->n_found);
-    uint32_t h = hash_of(s->found, s->n_found) & s->mask;
+    uint32_t h = numbers_hash(s->found, s->n_found) & s->mask;
 
     for (; !fresh && s->slot[h]; h = (h + 1) & s->mask) {
         uint32_t i = s->slot[h] - 1, n = s->begin[i + 1] - s->begin[i];

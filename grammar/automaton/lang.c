@@ -36,14 +36,6 @@ static int grow(struct product *p, void *v, uint32_t need, uint32_t *cap, size_t
     return 0;
 }
 
-static uint32_t hash_of(const uint32_t *v, uint32_t n) {
-    uint64_t h = n;
-
-    for (uint32_t i = 0; i < n; i++)
-        h = (h ^ v[i]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
-    return (uint32_t)(h >> 16);
-}
-
 static void rehash(struct product *p) {
     uint32_t mask = p->mask * 2 + 1;
     uint32_t *slot = calloc(mask + 1, sizeof(*slot));
@@ -53,7 +45,7 @@ static void rehash(struct product *p) {
         return;
     }
     for (uint32_t i = 0; i < p->n; i++) {
-        uint32_t h = hash_of(p->tuple + (size_t)i * p->n_in, p->n_in) & mask;
+        uint32_t h = numbers_hash(p->tuple + (size_t)i * p->n_in, p->n_in) & mask;
 
         while (slot[h])
             h = (h + 1) & mask;
@@ -76,7 +68,7 @@ static bool same_tuple(const uint32_t *x, const uint32_t *y, uint32_t n) {
  * build has failed the answer means nothing. */
 static uint32_t intern(struct product *p) {
     const uint32_t *t = p->tuple + (size_t)p->n * p->n_in;
-    uint32_t h = hash_of(t, p->n_in) & p->mask;
+    uint32_t h = numbers_hash(t, p->n_in) & p->mask;
     uint64_t accepts = 0;
 
     for (; p->slot[h]; h = (h + 1) & p->mask) {

@@ -85,3 +85,12 @@ int automaton_analyse(struct build *b, struct grammar *g);
 int automaton_free_chars(struct build *b, struct grammar *g);
 /* Adds token classes where they are worth it: classify.c. */
 int automaton_classify(struct build *b, struct grammar *g);
+
+/* Returns a hash of @n numbers. */
+static inline uint32_t numbers_hash(const uint32_t *v, uint32_t n) {
+    uint64_t h = n;
+
+    for (uint32_t i = 0; i < n; i++)
+        h = (h ^ v[i]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
+    return (uint32_t)(h >> 16);
+}
