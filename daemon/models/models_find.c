@@ -33,22 +33,14 @@ struct search {
 /* The options of one model: those of the daemon but for what names a model. */
 static int clone_for(struct config *c, const struct config *from, const char *path,
                      struct err *err) {
+    static const char *const own[] = {"aliases", "draft-model", "mmproj", "chat-template",
+                                      "system-prompt"};
     int r = config_clone(c, from);
 
-    for (char **a = c->aliases; r == 0 && *a; a++) {
-        free(*a);
-        *a = NULL;
-    }
     c->pinned = false;
-    if (r == 0)
-        r = config_set(c, "model", path, err);
-    if (r == 0)
-        r = config_set(c, "draft-model", "", err);
-    if (r == 0)
-        r = config_set(c, "mmproj", "", err);
-    if (r == 0)
-        r = config_set(c, "chat-template", "", err);
-    return r < 0 ? r : config_set(c, "system-prompt", "", err);
+    for (size_t i = 0; i < ARRAY_SIZE(own) && r == 0; i++)
+        r = config_set(c, own[i], "", err);
+    return r < 0 ? r : config_set(c, "model", path, err);
 }
 
 static int is_preset(const struct dirent *e) {
@@ -63,7 +55,6 @@ static int resolve(const struct search *s, struct config *c, const char *preset,
                    struct err *err) {
     const struct model_file *f = NULL;
     struct stat st;
-    int r = 0;
 
     if (!*c->model)
         return err_set(err, 0, "models", "models: %.200s: the key model is missing", preset);
@@ -75,8 +66,7 @@ static int resolve(const struct search *s, struct config *c, const char *preset,
         return err_set(err, 0, "models", "models: %.120s: model: %.200s: there is no such file",
                        preset, c->model);
     *bytes = f->bytes;
-    r = config_set(c, "model", f->path, err);
-    return r;
+    return config_set(c, "model", f->path, err);
 }
 
 static int read_preset(const struct search *s, const char *file, const char *name, struct config *c,
