@@ -22,8 +22,8 @@ struct grammar_builder {
     struct expr_vec part;
 };
 
-/* A JSON array of strings. */
-struct expr *choice_read(struct build *b, const char *s, size_t len) {
+/* Reads a JSON array of strings, any of which matches. */
+static struct expr *choice_read(struct build *b, const char *s, size_t len) {
     yyjson_doc *doc;
     int r = json_parse(&doc, s, len, 0);
     yyjson_val *root = yyjson_doc_get_root(doc), *item;

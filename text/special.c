@@ -67,7 +67,7 @@ static int read_id(const struct gguf *g, const char *name, uint32_t n_vocab, int
     return 0;
 }
 
-static int read_bool(const struct gguf *g, const char *key, bool *value, struct err *err) {
+int special_read_flag(const struct gguf *g, const char *key, bool *value, struct err *err) {
     int r = gguf_bool(g, key, value);
 
     return r == 0 || r == -ENOENT ? 0 : err_set(err, 0, NULL, "%s is not a bool", key);
@@ -142,9 +142,9 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
     if (r == 0)
         r = read_id(g, "unknown", v->n, &s->unk, err);
     if (r == 0)
-        r = read_bool(g, "tokenizer.ggml.add_bos_token", &s->add_bos, err);
+        r = special_read_flag(g, "tokenizer.ggml.add_bos_token", &s->add_bos, err);
     if (r == 0)
-        r = read_bool(g, "tokenizer.ggml.add_eos_token", &s->add_eos, err);
+        r = special_read_flag(g, "tokenizer.ggml.add_eos_token", &s->add_eos, err);
     for (size_t i = 0; i < ARRAY_SIZE(end_texts) && r == 0; i++)
         add_end_text(s, v, end_texts[i]);
     for (size_t i = 0; i < ARRAY_SIZE(end_keys) && r == 0; i++) {
@@ -169,12 +169,6 @@ static int find_id(const struct gguf *g, const struct vocab *v, const char *key,
     return *id < 0 ? err_set(err, 0, NULL, "tokenizer.ggml.tokens has no %s", text) : 0;
 }
 
-int special_read_flag(const struct gguf *g, const char *key, bool *value, struct err *err) {
-    int r = gguf_bool(g, key, value);
-
-    return r == 0 || r == -ENOENT ? 0 : err_set(err, 0, NULL, "%s is not a bool", key);
-}
-
 int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct gguf *g,
                           struct err *err) {
     int r = special_ids_load(s, v, g, true, err);
@@ -187,15 +181,6 @@ int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct g
     v->type[s->bos] = v->type[s->eos] = TOKEN_CONTROL;
     v->type[s->unk] = TOKEN_UNKNOWN;
     return 0;
-}
-
-static int by_text(const void *a, const void *b, void *vocab) {
-    uint32_t n, m;
-    const char *s = vocab_text(vocab, *(const uint32_t *)a, &n);
-    const char *t = vocab_text(vocab, *(const uint32_t *)b, &m);
-    int c = memcmp(s, t, MIN(n, m));
-
-    return c ? c : (n > m) - (n < m);
 }
 
 static bool is_marker(const struct vocab *v, uint32_t id) {
@@ -222,7 +207,7 @@ int markers_init(struct markers *m, const struct vocab *v) {
     for (unsigned b = 0; b < 256; b++)
         m->first[b + 1] += m->first[b];
     assert(m->n == n && m->first[256] == n && m->n_plain <= n);
-    qsort_r(m->id, m->n, sizeof(*m->id), by_text, (void *)v);
+    qsort_r(m->id, m->n, sizeof(*m->id), vocab_by_text, (void *)v);
     return 0;
 }
 

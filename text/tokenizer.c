@@ -98,16 +98,13 @@ static bool is_phi3(const struct gguf *g) {
 }
 
 static int load_chars(struct tokenizer *t, const struct gguf *g, struct err *err) {
-    static const char key[] = "tokenizer.ggml.add_space_prefix";
     int r;
 
     t->swallow = t->kind == KIND_SCORES && is_phi3(g);
-
     t->space_prefix = t->kind == KIND_SCORES;
-    r = gguf_bool(g, key, &t->space_prefix);
-    if (r < 0 && r != -ENOENT)
-        return err_set(err, 0, NULL, "%s is not a bool", key);
-    r = t->kind == KIND_SCORES ? spm_load(t, g, err) : bpe_load(t, g, err);
+    r = special_read_flag(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix, err);
+    if (r == 0)
+        r = t->kind == KIND_SCORES ? spm_load(t, g, err) : bpe_load(t, g, err);
     if (r < 0)
         return r;
     if (t->kind == KIND_CHARS)

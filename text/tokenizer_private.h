@@ -98,9 +98,11 @@ bool vocab_is_plain(const struct vocab *v, uint32_t id);
 /* Returns whether merging may lead to @id; never to a special token, whatever the file says. */
 bool vocab_is_mergeable(const struct vocab *v, uint32_t id);
 
-/* GPT-2's printable character of a byte, and back (-1: of no byte). */
+/* Compares the texts of two ids of @vocab, a struct vocab, for qsort_r(). */
+int vocab_by_text(const void *a, const void *b, void *vocab);
+
+/* Returns GPT-2's printable character of a byte. */
 uint32_t byte_to_char(uint8_t byte);
-int char_to_byte(uint32_t cp);
 
 /* Ids that the file names, and the ones that end a generation. */
 struct special_ids {

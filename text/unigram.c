@@ -32,16 +32,6 @@ struct step {
 
 /* ---- the file ---- */
 
-static int by_text(const void *a, const void *b, void *vocab) {
-    const struct vocab *v = vocab;
-    uint32_t n_a, n_b;
-    const char *x = vocab_text(v, *(const uint32_t *)a, &n_a);
-    const char *y = vocab_text(v, *(const uint32_t *)b, &n_b);
-    int c = memcmp(x, y, MIN(n_a, n_b));
-
-    return c ? c : n_a < n_b ? -1 : n_a > n_b;
-}
-
 /* 0, -ENOMEM or -EINVAL with @err. */
 static int read_map(struct unigram *u, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.precompiled_charsmap";
@@ -96,7 +86,7 @@ static int read_scores(struct tokenizer *t, const struct gguf *g, struct err *er
         u->sorted[u->n_sorted++] = id;
     }
     u->unknown_score = least - UNKNOWN_PENALTY;
-    qsort_r(u->sorted, u->n_sorted, sizeof(*u->sorted), by_text, &t->vocab);
+    qsort_r(u->sorted, u->n_sorted, sizeof(*u->sorted), vocab_by_text, &t->vocab);
     return 0;
 }
 

@@ -49,7 +49,17 @@ uint32_t byte_to_char(uint8_t b) {
     return b == 173 ? 323 : 256u + 33 + (b - 127u);
 }
 
-int char_to_byte(uint32_t cp) {
+int vocab_by_text(const void *a, const void *b, void *vocab) {
+    uint32_t n, m;
+    const char *s = vocab_text(vocab, *(const uint32_t *)a, &n);
+    const char *t = vocab_text(vocab, *(const uint32_t *)b, &m);
+    int c = memcmp(s, t, MIN(n, m));
+
+    return c ? c : (n > m) - (n < m);
+}
+
+/* Returns the byte of GPT-2's printable character @cp, -1 for any other character. */
+static int char_to_byte(uint32_t cp) {
     if (cp < 256)
         return byte_to_char((uint8_t)cp) == cp ? (int)cp : -1;
     if (cp <= 288)

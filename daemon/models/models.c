@@ -567,7 +567,9 @@ static void describe(struct served *s) {
     s->bytes = s->file_bytes;
 }
 
-int models_prepare(struct served *s, struct err *err) {
+/* Makes the workers of @s, without starting one, and describes the model as far as that is possible
+ * before its file is opened. 0 or -errno with @err. */
+static int prepare(struct served *s, struct err *err) {
     struct models *m = s->of;
 
     s->room = room_of(s);
@@ -613,7 +615,7 @@ static void drop(struct served *s) {
 
 int models_bring(struct served *s, models_make *make, struct err *err) {
     struct models *m = s->of;
-    int r = models_prepare(s, err);
+    int r = prepare(s, err);
 
     assert(m->n > 0 && m->served[m->n - 1] == s);
     if (r == 0)
@@ -712,7 +714,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     for (uint32_t i = 0; i < m->n && r == 0; i++) {
         struct served *s = m->served[i];
 
-        r = models_prepare(s, err);
+        r = prepare(s, err);
         if (r == 0 && s->opened)
             take_front(s);
     }

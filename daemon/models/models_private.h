@@ -149,16 +149,13 @@ void models_leave(struct served *s);
 /* Adds a model with these options, which are taken over (zeroed), at the end. Returns 0 or
  * -ENOMEM. */
 int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes);
-/* Makes its workers, of which none is started, and what is known before its file is opened. 0 or
- * -errno with @err. */
-int models_prepare(struct served *s, struct err *err);
 /* api_add_model() or api_new_model(). */
 typedef int models_make(struct api *a, const struct api_model *info, struct api_port *port,
                         struct model **out);
-/* Prepares what models_add() has just added and makes the api's model of it. After an error it is
- * not there any more. As models_prepare(). */
+/* Makes the workers and the api's model of @s, which models_add() has just added; after an error @s
+ * is removed. 0 or -errno with @err. */
 int models_bring(struct served *s, models_make *make, struct err *err);
-/* Initialises the use of the disk tier, before the first models_prepare(). */
+/* Initialises the use of the disk tier, before a model has workers. */
 void models_disk_init(struct models *m);
 
 /* models_room.c: where not all that are asked for fit. */

@@ -15,7 +15,10 @@
 
 /* ---- beside the model ---- */
 
-void projector_file_find(const char *path, char *out, size_t size) {
+/* Finds the projector beside the model at @path: a file with "mmproj" and the model's name without its
+ * quantisation in its name, else one whose name says nothing but its quantisation; of several the
+ * most exact one that is not larger than F16. Into @out of @size bytes; "": there is none. */
+static void find_beside(const char *path, char *out, size_t size) {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     int dir_len = slash ? (int)(slash - path) : 1, best = 0;
     char dir[1024], found[256] = "";
@@ -123,7 +126,7 @@ int projector_file_open(struct projector_file *out, const struct config *c, cons
         return 0;
     snprintf(path, sizeof(path), "%s", c->mmproj);
     if (!*c->mmproj)
-        projector_file_find(c->model, path, sizeof(path));
+        find_beside(c->model, path, sizeof(path));
     if (!*path)
         return 0;
     int r = open_file(out, path, file, t, &e);

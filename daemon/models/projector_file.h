@@ -24,8 +24,3 @@ struct projector_file {
 int projector_file_open(struct projector_file *out, const struct config *c, const struct gguf *file,
                         const struct tokenizer *t, struct err *err);
 void projector_file_deinit(struct projector_file *p);
-
-/* Finds the file beside the model at @path: one with "mmproj" and the model's name without its
- * quantisation in its name, else one whose name says nothing but its quantisation; of several the
- * most exact one that is not larger than F16. Into @out of @size bytes; "": there is none. */
-void projector_file_find(const char *path, char *out, size_t size);

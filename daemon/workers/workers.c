@@ -52,7 +52,8 @@ void workers_set_state(struct workers *w, enum workers_state next) {
     w->state = next;
 }
 
-void workers_check(const struct workers *w) {
+/* Asserts the invariants of struct workers, which hold between two events of the loop. */
+static void check(const struct workers *w) {
     bool runs = w->state == WORKERS_LOADING || w->state == WORKERS_SERVING;
     bool next = w->next == NEXT_OFFERED || w->next == NEXT_ACCEPTED || w->next == NEXT_TAKEN;
 
@@ -70,7 +71,8 @@ static struct workers *of_port(struct api_port *p) {
 
 /* ---- the channel ---- */
 
-struct worker_chan *workers_way(struct workers *w) {
+/* Returns the channel for requests, or NULL if requests have to wait. */
+static struct worker_chan *way(struct workers *w) {
     return w->state == WORKERS_SERVING ? &w->chan : w->next == NEXT_TAKEN ? &w->next_chan : NULL;
 }
 
@@ -85,7 +87,7 @@ static int send_out(struct workers *w, struct worker_chan *c, uint16_t type, int
 
 /* Sends a message whose loss costs only wasted work or a poorer decision. */
 static void tell(struct workers *w, uint16_t type, int packed) {
-    struct worker_chan *c = w->chan.open && w->open_sent ? &w->chan : workers_way(w);
+    struct worker_chan *c = w->chan.open && w->open_sent ? &w->chan : way(w);
 
     if (c)
         send_out(w, c, type, packed);
@@ -95,7 +97,7 @@ static void tell(struct workers *w, uint16_t type, int packed) {
 /* api_port.submit. -EAGAIN: the worker is not there, or its channel is full. */
 static int port_submit(struct api_port *p, const struct submit *m) {
     struct workers *w = of_port(p);
-    struct worker_chan *c = workers_way(w);
+    struct worker_chan *c = way(w);
 
     if (!c || worker_chan_queued(c) > BACKLOG_MAX)
         return -EAGAIN;
@@ -113,7 +115,7 @@ static void port_cancel(struct api_port *p, uint64_t id) {
 /* api_port.picture. -EAGAIN: so much is unsent that a request would have to wait. */
 static int port_picture(struct api_port *p, const struct msg_picture *m) {
     struct workers *w = of_port(p);
-    struct worker_chan *c = workers_way(w);
+    struct worker_chan *c = way(w);
 
     if (!c)
         return -EPIPE;
@@ -264,7 +266,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct msg_blocks blocks;
     int n;
 
-    workers_check(w);
+    check(w);
     api_mark_loop("what a worker says");
     if (f->type == MSG_HELLO && w->state == WORKERS_LOADING) {
         on_hello(w, f);
@@ -530,7 +532,7 @@ static void on_watch(uv_timer_t *t) {
     const struct config *c = w->opts.config;
     int64_t now = clock_now(w->opts.clock);
 
-    workers_check(w);
+    check(w);
     note_change(w);
     if (!w->process_open || w->killed_for_hang)
         return;

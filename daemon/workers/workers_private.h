@@ -27,7 +27,7 @@ enum workers_state {
 enum workers_next { NEXT_NONE, NEXT_OFFERED, NEXT_ACCEPTED, NEXT_REFUSED, NEXT_TAKEN };
 
 /*
- * process_open: the process or its handle still exists. Invariants (workers_check()): chan.open
+ * process_open: the process or its handle still exists. Invariants (check()): chan.open
  * implies it, and LOADING and SERVING imply both; SERVING and only that, or one that has been it,
  * has was_ready; NEXT_TAKEN implies WORKERS_AWAY and no process. next_chan is open in OFFERED,
  * ACCEPTED and TAKEN. In DOWN there is no process only until the pause is over.
@@ -77,13 +77,9 @@ struct workers {
 
 /* Changes the state; no other function does. */
 void workers_set_state(struct workers *w, enum workers_state next);
-/* Asserts the invariants of struct workers, which hold between two events of the loop. */
-void workers_check(const struct workers *w);
 /* Tells the api the next of `events`, which are those of one step; that may end any generation, and
  * start others by it. As msg_events_next(). */
 int workers_next_event(struct workers *w);
-/* Returns the channel for requests; NULL: they wait. */
-struct worker_chan *workers_way(struct workers *w);
 /* Returns the number of deaths of its workers at which request @id was present; for
  * api_worker_up(). */
 uint32_t workers_n_faults(struct api_port *p, uint64_t id);

@@ -257,6 +257,5 @@ struct expr *regex_of(struct build *b, const char *s, enum char_mode mode); /* o
 struct expr *ebnf_read(struct build *b, const char *s, size_t len);
 struct expr *lark_read(struct build *b, const char *s, size_t len, enum char_mode mode);
 struct expr *schema_read(struct build *b, const char *s, size_t len);
-struct expr *choice_read(struct build *b, const char *s, size_t len);
 /* Any text that does not contain @stop (text.c). */
 struct expr *text_without(struct build *b, const char *stop, size_t len);

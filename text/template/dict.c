@@ -45,8 +45,9 @@ static uint64_t hash_number(struct value v, uint64_t seed) {
     return mix(seed ^ bits);
 }
 
-/* Lists and dicts change, so they have none. */
-int value_hash(struct render *rd, struct value v, uint64_t *out) {
+/* Equal values have equal hashes within a rendering. Lists and dicts change, so they have none: an
+ * error. */
+static int hash_value(struct render *rd, struct value v, uint64_t *out) {
     uint64_t h = rd->hash_seed;
 
     if (render_charge(rd, 1))
@@ -69,7 +70,7 @@ int value_hash(struct render *rd, struct value v, uint64_t *out) {
         for (uint32_t i = 0; i < v.seq->n; i++) {
             uint64_t part;
 
-            if (value_hash(rd, v.seq->v[i], &part))
+            if (hash_value(rd, v.seq->v[i], &part))
                 return -1;
             h = mix(h ^ part);
         }
@@ -167,7 +168,7 @@ static int build_index(struct render *rd, struct dict *d) {
     if (!d->index || render_charge(rd, d->n))
         return -1;
     for (uint32_t i = 0; i < d->n; i++) {
-        if (!had_hashes && value_hash(rd, d->e[i].key, &d->e[i].hash))
+        if (!had_hashes && hash_value(rd, d->e[i].key, &d->e[i].hash))
             return -1;
         put_index(d, i);
     }
@@ -195,7 +196,7 @@ int dict_set(struct render *rd, struct dict *d, struct value key, struct value v
     uint64_t hash = 0;
     uint32_t at;
 
-    if ((key.type != V_STR || d->index) && value_hash(rd, key, &hash))
+    if ((key.type != V_STR || d->index) && hash_value(rd, key, &hash))
         return -1;
     int r = locate(rd, d, key, hash, &at);
 
@@ -220,7 +221,7 @@ int dict_get(struct render *rd, const struct dict *d, struct value key, struct v
     uint64_t hash = 0;
     uint32_t at;
 
-    if ((key.type != V_STR || d->index) && value_hash(rd, key, &hash))
+    if ((key.type != V_STR || d->index) && hash_value(rd, key, &hash))
         return -1;
     int r = locate(rd, d, key, hash, &at);
 
@@ -239,7 +240,7 @@ int dict_remove(struct render *rd, struct dict *d, struct value key, struct valu
     uint64_t hash = 0;
     uint32_t at;
 
-    if (value_hash(rd, key, &hash))
+    if (hash_value(rd, key, &hash))
         return -1;
     int r = locate(rd, d, key, hash, &at);
 

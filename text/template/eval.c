@@ -64,8 +64,9 @@ static int assign_attr(struct render *rd, const struct node *target, struct valu
     return dict_set(rd, ns.dict, value_str(target->attr.name), v);
 }
 
-/* Unpacks like Python: the number of values must be exact, nested targets are possible. */
-int eval_assign(struct render *rd, const struct node *target, struct value v) {
+/* Binds the name, the namespace attribute or the tuple of names @target in the innermost scope.
+ * Unpacks like Python: the number of values must be exact, nested targets are possible. */
+static int assign(struct render *rd, const struct node *target, struct value v) {
     struct value *items;
     uint32_t n;
 
@@ -82,7 +83,7 @@ int eval_assign(struct render *rd, const struct node *target, struct value v) {
         return render_fail(rd, "%s values to unpack (expected %u)",
                            n < target->list.n ? "not enough" : "too many", target->list.n);
     for (const struct node *t = target->list.first; t; t = t->next) {
-        if (eval_assign(rd, t, *items++))
+        if (assign(rd, t, *items++))
             return -1;
     }
     return 0;
@@ -149,7 +150,7 @@ static int filter_items(struct render *rd, const struct node *n, struct value **
     for (uint32_t i = 0; i < *count; i++) {
         struct value test;
 
-        if (eval_assign(rd, n->loop.target, (*items)[i]) || eval_expr(rd, n->loop.test, &test))
+        if (assign(rd, n->loop.target, (*items)[i]) || eval_expr(rd, n->loop.test, &test))
             return -1;
         if (value_truth(test))
             kept[k++] = (*items)[i];
@@ -174,7 +175,7 @@ static int turns(struct render *rd, const struct node *n, struct loop *loop) {
         scope->n = 0;
         rd->scope = scope;
         if (scope_set(rd, scope, rd->t->sym_loop, (struct value){.type = V_LOOP, .loop = loop}) ||
-            eval_assign(rd, n->loop.target, loop->items[loop->i]))
+            assign(rd, n->loop.target, loop->items[loop->i]))
             return -1;
         r = eval_block(rd, n->loop.body);
     }
@@ -229,7 +230,7 @@ static int set(struct render *rd, const struct node *n) {
         return r;
     if (n->type == N_SET_BLOCK && apply_filter(rd, n->set.filter, &v))
         return -1;
-    return eval_assign(rd, n->set.target, v);
+    return assign(rd, n->set.target, v);
 }
 
 static int filter_block(struct render *rd, const struct node *n) {

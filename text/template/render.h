@@ -83,8 +83,6 @@ enum flow { FLOW_NEXT = 0, FLOW_BREAK = 1, FLOW_CONTINUE = 2 };
 int eval_block(struct render *rd, const struct node *n);
 /* The value of expression @n, in the innermost scope. */
 int eval_expr(struct render *rd, const struct node *n, struct value *out);
-/* Binds the name, the namespace attribute or the tuple of names @target in the innermost scope. */
-int eval_assign(struct render *rd, const struct node *target, struct value v);
 /* The text that @body writes, in a scope of its own. Answers an enum flow. */
 int eval_capture(struct render *rd, const struct node *body, struct value *out);
 /* Binds @sym in @s itself, never in a scope around it. */

@@ -139,8 +139,6 @@ bool value_truth(struct value v);
 int value_equal(struct render *rd, struct value a, struct value b, bool *out);
 /* a < b, an error for types without an order; @op: for its message. */
 int value_less(struct render *rd, struct value a, struct value b, const char *op, bool *out);
-/* Equal values have equal hashes within a rendering; an error for lists and dicts, which change. */
-int value_hash(struct render *rd, struct value v, uint64_t *out);
 /* `what in in`. */
 int value_contains(struct render *rd, struct value in, struct value what, bool *out);
 /* The elements of anything that can be iterated; a generator is used up. */
