@@ -58,6 +58,12 @@ static inline _Bool array_resize(void *array, size_t n, size_t size) {
     ((n) < (cap) || (array_resize(&(v), (cap) ? 2 * (size_t)(cap) : (first), sizeof(*(v))) &&      \
                      ((cap) = (cap) ? 2 * (cap) : (first), 1)))
 
+/* Returns hash @h with @v mixed in, for tables whose keys are not chosen to collide. */
+static inline uint64_t hash_step(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
 /* Returns the value of a hexadecimal digit, -1 for any other character. */
 static inline int hex_digit(char c) {
     if (c >= '0' && c <= '9')

@@ -37,11 +37,6 @@ struct found {
     struct known_header header;
 };
 
-static uint64_t mix(uint64_t h, uint64_t v) {
-    h = (h ^ v) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 29;
-}
-
 uint64_t models_file_id(const char *path) {
     struct stat st;
     uint64_t h = 1;
@@ -49,10 +44,10 @@ uint64_t models_file_id(const char *path) {
     if (stat(path, &st) < 0)
         return 0;
     for (const char *p = path; *p; p++)
-        h = mix(h, (unsigned char)*p);
-    h = mix(mix(h, (uint64_t)st.st_dev), (uint64_t)st.st_ino);
-    h = mix(mix(h, (uint64_t)st.st_size), (uint64_t)st.st_mtim.tv_sec);
-    return mix(h, (uint64_t)st.st_mtim.tv_nsec);
+        h = hash_step(h, (unsigned char)*p);
+    h = hash_step(hash_step(h, (uint64_t)st.st_dev), (uint64_t)st.st_ino);
+    h = hash_step(hash_step(h, (uint64_t)st.st_size), (uint64_t)st.st_mtim.tv_sec);
+    return hash_step(h, (uint64_t)st.st_mtim.tv_nsec);
 }
 
 /* ---- on a thread ---- */
@@ -203,7 +198,8 @@ static void withdraw(struct served *s) {
     m->served[m->n - 1] = s; /* models that are replaced or gone stand last */
 }
 
-/* Behind those that are served, before those that are replaced or gone. 0 or -errno with @err. */
+/* Adds a model behind the served models and before those that are replaced or gone. 0 or -errno
+ * with @err. */
 static int add_found(struct models *m, struct found *f, struct err *err) {
     int r = models_add(m, &f->config, f->name, f->bytes);
 

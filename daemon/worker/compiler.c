@@ -30,8 +30,8 @@
  * accepted is not refused here because of the work for token classes. */
 #define WORK_MAX 72000000
 #define TENANTS 256u /* slots; tenants in the same slot share turns and memory */
-/* Beyond the limit, for tenants within their shares: one tenant may hold all of the limit, and the
- * others do not wait until it gives memory back. */
+/* Units beyond the limit for tenants below their shares: if one tenant holds the whole limit, other
+ * tenants need not wait until it gives memory back. */
 #define RESERVE (UINT64_MAX / 2)
 #define NICE 5 /* threads that compute steps come first */
 
@@ -191,25 +191,20 @@ static void wake(void *ctx) {
 
 /* ---- entries ---- */
 
-static uint64_t mix(uint64_t h, uint64_t v) {
-    h = (h ^ v) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 32;
-}
-
 static uint64_t hash_of(const struct submit *m) {
     const struct str key = {(const char *)m->isolation_key, sizeof(m->isolation_key)};
     const struct str part[] = {key, m->grammar, m->triggers};
-    uint64_t h = mix(m->grammar.len, m->triggers.len), word;
+    uint64_t h = hash_step(m->grammar.len, m->triggers.len), word;
 
     for (size_t k = 0; k < ARRAY_SIZE(part); k++) {
         uint32_t i = 0;
 
         for (; i + sizeof(word) <= part[k].len; i += (uint32_t)sizeof(word)) {
             memcpy(&word, part[k].data + i, sizeof(word));
-            h = mix(h, word);
+            h = hash_step(h, word);
         }
         for (; i < part[k].len; i++)
-            h = mix(h, (uint8_t)part[k].data[i]);
+            h = hash_step(h, (uint8_t)part[k].data[i]);
     }
     return h;
 }
@@ -466,8 +461,8 @@ static struct entry *first_quarantined(const struct compiler *c) {
 
 /* ---- what the scheduler calls ---- */
 
-/* sched_constraints.ask. A compiled entry is handed out at once if its tenant has room; otherwise
- * the request waits with the others for the same entry. */
+/* sched_constraints.ask. Hands out a compiled entry at once if its tenant has room; otherwise the
+ * request waits for the entry. */
 static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
     struct compiler *c = ctx;
     uint64_t hash = hash_of(m);

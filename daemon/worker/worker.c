@@ -58,7 +58,7 @@ struct worker {
     struct tokenizer *tokenizer;
     struct compiler *compiler;
     struct device_watch *watch[ENGINE_DEVICES]; /* NULL: there is no such device, or no NVML */
-    bool watches;                               /* one of them at least */
+    bool watches;                               /* at least one watch exists */
     struct sched *sched;
     struct buf out;
     int n_shards;
@@ -313,12 +313,6 @@ static void on_disk_note(void *ctx, const char *what, int error) {
               error < 0 ? quoted(strerror(-error)).s : "");
 }
 
-/* One step of a hash that only has to tell files apart that are not made to collide. */
-static uint64_t mix(uint64_t h, uint64_t v) {
-    h = (h ^ v) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 29;
-}
-
 /* Completes @d for the file behind the shards. What is in it is of these very files of the model,
  * and of this version. */
 static void open_disk(const struct worker *w, const struct msg_open *m, struct sched_disk *d) {
@@ -333,9 +327,9 @@ static void open_disk(const struct worker *w, const struct msg_open *m, struct s
         d->n_bytes = 0;
     for (uint32_t i = 0; i < n; i++)
         if (fstat(WORKER_FD_MODEL + (int)i, &st) == 0) {
-            h = mix(h, (uint64_t)st.st_size);
-            h = mix(h, (uint64_t)st.st_mtim.tv_sec);
-            h = mix(h, (uint64_t)st.st_mtim.tv_nsec);
+            h = hash_step(h, (uint64_t)st.st_size);
+            h = hash_step(h, (uint64_t)st.st_mtim.tv_sec);
+            h = hash_step(h, (uint64_t)st.st_mtim.tv_nsec);
         }
     memcpy(d->identity, &h, sizeof(h));
     snprintf((char *)d->identity + sizeof(h), sizeof(d->identity) - sizeof(h), "%s", WEFT_VERSION);

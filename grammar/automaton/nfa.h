@@ -91,6 +91,6 @@ static inline uint32_t numbers_hash(const uint32_t *v, uint32_t n) {
     uint64_t h = n;
 
     for (uint32_t i = 0; i < n; i++)
-        h = (h ^ v[i]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
+        h = hash_step(h, v[i]);
     return (uint32_t)(h >> 16);
 }

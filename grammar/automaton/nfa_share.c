@@ -14,29 +14,24 @@
 
 #include <assert.h>
 
-static uint64_t mix(uint64_t h, uint64_t v) {
-    h = (h ^ v) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 29;
-}
-
 /* Hashes the beginning of an expression; equal expressions have equal hashes. */
 static uint64_t hash_of_expr(const struct expr *e) {
     while (e && (e->kind == EXPR_SEQ || e->kind == EXPR_ALT))
         e = e->child[0];
     if (!e)
         return 0;
-    uint64_t h = mix(e->kind, (uint64_t)e->id << 32 | e->n);
+    uint64_t h = hash_step(e->kind, (uint64_t)e->id << 32 | e->n);
 
     for (uint32_t i = 0; e->kind == EXPR_BYTES && i < e->n; i++)
-        h = mix(h, e->bytes[i]);
+        h = hash_step(h, e->bytes[i]);
     return h;
 }
 
 static uint64_t hash_of(const struct nfa_shared *p) {
-    uint64_t h = mix(p->kind, (uint64_t)p->flags << 32 | p->last);
+    uint64_t h = hash_step(p->kind, (uint64_t)p->flags << 32 | p->last);
 
-    h = mix(h, (uint64_t)p->before << 32 | p->behind);
-    return mix(h, hash_of_expr(p->x) + hash_of_expr(p->y));
+    h = hash_step(h, (uint64_t)p->before << 32 | p->behind);
+    return hash_step(h, hash_of_expr(p->x) + hash_of_expr(p->y));
 }
 
 static bool same_expr(const struct expr *x, const struct expr *y) {

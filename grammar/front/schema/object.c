@@ -92,7 +92,7 @@ static uint32_t hash_of(const char *s, size_t len) {
     uint64_t h = len;
 
     for (size_t i = 0; i < len; i++)
-        h = (h ^ (uint8_t)s[i]) * 0x9E3779B97F4A7C15u, h ^= h >> 32;
+        h = hash_step(h, (uint8_t)s[i]);
     return (uint32_t)h;
 }
 

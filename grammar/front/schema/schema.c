@@ -382,7 +382,7 @@ static struct memo **find_memo(struct schema *s, const struct place *v, uint32_t
     uint64_t h = n;
 
     for (uint32_t i = 0; i < n; i++)
-        h = (h ^ (uintptr_t)v[i].v) * 0x9E3779B97F4A7C15u, h ^= h >> 31;
+        h = hash_step(h, (uintptr_t)v[i].v);
     struct memo **m = &s->memo[h % MEMO_SLOTS];
 
     for (; *m; m = &(*m)->next) {
