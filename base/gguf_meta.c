@@ -255,26 +255,29 @@ int gguf_f32(const struct gguf *g, const char *key, float *out) {
     return 0;
 }
 
-int gguf_bool(const struct gguf *g, const char *key, bool *out) {
-    const struct gguf_kv *kv = gguf_meta_find(&g->meta, key);
+/* The value of @key, which must have type @type: 0, -ENOENT or -EINVAL. */
+static int find_typed(const struct gguf *g, const char *key, enum gguf_type type,
+                      const struct gguf_kv **out) {
+    *out = gguf_meta_find(&g->meta, key);
+    return !*out ? -ENOENT : (*out)->type != type ? -EINVAL : 0;
+}
 
-    if (!kv)
-        return -ENOENT;
-    if (kv->type != GGUF_BOOL)
-        return -EINVAL;
-    *out = *kv->value != 0;
-    return 0;
+int gguf_bool(const struct gguf *g, const char *key, bool *out) {
+    const struct gguf_kv *kv;
+    int r = find_typed(g, key, GGUF_BOOL, &kv);
+
+    if (r == 0)
+        *out = *kv->value != 0;
+    return r;
 }
 
 int gguf_string(const struct gguf *g, const char *key, struct gguf_str *out) {
-    const struct gguf_kv *kv = gguf_meta_find(&g->meta, key);
+    const struct gguf_kv *kv;
+    int r = find_typed(g, key, GGUF_STRING, &kv);
 
-    if (!kv)
-        return -ENOENT;
-    if (kv->type != GGUF_STRING)
-        return -EINVAL;
-    *out = kv->str;
-    return 0;
+    if (r == 0)
+        *out = kv->str;
+    return r;
 }
 
 const struct gguf_array *gguf_array(const struct gguf *g, const char *key) {
