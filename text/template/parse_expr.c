@@ -55,30 +55,27 @@ static int parse_not(struct parser *p, struct node **out) {
     return join(p, N_NOT, 0, line, a, NULL, out);
 }
 
-static int parse_and(struct parser *p, struct node **out) {
-    if (parse_not(p, out))
+/* Operands of @word, a node of @type for each two of them. */
+static int parse_chain(struct parser *p, const char *word, uint8_t type,
+                       int (*operand)(struct parser *p, struct node **out), struct node **out) {
+    if (operand(p, out))
         return -EINVAL;
-    while (parser_is_name(p, "and")) {
+    while (parser_is_name(p, word)) {
         uint32_t line = p->tok++->line;
         struct node *b;
 
-        if (parse_not(p, &b) || join(p, N_AND, 0, line, *out, b, out))
+        if (operand(p, &b) || join(p, type, 0, line, *out, b, out))
             return -EINVAL;
     }
     return 0;
 }
 
-static int parse_or(struct parser *p, struct node **out) {
-    if (parse_and(p, out))
-        return -EINVAL;
-    while (parser_is_name(p, "or")) {
-        uint32_t line = p->tok++->line;
-        struct node *b;
+static int parse_and(struct parser *p, struct node **out) {
+    return parse_chain(p, "and", N_AND, parse_not, out);
+}
 
-        if (parse_and(p, &b) || join(p, N_OR, 0, line, *out, b, out))
-            return -EINVAL;
-    }
-    return 0;
+static int parse_or(struct parser *p, struct node **out) {
+    return parse_chain(p, "or", N_OR, parse_and, out);
 }
 
 /* Groups to the right: a if b else (c if d else e). */
@@ -503,7 +500,7 @@ static int parse_call(struct parser *p, struct node *fn, struct node **out) {
     return parse_args(p, n);
 }
 
-/* .name .0 [index] (arguments), any number of them. */
+/* Parses any number of .name, .0, [index] and (arguments). */
 static int parse_postfix(struct parser *p, struct node *n, struct node **out) {
     for (;; n = *out) {
         struct node *obj = n;
