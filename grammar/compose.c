@@ -62,7 +62,7 @@ static struct expr *read_source(struct build *b, const struct grammar_source *sr
     case GRAMMAR_JSON_OBJECT:
         return json_any_object(b);
     case GRAMMAR_REGEX:
-        return regex_read(b, src->text, src->len, mode, REGEX_WHOLE);
+        return regex_read(b, src->text, src->len, mode);
     case GRAMMAR_EBNF:
         return ebnf_read(b, src->text, src->len);
     case GRAMMAR_CHOICE:

@@ -95,11 +95,11 @@ struct names {
 #define NAMES_NONE UINT32_MAX /* not a prefix of any name */
 uint32_t names_step(const struct names *t, uint32_t node, uint8_t byte);
 
-/* Members that may come in any order; or items that must differ, at most so many: n is 0. */
+/* Members that may come in any order; or, with n = 0, at most `distinct` items that must differ. */
 struct members {
     uint32_t n, distinct;
     uint32_t *must; /* bits: those that must be there */
-    uint32_t *left; /* while dead ends are looked for: those of them that cannot yet */
+    uint32_t *left; /* while dead ends are searched: members that cannot be written yet */
 };
 #define MEMBERS_MAX 4096u
 
@@ -108,7 +108,7 @@ struct rule {
     const char *name; /* for messages; may be NULL */
     bool nullable;
     const struct members *members; /* the register says which members have come; or NULL */
-    bool loop;                     /* the body is an atom: one or more of it, see automaton.h */
+    bool loop;                     /* the body is an atom, repeated once or more; see automaton.h */
     uint8_t shared;                /* one of enum shared_loop */
     bool may_copy;                 /* the body may take the place of a call (nfa.c) */
     /* Gives, for each state of the body, an EXPR_LANG of lang_within(), the fewest characters to
@@ -127,8 +127,7 @@ struct build {
     struct arena arena;
     struct rule *rule; /* malloc'd */
     uint32_t n_rules, cap_rules;
-    uint64_t work, pause_at; /* pause_at: the work at which the thread is offered to others,
-                              or that is too much */
+    uint64_t work, pause_at; /* build_pause() is called at pause_at */
     uint32_t n_aheads;       /* look-ahead that was read */
     const char *param;       /* parameter of the source that is being read */
     unsigned flags;
@@ -165,7 +164,7 @@ void *build_alloc(struct build *b, size_t n, size_t size);
 /* Makes room for one element more behind @n in the array *@v of the arena, for @first at first. 0,
  * or build_no_memory(). */
 int build_grow(struct build *b, void *v, uint32_t n, uint32_t *cap, uint32_t first, size_t size);
-int build_pause(struct build *b); /* when that much work is done: 0 or too complex */
+int build_pause(struct build *b); /* called when work reaches pause_at: 0 or too complex */
 /* A rule without a body, which the caller sets; @name, for messages, may be NULL and outlives @b. 0
  * or an error as above. */
 int build_rule(struct build *b, const char *name, uint32_t *rule);
@@ -236,9 +235,8 @@ int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_
 /* Readers of the sources. */
 
 enum regex_kind { REGEX_WHOLE, REGEX_SEARCH }; /* matches the whole text, or a part of it */
-/* regex_read_with() without options. */
-struct expr *regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
-                        enum regex_kind kind);
+/* Reads an expression that matches the whole text: regex_read_with() without options. */
+struct expr *regex_read(struct build *b, const char *s, size_t len, enum char_mode mode);
 enum regex_options {
     REGEX_ANY_CASE = 1,   /* letters of ASCII match in either case */
     REGEX_DOT_ALL = 2,    /* `.` is a line break, too */

@@ -411,7 +411,7 @@ static int import_one(struct reader *r, const char *as, size_t as_len) {
     r->in.p += n;
     if (e < 0)
         return e;
-    struct expr *body = regex_read(r->in.b, regex, strlen(regex), r->mode, REGEX_WHOLE);
+    struct expr *body = regex_read(r->in.b, regex, strlen(regex), r->mode);
 
     r->in.b->rule[rule].body = body;
     return r->in.b->failed;

@@ -578,14 +578,13 @@ struct expr *regex_read_with(struct build *b, const char *s, size_t len, enum ch
     return counted ? failed(unsupported(&r, "an anchor inside a counted group")) : e;
 }
 
-struct expr *regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
-                        enum regex_kind kind) {
-    return regex_read_with(b, s, len, mode, kind, 0);
+struct expr *regex_read(struct build *b, const char *s, size_t len, enum char_mode mode) {
+    return regex_read_with(b, s, len, mode, REGEX_WHOLE, 0);
 }
 
 struct expr *regex_of(struct build *b, const char *s, enum char_mode mode) {
     unsigned flags = b->flags;
-    struct expr *e = regex_read(b, s, strlen(s), mode, REGEX_WHOLE);
+    struct expr *e = regex_read(b, s, strlen(s), mode);
 
     b->flags = flags;
     assert(e || b->failed == -ENOMEM || b->work > b->limits.max_work || b->arena.full);
