@@ -43,7 +43,7 @@ static int clone_for(struct config *c, const struct config *from, const char *pa
     return r < 0 ? r : config_set(c, "model", path, err);
 }
 
-static int is_preset(const struct dirent *e) {
+int models_is_preset(const struct dirent *e) {
     size_t n = strlen(e->d_name), end = sizeof(PRESET_END) - 1;
 
     return e->d_name[0] != '.' && n > end && strcmp(e->d_name + n - end, PRESET_END) == 0;
@@ -95,7 +95,7 @@ static int add_preset(struct search *s, const char *file, struct err *err) {
     uint64_t bytes = 0;
     int len = (int)(strlen(file) - strlen(PRESET_END));
 
-    assert(len > 0 && (size_t)len < sizeof(name)); /* is_preset() */
+    assert(len > 0 && (size_t)len < sizeof(name)); /* models_is_preset() */
     snprintf(name, sizeof(name), "%.*s", len, file);
     int r = read_preset(s, file, name, &c, &bytes, err);
     bool is_bad = r < 0 && s->bad && *err->message;
@@ -115,7 +115,7 @@ static int add_preset(struct search *s, const char *file, struct err *err) {
 
 static int add_presets(struct search *s, struct err *err) {
     struct dirent **list = NULL;
-    int n = scandir(s->config->models, &list, is_preset, alphasort), r = 0;
+    int n = scandir(s->config->models, &list, models_is_preset, alphasort), r = 0;
 
     if (n < 0)
         return err_set(err, 0, "models", "models: %.200s: cannot be read: %s", s->config->models,

@@ -3,6 +3,7 @@
 /* models_find - which models there are beside that of the option model: presets, and the files of a
  * folder. */
 
+#include <dirent.h>
 #include "daemon/config/config.h"
 
 /* Takes a model: its options, which are taken over (zeroed), its name, and the size of its files.
@@ -20,3 +21,5 @@ int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad
 /* Checks as far as files tell that the models that the options name can be served: reads the one of
  * the option model and resolves presets. 0 or -errno with @err. */
 int models_check(const struct config *c, struct err *err);
+/* Returns whether @e is named as a preset, for scandir(). */
+int models_is_preset(const struct dirent *e);

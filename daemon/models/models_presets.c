@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/buf.h"
+#include "daemon/models/models_find.h"
 #include "text/template.h"
 
 /*
@@ -220,12 +221,6 @@ static int check_template(const char *text, struct err *err) {
                  : 0;
 }
 
-static int is_conf(const struct dirent *e) {
-    size_t n = strlen(e->d_name);
-
-    return n > 5 && strcmp(e->d_name + n - 5, ".conf") == 0;
-}
-
 /* Checks that the preset may be made, or replaced. */
 static int check_place(const struct preset_change *p, struct err *err) {
     const struct path at = path_of(p, ".conf");
@@ -238,7 +233,7 @@ static int check_place(const struct preset_change *p, struct err *err) {
                             p->name);
     if (there)
         return 0;
-    int n = scandir(p->own.models, &list, is_conf, NULL);
+    int n = scandir(p->own.models, &list, models_is_preset, NULL);
     for (int i = 0; i < n; i++)
         free(list[i]);
     free(list);
