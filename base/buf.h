@@ -31,6 +31,6 @@ int buf_add_char(struct buf *b, char c);
 int buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
 int buf_vprintf(struct buf *b, const char *fmt, va_list ap);
 
-/* Drops the first @n bytes, of which there must be as many; moves the others. */
+/* Removes the first @n bytes, n <= len, and moves the rest to the front. */
 void buf_consume(struct buf *b, size_t n);
 void buf_clear(struct buf *b); /* len = 0, keeps the memory */

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 
-/* A tenant. Its place among the others is virtual_ns; order of the list breaks ties. Invariant:
+/* A tenant. Tenants are ordered by virtual_ns, equal ones by their places in the list. Invariant:
  * n_running <= n_begun <= n_items. */
 struct fairq_flow {
     struct list link;    /* fairq.flows */

@@ -214,7 +214,7 @@ static int parse_shard(struct gguf *g, uint32_t i, uint32_t *n_shards, struct er
     return r;
 }
 
-/* A model of @n_shards files, none of which is open; NULL: no memory. */
+/* Allocates a model of @n_shards files that are not open yet; NULL: no memory. */
 static struct gguf *alloc(uint32_t n_shards) {
     CLEANUP(gguf_freep) struct gguf *g = calloc(1, sizeof(*g));
 
@@ -287,7 +287,7 @@ static int open_map(struct gguf_shard *s, const char *path, struct err *err) {
     return shard_map(s, fd, err);
 }
 
-/* Opens all @n shards of the model of which @path is one. As gguf_open(). */
+/* Opens all @n shards of a model; @path is one of them. Returns as gguf_open(). */
 static int open_split(struct gguf **out, const char *path, uint32_t n, struct err *err) {
     char tail[32];
     if (n > GGUF_SHARDS_MAX)

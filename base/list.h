@@ -59,7 +59,7 @@ static inline struct list *list_pop_front(struct list *l) {
     return node;
 }
 
-/* The object of which @node is the @member. */
+/* Returns the object whose @member is @node. */
 #define LIST_ENTRY(node, type, member) CONTAINER_OF(node, type, member)
 
 /* Walks @l; the current node may be removed inside the loop. */
@@ -67,11 +67,12 @@ static inline struct list *list_pop_front(struct list *l) {
     for (struct list *node = (l)->next, *node##_next = node->next; node != (l);                    \
          node = node##_next, node##_next = node->next)
 
-/* The object of which @node is the @member; NULL: it is the head @l. */
+/* Returns the object whose @member is @node, or NULL if @node is the head @l. */
 #define LIST_ENTRY_OR_NULL(node, l, type, member)                                                  \
     ((node) == (l) ? NULL : LIST_ENTRY(node, type, member))
 
-/* Walks the objects, of @type, of which @l links the @member; the current one may be removed. */
+/* Iterates over the objects of @type that list @l links by @member; the current one may be
+ * removed. */
 #define LIST_FOREACH_ENTRY(x, l, type, member)                                                     \
     for (type *x = LIST_ENTRY_OR_NULL((l)->next, l, type, member), *x##_next;                      \
          x && (x##_next = LIST_ENTRY_OR_NULL((x)->member.next, l, type, member), true);            \

@@ -72,8 +72,8 @@ static int grow(struct lister *l) {
     return 0;
 }
 
-/* Takes over @f's strings, any of which may be NULL: -ENOMEM. The same file again, or one too many,
- * is dropped. 0 or -ENOMEM. */
+/* Adds @f and takes over its strings; a string that is NULL means -ENOMEM. Leaves out a file that
+ * the list has already, and files beyond MODEL_LIST_MAX. 0 or -ENOMEM. */
 static int add(struct lister *l, struct model_file *f, const struct stat *st) {
     int r = f->name && f->path && f->repo ? grow(l) : -ENOMEM;
 
@@ -107,7 +107,7 @@ static void sum_shards(struct model_file *f, size_t prefix_len) {
     }
 }
 
-/* "OWNER/REPO" of a path below the root, if it has so many folders. */
+/* Returns "OWNER/REPO", the first two folders of @path below the root; "" if there are fewer. */
 static char *repo_of_path(const struct lister *l, const char *path) {
     const char *below = path + l->root_len + 1;
     const char *owner = strchr(below, '/'), *repo = owner ? strchr(owner + 1, '/') : NULL;
@@ -336,8 +336,8 @@ static bool is_taken(const struct model_list *l, size_t i, const char *name) {
     return false;
 }
 
-/* The first of the list keeps a name that several have; others get their repository's before it,
- * then the store's, then a number. */
+/* Makes names unique. The first file of the list keeps a name; a later file with the same name gets
+ * its repository's name as a prefix, then the store's name and a number. */
 static int make_unique(struct model_list *l) {
     for (size_t i = 0; i < l->n; i++) {
         struct model_file *f = &l->file[i];

@@ -49,7 +49,7 @@ struct quota_charge {
     uint64_t n;
 };
 
-/* A resource of @limit units, of which nothing is used; @reserve units beyond it. */
+/* Initialises an unused resource of @limit units, with @reserve units beyond the limit. */
 void quota_init(struct quota *q, uint64_t limit, uint64_t reserve);
 /* An empty account below @parent, which outlives it. */
 void quota_account_init(struct quota_account *a, struct quota_account *parent, double weight);

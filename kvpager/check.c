@@ -96,7 +96,7 @@ static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
     }
 }
 
-/* 9: slots are counted right, and no two of those that are free or a sequence's are the same. */
+/* Checks invariant 9: slot counts add up, and each slot is free or belongs to one sequence. */
 static void check_states(const struct kv_pager *p) {
     uint32_t n = p->opts.n_states, n_free = n - p->stats.n_states, n_used = 0;
 

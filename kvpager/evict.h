@@ -14,7 +14,7 @@
 
 #include "kvpager/pool.h"
 
-/* Invariant: the list holds the cached pages of the pool, all of them and no others. */
+/* Invariant: the list holds exactly the cached pages of the pool. */
 struct evict {
     struct list idle; /* page.link, least recently given back first */
 };

@@ -37,8 +37,8 @@ struct kv_isolation {
 struct kv_opts {
     uint32_t n_pages, page_tokens, max_seqs; /* page_tokens: a power of two, 1 to 256 */
     uint32_t max_seq_tokens;                 /* longest sequence: page tables are sized from it */
-    /* Slots for recurrent states, or for what drafts go on from, of which a sequence has one while
-     * it is computed; 0: the model needs none. */
+    /* Slots for recurrent states, or for the hidden states from which drafts continue; each
+     * sequence holds one slot while it is computed. 0: the model needs no slots. */
     uint32_t n_states;
     uint32_t n_snapshots; /* snapshots of states, see kv_snapshot_take() */
     /* NULL, or a pager with as many snapshots, the same fingerprint, seed and hash_bits: its
@@ -67,7 +67,7 @@ struct kv_change {
     uint32_t n_before;
 };
 
-/* Statistics: fields of uint64_t are counted since the start, the others are present values. */
+/* Statistics: uint64_t fields count since the start, all other fields are current values. */
 struct kv_stats {
     uint32_t n_pages, n_free, n_owned, n_shared, n_cached; /* the last four add up to n_pages */
     uint32_t n_seqs;
@@ -236,8 +236,9 @@ const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s);
 uint32_t kv_seq_state(const struct kv_seq *s);
 /* The page table; valid until the next call that changes the sequence. */
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);
-/* Others are likely to begin with the first @n_tokens of it, or a little less: it keeps what they
- * would read longer in the cache when it is past them. */
+/* Hints that other sequences are likely to begin with the first @n_tokens of this one, or slightly
+ * fewer: the window pages that they would read stay cached longer after this sequence has passed
+ * them. */
 void kv_seq_want(struct kv_seq *s, uint32_t n_tokens);
 /* Writes its window pages to @out, one for each page: a number below n_windows, or KV_NO_PAGE where
  * no row reads the page any more. */

@@ -32,8 +32,8 @@ struct window_page {
     uint32_t refs;    /* number of sequences that hold it */
 };
 
-/* Invariant: n_free and n_idle count the pages of `free`, and of `passed` and `ended` together; all
- * others are held. */
+/* Invariant: n_free counts the pages of `free`, n_idle those of `passed` and `ended`; all remaining
+ * pages are held. */
 struct windows {
     struct window_page *at; /* [opts.n_windows] */
     struct list free;

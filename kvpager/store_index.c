@@ -15,7 +15,7 @@
 struct found {
     struct store_head head;
     uint32_t slot, parent; /* parent: index among the pages, or n */
-    uint64_t recent;       /* the greatest stamp of it and those behind it */
+    uint64_t recent;       /* the greatest stamp of this page and the pages behind it */
     bool restored;
 };
 

@@ -22,7 +22,7 @@ struct watched {
     uint64_t reported;
 };
 
-/* The lists are of struct watched; all of it is the pager's thread's. */
+/* The lists hold struct watched; only the pager's thread uses them. */
 struct watch {
     struct watched *at; /* [n_pages]; NULL: nothing is watched, and the rest does nothing */
     struct list gone, came;

@@ -19,7 +19,7 @@
 /* Reason codes; docs/fairness.md. Names and sentences are in flight.c. */
 enum why {
     WHY_QUEUED,    /* arrived; not considered yet */
-    WHY_PROMPT,    /* got rows for its prompt, of which one more takes `detail` us */
+    WHY_PROMPT,    /* got rows for its prompt; one more row would take `detail` us */
     WHY_DECODE,    /* got its row, and drafts */
     WHY_LAST,      /* a step computes its last token */
     WHY_FOLLOW,    /* another request computes the same pages */

@@ -29,7 +29,8 @@ static inline struct flight_tape *flight_tape_of(struct flight *f) {
     return (struct flight_tape *)(f + 1);
 }
 
-/* Appends a record. @size: of the ring; a record longer than an eighth of it is left out. */
+/* Appends a record to the ring of @size bytes; leaves out a record longer than an eighth of the
+ * ring. */
 void flight_tape_write(struct flight_tape *t, uint32_t size, const void *data, uint32_t len);
 
 /* Appends to @out the records that are whole, the oldest first: each its length as uint32_t and its

@@ -85,7 +85,7 @@ struct msg_progress {
     float fraction;  /* progress of loading: 0 to 1 */
 };
 
-/* The worker serves: what it has opened, and what its device had room for. */
+/* Tells that the worker serves, what it has opened, and how much its device had room for. */
 struct msg_ready {
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_threads;
     uint64_t memory_bytes; /* memory of model and draft model: weights, buffers, pages, states */

@@ -49,10 +49,10 @@ struct pretok_cursor {
 
 /* @p and @s outlive the cursor. */
 void pretok_begin(struct pretok_cursor *c, const struct pretok *p, const char *s, size_t len);
-/* The length of the next word, which begins at s + at before the call; 0: none is left. */
+/* Returns the length of the next word, which begins at s + at before the call; 0 at the end. */
 size_t pretok_next(struct pretok_cursor *c);
 
-/* Length of the run of characters of the classes @any at the start, at most @max of them. */
+/* Returns the bytes of the run of at most @max characters of the classes @any at the start. */
 static inline size_t pretok_run(const char *s, size_t len, unsigned any, size_t max) {
     size_t at = 0;
     unsigned n;

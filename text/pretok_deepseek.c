@@ -39,7 +39,8 @@ static bool in_set(const struct charset *set, const char *s, const char *end, un
     return contains(set, cp);
 }
 
-/* The run at the start of characters that are in @set, or of those that are not. */
+/* Returns the bytes of the run at the start: of characters in @set, or of characters outside of
+ * @set. */
 static size_t cut_runs(const struct charset *set, const char *s, size_t len) {
     const char *end = s + len;
     unsigned n;

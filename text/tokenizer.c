@@ -50,8 +50,9 @@ static void find_replacement(struct tokenizer *t) {
         t->replacement = (uint32_t)t->special.unk;
 }
 
-/* Words of KIND_BYTES are raw text, those of the others have their spaces marked, like the tokens.
- * What has no token at all is dropped without a bound. */
+/* Finds the most bytes that one token stands for. Words of KIND_BYTES are raw text; words of all
+ * other kinds have marked spaces, like the tokens. Without a replacement token characters may be
+ * dropped, so there is no bound (0). */
 static void find_longest(struct tokenizer *t) {
     const struct vocab *v = &t->vocab;
     const uint32_t *at = t->kind == KIND_BYTES ? v->piece_at : v->text_at;

@@ -173,8 +173,8 @@ static size_t normal_prefix(const struct unigram *u, const char *s, size_t len,
     return 1;
 }
 
-/* @s with spaces as marks; *@after_space: it stands behind one, of which there are no two where
- * @squeeze. */
+/* Appends @s with spaces as marks. *@after_space: the text so far ends with a space; if @squeeze,
+ * further spaces are left out. */
 static int add_normal(struct buf *b, struct gguf_str s, bool squeeze, bool *after_space) {
     int r = 0;
 

@@ -281,7 +281,7 @@ static int byte_of(const char *s, size_t len) {
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-/* GPT-2's printable characters as bytes; others stay. */
+/* Appends a piece; GPT-2's printable characters become bytes, all other characters stay. */
 static int add_bytes_piece(struct buf *out, const char *s, uint32_t len) {
     int r = 0;
 

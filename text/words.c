@@ -51,7 +51,8 @@ static int add_replacement(struct words *w) {
     return w->t->replacement == TOKEN_NONE ? 0 : tokens_add(w->out, (int32_t)w->t->replacement);
 }
 
-/* A character without a token: its bytes, if all of them have one. */
+/* Adds the byte tokens of a character without a token, or the replacement if a byte has no
+ * token. */
 static int add_unknown(struct words *w, const char *s, size_t len) {
     const uint32_t *byte_token = w->t->byte_token;
     int r;

@@ -96,7 +96,7 @@ static int parse_bool(const char *text, bool *out) {
     return -EINVAL;
 }
 
-/* The number of @text among @choices; -1: it is none of them. */
+/* Returns the index of @text among @choices, or -1. */
 static int choice_of(const char *choices, const char *text) {
     size_t len = strlen(text);
     int i = 0;

@@ -63,7 +63,7 @@ struct config {
 };
 
 enum option_type {
-    OPTION_STRING, /* char *, owned; with choices one of them */
+    OPTION_STRING, /* char *, owned; one of `choices` if there are any */
     OPTION_LIST,   /* char *[CONFIG_LIST_MAX + 1], owned; separated by commas in the file */
     OPTION_UINT,   /* uint32_t or uint64_t */
     OPTION_SIZE,   /* uint64_t in bytes; takes K, M and G */
@@ -131,7 +131,7 @@ const char *config_meant(const char *name);
 void config_print(FILE *out); /* the default configuration file */
 void config_help(FILE *out);  /* the flags */
 
-/* Room for a value as it is written in a file; longer ones are cut. */
+/* Size of a value as written in a file; longer values are cut. */
 #define CONFIG_VALUE_MAX 4096
 /* Writes the value of @o in @c to @out, as in a configuration file. Returns its length before it
  * was cut. */

@@ -174,7 +174,7 @@ static void add_kv_type(struct reading *d, const char *name, const char *option,
                option);
 }
 
-/* The first name is the model's; others are further ones. */
+/* Takes the first name as the model's name and the rest as aliases. */
 static void add_names(struct reading *d, const char *names) {
     size_t n = strcspn(names, ",");
 

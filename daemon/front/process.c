@@ -49,7 +49,7 @@ void process_forbid_cores(void) {
     setrlimit(RLIMIT_CORE, &core);
 }
 
-/* One job for each thread of libuv's pool: none of them ends before all have begun. */
+/* A job for each thread of libuv's pool; no job ends before all have begun. */
 struct readying {
     uv_work_t work;
     uv_barrier_t *all;
@@ -65,7 +65,8 @@ static void make_arena(uv_work_t *work) {
 
 static void on_made(uv_work_t *work, int status) {}
 
-/* Without memory the stack cannot grow, and a callback that needs more of it ends the process. */
+/* Touches the stack ahead of time: if the machine is out of memory later, the stack cannot grow and
+ * a callback that needs more ends the process. */
 static void touch_stack(void) {
     volatile char stack[STACK_BYTES];
 

@@ -9,8 +9,8 @@
 bool process_take_flag(int *argc, char **argv, const char *flag);
 /* Ends a program that only prints: returns its exit code, 0 if all output was written. */
 int process_printed(void);
-/* Descriptors 0 to 2 are open from here on, or a socket could become one of them and get what is
- * printed. */
+/* Opens descriptors 0 to 2 if they are closed; otherwise a socket could get one of these numbers
+ * and receive printed text. */
 void process_open_standard(void);
 /* Makes what a request would otherwise be the first to need: the threads of uv_queue_work(), their
  * arenas, and some stack of the main thread. @loop is new; it is run until that is done. Returns 0

@@ -133,7 +133,7 @@ void service_status(const char *text) {
     tell("STATUS=%s", text);
 }
 
-/* FDPOLL=0: it is not let go of because of what poll(2) says of it. */
+/* Stores @fd at the service manager. FDPOLL=0: the manager keeps it whatever poll(2) reports. */
 void service_keep(int fd, const char *name) {
     char text[KEPT_NAME_MAX + 40];
 

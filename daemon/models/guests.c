@@ -33,8 +33,8 @@ static void forget(struct guests *g, uint32_t i) {
     g->list[i] = g->list[--g->n];
 }
 
-/* api_guest_new.tell. A frame that finds no room may not be left out: what it has is not sent
- * again. Then the other front begins anew with all of it. */
+/* api_guest_new.tell. A frame cannot be left out when the channel is full, because its content is
+ * not sent again; the channel is closed then, and the other front starts over. */
 static void on_news(void *ctx, struct api_guest *guest, const struct event *e) {
     struct guests *g = ctx;
 

@@ -132,7 +132,7 @@ static int load(struct zmq *z, struct err *err) {
     return 0;
 }
 
-/* ---- MessagePack: the forms of it that a batch needs ---- */
+/* ---- MessagePack: the types that a batch needs ---- */
 
 static void put_bytes(struct buf *out, uint8_t type, uint64_t value, uint32_t n_bytes) {
     uint8_t bytes[9] = {type};

@@ -17,5 +17,5 @@ int kvdisk_open_model(const char *path, const char *name, int *fd, struct err *e
 /* Locks a file for this process and the workers that inherit it, at once. False: another daemon, or
  * a worker that is not gone yet, has it. */
 bool kvdisk_lock(int fd);
-/* Releases the lock, when neither this process nor a worker of it uses the file any more. */
+/* Releases the lock. Neither this process nor its worker may use the file any more. */
 void kvdisk_unlock(int fd);

@@ -16,7 +16,7 @@
 
 #define MODEL_USERS 16
 #define MODEL_USE_NS 60000000000  /* time after its last request that a tenant uses a model */
-#define MODEL_LEAD_NS 30000000000 /* virtual time that a tenant may be ahead of the others */
+#define MODEL_LEAD_NS 30000000000 /* virtual time by which a tenant may be ahead of virtual_ns */
 
 /* Users of a model: the last to come always counts, the others if they came within the last
  * MODEL_USE_NS, the latest first. No tenant is in it twice; each is known to the model_share. */
@@ -28,8 +28,8 @@ struct model_users {
     uint32_t n;
 };
 
-/* Zeroed: no tenant is known. virtual_ns never goes back; no tenant is further ahead of it than
- * MODEL_LEAD_NS. */
+/* A zeroed share knows no tenant. virtual_ns never decreases; no tenant is more than MODEL_LEAD_NS
+ * ahead of it. */
 struct model_share {
     struct share_tenant {
         double weight, virtual_ns; /* weight 0: unknown */
@@ -39,8 +39,8 @@ struct model_share {
 };
 
 void model_share_deinit(struct model_share *s); /* no tenant is known then */
-/* Notes that a request of @tenant names the model of @u. Without memory the tenant counts as one of
- * the others. */
+/* Notes that a request of @tenant names the model of @u. Without memory the tenant is not counted
+ * separately. */
 void model_share_use(struct model_share *s, struct model_users *u, uint32_t tenant, double weight,
                      int64_t now);
 /* Charges the users of @u, in equal parts, for having had @part (0 to 1) of the memory for @ns. */

@@ -751,7 +751,7 @@ int models_start(struct models *m) {
     } else {
         tell_ready(m);
     }
-    if (!m->on_demand) /* there is no model that the others could be of */
+    if (!m->on_demand) /* no other model could claim kept weights */
         kept_drop_unclaimed(m->opts.kept, NULL);
     models_decide_soon(m);
     models_rescan(m, NULL); /* reads the headers of the files */

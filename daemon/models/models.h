@@ -115,8 +115,7 @@ uint32_t models_n(const struct models *m);
 /* Returns the name of the preset @i among those that could not be read when the folder was last
  * read, and its reason in *@why. NULL: there are no more. */
 const char *models_bad_preset(const struct models *m, size_t i, const char **why);
-/* Describes model @i, in the order of /v1/models; 0 is the one that serves requests without a
- * name. */
+/* Describes model @i, in the order of /v1/models; model 0 serves requests without a name. */
 void models_info(const struct models *m, uint32_t i, struct models_info *out);
 /* Returns the memory limit of all loaded models in bytes; 0: there is one model and no limit. */
 uint64_t models_budget(const struct models *m);

@@ -60,7 +60,7 @@ struct served {
     struct config config; /* the daemon's, with what its preset says */
     char *name;
     struct api_model info;
-    struct model *model; /* the api's view of it */
+    struct model *model; /* the api's handle of the model */
     struct workers *workers;
     struct front_model *front;
     int disk_fd; /* file of the disk tier; -1: none, not loaded yet, or it is the first model, which
@@ -102,7 +102,7 @@ struct models {
     const char **bad_names; /* their names for the api: NULL-terminated, or NULL */
     bool several;           /* there are folders: models come and go */
     bool on_demand, ready_told, stopping;
-    uint64_t budget, kv_bytes; /* kv_bytes: of a model that says nothing of it */
+    uint64_t budget, kv_bytes; /* kv_bytes: for a model without kv-memory */
     uint64_t available;        /* memory of the machine when the daemon started */
     int64_t started_ns;
     struct model_share share;

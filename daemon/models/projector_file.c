@@ -15,9 +15,10 @@
 
 /* ---- beside the model ---- */
 
-/* Finds the projector beside the model at @path: a file with "mmproj" and the model's name without its
- * quantisation in its name, else one whose name says nothing but its quantisation; of several the
- * most exact one that is not larger than F16. Into @out of @size bytes; "": there is none. */
+/* Finds the projector beside the model at @path: a file whose name contains "mmproj" and the
+ * model's name without its quantisation, otherwise a file that is named after its quantisation
+ * only; of several the most exact one that is not larger than F16. Writes its path to @out of @size
+ * bytes, or "" if there is none. */
 static void find_beside(const char *path, char *out, size_t size) {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     int dir_len = slash ? (int)(slash - path) : 1, best = 0;

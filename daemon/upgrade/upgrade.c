@@ -61,7 +61,7 @@
 struct upgrade {
     struct upgrade_opts opts;
     enum upgrade_state state;
-    uv_process_t process; /* the one that was started */
+    uv_process_t process; /* the process that upgrade_start() started */
     uv_poll_t poll;       /* watches the channel */
     uv_timer_t limit;
     bool process_open, poll_open;

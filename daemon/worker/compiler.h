@@ -42,7 +42,7 @@ struct compiler_stats {
  * limits the grammars that no request uses. @crash_page may be NULL. Returns 0 or -errno. */
 int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_bytes,
                  struct crash_page *crash_page);
-/* Ends the compilations under way and frees all grammars, none of which may be in use. */
+/* Ends the compilations under way and frees all grammars. No grammar may be in use. */
 struct compiler *compiler_free(struct compiler *c);
 DEFINE_FREEP(struct compiler, compiler)
 

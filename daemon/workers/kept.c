@@ -68,7 +68,7 @@ struct kept *kept_free(struct kept *k) {
     return NULL;
 }
 
-/* Behind the others; NULL: no memory, and @fd is closed. */
+/* Appends a file for @fd, which it takes over. NULL: no memory, and @fd is closed. */
 static struct kept_file *append(struct kept *k, int fd) {
     struct kept_file *f = calloc(1, sizeof(*f));
 

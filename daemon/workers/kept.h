@@ -29,7 +29,7 @@ struct kept_opts {
 
 /* Creates an empty list of kept files. Returns 0 or -ENOMEM. */
 int kept_new(struct kept **out, const struct kept_opts *o);
-/* Closes all files; what the service manager has of them stays with it. Accepts NULL, returns
+/* Closes all files; those stored at the service manager remain there. Accepts NULL, returns
  * NULL. */
 struct kept *kept_free(struct kept *k);
 

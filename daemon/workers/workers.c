@@ -27,7 +27,7 @@
 
 #define BACKLOG_MAX (1u << 20) /* bytes beyond which requests wait here: to pack them takes time */
 #define PICTURES_BACKLOG (256u << 10) /* and pictures, which must not make requests wait */
-#define LINGER_MS 3000 /* for a worker that stops to write what it has for the disk */
+#define LINGER_MS 3000                /* time for a stopping worker to write pages to the disk */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 60000
 #define FAILED_AFTER_MS 2000 /* shortest wait of requests for a worker that cannot load */
@@ -277,7 +277,8 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     } else if (f->type == MSG_READY && w->state == WORKERS_LOADING && w->open_sent &&
                msg_ready_parse(f->data, f->len, &ready) == 0) {
         buf_clear(&w->ready);
-        if (buf_add(&w->ready, f->data, f->len) < 0) /* then nothing is offered to others */
+        if (buf_add(&w->ready, f->data, f->len) <
+            0) /* then no requests are offered to the next daemon */
             buf_clear(&w->ready);
         on_ready(w, &ready);
     } else if (f->type == MSG_FAILED) {

@@ -112,7 +112,7 @@ static inline void byte_set_add_range(struct byte_set *s, unsigned lo, unsigned 
     }
 }
 
-/* A rule: states [start, start + n_states), of which it begins at the first. */
+/* A rule: states [start, start + n_states); it begins at `start`. */
 struct auto_rule {
     uint32_t start, n_states;
     uint32_t members; /* index into g->members[], if states of the rule have STATE_MEMBERS */

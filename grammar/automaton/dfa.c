@@ -70,8 +70,8 @@ static int sets_init(struct dfa *d) {
                : build_no_memory(d->m->b);
 }
 
-/* Shell's sort with the gaps of Ciura: nearly all that is sorted here has a few elements, or some
- * dozens, and most of it is in order. */
+/* Shell sort with Ciura's gaps: nearly all arrays here have a few or some dozens of elements, most
+ * of them in order. */
 static const uint32_t GAPS[] = {37367, 16607, 7381, 3280, 1458, 648, 288, 128, 57, 23, 10, 4, 1};
 
 static void sort_numbers(uint32_t *v, uint32_t n) {
@@ -251,7 +251,8 @@ static void emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, u
     build_work(d->m->b, 1);
 }
 
-/* The state of the set in found[]. An open state in it is alone: the others add nothing. */
+/* Returns the state of the set in found[]. If the set contains the open state, that state alone
+ * stands for it: the other states add nothing. */
 static uint32_t state_of(struct dfa *d) {
     uint32_t open = d->m->nfa_open;
 

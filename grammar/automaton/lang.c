@@ -262,7 +262,9 @@ static int find_alive(struct build *b, const struct lang *l, bool *alive) {
     return r;
 }
 
-/* @border: of the languages, the one that accepts between characters, which is kept; 0: none. */
+/* Keeps the states whose accepts & @care is @want and the states that lead there. @border: bit of
+ * the language that accepts between characters; states with it get LANG_BORDER. 0: no such
+ * language. */
 static const struct lang *select_states(struct build *b, const struct lang *l, uint64_t care,
                                         uint64_t want, uint64_t border) {
     CLEANUP(freep) bool *alive = calloc(MAX(l->n, 1u), sizeof(*alive));

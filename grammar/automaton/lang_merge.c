@@ -70,7 +70,7 @@ static void mark(struct partition *p, uint32_t e) {
         p->own[p->n_touched++] = s;
 }
 
-/* Marked elements get sets of their own, or the others do where those are fewer. */
+/* Splits each set into its marked and unmarked elements; the smaller part becomes a new set. */
 static void split(struct partition *p) {
     while (p->n_touched) {
         uint32_t s = p->own[--p->n_touched], k = p->first[s] + p->marked[s], made = p->n_sets;
@@ -263,7 +263,7 @@ static uint32_t *find_set(const struct equals *s, uint32_t q) {
     return &s->slot[at];
 }
 
-/* Takes states away that none leads to, until one of those that are left leads to each of them. */
+/* Lists in order[] the states to which no circle leads, each behind its predecessors. */
 static void order_states(struct equals *s) {
     const struct lang *l = s->l;
     uint32_t *n_before = s->set; /* zeros, to begin with */

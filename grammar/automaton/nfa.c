@@ -183,7 +183,8 @@ static void add_names(struct maker *m, const struct names *names, uint32_t from,
     add_call(m, d, from, to);
 }
 
-/* Copies, as many as it has at least, then optional ones, or any number of them. */
+/* Adds `min` copies of the operand, then optional copies up to `max`, or a loop if there is no
+ * maximum. */
 static void add_copies(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
     const struct build *b = m->b;
     const struct expr *x = e->child[0];

@@ -206,7 +206,7 @@ int64_t mask_add_free(const struct constraint_state *s, uint32_t *bits) {
             all &= ~(1u << (c->crossing[k] % 32));
         bits[w] |= all;
     }
-    assert(k == to); /* in order, and all of them ids */
+    assert(k == to); /* the ids are in order and below n */
     return count;
 }
 

@@ -159,7 +159,8 @@ uint64_t distinct_loop_texts(const struct grammar *g, uint32_t rule, uint32_t n)
     return n == NO_MAX ? TEXTS_MAX : all;
 }
 
-/* At least so many texts lead from @c by an edge to the end of its rule. */
+/* Returns a lower bound of the number of texts that lead from @c by an edge to the end of its
+ * rule. */
 static uint64_t n_texts_of(const struct machine *m, const struct config *c) {
     const struct grammar *g = m->g;
     const struct state *s = &g->state[c->state];

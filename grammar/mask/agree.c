@@ -25,7 +25,7 @@ struct agreement {
     uint16_t slot[PAIR_SLOTS]; /* place + 1 */
     uint16_t now[2 * PAIRS_MAX], later[2 * PAIRS_MAX];
     uint32_t n, n_now, n_later, chars, n_edges;
-    int least; /* texts of up to so many characters are read alike; a lower bound */
+    int least; /* a lower bound of the characters that they read alike */
     bool full;
 };
 

@@ -5,7 +5,7 @@
 
 #include "grammar/machine/machine.h"
 
-#define CHEAP_VISITS 224u /* a walk that ends within so many nodes needs no class */
+#define CHEAP_VISITS 224u /* nodes: a shorter walk needs no class */
 
 /* Selects how a class is made. */
 struct class_opts {

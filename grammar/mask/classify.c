@@ -660,7 +660,7 @@ void grammar_prepare(const struct grammar *g) {
     }
 }
 
-/* The classes that the vocabulary has ready, and room for the others. */
+/* Takes the classes that the vocabulary has ready and allocates room for the rest. */
 int automaton_classify(struct build *b, struct grammar *g) {
     uint32_t n_words = grammar_vocab_n_words(g->vocab);
     size_t room = 0;

@@ -13,10 +13,10 @@
 
 #define LIKE_WALK 30000 /* nodes in which a class may differ from one like it */
 #define LIKE_SHARE 16   /* states are too different if more than n_items / this start differently */
-#define LIKE_NEAR 64    /* states around it of which one may be like it */
+#define LIKE_NEAR 64    /* neighbouring states that are tried as similar */
 #define SHORTS_SHARE 8  /* at most this share of the short texts is read one by one */
 #define AGREE_NEAR 1024 /* LIKE_NEAR for a rule that calls no other */
-#define LIKE_TRIES 4    /* so many of them are compared */
+#define LIKE_TRIES 4    /* number of these states that are compared */
 
 static void keep_region(struct walk *w, uint32_t first, uint32_t last, uint32_t depth) {
     struct collector *k = w->arg;

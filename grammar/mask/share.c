@@ -24,7 +24,7 @@
 #define KEY_MAX 65536u               /* bytes of a rule */
 #define SHARE_MAX ((size_t)64 << 20) /* memory for rules and classes */
 
-/* In a list of its bucket: never changed but for cls[], each of which is set once. */
+/* An entry in the list of its bucket. It never changes, except that each cls[] is set once. */
 struct shared_rule {
     struct shared_rule *next;
     uint64_t hash;

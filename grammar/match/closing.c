@@ -213,7 +213,8 @@ static uint32_t bytes_from(struct closing *k, const struct config *c, unsigned *
     return n >= FINISH_NEVER ? FINISH_NEVER : finish_add(n, doubt(k, c->frame));
 }
 
-/* The configuration of @s with the fewest bytes to go, the first of them. */
+/* Sets *@out to the first configuration of @s with the fewest bytes to its end. Returns these
+ * bytes. */
 static uint32_t nearest(struct closing *k, const struct set *s, struct config *out) {
     uint32_t best = FINISH_NEVER;
     unsigned symbol;

@@ -15,9 +15,9 @@ struct grammar_vocab {
     uint32_t n;
     struct trie trie, special;
     struct trie odd;      /* tokens of text that are not short (kinds.c) */
-    uint32_t *short_text; /* bits: the others */
+    uint32_t *short_text; /* bits: tokens of short texts */
     uint32_t
-        *at_most[FREE_CHARS_MAX + 1]; /* bits: tokens of text with at most so many characters */
+        *at_most[FREE_CHARS_MAX + 1]; /* bits: tokens of text with at most this many characters */
     struct shorts shorts;
     uint8_t *bytes; /* bytes of all tokens */
     size_t *begin;  /* token t: bytes[begin[t], begin[t + 1]) */
@@ -114,7 +114,7 @@ static int sort_by_length(struct grammar_vocab *v) {
     return 0;
 }
 
-/* Separates the short texts from the others. */
+/* Separates the short texts from the rest. */
 static int make_odd(struct grammar_vocab *v) {
     CLEANUP(freep) struct trie_string *s = malloc(((size_t)v->trie.n_items + 1) * sizeof(*s));
     uint32_t n = 0;
@@ -304,8 +304,8 @@ int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t le
     return found;
 }
 
-/* Without a popcnt instruction: sums of 2, 4 and 8 bits side by side, in vectors, since compilers
- * leave such a loop as it is at -O2. */
+/* Works without a popcnt instruction: sums of 2, 4 and 8 bits side by side, in explicit vectors,
+ * since compilers do not vectorise such a loop at -O2. */
 int64_t bits_count(const uint32_t *bits, uint32_t n_words) {
     typedef uint32_t lanes __attribute__((vector_size(LANES * sizeof(uint32_t))));
     uint64_t total = 0;

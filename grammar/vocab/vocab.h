@@ -28,7 +28,7 @@ const struct trie *vocab_odd_trie(const struct grammar_vocab *v);
 const uint32_t *vocab_short_bits(const struct grammar_vocab *v); /* the short texts */
 /* Bits: the tokens of text with at most @n_chars characters, up to FREE_CHARS_MAX. */
 const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars);
-/* The tokens of text with more than @n_chars characters, *@n of them, the longest first. */
+/* Returns the *@n tokens of text with more than @n_chars characters, the longest first. */
 const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n);
 
 /* The short texts, by their characters (shorts.c): those with c of them are id[first[c], first[c +

@@ -246,7 +246,7 @@ int format_str(struct render *rd, struct sink *k, struct value v) {
     return v.type == V_STR ? sink_add_str(rd, k, v.s) : format_repr(rd, k, v);
 }
 
-/* A string is returned as it is. */
+/* Returns a string unchanged and formats any other value. */
 int format_to_str(struct render *rd, struct value v, const struct tstr **out) {
     if (v.type == V_STR) {
         *out = v.s;

@@ -19,7 +19,7 @@ enum token_type {
     T_STRING,
     T_INT,
     T_FLOAT,
-    T_OP, /* op: its character, or two of them as LEX2 */
+    T_OP, /* op: one character, or two as LEX2() */
     T_END,
 };
 

@@ -95,7 +95,7 @@ static int window(struct render *rd, const struct call *c, size_t *from, size_t 
     return render_charge_bytes(rd, s->len);
 }
 
-/* startswith() and endswith(), with a string or a tuple of them. */
+/* Implements startswith() and endswith(), which take a string or a tuple of strings. */
 static int str_has_affix(struct render *rd, const struct call *c, struct value *out) {
     bool end = c->how == RIGHT;
     struct value one = c->a[0], *v = &one;

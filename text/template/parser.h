@@ -52,7 +52,7 @@ enum {
 };
 /* An expression, up to the first token that cannot go on with it. @how: of the above. */
 int parse_expr(struct parser *p, unsigned how, struct node **out);
-/* A name, a namespace attribute (when @attr), or a tuple of them. */
+/* Parses a target: a name, a namespace attribute (if @attr), or a tuple of targets. */
 int parse_target(struct parser *p, bool attr, struct node **out);
 /* `a | b(c)`: filters after @obj (NULL: of a block); @first: the name comes without a bar. */
 int parse_filters(struct parser *p, struct node *obj, bool first, struct node **out);

@@ -158,8 +158,8 @@ static int trust_roles(struct render *rd, struct value messages) {
     return 0;
 }
 
-/* Gives the content of message @trust[0].message its marks; how many of the @n ranges are of it, or
- * negative. */
+/* Marks the content of message @trust[0].message. Returns how many of the @n ranges belong to that
+ * message, or a negative number. */
 static int trust_content(struct render *rd, const struct seq *messages,
                          const struct template_trust *trust, size_t n) {
     struct value m, content = value_none();

@@ -23,7 +23,7 @@ struct scope {
     bool kept; /* a macro remembers it: not to be reused */
 };
 
-/* A macro and the scopes that it was made in, all of them kept. */
+/* A macro and the scopes in which it was made, which stay alive. */
 struct macro_value {
     const struct macro *def;
     struct scope *closure;
@@ -64,7 +64,7 @@ struct call {
 struct builtin {
     const char *name;
     const char *params; /* names with a space between; "*": anything */
-    uint8_t required;   /* so many of them must be given */
+    uint8_t required;   /* number of required arguments */
     int (*fn)(struct render *rd, const struct call *c, struct value *out);
     int how; /* variant of @fn */
 };

@@ -52,8 +52,8 @@ const struct tstr *tstr_new(struct render *rd, const char *data, size_t len,
                             bool user); /* borrows */
 /* Bytes [begin, end) of @s, end <= s->len; shares them. */
 const struct tstr *tstr_slice(struct render *rd, const struct tstr *s, size_t begin, size_t end);
-/* @a and @b, one behind the other; where one of them is safe the other is escaped. Linear in @b
- * when @a was the last thing its sink gave away. */
+/* Returns @a followed by @b; if only one of them is safe, the other one is escaped. Takes time
+ * linear in @b if @a was the last string taken from its sink. */
 const struct tstr *tstr_concat(struct render *rd, const struct tstr *a, const struct tstr *b);
 const struct tstr *tstr_safe(struct render *rd, const struct tstr *s, bool safe);
 const struct tstr *tstr_escape(struct render *rd, const struct tstr *s); /* &amp; &lt; ... */

@@ -263,7 +263,7 @@ static int chars(struct render *rd, const struct tstr *s, struct value **items, 
     return 0;
 }
 
-/* Treats undefined as empty; None is an error, the most frequent one in templates. */
+/* Treats undefined as empty. None is an error, the most frequent error of templates. */
 int value_items(struct render *rd, struct value v, struct value **items, uint32_t *n) {
     *items = NULL;
     *n = 0;

@@ -43,7 +43,7 @@ static struct expr *item_value(struct schema *s, const struct facets *f, uint32_
     return r == 0 ? schema_value(s, v, n) : NULL;
 }
 
-/* The items with the commas between them, without an optional around all of them. */
+/* Returns the items with the commas between them, without an optional around the whole. */
 static struct expr *array_items(struct schema *s, const struct facets *f, uint32_t n_prefix) {
     struct build *b = s->b;
     struct expr *tail, *comma = json_comma(b);
@@ -95,7 +95,7 @@ static struct expr *array_containing(struct schema *s, const struct facets *f) {
     return expr_alt_of(b, &v);
 }
 
-#define CONTAINS_MAX 4 /* per array: an item may have to fit any subset of them */
+#define CONTAINS_MAX 4 /* per array: an item may have to fit any subset */
 
 struct containing {
     struct schema *s;
@@ -170,7 +170,8 @@ static struct expr *items_from(struct containing *c, uint32_t i, uint32_t left) 
 
 #define PLACES_MAX 64 /* items by position beside `contains` */
 
-/* Items by position, and others behind them; one of all is what each `contains` asks for. */
+/* Returns the items by position and the items behind them; for each `contains` one of all these
+ * items fits it. */
 static struct expr *array_containing_placed(struct schema *s, const struct facets *f,
                                             uint32_t n_prefix) {
     struct containing c = {.s = s, .f = f, .n_prefix = n_prefix};
@@ -268,8 +269,8 @@ static struct expr *differing(struct build *b, const struct expr_vec *v, uint32_
     return made[had] = alt.n == 1 && n == 0 ? e : call;
 }
 
-/* An item that must differ from others, each value in one spelling. NULL: the build has failed, or
- * it is not known how. */
+/* Returns an item that must differ from other items, each value in one spelling. NULL: the build
+ * has failed, or such an item cannot be expressed. */
 static struct expr *distinct_item(struct schema *s, const struct facets *f) {
     static const char INTEGER[] = "0|-?[1-9][0-9]{0,18}";
     struct build *b = s->b;

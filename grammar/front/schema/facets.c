@@ -488,7 +488,7 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
                 return r;
             if (!word || (s->old_refs && yyjson_obj_get(parts->v[i].v, "$ref")))
                 continue;
-            /* Without a type, words that allow everything say nothing of it. */
+            /* Without `type`, keywords imply a type, except those that allow everything. */
             if (word->name[0] == OWN[0] || !is_empty(value))
                 f->implied |= word->implies;
             struct place at = {value,

@@ -13,7 +13,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* A language beside the others, and what it says of a key. */
+/* A language of names, and its rule for keys that match it. */
 struct key_rule {
     const struct lang *lang; /* in quotes */
     enum { KEY_MUST, KEY_MUST_NOT, KEY_PATTERN, KEY_SOME } kind;

@@ -27,8 +27,8 @@
 /* Holds what f->multiple asks for, in units of 1 / 10^digits. */
 struct condition {
     uint32_t digits;
-    uint64_t step;           /* a value is a multiple of it; 0: of nothing */
-    uint64_t no[LANG_MAX];   /* and of none of these: multiples of step, none of another of them */
+    uint64_t step;           /* values are multiples of `step`; 0: no such condition */
+    uint64_t no[LANG_MAX];   /* values are no multiples of these multiples of step */
     uint32_t from[LANG_MAX]; /* index in f->multiple of each excluded divisor */
     uint32_t n_no;
     bool never; /* no value is */
@@ -74,7 +74,8 @@ static uint64_t common_divisor(uint64_t x, uint64_t y) {
     return x;
 }
 
-/* The least common multiple of those that are not 0; false: it is too large. */
+/* Sets *@x to the least common multiple of *@x and @y, of which 0 is ignored. Returns false if it
+ * has more than 64 bits. */
 static bool join(uint64_t *x, uint64_t y) {
     if (*x == 0 || y == 0) {
         *x = *x ? *x : y;

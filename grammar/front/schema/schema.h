@@ -188,7 +188,8 @@ int schema_target(struct schema *s, struct place at, struct place *out);
 int types_read(struct schema *s, struct place at, unsigned *types); /* the value of `type` */
 int count_read(struct schema *s, struct place at, uint32_t *out);
 bool keyword_constrains(const char *key); /* in some draft */
-/* @e, or a call of it when it is large: for expressions that are used more than once. */
+/* Returns @e, or a call of a rule with it if @e is large; for expressions that are used more than
+ * once. */
 struct expr *schema_share(struct schema *s, struct expr *e);
 
 /* A member of an object, or an item of an array whose items differ. */
@@ -210,7 +211,7 @@ struct keys;
 /* Makes the rules for the names of members of @f; the caller frees *out, which may be NULL on
  * errors. */
 int keys_new(struct schema *s, const struct facets *f, struct keys **out);
-bool keys_plain(const struct keys *k); /* every name is allowed and none is special */
+bool keys_plain(const struct keys *k); /* every name is allowed and no name has a rule of its own */
 struct name_rules {
     bool allowed;
     uint64_t some; /* bit i: the name can be the one that f->some[i] requires */

@@ -8,11 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A length of so many characters is counted where a product with it may have so many states. */
+/* A length of at least WITHIN_FROM characters is counted in a register if a product with it may
+ * have WITHIN_STATES states. */
 #define WITHIN_FROM 64
 #define WITHIN_STATES 16384
 #define ROUNDS_TRIED 8   /* rounds compiled to measure how work grows */
-#define ROUND_SIZE 1024  /* about the states of one as it is written */
+#define ROUND_SIZE 1024  /* about the number of states of a string as written */
 #define ROUND_STATES 256 /* most states of one round's minimal automaton */
 
 #define MONTHS31 "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
