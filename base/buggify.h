@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * buggify - rare paths taken on purpose. In the simulator, which compiles with -DWEFT_BUGGIFY,
+ * buggify - takes rare paths on purpose. In the simulator, which compiles with -DWEFT_BUGGIFY,
  * BUGGIFY(name) is true now and then, as the run's seed decides (tests/support/buggify.h has the
- * list); everywhere else it is false and nothing of it remains. A site only does what may happen
- * anyway: no memory, no room, nothing found, less than there could be. What follows must be right
- * all the same.
+ * list); everywhere else it is the constant false. A site may only imitate events that can happen
+ * anyway: no memory, no room, nothing found, fewer items than possible. The code behind it must
+ * give correct results in both cases.
  */
 
 #ifdef WEFT_BUGGIFY

@@ -27,7 +27,7 @@ struct chan_frame {
     const void *data; /* 8-byte aligned; valid until the next chan_recv() */
 };
 
-/* Invariants: consumed <= in.len, a multiple of 8; out.len <= what may be queued; a dead one stays
+/* Invariants: consumed <= in.len, a multiple of 8; out.len <= max_queued; a dead channel stays
  * dead. */
 struct chan {
     int fd;   /* non-blocking; owned */
@@ -41,13 +41,13 @@ struct chan {
  * bytes, in either direction; @max_queued: bytes that may wait to be written, at least one
  * frame. */
 void chan_init(struct chan *c, int fd, uint32_t max_frame, size_t max_queued);
-/* Closes the socket; what is queued is lost. */
+/* Closes the socket; queued frames are lost. */
 void chan_deinit(struct chan *c);
 
-/* Queues a frame of at most max_frame bytes and writes what the socket takes: 0, CHAN_FULL or
- * -errno. */
+/* Queues a frame of at most max_frame bytes and writes as much as the socket accepts: 0, CHAN_FULL
+ * or -errno. */
 int chan_send(struct chan *c, uint16_t type, const void *data, uint32_t len);
-/* Writes what the socket takes: 0, also when frames remain, or -errno. */
+/* Writes as much as the socket accepts: 0, also when frames remain, or -errno. */
 int chan_flush(struct chan *c);
 /* Frames are queued: poll for POLLOUT. */
 bool chan_wants_write(const struct chan *c);

@@ -50,7 +50,7 @@ enum tensor_type {
     TENSOR_NVFP4 = 40,
 };
 
-/* Describes the layout of a type's values in a file: whole blocks, one behind the other. */
+/* Describes the layout of a type's values in a file: consecutive whole blocks. */
 struct tensor_format {
     enum tensor_type type;
     const char *name;     /* "Q4_K" */

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * gguf_private - what the parts of the GGUF reader share: the cursor that every byte of a header is
- * read through, the index of names, and the structures behind gguf.h.
+ * gguf_private - shared by the parts of the GGUF reader: the cursor through which every byte of a
+ * header is read, the index of names, and the structures behind gguf.h.
  */
 
 #include <time.h>
@@ -20,8 +20,8 @@
 #define GGUF_NAME_MAX 63u /* bytes of a tensor's name */
 #define GGUF_KEY_MAX 1024u
 
-/* Reads the header of one shard. Nothing is read past @end; what a message calls an offset is @at,
- * the position in the file. */
+/* Reads the header of one shard, never past @end. The offset in a message is @at, the position in
+ * the file. */
 struct gguf_cursor {
     const uint8_t *base;
     size_t at, end;
@@ -104,7 +104,7 @@ int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out);
 /* A file of the model. Invariant: copied <= mapped <= size once its header was read. */
 struct gguf_shard {
     int fd;
-    const uint8_t *map; /* the first `copied` bytes are private memory, what follows is the file */
+    const uint8_t *map;          /* the first `copied` bytes are private, the rest is the file */
     size_t size, mapped, copied; /* bytes of the file; mapped ones; mapped ones in private memory */
     struct timespec changed;     /* the file's time of change when it was opened */
     size_t header_end, data_start; /* end of the directory; begin of the tensors' data */

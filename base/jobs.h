@@ -33,8 +33,8 @@ struct jobs;
  */
 enum job_state { JOB_IDLE, JOB_WAITING, JOB_BEGUN, JOB_ENDED, JOB_DONE };
 
-/* Embedded in what has to be done; zeroed by the owner, who touches it only through jobs_abandon()
- * from jobs_put() to done(). */
+/* A job, embedded in the owner's struct and zeroed by the owner, who touches it only through
+ * jobs_abandon() from jobs_put() to done(). */
 struct job {
     /* The owner's. done() may free the job. */
     void (*run)(struct job *j);  /* on a thread */

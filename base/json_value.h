@@ -23,7 +23,7 @@ static inline int json_parse(yyjson_doc **out, const char *text, size_t len,
     return *out ? 0 : e.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION ? -ENOMEM : -EINVAL;
 }
 
-/* The text of a string, which may contain NUL: json_len() says where it ends; NULL where @v is no
+/* Returns the text of a string, which may contain NUL and has json_len() bytes; NULL if @v is no
  * string. */
 static inline const char *json_text(yyjson_val *v) {
     return yyjson_get_str(v);

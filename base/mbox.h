@@ -9,7 +9,8 @@
 #include <stdbool.h>
 #include "base/util.h"
 
-/* Embedded in what is given away; zeroed by its owner. queued: it is in a mailbox. */
+/* A link, embedded in the object that is posted and zeroed by its owner. queued: it is in a
+ * mailbox. */
 struct mbox_link {
     struct mbox_link *next;
     bool queued;

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * memory - how much memory this process may still take: what the machine has available, and less
- * where a control group (a container, MemoryMax= of systemd) or a limit of the address space says
- * so.
+ * memory - how much memory this process may still take: the available memory of the machine, or
+ * less if a control group (a container, MemoryMax= of systemd) or a limit of the address space
+ * allows less.
  */
 
 #include <stdint.h>

@@ -20,9 +20,8 @@ size_t utf8_sequence(const char *in, size_t len, uint32_t *c);
  * "\uNNNN". Returns how many bytes of @in that was, and sets *n_out to how many @out has. */
 size_t printable_next(const char *in, size_t len, char out[PRINTABLE_MAX], size_t *n_out);
 
-/* Copies @len bytes at @in, escaped, to @out, and adds a NUL. Leaves out what has no room, but
- * never a part of a character. Escapes quotes and backslashes too if @quotes. Returns the length of
- * @out. */
+/* Copies @len bytes at @in, escaped, to @out of @size bytes, and adds a NUL. Cuts a longer text
+ * between characters. Escapes quotes and backslashes too if @quotes. Returns the length of @out. */
 size_t printable_copy(char *out, size_t size, const char *in, size_t len, bool quotes);
 
 /* Returns whether nothing of @text has to be escaped. */

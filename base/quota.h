@@ -36,7 +36,7 @@ struct quota_account {
     uint64_t used;
 };
 
-/* Invariant: root.used <= limit + reserve, but for what was charged without quota_make_room(). */
+/* Invariant: root.used <= limit + reserve, except for charges made without quota_make_room(). */
 struct quota {
     struct quota_account root;
     uint64_t limit, reserve;
@@ -58,8 +58,8 @@ void quota_account_init(struct quota_account *a, struct quota_account *parent, d
 void quota_charge_init(struct quota_charge *c, struct quota_account *a);
 /* Sets the charge to @n, after quota_make_room(). A charge of 0 is not offered. */
 void quota_charge_set(struct quota_charge *c, uint64_t n);
-/* Moves the charge to another account of the same resource, where it becomes the youngest. Whether
- * it is offered does not change. */
+/* Moves the charge to another account of the same resource, where it becomes the youngest. An
+ * offered charge stays offered. */
 void quota_charge_move(struct quota_charge *c, struct quota_account *a);
 /* Initialises @to and moves the whole charge of @from to it. @to is not offered. */
 void quota_charge_pass(struct quota_charge *from, struct quota_charge *to);

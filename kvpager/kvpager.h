@@ -54,8 +54,8 @@ struct kv_opts {
     bool watch;         /* kv_pager_next_change() will be called */
 };
 
-/* A published page that has keys now, or not any more; or one that has the state or the window's
- * keys behind it, which a sequence needs to go on from there. */
+/* A change of a published page: it has keys now, or no longer has them. With `ends`: it has, or no
+ * longer has, the state or the keys of windows that a sequence needs to continue behind it. */
 struct kv_change {
     /* Names of its content and of that of the page before it, which follow from model, isolation
      * key and tokens up to there. parent 0: it is a first page. */

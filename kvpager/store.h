@@ -85,8 +85,8 @@ int store_enter(const struct store *s, struct kv_pager *slots, struct kv_media *
  * one thread can do several in turns: a state is as large as many pages. */
 struct store_io;
 
-/* Begins to read the bytes of slot @i, which must hold what is named @id, to @bytes. 0, STORE_FREE,
- * STORE_BAD or -errno. */
+/* Begins to read the bytes of slot @i to @bytes. The slot must hold the page or state named @id. 0,
+ * STORE_FREE, STORE_BAD or -errno. */
 int store_read(struct store_io **out, const struct store *s, uint32_t i, const struct store_id *id,
                void *bytes);
 /* Begins to replace what is in slot @i, which is lost from the first piece on, whether this ends

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include "kvpager/pool.h"
 
-/* Tracks what has been reported of one page. */
+/* Tracks which changes of one page have been reported. */
 struct watched {
     struct list gone, came;
     uint64_t reported;

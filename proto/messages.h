@@ -224,8 +224,8 @@ struct submit {
     /* grammar, triggers: as grammar/constraint.h takes them. prediction: what the output will
      * probably be, as token ids, int32_t of this machine; only ever a draft. */
     struct str grammar, triggers, prediction;
-    /* Token ids, int32_t likewise: what may come, empty: all; and words that may not, each as its
-     * length and its ids. */
+    /* Token ids, int32_t likewise. allowed: the tokens that may come, empty: all tokens. bad_words:
+     * words that may not come, each as its length and its ids. */
     struct str allowed, bad_words;
     struct str breakers;    /* token ids likewise, which end what DRY takes for a repetition */
     struct str tenant_name; /* another front has another number for it (daemon/models/guests.h) */

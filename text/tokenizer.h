@@ -40,8 +40,8 @@ enum tokenize_flags {
     TOKENIZE_SPECIAL = 2, /* recognise special tokens outside the user ranges */
 };
 
-/* 0, -ENOMEM, or -EINVAL with @err: one line that names the key and what is wrong with it. @g is
- * not needed afterwards. */
+/* Makes the tokenizer of model file @g. 0, -ENOMEM, or -EINVAL with @err: one line with the key and
+ * the mistake. @g is not needed afterwards. */
 int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err);
 struct tokenizer *tokenizer_free(struct tokenizer *t);
 DEFINE_FREEP(struct tokenizer, tokenizer)

@@ -1,10 +1,11 @@
 #pragma once
 
 /*
- * tokenizer_private - what the parts of the tokenizer share. A vocabulary (vocab.c) gives texts to
- * ids; a table of pairs (merges.c) says which two neighbours become one symbol, and in which order,
- * and both kinds of tokenizer reduce to it: bpe.c fills it from the file's merges, spm.c from the
- * scores. words.c cuts text into words that never merge with each other, and encodes them.
+ * tokenizer_private - shared by the parts of the tokenizer. A vocabulary (vocab.c) maps ids to
+ * texts; a table of pairs (merges.c) says which two neighbours become one symbol, and in which
+ * order. Both kinds of tokenizer reduce to such a table: bpe.c fills it from the file's merges,
+ * spm.c from the scores. words.c cuts text into words that never merge with each other, and encodes
+ * them.
  */
 
 #include <string.h>
@@ -179,7 +180,7 @@ struct merger {
     size_t n_heap, long_cap;
 };
 
-void merger_deinit(struct merger *m); /* accepts a zeroed one, which is what a new one is */
+void merger_deinit(struct merger *m); /* accepts a zeroed merger, as a new one is */
 /* Room for the @n symbols of a new word; those of the last one are lost. 0 or -ENOMEM. */
 int merger_reserve(struct merger *m, size_t n);
 /* Merges the m->n symbols, whose id and len are set, until no pair is left. 0, -ENOMEM, or

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * unicode - what the tokenizers need to know about characters: the classes that pre-tokenizers
- * cut by, a decoder that accepts any bytes, and NFC in linear time.
+ * unicode - properties of characters for the tokenizers: the classes by which pre-tokenizers cut, a
+ * decoder that accepts any bytes, and NFC in linear time.
  */
 
 #include <stdbool.h>
@@ -53,7 +53,7 @@ static inline unsigned unicode_class_at(const char *s, const char *end, unsigned
 /* Writes @cp (a valid one) to @out, returns its length (1..4). */
 unsigned unicode_encode(uint32_t cp, char out[4]);
 
-/* Appends @text in NFC to @out; bytes that are not UTF-8 stay as they are. *changed = false: it is
- * in NFC already and nothing was appended. Linear time, whatever the text. 0, -ENOMEM,
+/* Appends @text in NFC to @out; bytes that are not UTF-8 stay unchanged. *changed = false: the text
+ * is in NFC already and nothing was appended. Takes linear time for every text. 0, -ENOMEM,
  * -EMSGSIZE. */
 int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed);

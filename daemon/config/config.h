@@ -52,7 +52,8 @@ struct config {
     char *kv_events, *kv_events_replay, *kv_events_topic; /* "": none */
     uint64_t draft_kv_bytes;                              /* 0: decided by the worker */
     char *draft_sources[CONFIG_LIST_MAX + 1];
-    /* The place among kv-type's choices; of the other two one more, 0: as kv_type. */
+    /* kv_type: index among the choices of kv-type. kv_type_k, kv_type_v: index + 1; 0: the same as
+     * kv_type. */
     uint32_t kv_type, kv_type_k, kv_type_v;
     uint32_t log_level; /* index into the row's choices */
     enum log_format log_format;
@@ -77,7 +78,7 @@ struct option {
     enum option_type type;
     size_t offset, size; /* place and size of the field in struct config */
     const char *initial; /* default as text */
-    uint64_t min, max;   /* UINT, SIZE: of what is accepted */
+    uint64_t min, max;   /* UINT, SIZE: accepted range */
     const char *choices; /* CHOICE, some STRINGs: "a|b|c"; a UINT: a word for max; else NULL */
     bool reloads;        /* SIGHUP applies it */
     const char *help;    /* one sentence */
@@ -89,8 +90,7 @@ extern const uint32_t config_table_n;
 int config_init(struct config *c);    /* every option at its default; 0 or -ENOMEM */
 void config_deinit(struct config *c); /* may follow a failure of config_init() */
 
-/* Reads an INI file. 0 or -errno; a refusal is one line in @err: "FILE:LINE: key: what is
- * allowed". */
+/* Reads an INI file. 0 or -errno; a refusal is one line in @err: "FILE:LINE: KEY: REASON". */
 int config_read_file(struct config *c, const char *path, struct err *err);
 /* Reads the preset of a model, a file of keys that need no section: those of one model, in [model]
  * and [engine]. As config_read_file(). */
@@ -111,8 +111,7 @@ int config_check(const struct config *c, struct err *err);
 int config_set(struct config *c, const char *key, const char *text, struct err *err);
 /* Gives option @o of @to the value that it has in @from. 0 or -ENOMEM. */
 int config_copy(struct config *to, const struct config *from, const struct option *o);
-/* Appends the options of @section to @out: KEY NUL VALUE NUL, one after the other. Returns 0 or
- * -errno. */
+/* Appends each option of @section to @out as KEY NUL VALUE NUL. Returns 0 or -errno. */
 int config_pack(const struct config *c, const char *section, struct buf *out);
 /* Sets the options that config_pack() wrote. 0, -EPROTO: it did not write them; -ENOMEM. */
 int config_unpack(struct config *c, const char *data, size_t len);

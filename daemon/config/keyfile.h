@@ -4,8 +4,8 @@
 
 #include "base/err.h"
 
-/* Takes a pair of the file. Returns 0, or -errno with @err, which says what is wrong with the pair;
- * the caller adds file and line. */
+/* Takes a pair of the file. Returns 0, or -errno with the reason in @err, to which the caller adds
+ * file and line. */
 typedef int (*keyfile_pair)(void *ctx, const char *section, const char *name, const char *value,
                             struct err *err);
 

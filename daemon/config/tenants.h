@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * tenants - reads the tenants file: a section for each tenant, `default` for all others and for
- * what the other sections leave out. Keys are rows of the table in tenants.c; conf/tenants.conf
- * explains them.
+ * tenants - reads the tenants file: a section for each tenant, and `default` for tenants without a
+ * section and for keys that a section leaves out. Keys are rows of the table in tenants.c;
+ * conf/tenants.conf explains them.
  */
 
 #include "api/api.h"
 
-/* Reads the rows of file @path; the caller frees *out. @err of a refusal is one line: "FILE:LINE:
- * key: what is allowed". */
+/* Reads the *n tenants of file @path to *out, which the caller frees. A refusal is one line in
+ * @err: "FILE:LINE: KEY: REASON". */
 int tenants_read(const char *path, struct api_tenant **out, uint32_t *n, struct err *err);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * admin_json - what the admin socket says, as JSON text. The fields are an interface: weftctl and
- * users' scripts read them.
+ * admin_json - the answers of the admin socket as JSON text. The fields are an interface: weftctl
+ * and users' scripts read them.
  */
 
 #include "daemon/front/admin_opts.h"

@@ -1,7 +1,7 @@
 #pragma once
 
-/* admin_opts - what the admin socket shows and what it can ask for; shared by its routes and its
- * JSON. */
+/* admin_opts - the parts of the daemon that the admin socket shows, and its commands; shared by
+ * routes (admin.c) and JSON (admin_json.c). */
 
 #include "api/api.h"
 #include "daemon/models/models.h"
@@ -15,7 +15,7 @@ struct admin_opts {
     void *ctx;
     const char *(*health)(void *ctx); /* "starting", "serving", "replacing", "failed", "draining" */
     void (*drain)(void *ctx);
-    int (*reload)(void *ctx, struct err *err); /* 0, or what is wrong */
-    /* 0: admin_upgrade_over() follows; or what is wrong. */
+    int (*reload)(void *ctx, struct err *err); /* 0, or -errno with the reason in @err */
+    /* 0: admin_upgrade_over() follows; or -errno with the reason in @err. */
     int (*upgrade)(void *ctx, struct err *err);
 };

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * args - the command line: weftd's own options, and those of llama-server, which are translated,
- * passed over because what they ask for holds always, or refused with what to do instead. All that
- * are refused are told together.
+ * args - the command line: weftd's own options and those of llama-server. An option of llama-server
+ * is translated, ignored because it always applies, or refused with advice; all refusals are
+ * reported together.
  */
 
 #include "daemon/config/config.h"

@@ -1,9 +1,10 @@
 #pragma once
 
 /*
- * listeners - what the front listens on: sockets of the service manager in place of the addresses
- * of the options, or its own. In an upgrade (upgrade.h) all of them pass to the next daemon, which
- * takes those whose addresses its options still have, and listens once the one before it lets go.
+ * listeners - the listening sockets of the front: the service manager's, or its own for the
+ * addresses in the options. An upgrade (upgrade.h) passes all of them to the next daemon, which
+ * keeps the sockets whose addresses are still in its options, and accepts as soon as the old daemon
+ * has stopped.
  */
 
 #include "api/api.h"
@@ -35,8 +36,8 @@ struct listeners {
     char url[300]; /* URL of the first HTTP listener, for messages */
 };
 
-/* Sorts what the service manager, or the daemon before this one, passes: sockets, and files for
- * @kept. 0 or -errno with @err. */
+/* Takes the descriptors that the service manager or the previous daemon passed: sockets, and files
+ * for @kept. 0 or -errno with @err. */
 int listeners_take(struct listeners *l, struct kept *kept, struct err *err);
 /* Returns true if the service manager holds sockets: for HTTP, or for the admin socket. */
 bool listeners_managed(const struct listeners *l, bool admin);
@@ -47,7 +48,7 @@ int listeners_open(struct listeners *l, struct err *err);
  * across a restart. 0 or -errno with @err. */
 int listeners_open_given(struct listeners *l, struct err *err);
 
-/* Adds all of them to what the next daemon gets. 0 or -E2BIG. */
+/* Adds all sockets to @f, the descriptors for the next daemon. 0 or -E2BIG. */
 int listeners_pass(const struct listeners *l, struct upgrade_files *f);
 /* Leaves the sockets to the next daemon, which listens on them: the end of this daemon removes no
  * file of a UNIX socket, and its admin socket takes no new clients. */

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * llama_options - the options of llama-server that people type, and what they are here. Rows are
- * data; args.c acts on them.
+ * llama_options - a table of the options of llama-server and their equivalents. Rows are data;
+ * args.c acts on them.
  */
 
 #include <stddef.h>

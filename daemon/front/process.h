@@ -1,6 +1,6 @@
 #pragma once
 
-/* process - what the process is given, before it is a front or a worker. */
+/* process - prepares the process before it becomes a front or a worker. */
 
 #include <stdbool.h>
 #include <uv.h>
@@ -12,9 +12,9 @@ int process_printed(void);
 /* Opens descriptors 0 to 2 if they are closed; otherwise a socket could get one of these numbers
  * and receive printed text. */
 void process_open_standard(void);
-/* Makes what a request would otherwise be the first to need: the threads of uv_queue_work(), their
- * arenas, and some stack of the main thread. @loop is new; it is run until that is done. Returns 0
- * or -errno. */
+/* Allocates in advance the resources that the first request would need: the threads of
+ * uv_queue_work(), their arenas, and stack of the main thread. Runs @loop, which is new, until that
+ * is done. Returns 0 or -errno. */
 int process_make_ready(uv_loop_t *loop);
 /* Turns core files off for front and workers, since prompts and keys are in their memory. */
 void process_forbid_cores(void);

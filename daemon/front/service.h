@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * service - what the process owes its service manager: inherited sockets, readiness, the watchdog
- * and the status line. Without systemd every call does nothing and succeeds.
+ * service - the protocol of the service manager: inherited sockets, readiness, the watchdog and the
+ * status line. Without systemd every call does nothing and succeeds.
  */
 
 #include <stdbool.h>

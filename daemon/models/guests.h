@@ -37,7 +37,7 @@ bool guests_ask(const struct guests *g);
 /* Answers the other front after the model's worker has reported @ready (the payload of a READY):
  * the requests may come if this worker gives the same tokens as the other one. */
 void guests_answer(struct guests *g, const struct buf *ready);
-/* Cancels the requests here, since the other front has them again. May be called again. */
+/* Cancels the requests of the other front, which continues them itself. May be called again. */
 void guests_close(struct guests *g);
 struct guests *
 guests_free(struct guests *g); /* needs guests_close() and the end of the loop before */

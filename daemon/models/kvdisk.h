@@ -7,9 +7,9 @@
 #include <stdint.h>
 #include "base/err.h"
 
-/* Opens what is in folder @path, which is made if it is not there. With @lock *@fd is locked: no
- * other daemon uses it. The secret is drawn once and stays in the folder, so that a tenant finds
- * again what was its own, and only that. 0 or -errno with @err. */
+/* Opens the files in folder @path, which is created if it does not exist. With @lock, *@fd is
+ * locked, so that no other daemon uses it. The secret is drawn once and stays in the folder, so
+ * that a tenant finds its own prefixes again and no others. 0 or -errno with @err. */
 int kvdisk_open(const char *path, bool lock, int *fd, uint64_t secret[2], struct err *err);
 /* Opens the file of a further model in the folder of @path: prefixes-NAME.kv, with %XX for
  * characters that a file name cannot hold. *@fd is not locked. Returns 0, or -errno with @err. */

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * model_header - what the header of a model file says of the model, for clients that ask before it
- * is loaded. Reading it touches no weights.
+ * model_header - the description of a model in the header of its file, for clients that ask before
+ * the model is loaded. Reading it touches no weights.
  */
 
 #include "base/gguf.h"
@@ -20,7 +20,7 @@ struct model_header {
     uint64_t n_params, tensor_bytes;
 };
 
-/* Reads what the metadata and the list of tensors of @g say. */
+/* Fills the header from the metadata and the list of tensors of @g. */
 void model_header_read(struct model_header *h, const struct gguf *g);
 /* Reads the file at @path. 0 or -errno, and then *h is zeroed. */
 int model_header_open(struct model_header *h, const char *path);

@@ -7,7 +7,7 @@
 
 #include "daemon/config/config.h"
 
-/* A preset to be made or removed: what is NULL or 0 is as its base has it. */
+/* A preset to be made or removed. A member that is NULL or 0 keeps the value of the base. */
 struct preset_change {
     struct config own;  /* the daemon's */
     struct config base; /* options of the model it is made from */

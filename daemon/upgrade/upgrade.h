@@ -83,13 +83,14 @@ struct upgrade; /* lives as long as the daemon */
 
 /* Creates an upgrade in state IDLE; @o is copied. Returns 0 or -ENOMEM. */
 int upgrade_new(struct upgrade **out, const struct upgrade_opts *o);
-/* Adds @fd as @name and, where it is not NULL, = and @value. -E2BIG: there are too many. */
+/* Adds @fd under the name "@name", or "@name=@value" if @value is not NULL. 0, or -E2BIG if there
+ * are too many. */
 int upgrade_add(struct upgrade_files *f, int fd, const char *name, const char *value);
 /* Starts @argv as the next daemon; it has @limit_ms to be ready. @waits: for opts.opened(). 0, or
  * negative with @err. */
 int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f, uint32_t limit_ms,
                   bool waits, struct err *err);
-/* Says "load", where it is OPENED; else nothing. */
+/* Sends "load" in state OPENED; does nothing in any other state. */
 void upgrade_load(struct upgrade *u);
 /* Returns true if the next daemon can continue requests of this one. */
 bool upgrade_takes_requests(const struct upgrade *u);

@@ -1,9 +1,10 @@
 #pragma once
 
 /*
- * device_watch - what the driver tells of a CUDA device: memory, energy, power, clock, temperature.
- * Asked through NVML, which is opened at run time. A call takes milliseconds, or does not return
- * where the device is lost, so a thread makes them, once a second; nothing else waits for it.
+ * device_watch - memory, energy, power, clock and temperature of a CUDA device, as the driver
+ * reports them through NVML, which is opened at run time. A call takes milliseconds, or does not
+ * return if the device is lost; therefore a thread makes the calls, once a second, and nothing else
+ * waits for it.
  */
 
 #include <stdbool.h>

@@ -23,6 +23,6 @@ int expert_file_open(struct expert_file *f, const struct gguf *model);
 /* Saves the file from time to time while a worker counts (@n_picks so far), so that a power cut
  * costs a few minutes of counts. */
 void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns);
-/* Keeps what is in it, where there is a folder. A failure is logged. */
+/* Copies the file to the folder for state, if there is one. A failure is logged. */
 void expert_file_save(const struct expert_file *f);
 void expert_file_close(struct expert_file *f);

@@ -46,7 +46,7 @@ enum state_flags {
 };
 
 struct call {
-    uint32_t desc, to; /* to: where the caller goes on */
+    uint32_t desc, to; /* to: state in which the caller continues */
 };
 
 enum call_kind {

@@ -10,7 +10,7 @@
 struct trigger_node {
     uint16_t child, next; /* first child, next sibling; 0: none */
     uint16_t fail;        /* the longest proper suffix that is a node */
-    uint16_t becomes;     /* reading goes on from here: itself, but for the end of a quiet mark */
+    uint16_t becomes;     /* where reading continues: the node itself, except at a quiet end */
     uint8_t byte;
     bool end;        /* a trigger ends here: */
     uint16_t n_held; /* number of held bytes */
@@ -30,7 +30,7 @@ struct triggers {
     bool repeat, required;
 };
 
-/* The nodes before the other tries. */
+/* Returns the number of nodes of the first trie, whose triggers count everywhere. */
 static inline uint32_t triggers_n_everywhere(const struct triggers *t) {
     return t->quiet ? t->quiet : t->open ? t->open : t->n;
 }
@@ -47,7 +47,7 @@ size_t triggers_feed(const struct triggers *t, uint16_t *node, const void *bytes
  * grammar_restart(). */
 int triggers_hold(const struct triggers *t, const struct trigger_node *found,
                   struct grammar_state *g, const uint8_t *rest, size_t len);
-/* The node after one more byte; a root only when nothing of what it looks for is there. */
+/* Returns the node after one more byte; a root if the bytes so far begin no trigger. */
 uint16_t triggers_step(const struct triggers *t, uint16_t node, uint8_t byte);
 
 /* Immutable; the tables below are there with triggers only. */

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * expr - what the readers of schemas, regular expressions and EBNF produce, and what nfa.c reads:
- * rules whose bodies are regular expressions over bytes, special tokens and calls of rules. An
- * expression may be shared (it is a DAG); it lives in the arena of its build.
+ * expr - the common form of schemas, regular expressions and EBNF, which nfa.c reads: rules whose
+ * bodies are regular expressions over bytes, special tokens and calls of rules. Expressions may be
+ * shared (they form a DAG) and live in the arena of their build.
  */
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@ enum expr_kind {
     EXPR_NEVER,   /* matches no text */
     EXPR_BYTES,   /* exactly these */
     EXPR_CHARS,   /* one code point of a set, in UTF-8 or as JSON strings write it */
-    EXPR_SEQ,     /* children one after the other */
+    EXPR_SEQ,     /* children in sequence */
     EXPR_ALT,     /* one of the children */
     EXPR_REPEAT,  /* min to max times the child */
     EXPR_CALL,    /* a rule */

@@ -1,6 +1,7 @@
 #pragma once
 
-/* lang_types - what a deterministic automaton is made of, below the modules that make them. */
+/* lang_types - the data types of a deterministic automaton, below the modules that make
+ * automata. */
 
 #include <stdint.h>
 

@@ -20,7 +20,7 @@ size_t source_line(const struct source *s); /* from 1 */
 int source_invalid(struct source *s, const char *what);
 int source_unsupported(struct source *s, const char *what); /* "@what not supported" */
 
-/* Skips @text if the source goes on with it. Returns whether it did. */
+/* Skips @text if the source continues with it. Returns whether it did. */
 bool source_skip(struct source *s, const char *text);
 /* The byte @i further on, 0 behind the end. */
 char source_peek(const struct source *s, size_t i);

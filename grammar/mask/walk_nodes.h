@@ -50,7 +50,7 @@ static inline bool is_idle_child(const struct walk *w, const struct trie_node *n
     return w->need && is_idle(w, child->items, i + 1 < n->n_children ? child[1].items : last);
 }
 
-/* Sets the items [first, last) of the trie in the walk's bit map, where it has one. */
+/* Sets the items [first, last) of the trie in the walk's bit map, if it has one. */
 static inline void set_items(struct walk *w, uint32_t first, uint32_t last) {
     for (uint32_t i = first; w->bits && i < last; i++) {
         uint32_t *word = &w->bits[w->trie->item[i] / 32], bit = 1u << (w->trie->item[i] % 32);

@@ -13,7 +13,7 @@
 struct path {
     uint32_t rest;   /* bytes; of a loop: to the border between characters; in a rule whose register
                         has members: without any of them */
-    uint32_t step;   /* bytes when it goes on by an edge */
+    uint32_t step;   /* bytes if it continues by an edge */
     uint16_t symbol; /* symbol of that edge: a byte or a special token */
 };
 
@@ -45,13 +45,13 @@ struct finish *finish_free(struct finish *f);
 /* Bytes to the end of its rule from state @q with register @reg of @m, where @d called the rule
  * (NULL: unknown, as in classify.c). At least what is left, at most FINISH_NEVER. */
 uint32_t finish_rest(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d);
-/* Returns finish_rest() when the path goes on by an edge, and its symbol in *symbol. */
+/* Returns finish_rest() of a path that continues by an edge, whose symbol is written to *symbol. */
 uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d,
                      unsigned *symbol);
 /* Bytes that a call takes. */
 uint32_t finish_call(const struct grammar *g, const struct call_desc *d);
 
-/* Sums and products of such numbers: what is too large is FINISH_NEVER. */
+/* Add and multiply such numbers; a result that is too large is FINISH_NEVER. */
 static inline uint32_t finish_add(uint32_t x, uint32_t y) {
     return MIN(x + y, FINISH_NEVER);
 }

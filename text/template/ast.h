@@ -23,7 +23,7 @@ enum node_type {
     N_ITEM,
     N_SLICE, /* a: object, b c d: bounds or NULL */
     N_CALL,
-    N_FILTER, /* call.obj NULL: what the block wrote */
+    N_FILTER, /* call.obj NULL: the text of the block */
     N_TEST,
     N_BINARY,
     N_CONCAT,
@@ -111,7 +111,7 @@ struct node {
             const struct tstr *name;
         } attr; /* shared with N_SET_ATTR, whose obj is a N_NAME */
         struct {
-            struct node *obj; /* the function, or what is filtered or tested */
+            struct node *obj; /* the function, or the value that is filtered or tested */
             const struct tstr *name;
             struct node_args args;
         } call;

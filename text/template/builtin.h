@@ -1,6 +1,6 @@
 #pragma once
 
-/* builtin - what the tables of filters, tests and methods share. */
+/* builtin - helpers shared by the tables of filters, tests and methods. */
 
 #include "text/template/render.h"
 

@@ -16,7 +16,7 @@ struct parser {
     struct err *err;
     uint32_t depth;       /* nesting of expressions and blocks */
     uint32_t loops;       /* around this place, inside the macro */
-    uint32_t conditional; /* branches around: what is unknown there fails only when it is reached */
+    uint32_t conditional; /* enclosing branches: unknown filters and tests fail when reached */
 };
 
 /*
@@ -50,7 +50,8 @@ enum {
     PARSE_TUPLE = 1,   /* may be several with commas */
     PARSE_NO_COND = 2, /* `if` belongs to what surrounds it */
 };
-/* An expression, up to the first token that cannot go on with it. @how: of the above. */
+/* Parses an expression up to the first token that cannot continue it. @how: flags from the enum
+ * above. */
 int parse_expr(struct parser *p, unsigned how, struct node **out);
 /* Parses a target: a name, a namespace attribute (if @attr), or a tuple of targets. */
 int parse_target(struct parser *p, bool attr, struct node **out);

@@ -72,7 +72,7 @@ uint32_t tstr_decode(const char *data, size_t len, size_t pos, size_t *n);
 /* The reverse; returns the number of bytes. */
 size_t tstr_encode(uint32_t cp, char out[4]);
 bool tstr_is_space(uint32_t cp); /* white space as Python strips and splits at */
-/* Bytes [*begin, *end) of @s are what is left without white space at the sides asked for. */
+/* Sets *@begin and *@end to the bounds of @s without white space on its @left and @right. */
 void tstr_trim(const struct tstr *s, bool left, bool right, size_t *begin, size_t *end);
 /* Returns the offset of the first @what in bytes [from, to), to <= s->len, or SIZE_MAX. */
 size_t tstr_find(const struct tstr *s, const struct tstr *what, size_t from, size_t to);

@@ -1,13 +1,10 @@
 #pragma once
 
 /*
- * value - what a template computes with: Python's None, bool, int, float, str, list, tuple and dict
- * as far as templates can see them, the undefined value, and things that can be called. Objects
- * live in the arena of one render; strings never change, lists, dicts and namespaces do and are
- * shared.
- *
- * Integers have 64 bits (V_INT, V_UINT for what lies above INT64_MAX); what does not fit is an
- * error.
+ * value - the values of templates: Python's None, bool, int, float, str, list, tuple and dict as
+ * far as templates can see them, the undefined value, and callables. Objects live in the arena of
+ * one render; strings never change; lists, dicts and namespaces do and are shared. Integers have 64
+ * bits (V_INT; V_UINT above INT64_MAX); a result that does not fit is an error.
  */
 
 #include <stdbool.h>
@@ -88,7 +85,7 @@ struct loop {
 
 #define VALUE_NESTING_MAX 200u /* nesting of lists and dicts */
 
-/* Values of each type; what they point to must live as long as the rendering. */
+/* Make values of each type; objects that they point to must live as long as the rendering. */
 static inline struct value value_none(void) {
     return (struct value){.type = V_NONE};
 }
@@ -158,7 +155,7 @@ int value_sort(struct render *rd, struct value *v, struct value *keys, uint32_t 
 
 /* Empty, with room for @cap. NULL: failed. */
 struct dict *dict_new(struct render *rd, uint32_t cap);
-/* Adds @key at the end, or gives it another value where it stands. */
+/* Appends @key, or replaces its value in place if the dict has it. */
 int dict_set(struct render *rd, struct dict *d, struct value key, struct value v);
 /* 1: found, *out set (it may be NULL); 0: not there; negative: failed */
 int dict_get(struct render *rd, const struct dict *d, struct value key, struct value *out);
