@@ -769,7 +769,7 @@ Test(grammar_schema, contains_beside_positions) {
         }
     }
     REFUSED("{\"contains\": {\"const\": 1}, \"prefixItems\": [{}], \"maxItems\": 3}", "unsupported",
-            "#/contains: beside schemas by position and");
+            "#/contains: is not supported together with schemas by position and");
 }
 
 /* What is no object or array of a list differs from each of them in some part. */

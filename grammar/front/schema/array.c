@@ -80,8 +80,8 @@ static struct expr *array_containing(struct schema *s, const struct facets *f) {
     one = schema_share(s, one);
 
     if (last > 64)
-        return failed(
-            schema_unsupported(s, f->contains[0].path, "beside a large minItems or maxItems"));
+        return failed(schema_unsupported(
+            s, f->contains[0].path, "is not supported together with a large minItems or maxItems"));
     struct expr *before = expr_seq2(b, any, comma), *after = expr_seq2(b, comma, any);
 
     for (uint32_t i = 0; i < last; i++) {
@@ -150,7 +150,8 @@ static struct expr *items_from(struct containing *c, uint32_t i, uint32_t left) 
     if (i == c->n_prefix && i < f->max_items && left) {
         if (c->any->kind != EXPR_NEVER && (f->max_items != NO_MAX || f->min_items > i + 1))
             return failed(schema_unsupported(
-                c->s, f->contains[0].path, "beside schemas by position and minItems or maxItems"));
+                c->s, f->contains[0].path,
+                "is not supported together with schemas by position and minItems or maxItems"));
         return items_behind(c, left);
     }
     if (i == c->n_prefix && i < f->max_items)
@@ -177,8 +178,9 @@ static struct expr *array_containing_placed(struct schema *s, const struct facet
     struct containing c = {.s = s, .f = f, .n_prefix = n_prefix};
 
     if (f->n_contains > CONTAINS_MAX || n_prefix > PLACES_MAX)
-        return failed(schema_unsupported(s, f->contains[f->n_contains - 1].path,
-                                         "beside many schemas by position"));
+        return failed(
+            schema_unsupported(s, f->contains[f->n_contains - 1].path,
+                               "is not supported together with many schemas by position"));
     c.any = schema_share(s, item_value(s, f, n_prefix, 0));
     return items_from(&c, 0, (1u << f->n_contains) - 1);
 }
@@ -190,10 +192,11 @@ static struct expr *array_containing_all(struct schema *s, const struct facets *
     struct containing c = {.s = s, .f = f};
 
     if (f->n_contains > CONTAINS_MAX || f->min_items > 1 || f->max_items != NO_MAX)
-        return failed(schema_unsupported(s, f->contains[f->n_contains - 1].path,
-                                         f->n_contains > CONTAINS_MAX
-                                             ? "more than four times"
-                                             : "twice, beside minItems or maxItems"));
+        return failed(schema_unsupported(
+            s, f->contains[f->n_contains - 1].path,
+            f->n_contains > CONTAINS_MAX
+                ? "at most four contains are supported for one array"
+                : "two contains are not supported together with minItems or maxItems"));
     c.any = schema_share(s, item_value(s, f, 0, 0));
     struct expr *one = item_of(&c, (1u << f->n_contains) - 1);
 
@@ -336,10 +339,12 @@ static struct expr *array_unique(struct schema *s, const struct facets *f, uint3
     if (one && min == 1)
         return items_distinct(s, one, f->max_items);
     if (one)
-        return failed(schema_unsupported(s, f->unique_at.path, "beside minItems of 2 or more"));
+        return failed(schema_unsupported(
+            s, f->unique_at.path,
+            "is not supported for these items together with minItems of 2 or more"));
     if (!few)
-        return failed(
-            schema_unsupported(s, f->unique_at.path, "only of strings, integers and few values"));
+        return failed(schema_unsupported(s, f->unique_at.path,
+                                         "is supported for strings, integers and few values only"));
     if (min > max || v.n == 0)
         return expr_never(b);
     if (counted) {

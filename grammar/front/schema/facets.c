@@ -61,7 +61,7 @@ static int take_bound(struct schema *s, struct place at, struct bound *b, bool l
     if (!yyjson_is_raw(at.v))
         return schema_invalid(s, at.path, "this must be a number");
     if (decimal_read(&d, json_digits(at.v), json_n_digits(at.v)) < 0)
-        return schema_unsupported(s, at.path, "a number with so many digits");
+        return schema_unsupported(s, at.path, "numbers with this many digits are not supported");
     int c = b->set ? decimal_compare(&d, &b->x) : 0;
 
     if (!b->set || (lower ? c > 0 : c < 0))
@@ -303,7 +303,8 @@ static int take_contains(struct schema *s, struct facets *f, struct place at) {
 
     if (yyjson_obj_get(f->part.v, "maxContains") ||
         (least && (!yyjson_is_raw(least) || strcmp(json_digits(least), "1") != 0)))
-        return schema_unsupported(s, at.path, "only with minContains 1 and without maxContains");
+        return schema_unsupported(s, at.path,
+                                  "is supported only with minContains 1 and without maxContains");
     return places_add(s, &f->contains, &f->n_contains, &f->cap_contains, at);
 }
 
@@ -319,7 +320,7 @@ static int take_unevaluated(struct schema *s, struct facets *f, struct place at)
     if (yyjson_is_true(at.v))
         return 0;
     if (!yyjson_is_false(at.v))
-        return schema_unsupported(s, at.path, "only true and false are supported");
+        return schema_unsupported(s, at.path, "is supported only as true or false");
     f->closed = true;
     return 0;
 }
@@ -339,11 +340,12 @@ static int check_closed(struct schema *s, const struct parts *parts, uint32_t pa
                                 yyjson_obj_get(parts->v[i].v, "additionalProperties"));
     }
     if (!alone)
-        return schema_unsupported(s, at.path, "false is only supported beside one \"not\" at most");
+        return schema_unsupported(s, at.path,
+                                  "false is supported together with at most one \"not\"");
     if (others && (part > 0 || parts->n_roots > 1))
         return schema_unsupported(
             s, at.path,
-            "false is only supported where no schema around it describes the same object");
+            "false is supported only where no schema around it describes the same object");
     return 0;
 }
 

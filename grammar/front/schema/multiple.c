@@ -54,7 +54,7 @@ static int read_multiple(struct schema *s, struct place at, uint64_t *n, uint32_
     *n = 0;
     if (decimal_read(&d, json_digits(at.v), json_n_digits(at.v)) < 0 ||
         d.n_int + d.n_frac > MULTIPLE_DIGITS)
-        return build_too_complex(s->b, "a multipleOf with so many digits");
+        return build_too_complex(s->b, "a multipleOf has more than %d digits", MULTIPLE_DIGITS);
     for (uint32_t i = 0; i < d.n_int; i++)
         *n = *n * 10 + (uint64_t)(d.digit_int[i] - '0');
     for (uint32_t i = 0; i < d.n_frac; i++)
@@ -322,7 +322,7 @@ static const struct lang *multiple_lang(struct schema *s, struct place at) {
     if (read_multiple(s, at, &is.step, &is.digits) < 0)
         return NULL;
     return remainders(&is) ? remainders_lang(s->b, &is)
-                           : failed(build_too_complex(s->b, "a multipleOf that is so large"));
+                           : failed(build_too_complex(s->b, "a multipleOf is too large"));
 }
 
 int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v) {
