@@ -33,8 +33,8 @@ static void check(const struct fairq *q, const struct fairq_flow *f) {
     assert(q->n_running <= q->n_places && q->n_begun <= q->n_slots);
 }
 
-/* Moves the common virtual time to the least of those that have items; when there are none, to the
- * end of what was run. Forgets flows without items that it has passed. */
+/* Moves the common virtual time to the least virtual time of a flow with items, or, if no flow has
+ * items, to the greatest of all flows. Forgets flows without items that it has passed. */
 static void advance(struct fairq *q) {
     double least = -1, most = q->virtual_ns;
 

@@ -134,7 +134,7 @@ static int known_key(const struct gguf_cursor *c, const struct gguf_meta *m, con
                                "key '%s': must be a number in range", key);
 }
 
-/* The file says that it is shard c->shard of @n_shards. */
+/* Checks that the file calls itself shard c->shard of @n_shards. */
 static int check_split(const struct gguf_cursor *c, const struct gguf_meta *m, uint32_t n_shards) {
     uint32_t no, count;
     int r = known_key(c, m, "split.count", 1, &count);

@@ -95,7 +95,8 @@ static void tell_turn(struct jobs *p, struct job *j, bool has) {
         p->opts.turn(p->opts.ctx, j, has);
 }
 
-/* A paused job that is abandoned meanwhile goes on without a turn: it only has to unwind. */
+/* Waits for the next turn of @j. A job that is abandoned in the meantime continues without a turn,
+ * because it only has to unwind. */
 static int take_turns(struct jobs *p, struct job *j, int64_t now) {
     pthread_mutex_lock(&p->mutex);
     charge(p, j, now);

@@ -12,10 +12,11 @@
  * a part of the answer.
  */
 
-#define UNKNOWN (4ull << 30) /* a machine that does not say */
+#define UNKNOWN (4ull << 30) /* assumed where /proc/meminfo cannot be read */
 #define GROUPS "/sys/fs/cgroup"
 
-/* The number in a file of one; UINT64_MAX: there is none ("max", or no such file). */
+/* Returns the number in a file that holds one, or UINT64_MAX if the file holds "max" or does not
+ * exist. */
 static uint64_t read_number(const char *root, const char *path, const char *name) {
     char file[1024];
     unsigned long long v;

@@ -109,7 +109,8 @@ static bool fits_repo(const struct model_file *f, const char *text) {
            strcasecmp(f->name, text + len + 1) == 0;
 }
 
-/* @text without @tail at its end, whatever the case of its letters, into @out. */
+/* Writes @text without @tail at its end to @out, ignoring case. Returns false if it has no such
+ * end. */
 static bool without(const char *text, const char *tail, char out[1024]) {
     size_t len = strlen(text), n = strlen(tail);
 

@@ -37,7 +37,7 @@ static uint32_t *bucket_of(struct kv_media *m, const struct kv_medium *of) {
     return &m->bucket[XXH3_64bits(of, sizeof(*of)) & (m->n_buckets - 1)];
 }
 
-/* An entry without content: a new one, or that of what was used least recently. */
+/* Returns an entry without content: a new one, or the least recently used one. */
 static struct kv_media_entry *take(struct kv_media *m) {
     if (m->n_known < m->max)
         return &m->entry[m->n_known++];

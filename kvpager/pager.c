@@ -255,7 +255,7 @@ static void release(struct kv_pager *p, struct page *page) {
     }
 }
 
-/* A position in the chains of published pages, from which walk_down() goes on. */
+/* A position in the chains of published pages, from which walk_down() continues. */
 struct walk {
     const struct kv_isolation *isolation;
     XXH128_hash_t key; /* key of the page that was reached */

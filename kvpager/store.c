@@ -282,7 +282,7 @@ struct store_io {
     void *to;      /* one of the two */
     const void *from;
     XXH3_state_t *hash;
-    struct slot_head head; /* to be written behind the bytes, or what was read */
+    struct slot_head head; /* to be written behind the bytes, or as read */
 };
 
 struct store_io *store_io_free(struct store_io *io) {

@@ -1,7 +1,5 @@
-/*
- * store_index - what a file has when a worker begins: the heads of all slots are read, and what
- * hangs together is entered into the slots' pager, parents first.
- */
+/* store_index - the content of a file when a worker begins: the heads of all slots are read, and
+ * connected pages are entered into the slots' pager, parents first. */
 
 #include "kvpager/store.h"
 

@@ -25,7 +25,7 @@ struct field {
 struct part {
     uint16_t at;   /* offset of the struct str, or of the pointer to the array */
     uint16_t size; /* bytes of an element; 0: a string */
-    bool optional; /* the array may be absent, whatever the counts are */
+    bool optional; /* the array may be absent although the counts are not 0 */
     struct field count, times;
 };
 

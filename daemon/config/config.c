@@ -118,7 +118,7 @@ struct size_text {
     char s[24];
 };
 
-/* @v as parse_uint() reads it, in the largest unit that it is a multiple of. */
+/* Returns @v in the largest unit of which it is a multiple, as parse_uint() reads it. */
 static struct size_text size_text(uint64_t v) {
     static const char *const units[] = {"", "K", "M", "G"};
     struct size_text t;

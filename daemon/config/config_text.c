@@ -3,10 +3,8 @@
 #include <assert.h>
 #include <string.h>
 
-/*
- * Options as text: their values, the default configuration file, --help, and what a name that does
- * not exist was probably meant to be. The table is all that is read here.
- */
+/* Options as text: their values, the default configuration file, --help, and suggestions for
+ * unknown names. All of it is made from the table. */
 
 /* Longest line of config_help(). */
 #define HELP_COLUMNS 78
@@ -149,7 +147,7 @@ void config_help(FILE *out) {
           out);
 }
 
-/* ---- what a wrong name was meant to be ---- */
+/* ---- suggestions for unknown names ---- */
 
 /* Names that other servers use for our options. */
 static const struct {

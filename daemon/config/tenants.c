@@ -284,7 +284,8 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
         name);
 }
 
-/* Fills what a section leaves out from [default], except values that belong to one tenant only. */
+/* Copies the keys that a section leaves out from [default], except keys that belong to one tenant
+ * only. */
 static void inherit(struct reading *r) {
     const struct row *d = NULL;
 

@@ -85,8 +85,8 @@ static void respond_own(struct exchange *x, char *json) {
     free(json);
 }
 
-/* A request without route is answered alike whatever is wrong with it, but for its path and
- * method. */
+/* Writes an error. Requests without a route get one of three texts: for the path, for the method,
+ * and for any other mistake. */
 static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
     const char *message = err->message;
 
@@ -143,7 +143,8 @@ static void on_watch(uv_timer_t *t) {
     send_watched(((struct watch *)t->data)->x);
 }
 
-/* "1s", "500ms" or plain seconds; 0 when it is none of these or out of range. */
+/* Returns the ms of "1s", "500ms" or a number of seconds; 0 if @text has another form or is out of
+ * range. */
 static uint64_t parse_interval(const char *text) {
     char *end;
     double v = strtod(text, &end);

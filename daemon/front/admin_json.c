@@ -109,8 +109,7 @@ static void add_devices(doc_t *d, val_t *root, const struct msg_stats *s) {
     }
 }
 
-/* Adds what the front knows of the worker, then the worker's own statistics, which are age_ms
- * old. */
+/* Adds the front's view of the worker, then the worker's own statistics, which are age_ms old. */
 static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     val_t *o = yyjson_mut_obj_add_obj(d, root, "worker");
     struct workers_stats w;

@@ -284,7 +284,8 @@ static void translate(struct reading *d, const struct llama_option *o) {
     }
 }
 
-/* An option that neither program has; what follows it is its value unless it begins with a dash. */
+/* Refuses an option that neither program has. The next argument is taken as its value unless it
+ * begins with a dash. */
 static void refuse_unknown(struct reading *d) {
     const char *name = d->argv[d->i];
     char bare[64];

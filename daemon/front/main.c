@@ -55,7 +55,8 @@ static bool is_temporary(int r) {
     return false;
 }
 
-/* One line for a refusal, whatever went wrong. Returns the exit code. */
+/* Prints the reason of a refusal in one line and reports it to the previous daemon, if there is
+ * one. Returns the exit code. */
 static int fail(const struct err *err, int r) {
     const char *why = *err->message ? err->message : strerror(-r);
 

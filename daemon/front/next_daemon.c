@@ -60,8 +60,8 @@ static void on_disk_left(void *ctx) {
     upgrade_take(f->upgrade);
 }
 
-/* The next daemon is ready. Where it has the device it must take all requests before it takes over:
- * this one could not go on with them. */
+/* Lets the next daemon, which is ready, take over. If it has the device it must have taken all
+ * requests before, because this daemon could not continue them. */
 static void let_go(struct front *f) {
     if (f->gave_way && models_asked(f->models, WORKERS_ASKED) > 0)
         return;

@@ -59,8 +59,8 @@ static int read_text_file(const char *key, const char *path, struct buf *out, st
     return r < 0 ? err_set(err, 0, key, "%s: %.300s: larger than 1 MiB", key, path) : 0;
 }
 
-/* Puts the template @name into *@out. Its text begins with BOS where the vocabulary asks for one.
- * False: there is no such template. */
+/* Writes the built-in template @name to *@out, with BOS at its beginning if the vocabulary asks for
+ * one. Returns false if there is no such template. */
 static bool find_named(struct front_model *m, const char *name, struct gguf_str *out) {
     const char *source = template_named(name);
 

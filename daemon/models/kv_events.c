@@ -277,9 +277,9 @@ static uint32_t picture_at(const struct msg_blocks *m, uint32_t block) {
     return k;
 }
 
-/* Puts what the names of blocks [i, i + n) follow from besides tokens, in vLLM's order: the
- * pictures of each block, [digest, place of the first row in the block], and the salt of a first
- * one. */
+/* Writes the extra keys of blocks [i, i + n), from which their names follow besides tokens, in
+ * vLLM's order: the pictures of each block as [digest, place of the first row in the block], and
+ * the salt of a first block. */
 static void put_extra_keys(struct kv_events *e, const struct msg_blocks *m, uint32_t i,
                            uint32_t n) {
     uint32_t p = picture_at(m, i);
@@ -517,9 +517,9 @@ static bool read_request(struct kv_events *e, struct replay *r) {
     return true;
 }
 
-/* A part of one replay, then requests while there is room for more. The descriptor of a ZeroMQ
- * socket tells of changes only, also those that a send has seen: so it ends with a read that finds
- * nothing, or goes on in the next iteration. */
+/* Sends a part of one replay, then reads requests while there is room for more. The descriptor of a
+ * ZeroMQ socket signals changes only, including those that a send has consumed; so reading
+ * continues, if necessary in the next iteration, until it finds nothing. */
 static void on_turn(uv_timer_t *t) {
     struct kv_events *e = CONTAINER_OF(t, struct kv_events, turn);
     struct replay *r = NULL;

@@ -174,8 +174,8 @@ static void tell_ready(struct models *m) {
     m->opts.on_ready(m->opts.ctx);
 }
 
-/* @s, which is ready, takes the place of the model that it was loaded for. Requests that run end
- * where they are; those that wait go on with @s. */
+/* Puts @s, which is ready, in the place of the model for which it was loaded. Running requests end
+ * at the old model; waiting requests continue with @s. */
 static void take_place(struct served *s) {
     struct served *old = s->old;
     struct models *m = s->of;

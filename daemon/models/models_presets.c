@@ -184,7 +184,7 @@ static int make_absolute(struct config *c, struct err *err) {
     return config_set(c, "model", path, err);
 }
 
-/* The base's options with what the client has changed. */
+/* Applies the client's changes to @c, which has the base's options. */
 static int change(struct config *c, const struct preset_change *p, struct err *err) {
     char text[CONFIG_VALUE_MAX];
     int r = make_absolute(c, err);

@@ -44,7 +44,7 @@ struct pull {
     bool ended; /* the process, or it was never started */
 };
 
-/* ---- what it is given ---- */
+/* ---- arguments of weftctl ---- */
 
 /* Finds the weftctl beside this program. */
 static int find_program(char *out, size_t size) {

@@ -52,7 +52,7 @@ uint64_t models_file_id(const char *path) {
 
 /* ---- on a thread ---- */
 
-/* Returns what the file at @path says of itself; it is read if the last scan has not met it. */
+/* Returns the header of the file at @path, which is read unless the last scan has read it. */
 static struct known_header header_of(const struct models_scan *s, const char *path) {
     struct known_header h = {.file = models_file_id(path)};
 
@@ -191,7 +191,9 @@ static void withdraw(struct served *s) {
     api_withdraw_model(s->model);
     s->retired = true;
     if (s->state == SERVED_READY)
-        models_set_state(s, SERVED_LEAVING); /* the api's stays READY for what has its prompt */
+        models_set_state(
+            s,
+            SERVED_LEAVING); /* the api's model stays READY for requests whose prompts are made */
     while (m->served[i] != s)
         i++;
     memmove(&m->served[i], &m->served[i + 1], (m->n - i - 1) * sizeof(*m->served));
@@ -235,7 +237,7 @@ static void remove_gone(struct models *m) {
     }
 }
 
-/* Tells clients what the header of a model that was not opened says. */
+/* Describes a model that was not opened to clients, by the header of its file. */
 static void take_header(struct served *s, const struct model_header *h) {
     if (s->front)
         return;

@@ -459,7 +459,7 @@ static struct entry *first_quarantined(const struct compiler *c) {
     return NULL;
 }
 
-/* ---- what the scheduler calls ---- */
+/* ---- called by the scheduler ---- */
 
 /* sched_constraints.ask. Hands out a compiled entry at once if its tenant has room; otherwise the
  * request waits for the entry. */
@@ -583,7 +583,7 @@ static void hand_out(struct compiler *c, struct entry *e) {
     }
 }
 
-/* Reports the error to all waiting requests. Drops the entry first, since such a request may ask
+/* Reports the error to all waiting requests. Drops the entry first, since a refused request may ask
  * again. */
 static void refuse(struct compiler *c, struct entry *e) {
     CLEANUP(freep) struct waiting *w = STEAL(e->waiting);

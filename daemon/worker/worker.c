@@ -57,7 +57,7 @@ struct worker {
     struct engine *engine, *draft;
     struct tokenizer *tokenizer;
     struct compiler *compiler;
-    struct device_watch *watch[ENGINE_DEVICES]; /* NULL: there is no such device, or no NVML */
+    struct device_watch *watch[ENGINE_DEVICES]; /* NULL: no device of this number, or no NVML */
     bool watches;                               /* at least one watch exists */
     struct sched *sched;
     struct buf out;
@@ -313,8 +313,8 @@ static void on_disk_note(void *ctx, const char *what, int error) {
               error < 0 ? quoted(strerror(-error)).s : "");
 }
 
-/* Completes @d for the file behind the shards. What is in it is of these very files of the model,
- * and of this version. */
+/* Completes @d for the file behind the shards. Its identity covers the size and time of the model's
+ * files and the version. */
 static void open_disk(const struct worker *w, const struct msg_open *m, struct sched_disk *d) {
     uint32_t n = (uint32_t)w->n_shards - (w->config.engine.block ? 0 : m->n_draft_shards);
     uint64_t h = n;
@@ -372,7 +372,7 @@ static void tell_left(struct worker *w) {
         w->leaves_disk = false;
 }
 
-/* Completes the options of the scheduler with what was opened. 0 or -errno. */
+/* Completes the options of the scheduler and opens it. 0 or -errno. */
 static int new_sched(struct worker *w, const struct msg_open *m) {
     int r = compiler_new(&w->compiler, w->tokenizer, GRAMMARS_MAX, w->crash_page);
 
@@ -424,8 +424,8 @@ static int warm_up(struct worker *w) {
     return 0;
 }
 
-/* From here on the model is what was loaded, whatever happens to its file. The reference backend
- * computes from the file's own layout and gets a copy of it. 0 or -ENOMEM. */
+/* Makes the loaded model independent of its file. The reference backend computes from the file's
+ * own layout and therefore gets a copy. 0 or -ENOMEM. */
 static int leave_file(const struct worker *w, struct gguf *file) {
     if (!file)
         return 0;
@@ -508,7 +508,7 @@ static void send_events(struct worker *w) {
         sched_delivered(w->sched);
 }
 
-/* Asks for pixels of pictures; with the next step for what a full channel does not take. */
+/* Asks for pixels of pictures; when the channel is full, the rest waits for the next step. */
 static void ask_for_pictures(struct worker *w) {
     struct msg_need_picture m;
 
@@ -651,7 +651,7 @@ static int serve(struct worker *w) {
     }
 }
 
-/* The options of the front: what it accepted this accepts. 0 or -errno. */
+/* Reads the options that the front has sent. 0 or -errno. */
 static int read_options(struct worker *w, struct str packed) {
     int r = config_init(&w->config);
 

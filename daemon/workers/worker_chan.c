@@ -13,8 +13,8 @@
 static void on_poll(uv_poll_t *poll, int status, int events);
 static void on_rest(uv_idle_t *rest);
 
-/* Waits for what the channel has to do: always for frames, for room while some could not go out.
- * Starting a poll anew costs system calls, so it is done where something changes. */
+/* Polls the channel: always for frames, and for room while frames are unsent. Starting a poll anew
+ * costs system calls, so this is done only when the wanted events change. */
 static void update_poll(struct worker_chan *c) {
     int want = UV_READABLE | (chan_wants_write(&c->chan) ? UV_WRITABLE : 0);
 
@@ -22,7 +22,7 @@ static void update_poll(struct worker_chan *c) {
         return;
     if (c->chan.dead) { /* ended(), or the exit of the process, does the rest */
         uv_poll_stop(&c->poll);
-        shutdown(c->chan.fd, SHUT_RDWR); /* an error on this side: the other one lives */
+        shutdown(c->chan.fd, SHUT_RDWR); /* an error on this side; the peer is alive */
         want = 0;
         if (c->opts.ended)
             uv_idle_start(&c->rest, on_rest);
@@ -84,7 +84,7 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
     if (status < 0) {
         uv_poll_stop(poll);
         c->waits_for = 0;
-        if (c->opts.ended) /* after what can still be read */
+        if (c->opts.ended) /* after the frames that can still be read */
             uv_idle_start(&c->rest, on_rest);
         return;
     }

@@ -76,8 +76,8 @@ static struct worker_chan *way(struct workers *w) {
     return w->state == WORKERS_SERVING ? &w->chan : w->next == NEXT_TAKEN ? &w->next_chan : NULL;
 }
 
-/* Sends what was packed into w->out, which is empty otherwise; @packed: whether it was. As
- * chan_send(), or @packed. */
+/* Sends the message in w->out and clears it. @packed: result of packing; an error is returned and
+ * nothing is sent. Otherwise returns as chan_send(). */
 static int send_out(struct workers *w, struct worker_chan *c, uint16_t type, int packed) {
     int r = packed < 0 ? packed : worker_chan_send(c, type, &w->out);
 
@@ -394,7 +394,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     worker_chan_close(&w->chan);
     bool served = w->state == WORKERS_SERVING;
     expert_file_save(&w->experts);
-    if (!w->was_ready) /* whatever it died of, the next one packs anew */
+    if (!w->was_ready) /* the next worker packs anew, since the kept weights may be the cause */
         workers_release_weights(w, true);
     if (status == WORKER_CUT_OFF)
         snprintf(w->refusal, sizeof(w->refusal), "its file ended while it was read");
@@ -514,7 +514,8 @@ void workers_schedule_restart(struct workers *w) {
     uv_timer_start(&w->restart, on_restart, ms, 0);
 }
 
-/* A worker that serves goes on: what it computes with is its own copy. */
+/* Logs that the file was changed. A worker that serves continues, because it computes with its own
+ * copy. */
 static void note_change(struct workers *w) {
     if (w->file_changed || !file_has_changed(w))
         return;

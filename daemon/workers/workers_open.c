@@ -1,6 +1,4 @@
-/*
- * workers_open - what a worker is opened with: descriptors, packed weights and options.
- */
+/* workers_open - the descriptors, packed weights and options that a worker gets at its start. */
 
 #include <assert.h>
 #include <errno.h>
