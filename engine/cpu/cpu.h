@@ -382,6 +382,7 @@ void matmul_run(struct pool *p, struct matmul *mm, uint32_t n);
 /* By the name of opts.isa. NULL with @err: unknown, or this machine cannot run it. */
 const struct cpu_kernels *isa_find(const char *name, struct err *err);
 
-/* [j][i]: 128 + value j of entry i of the IQ2_XXS grid. Filled by isa.c, which is compiled for
- * every machine: a constructor in a file of one instruction set would run where that is missing. */
-extern uint8_t cpu_iq2_grid[8][256];
+/* [i][j]: value j of entry i of the IQ2_XXS grid; in the other, [j][i]: the same plus 64. Filled by
+ * isa.c, which is compiled for every machine: a constructor in a file of one instruction set would
+ * run where that is missing. */
+extern uint8_t cpu_iq2_runs[256][8], cpu_iq2_grid[8][256];

@@ -101,7 +101,7 @@ INLINE vi dot_init(struct shape f, struct cols a, int c, int sub) {
         return vi_set1(cols_i(a.sums, a.row, c, AK_NEG32_SUM16 + sub));
     case 64:
         return vi_set1(f.sub16 ? twice(cols_i(a.sums, a.row, c, AK_NEG32_SUM16 + sub))
-                               : cols_i(a.sums, a.row, c, AK_NEG128_SUM32 + sub) / 2);
+                               : cols_i(a.sums, a.row, c, AK_NEG128_SUM32 + sub) >> 1);
     case 128:
         return vi_dot8_init(cols_i(a.sums, a.row, c, AK_NEG128_SUM32 + sub));
     default:
@@ -163,7 +163,7 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
         for (int c = 0; c < n; c++)
             isum[c] = vi_zero();
         for (int s = 0; s < 8; s++) {
-            uint8_t bytes[512];
+            uint8_t bytes[512] __attribute__((aligned(64)));
 
             if (format & UNPACKED) {
                 add_sub_blocks(format, f, quants, NULL, meta, a, n, s, table, isum);
@@ -174,7 +174,7 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
             for (size_t i = 0; i < lines; i++)
                 __builtin_prefetch(p + VEC_AHEAD + 64 * ((size_t)s * lines + i));
             if (iq2) {
-                vb_iq2(cpu_iq2_grid, p + 128 * s, p + 128 * s + 64, bytes);
+                vb_iq2(p + 128 * s, p + 128 * s + 64, bytes);
                 add_sub_blocks(format, f, bytes, NULL, meta, a, n, s, table, isum);
             } else {
                 add_sub_blocks(format, f, p + f.quants * (size_t)s, high_part(format, p, s), meta,
@@ -208,7 +208,7 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
                     q + m->panel_bytes + 64 * ((size_t)s * ((step / 64 + 7) / 8) + i), 0, 2);
 
             if (format == PANEL_IQ2XXS) {
-                vb_iq2(cpu_iq2_grid, q + 128 * s, q + 128 * s + 64, out);
+                vb_iq2(q + 128 * s, q + 128 * s + 64, out);
                 continue;
             }
             UNROLL

@@ -81,7 +81,7 @@ INLINE struct shape shape_of(int format) {
         s.scale = 0;
         break;
     default: /* IQ2XXS */
-        s.offset = 128;
+        s.offset = 64;
         s.quants = 128;
         s.scale = 128;
         s.factor = 0.125f;

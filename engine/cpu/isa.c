@@ -12,12 +12,14 @@
 #endif
 
 uint8_t cpu_iq2_grid[8][256] __attribute__((aligned(64)));
+uint8_t cpu_iq2_runs[256][8] __attribute__((aligned(64)));
 
 __attribute__((constructor)) static void fill_iq2_grid(void) {
     for (unsigned j = 0; j < 8; j++)
-        for (unsigned i = 0; i < 256; i++)
-            cpu_iq2_grid[j][i] =
-                (uint8_t)(128 + blk_iq2_size(quant_grids.iq2_xxs[i] >> (2 * j) & 3));
+        for (unsigned i = 0; i < 256; i++) {
+            cpu_iq2_runs[i][j] = (uint8_t)blk_iq2_size(quant_grids.iq2_xxs[i] >> (2 * j) & 3);
+            cpu_iq2_grid[j][i] = (uint8_t)(64 + cpu_iq2_runs[i][j]);
+        }
 }
 
 #ifdef CPU_X86

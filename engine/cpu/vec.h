@@ -13,6 +13,8 @@
  * vf_load_ue4m3_half() give half of 16 one-byte scales, those of the latter below 128.
  * vf_swap() exchanges the lanes that are 1, 2, 4 or 8 apart, i and i ^ step.
  * vf_reduce_*() fold halves: lane i with i + 8, then 4, 2, 1.
+ * vb_iq2() decodes entries @index of the IQ2 grid for 64 runs: value j of run i, negated where bit
+ * j of sign[i] is set, plus 64 goes to out[64 j + i].
  */
 
 #include <math.h>
@@ -22,6 +24,14 @@
 #include "engine/cpu/cpu.h"
 
 #define INLINE static inline __attribute__((always_inline, unused))
+
+/* Loops over a tile's columns and a block's groups are unrolled, but not in plain C, where it would
+ * only cost compile time. */
+#if defined CPU_AVX512 || defined CPU_AVX2 || defined CPU_NEON
+#define UNROLL _Pragma("GCC unroll 16")
+#else
+#define UNROLL
+#endif
 
 #if defined CPU_AVX512
 #include "engine/cpu/vec_avx512.h"
@@ -50,15 +60,12 @@
 #define CPU_ISA "generic"
 #endif
 
-/* Loops over a tile's columns and a block's groups are unrolled, and kernels exist for every width
- * of a tile: FOR_WIDTH calls the one for (columns, first column). AVX2 and NEON take two
- * columns at a time in a loop: a copy for each place would only cost compile time, as all of it
- * would in plain C. */
+/* Kernels exist for every width of a tile: FOR_WIDTH calls the one for (columns, first column).
+ * AVX2 and NEON take two columns at a time in a loop: a copy for each place would only cost compile
+ * time, as all of it would in plain C. */
 #ifdef VEC_PLAIN
-#define UNROLL
 #define FOR_WIDTH(n, call) call((int)(n), 0)
 #else
-#define UNROLL _Pragma("GCC unroll 16")
 #define FOR_WIDTH(n, call)                                                                         \
     do {                                                                                           \
         if ((n) == 1) {                                                                            \
@@ -109,19 +116,6 @@ INLINE int32_t twice(int32_t x) {
  * a matrix lie one behind the other, so it reaches into the next one; past the end of the last
  * nothing happens. */
 enum { VEC_AHEAD = 12 * 1024 };
-
-/* Entries @index of the IQ2 grid for 64 lanes, negated where bit j of @sign is set: value j of all
- * of them goes to out[64 j]. */
-#ifndef CPU_AVX512
-INLINE void vb_iq2(uint8_t (*table)[256], const uint8_t *index, const uint8_t *sign, uint8_t *out) {
-    for (int i = 0; i < 64; i++)
-        for (int j = 0; j < 8; j++) {
-            uint8_t v = table[j][index[i]];
-
-            out[64 * j + i] = (sign[i] >> j) & 1 ? (uint8_t)-v : v;
-        }
-}
-#endif
 
 /* The nearest integer of |x| < 2^22, ties to even. */
 INLINE vf vf_round(vf x) {

@@ -178,3 +178,42 @@ I vb vb_lookup(vb t, vb x) {
 }
 /* clang-format on */
 #undef I
+
+/* Eight entries of the grid a register, transposed by interleaving bytes: of 16 runs in a half of a
+ * register, those with numbers 8, then 4, 2 and 1 apart. The bits that leave the number of the byte
+ * are the value's, and become the number of the register. */
+INLINE __m128i iq2_pair(const uint8_t *index) {
+    return _mm_unpacklo_epi8(_mm_loadl_epi64((const void *)cpu_iq2_runs[index[0]]),
+                             _mm_loadl_epi64((const void *)cpu_iq2_runs[index[8]]));
+}
+
+INLINE void vb_iq2(const uint8_t *index, const uint8_t *sign, uint8_t *out) {
+    for (int half = 0; half < 64; half += 32) {
+        __m256i s = _mm256_loadu_si256((const void *)(sign + half)), r[8];
+
+        UNROLL
+        for (int k = 0; k < 8; k++)
+            r[k] = _mm256_set_m128i(iq2_pair(index + half + 16 + k), iq2_pair(index + half + k));
+        UNROLL
+        for (int apart = 4; apart > 0; apart /= 2) {
+            UNROLL
+            for (int k = 0; k < 8; k++) {
+                __m256i low = r[k];
+
+                if (k & apart)
+                    continue;
+                r[k] = _mm256_unpacklo_epi8(low, r[k + apart]);
+                r[k + apart] = _mm256_unpackhi_epi8(low, r[k + apart]);
+            }
+        }
+        /* Bit j becomes the sign of a byte, which is not 0. */
+        UNROLL
+        for (int j = 0; j < 8; j++) {
+            __m256i minus = _mm256_or_si256(_mm256_slli_epi16(s, 7 - j), _mm256_set1_epi8(1));
+            __m256i v = _mm256_sign_epi8(r[j], minus);
+
+            _mm256_storeu_si256((void *)(out + 64 * j + half),
+                                _mm256_add_epi8(v, _mm256_set1_epi8(64)));
+        }
+    }
+}

@@ -107,16 +107,18 @@ I vb vb_lookup(vb table, vb index) { return _mm512_shuffle_epi8(table, index); }
 
 /* One 256-byte table per value of a run: two of its halves' lookups and a choice by the index's bit
  * 7. */
-INLINE void vb_iq2(uint8_t (*table)[256], const uint8_t *index, const uint8_t *sign, uint8_t *out) {
+INLINE void vb_iq2(const uint8_t *index, const uint8_t *sign, uint8_t *out) {
     vb x = vb_load(index), s = vb_load(sign);
     __mmask64 high = _mm512_movepi8_mask(x);
 
     for (int j = 0; j < 8; j++) {
-        vb low = _mm512_permutex2var_epi8(vb_load(table[j]), x, vb_load(table[j] + 64));
-        vb v = _mm512_permutex2var_epi8(vb_load(table[j] + 128), x, vb_load(table[j] + 192));
+        vb low =
+            _mm512_permutex2var_epi8(vb_load(cpu_iq2_grid[j]), x, vb_load(cpu_iq2_grid[j] + 64));
+        vb v = _mm512_permutex2var_epi8(vb_load(cpu_iq2_grid[j] + 128), x,
+                                        vb_load(cpu_iq2_grid[j] + 192));
 
         v = _mm512_mask_mov_epi8(low, high, v);
         __mmask64 minus = _mm512_test_epi8_mask(s, vb_set1((uint8_t)(1u << j)));
-        vb_store(out + 64 * j, _mm512_mask_sub_epi8(v, minus, _mm512_setzero_si512(), v));
+        vb_store(out + 64 * j, _mm512_mask_sub_epi8(v, minus, vb_set1(128), v));
     }
 }

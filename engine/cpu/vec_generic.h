@@ -157,3 +157,15 @@ I vb vb_lookup(vb table, vb index) {
 }
 /* clang-format on */
 #undef I
+
+INLINE void vb_iq2(const uint8_t *index, const uint8_t *sign, uint8_t *out) {
+    vb s = vb_load(sign), v;
+
+    for (int j = 0; j < 8; j++) {
+        vb minus = -(s >> j & 1);
+
+        for (int i = 0; i < 64; i++)
+            v[i] = cpu_iq2_grid[j][index[i]];
+        vb_store(out + 64 * j, (v ^ minus) + (minus & 129)); /* 128 - v, or v */
+    }
+}

@@ -184,3 +184,39 @@ I vb vb_lookup(vb t, vb x) { ALL(vb, vqtbl1q_u8(t.r[k], vandq_u8(x.r[k], vdupq_n
 #undef ALL
 #undef EACH_REGISTER
 #undef I
+
+/* As in vec_avx2.h: entries of the grid, transposed by interleaving bytes. */
+INLINE uint8x16_t iq2_pair(const uint8_t *index) {
+    const uint8x8_t none = vdup_n_u8(0);
+    uint8x16_t a = vcombine_u8(vld1_u8(cpu_iq2_runs[index[0]]), none);
+
+    return vzip1q_u8(a, vcombine_u8(vld1_u8(cpu_iq2_runs[index[8]]), none));
+}
+
+INLINE void vb_iq2(const uint8_t *index, const uint8_t *sign, uint8_t *out) {
+    for (int first = 0; first < 64; first += 16) {
+        uint8x16_t s = vld1q_u8(sign + first), n = vdupq_n_u8(64), r[8];
+
+        UNROLL
+        for (int k = 0; k < 8; k++)
+            r[k] = iq2_pair(index + first + k);
+        UNROLL
+        for (int apart = 4; apart > 0; apart /= 2) {
+            UNROLL
+            for (int k = 0; k < 8; k++) {
+                uint8x16_t low = r[k];
+
+                if (k & apart)
+                    continue;
+                r[k] = vzip1q_u8(low, r[k + apart]);
+                r[k + apart] = vzip2q_u8(low, r[k + apart]);
+            }
+        }
+        UNROLL
+        for (int j = 0; j < 8; j++) {
+            uint8x16_t minus = vtstq_u8(s, vdupq_n_u8((uint8_t)(1 << j)));
+
+            vst1q_u8(out + 64 * j + first, vbslq_u8(minus, vsubq_u8(n, r[j]), vaddq_u8(n, r[j])));
+        }
+    }
+}
