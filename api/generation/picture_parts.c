@@ -257,7 +257,8 @@ int picture_parts_fetch(struct prompt_job *job) {
     return result;
 }
 
-/* 0, -ENOMEM, -ECANCELED or an error. */
+/* On the loop (job->quick) only files that are known: to decode takes long. 0, -EAGAIN, -ENOMEM,
+ * -ECANCELED or an error. */
 static int look(struct prompt_job *job) {
     struct gen_request *r = &job->request;
     struct picture_table *all = &job->env->pictures;
@@ -272,9 +273,8 @@ static int look(struct prompt_job *job) {
         if (job_pause() < 0)
             return -ECANCELED;
         w = way_of(job, p->low);
-        uint8_t *file = p->file;
-        p->file = NULL;
-        result = picture_table_look(all, &w, file, p->n_file, p->place, &p->seen, &job->err);
+        result = picture_table_look(all, &w, !job->quick, &p->file, p->n_file, p->place, &p->seen,
+                                    &job->err);
     }
     return result;
 }
@@ -285,7 +285,7 @@ int picture_parts_take(struct prompt_job *job) {
     if (r == 0)
         r = check_addresses(job);
     if (r == 0 && job->request.n_pictures)
-        r = job->quick ? -EAGAIN : look(job); /* to decode them takes long */
+        r = look(job);
     if (r < 0 && r != -EAGAIN && r != -EINPROGRESS && *job->err.code)
         picture_table_count_refused(&job->env->pictures, &job->err);
     return r;

@@ -267,16 +267,20 @@ static int tell(int r, const char *place, struct err *err) {
                         place, e.message);
 }
 
-int picture_table_look(struct picture_table *p, const struct picture_way *way, uint8_t *file,
-                       size_t n, const char *place, struct picture_seen **out, struct err *err) {
+int picture_table_look(struct picture_table *p, const struct picture_way *way, bool waits,
+                       uint8_t **file, size_t n, const char *place, struct picture_seen **out,
+                       struct err *err) {
     uint8_t key[32];
 
     assert(p->decode && way->projector);
-    key_of(way, file, n, key);
-    int r = recognise(p, key, &file, n, out);
+    key_of(way, *file, n, key);
+    int r = recognise(p, key, file, n, out);
+    if (r == 1 && !waits)
+        return -EAGAIN;
     if (r == 1)
-        r = learn(p, way, key, &file, n, out, err);
-    free(file);
+        r = learn(p, way, key, file, n, out, err);
+    free(*file);
+    *file = NULL;
     return r < 0 ? tell(r, place, err) : 0;
 }
 

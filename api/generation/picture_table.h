@@ -70,10 +70,12 @@ void picture_table_init(struct picture_table *p,
                         void *ctx);
 void picture_table_deinit(struct picture_table *p); /* no request has one */
 
-/* Looks at the file of @n bytes, which is taken over. On any thread but the loop's: it waits for
- * the decoder. 0 with a reference; -ENOMEM; or an error for the client about @place. */
-int picture_table_look(struct picture_table *p, const struct picture_way *way, uint8_t *file,
-                       size_t n, const char *place, struct picture_seen **out, struct err *err);
+/* Looks at the *file of @n bytes. On any thread but the loop's if it @waits for the decoder; else
+ * -EAGAIN for a file that is not known, which remains. In all other cases the file is taken over.
+ * 0 with a reference; -ENOMEM; or an error for the client about @place. */
+int picture_table_look(struct picture_table *p, const struct picture_way *way, bool waits,
+                       uint8_t **file, size_t n, const char *place, struct picture_seen **out,
+                       struct err *err);
 struct picture_seen *picture_use(struct picture_seen *s);     /* another reference */
 struct picture_seen *picture_release(struct picture_seen *s); /* accepts NULL, returns it */
 /* Takes the pixels that are there, which are the caller's to free; NULL: none are. */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/image_data.h"
+#include "api/parts.h"
 #include "stream.h"
 #include "tests/support/test_data.h"
 #include "tiny.h"
@@ -387,6 +388,30 @@ static const struct {
     {"{\"url\":\"@\",\"detail\":4}", "detail must be", 400},
     {"0", "it must be a string", 400},
 };
+
+/* A small request is worked on by the loop alone if its pictures are known. */
+Test(pictures, that_are_known_need_no_thread) {
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
+        "\"data:image/"
+        "png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwAD"
+        "hgGAWjR9awAAAABJRU5ErkJggg==\"}]}]}";
+    struct jobs_stats before, after;
+    struct reply r;
+    struct world w;
+
+    started(&w, false);
+    for (int i = 0; i < 3; i++) {
+        jobs_stats(w.api->env.pool.jobs, &before);
+        world_ask(&w, CHAT, body, &r);
+        jobs_stats(w.api->env.pool.jobs, &after);
+        cr_expect_eq(r.status, 200);
+        cr_expect_eq(after.n_done - before.n_done, i == 0, "request %d", i);
+        cr_expect_eq(w.port.r[i].m.n_pictures, 1);
+    }
+    cr_expect_eq(n_decoded, 1);
+    stopped(&w);
+}
 
 Test(pictures, what_is_wrong_with_them_is_named) {
     struct world w;
