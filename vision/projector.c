@@ -300,6 +300,21 @@ void projector_layout(const struct projector *p, uint32_t width, uint32_t height
         add_tiles(p, width, height, (uint64_t)most * area, out);
 }
 
+uint32_t projector_most_rows(const struct projector *p, const struct picture_budget *budget) {
+    uint32_t most = budget->most ? budget->most : p->most, align = p->patch * p->merge, best = 0;
+
+    if (p->side)
+        return p->side / align * (p->side / align);
+    for (uint32_t n = 1; p->kind == PROJECTOR_PIXTRAL && n <= most; n++) { /* columns */
+        uint32_t n_lines = MIN(most / n, PICTURE_SIDE_MAX / align);
+
+        best = MAX(best, n * n_lines + n_lines - 1);
+    }
+    if (p->kind == PROJECTOR_PIXTRAL)
+        return best;
+    return most + (p->tile && !budget->whole ? p->most_tiles * tile_rows(p) + 1 : 0);
+}
+
 /* The grid of tiles that layout @l has, and the pixels of its small picture; no lines: it has none.
  * Returns false for a layout that projector_layout() does not make. */
 static bool grid_of(const struct projector *p, const struct picture_layout *l, uint32_t *n_columns,

@@ -77,6 +77,10 @@ struct picture_budget {
 void projector_layout(const struct projector *p, uint32_t width, uint32_t height,
                       const struct picture_budget *budget, struct picture_layout *out);
 
+/* Returns a bound on n_rows of the pictures that the encoder takes: tiles, marks and line breaks
+ * included. */
+uint32_t projector_most_rows(const struct projector *p, const struct picture_budget *budget);
+
 #define PROJECTOR_TILES_MAX 10u /* of a side and of a picture, as models have tokens for marks */
 
 /* A part of a picture in tiles that is encoded alone: tile (line, column) of the grid, or behind

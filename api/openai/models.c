@@ -51,7 +51,6 @@ static void put_meta(struct json *j, const struct api_model *m) {
 static void put_sight(struct json *j, const struct api_model *m) {
     const struct projector *p = m->projector;
     uint32_t least = m->picture_budget.least ? m->picture_budget.least : p->least;
-    uint32_t most = m->picture_budget.most ? m->picture_budget.most : p->most;
 
     json_put_open(j, "modalities", '[');
     json_cstring(j, "text");
@@ -59,12 +58,10 @@ static void put_sight(struct json *j, const struct api_model *m) {
     json_close(j, ']');
     json_put_open(j, "images", '{');
     if (p->side) {
-        uint32_t side = p->side / (p->patch * p->merge);
-
-        json_put_int(j, "tokens", side * side);
+        json_put_int(j, "tokens", projector_most_rows(p, &m->picture_budget));
     } else {
         json_put_int(j, "min_tokens", least);
-        json_put_int(j, "max_tokens", most);
+        json_put_int(j, "max_tokens", projector_most_rows(p, &m->picture_budget));
         json_put_int(j, "token_pixels", p->patch * p->merge);
     }
     json_put_int(j, "max_images", SUBMIT_PICTURES_MAX);

@@ -408,6 +408,7 @@ Test(pictures, that_are_known_need_no_thread) {
         cr_expect_eq(r.status, 200);
         cr_expect_eq(after.n_done - before.n_done, i == 0, "request %d", i);
         cr_expect_eq(w.port.r[i].m.n_pictures, 1);
+        reply_deinit(&r);
     }
     cr_expect_eq(n_decoded, 1);
     stopped(&w);
@@ -461,6 +462,30 @@ Test(pictures, a_model_that_does_not_see_says_so) {
                      "<user\nt\n(An image or file, which this model cannot see.)>\n<assistant\nu>\n"
                      "<user\nv>\n<assistant\n",
                      "%s", text);
+    reply_deinit(&r);
+    stopped(&w);
+}
+
+/* The most tokens of a picture, with its tiles. */
+Test(pictures, models_say_how_many_tokens_a_picture_may_have) {
+    struct projector tiles = {.kind = PROJECTOR_QWEN3VL, /* the tokens are Qwen's */
+                              .name = "lfm2",
+                              .patch = 16,
+                              .merge = 2,
+                              .least = 64,
+                              .most = 256,
+                              .tile = 512,
+                              .least_tiles = 2,
+                              .most_tiles = 10};
+    struct world w;
+    struct reply r;
+
+    prepare(&w, false);
+    w.model.projector = &tiles;
+    world_start(&w);
+    world_get(&w, "/v1/models", &r);
+    cr_expect(strstr(r.body.data, "\"min_tokens\":64,\"max_tokens\":2827,\"token_pixels\":32"),
+              "%s", r.body.data);
     reply_deinit(&r);
     stopped(&w);
 }

@@ -166,3 +166,41 @@ Test(projector, positions_of_qwen_are_a_side) {
     projector_layout(&p, 1920, 1080, &budget, &l);
     cr_expect(l.n_rows == 2040 && l.n_positions == 60 && l.n_columns == 60 && l.n_lines == 34);
 }
+
+/* What /v1/models says is reached, nearly, and never exceeded: the tiles of lfm2 and the line
+ * breaks of pixtral are more than the rows of the picture. */
+Test(projector, no_picture_has_more_rows_than_the_bound) {
+    static const struct {
+        const char *kind, *shape;
+        uint32_t most;
+    } cases[] = {
+        {"qwen3vl_merger", "tiny", 4096}, {"gemma3", "patch=14,side=64", 256},
+        {"pixtral", "patch=14", 1535},    {"lfm2", "patch=16", 256 + 10 * 257 + 1},
+        {"gemma4v", "tiny", 1120},
+    };
+    static const uint32_t sides[] = {60,   224,  300,  512,  640,   1024, 1500,
+                                     1920, 2048, 4000, 8192, 14336, 16384};
+
+    for (size_t c = 0; c < ARRAY_SIZE(cases); c++) {
+        const struct projector p = make(cases[c].kind, cases[c].shape);
+        const struct picture_budget budget = {0}, few = {.most = 200, .whole = true};
+        uint32_t bound = projector_most_rows(&p, &budget), seen = 0;
+
+        cr_expect(bound == cases[c].most, "%s: %u", p.name, bound);
+        for (size_t i = 0; i < ARRAY_SIZE(sides) * ARRAY_SIZE(sides); i++) {
+            uint32_t w = sides[i / ARRAY_SIZE(sides)], h = sides[i % ARRAY_SIZE(sides)];
+            struct picture_layout l;
+
+            projector_layout(&p, w, h, &budget, &l);
+            if (!p.side && l.n_columns * l.n_lines > p.most)
+                continue; /* very narrow: the encoder refuses it */
+            cr_expect(l.n_rows <= bound, "%s %u x %u: %u rows", p.name, w, h, l.n_rows);
+            seen = MAX(seen, l.n_rows);
+            projector_layout(&p, w, h, &few, &l);
+            cr_expect(p.side || l.n_columns * l.n_lines > 200 ||
+                          l.n_rows <= projector_most_rows(&p, &few),
+                      "%s %u x %u: %u rows of 200", p.name, w, h, l.n_rows);
+        }
+        cr_expect(seen >= bound * 9 / 10, "%s: at most %u rows of %u", p.name, seen, bound);
+    }
+}
