@@ -7,17 +7,19 @@ usage: pictures.py --build BUILD --model M.gguf --mmproj P.gguf [--llama-server 
 PART: again  a second request with the same picture and other text, beside cached text of as many tokens
       agents N agents of N turns, each with one new screenshot, and all earlier ones resent
       known  forty pictures of 1920 x 1080 in a request, of which 39 are known: CPU time of the front (weft only)
-      damaged 10,000 damaged files, and a bomb: restarts and memory (weft only; --files FOLDER)
+      damaged --count damaged files (10,000), and bombs: restarts, memory and CPU time (weft only; --files FOLDER)
 """
 import argparse
 import base64
 import concurrent.futures
+import contextlib
 import json
 import pathlib
 import random
 import re
 import statistics
 import struct
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -139,12 +141,86 @@ def known(server, o):
           f"(mean of {len(costs)}; the clock has ticks of 10 ms)")
 
 
+class Watch:
+    """Samples all processes of @server every 3 ms: the most memory that they have together, and the CPU time of those that
+    live shortly, which no other process is charged with."""
+
+    def __init__(self, server):
+        self.server, self.cpu, self.most, self.ended = server, {}, 0, threading.Event()
+
+    def sample(self):
+        self.most = max(self.most, self.server.memory_mib())
+        for pid, _ in tree_of(self.server.process.pid):
+            with contextlib.suppress(OSError):
+                tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
+                self.cpu[pid] = sum(int((t / "schedstat").read_text().split()[0]) for t in tasks) / 1e6
+
+    def run(self):
+        while not self.ended.wait(0.003):
+            self.sample()
+
+    def __enter__(self):
+        self.sample()
+        self.before, self.most_before = dict(self.cpu), self.most
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+        self.sample()
+        self.cpu_ms = sum(v - self.before.get(p, 0) for p, v in self.cpu.items())
+        self.mib = self.most - self.most_before
+
+
+def resized_header(data, width, height):
+    """A JPEG or lossy WebP file whose header declares another size."""
+    data = bytearray(data)
+    if data[:2] == b"\xff\xd8":
+        at = next(m.start() for m in re.finditer(rb"\xff[\xc0-\xc2]\x00\x11", data))
+        data[at + 5:at + 9] = struct.pack(">HH", height, width)
+    else:
+        at = data.index(b"\x9d\x01\x2a")
+        data[at + 3:at + 7] = struct.pack("<HH", min(width, 16383), min(height, 16383))
+    return bytes(data)
+
+
+def bombs(good):
+    """{name: file}: the largest size that is allowed and sizes beyond, in headers without pixels and highly compressed."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    def flat(width, height, rows):
+        z = zlib.compressobj(9)
+        line = bytes(1 + 3 * width)
+        body = b"".join(z.compress(line) for _ in range(rows)) + z.flush()
+        head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+    jpeg = next(g for g in good if g[:2] == b"\xff\xd8" and re.search(rb"\xff[\xc0-\xc2]\x00\x11", g))
+    webp = next(g for g in good if b"VP8 " in g[:40] and b"\x9d\x01\x2a" in g)
+    out = {"PNG, 65,536 x 65,536, compressed": flat(65536, 65536, 512), "PNG, 16,384 x 4,096, no pixels": flat(16384, 4096, 0),
+           "PNG, 16,384 x 4,096, compressed": flat(16384, 4096, 4096)}
+    for name, data in ("JPEG", jpeg), ("WebP", webp):
+        out[f"{name}, 65,535 x 65,535"] = resized_header(data, 65535, 65535)
+        out[f"{name}, 16,383 x 4,096"] = resized_header(data, 16383, 4096)
+    return out
+
+
 def damaged(server, o):
-    good = [f.read_bytes() for f in sorted(pathlib.Path(o.files).rglob("*")) if f.suffix in (".png", ".jpg", ".jpeg", ".webp", ".gif")]
-    good = [g for g in good if len(g) < 100000]
+    good = [f.read_bytes() for f in sorted(pathlib.Path(o.files or f"{o.build}/tests/data/golden-vision").rglob("*"))
+            if f.suffix in (".png", ".jpg", ".jpeg", ".webp", ".gif")]
+    good = [g for g in good if 0 < len(g) < 100000]
     rng, counts = random.Random(7), {}
-    who, memory = [p for p, n in tree_of(server.process.pid)][:2], None
-    for i in range(10000):
+    chat(server.url, [user(part_of(png(64, 64, 1)), "x")])
+    who, memory = {p for p, n in tree_of(server.process.pid)}, None  # front, worker, decoder
+    costs = {p: cpu_s_of(p) for p in who}
+
+    def remain():
+        return who <= {p for p, n in tree_of(server.process.pid)}
+
+    for i in range(o.count):
         data = bytearray(rng.choice(good))
         for _ in range(rng.randrange(1, 12)):
             data[rng.randrange(len(data))] = rng.randrange(256)
@@ -152,10 +228,17 @@ def damaged(server, o):
             del data[rng.randrange(len(data)):]
         status, _ = post(server.url, {"messages": [user(part_of(bytes(data)), "x")], "max_tokens": 1})
         counts[status] = counts.get(status, 0) + 1
-        if i == 1000:
+        if i == o.count // 10:
             memory = server.memory_mib()
-    same = who == [p for p, n in tree_of(server.process.pid)][:2]
-    print(f"damaged: {counts}, same processes: {same}, memory {memory:.1f} MiB after 1,000 files, {server.memory_mib():.1f} after 10,000")
+    costs = [f"{(cpu_s_of(p) - costs[p]) * 1000 / o.count:.2f}" for p in sorted(who)]
+    print(f"damaged: {counts}, same processes: {remain()}, memory {memory:.1f} MiB after {o.count // 10:,} files, "
+          f"{server.memory_mib():.1f} after {o.count:,}; ms of CPU a file by process, without the decoder's children: {' '.join(costs)}")
+    for name, data in bombs(good).items():
+        with Watch(server) as watch:
+            status, answer = post(server.url, {"messages": [user(part_of(data), "x")], "max_tokens": 1})
+        print(f"bomb: {name}, {len(data) / 1024:.0f} KiB: {status}, {watch.cpu_ms:.0f} ms of CPU, {watch.mib:.1f} MiB more at most"
+              + (f" ({answer['error']['message'].split(': ')[-1]})" if status != 200 else ""), flush=True)
+    print(f"after the bombs: same processes: {remain()}, {server.memory_mib():.1f} MiB")
 
 
 def main():
@@ -163,10 +246,10 @@ def main():
     for name in "build", "model", "mmproj":
         p.add_argument("--" + name, required=True)
     p.add_argument("--llama-server")
-    p.add_argument("--files", default="tests/data")
+    p.add_argument("--files", help="the files that are damaged; default: those of the tests")
     p.add_argument("--side", default="224x128")
     p.add_argument("parts", nargs="*", default=["again", "agents", "known"])
-    for name, value in ("agents", 16), ("turns", 20), ("threads", 2), ("port", 24400):
+    for name, value in ("agents", 16), ("turns", 20), ("threads", 2), ("port", 24400), ("count", 10000):
         p.add_argument("--" + name, type=int, default=value)
     o = p.parse_args()
     o.size = tuple(map(int, o.side.split("x")))
