@@ -267,7 +267,9 @@ Test(pictures, keep_their_order) {
     struct reply r;
     char text[1024];
 
-    started(&w, false);
+    prepare(&w, false);
+    w.model.picture_budget.most = 40;
+    world_start(&w);
     ask(&w, CHAT,
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
         "{\"url\":\"&\"}}," PART "," PART "]}]}",
@@ -285,6 +287,28 @@ Test(pictures, keep_their_order) {
         &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
     cr_expect_eq(n_decoded, 3, "another detail is another picture: %d", (int)n_decoded);
+    cr_expect_str_eq(prompt(&w.port.r[1], text), "<user\n(#8)>\n<assistant\n", "%s", text);
+    reply_deinit(&r);
+    stopped(&w);
+}
+
+/* A template that shows the last message alone. */
+Test(pictures, that_a_template_leaves_out_are_an_error) {
+    static const char source[] = "<|im_start|>{{ messages[-1].content }}";
+    struct world w;
+    struct reply r;
+
+    prepare(&w, false);
+    world_use_template(&w, source, sizeof(source) - 1);
+    world_start(&w);
+    ask(&w, CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":[" PART
+        "]},{\"role\":\"assistant\",\"content\":\"x\"},{\"role\":\"user\",\"content\":[" PART
+        "]}]}",
+        &r);
+    cr_expect_eq(r.status, 400, "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "has 2 pictures, and its prompt has places for 1"), "%s",
+              r.body.data);
     reply_deinit(&r);
     stopped(&w);
 }
@@ -370,25 +394,6 @@ Test(pictures, are_sent_when_the_worker_asks) {
     stopped(&w);
 }
 
-static const struct {
-    const char *body, *part; /* of the one part; of the answer */
-    int status;
-} refused[] = {
-    {"{\"url\":\"https://example.com/a.png\"}",
-     "messages[0].content[1].image_url: it is an address, and this service fetches none (option "
-     "picture-hosts)",
-     400},
-    {"{\"url\":\"file:///etc/passwd\"}", "it names a file, and this service opens none", 400},
-    {"{\"url\":\"data:image/png,abc\"}", "it must be a data URI with base64", 400},
-    {"{\"url\":\"a:b\"}", "it must be a picture in base64", 400},
-    {"{\"url\":\"\"}", "it must be a picture in base64", 400},
-    {"{\"url\":7}", "it must be a string", 400},
-    {"{}", "it must be a string", 400},
-    {"{\"url\":\"aGVsbG8=\"}", "the picture cannot be used", 400},
-    {"{\"url\":\"@\",\"detail\":4}", "detail must be", 400},
-    {"0", "it must be a string", 400},
-};
-
 /* A small request is worked on by the loop alone if its pictures are known. */
 Test(pictures, that_are_known_need_no_thread) {
     static const char body[] =
@@ -414,6 +419,78 @@ Test(pictures, that_are_known_need_no_thread) {
     stopped(&w);
 }
 
+/* What is known of a picture is the tenant's own: with another salt it is decoded again. */
+Test(pictures, are_known_to_their_isolation_key_alone) {
+    static const char *const salts[] = {"one", "two", "one", "two"};
+    char body[512];
+    struct reply r;
+    struct world w;
+
+    started(&w, false);
+    for (int i = 0; i < 4; i++) {
+        snprintf(body, sizeof(body),
+                 "{\"cache_salt\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":[%s]}]}",
+                 salts[i], PART);
+        ask(&w, CHAT, body, &r);
+        cr_expect_eq(r.status, 200, "%s", r.body.data);
+        cr_expect_eq(n_decoded, MIN(i + 1, 2), "request %d", i);
+        reply_deinit(&r);
+    }
+    stopped(&w);
+}
+
+Test(pictures, more_than_a_request_may_have_are_refused) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct reply r;
+    struct world w;
+
+    started(&w, false);
+    buf_add_str(&body, "{\"messages\":[{\"role\":\"user\",\"content\":[");
+    for (uint32_t i = 0; i <= SUBMIT_PICTURES_MAX; i++)
+        buf_add_str(&body, i ? ",{\"type\":\"image_url\",\"image_url\":\"data:;base64,AAAA\"}"
+                             : "{\"type\":\"image_url\",\"image_url\":\"data:;base64,AAAA\"}");
+    buf_add_str(&body, "]}]}");
+    world_ask(&w, CHAT, body.data, &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "too_many_images"), "%s", r.body.data);
+    reply_deinit(&r);
+    stopped(&w);
+}
+
+Test(pictures, base64_of_too_large_a_file_is_not_decoded) {
+    size_t len = (PICTURE_FILE_MAX / 3 + 8) * 4, n = 0;
+    char *text = malloc(len);
+    uint8_t *file = NULL;
+    struct err err = {0};
+
+    memset(text, 'A', len);
+    cr_expect(image_data_read(text, len, "here", &file, &n, &err) < 0 && !file);
+    cr_expect_eq(err.status, 413);
+    cr_expect_str_eq(err.code, "image_too_large");
+    free(text);
+}
+
+static const struct {
+    const char *body, *part; /* of the one part; of the answer */
+    int status;
+} refused[] = {
+    {"{\"url\":\"https://example.com/a.png\"}",
+     "messages[0].content[1].image_url: it is an address, and this service fetches none (option "
+     "picture-hosts)",
+     400},
+    {"{\"url\":\"file:///etc/passwd\"}", "it names a file, and this service opens none", 400},
+    {"{\"url\":\"data:image/png,abc\"}", "it must be a data URI with base64", 400},
+    {"{\"url\":\"a:b\"}", "it must be a picture in base64", 400},
+    {"{\"url\":\"\"}", "it must be a picture in base64", 400},
+    {"{\"url\":\"aGVsbG8aa\"}", "it must be a picture in base64", 400},
+    {"{\"url\":\"data:image/png;base65,aGVsbG8=\"}", "it must be a data URI with base64", 400},
+    {"{\"url\":7}", "it must be a string", 400},
+    {"{}", "it must be a string", 400},
+    {"{\"url\":\"aGVsbG8=\"}", "the picture cannot be used", 400},
+    {"{\"url\":\"@\",\"detail\":4}", "detail must be", 400},
+    {"0", "it must be a string", 400},
+};
+
 Test(pictures, what_is_wrong_with_them_is_named) {
     struct world w;
     struct reply r;
@@ -432,7 +509,7 @@ Test(pictures, what_is_wrong_with_them_is_named) {
         reply_deinit(&r);
     }
     world_get(&w, "/metrics", &r);
-    cr_expect(strstr(r.body.data, "weft_pictures_refused_total{reason=\"address\"} 3"), "%s",
+    cr_expect(strstr(r.body.data, "weft_pictures_refused_total{reason=\"address\"} 4"), "%s",
               strstr(r.body.data, "weft_pictures_refused"));
     reply_deinit(&r);
     cr_expect_eq(w.port.n, 0);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the pager's tests with each of its seeded bugs (tests/mutants) switched on. A bug that they let pass is a hole
-in the tests. TAP.
+"""Runs unit tests with each of the seeded bugs of what they test (tests/mutants) switched on. A bug that they let pass is
+a hole in the tests. TAP.
 
 The first test that finds one is enough; tests come in the order of their arguments.
 

@@ -62,6 +62,7 @@ Test(picture, the_bytes_decide_the_type) {
         cr_expect_str_eq(picture_type(f.data, f.len), names[i][1]);
         cr_expect(picture_type(f.data, 3) == NULL);
     }
+    cr_expect(picture_type("RIFF\x24\0\0\0WAVE", 12) == NULL);
 }
 
 /* Of 3 x 2 pixels with the values 0 to 5, by the description of the tag. */
@@ -90,9 +91,76 @@ Test(picture, orientations_turn_and_mirror) {
 Test(picture, orientation_is_found_in_both_byte_orders) {
     static const char little[] = "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0";
     static const char big[] = "MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x08\0\0";
+    static const char unknown[] = "MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x09\0\0";
 
     cr_expect(exif_orientation((const uint8_t *)little, sizeof(little) - 1) == 6);
     cr_expect(exif_orientation((const uint8_t *)big, sizeof(big) - 1) == 8);
+    cr_expect(exif_orientation((const uint8_t *)unknown, sizeof(unknown) - 1) == 1);
     for (size_t n = 0; n < sizeof(big) - 4; n++)
         cr_expect(exif_orientation((const uint8_t *)big, n) == 1, "%zu bytes", n);
+}
+
+/* At the limits and one beyond them: of a side, of all pixels, of the file. */
+Test(picture, sizes_are_bounded) {
+    static const struct {
+        uint64_t width, height;
+        bool fits;
+    } sizes[] = {{16384, 4096, true}, {16384, 4097, false},          {16385, 1, false},
+                 {1, 16385, false},   {UINT64_C(1) << 32, 1, false}, {0, 1, false}};
+    CLEANUP(freep) uint8_t *large = calloc(1, PICTURE_FILE_MAX + 1);
+    struct picture p = {0};
+    struct err err = {0};
+
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        CLEANUP(picture_deinit) struct picture q = {0};
+
+        cr_expect((picture_new(&q, sizes[i].width, sizes[i].height, &err) == 0) == sizes[i].fits,
+                  "%zu", i);
+    }
+    cr_expect(picture_decode(large, PICTURE_FILE_MAX + 1, &p, &err) < 0 &&
+                  strstr(err.message, "bytes; at most"),
+              "%s", err.message);
+}
+
+static size_t put(uint8_t *out, size_t at, const char *bytes, size_t n) {
+    memcpy(out + at, bytes, n);
+    return at + n;
+}
+
+/* Writes a JPEG of 8 x 8 gray pixels in three components, with @n scans of the first one. */
+static size_t make_scans(uint8_t *out, int n) {
+#define PUT(s) at = put(out, at, s, sizeof(s) - 1)
+    static const char head[] = "\xFF\xC0\0\x11\x08\0\x08\0\x08\x03\x01\x11\0\x02\x11\0\x03\x11\0"
+                               "\xFF\xC4\0\x14\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+                               "\xFF\xC4\0\x14\x10\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    size_t at = 0;
+
+    PUT("\xFF\xD8\xFF\xDB\0\x43\0");
+    memset(out + at, 1, 64);
+    at += 64;
+    PUT(head);
+    for (int i = 0; i < n + 2; i++) {
+        int c = i < n ? 1 : i - n + 2;
+
+        PUT("\xFF\xDA\0\x08\x01");
+        out[at++] = (uint8_t)c;
+        PUT("\0\0\x3F\0\x3F");
+    }
+    PUT("\xFF\xD9");
+#undef PUT
+    return at;
+}
+
+/* Each scan of a file may cost as much as the whole picture. */
+Test(picture, a_jpeg_of_many_scans_is_refused) {
+    static uint8_t file[8192];
+    struct err err = {0};
+
+    for (int n = 1; n < 500; n += 249) {
+        CLEANUP(picture_deinit) struct picture p = {0};
+        int r = picture_decode(file, make_scans(file, n), &p, &err);
+
+        cr_expect((r == 0) == (n == 1), "%d scans: %s", n, err.message);
+    }
+    cr_expect(strstr(err.message, "more than 200 scans"), "%s", err.message);
 }
