@@ -137,6 +137,9 @@ static const struct {
      "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
      "\"data:text/plain;base64,@\"}]}]}",
      "<user\n(#28)>\n<assistant\n"},
+    {"lm studio", "/api/v0/chat/completions",
+     "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS("lm") "," PART "]}]}",
+     "<user\nlm(#28)>\n<assistant\n"},
     {"result of a tool", CHAT,
      "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}," CALL
      ",{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":[" WORDS("shot") "," PART "]}]}",
@@ -257,6 +260,35 @@ Test(pictures, come_with_a_marker_in_a_prompt_string) {
     ask(&w, "/completion", "{\"prompt\":{\"prompt_string\":\"a\",\"multimodal_data\":\"@\"}}", &r);
     cr_expect_eq(r.status, 400, "%s", r.body.data);
     reply_deinit(&r);
+    stopped(&w);
+}
+
+/* Tokens of the answer: neither marks nor rows of pictures are among them, which are counted. */
+Test(pictures, return_tokens_gives_those_of_the_answer) {
+    struct world w;
+    struct reply r;
+    char body[512], *marker;
+
+    started(&w, false);
+    world_get(&w, "/props", &r);
+    marker = strstr(r.body.data, "\"media_marker\":\"") + strlen("\"media_marker\":\"");
+    *strchr(marker, '"') = 0;
+    snprintf(body, sizeof(body),
+             "{\"prompt\":{\"prompt_string\":\"a%s\",\"multimodal_data\":[\"@\"]},\"return_"
+             "tokens\":true}",
+             marker);
+    reply_deinit(&r);
+    for (int stream = 0; stream < 2; stream++) {
+        if (stream)
+            snprintf(strrchr(body, '}'), 32, ",\"stream\":true}");
+        ask(&w, "/completion", body, &r);
+        cr_assert_eq(r.status, 200, "%s", r.body.data);
+        cr_expect(strstr(r.body.data,
+                         stream ? "\"tokens\":[111]" : "\"content\":\"ok\",\"tokens\":[111,107]"),
+                  "%s", r.body.data);
+        cr_expect(strstr(r.body.data, "\"tokens_evaluated\":31"), "%s", r.body.data);
+        reply_deinit(&r);
+    }
     stopped(&w);
 }
 

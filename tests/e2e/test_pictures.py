@@ -2,6 +2,7 @@
 damaged files, the death of a worker."""
 import json
 import re
+import subprocess
 import tempfile
 import threading
 import time
@@ -9,7 +10,7 @@ import time
 from manager import wait_until
 from pictures import FLAGS, FOLDER, metrics, picture, pictures_total, post, started, uri
 from upgrading import Daemon, Installed, upgrade
-from weftd import Weftd, main, mtp_model, parallel, seen, synth
+from weftd import Weftd, main, mtp_model, parallel, program, seen, synth
 
 MODELS = ("qwen3vl", "qwen35", "qwen25vl", "gemma3", "gemma4", "gemma4u", "mistral3", "lfm2")
 
@@ -150,6 +151,29 @@ def test_requests_with_pictures_move_in_an_upgrade():
             thread.join(60)
             assert answer and answer[0]["choices"][0]["message"] == want, answer
             assert "requests_moved n=1" in d.log, d.log
+
+
+def test_the_recorder_tells_of_pictures_and_plans_are_made_again():
+    """weftctl why names the wait for a picture; weft-sim replay makes all plans of requests with pictures again."""
+    files = ["resize/bicubic-96x64.png", "resize/bicubic-224x128.png"]
+
+    def ask(i):
+        assert d.request("POST", "/v1/chat/completions", {"max_tokens": 20, "ignore_eos": True, "messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": uri(files[i % 2])}}, {"type": "text", "text": f"{i} and what else?"}]}]},
+            {"x-request-id": f"look-{i}"})[0] == 200
+
+    def run(name, *args):
+        p = subprocess.run([program(name), *args], capture_output=True, text=True, timeout=60)
+        assert p.returncode == 0, p.stdout + p.stderr
+        return p.stdout
+
+    with started("qwen35") as d, tempfile.TemporaryDirectory() as folder:
+        ask(0)
+        parallel([lambda i=i: ask(i) for i in range(1, 7)])
+        stories = [run("weftctl", "--socket", d.admin, "why", f"look-{i}") for i in range(7)]
+        assert "picture" in stories[0] and all("ended" in s for s in stories), stories
+        run("weftctl", "--socket", d.admin, "dump", f"{folder}/flight")
+        assert "plans" in run("weft-sim", "replay", f"{folder}/flight")
 
 
 def test_damaged_files_are_refused_and_harm_nobody():
