@@ -9,6 +9,7 @@
 #include <string.h>
 #include "api/generation/image_data.h"
 #include "api/parts.h"
+#include "base/rng.h"
 #include "stream.h"
 #include "tests/support/test_data.h"
 #include "tiny.h"
@@ -487,6 +488,36 @@ Test(pictures, more_than_a_request_may_have_are_refused) {
     cr_expect(strstr(r.body.data, "too_many_images"), "%s", r.body.data);
     reply_deinit(&r);
     stopped(&w);
+}
+
+/* White space may be anywhere, and the digits of URLs are digits. */
+Test(pictures, base64_is_read_with_white_space) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    uint8_t from[64], *to;
+    struct rng rng = {7};
+    char text[512];
+
+    for (int k = 0; k < 2000; k++) {
+        size_t len = 1 + rng_below(&rng, sizeof(from)), n = 0, n_to = 0;
+        uint32_t spaces = k % 3 ? 1 + rng_below(&rng, 12) : 1000, bits = 0;
+        struct err err = {0};
+
+        for (size_t i = 0; i < len; i++)
+            from[i] = (uint8_t)rng_below(&rng, 256);
+        for (size_t i = 0; i < 8 * len; i += 6) {
+            uint32_t word = (uint32_t)from[i / 8] << 8 | (i / 8 + 1 < len ? from[i / 8 + 1] : 0);
+            char c = digits[bits = word >> (10 - i % 8) & 63];
+
+            text[n++] = bits == 62 && k % 2 ? '-' : bits == 63 && k % 2 ? '_' : c;
+            if (rng_below(&rng, spaces) == 0)
+                text[n++] = '\n';
+        }
+        cr_assert_eq(image_data_read(text, n, "here", &to, &n_to, &err), 0, "%.*s", (int)n, text);
+        cr_expect(n_to == len && memcmp(to, from, len) == 0, "%.*s", (int)n, text);
+        free(to);
+        text[rng_below(&rng, (uint32_t)n)] = '!';
+        cr_expect(image_data_read(text, n, "here", &to, &n_to, &err) < 0, "%.*s", (int)n, text);
+    }
 }
 
 Test(pictures, base64_of_too_large_a_file_is_not_decoded) {
