@@ -21,7 +21,8 @@
 #include "tests/front_sim/sim.h"
 #include "tests/front_sim/worker.h"
 
-#define SEED_CPU_S 5 /* of a process that computes and never calls the simulator */
+/* Of a process that computes and never calls the simulator; a seed takes at most 0.1 s. */
+#define SEED_CPU_S 2
 
 int weftd_main(int argc, char **argv); /* daemon/front/main.c */
 
