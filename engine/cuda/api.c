@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
+#include "base/memory.h"
 
 /* Handle of the driver's library, which stays open. The runtime asks for it by its name alone;
  * containers often have it in a folder that only an environment variable names. A library that was
@@ -56,6 +57,7 @@ static int describe(int device, struct cuda_device *out) {
             p.sharedMemPerMultiprocessor < SHARED_USED ? p.sharedMemPerMultiprocessor : SHARED_USED,
         .block_bytes = p.sharedMemPerBlockOptin,
         .cache_bytes = (size_t)p.l2CacheSize,
+        .integrated = p.integrated,
     };
     r = cudaDeviceGetPCIBusId(out->address, sizeof(out->address), device);
     if (r != cudaSuccess)
@@ -286,6 +288,7 @@ static const struct cuda_api real = {
     .describe = describe,
     .use = use,
     .memory = memory,
+    .host_memory = memory_available,
     .alloc = alloc,
     .release = release,
     .alloc_host = alloc_host,

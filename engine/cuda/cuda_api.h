@@ -52,6 +52,7 @@ struct cuda_device {
     size_t bytes, shared_bytes; /* size of memory; shared memory of a multiprocessor that is used */
     size_t block_bytes;         /* shared memory that a block may have */
     size_t cache_bytes;         /* size of the L2 cache */
+    bool integrated;            /* it has no memory but the host's */
     int made_for; /* check_kernel(): what the kernels were compiled for, the device's family or an
                      older one */
 };
@@ -78,6 +79,8 @@ struct cuda_api {
     int (*describe)(int device, struct cuda_device *out);
     int (*use)(int device); /* by the calling thread */
     int (*memory)(size_t *n_free, size_t *n_total);
+    /* Returns the bytes of the host's memory that are available. */
+    uint64_t (*host_memory)(void);
     int (*alloc)(void **d, size_t n);
     int (*release)(void *d);
     int (*alloc_host)(void **p, size_t n); /* pinned */

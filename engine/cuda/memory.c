@@ -353,6 +353,25 @@ static uint64_t weight_bytes(const struct be *b) {
     return sum;
 }
 
+/* Returns the bytes of what the host has of the layers: experts, FFNs. */
+static uint64_t host_weight_bytes(const struct be *b) {
+    const struct gguf *file = b->opts->file;
+    uint32_t n = b->shape->n_expert, layer;
+    uint64_t sum = 0;
+
+    for (uint64_t i = 0; i < gguf_n_tensors(file); i++) {
+        const struct tensor *t = gguf_tensor(file, i);
+
+        if (sscanf(t->name, "blk.%u.", &layer) != 1)
+            continue;
+        if (ffn_is_hosts(b->shape, layer) && is_ffn(t))
+            sum += t->n_bytes;
+        else if (n && strstr(t->name, "_exps."))
+            sum += t->n_bytes / n * n_host_experts(b->shape, layer);
+    }
+    return sum;
+}
+
 /* Bytes of the longest row of any tensor of the file. */
 static size_t widest_row(const struct gguf *file) {
     size_t row = 0;
@@ -410,21 +429,43 @@ static double mib(uint64_t bytes) {
     return (double)bytes / 0x1p20;
 }
 
-/* Returns the bytes of device memory of regions named @what, or (NULL) of all. */
+/* Returns the bytes of device memory of regions named @what, or (NULL) of all; with those of the
+ * host where both have the same memory. */
 static uint64_t sum_of(const struct be *b, const char *what) {
     uint64_t sum = 0;
 
     for (uint32_t i = 0; i < b->n_regions; i++)
-        if (!b->region[i].host && (!what || strcmp(b->region[i].what, what) == 0))
+        if ((!b->region[i].host || b->device.integrated) &&
+            (!what || strcmp(b->region[i].what, what) == 0))
             sum += b->region[i].bytes;
     return sum;
+}
+
+/* Returns the bytes of weights that have to fit into the device's memory. */
+static uint64_t sum_of_weights(const struct be *b) {
+    return sum_of(b, "weights") + (b->device.integrated ? host_weight_bytes(b) : 0);
+}
+
+/* Returns the bytes of all that has to fit into the device's memory. */
+static uint64_t sum_of_all(const struct be *b) {
+    return sum_of(b, NULL) - sum_of(b, "weights") + sum_of_weights(b) + RESERVE_BYTES;
+}
+
+/* Asks for the bytes of free memory. The driver of an integrated device calls the file cache used,
+ * which the system gives up for whoever needs it. */
+static int ask_memory(struct be *b, size_t *n_free, size_t *n_total) {
+    int r = cuda_check(b, b->api->memory(n_free, n_total), "cudaMemGetInfo");
+
+    if (r == 0 && b->device.integrated)
+        *n_free = MAX(*n_free, (size_t)b->api->host_memory());
+    return r;
 }
 
 /* A process that has just died gives its memory back a little after its end is known: the one that
  * takes its place waits for it, where it would fit then. */
 static int wait_for_memory(struct be *b, uint64_t need, size_t *n_free, size_t *n_total) {
     for (uint32_t waited = 0;; waited += 100) {
-        if (cuda_check(b, b->api->memory(n_free, n_total), "cudaMemGetInfo") < 0)
+        if (ask_memory(b, n_free, n_total) < 0)
             return -EIO;
         if (need <= *n_free || need > *n_total || waited >= b->limits.memory_ms)
             return 0;
@@ -434,8 +475,9 @@ static int wait_for_memory(struct be *b, uint64_t need, size_t *n_free, size_t *
 
 /* Before anything is allocated: a refusal with the sum is better than a failure half way. */
 static int check_fit(struct be *b, struct err *err) {
-    uint64_t weights = sum_of(b, "weights"), kv = sum_of(b, "KV pages") + sum_of(b, "states");
-    uint64_t need = sum_of(b, NULL) + RESERVE_BYTES, rest = need - RESERVE_BYTES - weights - kv;
+    uint64_t weights = sum_of_weights(b), need = sum_of_all(b);
+    uint64_t kv = sum_of(b, "KV pages") + sum_of(b, "KV pages of the host") + sum_of(b, "states");
+    uint64_t rest = need - RESERVE_BYTES - weights - kv;
     size_t n_free, n_total;
 
     if (wait_for_memory(b, need, &n_free, &n_total) < 0)
@@ -635,7 +677,7 @@ static int settled_memory(struct be *b, size_t *n_free) {
         before = *n_free;
         if (waited)
             nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-        if (cuda_check(b, b->api->memory(n_free, &n_total), "cudaMemGetInfo") < 0)
+        if (ask_memory(b, n_free, &n_total) < 0)
             return -EIO;
     }
     return 0;
@@ -649,7 +691,10 @@ int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
     add_all(b);
     if (settled_memory(b, &n_free) < 0)
         return err_set(err, 0, NULL, "asking for the device's memory: %s", b->error);
-    uint64_t need = sum_of(b, NULL) + RESERVE_BYTES, rest = n_free - MIN(need, n_free);
+    uint64_t need = sum_of_all(b);
+    if (b->device.integrated && !b->opts->n_host_pages) /* their number is not known yet */
+        need += b->opts->host_kv_bytes;
+    uint64_t rest = n_free - MIN(need, n_free);
     *bytes = MAX(rest - rest / 20, b->kv[KV_GLOBAL].page_bytes);
     return 0;
 }

@@ -87,6 +87,7 @@ static int describe(int device, struct cuda_device *out) {
         .shared_bytes = SHARED_USED,
         .block_bytes = SIMT_DYNAMIC_MAX,
         .cache_bytes = 50 << 20,
+        .integrated = fake_cuda.integrated,
     };
     snprintf(out->address, sizeof(out->address), "0000:%02x:00.0", 0x17u + (unsigned)device % 8);
     return call();
@@ -107,10 +108,15 @@ static int use(int device) {
 static int memory(size_t *n_free, size_t *n_total) {
     *n_total = fake_cuda.bytes;
     *n_free = fake_cuda.bytes - n_used[fake_used];
+    *n_free -= MIN(*n_free, fake_cuda.integrated ? fake_cuda.cached : 0);
     if (fake_cuda.others_stay && fake_cuda.others_stay--)
         *n_free -= fake_cuda.others;
     was_asked[fake_used] = true;
     return call();
+}
+
+static uint64_t host_memory(void) {
+    return fake_cuda.bytes - n_used[fake_used];
 }
 
 #define LARGE (1u << 20)
@@ -139,7 +145,8 @@ static int alloc_any(void **p, size_t n, enum simt_space space) {
 
     if (r)
         return r;
-    if (n > fake_cuda.bytes - n_used[fake_used])
+    if ((space == SIMT_DEVICE || fake_cuda.integrated) &&
+        n > fake_cuda.bytes - n_used[fake_used])
         return OUT_OF_MEMORY;
     b = block_new(n);
     if (!b)
@@ -155,38 +162,49 @@ static int alloc_any(void **p, size_t n, enum simt_space space) {
     return 0;
 }
 
+static void count_used(size_t n) {
+    fake_cuda.n_bytes += n;
+    n_used[fake_used] += n;
+    fake_cuda.peak_bytes = MAX(fake_cuda.peak_bytes, fake_cuda.n_bytes);
+}
+
 static int alloc(void **d, size_t n) {
     int r = alloc_any(d, n, SIMT_DEVICE);
 
-    if (r)
-        return r;
-    fake_cuda.n_bytes += n;
-    n_used[fake_used] += n;
-    if (fake_cuda.n_bytes > fake_cuda.peak_bytes)
-        fake_cuda.peak_bytes = fake_cuda.n_bytes;
-    return 0;
+    if (r == 0)
+        count_used(n);
+    return r;
 }
 
 static int alloc_host(void **p, size_t n) {
-    return alloc_any(p, n, SIMT_PINNED);
+    int r = alloc_any(p, n, SIMT_PINNED);
+
+    if (r == 0 && fake_cuda.integrated)
+        count_used(n);
+    return r;
 }
 
-static int release_host(void *p) {
+static int release_any(void *p, bool counted) {
+    struct block *b = (struct block *)p - 1;
+
     streams_wait(NULL);
+    if (counted) {
+        fake_cuda.n_bytes -= b->n;
+        n_used[b->device] -= b->n;
+    }
     simt_memory_drop(p);
     ptx_memory_drop(p);
-    block_free((struct block *)p - 1);
+    block_free(b);
     fake_cuda.n_live--;
     return 0;
 }
 
-static int release(void *d) {
-    streams_wait(NULL);
-    const struct block *b = (struct block *)d - 1;
+static int release_host(void *p) {
+    return release_any(p, fake_cuda.integrated);
+}
 
-    fake_cuda.n_bytes -= b->n;
-    n_used[b->device] -= b->n;
-    return release_host(d);
+static int release(void *d) {
+    return release_any(d, true);
 }
 
 static int new_object(void **out, size_t n) {
@@ -579,6 +597,7 @@ static const struct cuda_api fake = {
     .describe = describe,
     .use = use,
     .memory = memory,
+    .host_memory = host_memory,
     .alloc = alloc,
     .release = release,
     .alloc_host = alloc_host,

@@ -33,6 +33,8 @@ struct fake_cuda {
     size_t bytes;  /* memory of each device */
     size_t others; /* of it that another process has for so many questions more */
     uint32_t others_stay;
+    bool integrated; /* memory is the host's, of which the file cache holds `cached` bytes */
+    size_t cached;
     /* Of the threads of a block: simt_order(). Host calls are done as late as may be; where it is
      * odd, at once. */
     uint64_t order;

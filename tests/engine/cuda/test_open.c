@@ -138,6 +138,78 @@ Test(cuda_open, pages_take_what_the_device_has_left) {
     unlink(path);
 }
 
+/* The driver of a device that uses the host's memory calls the file cache used. */
+Test(cuda_open, file_cache_is_free_where_the_device_is_integrated) {
+    struct err err = {0};
+    char path[64];
+
+    fake_small_model(path);
+    fake_find()->bytes = 768 << 20;
+    fake_find()->integrated = true;
+    uint32_t all = pages_with(path, 1);
+    fake_find()->cached = 600 << 20;
+    cr_expect(pages_with(path, 1) == all);
+    cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) == 0, "%s", err.message);
+    unlink(path);
+}
+
+/* What is pinned there lies beside the device's part, whether its size or its number is given. */
+Test(cuda_open, pinned_memory_of_an_integrated_device_is_counted_once) {
+    static const uint64_t pinned = 300 << 20;
+    struct err err = {0};
+    uint32_t n = 0;
+    char path[64];
+
+    fake_small_model(path);
+    fake_find()->bytes = 768 << 20;
+    uint32_t apart = pages_with(path, 1);
+    uint64_t page = fake_find()->peak_bytes / apart; /* no less than it takes */
+    for (int i = 0; i < 2; i++) {
+        struct engine_opts o = {.device_share = 1};
+
+        if (i)
+            o.n_host_pages = (uint32_t)(pinned / page);
+        else
+            o.host_kv_bytes = pinned;
+        fake_find()->integrated = false;
+        cr_assert(try_open(path, o, &n, &err) == 0, "%s", err.message);
+        cr_expect(n == apart, "%u of %u", n, apart);
+        fake_find()->integrated = true;
+        fake_find()->peak_bytes = 0;
+        cr_assert(try_open(path, o, &n, &err) == 0, "%s", err.message);
+        uint64_t left = fake_find()->bytes - fake_find()->peak_bytes;
+        cr_expect(n > apart / 8 && n < apart / 2, "%u of %u", n, apart);
+        cr_expect(left > 200 << 20 && left < 330 << 20, "the reserve and a little: %llu",
+                  (unsigned long long)left);
+    }
+    struct engine_opts o = {.n_host_pages = (uint32_t)((600ull << 20) / page)};
+    cr_expect(try_open(path, o, NULL, &err) < 0);
+    cr_expect(strstr(err.message, "does not fit: weights"), "%s", err.message);
+    unlink(path);
+}
+
+/* Returns the MiB of weights that a refusal names, of a model whose last FFN is the host's. */
+static double refused_weights(const char *path, bool integrated) {
+    struct err err = {0};
+
+    fake_find()->bytes = 1 << 20;
+    fake_find()->integrated = integrated;
+    cr_expect(try_open(path, (struct engine_opts){.device_layers = 1}, NULL, &err) < 0);
+    const char *at = strstr(err.message, "weights ");
+    cr_assert(at, "%s", err.message);
+    return atof(at + strlen("weights "));
+}
+
+Test(cuda_open, an_integrated_device_gains_no_room_by_what_the_host_computes) {
+    struct tiny_model m = {.n_layer = 2, .n_embd = 256, .n_ff = 1024}; /* F32: an FFN of 3 MiB */
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    double apart = refused_weights(path, false), both = refused_weights(path, true);
+    cr_expect(both > apart + 2.9 && both < apart + 3.1, "%.1f and %.1f", both, apart);
+    unlink(path);
+}
+
 /* Devices of two families need not have the same bits: requests do not move between them. */
 Test(cuda_open, sources_tell_families_apart) {
     uint8_t first[20];
