@@ -409,8 +409,8 @@ uint32_t cuda_head_values(const struct be *b, const struct heads *h);
 /* Returns the results of chunks that be.attention.partial has room for. */
 uint32_t cuda_partials(const struct be *b, const struct heads *h);
 
-/* Returns the words of be.arrived: one for each head of a matvec, each merge of attention,
- * or each panel with shared segments. */
+/* Returns the words of be.arrived: one for each merge of attention, or each panel with shared
+ * segments. */
 uint32_t cuda_arrivals(const struct be *b);
 
 /* Enqueues a kernel with its one argument, @args of @n bytes. The launch is noted while the step's

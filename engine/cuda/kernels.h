@@ -370,10 +370,6 @@ struct matmul_args {
      * of the gate m[0] and the up m[1]. In matmul_wide these have one format and one grid, and half
      * of each block's rows are of either; nothing is added, nor are segments shared. */
     uint32_t gated, glu;
-    /* matvec: the last block that had a tile of a head of q, k or v stores it, in place of store():
-     * arrived[n_head + 2 n_head_kv]. Heads are a multiple of TILE_ROWS. A fourth matrix is left as
-     * it is; without a third the values are the keys, without a second there are only queries. */
-    uint32_t stores;
     /* matmul_wide: a panel is 128 rows of a matrix by 64 of the activations, n_columns of which
      * stand side by side. n_splits: blocks that share the segments of one, a power of two up to
      * TILE_SEGMENTS; beyond 1 the sums of each, WIDE_SPLIT_BYTES for each panel and of arrived,
@@ -382,8 +378,7 @@ struct matmul_args {
     uint32_t n_columns, n_panels, n_splits, leave;
     uint32_t *arrived; /* zeros, and zeros again when it ends */
     float *sums;
-    struct ahead ahead; /* prefetch with @stores */
-    struct store_args store;
+    struct ahead ahead; /* matvec: prefetched behind its own weights */
 };
 
 /* Blocks of matmul_wide. */

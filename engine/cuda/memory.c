@@ -198,9 +198,7 @@ static void add_attention(struct be *b) {
 uint32_t cuda_arrivals(const struct be *b) {
     const struct model_shape *s = b->shape;
 
-    return MAX(
-        MAX((s->widest.group + 2) * s->widest.n_kv, b->attention.max_merges * s->widest.n_kv),
-        (uint32_t)b->device.n_multiprocessors);
+    return MAX(b->attention.max_merges * s->widest.n_kv, (uint32_t)b->device.n_multiprocessors);
 }
 
 /* A staging area of @size bytes; @device: the pointer to its device's side, NULL: another has

@@ -330,12 +330,11 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
 /* -- what is fused ----------------------------------------------------------------------------- */
 
 /*
- * Last blocks. In a step of a few rows the last blocks of two kernels do the work of the kernel
- * behind them: q k v rotates heads and stores keys and values in their pages, attention merges
- * chunks. The gate and up product multiplies its two results, and a norm is made where its row is
- * packed, so that a layer is nine kernels:
+ * In a step of a few rows the last blocks of attention merge chunks. The gate and up product
+ * multiplies its two results, and a norm is made where its row is packed, so that a layer is ten
+ * kernels:
  *
- *     pack, q k v, attend, pack, output, pack, gate and up, pack, down
+ *     pack, q k v, store, attend, pack, output, pack, gate and up, pack, down
  */
 bool step_fuses(const struct step *s) {
     const struct be *b = s->be;
@@ -345,13 +344,10 @@ bool step_fuses(const struct step *s) {
 }
 
 /* The argument of matvec for the rows of the step that are packed. */
-static struct matmul_args narrow_args(const struct step *s, const struct weights *w, bool add) {
-    const struct be *b = s->be;
+static struct matmul_args narrow_args(const struct step *s, const struct weights *w) {
     struct operand x = step_rows(s);
-    struct matmul_args a = cuda_matmul_args(w, &x, add);
 
-    a.arrived = b->arrived;
-    return a;
+    return cuda_matmul_args(w, &x, false);
 }
 
 int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight,
@@ -406,8 +402,20 @@ static int norm_all_heads(struct step *s, const struct model_op *op, struct stor
     return r;
 }
 
-/* Few rows: one kernel, whose last blocks rotate the heads and store keys and values; else
- * product, norms over all heads, and store. */
+/* Multiplies by the matrices of an attention layer's input. With few rows the kernel also brings
+ * weights of its output to the cache. */
+static int multiply_qkv(struct step *s, const struct weights *w) {
+    const struct weights *output = w->after;
+
+    if (!step_fuses(s))
+        return step_multiply(s, w, false);
+    while (output && output->n_mats == 0)
+        output = output->after;
+    struct matmul_args a = narrow_args(s, w);
+    a.ahead = cuda_ahead(s->be, output);
+    return cuda_matvec(s->be, &a);
+}
+
 int step_qkv(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -417,20 +425,7 @@ int step_qkv(struct step *s, const struct model_op *op) {
     assert(w->n_mats > 0 && (w->n_mats == (op->w[1] ? 4 : 2)) == op->gated);
     s->gated = op->gated;
     int r = step_norm(s, w->norm);
-    /* Last blocks know gates as the fourth matrix. */
-    bool plain = !op->norm_all && (!op->gated || op->w[1]);
-    if (r == 0 && step_fuses(s) && op->heads.dim % TILE_ROWS == 0 && plain) {
-        struct matmul_args a = narrow_args(s, w, false);
-        const struct weights *output = w->after;
-
-        while (output && output->n_mats == 0)
-            output = output->after;
-        a.stores = true;
-        a.store = store;
-        a.ahead = cuda_ahead(b, output);
-        return cuda_matvec(b, &a);
-    }
-    r = r < 0 ? r : step_multiply(s, w, false);
+    r = r < 0 ? r : multiply_qkv(s, w);
     if (r == 0 && op->norm_all)
         r = norm_all_heads(s, op, &store);
     struct launch l = {kernel_store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8,
@@ -516,7 +511,7 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
         return r;
     }
     s->ff.kind = PACK_PLAIN;
-    struct matmul_args a = narrow_args(s, w, false);
+    struct matmul_args a = narrow_args(s, w);
     a.gated = w->m[0].n_row_tiles;
     a.glu = step_glu(glu);
     return cuda_matvec(b, &a);

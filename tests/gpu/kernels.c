@@ -88,7 +88,6 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
 
 #include "tests/gpu/matrices.h"
 
-#include "tests/gpu/last_block.h"
 #include "tests/gpu/experts.h"
 #include "tests/gpu/recurrent.h"
 #include "tests/gpu/attention.h"
@@ -175,7 +174,6 @@ int main(int argc, char **argv) {
     check_attentions(tiny);
     check_latents(tiny);
     check_all_sharing(tiny);
-    report_alone("last blocks", 60, check_last_block, &tiny);
     report_alone("experts", 60, check_expert_kernels, &tiny);
     report_alone("delta nets", 60, check_delta_kernels, &tiny);
     report_alone("short convolutions", 60, check_conv_kernels, &tiny);

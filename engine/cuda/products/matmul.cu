@@ -27,9 +27,7 @@
  *         warp 0  [segment 0 of tile 5][segment 0 of tile 137] ...   ring: | used | 1 | 2 |
  *         warp 1  [segment 1 of tile 5][segment 1 of tile 137] ...   ring: | used | 1 | 2 |
  *
- *     Epilogues: gate and up become glu(gate, up); the last blocks of a launch, counted by
- *     arrive(), rotate the heads of q, k and v and store keys and values, in place of a kernel
- *     behind this one.
+ *     Epilogue: gate and up become glu(gate, up).
  *
  * matmul_wide         64 rows a block: prompts and batches. Bound by the tensor cores.
  *
@@ -240,37 +238,9 @@ DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, float (*sum
     }
 }
 
-/* -- what comes behind it, by the blocks that are last ----------------------------------------- */
-
-#define NO_HEAD UINT32_MAX
-
-/* A warp a row; the room of the weights is free. */
-DEVICE_APART void finish_heads(const struct matmul_args &a, uint32_t n_rows) {
-    uint32_t n_tiles = a.store.shape.head_dim / TILE_ROWS, n = 0, warp = threadIdx.x / 32;
-    float *head = (float *)dynamic_shared() + warp * HEAD_MAX;
-    uint32_t *finished = (uint32_t *)dynamic_shared() + CUDA_THREADS / 32 * HEAD_MAX;
-
+/* Apart: matvec has no registers left for it. */
+DEVICE_APART void bring_ahead(const struct matmul_args &a) {
     prefetch_ahead(a.ahead, blockIdx.x, gridDim.x);
-    if (blockIdx.x < a.n_tiles)
-        n = (a.n_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
-    sync_block();
-    for (uint32_t k = threadIdx.x; k < n; k += CUDA_THREADS) {
-        uint32_t local, part = matrix_of(a, blockIdx.x + k * gridDim.x, &local);
-        uint32_t h = local / n_tiles, at = h + (part > 0 ? a.store.n_head : 0) +
-                                           (part > 1 ? a.store.shape.n_head_kv : 0);
-
-        finished[k] =
-            part <= STORE_V && arrive(a.arrived + at, 1, n_tiles) ? part << 16 | h : NO_HEAD;
-    }
-    sync_block();
-    for (uint32_t k = 0; k < n; k++)
-        for (uint32_t r = warp; finished[k] != NO_HEAD && r < n_rows; r += CUDA_THREADS / 32) {
-            uint32_t part = finished[k] >> 16, h = finished[k] & 0xFFFF;
-
-            store_part(a.store, (enum store_part)part, r, h, head);
-            if (part == STORE_K && a.n_mats == 2)
-                store_part(a.store, STORE_V, r, h, head);
-        }
 }
 
 template <int G>
@@ -281,8 +251,10 @@ DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREAD
     wait_for_previous();
     multiply<G>(a, feed, sums, gate);
     copy_wait<0>();
-    if (a.stores)
-        finish_heads(a, count_rows(a));
+    if (G > 1)
+        prefetch_ahead(a.ahead, blockIdx.x, gridDim.x);
+    else if (a.ahead.n)
+        bring_ahead(a);
 }
 
 KERNEL(matvec, struct matmul_args, CUDA_THREADS, 3) {

@@ -147,7 +147,6 @@ struct ahead cuda_ahead(const struct be *b, const struct weights *output) {
 
 int cuda_matvec(struct be *b, const struct matmul_args *a) {
     assert(a->n_rows <= MATVEC_ROWS && a->gated < a->n_tiles);
-    assert(!a->stores || a->arrived);
     assert(!a->gated || (a->n_mats == 2 && a->m[0].n_row_tiles == a->m[1].n_row_tiles));
     uint32_t shared = matvec_shared(a->stage_bytes), tiles = a->n_tiles - a->gated;
     struct launch l = {matvec_for(a->n_rows),
