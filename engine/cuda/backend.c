@@ -363,8 +363,8 @@ static uint32_t n_threads(const struct be *b) {
     return 0;
 }
 
-/* Ways that engine/prove.c may turn off: graphs, early launch, last blocks that do the next
- * kernel's work, and expert_vec. */
+/* Ways that engine/prove.c may turn off: graphs, early launch, products that do the next kernel's
+ * work, and expert_vec. */
 static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     static const char *const names[] = {"graphs", "early launch", "fused kernels", "expert_vec"};
 

@@ -310,7 +310,7 @@ struct be {
     } limits;
     /* Settings; wants_: not found wrong by the self-test. */
     struct {
-        bool fuse, wants_fuse;   /* kernels do the work of the one before or behind them */
+        bool fuse, wants_fuse;   /* products gate, residual() adds up sums */
         bool early, wants_early; /* cuda_api.launch */
     } ways;
     uint32_t page_capacity; /* most entries of a batch's page tables */
@@ -327,7 +327,8 @@ struct be {
     struct weights *weights;
     struct graphs graphs;    /* used on the first rank only */
     struct batch_head *head; /* on the device: where the rows upload goes */
-    uint32_t *arrived;       /* zeros between kernels: struct matmul_args, attend_args */
+    /* [multiprocessors], one for a panel with shared segments; zeros between kernels */
+    uint32_t *arrived;
     struct loading load;
     struct activations act;
     struct products products;
@@ -403,15 +404,13 @@ uint32_t cuda_page_ranks(const struct be *b);
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h);
 /* Returns the bytes of a page for @n_values values of a token. */
 size_t cuda_values_bytes(const struct be *b, uint64_t n_values);
+/* Makes be.arrived zeros, after a kernel that may have left others. */
+int cuda_clear_arrived(struct be *b);
 /* Returns the queries of a block that has one chunk; the values of a head's result. */
 uint32_t cuda_few(const struct be *b);
 uint32_t cuda_head_values(const struct be *b, const struct heads *h);
 /* Returns the results of chunks that be.attention.partial has room for. */
 uint32_t cuda_partials(const struct be *b, const struct heads *h);
-
-/* Returns the words of be.arrived: one for each merge of attention, or each panel with shared
- * segments. */
-uint32_t cuda_arrivals(const struct be *b);
 
 /* Enqueues a kernel with its one argument, @args of @n bytes. The launch is noted while the step's
  * graph is made, and skipped while one is replayed. A grid of 0 launches nothing. Returns 0 or
@@ -579,7 +578,7 @@ void *step_host_state(struct be *b, uint32_t state);
 
 /* Packs the norm of x as the operand of the next matrices; NULL: x itself. */
 int step_norm(struct step *s, const float *norm);
-/* Returns true for steps of few rows, in which last blocks do the next kernel's work. */
+/* Returns true for steps of few rows, which matvec multiplies, with the gates of its results. */
 bool step_fuses(const struct step *s);
 /* Launches the sum that waits for the op behind it; x is not packed for that op. */
 int step_release(struct step *s);

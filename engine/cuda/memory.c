@@ -192,13 +192,7 @@ static void add_attention(struct be *b) {
         false);
     add(b, &b->attention.merge, b->attention.max_merges, sizeof(struct attn_merge), "attention",
         false);
-    add(b, &b->arrived, cuda_arrivals(b), sizeof(uint32_t), "attention", false);
-}
-
-uint32_t cuda_arrivals(const struct be *b) {
-    const struct model_shape *s = b->shape;
-
-    return MAX(b->attention.max_merges * s->widest.n_kv, (uint32_t)b->device.n_multiprocessors);
+    add(b, &b->arrived, (size_t)b->device.n_multiprocessors, sizeof(uint32_t), "products", false);
 }
 
 /* A staging area of @size bytes; @device: the pointer to its device's side, NULL: another has
@@ -556,6 +550,12 @@ static int clear_experts(struct be *b) {
                             "cudaMemset");
 }
 
+int cuda_clear_arrived(struct be *b) {
+    size_t bytes = (size_t)b->device.n_multiprocessors * sizeof(*b->arrived);
+
+    return cuda_check(b, b->api->fill(b->arrived, 0, bytes, b->stream), "cudaMemset");
+}
+
 int cuda_memory_open(struct be *b, struct err *err) {
     int r;
 
@@ -582,10 +582,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
                                  MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling.state),
                                  b->stream),
                     "cudaMemset");
-    r = r < 0 ? r
-              : cuda_check(
-                    b, b->api->fill(b->arrived, 0, cuda_arrivals(b) * sizeof(uint32_t), b->stream),
-                    "cudaMemset");
+    r = r < 0 ? r : cuda_clear_arrived(b);
     r = r < 0 ? r : clear_experts(b);
     r = r < 0 ? r : latent_open(b);
     /* A page holds finite numbers even before it is written (attention.cu). */

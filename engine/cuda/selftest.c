@@ -336,9 +336,7 @@ int selftest_leave_out(struct be *b, const char *what, const char *why) {
     size_t at = strlen(b->note);
 
     snprintf(b->note + at, sizeof(b->note) - at, "%swithout %s: %s", at ? "; " : "", what, why);
-    return cuda_check(
-        b, b->api->fill(b->arrived, 0, cuda_arrivals(b) * sizeof(*b->arrived), b->stream),
-        "cudaMemset");
+    return cuda_clear_arrived(b);
 }
 
 /* Tries one type of tensor in every way: the first one must be near the exact product, the others

@@ -330,11 +330,10 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
 /* -- what is fused ----------------------------------------------------------------------------- */
 
 /*
- * In a step of a few rows the last blocks of attention merge chunks. The gate and up product
- * multiplies its two results, and a norm is made where its row is packed, so that a layer is ten
- * kernels:
+ * The gate and up product multiplies its two results, and a norm is made where its row is packed,
+ * so that a layer is eleven kernels:
  *
- *     pack, q k v, store, attend, pack, output, pack, gate and up, pack, down
+ *     pack, q k v, store, attend, merge, pack, output, pack, gate and up, pack, down
  */
 bool step_fuses(const struct step *s) {
     const struct be *b = s->be;

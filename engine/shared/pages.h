@@ -101,7 +101,6 @@ struct attn_item {
     uint32_t n_run;    /* chunks; 0: final */
     uint32_t partial;  /* first place of its chunks' results; each takes as many as queries need */
     uint32_t n_chunks; /* chunks of the item's longest query */
-    uint32_t merge, n_merges;  /* merges that its result goes to, where it has a chunk */
     struct attn_shared shared; /* final: what it goes on from; n_chunks 0: nothing */
 };
 

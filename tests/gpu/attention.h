@@ -77,15 +77,10 @@ static void round_keys(struct attention *t) {
         }
 }
 
-enum {
-    AT_ONCE,
-    SPLIT,
-    SPLIT_LAST,
-    MANY
-}; /* LAST: merged by the last blocks; MANY: blocks of many queries */
+enum { AT_ONCE, SPLIT, MANY }; /* MANY: blocks of many queries */
 
 static void run_attention(struct attention *t, int how, float *out) {
-    bool split = how == SPLIT || how == SPLIT_LAST;
+    bool split = how == SPLIT;
     uint32_t few = t->n_value ? ATTN_LATENT : ATTN_QUERIES;
     uint32_t at_once = attend_kernel_for(&t->shape, how == MANY, t->bulk).queries;
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_queries = t->n_rows * t->group;
@@ -111,9 +106,7 @@ static void run_attention(struct attention *t, int how, float *out) {
                                                  .chunk = split ? (int32_t)c : -1,
                                                  .n_run = split,
                                                  .partial = n_partials++,
-                                                 .n_chunks = n_chunks,
-                                                 .merge = n_merges - 1,
-                                                 .n_merges = split};
+                                                 .n_chunks = n_chunks};
     }
     uint32_t n_wide =
         how == MANY && attend_kernel_for(&t->shape, true, t->bulk).leaves ? n_items : 0;
@@ -150,11 +143,6 @@ static void run_attention(struct attention *t, int how, float *out) {
     };
     struct merge_args m = {a.batch, a.partial, a.o,    a.n_head, n_kv,   t->group,
                            few,     n_value,   stride, a.window, a.sinks};
-    size_t n_counts = n_merges * n_kv;
-    uint32_t *counts = device_new(n_counts * 4);
-
-    must(api->fill(counts, 0, n_counts * 4, stream), "fill");
-    a.merged = how == SPLIT_LAST ? counts : NULL;
 
     for (int wide = how == MANY; wide >= 0; wide--) {
         struct attend_kernel k = attend_kernel_for(&t->shape, wide, t->bulk);
@@ -165,10 +153,9 @@ static void run_attention(struct attention *t, int how, float *out) {
         if (!k.leaves)
             break;
     }
-    if (how == SPLIT)
+    if (split)
         launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &m, "merge");
     fetch(out, a.o, bytes);
-    api->release(counts);
     api->release(a.o);
     api->release(a.partial);
     api->release((void *)a.batch);
@@ -242,8 +229,7 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
         .shape = shape, .group = group, .n_keys = n_keys, .n_rows = n_rows, .window = window};
     size_t n_kv = (size_t)n_keys * shape.n_head_kv * shape.head_dim;
     size_t n_q = (size_t)n_rows * shape.n_head_kv * group * shape.head_dim;
-    float *direct = host_new(n_q * 4), *split = host_new(n_q * 4), *last = host_new(n_q * 4);
-    float *wide = host_new(n_q * 4);
+    float *direct = host_new(n_q * 4), *split = host_new(n_q * 4), *wide = host_new(n_q * 4);
     char name[100];
 
     t.q = host_new(n_q * 4);
@@ -261,13 +247,11 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     t.table_on = device_of(t.table, (n_keys + shape.page_tokens - 1) / shape.page_tokens * 4);
     run_attention(&t, AT_ONCE, direct);
     run_attention(&t, SPLIT, split);
-    run_attention(&t, SPLIT_LAST, last);
     run_attention(&t, MANY, wide);
     snprintf(name, sizeof(name), "attention dim %u, group %u, %u keys, %u rows%s%s", shape.head_dim,
              group, n_keys, n_rows, shape.q8 ? ", q8_0" : "", window ? ", window, sinks" : "");
     report_check(name, attention_error(&t, direct, 1e-3), 1e-3);
     check_same_bits("attention split", &t, split, direct);
-    check_same_bits("last blocks merge", &t, last, direct);
     check_same_bits("attention wide", &t, wide, direct);
     api->release(t.q_on);
     api->release(t.sinks_on);
@@ -280,7 +264,6 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     free(t.table);
     free(direct);
     free(split);
-    free(last);
     free(wide);
 }
 

@@ -128,7 +128,6 @@ static int turn_back(const struct step *s, const struct heads *h, uint32_t run) 
     return cuda_launch(s->be, &l, &a, sizeof(a));
 }
 
-/* Chunks are merged by the last block of a query (few rows), or by a kernel of its own. */
 int step_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
@@ -175,10 +174,7 @@ int step_attend(struct step *s, const struct model_op *op) {
     int r = plan(s, h);
     if (b->shape->mla.rank)
         latent_attend(b, &a);
-    else if (step_fuses(s))
-        a.merged = b->arrived;
     r = r < 0 ? r : launch_attend(s, h, &a);
-    if (!a.merged)
-        r = r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
+    r = r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
     return r < 0 || !run ? r : turn_back(s, h, run);
 }

@@ -29,7 +29,7 @@
  *
  * So a chunk costs one barrier, and 64 KiB of keys and as many of values are on their way at a
  * time. What an item leaves is either the result o or, where its chunks are items of their own, a
- * partial result (o, m, l) that merge() or the last block adds up.
+ * partial result (o, m, l) that merge() adds up.
  *
  * Keys behind the query have p = 0, which is enough: pages hold no infinities, so 0 v = 0. A layer
  * with a window is the same tree: a tile before the windows of all queries is left out, in the
@@ -50,9 +50,9 @@
 template <int D> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_QUERIES;
 
-    struct attn_item item; /* here, not in registers: tiles need all of these */
+    uint16_t q[D][2][1][32][8]; /* take_queries(); first: 16 bytes are stored at a time */
+    struct attn_item item;      /* here, not in registers: tiles need all of these */
     struct Place place;
-    uint16_t q[D][2][1][32][8]; /* take_queries() */
     float m[ATTN_QUERIES][ATTN_TILES], l[ATTN_QUERIES][ATTN_TILES];
     struct Reach reach[ATTN_QUERIES];
 };
@@ -372,8 +372,6 @@ template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
         take_item<D>(a, i, s);
         attend_item<D, Q8>(a, s);
-        if (a.merged)
-            finish_item(a, s.item);
         sync_block();
     }
 }

@@ -2,8 +2,7 @@
 
 /*
  * attention - what the kernels of attention.cu have in common, for any number of queries a block:
- * keys and values from their pages, the softmax of a tile, the merging of tiles and chunks, and
- * what the last blocks do.
+ * keys and values from their pages, the softmax of a tile, and the merging of tiles and chunks.
  */
 
 #include "engine/cuda/rows/rows.cuh"
@@ -450,28 +449,4 @@ DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &i
 
     for (uint32_t i = threadIdx.x; i < it.n_q * quads; i += CUDA_THREADS)
         merge_values(a, it, blockIdx.y, i / quads, i % quads * 4);
-}
-
-/* Does the merges that were waiting for this item. */
-DEVICE_APART void finish_item(const struct attend_args &a, const struct attn_item &it) {
-    SHARED uint32_t is_last[ATTN_QUERIES];
-    SHARED struct attn_merge merges[ATTN_QUERIES]; /* arrive() leaves nothing in the L1 cache */
-
-    if (it.chunk < 0)
-        return;
-    struct merge_args m = {a.batch,          a.partial, a.o,    a.n_head,
-                           gridDim.y,        a.group,   a.few,  a.n_value,
-                           a.partial_stride, a.window,  a.sinks};
-    sync_block();
-    if (threadIdx.x < it.n_merges) {
-        uint32_t at = it.merge + threadIdx.x;
-        struct attn_merge m = a.batch->merge[at];
-
-        merges[threadIdx.x] = m;
-        is_last[threadIdx.x] = arrive(a.merged + at * gridDim.y + blockIdx.y, 1, m.n_chunks);
-    }
-    sync_block();
-    for (uint32_t i = 0; i < it.n_merges; i++)
-        if (is_last[i])
-            merge_queries(m, merges[i]);
 }

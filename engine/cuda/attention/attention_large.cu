@@ -278,8 +278,6 @@ template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct
         const struct attn_item &it = a.batch->item[i];
 
         attend_item<D, 1, 32 * D, Q8, false>(a, it, s);
-        if (a.merged)
-            finish_item(a, it);
         sync_block();
     }
 }
@@ -297,7 +295,7 @@ ATTEND(attend_256_q8, 8, true)
 ATTEND(attend_512, 16, false)
 ATTEND(attend_512_q8, 16, true)
 
-/* Runs a kernel whose shared memory the launch asks for; its last blocks neither merge nor pack. */
+/* Runs a kernel whose shared memory the launch asks for. */
 template <int D, int G, int V, bool Q8, bool LATENT>
 DEVICE void attend_groups(const struct attend_args &a) {
     using S = struct Shared<D, G>;

@@ -10,9 +10,8 @@
 
 /* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
  * [n_head_kv][few queries] rows of partial_stride floats: o, then m and l; of more queries it takes
- * as many as they need. merged: the block that
- * is last with a merge's chunks does the merge. Tiles and chunks that none of an item's queries
- * sees are left out, which changes no bit. */
+ * as many as they need. Tiles and chunks that none of an item's queries sees are left out, which
+ * changes no bit. */
 struct attend_args {
     const struct batch_head *batch;
     const float *q;       /* [rows][n_head][head_dim]; with @turned [rows][n_head][n_value] */
@@ -30,15 +29,14 @@ struct attend_args {
     uint32_t window;        /* a row sees the last so many keys; UINT32_MAX: all */
     uint32_t two_way;       /* rows see keys up to batch_head.last */
     const float *sinks;     /* by head, the score of a key without a value; NULL: there is none */
-    uint32_t *merged;       /* NULL, or zeros as in matmul_args: [merges][n_head_kv] */
 };
 
 /* attend_64 and attend_128: values of eight tiles, where their results are left. */
 #define ATTEND_SHARED(head) (ATTN_TILES * ATTN_TILE * 2 * (head))
 
 /* attend_wide_64 and attend_wide_128 take wide_item, all chunks of a sequence or some that several
- * share, and leave the others to attend_64 and attend_128, which go on from what these left;
- * nothing by last blocks. Their shared memory: */
+ * share, and leave the others to attend_64 and attend_128, which go on from what these left. Their
+ * shared memory: */
 #define ATTEND_WIDE_STAGES 3u
 #define ATTEND_WIDE_SHARED(head, q8)                                                               \
     (ATTN_TILE * (((q8) ? 2 : ATTEND_WIDE_STAGES) * ((head) + 32 + (head)) * 2 +                   \
@@ -54,7 +52,7 @@ struct attend_kernel {
 
 /* attend_latent: items of up to ATTN_LATENT queries of LATENT_KEY values, the results of
  * LATENT_VALUE. attend_wide_256, attend_wide_512: all items, of up to ATTN_WIDE_256, ATTN_WIDE_512
- * queries. Nothing by last blocks. Their shared memory: */
+ * queries. Their shared memory: */
 #define ATTEND_GROUPS_SHARED(head, queries)                                                        \
     (64 + ATTN_CHUNK / 8 * 16 + (queries) * (head)*2 +                                             \
      ATTN_TILES * (queries) * (ATTN_TILE * 2 + 16) + (queries)*8 * 4)

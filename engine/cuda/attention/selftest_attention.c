@@ -2,8 +2,8 @@
  * selftest_attention - attention over made-up keys in each way that steps may take: of a prompt, of
  * few rows, split or not, of sequences that share pages; models with sinks again with these and a
  * window. The plainest way is compared with a sum in double precision on the host, all others with
- * it, by bits: blocks of few queries over all of their chunks, a merge of its own, no last blocks.
- * The others come one by one on top of it, and one with other bits is left out.
+ * it, by bits: blocks of few queries over all of their chunks. The others come one by one on top of
+ * it, and one with other bits is left out.
  *
  * plan decides from the batch and the number of multiprocessors which blocks there are, so a batch
  * is tried as a device with few or with many would have it. Two key heads are enough for that.
@@ -22,7 +22,7 @@
 #define KEYS 912u /* three chunks, and one that begins; MOST rows begin behind the third */
 #define MOST 144u /* rows that are computed, at most: more than a block of ATTN_WIDE queries */
 #define SOME 20u  /* rows whose results are merged by row */
-#define FEW 8u    /* sequences whose results last blocks merge */
+#define FEW 8u    /* sequences that share pages, beside SOME */
 #define HEADS_KV 2u
 #define GROUP 32u   /* heads that share a key head, at most */
 #define WINDOW 170u /* window of the last row: its chunk, and the last tiles of the one before */
@@ -233,18 +233,17 @@ static int same_in(struct be *b, struct scene *t, const struct batch *p) {
 /* -- the ways ---------------------------------------------------------------------------------- */
 
 /* Ways, each added to those before it. */
-enum way { PLAIN, BULK, WIDE, FUSED, SHARED, MANY, WAYS };
+enum way { PLAIN, BULK, WIDE, SHARED, MANY, WAYS };
 
 static const char *const way_name[] = {[BULK] = "attend_latent_bulk",
                                        [WIDE] = "attend_wide",
-                                       [FUSED] = "fused kernels",
                                        [SHARED] = "pages shared by few queries",
                                        [MANY] = "pages shared by many queries"};
 
 /* Settings of steps outside of the self-test. */
 struct wanted {
     uint32_t wide_rows;
-    bool fuse, bulk, shares, many;
+    bool bulk, shares, many;
 };
 
 /* From now on steps take a way, or do not. */
@@ -253,8 +252,6 @@ static void take(struct be *b, const struct wanted *all, enum way way, bool use)
         b->attention.bulk = use && all->bulk;
     else if (way == WIDE)
         b->attention.wide_rows = use ? all->wide_rows : UINT32_MAX;
-    else if (way == FUSED)
-        b->ways.fuse = use && all->fuse;
     else if (way == SHARED)
         b->attention.shares = use && all->shares;
     else
@@ -290,11 +287,6 @@ static uint32_t batches_of(const struct be *b, const struct scene *t, enum way w
         p[1] = (struct batch){t->n_rows, empty, false};
         p[2] = (struct batch){1, real, false};
         return 3;
-    case FUSED:
-        p[0] = (struct batch){some, empty, false};
-        p[1] = (struct batch){MIN(FEW, t->n_rows), empty, false};
-        p[2] = (struct batch){1, empty, false};
-        return 3;
     case SHARED:
         p[0] = (struct batch){MIN(some, n_seqs), real, true};
         p[1] = (struct batch){few, real, true};
@@ -328,8 +320,6 @@ static bool is_wanted(const struct be *b, const struct scene *t, const struct wa
         return all->bulk;
     if (way == WIDE)
         return t->n_rows > all->wide_rows && (!t->n_turned || b->attention.bulk);
-    if (way == FUSED)
-        return all->fuse;
     if (way == SHARED)
         return all->shares;
     return all->many && b->attention.shares && attend_kernel_for(&shape, true, false).leaves;
@@ -337,8 +327,8 @@ static bool is_wanted(const struct be *b, const struct scene *t, const struct wa
 
 /* The plainest way must be right; each other one is taken if it is. */
 static int try_ways(struct be *b, struct scene *t, struct err *err) {
-    const struct wanted all = {b->attention.wide_rows, b->ways.fuse, b->attention.bulk,
-                               b->attention.shares, !b->attention.no_many};
+    const struct wanted all = {b->attention.wide_rows, b->attention.bulk, b->attention.shares,
+                               !b->attention.no_many};
     const struct batch prompt = {t->n_rows, CROWDED, false};
     const char *what = t->window ? "attention with a window" : "attention";
     char why[80];
@@ -368,8 +358,6 @@ static int try_ways(struct be *b, struct scene *t, struct err *err) {
         snprintf(why, sizeof(why), "other bits in %s", what);
         r = selftest_leave_out(b, way_name[way], why);
     }
-    if (!b->ways.fuse)
-        b->ways.wants_fuse = false;
     return r < 0 ? r : 0;
 }
 

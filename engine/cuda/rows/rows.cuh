@@ -1,9 +1,7 @@
 #pragma once
 
 /*
- * rows - what is done to rows of activations, by kernels of its own (rows.cu) or by the last block
- * of the kernel that made the rows (matmul.cu, attention.cu): the same code, so the same bits.
- * Formulas: engine/reference/ops.c.
+ * rows - what is done to rows of activations. Formulas: engine/reference/ops.c.
  */
 
 #include "engine/cuda/device.cuh"

@@ -288,7 +288,7 @@ static void expect_same(const struct trace *a, const struct trace *b, const char
 }
 
 /* Decoding in chunks of one or two rows uses matvec and split attention, whole prompts matmul_wide
- * and matmul_wgmma; the work of last blocks is that of kernels of its own. */
+ * and matmul_wgmma. */
 /* Under a sanitizer only the last: the kernels are slow there, and it has what the others have. */
 #ifdef __SANITIZE_ADDRESS__
 #define FIRST_OTHER_WAY 3

@@ -125,10 +125,6 @@ static bool is_attend(const char *kernel, const void *args) {
     return strcmp(kernel, "attend_64") == 0;
 }
 
-static bool is_fused(const char *kernel, const void *args) {
-    return is_attend(kernel, args) && ((const struct attend_args *)args)->merged;
-}
-
 /* Blocks of many queries over a run of chunks, or over all. */
 static bool is_attend_wide(const char *kernel, const void *args, bool runs) {
     const struct attend_args *a = args;
@@ -150,8 +146,13 @@ static bool is_few(const char *kernel, const void *args) {
     const struct attend_args *a = args;
     bool shared = false;
 
-    for (uint32_t i = 0; is_attend(kernel, args) && i < a->batch->n_items; i++)
-        shared = shared || a->batch->item[i].n_merges > 1;
+    for (uint32_t i = 0; is_attend(kernel, args) && i < a->batch->n_items; i++) {
+        const struct attn_item *it = &a->batch->item[i];
+
+        for (uint32_t k = 0; k < a->batch->n_seqs && it->chunk >= 0; k++)
+            shared = shared || (a->batch->seq[k].row0 == it->row0 &&
+                                it->n_q > a->batch->seq[k].n_rows * a->group);
+    }
     return shared;
 }
 
@@ -271,7 +272,6 @@ Test(cuda_selftest, attention_that_is_wrong_is_left_out) {
     static const struct fault faults[] = {
         {is_attend, "attention is off by", true, true},
         {is_whole, "without attend_wide: other bits", false, true},
-        {is_fused, "without fused kernels: other bits", false, true},
         {is_few, "without pages shared by few queries: other bits", false, true},
         {is_many, "without pages shared by many queries: other bits", false, true},
     };
