@@ -73,6 +73,11 @@ bool model_has_name(const struct model *m, const char *name, size_t len);
 static inline bool model_on_demand(const struct model *m) {
     return m->port->want != NULL;
 }
+
+/* Returns true if no worker holds memory for @m. */
+static inline bool model_asleep(const struct model *m) {
+    return model_on_demand(m) && (m->state == API_MODEL_ABSENT || m->state == API_MODEL_FAILED);
+}
 /* the word of llama-server's router for the state */
 const char *model_state_name(const struct model *m);
 /* Returns the format of the weights that the file's name has ("Q4_K_M"); "": none. */

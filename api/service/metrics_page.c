@@ -209,6 +209,17 @@ static double is_up(const struct model *m) {
     return m->worker_up;
 }
 
+/* Writes which of vLLM's states of sleep each model is in: one that sleeps has no memory here. */
+static void put_sleep(struct page *p) {
+    static const char *const states[] = {"awake", "weights_offloaded", "discard_all"};
+
+    head(p, "vllm:engine_sleep_state", "gauge", "1 for the state that the model is in.");
+    for (uint32_t m = 0; m < p->n; m++)
+        for (uint32_t i = 0; i < ARRAY_SIZE(states); i++)
+            put(p, "vllm:engine_sleep_state{%s,sleep_state=\"%s\"} %d\n", p->labels[m], states[i],
+                i == (model_asleep(p->model[m]) ? 2 : 0));
+}
+
 static double report_age_s(const struct model *m) {
     return m->has_stats ? (double)(clock_now(m->env->clock) - m->worker.at_ns) / 1e9 : -1;
 }
@@ -250,6 +261,7 @@ static void put_workers(struct page *p) {
                 put_worker_row(p, older[i].was, &worker_rows[k]);
     put_by_source(p);
     put_by_device(p);
+    put_sleep(p);
     gauge_of_models(p, "weft_worker_report_age_seconds",
                     "Age of the worker's statistics; -1: none yet.", report_age_s);
     if (model_on_demand(p->model[0]))
@@ -267,6 +279,9 @@ static void put_generations(struct page *p, const struct metrics *loop) {
 #define PUT_HISTOGRAM(field, bounds, family, help)                                                 \
     histogram(p, family, help, loop, offsetof(struct metrics, field));
     METRICS_HISTOGRAMS(PUT_HISTOGRAM)
+    /* AIBrix computes percentiles from the name that vLLM had before. */
+    PUT_HISTOGRAM(between, between_bounds, "vllm:time_per_output_token_seconds",
+                  "Time between tokens; the former name of vllm:inter_token_latency_seconds.")
 }
 
 /* The first of them are named, with those of the tenants file among them; the others are one. */

@@ -74,11 +74,6 @@ void wake_up_serve(struct exchange *x, struct http *h) {
     accept_change(x);
 }
 
-/* Returns true if no worker holds memory for @m. */
-static bool is_asleep(const struct model *m) {
-    return model_on_demand(m) && (m->state == API_MODEL_ABSENT || m->state == API_MODEL_FAILED);
-}
-
 void sleeping_serve(struct exchange *x, struct http *h) {
     static const char yes[] = "{\"is_sleeping\":true}", no[] = "{\"is_sleeping\":false}";
     const struct gen_env *env = env_of(x);
@@ -93,7 +88,7 @@ void sleeping_serve(struct exchange *x, struct http *h) {
     LIST_FOREACH(node, &env->models.list) {
         const struct model *m = LIST_ENTRY(node, const struct model, link);
 
-        asleep &= (named && m != named) || is_asleep(m);
+        asleep &= (named && m != named) || model_asleep(m);
     }
     respond(x, 200, RESPOND_JSON, asleep ? yes : no, asleep ? sizeof(yes) - 1 : sizeof(no) - 1);
 }

@@ -15,6 +15,16 @@ GAUGES_OF_PICKER = ["vllm:num_requests_waiting", "vllm:num_requests_running", "v
 OF_PRODUCTION_STACK = {"vllm:num_requests_running": "gauge", "vllm:num_requests_waiting": "gauge", "vllm:gpu_cache_usage_perc": "gauge",
                        "vllm:gpu_prefix_cache_hits_total": "counter", "vllm:gpu_prefix_cache_queries_total": "counter"}
 
+# AIBrix's gateway (pkg/metrics/metrics.go): what it reads of a pod, and of what its queries are made.
+OF_AIBRIX = {"vllm:num_requests_running": "gauge", "vllm:num_requests_waiting": "gauge", "vllm:num_preemptions_total": "counter",
+             "vllm:kv_cache_usage_perc": "gauge", "vllm:gpu_cache_usage_perc": "gauge", "vllm:prefix_cache_hits_total": "counter",
+             "vllm:prefix_cache_queries_total": "counter", "vllm:prompt_tokens_total": "counter", "vllm:generation_tokens_total": "counter",
+             "vllm:request_success_total": "counter", "vllm:lora_requests_info": "gauge", "vllm:engine_sleep_state": "gauge",
+             **{f"vllm:{name}": "histogram" for name in
+                ("e2e_request_latency_seconds", "request_queue_time_seconds", "request_inference_time_seconds", "request_prompt_tokens",
+                 "request_generation_tokens", "time_to_first_token_seconds", "time_per_output_token_seconds", "inter_token_latency_seconds",
+                 "request_time_per_output_token_seconds", "request_decode_time_seconds", "request_prefill_time_seconds")}}
+
 
 def families(text):
     """Of a page of metrics: {name: type}, {name: [(labels, value)]}; each sample belongs to a family that was declared."""
@@ -95,6 +105,16 @@ def test_the_production_stack_finds_models_and_statistics():
         for name, kind in OF_PRODUCTION_STACK.items():
             assert types[name] == kind and len(samples[name]) == 1, name
         assert one(samples, "vllm:gpu_prefix_cache_hits_total") < one(samples, "vllm:gpu_prefix_cache_queries_total")
+
+
+def test_aibrix_finds_its_metrics():
+    with Weftd() as w:
+        assert w.request("POST", "/v1/completions", {"prompt": "a", "max_tokens": 4, "ignore_eos": True})[0] == 200
+        types, samples = scrape(w)
+        assert {name: types.get(name) for name in OF_AIBRIX} == OF_AIBRIX
+        assert {labels["sleep_state"]: v for labels, v in samples["vllm:engine_sleep_state"]} == {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+        old, new = ([v for _, v in samples[name + "_bucket"]] for name in ("vllm:time_per_output_token_seconds", "vllm:inter_token_latency_seconds"))
+        assert old == new and old[-1] == 3, old
 
 
 def test_sglangs_gateway_finds_a_worker():
