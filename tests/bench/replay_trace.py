@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
 """Replays a public trace of agents against a server with /v1/completions, reports AIPerf's metrics, writes a record to share.
 
-usage: replay_trace.py URL TRACE... [--tokens X] [--times X] [--max-requests N] [--vocab A-B] [--model NAME] [--record FILE]
+usage: replay_trace.py URL TRACE... [--tokens X] [--times X] [--max-pause S] [--max-requests N] [--vocab A-B] [--model NAME]
+                       [--slo-ttft MS] [--slo-itl MS] [--record FILE]
 
 Traces: of Weka's kv-cache-tester, which InferenceX and AIPerf replay (one JSON object per file: "requests" of types n, s and
 subagent, times in seconds, "hash_ids" of blocks of "block_size" tokens), and of Mooncake (JSON lines: "timestamp" in ms or
 "delay", "input_length", "output_length", "hash_ids" of blocks of 512 tokens, "session_id" in AIPerf's form).
 
-A trace has no text, only names of blocks: equal names become equal tokens, so that prefixes are shared where they were. A
-session waits for the answer and then as long as its agent did; sub-agents run beside each other and end before their parent
-goes on. --tokens and --times scale lengths and pauses for a slower server; both are part of the record.
+A trace has no text, only names of blocks: equal names in one file become equal tokens, so that prefixes are shared where
+they were. A session waits for the answer and then as long as its agent did. Sub-agents begin as long after their parent's
+answer as they did and run beside each other and beside its pause; all of them end before it goes on. --tokens and --times
+scale lengths and pauses for a slower server, --max-pause cuts pauses (AgentX: 10); all three are part of the record.
+
+Goodput counts the requests that meet --slo-ttft and, in the mean between tokens, --slo-itl. --tokens 1 --times 1
+--max-pause 10 is AgentX's load without its start in the midst of sessions, its endless repetition and its marks against
+caching; its own score has to be taken with AIPerf.
 """
 import argparse
 import concurrent.futures
@@ -44,13 +50,14 @@ def turn(row, names, pause, scope, size):
 
 
 def weka_session(requests, scope, size):
-    """Turns, each with the sessions of sub-agents that end before it."""
+    """Turns, each with the sessions of sub-agents that end before it, (pause after the last answer in s, session)."""
     session, children, before = [], [], None
     if not isinstance(requests, list) or len(requests) > MOST:
         raise ValueError("requests")
     for row in requests:
         if row["type"] == "subagent":
-            children.append(weka_session(row["requests"], scope, size))
+            at = number(row.get("t") or 0)
+            children.append((max(0.0, at - (before or 0)), weka_session(row["requests"], scope, size)))
         elif row["type"] in ("n", "s"):
             at = number(row["t"])
             pause = row.get("think_time")
@@ -148,15 +155,21 @@ class Replay:
             "input_sequence_length": usage["prompt_tokens"], "output_sequence_length": n,
             "cached": (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)})
 
-    def run(self, session, name):
+    def wait(self, pause, since):
+        pause = min(pause, self.args.max_pause) * self.args.times
+        time.sleep(max(0, since + pause - time.monotonic()))
+
+    def run(self, session, name, pause=0):
+        self.wait(pause, time.monotonic())
         for i, t in enumerate(session):
-            children = [threading.Thread(target=self.run, args=(s, f"{name}.{i}.{k}")) for k, s in enumerate(t["after"])]
+            since = time.monotonic()
+            children = [threading.Thread(target=self.run, args=(s, f"{name}.{i}.{k}", at)) for k, (at, s) in enumerate(t["after"])]
             for c in children:
                 c.start()
             for c in children:
                 c.join()
             if "in" in t:
-                time.sleep(t["pause"] * self.args.times)
+                self.wait(t["pause"], since)
                 self.ask(t, name)
 
     def run_all(self, sessions):
@@ -177,21 +190,35 @@ def summary(values):
 
 
 def joules():
-    """Joules so far by RAPL's packages and NVML's devices; None where neither is to be read."""
-    total, found = 0.0, False
-    for path in pathlib.Path("/sys/class/powercap").glob("intel-rapl:?/energy_uj"):
+    """{counter: (J so far, J at which it begins again or None)} of RAPL's packages and NVML's devices, and why others are missing."""
+    found, missing = {}, []
+    packages = list(pathlib.Path("/sys/class/powercap").glob("intel-rapl:?"))
+    for path in packages:
         try:
-            total, found = total + int(path.read_text()) / 1e6, True
-        except OSError:
-            pass
+            found[path.name] = (int((path / "energy_uj").read_text()) / 1e6, int((path / "max_energy_range_uj").read_text()) / 1e6)
+        except OSError as e:
+            missing.append(f"{path.name}: {e.strerror}")
+    if not packages:
+        missing.append("no RAPL")
     try:
         import pynvml
         pynvml.nvmlInit()
         for i in range(pynvml.nvmlDeviceGetCount()):
-            total, found = total + pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(i)) / 1000, True
-    except Exception:  # no module, or no device
-        pass
-    return total if found else None
+            found[f"nvml:{i}"] = (pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(i)) / 1000, None)
+    except Exception as e:  # no module, or no device
+        missing.append(f"NVML: {str(e) or type(e).__name__}")
+    return found, missing
+
+
+def used(before, after):
+    """Joules between two readings, of the counters that both have; None: there is none."""
+    both = [(before[k][0], *after[k]) for k in before if k in after]
+    return sum(b - a if b >= a else b - a + (wraps or 0) for a, b, wraps in both) if both else None
+
+
+def is_good(row, ttft, itl):
+    """Whether a request meets the objectives, each in ms or None."""
+    return (ttft is None or row["time_to_first_token"] <= ttft) and (itl is None or (row["inter_token_latency"] or 0) <= itl)
 
 
 def output_of(*command):
@@ -209,7 +236,8 @@ def hardware():
 
 
 def report(replay, energy):
-    rows = replay.rows
+    rows, slo = replay.rows, (replay.args.slo_ttft, replay.args.slo_itl)
+    n_good = sum(is_good(r, *slo) for r in rows)
     seconds = max(r["end"] for r in rows) - min(r["began"] for r in rows)
     n_in, n_out = sum(r["input_sequence_length"] for r in rows), sum(r["output_sequence_length"] for r in rows)
     names = ("time_to_first_token", "inter_token_latency", "request_latency", "input_sequence_length", "output_sequence_length")
@@ -217,7 +245,9 @@ def report(replay, energy):
             "request_count": len(rows), "error_request_count": sum(replay.failed.values()), "errors": replay.failed,
             "benchmark_duration": seconds, "request_throughput": len(rows) / seconds, "output_token_throughput": n_out / seconds,
             "total_token_throughput": (n_in + n_out) / seconds, "cached_prompt_share": sum(r["cached"] for r in rows) / n_in,
-            "joules_per_output_token": energy and energy / n_out}
+            "goodput": None if slo == (None, None) else n_good / seconds,
+            "good_request_share": None if slo == (None, None) else n_good / (len(rows) + sum(replay.failed.values())),
+            "joules_per_output_token": None if energy is None else energy / n_out}
 
 
 def main():
@@ -226,6 +256,9 @@ def main():
     p.add_argument("trace", nargs="+")
     p.add_argument("--tokens", type=float, default=1.0)
     p.add_argument("--times", type=float, default=1.0)
+    p.add_argument("--max-pause", type=float, default=math.inf)
+    p.add_argument("--slo-ttft", type=float)
+    p.add_argument("--slo-itl", type=float)
     p.add_argument("--max-requests", type=int, default=-1)
     p.add_argument("--concurrency", type=int, default=64)
     p.add_argument("--vocab", default="300-30000")
@@ -234,14 +267,15 @@ def main():
     p.add_argument("--record")
     args = p.parse_args()
     sessions = [s for path in args.trace for s in read(pathlib.Path(path).read_text(), path)]
-    replay, before = Replay(args), joules()
+    replay, (before, _) = Replay(args), joules()
     replay.run_all(sessions)
     if not replay.rows:
         sys.exit(f"no request was answered: {replay.failed}")
-    after = joules()
+    after, missing = joules()
     record = {"hardware": hardware(), "commit": output_of("git", "rev-parse", "HEAD"), "command": " ".join(sys.argv),
               "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "sessions": len(sessions),
-              "metrics": report(replay, None if before is None or after is None else after - before)}
+              "metrics": report(replay, used(before, after)), "energy_counters": sorted(before.keys() & after.keys()),
+              "energy_missing": missing}
     print(json.dumps(record, indent=1))
     if args.record:
         pathlib.Path(args.record).write_text(json.dumps(record, indent=1) + "\n")

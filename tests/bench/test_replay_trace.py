@@ -25,7 +25,8 @@ def lines(rows):
 def test_forms():
     [(start, session)] = replay_trace.read(json.dumps(WEKA), "f")
     assert start == 0 and [t["in"] for t in session] == [100, 200] and session[1]["pause"] == 7.0, session
-    [child] = session[1]["after"]
+    [(at, child)] = session[1]["after"]
+    assert at == 1.0  # after the answer, which came at 2.0
     assert [t["pause"] for t in child] == [0.0, 3.0] and child[1]["blocks"] == ["f/1", "f/9"] and not session[0]["after"]
     (first, alone), (second, pair) = replay_trace.read(lines(MOONCAKE), "g")
     assert (first, second) == (1.0, 2.0) and len(alone) == 1 and [t["pause"] for t in pair] == [0, 0.5] and pair[1]["size"] == 512
@@ -37,6 +38,33 @@ def test_equal_blocks_are_equal_tokens():
     [(_, session)] = replay_trace.read(json.dumps(WEKA), "f")
     a, b = (r.prompt(t) for t in session)
     assert len(a) == 50 and len(b) == 100 and a == b[:50] and all(10 <= t < 99 for t in b) and a[:32] != a[32:]
+
+
+def test_subagents_run_beside_the_pause():
+    args = type("Args", (), {"url": "http://h:1", "vocab": "10-99", "max_requests": 9, "tokens": 1, "times": 1, "max_pause": 1.5})
+    now, asked = [0.0], []
+    clock = type("Clock", (), {"monotonic": lambda: now[0], "sleep": lambda s: now.__setitem__(0, now[0] + s)})
+    thread = type("Thread", (), {"__init__": lambda self, target, args: setattr(self, "go", lambda: target(*args)), "start": lambda self: self.go(),
+                                 "join": lambda self: None})
+    r, real = replay_trace.Replay(args), (replay_trace.time, replay_trace.threading)
+    r.ask = lambda t, name: asked.append((name, now[0]))
+    replay_trace.time, replay_trace.threading = clock, type("Threading", (), {"Thread": thread})
+    try:
+        [(_, session)] = replay_trace.read(json.dumps(WEKA), "f")
+        r.run(session, "s")
+    finally:
+        replay_trace.time, replay_trace.threading = real
+    # The child begins 1 s after the answer and pauses 1.5 s instead of 3; the parent's 7 s are cut to 1.5, which are over then.
+    assert asked == [("s", 0.0), ("s.1.0", 1.0), ("s.1.0", 2.5), ("s", 2.5)], asked
+
+
+def test_goodput_and_energy():
+    row = {"time_to_first_token": 100, "inter_token_latency": None}
+    good = replay_trace.is_good
+    assert good(row, 100, None) and good(row, None, 1) and not good(row, 99, None) and not good({**row, "inter_token_latency": 2}, 100, 1)
+    used = replay_trace.used
+    assert used({"a": (5, 10), "b": (1, None)}, {"a": (2, 10), "b": (4, None)}) == 10  # a began again at 10
+    assert used({}, {"a": (1, None)}) is None and used({"a": (1, None)}, {"a": (1, None)}) == 0
 
 
 def test_damaged_files_are_refused_with_a_reason():
