@@ -724,7 +724,7 @@ Test(grammar_schema, contains_several_times) {
     }
     REFUSED("{\"contains\": {\"const\": 1}, \"allOf\": [{\"contains\": {\"const\": 2}}], "
             "\"maxItems\": 3}",
-            "unsupported", "#/allOf/0/contains: twice, beside");
+            "unsupported", "#/allOf/0/contains: two contains are not supported together");
 }
 
 /* All arrays of up to four of 1, 5, 7, 9, with the first two by position. */
