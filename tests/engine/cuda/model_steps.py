@@ -106,8 +106,8 @@ class Model:
         return size, issue / self.issue(self.a.clock), x
 
     def pauses(self, n, sequences, gap):
-        """Seconds from the last weights of a launch to the first that wait for what is made of its result: counts of
-        last blocks, what these do, the way to the next kernel; before o attention, of 1,024 keys a sequence."""
+        """Seconds from the last weights of a launch to the first that wait for what is made of its result: the kernels
+        between; before o store, attention of 1,024 keys a sequence, and merge, which reads the batch and its merge."""
 
         def packed(columns):
             """By a kernel with a block a row."""
@@ -116,10 +116,10 @@ class Model:
         each = n // sequences  # rows: an item has up to four
         blocks = sequences * -(-each // 4) * 4 * KV_HEADS
         # The batch's pointers, item, page table and page, one after the other, then keys and values from memory.
-        begins = self.a.arrive + STORE + gap + 5 * FROM_CACHE + FIRST_BYTES
+        begins = gap + FROM_CACHE + STORE + gap + 5 * FROM_CACHE + FIRST_BYTES
         brought = 2 * 256 * DIM * 2 / CACHE_WIDTH / (self.a.clock * 1e3)  # of a chunk, to one multiprocessor
         dependent = self.loops["attend_128 of 8", None].instructions * DEPENDENT / (self.a.clock * 1e3)
-        merge = self.a.arrive + FROM_CACHE + packed(WIDTH)
+        merge = gap + 3 * FROM_CACHE + packed(WIDTH)
         attend = begins + -(-blocks // (2 * SMS)) * (FROM_CACHE + brought + dependent) + merge
         us = {"q k v": packed(WIDTH), "o": attend, "gate up": packed(WIDTH),
               "down": packed(INNER)}
