@@ -444,7 +444,7 @@ static uint64_t sum_of_all(const struct be *b) {
 }
 
 /* Asks for the bytes of free memory. The driver of an integrated device calls the file cache used,
- * which the system gives up for whoever needs it. */
+ * which the system gives up for whatever needs it. */
 static int ask_memory(struct be *b, size_t *n_free, size_t *n_total) {
     int r = cuda_check(b, b->api->memory(n_free, n_total), "cudaMemGetInfo");
 

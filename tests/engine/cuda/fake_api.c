@@ -145,8 +145,7 @@ static int alloc_any(void **p, size_t n, enum simt_space space) {
 
     if (r)
         return r;
-    if ((space == SIMT_DEVICE || fake_cuda.integrated) &&
-        n > fake_cuda.bytes - n_used[fake_used])
+    if ((space == SIMT_DEVICE || fake_cuda.integrated) && n > fake_cuda.bytes - n_used[fake_used])
         return OUT_OF_MEMORY;
     b = block_new(n);
     if (!b)
