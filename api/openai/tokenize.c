@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <stdio.h>
 #include "api/generation/read_request.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/lookup.h"
@@ -81,6 +82,44 @@ static void write_tokens(struct json *j, const struct prompt_job *job) {
     json_close(j, '}');
 }
 
+static void put_hash(struct json *j, const uint8_t digest[PICTURE_DIGEST]) {
+    char hex[2 * PICTURE_DIGEST + 1];
+
+    for (size_t i = 0; i < PICTURE_DIGEST; i++)
+        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    json_string(j, hex, sizeof(hex) - 1);
+}
+
+/* Writes the pictures of @p in vLLM's form, from which llm-d computes the extra keys of blocks: the
+ * digests that KV events have, and the tokens that stand for each. Nothing if there are none. */
+static void put_features(struct json *j, const struct prompt *p) {
+    if (p->n_pictures == 0)
+        return;
+    json_key(j, "features");
+    json_open(j, '{');
+    json_key(j, "mm_hashes");
+    json_open(j, '{');
+    json_key(j, "image");
+    json_open(j, '[');
+    for (uint32_t i = 0; i < p->n_pictures; i++)
+        put_hash(j, p->pictures[i].digest);
+    json_close(j, ']');
+    json_close(j, '}');
+    json_key(j, "mm_placeholders");
+    json_open(j, '{');
+    json_key(j, "image");
+    json_open(j, '[');
+    for (uint32_t i = 0; i < p->n_pictures; i++) {
+        json_open(j, '{');
+        json_put_int(j, "offset", p->pictures[i].at);
+        json_put_int(j, "length", p->pictures[i].n_rows);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+    json_close(j, '}');
+    json_close(j, '}');
+}
+
 static void put_prompts(struct json *j, const struct prompt_job *job) {
     json_open(j, '[');
     for (uint32_t i = 0; i < job->n_prompts; i++) {
@@ -94,6 +133,7 @@ static void put_prompts(struct json *j, const struct prompt_job *job) {
             json_null(j);
         json_key(j, "token_ids");
         put_ids(j, &p->tokens);
+        put_features(j, p);
         json_close(j, '}');
     }
     json_close(j, ']');
@@ -106,6 +146,7 @@ static void write_prompts(struct json *j, const struct prompt_job *job) {
     json_put_string(j, "model", job->model->info->id);
     json_key(j, "token_ids");
     put_ids(j, &job->prompts[0].tokens);
+    put_features(j, &job->prompts[0]);
     json_key(j, "prompts");
     put_prompts(j, job);
     json_close(j, '}');

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 
+from pictures import FOLDER, uri
 from weftd import Skip, Weftd, keys_in, main, program
 
 try:
@@ -234,6 +235,32 @@ def test_a_salt_is_an_extra_key_of_the_first_block():
             router.read(1)
             assert [router.finds(prompt, {0: [salt]}) for salt in ("mine", "of another", "nobody's")] == [n, n, 0]
             assert router.finds(prompt) == 0 == router.finds(prompt, {0: ["x" * 300]}), "one that is too long is not told"
+
+
+def test_a_rendered_prompt_with_pictures_finds_its_blocks():
+    """As llm-d does it: each block has the digests of the pictures with tokens in it, of `features` of /render."""
+    messages = [{"role": "user", "content": [{"type": "text", "text": "word " * 20}, *({"type": "image_url", "image_url": {"url": uri(f)}} for f in
+                ("resize/bicubic-224x128.png", "resize/source-97x61.png")), {"type": "text", "text": "word " * 20}]}]
+    with tempfile.TemporaryDirectory() as folder:
+        router = Router(folder)
+        with Weftd(*router.flags, model=str(FOLDER / "qwen3vl.gguf")) as w:
+            router.meet(w)
+            status, _, rendered = w.request("POST", "/v1/chat/completions/render", {"messages": messages})
+            assert status == 200 and rendered["features"] == rendered["prompts"][0]["features"], rendered
+            tokens, hashes, places = rendered["token_ids"], rendered["features"]["mm_hashes"]["image"], rendered["features"]["mm_placeholders"]["image"]
+            assert len(set(hashes)) == len(places) == 2 and all(re.fullmatch("[0-9a-f]{64}", h) for h in hashes), rendered["features"]
+            extra = {}
+            for name, place in zip(hashes, places):
+                of = set(tokens[place["offset"]:place["offset"] + place["length"]])
+                assert len(of) == 1 and tokens.count(of.pop()) == sum(p["length"] for p in places), "all of its tokens, and nothing else"
+                for block in range(place["offset"] // PAGE, (place["offset"] + place["length"] - 1) // PAGE + 1):
+                    extra.setdefault(block, []).append(name)
+            assert w.request("POST", "/v1/chat/completions", {"messages": messages, "max_tokens": 1})[0] == 200
+            router.read(1)
+            assert router.finds(tokens, extra) == (len(tokens) - 1) // PAGE * PAGE
+            assert router.finds(tokens, {k: ["0" * 64] for k in extra}) == min(extra) * PAGE
+            plain = w.request("POST", "/v1/completions/render", {"prompt": "word"})[2]
+            assert "features" not in plain[0], plain
 
 
 def test_blocks_in_host_memory_and_on_disk():
