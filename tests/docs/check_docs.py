@@ -278,6 +278,17 @@ def test_error_codes_and_log_events_exist():
     none_of(problems)
 
 
+def test_refused_fields_are_in_the_table():
+    """docs/reference/refused.md has each field that the code refuses by name as unsupported"""
+    page = next(p for p in all_pages() if p.path == "docs/reference/refused.md")
+    listed = {name for _, cells in page.rows() for name in re.findall(r"`([a-z_0-9]+)", cells[1])}
+    code = sources("api")
+    refused = set(re.findall(r'UNSUPPORTED\("(\w+)"', code) + re.findall(r'\{"(\w+)", [^{}]*parse_unsupported', code)
+                  + re.findall(r'unsupported_parameter",\s*"(\w+)"', code) + re.findall(r'unsupported\(\w+, "(\w+)"\)', code))
+    assert len(refused) >= 15, refused
+    none_of([f"{name} is refused and not in the table" for name in sorted(refused - listed)])
+
+
 def run_block(page, block, daemon, folder):
     """Runs one block with bash -e, or with Python, and returns what was wrong, or None."""
     script = block.text.replace("127.0.0.1:8080", f"127.0.0.1:{daemon.port}").replace("/tmp/", folder + "/")
