@@ -4,15 +4,20 @@
 #include <stdio.h>
 #include "engine/arch/deepseek2.h"
 
-/* Refuses a file whose number @key is there and not 0. */
+/* Refuses a file whose number @key, or one of whose numbers of layers, is there and not 0. */
 static void refuse_limits(struct meta *m, const char *key) {
+    bool none = true;
+    float all = 0;
     char full[96];
 
     snprintf(full, sizeof(full), "%s.%s", m->arch, key);
     const struct gguf_array *a = gguf_array(m->file, full);
-    for (uint64_t i = 0; m->r == 0 && a && i < gguf_array_n(a); i++)
-        if (gguf_array_type(a) == GGUF_STRING || gguf_array_num(a, i) != 0)
-            m->r = err_set(m->err, 0, NULL, "'%s' is not supported", full);
+    for (uint64_t i = 0; none && a && i < gguf_array_n(a); i++)
+        none = gguf_array_type(a) != GGUF_STRING && gguf_array_num(a, i) == 0;
+    if (!a && gguf_has(m->file, full))
+        none = gguf_f32(m->file, full, &all) == 0 && all == 0;
+    if (m->r == 0 && !none)
+        m->r = err_set(m->err, 0, NULL, "'%s' is not supported", full);
 }
 
 /* The sizes of the delta nets. */

@@ -12,12 +12,17 @@ struct plan {
     float limit[MODEL_LAYERS_MAX], expert_limit[MODEL_LAYERS_MAX]; /* 0: none */
 };
 
-/* The limits of the layers' activations; without the key there are none. */
+/* The limits of the layers' activations, or one limit for all; without the key there are none. */
 static void read_limits(struct meta *m, const char *key, uint32_t n_layer, float *out) {
+    double all = 0;
     char full[96];
 
     snprintf(full, sizeof(full), "%s.%s", m->arch, key);
     const struct gguf_array *a = gguf_array(m->file, full);
+    if (!a)
+        meta_f32_opt(m, key, 0, 1e6, &all);
+    for (uint32_t l = 0; l < n_layer; l++)
+        out[l] = all > 1e-6 ? (float)all : 0;
     if (m->r < 0 || !a)
         return;
     if (gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < n_layer) {
