@@ -42,7 +42,7 @@ static void read_sparse(struct meta *m, const bool *is_delta, struct model_shape
     meta_u32(m, "attention.indexer.top_k", 1, 1u << 26, &budget);
     if (!read_array(m, "attention.compress_ratios", s->n_layer, 0, ratio))
         return;
-    for (uint32_t l = 0; l < s->n_layer; l++) {
+    for (uint32_t l = 0; l < s->n_layer && m->r == 0; l++) {
         if (is_delta[l])
             continue;
         p->ratio = p->ratio ? p->ratio : (uint32_t)MIN(ratio[l], 32u);

@@ -1,0 +1,317 @@
+/*
+ * What the readers of qwen4exp, step35 and bailingmoe3 refuse, by one change each in a file that is
+ * served: a number out of range, a number that contradicts another, or a name that is missing.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/gguf.h"
+#include "tests/support/engine_driver.h"
+#include "tests/support/test_data.h"
+
+/* A copy of a file of golden/ that is changed in place. */
+struct copy {
+    uint8_t *bytes;
+    size_t n;
+    int fd;
+    char path[40];
+};
+
+static void copy_open(struct copy *c, const char *name) {
+    char from[TEST_DATA_PATH];
+    FILE *f = fopen(test_data_file(from, "golden", name, ".gguf"), "rb");
+
+    cr_assert(f && fseek(f, 0, SEEK_END) == 0);
+    c->n = (size_t)ftell(f);
+    c->bytes = malloc(c->n);
+    rewind(f);
+    cr_assert(c->bytes && fread(c->bytes, 1, c->n, f) == c->n);
+    fclose(f);
+    snprintf(c->path, sizeof(c->path), "/tmp/weft-refused-XXXXXX");
+    c->fd = mkstemp(c->path);
+    cr_assert(c->fd >= 0 && write(c->fd, c->bytes, c->n) == (ssize_t)c->n);
+}
+
+static void copy_close(struct copy *c) {
+    close(c->fd);
+    unlink(c->path);
+    free(c->bytes);
+}
+
+/* Returns the place behind string @s, which its length precedes. */
+static size_t find(const struct copy *c, const char *s) {
+    uint64_t n = strlen(s), found;
+    size_t end = 0;
+
+    for (size_t i = 0; i + 8 + n <= c->n && !end; i++) {
+        memcpy(&found, c->bytes + i, 8);
+        if (found == n && memcmp(c->bytes + i + 8, s, n) == 0)
+            end = i + 8 + n;
+    }
+    cr_assert(end > 0, "the file has no '%s'", s);
+    return end;
+}
+
+/* Gives @name the name @to, which is as long, for good. */
+static void rename_to(struct copy *c, const char *name, const char *to) {
+    size_t n = strlen(name), at = find(c, name) - n;
+
+    cr_assert_eq(strlen(to), n);
+    memcpy(c->bytes + at, to, n);
+    cr_assert(pwrite(c->fd, to, n, (off_t)at) == (ssize_t)n);
+}
+
+/* Opens the file with @n other bytes at @at. Returns "" if it is taken, else the reason. */
+static const char *reason_with(const struct copy *c, size_t at, const void *bytes, size_t n) {
+    const struct driver_opts o = {.path = c->path, .max_rows = 8, .max_seqs = 2, .n_pages = 4};
+    static struct err err;
+    struct driver d;
+
+    err = (struct err){0};
+    cr_assert(at + n <= c->n && pwrite(c->fd, bytes, n, (off_t)at) == (ssize_t)n);
+    if (driver_open(&d, &o, &err) == 0)
+        driver_close(&d);
+    else
+        cr_expect(err.message[0] != 0, "refused without a reason");
+    cr_assert(pwrite(c->fd, c->bytes + at, n, (off_t)at) == (ssize_t)n);
+    return err.message;
+}
+
+/* The same with another name in the place of @name, whose last character differs. */
+static const char *reason_without(const struct copy *c, const char *name) {
+    return reason_with(c, find(c, name) - 1, "!", 1);
+}
+
+/* The same with @v as the number of @key, or as element @i of its array. */
+static const char *reason_for(const struct copy *c, const char *key, uint32_t i, double v) {
+    size_t at = find(c, key), n;
+    uint32_t type;
+    int64_t whole = v == v ? (int64_t)v : 0;
+    float real = (float)v;
+
+    memcpy(&type, c->bytes + at, 4);
+    at += 4;
+    if (type == GGUF_ARRAY) {
+        memcpy(&type, c->bytes + at, 4);
+        at += 12;
+    }
+    n = type == GGUF_BOOL ? 1 : type == GGUF_U64 ? 8 : 4;
+    cr_assert(type == GGUF_BOOL || type == GGUF_U64 || type == GGUF_U32 || type == GGUF_I32 ||
+              type == GGUF_F32);
+    return reason_with(c, at + i * n, type == GGUF_F32 ? (void *)&real : (void *)&whole, n);
+}
+
+struct change {
+    const char *key; /* without the architecture */
+    uint32_t i;      /* of an array */
+    double value;
+    const char *reason;
+};
+
+static void check(const char *name, const struct change *change, size_t n) {
+    struct copy c;
+    char key[96];
+
+    copy_open(&c, name);
+    cr_expect_str_empty(reason_with(&c, 0, c.bytes, 1), "%s is not served as it is", name);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(key, sizeof(key), "%s.%s", name, change[i].key);
+        const char *why = reason_for(&c, key, change[i].i, change[i].value);
+
+        cr_expect(strstr(why, change[i].reason) != NULL, "%s[%u] = %g: '%s'", key, change[i].i,
+                  change[i].value, why);
+    }
+    copy_close(&c);
+}
+
+Test(refusals, numbers_of_qwen4exp) {
+    static const struct change changes[] = {
+        {"hyper_connection.count", 0, 1, "hyper_connection.count' is 1; it must be from 2 to 16"},
+        {"hyper_connection.count", 0, 17, "hyper_connection.count' is 17"},
+        {"hyper_connection.count", 0, 3, "tensor 'blk.0.hc_attn_"},
+        {"hyper_connection.low_rank", 0, 0, "hyper_connection.low_rank' is 0"},
+        {"attention.indexer.head_count", 0, 0, "indexer.head_count' is 0"},
+        {"attention.indexer.key_length", 0, 24, "keys of 24 values for 16 tokens"},
+        {"attention.indexer.top_k", 0, 3, "keys of 16 values for 3 tokens"},
+        {"attention.compress_ratios", 3, 3, "blocks of 3 positions in layer 3"},
+        {"attention.compress_ratios", 3, 32, "blocks of 32 positions in layer 3"},
+        {"attention.compress_ratios", 3, 0, "blocks of 0 positions in layer 3"},
+        {"attention.compress_ratios", 7, 2, "blocks of 2 positions in layer 7"},
+        {"attention.compress_ratios", 3, -1, "compress_ratios' has -1, which is out of range"},
+        {"full_attention_interval", 0, 1, "0 of 8 layers are recurrent"},
+        {"ple.layers", 0, 8, "a table before layer 8 with 4 rows of 12 values"},
+        {"ple.ngram_size", 0, 1, "ple.ngram_size' is 1"},
+        {"ple.heads_per_ngram", 0, 1, "a table before layer 1 with 2 rows of 12 values"},
+        {"ple.heads_per_ngram", 0, 3, "ple.head_offsets' has 4 numbers, 6 are needed"},
+        {"ple.conv_kernel", 0, 9, "ple.conv_kernel' is 9; it must be from 2 to 8"},
+        {"ple.conv_kernel", 0, 3, "'blk.1.ple_conv1d.weight' is 4 x 192"},
+        {"ple.eos_token_id", 0, 512, "ple.eos_token_id' is 512; it must be from 0 to 511"},
+        {"embedding_length_per_layer_input", 0, 13, "4 rows of 13 values"},
+        {"ple.layer_multipliers", 1, 0x1p53, "layer_multipliers' has 9.0072e+15, which is out of"},
+        {"ple.head_offsets", 3, 932, "'per_layer_token_embd.weight' is 12 x 1248"},
+        {"ple.head_vocab_sizes", 2, 0, "ple.head_vocab_sizes' has 0"},
+        {"ple.head_vocab_sizes", 3, 0x1p53, "head_vocab_sizes' has 9.0072e+15, which is out of"},
+    };
+
+    check("qwen4exp", changes, ARRAY_SIZE(changes));
+}
+
+Test(refusals, numbers_of_step35) {
+    static const struct change changes[] = {
+        {"attention.head_count", 1, 5, "layer 1: 5 heads cannot share 2 key heads evenly"},
+        {"attention.head_count", 1, 8, "'blk.1.attn_q.weight' is 48 x 96"},
+        {"rope.dimension_count", 0, 18, "rope.dimension_count' is 18"},
+        {"swiglu_clamp_exp", 3, -1, "swiglu_clamp_exp' is -1 for layer 3"},
+        {"swiglu_clamp_shexp", 5, 1e7, "swiglu_clamp_shexp' is 1e+07 for layer 5"},
+        {"swiglu_clamp_shexp", 0, NAN, "for layer 0"},
+    };
+
+    check("step35", changes, ARRAY_SIZE(changes));
+}
+
+Test(refusals, numbers_of_bailingmoe3) {
+    static const struct change changes[] = {
+        {"kda.head_dim", 0, 24, "kda.head_dim' is 24; a multiple of 16 is needed"},
+        {"kda.head_dim", 0, 32, "kda.head_dim' is 32; a multiple of 16 is needed, and the values "},
+        {"kda.safe_gate", 0, 0, "decays without 'bailingmoe3.kda.gate_lower_bound' are not"},
+        {"kda.gate_lower_bound", 0, 0, "decays without 'bailingmoe3.kda.gate_lower_bound' are not"},
+        {"kda.gate_lower_bound", 0, 1, "kda.gate_lower_bound"},
+        {"ssm.conv_kernel", 0, 9, "ssm.conv_kernel' is 9; it must be from 2 to 8"},
+        {"attention.kv_lora_rank", 0, 16, "latent attention needs one key head of 16 + 8 values"},
+    };
+
+    check("bailingmoe3", changes, ARRAY_SIZE(changes));
+}
+
+/* -- one limit for all layers ------------------------------------------------------------------ */
+
+static const char limits[] = "step35.swiglu_clamp_shexp", base[] = "step35.rope.freq_base_swa";
+
+/* A digest of the logits behind three tokens. */
+static uint64_t digest(const struct copy *c) {
+    const struct driver_opts o = {.path = c->path, .max_rows = 8, .max_seqs = 2, .n_pages = 4};
+    struct driver d;
+    struct err err;
+
+    cr_assert_eq(driver_open(&d, &o, &err), 0, "%s", err.message);
+    struct driver_seq *s = driver_add(&d, (const int32_t[]){7, 300, 41}, 3, 1, NULL);
+    driver_prefill(&d, s, 0);
+    cr_assert_eq(s->n_out, 1);
+    uint64_t out = s->out[0].digest;
+    driver_drop(&d, s);
+    driver_close(&d);
+    return out;
+}
+
+static void put_f32(struct copy *c, size_t at, float v) {
+    memcpy(c->bytes + at, &v, sizeof(v));
+    cr_assert(pwrite(c->fd, &v, sizeof(v), (off_t)at) == sizeof(v));
+}
+
+/* The key of the windows' rotary base takes the place of the array; neither file has that base. */
+Test(refusals, one_limit_is_that_of_all_layers) {
+    struct copy by_layer, one;
+
+    copy_open(&by_layer, "step35");
+    for (uint32_t l = 0; l < 6; l++)
+        put_f32(&by_layer, find(&by_layer, limits) + 16 + 4 * l, 0.5f);
+    rename_to(&by_layer, base, "step35.rope.freq_base_sw!");
+    copy_open(&one, "step35");
+    rename_to(&one, limits, "step35.swiglu_clamp_shex!");
+    rename_to(&one, base, limits);
+    size_t at = find(&one, limits) + 4;
+    cr_expect(strstr(reason_for(&one, limits, 0, -1), "swiglu_clamp_shexp' is -1") != NULL);
+    put_f32(&one, at, 0.5f);
+    uint64_t right = digest(&by_layer);
+    cr_expect_eq(digest(&one), right);
+    put_f32(&one, at, 0);
+    cr_expect_neq(digest(&one), right);
+    copy_close(&one);
+    copy_close(&by_layer);
+}
+
+/* bailingmoe3 is not computed with limits; a number of another type takes the key's place. */
+Test(refusals, one_limit_is_refused_where_none_is_computed) {
+    struct copy c;
+
+    copy_open(&c, "bailingmoe3");
+    rename_to(&c, "bailingmoe3.expert_gating_func", "bailingmoe3.swiglu_clamp_shexp");
+    const char *why = reason_with(&c, 0, c.bytes, 1);
+    cr_expect(strstr(why, "'bailingmoe3.swiglu_clamp_shexp' is not supported") != NULL, "'%s'",
+              why);
+    copy_close(&c);
+}
+
+/* -- names ------------------------------------------------------------------------------------- */
+
+/* Keys without which these models cannot be read. */
+Test(refusals, missing_keys_are_named) {
+    static const char *const keys[] = {
+        "qwen4exp.hyper_connection.count",
+        "qwen4exp.hyper_connection.low_rank",
+        "qwen4exp.attention.indexer.head_count",
+        "qwen4exp.attention.indexer.key_length",
+        "qwen4exp.attention.indexer.top_k",
+        "qwen4exp.attention.compress_ratios",
+        "qwen4exp.ple.ngram_size",
+        "qwen4exp.ple.heads_per_ngram",
+        "qwen4exp.ple.conv_kernel",
+        "qwen4exp.ple.eos_token_id",
+        "qwen4exp.ple.layer_multipliers",
+        "qwen4exp.ple.head_offsets",
+        "qwen4exp.ple.head_vocab_sizes",
+        "qwen4exp.embedding_length_per_layer_input",
+        "bailingmoe3.kda.head_dim",
+        "bailingmoe3.kda.gate_lower_bound",
+        "bailingmoe3.attention.key_length_mla",
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        struct copy c;
+        char name[32];
+
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(keys[i], "."), keys[i]);
+        copy_open(&c, name);
+        const char *why = reason_without(&c, keys[i]);
+        cr_expect(strstr(why, keys[i]) != NULL, "%s: '%s'", keys[i], why);
+        copy_close(&c);
+    }
+}
+
+/* A layer of each kind, and what stands before and behind the layers. Without output matrix the
+ * model has the embedding's; the divisors of rotary positions and the biases of the choice of
+ * experts may be missing, and then only their other name is unknown. */
+Test(refusals, missing_tensors_are_named) {
+    static const char *const names[] = {"qwen4exp", "step35", "bailingmoe3"};
+    static const char *const optional[] = {"rope_freqs", "probs_b"};
+
+    for (size_t f = 0; f < ARRAY_SIZE(names); f++) {
+        CLEANUP(gguf_freep) struct gguf *file = NULL;
+        struct err err;
+        struct copy c;
+        uint32_t n = 0;
+
+        copy_open(&c, names[f]);
+        cr_assert_eq(gguf_open(&file, c.path, &err), 0);
+        for (uint64_t i = 0; i < gguf_n_tensors(file); i++) {
+            const char *name = gguf_tensor(file, i)->name;
+            unsigned l = 0;
+            bool skip =
+                strcmp(name, "output.weight") == 0 || (sscanf(name, "blk.%u.", &l) == 1 && l > 3);
+
+            for (size_t k = 0; k < ARRAY_SIZE(optional); k++)
+                skip |= strstr(name, optional[k]) != NULL;
+            if (skip)
+                continue;
+            const char *why = reason_without(&c, name);
+            cr_expect(strstr(why, name) != NULL, "%s without %s: '%s'", names[f], name, why);
+            n++;
+        }
+        cr_expect(n > 50, "%s: %u tensors", names[f], n);
+        copy_close(&c);
+    }
+}
