@@ -548,25 +548,41 @@ static bool is_probe(const struct plan *p, bool alone) {
     return (p->turn + 1) % (alone ? 8 : 4) == 0;
 }
 
-/* The limits of plan @p whose limit would be @limit_ns if it were no probe, which it
- * is: none or few rows of prompts, or twice as many and eight at least. */
+/* Whether the limit of plan @p is raised whatever prompts it has; @before: the rows of running
+ * requests that decode. */
+static bool is_raised(const struct sim *s, const struct plan *p, struct cost_shape before,
+                      int64_t target_ns) {
+    if (before.rows == 0)
+        cost_add(&before, 0, 1);
+    return !p->prewarm && p->alone == PLAN_NONE &&
+           limit_beside(cost_bound_ns(&s->was.cost, &before), target_ns) > target_ns;
+}
+
+/* The limits of plan @p whose limits would be @no if it were no probe, which it is, surely so if it
+ * is @raised: none or one row of prompts, or twice as many and eight at least. */
 static struct limits probe_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
-                              int64_t limit_ns, bool alone) {
-    struct limits l = {0, alone ? limit_ns : 2 * limit_ns};
+                              struct limits no, bool alone, bool raised) {
+    bool more = (p->turn + 1) % 16 == (alone ? 8 : 0);
+    struct limits l = {more && raised ? no.low_ns : 0, 0};
     struct cost_shape few = decodes;
     uint32_t furthest = 0;
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
         if (is_prompt(&p->req[i]))
             furthest = MAX(furthest, p->req[i].n_computed);
-    cost_add(&few, furthest, 8);
+    cost_add(&few, furthest, more || !raised ? 8 : 1);
+    if (more || !raised)
+        l.high_ns = alone ? no.high_ns : 2 * no.high_ns;
+    else if (!alone)
+        few = decodes;
     l.high_ns = MAX(l.high_ns, cost_bound_ns(&s->was.cost, &few));
     return l;
 }
 
-/* The limits of plan @p with these rows of decode; @alone: nothing decodes. */
+/* The limits of plan @p with these rows of decode; @alone: nothing decodes; @raised: as
+ * is_raised(). */
 static struct limits limits_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
-                               int64_t target_ns, bool alone) {
+                               int64_t target_ns, bool alone, bool raised) {
     const struct cost *c = &s->was.cost;
     struct cost_shape one = decodes;
 
@@ -584,7 +600,7 @@ static struct limits limits_of(const struct sim *s, const struct plan *p, struct
         int64_t one_ns = cost_bound_ns(c, &one);
         l.high_ns = MAX(l.high_ns, alone ? 10 * one_ns : limit_beside(one_ns, target_ns));
     }
-    return is_probe(p, alone) && l.high_ns > target_ns ? probe_of(s, p, decodes, l.high_ns, alone)
+    return is_probe(p, alone) && l.high_ns > target_ns ? probe_of(s, p, decodes, l, alone, raised)
                                                        : l;
 }
 
@@ -703,7 +719,7 @@ static bool check_budget(struct sim *s) {
     const struct plan *p = &s->sched->plan;
     struct cost_shape shape = {0}, decodes = {0}, before = {0}, drafted = {0};
     uint32_t n_drafts = 0;
-    bool alone;
+    bool alone, whole = p->whole;
     int64_t limit = target_of(p, &alone);
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
@@ -720,18 +736,25 @@ static bool check_budget(struct sim *s) {
         if (q->n_rows > 0)
             cost_add(&shape, q->n_computed, q->n_rows);
         n_drafts += q->n_draft;
+        whole |= q->whole;
     }
+    uint32_t n_least = drafted.rows + PLAN_MIN_CHUNK;
     HOLD(s, NULL, BUDGET, shape.rows == p->n_rows);
+    HOLD(s, NULL, LIMITS, whole || shape.rows <= MAX(MAX(32, 2 * s->was.cost.max_rows), n_least));
     check_pieces(s, p);
-    check_used(s, p, &shape, limits_of(s, p, before, limit, alone).low_ns - p->spent_ns);
+    /* A picture's rows come on top of the row that the first prompt has. */
+    bool raised = !whole && is_raised(s, p, before, limit);
+    struct limits low = limits_of(s, p, before, limit, alone, raised);
+    check_used(s, p, &shape, low.low_ns - p->spent_ns);
     if (alone && n_drafts == 0)
         check_efficient(s, p, &shape, limit);
-    bool misses = limits_of(s, p, before, limit, alone).low_ns > limit;
-    limit = limits_of(s, p, decodes, limit, alone).high_ns;
+    bool misses = low.low_ns > limit;
+    limit = limits_of(s, p, decodes, limit, alone, raised).high_ns;
     if (n_drafts > 0)
         limit = MAX(limit, p->max_step_ns);
     if (n_drafts > 0 && is_probe(p, alone))
-        limit = MAX(limit, probe_of(s, p, drafted, limit, alone).high_ns);
+        limit =
+            MAX(limit, probe_of(s, p, drafted, (struct limits){0, limit}, alone, false).high_ns);
     HOLD(s, NULL, BUDGET, is_in_time(s, p, &shape, limit + 1));
     return misses;
 }
@@ -765,14 +788,17 @@ static void check_short(struct sim *s, bool misses) {
     }
 }
 
-/* The speed follows the machine: it is within a factor of two of that of one of the last steps. */
+/* The speed follows the machine, and one slow step changes nothing: half of the last steps are as
+ * fast at least, and half as slow. */
 static void check_estimate(struct sim *s) {
     const struct cost *c = &s->sched->cost;
-    uint32_t n = (uint32_t)MIN(c->n_speeds, (uint64_t)COST_SPEEDS), n_near = 0;
+    uint32_t n = (uint32_t)MIN(c->n_speeds, (uint64_t)COST_SPEEDS), n_low = 0, n_high = 0;
 
-    for (uint32_t i = 0; i < n; i++)
-        n_near += c->recent[i] >= c->speed / 2 && c->recent[i] <= c->speed * 2;
-    HOLD(s, NULL, ESTIMATE, c->speed > 0 && (n == 0 || n_near > 0));
+    for (uint32_t i = 0; i < n; i++) {
+        n_low += c->recent[i] <= c->speed;
+        n_high += c->recent[i] >= c->speed;
+    }
+    HOLD(s, NULL, ESTIMATE, c->speed > 0 && 2 * n_low >= n && 2 * n_high >= n);
 }
 
 static void check_progress(struct sim *s, int r) {
