@@ -13,6 +13,7 @@
 #define KNEE 16          /* rows up to here share the reading of the weights */
 #define TILE 8u          /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
 #define TRUSTED_MIN 32   /* rows that may be tried without experience */
+#define DISTRUST 0.5     /* part of a step's time that was not expected */
 #define FORGET 0.01      /* standard deviation of a coefficient from step to step, relative */
 #define NOISE 0.01       /* least variance of the relative error */
 #define NOISE_MEMORY 0.9 /* weight of the old value in the running variance */
@@ -277,7 +278,10 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns) {
     if (c->n_seen > 0)
         c->error = c->error * ERROR_MEMORY + error * (1 - ERROR_MEMORY);
     c->n_seen++;
-    c->max_rows = MAX(c->max_rows, s->rows);
+    /* A chunk that took far longer than expected: the price of rows is wrong, and larger steps would
+     * take longer still. */
+    bool surprises = error > DISTRUST && s->pairs > 0 && s->rows >= TRUSTED_MIN;
+    c->max_rows = surprises ? s->rows / 2 : MAX(c->max_rows, s->rows);
 }
 
 /* ---- answers ---- */

@@ -50,7 +50,7 @@ struct cost {
     double error;                           /* running mean of the relative underestimate */
     struct cost_block last, block;          /* the last whole block; the one that is filled */
     uint64_t n_seen, n_speeds;
-    uint32_t max_rows; /* the most rows of a step that was seen */
+    uint32_t max_rows; /* half of cost_trusted_rows() */
     bool has_copied;
 };
 
@@ -80,8 +80,8 @@ int64_t cost_copies_ns(const struct cost *c, uint32_t n);
 double cost_part_ms(const struct cost *c, const struct cost_shape *all,
                     const struct cost_shape *own);
 
-/* Returns the most rows that a step should have: twice as many as the largest step so far, at least
- * 32. */
+/* Returns the most rows that a step should have: twice as many as the largest step since a chunk
+ * last took twice its expected time, or as many as that chunk's step; at least 32. */
 uint32_t cost_trusted_rows(const struct cost *c);
 
 /* Add @n_rows rows of a sequence from position @pos0 on to shape @s, or remove them from it. */

@@ -207,6 +207,25 @@ Test(cost, before_data_it_is_careful) {
     cr_expect_eq(cost_trusted_rows(&c), 512);
 }
 
+Test(cost, no_step_is_larger_than_one_that_surprised) {
+    struct cost_shape decode = {0}, chunk = {0};
+    struct cost c;
+
+    cost_init(&c);
+    for (int i = 0; i < 8; i++)
+        cost_add(&decode, 100, 1);
+    cost_add(&chunk, 0, 200);
+    for (int i = 0; i < 10; i++)
+        cost_learn(&c, i % 2 ? &chunk : &decode, i % 2 ? 20000000 : 5000000);
+    cr_expect_eq(cost_trusted_rows(&c), 400);
+    cost_learn(&c, &decode, 5 * cost_expect_ns(&c, &decode));
+    cr_expect_eq(cost_trusted_rows(&c), 400, "other programs, not rows");
+    cost_learn(&c, &chunk, 3 * cost_expect_ns(&c, &chunk));
+    cr_expect_eq(cost_trusted_rows(&c), 200);
+    cost_learn(&c, &chunk, cost_expect_ns(&c, &chunk));
+    cr_expect_eq(cost_trusted_rows(&c), 400);
+}
+
 Test(cost, removing_is_the_inverse_of_adding) {
     struct cost_shape s = {0}, before;
 
