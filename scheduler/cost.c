@@ -178,8 +178,8 @@ static void update(struct cost *c, const double g[COST_FEATURES], double error, 
     c->a[2] = fmin(c->a[2], 128.0 / KNEE * (c->a[0] + c->a[1]));
 }
 
-/* Learns from a difference of features @g, per ms of work, and of relative time @error with variance
- * @noise. The cost of features @mean stays as it is. */
+/* Learns from a difference of features @g, per ms of work, and of relative time @error with
+ * variance @noise. The cost of features @mean stays as it is. */
 static void learn_difference(struct cost *c, const double g[COST_FEATURES], double error,
                              double noise, const double mean[COST_FEATURES]) {
     double before = dot(c->a, mean);
@@ -278,8 +278,8 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns) {
     if (c->n_seen > 0)
         c->error = c->error * ERROR_MEMORY + error * (1 - ERROR_MEMORY);
     c->n_seen++;
-    /* A chunk that took far longer than expected: the price of rows is wrong, and larger steps would
-     * take longer still. */
+    /* A chunk that took far longer than expected: the price of rows is wrong, and larger steps
+     * would take longer still. */
     bool surprises = error > DISTRUST && s->pairs > 0 && s->rows >= TRUSTED_MIN;
     c->max_rows = surprises ? s->rows / 2 : MAX(c->max_rows, s->rows);
 }
