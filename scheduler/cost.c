@@ -5,7 +5,9 @@
 #include <string.h>
 #include "base/util.h"
 
-#define COPIES 6 /* index of the feature that counts copied pages */
+#define CONTEXT 3 /* index of the feature that counts keys read */
+#define PAIRS 4   /* index of the feature that counts attention's arithmetic */
+#define COPIES 6  /* index of the feature that counts copied pages */
 /* standard deviation of the price of copies from step to step, relative */
 #define COPIES_FORGET 0.15
 /* share of copies in a step beyond which nothing else is learnt from it */
@@ -29,6 +31,7 @@
 #define MIN_MS 0.001      /* least time of a step */
 #define UNSURE 4.0        /* standard deviation of a coefficient before data, in coefficients */
 #define ERROR_MEMORY 0.95 /* weight of the old value in the running mean underestimate */
+#define BALANCE 16.0      /* prior: operations in the time of reading one byte */
 #define EFFICIENT 0.9     /* part of the best rate that an efficient chunk reaches */
 
 /* Coefficients before any data, in ms per unit of each feature: 1 ms a row, 8 ms to read the
@@ -66,6 +69,18 @@ static void set_scale(struct cost *c, double scale) {
 void cost_init(struct cost *c) {
     *c = (struct cost){.error = 0.1, .noise = NOISE, .speed = 1};
     memcpy(c->a, PRIOR, sizeof(c->a));
+    set_scale(c, 1);
+}
+
+void cost_init_for(struct cost *c, const struct cost_model *m) {
+    double row = m->n_params, byte = BALANCE / row;
+
+    cost_init(c);
+    if (m->n_params < 1000) /* no model */
+        return;
+    c->a[0] = fmin(fmax(m->weight_bytes * byte, PRIOR[0] / 2), PRIOR[0] * 8);
+    c->a[CONTEXT] = fmin(m->key_bytes * byte * 16384, PRIOR[CONTEXT] * 16);
+    c->a[PAIRS] = fmin(m->pair_ops / row * (1 << 20), PRIOR[PAIRS] * 32);
     set_scale(c, 1);
 }
 

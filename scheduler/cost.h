@@ -13,9 +13,9 @@
  * coefficient falls below zero: more work is never cheaper, so bisection finds the greatest chunk
  * under a limit.
  *
- * Before there is data, ratios of coefficients hold that fit no model in particular. Steps far
- * larger than any seen are not trusted (cost_trusted_rows()): the first long prompt comes in chunks
- * that double.
+ * Before there is data, a prior from the bytes and operations of the model holds. Steps far larger
+ * than any seen are not trusted (cost_trusted_rows()): the first long prompt comes in chunks that
+ * double.
  */
 
 #include <stdbool.h>
@@ -54,8 +54,18 @@ struct cost {
     bool has_copied;
 };
 
+/* The sizes of a model, from which the prior follows. */
+struct cost_model {
+    double weight_bytes, n_params;
+    double key_bytes; /* bytes of keys and values of one position */
+    double pair_ops;  /* multiplications of a row for each position that it attends to */
+};
+
 /* Initialises @c without data: 1 ms a row until the first step sets the scale. */
 void cost_init(struct cost *c);
+/* Initialises @c with the ratios of coefficients that follow from @m; without parameters as
+ * cost_init(). */
+void cost_init_for(struct cost *c, const struct cost_model *m);
 
 /* Learns from a step of shape @s that took @ns. */
 void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns);

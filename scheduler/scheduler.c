@@ -250,7 +250,12 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
     adapt_to_windows(s);
     if (s->info->n_slots > 0)
         s->opts.max_seqs = MIN(s->opts.max_seqs, s->info->n_slots);
-    cost_init(&s->cost);
+    cost_init_for(&s->cost, &(struct cost_model){
+                                .weight_bytes = (double)info->weight_bytes,
+                                .n_params = (double)info->n_params,
+                                .key_bytes = (double)info->page_bytes / info->page_tokens,
+                                .pair_ops = 2.0 * info->n_embd * info->n_layer,
+                            });
     sessions_init(&s->sessions);
     estimate_init(&s->estimate, &s->sessions);
     int r = init(s);

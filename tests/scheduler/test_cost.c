@@ -286,15 +286,16 @@ Test(cost, copies_have_a_price_of_their_own) {
     cr_expect_lt(e, 0.12, "mean error %.3f", e);
 }
 
-/* Steps of one size: whatever time they take, what other sizes cost relative to them stays as the
- * prior says. Steps of other sizes then tell. */
+/* Steps of one size: whatever time they take, what other sizes cost relative to them is what the
+ * model's bytes and operations say. Steps of other sizes then tell. */
 Test(cost, a_prior_holds_until_sizes_vary) {
+    static const struct cost_model big = {4.7e9, 8e9, 131072, 2.0 * 4096 * 32};
     struct cost_shape one = {.rows = 1, .seqs = 1, .context = 500},
                       many = {.rows = 64, .seqs = 1, .context = 564, .pairs = 64 * 532};
     struct rng r = {9};
     struct cost c;
 
-    cost_init(&c);
+    cost_init_for(&c, &big);
     double before = (double)cost_expect_ns(&c, &many) / (double)cost_expect_ns(&c, &one);
     for (int i = 0; i < 500; i++) /* a machine that is busy for a while */
         cost_learn(&c, &one, (int64_t)((i / 100 % 2 ? 3e8 : 3e7) * (0.5 + rng_unit(&r))));

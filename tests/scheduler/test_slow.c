@@ -301,11 +301,13 @@ Test(slow, a_busy_machine_changes_the_shape) {
 static double part_beside_chats(uint64_t seed, uint32_t n_chats, uint32_t pause) {
     static const struct device quiet = {"quiet", 6, 0, 2, 0.1, 1e-4, 1e-5},
                                busy = {"busy", 1000, 0, 70, 5, 5e-3, 5e-4};
+    static const struct cost_model small = {2.9e8, 4.7e8, 114688, 2.0 * 1024 * 28};
     static struct run u;
     double best = 0, had = 0;
     uint32_t idle = 0;
 
     begin(&u, &quiet, 1, seed);
+    cost_init_for(&u.cost, &small);
     add(&u, 8, 0);
     for (uint32_t k = 0; k < 2; k++)
         step(&u);
