@@ -83,9 +83,9 @@ static uint64_t known_seed(const char *path, const char *name) {
     return found;
 }
 
-/* Tries the known seed @seed, then the machine that it draws with the requests of other seeds: when the scheduler changes,
- * a known seed may no longer find its bug, which still needs the same machine. Returns whether the bug was found; @out is
- * the last run. */
+/* Tries the known seed @seed, then the machine that it draws with the requests of other seeds: when
+ * the scheduler changes, a known seed may no longer find its bug, which still needs the same
+ * machine. Returns whether the bug was found; @out is the last run. */
 static bool try_known(const struct run_opts *like, uint64_t seed, struct run_result *out) {
     static struct run_opts o;
     struct swarm_case of = {.seed = seed};
