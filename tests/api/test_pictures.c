@@ -381,6 +381,17 @@ static void expect_pixels(struct world *w, uint32_t n) {
     free(file);
 }
 
+/* Turns until the pool has nothing to do, and delivers what it did. */
+static void finish_jobs(struct world *w) {
+    struct jobs_stats s;
+
+    do {
+        world_turn(w);
+        jobs_stats(w->api->env.pool.jobs, &s);
+    } while (s.n_waiting > 0 || s.n_begun > 0);
+    world_turns(w, 20);
+}
+
 Test(pictures, are_sent_when_the_worker_asks) {
     struct msg_need_picture need = {0};
     struct world w;
@@ -411,6 +422,8 @@ Test(pictures, are_sent_when_the_worker_asks) {
     api_on_need_picture(w.port.model, &need);
     api_on_need_picture(w.port.model, &need); /* once is enough */
     expect_pixels(&w, 2);
+    finish_jobs(&w);
+    cr_expect_eq(w.port.n_pictures, 2);
     cr_expect_eq(n_decoded, 2, "they are made again");
     need.index = 1;
     api_on_need_picture(w.port.model, &need);
