@@ -1,7 +1,7 @@
 #include "base/sha256.h"
 
-#include <stdio.h>
 #include <string.h>
+#include "base/util.h"
 
 /* FIPS 180-4, section 6.2. The constants are the first 32 bits of the fractional parts of the cube
  * roots (round) and square roots (initial state) of the first primes. */
@@ -86,6 +86,5 @@ void sha256_hex(struct sha256 *s, char out[65]) {
     uint8_t sum[32];
 
     sha256_end(s, sum);
-    for (int i = 0; i < 32; i++)
-        snprintf(out + 2 * i, 3, "%02x", sum[i]);
+    hex_write(out, sum, sizeof(sum));
 }

@@ -72,6 +72,17 @@ static inline int hex_digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+/* Writes @n bytes to @out as 2 @n lower-case hexadecimal digits and a NUL. */
+static inline void hex_write(char *out, const uint8_t *bytes, size_t n) {
+    static const char digits[] = "0123456789abcdef";
+
+    for (size_t i = 0; i < n; i++) {
+        *out++ = digits[bytes[i] >> 4];
+        *out++ = digits[bytes[i] & 15];
+    }
+    *out = 0;
+}
+
 /* *out = a + b; true when that does not fit. Sizes that come from outside are only ever added and
  * multiplied with these two. */
 static inline _Bool size_add(size_t a, size_t b, size_t *out) {

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/sha256.h"
+#include "base/util.h"
 #include "cmd/cli.h"
 #include "cmd/ctl_local.h"
 
@@ -77,8 +78,7 @@ int ctl_key(int argc, char **argv, bool json) {
         return cli_usage("NAME must have 1 to 63 letters, digits, '-', '_', '.' or '@'");
     if (getrandom(random, sizeof(random), 0) != sizeof(random))
         return cli_fail("cannot get random numbers: %s", strerror(errno));
-    for (size_t i = 0; i < KEY_BYTES; i++)
-        sprintf(key + 5 + 2 * i, "%02x", random[i]);
+    hex_write(key + 5, random, KEY_BYTES);
     sha256_init(&s);
     sha256_add(&s, key, strlen(key));
     sha256_hex(&s, sum);

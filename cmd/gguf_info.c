@@ -11,6 +11,7 @@
 #include "cmd/model_fit.h"
 #include "base/gguf.h"
 #include "base/printable.h"
+#include "base/util.h"
 #include "vision/projector.h"
 
 static const char usage[] =
@@ -320,8 +321,7 @@ static int print_json(const struct gguf *g, const char *path, const struct model
     yyjson_mut_obj_add_uint(d, root, "files", gguf_n_shards(g));
     yyjson_mut_obj_add_uint(d, root, "bytes", gguf_bytes(g));
     gguf_fingerprint(g, print);
-    for (int i = 0; i < 16; i++)
-        snprintf(hex + 2 * i, 3, "%02x", print[i]);
+    hex_write(hex, print, sizeof(print));
     yyjson_mut_obj_add_str(d, root, "fingerprint", hex);
     meta = yyjson_mut_obj_add_obj(d, root, "metadata");
     for (uint64_t i = 0; i < gguf_n_kv(g); i++) {

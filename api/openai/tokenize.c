@@ -1,5 +1,4 @@
 #include <errno.h>
-#include <stdio.h>
 #include "api/generation/read_request.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/lookup.h"
@@ -8,6 +7,7 @@
 #include "api/generation/model.h"
 #include "api/generation/env.h"
 #include "base/jobs.h"
+#include "base/util.h"
 #include "text/stops.h"
 
 /*
@@ -85,8 +85,7 @@ static void write_tokens(struct json *j, const struct prompt_job *job) {
 static void put_hash(struct json *j, const uint8_t digest[PICTURE_DIGEST]) {
     char hex[2 * PICTURE_DIGEST + 1];
 
-    for (size_t i = 0; i < PICTURE_DIGEST; i++)
-        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    hex_write(hex, digest, PICTURE_DIGEST);
     json_string(j, hex, sizeof(hex) - 1);
 }
 

@@ -10,6 +10,7 @@
 #include "api/http/dialect.h"
 #include "api/http/http.h"
 #include "api/http/json.h"
+#include "base/util.h"
 
 #define KIND_INTERNAL 1
 #define KIND_SERVER 2
@@ -89,8 +90,7 @@ static void put_id(struct json *j, const char *key, const uint8_t *id, size_t n)
     char text[33];
 
     assert(n > 0 && 2 * n < sizeof(text));
-    for (size_t i = 0; i < n; i++)
-        snprintf(text + 2 * i, 3, "%02x", id[i]);
+    hex_write(text, id, n);
     json_put_string(j, key, text);
 }
 

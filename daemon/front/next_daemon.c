@@ -1,12 +1,12 @@
 #include "daemon/front/next_daemon.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/util.h"
 #include "daemon/front/front.h"
 #include "daemon/front/service.h"
 #include "daemon/upgrade/takeover.h"
@@ -32,8 +32,7 @@ const char *next_daemon_sources(void) {
     uint8_t sources[20];
 
     engine_request_sources(sources);
-    for (size_t i = 0; i < sizeof(sources); i++)
-        snprintf(text + 2 * i, sizeof(text) - 2 * i, "%02x", sources[i]);
+    hex_write(text, sources, sizeof(sources));
     return text;
 }
 

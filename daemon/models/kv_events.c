@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/util.h"
 
 /*
  * libzmq is opened when it is asked for, and not linked: most daemons publish nothing, and it
@@ -193,8 +194,7 @@ static void put_hex(struct buf *out, const uint8_t *bytes, uint32_t n) {
     char text[65];
 
     assert(2 * n < sizeof(text));
-    for (uint32_t i = 0; i < n; i++)
-        snprintf(text + (size_t)2 * i, 3, "%02x", bytes[i]);
+    hex_write(text, bytes, n);
     put_str(out, text, (size_t)2 * n);
 }
 

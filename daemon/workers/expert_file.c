@@ -18,14 +18,13 @@
 /* "" without a folder. */
 static void name_path(struct expert_file *f) {
     const char *state = getenv("STATE_DIRECTORY");
-    int n;
+    char print[2 * sizeof(f->print) + 1];
 
     *f->path = 0;
     if (!state || !*state)
         return;
-    n = snprintf(f->path, sizeof(f->path), "%.200s/experts-", state);
-    for (size_t i = 0; i < sizeof(f->print); i++)
-        n += snprintf(f->path + n, sizeof(f->path) - (size_t)n, "%02x", f->print[i]);
+    hex_write(print, f->print, sizeof(f->print));
+    snprintf(f->path, sizeof(f->path), "%.200s/experts-%s", state, print);
 }
 
 /* Copies the whole of @from, from its beginning. 0 or -errno. */
