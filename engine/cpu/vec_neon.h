@@ -185,7 +185,8 @@ I vb vb_lookup(vb t, vb x) { ALL(vb, vqtbl1q_u8(t.r[k], vandq_u8(x.r[k], vdupq_n
 #undef EACH_REGISTER
 #undef I
 
-/* As in vec_avx2.h: entries of the grid, transposed by interleaving bytes. */
+/* Loads two entries of the grid for vb_iq2(), which transposes entries by interleaving bytes, as
+ * vec_avx2.h explains. */
 INLINE uint8x16_t iq2_pair(const uint8_t *index) {
     const uint8x8_t none = vdup_n_u8(0);
     uint8x16_t a = vcombine_u8(vld1_u8(cpu_iq2_runs[index[0]]), none);

@@ -465,7 +465,7 @@ Test(pictures, that_are_known_need_no_thread) {
     stopped(&w);
 }
 
-/* What is known of a picture is the tenant's own: with another salt it is decoded again. */
+/* A request with another salt decodes a picture again: tenants do not share what they know. */
 Test(pictures, are_known_to_their_isolation_key_alone) {
     static const char *const salts[] = {"one", "two", "one", "two"};
     char body[512];

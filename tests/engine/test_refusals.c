@@ -81,12 +81,13 @@ static const char *reason_with(const struct copy *c, size_t at, const void *byte
     return err.message;
 }
 
-/* The same with another name in the place of @name, whose last character differs. */
+/* Returns the reason why the model is refused after the last character of @name was replaced. */
 static const char *reason_without(const struct copy *c, const char *name) {
     return reason_with(c, find(c, name) - 1, "!", 1);
 }
 
-/* The same with @v as the number of @key, or as element @i of its array. */
+/* Returns the reason why the model is refused with @v as the number of @key, or as element @i of
+ * its array. */
 static const char *reason_for(const struct copy *c, const char *key, uint32_t i, double v) {
     size_t at = find(c, key), n;
     uint32_t type;

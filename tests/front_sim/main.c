@@ -21,7 +21,7 @@
 #include "tests/front_sim/sim.h"
 #include "tests/front_sim/worker.h"
 
-/* Of a process that computes and never calls the simulator; a seed takes at most 0.1 s. */
+/* Limits the processor time of a seed, which takes 0.1 s at most: seeded bugs may loop for ever. */
 #define SEED_CPU_S 2
 
 int weftd_main(int argc, char **argv); /* daemon/front/main.c */

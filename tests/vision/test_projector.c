@@ -167,8 +167,8 @@ Test(projector, positions_of_qwen_are_a_side) {
     cr_expect(l.n_rows == 2040 && l.n_positions == 60 && l.n_columns == 60 && l.n_lines == 34);
 }
 
-/* What /v1/models says is reached, nearly, and never exceeded: the tiles of lfm2 and the line
- * breaks of pixtral are more than the rows of the picture. */
+/* Compares the bound that /v1/models gives with pictures of all sizes: it is nearly reached and
+ * never exceeded. Tiles (lfm2) and line breaks (pixtral) come on top of the rows of the picture. */
 Test(projector, no_picture_has_more_rows_than_the_bound) {
     static const struct {
         const char *kind, *shape;

@@ -153,7 +153,7 @@ Test(cuda_open, file_cache_is_free_where_the_device_is_integrated) {
     unlink(path);
 }
 
-/* What is pinned there lies beside the device's part, whether its size or its number is given. */
+/* Pinned pages take memory from the device's pages, whether their size or their number is given. */
 Test(cuda_open, pinned_memory_of_an_integrated_device_is_counted_once) {
     static const uint64_t pinned = 300 << 20;
     struct err err = {0};
