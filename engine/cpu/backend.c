@@ -202,6 +202,16 @@ int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err
     return 0;
 }
 
+/* be_ops.stored_bytes: the panels of the matrices of @t. */
+static uint64_t stored_bytes(const struct tensor *t) {
+    struct err none = {0};
+    struct mat m;
+
+    if (panel_plan(&m, t, &none) < 0)
+        return t->n_bytes;
+    return t->ne[2] * t->ne[3] * m.n_panels * m.panel_bytes;
+}
+
 /* Matrix @i of an op, with its scale and bias, and room for its activations. 0 or -errno. */
 static int load_mat(struct be *b, struct weights *w, const struct model_op *op, uint32_t i,
                     struct err *err) {
@@ -603,6 +613,7 @@ const struct be_ops backend_cpu = {
     .close = close_backend,
     .isa = isa,
     .n_threads = n_threads,
+    .stored_bytes = stored_bytes,
     .load = load,
     .loaded = loaded,
     .begin = ops_begin,

@@ -40,7 +40,8 @@ enum panel_format {
     PANEL_BF16,
     PANEL_Q4K,
     PANEL_Q5K,
-    PANEL_Q6K, /* and Q3_K */
+    PANEL_Q6K,
+    PANEL_Q3K,
     PANEL_Q2K,
     PANEL_IQ4XS,
     PANEL_IQ2XXS,
@@ -77,6 +78,7 @@ static const struct panel_info panel_infos[PANEL_FORMATS] = {
     [PANEL_Q4K] = {ACTS_K, 256, 2048, 320, 1, 2368},
     [PANEL_Q5K] = {ACTS_K, 256, 2560, 320, 1, 2880},
     [PANEL_Q6K] = {ACTS_K, 256, 3072, 288, 1, 3392},
+    [PANEL_Q3K] = {ACTS_K, 256, 1536, 288, 1, 1856},
     [PANEL_Q2K] = {ACTS_K, 256, 1024, 576, 1, 1600},
     [PANEL_IQ4XS] = {ACTS_K, 256, 2048, 160, 1, 2240},
     [PANEL_IQ2XXS] = {ACTS_KT, 256, 1024, 160, 1, 1216},

@@ -213,6 +213,7 @@ const struct gemm_wide gemm_wide_amx[PANEL_FORMATS] = {
     [PANEL_Q4K] = {unpack_q4k, run_q4k, 2, 2},
     [PANEL_Q5K] = {unpack_q5k, run_q5k, 2, 2},
     [PANEL_Q6K] = {unpack_q6k, run_q6k, 2, 2},
+    [PANEL_Q3K] = {unpack_q3k, run_q3k, 2, 2},
     [PANEL_Q2K] = {unpack_q2k, run_q2k, 1, 2},
     [PANEL_IQ4XS] = {unpack_iq4xs, run_iq4xs, 2, 2},
     [PANEL_IQ2XXS] = {unpack_iq2xxs, run_iq2xxs, 2, 2},

@@ -41,6 +41,8 @@ INLINE vb weights(int format, const uint8_t *q, const uint8_t *h, int g, vb tabl
         return vb_or(low_bits(q, g), high_bits(vb_load(h), g, 4, 16));
     case PANEL_Q6K:
         return vb_or(low_bits(q, g), high_bits(vb_load(h + 64 * (g / 4)), 2 * (g % 4), 4, 48));
+    case PANEL_Q3K:
+        return vb_or(two_bits(q, g), high_bits(vb_load(h), g, 2, 4));
     case PANEL_Q2K:
     case PANEL_IQ1S:
     case PANEL_TQ:
@@ -60,7 +62,7 @@ INLINE vb weights(int format, const uint8_t *q, const uint8_t *h, int g, vb tabl
 INLINE const uint8_t *high_part(int format, const uint8_t *q, int s) {
     return format == PANEL_Q5K   ? q + 2048 + 64 * s
            : format == PANEL_Q6K ? q + 2048 + 128 * s
-                                 : q + 1024 + 64 * s; /* IQ1M, IQ2S */
+                                 : q + 1024 + 64 * s; /* Q3K, IQ1M, IQ2S */
 }
 
 /* Values of IQ4 plus 128. */
@@ -97,6 +99,8 @@ INLINE vi dot_init(struct shape f, struct cols a, int c, int sub) {
     switch (f.offset) {
     case 1:
         return vi_set1(cols_i(a.sums, a.row, c, AK_NEG128_SUM32 + sub) / 128);
+    case 4:
+        return vi_set1(cols_i(a.sums, a.row, c, AK_NEG32_SUM16 + sub) / 8);
     case 32:
         return vi_set1(cols_i(a.sums, a.row, c, AK_NEG32_SUM16 + sub));
     case 64:

@@ -12,6 +12,7 @@
     X(q4k, PANEL_Q4K)                                                                              \
     X(q5k, PANEL_Q5K)                                                                              \
     X(q6k, PANEL_Q6K)                                                                              \
+    X(q3k, PANEL_Q3K)                                                                              \
     X(q2k, PANEL_Q2K)                                                                              \
     X(iq4xs, PANEL_IQ4XS)                                                                          \
     X(iq2xxs, PANEL_IQ2XXS)                                                                        \
@@ -27,7 +28,7 @@ enum { UNPACKED = 1 << 8 }; /* flag beside the format: the quants are bytes */
 struct shape { /* compile-time facts of a format */
     bool sub16, minimums;
     bool no_scale;    /* of sub-blocks */
-    int offset;       /* of the stored weights: 0, 1, 32, 64 or 128 */
+    int offset;       /* of the stored weights: 0, 1, 4, 32, 64 or 128 */
     float factor;     /* of d */
     float min_factor; /* dmin is d times this; 0: it is stored */
     size_t quants;    /* bytes of 16 x 32 values */
@@ -46,6 +47,11 @@ INLINE struct shape shape_of(int format) {
     case PANEL_Q6K:
         s.sub16 = true;
         s.offset = 32;
+        break;
+    case PANEL_Q3K:
+        s.sub16 = true;
+        s.offset = 4;
+        s.quants = 128;
         break;
     case PANEL_Q2K:
         s.sub16 = s.minimums = true;

@@ -21,6 +21,7 @@
  *   Q4K      4 bits; int8 scale[8], uint8 minimum pair[4], half d, half dmin
  *   Q5K      4 bits, 1 bit; as Q4K
  *   Q6K      4 bits, 2 bits, of value + 32; int8 scale[16], half d
+ *   Q3K      2 bits, 1 bit, of value + 4; int8 scale[16], half d
  *   Q2K      2 bits; int8 scale[16], uint8 minimum pair[8], half d, half dmin
  *   IQ4XS    4 bits; int8 scale[8], half d
  *   IQ2XXS   a 32: 64 bytes grid indices (row r in 4r ..), 64 bytes signs; int8 scale[8], half
@@ -131,19 +132,14 @@ static void pack_q5k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
     pack_k45(p, p + 16, p + 48, lane, q, meta);
 }
 
-/* Q6K: eight values of six bits. */
-static void put_q6k(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
-    put4(q, lane, k, v & EIGHT(15));
-    put2(q + 2048, lane, k, v >> 4 & EIGHT(3));
-}
-
 static void pack_q6k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 256; i += 8) {
         uint32_t half = i / 128, quarter = i / 32 % 4, l = i % 32;
         uint64_t low = get_u64(p + 64 * half + 32 * (quarter % 2) + l) >> (4 * (quarter / 2));
         uint64_t high = get_u64(p + 128 + 32 * half + l) >> (2 * quarter);
 
-        put_q6k(q, lane, i, (low & EIGHT(15)) | (high & EIGHT(3)) << 4);
+        put4(q, lane, i, low & EIGHT(15));
+        put2(q + 2048, lane, i, high & EIGHT(3));
     }
     for (uint32_t s = 0; s < 16; s++)
         meta[16 * s + lane] = p[192 + s];
@@ -153,11 +149,9 @@ static void pack_q6k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
 static void pack_q3k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 256; i += 8) {
         uint32_t half = i / 128, pair = i / 32 % 4, l = i % 32;
-        uint64_t low = get_u64(p + 32 + 32 * half + l) >> (2 * pair) & EIGHT(3);
-        uint64_t high = get_u64(p + l) >> (4 * half + pair) & EIGHT(1);
 
-        put_q6k(q, lane, i,
-                low + EIGHT(28) + 4 * high); /* 32, and 4 less where the bit is not set */
+        put2(q, lane, i, get_u64(p + 32 + 32 * half + l) >> (2 * pair) & EIGHT(3));
+        put1(q + 1024, lane, i, get_u64(p + l) >> (4 * half + pair) & EIGHT(1));
     }
     for (uint32_t s = 0; s < 16; s++)
         meta[16 * s + lane] = (uint8_t)quant_q3k_scale(p + 96, s);
@@ -408,7 +402,7 @@ static const struct {
     {TENSOR_BF16, PANEL_BF16, pack_f16},     {TENSOR_Q4_0, PANEL_Q4, pack_q4_0},
     {TENSOR_Q4_1, PANEL_Q4M, pack_q4_1},     {TENSOR_Q5_0, PANEL_Q5, pack_q5_0},
     {TENSOR_Q5_1, PANEL_Q5M, pack_q5_1},     {TENSOR_Q8_0, PANEL_Q8, pack_q8_0},
-    {TENSOR_Q2_K, PANEL_Q2K, pack_q2k},      {TENSOR_Q3_K, PANEL_Q6K, pack_q3k},
+    {TENSOR_Q2_K, PANEL_Q2K, pack_q2k},      {TENSOR_Q3_K, PANEL_Q3K, pack_q3k},
     {TENSOR_Q4_K, PANEL_Q4K, pack_q4k},      {TENSOR_Q5_K, PANEL_Q5K, pack_q5k},
     {TENSOR_Q6_K, PANEL_Q6K, pack_q6k},      {TENSOR_IQ2_XXS, PANEL_IQ2XXS, pack_iq2xxs},
     {TENSOR_IQ4_NL, PANEL_IQ4NL, pack_q4_0}, {TENSOR_IQ4_XS, PANEL_IQ4XS, pack_iq4xs},
