@@ -595,6 +595,8 @@ struct be_ops {
     bool device;
     bool hidden;      /* answers WANT_HIDDEN */
     bool latent_once; /* pages of latent attention hold a key once, not also as the value */
+    /* Returns the bytes that a matrix of an op takes as it is stored. NULL: those of the file. */
+    uint64_t (*stored_bytes)(const struct tensor *t);
     /* Bytes that pages may take beside weights and all else, of what this device has free. NULL:
      * not a device. */
     int (*room)(const struct model_shape *shape, const struct engine_opts *o, uint64_t *bytes,

@@ -176,7 +176,7 @@ static void fill_info(struct engine *e) {
     i->encoder = s->encoder;
     i->ranks = e->head.out != NULL && e->ops->hidden;
     i->weight_bytes = e->model.weight_bytes;
-    i->memory_bytes = fit_weights(&e->model) + fit_buffers(&e->model, &e->opts) +
+    i->memory_bytes = fit_weights(&e->model, e->ops) + fit_buffers(&e->model, &e->opts) +
                       size_kv_bytes(&e->opts, &e->info);
     i->n_params = e->model.n_params;
     arch_fingerprint(e->opts.file, e->opts.drafts ? e->opts.block : NULL, i->fingerprint);
@@ -359,7 +359,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         .arch = e->model.arch,
         .backend = ops->name,
         .device = ops->device,
-        .weight_bytes = fit_weights(&e->model),
+        .weight_bytes = fit_weights(&e->model, ops),
         .buffer_bytes = fit_buffers(&e->model, &e->opts),
         .page_bytes = e->info.page_bytes,
         .state_bytes = e->info.state_bytes,

@@ -25,12 +25,19 @@ struct fit_text fit_text(uint64_t bytes) {
     return t;
 }
 
-uint64_t fit_weights(const struct model *m) {
+/* Returns the bytes of a matrix of an op as @ops store it; embeddings stay as they are. */
+static uint64_t stored(const struct be_ops *ops, enum op_kind kind, const struct tensor *t) {
+    if (!t)
+        return 0;
+    return ops->stored_bytes && kind != OP_EMBED ? ops->stored_bytes(t) : t->n_bytes;
+}
+
+uint64_t fit_weights(const struct model *m, const struct be_ops *ops) {
     uint64_t n = m->encoder_weights;
 
     for (uint32_t i = 0; i < m->n_ops; i++)
         for (int k = 0; k < OP_MATRICES && model_weights_of(m, i) == i; k++)
-            n += m->op[i].w[k] ? m->op[i].w[k]->n_bytes : 0;
+            n += stored(ops, m->op[i].kind, m->op[i].w[k]);
     return n;
 }
 
@@ -210,9 +217,9 @@ uint64_t fit_machine(void) {
     return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
 }
 
-int fit_check(const struct model *m, const struct fit_sizes *s, uint32_t n_pages, uint64_t kv,
-              struct err *err) {
-    uint64_t weights = fit_weights(m), have = fit_machine();
+int fit_check(const struct model *m, const struct be_ops *ops, const struct fit_sizes *s,
+              uint32_t n_pages, uint64_t kv, struct err *err) {
+    uint64_t weights = fit_weights(m, ops), have = fit_machine();
 
     if (weights + kv <= have)
         return 0;
@@ -237,10 +244,10 @@ struct fit_windows fit_windows(const struct model *m, const struct engine_opts *
     };
 }
 
-struct fit fit_of(const struct model *m, const struct engine_opts *o, const struct fit_sizes *s,
-                  const struct fit_windows *w) {
+struct fit fit_of(const struct model *m, const struct be_ops *ops, const struct engine_opts *o,
+                  const struct fit_sizes *s, const struct fit_windows *w) {
     return (struct fit){
-        .weights = fit_weights(m),
+        .weights = fit_weights(m, ops),
         .buffers = fit_buffers(m, o),
         .page = s->page,
         .state = s->state,

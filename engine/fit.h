@@ -16,9 +16,8 @@ struct fit_text {
 /* "1.25 GiB". */
 struct fit_text fit_text(uint64_t bytes);
 
-/* Returns the bytes of weights that a host backend keeps. Repacking does not change sizes; a tensor
- * that two ops use is stored twice. */
-uint64_t fit_weights(const struct model *m);
+/* Returns the bytes of weights that @ops keep. A tensor that two ops use is stored twice. */
+uint64_t fit_weights(const struct model *m, const struct be_ops *ops);
 /* Returns the bytes of weights that a row of @pass reads: all but the embedding, and of the experts
  * only those that are picked. */
 uint64_t fit_token_weights(const struct model *m, uint32_t pass);
@@ -77,11 +76,11 @@ struct fit_sizes {
 };
 /* Host backends: what is certain to be touched, weights and @kv bytes, @n_pages pages among them,
  * must fit the machine. 0 or -EINVAL with @err. */
-int fit_check(const struct model *m, const struct fit_sizes *s, uint32_t n_pages, uint64_t kv,
-              struct err *err);
+int fit_check(const struct model *m, const struct be_ops *ops, const struct fit_sizes *s,
+              uint32_t n_pages, uint64_t kv, struct err *err);
 #define CONTEXT_LIMIT (1u << 26) /* mathx: positions below 2^27 */
 /* Computes the sizes of a model that have to fit. */
 struct fit_windows fit_windows(const struct model *m, const struct engine_opts *o,
                                const struct fit_sizes *s);
-struct fit fit_of(const struct model *m, const struct engine_opts *o, const struct fit_sizes *s,
-                  const struct fit_windows *w);
+struct fit fit_of(const struct model *m, const struct be_ops *ops, const struct engine_opts *o,
+                  const struct fit_sizes *s, const struct fit_windows *w);

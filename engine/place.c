@@ -281,10 +281,10 @@ static int check_host(const struct model *m, const struct engine_opts *o, struct
 }
 
 /* KV memory that experts give way to. */
-static uint64_t kv_of(const struct model *m, const struct engine_opts *o,
+static uint64_t kv_of(const struct model *m, const struct be_ops *ops, const struct engine_opts *o,
                       const struct fit_sizes *s) {
     const struct fit_windows w = fit_windows(m, o, s);
-    struct fit f = fit_of(m, o, s, &w);
+    struct fit f = fit_of(m, ops, o, s, &w);
 
     if (o->n_pages)
         return o->n_pages * (s->page + s->window_page);
@@ -401,7 +401,7 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
 
         if (!wish.max_context)
             wish.max_context = MIN(m->shape.max_context, FFN_CONTEXT);
-        struct choice dense = {.m = m, .ops = ops, .o = o, .kv = kv_of(m, &wish, s)};
+        struct choice dense = {.m = m, .ops = ops, .o = o, .kv = kv_of(m, ops, &wish, s)};
         return place_ffns(&dense, k, err);
     }
     if (devices_of(o, number) > 1)
@@ -412,7 +412,7 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
     m->host_experts = m->host_experts ? m->host_experts : calloc(n_words(m), sizeof(uint32_t));
     if (!m->host_experts)
         return -ENOMEM;
-    struct choice c = {.m = m, .ops = ops, .o = o, .kv = kv_of(m, o, s)};
+    struct choice c = {.m = m, .ops = ops, .o = o, .kv = kv_of(m, ops, o, s)};
     int r = describe(&c, k);
     if (r == 0 && o->keeps_place && before)
         take(m, before);

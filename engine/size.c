@@ -142,7 +142,7 @@ static int choose_kv(struct sizing *z, struct err *err) {
     struct engine_opts *o = z->opts;
     const struct fit_sizes s = sizes_of(z);
     const struct fit_windows w = fit_windows(z->model, o, &s);
-    const struct fit f = fit_of(z->model, o, &s, &w);
+    const struct fit f = fit_of(z->model, z->ops, o, &s, &w);
 
     if (!o->memory || z->ops->device)
         return 0;
@@ -248,5 +248,7 @@ int size_check(const struct sizing *z, struct err *err) {
     const struct fit_sizes s = sizes_of(z);
     uint32_t n = z->opts->n_pages + z->opts->n_host_pages;
 
-    return z->ops->device ? 0 : fit_check(z->model, &s, n, size_kv_bytes(z->opts, z->info), err);
+    return z->ops->device
+               ? 0
+               : fit_check(z->model, z->ops, &s, n, size_kv_bytes(z->opts, z->info), err);
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/rng.h"
 #include "engine/engine.h"
@@ -97,6 +98,38 @@ Test(engine_fit, what_is_told_is_what_is_opened) {
         cr_expect_eq(i->memory_bytes, total(&f));
         cr_expect_str_eq(i->arch, f.arch);
         engine_free(e);
+        close_model();
+    }
+}
+
+/* Formats that are packed into more bytes than they have in the file are counted as they are packed. */
+Test(engine_fit, weights_are_counted_as_they_are_stored) {
+    static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q3_K, TENSOR_Q2_K, TENSOR_IQ1_M};
+    enum { VECTORS = 256 << 10, HUGE = 2 << 20 };
+
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        const struct tiny_model t = {
+            .arch = "llama", .type = types[i], .n_layer = 4, .n_embd = 512, .n_ff = 8192};
+        struct engine *e = NULL;
+        struct engine_fit f;
+        struct err err = {0};
+        struct stat st;
+        char path[64];
+
+        tiny_model_temp(&t, path);
+        cr_assert_eq(gguf_open(&file, path, &err), 0);
+        unlink(path);
+        struct engine_opts o = opts(200 << 20);
+        o.keep_fd = memfd_create("weights", MFD_ALLOW_SEALING);
+        cr_assert_eq(engine_fit(&f, &o, &err), 0, "%s", err.message);
+        cr_assert_eq(engine_new(&e, &o, &err), 0, "%s", err.message);
+        cr_assert(o.keep_fd > 0 && fstat(o.keep_fd, &st) == 0);
+        uint64_t has = (uint64_t)st.st_blocks * 512;
+        cr_expect(has + VECTORS >= f.weight_bytes && has <= f.weight_bytes + VECTORS + 2 * HUGE,
+                  "%s: %llu are stored, %llu counted", tensor_format(types[i])->name,
+                  (unsigned long long)has, (unsigned long long)f.weight_bytes);
+        engine_free(e);
+        close(o.keep_fd);
         close_model();
     }
 }
