@@ -46,6 +46,7 @@ struct agent {
     uint32_t n_turns, turn, n_subs;  /* n_subs: that it waits for */
     int64_t begin_ns, due_ns;        /* due: of its next turn; INT64_MAX: none is due */
     const struct sim_client *client; /* of its last turn */
+    struct rng rng; /* its own, so that all policies have the same turns to serve */
 };
 
 struct replay {
@@ -99,8 +100,8 @@ static double mean(const struct samples *s) {
     return s->n > 0 ? sum / s->n : NAN;
 }
 
-static uint32_t draw(struct replay *p, struct range r) {
-    return r.low + rng_below(&p->rng, r.high - r.low + 1);
+static uint32_t draw(struct rng *rng, struct range r) {
+    return r.low + rng_below(rng, r.high - r.low + 1);
 }
 
 static struct tenant *tenant_of(struct replay *p, const struct trace_group *g) {
@@ -109,18 +110,17 @@ static struct tenant *tenant_of(struct replay *p, const struct trace_group *g) {
 
 /* ---- agents ---- */
 
-static struct agent *new_agent(struct replay *p, const struct trace_group *g, int64_t begin_ns) {
+static struct agent *new_agent(struct replay *p, const struct trace_group *g, struct rng rng,
+                               int64_t begin_ns) {
     if (p->n_agents == AGENTS) {
         fprintf(stderr, "weft-sim: more than %u agents\n", AGENTS);
         exit(2);
     }
     struct agent *a = &p->agent[p->n_agents++];
 
-    *a = (struct agent){.g = g,
-                        .session = p->n_agents,
-                        .n_turns = draw(p, g->turns),
-                        .begin_ns = begin_ns,
-                        .due_ns = begin_ns};
+    *a = (struct agent){
+        .g = g, .session = p->n_agents, .begin_ns = begin_ns, .due_ns = begin_ns, .rng = rng};
+    a->n_turns = draw(&a->rng, g->turns);
     return a;
 }
 
@@ -135,21 +135,23 @@ static void begin_agents(struct replay *p, int64_t without) {
             t->name = g->name;
         t->here = true;
         t->weight = g->weight.low / 1000.0;
-        for (uint32_t n = draw(p, g->count); n > 0; n--) {
-            new_agent(p, g, BEGIN_NS + draw(p, g->start) * INT64_C(1000000));
+        for (uint32_t n = draw(&p->rng, g->count); n > 0; n--) {
+            struct rng own = {rng_next(&p->rng)};
+
+            new_agent(p, g, own, BEGIN_NS + draw(&p->rng, g->start) * INT64_C(1000000));
             p->n_jobs_left++;
             t->n_jobs_all++;
         }
     }
 }
 
-static struct sim_client *make_turn(struct replay *p, const struct agent *a) {
+static struct sim_client *make_turn(struct replay *p, struct agent *a) {
     const struct trace_group *g = a->g;
-    uint32_t n_system = draw(p, g->system), n_out = draw(p, g->output);
+    uint32_t n_system = draw(&a->rng, g->system), n_out = draw(&a->rng, g->output);
 
     if (a->client)
-        return sim_client_after(&p->sim, a->client, MAX(draw(p, g->more), 1), n_out);
-    return sim_client(&p->sim, n_system + draw(p, g->first), (uint32_t)(g - p->t.group), n_system,
+        return sim_client_after(&p->sim, a->client, MAX(draw(&a->rng, g->more), 1), n_out);
+    return sim_client(&p->sim, n_system + draw(&a->rng, g->first), (uint32_t)(g - p->t.group), n_system,
                       n_out);
 }
 
@@ -179,22 +181,23 @@ static void submit_turn(struct replay *p, struct agent *a) {
 
 static void plan_next(struct replay *p, struct agent *a) {
     const struct trace_group *g = a->g;
-    bool thinks = g->think_every.low > 0 && rng_below(&p->rng, g->think_every.low) == 0;
+    bool thinks = g->think_every.low > 0 && rng_below(&a->rng, g->think_every.low) == 0;
 
-    a->due_ns = p->sim.clock.ns + draw(p, thinks ? g->think : g->pause) * INT64_C(1000000);
+    a->due_ns = p->sim.clock.ns + draw(&a->rng, thinks ? g->think : g->pause) * INT64_C(1000000);
 }
 
 /* Sub-agents begin as the agents of the group do: what they have in common is the system prompt. */
 static bool begin_subs(struct replay *p, struct agent *a) {
     const struct trace_group *g = a->g;
 
-    if (a->parent || g->subs_every.low == 0 || rng_below(&p->rng, g->subs_every.low) > 0)
+    if (a->parent || g->subs_every.low == 0 || rng_below(&a->rng, g->subs_every.low) > 0)
         return false;
-    for (uint32_t n = draw(p, g->subs); n > 0; n--) {
-        struct agent *sub = new_agent(p, g, p->sim.clock.ns);
+    for (uint32_t n = draw(&a->rng, g->subs); n > 0; n--) {
+        struct rng own = {rng_next(&a->rng)};
+        struct agent *sub = new_agent(p, g, own, p->sim.clock.ns);
 
         sub->parent = a;
-        sub->n_turns = MAX(draw(p, g->sub_turns), 1);
+        sub->n_turns = MAX(draw(&sub->rng, g->sub_turns), 1);
         a->n_subs++;
     }
     return a->n_subs > 0;
