@@ -429,19 +429,15 @@ int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns) {
 }
 
 /* Makes some steps whose limit was raised probes: they have no time beyond @least_ns, or twice the
- * time (at most @most_ns) and at least that of PLAN_PROBE_ROWS rows of @r. From steps of one size
- * the cost model cannot tell the price of a row from that of a step. */
-static void probe(struct plan_work *w, const struct plan_req *r, int64_t least_ns,
-                  int64_t most_ns) {
+ * time, at most @most_ns. From steps of one size the cost model cannot tell the price of a row from
+ * that of a step. */
+static void probe(struct plan_work *w, int64_t least_ns, int64_t most_ns) {
     uint64_t turn = w->p->turn + 1, at = w->decodes ? 0 : PLAN_PROBE_MORE / 2;
-    struct cost_shape few = w->shape;
 
     w->misses = w->limit_ns > w->target_ns;
     if (!w->misses || turn % (w->decodes ? PLAN_PROBE_BESIDE : PLAN_PROBE_TURNS))
         return;
-    cost_add(&few, r->n_computed, MIN(plan_lag(r), PLAN_PROBE_ROWS));
-    int64_t more_ns =
-        MAX(MIN(2 * w->limit_ns - least_ns, most_ns), cost_bound_ns(w->p->cost, &few));
+    int64_t more_ns = MIN(2 * w->limit_ns - least_ns, most_ns);
     w->limit_ns = turn % PLAN_PROBE_MORE == at ? more_ns : least_ns;
 }
 
@@ -458,14 +454,14 @@ static void raise_limit(struct plan_work *w, const struct plan_req *r) {
     int64_t one_ns = cost_bound_ns(p->cost, &one), most_ns = PLAN_ALONE_TIMES * one_ns;
     if (w->decodes) {
         w->limit_ns = MAX(w->limit_ns, plan_limit_beside(one_ns, w->target_ns));
-        probe(w, r, cost_bound_ns(p->cost, &w->shape), INT64_MAX);
+        probe(w, cost_bound_ns(p->cost, &w->shape), INT64_MAX);
         return;
     }
     if (most_ns > w->target_ns) {
         cost_add(&chunk, r->n_computed, cost_efficient_rows(p->cost, r->n_computed, p->max_rows));
         w->limit_ns = MAX(w->limit_ns, MIN(most_ns, cost_bound_ns(p->cost, &chunk)));
     }
-    probe(w, r, one_ns, MAX(most_ns, w->limit_ns));
+    probe(w, one_ns, MAX(most_ns, w->limit_ns));
 }
 
 void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {

@@ -64,13 +64,12 @@
  * and at most this many times as long as one row. Bound: arrivals wait for its end. */
 #define PLAN_ALONE_TIMES 10
 /* Probes among steps whose limit is raised: one step in PLAN_PROBE_TURNS, beside decode one in
- * PLAN_PROBE_BESIDE. One step in PLAN_PROBE_MORE has twice as many rows, at least PLAN_PROBE_ROWS;
- * the other probes have one row of prompts. Bound: the cost of a wrong model. Beside decode, 8:
+ * PLAN_PROBE_BESIDE. One step in PLAN_PROBE_MORE has twice as many rows; the other probes have
+ * one row of prompts. Bound: the cost of a wrong model. Beside decode, 8:
  * gaps p90 2.3 times (slow_chats). */
 #define PLAN_PROBE_TURNS 8
 #define PLAN_PROBE_BESIDE 4
 #define PLAN_PROBE_MORE 16
-#define PLAN_PROBE_ROWS 8u
 /* Steps that may pass over the shortest prompt of a tenant before it has rows. Bound: it begins. 1:
  * priorities, agents p90 +46 %; 4: +35 %; 8: +11 % (24 draws, within 16 %). */
 #define PLAN_PASSED_MOST 8

@@ -140,7 +140,7 @@ static int64_t limit_beside(int64_t least_ns, int64_t target_ns) {
  * */
 static int64_t limit_of(const struct plan *p, const struct cost_shape *decodes, bool alone,
                         int64_t target_ns) {
-    struct cost_shape one = *decodes, probe = *decodes;
+    struct cost_shape one = *decodes;
     int64_t limit;
 
     if (one.rows == 0)
@@ -153,9 +153,8 @@ static int64_t limit_of(const struct plan *p, const struct cost_shape *decodes, 
         int64_t one_ns = cost_bound_ns(p->cost, &one);
         limit = MAX(limit, alone ? PLAN_ALONE_TIMES * one_ns : limit_beside(one_ns, target_ns));
     }
-    cost_add(&probe, 300, PLAN_PROBE_ROWS); /* no request of these tests is beyond that */
     if (limit > target_ns && (p->turn + 1) % PLAN_PROBE_BESIDE == 0)
-        limit = MAX(alone ? limit : 2 * limit, cost_bound_ns(p->cost, &probe));
+        limit = alone ? limit : 2 * limit;
     return limit;
 }
 

@@ -229,21 +229,20 @@ Test(slow, a_prompt_alone_leaves_steps_short_enough) {
 }
 
 /* How long a step may take in which request @decodes has its row and @prompt a chunk: twice as long
- * as with one row of the prompt. In a probe it may take four times as long less the row, or as long
- * as PLAN_PROBE_ROWS of the prompt take, and a sixth more: the model knows no chunks so large. */
+ * as with one row of the prompt. In a probe it may take four times as long less the row, and a
+ * sixth more: the model knows no chunks so large. */
 static double most_ms(const struct run *u, uint32_t decodes, uint32_t prompt) {
     struct cost_shape one = {0};
 
     cost_add(&one, u->req[decodes].n_computed, 1);
-    struct cost_shape both = one, probe = one;
+    struct cost_shape both = one;
     double alone = nominal_ms(u, &one);
     cost_add(&both, u->req[prompt].n_computed, 1);
-    cost_add(&probe, u->req[prompt].n_computed, PLAN_PROBE_ROWS);
 
     double limit = fmax(50, 2 * nominal_ms(u, &both));
     if ((u->plan.turn + 1) % PLAN_PROBE_MORE)
         return limit;
-    return fmax(2 * limit - alone, nominal_ms(u, &probe)) * 7 / 6;
+    return (2 * limit - alone) * 7 / 6;
 }
 
 /* One request decodes and a long prompt comes: tokens come within the target or the stated bound,
