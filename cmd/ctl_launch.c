@@ -93,6 +93,7 @@ const struct launch_client launch_clients[] = {
     {
         .name = "pi",
         .program = "pi",
+        .n_first = 1500,
         .args = {"--provider", "weft", "--model", "{model}", NULL},
         .file = ".pi/agent/models.json",
         .fragment = "{\"providers\": {\"weft\": {\"baseUrl\": \"{url}/v1\", \"api\": "
@@ -104,6 +105,7 @@ const struct launch_client launch_clients[] = {
     {
         .name = "openclaw",
         .program = "openclaw",
+        .n_first = 14000,
         .file = ".openclaw/openclaw.json",
         .fragment = "{\"models\": {\"providers\": {\"weft\": {\"baseUrl\": \"{url}/v1\", "
                     "\"apiKey\": \"{key}\", \"api\": \"openai-completions\", \"models\": "
@@ -138,8 +140,9 @@ const struct launch_client launch_clients[] = {
     {
         .name = "goose",
         .program = "goose",
+        .n_first = 4500,
         .env = {"GOOSE_PROVIDER=openai", "OPENAI_HOST={url}", "OPENAI_API_KEY={key}",
-                "GOOSE_MODEL={model}", NULL},
+                "GOOSE_MODEL={model}", "GOOSE_CONTEXT_LIMIT={context}", NULL},
     },
     {0},
 };

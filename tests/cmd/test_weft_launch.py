@@ -94,6 +94,8 @@ def test_the_model_is_the_first_that_is_served():
     assert r.returncode == 1 and "sends about 30000 tokens first; first has a context of 4096: it cannot work" in r.stderr, r
     assert "cannot work" in launch("claude", "--url", url, "--print").stderr
     assert "sends about 18000 tokens first" in launch("qwen", "--url", url).stderr
+    assert "goose sends about 4500 tokens first" in launch("goose", "--url", url).stderr
+    assert started("goose", "--url", url, "--model", "second")[1]["GOOSE_CONTEXT_LIMIT"] == "65536"
     r = launch("claude", "--url", url, "--model", "second")
     assert r.returncode == 0 and not r.stderr, r
     assert launch("claude", "--url", url, "--model", "third").stderr == "weftctl: third reads pictures\n"
@@ -104,6 +106,8 @@ def test_the_model_is_the_first_that_is_served():
     assert config["provider"]["weft"]["models"] == {"second": {"name": "second", "limit": {"context": 65536, "output": 8192}}}
     assert started("copilot", "--url", url)[1]["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] == "4096"
     fresh()
+    assert launch("openclaw", "--write", "--url", url).returncode == 0
+    assert "openclaw sends about 14000 tokens first" in launch("openclaw", "--url", url).stderr
     assert launch("pi", "--write", "--url", url).returncode == 0
     with open(os.path.join(HOME, ".pi/agent/models.json")) as file:
         assert json.load(file)["providers"]["weft"]["models"] == [{"id": "first", "contextWindow": 4096, "maxTokens": 2048}]
