@@ -35,7 +35,8 @@ const TAGS = {
 
 const MATH = { "\\(": "\\)", "\\[": "\\]", $: "$", $$: "$$" };
 
-// Returns whether the dollar at @i may end a formula: not that of a price, nor one of two.
+// Returns whether the dollar at @i may end a formula: not that of a price, nor one of two. A dollar that
+// may not leaves the one before it as it is: in "$5 or $x$" only x is a formula.
 function closesDollar(text, i) {
   return !/[\s\\$]/.test(text[i - 1] ?? " ") && !/[\d$]/.test(text[i + 1] ?? " ");
 }
@@ -181,10 +182,11 @@ class Ends {
     if (!list) {
       list = { places: [], next: 0 };
       for (let i = this.text.indexOf(mark, from); i >= 0; i = this.text.indexOf(mark, i + 1))
-        if (mark !== "$" || closesDollar(this.text, i)) list.places.push(i);
+        if (mark !== "$" || this.text[i - 1] !== "\\") list.places.push(i);
       this.lists.set(mark, list);
     }
     const place = Ends.after(list, from);
+    if (mark === "$" && !closesDollar(this.text, place)) return -1;
     return place - from <= FORMULA_MAX ? place : -1;
   }
 

@@ -101,6 +101,8 @@ test("what the marks mean", () => {
     ["so $a_1*b*c$ is", '<p>so <span class=formula title="a_1*b*c">$a_1*b*c$</> is</>'],
     ["it is \\(x\\), \\[y\\]", '<p>it is <span class=formula title="x">\\(x\\)</>, <span class=formula display title="y">\\[y\\]</></>'],
     ["$5 and $10, $5-$10", "<p>$5 and $10, $5-$10</>"],
+    ["$5 and $10, with $x$", '<p>$5 and $10, with <span class=formula title="x">$x$</></>'],
+    ["$a\\$b$ c", '<p><span class=formula title="a\\\\$b">$a\\$b$</> c</>'],
     ["a\n$$\nx\n- y\n$$\nb", '<p>a</><p><span class=formula display title="x\\n- y">$$\nx\n- y\n$$</></><p>b</>'],
     ["$$a$$ b", '<p><span class=formula display title="a">$$a$$</> b</>'],
     ["$$\na\n\nb", "<p>$$\na</><p>b</>"],
