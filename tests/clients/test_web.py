@@ -95,7 +95,8 @@ def chromium():
     raise Skip("there is no Chromium")
 
 
-try:
+def run():
+    """The exit code of the tests."""
     browser = chromium()
     folder = install("web")
     template = (SOURCE / "thinking.jinja").read_text()
@@ -106,6 +107,11 @@ try:
         flags = ("--name", "scripted", "--pause-ms", "3")
         with Scripted(SCRIPT, *flags, template=template) as s, Scripted(SCRIPT, *flags, "--api-keys", path) as k, \
                 Scripted(SEEN, *flags, template=template, sees=True) as e:
-            sys.exit(node(folder, "test.mjs", browser, s.url, k.url, e.url, SCREENSHOT))
-except Skip as why:
-    print(f"1..0 # SKIP {why}")
+            return node(folder, "test.mjs", browser, s.url, k.url, e.url, SCREENSHOT)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(run())
+    except Skip as why:
+        print(f"1..0 # SKIP {why}")
