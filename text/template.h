@@ -67,5 +67,8 @@ bool template_uses(const struct template *t, const char *name);
 /* The source of the template @name, or NULL. Static storage. */
 const char *template_named(const char *name);
 
+/* The name of the template number @i, or NULL behind the last one. */
+const char *template_name(size_t i);
+
 /* The name of the template for a model file without one. */
 #define TEMPLATE_DEFAULT "chatml"

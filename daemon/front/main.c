@@ -593,6 +593,8 @@ static int check_files(struct front *f, struct err *err) {
 
     if (r == 0 && *keys && access(keys, R_OK) < 0)
         r = err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", keys, strerror(errno));
+    if (r == 0)
+        audit_key_file(keys);
     if (r == 0 && *f->config.tls_certificate) {
         struct tls_config tls;
 

@@ -6,8 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/try.h"
 #include "daemon/worker/worker.h"
 
 /*
@@ -55,8 +57,12 @@ static int read_text_file(const char *key, const char *path, struct buf *out, st
         return err_set(err, 0, key, "%s: %.300s: cannot be read: %s", key, path, strerror(errno));
     while (r == 0 && (n = fread(chunk, 1, sizeof(chunk), file)) > 0)
         r = buf_add(out, chunk, n);
+    if (ferror(file)) /* a folder */
+        r = err_set(err, 0, key, "%s: %.300s: cannot be read: %s", key, path, strerror(errno));
+    else if (r < 0)
+        err_set(err, 0, key, "%s: %.300s: larger than 1 MiB", key, path);
     fclose(file);
-    return r < 0 ? err_set(err, 0, key, "%s: %.300s: larger than 1 MiB", key, path) : 0;
+    return r < 0 ? -EINVAL : 0;
 }
 
 /* Writes the built-in template @name to *@out, with BOS at its beginning if the vocabulary asks for
@@ -76,6 +82,17 @@ static bool find_named(struct front_model *m, const char *name, struct gguf_str 
     return true;
 }
 
+/* Says that @name is no template, and which names are. Returns -EINVAL. */
+static int refuse_template(const char *name, struct err *err) {
+    char names[200] = "";
+
+    for (size_t i = 0, n = 0; template_name(i) && n < sizeof(names); i++)
+        n += (size_t)snprintf(names + n, sizeof(names) - n, " %s", template_name(i));
+    return err_set(err, 0, "chat-template",
+                   "chat-template: %.200s is neither a file nor one of the built-in templates:%s",
+                   name, names);
+}
+
 /* The chat template: the configured file or name, else the model's, else the usual one. */
 static int open_template(struct front_model *m, const struct config *c, struct err *err) {
     struct buf *text = &m->template_text;
@@ -85,15 +102,9 @@ static int open_template(struct front_model *m, const struct config *c, struct e
         /* found */
     } else if (*c->chat_template) {
         buf_init(text, TEMPLATE_FILE_MAX);
-        int r = read_text_file("chat-template", c->chat_template, text, err);
-
-        if (r == -ENOENT)
-            err_set(err, 0, "chat-template",
-                    "chat-template: %.200s is neither a file nor the name of a built-in template: "
-                    "docs/reference/chat-template-language.md lists the names",
-                    c->chat_template);
-        if (r < 0)
-            return r;
+        if (access(c->chat_template, F_OK) < 0 && errno == ENOENT)
+            return refuse_template(c->chat_template, err);
+        TRY(read_text_file("chat-template", c->chat_template, text, err));
         s = (struct gguf_str){text->data ? text->data : "", text->len};
     } else if (gguf_string(m->file, "tokenizer.chat_template", &s) < 0) {
         if (!find_named(m, TEMPLATE_DEFAULT, &s))

@@ -196,9 +196,16 @@ def test_check_config_stands_anywhere_and_opens_what_is_named():
     for flags in (["--check-config", "--model", tiny_model()], ["--model", tiny_model(), "--check-config"]):
         r = run_weftd(*flags)
         assert r.returncode == 0 and "valid" in r.stdout and not r.stderr, r
-    for flags, part in ((["--model", "/nonexistent.gguf"], "/nonexistent.gguf"), (["--model", tiny_model(), "--api-keys", "/nonexistent"], "api-keys: /nonexistent")):
+    for flags, part in ((["--model", "/nonexistent.gguf"], "/nonexistent.gguf"), (["--model", tiny_model(), "--api-keys", "/nonexistent"], "api-keys: /nonexistent"),
+                        (["--model", tiny_model(), "--chat-template", "nosuch"], "nosuch is neither a file nor one of the built-in templates: chatml llama2 "),
+                        (["--model", tiny_model(), "--chat-template", "/"], "chat-template: /: ")):
         r = run_weftd("--check-config", *flags)
         assert r.returncode == 78 and part in r.stderr and r.stderr.count("\n") == 1, r
+    with tempfile.NamedTemporaryFile("w") as keys:
+        for mode, readable in ((0o644, True), (0o640, False)):
+            os.chmod(keys.name, mode)
+            r = run_weftd("--check-config", "--model", tiny_model(), "--api-keys", keys.name)
+            assert r.returncode == 0 and ("every user can read it" in r.stderr) == readable, r
 
 
 def test_sigterm_lets_streams_finish_and_takes_no_new_connections():

@@ -63,3 +63,7 @@ const char *template_named(const char *name) {
             return named[i].source;
     return NULL;
 }
+
+const char *template_name(size_t i) {
+    return i < ARRAY_SIZE(named) ? named[i].name : NULL;
+}
