@@ -134,7 +134,8 @@ const struct launch_client launch_clients[] = {
     {
         .name = "aider",
         .program = "aider",
-        .env = {"OPENAI_API_BASE={url}/v1", "OPENAI_API_KEY={key}", NULL},
+        .env = {"OPENAI_API_BASE={url}/v1", "OPENAI_API_KEY={key}",
+                "AIDER_SHOW_MODEL_WARNINGS=false", NULL},
         .args = {"--model", "openai/{model}", NULL},
     },
     {

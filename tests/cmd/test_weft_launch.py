@@ -60,7 +60,8 @@ def test_a_client_is_started_and_nothing_is_written():
     args, env = started("opencode", *at)
     config = json.loads(env["OPENCODE_CONFIG_CONTENT"])
     assert config["model"] == 'weft/a "b"\\c' and config["provider"]["weft"]["options"]["baseURL"] == "http://127.0.0.1:1/v1"
-    for name, key, value in (("qwen", "OPENAI_BASE_URL", "http://127.0.0.1:1/v1"), ("aider", "OPENAI_API_BASE", "http://127.0.0.1:1/v1"), ("goose", "OPENAI_HOST", "http://127.0.0.1:1"),
+    for name, key, value in (("qwen", "OPENAI_BASE_URL", "http://127.0.0.1:1/v1"), ("aider", "OPENAI_API_BASE", "http://127.0.0.1:1/v1"), ("aider", "AIDER_SHOW_MODEL_WARNINGS", "false"),
+                             ("goose", "OPENAI_HOST", "http://127.0.0.1:1"),
                              ("copilot", "COPILOT_PROVIDER_BASE_URL", "http://127.0.0.1:1/v1")):
         assert started(name, *at)[1][key] == value
     assert files() == []
