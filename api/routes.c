@@ -141,8 +141,7 @@ static int check_service(struct exchange *x, struct err *err) {
     x->retry_ms = API_RETRY_MS;
     if (s == API_FAILED) {
         x->retry_ms = model_first(env_of(x))->failure_retry_ms;
-        return err_set_code(err, 503, "model_unavailable", NULL, "The model cannot be loaded: %s.",
-                            model_first(env_of(x))->failure);
+        return model_unavailable(model_first(env_of(x)), NULL, err);
     }
     if (s == API_STARTING)
         return err_set_code(err, 503, "model_loading", NULL,

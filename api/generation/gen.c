@@ -503,8 +503,7 @@ static bool is_complete(const struct gen *g) {
 /* Fails a generation without a worker, because none will come. A complete output stays complete. */
 static void fail_without_worker(struct gen *g) {
     if (!is_complete(g))
-        err_set_code(&g->err, 503, "model_unavailable", NULL, "The model cannot be loaded: %s.",
-                     g->model->failure);
+        model_unavailable(g->model, NULL, &g->err);
     g->retry_ms = g->model->failure_retry_ms;
     g->failed = true;
     admit_tick_later(&g->env->admit);

@@ -79,6 +79,14 @@ const char *model_state_name(const struct model *m) {
     return names[m->state];
 }
 
+int model_unavailable(const struct model *m, const char *param, struct err *err) {
+    size_t n = strlen(m->failure);
+    bool ends = n && m->failure[n - 1] == '?'; /* "was it copied whole?" */
+
+    return err_set_code(err, 503, "model_unavailable", param, "The model cannot be loaded: %s%s",
+                        m->failure, ends ? "" : ".");
+}
+
 const char *model_format_name(const struct model *m, char out[32]) {
     const char *file = m->info->file, *quant;
     struct model_name name;

@@ -78,6 +78,8 @@ static inline bool model_on_demand(const struct model *m) {
 static inline bool model_asleep(const struct model *m) {
     return model_on_demand(m) && (m->state == API_MODEL_ABSENT || m->state == API_MODEL_FAILED);
 }
+/* Says that no worker of @m can be started, and why: 503. Returns -EINVAL. */
+int model_unavailable(const struct model *m, const char *param, struct err *err);
 /* the word of llama-server's router for the state */
 const char *model_state_name(const struct model *m);
 /* Returns the format of the weights that the file's name has ("Q4_K_M"); "": none. */

@@ -93,8 +93,7 @@ static int cannot_load(struct prompt_job *job) {
     int64_t ms = (clock_now(job->env->clock) - m->failed_ns) / 1000000;
 
     job->retry_ms = (uint32_t)MAX((int64_t)m->failure_retry_ms - ms, INT64_C(1000));
-    return err_set_code(&job->err, 503, "model_unavailable", "model",
-                        "The model cannot be loaded: %s.", m->failure);
+    return model_unavailable(m, "model", &job->err);
 }
 
 /* A 503 about a model that another look-up found, and the present one does not. */

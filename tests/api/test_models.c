@@ -353,6 +353,8 @@ Test(models, what_cannot_be_loaded_says_why) {
     expect(fd, 503, "The model cannot be loaded: it is cut off.");
     expect(stream, 503, "it is cut off");
     expect(ask(",\"model\":\"other\""), 503, "it is cut off"); /* at once */
+    api_worker_failed(model, "was it copied whole?", 7000);
+    expect(ask(",\"model\":\"other\""), 503, "The model cannot be loaded: was it copied whole?\"");
     expect(ask(""), 200, "first");
     stop();
 }
