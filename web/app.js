@@ -505,7 +505,7 @@ async function watch() {
         ] ?? "offline");
   const text =
     state.state === "failed"
-      ? `The model cannot be loaded: ${state.reason}.`
+      ? `The model cannot be loaded: ${state.reason}${state.reason.endsWith("?") ? "" : "."}`
       : stateText[state.state];
   byId("banner").hidden = !text;
   byId("banner").textContent = text ?? "";

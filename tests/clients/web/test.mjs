@@ -255,6 +255,8 @@ test("the state of the service is told, and its end is noticed", () => withPage(
   await shot(page, "starting");
   state = { status: "unavailable", state: "failed", reason: "no such <b>file</b>" };
   await banner.getByText("The model cannot be loaded: no such <b>file</b>.").waitFor();
+  state.reason = "was it copied whole?";
+  await banner.getByText(/whole\?$/).waitFor();
   state = null;
   await banner.getByText("weft does not answer").waitFor();
   state = { status: "ok", state: "serving" };
