@@ -101,6 +101,7 @@ static int size_classes(struct sizing *z, struct err *err) {
         return r;
     if (!can_have_windows(z))
         model_join_windows(z->model);
+    i->latent = z->model->shape.mla.rank > 0;
     i->page_bytes = page_bytes_of(z, KV_GLOBAL);
     i->window_bytes = z->model->shape.window ? page_bytes_of(z, KV_WINDOW) : 0;
     i->state_bytes = state_floats(&z->model->shape.state) * sizeof(float);

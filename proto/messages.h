@@ -151,7 +151,7 @@ struct msg_block_picture {
  * a sequence needs besides to go on behind a block (the keys of layers with a window, the recurrent
  * state). */
 enum block_tier { BLOCKS_DEVICE, BLOCKS_HOST, BLOCKS_DISK, BLOCK_TIERS };
-enum block_kind { BLOCKS_FULL, BLOCKS_WINDOW, BLOCKS_STATE, BLOCK_KINDS };
+enum block_kind { BLOCKS_FULL, BLOCKS_LATENT, BLOCKS_WINDOW, BLOCKS_STATE, BLOCK_KINDS };
 
 /* First the blocks that are gone, then those that came, each with page_tokens tokens, one after the
  * other, and the pictures in the order of the blocks. All are of one tier and kind; @window in

@@ -702,7 +702,7 @@ int sched_blocks(struct sched *s, struct buf *out) {
     };
 
     for (m.tier = 0; m.tier < BLOCK_TIERS; m.tier++) {
-        m.kind = BLOCKS_FULL;
+        m.kind = s->info->latent ? BLOCKS_LATENT : BLOCKS_FULL;
         m.window = 0;
         if (take_changes(s, tier[m.tier], false, &x, &m))
             return msg_blocks_pack(out, &m);

@@ -246,6 +246,7 @@ static const char *const medium_of[BLOCK_TIERS] = {
 };
 static const char *const kind_of[BLOCK_KINDS] = {
     [BLOCKS_FULL] = "full_attention",
+    [BLOCKS_LATENT] = "mla_attention",
     [BLOCKS_WINDOW] = "sliding_window",
     [BLOCKS_STATE] = "mamba",
 };

@@ -280,7 +280,8 @@ def test_blocks_in_host_memory_and_on_disk():
 
 def test_windows_and_states_are_groups_of_their_own():
     from golden_models import golden
-    for name, kind in (("gemma3", "sliding_window"), ("qwen35-mtp", "mamba")):
+    for name, *kinds in (("gemma3", "full_attention", "sliding_window"), ("qwen35-mtp", "full_attention", "mamba"),
+                         ("bailingmoe3", "mla_attention", "mamba")):
         with tempfile.TemporaryDirectory() as folder:
             router = Router(folder)
             with Weftd(*router.flags[2:], "--page-tokens", PAGE, "--max-context", 1024, model=golden(name)) as w:
@@ -291,7 +292,7 @@ def test_windows_and_states_are_groups_of_their_own():
                     i += 1
                     w.complete([40 + i % 5] * 200, max_tokens=2)
                     router.read(0.1)
-                assert {k for k, _ in router.kinds} == {"full_attention", kind}, router.kinds
+                assert {k for k, _ in router.kinds} == set(kinds), router.kinds
                 assert router.ends <= set(router.key_of)
 
 
