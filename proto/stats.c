@@ -7,6 +7,9 @@
 const char *const msg_draft_source[MSG_DRAFT_SOURCES] = {"forced", "prediction", "suffix",
                                                          "recent", "model",      "mtp"};
 
+const double step_rows_bounds[STEP_ROWS_BUCKETS] = {1,   8,    16,   32,   64,   128,   256,
+                                                    512, 1024, 2048, 4096, 8192, 16384, -1};
+
 #define ROW(of, type, field, kind_, per_, metric_, key_, help_)                                    \
     {.metric = metric_,                                                                            \
      .key = key_,                                                                                  \

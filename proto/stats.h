@@ -78,6 +78,12 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, n_left_tokens, COUNTER, 1, "weft_host_recomputed_tokens_total",                  \
         "host_recomputed_tokens",                                                                  \
         "Tokens found in host memory but computed again, which was faster.")                       \
+    ROW(uint32_t, n_host_pages, GAUGE, 1, "weft_host_pages", "host_pages",                         \
+        "Pages that fit in host memory.")                                                          \
+    ROW(uint32_t, n_host_used, GAUGE, 1, "weft_host_pages_used", "host_pages_used",                \
+        "Pages in host memory.")                                                                   \
+    ROW(uint32_t, n_host_held, GAUGE, 1, "", "host_pages_held",                                    \
+        "Pages in host memory that requests hold.")                                                \
     ROW(uint64_t, n_disk_saved_tokens, COUNTER, 1, "weft_disk_saved_tokens_total",                 \
         "disk_saved_tokens", "Tokens whose pages were written to the disk.")                       \
     ROW(uint64_t, n_disk_loaded_tokens, COUNTER, 1, "weft_disk_loaded_tokens_total",               \
@@ -172,6 +178,7 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint32_t, last_rows, GAUGE, 1, "weft_last_step_rows", "last_rows",                         \
         "Tokens computed in the last step.")                                                       \
     ROW(uint32_t, last_seqs, GAUGE, 1, "", "last_seqs", "Sequences of the last step.")             \
+    ROW(uint64_t, n_rows, COUNTER, 1, "", "rows", "Tokens computed in all steps.")                 \
     ROW(uint64_t, step_ns_total, COUNTER, 1e9, "", "step_ns", "Time of all steps.")                \
     ROW(uint64_t, plan_ns_total, COUNTER, 1e9, "", "plan_ns", "Time to plan all steps.")           \
     ROW(uint64_t, wait_ns_total, COUNTER, 1e9, "", "wait_ns",                                      \
@@ -182,6 +189,11 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(drafted_by, "weft_draft_tokens_total", "drafted", "Drafted tokens by source.")             \
     ROW(accepted_by, "weft_draft_accepted_tokens_total", "accepted",                               \
         "Accepted drafted tokens by source.")
+
+/* Upper bounds of the buckets of step_rows, in tokens, which end with a negative one; steps above
+ * the last bound are in a bucket of their own. The buckets are vLLM's. */
+#define STEP_ROWS_BUCKETS 14
+extern const double step_rows_bounds[STEP_ROWS_BUCKETS];
 
 /* Statistics of the front since it started. */
 #define FRONT_STATS(ROW)                                                                           \
@@ -297,6 +309,7 @@ struct msg_stats {
     int64_t at_ns; /* clock_monotonic, when this was written */
     WORKER_STATS(STAT_FIELD)
     WORKER_STATS_BY_SOURCE(STAT_SOURCE_FIELD)
+    uint64_t step_rows[STEP_ROWS_BUCKETS]; /* steps by the tokens that they computed */
     uint32_t n_devices; /* at most MSG_DEVICES: the front checks it */
     struct msg_device device[MSG_DEVICES];
 };

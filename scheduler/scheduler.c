@@ -636,6 +636,15 @@ static void window_stats(const struct sched *s, const struct kv_stats *kv, struc
     out->n_window_missed_tokens = kv->n_missed_tokens;
 }
 
+static void host_stats(const struct kv_pager *host, struct msg_stats *out) {
+    struct kv_stats kv;
+
+    kv_pager_stats(host, &kv);
+    out->n_host_pages = kv.n_pages;
+    out->n_host_used = kv.n_pages - kv.n_free;
+    out->n_host_held = kv.n_owned + kv.n_shared;
+}
+
 enum { MOST = 64, MOST_PICTURES = 256 };
 
 /* Holds the arrays of a BLOCKS payload: few changes, because a step waits meanwhile. */
@@ -743,6 +752,8 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_evicted = kv.n_evicted;
     out->n_lookup_tokens = kv.n_lookup_tokens - s->prewarm.n_lookup_tokens;
     out->n_hit_tokens = kv.n_hit_tokens - s->prewarm.n_hit_tokens;
+    if (s->offload.host)
+        host_stats(s->offload.host, out);
     if (s->offload.disk)
         disk_stats(s->offload.disk, out);
     window_stats(s, &kv, out);

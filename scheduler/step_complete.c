@@ -27,6 +27,17 @@ static uint32_t prompt_rows(const struct batch_item *it) {
     return MIN(it->pos0 + it->n_rows, n) - MIN(it->pos0, n);
 }
 
+static void count_rows(struct msg_stats *stats, uint32_t n) {
+    uint32_t i = 0;
+
+    if (n == 0)
+        return; /* the step copied pages */
+    while (step_rows_bounds[i] >= 0 && n > step_rows_bounds[i])
+        i++;
+    stats->step_rows[i]++;
+    stats->n_rows += n;
+}
+
 static int take_results(struct sched *s, struct batch *t, const struct engine_result *res) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++) {
         struct request *r = t->item[i].request;
@@ -85,6 +96,7 @@ static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int
     s->stats.n_steps++;
     s->stats.step_ns_total += (uint64_t)ns;
     s->stats.last_step_us = (uint32_t)(ns / 1000);
+    count_rows(&s->stats, t->b.n_rows);
     s->stats.last_rows = t->b.n_rows;
     s->stats.last_seqs = t->b.n_seqs;
 }

@@ -80,6 +80,8 @@ void metrics_gen_done(struct metrics *m, const struct metrics_gen *g) {
         return; /* an embedding has no output tokens */
     observe(&m->output_tokens, g->n_output, 1);
     observe(&m->max_tokens, g->max_new, 1);
-    if (g->n_choices > 0)
+    if (g->n_choices > 0) {
         observe(&m->n, g->n_choices, 1);
+        observe(&m->longest, g->n_longest, 1);
+    }
 }

@@ -57,6 +57,8 @@ struct histogram {
         "Output tokens of a generation.")                                                          \
     ROW(max_tokens, token_bounds, "vllm:request_params_max_tokens", "max_tokens after clamping.")  \
     ROW(n, n_bounds, "vllm:request_params_n", "n of a request.")                                   \
+    ROW(longest, token_bounds, "vllm:request_max_num_generation_tokens",                           \
+        "Output tokens of the longest choice of a request.")                                       \
     ROW(loop_lag, loop_bounds, "weft_loop_lag_seconds",                                            \
         "Time that one iteration of the front's event loop was busy.")                             \
     ROW(loop_cpu, loop_bounds, "weft_loop_cpu_seconds",                                            \
@@ -75,6 +77,7 @@ struct metrics_gen {
     int64_t arrived_ns, first_step_ns, first_token_ns, last_token_ns, done_ns;
     uint32_t n_prompt, n_output, max_new; /* tokens */
     uint32_t n_choices; /* choices of the request; 0: another choice has counted them */
+    uint32_t n_longest; /* output tokens of the longest of them */
     enum metrics_outcome outcome;
     bool embeds; /* the result is a vector */
 };

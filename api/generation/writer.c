@@ -115,6 +115,7 @@ static struct exchange *detach(struct writer *w) {
     struct exchange *x = w->exchange;
     assert(x && x->state == w);
     struct writer_usage u = writer_usage(w);
+    uint32_t n_longest = 0;
 
     x->n_prompt = u.prompt;
     x->n_cached = u.cached;
@@ -122,6 +123,8 @@ static struct exchange *detach(struct writer *w) {
     x->n_drafted = u.drafted;
     x->n_accepted = u.accepted;
     take_rates(w, &u, x);
+    for (uint32_t i = 0; i < w->n_choices; i++)
+        n_longest = MAX(n_longest, w->choices[i].gen->n_out);
     for (uint32_t i = 0; i < w->n_choices; i++) {
         const struct gen *g = w->choices[i].gen;
 
@@ -137,6 +140,7 @@ static struct exchange *detach(struct writer *w) {
             struct metrics_gen seen = gen_metrics(g);
             seen.started_ns = x->started_ns;
             seen.n_choices = g->m.choice == 0 ? w->job.request.n : 0;
+            seen.n_longest = n_longest;
             metrics_gen_done(&w->job.model->metrics, &seen);
         }
         if (g->done_ns && g->first_step_ns)

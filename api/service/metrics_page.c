@@ -148,6 +148,23 @@ static void histogram(struct page *p, const char *name, const char *help,
     }
 }
 
+/* Writes the tokens of each worker's steps. */
+static void put_step_rows(struct page *p) {
+    const char *name = "vllm:iteration_tokens_total";
+
+    head(p, name, "histogram", "Tokens computed in a step.");
+    for (uint32_t m = 0; m < p->n; m++) {
+        const struct msg_stats *s = &p->model[m]->worker;
+        struct histogram h = {.bounds = step_rows_bounds, .sum = (double)s->n_rows};
+
+        for (uint32_t i = 0; i < STEP_ROWS_BUCKETS; i++) {
+            h.count[i] = s->step_rows[i];
+            h.n += s->step_rows[i];
+        }
+        put_buckets(p, name, p->labels[m], &h);
+    }
+}
+
 /* A label value: quotes, backslashes and newlines escaped. */
 static void set_labels(char out[300], const char *model) {
     size_t n = (size_t)snprintf(out, 300, "model_name=\"");
@@ -205,6 +222,10 @@ static double kv_usage(const struct model *m) {
     return m->worker.n_pages ? (double)m->worker.n_used / m->worker.n_pages : 0;
 }
 
+static double host_usage(const struct model *m) {
+    return m->worker.n_host_pages ? (double)m->worker.n_host_held / m->worker.n_host_pages : 0;
+}
+
 static double is_up(const struct model *m) {
     return m->worker_up;
 }
@@ -242,6 +263,8 @@ static void put_workers(struct page *p) {
     gauge_of_models(p, "vllm:gpu_cache_usage_perc",
                     "Share of KV cache pages in use; the former name of vllm:kv_cache_usage_perc.",
                     kv_usage);
+    gauge_of_models(p, "vllm:cpu_cache_usage_perc",
+                    "Pages of host memory that requests hold, 0 to 1.", host_usage);
     head(p, "vllm:lora_requests_info", "gauge",
          "LoRA adapters (always none), for endpoint pickers. The value is the time.");
     put(p,
@@ -259,6 +282,7 @@ static void put_workers(struct page *p) {
         for (size_t k = 0; k < n_worker_rows; k++)
             if (strcmp(worker_rows[k].metric, older[i].is) == 0)
                 put_worker_row(p, older[i].was, &worker_rows[k]);
+    put_step_rows(p);
     put_by_source(p);
     put_by_device(p);
     put_sleep(p);

@@ -652,11 +652,23 @@ Test(life, figures_are_published) {
         "\nllamacpp:tokens_predicted_total 2\n",
         "# TYPE llamacpp:predicted_tokens_seconds gauge\nllamacpp:predicted_tokens_seconds ",
         "\nllamacpp:kv_cache_usage_ratio 0.25\n",
+        "vllm:cpu_cache_usage_perc{model_name=\"tiny\",engine=\"0\"} 0.125\n",
+        "vllm:iteration_tokens_total_bucket{model_name=\"tiny\",engine=\"0\",le=\"8\"} 5\n",
+        "vllm:iteration_tokens_total_bucket{model_name=\"tiny\",engine=\"0\",le=\"16384\"} 5\n",
+        "vllm:iteration_tokens_total_sum{model_name=\"tiny\",engine=\"0\"} 20012\n",
+        "vllm:iteration_tokens_total_count{model_name=\"tiny\",engine=\"0\"} 6\n",
+        "vllm:request_max_num_generation_tokens_sum{model_name=\"tiny\",engine=\"0\"} 2\n",
     };
     struct world w;
     struct reply r;
     struct msg_stats s = {.n_pages = 64, .n_used = 16, .n_hit_tokens = 7, .drafted_by = {[2] = 9}};
 
+    s.n_host_pages = 32;
+    s.n_host_held = 4;
+    s.n_rows = 20012;
+    s.step_rows[0] = 3;
+    s.step_rows[1] = 2;
+    s.step_rows[STEP_ROWS_BUCKETS - 1] = 1;
     started(&w);
     w.port.script = "ab";
     world_ask(&w, CHAT, "{" HI "}", &r);

@@ -18,10 +18,11 @@ OF_PRODUCTION_STACK = {"vllm:num_requests_running": "gauge", "vllm:num_requests_
 # AIBrix's gateway (pkg/metrics/metrics.go): what it reads of a pod, and of what its queries are made.
 OF_AIBRIX = {"vllm:num_requests_running": "gauge", "vllm:num_requests_waiting": "gauge", "vllm:num_preemptions_total": "counter",
              "vllm:kv_cache_usage_perc": "gauge", "vllm:gpu_cache_usage_perc": "gauge", "vllm:prefix_cache_hits_total": "counter",
+             "vllm:cpu_cache_usage_perc": "gauge",  # without it least-kv-cache leaves a pod out
              "vllm:prefix_cache_queries_total": "counter", "vllm:prompt_tokens_total": "counter", "vllm:generation_tokens_total": "counter",
              "vllm:request_success_total": "counter", "vllm:lora_requests_info": "gauge", "vllm:engine_sleep_state": "gauge",
              **{f"vllm:{name}": "histogram" for name in
-                ("e2e_request_latency_seconds", "request_queue_time_seconds", "request_inference_time_seconds", "request_prompt_tokens",
+                ("iteration_tokens_total", "request_max_num_generation_tokens", "e2e_request_latency_seconds", "request_queue_time_seconds", "request_inference_time_seconds", "request_prompt_tokens",
                  "request_generation_tokens", "time_to_first_token_seconds", "time_per_output_token_seconds", "inter_token_latency_seconds",
                  "request_time_per_output_token_seconds", "request_decode_time_seconds", "request_prefill_time_seconds")}}
 

@@ -69,6 +69,10 @@ Test(scheduler, an_idle_device_saves_what_has_ended) {
     sim_run(&sim, 500);
     cr_expect_geq(sim.sched->stats.n_saved_tokens, 1600);
     cr_expect_eq(sim.sched->offload.n_jobs, 0);
+    sched_stats(sim.sched, &sim.stats);
+    cr_expect_eq(sim.stats.n_host_pages, 400);
+    cr_expect_geq(sim.stats.n_host_used, 1600 / 16);
+    cr_expect_eq(sim.stats.n_host_held, 0, "idle pages press on nobody");
     sim_deinit(&sim);
 }
 
@@ -606,6 +610,8 @@ Test(scheduler, prompt_tokens_count_step_by_step) {
 }
 
 Test(scheduler, statistics_add_up) {
+    uint64_t n_steps = 0;
+
     sim_init(&sim, &(struct sim_opts){.n_pages = 200});
     for (uint32_t i = 0; i < 5; i++)
         sim_submit(&sim, sim_client(&sim, 50, 1, 40, 10), 0);
@@ -616,5 +622,10 @@ Test(scheduler, statistics_add_up) {
     cr_expect_eq(sim.stats.n_finished, 5);
     cr_expect_eq(rows_computed(), 250 - 4 * 32 + 5 * 9);
     cr_expect_eq(sim.stats.n_steps, sim.n_steps);
+    cr_expect_eq(sim.stats.n_rows, rows_computed());
+    for (uint32_t i = 0; i < STEP_ROWS_BUCKETS; i++)
+        n_steps += sim.stats.step_rows[i];
+    cr_expect(n_steps > 0 && n_steps <= sim.n_steps);
+    cr_expect_leq(sim.stats.step_rows[0], n_steps - 1, "the prompts' step has many rows");
     sim_deinit(&sim);
 }
