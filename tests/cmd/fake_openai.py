@@ -91,6 +91,8 @@ class FakeServer:
 
     @staticmethod
     def prompt_words(body):
+        if isinstance(body.get("prompt"), list):
+            return body["prompt"]
         text = body["prompt"] if "prompt" in body else " ".join(m["content"] for m in body["messages"])
         return text.split()
 
