@@ -507,6 +507,7 @@ static const struct field fields[] = {
     {"skip_special_tokens", BOTH, field_not, AT(keep_special), 0, 0, "a boolean"},
     FLAG("include_stop_str_in_output", BOTH, include_stop),
     FLAG("return_token_ids", BOTH, return_token_ids),
+    FLAG("return_tokens_as_token_ids", BOTH, tokens_as_ids),
     FLAG("return_progress", CHAT, return_progress),
     FLAG("with_pieces", FIELDS_TOKENIZE, with_pieces),
     FLAG("return_token_strs", FIELDS_TOKENIZE, token_strings),

@@ -206,7 +206,7 @@ static void open_token(struct json *j, const struct writer *w, int32_t id, float
     if (has_id)
         json_put_int(j, "id", id);
     json_key(j, "token");
-    json_string(j, text, len);
+    choices_put_token(j, w, id);
     json_put_double(j, "logprob", (double)logprob);
     json_put_open(j, "bytes", '[');
     for (size_t i = 0; i < len; i++)

@@ -22,6 +22,19 @@ const char *choices_token(const struct writer *w, int32_t id, size_t *len) {
     return id < 0 ? "" : tokenizer_piece(w->job.model->info->tokenizer, id, true, len);
 }
 
+void choices_put_token(struct json *j, const struct writer *w, int32_t id) {
+    size_t len;
+    const char *text = choices_token(w, id, &len);
+    char name[24];
+
+    if (!w->job.request.tokens_as_ids) {
+        json_string(j, text, len);
+        return;
+    }
+    snprintf(name, sizeof(name), "token_id:%d", (int)id);
+    json_cstring(j, name);
+}
+
 void choices_pause(struct json *j) {
     int r = job_pause();
 
@@ -129,17 +142,19 @@ static void open_chunk(struct json *j, const struct writer *w, const char *objec
         json_put_string(j, "system_fingerprint", w->job.model->info->fingerprint);
 }
 
-/* Up to the list of choices, which is left open. */
-static void begin(struct json *j, const struct writer *w, const char *object) {
-    open_chunk(j, w, object);
-    json_put_open(j, "choices", '[');
-}
-
 static void put_ids(struct json *j, const char *key, const int32_t *ids, uint32_t n) {
     json_put_open(j, key, '[');
     for (uint32_t i = 0; i < n; i++)
         json_int(j, ids[i]);
     json_close(j, ']');
+}
+
+/* Writes the tokens of the prompt before the list of choices, as vLLM does for chats. */
+static void put_prompt_ids(struct json *j, const struct writer *w) {
+    const struct gen *g = w->choices[0].gen;
+
+    if (w->job.request.return_token_ids && !form_of(w)->prompt_in_choice)
+        put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
 }
 
 /* Our extensions: the tokens themselves and the digests of their logits. */
@@ -149,7 +164,7 @@ static void put_extras(struct json *j, const struct writer *w, const struct piec
     char hex[20];
 
     if (w->job.request.return_token_ids) {
-        if (p->first)
+        if (p->first && form->prompt_in_choice)
             put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
         put_ids(j, "token_ids", g->tokens + g->n_prompt + p->from, p->to - p->from);
     }
@@ -215,7 +230,7 @@ static void put_progress(struct json *j, const struct writer *w, const struct ge
     json_close(j, '}');
 }
 
-/* Closes the chunk @j, which begin() opened, and sends it. @usage: the one that tells it. */
+/* Closes the chunk @j, whose list of choices is open, and sends it. @usage: the one that tells it. */
 static void send_chunk(struct writer *w, struct json *j, bool usage) {
     const struct gen_request *r = &w->job.request;
 
@@ -242,7 +257,10 @@ void choices_piece(struct writer *w, const struct piece *p) {
     struct json j;
 
     json_begin(&j, &b);
-    begin(&j, w, form_of(w)->chunk_object);
+    open_chunk(&j, w, form_of(w)->chunk_object);
+    if (p->first && p->index == 0)
+        put_prompt_ids(&j, w);
+    json_put_open(&j, "choices", '[');
     put_choice(&j, w, p, true);
     send_chunk(w, &j, false);
 }
@@ -284,7 +302,8 @@ void choices_end(struct writer *w) {
     if (!w->job.request.include_usage)
         return;
     json_begin(&j, &b);
-    begin(&j, w, form_of(w)->chunk_object);
+    open_chunk(&j, w, form_of(w)->chunk_object);
+    json_put_open(&j, "choices", '[');
     send_chunk(w, &j, true);
 }
 
@@ -293,7 +312,9 @@ void choices_whole(struct json *j, struct writer *w) {
 
     assert(n > 0 && made >= n && w->n_choices % made == 0);
 
-    begin(j, w, form_of(w)->object);
+    open_chunk(j, w, form_of(w)->object);
+    put_prompt_ids(j, w);
+    json_put_open(j, "choices", '[');
     for (uint32_t i = 0; i < w->n_choices / made * n; i++) {
         struct choice *c = &w->choices[i / n * made + i % n];
         struct gen *g = c->gen;

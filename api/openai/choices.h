@@ -56,3 +56,5 @@ void choices_put_timings(struct json *j, const struct writer *w);
 void choices_pause(struct json *j);
 /* Text and bytes of a token in logprobs; @id < 0: none. The text is the tokenizer's. */
 const char *choices_token(const struct writer *w, int32_t id, size_t *len);
+/* Writes the text of a token, or "token_id:ID" where the request wants that. */
+void choices_put_token(struct json *j, const struct writer *w, int32_t id);

@@ -37,19 +37,12 @@ struct span {
 
 /* The texts of the tokens; of the output those that became text. */
 static void put_tokens(struct json *j, const struct writer *w, const struct span *s) {
-    size_t len;
-    const char *text;
-
     json_open(j, '[');
-    for (uint32_t i = s->echo_from; i < s->echo_to; i++) {
-        text = choices_token(w, s->g->tokens[i], &len);
-        json_string(j, text, len);
-    }
-    for (uint32_t i = s->from; i < s->to; i++) {
-        text = choices_token(w, s->g->tokens[s->g->n_prompt + i], &len);
+    for (uint32_t i = s->echo_from; i < s->echo_to; i++)
+        choices_put_token(j, w, s->g->tokens[i]);
+    for (uint32_t i = s->from; i < s->to; i++)
         if (gen_is_text(s->g, i))
-            json_string(j, text, len);
-    }
+            choices_put_token(j, w, s->g->tokens[s->g->n_prompt + i]);
     json_close(j, ']');
 }
 
@@ -70,10 +63,7 @@ static void put_values(struct json *j, const struct span *s) {
 }
 
 static void put_entry(struct json *j, const struct writer *w, int32_t id, float logprob) {
-    size_t len;
-    const char *text = choices_token(w, id, &len);
-
-    json_string(j, text, len);
+    choices_put_token(j, w, id);
     json_colon(j);
     json_double(j, (double)logprob);
 }

@@ -136,10 +136,48 @@ Test(chat, logprobs_have_tokens_bytes_and_tops) {
                "\"bytes\":[195],\"top_logprobs\":[{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.5,"
                "\"bytes\":[195]},{\"token\":\"z\",\"logprob\":-1.5,\"bytes\":[122]}]},"),
         "%s", r.body.data);
-    cr_expect(strstr(r.body.data, "\"refusal\":null},\"finish_reason\":\"stop\","
-                                  "\"prompt_token_ids\":[256,117,"),
+    cr_expect(strstr(r.body.data, "\"refusal\":null},\"finish_reason\":\"stop\",\"token_ids\""),
               "%s", r.body.data);
+    const char *ids = strstr(r.body.data, "\"prompt_token_ids\":[256,117,");
+    cr_expect(ids && ids < strstr(r.body.data, "\"choices\""), "%s", r.body.data);
     cr_expect(strstr(r.body.data, "\"token_ids\":[195,169]"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(chat, a_stream_tells_the_prompt_once) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "ok";
+    world_ask(&w, CHAT, "{" HI ",\"stream\":true,\"n\":2,\"return_token_ids\":true}", &r);
+    const char *ids = strstr(r.body.data, "\"prompt_token_ids\":[256,117,");
+    cr_expect(ids && ids < strstr(r.body.data, "\"choices\""), "%s", r.body.data);
+    cr_expect(ids && !strstr(ids + 2, "prompt_token_ids"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "\"token_ids\":[111"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(chat, tokens_as_ids) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "ok";
+    world_ask(&w, CHAT,
+              "{" HI ",\"logprobs\":true,\"top_logprobs\":1,\"return_tokens_as_token_ids\":true}",
+              &r);
+    cr_expect(strstr(r.body.data, "{\"token\":\"token_id:111\",\"logprob\":-0.5,\"bytes\":[111]"),
+              "%s", r.body.data);
+    reply_deinit(&r);
+    world_ask(&w, TEXT,
+              "{\"prompt\":[120],\"logprobs\":1,\"return_tokens_as_token_ids\":true,"
+              "\"max_tokens\":1}",
+              &r);
+    cr_expect(strstr(r.body.data, "\"tokens\":[\"token_id:111\"],"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "\"top_logprobs\":[{\"token_id:111\":-0.5}]"), "%s", r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }

@@ -65,7 +65,7 @@ class Session:
                 cached = a["timings"]["cache_n"]
             self.rows.append((a["usage"]["prompt_tokens"], cached, n))
             if "token_ids" in choice:  # the text of random weights is not made of the same tokens
-                self.seen.append(choice["prompt_token_ids"] + choice["token_ids"])
+                self.seen.append(a["prompt_token_ids"] + choice["token_ids"])
             else:
                 self.seen.append(self.tokens_of(prompt + content))
             messages.append({"role": "assistant", "content": content})

@@ -148,7 +148,7 @@ def say_everything(d, s, key):
             status, _, answer = d.request("POST", path, {**body, **variant}, head_of(s, key))
             statuses.add((path.split("?")[0], status))
             choice = answer["choices"][0] if isinstance(answer, dict) and "choices" in answer else {}
-            s.tokens += [ids for ids in (choice.get("prompt_token_ids"), choice.get("token_ids")) if ids]
+            s.tokens += [ids for place in (choice, answer) if isinstance(place, dict) for ids in (place.get("prompt_token_ids"), place.get("token_ids")) if ids]
         assert d.request("POST", path, json.dumps(body)[:-1], head_of(s, key))[0] in (400, 404, 413)
         assert d.request("POST", path, body, head_of(s, s("wrongkey")))[0] in (401, 404)
     for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/api/chat", "/completion", "/tokenize",
