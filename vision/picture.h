@@ -17,7 +17,7 @@
 #include "base/err.h"
 
 #define PICTURE_SIDE_MAX 16384u
-#define PICTURE_PIXELS_MAX (64u << 20)
+#define PICTURE_MEGAPIXELS_MAX 64u /* of 1,048,576 pixels */
 #define PICTURE_FILE_MAX (20u << 20)
 
 /* Rows from the top, three bytes a pixel, without padding. Zeroed: there is none. */
@@ -31,7 +31,10 @@ static inline size_t picture_bytes(uint32_t width, uint32_t height) {
     return (size_t)width * height * 3;
 }
 
-/* Allocates the pixels. 0; -EINVAL with @err for a size beyond the limits; -ENOMEM. */
+/* Checks a size, of at most @max_megapixels. 0, or -EINVAL with @err. */
+int picture_check(uint64_t width, uint64_t height, uint32_t max_megapixels, struct err *err);
+/* Allocates the pixels, which are black. 0; -EINVAL with @err for a size beyond the limits; or
+ * -ENOMEM. */
 int picture_new(struct picture *out, uint64_t width, uint64_t height, struct err *err);
 void picture_deinit(struct picture *p);
 

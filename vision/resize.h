@@ -10,6 +10,48 @@
 
 enum picture_filter { FILTER_BILINEAR, FILTER_BICUBIC, FILTER_LANCZOS };
 
+/* The weights of one axis: place i of the result is made of n[i] values from first[i] on, with the
+ * weights from weight[i * most] on. most 1: each place is the value there. */
+struct taps {
+    uint32_t most;
+    uint32_t *first, *n;
+    int32_t *weight;
+};
+
+/* A rectangle of a picture, in pixels. */
+struct picture_place {
+    uint32_t left, top, width, height;
+};
+
+/*
+ * A picture that is resized while its rows come, from the top, so that of the source only the rows
+ * that the next row of the result needs are in memory. An EXIF orientation is applied on the way,
+ * with the bytes that turning before would give: `across` is the axis of the source's columns,
+ * which goes first unless the picture turns, and `down` that of its rows.
+ */
+struct resizer {
+    uint32_t width, height; /* of the source */
+    bool turns;             /* rows of the source are columns of the result */
+    bool mirrors_rows, mirrors_columns;
+    uint32_t n_across, n_down; /* places of the result along the axes */
+    uint32_t n_seen, n_done;   /* rows of the source; places of `down` that are written */
+    struct taps across, down;
+    uint8_t *window; /* row i of the source at i % down.most: [down.most][n_padded] */
+    size_t n_row, n_padded;
+    uint8_t *row, *column; /* scratch */
+    bool wide;             /* by AVX2 */
+    uint8_t *to;           /* upper left corner of the result */
+    size_t stride;
+};
+
+/* Begins to resize a picture of @width x @height pixels, which @orientation (1 to 8) turns, into
+ * the place @to of @out, which must outlive it. 0, or -ENOMEM with what must be freed. */
+int resizer_init(struct resizer *r, uint32_t width, uint32_t height, int orientation,
+                 enum picture_filter filter, const struct picture *out, struct picture_place to);
+void resizer_deinit(struct resizer *r); /* of a zeroed one, too */
+/* Adds the next row, of 3 * width bytes. After the last one the result is complete. */
+void resizer_add(struct resizer *r, const uint8_t *rgb);
+
 /* Stretches @in to the size. 0, -ENOMEM, or -EINVAL with @err for a size beyond the limits. */
 int picture_resize(const struct picture *in, uint32_t width, uint32_t height,
                    enum picture_filter filter, struct picture *out, struct err *err);
@@ -18,3 +60,8 @@ int picture_resize(const struct picture *in, uint32_t width, uint32_t height,
  * llama.cpp does where models were trained with stretched pictures. */
 int picture_pad(const struct picture *in, uint32_t width, uint32_t height,
                 enum picture_filter filter, struct picture *out, struct err *err);
+
+/* Returns the place of a picture of @width x @height pixels in one of @to_width x @to_height that
+ * is padded. */
+struct picture_place picture_pad_place(uint32_t width, uint32_t height, uint32_t to_width,
+                                       uint32_t to_height);

@@ -60,3 +60,28 @@ Test(resize, padding_keeps_the_aspect_in_the_middle_of_black) {
         cr_assert(padded.rgb[i] == should, "byte %zu of row %zu", i % (96 * 3), y);
     }
 }
+
+/* Loops for AVX2 and for every processor. */
+Test(resize, instructions_change_no_byte) {
+    static const uint32_t sizes[][2] = {{1, 1}, {7, 200}, {96, 33}, {201, 61}, {97, 64}};
+    CLEANUP(picture_deinit) struct picture source = picture_read("resize", "source-97x61.png");
+
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
+        for (int o = 1; o <= 8; o++) {
+            struct picture p[2] = {0};
+
+            for (int plain = 0; plain < 2; plain++) {
+                CLEANUP(resizer_deinit) struct resizer r = {0};
+                const struct picture_place all = {0, 0, sizes[i][0], sizes[i][1]};
+
+                cr_assert(picture_new(&p[plain], all.width, all.height, NULL) == 0);
+                cr_assert(resizer_init(&r, 97, 61, o, FILTER_LANCZOS, &p[plain], all) == 0);
+                r.wide = r.wide && !plain;
+                for (uint32_t y = 0; y < 61; y++)
+                    resizer_add(&r, source.rgb + picture_bytes(97, y));
+            }
+            cr_expect(memcmp(p[0].rgb, p[1].rgb, picture_bytes(p[0].width, p[0].height)) == 0);
+            picture_deinit(&p[0]);
+            picture_deinit(&p[1]);
+        }
+}
