@@ -17,7 +17,7 @@
 #include "proto/messages.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
-#include "vision/projector.h"
+#include "vision/fit.h"
 
 struct api;
 struct flight_record;
@@ -175,10 +175,11 @@ struct api_opts {
     /* Called with each request's salt and the isolation key made with it. NULL: no one asks. */
     void (*on_salt)(void *ctx, const uint8_t isolation_key[16], struct str salt);
     void *salt_ctx;
-    /* Decodes a picture like picture_decode(), possibly in another process; called on any thread
-     * but the loop's. NULL: no model takes pictures. */
-    int (*decode)(void *ctx, const void *data, size_t len, struct picture *out, struct err *err);
+    /* Decodes a picture like picture_decode_fit(), possibly in another process; called on any
+     * thread but the loop's. NULL: no model takes pictures. */
+    picture_decode_fn decode;
     void *decode_ctx;
+    uint32_t picture_max_megapixels;         /* of a file */
     struct picture_fetch_opts picture_fetch; /* addresses of pictures; zeroed: none is fetched */
     const char *const *managers; /* tenants with the right to manage; "*": all; or NULL */
 };

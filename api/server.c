@@ -174,7 +174,8 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     env->store = &a->store;
     list_init(&env->models.list);
     gens_init(env);
-    picture_table_init(&env->pictures, opts->decode, opts->decode_ctx);
+    picture_table_init(&env->pictures, opts->decode, opts->decode_ctx,
+                       opts->picture_max_megapixels);
     pthread_rwlock_init(&env->models.lock, NULL);
     auth_init(&a->env.auth, opts->api_keys_file);
     int r = open_parts(a, model, port);

@@ -118,7 +118,7 @@ static int show_one(const struct tools *t, const char *path, const struct option
     if (r < 0)
         return r == -EMSGSIZE ? cli_fail("%s: has more than %u bytes", path, PICTURE_FILE_MAX)
                               : cli_fail_err(path, &err, r);
-    r = decoder_run(t->decoder, data, len, &p, &err);
+    r = decoder_run(t->decoder, data, len, NULL, &p, NULL, &err);
     if (r < 0)
         return cli_fail_err(path, &err, r);
     printf("%s: %s, %u x %u pixels", path, picture_type(data, len), p.width, p.height);

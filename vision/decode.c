@@ -1,12 +1,12 @@
 #include <errno.h>
 #include <string.h>
+#include "base/try.h"
 #include "vision/formats.h"
 
 static const struct format {
     const char *name, *magic;
     uint8_t n_magic;
-    int (*decode)(const uint8_t *data, size_t len, struct picture *out, int *orientation,
-                  struct err *err);
+    int (*decode)(const uint8_t *data, size_t len, struct fitter *out, struct err *err);
 } formats[] = {
     {"PNG", "\x89PNG\r\n\x1a\n", 8, decode_png},
     {"JPEG", "\xFF\xD8\xFF", 3, decode_jpeg},
@@ -33,22 +33,33 @@ const char *picture_type(const void *data, size_t len) {
     return f ? f->name : NULL;
 }
 
-int picture_decode(const void *data, size_t len, struct picture *out, struct err *err) {
+int picture_decode_rows(const void *data, size_t len, struct fitter *out, struct err *err) {
     const struct format *f = find_format(data, len);
-    struct picture p = {0};
-    int orientation = 1;
 
     if (len > PICTURE_FILE_MAX)
         return err_set(err, 0, NULL, "the picture's file has %zu bytes; at most %u are allowed",
                        len, PICTURE_FILE_MAX);
     if (!f)
         return err_set(err, 0, NULL, "the bytes are no PNG, JPEG, WebP or GIF file");
-    int r = f->decode(data, len, &p, &orientation, err);
-    if (r == 0)
-        r = exif_turn(&p, orientation);
-    if (r < 0)
-        picture_deinit(&p);
-    else
-        *out = p;
-    return r;
+    return f->decode(data, len, out, err);
+}
+
+int picture_decode(const void *data, size_t len, struct picture *out, struct err *err) {
+    CLEANUP(fitter_deinit) struct fitter f = {0};
+
+    TRY(picture_decode_rows(data, len, &f, err));
+    *out = f.out;
+    f.out = (struct picture){0};
+    return 0;
+}
+
+int picture_decode_fit(const void *data, size_t len, const struct picture_fit *fit,
+                       struct picture *out, struct picture_layout *layout, struct err *err) {
+    CLEANUP(fitter_deinit) struct fitter f = {.fit = fit};
+
+    TRY(picture_decode_rows(data, len, &f, err));
+    *out = f.out;
+    *layout = f.layout;
+    f.out = (struct picture){0};
+    return 0;
 }

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/try.h"
 #include "vision/decoder_private.h"
 
 /* The caller's side. The mutex guards starting the process anew; requests for different pictures
@@ -157,22 +158,25 @@ static int move_bytes(int socket, bool out, void *data, size_t n, int64_t deadli
 }
 
 /* Reads the child's answer; @a is checked here, for a child may be in another's hands. */
-static int read_answer(int socket, struct decoder_answer *a, struct picture *p, int64_t deadline,
-                       struct err *err) {
-    int r = move_bytes(socket, false, a, sizeof(*a), deadline);
+static int read_answer(int socket, const struct picture_fit *fit, struct picture *p,
+                       struct picture_layout *layout, int64_t deadline, struct err *err) {
+    struct decoder_answer a;
 
-    if (r < 0)
-        return r;
-    if (a->result < 0) {
-        a->message[sizeof(a->message) - 1] = 0;
-        for (char *c = a->message; *c; c++)
+    TRY(move_bytes(socket, false, &a, sizeof(a), deadline));
+    if (a.result < 0) {
+        a.message[sizeof(a.message) - 1] = 0;
+        for (char *c = a.message; *c; c++)
             *c = *c < 0x20 || *c > 0x7E ? '?' : *c;
-        err_set(err, 0, NULL, "%s", a->message);
-        return a->result == -ENOMEM ? -ENOMEM : -EINVAL;
+        err_set(err, 0, NULL, "%s", a.message);
+        return a.result == -ENOMEM ? -ENOMEM : -EINVAL;
     }
-    r = picture_new(p, a->width, a->height, err);
-    if (r < 0)
-        return r;
+    TRY(picture_check(a.width, a.height, PICTURE_MEGAPIXELS_MAX, err));
+    if (fit) {
+        picture_fit_layout(fit, a.width, a.height, layout);
+        a.width = layout->width;
+        a.height = layout->height;
+    }
+    TRY(picture_new(p, a.width, a.height, err));
     return move_bytes(socket, false, p->rgb, picture_bytes(p->width, p->height), deadline);
 }
 
@@ -185,35 +189,45 @@ static bool is_alive(struct decoder *d) {
     return alive;
 }
 
-/* Decodes in one child; -EPIPE if it ended without an answer. */
-static int run_child(struct decoder *d, const void *data, size_t len, struct picture *out,
-                     struct err *err) {
-    int64_t deadline = now_ms() + DECODER_SECONDS * 2000;
-    struct decoder_answer a;
-    uint64_t size = len;
-    int socket = -1, r = start_child(d, &socket);
+/* A picture that is wanted. */
+struct job {
+    const void *data;
+    size_t len;
+    const struct picture_fit *fit;
+};
 
-    if (r < 0)
-        return r;
-    r = move_bytes(socket, true, &size, sizeof(size), deadline);
+/* Decodes in one child; -EPIPE if it ended without an answer. */
+static int run_child(struct decoder *d, const struct job *job, struct picture *out,
+                     struct picture_layout *layout, struct err *err) {
+    int64_t deadline = now_ms() + DECODER_SECONDS * 2000;
+    struct decoder_request q = {.len = job->len, .fits = job->fit != NULL};
+    int socket = -1;
+
+    if (job->fit) {
+        q.fit = *job->fit;
+        q.fit.projector.name = NULL; /* a place in this process */
+    }
+    TRY(start_child(d, &socket));
+    int r = move_bytes(socket, true, &q, sizeof(q), deadline);
     if (r == 0)
-        r = move_bytes(socket, true, (void *)(uintptr_t)data, len, deadline);
+        r = move_bytes(socket, true, (void *)(uintptr_t)job->data, job->len, deadline);
     if (r == 0)
-        r = read_answer(socket, &a, out, deadline, err);
+        r = read_answer(socket, job->fit, out, layout, deadline, err);
     close(socket);
     return r;
 }
 
-int decoder_run(struct decoder *d, const void *data, size_t len, struct picture *out,
-                struct err *err) {
+int decoder_run(struct decoder *d, const void *data, size_t len, const struct picture_fit *fit,
+                struct picture *out, struct picture_layout *layout, struct err *err) {
+    const struct job job = {data, len, fit};
     struct picture p = {0};
 
     if (len > PICTURE_FILE_MAX) /* picture_decode() fills in @err */
         return picture_decode(data, len, out, err);
-    int r = run_child(d, data, len, &p, err);
+    int r = run_child(d, &job, &p, layout, err);
     if (r == -EPIPE && !is_alive(d)) { /* the process ended, perhaps before it made the child */
         picture_deinit(&p);
-        r = run_child(d, data, len, &p, err);
+        r = run_child(d, &job, &p, layout, err);
     }
     if (r == -EPIPE)
         r = err_set(err, 0, NULL, "the picture took too much time or memory to decode");

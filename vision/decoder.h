@@ -10,9 +10,11 @@
  *
  *     caller --(a socket for one picture)--> decoder process --fork--> child
  *     caller <------------- bytes in, pixels or an error out -------> child
+ *
+ * The child resizes while it decodes, so that the caller gets what a model is shown, and no more.
  */
 
-#include "vision/picture.h"
+#include "vision/fit.h"
 
 #define DECODER_FLAG "--decode-pictures"
 #define DECODER_SECONDS 5u            /* CPU time per picture; twice as much wall time */
@@ -28,8 +30,8 @@ int decoder_new(struct decoder **out, const char *program);
 struct decoder *decoder_free(struct decoder *d);
 DEFINE_FREEP(struct decoder, decoder)
 
-/* Decodes as picture_decode() does, with the errors of that; also -EINVAL where the child died or
- * took too long. -errno where there is no process and none can be started. From any thread; waits
- * for the result. */
-int decoder_run(struct decoder *d, const void *data, size_t len, struct picture *out,
-                struct err *err);
+/* Decodes as picture_decode_fit() does or, without a @fit, as picture_decode(); with the errors of
+ * that, and -EINVAL where the child died or took too long. -errno where there is no process and
+ * none can be started. From any thread; waits for the result. */
+int decoder_run(struct decoder *d, const void *data, size_t len, const struct picture_fit *fit,
+                struct picture *out, struct picture_layout *layout, struct err *err);

@@ -107,25 +107,26 @@ static bool move_bytes(int fd, bool out, void *data, size_t n) {
 
 /* The life of a child: one picture. */
 static void decode_one(int fd) {
+    struct decoder_request q;
     struct decoder_answer a = {0};
-    struct picture p = {0};
+    struct fitter f = {0};
     struct err err = {0};
-    uint64_t len;
 
-    if (!confine_child() || !move_bytes(fd, false, &len, sizeof(len)) || len > PICTURE_FILE_MAX)
+    if (!confine_child() || !move_bytes(fd, false, &q, sizeof(q)) || q.len > PICTURE_FILE_MAX)
         return;
-    uint8_t *file = malloc(len + 1);
-    if (!file || !move_bytes(fd, false, file, len))
+    uint8_t *file = malloc(q.len + 1);
+    if (!file || !move_bytes(fd, false, file, q.len))
         return;
-    a.result = picture_decode(file, len, &p, &err);
+    f.fit = q.fits ? &q.fit : NULL;
+    a.result = picture_decode_rows(file, q.len, &f, &err);
     if (a.result == -ENOMEM)
         err_set(&err, 0, NULL, "the picture needs more than %llu MiB to be decoded",
                 DECODER_MEMORY >> 20);
     snprintf(a.message, sizeof(a.message), "%s", err.message);
-    a.width = p.width;
-    a.height = p.height;
+    a.width = f.width;
+    a.height = f.height;
     if (move_bytes(fd, true, &a, sizeof(a)) && a.result == 0)
-        move_bytes(fd, true, p.rgb, picture_bytes(p.width, p.height));
+        move_bytes(fd, true, f.out.rgb, picture_bytes(f.out.width, f.out.height));
 }
 
 /* Waits for the socket of the next picture. Returns -1 when the caller has gone, -2 for a message

@@ -1,14 +1,20 @@
 #pragma once
 
-/* decoder_private - the bytes between decoder.c and the process of decoder_main.c: the length of
- * the file (uint64_t) and the file go down, an answer and the pixels come up. */
+/* decoder_private - the bytes between decoder.c and the process of decoder_main.c: a request and
+ * the file go down, an answer and the pixels come up. */
 
 #include "vision/decoder.h"
 
 #define DECODER_FD 3 /* descriptor of the socket in the process */
 
+struct decoder_request {
+    uint64_t len; /* bytes of the file */
+    bool fits;    /* pixels are wanted for a model */
+    struct picture_fit fit;
+};
+
 struct decoder_answer {
-    int32_t result; /* 0: pixels follow; else -errno and the message */
-    uint32_t width, height;
+    int32_t result;         /* 0: pixels follow; else -errno and the message */
+    uint32_t width, height; /* sides of the turned picture, before it is fitted */
     char message[400];
 };

@@ -1,5 +1,3 @@
-#include <assert.h>
-#include <errno.h>
 #include <string.h>
 #include "vision/formats.h"
 
@@ -47,28 +45,4 @@ int exif_orientation(const uint8_t *data, size_t len) {
         return v >= 1 && v <= 8 ? (int)v : 1;
     }
     return 1;
-}
-
-int exif_turn(struct picture *p, int orientation) {
-    /* Bit 0: columns are mirrored; bit 1: rows are; bit 2: rows become columns first. */
-    static const uint8_t how[9] = {0, 0, 1, 3, 2, 4, 5, 7, 6};
-    uint8_t h = how[orientation];
-
-    assert(orientation >= 1 && orientation <= 8);
-    if (h == 0)
-        return 0;
-    struct picture q = {h & 4 ? p->height : p->width, h & 4 ? p->width : p->height, NULL};
-    q.rgb = malloc(picture_bytes(q.width, q.height));
-    if (!q.rgb)
-        return -ENOMEM;
-    for (uint32_t y = 0; y < q.height; y++)
-        for (uint32_t x = 0; x < q.width; x++) {
-            uint32_t u = h & 1 ? q.width - 1 - x : x, v = h & 2 ? q.height - 1 - y : y;
-            size_t from = h & 4 ? (size_t)u * p->width + v : (size_t)v * p->width + u;
-
-            memcpy(q.rgb + ((size_t)y * q.width + x) * 3, p->rgb + from * 3, 3);
-        }
-    picture_deinit(p);
-    *p = q;
-    return 0;
 }

@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <gif_lib.h>
 #include <string.h>
+#include "base/try.h"
 #include "vision/formats.h"
 
 /*
@@ -59,60 +60,71 @@ static void put_colour(const ColorMapObject *map, unsigned i, uint8_t *out) {
     out[2] = c.Blue;
 }
 
-/* Reads row @y of the frame, counted from its top, into the picture. */
-static int read_row(GifFileType *gif, GifPixelType *line, uint32_t y, struct picture *out,
-                    struct err *err) {
-    const GifImageDesc *f = &gif->Image;
-    const ColorMapObject *map = f->ColorMap ? f->ColorMap : gif->SColorMap;
+static int read_line(GifFileType *gif, GifPixelType *line, struct err *err) {
+    return DGifGetLine(gif, line, gif->Image.Width) == GIF_ERROR
+               ? refuse(err, "its pixels are cut off or no LZW data")
+               : 0;
+}
 
-    if (DGifGetLine(gif, line, f->Width) == GIF_ERROR)
-        return refuse(err, "its pixels are cut off or no LZW data");
-    uint8_t *to = out->rgb + ((size_t)((uint32_t)f->Top + y) * out->width + (uint32_t)f->Left) * 3;
-    for (int x = 0; x < f->Width; x++)
-        put_colour(map, line[x], to + 3 * (size_t)x);
+/* Reads the frame's rows into @lines in the order of the file: every 8th, then those between them,
+ * in four passes. */
+static int read_passes(GifFileType *gif, GifPixelType *lines, struct err *err) {
+    static const uint32_t first[] = {0, 4, 2, 1}, step[] = {8, 8, 4, 2};
+    const GifImageDesc *f = &gif->Image;
+
+    for (int pass = 0; pass < 4; pass++)
+        for (uint32_t y = first[pass]; y < (uint32_t)f->Height; y += step[pass])
+            TRY(read_line(gif, lines + (size_t)y * (uint32_t)f->Width, err));
     return 0;
 }
 
-/* Reads the frame's rows in the order of the file: one after the other, or every 8th, then those
- * between them, in four passes. */
-static int read_frame(GifFileType *gif, struct picture *out, struct err *err) {
-    static const uint32_t first[] = {0, 4, 2, 1}, step[] = {8, 8, 4, 2};
+/* Reads the frame and adds all rows of the picture. @row: two rows of the background's colour. */
+static int read_rows(GifFileType *gif, uint8_t *row, struct fitter *out, struct err *err) {
     const GifImageDesc *f = &gif->Image;
-    CLEANUP(freep) GifPixelType *line = malloc((size_t)MAX(f->Width, 1));
-    uint32_t height = (uint32_t)f->Height;
-    int r = 0;
+    const ColorMapObject *map = f->ColorMap ? f->ColorMap : gif->SColorMap;
+    uint32_t top = (uint32_t)f->Top, end = top + (uint32_t)f->Height;
+    size_t width = (uint32_t)f->Width, n = width * (f->Interlace ? (uint32_t)f->Height : 1);
+    uint8_t *mixed = row + (size_t)out->width * 3;
 
-    if (!line)
+    TRY(f->Interlace ? fitter_hold(out, n, err) : 0);
+    CLEANUP(freep) GifPixelType *lines = malloc(n);
+    if (!lines)
         return -ENOMEM;
-    if (!f->Interlace)
-        for (uint32_t y = 0; y < height && r == 0; y++)
-            r = read_row(gif, line, y, out, err);
-    for (int pass = 0; f->Interlace && pass < 4; pass++)
-        for (uint32_t y = first[pass]; y < height && r == 0; y += step[pass])
-            r = read_row(gif, line, y, out, err);
-    return r;
+    TRY(f->Interlace ? read_passes(gif, lines, err) : 0);
+    for (uint32_t y = 0; y < out->height; y++) {
+        const GifPixelType *line = lines + (f->Interlace && y >= top ? (y - top) * width : 0);
+
+        if (y < top || y >= end) {
+            fitter_add(out, row);
+            continue;
+        }
+        TRY(f->Interlace ? 0 : read_line(gif, lines, err));
+        for (size_t x = 0; x < width; x++)
+            put_colour(map, line[x], mixed + ((size_t)f->Left + x) * 3);
+        fitter_add(out, mixed);
+    }
+    return 0;
 }
 
-static int read_file(GifFileType *gif, struct picture *out, struct err *err) {
+static int read_file(GifFileType *gif, struct fitter *out, struct err *err) {
     const GifImageDesc *f = &gif->Image;
-    int r = find_frame(gif, err);
 
-    if (r < 0)
-        return r;
+    TRY(find_frame(gif, err));
     if (f->Left < 0 || f->Top < 0 || f->Width <= 0 || f->Height <= 0)
         return refuse(err, "its frame has no pixels");
     /* Some writers leave the size of the screen out. */
-    r = picture_new(out, (uint64_t)MAX(gif->SWidth, f->Left + f->Width),
-                    (uint64_t)MAX(gif->SHeight, f->Top + f->Height), err);
-    if (r < 0)
-        return r;
-    for (size_t i = 0; i < (size_t)out->width * out->height; i++)
-        put_colour(gif->SColorMap, (unsigned)gif->SBackGroundColor, out->rgb + 3 * i);
-    return read_frame(gif, out, err);
+    uint32_t width = (uint32_t)MAX(gif->SWidth, f->Left + f->Width);
+    uint32_t height = (uint32_t)MAX(gif->SHeight, f->Top + f->Height);
+    TRY(fitter_begin(out, width, height, 1, err));
+    CLEANUP(freep) uint8_t *row = malloc((size_t)width * 6);
+    if (!row)
+        return -ENOMEM;
+    for (size_t x = 0; x < 2 * (size_t)width; x++)
+        put_colour(gif->SColorMap, (unsigned)gif->SBackGroundColor, row + 3 * x);
+    return read_rows(gif, row, out, err);
 }
 
-int decode_gif(const uint8_t *data, size_t len, struct picture *out, int *orientation,
-               struct err *err) {
+int decode_gif(const uint8_t *data, size_t len, struct fitter *out, struct err *err) {
     struct source source = {data, 0, len};
     int code = 0;
     GifFileType *gif = DGifOpen(&source, read_bytes, &code);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <jpeglib.h>
+#include "base/try.h"
 #include "vision/formats.h"
 
 /*
@@ -44,10 +45,25 @@ static void on_progress(j_common_ptr jpeg) {
     longjmp(r->out, 1);
 }
 
-static void read_orientation(const struct jpeg_decompress_struct *jpeg, int *out) {
+static int read_orientation(const struct jpeg_decompress_struct *jpeg) {
+    int out = 1;
+
     for (jpeg_saved_marker_ptr m = jpeg->marker_list; m; m = m->next)
         if (m->marker == JPEG_APP0 + 1 && m->data_length >= 6 && memcmp(m->data, "Exif\0", 6) == 0)
-            *out = exif_orientation(m->data, m->data_length);
+            out = exif_orientation(m->data, m->data_length);
+    return out;
+}
+
+/* Returns the bytes of coefficients that libjpeg holds of a file with several scans. */
+static uint64_t held_bytes(const struct jpeg_decompress_struct *jpeg) {
+    uint64_t n = 0;
+
+    for (int i = 0; i < jpeg->num_components; i++) {
+        const jpeg_component_info *c = &jpeg->comp_info[i];
+
+        n += (uint64_t)c->width_in_blocks * c->height_in_blocks * sizeof(JBLOCK);
+    }
+    return n;
 }
 
 /* CMYK to RGB as Pillow does it: files have each ink inverted, as Adobe writes them. */
@@ -62,33 +78,29 @@ static void from_cmyk(const uint8_t *in, uint8_t *out, uint32_t n) {
 
 /* Reads the file; most errors leave by longjmp. */
 static int read_file(struct jpeg_decompress_struct *jpeg, const uint8_t *data, size_t len,
-                     struct picture *out, int *orientation, struct err *err) {
+                     struct fitter *out, struct err *err) {
     jpeg_mem_src(jpeg, data, len);
     jpeg_save_markers(jpeg, JPEG_APP0 + 1, 0xFFFF);
     jpeg_read_header(jpeg, TRUE);
-    read_orientation(jpeg, orientation);
-    int r = picture_new(out, jpeg->image_width, jpeg->image_height, err);
-    if (r < 0)
-        return r;
+    TRY(fitter_begin(out, jpeg->image_width, jpeg->image_height, read_orientation(jpeg), err));
+    TRY(jpeg_has_multiple_scans(jpeg) ? fitter_hold(out, held_bytes(jpeg), err) : 0);
     bool cmyk = jpeg->num_components == 4;
     jpeg->out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(jpeg);
-    /* Freed by libjpeg; used where a row is larger than the pixels that it becomes. */
-    JSAMPARRAY inks = jpeg->mem->alloc_sarray((j_common_ptr)jpeg, JPOOL_IMAGE,
-                                              jpeg->output_width * (cmyk ? 4u : 1u), 1);
+    /* Freed by libjpeg. */
+    JSAMPARRAY rows = jpeg->mem->alloc_sarray((j_common_ptr)jpeg, JPOOL_IMAGE,
+                                              jpeg->output_width * (cmyk ? 4u : 3u), cmyk ? 2 : 1);
     while (jpeg->output_scanline < jpeg->output_height) {
-        uint8_t *row = out->rgb + (size_t)jpeg->output_scanline * out->width * 3;
-
-        jpeg_read_scanlines(jpeg, cmyk ? inks : &row, 1);
+        jpeg_read_scanlines(jpeg, rows, 1);
         if (cmyk)
-            from_cmyk(inks[0], row, out->width);
+            from_cmyk(rows[0], rows[1], jpeg->output_width);
+        fitter_add(out, rows[cmyk]);
     }
     jpeg_finish_decompress(jpeg);
     return 0;
 }
 
-int decode_jpeg(const uint8_t *data, size_t len, struct picture *out, int *orientation,
-                struct err *err) {
+int decode_jpeg(const uint8_t *data, size_t len, struct fitter *out, struct err *err) {
     struct reader reader = {.err = err, .progress = {.progress_monitor = on_progress}};
     struct jpeg_decompress_struct jpeg = {.err = jpeg_std_error(&reader.errors)};
     volatile int r = -EINVAL;
@@ -98,7 +110,7 @@ int decode_jpeg(const uint8_t *data, size_t len, struct picture *out, int *orien
     if (setjmp(reader.out) == 0) {
         jpeg_create_decompress(&jpeg);
         jpeg.progress = &reader.progress;
-        r = read_file(&jpeg, data, len, out, orientation, err);
+        r = read_file(&jpeg, data, len, out, err);
     }
     jpeg_destroy_decompress(&jpeg);
     return r;

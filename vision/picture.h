@@ -17,7 +17,7 @@
 #include "base/err.h"
 
 #define PICTURE_SIDE_MAX 16384u
-#define PICTURE_MEGAPIXELS_MAX 64u /* of 1,048,576 pixels */
+#define PICTURE_MEGAPIXELS_MAX 64u /* a megapixel has 1,048,576 pixels */
 #define PICTURE_FILE_MAX (20u << 20)
 
 /* Rows from the top, three bytes a pixel, without padding. Zeroed: there is none. */

@@ -2,6 +2,7 @@
 #include <png.h>
 #include <setjmp.h>
 #include <string.h>
+#include "base/try.h"
 #include "vision/formats.h"
 
 /*
@@ -12,10 +13,10 @@
 struct reader {
     const uint8_t *data;
     size_t at, len;
-    struct picture *out;
-    png_bytep *rows;
+    struct fitter *out;
+    uint8_t *pixels; /* one row, or the whole picture */
+    png_bytep *rows; /* addresses of all rows in the whole picture */
     struct err *err;
-    int *orientation;
     int result;
 };
 
@@ -47,14 +48,49 @@ static void set_rgb(png_structp png) {
     png_set_interlace_handling(png);
 }
 
-static void read_orientation(png_structp png, png_infop info, int *out) {
-#ifdef PNG_eXIf_SUPPORTED
-    png_bytep exif;
-    png_uint_32 n;
+static uint32_t u32_at(const uint8_t *p) {
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
 
-    if (png_get_eXIf_1(png, info, &n, &exif))
-        *out = exif_orientation(exif, n);
-#endif
+/* Finds the orientation before anything is decoded, for the chunk may be behind the pixels. */
+static int find_orientation(const uint8_t *data, size_t len) {
+    for (size_t at = 8; len - at >= 12;) {
+        size_t n = u32_at(data + at);
+
+        if (n > len - at - 12)
+            break;
+        if (memcmp(data + at + 4, "eXIf", 4) == 0)
+            return exif_orientation(data + at + 8, n);
+        at += n + 12;
+    }
+    return 1;
+}
+
+/* Reads the rows of a file that has them in the order of the picture. */
+static int read_rows(png_structp png, size_t n_row, struct reader *r, uint32_t height) {
+    r->pixels = malloc(n_row);
+    if (!r->pixels)
+        return -ENOMEM;
+    for (uint32_t y = 0; y < height; y++) {
+        png_read_row(png, r->pixels, NULL);
+        fitter_add(r->out, r->pixels);
+    }
+    return 0;
+}
+
+/* Reads a file whose rows come in seven passes. */
+static int read_passes(png_structp png, size_t n_row, struct reader *r, uint32_t height) {
+    TRY(fitter_hold(r->out, (uint64_t)n_row * height, r->err));
+    r->pixels = malloc(n_row * height);
+    r->rows = malloc(height * sizeof(*r->rows));
+    if (!r->pixels || !r->rows)
+        return -ENOMEM;
+    for (uint32_t y = 0; y < height; y++)
+        r->rows[y] = r->pixels + y * n_row;
+    png_read_image(png, r->rows);
+    for (uint32_t y = 0; y < height; y++)
+        fitter_add(r->out, r->rows[y]);
+    return 0;
 }
 
 /* Reads the file. Errors leave by longjmp, but for those of memory and size. */
@@ -62,31 +98,22 @@ static int read_file(png_structp png, png_infop info, struct reader *r) {
     png_set_read_fn(png, r, read_bytes);
     png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_QUIET_USE);
     png_set_chunk_malloc_max(png, 1u << 20);
-    png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* picture_new() has the limits */
+    png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* picture_check() has the limits */
     png_read_info(png, info);
     uint32_t width = png_get_image_width(png, info), height = png_get_image_height(png, info);
-    int result = picture_new(r->out, width, height, r->err);
-    if (result < 0)
-        return result;
+    TRY(fitter_begin(r->out, width, height, find_orientation(r->data, r->len), r->err));
     set_rgb(png);
     png_read_update_info(png, info);
     if (png_get_rowbytes(png, info) != (size_t)width * 3)
         png_error(png, "its rows have an unknown form");
-    r->rows = malloc(height * sizeof(*r->rows));
-    if (!r->rows)
-        return -ENOMEM;
-    for (uint32_t y = 0; y < height; y++)
-        r->rows[y] = r->out->rgb + (size_t)y * width * 3;
-    png_read_image(png, r->rows);
+    bool passes = png_get_interlace_type(png, info) != PNG_INTERLACE_NONE;
+    TRY((passes ? read_passes : read_rows)(png, (size_t)width * 3, r, height));
     png_read_end(png, info);
-    read_orientation(png, info, r->orientation);
     return 0;
 }
 
-int decode_png(const uint8_t *data, size_t len, struct picture *out, int *orientation,
-               struct err *err) {
-    struct reader r = {
-        .data = data, .len = len, .out = out, .err = err, .orientation = orientation};
+int decode_png(const uint8_t *data, size_t len, struct fitter *out, struct err *err) {
+    struct reader r = {.data = data, .len = len, .out = out, .err = err};
     png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, on_error, on_warning);
     png_infop info = png ? png_create_info_struct(png) : NULL;
 
@@ -95,5 +122,6 @@ int decode_png(const uint8_t *data, size_t len, struct picture *out, int *orient
         r.result = setjmp(png_jmpbuf(png)) == 0 ? read_file(png, info, &r) : -EINVAL;
     png_destroy_read_struct(&png, &info, NULL);
     free(r.rows);
+    free(r.pixels);
     return r.result;
 }

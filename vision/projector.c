@@ -355,31 +355,3 @@ struct picture_part projector_part(const struct projector *p, const struct pictu
     a.mark = i * tile_rows(p);
     return a;
 }
-
-/* Copies @from into @to, its upper left corner at (@left, @top). */
-static void put(const struct picture *from, uint32_t left, uint32_t top, struct picture *to) {
-    for (size_t y = 0; y < from->height; y++)
-        memcpy(to->rgb + ((top + y) * to->width + left) * 3, from->rgb + y * from->width * 3,
-               (size_t)from->width * 3);
-}
-
-int projector_fit(const struct projector *p, const struct picture *in,
-                  const struct picture_layout *l, bool pads, struct picture *out, struct err *err) {
-    CLEANUP(picture_deinit) struct picture grid = {0};
-    CLEANUP(picture_deinit) struct picture small = {0};
-    uint32_t n = projector_parts(p, l);
-
-    assert(n > 0);
-    if (n == 1) /* where there are tiles, llama.cpp stretches pictures without them */
-        return (pads && !p->tile ? picture_pad : picture_resize)(in, l->width, l->height, p->filter,
-                                                                 out, err);
-    const struct picture_part a = projector_part(p, l, n - 1);
-    uint32_t width = (n - 1) / a.line * p->tile;
-    TRY((pads ? picture_pad : picture_resize)(in, width, a.top, p->filter, &grid, err));
-    TRY(picture_resize(in, a.width, a.height, p->filter, &small, err));
-    TRY(picture_new(out, l->width, l->height, err));
-    memset(out->rgb, 0, picture_bytes(l->width, l->height));
-    put(&grid, 0, 0, out);
-    put(&small, 0, a.top, out);
-    return 0;
-}

@@ -97,8 +97,3 @@ uint32_t projector_parts(const struct projector *p, const struct picture_layout 
 /* Returns part @i of a picture in tiles. */
 struct picture_part projector_part(const struct projector *p, const struct picture_layout *l,
                                    uint32_t i);
-
-/* Makes the pixels that the encoder gets: @in stretched to the size; if @pads, with its aspect kept
- * between black borders, as llama.cpp does. Returns like picture_resize(). */
-int projector_fit(const struct projector *p, const struct picture *in,
-                  const struct picture_layout *l, bool pads, struct picture *out, struct err *err);

@@ -30,7 +30,7 @@ struct picture_place {
  * which goes first unless the picture turns, and `down` that of its rows.
  */
 struct resizer {
-    uint32_t width, height; /* of the source */
+    uint32_t width, height; /* sides of the source */
     bool turns;             /* rows of the source are columns of the result */
     bool mirrors_rows, mirrors_columns;
     uint32_t n_across, n_down; /* places of the result along the axes */
@@ -48,7 +48,7 @@ struct resizer {
  * the place @to of @out, which must outlive it. 0, or -ENOMEM with what must be freed. */
 int resizer_init(struct resizer *r, uint32_t width, uint32_t height, int orientation,
                  enum picture_filter filter, const struct picture *out, struct picture_place to);
-void resizer_deinit(struct resizer *r); /* of a zeroed one, too */
+void resizer_deinit(struct resizer *r); /* accepts a zeroed one */
 /* Adds the next row, of 3 * width bytes. After the last one the result is complete. */
 void resizer_add(struct resizer *r, const uint8_t *rgb);
 

@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <string.h>
 #include <webp/decode.h>
+#include "base/try.h"
 #include "vision/formats.h"
 
 /* WebP by libwebp. Of an animation the first frame is decoded where it covers the canvas. */
@@ -38,8 +39,9 @@ static int refuse(VP8StatusCode status, struct err *err) {
                                                               : "damaged");
 }
 
-/* Decodes one frame, in a file or in a frame's chunk. */
-static int decode_frame(const uint8_t *data, size_t len, struct picture *out, struct err *err) {
+/* Decodes one frame, in a file or in a frame's chunk. libwebp has no rows before the whole. */
+static int decode_frame(const uint8_t *data, size_t len, int orientation, struct fitter *out,
+                        struct err *err) {
     WebPDecoderConfig config;
 
     if (!WebPInitDecoderConfig(&config))
@@ -47,32 +49,37 @@ static int decode_frame(const uint8_t *data, size_t len, struct picture *out, st
     VP8StatusCode status = WebPGetFeatures(data, len, &config.input);
     if (status != VP8_STATUS_OK)
         return refuse(status, err);
-    int r = picture_new(out, (uint64_t)config.input.width, (uint64_t)config.input.height, err);
-    if (r < 0)
-        return r;
+    uint32_t width = (uint32_t)config.input.width, height = (uint32_t)config.input.height;
+    size_t n = picture_bytes(width, height);
+    bool lossless = config.input.format == 2; /* has four bytes a pixel more */
+    TRY(fitter_begin(out, width, height, orientation, err));
+    TRY(fitter_hold(out, n + (lossless ? 4ull * width * height : 0), err));
+    CLEANUP(freep) uint8_t *rgb = malloc(n);
+    if (!rgb)
+        return -ENOMEM;
     config.output.colorspace = MODE_RGB;
     config.output.is_external_memory = 1;
-    config.output.u.RGBA.rgba = out->rgb;
-    config.output.u.RGBA.stride = config.input.width * 3;
-    config.output.u.RGBA.size = picture_bytes(out->width, out->height);
+    config.output.u.RGBA.rgba = rgb;
+    config.output.u.RGBA.stride = (int)width * 3;
+    config.output.u.RGBA.size = n;
     status = WebPDecode(data, len, &config);
+    for (uint32_t y = 0; y < height && status == VP8_STATUS_OK; y++)
+        fitter_add(out, rgb + (size_t)y * width * 3);
     return status == VP8_STATUS_OK ? 0 : refuse(status, err);
 }
 
 /* Bytes of a frame before its own chunks: place, size, duration and flags. */
 #define FRAME_HEAD 16u
 
-int decode_webp(const uint8_t *data, size_t len, struct picture *out, int *orientation,
-                struct err *err) {
+int decode_webp(const uint8_t *data, size_t len, struct fitter *out, struct err *err) {
     size_t n_exif, n_frame;
     const uint8_t *exif = find_chunk(data, 12, len, "EXIF", &n_exif);
     const uint8_t *frame = find_chunk(data, 12, len, "ANMF", &n_frame);
+    int orientation = exif ? exif_orientation(exif, n_exif) : 1;
 
-    if (exif)
-        *orientation = exif_orientation(exif, n_exif);
     if (!frame)
-        return decode_frame(data, len, out, err);
+        return decode_frame(data, len, orientation, out, err);
     if (n_frame <= FRAME_HEAD)
         return refuse(VP8_STATUS_BITSTREAM_ERROR, err);
-    return decode_frame(frame + FRAME_HEAD, n_frame - FRAME_HEAD, out, err);
+    return decode_frame(frame + FRAME_HEAD, n_frame - FRAME_HEAD, orientation, out, err);
 }

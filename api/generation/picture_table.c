@@ -14,13 +14,12 @@
 
 const char *const picture_refusal_name[] = {"address", "too_large", "bad_file", "other"};
 
-void picture_table_init(struct picture_table *p,
-                        int (*decode)(void *ctx, const void *data, size_t len, struct picture *out,
-                                      struct err *err),
-                        void *ctx) {
+void picture_table_init(struct picture_table *p, picture_decode_fn decode, void *ctx,
+                        uint32_t max_megapixels) {
     pthread_mutex_init(&p->mutex, NULL);
     p->decode = decode;
     p->ctx = ctx;
+    p->max_megapixels = max_megapixels;
     list_init(&p->idle);
     list_init(&p->ready);
     for (uint32_t i = 0; i < PICTURE_TABLE_BUCKETS; i++)
@@ -139,19 +138,13 @@ static void key_of(const struct picture_way *w, const uint8_t *file, size_t n, u
 /* Decodes and resizes. The message of an error is about the picture: "the file is cut off". */
 static int make(struct picture_table *p, const struct picture_way *w, const uint8_t *file, size_t n,
                 struct picture_layout *layout, uint8_t **pixels, struct err *err) {
-    struct picture in = {0}, out = {0};
-    int r = p->decode(p->ctx, file, n, &in, err);
+    const struct picture_fit fit = {.projector = *w->projector,
+                                    .budget = w->budget,
+                                    .pads = w->pads,
+                                    .max_megapixels = p->max_megapixels};
+    struct picture out = {0};
+    int r = p->decode(p->ctx, file, n, &fit, &out, layout, err);
 
-    if (r < 0)
-        return r;
-    projector_layout(w->projector, in.width, in.height, &w->budget, layout);
-    bool whole = projector_parts(w->projector, layout) == 1;
-    if (whole && in.width == layout->width && in.height == layout->height) {
-        *pixels = in.rgb;
-        return 0;
-    }
-    r = projector_fit(w->projector, &in, layout, w->pads, &out, err);
-    picture_deinit(&in);
     *pixels = out.rgb;
     return r;
 }

@@ -8,14 +8,14 @@
  * ask for the pixels at any time; the pixels until they are sent, within a limit.
  *
  *     file ── SHA-256 with isolation key, projector, limits ──> struct picture_seen
- *                                              new: decode, resize, digest
+ *                                              new: decode and resize, digest
  */
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include "base/list.h"
 #include "proto/messages.h"
-#include "vision/projector.h"
+#include "vision/fit.h"
 
 #define PICTURE_TABLE_BUCKETS 4096u
 #define PICTURE_TABLE_KNOWN_MAX 16384u /* files that are remembered when no request has them */
@@ -39,8 +39,9 @@ extern const char *const picture_refusal_name[PICTURE_REFUSALS];
 
 struct picture_table {
     pthread_mutex_t mutex;
-    int (*decode)(void *ctx, const void *data, size_t len, struct picture *out, struct err *err);
+    picture_decode_fn decode;
     void *ctx;
+    uint32_t max_megapixels;                    /* of a file */
     struct list buckets[PICTURE_TABLE_BUCKETS]; /* picture_seen.bucket, by key */
     struct list idle;  /* picture_seen.use: no request has them, oldest first */
     struct list ready; /* picture_seen.has_pixels, oldest first */
@@ -63,11 +64,9 @@ struct picture_seen {
     size_t n_file;
 };
 
-/* @decode is picture_decode() or the same in another process; it may wait. */
-void picture_table_init(struct picture_table *p,
-                        int (*decode)(void *ctx, const void *data, size_t len, struct picture *out,
-                                      struct err *err),
-                        void *ctx);
+/* @decode is picture_decode_fit() or the same in another process; it may wait. */
+void picture_table_init(struct picture_table *p, picture_decode_fn decode, void *ctx,
+                        uint32_t max_megapixels);
 void picture_table_deinit(struct picture_table *p); /* no request has one */
 
 /* Looks at the *file of @n bytes. On any thread but the loop's if it @waits for the decoder; else

@@ -48,7 +48,7 @@ static void put_meta(struct json *j, const struct api_model *m) {
 }
 
 /* Writes what the model takes besides text, and the limits of it. */
-static void put_sight(struct json *j, const struct api_model *m) {
+static void put_sight(struct json *j, const struct api_model *m, uint32_t max_megapixels) {
     const struct projector *p = m->projector;
     uint32_t least = m->picture_budget.least ? m->picture_budget.least : p->least;
 
@@ -67,6 +67,7 @@ static void put_sight(struct json *j, const struct api_model *m) {
     json_put_int(j, "max_images", SUBMIT_PICTURES_MAX);
     json_put_int(j, "max_bytes", PICTURE_FILE_MAX);
     json_put_int(j, "max_side", PICTURE_SIDE_MAX);
+    json_put_int(j, "max_megapixels", max_megapixels);
     json_put_open(j, "formats", '[');
     json_cstring(j, "png");
     json_cstring(j, "jpeg");
@@ -108,7 +109,7 @@ static void put_model(struct json *j, const struct model *model) {
         json_cstring(j, "multimodal");
     json_close(j, ']');
     if (*model->sight.text)
-        put_sight(j, m);
+        put_sight(j, m, o->picture_max_megapixels);
     if (m->n_ctx_train)
         put_meta(j, m);
     if (m->sampling && !m->encoder)

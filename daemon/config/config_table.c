@@ -156,6 +156,10 @@ const struct option config_table[] = {
     UINT("limits", "max-n", api.max_n, "8", 1, 128, "Largest n of a request."),
     SIZE("limits", "max-body", api.max_body_bytes, "32M", 1 * KiB, 1 * GiB,
          "Largest request body."),
+    UINT("limits", "picture-max-megapixels", api.picture_max_megapixels, "32", 1,
+         PICTURE_MEGAPIXELS_MAX,
+         "Largest picture in requests, in units of 1,048,576 pixels: 32 holds a screenshot of 8K. "
+         "What is decoded as a whole takes at most two bytes of memory for each of them."),
     SIZE("limits", "max-header", api.max_header_bytes, "16K", 1 * KiB, 1 * MiB,
          "Largest request header."),
     UINT("limits", "max-header-count", api.max_header_count, "100", 8, 10000,

@@ -18,12 +18,12 @@ static int start(struct decoder **out) {
     return r;
 }
 
-int picture_decoder_run(void *ctx, const void *data, size_t len, struct picture *out,
-                        struct err *err) {
+int picture_decoder_run(void *ctx, const void *data, size_t len, const struct picture_fit *fit,
+                        struct picture *out, struct picture_layout *layout, struct err *err) {
     struct decoder *d = NULL;
     int r = start(&d);
 
-    return r < 0 ? r : decoder_run(d, data, len, out, err);
+    return r < 0 ? r : decoder_run(d, data, len, fit, out, layout, err);
 }
 
 void picture_decoder_stop(void) {

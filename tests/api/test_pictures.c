@@ -19,9 +19,10 @@ enum { SEES = TINY_CALL, PAD, SEEN }; /* the tokens around and in a picture */
 static atomic_int n_decoded;
 static char *a, *b; /* two files in base64 */
 
-static int decode(void *ctx, const void *data, size_t len, struct picture *out, struct err *err) {
+static int decode(void *ctx, const void *data, size_t len, const struct picture_fit *fit,
+                  struct picture *out, struct picture_layout *layout, struct err *err) {
     n_decoded++;
-    return picture_decode(data, len, out, err);
+    return picture_decode_fit(data, len, fit, out, layout, err);
 }
 
 /* A file of the test data in base64, malloc'd. */

@@ -38,6 +38,7 @@ void world_init(struct world *w) {
         .max_queued = 4,
         .max_n = 8,
         .max_body_bytes = 1 << 20,
+        .picture_max_megapixels = 32,
         .max_header_bytes = 16 << 10,
         .header_timeout_ms = 10000,
         .body_timeout_ms = 10000,
@@ -66,8 +67,9 @@ void world_init(struct world *w) {
     fake_init(&w->port, clock_monotonic());
 }
 
-static int decode(void *ctx, const void *data, size_t len, struct picture *out, struct err *err) {
-    return picture_decode(data, len, out, err);
+static int decode(void *ctx, const void *data, size_t len, const struct picture_fit *fit,
+                  struct picture *out, struct picture_layout *layout, struct err *err) {
+    return picture_decode_fit(data, len, fit, out, layout, err);
 }
 
 void world_see(struct world *w) {

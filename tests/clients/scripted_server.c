@@ -40,7 +40,7 @@
 #include "base/gguf.h"
 #include "base/list.h"
 #include "base/log.h"
-#include "vision/picture.h"
+#include "vision/fit.h"
 #include "vision/projector.h"
 
 #define ANSWERS_MAX 64
@@ -361,9 +361,10 @@ static void open_model(struct server *s, const char *path, const char *template)
     s->model.n_vocab = tokenizer_n_vocab(s->tokenizer);
 }
 
-static int decode(void *ctx, const void *data, size_t len, struct picture *out, struct err *err) {
+static int decode(void *ctx, const void *data, size_t len, const struct picture_fit *fit,
+                  struct picture *out, struct picture_layout *layout, struct err *err) {
     (void)ctx;
-    return picture_decode(data, len, out, err);
+    return picture_decode_fit(data, len, fit, out, layout, err);
 }
 
 static void open_projector(struct server *s, const char *path) {
@@ -468,6 +469,7 @@ int main(int argc, char **argv) {
                  .max_queued = 64,
                  .max_n = 8,
                  .max_body_bytes = 32 << 20,
+                 .picture_max_megapixels = 32,
                  .max_header_bytes = 64 << 10,
                  .header_timeout_ms = 10000,
                  .body_timeout_ms = 30000,

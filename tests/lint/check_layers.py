@@ -15,7 +15,7 @@ PUBLIC = {
     "text": {"tokenizer.h", "template.h", "repeats.h", "repeats.h", "stops.h"},
     "grammar": {"grammar.h", "constraint.h"},
     "kvpager": {"kvpager.h", "media.h", "store.h"},
-    "vision": {"decoder.h", "picture.h", "projector.h", "resize.h"},
+    "vision": {"decoder.h", "fit.h", "picture.h", "projector.h", "resize.h"},
     "engine": {"engine.h", "vision/encoder.h"},
     "scheduler": {"scheduler.h"},
     # http/ is a server of its own, of which daemon/ has an instance.

@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include <yyjson.h>
 #include "tests/support/synth/synth.h"
-#include "vision/projector.h"
+#include "vision/fit.h"
 
 /* Reads the header of a projector that `weft-synth` makes. */
 static struct projector make(const char *kind, const char *shape) {

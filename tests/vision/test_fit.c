@@ -1,0 +1,269 @@
+/*
+ * Pictures that are resized while they are decoded: the bytes that decoding, turning and resizing
+ * one after the other give, in the memory of a few rows; and what has to be held as a whole has a
+ * limit.
+ */
+
+#include <criterion/criterion.h>
+#include <png.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <webp/encode.h>
+#include "tests/vision/pictures.h"
+#include "vision/decoder.h"
+
+/* Sides of 32 pixels for a row. */
+static struct picture_fit make_fit(uint32_t least, uint32_t most) {
+    return (struct picture_fit){.projector = {.kind = PROJECTOR_QWEN3VL,
+                                              .patch = 16,
+                                              .merge = 2,
+                                              .least = least,
+                                              .most = most,
+                                              .filter = FILTER_BICUBIC},
+                                .max_megapixels = 32};
+}
+
+/* Tiles of 64 pixels, and a small picture of four rows. */
+static struct picture_fit make_tiles(void) {
+    struct picture_fit f = make_fit(1, 4);
+
+    f.projector.kind = PROJECTOR_LFM2;
+    f.projector.filter = FILTER_BILINEAR;
+    f.projector.tile = 64;
+    f.projector.least_tiles = 2;
+    f.projector.most_tiles = 10;
+    return f;
+}
+
+static struct picture make_noise(uint32_t width, uint32_t height) {
+    struct picture p = {0};
+
+    cr_assert(picture_new(&p, width, height, NULL) == 0);
+    for (size_t i = 0; i < picture_bytes(width, height); i++)
+        p.rgb[i] = (uint8_t)((i * i * 31 + i * 7) >> 5);
+    return p;
+}
+
+/* Turns @in as EXIF orientation @o says, pixel by pixel. */
+static struct picture turn(const struct picture *in, int o) {
+    struct picture p = {0};
+    bool turns = o > 4;
+
+    cr_assert(
+        picture_new(&p, turns ? in->height : in->width, turns ? in->width : in->height, NULL) == 0);
+    for (uint32_t y = 0; y < p.height; y++)
+        for (uint32_t x = 0; x < p.width; x++) {
+            bool right = o == 2 || o == 3 || o == 6 || o == 7,
+                 bottom = o == 3 || o == 4 || o == 7 || o == 8;
+            uint32_t u = right ? p.width - 1 - x : x, v = bottom ? p.height - 1 - y : y;
+            const uint8_t *from =
+                in->rgb + ((size_t)(turns ? u : v) * in->width + (turns ? v : u)) * 3;
+
+            memcpy(p.rgb + ((size_t)y * p.width + x) * 3, from, 3);
+        }
+    return p;
+}
+
+static void expect_same(const struct picture *a, const struct picture *b, const char *what, int o) {
+    cr_assert(a->width == b->width && a->height == b->height,
+              "%s, orientation %d: %u x %u, %u x %u", what, o, a->width, a->height, b->width,
+              b->height);
+    cr_expect(memcmp(a->rgb, b->rgb, picture_bytes(a->width, a->height)) == 0, "%s, orientation %d",
+              what, o);
+}
+
+/* Fits @in row by row, and beside that turned first and then as a whole. */
+static void fit_twice(const struct picture_fit *fit, const struct picture *in, int o,
+                      const char *what) {
+    CLEANUP(fitter_deinit) struct fitter f = {.fit = fit};
+    CLEANUP(picture_deinit) struct picture turned = turn(in, o);
+    CLEANUP(picture_deinit) struct picture whole = {0};
+    struct picture_layout l;
+
+    cr_assert(fitter_begin(&f, in->width, in->height, o, NULL) == 0);
+    for (uint32_t y = 0; y < in->height; y++)
+        fitter_add(&f, in->rgb + (size_t)y * in->width * 3);
+    picture_fit_layout(fit, turned.width, turned.height, &l);
+    cr_expect(memcmp(&l, &f.layout, sizeof(l)) == 0, "%s, orientation %d", what, o);
+    cr_assert(projector_fit(&fit->projector, &turned, &l, fit->pads, &whole, NULL) == 0);
+    expect_same(&f.out, &whole, what, o);
+}
+
+Test(fit, rows_give_the_bytes_of_the_whole) {
+    static const uint32_t sizes[][2] = {{200, 90}, {31, 257}, {640, 9},
+                                        {1, 70},   {64, 64},  {96, 33}};
+    const struct {
+        struct picture_fit fit;
+        const char *name;
+    } fits[] = {
+        {make_fit(1, 16), "smaller"}, {make_fit(64, 256), "larger"}, {make_tiles(), "tiles"}};
+
+    for (size_t s = 0; s < ARRAY_SIZE(sizes); s++) {
+        CLEANUP(picture_deinit) struct picture in = make_noise(sizes[s][0], sizes[s][1]);
+
+        for (size_t i = 0; i < 2 * ARRAY_SIZE(fits); i++)
+            for (int o = 1; o <= 8; o++) {
+                struct picture_fit fit = fits[i / 2].fit;
+
+                fit.pads = i & 1;
+                fit_twice(&fit, &in, o, fits[i / 2].name);
+            }
+    }
+}
+
+/* Files of every kind in a process that decodes, against decoding, and fitting what came of it. */
+Test(fit, the_process_gives_what_a_model_is_shown) {
+    char path[1024];
+    struct decoder *d = NULL;
+    struct expected e[64];
+    size_t n = expected_read(e, 64), n_fitted = 0;
+
+    snprintf(path, sizeof(path), "%s/weft-gguf", getenv("WEFT_BUILD"));
+    cr_assert(decoder_new(&d, path) == 0);
+    for (size_t i = 0; i < 2 * n; i++) {
+        CLEANUP(file_deinit) struct file f = file_read("decode", e[i / 2].name);
+        CLEANUP(picture_deinit) struct picture whole = {0}, here = {0}, there = {0};
+        struct picture_fit fit = i & 1 ? make_tiles() : make_fit(1, 16);
+        struct picture_layout l, m;
+        struct err err = {0}, err_here = {0};
+        int r = picture_decode(f.data, f.len, &whole, &err_here);
+
+        fit.max_megapixels = PICTURE_MEGAPIXELS_MAX;
+
+        cr_expect(decoder_run(d, f.data, f.len, &fit, &there, &l, &err) == r, "%s", e[i / 2].name);
+        if (r < 0) {
+            cr_expect(strcmp(err.message, err_here.message) == 0, "%s: %s", e[i / 2].name,
+                      err.message);
+            continue;
+        }
+        picture_fit_layout(&fit, whole.width, whole.height, &m);
+        cr_expect(memcmp(&l, &m, sizeof(l)) == 0, "%s", e[i / 2].name);
+        cr_assert(projector_fit(&fit.projector, &whole, &l, false, &here, NULL) == 0);
+        expect_same(&there, &here, e[i / 2].name, 0);
+        n_fitted++;
+    }
+    cr_expect(n_fitted == 40, "%zu", n_fitted);
+    decoder_free(d);
+}
+
+/* ---- limits ---- */
+
+static void append(png_structp png, png_bytep data, png_size_t n) {
+    struct file *f = png_get_io_ptr(png);
+
+    f->data = realloc(f->data, f->len + n);
+    memcpy(f->data + f->len, data, n);
+    f->len += n;
+}
+
+/* A PNG file of one colour. */
+static struct file make_png(uint32_t width, uint32_t height, int interlace) {
+    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
+    png_infop info = png_create_info_struct(png);
+    uint8_t *row = calloc(width, 3);
+    struct file f = {0};
+
+    png_set_write_fn(png, &f, append, NULL);
+    png_set_IHDR(png, info, width, height, 8, PNG_COLOR_TYPE_RGB, interlace, 0, 0);
+    png_write_info(png, info);
+    for (int n = png_set_interlace_handling(png); n > 0; n--)
+        for (uint32_t y = 0; y < height; y++)
+            png_write_row(png, row);
+    png_write_end(png, info);
+    png_destroy_write_struct(&png, &info);
+    free(row);
+    return f;
+}
+
+/* The chunk may be anywhere before the end, so it is looked for before pixels are decoded. */
+Test(fit, an_orientation_behind_the_pixels_is_applied) {
+    static const uint8_t chunk[] =
+        "\0\0\0\x1a"
+        "eXIfMM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x08\0\0\0\0\0\0";
+    CLEANUP(file_deinit) struct file f = make_png(5, 3, 0);
+    CLEANUP(picture_deinit) struct picture p = {0};
+    size_t n = sizeof(chunk) - 1 + 4, end = f.len - 12;
+    struct err err = {0};
+
+    f.data = realloc(f.data, f.len + n);
+    memmove(f.data + end + n, f.data + end, 12);
+    memset(f.data + end, 0, n);
+    memcpy(f.data + end, chunk, sizeof(chunk) - 1);
+    cr_assert(picture_decode(f.data, f.len + n, &p, &err) == 0, "%s", err.message);
+    cr_expect(p.width == 3 && p.height == 5, "%u x %u", p.width, p.height);
+}
+
+static int decode(const struct file *f, uint32_t max_megapixels, struct err *err) {
+    CLEANUP(picture_deinit) struct picture p = {0};
+    struct picture_fit fit = make_fit(1, 16);
+    struct picture_layout l;
+
+    fit.max_megapixels = max_megapixels;
+    return picture_decode_fit(f->data, f->len, &fit, &p, &l, err);
+}
+
+Test(fit, sizes_have_the_limit_of_the_option) {
+    CLEANUP(file_deinit) struct file f = make_png(2048, 513, 0);
+    CLEANUP(picture_deinit) struct picture p = {0};
+    struct err err = {0};
+
+    cr_expect(decode(&f, 2, &err) == 0, "%s", err.message);
+    cr_expect(decode(&f, 1, &err) < 0 &&
+                  strstr(err.message, "2048 x 513 pixels; at most 16384 a side and 1 meg"),
+              "%s", err.message);
+    cr_expect(picture_decode(f.data, f.len, &p, &err) == 0);
+}
+
+/* Two bytes for each pixel that is allowed: 2 MiB. */
+Test(fit, what_is_decoded_as_a_whole_has_a_limit) {
+    static uint8_t pixels[1000 * 700 * 3];
+    CLEANUP(file_deinit) struct file small = make_png(1000, 600, 1), large = make_png(1000, 800, 1);
+    struct file webp[2] = {0}, jpeg = file_read("decode", "progressive.jpg");
+    struct fitter f = {.fit = &(struct picture_fit){.max_megapixels = 1}};
+    struct err err = {0};
+
+    cr_expect(decode(&small, 1, &err) == 0, "%s", err.message);
+    cr_expect(decode(&large, 1, &err) < 0 &&
+                  strstr(err.message, "as a whole, which takes 2 MiB for 1000 x 800"),
+              "%s", err.message);
+    cr_expect(decode(&large, 2, &err) == 0, "%s", err.message);
+    webp[0].len = WebPEncodeRGB(pixels, 1000, 690, 3000, 50, &webp[0].data);
+    webp[1].len = WebPEncodeLosslessRGB(pixels, 1000, 690, 3000, &webp[1].data);
+    for (int i = 0; i < 2; i++) { /* the lossless one takes 4.6 MiB */
+        cr_expect((decode(&webp[i], 1, &err) == 0) == (i == 0) && decode(&webp[i], 3, &err) == 0,
+                  "%d: %s", i, err.message);
+        WebPFree(webp[i].data);
+    }
+    cr_expect(fitter_hold(&f, 2u << 20, &err) == 0 && fitter_hold(&f, (2u << 20) + 1, &err) < 0);
+    cr_expect(decode(&jpeg, 1, &err) == 0, "%s", err.message);
+    file_deinit(&jpeg);
+}
+
+/* Without the address sanitizer, whose memory is not the decoder's. */
+#ifndef __SANITIZE_ADDRESS__
+/* Decodes a file with 16 MiB above what there is, a twelfth of its pixels. */
+static int decode_in_little_memory(const struct file *f) {
+    struct err err = {0};
+    unsigned long pages;
+    FILE *in = fopen("/proc/self/statm", "r");
+
+    if (!in || fscanf(in, "%lu", &pages) != 1)
+        return 1;
+    rlim_t bytes = pages * (rlim_t)sysconf(_SC_PAGESIZE) + (16u << 20);
+    setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes});
+    return decode(f, 64, &err) == 0 ? 0 : 2;
+}
+
+Test(fit, a_large_picture_takes_the_memory_of_a_few_rows) {
+    CLEANUP(file_deinit) struct file f = make_png(16384, 4096, 0);
+    int status;
+    pid_t pid = fork();
+
+    if (pid == 0)
+        _exit(decode_in_little_memory(&f));
+    cr_expect(waitpid(pid, &status, 0) == pid && status == 0, "%x", status);
+}
+#endif

@@ -1,0 +1,96 @@
+#include "vision/fit.h"
+
+#include <assert.h>
+#include <errno.h>
+#include "base/try.h"
+
+void picture_fit_layout(const struct picture_fit *f, uint32_t width, uint32_t height,
+                        struct picture_layout *out) {
+    projector_layout(&f->projector, width, height, &f->budget, out);
+}
+
+/* Finds the places of f->out to which layout @l resizes the picture. Returns how many. */
+static uint32_t find_places(const struct fitter *f, const struct projector *p,
+                            const struct picture_layout *l, bool pads,
+                            struct picture_place out[2]) {
+    uint32_t n = projector_parts(p, l), width = l->width, height = l->height;
+
+    assert(n > 0);
+    if (n > 1) { /* the grid of tiles, and the small picture below it */
+        const struct picture_part a = projector_part(p, l, n - 1);
+
+        width = (n - 1) / a.line * p->tile;
+        height = a.top;
+        out[1] = (struct picture_place){0, a.top, a.width, a.height};
+    }
+    out[0] = (struct picture_place){0, 0, width, height};
+    if (pads && (n > 1 || !p->tile)) /* llama.cpp stretches pictures without their tiles */
+        out[0] = picture_pad_place(f->width, f->height, width, height);
+    return n > 1 ? 2 : 1;
+}
+
+/* Begins with layout @l; @p NULL: pixels as they are. @width, @height: of the file's rows. */
+static int begin(struct fitter *f, uint32_t width, uint32_t height, int orientation,
+                 const struct projector *p, const struct picture_layout *l, bool pads,
+                 struct err *err) {
+    struct picture_place to[2] = {{0, 0, f->width, f->height}};
+    uint32_t n = p ? find_places(f, p, l, pads, to) : 1;
+
+    TRY(picture_new(&f->out, p ? l->width : f->width, p ? l->height : f->height, err));
+    while (f->n_parts < n) {
+        struct resizer *r = &f->part[f->n_parts];
+
+        TRY(resizer_init(r, width, height, orientation, p ? p->filter : FILTER_BILINEAR, &f->out,
+                         to[f->n_parts++]));
+    }
+    return 0;
+}
+
+int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientation,
+                 struct err *err) {
+    const struct picture_fit *fit = f->fit;
+
+    assert(f->n_parts == 0);
+    TRY(picture_check(width, height, fit ? fit->max_megapixels : PICTURE_MEGAPIXELS_MAX, err));
+    f->width = (uint32_t)(orientation > 4 ? height : width);
+    f->height = (uint32_t)(orientation > 4 ? width : height);
+    if (fit)
+        picture_fit_layout(fit, f->width, f->height, &f->layout);
+    return begin(f, (uint32_t)width, (uint32_t)height, orientation, fit ? &fit->projector : NULL,
+                 &f->layout, fit && fit->pads, err);
+}
+
+int fitter_hold(const struct fitter *f, uint64_t bytes, struct err *err) {
+    uint64_t most = f->fit ? picture_fit_held_max(f->fit) : UINT64_MAX;
+
+    if (bytes <= most)
+        return 0;
+    return err_set(err, 0, NULL,
+                   "a file of this kind is decoded as a whole, which takes %llu MiB for %u x %u "
+                   "pixels; at most %llu MiB are allowed",
+                   (unsigned long long)(bytes >> 20), f->width, f->height,
+                   (unsigned long long)(most >> 20));
+}
+
+void fitter_add(struct fitter *f, const uint8_t *rgb) {
+    for (uint32_t i = 0; i < f->n_parts; i++)
+        resizer_add(&f->part[i], rgb);
+}
+
+void fitter_deinit(struct fitter *f) {
+    for (uint32_t i = 0; i < f->n_parts; i++)
+        resizer_deinit(&f->part[i]);
+    picture_deinit(&f->out);
+}
+
+int projector_fit(const struct projector *p, const struct picture *in,
+                  const struct picture_layout *l, bool pads, struct picture *out, struct err *err) {
+    CLEANUP(fitter_deinit) struct fitter f = {.width = in->width, .height = in->height};
+
+    TRY(begin(&f, in->width, in->height, 1, p, l, pads, err));
+    for (uint32_t y = 0; y < in->height; y++)
+        fitter_add(&f, in->rgb + (size_t)y * in->width * 3);
+    *out = f.out;
+    f.out = (struct picture){0};
+    return 0;
+}
