@@ -3,6 +3,17 @@
 #include <string.h>
 #include "base/util.h"
 
+#if defined(__x86_64__)
+#define HAS_X86 1
+#include <cpuid.h>
+#include <immintrin.h>
+#elif defined(__aarch64__) && (!defined(__clang__) || defined(__ARM_FEATURE_SHA2))
+#define HAS_ARM 1
+#include <arm_neon.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 /* FIPS 180-4, section 6.2. The constants are the first 32 bits of the fractional parts of the cube
  * roots (round) and square roots (initial state) of the first primes. */
 
@@ -45,6 +56,114 @@ static void add_block(uint32_t state[8], const uint8_t *p) {
     state[4] += e, state[5] += f, state[6] += g, state[7] += h;
 }
 
+static void add_plain(uint32_t state[8], const uint8_t *p, size_t n) {
+    for (; n > 0; n--, p += 64)
+        add_block(state, p);
+}
+
+/* ---- with the processor's instructions: four rounds at a time, w[i % 4] is W of them ---- */
+
+#ifdef HAS_X86
+
+/* The instructions keep the state as ABEF and CDGH. */
+__attribute__((target("sha,sse4.1"))) static void add_fast(uint32_t state[8], const uint8_t *p,
+                                                           size_t n) {
+    const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    __m128i badc = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xB1);
+    __m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(state + 4)), 0x1B);
+    __m128i abef = _mm_alignr_epi8(badc, efgh, 8), cdgh = _mm_blend_epi16(efgh, badc, 0xF0);
+
+    for (; n > 0; n--, p += 64) {
+        const __m128i abef_before = abef, cdgh_before = cdgh;
+        __m128i w[4];
+
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) {
+            __m128i *now = &w[i % 4], before = w[(i + 3) % 4];
+
+            if (i < 4)
+                *now = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)p + i), swap);
+            else
+                *now =
+                    _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(*now, w[(i + 1) % 4]),
+                                                       _mm_alignr_epi8(before, w[(i + 2) % 4], 4)),
+                                         before);
+            __m128i k = _mm_loadu_si128((const __m128i *)(round_constant + 4 * i));
+            k = _mm_add_epi32(k, *now);
+            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, k);
+            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(k, 0x0E));
+        }
+        abef = _mm_add_epi32(abef, abef_before);
+        cdgh = _mm_add_epi32(cdgh, cdgh_before);
+    }
+    __m128i feba = _mm_shuffle_epi32(abef, 0x1B), dchg = _mm_shuffle_epi32(cdgh, 0xB1);
+    _mm_storeu_si128((__m128i *)state, _mm_blend_epi16(feba, dchg, 0xF0));
+    _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
+}
+
+/* __builtin_cpu_supports() knows the instructions in new compilers only. */
+static bool is_fast(void) {
+    unsigned a, b, c, d;
+
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && b & bit_SHA &&
+           __builtin_cpu_supports("sse4.1");
+}
+
+#elif defined HAS_ARM
+
+__attribute__((target("+crypto"))) static void add_fast(uint32_t state[8], const uint8_t *p,
+                                                        size_t n) {
+    uint32x4_t abcd = vld1q_u32(state), efgh = vld1q_u32(state + 4);
+
+    for (; n > 0; n--, p += 64) {
+        const uint32x4_t abcd_before = abcd, efgh_before = efgh;
+        uint32x4_t w[4];
+
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) {
+            uint32x4_t *now = &w[i % 4], abcd_now = abcd;
+
+            if (i < 4)
+                *now = vreinterpretq_u32_u8(vrev32q_u8(vld1q_u8(p + 16 * i)));
+            else
+                *now = vsha256su1q_u32(vsha256su0q_u32(*now, w[(i + 1) % 4]), w[(i + 2) % 4],
+                                       w[(i + 3) % 4]);
+            uint32x4_t k = vaddq_u32(*now, vld1q_u32(round_constant + 4 * i));
+            abcd = vsha256hq_u32(abcd, efgh, k);
+            efgh = vsha256h2q_u32(efgh, abcd_now, k);
+        }
+        abcd = vaddq_u32(abcd, abcd_before);
+        efgh = vaddq_u32(efgh, efgh_before);
+    }
+    vst1q_u32(state, abcd);
+    vst1q_u32(state + 4, efgh);
+}
+
+static bool is_fast(void) {
+    return getauxval(AT_HWCAP) & HWCAP_SHA2;
+}
+
+#else
+#define add_fast add_plain
+
+static bool is_fast(void) {
+    return false;
+}
+#endif
+
+static void (*add_blocks)(uint32_t state[8], const uint8_t *p, size_t n) = add_plain;
+
+bool sha256_use_fast(bool wanted) {
+    bool fast = wanted && is_fast();
+
+    add_blocks = fast ? add_fast : add_plain;
+    return fast;
+}
+
+__attribute__((constructor)) static void choose(void) {
+    sha256_use_fast(true);
+}
+
 void sha256_init(struct sha256 *s) {
     *s = (struct sha256){.state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f,
                                    0x9b05688c, 0x1f83d9ab, 0x5be0cd19}};
@@ -61,13 +180,12 @@ void sha256_add(struct sha256 *s, const void *data, size_t len) {
         memcpy(s->block + have, p, n);
         if (have + n < 64)
             return;
-        add_block(s->state, s->block);
+        add_blocks(s->state, s->block, 1);
         p += n, len -= n;
     }
-    for (; len >= 64; p += 64, len -= 64)
-        add_block(s->state, p);
-    if (len)
-        memcpy(s->block, p, len);
+    add_blocks(s->state, p, len / 64);
+    if (len % 64)
+        memcpy(s->block, p + len / 64 * 64, len % 64);
 }
 
 void sha256_end(struct sha256 *s, uint8_t out[32]) {
