@@ -186,25 +186,27 @@ def resized_header(data, width, height):
     return bytes(data)
 
 
-def bombs(good):
-    """{name: file}: the largest size that is allowed and sizes beyond, in headers without pixels and highly compressed."""
+def bombs(good, megapixels):
+    """{name: file}: the largest sizes that are allowed and sizes beyond, in headers without pixels and highly compressed."""
+    rows, side = megapixels << 6, int((megapixels * 2 ** 21 / 3) ** 0.5)
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    def flat(width, height, rows):
+    def flat(width, height, rows, interlaced=False):
         z = zlib.compressobj(9)
-        line = bytes(1 + 3 * width)
-        body = b"".join(z.compress(line) for _ in range(rows)) + z.flush()
-        head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+        passes = [(8, 8), (8, 8), (4, 8), (4, 4), (2, 4), (2, 2), (1, 2)] if interlaced else [(1, 1)]  # as many pixels, about
+        body = b"".join(z.compress(bytes(1 + 3 * (width // x))) for x, y in passes for _ in range(rows // y)) + z.flush()
+        head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, interlaced)
         return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
     jpeg = next(g for g in good if g[:2] == b"\xff\xd8" and re.search(rb"\xff[\xc0-\xc2]\x00\x11", g))
     webp = next(g for g in good if b"VP8 " in g[:40] and b"\x9d\x01\x2a" in g)
-    out = {"PNG, 65,536 x 65,536, compressed": flat(65536, 65536, 512), "PNG, 16,384 x 4,096, no pixels": flat(16384, 4096, 0),
-           "PNG, 16,384 x 4,096, compressed": flat(16384, 4096, 4096)}
+    out = {"PNG, 65,536 x 65,536, compressed": flat(65536, 65536, 512), f"PNG, 16,384 x {rows}, no pixels": flat(16384, rows, 0),
+           f"PNG, 16,384 x {rows}, compressed": flat(16384, rows, rows), "PNG, 7,680 x 4,320, compressed": flat(7680, 4320, 4320),
+           f"PNG, {side // 8 * 8} x {side // 8 * 8}, interlaced": flat(side // 8 * 8, side // 8 * 8, side // 8 * 8, True)}
     for name, data in ("JPEG", jpeg), ("WebP", webp):
         out[f"{name}, 65,535 x 65,535"] = resized_header(data, 65535, 65535)
-        out[f"{name}, 16,383 x 4,096"] = resized_header(data, 16383, 4096)
+        out[f"{name}, 16,383 x {rows}"] = resized_header(data, 16383, rows)
     return out
 
 
@@ -214,6 +216,7 @@ def damaged(server, o):
     good = [g for g in good if 0 < len(g) < 100000]
     rng, counts = random.Random(7), {}
     chat(server.url, [user(part_of(png(64, 64, 1)), "x")])
+    time.sleep(0.5)  # the first picture's child has ended
     who, memory = {p for p, n in tree_of(server.process.pid)}, None  # front, worker, decoder
     costs = {p: cpu_s_of(p) for p in who}
 
@@ -233,7 +236,7 @@ def damaged(server, o):
     costs = [f"{(cpu_s_of(p) - costs[p]) * 1000 / o.count:.2f}" for p in sorted(who)]
     print(f"damaged: {counts}, same processes: {remain()}, memory {memory:.1f} MiB after {o.count // 10:,} files, "
           f"{server.memory_mib():.1f} after {o.count:,}; ms of CPU a file by process, without the decoder's children: {' '.join(costs)}")
-    for name, data in bombs(good).items():
+    for name, data in bombs(good, o.megapixels).items():
         with Watch(server) as watch:
             status, answer = post(server.url, {"messages": [user(part_of(data), "x")], "max_tokens": 1})
         print(f"bomb: {name}, {len(data) / 1024:.0f} KiB: {status}, {watch.cpu_ms:.0f} ms of CPU, {watch.mib:.1f} MiB more at most"
@@ -249,14 +252,16 @@ def main():
     p.add_argument("--files", help="the files that are damaged; default: those of the tests")
     p.add_argument("--side", default="224x128")
     p.add_argument("parts", nargs="*", default=["again", "agents", "known"])
-    for name, value in ("agents", 16), ("turns", 20), ("threads", 2), ("port", 24400), ("count", 10000):
+    for name, value in ("agents", 16), ("turns", 20), ("threads", 2), ("port", 24400), ("count", 10000), ("megapixels", 32):
         p.add_argument("--" + name, type=int, default=value)
     o = p.parse_args()
     o.size = tuple(map(int, o.side.split("x")))
     print(f"{cpu_name()}, {o.threads} threads, {commit()}")
     common = ("--model", o.model, "--mmproj", o.mmproj, "--threads", o.threads)
-    commands = [("weft", [f"{o.build}/weftd", "--listen", f"127.0.0.1:{o.port}", "--backend", "cpu", *common, "--max-context", "4096",
-                          "--kv-pages", "4096", "--picture-max-tokens", "64" if "known" in o.parts else "0"])]
+    context = "1024" if "damaged" in o.parts else "4096"  # bombs are decoded and then too long
+    commands = [("weft", [f"{o.build}/weftd", "--listen", f"127.0.0.1:{o.port}", "--backend", "cpu", *common, "--max-context", context,
+                          "--kv-pages", "4096", "--picture-max-tokens", "64" if "known" in o.parts else "0",
+                          "--picture-max-megapixels", o.megapixels])]
     if o.llama_server:
         commands.append(("llama-server", [o.llama_server, *common, "--host", "127.0.0.1", "--port", o.port + 1, "-c", "16384", "-np", "4", "-lv", "4"]))
     for name, command in commands:
