@@ -96,6 +96,30 @@ class Scripted:
 
 SCREENSHOT = SOURCE.parent.parent / "docs" / "images" / "web-chat.png"
 
+# For a model that sees: a picture in the user's message, or in the result of a tool.
+LOOKS = """\
+=== results=0 has=Use the camera.
+<tool_call>
+{"name": "camera", "arguments": {}}
+</tool_call>
+=== results=1 has=<|image_pad|><|image_pad|>
+The camera shows a chat.
+=== results=0 has=<|image_pad|><|image_pad|>
+It shows a chat.
+===
+There is no picture.
+"""
+
+
+def check_looks(runs):
+    """Every answer about the picture came from a prompt that has it once, and where its message is: with a tool, in the result."""
+    seen = [r for r in runs if r["answer"] in (1, 2)]
+    for r in seen:
+        before, *rest = r["prompt"].split("<|vision_start|>")
+        assert len(rest) == 1, r["prompt"][-2000:]
+        assert ("<tool_response>" in before[before.rindex("<|im_start|>"):]) == (r["answer"] == 1), before[-2000:]
+    assert {r["answer"] for r in seen} == {1, 2} and all(r["answer"] != 3 for r in runs), [r["answer"] for r in runs]
+
 
 def node(folder, script, *args):
     """Runs a script that prints TAP, as this test's own output; its exit code."""

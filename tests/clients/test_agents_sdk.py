@@ -1,7 +1,7 @@
 """OpenAI's Agents SDK: tools, streams, handoffs, typed outputs, conversations kept by the service or by the client."""
 import sys
 
-from clients import SOURCE, Scripted, Skip, install, node
+from clients import LOOKS, SCREENSHOT, SOURCE, Scripted, Skip, check_looks, install, node
 
 SCRIPT = """\
 === has=Write a summary of this conversation
@@ -78,7 +78,9 @@ I have forgotten.
 try:
     folder = install("agents-sdk")
     template = (SOURCE / "thinking.jinja").read_text()
-    with Scripted(SCRIPT) as s, Scripted(REASONING, template=template) as r:
-        sys.exit(node(folder, "test.mjs", s.url, r.url))
+    with Scripted(SCRIPT) as s, Scripted(REASONING, template=template) as r, Scripted(LOOKS, sees=True) as looks:
+        code = node(folder, "test.mjs", s.url, r.url, looks.url, str(SCREENSHOT))
+        check_looks(looks.runs)
+        sys.exit(code)
 except Skip as why:
     print(f"1..0 # SKIP {why}")

@@ -1,7 +1,7 @@
 """The AI SDK of Vercel: texts, streams, tools, objects, embeddings."""
 import sys
 
-from clients import Scripted, Skip, Weftd, install, node
+from clients import LOOKS, SCREENSHOT, Scripted, Skip, Weftd, check_looks, install, node
 
 SCRIPT = """\
 === has=Say hello.
@@ -65,9 +65,11 @@ try:
     with (
         Scripted(SCRIPT, "--name", "scripted") as s,
         Scripted(REASONING, "--name", "scripted", template=TEMPLATE) as r,
+        Scripted(LOOKS, "--name", "scripted", sees=True) as looks,
         Weftd("--max-context", "8192", "--model-name", "default", "--any-model-name", "no") as d,
     ):
-        code = node(folder, "test.mjs", s.url, r.url, d.url())
+        code = node(folder, "test.mjs", s.url, r.url, d.url(), looks.url, str(SCREENSHOT))
+        check_looks(looks.runs)
         prompt = r.runs[-1]["prompt"]
         assert "I think." in prompt and "Therefore I am." in prompt, prompt
         sys.exit(code)

@@ -3,7 +3,7 @@ import os
 import sys
 import tempfile
 
-from clients import SOURCE, Scripted, Skip, Weftd, install, node
+from clients import LOOKS, SCREENSHOT, SOURCE, Scripted, Skip, Weftd, check_looks, install, node
 
 SCRIPT = """\
 === has=Well,
@@ -89,9 +89,11 @@ try:
         with (
             Scripted(SCRIPT, "--name", "scripted", template=template) as s,
             Scripted(SCRIPT, "--api-keys", path) as k,
+            Scripted(LOOKS, sees=True) as looks,
             Weftd("--max-context", "8192") as d,
         ):
-            code = node(folder, "test.mjs", s.url, k.url, d.url())
+            code = node(folder, "test.mjs", s.url, k.url, d.url(), looks.url, str(SCREENSHOT))
+            check_looks(looks.runs)
             for r in s.runs:
                 assert "x-anthropic-billing-header" not in r["prompt"]
             sys.exit(code)

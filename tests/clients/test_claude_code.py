@@ -1,4 +1,5 @@
 """Claude Code, headless, as it comes: a whole task with its own tools and thoughts, and a second turn of the session."""
+import base64
 import json
 import os
 import pathlib
@@ -55,8 +56,10 @@ There was no such task.
 """
 
 
-# A screenshot that it reads itself, in the result of its tool.
+# A screenshot that it reads itself, in the result of its tool; or one that it is given.
 LOOKS = """\
+=== results=0 has=<|image_pad|><|image_pad|>
+It was given a chat.
 === results=0
 <tool_call>
 {"name": "Read", "arguments": {"file_path": "WORK/shot.png"}}
@@ -84,15 +87,15 @@ class Home:
         self.work.mkdir()
         (self.work / "word.txt").write_text("the word is heddle\n")
 
-    def run(self, claude, url, *args):
-        """The messages that it prints."""
+    def run(self, claude, url, *args, given=None):
+        """The messages that it prints. @given: the content of the user's message, in place of one argument."""
         env = {"PATH": os.environ["PATH"], "HOME": str(self.root), "ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "none"}
         env["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] = env["DISABLE_AUTOUPDATER"] = "1"
         done = subprocess.run(
-            [claude, "-p", *args, "--output-format", "stream-json", "--verbose", "--allowedTools", "Bash,Read,TaskStop,ToolSearch,Write"],
+            [claude, "-p", *args, *(["--input-format", "stream-json"] if given else []), "--output-format", "stream-json", "--verbose", "--allowedTools", "Bash,Read,TaskStop,ToolSearch,Write"],
             cwd=self.work,
             env=env,
-            stdin=subprocess.DEVNULL,
+            input=json.dumps({"type": "user", "message": {"role": "user", "content": given}}) + "\n" if given else "",
             capture_output=True,
             text=True,
             timeout=240,
@@ -159,6 +162,11 @@ def test_claude_code_shows_a_screenshot_to_the_model():
         events = home.run(claude, s.url, "What is on shot.png?")
         assert [b["name"] for b in blocks(events, "assistant", "tool_use")] == ["Read"]
         assert events[-1]["result"] == "It shows a chat.", events[-1]
+        assert s.runs[-1]["prompt"].count("<|vision_start|>") == 1, s.runs[-1]["prompt"][-500:]
+
+        source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(SCREENSHOT.read_bytes()).decode()}
+        events = home.run(claude, s.url, given=[{"type": "image", "source": source}, {"type": "text", "text": "What is on it?"}])
+        assert events[-1]["result"] == "It was given a chat.", events[-1]
         assert s.runs[-1]["prompt"].count("<|vision_start|>") == 1, s.runs[-1]["prompt"][-500:]
 
 

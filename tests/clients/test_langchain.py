@@ -1,7 +1,7 @@
 """LangChain: chats, streams, tools, structured output, completions, embeddings."""
 import sys
 
-from clients import Scripted, Skip, Weftd, install, node
+from clients import LOOKS, SCREENSHOT, Scripted, Skip, Weftd, check_looks, install, node
 
 SCRIPT = """\
 === has=Say goodbye.
@@ -23,7 +23,13 @@ Both have 12 degrees.
 
 try:
     folder = install("langchain")
-    with Scripted(SCRIPT, "--name", "scripted") as s, Weftd("--max-context", "8192", "--model-name", "default", "--any-model-name", "no") as d:
-        sys.exit(node(folder, "test.mjs", s.url, d.url()))
+    with (
+        Scripted(SCRIPT, "--name", "scripted") as s,
+        Scripted(LOOKS, "--name", "scripted", sees=True) as looks,
+        Weftd("--max-context", "8192", "--model-name", "default", "--any-model-name", "no") as d,
+    ):
+        code = node(folder, "test.mjs", s.url, d.url(), looks.url, str(SCREENSHOT))
+        check_looks(looks.runs)
+        sys.exit(code)
 except Skip as why:
     print(f"1..0 # SKIP {why}")

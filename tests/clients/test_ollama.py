@@ -1,11 +1,13 @@
 """Ollama's client for JavaScript: models, chats, generations, vectors, an abort, errors."""
 import sys
 
-from clients import Skip, Weftd, install, node
+from clients import LOOKS, SCREENSHOT, Scripted, Skip, Weftd, check_looks, install, node
 
 try:
     folder = install("ollama")
-    with Weftd("--max-context", "8192", "--model-name", "tiny", "--any-model-name", "no") as d:
-        sys.exit(node(folder, "test.mjs", d.url()))
+    with Weftd("--max-context", "8192", "--model-name", "tiny", "--any-model-name", "no") as d, Scripted(LOOKS, "--name", "scripted", sees=True) as looks:
+        code = node(folder, "test.mjs", d.url(), looks.url, str(SCREENSHOT))
+        check_looks(looks.runs)
+        sys.exit(code)
 except Skip as why:
     print(f"1..0 # SKIP {why}")

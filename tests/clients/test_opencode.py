@@ -6,7 +6,7 @@ import platform
 import subprocess
 import tempfile
 
-from clients import Scripted, Skip, install, main
+from clients import SCREENSHOT, Scripted, Skip, install, main
 
 # WORK: the folder that it works in.
 SCRIPT = """\
@@ -34,6 +34,22 @@ It still is heddle.
 The word is heddle; I have copied it.
 """
 
+# A screenshot that it reads itself, or one that it is given.
+LOOKS = """\
+=== has=You are a title generator
+A screenshot
+=== results=0 has=<|image_pad|><|image_pad|>
+It was given a chat.
+=== results=0
+<tool_call>
+{"name": "read", "arguments": {"filePath": "WORK/shot.png"}}
+</tool_call>
+=== has=<|image_pad|><|image_pad|>
+It shows a chat.
+===
+There is no picture.
+"""
+
 
 def program():
     """The package of npm that opencode-ai takes its program from on this machine."""
@@ -52,8 +68,10 @@ class Home:
         self.work.mkdir()
         (self.work / "word.txt").write_text("the word is heddle\n")
 
-    def configure(self, url, npm):
+    def configure(self, url, npm, sees=False):
         model = {"name": "scripted", "limit": {"context": 131072, "output": 4096}}
+        if sees:
+            model |= {"attachment": True, "modalities": {"input": ["text", "image"], "output": ["text"]}}
         provider = {"npm": npm, "options": {"baseURL": url + "/v1", "apiKey": "none"}, "models": {"scripted": model}}
         config = {
             "provider": {"weft": provider},
@@ -112,6 +130,28 @@ def work(npm):
         for before, after in zip(turns, turns[1:]):
             assert after["n_cached"] >= before["n_prompt"] // 16 * 16, (before["n_prompt"], after["n_cached"])
         assert len({r["session"] for r in turns}) == 1 and int(turns[0]["session"], 16), "one session"
+
+
+def look(npm):
+    opencode, home = program(), Home()
+    (home.work / "shot.png").write_bytes(SCREENSHOT.read_bytes())
+    with Scripted(LOOKS.replace("WORK", str(home.work)), "--name", "scripted", sees=True) as s:
+        home.configure(s.url, npm, sees=True)
+        for answer, args in ("It shows a chat.", ["What is on shot.png?"]), ("It was given a chat.", ["What is on it?", "--file", "shot.png"]):
+            assert texts(home.run(opencode, *args)) == [answer]
+            assert s.runs[-1]["prompt"].count("<|vision_start|>") == 1, s.runs[-1]["prompt"][-2000:]
+
+
+def test_opencode_shows_a_screenshot_by_chat_completions():
+    look("@ai-sdk/openai-compatible")
+
+
+def test_opencode_shows_a_screenshot_by_responses():
+    look("@ai-sdk/openai")
+
+
+def test_opencode_shows_a_screenshot_by_messages():
+    look("@ai-sdk/anthropic")
 
 
 def test_opencode_reads_writes_runs_and_answers_by_chat_completions():

@@ -1,12 +1,13 @@
-// OpenAI's Agents SDK over /v1/responses. usage: node test.mjs SCRIPTED_URL REASONING_URL
+// OpenAI's Agents SDK over /v1/responses. usage: node test.mjs SCRIPTED_URL REASONING_URL SEEING_URL PICTURE
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { Agent, applyDiff, applyPatchTool, OpenAIProvider, OpenAIResponsesCompactionSession, Runner, setTracingDisabled, shellTool, tool } from "@openai/agents";
 import OpenAI from "openai";
 import { z } from "zod";
 import { run, test } from "./tap.mjs";
 
 setTracingDisabled(true);
-const [scriptedURL, reasoningURL] = process.argv.slice(2);
+const [scriptedURL, reasoningURL, seeingURL, picture] = process.argv.slice(2);
 const runnerOf = (url) => new Runner({ modelProvider: new OpenAIProvider({ baseURL: url + "/v1", apiKey: "none", useResponses: true }), tracingDisabled: true });
 const runner = runnerOf(scriptedURL), thinking = runnerOf(reasoningURL);
 const asked = [];
@@ -61,6 +62,19 @@ test("a WebSocket serves whole tasks", async () => {
     }
     await assert.rejects(framed.run(agent.clone({ modelSettings: { temperature: 9 } }), "Say hello."), /terminal state "error"/);
     await modelProvider.close();
+});
+
+test("a picture is shown in a message and in a result", async () => {
+    const seeing = runnerOf(seeingURL), image = `data:image/png;base64,${readFileSync(picture, "base64")}`;
+    const camera = tool({ name: "camera", description: "Takes a picture", parameters: z.object({}), execute: async () => ({ type: "image", image }) });
+    const watcher = new Agent({ name: "Watcher", model: "scripted", instructions: "You look.", tools: [camera] });
+    const shown = await seeing.run(watcher, [{ role: "user", content: [{ type: "input_text", text: "What is on it?" }, { type: "input_image", image }] }]);
+    assert.equal(shown.finalOutput, "It shows a chat.");
+    for (const stream of [false, true]) {
+        const r = await seeing.run(watcher, "Use the camera.", { stream });
+        await r.completed;
+        assert.equal(r.finalOutput, "The camera shows a chat.");
+    }
 });
 
 test("two calls at once are both made", async () => {

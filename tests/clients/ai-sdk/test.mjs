@@ -1,5 +1,7 @@
 // The AI SDK with its provider for OpenAI-compatible services. usage: node test.mjs SCRIPTED_URL REASONING_URL REAL_URL
+// SEEING_URL PICTURE
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
@@ -7,7 +9,7 @@ import { embed, embedMany, generateObject, generateText, Output, stepCountIs, st
 import { z } from "zod";
 import { run, test } from "./tap.mjs";
 
-const [scriptedURL, reasoningURL, realURL] = process.argv.slice(2);
+const [scriptedURL, reasoningURL, realURL, seeingURL, picture] = process.argv.slice(2);
 // The three dialects, each by its own provider.
 const compatible = (url) => createOpenAICompatible({ name: "weft", baseURL: url + "/v1", includeUsage: true, supportsStructuredOutputs: true });
 const openai = (url) => createOpenAI({ baseURL: url + "/v1", apiKey: "none" });
@@ -91,6 +93,22 @@ for (const [dialect, provider] of [["chat", compatible], ["responses", openai], 
         assert.deepEqual(kinds, ["tool-call", "tool-result", "finish-step", "tool-call", "tool-result", "finish-step", "finish-step"]);
         assert.ok(deltas > 2);
         assert.equal(await r.text, "Both have 12 degrees.");
+    });
+
+    promise("a picture is shown in a message and in a result", async () => {
+        const model = provider(seeingURL)("scripted"), data = readFileSync(picture);
+        const shown = { role: "user", content: [{ type: "text", text: "What is on it?" }, { type: "file", data, mediaType: "image/png" }] };
+        const r = await generateText({ maxRetries: 0, model, messages: [shown] });
+        assert.equal(r.text, "It shows a chat.");
+        if (dialect === "chat") return; // this provider writes a tool's picture as text
+        const camera = tool({
+            description: "Takes a picture",
+            inputSchema: z.object({}),
+            execute: async () => "taken",
+            toModelOutput: () => ({ type: "content", value: [{ type: "file", data: { type: "data", data: data.toString("base64") }, mediaType: "image/png" }] }),
+        });
+        const end = await generateText({ maxRetries: 0, model, tools: { camera }, stopWhen: stepCountIs(3), prompt: "Use the camera." });
+        assert.equal(end.text, "The camera shows a chat.");
     });
 
     promise("two calls in one answer are two calls", async () => {

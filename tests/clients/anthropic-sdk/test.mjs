@@ -1,11 +1,12 @@
-// The official Anthropic SDK. usage: node test.mjs SCRIPTED_URL KEYED_URL REAL_URL
+// The official Anthropic SDK. usage: node test.mjs SCRIPTED_URL KEYED_URL REAL_URL SEEING_URL PICTURE
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import Anthropic from "@anthropic-ai/sdk";
 import { betaTool } from "@anthropic-ai/sdk/helpers/beta/json-schema";
 import { jsonSchemaOutputFormat } from "@anthropic-ai/sdk/helpers/json-schema";
 import { run, test } from "./tap.mjs";
 
-const [scriptedURL, keyedURL, realURL] = process.argv.slice(2);
+const [scriptedURL, keyedURL, realURL, seeingURL, picture] = process.argv.slice(2);
 const client = new Anthropic({ baseURL: scriptedURL, apiKey: "none", maxRetries: 0 });
 const real = new Anthropic({ baseURL: realURL, apiKey: "none", maxRetries: 0 });
 const base = { model: "claude-sonnet-4-6", max_tokens: 1000 };
@@ -88,6 +89,17 @@ test("calls are blocks with parsed input, plain and streamed", async () => {
         const end = await client.messages.create({ ...body, messages: [...body.messages, { role: "assistant", content: m.content }, { role: "user", content: results.reverse() }] });
         assert.equal(end.content[0].text, "Done.");
     }
+});
+
+test("a picture is shown in a message and in a result", async () => {
+    const seeing = new Anthropic({ baseURL: seeingURL, apiKey: "none", maxRetries: 0 });
+    const image = { type: "image", source: { type: "base64", media_type: "image/png", data: readFileSync(picture, "base64") } };
+    const m = await seeing.messages.create(ask([image, { type: "text", text: "What is on it?" }]));
+    assert.equal(m.content[0].text, "It shows a chat.");
+    assert.ok(m.usage.input_tokens > 100);
+    const camera = betaTool({ name: "camera", description: "Takes a picture", inputSchema: { type: "object", properties: {} }, run: async () => [image] });
+    const end = await seeing.beta.messages.toolRunner({ ...ask("Use the camera."), tools: [camera] }).runUntilDone();
+    assert.equal(end.content[0].text, "The camera shows a chat.");
 });
 
 for (const stream of [false, true]) {

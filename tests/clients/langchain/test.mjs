@@ -1,5 +1,6 @@
-// LangChain. usage: node test.mjs SCRIPTED_URL REAL_URL
+// LangChain. usage: node test.mjs SCRIPTED_URL REAL_URL SEEING_URL PICTURE
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { ChatAnthropic } from "@langchain/anthropic";
 import { AIMessage, HumanMessage, SystemMessage, ToolMessage } from "@langchain/core/messages";
 import { tool } from "@langchain/core/tools";
@@ -7,15 +8,15 @@ import { ChatOpenAI, OpenAI, OpenAIEmbeddings } from "@langchain/openai";
 import { z } from "zod";
 import { run, test } from "./tap.mjs";
 
-const [scriptedURL, realURL] = process.argv.slice(2);
+const [scriptedURL, realURL, seeingURL, picture] = process.argv.slice(2);
 const options = (url) => ({ apiKey: "none", maxRetries: 0, configuration: { baseURL: url + "/v1" } });
-const scripted = { ...options(scriptedURL), model: "scripted" };
 // The three dialects.
-const chats = {
-    chat: new ChatOpenAI(scripted),
-    responses: new ChatOpenAI({ ...scripted, useResponsesApi: true }),
-    messages: new ChatAnthropic({ model: "scripted", apiKey: "none", anthropicApiUrl: scriptedURL, maxTokens: 500, maxRetries: 0 }),
-};
+const chatsOf = (url) => ({
+    chat: new ChatOpenAI({ ...options(url), model: "scripted" }),
+    responses: new ChatOpenAI({ ...options(url), model: "scripted", useResponsesApi: true }),
+    messages: new ChatAnthropic({ model: "scripted", apiKey: "none", anthropicApiUrl: url, maxTokens: 500, maxRetries: 0 }),
+});
+const chats = chatsOf(scriptedURL);
 const small = new ChatOpenAI({ ...options(realURL), model: "default", temperature: 0, maxTokens: 200 });
 
 const weather = tool(async ({ city }) => `${city}: 12 degrees`, {
@@ -78,6 +79,18 @@ for (const [dialect, chat] of Object.entries(chats)) {
 
     promise("streamed tools likewise", async () => {
         assert.deepEqual(await loop(true), { text: "Both have 12 degrees.", cities: ["Ghent", "Bruges"] });
+    });
+
+    promise("a picture is shown in a message and in a result", async () => {
+        const seeing = chatsOf(seeingURL)[dialect], url = `data:image/png;base64,${readFileSync(picture, "base64")}`;
+        const image = { type: "image_url", image_url: { url } };
+        const shown = await seeing.invoke([new HumanMessage({ content: [{ type: "text", text: "What is on it?" }, image] })]);
+        assert.equal(shown.text, "It shows a chat.");
+        const camera = tool(async () => [image], { name: "camera", description: "Takes a picture", schema: z.object({}) });
+        const messages = [new HumanMessage("Use the camera.")];
+        messages.push(await seeing.bindTools([camera]).invoke(messages));
+        messages.push(await camera.invoke(messages[1].tool_calls[0]));
+        assert.equal((await seeing.bindTools([camera]).invoke(messages)).text, "The camera shows a chat.");
     });
 
     promise("earlier messages of all kinds are taken", async () => {

@@ -1,5 +1,6 @@
-// Ollama's own client for JavaScript. usage: node test.mjs URL
+// Ollama's own client for JavaScript. usage: node test.mjs URL SEEING_URL PICTURE
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { Ollama } from "ollama";
 import { run, test } from "./tap.mjs";
 
@@ -49,6 +50,18 @@ test("format holds the answer to a schema", async () => {
 test("texts become vectors", async () => {
     const { embeddings } = await client.embed({ model, input: ["a", "b"] });
     assert.ok(embeddings.length === 2 && embeddings[0].length > 0);
+});
+
+test("a picture is shown in a message and in a result", async () => {
+    const seeing = new Ollama({ host: process.argv[3] }), images = [new Uint8Array(readFileSync(process.argv[4]))];
+    assert.ok((await seeing.show({ model: "scripted" })).capabilities.includes("vision"));
+    const shown = await seeing.chat({ model: "scripted", messages: [{ role: "user", content: "What is on it?", images }] });
+    assert.equal(shown.message.content, "It shows a chat.");
+    const tools = [{ type: "function", function: { name: "camera", description: "Takes a picture", parameters: { type: "object", properties: {} } } }];
+    const messages = [{ role: "user", content: "Use the camera." }];
+    messages.push((await seeing.chat({ model: "scripted", messages, tools })).message);
+    messages.push({ role: "tool", tool_name: messages[1].tool_calls[0].function.name, content: "Taken:", images });
+    assert.equal((await seeing.chat({ model: "scripted", messages, tools })).message.content, "The camera shows a chat.");
 });
 
 test("an aborted stream ends, and the next request is answered", async () => {
