@@ -148,7 +148,7 @@ static bool has_wide(void) {
 }
 
 /* The colours of a pixel beside each other, and the byte behind them. */
-WIDE static void wide_row(const struct taps *t, const uint8_t *in, uint32_t width, uint8_t *out) {
+static void WIDE wide_row(const struct taps *t, const uint8_t *in, uint32_t width, uint8_t *out) {
     const __m128i order = _mm_set1_epi32(0x0C080400);
 
     for (uint32_t x = 0; x < width; x++, out += 3) {
@@ -170,7 +170,7 @@ WIDE static void wide_row(const struct taps *t, const uint8_t *in, uint32_t widt
 }
 
 /* Eight values beside each other. */
-WIDE static void wide_column(const struct resizer *r, uint32_t i, uint8_t *out) {
+static void WIDE wide_column(const struct resizer *r, uint32_t i, uint8_t *out) {
     const struct taps *t = &r->down;
     const int32_t *w = t->weight + (size_t)i * t->most;
 

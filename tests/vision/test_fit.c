@@ -244,7 +244,7 @@ Test(fit, what_is_decoded_as_a_whole_has_a_limit) {
 
 /* Without the address sanitizer, whose memory is not the decoder's. */
 #ifndef __SANITIZE_ADDRESS__
-/* Decodes a file with 16 MiB above what there is, a twelfth of its pixels. */
+/* Decodes a file with 16 MiB above what there is, a sixth of its pixels. */
 static int decode_in_little_memory(const struct file *f) {
     struct err err = {0};
     unsigned long pages;
@@ -258,7 +258,7 @@ static int decode_in_little_memory(const struct file *f) {
 }
 
 Test(fit, a_large_picture_takes_the_memory_of_a_few_rows) {
-    CLEANUP(file_deinit) struct file f = make_png(16384, 4096, 0);
+    CLEANUP(file_deinit) struct file f = make_png(16384, 2048, 0);
     int status;
     pid_t pid = fork();
 
