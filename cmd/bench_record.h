@@ -18,6 +18,7 @@ struct energy {
     bool rapl_denied;              /* there are counters that this user cannot read */
 };
 
+/* Reads the counters of this machine, and those of the server by @h, into @e. */
 void energy_read(struct energy *e, struct bench_http *h);
 /* Returns the joules between two readings, of the counters that both have; 0: there is none. */
 double energy_between(const struct energy *before, const struct energy *after);

@@ -165,11 +165,12 @@ static int read_weka(struct reader *r, yyjson_val *requests, uint32_t session,
 static int session_of(struct reader *r, yyjson_val *row, uint32_t *out) {
     yyjson_val *v = yyjson_obj_get(row, "session_id");
     const char *text = json_text(v);
+    size_t n = json_len(v);
     uint64_t id = 0;
 
     if (yyjson_is_int(v))
         id = hash_step(1, yyjson_get_uint(v)) | 1;
-    for (size_t i = 0; text && i < json_len(v); i++)
+    for (size_t i = 0; i < n; i++)
         id = hash_step(id, (unsigned char)text[i]) | 1;
     for (uint32_t i = r->out->n_sessions; id && i-- > 0;) {
         *out = i;

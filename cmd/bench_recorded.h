@@ -5,8 +5,8 @@
  * kv-cache-tester, which InferenceX and AIPerf replay (one JSON object a session: "requests" of the
  * types n, s and subagent, times in seconds, "hash_ids" of blocks of "block_size" tokens), and
  * Mooncake's (JSON lines: "timestamp" in ms or "delay", "input_length", "output_length", "hash_ids"
- * of blocks of 512 tokens, "session_id" in AIPerf's form). A file has any number of objects, so that
- * traces can be joined.
+ * of blocks of 512 tokens, "session_id" in AIPerf's form). A file has any number of objects, so
+ * that traces can be joined.
  *
  * A trace has no text, only names of blocks: equal names become equal tokens. A name counts in its
  * session of Weka's, and in all of a Mooncake trace.

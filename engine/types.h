@@ -308,7 +308,7 @@ struct engine_info {
      * there. They are enough for @window_seqs sequences whose rows of two steps are under way. */
     uint32_t n_windows, window, window_seqs;
     uint64_t window_bytes; /* size of one */
-    bool latent; /* keys are latent vectors (multi-head latent attention) */
+    bool latent;           /* keys are latent vectors (multi-head latent attention) */
     /* Placement of experts: the layers that have experts, those with some in host memory, the
      * experts, and the number and bytes of those in host memory. */
     uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts;

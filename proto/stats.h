@@ -310,7 +310,7 @@ struct msg_stats {
     WORKER_STATS(STAT_FIELD)
     WORKER_STATS_BY_SOURCE(STAT_SOURCE_FIELD)
     uint64_t step_rows[STEP_ROWS_BUCKETS]; /* steps by the tokens that they computed */
-    uint32_t n_devices; /* at most MSG_DEVICES: the front checks it */
+    uint32_t n_devices;                    /* at most MSG_DEVICES: the front checks it */
     struct msg_device device[MSG_DEVICES];
 };
 

@@ -75,7 +75,8 @@ struct gen_request {
     yyjson_doc *doc;    /* the body */
     struct arena arena; /* outlives the body */
     struct sampling sampling;
-    bool stream, include_usage, continuous_usage, logprobs, return_token_ids, tokens_as_ids, digests;
+    bool stream, include_usage, continuous_usage, logprobs, return_token_ids, tokens_as_ids,
+        digests;
     bool return_progress; /* report the progress of the prompt until the first token */
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
     bool with_pieces; /* /tokenize: each token with its text */

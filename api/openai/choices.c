@@ -230,7 +230,8 @@ static void put_progress(struct json *j, const struct writer *w, const struct ge
     json_close(j, '}');
 }
 
-/* Closes the chunk @j, whose list of choices is open, and sends it. @usage: the one that tells it. */
+/* Closes the chunk @j, whose list of choices is open, and sends it. @usage: it is the chunk that
+ * tells the usage. */
 static void send_chunk(struct writer *w, struct json *j, bool usage) {
     const struct gen_request *r = &w->job.request;
 

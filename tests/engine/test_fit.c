@@ -102,7 +102,7 @@ Test(engine_fit, what_is_told_is_what_is_opened) {
     }
 }
 
-/* Formats that are packed into more bytes than they have in the file are counted as they are packed. */
+/* Formats that are packed into more bytes than they have in the file are counted as packed. */
 Test(engine_fit, weights_are_counted_as_they_are_stored) {
     static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q3_K, TENSOR_Q2_K, TENSOR_IQ1_M};
     enum { VECTORS = 256 << 10, HUGE = 2 << 20 };

@@ -151,8 +151,8 @@ static struct sim_client *make_turn(struct replay *p, struct agent *a) {
 
     if (a->client)
         return sim_client_after(&p->sim, a->client, MAX(draw(&a->rng, g->more), 1), n_out);
-    return sim_client(&p->sim, n_system + draw(&a->rng, g->first), (uint32_t)(g - p->t.group), n_system,
-                      n_out);
+    return sim_client(&p->sim, n_system + draw(&a->rng, g->first), (uint32_t)(g - p->t.group),
+                      n_system, n_out);
 }
 
 static void submit_turn(struct replay *p, struct agent *a) {
