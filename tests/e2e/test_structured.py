@@ -89,7 +89,8 @@ def random_root(r):
 def chat(d, **fields):
     status, _, value = d.request("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Go."}], **fields})
     assert status == 200, (status, value)
-    return value["choices"][0]
+    prompt = {"prompt_token_ids": value["prompt_token_ids"]} if "prompt_token_ids" in value else {}
+    return {**value["choices"][0], **prompt}
 
 
 def chat_stream(d, **fields):
