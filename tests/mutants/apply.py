@@ -91,7 +91,7 @@ def body_of(edit, file, lines, at, n):
         raise edit.bad(f"{file}:{at + 1} is not inside a function")
     if any(re.match(r"\s+static (?!const )", s) for s in lines[begin:end]):
         raise edit.bad(f"{file}:{at + 1}: the function has a static variable, which every copy of its body would have")
-    return begin, end, bool(re.match(r"(static )?(inline )?void \w", signature))
+    return begin, end, bool(re.match(r"(__attribute__\(\(.*?\)\) |\w+ )*void \w", signature))
 
 
 def variants(file, lines, edits):
