@@ -71,7 +71,7 @@
 #define PLAN_PROBE_BESIDE 4
 #define PLAN_PROBE_MORE 16
 /* Steps that may pass over the shortest prompt of a tenant before it has rows. Bound: it begins. 1:
- * priorities, agents p90 +46 %; 4: +35 %; 8: +11 % (24 draws, within 16 %). */
+ * priorities, agents p90 +46 %; 4: +35 % (24 draws, within 16 %); 8: +6 % (30, within 6 %). */
 #define PLAN_PASSED_MOST 8
 /* A step is full when 31/32 of its time are given out. 32/32: tools, no host memory, p90 +37 to
  * +127 %, -6 to -10 % tokens/s (three draws). */
