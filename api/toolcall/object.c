@@ -74,18 +74,16 @@ static int begin(struct toolcall_parser *p, uint8_t step) {
 
 /* Feeds the scanner at most @max bytes in all. *done: the value is complete. */
 static int scan_more(struct toolcall_parser *p, size_t max, struct buf *out, bool *done) {
-    size_t len, used;
-    const char *at = parser_at(p, &len);
+    size_t len, there, used;
+    const char *at = parser_at(p, &there);
     bool args = out == &p->out;
     /* The first byte of arguments commits the call; from there on nothing needs to be kept. */
     bool one = args && p->call.has_name && !p->call.committed && !p->opts.whole_calls;
 
-    if (max != SIZE_MAX) {
-        assert(p->n_text <= max);
-        len = MIN(len, max - p->n_text);
-        if (!len)
-            return TC_BROKEN;
-    }
+    assert(p->n_text <= max);
+    len = MIN(there, max - p->n_text);
+    if (!len)
+        return TC_BROKEN;
     int r = scan_feed(&p->scan, at, one ? 1 : len, &used, out);
 
     if (r < 0)
@@ -98,7 +96,8 @@ static int scan_more(struct toolcall_parser *p, size_t max, struct buf *out, boo
         events_out(p);
     p->n_text += used;
     *done = r == SCAN_DONE;
-    return r == SCAN_BAD ? TC_BROKEN : *done || used < len ? TC_MOVED : TC_MORE;
+    /* Where the limit cut the feed, the next step finds the value too long. */
+    return r == SCAN_BAD ? TC_BROKEN : *done || used < there ? TC_MOVED : TC_MORE;
 }
 
 static int end_key(struct toolcall_parser *p, const struct tc_state *s) {

@@ -52,6 +52,26 @@ Test(toolcall_limits, long_arguments_are_streamed_in_little_memory) {
     }
 }
 
+Test(toolcall_limits, text_ends_behind_two_keys_that_are_too_long) {
+    static const struct {
+        const char *format, *head;
+    } rows[] = {
+        {"hermes", "<tool_call>{\""},
+        {"hermes", "<tool_call>{\"name\": \""},
+        {"command-r7b", "<|START_ACTION|>[{\""},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct toolcall_run r = run_of(rows[i].format);
+        size_t n, len;
+        CLEANUP(freep) char *one = repeat(rows[i].head, "x", 300, "", &n);
+        CLEANUP(freep) char *in = repeat("", one, 2, "", &len);
+        CLEANUP(freep) char *got = toolcall_tell(&r, in, len);
+
+        cr_expect(strstr(got, "xxxx") && !strchr(got, '!'), "%s: %s", rows[i].format, got);
+    }
+}
+
 Test(toolcall_limits, what_has_to_be_held_is_bounded) {
     static const struct {
         const char *format, *head, *part;
