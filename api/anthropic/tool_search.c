@@ -18,7 +18,8 @@
  * A pattern has the syntax of Python's re.search(). It is rewritten as an extended regular
  * expression of POSIX, which the C library matches with an automaton: without back references and
  * counted repetitions, both of which are refused, the work for each byte is bounded by the length
- * of the pattern. The clock bounds the whole.
+ * of the pattern. The clock bounds the whole. The C library compiles x+ as xx*, so that n of them
+ * inside one another make 2^n copies of x: more than PLUS_MAX are refused.
  *
  * BM25: Robertson and Zaragoza, The Probabilistic Relevance Framework (2009), with k1 = 1.2 and b =
  * 0.75. Terms are runs of letters and digits in lower case; they also end where a small letter is
@@ -26,6 +27,7 @@
  */
 
 #define PATTERN_MAX 200u      /* characters, as at Anthropic */
+#define PLUS_MAX 4u           /* "+" inside one another */
 #define TEXT_MAX 4096u        /* bytes of a tool that are searched */
 #define TERMS_MAX 16u         /* different ones of a query */
 #define TERM_MAX 32u          /* bytes of a term that are compared */
@@ -117,14 +119,38 @@ static const char *add_bracket(struct buf *out, const char *p) {
     return *p && buf_add_char(out, ']') == 0 ? p + 1 : NULL;
 }
 
-/* Rewrites @p for regcomp(). Returns false for what it has not: counted repetitions, back
- * references, lookaround. */
+/* Counts "+" inside one another at each byte @c of a pattern outside brackets and escapes. */
+struct pluses {
+    unsigned most[PATTERN_MAX + 1]; /* in each open group, the outermost first */
+    unsigned depth, last;           /* open groups; "+" inside one another in the last operand */
+};
+
+static bool count_plus(struct pluses *n, char c) {
+    if (c == '(') {
+        n->most[++n->depth] = n->last = 0;
+    } else if (c == ')' && n->depth) {
+        n->last = n->most[n->depth--];
+    } else if (c == '+') {
+        n->last++;
+    } else if (c != '*' && c != '?') {
+        n->last = 0;
+    }
+    n->most[n->depth] = MAX(n->most[n->depth], n->last);
+    return n->last <= PLUS_MAX;
+}
+
+/* Rewrites @p, of at most PATTERN_MAX bytes, for regcomp(). Returns false for what it has not:
+ * counted repetitions, back references, lookaround. */
 static bool rewrite(struct buf *out, const char *p, int *flags) {
+    struct pluses pluses = {0};
+
     if (strncmp(p, "(?i)", 4) == 0) {
         *flags |= REG_ICASE;
         p += 4;
     }
     while (*p) {
+        if (*p == '\\' || *p == '[')
+            pluses.last = 0;
         if (*p == '\\' ? !add_escape(out, p[1], false) : *p == '{')
             return false;
         if (*p == '[') {
@@ -138,7 +164,7 @@ static bool rewrite(struct buf *out, const char *p, int *flags) {
         }
         if (p[0] == '(' && p[1] == '?' && p[2] != ':')
             return false;
-        if (buf_add_char(out, *p) < 0)
+        if (!count_plus(&pluses, *p) || buf_add_char(out, *p) < 0)
             return false;
         /* No capturing is asked for, and a lazy match is a match. */
         p += p[0] == '(' && p[1] == '?' ? 3 : strchr("*+?", *p) && p[1] == '?' ? 2 : 1;

@@ -64,6 +64,8 @@ Test(tool_search, patterns_are_those_of_python) {
         {"[\\d]", "read_file"},
         {"[^\\s\\w.{}]", ""},
         {"glo+?b", "search_files"},
+        {"((((g)+l)+o)+b)+", "search_files"},
+        {"(g+l+o+b+)+[+++++]*", "search_files"},
         {".*", "get_weather sendEmail search_files read_file empty"},
         {"nothing", ""},
     };
@@ -73,8 +75,10 @@ Test(tool_search, patterns_are_those_of_python) {
 }
 
 Test(tool_search, other_patterns_are_refused) {
-    static const char *const table[] = {"",     "(",   "[a",         "a{2,3}", "(a)\\1", "(?=a)",
-                                        "(?i)", "a\\", "[[:alpha:]", "\\p",    "[\\",    "**("};
+    static const char *const table[] = {
+        "",      "(",    "[a",     "a{2,3}",           "(a)\\1",
+        "(?=a)", "(?i)", "a\\",    "[[:alpha:]",       "\\p",
+        "[\\",   "**(",  "a+++++", "(((((a)+)+)+)+)+", "((a++)?+b)*+c|((((d+)+)+)+)+"};
     char most[202];
 
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
