@@ -348,8 +348,8 @@ static void swap_serve(struct exchange *x, struct http *h) {
 
     if (i < 0)
         return;
-    if (query && (!file || !http_decode(file))) {
-        err_set(&err, 0, NULL, "%s", file ? "file: is malformed" : "");
+    if (query && (!file || !http_decode(file) || !*file)) {
+        err_set(&err, 0, NULL, "%s", file ? "file: must be a path" : "");
         refuse_action(x, &err);
         return;
     }

@@ -128,6 +128,7 @@ def test_a_swap_to_the_same_file_packs_nothing_and_to_another_drops_the_first():
             assert d.admin_request("POST", "/models/m/swap")[0] < 300
             wait_until("the swap", lambda: len(weights(d)) == 2)
             assert answer(d) == before and weights(d)[1] == "kept" and weight_files(d) == first
+            assert d.admin_request("POST", "/models/m/swap?file=")[0] == 400
             assert d.admin_request("POST", f"/models/m/swap?file={other_model()}")[0] < 300
             wait_until("the swap", lambda: len(weights(d)) == 3)
             wait_until("only those of the new file", lambda: len(weight_files(d)) == 1 and weight_files(d) != first)
