@@ -135,8 +135,9 @@ int unpack_feed(struct unpack *u, const void *data, size_t len, struct buf *out)
     ssize_t n = 0;
 
     u->n_in += len;
-    /* Each turn takes or makes a byte, or is the last. */
-    for (size_t left = len; len > 0 || n == PIECE; left = len) {
+    /* Each turn takes or makes a byte, or is the last. A full piece may have more behind it, unless
+     * the body ends with it. */
+    for (size_t left = len; len > 0 || (n == PIECE && !u->whole); left = len) {
         if ((n = step(u, &at, &len, piece)) < 0)
             return (int)n;
         u->n_out += (size_t)n;

@@ -68,6 +68,23 @@ Test(unpack, what_was_packed_comes_back) {
     }
 }
 
+/* What a decoder makes at once is 16,384 bytes: a body that ends with the last of them is whole. */
+Test(unpack, bodies_of_full_pieces_are_whole) {
+    static const enum unpack_coding codings[] = {UNPACK_GZIP, UNPACK_ZSTD};
+    static char text[3 * 16384 + 1];
+
+    memset(text, 'x', sizeof(text));
+    for (size_t i = 0; i < 2; i++)
+        for (size_t len = 16384 - 1; len <= sizeof(text); len += len % 16384 == 1 ? 16382 : 1) {
+            CLEANUP(buf_deinit) struct buf in = {.max = 1 << 22}, out = {.max = 1 << 22};
+
+            pack(codings[i], text, len, &in);
+            cr_expect_eq(unpack(codings[i], &in, in.len, &out), 1, "%zu at once", len);
+            cr_expect_eq(out.len, len);
+            cr_expect_eq(unpack(codings[i], &in, 1, &out), 1, "%zu byte by byte", len);
+        }
+}
+
 Test(unpack, a_bomb_is_stopped) {
     static const enum unpack_coding codings[] = {UNPACK_GZIP, UNPACK_ZSTD};
     char *zeros = calloc(1, 64 << 20);
