@@ -24,6 +24,16 @@ static void replace(char **text, struct str s) {
     *text = strndup(s.data ? s.data : "", s.len);
 }
 
+/* Returns a new request, one that has finished where all are in use, or NULL: none has. */
+static struct fake_request *find_free(struct fake_port *f) {
+    if (f->n < FAKE_MAX)
+        return &f->r[f->n++];
+    for (uint32_t i = 0; i < FAKE_MAX; i++)
+        if (f->r[i].finished)
+            return &f->r[i];
+    return NULL;
+}
+
 static int submit(struct api_port *p, const struct submit *m) {
     struct fake_port *f = of(p);
     struct fake_request *r = fake_find(f, m->id);
@@ -34,10 +44,9 @@ static int submit(struct api_port *p, const struct submit *m) {
         f->n_again--;
         return -EAGAIN;
     }
-    if (!r && f->n == FAKE_MAX)
-        abort();
+    r = r ? r : find_free(f);
     if (!r)
-        r = &f->r[f->n++];
+        return -EAGAIN;
     r->id = m->id;
     r->n_submits++;
     r->accepted = r->finished = r->cancelled = false;

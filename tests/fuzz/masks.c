@@ -50,7 +50,10 @@ static void walk(const struct grammar *g, uint32_t steps, struct rng *r) {
         if (id < 0)
             return;
         check_one(s, probe, bits, rng_below(r, test_n_tokens()));
-        FUZZ_ASSERT(grammar_accept(s, id) == 0);
+        int e = grammar_accept(s, id);
+        if (e == -E2BIG)
+            return;
+        FUZZ_ASSERT(e == 0);
         if (rng_below(r, 4) == 0) {
             FUZZ_ASSERT(grammar_rollback(s, 1) == 0 && grammar_mask(s, again) == n);
             FUZZ_ASSERT(memcmp(bits, again, 4 * grammar_vocab_n_words(test_vocab())) == 0);

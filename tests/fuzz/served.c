@@ -78,18 +78,30 @@ static void check_reply(const struct reply *r) {
     yyjson_doc_free(doc);
 }
 
-void served_body(const char *head, const uint8_t *data, size_t len) {
-    static int fd = -1;
-    struct world *w = served();
-    struct reply r;
-
-    fd = fd < 0 ? world_connect_unix(w) : fd;
+static void ask(struct world *w, int fd, const char *head, const uint8_t *data, size_t len,
+                struct reply *out) {
     world_say(w, fd,
               "%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
               "Content-Length: %zu\r\n\r\n",
               head, len);
     world_send(w, fd, (const char *)data, len);
-    world_receive(w, fd, &r);
+    world_receive(w, fd, out);
+}
+
+void served_body(const char *head, const uint8_t *data, size_t len) {
+    static int fd = -1;
+    struct world *w = served();
+    bool old = fd >= 0;
+    struct reply r;
+
+    fd = old ? fd : world_connect_unix(w);
+    ask(w, fd, head, data, len, &r);
+    if (old && r.status == 0) { /* closed as idle: the process was stopped between two inputs */
+        reply_deinit(&r);
+        world_drop(w, fd);
+        fd = world_connect_unix(w);
+        ask(w, fd, head, data, len, &r);
+    }
     check_reply(&r);
     if (r.closed) {
         world_drop(w, fd);
