@@ -3,7 +3,8 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
-#include <regex.h>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
@@ -15,11 +16,9 @@
  * Searches read one text for each tool: its name, its description, and the names and
  * descriptions of its parameters.
  *
- * A pattern has the syntax of Python's re.search(). It is rewritten as an extended regular
- * expression of POSIX, which the C library matches with an automaton: without back references and
- * counted repetitions, both of which are refused, the work for each byte is bounded by the length
- * of the pattern. The clock bounds the whole. The C library compiles x+ as xx*, so that n of them
- * inside one another make 2^n copies of x: more than PLUS_MAX are refused.
+ * A pattern has the syntax of Python's re.search(), which PCRE2 reads nearly alike. Back references
+ * and nested repetitions may take time that is exponential in their length, so each search has a
+ * clock, which is looked at within a match, too.
  *
  * BM25: Robertson and Zaragoza, The Probabilistic Relevance Framework (2009), with k1 = 1.2 and b =
  * 0.75. Terms are runs of letters and digits in lower case; they also end where a small letter is
@@ -27,11 +26,15 @@
  */
 
 #define PATTERN_MAX 200u      /* characters, as at Anthropic */
-#define PLUS_MAX 4u           /* "+" inside one another */
 #define TEXT_MAX 4096u        /* bytes of a tool that are searched */
 #define TERMS_MAX 16u         /* different ones of a query */
 #define TERM_MAX 32u          /* bytes of a term that are compared */
 #define SEARCH_NS 500000000ll /* time of one search with a pattern */
+#define ITEMS_PER_LOOK 64     /* items of a pattern that are matched between looks at the clock */
+#define HEAP_KIB 4096         /* memory of one match */
+
+/* Results of check_time(); PCRE2's own errors are above them. */
+enum { PATTERN_LATE = -1000, PATTERN_CANCELED };
 
 const char *const tool_search_names[TOOL_SEARCH_KINDS] = {
     [TOOL_SEARCH_REGEX] = "tool_search_tool_regex",
@@ -67,110 +70,12 @@ static int text_of(yyjson_val *tool, struct buf *out) {
         add_line(out, key);
         add_line(out, yyjson_obj_get(value, "description"));
     }
-    for (i = 0; i < out->len; i++) /* the C library matches strings that NUL ends */
+    for (i = 0; i < out->len; i++) /* words are read up to a NUL */
         out->data[i] = out->data[i] ? out->data[i] : ' ';
     return 0;
 }
 
 /* ---- regular expressions ---- */
-
-/* Rewrites the escape at @p, behind its backslash; in a bracket expression the classes have other
- * names. Returns false for one that cannot be rewritten. */
-static bool add_escape(struct buf *out, char c, bool bracket) {
-    static const struct {
-        char c;
-        const char *plain, *bracket;
-    } classes[] = {{'d', "[0-9]", "0-9"},
-                   {'D', "[^0-9]", NULL},
-                   {'w', "[[:alnum:]_]", "[:alnum:]_"},
-                   {'s', "[[:space:]]", "[:space:]"},
-                   {'W', "[^[:alnum:]_]", NULL},
-                   {'S', "[^[:space:]]", NULL},
-                   {'b', "\\b", NULL},
-                   {'B', "\\B", NULL},
-                   {'n', "\n", "\n"},
-                   {'t', "\t", "\t"}};
-
-    for (size_t i = 0; i < ARRAY_SIZE(classes); i++) {
-        const char *text = bracket ? classes[i].bracket : classes[i].plain;
-
-        if (c == classes[i].c)
-            return text && buf_add_str(out, text) == 0;
-    }
-    if (isalnum((unsigned char)c) || c == 0 || (bracket && strchr("]-^[\\", c)))
-        return false;
-    return (bracket || buf_add_char(out, '\\') == 0) && buf_add_char(out, c) == 0;
-}
-
-/* Rewrites the bracket expression at @p and returns its end; NULL: it has none. */
-static const char *add_bracket(struct buf *out, const char *p) {
-    const char *begin = ++p;
-
-    if (buf_add_char(out, '[') < 0 || (*p == '^' && buf_add_char(out, *p++) < 0))
-        return NULL;
-    for (; *p && (*p != ']' || p == begin); p++) {
-        bool escape = *p == '\\';
-
-        p += escape;
-        if (!*p || (*p == '[' && !escape) ||
-            (escape ? !add_escape(out, *p, true) : buf_add_char(out, *p) < 0))
-            return NULL;
-    }
-    return *p && buf_add_char(out, ']') == 0 ? p + 1 : NULL;
-}
-
-/* Counts "+" inside one another at each byte @c of a pattern outside brackets and escapes. */
-struct pluses {
-    unsigned most[PATTERN_MAX + 1]; /* in each open group, the outermost first */
-    unsigned depth, last;           /* open groups; "+" inside one another in the last operand */
-};
-
-static bool count_plus(struct pluses *n, char c) {
-    if (c == '(') {
-        n->most[++n->depth] = n->last = 0;
-    } else if (c == ')' && n->depth) {
-        n->last = n->most[n->depth--];
-    } else if (c == '+') {
-        n->last++;
-    } else if (c != '*' && c != '?') {
-        n->last = 0;
-    }
-    n->most[n->depth] = MAX(n->most[n->depth], n->last);
-    return n->last <= PLUS_MAX;
-}
-
-/* Rewrites @p, of at most PATTERN_MAX bytes, for regcomp(). Returns false for what it has not:
- * counted repetitions, back references, lookaround. */
-static bool rewrite(struct buf *out, const char *p, int *flags) {
-    struct pluses pluses = {0};
-
-    if (strncmp(p, "(?i)", 4) == 0) {
-        *flags |= REG_ICASE;
-        p += 4;
-    }
-    while (*p) {
-        if (*p == '\\' || *p == '[')
-            pluses.last = 0;
-        if (*p == '\\' ? !add_escape(out, p[1], false) : *p == '{')
-            return false;
-        if (*p == '[') {
-            if (!(p = add_bracket(out, p)))
-                return false;
-            continue;
-        }
-        if (*p == '\\') {
-            p += 2;
-            continue;
-        }
-        if (p[0] == '(' && p[1] == '?' && p[2] != ':')
-            return false;
-        if (!count_plus(&pluses, *p) || buf_add_char(out, *p) < 0)
-            return false;
-        /* No capturing is asked for, and a lazy match is a match. */
-        p += p[0] == '(' && p[1] == '?' ? 3 : strchr("*+?", *p) && p[1] == '?' ? 2 : 1;
-    }
-    return true;
-}
 
 static int64_t now_ns(void) {
     struct timespec t;
@@ -179,27 +84,85 @@ static int64_t now_ns(void) {
     return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
+struct pattern {
+    pcre2_code *code;
+    pcre2_match_data *match;
+    pcre2_match_context *context;
+    int64_t until; /* the search ends then */
+    uint32_t n_items;
+};
+
+static void pattern_free(struct pattern *p) {
+    pcre2_code_free(p->code);
+    pcre2_match_data_free(p->match);
+    pcre2_match_context_free(p->context);
+}
+
+/* Ends a match whose time is over or whose job was abandoned. PCRE2 calls it before it matches an
+ * item of the pattern (PCRE2_AUTO_CALLOUT); what an item takes is bounded by the length of the
+ * text. */
+static int check_time(pcre2_callout_block *block, void *ctx) {
+    struct pattern *p = ctx;
+
+    if (++p->n_items % ITEMS_PER_LOOK)
+        return 0;
+    return job_pause() < 0 ? PATTERN_CANCELED : now_ns() > p->until ? PATTERN_LATE : 0;
+}
+
+static int pattern_compile(struct pattern *p, const char *text) {
+    const uint32_t flags = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF |
+                           PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT;
+    size_t len = strlen(text), n_chars = 0, at;
+    int error;
+
+    for (size_t i = 0; i < len; i++)
+        n_chars += (text[i] & 0xc0) != 0x80; /* not within a character of UTF-8 */
+    if (n_chars == 0 || n_chars > PATTERN_MAX)
+        return -EINVAL;
+    p->code = pcre2_compile((PCRE2_SPTR)text, len, flags, &error, &at, NULL);
+    if (!p->code)
+        return error == PCRE2_ERROR_HEAP_FAILED ? -ENOMEM : -EINVAL;
+    p->match = pcre2_match_data_create(1, NULL);
+    p->context = pcre2_match_context_create(NULL);
+    if (!p->match || !p->context)
+        return -ENOMEM;
+    pcre2_set_callout(p->context, check_time, p);
+    pcre2_set_heap_limit(p->context, HEAP_KIB);
+    return 0;
+}
+
+/* Returns 1 if @text has a match, 0, or an error. */
+static int pattern_search(struct pattern *p, const struct buf *text) {
+    int r = pcre2_match(p->code, (PCRE2_SPTR)text->data, text->len, 0, 0, p->match, p->context);
+
+    switch (r) {
+    case PCRE2_ERROR_NOMATCH:
+        return 0;
+    case PCRE2_ERROR_NOMEMORY:
+        return -ENOMEM;
+    case PATTERN_CANCELED:
+        return -ECANCELED;
+    default:
+        return r < 0 ? -ETIME : 1; /* a limit: of time, memory, or PCRE2's own */
+    }
+}
+
 static int search_pattern(const char *pattern, yyjson_val *tools, struct buf *text,
                           yyjson_val *found[TOOL_SEARCH_MOST]) {
-    CLEANUP(buf_deinit) struct buf posix = {.max = 16 * PATTERN_MAX};
-    int64_t until = now_ns() + SEARCH_NS;
-    int flags = REG_EXTENDED | REG_NOSUB, r = 0;
+    CLEANUP(pattern_free) struct pattern p = {.until = now_ns() + SEARCH_NS};
     uint32_t n_found = 0;
     yyjson_val *tool;
     size_t i, n;
-    regex_t re;
+    int r = pattern_compile(&p, pattern);
 
-    if (!*pattern || strlen(pattern) > PATTERN_MAX || !rewrite(&posix, pattern, &flags) ||
-        !posix.len || regcomp(&re, posix.data, flags) != 0)
-        return -EINVAL;
     yyjson_arr_foreach(tools, i, n, tool) {
         if (r < 0 || n_found == TOOL_SEARCH_MOST || !is_deferred(tool))
             continue;
-        r = job_pause() < 0 ? -ECANCELED : now_ns() > until ? -ETIME : text_of(tool, text);
-        if (r == 0 && regexec(&re, text->data, 0, NULL, 0) == 0)
+        r = job_pause() < 0 ? -ECANCELED : now_ns() > p.until ? -ETIME : text_of(tool, text);
+        r = r < 0 ? r : pattern_search(&p, text);
+        if (r > 0)
             found[n_found++] = yyjson_obj_get(yyjson_obj_get(tool, "function"), "name");
     }
-    regfree(&re);
     return r < 0 ? r : (int)n_found;
 }
 

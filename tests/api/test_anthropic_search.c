@@ -64,8 +64,12 @@ Test(tool_search, patterns_are_those_of_python) {
         {"[\\d]", "read_file"},
         {"[^\\s\\w.{}]", ""},
         {"glo+?b", "search_files"},
-        {"((((g)+l)+o)+b)+", "search_files"},
-        {"(g+l+o+b+)+[+++++]*", "search_files"},
+        {"(((((g)+)+l)+o)+b)+", "search_files"},
+        {"gl?lob{1,2}", "search_files"},
+        {"(?P<o>l)o(?!p)", "search_files"},
+        {"(e)\\1", ""},
+        {"(s)\\1", "sendEmail"},
+        {"s(?i:FILES)|(?<=get_)WEATHER", ""},
         {".*", "get_weather sendEmail search_files read_file empty"},
         {"nothing", ""},
     };
@@ -75,10 +79,8 @@ Test(tool_search, patterns_are_those_of_python) {
 }
 
 Test(tool_search, other_patterns_are_refused) {
-    static const char *const table[] = {
-        "",      "(",    "[a",     "a{2,3}",           "(a)\\1",
-        "(?=a)", "(?i)", "a\\",    "[[:alpha:]",       "\\p",
-        "[\\",   "**(",  "a+++++", "(((((a)+)+)+)+)+", "((a++)?+b)*+c|((((d+)+)+)+)+"};
+    static const char *const table[] = {"",    "(",   "[a",  "a\\", "[[:alpha:]",
+                                        "\\p", "[\\", "**(", "(?R", "\\C"};
     char most[202];
 
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
@@ -88,6 +90,30 @@ Test(tool_search, other_patterns_are_refused) {
     expect(TOOL_SEARCH_REGEX, most, strerror(EINVAL));
     most[200] = 0;
     expect(TOOL_SEARCH_REGEX, most, "");
+    memcpy(most, "\xc3\xa4", 2); /* 199 characters */
+    expect(TOOL_SEARCH_REGEX, most, "");
+}
+
+/* A pattern whose matching takes exponential time ends the search, and not the daemon. */
+Test(tool_search, slow_patterns_end) {
+    static const char *const patterns[] = {"a(a|a)*[b-z]", "(a?){200}a{200}[b-z]", "a(a*)*\\1[b-z]",
+                                           "(?R)a"};
+    char text[2000], tools[2200];
+
+    memset(text, 'a', sizeof(text) - 1);
+    text[sizeof(text) - 1] = 0;
+    snprintf(tools, sizeof(tools),
+             "[{\"function\":{\"name\":\"f\",\"description\":\"%s\"},\"defer_loading\":true}]",
+             text);
+    yyjson_doc *doc = yyjson_read(tools, strlen(tools), 0);
+    cr_assert(doc);
+    for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++) {
+        yyjson_val *found[TOOL_SEARCH_MOST];
+        int r = tool_search(TOOL_SEARCH_REGEX, patterns[i], yyjson_doc_get_root(doc), found);
+
+        cr_expect(r == -ETIME, "%s: %d", patterns[i], r);
+    }
+    yyjson_doc_free(doc);
 }
 
 Test(tool_search, words_are_ranked) {

@@ -6,7 +6,6 @@
 #include <string.h>
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/masks.h"
-#ifdef HAVE_PCRE2
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include "tests/text/grammar_support.h"
@@ -51,7 +50,6 @@ static void compare(const char *expr, const char *text, size_t len) {
     }
     pcre2_code_free(c);
 }
-#endif
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     if (len == 0)
@@ -62,7 +60,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     if (end == data)
         return -1;
     masks_check(GRAMMAR_REGEX, data[0] & GRAMMAR_QUOTED, data + 1, n, 24, len);
-#ifdef HAVE_PCRE2
     CLEANUP(freep) char *expr = fuzz_text(data + 1, n);
     size_t behind = end ? len - n - 2 : 0;
 
@@ -72,6 +69,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
                 return 0;
         compare(expr, (const char *)end + 1, behind);
     }
-#endif
     return 0;
 }

@@ -86,6 +86,7 @@ LIBRARIES = {
     r"cuda.*\.h": ("engine/cuda/",),
     r"yyjson\.h": ("base/json_value.h", "text/", "grammar/", "api/", "cmd/", "daemon/"),
     r"utf8proc\.h": ("text/",),
+    r"pcre2\.h": ("api/anthropic/tool_search.c", "tests/"),
     r"xxhash\.h": ("kvpager/", "api/"),
     r"curl/.*": ("cmd/", "api/service/otlp.c", "api/generation/picture_fetch.c"),
     r"n?curses.*\.h": ("cmd/",),
