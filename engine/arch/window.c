@@ -21,6 +21,12 @@ void window_read(struct meta *m, uint32_t n_layer, uint32_t period, bool *in_win
         in_window[l] = *window > 0 && (a             ? gguf_array_num(a, l) != 0
                                        : period == 0 ? true
                                                      : l % period + 1 < period);
+    for (uint32_t l = 0; l < n_layer && m->r == 0 && a && *window == 0; l++)
+        if (gguf_array_num(a, l) != 0)
+            m->r = err_set(m->err, 0, NULL,
+                           "layer %u has a window, but the model file has no "
+                           "'%s.attention.sliding_window'",
+                           l, m->arch);
 }
 
 void window_ends(struct meta *m, struct model *model, bool scaled, struct model_op *logits) {

@@ -266,6 +266,7 @@ Test(refusals, missing_keys_are_named) {
         "qwen4exp.ple.head_offsets",
         "qwen4exp.ple.head_vocab_sizes",
         "qwen4exp.embedding_length_per_layer_input",
+        "step35.attention.sliding_window",
         "bailingmoe3.kda.head_dim",
         "bailingmoe3.kda.gate_lower_bound",
         "bailingmoe3.attention.key_length_mla",
