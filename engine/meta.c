@@ -119,3 +119,11 @@ void meta_string(struct meta *m, const char *key, char *out, size_t size) {
     else
         snprintf(out, size, "%.*s", (int)s.len, s.data);
 }
+
+void meta_refuse_other(struct meta *m, const char *key, uint32_t allowed) {
+    uint32_t v = 0;
+
+    meta_u32_opt(m, key, 0, UINT32_MAX, &v);
+    if (m->r == 0 && v != 0 && v != allowed)
+        m->r = err_set(m->err, 0, NULL, "'%s.%s' is %u, which is not supported", m->arch, key, v);
+}

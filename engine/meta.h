@@ -27,3 +27,6 @@ void meta_u32_opt(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uin
 void meta_f32_opt(struct meta *m, const char *key, double lo, double hi, double *out);
 /* "" when the file does not have the key. */
 void meta_string(struct meta *m, const char *key, char *out, size_t size);
+/* Refuses a file whose @key exists and is neither @allowed nor 0, since that feature is not
+ * supported. */
+void meta_refuse_other(struct meta *m, const char *key, uint32_t allowed);

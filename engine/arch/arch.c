@@ -427,16 +427,6 @@ static int find_arch(const struct gguf *file, const struct arch **out, struct er
                    (int)MIN(name.len, 64u), name.data, known);
 }
 
-/* Refuses a file whose @key exists and is neither @allowed nor 0, since that feature is not
- * supported. */
-static void refuse_other(struct meta *m, const char *key, uint32_t allowed) {
-    uint32_t v = 0;
-
-    meta_u32_opt(m, key, 0, UINT32_MAX, &v);
-    if (m->r == 0 && v != 0 && v != allowed)
-        m->r = err_set(m->err, 0, NULL, "'%s.%s' is %u, which is not supported", m->arch, key, v);
-}
-
 /* Reads the rule that picks experts from the keys of the file. */
 static void read_routing(struct meta *m, const struct arch *arch, struct model *model) {
     struct model_shape *s = &model->shape;
@@ -496,21 +486,21 @@ static void read_experts(struct meta *m, const struct arch *arch, struct model *
     if (arch->routing.by_keys)
         read_groups(m, s);
     else
-        refuse_other(m, "expert_group_count", 1);
+        meta_refuse_other(m, "expert_group_count", 1);
     if (scale > 0)
         s->expert_scale = (float)scale;
     if (arch->routing.by_keys) {
         read_routing(m, arch, model);
         return;
     }
-    refuse_other(m, "expert_gating_func", 1);
+    meta_refuse_other(m, "expert_gating_func", 1);
     if (arch->bind == hybrid_bind || arch->bind == qwen4exp_bind) {
         meta_u32_opt(m, "expert_shared_feed_forward_length", 0, 1u << 20, &s->n_ff_shared);
-        refuse_other(m, "expert_shared_count", 1);
+        meta_refuse_other(m, "expert_shared_count", 1);
     } else {
-        refuse_other(m, "expert_shared_count", 0);
+        meta_refuse_other(m, "expert_shared_count", 0);
     }
-    refuse_other(m, "leading_dense_block_count", 0);
+    meta_refuse_other(m, "leading_dense_block_count", 0);
 }
 
 /* An integer, or the largest where the architecture has one for each layer. */
