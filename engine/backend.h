@@ -63,6 +63,7 @@ enum glu {
     /* g' sigmoid(1.702 g') (u' + 1), g' = min(g, 7), u' = u within +-7 */
     GLU_CLAMPED,
     GLU_RELU, /* max(g, 0) u; without a gate, where the ups are gates too: max(u, 0)^2 */
+    GLU_CUT,  /* silu(min(g, limit)) u, u within +-limit */
     GLUS
 };
 
@@ -71,9 +72,9 @@ struct heads {
     uint32_t n, n_kv, dim;
 };
 
-/* Functions that turn a router's numbers into weights: softmax over all experts, or the sigmoid of
- * each. */
-enum gating { GATING_SOFTMAX, GATING_SIGMOID };
+/* Functions that turn a router's numbers into weights: softmax over all experts, or of each the
+ * sigmoid, or sqrt(ln(1 + e^l)). */
+enum gating { GATING_SOFTMAX, GATING_SIGMOID, GATING_ROOT };
 
 /*
  * Recurrent layers: their memory of a sequence is a state of fixed size instead of pages. Those of
@@ -89,13 +90,16 @@ struct state_shape {
                                    the convolution's channels, a multiple of 16 */
     uint32_t n_out;             /* values of the output, ACT_D */
     uint64_t n_floats;          /* size of a sequence's state in one layer */
-    uint64_t n_more; /* values of a sequence's state behind those of the layers: NGRAM, INDEX */
+    /* values of a sequence's state behind those of the layers: NGRAM, INDEX, CONDENSE */
+    uint64_t n_more;
 };
 
 /* Residual streams (hyper-connections, Zhu et al. 2024): every row has @n of them instead of x.
  * n 0: the model has none. */
 struct stream_shape {
-    uint32_t n, n_low; /* n_low: rank of the weights of a mix */
+    uint32_t n, n_low; /* n_low: rank of the weights of a MIX, or numbers of a BLEND */
+    uint32_t rounds;   /* BLEND: of sinkhorn.h; 0: streams are joined by MIX */
+    float eps;         /* BLEND: added to its weights and sums */
 };
 
 /* Attention to some of the keys: an indexer scores blocks of @ratio positions, each by one key of
@@ -106,6 +110,23 @@ struct sparse_shape {
     uint32_t ratio;       /* positions of a block; a power of two up to 16, which divides a page */
     uint32_t n_block;     /* blocks that a row sees beside the last positions, at most */
 };
+
+/*
+ * Attention to condensed keys. All heads share a position's key, which is its value, too. A row
+ * sees the keys of the last @window positions, which the state of its sequence has (row p % window
+ * of the layer's part), and one key for each block of positions, which lies in the page of the
+ * block's last position. A layer has short blocks, long ones or none; of the short ones a row sees
+ * those that an indexer picks. The last values of a key turn. window 0: the model has none.
+ */
+struct condensed_shape {
+    uint32_t window, q_rank;     /* q_rank: of what queries are made of */
+    uint32_t n_group;            /* parts of the heads' output that have matrices of their own */
+    uint32_t n_index, index_dim; /* queries of the indexer; index_dim: a multiple of 16 */
+    uint32_t n_block;            /* short blocks that a row sees at most */
+    uint64_t n_short, n_long;    /* values of a block's keys in all layers */
+};
+
+enum { BLOCK_SHORT = 4, BLOCK_LONG = 128 }; /* positions of a block */
 
 /* Most tokens of an n-gram; most rows of a token; values of a state that the last tokens take. */
 enum { NGRAM_TOKENS = 4, NGRAM_HEADS = 64, NGRAM_STATE = 16 };
@@ -187,6 +208,7 @@ struct model_shape {
     struct mla_shape mla;
     struct stream_shape stream;
     struct sparse_shape sparse;
+    struct condensed_shape condensed;
     struct ngram_shape ngram;
 };
 
@@ -226,7 +248,8 @@ enum op_kind {
     OP_GATE_UP,
     OP_GATE_IN, /* h = glu(w[0] x, the layer's part of p) */
     /* Picks experts for every row: y = norm x, p = gating of scale * (w[0] y + b), the largest p +
-     * pick_bias (ties: the lowest number); p of these are divided by their sum, unless unnormed. */
+     * pick_bias (ties: the lowest number); p of these are divided by their sum, unless unnormed.
+     * With @table the picks are the numbers in the token's row of it. */
     OP_ROUTE,
     /* Follows ROUTE: x += t, t = post_norm(expert_scale * sum of p e(y) in the order of the picks),
      * e(y) = weigh[e] (down glu(gate y + b, up y + b) + b), y that of ROUTE or, with a norm of its
@@ -279,12 +302,17 @@ enum op_kind {
     /* x = w[0] (q_norm x, k_norm h): one vector behind the other, h what was kept of the position
      * before; zeros where nothing was. No norm: as it is. x has w[0]'s width from there on. */
     OP_DRAFT_IN,
-    /* s[i] += weight[i] b for each of the streams, by the weights of the MIX before; with @begins
-     * s[i] = x. */
+    /* s[i] += weight[i] b for each of the streams, by the weights of the MIX before, or s[i] =
+     * weight[i] b + the sum over j of share[j][i] s[j] by those of the BLEND; with @begins s[i] =
+     * x. */
     OP_SPREAD,
     /* f = q_norm of each stream; g = sigmoid(w[0] silu(w[1] f / n)), n streams; x = the mean of the
      * streams of f g; weight = 2 sigmoid(w[2] f / n), one for each stream; b = 0 */
     OP_MIX,
+    /* m = w[0] s / sqrt(mean of s^2 + eps), s the streams one behind the other; weights of m by
+     * sinkhorn.h with scales @weigh and sums @pick_bias; x = the sum of the streams times their
+     * weights; b = 0. Behind the layers there are no weights but these. */
+    OP_BLEND,
     /* e = the token's rows of the table, one behind the other; for each stream, norms by stream:
      *   z = k_norm(w[0] e) . q_norm(s) / sqrt(n_embd)
      *   v = sigmoid(sign(z) sqrt(max(|z|, 1e-6))) w[1] e; c = post_norm v
@@ -299,6 +327,26 @@ enum op_kind {
      * behind them. State, at @more: w[1] x of the tokens of the block that is not whole, by their
      * place in it. */
     OP_INDEX,
+    /* r = q_norm(w[0] y), k = rope(k_norm(w[1] y)), t = w[2] y / sqrt(index_dim n_index), y = norm
+     * x; no w[2]: the layer has no indexer. */
+    OP_LEAN_IN,
+    /* q = rope(w[0] r / its rms), by head */
+    OP_LEAN_Q,
+    /* The keys of the blocks that end here, to the pages: for each channel the mean of u = w[0] y,
+     * y = norm x, of the block's tokens, weighted by the softmax of w[1] y + weigh[place in the
+     * block]; then rope(k_norm(mean)), by the block's first position. Of short blocks u and the
+     * weights are twice as wide; the second half is of the tokens in a block of their own, the
+     * first half of those in the block before, which count in the same softmax. State, at @more:
+     * u and w[1] y of the last tokens, two blocks where they are short, by position. */
+    OP_CONDENSE,
+    /* Picks the short blocks that the rows see in the LEAN_ATTEND that follows: the n_block with
+     * the largest sums over heads of t max(0, q . key), q = rope(w[0] r) (ties: the first). */
+    OP_PICK,
+    /* o = attention of q to k of the window's positions and to the keys of the whole blocks up to
+     * the row's position; rotary values are turned back by the row's position. */
+    OP_LEAN_ATTEND,
+    /* d[part n, (part + 1) n) = w[0] times the part of o, n rows of w[0] */
+    OP_LEAN_OUT,
     /* For the wanted rows: c = scale (w[0] norm x + b), then cap(c) if there is a cap; for
      * WANT_HIDDEN it stops after the norm. Without w[0] only WANT_HIDDEN may be asked for. */
     OP_LOGITS,
@@ -347,16 +395,18 @@ float temper_at(const struct temper *t, uint32_t pos);
  */
 struct model_op {
     enum op_kind kind;
-    uint32_t layer;       /* number in the file, for messages */
-    enum act_role in;     /* PROJ: ACT_O, ACT_H or ACT_D */
-    uint32_t width;       /* width of x: n_embd, or less in pass 1 behind DRAFT_IN */
-    struct kv_layer kv;   /* QKV, KEYS, ATTEND: another layer's where a layer has none of its own */
-    struct heads heads;   /* QKV, KEYS, ATTEND, GATE */
-    uint8_t rope;         /* QKV, KEYS: of model_shape.rope */
-    uint32_t state;       /* DELTA, KDA, CONV, MAMBA: its layer among those that have a state */
-    uint32_t index;       /* INDEX: its layer among those of model_shape.sparse */
-    uint64_t more;        /* NGRAM, INDEX: where its part of state_shape.n_more begins */
-    uint32_t part;        /* DEEP */
+    uint32_t layer;     /* number in the file, for messages */
+    enum act_role in;   /* PROJ: ACT_O, ACT_H or ACT_D */
+    uint32_t width;     /* width of x: n_embd, or less in pass 1 behind DRAFT_IN */
+    struct kv_layer kv; /* QKV, KEYS, ATTEND: another layer's where a layer has none of its own */
+    struct heads heads; /* QKV, KEYS, ATTEND, GATE */
+    uint8_t rope;       /* QKV, KEYS: of model_shape.rope */
+    uint32_t state; /* DELTA, KDA, CONV, MAMBA, LEAN_ATTEND: its layer among those with a state */
+    uint32_t index; /* INDEX: its layer among those of model_shape.sparse */
+    uint64_t more;  /* NGRAM, INDEX, CONDENSE: where its part of state_shape.n_more begins */
+    uint64_t first_value; /* CONDENSE, PICK, LEAN_ATTEND: values of a block before its key's */
+    uint32_t part;        /* DEEP, LEAN_OUT */
+    uint32_t block;       /* CONDENSE, PICK, LEAN_ATTEND: positions of a block; 0: none */
     bool gated, v_unit;   /* QKV */
     bool norm_all;        /* QKV */
     struct temper temper; /* QKV */
@@ -371,10 +421,10 @@ struct model_op {
     float scale;          /* EMBED, PROJ, JOIN, ROUTE, LOGITS */
     float gain;           /* PROJ */
     float post_eps;       /* PROJ: 0: the model's */
-    float limit;          /* GATE_UP, EXPERTS of GLU_SILU: 0: none */
+    float limit;          /* GATE_UP, EXPERTS of GLU_SILU: 0: none; of GLU_CUT */
     float cap;            /* LOGITS: 0: none */
     struct attn attn;     /* ATTEND */
-    const struct tensor *sinks; /* ATTEND: by head, the score of a key without a value */
+    const struct tensor *sinks; /* ATTEND, LEAN_ATTEND: by head, a score of no value's */
     /* rms norm of the input: QKV, KEYS, KEEP, GATE_UP, ROUTE, EXPERTS, STATE_IN, LOGITS; DELTA,
      * MAMBA: of what comes out */
     /* post_norm: LAYER_INPUT, PROJ, JOIN, EXPERTS, NGRAM */
@@ -385,15 +435,17 @@ struct model_op {
      * gate, up, down, and the gate of it all; STATE_IN: above; else the one */
     const struct tensor *w[OP_MATRICES];
     const struct tensor *bias[OP_MATRICES]; /* EXPERTS: [expert][out] */
-    const struct tensor *weigh, *pick_bias; /* EXPERTS: a factor for each; ROUTE: by expert */
+    /* EXPERTS: a factor for each; ROUTE: by expert; BLEND, CONDENSE: above */
+    const struct tensor *weigh, *pick_bias;
     /* QKV, KEYS, INDEX: rms per head, or of all, before RoPE; MIX, NGRAM: per stream */
     const struct tensor *q_norm, *k_norm;
     /* DELTA, CONV, MAMBA, NGRAM: [channels][kernel]; by channel */
     const struct tensor *conv, *conv_bias;
     const struct tensor *conv_more[2];      /* KDA: the channels behind those of conv */
     const struct tensor *dt, *decay, *skip; /* DELTA, MAMBA: by (value) head */
-    const struct tensor *table; /* NGRAM: stays in the file, of which few rows are read at a time */
-    struct weights *weights;    /* set by load(); NULL before */
+    /* NGRAM: stays in the file, of which few rows are read at a time; ROUTE: I32 */
+    const struct tensor *table;
+    struct weights *weights; /* set by load(); NULL before */
 };
 
 /* The devices that engine_opts.devices lists. How many; 0: it is no such list. */
@@ -450,11 +502,30 @@ static inline uint64_t index_bytes(const struct model_shape *s, uint32_t page_to
     return p->n_layer ? (uint64_t)page_tokens / p->ratio * p->dim * 2 : 0;
 }
 
+/* Bytes of a value of a condensed key: halves, or floats where keys are. */
+static inline uint32_t condensed_value(struct kv_formats kv) {
+    return kv.k == ENGINE_KV_F32 ? 4 : 2;
+}
+
+/* Values of a page in front of the key of a block of @block positions whose last is @pos; of the
+ * block's keys @first values come before it, and it has @n. Keys of a layer lie one behind the
+ * other, those of short blocks in front of those of long ones. */
+static inline uint64_t condensed_at(const struct model_shape *s, uint32_t page_tokens,
+                                    uint32_t block, uint64_t first, uint64_t n, uint32_t pos) {
+    uint64_t short_end = s->condensed.n_short * (page_tokens / BLOCK_SHORT);
+    uint64_t slots = (page_tokens + block - 1) / block;
+
+    return (block == BLOCK_LONG ? short_end : 0) + first * slots + pos % page_tokens / block * n;
+}
+
 /* Bytes of a page of class @cls. */
 static inline uint64_t page_size(const struct model_shape *s, uint8_t cls, struct kv_formats kv,
                                  uint32_t page_tokens) {
     uint64_t index = cls == KV_GLOBAL ? s->sparse.n_layer * index_bytes(s, page_tokens) : 0;
+    uint64_t condensed = s->condensed.n_short * (page_tokens / BLOCK_SHORT) +
+                         s->condensed.n_long * ((page_tokens + BLOCK_LONG - 1) / BLOCK_LONG);
 
+    index += cls == KV_GLOBAL ? condensed * condensed_value(kv) : 0;
     return kv_bytes_both(kv, s->n_kv_values[cls] * page_tokens) + index;
 }
 

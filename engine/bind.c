@@ -26,15 +26,19 @@ void bind_deinit(struct binder *b) {
     b->used = NULL;
 }
 
-/* The tensor, counted as used; NULL when it is absent or something failed before. */
-static const struct tensor *take_named(struct binder *b, enum bind_need need, const char *name) {
+/* The tensor, of integers or not, counted as used; NULL when it is absent or something failed
+ * before. */
+static const struct tensor *take_named(struct binder *b, enum bind_need need, bool integers,
+                                       const char *name) {
     assert(b->used);
     if (b->r < 0 || need == BIND_NEVER)
         return NULL;
     const struct tensor *t = gguf_find(b->file, name);
-    if (t && t->format->type == TENSOR_I32) {
+    if (t && (t->format->type == TENSOR_I32) != integers) {
         b->r = err_set(b->err, 0, NULL,
-                       "tensor '%s' has type I32, which is not supported for weights", name);
+                       integers ? "tensor '%s' has type %s, only I32 is supported there"
+                                : "tensor '%s' has type %s, which is not supported for weights",
+                       name, t->format->name);
         return NULL;
     }
     if (t) {
@@ -59,7 +63,7 @@ static const struct tensor *take(struct binder *b, enum bind_need need, const ch
     int n = vsnprintf(name, sizeof(name), fmt, ap);
 
     assert(n > 0 && (size_t)n < sizeof(name));
-    return take_named(b, need, name);
+    return take_named(b, need, false, name);
 }
 
 /* Checks that @t is n2 matrices of n1 rows of n0 values; else -EINVAL in the binder. */
@@ -106,7 +110,7 @@ static const struct tensor *beside(struct binder *b, const struct tensor *t, con
     if (!end || strcmp(end, ".weight") != 0)
         return NULL;
     int n = snprintf(name, sizeof(name), "%.*s%s", (int)(end - t->name), t->name, suffix);
-    return (size_t)n < sizeof(name) ? take_named(b, BIND_MAY, name) : NULL;
+    return (size_t)n < sizeof(name) ? take_named(b, BIND_MAY, false, name) : NULL;
 }
 
 /* The matrix with its scale, the same object for the same tensor; rows that are looked up have
@@ -168,6 +172,19 @@ const struct tensor *bind_vectors(struct binder *b, enum bind_need need, uint64_
     return t && has_shape(b, t, n, n_rows, 1) && is_float(b, t) ? t : NULL;
 }
 
+const struct tensor *bind_table(struct binder *b, uint64_t n, uint64_t n_rows, const char *fmt,
+                                ...) {
+    char name[96];
+    va_list ap;
+
+    va_start(ap, fmt);
+    int length = vsnprintf(name, sizeof(name), fmt, ap);
+    va_end(ap);
+    assert(length > 0 && (size_t)length < sizeof(name));
+    const struct tensor *t = take_named(b, BIND_MUST, true, name);
+    return t && has_shape(b, t, n, n_rows, 1) ? t : NULL;
+}
+
 const struct tensor *bind_rows(struct binder *b, const struct tensor *t, uint64_t first,
                                uint64_t n) {
     if (b->r < 0 || !t)
@@ -199,7 +216,7 @@ const struct tensor *bind_flat(struct binder *b, const struct tensor *t) {
 }
 
 const struct tensor *bind_any(struct binder *b, const char *name) {
-    return take_named(b, BIND_MAY, name);
+    return take_named(b, BIND_MAY, false, name);
 }
 
 void bind_leave(struct binder *b, const char *prefix) {

@@ -55,6 +55,10 @@ const struct tensor *bind_vector(struct binder *b, enum bind_need need, uint64_t
 const struct tensor *bind_vectors(struct binder *b, enum bind_need need, uint64_t n,
                                   uint64_t n_rows, const char *fmt, ...) PRINTF(5, 6);
 
+/* @n_rows rows of @n integers, I32; their values are the caller's to check. */
+const struct tensor *bind_table(struct binder *b, uint64_t n, uint64_t n_rows, const char *fmt, ...)
+    PRINTF(4, 5);
+
 /* Rows [first, first + n) of @t, which has as many; NULL stays NULL. Lives as long as b->views. */
 const struct tensor *bind_rows(struct binder *b, const struct tensor *t, uint64_t first,
                                uint64_t n);

@@ -2,7 +2,13 @@
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 #include "base/mathx.h"
+
+/* p of one number. */
+static float root(float x) {
+    return sqrtf(x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x)));
+}
 
 /* p of all experts in the place of their logits. */
 static void probabilities(float *logits, const struct expert_rule *r) {
@@ -12,6 +18,7 @@ static void probabilities(float *logits, const struct expert_rule *r) {
         max = logits[i] > max ? logits[i] : max;
     for (uint32_t i = 0; i < r->n; i++) {
         logits[i] = r->gating == GATING_SIGMOID ? 1.0f / (1.0f + mx_expf(-logits[i]))
+                    : r->gating == GATING_ROOT  ? root(logits[i])
                                                 : mx_expf(logits[i] - max);
         sum += logits[i];
     }
@@ -71,16 +78,35 @@ static void keep_groups(float *p, const struct expert_rule *r) {
             p[i] = -INFINITY;
 }
 
+/* Numbers that are none are below all others, and above those that are taken. */
+static void clean(float *logits, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (!(logits[i] > -INFINITY))
+            logits[i] = -3e38f;
+}
+
+/* Weights from p of the picks. */
+static void scale_picks(const struct expert_rule *r, struct expert_pick *out) {
+    float sum = 0;
+
+    for (uint32_t k = 0; k < r->n_used; k++)
+        sum += out[k].weight;
+    if (!r->normalize)
+        sum = 1;
+    else if (sum < 0x1p-14f) /* all may be near 0 */
+        sum = 0x1p-14f;
+    for (uint32_t k = 0; k < r->n_used; k++)
+        out[k].weight = out[k].weight / sum * r->scale;
+}
+
 /* Takes exponentials late: for a softmax whose picked values are divided by their sum, the order of
  * the logits is that of p, so only the picked ones need an exponential. */
 void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out) {
     bool late = r->gating == GATING_SOFTMAX && r->normalize && !r->bias && !r->n_group;
-    float max = 0, sum = 0;
+    float max = 0;
 
     assert(r->n_used > 0 && r->n_used <= r->n);
-    for (uint32_t i = 0; i < r->n; i++)
-        if (!(logits[i] > -INFINITY)) /* NaN too; below all others, above those that are taken */
-            logits[i] = -3e38f;
+    clean(logits, r->n);
     if (!late)
         probabilities(logits, r);
     if (r->n_group)
@@ -90,13 +116,23 @@ void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick
 
         max = k == 0 ? logits[best] : max;
         out[k] = (struct expert_pick){best, late ? mx_expf(logits[best] - max) : logits[best]};
-        sum += out[k].weight;
         logits[best] = -INFINITY;
     }
-    if (!r->normalize)
-        sum = 1;
-    else if (sum < 0x1p-14f) /* sigmoids may all be near 0 */
-        sum = 0x1p-14f;
-    for (uint32_t k = 0; k < r->n_used; k++)
-        out[k].weight = out[k].weight / sum * r->scale;
+    scale_picks(r, out);
+}
+
+void experts_weigh(float *logits, const struct expert_rule *r, struct expert_pick *out) {
+    clean(logits, r->n);
+    probabilities(logits, r);
+    for (uint32_t k = 0; k < r->n_used; k++) {
+        assert(out[k].expert < r->n);
+        out[k].weight = logits[out[k].expert];
+    }
+    scale_picks(r, out);
+}
+
+void experts_look_up(const struct tensor *table, uint32_t token, struct expert_pick *out) {
+    assert(token < table->ne[1]);
+    for (uint64_t k = 0; k < table->ne[0]; k++)
+        memcpy(&out[k].expert, table->data + token * table->row_bytes + 4 * k, 4);
 }

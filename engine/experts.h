@@ -13,7 +13,7 @@ struct expert_pick {
     float weight;
 };
 
-/* Rule that picks experts from the router's numbers l: p = softmax or sigmoid of l; the @n_used
+/* Rule that picks experts from the router's numbers l: p = the gating of l; the @n_used
  * largest p + bias, best first (ties: the lowest expert); weighted by p, divided by their sum where
  * @normalize, times @scale. With groups only experts of the @n_group_used best of @n_group groups,
  * which are judged by the sum of their two largest p + bias. */
@@ -42,3 +42,7 @@ static inline struct expert_rule experts_rule(const struct model_shape *s, const
 
 /* Picks the experts of a row. NaN counts as less than every number. @logits are overwritten. */
 void experts_pick(float *logits, const struct expert_rule *rule, struct expert_pick *out);
+/* Computes the weights of the experts that are picked in @out. @logits are overwritten. */
+void experts_weigh(float *logits, const struct expert_rule *rule, struct expert_pick *out);
+/* Reads the picks of @token from the @table of a ROUTE op. */
+void experts_look_up(const struct tensor *table, uint32_t token, struct expert_pick *out);

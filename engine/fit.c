@@ -83,7 +83,8 @@ uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
     for (int k = 0; k < OP_KINDS; k++)
         values += width[k];
     values += 2ull * m->shape.stream.n * m->shape.n_embd;
-    if (m->shape.sparse.n_layer) /* a bit for each position */
+    values += m->shape.condensed.n_block; /* the numbers of the picked blocks */
+    if (m->shape.sparse.n_layer)          /* a bit for each position */
         values += MIN(m->shape.max_context, CONTEXT_LIMIT) / 32;
     return o->max_rows * (values * sizeof(float) + 2 * in) +
            (uint64_t)MIN(o->max_wants, o->max_seqs) * m->shape.n_vocab * sizeof(float) +

@@ -62,7 +62,7 @@ void model_measure(struct model *m) {
 
         if (op->kind == OP_GATE_UP || op->kind == OP_GATE_IN)
             s->n_ff = MAX(s->n_ff, op->w[0] ? (uint32_t)op->w[0]->ne[1] : 0);
-        if (op->kind != OP_ATTEND)
+        if (op->kind != OP_ATTEND && op->kind != OP_LEAN_ATTEND)
             continue;
         assert(h->dim > 0 && h->n_kv > 0 && h->n % h->n_kv == 0);
         assert(op->kv.cls == KV_GLOBAL || op->attn.window > 0);
@@ -72,7 +72,7 @@ void model_measure(struct model *m) {
         s->widest.q = MAX(s->widest.q, h->n * h->dim);
         s->widest.kv = MAX(s->widest.kv, h->n_kv * h->dim);
         s->widest.head = MAX(s->widest.head, h->dim);
-        s->widest.group = MAX(s->widest.group, h->n / h->n_kv);
+        s->widest.group = MAX(s->widest.group, op->kind == OP_ATTEND ? h->n / h->n_kv : 1);
         s->widest.n_kv = MAX(s->widest.n_kv, h->n_kv);
     }
 }
@@ -115,6 +115,10 @@ static const char *lacks(const struct model *m, const struct be_ops *ops,
         [OP_DEEP] = "rows of pictures",       [OP_KDA] = "Kimi delta attention",
         [OP_SPREAD] = "residual streams",     [OP_MIX] = "residual streams",
         [OP_NGRAM] = "tables of n-grams",     [OP_INDEX] = "sparse attention",
+        [OP_BLEND] = "residual streams",      [OP_LEAN_IN] = "condensed keys",
+        [OP_LEAN_Q] = "condensed keys",       [OP_CONDENSE] = "condensed keys",
+        [OP_PICK] = "condensed keys",         [OP_LEAN_ATTEND] = "condensed keys",
+        [OP_LEAN_OUT] = "condensed keys",
     };
 
     if (ops->run[op->kind])

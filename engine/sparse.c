@@ -3,16 +3,17 @@
 #include <assert.h>
 #include <string.h>
 
+/* Returns a number that is larger for a larger x. */
 static uint32_t bits_of(float x) {
     uint32_t u;
 
+    x += 0.0f; /* -0 is 0 */
     memcpy(&u, &x, sizeof(u));
-    return u;
+    return u >> 31 ? ~u : u | 1u << 31;
 }
 
-/* Returns the bits of the @k-th largest score, a byte at a time from the highest: numbers that are
- * not negative are in the order of their bits. *@ties: so many of those equal to it belong to the
- * largest. */
+/* Returns the bits_of() the @k-th largest score, a byte at a time from the highest. *@ties: so many
+ * of those equal to it belong to the largest. */
 static uint32_t find_least(const float *score, uint32_t n, uint32_t k, uint32_t *ties) {
     uint32_t found = 0, mask = 0, left = k;
 
@@ -49,4 +50,21 @@ void sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score, 
     }
     for (uint32_t p = n * s->ratio; p <= pos; p++)
         seen[p / 32] |= 1u << p % 32;
+}
+
+uint32_t sparse_best(const float *score, uint32_t n, uint32_t k, uint32_t *out) {
+    uint32_t least = 0, ties = n, n_out = 0;
+
+    if (n > k)
+        least = find_least(score, n, k, &ties);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t bits = n > k ? bits_of(score[i]) : 0;
+
+        if (bits < least || (bits == least && ties == 0))
+            continue;
+        ties -= bits == least;
+        out[n_out++] = i;
+    }
+    assert(n_out == MIN(n, k));
+    return n_out;
 }

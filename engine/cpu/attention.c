@@ -308,6 +308,75 @@ void CPU_NAME(index_scores)(const float *q, uint32_t n_head, uint32_t dim, const
     }
 }
 
+void CPU_NAME(halves)(const uint8_t *x, float *y, uint32_t n) {
+    for (uint32_t i = 0; i < n; i += LANES)
+        vf_store(y + i, vf_load_half(x + 2 * (size_t)i));
+}
+
+/* The products of @n heads, a constant, with one key. */
+INLINE void dots_n(const float *q, int n, uint32_t dim, const float *key, float scale, float *score,
+                   size_t stride) {
+    vf z[4];
+
+    UNROLL
+    for (int h = 0; h < n; h++)
+        z[h] = vf_zero();
+    for (uint32_t d = 0; d < dim; d += LANES) {
+        vf k = vf_load(key + d);
+
+        UNROLL
+        for (int h = 0; h < n; h++)
+            z[h] = vf_fma(vf_load(q + (size_t)h * dim + d), k, z[h]);
+    }
+    UNROLL
+    for (int h = 0; h < n; h++)
+        score[(size_t)h * stride] = vf_reduce_add(z[h]) * scale;
+}
+
+void CPU_NAME(dots)(const float *q, uint32_t n_head, uint32_t dim, const float *const *key,
+                    uint32_t n, float scale, float *score, size_t stride) {
+    uint32_t h = 0;
+
+    for (; h + 4 <= n_head; h += 4)
+        for (uint32_t i = 0; i < n; i++)
+            dots_n(q + (size_t)h * dim, 4, dim, key[i], scale, score + h * stride + i, stride);
+    for (; h < n_head; h++)
+        for (uint32_t i = 0; i < n; i++)
+            dots_n(q + (size_t)h * dim, 1, dim, key[i], scale, score + h * stride + i, stride);
+}
+
+/* 16 dimensions of @n heads, a constant. */
+INLINE void weigh_n(const float *weight, size_t stride, int n, uint32_t dim,
+                    const float *const *key, uint32_t n_key, uint32_t d, float *o) {
+    vf z[4];
+
+    UNROLL
+    for (int h = 0; h < n; h++)
+        z[h] = vf_load(o + (size_t)h * dim + d);
+    for (uint32_t i = 0; i < n_key; i++) {
+        vf k = vf_load(key[i] + d);
+
+        UNROLL
+        for (int h = 0; h < n; h++)
+            z[h] = vf_fma(vf_set1(weight[(size_t)h * stride + i]), k, z[h]);
+    }
+    UNROLL
+    for (int h = 0; h < n; h++)
+        vf_store(o + (size_t)h * dim + d, z[h]);
+}
+
+void CPU_NAME(weigh_keys)(const float *weight, size_t stride, uint32_t n_head, uint32_t dim,
+                          const float *const *key, uint32_t n, float *o) {
+    uint32_t h = 0;
+
+    for (; h + 4 <= n_head; h += 4)
+        for (uint32_t d = 0; d < dim; d += LANES)
+            weigh_n(weight + h * stride, stride, 4, dim, key, n, d, o + (size_t)h * dim);
+    for (; h < n_head; h++)
+        for (uint32_t d = 0; d < dim; d += LANES)
+            weigh_n(weight + h * stride, stride, 1, dim, key, n, d, o + (size_t)h * dim);
+}
+
 /* M = max(a.m, b.m); everything of a times exp(a.m - M), of b times exp(b.m - M), added by fma. */
 void CPU_NAME(attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim) {
     float m = a->m > b->m ? a->m : b->m, ca = mx_expf(a->m - m), cb = mx_expf(b->m - m);

@@ -353,6 +353,8 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
     else
         for (uint32_t i = 0; i < OP_MATRICES && op->w[i] && !r; i++)
             r = load_mat(b, w, op, i, err);
+    if (op->kind == OP_ROUTE && op->table && !r)
+        r = load_embedding(b, w, op->table);
     if (op->kind == OP_NGRAM && !r)
         r = recurrent_load_taps(b, w, op, b->shape.stream.n * b->shape.n_embd);
     if (r == -ENOMEM)
@@ -449,7 +451,7 @@ static int allocate(struct be *b, const struct be_opts *o) {
         [ACT_P] = (size_t)m->n_layer * m->n_layer_input,
         [ACT_S] = (size_t)m->stream.n * m->n_embd,
     };
-    size_t gated = m->state.n_layer ? 2 * width[ACT_Q] : 0;
+    size_t gated = m->state.n_layer && !m->condensed.window ? 2 * width[ACT_Q] : 0;
     bool ok = true;
 
     for (int i = 0; i < ACT_ROLES; i++) {
@@ -460,6 +462,8 @@ static int allocate(struct be *b, const struct be_opts *o) {
     }
     b->row_width = MAX(b->row_width, round_up(MAX(m->mla.q_rank, m->sparse.dim), LANES));
     b->row_width = MAX(b->row_width, round_up(m->stream.n_low, LANES));
+    b->row_width =
+        MAX(b->row_width, round_up(MAX(m->condensed.q_rank, m->condensed.index_dim), LANES));
     b->gated = gated ? be_map(b->max_rows * gated * sizeof(float)) : NULL;
     ok = ok && (b->gated || !gated);
     b->pair = m->drafts ? be_map(pair_bytes(b)) : NULL;
@@ -497,6 +501,7 @@ static struct be *close_backend(struct be *b) {
     mla_close(b);
     streams_close(b);
     sparse_close(b);
+    condensed_close(b);
     be_unmap(b->pair, pair_bytes(b));
     be_unmap(b->gated, 2 * b->max_rows * b->act_width[ACT_Q] * sizeof(float));
     for (int i = 0; i < ACT_ROLES; i++)
@@ -553,6 +558,7 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     r = r ? r : recurrent_open(b, o->n_states);
     r = r ? r : streams_open(b);
     r = r ? r : sparse_open(b, o->engine->max_context);
+    r = r ? r : condensed_open(b, o->engine->max_context);
     if (r)
         err_set(err, 0, NULL, "not enough memory for %u pages and the buffers of %u rows",
                 o->n_pages, b->max_rows);
@@ -635,6 +641,10 @@ const struct be_ops backend_cpu = {
             [OP_DEEP] = ops_deep,         [OP_KDA] = ops_delta,
             [OP_SPREAD] = ops_spread,     [OP_MIX] = ops_mix,
             [OP_NGRAM] = ops_ngram,       [OP_INDEX] = ops_index,
+            [OP_BLEND] = ops_blend,       [OP_LEAN_IN] = ops_lean_in,
+            [OP_LEAN_Q] = ops_lean_q,     [OP_CONDENSE] = ops_condense,
+            [OP_PICK] = ops_pick,         [OP_LEAN_ATTEND] = ops_lean_attend,
+            [OP_LEAN_OUT] = ops_lean_out,
         },
     .mask = ops_mask,
     .sample = ops_sample,

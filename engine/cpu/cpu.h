@@ -12,6 +12,7 @@
  *   recurrent.c the states of sequences, and what recurrent layers have in common
  *   delta.c     gated delta nets; conv.c short convolutions; mamba.c Mamba-2
  *   mla.c       latent attention
+ *   condensed.c attention to a window and to condensed keys
  *   host_experts.c  experts of layers that a device leaves to the host
  *   vision.c    what image encoders are made of
  *
@@ -260,6 +261,8 @@ struct cpu_kernels {
     void (*glu[GLUS])(const float *g, const float *u, float *h, uint32_t n);
     /* h = min(silu(g), limit) u, u within +-limit; @n: a multiple of 16; h may be g */
     void (*silu_limited)(const float *g, const float *u, float *h, uint32_t n, float limit);
+    /* h = silu(min(g, limit)) u, likewise */
+    void (*silu_cut)(const float *g, const float *u, float *h, uint32_t n, float limit);
     /* x = e^(scale (x - the largest x)) and returns the sum; @n: a multiple of 16, scale > 0. */
     float (*exps)(float *x, uint32_t n, float scale);
     /* x = cap tanh(x / cap) */
@@ -281,6 +284,15 @@ struct cpu_kernels {
      * other; q: [n_head][dim], dim a multiple of 16 */
     void (*index_scores)(const float *q, uint32_t n_head, uint32_t dim, const uint8_t *keys,
                          uint32_t n, float *score);
+    /* y = the @n halves at @x; n, and dim below: a multiple of 16 */
+    void (*halves)(const uint8_t *x, float *y, uint32_t n);
+    /* score[h * stride + i] = scale q[h] . key[i]; q: [n_head][dim] */
+    void (*dots)(const float *q, uint32_t n_head, uint32_t dim, const float *const *key, uint32_t n,
+                 float scale, float *score, size_t stride);
+    /* o[h] += the sum of weight[h * stride + i] key[i], by fma in the keys' order; o:
+     * [n_head][dim] */
+    void (*weigh_keys)(const float *weight, size_t stride, uint32_t n_head, uint32_t dim,
+                       const float *const *key, uint32_t n, float *o);
     /* Adds the later part @b of the keys to @a. */
     void (*attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim);
     /* Takes a key in whose score is @sink and which has no value. */
@@ -361,7 +373,7 @@ struct matmul {
     const struct cpu_kernels *kernels;
     enum matmul_mode mode;
     enum glu glu; /* of mode GLU */
-    float limit;  /* of GLU_SILU: 0: none */
+    float limit;  /* of GLU_SILU: 0: none; of GLU_CUT */
     uint32_t n_mats, n_rows;
     const struct mat *m[OP_MATRICES];
     float *out[OP_MATRICES];

@@ -108,6 +108,13 @@ static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
 
     for (uint32_t i = 0; i < m->n_expert; i++)
         e->router[(size_t)row * m->n_expert + i] *= k->op->scale;
+    if (k->op->table) {
+        experts_look_up(&k->w->embedding, (uint32_t)k->step->host.batch->token[row],
+                        e->pick + (size_t)row * m->n_expert_used);
+        experts_weigh(e->router + (size_t)row * m->n_expert, &k->rule,
+                      e->pick + (size_t)row * m->n_expert_used);
+        return;
+    }
     experts_pick(e->router + (size_t)row * m->n_expert, &k->rule,
                  e->pick + (size_t)row * m->n_expert_used);
 }

@@ -114,7 +114,9 @@ static void write_out(const struct matmul *mm, uint32_t which, uint32_t panel, u
     scale_and_add_bias(m, at, n, n_rows, acc);
     if (mm->mode == MATMUL_GLU) {
         scale_and_add_bias(mm->m[1], at, n, n_rows, s->acc[1]);
-        if (mm->limit > 0)
+        if (mm->glu == GLU_CUT)
+            mm->kernels->silu_cut(acc, s->acc[1], acc, n_rows * LANES, mm->limit);
+        else if (mm->limit > 0)
             mm->kernels->silu_limited(acc, s->acc[1], acc, n_rows * LANES, mm->limit);
         else
             mm->kernels->glu[mm->glu](acc, s->acc[1], acc, n_rows * LANES);

@@ -129,6 +129,10 @@ INLINE vf silu_limited(vf g, vf u, vf limit) {
                   vf_max(vf_min(u, limit), vf_neg(limit)));
 }
 
+INLINE vf silu_cut(vf g, vf u, vf limit) {
+    return silu_mul(vf_min(g, limit), vf_max(vf_min(u, limit), vf_neg(limit)));
+}
+
 #define DEFINE_MUL(name)                                                                           \
     void CPU_NAME(rows_##name)(const float *g, const float *u, float *h, uint32_t n) {             \
         uint32_t i = 0;                                                                            \
@@ -155,6 +159,14 @@ void CPU_NAME(rows_silu_limited)(const float *g, const float *u, float *h, uint3
     assert(n % LANES == 0);
     for (uint32_t i = 0; i < n; i += LANES)
         vf_store(h + i, silu_limited(vf_load(g + i), vf_load(u + i), c));
+}
+
+void CPU_NAME(rows_silu_cut)(const float *g, const float *u, float *h, uint32_t n, float limit) {
+    vf c = vf_set1(limit);
+
+    assert(n % LANES == 0);
+    for (uint32_t i = 0; i < n; i += LANES)
+        vf_store(h + i, silu_cut(vf_load(g + i), vf_load(u + i), c));
 }
 
 void CPU_NAME(rows_gelu)(float *x, uint32_t n) {

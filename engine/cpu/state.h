@@ -29,13 +29,14 @@ struct weights {
     float *conv, *conv_bias, *dt, *decay, *skip; /* of a recurrent op; else NULL */
     struct mat (*expert)[3];                     /* [n_expert]: gate, up, down */
     struct mat *head;                            /* [n_head] of latent attention */
-    struct tensor embedding; /* EMBED, LAYER_INPUT: the table as in the file, a copy */
+    struct tensor embedding; /* EMBED, LAYER_INPUT, ROUTE: the table as in the file, a copy */
     float *norm_bias, *positions, *token_type; /* of NORM; of EMBED, or NULL */
 };
 
 struct experts;   /* what a mixture of experts needs: experts.c */
 struct mla;       /* what latent attention needs: mla.c */
 struct streams;   /* buffers of residual streams: streams.c */
+struct condensed; /* buffers of condensed keys: condensed.c */
 struct sparse;    /* buffers of sparse attention: sparse.c */
 struct recurrent; /* what recurrent layers need, the states among it: recurrent.c */
 
@@ -90,6 +91,7 @@ struct be {
     struct mla *mla;             /* likewise */
     struct streams *streams;     /* NULL: there are no streams */
     struct sparse *sparse;       /* NULL: no layer is sparse */
+    struct condensed *condensed; /* NULL: keys are not condensed */
     float *pair;                 /* [max_rows][2][n_embd] that DRAFT_IN multiplies; or NULL */
     float *gated;                /* [max_rows][heads][2][dim] queries and gates; or NULL */
 
@@ -201,6 +203,10 @@ void sparse_close(struct be *b);
 /* Returns the bits of the keys that row @row sees, by position, from the INDEX op before. */
 const uint32_t *sparse_seen(const struct be *b, uint32_t row);
 
+/* Buffers for condensed keys; 0 at once when the model has none. 0 or -ENOMEM. */
+int condensed_open(struct be *b, uint32_t max_context);
+void condensed_close(struct be *b);
+
 /* Zeroed memory in huge pages where possible; NULL. To be unmapped with the same size. */
 void *be_map(size_t size);
 void be_unmap(void *p, size_t size);
@@ -245,6 +251,13 @@ int ops_spread(struct step *s, const struct model_op *op);
 int ops_mix(struct step *s, const struct model_op *op);
 int ops_ngram(struct step *s, const struct model_op *op);
 int ops_index(struct step *s, const struct model_op *op);
+int ops_blend(struct step *s, const struct model_op *op);
+int ops_lean_in(struct step *s, const struct model_op *op);
+int ops_lean_q(struct step *s, const struct model_op *op);
+int ops_condense(struct step *s, const struct model_op *op);
+int ops_pick(struct step *s, const struct model_op *op);
+int ops_lean_attend(struct step *s, const struct model_op *op);
+int ops_lean_out(struct step *s, const struct model_op *op);
 int ops_logits(struct step *s, const struct model_op *op);
 int ops_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int ops_sample(struct step *s);

@@ -7,6 +7,7 @@
 #include "engine/cpu/state.h"
 #include "engine/ngram.h"
 #include "engine/quant.h"
+#include "engine/sinkhorn.h"
 
 /*
  * Residual streams and the table of n-grams. Letters are those of the formulas of OP_SPREAD, OP_MIX
@@ -23,7 +24,7 @@
 struct streams {
     float *mixed, *gate; /* [max_rows][streams][n_embd] */
     float *low;          /* [max_rows][stream.n_low] */
-    float *weight;       /* [max_rows][streams] of the MIX before */
+    float *weight;       /* [max_rows][streams] of the MIX or BLEND before; of BLEND also shares */
 };
 
 /* Context of the row functions. */
@@ -40,6 +41,11 @@ static size_t width_of(const struct be *b) {
     return (size_t)b->shape.stream.n * b->shape.n_embd;
 }
 
+/* Returns the number of weights of a row: of the streams, and of BLEND their shares. */
+static size_t n_weights(const struct stream_shape *s) {
+    return s->rounds ? (size_t)s->n * (s->n + 1) : s->n;
+}
+
 int streams_open(struct be *b) {
     const struct stream_shape *s = &b->shape.stream;
     size_t rows = (size_t)b->max_rows * sizeof(float);
@@ -52,7 +58,7 @@ int streams_open(struct be *b) {
     d->mixed = be_map(rows * width_of(b));
     d->gate = be_map(rows * width_of(b));
     d->low = be_map(rows * s->n_low);
-    d->weight = be_map(rows * s->n);
+    d->weight = be_map(rows * n_weights(s));
     return d->mixed && d->gate && d->low && d->weight ? 0 : -ENOMEM;
 }
 
@@ -66,7 +72,7 @@ void streams_close(struct be *b) {
     be_unmap(d->mixed, rows * width_of(b));
     be_unmap(d->gate, rows * width_of(b));
     be_unmap(d->low, rows * s->n_low);
-    be_unmap(d->weight, rows * s->n);
+    be_unmap(d->weight, rows * n_weights(s));
     free(d);
 }
 
@@ -91,6 +97,64 @@ static void spread_row(void *ctx, uint32_t row, uint32_t thread) {
         else
             b->kernels->add_scaled(to, b->act[ACT_B] + (size_t)row * n,
                                    b->streams->weight[row * n_stream + i], n);
+}
+
+/* Adds a branch to the streams of a row, which have shares in each other. */
+static void share_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->be;
+    uint32_t n = b->shape.n_embd, n_stream = b->shape.stream.n;
+    const float *weight = b->streams->weight + row * n_weights(&b->shape.stream);
+    float *to = b->act[ACT_S] + row * width_of(b), *was = b->streams->mixed + row * width_of(b);
+
+    memcpy(was, to, width_of(b) * sizeof(*was));
+    memset(to, 0, width_of(b) * sizeof(*to));
+    for (uint32_t i = 0; i < n_stream; i++, to += n) {
+        b->kernels->add_scaled(to, b->act[ACT_B] + (size_t)row * n, weight[i], n);
+        for (uint32_t j = 0; j < n_stream; j++)
+            b->kernels->add_scaled(to, was + (size_t)j * n, weight[n_stream + j * n_stream + i], n);
+    }
+}
+
+/* The streams of a row, one behind the other, normed together. */
+static void norm_together(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->be;
+
+    b->kernels->norm(b->act[ACT_S] + row * width_of(b), NULL, b->streams->mixed + row * width_of(b),
+                     (uint32_t)width_of(b), b->shape.rms_eps);
+}
+
+/* Computes x of a row and the weights of what comes back to its streams. */
+static void blend_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->be;
+    const struct stream_shape *s = &b->shape.stream;
+    const struct weights *w = k->op->weights;
+    uint32_t n = b->shape.n_embd, n_out = w->m[0].n_out;
+    float in[MAX_STREAMS], *x = b->act[ACT_X] + (size_t)row * n;
+
+    assert(s->n <= MAX_STREAMS && n_out <= s->n_low);
+    sinkhorn_weights(s, b->streams->low + (size_t)row * n_out, w->weigh, w->pick_bias, in,
+                     n_out == s->n ? NULL : b->streams->weight + row * n_weights(s));
+    memset(x, 0, n * sizeof(*x));
+    for (uint32_t i = 0; i < s->n; i++)
+        b->kernels->add_scaled(x, b->act[ACT_S] + row * width_of(b) + (size_t)i * n, in[i], n);
+    memset(b->act[ACT_B] + (size_t)row * n, 0, n * sizeof(float));
+}
+
+int ops_blend(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct run k = {.be = b, .op = op};
+
+    be_each(b, s->n_rows, norm_together, &k);
+    struct matmul mm = ops_prepare_rows(s, op->weights, 0, 1, b->streams->mixed, width_of(b));
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->streams->low;
+    mm.out_stride[0] = op->weights->m[0].n_out;
+    matmul_run(b->pool, &mm, 1);
+    be_each(b, s->n_rows, blend_row, &k);
+    return 0;
 }
 
 /* Computes f of a row: its streams, normed. */
@@ -134,7 +198,8 @@ static void mean_row(void *ctx, uint32_t row, uint32_t thread) {
 int ops_spread(struct step *s, const struct model_op *op) {
     struct run k = {.be = s->be, .op = op};
 
-    be_each(s->be, s->n_rows, spread_row, &k);
+    be_each(s->be, s->n_rows, s->be->shape.stream.rounds && !op->begins ? share_row : spread_row,
+            &k);
     return 0;
 }
 

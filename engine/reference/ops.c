@@ -130,7 +130,10 @@ void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n) 
     for (size_t i = 0; i < n; i++) {
         float g = gate[i], u = up[i];
 
-        if (glu == GLU_SILU && limit > 0) {
+        if (glu == GLU_CUT) {
+            u = u < -limit ? -limit : u < limit ? u : limit;
+            gate[i] = mx_silu(MIN(g, limit)) * u;
+        } else if (glu == GLU_SILU && limit > 0) {
             u = u < -limit ? -limit : u < limit ? u : limit;
             gate[i] = MIN(mx_silu(g), limit) * u;
         } else if (glu == GLU_SILU) {
@@ -624,9 +627,17 @@ int ref_route(struct step *s, const struct model_op *op) {
     const struct expert_rule rule = experts_rule(m, op->pick_bias ? bias : NULL);
     if (op->pick_bias)
         quant_decode_row(op->pick_bias, 0, bias);
-    for (uint32_t r = 0; r < n_rows; r++)
-        experts_pick(b->router + (size_t)r * m->n_expert, &rule,
-                     b->pick + (size_t)r * m->n_expert_used);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        float *logits = b->router + (size_t)r * m->n_expert;
+        struct expert_pick *pick = b->pick + (size_t)r * m->n_expert_used;
+
+        if (op->table) {
+            experts_look_up(op->table, (uint32_t)s->host.batch->token[r], pick);
+            experts_weigh(logits, &rule, pick);
+        } else {
+            experts_pick(logits, &rule, pick);
+        }
+    }
     return 0;
 }
 

@@ -44,6 +44,7 @@ static struct be *close_be(struct be *b) {
     free(b->index_k);
     free(b->block_score);
     free(b->seen);
+    ref_condensed_close(b);
     sampler_deinit(&b->sampler);
     host_step_deinit(&b->step.host);
     free(b);
@@ -99,7 +100,7 @@ static bool alloc_streams(struct be *b, const struct be_opts *o) {
         b->mixed = floats(n_rows, width);
         b->stream_gate = floats(n_rows, width);
         b->low = floats(n_rows, s->stream.n_low);
-        b->stream_weight = floats(n_rows, s->stream.n);
+        b->stream_weight = floats(n_rows, (size_t)s->stream.n * (s->stream.n + 1));
         if (!b->mixed || !b->stream_gate || !b->low || !b->stream_weight)
             return false;
     }
@@ -123,7 +124,7 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
 
     b->row_width = MAX(MAX(widest, s->mla.n_nope), MAX(s->mla.q_rank, s->mla.rank));
     b->row_width = MAX(b->row_width, MAX((size_t)s->stream.n * s->n_embd, s->sparse.dim));
-    b->row_width = MAX(b->row_width, s->stream.n_low);
+    b->row_width = MAX(b->row_width, MAX(s->stream.n_low, s->condensed.q_rank));
     if (s->drafts) {
         b->row_width = MAX(b->row_width, 2ul * s->n_embd);
         b->pair = floats(e->max_rows, 2ul * s->n_embd);
@@ -157,9 +158,10 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     for (int i = 0; i < ACT_ROLES; i++)
         if (!b->act[i])
             return false;
-    return alloc_states(b, o) && alloc_latent(b, o) && alloc_streams(b, o) && b->sum && b->gate &&
-           b->router && b->pick && b->normed && b->kv[0] && b->kv[1] && b->up && b->row &&
-           b->scores && b->logits && b->rope;
+    return alloc_states(b, o) && alloc_latent(b, o) && alloc_streams(b, o) &&
+           ref_condensed_open(b, o) == 0 && b->sum && b->gate && b->router && b->pick &&
+           b->normed && b->kv[0] && b->kv[1] && b->up && b->row && b->scores && b->logits &&
+           b->rope;
 }
 
 /* be_ops.open: allocates all that a step needs. */
@@ -271,6 +273,10 @@ const struct be_ops backend_reference = {
             [OP_DEEP] = ref_deep,         [OP_KDA] = ref_kda,
             [OP_SPREAD] = ref_spread,     [OP_MIX] = ref_mix,
             [OP_NGRAM] = ref_ngram,       [OP_INDEX] = ref_index,
+            [OP_BLEND] = ref_blend,       [OP_LEAN_IN] = ref_lean_in,
+            [OP_LEAN_Q] = ref_lean_q,     [OP_CONDENSE] = ref_condense,
+            [OP_PICK] = ref_pick,         [OP_LEAN_ATTEND] = ref_lean_attend,
+            [OP_LEAN_OUT] = ref_lean_out,
         },
     .mask = mask,
     .sample = sample,

@@ -56,13 +56,16 @@ struct be {
     /* For models with residual streams, else NULL. */
     float *mixed, *stream_gate; /* [max_rows][streams][n_embd] */
     float *low;                 /* [max_rows][stream.n_low] */
-    float *stream_weight;       /* [max_rows][streams] of the MIX before */
+    float *stream_weight;       /* [max_rows][streams] of the MIX or BLEND before; of BLEND then
+                                   [max_rows][streams][streams] */
 
     /* For models with sparse attention, else NULL. */
     float *index_q, *index_k; /* [max_rows] the indexer's queries and keys of tokens */
     float *block_score;       /* [max_context] */
     uint32_t *seen;           /* [max_rows][seen_words] bits of the keys that a row sees */
     uint32_t seen_words;
+
+    struct ref_condensed *condensed; /* NULL: keys are not condensed */
 };
 
 /* Functions that the files of this backend share. A dot product is summed in sixteen lanes, element
@@ -146,4 +149,14 @@ int ref_spread(struct step *s, const struct model_op *op);
 int ref_mix(struct step *s, const struct model_op *op);
 int ref_ngram(struct step *s, const struct model_op *op);
 int ref_index(struct step *s, const struct model_op *op);
+int ref_blend(struct step *s, const struct model_op *op);
+/* Buffers for condensed keys; 0 at once when the model has none. 0 or -ENOMEM. */
+int ref_condensed_open(struct be *b, const struct be_opts *o);
+void ref_condensed_close(struct be *b);
+int ref_lean_in(struct step *s, const struct model_op *op);
+int ref_lean_q(struct step *s, const struct model_op *op);
+int ref_condense(struct step *s, const struct model_op *op);
+int ref_pick(struct step *s, const struct model_op *op);
+int ref_lean_attend(struct step *s, const struct model_op *op);
+int ref_lean_out(struct step *s, const struct model_op *op);
 int ref_logits(struct step *s, const struct model_op *op);

@@ -7,6 +7,7 @@
 #include "engine/ngram.h"
 #include "engine/quant.h"
 #include "engine/reference/reference.h"
+#include "engine/sinkhorn.h"
 
 /* y = the rms norm of each stream of @x, by its part of the weights. */
 static void norm_streams(const struct be *b, const float *x, const struct tensor *norm, float *y) {
@@ -18,9 +19,65 @@ static void norm_streams(const struct be *b, const float *x, const struct tensor
         y[i] *= ref_vector_at(norm, i);
 }
 
+/* Streams of row @r = their shares in each other, and parts of b. */
+static void share_row(struct be *b, size_t r) {
+    size_t n = b->shape->n_embd, n_stream = b->shape->stream.n;
+    const float *weight = b->stream_weight + r * n_stream * (n_stream + 1);
+    float *to = b->act[ACT_S] + r * n * n_stream, *was = b->mixed;
+
+    memcpy(was, to, n * n_stream * sizeof(*was));
+    for (size_t i = 0; i < n_stream; i++)
+        for (size_t k = 0; k < n; k++) {
+            float sum = weight[i] * b->act[ACT_B][r * n + k];
+
+            for (size_t j = 0; j < n_stream; j++)
+                sum += weight[n_stream + j * n_stream + i] * was[j * n + k];
+            to[i * n + k] = sum;
+        }
+}
+
+int ref_blend(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t n_rows = s->host.batch->n_rows, n_stream = b->shape->stream.n;
+    size_t n = b->shape->n_embd, width = n * n_stream, n_out = op->w[0]->ne[1];
+    bool ends = n_out == n_stream;
+    float scale[3], base[MAX_STREAMS * (MAX_STREAMS + 2)], in[MAX_STREAMS];
+
+    assert(n_stream <= MAX_STREAMS);
+    for (size_t i = 0; i < op->weigh->ne[0]; i++)
+        scale[i] = ref_vector_at(op->weigh, i);
+    for (size_t i = 0; i < n_out; i++)
+        base[i] = ref_vector_at(op->pick_bias, i);
+    for (size_t r = 0; r < n_rows; r++)
+        ref_rms_norm(b->act[ACT_S] + r * width, NULL, b->shape->rms_eps, width,
+                     b->mixed + r * width);
+    ref_linear(b, op->w[0], NULL, b->mixed, n_rows, b->low);
+    memset(b->act[ACT_B], 0, n_rows * n * sizeof(float));
+    for (size_t r = 0; r < n_rows; r++) {
+        float *x = b->act[ACT_X] + r * n;
+
+        sinkhorn_weights(&b->shape->stream, b->low + r * n_out, scale, base, in,
+                         ends ? NULL : b->stream_weight + r * n_stream * (n_stream + 1));
+        for (size_t j = 0; j < n; j++) {
+            float sum = 0;
+
+            for (size_t i = 0; i < n_stream; i++)
+                sum += in[i] * b->act[ACT_S][r * width + i * n + j];
+            x[j] = sum;
+        }
+    }
+    return 0;
+}
+
 int ref_spread(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t n = b->shape->n_embd, n_stream = b->shape->stream.n;
+
+    if (b->shape->stream.rounds && !op->begins) {
+        for (size_t r = 0; r < s->host.batch->n_rows; r++)
+            share_row(b, r);
+        return 0;
+    }
 
     for (size_t i = 0; i < s->host.batch->n_rows * n_stream; i++) {
         float *to = b->act[ACT_S] + i * n;

@@ -47,6 +47,27 @@ Test(sparse, a_row_sees_the_best_blocks_the_first_of_equal_ones_and_the_tail) {
         }
 }
 
+Test(sparse, the_best_of_scores_of_any_sign) {
+    struct rng rng = {6};
+
+    for (uint32_t round = 0; round < 400; round++) {
+        uint32_t n = rng_below(&rng, CONTEXT), k = 1 + rng_below(&rng, 90), at = 0;
+        uint32_t best[CONTEXT], spread = 1 + rng_below(&rng, 60);
+        float score[CONTEXT];
+
+        for (uint32_t i = 0; i < n; i++) /* among them 0 and -0 */
+            score[i] = ((float)rng_below(&rng, spread) - (float)(spread / 2)) * -0.37F;
+        uint32_t n_best = sparse_best(score, n, k, best);
+        cr_assert_eq(n_best, n < k ? n : k);
+        for (uint32_t i = 0; i < n; i++) {
+            bool is = at < n_best && best[at] == i;
+
+            cr_assert(is == is_chosen(score, n, i, k), "%u of %u, the best %u", i, n, k);
+            at += is;
+        }
+    }
+}
+
 static const struct ngram_shape table = {
     .n = 3,
     .n_head = 2,

@@ -1,0 +1,515 @@
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/cpu/state.h"
+#include "engine/sparse.h"
+
+/*
+ * Attention to condensed keys. Letters are those of the formulas of OP_LEAN_IN to OP_LEAN_OUT
+ * (backend.h). Keys of blocks are halves in the pages; they are read some at a time and are floats
+ * then, as those of the window are.
+ *
+ * An item of attention is a row and some of its heads. All its scores are computed before they are
+ * weighed, in one order that depends on the row's position alone: the window's keys from the first
+ * on, then the blocks'. So a row has the same bits whatever else is in the step.
+ */
+
+enum {
+    LEAN_HEADS = 8, /* of an item */
+    LEAN_KEYS = 32, /* that are floats at a time */
+    CHOOSE_ROWS = 16,
+    CHOOSE_PART = 1024, /* rows at a time; blocks that a thread scores */
+};
+
+/* Buffers for the largest batch, in the order in which the ops fill them. */
+struct condensed {
+    float *r, *key, *t;      /* [max_rows] of LEAN_IN; key: k */
+    float *u, *g;            /* [max_rows][2 widest key] of CONDENSE */
+    float *q;                /* [max_rows] the indexer's queries */
+    float *score;            /* [CHOOSE_ROWS][max_blocks] */
+    uint32_t *pick, *n_pick; /* [max_rows][n_block], [max_rows] */
+    float *part;             /* [threads][part_width] */
+    size_t max_blocks, widest, part_width;
+};
+
+/* Context of the row functions. */
+struct run {
+    struct step *step;
+    const struct model_op *op;
+    uint32_t row0, n_parts; /* PICK: first of the rows that are scored; parts of each */
+};
+
+static size_t row_bytes(const struct be *b, size_t width) {
+    return (size_t)b->max_rows * MAX(width, 1u) * sizeof(float);
+}
+
+static size_t score_bytes(const struct condensed *d) {
+    return CHOOSE_ROWS * d->max_blocks * sizeof(float);
+}
+
+static size_t part_bytes(const struct be *b) {
+    return pool_n_threads(b->pool) * b->condensed->part_width * sizeof(float);
+}
+
+/* Scores of a head: of the window, of the most blocks, and of the sink, whole vectors. */
+static size_t score_width(const struct be *b) {
+    const struct condensed *d = b->condensed;
+
+    return round_up(b->shape.condensed.window + d->max_blocks + 1, LANES);
+}
+
+int condensed_open(struct be *b, uint32_t max_context) {
+    const struct condensed_shape *c = &b->shape.condensed;
+
+    if (!c->window)
+        return 0;
+    struct condensed *d = b->condensed = calloc(1, sizeof(*d));
+    if (!d)
+        return -ENOMEM;
+    d->max_blocks = MAX(max_context / BLOCK_SHORT + 1, c->n_block);
+    d->widest = MAX(b->shape.head_dim, c->index_dim);
+    /* Keys, then the scores of heads: those of an item, or of the indexer for the keys. */
+    d->part_width =
+        LEAN_KEYS * d->widest + MAX(LEAN_HEADS * score_width(b), (size_t)c->n_index * LEAN_KEYS);
+    d->r = be_map(row_bytes(b, c->q_rank));
+    d->key = be_map(row_bytes(b, b->shape.head_dim));
+    d->t = be_map(row_bytes(b, c->n_index));
+    d->u = be_map(row_bytes(b, 2 * d->widest));
+    d->g = be_map(row_bytes(b, 2 * d->widest));
+    d->q = be_map(row_bytes(b, (size_t)c->n_index * c->index_dim));
+    d->score = be_map(score_bytes(d));
+    d->pick = be_map(row_bytes(b, c->n_block));
+    d->n_pick = be_map(row_bytes(b, 1));
+    d->part = be_map(part_bytes(b));
+    return d->r && d->key && d->t && d->u && d->g && d->q && d->score && d->pick && d->n_pick &&
+                   d->part
+               ? 0
+               : -ENOMEM;
+}
+
+void condensed_close(struct be *b) {
+    const struct condensed_shape *c = &b->shape.condensed;
+    struct condensed *d = b->condensed;
+
+    if (!d)
+        return;
+    be_unmap(d->r, row_bytes(b, c->q_rank));
+    be_unmap(d->key, row_bytes(b, b->shape.head_dim));
+    be_unmap(d->t, row_bytes(b, c->n_index));
+    be_unmap(d->u, row_bytes(b, 2 * d->widest));
+    be_unmap(d->g, row_bytes(b, 2 * d->widest));
+    be_unmap(d->q, row_bytes(b, (size_t)c->n_index * c->index_dim));
+    be_unmap(d->score, score_bytes(d));
+    be_unmap(d->pick, row_bytes(b, c->n_block));
+    be_unmap(d->n_pick, row_bytes(b, 1));
+    be_unmap(d->part, part_bytes(b));
+    free(d);
+}
+
+/* Computes the cosines and sines of the rotation to position @pos. */
+static void fill_rope(const struct rope_set *set, uint32_t pos, float *cs) {
+    for (uint32_t i = 0; i < set->n_rot / 2; i++) {
+        double s, c;
+
+        mx_sincos(pos * set->freq[i], &s, &c);
+        cs[i] = (float)c;
+        cs[set->n_rot / 2 + i] = (float)s;
+    }
+}
+
+/* Turns the last of the @n values of @x. */
+static void turn(const struct be *b, const struct model_op *op, const float *cs, size_t n,
+                 float *x) {
+    uint32_t n_rot = b->shape.rope[op->rope].n_rot;
+
+    b->kernels->rope(x + n - n_rot, cs, n_rot, b->shape.rope_type);
+}
+
+static float *part_of(const struct be *b, uint32_t thread) {
+    return b->condensed->part + thread * b->condensed->part_width;
+}
+
+/* -- keys and queries of tokens ---------------------------------------------------------------- */
+
+static void finish_in(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct condensed_shape *c = &b->shape.condensed;
+    const struct weights *w = k->op->weights;
+    struct condensed *d = b->condensed;
+    float *r = d->r + (size_t)row * c->q_rank, *key = d->key + (size_t)row * b->shape.head_dim;
+    float *t = d->t + (size_t)row * c->n_index,
+          by = 1.0f / sqrtf((float)(c->n_index * c->index_dim));
+
+    b->kernels->norm(r, w->q_norm, r, c->q_rank, b->shape.rms_eps);
+    b->kernels->norm(key, w->k_norm, key, b->shape.head_dim, b->shape.rms_eps);
+    turn(b, k->op, be_rope_row(b, row, k->op->rope), b->shape.head_dim, key);
+    for (uint32_t i = 0; i < c->n_index && w->n_mats > 2; i++)
+        t[i] *= by;
+}
+
+int ops_lean_in(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct condensed *d = b->condensed;
+    struct run k = {.step = s, .op = op};
+    struct matmul mm = ops_prepare(s, op->weights, 0, op->weights->n_mats, ACT_X);
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = d->r;
+    mm.out[1] = d->key;
+    mm.out[2] = d->t;
+    for (uint32_t i = 0; i < op->weights->n_mats; i++)
+        mm.out_stride[i] = op->weights->m[i].n_out;
+    matmul_run(b->pool, &mm, 1);
+    be_each(b, s->n_rows, finish_in, &k);
+    return 0;
+}
+
+static void finish_q(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    uint32_t dim = b->shape.head_dim;
+    float *q = b->act[ACT_Q] + row * b->act_width[ACT_Q];
+
+    for (uint32_t h = 0; h < b->shape.n_head; h++, q += dim) {
+        b->kernels->norm(q, NULL, q, dim, b->shape.rms_eps);
+        turn(b, k->op, be_rope_row(b, row, k->op->rope), dim, q);
+    }
+}
+
+int ops_lean_q(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct run k = {.step = s, .op = op};
+    struct matmul mm =
+        ops_prepare_rows(s, op->weights, 0, 1, b->condensed->r, b->shape.condensed.q_rank);
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->act[ACT_Q];
+    mm.out_stride[0] = b->act_width[ACT_Q];
+    matmul_run(b->pool, &mm, 1);
+    be_each(b, s->n_rows, finish_q, &k);
+    return 0;
+}
+
+/* -- keys of blocks ---------------------------------------------------------------------------- */
+
+/* Returns the address of the key, of @n values, of block @i of row @row's sequence. */
+static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i, uint64_t n) {
+    const struct be *b = k->step->be;
+    uint32_t last = (i + 1) * k->op->block - 1;
+
+    return be_page(b, KV_GLOBAL, host_page(&k->step->host, KV_GLOBAL, row, last)) +
+           condensed_at(&b->shape, b->page_tokens, k->op->block, k->op->first_value, n, last) * 2;
+}
+
+/* The tokens of a block that ends: u, raw weights and what is added to these, of each. */
+struct tokens {
+    const float *u[2 * BLOCK_SHORT + BLOCK_LONG], *g[2 * BLOCK_SHORT + BLOCK_LONG],
+        *place[2 * BLOCK_SHORT + BLOCK_LONG];
+    uint32_t n;
+};
+
+/* Finds u and g of the token at @pos, from value @at on. */
+static void add_token(const struct run *k, const struct engine_seq *q, uint32_t pos, size_t at,
+                      struct tokens *t) {
+    const struct be *b = k->step->be;
+    size_t width = k->op->weights->m[0].n_out;
+    uint32_t n_kept = k->op->block == BLOCK_SHORT ? 2 * BLOCK_SHORT : k->op->block;
+    const float *state = recurrent_more(b, q->state_slot) + k->op->more;
+    size_t row = q->row0 + pos - q->pos0;
+
+    state += 2 * (pos % n_kept) * width;
+    t->u[t->n] = (pos < q->pos0 ? state : b->condensed->u + row * width) + at;
+    t->g[t->n] = (pos < q->pos0 ? state + width : b->condensed->g + row * width) + at;
+    t->place[t->n++] = k->op->weights->weigh + pos % k->op->block * width + at;
+}
+
+/* Computes the weighted means of @n channels. */
+static void mean_of(const struct tokens *t, uint32_t n, float *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        float max = -INFINITY, sum = 0, mean = 0;
+
+        for (uint32_t j = 0; j < t->n; j++) {
+            float score = t->g[j][i] + t->place[j][i];
+
+            max = score > max ? score : max;
+        }
+        for (uint32_t j = 0; j < t->n; j++) {
+            float weight = mx_expf(t->g[j][i] + t->place[j][i] - max);
+
+            sum += weight;
+            mean += weight * t->u[j][i];
+        }
+        out[i] = mean / sum;
+    }
+}
+
+/* Stores the key of the block that a row ends, if it ends one. */
+static void condense_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct engine_seq *q = &k->step->host.batch->seq[k->step->host.row_seq[row]];
+    uint32_t block = k->op->block, pos = k->step->host.row_pos[row], first = pos + 1 - block;
+    uint32_t n = (uint32_t)k->op->k_norm->ne[0];
+    float *key = part_of(b, thread), cs[1024];
+    struct tokens t = {.n = 0};
+
+    assert(b->shape.rope[k->op->rope].n_rot <= ARRAY_SIZE(cs));
+    if ((pos + 1) % block)
+        return;
+    for (uint32_t p = first - block; block == BLOCK_SHORT && first && p < first; p++)
+        add_token(k, q, p, 0, &t);
+    for (uint32_t p = first; p <= pos; p++)
+        add_token(k, q, p, block == BLOCK_SHORT ? n : 0, &t);
+    mean_of(&t, n, key);
+    b->kernels->norm(key, k->op->weights->k_norm, key, n, b->shape.rms_eps);
+    fill_rope(&b->shape.rope[k->op->rope], first, cs);
+    turn(b, k->op, cs, n, key);
+    uint8_t *to = key_at(k, row, pos / block, n);
+    for (uint32_t i = 0; i < n; i++) {
+        uint16_t half = mx_float_to_half(key[i]);
+
+        memcpy(to + 2 * (size_t)i, &half, 2);
+    }
+}
+
+/* Keeps u and g of the last tokens of sequence @i. */
+static void keep_tokens(void *ctx, uint32_t i, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct engine_seq *q = &k->step->host.batch->seq[i];
+    size_t width = k->op->weights->m[0].n_out;
+    uint32_t n_kept = k->op->block == BLOCK_SHORT ? 2 * BLOCK_SHORT : k->op->block;
+    uint32_t end = q->pos0 + q->n_rows;
+
+    for (uint32_t pos = end - MIN(n_kept, q->n_rows); pos < end; pos++) {
+        size_t row = q->row0 + pos - q->pos0;
+        float *to = recurrent_more(b, q->state_slot) + k->op->more + 2 * (pos % n_kept) * width;
+
+        memcpy(to, b->condensed->u + row * width, width * sizeof(*to));
+        memcpy(to + width, b->condensed->g + row * width, width * sizeof(*to));
+    }
+}
+
+int ops_condense(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct run k = {.step = s, .op = op};
+    struct matmul mm = ops_prepare(s, op->weights, 0, 2, ACT_X);
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->condensed->u;
+    mm.out[1] = b->condensed->g;
+    mm.out_stride[0] = mm.out_stride[1] = op->weights->m[0].n_out;
+    matmul_run(b->pool, &mm, 1);
+    be_each(b, s->n_rows, condense_row, &k);
+    be_each(b, s->host.batch->n_seqs, keep_tokens, &k);
+    return 0;
+}
+
+/* -- the choice of short blocks ---------------------------------------------------------------- */
+
+static void turn_q(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct condensed_shape *c = &b->shape.condensed;
+    float *q = b->condensed->q + (size_t)row * c->n_index * c->index_dim;
+
+    for (uint32_t h = 0; h < c->n_index; h++, q += c->index_dim)
+        turn(b, k->op, be_rope_row(b, row, k->op->rope), c->index_dim, q);
+}
+
+/* Scores a part of a row's blocks, some keys at a time. */
+static void score_part(void *ctx, uint32_t item, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct condensed_shape *c = &b->shape.condensed;
+    uint32_t nth = item / k->n_parts, row = k->row0 + nth, first = item % k->n_parts * CHOOSE_PART;
+    uint32_t whole = (k->step->host.row_pos[row] + 1) / k->op->block, dim = c->index_dim;
+    uint32_t end = MIN(whole, first + CHOOSE_PART);
+    float *score = b->condensed->score + nth * b->condensed->max_blocks;
+    float *keys = part_of(b, thread), *z = keys + LEAN_KEYS * b->condensed->widest;
+    const float *key[LEAN_KEYS], *t = b->condensed->t + (size_t)row * c->n_index;
+
+    for (uint32_t i = first, n; i < end && whole > c->n_block; i += n) {
+        n = MIN((uint32_t)LEAN_KEYS, end - i);
+        for (uint32_t j = 0; j < n; j++) {
+            key[j] = keys + (size_t)j * dim;
+            b->kernels->halves(key_at(k, row, i + j, dim), keys + (size_t)j * dim, dim);
+        }
+        b->kernels->dots(b->condensed->q + (size_t)row * c->n_index * dim, c->n_index, dim, key, n,
+                         1, z, LEAN_KEYS);
+        memset(score + i, 0, n * sizeof(*score));
+        for (uint32_t h = 0; h < c->n_index; h++)
+            for (uint32_t j = 0; j < n; j++)
+                score[i + j] += z[h * LEAN_KEYS + j] > 0 ? z[h * LEAN_KEYS + j] * t[h] : 0;
+    }
+}
+
+static void choose_row(void *ctx, uint32_t nth, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    uint32_t row = k->row0 + nth, n_block = b->shape.condensed.n_block;
+
+    b->condensed->n_pick[row] = sparse_best(b->condensed->score + nth * b->condensed->max_blocks,
+                                            (k->step->host.row_pos[row] + 1) / k->op->block,
+                                            n_block, b->condensed->pick + (size_t)row * n_block);
+}
+
+int ops_pick(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct condensed_shape *c = &b->shape.condensed;
+    struct run k = {.step = s, .op = op};
+    struct matmul mm = ops_prepare_rows(s, op->weights, 0, 1, b->condensed->r, c->q_rank);
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->condensed->q;
+    mm.out_stride[0] = op->weights->m[0].n_out;
+    matmul_run(b->pool, &mm, 1);
+    be_each(b, s->n_rows, turn_q, &k);
+    for (uint32_t n; k.row0 < s->n_rows; k.row0 += n) {
+        uint32_t most = 0;
+
+        n = MIN((uint32_t)CHOOSE_ROWS, s->n_rows - k.row0);
+        for (uint32_t r = k.row0; r < k.row0 + n; r++)
+            most = MAX(most, (s->host.row_pos[r] + 1) / op->block);
+        k.n_parts = (most + CHOOSE_PART - 1) / CHOOSE_PART;
+        if (most > c->n_block)
+            be_each(b, n * k.n_parts, score_part, &k);
+        be_each(b, n, choose_row, &k);
+    }
+    return 0;
+}
+
+/* -- attention --------------------------------------------------------------------------------- */
+
+/* The part of a sequence's state that has the window of the op's layer. */
+static float *window_of(const struct run *k, const struct engine_seq *q) {
+    const struct state_shape *t = &k->step->be->shape.state;
+
+    assert(k->op->state < t->n_layer);
+    return (float *)recurrent_slot(k->step->be, q->state_slot) + k->op->state * t->n_floats;
+}
+
+/* The keys that a row sees: those of the window, then those of blocks. */
+struct view {
+    const struct run *run;
+    const struct engine_seq *seq;
+    const float *window;
+    uint32_t row, first, n_window, n;
+};
+
+/* Finds keys [at, at + n); those of blocks become floats at @room. */
+static void find_keys(const struct view *v, uint32_t at, uint32_t n, float *room,
+                      const float **key) {
+    const struct be *b = v->run->step->be;
+    const struct condensed_shape *c = &b->shape.condensed;
+    const struct engine_seq *q = v->seq;
+    uint32_t dim = b->shape.head_dim;
+
+    for (uint32_t j = 0; j < n; j++, room += dim) {
+        uint32_t i = at + j - v->n_window, pos = v->first + at + j;
+
+        if (at + j < v->n_window && pos < q->pos0) {
+            key[j] = v->window + (size_t)(pos % c->window) * dim;
+        } else if (at + j < v->n_window) {
+            key[j] = b->condensed->key + (size_t)(q->row0 + pos - q->pos0) * dim;
+        } else {
+            if (v->run->op->block == BLOCK_SHORT)
+                i = b->condensed->pick[(size_t)v->row * c->n_block + i];
+            b->kernels->halves(key_at(v->run, v->row, i, dim), room, dim);
+            key[j] = room;
+        }
+    }
+}
+
+/* Attention of some heads of a row. */
+static void attend_heads(const struct view *v, uint32_t head, uint32_t n_head, float *part) {
+    const struct be *b = v->run->step->be;
+    const struct model_op *op = v->run->op;
+    const struct rope_set *set = &b->shape.rope[op->rope];
+    uint32_t dim = b->shape.head_dim, n_pad = (uint32_t)round_up(v->n + 1, LANES);
+    size_t stride = score_width(b);
+    float *score = part + LEAN_KEYS * b->condensed->widest, back[1024];
+    const float *q = b->act[ACT_Q] + v->row * b->act_width[ACT_Q] + (size_t)head * dim;
+    const float *cs = be_rope_row(b, v->row, op->rope), *key[LEAN_KEYS];
+    float *o = b->act[ACT_O] + v->row * b->act_width[ACT_O] + (size_t)head * dim;
+
+    assert(n_pad <= stride && set->n_rot <= ARRAY_SIZE(back));
+    for (uint32_t i = 0, n; i < v->n; i += n) {
+        n = MIN((uint32_t)LEAN_KEYS, v->n - i);
+        find_keys(v, i, n, part, key);
+        b->kernels->dots(q, n_head, dim, key, n, b->shape.attn_scale, score + i, stride);
+    }
+    for (uint32_t h = 0; h < n_head; h++) {
+        float *z = score + h * stride;
+
+        z[v->n] = op->weights->sinks[head + h];
+        for (uint32_t i = v->n + 1; i < n_pad; i++)
+            z[i] = -INFINITY;
+        float by = 1.0f / b->kernels->exps(z, n_pad, 1);
+        for (uint32_t i = 0; i < v->n; i++)
+            z[i] *= by;
+    }
+    memset(o, 0, (size_t)n_head * dim * sizeof(*o));
+    for (uint32_t i = 0, n; i < v->n; i += n) {
+        n = MIN((uint32_t)LEAN_KEYS, v->n - i);
+        find_keys(v, i, n, part, key);
+        b->kernels->weigh_keys(score + i, stride, n_head, dim, key, n, o);
+    }
+    for (uint32_t i = 0; i < set->n_rot; i++)
+        back[i] = i < set->n_rot / 2 ? cs[i] : -cs[i];
+    for (uint32_t h = 0; h < n_head; h++)
+        turn(b, op, back, dim, o + (size_t)h * dim);
+}
+
+static void attend_item(void *ctx, uint32_t item, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    uint32_t row = item / k->n_parts, head = item % k->n_parts * LEAN_HEADS;
+    uint32_t pos = k->step->host.row_pos[row], window = b->shape.condensed.window;
+    const struct engine_seq *q = &k->step->host.batch->seq[k->step->host.row_seq[row]];
+    uint32_t first = pos + 1 > window ? pos + 1 - window : 0;
+    struct view v = {k, q, window_of(k, q), row, first, pos + 1 - first, pos + 1 - first};
+
+    if (k->op->block)
+        v.n += k->op->block == BLOCK_SHORT ? b->condensed->n_pick[row] : (pos + 1) / k->op->block;
+    attend_heads(&v, head, MIN((uint32_t)LEAN_HEADS, b->shape.n_head - head), part_of(b, thread));
+}
+
+/* Keeps the keys of the last positions of sequence @i. */
+static void keep_window(void *ctx, uint32_t i, uint32_t thread) {
+    const struct run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct engine_seq *q = &k->step->host.batch->seq[i];
+    uint32_t end = q->pos0 + q->n_rows, window = b->shape.condensed.window;
+    size_t dim = b->shape.head_dim;
+
+    for (uint32_t pos = end - MIN(window, q->n_rows); pos < end; pos++)
+        memcpy(window_of(k, q) + pos % window * dim,
+               b->condensed->key + (q->row0 + pos - q->pos0) * dim, dim * sizeof(float));
+}
+
+int ops_lean_attend(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct run k = {
+        .step = s, .op = op, .n_parts = (b->shape.n_head + LEAN_HEADS - 1) / LEAN_HEADS};
+
+    be_each(b, s->n_rows * k.n_parts, attend_item, &k);
+    be_each(b, s->host.batch->n_seqs, keep_window, &k);
+    return 0;
+}
+
+int ops_lean_out(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct mat *m = &op->weights->m[0];
+    struct matmul mm = ops_prepare_rows(
+        s, op->weights, 0, 1, b->act[ACT_O] + (size_t)op->part * m->n_in, b->act_width[ACT_O]);
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->act[ACT_D] + (size_t)op->part * m->n_out;
+    mm.out_stride[0] = b->act_width[ACT_D];
+    matmul_run(b->pool, &mm, 1);
+    return 0;
+}

@@ -1,0 +1,353 @@
+/*
+ * Attention to condensed keys in the reference backend, as backend.h has it.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "engine/quant.h"
+#include "engine/reference/reference.h"
+#include "engine/sparse.h"
+
+/* Buffers of the ops, in the order in which these fill them. */
+struct ref_condensed {
+    float *r, *key, *weight; /* [max_rows]: LEAN_IN's r, k and t */
+    float *value, *gate;     /* [max_rows][2 widest key]: CONDENSE's u, and what weighs it */
+    float *q;                /* [max_rows] the indexer's queries */
+    float *score;            /* [longest context] of PICK, of LEAN_ATTEND */
+    uint32_t *pick, *n_pick; /* [max_rows][n_block], [max_rows] */
+    float *line;             /* [widest key] */
+    size_t width;            /* of the widest key */
+};
+
+int ref_condensed_open(struct be *b, const struct be_opts *o) {
+    const struct condensed_shape *c = &o->shape->condensed;
+    size_t n = MAX(o->engine->max_rows, 1);
+
+    if (!c->window)
+        return 0;
+    struct ref_condensed *d = b->condensed = calloc(1, sizeof(*d));
+    if (!d)
+        return -ENOMEM;
+    d->width = MAX(o->shape->head_dim, c->index_dim);
+    d->r = calloc(n, c->q_rank * sizeof(float));
+    d->key = calloc(n, o->shape->head_dim * sizeof(float));
+    d->weight = calloc(n, MAX(c->n_index, 1) * sizeof(float));
+    d->value = calloc(n, 2 * d->width * sizeof(float));
+    d->gate = calloc(n, 2 * d->width * sizeof(float));
+    d->q = calloc(n, (size_t)MAX(c->n_index, 1) * d->width * sizeof(float));
+    d->score = calloc(c->window + o->engine->max_context / BLOCK_SHORT + 1, sizeof(float));
+    d->pick = calloc(n, MAX(c->n_block, 1) * sizeof(uint32_t));
+    d->n_pick = calloc(n, sizeof(uint32_t));
+    d->line = calloc(d->width, sizeof(float));
+    return d->r && d->key && d->weight && d->value && d->gate && d->q && d->score && d->pick &&
+                   d->n_pick && d->line
+               ? 0
+               : -ENOMEM;
+}
+
+void ref_condensed_close(struct be *b) {
+    struct ref_condensed *d = b->condensed;
+
+    if (!d)
+        return;
+    free(d->r);
+    free(d->key);
+    free(d->weight);
+    free(d->value);
+    free(d->gate);
+    free(d->q);
+    free(d->score);
+    free(d->pick);
+    free(d->n_pick);
+    free(d->line);
+    free(d);
+}
+
+/* Turns the last values of @x, of which there are @n, to position @pos, or back from there. */
+static void turn(struct be *b, const struct model_op *op, uint32_t pos, bool back, size_t n,
+                 float *x) {
+    const struct rope_set *set = &b->shape->rope[op->rope];
+
+    for (uint32_t i = 0; i < set->n_rot / 2; i++) {
+        mx_sincos(pos * set->freq[i], &b->rope[2 * i + 1], &b->rope[2 * i]);
+        b->rope[2 * i + 1] = back ? -b->rope[2 * i + 1] : b->rope[2 * i + 1];
+    }
+    ref_rotate(b, set, x + n - set->n_rot);
+}
+
+int ref_lean_in(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct condensed_shape *c = &b->shape->condensed;
+    struct ref_condensed *d = b->condensed;
+    uint32_t n_rows = s->host.batch->n_rows;
+    size_t dim = b->shape->head_dim;
+    float scale = 1.0f / sqrtf((float)(c->index_dim * c->n_index));
+
+    ref_norm_rows(s, op);
+    ref_linear(b, op->w[0], NULL, b->normed, n_rows, d->r);
+    ref_linear(b, op->w[1], NULL, b->normed, n_rows, d->key);
+    if (op->w[2])
+        ref_linear(b, op->w[2], NULL, b->normed, n_rows, d->weight);
+    for (size_t i = 0; op->w[2] && i < (size_t)n_rows * c->n_index; i++)
+        d->weight[i] *= scale;
+    for (size_t r = 0; r < n_rows; r++) {
+        float *low = d->r + r * c->q_rank, *key = d->key + r * dim;
+
+        ref_rms_norm(low, op->q_norm, b->shape->rms_eps, c->q_rank, low);
+        ref_rms_norm(key, op->k_norm, b->shape->rms_eps, dim, key);
+        turn(b, op, s->host.row_pos[r], false, dim, key);
+    }
+    return 0;
+}
+
+int ref_lean_q(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t n_rows = s->host.batch->n_rows, n_head = b->shape->n_head;
+    size_t dim = b->shape->head_dim;
+
+    ref_linear(b, op->w[0], NULL, b->condensed->r, n_rows, b->act[ACT_Q]);
+    for (size_t i = 0; i < (size_t)n_rows * n_head; i++) {
+        float *q = b->act[ACT_Q] + i * dim;
+
+        ref_rms_norm(q, NULL, b->shape->rms_eps, dim, q);
+        turn(b, op, s->host.row_pos[i / n_head], false, dim, q);
+    }
+    return 0;
+}
+
+/* Returns the address of the key, of @n values, of block @i of row @row's sequence. */
+static uint8_t *key_at(struct step *s, const struct model_op *op, uint32_t row, uint32_t i,
+                       uint64_t n) {
+    const struct be *b = s->be;
+    uint32_t last = (i + 1) * op->block - 1;
+    size_t page = host_page(&s->host, KV_GLOBAL, row, last);
+
+    return b->pages[KV_GLOBAL] + page * b->page_bytes[KV_GLOBAL] +
+           condensed_at(b->shape, b->page_tokens, op->block, op->first_value, n, last) *
+               condensed_value(b->kv_type);
+}
+
+/* Returns the key of block @i of row @row's sequence, in the backend's line. */
+static const float *read_key(struct step *s, const struct model_op *op, uint32_t row, uint32_t i,
+                             uint64_t n) {
+    struct be *b = s->be;
+    bool floats = condensed_value(b->kv_type) == sizeof(float);
+
+    quant_decode(floats ? TENSOR_F32 : TENSOR_F16, key_at(s, op, row, i, n), b->condensed->line,
+                 (uint32_t)n);
+    return b->condensed->line;
+}
+
+static void store_key(const struct be *b, const float *x, size_t n, uint8_t *to) {
+    if (condensed_value(b->kv_type) == sizeof(float))
+        memcpy(to, x, n * sizeof(*x));
+    for (size_t i = 0; i < n && condensed_value(b->kv_type) != sizeof(float); i++) {
+        uint16_t half = mx_float_to_half(x[i]);
+
+        memcpy(to + 2 * i, &half, 2);
+    }
+}
+
+/* A sequence whose blocks are condensed: the state has u and the weights of its last tokens. */
+struct source {
+    const struct engine_seq *seq;
+    float *state;
+    size_t width;    /* of u */
+    uint32_t n_kept; /* tokens of the state */
+};
+
+/* Returns u (@which 0) or the weights (1) of position @pos. */
+static const float *source_at(const struct be *b, const struct source *from, uint32_t pos,
+                              int which) {
+    const struct ref_condensed *d = b->condensed;
+    const float *fresh = which ? d->gate : d->value;
+
+    if (pos < from->seq->pos0)
+        return from->state + (2 * (size_t)(pos % from->n_kept) + (size_t)which) * from->width;
+    return fresh + (from->seq->row0 + pos - from->seq->pos0) * from->width;
+}
+
+/* Computes channel @i of the key of the block that begins at @first: the softmax over its tokens,
+ * and where it is short over those of the block before it. */
+static float condense(const struct be *b, const struct model_op *op, const struct source *from,
+                      uint32_t first, size_t i) {
+    bool is_short = op->block == BLOCK_SHORT;
+    size_t n = op->k_norm->ne[0], own = is_short ? n : 0;
+    uint32_t before = is_short && first ? op->block : 0, end = before + op->block;
+    float score[BLOCK_LONG + BLOCK_SHORT], value[BLOCK_LONG + BLOCK_SHORT], max = -INFINITY;
+    float sum = 0, out = 0;
+
+    for (uint32_t k = 0; k < end; k++) {
+        size_t at = k < before ? i : own + i;
+        uint32_t pos = first - before + k;
+
+        quant_decode_row(op->weigh, pos % op->block, b->row);
+        value[k] = source_at(b, from, pos, 0)[at];
+        score[k] = source_at(b, from, pos, 1)[at] + b->row[at];
+        max = score[k] > max ? score[k] : max;
+    }
+    for (uint32_t k = 0; k < end; k++) {
+        float weight = mx_expf(score[k] - max);
+
+        sum += weight;
+        out += weight * value[k];
+    }
+    return out / sum;
+}
+
+int ref_condense(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct ref_condensed *d = b->condensed;
+    const struct engine_batch *batch = s->host.batch;
+    size_t n = op->k_norm->ne[0], width = op->w[0]->ne[1];
+    uint32_t n_kept = op->block == BLOCK_SHORT ? 2 * op->block : op->block;
+
+    ref_norm_rows(s, op);
+    ref_linear(b, op->w[0], NULL, b->normed, batch->n_rows, d->value);
+    ref_linear(b, op->w[1], NULL, b->normed, batch->n_rows, d->gate);
+    for (uint32_t k = 0; k < batch->n_seqs; k++) {
+        const struct engine_seq *q = &batch->seq[k];
+        struct source from = {q, ref_more(b, op, q), width, n_kept};
+        uint32_t end = q->pos0 + q->n_rows;
+
+        for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++) {
+            uint32_t pos = s->host.row_pos[r], first = pos + 1 - op->block;
+
+            if ((pos + 1) % op->block)
+                continue;
+            for (size_t i = 0; i < n; i++)
+                d->line[i] = condense(b, op, &from, first, i);
+            ref_rms_norm(d->line, op->k_norm, b->shape->rms_eps, n, d->line);
+            turn(b, op, first, false, n, d->line);
+            store_key(b, d->line, n, key_at(s, op, r, pos / op->block, n));
+        }
+        for (uint32_t pos = end - MIN(n_kept, q->n_rows); pos < end; pos++)
+            for (int which = 0; which < 2; which++)
+                memcpy(from.state + (2 * (size_t)(pos % n_kept) + (size_t)which) * width,
+                       source_at(b, &from, pos, which), width * sizeof(float));
+    }
+    return 0;
+}
+
+int ref_pick(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct condensed_shape *c = &b->shape->condensed;
+    struct ref_condensed *d = b->condensed;
+    size_t dim = c->index_dim, width = c->n_index * dim;
+
+    ref_linear(b, op->w[0], NULL, d->r, s->host.batch->n_rows, d->q);
+    for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
+        uint32_t pos = s->host.row_pos[r], n = (pos + 1) / op->block;
+
+        for (uint32_t h = 0; h < c->n_index; h++)
+            turn(b, op, pos, false, dim, d->q + r * width + h * dim);
+        for (uint32_t i = 0; i < n; i++) {
+            const float *key = read_key(s, op, r, i, dim);
+
+            d->score[i] = 0;
+            for (uint32_t h = 0; h < c->n_index; h++) {
+                float z = ref_dot(d->q + r * width + h * dim, key, dim);
+
+                d->score[i] += (z > 0 ? z : 0) * d->weight[(size_t)r * c->n_index + h];
+            }
+        }
+        d->n_pick[r] = sparse_best(d->score, n, c->n_block, d->pick + (size_t)r * c->n_block);
+    }
+    return 0;
+}
+
+/* The keys that a row sees: those of the window, then those of blocks. */
+struct view {
+    struct step *step;
+    const struct model_op *op;
+    const struct engine_seq *seq;
+    const float *state; /* of the window */
+    uint32_t row, first, n_window, n;
+};
+
+static const float *view_key(const struct view *v, uint32_t k) {
+    const struct be *b = v->step->be;
+    const struct condensed_shape *c = &b->shape->condensed;
+    uint32_t pos = v->first + k, i = k - v->n_window;
+    size_t dim = b->shape->head_dim;
+
+    if (k < v->n_window && pos < v->seq->pos0)
+        return v->state + pos % c->window * dim;
+    if (k < v->n_window)
+        return b->condensed->key + (v->seq->row0 + pos - v->seq->pos0) * dim;
+    if (v->op->block == BLOCK_SHORT)
+        i = b->condensed->pick[(size_t)v->row * c->n_block + i];
+    return read_key(v->step, v->op, v->row, i, dim);
+}
+
+/* One head of a row. */
+static void attend(const struct view *v, uint32_t h) {
+    const struct be *b = v->step->be;
+    size_t dim = b->shape->head_dim, at = ((size_t)v->row * b->shape->n_head + h) * dim;
+    float *score = b->condensed->score, *o = b->act[ACT_O] + at;
+    float sink = ref_vector_at(v->op->sinks, h), max = sink, sum;
+
+    for (uint32_t k = 0; k < v->n; k++) {
+        score[k] = ref_dot(b->act[ACT_Q] + at, view_key(v, k), dim) * b->shape->attn_scale;
+        max = score[k] > max ? score[k] : max;
+    }
+    sum = mx_expf(sink - max);
+    memset(o, 0, dim * sizeof(*o));
+    for (uint32_t k = 0; k < v->n; k++) {
+        const float *key = view_key(v, k);
+        float weight = mx_expf(score[k] - max);
+
+        sum += weight;
+        for (size_t i = 0; i < dim; i++)
+            o[i] += weight * key[i];
+    }
+    for (size_t i = 0; i < dim; i++)
+        o[i] /= sum;
+    turn(v->step->be, v->op, v->step->host.row_pos[v->row], true, dim, o);
+}
+
+int ref_lean_attend(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct condensed_shape *c = &b->shape->condensed;
+    const struct state_shape *t = &b->shape->state;
+    const struct engine_batch *batch = s->host.batch;
+    size_t dim = b->shape->head_dim;
+
+    assert(t->n_floats == c->window * dim && op->state < t->n_layer);
+    for (uint32_t k = 0; k < batch->n_seqs; k++) {
+        const struct engine_seq *q = &batch->seq[k];
+        float *state = b->state + q->state_slot * state_floats(t) + op->state * t->n_floats;
+        uint32_t end = q->pos0 + q->n_rows;
+
+        for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++) {
+            uint32_t pos = s->host.row_pos[r],
+                     first = pos + 1 > c->window ? pos + 1 - c->window : 0;
+            struct view v = {s, op, q, state, r, first, pos + 1 - first, pos + 1 - first};
+
+            if (op->block)
+                v.n += op->block == BLOCK_SHORT ? b->condensed->n_pick[r] : (pos + 1) / op->block;
+            for (uint32_t h = 0; h < b->shape->n_head; h++)
+                attend(&v, h);
+        }
+        for (uint32_t pos = end - MIN(c->window, q->n_rows); pos < end; pos++)
+            memcpy(state + pos % c->window * dim,
+                   b->condensed->key + (q->row0 + pos - q->pos0) * dim, dim * sizeof(*state));
+    }
+    return 0;
+}
+
+int ref_lean_out(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    size_t n_in = op->w[0]->ne[0], n_out = op->w[0]->ne[1];
+    size_t in_width = n_in * b->shape->condensed.n_group, out_width = b->shape->state.n_out;
+
+    assert(in_width == b->shape->widest.q && n_out * b->shape->condensed.n_group == out_width);
+    for (uint64_t o = 0; o < n_out; o++) {
+        quant_decode_row(op->w[0], o, b->row);
+        for (uint32_t r = 0; r < s->host.batch->n_rows; r++)
+            b->act[ACT_D][r * out_width + op->part * n_out + o] =
+                ref_dot(b->row, b->act[ACT_O] + r * in_width + op->part * n_in, n_in);
+    }
+    return 0;
+}

@@ -1,0 +1,21 @@
+#pragma once
+
+/*
+ * sinkhorn - the weights by which residual streams are blended (OP_BLEND): those of a branch's
+ * input, those of its output, and the shares that the streams have in each other, a matrix whose
+ * rows and columns add up to about 1 (Sinkhorn and Knopp 1967).
+ */
+
+#include "engine/backend.h"
+
+enum { MAX_STREAMS = 16 };
+
+/* Computes, for n = @s->n streams, from the numbers @m and their @base, which are cut alike into n,
+ * n and n x n with a scale for each part:
+ *   in[i] = sigmoid(scale[0] m[i] + base[i]) + eps
+ *   out[i] = 2 sigmoid(scale[1] m[n + i] + base[n + i])
+ *   share[j][i]: the softmax over i of scale[2] m[2n + jn + i] + base[..], plus eps; then, rounds
+ *     times, divided by (its sum over i) + eps, but for the first time, and (its sum over j) + eps
+ * @out NULL: only in; else share follows the n values of out. */
+void sinkhorn_weights(const struct stream_shape *s, const float *m, const float *scale,
+                      const float *base, float *in, float *out);
