@@ -10,6 +10,7 @@
 #include "engine/arch/bailing3.h"
 #include "engine/arch/decoder.h"
 #include "engine/arch/deepseek2.h"
+#include "engine/arch/deepseek4.h"
 #include "engine/arch/encoder.h"
 #include "engine/arch/gemma4.h"
 #include "engine/arch/hybrid.h"
@@ -310,6 +311,14 @@ static const struct arch archs[] = {
         .bind = deepseek2_bind,
         .decoder = {.pick_bias = BIND_MAY},
     },
+    {
+        .name = "deepseek4",
+        .rope = ROPE_NORM,
+        .experts = EXPERTS_MUST,
+        .no_drafts = true,
+        .routing = {.by_keys = true},
+        .bind = deepseek4_bind,
+    },
     /* Laguna XS and S. */
     {
         .name = "laguna",
@@ -434,7 +443,7 @@ static void read_routing(struct meta *m, const struct arch *arch, struct model *
     bool normed = false;
     char key[96];
 
-    meta_u32_opt(m, "expert_gating_func", 0, 2, &func);
+    meta_u32_opt(m, "expert_gating_func", 0, arch->bind == deepseek4_bind ? 4 : 2, &func);
     meta_u32_opt(m, "leading_dense_block_count", 0, MODEL_LAYERS_MAX, &model->n_lead);
     meta_u32_opt(m, "expert_shared_count", 0, 64, &n_shared);
     meta_u32_opt(m, "expert_shared_feed_forward_length", 0, 1u << 20, &width);
@@ -724,7 +733,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         .context = m->shape.max_context,
         .base = 10000,
         .suffix = "",
-        .scaled = a->bind != step35_bind,
+        .scaled = a->bind != step35_bind && a->bind != deepseek4_bind,
         .half = a->bind == step35_bind,
         .fixed_betas = a->fixed_betas,
         .long_rope = a->long_rope,
@@ -747,7 +756,8 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         bind_apart(&b, m, a, block);
     if (b.r == 0 && m->r == 0) {
         model_measure(m);
-        if (!m->shape.n_kv_layer[KV_GLOBAL] && !m->shape.n_kv_layer[KV_WINDOW])
+        if (!m->shape.n_kv_layer[KV_GLOBAL] && !m->shape.n_kv_layer[KV_WINDOW] &&
+            !m->shape.condensed.window)
             b.r = err_set(err, 0, NULL, "models without attention are not supported");
         head_bind(&b, &m->head, m->shape.n_embd, output);
     }

@@ -97,9 +97,9 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
     /* Where two experts are as good as equal the last bit of a cached value chooses, and the row is
      * another one. */
     const char *arch = seen->golden->label.arch;
-    static const char *const mixtures[] = {"qwen3moe",  "qwen35moe",   "gpt-oss",
-                                           "deepseek2", "laguna",      "minimax-m2",
-                                           "step35",    "bailingmoe3", "qwen4exp"};
+    static const char *const mixtures[] = {"qwen3moe", "qwen35moe",  "gpt-oss", "deepseek2",
+                                           "laguna",   "minimax-m2", "step35",  "bailingmoe3",
+                                           "qwen4exp", "deepseek4"};
     bool mixture = false;
     for (size_t i = 0; i < ARRAY_SIZE(mixtures); i++)
         mixture |= strcmp(arch, mixtures[i]) == 0;
@@ -235,8 +235,8 @@ static const char *const served[] = {
 };
 
 /* Files of the repository that the larger set has elsewhere. */
-static const char *const served_here[] = {"minimax-m2",  "muse-glimmer", "step35",
-                                          "bailingmoe3", "qwen4exp",     "qwen4exp-r2"};
+static const char *const served_here[] = {"minimax-m2", "muse-glimmer", "step35",   "bailingmoe3",
+                                          "qwen4exp",   "qwen4exp-r2",  "deepseek4"};
 /* Files of the larger set alone. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",

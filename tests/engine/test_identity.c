@@ -474,6 +474,7 @@ Test(identity, cpu_windows_in_long_contexts) {
 Test(identity, cpu_blocks_in_long_contexts) {
     need("cpu");
     check_golden("cpu", "qwen4exp", 900, long_ways, 1);
+    check_golden("cpu", "deepseek4", 900, long_ways, 1);
 }
 
 Test(identity, reference_windows) {
@@ -486,7 +487,7 @@ static const char *const others[] = {
     "granite",  "phi3",        "mistral3",           "olmo2",         "lfm2",
     "lfm2moe",  "glm4moe-mtp", "nemotron-h-moe-mtp", "deepseek2-mtp", "deepseek2-lite",
     "laguna",   "minimax-m2",  "muse-glimmer",       "step35",        "bailingmoe3",
-    "qwen4exp", "qwen4exp-r2"};
+    "qwen4exp", "qwen4exp-r2", "deepseek4"};
 
 Test(identity, cpu_architectures) {
     need("cpu");

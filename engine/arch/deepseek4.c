@@ -1,0 +1,354 @@
+#include "engine/arch/deepseek4.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include "engine/meta.h"
+#include "engine/rope.h"
+#include "engine/sinkhorn.h"
+
+/* Hyperparameters that differ by layer or that no op has. */
+struct plan {
+    uint32_t block[MODEL_LAYERS_MAX]; /* positions of a block; 0: none */
+    uint32_t n_table;                 /* first layers whose experts are those of the token */
+    uint32_t n_out;                   /* values of a part of attention's output */
+    float limit, shared_limit;        /* 0: none */
+};
+
+/* Reads the positions of the blocks of each layer. Entries behind the layers are those of MTP
+ * blocks. */
+static void read_blocks(struct meta *m, uint32_t n_layer, uint32_t *out) {
+    char key[96];
+    uint32_t n = 0;
+
+    snprintf(key, sizeof(key), "%s.attention.compress_ratios", m->arch);
+    const struct gguf_array *a = gguf_array(m->file, key);
+    if (m->r == 0 && (!a || gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < n_layer))
+        m->r = err_set(m->err, 0, NULL, "'%s' has no entry for some layers", key);
+    for (uint32_t l = 0; l < n_layer && m->r == 0; l++) {
+        double v = gguf_array_num(a, l);
+
+        if (v != 0 && v != BLOCK_SHORT && v != BLOCK_LONG)
+            m->r = err_set(m->err, 0, NULL,
+                           "'%s' is %g for layer %u; only 0, 4 and 128 are supported", key, v, l);
+        else
+            n += (out[l] = (uint32_t)v) != 0;
+    }
+    if (m->r == 0 && n == 0)
+        m->r = err_set(m->err, 0, NULL, "'%s' is 0 for all layers, which is not supported", key);
+}
+
+/* Reads a limit of activations; 0: there is none. */
+static float read_limit(struct meta *m, const char *key, uint32_t n_layer) {
+    char full[96];
+    double v = 0, all;
+
+    snprintf(full, sizeof(full), "%s.%s", m->arch, key);
+    const struct gguf_array *a = gguf_array(m->file, full);
+    if (!a) {
+        meta_f32_opt(m, key, 0, 1e6, &v);
+        return (float)v;
+    }
+    if (m->r < 0)
+        return 0;
+    bool fits = gguf_array_type(a) != GGUF_STRING && gguf_array_n(a) >= n_layer;
+    all = fits ? gguf_array_num(a, 0) : -1;
+    for (uint32_t l = 0; l < n_layer && fits; l++)
+        fits = gguf_array_num(a, l) == all;
+    if (!fits || !(all >= 0 && all <= 1e6))
+        m->r = err_set(m->err, 0, NULL, "'%s' must be one limit, the same for all layers", full);
+    return (float)all;
+}
+
+/* Layers with blocks turn by another base, scaled; the magnitudes are not. */
+static void read_rope(struct meta *m, struct model_shape *s) {
+    double base = 160000;
+    uint32_t n_rot = s->head_dim;
+
+    meta_u32_opt(m, "rope.dimension_count", 2, s->head_dim, &n_rot);
+    meta_f32_opt(m, "attention.compress_rope_freq_base", 1.5, 1e12, &base);
+    rope_read(m,
+              &(struct rope_defaults){.dim = n_rot,
+                                      .context = s->max_context,
+                                      .base = base,
+                                      .suffix = "_compressed",
+                                      .scaled = true},
+              NULL, &s->rope[1]);
+    s->rope[1].mscale = 1;
+}
+
+static void read_streams(struct meta *m, struct stream_shape *t) {
+    double eps = 1e-6;
+
+    meta_u32(m, "hyper_connection.count", 2, MAX_STREAMS, &t->n);
+    meta_u32(m, "hyper_connection.sinkhorn_iterations", 1, 1000, &t->rounds);
+    meta_f32_opt(m, "hyper_connection.epsilon", 0, 0.1, &eps);
+    t->eps = (float)eps;
+    t->n_low = t->n * (t->n + 2);
+}
+
+static void read_all(struct meta *m, struct model_shape *s, struct plan *p) {
+    struct condensed_shape *c = &s->condensed;
+    uint32_t func;
+
+    meta_u32(m, "attention.sliding_window", 1, 4096, &c->window);
+    meta_u32(m, "attention.q_lora_rank", 1, 1u << 16, &c->q_rank);
+    meta_u32(m, "attention.output_group_count", 1, 256, &c->n_group);
+    meta_u32(m, "attention.output_lora_rank", 1, 1u << 16, &p->n_out);
+    meta_u32(m, "attention.indexer.head_count", 1, 256, &c->n_index);
+    meta_u32(m, "attention.indexer.key_length", 16, 1024, &c->index_dim);
+    meta_u32(m, "attention.indexer.top_k", 1, 1u << 20, &c->n_block);
+    meta_u32_opt(m, "hash_layer_count", 0, s->n_layer, &p->n_table);
+    meta_u32(m, "expert_gating_func", 4, 4, &func);
+    meta_refuse_other(m, "leading_dense_block_count", 0);
+    s->gating = GATING_ROOT;
+    read_blocks(m, s->n_layer, p->block);
+    read_streams(m, &s->stream);
+    p->limit = read_limit(m, "swiglu_clamp_exp", s->n_layer);
+    p->shared_limit = read_limit(m, "swiglu_clamp_shexp", s->n_layer);
+    read_rope(m, s);
+    if (m->r < 0)
+        return;
+    if (s->n_head_kv != 1 || s->head_dim % 16 || c->index_dim % 16 || s->n_head % c->n_group ||
+        s->rope[1].n_rot > c->index_dim)
+        m->r = err_set(m->err, 0, NULL,
+                       "%u heads of %u values in %u groups with %u key heads and an indexer of %u "
+                       "values are not supported",
+                       s->n_head, s->head_dim, c->n_group, s->n_head_kv, c->index_dim);
+    if (m->r == 0 && s->n_picture)
+        m->r = err_set(m->err, 0, NULL, "pictures are not supported for %s models", m->arch);
+    s->state = (struct state_shape){
+        .n_out = c->n_group * p->n_out,
+        .n_floats = (uint64_t)c->window * s->head_dim,
+    };
+}
+
+/* x = the blend of the streams for branch @what of layer @l; behind the layers, for the logits. */
+static void add_blend(struct binder *b, struct model *m, uint32_t l, const char *what) {
+    uint64_t n = m->shape.stream.n, width = n * m->shape.n_embd;
+    bool ends = l == m->shape.n_layer;
+    uint64_t n_out = ends ? n : m->shape.stream.n_low;
+    char name[32];
+
+    snprintf(name, sizeof(name), ends ? "output_hc" : "blk.%u.hc_%s", l, what);
+    model_add(m, &(struct model_op){
+                     .kind = OP_BLEND,
+                     .layer = l,
+                     .w = {bind_matrix(b, BIND_MUST, width, n_out, "%s_fn.weight", name)},
+                     .weigh = bind_vector(b, BIND_MUST, ends ? 1 : 3, "%s_scale.weight", name),
+                     .pick_bias = bind_vector(b, BIND_MUST, n_out, "%s_base.weight", name),
+                 });
+}
+
+static void add_spread(struct model *m, uint32_t l, bool begins) {
+    model_add(m, &(struct model_op){.kind = OP_SPREAD, .layer = l, .begins = begins});
+}
+
+static const struct tensor *attn_norm(struct binder *b, const struct model *m, uint32_t l) {
+    return bind_vector(b, BIND_MUST, m->shape.n_embd, "blk.%u.attn_norm.weight", l);
+}
+
+/* Keys of @dim values of the blocks of layer @l. Returns the op's first_value. */
+static uint64_t add_condense(struct binder *b, struct model *m, uint32_t l, uint32_t block,
+                             uint32_t dim, const char *what) {
+    struct model_shape *s = &m->shape;
+    bool is_short = block == BLOCK_SHORT;
+    uint64_t width = is_short ? 2ull * dim : dim, n_kept = is_short ? 2 * block : block;
+    uint64_t *n_values = is_short ? &s->condensed.n_short : &s->condensed.n_long;
+    uint64_t first = *n_values;
+
+    model_add(
+        m, &(struct model_op){
+               .kind = OP_CONDENSE,
+               .layer = l,
+               .rope = 1,
+               .block = block,
+               .first_value = first,
+               .more = s->state.n_more,
+               .norm = attn_norm(b, m, l),
+               .w = {bind_matrix(b, BIND_MUST, s->n_embd, width, "blk.%u.%s_kv.weight", l, what),
+                     bind_matrix(b, BIND_MUST, s->n_embd, width, "blk.%u.%s_gate.weight", l, what)},
+               .weigh = bind_matrix(b, BIND_MUST, width, block, "blk.%u.%s_ape.weight", l, what),
+               .k_norm = bind_vector(b, BIND_MUST, dim, "blk.%u.%s_norm.weight", l, what),
+           });
+    *n_values += dim;
+    s->state.n_more += 2 * n_kept * width;
+    return first;
+}
+
+/* The choice of the short blocks that the attention of layer @l sees. */
+static void add_pick(struct binder *b, struct model *m, uint32_t l) {
+    const struct condensed_shape *c = &m->shape.condensed;
+    uint64_t first = add_condense(b, m, l, BLOCK_SHORT, c->index_dim, "indexer_compressor");
+
+    model_add(m, &(struct model_op){
+                     .kind = OP_PICK,
+                     .layer = l,
+                     .rope = 1,
+                     .block = BLOCK_SHORT,
+                     .first_value = first,
+                     .w = {bind_matrix(b, BIND_MUST, c->q_rank, (uint64_t)c->n_index * c->index_dim,
+                                       "blk.%u.indexer.attn_q_b.weight", l)},
+                 });
+}
+
+/* The output of attention, part by part, and then all parts. */
+static void add_output(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
+    const struct model_shape *s = &m->shape;
+    uint32_t n_group = s->condensed.n_group;
+    uint64_t n_q = (uint64_t)s->n_head * s->head_dim, n_out = (uint64_t)n_group * p->n_out;
+    const struct tensor *all =
+        bind_matrix(b, BIND_MUST, n_q / n_group, n_out, "blk.%u.attn_output_a.weight", l);
+
+    for (uint32_t i = 0; i < n_group; i++)
+        model_add(m, &(struct model_op){
+                         .kind = OP_LEAN_OUT,
+                         .layer = l,
+                         .part = i,
+                         .w = {bind_rows(b, all, (uint64_t)i * p->n_out, p->n_out)},
+                     });
+    model_add(
+        m, &(struct model_op){
+               .kind = OP_PROJ,
+               .layer = l,
+               .in = ACT_D,
+               .branch = true,
+               .w = {bind_matrix(b, BIND_MUST, n_out, s->n_embd, "blk.%u.attn_output_b.weight", l)},
+           });
+}
+
+static void add_attention(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
+    struct model_shape *s = &m->shape;
+    const struct condensed_shape *c = &s->condensed;
+    uint32_t block = p->block[l];
+    uint8_t rope = block > 0;
+    uint64_t first = 0, n_q = (uint64_t)s->n_head * s->head_dim;
+    enum bind_need index = block == BLOCK_SHORT ? BIND_MUST : BIND_NEVER;
+
+    model_add(
+        m, &(struct model_op){
+               .kind = OP_LEAN_IN,
+               .layer = l,
+               .rope = rope,
+               .norm = attn_norm(b, m, l),
+               .w = {bind_matrix(b, BIND_MUST, s->n_embd, c->q_rank, "blk.%u.attn_q_a.weight", l),
+                     bind_matrix(b, BIND_MUST, s->n_embd, s->head_dim, "blk.%u.attn_kv.weight", l),
+                     bind_matrix(b, index, s->n_embd, c->n_index, "blk.%u.indexer.proj.weight", l)},
+               .q_norm = bind_vector(b, BIND_MUST, c->q_rank, "blk.%u.attn_q_a_norm.weight", l),
+               .k_norm = bind_vector(b, BIND_MUST, s->head_dim, "blk.%u.attn_kv_a_norm.weight", l),
+           });
+    model_add(m, &(struct model_op){
+                     .kind = OP_LEAN_Q,
+                     .layer = l,
+                     .rope = rope,
+                     .w = {bind_matrix(b, BIND_MUST, c->q_rank, n_q, "blk.%u.attn_q_b.weight", l)},
+                 });
+    if (block)
+        first = add_condense(b, m, l, block, s->head_dim, "attn_compressor");
+    if (block == BLOCK_SHORT)
+        add_pick(b, m, l);
+    model_add(m, &(struct model_op){
+                     .kind = OP_LEAN_ATTEND,
+                     .layer = l,
+                     .rope = rope,
+                     .block = block,
+                     .first_value = first,
+                     .state = s->state.n_layer++,
+                     .heads = {s->n_head, 1, s->head_dim},
+                     .sinks = bind_vector(b, BIND_MUST, s->n_head, "blk.%u.attn_sinks.weight", l),
+                 });
+    add_output(b, m, p, l);
+}
+
+/* Checks the experts that layer @l has for each token. */
+static const struct tensor *bind_picks(struct binder *b, const struct model_shape *s, uint32_t l) {
+    const struct tensor *t =
+        bind_table(b, s->n_expert_used, s->n_vocab, "blk.%u.ffn_gate_tid2eid.weight", l);
+
+    for (uint64_t i = 0; t && i < t->ne[0] * t->ne[1]; i++) {
+        int32_t v;
+
+        memcpy(&v, t->data + 4 * i, 4);
+        if (v >= 0 && (uint32_t)v < s->n_expert)
+            continue;
+        b->r = err_set(b->err, 0, NULL, "tensor '%s' has expert %d of %u", t->name, v, s->n_expert);
+        return NULL;
+    }
+    return t;
+}
+
+/* b = what the expert of all rows gives, then += the picked ones. */
+static void add_experts(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
+    const struct model_shape *s = &m->shape;
+    uint64_t n = s->n_expert, n_ff = s->n_ff_expert, n_all = m->n_ff_common;
+    bool by_token = l < p->n_table;
+    const struct tensor *norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.ffn_norm.weight", l);
+
+    if (n_all) {
+        model_add(m, &(struct model_op){
+                         .kind = OP_GATE_UP,
+                         .layer = l,
+                         .glu = p->shared_limit > 0 ? GLU_CUT : GLU_SILU,
+                         .limit = p->shared_limit,
+                         .norm = norm,
+                         .w = {bind_matrix(b, BIND_MUST, s->n_embd, n_all,
+                                           "blk.%u.ffn_gate_shexp.weight", l),
+                               bind_matrix(b, BIND_MUST, s->n_embd, n_all,
+                                           "blk.%u.ffn_up_shexp.weight", l)},
+                     });
+        model_add(m, &(struct model_op){
+                         .kind = OP_PROJ,
+                         .layer = l,
+                         .in = ACT_H,
+                         .branch = true,
+                         .w = {bind_matrix(b, BIND_MUST, n_all, s->n_embd,
+                                           "blk.%u.ffn_down_shexp.weight", l)},
+                     });
+    }
+    model_add(m,
+              &(struct model_op){
+                  .kind = OP_ROUTE,
+                  .layer = l,
+                  .norm = norm,
+                  .table = by_token ? bind_picks(b, s, l) : NULL,
+                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, n, "blk.%u.ffn_gate_inp.weight", l)},
+                  .pick_bias = bind_vector(b, by_token ? BIND_NEVER : BIND_MUST, n,
+                                           "blk.%u.exp_probs_b.bias", l),
+              });
+    model_add(
+        m,
+        &(struct model_op){
+            .kind = OP_EXPERTS,
+            .layer = l,
+            .branch = true,
+            .glu = p->limit > 0 ? GLU_CUT : GLU_SILU,
+            .limit = p->limit,
+            .w = {bind_matrices(b, BIND_MUST, s->n_embd, n_ff, n, "blk.%u.ffn_gate_exps.weight", l),
+                  bind_matrices(b, BIND_MUST, s->n_embd, n_ff, n, "blk.%u.ffn_up_exps.weight", l),
+                  bind_matrices(b, BIND_MUST, n_ff, s->n_embd, n, "blk.%u.ffn_down_exps.weight",
+                                l)},
+        });
+}
+
+void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) {
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    struct model_shape *s = &m->shape;
+    struct plan p = {0};
+    struct model_op logits;
+
+    assert(m->n_ops == 0);
+    read_all(&meta, s, &p);
+    b->r = meta.r;
+    decoder_ends(b, m, d, &logits);
+    add_spread(m, 0, true);
+    for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
+        add_blend(b, m, i, "attn");
+        add_attention(b, m, &p, i);
+        add_spread(m, i, false);
+        add_blend(b, m, i, "ffn");
+        add_experts(b, m, &p, i);
+        add_spread(m, i, false);
+    }
+    add_blend(b, m, s->n_layer, "");
+    model_add(m, &logits);
+}

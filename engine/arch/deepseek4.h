@@ -1,0 +1,12 @@
+#pragma once
+
+/*
+ * deepseek4 - DeepSeek-V4-Flash: attention to a window and to condensed keys of the blocks before
+ * it, experts that in the first layers follow from the token, and residual streams around both.
+ */
+
+#include "engine/arch/decoder.h"
+
+/* Binds the whole model, in place of decoder_bind(), and reads the hyperparameters that only these
+ * models have. */
+void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d);
