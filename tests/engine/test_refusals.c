@@ -1,6 +1,7 @@
 /*
- * What the readers of qwen4exp, step35 and bailingmoe3 refuse, by one change each in a file that is
- * served: a number out of range, a number that contradicts another, or a name that is missing.
+ * What the readers of qwen4exp, deepseek4, step35 and bailingmoe3 refuse, by one change each in a
+ * file that is served: a number out of range, a number that contradicts another, or a name that is
+ * missing.
  */
 
 #include <criterion/criterion.h>
@@ -161,6 +162,59 @@ Test(refusals, numbers_of_qwen4exp) {
     check("qwen4exp", changes, ARRAY_SIZE(changes));
 }
 
+Test(refusals, numbers_of_deepseek4) {
+    static const struct change changes[] = {
+        {"attention.sliding_window", 0, 0, "sliding_window' is 0; it must be from 1 to 4096"},
+        {"attention.head_count_kv", 0, 2, "4 heads of 32 values in 2 groups with 2 key heads"},
+        {"attention.q_lora_rank", 0, 23, "tensor 'blk.0.attn_q_a.weight' is 40 x 24"},
+        {"attention.output_group_count", 0, 3, "4 heads of 32 values in 3 groups"},
+        {"attention.output_group_count", 0, 4, "tensor 'blk.0.attn_output_a.weight' is 64 x 24"},
+        {"attention.output_lora_rank", 0, 13, "tensor 'blk.0.attn_output_a.weight' is 64 x 24"},
+        {"attention.indexer.head_count", 0, 5, "tensor 'blk.1.indexer.proj.weight' is 40 x 6"},
+        {"attention.indexer.key_length", 0, 72, "an indexer of 72 values are not supported"},
+        {"attention.indexer.key_length", 0, 48, "tensor 'blk.1.indexer_compressor_kv.weight' is"},
+        {"attention.indexer.top_k", 0, 0, "indexer.top_k' is 0"},
+        {"attention.compress_ratios", 1, 8, "compress_ratios' is 8 for layer 1; only 0, 4 and 128"},
+        {"attention.compress_ratios", 3, -4, "compress_ratios' is -4 for layer 3"},
+        {"attention.compress_ratios", 1, 128,
+         "tensor 'blk.1.attn_compressor_kv.weight' is 40 x 64"},
+        {"attention.compress_ratios", 1, 0, "tensor 'blk.1.attn_compressor_kv.weight' is unknown"},
+        {"hyper_connection.count", 0, 3, "tensor 'blk.0.hc_attn_fn.weight' is 160 x 24"},
+        {"hyper_connection.count", 0, 17, "hyper_connection.count' is 17"},
+        {"hyper_connection.sinkhorn_iterations", 0, 0, "sinkhorn_iterations' is 0"},
+        {"hyper_connection.epsilon", 0, 1, "hyper_connection.epsilon"},
+        {"hash_layer_count", 0, 5, "hash_layer_count' is 5; it must be from 0 to 4"},
+        {"hash_layer_count", 0, 2, "no tensor 'blk.1.ffn_gate_tid2eid.weight'"},
+        {"hash_layer_count", 0, 0, "no tensor 'blk.0.exp_probs_b.bias'"},
+        {"expert_gating_func", 0, 2, "expert_gating_func' is 2"},
+        {"expert_gating_func", 0, 3, "expert_gating_func' is 3"},
+        {"expert_used_count", 0, 3, "tensor 'blk.0.ffn_gate_tid2eid.weight' is 2 x 384"},
+        {"swiglu_clamp_exp", 0, -1, "swiglu_clamp_exp' is -1"},
+        {"rope.dimension_count", 0, 7, "RoPE over 7 values; their number must be even"},
+    };
+
+    check("deepseek4", changes, ARRAY_SIZE(changes));
+}
+
+/* The first tensor of integers has the number of an expert that there is not. */
+Test(refusals, experts_of_tokens_are_experts_of_the_model) {
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    const int32_t wrong[] = {6, -1};
+    struct err err;
+    struct copy c;
+
+    copy_open(&c, "deepseek4");
+    cr_assert_eq(gguf_open(&file, c.path, &err), 0);
+    const struct tensor *t = gguf_find(file, "blk.0.ffn_gate_tid2eid.weight");
+    cr_assert(t != NULL);
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        const char *why = reason_with(&c, t->file_offset + 40, &wrong[i], 4);
+
+        cr_expect(strstr(why, "tid2eid.weight' has expert ") != NULL, "'%s'", why);
+    }
+    copy_close(&c);
+}
+
 Test(refusals, numbers_of_step35) {
     static const struct change changes[] = {
         {"attention.head_count", 1, 5, "layer 1: 5 heads cannot share 2 key heads evenly"},
@@ -266,6 +320,17 @@ Test(refusals, missing_keys_are_named) {
         "qwen4exp.ple.head_offsets",
         "qwen4exp.ple.head_vocab_sizes",
         "qwen4exp.embedding_length_per_layer_input",
+        "deepseek4.attention.sliding_window",
+        "deepseek4.attention.q_lora_rank",
+        "deepseek4.attention.output_group_count",
+        "deepseek4.attention.output_lora_rank",
+        "deepseek4.attention.indexer.head_count",
+        "deepseek4.attention.indexer.key_length",
+        "deepseek4.attention.indexer.top_k",
+        "deepseek4.attention.compress_ratios",
+        "deepseek4.hyper_connection.count",
+        "deepseek4.hyper_connection.sinkhorn_iterations",
+        "deepseek4.expert_gating_func",
         "step35.attention.sliding_window",
         "bailingmoe3.kda.head_dim",
         "bailingmoe3.kda.gate_lower_bound",
@@ -288,7 +353,7 @@ Test(refusals, missing_keys_are_named) {
  * model has the embedding's; the divisors of rotary positions and the biases of the choice of
  * experts may be missing, and then only their other name is unknown. */
 Test(refusals, missing_tensors_are_named) {
-    static const char *const names[] = {"qwen4exp", "step35", "bailingmoe3"};
+    static const char *const names[] = {"qwen4exp", "deepseek4", "step35", "bailingmoe3"};
     static const char *const optional[] = {"rope_freqs", "probs_b"};
 
     for (size_t f = 0; f < ARRAY_SIZE(names); f++) {
