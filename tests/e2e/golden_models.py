@@ -1,9 +1,17 @@
 """The golden models of the test data through the daemon: their files, requests with digests, greedy texts."""
 import json
 
-from weftd import BACKEND, DATA, Weftd, random_tokens
+import weftd
+from weftd import BACKEND, DATA, Weftd
 
 FLAGS = ("--max-context", "1024", "--kv-pages", "512", "--backend", BACKEND)
+N_VOCAB = 384  # of the smallest vocabulary
+
+
+def random_tokens(seed, n):
+    return weftd.random_tokens(seed, n, N_VOCAB)
+
+
 REQUESTS = [
     {"prompt": random_tokens(1, 5), "temperature": 0},
     {"prompt": random_tokens(2, 33), "temperature": 1, "seed": 11},

@@ -5,7 +5,8 @@ from golden_models import FLAGS, ask, check_greedy, golden
 from weftd import Weftd, main, parallel
 
 MODELS = ("granite", "phi3", "mistral3", "olmo2", "lfm2", "lfm2moe", "glm4moe-mtp", "nemotron-h-moe-mtp", "deepseek2-mtp",
-          "deepseek2-lite", "laguna", "minimax-m2", "muse-glimmer", "step35", "bailingmoe3", "qwen4exp")
+          "deepseek2-lite", "laguna", "minimax-m2", "muse-glimmer", "step35", "bailingmoe3", "qwen4exp",
+          "deepseek4")
 REQUESTS = [r for r in golden_models.REQUESTS if "repetition_penalty" not in r]
 
 

@@ -166,8 +166,8 @@ def damage_states(path):
 
 def test_a_hybrid_model_goes_on_where_its_state_is():
     """Of 900 tokens of a prompt all are computed before a restart; behind it those after the last page before a template's tail."""
-    prompt = random_tokens(71, 900)
-    for name in ("nemotron-h-moe-mtp", "qwen4exp", "qwen35-mtp"):
+    prompt = random_tokens(71, 900, 300)  # ordinary ones: none ends a message
+    for name in ("nemotron-h-moe-mtp", "qwen4exp", "deepseek4", "qwen35-mtp"):
         flags = ("--max-context", "1024", "--kv-pages", "256", "--backend", BACKEND, "--threads", "2")
         with Folder() as f:
             disk = (*flags, "--kv-disk", f.name, "--kv-disk-size", "64M")

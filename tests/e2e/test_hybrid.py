@@ -8,13 +8,13 @@ import tempfile
 import time
 
 import golden_models
-from golden_models import FLAGS, ask, check_greedy, expected, golden
-from weftd import BACKEND, BUILD, Weftd, main, parallel, random_tokens, seen
+from golden_models import FLAGS, ask, check_greedy, expected, golden, random_tokens
+from weftd import BACKEND, BUILD, Weftd, main, parallel, seen
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
 from session import Session
 
-MODELS = ("qwen35-mtp", "qwen35moe-mtp", "qwen3next", "lfm2moe", "nemotron-h-moe-mtp", "qwen4exp")
+MODELS = ("qwen35-mtp", "qwen35moe-mtp", "qwen3next", "lfm2moe", "nemotron-h-moe-mtp", "qwen4exp", "deepseek4")
 REQUESTS = [*golden_models.REQUESTS, {"prompt": random_tokens(6, 1), "temperature": 1.4, "seed": 14, "top_k": 40}]
 
 
