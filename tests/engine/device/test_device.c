@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "engine/backend.h"
 #include "tests/support/engine_driver.h"
+#include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
 static const int32_t prompt[40] = {7, 3, 11, 200, 5, 18, 4, 299, 0, 64, 23, 9};
@@ -80,6 +81,28 @@ Test(device, auto_takes_the_device_or_says_why_not) {
     expect_auto("", "cuda", "");
     expect_auto("open", "cpu", "the CPU computes: the fake does not open");
     expect_auto("probe", "cpu", "the CPU computes: the fake has no device");
+}
+
+/* Under "auto" the CPU takes such a model. */
+Test(device, models_that_the_device_does_not_compute_are_refused) {
+    static const char why[] = "the cuda backend does not compute residual streams, which deepseek4 "
+                              "models have; use --backend cpu";
+    char path[TEST_DATA_PATH];
+    struct driver_opts o = {.backend = "cuda"};
+    struct driver d;
+    struct err err = {0};
+
+    o.path = test_data_file(path, "golden", "deepseek4", ".gguf");
+    cr_expect(driver_open(&d, &o, &err) == -EINVAL);
+    cr_expect(strcmp(err.message, why) == 0, "%s", err.message);
+    if (!backend_find("cpu", NULL, &err))
+        cr_skip_test("%s", err.message);
+    o.backend = "auto";
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    cr_expect(strcmp(d.info->backend, "cpu") == 0, "%s", d.info->backend);
+    cr_expect(strstr(d.info->note, "does not compute residual streams") != NULL, "%s",
+              d.info->note);
+    driver_close(&d);
 }
 
 Test(device, a_backend_that_does_not_open_is_cleaned_up) {
