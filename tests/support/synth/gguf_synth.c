@@ -33,17 +33,18 @@ static const char usage[] =
     "usage: weft-synth --shape SHAPE --format FORMAT [options] -o OUT.gguf\n"
     "Writes a model with random weights.\n"
     "  --arch A          llama, mistral3, gpt-oss, gemma4, gemma4-assistant, deepseek2,\n"
-    "                    muse-glimmer, step35, qwen2, qwen3, qwen3moe, qwen3next, qwen35,\n"
-    "                    qwen35moe or qwen4exp; default: the shape's\n"
+    "                    deepseek4, muse-glimmer, step35, qwen2, qwen3, qwen3moe, qwen3next,\n"
+    "                    qwen35, qwen35moe or qwen4exp; default: the shape's\n"
     "  --shape S         tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, gemma-4-26b-a4b,\n"
-    "                    gemma-4-26b-a4b-assistant, glm-4.7-flash, muse-glimmer-30b,\n"
-    "                    step-3.5-flash, qwen2-0.5b, qwen3-0.6b, qwen3-8b, qwen3-30b-a3b,\n"
-    "                    qwen3.6-27b, qwen3.6-35b-a3b or qwen3-coder-next, followed or replaced\n"
-    "                    by key=value, separated by commas: n_layer, n_embd, n_head, n_kv,\n"
-    "                    head_dim, n_ff, n_vocab, context, tied, theta, eps, n_expert, n_used,\n"
-    "                    n_rot, n_shared, n_key, n_value, n_state, n_mtp, n_dense, n_lead,\n"
-    "                    q_rank, kv_rank, v_dim, window, period, n_kv_window, window_dim,\n"
-    "                    n_head_window, factor, original, n_embd_out\n"
+    "                    gemma-4-26b-a4b-assistant, glm-4.7-flash, deepseek-v4-flash,\n"
+    "                    muse-glimmer-30b, step-3.5-flash, qwen2-0.5b, qwen3-0.6b, qwen3-8b,\n"
+    "                    qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b, qwen3.8-flash-next or\n"
+    "                    qwen3-coder-next, followed or replaced by key=value, separated by\n"
+    "                    commas: n_layer, n_embd, n_head, n_kv, head_dim, n_ff, n_vocab, context,\n"
+    "                    tied, theta, eps, n_expert, n_used, n_rot, n_shared, n_key, n_value,\n"
+    "                    n_state, n_mtp, n_dense, n_lead, q_rank, kv_rank, v_dim, window, period,\n"
+    "                    n_kv_window, window_dim, n_stream, n_low, n_index, index_dim, n_chosen,\n"
+    "                    n_table, n_group, out_rank, n_head_window, factor, original, n_embd_out\n"
     "  --projector K     a projector (mmproj) of kind K: qwen3vl_merger, qwen2.5vl_merger,\n"
     "                    gemma3, gemma4v, gemma4uv, pixtral or lfm2; --shape tiny or\n"
     "                    qwen3.6-27b, and n_layer, n_embd, n_head, n_ff, n_out, patch, side,\n"
@@ -119,6 +120,23 @@ static int write_divisors(struct gguf_write *w, const struct synth_tensor *t) {
     return 0;
 }
 
+/* Rows of numbers of experts, one behind the other from a random one on. */
+static int write_picks(struct gguf_write *w, const struct synth_tensor *t, uint64_t seed) {
+    struct rng r = {tensor_seed(seed, t->name)};
+    uint64_t n = count_values(t);
+    uint32_t n_expert = (uint32_t)t->mean, at = 0;
+    CLEANUP(freep) int32_t *v = calloc(n, sizeof(*v));
+
+    assert(t->format->type == TENSOR_I32 && t->ne[0] <= n_expert);
+    if (!v)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < n; i++) {
+        at = i % t->ne[0] ? (at + 1) % n_expert : (uint32_t)rng_below(&r, n_expert);
+        v[i] = (int32_t)at;
+    }
+    return gguf_write_data(w, v, n * sizeof(*v));
+}
+
 static int write_matrix(struct gguf_write *w, const struct synth_tensor *t, uint64_t seed,
                         uint8_t *chunk) {
     assert(t->ne[0] % t->format->block == 0 && t->std > 0);
@@ -189,6 +207,7 @@ static int write_tensors(struct gguf_write *w, const struct options *o, const st
         r = t->role == ROLE_VECTOR     ? write_vector(w, t, o->seed)
             : t->role == ROLE_PASS     ? write_pass(w, t)
             : t->role == ROLE_DIVISORS ? write_divisors(w, t)
+            : t->role == ROLE_PICKS    ? write_picks(w, t, o->seed)
                                        : write_matrix(w, t, o->seed, chunk);
         if (r == 0)
             r = gguf_write_tensor_end(w);

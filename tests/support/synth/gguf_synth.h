@@ -19,6 +19,7 @@ enum synth_arch {
     SYNTH_GPT_OSS,
     SYNTH_GEMMA4,
     SYNTH_DEEPSEEK2,
+    SYNTH_DEEPSEEK4,
     SYNTH_QWEN2,
     SYNTH_QWEN3,
     SYNTH_QWEN3MOE,
@@ -43,7 +44,8 @@ struct synth_shape {
     /* Hybrid models: heads of the delta nets and their size. */
     uint32_t n_key, n_value, n_state;
     uint32_t n_rot; /* values of a head that are rotated; 0: all */
-    /* deepseek2: latent vectors of queries and of keys, values of a head. */
+    /* deepseek2: latent vectors of queries and of keys, values of a head; q_rank also of
+     * deepseek4. */
     uint32_t q_rank, kv_rank, v_dim;
     /* Tokens that a layer with a window sees; the last of each @period layers has none. gemma4:
      * key heads and size of heads of layers with one. */
@@ -52,6 +54,9 @@ struct synth_shape {
      * the number of tokens it chooses, in blocks of 4; rows that each of 16 hashes of a token has
      * in the table of n-grams. */
     uint32_t n_stream, n_low, n_index, index_dim, n_chosen, n_table;
+    /* deepseek4, which has n_stream, n_index and index_dim, too, and chooses n_chosen blocks: parts
+     * of attention's output, and values of each. */
+    uint32_t n_group, out_rank;
     uint32_t n_head_window;    /* step35: heads of layers with a window */
     uint32_t factor, original; /* YaRN: by how much the original context is stretched; 0: not */
     /* Blocks of multi-token prediction, 0 or 1; one says what a model would whose layers add
@@ -84,6 +89,14 @@ static inline bool synth_in_window(const struct synth_shape *s, uint32_t l) {
     return (l + (s->arch != SYNTH_STEP35)) % s->period != 0;
 }
 
+/* First layers of deepseek4 whose experts follow from the token. */
+enum { SYNTH_BY_TOKEN = 3 };
+
+/* Positions of a block of layer @l of deepseek4; 0: it has no blocks. */
+static inline uint32_t synth_block(uint32_t l) {
+    return l < 2 ? 0 : l % 2 ? 128 : 4;
+}
+
 /* Heads of queries of layer @l. */
 static inline uint32_t synth_n_head(const struct synth_shape *s, uint32_t l) {
     return s->arch == SYNTH_STEP35 && synth_in_window(s, l) ? s->n_head_window : s->n_head;
@@ -107,6 +120,7 @@ enum synth_role {
     ROLE_VECTOR,
     ROLE_PASS,     /* the first of two inputs passes, as far as it fits; of the other nothing */
     ROLE_DIVISORS, /* of RoPE's frequencies: only the first quarter turns */
+    ROLE_PICKS,    /* numbers of experts, which are different in a row; mean: how many there are */
 };
 
 /* A tensor and what it is filled with: normal numbers of this mean and deviation. */

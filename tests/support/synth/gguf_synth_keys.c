@@ -147,6 +147,34 @@ static void write_deepseek2(struct gguf_write *w, const struct synth_shape *s) {
     gguf_write_bool(w, "deepseek2.expert_weights_norm", true);
 }
 
+static void write_deepseek4(struct gguf_write *w, const struct synth_shape *s) {
+    static const char arch[] = "deepseek4";
+    const struct key keys[] = {
+        {"attention.q_lora_rank", s->q_rank},
+        {"attention.output_group_count", s->n_group},
+        {"attention.output_lora_rank", s->out_rank},
+        {"attention.indexer.head_count", s->n_index},
+        {"attention.indexer.key_length", s->index_dim},
+        {"attention.indexer.top_k", s->n_chosen},
+        {"hyper_connection.count", s->n_stream},
+        {"hyper_connection.sinkhorn_iterations", 20},
+        {"hash_layer_count", SYNTH_BY_TOKEN},
+        {"expert_shared_count", 1},
+        {"expert_gating_func", 4},
+    };
+
+    write_u32(w, arch, keys, ARRAY_SIZE(keys));
+    gguf_write_array(w, "deepseek4.attention.compress_ratios", GGUF_I32, s->n_layer);
+    for (uint32_t i = 0; i < s->n_layer; i++)
+        gguf_write_item(w, GGUF_I32, synth_block(i));
+    write_f32(w, arch, "attention.compress_rope_freq_base", 160000);
+    write_f32(w, arch, "hyper_connection.epsilon", 1e-6);
+    write_f32(w, arch, "swiglu_clamp_exp", 10);
+    write_f32(w, arch, "swiglu_clamp_shexp", 10);
+    write_f32(w, arch, "expert_weights_scale", 1.5);
+    gguf_write_bool(w, "deepseek4.expert_weights_norm", true);
+}
+
 static void write_muse(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
     const struct key period = {"attention.sliding_window_pattern", s->period};
 
@@ -225,6 +253,8 @@ void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const s
         write_gemma4(w, s, arch);
     else if (latent)
         write_deepseek2(w, s);
+    else if (s->arch == SYNTH_DEEPSEEK4)
+        write_deepseek4(w, s);
     else if (s->arch == SYNTH_MUSE)
         write_muse(w, s, arch);
     else if (s->arch == SYNTH_STEP35)

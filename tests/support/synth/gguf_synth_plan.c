@@ -76,7 +76,7 @@ static bool use_more_bits(uint32_t i, uint32_t n) {
     return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
 }
 
-enum { LAYER_TENSORS = 32 }; /* at most */
+enum { LAYER_TENSORS = 34 }; /* at most */
 
 /* State of the functions below, which add tensors in the order of the file. */
 struct planner {
@@ -90,7 +90,9 @@ struct planner {
 static uint32_t count_v(const struct synth_shape *s) {
     uint32_t n = s->n_layer + s->n_mtp;
 
-    return s->arch == SYNTH_GEMMA4 ? n - n / s->period : s->arch == SYNTH_DEEPSEEK2 ? 0 : n;
+    bool none = s->arch == SYNTH_DEEPSEEK2 || s->arch == SYNTH_DEEPSEEK4;
+
+    return s->arch == SYNTH_GEMMA4 ? n - n / s->period : none ? 0 : n;
 }
 
 static struct synth_tensor *add(struct planner *p, enum synth_role role, uint32_t n_dims,
@@ -191,6 +193,18 @@ static void plan_router(struct planner *p, uint32_t i) {
     p->plan->tensor[p->plan->n_tensors - 1].format = tensor_format(TENSOR_F32);
 }
 
+/* The experts of each token. */
+static void plan_picks(struct planner *p, uint32_t i) {
+    const struct synth_shape *s = p->shape;
+
+    vector(p, s->n_expert, 0, s->n_used, "blk.%u.ffn_gate_tid2eid.weight", i);
+    struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
+    t->role = ROLE_PICKS;
+    t->format = tensor_format(TENSOR_I32);
+    t->n_dims = 2;
+    t->ne[1] = s->n_vocab;
+}
+
 static void plan_experts(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
     uint64_t E = s->n_embd, F = s->n_ff;
@@ -206,7 +220,9 @@ static void plan_experts(struct planner *p, uint32_t i) {
         vectors(p, 0.3, F, n, "ffn_up_exps");
         vectors(p, 0.3, E, n, "ffn_down_exps");
     }
-    if (s->arch == SYNTH_DEEPSEEK2 || s->arch == SYNTH_STEP35)
+    if (s->arch == SYNTH_DEEPSEEK4 && i < SYNTH_BY_TOKEN)
+        plan_picks(p, i);
+    else if (s->arch == SYNTH_DEEPSEEK2 || s->arch == SYNTH_DEEPSEEK4 || s->arch == SYNTH_STEP35)
         vector(p, 0, 0.05, n, "blk.%u.exp_probs_b.bias", i);
     if (s->n_shared)
         plan_shared(p, i);
@@ -288,6 +304,45 @@ static void plan_latent(struct planner *p, uint32_t i) {
     matrix(p, ROLE_MATRIX, 1.5, (uint64_t)s->n_head * s->v_dim, E, "blk.%u.attn_output.weight", i);
 }
 
+/* What makes one key of @dim values of a block of tokens; those of short blocks, as they overlap,
+ * have two halves. */
+static void plan_condense(struct planner *p, uint32_t i, uint32_t dim, const char *what) {
+    uint32_t block = synth_block(i);
+    uint64_t E = p->shape->n_embd, width = block == 4 ? 2ull * dim : dim;
+
+    matrix(p, ROLE_MATRIX, 1.5, E, width, "blk.%u.%s_kv.weight", i, what);
+    matrix(p, ROLE_MATRIX, 1, E, width, "blk.%u.%s_gate.weight", i, what);
+    vector(p, 0, 0.3, width, "blk.%u.%s_ape.weight", i, what);
+    struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
+    t->n_dims = 2;
+    t->ne[1] = block;
+    vector(p, 1.4, 0.2, dim, "blk.%u.%s_norm.weight", i, what);
+}
+
+/* Attention to a window and to condensed keys. */
+static void plan_condensed(struct planner *p, uint32_t i) {
+    const struct synth_shape *s = p->shape;
+    uint64_t E = s->n_embd, Q = (uint64_t)s->n_head * s->head_dim, R = s->q_rank;
+    uint64_t out = (uint64_t)s->n_group * s->out_rank;
+
+    matrix(p, ROLE_MATRIX, 1.5, E, R, "blk.%u.attn_q_a.weight", i);
+    vector(p, 1, 0.1, R, "blk.%u.attn_q_a_norm.weight", i);
+    matrix(p, ROLE_MATRIX, 1.5, R, Q, "blk.%u.attn_q_b.weight", i);
+    matrix(p, ROLE_MATRIX, 1.5, E, s->head_dim, "blk.%u.attn_kv.weight", i);
+    vector(p, 1.4, 0.2, s->head_dim, "blk.%u.attn_kv_a_norm.weight", i);
+    vector(p, 0, 1, s->n_head, "blk.%u.attn_sinks.weight", i);
+    if (synth_block(i))
+        plan_condense(p, i, s->head_dim, "attn_compressor");
+    if (synth_block(i) == 4) {
+        plan_condense(p, i, s->index_dim, "indexer_compressor");
+        matrix(p, ROLE_MATRIX, 1, E, s->n_index, "blk.%u.indexer.proj.weight", i);
+        matrix(p, ROLE_MATRIX, 1, R, (uint64_t)s->n_index * s->index_dim,
+               "blk.%u.indexer.attn_q_b.weight", i);
+    }
+    matrix(p, ROLE_MATRIX, 1.5, Q / s->n_group, out, "blk.%u.attn_output_a.weight", i);
+    matrix(p, ROLE_MATRIX, 1.5, out, E, "blk.%u.attn_output_b.weight", i);
+}
+
 static void plan_biases(struct planner *p, uint32_t i, uint64_t q, uint64_t kv) {
     vector(p, 0, 0.5, q, "blk.%u.attn_q.bias", i);
     vector(p, 0, 0.5, kv, "blk.%u.attn_k.bias", i);
@@ -365,6 +420,26 @@ static void plan_streams(struct planner *p, uint32_t i) {
     p->plan->tensor[p->plan->n_tensors - 1].format = tensor_format(TENSOR_F32);
 }
 
+/* The weights of the streams of deepseek4, @n for a row. They are not quantised. */
+static void plan_blend(struct planner *p, const char *name, uint32_t n, bool ends) {
+    uint64_t width = (uint64_t)p->shape->n_stream * p->shape->n_embd;
+
+    matrix(p, ROLE_MATRIX, 1, width, n, "%s_fn.weight", name);
+    p->plan->tensor[p->plan->n_tensors - 1].format = tensor_format(TENSOR_F32);
+    vector(p, 0, 0.5, n, "%s_base.weight", name);
+    vector(p, 1, 0.1, ends ? 1 : 3, "%s_scale.weight", name);
+}
+
+static void plan_blends(struct planner *p, uint32_t i) {
+    uint32_t n = p->shape->n_stream;
+    char name[32];
+
+    snprintf(name, sizeof(name), "blk.%u.hc_attn", i);
+    plan_blend(p, name, n * (n + 2), false);
+    snprintf(name, sizeof(name), "blk.%u.hc_ffn", i);
+    plan_blend(p, name, n * (n + 2), false);
+}
+
 /* The gains keep every branch at about unit size and give logits of a standard deviation near 3:
  * clear winners, few near ties. */
 static void plan_layer(struct planner *p, uint32_t i) {
@@ -377,8 +452,12 @@ static void plan_layer(struct planner *p, uint32_t i) {
         plan_streams(p, i);
     else
         vector(p, 1, 0.1, s->n_embd, "blk.%u.attn_norm.weight", i);
+    if (s->arch == SYNTH_DEEPSEEK4)
+        plan_blends(p, i);
     if (hybrid && (i + 1) % 4 != 0 && i < s->n_layer)
         plan_delta(p, i);
+    else if (s->arch == SYNTH_DEEPSEEK4)
+        plan_condensed(p, i);
     else if (s->arch == SYNTH_DEEPSEEK2)
         plan_latent(p, i);
     else
@@ -425,6 +504,8 @@ static void plan_ends(struct planner *p) {
     } else {
         vector(p, loud, 0.1 * loud, s->n_embd, "output_norm.weight");
     }
+    if (s->arch == SYNTH_DEEPSEEK4)
+        plan_blend(p, "output_hc", s->n_stream, true);
     if (!s->tied)
         matrix(p, ROLE_OUTPUT, 3, s->n_embd, s->n_vocab, "output.weight");
     if (s->arch == SYNTH_ASSISTANT) {

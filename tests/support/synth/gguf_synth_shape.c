@@ -15,7 +15,7 @@ static const char *const arch_names[] = {
     [SYNTH_QWEN3NEXT] = "qwen3next", [SYNTH_QWEN35] = "qwen35",
     [SYNTH_QWEN35MOE] = "qwen35moe", [SYNTH_ASSISTANT] = "gemma4-assistant",
     [SYNTH_MUSE] = "muse-glimmer",   [SYNTH_STEP35] = "step35",
-    [SYNTH_QWEN4EXP] = "qwen4exp",
+    [SYNTH_QWEN4EXP] = "qwen4exp",   [SYNTH_DEEPSEEK4] = "deepseek4",
 };
 
 static const struct {
@@ -53,6 +53,12 @@ static const struct {
       .head_dim = 256, .n_ff = 1536,   .n_vocab = 154880, .context = 202752, .theta = 1e6,
       .eps = 1e-5,     .n_expert = 64, .n_used = 4,       .n_shared = 1536,  .n_dense = 10240,
       .n_lead = 1,     .n_rot = 64,    .q_rank = 768,     .kv_rank = 512,    .v_dim = 256}},
+    {"deepseek-v4-flash",
+     {SYNTH_DEEPSEEK4, .n_layer = 43,   .n_embd = 4096,    .n_head = 64,       .n_kv = 1,
+      .head_dim = 512, .n_ff = 2048,    .n_vocab = 129280, .context = 1048576, .theta = 10000,
+      .eps = 1e-6,     .n_expert = 256, .n_used = 6,       .n_shared = 2048,   .n_rot = 64,
+      .q_rank = 1024,  .window = 128,   .n_stream = 4,     .n_index = 64,      .index_dim = 128,
+      .n_chosen = 512, .n_group = 8,    .out_rank = 1024,  .factor = 16,       .original = 65536}},
     {"muse-glimmer-30b",
      {SYNTH_MUSE, .n_layer = 52, .n_embd = 6656, .n_head = 32, .n_kv = 2, .head_dim = 128,
       .n_ff = 19968, .n_vocab = 202048, .context = 131072, .theta = 500000, .eps = 1e-5,
@@ -132,6 +138,8 @@ static const struct {
     {"index_dim", offsetof(struct synth_shape, index_dim), 16, 1024},
     {"n_chosen", offsetof(struct synth_shape, n_chosen), 4, 16777216},
     {"n_table", offsetof(struct synth_shape, n_table), 32, 100000000},
+    {"n_group", offsetof(struct synth_shape, n_group), 1, 256},
+    {"out_rank", offsetof(struct synth_shape, out_rank), 1, 65536},
     {"n_head_window", offsetof(struct synth_shape, n_head_window), 1, 1024},
     {"window_dim", offsetof(struct synth_shape, window_dim), 2, 1024},
     {"n_embd_out", offsetof(struct synth_shape, n_embd_out), 32, 65536},
@@ -162,6 +170,7 @@ static int set_name(struct synth_shape *s, const char *name, struct err *err) {
     return err_set(err, 0, NULL,
                    "unknown shape \"%s\": tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, "
                    "gemma-4-26b-a4b, gemma-4-26b-a4b-assistant, glm-4.7-flash, "
+                   "deepseek-v4-flash, "
                    "muse-glimmer-30b, step-3.5-flash, qwen2-0.5b, qwen3-0.6b, qwen3-8b, "
                    "qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b, qwen3.8-flash-next or "
                    "qwen3-coder-next",
@@ -206,6 +215,21 @@ static int check_experts(const struct synth_shape *s, struct err *err) {
     return 0;
 }
 
+static int check_deepseek4(const struct synth_shape *s, struct err *err) {
+    bool sizes = s->n_kv == 1 && s->n_layer >= SYNTH_BY_TOKEN && s->head_dim % 16 == 0 &&
+                 s->n_embd % 16 == 0 && s->n_rot && s->n_rot <= MIN(s->index_dim, s->head_dim) &&
+                 s->q_rank && s->window && !s->n_mtp;
+    bool parts = s->n_group && s->n_head % s->n_group == 0 && s->out_rank && s->n_shared == s->n_ff;
+    bool index = s->n_index && s->index_dim % 16 == 0 && s->n_chosen && s->n_stream;
+
+    if (sizes && parts && index)
+        return 0;
+    return err_set(err, 0, NULL,
+                   "shape: deepseek4 needs n_kv 1, 3 layers, n_embd, head_dim and index_dim "
+                   "multiples of 16, n_rot at most these, q_rank, window, n_group that divides "
+                   "n_head, out_rank, n_shared = n_ff, n_index, n_chosen and n_stream");
+}
+
 /* Checks the rules of single architectures. */
 static int check_arch(const struct synth_shape *s, struct err *err) {
     const char *name = synth_arch_name(s->arch);
@@ -237,6 +261,8 @@ static int check_arch(const struct synth_shape *s, struct err *err) {
         return err_set(err, 0, NULL,
                        "shape: deepseek2 needs n_kv 1, kv_rank, v_dim, n_shared, n_rot below "
                        "head_dim, and n_dense for n_lead");
+    if (s->arch == SYNTH_DEEPSEEK4)
+        return check_deepseek4(s, err);
     if (!synth_is_hybrid(s))
         return s->n_mtp ? err_set(err, 0, NULL, "shape: %s with n_mtp", name) : 0;
     if (s->arch == SYNTH_QWEN4EXP &&
@@ -287,7 +313,7 @@ int synth_shape_parse(struct synth_shape *out, const char *arch, const char *tex
     if (r == 0 && arch && synth_arch_find(arch, &s.arch) < 0)
         r = err_set(err, 0, NULL,
                     "unknown architecture \"%s\": llama, mistral3, gpt-oss, gemma4, "
-                    "gemma4-assistant, deepseek2, muse-glimmer, step35, "
+                    "gemma4-assistant, deepseek2, deepseek4, muse-glimmer, step35, "
                     "qwen2, qwen3, qwen3moe, qwen3next, qwen35, qwen35moe or qwen4exp",
                     arch);
     if (r == 0)

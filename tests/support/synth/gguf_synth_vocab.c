@@ -286,6 +286,7 @@ int synth_vocab_write(struct gguf_write *w, const struct synth_shape *s, struct 
                     : s->arch == SYNTH_MISTRAL3  ? "tekken"
                     : s->arch == SYNTH_GPT_OSS   ? "gpt-4o"
                     : s->arch == SYNTH_DEEPSEEK2 ? "glm4"
+                    : s->arch == SYNTH_DEEPSEEK4 ? "joyai-llm"
                     : s->arch >= SYNTH_QWEN35    ? "qwen35"
                                                  : "qwen2");
     bool sees = s->arch >= SYNTH_QWEN35 && s->n_vocab / 1024 >= ARRAY_SIZE(sights);

@@ -115,6 +115,10 @@ Test(gguf_synth, models_with_windows_latent_attention_and_experts_give_sane_logi
                    "n_kv_window=4,window_dim=32,n_ff=96,n_dense=128,n_expert=8,n_used=2,window=8"},
         {"deepseek2", "glm-4.7-flash,n_layer=3,n_embd=256,n_head=4,head_dim=64,n_rot=16,q_rank=64,"
                       "kv_rank=64,v_dim=32,n_ff=64,n_shared=64,n_dense=128,n_expert=8"},
+        {"deepseek4",
+         "deepseek-v4-flash,n_layer=5,n_embd=256,n_head=4,head_dim=64,n_rot=16,q_rank=64,n_group=2,"
+         "out_rank=32,n_ff=64,n_shared=64,n_expert=8,n_used=2,n_index=2,index_dim=32,n_chosen=4,"
+         "window=8"},
         {"qwen35moe", "qwen3.6-35b-a3b,n_layer=4,n_embd=256,n_head=4,n_kv=2,head_dim=64,n_ff=64,"
                       "n_shared=64,n_expert=8,n_used=2,n_rot=16,n_key=2,n_value=4,n_state=32"},
         {"qwen35", "qwen3.6-27b,n_layer=4,n_embd=256,n_head=4,n_kv=2,head_dim=64,n_ff=512,"
