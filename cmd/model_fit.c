@@ -18,10 +18,9 @@ static void measure(struct machine *m) {
                                  MEASURE_S, &m->bandwidth);
 }
 
-/* Decoding a token reads the weights once, and the keys and values of all positions before it. */
-static double rate(const struct engine_fit *e, const struct machine *m, uint64_t n_tokens) {
-    assert(e->page_tokens > 0 && n_tokens <= e->context);
-    uint64_t bytes = e->token_bytes + n_tokens * e->page_bytes / e->page_tokens + e->state_bytes;
+/* Decoding a token reads the weights once, and @key_bytes of keys and values. */
+static double rate(const struct engine_fit *e, const struct machine *m, uint64_t key_bytes) {
+    uint64_t bytes = e->token_bytes + key_bytes + e->state_bytes;
 
     return bytes && !e->device ? m->bandwidth / (double)bytes : 0;
 }
@@ -60,7 +59,7 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
         return;
     measure(m);
     out->tokens_per_s = rate(&out->engine, m, 0);
-    out->tokens_per_s_full = rate(&out->engine, m, out->engine.context);
+    out->tokens_per_s_full = rate(&out->engine, m, out->engine.context_bytes);
 }
 
 struct memory_text {

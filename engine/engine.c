@@ -375,6 +375,9 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         .context = r < 0 ? 0 : e->opts.max_context,
         .model_context = e->model.shape.max_context,
         .token_bytes = fit_token_weights(&e->model, 0),
+        .context_bytes =
+            r < 0 ? 0
+                  : fit_token_keys(&e->model, &e->opts, e->info.page_bytes, e->opts.max_context),
         .n_expert_layers = e->info.n_expert_layers,
         .n_host_layers = e->info.n_host_layers,
         .n_experts = e->info.n_experts,

@@ -40,6 +40,7 @@ struct engine_fit {
     uint32_t page_tokens, n_pages, n_states, n_snapshots, n_windows, window_seqs;
     uint32_t context, model_context; /* the longest that fits; the model's own */
     uint64_t token_bytes;            /* bytes of weights that are read for a token */
+    uint64_t context_bytes; /* bytes of keys and values that one with the longest context reads */
     uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts; /* see engine_info */
     uint64_t host_expert_bytes;
     uint32_t picture_rows, picture_width; /* see engine_info; 0: no projector */

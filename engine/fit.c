@@ -57,6 +57,27 @@ uint64_t fit_token_weights(const struct model *m, uint32_t pass) {
     return n;
 }
 
+uint64_t fit_token_keys(const struct model *m, const struct engine_opts *o, uint64_t page_bytes,
+                        uint64_t n) {
+    const struct model_shape *s = &m->shape;
+    const struct sparse_shape *p = &s->sparse;
+    const struct condensed_shape *c = &s->condensed;
+    uint64_t bytes = n * page_bytes / o->page_tokens;
+
+    if (p->n_layer) {
+        uint64_t seen = MIN(n, (p->n_block + 1ull) * p->ratio);
+
+        bytes -= kv_bytes_both(o->kv_type, s->n_kv_values[KV_GLOBAL] * (n - seen));
+    }
+    if (c->n_short) {
+        uint64_t n_layer = c->n_short / (s->head_dim + c->index_dim), blocks = n / BLOCK_SHORT;
+        uint64_t unseen = n_layer * (blocks - MIN(blocks, c->n_block));
+
+        bytes -= unseen * s->head_dim * condensed_value(o->kv_type);
+    }
+    return bytes;
+}
+
 /* Hidden states that are kept, of the rows of a step and of slots, and what DRAFT_IN makes of
  * them. */
 static uint64_t fit_hidden(const struct model *m, const struct engine_opts *o) {

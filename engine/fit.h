@@ -21,6 +21,10 @@ uint64_t fit_weights(const struct model *m, const struct be_ops *ops);
 /* Returns the bytes of weights that a row of @pass reads: all but the embedding, and of the experts
  * only those that are picked. */
 uint64_t fit_token_weights(const struct model *m, uint32_t pass);
+/* Returns the bytes of keys and values that a row behind @n others reads, where a page has
+ * @page_bytes: of layers that choose their keys the chosen ones and all that they are chosen by. */
+uint64_t fit_token_keys(const struct model *m, const struct engine_opts *o, uint64_t page_bytes,
+                        uint64_t n);
 /* Activations of a batch and logits of its sequences: an upper estimate. */
 uint64_t fit_buffers(const struct model *m, const struct engine_opts *o);
 

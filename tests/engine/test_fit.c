@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "engine/fit.h"
+#include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
 static struct gguf *file;
@@ -240,6 +241,32 @@ Test(engine_fit, experts_that_are_not_picked_are_not_read) {
     o.file = file;
     cr_assert_eq(engine_fit(&f, &o, &err), 0, "%s", err.message);
     cr_assert(f.token_bytes < f.weight_bytes && f.token_bytes > f.weight_bytes / 2);
+}
+
+/* Of 1024 positions deepseek4 has 32 pages of (2 x (32 + 64) x 8 + 32) halves; of each of two
+ * layers 251 of 256 short blocks are not chosen. qwen4exp chooses 20 positions in two layers of two
+ * heads. */
+Test(engine_fit, keys_that_are_not_chosen_are_not_read) {
+    static const struct {
+        const char *name;
+        uint64_t unseen;
+    } models[] = {{"deepseek4", 2 * 251 * 32 * 2}, {"qwen4exp", (1024 - 20) * 2 * 2 * 64 * 2}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(models); i++) {
+        char path[TEST_DATA_PATH];
+        struct engine_fit f;
+        struct err err = {0};
+
+        test_data_file(path, "golden", models[i].name, ".gguf");
+        cr_assert_eq(gguf_open(&file, path, &err), 0, "%s", err.message);
+        struct engine_opts o = opts(400 << 20);
+        cr_assert_eq(engine_fit(&f, &o, &err), 0, "%s", err.message);
+        cr_assert_eq(f.context, 1024);
+        cr_expect_eq(f.context_bytes, 32 * f.page_bytes - models[i].unseen, "%s: %llu %llu",
+                     models[i].name, (unsigned long long)f.context_bytes,
+                     (unsigned long long)f.page_bytes);
+        close_model();
+    }
 }
 
 /* KV memory of all keys of @n_pages pages, in one class. */
