@@ -64,6 +64,36 @@ Test(kv_media, numbers_are_never_given_out_again) {
     kv_media_deinit(&m);
 }
 
+Test(kv_media, a_content_is_found_by_its_number) {
+    struct kv_medium a = medium(1), b = medium(2);
+    struct kv_media m;
+
+    cr_assert_eq(kv_media_init(&m, 2), 0);
+    int32_t n = kv_media_number(&m, &a);
+    cr_expect_eq(memcmp(kv_media_find(&m, n), &a, sizeof(a)), 0);
+    cr_expect_null(kv_media_find(&m, n - 1));
+    cr_expect_null(kv_media_find(&m, 0), "no number is that of an entry without content");
+    cr_expect_eq(memcmp(kv_media_find(&m, kv_media_number(&m, &b)), &b, sizeof(b)), 0);
+    b = medium(3);
+    kv_media_number(&m, &b); /* a is forgotten */
+    cr_expect_null(kv_media_find(&m, n));
+    kv_media_deinit(&m);
+}
+
+Test(kv_media, there_is_a_power_of_two_of_buckets) {
+    const uint32_t n_buckets[] = {[1] = 1, [2] = 2, [3] = 4, [8] = 8, [9] = 16};
+
+    for (uint32_t max = 1; max < ARRAY_SIZE(n_buckets); max++) {
+        struct kv_media m;
+
+        if (n_buckets[max] == 0)
+            continue;
+        cr_assert_eq(kv_media_init(&m, max), 0);
+        cr_expect_eq(m.n_buckets, n_buckets[max], "for %u", max);
+        kv_media_deinit(&m);
+    }
+}
+
 /* A prompt of tokens and pictures, of four rows each. */
 static uint32_t put(int32_t *out, uint32_t n, struct kv_media *m, uint32_t picture) {
     struct kv_medium x = medium(picture);

@@ -334,3 +334,65 @@ Test(kv_pager, lookups_are_counted) {
     kv_seq_free(s);
     kv_pager_free(p);
 }
+
+/* One page for each begun page_tokens. */
+Test(kv_pager, need_is_what_is_not_there_yet) {
+    const struct kv_opts o = {.n_pages = 16, .page_tokens = 4, .max_seqs = 4, .max_seq_tokens = 32};
+    const struct kv_isolation isolation = {{1}};
+    struct kv_pager *p;
+    struct kv_seq *s;
+
+    cr_assert_eq(kv_pager_new(&p, &o), 0);
+    cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
+    for (uint32_t there = 0; there <= 3; there++) {
+        cr_assert_eq(kv_seq_grow(s, there * 4), 0);
+        for (uint32_t n = 0; n <= 32; n++) {
+            uint32_t pages = (n + 3) / 4;
+
+            cr_expect_eq(kv_seq_need(s, n), pages > there ? pages - there : 0, "%u of %u", n,
+                         there);
+        }
+    }
+    kv_seq_free(s);
+    kv_pager_free(p);
+}
+
+/* Of two that save as much the one goes that was used last longer ago, whichever is older. */
+Test(kv_pager, a_snapshot_that_was_used_stays) {
+    const struct kv_opts o = {.n_pages = 8,
+                              .page_tokens = 4,
+                              .max_seqs = 2,
+                              .max_seq_tokens = 16,
+                              .n_states = 2,
+                              .n_snapshots = 2};
+    const struct kv_isolation isolation = {{1}};
+    const int32_t token[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+    uint32_t snapshot[2];
+    struct kv_stats stats;
+    struct kv_pager *p;
+    struct kv_seq *s;
+
+    cr_assert_eq(kv_pager_new(&p, &o), 0);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
+        cr_assert_eq(kv_seq_grow(s, 4), 0);
+        snapshot[i] = kv_snapshot_take(p, NULL);
+        kv_seq_commit(s, token[i], 4);
+        kv_seq_put_snapshot(s, snapshot[i], false);
+        kv_seq_free(s);
+    }
+    cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
+    cr_assert_eq(kv_seq_attach(s, token[0], 4), 4);
+    cr_expect_eq(kv_seq_snapshot(s), snapshot[0]);
+    kv_seq_free(s);
+    cr_expect_eq(kv_snapshot_take(p, NULL), snapshot[1]);
+    cr_expect_eq(kv_pager_match(p, &isolation, token[0], 4).n_tokens, 4);
+    cr_expect_eq(kv_pager_match(p, &isolation, token[1], 4).n_tokens, 0);
+    kv_pager_stats(p, &stats);
+    cr_expect_eq(stats.n_snapshots, 1);
+    cr_expect_eq(stats.n_snapshots_made, 2);
+    cr_expect_eq(stats.n_snapshots_used, 1);
+    cr_expect_eq(stats.n_snapshots_evicted, 1);
+    kv_snapshot_give(p, snapshot[1]);
+    kv_pager_free(p);
+}

@@ -19,6 +19,7 @@
 #define STATE_SLOT 16384u /* and of the file: as much as two pages */
 #define GROUP (STATE_SLOT + 2 * SLOT)
 
+static const int32_t tokens_of_page[T] = {1, 2, 3, 4};
 static int fd;
 static uint32_t state_bytes;
 static struct store *store;
@@ -172,10 +173,15 @@ Test(kv_store, a_torn_write_is_neither_the_old_page_nor_the_new_one) {
 }
 
 Test(kv_store, a_file_that_ends_early_has_lost_its_last_slots) {
+    struct store_head h;
+    int32_t tokens[T];
+
     cr_assert_eq(put(1, 5), 0);
     cr_assert_eq(put(6, 6), 0);
     cr_assert_eq(ftruncate(fd, 4096 + 4 * SLOT), 0);
     cr_expect_eq(get(6, 6), STORE_FREE);
+    cr_expect_eq(store_read_head(store, 1, &h, tokens, media), 0);
+    cr_expect_eq(store_read_head(store, 6, &h, tokens, media), STORE_FREE, "not the head before");
     cr_assert_eq(open_file("a", 4096 + 8 * SLOT, BYTES), 0);
     cr_expect_eq(get(1, 5), 0);
     cr_expect_eq(get(6, 6), STORE_FREE);
@@ -189,6 +195,29 @@ Test(kv_store, what_another_engine_wrote_is_gone) {
     cr_expect_eq(get(1, 5), STORE_FREE);
     cr_assert_eq(put(1, 5), 0);
     cr_expect_eq(open_file("a", 4096 + 8 * SLOT, BYTES - 1), STORE_CLEARED);
+}
+
+Test(kv_store, a_page_may_have_one_byte) {
+    struct store_head h = head_of(1);
+    uint8_t in = 0x5A, out = 0;
+
+    cr_assert_eq(open_file("a", 4096 + 8 * SLOT, 1), STORE_CLEARED);
+    cr_assert_eq(go_through(store_write(&io, store, 3, &h, tokens_of_page, NULL, &in)), 0);
+    cr_assert_eq(go_through(store_read(&io, store, 3, &h.id, &out)), 0);
+    cr_expect_eq(out, in);
+}
+
+/* Only the id of zeros is that of no page. */
+Test(kv_store, either_half_makes_an_id) {
+    const struct store_id id[] = {{9, 0}, {0, 9}};
+
+    for (uint32_t i = 0; i < ARRAY_SIZE(id); i++) {
+        struct store_head h = {.id = id[i]};
+
+        cr_assert_eq(go_through(store_write(&io, store, i, &h, tokens_of_page, NULL, page)), 0);
+        cr_expect_eq(go_through(store_read(&io, store, i, &id[i], got)), 0, "%u", i);
+        cr_expect_eq(go_through(store_read(&io, store, i, &id[1 - i], got)), STORE_BAD, "%u", i);
+    }
 }
 
 /* Even if its head is put there by hand. */
@@ -390,6 +419,11 @@ Test(kv_restore, a_page_is_forgotten_with_all_behind_it) {
     cr_expect_eq(kv_pager_forget(pager, 1), -EBUSY);
     cr_expect_eq(found(&mine, 1), 3);
     kv_seq_free(s);
+    cr_assert_eq(kv_seq_new(&s, pager, &mine), 0);
+    cr_assert_eq(kv_seq_attach(s, tokens_of(1, 0), T), T);
+    cr_expect_eq(kv_pager_forget(pager, 0), -EBUSY, "the first page alone is held");
+    cr_expect_eq(found(&mine, 1), 3);
+    kv_seq_free(s);
     cr_expect_eq(kv_pager_forget(pager, 1), 0);
     kv_pager_check(pager);
     cr_expect_eq(found(&mine, 1), 1);
@@ -541,4 +575,59 @@ Test(kv_store, pictures_get_the_numbers_of_the_new_worker) {
     cr_expect_eq(n_bad, 0);
     kv_pager_free(p);
     kv_media_deinit(&numbers);
+}
+
+/* ---- the content of a file ---- */
+
+/* The page of chain @c at @depth, or the state behind it. */
+static void put_of(uint32_t slot, struct store_id id, struct store_id parent, int32_t c,
+                   uint32_t depth, uint64_t stamp) {
+    struct store_head h = {
+        .id = id, .parent = parent, .isolation = mine, .depth = depth, .stamp = stamp};
+
+    cr_assert_eq(go_through(store_write(&io, store, slot, &h, tokens_of(c, depth), NULL, page)), 0);
+}
+
+/* Pages of several runs, and states of which the oldest goes first when there is need of room. */
+Test(kv_store, pages_and_states_of_other_runs_are_entered) {
+    const struct store_id none = {0}, a = {7, 5}, a2 = {9, 2}, b = {8, 1}, c = {9, 1};
+    struct store_id id[9] = {0};
+    bool written[9] = {0};
+    uint64_t stamp = 3, n_bad = 0;
+    struct kv_stats kv;
+
+    open_with_states();
+    put_of(1, a, none, 1, 0, 1);
+    put_of(3, a2, a, 1, 1, 2);
+    put_of(4, b, none, 2, 0, 3);
+    put_of(5, c, none, 3, 0, 4);
+    put_of(6, (struct store_id){9, 10}, a, 1, 0, 10);
+    put_of(7, (struct store_id){9, 30}, b, 2, 0, 30);
+    put_of(8, (struct store_id){9, 20}, c, 3, 0, 20);
+    put_of(2, (struct store_id){9, 40}, none, 4, 0, 40);
+    flip(4096 + STATE_SLOT + GROUP + 40, 1); /* the head of slot 2 */
+    struct kv_opts o = {
+        .n_pages = 6, .page_tokens = T, .max_seqs = 1, .max_seq_tokens = 8 * T, .n_snapshots = 3};
+
+    cr_assert_eq(kv_pager_new(&pager, &o), 0);
+    cr_assert_eq(store_enter(store, pager, NULL, id, written, &stamp, &n_bad), 0);
+    kv_pager_check(pager);
+    kv_pager_stats(pager, &kv);
+    cr_expect_eq(kv.n_cached, 4);
+    cr_expect_eq(kv.n_snapshots, 3);
+    cr_expect_eq(n_bad, 1);
+    cr_expect_eq(stamp, 30);
+    for (uint32_t i = 0; i < 9; i++)
+        cr_expect_eq(written[i], i != 0 && i != 2, "slot %u", i);
+    cr_expect(id[3].run == 9 && id[3].n == 2);
+    cr_expect(id[7].run == 9 && id[7].n == 30);
+    cr_expect_eq(found(&mine, 1), 2);
+    for (int32_t i = 1; i <= 3; i++)
+        cr_expect_eq(kv_pager_match(pager, &mine, tokens_of(i, 0), 8 * T).n_tokens, T, "%d", i);
+    cr_expect_eq(kv_snapshot_take(pager, NULL), 0, "that of the first chain is the oldest");
+    cr_expect_eq(kv_snapshot_take(pager, NULL), 2);
+    cr_expect_eq(kv_snapshot_take(pager, NULL), 1);
+    for (uint32_t i = 0; i < 3; i++)
+        kv_snapshot_give(pager, i);
+    kv_pager_free(pager);
 }
