@@ -281,7 +281,7 @@ static int room(const struct model_shape *shape, const struct engine_opts *opts,
 static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
     struct model_shape shape = *o->shape;
 
-    if (!has_host_part(&shape))
+    if (!has_host(b))
         return 0;
     assert(o->host_experts);
     if (shape.n_host_ffn) {

@@ -360,6 +360,11 @@ struct head_pieces {
 /* Returns the value heads of the rank, from @b's shape. */
 struct head_pieces rank_value_heads(const struct be *b);
 
+/* Returns true if the host computes beside this device: of several, beside the first. */
+static inline bool has_host(const struct be *b) {
+    return b->rank == 0 && has_host_part(b->shape);
+}
+
 /* Implements be_ops.open for device @number as rank @rank of @n_ranks, and be_ops.close. */
 struct rank {
     int number;

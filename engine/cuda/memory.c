@@ -107,7 +107,7 @@ static void add_host(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, pairs = rows * MAX(s->n_expert_used, 1u);
 
-    if (!has_host_part(s))
+    if (!has_host(b))
         return;
     add(b, &b->experts.host_rows, 1, sizeof(uint32_t), "experts of the host", true);
     add(b, &b->experts.host_x, rows * s->n_embd, sizeof(float), "experts of the host", true);
@@ -530,7 +530,7 @@ static int clear_experts(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t pairs = (size_t)b->opts->max_rows * MAX(s->n_expert_used, 1u);
 
-    if (has_host_part(s)) { /* nor does a hand_over(); a dense FFN is expert 0 */
+    if (has_host(b)) { /* nor does a hand_over(); a dense FFN is expert 0 */
         *b->experts.host_rows = 0;
         memset(b->experts.host_expert, 0, pairs * sizeof(uint32_t));
         memset(b->experts.host_y, 0, pairs * s->n_embd * sizeof(float));
@@ -565,7 +565,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
     if (r < 0)
         return r;
     r = cuda_check(b, b->api->stream_new(&b->stream), "cudaStreamCreate");
-    if (has_host_part(b->shape) && r == 0) {
+    if (has_host(b) && r == 0) {
         int e = b->api->stream_new(&b->side.stream);
 
         e = e ? e : b->api->event_new(&b->side.forked);

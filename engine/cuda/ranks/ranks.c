@@ -169,6 +169,7 @@ static int join(struct ranks *k) {
             return ranks_lose(k, b);
         b->host_pages = k->be[0]->host_pages;
         b->recurrent.host_state = k->be[0]->recurrent.host_state;
+        b->experts.host_y = k->be[0]->experts.host_y;
         b->first = k->be[0];
     }
     if (!k->direct)
