@@ -362,15 +362,15 @@ static int fewest_ffns(struct choice *c, struct err *err) {
 /* place() of a model without experts. */
 static int place_ffns(struct choice *c, struct picks *k, struct err *err) {
     struct model_shape *s = &c->m->shape;
-    uint32_t number[ENGINE_DEVICES], wanted = c->o->device_layers, n = s->n_layer;
+    uint32_t wanted = c->o->device_layers, n = s->n_layer;
     int64_t before = picks_host_ffn(k);
-    bool fixed = wanted && wanted < n, can = host_can_ffn(c->m) && devices_of(c->o, number) == 1;
+    bool fixed = wanted && wanted < n, can = host_can_ffn(c->m);
     int r = 0;
 
     if (fixed && !can)
         return err_set(err, 0, "device-layers",
-                       "device-layers: the FFNs of %s models, and of several devices, are not "
-                       "computed by the host: leave it out",
+                       "device-layers: the FFNs of %s models are not computed by the host: leave "
+                       "it out",
                        c->m->arch);
     if (c->o->keeps_place && before >= 0)
         s->n_host_ffn = (uint32_t)before;

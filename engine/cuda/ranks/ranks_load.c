@@ -103,6 +103,11 @@ static bool is_of_each(const struct be *b, const struct model_op *op, int i) {
            (op->kind == OP_MLA_IN && (i == 0 || b->shape->mla.q_rank));
 }
 
+/* Returns true for gates and ups of the host, which takes the down behind them, too. */
+static bool is_handed_over(const struct be *b, const struct model_op *op) {
+    return op->kind == OP_GATE_UP && ffn_is_hosts(b->shape, op->layer);
+}
+
 /* Each has the router, and cuts experts itself: a rank has some rows of every one. */
 static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, struct weights **out,
                      struct err *err) {
@@ -119,7 +124,8 @@ static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, str
         part.bias[i] = slice(k, op->bias[i], r, &bias[i]);
     }
     int e = ranks_use(k, r);
-    e = e < 0 ? e : (delta ? load_delta : cuda_load)(k->be[r], &part, out, err);
+    const struct model_op *its = is_handed_over(k->be[r], op) ? op : &part;
+    e = e < 0 ? e : (delta ? load_delta : cuda_load)(k->be[r], its, out, err);
     return e == -EIO ? ranks_lose(k, k->be[r]) : e;
 }
 
@@ -163,15 +169,16 @@ static int scale_all(struct ranks *k, struct weights *const part[RANKS]) {
     return r < 0 || !down[0] ? r : scale_parts(k, down);
 }
 
-/* The embedding is the first one's alone. */
+/* The embedding is the first one's alone, and so is the host. */
 int ranks_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *part[RANKS] = {NULL};
     struct ranks *k = b->ranks;
+    bool first = op->kind == OP_EMBED || is_handed_over(b, op);
     int r = check_layer(k, op, err);
 
-    for (uint32_t i = op->kind == OP_EMBED ? 1 : k->n; i-- > 0 && r == 0;)
+    for (uint32_t i = first ? 1 : k->n; i-- > 0 && r == 0;)
         r = load_part(k, op, i, &part[i], err);
-    r = r < 0 || op->kind == OP_EMBED ? r : scale_all(k, part);
+    r = r < 0 || first ? r : scale_all(k, part);
     if (r == -EIO)
         err_set(err, 0, NULL, "loading weights: %s", b->error);
     if (r < 0)

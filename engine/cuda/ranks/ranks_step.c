@@ -161,7 +161,22 @@ static int proj_more(struct step *s, const struct model_op *op) {
     return multiply_whole(s, op->weights, GATHER_H, true);
 }
 
+/* All wait for what the host computes beside the first. */
+static int join_host(struct step *s) {
+    struct ranks *k = s->be->ranks;
+    int r = ranks_use(k, 0);
+
+    if (r == 0 && cuda_join(s->be) < 0)
+        r = ranks_lose(k, s->be);
+    return r < 0 ? r : ranks_meet_in_step(k, &from_first);
+}
+
 static int proj_ranks(struct step *s, const struct model_op *op) {
+    if (op->in == ACT_H && ffn_is_hosts(s->be->shape, op->layer)) {
+        int r = join_host(s);
+
+        return r < 0 ? r : join_ranks(s, op);
+    }
     bool more = op[-1].kind == OP_EXPERTS;
     int r = each(s, op, more ? proj_more : proj);
 
@@ -180,7 +195,14 @@ static int gate_up(struct step *s, const struct model_op *op) {
     return r < 0 ? r : own_glu(s, op->weights);
 }
 
+/* x is whole on each rank; the host gets the first one's. */
+static int hand_ffn_over(struct step *s, const struct model_op *op) {
+    return s->be->rank == 0 ? ffn_on_host(s, op) : step_release(s);
+}
+
 static int gate_up_ranks(struct step *s, const struct model_op *op) {
+    if (ffn_is_hosts(s->be->shape, op->layer))
+        return each(s, op, hand_ffn_over);
     int r = each(s, op, gate_up);
 
     return r < 0 ? r : ranks_exchange(s, GATHER_H, (uint32_t)op->w[0]->ne[1]);

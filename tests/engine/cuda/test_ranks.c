@@ -78,6 +78,8 @@ static void keep_many(void *ctx, struct driver_seq *s, uint32_t pos, const struc
     ((struct driver_out *)ctx)[pos] = (struct driver_out){out->token, out->logprob, out->digest};
 }
 
+static uint32_t device_layers; /* engine_opts, of the next runs; 0: all */
+
 /* A prompt in chunks of 17 rows and fewer, with @n_seqs of 2 one at once; then all decode, two
  * steps in flight. One alone has a short one in two chunks that are in flight at once, the first
  * without wants. */
@@ -92,6 +94,7 @@ static void run(const char *path, const char *devices, enum engine_kv_type kv, u
                             .kv_type = kv_both(kv),
                             .max_rows = 64,
                             .max_seqs = SEQS,
+                            .device_layers = device_layers,
                             .on_out = keep,
                             .ctx = t,
                             .shuffle = 3};
@@ -242,6 +245,49 @@ Test(cuda_ranks, heads_of_latent_attention_are_divided) {
     }
     f->ahead = 0;
 }
+
+/* -- beside the host --------------------------------------------------------------------------- */
+
+/* Dense FFNs of the host, between layers that the devices have whole; norms behind branches; a
+ * norm of the model behind the last one. */
+Test(cuda_ranks, ffns_of_the_host_are_those_beside_one_device) {
+    static const struct tiny_model models[] = {
+        {.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 3, .n_vocab = 41},
+        {.arch = "gemma4",
+         .type = TENSOR_Q8_0,
+         .n_layer = 2,
+         .n_embd = 64,
+         .n_ff = 96,
+         .n_vocab = 41,
+         .n_kv_full = 2},
+        {.arch = "qwen35", .type = TENSOR_Q8_0, .n_embd = 64, .n_ff = 64, .n_vocab = 41},
+    };
+    static struct trace all, one, two;
+    struct fake_cuda *f = fake_find();
+
+    f->n_devices = 2;
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {
+        char path[64];
+
+        tiny_model_temp(&models[i], path);
+        f->no_peers = i == 1;
+        run(path, "0", ENGINE_KV_F16, SEQS, &all);
+        device_layers = 1;
+        run(path, "1", ENGINE_KV_F16, SEQS, &one);
+        cr_expect(difference(&all, &one) != UINT32_MAX, "%s", models[i].arch);
+        f->ahead = -1;
+        f->n_host_calls = f->n_graph_launches = 0;
+        run(path, "0,1", ENGINE_KV_F16, SEQS, &two);
+        cr_expect(one.at[0][PROMPT].digest != 0 && difference(&one, &two) == UINT32_MAX, "%s, %u",
+                  models[i].arch, difference(&one, &two));
+        cr_expect(f->n_host_calls > 0 && (f->n_graph_launches > 0) == !f->no_peers);
+        f->ahead = 0;
+        device_layers = 0;
+        unlink(path);
+    }
+}
+
+/* -- what is waited for ------------------------------------------------------------------------ */
 
 /* A wait of a stream for another's event is left out, the @number'th of a run: whether the emulator
  * sees it, where one of the devices is ahead. */
