@@ -58,6 +58,10 @@ static void latent(char path[64], uint32_t q_rank) {
     cr_assert(synth_main(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
 }
 
+/* Two layers, of which the host may have an FFN. */
+static const struct tiny_model small_dense = {
+    .type = TENSOR_Q8_0, .n_layer = 2, .n_embd = 64, .n_ff = 64, .n_vocab = 40, .head_dim = 32};
+
 /* What came of each row of each sequence. */
 struct trace {
     struct driver_seq *seq[SEQS];
@@ -396,6 +400,8 @@ static int try_all(const char *path, const char *devices, const char *backend, s
                                   .max_rows = 16,
                                   .max_seqs = 2,
                                   .max_wants = 16,
+                                  .device_layers = device_layers,
+                                  .n_threads = 1,
                                   .digest = true};
     int r = engine_new(&e, &o, err);
     for (uint32_t step = 1; step <= 2 && r == 0; step++) {
@@ -469,6 +475,28 @@ Test(cuda_ranks, pages_go_to_the_host_and_back) {
         cr_expect(strcmp(one.isa, "sm_90") == 0 && strcmp(two.isa, "sm_90 x2") == 0, "%s", two.isa);
         unlink(path);
     }
+}
+
+/* With self-test and proof; pages go to host memory and back, where they are those of one device. */
+Test(cuda_ranks, ffns_of_the_host_are_proved) {
+    struct outcome one = {0}, two = {0};
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&small_dense, path);
+    fake_find()->n_devices = 2;
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    device_layers = 1;
+    cr_assert(try_all(path, "1", "cuda", &one, &err) == 0, "%s", err.message);
+    cr_assert(try_all(path, "0,1", "cuda", &two, &err) == 0, "%s", err.message);
+    cr_expect(one.digest[0] && one.digest[1]);
+    cr_expect(one.digest[0] == two.digest[0] && one.digest[1] == two.digest[1]);
+    cr_expect(one.page_bytes == two.page_bytes && memcmp(one.page, two.page, one.page_bytes) == 0);
+    cr_expect(strstr(two.note, "the FFNs of the last 1 of 2 layers are in host memory") != NULL,
+              "%s", two.note);
+    cr_expect(strstr(two.note, "without") == NULL, "%s", two.note);
+    device_layers = 0;
+    unlink(path);
 }
 
 enum { STATE_BYTES = 1 << 18 };
