@@ -723,8 +723,8 @@ Test(cuda_ranks, a_device_that_hangs_is_given_up) {
 
 /* -- sizes and refusals ------------------------------------------------------------------------ */
 
-/* How many pages; 0: refused. */
-static uint32_t n_pages(const char *path, const char *devices, struct err *err) {
+/* Asks what fits; n_pages 0: nothing. */
+static struct engine_fit fit_on(const char *path, const char *devices, struct err *err) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     struct engine_fit fit = {0};
 
@@ -736,8 +736,15 @@ static uint32_t n_pages(const char *path, const char *devices, struct err *err) 
                                   .page_tokens = 16,
                                   .max_rows = 16,
                                   .max_seqs = 2,
-                                  .max_wants = 4};
-    return engine_fit(&fit, &o, err) < 0 ? 0 : fit.n_pages;
+                                  .max_wants = 4,
+                                  .device_layers = device_layers};
+    if (engine_fit(&fit, &o, err) < 0)
+        fit.n_pages = 0;
+    return fit;
+}
+
+static uint32_t n_pages(const char *path, const char *devices, struct err *err) {
+    return fit_on(path, devices, err).n_pages;
 }
 
 /* But for pages that each has whole. */
@@ -756,6 +763,37 @@ Test(cuda_ranks, memory_adds_up) {
     one = n_pages(path, "0", &err);
     two = n_pages(path, "0,1", &err);
     cr_expect(one > 1000 && two >= one && two < one / 10 * 11, "latent: %u, %u", one, two);
+    unlink(path);
+}
+
+/* Two devices have more layers whole than one; the host has the FFNs of the others. */
+Test(cuda_ranks, layers_add_up) {
+    const struct tiny_model m = {
+        .type = TENSOR_Q8_0, .n_layer = 4, .n_ff = 512, .n_vocab = 64, .max_context = 64};
+    const size_t ffn = 3 * 256 * 512 / 32 * 34;
+    struct fake_cuda *f = fake_find();
+    struct err err = {0};
+    struct engine_fit one, two;
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    f->n_devices = 2;
+    device_layers = ENGINE_HOST_AUTO;
+    f->bytes = (size_t)1 << 30;
+    cr_assert(fit_on(path, "0", &err).n_host_ffn == 0, "%s", err.message);
+    /* The least with which two FFNs of one device are the host's. */
+    for (size_t step = (size_t)1 << 29; step > ffn / 8; step /= 2) {
+        f->bytes -= step;
+        one = fit_on(path, "0", &err);
+        f->bytes += one.n_pages == 0 || one.n_host_ffn > 2 ? step : 0;
+    }
+    f->bytes -= ffn / 4;
+    one = fit_on(path, "0", &err);
+    two = fit_on(path, "0,1", &err);
+    cr_expect(one.n_host_ffn == 3 && two.n_host_ffn < 3, "%u, %u: %s", one.n_host_ffn,
+              two.n_host_ffn, err.message);
+    cr_expect(two.host_ffn_bytes == two.n_host_ffn * ffn);
+    device_layers = 0;
     unlink(path);
 }
 
