@@ -84,9 +84,12 @@ void model_share_advance(struct model_share *s, double least) {
 }
 
 bool model_share_holds(const struct model_share *s, const struct model_users *u,
-                       const struct model_users *other, double quantum_ns, int64_t now) {
+                       const struct model_users *other, double quantum_ns, int64_t idle_ns,
+                       int64_t now) {
     double waits = model_share_least(s, other, now);
 
+    if (idle_ns >= MODEL_HOLD_NS)
+        return false;
     for (uint32_t i = 0; i < n_using(u, now); i++) {
         uint32_t tenant = u->user[i].tenant;
 

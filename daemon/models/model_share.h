@@ -16,6 +16,7 @@
 
 #define MODEL_USERS 16
 #define MODEL_USE_NS 60000000000  /* time after its last request that a tenant uses a model */
+#define MODEL_HOLD_NS 10000000000 /* time that an idle model is kept while another waits for room */
 #define MODEL_LEAD_NS 30000000000 /* virtual time by which a tenant may be ahead of virtual_ns */
 
 /* Users of a model: the last to come always counts, the others if they came within the last
@@ -51,7 +52,9 @@ double model_share_least(const struct model_share *s, const struct model_users *
 /* Advances the virtual time of new users. @least: least one of all models that are loaded or waited
  * for. */
 void model_share_advance(struct model_share *s, double least);
-/* Returns true if the model of @u stays while the model of @other waits for room: one of its users
- * does not wait and is less than @quantum_ns ahead of a user of @other. */
+/* Returns true if the model of @u, which has had no request for @idle_ns, stays while the model of
+ * @other waits for room: one of its users does not wait, is less than @quantum_ns ahead of a user
+ * of @other, and may soon send the next request. */
 bool model_share_holds(const struct model_share *s, const struct model_users *u,
-                       const struct model_users *other, double quantum_ns, int64_t now);
+                       const struct model_users *other, double quantum_ns, int64_t idle_ns,
+                       int64_t now);

@@ -28,9 +28,10 @@ static int64_t stay_ns(const struct served *s) {
 /* Returns true if @s stays because of its users' share, though @for_it waits for room. */
 static bool is_held(const struct served *s, const struct served *for_it) {
     const struct models *m = s->of;
+    int64_t now = now_ns(m), idle_ns = is_idle(s) ? now - models_idle_since(s) : 0;
 
-    return s != for_it->old &&
-           model_share_holds(&m->share, &s->users, &for_it->users, (double)stay_ns(s), now_ns(m));
+    return s != for_it->old && model_share_holds(&m->share, &s->users, &for_it->users,
+                                                 (double)stay_ns(s), idle_ns, now);
 }
 
 struct served *models_choose_victim(const struct served *for_it) {

@@ -31,7 +31,7 @@ static void step(struct world *w, unsigned waiting) {
         if (waiting & 1u << k && model_share_least(&w->share, &w->users[k], w->now) < least)
             least = model_share_least(&w->share, &w->users[first = k], w->now);
     if (first >= 0 && (w->loaded < 0 || !model_share_holds(&w->share, &w->users[w->loaded],
-                                                           &w->users[first], QUANTUM, w->now)))
+                                                           &w->users[first], QUANTUM, 0, w->now)))
         w->loaded = first;
     w->now += 10 * MS;
     if (w->loaded < 0)
@@ -120,7 +120,7 @@ Test(model_share, a_model_that_no_tenant_uses_any_more_leaves) {
     use(&w, 0, 0, 1);
     use(&w, 0, 2, 1);
     use(&w, 1, 1, 1);
-    cr_expect(model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, w.now));
+    cr_expect(model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, 0, w.now));
     w.now += MODEL_USE_NS;
     use(&w, 1, 1, 1);
     for (int i = 0; i < QUANTUM / (10 * MS); i++) /* the last user is charged, the other is none */
@@ -131,17 +131,29 @@ Test(model_share, a_model_that_no_tenant_uses_any_more_leaves) {
     model_share_deinit(&w.share);
 }
 
+Test(model_share, an_idle_model_is_kept_for_a_while) {
+    struct world w = {.loaded = 0};
+
+    use(&w, 0, 0, 1);
+    use(&w, 1, 1, 1);
+    cr_expect(
+        model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, MODEL_HOLD_NS - 1, w.now));
+    cr_expect(
+        !model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, MODEL_HOLD_NS, w.now));
+    model_share_deinit(&w.share);
+}
+
 Test(model_share, a_tenant_does_not_hold_out_against_itself) {
     struct world w = {.loaded = 0};
 
     use(&w, 0, 0, 1);
     use(&w, 1, 0, 1);
-    cr_expect(!model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, w.now));
+    cr_expect(!model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, 0, w.now));
     use(&w, 0, 1, 1); /* another tenant uses both, a third one only the first */
     use(&w, 1, 1, 1);
-    cr_expect(!model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, w.now));
+    cr_expect(!model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, 0, w.now));
     use(&w, 0, 2, 1);
-    cr_expect(model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, w.now));
+    cr_expect(model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, 0, w.now));
     model_share_deinit(&w.share);
 }
 
