@@ -28,8 +28,9 @@
 #define QUEUED_TICK_MS 50 /* while a model waits for room */
 #define RETRY_MIN_MS 5000
 #define RETRY_MAX_MS 60000
-#define KEPT_MS 60000 /* for weights of the last daemon, until a request asks for their model */
-#define KV_PART 8     /* divisor of models-memory: KV memory of a model without kv-memory */
+#define PROMPTS_MS 30000 /* for which a model that is replaced waits for prompts */
+#define KEPT_MS 60000    /* for weights of the last daemon, until a request asks for their model */
+#define KV_PART 8        /* divisor of models-memory: KV memory of a model without kv-memory */
 
 /* The invariants of struct served. */
 static void check(const struct served *s) {
@@ -39,6 +40,12 @@ static void check(const struct served *s) {
     assert(!s->next || s->next->old == s);
     assert(!s->retired || (!s->old && !s->next));
     assert(!s->closing || (s->retired && !s->model));
+}
+
+bool models_has_requests(const struct served *s) {
+    struct api_model_use use = api_model_use(s->model);
+
+    return use.n_running > 0 || use.n_waiting > 0;
 }
 
 /* The only place that changes the state. */
@@ -59,6 +66,8 @@ void models_set_state(struct served *s, enum served_state next) {
     check(s);
     if (next == SERVED_QUEUED)
         s->queued_ns = now_ns(s->of);
+    if (next == SERVED_LEAVING)
+        s->leaving_ns = now_ns(s->of);
 }
 
 /* ---- what is needed ---- */
@@ -117,7 +126,7 @@ static void end_swap(struct served *s, const char *why) {
     snprintf(old->swap, sizeof(old->swap), "failed: %.380s", why);
     s->old = old->next = NULL;
     s->retired = true;
-    old->wanted = api_model_use(old->model).n_waiting > 0;
+    old->wanted = models_has_requests(old);
 }
 
 /* Marks the model as failed because of @why, a sentence without its full stop; loading may be tried
@@ -358,9 +367,12 @@ static struct served *served_free(struct served *s) {
 static bool is_done(const struct served *s) {
     struct api_model_use use = api_model_use(s->model);
 
-    /* A model that is to be replaced also waits for requests whose prompts are being made: it will
-     * not be loaded again. */
-    return use.n_running == 0 && (!(s->next || s->retired) || use.n_jobs == use.n_waiting);
+    if (use.n_running > 0)
+        return false;
+    /* A model that is to be replaced also waits for requests whose prompts are being made, since it
+     * will not be loaded again. These may wait for one that needs its memory, so not for ever. */
+    return !(s->next || s->retired) || use.n_jobs == use.n_waiting ||
+           now_ns(s->of) - s->leaving_ns >= PROMPTS_MS * INT64_C(1000000);
 }
 
 void models_leave(struct served *s) {

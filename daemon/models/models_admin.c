@@ -136,10 +136,12 @@ int models_unload(struct models *m, uint32_t i, struct err *err) {
         return -EBUSY;
     }
     start_on_demand(m);
-    s->wanted = false;
     if (s->state == SERVED_READY)
         models_leave(s);
-    else if (s->state == SERVED_QUEUED)
+    if (models_has_requests(s)) /* a model that is not loaded is loaded for them */
+        return 0;
+    s->wanted = false;
+    if (s->state == SERVED_QUEUED)
         models_set_state(s, SERVED_ABSENT);
     return 0;
 }

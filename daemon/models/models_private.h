@@ -79,7 +79,8 @@ struct served {
     char swap[400];             /* result of the last swap; "": none */
     uint32_t retry_ms, n_loads;
     int64_t ready_ns, used_ns;     /* used_ns: it was asked for, or ready */
-    int64_t queued_ns, loading_ns; /* when QUEUED was entered; when loading began */
+    int64_t queued_ns, leaving_ns; /* when QUEUED, LEAVING was entered */
+    int64_t loading_ns;            /* when loading began */
     int64_t load_ns;               /* duration of the last load */
     struct model_users users;
     uint64_t file_bytes, bytes; /* bytes: that it has, or would need; the file's before that was
@@ -143,6 +144,8 @@ void models_decide_soon(struct models *m);
 void models_want(struct served *s);
 /* Returns the time until the model is unloaded for want of requests; negative: never. */
 int64_t models_unload_ms(const struct served *s);
+/* Returns true if requests run on the model or wait for it. */
+bool models_has_requests(const struct served *s);
 /* Unloads the model, which is READY: it takes no new requests, and its worker ends after its last
  * one. */
 void models_leave(struct served *s);

@@ -113,6 +113,24 @@ def test_a_running_request_is_never_ended_for_another_model():
         assert ends["c"] > min(ends["a"], ends["b"]), f"nothing had to wait: the test is blind: {ends}"
 
 
+def test_a_model_that_a_request_waits_for_is_loaded_whatever_the_operator_unloads():
+    """There is room for one model. The other is to be unloaded while it waits for room, and a request for it."""
+    flags = [flag if flag != "120M" else "60M" for flag in FLAGS]
+    with folder_of("ab") as folder, Weftd("--models-dir", folder, "--load-wait-ms", "20000", *flags, model="") as d:
+        begun = threading.Event()
+
+        def waits():
+            assert begun.wait(30)
+            ask(d, "b", 2)
+
+        def operator():
+            wait_state(d, "b", "queued")
+            assert d.admin_request("POST", "/models/b/unload")[0] == 200
+            assert states(d)["b"] == "queued", states(d)
+
+        parallel([lambda: stream(d, "a", 1000, begun), waits, operator])
+
+
 def test_a_tenants_many_models_do_not_drive_out_anothers():
     """There is room for one model. Without shares each of the other's requests finds its model unloaded."""
     flags = [flag if flag != "120M" else "60M" for flag in FLAGS]

@@ -134,11 +134,13 @@ static void tolerate(const struct client *c, const struct ask *a, int status) {
     struct tolerance *t = &tolerance;
 
     sim_note("client %u: request %u has status %d", c->number, a->number, status);
+    bool is_unnamed = status == 500 && a->stream && /* Ollama's errors in streams have no status */
+                      (a->kind == ASK_OLLAMA_CHAT || a->kind == ASK_OLLAMA_GENERATE);
     if ((status == 503 || status == 529) && t->refuse_503)
         t->n_503++;
     else if (status == 429 && t->refuse_429)
         t->n_429++;
-    else if (status == 500 && t->fail_500)
+    else if (status == 500 && (t->fail_500 || (is_unnamed && t->refuse_503)))
         t->n_500++;
     else if (status == 408 && c->fate == CLIENT_STALLS)
         t->n_408++;
