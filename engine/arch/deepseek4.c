@@ -87,6 +87,19 @@ static void read_streams(struct meta *m, struct stream_shape *t) {
     t->n_low = t->n * (t->n + 2);
 }
 
+/* Some files say how many blocks of multi-token prediction the model was made with and have none:
+ * what would be the first of them is a layer. */
+static void count_layers(const struct gguf *file, struct model *m) {
+    char layer[48], block[48];
+
+    snprintf(layer, sizeof(layer), "blk.%u.attn_norm.weight", m->shape.n_layer);
+    snprintf(block, sizeof(block), "blk.%u.nextn.enorm.weight", m->shape.n_layer);
+    if (m->n_mtp && gguf_find(file, layer) && !gguf_find(file, block)) {
+        m->shape.n_layer += m->n_mtp;
+        m->n_mtp = 0;
+    }
+}
+
 static void read_all(struct meta *m, struct model_shape *s, struct plan *p) {
     struct condensed_shape *c = &s->condensed;
     uint32_t func;
@@ -337,6 +350,7 @@ void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) 
     struct model_op logits;
 
     assert(m->n_ops == 0);
+    count_layers(b->file, m);
     read_all(&meta, s, &p);
     b->r = meta.r;
     decoder_ends(b, m, d, &logits);

@@ -262,9 +262,16 @@ static uint64_t digest(const struct copy *c) {
     return out;
 }
 
-static void put_f32(struct copy *c, size_t at, float v) {
+static void put_u32(struct copy *c, size_t at, uint32_t v) {
     memcpy(c->bytes + at, &v, sizeof(v));
     cr_assert(pwrite(c->fd, &v, sizeof(v), (off_t)at) == sizeof(v));
+}
+
+static void put_f32(struct copy *c, size_t at, float v) {
+    uint32_t bits;
+
+    memcpy(&bits, &v, sizeof(bits));
+    put_u32(c, at, bits);
 }
 
 /* The key of the windows' rotary base takes the place of the array; neither file has that base. */
@@ -290,6 +297,22 @@ Test(refusals, one_limit_is_that_of_all_layers) {
 }
 
 /* bailingmoe3 is not computed with limits; a number of another type takes the key's place. */
+/* The key takes the place of another, without which all of a head turns. */
+Test(refusals, a_layer_is_no_block_that_the_file_does_not_have) {
+    static const char key[] = "deepseek4.rope.dimension_count";
+    static const char n_blocks[] = "deepseek4.nextn_predict_layers";
+    struct copy without, with;
+
+    copy_open(&without, "deepseek4");
+    rename_to(&without, key, "deepseek4.nextn_predict_layer!");
+    copy_open(&with, "deepseek4");
+    rename_to(&with, key, n_blocks);
+    put_u32(&with, find(&with, n_blocks) + 4, 1);
+    cr_expect_eq(digest(&with), digest(&without));
+    copy_close(&with);
+    copy_close(&without);
+}
+
 Test(refusals, one_limit_is_refused_where_none_is_computed) {
     struct copy c;
 
