@@ -80,7 +80,7 @@ DEVICE float power_of_two(int e) {
 
 /* Columns i .. i + 3. All lanes of a warp meet, whether they have columns or not: what comes before
  * and behind is not mixed, for which registers would be short behind attention. */
-DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float shrink, bool cores,
+DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
                       const float v[4]) {
     size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * PACK_ROWS + r % PACK_ROWS;
     size_t at = group + (size_t)(i / 32) * PACK_ROWS;
@@ -91,7 +91,7 @@ DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float s
         uint32_t h[2] = {pack_halves(v[0] * shrink, v[2] * shrink),
                          pack_halves(v[1] * shrink, v[3] * shrink)};
 
-        if (cores) { /* lane i % 16 / 4 of mma has h[0] of a first and h[1] of a second core */
+        if (a.cores) { /* lane i % 16 / 4 of mma has h[0] of a first and h[1] of a second core */
             uint16_t *core = a.packed + (at - r % PACK_ROWS) * 32 + i % 32 / 16 * 128 +
                              r % PACK_ROWS * 8 + i % 16 / 2;
 
@@ -129,14 +129,12 @@ template <int THREADS, int E> DEVICE float block_sums(const float v[E], float *s
 /* Packs row @row as row @r of the operand, by a block of THREADS; shared: [PACK_THREADS / 32]. A
  * thread stands for one of PACK_THREADS, or for several, so that the sum is the same. It has the
  * quads tid, tid + THREADS, ...; the first few stay in registers, the others are read again.
- * load(row, i, v): columns i .. i + 3 before the norm. CORES: a.cores counts; last blocks have few
- * rows. */
-template <int THREADS, bool CORES = THREADS == PACK_THREADS, class LOAD>
+ * load(row, i, v): columns i .. i + 3 before the norm. */
+template <int THREADS, class LOAD>
 DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, size_t row, float *shared,
                         const LOAD &load) {
     constexpr uint32_t each = PACK_THREADS / THREADS, step = 4 * THREADS, kept = PACK_QUADS * step;
     uint32_t at = 4 * threadIdx.x;
-    bool cores = CORES && a.cores;
     float v[PACK_QUADS][4], w[4], inverse = 1, max = 0;
 
 #pragma unroll
@@ -181,22 +179,21 @@ DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, size_t row, float
     float shrink = power_of_two(-e);
 #pragma unroll
     for (uint32_t k = 0; k < PACK_QUADS; k++)
-        pack_quad(a, r, at + k * step, shrink, cores, v[k]);
+        pack_quad(a, r, at + k * step, shrink, v[k]);
     for (uint32_t first = kept; first < a.n_padded; first += step) {
         load(row, first + at, w);
         apply_norm(a, first + at, inverse, w);
-        pack_quad(a, r, first + at, shrink, cores, w);
+        pack_quad(a, r, first + at, shrink, w);
     }
     if (threadIdx.x == 0)
         a.scale[r] = power_of_two(e);
 }
 
 /* Packs row @row of a.x, with a.up for kinds of two operands, as row @r. */
-template <int THREADS, bool CORES = THREADS == PACK_THREADS>
+template <int THREADS>
 DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared) {
-    pack_row_of<THREADS, CORES>(a, r, row, shared, [&](size_t from, uint32_t i, float v[4]) {
-        load_values(a, from, i, v);
-    });
+    pack_row_of<THREADS>(a, r, row, shared,
+                         [&](size_t from, uint32_t i, float v[4]) { load_values(a, from, i, v); });
 }
 
 /* -- products that are left -------------------------------------------------------------------- */
@@ -283,7 +280,7 @@ DEVICE void residual_row(const struct residual_args &a, uint32_t r, bool loads, 
     if (!a.packs)
         return;
     sync_block();
-    pack_row<CUDA_THREADS, true>(a.pack, r, r, shared);
+    pack_row<CUDA_THREADS>(a.pack, r, r, shared);
 }
 
 /* -- keys and values --------------------------------------------------------------------------- */
