@@ -343,6 +343,9 @@ struct be {
 /* Returns 0, or -EIO if @error is an error of the runtime or the device was lost before. The first
  * error is kept in be.error with @what, the name of the call; from then on be.lost is set. */
 int cuda_check(struct be *b, int error, const char *what);
+/* Enqueue a copy of @n bytes, or @n times @byte to memory of the device. Return 0 or -EIO. */
+int cuda_copy(struct be *b, void *to, const void *from, size_t n, enum cuda_direction dir);
+int cuda_fill(struct be *b, void *d, int byte, size_t n);
 /* Waits until the device has reached @event. Returns 0, or -EIO as cuda_check() does; after
  * be.limits.wait_ns without an answer also be.stuck is set. */
 int cuda_wait_event(struct be *b, void *event, const char *what);

@@ -45,8 +45,7 @@ static int send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *
         return r;
     assert(n <= b->load.bytes && !b->load.buffer[i].busy);
     memcpy(b->load.buffer[i].host, from, n);
-    return cuda_check(b, b->api->copy(to, b->load.buffer[i].host, n, CUDA_TO_DEVICE, b->stream),
-                      "cudaMemcpyAsync");
+    return cuda_copy(b, to, b->load.buffer[i].host, n, CUDA_TO_DEVICE);
 }
 
 /* Marks buffer @i busy until the work that was enqueued has read it. */
@@ -142,10 +141,7 @@ static uint32_t rows_at_once(const struct be *b, const struct tensor *t) {
 
 /* -EINVAL with @err where repack() has met a number that half precision does not have. Waits. */
 static int check_values(struct be *b, const struct tensor *t, struct err *err) {
-    int r = cuda_check(b,
-                       b->api->copy(b->load.found_host, b->load.found, sizeof(*b->load.found),
-                                    CUDA_TO_HOST, b->stream),
-                       "cudaMemcpyAsync");
+    int r = cuda_copy(b, b->load.found_host, b->load.found, sizeof(*b->load.found), CUDA_TO_HOST);
 
     r = r < 0 ? r : wait_all(b);
     if (r == 0 && b->load.found_host->bad)
@@ -294,8 +290,7 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     if (r < 0)
         return r;
     m->tiles = d;
-    r = cuda_check(b, b->api->fill(b->load.found, 0, sizeof(*b->load.found), b->stream),
-                   "cudaMemset");
+    r = cuda_fill(b, b->load.found, 0, sizeof(*b->load.found));
     r = r < 0 ? r : repack_all(b, t, m, p);
     r = r < 0 ? r : check_values(b, t, err);
     w->most[m - w->m] = mx_float_of((uint32_t)b->load.found_host->most);

@@ -540,20 +540,14 @@ static int clear_experts(struct be *b) {
     if (cuda_clear_picks(b) < 0)
         return -EIO;
     b->experts.n_items = b->experts.count + s->n_expert + 1;
-    int r = cuda_check(
-        b, b->api->fill(b->experts.count, 0, (s->n_expert + 2) * sizeof(uint32_t), b->stream),
-        "cudaMemset");
-    return r < 0
-               ? r
-               : cuda_check(b,
-                            b->api->fill(b->experts.expert, 0, pairs * sizeof(uint32_t), b->stream),
-                            "cudaMemset");
+    int r = cuda_fill(b, b->experts.count, 0, (s->n_expert + 2) * sizeof(uint32_t));
+    return r < 0 ? r : cuda_fill(b, b->experts.expert, 0, pairs * sizeof(uint32_t));
 }
 
 int cuda_clear_arrived(struct be *b) {
     size_t bytes = (size_t)b->device.n_multiprocessors * sizeof(*b->arrived);
 
-    return cuda_check(b, b->api->fill(b->arrived, 0, bytes, b->stream), "cudaMemset");
+    return cuda_fill(b, b->arrived, 0, bytes);
 }
 
 int cuda_memory_open(struct be *b, struct err *err) {
@@ -576,22 +570,15 @@ int cuda_memory_open(struct be *b, struct err *err) {
     r = r < 0 ? r : alloc_steps(b);
     r = r < 0 ? r : graph_open(b);
     r = r < 0 ? r
-              : cuda_check(
-                    b,
-                    b->api->fill(b->sampling.state, 0,
-                                 MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling.state),
-                                 b->stream),
-                    "cudaMemset");
+              : cuda_fill(b, b->sampling.state, 0,
+                          MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling.state));
     r = r < 0 ? r : cuda_clear_arrived(b);
     r = r < 0 ? r : clear_experts(b);
     r = r < 0 ? r : latent_open(b);
     /* A page holds finite numbers even before it is written (attention.cu). */
     for (uint32_t i = 0; i < PAGE_CLASSES && r == 0; i++)
         if (b->kv[i].n_pages)
-            r = cuda_check(
-                b,
-                b->api->fill(b->kv[i].pages, 0, b->kv[i].n_pages * b->kv[i].page_bytes, b->stream),
-                "cudaMemset");
+            r = cuda_fill(b, b->kv[i].pages, 0, b->kv[i].n_pages * b->kv[i].page_bytes);
     return r;
 }
 
@@ -655,10 +642,7 @@ int staging_send(struct be *b, struct staging *s, size_t from) {
     assert(from <= s->used && s->used <= s->size);
     if (s->used == from)
         return 0;
-    return cuda_check(
-        b,
-        b->api->copy(s->device + from, s->host + from, s->used - from, CUDA_TO_DEVICE, b->stream),
-        "cudaMemcpyAsync");
+    return cuda_copy(b, s->device + from, s->host + from, s->used - from, CUDA_TO_DEVICE);
 }
 
 /* Finds the free memory once another process that ends has given its memory back

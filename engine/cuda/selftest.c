@@ -56,13 +56,11 @@ static struct piece take(struct bench *t, size_t bytes) {
 
 /* The host's bytes to the device. */
 static int send(struct be *b, const struct piece *p) {
-    return cuda_check(b, b->api->copy(p->device, p->host, p->bytes, CUDA_TO_DEVICE, b->stream),
-                      "cudaMemcpyAsync");
+    return cuda_copy(b, p->device, p->host, p->bytes, CUDA_TO_DEVICE);
 }
 
 int selftest_fetch(struct be *b, void *to, const void *from, size_t bytes) {
-    int r =
-        cuda_check(b, b->api->copy(to, from, bytes, CUDA_TO_HOST, b->stream), "cudaMemcpyAsync");
+    int r = cuda_copy(b, to, from, bytes, CUDA_TO_HOST);
 
     return r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "the first kernels");
 }
@@ -169,8 +167,7 @@ static int prepare(struct be *b, struct product *p) {
     struct launch first = {kernel_repack, p->w.m[0].n_units, p->w.m[0].n_row_tiles,
                            CUDA_THREADS,  "repack",          0};
     struct launch second = {kernel_pack, OWN, 1, PACK_THREADS, "pack", 0};
-    int r = cuda_check(b, b->api->fill(b->load.found, 0, sizeof(*b->load.found), b->stream),
-                       "cudaMemset");
+    int r = cuda_fill(b, b->load.found, 0, sizeof(*b->load.found));
 
     r = r < 0 ? r : send(b, &p->raw);
     r = r < 0 ? r : send(b, &p->x);
@@ -282,7 +279,7 @@ static int multiply_by(struct be *b, const struct product *p, const struct way *
 
     assert(bytes <= p->y.bytes);
     /* Fill y with NaN: results of another kernel must not pass. */
-    int r = cuda_check(b, b->api->fill(p->y.device, 0xFF, p->y.bytes, b->stream), "cudaMemset");
+    int r = cuda_fill(b, p->y.device, 0xFF, p->y.bytes);
     r = r < 0 ? r : w->multiply(b, p, &x, w);
     r = r < 0 ? r : selftest_fetch(b, p->y.host, p->y.device, bytes);
     memcpy(y, p->y.host, r < 0 ? 0 : bytes);

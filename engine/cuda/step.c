@@ -16,6 +16,14 @@ int cuda_check(struct be *b, int error, const char *what) {
     return -EIO;
 }
 
+int cuda_copy(struct be *b, void *to, const void *from, size_t n, enum cuda_direction dir) {
+    return cuda_check(b, b->api->copy(to, from, n, dir, b->stream), "cudaMemcpyAsync");
+}
+
+int cuda_fill(struct be *b, void *d, int byte, size_t n) {
+    return cuda_check(b, b->api->fill(d, byte, n, b->stream), "cudaMemset");
+}
+
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n) {
     assert(l->kernel && l->what && l->n_threads % 32 == 0 && l->n_threads <= 1024);
     assert(l->grid_x <= INT32_MAX && l->grid_y <= UINT16_MAX); /* a device's limits */

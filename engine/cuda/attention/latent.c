@@ -72,10 +72,8 @@ int latent_open(struct be *b) {
     for (uint32_t h = 0; h < n_head && r == 0; h++) {
         for (uint32_t i = 0; i < n_rows; i++)
             list[i] = i * n_head + h;
-        r = cuda_check(b,
-                       b->api->copy(b->latent.list + (size_t)h * n_rows, list,
-                                    n_rows * sizeof(*list), CUDA_TO_DEVICE, b->stream),
-                       "cudaMemcpyAsync");
+        r = cuda_copy(b, b->latent.list + (size_t)h * n_rows, list, n_rows * sizeof(*list),
+                      CUDA_TO_DEVICE);
         r = r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "cudaMemcpyAsync");
     }
     free(list);

@@ -111,10 +111,7 @@ static double error_of(const struct scene *t) {
 
 /* Copies @n floats; those of the host may be anywhere. */
 static int send(struct be *b, const float *from, float *to, size_t n) {
-    return n == 0
-               ? 0
-               : cuda_check(b, b->api->copy(to, from, n * sizeof(*from), CUDA_TO_DEVICE, b->stream),
-                            "cudaMemcpyAsync");
+    return n == 0 ? 0 : cuda_copy(b, to, from, n * sizeof(*from), CUDA_TO_DEVICE);
 }
 
 /* A step of @n rows from @pos0 on begins, of one sequence or of one each. */

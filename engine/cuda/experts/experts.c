@@ -151,9 +151,7 @@ static struct expert_args product_args(const struct be *b, const struct weights 
 int cuda_clear_picks(struct be *b) {
     size_t n = (size_t)b->shape->n_layer * b->shape->n_expert * sizeof(uint64_t);
 
-    return b->experts.picks
-               ? cuda_check(b, b->api->fill(b->experts.picks, 0, n, b->stream), "cudaMemset")
-               : 0;
+    return b->experts.picks ? cuda_fill(b, b->experts.picks, 0, n) : 0;
 }
 
 int experts_send_picks(struct step *s) {
@@ -163,9 +161,7 @@ int experts_send_picks(struct step *s) {
     if (!b->experts.picks || s->batch->step % PICKS_STEPS)
         return 0;
     b->experts.counted = s->batch->step;
-    return cuda_check(
-        b, b->api->copy(b->experts.host_picks, b->experts.picks, n, CUDA_TO_HOST, b->stream),
-        "cudaMemcpyAsync");
+    return cuda_copy(b, b->experts.host_picks, b->experts.picks, n, CUDA_TO_HOST);
 }
 
 int experts_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {

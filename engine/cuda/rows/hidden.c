@@ -53,8 +53,6 @@ int hidden_launch(struct step *s) {
     struct launch l = {kernel_hidden, s->n_hidden, 1, PACK_THREADS, "hidden", 0};
     if (cuda_launch(b, &l, &a, sizeof(a)) < 0)
         return -EIO;
-    return cuda_check(b,
-                      b->api->copy(s->hidden_host, b->sampling.hidden,
-                                   s->n_hidden * n * sizeof(float), CUDA_TO_HOST, b->stream),
-                      "cudaMemcpyAsync");
+    return cuda_copy(b, s->hidden_host, b->sampling.hidden, s->n_hidden * n * sizeof(float),
+                     CUDA_TO_HOST);
 }
