@@ -12,8 +12,6 @@
 
 #define MIN_MAJOR 8 /* mma.m16n8k16, cp.async */
 
-extern const struct be_ops weft_backend_cuda; /* BACKEND_CUDA_SYMBOL */
-
 /* Returns advice for an error whose text says little, or "". */
 static const char *advice(int error) {
     switch (error) {
@@ -487,10 +485,6 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
     return NULL;
 }
 
-static const struct be_ops *several(void) {
-    return ranks_ops(&weft_backend_cuda);
-}
-
 const struct be_ops weft_backend_cuda = {
     .abi = BACKEND_ABI,
     .name = "cuda",
@@ -501,7 +495,7 @@ const struct be_ops weft_backend_cuda = {
     .hidden = true,
     .latent_once = true,
     .probe = probe,
-    .several = several,
+    .several = ranks_ops,
     .room = room,
     .open = open_be,
     .close = cuda_close,

@@ -35,6 +35,8 @@
 #define GRAPHS 8u /* sizes of steps that are launched as one (graph.c) */
 #define PASSES 3u /* each with graphs of its own (model.h) */
 
+extern const struct be_ops weft_backend_cuda; /* of one device; BACKEND_CUDA_SYMBOL */
+
 struct region { /* an allocation */
     void **where;
     size_t bytes;

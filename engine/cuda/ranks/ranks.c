@@ -38,8 +38,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct be_ops *one_device;
-
 int ranks_lose(struct ranks *k, const struct be *b) {
     for (uint32_t r = 0; r < k->n && b->lost; r++) {
         struct be *other = k->be[r];
@@ -247,7 +245,7 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     bool there = true;
 
     for (uint32_t r = 0; r < b->ranks->n && there; r++)
-        there = one_device->variant(b->ranks->be[r], i, use, name);
+        there = weft_backend_cuda.variant(b->ranks->be[r], i, use, name);
     return there;
 }
 
@@ -260,14 +258,13 @@ static const char *address(const struct be *b, uint32_t i) {
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = ranks_lack(s, op);
 
-    return what ? what : one_device->lacks(s, op);
+    return what ? what : weft_backend_cuda.lacks(s, op);
 }
 
-const struct be_ops *ranks_ops(const struct be_ops *one) {
+const struct be_ops *ranks_ops(void) {
     static struct be_ops all;
 
-    one_device = one;
-    all = *one;
+    all = weft_backend_cuda;
     all.room = room_ranks;
     all.open = open_ranks;
     all.close = close_ranks;

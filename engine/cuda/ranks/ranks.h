@@ -11,8 +11,8 @@
 
 #include "engine/cuda/cuda.h"
 
-/* The table, of which what is not here is that of @one device. */
-const struct be_ops *ranks_ops(const struct be_ops *one);
+/* Implements be_ops.several: what is not here is weft_backend_cuda's. */
+const struct be_ops *ranks_ops(void);
 /* Ranks, as bits: what @by enqueue from now on waits for all that @of have enqueued so far. */
 struct meeting {
     uint32_t of, by;

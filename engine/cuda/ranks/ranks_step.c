@@ -25,6 +25,11 @@ static int each(struct step *s, const struct model_op *op,
     return r;
 }
 
+/* Ops of which nothing comes together: x is whole on each rank, and heads are divided. */
+static int alone(struct step *s, const struct model_op *op) {
+    return each(s, op, weft_backend_cuda.run[op->kind]);
+}
+
 /* Launches all of the step as one graph on the first device. */
 static int launch_graph(struct ranks *k, struct step *s) {
     struct be *b = s->be;
@@ -76,11 +81,6 @@ static int embed_ranks(struct step *s, const struct model_op *op) {
     return r;
 }
 
-/* x is whole on each rank, and so are the values. */
-static int deep_ranks(struct step *s, const struct model_op *op) {
-    return each(s, op, step_deep);
-}
-
 /* An op of the model, not of a rank, is due (residual.c). */
 static int join_ranks(struct step *s, const struct model_op *op) {
     for (uint32_t i = 0; i < s->be->ranks->n; i++) {
@@ -97,10 +97,6 @@ static int add_to_x(struct step *s, const struct model_op *op) {
     if (r < 0 || op->branch)
         return r < 0 ? r : each(s, op, residual_branch);
     return join_ranks(s, op);
-}
-
-static int qkv_ranks(struct step *s, const struct model_op *op) {
-    return each(s, op, step_qkv);
 }
 
 /* Multiplies a gate and an up in the place of the gate: @n columns of @each rows for each of the
@@ -208,26 +204,10 @@ static int gate_up_ranks(struct step *s, const struct model_op *op) {
     return r < 0 ? r : ranks_exchange(s, GATHER_H, (uint32_t)op->w[0]->ne[1]);
 }
 
-static int state_in_ranks(struct step *s, const struct model_op *op) {
-    return each(s, op, step_state_in);
-}
-
 static int delta_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, step_delta);
 
     return r < 0 ? r : ranks_exchange(s, GATHER_D, s->be->n_ranks * s->be->shape->state.n_out);
-}
-
-static int mla_in_ranks(struct step *s, const struct model_op *op) {
-    return each(s, op, step_mla_in);
-}
-
-static int mla_q_ranks(struct step *s, const struct model_op *op) {
-    return each(s, op, step_mla_q);
-}
-
-static int mla_kv_ranks(struct step *s, const struct model_op *op) {
-    return each(s, op, step_mla_kv);
 }
 
 static int mla_out_ranks(struct step *s, const struct model_op *op) {
@@ -235,10 +215,6 @@ static int mla_out_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, step_mla_out);
 
     return r < 0 ? r : ranks_exchange(s, GATHER_D, s->be->n_ranks * m->n_head * m->mla.n_value);
-}
-
-static int route_ranks(struct step *s, const struct model_op *op) {
-    return each(s, op, step_route);
 }
 
 /* Columns of each pair's h. */
@@ -390,23 +366,21 @@ static int copy_ranks(struct be *b, const struct engine_copy *c) {
 }
 
 void ranks_step_ops(struct be_ops *all) {
+    static const enum op_kind by_themselves[] = {OP_DEEP,  OP_QKV,    OP_STATE_IN, OP_MLA_IN,
+                                                 OP_MLA_Q, OP_MLA_KV, OP_ROUTE};
+
     all->begin = begin_ranks;
     memset(all->run, 0, sizeof(all->run));
+    for (size_t i = 0; i < ARRAY_SIZE(by_themselves); i++)
+        all->run[by_themselves[i]] = alone;
     all->run[OP_EMBED] = embed_ranks;
-    all->run[OP_DEEP] = deep_ranks;
-    all->run[OP_QKV] = qkv_ranks;
     all->run[OP_ATTEND] = attend_ranks;
     all->run[OP_GATE] = gate_ranks;
     all->run[OP_PROJ] = proj_ranks;
     all->run[OP_JOIN] = join_ranks;
     all->run[OP_GATE_UP] = gate_up_ranks;
-    all->run[OP_STATE_IN] = state_in_ranks;
     all->run[OP_DELTA] = delta_ranks;
-    all->run[OP_MLA_IN] = mla_in_ranks;
-    all->run[OP_MLA_Q] = mla_q_ranks;
-    all->run[OP_MLA_KV] = mla_kv_ranks;
     all->run[OP_MLA_OUT] = mla_out_ranks;
-    all->run[OP_ROUTE] = route_ranks;
     all->run[OP_EXPERTS] = experts_ranks;
     all->run[OP_SHARED] = shared_ranks;
     all->run[OP_LOGITS] = logits_ranks;
