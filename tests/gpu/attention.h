@@ -141,8 +141,6 @@ static void run_attention(struct attention *t, int how, float *out) {
         .window = t->window ? t->window : UINT32_MAX,
         .sinks = t->window ? t->sinks_on : NULL,
     };
-    struct merge_args m = {a.batch, a.partial, a.o,    a.n_head, n_kv,   t->group,
-                           few,     n_value,   stride, a.window, a.sinks};
 
     for (int wide = how == MANY; wide >= 0; wide--) {
         struct attend_kernel k = attend_kernel_for(&t->shape, wide, t->bulk);
@@ -154,7 +152,7 @@ static void run_attention(struct attention *t, int how, float *out) {
             break;
     }
     if (split)
-        launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &m, "merge");
+        launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &a, "merge");
     fetch(out, a.o, bytes);
     api->release(a.o);
     api->release(a.partial);

@@ -81,8 +81,6 @@ static struct batch_head run_shared(const struct attention *t, const struct shar
         .window = t->window ? t->window : UINT32_MAX,
         .sinks = t->window ? t->sinks_on : NULL,
     };
-    const struct merge_args m = {batch,        a.partial, a.o,    a.n_head, n_kv,   t->group,
-                                 ATTN_QUERIES, dim,       stride, a.window, a.sinks};
 
     launch(kernel_plan, 1, 1, CUDA_THREADS, &p, "plan");
     fetch(&head, batch, sizeof(head));
@@ -94,7 +92,7 @@ static struct batch_head run_shared(const struct attention *t, const struct shar
              "attend");
     }
     if (head.n_merges)
-        launch(kernel_merge, head.n_merges, n_kv, CUDA_THREADS, &m, "merge");
+        launch(kernel_merge, head.n_merges, n_kv, CUDA_THREADS, &a, "merge");
     fetch(out, a.o, bytes);
     const void *done[] = {item, wide, merge, head.pos, head.seq, batch, a.o, a.partial};
     for (size_t i = 0; i < ARRAY_SIZE(done); i++)

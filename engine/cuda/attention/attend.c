@@ -131,9 +131,7 @@ static int turn_back(const struct step *s, const struct heads *h, uint32_t run) 
 int step_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
-    uint32_t window = op->attn.window ? op->attn.window : UINT32_MAX, group = h->n / h->n_kv;
-    uint32_t n_value = cuda_head_values(b, h);
-    const float *sinks = op->weights ? op->weights->sinks : NULL;
+    uint32_t n_value = cuda_head_values(b, h), group = h->n / h->n_kv;
     uint32_t run = hadamard_runs(b->shape, b->opts->kv_type, h->dim).v;
     struct attend_args a = {
         .batch = b->head,
@@ -151,30 +149,16 @@ int step_attend(struct step *s, const struct model_op *op) {
         .scale = op->attn.scale,
         .cap = op->attn.cap,
         .holes = op->attn.holes,
-        .window = window,
+        .window = op->attn.window ? op->attn.window : UINT32_MAX,
         .two_way = op->attn.two_way,
-        .sinks = sinks,
+        .sinks = op->weights ? op->weights->sinks : NULL,
     };
-    struct merge_args c = {
-        .batch = b->head,
-        .partial = b->attention.partial,
-        .o = b->act.o,
-        .n_head = h->n,
-        .n_head_kv = h->n_kv,
-        .group = group,
-        .few = cuda_few(b),
-        .n_value = n_value,
-        .partial_stride = n_value + 4,
-        .window = window,
-        .sinks = sinks,
-    };
-
     struct launch merge = {
         kernel_merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, "merge", 0};
     int r = plan(s, h);
     if (b->shape->mla.rank)
         latent_attend(b, &a);
     r = r < 0 ? r : launch_attend(s, h, &a);
-    r = r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
+    r = r < 0 ? r : cuda_launch(b, &merge, &a, sizeof(a));
     return r < 0 || !run ? r : turn_back(s, h, run);
 }

@@ -244,7 +244,7 @@ template <int D> struct State {
                                           uint32_t first, uint32_t query) {
         size_t step = (size_t)it.shared.step * gridDim.y * a.few * a.partial_stride;
         uint32_t place = it.shared.place + query, d = threadIdx.x % 32 * D;
-        const float *x = a.partial + partial_at(a, gridDim.y, blockIdx.y, it.shared.partial, place);
+        const float *x = a.partial + partial_at(a, it.shared.partial, place);
         uint32_t r = attn_first_result(&it.shared, first);
 
         for (x += r * step; r < it.shared.n_results; r++, x += step) {
@@ -389,13 +389,14 @@ ATTEND(attend_64_q8, 2, true, 2)
 ATTEND(attend_128, 4, false, 2)
 ATTEND(attend_128_q8, 4, true, 2)
 
-KERNEL(merge, struct merge_args, CUDA_THREADS, 4) {
+KERNEL(merge, struct attend_args, CUDA_THREADS, 4) {
     wait_for_previous();
-    uint32_t n = a.batch->n_merges;
+    uint32_t n = a.batch->n_merges, quads = a.n_value / 4;
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         struct attn_merge it = a.batch->merge[i];
 
-        merge_queries(a, it);
+        for (uint32_t k = threadIdx.x; k < it.n_q * quads; k += CUDA_THREADS)
+            merge_values(a, it, k / quads, k % quads * 4);
     }
 }

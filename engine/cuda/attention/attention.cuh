@@ -312,7 +312,7 @@ template <class S> DEVICE void weigh(S &s, uint32_t query) {
 }
 
 /* Returns the attention sink of a query's head in the unit of scores (log2); a.sinks is set. */
-template <class ARGS> DEVICE float sink_of(const ARGS &a, uint32_t query) {
+DEVICE float sink_of(const struct attend_args &a, uint32_t query) {
     return a.sinks[blockIdx.y * a.group + query % a.group] * LOG2_E;
 }
 
@@ -354,18 +354,17 @@ DEVICE void find_place(struct Place &p, const struct attend_args &a, const struc
         p.last = last_key_of(a, it, it.n_q - 1);
 }
 
-/* Returns the offset, in floats, of query @place in partial result @index of key head @head. */
-template <class ARGS>
-DEVICE size_t partial_at(const ARGS &a, uint32_t n_head_kv, uint32_t kv, uint32_t index,
-                         uint32_t place) {
+/* Returns the offset, in floats, of query @place in partial result @index of the block's key
+ * head. */
+DEVICE size_t partial_at(const struct attend_args &a, uint32_t index, uint32_t place) {
     uint32_t at = index + place / a.few;
 
-    return (((size_t)at * n_head_kv + kv) * a.few + place % a.few) * a.partial_stride;
+    return (((size_t)at * gridDim.y + blockIdx.y) * a.few + place % a.few) * a.partial_stride;
 }
 
 /* Returns the address of query @query in the item's first partial result. */
 DEVICE float *partial_of(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
-    return a.partial + partial_at(a, gridDim.y, blockIdx.y, it.partial, query);
+    return a.partial + partial_at(a, it.partial, query);
 }
 
 /* Returns where the values of query @query's result go: to o, or to the partial result of the
@@ -389,17 +388,16 @@ DEVICE void put_weights(const struct attend_args &a, const struct attn_item &it,
 
 #define MERGE_AHEAD 4u /* chunks whose loads are issued together */
 
-/* Values @d .. @d + 3 of query @query of a merge, of key head @kv. */
-DEVICE void merge_values(const struct merge_args &a, const struct attn_merge &it, uint32_t kv,
-                         uint32_t query, uint32_t d) {
-    uint32_t dim = a.n_value, q = it.q0 + query, head = kv * a.group + q % a.group;
+/* Values @d .. @d + 3 of query @query of a merge. */
+DEVICE void merge_values(const struct attend_args &a, const struct attn_merge &it, uint32_t query,
+                         uint32_t d) {
+    uint32_t dim = a.n_value, q = it.q0 + query, head = blockIdx.y * a.group + q % a.group;
     uint32_t row = it.row0 + q / a.group, n_shared = it.shared.n_results;
     uint32_t n = n_shared + it.n_chunks - it.shared.n_chunks;
     uint32_t key = a.window < UINT32_MAX ? attn_first_key(a.batch->pos[row], a.window) : 0;
-    size_t stride = (size_t)a.n_head_kv * a.few * a.partial_stride, step = it.shared.step * stride;
-    const float *own = a.partial + partial_at(a, a.n_head_kv, kv, it.partial, query);
-    const float *shared =
-        a.partial + partial_at(a, a.n_head_kv, kv, it.shared.partial, it.shared.place + query);
+    size_t stride = (size_t)gridDim.y * a.few * a.partial_stride, step = it.shared.step * stride;
+    const float *own = a.partial + partial_at(a, it.partial, query);
+    const float *shared = a.partial + partial_at(a, it.shared.partial, it.shared.place + query);
     float max = -INFINITY, l = 0, o[4];
 
 #pragma unroll
@@ -430,7 +428,7 @@ DEVICE void merge_values(const struct merge_args &a, const struct attn_merge &it
         }
     }
     if (a.sinks) { /* merge the sink as end_query() does */
-        struct Weights w = merge_weights(max, a.sinks[head] * LOG2_E);
+        struct Weights w = merge_weights(max, sink_of(a, q));
 
         l = merge_with(l, 1.0f, w.a, w.b);
 #pragma unroll
@@ -441,12 +439,4 @@ DEVICE void merge_values(const struct merge_args &a, const struct attn_merge &it
     for (uint32_t v = 0; v < 4; v++)
         o[v] /= l;
     store_some<4>(&a.o[((size_t)row * a.n_head + head) * dim + d], o);
-}
-
-/* Queries of one merge, of the block's key head. */
-DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &it) {
-    uint32_t quads = a.n_value / 4;
-
-    for (uint32_t i = threadIdx.x; i < it.n_q * quads; i += CUDA_THREADS)
-        merge_values(a, it, blockIdx.y, i / quads, i % quads * 4);
 }

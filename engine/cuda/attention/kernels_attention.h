@@ -11,7 +11,9 @@
 /* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
  * [n_head_kv][few queries] rows of partial_stride floats: o, then m and l; of more queries it takes
  * as many as they need. Tiles and chunks that none of an item's queries sees are left out, which
- * changes no bit. */
+ * changes no bit.
+ * merge: the chunks of queries that were split, from the first one that a query sees; grid: x
+ * merges, or fewer, y key heads. */
 struct attend_args {
     const struct batch_head *batch;
     const float *q;       /* [rows][n_head][head_dim]; with @turned [rows][n_head][n_value] */
@@ -60,17 +62,6 @@ struct attend_kernel {
 /* attend_latent_bulk: as attend_latent, of up to ATTN_LATENT_BULK queries, on servers' devices from
  * compute capability 9.0 on. */
 #define ATTEND_LATENT_SHARED (212u << 10)
-
-/* Merges the chunks of queries that were split, from the first one that a query sees; grid: x
- * merges, or fewer, y key heads. */
-struct merge_args {
-    const struct batch_head *batch;
-    const float *partial; /* attend_args.partial */
-    float *o;             /* [rows][n_head][n_value] */
-    uint32_t n_head, n_head_kv, group, few, n_value, partial_stride;
-    uint32_t window; /* this and the next: see attend_args */
-    const float *sinks;
-};
 
 #ifdef __cplusplus
 extern "C" {

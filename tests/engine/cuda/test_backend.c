@@ -386,10 +386,8 @@ static uint64_t n_shared_items;
 
 /* Behind a window of 12 the common chunk is for some rows, and not for others. */
 static void see_twelve(const char *kernel, uint64_t number, void *args) {
-    if (strncmp(kernel, "attend", 6) == 0)
+    if (strncmp(kernel, "attend", 6) == 0 || strcmp(kernel, "merge") == 0)
         ((struct attend_args *)args)->window = 12;
-    if (strcmp(kernel, "merge") == 0)
-        ((struct merge_args *)args)->window = 12;
 }
 
 static void count_shared(const char *kernel, uint64_t number, void *args) {
