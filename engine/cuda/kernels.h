@@ -745,36 +745,20 @@ MX_FN uint32_t sample_needs(const struct sample_want *w, uint32_t n_vocab) {
 
 /* -- addresses: what cuda_api.launch() takes --------------------------------------------------- */
 
-extern const void *const kernel_repack, *const kernel_scale_tiles;
-extern const void *const kernel_embed,
-    *const kernel_deep, *const kernel_layer_input,
-                            *const kernel_rope,
-                                *const kernel_pack,
-                                    *const kernel_hidden,
-                                        *const kernel_keep,
-                                            *const kernel_pair,
-                                                *const kernel_store,
-                                                    *const kernel_store_latent,
-                                                        *const kernel_holes,
-                                                            *const kernel_hadamard,
-                                                                *const kernel_residual,
-                                                                    *const kernel_soft_gate,
-                                                                        *const kernel_cap,
-                                                                            *const kernel_copy_page;
-extern const void *const kernel_plan, *const kernel_list_heads;
-extern const void *const kernel_matmul_wide, *const kernel_matmul_wgmma,
-                                                 *const kernel_matmul_wgmma_64;
-extern const void *const kernel_route, *const kernel_expert_vec, *const kernel_expert_wide,
-                                                                     *const kernel_hand_over,
-                                                                         *const kernel_combine;
-extern const void *const kernel_delta_in,
-    *const kernel_delta, *const kernel_delta_out, *const kernel_mamba_in,
-                                                      *const kernel_mamba,
-                                                          *const kernel_mamba_out,
-                                                              *const kernel_conv,
-                                                                  *const kernel_conv_keep;
-extern const void *const kernel_sample_scan, *const kernel_sample_weigh, *const kernel_sample_draw;
-extern const void *const kernel_matvec, *const kernel_matvec_16; /* matvec_for() */
+typedef const void *const kernel_address;
+
+extern kernel_address kernel_repack, kernel_scale_tiles;
+extern kernel_address kernel_embed, kernel_deep, kernel_layer_input, kernel_rope, kernel_pack,
+    kernel_hidden, kernel_keep, kernel_pair, kernel_store, kernel_store_latent, kernel_holes,
+    kernel_hadamard, kernel_residual, kernel_soft_gate, kernel_cap, kernel_copy_page;
+extern kernel_address kernel_plan, kernel_list_heads;
+extern kernel_address kernel_matmul_wide, kernel_matmul_wgmma, kernel_matmul_wgmma_64;
+extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */
+extern kernel_address kernel_route, kernel_expert_vec, kernel_expert_wide, kernel_hand_over,
+    kernel_combine;
+extern kernel_address kernel_delta_in, kernel_delta, kernel_delta_out, kernel_mamba_in,
+    kernel_mamba, kernel_mamba_out, kernel_conv, kernel_conv_keep;
+extern kernel_address kernel_sample_scan, kernel_sample_weigh, kernel_sample_draw;
 
 /* The matvec for so many rows: of up to PACK_ROWS at a time, or of 16. */
 static inline const void *matvec_for(uint32_t n_rows) {

@@ -67,28 +67,16 @@ struct attend_kernel {
 extern "C" {
 #endif
 
-extern const void *const kernel_attend_64;    /* heads of up to 64 */
-extern const void *const kernel_attend_64_q8; /* for pages of q8_0 */
-extern const void *const kernel_attend_128;
-extern const void *const kernel_attend_128_q8;
-extern const void *const kernel_attend_256;
-extern const void *const kernel_attend_256_q8;
-extern const void *const kernel_attend_512;
-extern const void *const kernel_attend_512_q8;
-extern const void *const kernel_attend_wide_64;
-extern const void *const kernel_attend_wide_64_q8;
-extern const void *const kernel_attend_wide_128;
-extern const void *const kernel_attend_wide_128_q8;
-extern const void *const kernel_attend_wide_256;
-extern const void *const kernel_attend_wide_256_q8;
-extern const void *const kernel_attend_wide_512;
-extern const void *const kernel_attend_wide_512_q8;
-extern const void *const kernel_attend_latent;
-extern const void *const kernel_attend_latent_q8;
-extern const bool attend_latent_built; /* the next two, with code for such devices */
-extern const void *const kernel_attend_latent_bulk;
-extern const void *const kernel_attend_latent_bulk_q8;
-extern const void *const kernel_merge;
+/* By the most values of a head; _q8: for pages of q8_0. */
+extern kernel_address kernel_attend_64, kernel_attend_64_q8, kernel_attend_128,
+    kernel_attend_128_q8, kernel_attend_256, kernel_attend_256_q8, kernel_attend_512,
+    kernel_attend_512_q8;
+extern kernel_address kernel_attend_wide_64, kernel_attend_wide_64_q8, kernel_attend_wide_128,
+    kernel_attend_wide_128_q8, kernel_attend_wide_256, kernel_attend_wide_256_q8,
+    kernel_attend_wide_512, kernel_attend_wide_512_q8;
+extern kernel_address kernel_attend_latent, kernel_attend_latent_q8, kernel_attend_latent_bulk,
+    kernel_attend_latent_bulk_q8, kernel_merge;
+extern const bool attend_latent_built; /* attend_latent_bulk, with code for such devices */
 
 /* Returns true if attend_latent_bulk runs on a device. */
 static inline bool attend_bulk_runs(const struct cuda_device *d) {
@@ -99,7 +87,7 @@ static inline bool attend_bulk_runs(const struct cuda_device *d) {
 /* @wide: for steps of many rows; @bulk: attend_latent_bulk, of latent attention. */
 static inline struct attend_kernel attend_kernel_for(const struct page_shape *s, bool wide,
                                                      bool bulk) {
-    static const void *const *const kernel[][2] = {
+    static kernel_address *const kernel[][2] = {
         {&kernel_attend_64, &kernel_attend_64_q8},
         {&kernel_attend_128, &kernel_attend_128_q8},
         {&kernel_attend_256, &kernel_attend_256_q8},

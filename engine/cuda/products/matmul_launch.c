@@ -26,73 +26,47 @@ int cuda_load_kernels(struct be *b) {
     const struct {
         const void *kernel;
         uint32_t bytes;
-    } kernels[] = {{kernel_matvec, narrow},
-                   {kernel_matvec_16, narrow},
-                   {kernel_matmul_wide, wide},
-                   {kernel_expert_vec, expert},
-                   {kernel_expert_wide, wide},
-                   {kernel_route, 0},
-                   {kernel_hand_over, 0},
-                   {kernel_combine, 0},
-                   {kernel_list_heads, 0},
-                   {kernel_delta_in, 0},
-                   {kernel_delta, 0},
-                   {kernel_delta_out, 0},
-                   {kernel_mamba_in, 0},
-                   {kernel_mamba, 0},
-                   {kernel_mamba_out, 0},
-                   {kernel_conv, 0},
-                   {kernel_conv_keep, 0},
-                   {kernel_attend_wide_64, ATTEND_WIDE_SHARED(64, false)},
-                   {kernel_attend_wide_64_q8, ATTEND_WIDE_SHARED(64, true)},
-                   {kernel_attend_wide_128, ATTEND_WIDE_SHARED(128, false)},
-                   {kernel_attend_wide_128_q8, ATTEND_WIDE_SHARED(128, true)},
-                   {kernel_attend_wide_256, ATTEND_GROUPS_SHARED(256, ATTN_WIDE_256)},
-                   {kernel_attend_wide_256_q8, ATTEND_GROUPS_SHARED(256, ATTN_WIDE_256)},
-                   {kernel_attend_wide_512, ATTEND_GROUPS_SHARED(512, ATTN_WIDE_512)},
-                   {kernel_attend_wide_512_q8, ATTEND_GROUPS_SHARED(512, ATTN_WIDE_512)},
-                   {kernel_attend_latent, ATTEND_GROUPS_SHARED(LATENT_KEY, ATTN_LATENT)},
-                   {kernel_attend_latent_q8, ATTEND_GROUPS_SHARED(LATENT_KEY, ATTN_LATENT)},
-                   {kernel_attend_64, ATTEND_SHARED(64)},
-                   {kernel_attend_64_q8, ATTEND_SHARED(64)},
-                   {kernel_attend_128, ATTEND_SHARED(128)},
-                   {kernel_attend_128_q8, ATTEND_SHARED(128)},
-                   {kernel_attend_256, 0},
-                   {kernel_attend_256_q8, 0},
-                   {kernel_attend_512, 0},
-                   {kernel_attend_512_q8, 0},
-                   {kernel_merge, 0},
-                   {kernel_plan, 0},
-                   {kernel_rope, 0},
-                   {kernel_embed, 0},
-                   {kernel_pack, 0},
-                   {kernel_hadamard, 0},
-                   {kernel_store, 0},
-                   {kernel_store_latent, 0},
-                   {kernel_residual, 0},
-                   {kernel_deep, 0},
-                   {kernel_layer_input, 0},
-                   {kernel_cap, 0},
-                   {kernel_hidden, 0},
-                   {kernel_keep, 0},
-                   {kernel_pair, 0},
-                   {kernel_holes, 0},
-                   {kernel_copy_page, 0},
-                   {kernel_repack, 0},
-                   {kernel_scale_tiles, 0},
-                   {kernel_soft_gate, 0},
-                   {kernel_glu, 0},
-                   {kernel_gather, 0},
-                   {kernel_pack_shares, 0},
-                   {kernel_residual_shares, 0},
-                   {kernel_sample_scan, 0},
-                   {kernel_sample_weigh, 0},
-                   {kernel_sample_draw, 0}};
+    } larger[] = {{kernel_matvec, narrow},
+                  {kernel_matvec_16, narrow},
+                  {kernel_matmul_wide, wide},
+                  {kernel_expert_vec, expert},
+                  {kernel_expert_wide, wide},
+                  {kernel_attend_wide_64, ATTEND_WIDE_SHARED(64, false)},
+                  {kernel_attend_wide_64_q8, ATTEND_WIDE_SHARED(64, true)},
+                  {kernel_attend_wide_128, ATTEND_WIDE_SHARED(128, false)},
+                  {kernel_attend_wide_128_q8, ATTEND_WIDE_SHARED(128, true)},
+                  {kernel_attend_wide_256, ATTEND_GROUPS_SHARED(256, ATTN_WIDE_256)},
+                  {kernel_attend_wide_256_q8, ATTEND_GROUPS_SHARED(256, ATTN_WIDE_256)},
+                  {kernel_attend_wide_512, ATTEND_GROUPS_SHARED(512, ATTN_WIDE_512)},
+                  {kernel_attend_wide_512_q8, ATTEND_GROUPS_SHARED(512, ATTN_WIDE_512)},
+                  {kernel_attend_latent, ATTEND_GROUPS_SHARED(LATENT_KEY, ATTN_LATENT)},
+                  {kernel_attend_latent_q8, ATTEND_GROUPS_SHARED(LATENT_KEY, ATTN_LATENT)},
+                  {kernel_attend_64, ATTEND_SHARED(64)},
+                  {kernel_attend_64_q8, ATTEND_SHARED(64)},
+                  {kernel_attend_128, ATTEND_SHARED(128)},
+                  {kernel_attend_128_q8, ATTEND_SHARED(128)}};
+    const void *const others[] = {
+        kernel_route,       kernel_hand_over,     kernel_combine,     kernel_list_heads,
+        kernel_delta_in,    kernel_delta,         kernel_delta_out,   kernel_mamba_in,
+        kernel_mamba,       kernel_mamba_out,     kernel_conv,        kernel_conv_keep,
+        kernel_attend_256,  kernel_attend_256_q8, kernel_attend_512,  kernel_attend_512_q8,
+        kernel_merge,       kernel_plan,          kernel_rope,        kernel_embed,
+        kernel_pack,        kernel_hadamard,      kernel_store,       kernel_store_latent,
+        kernel_residual,    kernel_deep,          kernel_layer_input, kernel_cap,
+        kernel_hidden,      kernel_keep,          kernel_pair,        kernel_holes,
+        kernel_copy_page,   kernel_repack,        kernel_scale_tiles, kernel_soft_gate,
+        kernel_glu,         kernel_gather,        kernel_pack_shares, kernel_residual_shares,
+        kernel_sample_scan, kernel_sample_weigh,  kernel_sample_draw};
 
-    for (size_t i = 0; i < ARRAY_SIZE(kernels); i++)
-        if (cuda_check(b, b->api->allow_shared(kernels[i].kernel, kernels[i].bytes),
-                       "cudaFuncSetAttribute") < 0)
+    for (size_t i = 0; i < ARRAY_SIZE(larger) + ARRAY_SIZE(others); i++) {
+        size_t other = i - ARRAY_SIZE(larger);
+        bool large = i < ARRAY_SIZE(larger);
+        int e = b->api->allow_shared(large ? larger[i].kernel : others[other],
+                                     large ? larger[i].bytes : 0);
+
+        if (cuda_check(b, e, "cudaFuncSetAttribute") < 0)
             return -EIO;
+    }
     return wgmma_open(b);
 }
 

@@ -50,10 +50,7 @@ struct glu_args {
 #ifdef __cplusplus
 extern "C" {
 #endif
-extern const void *const kernel_glu;
-extern const void *const kernel_gather;
-extern const void *const kernel_pack_shares;
-extern const void *const kernel_residual_shares;
+extern kernel_address kernel_glu, kernel_gather, kernel_pack_shares, kernel_residual_shares;
 #ifdef __cplusplus
 }
 #endif
