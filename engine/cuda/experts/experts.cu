@@ -327,60 +327,24 @@ struct Sums {
     float gate[WARPS * TILE_VALUES]; /* each of the thread that writes it */
 };
 
-/* The units of a stage, the first of which is unit @u. */
-template <int F>
-DEVICE void add_stage(const struct expert_args &a, const struct matrix &m, const uint8_t *stage,
-                      uint32_t u, uint32_t to, const struct Gathered &rows, float c[1][4]) {
-    constexpr uint32_t units = TILE_STAGE_UNITS(F);
+/* Adds the units of a stage, the first of which is unit @u. */
+struct StageWalk {
+    const struct expert_args &a;
+    const struct matrix &m;
+    const uint8_t *stage;
+    uint32_t u, to;
+    const struct Gathered &rows;
+    float (*c)[4];
+
+    template <int F> __device__ __forceinline__ void of() const {
+        constexpr uint32_t units = TILE_STAGE_UNITS(F);
 
 #pragma unroll
-    for (uint32_t n = 0; n < units; n++)
-        if (u + n < to)
-            add_unit<F, 1>(a, m, stage + n * tile_bytes(F), u + n, rows, c);
-}
-
-/* The format is looked at for each stage: what fetches the next one is there only once. */
-DEVICE void add_stage_of(const struct expert_args &a, const struct matrix &m, const uint8_t *stage,
-                         uint32_t u, uint32_t to, const struct Gathered &rows, float c[1][4]) {
-    switch (m.format) {
-    case TILE_F16:
-        return add_stage<TILE_F16>(a, m, stage, u, to, rows, c);
-    case TILE_Q8_0:
-        return add_stage<TILE_Q8_0>(a, m, stage, u, to, rows, c);
-    case TILE_Q4_0:
-        return add_stage<TILE_Q4_0>(a, m, stage, u, to, rows, c);
-    case TILE_IQ4_NL:
-        return add_stage<TILE_IQ4_NL>(a, m, stage, u, to, rows, c);
-    case TILE_MXFP4:
-        return add_stage<TILE_MXFP4>(a, m, stage, u, to, rows, c);
-    case TILE_NVFP4:
-        return add_stage<TILE_NVFP4>(a, m, stage, u, to, rows, c);
-    case TILE_Q5_0:
-        return add_stage<TILE_Q5_0>(a, m, stage, u, to, rows, c);
-    case TILE_Q4_1:
-        return add_stage<TILE_Q4_1>(a, m, stage, u, to, rows, c);
-    case TILE_Q5_1:
-        return add_stage<TILE_Q5_1>(a, m, stage, u, to, rows, c);
-    case TILE_Q4_K:
-        return add_stage<TILE_Q4_K>(a, m, stage, u, to, rows, c);
-    case TILE_Q5_K:
-        return add_stage<TILE_Q5_K>(a, m, stage, u, to, rows, c);
-    case TILE_Q6_K:
-        return add_stage<TILE_Q6_K>(a, m, stage, u, to, rows, c);
-    case TILE_IQ4_XS:
-        return add_stage<TILE_IQ4_XS>(a, m, stage, u, to, rows, c);
-    case TILE_IQ1:
-        return add_stage<TILE_IQ1>(a, m, stage, u, to, rows, c);
-    case TILE_IQ2:
-        return add_stage<TILE_IQ2>(a, m, stage, u, to, rows, c);
-    case TILE_IQ3:
-        return add_stage<TILE_IQ3>(a, m, stage, u, to, rows, c);
-    case TILE_Q2_K:
-        return add_stage<TILE_Q2_K>(a, m, stage, u, to, rows, c);
-    case TILE_Q3_K:
-        return add_stage<TILE_Q3_K>(a, m, stage, u, to, rows, c);
+        for (uint32_t n = 0; n < units; n++)
+            if (u + n < to)
+                add_unit<F, 1>(a, m, stage + n * tile_bytes(F), u + n, rows, c);
     }
-}
+};
 
 /* Adds the warp's segments of the matrix at @at: the first member of a team sums them up in
  * @total, the others leave each where the others are, in @sums. */
@@ -395,9 +359,9 @@ DEVICE void add_share(const struct expert_args &a, const struct Place &at, struc
         float c[1][4] = {{0, 0, 0, 0}};
 
         for (uint32_t u = m.unit[s]; u < to; u += m.stage_units) {
-            const uint8_t *stage = feed.take(a);
+            const uint8_t *stage = feed.take(a); /* the format is looked at behind it: one copy */
 
-            add_stage_of(a, m, stage, u, to, rows, c);
+            walk_of(m.format, StageWalk{a, m, stage, u, to, rows, c});
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {

@@ -155,7 +155,7 @@ template <uint32_t N> struct Walk {
     }
     /* The last products of a segment are under way while the operands of the next slice are made:
      * they are waited for where that is multiplied. */
-    template <int F> __device__ __forceinline__ void walk() const {
+    template <int F> __device__ __forceinline__ void of() const {
         constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
         constexpr uint32_t step = Steps<F>::unroll > 1 ? slices : 2; /* even: w */
 
@@ -210,9 +210,6 @@ template <uint32_t N> struct Walk {
             }
         }
         add_up(segment, c);
-    }
-    template <int F> __device__ __forceinline__ void of() const {
-        walk<F>();
     }
 };
 

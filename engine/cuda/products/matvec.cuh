@@ -47,64 +47,33 @@ DEVICE void add_unit(const A &a, const struct matrix &m, const uint8_t *tile, ui
     }
 }
 
-/* add_units() of format F: stage by stage of TILE_STAGE_UNITS(F) units, the last of which may be
- * shorter. */
-template <int F, int G, class A, class FEED, class ROWS>
-DEVICE void add_segment(const A &a, const struct matrix &m, uint32_t from, uint32_t to, FEED &feed,
-                        const ROWS &rows, float c[G][4]) {
-    constexpr uint32_t units = TILE_STAGE_UNITS(F);
+/* See add_units(); stage by stage of TILE_STAGE_UNITS(F) units, the last of which may be shorter. */
+template <int G, class A, class FEED, class ROWS> struct UnitsWalk {
+    const A &a;
+    const struct matrix &m;
+    uint32_t from, to;
+    FEED &feed;
+    const ROWS &rows;
+    float (*c)[4];
 
-    for (uint32_t u = from; u < to; u += units) {
-        const uint8_t *stage = feed.template take<F>(a);
+    template <int F> __device__ __forceinline__ void of() const {
+        constexpr uint32_t units = TILE_STAGE_UNITS(F);
+
+        for (uint32_t u = from; u < to; u += units) {
+            const uint8_t *stage = feed.template take<F>(a);
 
 #pragma unroll
-        for (uint32_t n = 0; n < units; n++)
-            if (u + n < to)
-                add_unit<F, G>(a, m, stage + n * tile_bytes(F), u + n, rows, c);
+            for (uint32_t n = 0; n < units; n++)
+                if (u + n < to)
+                    add_unit<F, G>(a, m, stage + n * tile_bytes(F), u + n, rows, c);
+        }
     }
-}
+};
 
 /* Adds units [from, to) of a row of tiles of @m, which @feed brings, times G groups of 8 rows, at
  * most a segment: all mma of it add up in c[i], of group i, the lane's as mma's c (device.cuh). */
 template <int G, class A, class FEED, class ROWS>
 DEVICE void add_units(const A &a, const struct matrix &m, uint32_t from, uint32_t to, FEED &feed,
                       const ROWS &rows, float c[G][4]) {
-    switch (m.format) {
-    case TILE_F16:
-        return add_segment<TILE_F16, G>(a, m, from, to, feed, rows, c);
-    case TILE_Q8_0:
-        return add_segment<TILE_Q8_0, G>(a, m, from, to, feed, rows, c);
-    case TILE_Q4_0:
-        return add_segment<TILE_Q4_0, G>(a, m, from, to, feed, rows, c);
-    case TILE_IQ4_NL:
-        return add_segment<TILE_IQ4_NL, G>(a, m, from, to, feed, rows, c);
-    case TILE_MXFP4:
-        return add_segment<TILE_MXFP4, G>(a, m, from, to, feed, rows, c);
-    case TILE_NVFP4:
-        return add_segment<TILE_NVFP4, G>(a, m, from, to, feed, rows, c);
-    case TILE_Q5_0:
-        return add_segment<TILE_Q5_0, G>(a, m, from, to, feed, rows, c);
-    case TILE_Q4_1:
-        return add_segment<TILE_Q4_1, G>(a, m, from, to, feed, rows, c);
-    case TILE_Q5_1:
-        return add_segment<TILE_Q5_1, G>(a, m, from, to, feed, rows, c);
-    case TILE_Q4_K:
-        return add_segment<TILE_Q4_K, G>(a, m, from, to, feed, rows, c);
-    case TILE_Q5_K:
-        return add_segment<TILE_Q5_K, G>(a, m, from, to, feed, rows, c);
-    case TILE_Q6_K:
-        return add_segment<TILE_Q6_K, G>(a, m, from, to, feed, rows, c);
-    case TILE_IQ4_XS:
-        return add_segment<TILE_IQ4_XS, G>(a, m, from, to, feed, rows, c);
-    case TILE_IQ1:
-        return add_segment<TILE_IQ1, G>(a, m, from, to, feed, rows, c);
-    case TILE_IQ2:
-        return add_segment<TILE_IQ2, G>(a, m, from, to, feed, rows, c);
-    case TILE_IQ3:
-        return add_segment<TILE_IQ3, G>(a, m, from, to, feed, rows, c);
-    case TILE_Q2_K:
-        return add_segment<TILE_Q2_K, G>(a, m, from, to, feed, rows, c);
-    case TILE_Q3_K:
-        return add_segment<TILE_Q3_K, G>(a, m, from, to, feed, rows, c);
-    }
+    walk_of(m.format, UnitsWalk<G, A, FEED, ROWS>{a, m, from, to, feed, rows, c});
 }

@@ -1,50 +1,8 @@
 #pragma once
 
-/* products - what the kernels for y (+)= W x + bias share: the walk of a format, and y. */
+/* products - what the kernels for y (+)= W x + bias share: panels, segments and y. */
 
 #include "engine/cuda/products/weights.cuh"
-
-/* WALK::of<F>() of format @format. */
-template <class WALK> DEVICE void walk_of(uint32_t format, const WALK &walk) {
-    switch (format) {
-    case TILE_F16:
-        return walk.template of<TILE_F16>();
-    case TILE_Q8_0:
-        return walk.template of<TILE_Q8_0>();
-    case TILE_Q4_0:
-        return walk.template of<TILE_Q4_0>();
-    case TILE_IQ4_NL:
-        return walk.template of<TILE_IQ4_NL>();
-    case TILE_MXFP4:
-        return walk.template of<TILE_MXFP4>();
-    case TILE_NVFP4:
-        return walk.template of<TILE_NVFP4>();
-    case TILE_Q5_0:
-        return walk.template of<TILE_Q5_0>();
-    case TILE_Q4_1:
-        return walk.template of<TILE_Q4_1>();
-    case TILE_Q5_1:
-        return walk.template of<TILE_Q5_1>();
-    case TILE_Q4_K:
-        return walk.template of<TILE_Q4_K>();
-    case TILE_Q5_K:
-        return walk.template of<TILE_Q5_K>();
-    case TILE_Q6_K:
-        return walk.template of<TILE_Q6_K>();
-    case TILE_IQ4_XS:
-        return walk.template of<TILE_IQ4_XS>();
-    case TILE_IQ1:
-        return walk.template of<TILE_IQ1>();
-    case TILE_IQ2:
-        return walk.template of<TILE_IQ2>();
-    case TILE_IQ3:
-        return walk.template of<TILE_IQ3>();
-    case TILE_Q2_K:
-        return walk.template of<TILE_Q2_K>();
-    case TILE_Q3_K:
-        return walk.template of<TILE_Q3_K>();
-    }
-}
 
 /* Returns the number of rows: no more than the launch was made for. */
 DEVICE uint32_t count_rows(const struct matmul_args &a) {

@@ -118,50 +118,46 @@ struct AddUp {
 
 /* The segments of one row tile, each of whose sums ENDS takes. All warps take part in the slices,
  * also those that have no tile. */
-template <int F, class ENDS>
-DEVICE void walk(struct Supply &supply, const struct matrix &m, const ENDS &ends) {
-    constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
-    [[maybe_unused]] constexpr uint32_t unroll = Steps<F>::unroll;
-    uint32_t segment = supply.segment, first = m.unit[segment], end = m.unit[segment + 1] - first;
-    float c[WIDE_GROUPS][4];
-
-    for (uint32_t i = 0; i + 1 < WIDE_SLICES; i++)
-        supply.fetch<F>(i);
-#pragma unroll
-    for (uint32_t n = 0; n < WIDE_GROUPS; n++)
-        c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-    for (uint32_t u = 0; u < supply.n_units; u++) {
-        const uint8_t *stage =
-            dynamic_shared() + supply.ring + u / units % wide_slots(F) * tile_stage_bytes(F);
-
-#pragma unroll unroll
-        for (uint32_t i = 0; i < slices; i++) {
-            const uint8_t *slice = supply.take<F>(u * slices + i);
-            struct Tile<F> tile; /* the slice's part of a tile: registers are scarce */
-
-            if (!supply.tiles)
-                continue;
-            int pair = load_slice<F>(tile, stage + u % units * tile_bytes(F), i, m.grid);
-            add_slice<F>(tile, pair, slice, supply.half, c);
-        }
-        if (u + 1 < end)
-            continue;
-        ends.end(segment, c);
-#pragma unroll
-        for (uint32_t n = 0; n < WIDE_GROUPS; n++)
-            c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-        segment++;
-        end = m.unit[segment + 1 < TILE_SEGMENTS ? segment + 1 : TILE_SEGMENTS] - first;
-    }
-}
-
 template <class ENDS> struct WideWalk {
     struct Supply &supply;
     const struct matrix &m;
     const ENDS &ends;
 
     template <int F> __device__ __forceinline__ void of() const {
-        walk<F>(supply, m, ends);
+        constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
+        [[maybe_unused]] constexpr uint32_t unroll = Steps<F>::unroll;
+        uint32_t segment = supply.segment, first = m.unit[segment],
+                 end = m.unit[segment + 1] - first;
+        float c[WIDE_GROUPS][4];
+
+        for (uint32_t i = 0; i + 1 < WIDE_SLICES; i++)
+            supply.template fetch<F>(i);
+#pragma unroll
+        for (uint32_t n = 0; n < WIDE_GROUPS; n++)
+            c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+        for (uint32_t u = 0; u < supply.n_units; u++) {
+            const uint8_t *stage =
+                dynamic_shared() + supply.ring + u / units % wide_slots(F) * tile_stage_bytes(F);
+
+#pragma unroll unroll
+            for (uint32_t i = 0; i < slices; i++) {
+                const uint8_t *slice = supply.template take<F>(u * slices + i);
+                struct Tile<F> tile; /* the slice's part of a tile: registers are scarce */
+
+                if (!supply.tiles)
+                    continue;
+                int pair = load_slice<F>(tile, stage + u % units * tile_bytes(F), i, m.grid);
+                add_slice<F>(tile, pair, slice, supply.half, c);
+            }
+            if (u + 1 < end)
+                continue;
+            ends.end(segment, c);
+#pragma unroll
+            for (uint32_t n = 0; n < WIDE_GROUPS; n++)
+                c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+            segment++;
+            end = m.unit[segment + 1 < TILE_SEGMENTS ? segment + 1 : TILE_SEGMENTS] - first;
+        }
     }
 };
 
