@@ -426,6 +426,10 @@ uint32_t cuda_partials(const struct be *b, const struct heads *h);
  * graph is made, and skipped while one is replayed. A grid of 0 launches nothing. Returns 0 or
  * -EIO. */
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n);
+/* Enqueues kernel NAME, which has no dynamic shared memory; @a: to its argument. */
+#define CUDA_LAUNCH(b, NAME, x, y, n_threads, a)                                                   \
+    cuda_launch(b, &(const struct launch){kernel_##NAME, x, y, n_threads, #NAME, 0}, a,            \
+                sizeof(*(a)))
 /* Enqueues a call of @fn on the host, noted or skipped as launches are. Kernels that follow run
  * beside it up to cuda_join(). Returns 0 or -EIO. */
 int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx);

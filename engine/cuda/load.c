@@ -125,9 +125,8 @@ static int repack_piece(struct be *b, const struct tensor *t, const struct matri
         .n_units = m->n_units,
         .found = b->load.found,
     };
-    struct launch l = {kernel_repack, m->n_units, tiles, CUDA_THREADS, "repack", 0};
     assert((size_t)m->n_units * tile_k(m->format) >= t->ne[0]);
-    r = cuda_launch(b, &l, &a, sizeof(a));
+    r = CUDA_LAUNCH(b, repack, m->n_units, tiles, CUDA_THREADS, &a);
     return r < 0 ? r : mark_busy(b, i);
 }
 
@@ -155,11 +154,9 @@ static int check_values(struct be *b, const struct tensor *t, struct err *err) {
 int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float most) {
     uint32_t n_tiles = n_row_tiles * m->n_units, warps = CUDA_THREADS / 32;
     struct scale_args a = {(uint8_t *)m->tiles, m->format, n_tiles, tile_unit(m->format, most)};
-    struct launch l = {
-        kernel_scale_tiles, (n_tiles + warps - 1) / warps, 1, CUDA_THREADS, "scale_tiles", 0};
 
     m->inverse *= tile_power_of_two(-a.unit);
-    int r = cuda_launch(b, &l, &a, sizeof(a));
+    int r = CUDA_LAUNCH(b, scale_tiles, (n_tiles + warps - 1) / warps, 1, CUDA_THREADS, &a);
     /* matvec reads tiles before the kernel before it has ended. */
     return r < 0 ? r : wait_all(b);
 }

@@ -164,21 +164,20 @@ static int prepare(struct be *b, struct product *p) {
                              .kind = PACK_PLAIN,
                              .n = p->n_in,
                              .n_padded = p->n_padded};
-    struct launch first = {kernel_repack, p->w.m[0].n_units, p->w.m[0].n_row_tiles,
-                           CUDA_THREADS,  "repack",          0};
-    struct launch second = {kernel_pack, OWN, 1, PACK_THREADS, "pack", 0};
     int r = cuda_fill(b, b->load.found, 0, sizeof(*b->load.found));
 
     r = r < 0 ? r : send(b, &p->raw);
     r = r < 0 ? r : send(b, &p->x);
     r = r < 0 ? r : send(b, &p->picks);
-    r = r < 0 ? r : cuda_launch(b, &first, &repack, sizeof(repack));
+    r = r < 0 ? r
+              : CUDA_LAUNCH(b, repack, p->w.m[0].n_units, p->w.m[0].n_row_tiles, CUDA_THREADS,
+                            &repack);
     for (uint32_t cores = 0; cores <= b->products.wgmma && r == 0; cores++) {
         const struct piece *to = cores ? &p->cores : &p->packed;
 
         pack.packed = to->device;
         pack.cores = cores;
-        r = cuda_launch(b, &second, &pack, sizeof(pack));
+        r = CUDA_LAUNCH(b, pack, OWN, 1, PACK_THREADS, &pack);
         r = r < 0 ? r : repeat(b, to);
     }
     r = r < 0 ? r : repeat(b, &p->scale);

@@ -57,15 +57,8 @@ int cuda_join(struct be *b) {
 }
 
 static int launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
-    struct launch l = {kernel_pack, n_rows, 1, PACK_THREADS, "pack", 0};
 
-    return cuda_launch(b, &l, a, sizeof(*a));
-}
-
-/* A kernel of one block a row. */
-static int launch_rows(struct be *b, const void *kernel, uint32_t n_rows, const void *args,
-                       size_t n, const char *what) {
-    return cuda_launch(b, &(struct launch){kernel, n_rows, 1, CUDA_THREADS, what, 0}, args, n);
+    return CUDA_LAUNCH(b, pack, n_rows, 1, PACK_THREADS, a);
 }
 
 /* Returns all packed rows of the step as an operand. */
@@ -280,7 +273,7 @@ int step_embed(struct step *s, const struct model_op *op) {
         .picture_width = b->shape->n_picture,
     };
 
-    return launch_rows(b, kernel_embed, s->grid.rows, &a, sizeof(a), "embed");
+    return CUDA_LAUNCH(b, embed, s->grid.rows, 1, CUDA_THREADS, &a);
 }
 
 struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const float *x,
@@ -435,9 +428,9 @@ int step_qkv(struct step *s, const struct model_op *op) {
     r = r < 0 ? r : multiply_qkv(s, w);
     if (r == 0 && op->norm_all)
         r = norm_all_heads(s, op, &store);
-    struct launch l = {kernel_store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8,
-                       CUDA_THREADS, "store",      0};
-    return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));
+    return r < 0 ? r
+                 : CUDA_LAUNCH(b, store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8,
+                               CUDA_THREADS, &store);
 }
 
 /* Multiplies attention's output by gates of a matrix of their own; gates that came with the queries
@@ -456,7 +449,7 @@ int step_gate(struct step *s, const struct model_op *op) {
         return 0;
     int r = step_norm(s, w->norm);
     r = r < 0 ? r : step_multiply(s, w, false);
-    return r < 0 ? r : launch_rows(b, kernel_soft_gate, s->grid.rows, &a, sizeof(a), "soft_gate");
+    return r < 0 ? r : CUDA_LAUNCH(b, soft_gate, s->grid.rows, 1, CUDA_THREADS, &a);
 }
 
 int step_proj(struct step *s, const struct model_op *op) {
@@ -558,13 +551,13 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct operand x = step_wanted(s, first, n);
     const struct cap_args cap = {x.count, b->sampling.logits, b->shape->n_vocab, s->head->scale,
                                  s->head->cap};
-    struct launch l = {
-        kernel_cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, "cap", 0};
 
     assert(s->head && n <= LOGIT_ROWS);
     int r = b->ranks ? ranks_logit_rows(s, first, n) : cuda_matmul(b, s->head, &x, false);
     bool plain = cap.scale == 1 && cap.cap == 0;
-    return r < 0 || plain ? r : cuda_launch(b, &l, &cap, sizeof(cap));
+    return r < 0 || plain ? r
+                          : CUDA_LAUNCH(b, cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n,
+                                        CUDA_THREADS, &cap);
 }
 
 /* The norm of the wanted rows, or their hidden states. */
@@ -628,9 +621,8 @@ int step_copy(struct be *b, const struct engine_copy *c) {
             .page_bytes = page,
         };
         uint32_t parts = (uint32_t)MIN((page + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
-        const struct launch copy = {kernel_copy_page, parts, n_run, CUDA_THREADS, "copy_page", 0};
 
-        r = cuda_launch(b, &copy, &a, sizeof(a));
+        r = CUDA_LAUNCH(b, copy_page, parts, n_run, CUDA_THREADS, &a);
         at += n_run * page;
     }
     return r;

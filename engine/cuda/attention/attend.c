@@ -123,9 +123,8 @@ static int launch_attend(const struct step *s, const struct heads *h, const stru
  * product that follows. */
 static int turn_back(const struct step *s, const struct heads *h, uint32_t run) {
     struct hadamard_args a = {s->be->head, s->be->act.o, h->n, h->dim, run};
-    struct launch l = {kernel_hadamard, s->grid.rows, (h->n + 7) / 8, CUDA_THREADS, "hadamard", 0};
 
-    return cuda_launch(s->be, &l, &a, sizeof(a));
+    return CUDA_LAUNCH(s->be, hadamard, s->grid.rows, (h->n + 7) / 8, CUDA_THREADS, &a);
 }
 
 int step_attend(struct step *s, const struct model_op *op) {
@@ -153,12 +152,10 @@ int step_attend(struct step *s, const struct model_op *op) {
         .two_way = op->attn.two_way,
         .sinks = op->weights ? op->weights->sinks : NULL,
     };
-    struct launch merge = {
-        kernel_merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, "merge", 0};
     int r = plan(s, h);
     if (b->shape->mla.rank)
         latent_attend(b, &a);
     r = r < 0 ? r : launch_attend(s, h, &a);
-    r = r < 0 ? r : cuda_launch(b, &merge, &a, sizeof(a));
+    r = r < 0 ? r : CUDA_LAUNCH(b, merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, &a);
     return r < 0 || !run ? r : turn_back(s, h, run);
 }

@@ -88,12 +88,11 @@ static int list_items(struct step *s) {
                                  .columns = takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
                                  .item = b->latent.item,
                                  .n_items = b->latent.n_items};
-    const struct launch l = {kernel_list_heads, 1, 1, CUDA_THREADS, "list_heads", 0};
 
     if (s->listed)
         return 0;
     s->listed = true;
-    return cuda_launch(b, &l, &a, sizeof(a));
+    return CUDA_LAUNCH(b, list_heads, 1, 1, CUDA_THREADS, &a);
 }
 
 /* Multiplies each row's heads: a head's matrix times the first values of its part of the row in @x,
@@ -103,7 +102,6 @@ static int multiply_heads(struct step *s, const struct weights *w, const float *
     struct be *b = s->be;
     uint32_t n_head = b->shape->n_head;
     struct pack_args pack = step_pack_args(b, PACK_PLAIN, x, NULL, w->n_in);
-    const struct launch l = {kernel_pack, s->grid.rows * n_head, 1, PACK_THREADS, "pack", 0};
     struct expert_args a = {
         .m = {w->m[0]},
         .x = b->act.packed,
@@ -124,7 +122,7 @@ static int multiply_heads(struct step *s, const struct weights *w, const float *
     pack.x_stride = stride;
     pack.cores = false; /* experts take the rows as mma.sync does */
     int r = list_items(s);
-    r = r < 0 ? r : cuda_launch(b, &l, &pack, sizeof(pack));
+    r = r < 0 ? r : CUDA_LAUNCH(b, pack, s->grid.rows * n_head, 1, PACK_THREADS, &pack);
     return r < 0 ? r : experts_product(b, &a, takes_few(s), items_of(s));
 }
 

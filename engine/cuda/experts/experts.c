@@ -70,11 +70,6 @@ int step_route(struct step *s, const struct model_op *op) {
         .item = b->experts.item,
         .n_items = b->experts.n_items,
     };
-    struct launch l = {.kernel = kernel_route,
-                       .grid_x = (s->grid.rows + ROUTE_ROWS - 1) / ROUTE_ROWS,
-                       .grid_y = 1,
-                       .n_threads = CUDA_THREADS,
-                       .what = "route"};
 
     b->products.cores = false; /* until the experts have taken the same rows */
     int r = step_norm(s, w->norm);
@@ -82,7 +77,9 @@ int step_route(struct step *s, const struct model_op *op) {
     assert(w->n_mats == 1 && w->m[0].n_out == m->n_expert);
     s->routed = w;
     r = r < 0 ? r : step_multiply(s, w, false);
-    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
+    return r < 0 ? r
+                 : CUDA_LAUNCH(b, route, (s->grid.rows + ROUTE_ROWS - 1) / ROUTE_ROWS, 1,
+                               CUDA_THREADS, &a);
 }
 
 /* Warps that keep a multiprocessor busy with weights: fewer share row tiles. */
@@ -208,8 +205,7 @@ static int products_on_host(struct step *s, const struct model_op *op) {
         .host_expert = b->experts.host_expert,
         .host_rows = b->experts.host_rows,
     };
-    const struct launch l = {kernel_hand_over, s->grid.rows, 1, PACK_THREADS, "hand_over", 0};
-    int r = cuda_launch(b, &l, &a, sizeof(a));
+    int r = CUDA_LAUNCH(b, hand_over, s->grid.rows, 1, PACK_THREADS, &a);
 
     return r < 0 ? r : cuda_call(b, compute_on_host, op->weights);
 }
@@ -270,15 +266,10 @@ static int products_on_device(struct step *s, const struct model_op *op) {
     enum pack_kind kind;
     int r = experts_gates(s, op, &kind);
     struct pack_args pack = step_pack_args(b, kind, b->experts.gate, NULL, m->n_ff_expert);
-    struct launch l = {.kernel = kernel_pack,
-                       .grid_x = s->grid.rows * m->n_expert_used,
-                       .grid_y = 1,
-                       .n_threads = PACK_THREADS,
-                       .what = "pack"};
 
     pack.up = b->experts.up;
     pack.each = m->n_expert_used;
-    r = r < 0 ? r : cuda_launch(b, &l, &pack, sizeof(pack));
+    r = r < 0 ? r : CUDA_LAUNCH(b, pack, s->grid.rows * m->n_expert_used, 1, PACK_THREADS, &pack);
     return r < 0 ? r : experts_downs(s, op);
 }
 
@@ -341,12 +332,11 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
         .adds = !op->branch,
         .packs = pack != NULL,
     };
-    struct launch l = {kernel_combine, s->grid.rows, 1, PACK_THREADS, "combine", 0};
 
     assert(op->kind == OP_EXPERTS && s->routed);
     s->shared = NULL;
     if (pack)
         a.pack = *pack;
     int r = n_host_experts(m, op->layer) > 0 ? cuda_join(b) : 0;
-    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
+    return r < 0 ? r : CUDA_LAUNCH(b, combine, s->grid.rows, 1, PACK_THREADS, &a);
 }

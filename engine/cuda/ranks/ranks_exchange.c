@@ -88,18 +88,16 @@ int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const stru
                uint32_t n_shares, const uint32_t *count, uint32_t n_rows) {
     struct be *b = k->be[rank];
     const struct gather_args a = {count, to, shares_of(n, from, n_shares)};
-    const struct launch l = {.kernel = kernel_gather,
-                             .grid_x = n_rows,
-                             .grid_y = (n + GATHER_COLUMNS - 1) / GATHER_COLUMNS,
-                             .n_threads = CUDA_THREADS,
-                             .what = "gather"};
     int r = ranks_use(k, rank);
 
     for (uint32_t i = 0; i < n_shares && r == 0 && !k->direct; i++)
         r = copy_columns(k, rank, to, n, &from[i], n_rows);
     if (r < 0 || !k->direct)
         return r;
-    return cuda_launch(b, &l, &a, sizeof(a)) < 0 ? ranks_lose(k, b) : 0;
+    return CUDA_LAUNCH(b, gather, n_rows, (n + GATHER_COLUMNS - 1) / GATHER_COLUMNS, CUDA_THREADS,
+                       &a) < 0
+               ? ranks_lose(k, b)
+               : 0;
 }
 
 /* A rank's columns. */

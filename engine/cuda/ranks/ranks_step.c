@@ -103,10 +103,10 @@ static int add_to_x(struct step *s, const struct model_op *op) {
  * step's rows. */
 static int glu(struct step *s, enum pack_kind kind, float *gate, const float *up, uint32_t n,
                uint32_t each) {
-    const struct launch l = {kernel_glu, s->grid.rows * each, 1, CUDA_THREADS, "glu", 0};
     const struct glu_args a = {s->be->head, gate, up, n, kind, each};
 
-    return kind == PACK_PLAIN ? 0 : cuda_launch(s->be, &l, &a, sizeof(a));
+    return kind == PACK_PLAIN ? 0
+                              : CUDA_LAUNCH(s->be, glu, s->grid.rows * each, 1, CUDA_THREADS, &a);
 }
 
 /* Gates are those of the rank's heads. */

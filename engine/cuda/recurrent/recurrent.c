@@ -149,13 +149,10 @@ int step_conv(struct step *s, const struct model_op *op) {
         .n_taps = m->kernel,
     };
     uint32_t parts = (a.n + CUDA_THREADS - 1) / CUDA_THREADS;
-    const struct launch conv = {kernel_conv, s->grid.rows, parts, CUDA_THREADS, "conv", 0};
-    const struct launch keep = {kernel_conv_keep, s->grid.seqs, parts,
-                                CUDA_THREADS,     "conv_keep",  0};
 
     assert(op->state < m->n_layer && !s->due && !s->packed);
-    int r = cuda_launch(b, &conv, &a, sizeof(a));
-    return r < 0 ? r : cuda_launch(b, &keep, &a, sizeof(a));
+    int r = CUDA_LAUNCH(b, conv, s->grid.rows, parts, CUDA_THREADS, &a);
+    return r < 0 ? r : CUDA_LAUNCH(b, conv_keep, s->grid.seqs, parts, CUDA_THREADS, &a);
 }
 
 /* Returns the address of state @i of all layers; pinned memory has the same address on the
@@ -194,10 +191,9 @@ static int copy_piece(struct be *b, uint32_t src, uint32_t dst, const struct pie
     };
     uint32_t parts =
         (uint32_t)MIN((a.page_bytes + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
-    struct launch l = {kernel_copy_page, parts, s->n_layer, CUDA_THREADS, "copy_page", 0};
 
     assert(a.page_bytes % 16 == 0);
-    return cuda_launch(b, &l, &a, sizeof(a));
+    return CUDA_LAUNCH(b, copy_page, parts, s->n_layer, CUDA_THREADS, &a);
 }
 
 /* A rank's value heads, each of @each floats, behind @own of its state and @all of all ranks'. */

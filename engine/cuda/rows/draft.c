@@ -44,13 +44,12 @@ int step_keep(struct step *s, const struct model_op *op) {
         .centred = op->centred,
         .eps = b->shape->rms_eps,
     };
-    struct launch l = {kernel_keep, s->grid.rows, 1, PACK_THREADS, "keep", 0};
 
     assert(b->draft.hidden && op->width == a.n); /* widths of assistants are not computed here */
     int r = step_release(s);
 
     s->kept = true;
-    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
+    return r < 0 ? r : CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &a);
 }
 
 /* Packs both norms and computes x, their product. */
@@ -71,11 +70,10 @@ int step_draft_in(struct step *s, const struct model_op *op) {
         .eps = b->shape->rms_eps,
         .pack = step_pack_args(b, PACK_PLAIN, b->draft.pair, NULL, 2 * n),
     };
-    struct launch l = {kernel_pair, s->grid.rows, 1, PACK_THREADS, "pair", 0};
 
     assert(!s->due && !s->packed);
     s->paired = true;
-    int r = cuda_launch(b, &l, &a, sizeof(a));
+    int r = CUDA_LAUNCH(b, pair, s->grid.rows, 1, PACK_THREADS, &a);
     return r < 0 ? r : step_multiply(s, op->weights, false);
 }
 
@@ -83,7 +81,6 @@ int step_draft_in(struct step *s, const struct model_op *op) {
 int step_keys(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct store_args store = step_store_args(b, op);
-    struct launch l = {kernel_store, s->grid.rows, (store.n_kv + 7) / 8, CUDA_THREADS, "store", 0};
 
     assert(op->weights->n_mats == 2);
     int r = step_norm(s, op->weights->norm);
@@ -91,7 +88,8 @@ int step_keys(struct step *s, const struct model_op *op) {
     store.n_head = 0;
     store.v = b->act.v;
     r = r < 0 ? r : step_multiply(s, op->weights, false);
-    return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));
+    return r < 0 ? r
+                 : CUDA_LAUNCH(b, store, s->grid.rows, (store.n_kv + 7) / 8, CUDA_THREADS, &store);
 }
 
 int step_holes(struct step *s, const struct model_op *op) {
@@ -103,8 +101,7 @@ int step_holes(struct step *s, const struct model_op *op) {
         .shape = cuda_page_shape(b, &op->heads),
         .n_kv = op->heads.n_kv,
     };
-    struct launch l = {kernel_holes, s->grid.rows, (a.n_kv + 7) / 8, CUDA_THREADS, "holes", 0};
 
     assert(!s->due);
-    return cuda_launch(b, &l, &a, sizeof(a));
+    return CUDA_LAUNCH(b, holes, s->grid.rows, (a.n_kv + 7) / 8, CUDA_THREADS, &a);
 }

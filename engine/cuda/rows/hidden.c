@@ -50,8 +50,7 @@ int hidden_launch(struct step *s) {
         .n = b->shape->n_embd,
         .eps = b->shape->rms_eps,
     };
-    struct launch l = {kernel_hidden, s->n_hidden, 1, PACK_THREADS, "hidden", 0};
-    if (cuda_launch(b, &l, &a, sizeof(a)) < 0)
+    if (CUDA_LAUNCH(b, hidden, s->n_hidden, 1, PACK_THREADS, &a) < 0)
         return -EIO;
     return cuda_copy(b, s->hidden_host, b->sampling.hidden, s->n_hidden * n * sizeof(float),
                      CUDA_TO_HOST);

@@ -67,6 +67,5 @@ int step_deep(struct step *s, const struct model_op *op) {
                                 .picture_width = b->shape->n_picture};
 
     int r = s->pictures ? step_release(s) : 0;
-    const struct launch l = {kernel_deep, s->grid.rows, 1, CUDA_THREADS, "deep", 0};
-    return r < 0 || !s->pictures ? r : cuda_launch(b, &l, &a, sizeof(a));
+    return r < 0 || !s->pictures ? r : CUDA_LAUNCH(b, deep, s->grid.rows, 1, CUDA_THREADS, &a);
 }

@@ -19,7 +19,6 @@ float *residual_target(const struct be *b, const struct model_op *op) {
 /* to = (base + gain norm(t)) * scale; rows of n values, 0: n_embd. */
 static int add(struct step *s, const struct residual_args *what, const struct pack_args *pack) {
     struct be *b = s->be;
-    struct launch l = {kernel_residual, s->grid.rows, 1, CUDA_THREADS, "residual", 0};
     struct residual_args a = *what;
 
     a.batch = b->head;
@@ -31,7 +30,7 @@ static int add(struct step *s, const struct residual_args *what, const struct pa
         a.pack = *pack;
     if (b->ranks)
         return ranks_residual(b, s->grid.rows, &a);
-    return cuda_launch(b, &l, &a, sizeof(a));
+    return CUDA_LAUNCH(b, residual, s->grid.rows, 1, CUDA_THREADS, &a);
 }
 
 /* Returns the norm behind an op that is due; the op is the model's, not a rank's. */
@@ -102,13 +101,13 @@ int step_layer_input(struct step *s, const struct model_op *op) {
         .eps = m->rms_eps,
     };
     uint32_t warps = CUDA_THREADS / 32;
-    struct launch l = {kernel_layer_input, s->grid.rows,  (m->n_layer + warps - 1) / warps,
-                       CUDA_THREADS,       "layer_input", 0};
     int r = step_norm(s, NULL);
 
     assert(w->n_mats == 1 && w->m[0].n_out == m->n_layer * m->n_layer_input);
     r = r < 0 ? r : step_multiply(s, w, false);
-    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
+    return r < 0 ? r
+                 : CUDA_LAUNCH(b, layer_input, s->grid.rows, (m->n_layer + warps - 1) / warps,
+                               CUDA_THREADS, &a);
 }
 
 int step_gate_in(struct step *s, const struct model_op *op) {
