@@ -195,6 +195,7 @@ struct model_shape {
      * n_expert bits]. NULL: none. */
     const uint32_t *host_experts;
     uint32_t n_host_ffn;    /* or the number of last layers whose FFNs it has, without experts */
+    uint64_t host_bytes;    /* bytes of either in its memory */
     uint32_t n_layer_input; /* width of LAYER_INPUT in a layer; 0: the model has none */
     uint32_t n_picture;     /* values of a picture's row: n_embd and as many for each DEEP; 0: the
                                model takes none */

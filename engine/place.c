@@ -92,19 +92,24 @@ double place_cost(const struct place_case *c, const uint32_t *host) {
 
 /* -- what the model has ------------------------------------------------------------------------ */
 
+/* Returns the bytes of matrices as the host keeps them. */
+static uint64_t stored_bytes(const struct tensor *t) {
+    return backend_cpu.stored_bytes(t);
+}
+
 /* Returns the bytes of one of the op's experts. */
 static uint64_t bytes_of_expert(const struct model *m, const struct model_op *op) {
     uint64_t n = 0;
 
     for (int w = 0; w < OP_MATRICES; w++)
         if (op->w[w] && (w == 0 || op->w[w] != op->w[w - 1])) /* GLU_RELU: gates are ups */
-            n += op->w[w]->n_bytes / m->shape.n_expert;
+            n += stored_bytes(op->w[w]) / m->shape.n_expert;
     return n;
 }
 
 /* Returns the bytes of a dense FFN; @op: its GATE_UP. */
 static uint64_t bytes_of_ffn(const struct model_op *op) {
-    return op[0].w[0]->n_bytes + op[0].w[1]->n_bytes + op[1].w[0]->n_bytes;
+    return stored_bytes(op[0].w[0]) + stored_bytes(op[0].w[1]) + stored_bytes(op[1].w[0]);
 }
 
 static struct placement count(const struct model *m) {
@@ -126,6 +131,14 @@ static struct placement count(const struct model *m) {
         p.host_bytes += n * bytes_of_expert(m, op);
     }
     assert(p.n_host <= p.n_experts && p.n_host_layers <= p.n_layers);
+    return p;
+}
+
+/* Returns the placement's sizes; the shape has what the host keeps, for the device's sum. */
+static struct placement measure(struct model *m) {
+    struct placement p = count(m);
+
+    m->shape.host_bytes = p.host_bytes + p.ffn_bytes;
     return p;
 }
 
@@ -183,6 +196,8 @@ static void free_choice(struct choice *c) {
 /* Checks that the device has room for the model's shape and its pages. 1, 0 or -errno. */
 static int fits(const struct choice *c, struct err *err) {
     uint64_t room;
+
+    measure(c->m);
     int r = c->ops->room(&c->m->shape, c->o, &room, err);
 
     return r < 0 ? r : room >= c->kv;
@@ -263,9 +278,9 @@ static int choose(struct choice *c, const uint32_t *before, struct err *err) {
     return r;
 }
 
-static int check_host(const struct model *m, const struct engine_opts *o, struct err *err) {
+static int check_host(struct model *m, const struct engine_opts *o, struct err *err) {
     uint64_t have = o->memory ? o->memory : fit_machine();
-    struct placement p = count(m);
+    struct placement p = measure(m);
 
     if (p.ffn_bytes > have)
         err_set(err, 0, "device-layers",
@@ -394,6 +409,7 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
 
     m->shape.host_experts = NULL;
     m->shape.n_host_ffn = 0;
+    m->shape.host_bytes = 0;
     if (!ops->device || !ops->room)
         return 0;
     if (!m->shape.n_expert) {

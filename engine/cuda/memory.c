@@ -345,25 +345,6 @@ static uint64_t weight_bytes(const struct be *b) {
     return sum;
 }
 
-/* Returns the bytes of what the host has of the layers: experts, FFNs. */
-static uint64_t host_weight_bytes(const struct be *b) {
-    const struct gguf *file = b->opts->file;
-    uint32_t n = b->shape->n_expert, layer;
-    uint64_t sum = 0;
-
-    for (uint64_t i = 0; i < gguf_n_tensors(file); i++) {
-        const struct tensor *t = gguf_tensor(file, i);
-
-        if (sscanf(t->name, "blk.%u.", &layer) != 1)
-            continue;
-        if (ffn_is_hosts(b->shape, layer) && is_ffn(t))
-            sum += t->n_bytes;
-        else if (n && strstr(t->name, "_exps."))
-            sum += t->n_bytes / n * n_host_experts(b->shape, layer);
-    }
-    return sum;
-}
-
 /* Bytes of the longest row of any tensor of the file. */
 static size_t widest_row(const struct gguf *file) {
     size_t row = 0;
@@ -435,7 +416,7 @@ static uint64_t sum_of(const struct be *b, const char *what) {
 
 /* Returns the bytes of weights that have to fit into the device's memory. */
 static uint64_t sum_of_weights(const struct be *b) {
-    return sum_of(b, "weights") + (b->device.integrated ? host_weight_bytes(b) : 0);
+    return sum_of(b, "weights") + (b->device.integrated ? b->shape->host_bytes : 0);
 }
 
 /* Returns the bytes of all that has to fit into the device's memory. */

@@ -48,7 +48,11 @@ static struct model made(void) {
     m.shape = (struct model_shape){
         .n_layer = LAYERS, .n_expert = EXPERTS, .n_expert_used = USED, .max_context = 64};
     for (uint32_t l = 0; l < LAYERS; l++) {
-        tensors[l] = (struct tensor){.n_bytes = EXPERTS * (1000 + 100 * (l % 3))};
+        uint64_t n = 250 + 25 * (l % 3);
+
+        tensors[l] = (struct tensor){.format = tensor_format(TENSOR_F32),
+                                     .ne = {n, 1, EXPERTS, 1},
+                                     .n_bytes = EXPERTS * n * sizeof(float)};
         ops[l] = (struct model_op){.kind = l ? OP_EXPERTS : OP_NORM, .layer = l};
         if (l)
             ops[l].w[0] = &tensors[l];
@@ -222,6 +226,11 @@ Test(place, without_a_skew_the_first_layers_are_the_hosts) {
         struct model m = placed(fd, &o, note);
         cr_expect(n_layers_of(&m) == 3, "%d: %u layers", i, n_layers_of(&m));
         cr_expect(n_host_experts(&m.shape, 1) == EXPERTS && n_host_experts(&m.shape, 4) == 0);
+        uint64_t stored = 0; /* what the file has, but in whole panels of rows */
+        for (uint32_t l = 1; l < LAYERS; l++)
+            stored += n_host_experts(&m.shape, l) * backend_cpu.stored_bytes(&tensors[l]) / EXPERTS;
+        cr_expect(m.shape.host_bytes == stored && stored > 3 * tensors[LAYERS - 1].n_bytes);
+        cr_expect(place_tell(&m, note, sizeof(note)).host_bytes == stored, "%s", note);
         model_deinit(&m);
         if (fd)
             close(fd);
