@@ -273,11 +273,10 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     put_weights(a, it, s);
 }
 
-template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct Shared<D, 1> &s) {
+template <int D, int G, int V, bool Q8, bool LATENT>
+DEVICE void attend(const struct attend_args &a, struct Shared<D, G> &s) {
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
-        const struct attn_item &it = a.batch->item[i];
-
-        attend_item<D, 1, 32 * D, Q8, false>(a, it, s);
+        attend_item<D, G, V, Q8, LATENT>(a, a.batch->item[i], s);
         sync_block();
     }
 }
@@ -287,7 +286,7 @@ template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct
         wait_for_previous();                                                                       \
         SHARED struct Shared<D, 1> s;                                                              \
                                                                                                    \
-        attend<D, Q8>(a, s);                                                                       \
+        attend<D, 1, 32 * D, Q8, false>(a, s);                                                     \
     }
 
 ATTEND(attend_256, 8, false)
@@ -303,10 +302,7 @@ DEVICE void attend_groups(const struct attend_args &a) {
 
     static_assert(sizeof(S) == ATTEND_GROUPS_SHARED(32 * D, G * ATTN_QUERIES), "kernels.h");
     static_assert(sizeof(S) <= 99 * 1024, "what every device has");
-    for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
-        attend_item<D, G, V, Q8, LATENT>(a, a.batch->item[i], s);
-        sync_block();
-    }
+    attend<D, G, V, Q8, LATENT>(a, s);
 }
 
 #define ATTEND_GROUPS(NAME, D, G, V, Q8, LATENT)                                                   \
