@@ -435,11 +435,17 @@ DEVICE uint32_t pack_half(float f) {
     return pack_halves(f, 0.0f) & 0xFFFFu;
 }
 
+/* The sum of a value over the lanes of a warp, in a fixed order, in every lane. */
+DEVICE float warp_sum(float v) {
+    for (int m = 1; m < 32; m *= 2)
+        v += lane_xor(v, m);
+    return v;
+}
+
 /* The sum of a value over the 32 W threads of a block, in a fixed order, in every thread; shared:
  * [W]. */
 template <int W> DEVICE float block_sum(float v, float *shared) {
-    for (int m = 1; m < 32; m *= 2)
-        v += lane_xor(v, m);
+    v = warp_sum(v);
     sync_block();
     if (threadIdx.x % 32 == 0)
         shared[threadIdx.x / 32] = v;

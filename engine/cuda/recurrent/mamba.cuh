@@ -85,8 +85,7 @@ DEVICE void gate_group(const struct mamba_args &a, size_t row, uint32_t at, uint
         out[i] *= mx_silu(a.in[1][row + at + i]);
         sum = fmaf(out[i], out[i], sum);
     }
-    for (int m = 1; m < 32; m *= 2)
-        sum += lane_xor(sum, m);
+    sum = warp_sum(sum);
     float inverse = 1.0f / sqrtf(sum / (float)n + a.eps);
     for (uint32_t i = threadIdx.x % 32; i < n; i += 32)
         out[i] = out[i] * inverse * a.norm[at + i];

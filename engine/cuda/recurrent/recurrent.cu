@@ -60,8 +60,7 @@ KERNEL(delta_in, struct delta_args, CUDA_THREADS, 2) {
         sum = fmaf(v[e], v[e], sum);
     }
     if (h < n_keys) {
-        for (int m = 1; m < 32; m *= 2)
-            sum += lane_xor(sum, m);
+        sum = warp_sum(sum);
         scale = 1.0f / sqrtf(sum + a.eps);
         scale = h < a.n_key_head ? scale / sqrtf((float)a.dim) : scale;
     } else if (lane == 0) {
@@ -140,8 +139,7 @@ DEVICE void gate_head(const struct delta_args &a, uint32_t r, uint32_t h) {
         v[e] = lane + e * 32 < a.dim ? a.out[at + lane + e * 32] : 0.0f;
         sum = fmaf(v[e], v[e], sum);
     }
-    for (int m = 1; m < 32; m *= 2)
-        sum += lane_xor(sum, m);
+    sum = warp_sum(sum);
     float inverse = 1.0f / sqrtf(sum / (float)a.dim + a.eps);
 #pragma unroll
     for (uint32_t e = 0; e < DELTA_DIM / 32; e++) {

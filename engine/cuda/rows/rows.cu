@@ -62,8 +62,7 @@ KERNEL(layer_input, struct layer_input_args, CUDA_THREADS, 2) {
 
     for (uint32_t i = lane; i < a.n; i += 32)
         sum = fmaf(p[i] * a.scale, p[i] * a.scale, sum);
-    for (int m = 1; m < 32; m *= 2)
-        sum += lane_xor(sum, m);
+    sum = warp_sum(sum);
     float inverse = 1.0f / sqrtf(sum / (float)a.n + a.eps);
     for (uint32_t i = lane; i < a.n; i += 32) {
         float own = a.own * tile_value_at(&a.table, t, l * a.n + i);

@@ -114,8 +114,7 @@ template <int THREADS, int E> DEVICE float block_sums(const float v[E], float *s
     for (int e = 0; e < E; e++) {
         float sum = v[e];
 
-        for (int m = 1; m < 32; m *= 2)
-            sum += lane_xor(sum, m);
+        sum = warp_sum(sum);
         if (threadIdx.x % 32 == 0)
             shared[e * warps + threadIdx.x / 32] = sum;
     }
@@ -299,8 +298,7 @@ DEVICE float inverse_length(const struct store_args &a, const float *x, uint32_t
 
     for (uint32_t i = lane; i < dim; i += 32)
         sum = fmaf(x[i], x[i], sum);
-    for (int m = 1; m < 32; m *= 2)
-        sum += lane_xor(sum, m);
+    sum = warp_sum(sum);
     return 1.0f / sqrtf(sum / (float)dim + a.eps);
 }
 
