@@ -77,19 +77,17 @@ int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
     return r;
 }
 
+/* @n bytes to memory of their own. 0 or -errno. */
+static int own_bytes(struct be *b, const void *data, size_t n, void **out, struct err *err) {
+    int r = own(b, n, out, err);
+
+    return r < 0 ? r : cuda_load_bytes(b, data, n, *out);
+}
+
 /* The values of @t as the file has them; NULL stays NULL. 0 or -errno. */
 static int load_vector(struct be *b, const struct tensor *t, float **out, struct err *err) {
-    void *d;
-    int r = 0;
-
     assert(!*out);
-    if (!t)
-        return 0;
-    r = own(b, t->n_bytes, &d, err);
-    if (r < 0)
-        return r;
-    *out = d;
-    return cuda_load_bytes(b, t->data, t->n_bytes, d);
+    return t ? own_bytes(b, t->data, t->n_bytes, (void **)out, err) : 0;
 }
 
 /* The first @n_rows rows of @t, which lie at @data on the device. */
@@ -327,14 +325,12 @@ static bool comes_as_output(const struct be *b, const struct tensor *t) {
 static int load_embedding(struct be *b, struct weights *w, const struct tensor *t,
                           struct err *err) {
     void *d = NULL;
-    int r = 0;
+    int r = comes_as_output(b, t) ? 0 : own_bytes(b, t->data, t->n_bytes, &d, err);
 
     w->n_in = (uint32_t)t->ne[0];
     w->embedding = t;
-    if (!comes_as_output(b, t))
-        r = own(b, t->n_bytes, &d, err);
     w->raw = source_of(b, t, d, (uint32_t)t->ne[1]);
-    return r < 0 || !d ? r : cuda_load_bytes(b, t->data, t->n_bytes, d);
+    return r;
 }
 
 /* The embedding that waits for these tiles. */
@@ -387,7 +383,6 @@ static int load_decoded(struct be *b, const struct tensor *t, float **out, struc
     const struct tensor_format *f = t->format;
     size_t n_rows = t->ne[1], n = t->ne[0], bytes = n_rows * n * sizeof(float);
     CLEANUP(freep) float *all = malloc(bytes);
-    void *d = NULL;
 
     if (!all)
         return -ENOMEM;
@@ -398,9 +393,7 @@ static int load_decoded(struct be *b, const struct tensor *t, float **out, struc
                 blk_value((uint32_t)f->type,
                           t->data + r * t->row_bytes + i / f->block * f->block_bytes, i % f->block,
                           &quant_grids);
-    int r = own(b, bytes, &d, err);
-    *out = d;
-    return r < 0 ? r : cuda_load_bytes(b, all, bytes, d);
+    return own_bytes(b, all, bytes, (void **)out, err);
 }
 
 /* The expert of all rows: its down has rows of another size, and its gate is a vector. */
@@ -463,14 +456,12 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
 static int load_layer_input(struct be *b, struct weights *w, const struct model_op *op,
                             struct err *err) {
     const struct tensor *t = op->w[1];
-    void *d;
+    void *d = NULL;
     int r = load_matrix(b, w, op->w[0], NULL, b->act.layer_input, err);
 
-    r = r < 0 ? r : own(b, t->n_bytes, &d, err);
-    if (r < 0)
-        return r;
+    r = r < 0 ? r : own_bytes(b, t->data, t->n_bytes, &d, err);
     w->raw = source_of(b, t, d, (uint32_t)t->ne[1]);
-    return cuda_load_bytes(b, t->data, t->n_bytes, d);
+    return r;
 }
 
 /* Loads all tensors of an op. Returns 0 or -errno. */
