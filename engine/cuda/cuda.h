@@ -616,6 +616,9 @@ enum pack_kind step_glu(enum glu glu);
 int step_pack_ff(struct step *s, uint32_t n);
 /* Returns the most items of experts that a step may make. */
 uint32_t experts_items(const struct be *b);
+/* Returns true if products of @n_pairs are expert_vec's, else they are expert_wide's; the bits are
+ * the same. */
+bool experts_few(const struct be *b, uint64_t n_pairs, uint32_t n_experts);
 /* Computes the product of @a by expert_vec (@few), for which it is cut, or by expert_wide; @most:
  * the most items. */
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most);

@@ -17,13 +17,8 @@ static uint32_t query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
 
-/* Returns true if the heads' products are expert_vec's, else they are expert_wide's; the bits are
- * the same. */
 static bool takes_few(const struct step *s) {
-    const struct be *b = s->be;
-
-    assert(!b->experts.no_vec || !b->experts.no_wide);
-    return b->experts.no_wide || (s->grid.rows <= FEW_PAIRS && !b->experts.no_vec);
+    return experts_few(s->be, s->grid.rows, 1);
 }
 
 /* Returns the items of the heads of @n_rows rows, of @columns pairs each. */

@@ -9,15 +9,15 @@
 #include <assert.h>
 #include <errno.h>
 
-/* Returns true if the products are expert_vec's, else they are expert_wide's; the bits are the
- * same. */
-static bool takes_few(const struct step *s) {
-    const struct be *b = s->be;
-    const struct model_shape *m = b->shape;
-    bool few = (uint64_t)s->grid.rows * m->n_expert_used <= (uint64_t)FEW_PAIRS * m->n_expert;
-
+bool experts_few(const struct be *b, uint64_t n_pairs, uint32_t n_experts) {
     assert(!b->experts.no_vec || !b->experts.no_wide);
-    return b->experts.no_wide || (few && !b->experts.no_vec);
+    return b->experts.no_wide || (n_pairs <= (uint64_t)FEW_PAIRS * n_experts && !b->experts.no_vec);
+}
+
+static bool takes_few(const struct step *s) {
+    const struct model_shape *m = s->be->shape;
+
+    return experts_few(s->be, (uint64_t)s->grid.rows * m->n_expert_used, m->n_expert);
 }
 
 /* Returns the most items that the pairs of @n_rows rows make, of @columns pairs each. */
