@@ -350,13 +350,19 @@ static struct matmul_args narrow_args(const struct step *s, const struct weights
     return cuda_matmul_args(w, &x, false);
 }
 
-int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight,
-              uint32_t n) {
-    struct pack_args a = step_pack_args(s->be, kind, x, weight, n);
+/* Packs the rows of the step, unless they are packed already. */
+static int pack_once(struct step *s, const struct pack_args *a) {
     bool done = s->packed;
 
     s->packed = false;
-    return done ? 0 : launch_pack(s->be, s->grid.rows, &a);
+    return done ? 0 : launch_pack(s->be, s->grid.rows, a);
+}
+
+int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight,
+              uint32_t n) {
+    struct pack_args a = step_pack_args(s->be, kind, x, weight, n);
+
+    return pack_once(s, &a);
 }
 
 /* Launches the sum that waits, if any; @pack: packs x for the next op, or NULL. */
@@ -383,10 +389,8 @@ int step_norm(struct step *s, const float *norm) {
     struct pack_args a =
         step_pack_args(b, norm ? PACK_NORM : PACK_PLAIN, b->act.x, norm, b->shape->n_embd);
     int r = release(s, &a);
-    bool done = s->packed;
 
-    s->packed = false;
-    return r < 0 || done ? r : launch_pack(b, s->grid.rows, &a);
+    return r < 0 ? r : pack_once(s, &a);
 }
 
 /* Computes norms over all heads of the queries, and of the keys; @store then has no norm to
@@ -519,12 +523,10 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
 
 int step_pack_ff(struct step *s, uint32_t n) {
     struct pack_args a = step_pack_args(s->be, s->ff.kind, s->be->act.gate, NULL, n);
-    bool done = s->packed;
 
     a.up = s->ff.up;
     a.up_stride = s->ff.up_stride;
-    s->packed = false;
-    return done ? 0 : launch_pack(s->be, s->grid.rows, &a);
+    return pack_once(s, &a);
 }
 
 int step_gate_up(struct step *s, const struct model_op *op) {

@@ -366,7 +366,5 @@ int step_sample(struct step *s) {
     if (n > 0)
         r = cuda_copy(b, s->out_host, s->out_device, n * sizeof(*s->out_host), CUDA_TO_HOST);
     r = r < 0 ? r : experts_send_picks(s);
-    r = r < 0 ? r : cuda_check(b, b->api->event_record(s->event, b->stream), "cudaEventRecord");
-    s->recorded = r == 0;
-    return r;
+    return r < 0 ? r : step_record(s);
 }
