@@ -36,16 +36,6 @@ struct vec4 {
     uint32_t x, y, z, w;
 };
 
-/* 16 bytes that this kernel reads once. */
-DEVICE struct vec4 load_stream(const void *p) {
-    struct vec4 v;
-
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-}
-
 /* The 16 bytes at @p, a multiple of 16. */
 DEVICE struct vec4 load16(const void *p) {
     uint4 u = *(const uint4 *)p;

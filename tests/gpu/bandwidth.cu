@@ -4,6 +4,20 @@
 #include "engine/cuda/device.cuh"
 #include "tests/gpu/bandwidth.h"
 
+/* 16 bytes that this kernel reads once. */
+DEVICE struct vec4 load_stream(const void *p) {
+#ifdef WEFT_SIMT
+    return load16(p);
+#else
+    struct vec4 v;
+
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+#endif
+}
+
 KERNEL(read_all, struct read_args, CUDA_THREADS, 2) {
     size_t step = (size_t)gridDim.x * CUDA_THREADS * 64;
     uint32_t sum = 0;

@@ -130,10 +130,6 @@ static inline struct vec4 load16(const void *p) {
     return v;
 }
 
-static inline struct vec4 load_stream(const void *p) {
-    return load16(p);
-}
-
 static inline void load8(const void *p, uint32_t v[2]) {
     simt_take(p, 8, v);
 }
