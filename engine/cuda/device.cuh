@@ -377,6 +377,18 @@ DEVICE void prefetch_ahead(const struct ahead &h, uint32_t block, uint32_t n_blo
         prefetch_bytes(h.tiles + (size_t)i * h.row_bytes, h.bytes);
 }
 
+/* Returns true if the block is the last of @n to come to @count: it sees what the others wrote
+ * before. */
+DEVICE bool last_of(uint32_t *count, uint32_t n) {
+    SHARED uint32_t is_last;
+
+    sync_block();
+    if (threadIdx.x == 0)
+        is_last = arrive(count, 1, n);
+    sync_block();
+    return is_last;
+}
+
 /* Word @i, 0 .. 3. */
 DEVICE uint32_t word_of(const struct vec4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;

@@ -143,16 +143,11 @@ DEVICE void make_items(const struct route_args &a, uint32_t *shared) {
 KERNEL(route, struct route_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float p[ROUTE_ROWS][ROUTE_EXPERTS];
-    SHARED uint32_t is_last;
     uint32_t warp = threadIdx.x / 32, r = blockIdx.x * ROUTE_ROWS + warp;
 
     if (r < a.batch->n_rows)
         pick_row(a, r, p[warp]);
-    sync_block();
-    if (threadIdx.x == 0)
-        is_last = arrive(a.count + a.n_expert, 1, gridDim.x);
-    sync_block();
-    if (is_last)
+    if (last_of(a.count + a.n_expert, gridDim.x))
         make_items(a, (uint32_t *)p);
 }
 

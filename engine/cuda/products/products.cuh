@@ -71,15 +71,3 @@ DEVICE float add_shared_segments(const float *first, uint32_t k) {
         sum += first[s * WIDE_SUMS + sum_place(k)];
     return sum;
 }
-
-/* Returns true if the block is the last of @n to come to @count: it sees what the others wrote
- * before. */
-DEVICE bool last_of(uint32_t *count, uint32_t n) {
-    SHARED uint32_t is_last;
-
-    sync_block();
-    if (threadIdx.x == 0)
-        is_last = arrive(count, 1, n);
-    sync_block();
-    return is_last;
-}

@@ -62,20 +62,6 @@ DEVICE struct Row row_of(const struct sample_args &a) {
     return r;
 }
 
-/* In all threads of the last block of the row that comes here. */
-DEVICE bool is_last(struct Bench &b, const struct Row &r) {
-    sync_block();
-    if (threadIdx.x == 0) {
-        fence_device();
-        b.chosen = add_global(&r.state->n_arrived, 1u) == gridDim.x - 1;
-        fence_device();
-        if (b.chosen)
-            put_global(&r.state->n_arrived, 0u);
-    }
-    sync_block();
-    return b.chosen;
-}
-
 /* A sum that the last block takes: zero again. */
 template <typename T> DEVICE T take_global(T *p) {
     T v = get_global(p);
@@ -258,7 +244,7 @@ KERNEL(sample_scan, struct sample_args, SAMPLE_THREADS, 1) {
         add_global(&r.state->digest, digest);
     }
     rank_tops(b, r, raw);
-    if (is_last(b, r))
+    if (last_of(&r.state->n_arrived, gridDim.x))
         end_scan(a, b, r);
 }
 
@@ -366,7 +352,7 @@ KERNEL(sample_weigh, struct sample_args, SAMPLE_THREADS, 1) {
     }
     if (cuts)
         fill_bins(b, r, r.state->max);
-    if (!is_last(b, r))
+    if (!last_of(&r.state->n_arrived, gridDim.x))
         return;
     if (threadIdx.x == 0)
         r.state->logprob_sum = take_global(&r.state->sum);
@@ -433,7 +419,7 @@ KERNEL(sample_draw, struct sample_args, SAMPLE_THREADS, 1) {
 
         if (bin != NONE)
             list_tokens(a, b, r, bin);
-        if (!is_last(b, r))
+        if (!last_of(&r.state->n_arrived, gridDim.x))
             return;
         d = draw_cut(a, b, r, bin, max);
     } else {
@@ -444,7 +430,7 @@ KERNEL(sample_draw, struct sample_args, SAMPLE_THREADS, 1) {
             put_global(&drawn[blockIdx.x].key, d.key);
             put_global(&drawn[blockIdx.x].id, d.id);
         }
-        if (!is_last(b, r))
+        if (!last_of(&r.state->n_arrived, gridDim.x))
             return;
         d = {0, NONE};
         if (threadIdx.x < gridDim.x)
