@@ -120,8 +120,11 @@ static void put_merges(struct gguf_writer *w, enum wrong wrong) {
 
     memset(big, 'y', sizeof(big) - 1);
     big[1000] = ' ';
-    if (bad)
+    if (bad) {
         tiny.merge[tiny.n_merges++] = bad;
+        /* Its length, which stands in the file behind the bad one, is that of a space. */
+        tiny.merge[tiny.n_merges++] = "0123456789 0123456789 0123456789";
+    }
     if (wrong == MERGES_NUMBERS)
         gw_array(w, "tokenizer.ggml.merges", GGUF_I32, 4, tiny.type, 16);
     else if (wrong != MERGES_MISSING)

@@ -175,13 +175,27 @@ Test(template_builtins, indentation_follows_lines) {
 }
 
 static const struct template_row NUMBER_FILTERS[] = {
-    {"'5'|int", "5"},           {"'5.9'|int", "5"},
-    {"'abc'|int", "0"},         {"'abc'|int(7)", "7"},
-    {"'0x1f'|int(0,16)", "31"}, {"'ff'|int(base=16)", "255"},
-    {"' 42 '|int", "42"},       {"'1_000'|int", "1000"},
-    {"5.9|int", "5"},           {"-5.9|int", "-5"},
-    {"true|int", "1"},          {"n|int", "0"},
-    {"n|int(3)", "3"},          {"x|int", NULL},
+    {"'0x1F'|int(0, 16)", "31"},
+    {"'-0x1f'|int(0, 16)", "-31"},
+    {"'0'|int(7, 16)", "0"},
+    {"'0x'|int(7, 16)", "7"},
+    {"'1_000'|int", "1000"},
+    {"'1_'|int(7)", "7"},
+    {"'_1'|int(7)", "7"},
+    {"'5'|int", "5"},
+    {"'5.9'|int", "5"},
+    {"'abc'|int", "0"},
+    {"'abc'|int(7)", "7"},
+    {"'0x1f'|int(0,16)", "31"},
+    {"'ff'|int(base=16)", "255"},
+    {"' 42 '|int", "42"},
+    {"'1_000'|int", "1000"},
+    {"5.9|int", "5"},
+    {"-5.9|int", "-5"},
+    {"true|int", "1"},
+    {"n|int", "0"},
+    {"n|int(3)", "3"},
+    {"x|int", NULL},
 };
 
 Test(template_builtins, number_filters_convert) {

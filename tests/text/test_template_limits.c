@@ -195,6 +195,7 @@ Test(template_limits, variables_nest_only_so_deep) {
 
     expect_text("{{ x|tojson }}", vars, both);
     expect_error("{{ x|tojson }}", deep, "nested too deep");
+    expect_error("{{ x is defined }}", deep, "nested too deep");
     expect_text("{{ y }}", deep, ""); /* what is not mentioned is not looked at */
 }
 

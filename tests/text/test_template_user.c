@@ -136,6 +136,14 @@ Test(template_user, an_older_string_keeps_its_marks_when_another_continues_it) {
            "xy|xy«today»|xy«t»"});
 }
 
+/* A message that is no object has no role. */
+Test(template_user, messages_may_be_anything) {
+    static const char vars[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, \"text\", null, 5]}";
+
+    expect_marked("{{ messages[0].role }}{{ messages[1] }}{{ messages[3] }}", vars, "user«text»5");
+}
+
 /* Parts of a content that the caller has written: also after what templates do to contents. */
 Test(template_user, trusted_parts_of_contents_are_not_the_users) {
     static const struct template_trust trust[] = {{0, 0, 3}, {0, 10, 12}, {1, 1, 2}};

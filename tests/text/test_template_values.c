@@ -155,6 +155,15 @@ static const struct template_row COMPARISONS[] = {
     {"(1,2) == [1,2]", "False"},
     {"x == y", "True"},
     {"x == none", "False"},
+    {"-1 <= 5", "True"},
+    {"5 >= -1", "True"},
+    {"-5 >= -1", "False"},
+    {"(1e308 * 10 - 1e308 * 10) <= 1", "False"},
+    {"1 >= (1e308 * 10 - 1e308 * 10)", "False"},
+    {"'a' < 'ab'", "True"},
+    {"'ab' < 'a'", "False"},
+    {"'ab' >= 'a'", "True"},
+    {"'ab'|lower > 'ab'", "False"},
 };
 
 Test(template_values, comparisons_chain_and_order) {
@@ -352,9 +361,17 @@ static const struct template_row ODDS_AND_ENDS[] = {
     {"u.split('ö')", "['héllo w', 'rld ß']"},
     {"[1,[2]] == [1,[2.0]]", "True"},
     {"{'a':[1]} == {'a':[1]}", "True"},
+    {"range(0, 9, 3)", "range(0, 9, 3)"},
+    {"range(2, 4)", "range(2, 4)"},
     {"'{}'.format(d)", "{'b': 1, 'a': [1, 2.5, None, True, \"x'y\"]}"},
 };
 
 Test(template_values, odds_and_ends_work) {
     expect_rows("{{ %s }}", ODDS_AND_ENDS, ARRAY_SIZE(ODDS_AND_ENDS));
+}
+
+/* Where the reference prints an address, which no template can want. */
+Test(template_values, callables_print_their_names) {
+    expect_text("{{ 'a'.upper }}", "{}", "<built-in method upper of str object>");
+    expect_text("{{ [].append }}", "{}", "<built-in method append of list object>");
 }

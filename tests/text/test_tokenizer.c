@@ -460,6 +460,33 @@ Test(text_tokenizer, the_limit_of_tokens_holds) {
     out.n = 0;
     cr_assert_eq(tokenizer_encode(t, s, 55, 0, NULL, 0, &out), -EMSGSIZE);
     tokens_deinit(&out);
+    out = (struct tokens){0};
+    cr_assert_eq(tokenizer_encode(t, s, (size_t)INT32_MAX + 1, 0, NULL, 0, &out), -EMSGSIZE);
+    tokens_deinit(&out);
+}
+
+/* From it follows how few tokens a text can have at least. */
+Test(text_tokenizer, the_longest_token_may_be_any) {
+    static const char longest[] = "aaaaaaaaaaaaaaaaaaaaaaaaa";
+
+    for (int i = 0; i < 2; i++) {
+        struct gguf_writer w;
+
+        tiny_scores(&tiny);
+        tiny_add(&tiny, longest, TOKEN_NORMAL, -1);
+        if (i > 0) { /* it takes the place of the first, which stands behind all others then */
+            strcpy(tiny.store[tiny.n - 1], tiny.store[0]);
+            strcpy(tiny.store[0], longest);
+            tiny.type[tiny.n - 1] = tiny.type[0];
+            tiny.type[0] = TOKEN_NORMAL;
+        }
+        gw_init(&w);
+        tiny_put(&tiny, &w, "llama", NULL);
+        gw_u32(&w, "tokenizer.ggml.unknown_token_id", i > 0 ? tiny.n - 1 : 0);
+        CLEANUP(tokenizer_freep) struct tokenizer *t = load(&w);
+
+        cr_expect_eq(t->longest, sizeof(longest) - 1, "%d", i);
+    }
 }
 
 /* Quadratic work would take minutes. */

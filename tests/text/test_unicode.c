@@ -194,6 +194,19 @@ Test(text_unicode, nfc_keeps_bytes_that_are_not_utf8) {
     buf_deinit(&got);
 }
 
+/* Bytes behind the text would complete its last character. */
+Test(text_unicode, nfc_ends_with_the_text) {
+    struct buf got;
+    bool changed;
+
+    buf_init(&got, 100);
+    cr_assert_eq(unicode_nfc("e\xCC\x81\xCC\x81", 4, &got, &changed), 0);
+    cr_assert(changed);
+    cr_assert_eq(got.len, 3);
+    cr_assert_eq(memcmp(got.data, "\xC3\xA9\xCC", 3), 0);
+    buf_deinit(&got);
+}
+
 Test(text_unicode, a_megabyte_of_marks_is_sorted_at_once, .timeout = 60) {
     /* Classes 230 and 220 in turn: sorting by exchanges would take 10^11 steps. */
     size_t n = 1 << 18, len = 4 * n;

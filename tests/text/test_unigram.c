@@ -4,6 +4,7 @@
  */
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 #include "base/rng.h"
@@ -157,6 +158,39 @@ Test(unigram, the_longest_string_of_the_map_is_replaced) {
 
     check(t, "AAA b", (int32_t[]){mark, c, c, b, mark, b}, 6);
     check(t, "Ac", (int32_t[]){mark, b, c}, 3);
+}
+
+/* Of an offset with bit 9 the rest counts in steps of 256. */
+Test(unigram, children_may_be_far_away) {
+    uint8_t map[3000];
+    size_t n = make_map(map);
+    const uint32_t root = 1u << 10 | 1u << 9;
+
+    memcpy(map + 4, &root, sizeof(root));
+    begin();
+    int32_t mark = tiny_add(&vocab, MARK, TOKEN_NORMAL, -1);
+    int32_t b = tiny_add(&vocab, "b", TOKEN_NORMAL, -1);
+    CLEANUP(tokenizer_freep) struct tokenizer *t = finish(map, n);
+
+    check(t, "A", (int32_t[]){mark, b}, 2);
+}
+
+/* The trie must leave room for its own length. */
+Test(unigram, a_trie_longer_than_its_map_is_refused) {
+    for (uint8_t trie = 8; trie <= 20; trie += 4) {
+        const uint8_t map[16] = {trie};
+        struct tokenizer *t = NULL;
+        struct err err = {0};
+
+        begin();
+        gw_init(&writer);
+        tiny_put(&vocab, &writer, "t5", NULL);
+        gw_array(&writer, "tokenizer.ggml.precompiled_charsmap", GGUF_U8, 16, map, 16);
+        cr_expect_eq(expect_load(&t, &writer, &err), trie <= 12 ? 0 : -EINVAL, "%u", trie);
+        cr_expect_eq(strstr(err.message, "has no trie") != NULL, trie > 12, "%s", err.message);
+        gw_deinit(&writer);
+        tokenizer_free(t);
+    }
 }
 
 /* Whatever the units are, nothing outside of the map is read. */

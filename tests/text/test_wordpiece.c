@@ -50,7 +50,8 @@ static const char *const pieces[] = {
 };
 
 /* The tokenizer of these, as a GGUF file has them. */
-static struct tokenizer *open_pieces(const char *flag, bool value) {
+static struct tokenizer *open_typed(enum token_type type, const char *flag, bool value,
+                                    const char *key) {
     static const char *const special[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]"};
     static struct tiny t;
     struct tokenizer *out = NULL;
@@ -59,7 +60,7 @@ static struct tokenizer *open_pieces(const char *flag, bool value) {
 
     memset(&t, 0, sizeof(t));
     for (int i = 0; i < FIRST; i++)
-        tiny_add(&t, special[i], TOKEN_CONTROL, 0);
+        tiny_add(&t, special[i], type, 0);
     for (size_t i = 0; i < ARRAY_SIZE(pieces); i++) {
         bool inside = strncmp(pieces[i], "##", 2) == 0;
         char text[48];
@@ -71,9 +72,15 @@ static struct tokenizer *open_pieces(const char *flag, bool value) {
     tiny_put(&t, &w, "bert", NULL);
     if (flag)
         gw_bool(&w, flag, value);
+    if (key)
+        gw_u32(&w, key, 0);
     cr_assert_eq(expect_load(&out, &w, &err), 0, "%s", err.message);
     gw_deinit(&w);
     return out;
+}
+
+static struct tokenizer *open_pieces(const char *flag, bool value) {
+    return open_typed(TOKEN_CONTROL, flag, value, NULL);
 }
 
 static int32_t id_of(const char *piece) {
@@ -131,6 +138,32 @@ Test(wordpiece, puts_cls_and_sep_around_a_text) {
     tokens_deinit(&got);
     cr_expect_eq(tokenizer_bos(t), CLS);
     cr_expect_eq(tokenizer_eos(t), SEP);
+}
+
+/* Files may give them the type of words. */
+Test(wordpiece, cls_and_sep_are_special_whatever_their_type) {
+    static const int32_t want[] = {4 + 4, SEP, 4 + 7}, unknown[] = {UNK};
+    CLEANUP(tokenizer_freep) struct tokenizer *t = open_typed(TOKEN_NORMAL, NULL, false, NULL);
+    struct tokens got = expect_encode(t, "the[SEP]a", 9, TOKENIZE_SPECIAL);
+
+    expect_ids(&got, want, 3, "the[SEP]a");
+    tokens_deinit(&got);
+    got = expect_encode(t, "xyz", 3, 0);
+    expect_ids(&got, unknown, 1, "xyz");
+    tokens_deinit(&got);
+    cr_expect(tokenizer_is_special(t, CLS));
+    cr_expect(!tokenizer_is_special(t, PAD));
+}
+
+Test(wordpiece, the_first_token_may_be_the_last_of_a_text) {
+    static const int32_t want[] = {CLS, 4 + 4, PAD};
+    CLEANUP(tokenizer_freep)
+    struct tokenizer *t =
+        open_typed(TOKEN_CONTROL, NULL, false, "tokenizer.ggml.seperator_token_id");
+    struct tokens got = expect_encode(t, "the", 3, TOKENIZE_BOS);
+
+    expect_ids(&got, want, 3, "the");
+    tokens_deinit(&got);
 }
 
 Test(wordpiece, long_words_are_unknown) {
