@@ -70,6 +70,7 @@ Test(grammar_lark, terminals) {
 Test(grammar_lark, flags_and_escapes) {
     LARK("start: /[^a-c]+/i", YES("d", "xYz"), YES("a", "B", "xC"));
     LARK("start: /[^k]/i | \"-\" /[^\\W]/i", YES("j", "-k", "-K"), YES("k", "K", "\xe2\x84\xaa"));
+    LARK("start: /a/m | /b/l | /c/u", YES("a", "b", "c"), YES("A", "B", "C"));
     LARK("start: \"\\a\\b\\f\" /\\cA/", YES("\a\b\f\x01"), YES("ab\f\x01"));
 }
 
@@ -129,6 +130,8 @@ Test(grammar_lark, what_is_not_known_is_refused) {
     test_refused(GRAMMAR_LARK, "start: \"a\")", "grammar_invalid", "bracket");
     test_refused(GRAMMAR_LARK, "start: /a", "grammar_invalid", "closing '/'");
     test_refused(GRAMMAR_LARK, "start: /(?=a)/", "grammar_unsupported", "look-around");
+    test_refused(GRAMMAR_LARK, "start: /a/q", "grammar_invalid", "flag");
+    test_refused(GRAMMAR_LARK, "%import common.INT\n-> X\nstart: X", "grammar_invalid", "");
     test_refused(GRAMMAR_LARK, "start: /a/x", "grammar_unsupported", "flag x");
     test_refused(GRAMMAR_LARK, "start: \"ab\"..\"c\"", "grammar_invalid", "one character");
     test_refused(GRAMMAR_LARK, "start: \"a\"~3..1", "grammar_invalid", "count");

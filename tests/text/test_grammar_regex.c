@@ -17,6 +17,13 @@ Test(grammar_regex, literals_and_alternatives) {
     REGEX("\xc3\xa9+", YES("\xc3\xa9", "\xc3\xa9\xc3\xa9"), YES("\xc3", "\xa9", "e"));
 }
 
+Test(grammar_regex, escapes) {
+    REGEX("\\ud83d\\ude00", YES("\xf0\x9f\x98\x80"), YES("\xf0\x9f\x98\x81", ""));
+    REGEX("\\ud800\\udfff", YES("\xf0\x90\x8f\xbf"), YES(""));
+    REGEX("a\\0?b", YES("ab"), YES("a0b", "a\\0b", "b"));
+    REGEX("a[\\0b]", YES("ab"), YES("a0", "a"));
+}
+
 Test(grammar_regex, quantifiers) {
     REGEX("a*", YES("", "a", "aaaa"), YES("b"));
     REGEX("a+b?", YES("a", "ab", "aab"), YES("", "b", "abb"));
@@ -71,6 +78,11 @@ Test(grammar_regex, what_is_not_regular_or_wrong_is_refused) {
     test_refused(GRAMMAR_REGEX, "[z-a]", "grammar_invalid", "out of order");
     test_refused(GRAMMAR_REGEX, "a\\", "grammar_invalid", "backslash");
     test_refused(GRAMMAR_REGEX, "\xff", "grammar_invalid", "UTF-8");
+    test_refused(GRAMMAR_REGEX, "\\z", "grammar_unsupported", "this escape");
+    test_refused(GRAMMAR_REGEX, "\\Z", "grammar_unsupported", "this escape");
+    test_refused(GRAMMAR_REGEX, "\\ud83d\\u0041", "grammar_invalid", "lone surrogate");
+    test_refused(GRAMMAR_REGEX, "\\ud83d\\ue000", "grammar_invalid", "lone surrogate");
+    test_refused(GRAMMAR_REGEX, "[a-", "grammar_invalid", "");
     test_refused(GRAMMAR_REGEX, "[^\\d\\D]", "grammar_invalid", "no text satisfies");
 }
 
@@ -301,6 +313,29 @@ Test(grammar_ebnf, mistakes_name_their_line) {
     test_refused(GRAMMAR_EBNF, "root ::= \"a\"\nroot ::= \"b\"", "grammar_invalid", "twice");
     test_refused(GRAMMAR_EBNF, "root ::= <[999999]>", "grammar_invalid", "no such token");
     test_refused(GRAMMAR_EBNF, "root ::= <nothing>", "grammar_invalid", "no such special");
+    test_refused(GRAMMAR_EBNF, "root ::= <[25:]>", "grammar_invalid", "malformed");
+    test_refused(GRAMMAR_EBNF, "root ::= <[2/5]>", "grammar_invalid", "malformed");
+    test_refused(GRAMMAR_EBNF, "root ::= <[99999999999]>", "grammar_invalid", "too large");
+}
+
+/* Its number is no reason to take the first token for none. */
+Test(grammar_ebnf, the_first_token_may_be_special) {
+    const struct grammar_token token[] = {{"<mark>", 6, true}, {"a", 1, false}, {"</s>", 4, true}};
+    const int32_t ends[] = {2};
+    struct grammar_source src = {.kind = GRAMMAR_EBNF, .text = "root ::= <mark> \"a\""};
+    CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = NULL;
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+    struct err err = {0};
+
+    src.len = strlen(src.text);
+    cr_assert_eq(grammar_vocab_new(&v, token, ARRAY_SIZE(token), ends, 1), 0);
+    cr_assert_eq(grammar_compile(&g, v, &src, NULL, &err), 0, "%s", err.message);
+    cr_assert_eq(grammar_state_new(&s, g), 0);
+    cr_expect_eq(grammar_accept(s, 1), -22);
+    cr_expect_eq(grammar_accept(s, 0), 0);
+    cr_expect_eq(grammar_accept(s, 1), 0);
+    cr_expect(grammar_can_end(s));
 }
 
 Test(grammar_ebnf, special_tokens_are_tokens) {

@@ -551,6 +551,13 @@ Test(grammar_schema, not ) {
     SCHEMA("{\"type\": \"integer\", \"not\": {\"minimum\": 3}}", YES("2", "-5"), YES("3", "10"));
     SCHEMA("{\"type\": \"integer\", \"not\": {\"not\": {\"not\": {\"const\": 4}}}}", YES("5"),
            YES("4"));
+    SCHEMA("{\"not\": {\"oneOf\": [{\"type\": \"string\"}, {\"type\": \"boolean\"}]}}",
+           YES("1", "null"), YES("\"a\"", "true"));
+    SCHEMA("{\"not\": {\"oneOf\": [{\"type\": \"integer\"}, {\"minimum\": 3}]}}", YES("5", "2.5"),
+           YES("1", "3.5", "\"\""));
+    SCHEMA("{\"type\": \"object\", \"properties\": {\"a\": {}, \"b\": {}}, "
+           "\"not\": {\"dependencies\": {\"a\": \"b\"}}}",
+           YES("{\"a\":1}"), YES("{}", "{\"b\":1}", "{\"a\":1,\"b\":1}"));
     REFUSED("{\"not\": {}}", "invalid", "no text satisfies");
 }
 

@@ -158,6 +158,10 @@ Test(grammar_state, refused_tokens_change_nothing) {
     cr_expect_eq(grammar_accept(s, TEST_END), 0);
     cr_expect(grammar_is_done(s) && !grammar_can_end(s));
     cr_expect_eq(grammar_accept(s, TEST_END), -22);
+    grammar_state_reset(s);
+    cr_expect_eq(grammar_accept(s, 'a'), 0);
+    cr_expect_eq(grammar_accept(s, 'b'), 0);
+    cr_expect_eq(grammar_accept(s, -1), -22);
     cr_expect_eq(grammar_rollback(s, 2), 0);
     cr_expect(!grammar_is_done(s) && !grammar_can_end(s));
 }
