@@ -179,11 +179,11 @@ static struct file make_png(uint32_t width, uint32_t height, int interlace) {
 }
 
 /* The chunk may be anywhere before the end, so it is looked for before pixels are decoded. */
-Test(fit, an_orientation_behind_the_pixels_is_applied) {
+static void check_orientation_of(uint32_t width, uint32_t height) {
     static const uint8_t chunk[] =
         "\0\0\0\x1a"
         "eXIfMM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x08\0\0\0\0\0\0";
-    CLEANUP(file_deinit) struct file f = make_png(5, 3, 0);
+    CLEANUP(file_deinit) struct file f = make_png(width, height, 0);
     CLEANUP(picture_deinit) struct picture p = {0};
     size_t n = sizeof(chunk) - 1 + 4, end = f.len - 12;
     struct err err = {0};
@@ -193,7 +193,12 @@ Test(fit, an_orientation_behind_the_pixels_is_applied) {
     memset(f.data + end, 0, n);
     memcpy(f.data + end, chunk, sizeof(chunk) - 1);
     cr_assert(picture_decode(f.data, f.len + n, &p, &err) == 0, "%s", err.message);
-    cr_expect(p.width == 3 && p.height == 5, "%u x %u", p.width, p.height);
+    cr_expect(p.width == height && p.height == width, "%u x %u", p.width, p.height);
+}
+
+Test(fit, an_orientation_behind_the_pixels_is_applied) {
+    check_orientation_of(5, 3);
+    check_orientation_of(600, 700); /* a chunk of more than a kilobyte comes before */
 }
 
 static int decode(const struct file *f, uint32_t max_megapixels, struct err *err) {

@@ -167,3 +167,94 @@ Test(picture, a_jpeg_of_many_scans_is_refused) {
     }
     cr_expect(strstr(err.message, "more than 200 scans"), "%s", err.message);
 }
+
+/* A GIF of two colours and 3 x 3 pixels, of which the frame has one, or none. */
+static void make_gif(uint8_t out[35], uint8_t width, uint8_t height) {
+    static const char gif[35] = "GIF89a\x03\0\x03\0\x80\0\0\x0A\x14\x1E\x28\x32\x3C"
+                                ",\x01\0\x01\0\x01\0\x01\0\0\x02\x02\x4C\x01\0;";
+
+    memcpy(out, gif, sizeof(gif));
+    out[24] = width;
+    out[26] = height;
+}
+
+Test(picture, what_a_frame_leaves_out_is_background) {
+    CLEANUP(picture_deinit) struct picture p = {0};
+    struct err err = {0};
+    uint8_t gif[35];
+
+    make_gif(gif, 1, 1);
+    cr_assert(picture_decode(gif, sizeof(gif), &p, &err) == 0, "%s", err.message);
+    cr_assert(p.width == 3 && p.height == 3);
+    for (int i = 0; i < 9; i++)
+        cr_expect_eq(p.rgb[3 * i], i == 4 ? 0x28 : 0x0A, "pixel %d", i);
+}
+
+static void expect_damage(const uint8_t *data, size_t n, const char *part) {
+    CLEANUP(picture_deinit) struct picture p = {0};
+    struct err err = {.status = 7};
+
+    cr_expect(picture_decode(data, n, &p, &err) < 0 && strstr(err.message, part),
+              "expected '%s' in '%s'", part, err.message);
+    cr_expect_eq(err.status, 0);
+}
+
+Test(picture, damaged_gif_and_webp_files_are_named) {
+    CLEANUP(file_deinit) struct file webp = file_read("decode", "lossy.webp");
+    uint8_t gif[35];
+
+    make_gif(gif, 1, 1);
+    expect_damage(gif, 20, "the GIF file is damaged");
+    expect_damage(gif, 31, "the GIF file is damaged");
+    make_gif(gif, 0, 1);
+    expect_damage(gif, sizeof(gif), "the GIF file is damaged");
+    make_gif(gif, 1, 0);
+    expect_damage(gif, sizeof(gif), "the GIF file is damaged");
+    expect_damage(webp.data, 25, "the WebP file is cut off");
+    memset(webp.data + 20, 0xFF, 10);
+    expect_damage(webp.data, webp.len, "the WebP file is damaged");
+}
+
+/* A file whose last chunk says that its picture lies on its side. */
+Test(picture, orientation_of_webp_is_applied) {
+    static const char exif[] = "EXIF\x1A\0\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06"
+                               "\0\0\0\0\0\0";
+    CLEANUP(file_deinit) struct file f = file_read("decode", "lossy.webp");
+    CLEANUP(picture_deinit) struct picture plain = {0}, turned = {0};
+    struct err err = {0};
+    size_t n = 30 + f.len - 12 + sizeof(exif) - 1;
+    CLEANUP(freep) uint8_t *data = calloc(1, n);
+
+    cr_assert(picture_decode(f.data, f.len, &plain, &err) == 0);
+    memcpy(data, "RIFF\0\0\0\0WEBPVP8X\x0A\0\0\0\x08\0\0\0", 24);
+    for (int i = 0; i < 4; i++)
+        data[4 + i] = (uint8_t)((n - 8) >> 8 * i);
+    for (int i = 0; i < 3; i++) {
+        data[24 + i] = (uint8_t)((plain.width - 1) >> 8 * i);
+        data[27 + i] = (uint8_t)((plain.height - 1) >> 8 * i);
+    }
+    memcpy(data + 30, f.data + 12, f.len - 12);
+    memcpy(data + 30 + f.len - 12, exif, sizeof(exif) - 1);
+    cr_assert(picture_decode(data, n, &turned, &err) == 0, "%s", err.message);
+    cr_assert(plain.width != plain.height);
+    cr_expect(turned.width == plain.height && turned.height == plain.width);
+}
+
+/* Libjpeg holds all three components of a file with several scans: here 2.3 MiB. */
+Test(picture, every_component_counts_as_held) {
+    static uint8_t file[4096];
+    size_t n = make_scans(file, 0);
+    struct picture_fit fit = {
+        .projector = {.kind = PROJECTOR_QWEN3VL, .patch = 16, .merge = 2, .least = 1, .most = 16},
+        .max_megapixels = 1};
+    CLEANUP(picture_deinit) struct picture p = {0};
+    struct picture_layout l;
+    struct err err = {0};
+    uint8_t *size = memmem(file, n, "\x08\0\x08\0\x08\x03", 6);
+
+    cr_assert(size);
+    memcpy(size + 1, "\x02\x80\x02\x80", 4);
+    cr_expect(picture_decode_fit(file, n, &fit, &p, &l, &err) < 0 &&
+                  strstr(err.message, "as a whole, which takes 2 MiB for 640 x 640"),
+              "%s", err.message);
+}

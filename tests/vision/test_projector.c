@@ -3,6 +3,7 @@
  * of the small picture, and lines and columns of tiles). */
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,21 +11,72 @@
 #include "tests/support/synth/synth.h"
 #include "vision/fit.h"
 
-/* Reads the header of a projector that `weft-synth` makes. */
-static struct projector make(const char *kind, const char *shape) {
+/* Reads the header of a projector that `weft-synth` makes, with @n bytes behind the type of the value
+ * of @key, if that is not NULL, replaced. Returns what projector_read() returns. */
+static int make_with(struct projector *p, const char *kind, const char *shape, const char *key,
+                     size_t at, const void *bytes, size_t n, struct err *err) {
     char path[64] = "/tmp/weft-projector-XXXXXX";
     const char *args[] = {"synth",    "--projector", kind, "--shape", shape,
                           "--format", "F16",         "-o", path,      NULL};
     CLEANUP(gguf_freep) struct gguf *file = NULL;
-    struct projector p = {0};
-    struct err err = {0};
+    static uint8_t head[65536];
 
     close(mkstemp(path));
     cr_assert(synth_main(ARRAY_SIZE(args) - 1, (char **)args) == 0);
-    cr_assert(gguf_open(&file, path, &err) == 0);
+    if (key) {
+        int fd = open(path, O_RDWR);
+        ssize_t len = pread(fd, head, sizeof(head), 0);
+        uint8_t *found = memmem(head, (size_t)len, key, strlen(key));
+
+        cr_assert(found, "%s", key);
+        off_t value = found - head + (off_t)(strlen(key) + 4 + at);
+        cr_assert_eq(pwrite(fd, bytes, n, value), (ssize_t)n);
+        close(fd);
+    }
+    cr_assert(gguf_open(&file, path, err) == 0);
     unlink(path);
-    cr_assert(projector_read(&p, file, &err) == 0, "%s", err.message);
+    return projector_read(p, file, err);
+}
+
+static struct projector make(const char *kind, const char *shape) {
+    struct projector p = {0};
+    struct err err = {0};
+
+    cr_assert(make_with(&p, kind, shape, NULL, 0, NULL, 0, &err) == 0, "%s", err.message);
     return p;
+}
+
+/* Of an array, its type and length come first. */
+Test(projector, values_out_of_range_are_refused) {
+    static const struct {
+        const char *key;
+        float mean;
+        uint32_t number;
+        const char *part; /* NULL: it is allowed */
+    } cases[] = {
+        {"clip.vision.image_mean", 10.0f, 0, NULL},
+        {"clip.vision.image_mean", 10.001f, 0, "'clip.vision.image_mean' has the value 10.001"},
+        {"clip.vision.image_mean", -10.0f, 0, NULL},
+        {"clip.vision.image_mean", -10.001f, 0, "'clip.vision.image_mean' has the value -10.001"},
+        {"clip.vision.attention.head_count", 0, 7, "heads: their size is no multiple of 4"},
+        {"clip.vision.attention.head_count", 0, 0, "is 0, 1 to 256 are allowed"},
+        {"clip.vision.attention.head_count", 0, 257, "is 257, 1 to 256 are allowed"},
+        {"clip.vision.embedding_length", 0, 3, "is 3, 4 to 8192 are allowed"},
+        {"clip.vision.embedding_length", 0, 4, "values in"}, /* then of its heads */
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        bool array = cases[i].mean != 0;
+        const void *value = array ? (const void *)&cases[i].mean : &cases[i].number;
+        struct projector p = {0};
+        struct err err = {.status = 7};
+        int r =
+            make_with(&p, "qwen3vl_merger", "tiny", cases[i].key, array ? 12 : 0, value, 4, &err);
+
+        cr_expect((r == 0) == !cases[i].part, "%zu: %s", i, err.message);
+        cr_expect(r == 0 || (strstr(err.message, cases[i].part) && err.status == 0), "%zu: %s", i,
+                  err.message);
+    }
 }
 
 static uint32_t limit(yyjson_val *v) {
