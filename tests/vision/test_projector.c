@@ -48,21 +48,25 @@ static struct projector make(const char *kind, const char *shape) {
 
 /* Of an array, its type and length come first. */
 Test(projector, values_out_of_range_are_refused) {
+#define QWEN "qwen3vl_merger", "tiny", "clip.vision."
+#define LFM2 "lfm2", "tile=64", "clip.vision."
     static const struct {
-        const char *key;
+        const char *kind, *shape, *key;
         float mean;
         uint32_t number;
         const char *part; /* NULL: it is allowed */
     } cases[] = {
-        {"clip.vision.image_mean", 10.0f, 0, NULL},
-        {"clip.vision.image_mean", 10.001f, 0, "'clip.vision.image_mean' has the value 10.001"},
-        {"clip.vision.image_mean", -10.0f, 0, NULL},
-        {"clip.vision.image_mean", -10.001f, 0, "'clip.vision.image_mean' has the value -10.001"},
-        {"clip.vision.attention.head_count", 0, 7, "heads: their size is no multiple of 4"},
-        {"clip.vision.attention.head_count", 0, 0, "is 0, 1 to 256 are allowed"},
-        {"clip.vision.attention.head_count", 0, 257, "is 257, 1 to 256 are allowed"},
-        {"clip.vision.embedding_length", 0, 3, "is 3, 4 to 8192 are allowed"},
-        {"clip.vision.embedding_length", 0, 4, "values in"}, /* then of its heads */
+        {QWEN "image_mean", 10.0f, 0, NULL},
+        {QWEN "image_mean", 10.001f, 0, "'clip.vision.image_mean' has the value 10.001"},
+        {QWEN "image_mean", -10.0f, 0, NULL},
+        {QWEN "image_mean", -10.001f, 0, "'clip.vision.image_mean' has the value -10.001"},
+        {QWEN "attention.head_count", 0, 7, "heads: their size is no multiple of 4"},
+        {QWEN "attention.head_count", 0, 0, "is 0, 1 to 256 are allowed"},
+        {QWEN "attention.head_count", 0, 257, "is 257, 1 to 256 are allowed"},
+        {QWEN "embedding_length", 0, 3, "is 3, 4 to 8192 are allowed"},
+        {QWEN "embedding_length", 0, 4, "values in"}, /* then of its heads */
+        {LFM2 "preproc_image_size", 0, 4096, NULL},
+        {LFM2 "preproc_image_size", 0, 4097, "is 4097, 1 to 4096 are allowed"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -70,8 +74,8 @@ Test(projector, values_out_of_range_are_refused) {
         const void *value = array ? (const void *)&cases[i].mean : &cases[i].number;
         struct projector p = {0};
         struct err err = {.status = 7};
-        int r =
-            make_with(&p, "qwen3vl_merger", "tiny", cases[i].key, array ? 12 : 0, value, 4, &err);
+        int r = make_with(&p, cases[i].kind, cases[i].shape, cases[i].key, array ? 12 : 0, value, 4,
+                          &err);
 
         cr_expect((r == 0) == !cases[i].part, "%zu: %s", i, err.message);
         cr_expect(r == 0 || (strstr(err.message, cases[i].part) && err.status == 0), "%zu: %s", i,
