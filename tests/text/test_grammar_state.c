@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "grammar/mask/share.h"
 #include "tests/text/grammar_support.h"
 
 static const struct {
@@ -468,4 +469,19 @@ Test(grammar_state, a_class_that_is_given_up_leaves_other_walks_alone) {
     }
     cr_expect_eq(n, n_accepted);
     cr_expect_gt(n, 0);
+}
+
+/* Down to the last byte, and none more. */
+Test(grammar_share, all_of_the_memory_can_be_spent) {
+    struct share *s;
+    size_t spent = 0;
+
+    cr_assert_eq(share_new(&s), 0);
+    for (size_t n = (size_t)1 << 40; n > 0; n /= 2)
+        while (share_spend(s, n))
+            spent += n;
+    cr_expect_eq(spent, (size_t)64 << 20);
+    cr_expect_eq(share_bytes(s), spent);
+    cr_expect(share_spend(s, 0));
+    share_free(s);
 }

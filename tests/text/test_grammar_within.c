@@ -179,6 +179,33 @@ Test(grammar_within, names_of_members) {
                    "\":null}"));
 }
 
+/* In each of several strings a character is taken only where what must come still fits. */
+Test(grammar_within, each_string_has_room_for_its_end) {
+    enum { MAX = 2000 };
+    static const char *const before[] = {"{\"a\":\"", "e\",\"b\":\""};
+    static const char letter[] = "ac";
+    static const uint32_t ends[] = {1, 3};
+    CLEANUP(grammar_freep)
+    struct grammar *g = test_compile(
+        GRAMMAR_JSON_SCHEMA,
+        "{\"type\": \"object\", \"required\": [\"a\", \"b\"], \"properties\": {"
+        "\"a\": {\"type\": \"string\", \"pattern\": \"^(a|bcd)+e$\", \"maxLength\": 2000}, "
+        "\"b\": {\"type\": \"string\", \"pattern\": \"^(c|def)+ghi$\", \"maxLength\": 2000}}}");
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+
+    cr_assert_eq(grammar_state_new(&s, g), 0);
+    for (int i = 0; i < 2; i++) {
+        for (const char *c = before[i]; *c; c++)
+            cr_assert_eq(grammar_accept(s, *c), 0, "%s", c);
+        for (uint32_t n = 0; n < MAX - ends[i]; n++)
+            cr_assert_eq(grammar_accept(s, letter[i]), 0, "%d: %u", i, n);
+        cr_expect_eq(grammar_accept(s, letter[i]), -22, "%d", i);
+    }
+    for (const char *c = "ghi\"}"; *c; c++)
+        cr_assert_eq(grammar_accept(s, *c), 0, "%s", c);
+    cr_expect(grammar_can_end(s));
+}
+
 /* Rounds of a pattern are copies of the smallest automaton of one: one reading, whatever the
  * length. */
 Test(grammar_within, words_that_are_counted) {
