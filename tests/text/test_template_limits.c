@@ -58,6 +58,24 @@ Test(template_limits, long_chains_are_refused_before_they_are_deep) {
     expect_repeat_error("{{ 1", " if 1", 100000, " }}", "too long");
 }
 
+/* Behind the longest chain that is allowed there is no room for a test. */
+Test(template_limits, a_test_counts_as_a_part_of_its_chain) {
+    struct err err = {0};
+    size_t n = 0;
+
+    for (;; n++) {
+        CLEANUP(freep) char *source = repeat("{{ s", "|trim", n + 1, " }}");
+        CLEANUP(freep) char *text = template_text(source, TEMPLATE_VARS, NULL, &err);
+
+        if (!text)
+            break;
+    }
+    cr_assert(n > 1 && strstr(err.message, "too long"), "%zu: %s", n, err.message);
+    expect_repeat_error("{{ s", "|trim", n, " is defined }}", "too long");
+    CLEANUP(freep) char *source = repeat("{{ s", "|trim", n - 1, " is defined }}");
+    expect_text(source, TEMPLATE_VARS, "True");
+}
+
 Test(template_limits, long_but_flat_templates_work) {
     struct err err;
     CLEANUP(freep)

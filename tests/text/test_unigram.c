@@ -175,6 +175,20 @@ Test(unigram, children_may_be_far_away) {
     check(t, "A", (int32_t[]){mark, b}, 2);
 }
 
+/* What the map names behind its strings is none of them. */
+Test(unigram, strings_end_with_the_map) {
+    uint8_t map[3000];
+    size_t n = make_map(map);
+    const uint32_t leaf = 1u << 31 | 5;
+
+    memcpy(map + 4 + ((256 ^ 'A') ^ 128) * 4, &leaf, sizeof(leaf));
+    begin();
+    int32_t mark = tiny_add(&vocab, MARK, TOKEN_NORMAL, -1);
+    CLEANUP(tokenizer_freep) struct tokenizer *t = finish(map, n);
+
+    check(t, "A", (int32_t[]){mark, 2}, 2);
+}
+
 /* The trie must leave room for its own length. */
 Test(unigram, a_trie_longer_than_its_map_is_refused) {
     for (uint8_t trie = 8; trie <= 20; trie += 4) {
