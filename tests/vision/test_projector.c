@@ -11,8 +11,8 @@
 #include "tests/support/synth/synth.h"
 #include "vision/fit.h"
 
-/* Reads the header of a projector that `weft-synth` makes, with @n bytes behind the type of the value
- * of @key, if that is not NULL, replaced. Returns what projector_read() returns. */
+/* Reads the header of a projector that `weft-synth` makes. If @key is not NULL, @n bytes from the
+ * place @at behind the type of its value are replaced. Returns what projector_read() returns. */
 static int make_with(struct projector *p, const char *kind, const char *shape, const char *key,
                      size_t at, const void *bytes, size_t n, struct err *err) {
     char path[64] = "/tmp/weft-projector-XXXXXX";
