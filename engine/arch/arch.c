@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/try.h"
+#include "engine/arch/apart.h"
 #include "engine/arch/assistant.h"
 #include "engine/arch/bailing3.h"
 #include "engine/arch/decoder.h"
@@ -645,65 +646,6 @@ static const struct tensor *rope_divisors(struct binder *b, const struct arch *a
     return context > original ? far : near;
 }
 
-/* Checks that the block in @file, a file of its own, belongs to a model like this: 0 or -EINVAL. */
-static int check_block(struct model *m, const struct arch *a, const struct gguf *file,
-                       struct err *err) {
-    struct meta meta = {.file = file, .arch = a->name, .err = err};
-    const struct arch *of = NULL;
-    uint32_t n_layer = 0;
-
-    int r = find_arch(file, &of, err);
-    if (r == 0 && (of != a || !a->mtp))
-        r = err_set(err, 0, NULL,
-                    "the block belongs to a model of architecture %s, and this one is %s", of->name,
-                    a->name);
-    if (r < 0)
-        return r;
-    meta_u32(&meta, "block_count", 1, MODEL_LAYERS_MAX, &n_layer);
-    meta_u32(&meta, "nextn_predict_layers", 1, MODEL_LAYERS_MAX, &m->n_mtp);
-    if (meta.r == 0 && n_layer != m->shape.n_layer + m->n_mtp)
-        meta.r =
-            err_set(err, 0, NULL, "the block belongs to a model of %u layers, and this one has %u",
-                    n_layer - MIN(m->n_mtp, n_layer), m->shape.n_layer);
-    return meta.r;
-}
-
-/* The block or the assistant in a file of its own. The model's embedding and head, which may be
- * there again, are not read: the block has those of the model. */
-static void bind_apart(struct binder *b, struct model *m, const struct arch *a,
-                       const struct gguf *file) {
-    bool assistant = assistant_found(file);
-    struct binder own;
-
-    b->r = b->r < 0 ? b->r : m->r;
-    if (b->r == 0 && assistant && a->bind != gemma4_bind)
-        b->r = err_set(b->err, 0, NULL,
-                       "the assistant belongs to a gemma4 model, and this one is %s", a->name);
-    else if (b->r == 0 && !assistant)
-        b->r = check_block(m, a, file, b->err);
-    if (b->r < 0 ||
-        (b->r = bind_init(&own, file, assistant ? ASSISTANT_ARCH : a->name, b->err)) < 0)
-        return;
-    if (assistant) {
-        assistant_bind(&own, m, &a->decoder);
-    } else {
-        mtp_bind(&own, m, &a->decoder, a->mtp, a->mtp_norm);
-        bind_only_blocks(&own, m->shape.n_layer + 1);
-    }
-    bind_rest(&own);
-    struct err why = *b->err;
-    b->r = own.r == -EINVAL ? err_set(b->err, 0, NULL, "the %s's file: %s",
-                                      assistant ? "assistant" : "block", why.message)
-                            : own.r;
-    b->weight_bytes += own.weight_bytes;
-    b->n_params += own.n_params;
-    struct view **last = &b->views;
-    while (*last)
-        last = &(*last)->next;
-    *last = STEAL(own.views);
-    bind_deinit(&own);
-}
-
 /* Hyperparameters before tensors: their shapes are checked against them. Scaling of RoPE comes
  * last, since a tensor of divisors may be part of it. */
 static int bind_all(struct model *m, const struct arch *a, const struct engine_opts *o, bool drafts,
@@ -753,7 +695,13 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
     if (own)
         mtp_bind(&b, m, &a->decoder, a->mtp, a->mtp_norm);
     else if (block)
-        bind_apart(&b, m, a, block);
+        apart_bind(&b, m,
+                   &(struct apart_of){.arch = a->name,
+                                      .decoder = &a->decoder,
+                                      .mtp = a->mtp,
+                                      .norm = a->mtp_norm,
+                                      .assisted = a->bind == gemma4_bind},
+                   block);
     if (b.r == 0 && m->r == 0) {
         model_measure(m);
         if (!m->shape.n_kv_layer[KV_GLOBAL] && !m->shape.n_kv_layer[KV_WINDOW] &&

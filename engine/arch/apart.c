@@ -1,0 +1,66 @@
+#include "engine/arch/apart.h"
+
+#include <errno.h>
+#include <string.h>
+#include "engine/arch/assistant.h"
+#include "engine/meta.h"
+
+/* Checks that the block in @file belongs to a model like this: 0 or -EINVAL. */
+static int check_block(struct model *m, const struct apart_of *of, const struct gguf *file,
+                       struct err *err) {
+    struct meta meta = {.file = file, .arch = of->arch, .err = err};
+    struct gguf_str name = {0};
+    uint32_t n_layer = 0;
+
+    gguf_string(file, "general.architecture", &name);
+    if (!of->mtp || name.len != strlen(of->arch) || memcmp(name.data, of->arch, name.len) != 0)
+        return err_set(err, 0, NULL,
+                       "the block belongs to a model of architecture %.*s, and this one is %s",
+                       (int)MIN(name.len, 64u), name.data, of->arch);
+    meta_u32(&meta, "block_count", 1, MODEL_LAYERS_MAX, &n_layer);
+    meta_u32(&meta, "nextn_predict_layers", 1, MODEL_LAYERS_MAX, &m->n_mtp);
+    if (meta.r == 0 && n_layer != m->shape.n_layer + m->n_mtp)
+        meta.r =
+            err_set(err, 0, NULL, "the block belongs to a model of %u layers, and this one has %u",
+                    n_layer - MIN(m->n_mtp, n_layer), m->shape.n_layer);
+    return meta.r;
+}
+
+static void bind_block(struct binder *b, struct model *m, const struct apart_of *of) {
+    if ((b->r = check_block(m, of, b->file, b->err)) < 0)
+        return;
+    mtp_bind(b, m, of->decoder, of->mtp, of->norm);
+    bind_only_blocks(b, m->shape.n_layer + 1);
+}
+
+/* The model's embedding and head, which a block's file may have again, are not read: the block has
+ * those of the model. */
+void apart_bind(struct binder *b, struct model *m, const struct apart_of *of,
+                const struct gguf *file) {
+    bool assistant = assistant_found(file);
+    const char *what = assistant ? "assistant" : "block";
+    const char *arch = assistant ? ASSISTANT_ARCH : of->arch;
+    struct binder own;
+
+    b->r = b->r < 0 ? b->r : m->r;
+    if (b->r == 0 && assistant && !of->assisted)
+        b->r = err_set(b->err, 0, NULL,
+                       "the assistant belongs to a gemma4 model, and this one is %s", of->arch);
+    if (b->r < 0 || (b->r = bind_init(&own, file, arch, b->err)) < 0)
+        return;
+    if (assistant)
+        assistant_bind(&own, m, of->decoder);
+    else
+        bind_block(&own, m, of);
+    bind_rest(&own);
+    struct err why = *b->err;
+    b->r =
+        own.r == -EINVAL ? err_set(b->err, 0, NULL, "the %s's file: %s", what, why.message) : own.r;
+    b->weight_bytes += own.weight_bytes;
+    b->n_params += own.n_params;
+    struct view **last = &b->views;
+    while (*last)
+        last = &(*last)->next;
+    *last = STEAL(own.views);
+    bind_deinit(&own);
+}
