@@ -42,7 +42,8 @@ enum act_role {
 
 enum rope_type { ROPE_NORM, ROPE_NEOX }; /* pairs (2i, 2i+1) or (i, i + n_rot/2) */
 
-enum { ROPE_SETS = 2 };
+/* Those of most layers, those of layers of another kind, a block drafter's. */
+enum { ROPE_DRAFT = 2, ROPE_SETS };
 
 /* Rotary positions: the angle of pair i at position p is p * freq[i]; cos and sin are multiplied by
  * mscale. Scaling (linear, yarn, a tensor of divisors) is folded in by engine/rope.c, in double by
@@ -203,6 +204,9 @@ struct model_shape {
     bool encoder;           /* attention is of whole sequences, and there are no logits */
     bool drafts;            /* the model has ops of pass 1 */
     bool borrows;           /* and these have no keys: engine_info.borrows */
+    uint32_t n_taps;        /* TAPs of the model; 0: it has none */
+    uint32_t n_block;       /* engine_info.n_block */
+    int32_t mask_token;
     struct state_shape state;
     struct delta_shape delta;
     struct mamba_shape mamba;
@@ -303,6 +307,8 @@ enum op_kind {
     /* x = w[0] (q_norm x, k_norm h): one vector behind the other, h what was kept of the position
      * before; zeros where nothing was. No norm: as it is. x has w[0]'s width from there on. */
     OP_DRAFT_IN,
+    OP_TAP,  /* part @part of t is x: what FUSE multiplies, of n_taps parts */
+    OP_FUSE, /* x = w[0] t */
     /* s[i] += weight[i] b for each of the streams, by the weights of the MIX before, or s[i] =
      * weight[i] b + the sum over j of share[j][i] s[j] by those of the BLEND; with @begins s[i] =
      * x. */
@@ -369,8 +375,8 @@ struct attn {
     float scale;
     uint32_t window; /* the last so many keys; 0: all */
     float cap;       /* cap(z) = cap tanh(z / cap); 0: cap(z) = z */
-    /* A row sees the keys of its whole sequence, also those behind it: the sequence's rows are all
-     * in one step. Without a window. */
+    /* A row sees the keys up to its sequence's last row in the step, also those behind it; a window
+     * ends before it as without this. */
     bool whole;
     bool two_way; /* a picture's row sees its picture's rows behind it too; all are in one step */
     bool before;  /* the row's own key is not among them; a window counts it all the same */

@@ -95,11 +95,12 @@ static void check_seq(const struct check *k, const struct engine_batch *b, uint3
         assert((uint32_t)b->token[s->row0 + r] < k->shape->n_vocab || in_picture(s, r));
 }
 
-/* Pass 1: a row of each sequence, which a sample is all that is wanted of. */
+/* Pass 1: a row or a block of each sequence, which a sample is all that is wanted of. */
 static void check_drafts(const struct check *k, const struct engine_batch *b) {
     assert(b->model == 1 && k->n_slots && b->n_before + b->n_after == 0);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
-        assert(b->seq[i].n_rows == 1 && b->seq[i].feed < 0 && !b->seq[i].begins);
+        assert(b->seq[i].n_rows == MAX(k->shape->n_block, 1) && b->seq[i].feed < 0 &&
+               !b->seq[i].begins);
         assert(b->seq[i].pos0 > 0 && b->seq[i].n_ahead < ENGINE_DRAFT_MAX);
     }
     for (uint32_t i = 0; i < b->n_wants; i++)
@@ -112,7 +113,7 @@ void check_batch(const struct check *k, const struct engine_batch *b) {
     assert(b->step == k->launched + 1);
     if (b->model)
         check_drafts(k, b);
-    assert(!b->holes || (b->model == 0 && k->n_slots && !k->shape->borrows));
+    assert(!b->holes || (b->model == 0 && k->n_slots && !k->shape->borrows && !k->shape->n_block));
     assert(b->n_rows <= k->opts->max_rows && b->n_seqs <= k->opts->max_seqs);
     assert(b->n_wants <= k->opts->max_wants);
     for (uint32_t i = 0; i < b->n_seqs; i++) {

@@ -17,6 +17,7 @@
 #include <string.h>
 #include "engine/arch/arch.h"
 #include "engine/arch/assistant.h"
+#include "engine/arch/dflash.h"
 #include "engine/build_id.h"
 #include "engine/check.h"
 #include "engine/pictures.h"
@@ -112,11 +113,11 @@ static int alloc_flights(struct engine *e) {
     return e->sample && e->state ? 0 : -ENOMEM;
 }
 
-/* Returns true if pass 1 is wanted. One device computes the model's own block but no assistant;
- * several devices compute neither. */
+/* Returns true if pass 1 is wanted. One device computes the model's own block, but no assistant
+ * and no block drafter; several devices compute none of them. */
 static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
     return o->drafts && ops->run[OP_KEEP] &&
-           !(ops->device && o->block && assistant_found(o->block));
+           !(ops->device && o->block && (assistant_found(o->block) || dflash_found(o->block)));
 }
 
 /* Adds to the note why nothing is drafted although it was asked for. */
@@ -188,6 +189,8 @@ static void fill_info(struct engine *e) {
     i->kv_type = e->opts.kv_type;
     i->draft_bytes = fit_token_weights(&e->model, 1);
     i->borrows = s->borrows;
+    i->n_block = s->n_block;
+    i->mask_token = s->mask_token;
     if (e->opts.drafts && (e->model.n_mtp || e->opts.block) && !s->drafts)
         note_no_drafts(e);
 }
@@ -217,7 +220,7 @@ static int open_backend(struct engine *e, struct err *err) {
         .n_states = e->opts.n_states + e->opts.n_snapshots,
         .n_host_states = e->host_snapshots ? e->opts.n_snapshots : 0,
         .n_windows = e->info.n_windows,
-        .n_slots = e->info.n_slots,
+        .n_slots = e->model.shape.n_block ? 0 : e->info.n_slots, /* no hidden states */
         .host_experts = &host_experts_cpu,
     };
     int r = e->ops->open(&e->be, &o, err);

@@ -78,11 +78,13 @@ uint64_t fit_token_keys(const struct model *m, const struct engine_opts *o, uint
     return bytes;
 }
 
-/* Hidden states that are kept, of the rows of a step and of slots, and what DRAFT_IN makes of
- * them. */
+/* What TAPs keep; or hidden states that are kept, of the rows of a step and of slots, and what
+ * DRAFT_IN makes of them. */
 static uint64_t fit_hidden(const struct model *m, const struct engine_opts *o) {
     uint64_t n_slots = o->n_states ? o->n_states : o->max_seqs;
 
+    if (m->shape.n_taps)
+        return (uint64_t)o->max_rows * m->shape.n_taps * m->shape.n_embd * sizeof(float);
     return (n_slots * ENGINE_KEPT + o->max_rows * 3ull) * m->shape.n_embd * sizeof(float);
 }
 

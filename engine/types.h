@@ -155,10 +155,10 @@ struct engine_param {
 struct engine_batch {
     uint64_t step; /* 1, 2, 3, ... */
     /* The pass: 0, the model itself; 1, the block that drafts (engine_info.n_slots), with one row
-     * of each sequence. A row's token follows the position before it in its slot, which either pass
-     * has computed. Pass 1 writes its keys to the pages too, and pass 0 overwrites them with its
-     * own, so nothing has to be taken back. No copies, no recurrent layers. With
-     * engine_info.borrows it has no keys and reads those before pos0 of pass 0. */
+     * of each sequence, or engine_info.n_block. A row's token follows the position before it in its
+     * slot, which either pass has computed. Pass 1 writes its keys to the pages too, and pass 0
+     * overwrites them with its own, so nothing has to be taken back. No copies, no recurrent
+     * layers. With engine_info.borrows it has no keys and reads those before pos0 of pass 0. */
     uint16_t model;
     /* Pass 0 leaves holes in the place of the block's keys, which its rows do not see: nothing is
      * drafted for a while. All rows are behind their prompts. */
@@ -304,6 +304,11 @@ struct engine_info {
     /* Pass 1 has no keys of its own and reads those of pass 0: it needs no pages, leaves no holes,
      * and makes all drafts behind a token at that token's position (engine_seq.n_ahead). */
     bool borrows;
+    /* Pass 1 drafts a block at once: it has so many rows of each sequence, at pos0 the last token
+     * that is known, which pass 0 has not computed yet, then @mask_token. A row's sample is the
+     * token of its own position; the first has none. 0: it has one row. */
+    uint32_t n_block;
+    int32_t mask_token;
     /* Pages of KV_WINDOW, 0: all layers' keys are in the others. A row reads the last @window keys
      * there. They are enough for @window_seqs sequences whose rows of two steps are under way. */
     uint32_t n_windows, window, window_seqs;

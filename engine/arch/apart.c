@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 #include "engine/arch/assistant.h"
+#include "engine/arch/dflash.h"
 #include "engine/meta.h"
 
 /* Checks that the block in @file belongs to a model like this: 0 or -EINVAL. */
@@ -37,9 +38,9 @@ static void bind_block(struct binder *b, struct model *m, const struct apart_of 
  * those of the model. */
 void apart_bind(struct binder *b, struct model *m, const struct apart_of *of,
                 const struct gguf *file) {
-    bool assistant = assistant_found(file);
-    const char *what = assistant ? "assistant" : "block";
-    const char *arch = assistant ? ASSISTANT_ARCH : of->arch;
+    bool assistant = assistant_found(file), drafter = dflash_found(file);
+    const char *what = assistant ? "assistant" : drafter ? "block drafter" : "block";
+    const char *arch = assistant ? ASSISTANT_ARCH : drafter ? DFLASH_ARCH : of->arch;
     struct binder own;
 
     b->r = b->r < 0 ? b->r : m->r;
@@ -50,6 +51,8 @@ void apart_bind(struct binder *b, struct model *m, const struct apart_of *of,
         return;
     if (assistant)
         assistant_bind(&own, m, of->decoder);
+    else if (drafter)
+        dflash_bind(&own, m);
     else
         bind_block(&own, m, of);
     bind_rest(&own);

@@ -2,7 +2,7 @@
 
 /*
  * apart - what drafts for a model and comes in a file of its own: a block of multi-token
- * prediction or an assistant (assistant.h).
+ * prediction, an assistant (assistant.h), a block drafter (dflash.h).
  */
 
 #include "engine/arch/mtp.h"

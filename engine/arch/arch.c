@@ -12,6 +12,7 @@
 #include "engine/arch/decoder.h"
 #include "engine/arch/deepseek2.h"
 #include "engine/arch/deepseek4.h"
+#include "engine/arch/dflash.h"
 #include "engine/arch/encoder.h"
 #include "engine/arch/gemma4.h"
 #include "engine/arch/hybrid.h"
@@ -406,6 +407,7 @@ static const struct {
     {"clip", "a projector (mmproj), which belongs to a text model"},
     {"gptoss", "a file made for Ollama: take a GGUF file of gpt-oss made for llama.cpp"},
     {ASSISTANT_ARCH, "it is a draft model; give it as draft-model of a gemma4 model"},
+    {DFLASH_ARCH, "it is a block drafter; give it as draft-model of the model it was made for"},
 };
 
 /* The row of general.architecture. -EINVAL with the known names in @err. */

@@ -429,7 +429,6 @@ void attend_run(struct step *s, const struct model_op *op) {
 
     most = MAX(MIN(most, ATTEND_QUERIES / r.group), 1);
     assert(b->act_width[ACT_Q] == b->act_width[ACT_O]);
-    assert(!op->attn.whole || !op->attn.window);
     cut_blocks(&r, most);
     uint32_t n_items = r.n_blocks * op->heads.n_kv;
     if (most == 1 && n_threads > 1 && n_items < SPLIT_BELOW * n_threads)

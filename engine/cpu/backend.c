@@ -401,7 +401,7 @@ static void plan_pages(struct be *b, const struct engine_opts *e) {
 }
 
 static size_t pair_bytes(const struct be *b) {
-    return (size_t)b->max_rows * 2 * b->shape.n_embd * sizeof(float);
+    return (size_t)b->max_rows * MAX(2, b->shape.n_taps) * b->shape.n_embd * sizeof(float);
 }
 
 /* Memory that is touched. */
@@ -470,7 +470,11 @@ static int allocate(struct be *b, const struct be_opts *o) {
     ok = ok && (b->pair || !m->drafts);
     b->k = be_map((size_t)b->max_rows * m->widest.kv * sizeof(float));
     b->v = be_map((size_t)b->max_rows * m->widest.kv * sizeof(float));
-    b->rope = calloc(b->max_rows, (m->rope[0].n_rot + m->rope[1].n_rot + 1) * sizeof(float));
+    size_t n_rot = 1;
+
+    for (int i = 0; i < ROPE_SETS; i++)
+        n_rot += m->rope[i].n_rot;
+    b->rope = calloc(b->max_rows, n_rot * sizeof(float));
     b->logits = be_map((size_t)b->max_wants * m->n_vocab * sizeof(float));
     b->row = calloc(n_threads, b->row_width * sizeof(float));
     b->scratch = aligned_alloc(64, n_threads * sizeof(*b->scratch));
@@ -636,7 +640,8 @@ const struct be_ops backend_cpu = {
             [OP_MLA_IN] = ops_mla_in,     [OP_MLA_Q] = ops_mla_q,
             [OP_MLA_KV] = ops_mla_kv,     [OP_MLA_OUT] = ops_mla_out,
             [OP_KEYS] = ops_keys,         [OP_KEEP] = ops_keep,
-            [OP_DRAFT_IN] = ops_draft_in, [OP_NORM] = ops_norm,
+            [OP_DRAFT_IN] = ops_draft_in, [OP_TAP] = ops_tap,
+            [OP_FUSE] = ops_fuse,         [OP_NORM] = ops_norm,
             [OP_HOLES] = ops_holes,       [OP_LOGITS] = ops_logits,
             [OP_DEEP] = ops_deep,         [OP_KDA] = ops_delta,
             [OP_SPREAD] = ops_spread,     [OP_MIX] = ops_mix,

@@ -312,6 +312,33 @@ int ops_draft_in(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+static void tap_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    uint32_t n = b->shape.n_embd;
+
+    memcpy(b->pair + ((size_t)row * b->shape.n_taps + r->op->part) * n, act_row(b, ACT_X, row),
+           n * sizeof(float));
+}
+
+int ops_tap(struct step *s, const struct model_op *op) {
+    struct rows r = {.step = s, .op = op, .n = s->n_rows};
+
+    each_row(&r, tap_row);
+    return 0;
+}
+
+int ops_fuse(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct matmul mm =
+        ops_prepare_rows(s, op->weights, 0, 1, b->pair, (size_t)b->shape.n_taps * b->shape.n_embd);
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->act[ACT_X];
+    mm.out_stride[0] = b->act_width[ACT_X];
+    matmul_run(b->pool, &mm, 1);
+    return 0;
+}
+
 int ops_layer_input(struct step *s, const struct model_op *op) {
     struct matmul mm = ops_prepare(s, op->weights, 0, 1, ACT_X);
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};

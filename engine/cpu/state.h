@@ -77,7 +77,7 @@ struct be {
     float *act[ACT_ROLES]; /* [max_rows][act_width] */
     size_t act_width[ACT_ROLES];
     float *k, *v;  /* [max_rows][widest.kv], before they are in the pages */
-    float *rope;   /* [max_rows][both sets' n_rot]: cosines, sines of each */
+    float *rope;   /* [max_rows][all sets' n_rot]: cosines, sines of each */
     float *logits; /* [max_wants][n_vocab] */
     float *row;    /* [threads][row_width]: a normed row */
     size_t row_width;
@@ -92,8 +92,8 @@ struct be {
     struct streams *streams;     /* NULL: there are no streams */
     struct sparse *sparse;       /* NULL: no layer is sparse */
     struct condensed *condensed; /* NULL: keys are not condensed */
-    float *pair;                 /* [max_rows][2][n_embd] that DRAFT_IN multiplies; or NULL */
-    float *gated;                /* [max_rows][heads][2][dim] queries and gates; or NULL */
+    float *pair;  /* [max_rows][2][n_embd] that DRAFT_IN multiplies, or n_taps for FUSE; or NULL */
+    float *gated; /* [max_rows][heads][2][dim] queries and gates; or NULL */
 
     /* A page has its layers one behind the other: the keys of every kv head, then the values. */
     struct kv_memory {
@@ -168,7 +168,13 @@ int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err
 static inline float *be_rope_row(const struct be *b, uint32_t row, uint8_t set) {
     const struct rope_set *all = b->shape.rope;
 
-    return b->rope + (size_t)row * (all[0].n_rot + all[1].n_rot) + (set ? all[0].n_rot : 0);
+    size_t n = 0, before = 0;
+
+    for (uint8_t k = 0; k < ROPE_SETS; k++) {
+        before += k < set ? all[k].n_rot : 0;
+        n += all[k].n_rot;
+    }
+    return b->rope + row * n + before;
 }
 
 /* Buffers for recurrent layers and @n_states sequences' states; 0 at once when the model has none.
@@ -230,6 +236,8 @@ int ops_keys(struct step *s, const struct model_op *op);
 int ops_holes(struct step *s, const struct model_op *op);
 int ops_keep(struct step *s, const struct model_op *op);
 int ops_draft_in(struct step *s, const struct model_op *op);
+int ops_tap(struct step *s, const struct model_op *op);
+int ops_fuse(struct step *s, const struct model_op *op);
 int ops_attend(struct step *s, const struct model_op *op);
 int ops_gate(struct step *s, const struct model_op *op);
 int ops_proj(struct step *s, const struct model_op *op);

@@ -126,8 +126,10 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     b->row_width = MAX(b->row_width, MAX((size_t)s->stream.n * s->n_embd, s->sparse.dim));
     b->row_width = MAX(b->row_width, MAX(s->stream.n_low, s->condensed.q_rank));
     if (s->drafts) {
-        b->row_width = MAX(b->row_width, 2ul * s->n_embd);
-        b->pair = floats(e->max_rows, 2ul * s->n_embd);
+        size_t n_pair = MAX(2ul, s->n_taps) * s->n_embd;
+
+        b->row_width = MAX(b->row_width, n_pair);
+        b->pair = floats(e->max_rows, n_pair);
         if (!b->pair)
             return false;
     }
@@ -268,7 +270,8 @@ const struct be_ops backend_reference = {
             [OP_MLA_IN] = ref_mla_in,     [OP_MLA_Q] = ref_mla_q,
             [OP_MLA_KV] = ref_mla_kv,     [OP_MLA_OUT] = ref_mla_out,
             [OP_KEYS] = ref_keys,         [OP_KEEP] = ref_keep,
-            [OP_DRAFT_IN] = ref_draft_in, [OP_NORM] = ref_norm,
+            [OP_DRAFT_IN] = ref_draft_in, [OP_TAP] = ref_tap,
+            [OP_FUSE] = ref_fuse,         [OP_NORM] = ref_norm,
             [OP_HOLES] = ref_holes,       [OP_LOGITS] = ref_logits,
             [OP_DEEP] = ref_deep,         [OP_KDA] = ref_kda,
             [OP_SPREAD] = ref_spread,     [OP_MIX] = ref_mix,

@@ -34,10 +34,10 @@ struct be {
     float *gate;              /* [2 * widest FFN] of one expert, then its output [n_embd] */
     float *router;            /* [max_rows][n_expert], then pick_bias */
     struct expert_pick *pick; /* [max_rows][n_expert_used] */
-    float *pair;              /* [max_rows][2][n_embd] that DRAFT_IN multiplies; or NULL */
-    float *scores;            /* [heads of a key head][max_context] */
-    float *logits;            /* [max_wants][n_vocab] */
-    double *rope;             /* [n_rot / 2][cos, sin] of one position */
+    float *pair;   /* [max_rows][2][n_embd] that DRAFT_IN multiplies, or n_taps for FUSE; or NULL */
+    float *scores; /* [heads of a key head][max_context] */
+    float *logits; /* [max_wants][n_vocab] */
+    double *rope;  /* [n_rot / 2][cos, sin] of one position */
     /* A page has its layers one behind the other: page_tokens keys, then as many values. */
     uint8_t *pages[KV_CLASSES];
     size_t page_bytes[KV_CLASSES];
@@ -122,6 +122,8 @@ int ref_holes(struct step *s, const struct model_op *op);
 int ref_norm(struct step *s, const struct model_op *op);
 int ref_keep(struct step *s, const struct model_op *op);
 int ref_draft_in(struct step *s, const struct model_op *op);
+int ref_tap(struct step *s, const struct model_op *op);
+int ref_fuse(struct step *s, const struct model_op *op);
 /* A row at a time: all scores of a key head's queries, softmax, weighted values, over the keys of
  * the window up to the row's position. */
 int ref_attend(struct step *s, const struct model_op *op);

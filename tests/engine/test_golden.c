@@ -288,6 +288,7 @@ static void expect_refusal(const char *model, const struct golden_label *label,
         cr_expect(strstr(err->message, name) &&
                       (strstr(err->message,
                               "it is a draft model; give it as draft-model of a gemma4 model") ||
+                       strstr(err->message, "it is a block drafter; give it as draft-model") ||
                        strstr(err->message,
                               "llama, qwen2, qwen3, qwen3moe, qwen3next, qwen35, qwen35moe")),
                   "%s: %s", model, err->message);

@@ -386,6 +386,69 @@ void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_se
     }
 }
 
+/* The rows of @s and a want for each. */
+static void add_block(struct driver *d, struct driver_batch *b, uint32_t i, struct driver_seq *s) {
+    uint32_t row0 = b->b.n_rows, n = d->info->n_block;
+
+    assert(s->n_computed + 1 == s->n_tokens && s->n_computed + n <= s->cap);
+    b->part[i].seq = s;
+    b->seq[i] = (struct engine_seq){.row0 = row0,
+                                    .n_rows = n,
+                                    .pos0 = s->n_computed,
+                                    .n_draft = (uint16_t)(n - 1),
+                                    .n_prompt = s->n_prompt,
+                                    .state_slot = s->state_slot,
+                                    .feed = -1,
+                                    .n_pictures = s->n_pictures,
+                                    .picture = s->picture};
+    b->param[i] = s->param;
+    b->param[i].tokens = s->token;
+    b->param[i].n_prompt = s->n_prompt;
+    b->param[i].n_tokens = s->n_tokens;
+    memcpy(b->page + b->start[i], s->page, s->n_pages * sizeof(*s->page));
+    b->start[i + 1] = b->start[i] + s->n_pages;
+    for (uint32_t r = 0; r < n; r++) {
+        b->token[row0 + r] = r ? d->info->mask_token : s->token[s->n_computed];
+        add_want(d, b, i, row0 + r, s->n_computed + r - s->n_prompt);
+    }
+    b->b.n_rows += n;
+}
+
+void driver_block(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs) {
+    struct driver_batch *b = d->batch[(d->step + 1) % 2];
+    struct engine_result r;
+
+    assert(n_seqs <= d->opts.max_seqs && d->waited == d->step && d->info->n_block > 0);
+    b->b = (struct engine_batch){
+        .step = ++d->step,
+        .model = 1,
+        .n_seqs = n_seqs,
+        .n_params = n_seqs,
+        .token = b->token,
+        .seq = b->seq,
+        .want = b->want,
+        .param = b->param,
+        .table[KV_GLOBAL] = {b->start, b->page},
+    };
+    b->start[0] = 0;
+    for (uint32_t i = 0; i < n_seqs; i++)
+        add_block(d, b, i, seq[i]);
+    if (engine_launch(d->engine, &b->b) < 0 || engine_seal(d->engine, d->step) < 0 ||
+        engine_wait(d->engine, d->step, &r) < 0)
+        lose(d);
+    d->waited = d->step;
+    for (uint32_t i = 0; i < r.n_outs; i++) {
+        struct driver_seq *s = seq[b->want_part[i]];
+        uint32_t row = b->want[i].row - b->seq[b->want_part[i]].row0;
+
+        if (row > 0)
+            s->draft[row - 1] = r.out[i].token;
+        if (d->opts.on_out)
+            d->opts.on_out(d->opts.ctx, s, s->n_computed + row, &r.out[i],
+                           engine_peek(d->engine, i));
+    }
+}
+
 void driver_step(struct driver *d, const struct driver_part *part, uint32_t n) {
     driver_launch(d, part, n);
     driver_wait(d);

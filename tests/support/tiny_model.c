@@ -593,6 +593,97 @@ static void gemma4(struct maker *m) {
         gemma4_layer(m, l);
 }
 
+static bool is_drafter(const struct tiny_model *t) {
+    return strcmp(t->arch, "dflash") == 0;
+}
+
+static void put(struct maker *m, const char *name, uint32_t n_in, uint32_t n_out, float *data) {
+    if (!left_out(m, name))
+        gw_tensor(m->w, name, TENSOR_F32, 2, (uint64_t[]){n_in, n_out}, data);
+    free(data);
+}
+
+static float *zeros(size_t n) {
+    float *data = calloc(n, sizeof(*data));
+
+    if (!data)
+        abort();
+    return data;
+}
+
+/* The model's embedding and last norm, which are the first random numbers of both; the mask's
+ * embedding is 0. */
+static void drafter_ends(struct maker *m) {
+    const struct tiny_model *t = m->t;
+    size_t n = (size_t)t->n_embd * t->n_vocab;
+    float *data = zeros(n);
+
+    for (size_t i = 0; i < n; i++)
+        data[i] = gauss(&m->rng);
+    memset(data + n - t->n_embd, 0, t->n_embd * sizeof(*data));
+    put(m, "token_embd.weight", t->n_embd, t->n_vocab, data);
+    add(m, "output_norm.weight", TENSOR_F32, t->n_embd, 0, 0.1f, 1);
+    matrix(m, "fc.weight", 2 * t->n_embd, t->n_embd);
+    norm(m, "enc.output_norm.weight", t->n_embd);
+}
+
+/* Attention of the first layer, which sees two keys, gives the normed input as it is: of the first
+ * mask, that of the last token. */
+static void copying_attention(struct maker *m) {
+    const struct tiny_model *t = m->t;
+    uint32_t n = t->n_embd, width = t->n_head * t->head_dim, group = t->n_head / t->n_head_kv;
+    float *v = zeros((size_t)n * n), *o = zeros((size_t)n * width);
+
+    if (t->n_head_kv * t->head_dim != n)
+        abort();
+    for (uint32_t i = 0; i < n; i++) {
+        v[(size_t)i * n + i] = 1;
+        o[(size_t)i * width + i / t->head_dim * group * t->head_dim + i % t->head_dim] = 1;
+    }
+    put(m, "blk.0.attn_v.weight", n, n, v);
+    put(m, "blk.0.attn_output.weight", width, n, o);
+}
+
+static void drafter_layer(struct maker *m, uint32_t l) {
+    const struct tiny_model *t = m->t;
+    uint32_t n_q = t->n_head * t->head_dim, n_kv = t->n_head_kv * t->head_dim;
+    char s[64];
+
+    add(m, name_of(s, l, "attn_norm.weight"), TENSOR_F32, t->n_embd, 0, 0, 1);
+    matrix(m, name_of(s, l, "attn_q.weight"), t->n_embd, n_q);
+    matrix(m, name_of(s, l, "attn_k.weight"), t->n_embd, n_kv);
+    norm(m, name_of(s, l, "attn_q_norm.weight"), t->head_dim);
+    norm(m, name_of(s, l, "attn_k_norm.weight"), t->head_dim);
+    if (l == 0) {
+        copying_attention(m);
+    } else {
+        matrix(m, name_of(s, l, "attn_v.weight"), t->n_embd, n_kv);
+        matrix(m, name_of(s, l, "attn_output.weight"), n_q, t->n_embd);
+    }
+    norm(m, name_of(s, l, "ffn_norm.weight"), t->n_embd);
+    matrix(m, name_of(s, l, "ffn_gate.weight"), t->n_embd, t->n_ff);
+    matrix(m, name_of(s, l, "ffn_up.weight"), t->n_embd, t->n_ff);
+    matrix(m, name_of(s, l, "ffn_down.weight"), t->n_ff, t->n_embd);
+}
+
+static void drafter(struct maker *m) {
+    static const int32_t target[] = {1, 2};
+    const uint8_t in_window[] = {1, 0};
+
+    key(m, "block_size", 4);
+    key(m, "vocab_size", m->t->n_vocab);
+    key(m, "attention.sliding_window", 2);
+    gw_array(m->w, "dflash.attention.sliding_window_pattern", GGUF_BOOL, 2, in_window,
+             sizeof(in_window));
+    if (!left_out(m, "dflash.target_layers"))
+        gw_array(m->w, "dflash.target_layers", GGUF_I32, 2, target, sizeof(target));
+    if (!left_out(m, "tokenizer.ggml.mask_token_id"))
+        gw_u32(m->w, "tokenizer.ggml.mask_token_id", m->t->n_vocab - 1);
+    drafter_ends(m);
+    for (uint32_t l = 0; l < m->t->n_layer; l++)
+        drafter_layer(m, l);
+}
+
 static struct tiny_model with_defaults(const struct tiny_model *t) {
     struct tiny_model d = *t;
 
@@ -662,6 +753,10 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
     if (is_gemma4(&t)) {
         gemma4_keys(&m);
         gemma4(&m);
+        return;
+    }
+    if (is_drafter(&t)) {
+        drafter(&m);
         return;
     }
     /* A tied embedding is small and the last norm large, or every token would predict itself. */

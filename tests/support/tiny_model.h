@@ -12,6 +12,9 @@
  * matrix, but that of the embedding. Encoders (bert, nomic-bert, jina-bert-v2) come with a
  * vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK], then by id 5 + c - 33 the words of one ASCII
  * character c, by 99 + i the letters and digits inside words, then "w135", "w136" and so on.
+ * "dflash" is the block drafter of a model with the same numbers, two layers and an untied
+ * embedding, whose last token it takes as the mask: blocks of 4 tokens, the first draft of which is
+ * what a model says whose layers add nothing; n_embd must be n_head_kv heads of head_dim.
  */
 
 #include "tests/support/gguf_writer.h"

@@ -1,0 +1,318 @@
+/*
+ * dflash - pass 1 of a model from the file of a block drafter (DFlash, Chen et al. 2026).
+ *
+ * f = the inputs of some layers of the model, one behind the other, of every position that the
+ * model has computed. The drafter's layers have keys and values of these positions:
+ *
+ *   g = fc f,   y = enc.output_norm g,   k = rope(attn_k_norm(attn_k y)),   v = attn_v y
+ *
+ * A block begins with the newest token, at the position n that the model has not computed yet, and
+ * goes on with masks: layers with attention to all keys before n and, in both directions, to the
+ * block's own. The logits at position n + i, i > 0, are those of the token there.
+ *
+ *   pass 0  EMBED .. TAP .. TAP .. LOGITS  FUSE KEYS KEYS ..
+ *   pass 1  EMBED  QKV ATTEND PROJ GATE_UP PROJ ..  LOGITS
+ *
+ * Pass 1 writes the block's own keys to the pages behind those of the model's positions, and pass 0
+ * overwrites them once it computes these positions. Layers with a window have all their keys in the
+ * pages of KV_GLOBAL, like the others.
+ */
+
+#include "engine/arch/dflash.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "engine/arch/gemma4.h"
+#include "engine/arch/window.h"
+#include "engine/rope.h"
+
+enum { TAPS_MAX = 32 };
+
+/* The drafter as its file has it. */
+struct plan {
+    uint32_t n_layer, n_ff, window;
+    struct heads heads;
+    bool in_window[MODEL_LAYERS_MAX];
+    float scale, embedding_scale, cap; /* scale: of scores */
+    uint32_t n_taps, tap[TAPS_MAX];    /* layers of the model whose inputs are read */
+    uint32_t n_block, mask;
+    bool causal;
+};
+
+bool dflash_found(const struct gguf *file) {
+    struct gguf_str name;
+
+    return gguf_string(file, "general.architecture", &name) == 0 &&
+           name.len == strlen(DFLASH_ARCH) && memcmp(name.data, DFLASH_ARCH, name.len) == 0;
+}
+
+/* Kinds of drafters with more than layers, by a tensor that only they have. */
+static void refuse_kinds(struct meta *meta) {
+    static const struct {
+        const char *tensor, *name;
+    } kinds[] = {
+        {"selector_hidden.weight", "DFlash2"},
+        {"markov_w1.weight", "DSpark"},
+        {"d2t", "with a vocabulary of its own"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(kinds) && meta->r == 0; i++)
+        if (gguf_find(meta->file, kinds[i].tensor))
+            meta->r = err_set(meta->err, 0, NULL,
+                              "a block drafter %s%s (tensor '%s') is not "
+                              "supported",
+                              i < 2 ? "of the kind " : "", kinds[i].name, kinds[i].tensor);
+}
+
+/* Refuses a model whose layers' inputs or positions a drafter cannot have. */
+static void check_model(struct meta *meta, const struct model *m) {
+    const char *what = m->shape.stream.n                       ? "residual streams"
+                       : m->shape.rope_type != ROPE_NEOX       ? "rotary positions of neighbours"
+                       : m->op[m->n_ops - 1].kind != OP_LOGITS ? "no logits"
+                                                               : NULL;
+
+    if (meta->r == 0 && what)
+        meta->r = err_set(meta->err, 0, NULL,
+                          "a block drafter for %s, which has %s, is not "
+                          "supported",
+                          m->arch, what);
+}
+
+/* A number of the model that the file has too. */
+static void must_be(struct meta *meta, const char *key, uint32_t of_model) {
+    uint32_t v = of_model;
+
+    meta_u32_opt(meta, key, 0, UINT32_MAX, &v);
+    if (meta->r == 0 && v != of_model)
+        meta->r = err_set(meta->err, 0, NULL, "'%s.%s' is %u, but the model's is %u", meta->arch,
+                          key, v, of_model);
+}
+
+/* The layers whose inputs are read, in the order of the product; the number behind the last layer
+ * stands for that layer's output. */
+static void read_taps(struct meta *meta, const struct model *m, struct plan *p) {
+    const struct gguf_array *a = gguf_array(meta->file, DFLASH_ARCH ".target_layers");
+    uint64_t n = a && gguf_array_type(a) != GGUF_STRING ? gguf_array_n(a) : 0;
+
+    if (meta->r == 0 && (n == 0 || n > TAPS_MAX))
+        meta->r = err_set(meta->err, 0, NULL,
+                          "'" DFLASH_ARCH ".target_layers' has %llu layers; "
+                          "1 to %d are needed",
+                          (unsigned long long)n, TAPS_MAX);
+    for (uint32_t i = 0; i < n && meta->r == 0; i++) {
+        double v = gguf_array_num(a, i);
+
+        if (!(v >= 1 && v <= m->shape.n_layer))
+            meta->r = err_set(meta->err, 0, NULL,
+                              "the drafter reads the input of layer %g, and "
+                              "the model has %u layers",
+                              v, m->shape.n_layer);
+        else
+            p->tap[p->n_taps++] = (uint32_t)v;
+    }
+}
+
+/* The mask stands for the tokens of a block that are to be found. */
+static void read_mask(struct meta *meta, const struct model *m, struct plan *p) {
+    uint32_t v;
+
+    if (meta->r < 0)
+        return;
+    if (gguf_u32(meta->file, "tokenizer.ggml.mask_token_id", &v) < 0 || v >= m->shape.n_vocab)
+        meta->r = err_set(meta->err, 0, NULL,
+                          "the drafter's file names no token of the model as "
+                          "'tokenizer.ggml.mask_token_id'");
+    else
+        p->mask = v;
+}
+
+static void read_plan(struct meta *meta, const struct model *m, struct plan *p) {
+    const struct model_shape *s = &m->shape;
+    double eps = (double)s->rms_eps, scale = 0, embedding = 1, cap = 0, logits = 1;
+    uint32_t n_value, window = 0;
+
+    check_model(meta, m);
+    refuse_kinds(meta);
+    meta_u32(meta, "block_count", 1, MODEL_LAYERS_MAX, &p->n_layer);
+    must_be(meta, "embedding_length", s->n_embd);
+    must_be(meta, "vocab_size", s->n_vocab);
+    meta_u32(meta, "feed_forward_length", 1, 1u << 20, &p->n_ff);
+    meta_u32(meta, "attention.head_count", 1, 1u << 12, &p->heads.n);
+    p->heads.n_kv = p->heads.n;
+    meta_u32_opt(meta, "attention.head_count_kv", 1, p->heads.n, &p->heads.n_kv);
+    meta_u32(meta, "attention.key_length", 2, 1024, &p->heads.dim);
+    n_value = p->heads.dim;
+    meta_u32_opt(meta, "attention.value_length", 1, 1024, &n_value);
+    meta_u32(meta, "block_size", 2, ENGINE_DRAFT_MAX, &p->n_block);
+    meta_f32_opt(meta, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
+    meta_f32_opt(meta, "attention.scale", 0, 1e3, &scale);
+    meta_f32_opt(meta, "embedding_scale", 0, 1e6, &embedding);
+    meta_f32_opt(meta, "final_logit_softcapping", 0, 1e6, &cap);
+    meta_f32_opt(meta, "logit_scale", 0, 1e6, &logits);
+    gguf_bool(meta->file, DFLASH_ARCH ".attention.causal", &p->causal);
+    if (gguf_array(meta->file, DFLASH_ARCH ".attention.sliding_window_pattern"))
+        window_read(meta, p->n_layer, p->n_layer, p->in_window, &window);
+    read_taps(meta, m, p);
+    read_mask(meta, m, p);
+    if (meta->r < 0)
+        return;
+    p->window = window;
+    p->embedding_scale = (float)embedding;
+    p->cap = (float)cap;
+    p->scale = scale > 0 ? (float)scale : 1 / sqrtf((float)p->heads.dim);
+    if ((float)eps != s->rms_eps)
+        meta->r = err_set(meta->err, 0, NULL,
+                          "'" DFLASH_ARCH ".attention.layer_norm_rms_epsilon' "
+                          "differs from the model's");
+    else if (p->heads.n % p->heads.n_kv || p->heads.dim % 2 || n_value != p->heads.dim)
+        meta->r = err_set(meta->err, 0, NULL,
+                          "%u heads of %u and %u values with %u key heads are "
+                          "not supported",
+                          p->heads.n, p->heads.dim, n_value, p->heads.n_kv);
+    else if (logits != 1)
+        meta->r = err_set(meta->err, 0, NULL, "'" DFLASH_ARCH ".logit_scale' is not supported");
+}
+
+/* Moves the last op to @at. */
+static void move_last(struct model *m, uint32_t at) {
+    struct model_op last = m->op[m->n_ops - 1];
+
+    if (m->r < 0)
+        return;
+    memmove(&m->op[at + 1], &m->op[at], (m->n_ops - 1 - at) * sizeof(last));
+    m->op[at] = last;
+}
+
+static const char *if_there(const struct binder *b, const char *name) {
+    char full[64];
+
+    snprintf(full, sizeof(full), "blk.0.%s.weight", name);
+    return gguf_find(b->file, full) ? name : NULL;
+}
+
+/* Layer @l of the block. */
+static void bind_layer(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
+    const struct decoder d = {
+        .qk_norm = BIND_MUST,
+        .sinks = BIND_MAY,
+        .attn_post_norm = if_there(b, "post_attention_norm"),
+        .ffn_post_norm = if_there(b, "post_ffw_norm"),
+    };
+    struct layer layer = {
+        .index = l,
+        .heads = p->heads,
+        .attn = {.scale = p->scale, .whole = !p->causal},
+        .rope = ROPE_DRAFT,
+        .n_ff = p->n_ff,
+    };
+
+    decoder_attention(b, m, &d, &layer);
+    for (uint32_t i = m->n_ops; i-- > 0 && p->in_window[l];)
+        if (m->op[i].kind == OP_ATTEND) {
+            m->op[i].attn.window = p->window; /* in the pages of those without one */
+            break;
+        }
+    decoder_ffn(b, m, &d, &layer);
+    gemma4_scale_layer(b, m, l);
+}
+
+/* x = the model's token or the drafter's, and its layers, up to the logits. */
+static void bind_block(struct binder *b, struct model *m, const struct plan *p) {
+    uint64_t n = m->shape.n_embd, n_vocab = m->shape.n_vocab;
+    const struct model_op of_model = m->op[m->n_ops - 1];
+    const struct tensor *embed = bind_matrix(b, BIND_MAY, n, n_vocab, "token_embd.weight");
+    const struct tensor *output = bind_matrix(b, BIND_MAY, n, n_vocab, "output.weight");
+
+    model_add(m, &(struct model_op){.kind = OP_EMBED,
+                                    .w = {embed ? embed : m->op[0].w[0]},
+                                    .scale = p->embedding_scale});
+    for (uint32_t l = 0; l < p->n_layer && b->r == 0; l++)
+        bind_layer(b, m, p, l);
+    model_add(m, &(struct model_op){
+                     .kind = OP_LOGITS,
+                     .norm = bind_vector(b, BIND_MUST, n, "output_norm.weight"),
+                     .w = {output ? output : of_model.w[0]},
+                     .cap = p->cap,
+                 });
+}
+
+/* The keys of pass 0, in front of the ops of pass 1, which begin at @at. Returns where they begin
+ * then. */
+static uint32_t bind_keys(struct binder *b, struct model *m, const struct plan *p, uint32_t at) {
+    uint64_t n = m->shape.n_embd;
+    const struct tensor *norm = bind_vector(b, BIND_MUST, n, "enc.output_norm.weight");
+
+    model_add(m,
+              &(struct model_op){.kind = OP_FUSE,
+                                 .w = {bind_matrix(b, BIND_MUST, p->n_taps * n, n, "fc.weight")}});
+    move_last(m, at++);
+    for (uint32_t i = at; i < m->n_ops && m->r == 0; i++) {
+        const struct model_op qkv = m->op[i];
+
+        if (qkv.kind != OP_QKV)
+            continue;
+        model_add(m, &(struct model_op){
+                         .kind = OP_KEYS,
+                         .layer = qkv.layer,
+                         .kv = qkv.kv,
+                         .heads = qkv.heads,
+                         .rope = qkv.rope,
+                         .norm = norm,
+                         .k_norm = qkv.k_norm,
+                         .w = {qkv.w[1], qkv.w[2]},
+                     });
+        move_last(m, at++);
+        i++;
+    }
+    return at;
+}
+
+/* The op before which x is the input of layer @l: the layer's first, or LOGITS at @end. */
+static uint32_t input_of(const struct model *m, uint32_t l, uint32_t end) {
+    uint32_t i = 1;
+
+    while (i < end && (m->op[i].layer != l || m->op[i].kind == OP_LAYER_INPUT))
+        i++;
+    return i;
+}
+
+void dflash_bind(struct binder *b, struct model *m) {
+    struct meta meta = {.file = b->file, .arch = DFLASH_ARCH, .err = b->err};
+    struct plan p = {0};
+    uint32_t at = m->n_ops, logits = m->n_ops - 1;
+
+    if (b->r < 0 || m->r < 0)
+        return;
+    read_plan(&meta, m, &p);
+    rope_read(&meta,
+              &(struct rope_defaults){.dim = MAX(p.heads.dim, 2),
+                                      .context = m->shape.max_context,
+                                      .base = 10000,
+                                      .suffix = "",
+                                      .scaled = true},
+              bind_any(b, "rope_freqs.weight"), &m->shape.rope[ROPE_DRAFT]);
+    b->r = b->r < 0 ? b->r : meta.r;
+    if (b->r < 0)
+        return;
+    m->scale.residual = 0; /* those of the model's ops are known to them */
+    m->temper.slope = 0;
+    bind_block(b, m, &p);
+    if (b->r < 0 || m->r < 0)
+        return;
+    at = bind_keys(b, m, &p, at);
+    for (uint32_t i = 0; i < p.n_taps && m->r == 0; i++) {
+        uint32_t to = input_of(m, p.tap[i], logits);
+
+        model_add(m, &(struct model_op){.kind = OP_TAP, .layer = p.tap[i], .part = i});
+        move_last(m, to);
+        logits++;
+        at++;
+    }
+    m->pass[0].end = m->pass[1].begin = at;
+    m->pass[1].end = m->n_ops;
+    m->shape.drafts = true;
+    m->shape.n_taps = p.n_taps;
+    m->shape.n_block = p.n_block;
+    m->shape.mask_token = (int32_t)p.mask;
+}

@@ -1,0 +1,356 @@
+/*
+ * Block drafters in a file of their own: logits and drafts against those of another implementation,
+ * and what they must not depend on. What the model itself computes is the same bits with a drafter
+ * and without.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <yyjson.h>
+#include "engine/backend.h"
+#include "tests/engine/golden.h"
+#include "tests/support/engine_driver.h"
+#include "tests/support/test_data.h"
+#include "tests/support/tiny_model.h"
+
+enum { N_VOCAB = 512, BLOCK_MAX = 8, N_PAGES = 128 };
+
+static const struct pair {
+    const char *drafter, *model;
+} pairs[] = {
+    {"qwen35-dflash", "qwen35-mtp"},
+};
+
+/* The logits of a block's rows, by position. */
+struct watched {
+    uint32_t pos0, n_seen;
+    float logits[BLOCK_MAX][N_VOCAB];
+};
+
+static void watch(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                  const float *logits) {
+    struct watched *w = ctx;
+
+    (void)s, (void)out;
+    if (pos < w->pos0 || pos - w->pos0 >= BLOCK_MAX)
+        return;
+    memcpy(w->logits[pos - w->pos0], logits, sizeof(w->logits[0]));
+    w->n_seen++;
+}
+
+static const char *path_of(const char *name, const char *end) {
+    static char paths[2][TEST_DATA_PATH];
+    static int turn;
+
+    return test_data_file(paths[turn ^= 1], "golden", name, end);
+}
+
+static void open_pair(struct driver *d, const struct pair *p, const char *backend,
+                      enum engine_kv_type kv_type, bool drafts, struct watched *w) {
+    struct driver_opts o = {
+        .path = path_of(p->model, ".gguf"),
+        .block = drafts ? path_of(p->drafter, ".gguf") : NULL,
+        .backend = backend,
+        .kv_type = kv_both(kv_type),
+        .n_threads = 2,
+        .n_pages = N_PAGES,
+        .max_rows = 64,
+        .max_seqs = 4,
+        .drafts = drafts,
+        .on_out = watch,
+        .ctx = w,
+    };
+    struct err err = {0};
+
+    cr_assert_eq(driver_open(d, &o, &err), 0, "%s: %s", p->drafter, err.message);
+    cr_assert_eq(d->info->n_vocab, N_VOCAB);
+    cr_assert_eq(d->info->n_slots > 0, drafts, "%s: %s", p->drafter, d->info->note);
+    cr_assert(d->info->n_block <= BLOCK_MAX && !!d->info->n_block == drafts);
+}
+
+/* -- golden values ----------------------------------------------------------------------------- */
+
+static yyjson_val *must(yyjson_val *v) {
+    cr_assert(v != NULL, "a file of golden values lacks a part");
+    return v;
+}
+
+static uint32_t number(yyjson_val *v, const char *key) {
+    return (uint32_t)yyjson_get_uint(must(yyjson_obj_get(v, key)));
+}
+
+/* The block behind the prompt and the first greedy tokens, which the round says. */
+static double check_round(struct driver *d, struct watched *w, struct driver_seq *s,
+                          yyjson_val *round) {
+    yyjson_val *logits = yyjson_obj_get(round, "logits"), *drafts = yyjson_obj_get(round, "drafts");
+    double worst = 0;
+    size_t i, k, n, n_row;
+    yyjson_val *row, *v;
+
+    while (s->n_computed < number(round, "position"))
+        driver_decode(d, &s, 1, 1, false);
+    cr_assert_eq(s->token[s->n_computed], (int32_t)number(round, "input"));
+    w->pos0 = s->n_computed;
+    w->n_seen = 0;
+    driver_block(d, &s, 1);
+    cr_assert_eq(w->n_seen, d->info->n_block);
+    yyjson_arr_foreach(logits, i, n, row) {
+        cr_assert(i < BLOCK_MAX && yyjson_arr_size(row) == N_VOCAB);
+        yyjson_arr_foreach(row, k, n_row, v) {
+            double diff = fabs((double)w->logits[i][k] - yyjson_get_num(v));
+
+            worst = diff <= worst ? worst : diff; /* NaN too */
+        }
+    }
+    cr_assert_eq(yyjson_arr_size(drafts), d->info->n_block - 1);
+    yyjson_arr_foreach(drafts, i, n, v)
+        cr_expect_eq(s->draft[i], (int32_t)yyjson_get_int(v), "draft %zu at %u", i, w->pos0);
+    w->pos0 = UINT32_MAX;
+    return worst;
+}
+
+static void check_golden(const struct pair *p, const char *backend, enum engine_kv_type kv_type,
+                         double tolerance) {
+    CLEANUP(golden_freep) struct golden *g = golden_load(path_of(p->model, ".json"));
+    yyjson_doc *doc = yyjson_read_file(path_of(p->drafter, ".json"), 0, NULL, NULL);
+    yyjson_val *cases = must(yyjson_obj_get(yyjson_doc_get_root(doc), "cases")), *one, *round;
+    struct watched w = {.pos0 = UINT32_MAX};
+    size_t c, r, n, n_rounds;
+    struct driver d;
+
+    open_pair(&d, p, backend, kv_type, true, &w);
+    cr_assert_eq(yyjson_arr_size(cases), g->n_cases);
+    yyjson_arr_foreach(cases, c, n, one) {
+        const struct golden_case *of = &g->cases[c];
+        int32_t forced[GOLDEN_STEPS];
+        double worst = 0;
+
+        for (uint32_t i = 0; i < of->n_greedy; i++)
+            forced[i] = of->greedy[i].id;
+        struct driver_seq *s = driver_add(&d, of->prompt, of->n_prompt, GOLDEN_STEPS, NULL);
+        s->forced = forced;
+        driver_prefill(&d, s, 50);
+        yyjson_arr_foreach(yyjson_obj_get(one, "rounds"), r, n_rounds, round) {
+            double diff = check_round(&d, &w, s, round);
+
+            worst = diff <= worst ? worst : diff;
+        }
+        cr_assert(n_rounds > 0);
+        printf("# %s %s, %u tokens: %.2g\n", d.info->backend, p->drafter, of->n_prompt, worst);
+        cr_expect(worst <= tolerance, "%s: %g", p->drafter, worst);
+        driver_drop(&d, s);
+    }
+    driver_close(&d);
+    yyjson_doc_free(doc);
+}
+
+Test(dflash, reference_drafts_what_another_implementation_does) {
+    for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
+        check_golden(&pairs[i], "reference", ENGINE_KV_F32, 1e-3);
+}
+
+Test(dflash, drafts_stay_close) {
+    for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
+        check_golden(&pairs[i], "cpu", ENGINE_KV_F16, 0.05);
+}
+
+/* -- what it must not depend on ---------------------------------------------------------------- */
+
+enum { N_PROMPT = 45, N_TOKENS = 12 };
+
+/* What a run gives: tokens and digests of the model, logits of the block behind the last token. */
+struct run {
+    struct driver_out out[N_TOKENS];
+    float block[BLOCK_MAX][N_VOCAB];
+};
+
+/* How a run is made. */
+struct manner {
+    uint32_t chunk;
+    bool drafts_always; /* a block behind every token, which is forgotten */
+    bool in_company;
+    bool after_another; /* in the pages of a sequence that ended */
+};
+
+static void fill_prompt(int32_t *prompt, uint32_t seed) {
+    for (uint32_t i = 0; i < N_PROMPT; i++)
+        prompt[i] = (int32_t)((i * 37 + seed * 101 + 11) % N_VOCAB);
+}
+
+static void run(const struct pair *p, const char *backend, bool drafts, const struct manner *how,
+                struct run *out) {
+    int32_t prompt[2][N_PROMPT];
+    struct driver_seq *seq[2];
+    struct watched w = {.pos0 = UINT32_MAX};
+    struct driver d;
+    uint32_t n = how->in_company ? 2 : 1;
+
+    open_pair(&d, p, backend, ENGINE_KV_F16, drafts, &w);
+    fill_prompt(prompt[0], 1);
+    fill_prompt(prompt[1], 2);
+    if (how->after_another) {
+        seq[0] = driver_add(&d, prompt[1], N_PROMPT, N_TOKENS, NULL);
+        driver_prefill(&d, seq[0], 0);
+        driver_drop(&d, seq[0]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        seq[i] = driver_add(&d, prompt[i], N_PROMPT, N_TOKENS + BLOCK_MAX, NULL);
+        driver_prefill(&d, seq[i], how->chunk);
+    }
+    for (uint32_t t = 0; t + 1 < N_TOKENS; t++) {
+        if (how->drafts_always)
+            driver_block(&d, seq, n);
+        driver_decode(&d, seq, n, 1, false);
+    }
+    memcpy(out->out, seq[0]->out, sizeof(out->out));
+    w.pos0 = seq[0]->n_computed;
+    if (drafts)
+        driver_block(&d, seq, 1);
+    memcpy(out->block, w.logits, sizeof(w.logits));
+    for (uint32_t i = 0; i < n; i++)
+        driver_drop(&d, seq[i]);
+    driver_close(&d);
+}
+
+static bool same_text(const struct run *a, const struct run *b) {
+    for (uint32_t i = 0; i < N_TOKENS; i++)
+        if (a->out[i].token != b->out[i].token || a->out[i].digest != b->out[i].digest)
+            return false;
+    return true;
+}
+
+static void check_manners(const struct pair *p, const char *backend) {
+    static const struct manner plain = {.chunk = 64},
+                               manner[] = {
+                                   {.chunk = 1},
+                                   {.chunk = 64, .drafts_always = true},
+                                   {.chunk = 13, .in_company = true},
+                                   {.chunk = 7, .drafts_always = true, .in_company = true},
+                                   {.chunk = 64, .after_another = true},
+                               };
+    static struct run without, with, other;
+
+    run(p, backend, false, &plain, &without);
+    run(p, backend, true, &plain, &with);
+    cr_expect(same_text(&without, &with), "%s changes the model", p->drafter);
+    for (size_t i = 0; i < ARRAY_SIZE(manner); i++) {
+        run(p, backend, true, &manner[i], &other);
+        cr_expect(same_text(&without, &other), "%s: text of manner %zu", p->drafter, i);
+        cr_expect(memcmp(with.block, other.block, sizeof(with.block)) == 0,
+                  "%s: drafts of manner %zu", p->drafter, i);
+    }
+}
+
+Test(dflash, reference_drafts_do_not_depend_on_what_else_runs) {
+    for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
+        check_manners(&pairs[i], "reference");
+}
+
+Test(dflash, drafts_do_not_depend_on_what_else_runs) {
+    for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
+        check_manners(&pairs[i], "cpu");
+}
+
+/* -- pairs of tiny models ---------------------------------------------------------------------- */
+
+static const struct tiny_model qwen3 = {.arch = "qwen3", .n_embd = 128, .n_ff = 128};
+
+/* What opening a model with a drafter says. */
+static int open_tiny(struct tiny_model model, struct tiny_model drafter, struct driver *d,
+                     struct err *err) {
+    char path[2][64];
+
+    drafter.arch = "dflash";
+    tiny_model_temp(&model, path[0]);
+    tiny_model_temp(&drafter, path[1]);
+    const struct driver_opts o = {
+        .backend = "cpu", .path = path[0], .block = path[1], .drafts = true};
+    *err = (struct err){0};
+    int r = driver_open(d, &o, err);
+    unlink(path[0]);
+    unlink(path[1]);
+    return r;
+}
+
+/* As behind a prefix hit: no step of the second sequence has computed the pages that it begins
+ * with. */
+Test(dflash, drafts_need_nothing_but_pages) {
+    int32_t prompt[N_PROMPT];
+    struct driver d;
+    struct err err;
+
+    fill_prompt(prompt, 1);
+    for (uint32_t i = 0; i < N_PROMPT; i++)
+        prompt[i] %= 299;
+    cr_assert_eq(open_tiny(qwen3, qwen3, &d, &err), 0, "%s", err.message);
+    struct driver_seq *a = driver_add(&d, prompt, N_PROMPT, 8, NULL);
+    driver_prefill(&d, a, 0);
+    driver_block(&d, &a, 1);
+    struct driver_seq *b = driver_add(&d, a->token, N_PROMPT + 1, 7, NULL);
+    uint32_t *own = b->page;
+    b->page = a->page;
+    b->n_computed = b->launched = N_PROMPT;
+    driver_block(&d, &b, 1);
+    cr_expect(memcmp(a->draft, b->draft, 3 * sizeof(*a->draft)) == 0);
+    b->page = own; /* in which nothing was computed */
+    driver_block(&d, &b, 1);
+    cr_expect(memcmp(a->draft, b->draft, 3 * sizeof(*a->draft)) != 0);
+    driver_drop(&d, a);
+    driver_drop(&d, b);
+    driver_close(&d);
+}
+
+Test(dflash, a_drafter_of_another_model_is_refused) {
+    struct tiny_model wide = qwen3, words = qwen3, deep = qwen3, llama = qwen3, no_fc = qwen3,
+                      no_taps = qwen3, no_mask = qwen3, no_block = qwen3, no_values = qwen3;
+    wide.n_embd = 256;
+    wide.n_head_kv = 4;
+    words.n_vocab = 320;
+    deep.n_layer = 1;
+    llama.arch = "llama";
+    no_fc.leave_out = "fc.weight";
+    no_taps.leave_out = "dflash.target_layers";
+    no_mask.leave_out = "tokenizer.ggml.mask_token_id";
+    no_block.leave_out = "dflash.block_size";
+    no_values.leave_out = "blk.1.attn_v.weight";
+    const struct {
+        struct tiny_model model, drafter;
+        const char *why;
+    } cases[] = {
+        {qwen3, wide, "'dflash.embedding_length' is 256, but the model's is 128"},
+        {qwen3, words, "'dflash.vocab_size' is 320, but the model's is 300"},
+        {deep, qwen3, "the drafter reads the input of layer 2, and the model has 1 layers"},
+        {llama, qwen3, "a block drafter for llama, which has rotary positions of neighbours"},
+        {qwen3, no_fc, "has no tensor 'fc.weight'"},
+        {qwen3, no_taps, "'dflash.target_layers' has 0 layers"},
+        {qwen3, no_mask, "names no token of the model as 'tokenizer.ggml.mask_token_id'"},
+        {qwen3, no_block, "has no 'dflash.block_size'"},
+        {qwen3, no_values, "has no tensor 'blk.1.attn_v.weight'"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct driver d;
+        struct err err;
+
+        cr_expect_eq(open_tiny(cases[i].model, cases[i].drafter, &d, &err), -EINVAL);
+        cr_expect(strstr(err.message, cases[i].why) != NULL, "%zu: %s", i, err.message);
+    }
+}
+
+Test(dflash, a_drafter_alone_is_no_model) {
+    struct tiny_model t = qwen3;
+    struct driver d;
+    struct err err = {0};
+    char path[64];
+
+    t.arch = "dflash";
+    tiny_model_temp(&t, path);
+    cr_expect_eq(driver_open(&d, &(struct driver_opts){.path = path}, &err), -EINVAL);
+    unlink(path);
+    cr_expect(strstr(err.message, "it is a block drafter") != NULL, "%s", err.message);
+}
