@@ -1,6 +1,7 @@
 #include <string.h>
 #include "engine/arch/arch.h"
 #include "engine/arch/assistant.h"
+#include "engine/arch/dflash.h"
 #include "engine/engine.h"
 
 /* A block: no layer has a norm, and the one behind the layers is it. */
@@ -13,7 +14,8 @@ bool engine_is_block(const struct gguf *file) {
 
         found |= at && at[strlen(end)] == 0;
     }
-    return assistant_found(file) || (found && !gguf_find(file, "blk.0.attn_norm.weight"));
+    return assistant_found(file) || dflash_found(file) ||
+           (found && !gguf_find(file, "blk.0.attn_norm.weight"));
 }
 
 void arch_fingerprint(const struct gguf *file, const struct gguf *block, uint8_t out[16]) {

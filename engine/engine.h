@@ -27,8 +27,8 @@ struct engine_kind {
 /* Checks by the file alone whether a model's architecture and tensors can be opened. 0 and *out,
  * which may be NULL, or -errno. */
 int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err);
-/* Returns true if @file holds only a block of multi-token prediction, or is the assistant of
- * another model (arch/assistant.h). */
+/* Returns true if @file holds only a block of multi-token prediction, or is the assistant or
+ * the block drafter of another model (arch/assistant.h, arch/dflash.h). */
 bool engine_is_block(const struct gguf *file);
 /* Memory that opening a model takes, and bytes that a token reads; found without loading. */
 struct engine_fit {

@@ -12,7 +12,9 @@
  * have computed them up to the last token but one, so it has nothing to catch up with. Pages for
  * its drafts are taken for the run only: the step that checks the draft computes their keys again.
  * A model's assistant (engine_info.borrows) runs in the same way but reads the keys of the model
- * itself, so it takes no pages and leaves no keys out.
+ * itself, so it takes no pages and leaves no keys out. A block drafter (engine_info.n_block) runs
+ * once for all tokens of a draft: the last token's row, then masks; their keys lie behind those of
+ * the model's positions, and those of its own are never left out.
  */
 
 #include "scheduler/drafter.h"
@@ -128,7 +130,7 @@ void drafter_forget(struct request *r) {
 static bool fits(const struct drafter *d, const struct request *r, uint32_t n) {
     uint32_t room = MIN(max_seq_pages(d) * d->info->page_tokens, d->info->max_context);
 
-    if (d->opts.block && r->n_computed <= r->n_found)
+    if (d->opts.block && !d->info->n_block && r->n_computed <= r->n_found)
         return false;
     return r->n_tokens + n <= room && !(r->flags & SUBMIT_NO_SPECULATION) && !request_pools(r) &&
            !r->alone;
@@ -161,10 +163,11 @@ static double rate(const struct drafter *d, uint32_t n, uint32_t k, const struct
         for (uint32_t j = 0; j < own; j++)
             right += (double)c->survival[j];
         n_drafts += own;
-        cost_add(&small, c->request->n_tokens - 1, 1);
+        cost_add(&small, c->request->n_tokens - 1, MAX(d->info->n_block, 1));
     }
     double ns = plan_decode_ns(p, decode, n_drafts, right);
-    return (decode->rows + right) / (ns + k * small_ns(d, p, &small));
+    uint32_t n_runs = d->info->n_block ? MIN(k, 1) : k;
+    return (decode->rows + right) / (ns + n_runs * small_ns(d, p, &small));
 }
 
 /* Returns the best number of tokens for all candidates, or 0. */
@@ -204,9 +207,11 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
             continue;
         r->drafted = &r->drafter->drafted;
         r->drafter->drafted.by = d->source;
-        if (!fits(d, r, DRAFT_MAX + 1) || spec_offers(spec, r) >= DRAFTER_ENOUGH)
+        if (!fits(d, r, MAX(DRAFT_MAX + 1, d->info->n_block)) ||
+            spec_offers(spec, r) >= DRAFTER_ENOUGH)
             continue;
         c->max = spec_expect(spec, r, d->source, c->survival, &c->probe);
+        c->max = d->info->n_block ? MIN(c->max, d->info->n_block - 1) : c->max;
         c->request = r;
         n += c->max > 0;
     }
@@ -251,7 +256,7 @@ uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan 
 }
 
 bool drafter_rests(const struct drafter *d, uint64_t turn) {
-    return d->opts.block && !d->info->borrows &&
+    return d->opts.block && !d->info->borrows && !d->info->n_block &&
            (BUGGIFY(draft_holes) ||
             (d->probe_gap > 0 && !d->opts.force && turn + DRAFTER_KEYS_AHEAD < d->probe_at));
 }
@@ -277,8 +282,9 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
     assert(from < to && b->n_rows + to - from <= t->max_rows);
     batch_add_pages(t, pages_of(d, r), (to + d->info->page_tokens - 1) / d->info->page_tokens);
     for (uint32_t i = from; i < to; i++)
-        t->token[b->n_rows + i - from] =
-            i < r->n_tokens ? r->tokens[i] : q->drafted.token[i - r->n_tokens];
+        t->token[b->n_rows + i - from] = i < r->n_tokens    ? r->tokens[i]
+                                         : d->info->n_block ? d->info->mask_token
+                                                            : q->drafted.token[i - r->n_tokens];
     t->item[b->n_seqs] = (struct batch_item){.request = r};
     t->seq[b->n_seqs++] = (struct engine_seq){
         .row0 = b->n_rows,
@@ -297,9 +303,9 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
     q->n_computed = to;
 }
 
-/* Adds a want for the token after the last row, which is of @r. Drafted tokens are in r->tokens for
- * the penalties. */
-static void add_want(struct drafter *d, struct request *r) {
+/* Adds wants for @n tokens of @r, the last sequence of the batch: one for the token after its last
+ * row, or those of a block's masks. Drafted tokens are in r->tokens for the penalties. */
+static void add_wants(struct drafter *d, struct request *r, uint32_t n) {
     struct drafter_seq *q = r->drafter;
     struct batch *t = &d->batch;
     struct engine_param *p = &t->param[t->b.n_params];
@@ -318,18 +324,21 @@ static void add_want(struct drafter *d, struct request *r) {
         if ((uint32_t)p->bans[i] >= d->info->n_vocab)
             p->n_bans = 0;
     it->want0 = t->b.n_wants;
-    it->n_wants = 1;
-    t->want[t->b.n_wants++] = (struct engine_want){
-        .row = t->b.n_rows - 1,
-        .param = t->b.n_params++,
-        .out_pos = n_tokens - r->n_prompt,
-        .what = WANT_SAMPLE,
-        .no_digest = true,
-    };
+    it->n_wants = n;
+    for (uint32_t i = 0; i < n; i++)
+        t->want[t->b.n_wants++] = (struct engine_want){
+            .row = d->info->n_block ? t->seq[t->b.n_seqs - 1].row0 + 1 + i : t->b.n_rows - 1,
+            .param = t->b.n_params,
+            .out_pos = n_tokens + i - r->n_prompt,
+            .what = WANT_SAMPLE,
+            .no_digest = true,
+        };
+    t->b.n_params++;
 }
 
-/* Masks tokens that the constraint of @it's request forbids and the large model would refuse. Where
- * that takes long or memory lacks, the draft ends or is not masked. Returns 0 or -EIO. */
+/* Masks tokens that the constraint of @it's request forbids and the large model would refuse; of a
+ * block those of the first draft, since the others are found at once. Where that takes long or
+ * memory lacks, the draft ends or is not masked. Returns 0 or -EIO. */
 static int mask_want(struct drafter *d, const struct batch_item *it) {
     struct request *r = it->request;
     const struct draft_tokens *g = &r->drafter->drafted;
@@ -364,11 +373,11 @@ static int run_batch(struct drafter *d) {
         struct request *r = it->request;
         struct draft_tokens *g = &r->drafter->drafted;
 
-        if (it->n_wants == 0 || r->drafter->n_asked == g->n)
-            continue;
-        assert(g->n < DRAFT_MAX && r->n_tokens + g->n < r->cap);
-        g->token[g->n] = res.out[it->want0].token;
-        r->tokens[r->n_tokens + g->n++] = res.out[it->want0].token;
+        for (uint32_t k = 0; k < it->n_wants && g->n < r->drafter->n_asked; k++) {
+            assert(g->n < DRAFT_MAX && r->n_tokens + g->n < r->cap);
+            g->token[g->n] = res.out[it->want0 + k].token;
+            r->tokens[r->n_tokens + g->n++] = res.out[it->want0 + k].token;
+        }
     }
     return 0;
 }
@@ -444,22 +453,23 @@ static bool take_pages(const struct drafter *d, struct request *r, uint32_t n_po
            kv_seq_grow(r->seq, n_positions) != KV_FULL;
 }
 
-/* Adds the row of the last token of @r for the model's own block, if it may draft. Returns the rows
- * added. */
+/* Adds the row of the last token of @r for the model's own block, if it may draft, or all rows of a
+ * block. Returns the rows added. */
 static uint32_t add_own(struct drafter *d, struct request *r, uint32_t most) {
     struct drafter_seq *q = r->drafter;
-    uint32_t end = r->n_tokens - 1 + q->n_asked;
+    uint32_t n_rows = MAX(d->info->n_block, 1), from = r->n_tokens - 1;
+    uint32_t end = from + MAX(q->n_asked, d->info->n_block);
 
     assert(r->n_computed == r->n_tokens - 1 && r->n_in_flight == 0);
     q->drafted.n = 0;
     q->drafted.at = r->n_tokens;
-    if (most == 0 || !take_pages(d, r, end)) {
+    if (most < n_rows || !take_pages(d, r, end)) {
         q->n_asked = 0;
         return 0;
     }
-    add_rows(d, r, r->n_tokens - 1, r->n_tokens);
-    add_want(d, r);
-    return 1;
+    add_rows(d, r, from, from + n_rows);
+    add_wants(d, r, d->info->n_block ? q->n_asked : 1);
+    return n_rows;
 }
 
 /* Adds at most @most missing rows of @r, and asks for a drafted token if no more are missing.
@@ -478,7 +488,7 @@ static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most)
     uint32_t from = q->n_computed, to = MIN(r->n_tokens, from + most);
     add_rows(d, r, from, to);
     if (to == r->n_tokens) {
-        add_want(d, r);
+        add_wants(d, r, 1);
     } else {
         q->n_asked = 0;
         d->probe_at = 0; /* a request that catches up has not been probed yet */
@@ -497,8 +507,9 @@ static int first(struct drafter *d, const struct list *running) {
             continue;
         if (request_reserve(r, DRAFT_MAX) < 0)
             return -ENOMEM;
-        uint32_t n =
-            add_request(d, r, MIN(MAX(left, DRAFTER_FEW), d->opts.max_rows - d->batch.b.n_rows));
+        uint32_t n = add_request(d, r,
+                                 MIN(MAX(left, MAX(DRAFTER_FEW, d->info->n_block)),
+                                     d->opts.max_rows - d->batch.b.n_rows));
         left -= MIN(n, left);
     }
     return d->batch.b.n_rows > 0 ? run_batch(d) : 0;
@@ -514,7 +525,7 @@ static int next(struct drafter *d, const struct list *running, uint32_t n) {
             (uint32_t)q->drafted.token[n - 1] >= d->info->n_vocab)
             continue;
         add_rows(d, r, r->n_tokens + n - 1, r->n_tokens + n);
-        add_want(d, r);
+        add_wants(d, r, 1);
     }
     return d->batch.b.n_rows > 0 ? run_batch(d) : 0;
 }
@@ -533,7 +544,7 @@ int64_t drafter_run(struct drafter *d, const struct list *running) {
     int64_t begin = clock_now(d->opts.clock);
     int e = first(d, running);
 
-    for (uint32_t n = 1; e == 0 && n < DRAFT_MAX && !BUGGIFY(draft_cut); n++)
+    for (uint32_t n = 1; e == 0 && n < DRAFT_MAX && !d->info->n_block && !BUGGIFY(draft_cut); n++)
         e = next(d, running, n);
     give_back(d, running);
     return e < 0 ? e : clock_now(d->opts.clock) - begin;
