@@ -38,6 +38,7 @@ struct plan {
     uint32_t n_taps, tap[TAPS_MAX];    /* layers of the model whose inputs are read */
     uint32_t n_block, mask;
     bool causal;
+    enum glu glu;
 };
 
 bool dflash_found(const struct gguf *file) {
@@ -127,6 +128,18 @@ static void read_mask(struct meta *meta, const struct model *m, struct plan *p) 
         p->mask = v;
 }
 
+static void read_glu(struct meta *meta, struct plan *p) {
+    char act[32] = "";
+
+    meta_string(meta, "hidden_act", act, sizeof(act));
+    p->glu = strncmp(act, "gelu", 4) == 0 ? GLU_GELU : GLU_SILU;
+    if (meta->r == 0 && act[0] && p->glu == GLU_SILU && strcmp(act, "silu") != 0)
+        meta->r = err_set(meta->err, 0, NULL,
+                          "'" DFLASH_ARCH ".hidden_act' is '%s'; silu and gelu "
+                          "are supported",
+                          act);
+}
+
 static void read_plan(struct meta *meta, const struct model *m, struct plan *p) {
     const struct model_shape *s = &m->shape;
     double eps = (double)s->rms_eps, scale = 0, embedding = 1, cap = 0, logits = 1;
@@ -155,6 +168,7 @@ static void read_plan(struct meta *meta, const struct model *m, struct plan *p) 
         window_read(meta, p->n_layer, p->n_layer, p->in_window, &window);
     read_taps(meta, m, p);
     read_mask(meta, m, p);
+    read_glu(meta, p);
     if (meta->r < 0)
         return;
     p->window = window;
@@ -196,6 +210,7 @@ static void bind_layer(struct binder *b, struct model *m, const struct plan *p, 
     const struct decoder d = {
         .qk_norm = BIND_MUST,
         .sinks = BIND_MAY,
+        .glu = p->glu,
         .attn_post_norm = if_there(b, "post_attention_norm"),
         .ffn_post_norm = if_there(b, "post_ffw_norm"),
     };
