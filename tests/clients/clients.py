@@ -15,6 +15,7 @@ import tempfile
 SOURCE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(SOURCE.parent / "e2e"))
 
+from pictures import pictures_total, settled  # noqa: E402
 from weftd import BUILD, DATA, Skip, Weftd, main, tiny_model  # noqa: E402,F401
 
 UNREACHABLE = re.compile(r"\b(ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ERR_SOCKET_TIMEOUT|ENOTCACHED)\b.*")
@@ -119,6 +120,21 @@ def check_looks(runs):
         assert len(rest) == 1, r["prompt"][-2000:]
         assert ("<tool_response>" in before[before.rindex("<|im_start|>"):]) == (r["answer"] == 1), before[-2000:]
     assert {r["answer"] for r in seen} == {1, 2} and all(r["answer"] != 3 for r in runs), [r["answer"] for r in runs]
+
+
+LOOKS_A_DIALECT = 12  # requests of look() in tap.mjs
+
+
+def counting():
+    """A daemon that computes and sees: only there are encodings to count."""
+    return Weftd("--max-context", "4096", model=str(DATA / "golden-vision" / "qwen3vl.gguf"))
+
+
+def check_encoded_once(d, n_dialects=1):
+    """look() sent one picture with every request of @n_dialects, and its rows were computed for the first of them only."""
+    decoded, known = pictures_total(d)
+    assert decoded + known == n_dialects * LOOKS_A_DIALECT, (decoded, known)
+    settled(d, 1)
 
 
 def node(folder, script, *args):

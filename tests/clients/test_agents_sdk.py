@@ -1,7 +1,7 @@
 """OpenAI's Agents SDK: tools, streams, handoffs, typed outputs, conversations kept by the service or by the client."""
 import sys
 
-from clients import LOOKS, SCREENSHOT, SOURCE, Scripted, Skip, check_looks, install, node
+from clients import LOOKS, SCREENSHOT, SOURCE, Scripted, Skip, check_encoded_once, check_looks, counting, install, node
 
 SCRIPT = """\
 === has=Write a summary of this conversation
@@ -78,9 +78,10 @@ I have forgotten.
 try:
     folder = install("agents-sdk")
     template = (SOURCE / "thinking.jinja").read_text()
-    with Scripted(SCRIPT) as s, Scripted(REASONING, template=template) as r, Scripted(LOOKS, sees=True) as looks:
-        code = node(folder, "test.mjs", s.url, r.url, looks.url, str(SCREENSHOT))
+    with Scripted(SCRIPT) as s, Scripted(REASONING, template=template) as r, Scripted(LOOKS, sees=True) as looks, counting() as c:
+        code = node(folder, "test.mjs", s.url, r.url, looks.url, str(SCREENSHOT), c.url())
         check_looks(looks.runs)
+        check_encoded_once(c)
         sys.exit(code)
 except Skip as why:
     print(f"1..0 # SKIP {why}")

@@ -1,7 +1,7 @@
 """The AI SDK of Vercel: texts, streams, tools, objects, embeddings."""
 import sys
 
-from clients import LOOKS, SCREENSHOT, Scripted, Skip, Weftd, check_looks, install, node
+from clients import LOOKS, SCREENSHOT, Scripted, Skip, Weftd, check_encoded_once, check_looks, counting, install, node
 
 SCRIPT = """\
 === has=Say hello.
@@ -67,9 +67,11 @@ try:
         Scripted(REASONING, "--name", "scripted", template=TEMPLATE) as r,
         Scripted(LOOKS, "--name", "scripted", sees=True) as looks,
         Weftd("--max-context", "8192", "--model-name", "default", "--any-model-name", "no") as d,
+        counting() as c,
     ):
-        code = node(folder, "test.mjs", s.url, r.url, d.url(), looks.url, str(SCREENSHOT))
+        code = node(folder, "test.mjs", s.url, r.url, d.url(), looks.url, str(SCREENSHOT), c.url())
         check_looks(looks.runs)
+        check_encoded_once(c, n_dialects=3)
         prompt = r.runs[-1]["prompt"]
         assert "I think." in prompt and "Therefore I am." in prompt, prompt
         sys.exit(code)

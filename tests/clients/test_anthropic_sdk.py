@@ -3,7 +3,7 @@ import os
 import sys
 import tempfile
 
-from clients import LOOKS, SCREENSHOT, SOURCE, Scripted, Skip, Weftd, check_looks, install, node
+from clients import LOOKS, SCREENSHOT, SOURCE, Scripted, Skip, Weftd, check_encoded_once, check_looks, counting, install, node
 
 SCRIPT = """\
 === has=Well,
@@ -91,9 +91,11 @@ try:
             Scripted(SCRIPT, "--api-keys", path) as k,
             Scripted(LOOKS, sees=True) as looks,
             Weftd("--max-context", "8192") as d,
+            counting() as c,
         ):
-            code = node(folder, "test.mjs", s.url, k.url, d.url(), looks.url, str(SCREENSHOT))
+            code = node(folder, "test.mjs", s.url, k.url, d.url(), looks.url, str(SCREENSHOT), c.url())
             check_looks(looks.runs)
+            check_encoded_once(c)
             for r in s.runs:
                 assert "x-anthropic-billing-header" not in r["prompt"]
             sys.exit(code)

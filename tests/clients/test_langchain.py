@@ -1,7 +1,7 @@
 """LangChain: chats, streams, tools, structured output, completions, embeddings."""
 import sys
 
-from clients import LOOKS, SCREENSHOT, Scripted, Skip, Weftd, check_looks, install, node
+from clients import LOOKS, SCREENSHOT, Scripted, Skip, Weftd, check_encoded_once, check_looks, counting, install, node
 
 SCRIPT = """\
 === has=Say goodbye.
@@ -27,9 +27,11 @@ try:
         Scripted(SCRIPT, "--name", "scripted") as s,
         Scripted(LOOKS, "--name", "scripted", sees=True) as looks,
         Weftd("--max-context", "8192", "--model-name", "default", "--any-model-name", "no") as d,
+        counting() as c,
     ):
-        code = node(folder, "test.mjs", s.url, d.url(), looks.url, str(SCREENSHOT))
+        code = node(folder, "test.mjs", s.url, d.url(), looks.url, str(SCREENSHOT), c.url())
         check_looks(looks.runs)
+        check_encoded_once(c, n_dialects=3)
         sys.exit(code)
 except Skip as why:
     print(f"1..0 # SKIP {why}")

@@ -1,7 +1,9 @@
 """What the tests of pictures share: files, a daemon with a model that sees, counts."""
 import base64
 import re
+import time
 
+from manager import wait_until
 from weftd import BACKEND, DATA, Weftd
 
 FOLDER = DATA / "golden-vision"
@@ -29,6 +31,17 @@ def pictures_total(d):
     """Files that were decoded, and that were known."""
     text = metrics(d)
     return [int(re.search(r'weft_pictures_total\{result="%s"\} (\d+)' % what, text).group(1)) for what in ("decoded", "known")]
+
+
+def counted(d, name):
+    return int(re.search(rf"^weft_{name}\S* (\d+)", metrics(d), re.M).group(1))
+
+
+def settled(d, n):
+    """@n pictures were computed, and no more; what the worker reports is a little late."""
+    wait_until("pictures are computed", lambda: counted(d, "pictures_computed_total") >= n)
+    time.sleep(0.3)
+    assert counted(d, "pictures_computed_total") == n, metrics(d)
 
 
 def post(d, path, body):

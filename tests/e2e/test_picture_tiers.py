@@ -1,12 +1,11 @@
 """Prompts with pictures beyond the device's pages: on disk across a restart, in the next turn, in everything that
 reads prompts as tokens."""
 import json
-import re
 import tempfile
 import time
 
 from manager import wait_until
-from pictures import FOLDER, metrics, picture, pictures_total, post, started, uri
+from pictures import FOLDER, counted, picture, pictures_total, post, settled, started, uri
 from weftd import main
 
 PICTURES = ("resize/bicubic-224x128.png", "resize/source-97x61.png")
@@ -23,17 +22,6 @@ def chat(d, messages, **more):
 
 def cached(answer):
     return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-
-def counted(d, name):
-    return int(re.search(rf"^weft_{name}\S* (\d+)", metrics(d), re.M).group(1))
-
-
-def settled(d, n):
-    """@n pictures were computed, and no more; what the worker reports is a little late."""
-    wait_until("pictures are computed", lambda: counted(d, "pictures_computed_total") >= n)
-    time.sleep(0.3)
-    assert counted(d, "pictures_computed_total") == n, metrics(d)
 
 
 def check_restart(name, *flags):

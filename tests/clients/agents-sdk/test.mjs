@@ -1,13 +1,13 @@
-// OpenAI's Agents SDK over /v1/responses. usage: node test.mjs SCRIPTED_URL REASONING_URL SEEING_URL PICTURE
+// OpenAI's Agents SDK over /v1/responses. usage: node test.mjs SCRIPTED_URL REASONING_URL SEEING_URL PICTURE COUNTING_URL
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { Agent, applyDiff, applyPatchTool, OpenAIProvider, OpenAIResponsesCompactionSession, Runner, setTracingDisabled, shellTool, tool } from "@openai/agents";
 import OpenAI from "openai";
 import { z } from "zod";
-import { run, test } from "./tap.mjs";
+import { look, run, test } from "./tap.mjs";
 
 setTracingDisabled(true);
-const [scriptedURL, reasoningURL, seeingURL, picture] = process.argv.slice(2);
+const [scriptedURL, reasoningURL, seeingURL, picture, countingURL] = process.argv.slice(2);
 const runnerOf = (url) => new Runner({ modelProvider: new OpenAIProvider({ baseURL: url + "/v1", apiKey: "none", useResponses: true }), tracingDisabled: true });
 const runner = runnerOf(scriptedURL), thinking = runnerOf(reasoningURL);
 const asked = [];
@@ -75,6 +75,21 @@ test("a picture is shown in a message and in a result", async () => {
         await r.completed;
         assert.equal(r.finalOutput, "The camera shows a chat.");
     }
+});
+
+test("agents show one picture in all their turns", () => {
+    const counting = runnerOf(countingURL), image = { type: "input_image", image: `data:image/png;base64,${readFileSync(picture, "base64")}` };
+    const items = {
+        user: (text, first) => ({ role: "user", content: [{ type: "input_text", text }, ...(first ? [image] : [])] }),
+        assistant: (text) => ({ role: "assistant", status: "completed", content: [{ type: "output_text", text }] }),
+    };
+    return look(async (instructions, turns) => {
+        // The schema ends the answers of a random model; the SDK takes one that a limit ends for an error.
+        const watcher = new Agent({ name: "Watcher", model: "scripted", instructions, outputType: z.object({ seen: z.boolean() }) });
+        const r = await counting.run(watcher, turns.map(([role, text], i) => items[role](text, i === 0)));
+        assert.equal(typeof r.finalOutput.seen, "boolean");
+        assert.ok(r.state.usage.inputTokens > 100);
+    });
 });
 
 test("two calls at once are both made", async () => {

@@ -1,5 +1,5 @@
 // The AI SDK with its provider for OpenAI-compatible services. usage: node test.mjs SCRIPTED_URL REASONING_URL REAL_URL
-// SEEING_URL PICTURE
+// SEEING_URL PICTURE COUNTING_URL
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createAnthropic } from "@ai-sdk/anthropic";
@@ -7,9 +7,9 @@ import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { embed, embedMany, generateObject, generateText, Output, stepCountIs, streamObject, streamText, tool } from "ai";
 import { z } from "zod";
-import { run, test } from "./tap.mjs";
+import { look, run, test } from "./tap.mjs";
 
-const [scriptedURL, reasoningURL, realURL, seeingURL, picture] = process.argv.slice(2);
+const [scriptedURL, reasoningURL, realURL, seeingURL, picture, countingURL] = process.argv.slice(2);
 // The three dialects, each by its own provider.
 const compatible = (url) => createOpenAICompatible({ name: "weft", baseURL: url + "/v1", includeUsage: true, supportsStructuredOutputs: true });
 const openai = (url) => createOpenAI({ baseURL: url + "/v1", apiKey: "none" });
@@ -109,6 +109,15 @@ for (const [dialect, provider] of [["chat", compatible], ["responses", openai], 
         });
         const end = await generateText({ maxRetries: 0, model, tools: { camera }, stopWhen: stepCountIs(3), prompt: "Use the camera." });
         assert.equal(end.text, "The camera shows a chat.");
+    });
+
+    promise("agents show one picture in all their turns", () => {
+        const model = provider(countingURL)("scripted"), file = { type: "file", data: readFileSync(picture), mediaType: "image/png" };
+        return look(async (instructions, turns) => {
+            const messages = turns.map(([role, text], i) => ({ role, content: [{ type: "text", text }, ...(i ? [] : [file])] }));
+            const r = await generateText({ maxRetries: 0, maxOutputTokens: 16, model, instructions, messages });
+            assert.ok(r.usage.inputTokens > 100);
+        });
     });
 
     promise("two calls in one answer are two calls", async () => {

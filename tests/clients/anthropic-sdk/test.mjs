@@ -1,12 +1,12 @@
-// The official Anthropic SDK. usage: node test.mjs SCRIPTED_URL KEYED_URL REAL_URL SEEING_URL PICTURE
+// The official Anthropic SDK. usage: node test.mjs SCRIPTED_URL KEYED_URL REAL_URL SEEING_URL PICTURE COUNTING_URL
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import Anthropic from "@anthropic-ai/sdk";
 import { betaTool } from "@anthropic-ai/sdk/helpers/beta/json-schema";
 import { jsonSchemaOutputFormat } from "@anthropic-ai/sdk/helpers/json-schema";
-import { run, test } from "./tap.mjs";
+import { look, run, test } from "./tap.mjs";
 
-const [scriptedURL, keyedURL, realURL, seeingURL, picture] = process.argv.slice(2);
+const [scriptedURL, keyedURL, realURL, seeingURL, picture, countingURL] = process.argv.slice(2);
 const client = new Anthropic({ baseURL: scriptedURL, apiKey: "none", maxRetries: 0 });
 const real = new Anthropic({ baseURL: realURL, apiKey: "none", maxRetries: 0 });
 const base = { model: "claude-sonnet-4-6", max_tokens: 1000 };
@@ -100,6 +100,16 @@ test("a picture is shown in a message and in a result", async () => {
     const camera = betaTool({ name: "camera", description: "Takes a picture", inputSchema: { type: "object", properties: {} }, run: async () => [image] });
     const end = await seeing.beta.messages.toolRunner({ ...ask("Use the camera."), tools: [camera] }).runUntilDone();
     assert.equal(end.content[0].text, "The camera shows a chat.");
+});
+
+test("agents show one picture in all their turns", () => {
+    const counting = new Anthropic({ baseURL: countingURL, apiKey: "none", maxRetries: 0 });
+    const image = { type: "image", source: { type: "base64", media_type: "image/png", data: readFileSync(picture, "base64") } };
+    return look(async (system, turns) => {
+        const messages = turns.map(([role, text], i) => ({ role, content: [...(i ? [] : [image]), { type: "text", text }] }));
+        const m = await counting.messages.create({ ...base, max_tokens: 16, system, messages });
+        assert.ok(m.usage.input_tokens + m.usage.cache_read_input_tokens > 100);
+    });
 });
 
 for (const stream of [false, true]) {

@@ -1,4 +1,4 @@
-// LangChain. usage: node test.mjs SCRIPTED_URL REAL_URL SEEING_URL PICTURE
+// LangChain. usage: node test.mjs SCRIPTED_URL REAL_URL SEEING_URL PICTURE COUNTING_URL
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { ChatAnthropic } from "@langchain/anthropic";
@@ -6,15 +6,15 @@ import { AIMessage, HumanMessage, SystemMessage, ToolMessage } from "@langchain/
 import { tool } from "@langchain/core/tools";
 import { ChatOpenAI, OpenAI, OpenAIEmbeddings } from "@langchain/openai";
 import { z } from "zod";
-import { run, test } from "./tap.mjs";
+import { look, run, test } from "./tap.mjs";
 
-const [scriptedURL, realURL, seeingURL, picture] = process.argv.slice(2);
+const [scriptedURL, realURL, seeingURL, picture, countingURL] = process.argv.slice(2);
 const options = (url) => ({ apiKey: "none", maxRetries: 0, configuration: { baseURL: url + "/v1" } });
 // The three dialects.
-const chatsOf = (url) => ({
-    chat: new ChatOpenAI({ ...options(url), model: "scripted" }),
-    responses: new ChatOpenAI({ ...options(url), model: "scripted", useResponsesApi: true }),
-    messages: new ChatAnthropic({ model: "scripted", apiKey: "none", anthropicApiUrl: url, maxTokens: 500, maxRetries: 0 }),
+const chatsOf = (url, maxTokens = 500) => ({
+    chat: new ChatOpenAI({ ...options(url), model: "scripted", maxTokens }),
+    responses: new ChatOpenAI({ ...options(url), model: "scripted", maxTokens, useResponsesApi: true }),
+    messages: new ChatAnthropic({ model: "scripted", apiKey: "none", anthropicApiUrl: url, maxTokens, maxRetries: 0 }),
 });
 const chats = chatsOf(scriptedURL);
 const small = new ChatOpenAI({ ...options(realURL), model: "default", temperature: 0, maxTokens: 200 });
@@ -91,6 +91,18 @@ for (const [dialect, chat] of Object.entries(chats)) {
         messages.push(await seeing.bindTools([camera]).invoke(messages));
         messages.push(await camera.invoke(messages[1].tool_calls[0]));
         assert.equal((await seeing.bindTools([camera]).invoke(messages)).text, "The camera shows a chat.");
+    });
+
+    promise("agents show one picture in all their turns", () => {
+        const counting = chatsOf(countingURL, 16)[dialect], url = `data:image/png;base64,${readFileSync(picture, "base64")}`;
+        return look(async (system, turns) => {
+            const said = turns.map(([role, text], i) => {
+                if (role === "assistant") return new AIMessage(text);
+                return new HumanMessage({ content: [{ type: "text", text }, ...(i ? [] : [{ type: "image_url", image_url: { url } }])] });
+            });
+            const r = await counting.invoke([new SystemMessage(system), ...said]);
+            assert.ok(r.usage_metadata.input_tokens > 100);
+        });
     });
 
     promise("earlier messages of all kinds are taken", async () => {

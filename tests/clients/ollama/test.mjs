@@ -1,8 +1,8 @@
-// Ollama's own client for JavaScript. usage: node test.mjs URL SEEING_URL PICTURE
+// Ollama's own client for JavaScript. usage: node test.mjs URL SEEING_URL PICTURE COUNTING_URL
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { Ollama } from "ollama";
-import { run, test } from "./tap.mjs";
+import { look, run, test } from "./tap.mjs";
 
 const client = new Ollama({ host: process.argv[2] });
 const model = "tiny";
@@ -62,6 +62,15 @@ test("a picture is shown in a message and in a result", async () => {
     messages.push((await seeing.chat({ model: "scripted", messages, tools })).message);
     messages.push({ role: "tool", tool_name: messages[1].tool_calls[0].function.name, content: "Taken:", images });
     assert.equal((await seeing.chat({ model: "scripted", messages, tools })).message.content, "The camera shows a chat.");
+});
+
+test("agents show one picture in all their turns", () => {
+    const counting = new Ollama({ host: process.argv[5] }), images = [new Uint8Array(readFileSync(process.argv[4]))];
+    return look(async (system, turns) => {
+        const shown = turns.map(([role, content], i) => ({ role, content, ...(i ? {} : { images }) }));
+        const r = await counting.chat({ model: "scripted", messages: [{ role: "system", content: system }, ...shown], options: { num_predict: 16 } });
+        assert.ok(r.done && r.prompt_eval_count > 100);
+    });
 });
 
 test("an aborted stream ends, and the next request is answered", async () => {
