@@ -97,7 +97,8 @@ static int read_passes(png_structp png, size_t n_row, struct reader *r, uint32_t
 static int read_file(png_structp png, png_infop info, struct reader *r) {
     png_set_read_fn(png, r, read_bytes);
     png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_QUIET_USE);
-    png_set_chunk_malloc_max(png, 1u << 20);
+    /* Texts and profiles are skipped: libpng would inflate and keep a thousand of them. */
+    png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
     png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* picture_check() has the limits */
     png_read_info(png, info);
     uint32_t width = png_get_image_width(png, info), height = png_get_image_height(png, info);

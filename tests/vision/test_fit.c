@@ -159,8 +159,9 @@ static void append(png_structp png, png_bytep data, png_size_t n) {
     f->len += n;
 }
 
-/* A PNG file of one colour. */
-static struct file make_png(uint32_t width, uint32_t height, int interlace) {
+/* A PNG file of one colour, with @n texts beside its pixels. */
+static struct file make_told_png(uint32_t width, uint32_t height, int interlace,
+                                 const png_text *texts, int n_texts) {
     png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
     png_infop info = png_create_info_struct(png);
     uint8_t *row = calloc(width, 3);
@@ -168,6 +169,7 @@ static struct file make_png(uint32_t width, uint32_t height, int interlace) {
 
     png_set_write_fn(png, &f, append, NULL);
     png_set_IHDR(png, info, width, height, 8, PNG_COLOR_TYPE_RGB, interlace, 0, 0);
+    png_set_text(png, info, texts, n_texts);
     png_write_info(png, info);
     for (int n = png_set_interlace_handling(png); n > 0; n--)
         for (uint32_t y = 0; y < height; y++)
@@ -176,6 +178,10 @@ static struct file make_png(uint32_t width, uint32_t height, int interlace) {
     png_destroy_write_struct(&png, &info);
     free(row);
     return f;
+}
+
+static struct file make_png(uint32_t width, uint32_t height, int interlace) {
+    return make_told_png(width, height, interlace, NULL, 0);
 }
 
 /* The chunk may be anywhere before the end, so it is looked for before pixels are decoded. */
@@ -270,5 +276,39 @@ Test(fit, a_large_picture_takes_the_memory_of_a_few_rows) {
     if (pid == 0)
         _exit(decode_in_little_memory(&f));
     cr_expect(waitpid(pid, &status, 0) == pid && status == 0, "%x", status);
+}
+
+static long peak_mib(void) {
+    struct rusage u;
+
+    getrusage(RUSAGE_SELF, &u);
+    return u.ru_maxrss >> 10;
+}
+
+/* Returns the MiB by which decoding raised the peak of this process; 255: it failed. */
+static int decode_and_grow(const struct file *f) {
+    struct err err = {0};
+    long before = peak_mib();
+
+    return decode(f, 1, &err) == 0 ? (int)(peak_mib() - before) : 255;
+}
+
+/* A hundred texts of 1 MB are 100 KB in a file. */
+Test(fit, compressed_texts_are_not_inflated) {
+    static char long_text[1000000];
+    png_text texts[100];
+    int status;
+
+    memset(long_text, 'a', sizeof(long_text) - 1);
+    for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
+        texts[i] = (png_text){
+            .compression = PNG_TEXT_COMPRESSION_zTXt, .key = (char *)"k", .text = long_text};
+    CLEANUP(file_deinit) struct file f = make_told_png(16, 16, 0, texts, ARRAY_SIZE(texts));
+    pid_t pid = fork();
+
+    if (pid == 0)
+        _exit(decode_and_grow(&f));
+    cr_assert(waitpid(pid, &status, 0) == pid && WIFEXITED(status), "%x", status);
+    cr_expect(WEXITSTATUS(status) < 16, "%d MiB", WEXITSTATUS(status));
 }
 #endif
