@@ -60,8 +60,12 @@ int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientat
                  &f->layout, fit && fit->pads, err);
 }
 
+uint64_t fitter_held_max(const struct fitter *f) {
+    return f->fit ? picture_fit_held_max(f->fit) : UINT64_MAX;
+}
+
 int fitter_hold(const struct fitter *f, uint64_t bytes, struct err *err) {
-    uint64_t most = f->fit ? picture_fit_held_max(f->fit) : UINT64_MAX;
+    uint64_t most = fitter_held_max(f);
 
     if (bytes <= most)
         return 0;

@@ -50,6 +50,8 @@ struct fitter {
  * for a size beyond the limits; -ENOMEM. */
 int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientation,
                  struct err *err);
+/* Returns the bytes that a decoder may hold of the picture. */
+uint64_t fitter_held_max(const struct fitter *f);
 /* Checks that a decoder may hold @bytes of the picture. 0, or -EINVAL with @err. */
 int fitter_hold(const struct fitter *f, uint64_t bytes, struct err *err);
 /* Adds the next row, from the top: three bytes a pixel. */

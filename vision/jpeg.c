@@ -12,13 +12,17 @@
  * picture would be made up.
  */
 
-#define SCANS_MAX 200 /* scans of a progressive file; real files have about ten */
+/* Scans of a progressive file, of which real files have about ten: of any one, and of one that
+ * takes all the memory that it may. A scan of 54 bytes passes over all coefficients. */
+#define SCANS_MAX 200u
+#define LARGE_SCANS_MAX 16u
 
 struct reader {
     struct jpeg_error_mgr errors; /* the first: libjpeg hands it back */
     struct jpeg_progress_mgr progress;
     jmp_buf out;
     struct err *err;
+    unsigned scans_max;
 };
 
 static void on_error(j_common_ptr jpeg) {
@@ -39,9 +43,10 @@ static void on_message(j_common_ptr jpeg, int level) {
 static void on_progress(j_common_ptr jpeg) {
     struct reader *r = (struct reader *)jpeg->err;
 
-    if (((j_decompress_ptr)jpeg)->input_scan_number <= SCANS_MAX)
+    if ((unsigned)((j_decompress_ptr)jpeg)->input_scan_number <= r->scans_max)
         return;
-    err_set(r->err, 0, NULL, "the JPEG file has more than %d scans", SCANS_MAX);
+    err_set(r->err, 0, NULL, "the JPEG file has more than %u scans, too many for its size",
+            r->scans_max);
     longjmp(r->out, 1);
 }
 
@@ -83,7 +88,13 @@ static int read_file(struct jpeg_decompress_struct *jpeg, const uint8_t *data, s
     jpeg_save_markers(jpeg, JPEG_APP0 + 1, 0xFFFF);
     jpeg_read_header(jpeg, TRUE);
     TRY(fitter_begin(out, jpeg->image_width, jpeg->image_height, read_orientation(jpeg), err));
-    TRY(jpeg_has_multiple_scans(jpeg) ? fitter_hold(out, held_bytes(jpeg), err) : 0);
+    if (jpeg_has_multiple_scans(jpeg)) {
+        uint64_t held = held_bytes(jpeg);
+
+        TRY(fitter_hold(out, held, err));
+        ((struct reader *)jpeg->err)->scans_max =
+            (unsigned)MIN(SCANS_MAX, fitter_held_max(out) / MAX(held / LARGE_SCANS_MAX, 1u));
+    }
     bool cmyk = jpeg->num_components == 4;
     jpeg->out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(jpeg);
@@ -101,7 +112,8 @@ static int read_file(struct jpeg_decompress_struct *jpeg, const uint8_t *data, s
 }
 
 int decode_jpeg(const uint8_t *data, size_t len, struct fitter *out, struct err *err) {
-    struct reader reader = {.err = err, .progress = {.progress_monitor = on_progress}};
+    struct reader reader = {
+        .err = err, .progress = {.progress_monitor = on_progress}, .scans_max = SCANS_MAX};
     struct jpeg_decompress_struct jpeg = {.err = jpeg_std_error(&reader.errors)};
     volatile int r = -EINVAL;
 

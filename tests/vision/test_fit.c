@@ -8,6 +8,7 @@
 #include <png.h>
 #include <stdio.h>
 #include <string.h>
+#include <jpeglib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -251,6 +252,49 @@ Test(fit, what_is_decoded_as_a_whole_has_a_limit) {
     cr_expect(fitter_hold(&f, 2u << 20, &err) == 0 && fitter_hold(&f, (2u << 20) + 1, &err) < 0);
     cr_expect(decode(&jpeg, 1, &err) == 0, "%s", err.message);
     file_deinit(&jpeg);
+}
+
+/* A gray JPEG file of @side x @side pixels: a scan of means, and one for each of @n - 1 other
+ * coefficients. */
+static struct file make_scans(uint32_t side, int n) {
+    struct jpeg_error_mgr errors;
+    struct jpeg_compress_struct jpeg = {.err = jpeg_std_error(&errors)};
+    uint8_t *row = calloc(side, 1);
+    jpeg_scan_info scans[64];
+    struct file f = {0};
+    unsigned long len = 0;
+
+    jpeg_create_compress(&jpeg);
+    jpeg_mem_dest(&jpeg, &f.data, &len);
+    jpeg.image_width = jpeg.image_height = side;
+    jpeg.input_components = 1;
+    jpeg.in_color_space = JCS_GRAYSCALE;
+    jpeg_set_defaults(&jpeg);
+    for (int i = 0; i < n; i++)
+        scans[i] = (jpeg_scan_info){.comps_in_scan = 1, .Ss = i, .Se = i};
+    jpeg.scan_info = scans;
+    jpeg.num_scans = n;
+    jpeg_start_compress(&jpeg, TRUE);
+    while (jpeg.next_scanline < side)
+        jpeg_write_scanlines(&jpeg, &row, 1);
+    jpeg_finish_compress(&jpeg);
+    jpeg_destroy_compress(&jpeg);
+    free(row);
+    f.len = len;
+    return f;
+}
+
+/* Each scan costs a pass over the whole: 16 of one that takes the 2 MiB that are allowed. */
+Test(fit, a_large_jpeg_has_few_scans) {
+    CLEANUP(file_deinit) struct file few = make_scans(1024, 16), many = make_scans(1024, 17);
+    CLEANUP(file_deinit) struct file small = make_scans(500, 64);
+    struct err err = {0};
+
+    cr_expect(decode(&few, 1, &err) == 0, "%s", err.message);
+    cr_expect(decode(&many, 1, &err) < 0 && strstr(err.message, "more than 16 scans"), "%s",
+              err.message);
+    cr_expect(decode(&many, 2, &err) == 0, "%s", err.message);
+    cr_expect(decode(&small, 1, &err) == 0, "%s", err.message);
 }
 
 /* Without the address sanitizer, whose memory is not the decoder's. */
