@@ -42,12 +42,6 @@ static void check(const struct served *s) {
     assert(!s->closing || (s->retired && !s->model));
 }
 
-bool models_has_requests(const struct served *s) {
-    struct api_model_use use = api_model_use(s->model);
-
-    return use.n_running > 0 || use.n_waiting > 0;
-}
-
 /* The only place that changes the state. */
 void models_set_state(struct served *s, enum served_state next) {
     static const uint8_t legal[] = {

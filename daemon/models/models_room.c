@@ -13,6 +13,12 @@ int64_t models_idle_since(const struct served *s) {
     return MAX(MAX(s->used_ns, s->ready_ns), api_model_use(s->model).last_used_ns);
 }
 
+bool models_has_requests(const struct served *s) {
+    struct api_model_use use = api_model_use(s->model);
+
+    return use.n_running > 0 || use.n_waiting > 0;
+}
+
 static bool is_idle(const struct served *s) {
     return api_model_use(s->model).n_running == 0;
 }
