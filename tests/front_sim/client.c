@@ -134,8 +134,10 @@ static void tolerate(const struct client *c, const struct ask *a, int status) {
     struct tolerance *t = &tolerance;
 
     sim_note("client %u: request %u has status %d", c->number, a->number, status);
-    bool is_unnamed = status == 500 && a->stream && /* Ollama's errors in streams have no status */
-                      (a->kind == ASK_OLLAMA_CHAT || a->kind == ASK_OLLAMA_GENERATE);
+    /* Errors in streams of Ollama's and of Responses do not tell 503 from 500. */
+    bool is_unnamed =
+        status == 500 && a->stream &&
+        (a->kind == ASK_OLLAMA_CHAT || a->kind == ASK_OLLAMA_GENERATE || a->kind == ASK_RESPONSES);
     if ((status == 503 || status == 529) && t->refuse_503)
         t->n_503++;
     else if (status == 429 && t->refuse_429)
