@@ -146,26 +146,23 @@ struct be *cuda_close(struct be *b) {
 /* Tables that the kernels read. */
 static int upload_tables(struct be *b) {
     CLEANUP(freep) struct tile_grids *tiles = calloc(1, sizeof(*tiles));
-    int e = 0;
+    int r = 0;
 
     if (!tiles)
         return -ENOMEM;
     tile_grids_fill(tiles, &quant_grids);
-    for (uint32_t i = 0; i < ROPE_TABLES && e == 0; i++) {
+    for (uint32_t i = 0; i < ROPE_TABLES && r == 0; i++) {
         const struct rope_set *set = &b->shape->rope[i];
         size_t n = set->n_rot / 2;
 
         if (n)
-            e = b->api->copy(b->load.freq[i], set->freq, n * sizeof(double), CUDA_TO_DEVICE,
-                             b->stream);
-        if (n && set->axis && e == 0)
-            e = b->api->copy(b->load.axis[i], set->axis, n, CUDA_TO_DEVICE, b->stream);
+            r = cuda_copy(b, b->load.freq[i], set->freq, n * sizeof(double), CUDA_TO_DEVICE);
+        if (n && set->axis && r == 0)
+            r = cuda_copy(b, b->load.axis[i], set->axis, n, CUDA_TO_DEVICE);
     }
-    e = e ? e
-          : b->api->copy(b->load.grids, &quant_grids, sizeof(quant_grids), CUDA_TO_DEVICE,
-                         b->stream);
-    e = e ? e : b->api->copy(b->load.tile_grids, tiles, sizeof(*tiles), CUDA_TO_DEVICE, b->stream);
-    return cuda_check(b, e ? e : b->api->stream_wait(b->stream), "cudaMemcpyAsync");
+    r = r < 0 ? r : cuda_copy(b, b->load.grids, &quant_grids, sizeof(quant_grids), CUDA_TO_DEVICE);
+    r = r < 0 ? r : cuda_copy(b, b->load.tile_grids, tiles, sizeof(*tiles), CUDA_TO_DEVICE);
+    return r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "cudaMemcpyAsync");
 }
 
 /* Refuses shapes that no kernel computes. Returns 0, or -EINVAL with @err. */

@@ -200,11 +200,9 @@ static int attend(struct be *b, struct scene *t, const struct batch *p, float *o
     struct step *s;
 
     assert(p->n > 0 && p->n <= t->n_rows && p->n_multiprocessors > 0);
-    int e = b->api->fill(b->act.o, 0xFF, n * sizeof(*o), b->stream);
-    e = e ? e
-          : b->api->fill(b->attention.partial, 0xFF, MIN(b->attention.partial_bytes, POISON),
-                         b->stream);
-    int r = cuda_check(b, e, "cudaMemset");
+    int r = cuda_fill(b, b->act.o, 0xFF, n * sizeof(*o));
+    r = r < 0 ? r
+              : cuda_fill(b, b->attention.partial, 0xFF, MIN(b->attention.partial_bytes, POISON));
     r = r < 0 ? r : begin(b, t, t->n_keys - p->n, p->n, p->apart, &s);
     r = r < 0 ? r : send(b, t->q + first * t->n_q, b->act.q, n);
     r = r < 0 || !t->n_turned

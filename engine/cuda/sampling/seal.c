@@ -283,15 +283,15 @@ static int sample_here(struct step *s, uint32_t k, const float *logits) {
     struct engine_top top[ENGINE_TOP_MAX];
     struct engine_out out;
     int32_t fed = -1;
-    int e = 0;
+    int r = 0;
 
     if (seq->feed >= 0)
-        e = b->api->copy(&fed, before->sampled + before->place[seq->feed], sizeof(fed),
-                         CUDA_TO_HOST, b->stream);
-    if (e == 0)
-        e = b->api->copy(b->sampling.peeked, logits, b->shape->n_vocab * sizeof(*logits),
-                         CUDA_TO_HOST, b->stream);
-    if (cuda_check(b, e ? e : b->api->stream_wait(b->stream), "sample on the host") < 0)
+        r = cuda_copy(b, &fed, before->sampled + before->place[seq->feed], sizeof(fed),
+                      CUDA_TO_HOST);
+    r = r < 0 ? r
+              : cuda_copy(b, b->sampling.peeked, logits, b->shape->n_vocab * sizeof(*logits),
+                          CUDA_TO_HOST);
+    if (r < 0 || cuda_check(b, b->api->stream_wait(b->stream), "sample on the host") < 0)
         return -EIO;
     const struct sample_job job = {.logits = b->sampling.peeked,
                                    .want = w,
@@ -302,11 +302,11 @@ static int sample_here(struct step *s, uint32_t k, const float *logits) {
     sampler_run(&b->sampling.host, &job, &out, top);
     const struct sample_top said = {out.token, out.logprob};
     static_assert(offsetof(struct sample_out, logprob) == sizeof(int32_t), "they begin with it");
-    e = b->api->copy(s->sampled + k, &said.token, sizeof(said.token), CUDA_TO_DEVICE, b->stream);
-    if (e == 0)
-        e = b->api->copy(s->out_device + k, &said, w->logprob ? sizeof(said) : sizeof(said.token),
-                         CUDA_TO_DEVICE, b->stream);
-    return cuda_check(b, e ? e : b->api->stream_wait(b->stream), "sample on the host");
+    r = cuda_copy(b, s->sampled + k, &said.token, sizeof(said.token), CUDA_TO_DEVICE);
+    r = r < 0 ? r
+              : cuda_copy(b, s->out_device + k, &said,
+                          w->logprob ? sizeof(said) : sizeof(said.token), CUDA_TO_DEVICE);
+    return r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "sample on the host");
 }
 
 /* Samples wants [first, first + n), whose logits are @logits on the device. */
