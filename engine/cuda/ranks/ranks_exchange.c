@@ -162,24 +162,18 @@ static struct shares shares_at(const struct ranks *k, enum gathered what, uint32
 }
 
 int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a) {
-    struct launch l = {kernel_pack, n_rows, 1, PACK_THREADS, "pack", 0};
-
     assert(a->x == ranks_whole_of(b, what));
     if (!b->ranks->direct)
-        return cuda_launch(b, &l, a, sizeof(*a));
+        return CUDA_LAUNCH(b, pack, n_rows, 1, PACK_THREADS, a);
     const struct pack_shares_args shares = {*a, shares_at(b->ranks, what, a->n)};
     assert(a->kind == PACK_PLAIN && !a->x_stride);
-    l.kernel = kernel_pack_shares;
-    return cuda_launch(b, &l, &shares, sizeof(shares));
+    return CUDA_LAUNCH(b, pack_shares, n_rows, 1, PACK_THREADS, &shares);
 }
 
 int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a) {
-    struct launch l = {kernel_residual, n_rows, 1, CUDA_THREADS, "residual", 0};
-
     if (a->t != ranks_whole_of(b, GATHER_T) || !b->ranks->direct)
-        return cuda_launch(b, &l, a, sizeof(*a));
+        return CUDA_LAUNCH(b, residual, n_rows, 1, CUDA_THREADS, a);
     const struct residual_shares_args shares = {*a, shares_at(b->ranks, GATHER_T, a->n)};
     assert(!a->left.sums);
-    l.kernel = kernel_residual_shares;
-    return cuda_launch(b, &l, &shares, sizeof(shares));
+    return CUDA_LAUNCH(b, residual_shares, n_rows, 1, CUDA_THREADS, &shares);
 }
