@@ -173,12 +173,9 @@ DEVICE void weigh_values(uint8_t *tile, bool seen, bool both, const uint32_t h[2
             mma_first(o, h[0][0], h[1][0], h[0][1], h[1][1], v[b].x, v[b].y);
             mma(o, h[0][2], h[1][2], h[0][3], h[1][3], v[b].z, v[b].w);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                uint32_t two[2] = {mx_bits_of(o[2 * i]), mx_bits_of(o[2 * i + 1])};
-
+            for (int i = 0; i < 2; i++)
                 if (i == 0 || both)
-                    store8(result_at(tile, g + 8 * i, 64 * n + 8 * b + 2 * t), two);
-            }
+                    store_some<2>(result_at(tile, g + 8 * i, 64 * n + 8 * b + 2 * t), o + 2 * i);
         }
     }
 }

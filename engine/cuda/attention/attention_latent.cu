@@ -286,16 +286,16 @@ DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
         float *to = result_of(a, it, query) + d0 + 2 * t;
 #pragma unroll
         for (uint32_t j = 0; j < PRODUCTS; j++) {
-            uint32_t two[2];
+            float two[2];
 
 #pragma unroll
             for (uint32_t k = 0; k < 2; k++) {
                 float v = all[i / 2][j][i % 2 * 2 + k];
 
-                two[k] = mx_bits_of(it.chunk < 0 ? v * s.all_a[query] / s.all_l[query] : v);
+                two[k] = it.chunk < 0 ? v * s.all_a[query] / s.all_l[query] : v;
             }
             if (d0 + 8 * j < a.n_value)
-                store8(to + 8 * j, two);
+                store_some<2>(to + 8 * j, two);
         }
     }
 }

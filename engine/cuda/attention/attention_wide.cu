@@ -259,10 +259,10 @@ DEVICE void put_values(const struct attend_args &a, float *to, int i, const Resu
 #pragma unroll
     for (int b = 0; b < 4 * D; b++) {
         const float *x = &r.o[b][2 * i];
-        uint32_t two[2] = {mx_bits_of(x[0] * scale / sum), mx_bits_of(x[1] * scale / sum)};
+        float two[2] = {x[0] * scale / sum, x[1] * scale / sum};
 
         if (8u * b < a.n_value)
-            store8(to + 8 * b + 2 * t, two);
+            store_some<2>(to + 8 * b + 2 * t, two);
     }
 }
 
@@ -383,17 +383,10 @@ template <int D> DEVICE void find_item(const struct attend_args &a, struct Share
     s.index += gridDim.x;
     if (s.index >= a.batch->n_wide_items)
         return;
-    const struct attn_item &from = a.batch->wide_item[s.index];
-    to.row0 = from.row0;
-    to.pos0 = from.pos0;
-    to.q0 = from.q0;
-    to.n_q = from.n_q;
-    to.page0 = from.page0;
-    to.chunk = from.chunk;
-    to.partial = from.partial;
+    to = a.batch->wide_item[s.index];
     find_place(s.place, a, to, first_key_of(a, to));
-    s.n_tiles = to.chunk < 0 ? s.place.last / ATTN_TILE + 1
-                             : ((uint32_t)to.chunk + from.n_run) * ATTN_TILES;
+    s.n_tiles =
+        to.chunk < 0 ? s.place.last / ATTN_TILE + 1 : ((uint32_t)to.chunk + to.n_run) * ATTN_TILES;
 }
 
 template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {

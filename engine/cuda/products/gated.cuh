@@ -48,7 +48,7 @@ DEVICE void put_gated_rows(const struct matmul_args &a, uint32_t n_rows, uint32_
         for (uint32_t j = 0; j < 4; j++)
             h[j] = out + j < n ? gated(a.glu, v[j], v[GATED_OUT + j]) : 0;
         if (n % 4 == 0)
-            store16(y, {mx_bits_of(h[0]), mx_bits_of(h[1]), mx_bits_of(h[2]), mx_bits_of(h[3])});
+            store_some<4>(y, h);
         else
             for (uint32_t j = 0; out + j < n && j < 4; j++)
                 y[j] = h[j];

@@ -47,7 +47,7 @@ KERNEL(gather, struct gather_args, CUDA_THREADS, 2) {
         return;
     load_columns(a.from, r, i, v);
     if (i + 4 <= n && (uintptr_t)to % 16 == 0)
-        store16(to, {mx_bits_of(v[0]), mx_bits_of(v[1]), mx_bits_of(v[2]), mx_bits_of(v[3])});
+        store_some<4>(to, v);
     else
         for (uint32_t j = 0; i + j < n && j < 4; j++)
             to[j] = v[j];

@@ -132,12 +132,8 @@ DEVICE void run_head(const Args &a, const struct plan_seq &seq, struct DeltaRows
     copy_wait<0>();
     if (there)
 #pragma unroll
-        for (int i = 0; i < DIM / 16; i++) {
-            struct vec4 v = {mx_bits_of(m[i * 4]), mx_bits_of(m[i * 4 + 1]),
-                             mx_bits_of(m[i * 4 + 2]), mx_bits_of(m[i * 4 + 3])};
-
-            store16(state + i * 128, v);
-        }
+        for (int i = 0; i < DIM / 16; i++)
+            store_some<4>(state + i * 128, m + i * 4);
 }
 
 /* Keeps the inputs that the convolution of the next rows goes back to, of the block's share of the
