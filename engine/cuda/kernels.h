@@ -397,12 +397,14 @@ MX_FN uint32_t matvec_shared(uint32_t stage_bytes) {
     return CUDA_THREADS / 32 * MATVEC_STAGES * stage_bytes;
 }
 
-/* Stages of weights that are held so that they come as far ahead as the slices. */
-MX_FN uint32_t wide_slots(uint32_t format) {
+/* Stages of weights that are held so that they come as far ahead as @n slices. */
+MX_FN uint32_t weight_slots(uint32_t format, uint32_t n) {
     uint32_t slices = tile_k(format) * tile_stage_units(format) / 64; /* slices of a stage */
 
-    return (WIDE_SLICES - 2 + slices) / slices + 1;
+    return (n + slices) / slices + 1;
 }
+
+#define wide_slots(format) weight_slots(format, WIDE_SLICES - 2)
 
 /* Bytes of shared memory of matmul_wide. */
 MX_FN uint32_t wide_shared(uint32_t format) {
@@ -417,12 +419,7 @@ MX_FN uint32_t wide_shared(uint32_t format) {
 
 #define WGMMA_SLICE_BYTES(n_rows) ((n_rows)*64u * 2u)
 
-/* Stages of weights: enough for as far ahead as the slices. */
-MX_FN uint32_t wgmma_slots(uint32_t format) {
-    uint32_t slices = tile_k(format) * tile_stage_units(format) / 64; /* slices of a stage */
-
-    return 1 + (WGMMA_SLICES - 3 + slices) / slices;
-}
+#define wgmma_slots(format) weight_slots(format, WGMMA_SLICES - 3)
 
 /* Bytes of shared memory of matmul_wgmma (@n rows: WGMMA_ROWS) and matmul_wgmma_64 (64). */
 MX_FN uint32_t wgmma_shared(uint32_t n, uint32_t format) {

@@ -31,11 +31,6 @@ DEVICE struct Group group_at(const struct Place &p, uint32_t key) {
     return {(size_t)p.table[k >> p.shift] * p.page_bytes, k & (p.tokens - 1)};
 }
 
-/* Pages have 16, 32 or 64 tokens. */
-DEVICE uint32_t page_shift(uint32_t tokens) {
-    return tokens == 16 ? 4 : tokens == 32 ? 5 : 6;
-}
-
 /* Four codes in a word as two words of halves; exact. */
 DEVICE void code_halves(uint32_t codes, uint32_t *h0, uint32_t *h1) {
     uint32_t q = codes ^ 0x80808080u; /* 1024 + 128 + q */
@@ -66,11 +61,6 @@ DEVICE struct vec4 scale_key(const void *codes, uint16_t scale) {
     uint32_t twice = scale * 0x10001u;
 
     return scale_codes(codes, {twice, twice, twice, twice});
-}
-
-/* Eight codes with a scale each. */
-DEVICE struct vec4 scale_value(const void *codes, const void *scales) {
-    return scale_codes(codes, load16(scales));
 }
 
 /* Values @d .. @d + 7 of key @i of a group as they lie: 16 bytes, or eight codes and a scale. */
@@ -140,14 +130,9 @@ template <int D> DEVICE uint32_t inside(int block, uint32_t d, uint32_t dim) {
 
 #define LOG2_E 1.44269504088896341f
 
-/* The factor of a query's values: scores are in powers of two. */
-DEVICE float query_factor(const struct attend_args &a) {
-    return a.scale * LOG2_E;
-}
-
 /* Values @d .. @d + 3 of the query of row and head @at, as halves in two words. */
 DEVICE void query_values(const struct attend_args &a, size_t at, uint32_t d, uint32_t words[2]) {
-    float factor = query_factor(a), x[4];
+    float factor = a.scale * LOG2_E, x[4]; /* scores are in powers of two */
 
     if (!a.turned)
         load_four(a.q + at * a.shape.head_dim + d, x);
@@ -347,7 +332,7 @@ DEVICE void find_place(struct Place &p, const struct attend_args &a, const struc
     p.page_bytes = (uint32_t)page_layer_bytes(&s);
     p.dim = s.head_dim;
     p.tokens = s.page_tokens;
-    p.shift = page_shift(s.page_tokens);
+    p.shift = s.page_tokens == 16 ? 4 : s.page_tokens == 32 ? 5 : 6; /* or 64 */
     p.first = first;
     p.last = it.pos0 + (it.q0 + it.n_q - 1) / a.group;
     if (a.two_way && p.last < last_key_of(a, it, it.n_q - 1))

@@ -140,7 +140,7 @@ template <int D> DEVICE void decode(const Codes<D> &from, Tile<D> &to, uint32_t 
         uint32_t piece = threadIdx.x + i * CUDA_THREADS, d = piece / 4, key = piece % 4 * 8;
 
         store16(&to.values[d][key],
-                scale_value(&from.values[d][key], &from.value_scales[d / 32][key]));
+                scale_codes(&from.values[d][key], load16(&from.value_scales[d / 32][key])));
     }
 }
 

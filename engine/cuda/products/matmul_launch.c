@@ -133,16 +133,12 @@ int cuda_matvec(struct be *b, const struct matmul_args *a) {
     return cuda_launch(b, &l, a, sizeof(*a));
 }
 
-/* Blocks of WIDE_OUT rows of a matrix; of all. */
-static uint32_t groups_of(const struct matrix *m) {
-    return (m->n_out + WIDE_OUT - 1) / WIDE_OUT;
-}
-
+/* Blocks of WIDE_OUT rows of all matrices. */
 static uint32_t tile_groups(const struct weights *w) {
     uint32_t groups = 0;
 
     for (uint32_t i = 0; i < w->n_mats; i++)
-        groups += groups_of(&w->m[i]);
+        groups += (w->m[i].n_out + WIDE_OUT - 1) / WIDE_OUT;
     return groups;
 }
 
