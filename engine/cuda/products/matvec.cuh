@@ -47,7 +47,7 @@ DEVICE void add_unit(const A &a, const struct matrix &m, const uint8_t *tile, ui
     }
 }
 
-/* See add_units(); stage by stage of TILE_STAGE_UNITS(F) units, the last of which may be shorter. */
+/* See add_units(): stage by stage of TILE_STAGE_UNITS(F) units, the last one perhaps shorter. */
 template <int G, class A, class FEED, class ROWS> struct UnitsWalk {
     const A &a;
     const struct matrix &m;

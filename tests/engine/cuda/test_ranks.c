@@ -477,7 +477,7 @@ Test(cuda_ranks, pages_go_to_the_host_and_back) {
     }
 }
 
-/* With self-test and proof; pages go to host memory and back, where they are those of one device. */
+/* Runs self-test and proof; pages that go to host memory and back are those of one device. */
 Test(cuda_ranks, ffns_of_the_host_are_proved) {
     struct outcome one = {0}, two = {0};
     struct err err = {0};
