@@ -12,6 +12,7 @@ static uint64_t spare(uint64_t memory) {
 }
 
 #define FIXED_BYTES (32ull << 20) /* buffers that no shape decides */
+#define SCORED_ROWS 16            /* whose short blocks are scored at a time */
 
 struct fit_text fit_text(uint64_t bytes) {
     struct fit_text t;
@@ -90,7 +91,8 @@ static uint64_t fit_hidden(const struct model *m, const struct engine_opts *o) {
 
 /* Each kind of op has the outputs of its widest instance, and the inputs in eight bits. */
 uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
-    uint64_t width[OP_KINDS] = {0}, in = 0, values = 0;
+    uint64_t width[OP_KINDS] = {0}, in = 0, values = 0, fixed = FIXED_BYTES;
+    uint64_t context = MIN(m->shape.max_context, CONTEXT_LIMIT);
 
     for (uint32_t i = 0; i < m->n_ops; i++) {
         const struct model_op *op = &m->op[i];
@@ -106,12 +108,15 @@ uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
     for (int k = 0; k < OP_KINDS; k++)
         values += width[k];
     values += 2ull * m->shape.stream.n * m->shape.n_embd;
-    values += m->shape.condensed.n_block; /* the numbers of the picked blocks */
-    if (m->shape.sparse.n_layer)          /* a bit for each position */
-        values += MIN(m->shape.max_context, CONTEXT_LIMIT) / 32;
-    return o->max_rows * (values * sizeof(float) + 2 * in) +
+    if (m->shape.condensed.window) { /* the picked blocks, what attention and its parts give */
+        values += m->shape.condensed.n_block + m->shape.widest.q + m->shape.state.n_out;
+        fixed += SCORED_ROWS * (context / BLOCK_SHORT) * sizeof(float);
+    }
+    if (m->shape.sparse.n_layer) /* a bit for each position */
+        values += context / 32;
+    return fixed + o->max_rows * (values * sizeof(float) + 2 * in) +
            (uint64_t)MIN(o->max_wants, o->max_seqs) * m->shape.n_vocab * sizeof(float) +
-           (m->shape.drafts ? fit_hidden(m, o) : 0) + m->encoder_buffers + FIXED_BYTES;
+           (m->shape.drafts ? fit_hidden(m, o) : 0) + m->encoder_buffers;
 }
 
 /* Window pages of one sequence: what a row reads lies in so many, and the rows that are written in

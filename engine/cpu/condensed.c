@@ -25,13 +25,14 @@ enum {
 
 /* Buffers for the largest batch, in the order in which the ops fill them. */
 struct condensed {
-    float *r, *key, *t;      /* [max_rows] of LEAN_IN; key: k */
-    float *u, *g;            /* [max_rows][2 widest key] of CONDENSE */
-    float *q;                /* [max_rows] the indexer's queries */
-    float *score;            /* [CHOOSE_ROWS][max_blocks] */
-    uint32_t *pick, *n_pick; /* [max_rows][n_block], [max_rows] */
-    float *part;             /* [threads][part_width] */
-    size_t max_blocks, widest, part_width;
+    float *r, *key, *t;          /* [max_rows] of LEAN_IN; key: k */
+    float *u, *g;                /* [max_rows][2 widest key] of CONDENSE */
+    float *q;                    /* [max_rows] the indexer's queries */
+    float *score;                /* [CHOOSE_ROWS][max_blocks] */
+    uint32_t *pick, *n_pick;     /* [max_rows][n_block], [max_rows] */
+    float *part;                 /* [threads][part_width] */
+    size_t max_blocks, max_seen; /* short blocks of a context; blocks that a row sees */
+    size_t widest, part_width;
 };
 
 /* Context of the row functions. */
@@ -53,11 +54,9 @@ static size_t part_bytes(const struct be *b) {
     return pool_n_threads(b->pool) * b->condensed->part_width * sizeof(float);
 }
 
-/* Scores of a head: of the window, of the most blocks, and of the sink, whole vectors. */
+/* Scores of a head: of the window, of blocks, and of the sink, whole vectors. */
 static size_t score_width(const struct be *b) {
-    const struct condensed *d = b->condensed;
-
-    return round_up(b->shape.condensed.window + d->max_blocks + 1, LANES);
+    return round_up(b->shape.condensed.window + b->condensed->max_seen + 1, LANES);
 }
 
 int condensed_open(struct be *b, uint32_t max_context) {
@@ -69,6 +68,7 @@ int condensed_open(struct be *b, uint32_t max_context) {
     if (!d)
         return -ENOMEM;
     d->max_blocks = MAX(max_context / BLOCK_SHORT + 1, c->n_block);
+    d->max_seen = MAX(max_context / BLOCK_LONG + 1, c->n_block);
     d->widest = MAX(b->shape.head_dim, c->index_dim);
     /* Keys, then the scores of heads: those of an item, or of the indexer for the keys. */
     d->part_width =

@@ -22,7 +22,7 @@
 
 /* Buffers for the largest batch. */
 struct streams {
-    float *mixed, *gate; /* [max_rows][streams][n_embd] */
+    float *mixed, *gate; /* [max_rows][streams][n_embd]; gate NULL: streams are joined by BLEND */
     float *low;          /* [max_rows][stream.n_low] */
     float *weight;       /* [max_rows][streams] of the MIX or BLEND before; of BLEND also shares */
 };
@@ -56,10 +56,10 @@ int streams_open(struct be *b) {
     if (!d)
         return -ENOMEM;
     d->mixed = be_map(rows * width_of(b));
-    d->gate = be_map(rows * width_of(b));
+    d->gate = s->rounds ? NULL : be_map(rows * width_of(b));
     d->low = be_map(rows * s->n_low);
     d->weight = be_map(rows * n_weights(s));
-    return d->mixed && d->gate && d->low && d->weight ? 0 : -ENOMEM;
+    return d->mixed && (d->gate || s->rounds) && d->low && d->weight ? 0 : -ENOMEM;
 }
 
 void streams_close(struct be *b) {
