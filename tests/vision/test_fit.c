@@ -160,7 +160,7 @@ static void append(png_structp png, png_bytep data, png_size_t n) {
     f->len += n;
 }
 
-/* A PNG file of one colour, with @n texts beside its pixels. */
+/* A PNG file of gray lines on black, each of another gray, with @n texts beside its pixels. */
 static struct file make_told_png(uint32_t width, uint32_t height, int interlace,
                                  const png_text *texts, int n_texts) {
     png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
@@ -173,8 +173,10 @@ static struct file make_told_png(uint32_t width, uint32_t height, int interlace,
     png_set_text(png, info, texts, n_texts);
     png_write_info(png, info);
     for (int n = png_set_interlace_handling(png); n > 0; n--)
-        for (uint32_t y = 0; y < height; y++)
+        for (uint32_t y = 0; y < height; y++) {
+            memset(row, (int)(y % 256), MIN(width, 16) * 3);
             png_write_row(png, row);
+        }
     png_write_end(png, info);
     png_destroy_write_struct(&png, &info);
     free(row);
@@ -183,6 +185,17 @@ static struct file make_told_png(uint32_t width, uint32_t height, int interlace,
 
 static struct file make_png(uint32_t width, uint32_t height, int interlace) {
     return make_told_png(width, height, interlace, NULL, 0);
+}
+
+Test(fit, passes_give_the_pixels_of_rows) {
+    CLEANUP(file_deinit) struct file rows = make_png(37, 29, 0), passes = make_png(37, 29, 1);
+    CLEANUP(picture_deinit) struct picture p = {0}, q = {0};
+    struct err err = {0};
+
+    cr_assert(picture_decode(rows.data, rows.len, &p, &err) == 0, "%s", err.message);
+    cr_assert(picture_decode(passes.data, passes.len, &q, &err) == 0, "%s", err.message);
+    cr_expect(p.rgb[28 * 37 * 3] == 28 && p.rgb[36 * 3] == 0);
+    cr_expect(memcmp(p.rgb, q.rgb, picture_bytes(37, 29)) == 0);
 }
 
 /* The chunk may be anywhere before the end, so it is looked for before pixels are decoded. */

@@ -65,6 +65,10 @@ Test(projector, values_out_of_range_are_refused) {
         {QWEN "attention.head_count", 0, 257, "is 257, 1 to 256 are allowed"},
         {QWEN "embedding_length", 0, 3, "is 3, 4 to 8192 are allowed"},
         {QWEN "embedding_length", 0, 4, "values in"}, /* then of its heads */
+        {QWEN "patch_size", 0, 0, "is 0, 1 to 64 are allowed"},
+        {"pixtral", "patch=14", "clip.vision.spatial_merge_size", 0, 0, "is 0, 1 to 4 are allowed"},
+        {"gemma3", "patch=14,side=64", "clip.vision.image_size", 0, 897, "is 897, no multiple of"},
+        {LFM2 "preproc_image_size", 0, 65, "tiles of 65 pixels: their side is no multiple of"},
         {LFM2 "preproc_image_size", 0, 4096, NULL},
         {LFM2 "preproc_image_size", 0, 4097, "is 4097, 1 to 4096 are allowed"},
     };
