@@ -257,26 +257,38 @@ int picture_parts_fetch(struct prompt_job *job) {
     return result;
 }
 
-/* On the loop (job->quick) only files that are known: to decode takes long. 0, -EAGAIN, -ENOMEM,
- * -ECANCELED or an error. */
+static int too_long(struct prompt_job *job) {
+    err_set_code(&job->err, 400, "context_length_exceeded", "messages",
+                 "The prompt has more than %u tokens with the rows of its pictures, far more than "
+                 "the model's maximum context length.",
+                 job->max_tokens);
+    return err_add_lengths(&job->err, job->max_tokens, job->model->info->max_context);
+}
+
+/* On the loop (job->quick) only files that are known: to decode takes long. A chat shows all of its
+ * pictures in one prompt, so those behind the first ones that are too long are not decoded. 0,
+ * -EAGAIN, -ENOMEM, -ECANCELED or an error. */
 static int look(struct prompt_job *job) {
     struct gen_request *r = &job->request;
     struct picture_table *all = &job->env->pictures;
-    int result = 0;
+    uint64_t n_rows = 0;
 
-    for (uint32_t i = 0; i < r->n_pictures && result == 0; i++) {
+    for (uint32_t i = 0; i < r->n_pictures; i++) {
         struct request_picture *p = &r->pictures[i];
-        struct picture_way w;
 
-        if (p->seen)
-            continue;
-        if (job_pause() < 0)
-            return -ECANCELED;
-        w = way_of(job, p->low);
-        result = picture_table_look(all, &w, !job->quick, &p->file, p->n_file, p->place, &p->seen,
-                                    &job->err);
+        if (!p->seen) {
+            struct picture_way w = way_of(job, p->low);
+
+            if (job_pause() < 0)
+                return -ECANCELED;
+            TRY(picture_table_look(all, &w, !job->quick, &p->file, p->n_file, p->place, &p->seen,
+                                   &job->err));
+        }
+        n_rows += p->seen->shown.n_rows;
+        if (r->messages && n_rows > job->max_tokens)
+            return too_long(job);
     }
-    return result;
+    return 0;
 }
 
 int picture_parts_take(struct prompt_job *job) {
@@ -310,14 +322,6 @@ static uint32_t count_marks(const struct tokens *t, int32_t mark) {
     for (size_t i = 0; i < t->n; i++)
         n += t->id[i] == mark;
     return n;
-}
-
-static int too_long(struct prompt_job *job) {
-    err_set_code(&job->err, 400, "context_length_exceeded", "messages",
-                 "The prompt has more than %u tokens with the rows of its pictures, far more than "
-                 "the model's maximum context length.",
-                 job->max_tokens);
-    return err_add_lengths(&job->err, job->max_tokens, job->model->info->max_context);
 }
 
 /* Puts the rows of pictures from @first on in the place of the @n marks of @p. */

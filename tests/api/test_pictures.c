@@ -17,12 +17,17 @@
 enum { SEES = TINY_CALL, PAD, SEEN }; /* the tokens around and in a picture */
 
 static atomic_int n_decoded;
-static char *a, *b; /* two files in base64 */
+static uint32_t rows_each; /* rows of every picture; 0: as many as it has */
+static char *a, *b;        /* two files in base64 */
 
 static int decode(void *ctx, const void *data, size_t len, const struct picture_fit *fit,
                   struct picture *out, struct picture_layout *layout, struct err *err) {
+    int r = picture_decode_fit(data, len, fit, out, layout, err);
+
     n_decoded++;
-    return picture_decode_fit(data, len, fit, out, layout, err);
+    if (rows_each)
+        layout->n_rows = rows_each;
+    return r;
 }
 
 /* A file of the test data in base64, malloc'd. */
@@ -502,6 +507,28 @@ Test(pictures, more_than_a_request_may_have_are_refused) {
     cr_expect(strstr(r.body.data, "too_many_images"), "%s", r.body.data);
     reply_deinit(&r);
     stopped(&w);
+}
+
+/* Two pictures have more rows than a prompt may: the third, which is damaged, is not looked at. */
+Test(pictures, behind_too_many_rows_are_not_decoded) {
+    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":[" PART
+                               ",{\"type\":\"image_url\",\"image_url\":\"&\"},"
+                               "{\"type\":\"image_url\",\"image_url\":\"aGVsbG8=\"}]}]}";
+    static const char *const codes[] = {"context_length_exceeded", "invalid_image"};
+
+    for (uint32_t i = 0; i < 2; i++) {
+        struct reply r;
+        struct world w;
+
+        started(&w, false);
+        rows_each = i ? 36000 : 40000; /* a prompt may have 73,728 */
+        ask(&w, CHAT, body, &r);
+        cr_expect_eq(r.status, 400);
+        cr_expect(strstr(r.body.data, codes[i]), "%s", r.body.data);
+        cr_expect_eq(n_decoded, 2 + i);
+        reply_deinit(&r);
+        stopped(&w);
+    }
 }
 
 /* White space may be anywhere, and the digits of URLs are digits. */
