@@ -28,6 +28,10 @@ import zlib
 from servers import Server, commit, cpu_name, tree_of, cpu_s_of
 
 
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
 def png(width, height, seed):
     """A picture of a window with lines of something: flat areas, edges, noise in a corner."""
     rng = random.Random(seed)
@@ -46,10 +50,6 @@ def png(width, height, seed):
         return lines[y // 16]
 
     rows = [row(y) for y in range(height)]
-
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
             + chunk(b"IDAT", zlib.compress(b"".join(rows), 6)) + chunk(b"IEND", b""))
 
@@ -186,28 +186,65 @@ def resized_header(data, width, height):
     return bytes(data)
 
 
+def flat_png(width, height, rows, interlaced=False, deep=False, between=b""):
+    """A PNG file of one colour with @rows of its rows. @deep: 16 bits a channel, with alpha, each row predicted by Paeth's
+    filter. @between: chunks before the pixels."""
+    z = zlib.compressobj(9)
+    passes = [(8, 8), (8, 8), (4, 8), (4, 4), (2, 4), (2, 2), (1, 2)] if interlaced else [(1, 1)]  # as many pixels, about
+    first, n = (b"\4", 8) if deep else (b"\0", 3)
+    body = b"".join(z.compress(first + bytes(n * (width // x))) for x, y in passes for _ in range(rows // y)) + z.flush()
+    head = struct.pack(">IIBBBBB", width, height, 16 if deep else 8, 6 if deep else 2, 0, 0, interlaced)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + between + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def segment(kind, data):
+    return bytes([0xFF, kind]) + struct.pack(">H", len(data) + 2) + data
+
+
+def many_scans(width, height, n):
+    """A gray progressive JPEG file of one colour whose @n scans each pass over all coefficients."""
+    table = bytes([1] + [0] * 15)  # one code, of one bit: a mean as before, or a run of blocks without coefficients
+
+    def bits(text):
+        text += "1" * (-len(text) % 8)
+        return int(text, 2).to_bytes(len(text) // 8, "big").replace(b"\xff", b"\xff\0")
+
+    def scan(first, last, precision, data):
+        return segment(0xDA, bytes([1, 1, 0, first, last, precision])) + data
+
+    blocks = (width // 8) * (height // 8)
+    rest = bits("011111111111110" * (blocks // 32766 + 1))  # each is a run of 32,766 blocks
+    return (b"\xff\xd8" + segment(0xDB, b"\0" + bytes([1] * 64)) + segment(0xC2, struct.pack(">BHHBBBB", 8, height, width, 1, 1, 17, 0))
+            + segment(0xC4, b"\0" + table + b"\0") + segment(0xC4, b"\x10" + table + b"\xe0") + scan(0, 0, 0, bits("0" * blocks))
+            + b"".join(scan(1, 63, 0x10 if i % 2 else 1, rest) for i in range(n - 1)) + b"\xff\xd9")
+
+
+def arithmetic_jpeg(width, height, comment):
+    """A JPEG file without pixels: the arithmetic decoder takes what is missing for zeros."""
+    return (b"\xff\xd8" + segment(0xFE, comment) + segment(0xDB, b"\0" + bytes([1] * 64))
+            + segment(0xC9, struct.pack(">BHHB", 8, height, width, 3) + b"\1\x11\0\2\x11\0\3\x11\0")
+            + segment(0xDA, b"\3\1\0\2\0\3\0\0\x3f\0") + b"\xff\xd9")
+
+
 def bombs(good, megapixels):
-    """{name: file}: the largest sizes that are allowed and sizes beyond, in headers without pixels and highly compressed."""
+    """{name: files of a request}: the largest sizes that are allowed and sizes beyond, in headers without pixels and highly
+    compressed."""
     rows, side = megapixels << 6, int((megapixels * 2 ** 21 / 3) ** 0.5)
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    def flat(width, height, rows, interlaced=False):
-        z = zlib.compressobj(9)
-        passes = [(8, 8), (8, 8), (4, 8), (4, 4), (2, 4), (2, 2), (1, 2)] if interlaced else [(1, 1)]  # as many pixels, about
-        body = b"".join(z.compress(bytes(1 + 3 * (width // x))) for x, y in passes for _ in range(rows // y)) + z.flush()
-        head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, interlaced)
-        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
-
+    texts = b"".join(chunk(b"zTXt", b"k%d\0\0" % i + zlib.compress(b"a" * 999000, 9)) for i in range(990))
     jpeg = next(g for g in good if g[:2] == b"\xff\xd8" and re.search(rb"\xff[\xc0-\xc2]\x00\x11", g))
     webp = next(g for g in good if b"VP8 " in g[:40] and b"\x9d\x01\x2a" in g)
-    out = {"PNG, 65,536 x 65,536, compressed": flat(65536, 65536, 512), f"PNG, 16,384 x {rows}, no pixels": flat(16384, rows, 0),
-           f"PNG, 16,384 x {rows}, compressed": flat(16384, rows, rows), "PNG, 7,680 x 4,320, compressed": flat(7680, 4320, 4320),
-           f"PNG, {side // 8 * 8} x {side // 8 * 8}, interlaced": flat(side // 8 * 8, side // 8 * 8, side // 8 * 8, True)}
+    out = {"PNG, 65,536 x 65,536, compressed": flat_png(65536, 65536, 512), f"PNG, 16,384 x {rows}, no pixels": flat_png(16384, rows, 0),
+           f"PNG, 16,384 x {rows}, compressed": flat_png(16384, rows, rows), "PNG, 7,680 x 4,320, compressed": flat_png(7680, 4320, 4320),
+           f"PNG, 16,384 x {rows}, 16 bits": flat_png(16384, rows, rows, deep=True),
+           f"PNG, {side // 8 * 8} x {side // 8 * 8}, interlaced": flat_png(side // 8 * 8, side // 8 * 8, side // 8 * 8, True),
+           "PNG, 990 texts of 1 MB": flat_png(16, 16, 16, between=texts),
+           f"JPEG, 16,384 x {rows}, 16 scans": many_scans(16384, rows, 16), f"JPEG, 16,384 x {rows}, 200 scans": many_scans(16384, rows, 200),
+           f"JPEG, 16,384 x {rows}, arithmetic, no pixels": arithmetic_jpeg(16384, rows, b"")}
     for name, data in ("JPEG", jpeg), ("WebP", webp):
         out[f"{name}, 65,535 x 65,535"] = resized_header(data, 65535, 65535)
         out[f"{name}, 16,383 x {rows}"] = resized_header(data, 16383, rows)
-    return out
+    return {**{name: [data] for name, data in out.items()},
+            "200 of the arithmetic JPEG": [arithmetic_jpeg(16384, rows, bytes([i])) for i in range(200)]}
 
 
 def damaged(server, o):
@@ -236,10 +273,10 @@ def damaged(server, o):
     costs = [f"{(cpu_s_of(p) - costs[p]) * 1000 / o.count:.2f}" for p in sorted(who)]
     print(f"damaged: {counts}, same processes: {remain()}, memory {memory:.1f} MiB after {o.count // 10:,} files, "
           f"{server.memory_mib():.1f} after {o.count:,}; ms of CPU a file by process, without the decoder's children: {' '.join(costs)}")
-    for name, data in bombs(good, o.megapixels).items():
+    for name, files in bombs(good, o.megapixels).items():
         with Watch(server) as watch:
-            status, answer = post(server.url, {"messages": [user(part_of(data), "x")], "max_tokens": 1})
-        print(f"bomb: {name}, {len(data) / 1024:.0f} KiB: {status}, {watch.cpu_ms:.0f} ms of CPU, {watch.mib:.1f} MiB more at most"
+            status, answer = post(server.url, {"messages": [user(*map(part_of, files), "x")], "max_tokens": 1})
+        print(f"bomb: {name}, {sum(map(len, files)) / 1024:.1f} KiB: {status}, {watch.cpu_ms:.0f} ms of CPU, {watch.mib:.1f} MiB more at most"
               + (f" ({answer['error']['message'].split(': ')[-1]})" if status != 200 else ""), flush=True)
     print(f"after the bombs: same processes: {remain()}, {server.memory_mib():.1f} MiB")
 
