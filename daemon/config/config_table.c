@@ -107,8 +107,8 @@ const struct option config_table[] = {
            "or with its aspect kept and black borders, as llama.cpp does it."),
     STRING("model", "draft-model", draft_model, "",
            "A small model with the same vocabulary that drafts for speculative decoding, or a file "
-           "with the model's block for multi-token prediction, its assistant or a block drafter "
-           "(DFlash); the output does not change."),
+           "with the model's MTP block, assistant or block drafter (DFlash); the output does not "
+           "change."),
 
     LIST("listen", "listen", listen, "127.0.0.1:8080",
          "Addresses to serve HTTP on, separated by commas: HOST:PORT, [IPv6]:PORT, unix:PATH, or "
