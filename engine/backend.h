@@ -167,6 +167,13 @@ struct mla_shape {
     uint32_t n_nope, n_value; /* values of a head's query without RoPE; values of a head's output */
 };
 
+/* Block drafters with convolutions over the block, of @kernel taps, whose channels share dynamic
+ * taps in groups of @group, and a selector of rank @rank among the @top_k best tokens of a
+ * position. All 0: the drafter has none. */
+struct block_shape {
+    uint32_t kernel, group, rank, top_k;
+};
+
 /* Shape of the model as the forward pass and the ops need it. Validated by engine/arch. */
 struct model_shape {
     uint32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_vocab, max_context;
@@ -207,6 +214,7 @@ struct model_shape {
     uint32_t n_taps;        /* TAPs of the model; 0: it has none */
     uint32_t n_block;       /* engine_info.n_block */
     int32_t mask_token;
+    struct block_shape block;
     struct state_shape state;
     struct delta_shape delta;
     struct mamba_shape mamba;
@@ -309,6 +317,15 @@ enum op_kind {
     OP_DRAFT_IN,
     OP_TAP,  /* part @part of t is x: what FUSE multiplies, of n_taps parts */
     OP_FUSE, /* x = w[0] t */
+    /* c = norm x, d = w[0] c, x = convolution of c on side 0 by d and @weigh (engine/blocks.h); the
+     * x before is kept */
+    OP_BLOCK_IN,
+    /* x = (kept x + post_norm c) * scale, c = convolution of b on side 1 by the d of BLOCK_IN and
+     * @weigh */
+    OP_BLOCK_OUT,
+    /* Follows LOGITS: g = w[0] norm x for the wanted rows, and block_select() with the tables w[1]
+     * of predecessors and w[2] of successors. */
+    OP_SELECT,
     /* s[i] += weight[i] b for each of the streams, by the weights of the MIX before, or s[i] =
      * weight[i] b + the sum over j of share[j][i] s[j] by those of the BLEND; with @begins s[i] =
      * x. */

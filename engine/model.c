@@ -113,13 +113,14 @@ static const char *lacks(const struct model *m, const struct be_ops *ops,
         [OP_KEEP] = "multi-token prediction", [OP_DRAFT_IN] = "multi-token prediction",
         [OP_KEYS] = "multi-token prediction", [OP_HOLES] = "multi-token prediction",
         [OP_TAP] = "block drafters",          [OP_FUSE] = "block drafters",
-        [OP_DEEP] = "rows of pictures",       [OP_KDA] = "Kimi delta attention",
-        [OP_SPREAD] = "residual streams",     [OP_MIX] = "residual streams",
-        [OP_NGRAM] = "tables of n-grams",     [OP_INDEX] = "sparse attention",
-        [OP_BLEND] = "residual streams",      [OP_LEAN_IN] = "condensed keys",
-        [OP_LEAN_Q] = "condensed keys",       [OP_CONDENSE] = "condensed keys",
-        [OP_PICK] = "condensed keys",         [OP_LEAN_ATTEND] = "condensed keys",
-        [OP_LEAN_OUT] = "condensed keys",
+        [OP_BLOCK_IN] = "block drafters",     [OP_BLOCK_OUT] = "block drafters",
+        [OP_SELECT] = "block drafters",       [OP_DEEP] = "rows of pictures",
+        [OP_KDA] = "Kimi delta attention",    [OP_SPREAD] = "residual streams",
+        [OP_MIX] = "residual streams",        [OP_NGRAM] = "tables of n-grams",
+        [OP_INDEX] = "sparse attention",      [OP_BLEND] = "residual streams",
+        [OP_LEAN_IN] = "condensed keys",      [OP_LEAN_Q] = "condensed keys",
+        [OP_CONDENSE] = "condensed keys",     [OP_PICK] = "condensed keys",
+        [OP_LEAN_ATTEND] = "condensed keys",  [OP_LEAN_OUT] = "condensed keys",
     };
 
     if (ops->run[op->kind])
@@ -162,8 +163,8 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
     for (uint32_t i = 0; i < m->n_ops && r == 0; i++) {
         struct model_op *op = &m->op[i];
 
-        if (!op->w[0] && !op->conv && !op->sinks && !op->post_norm && op->kind != OP_NORM &&
-            op->kind != OP_KEEP)
+        if (!op->w[0] && !op->conv && !op->sinks && !op->post_norm && !op->weigh &&
+            op->kind != OP_NORM && op->kind != OP_KEEP)
             continue;
         uint32_t same = model_weights_of(m, i);
         if (same != i) {

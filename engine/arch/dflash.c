@@ -1,5 +1,5 @@
 /*
- * dflash - pass 1 of a model from the file of a block drafter (DFlash, Chen et al. 2026).
+ * dflash - pass 1 of a model from the file of a block drafter (DFlash, 2026).
  *
  * f = the inputs of some layers of the model, one behind the other, of every position that the
  * model has computed. The drafter's layers have keys and values of these positions:
@@ -9,6 +9,9 @@
  * A block begins with the newest token, at the position n that the model has not computed yet, and
  * goes on with masks: layers with attention to all keys before n and, in both directions, to the
  * block's own. The logits at position n + i, i > 0, are those of the token there.
+ *
+ * DFlash2 has convolutions over the block before and behind each branch, and a selector of tokens
+ * (BLOCK_IN, BLOCK_OUT, SELECT).
  *
  *   pass 0  EMBED .. TAP .. TAP .. LOGITS  FUSE KEYS KEYS ..
  *   pass 1  EMBED  QKV ATTEND PROJ GATE_UP PROJ ..  LOGITS
@@ -20,6 +23,7 @@
 
 #include "engine/arch/dflash.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,6 +43,7 @@ struct plan {
     uint32_t n_block, mask;
     bool causal;
     enum glu glu;
+    struct block_shape block;
 };
 
 bool dflash_found(const struct gguf *file) {
@@ -53,7 +58,6 @@ static void refuse_kinds(struct meta *meta) {
     static const struct {
         const char *tensor, *name;
     } kinds[] = {
-        {"selector_hidden.weight", "DFlash2"},
         {"markov_w1.weight", "DSpark"},
         {"d2t", "with a vocabulary of its own"},
     };
@@ -63,7 +67,7 @@ static void refuse_kinds(struct meta *meta) {
             meta->r = err_set(meta->err, 0, NULL,
                               "a block drafter %s%s (tensor '%s') is not "
                               "supported",
-                              i < 2 ? "of the kind " : "", kinds[i].name, kinds[i].tensor);
+                              i == 0 ? "of the kind " : "", kinds[i].name, kinds[i].tensor);
 }
 
 /* Refuses a model whose layers' inputs or positions a drafter cannot have. */
@@ -140,6 +144,21 @@ static void read_glu(struct meta *meta, struct plan *p) {
                           act);
 }
 
+/* What DFlash2 has more than DFlash. */
+static void read_block(struct meta *meta, const struct model *m, struct plan *p) {
+    struct block_shape *s = &p->block;
+
+    if (!gguf_find(meta->file, "selector_hidden.weight"))
+        return;
+    meta_u32(meta, "conv_kernel_size", 1, 8, &s->kernel);
+    meta_u32(meta, "conv_group_size", 1, m->shape.n_embd, &s->group);
+    meta_u32(meta, "selector_rank", 1, 4096, &s->rank);
+    meta_u32(meta, "selector_top_k", 1, MIN(64, m->shape.n_vocab), &s->top_k);
+    if (meta->r == 0 && m->shape.n_embd % s->group)
+        meta->r = err_set(meta->err, 0, NULL, "%u channels in groups of %u are not supported",
+                          m->shape.n_embd, s->group);
+}
+
 static void read_plan(struct meta *meta, const struct model *m, struct plan *p) {
     const struct model_shape *s = &m->shape;
     double eps = (double)s->rms_eps, scale = 0, embedding = 1, cap = 0, logits = 1;
@@ -169,6 +188,7 @@ static void read_plan(struct meta *meta, const struct model *m, struct plan *p) 
     read_taps(meta, m, p);
     read_mask(meta, m, p);
     read_glu(meta, p);
+    read_block(meta, m, p);
     if (meta->r < 0)
         return;
     p->window = window;
@@ -205,6 +225,56 @@ static const char *if_there(const struct binder *b, const char *name) {
     return gguf_find(b->file, full) ? name : NULL;
 }
 
+/* @base of a convolution, [side][tap][channel], as one row. */
+static const struct tensor *bind_base(struct binder *b, const struct plan *p, uint64_t n,
+                                      const char *part, uint32_t l) {
+    char name[64];
+
+    snprintf(name, sizeof(name), "blk.%u.%s_conv_base", l, part);
+    const struct tensor *t = bind_any(b, name);
+    if (b->r < 0)
+        return NULL;
+    if (!t || t->ne[0] != n || t->ne[1] != p->block.kernel || t->ne[2] != 2 || t->ne[3] != 1 ||
+        t->format->block != 1) {
+        b->r = err_set(b->err, 0, NULL, "the file has no tensor '%s' of %llu x %u x 2 values", name,
+                       (unsigned long long)n, p->block.kernel);
+        return NULL;
+    }
+    struct tensor flat = *t;
+    flat.ne[1] *= flat.ne[2];
+    flat.ne[2] = 1;
+    return bind_flat(b, &flat);
+}
+
+/* Convolutions of what goes into the branch whose ops begin at @first, and of what comes out. */
+static void convolve(struct binder *b, struct model *m, const struct plan *p, const char *part,
+                     uint32_t l, uint32_t first) {
+    uint64_t n = m->shape.n_embd;
+
+    if (b->r < 0 || m->r < 0)
+        return;
+    const struct tensor *base = bind_base(b, p, n, part, l);
+    struct model_op *last = &m->op[m->n_ops - 1];
+    struct model_op in = {
+        .kind = OP_BLOCK_IN,
+        .layer = l,
+        .norm = m->op[first].norm,
+        .weigh = base,
+        .w = {bind_matrix(b, BIND_MUST, n, 2ull * p->block.kernel * (n / p->block.group),
+                          "blk.%u.%s_conv_proj.weight", l, part)},
+    };
+    struct model_op out = {
+        .kind = OP_BLOCK_OUT, .layer = l, .weigh = base, .post_norm = last->post_norm};
+
+    assert(last->kind == OP_PROJ && last->scale == 1);
+    last->branch = true;
+    last->post_norm = NULL;
+    m->op[first].norm = NULL;
+    model_add(m, &out);
+    model_add(m, &in);
+    move_last(m, first);
+}
+
 /* Layer @l of the block. */
 static void bind_layer(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
     const struct decoder d = {
@@ -222,13 +292,19 @@ static void bind_layer(struct binder *b, struct model *m, const struct plan *p, 
         .n_ff = p->n_ff,
     };
 
+    uint32_t first = m->n_ops;
     decoder_attention(b, m, &d, &layer);
     for (uint32_t i = m->n_ops; i-- > 0 && p->in_window[l];)
         if (m->op[i].kind == OP_ATTEND) {
             m->op[i].attn.window = p->window; /* in the pages of those without one */
             break;
         }
+    if (p->block.kernel)
+        convolve(b, m, p, "attn", l, first);
+    first = m->n_ops;
     decoder_ffn(b, m, &d, &layer);
+    if (p->block.kernel)
+        convolve(b, m, p, "ffn", l, first);
     gemma4_scale_layer(b, m, l);
 }
 
@@ -244,12 +320,23 @@ static void bind_block(struct binder *b, struct model *m, const struct plan *p) 
                                     .scale = p->embedding_scale});
     for (uint32_t l = 0; l < p->n_layer && b->r == 0; l++)
         bind_layer(b, m, p, l);
+    const struct tensor *norm = bind_vector(b, BIND_MUST, n, "output_norm.weight");
+    uint32_t rank = p->block.rank;
     model_add(m, &(struct model_op){
                      .kind = OP_LOGITS,
-                     .norm = bind_vector(b, BIND_MUST, n, "output_norm.weight"),
+                     .norm = norm,
                      .w = {output ? output : of_model.w[0]},
                      .cap = p->cap,
                  });
+    if (rank)
+        model_add(m,
+                  &(struct model_op){
+                      .kind = OP_SELECT,
+                      .norm = norm,
+                      .w = {bind_matrix(b, BIND_MUST, n, rank, "selector_hidden.weight"),
+                            bind_matrix(b, BIND_MUST, rank, n_vocab, "selector_predecessor.weight"),
+                            bind_matrix(b, BIND_MUST, rank, n_vocab, "selector_successor.weight")},
+                  });
 }
 
 /* The keys of pass 0, in front of the ops of pass 1, which begin at @at. Returns where they begin
@@ -330,4 +417,5 @@ void dflash_bind(struct binder *b, struct model *m) {
     m->shape.n_taps = p.n_taps;
     m->shape.n_block = p.n_block;
     m->shape.mask_token = (int32_t)p.mask;
+    m->shape.block = p.block;
 }

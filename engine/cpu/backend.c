@@ -295,22 +295,22 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
 
 /* The embedding is read row by row, as it lies in the file, but not from the file: that may change
  * while it is served. */
-static int load_embedding(struct be *b, struct weights *w, const struct tensor *t) {
+static int load_table(struct be *b, struct tensor *to, const struct tensor *t) {
     uint8_t *data = be_take(b, t->n_bytes);
 
     if (!data)
         return -ENOMEM;
     if (!b->keep.found)
         memcpy(data, t->data, t->n_bytes);
-    w->embedding = *t;
-    w->embedding.data = data;
+    *to = *t;
+    to->data = data;
     forget(t);
     return 0;
 }
 
 /* The tokens' table, and rows of positions and of the one type. */
 static int load_embeddings(struct be *b, struct weights *w, const struct model_op *op) {
-    int r = load_embedding(b, w, op->w[0]);
+    int r = load_table(b, &w->embedding, op->w[0]);
 
     r = r ? r : be_vector(b, op->w[1], &w->positions);
     return r ? r : be_vector(b, op->w[2], &w->token_type);
@@ -321,7 +321,15 @@ static int load_layer_input(struct be *b, struct weights *w, const struct model_
                             struct err *err) {
     int r = load_mat(b, w, op, 0, err);
 
-    return r ? r : load_embedding(b, w, op->w[1]);
+    return r ? r : load_table(b, &w->embedding, op->w[1]);
+}
+
+/* A matrix, and two tables of rows. */
+static int load_select(struct be *b, struct weights *w, const struct model_op *op,
+                       struct err *err) {
+    int r = load_layer_input(b, w, op, err);
+
+    return r ? r : load_table(b, &w->successor, op->w[2]);
 }
 
 /* be_ops.load. Weights are freed by close(), also those of an op that failed half way. */
@@ -344,6 +352,8 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
         r = r ? r : load_embeddings(b, w, op);
     else if (op->kind == OP_LAYER_INPUT)
         r = r ? r : load_layer_input(b, w, op, err);
+    else if (op->kind == OP_SELECT)
+        r = r ? r : load_select(b, w, op, err);
     else if (op->kind == OP_MLA_KV || op->kind == OP_MLA_OUT)
         r = r ? r : mla_load(b, w, op->w[0], err);
     else if (op->kind == OP_EXPERTS)
@@ -354,7 +364,7 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
         for (uint32_t i = 0; i < OP_MATRICES && op->w[i] && !r; i++)
             r = load_mat(b, w, op, i, err);
     if (op->kind == OP_ROUTE && op->table && !r)
-        r = load_embedding(b, w, op->table);
+        r = load_table(b, &w->embedding, op->table);
     if (op->kind == OP_NGRAM && !r)
         r = recurrent_load_taps(b, w, op, b->shape.stream.n * b->shape.n_embd);
     if (r == -ENOMEM)
@@ -401,7 +411,7 @@ static void plan_pages(struct be *b, const struct engine_opts *e) {
 }
 
 static size_t pair_bytes(const struct be *b) {
-    return (size_t)b->max_rows * MAX(2, b->shape.n_taps) * b->shape.n_embd * sizeof(float);
+    return (size_t)b->max_rows * 2 * b->shape.n_embd * sizeof(float);
 }
 
 /* Memory that is touched. */
@@ -461,13 +471,14 @@ static int allocate(struct be *b, const struct be_opts *o) {
         ok = ok && (b->act[i] || !width[i]);
     }
     b->row_width = MAX(b->row_width, round_up(MAX(m->mla.q_rank, m->sparse.dim), LANES));
-    b->row_width = MAX(b->row_width, round_up(m->stream.n_low, LANES));
+    b->row_width = MAX(b->row_width, round_up(MAX(m->stream.n_low, 2 * m->block.rank), LANES));
     b->row_width =
         MAX(b->row_width, round_up(MAX(m->condensed.q_rank, m->condensed.index_dim), LANES));
     b->gated = gated ? be_map(b->max_rows * gated * sizeof(float)) : NULL;
     ok = ok && (b->gated || !gated);
-    b->pair = m->drafts ? be_map(pair_bytes(b)) : NULL;
-    ok = ok && (b->pair || !m->drafts);
+    bool pairs = m->drafts && !m->n_taps;
+    b->pair = pairs ? be_map(pair_bytes(b)) : NULL;
+    ok = ok && (b->pair || !pairs);
     b->k = be_map((size_t)b->max_rows * m->widest.kv * sizeof(float));
     b->v = be_map((size_t)b->max_rows * m->widest.kv * sizeof(float));
     size_t n_rot = 1;
@@ -504,6 +515,7 @@ static struct be *close_backend(struct be *b) {
     recurrent_close(b);
     mla_close(b);
     streams_close(b);
+    blocks_close(b);
     sparse_close(b);
     condensed_close(b);
     be_unmap(b->pair, pair_bytes(b));
@@ -561,6 +573,7 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     r = r ? r : mla_open(b);
     r = r ? r : recurrent_open(b, o->n_states);
     r = r ? r : streams_open(b);
+    r = r ? r : blocks_open(b);
     r = r ? r : sparse_open(b, o->engine->max_context);
     r = r ? r : condensed_open(b, o->engine->max_context);
     if (r)
@@ -629,26 +642,49 @@ const struct be_ops backend_cpu = {
     .begin = ops_begin,
     .run =
         {
-            [OP_EMBED] = ops_embed,       [OP_LAYER_INPUT] = ops_layer_input,
-            [OP_QKV] = ops_qkv,           [OP_ATTEND] = ops_attend,
-            [OP_GATE] = ops_gate,         [OP_PROJ] = ops_proj,
-            [OP_JOIN] = ops_join,         [OP_GATE_UP] = ops_gate_up,
-            [OP_GATE_IN] = ops_gate_in,   [OP_ROUTE] = ops_route,
-            [OP_EXPERTS] = ops_experts,   [OP_SHARED] = ops_shared,
-            [OP_STATE_IN] = ops_state_in, [OP_DELTA] = ops_delta,
-            [OP_CONV] = ops_conv,         [OP_MAMBA] = ops_mamba,
-            [OP_MLA_IN] = ops_mla_in,     [OP_MLA_Q] = ops_mla_q,
-            [OP_MLA_KV] = ops_mla_kv,     [OP_MLA_OUT] = ops_mla_out,
-            [OP_KEYS] = ops_keys,         [OP_KEEP] = ops_keep,
-            [OP_DRAFT_IN] = ops_draft_in, [OP_TAP] = ops_tap,
-            [OP_FUSE] = ops_fuse,         [OP_NORM] = ops_norm,
-            [OP_HOLES] = ops_holes,       [OP_LOGITS] = ops_logits,
-            [OP_DEEP] = ops_deep,         [OP_KDA] = ops_delta,
-            [OP_SPREAD] = ops_spread,     [OP_MIX] = ops_mix,
-            [OP_NGRAM] = ops_ngram,       [OP_INDEX] = ops_index,
-            [OP_BLEND] = ops_blend,       [OP_LEAN_IN] = ops_lean_in,
-            [OP_LEAN_Q] = ops_lean_q,     [OP_CONDENSE] = ops_condense,
-            [OP_PICK] = ops_pick,         [OP_LEAN_ATTEND] = ops_lean_attend,
+            [OP_EMBED] = ops_embed,
+            [OP_LAYER_INPUT] = ops_layer_input,
+            [OP_QKV] = ops_qkv,
+            [OP_ATTEND] = ops_attend,
+            [OP_GATE] = ops_gate,
+            [OP_PROJ] = ops_proj,
+            [OP_JOIN] = ops_join,
+            [OP_GATE_UP] = ops_gate_up,
+            [OP_GATE_IN] = ops_gate_in,
+            [OP_ROUTE] = ops_route,
+            [OP_EXPERTS] = ops_experts,
+            [OP_SHARED] = ops_shared,
+            [OP_STATE_IN] = ops_state_in,
+            [OP_DELTA] = ops_delta,
+            [OP_CONV] = ops_conv,
+            [OP_MAMBA] = ops_mamba,
+            [OP_MLA_IN] = ops_mla_in,
+            [OP_MLA_Q] = ops_mla_q,
+            [OP_MLA_KV] = ops_mla_kv,
+            [OP_MLA_OUT] = ops_mla_out,
+            [OP_KEYS] = ops_keys,
+            [OP_KEEP] = ops_keep,
+            [OP_DRAFT_IN] = ops_draft_in,
+            [OP_TAP] = ops_tap,
+            [OP_FUSE] = ops_fuse,
+            [OP_BLOCK_IN] = ops_block_in,
+            [OP_BLOCK_OUT] = ops_block_out,
+            [OP_SELECT] = ops_select,
+            [OP_NORM] = ops_norm,
+            [OP_HOLES] = ops_holes,
+            [OP_LOGITS] = ops_logits,
+            [OP_DEEP] = ops_deep,
+            [OP_KDA] = ops_delta,
+            [OP_SPREAD] = ops_spread,
+            [OP_MIX] = ops_mix,
+            [OP_NGRAM] = ops_ngram,
+            [OP_INDEX] = ops_index,
+            [OP_BLEND] = ops_blend,
+            [OP_LEAN_IN] = ops_lean_in,
+            [OP_LEAN_Q] = ops_lean_q,
+            [OP_CONDENSE] = ops_condense,
+            [OP_PICK] = ops_pick,
+            [OP_LEAN_ATTEND] = ops_lean_attend,
             [OP_LEAN_OUT] = ops_lean_out,
         },
     .mask = ops_mask,

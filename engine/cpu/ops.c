@@ -253,6 +253,19 @@ struct matmul ops_prepare(struct step *s, const struct weights *w, uint32_t firs
     return ops_prepare_rows(s, w, first, n_mats, b->act[in], b->act_width[in]);
 }
 
+struct matmul ops_prepare_wanted(struct step *s, const struct weights *w) {
+    struct rows r = {
+        .step = s,
+        .w = w,
+        .in = s->be->act[ACT_X],
+        .in_stride = s->be->act_width[ACT_X],
+        .n = s->host.n_scored,
+        .wanted = true,
+    };
+
+    return prepare_all(&r, 0, 1);
+}
+
 /* Prepares all of the op's matrices. */
 static struct matmul prepare(struct step *s, enum act_role in, const struct weights *w) {
     return ops_prepare(s, w, 0, w->n_mats, in);
@@ -309,33 +322,6 @@ int ops_draft_in(struct step *s, const struct model_op *op) {
     mm.out[0] = s->be->act[ACT_X];
     mm.out_stride[0] = s->be->act_width[ACT_X];
     matmul_run(s->be->pool, &mm, 1);
-    return 0;
-}
-
-static void tap_row(const struct rows *r, uint32_t row, uint32_t thread) {
-    const struct be *b = r->step->be;
-    uint32_t n = b->shape.n_embd;
-
-    memcpy(b->pair + ((size_t)row * b->shape.n_taps + r->op->part) * n, act_row(b, ACT_X, row),
-           n * sizeof(float));
-}
-
-int ops_tap(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .op = op, .n = s->n_rows};
-
-    each_row(&r, tap_row);
-    return 0;
-}
-
-int ops_fuse(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    struct matmul mm =
-        ops_prepare_rows(s, op->weights, 0, 1, b->pair, (size_t)b->shape.n_taps * b->shape.n_embd);
-
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->act[ACT_X];
-    mm.out_stride[0] = b->act_width[ACT_X];
-    matmul_run(b->pool, &mm, 1);
     return 0;
 }
 
@@ -663,15 +649,7 @@ int ops_logits(struct step *s, const struct model_op *op) {
         each_row(&hidden, put_hidden);
     if (s->host.n_scored == 0)
         return 0;
-    struct rows scored = {
-        .step = s,
-        .w = w,
-        .in = s->be->act[ACT_X],
-        .in_stride = s->be->act_width[ACT_X],
-        .n = s->host.n_scored,
-        .wanted = true,
-    };
-    struct matmul mm = prepare_all(&scored, 0, 1);
+    struct matmul mm = ops_prepare_wanted(s, w);
 
     mm.mode = MATMUL_STORE;
     mm.out[0] = s->be->logits;

@@ -31,12 +31,14 @@ struct weights {
     struct mat *head;                            /* [n_head] of latent attention */
     struct tensor embedding; /* EMBED, LAYER_INPUT, ROUTE: the table as in the file, a copy */
     float *norm_bias, *positions, *token_type; /* of NORM; of EMBED, or NULL */
+    struct tensor successor; /* SELECT, like embedding, which is its predecessors' */
 };
 
 struct experts;   /* what a mixture of experts needs: experts.c */
 struct mla;       /* what latent attention needs: mla.c */
 struct streams;   /* buffers of residual streams: streams.c */
 struct condensed; /* buffers of condensed keys: condensed.c */
+struct blocks;    /* buffers of block drafters: blocks.c */
 struct sparse;    /* buffers of sparse attention: sparse.c */
 struct recurrent; /* what recurrent layers need, the states among it: recurrent.c */
 
@@ -90,10 +92,11 @@ struct be {
     struct recurrent *recurrent; /* likewise */
     struct mla *mla;             /* likewise */
     struct streams *streams;     /* NULL: there are no streams */
+    struct blocks *drafter;      /* NULL: no block drafter */
     struct sparse *sparse;       /* NULL: no layer is sparse */
     struct condensed *condensed; /* NULL: keys are not condensed */
-    float *pair;  /* [max_rows][2][n_embd] that DRAFT_IN multiplies, or n_taps for FUSE; or NULL */
-    float *gated; /* [max_rows][heads][2][dim] queries and gates; or NULL */
+    float *pair;                 /* [max_rows][2][n_embd] that DRAFT_IN multiplies; or NULL */
+    float *gated;                /* [max_rows][heads][2][dim] queries and gates; or NULL */
 
     /* A page has its layers one behind the other: the keys of every kv head, then the values. */
     struct kv_memory {
@@ -199,6 +202,13 @@ int recurrent_load_taps(struct be *b, struct weights *w, const struct model_op *
 /* Returns the values of state @state that are not those of layers. */
 float *recurrent_more(const struct be *b, uint32_t state);
 
+/* Buffers for a block drafter; 0 at once when the model has none. 0 or -ENOMEM. */
+int blocks_open(struct be *b);
+void blocks_close(struct be *b);
+int ops_block_in(struct step *s, const struct model_op *op);
+int ops_block_out(struct step *s, const struct model_op *op);
+int ops_select(struct step *s, const struct model_op *op);
+
 /* Buffers for residual streams; 0 at once when the model has none. 0 or -ENOMEM. */
 int streams_open(struct be *b);
 void streams_close(struct be *b);
@@ -227,6 +237,8 @@ int ops_layer_input(struct step *s, const struct model_op *op);
  * tiles here. */
 struct matmul ops_prepare(struct step *s, const struct weights *w, uint32_t first, uint32_t n_mats,
                           enum act_role in);
+/* Prepares the first matrix for the rows whose logits are wanted. */
+struct matmul ops_prepare_wanted(struct step *s, const struct weights *w);
 /* Prepares like ops_prepare(), for rows that lie at @in, @stride floats apart. */
 struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t first,
                                uint32_t n_mats, const float *in, size_t stride);

@@ -118,23 +118,6 @@ int ref_draft_in(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-int ref_tap(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    size_t n = b->shape->n_embd;
-
-    for (size_t r = 0; r < s->host.batch->n_rows; r++)
-        memcpy(b->pair + (r * b->shape->n_taps + op->part) * n, b->act[ACT_X] + r * n,
-               n * sizeof(float));
-    return 0;
-}
-
-int ref_fuse(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-
-    ref_linear(b, op->w[0], NULL, b->pair, s->host.batch->n_rows, b->act[ACT_X]);
-    return 0;
-}
-
 void ref_norm_rows(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t n = op->width;

@@ -20,6 +20,7 @@ static struct be *close_be(struct be *b) {
     free(b->row);
     free(b->gate);
     free(b->pair);
+    ref_blocks_free(b);
     free(b->router);
     free(b->pick);
     free(b->scores);
@@ -126,10 +127,8 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     b->row_width = MAX(b->row_width, MAX((size_t)s->stream.n * s->n_embd, s->sparse.dim));
     b->row_width = MAX(b->row_width, MAX(s->stream.n_low, s->condensed.q_rank));
     if (s->drafts) {
-        size_t n_pair = MAX(2ul, s->n_taps) * s->n_embd;
-
-        b->row_width = MAX(b->row_width, n_pair);
-        b->pair = floats(e->max_rows, n_pair);
+        b->row_width = MAX(b->row_width, MAX(2ul, s->n_taps) * s->n_embd);
+        b->pair = floats(e->max_rows, 2ul * s->n_embd);
         if (!b->pair)
             return false;
     }
@@ -160,10 +159,10 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     for (int i = 0; i < ACT_ROLES; i++)
         if (!b->act[i])
             return false;
-    return alloc_states(b, o) && alloc_latent(b, o) && alloc_streams(b, o) &&
-           ref_condensed_open(b, o) == 0 && b->sum && b->gate && b->router && b->pick &&
-           b->normed && b->kv[0] && b->kv[1] && b->up && b->row && b->scores && b->logits &&
-           b->rope;
+    return ref_blocks_alloc(b, o) && alloc_states(b, o) && alloc_latent(b, o) &&
+           alloc_streams(b, o) && ref_condensed_open(b, o) == 0 && b->sum && b->gate && b->router &&
+           b->pick && b->normed && b->kv[0] && b->kv[1] && b->up && b->row && b->scores &&
+           b->logits && b->rope;
 }
 
 /* be_ops.open: allocates all that a step needs. */
@@ -259,26 +258,49 @@ const struct be_ops backend_reference = {
     .begin = begin,
     .run =
         {
-            [OP_EMBED] = ref_embed,       [OP_LAYER_INPUT] = ref_layer_input,
-            [OP_QKV] = ref_qkv,           [OP_ATTEND] = ref_attend,
-            [OP_GATE] = ref_gate,         [OP_PROJ] = ref_proj,
-            [OP_JOIN] = ref_join,         [OP_GATE_UP] = ref_gate_up,
-            [OP_GATE_IN] = ref_gate_in,   [OP_ROUTE] = ref_route,
-            [OP_EXPERTS] = ref_experts,   [OP_SHARED] = ref_shared,
-            [OP_STATE_IN] = ref_state_in, [OP_DELTA] = ref_delta,
-            [OP_CONV] = ref_conv,         [OP_MAMBA] = ref_mamba,
-            [OP_MLA_IN] = ref_mla_in,     [OP_MLA_Q] = ref_mla_q,
-            [OP_MLA_KV] = ref_mla_kv,     [OP_MLA_OUT] = ref_mla_out,
-            [OP_KEYS] = ref_keys,         [OP_KEEP] = ref_keep,
-            [OP_DRAFT_IN] = ref_draft_in, [OP_TAP] = ref_tap,
-            [OP_FUSE] = ref_fuse,         [OP_NORM] = ref_norm,
-            [OP_HOLES] = ref_holes,       [OP_LOGITS] = ref_logits,
-            [OP_DEEP] = ref_deep,         [OP_KDA] = ref_kda,
-            [OP_SPREAD] = ref_spread,     [OP_MIX] = ref_mix,
-            [OP_NGRAM] = ref_ngram,       [OP_INDEX] = ref_index,
-            [OP_BLEND] = ref_blend,       [OP_LEAN_IN] = ref_lean_in,
-            [OP_LEAN_Q] = ref_lean_q,     [OP_CONDENSE] = ref_condense,
-            [OP_PICK] = ref_pick,         [OP_LEAN_ATTEND] = ref_lean_attend,
+            [OP_EMBED] = ref_embed,
+            [OP_LAYER_INPUT] = ref_layer_input,
+            [OP_QKV] = ref_qkv,
+            [OP_ATTEND] = ref_attend,
+            [OP_GATE] = ref_gate,
+            [OP_PROJ] = ref_proj,
+            [OP_JOIN] = ref_join,
+            [OP_GATE_UP] = ref_gate_up,
+            [OP_GATE_IN] = ref_gate_in,
+            [OP_ROUTE] = ref_route,
+            [OP_EXPERTS] = ref_experts,
+            [OP_SHARED] = ref_shared,
+            [OP_STATE_IN] = ref_state_in,
+            [OP_DELTA] = ref_delta,
+            [OP_CONV] = ref_conv,
+            [OP_MAMBA] = ref_mamba,
+            [OP_MLA_IN] = ref_mla_in,
+            [OP_MLA_Q] = ref_mla_q,
+            [OP_MLA_KV] = ref_mla_kv,
+            [OP_MLA_OUT] = ref_mla_out,
+            [OP_KEYS] = ref_keys,
+            [OP_KEEP] = ref_keep,
+            [OP_DRAFT_IN] = ref_draft_in,
+            [OP_TAP] = ref_tap,
+            [OP_FUSE] = ref_fuse,
+            [OP_BLOCK_IN] = ref_block_in,
+            [OP_BLOCK_OUT] = ref_block_out,
+            [OP_SELECT] = ref_select,
+            [OP_NORM] = ref_norm,
+            [OP_HOLES] = ref_holes,
+            [OP_LOGITS] = ref_logits,
+            [OP_DEEP] = ref_deep,
+            [OP_KDA] = ref_kda,
+            [OP_SPREAD] = ref_spread,
+            [OP_MIX] = ref_mix,
+            [OP_NGRAM] = ref_ngram,
+            [OP_INDEX] = ref_index,
+            [OP_BLEND] = ref_blend,
+            [OP_LEAN_IN] = ref_lean_in,
+            [OP_LEAN_Q] = ref_lean_q,
+            [OP_CONDENSE] = ref_condense,
+            [OP_PICK] = ref_pick,
+            [OP_LEAN_ATTEND] = ref_lean_attend,
             [OP_LEAN_OUT] = ref_lean_out,
         },
     .mask = mask,

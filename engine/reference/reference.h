@@ -34,10 +34,10 @@ struct be {
     float *gate;              /* [2 * widest FFN] of one expert, then its output [n_embd] */
     float *router;            /* [max_rows][n_expert], then pick_bias */
     struct expert_pick *pick; /* [max_rows][n_expert_used] */
-    float *pair;   /* [max_rows][2][n_embd] that DRAFT_IN multiplies, or n_taps for FUSE; or NULL */
-    float *scores; /* [heads of a key head][max_context] */
-    float *logits; /* [max_wants][n_vocab] */
-    double *rope;  /* [n_rot / 2][cos, sin] of one position */
+    float *pair;              /* [max_rows][2][n_embd] that DRAFT_IN multiplies; or NULL */
+    float *scores;            /* [heads of a key head][max_context] */
+    float *logits;            /* [max_wants][n_vocab] */
+    double *rope;             /* [n_rot / 2][cos, sin] of one position */
     /* A page has its layers one behind the other: page_tokens keys, then as many values. */
     uint8_t *pages[KV_CLASSES];
     size_t page_bytes[KV_CLASSES];
@@ -52,6 +52,14 @@ struct be {
     float *channel;         /* [channels] after the convolution */
     float *recall;          /* [dim] of a value head */
     float *state;           /* [n_states]: [recurrent layers][n_floats], then state.n_more */
+
+    /* For block drafters, else NULL. */
+    float *tap;                   /* [max_rows][n_taps][n_embd] */
+    float *saved;                 /* [max_rows][n_embd] */
+    float *dynamic;               /* [max_rows][block_values()] */
+    float *base;                  /* [2][block.kernel][n_embd] */
+    float *select;                /* [max_wants + 2][block.rank] */
+    struct block_pick *candidate; /* [max_wants][block.top_k] */
 
     /* For models with residual streams, else NULL. */
     float *mixed, *stream_gate; /* [max_rows][streams][n_embd] */
@@ -124,6 +132,12 @@ int ref_keep(struct step *s, const struct model_op *op);
 int ref_draft_in(struct step *s, const struct model_op *op);
 int ref_tap(struct step *s, const struct model_op *op);
 int ref_fuse(struct step *s, const struct model_op *op);
+int ref_block_in(struct step *s, const struct model_op *op);
+int ref_block_out(struct step *s, const struct model_op *op);
+int ref_select(struct step *s, const struct model_op *op);
+/* Buffers for a block drafter, freed in any case by ref_blocks_free(). false: out of memory. */
+bool ref_blocks_alloc(struct be *b, const struct be_opts *o);
+void ref_blocks_free(struct be *b);
 /* A row at a time: all scores of a key head's queries, softmax, weighted values, over the keys of
  * the window up to the row's position. */
 int ref_attend(struct step *s, const struct model_op *op);

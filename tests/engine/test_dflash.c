@@ -24,6 +24,7 @@ static const struct pair {
     const char *drafter, *model;
 } pairs[] = {
     {"qwen35-dflash", "qwen35-mtp"},
+    {"qwen35-dflash2", "qwen35-mtp"},
 };
 
 /* The logits of a block's rows, by position. */
@@ -84,13 +85,51 @@ static uint32_t number(yyjson_val *v, const char *key) {
     return (uint32_t)yyjson_get_uint(must(yyjson_obj_get(v, key)));
 }
 
+/* The largest difference of two lists of numbers. */
+static double apart(const float *x, yyjson_val *right) {
+    double worst = 0;
+    size_t k, n;
+    yyjson_val *v;
+
+    cr_assert_eq(yyjson_arr_size(right), N_VOCAB);
+    yyjson_arr_foreach(right, k, n, v) {
+        double diff = fabs((double)x[k] - yyjson_get_num(v));
+
+        worst = diff <= worst ? worst : diff; /* NaN too */
+    }
+    return worst;
+}
+
+/* The same of the candidates' scores behind the drafts before them, which a selector leaves as
+ * logits. */
+static double selected_apart(const struct watched *w, const struct driver_seq *s,
+                             yyjson_val *lattice) {
+    double worst = 0;
+    size_t i, k, n, n_ids, before = 0;
+    yyjson_val *place, *id;
+
+    yyjson_arr_foreach(lattice, i, n, place) {
+        yyjson_val *ids = yyjson_obj_get(place, "ids"), *scores = yyjson_obj_get(place, "scores");
+        yyjson_val *row = must(yyjson_arr_get(scores, before));
+
+        yyjson_arr_foreach(ids, k, n_ids, id) {
+            double diff = fabs((double)w->logits[i + 1][yyjson_get_int(id)] -
+                               yyjson_get_num(yyjson_arr_get(row, k)));
+
+            worst = diff <= worst ? worst : diff; /* NaN too */
+            before = yyjson_get_int(id) == s->draft[i] ? k : before;
+        }
+    }
+    return worst;
+}
+
 /* The block behind the prompt and the first greedy tokens, which the round says. */
 static double check_round(struct driver *d, struct watched *w, struct driver_seq *s,
                           yyjson_val *round) {
     yyjson_val *logits = yyjson_obj_get(round, "logits"), *drafts = yyjson_obj_get(round, "drafts");
+    yyjson_val *lattice = yyjson_obj_get(round, "lattice"), *v;
     double worst = 0;
-    size_t i, k, n, n_row;
-    yyjson_val *row, *v;
+    size_t i, n;
 
     while (s->n_computed < number(round, "position"))
         driver_decode(d, &s, 1, 1, false);
@@ -99,14 +138,14 @@ static double check_round(struct driver *d, struct watched *w, struct driver_seq
     w->n_seen = 0;
     driver_block(d, &s, 1);
     cr_assert_eq(w->n_seen, d->info->n_block);
-    yyjson_arr_foreach(logits, i, n, row) {
-        cr_assert(i < BLOCK_MAX && yyjson_arr_size(row) == N_VOCAB);
-        yyjson_arr_foreach(row, k, n_row, v) {
-            double diff = fabs((double)w->logits[i][k] - yyjson_get_num(v));
+    yyjson_arr_foreach(lattice ? NULL : logits, i, n, v) {
+        double diff = apart(w->logits[i], v);
 
-            worst = diff <= worst ? worst : diff; /* NaN too */
-        }
+        cr_assert(i < BLOCK_MAX);
+        worst = diff <= worst ? worst : diff;
     }
+    if (lattice)
+        worst = selected_apart(w, s, lattice);
     cr_assert_eq(yyjson_arr_size(drafts), d->info->n_block - 1);
     yyjson_arr_foreach(drafts, i, n, v)
         cr_expect_eq(s->draft[i], (int32_t)yyjson_get_int(v), "draft %zu at %u", i, w->pos0);
@@ -340,6 +379,38 @@ Test(dflash, a_drafter_of_another_model_is_refused) {
         cr_expect_eq(open_tiny(cases[i].model, cases[i].drafter, &d, &err), -EINVAL);
         cr_expect(strstr(err.message, cases[i].why) != NULL, "%zu: %s", i, err.message);
     }
+}
+
+/* A tensor that only such a drafter has. */
+Test(dflash, other_kinds_are_refused) {
+    static const struct {
+        const char *tensor, *why;
+    } cases[] = {
+        {"markov_w1.weight", "a block drafter of the kind DSpark (tensor 'markov_w1.weight')"},
+        {"d2t", "a block drafter with a vocabulary of its own (tensor 'd2t')"},
+        {"selector_hidden.weight", "has no 'dflash.conv_kernel_size'"},
+    };
+    struct tiny_model t = qwen3;
+    char path[2][64];
+
+    tiny_model_temp(&qwen3, path[0]);
+    t.arch = "dflash";
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct gguf_writer w;
+        struct driver d;
+        struct err err = {0};
+
+        gw_init(&w);
+        tiny_model_build(&t, &w);
+        gw_tensor(&w, cases[i].tensor, TENSOR_F32, 2, (uint64_t[]){128, 4}, NULL);
+        tiny_model_temp_of(&w, path[1]);
+        gw_deinit(&w);
+        const struct driver_opts o = {.path = path[0], .block = path[1], .drafts = true};
+        cr_expect_eq(driver_open(&d, &o, &err), -EINVAL);
+        unlink(path[1]);
+        cr_expect(strstr(err.message, cases[i].why) != NULL, "%zu: %s", i, err.message);
+    }
+    unlink(path[0]);
 }
 
 Test(dflash, a_drafter_alone_is_no_model) {

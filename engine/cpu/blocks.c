@@ -1,0 +1,193 @@
+/*
+ * blocks - ops of block drafters (engine/arch/dflash.c).
+ */
+
+#include "engine/blocks.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include "engine/cpu/state.h"
+
+/* Buffers for the largest batch. */
+struct blocks {
+    float *tap;   /* [max_rows][n_taps][n_embd] */
+    float *saved; /* [max_rows][n_embd] x before the convolution; NULL: there is none, and below */
+    float *d;     /* [max_rows][block_values()] */
+    float *g;     /* [max_wants][block.rank], of scored wants; NULL: no selector, and below */
+    struct block_pick *candidate; /* [max_wants][block.top_k] */
+};
+
+struct run {
+    struct step *step;
+    const struct model_op *op;
+    uint32_t n;
+    void (*fn)(const struct run *r, uint32_t i, uint32_t thread);
+    _Atomic uint32_t next;
+};
+
+static void do_rows(void *ctx, uint32_t thread) {
+    struct run *r = ctx;
+    uint32_t i;
+
+    while ((i = atomic_fetch_add(&r->next, 1)) < r->n)
+        r->fn(r, i, thread);
+}
+
+static void each(struct step *s, const struct model_op *op, uint32_t n,
+                 void (*fn)(const struct run *, uint32_t, uint32_t)) {
+    struct run r = {.step = s, .op = op, .n = n, .fn = fn};
+
+    pool_run(s->be->pool, do_rows, &r);
+}
+
+/* The sizes of the buffers, in floats, in their order. */
+static void sizes(const struct be *b, size_t out[4]) {
+    const struct model_shape *m = &b->shape;
+
+    out[0] = (size_t)b->max_rows * m->n_taps * m->n_embd;
+    out[1] = m->block.kernel ? (size_t)b->max_rows * m->n_embd : 0;
+    out[2] = b->max_rows * block_values(m);
+    out[3] = (size_t)b->max_wants * m->block.rank;
+}
+
+int blocks_open(struct be *b) {
+    size_t n[4], n_candidates = (size_t)b->max_wants * b->shape.block.top_k;
+    bool ok = true;
+
+    if (!b->shape.n_taps)
+        return 0;
+    struct blocks *k = b->drafter = calloc(1, sizeof(*k));
+    if (!k)
+        return -ENOMEM;
+    float **to[] = {&k->tap, &k->saved, &k->d, &k->g};
+    sizes(b, n);
+    for (int i = 0; i < 4; i++) {
+        *to[i] = n[i] ? be_map(n[i] * sizeof(float)) : NULL;
+        ok = ok && (*to[i] || !n[i]);
+    }
+    k->candidate = n_candidates ? calloc(n_candidates, sizeof(*k->candidate)) : NULL;
+    return ok && (k->candidate || !n_candidates) ? 0 : -ENOMEM;
+}
+
+void blocks_close(struct be *b) {
+    struct blocks *k = b->drafter;
+    size_t n[4];
+
+    if (!k)
+        return;
+    sizes(b, n);
+    be_unmap(k->tap, n[0] * sizeof(float));
+    be_unmap(k->saved, n[1] * sizeof(float));
+    be_unmap(k->d, n[2] * sizeof(float));
+    be_unmap(k->g, n[3] * sizeof(float));
+    free(k->candidate);
+    free(k);
+    b->drafter = NULL;
+}
+
+static float *act_row(const struct be *b, enum act_role role, uint32_t row) {
+    return b->act[role] + row * b->act_width[role];
+}
+
+static void tap_row(const struct run *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    uint32_t n = b->shape.n_embd;
+
+    (void)thread;
+    memcpy(b->drafter->tap + ((size_t)row * b->shape.n_taps + r->op->part) * n,
+           act_row(b, ACT_X, row), n * sizeof(float));
+}
+
+int ops_tap(struct step *s, const struct model_op *op) {
+    each(s, op, s->n_rows, tap_row);
+    return 0;
+}
+
+int ops_fuse(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct matmul mm = ops_prepare_rows(s, op->weights, 0, 1, b->drafter->tap,
+                                        (size_t)b->shape.n_taps * b->shape.n_embd);
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->act[ACT_X];
+    mm.out_stride[0] = b->act_width[ACT_X];
+    matmul_run(b->pool, &mm, 1);
+    return 0;
+}
+
+static void norm_row(const struct run *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+
+    (void)thread;
+    b->kernels->norm(act_row(b, ACT_X, row), r->op->weights->norm, act_row(b, ACT_B, row),
+                     b->shape.n_embd, b->shape.rms_eps);
+}
+
+static void convolve_in_row(const struct run *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    uint32_t n = b->shape.n_embd;
+    float *x = act_row(b, ACT_X, row);
+
+    (void)thread;
+    memcpy(b->drafter->saved + (size_t)row * n, x, n * sizeof(*x));
+    block_convolve(&r->step->host, &b->shape, row, 0, b->act[ACT_B], b->drafter->d,
+                   r->op->weights->weigh, x);
+}
+
+int ops_block_in(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct matmul mm = ops_prepare(s, op->weights, 0, 1, ACT_X);
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->drafter->d;
+    mm.out_stride[0] = block_values(&b->shape);
+    matmul_run(b->pool, &mm, 1);
+    each(s, op, s->n_rows, norm_row);
+    each(s, op, s->n_rows, convolve_in_row);
+    return 0;
+}
+
+static void convolve_out_row(const struct run *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    uint32_t n = b->shape.n_embd;
+    float *x = act_row(b, ACT_X, row), *t = b->row + thread * b->row_width;
+    const float *saved = b->drafter->saved + (size_t)row * n;
+
+    block_convolve(&r->step->host, &b->shape, row, 1, b->act[ACT_B], b->drafter->d,
+                   r->op->weights->weigh, t);
+    if (r->op->weights->post_norm)
+        b->kernels->norm(t, r->op->weights->post_norm, t, n, b->shape.rms_eps);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = (saved[i] + t[i]) * r->op->scale;
+}
+
+int ops_block_out(struct step *s, const struct model_op *op) {
+    each(s, op, s->n_rows, convolve_out_row);
+    return 0;
+}
+
+static void candidates_of(const struct run *r, uint32_t i, uint32_t thread) {
+    const struct be *b = r->step->be;
+
+    (void)thread;
+    block_candidates(&r->step->host, &b->shape, i, b->logits,
+                     b->drafter->candidate + (size_t)i * b->shape.block.top_k);
+}
+
+int ops_select(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t n = s->host.n_scored;
+
+    if (n == 0)
+        return 0;
+    struct matmul mm = ops_prepare_wanted(s, op->weights);
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->drafter->g;
+    mm.out_stride[0] = b->shape.block.rank;
+    matmul_run(b->pool, &mm, 1);
+    each(s, op, n, candidates_of);
+    block_select(&s->host, &b->shape, &op->weights->embedding, &op->weights->successor,
+                 b->drafter->g, b->drafter->candidate, b->row, b->logits);
+    return 0;
+}

@@ -1,0 +1,97 @@
+/* Ops of block drafters (engine/arch/dflash.c). */
+
+#include "engine/blocks.h"
+
+#include <string.h>
+#include "engine/reference/reference.h"
+
+bool ref_blocks_alloc(struct be *b, const struct be_opts *o) {
+    const struct model_shape *s = o->shape;
+    size_t rows = o->engine->max_rows, wants = o->engine->max_wants;
+
+    if (!s->n_taps)
+        return true;
+    b->tap = calloc(rows * s->n_taps * s->n_embd, sizeof(float));
+    b->saved = calloc(rows * s->n_embd, sizeof(float));
+    b->dynamic = calloc(rows * block_values(s) + 1, sizeof(float));
+    b->base = calloc((size_t)2 * s->block.kernel * s->n_embd + 1, sizeof(float));
+    b->select = calloc((wants + 2) * s->block.rank + 1, sizeof(float));
+    b->candidate = calloc(wants * s->block.top_k + 1, sizeof(*b->candidate));
+    return b->tap && b->saved && b->dynamic && b->base && b->select && b->candidate;
+}
+
+void ref_blocks_free(struct be *b) {
+    free(b->tap);
+    free(b->saved);
+    free(b->dynamic);
+    free(b->base);
+    free(b->select);
+    free(b->candidate);
+}
+
+int ref_tap(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    size_t n = b->shape->n_embd;
+
+    for (size_t r = 0; r < s->host.batch->n_rows; r++)
+        memcpy(b->tap + (r * b->shape->n_taps + op->part) * n, b->act[ACT_X] + r * n,
+               n * sizeof(float));
+    return 0;
+}
+
+int ref_fuse(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+
+    ref_linear(b, op->w[0], NULL, b->tap, s->host.batch->n_rows, b->act[ACT_X]);
+    return 0;
+}
+
+static void read_base(struct be *b, const struct tensor *t) {
+    for (size_t i = 0; i < t->ne[0]; i++)
+        b->base[i] = ref_vector_at(t, i);
+}
+
+int ref_block_in(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    size_t n = b->shape->n_embd, n_rows = s->host.batch->n_rows;
+
+    read_base(b, op->weigh);
+    ref_norm_rows(s, op);
+    ref_linear(b, op->w[0], NULL, b->normed, (uint32_t)n_rows, b->dynamic);
+    memcpy(b->saved, b->act[ACT_X], n_rows * n * sizeof(float));
+    for (uint32_t r = 0; r < n_rows; r++)
+        block_convolve(&s->host, b->shape, r, 0, b->normed, b->dynamic, b->base,
+                       b->act[ACT_X] + r * n);
+    return 0;
+}
+
+int ref_block_out(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    size_t n = b->shape->n_embd;
+
+    read_base(b, op->weigh);
+    for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
+        float *x = b->act[ACT_X] + r * n, *t = b->sum;
+
+        block_convolve(&s->host, b->shape, r, 1, b->act[ACT_B], b->dynamic, b->base, t);
+        if (op->post_norm)
+            ref_rms_norm(t, op->post_norm, b->shape->rms_eps, n, t);
+        for (size_t i = 0; i < n; i++)
+            x[i] = (b->saved[r * n + i] + t[i]) * op->scale;
+    }
+    return 0;
+}
+
+/* LOGITS has left the normed rows of the scored wants. */
+int ref_select(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t n = s->host.n_scored;
+
+    ref_linear(b, op->w[0], NULL, b->normed, n, b->select);
+    for (uint32_t i = 0; i < n; i++)
+        block_candidates(&s->host, b->shape, i, b->logits,
+                         b->candidate + (size_t)i * b->shape->block.top_k);
+    block_select(&s->host, b->shape, op->w[1], op->w[2], b->select, b->candidate,
+                 b->select + (size_t)n * b->shape->block.rank, b->logits);
+    return 0;
+}
