@@ -70,6 +70,32 @@ Test(cost, converges_on_machines_a_thousandfold_apart) {
     }
 }
 
+/* Where times vary by half from step to step, one step moves the price of a chunk beside that of a
+ * row by little. */
+Test(cost, noise_moves_no_price) {
+    struct machine m = {.fixed = 60, .row = 4, .noise = 0.8};
+    struct cost_shape one = {.rows = 1, .seqs = 1, .context = 500},
+                      many = {.rows = 64, .seqs = 1, .context = 564, .pairs = 64 * 532};
+    double moved = 0;
+
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct rng r = {seed};
+        struct cost c;
+        double before = 0;
+
+        cost_init(&c);
+        learn(&c, &m, &r, 200, 64);
+        for (uint32_t k = 0; k <= 300; k++) {
+            learn(&c, &m, &r, 1, 64);
+            double ratio = (double)cost_expect_ns(&c, &many) / (double)cost_expect_ns(&c, &one);
+
+            moved += k > 0 ? fabs(log(ratio / before)) / 300 / 20 : 0;
+            before = ratio;
+        }
+    }
+    cr_expect_lt(moved, 0.015, "a step moves it by %.4f", moved);
+}
+
 /* The prior's price of context is far above this machine's, and contexts grow too slowly to see it
  * from step to step. The speed must not fall with it, nor the price of rows with the speed. */
 Test(cost, growing_contexts_change_no_price_of_rows) {
