@@ -45,6 +45,9 @@ int ctl_watch(struct ctl *c, const char *path,
 yyjson_doc *ctl_parse(const char *text, size_t len);
 /* Prints @d, which it frees, as a line; nothing where there is no memory. */
 void ctl_print_json(yyjson_mut_doc *d, FILE *out);
+/* Says why a command fails: as a line of JSON on the standard output, {"status": "error", "error":
+ * @message, "code": @code}, or as text on the standard error. Returns @code. */
+int ctl_fail(bool json, int code, const char *message);
 
 /*
  * Texts for people. A field that is missing or of another type is shown as "-"; bytes that could

@@ -211,35 +211,26 @@ static int load_files(struct pull *p, struct err *err) {
 
 /* ---- the command ---- */
 
-/* A last line of JSON. */
-static void print_last(const char *status, const char *key, const char *value, uint64_t number,
-                       const char *name) {
+/* Prints the last line of JSON. */
+static void print_last(const char *path, uint64_t bytes, const char *name) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d);
 
     yyjson_mut_doc_set_root(d, root);
-    yyjson_mut_obj_add_str(d, root, "status", status);
-    yyjson_mut_obj_add_str(d, root, key, value);
-    if (name)
-        yyjson_mut_obj_add_str(d, root, "name", name);
-    yyjson_mut_obj_add_uint(d, root, name ? "bytes" : "code", number);
+    yyjson_mut_obj_add_str(d, root, "status", "success");
+    yyjson_mut_obj_add_str(d, root, "path", path);
+    yyjson_mut_obj_add_str(d, root, "name", name);
+    yyjson_mut_obj_add_uint(d, root, "bytes", bytes);
     ctl_print_json(d, stdout);
 }
 
 static int fail(struct pull *p, int code, const struct err *err) {
     progress_clear(&p->progress);
-    if (code == FETCH_INTERRUPTED) {
-        if (p->json)
-            print_last("error", "error", "interrupted", FETCH_INTERRUPTED, NULL);
-        else
-            fprintf(stderr,
-                    "interrupted; the downloaded part is kept, and the same command continues\n");
-    } else if (p->json) {
-        print_last("error", "error", err->message, (uint64_t)code, NULL);
-    } else {
-        cli_fail("%s", err->message);
-    }
-    fflush(stdout);
+    if (code != FETCH_INTERRUPTED)
+        return ctl_fail(p->json, code, err->message);
+    if (p->json)
+        return ctl_fail(true, code, "interrupted");
+    fprintf(stderr, "interrupted; the downloaded part is kept, and the same command continues\n");
     return code;
 }
 
@@ -259,7 +250,7 @@ static int done(struct pull *p, bool in_cache, struct err *err) {
         progress_say(&p->progress, "warning", "weftd cannot serve it: %s", err->message);
     progress_clear(&p->progress);
     if (p->json)
-        print_last("success", "path", path, p->choice.bytes, p->choice.stem);
+        print_last(path, p->choice.bytes, p->choice.stem);
     else
         printf("%s\n", path);
     return cli_flush() ? CLI_OK : CLI_FAILED;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/printable.h"
+#include "cmd/cli.h"
 #include "cmd/ctl_progress.h"
 #include "proto/stats.h"
 
@@ -48,6 +49,23 @@ void ctl_print_json(yyjson_mut_doc *d, FILE *out) {
     if (text)
         fprintf(out, "%s\n", text);
     yyjson_mut_doc_free(d);
+}
+
+int ctl_fail(bool json, int code, const char *message) {
+    if (!json) {
+        cli_fail("%s", message);
+        return code;
+    }
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_obj(d);
+
+    yyjson_mut_doc_set_root(d, root);
+    yyjson_mut_obj_add_str(d, root, "status", "error");
+    yyjson_mut_obj_add_str(d, root, "error", message);
+    yyjson_mut_obj_add_int(d, root, "code", code);
+    ctl_print_json(d, stdout);
+    fflush(stdout);
+    return code;
 }
 
 bool ctl_value(yyjson_val *object, const char *key, double *out) {

@@ -58,11 +58,9 @@ struct call {
     char **argv;
 };
 
-static int finish(int code, const struct err *err) {
-    if (code != CTL_OK) {
-        cli_fail("%s", err->message);
-        return code;
-    }
+static int finish(const struct call *c, int code, const struct err *err) {
+    if (code != CTL_OK)
+        return ctl_fail(c->json, code, err->message);
     return cli_flush() ? CLI_OK : CLI_FAILED;
 }
 
@@ -98,7 +96,7 @@ static int answer(struct call *c, const char *path,
     if (r == CTL_OK)
         print(text.data, text.len);
     yyjson_doc_free(doc);
-    return finish(r, &err);
+    return finish(c, r, &err);
 }
 
 /* One line after the other. */
@@ -138,7 +136,8 @@ static int watch_stats(struct call *c, double seconds) {
     snprintf(path, sizeof(path), "/stats?watch=%.0fms", seconds * 1000);
     int r = ctl_watch(c->ctl, path, print_line, &w, &err);
     yyjson_doc_free(w.before);
-    return finish(r, &err);
+    /* Not a line among those of the daemon. */
+    return r == CTL_OK ? finish(c, r, &err) : ctl_fail(false, r, err.message);
 }
 
 static int run_stats(struct call *c) {
@@ -165,7 +164,7 @@ static int run_health(struct call *c) {
     buf_init(&text, CTL_REPLY_MAX);
     int r = ctl_call(c->ctl, "GET", "/health", &text, &err);
     if (r != CTL_OK)
-        return finish(r, &err);
+        return finish(c, r, &err);
     yyjson_doc *doc = ctl_parse(text.data, text.len);
     if (!doc)
         return cli_fail("the answer to GET /health is not a JSON object");
@@ -192,7 +191,7 @@ static int post(struct call *c, const char *path, const char *done) {
         print(reply.data, reply.len);
     else if (r == CTL_OK)
         puts(done);
-    return finish(r, &err);
+    return finish(c, r, &err);
 }
 
 static int run_cancel(struct call *c) {
@@ -234,7 +233,7 @@ static int run_dump(struct call *c) {
         return cli_usage("dump takes the name of a file to write, and optionally of a model");
     buf_init(&file, CTL_REPLY_MAX);
     int r = ctl_flight(c->ctl, c->argc > 1 ? c->argv[1] : NULL, &file, &err);
-    return r == CTL_OK ? write_file(c->argv[0], &file) : finish(r, &err);
+    return r == CTL_OK ? write_file(c->argv[0], &file) : finish(c, r, &err);
 }
 
 /* Prints the usage since a day or a month, by default since the first of this month. */
@@ -265,7 +264,7 @@ static int run_usage(struct call *c) {
         print(text.data, text.len);
     }
     yyjson_doc_free(doc);
-    return finish(r, &err);
+    return finish(c, r, &err);
 }
 
 /* Asks for a change of a model and waits until it has come about. @done: what @key says then. */
@@ -284,7 +283,7 @@ static int change(struct call *c, const char *what, const char *key, const char 
     }
     if (r == CTL_OK)
         printf("%s: %s\n", c->argv[0], is);
-    return finish(r, &err);
+    return finish(c, r, &err);
 }
 
 static int run_load(struct call *c) {
@@ -316,7 +315,7 @@ static int run_top(struct call *c) {
 
     if (c->argc > 1 || (c->argc == 1 && !cli_double(c->argv[0], 0.1, 3600, &seconds)))
         return cli_usage("top takes a number of seconds from 0.1 to 3600");
-    return finish(ctl_top(c->ctl, seconds, &err), &err);
+    return finish(c, ctl_top(c->ctl, seconds, &err), &err);
 }
 
 /* Commands of the admin socket. Those without `run` take no arguments: they show the answer to GET

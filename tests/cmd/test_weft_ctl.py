@@ -245,6 +245,16 @@ def test_broken_answers_are_one_line():
                 assert run(command, code=code)[1].startswith("weftctl: "), answer[:60]
 
 
+def test_json_says_why_a_command_fails():
+    with Server({("POST", "/reload"): http({"error": {"message": "weft.conf:3: no"}}, "400 Bad Request")}):
+        for command in ("reload", "requests", "health"):
+            out, err = run("--json", command, code=1)
+            said = json.loads(out)
+            assert said["status"] == "error" and said["code"] == 1 and "refused" in said["error"] and not err, said
+        assert "weft.conf:3: no" in json.loads(run("--json", "reload", code=1)[0])["error"]
+    assert json.loads(run("--json", "reload", code=69)[0])["code"] == 69
+
+
 def test_no_daemon_is_69():
     for path in ("/nonexistent/admin.sock", "/dev/null", FOLDER.name, "/" + "x" * 200):
         for command in (["stats"], ["stats", "--watch"], ["requests"], ["cancel", "1"], ["health"], ["drain"], ["top"]):
