@@ -384,7 +384,7 @@ struct gguf *gguf_free(struct gguf *g) {
     free(g->shard);
     gguf_meta_deinit(&g->meta);
     free(g->tensor);
-    gguf_index_deinit(&g->index);
+    hash_index_deinit(&g->index.items);
     arena_deinit(&g->names);
     free(g);
     return NULL;

@@ -118,61 +118,23 @@ static uint32_t hash_name(const struct gguf_index *x, struct gguf_str s) {
     return (uint32_t)fold(h, 0x9E3779B97F4A7C15u);
 }
 
-int gguf_index_reserve(struct gguf_index *x, const void *owner, uint32_t n) {
-    uint32_t size = 16;
-
-    assert(n >= x->n && n <= UINT32_MAX / 4); /* 2 n is no overflow */
-    while (size < 2 * n)
-        size *= 2;
-    if (x->slot && size <= x->mask + 1)
-        return 0;
-    struct gguf_slot *old = x->slot, *slot = calloc(size, sizeof(*slot));
-    uint32_t n_old = old ? x->mask + 1 : 0;
-
-    if (!slot)
-        return -ENOMEM;
-    if (!old) {
-        if (getrandom(x->seed, sizeof(x->seed), GRND_NONBLOCK) != sizeof(x->seed))
-            x->seed[0] = (uint64_t)(uintptr_t)slot, x->seed[1] = (uint64_t)(uintptr_t)x;
-        x->seed[1] |= 1;
-    }
-    x->slot = slot;
-    x->mask = size - 1;
-    x->n = 0;
-    for (uint32_t i = 0; i < n_old; i++)
-        if (old[i].item)
-            gguf_index_add(x, x->name(owner, old[i].item - 1), old[i].item - 1);
-    free(old);
-    return 0;
+int gguf_index_reserve(struct gguf_index *x, uint32_t n) {
+    if (!x->seed[1] && getrandom(x->seed, sizeof(x->seed), GRND_NONBLOCK) != sizeof(x->seed))
+        x->seed[0] = (uint64_t)(uintptr_t)&n, x->seed[1] = (uint64_t)(uintptr_t)x;
+    x->seed[1] |= 1;
+    return hash_index_reserve(&x->items, n);
 }
 
 int64_t gguf_index_find(const struct gguf_index *x, const void *owner, struct gguf_str name) {
-    if (!x->slot)
-        return -1;
-    uint32_t h = hash_name(x, name);
-
-    for (uint32_t i = h & x->mask; x->slot[i].item; i = (i + 1) & x->mask) {
-        if (x->slot[i].hash != h)
-            continue;
-        struct gguf_str s = x->name(owner, x->slot[i].item - 1);
+    HASH_INDEX_EACH(x->items, hash_name(x, name), i) {
+        struct gguf_str s = x->name(owner, i);
 
         if (s.len == name.len && memcmp(s.data, name.data, s.len) == 0)
-            return x->slot[i].item - 1;
+            return i;
     }
     return -1;
 }
 
-void gguf_index_add(struct gguf_index *x, struct gguf_str name, uint32_t item) {
-    uint32_t h = hash_name(x, name), i = h & x->mask;
-
-    assert(2 * x->n <= x->mask); /* bounds the search */
-    while (x->slot[i].item)
-        i = (i + 1) & x->mask;
-    x->slot[i] = (struct gguf_slot){h, item + 1};
-    x->n++;
-}
-
-void gguf_index_deinit(struct gguf_index *x) {
-    free(x->slot);
-    x->slot = NULL;
+int gguf_index_add(struct gguf_index *x, struct gguf_str name, uint32_t item) {
+    return hash_index_add(&x->items, hash_name(x, name), item);
 }

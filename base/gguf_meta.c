@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include "base/try.h"
 
 /* Bytes of one value; 0: not a scalar of fixed size. */
 static size_t scalar_bytes(uint32_t type) {
@@ -125,7 +126,7 @@ int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv) {
     m->kv = calloc(MAX(n_kv, 1u), sizeof(*m->kv));
     if (!m->kv)
         return -ENOMEM;
-    int r = gguf_index_reserve(&m->index, m, n_kv);
+    int r = gguf_index_reserve(&m->index, n_kv);
 
     while (r == 0 && m->n < n_kv) {
         size_t at = c->at;
@@ -136,7 +137,7 @@ int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv) {
             return r;
         if (gguf_index_find(&m->index, m, kv->key) >= 0)
             return key_fail(c, at, kv, "appears twice");
-        gguf_index_add(&m->index, kv->key, m->n++);
+        TRY(gguf_index_add(&m->index, kv->key, m->n++));
         r = parse_value(c, kv);
     }
     return r;
@@ -146,7 +147,7 @@ void gguf_meta_deinit(struct gguf_meta *m) {
     for (uint32_t i = 0; i < m->n; i++)
         free(m->kv[i].array.offset);
     free(m->kv);
-    gguf_index_deinit(&m->index);
+    hash_index_deinit(&m->index.items);
     *m = (struct gguf_meta){0};
 }
 

@@ -8,6 +8,7 @@
 #include <time.h>
 #include "base/arena.h"
 #include "base/gguf.h"
+#include "base/hash_index.h"
 
 /* Limits the header bytes of all shards together. The largest vocabularies known take 16 MiB. This
  * one number bounds the memory and the time that a hostile file can cost: strings, arrays and
@@ -48,24 +49,20 @@ int gguf_cursor_str(struct gguf_cursor *c, struct gguf_str *out, const char *wha
 /* A key or tensor name: not empty, at most @max bytes, printable ASCII (it will be printed). */
 int gguf_cursor_name(struct gguf_cursor *c, size_t max, struct gguf_str *out, const char *what);
 
-/* Index of names: open addressing over a keyed hash, so that no choice of names makes it slow.
+/* Index of names by a keyed hash, so that no choice of names makes it slow.
  * Items are numbers; @name gives the name of one. */
 struct gguf_index {
     uint64_t seed[2];
-    uint32_t n, mask; /* mask: number of slots - 1; slot = NULL: empty */
-    struct gguf_slot {
-        uint32_t hash, item; /* item + 1; 0: free */
-    } * slot;
+    struct hash_index items;
     struct gguf_str (*name)(const void *owner, uint32_t item);
 };
 
-/* Room for @n items; @owner is passed to name(). 0 or -ENOMEM. */
-int gguf_index_reserve(struct gguf_index *x, const void *owner, uint32_t n);
-/* The item called @name, -1 if there is none. */
+/* Makes room for @n items, and the key. 0 or -ENOMEM. */
+int gguf_index_reserve(struct gguf_index *x, uint32_t n);
+/* The item called @name, -1 if there is none; @owner is passed to name(). */
 int64_t gguf_index_find(const struct gguf_index *x, const void *owner, struct gguf_str name);
-/* Needs room (gguf_index_reserve); the name must not be in the index yet. */
-void gguf_index_add(struct gguf_index *x, struct gguf_str name, uint32_t item);
-void gguf_index_deinit(struct gguf_index *x);
+/* Enters a name that is not in the index yet, after gguf_index_reserve(). 0 or -ENOMEM. */
+int gguf_index_add(struct gguf_index *x, struct gguf_str name, uint32_t item);
 
 /* An array value: @data points into the header. */
 struct gguf_array {

@@ -118,7 +118,7 @@ int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32
     if (!array_resize(&g->tensor, first + n + 1, sizeof(*g->tensor)))
         return -ENOMEM;
     g->index.name = name_of;
-    int r = gguf_index_reserve(&g->index, g, first + n);
+    int r = gguf_index_reserve(&g->index, first + n);
 
     assert(alignment > 0 && (alignment & (alignment - 1)) == 0);
     for (uint32_t i = 0; r == 0 && i < n; i++) {
@@ -127,7 +127,8 @@ int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32
         *t = (struct tensor){0};
         r = parse_tensor(g, c, t, &sum, alignment);
         if (r == 0)
-            gguf_index_add(&g->index, name_of(g, g->n_tensors), g->n_tensors), g->n_tensors++;
+            r = gguf_index_add(&g->index, name_of(g, g->n_tensors), g->n_tensors);
+        g->n_tensors += r == 0;
     }
     if (r < 0)
         return r;

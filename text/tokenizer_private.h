@@ -10,6 +10,7 @@
 
 #include <string.h>
 #include "base/buf.h"
+#include "base/hash_index.h"
 #include "text/pretok.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
@@ -61,7 +62,7 @@ uint64_t hash_bytes(const struct hash_key *key, const char *s, size_t len);
 /* Texts and types of all tokens. After the @n of the file may stand characters that have no token
  * but occur in tokens: they take part in merging. Invariants: n <= n_all <= cap; token i has the
  * bytes text_at[i] .. text_at[i + 1] of text; no two have the same text, except the empty one,
- * which is not found; n_all < n_slots, so that every search ends at a free slot. */
+ * which is not found. */
 struct vocab {
     struct hash_key key;
     uint32_t n, n_all, cap;
@@ -69,10 +70,7 @@ struct vocab {
     struct buf text, piece;
     uint32_t *text_at, *piece_at; /* [cap + 1], [n + 1]: offsets */
     uint8_t *type;                /* [cap]: enum token_type */
-    uint32_t n_slots;             /* a power of two */
-    struct vocab_slot {
-        uint32_t hash, id; /* id + 1; 0: free */
-    } * slot;
+    struct hash_index index;      /* texts that are not empty */
 };
 
 /* Reads tokens and types of the file into the zeroed @v. 0, -ENOMEM or -EINVAL with @err; what was

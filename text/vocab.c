@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+#include "base/try.h"
 
 #define TOKENS_MAX (1u << 24)
 
@@ -69,65 +70,32 @@ static int char_to_byte(uint32_t cp) {
     return cp < 323 ? (int)cp - 289 + 127 : -1;
 }
 
-static bool slot_is(const struct vocab *v, const struct vocab_slot *s, uint32_t hash,
-                    const char *text, size_t len) {
-    uint32_t n;
-    const char *t;
+static uint32_t find(const struct vocab *v, const char *text, size_t len, uint32_t hash) {
+    HASH_INDEX_EACH(v->index, hash, id) {
+        uint32_t n;
+        const char *t = vocab_text(v, id, &n);
 
-    if (s->hash != hash)
-        return false;
-    t = vocab_text(v, s->id - 1, &n);
-    return n == len && memcmp(t, text, len) == 0;
-}
-
-/* The slot of @text, or the free one where it belongs. */
-static uint32_t find_slot(const struct vocab *v, const char *text, size_t len, uint32_t *hash) {
-    uint64_t h = hash_bytes(&v->key, text, len);
-    uint32_t i = (uint32_t)h & (v->n_slots - 1);
-
-    *hash = (uint32_t)(h >> 32);
-    while (v->slot[i].id && !slot_is(v, &v->slot[i], *hash, text, len))
-        i = (i + 1) & (v->n_slots - 1);
-    return i;
+        if (n == len && memcmp(t, text, len) == 0)
+            return id;
+    }
+    return TOKEN_NONE;
 }
 
 uint32_t vocab_find(const struct vocab *v, const char *text, size_t len) {
-    uint32_t hash;
-
     if (len == 0 || len > v->max_len)
         return TOKEN_NONE;
-    /* id 0 of a free slot becomes TOKEN_NONE */
-    return v->slot[find_slot(v, text, len, &hash)].id - 1;
+    return find(v, text, len, (uint32_t)hash_bytes(&v->key, text, len));
 }
 
-/* Sizes the index for @n texts and enters the present ones. -EEXIST: *twice is there already. */
-static int index_texts(struct vocab *v, size_t n, uint32_t *twice) {
-    size_t n_slots = 64;
-    struct vocab_slot *slot;
+/* Enters text @id. 0, -ENOMEM, or -EEXIST: another one has this text. */
+static int index_text(struct vocab *v, uint32_t id) {
+    uint32_t len;
+    const char *text = vocab_text(v, id, &len);
+    uint32_t hash = (uint32_t)hash_bytes(&v->key, text, len);
 
-    assert(n >= v->n_all && n <= UINT32_MAX / 4);
-    while (n_slots < n * 2)
-        n_slots *= 2;
-    slot = calloc(n_slots, sizeof(*slot));
-    if (!slot)
-        return -ENOMEM;
-    free(v->slot);
-    v->slot = slot;
-    v->n_slots = (uint32_t)n_slots;
-    for (uint32_t id = 0; id < v->n_all; id++) {
-        uint32_t len, hash, i;
-        const char *text = vocab_text(v, id, &len);
-
-        if (len == 0)
-            continue;
-        i = find_slot(v, text, len, &hash);
-        if (slot[i].id) {
-            *twice = id;
-            return -EEXIST;
-        }
-        slot[i] = (struct vocab_slot){hash, id + 1};
-    }
-    return 0;
+    if (len == 0)
+        return 0;
+    return find(v, text, len, hash) != TOKEN_NONE ? -EEXIST : hash_index_add(&v->index, hash, id);
 }
 
 static int reserve_texts(struct vocab *v, uint32_t n) {
@@ -157,19 +125,9 @@ static int add_text(struct vocab *v, const char *text, size_t len, uint8_t type)
 }
 
 int vocab_add_char(struct vocab *v, const char *text, size_t len) {
-    uint32_t hash, i, twice;
-
     assert(vocab_find(v, text, len) == TOKEN_NONE);
-    int r = add_text(v, text, len, TOKEN_UNDEFINED);
-
-    if (r < 0)
-        return r;
-    if ((size_t)v->n_all * 4 > (size_t)v->n_slots * 3)
-        return index_texts(v, v->n_all, &twice);
-    i = find_slot(v, text, len, &hash);
-    assert(!v->slot[i].id && v->n_all < v->n_slots); /* or a search would not end */
-    v->slot[i] = (struct vocab_slot){hash, v->n_all};
-    return 0;
+    TRY(add_text(v, text, len, TOKEN_UNDEFINED));
+    return index_text(v, v->n_all - 1);
 }
 
 static int read_types(const struct gguf *g, uint64_t n, const struct gguf_array **out,
@@ -191,7 +149,7 @@ static int read_types(const struct gguf *g, uint64_t n, const struct gguf_array 
 int vocab_load(struct vocab *v, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.tokens";
     const struct gguf_array *tokens = gguf_array(g, key), *types;
-    uint32_t twice = 0, n;
+    uint32_t n;
     int r;
 
     if (!tokens || gguf_array_type(tokens) != GGUF_STRING)
@@ -226,10 +184,13 @@ int vocab_load(struct vocab *v, const struct gguf *g, struct err *err) {
             return r;
     }
     v->n = n;
-    r = index_texts(v, n, &twice);
-    return r == -EEXIST
-               ? err_set(err, 0, NULL, "%s[%u] has the text of an earlier token", key, twice)
-               : r;
+    r = hash_index_reserve(&v->index, n);
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
+        r = index_text(v, i);
+        if (r == -EEXIST)
+            return err_set(err, 0, NULL, "%s[%u] has the text of an earlier token", key, i);
+    }
+    return r;
 }
 
 void vocab_deinit(struct vocab *v) {
@@ -238,7 +199,7 @@ void vocab_deinit(struct vocab *v) {
     free(v->text_at);
     free(v->piece_at);
     free(v->type);
-    free(v->slot);
+    hash_index_deinit(&v->index);
 }
 
 bool vocab_is_plain(const struct vocab *v, uint32_t id) {

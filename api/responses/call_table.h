@@ -5,17 +5,17 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include "base/hash_index.h"
 
 #define CALL_TABLE_MAX 100000u
 
 struct call_entry;
 
-/* Invariants: n <= CALL_TABLE_MAX; n_slots is 0 or a power of two above 2 n. */
 struct call_table {
     const uint64_t *key; /* [2], of the hash: clients choose ids */
     struct call_entry *entry;
-    uint32_t *slot; /* index of an entry, plus one; 0: free */
-    size_t n, n_slots;
+    uint32_t n, cap;
+    struct hash_index ids;
 };
 
 /* Empty; @key outlives it. */

@@ -21,7 +21,7 @@ struct sets {
     uint32_t n_pool, cap_pool;
     uint32_t *begin; /* first member of set i; begin[n] is the end */
     uint32_t n, cap;
-    uint32_t *slot, mask;                           /* hash table: set + 1 */
+    struct hash_index known;
     uint32_t *mark, *work, *found, cap_mark, stamp; /* used by the closure */
     uint32_t *alone; /* by NFA state: that of the set of what it reaches + 1; 0: not known yet */
     uint32_t n_found;
@@ -44,7 +44,7 @@ struct dfa {
 static void sets_free(struct sets *s) {
     free(s->pool);
     free(s->begin);
-    free(s->slot);
+    hash_index_deinit(&s->known);
     free(s->mark);
     free(s->work);
     free(s->found);
@@ -57,17 +57,13 @@ static int sets_init(struct dfa *d) {
     struct sets *s = &d->s;
     size_t n = d->m->n_nfa;
 
-    s->mask = 63;
-    s->slot = calloc(s->mask + 1, sizeof(*s->slot));
     s->mark = calloc(n, sizeof(*s->mark));
     s->work = malloc(n * sizeof(*s->work));
     s->found = malloc(n * sizeof(*s->found));
     s->alone = calloc(n, sizeof(*s->alone));
     s->begin = calloc(1, sizeof(*s->begin));
     s->cap = s->begin ? 1 : 0;
-    return s->slot && s->mark && s->work && s->found && s->alone && s->begin
-               ? 0
-               : build_no_memory(d->m->b);
+    return s->mark && s->work && s->found && s->alone && s->begin ? 0 : build_no_memory(d->m->b);
 }
 
 /* Shell sort with Ciura's gaps: nearly all arrays here have a few or some dozens of elements, most
@@ -124,27 +120,6 @@ static void close_over(struct dfa *d, uint32_t from) {
     build_work(m->b, steps);
 }
 
-static void rehash(struct dfa *d) {
-    struct sets *s = &d->s;
-    uint32_t mask = s->mask * 2 + 1;
-    uint32_t *slot = calloc(mask + 1, sizeof(*slot));
-
-    if (!slot) {
-        build_no_memory(d->m->b);
-        return;
-    }
-    for (uint32_t i = 0; i < s->n; i++) {
-        uint32_t h = numbers_hash(s->pool + s->begin[i], s->begin[i + 1] - s->begin[i]) & mask;
-
-        while (slot[h])
-            h = (h + 1) & mask;
-        slot[h] = i + 1;
-    }
-    free(s->slot);
-    s->slot = slot;
-    s->mask = mask;
-}
-
 static int add_state(struct dfa *d) {
     struct grammar *g = d->m->g;
     int r = maker_grow(d->m, &g->state, g->n_states, &d->m->cap_states, sizeof(*g->state));
@@ -166,12 +141,12 @@ static uint32_t intern(struct dfa *d, bool fresh) {
     int r = m->b->failed;
 
     sort_numbers(s->found, s->n_found);
-    uint32_t h = numbers_hash(s->found, s->n_found) & s->mask;
+    uint32_t h = numbers_hash(s->found, s->n_found);
 
-    for (; !fresh && s->slot[h]; h = (h + 1) & s->mask) {
-        uint32_t i = s->slot[h] - 1, n = s->begin[i + 1] - s->begin[i];
+    HASH_INDEX_EACH(s->known, h, i) {
+        uint32_t n = s->begin[i + 1] - s->begin[i];
 
-        if (n == s->n_found &&
+        if (!fresh && n == s->n_found &&
             memcmp(s->pool + s->begin[i], s->found, n * sizeof(*s->found)) == 0) {
             build_work(m->b, n / 8);
             return d->base + i;
@@ -188,12 +163,10 @@ static uint32_t intern(struct dfa *d, bool fresh) {
     s->n_pool += s->n_found;
     assert(m->g->n_states == d->base + s->n + 1); /* a set is a state */
     s->begin[s->n + 1] = s->n_pool;
-    if (!fresh)
-        s->slot[h] = s->n + 1;
+    if (!fresh && hash_index_add(&s->known, h, s->n) < 0)
+        build_no_memory(m->b);
     build_work(m->b, 1 + s->n_found);
-    if (++s->n * 2 > s->mask)
-        rehash(d);
-    return d->base + s->n - 1;
+    return d->base + s->n++;
 }
 
 static unsigned lo_of(const struct out_edge *e) {

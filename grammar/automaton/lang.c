@@ -16,12 +16,12 @@
 struct product {
     struct build *b;
     const struct lang *const *in;
-    uint32_t n_in, mask;
+    uint32_t n_in;
     uint64_t must;
     uint32_t *tuple; /* n_in numbers a state; NO_STATE: left */
     struct lang_state *state;
     struct edge *edge;
-    uint32_t *slot; /* hash table, of mask + 1: state + 1 */
+    struct hash_index known; /* states by their tuples */
     uint32_t n, n_edges, cap_tuple, cap_state, cap_edge;
 };
 
@@ -36,26 +36,6 @@ static int grow(struct product *p, void *v, uint32_t need, uint32_t *cap, size_t
     return 0;
 }
 
-static void rehash(struct product *p) {
-    uint32_t mask = p->mask * 2 + 1;
-    uint32_t *slot = calloc(mask + 1, sizeof(*slot));
-
-    if (!slot) {
-        build_no_memory(p->b);
-        return;
-    }
-    for (uint32_t i = 0; i < p->n; i++) {
-        uint32_t h = numbers_hash(p->tuple + (size_t)i * p->n_in, p->n_in) & mask;
-
-        while (slot[h])
-            h = (h + 1) & mask;
-        slot[h] = i + 1;
-    }
-    free(p->slot);
-    p->slot = slot;
-    p->mask = mask;
-}
-
 static bool same_tuple(const uint32_t *x, const uint32_t *y, uint32_t n) {
     uint32_t i = 0;
 
@@ -68,12 +48,10 @@ static bool same_tuple(const uint32_t *x, const uint32_t *y, uint32_t n) {
  * build has failed the answer means nothing. */
 static uint32_t intern(struct product *p) {
     const uint32_t *t = p->tuple + (size_t)p->n * p->n_in;
-    uint32_t h = numbers_hash(t, p->n_in) & p->mask;
+    uint32_t h = numbers_hash(t, p->n_in);
     uint64_t accepts = 0;
 
-    for (; p->slot[h]; h = (h + 1) & p->mask) {
-        uint32_t i = p->slot[h] - 1;
-
+    HASH_INDEX_EACH(p->known, h, i) {
         if (same_tuple(p->tuple + (size_t)i * p->n_in, t, p->n_in)) {
             build_work(p->b, 2 * p->n_in);
             return i;
@@ -89,11 +67,10 @@ static uint32_t intern(struct product *p) {
     if (p->b->failed || grow(p, &p->state, p->n + 1, &p->cap_state, sizeof(*p->state)) < 0)
         return 0;
     p->state[p->n] = (struct lang_state){.accepts = accepts};
-    p->slot[h] = ++p->n;
+    if (hash_index_add(&p->known, h, p->n) < 0)
+        build_no_memory(p->b);
     build_work(p->b, 2 + 2 * p->n_in);
-    if (p->n * 2 > p->mask)
-        rehash(p);
-    return p->n - 1;
+    return p->n++;
 }
 
 /* The edges of one state of a tuple that are not yet behind. */
@@ -202,10 +179,10 @@ static void product_free(struct product *p) {
     free(p->tuple);
     free(p->state);
     free(p->edge);
-    free(p->slot);
+    hash_index_deinit(&p->known);
 }
 
-/* Makes all states of @p, whose first five fields are set. */
+/* Makes all states of @p, whose first four fields are set. */
 static int make_product(struct product *p) {
     struct build *b = p->b;
     bool alive = true;
@@ -213,9 +190,6 @@ static int make_product(struct product *p) {
     if (p->n_in > LANG_MAX)
         return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
     assert(p->n_in > 0);
-    p->slot = calloc(p->mask + 1, sizeof(*p->slot));
-    if (!p->slot)
-        return build_no_memory(b);
     if (grow(p, &p->tuple, p->n_in, &p->cap_tuple, sizeof(*p->tuple)) < 0)
         return b->failed;
     for (uint32_t i = 0; i < p->n_in; i++) {
@@ -231,7 +205,7 @@ static int make_product(struct product *p) {
 
 const struct lang *lang_product(struct build *b, const struct lang *const *in, uint32_t n,
                                 uint64_t must) {
-    struct product p = {.b = b, .in = in, .n_in = n, .must = must, .mask = 63};
+    struct product p = {.b = b, .in = in, .n_in = n, .must = must};
     int r = make_product(&p);
     struct lang made = {p.n, p.n_edges, p.state, p.edge};
 
@@ -327,7 +301,7 @@ static const struct lang *meet(struct build *b, const struct lang *const *in, ui
     if (n_not)
         memcpy(all + n, not_in, n_not * sizeof(*in));
     uint64_t must = (UINT64_C(1) << n) - 1;
-    struct product p = {.b = b, .in = all, .n_in = n + n_not, .must = must, .mask = 63};
+    struct product p = {.b = b, .in = all, .n_in = n + n_not, .must = must};
     int r = make_product(&p);
     struct lang made = {p.n, p.n_edges, p.state, p.edge};
 

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 #include "base/jobs.h"
 
 #define ARENA_MAX ((size_t)20 << 20)
@@ -46,7 +47,7 @@ void build_deinit(struct build *b) {
     if (b->limits.work)
         *b->limits.work += MIN(b->work, b->limits.max_work);
     free(b->rule);
-    free(b->body_slot);
+    hash_index_deinit(&b->bodies);
     arena_deinit(&b->arena);
     *b = (struct build){0};
 }
@@ -138,47 +139,17 @@ int build_rule(struct build *b, const char *name, uint32_t *rule) {
     return 0;
 }
 
-static uint32_t *body_slot(const struct build *b, const struct expr *body) {
-    uint64_t h = (uintptr_t)body * 0x9E3779B97F4A7C15u;
-    uint32_t at = (uint32_t)(h >> 32) & b->body_mask;
-
-    while (b->body_slot[at] && b->rule[b->body_slot[at] - 1].body != body)
-        at = (at + 1) & b->body_mask;
-    return &b->body_slot[at];
-}
-
-static int grow_bodies(struct build *b) {
-    uint32_t *old = b->body_slot, n_old = old ? b->body_mask + 1 : 0;
-    uint32_t *v = calloc(MAX(n_old * 2, 64u), sizeof(*v));
-
-    if (!v)
-        return build_no_memory(b);
-    b->body_slot = v;
-    b->body_mask = MAX(n_old * 2, 64u) - 1;
-    for (uint32_t i = 0; i < n_old; i++) {
-        if (old[i])
-            *body_slot(b, b->rule[old[i] - 1].body) = old[i];
-    }
-    free(old);
-    return 0;
-}
-
 int build_rule_of(struct build *b, struct expr *body, uint32_t *rule) {
     assert(body);
-    int r = b->n_bodies * 2 >= b->body_mask ? grow_bodies(b) : 0;
-    uint32_t *slot = r == 0 ? body_slot(b, body) : NULL;
+    uint32_t h = (uint32_t)(((uintptr_t)body * 0x9E3779B97F4A7C15u) >> 32);
 
-    if (slot && *slot) {
-        *rule = *slot - 1;
-        return build_work(b, 1);
+    HASH_INDEX_EACH(b->bodies, h, i) {
+        if (b->rule[i].body == body) {
+            *rule = i;
+            return build_work(b, 1);
+        }
     }
-    if (r == 0)
-        r = build_rule(b, NULL, rule);
-    if (r < 0)
-        return r;
+    TRY(build_rule(b, NULL, rule));
     b->rule[*rule].body = body;
-    *slot = *rule + 1;
-    b->n_bodies++;
-    assert(b->n_bodies <= b->n_rules);
-    return 0;
+    return hash_index_add(&b->bodies, h, *rule) < 0 ? build_no_memory(b) : 0;
 }

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/arena.h"
+#include "base/hash_index.h"
 #include "grammar/grammar.h"
 
 #define NO_MAX GRAMMAR_NO_MAX
@@ -136,7 +137,7 @@ struct build {
     int failed;                             /* the first error: from then on makers answer NULL */
     struct expr *shared_atom[SHARED_LOOPS]; /* made once; pointers can be compared */
     struct expr *space[2], *comma[2], *colon[2]; /* made once; [1]: compact */
-    uint32_t *body_slot, body_mask, n_bodies;    /* hash table of rules by their bodies: rule + 1 */
+    struct hash_index bodies;                    /* rules by their bodies */
     uint32_t any_value[4], any_object[4]; /* rules, NO_RULE until needed; 1: compact, 2: Python */
     uint32_t number, integer;             /* rules that are made once */
     struct loop_rule *loops;              /* rules made for counted atoms */

@@ -1,6 +1,7 @@
 #include "grammar/front/rulebook.h"
 
 #include <string.h>
+#include "base/try.h"
 
 static uint32_t hash_of(const char *s, size_t len) {
     uint32_t h = 2166136261u;
@@ -10,71 +11,39 @@ static uint32_t hash_of(const char *s, size_t len) {
     return h ^ h >> 15;
 }
 
-static int grow(struct rulebook *book, struct build *b) {
-    uint32_t cap = book->cap ? book->cap * 2 : 64;
-    struct rulebook_entry *v = realloc(book->entry, cap * sizeof(*v));
-    uint32_t *slot = calloc(cap * 2, sizeof(*slot));
-
-    if (v)
-        book->entry = v;
-    if (!v || !slot) {
-        free(slot);
-        return build_no_memory(b);
+/* Returns the number of the entry of this name, HASH_INDEX_NONE when there is none. */
+static uint32_t find(const struct rulebook *book, const char *s, size_t len) {
+    HASH_INDEX_EACH(book->names, hash_of(s, len), i) {
+        if (book->entry[i].len == len && memcmp(book->entry[i].s, s, len) == 0)
+            return i;
     }
-    free(book->slot);
-    book->slot = slot;
-    book->mask = cap * 2 - 1;
-    book->cap = cap;
-    for (uint32_t i = 0; i < book->n; i++) {
-        uint32_t h = hash_of(v[i].s, v[i].len) & book->mask;
-
-        while (slot[h])
-            h = (h + 1) & book->mask;
-        slot[h] = i + 1;
-    }
-    return 0;
-}
-
-/* Returns the slot of the name, or the free slot where it belongs. */
-static uint32_t slot_of(const struct rulebook *book, const char *s, size_t len) {
-    uint32_t h = hash_of(s, len) & book->mask;
-
-    for (; book->slot[h]; h = (h + 1) & book->mask) {
-        const struct rulebook_entry *e = &book->entry[book->slot[h] - 1];
-
-        if (e->len == len && memcmp(e->s, s, len) == 0)
-            break;
-    }
-    return h;
+    return HASH_INDEX_NONE;
 }
 
 int rulebook_take(struct rulebook *book, struct build *b, const char *s, size_t len,
                   uint32_t *out) {
-    int r = book->n == book->cap ? grow(book, b) : 0;
+    uint32_t i = find(book, s, len);
 
-    if (r < 0)
-        return r;
-    uint32_t h = slot_of(book, s, len);
-
-    if (!book->slot[h]) {
+    if (i == HASH_INDEX_NONE) {
         char *text = arena_strndup(&b->arena, s, MIN(len, (size_t)100));
         struct rulebook_entry e = {.s = s, .len = len};
 
-        r = text ? build_rule(b, text, &e.rule) : build_no_memory(b);
-        if (r < 0)
-            return r;
+        if (!text || !ARRAY_GROW(book->entry, book->n, book->cap, 64) ||
+            hash_index_add(&book->names, hash_of(s, len), book->n) < 0)
+            return build_no_memory(b);
+        i = book->n;
+        TRY(build_rule(b, text, &e.rule));
         b->rule[e.rule].may_copy = true;
-        book->entry[book->n] = e;
-        book->slot[h] = ++book->n;
+        book->entry[book->n++] = e;
     }
-    *out = book->slot[h] - 1;
+    *out = i;
     return build_work(b, len);
 }
 
 const struct rulebook_entry *rulebook_find(const struct rulebook *book, const char *s, size_t len) {
-    uint32_t h = book->n ? slot_of(book, s, len) : 0;
+    uint32_t i = find(book, s, len);
 
-    return book->n && book->slot[h] ? &book->entry[book->slot[h] - 1] : NULL;
+    return i == HASH_INDEX_NONE ? NULL : &book->entry[i];
 }
 
 int rulebook_check(const struct rulebook *book, struct build *b) {
@@ -90,5 +59,5 @@ int rulebook_check(const struct rulebook *book, struct build *b) {
 
 void rulebook_deinit(struct rulebook *book) {
     free(book->entry);
-    free(book->slot);
+    hash_index_deinit(&book->names);
 }

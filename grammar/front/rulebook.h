@@ -17,7 +17,7 @@ struct rulebook_entry {
 struct rulebook {
     struct rulebook_entry *entry; /* malloc'd */
     uint32_t n, cap;
-    uint32_t *slot, mask; /* hash table: index + 1 */
+    struct hash_index names; /* of entries */
 };
 
 /* The entry of a name, with a rule made for it when it is new: 0, -EINVAL. */

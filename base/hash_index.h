@@ -1,0 +1,47 @@
+#pragma once
+
+/*
+ * hash_index - finds items, which are numbers of what the caller keeps, by the hash of their keys:
+ * open addressing, at most half full. It knows no keys: the caller compares.
+ *
+ *     HASH_INDEX_EACH(x, hash, i) {
+ *         if (equal(&item[i], key))
+ *             return i;
+ *     }
+ */
+
+#include <stdint.h>
+
+/* Zeroed: empty. */
+struct hash_index {
+    uint32_t n, mask; /* mask: number of slots - 1; slot = NULL: empty */
+    struct hash_slot {
+        uint32_t hash, item; /* item + 1; 0: free */
+    } * slot;
+};
+
+#define HASH_INDEX_NONE UINT32_MAX
+
+/* Makes room for @n items, at most UINT32_MAX / 4. 0, or -ENOMEM with the index unchanged. */
+int hash_index_reserve(struct hash_index *x, uint32_t n);
+/* Enters @item, which has this hash. 0, or -ENOMEM with the index unchanged. */
+int hash_index_add(struct hash_index *x, uint32_t hash, uint32_t item);
+void hash_index_deinit(struct hash_index *x); /* leaves an empty one */
+
+/* Returns an item of this hash at or behind slot *@at, which becomes the slot behind it;
+ * HASH_INDEX_NONE: no more. */
+static inline uint32_t hash_index_next(const struct hash_index *x, uint32_t hash, uint32_t *at) {
+    const struct hash_slot *s;
+
+    if (!x->slot)
+        return HASH_INDEX_NONE;
+    do
+        s = &x->slot[(*at)++ & x->mask];
+    while (s->item && s->hash != hash);
+    return s->item - 1;
+}
+
+/* Runs through the items @i of this hash, in no particular order. */
+#define HASH_INDEX_EACH(x, h, i)                                                                   \
+    for (uint32_t i##_hash = (h), i##_at = i##_hash, i;                                            \
+         (i = hash_index_next(&(x), i##_hash, &i##_at)) != HASH_INDEX_NONE;)
