@@ -8,6 +8,7 @@
 #include "api/generation/models.h"
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
+#include "base/try.h"
 
 /*
  * One row per field of a Messages request: its name and what becomes of it. A field without a row
@@ -255,10 +256,8 @@ bool anthropic_is_served(const struct gen_env *env, const char *name) {
 
 static int take_model(struct anthropic_input *in, const struct gen_env *env, yyjson_val *body) {
     yyjson_val *v;
-    int r = require(in, body, "model", &v);
 
-    if (r < 0)
-        return r;
+    TRY(require(in, body, "model", &v));
     const char *name = json_cstr(v);
     if (!name)
         return anthropic_refuse(in, "", "must be a string without NUL");
@@ -269,10 +268,8 @@ static int take_model(struct anthropic_input *in, const struct gen_env *env, yyj
 
 static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {
     yyjson_val *v;
-    int r = require(in, body, "max_tokens", &v);
 
-    if (r < 0)
-        return r;
+    TRY(require(in, body, "max_tokens", &v));
     if (!yyjson_is_int(v) || yyjson_is_sint(v) || yyjson_get_uint(v) < 1 ||
         yyjson_get_uint(v) > INT32_MAX)
         return anthropic_refuse(in, "", "must be a whole number of at least 1");

@@ -5,6 +5,7 @@
 #include "api/generation/gen_request.h"
 #include "api/generation/tool_text.h"
 #include "api/http/json.h"
+#include "base/try.h"
 #include "base/util.h"
 
 /*
@@ -239,13 +240,11 @@ static int tool_of(struct anthropic_input *in, yyjson_val *block, yyjson_val **n
 int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool add,
                            struct buf *out) {
     yyjson_val *name;
-    int r = tool_of(in, block, &name);
 
-    if (r < 0)
-        return r;
+    TRY(tool_of(in, block, &name));
     if (!add)
         return buf_printf(out, "The function %s can no longer be called.", json_cstr(name));
-    r = buf_add_str(out, "This function can now be called as well:\n");
+    int r = buf_add_str(out, "This function can now be called as well:\n");
     return r < 0 ? r : anthropic_show_tool(in, name, out);
 }
 

@@ -6,6 +6,7 @@
 #include "api/generation/foreign.h"
 #include "api/generation/opaque_reasoning.h"
 #include "api/http/json.h"
+#include "base/try.h"
 #include "base/util.h"
 
 /*
@@ -53,9 +54,7 @@ static int end_message(struct anthropic_input *in) {
 static int need_message(struct anthropic_input *in, const char *role) {
     if (strcmp(in->role, role) == 0)
         return 0;
-    int r = end_message(in);
-    if (r < 0)
-        return r;
+    TRY(end_message(in));
     in->message = yyjson_mut_arr_add_obj(in->doc, in->list);
     in->parts = yyjson_mut_arr(in->doc);
     in->role = role;
@@ -133,13 +132,11 @@ static int mark_error(const struct buf *text, struct buf *out) {
 /* A message for the result of this call, whose text is in->result until it ends. */
 static int begin_result(struct anthropic_input *in, yyjson_val *id) {
     yyjson_mut_val *name = name_of(in, id);
-    int r = end_message(in);
 
-    if (r < 0)
-        return r;
+    TRY(end_message(in));
     in->message = yyjson_mut_arr_add_obj(in->doc, in->list);
     in->role = "tool";
-    r = in->message ? anthropic_put_text(in, in->message, "role", "tool") : -ENOMEM;
+    int r = in->message ? anthropic_put_text(in, in->message, "role", "tool") : -ENOMEM;
     if (r == 0)
         r = anthropic_put(in, in->message, "tool_call_id", text_of(in, id));
     return r < 0 || !name ? r : anthropic_put(in, in->message, "name", name);
@@ -330,13 +327,11 @@ static int server_result_text(struct anthropic_input *in, yyjson_val *block, str
 static int add_server_result(struct anthropic_input *in, yyjson_val *block) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_val *id = yyjson_obj_get(block, "tool_use_id");
-    int r = server_result_text(in, block, &text);
 
-    if (r < 0)
-        return r;
+    TRY(server_result_text(in, block, &text));
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
-    r = begin_result(in, id);
+    int r = begin_result(in, id);
     return r < 0 ? r : buf_add(&in->result.text, text.data ? text.data : "", text.len);
 }
 
@@ -388,12 +383,10 @@ static int add_unknown(struct anthropic_input *in, yyjson_val *block, const char
 /* A picture of the user. */
 static int add_picture(struct anthropic_input *in, yyjson_val *block) {
     struct content one = {0};
-    int r = need_message(in, "user");
 
-    if (r < 0)
-        return r;
+    TRY(need_message(in, "user"));
     one.parts = in->parts;
-    r = anthropic_picture(in, block, &one);
+    int r = anthropic_picture(in, block, &one);
     return r == 1 ? anthropic_refuse(in, ".source.type", "must be base64: send the picture itself")
                   : r;
 }

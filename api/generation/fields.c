@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include "api/http/json.h"
+#include "base/try.h"
 
 /* Readers of plain values. */
 
@@ -50,10 +51,8 @@ int field_whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *
 
 READER(field_uint) {
     int64_t i = 0;
-    int result = field_whole(f, v, &i, err);
 
-    if (result < 0)
-        return result;
+    TRY(field_whole(f, v, &i, err));
     uint32_t u = (uint32_t)i;
     memcpy(member(r, f), &u, sizeof(u));
     return 0;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "api/generation/fields.h"
 #include "api/http/json.h"
+#include "base/try.h"
 
 #define CHAT FIELDS_CHAT
 
@@ -18,10 +19,8 @@ READER(field_effort) {
 /* Negative: no limit. */
 READER(field_budget) {
     int64_t n = 0;
-    int result = field_whole(f, v, &n, err);
 
-    if (result < 0)
-        return result;
+    TRY(field_whole(f, v, &n, err));
     r->has_budget = n >= 0;
     r->thinking_budget = (uint32_t)MAX(n, 0);
     return 0;
@@ -62,10 +61,8 @@ READER(field_reasoning) {
         return field_refuse(f, err);
     for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
         yyjson_val *o = yyjson_obj_get(v, inner[i].name + strlen("reasoning."));
-        int result = o && !yyjson_is_null(o) ? inner[i].parse(r, m, &inner[i], o, err) : 0;
 
-        if (result < 0)
-            return result;
+        TRY(o && !yyjson_is_null(o) ? inner[i].parse(r, m, &inner[i], o, err) : 0);
     }
     return 0;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/sha256.h"
+#include "base/try.h"
 #include "base/util.h"
 
 /*
@@ -190,10 +191,8 @@ static int learn(struct picture_table *p, const struct picture_way *w, const uin
                  uint8_t **file, size_t n, struct picture_seen **out, struct err *err) {
     struct picture_layout layout;
     uint8_t *pixels = NULL;
-    int r = make(p, w, *file, n, &layout, &pixels, err);
 
-    if (r < 0)
-        return r;
+    TRY(make(p, w, *file, n, &layout, &pixels, err));
     struct picture_seen *own = new_seen(p, w, key, &layout, pixels);
     if (!own) {
         free(pixels);
@@ -210,7 +209,7 @@ static int learn(struct picture_table *p, const struct picture_way *w, const uin
         s->n_refs = 1;
         list_push_back(bucket_of(p, key), &s->bucket);
     }
-    r = give_file(s, file, n);
+    int r = give_file(s, file, n);
     give_pixels(s, &pixels);
     if (r < 0)
         release(s);

@@ -421,13 +421,11 @@ static int add_system(const struct prompt_job *job, yyjson_doc **out) {
 static int render(struct prompt_job *job) {
     yyjson_val *own = job->request.messages;
     yyjson_doc *doc = NULL;
-    int r = job->model->info->system ? add_system(job, &doc) : 0;
 
-    if (r < 0)
-        return r;
+    TRY(job->model->info->system ? add_system(job, &doc) : 0);
     if (doc)
         job->request.messages = yyjson_doc_get_root(doc);
-    r = render_messages(job, doc != NULL);
+    int r = render_messages(job, doc != NULL);
     job->request.messages = own;
     yyjson_doc_free(doc);
     return r;

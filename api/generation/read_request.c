@@ -8,6 +8,7 @@
 #include "api/generation/env.h"
 #include "api/generation/fields.h"
 #include "api/generation/output_spec.h"
+#include "base/try.h"
 #include "text/stops.h"
 
 /*
@@ -101,10 +102,7 @@ PARSER(parse_stop) {
     if (!yyjson_is_arr(v))
         return add_stop(r, f, v, err);
     yyjson_arr_foreach(v, i, n, item) {
-        int result = add_stop(r, f, item, err);
-
-        if (result < 0)
-            return result;
+        TRY(add_stop(r, f, item, err));
     }
     return 0;
 }
@@ -183,10 +181,8 @@ PARSER(parse_stream_options) {
         return field_refuse(f, err);
     for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
         yyjson_val *o = yyjson_obj_get(v, inner[i].name + strlen("stream_options."));
-        int result = o && !yyjson_is_null(o) ? inner[i].parse(r, m, &inner[i], o, err) : 0;
 
-        if (result < 0)
-            return result;
+        TRY(o && !yyjson_is_null(o) ? inner[i].parse(r, m, &inner[i], o, err) : 0);
     }
     if (yyjson_is_false(yyjson_obj_get(v, "include_usage")))
         r->continuous_usage = false;

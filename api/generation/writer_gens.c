@@ -6,6 +6,7 @@
 #include "api/generation/endpoint.h"
 #include "api/generation/env.h"
 #include "api/generation/model.h"
+#include "base/try.h"
 
 #define PROMPT_TOP_MAX (1u << 20) /* best tokens at the positions of a prompt, in all */
 
@@ -84,9 +85,7 @@ static int set_output(struct writer *w, struct gen *g) {
     opts.seed = rng_next(&w->job.env->rng); /* ids of calls must not come again in a conversation */
     if (!w->job.parses && !w->endpoint->parsed)
         return 0;
-    int r = gen_parse_output(g, &opts);
-    if (r < 0)
-        return r;
+    TRY(gen_parse_output(g, &opts));
     if (w->job.request.has_budget)
         return gen_limit_reasoning(g, w->job.request.thinking_budget);
     return g->loop_tokens ? gen_limit_reasoning(g, UINT32_MAX) : 0;
@@ -104,10 +103,8 @@ static int add_choice(struct writer *w, struct prompt *p, uint32_t i, bool last,
                       uint64_t group, uint64_t seed) {
     struct choice *c = &w->choices[w->n_choices];
     struct gen *g = NULL;
-    int r = gen_new(&g, w->job.model, &w->job.request, &p->tokens, last, max_new, (uint16_t)i);
 
-    if (r < 0)
-        return r;
+    TRY(gen_new(&g, w->job.model, &w->job.request, &p->tokens, last, max_new, (uint16_t)i));
     *c = (struct choice){.gen = g, .custom.text.max = UINT32_MAX};
     w->n_choices++;
     gen_set_pictures(g, p);

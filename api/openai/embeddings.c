@@ -131,11 +131,9 @@ static int put_written(struct vectors *v, struct buf *b) {
 /* The vectors, each freed when it is copied, and the usage. */
 static int answer(struct vectors *v, struct buf *b) {
     struct json j;
-    int r = buf_printf(b, "{\"object\":\"list\",\"data\":[");
 
-    if (r < 0)
-        return r;
-    r = v->floats ? put_inputs(v, b, "\"object\":\"embedding\",") : put_written(v, b);
+    TRY(buf_printf(b, "{\"object\":\"list\",\"data\":["));
+    int r = v->floats ? put_inputs(v, b, "\"object\":\"embedding\",") : put_written(v, b);
     if (r < 0 || (r = buf_printf(b, "],\"model\":")) < 0)
         return r;
     json_begin(&j, b);

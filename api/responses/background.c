@@ -7,6 +7,7 @@
 #include "api/http/conn.h"
 #include "api/http/respond.h"
 #include "api/responses/responses.h"
+#include "base/try.h"
 
 /*
  * The writer of such a response is that of a stream, with an exchange that has no connection: its
@@ -129,15 +130,12 @@ int background_begin(struct writer *w, struct err *err) {
     struct responses *rs = responses_of(w);
     struct exchange *x = w->exchange;
     bool streams = w->job.request.stream;
-    int r;
 
     if (!rs->background)
         return 0;
     assert(rs->store && x->conn && !rs->log);
-    r = admit_precheck(&rs->env->admit, tenants_get(&rs->env->tenants, x->tenant), &x->retry_ms,
-                       err);
-    if (r < 0)
-        return r;
+    TRY(admit_precheck(&rs->env->admit, tenants_get(&rs->env->tenants, x->tenant), &x->retry_ms,
+                       err));
     struct event_log *log = event_log_new();
     struct exchange *client = log ? exchange_give_conn(x) : NULL;
     if (!client) {

@@ -11,6 +11,7 @@
 #include "api/http/respond.h"
 #include "api/responses/query.h"
 #include "api/responses/responses.h"
+#include "base/try.h"
 
 /*
  * A conversation is a stored object without items of its own: head and echo are its JSON, and what
@@ -137,9 +138,7 @@ static int add_items(struct change *c, struct stored *parent, struct stored **ou
     char id[48];
 
     new_id(c->rs->env, "item_", id);
-    int r = store_add(s, c->rs->tenant, id, parent, &c->rs->kept);
-    if (r < 0)
-        return r;
+    TRY(store_add(s, c->rs->tenant, id, parent, &c->rs->kept));
     if (!(*out = store_get(s, c->rs->tenant, id, strlen(id))))
         return err_set_code(&c->err, 413, "body_too_large", NULL,
                             "There is no room for these items (stored-memory).");

@@ -8,6 +8,7 @@
 #include "api/generation/foreign.h"
 #include "api/responses/build.h"
 #include "api/generation/opaque_reasoning.h"
+#include "base/try.h"
 
 /*
  * Items are smaller than messages: what a model says in one turn is up to one item of reasoning,
@@ -115,18 +116,16 @@ static int add_content(const struct responses_build *b, yyjson_val *item, const 
     yyjson_arr_foreach(v, i, n, part) {
         bool picture = sees && is_picture(part);
         const char *instead;
-        int r = picture ? add_picture(b, field, i, part, out)
-                        : part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s,
-                                    &instead);
 
-        if (r < 0)
-            return r;
+        TRY(picture ? add_picture(b, field, i, part, out)
+                    : part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s,
+                                &instead));
         if (lines && !picture && buf_add_char(&out->text, '\n') < 0)
             return -ENOMEM;
         lines = !picture;
         if (picture)
             continue;
-        r = instead ? buf_add_str(&out->text, instead) : json_add_text(&out->text, s);
+        int r = instead ? buf_add_str(&out->text, instead) : json_add_text(&out->text, s);
         if (r < 0)
             return -ENOMEM;
     }
@@ -229,10 +228,8 @@ int responses_instructions(struct responses_build *b, const char *text, size_t l
 
 int responses_say(struct responses_build *b, const struct buf *text) {
     struct buf *said = &b->turn.content;
-    int r = open_turn(b, b->turn.calls);
 
-    if (r < 0)
-        return r;
+    TRY(open_turn(b, b->turn.calls));
     if (said->len && text->len && buf_add_char(said, '\n') < 0)
         return -ENOMEM;
     return buf_add(said, text->data, text->len);
@@ -257,14 +254,12 @@ static int read_message(struct responses_build *b, yyjson_val *item) {
     CLEANUP(content_deinit) struct content all = {.text = {.max = UINT32_MAX}};
     bool system = yyjson_equals_str(role, "system") || yyjson_equals_str(role, "developer");
     bool assistant = yyjson_equals_str(role, "assistant"), user = yyjson_equals_str(role, "user");
-    int r = add_content(b, item, "content",
-                        user        ? SAYS_USER
-                        : assistant ? SAYS_MODEL
-                                    : SAYS_OTHER,
-                        &all);
 
-    if (r < 0)
-        return r;
+    TRY(add_content(b, item, "content",
+                    user        ? SAYS_USER
+                    : assistant ? SAYS_MODEL
+                                : SAYS_OTHER,
+                    &all));
     if (assistant)
         return responses_say(b, &all.text);
     if (system && !b->begun)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include "api/http/json.h"
+#include "base/try.h"
 
 #define STRINGS "{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1}"
 
@@ -189,12 +190,10 @@ int responses_native_output(yyjson_val *output, struct buf *text) {
             return r;
         if (text->len && text->data[text->len - 1] != '\n' && buf_add_char(text, '\n') < 0)
             return -ENOMEM;
-        r = yyjson_equals_str(yyjson_obj_get(outcome, "type"), "timeout")
+        TRY(yyjson_equals_str(yyjson_obj_get(outcome, "type"), "timeout")
                 ? buf_add_str(text, "timed out")
             : yyjson_is_int(code) ? buf_printf(text, "exit code %d", yyjson_get_int(code))
-                                  : 0;
-        if (r < 0)
-            return r;
+                                  : 0);
     }
     return 0;
 }

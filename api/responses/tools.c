@@ -6,6 +6,7 @@
 #include "api/generation/tool_text.h"
 #include "api/http/json.h"
 #include "api/responses/build.h"
+#include "base/try.h"
 
 /*
  * Templates and tool-call formats know functions with JSON arguments. Tools of other kinds are
@@ -206,10 +207,7 @@ static int add_namespace(struct responses_build *b, yyjson_val *space, const cha
         return refuse_tool(b, place, "tools", "must be an array");
     yyjson_arr_foreach(tools, i, n, tool) {
         snprintf(inner, sizeof(inner), "%.30s.tools[%zu]", place, i);
-        int r = is_function(tool) ? add_function(b, tool, name, inner) : 0;
-
-        if (r < 0)
-            return r;
+        TRY(is_function(tool) ? add_function(b, tool, name, inner) : 0);
     }
     return 0;
 }
@@ -252,10 +250,7 @@ int responses_tools(struct responses_build *b, yyjson_val *tools) {
         return responses_refuse(b, "tools", "must have at most 1024 tools");
     yyjson_arr_foreach(tools, i, max, tool) {
         snprintf(place, sizeof(place), "tools[%zu]", i);
-        int r = add_tool(b, tool, place);
-
-        if (r < 0)
-            return r;
+        TRY(add_tool(b, tool, place));
     }
     return 0;
 }
