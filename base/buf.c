@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 
 void buf_init(struct buf *b, size_t max) {
     *b = (struct buf){.max = max};
@@ -34,10 +35,7 @@ int buf_reserve(struct buf *b, size_t extra) {
 }
 
 int buf_add(struct buf *b, const void *data, size_t len) {
-    int r = buf_reserve(b, len);
-
-    if (r < 0)
-        return r;
+    TRY(buf_reserve(b, len));
     assert(data || len == 0);
     if (len)
         memcpy(b->data + b->len, data, len);

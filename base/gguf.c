@@ -21,6 +21,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/try.h"
 
 #define HEADER_MIN 24 /* magic, version, two counts */
 #define KV_MIN 14     /* an empty key is refused: length, one byte, type, one byte */
@@ -89,22 +90,18 @@ static int parse_head(struct gguf_cursor *c, uint32_t *version, uint32_t *n_tens
                       uint32_t *n_kv) {
     const uint8_t *magic;
     uint64_t tensors, kvs;
-    int r = gguf_cursor_take(c, 4, &magic, "the magic number");
 
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_take(c, 4, &magic, "the magic number"));
     if (memcmp(magic, "GGUF", 4) != 0)
         return gguf_cursor_fail_at(c, 0, "not a GGUF file");
-    r = gguf_cursor_u32(c, version, "the version");
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_u32(c, version, "the version"));
     if ((*version & 0xFFFF) == 0)
         return gguf_cursor_fail_at(c, 4,
                                    "the file is big-endian; weft reads little-endian GGUF files");
     if (*version != 2 && *version != 3)
         return gguf_cursor_fail_at(c, 4, "GGUF version %u is not supported; versions 2 and 3 are",
                                    *version);
-    r = gguf_cursor_u64(c, &tensors, "the number of tensors");
+    int r = gguf_cursor_u64(c, &tensors, "the number of tensors");
     if (r == 0)
         r = gguf_cursor_u64(c, &kvs, "the number of keys");
     if (r < 0)
@@ -261,15 +258,10 @@ int gguf_open_fds(struct gguf **out, const int *fds, uint32_t n_fds, struct err 
 
         if (fd < 0)
             return -errno;
-        int r = shard_map(&g->shard[i], fd, err);
 
-        if (r < 0)
-            return r;
+        TRY(shard_map(&g->shard[i], fd, err));
     }
-    int r = parse_all(g, err);
-
-    if (r < 0)
-        return r;
+    TRY(parse_all(g, err));
     *out = STEAL(g);
     return 0;
 }
@@ -311,15 +303,10 @@ static int open_split(struct gguf **out, const char *path, uint32_t n, struct er
 
         if (asprintf(&name, "%.*s-%05u%s", (int)(len - tail_len), path, i + 1, tail) < 0)
             return -ENOMEM;
-        int r = open_map(&g->shard[i], name, err);
 
-        if (r < 0)
-            return r;
+        TRY(open_map(&g->shard[i], name, err));
     }
-    int r = parse_all(g, err);
-
-    if (r < 0)
-        return r;
+    TRY(parse_all(g, err));
     *out = STEAL(g);
     return 0;
 }

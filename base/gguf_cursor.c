@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include "base/try.h"
 
 int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt, ...) {
     char text[300];
@@ -39,10 +40,8 @@ int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const
 int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out, const char *what) {
     const uint8_t *p;
     uint32_t v;
-    int r = gguf_cursor_take(c, sizeof(v), &p, what);
 
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_take(c, sizeof(v), &p, what));
     memcpy(&v, p, sizeof(v));
     *out = le32toh(v);
     return 0;
@@ -51,10 +50,8 @@ int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out, const char *what) {
 int gguf_cursor_u64(struct gguf_cursor *c, uint64_t *out, const char *what) {
     const uint8_t *p;
     uint64_t v;
-    int r = gguf_cursor_take(c, sizeof(v), &p, what);
 
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_take(c, sizeof(v), &p, what));
     memcpy(&v, p, sizeof(v));
     *out = le64toh(v);
     return 0;
@@ -64,16 +61,12 @@ int gguf_cursor_str(struct gguf_cursor *c, struct gguf_str *out, const char *wha
     size_t at = c->at;
     const uint8_t *p;
     uint64_t len;
-    int r = gguf_cursor_u64(c, &len, what);
 
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_u64(c, &len, what));
     if (len > gguf_cursor_remaining(c))
         return gguf_cursor_fail_at(c, at, "%s should have %llu bytes, but only %zu are left", what,
                                    (unsigned long long)len, gguf_cursor_remaining(c));
-    r = gguf_cursor_take(c, (size_t)len, &p, what);
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_take(c, (size_t)len, &p, what));
     *out = (struct gguf_str){(const char *)p, (size_t)len};
     return 0;
 }
@@ -81,10 +74,8 @@ int gguf_cursor_str(struct gguf_cursor *c, struct gguf_str *out, const char *wha
 int gguf_cursor_name(struct gguf_cursor *c, size_t max, struct gguf_str *out, const char *what) {
     size_t at = c->at;
     struct gguf_str s;
-    int r = gguf_cursor_str(c, &s, what);
 
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_str(c, &s, what));
     if (s.len == 0)
         return gguf_cursor_fail_at(c, at, "%s is empty", what);
     if (s.len > max)

@@ -50,10 +50,8 @@ static int parse_strings(struct gguf_cursor *c, struct gguf_kv *kv) {
         return -ENOMEM;
     for (uint64_t i = 0; i < a->n; i++) {
         struct gguf_str s;
-        int r = gguf_cursor_str(c, &s, "a string of an array");
 
-        if (r < 0)
-            return r;
+        TRY(gguf_cursor_str(c, &s, "a string of an array"));
         offset[i + 1] = (uint32_t)(c->at - start); /* headers are below 4 GiB */
     }
     a->offset = STEAL(offset);
@@ -72,17 +70,13 @@ static int parse_array(struct gguf_cursor *c, struct gguf_kv *kv) {
     size_t at = c->at;
     uint32_t type;
     uint64_t n;
-    int r = gguf_cursor_u32(c, &type, "the type of an array");
 
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_u32(c, &type, "the type of an array"));
     if (type != GGUF_STRING && !scalar_bytes(type))
         return gguf_cursor_fail_at(c, at, "key '%.*s': arrays of type %u are not allowed",
                                    (int)MIN(kv->key.len, 100u), kv->key.data, type);
     at = c->at;
-    r = gguf_cursor_u64(c, &n, "the length of an array");
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_u64(c, &n, "the length of an array"));
     size_t least = type == GGUF_STRING ? 8 : scalar_bytes(type);
 
     if (n > gguf_cursor_remaining(c) / least)
@@ -94,19 +88,15 @@ static int parse_array(struct gguf_cursor *c, struct gguf_kv *kv) {
         return parse_strings(c, kv);
     const uint8_t *p;
 
-    r = gguf_cursor_take(c, (size_t)n * least, &p, "an array");
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_take(c, (size_t)n * least, &p, "an array"));
     return type == GGUF_BOOL ? parse_bools(c, kv, p, (size_t)n) : 0;
 }
 
 static int parse_value(struct gguf_cursor *c, struct gguf_kv *kv) {
     size_t at = c->at;
     uint32_t type;
-    int r = gguf_cursor_u32(c, &type, "the type of a value");
 
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_u32(c, &type, "the type of a value"));
     if (type > GGUF_F64)
         return gguf_cursor_fail_at(c, at, "key '%.*s': unknown value type %u",
                                    (int)MIN(kv->key.len, 100u), kv->key.data, type);
@@ -115,9 +105,7 @@ static int parse_value(struct gguf_cursor *c, struct gguf_kv *kv) {
         return gguf_cursor_str(c, &kv->str, "a string value");
     if (type == GGUF_ARRAY)
         return parse_array(c, kv);
-    r = gguf_cursor_take(c, scalar_bytes(type), &kv->value, "a value");
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_take(c, scalar_bytes(type), &kv->value, "a value"));
     return type == GGUF_BOOL ? parse_bools(c, kv, kv->value, 1) : 0;
 }
 

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/try.h"
 
 /* Names of the types that exist but that weft does not read, for messages. */
 static const char *foreign_name(uint32_t type) {
@@ -37,10 +38,8 @@ static struct gguf_str name_of(const void *owner, uint32_t i) {
 static int parse_shape(struct gguf_cursor *c, struct tensor *t) {
     size_t at = c->at, n_values = 1;
     uint32_t type;
-    int r = gguf_cursor_u32(c, &t->n_dims, "the number of dimensions");
 
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_u32(c, &t->n_dims, "the number of dimensions"));
     if (t->n_dims < 1 || t->n_dims > 4)
         return gguf_cursor_fail_at(c, at, "tensor '%s' has %u dimensions, 1 to 4 are allowed",
                                    t->name, t->n_dims);
@@ -48,18 +47,14 @@ static int parse_shape(struct gguf_cursor *c, struct tensor *t) {
         t->ne[i] = 1;
     for (uint32_t i = 0; i < t->n_dims; i++) {
         at = c->at;
-        r = gguf_cursor_u64(c, &t->ne[i], "a dimension");
-        if (r < 0)
-            return r;
+        TRY(gguf_cursor_u64(c, &t->ne[i], "a dimension"));
         if (t->ne[i] < 1 || t->ne[i] > INT64_MAX || size_mul(n_values, t->ne[i], &n_values) ||
             n_values > INT64_MAX)
             return gguf_cursor_fail_at(c, at, "tensor '%s': dimension %u is %llu", t->name, i,
                                        (unsigned long long)t->ne[i]);
     }
     at = c->at;
-    r = gguf_cursor_u32(c, &type, "the type of a tensor");
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_u32(c, &type, "the type of a tensor"));
     t->format = tensor_format(type);
     if (!t->format)
         return gguf_cursor_fail_at(c, at,
@@ -81,22 +76,16 @@ static int parse_tensor(struct gguf *g, struct gguf_cursor *c, struct tensor *t,
     size_t at = c->at, end;
     struct gguf_str name;
     uint64_t offset;
-    int r = gguf_cursor_name(c, GGUF_NAME_MAX, &name, "a tensor's name");
 
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_name(c, GGUF_NAME_MAX, &name, "a tensor's name"));
     t->name = arena_strndup(&g->names, name.data, name.len);
     if (!t->name)
         return -ENOMEM;
     if (gguf_index_find(&g->index, g, name) >= 0)
         return gguf_cursor_fail_at(c, at, "tensor '%s' appears twice", t->name);
-    r = parse_shape(c, t);
-    if (r < 0)
-        return r;
+    TRY(parse_shape(c, t));
     at = c->at;
-    r = gguf_cursor_u64(c, &offset, "the offset of a tensor");
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_u64(c, &offset, "the offset of a tensor"));
     if (offset != *sum)
         return gguf_cursor_fail_at(c, at,
                                    "tensor '%s' begins at byte %llu of the data, where byte %zu is "
