@@ -19,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "cmd/bench_agent.h"
+#include "base/try.h"
 #include "cmd/bench_agents_recorded.h"
 #include "cmd/bench_cmd.h"
 #include "cmd/bench_json.h"
@@ -414,9 +415,7 @@ static int drive(struct agents *s) {
     while (s->n_left && !s->error && !bench_interrupted() && now < end_ns) {
         send_due(s, now);
         int64_t wait_ns = MIN(next_due_ns(s), end_ns) - bench_now_ns();
-        int r = bench_http_run(s->http, (int)MIN(MAX((wait_ns + 999999) / 1000000, 0), 500));
-        if (r < 0)
-            return r;
+        TRY(bench_http_run(s->http, (int)MIN(MAX((wait_ns + 999999) / 1000000, 0), 500)));
         now = bench_now_ns();
         print_progress(s, now);
     }

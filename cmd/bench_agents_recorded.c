@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 #include "cmd/bench_json.h"
 #include "cmd/bench_record.h"
 #include "cmd/bench_result.h"
@@ -232,9 +233,7 @@ static int drive(struct replay *r) {
         if (r->error || bench_interrupted() || r->n_active == 0)
             return r->error;
         int64_t wait_ms = (r->next_due_ns - bench_now_ns() + 999999) / 1000000;
-        int e = bench_http_run(r->http, (int)MIN(MAX(wait_ms, 0), 500));
-        if (e < 0)
-            return e;
+        TRY(bench_http_run(r->http, (int)MIN(MAX(wait_ms, 0), 500)));
         now = bench_now_ns();
     }
 }

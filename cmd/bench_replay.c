@@ -87,13 +87,11 @@ int replay_read(struct replay *out, const char *path, const struct gguf *model, 
     CLEANUP(freep) char *text = NULL;
     struct replay replay = {0};
     size_t len;
-    int e = cli_read_file(path, (size_t)1 << 30, &text, &len);
 
-    if (e < 0)
-        return e;
+    TRY(cli_read_file(path, (size_t)1 << 30, &text, &len));
     yyjson_doc *doc = yyjson_read(text, len, 0);
-    e = doc ? read_requests(&r, &replay, yyjson_doc_get_root(doc))
-            : err_set(err, 0, NULL, "not JSON");
+    int e = doc ? read_requests(&r, &replay, yyjson_doc_get_root(doc))
+                : err_set(err, 0, NULL, "not JSON");
     yyjson_doc_free(doc);
     tokenizer_free(r.tokenizer);
     if (e < 0)

@@ -54,9 +54,7 @@ int run_open(struct run *r, const struct run_opts *opts, struct err *err) {
     *r = (struct run){.opts = *opts};
     r->opts.max_rows = MAX(r->opts.max_rows, r->opts.max_seqs);
     r->pages_per_seq = (opts->max_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    int e = gguf_open(&r->file, opts->model, err);
-    if (e < 0)
-        return e;
+    TRY(gguf_open(&r->file, opts->model, err));
     const struct engine_opts o = {
         .file = r->file,
         .backend = opts->backend,
@@ -70,7 +68,7 @@ int run_open(struct run *r, const struct run_opts *opts, struct err *err) {
         .max_wants = opts->max_seqs,
         .kv_type = opts->kv_type,
     };
-    e = engine_new(&r->engine, &o, err);
+    int e = engine_new(&r->engine, &o, err);
     r->n_prompt = calloc(opts->max_seqs, sizeof(*r->n_prompt));
     if (e == 0 && !r->n_prompt)
         e = -ENOMEM;

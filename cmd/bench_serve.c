@@ -19,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "cmd/bench_cmd.h"
+#include "base/try.h"
 #include "cmd/bench_json.h"
 #include "cmd/bench_http.h"
 #include "cmd/bench_load.h"
@@ -232,9 +233,7 @@ static int drive(struct serve *s) {
         if (!bench_http_n_running(s->http) && !s->n_waiting && !may_start(s, now))
             break;
         int64_t wait_ms = MIN(MAX(next - now, (int64_t)0) / 1000000, (int64_t)500);
-        int r = bench_http_run(s->http, (int)wait_ms);
-        if (r < 0)
-            return r;
+        TRY(bench_http_run(s->http, (int)wait_ms));
         print_progress(s);
     }
     if (isatty(STDERR_FILENO))

@@ -92,9 +92,7 @@ static int encode(struct picture *p, const struct tools *t, const struct options
     struct picture q = {0};
 
     projector_layout(j, p->width, p->height, &budget, &l);
-    int r = projector_fit(j, p, &l, o->pad, &q, err);
-    if (r < 0)
-        return r;
+    TRY(projector_fit(j, p, &l, o->pad, &q, err));
     picture_deinit(p);
     *p = q;
     size_t n = (size_t)l.n_rows * image_encoder_width(t->encoder) * sizeof(float);

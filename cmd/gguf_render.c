@@ -99,16 +99,14 @@ static int read_variables(const char *path, const struct source *s, yyjson_doc *
                           struct err *err) {
     CLEANUP(freep) char *json = NULL;
     size_t len;
-    int r = cli_read_file(path, CONVERSATION_MAX, &json, &len);
 
-    if (r < 0)
-        return r;
+    TRY(cli_read_file(path, CONVERSATION_MAX, &json, &len));
     yyjson_doc *doc = yyjson_read(json, len, 0);
     yyjson_val *root = yyjson_doc_get_root(doc);
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *vars = yyjson_mut_obj(d);
-    r = yyjson_is_obj(root) ? parse_now(yyjson_obj_get(root, "now"), now, err)
-                            : err_set(err, 0, NULL, "%s: not a JSON object", path);
+    int r = yyjson_is_obj(root) ? parse_now(yyjson_obj_get(root, "now"), now, err)
+                                : err_set(err, 0, NULL, "%s: not a JSON object", path);
     if (r == 0) {
         yyjson_mut_doc_set_root(d, vars);
         add_members(d, vars, root, true);

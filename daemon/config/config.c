@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/try.h"
 #include "daemon/config/keyfile.h"
 #include "proto/messages.h"
 
@@ -165,10 +166,8 @@ static int check_shell(const struct option *o, const char *text, struct err *err
 static int set(struct config *c, const struct option *o, const char *text, struct err *err) {
     char *at = (char *)c + o->offset;
     int choice = o->choices ? choice_of(o->choices, text) : 0;
-    int r = check_shell(o, text, err);
 
-    if (r < 0)
-        return r;
+    TRY(check_shell(o, text, err));
     if (choice < 0 && o->type != OPTION_UINT)
         return err_set(err, 0, o->key, "%s: must be one of %s, not \"%s\"", o->key, o->choices,
                        text);
@@ -214,12 +213,8 @@ bool config_has(const char *key, size_t len) {
 
 int config_init(struct config *c) {
     memset(c, 0, sizeof(*c));
-    for (uint32_t i = 0; i < config_table_n; i++) {
-        int r = set(c, &config_table[i], config_table[i].initial, NULL);
-
-        if (r < 0)
-            return r;
-    }
+    for (uint32_t i = 0; i < config_table_n; i++)
+        TRY(set(c, &config_table[i], config_table[i].initial, NULL));
     return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 #include "daemon/config/keyfile.h"
 #include "text/repeats.h"
 
@@ -313,9 +314,7 @@ int tenants_read(const char *path, struct api_tenant **out, uint32_t *n, struct 
 
     if (!rows)
         return -ENOMEM;
-    int e = keyfile_read(path, "tenants", on_pair, &r, err);
-    if (e < 0)
-        return e;
+    TRY(keyfile_read(path, "tenants", on_pair, &r, err));
     inherit(&r);
     struct api_tenant *t = calloc(r.n_rows + 1, sizeof(*t));
     if (!t)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "base/model_dir.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "daemon/front/llama_options.h"
 
 /*
@@ -382,10 +383,8 @@ static void print_refused(struct args *a, FILE *out) {
 
 int args_read(struct config *c, int argc, char **argv, FILE *notes, struct err *err) {
     CLEANUP(args_deinit) struct args a = {0};
-    int r = args_translate(&a, argc, argv);
 
-    if (r < 0)
-        return r;
+    TRY(args_translate(&a, argc, argv));
     if (notes)
         print_refused(&a, notes);
     if (a.n_refused)
@@ -394,7 +393,7 @@ int args_read(struct config *c, int argc, char **argv, FILE *notes, struct err *
     if (notes && a.here.len)
         fprintf(notes, "weftd: ignored, because it always applies or weftd decides it: %s\n",
                 printable(a.here.data).s);
-    r = config_read_args(c, a.n, a.v, err);
+    int r = config_read_args(c, a.n, a.v, err);
     if (r == 0)
         r = resolve(c, "model", c->model, err);
     return r < 0 ? r : resolve(c, "draft-model", c->draft_model, err);

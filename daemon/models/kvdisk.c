@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/try.h"
 #include "base/util.h"
 
 /*
@@ -99,9 +100,7 @@ static int read_key(int dir, const char *path, uint64_t secret[2], struct err *e
 
     if (fd < 0)
         return errno == ENOENT ? -ENOENT : fail_errno(err, path, KEY_NAME, errno);
-    int r = check_private(fd, path, KEY_NAME, err);
-    if (r < 0)
-        return r;
+    TRY(check_private(fd, path, KEY_NAME, err));
     ssize_t n = read(fd, secret, 2 * sizeof(*secret));
     if (n < 0)
         return fail_errno(err, path, KEY_NAME, errno);
@@ -159,9 +158,7 @@ int kvdisk_open_model(const char *path, const char *name, int *out, struct err *
     int fd = openat(dir, file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return fail_errno(err, path, file, errno);
-    int r = check_private(fd, path, file, err);
-    if (r < 0)
-        return r;
+    TRY(check_private(fd, path, file, err));
     *out = fd;
     fd = -1;
     return 0;

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/try.h"
 
 /* NONE ──begin──> PENDING ──"take"──> TAKING ──taken──> DONE ──end of the old──> NONE */
 enum takeover_state { TAKEOVER_NONE, TAKEOVER_PENDING, TAKEOVER_TAKING, TAKEOVER_DONE };
@@ -114,9 +115,7 @@ int takeover_start(const struct takeover_opts *o) {
         return 0;
     assert(!t.polls && t.state == TAKEOVER_PENDING);
     t.opts = *o;
-    int r = uv_poll_init(o->loop, &t.poll, UPGRADE_FD);
-    if (r < 0)
-        return r;
+    TRY(uv_poll_init(o->loop, &t.poll, UPGRADE_FD));
     t.polls = true;
     return uv_poll_start(&t.poll, UV_READABLE | UV_DISCONNECT, on_readable);
 }

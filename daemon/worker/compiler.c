@@ -20,6 +20,7 @@
 #include "base/list.h"
 #include "base/jobs.h"
 #include "base/quota.h"
+#include "base/try.h"
 #include "grammar/constraint.h"
 #include "text/tokenizer.h"
 
@@ -396,10 +397,8 @@ static int give(struct compiler *c, struct entry *e) {
     for (uint32_t i = 0; i < t->blame.n; i++)
         t->blame.id[i] = e->waiting[i].id;
     t->job = (struct job){.run = compile, .done = on_compiled, .tenant = e->slot, .weight = 1};
-    int r = jobs_put(c->jobs, &t->job);
 
-    if (r < 0)
-        return r;
+    TRY(jobs_put(c->jobs, &t->job));
     list_remove(&e->link);
     c->tenant[e->slot].served = ++c->turn;
     c->tenant[e->slot].n_away++;

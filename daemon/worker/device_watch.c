@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 #include "base/thread.h"
+#include "base/try.h"
 #include "base/util.h"
 
 /* NVML's, as its API reference has them: the header is not needed. Results: 0 is success. CUDA 13
@@ -162,10 +163,7 @@ static void deinit(struct device_watch *w) {
 }
 
 static int start(struct device_watch *w, const char *address, struct err *err) {
-    int r = open_library(&w->nvml, err);
-
-    if (r < 0)
-        return r;
+    TRY(open_library(&w->nvml, err));
     assert(w->nvml.library && !w->device);
     int e = w->nvml.init();
     if (e == 0 && (e = w->nvml.find(address, &w->device)) != 0) {
@@ -175,7 +173,7 @@ static int start(struct device_watch *w, const char *address, struct err *err) {
     if (e)
         return err_set(err, 0, NULL, "NVML of %s: %s", address, w->nvml.error(e)), -ENODEV;
     w->state = ask(w);
-    r = thread_start(&w->thread, NULL, run, w);
+    int r = thread_start(&w->thread, NULL, run, w);
     return r < 0 ? (err_set(err, 0, NULL, "cannot start a thread: %s", strerror(-r)), r) : 0;
 }
 

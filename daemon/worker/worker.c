@@ -15,6 +15,7 @@
 #include "base/chan.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "daemon/worker/compiler.h"
 #include "daemon/config/config.h"
 #include "daemon/worker/device_watch.h"
@@ -132,10 +133,8 @@ static int handshake(struct worker *w, struct chan_frame *f) {
  * padding. */
 static int check_tokens(const struct worker *w, struct err *err) {
     CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
-    int r = tokenizer_new(&t, w->draft_file, err);
 
-    if (r < 0)
-        return r;
+    TRY(tokenizer_new(&t, w->draft_file, err));
     for (uint32_t i = 0; i < MIN(tokenizer_n_vocab(t), tokenizer_n_vocab(w->tokenizer)); i++) {
         struct gguf_str a = tokenizer_text(w->tokenizer, (int32_t)i);
         struct gguf_str b = tokenizer_text(t, (int32_t)i);
@@ -374,10 +373,7 @@ static void tell_left(struct worker *w) {
 
 /* Completes the options of the scheduler and opens it. 0 or -errno. */
 static int new_sched(struct worker *w, const struct msg_open *m) {
-    int r = compiler_new(&w->compiler, w->tokenizer, GRAMMARS_MAX, w->crash_page);
-
-    if (r < 0)
-        return r;
+    TRY(compiler_new(&w->compiler, w->tokenizer, GRAMMARS_MAX, w->crash_page));
     struct sched_opts *o = &w->config.sched;
 
     o->max_seqs = w->config.engine.max_seqs;
@@ -395,7 +391,7 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
     o->tells_blocks = m->tells_blocks;
     open_disk(w, m, &o->disk);
     memcpy(&o->hash_seed, engine_info(w->engine)->fingerprint, sizeof(o->hash_seed));
-    r = sched_new(&w->sched, o, w->engine, clock_monotonic());
+    int r = sched_new(&w->sched, o, w->engine, clock_monotonic());
     return r < 0 ? r : open_wake(w);
 }
 
@@ -641,9 +637,7 @@ static int serve(struct worker *w) {
         ask_for_pictures(w);
         tell_left(w);
         send_stats(w, r == SCHED_NO_STEP);
-        int sent = send_blocks(w, r == SCHED_NO_STEP);
-        if (sent < 0)
-            return sent;
+        TRY(send_blocks(w, r == SCHED_NO_STEP));
         if (r == SCHED_NO_STEP && (r = chan_wait_or(&w->chan, w->wake_fd, idle_timeout_ms(w))) < 0)
             return r;
         w->stats_stale |=

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/probe.h"
+#include "base/try.h"
 #include "daemon/worker/worker.h"
 #include "daemon/workers/workers_private.h"
 #include "proto/flight_file.h"
@@ -476,9 +477,7 @@ int workers_start(struct workers *w) {
     w->watched_ns = 0;
     w->started_ns = clock_now(w->opts.clock);
     w->progress_ns = w->started_ns;
-    int r = spawn(w);
-    if (r < 0)
-        return r;
+    TRY(spawn(w));
     w->n_started++;
     workers_set_state(w, WORKERS_LOADING);
     PROBE2(worker__start, w->process.pid, w->n_started);
