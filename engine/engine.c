@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 #include "engine/arch/arch.h"
 #include "engine/arch/assistant.h"
 #include "engine/arch/dflash.h"
@@ -199,10 +200,8 @@ static void fill_info(struct engine *e) {
  * the proof found. */
 static int prove(struct engine *e, struct err *err) {
     char found[300];
-    int r = prove_device(&e->model, e->ops, e->be, &e->opts, found, sizeof(found), err);
 
-    if (r < 0)
-        return r;
+    TRY(prove_device(&e->model, e->ops, e->be, &e->opts, found, sizeof(found), err));
     size_t n = strlen(e->note);
     const char *at_open = e->ops->note ? e->ops->note(e->be) : "";
     snprintf(e->note + n, sizeof(e->note) - n, "%s%s%s%s", n && (*at_open || *found) ? "; " : "",
@@ -305,9 +304,7 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
 
     err = err ? err : &none;
     *err = (struct err){0};
-    int r = check_opts(opts, err);
-    if (r < 0)
-        return r;
+    TRY(check_opts(opts, err));
     const struct be_ops *ops = backend_find(opts->backend, opts, err);
     if (!ops)
         return -EINVAL;
@@ -317,7 +314,7 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     uint32_t number[ENGINE_DEVICES], f16_context = choose_kv_type(&o);
     why = *err;
     *err = (struct err){0};
-    r = open_with(out, &o, ops, err);
+    int r = open_with(out, &o, ops, err);
     for (int less = devices_of(&o, number) < 2; r < 0 && automatic && less < 2; less++) {
         why = *err;
         *err = (struct err){0};

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 
 /* Architectures that were trained with a kind of projectors. */
 static const struct {
@@ -99,9 +100,7 @@ int pictures_fit(struct model *m, const struct be_ops *ops, struct engine_opts *
     if (r < 0)
         return r;
     const struct image_encoder_opts e = encoder_opts(ops, o);
-    r = image_encoder_fit(&fit, o->projector, &e, err);
-    if (r < 0)
-        return r;
+    TRY(image_encoder_fit(&fit, o->projector, &e, err));
     m->encoder_weights = fit.weights;
     m->encoder_buffers = fit.buffers;
     return 0;

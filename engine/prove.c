@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 #include "engine/sampler.h"
 
 #define ROWS 20u   /* rows of the prompt: more than any kernel for few rows takes */
@@ -325,9 +326,7 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
         .n_states = 2,
         .n_slots = s->drafts ? 2 : 0,
     };
-    int r = backend_reference.open(&p->judge, &be, err);
-    if (r < 0)
-        return r;
+    TRY(backend_reference.open(&p->judge, &be, err));
     p->op = calloc(p->m->n_ops, sizeof(*p->op));
     p->logits = calloc(s->n_vocab, sizeof(*p->logits));
     p->hidden = calloc(s->n_embd, sizeof(*p->hidden));

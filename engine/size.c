@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include "base/try.h"
 
 #define PAGES_OF_DEVICE (1u << 20) /* bounds the pages that a device's free memory is turned into */
 #define SNAPSHOTS_MAX 4096u
@@ -71,9 +72,7 @@ static int take_room(struct sizing *z, struct err *err) {
 
     if (o->n_pages || !o->device_share || !z->ops->room)
         return 0;
-    int r = z->ops->room(&z->model->shape, o, &bytes, err);
-    if (r < 0)
-        return r;
+    TRY(z->ops->room(&z->model->shape, o, &bytes, err));
     o->kv_bytes = MIN(bytes / o->device_share, PAGES_OF_DEVICE * z->info->page_bytes);
     return 0;
 }
@@ -95,10 +94,8 @@ static bool can_have_windows(const struct sizing *z) {
 /* Computes the bytes of a page of each class and of a sequence's state. */
 static int size_classes(struct sizing *z, struct err *err) {
     struct engine_info *i = z->info;
-    int r = check_kv_types(z, err);
 
-    if (r < 0)
-        return r;
+    TRY(check_kv_types(z, err));
     if (!can_have_windows(z))
         model_join_windows(z->model);
     i->latent = z->model->shape.mla.rank > 0;

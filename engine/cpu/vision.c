@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include "base/mathx.h"
+#include "base/try.h"
 #include "engine/cpu/cpu.h"
 #include "engine/vision/encoder.h"
 #include "engine/vision/ops.h"
@@ -164,9 +165,7 @@ static int load(struct vis_be *b, const struct tensor *t, const float *bias, str
         return -ENOMEM;
     v->next = b->mats;
     b->mats = v;
-    int r = panel_plan(&v->m, t, err);
-    if (r < 0)
-        return r;
+    TRY(panel_plan(&v->m, t, err));
     enum acts_kind kind = panel_infos[v->m.format].acts;
     v->m.bias = bias;
     v->m.data = aligned(v->m.n_panels * v->m.panel_bytes);

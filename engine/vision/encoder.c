@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/try.h"
 #include "engine/vision/encoder_private.h"
 
 static const struct vis_ops *const backends[] = {&vis_cpu, &vis_reference};
@@ -28,9 +29,7 @@ static int prepare(struct image_encoder *e, const struct gguf *file,
     e->ops = find_backend(opts->backend, err);
     if (!e->ops)
         return -EINVAL;
-    int r = projector_read(&e->p, file, err);
-    if (r < 0)
-        return r;
+    TRY(projector_read(&e->p, file, err));
     e->max_rows = opts->max_rows ? opts->max_rows : e->p.most;
     e->max_patches = most_patches(&e->p, e->max_rows);
     return 0;
