@@ -39,6 +39,7 @@
  */
 
 #include "grammar/match/finish.h"
+#include "base/try.h"
 #include "grammar/machine/distinct.h"
 #include "grammar/automaton/members.h"
 #include "grammar/automaton/nfa.h"
@@ -74,14 +75,9 @@ static int make_rules(struct maker *m) {
 
     /* Making one may add others. */
     for (uint32_t i = 0; i < b->n_rules; i++) {
-        int r = maker_grow(m, &m->g->rule, i, &m->cap_rules, sizeof(*m->g->rule));
-
-        if (r < 0)
-            return r;
+        TRY(maker_grow(m, &m->g->rule, i, &m->cap_rules, sizeof(*m->g->rule)));
         m->g->n_rules = i + 1;
-        r = dfa_make(m, i);
-        if (r < 0)
-            return r;
+        TRY(dfa_make(m, i));
     }
     return 0;
 }

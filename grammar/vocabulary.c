@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "grammar/automaton/nfa.h"
+#include "base/try.h"
 #include "grammar/mask/class.h"
 #include "grammar/mask/share.h"
 #include "text/tokenizer.h"
@@ -44,19 +45,12 @@ int grammar_vocab_new(struct grammar_vocab **out, const struct grammar_token *to
                       const int32_t *ends, size_t n_ends) {
     CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = NULL;
     struct share *s;
-    int r = vocab_new(&v, token, n, ends, n_ends);
 
-    if (r < 0)
-        return r;
-    r = share_new(&s);
-    if (r < 0)
-        return r;
+    TRY(vocab_new(&v, token, n, ends, n_ends));
+    TRY(share_new(&s));
     vocab_set_share(v, s);
-    for (int i = SHARED_NONE + 1; i < SHARED_LOOPS; i++) {
-        r = add_loop(v, s, (enum shared_loop)i);
-        if (r < 0)
-            return r;
-    }
+    for (int i = SHARED_NONE + 1; i < SHARED_LOOPS; i++)
+        TRY(add_loop(v, s, (enum shared_loop)i));
     *out = STEAL(v);
     return 0;
 }

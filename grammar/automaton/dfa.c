@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include "base/try.h"
 
 #define SORT_FEW 24
 #define CALL_KEY (1ull << 32)
@@ -122,10 +123,8 @@ static void close_over(struct dfa *d, uint32_t from) {
 
 static int add_state(struct dfa *d) {
     struct grammar *g = d->m->g;
-    int r = maker_grow(d->m, &g->state, g->n_states, &d->m->cap_states, sizeof(*g->state));
 
-    if (r < 0)
-        return r;
+    TRY(maker_grow(d->m, &g->state, g->n_states, &d->m->cap_states, sizeof(*g->state)));
     if (g->n_states >= d->m->b->limits.max_states)
         return build_too_complex(d->m->b, "the grammar needs more than %u states",
                                  d->m->b->limits.max_states);

@@ -23,6 +23,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include "base/try.h"
 
 #define STEPS_MAX (1u << 20) /* circles with more stay as they are: 44 MB while it is done */
 
@@ -317,10 +318,7 @@ static int merge_circles(struct build *b, struct equals *s) {
             edge[part.n_edges++].to = number[l->edge[i].to];
         }
     }
-    int r = refine_part(b, &part, set, &s->n_sets);
-
-    if (r < 0)
-        return r;
+    TRY(refine_part(b, &part, set, &s->n_sets));
     for (uint32_t q = 0; q < n; q++)
         s->set[whole[q]] = set[q];
     memset(s->some, 0xff, s->n_sets * sizeof(*s->some));
@@ -401,9 +399,7 @@ int lang_merge(struct build *b, struct lang *l) {
                        .mask = n_slots - 1};
 
     order_states(&s);
-    r = s.n_ordered < n ? merge_circles(b, &s) : 0;
-    if (r < 0)
-        return r;
+    TRY(s.n_ordered < n ? merge_circles(b, &s) : 0);
     merge_ordered(&s);
     keep_sets(&s);
     return 0;

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <yyjson.h>
 #include "base/json_value.h"
+#include "base/try.h"
 
 #define NODE_DEPTH_MAX 32
 
@@ -105,10 +106,7 @@ static int read_list(struct reader *r, yyjson_val *list, bool either, unsigned d
     if (!yyjson_is_arr(list) || (either && n == 0))
         return invalid(r->err, "sequence and either must be arrays of nodes");
     yyjson_arr_foreach(list, i, max, node) {
-        int e = read_node(r, node, depth, &part[i]);
-
-        if (e < 0)
-            return e;
+        TRY(read_node(r, node, depth, &part[i]));
     }
     *out = either ? grammar_either(r->b, part, n) : grammar_sequence(r->b, part, n);
     return 0;

@@ -21,6 +21,7 @@
 #include <errno.h>
 #include <string.h>
 #include "base/jobs.h"
+#include "base/try.h"
 #include "grammar/match/finish.h"
 
 #define CROSSING_MAX (1u << 20) /* ids in all */
@@ -183,10 +184,8 @@ static void find_all(struct search *s, uint32_t first, uint32_t end, uint16_t ro
 
 int crossing_find(struct constraint *c, struct err *err) {
     CLEANUP(grammar_state_freep) struct grammar_state *state = NULL;
-    int r = grammar_state_new(&state, c->grammar);
 
-    if (r < 0)
-        return r;
+    TRY(grammar_state_new(&state, c->grammar));
     struct search s = {.c = c, .state = state, .trie = vocab_trie(c->vocab)};
 
     s.first = c->first = calloc(c->triggers->n + 1, sizeof(*c->first));

@@ -19,6 +19,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/try.h"
 #include "grammar/vocab/vocab.h"
 
 /* A grammar that allows no token at its start, or is too ambiguous there, is refused while it still
@@ -261,13 +262,10 @@ static int accept_held(struct constraint_state *s, struct position *at, int32_t 
 
 int constraint_accept(struct constraint_state *s, int32_t token) {
     struct position at = s->at;
-    int r = -EINVAL;
 
     if (token < 0 || (uint32_t)token >= vocab_n_tokens(s->c->vocab) || at.phase == DONE)
         return -EINVAL;
-    r = at.phase == FREE ? accept_free(s, &at, token) : accept_held(s, &at, token);
-    if (r < 0)
-        return r;
+    TRY(at.phase == FREE ? accept_free(s, &at, token) : accept_held(s, &at, token));
     if (at.phase == HELD && s->c->triggers && s->c->triggers->repeat && grammar_must_end(s->g)) {
         at.phase = FREE;
         at.node = s->c->triggers->open;
@@ -290,10 +288,7 @@ int constraint_rollback(struct constraint_state *s, uint32_t n) {
         return 0;
     struct position at = s->before[s->n - n];
     assert(at.n_accepted <= grammar_n_accepted(s->g));
-    int r = grammar_rollback(s->g, grammar_n_accepted(s->g) - at.n_accepted);
-
-    if (r < 0)
-        return r;
+    TRY(grammar_rollback(s->g, grammar_n_accepted(s->g) - at.n_accepted));
     s->at = at;
     s->n -= n;
     check(s);

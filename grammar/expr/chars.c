@@ -5,12 +5,10 @@
 
 #include <assert.h>
 #include <string.h>
+#include "base/try.h"
 
 int cp_set_add(struct build *b, struct cp_set *s, uint32_t lo, uint32_t hi) {
-    int r = build_grow(b, &s->range, s->n, &s->cap, 8, sizeof(*s->range));
-
-    if (r < 0)
-        return r;
+    TRY(build_grow(b, &s->range, s->n, &s->cap, 8, sizeof(*s->range)));
     assert(lo <= hi && hi <= 0x10ffff && s->n < s->cap);
     s->range[s->n++] = (struct cp_range){lo, hi};
     return build_work(b, 1);

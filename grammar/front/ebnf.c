@@ -5,6 +5,7 @@
  */
 
 #include "grammar/front/rulebook.h"
+#include "base/try.h"
 #include "grammar/front/source.h"
 #include "grammar/vocab/vocab.h"
 
@@ -242,10 +243,8 @@ static int read_rule(struct reader *r) {
 
     if (!at_rule(r))
         return source_invalid(&r->in, "expected `name ::=`");
-    int e = read_name(r, &name);
 
-    if (e < 0)
-        return e;
+    TRY(read_name(r, &name));
     if (r->book.entry[name].defined)
         return source_invalid(&r->in, "this rule is defined twice");
     r->book.entry[name].defined = true;

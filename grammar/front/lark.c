@@ -14,6 +14,7 @@
  */
 
 #include "grammar/front/lark.h"
+#include "base/try.h"
 #include "grammar/front/source.h"
 
 #include <errno.h>
@@ -99,10 +100,8 @@ static struct expr *call_of(struct reader *r, const char *s, size_t len) {
 
 static int define(struct reader *r, const char *s, size_t len, uint32_t *rule) {
     uint32_t i;
-    int e = rulebook_take(&r->book, r->in.b, s, len, &i);
 
-    if (e < 0)
-        return e;
+    TRY(rulebook_take(&r->book, r->in.b, s, len, &i));
     if (r->book.entry[i].defined)
         return build_invalid(r->in.b, "grammar, line %zu: '%.*s' is defined twice",
                              source_line(&r->in), (int)MIN(len, (size_t)100), s);
@@ -464,10 +463,7 @@ static int read_ignore(struct reader *r) {
 }
 
 static int read_statement(struct reader *r) {
-    int e = build_work(r->in.b, 1);
-
-    if (e < 0)
-        return e;
+    TRY(build_work(r->in.b, 1));
     if (source_skip(&r->in, "%import"))
         return read_import(r);
     if (source_skip(&r->in, "%ignore"))

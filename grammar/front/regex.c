@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <string.h>
 #include "base/printable.h"
+#include "base/try.h"
 
 #define AHEADS_MAX 64 /* in one compilation: they nest */
 #define FACTOR_DEPTH 16
@@ -241,10 +242,8 @@ static int read_set(struct reader *r, struct cp_set *set) {
             return e;
     }
     r->p++;
-    int e = negate && r->options & REGEX_ANY_CASE ? fold_all(r, set) : 0;
 
-    if (e < 0)
-        return e;
+    TRY(negate && r->options & REGEX_ANY_CASE ? fold_all(r, set) : 0);
     cp_set_normalize(set);
     return negate ? cp_set_invert(r->b, set) : 0;
 }

@@ -11,6 +11,7 @@
  */
 
 #include "grammar/mask/class.h"
+#include "base/try.h"
 #include "grammar/match/finish.h"
 #include "grammar/mask/walk.h"
 
@@ -73,10 +74,8 @@ int grammar_state_new(struct grammar_state **out, const struct grammar *g) {
     s->checkpoint = malloc(s->cap * sizeof(*s->checkpoint));
     if (!s->checkpoint)
         return -ENOMEM;
-    int r = machine_init(&s->m, g);
 
-    if (r < 0)
-        return r;
+    TRY(machine_init(&s->m, g));
     grammar_state_reset(s);
     if (s->m.error)
         return s->m.error;

@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/try.h"
 
 static int by_bytes(const void *x, const void *y) {
     const struct trie_string *a = x, *b = y;
@@ -60,10 +61,8 @@ static int fill(struct trie *t, const struct trie_string *v, uint32_t lo, uint32
         end = i + 1;
         while (end < hi && v[end].bytes[depth] == v[i].bytes[depth])
             end++;
-        int r = fill(t, v, i, end, depth + 1, child);
 
-        if (r < 0)
-            return r;
+        TRY(fill(t, v, i, end, depth + 1, child));
         uint8_t chars = (t->node[child].byte & 0xc0) != 0x80;
 
         t->node[node].height =

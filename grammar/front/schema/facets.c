@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include "base/try.h"
 
 typedef int take_fn(struct schema *s, struct facets *f, struct place at);
 
@@ -132,10 +133,8 @@ int types_read(struct schema *s, struct place at, unsigned *out) {
 
 static int take_type(struct schema *s, struct facets *f, struct place at) {
     unsigned types;
-    int r = types_read(s, at, &types);
 
-    if (r < 0)
-        return r;
+    TRY(types_read(s, at, &types));
     f->types &= types;
     f->typed = true;
     return 0;
@@ -484,10 +483,8 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
         f->part = parts->v[i];
         yyjson_obj_foreach(parts->v[i].v, k, n, key, value) {
             const struct keyword *word = find_keyword(json_cstr(key));
-            int r = build_work(s->b, 8);
 
-            if (r < 0)
-                return r;
+            TRY(build_work(s->b, 8));
             if (!word || (s->old_refs && yyjson_obj_get(parts->v[i].v, "$ref")))
                 continue;
             /* Without `type`, keywords imply a type, except those that allow everything. */
@@ -495,7 +492,7 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
                 f->implied |= word->implies;
             struct place at = {value,
                                schema_path(s, parts->v[i].path, word->name, strlen(word->name))};
-            r = word->take(s, f, at);
+            int r = word->take(s, f, at);
             if (r == 0 && word->take == take_unevaluated && yyjson_is_false(value))
                 r = check_closed(s, parts, i, at);
             if (r < 0)

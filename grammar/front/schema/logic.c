@@ -16,6 +16,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 
 struct derived {
     struct derived *next;
@@ -660,10 +661,7 @@ static yyjson_val TRUE_VALUE = {.tag = YYJSON_TYPE_BOOL | YYJSON_SUBTYPE_TRUE},
                   FALSE_VALUE = {.tag = YYJSON_TYPE_BOOL | YYJSON_SUBTYPE_FALSE};
 
 int logic_not(struct schema *s, struct place p, struct place *out) {
-    int r = schema_follow(s, &p);
-
-    if (r < 0)
-        return r;
+    TRY(schema_follow(s, &p));
     if (yyjson_is_bool(p.v)) {
         *out = (struct place){yyjson_is_true(p.v) ? &FALSE_VALUE : &TRUE_VALUE, p.path};
         return 0;

@@ -12,6 +12,7 @@
  */
 
 #include "grammar/front/schema/schema.h"
+#include "base/try.h"
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
@@ -138,10 +139,7 @@ static int read_condition(struct schema *s, const struct facets *f, struct condi
     if (f->n_multiples > LANG_MAX - 4)
         return build_too_complex(s->b, "more than %u multiples for one value", LANG_MAX - 4);
     for (uint32_t i = 0; i < f->n_multiples; i++) {
-        int r = read_multiple(s, f->multiple[i].at, &n[i], &digits[i]);
-
-        if (r < 0)
-            return r;
+        TRY(read_multiple(s, f->multiple[i].at, &n[i], &digits[i]));
         is->digits = MAX(is->digits, digits[i]);
     }
     if (!(f->types & T_REAL))

@@ -5,6 +5,7 @@
  */
 
 #include "grammar/front/schema/schema.h"
+#include "base/try.h"
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
@@ -120,10 +121,8 @@ static int add_name(struct schema *s, struct name_list *l, yyjson_val *key, cons
                     bool required) {
     const char *name = json_text(key);
     size_t len = json_len(key);
-    int r = l->n == l->cap ? grow_names(s, l) : 0;
 
-    if (r < 0)
-        return r;
+    TRY(l->n == l->cap ? grow_names(s, l) : 0);
     uint32_t h = hash_of(name, len) & l->mask;
 
     for (; l->slot[h]; h = (h + 1) & l->mask) {
@@ -274,11 +273,8 @@ static int is_evaluated(struct schema *s, const struct parts *parts, const struc
             continue;
         *out = yyjson_obj_getn(all.v, name->s, name->len) ||
                schema_at(s, parts->v[i], "additionalProperties").v;
-        int r = !*out && patterns.v
-                    ? match_patterns(s, patterns, name->s, name->len, &v, &n, &cap, out)
-                    : build_work(s->b, 1);
-        if (r < 0)
-            return r;
+        TRY(!*out && patterns.v ? match_patterns(s, patterns, name->s, name->len, &v, &n, &cap, out)
+                                : build_work(s->b, 1));
     }
     return 0;
 }

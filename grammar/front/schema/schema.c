@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 
 #define MEMO_SLOTS 1024
 #define PARTS_MORE 4 /* parts that a branch usually adds */
@@ -124,10 +125,7 @@ int schema_unsupported(struct schema *s, const struct path *at, const char *fmt,
 }
 
 int places_add(struct schema *s, struct place **v, uint32_t *n, uint32_t *cap, struct place p) {
-    int r = build_grow(s->b, v, *n, cap, 4, sizeof(**v));
-
-    if (r < 0)
-        return r;
+    TRY(build_grow(s->b, v, *n, cap, 4, sizeof(**v)));
     (*v)[(*n)++] = p;
     return build_work(s->b, 1);
 }
@@ -424,10 +422,8 @@ int schema_follow(struct schema *s, struct place *p) {
             return 0;
         if (i > s->b->limits.max_depth)
             return schema_invalid(s, p->path, "the schema refers to itself without any progress");
-        int r = schema_resolve(s, ref, &target);
 
-        if (r < 0)
-            return r;
+        TRY(schema_resolve(s, ref, &target));
         *p = target;
     }
     return 0;
