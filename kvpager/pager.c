@@ -52,6 +52,7 @@
  */
 
 #include "base/buggify.h"
+#include "base/try.h"
 #include "kvpager/kvpager.h"
 
 #include <assert.h>
@@ -61,18 +62,13 @@
 
 static int init(struct kv_pager *p, const struct kv_opts *opts) {
     size_t n_tables;
-    int r;
 
     p->opts = *opts;
     list_init(&p->seqs);
     list_init(&p->unused_seqs);
     evict_init(&p->evict);
-    r = pool_init(&p->pool, opts->n_pages, opts->page_tokens);
-    if (r < 0)
-        return r;
-    r = prefix_init(&p->prefix, &p->pool, opts->hash_seed, opts->hash_bits);
-    if (r < 0)
-        return r;
+    TRY(pool_init(&p->pool, opts->n_pages, opts->page_tokens));
+    TRY(prefix_init(&p->prefix, &p->pool, opts->hash_seed, opts->hash_bits));
     if (opts->watch && watch_init(&p->prefix.watch, opts->n_pages) < 0)
         return -ENOMEM;
     if (opts->watch && watch_init(&p->ends, opts->n_pages) < 0)
@@ -122,9 +118,7 @@ int kv_pager_new(struct kv_pager **out, const struct kv_opts *opts) {
     CLEANUP(kv_pager_freep) struct kv_pager *p = calloc(1, sizeof(*p));
     if (!p)
         return -ENOMEM;
-    int r = init(p, opts);
-    if (r < 0)
-        return r;
+    TRY(init(p, opts));
     *out = STEAL(p);
     return 0;
 }

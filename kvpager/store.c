@@ -31,6 +31,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
+#include "base/try.h"
 
 #define BLOCK 4096u
 #define MAGIC UINT64_C(0x3330564B74666577) /* "weftKV03", as it stands in the file */
@@ -160,9 +161,7 @@ static int claim_file(const struct store *s) {
     make_file_head(s, &should);
     if (fstat(s->fd, &st) < 0)
         return -errno;
-    int r = read_all(s->fd, &is, sizeof(is), 0);
-    if (r < 0)
-        return r;
+    TRY(read_all(s->fd, &is, sizeof(is), 0));
     bool same = memcmp(&is, &should, sizeof(is)) == 0;
     if (!same && ftruncate(s->fd, 0) < 0)
         return -errno;
@@ -170,7 +169,7 @@ static int claim_file(const struct store *s) {
         return -errno;
     if (same)
         return 0;
-    r = write_all(s->fd, &should, sizeof(should), 0);
+    int r = write_all(s->fd, &should, sizeof(should), 0);
     return r < 0 ? r : st.st_size == 0 ? STORE_NEW : STORE_CLEARED;
 }
 
@@ -247,10 +246,7 @@ static bool knows_media(const struct slot_head *h) {
 /* 0, STORE_FREE, STORE_BAD or -errno. */
 static int read_slot_head(const struct store *s, uint32_t i, struct slot_head *h) {
     assert(i < s->n_slots + s->n_states);
-    int r = read_all(s->fd, h, sizeof(*h), place_of(s, i));
-
-    if (r < 0)
-        return r;
+    TRY(read_all(s->fd, h, sizeof(*h), place_of(s, i)));
     if (h->magic == 0 && h->sum == 0)
         return STORE_FREE;
     bool good = h->magic == MAGIC && h->sum == sum_of(s, h) && h->n_tokens == tokens_of(s, i) &&
@@ -311,12 +307,10 @@ static int new_io(struct store_io **out, const struct store *s, uint32_t i) {
 int store_read(struct store_io **out, const struct store *s, uint32_t i, const struct store_id *id,
                void *bytes) {
     struct store_io *io;
-    int r = new_io(&io, s, i);
 
-    if (r < 0)
-        return r;
+    TRY(new_io(&io, s, i));
     io->to = bytes;
-    r = read_slot_head(s, i, &io->head);
+    int r = read_slot_head(s, i, &io->head);
     if (r == 0 && memcmp(&io->head.head.id, id, sizeof(*id)) != 0)
         r = STORE_BAD;
     *out = r == 0 ? io : store_io_free(io);
@@ -374,11 +368,9 @@ int store_go_on(struct store_io *io) {
     uint64_t n = MIN(bytes_of(s, io->slot) - io->done, s->page_bytes);
     uint64_t at = place_of(s, io->slot) + BLOCK + io->done;
     const uint8_t *bytes = (const uint8_t *)(io->to ? io->to : io->from) + io->done;
-    int r = io->to ? read_all(s->fd, (uint8_t *)io->to + io->done, n, at)
-                   : write_all(s->fd, bytes, n, at);
 
-    if (r < 0)
-        return r;
+    TRY(io->to ? read_all(s->fd, (uint8_t *)io->to + io->done, n, at)
+               : write_all(s->fd, bytes, n, at));
     XXH3_128bits_update(io->hash, bytes, n);
     io->done += n;
     return io->done < bytes_of(s, io->slot) ? STORE_MORE : end_io(io);

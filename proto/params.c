@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+#include "base/try.h"
 
 #define NUMBER(field, lo, hi, def)                                                                 \
     { #field, PARAM_NUMBER, lo, hi, def, offsetof(struct sampling, field) }
@@ -91,11 +92,7 @@ int params_set(struct sampling *s, const struct param *p, double value, struct e
 }
 
 int params_check(const struct sampling *s, struct err *err) {
-    for (uint32_t i = 0; i < params_count; i++) {
-        int r = check(&params_table[i], load(s, &params_table[i]), err);
-
-        if (r < 0)
-            return r;
-    }
+    for (uint32_t i = 0; i < params_count; i++)
+        TRY(check(&params_table[i], load(s, &params_table[i]), err));
     return 0;
 }

@@ -3,6 +3,7 @@
 #include <assert.h>
 
 #include <string.h>
+#include "base/try.h"
 
 static struct event blank(const struct request *r, enum event_kind kind) {
     return (struct event){.id = r->id,
@@ -65,9 +66,7 @@ static int pack_progress(struct buf *out, struct request *r) {
     if (end && r->finish == FINISH_ERROR) {
         set_why(&e, &r->why);
     }
-    int err = msg_event_pack(out, &e);
-    if (err < 0)
-        return err;
+    TRY(msg_event_pack(out, &e));
     r->sent.n_out = from + n;
     r->sent.end = end;
     r->sent.prompt_lp = r->acked.prompt_lp || lp;

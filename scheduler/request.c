@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/try.h"
 #include "scheduler/allowed.h"
 #include "scheduler/constraints.h"
 #include "scheduler/draft/draft.h"
@@ -396,9 +397,7 @@ int request_constrain(struct request *r, const struct constraint *c) {
 
     assert(c && !r->constraint && !r->matcher);
     r->constraint = c;
-    int e = constraint_state_new(&r->matcher, c);
-    if (e < 0)
-        return e;
+    TRY(constraint_state_new(&r->matcher, c));
     charge_matcher(r, constraint_state_bytes(r->matcher));
     for (uint32_t i = r->n_prompt; i < r->n_tokens && why == FINISH_NONE; i++)
         why = follow(r, r->tokens[i]);
@@ -620,9 +619,7 @@ int request_new(struct request **out, const struct submit *m, const struct sched
         r->refused = true;
         request_finish(r, FINISH_ERROR);
     } else {
-        int e = fill(r, m, view);
-        if (e < 0)
-            return e;
+        TRY(fill(r, m, view));
     }
     *out = STEAL(r);
     return 0;

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/buggify.h"
+#include "base/try.h"
 #include "scheduler/constrain.h"
 #include "scheduler/disk.h"
 #include "scheduler/events.h"
@@ -258,9 +259,7 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
                             });
     sessions_init(&s->sessions);
     estimate_init(&s->estimate, &s->sessions);
-    int r = init(s);
-    if (r < 0)
-        return r;
+    TRY(init(s));
     *out = STEAL(s);
     return 0;
 }
@@ -429,9 +428,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
 
     if (*at)
         return -EPROTO;
-    int e = request_new(&r, m, &s->view, s->n_submitted++);
-    if (e < 0)
-        return e;
+    TRY(request_new(&r, m, &s->view, s->n_submitted++));
     *at = r;
     if (r->state != REQUEST_DONE && request_is_prewarm(r)) {
         prewarm_submit(&s->prewarm, r);

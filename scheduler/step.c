@@ -27,6 +27,7 @@
 #include <errno.h>
 #include "base/buggify.h"
 #include "base/probe.h"
+#include "base/try.h"
 #include "scheduler/constrain.h"
 #include "scheduler/late.h"
 #include "scheduler/policy.h"
@@ -257,9 +258,7 @@ int step_launch(struct sched *s) {
         e = plan(s, begin);
     if (e != 0)
         return e;
-    e = step_build(s, t);
-    if (e < 0)
-        return e;
+    TRY(step_build(s, t));
     int64_t now = clock_now(s->clock);
     s->stats.plan_ns_total += (uint64_t)(now - begin - t->draft_ns);
     s->stats.last_plan_us = (uint32_t)((now - begin - t->draft_ns) / 1000);

@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <errno.h>
 #include "scheduler/scheduler_private.h"
+#include "base/try.h"
 
 static void preempt(struct sched *s, struct request *r) {
     assert(r->state == REQUEST_RUNNING && r->seq);
@@ -125,13 +126,9 @@ int step_build(struct sched *s, struct batch *t) {
     batch_begin(t, s->step + 1);
     offload_work(&s->offload, s->pager, p->n_rows == 0, s->n_launched + 1);
     t->shape.copies = s->offload.n_copies;
-    int e = batch_copy(t, s->offload.copy, s->offload.n_copies);
-    if (e < 0)
-        return e;
+    TRY(batch_copy(t, s->offload.copy, s->offload.n_copies));
     offload_taken(&s->offload);
-    e = states_build(&s->states, t, p, s->planned);
-    if (e < 0)
-        return e;
+    TRY(states_build(&s->states, t, p, s->planned));
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
         struct request *r = s->planned[i];

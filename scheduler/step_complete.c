@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include "scheduler/scheduler_private.h"
+#include "base/try.h"
 
 #define HOST_MAX_NS 1000000 /* a longer pause before a launch was idle time, not work of the host */
 
@@ -106,17 +107,14 @@ int step_wait(struct sched *s) {
     int64_t begin = clock_now(s->clock);
     struct engine_result res;
     assert(sched_n_in_flight(s) > 0);
-    int e = engine_wait(s->engine, t->b.step, &res);
-
-    if (e < 0)
-        return e;
+    TRY(engine_wait(s->engine, t->b.step, &res));
     int64_t now = clock_now(s->clock);
     s->stats.wait_ns_total += (uint64_t)(now - begin);
     s->n_waited++;
     step_write_crash_page(s, now, false);
     fair_charge_step(&s->fair, t, now - MAX(t->launched_ns, s->last_end_ns), now);
     uint64_t before = s->stats.n_output_tokens;
-    e = take_results(s, t, &res);
+    int e = take_results(s, t, &res);
     struct batch *next = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
     if (e == 0 && sched_n_in_flight(s) > 0 && next->unsealed)
         e = step_seal(s, next);
