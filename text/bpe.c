@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include "base/try.h"
 
 static int load_pretok(struct tokenizer *t, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.pre";
@@ -75,16 +76,14 @@ static int add_merge(struct tokenizer *t, struct gguf_str s, uint32_t rank, stru
 int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.merges";
     const struct gguf_array *merges = gguf_array(g, key);
-    int r = t->kind == KIND_BYTES ? load_pretok(t, g, err) : 0;
 
-    if (r < 0)
-        return r;
+    TRY(t->kind == KIND_BYTES ? load_pretok(t, g, err) : 0);
     if (!merges || gguf_array_type(merges) != GGUF_STRING)
         return err_set(err, 0, NULL, "%s is %s", key,
                        gguf_has(g, key) ? "not an array of strings" : "missing");
     if (gguf_array_n(merges) >= RANK_NONE)
         return err_set(err, 0, NULL, "%s has too many entries", key);
-    r = special_ids_load(&t->special, &t->vocab, g, t->pretok && t->pretok->add_bos, err);
+    int r = special_ids_load(&t->special, &t->vocab, g, t->pretok && t->pretok->add_bos, err);
     if (r == 0)
         r = pairs_init(&t->pairs, t->vocab.key, gguf_array_n(merges));
     for (uint64_t i = 0; i < gguf_array_n(merges) && r == 0; i++)

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <string.h>
 #include "base/jobs.h"
+#include "base/try.h"
 
 #define SHORT_WORD 32
 #define NO_PAIR UINT64_MAX
@@ -60,13 +61,10 @@ void pairs_add(struct pairs *p, uint32_t left, uint32_t right, uint32_t rank, ui
 
 int pairs_grow(struct pairs *p, size_t n) {
     struct pairs bigger;
-    int r;
 
     if (p->n + n <= p->n_slots / 3 * 2)
         return 0;
-    r = pairs_init(&bigger, p->key, MAX(p->n + n, (size_t)p->n * 2));
-    if (r < 0)
-        return r;
+    TRY(pairs_init(&bigger, p->key, MAX(p->n + n, (size_t)p->n * 2)));
     for (uint32_t i = 0; i < p->n_slots; i++) {
         const struct pair_slot *s = &p->slot[i];
 

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <string.h>
 #include <utf8proc.h>
+#include "base/try.h"
 
 #define DECOMPOSED_MAX 8 /* code points that one becomes; Unicode: 4 */
 
@@ -97,16 +98,14 @@ static void order(struct stretch *s) {
 /* Appends the normal form of @text, which is valid UTF-8. */
 static int add_normalised(struct stretch *s, const char *text, size_t len, struct buf *out) {
     utf8proc_ssize_t n;
-    int boundary, r;
+    int boundary;
 
     s->n = 0;
     for (size_t i = 0; i < len;) {
         uint32_t cp;
 
         i += unicode_decode(text + i, text + len, &cp);
-        r = stretch_reserve(s, DECOMPOSED_MAX);
-        if (r < 0)
-            return r;
+        TRY(stretch_reserve(s, DECOMPOSED_MAX));
         n = utf8proc_decompose_char((utf8proc_int32_t)cp, s->cp + s->n, DECOMPOSED_MAX,
                                     UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
         if (n < 1 || n > DECOMPOSED_MAX) {
@@ -122,9 +121,7 @@ static int add_normalised(struct stretch *s, const char *text, size_t len, struc
     for (utf8proc_ssize_t i = 0; i < n; i++) {
         char c[4];
 
-        r = buf_add(out, c, unicode_encode((uint32_t)s->cp[i], c));
-        if (r < 0)
-            return r;
+        TRY(buf_add(out, c, unicode_encode((uint32_t)s->cp[i], c)));
     }
     return 0;
 }

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 
 static const char *const end_texts[] = {
     "<|eot_id|>",
@@ -159,10 +160,8 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
 static int find_id(const struct gguf *g, const struct vocab *v, const char *key, const char *text,
                    int32_t *id, struct err *err) {
     int32_t given;
-    int r = read_id(g, key, v->n, &given, err);
 
-    if (r < 0)
-        return r;
+    TRY(read_id(g, key, v->n, &given, err));
     uint32_t found = given < 0 ? find_text(v, text) : (uint32_t)given;
     if (found != TOKEN_NONE)
         *id = (int32_t)found;

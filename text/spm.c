@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include "base/try.h"
 
 /* Higher scores first; equal scores have equal ranks. Never RANK_NONE, since @score is no NaN. */
 static uint32_t rank_of(float score) {
@@ -90,15 +91,13 @@ static void default_ids(struct special_ids *s, const struct vocab *v) {
 int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.scores";
     const struct gguf_array *scores = gguf_array(g, key);
-    int r = special_ids_load(&t->special, &t->vocab, g, true, err);
 
-    if (r < 0)
-        return r;
+    TRY(special_ids_load(&t->special, &t->vocab, g, true, err));
     if (!scores || gguf_array_type(scores) != GGUF_F32 || gguf_array_n(scores) != t->vocab.n)
         return err_set(err, 0, NULL, "%s is not an array with a float for each of %u tokens", key,
                        t->vocab.n);
     default_ids(&t->special, &t->vocab);
-    r = add_chars(&t->vocab);
+    int r = add_chars(&t->vocab);
     if (r == 0)
         r = pairs_init(&t->pairs, t->vocab.key, (size_t)t->vocab.n * 4);
     for (uint32_t id = 0; id < t->vocab.n && r == 0; id++) {

@@ -159,15 +159,11 @@ int vocab_load(struct vocab *v, const struct gguf *g, struct err *err) {
         return err_set(err, 0, NULL, "%s has %llu entries; there must be 1 to %u", key,
                        (unsigned long long)gguf_array_n(tokens), TOKENS_MAX);
     n = (uint32_t)gguf_array_n(tokens);
-    r = read_types(g, n, &types, err);
-    if (r < 0)
-        return r;
+    TRY(read_types(g, n, &types, err));
     make_key(&v->key);
     buf_init(&v->text, UINT32_MAX);
     buf_init(&v->piece, UINT32_MAX);
-    r = reserve_texts(v, n);
-    if (r < 0)
-        return r;
+    TRY(reserve_texts(v, n));
     v->text_at[0] = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct gguf_str s = gguf_array_str(tokens, i);
@@ -179,9 +175,7 @@ int vocab_load(struct vocab *v, const struct gguf *g, struct err *err) {
         if (!(type >= TOKEN_UNDEFINED && type <= TOKEN_BYTE))
             return err_set(err, 0, NULL, "tokenizer.ggml.token_type[%u] is %.0f, not 0 to %d", i,
                            type, TOKEN_BYTE);
-        r = add_text(v, s.data, s.len, (uint8_t)type);
-        if (r < 0)
-            return r;
+        TRY(add_text(v, s.data, s.len, (uint8_t)type));
     }
     v->n = n;
     r = hash_index_reserve(&v->index, n);

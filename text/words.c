@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <string.h>
 #include "base/jobs.h"
+#include "base/try.h"
 
 #define CACHE_SLOTS 4096u
 #define CACHE_MIN_TEXT 1024 /* shorter texts gain nothing */
@@ -68,10 +69,7 @@ static int add_unknown(struct words *w, const char *s, size_t len) {
 }
 
 static int split_bytes(struct words *w, const char *s, size_t len) {
-    int r = merger_reserve(&w->merger, len);
-
-    if (r < 0)
-        return r;
+    TRY(merger_reserve(&w->merger, len));
     for (size_t i = 0; i < len; i++)
         w->merger.sym[i] = (struct symbol){.id = w->t->byte_token[(uint8_t)s[i]], .len = 1};
     w->merger.n = len;
