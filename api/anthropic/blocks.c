@@ -4,6 +4,7 @@
 #include <string.h>
 #include "api/anthropic/input.h"
 #include "api/http/json.h"
+#include "base/try.h"
 
 /*
  * Content blocks of the user and of tools as text.
@@ -111,10 +112,10 @@ static int add_document(struct anthropic_input *in, yyjson_val *block, struct bu
         (r = add_tagged(in, block, "title", out)) < 0 ||
         (r = add_tagged(in, block, "context", out)) < 0)
         return r;
-    r = yyjson_equals_str(type, "text")
+    TRY(yyjson_equals_str(type, "text")
             ? anthropic_string(in, yyjson_obj_get(source, "data"), ".source.data", out)
-            : add_plain_content(in, yyjson_obj_get(source, "content"), ".source.content", out);
-    return r < 0 ? r : buf_add_str(out, "\n</document>");
+            : add_plain_content(in, yyjson_obj_get(source, "content"), ".source.content", out));
+    return buf_add_str(out, "\n</document>");
 }
 
 static int add_search_result(struct anthropic_input *in, yyjson_val *block, struct buf *out) {

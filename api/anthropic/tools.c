@@ -244,8 +244,8 @@ int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool a
     TRY(tool_of(in, block, &name));
     if (!add)
         return buf_printf(out, "The function %s can no longer be called.", json_cstr(name));
-    int r = buf_add_str(out, "This function can now be called as well:\n");
-    return r < 0 ? r : anthropic_show_tool(in, name, out);
+    TRY(buf_add_str(out, "This function can now be called as well:\n"));
+    return anthropic_show_tool(in, name, out);
 }
 
 /* ---- tool_choice ---- */

@@ -293,8 +293,8 @@ static int add_server_call(struct anthropic_input *in, yyjson_val *block) {
                                           : yyjson_mut_obj(in->doc));
     if (r < 0 || has_server_result(in, id))
         return r;
-    r = begin_result(in, id);
-    return r < 0 ? r : buf_add_str(&in->result.text, "This tool cannot be run here.");
+    TRY(begin_result(in, id));
+    return buf_add_str(&in->result.text, "This tool cannot be run here.");
 }
 
 static int add_reference(struct anthropic_input *in, yyjson_val *block, const char *type,
@@ -331,8 +331,8 @@ static int add_server_result(struct anthropic_input *in, yyjson_val *block) {
     TRY(server_result_text(in, block, &text));
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
-    int r = begin_result(in, id);
-    return r < 0 ? r : buf_add(&in->result.text, text.data ? text.data : "", text.len);
+    TRY(begin_result(in, id));
+    return buf_add(&in->result.text, text.data ? text.data : "", text.len);
 }
 
 /* Takes the summary of all that was said before, in place of it; the system prompt stays. A block
@@ -525,9 +525,8 @@ static int add_system_turn(struct anthropic_input *in, yyjson_val *turn, bool be
     if (before_user && yyjson_equals_str(clear, "next_user_message"))
         return 0;
     if (yyjson_is_str(content)) {
-        int r = json_add_text(&text, content);
-
-        return r < 0 ? r : put_instruction(in, &text);
+        TRY(json_add_text(&text, content));
+        return put_instruction(in, &text);
     }
     if (!yyjson_is_arr(content))
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");

@@ -287,9 +287,9 @@ static int check(struct draft *d, yyjson_mut_val *v, uint64_t max, struct err *e
 static int check_tools(struct draft *d, const struct toolcall_force *o, uint64_t max,
                        yyjson_mut_val **out, struct err *err) {
     struct err unused;
-    int r = toolcall_force(out, &d->n, o, err ? err : &unused);
 
-    return r < 0 ? r : check(d, *out, max, err);
+    TRY(toolcall_force(out, &d->n, o, err ? err : &unused));
+    return check(d, *out, max, err);
 }
 
 /* Marks the tools whose schemas cannot be written in the format. A tool that is not strict may then
@@ -404,9 +404,8 @@ static int set_triggers(struct draft *d, const char *first, const struct toolcal
         ir_put_bool(&d->n, o, flag, true);
     if (f)
         add_quiet(d, o);
-    int r = f ? add_starts(d, f, o) : 0;
-
-    return r < 0 ? r : write_text(d, o, &d->job->request.triggers);
+    TRY(f ? add_starts(d, f, o) : 0);
+    return write_text(d, o, &d->job->request.triggers);
 }
 
 /* The grammar holds from the output's first token, or from the end of its reasoning on. */

@@ -4,6 +4,7 @@
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/generation/model.h"
+#include "base/try.h"
 
 /* Fields that say which tokens may come, as lists for the worker (struct submit). */
 
@@ -25,9 +26,9 @@ READER(field_allowed) {
 
 static int add_word(struct buf *list, const struct tokens *t) {
     int32_t n = (int32_t)t->n;
-    int r = buf_add(list, &n, sizeof(n));
 
-    return r < 0 ? r : buf_add(list, t->id, t->n * sizeof(*t->id));
+    TRY(buf_add(list, &n, sizeof(n)));
+    return buf_add(list, t->id, t->n * sizeof(*t->id));
 }
 
 /* The ids of @word, and those that it has behind a space where they begin with another token and

@@ -662,8 +662,8 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
     r->max_new = max_completion ? max_completion : r->max_new;
     if (r->suffix && add_fim_ends(r, m) < 0)
         return -ENOMEM;
-    int result = check_given(r, known, err);
-    return result < 0 ? result : check(r, has_stream_options, err);
+    TRY(check_given(r, known, err));
+    return check(r, has_stream_options, err);
 }
 
 /* Refuses text for a model that writes none. */

@@ -9,6 +9,7 @@
 #include "api/http/dialect.h"
 #include "api/http/json.h"
 #include "api/http/server.h"
+#include "base/try.h"
 
 /*
  * Each answer's head is made in one place (send_head), so that no path forgets its headers. An
@@ -143,8 +144,8 @@ static int send_frame(struct conn *c, const void *data, size_t len) {
 
     if (len > LARGE_PIECE)
         conn_reserve(c, n + len);
-    int r = conn_send(c, head, n);
-    return r < 0 ? r : conn_send(c, data, len);
+    TRY(conn_send(c, head, n));
+    return conn_send(c, data, len);
 }
 
 /* One piece of the body; the chunk's size and data go into the same write. */
@@ -257,8 +258,8 @@ static int put_error(struct exchange *x, struct buf *out, const struct err *err)
         return j.error;
     assert(b.len > 2 && b.data[0] == '{');
     snprintf(event, sizeof(event), "{\"type\":\"error\",\"status\":%d,", status_of(x, err));
-    int r = x->framed ? buf_add(out, event, strlen(event)) : 0;
-    return r < 0 ? r : buf_add(out, b.data + x->framed, b.len - x->framed);
+    TRY(x->framed ? buf_add(out, event, strlen(event)) : 0);
+    return buf_add(out, b.data + x->framed, b.len - x->framed);
 }
 
 void respond_error(struct exchange *x, const struct err *err) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/printable.h"
+#include "base/try.h"
 #include "base/util.h"
 
 /*
@@ -119,9 +120,9 @@ size_t websocket_head(uint8_t out[WEBSOCKET_HEAD], enum websocket_opcode opcode,
 static int reply(struct websocket *w, enum websocket_opcode opcode, const void *data, size_t len) {
     uint8_t head[WEBSOCKET_HEAD];
     size_t n = websocket_head(head, opcode, len);
-    int r = buf_add(&w->reply, head, n);
 
-    return r < 0 ? r : buf_add(&w->reply, data, len);
+    TRY(buf_add(&w->reply, head, n));
+    return buf_add(&w->reply, data, len);
 }
 
 int websocket_close(struct websocket *w, uint16_t code) {

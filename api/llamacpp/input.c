@@ -77,9 +77,9 @@ static int fill_in(struct input *in) {
     if (!json_len(v[2]))
         return err_set_code(in->err, 400, "missing_required_parameter", "input_suffix",
                             "Missing required parameter: input_suffix.");
-    r = replace(in, "prompt",
-                yyjson_mut_strncpy(in->doc, before.data ? before.data : "", before.len));
-    return r < 0 ? r : replace(in, "suffix", yyjson_val_mut_copy(in->doc, v[2]));
+    TRY(replace(in, "prompt",
+                yyjson_mut_strncpy(in->doc, before.data ? before.data : "", before.len)));
+    return replace(in, "suffix", yyjson_val_mut_copy(in->doc, v[2]));
 }
 
 /* ---- prompts of texts and tokens ---- */
@@ -202,9 +202,8 @@ static int mix_prompts(struct input *in) {
     if (!all)
         return -ENOMEM;
     if (yyjson_is_obj(v) || n_id > 0) {
-        int r = add_prompt(in, v, all);
-
-        return r < 0 ? r : replace(in, "prompt", yyjson_mut_arr_remove_first(all));
+        TRY(add_prompt(in, v, all));
+        return replace(in, "prompt", yyjson_mut_arr_remove_first(all));
     }
     yyjson_arr_foreach(v, i, n, item) {
         TRY(add_prompt(in, item, all));

@@ -265,8 +265,8 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
     *text =
         *load || yyjson_get_bool(given(body, "raw")) || json_len(v[1]) || !in->m->info->template;
     if (!*text) {
-        r = prompt_messages(in, body, v[0], json_len(v[2]) ? v[2] : NULL);
-        return r < 0 ? r : take_think(in, given(body, "think"));
+        TRY(prompt_messages(in, body, v[0], json_len(v[2]) ? v[2] : NULL));
+        return take_think(in, given(body, "think"));
     }
     if (!*load && yyjson_arr_size(yyjson_obj_get(body, "images")))
         return err_set_code(in->err, 400, "unsupported_parameter", "images",

@@ -386,11 +386,8 @@ static int read_preset(yyjson_val *root, struct create *c) {
                 "%s is not supported: a model is made from a served one, which `from` names",
                 others[i]);
     }
-    int r = read_name(root, "model", "name", &p->name, &c->err);
-    if (r == 0)
-        r = read_name(root, "from", NULL, &p->from, &c->err);
-    if (r < 0)
-        return r;
+    TRY(read_name(root, "model", "name", &p->name, &c->err));
+    TRY(read_name(root, "from", NULL, &p->from, &c->err));
     p->name = untag(p->name);
     TRY(read_text(root, "template", &p->template, &c->err));
     TRY(read_text(root, "system", &p->system, &c->err));
@@ -479,29 +476,22 @@ static int begin_copy(struct exchange *x, yyjson_val *root, struct api_task *t, 
     const struct api_opts *o = &env_of(x)->opts;
     struct api_preset preset = {0};
     const char *source = NULL;
-    int r = read_name(root, "source", NULL, &source, err);
 
-    if (r == 0)
-        r = find_served(x, source, "source", &preset.from, err);
-    if (r == 0)
-        r = read_name(root, "destination", NULL, &preset.name, err);
-    if (r < 0)
-        return r;
+    TRY(read_name(root, "source", NULL, &source, err));
+    TRY(find_served(x, source, "source", &preset.from, err));
+    TRY(read_name(root, "destination", NULL, &preset.name, err));
     preset.name = untag(preset.name);
-    r = o->manage->create(o->models_ctx, &preset, t, err);
+    int r = o->manage->create(o->models_ctx, &preset, t, err);
     return audit_client(x, "create", preset.name, r, err);
 }
 
 static int begin_delete(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {
     const struct api_opts *o = &env_of(x)->opts;
     const char *name = NULL, *id = NULL;
-    int r = read_name(root, "model", "name", &name, err);
 
-    if (r == 0)
-        r = find_served(x, name, "model", &id, err);
-    if (r < 0)
-        return r;
-    r = o->manage->remove(o->models_ctx, id, t, err);
+    TRY(read_name(root, "model", "name", &name, err));
+    TRY(find_served(x, name, "model", &id, err));
+    int r = o->manage->remove(o->models_ctx, id, t, err);
     return audit_client(x, "delete", id, r, err);
 }
 

@@ -67,9 +67,9 @@ static int take(struct vectors *v, uint32_t input, struct gen *g) {
 
     if (request->pool == SUBMIT_POOL_NONE)
         return take_floats(v, input, g);
-    int r = vectors_finish(v, g);
 
-    return r < 0 ? r : write_vector(&v->text[input], input, g, request->base64);
+    TRY(vectors_finish(v, g));
+    return write_vector(&v->text[input], input, g, request->base64);
 }
 
 /* Writes the vectors of an input that take_floats() has not written: an array for each token, or

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include "base/try.h"
 
 struct event_log *event_log_new(void) {
     struct event_log *l = calloc(1, sizeof(*l));
@@ -39,11 +40,9 @@ static void tell(struct event_log *l) {
 
 /* Appends an event as it stands in a stream. */
 static int append(struct buf *out, const char *name, const char *json, size_t len) {
-    int r = buf_printf(out, "event: %s\ndata: ", name);
-
-    if (r == 0)
-        r = buf_add(out, json, len);
-    return r < 0 ? r : buf_add_str(out, "\n\n");
+    TRY(buf_printf(out, "event: %s\ndata: ", name));
+    TRY(buf_add(out, json, len));
+    return buf_add_str(out, "\n\n");
 }
 
 void event_log_add(struct event_log *l, const char *name, const char *json, size_t len) {

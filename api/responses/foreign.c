@@ -5,6 +5,7 @@
 #include "api/generation/opaque_reasoning.h"
 #include "api/http/json.h"
 #include "api/responses/build.h"
+#include "base/try.h"
 
 /*
  * Items that this server does not write: conversations that began at another service have them, and
@@ -44,11 +45,10 @@ static int add_finished(struct responses_build *b, yyjson_val *item, const char 
                         yyjson_mut_val *args) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     const char *id = id_of(b, item);
-    int r = id ? responses_add_call(b, id, name, args) : -ENOMEM;
 
-    if (r == 0)
-        r = foreign_text(&text, item);
-    return r < 0 ? r : responses_add_result(b, id, name, &text);
+    TRY(id ? responses_add_call(b, id, name, args) : -ENOMEM);
+    TRY(foreign_text(&text, item));
+    return responses_add_result(b, id, name, &text);
 }
 
 /* Returns 1 where @item is no call of such a tool. */
@@ -122,19 +122,18 @@ static int read_agent_message(struct responses_build *b, yyjson_val *item) {
 static int read_approval(struct responses_build *b, yyjson_val *item) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     bool yes = yyjson_is_true(yyjson_obj_get(item, "approve"));
-    int r = buf_printf(&text, "(The call was %sapproved.)", yes ? "" : "not ");
 
-    if (r == 0)
-        r = foreign_text(&text, yyjson_obj_get(item, "reason"));
-    return r < 0 ? r : responses_add_user(b, &text);
+    TRY(buf_printf(&text, "(The call was %sapproved.)", yes ? "" : "not "));
+    TRY(foreign_text(&text, yyjson_obj_get(item, "reason")));
+    return responses_add_user(b, &text);
 }
 
 static int read_approval_request(struct responses_build *b, yyjson_val *item) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     const char *name = json_cstr(yyjson_obj_get(item, "name"));
-    int r = buf_printf(&text, "(Asked for approval to call %.256s.)", name ? name : "a tool");
 
-    return r < 0 ? r : responses_say(b, &text);
+    TRY(buf_printf(&text, "(Asked for approval to call %.256s.)", name ? name : "a tool"));
+    return responses_say(b, &text);
 }
 
 /* Reads an item of a type that is not known. An output belongs to its call; any other item without

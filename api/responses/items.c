@@ -428,11 +428,10 @@ static int read_output(struct responses_build *b, yyjson_val *item) {
     CLEANUP(content_deinit) struct content all = {.text = {.max = UINT32_MAX}};
     yyjson_val *id = yyjson_obj_get(item, "call_id");
     bool old = !yyjson_is_str(id) && yyjson_obj_get(item, "id");
-    int r = need_name(b, item, old ? "id" : "call_id", &id);
 
-    if (r == 0)
-        r = add_output(b, item, &all);
-    return r < 0 ? r : put_output(b, id, content_take(&all, b->doc));
+    TRY(need_name(b, item, old ? "id" : "call_id", &id));
+    TRY(add_output(b, item, &all));
+    return put_output(b, id, content_take(&all, b->doc));
 }
 
 /* ---- tools ---- */
@@ -482,9 +481,9 @@ static int ask_for_summary(struct responses_build *b) {
         "done and found out, with names of files, commands and values; what failed and why; and "
         "what is to be done next. Call no tool. Answer with the summary alone.";
     CLEANUP(buf_deinit) struct buf ask = {.max = UINT32_MAX};
-    int r = buf_add_str(&ask, text);
 
-    return r < 0 ? r : responses_add_user(b, &ask);
+    TRY(buf_add_str(&ask, text));
+    return responses_add_user(b, &ask);
 }
 
 /* ---- items ---- */
@@ -560,8 +559,8 @@ static int keep_item(struct responses_build *b, yyjson_val *item) {
                            .message = !type || yyjson_equals_str(type, "message"),
                            .typed = type,
                            .silent = is_silent(type)};
-    int r = item_list_add(&p->items, e, json_text(id), json_len(id));
-    return r < 0 ? r : buf_add(&p->input, text, len);
+    TRY(item_list_add(&p->items, e, json_text(id), json_len(id)));
+    return buf_add(&p->input, text, len);
 }
 
 int responses_ask_for(struct responses_build *b, size_t n, const char *param) {

@@ -183,11 +183,8 @@ int responses_native_output(yyjson_val *output, struct buf *text) {
         yyjson_val *outcome = yyjson_obj_get(one, "outcome"),
                    *code = yyjson_obj_get(outcome, "exit_code");
 
-        int r = add_line(text, yyjson_obj_get(one, "stdout"));
-        if (r == 0)
-            r = add_line(text, yyjson_obj_get(one, "stderr"));
-        if (r < 0)
-            return r;
+        TRY(add_line(text, yyjson_obj_get(one, "stdout")));
+        TRY(add_line(text, yyjson_obj_get(one, "stderr")));
         if (text->len && text->data[text->len - 1] != '\n' && buf_add_char(text, '\n') < 0)
             return -ENOMEM;
         TRY(yyjson_equals_str(yyjson_obj_get(outcome, "type"), "timeout")
