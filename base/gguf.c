@@ -101,11 +101,8 @@ static int parse_head(struct gguf_cursor *c, uint32_t *version, uint32_t *n_tens
     if (*version != 2 && *version != 3)
         return gguf_cursor_fail_at(c, 4, "GGUF version %u is not supported; versions 2 and 3 are",
                                    *version);
-    int r = gguf_cursor_u64(c, &tensors, "the number of tensors");
-    if (r == 0)
-        r = gguf_cursor_u64(c, &kvs, "the number of keys");
-    if (r < 0)
-        return r;
+    TRY(gguf_cursor_u64(c, &tensors, "the number of tensors"));
+    TRY(gguf_cursor_u64(c, &kvs, "the number of keys"));
     size_t left = gguf_cursor_remaining(c);
 
     if (tensors > GGUF_TENSORS_MAX || tensors > left / TENSOR_MIN)
@@ -134,12 +131,9 @@ static int known_key(const struct gguf_cursor *c, const struct gguf_meta *m, con
 /* Checks that the file calls itself shard c->shard of @n_shards. */
 static int check_split(const struct gguf_cursor *c, const struct gguf_meta *m, uint32_t n_shards) {
     uint32_t no, count;
-    int r = known_key(c, m, "split.count", 1, &count);
 
-    if (r == 0)
-        r = known_key(c, m, "split.no", 0, &no);
-    if (r < 0)
-        return r;
+    TRY(known_key(c, m, "split.count", 1, &count));
+    TRY(known_key(c, m, "split.no", 0, &no));
     if (MAX(count, 1u) != n_shards)
         return gguf_cursor_fail_at(c, 0, "split.count is %u, but %u files were opened", count,
                                    n_shards);
@@ -154,12 +148,9 @@ static int check_split(const struct gguf_cursor *c, const struct gguf_meta *m, u
 static int parse_directory(struct gguf *g, struct gguf_cursor *c, const struct gguf_meta *m,
                            uint32_t n) {
     uint32_t alignment;
-    int r = check_split(c, m, c->n_shards);
 
-    if (r == 0)
-        r = known_key(c, m, "general.alignment", 32, &alignment);
-    if (r < 0)
-        return r;
+    TRY(check_split(c, m, c->n_shards));
+    TRY(known_key(c, m, "general.alignment", 32, &alignment));
     if (alignment < 8 || alignment > 4096 || (alignment & (alignment - 1)))
         return gguf_cursor_fail_at(
             c, 0, "general.alignment is %u; it must be a power of two from 8 to 4096", alignment);

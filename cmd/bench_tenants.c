@@ -37,9 +37,8 @@ static int add_span(struct spans *s, int64_t from_ns, int64_t to_ns) {
 
 /* A turn waited from @from_ns to @to_ns for its first token. 0 or -ENOMEM. */
 static int add_wait(struct tenant *t, int64_t from_ns, int64_t to_ns) {
-    int e = add_span(&t->wait, from_ns, to_ns);
-
-    return e < 0 ? e : samples_add(&t->ttft, (double)(to_ns - from_ns) * 1e-9);
+    TRY(add_span(&t->wait, from_ns, to_ns));
+    return samples_add(&t->ttft, (double)(to_ns - from_ns) * 1e-9);
 }
 
 /* Adds the waiting time and the gaps of a turn that got at least one token. Returns 0 or

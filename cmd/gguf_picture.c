@@ -79,8 +79,8 @@ static int write_pixmap(const struct picture *p, const char *path) {
 
     buf_init(&b, n + 64);
     (void)buf_printf(&b, "P6\n%u %u\n255\n", p->width, p->height);
-    int r = buf_add(&b, p->rgb, n);
-    return r < 0 ? r : cli_write_file(path, 0666, b.data, b.len, false);
+    TRY(buf_add(&b, p->rgb, n));
+    return cli_write_file(path, 0666, b.data, b.len, false);
 }
 
 /* Resizes *p as the projector wants it, encodes it and says how long that took. */

@@ -517,9 +517,8 @@ static int start_step(struct engine *e, struct flight *f) {
 
 /* Samples, then the copies behind the step. */
 static int sample_step(struct engine *e, struct flight *f) {
-    int r = f->batch.n_wants ? e->ops->sample(f->step) : 0;
-
-    return r < 0 ? r : run_copies(e, f->batch.after, f->batch.n_after);
+    TRY(f->batch.n_wants ? e->ops->sample(f->step) : 0);
+    return run_copies(e, f->batch.after, f->batch.n_after);
 }
 
 /* Positions move with the states that are copied. */

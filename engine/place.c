@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/sha256.h"
+#include "base/try.h"
 
 /* Rows that must have been counted before an order is made of their picks: of fewer it is one of
  * chance (docs/design/cuda-products.md). */
@@ -198,9 +199,8 @@ static int fits(const struct choice *c, struct err *err) {
     uint64_t room;
 
     measure(c->m);
-    int r = c->ops->room(&c->m->shape, c->o, &room, err);
-
-    return r < 0 ? r : room >= c->kv;
+    TRY(c->ops->room(&c->m->shape, c->o, &room, err));
+    return room >= c->kv;
 }
 
 /* The fewest of the order, the device having room for the KV memory then; all, where it has not

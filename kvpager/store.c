@@ -169,8 +169,8 @@ static int claim_file(const struct store *s) {
         return -errno;
     if (same)
         return 0;
-    int r = write_all(s->fd, &should, sizeof(should), 0);
-    return r < 0 ? r : st.st_size == 0 ? STORE_NEW : STORE_CLEARED;
+    TRY(write_all(s->fd, &should, sizeof(should), 0));
+    return st.st_size == 0 ? STORE_NEW : STORE_CLEARED;
 }
 
 int store_open(struct store **out, const struct store_opts *o) {

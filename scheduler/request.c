@@ -85,18 +85,11 @@ static int check_pictures(const struct submit *m, const struct sched_view *v, st
 }
 
 static int check_submit(const struct submit *m, const struct sched_view *v, struct err *err) {
-    int r = check_length(m, v, err);
-
-    if (r == 0)
-        r = params_check(&m->sampling, err);
-    if (r == 0)
-        r = check_ids(v, m->tokens, m->n_tokens, "prompt", err);
-    if (r == 0)
-        r = check_pictures(m, v, err);
-    if (r == 0)
-        r = check_ids(v, m->stop_ids, m->n_stop_ids, "stop_token_ids", err);
-    if (r < 0)
-        return r;
+    TRY(check_length(m, v, err));
+    TRY(params_check(&m->sampling, err));
+    TRY(check_ids(v, m->tokens, m->n_tokens, "prompt", err));
+    TRY(check_pictures(m, v, err));
+    TRY(check_ids(v, m->stop_ids, m->n_stop_ids, "stop_token_ids", err));
     if (m->n_bias > REQUEST_LIST_MAX)
         return err_set(err, 400, "logit_bias", "'logit_bias' has more than %u entries.",
                        REQUEST_LIST_MAX);
@@ -135,10 +128,9 @@ static int check_submit(const struct submit *m, const struct sched_view *v, stru
         return err_set(err, 400, NULL, "Triggers can be given only with a grammar.");
     if (m->grammar.len > 0 && !v->constraints)
         return err_set(err, 400, NULL, "This server cannot constrain output.");
-    r = allowed_check(m, v->info->n_vocab, err);
-    if (r == 0)
-        r = ids_check(m->breakers, v->info->n_vocab, "dry_sequence_breakers", err);
-    return r < 0 ? r : ids_check(m->prediction, v->info->n_vocab, "prediction", err);
+    TRY(allowed_check(m, v->info->n_vocab, err));
+    TRY(ids_check(m->breakers, v->info->n_vocab, "dry_sequence_breakers", err));
+    return ids_check(m->prediction, v->info->n_vocab, "prediction", err);
 }
 
 static int copy_lists(struct request *r, const struct submit *m) {

@@ -358,9 +358,8 @@ static int read_flags(struct config *c, int argc, char **argv, bool config_only,
 }
 
 int config_read_args(struct config *c, int argc, char **argv, struct err *err) {
-    int r = read_flags(c, argc, argv, true, err);
-
-    return r < 0 ? r : read_flags(c, argc, argv, false, err);
+    TRY(read_flags(c, argc, argv, true, err));
+    return read_flags(c, argc, argv, false, err);
 }
 
 const char *config_without_tls(const char *address) {

@@ -393,8 +393,7 @@ int args_read(struct config *c, int argc, char **argv, FILE *notes, struct err *
     if (notes && a.here.len)
         fprintf(notes, "weftd: ignored, because it always applies or weftd decides it: %s\n",
                 printable(a.here.data).s);
-    int r = config_read_args(c, a.n, a.v, err);
-    if (r == 0)
-        r = resolve(c, "model", c->model, err);
-    return r < 0 ? r : resolve(c, "draft-model", c->draft_model, err);
+    TRY(config_read_args(c, a.n, a.v, err));
+    TRY(resolve(c, "model", c->model, err));
+    return resolve(c, "draft-model", c->draft_model, err);
 }

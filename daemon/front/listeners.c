@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "base/try.h"
 #include "daemon/upgrade/takeover.h"
 
 static int add_socket(struct listeners *l, struct front_socket s) {
@@ -61,9 +62,8 @@ static int listen_on_given(struct listeners *l, bool admin, struct err *err) {
 }
 
 int listeners_open_given(struct listeners *l, struct err *err) {
-    int r = listen_on_given(l, true, err);
-
-    return r < 0 ? r : listen_on_given(l, false, err);
+    TRY(listen_on_given(l, true, err));
+    return listen_on_given(l, false, err);
 }
 
 static int port_of(int fd) {

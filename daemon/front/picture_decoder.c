@@ -1,6 +1,7 @@
 #include "daemon/front/picture_decoder.h"
 
 #include <pthread.h>
+#include "base/try.h"
 #include "vision/decoder.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -21,9 +22,9 @@ static int start(struct decoder **out) {
 int picture_decoder_run(void *ctx, const void *data, size_t len, const struct picture_fit *fit,
                         struct picture *out, struct picture_layout *layout, struct err *err) {
     struct decoder *d = NULL;
-    int r = start(&d);
 
-    return r < 0 ? r : decoder_run(d, data, len, fit, out, layout, err);
+    TRY(start(&d));
+    return decoder_run(d, data, len, fit, out, layout, err);
 }
 
 void picture_decoder_stop(void) {

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "daemon/models/models_presets.h"
 #include "daemon/models/models_private.h"
 
@@ -74,8 +75,8 @@ static int remove_file(struct models *m, const char *name, struct api_task *t, s
 
     if (i < 0)
         return i;
-    int r = check_unused(m->served[i], err);
-    return r < 0 ? r : models_remove_file(m, name, t, err);
+    TRY(check_unused(m->served[i], err));
+    return models_remove_file(m, name, t, err);
 }
 
 /* The files are changed, so the models will be. */

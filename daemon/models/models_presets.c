@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/buf.h"
+#include "base/try.h"
 #include "daemon/models/models_find.h"
 #include "text/template.h"
 
@@ -265,25 +266,18 @@ static int put_preset(const struct preset_change *p, const struct buf *text, str
 static int make(const struct preset_change *p, struct err *err) {
     CLEANUP(config_deinit) struct config c = {0};
     CLEANUP(buf_deinit) struct buf text = {.max = PRESET_MAX};
-    int r = check_name(p->name, err);
 
-    if (r == 0)
-        r = check_place(p, err);
-    if (r == 0)
-        r = check_template(p->template, err);
-    if (r == 0)
-        r = config_clone(&c, &p->base);
-    if (r == 0)
-        r = change(&c, p, err);
-    if (r == 0)
-        r = put_text(p, &c, "chat-template", p->base.chat_template, p->template,
-                     path_of(p, ".jinja"), err);
-    if (r == 0)
-        r = put_text(p, &c, "system-prompt", p->base.system_prompt, p->system,
-                     path_of(p, ".system"), err);
-    if (r == 0)
-        r = write_keys(&p->own, &c, &text);
-    return r < 0 ? r : put_preset(p, &text, err);
+    TRY(check_name(p->name, err));
+    TRY(check_place(p, err));
+    TRY(check_template(p->template, err));
+    TRY(config_clone(&c, &p->base));
+    TRY(change(&c, p, err));
+    TRY(put_text(p, &c, "chat-template", p->base.chat_template, p->template, path_of(p, ".jinja"),
+                 err));
+    TRY(put_text(p, &c, "system-prompt", p->base.system_prompt, p->system, path_of(p, ".system"),
+                 err));
+    TRY(write_keys(&p->own, &c, &text));
+    return put_preset(p, &text, err);
 }
 
 int preset_make(const struct preset_change *p, struct err *err) {

@@ -10,6 +10,7 @@
 #include "api/http/json.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "daemon/models/models_private.h"
 
 /*
@@ -289,12 +290,9 @@ int models_pull(void *ctx, const char *name, struct api_task *t, struct err *err
     struct models *m = ctx;
     char spec[300], option[1100];
     char *args[] = {(char *)"weftctl", (char *)"pull", (char *)"--json", spec, option, NULL};
-    int r = check_folder(m, err);
 
-    if (r == 0)
-        r = spec_of(name, spec, sizeof(spec), err);
-    if (r < 0)
-        return r;
+    TRY(check_folder(m, err));
+    TRY(spec_of(name, spec, sizeof(spec), err));
     if (!folder_option(m, option, sizeof(option)))
         args[4] = NULL;
     return start(m, args, spec, t, err);

@@ -10,6 +10,7 @@
 #include "base/model_dir.h"
 #include "base/printable.h"
 #include "base/sha256.h"
+#include "base/try.h"
 
 #define NONE "none"
 
@@ -63,12 +64,9 @@ static int open_file(struct projector_file *p, const char *path, const struct gg
     uint32_t n_embd = 0;
     struct gguf_str arch;
     char key[128];
-    int r = gguf_open(&p->file, path, err);
 
-    if (r == 0)
-        r = projector_read(&p->projector, p->file, err);
-    if (r < 0)
-        return r;
+    TRY(gguf_open(&p->file, path, err));
+    TRY(projector_read(&p->projector, p->file, err));
     if (gguf_string(model, "general.architecture", &arch) == 0) {
         snprintf(key, sizeof(key), "%.*s.embedding_length", (int)MIN(arch.len, 64), arch.data);
         gguf_u32(model, key, &n_embd);

@@ -345,8 +345,8 @@ static int open_wake(struct worker *w) {
     w->wake_fd = epoll_create1(EPOLL_CLOEXEC);
     if (w->wake_fd < 0)
         return -errno;
-    int r = add_wake(w, compiler_fd(w->compiler));
-    return r < 0 ? r : add_wake(w, sched_fd(w->sched));
+    TRY(add_wake(w, compiler_fd(w->compiler)));
+    return add_wake(w, sched_fd(w->sched));
 }
 
 /* DISK_USE; a file that is left is closed by that, and taken out of wake_fd. 0 or -errno. */
@@ -391,8 +391,8 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
     o->tells_blocks = m->tells_blocks;
     open_disk(w, m, &o->disk);
     memcpy(&o->hash_seed, engine_info(w->engine)->fingerprint, sizeof(o->hash_seed));
-    int r = sched_new(&w->sched, o, w->engine, clock_monotonic());
-    return r < 0 ? r : open_wake(w);
+    TRY(sched_new(&w->sched, o, w->engine, clock_monotonic()));
+    return open_wake(w);
 }
 
 /* Runs a few tokens through everything before READY is sent to the front: touches all weights,
@@ -458,8 +458,8 @@ static int send_ready(struct worker *w) {
         m.fingerprint[k % sizeof(m.fingerprint)] ^= i->sources[k];
     m.fingerprint[0] ^= (uint8_t)(i->kv_type.k << 1 | i->kv_type.v << 3 | w->config.engine.digest);
     buf_clear(&w->out);
-    int r = msg_ready_pack(&w->out, &m);
-    return r < 0 ? r : chan_send(&w->chan, MSG_READY, w->out.data, (uint32_t)w->out.len);
+    TRY(msg_ready_pack(&w->out, &m));
+    return chan_send(&w->chan, MSG_READY, w->out.data, (uint32_t)w->out.len);
 }
 
 /* Takes every frame that has arrived. 0, or a negative errno when the channel is dead. */
@@ -647,9 +647,8 @@ static int serve(struct worker *w) {
 
 /* Reads the options that the front has sent. 0 or -errno. */
 static int read_options(struct worker *w, struct str packed) {
-    int r = config_init(&w->config);
-
-    return r < 0 ? r : config_unpack(&w->config, packed.data, packed.len);
+    TRY(config_init(&w->config));
+    return config_unpack(&w->config, packed.data, packed.len);
 }
 
 /* The last @n_draft of the @n shards at @fds are the draft model's; the projector, where there is

@@ -38,9 +38,9 @@ static int prepare(struct image_encoder *e, const struct gguf *file,
 int image_encoder_fit(struct image_encoder_fit *out, const struct gguf *file,
                       const struct image_encoder_opts *opts, struct err *err) {
     struct image_encoder e = {0};
-    int r = prepare(&e, file, opts, err);
 
-    return r < 0 ? r : vis_fit(out, &e, file, opts->n_threads, err);
+    TRY(prepare(&e, file, opts, err));
+    return vis_fit(out, &e, file, opts->n_threads, err);
 }
 
 int image_encoder_new(struct image_encoder **out, const struct gguf *file,
