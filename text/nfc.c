@@ -174,7 +174,6 @@ int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed) {
     CLEANUP(stretch_deinit) struct stretch s = {0};
     size_t done = 0, before = out->len;
     size_t start, at = find_unstable(text, 0, len, &start);
-    int r = 0;
 
     *changed = false;
     if (at == len)
@@ -183,11 +182,8 @@ int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed) {
         size_t end = find_stable(text, at, len);
 
         assert(done <= start && start <= at && at <= end);
-        r = buf_add(out, text + done, start - done);
-        if (r == 0)
-            r = add_normalised(&s, text + start, end - start, out);
-        if (r < 0)
-            return r;
+        TRY(buf_add(out, text + done, start - done));
+        TRY(add_normalised(&s, text + start, end - start, out));
         done = end;
         at = find_unstable(text, done, len, &start);
     }

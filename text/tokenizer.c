@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 #include "text/tokenizer_private.h"
 
 static int read_kind(struct tokenizer *t, const struct gguf *g, struct err *err) {
@@ -99,15 +100,10 @@ static bool is_phi3(const struct gguf *g) {
 }
 
 static int load_chars(struct tokenizer *t, const struct gguf *g, struct err *err) {
-    int r;
-
     t->swallow = t->kind == KIND_SCORES && is_phi3(g);
     t->space_prefix = t->kind == KIND_SCORES;
-    r = special_read_flag(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix, err);
-    if (r == 0)
-        r = t->kind == KIND_SCORES ? spm_load(t, g, err) : bpe_load(t, g, err);
-    if (r < 0)
-        return r;
+    TRY(special_read_flag(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix, err));
+    TRY(t->kind == KIND_SCORES ? spm_load(t, g, err) : bpe_load(t, g, err));
     if (t->kind == KIND_CHARS)
         t->special.add_bos = true; /* Gemma 4, although some files deny it */
     find_fallback(t);
@@ -117,24 +113,17 @@ static int load_chars(struct tokenizer *t, const struct gguf *g, struct err *err
 
 int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err) {
     CLEANUP(tokenizer_freep) struct tokenizer *t = calloc(1, sizeof(*t));
-    int r;
 
     if (!t)
         return -ENOMEM;
-    r = read_kind(t, g, err);
-    if (r == 0)
-        r = vocab_load(&t->vocab, g, err);
-    if (r == 0)
-        r = t->kind == KIND_BYTES     ? bpe_load(t, g, err)
-            : t->kind == KIND_PIECES  ? wordpiece_load(t, g, err)
-            : t->kind == KIND_UNIGRAM ? unigram_load(t, g, err)
-                                      : load_chars(t, g, err);
-    if (r == 0)
-        r = vocab_make_pieces(&t->vocab, t->kind);
-    if (r == 0)
-        r = markers_init(&t->markers, &t->vocab);
-    if (r < 0)
-        return r;
+    TRY(read_kind(t, g, err));
+    TRY(vocab_load(&t->vocab, g, err));
+    TRY(t->kind == KIND_BYTES     ? bpe_load(t, g, err)
+        : t->kind == KIND_PIECES  ? wordpiece_load(t, g, err)
+        : t->kind == KIND_UNIGRAM ? unigram_load(t, g, err)
+                                  : load_chars(t, g, err));
+    TRY(vocab_make_pieces(&t->vocab, t->kind));
+    TRY(markers_init(&t->markers, &t->vocab));
     find_replacement(t);
     find_longest(t);
     *out = STEAL(t);

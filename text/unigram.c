@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <math.h>
 #include "base/jobs.h"
+#include "base/try.h"
 
 #define UNKNOWN_PENALTY 10.0f
 #define PAUSE_CHARS 256u
@@ -103,8 +104,8 @@ int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     for (uint32_t id = 0; id < t->vocab.n && t->special.unk < 0; id++)
         if (t->vocab.type[id] == TOKEN_UNKNOWN)
             t->special.unk = (int32_t)id;
-    r = read_scores(t, g, err);
-    return r < 0 ? r : read_map(&t->unigram, g, err);
+    TRY(read_scores(t, g, err));
+    return read_map(&t->unigram, g, err);
 }
 
 void unigram_deinit(struct unigram *u) {

@@ -112,12 +112,8 @@ static int reserve_texts(struct vocab *v, uint32_t n) {
 
 static int add_text(struct vocab *v, const char *text, size_t len, uint8_t type) {
     assert(len <= TOKEN_TEXT_MAX);
-    int r = reserve_texts(v, v->n_all + 1);
-
-    if (r == 0)
-        r = buf_add(&v->text, text, len);
-    if (r < 0)
-        return r;
+    TRY(reserve_texts(v, v->n_all + 1));
+    TRY(buf_add(&v->text, text, len));
     v->type[v->n_all++] = type;
     v->text_at[v->n_all] = (uint32_t)v->text.len;
     v->max_len = MAX(v->max_len, (uint32_t)len);

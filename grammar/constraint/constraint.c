@@ -183,12 +183,9 @@ int constraint_compile(struct grammar **out, const struct grammar_vocab *v, cons
     CLEANUP(doc_freep) yyjson_doc *doc = NULL;
     CLEANUP(grammar_builder_freep) struct grammar_builder *b = NULL;
     grammar_part root = GRAMMAR_NO_PART;
-    int r = read_doc(&doc, text, len, CONSTRAINT_MAX, err);
 
-    if (r == 0)
-        r = grammar_builder_new(&b, v, limits);
-    if (r < 0)
-        return r;
-    r = read_node(&(struct reader){b, err}, yyjson_doc_get_root(doc), 0, &root);
+    TRY(read_doc(&doc, text, len, CONSTRAINT_MAX, err));
+    TRY(grammar_builder_new(&b, v, limits));
+    int r = read_node(&(struct reader){b, err}, yyjson_doc_get_root(doc), 0, &root);
     return r < 0 ? r : grammar_build(out, b, root, err);
 }

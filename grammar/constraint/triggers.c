@@ -8,6 +8,7 @@
 #include <string.h>
 #include <yyjson.h>
 #include "base/json_value.h"
+#include "base/try.h"
 
 /* Each escaped, with its keys. */
 #define TRIGGERS_TEXT_MAX                                                                          \
@@ -135,7 +136,6 @@ static int check(yyjson_val *root, struct err *err, size_t *n_bytes) {
     yyjson_val *after = yyjson_obj_get(root, "after"), *start = yyjson_obj_get(root, "start");
     yyjson_val *flags[] = {yyjson_obj_get(root, "repeat"), yyjson_obj_get(root, "required")};
     size_t i;
-    int r;
 
     *n_bytes = 1; /* a root */
     if (!yyjson_is_arr(after) || yyjson_arr_size(after) == 0 ||
@@ -143,11 +143,8 @@ static int check(yyjson_val *root, struct err *err, size_t *n_bytes) {
         return invalid(err, "triggers must have an array \"after\" of 1 to 16 strings");
     if (start && (!yyjson_is_arr(start) || yyjson_arr_size(start) > CONSTRAINT_STARTS_MAX))
         return invalid(err, "\"start\" of triggers must be an array of at most 128");
-    r = check_list(after, err, n_bytes);
-    if (r == 0)
-        r = check_list(start, err, n_bytes);
-    if (r < 0)
-        return r;
+    TRY(check_list(after, err, n_bytes));
+    TRY(check_list(start, err, n_bytes));
     for (i = 0; i < ARRAY_SIZE(flags); i++) {
         if (flags[i] && !yyjson_is_bool(flags[i]))
             return invalid(err, "\"repeat\" and \"required\" of triggers must be booleans");

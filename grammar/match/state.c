@@ -570,9 +570,8 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
         distinct_settle(m, &k.at, k.closing, &k.mask);
     for (size_t i = 0; k.at.can_end && i < n_ends; i++)
         mask_set(&k.mask, (uint32_t)ends[i]);
-    int r = leave_no_trace(s, n_configs, n_frames);
-
-    return r < 0 ? r : mask_count(&k.mask);
+    TRY(leave_no_trace(s, n_configs, n_frames));
+    return mask_count(&k.mask);
 }
 
 uint32_t grammar_bytes_left(struct grammar_state *s) {
@@ -696,9 +695,8 @@ int grammar_accept(struct grammar_state *s, int32_t token) {
     if (ok && machine_stacks(m, &next) > STACKS_MAX)
         m->error = -E2BIG;
     if (!ok || m->error) {
-        int r = leave_no_trace(s, n_configs, n_frames);
-
-        return r < 0 ? r : -EINVAL;
+        TRY(leave_no_trace(s, n_configs, n_frames));
+        return -EINVAL;
     }
     add_checkpoint(s, next, end);
     return 0;
@@ -712,9 +710,8 @@ int grammar_restart(struct grammar_state *s, const void *bytes, size_t len) {
     m->fuel = MASK_FUEL;
     machine_start(m, &next);
     if (m->error || !step_bytes(m, n_configs, bytes, len, &next)) {
-        int r = leave_no_trace(s, n_configs, n_frames);
-
-        return r < 0 ? r : -EINVAL;
+        TRY(leave_no_trace(s, n_configs, n_frames));
+        return -EINVAL;
     }
     add_checkpoint(s, next, false);
     return 0;

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/try.h"
 #include "grammar/vocab/kinds.h"
 
 #define LANES 8  /* words */
@@ -132,11 +133,9 @@ static int make_odd(struct grammar_vocab *v) {
         else
             s[n++] = t;
     }
-    int r = trie_init(&v->odd, s, n);
-
-    if (r == 0)
-        r = trie_find_kinds(&v->odd);
-    return r < 0 ? r : shorts_init(&v->shorts, v, v->short_text);
+    TRY(trie_init(&v->odd, s, n));
+    TRY(trie_find_kinds(&v->odd));
+    return shorts_init(&v->shorts, v, v->short_text);
 }
 
 DEFINE_FREEP(struct grammar_vocab, vocab)

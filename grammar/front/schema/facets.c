@@ -178,21 +178,18 @@ static int take_pattern(struct schema *s, struct facets *f, struct place at) {
 }
 
 static int take_not_pattern(struct schema *s, struct facets *f, struct place at) {
-    int r = schema_target(s, at, &at);
-
-    return r < 0 ? r : add_text(s, f, at, TEXT_NOT_PATTERN);
+    TRY(schema_target(s, at, &at));
+    return add_text(s, f, at, TEXT_NOT_PATTERN);
 }
 
 static int take_not_enum(struct schema *s, struct facets *f, struct place at) {
-    int r = schema_target(s, at, &at);
-
-    return r < 0 ? r : add_text(s, f, at, TEXT_NOT_ENUM);
+    TRY(schema_target(s, at, &at));
+    return add_text(s, f, at, TEXT_NOT_ENUM);
 }
 
 static int take_not_format(struct schema *s, struct facets *f, struct place at) {
-    int r = schema_target(s, at, &at);
-
-    return r < 0 ? r : add_text(s, f, at, TEXT_NOT_FORMAT);
+    TRY(schema_target(s, at, &at));
+    return add_text(s, f, at, TEXT_NOT_FORMAT);
 }
 
 /* Formats of numbers are ranges or say nothing; those of strings are left to lower_string(). */
@@ -261,9 +258,8 @@ static int take_multiple(struct schema *s, struct facets *f, struct place at) {
 }
 
 static int take_not_multiple(struct schema *s, struct facets *f, struct place at) {
-    int r = schema_target(s, at, &at);
-
-    return r < 0 ? r : add_multiple(s, f, at, true);
+    TRY(schema_target(s, at, &at));
+    return add_multiple(s, f, at, true);
 }
 
 /* Returns whether @x and @y ask for the same member: the same rule for its name, and any value. */
