@@ -1,6 +1,5 @@
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include "api/parts.h"

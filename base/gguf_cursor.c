@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <endian.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,6 @@
  * temperatures. A server whose arithmetic depends on the batch returns different texts. */
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "cmd/bench_cmd.h"

@@ -2,7 +2,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <math.h>
 #include "base/json_value.h"
 #include "base/try.h"
 #include "base/util.h"

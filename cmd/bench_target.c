@@ -1,7 +1,6 @@
 #include "cmd/bench_target.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,6 @@
  * weft-gguf tokenize, detokenize - a model file's vocabulary at work.
  */
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

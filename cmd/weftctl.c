@@ -2,8 +2,6 @@
  * weftctl - talks to a running weftd through its admin socket, and looks after model files.
  */
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

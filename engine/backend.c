@@ -1,7 +1,6 @@
 #include "engine/backend.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

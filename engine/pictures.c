@@ -1,6 +1,5 @@
 #include "engine/pictures.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/try.h"

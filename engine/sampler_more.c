@@ -6,7 +6,6 @@
 
 #include "engine/sampler.h"
 
-#include <assert.h>
 #include <math.h>
 #include "engine/shared/sampling.h"
 

@@ -21,7 +21,6 @@
 #include "scheduler/offload.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/buggify.h"

@@ -1,10 +1,8 @@
 #include "scheduler/pictures.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/buggify.h"
 #include "base/clock.h"
 #include "scheduler/fair_share.h"
 #include "scheduler/policy.h"

@@ -24,7 +24,6 @@
  */
 
 #include <assert.h>
-#include <errno.h>
 #include "base/buggify.h"
 #include "base/probe.h"
 #include "base/try.h"

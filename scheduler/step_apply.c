@@ -4,7 +4,6 @@
  */
 
 #include <assert.h>
-#include <errno.h>
 #include "scheduler/scheduler_private.h"
 #include "base/try.h"
 

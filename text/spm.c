@@ -8,7 +8,6 @@
 #include "text/tokenizer_private.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 #include "base/try.h"

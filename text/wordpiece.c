@@ -11,7 +11,6 @@
 #include "text/tokenizer_private.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <utf8proc.h>
 #include "base/jobs.h"
 

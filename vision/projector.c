@@ -1,11 +1,9 @@
 #include "vision/projector.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/try.h"
 
 /* Facts that files do not have: the sizes that the models were trained with. Limits in rows are
  * those of llama.cpp, which are also its users' habits. */

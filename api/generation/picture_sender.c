@@ -1,6 +1,5 @@
 #include "api/generation/picture_sender.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

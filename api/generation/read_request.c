@@ -1,7 +1,6 @@
 #include "api/generation/read_request.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include "api/http/json.h"
 #include "api/generation/models.h"

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <time.h>
-#include "base/util.h"
 
 /*
  * The check callback runs once in an iteration, after the poll's callbacks. What has passed since

@@ -1,7 +1,6 @@
 #include "api/http/serve.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "api/http/dialect.h"

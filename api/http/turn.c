@@ -1,7 +1,6 @@
 #include "api/http/turn.h"
 
 #include <assert.h>
-#include "base/util.h"
 
 void turn_flow_init(struct turn_flow *f, struct turn_flow *parent, bool is_group, double weight) {
     assert(weight > 0 && (parent ? parent->is_group : is_group));

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include "api/http/conn.h"
 #include "api/http/dialect.h"
 #include "api/http/exchange.h"

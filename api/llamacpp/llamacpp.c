@@ -1,6 +1,5 @@
 #include "api/llamacpp/llamacpp.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

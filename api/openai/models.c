@@ -1,4 +1,3 @@
-#include <stdio.h>
 #include <string.h>
 #include "api/http/exchange.h"
 #include "api/http/json.h"

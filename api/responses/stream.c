@@ -1,6 +1,5 @@
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include "api/http/conn.h"
 #include "api/generation/env.h"

@@ -1,6 +1,5 @@
 #include "api/service/service.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

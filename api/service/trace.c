@@ -1,7 +1,6 @@
 #include "api/service/trace.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 #include "daemon/config/sampling_defaults.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,6 @@
 #include <assert.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "base/log.h"
 #include "daemon/models/guests.h"
 #include "daemon/models/models_private.h"
 

@@ -1,7 +1,6 @@
 #include "daemon/models/projector_file.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

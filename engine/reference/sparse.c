@@ -4,7 +4,6 @@
 
 #include "engine/sparse.h"
 
-#include <assert.h>
 #include <string.h>
 #include "engine/reference/reference.h"
 

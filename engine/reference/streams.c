@@ -2,7 +2,6 @@
  * Residual streams and the table of n-grams in the reference backend, as backend.h has them.
  */
 
-#include <assert.h>
 #include <string.h>
 #include "engine/ngram.h"
 #include "engine/quant.h"

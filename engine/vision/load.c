@@ -1,4 +1,3 @@
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

@@ -9,7 +9,6 @@
 #include "grammar/front/source.h"
 #include "grammar/vocab/vocab.h"
 
-#include <assert.h>
 #include <string.h>
 
 struct reader {

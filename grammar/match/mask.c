@@ -37,7 +37,6 @@
 #include "grammar/mask/walk.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
 
 /* A class at the configurations that have it. */

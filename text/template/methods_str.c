@@ -5,7 +5,6 @@
  */
 
 #include <assert.h>
-#include <ctype.h>
 #include <string.h>
 #include <utf8proc.h>
 #include "text/template/builtin.h"

@@ -1,7 +1,6 @@
 #include "text/template/value.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 #include "text/template/budget.h"
 

@@ -5,7 +5,6 @@
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 /* A length of at least WITHIN_FROM characters is counted in a register if a product with it may
