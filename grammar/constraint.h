@@ -62,8 +62,6 @@
  * refused. */
 int constraint_compile(struct grammar **out, const struct grammar_vocab *v, const char *text,
                        size_t len, const struct grammar_limits *limits, struct err *err);
-/* Checks @text as triggers: 0, -ENOMEM, -EINVAL with @err. An empty text is valid. */
-int constraint_check_triggers(const char *text, size_t len, struct err *err);
 
 /* Grammar and triggers, ready for any number of requests; never changes. */
 struct constraint;
@@ -117,8 +115,7 @@ int constraint_accept(struct constraint_state *s, int32_t token);
  * -EINVAL. */
 #define CONSTRAINT_HISTORY 128
 int constraint_rollback(struct constraint_state *s, uint32_t n);
-bool constraint_is_done(const struct constraint_state *s);  /* an end token was accepted */
-bool constraint_can_end(const struct constraint_state *s);  /* an end token is allowed */
-bool constraint_must_end(const struct constraint_state *s); /* only the end may come */
+bool constraint_is_done(const struct constraint_state *s); /* an end token was accepted */
+bool constraint_can_end(const struct constraint_state *s); /* an end token is allowed */
 /* Returns forced bytes as grammar_forced() does; none while the output is free. */
 size_t constraint_forced(struct constraint_state *s, uint8_t *out, size_t cap, int32_t *token);

@@ -304,10 +304,6 @@ bool constraint_can_end(const struct constraint_state *s) {
                                : s->at.phase == HELD && grammar_can_end(s->g);
 }
 
-bool constraint_must_end(const struct constraint_state *s) {
-    return s->at.phase == HELD && !position_may_leave(s) && grammar_must_end(s->g);
-}
-
 size_t constraint_forced(struct constraint_state *s, uint8_t *out, size_t cap, int32_t *token) {
     *token = -1;
     return s->at.phase == HELD ? grammar_forced(s->g, out, cap, token) : 0;

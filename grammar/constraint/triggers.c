@@ -273,9 +273,3 @@ int triggers_hold(const struct triggers *t, const struct trigger_node *found,
     memcpy(all + n, rest, len);
     return grammar_restart(g, all, n + len);
 }
-
-int constraint_check_triggers(const char *text, size_t len, struct err *err) {
-    CLEANUP(triggers_freep) struct triggers *t = NULL;
-
-    return triggers_new(&t, text, len, err);
-}
