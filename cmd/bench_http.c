@@ -494,7 +494,7 @@ int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char 
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d);
     int64_t n = -1;
-    struct buf body;
+    struct buf body = {.max = REPLY_MAX};
 
     yyjson_mut_doc_set_root(d, root);
     yyjson_mut_obj_add_str(d, root, "model", model);
@@ -502,7 +502,6 @@ int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char 
     yyjson_mut_obj_add_str(d, root, "content", text); /* llama-server's name of the counter */
     CLEANUP(freep) char *json = yyjson_mut_write(d, 0, NULL);
     yyjson_mut_doc_free(d);
-    buf_init(&body, REPLY_MAX);
     if (json && buf_add_str(&body, json) == 0) {
         yyjson_doc *doc = ask(h, "/tokenize", &body, NULL);
         yyjson_val *tokens = yyjson_obj_get(yyjson_doc_get_root(doc), "tokens");

@@ -61,9 +61,8 @@ static int say(struct session *s, const struct load_opts *o, const char *role, c
 
 static int say_words(struct session *s, const struct load_opts *o, const char *role,
                      uint32_t n_tokens, struct rng *rng) {
-    struct buf text;
+    struct buf text = {.max = SAID_MAX};
 
-    buf_init(&text, SAID_MAX);
     int r = !o->chat && s->said.len ? buf_add_char(&text, ' ') : 0;
     if (r == 0)
         r = load_words(&text, o, n_tokens, rng);

@@ -87,9 +87,8 @@ static int64_t tokenize_words(struct bench_target *t, struct bench_http *h, uint
     struct load_opts o = {.words_per_token = 1};
     struct rng rng = {t->load.seed};
     int64_t n = -1;
-    struct buf text;
+    struct buf text = {.max = (size_t)1 << 20};
 
-    buf_init(&text, (size_t)1 << 20);
     if (load_words(&text, &o, n_words, &rng) == 0)
         n = bench_http_tokenize(h, t->model, text.data);
     buf_deinit(&text);

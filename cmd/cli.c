@@ -92,10 +92,9 @@ bool cli_double(const char *text, double min, double max, double *out) {
 
 int cli_read_file(const char *path, size_t max, char **out, size_t *len) {
     FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-    struct buf b;
+    struct buf b = {.max = max};
     int r = f ? 0 : -errno;
 
-    buf_init(&b, max);
     while (r == 0) {
         char chunk[65536];
         size_t n = fread(chunk, 1, sizeof(chunk), f);

@@ -120,7 +120,7 @@ static void print_row(const struct model_file *m, const struct facts *f, int nam
 
 static void print_one(const struct model_file *m, const struct facts *f,
                       const struct machine *machine) {
-    CLEANUP(buf_deinit) struct buf fit = {0};
+    CLEANUP(buf_deinit) struct buf fit = {.max = 4096};
 
     printf("name          %s\npath          %s\n", m->name, m->path);
     if (m->n_files > 1)
@@ -131,7 +131,6 @@ static void print_one(const struct model_file *m, const struct facts *f,
     if (*f->arch)
         printf("model         %s\narchitecture  %s\nparameters    %s\nformat        %s\n", f->title,
                f->arch, params_text(f->n_params).s, f->format);
-    buf_init(&fit, 4096);
     if (f->fit.fits && model_fit_show(&fit, &f->fit, machine) == 0)
         fputs(fit.data, stdout);
     else

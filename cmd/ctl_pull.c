@@ -60,12 +60,11 @@ static bool add_listing(void *ctx, const void *data, size_t len) {
 
 /* An exit code. */
 static int read_listing(struct pull *p, struct err *err) {
-    CLEANUP(buf_deinit) struct buf json = {0};
+    CLEANUP(buf_deinit) struct buf json = {.max = LISTING_MAX};
     const struct hub_sink sink = {begin_listing, add_listing, NULL, &json};
     struct hub_reply reply;
     char path[1024];
 
-    buf_init(&json, LISTING_MAX);
     if (!hub_listing_path(&p->spec, path, sizeof(path)))
         return err_set(err, 0, NULL, "the name is too long") < 0 ? CTL_REFUSED : CTL_OK;
     for (uint32_t n = 1;; n++) {

@@ -348,9 +348,8 @@ static int print_json(const struct gguf *g, const char *path, const struct model
 }
 
 static void print_fit(const struct model_fit *fit, const struct machine *machine) {
-    CLEANUP(buf_deinit) struct buf text = {0};
+    CLEANUP(buf_deinit) struct buf text = {.max = 4096};
 
-    buf_init(&text, 4096);
     if (model_fit_show(&text, fit, machine) == 0)
         printf("\nthis machine\n%s", text.data);
 }

@@ -78,12 +78,11 @@ static size_t columns(void) {
 /* An answer as it came, or as @show makes it of the object in it. */
 static int answer(struct call *c, const char *path,
                   void (*show)(struct buf *out, yyjson_val *object, size_t columns)) {
-    CLEANUP(buf_deinit) struct buf text = {0};
+    CLEANUP(buf_deinit) struct buf text = {.max = CTL_REPLY_MAX};
     struct err err = {0};
     yyjson_doc *doc = NULL;
     int r;
 
-    buf_init(&text, CTL_REPLY_MAX);
     if (c->json) {
         r = ctl_call(c->ctl, "GET", path, &text, &err);
     } else {
@@ -107,12 +106,11 @@ struct watch {
 
 /* One answer of /stats?watch. False: stdout is closed. */
 static bool print_line(void *ctx, const char *text, size_t len) {
-    CLEANUP(buf_deinit) struct buf out = {0};
+    CLEANUP(buf_deinit) struct buf out = {.max = 4096};
     struct watch *w = ctx;
     int64_t now = clock_now(clock_monotonic());
     yyjson_doc *doc = NULL;
 
-    buf_init(&out, 4096);
     if (!w->json) {
         doc = ctl_parse(text, len);
         ctl_show_line(&out, yyjson_doc_get_root(doc), yyjson_doc_get_root(w->before),
@@ -154,12 +152,11 @@ static int run_stats(struct call *c) {
 }
 
 static int run_health(struct call *c) {
-    CLEANUP(buf_deinit) struct buf text = {0};
+    CLEANUP(buf_deinit) struct buf text = {.max = CTL_REPLY_MAX};
     struct err err = {0};
 
     if (c->argc > 0)
         return cli_usage("health takes no arguments");
-    buf_init(&text, CTL_REPLY_MAX);
     int r = ctl_call(c->ctl, "GET", "/health", &text, &err);
     if (r != CTL_OK)
         return finish(c, r, &err);
@@ -178,10 +175,9 @@ static int run_health(struct call *c) {
 
 /* Sends a POST without a body and prints @done. */
 static int post(struct call *c, const char *path, const char *done) {
-    CLEANUP(buf_deinit) struct buf reply = {0};
+    CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
     struct err err = {0};
 
-    buf_init(&reply, CTL_REPLY_MAX);
     /* An upgrade is answered when the next daemon has taken over. */
     int r = (strcmp(path, "/upgrade") == 0 ? ctl_call_long : ctl_call)(c->ctl, "POST", path, &reply,
                                                                        &err);
@@ -224,12 +220,11 @@ static int write_file(const char *path, const struct buf *file) {
 }
 
 static int run_dump(struct call *c) {
-    CLEANUP(buf_deinit) struct buf file = {0};
+    CLEANUP(buf_deinit) struct buf file = {.max = CTL_REPLY_MAX};
     struct err err = {0};
 
     if (c->argc < 1 || c->argc > 2 || !*c->argv[0])
         return cli_usage("dump takes the name of a file to write, and optionally of a model");
-    buf_init(&file, CTL_REPLY_MAX);
     int r = ctl_flight(c->ctl, c->argc > 1 ? c->argv[1] : NULL, &file, &err);
     return r == CTL_OK ? write_file(c->argv[0], &file) : finish(c, r, &err);
 }

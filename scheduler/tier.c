@@ -82,9 +82,8 @@ static void identify(const struct sched *s, struct disk_opts *o) {
     const struct engine_info *i = s->info;
     uint32_t kv_type = (uint32_t)i->kv_type.k | (uint32_t)i->kv_type.v << 8,
              blocks = i->n_slots > 0;
-    struct buf b;
+    struct buf b = {.max = sizeof(o->identity)};
 
-    buf_init(&b, sizeof(o->identity));
     int e = buf_add(&b, i->fingerprint, sizeof(i->fingerprint));
     e = e < 0 ? e : buf_add(&b, i->sources, sizeof(i->sources));
     e = e < 0 ? e : buf_add(&b, &kv_type, sizeof(kv_type));

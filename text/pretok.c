@@ -85,10 +85,9 @@ const struct pretok *pretok_find(struct gguf_str name) {
 }
 
 void pretok_list(char *out, size_t size) {
-    struct buf b;
+    struct buf b = {.max = size - 1};
 
     assert(size > 0);
-    buf_init(&b, size - 1);
     for (size_t i = 0; i < ARRAY_SIZE(table); i++)
         buf_printf(&b, "%s%s", i ? ", " : "", table[i].names[0]);
     memcpy(out, b.data ? b.data : "", b.len + 1);

@@ -257,9 +257,8 @@ static void *run(void *arg) {
     uint32_t n;
 
     while ((n = take_batch(o))) {
-        CLEANUP(buf_deinit) struct buf body = {0};
+        CLEANUP(buf_deinit) struct buf body = {.max = BODY_MAX};
 
-        buf_init(&body, BODY_MAX);
         bool ok = trace_write(&body, &o->origin, o->batch, n) == 0 && deliver(o, &body);
         atomic_fetch_add(ok ? &o->n_exported : &o->n_dropped, n);
     }
