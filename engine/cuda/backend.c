@@ -101,7 +101,8 @@ struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
         .n_head_kv = h->n_kv,
         .head_dim = h->dim,
         .page_tokens = b->opts->page_tokens,
-        .q8 = b->opts->kv_type.k == ENGINE_KV_Q8_0,
+        .k_bits = kv_types[b->opts->kv_type.k].code_bits,
+        .v_bits = kv_types[b->opts->kv_type.v].code_bits,
         .latent = b->shape->mla.rank > 0,
     };
 }

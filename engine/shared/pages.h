@@ -7,7 +7,11 @@
  * A page of a layer holds, for each key head, the keys [token][dim] and then the values transposed,
  * [dim][token]: both are then operands of mma.m16n8k16 that a lane loads 16 bytes at a time. Q8_0:
  * the codes in the same order as bytes, then the scales of the keys [token][dim / 32] and of the
- * values [dim / 32][token]. Latent attention: the keys and their scales, which are the values too.
+ * values [dim / 32][token]. Q4_0: likewise, of each byte the lower half the code of one number and
+ * the upper half that of another, each 8 more than it is. A byte of keys has numbers d and d + 4 of
+ * eight, so that a lane loads what it needs of a key as a word; a byte of values has numbers d and
+ * d + 8 of sixteen of one token, so that no byte is written for two tokens. Latent attention: the
+ * keys and their scales, which are the values too.
  *
  * Attention goes over tiles of 32 keys, eight of which are a chunk, on absolute positions. A tile's
  * result (m, l, o) (maximum, sum of exponentials, weighted values) is computed on its own; a chunk
@@ -33,17 +37,41 @@
 /* Parts of a head's page. */
 enum page_part { PAGE_K, PAGE_V, PAGE_K_SCALES, PAGE_V_SCALES };
 
-/* @latent: values are the first ones of the keys, and have no room of their own. */
+/* Bits of a key and of a value: 16 of a half, 8 or 4 of a code of Q8_0 or Q4_0. @latent: values are
+ * the first ones of the keys, and have no room of their own. */
 struct page_shape {
     uint32_t n_head_kv, head_dim, page_tokens;
-    bool q8, latent;
+    uint32_t k_bits, v_bits;
+    bool latent;
 };
+
+/* Bytes of a head's numbers of @bits in a page, without their scales. */
+MX_FN size_t page_codes(const struct page_shape *s, uint32_t bits) {
+    return (size_t)s->page_tokens * s->head_dim / 8 * bits;
+}
+
+/* Bytes of the scales of a head's numbers of @bits in a page. */
+MX_FN size_t page_scales(const struct page_shape *s, uint32_t bits) {
+    return bits < 16 ? (size_t)s->page_tokens * s->head_dim / 32 * 2 : 0;
+}
+
+/* Byte of number @d in a key of four bits: in its lower half where the number at place d % 8 of its
+ * eight is one of the first four. */
+MX_FN uint32_t page_key_byte(uint32_t d) {
+    return d / 8 * 4 + d % 4;
+}
+
+/* Row of bytes that has number @d of values of four bits: in their lower halves where the number
+ * at place d % 16 of its sixteen is one of the first eight. */
+MX_FN uint32_t page_value_row(uint32_t d) {
+    return d / 16 * 8 + d % 8;
+}
 
 /* Bytes of the keys and values, with their scales, that a page of a layer holds of a head. */
 MX_FN size_t page_head_bytes(const struct page_shape *s) {
-    size_t n = (size_t)s->page_tokens * s->head_dim, keys = s->q8 ? n + n / 32 * 2 : n * 2;
+    size_t keys = page_codes(s, s->k_bits) + page_scales(s, s->k_bits);
 
-    return s->latent ? keys : 2 * keys;
+    return s->latent ? keys : keys + page_codes(s, s->v_bits) + page_scales(s, s->v_bits);
 }
 
 /* Bytes of a layer in a page. */
@@ -53,15 +81,13 @@ MX_FN size_t page_layer_bytes(const struct page_shape *s) {
 
 /* Offset of a part of head @h in the page of a layer. */
 MX_FN size_t page_offset(const struct page_shape *s, uint32_t h, enum page_part part) {
-    size_t n = (size_t)s->page_tokens * s->head_dim, at = h * page_head_bytes(s);
+    size_t at = h * page_head_bytes(s), keys = page_codes(s, s->k_bits);
+    size_t scales = s->latent ? keys : keys + page_codes(s, s->v_bits);
 
-    if (!s->q8)
-        return at + (part == PAGE_V ? n * 2 : 0);
-    size_t scales = s->latent ? n : 2 * n;
     return at + (part == PAGE_K          ? 0
-                 : part == PAGE_V        ? n
+                 : part == PAGE_V        ? keys
                  : part == PAGE_K_SCALES ? scales
-                                         : scales + n / 16);
+                                         : scales + page_scales(s, s->k_bits));
 }
 
 /* The lanes' share of a tile of 32 keys. As the second operand of q k', lane 4 g + t takes in block

@@ -59,6 +59,19 @@ static void store_keys(struct attention *t) {
     free(slot);
 }
 
+/* Formats of pages that are checked. */
+static const struct {
+    uint32_t k, v;
+    const char *name;
+} pages_of[] = {{16, 16, ""}, {8, 8, ", q8_0"}, {4, 4, ", q4_0"}};
+
+static const char *name_of_pages(const struct page_shape *s) {
+    for (size_t i = 0; i < ARRAY_SIZE(pages_of); i++)
+        if (pages_of[i].k == s->k_bits && pages_of[i].v == s->v_bits)
+            return pages_of[i].name;
+    return ", other pages";
+}
+
 /* Rounds k and v as the page does. */
 static void round_keys(struct attention *t) {
     size_t n = (size_t)t->n_keys * t->shape.n_head_kv * t->shape.head_dim;
@@ -66,14 +79,19 @@ static void round_keys(struct attention *t) {
 
     for (int w = 0; w < (t->n_value ? 1 : 2); w++)
         for (size_t i = 0; i < n; i += 32) {
-            float *x = both[w] + i, max = 0;
+            uint32_t bits = w ? t->shape.v_bits : t->shape.k_bits;
+            float *x = both[w] + i, high = x[0], low = x[0];
 
+            for (int j = 0; j < 32; j++) {
+                high = fmaxf(high, x[j]);
+                low = fminf(low, x[j]);
+            }
+            float max = fmaxf(high, -low), far = high >= -low ? high : low;
+            float d = mx_half_to_float(mx_float_to_half(bits == 8 ? max / 127 : far / -8));
             for (int j = 0; j < 32; j++)
-                max = fmaxf(max, fabsf(x[j]));
-            float d = mx_half_to_float(mx_float_to_half(max / 127.0f));
-            for (int j = 0; j < 32; j++)
-                x[j] = t->shape.q8 ? d * rintf(x[j] * (127.0f / max))
-                                   : mx_half_to_float(mx_float_to_half(x[j]));
+                x[j] = bits == 16  ? mx_half_to_float(mx_float_to_half(x[j]))
+                       : bits == 8 ? d * rintf(x[j] * (127.0f / max))
+                                   : d * rintf(fminf(fmaxf(x[j] * (1.0f / d), -8), 7));
         }
 }
 
@@ -247,7 +265,7 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     run_attention(&t, SPLIT, split);
     run_attention(&t, MANY, wide);
     snprintf(name, sizeof(name), "attention dim %u, group %u, %u keys, %u rows%s%s", shape.head_dim,
-             group, n_keys, n_rows, shape.q8 ? ", q8_0" : "", window ? ", window, sinks" : "");
+             group, n_keys, n_rows, name_of_pages(&shape), window ? ", window, sinks" : "");
     report_check(name, attention_error(&t, direct, 1e-3), 1e-3);
     check_same_bits("attention split", &t, split, direct);
     check_same_bits("attention wide", &t, wide, direct);
@@ -277,9 +295,11 @@ static void check_attention_case(const void *arg) {
     check_attention(c->shape, c->group, c->n_keys, c->n_rows, c->window);
 }
 
-/* Values at and beyond what half precision holds stay finite in pages of 8 bits, too. */
+/* Values at and beyond what half precision holds stay finite in pages of 8 and 4 bits, too. */
 static void check_large_values(const void *arg) {
-    struct attention t = {.shape = {1, 64, 16, true, false}, .group = 2, .n_keys = 40, .n_rows = 2};
+    uint32_t bits = *(const uint32_t *)arg;
+    struct attention t = {
+        .shape = {1, 64, 16, bits, bits, false}, .group = 2, .n_keys = 40, .n_rows = 2};
     size_t n_kv = (size_t)t.n_keys * 64, n_q = (size_t)t.n_rows * t.group * 64;
     float *o = host_new(n_q * 4);
     double worst = 0;
@@ -301,7 +321,9 @@ static void check_large_values(const void *arg) {
 
         worst = d <= worst ? worst : d; /* NaN too */
     }
-    report_check("q8_0 pages keep the largest values finite", worst, 1e-3);
+    report_check(bits == 8 ? "q8_0 pages keep the largest values finite"
+                           : "q4_0 pages keep the largest values finite",
+                 worst, 1e-3);
     void *const done[] = {t.q_on, t.table_on, t.pages};
     for (size_t i = 0; i < ARRAY_SIZE(done); i++)
         api->release(done[i]);
@@ -311,29 +333,33 @@ static void check_large_values(const void *arg) {
 }
 
 static void check_attentions(bool tiny) {
-    report_alone("large values, q8_0", 60, check_large_values, NULL);
-    for (int q8 = 0; q8 < 2; q8++) {
+    static const uint32_t few_bits[] = {8, 4};
+
+    report_alone("large values, q8_0", 60, check_large_values, &few_bits[0]);
+    report_alone("large values, q4_0", 60, check_large_values, &few_bits[1]);
+    for (size_t p = 0; p < ARRAY_SIZE(pages_of); p++) {
+        uint32_t k = pages_of[p].k, v = pages_of[p].v;
         const struct attention_case cases[] = {
-            {{2, 64, 16, q8, false}, 2, 300, 3, 0},
-            {{1, 128, 32, q8, false}, 4, tiny ? 300 : 3000, tiny ? 21 : 5, 0},
+            {{2, 64, 16, k, v, false}, 2, 300, 3, 0},
+            {{1, 128, 32, k, v, false}, 4, tiny ? 300 : 3000, tiny ? 21 : 5, 0},
             /* The first chunk is behind the window of some rows, some tiles are of all. */
-            {{1, 64, 16, q8, false}, 3, 300, 9, 39},
-            {{1, 512, 16, q8, false}, 2, tiny ? 280 : 1100, 3, 0},
-            {{2, 256, 16, q8, false}, 3, tiny ? 280 : 700, tiny ? 18 : 27, 0},
-            {{1, 320, 32, q8, false}, 2, 280, 23, 0},
-            {{2, 128, 64, q8, false}, 8, 1025, 40, 0},
-            {{1, 96, 32, q8, false}, 20, 513, 2, 0},
-            {{8, 64, 32, q8, false}, 8, 4000, 70, 128},
-            {{1, 64, 64, q8, false}, 8, 4000, 1, 128},
-            {{2, 128, 32, q8, false}, 4, 1030, 40, 600},
-            {{1, 256, 32, q8, false}, 4, 800, 5, 100},
+            {{1, 64, 16, k, v, false}, 3, 300, 9, 39},
+            {{1, 512, 16, k, v, false}, 2, tiny ? 280 : 1100, 3, 0},
+            {{2, 256, 16, k, v, false}, 3, tiny ? 280 : 700, tiny ? 18 : 27, 0},
+            {{1, 320, 32, k, v, false}, 2, 280, 23, 0},
+            {{2, 128, 64, k, v, false}, 8, 1025, 40, 0},
+            {{1, 96, 32, k, v, false}, 20, 513, 2, 0},
+            {{8, 64, 32, k, v, false}, 8, 4000, 70, 128},
+            {{1, 64, 64, k, v, false}, 8, 4000, 1, 128},
+            {{2, 128, 32, k, v, false}, 4, 1030, 40, 600},
+            {{1, 256, 32, k, v, false}, 4, 800, 5, 100},
         };
 
         for (size_t i = 0; i < (tiny ? 6 : ARRAY_SIZE(cases)); i++) {
             char name[60];
 
             snprintf(name, sizeof(name), "attention dim %u, group %u%s%s", cases[i].shape.head_dim,
-                     cases[i].group, q8 ? ", q8_0" : "", cases[i].window ? ", window" : "");
+                     cases[i].group, pages_of[p].name, cases[i].window ? ", window" : "");
             report_alone(name, 60, check_attention_case, &cases[i]);
         }
     }

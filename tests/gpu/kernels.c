@@ -121,7 +121,7 @@ static void launch_one(const char *name) {
         drop_weights(&w);
         return;
     }
-    check_attention((struct page_shape){8, 128, 32, false, false}, 4, 2048, 40,
+    check_attention((struct page_shape){8, 128, 32, 16, 16, false}, 4, 2048, 40,
                     0); /* all of attention */
 }
 

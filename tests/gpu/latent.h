@@ -40,7 +40,7 @@ static void check_latent(const void *arg) {
     run_attention(&t, AT_ONCE, direct);
     run_attention(&t, SPLIT, split);
     snprintf(name, sizeof(name), "latent attention %u + %u, group %u, %u keys, %u rows%s", n_value,
-             c->window, c->group, c->n_keys, c->n_rows, c->shape.q8 ? ", q8_0" : "");
+             c->window, c->group, c->n_keys, c->n_rows, name_of_pages(&c->shape));
     report_check(name, attention_error(&t, direct, 1e-3), 1e-3);
     snprintf(name, sizeof(name), "latent attention split: same bits, group %u, %u keys", c->group,
              c->n_keys);
@@ -63,18 +63,21 @@ static void check_latent(const void *arg) {
 
 /* The last number of a case: the values of a query that turn. */
 static void check_latents(bool tiny) {
-    for (int q8 = 0; q8 < 2; q8++) {
+    for (size_t p = 0; p < ARRAY_SIZE(pages_of); p++) {
+        uint32_t k = pages_of[p].k, v = pages_of[p].v;
         const struct attention_case cases[] = {
-            {{1, 576, 16, q8, true}, 20, 280, 2, 64},   {{1, 96, 32, q8, true}, 5, 513, 1, 32},
-            {{1, 96, 16, q8, true}, 5, 300, 12, 32},    {{1, 576, 32, q8, true}, 20, 4000, 1, 64},
-            {{1, 576, 64, q8, true}, 64, 1030, 40, 64},
+            {{1, 576, 16, k, v, true}, 20, 280, 2, 64},
+            {{1, 96, 32, k, v, true}, 5, 513, 1, 32},
+            {{1, 96, 16, k, v, true}, 5, 300, 12, 32},
+            {{1, 576, 32, k, v, true}, 20, 4000, 1, 64},
+            {{1, 576, 64, k, v, true}, 64, 1030, 40, 64},
         };
 
         for (size_t i = 0; i < (tiny ? 3 : ARRAY_SIZE(cases)); i++) {
             char name[60];
 
             snprintf(name, sizeof(name), "latent attention dim %u, group %u%s",
-                     cases[i].shape.head_dim, cases[i].group, q8 ? ", q8_0" : "");
+                     cases[i].shape.head_dim, cases[i].group, pages_of[p].name);
             report_alone(name, 60, check_latent, &cases[i]);
         }
     }

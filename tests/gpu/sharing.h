@@ -160,22 +160,23 @@ static void check_sharing(const void *arg) {
 /* Runs of more than one chunk, groups of several blocks; windows that begin in and behind what is
  * shared; heads of a group in two blocks, whose own chunks are merged. */
 static void check_all_sharing(bool tiny) {
-    for (int q8 = 0; q8 < 2; q8++) {
+    for (size_t p = 0; p < ARRAY_SIZE(pages_of); p++) {
+        uint32_t k = pages_of[p].k, v = pages_of[p].v;
         const struct sharing_case cases[] = {
-            {{1, 128, 16, q8, false}, 4, 1100, 39, 0, 1024, 5, false},
-            {{1, 64, 16, q8, false}, 5, 1340, 25, 700, 1030, 2, false},
-            {{1, 64, 32, q8, false}, 5, 1340, 25, 1070, 1030, 2, false},
-            {{1, 96, 64, q8, false}, 20, 1100, 13, 0, 1024, 14, true},
-            {{8, 128, 32, q8, false}, 4, 4096, 128, 0, 3072, 132, false},
-            {{8, 128, 32, q8, false}, 4, 5400, 48, 0, 3072, 132, true},
-            {{2, 64, 16, q8, false}, 8, 3000, 70, 900, 2500, 132, false},
+            {{1, 128, 16, k, v, false}, 4, 1100, 39, 0, 1024, 5, false},
+            {{1, 64, 16, k, v, false}, 5, 1340, 25, 700, 1030, 2, false},
+            {{1, 64, 32, k, v, false}, 5, 1340, 25, 1070, 1030, 2, false},
+            {{1, 96, 64, k, v, false}, 20, 1100, 13, 0, 1024, 14, true},
+            {{8, 128, 32, k, v, false}, 4, 4096, 128, 0, 3072, 132, false},
+            {{8, 128, 32, k, v, false}, 4, 5400, 48, 0, 3072, 132, true},
+            {{2, 64, 16, k, v, false}, 8, 3000, 70, 900, 2500, 132, false},
         };
 
-        for (size_t i = 0; i < (tiny ? (q8 ? 2 : 4) : ARRAY_SIZE(cases)); i++) {
+        for (size_t i = 0; i < (tiny ? (p ? 2 : 4) : ARRAY_SIZE(cases)); i++) {
             char name[70];
 
             snprintf(name, sizeof(name), "attention shared, dim %u, group %u%s%s",
-                     cases[i].shape.head_dim, cases[i].group, q8 ? ", q8_0" : "",
+                     cases[i].shape.head_dim, cases[i].group, pages_of[p].name,
                      cases[i].window ? ", window" : "");
             report_alone(name, 120, check_sharing, &cases[i]);
         }

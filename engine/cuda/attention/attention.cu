@@ -37,7 +37,8 @@
  * key without a value.
  *
  * Lanes load keys and values 16 bytes at a time in the order in which mma takes them
- * (engine/shared/pages.h); codes of q8_0 become halves, d q rounded once. A row of mma does not
+ * (engine/shared/pages.h); codes of q8_0 and q4_0 become halves, d q rounded
+ * once. A row of mma does not
  * depend on the other rows. Bound by the bytes of keys and values.
  *
  * attention_wide.cu does the same for prompts, attention_large.cu for heads of more than 128
@@ -59,8 +60,9 @@ template <int D> struct alignas(16) Shared {
 
 /* The launch's shared memory: of each warp the values of its tile, and in their place its result.
  * Of eight rows of values, 512 bytes: 16 bytes of each lane (q8_0: [row][32 codes], and of every
- * fourth, behind these, [32 scales] of 32 rows); then [query][8 values], where query i lies at
- * place i ^ row / 8 % 4: so lanes that read or write together reach all banks. */
+ * fourth, behind these, [32 scales] of 32 rows; q4_0: [row of bytes][32 codes] of sixteen rows in
+ * the place of the first eight); then [query][8 values], where query i lies at place i ^ row / 8 %
+ * 4: so lanes that read or write together reach all banks. */
 template <int D> constexpr uint32_t TILE_BYTES = 4 * D * 512;
 static_assert(ATTN_TILES * TILE_BYTES<2> == ATTEND_SHARED(64), "kernels_attention.h");
 static_assert(ATTN_TILES * TILE_BYTES<4> == ATTEND_SHARED(128), "kernels_attention.h");
@@ -71,8 +73,8 @@ DEVICE float *result_at(uint8_t *tile, uint32_t query, uint32_t d) {
 }
 
 /* A lane's keys of a tile, asked for together: of each block of 32 values those of four keys. */
-template <int D, bool Q8> struct Keys {
-    uint32_t w[D][4][Q8 ? 3 : 4]; /* eight values; or their codes and a scale */
+template <int D, int K> struct Keys {
+    uint32_t w[D][4][KEY_WORDS<K>]; /* eight values; or their codes and a scale */
 
     __device__ __forceinline__ void load(const struct Place &p, uint32_t first) {
         uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4;
@@ -82,8 +84,8 @@ template <int D, bool Q8> struct Keys {
         for (int b = 0; b < D; b++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                load_key_words<Q8>(p, at, attn_key_of_column(j, g % 2),
-                                   inside<D>(b, 32 * b + lane % 4 * 8, p.dim), w[b][j]);
+                load_key_words<K>(p, at, attn_key_of_column(j, g % 2),
+                                  inside<D>(b, 32 * b + lane % 4 * 8, p.dim), w[b][j]);
     }
 
     /* Scores of the tile: c[j] as mma leaves them. */
@@ -96,7 +98,7 @@ template <int D, bool Q8> struct Keys {
 
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                struct vec4 k = key_of_words<Q8>(w[b][j]);
+                struct vec4 k = key_of_words<K>(w[b][j]);
 
                 mma(c[j], q0.x, q0.y, q0.z, q0.w, k.x, k.y);
                 mma(c[j], q1.x, q1.y, q1.z, q1.w, k.z, k.w);
@@ -106,21 +108,23 @@ template <int D, bool Q8> struct Keys {
 };
 
 /* Starts to bring the values of the tile that begins with key @first to @tile. */
-template <int D, bool Q8>
+template <int D, int V>
 DEVICE void start_values(const struct Place &p, uint32_t first, uint8_t *tile) {
     uint32_t lane = anew(threadIdx.x) % 32;
     struct Group at = group_at(p, first + lane % 4 * 8);
 
-    if constexpr (Q8) { /* a lane copies codes of 16 keys, of one page */
+    if constexpr (V < 16) { /* a lane copies codes of 16 keys, of one page */
+        constexpr uint32_t per_byte = 8 / V;
         uint32_t last = p.last & ~15u, key = first + lane % 2 * 16, n = lane / 4;
         struct Group two = group_at(p, key < last ? key : last);
 
 #pragma unroll
-        for (int i = 0; i < 2 * D; i++) {
-            uint32_t row = 16 * i + lane / 2;
+        for (int i = 0; i < D * V / 4; i++) {
+            uint32_t row = 16 * i + lane / 2; /* of bytes */
+            uint32_t from = inside<D>(i * 4 / V, row * per_byte, p.dim) / per_byte;
 
-            copy_async(tile + row / 8 * 512 + row % 8 * 32 + lane % 2 * 16,
-                       p.values + two.page + inside<D>(i / 2, row, p.dim) * p.tokens + two.slot);
+            copy_async(tile + row / 8 * per_byte * 512 + row % 8 * 32 + lane % 2 * 16,
+                       p.values + two.page + from * p.tokens + two.slot);
         }
         if (n < D)
             copy_async(tile + n * 2048 + 256 + lane % 4 * 16,
@@ -138,22 +142,29 @@ DEVICE void start_values(const struct Place &p, uint32_t first, uint8_t *tile) {
 }
 
 /* Rows 64 n .. 64 n + 63 of the values as mma takes them. */
-template <bool Q8> DEVICE void take_values(const uint8_t *tile, int n, struct vec4 v[8]) {
+template <int V> DEVICE void take_values(const uint8_t *tile, int n, struct vec4 v[8]) {
     uint32_t lane = anew(threadIdx.x) % 32;
 
     tile += n * 8 * 512;
 #pragma unroll
     for (int b = 0; b < 8; b++)
-        if constexpr (Q8)
-            v[b] = scale_codes(tile + b * 512 + lane * 8,
-                               load16(tile + b / 4 * 2048 + 256 + lane % 4 * 16));
-        else
+        if constexpr (V == 16) {
             v[b] = load16(tile + b * 512 + lane * 16);
+        } else if (V == 8 || b % 2 == 0) {
+            struct vec4 s = load16(tile + b / 4 * 2048 + 256 + lane % 4 * 16);
+            uint32_t q[2];
+
+            load8(tile + b * 512 + lane * 8, q);
+            if constexpr (V == 8)
+                v[b] = scale_words(q, s);
+            else
+                scale_pair(q, s, &v[b], &v[b + 1]);
+        }
 }
 
 /* o = p v in the place of the values, of the lower eight queries or of @both halves; zeros where
  * the tile is not @seen. */
-template <int D, bool Q8>
+template <int D, int V>
 DEVICE void weigh_values(uint8_t *tile, bool seen, bool both, const uint32_t h[2][4]) {
     uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
 
@@ -164,7 +175,7 @@ DEVICE void weigh_values(uint8_t *tile, bool seen, bool both, const uint32_t h[2
         struct vec4 v[8] = {};
 
         if (seen)
-            take_values<Q8>(tile, n, v);
+            take_values<V>(tile, n, v);
         sync_warp(); /* every lane has read its part */
 #pragma unroll
         for (int b = 0; b < 8; b++) {
@@ -305,7 +316,7 @@ DEVICE void take_item(const struct attend_args &a, uint32_t i, struct Shared<D> 
 }
 
 /* Computes the item that the block has taken. */
-template <int D, bool Q8>
+template <int D, int K, int V>
 DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
     const struct attn_item &it = s.item;
     uint32_t warp = threadIdx.x / 32, first = s.place.first / ATTN_CHUNK;
@@ -326,7 +337,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
             all[k].begin(a, it, first, warp + 8 * k);
     }
     if (seen)
-        start_values<D, Q8>(s.place, tile, room);
+        start_values<D, V>(s.place, tile, room);
     if (to <= s.place.first) /* no merge looks at it */
         return;
     take_queries<D>(a, it, s);
@@ -339,7 +350,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
         for (int k = 0; k < 16; k++)
             c[k / 4][k % 4] = 0;
         if (seen) {
-            struct Keys<D, Q8> keys;
+            struct Keys<D, K> keys;
 
             keys.load(s.place, tile);
             keys.score(s, c);
@@ -347,7 +358,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
         weigh_half<D, 0>(a, s, tile, c, h[0]);
         if (it.n_q > 8)
             weigh_half<D, 1>(a, s, tile, c, h[1]);
-        weigh_values<D, Q8>(room, seen, it.n_q > 8, h);
+        weigh_values<D, V>(room, seen, it.n_q > 8, h);
         sync_block();
         merge_half<D, 0>(s, all[0]);
         merge_half<D, 1>(s, all[1]);
@@ -357,7 +368,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
         tile = next;
         seen = is_seen(s.place, tile);
         if (seen)
-            start_values<D, Q8>(s.place, tile, room);
+            start_values<D, V>(s.place, tile, room);
     }
 #pragma unroll
     for (uint32_t k = 0; k < 2; k++)
@@ -365,26 +376,29 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
             all[k].put(a, it, it.chunk < 0, warp + 8 * k);
 }
 
-template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
+template <int D, int K, int V>
+DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
         take_item<D>(a, i, s);
-        attend_item<D, Q8>(a, s);
+        attend_item<D, K, V>(a, s);
         sync_block();
     }
 }
 
-#define ATTEND(NAME, D, Q8, blocks)                                                                \
-    KERNEL(NAME, struct attend_args, CUDA_THREADS, blocks) {                                       \
+#define ATTEND(NAME, D, K, V)                                                                      \
+    KERNEL(NAME, struct attend_args, CUDA_THREADS, 2) {                                            \
         wait_for_previous();                                                                       \
         SHARED struct Shared<D> s;                                                                 \
                                                                                                    \
-        attend<D, Q8>(a, s);                                                                       \
+        attend<D, K, V>(a, s);                                                                     \
     }
 
-ATTEND(attend_64, 2, false, 2)
-ATTEND(attend_64_q8, 2, true, 2)
-ATTEND(attend_128, 4, false, 2)
-ATTEND(attend_128_q8, 4, true, 2)
+ATTEND(attend_64, 2, 16, 16)
+ATTEND(attend_64_q8, 2, 8, 8)
+ATTEND(attend_64_q4, 2, 4, 4)
+ATTEND(attend_128, 4, 16, 16)
+ATTEND(attend_128_q8, 4, 8, 8)
+ATTEND(attend_128_q4, 4, 4, 4)
 
 KERNEL(merge, struct attend_args, CUDA_THREADS, 4) {
     wait_for_previous();

@@ -10,7 +10,7 @@
 
 /* Addresses of the keys and values of the block's key head, and the range that its queries see. */
 struct Place {
-    /* Addresses in page 0; scales: of q8_0. */
+    /* Addresses in page 0; scales: of numbers of 8 or 4 bits. */
     const uint8_t *keys, *values, *key_scales, *value_scales;
     const uint32_t *table;                   /* page table of the sequence */
     uint32_t page_bytes, dim, tokens, shift; /* tokens of a page: 1 << shift */
@@ -31,49 +31,86 @@ DEVICE struct Group group_at(const struct Place &p, uint32_t key) {
     return {(size_t)p.table[k >> p.shift] * p.page_bytes, k & (p.tokens - 1)};
 }
 
-/* Four codes in a word as two words of halves; exact. */
-DEVICE void code_halves(uint32_t codes, uint32_t *h0, uint32_t *h1) {
-    uint32_t q = codes ^ 0x80808080u; /* 1024 + 128 + q */
+/* Four bytes of a word, each less @more, as two words of halves; exact. */
+DEVICE void byte_halves(uint32_t q, uint32_t more, uint32_t *h0, uint32_t *h1) {
+    uint32_t less = (0x6400u + more) * 0x10001u; /* 1024 + more */
 
-    *h0 = sub_halves(byte_permute(q, 0x64646464u, 0x4140u), 0x64806480u);
-    *h1 = sub_halves(byte_permute(q, 0x64646464u, 0x4342u), 0x64806480u);
+    *h0 = sub_halves(byte_permute(q, 0x64646464u, 0x4140u), less);
+    *h1 = sub_halves(byte_permute(q, 0x64646464u, 0x4342u), less);
 }
 
-/* Eight codes, in two words, times the halves of @s. */
-DEVICE struct vec4 scale_words(const uint32_t q[2], struct vec4 s) {
-    struct vec4 v;
-
-    code_halves(q[0], &v.x, &v.y);
-    code_halves(q[1], &v.z, &v.w);
+/* The halves of @v times those of @s. */
+DEVICE struct vec4 scale_halves(struct vec4 v, struct vec4 s) {
     return {mul_halves(v.x, s.x), mul_halves(v.y, s.y), mul_halves(v.z, s.z), mul_halves(v.w, s.w)};
 }
 
-/* Reads eight codes of a q8_0 page at @codes and returns them times the scales @s, as halves. */
-DEVICE struct vec4 scale_codes(const void *codes, struct vec4 s) {
+/* Eight codes of 8 bits, in two words, times the halves of @s. */
+DEVICE struct vec4 scale_words(const uint32_t q[2], struct vec4 s) {
+    struct vec4 v;
+
+    byte_halves(q[0] ^ 0x80808080u, 128, &v.x, &v.y);
+    byte_halves(q[1] ^ 0x80808080u, 128, &v.z, &v.w);
+    return scale_halves(v, s);
+}
+
+/* Eight codes of 4 bits in a word as halves: those of the bytes' lower halves, then the others. */
+DEVICE struct vec4 nibble_halves(uint32_t q) {
+    struct vec4 v;
+
+    byte_halves(q & 0x0F0F0F0Fu, 8, &v.x, &v.y);
+    byte_halves(q >> 4 & 0x0F0F0F0Fu, 8, &v.z, &v.w);
+    return v;
+}
+
+/* Two values of eight keys, codes of 4 bits in two words, times the halves of @s. */
+DEVICE void scale_pair(const uint32_t q[2], struct vec4 s, struct vec4 *low, struct vec4 *high) {
+    struct vec4 a = nibble_halves(q[0]), b = nibble_halves(q[1]);
+
+    *low = scale_halves({a.x, a.y, b.x, b.y}, s);
+    *high = scale_halves({a.z, a.w, b.z, b.w}, s);
+}
+
+/* Eight codes of K bits with a scale for all of them. */
+template <int K> DEVICE struct vec4 scale_key_words(const uint32_t *q, uint32_t scale) {
+    uint32_t twice = scale * 0x10001u;
+    struct vec4 s = {twice, twice, twice, twice};
+
+    if constexpr (K == 4)
+        return scale_halves(nibble_halves(q[0]), s);
+    else
+        return scale_words(q, s);
+}
+
+/* Reads eight codes of K bits at @codes, as words. */
+template <int K> DEVICE void load_codes(const void *codes, uint32_t *q) {
+    if constexpr (K == 4)
+        q[0] = *(const uint32_t *)codes;
+    else
+        load8(codes, q);
+}
+
+/* The same of codes at @codes. */
+template <int K> DEVICE struct vec4 scale_key(const void *codes, uint16_t scale) {
     uint32_t q[2];
 
-    load8(codes, q);
-    return scale_words(q, s);
+    load_codes<K>(codes, q);
+    return scale_key_words<K>(q, scale);
 }
 
-/* Eight codes with a scale for all of them. */
-DEVICE struct vec4 scale_key(const void *codes, uint16_t scale) {
-    uint32_t twice = scale * 0x10001u;
-
-    return scale_codes(codes, {twice, twice, twice, twice});
-}
+/* Words of load_key_words(), of keys of K bits. */
+template <int K> constexpr int KEY_WORDS = K == 16 ? 4 : K / 4 + 1;
 
 /* Values @d .. @d + 7 of key @i of a group as they lie: 16 bytes, or eight codes and a scale. */
-template <bool Q8>
+template <int K>
 DEVICE void load_key_words(const struct Place &p, const struct Group &at, uint32_t i, uint32_t d,
                            uint32_t *words) {
     uint32_t slot = at.slot + i, value = slot * p.dim + d;
 
-    if constexpr (Q8) {
+    if constexpr (K < 16) {
         const uint16_t *scales = (const uint16_t *)(p.key_scales + at.page);
 
-        load8(p.keys + at.page + value, words);
-        words[2] = scales[slot * (p.dim / 32) + d / 32];
+        load_codes<K>(p.keys + at.page + value / 8 * K, words);
+        words[K / 4] = scales[slot * (p.dim / 32) + d / 32];
     } else {
         struct vec4 v = load16(p.keys + at.page + value * 2u);
 
@@ -85,41 +122,56 @@ DEVICE void load_key_words(const struct Place &p, const struct Group &at, uint32
 }
 
 /* Converts the words of load_key_words() to halves. */
-template <bool Q8> DEVICE struct vec4 key_of_words(const uint32_t *words) {
-    if constexpr (Q8) {
-        uint32_t twice = words[2] * 0x10001u;
-
-        return scale_words(words, {twice, twice, twice, twice});
-    } else {
+template <int K> DEVICE struct vec4 key_of_words(const uint32_t *words) {
+    if constexpr (K < 16)
+        return scale_key_words<K>(words, words[K / 4]);
+    else
         return {words[0], words[1], words[2], words[3]};
-    }
 }
 
 /* Loads a key's words and converts them to halves. */
-template <bool Q8>
+template <int K>
 DEVICE struct vec4 load_key(const struct Place &p, const struct Group &at, uint32_t i, uint32_t d) {
     uint32_t words[4];
 
-    load_key_words<Q8>(p, at, i, d, words);
-    return key_of_words<Q8>(words);
+    load_key_words<K>(p, at, i, d, words);
+    return key_of_words<K>(words);
 }
 
-/* q8_0: where the scales of value @d of the keys of a group lie. */
+/* 8 or 4 bits: where the scales of value @d of the keys of a group lie. */
 DEVICE const uint8_t *value_scales(const struct Place &p, const struct Group &at, uint32_t d) {
     return p.value_scales + at.page + (d / 32 * p.tokens + at.slot) * 2u;
 }
 
-/* Value @d of the keys of a group. */
-template <bool Q8>
+/* Value @d of the keys of a group, of 16 or 8 bits. */
+template <int V>
 DEVICE struct vec4 load_value(const struct Place &p, const struct Group &at, uint32_t d) {
     uint32_t value = d * p.tokens + at.slot;
 
-    if (!Q8)
+    if (V == 16)
         return load16_device(p.values + at.page + value * 2u);
     uint32_t q[2];
 
     load8_device(p.values + at.page + value, q);
     return scale_words(q, load16_device(value_scales(p, at, d)));
+}
+
+/* Values @d and @d + 8 of the keys of a group, at @v; of a head's end: any of its values. The first
+ * one's place in its sixteen is one of the first eight. */
+template <int V>
+DEVICE void load_two_values(const struct Place &p, const struct Group &at, uint32_t d,
+                            struct vec4 *v) {
+    uint32_t last = p.dim - 1;
+
+    if constexpr (V == 4) {
+        uint32_t row = page_value_row(d < last ? d : last), q[2];
+
+        load8_device(p.values + at.page + row * p.tokens + at.slot, q);
+        scale_pair(q, load16_device(value_scales(p, at, 2 * row)), v, v + 1);
+    } else {
+        v[0] = load_value<V>(p, at, d < last ? d : last);
+        v[1] = load_value<V>(p, at, d + 8 < last ? d + 8 : last);
+    }
 }
 
 /* @d, or 0 where a head of @dim values, more than half of 32 @D where that is above 64, has no

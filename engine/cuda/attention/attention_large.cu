@@ -30,7 +30,7 @@ template <int D, int G> struct alignas(16) Shared {
 
 /* Scores of the tile that begins with key @first, for all groups of 16 queries: a key is loaded
  * once. */
-template <int D, int G, bool Q8>
+template <int D, int G, int K>
 DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_groups,
                   float c[G][4][4]) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = lane % 4 * 8;
@@ -45,7 +45,7 @@ DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_group
             break;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            k[j] = load_key<Q8>(s.place, at, attn_key_of_column(j, g % 2), d);
+            k[j] = load_key<K>(s.place, at, attn_key_of_column(j, g % 2), d);
 #pragma unroll
         for (uint32_t n = 0; n < G; n++) {
             if (n >= n_groups)
@@ -61,7 +61,7 @@ DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_group
 }
 
 /* The warp's tile: probabilities as halves, m and l, into shared memory. */
-template <int D, int G, bool Q8>
+template <int D, int G, int K>
 DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint32_t first,
                        uint32_t n_groups) {
     uint32_t tid = anew(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
@@ -71,7 +71,7 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint
     for (uint32_t i = 0; i < 16 * G; i++)
         c[i / 16][i / 4 % 4][i % 4] = 0;
     if (is_seen(s.place, first))
-        score<D, G, Q8>(s, first, n_groups, c);
+        score<D, G, K>(s, first, n_groups, c);
 #pragma unroll
     for (uint32_t n = 0; n < G; n++) {
         uint32_t h[2][4];
@@ -99,18 +99,17 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint
 
 /* The values of a tile's 32 keys in the warp's share, from value @d0 on, eight for each of N
  * products: get() gives what mma takes of product j, whose column c is value value_of(j, c). */
-template <int N, bool Q8, bool LATENT> struct Values;
+template <int N, int V, bool LATENT> struct Values;
 
-template <int N, bool Q8> struct Values<N, Q8, false> {
+template <int N, int V> struct Values<N, V, false> {
     struct vec4 v[N];
 
     __device__ __forceinline__ void load(const struct Place &p, const struct Group &at,
                                          uint32_t d0) {
-        uint32_t d = d0 + threadIdx.x % 32 / 4, last = p.dim - 1;
-
+        static_assert(N % 2 == 0, "values are loaded in pairs");
 #pragma unroll
-        for (uint32_t j = 0; j < N; j++)
-            v[j] = load_value<Q8>(p, at, d + 8 * j < last ? d + 8 * j : last);
+        for (uint32_t j = 0; j < N; j += 2)
+            load_two_values<V>(p, at, d0 + threadIdx.x % 32 / 4 + 8 * j, v + j);
     }
     __device__ __forceinline__ struct vec4 get(int j) const {
         return v[j];
@@ -123,7 +122,7 @@ template <int N, bool Q8> struct Values<N, Q8, false> {
 /* Values that are the first values of the keys (latent attention). A lane loads values d0 + 8 g ..
  * d0 + 8 g + 7 of each of its eight keys; a word of two keys holds what mma wants of two values.
  * Values that meet in one product are therefore eight apart. */
-template <int N, bool Q8> struct Values<N, Q8, true> {
+template <int N, int V> struct Values<N, V, true> {
     struct vec4 key[8];
 
     static_assert(N == 8, "a load has a value of each product");
@@ -134,7 +133,7 @@ template <int N, bool Q8> struct Values<N, Q8, true> {
 
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++)
-            key[i] = load_key<Q8>(p, at, i, d < p.dim ? d : 0);
+            key[i] = load_key<V>(p, at, i, d < p.dim ? d : 0);
     }
     /* Returns value j of keys 2 i and 2 i + 1. */
     __device__ __forceinline__ uint32_t pair(int i, int j) const {
@@ -151,7 +150,7 @@ template <int N, bool Q8> struct Values<N, Q8, true> {
 
 /* Merges the chunk's tiles, from left to right, in the warp's share of the values, which begins
  * with @d0: x[n] of group n, as N products' mma leave it. */
-template <int D, int G, int N, bool Q8, bool LATENT>
+template <int D, int G, int N, int V, bool LATENT>
 DEVICE void merge_tiles(const struct Shared<D, G> &s, uint32_t chunk, uint32_t d0,
                         uint32_t n_groups, float x[G][N][4]) {
     [[maybe_unused]] constexpr int unroll = G > 1 ? 1 : 2;
@@ -159,7 +158,7 @@ DEVICE void merge_tiles(const struct Shared<D, G> &s, uint32_t chunk, uint32_t d
 
 #pragma unroll unroll
     for (uint32_t w = 0; w < ATTN_TILES; w++) {
-        Values<N, Q8, LATENT> values;
+        Values<N, V, LATENT> values;
 
         if (!is_seen(s.place, chunk + w * ATTN_TILE))
             continue;
@@ -218,14 +217,15 @@ DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
     }
 }
 
-/* V: values that a head's result has at most; LATENT: those of the keys. */
-template <int D, int G, int V, bool Q8, bool LATENT>
+/* N: values that a head's result has at most; LATENT: those of the keys. K, V: bits of keys and
+ * values. */
+template <int D, int G, int N, int K, int V, bool LATENT>
 DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
                         struct Shared<D, G> &s) {
-    constexpr int n = V / WARPS / 8; /* products of a tile and a group of queries */
+    constexpr int n = N / WARPS / 8; /* products of a tile and a group of queries */
     constexpr uint32_t queries = G * ATTN_QUERIES;
     uint32_t tid = threadIdx.x, n_groups = (it.n_q + ATTN_QUERIES - 1) / ATTN_QUERIES;
-    uint32_t seen = first_key_of(a, it), g = tid % 32 / 4, d0 = tid / 32 * (V / WARPS);
+    uint32_t seen = first_key_of(a, it), g = tid % 32 / 4, d0 = tid / 32 * (N / WARPS);
     uint32_t from = it.chunk < 0 ? seen / ATTN_CHUNK : (uint32_t)it.chunk;
     uint32_t to = it.chunk < 0 ? it.n_chunks : from + 1;
     float all[G][n][4];
@@ -245,7 +245,7 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     for (uint32_t c = from; c < to; c++) {
         float x[G][n][4];
 
-        weigh_tile<D, G, Q8>(a, s, c * ATTN_CHUNK + tid / 32 * ATTN_TILE, n_groups);
+        weigh_tile<D, G, K>(a, s, c * ATTN_CHUNK + tid / 32 * ATTN_TILE, n_groups);
         sync_block();
         if (tid < queries)
             weigh(s, tid);
@@ -255,7 +255,7 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
         sync_block();
         clear<G, n>(x);
         if (d0 < a.n_value)
-            merge_tiles<D, G, n, Q8, LATENT>(s, c * ATTN_CHUNK, d0, n_groups, x);
+            merge_tiles<D, G, n, V, LATENT>(s, c * ATTN_CHUNK, d0, n_groups, x);
 #pragma unroll
         for (int i = 0; i < G * n * 4; i++) {
             uint32_t query = i / (4 * n) * ATTN_QUERIES + g + i % 4 / 2 * 8;
@@ -269,52 +269,56 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     if (tid < queries)
         end_query(a, it, s, tid);
     sync_block();
-    put_share<D, G, n, Values<n, Q8, LATENT>>(a, it, s, d0, all);
+    put_share<D, G, n, Values<n, V, LATENT>>(a, it, s, d0, all);
     put_weights(a, it, s);
 }
 
-template <int D, int G, int V, bool Q8, bool LATENT>
+template <int D, int G, int N, int K, int V, bool LATENT>
 DEVICE void attend(const struct attend_args &a, struct Shared<D, G> &s) {
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
-        attend_item<D, G, V, Q8, LATENT>(a, a.batch->item[i], s);
+        attend_item<D, G, N, K, V, LATENT>(a, a.batch->item[i], s);
         sync_block();
     }
 }
 
-#define ATTEND(NAME, D, Q8)                                                                        \
+#define ATTEND(NAME, D, K, V)                                                                      \
     KERNEL(NAME, struct attend_args, CUDA_THREADS, 1) {                                            \
         wait_for_previous();                                                                       \
         SHARED struct Shared<D, 1> s;                                                              \
                                                                                                    \
-        attend<D, 1, 32 * D, Q8, false>(a, s);                                                     \
+        attend<D, 1, 32 * D, K, V, false>(a, s);                                                   \
     }
 
-ATTEND(attend_256, 8, false)
-ATTEND(attend_256_q8, 8, true)
-ATTEND(attend_512, 16, false)
-ATTEND(attend_512_q8, 16, true)
+ATTEND(attend_256, 8, 16, 16)
+ATTEND(attend_256_q8, 8, 8, 8)
+ATTEND(attend_256_q4, 8, 4, 4)
+ATTEND(attend_512, 16, 16, 16)
+ATTEND(attend_512_q8, 16, 8, 8)
+ATTEND(attend_512_q4, 16, 4, 4)
 
 /* Runs a kernel whose shared memory the launch asks for. */
-template <int D, int G, int V, bool Q8, bool LATENT>
+template <int D, int G, int N, int K, int V, bool LATENT>
 DEVICE void attend_groups(const struct attend_args &a) {
     using S = struct Shared<D, G>;
     S &s = *(S *)dynamic_shared();
 
     static_assert(sizeof(S) == ATTEND_GROUPS_SHARED(32 * D, G * ATTN_QUERIES), "kernels.h");
     static_assert(sizeof(S) <= 99 * 1024, "what every device has");
-    attend<D, G, V, Q8, LATENT>(a, s);
+    attend<D, G, N, K, V, LATENT>(a, s);
 }
 
-#define ATTEND_GROUPS(NAME, D, G, V, Q8, LATENT)                                                   \
+#define ATTEND_GROUPS(NAME, D, G, N, K, V, LATENT)                                                 \
     KERNEL(NAME, struct attend_args, CUDA_THREADS, 1) {                                            \
         wait_for_previous();                                                                       \
-        attend_groups<D, G, V, Q8, LATENT>(a);                                                     \
+        attend_groups<D, (G) / ATTN_QUERIES, N, K, V, LATENT>(a);                                  \
     }
 
-ATTEND_GROUPS(attend_wide_256, 8, ATTN_WIDE_256 / ATTN_QUERIES, 256, false, false)
-ATTEND_GROUPS(attend_wide_256_q8, 8, ATTN_WIDE_256 / ATTN_QUERIES, 256, true, false)
-ATTEND_GROUPS(attend_wide_512, 16, ATTN_WIDE_512 / ATTN_QUERIES, 512, false, false)
-ATTEND_GROUPS(attend_wide_512_q8, 16, ATTN_WIDE_512 / ATTN_QUERIES, 512, true, false)
-ATTEND_GROUPS(attend_latent, LATENT_KEY / 32, ATTN_LATENT / ATTN_QUERIES, LATENT_VALUE, false, true)
-ATTEND_GROUPS(attend_latent_q8, LATENT_KEY / 32, ATTN_LATENT / ATTN_QUERIES, LATENT_VALUE, true,
-              true)
+ATTEND_GROUPS(attend_wide_256, 8, ATTN_WIDE_256, 256, 16, 16, false)
+ATTEND_GROUPS(attend_wide_256_q8, 8, ATTN_WIDE_256, 256, 8, 8, false)
+ATTEND_GROUPS(attend_wide_256_q4, 8, ATTN_WIDE_256, 256, 4, 4, false)
+ATTEND_GROUPS(attend_wide_512, 16, ATTN_WIDE_512, 512, 16, 16, false)
+ATTEND_GROUPS(attend_wide_512_q8, 16, ATTN_WIDE_512, 512, 8, 8, false)
+ATTEND_GROUPS(attend_wide_512_q4, 16, ATTN_WIDE_512, 512, 4, 4, false)
+ATTEND_GROUPS(attend_latent, LATENT_KEY / 32, ATTN_LATENT, LATENT_VALUE, 16, 16, true)
+ATTEND_GROUPS(attend_latent_q8, LATENT_KEY / 32, ATTN_LATENT, LATENT_VALUE, 8, 8, true)
+ATTEND_GROUPS(attend_latent_q4, LATENT_KEY / 32, ATTN_LATENT, LATENT_VALUE, 4, 4, true)

@@ -49,25 +49,23 @@ DEVICE uint32_t key_place(uint32_t m, uint32_t j, uint32_t odd) {
     return (4 * odd + m) * Tile::four + j * Tile::row;
 }
 
-/* 32 keys as pages of q8_0 have them. */
-struct alignas(16) Codes {
-    uint8_t code[ATTN_TILE][LATENT_KEY];
+/* 32 keys as pages of 8 or 4 bits have them. */
+template <int K> struct alignas(16) Codes {
+    uint8_t code[ATTN_TILE][LATENT_KEY / 8 * K];
     uint16_t scale[4][8 * BLOCKS]; /* scales of eight keys: [key][dim / 32] */
 };
 
-/* Tiles on their way and in use: that whose values are added, that whose scores are made, and of
- * q8_0 that which becomes halves. */
-template <bool Q8> struct Ring;
-
-template <> struct Ring<false> {
-    static constexpr uint32_t stages = 4, tiles = 4;
-    struct Tile tile[4];
-};
-
-template <> struct Ring<true> {
+/* Tiles on their way and in use: that whose values are added, that whose scores are made, and
+ * that whose codes become halves. */
+template <int K> struct Ring {
     static constexpr uint32_t stages = 2, tiles = 3;
     struct Tile tile[3];
-    struct Codes codes[2];
+    struct Codes<K> codes[2];
+};
+
+template <> struct Ring<16> {
+    static constexpr uint32_t stages = 4, tiles = 4;
+    struct Tile tile[4];
 };
 
 struct alignas(8) Pair {
@@ -81,10 +79,10 @@ struct Span {
     uint32_t n_groups;
 };
 
-template <bool Q8> struct alignas(16) Shared {
+template <int K> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_LATENT_BULK;
 
-    struct Ring<Q8> ring;
+    struct Ring<K> ring;
     uint16_t q[BLOCKS][2][GROUPS][32][8]; /* take_queries() */
     struct vec4 p[2][GROUPS][2][32]; /* probabilities of two tiles, by lane, as mma takes them */
     struct Pair tile[2][queries];    /* weights of the merging into the chunk . */
@@ -94,28 +92,29 @@ template <bool Q8> struct alignas(16) Shared {
     struct Place place;
     struct Span span; /* keys of the item */
     struct attn_item item;
-    uint64_t full[Ring<Q8>::stages];
+    uint64_t full[Ring<K>::stages];
 };
 
 /* Starts to bring tile @i, by a warp, a key a lane. */
-template <bool Q8> DEVICE void fetch(struct Shared<Q8> &s, uint32_t i) {
-    constexpr uint32_t stages = Ring<Q8>::stages;
+template <int K> DEVICE void fetch(struct Shared<K> &s, uint32_t i) {
+    constexpr uint32_t stages = Ring<K>::stages;
     const struct Place &p = s.place;
     uint32_t lane = anew(threadIdx.x) % 32, stage = (s.span.begun + i) % stages, bytes = p.dim * 2;
     struct Group from = group_at(p, (s.span.first + i) * ATTN_TILE + lane / 8 * 8);
     uint32_t slot = from.slot + lane % 8;
     uint64_t *full = &s.full[stage];
 
-    if constexpr (Q8)
-        bytes = p.dim + p.dim / 16;
+    if constexpr (K < 16)
+        bytes = p.dim / 8 * K + p.dim / 16;
     bulk_publish(); /* the tile that lay there has been read */
     if (lane == 0)
         bulk_expect(full, ATTN_TILE * bytes);
     sync_warp();
-    if constexpr (Q8) {
-        struct Codes &to = s.ring.codes[stage];
+    if constexpr (K < 16) {
+        struct Codes<K> &to = s.ring.codes[stage];
+        uint32_t n = p.dim / 8 * K;
 
-        bulk_copy(to.code[lane], p.keys + from.page + slot * p.dim, p.dim, full);
+        bulk_copy(to.code[lane], p.keys + from.page + slot * n, n, full);
         if (lane % 8 == 0)
             bulk_copy(to.scale[lane / 8], p.key_scales + from.page + slot * (p.dim / 16), p.dim / 2,
                       full);
@@ -125,23 +124,22 @@ template <bool Q8> DEVICE void fetch(struct Shared<Q8> &s, uint32_t i) {
     }
 }
 
-template <bool Q8> DEVICE void wait_for(struct Shared<Q8> &s, uint32_t i) {
-    constexpr uint32_t stages = Ring<Q8>::stages;
+template <int K> DEVICE void wait_for(struct Shared<K> &s, uint32_t i) {
+    constexpr uint32_t stages = Ring<K>::stages;
     uint32_t n = s.span.begun + i;
 
     bulk_wait(&s.full[n % stages], n / stages);
 }
 
 /* The codes of tile @i become halves, by all threads: eight threads a key. */
-DEVICE void convert(struct Shared<true> &s, uint32_t i) {
+template <int K> DEVICE void convert(struct Shared<K> &s, uint32_t i) {
     uint32_t tid = anew(threadIdx.x), key = tid / 8, n = s.span.begun + i;
-    const struct Codes &from = s.ring.codes[n % Ring<true>::stages];
-    uint8_t *to =
-        s.ring.tile[n % Ring<true>::tiles].bytes + key_place(key / 8, key % 8 / 2, key % 2);
+    const struct Codes<K> &from = s.ring.codes[n % Ring<K>::stages];
+    uint8_t *to = s.ring.tile[n % Ring<K>::tiles].bytes + key_place(key / 8, key % 8 / 2, key % 2);
     const uint16_t *scale = from.scale[key / 8] + key % 8 * (s.place.dim / 32);
 
     for (uint32_t d = tid % 8 * 8; d < s.place.dim; d += 64)
-        store16(to + 2 * d, scale_key(from.code[key] + d, scale[d / 32]));
+        store16(to + 2 * d, scale_key<K>(from.code[key] + d / 8 * K, scale[d / 32]));
 }
 
 /* Returns true if a chunk, or the part of it that is seen, ends with tile @i. */
@@ -151,8 +149,8 @@ DEVICE bool ends_chunk(const struct Span &at, uint32_t i) {
 
 /* Computes the weights with which query @query merges tile @i, whose maximum is @m and whose sum is
  * @l, into its chunk, and the chunk, if it ends here, into the whole. */
-template <bool Q8>
-DEVICE void weigh_query(struct Shared<Q8> &s, uint32_t i, uint32_t query, float m, float l) {
+template <int K>
+DEVICE void weigh_query(struct Shared<K> &s, uint32_t i, uint32_t query, float m, float l) {
     bool begins = i == 0 || (s.span.first + i) % ATTN_TILES == 0;
     struct Weights w = merge_weights(begins ? -INFINITY : s.chunk_m[query], m);
     float sum = merge_with(begins ? 0 : s.chunk_l[query], l, w.a, w.b);
@@ -169,12 +167,12 @@ DEVICE void weigh_query(struct Shared<Q8> &s, uint32_t i, uint32_t query, float 
 }
 
 /* Scores of tile @i and 16 queries, group @n; then probabilities and what merges them. */
-template <bool Q8>
-DEVICE void weigh_tile(const struct attend_args &a, struct Shared<Q8> &s, uint32_t i, uint32_t n) {
+template <int K>
+DEVICE void weigh_tile(const struct attend_args &a, struct Shared<K> &s, uint32_t i, uint32_t n) {
     uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4, t = lane % 4, dim = s.place.dim;
     uint32_t first = (s.span.first + i) * ATTN_TILE, h[2][4];
     const uint8_t *keys =
-        s.ring.tile[(s.span.begun + i) % Ring<Q8>::tiles].bytes + key_place(g / 2, 0, g % 2);
+        s.ring.tile[(s.span.begun + i) % Ring<K>::tiles].bytes + key_place(g / 2, 0, g % 2);
     float c[4][4], m[2], l[2];
 
 #pragma unroll
@@ -210,11 +208,11 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<Q8> &s, uint32
 }
 
 /* Adds the values of tile @i, the warp's share, which begins with value @d0, to the chunk's. */
-template <bool Q8>
-DEVICE void add_values(const struct Shared<Q8> &s, uint32_t i, uint32_t d0, uint32_t n_value,
+template <int K>
+DEVICE void add_values(const struct Shared<K> &s, uint32_t i, uint32_t d0, uint32_t n_value,
                        float x[GROUPS][PRODUCTS][4]) {
     uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4, r = lane % 8;
-    const uint8_t *values = s.ring.tile[(s.span.begun + i) % Ring<Q8>::tiles].bytes +
+    const uint8_t *values = s.ring.tile[(s.span.begun + i) % Ring<K>::tiles].bytes +
                             key_place(r / 2, lane / 8, r % 2) + d0 * 2;
 
 #pragma unroll
@@ -249,8 +247,8 @@ DEVICE void add_values(const struct Shared<Q8> &s, uint32_t i, uint32_t d0, uint
 }
 
 /* The chunk that ends with tile @i goes into the whole; the first one is the whole. */
-template <bool Q8>
-DEVICE void add_chunk(const struct Shared<Q8> &s, uint32_t i, float x[GROUPS][PRODUCTS][4],
+template <int K>
+DEVICE void add_chunk(const struct Shared<K> &s, uint32_t i, float x[GROUPS][PRODUCTS][4],
                       float all[GROUPS][PRODUCTS][4]) {
     uint32_t g = anew(threadIdx.x) % 32 / 4;
 
@@ -271,9 +269,9 @@ DEVICE void add_chunk(const struct Shared<Q8> &s, uint32_t i, float x[GROUPS][PR
 }
 
 /* The warp's share of the results, which begins with value @d0. */
-template <bool Q8>
+template <int K>
 DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
-                      const struct Shared<Q8> &s, uint32_t d0,
+                      const struct Shared<K> &s, uint32_t d0,
                       const float all[GROUPS][PRODUCTS][4]) {
     uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 
@@ -301,8 +299,8 @@ DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
 }
 
 /* By one thread: item @i, of whose tiles those of @begun were before it. */
-template <bool Q8>
-DEVICE void take_item(const struct attend_args &a, struct Shared<Q8> &s, uint32_t i) {
+template <int K>
+DEVICE void take_item(const struct attend_args &a, struct Shared<K> &s, uint32_t i) {
     struct attn_item &it = s.item;
 
     it = a.batch->item[i];
@@ -325,8 +323,8 @@ DEVICE void take_item(const struct attend_args &a, struct Shared<Q8> &s, uint32_
  * Step i: tile i + 3 is asked for, tile i + 2 becomes halves, tile i + 1 is weighed, tile i added.
  * Each needs what the step before has left, or left off using.
  */
-template <bool Q8> DEVICE void attend_item(const struct attend_args &a, struct Shared<Q8> &s) {
-    constexpr uint32_t before = Q8 ? 2 : 1; /* steps before the first tile is added */
+template <int K> DEVICE void attend_item(const struct attend_args &a, struct Shared<K> &s) {
+    constexpr uint32_t before = K < 16 ? 2 : 1; /* steps before the first tile is added */
     uint32_t tid = threadIdx.x, warp = tid / 32, d0 = warp * (LATENT_VALUE / WARPS);
     float x[GROUPS][PRODUCTS][4], all[GROUPS][PRODUCTS][4];
 
@@ -350,7 +348,7 @@ template <bool Q8> DEVICE void attend_item(const struct attend_args &a, struct S
         sync_block();
         if (ahead < s.span.n && warp == (ahead + 1) * GROUPS % WARPS)
             fetch(s, ahead);
-        if constexpr (Q8) {
+        if constexpr (K < 16) {
             if (step < s.span.n) {
                 wait_for(s, step);
                 convert(s, step);
@@ -358,14 +356,14 @@ template <bool Q8> DEVICE void attend_item(const struct attend_args &a, struct S
         }
         uint32_t group = (warp - weighed * GROUPS) % WARPS;
         if (group < s.span.n_groups && weighed < s.span.n) {
-            if (!Q8)
+            if (K == 16)
                 wait_for(s, weighed);
             weigh_tile(a, s, weighed, group);
         }
         if (step < before)
             continue;
         uint32_t i = step - before;
-        if (!Q8)
+        if (K == 16)
             wait_for(s, i);
         if (d0 < a.n_value)
             add_values(s, i, d0, a.n_value, x);
@@ -380,13 +378,13 @@ template <bool Q8> DEVICE void attend_item(const struct attend_args &a, struct S
     put_weights(a, s.item, s);
 }
 
-template <bool Q8> DEVICE void attend_items(const struct attend_args &a) {
-    using S = struct Shared<Q8>;
+template <int K> DEVICE void attend_items(const struct attend_args &a) {
+    using S = struct Shared<K>;
     S &s = *(S *)dynamic_shared();
 
     static_assert(sizeof(S) <= ATTEND_LATENT_SHARED, "kernels_attention.h");
     if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < Ring<Q8>::stages; i++)
+        for (uint32_t i = 0; i < Ring<K>::stages; i++)
             bulk_init(&s.full[i]);
         bulk_publish();
         s.span = {0, 0, 0, 0};
@@ -406,7 +404,7 @@ KERNEL(attend_latent_bulk, struct attend_args, CUDA_THREADS, 1) {
 #ifdef WEFT_BULK
     wait_for_previous();
     fence_bulk();
-    attend_items<false>(a);
+    attend_items<16>(a);
 #endif
 }
 
@@ -414,6 +412,14 @@ KERNEL(attend_latent_bulk_q8, struct attend_args, CUDA_THREADS, 1) {
 #ifdef WEFT_BULK
     wait_for_previous();
     fence_bulk();
-    attend_items<true>(a);
+    attend_items<8>(a);
+#endif
+}
+
+KERNEL(attend_latent_bulk_q4, struct attend_args, CUDA_THREADS, 1) {
+#ifdef WEFT_BULK
+    wait_for_previous();
+    fence_bulk();
+    attend_items<4>(a);
 #endif
 }

@@ -3,7 +3,7 @@
  * queries, 16 a warp: of a sequence, over all their chunks, or of sequences that begin alike, over
  * a run of the chunks that these share. It goes over the tiles one after the other: a tile's keys
  * and values come to shared memory once for all warps, by asynchronous copies, two tiles ahead.
- * Codes of q8_0 become halves once for all warps, a tile ahead. A warp computes the tile's result
+ * Codes become halves once for all warps, a tile ahead. A warp computes the tile's result
  * as attention.cu does and merges it into its chunk's at once, eight values of the head at a time;
  * chunks are merged into the whole. So a tile needs no other exchange than one barrier. A tile that
  * none of a warp's queries sees is left out, which changes no bit. Of a run that begins with chunk
@@ -25,27 +25,26 @@ template <int D> struct alignas(16) Tile {
     uint16_t keys[ATTN_TILE][32 * D + 32], values[32 * D][ATTN_TILE];
 };
 
-/* A tile as it lies in pages of q8_0. */
-template <int D> struct alignas(16) Codes {
-    uint8_t keys[ATTN_TILE][32 * D], values[32 * D][ATTN_TILE];
+/* A tile as it lies in pages of keys and values of K and V bits, 8 or 4. */
+template <int D, int K, int V> struct alignas(16) Codes {
+    uint8_t keys[ATTN_TILE][4 * D * K], values[4 * D * V][ATTN_TILE];
     uint16_t key_scales[ATTN_TILE * D]; /* [key][dim / 32] */
     uint16_t value_scales[D][ATTN_TILE];
 };
 
-/* Tiles on their way, and where the codes of q8_0 are halves: tile i is in [i % their number]. */
-template <int D, bool Q8> struct Ring;
-
-template <int D> struct Ring<D, false> { Tile<D> tile[STAGES]; };
-
-template <int D> struct Ring<D, true> {
+/* Tiles on their way, and where codes are halves: tile i is in [i % their number]. */
+template <int D, int K, int V> struct Ring {
     Tile<D> tile[2];
-    Codes<D> codes[STAGES];
+    Codes<D, K, V> codes[STAGES];
+
+    static_assert(sizeof(tile) + sizeof(codes) == ATTEND_WIDE_SHARED(32 * D, K, V), "as launched");
 };
 
-static_assert(sizeof(Ring<2, false>) == ATTEND_WIDE_SHARED(64, false), "kernels_attention.h");
-static_assert(sizeof(Ring<4, false>) == ATTEND_WIDE_SHARED(128, false), "kernels_attention.h");
-static_assert(sizeof(Ring<2, true>) == ATTEND_WIDE_SHARED(64, true), "kernels_attention.h");
-static_assert(sizeof(Ring<4, true>) == ATTEND_WIDE_SHARED(128, true), "kernels_attention.h");
+template <int D> struct Ring<D, 16, 16> {
+    Tile<D> tile[STAGES];
+
+    static_assert(sizeof(tile) == ATTEND_WIDE_SHARED(32 * D, 16, 16), "as launched");
+};
 
 /* Key @key of the tile that begins with @first, and value @d of it, or another one where a head of
  * @dim values has none: then what is computed with it is multiplied by zero or left out. */
@@ -83,21 +82,25 @@ template <int D> DEVICE void fetch(struct Place p, Tile<D> &to, uint32_t first) 
 }
 
 /* Pages have at least 16 tokens: codes of 16 keys come together. */
-template <int D> DEVICE void fetch(struct Place p, Codes<D> &to, uint32_t first) {
-    constexpr uint32_t pieces = ATTN_TILE * 2 * D; /* vectors of 16 bytes, of keys and of values */
+template <int D, int K, int V>
+DEVICE void fetch(struct Place p, Codes<D, K, V> &to, uint32_t first) {
+    /* Vectors of 16 bytes: of a key, of all keys and of all values. */
+    constexpr uint32_t per_key = D * K / 4, keys = ATTN_TILE * per_key, values = 8 * D * V;
     uint32_t n = p.dim / 32, tid = threadIdx.x, last = p.last & ~15u;
 
-    static_assert(pieces <= CUDA_THREADS, "a thread brings one of each");
-    if (pieces == CUDA_THREADS || tid < pieces) {
-        uint32_t key = tid / (2 * D), d = tid % (2 * D) * 16;
+    static_assert(keys <= CUDA_THREADS && values <= CUDA_THREADS, "a thread brings one of each");
+    if (keys == CUDA_THREADS || tid < keys) {
+        uint32_t key = tid / per_key, d = tid % per_key * 16, bytes = p.dim / 8 * K;
         struct Group at = key_at(p, first, key);
 
-        copy_async(&to.keys[key][d], p.keys + at.page + at.slot * p.dim + or_first(d, p.dim));
-        d = tid / 2;
-        key = tid % 2 * 16;
-        at = group_at(p, first + key < last ? first + key : last);
-        copy_async(&to.values[d][key],
-                   p.values + at.page + or_first(d, p.dim) * p.tokens + at.slot);
+        copy_async(&to.keys[key][d], p.keys + at.page + at.slot * bytes + or_first(d, bytes));
+    }
+    if (values == CUDA_THREADS || tid < values) {
+        uint32_t row = tid / 2, key = tid % 2 * 16;
+        struct Group at = group_at(p, first + key < last ? first + key : last);
+
+        copy_async(&to.values[row][key],
+                   p.values + at.page + or_first(row, p.dim / 8 * V) * p.tokens + at.slot);
     }
     if (tid < 4 * n) {
         uint32_t key = tid / n * 8;
@@ -114,17 +117,19 @@ template <int D> DEVICE void fetch(struct Place p, Codes<D> &to, uint32_t first)
     }
 }
 
-template <int D> DEVICE void fetch(struct Place p, Ring<D, false> &ring, uint32_t tile) {
-    fetch<D>(p, ring.tile[tile % STAGES], tile * ATTN_TILE);
-}
-
-template <int D> DEVICE void fetch(struct Place p, Ring<D, true> &ring, uint32_t tile) {
-    fetch<D>(p, ring.codes[tile % STAGES], tile * ATTN_TILE);
+template <int D, int K, int V>
+DEVICE void fetch(struct Place p, Ring<D, K, V> &ring, uint32_t tile) {
+    if constexpr (K == 16)
+        fetch<D>(p, ring.tile[tile % STAGES], tile * ATTN_TILE);
+    else
+        fetch<D, K, V>(p, ring.codes[tile % STAGES], tile * ATTN_TILE);
 }
 
 /* Codes of heads of @dim values to halves, eight at a time. */
-template <int D> DEVICE void decode(const Codes<D> &from, Tile<D> &to, uint32_t dim) {
+template <int D, int K, int V>
+DEVICE void decode(const Codes<D, K, V> &from, Tile<D> &to, uint32_t dim) {
     constexpr uint32_t times = ATTN_TILE * 4 * D / CUDA_THREADS;
+    constexpr uint32_t pieces = 16 * D * V; /* eight keys of a row of bytes */
     uint32_t n = dim / 32;
 
 #pragma unroll
@@ -132,15 +137,25 @@ template <int D> DEVICE void decode(const Codes<D> &from, Tile<D> &to, uint32_t 
         uint32_t piece = threadIdx.x + i * CUDA_THREADS, key = piece / (4 * D);
         uint32_t d = piece % (4 * D) * 8;
 
-        store16(&to.keys[key][d],
-                scale_key(&from.keys[key][d], from.key_scales[key * n + or_first(d / 32, n)]));
+        store16(&to.keys[key][d], scale_key<K>(&from.keys[key][d / 8 * K],
+                                               from.key_scales[key * n + or_first(d / 32, n)]));
     }
 #pragma unroll
-    for (uint32_t i = 0; i < times; i++) {
-        uint32_t piece = threadIdx.x + i * CUDA_THREADS, d = piece / 4, key = piece % 4 * 8;
+    for (uint32_t i = 0; i < (pieces + CUDA_THREADS - 1) / CUDA_THREADS; i++) {
+        if (pieces < CUDA_THREADS && threadIdx.x >= pieces)
+            break;
+        uint32_t piece = threadIdx.x + i * CUDA_THREADS, row = piece / 4, key = piece % 4 * 8;
+        struct vec4 s = load16(&from.value_scales[row / (4 * V)][key]), v[2];
+        uint32_t q[2];
 
-        store16(&to.values[d][key],
-                scale_codes(&from.values[d][key], load16(&from.value_scales[d / 32][key])));
+        load8(&from.values[row][key], q);
+        if constexpr (V == 8) {
+            store16(&to.values[row][key], scale_words(q, s));
+        } else {
+            scale_pair(q, s, &v[0], &v[1]);
+            store16(&to.values[row / 8 * 16 + row % 8][key], v[0]);
+            store16(&to.values[row / 8 * 16 + row % 8 + 8][key], v[1]);
+        }
     }
 }
 
@@ -326,9 +341,10 @@ DEVICE void end_chunk(const struct attend_args &a, const struct Shared<D> &s, ui
     clear<D>(all);
 }
 
-template <int D, bool Q8>
-DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D, Q8> &ring) {
-    constexpr uint32_t ahead = Q8 ? STAGES : STAGES - 1,
+template <int D, int K, int V>
+DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D, K, V> &ring) {
+    constexpr bool coded = K < 16;
+    constexpr uint32_t ahead = coded ? STAGES : STAGES - 1,
                        n_tiles = sizeof(ring.tile) / sizeof(Tile<D>);
     const struct Place &p = s.place;
     uint32_t warp = threadIdx.x / 32, query = warp * ATTN_QUERIES;
@@ -340,7 +356,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
         return;
     for (uint32_t i = from; i < from + ahead; i++) {
         if (i < s.n_tiles)
-            fetch<D>(p, ring, i);
+            fetch<D, K, V>(p, ring, i);
         copy_commit();
     }
     take_reaches(a, s.item, s);
@@ -349,23 +365,23 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
         find_range<D>(a, s);
     clear<D>(all);
     clear<D>(part);
-    if constexpr (Q8) {
+    if constexpr (coded) {
         copy_wait<STAGES - 1>();
         sync_block();
-        decode<D>(ring.codes[from % STAGES], ring.tile[from % n_tiles], p.dim);
+        decode<D, K, V>(ring.codes[from % STAGES], ring.tile[from % n_tiles], p.dim);
     }
     for (uint32_t i = from; i < s.n_tiles; i++) {
         uint32_t first = i * ATTN_TILE;
 
         copy_wait<STAGES - 2>();
-        sync_block(); /* the tile is there (q8_0: and the next one's codes); all that was of the one
-                         before it is read */
+        sync_block(); /* the tile is there (of codes: the next one's); what was of the one before
+                         it is read */
         if (i + ahead < s.n_tiles)
-            fetch<D>(p, ring, i + ahead);
+            fetch<D, K, V>(p, ring, i + ahead);
         copy_commit();
-        if constexpr (Q8)
+        if constexpr (coded)
             if (i + 1 < s.n_tiles)
-                decode<D>(ring.codes[(i + 1) % STAGES], ring.tile[(i + 1) % n_tiles], p.dim);
+                decode<D, K, V>(ring.codes[(i + 1) % STAGES], ring.tile[(i + 1) % n_tiles], p.dim);
         uint32_t low = s.low[warp], high = s.high[warp];
         if (low <= high && first <= high && first + ATTN_TILE > attn_first_key(low, a.window))
             add_tile<D>(a, s, ring.tile[i % n_tiles], query, first,
@@ -389,7 +405,8 @@ template <int D> DEVICE void find_item(const struct attend_args &a, struct Share
         to.chunk < 0 ? s.place.last / ATTN_TILE + 1 : ((uint32_t)to.chunk + to.n_run) * ATTN_TILES;
 }
 
-template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
+template <int D, int K, int V>
+DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
     if (threadIdx.x == 0)
         s.index = blockIdx.x - gridDim.x;
     while (true) {
@@ -398,20 +415,22 @@ template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct
         sync_block();
         if (s.index >= a.batch->n_wide_items)
             break;
-        attend_item<D, Q8>(a, s, *(Ring<D, Q8> *)dynamic_shared());
+        attend_item<D, K, V>(a, s, *(Ring<D, K, V> *)dynamic_shared());
         sync_block();
     }
 }
 
-#define ATTEND_WIDE(NAME, D, Q8)                                                                   \
+#define ATTEND_WIDE(NAME, D, K, V)                                                                 \
     KERNEL(NAME, struct attend_args, CUDA_THREADS, 1) {                                            \
         wait_for_previous();                                                                       \
         SHARED struct Shared<D> s;                                                                 \
                                                                                                    \
-        attend<D, Q8>(a, s);                                                                       \
+        attend<D, K, V>(a, s);                                                                     \
     }
 
-ATTEND_WIDE(attend_wide_64, 2, false)
-ATTEND_WIDE(attend_wide_64_q8, 2, true)
-ATTEND_WIDE(attend_wide_128, 4, false)
-ATTEND_WIDE(attend_wide_128_q8, 4, true)
+ATTEND_WIDE(attend_wide_64, 2, 16, 16)
+ATTEND_WIDE(attend_wide_64_q8, 2, 8, 8)
+ATTEND_WIDE(attend_wide_64_q4, 2, 4, 4)
+ATTEND_WIDE(attend_wide_128, 4, 16, 16)
+ATTEND_WIDE(attend_wide_128_q8, 4, 8, 8)
+ATTEND_WIDE(attend_wide_128_q4, 4, 4, 4)

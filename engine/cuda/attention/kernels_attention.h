@@ -40,9 +40,11 @@ struct attend_args {
  * share, and leave the others to attend_64 and attend_128, which go on from what these left. Their
  * shared memory: */
 #define ATTEND_WIDE_STAGES 3u
-#define ATTEND_WIDE_SHARED(head, q8)                                                               \
-    (ATTN_TILE * (((q8) ? 2 : ATTEND_WIDE_STAGES) * ((head) + 32 + (head)) * 2 +                   \
-                  ((q8) ? ATTEND_WIDE_STAGES * (2 * (head) + (head) / 32 * 2 * 2) : 0)))
+#define ATTEND_WIDE_SHARED(head, k_bits, v_bits)                                                   \
+    (ATTN_TILE * (((k_bits) < 16 ? 2 : ATTEND_WIDE_STAGES) * ((head) + 32 + (head)) * 2 +          \
+                  ((k_bits) < 16 ? ATTEND_WIDE_STAGES *                                            \
+                                       ((head) / 8 * ((k_bits) + (v_bits)) + (head) / 32 * 2 * 2)  \
+                                 : 0)))
 
 /* A variant of attention. */
 struct attend_kernel {
@@ -67,16 +69,22 @@ struct attend_kernel {
 extern "C" {
 #endif
 
-/* By the most values of a head; _q8: for pages of q8_0. */
-extern kernel_address kernel_attend_64, kernel_attend_64_q8, kernel_attend_128,
-    kernel_attend_128_q8, kernel_attend_256, kernel_attend_256_q8, kernel_attend_512,
-    kernel_attend_512_q8;
-extern kernel_address kernel_attend_wide_64, kernel_attend_wide_64_q8, kernel_attend_wide_128,
-    kernel_attend_wide_128_q8, kernel_attend_wide_256, kernel_attend_wide_256_q8,
-    kernel_attend_wide_512, kernel_attend_wide_512_q8;
-extern kernel_address kernel_attend_latent, kernel_attend_latent_q8, kernel_attend_latent_bulk,
-    kernel_attend_latent_bulk_q8, kernel_merge;
+/* A kernel for pages of halves, and those for pages of q8_0 and of q4_0. */
+#define ATTEND_KERNELS(NAME)                                                                       \
+    extern kernel_address kernel_##NAME, kernel_##NAME##_q8, kernel_##NAME##_q4
+
+ATTEND_KERNELS(attend_64); /* heads of up to 64 */
+ATTEND_KERNELS(attend_128);
+ATTEND_KERNELS(attend_256);
+ATTEND_KERNELS(attend_512);
+ATTEND_KERNELS(attend_wide_64);
+ATTEND_KERNELS(attend_wide_128);
+ATTEND_KERNELS(attend_wide_256);
+ATTEND_KERNELS(attend_wide_512);
+ATTEND_KERNELS(attend_latent);
+ATTEND_KERNELS(attend_latent_bulk);
 extern const bool attend_latent_built; /* attend_latent_bulk, with code for such devices */
+extern kernel_address kernel_merge;
 
 /* Returns true if attend_latent_bulk runs on a device. */
 static inline bool attend_bulk_runs(const struct cuda_device *d) {
@@ -87,36 +95,33 @@ static inline bool attend_bulk_runs(const struct cuda_device *d) {
 /* @wide: for steps of many rows; @bulk: attend_latent_bulk, of latent attention. */
 static inline struct attend_kernel attend_kernel_for(const struct page_shape *s, bool wide,
                                                      bool bulk) {
-    static kernel_address *const kernel[][2] = {
-        {&kernel_attend_64, &kernel_attend_64_q8},
-        {&kernel_attend_128, &kernel_attend_128_q8},
-        {&kernel_attend_256, &kernel_attend_256_q8},
-        {&kernel_attend_512, &kernel_attend_512_q8},
-        {&kernel_attend_wide_64, &kernel_attend_wide_64_q8},
-        {&kernel_attend_wide_128, &kernel_attend_wide_128_q8},
-        {&kernel_attend_wide_256, &kernel_attend_wide_256_q8},
-        {&kernel_attend_wide_512, &kernel_attend_wide_512_q8},
-        {&kernel_attend_latent, &kernel_attend_latent_q8},
-        {&kernel_attend_latent_bulk, &kernel_attend_latent_bulk_q8},
-    };
+#define ATTEND_ROW(NAME)                                                                           \
+    { &kernel_##NAME, &kernel_##NAME##_q8, &kernel_##NAME##_q4 }
+    static kernel_address *const kernel[][3] = {
+        ATTEND_ROW(attend_64),         ATTEND_ROW(attend_128),      ATTEND_ROW(attend_256),
+        ATTEND_ROW(attend_512),        ATTEND_ROW(attend_wide_64),  ATTEND_ROW(attend_wide_128),
+        ATTEND_ROW(attend_wide_256),   ATTEND_ROW(attend_wide_512), ATTEND_ROW(attend_latent),
+        ATTEND_ROW(attend_latent_bulk)};
+#undef ATTEND_ROW
+    uint32_t pages = s->k_bits == 16 ? 0 : s->k_bits == 8 ? 1 : 2;
     uint32_t dim = s->head_dim, size = dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
     struct attend_kernel k = {NULL, 0, ATTN_QUERIES, false};
 
-    assert(dim <= (s->latent ? LATENT_KEY : 512));
+    assert(s->k_bits == s->v_bits && dim <= (s->latent ? LATENT_KEY : 512));
     if (s->latent)
         k.queries = bulk && wide ? ATTN_LATENT_BULK : ATTN_LATENT;
     else if (wide)
         k.queries = size < 2 ? ATTN_WIDE : size == 2 ? ATTN_WIDE_256 : ATTN_WIDE_512;
     k.leaves = k.queries == ATTN_WIDE;
     if (k.leaves)
-        k.shared = (uint32_t)ATTEND_WIDE_SHARED(dim <= 64 ? 64 : 128, s->q8);
+        k.shared = (uint32_t)ATTEND_WIDE_SHARED(dim <= 64 ? 64 : 128, s->k_bits, s->v_bits);
     else if (s->latent && bulk)
         k.shared = ATTEND_LATENT_SHARED;
     else if (!s->latent && size < 2)
         k.shared = (uint32_t)ATTEND_SHARED(dim <= 64 ? 64 : 128);
     else if (k.queries > ATTN_QUERIES)
         k.shared = ATTEND_GROUPS_SHARED(s->latent ? LATENT_KEY : size == 2 ? 256 : 512, k.queries);
-    k.kernel = *kernel[s->latent ? 8u + bulk : wide ? 4 + size : size][s->q8];
+    k.kernel = *kernel[s->latent ? 8u + bulk : wide ? 4 + size : size][pages];
     return k;
 }
 

@@ -369,7 +369,7 @@ static int make_scene(struct be *b, struct scene *t) {
     t->n_q = (size_t)t->heads.n * t->n_value;
     t->n_kv = (size_t)n_kv * m->head_dim;
     t->n_turned = m->mla.rank ? t->heads.n * (m->mla.n_nope + m->head_dim - m->mla.rank) : 0;
-    t->limit = page.q8 ? 8 * SELFTEST_LIMIT : SELFTEST_LIMIT;
+    t->limit = page.k_bits < 16 ? 8 * SELFTEST_LIMIT : SELFTEST_LIMIT;
     room = room / page_layer_bytes(&page) * tokens;
     t->n_keys = (uint32_t)MIN(MIN(room, b->opts->max_context), KEYS);
     t->n_rows = MIN(MIN(t->n_keys, MOST), b->opts->max_rows);

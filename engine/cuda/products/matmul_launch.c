@@ -2,6 +2,7 @@
  * matmul_launch - grids and shared memory of the kernels of matmul.cu, and of all kernels at load.
  */
 
+#include "base/try.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/attention/kernels_attention.h"
 
@@ -10,6 +11,21 @@
 
 #define MATVEC_STATIC                                                                              \
     11264u /* static shared memory of matvec or expert_vec, and the driver's of each block */
+
+/* Allows the kernels of attention over this engine's pages what their launches ask for. */
+static int load_attention(struct be *b) {
+    static const uint32_t dims[] = {64, 128, 256, 512}; /* the largest of each kernel */
+
+    for (size_t i = 0; i < 2 * ARRAY_SIZE(dims); i++) {
+        const struct heads h = {1, 1, b->shape->mla.rank ? b->shape->head_dim : dims[i / 2]};
+        struct page_shape page = cuda_page_shape(b, &h);
+        struct attend_kernel k = attend_kernel_for(&page, i % 2, false);
+
+        if (cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute") < 0)
+            return -EIO;
+    }
+    return 0;
+}
 
 /* Allows each kernel the shared memory that the largest format asks for. Kernels without dynamic
  * shared memory are named too: so no launch has to load them, and all have the same division of a
@@ -30,33 +46,19 @@ int cuda_load_kernels(struct be *b) {
                   {kernel_matvec_16, narrow},
                   {kernel_matmul_wide, wide},
                   {kernel_expert_vec, expert},
-                  {kernel_expert_wide, wide},
-                  {kernel_attend_wide_64, ATTEND_WIDE_SHARED(64, false)},
-                  {kernel_attend_wide_64_q8, ATTEND_WIDE_SHARED(64, true)},
-                  {kernel_attend_wide_128, ATTEND_WIDE_SHARED(128, false)},
-                  {kernel_attend_wide_128_q8, ATTEND_WIDE_SHARED(128, true)},
-                  {kernel_attend_wide_256, ATTEND_GROUPS_SHARED(256, ATTN_WIDE_256)},
-                  {kernel_attend_wide_256_q8, ATTEND_GROUPS_SHARED(256, ATTN_WIDE_256)},
-                  {kernel_attend_wide_512, ATTEND_GROUPS_SHARED(512, ATTN_WIDE_512)},
-                  {kernel_attend_wide_512_q8, ATTEND_GROUPS_SHARED(512, ATTN_WIDE_512)},
-                  {kernel_attend_latent, ATTEND_GROUPS_SHARED(LATENT_KEY, ATTN_LATENT)},
-                  {kernel_attend_latent_q8, ATTEND_GROUPS_SHARED(LATENT_KEY, ATTN_LATENT)},
-                  {kernel_attend_64, ATTEND_SHARED(64)},
-                  {kernel_attend_64_q8, ATTEND_SHARED(64)},
-                  {kernel_attend_128, ATTEND_SHARED(128)},
-                  {kernel_attend_128_q8, ATTEND_SHARED(128)}};
+                  {kernel_expert_wide, wide}};
     const void *const others[] = {
-        kernel_route,       kernel_hand_over,     kernel_combine,     kernel_list_heads,
-        kernel_delta_in,    kernel_delta,         kernel_delta_out,   kernel_mamba_in,
-        kernel_mamba,       kernel_mamba_out,     kernel_conv,        kernel_conv_keep,
-        kernel_attend_256,  kernel_attend_256_q8, kernel_attend_512,  kernel_attend_512_q8,
-        kernel_merge,       kernel_plan,          kernel_rope,        kernel_embed,
-        kernel_pack,        kernel_hadamard,      kernel_store,       kernel_store_latent,
-        kernel_residual,    kernel_deep,          kernel_layer_input, kernel_cap,
-        kernel_hidden,      kernel_keep,          kernel_pair,        kernel_holes,
-        kernel_copy_page,   kernel_repack,        kernel_scale_tiles, kernel_soft_gate,
-        kernel_glu,         kernel_gather,        kernel_pack_shares, kernel_residual_shares,
-        kernel_sample_scan, kernel_sample_weigh,  kernel_sample_draw};
+        kernel_route,       kernel_hand_over,    kernel_combine,     kernel_list_heads,
+        kernel_delta_in,    kernel_delta,        kernel_delta_out,   kernel_mamba_in,
+        kernel_mamba,       kernel_mamba_out,    kernel_conv,        kernel_conv_keep,
+
+        kernel_merge,       kernel_plan,         kernel_rope,        kernel_embed,
+        kernel_pack,        kernel_hadamard,     kernel_store,       kernel_store_latent,
+        kernel_residual,    kernel_deep,         kernel_layer_input, kernel_cap,
+        kernel_hidden,      kernel_keep,         kernel_pair,        kernel_holes,
+        kernel_copy_page,   kernel_repack,       kernel_scale_tiles, kernel_soft_gate,
+        kernel_glu,         kernel_gather,       kernel_pack_shares, kernel_residual_shares,
+        kernel_sample_scan, kernel_sample_weigh, kernel_sample_draw};
 
     for (size_t i = 0; i < ARRAY_SIZE(larger) + ARRAY_SIZE(others); i++) {
         size_t other = i - ARRAY_SIZE(larger);
@@ -67,6 +69,7 @@ int cuda_load_kernels(struct be *b) {
         if (cuda_check(b, e, "cudaFuncSetAttribute") < 0)
             return -EIO;
     }
+    TRY(load_attention(b));
     return wgmma_open(b);
 }
 

@@ -353,15 +353,43 @@ DEVICE void hadamard_head(float *head, uint32_t dim, uint32_t run) {
  * 516 rounds to infinity. */
 #define Q8_SCALE_MAX 515.5f
 
+/* Adding and subtracting it rounds to the nearest integer. */
+#define TO_INTEGER 12582912.0f
+
+/* Rounds 32 values, one of each lane, to codes of Q8_0: -127 to 127 times the scale, max / 127. */
+DEVICE float round_to_8(float x, uint16_t *scale) {
+    float max = fabsf(x);
+
+    for (int m = 1; m < 32; m *= 2)
+        max = fmaxf(max, lane_xor(max, m));
+    float inverse = max > 0 ? 127.0f / max : 0;
+    *scale = (uint16_t)pack_half(fminf(max / 127.0f, Q8_SCALE_MAX));
+    return fminf(fmaxf(x * inverse + TO_INTEGER - TO_INTEGER, -127.0f), 127.0f);
+}
+
+/* The same to codes of Q4_0, plus 8: the value furthest from 0 is -8 times the scale. */
+DEVICE float round_to_4(float x, uint16_t *scale) {
+    float high = x, low = x;
+
+    for (int m = 1; m < 32; m *= 2) {
+        high = fmaxf(high, lane_xor(high, m));
+        low = fminf(low, lane_xor(low, m));
+    }
+    *scale = (uint16_t)pack_half((high >= -low ? high : low) / -8.0f);
+    float step = half_to_float(*scale), inverse = step != 0 ? 1.0f / step : 0;
+    return fminf(fmaxf(x * inverse, -8.0f), 7.0f) + TO_INTEGER - TO_INTEGER + 8;
+}
+
 /* Writes head @h of keys (PAGE_K) or values (PAGE_V) at token @slot of a page, from @head in shared
- * memory, by one warp. q8_0: 32 values share a scale, max / 127; codes are the nearest integers. */
+ * memory, by one warp. q8_0 and q4_0: 32 values share a scale. */
 DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part part, uint8_t *page,
                        uint32_t slot, const float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, tokens = a.shape.page_tokens;
     size_t at = page_offset(&a.shape, h, part);
     bool keys = part == PAGE_K;
+    uint32_t bits = keys ? a.shape.k_bits : a.shape.v_bits;
 
-    if (!a.shape.q8) {
+    if (bits == 16) {
         uint16_t *to = (uint16_t *)(page + at);
 
         for (uint32_t i = lane; i < dim; i += 32)
@@ -372,18 +400,23 @@ DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part pa
     uint16_t *scales =
         (uint16_t *)(page + page_offset(&a.shape, h, keys ? PAGE_K_SCALES : PAGE_V_SCALES));
     for (uint32_t i = lane, group = 0; group < dim / 32; i += 32, group++) {
-        float x = finite_half(head[i]), max = fabsf(x);
+        float x = finite_half(head[i]);
+        uint16_t scale;
 
-        for (int m = 1; m < 32; m *= 2)
-            max = fmaxf(max, lane_xor(max, m));
-        float inverse = max > 0 ? 127.0f / max : 0;
-        float q = x * inverse + 12582912.0f - 12582912.0f; /* nearest integer */
+        if (bits == 8) {
+            float q = round_to_8(x, &scale);
 
-        q = fminf(fmaxf(q, -127.0f), 127.0f);
-        page[at + (keys ? slot * dim + i : i * tokens + slot)] = (uint8_t)(int8_t)q;
+            page[at + (keys ? slot * dim + i : i * tokens + slot)] = (uint8_t)(int8_t)q;
+        } else {
+            uint32_t apart = keys ? 4 : 8; /* the numbers of a byte */
+            float q = round_to_4(x, &scale), above = lane_xor(q, apart);
+
+            if ((lane & apart) == 0)
+                page[at + (keys ? slot * (dim / 2) + page_key_byte(i)
+                                : page_value_row(i) * tokens + slot)] = (uint8_t)(q + 16 * above);
+        }
         if (lane == 0)
-            scales[keys ? slot * (dim / 32) + group : group * tokens + slot] =
-                (uint16_t)pack_half(fminf(max / 127.0f, Q8_SCALE_MAX));
+            scales[keys ? slot * (dim / 32) + group : group * tokens + slot] = scale;
     }
 }
 

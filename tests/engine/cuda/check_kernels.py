@@ -18,24 +18,34 @@ LIMITS = {
     "matmul_wgmma_64": 176,
     "attend_64": 128,
     "attend_64_q8": 128,
+    "attend_64_q4": 128,
     "attend_128": 128,
     "attend_128_q8": 128,
+    "attend_128_q4": 128,
     "attend_256": 255,
     "attend_256_q8": 255,
+    "attend_256_q4": 255,
     "attend_512": 255,
     "attend_512_q8": 255,
+    "attend_512_q4": 255,
     "attend_wide_64": 255,
     "attend_wide_64_q8": 255,
+    "attend_wide_64_q4": 255,
     "attend_wide_128": 255,
     "attend_wide_128_q8": 255,
+    "attend_wide_128_q4": 255,
     "attend_wide_256": 255,
     "attend_wide_256_q8": 255,
+    "attend_wide_256_q4": 255,
     "attend_wide_512": 255,
     "attend_wide_512_q8": 255,
+    "attend_wide_512_q4": 255,
     "attend_latent": 255,
     "attend_latent_q8": 255,
+    "attend_latent_q4": 255,
     "attend_latent_bulk": 255,
     "attend_latent_bulk_q8": 255,
+    "attend_latent_bulk_q4": 255,
     "merge": 64,
     "sample_scan": 128,
     "sample_weigh": 128,
@@ -84,7 +94,8 @@ LIMITS = {
 SHARED = {"expert_vec": 99 * 1024 - 4 * 3 * 3360}
 SHARED |= {name: 99 * 1024 - 8 * 3 * 3360 for name in ("matvec", "matvec_16")}
 SHARED |= {name: 99 * 1024 - 100352 for name in ("matmul_wide", "expert_wide")}
-SHARED |= {"attend_wide_128": 99 * 1024 - 3 * 32 * 288 * 2, "attend_wide_128_q8": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 272}
+SHARED |= {"attend_wide_128": 99 * 1024 - 3 * 32 * 288 * 2, "attend_wide_128_q8": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 272,
+           "attend_wide_128_q4": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 144}
 SHARED_MAX = 48 * 1024
 # What may spill, with the bytes of stack, stores and loads: where one block less on a multiprocessor would cost more,
 # or a thread cannot have more registers.

@@ -458,7 +458,8 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
     if (bytes < SHARED_USED && carved_out(cuda_carveout(bytes)) != SHARED_USED)
         fake_refuse("a carve-out that the driver rounds to another size");
     bool servers = kernel == kernel_matmul_wgmma || kernel == kernel_matmul_wgmma_64 ||
-                   kernel == kernel_attend_latent_bulk || kernel == kernel_attend_latent_bulk_q8;
+                   kernel == kernel_attend_latent_bulk || kernel == kernel_attend_latent_bulk_q8 ||
+                   kernel == kernel_attend_latent_bulk_q4;
     if (bytes > (servers ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST))
         return 1;
     *load(kernel) = (struct loaded){kernel, bytes, true};

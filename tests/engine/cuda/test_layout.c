@@ -276,27 +276,37 @@ Test(layout, segments_cover_every_tile_once) {
 Test(layout, pages_hold_every_key_and_value_once) {
     static uint8_t seen[1 << 20];
 
-    for (int i = 0; i < 4; i++) {
-        bool q8 = i % 2, latent = i / 2;
-        struct page_shape p = {
-            .n_head_kv = 3, .head_dim = 96, .page_tokens = 32, .q8 = q8, .latent = latent};
-        uint32_t size = q8 ? 1 : 2;
+    static const uint32_t widths[] = {16, 8, 4};
+
+    for (int i = 0; i < 18; i++) {
+        bool latent = i >= 9;
+        struct page_shape p = {.n_head_kv = 3,
+                               .head_dim = 96,
+                               .page_tokens = 32,
+                               .k_bits = widths[i % 3],
+                               .v_bits = widths[latent ? i % 3 : i / 3],
+                               .latent = latent};
+        uint32_t k_size = p.k_bits / 8, v_size = p.v_bits / 8; /* 0: half a byte */
 
         memset(seen, 0, sizeof(seen));
         for (uint32_t h = 0; h < p.n_head_kv; h++)
             for (uint32_t t = 0; t < p.page_tokens; t++)
                 for (uint32_t d = 0; d < p.head_dim; d++) {
-                    seen[page_offset(&p, h, PAGE_K) + (t * p.head_dim + d) * size]++;
+                    size_t k = k_size ? (t * p.head_dim + d) * k_size
+                                      : t * p.head_dim / 2 + page_key_byte(d);
+                    size_t v = v_size ? (d * p.page_tokens + t) * v_size
+                                      : page_value_row(d) * p.page_tokens + t;
+
+                    seen[page_offset(&p, h, PAGE_K) + k] += k_size ? 16 : d % 8 < 4 ? 1 : 15;
                     if (!latent)
-                        seen[page_offset(&p, h, PAGE_V) + (d * p.page_tokens + t) * size]++;
-                    if (q8 && d % 32 == 0) {
-                        seen[page_offset(&p, h, PAGE_K_SCALES) + (t * 3 + d / 32) * 2]++;
-                        if (!latent)
-                            seen[page_offset(&p, h, PAGE_V_SCALES) + (d / 32 * 32 + t) * 2]++;
-                    }
+                        seen[page_offset(&p, h, PAGE_V) + v] += v_size ? 16 : d % 16 < 8 ? 1 : 15;
+                    if (p.k_bits < 16 && d % 32 == 0)
+                        seen[page_offset(&p, h, PAGE_K_SCALES) + (t * 3 + d / 32) * 2] += 16;
+                    if (p.v_bits < 16 && d % 32 == 0 && !latent)
+                        seen[page_offset(&p, h, PAGE_V_SCALES) + (d / 32 * 32 + t) * 2] += 16;
                 }
         for (size_t at = 0; at < page_layer_bytes(&p); at++)
-            cr_assert(seen[at] == 1 || (seen[at] == 0 && seen[at - 1] == 1), "byte %zu", at);
+            cr_assert(seen[at] == 16 || (seen[at] == 0 && seen[at - 1] == 16), "byte %zu", at);
         cr_expect(seen[page_layer_bytes(&p)] == 0);
     }
 }
