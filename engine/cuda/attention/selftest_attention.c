@@ -40,7 +40,6 @@ struct scene {
     uint32_t window;            /* 0: none, and no sinks */
     uint32_t n_value;           /* values of a head's result, and of its query in q */
     size_t n_q, n_kv, n_turned; /* values of a row */
-    double limit;
     /* The step under way. */
     struct engine_batch batch;
     struct engine_seq seq[KEYS];
@@ -145,6 +144,10 @@ static void end(struct be *b) {
     b->step[0].batch = NULL;
 }
 
+static uint32_t value_run(const struct be *b, const struct heads *h) {
+    return hadamard_runs(b->shape, b->opts->kv_type, h->dim).v;
+}
+
 /* Stores keys and values in their pages, in as few steps as may be. Values are multiplied by the
  * Hadamard matrix, since attention multiplies its output; keys are not, as the queries are not. */
 static int store_keys(struct be *b, struct scene *t) {
@@ -159,7 +162,7 @@ static int store_keys(struct be *b, struct scene *t) {
                            .shape = cuda_page_shape(b, h),
                            .n_head = h->n,
                            .n_kv = h->n_kv,
-                           .run_v = hadamard_runs(b->shape, b->opts->kv_type, h->dim).v};
+                           .run_v = value_run(b, h)};
     int r = 0;
 
     latent.store.n_rot = 0;
@@ -334,7 +337,7 @@ static int try_ways(struct be *b, struct scene *t, struct err *err) {
     if (r < 0)
         return r;
     double error = error_of(t);
-    if (!(error <= t->limit))
+    if (!(error <= SELFTEST_LIMIT))
         return selftest_refuse(b, what, error, err);
     r = is_right(b, t, PLAIN);
     if (r == 0)
@@ -356,6 +359,27 @@ static int try_ways(struct be *b, struct scene *t, struct err *err) {
     return r < 0 ? r : 0;
 }
 
+/* Takes numbers to those that pages of @bits keep as they are: codes times a power of two. */
+static void take_codes(float *x, size_t n, uint32_t bits) {
+    float one = (float)(1u << (bits - 1)), least = bits == 8 ? -127 : -one;
+
+    for (size_t i = 0; i < n && bits < 16; i++) /* the first of a block says its scale */
+        x[i] = fminf(fmaxf(i % 32 ? rintf(x[i] * one) : least, least), one - 1) / one;
+}
+
+/* Multiplies runs of values by the Hadamard matrix: what is stored is what they were. */
+static void turn_values(float *v, size_t n, uint32_t run) {
+    for (uint32_t step = 1; step < run; step *= 2)
+        for (size_t i = 0; i < n; i++) {
+            float x = v[i], y = v[i | step];
+
+            if (i & step)
+                continue;
+            v[i] = (x + y) * sqrtf(0.5f);
+            v[i | step] = (x - y) * sqrtf(0.5f);
+        }
+}
+
 /* Sizes, and all numbers, in one piece of memory at t->q. */
 static int make_scene(struct be *b, struct scene *t) {
     const struct model_shape *m = b->shape;
@@ -369,7 +393,6 @@ static int make_scene(struct be *b, struct scene *t) {
     t->n_q = (size_t)t->heads.n * t->n_value;
     t->n_kv = (size_t)n_kv * m->head_dim;
     t->n_turned = m->mla.rank ? t->heads.n * (m->mla.n_nope + m->head_dim - m->mla.rank) : 0;
-    t->limit = page.k_bits < 16 ? 8 * SELFTEST_LIMIT : SELFTEST_LIMIT;
     room = room / page_layer_bytes(&page) * tokens;
     t->n_keys = (uint32_t)MIN(MIN(room, b->opts->max_context), KEYS);
     t->n_rows = MIN(MIN(t->n_keys, MOST), b->opts->max_rows);
@@ -394,6 +417,9 @@ static int make_scene(struct be *b, struct scene *t) {
         selftest_fill(all, parts[i].n, 1 + i);
         all += parts[i].n;
     }
+    take_codes(t->k, t->n_keys * t->n_kv, page.k_bits);
+    take_codes(t->v, t->n_keys * t->n_kv, page.v_bits);
+    turn_values(t->v, t->n_keys * t->n_kv, value_run(b, &t->heads));
     if (t->n_turned) /* keys are the values */
         t->v = t->k;
     return 0;
