@@ -329,7 +329,7 @@ static int parse_batches(struct bench *b) {
 /* Reads one name of @n characters. */
 static bool read_kv_type(const char *name, size_t n, enum engine_kv_type *out) {
     for (size_t i = 0; i < ARRAY_SIZE(kv_types); i++)
-        if (kv_types[i].backends > KV_REFERENCE && strlen(kv_types[i].name) == n &&
+        if (!kv_types[i].judges && strlen(kv_types[i].name) == n &&
             strncmp(name, kv_types[i].name, n) == 0) {
             *out = (enum engine_kv_type)i;
             return true;

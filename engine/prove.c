@@ -13,6 +13,7 @@
 /* A small difference takes some codes of a page, or of what experts of the host take, to their
  * neighbour. */
 #define LIMIT_Q8_0 3e-2
+#define LIMIT_Q4_0 1e-1
 #define VARIANTS_MAX 8u
 /* Prompts that are tried where the model has experts. Where a row's last pick and the next best are
  * nearly equal, another rounding takes another expert; about one prompt in a hundred differs
@@ -334,6 +335,15 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
                                                                                          : -ENOMEM;
 }
 
+/* The largest distance of what is right, with the coarser of the formats of keys and values. */
+static double limit_of(const struct model *m, struct kv_formats kv) {
+    uint32_t bits = MIN(kv_types[kv.k].code_bits, kv_types[kv.v].code_bits);
+
+    if (bits < 8)
+        return LIMIT_Q4_0;
+    return bits == 8 || has_host_part(&m->shape) ? LIMIT_Q8_0 : LIMIT;
+}
+
 int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
                  const struct engine_opts *opts, char *note, size_t size, struct err *err) {
     struct proof p = {
@@ -344,10 +354,7 @@ int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
         .n_rows = MIN(MIN(ROWS, opts->max_rows), opts->max_context),
         .n_pages = opts->n_pages,
         .n_states = opts->n_states + (m->shape.drafts ? 0 : opts->n_snapshots),
-        .limit = kv_shares_scale(opts->kv_type.k) || kv_shares_scale(opts->kv_type.v) ||
-                         has_host_part(&m->shape)
-                     ? LIMIT_Q8_0
-                     : LIMIT,
+        .limit = limit_of(m, opts->kv_type),
     };
 
     note[0] = 0;

@@ -20,13 +20,9 @@
 static int check_kv_type(const struct sizing *z, enum engine_kv_type of, struct err *err) {
     const struct kv_type *type = &kv_types[of];
 
-    if (type->backends == KV_REFERENCE && z->ops != &backend_reference)
+    if (type->judges && z->ops != &backend_reference)
         return err_set(err, 0, NULL, "kv type %s is supported by the reference backend only",
                        type->name);
-    if (type->backends < KV_DEVICE && z->ops->device)
-        return err_set(err, 0, NULL,
-                       "kv type %s is not supported by the %s backend; use f16 or q8_0", type->name,
-                       z->ops->name);
     for (uint32_t i = 0; i < z->model->n_ops; i++)
         if (z->model->op[i].heads.dim % type->block)
             return err_set(
@@ -51,7 +47,7 @@ static int check_kv_types(const struct sizing *z, struct err *err) {
     if (z->ops->device)
         return err_set(err, 0, NULL,
                        "kv-type-k %s and kv-type-v %s: the %s backend has kernels for keys and "
-                       "values of one format only; use f16 or q8_0 for both",
+                       "values of one format only; use f16, q8_0 or q4_0 for both",
                        kv_types[kv.k].name, kv_types[kv.v].name, z->ops->name);
     return 0;
 }

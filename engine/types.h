@@ -20,23 +20,20 @@ struct kv_formats {
     enum engine_kv_type k, v;
 };
 
-/* Backends that serve a format: a row of the table is for its backend and those before it. */
-enum kv_backends { KV_REFERENCE, KV_HOST, KV_DEVICE };
-
 struct kv_type {
     const char *name;
     enum tensor_type tensor; /* the format of tensors with the same blocks */
     uint32_t block, block_bytes;
     uint32_t code_bits; /* bits of a value's code, without its share of the block's scale */
-    enum kv_backends backends;
+    bool judges;        /* the reference backend's alone */
 };
 
 /* [enum engine_kv_type]. A constant index costs nothing in a kernel. */
 static const struct kv_type kv_types[] = {
-    {"f16", TENSOR_F16, 1, 2, 16, KV_DEVICE},
-    {"q8_0", TENSOR_Q8_0, 32, 34, 8, KV_DEVICE},
-    {"q4_0", TENSOR_Q4_0, 32, 18, 4, KV_HOST},
-    {"f32", TENSOR_F32, 1, 4, 32, KV_REFERENCE},
+    {"f16", TENSOR_F16, 1, 2, 16, false},
+    {"q8_0", TENSOR_Q8_0, 32, 34, 8, false},
+    {"q4_0", TENSOR_Q4_0, 32, 18, 4, false},
+    {"f32", TENSOR_F32, 1, 4, 32, true},
 };
 
 /* Returns formats that are the same for keys and values. */

@@ -239,8 +239,8 @@ const struct option config_table[] = {
          "KV memory of the draft model; 0: a quarter of that of the model; cuda: a sixteenth of "
          "what the device has left."),
     CHOICE("engine", "kv-type", kv_type, "f16", "f16|q8_0|q4_0|auto", false,
-           "Format of keys and values; q4_0: CPU only, less exact; auto: q8_0 where f16 does not "
-           "hold the context."),
+           "Format of keys and values; q4_0: less exact; auto: q8_0 where f16 does not hold the "
+           "context."),
     CHOICE("engine", "kv-type-k", kv_type_k, "kv-type", "kv-type|f16|q8_0|q4_0", false,
            "Format of keys; kv-type: that of the option kv-type."),
     CHOICE("engine", "kv-type-v", kv_type_v, "kv-type", "kv-type|f16|q8_0|q4_0", false,

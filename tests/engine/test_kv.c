@@ -23,7 +23,14 @@ enum { N_PROMPT = 256 };
 static const struct judge {
     const char *backend;
     double limit[2]; /* q8_0, q4_0 */
-} judges[] = {{"reference", {0.05, 1}}, {"cpu", {1, 2.5}}};
+} judges[] = {
+#ifdef BACKEND
+    {BACKEND, {0.3, 1}},
+#else
+    {"reference", {0.05, 1}},
+    {"cpu", {1, 2.5}},
+#endif
+};
 
 /* The logits behind a prompt. */
 struct seen {

@@ -341,8 +341,9 @@ Test(mtp, keys_that_were_left_out_are_not_seen) {
 
 /* A small difference takes some codes to their neighbour, which may choose other experts: the CPU's
  * file has none. */
-Test(mtp, nor_are_those_of_eight_bits) {
+Test(mtp, nor_are_those_of_eight_or_four_bits) {
     check_holes(&files[BACKEND_IS_DEVICE ? 0 : 1], ENGINE_KV_Q8_0, BACKEND_IS_DEVICE ? 0.05 : 0.2);
+    check_holes(&files[BACKEND_IS_DEVICE ? 0 : 1], ENGINE_KV_Q4_0, 0.2);
 }
 
 Test(mtp, a_model_without_a_block_has_no_slots) {

@@ -133,8 +133,11 @@ static void judge(const struct tiny_model *m, enum engine_kv_type kv, uint32_t n
     run(path, &way, &got);
     unlink(path);
     snprintf(name, sizeof(name), "%s %s, kv %s: logits", m->arch,
-             tensor_format((uint32_t)m->type)->name, kv == ENGINE_KV_Q8_0 ? "q8_0" : "f16");
-    report_check(name, distance(&got, &expect, n_prompt), kv == ENGINE_KV_Q8_0 ? 1e-2 : 6e-3);
+             tensor_format((uint32_t)m->type)->name, kv_types[kv].name);
+    report_check(name, distance(&got, &expect, n_prompt),
+                 kv == ENGINE_KV_Q4_0   ? 4e-2
+                 : kv == ENGINE_KV_Q8_0 ? 1e-2
+                                        : 6e-3);
     free(expect.logits);
     free(got.logits);
 }
@@ -167,11 +170,11 @@ static void judge_all(bool tiny) {
         snprintf(name, sizeof(name), "model %s", tensor_format((uint32_t)types[i])->name);
         report_alone(name, 60, judge_case, &c);
     }
-    c.kv = ENGINE_KV_Q8_0;
     for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
+        c.kv = i == 1 ? ENGINE_KV_Q4_0 : ENGINE_KV_Q8_0;
         c.model = (struct tiny_model){
             .arch = archs[i], .type = TENSOR_Q8_0, .head_dim = 128, .n_head = 8, .tied = true};
-        snprintf(name, sizeof(name), "model %s, kv q8_0", archs[i]);
+        snprintf(name, sizeof(name), "model %s, kv %s", archs[i], kv_types[c.kv].name);
         report_alone(name, 60, judge_case, &c);
     }
     c.kv = ENGINE_KV_F16;

@@ -100,7 +100,7 @@ SHARED_MAX = 48 * 1024
 # What may spill, with the bytes of stack, stores and loads: where one block less on a multiprocessor would cost more,
 # or a thread cannot have more registers.
 SPILLS = {("matvec_16", arch): (8, 12, 144) for arch in ("sm_100", "sm_110")}
-SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", "attend_wide_128_q8")
+SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", "attend_wide_128_q8", "attend_wide_128_q4")
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")

@@ -145,8 +145,12 @@ static double judge(const struct subject *s) {
 Test(cuda, every_architecture_is_near_the_reference) {
     static const struct {
         const char *arch;
-        bool kv;
-    } cases[] = {{"qwen3", true}, {"llama", false}, {"qwen2", true}};
+        enum engine_kv_type kv;
+        double limit;
+    } cases[] = {{"qwen3", ENGINE_KV_Q8_0, 1e-2},
+                 {"llama", ENGINE_KV_F16, 4e-3},
+                 {"qwen2", ENGINE_KV_Q8_0, 1e-2},
+                 {"qwen3", ENGINE_KV_Q4_0, 4e-2}};
 
     for (size_t i = 0; i < FEW(ARRAY_SIZE(cases)); i++) {
         struct subject s = {.model = {.arch = cases[i].arch,
@@ -156,15 +160,16 @@ Test(cuda, every_architecture_is_near_the_reference) {
                                       .n_head_kv = 2,
                                       .n_ff = 64,
                                       .seed = i},
-                            .kv = cases[i].kv ? ENGINE_KV_Q8_0 : ENGINE_KV_F16,
+                            .kv = cases[i].kv,
                             .n_prompt = 40,
                             .n_max = 3,
                             .chunk = 23,
                             .page_tokens = 32};
         double d = judge(&s);
 
-        /* A small difference takes some codes of a q8_0 page to their neighbour, 1/127 away. */
-        cr_expect(d < (cases[i].kv ? 1e-2 : 4e-3), "%s, kv %d: %g", s.model.arch, cases[i].kv, d);
+        /* A small difference takes some codes of a q8_0 page to their neighbour, 1/127 away, and a
+         * few of a q4_0 page, 1/8 away. */
+        cr_expect(d < cases[i].limit, "%s, kv %d: %g", s.model.arch, cases[i].kv, d);
     }
 }
 

@@ -290,9 +290,9 @@ Test(cuda_open, what_is_right_is_not_refused) {
         char path[64];
 
         tiny_model_temp(&m, path);
-        /* Attention over more than a chunk with both types of pages, and no more than that. */
-        struct engine_opts o = {.kv_type = kv_both(i % 2 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16),
-                                .max_context = i < 2 ? 300 : 32};
+        /* Attention over more than a chunk with each type of pages, and no more than that. */
+        struct engine_opts o = {.kv_type = kv_both((enum engine_kv_type)(i % 3)),
+                                .max_context = i < 3 ? 300 : 32};
         cr_expect(try_open(path, o, NULL, &err) == 0, "%s: %s", tensor_format(types[i])->name,
                   err.message);
         unlink(path);

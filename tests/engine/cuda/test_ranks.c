@@ -205,7 +205,9 @@ Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
     for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {
         bool four = models[i].n_head_kv == 4;
         const char *devices = four ? "0,3,1,2" : i % 2 ? "1,0" : "0,1";
-        enum engine_kv_type kv = i % 4 == 1 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16;
+        enum engine_kv_type kv = i % 4 == 1   ? ENGINE_KV_Q8_0
+                                 : i % 4 == 2 ? ENGINE_KV_Q4_0
+                                              : ENGINE_KV_F16;
         char path[64];
 
         tiny_model_temp(&models[i], path);
