@@ -44,10 +44,10 @@ static int check_kv_types(const struct sizing *z, struct err *err) {
                        "kv-type-k %s and kv-type-v %s: this model's latent attention keeps keys "
                        "and values together; use one format",
                        kv_types[kv.k].name, kv_types[kv.v].name);
-    if (z->ops->device)
+    if (z->ops->device && !(kv_shares_scale(kv.k) && kv_shares_scale(kv.v)))
         return err_set(err, 0, NULL,
-                       "kv-type-k %s and kv-type-v %s: the %s backend has kernels for keys and "
-                       "values of one format only; use f16, q8_0 or q4_0 for both",
+                       "kv-type-k %s and kv-type-v %s: the %s backend has no kernels for f16 "
+                       "beside another format; use f16 for both, or q8_0 and q4_0",
                        kv_types[kv.k].name, kv_types[kv.v].name, z->ops->name);
     return 0;
 }

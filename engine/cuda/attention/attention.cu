@@ -393,12 +393,16 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
         attend<D, K, V>(a, s);                                                                     \
     }
 
-ATTEND(attend_64, 2, 16, 16)
-ATTEND(attend_64_q8, 2, 8, 8)
-ATTEND(attend_64_q4, 2, 4, 4)
-ATTEND(attend_128, 4, 16, 16)
-ATTEND(attend_128_q8, 4, 8, 8)
-ATTEND(attend_128_q4, 4, 4, 4)
+/* For all pages: see ATTEND_KERNELS(). */
+#define ATTEND_ALL(NAME, D)                                                                        \
+    ATTEND(NAME, D, 16, 16)                                                                        \
+    ATTEND(NAME##_q8, D, 8, 8)                                                                     \
+    ATTEND(NAME##_q4, D, 4, 4)                                                                     \
+    ATTEND(NAME##_q8_q4, D, 8, 4)                                                                  \
+    ATTEND(NAME##_q4_q8, D, 4, 8)
+
+ATTEND_ALL(attend_64, 2)
+ATTEND_ALL(attend_128, 4)
 
 KERNEL(merge, struct attend_args, CUDA_THREADS, 4) {
     wait_for_previous();

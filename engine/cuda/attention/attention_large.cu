@@ -289,12 +289,16 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D, G> &s) {
         attend<D, 1, 32 * D, K, V, false>(a, s);                                                   \
     }
 
-ATTEND(attend_256, 8, 16, 16)
-ATTEND(attend_256_q8, 8, 8, 8)
-ATTEND(attend_256_q4, 8, 4, 4)
-ATTEND(attend_512, 16, 16, 16)
-ATTEND(attend_512_q8, 16, 8, 8)
-ATTEND(attend_512_q4, 16, 4, 4)
+/* For all pages: see ATTEND_KERNELS(). */
+#define ATTEND_ALL(NAME, D)                                                                        \
+    ATTEND(NAME, D, 16, 16)                                                                        \
+    ATTEND(NAME##_q8, D, 8, 8)                                                                     \
+    ATTEND(NAME##_q4, D, 4, 4)                                                                     \
+    ATTEND(NAME##_q8_q4, D, 8, 4)                                                                  \
+    ATTEND(NAME##_q4_q8, D, 4, 8)
+
+ATTEND_ALL(attend_256, 8)
+ATTEND_ALL(attend_512, 16)
 
 /* Runs a kernel whose shared memory the launch asks for. */
 template <int D, int G, int N, int K, int V, bool LATENT>
@@ -313,12 +317,15 @@ DEVICE void attend_groups(const struct attend_args &a) {
         attend_groups<D, (G) / ATTN_QUERIES, N, K, V, LATENT>(a);                                  \
     }
 
-ATTEND_GROUPS(attend_wide_256, 8, ATTN_WIDE_256, 256, 16, 16, false)
-ATTEND_GROUPS(attend_wide_256_q8, 8, ATTN_WIDE_256, 256, 8, 8, false)
-ATTEND_GROUPS(attend_wide_256_q4, 8, ATTN_WIDE_256, 256, 4, 4, false)
-ATTEND_GROUPS(attend_wide_512, 16, ATTN_WIDE_512, 512, 16, 16, false)
-ATTEND_GROUPS(attend_wide_512_q8, 16, ATTN_WIDE_512, 512, 8, 8, false)
-ATTEND_GROUPS(attend_wide_512_q4, 16, ATTN_WIDE_512, 512, 4, 4, false)
+#define ATTEND_GROUPS_ALL(NAME, D, G)                                                              \
+    ATTEND_GROUPS(NAME, D, G, 32 * (D), 16, 16, false)                                             \
+    ATTEND_GROUPS(NAME##_q8, D, G, 32 * (D), 8, 8, false)                                          \
+    ATTEND_GROUPS(NAME##_q4, D, G, 32 * (D), 4, 4, false)                                          \
+    ATTEND_GROUPS(NAME##_q8_q4, D, G, 32 * (D), 8, 4, false)                                       \
+    ATTEND_GROUPS(NAME##_q4_q8, D, G, 32 * (D), 4, 8, false)
+
+ATTEND_GROUPS_ALL(attend_wide_256, 8, ATTN_WIDE_256)
+ATTEND_GROUPS_ALL(attend_wide_512, 16, ATTN_WIDE_512)
 ATTEND_GROUPS(attend_latent, LATENT_KEY / 32, ATTN_LATENT, LATENT_VALUE, 16, 16, true)
 ATTEND_GROUPS(attend_latent_q8, LATENT_KEY / 32, ATTN_LATENT, LATENT_VALUE, 8, 8, true)
 ATTEND_GROUPS(attend_latent_q4, LATENT_KEY / 32, ATTN_LATENT, LATENT_VALUE, 4, 4, true)

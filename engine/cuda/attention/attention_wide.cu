@@ -428,9 +428,13 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
         attend<D, K, V>(a, s);                                                                     \
     }
 
-ATTEND_WIDE(attend_wide_64, 2, 16, 16)
-ATTEND_WIDE(attend_wide_64_q8, 2, 8, 8)
-ATTEND_WIDE(attend_wide_64_q4, 2, 4, 4)
-ATTEND_WIDE(attend_wide_128, 4, 16, 16)
-ATTEND_WIDE(attend_wide_128_q8, 4, 8, 8)
-ATTEND_WIDE(attend_wide_128_q4, 4, 4, 4)
+/* For all pages: see ATTEND_KERNELS(). */
+#define ATTEND_ALL(NAME, D)                                                                        \
+    ATTEND_WIDE(NAME, D, 16, 16)                                                                   \
+    ATTEND_WIDE(NAME##_q8, D, 8, 8)                                                                \
+    ATTEND_WIDE(NAME##_q4, D, 4, 4)                                                                \
+    ATTEND_WIDE(NAME##_q8_q4, D, 8, 4)                                                             \
+    ATTEND_WIDE(NAME##_q4_q8, D, 4, 8)
+
+ATTEND_ALL(attend_wide_64, 2)
+ATTEND_ALL(attend_wide_128, 4)

@@ -70,8 +70,12 @@ extern "C" {
 #endif
 
 /* A kernel for pages of halves, and those for pages of q8_0 and of q4_0. */
-#define ATTEND_KERNELS(NAME)                                                                       \
+#define ATTEND_ALIKE(NAME)                                                                         \
     extern kernel_address kernel_##NAME, kernel_##NAME##_q8, kernel_##NAME##_q4
+/* Also those for keys of q8_0 and values of q4_0, and the other way round. */
+#define ATTEND_KERNELS(NAME)                                                                       \
+    ATTEND_ALIKE(NAME);                                                                            \
+    extern kernel_address kernel_##NAME##_q8_q4, kernel_##NAME##_q4_q8
 
 ATTEND_KERNELS(attend_64); /* heads of up to 64 */
 ATTEND_KERNELS(attend_128);
@@ -81,8 +85,8 @@ ATTEND_KERNELS(attend_wide_64);
 ATTEND_KERNELS(attend_wide_128);
 ATTEND_KERNELS(attend_wide_256);
 ATTEND_KERNELS(attend_wide_512);
-ATTEND_KERNELS(attend_latent);
-ATTEND_KERNELS(attend_latent_bulk);
+ATTEND_ALIKE(attend_latent);
+ATTEND_ALIKE(attend_latent_bulk);
 extern const bool attend_latent_built; /* attend_latent_bulk, with code for such devices */
 extern kernel_address kernel_merge;
 
@@ -95,19 +99,30 @@ static inline bool attend_bulk_runs(const struct cuda_device *d) {
 /* @wide: for steps of many rows; @bulk: attend_latent_bulk, of latent attention. */
 static inline struct attend_kernel attend_kernel_for(const struct page_shape *s, bool wide,
                                                      bool bulk) {
+#define ATTEND_ALIKE_ROW(NAME) &kernel_##NAME, &kernel_##NAME##_q8, &kernel_##NAME##_q4
 #define ATTEND_ROW(NAME)                                                                           \
-    { &kernel_##NAME, &kernel_##NAME##_q8, &kernel_##NAME##_q4 }
-    static kernel_address *const kernel[][3] = {
-        ATTEND_ROW(attend_64),         ATTEND_ROW(attend_128),      ATTEND_ROW(attend_256),
-        ATTEND_ROW(attend_512),        ATTEND_ROW(attend_wide_64),  ATTEND_ROW(attend_wide_128),
-        ATTEND_ROW(attend_wide_256),   ATTEND_ROW(attend_wide_512), ATTEND_ROW(attend_latent),
-        ATTEND_ROW(attend_latent_bulk)};
+    { ATTEND_ALIKE_ROW(NAME), &kernel_##NAME##_q8_q4, &kernel_##NAME##_q4_q8 }
+    static kernel_address *const kernel[][5] = {
+        ATTEND_ROW(attend_64),
+        ATTEND_ROW(attend_128),
+        ATTEND_ROW(attend_256),
+        ATTEND_ROW(attend_512),
+        ATTEND_ROW(attend_wide_64),
+        ATTEND_ROW(attend_wide_128),
+        ATTEND_ROW(attend_wide_256),
+        ATTEND_ROW(attend_wide_512),
+        {ATTEND_ALIKE_ROW(attend_latent)},
+        {ATTEND_ALIKE_ROW(attend_latent_bulk)},
+    };
 #undef ATTEND_ROW
-    uint32_t pages = s->k_bits == 16 ? 0 : s->k_bits == 8 ? 1 : 2;
+#undef ATTEND_ALIKE_ROW
+    bool alike = s->k_bits == s->v_bits;
+    uint32_t pages = s->k_bits == 16 ? 0 : s->k_bits == 8 ? (alike ? 1 : 3) : alike ? 2 : 4;
     uint32_t dim = s->head_dim, size = dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
     struct attend_kernel k = {NULL, 0, ATTN_QUERIES, false};
 
-    assert(s->k_bits == s->v_bits && dim <= (s->latent ? LATENT_KEY : 512));
+    assert(alike || (s->k_bits < 16 && s->v_bits < 16 && !s->latent));
+    assert(dim <= (s->latent ? LATENT_KEY : 512));
     if (s->latent)
         k.queries = bulk && wide ? ATTN_LATENT_BULK : ATTN_LATENT;
     else if (wide)

@@ -2,12 +2,12 @@
  * matmul_launch - grids and shared memory of the kernels of matmul.cu, and of all kernels at load.
  */
 
-#include "base/try.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/attention/kernels_attention.h"
 
 #include <assert.h>
 #include <errno.h>
+#include "base/try.h"
 
 #define MATVEC_STATIC                                                                              \
     11264u /* static shared memory of matvec or expert_vec, and the driver's of each block */
@@ -51,7 +51,6 @@ int cuda_load_kernels(struct be *b) {
         kernel_route,       kernel_hand_over,    kernel_combine,     kernel_list_heads,
         kernel_delta_in,    kernel_delta,        kernel_delta_out,   kernel_mamba_in,
         kernel_mamba,       kernel_mamba_out,    kernel_conv,        kernel_conv_keep,
-
         kernel_merge,       kernel_plan,         kernel_rope,        kernel_embed,
         kernel_pack,        kernel_hadamard,     kernel_store,       kernel_store_latent,
         kernel_residual,    kernel_deep,         kernel_layer_input, kernel_cap,

@@ -57,7 +57,7 @@ static void keep_out(void *ctx, struct driver_seq *s, uint32_t pos, const struct
 
 struct subject {
     struct tiny_model model;
-    enum engine_kv_type kv;
+    struct kv_formats kv;
     uint32_t n_prompt, n_max, chunk, page_tokens;
 };
 
@@ -66,7 +66,7 @@ static void run_subject(const struct subject *s, const char *backend, struct row
     struct driver_opts o = {.backend = backend,
                             .n_pages = 64,
                             .page_tokens = s->page_tokens,
-                            .kv_type = kv_both(s->kv),
+                            .kv_type = s->kv,
                             .on_out = keep_logits,
                             .ctx = rows,
                             .max_wants = 128,
@@ -145,12 +145,14 @@ static double judge(const struct subject *s) {
 Test(cuda, every_architecture_is_near_the_reference) {
     static const struct {
         const char *arch;
-        enum engine_kv_type kv;
+        struct kv_formats kv;
         double limit;
-    } cases[] = {{"qwen3", ENGINE_KV_Q8_0, 1e-2},
-                 {"llama", ENGINE_KV_F16, 4e-3},
-                 {"qwen2", ENGINE_KV_Q8_0, 1e-2},
-                 {"qwen3", ENGINE_KV_Q4_0, 4e-2}};
+    } cases[] = {{"qwen3", {ENGINE_KV_Q8_0, ENGINE_KV_Q8_0}, 1e-2},
+                 {"llama", {ENGINE_KV_F16, ENGINE_KV_F16}, 4e-3},
+                 {"qwen2", {ENGINE_KV_Q8_0, ENGINE_KV_Q8_0}, 1e-2},
+                 {"qwen3", {ENGINE_KV_Q4_0, ENGINE_KV_Q4_0}, 4e-2},
+                 {"llama", {ENGINE_KV_Q8_0, ENGINE_KV_Q4_0}, 4e-2},
+                 {"qwen2", {ENGINE_KV_Q4_0, ENGINE_KV_Q8_0}, 4e-2}};
 
     for (size_t i = 0; i < FEW(ARRAY_SIZE(cases)); i++) {
         struct subject s = {.model = {.arch = cases[i].arch,
@@ -169,7 +171,8 @@ Test(cuda, every_architecture_is_near_the_reference) {
 
         /* A small difference takes some codes of a q8_0 page to their neighbour, 1/127 away, and a
          * few of a q4_0 page, 1/8 away. */
-        cr_expect(d < cases[i].limit, "%s, kv %d: %g", s.model.arch, cases[i].kv, d);
+        cr_expect(d < cases[i].limit, "%s, kv %s and %s: %g", s.model.arch,
+                  kv_types[cases[i].kv.k].name, kv_types[cases[i].kv.v].name, d);
     }
 }
 

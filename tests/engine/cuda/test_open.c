@@ -282,6 +282,11 @@ Test(cuda_open, what_is_right_is_not_refused) {
         TENSOR_F32,   TENSOR_BF16,  TENSOR_Q4_0,  TENSOR_Q5_1,    TENSOR_Q2_K,   TENSOR_Q3_K,
         TENSOR_Q4_K,  TENSOR_Q5_K,  TENSOR_Q6_K,  TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS,
         TENSOR_MXFP4, TENSOR_NVFP4, TENSOR_IQ2_S, TENSOR_IQ1_M,   TENSOR_IQ3_S};
+    static const struct kv_formats pages[] = {{ENGINE_KV_F16, ENGINE_KV_F16},
+                                              {ENGINE_KV_Q8_0, ENGINE_KV_Q8_0},
+                                              {ENGINE_KV_Q4_0, ENGINE_KV_Q4_0},
+                                              {ENGINE_KV_Q8_0, ENGINE_KV_Q4_0},
+                                              {ENGINE_KV_Q4_0, ENGINE_KV_Q8_0}};
 
     setenv("WEFT_CUDA_CHECK", "1", 1);
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
@@ -291,12 +296,26 @@ Test(cuda_open, what_is_right_is_not_refused) {
 
         tiny_model_temp(&m, path);
         /* Attention over more than a chunk with each type of pages, and no more than that. */
-        struct engine_opts o = {.kv_type = kv_both((enum engine_kv_type)(i % 3)),
-                                .max_context = i < 3 ? 300 : 32};
+        struct engine_opts o = {.kv_type = pages[i % ARRAY_SIZE(pages)],
+                                .max_context = i < ARRAY_SIZE(pages) ? 300 : 32};
         cr_expect(try_open(path, o, NULL, &err) == 0, "%s: %s", tensor_format(types[i])->name,
                   err.message);
         unlink(path);
     }
+}
+
+Test(cuda_open, pages_of_f16_beside_another_format_are_refused) {
+    const struct tiny_model m = {0};
+    struct engine_opts o = {.kv_type = {ENGINE_KV_F16, ENGINE_KV_Q8_0}};
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    cr_expect(try_open(path, o, NULL, &err) < 0);
+    cr_expect_str_eq(err.message, "kv-type-k f16 and kv-type-v q8_0: the cuda backend has no "
+                                  "kernels for f16 beside another format; use f16 for both, or "
+                                  "q8_0 and q4_0");
+    unlink(path);
 }
 
 /* No device computes an assistant: the model is served without drafts of it, and says so. */
