@@ -278,10 +278,11 @@ static int look(struct prompt_job *job) {
 
         if (!p->seen) {
             struct picture_way w = way_of(job, p->low);
+            bool waits = !job->quick;
 
             if (job_pause() < 0)
                 return -ECANCELED;
-            TRY(picture_table_look(all, &w, !job->quick, &p->file, p->n_file, p->place, &p->seen,
+            TRY(picture_table_look(all, &w, waits, &p->file, p->n_file, p->place, &p->seen,
                                    &job->err));
         }
         n_rows += p->seen->shown.n_rows;
