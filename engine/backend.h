@@ -42,7 +42,7 @@ enum act_role {
 
 enum rope_type { ROPE_NORM, ROPE_NEOX }; /* pairs (2i, 2i+1) or (i, i + n_rot/2) */
 
-/* Those of most layers, those of layers of another kind, a block drafter's. */
+/* Sets of rotary frequencies: of most layers, of layers of another kind, of a block drafter. */
 enum { ROPE_DRAFT = 2, ROPE_SETS };
 
 /* Rotary positions: the angle of pair i at position p is p * freq[i]; cos and sin are multiplied by

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "engine/quant.h"
 
-#define BEHIND 1e4F /* what tokens that are no candidates lose */
+#define BEHIND 1e4F /* subtracted from logits of tokens that are no candidates */
 
 void block_convolve(const struct host_step *h, const struct model_shape *s, uint32_t row,
                     uint32_t side, const float *in, const float *d, const float *base, float *out) {

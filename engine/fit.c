@@ -12,7 +12,7 @@ static uint64_t spare(uint64_t memory) {
 }
 
 #define FIXED_BYTES (32ull << 20) /* buffers that no shape decides */
-#define SCORED_ROWS 16            /* whose short blocks are scored at a time */
+#define SCORED_ROWS 16            /* rows whose short blocks are scored at a time */
 
 struct fit_text fit_text(uint64_t bytes) {
     struct fit_text t;
@@ -79,8 +79,8 @@ uint64_t fit_token_keys(const struct model *m, const struct engine_opts *o, uint
     return bytes;
 }
 
-/* What TAPs keep; or hidden states that are kept, of the rows of a step and of slots, and what
- * DRAFT_IN makes of them. */
+/* Returns the bytes of the inputs that TAPs keep, or of the hidden states of the rows of a step and
+ * of slots and the pairs that DRAFT_IN makes of them. */
 static uint64_t fit_hidden(const struct model *m, const struct engine_opts *o) {
     uint64_t n_slots = o->n_states ? o->n_states : o->max_seqs;
 

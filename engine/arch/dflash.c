@@ -144,7 +144,7 @@ static void read_glu(struct meta *meta, struct plan *p) {
                           act);
 }
 
-/* What DFlash2 has more than DFlash. */
+/* Reads the sizes of convolutions and selector, which only DFlash2 has. */
 static void read_block(struct meta *meta, const struct model *m, struct plan *p) {
     struct block_shape *s = &p->block;
 
@@ -397,7 +397,7 @@ void dflash_bind(struct binder *b, struct model *m) {
     b->r = b->r < 0 ? b->r : meta.r;
     if (b->r < 0)
         return;
-    m->scale.residual = 0; /* those of the model's ops are known to them */
+    m->scale.residual = 0; /* the model's ops have theirs already */
     m->temper.slope = 0;
     bind_block(b, m, &p);
     if (b->r < 0 || m->r < 0)

@@ -17,8 +17,8 @@
  */
 
 enum {
-    LEAN_HEADS = 8, /* of an item */
-    LEAN_KEYS = 32, /* that are floats at a time */
+    LEAN_HEADS = 8, /* heads of an item */
+    LEAN_KEYS = 32, /* keys that are converted to floats at a time */
     CHOOSE_ROWS = 16,
     CHOOSE_PART = 1024, /* rows at a time; blocks that a thread scores */
 };

@@ -17,7 +17,7 @@ struct ref_condensed {
     float *score;            /* [longest context] of PICK, of LEAN_ATTEND */
     uint32_t *pick, *n_pick; /* [max_rows][n_block], [max_rows] */
     float *line;             /* [widest key] */
-    size_t width;            /* of the widest key */
+    size_t width;            /* values of the widest key */
 };
 
 int ref_condensed_open(struct be *b, const struct be_opts *o) {
@@ -153,7 +153,7 @@ static void store_key(const struct be *b, const float *x, size_t n, uint8_t *to)
 struct source {
     const struct engine_seq *seq;
     float *state;
-    size_t width;    /* of u */
+    size_t width;    /* values of u */
     uint32_t n_kept; /* tokens of the state */
 };
 
@@ -262,7 +262,7 @@ struct view {
     struct step *step;
     const struct model_op *op;
     const struct engine_seq *seq;
-    const float *state; /* of the window */
+    const float *state; /* keys of the window */
     uint32_t row, first, n_window, n;
 };
 

@@ -89,7 +89,7 @@ template <int K> DEVICE void load_codes(const void *codes, uint32_t *q) {
         load8(codes, q);
 }
 
-/* The same of codes at @codes. */
+/* Reads eight codes of K bits at @codes and scales them. */
 template <int K> DEVICE struct vec4 scale_key(const void *codes, uint16_t scale) {
     uint32_t q[2];
 

@@ -72,7 +72,7 @@ extern "C" {
 /* A kernel for pages of halves, and those for pages of q8_0 and of q4_0. */
 #define ATTEND_ALIKE(NAME)                                                                         \
     extern kernel_address kernel_##NAME, kernel_##NAME##_q8, kernel_##NAME##_q4
-/* Also those for keys of q8_0 and values of q4_0, and the other way round. */
+/* Kernels for keys of q8_0 and values of q4_0 and the other way round, besides. */
 #define ATTEND_KERNELS(NAME)                                                                       \
     ATTEND_ALIKE(NAME);                                                                            \
     extern kernel_address kernel_##NAME##_q8_q4, kernel_##NAME##_q4_q8

@@ -157,7 +157,7 @@ static int proj_more(struct step *s, const struct model_op *op) {
     return multiply_whole(s, op->weights, GATHER_H, true);
 }
 
-/* All wait for what the host computes beside the first. */
+/* Makes all ranks wait for what the host computes beside the first. */
 static int join_host(struct step *s) {
     struct ranks *k = s->be->ranks;
     int r = ranks_use(k, 0);

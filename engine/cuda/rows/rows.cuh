@@ -367,7 +367,8 @@ DEVICE float round_to_8(float x, uint16_t *scale) {
     return fminf(fmaxf(x * inverse + TO_INTEGER - TO_INTEGER, -127.0f), 127.0f);
 }
 
-/* The same to codes of Q4_0, plus 8: the value furthest from 0 is -8 times the scale. */
+/* Rounds like round_to_8() to codes of Q4_0, plus 8: the value furthest from 0 is -8 times the
+ * scale. */
 DEVICE float round_to_4(float x, uint16_t *scale) {
     float high = x, low = x;
 
