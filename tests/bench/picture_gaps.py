@@ -23,6 +23,7 @@ def arguments():
     p.add_argument("--mmproj", required=True)
     p.add_argument("--picture", required=True)
     p.add_argument("--streams", type=int, default=8)
+    p.add_argument("--vocab", type=int, default=3072, help="tokens of the model")
     p.add_argument("--context", type=int, default=8192, help="of a request")
     p.add_argument("--before", type=float, default=8, help="seconds of decoding before the picture comes")
     p.add_argument("--limit", type=float, default=120, help="seconds from then on")
@@ -35,10 +36,21 @@ def ask(port, body, limit):
     return c, c.getresponse()
 
 
-def stream(port, i, end, out):
+def without_text(port, n_vocab):
+    """The tokens that are a part of a character only: a server sends nothing for them, as if it had paused."""
+    c, found = http.client.HTTPConnection("127.0.0.1", port), []
+    for token in range(n_vocab):
+        c.request("POST", "/detokenize", json.dumps({"tokens": [token]}), {"Content-Type": "application/json"})
+        text = json.loads(c.getresponse().read())["content"]
+        if not text or "\ufffd" in text:
+            found.append(token)
+    return found
+
+
+def stream(port, i, banned, end, out):
     """Notes in @out when each token came, until @end is set."""
     body = {"prompt": f"stream {i} says " + "one two three " * 8, "n_predict": 6000, "stream": True, "temperature": 0,
-            "ignore_eos": True, "cache_prompt": False}
+            "ignore_eos": True, "cache_prompt": False, "logit_bias": [[token, False] for token in banned]}
     c, answer = ask(port, body, 600)
     while not end.is_set():
         line = answer.readline()
@@ -61,7 +73,8 @@ def measure(args, name, command, port):
         c.request("GET", "/props")
         marker = json.loads(c.getresponse().read()).get("media_marker", "<__media__>")
         end, times = threading.Event(), [[] for _ in range(args.streams)]
-        threads = [threading.Thread(target=stream, args=(port, i, end, t)) for i, t in enumerate(times)]
+        banned = without_text(port, args.vocab) if args.streams else []
+        threads = [threading.Thread(target=stream, args=(port, i, banned, end, t)) for i, t in enumerate(times)]
         for t in threads:
             t.start()
         limit = time.monotonic() + args.limit
