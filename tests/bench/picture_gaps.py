@@ -37,12 +37,12 @@ def ask(port, body, limit):
 
 
 def without_text(port, n_vocab):
-    """The tokens that are a part of a character only: a server sends nothing for them, as if it had paused."""
+    """Special tokens, and those that are a part of a character: a server sends nothing for them, as if it had paused."""
     c, found = http.client.HTTPConnection("127.0.0.1", port), []
     for token in range(n_vocab):
         c.request("POST", "/detokenize", json.dumps({"tokens": [token]}), {"Content-Type": "application/json"})
         text = json.loads(c.getresponse().read())["content"]
-        if not text or "\ufffd" in text:
+        if not text or "\ufffd" in text or (text[0] == "<" and text[-1] == ">"):
             found.append(token)
     return found
 
