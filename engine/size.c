@@ -44,10 +44,10 @@ static int check_kv_types(const struct sizing *z, struct err *err) {
                        "kv-type-k %s and kv-type-v %s: this model's latent attention keeps keys "
                        "and values together; use one format",
                        kv_types[kv.k].name, kv_types[kv.v].name);
-    if (z->ops->device && !(kv_shares_scale(kv.k) && kv_shares_scale(kv.v)))
+    if (z->ops->device && (kv.k != ENGINE_KV_Q8_0 || kv.v != ENGINE_KV_Q4_0))
         return err_set(err, 0, NULL,
-                       "kv-type-k %s and kv-type-v %s: the %s backend has no kernels for f16 "
-                       "beside another format; use f16 for both, or q8_0 and q4_0",
+                       "kv-type-k %s and kv-type-v %s: the %s backend has kernels for one format, "
+                       "and for keys of q8_0 beside values of q4_0",
                        kv_types[kv.k].name, kv_types[kv.v].name, z->ops->name);
     return 0;
 }

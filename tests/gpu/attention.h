@@ -63,11 +63,7 @@ static void store_keys(struct attention *t) {
 static const struct {
     uint32_t k, v;
     const char *name;
-} pages_of[] = {{16, 16, ""},
-                {8, 8, ", q8_0"},
-                {4, 4, ", q4_0"},
-                {8, 4, ", q8_0 and q4_0"},
-                {4, 8, ", q4_0 and q8_0"}};
+} pages_of[] = {{16, 16, ""}, {8, 8, ", q8_0"}, {4, 4, ", q4_0"}, {8, 4, ", q8_0 and q4_0"}};
 
 static const char *name_of_pages(const struct page_shape *s) {
     for (size_t i = 0; i < ARRAY_SIZE(pages_of); i++)

@@ -129,14 +129,14 @@ static void allow_all_shared(void) {
         allow_shared(kernel_matmul_wgmma_64, wgmma_64, "matmul_wgmma_64");
     }
     bool bulk = attend_bulk_runs(&device);
-    for (int i = 0; i < 25 + 5 * bulk; i++) {
-        static const uint32_t bits[][2] = {{16, 16}, {8, 8}, {4, 4}, {8, 4}, {4, 8}};
-        struct page_shape s = {1, 64u << i / 5 % 4, 16, bits[i % 5][0], bits[i % 5][1], i / 5 >= 4};
+    for (int i = 0; i < 20 + 4 * bulk; i++) {
+        static const uint32_t bits[][2] = {{16, 16}, {8, 8}, {4, 4}, {8, 4}};
+        struct page_shape s = {1, 64u << i / 4 % 4, 16, bits[i % 4][0], bits[i % 4][1], i / 4 >= 4};
 
         if (s.latent && s.k_bits != s.v_bits)
             continue;
-        struct attend_kernel k = attend_kernel_for(&s, true, i / 5 > 4);
-        struct attend_kernel few = attend_kernel_for(&s, false, i / 5 > 4);
+        struct attend_kernel k = attend_kernel_for(&s, true, i / 4 > 4);
+        struct attend_kernel few = attend_kernel_for(&s, false, i / 4 > 4);
 
         allow_shared(k.kernel, k.shared, s.latent ? "attend_latent" : "attend_wide");
         allow_shared(few.kernel, few.shared, "attend");

@@ -398,8 +398,7 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
     ATTEND(NAME, D, 16, 16)                                                                        \
     ATTEND(NAME##_q8, D, 8, 8)                                                                     \
     ATTEND(NAME##_q4, D, 4, 4)                                                                     \
-    ATTEND(NAME##_q8_q4, D, 8, 4)                                                                  \
-    ATTEND(NAME##_q4_q8, D, 4, 8)
+    ATTEND(NAME##_q8_q4, D, 8, 4)
 
 ATTEND_ALL(attend_64, 2)
 ATTEND_ALL(attend_128, 4)

@@ -294,8 +294,7 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D, G> &s) {
     ATTEND(NAME, D, 16, 16)                                                                        \
     ATTEND(NAME##_q8, D, 8, 8)                                                                     \
     ATTEND(NAME##_q4, D, 4, 4)                                                                     \
-    ATTEND(NAME##_q8_q4, D, 8, 4)                                                                  \
-    ATTEND(NAME##_q4_q8, D, 4, 8)
+    ATTEND(NAME##_q8_q4, D, 8, 4)
 
 ATTEND_ALL(attend_256, 8)
 ATTEND_ALL(attend_512, 16)
@@ -321,8 +320,7 @@ DEVICE void attend_groups(const struct attend_args &a) {
     ATTEND_GROUPS(NAME, D, G, 32 * (D), 16, 16, false)                                             \
     ATTEND_GROUPS(NAME##_q8, D, G, 32 * (D), 8, 8, false)                                          \
     ATTEND_GROUPS(NAME##_q4, D, G, 32 * (D), 4, 4, false)                                          \
-    ATTEND_GROUPS(NAME##_q8_q4, D, G, 32 * (D), 8, 4, false)                                       \
-    ATTEND_GROUPS(NAME##_q4_q8, D, G, 32 * (D), 4, 8, false)
+    ATTEND_GROUPS(NAME##_q8_q4, D, G, 32 * (D), 8, 4, false)
 
 ATTEND_GROUPS_ALL(attend_wide_256, 8, ATTN_WIDE_256)
 ATTEND_GROUPS_ALL(attend_wide_512, 16, ATTN_WIDE_512)

@@ -433,8 +433,7 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
     ATTEND_WIDE(NAME, D, 16, 16)                                                                   \
     ATTEND_WIDE(NAME##_q8, D, 8, 8)                                                                \
     ATTEND_WIDE(NAME##_q4, D, 4, 4)                                                                \
-    ATTEND_WIDE(NAME##_q8_q4, D, 8, 4)                                                             \
-    ATTEND_WIDE(NAME##_q4_q8, D, 4, 8)
+    ATTEND_WIDE(NAME##_q8_q4, D, 8, 4)
 
 ATTEND_ALL(attend_wide_64, 2)
 ATTEND_ALL(attend_wide_128, 4)

@@ -72,10 +72,10 @@ extern "C" {
 /* A kernel for pages of halves, and those for pages of q8_0 and of q4_0. */
 #define ATTEND_ALIKE(NAME)                                                                         \
     extern kernel_address kernel_##NAME, kernel_##NAME##_q8, kernel_##NAME##_q4
-/* Kernels for keys of q8_0 and values of q4_0 and the other way round, besides. */
+/* A kernel for keys of q8_0 and values of q4_0, besides: keys bear four bits less well. */
 #define ATTEND_KERNELS(NAME)                                                                       \
     ATTEND_ALIKE(NAME);                                                                            \
-    extern kernel_address kernel_##NAME##_q8_q4, kernel_##NAME##_q4_q8
+    extern kernel_address kernel_##NAME##_q8_q4
 
 ATTEND_KERNELS(attend_64); /* heads of up to 64 */
 ATTEND_KERNELS(attend_128);
@@ -101,8 +101,8 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
                                                      bool bulk) {
 #define ATTEND_ALIKE_ROW(NAME) &kernel_##NAME, &kernel_##NAME##_q8, &kernel_##NAME##_q4
 #define ATTEND_ROW(NAME)                                                                           \
-    { ATTEND_ALIKE_ROW(NAME), &kernel_##NAME##_q8_q4, &kernel_##NAME##_q4_q8 }
-    static kernel_address *const kernel[][5] = {
+    { ATTEND_ALIKE_ROW(NAME), &kernel_##NAME##_q8_q4 }
+    static kernel_address *const kernel[][4] = {
         ATTEND_ROW(attend_64),
         ATTEND_ROW(attend_128),
         ATTEND_ROW(attend_256),
@@ -117,11 +117,11 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
 #undef ATTEND_ROW
 #undef ATTEND_ALIKE_ROW
     bool alike = s->k_bits == s->v_bits;
-    uint32_t pages = s->k_bits == 16 ? 0 : s->k_bits == 8 ? (alike ? 1 : 3) : alike ? 2 : 4;
+    uint32_t pages = !alike ? 3 : s->k_bits == 16 ? 0 : s->k_bits == 8 ? 1 : 2;
     uint32_t dim = s->head_dim, size = dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
     struct attend_kernel k = {NULL, 0, ATTN_QUERIES, false};
 
-    assert(alike || (s->k_bits < 16 && s->v_bits < 16 && !s->latent));
+    assert(alike || (s->k_bits == 8 && s->v_bits == 4 && !s->latent));
     assert(dim <= (s->latent ? LATENT_KEY : 512));
     if (s->latent)
         k.queries = bulk && wide ? ATTN_LATENT_BULK : ATTN_LATENT;

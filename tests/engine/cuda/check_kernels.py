@@ -90,8 +90,8 @@ LIMITS = {
 }
 # Keys and values of formats apart.
 LIMITS |= {f"attend_{size}_{pages}": limit for sizes, limit in (((64, 128), 128), ((256, 512), 255))
-           for size in sizes for pages in ("q8_q4", "q4_q8")}
-LIMITS |= {f"attend_wide_{size}_{pages}": 255 for size in (64, 128, 256, 512) for pages in ("q8_q4", "q4_q8")}
+           for size in sizes for pages in ("q8_q4",)}
+LIMITS |= {f"attend_wide_{size}_{pages}": 255 for size in (64, 128, 256, 512) for pages in ("q8_q4",)}
 # Shared memory of its own: what a launch may have without asking, or what is left of the 99 KiB that the smallest of
 # the devices gives a block beside what the launch asks for (matvec_shared(), wide_shared(), ATTEND_WIDE_SHARED(): tests
 # hold them to it).
@@ -100,7 +100,7 @@ SHARED |= {name: 99 * 1024 - 8 * 3 * 3360 for name in ("matvec", "matvec_16")}
 SHARED |= {name: 99 * 1024 - 100352 for name in ("matmul_wide", "expert_wide")}
 SHARED |= {"attend_wide_128": 99 * 1024 - 3 * 32 * 288 * 2, "attend_wide_128_q8": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 272,
            "attend_wide_128_q4": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 144}
-SHARED |= {f"attend_wide_128_{pages}": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 208 for pages in ("q8_q4", "q4_q8")}
+SHARED |= {f"attend_wide_128_{pages}": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 208 for pages in ("q8_q4",)}
 SHARED_MAX = 48 * 1024
 # What may spill, with the bytes of stack, stores and loads: where one block less on a multiprocessor would cost more,
 # or a thread cannot have more registers.

@@ -51,7 +51,7 @@ FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q5_0", "Q4_1", "Q
            "IQ4_XS", "IQ1", "IQ2", "IQ3", "Q2_K", "Q3_K"]
 PRODUCTS = {"matvec": 1, "matvec_16": 1, "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3}
 PRODUCTS |= {"matmul_wgmma_64": 6, "matmul_wgmma": 7}
-PAGES = ("", "_q8", "_q4", "_q8_q4", "_q4_q8")
+PAGES = ("", "_q8", "_q4", "_q8_q4")
 LAUNCH = PRODUCTS | {"attend_wide_64": 4, "attend_wide_128": 5}
 LAUNCH |= {"attend_64" + pages: 8 for pages in PAGES} | {"attend_128" + pages: 9 for pages in PAGES}
 WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128}
