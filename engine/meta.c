@@ -127,3 +127,12 @@ void meta_refuse_other(struct meta *m, const char *key, uint32_t allowed) {
     if (m->r == 0 && v != 0 && v != allowed)
         m->r = err_set(m->err, 0, NULL, "'%s.%s' is %u, which is not supported", m->arch, key, v);
 }
+
+void meta_must_be(struct meta *m, const char *key, uint32_t of_model) {
+    uint32_t v = of_model;
+
+    meta_u32_opt(m, key, 0, UINT32_MAX, &v);
+    if (m->r == 0 && v != of_model)
+        m->r = err_set(m->err, 0, NULL, "'%s.%s' is %u, but the model's is %u", m->arch, key, v,
+                       of_model);
+}

@@ -30,3 +30,5 @@ void meta_string(struct meta *m, const char *key, char *out, size_t size);
 /* Refuses a file whose @key exists and is neither @allowed nor 0, since that feature is not
  * supported. */
 void meta_refuse_other(struct meta *m, const char *key, uint32_t allowed);
+/* Refuses a drafter's file whose @key exists and is not @of_model, the number of its model. */
+void meta_must_be(struct meta *m, const char *key, uint32_t of_model);

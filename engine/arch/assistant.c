@@ -62,16 +62,6 @@ static void find_source(struct meta *meta, const struct model *m, struct plan *p
                           "be one with a window and one without");
 }
 
-/* A number of the model that the file has too. */
-static void must_be(struct meta *meta, const char *key, uint32_t of_model) {
-    uint32_t v = of_model;
-
-    meta_u32_opt(meta, key, 0, UINT32_MAX, &v);
-    if (meta->r == 0 && v != of_model)
-        meta->r = err_set(meta->err, 0, NULL, "'%s.%s' is %u, but the model's is %u", meta->arch,
-                          key, v, of_model);
-}
-
 /* Each layer's heads fit the key heads that it reads; p->has: which of the two sources is read. */
 static void check_layers(struct meta *meta, struct plan *p) {
     for (uint32_t l = 0; l < p->n_layer && meta->r == 0; l++) {
@@ -97,12 +87,12 @@ static void read_plan(struct meta *meta, const struct model *m, struct plan *p) 
 
     find_source(meta, m, p);
     meta_u32(meta, "block_count", 1, MODEL_LAYERS_MAX, &p->n_layer);
-    must_be(meta, "embedding_length_out", s->n_embd);
+    meta_must_be(meta, "embedding_length_out", s->n_embd);
     meta_u32(meta, "embedding_length", 1, s->n_embd, &p->n_embd);
-    must_be(meta, "vocab_size", s->n_vocab);
-    must_be(meta, "attention.key_length", p->source[0].heads.dim);
-    must_be(meta, "attention.key_length_swa", p->source[1].heads.dim);
-    must_be(meta, "attention.sliding_window", p->source[1].attn.window);
+    meta_must_be(meta, "vocab_size", s->n_vocab);
+    meta_must_be(meta, "attention.key_length", p->source[0].heads.dim);
+    meta_must_be(meta, "attention.key_length_swa", p->source[1].heads.dim);
+    meta_must_be(meta, "attention.sliding_window", p->source[1].attn.window);
     meta_f32_opt(meta, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
     if (meta->r == 0 && (float)eps != s->rms_eps)
         meta->r =

@@ -84,16 +84,6 @@ static void check_model(struct meta *meta, const struct model *m) {
                           m->arch, what);
 }
 
-/* A number of the model that the file has too. */
-static void must_be(struct meta *meta, const char *key, uint32_t of_model) {
-    uint32_t v = of_model;
-
-    meta_u32_opt(meta, key, 0, UINT32_MAX, &v);
-    if (meta->r == 0 && v != of_model)
-        meta->r = err_set(meta->err, 0, NULL, "'%s.%s' is %u, but the model's is %u", meta->arch,
-                          key, v, of_model);
-}
-
 /* The layers whose inputs are read, in the order of the product; the number behind the last layer
  * stands for that layer's output. */
 static void read_taps(struct meta *meta, const struct model *m, struct plan *p) {
@@ -167,8 +157,8 @@ static void read_plan(struct meta *meta, const struct model *m, struct plan *p) 
     check_model(meta, m);
     refuse_kinds(meta);
     meta_u32(meta, "block_count", 1, MODEL_LAYERS_MAX, &p->n_layer);
-    must_be(meta, "embedding_length", s->n_embd);
-    must_be(meta, "vocab_size", s->n_vocab);
+    meta_must_be(meta, "embedding_length", s->n_embd);
+    meta_must_be(meta, "vocab_size", s->n_vocab);
     meta_u32(meta, "feed_forward_length", 1, 1u << 20, &p->n_ff);
     meta_u32(meta, "attention.head_count", 1, 1u << 12, &p->heads.n);
     p->heads.n_kv = p->heads.n;
