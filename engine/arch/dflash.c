@@ -64,10 +64,9 @@ static void refuse_kinds(struct meta *meta) {
 
     for (size_t i = 0; i < ARRAY_SIZE(kinds) && meta->r == 0; i++)
         if (gguf_find(meta->file, kinds[i].tensor))
-            meta->r = err_set(meta->err, 0, NULL,
-                              "a block drafter %s%s (tensor '%s') is not "
-                              "supported",
-                              i == 0 ? "of the kind " : "", kinds[i].name, kinds[i].tensor);
+            meta->r =
+                err_set(meta->err, 0, NULL, "a block drafter %s%s (tensor '%s') is not supported",
+                        i == 0 ? "of the kind " : "", kinds[i].name, kinds[i].tensor);
 }
 
 /* Refuses a model whose layers' inputs or positions a drafter cannot have. */
@@ -79,9 +78,7 @@ static void check_model(struct meta *meta, const struct model *m) {
 
     if (meta->r == 0 && what)
         meta->r = err_set(meta->err, 0, NULL,
-                          "a block drafter for %s, which has %s, is not "
-                          "supported",
-                          m->arch, what);
+                          "a block drafter for %s, which has %s, is not supported", m->arch, what);
 }
 
 /* The layers whose inputs are read, in the order of the product; the number behind the last layer
@@ -92,17 +89,16 @@ static void read_taps(struct meta *meta, const struct model *m, struct plan *p) 
 
     if (meta->r == 0 && (n == 0 || n > TAPS_MAX))
         meta->r = err_set(meta->err, 0, NULL,
-                          "'" DFLASH_ARCH ".target_layers' has %llu layers; "
-                          "1 to %d are needed",
+                          "'" DFLASH_ARCH ".target_layers' has %llu layers; 1 to %d are needed",
                           (unsigned long long)n, TAPS_MAX);
     for (uint32_t i = 0; i < n && meta->r == 0; i++) {
         double v = gguf_array_num(a, i);
 
         if (!(v >= 1 && v <= m->shape.n_layer))
-            meta->r = err_set(meta->err, 0, NULL,
-                              "the drafter reads the input of layer %g, and "
-                              "the model has %u layers",
-                              v, m->shape.n_layer);
+            meta->r =
+                err_set(meta->err, 0, NULL,
+                        "the drafter reads the input of layer %g, and the model has %u layers", v,
+                        m->shape.n_layer);
         else
             p->tap[p->n_taps++] = (uint32_t)v;
     }
@@ -115,9 +111,9 @@ static void read_mask(struct meta *meta, const struct model *m, struct plan *p) 
     if (meta->r < 0)
         return;
     if (gguf_u32(meta->file, "tokenizer.ggml.mask_token_id", &v) < 0 || v >= m->shape.n_vocab)
-        meta->r = err_set(meta->err, 0, NULL,
-                          "the drafter's file names no token of the model as "
-                          "'tokenizer.ggml.mask_token_id'");
+        meta->r = err_set(
+            meta->err, 0, NULL,
+            "the drafter's file names no token of the model as 'tokenizer.ggml.mask_token_id'");
     else
         p->mask = v;
 }
@@ -129,9 +125,7 @@ static void read_glu(struct meta *meta, struct plan *p) {
     p->glu = strncmp(act, "gelu", 4) == 0 ? GLU_GELU : GLU_SILU;
     if (meta->r == 0 && act[0] && p->glu == GLU_SILU && strcmp(act, "silu") != 0)
         meta->r = err_set(meta->err, 0, NULL,
-                          "'" DFLASH_ARCH ".hidden_act' is '%s'; silu and gelu "
-                          "are supported",
-                          act);
+                          "'" DFLASH_ARCH ".hidden_act' is '%s'; silu and gelu are supported", act);
 }
 
 /* Reads the sizes of convolutions and selector, which only DFlash2 has. */
@@ -186,13 +180,12 @@ static void read_plan(struct meta *meta, const struct model *m, struct plan *p) 
     p->cap = (float)cap;
     p->scale = scale > 0 ? (float)scale : 1 / sqrtf((float)p->heads.dim);
     if ((float)eps != s->rms_eps)
-        meta->r = err_set(meta->err, 0, NULL,
-                          "'" DFLASH_ARCH ".attention.layer_norm_rms_epsilon' "
-                          "differs from the model's");
+        meta->r =
+            err_set(meta->err, 0, NULL,
+                    "'" DFLASH_ARCH ".attention.layer_norm_rms_epsilon' differs from the model's");
     else if (p->heads.n % p->heads.n_kv || p->heads.dim % 2 || n_value != p->heads.dim)
         meta->r = err_set(meta->err, 0, NULL,
-                          "%u heads of %u and %u values with %u key heads are "
-                          "not supported",
+                          "%u heads of %u and %u values with %u key heads are not supported",
                           p->heads.n, p->heads.dim, n_value, p->heads.n_kv);
     else if (logits != 1)
         meta->r = err_set(meta->err, 0, NULL, "'" DFLASH_ARCH ".logit_scale' is not supported");

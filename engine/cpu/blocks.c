@@ -5,7 +5,6 @@
 #include "engine/blocks.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <string.h>
 #include "engine/cpu/state.h"
 
@@ -18,28 +17,11 @@ struct blocks {
     struct block_pick *candidate; /* [max_wants][block.top_k] */
 };
 
+/* Context of the row functions. */
 struct run {
     struct step *step;
     const struct model_op *op;
-    uint32_t n;
-    void (*fn)(const struct run *r, uint32_t i, uint32_t thread);
-    _Atomic uint32_t next;
 };
-
-static void do_rows(void *ctx, uint32_t thread) {
-    struct run *r = ctx;
-    uint32_t i;
-
-    while ((i = atomic_fetch_add(&r->next, 1)) < r->n)
-        r->fn(r, i, thread);
-}
-
-static void each(struct step *s, const struct model_op *op, uint32_t n,
-                 void (*fn)(const struct run *, uint32_t, uint32_t)) {
-    struct run r = {.step = s, .op = op, .n = n, .fn = fn};
-
-    pool_run(s->be->pool, do_rows, &r);
-}
 
 /* The sizes of the buffers, in floats, in their order. */
 static void sizes(const struct be *b, size_t out[4]) {
@@ -90,17 +72,19 @@ static float *act_row(const struct be *b, enum act_role role, uint32_t row) {
     return b->act[role] + row * b->act_width[role];
 }
 
-static void tap_row(const struct run *r, uint32_t row, uint32_t thread) {
+static void tap_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *r = ctx;
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_embd;
 
-    (void)thread;
     memcpy(b->drafter->tap + ((size_t)row * b->shape.n_taps + r->op->part) * n,
            act_row(b, ACT_X, row), n * sizeof(float));
 }
 
 int ops_tap(struct step *s, const struct model_op *op) {
-    each(s, op, s->n_rows, tap_row);
+    struct run r = {s, op};
+
+    be_each(s->be, s->n_rows, tap_row, &r);
     return 0;
 }
 
@@ -116,20 +100,20 @@ int ops_fuse(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-static void norm_row(const struct run *r, uint32_t row, uint32_t thread) {
+static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *r = ctx;
     const struct be *b = r->step->be;
 
-    (void)thread;
     b->kernels->norm(act_row(b, ACT_X, row), r->op->weights->norm, act_row(b, ACT_B, row),
                      b->shape.n_embd, b->shape.rms_eps);
 }
 
-static void convolve_in_row(const struct run *r, uint32_t row, uint32_t thread) {
+static void convolve_in_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *r = ctx;
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_embd;
     float *x = act_row(b, ACT_X, row);
 
-    (void)thread;
     memcpy(b->drafter->saved + (size_t)row * n, x, n * sizeof(*x));
     block_convolve(&r->step->host, &b->shape, row, 0, b->act[ACT_B], b->drafter->d,
                    r->op->weights->weigh, x);
@@ -137,18 +121,20 @@ static void convolve_in_row(const struct run *r, uint32_t row, uint32_t thread) 
 
 int ops_block_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
+    struct run r = {s, op};
     struct matmul mm = ops_prepare(s, op->weights, 0, 1, ACT_X);
 
     mm.mode = MATMUL_STORE;
     mm.out[0] = b->drafter->d;
     mm.out_stride[0] = block_values(&b->shape);
     matmul_run(b->pool, &mm, 1);
-    each(s, op, s->n_rows, norm_row);
-    each(s, op, s->n_rows, convolve_in_row);
+    be_each(b, s->n_rows, norm_row, &r);
+    be_each(b, s->n_rows, convolve_in_row, &r);
     return 0;
 }
 
-static void convolve_out_row(const struct run *r, uint32_t row, uint32_t thread) {
+static void convolve_out_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct run *r = ctx;
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_embd;
     float *x = act_row(b, ACT_X, row), *t = b->row + thread * b->row_width;
@@ -163,20 +149,23 @@ static void convolve_out_row(const struct run *r, uint32_t row, uint32_t thread)
 }
 
 int ops_block_out(struct step *s, const struct model_op *op) {
-    each(s, op, s->n_rows, convolve_out_row);
+    struct run r = {s, op};
+
+    be_each(s->be, s->n_rows, convolve_out_row, &r);
     return 0;
 }
 
-static void candidates_of(const struct run *r, uint32_t i, uint32_t thread) {
+static void candidates_of(void *ctx, uint32_t i, uint32_t thread) {
+    const struct run *r = ctx;
     const struct be *b = r->step->be;
 
-    (void)thread;
     block_candidates(&r->step->host, &b->shape, i, b->logits,
                      b->drafter->candidate + (size_t)i * b->shape.block.top_k);
 }
 
 int ops_select(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
+    struct run r = {s, op};
     uint32_t n = s->host.n_scored;
 
     if (n == 0)
@@ -186,7 +175,7 @@ int ops_select(struct step *s, const struct model_op *op) {
     mm.out[0] = b->drafter->g;
     mm.out_stride[0] = b->shape.block.rank;
     matmul_run(b->pool, &mm, 1);
-    each(s, op, n, candidates_of);
+    be_each(b, n, candidates_of, &r);
     block_select(&s->host, &b->shape, &op->weights->embedding, &op->weights->successor,
                  b->drafter->g, b->drafter->candidate, b->row, b->logits);
     return 0;
