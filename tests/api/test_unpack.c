@@ -68,7 +68,7 @@ Test(unpack, what_was_packed_comes_back) {
     }
 }
 
-/* What a decoder makes at once is 16,384 bytes: a body that ends with the last of them is whole. */
+/* A decoder unpacks 16,384 bytes at once; a body that ends with the last of them is whole. */
 Test(unpack, bodies_of_full_pieces_are_whole) {
     static const enum unpack_coding codings[] = {UNPACK_GZIP, UNPACK_ZSTD};
     static char text[3 * 16384 + 1];

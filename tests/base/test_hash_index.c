@@ -23,7 +23,7 @@ Test(hash_index, an_empty_one_has_nothing) {
 }
 
 Test(hash_index, finds_every_item_under_its_hash_alone) {
-    /* all alike, alike in the low bits, at the end of the table, and spread */
+    /* hashes that are equal, equal in the low bits, at the end of the table, and spread */
     static const uint32_t factors[] = {0, 1u << 20, UINT32_MAX, 0x9E3779B1u};
 
     for (size_t f = 0; f < sizeof(factors) / sizeof(factors[0]); f++) {

@@ -100,8 +100,8 @@ static double apart(const float *x, yyjson_val *right) {
     return worst;
 }
 
-/* The same of the candidates' scores behind the drafts before them, which a selector leaves as
- * logits. */
+/* Returns the largest difference from the candidates' scores behind the drafts before them, which
+ * the selector leaves as logits. */
 static double selected_apart(const struct watched *w, const struct driver_seq *s,
                              yyjson_val *lattice) {
     double worst = 0;
@@ -202,13 +202,13 @@ Test(dflash, drafts_stay_close) {
 
 enum { N_PROMPT = 45, N_TOKENS = 12 };
 
-/* What a run gives: tokens and digests of the model, logits of the block behind the last token. */
+/* Results of a run: tokens and digests of the model, logits of the block behind the last token. */
 struct run {
     struct driver_out out[N_TOKENS];
     float block[BLOCK_MAX][N_VOCAB];
 };
 
-/* How a run is made. */
+/* Conditions of a run that must not change its results. */
 struct manner {
     uint32_t chunk;
     bool drafts_always; /* a block behind every token, which is forgotten */
@@ -299,7 +299,7 @@ Test(dflash, drafts_do_not_depend_on_what_else_runs) {
 
 static const struct tiny_model qwen3 = {.arch = "qwen3", .n_embd = 128, .n_ff = 128};
 
-/* What opening a model with a drafter says. */
+/* Opens a model with a drafter; returns engine_new()'s result. */
 static int open_tiny(struct tiny_model model, struct tiny_model drafter, struct driver *d,
                      struct err *err) {
     char path[2][64];
@@ -316,8 +316,8 @@ static int open_tiny(struct tiny_model model, struct tiny_model drafter, struct 
     return r;
 }
 
-/* As behind a prefix hit: no step of the second sequence has computed the pages that it begins
- * with. */
+/* The second sequence begins with pages that none of its steps has computed, as behind a prefix
+ * hit. */
 Test(dflash, drafts_need_nothing_but_pages) {
     int32_t prompt[N_PROMPT];
     struct driver d;

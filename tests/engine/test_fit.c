@@ -243,7 +243,7 @@ Test(engine_fit, experts_that_are_not_picked_are_not_read) {
     cr_assert(f.token_bytes < f.weight_bytes && f.token_bytes > f.weight_bytes / 2);
 }
 
-/* Of 1024 positions deepseek4 has 32 pages of (2 x (32 + 64) x 8 + 32) halves; of each of two
+/* For 1024 positions deepseek4 has 32 pages of (2 x (32 + 64) x 8 + 32) halves; of each of two
  * layers 251 of 256 short blocks are not chosen. qwen4exp chooses 20 positions in two layers of two
  * heads. */
 Test(engine_fit, keys_that_are_not_chosen_are_not_read) {

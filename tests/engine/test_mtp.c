@@ -165,13 +165,13 @@ static void fill_prompt(int32_t *prompt, uint32_t seed) {
         prompt[i] = (int32_t)((i * 37 + seed * 101 + 11) % N_VOCAB);
 }
 
-/* What a run gives: tokens and digests of the model, logits of the drafts behind the last token. */
+/* Results of a run: tokens and digests of the model, logits of the drafts behind the last token. */
 struct run {
     struct driver_out out[N_TOKENS];
     float drafts[N_DRAFTS][N_VOCAB];
 };
 
-/* How a run is made. */
+/* Conditions of a run that must not change its results. */
 struct manner {
     uint32_t chunk;
     bool drafts_always; /* behind every token: they are wrong, and are forgotten */

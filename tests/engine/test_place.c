@@ -226,7 +226,7 @@ Test(place, without_a_skew_the_first_layers_are_the_hosts) {
         struct model m = placed(fd, &o, note);
         cr_expect(n_layers_of(&m) == 3, "%d: %u layers", i, n_layers_of(&m));
         cr_expect(n_host_experts(&m.shape, 1) == EXPERTS && n_host_experts(&m.shape, 4) == 0);
-        uint64_t stored = 0; /* what the file has, but in whole panels of rows */
+        uint64_t stored = 0; /* bytes of the file's weights in whole panels of rows */
         for (uint32_t l = 1; l < LAYERS; l++)
             stored += n_host_experts(&m.shape, l) * backend_cpu.stored_bytes(&tensors[l]) / EXPERTS;
         cr_expect(m.shape.host_bytes == stored && stored > 3 * tensors[LAYERS - 1].n_bytes);

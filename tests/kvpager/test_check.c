@@ -1,4 +1,4 @@
-/* What kv_pager_check() says: nothing of a sound pager, and of a damaged one what is damaged. */
+/* Reports of kv_pager_check(): none for a sound pager, the damage for a damaged one. */
 
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -512,7 +512,7 @@ Test(kv_check, damage_of_windows_is_named) {
     free_all();
 }
 
-/* Of the keys only those of one part are hashed. */
+/* Checks that only the keys of one part are hashed. */
 Test(kv_check, a_part_has_every_nth_key) {
     fill_with_snapshots();
     for (uint32_t part = 0; part < T; part++) {

@@ -357,7 +357,7 @@ Test(kv_pager, need_is_what_is_not_there_yet) {
     kv_pager_free(p);
 }
 
-/* Of two that save as much the one goes that was used last longer ago, whichever is older. */
+/* Evicts, of two snapshots that save as much, the one whose last use is longer ago. */
 Test(kv_pager, a_snapshot_that_was_used_stays) {
     const struct kv_opts o = {.n_pages = 8,
                               .page_tokens = 4,

@@ -70,8 +70,7 @@ Test(cost, converges_on_machines_a_thousandfold_apart) {
     }
 }
 
-/* Where times vary by half from step to step, one step moves the price of a chunk beside that of a
- * row by little. */
+/* Noise of half a step's time moves the price of a chunk beside that of a row by little. */
 Test(cost, noise_moves_no_price) {
     struct machine m = {.fixed = 60, .row = 4, .noise = 0.8};
     struct cost_shape one = {.rows = 1, .seqs = 1, .context = 500},

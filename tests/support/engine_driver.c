@@ -331,19 +331,14 @@ void driver_wait(struct driver *d) {
     wait_for(d, d->waited + 1);
 }
 
-void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs,
-                  uint32_t n_ahead) {
+/* Begins a step of pass 1, without sequences. */
+static struct driver_batch *begin_drafts(struct driver *d) {
     struct driver_batch *b = d->batch[(d->step + 1) % 2];
-    struct engine_result r;
-    bool borrows = d->info->borrows;
 
-    assert(n_seqs <= d->opts.max_seqs && d->waited == d->step && n_ahead < ENGINE_DRAFT_MAX);
+    assert(d->waited == d->step);
     b->b = (struct engine_batch){
         .step = ++d->step,
         .model = 1,
-        .n_rows = n_seqs,
-        .n_seqs = n_seqs,
-        .n_params = n_seqs,
         .token = b->token,
         .seq = b->seq,
         .want = b->want,
@@ -351,51 +346,19 @@ void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_se
         .table[KV_GLOBAL] = {b->start, b->page},
     };
     b->start[0] = 0;
-    for (uint32_t i = 0; i < n_seqs; i++) {
-        struct driver_seq *s = seq[i];
-
-        assert(s->n_computed + 1 == s->n_tokens && s->n_tokens + n_ahead <= s->cap);
-        b->token[i] = n_ahead ? s->draft[n_ahead - 1] : s->token[s->n_computed];
-        b->seq[i] = (struct engine_seq){.row0 = i,
-                                        .n_rows = 1,
-                                        .pos0 = s->n_computed + (borrows ? 0 : n_ahead),
-                                        .n_ahead = (uint16_t)(borrows ? n_ahead : 0),
-                                        .n_prompt = s->n_prompt,
-                                        .state_slot = s->state_slot,
-                                        .feed = -1,
-                                        .n_pictures = s->n_pictures,
-                                        .picture = s->picture};
-        b->param[i] = s->param;
-        b->param[i].tokens = s->token;
-        b->param[i].n_prompt = s->n_prompt;
-        b->param[i].n_tokens = s->n_tokens;
-        memcpy(b->page + b->start[i], s->page, s->n_pages * sizeof(*s->page));
-        b->start[i + 1] = b->start[i] + s->n_pages;
-        b->part[i].seq = s;
-        add_want(d, b, i, i, s->n_tokens - s->n_prompt + n_ahead);
-    }
-    if (engine_launch(d->engine, &b->b) < 0 || engine_seal(d->engine, d->step) < 0 ||
-        engine_wait(d->engine, d->step, &r) < 0)
-        lose(d);
-    d->waited = d->step;
-    for (uint32_t i = 0; i < n_seqs; i++) {
-        seq[i]->draft[n_ahead] = r.out[i].token;
-        if (d->opts.on_out)
-            d->opts.on_out(d->opts.ctx, seq[i], seq[i]->n_computed + n_ahead, &r.out[i],
-                           engine_peek(d->engine, i));
-    }
+    return b;
 }
 
-/* The rows of @s and a want for each. */
-static void add_block(struct driver *d, struct driver_batch *b, uint32_t i, struct driver_seq *s) {
-    uint32_t row0 = b->b.n_rows, n = d->info->n_block;
+/* Adds @s with @n rows from its newest token's position on, whose tokens and wants are the
+ * caller's. */
+static struct engine_seq *add_drafting(struct driver_batch *b, struct driver_seq *s, uint32_t n) {
+    uint32_t i = b->b.n_seqs++;
 
-    assert(s->n_computed + 1 == s->n_tokens && s->n_computed + n <= s->cap);
+    assert(s->n_computed + 1 == s->n_tokens);
     b->part[i].seq = s;
-    b->seq[i] = (struct engine_seq){.row0 = row0,
+    b->seq[i] = (struct engine_seq){.row0 = b->b.n_rows,
                                     .n_rows = n,
                                     .pos0 = s->n_computed,
-                                    .n_draft = (uint16_t)(n - 1),
                                     .n_prompt = s->n_prompt,
                                     .state_slot = s->state_slot,
                                     .feed = -1,
@@ -407,36 +370,64 @@ static void add_block(struct driver *d, struct driver_batch *b, uint32_t i, stru
     b->param[i].n_tokens = s->n_tokens;
     memcpy(b->page + b->start[i], s->page, s->n_pages * sizeof(*s->page));
     b->start[i + 1] = b->start[i] + s->n_pages;
-    for (uint32_t r = 0; r < n; r++) {
-        b->token[row0 + r] = r ? d->info->mask_token : s->token[s->n_computed];
-        add_want(d, b, i, row0 + r, s->n_computed + r - s->n_prompt);
-    }
     b->b.n_rows += n;
+    b->b.n_params++;
+    return &b->seq[i];
 }
 
-void driver_block(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs) {
-    struct driver_batch *b = d->batch[(d->step + 1) % 2];
+static struct engine_result run_drafts(struct driver *d, struct driver_batch *b) {
     struct engine_result r;
 
-    assert(n_seqs <= d->opts.max_seqs && d->waited == d->step && d->info->n_block > 0);
-    b->b = (struct engine_batch){
-        .step = ++d->step,
-        .model = 1,
-        .n_seqs = n_seqs,
-        .n_params = n_seqs,
-        .token = b->token,
-        .seq = b->seq,
-        .want = b->want,
-        .param = b->param,
-        .table[KV_GLOBAL] = {b->start, b->page},
-    };
-    b->start[0] = 0;
-    for (uint32_t i = 0; i < n_seqs; i++)
-        add_block(d, b, i, seq[i]);
     if (engine_launch(d->engine, &b->b) < 0 || engine_seal(d->engine, d->step) < 0 ||
         engine_wait(d->engine, d->step, &r) < 0)
         lose(d);
     d->waited = d->step;
+    return r;
+}
+
+void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs,
+                  uint32_t n_ahead) {
+    struct driver_batch *b = begin_drafts(d);
+
+    assert(n_seqs <= d->opts.max_seqs && n_ahead < ENGINE_DRAFT_MAX);
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        struct driver_seq *s = seq[i];
+        struct engine_seq *q = add_drafting(b, s, 1);
+
+        assert(s->n_tokens + n_ahead <= s->cap);
+        if (d->info->borrows)
+            q->n_ahead = (uint16_t)n_ahead;
+        else
+            q->pos0 += n_ahead;
+        b->token[i] = n_ahead ? s->draft[n_ahead - 1] : s->token[s->n_computed];
+        add_want(d, b, i, i, s->n_tokens - s->n_prompt + n_ahead);
+    }
+    struct engine_result r = run_drafts(d, b);
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        seq[i]->draft[n_ahead] = r.out[i].token;
+        if (d->opts.on_out)
+            d->opts.on_out(d->opts.ctx, seq[i], seq[i]->n_computed + n_ahead, &r.out[i],
+                           engine_peek(d->engine, i));
+    }
+}
+
+void driver_block(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs) {
+    struct driver_batch *b = begin_drafts(d);
+    uint32_t n = d->info->n_block;
+
+    assert(n_seqs <= d->opts.max_seqs && n > 0);
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        struct driver_seq *s = seq[i];
+        struct engine_seq *q = add_drafting(b, s, n);
+
+        assert(s->n_computed + n <= s->cap);
+        q->n_draft = (uint16_t)(n - 1);
+        for (uint32_t r = 0; r < n; r++) {
+            b->token[q->row0 + r] = r ? d->info->mask_token : s->token[s->n_computed];
+            add_want(d, b, i, q->row0 + r, s->n_computed + r - s->n_prompt);
+        }
+    }
+    struct engine_result r = run_drafts(d, b);
     for (uint32_t i = 0; i < r.n_outs; i++) {
         struct driver_seq *s = seq[b->want_part[i]];
         uint32_t row = b->want[i].row - b->seq[b->want_part[i]].row0;

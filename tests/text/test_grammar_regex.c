@@ -318,7 +318,7 @@ Test(grammar_ebnf, mistakes_name_their_line) {
     test_refused(GRAMMAR_EBNF, "root ::= <[99999999999]>", "grammar_invalid", "too large");
 }
 
-/* Its number is no reason to take the first token for none. */
+/* Token 0 is a token like any other, although 0 stands for none elsewhere. */
 Test(grammar_ebnf, the_first_token_may_be_special) {
     const struct grammar_token token[] = {{"<mark>", 6, true}, {"a", 1, false}, {"</s>", 4, true}};
     const int32_t ends[] = {2};

@@ -122,7 +122,7 @@ static void put_merges(struct gguf_writer *w, enum wrong wrong) {
     big[1000] = ' ';
     if (bad) {
         tiny.merge[tiny.n_merges++] = bad;
-        /* Its length, which stands in the file behind the bad one, is that of a space. */
+        /* The length of this merge, which follows the bad one, has the byte of a space. */
         tiny.merge[tiny.n_merges++] = "0123456789 0123456789 0123456789";
     }
     if (wrong == MERGES_NUMBERS)

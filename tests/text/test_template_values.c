@@ -370,7 +370,7 @@ Test(template_values, odds_and_ends_work) {
     expect_rows("{{ %s }}", ODDS_AND_ENDS, ARRAY_SIZE(ODDS_AND_ENDS));
 }
 
-/* Where the reference prints an address, which no template can want. */
+/* Names stand where Python prints an address, which no template can want. */
 Test(template_values, callables_print_their_names) {
     expect_text("{{ 'a'.upper }}", "{}", "<built-in method upper of str object>");
     expect_text("{{ [].append }}", "{}", "<built-in method append of list object>");

@@ -160,7 +160,7 @@ Test(unigram, the_longest_string_of_the_map_is_replaced) {
     check(t, "Ac", (int32_t[]){mark, b, c}, 3);
 }
 
-/* Of an offset with bit 9 the rest counts in steps of 256. */
+/* An offset with bit 9 counts in steps of 256. */
 Test(unigram, children_may_be_far_away) {
     uint8_t map[3000];
     size_t n = make_map(map);
@@ -175,7 +175,7 @@ Test(unigram, children_may_be_far_away) {
     check(t, "A", (int32_t[]){mark, b}, 2);
 }
 
-/* What the map names behind its strings is none of them. */
+/* An offset behind the map's strings names none of them. */
 Test(unigram, strings_end_with_the_map) {
     uint8_t map[3000];
     size_t n = make_map(map);

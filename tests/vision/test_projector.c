@@ -46,7 +46,7 @@ static struct projector make(const char *kind, const char *shape) {
     return p;
 }
 
-/* Of an array, its type and length come first. */
+/* The type and the length of an array come first. */
 Test(projector, values_out_of_range_are_refused) {
 #define QWEN "qwen3vl_merger", "tiny", "clip.vision."
 #define LFM2 "lfm2", "tile=64", "clip.vision."

@@ -120,7 +120,7 @@ DEVICE void start_values(const struct Place &p, uint32_t first, uint8_t *tile) {
 
 #pragma unroll
         for (int i = 0; i < D * V / 4; i++) {
-            uint32_t row = 16 * i + lane / 2; /* of bytes */
+            uint32_t row = 16 * i + lane / 2; /* row of bytes */
             uint32_t from = inside<D>(i * 4 / V, row * per_byte, p.dim) / per_byte;
 
             copy_async(tile + row / 8 * per_byte * 512 + row % 8 * 32 + lane % 2 * 16,

@@ -674,8 +674,8 @@ static void fail_each_call(const char *path, uint32_t n_waits, uint32_t least) {
     cr_expect(n_closing == n_waits && n_captures > least, "%u, %u", n_closing, n_captures);
 }
 
-/* Of a model that has what is exchanged of any: attention, a delta net, experts and the one of all
- * rows. */
+/* The model has all kinds of layers whose results ranks exchange: attention, a delta net, experts
+ * and an expert of all rows. */
 Test(cuda_ranks, every_call_may_fail_once) {
     const struct tiny_model m = {.arch = "qwen35moe",
                                  .type = TENSOR_Q8_0,

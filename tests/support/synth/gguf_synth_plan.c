@@ -304,8 +304,8 @@ static void plan_latent(struct planner *p, uint32_t i) {
     matrix(p, ROLE_MATRIX, 1.5, (uint64_t)s->n_head * s->v_dim, E, "blk.%u.attn_output.weight", i);
 }
 
-/* What makes one key of @dim values of a block of tokens; those of short blocks, as they overlap,
- * have two halves. */
+/* Adds the tensors that make one key of @dim values of a block of tokens, in two halves for short
+ * blocks, which overlap. */
 static void plan_condense(struct planner *p, uint32_t i, uint32_t dim, const char *what) {
     uint32_t block = synth_block(i);
     uint64_t E = p->shape->n_embd, width = block == 4 ? 2ull * dim : dim;
