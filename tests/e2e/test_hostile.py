@@ -8,6 +8,7 @@ import time
 
 import fuzz_gguf
 import fuzz_http
+from golden_models import golden
 from weftd import BACKEND, BUILD, Skip, Weftd, main, synth, tiny_model
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "512", "--backend", BACKEND, "--threads", "2", "--header-timeout-ms", "3000", "--body-timeout-ms", "5000",
@@ -31,6 +32,18 @@ def test_damaged_models_are_refused_in_one_line_or_used():
         for number in range(40):
             runner.round(models, 2, number, folder, with_daemon=number % 4 == 0)
     assert any(k == ("verify", 0) for k in runner.counts) and any(k == ("verify", 1) for k in runner.counts), runner.counts
+
+
+def test_damaged_drafters_are_refused_in_one_line_or_used():
+    if BACKEND != "cpu":
+        raise Skip("the backend does not matter")
+    runner = fuzz_gguf.Runner(BUILD, 120, golden("qwen35-mtp"))
+    drafters = [fuzz_gguf.Model(golden(name)) for name in ("qwen35-dflash", "qwen35-dflash2")]
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(24):
+            runner.round(drafters, 2, number, folder, with_daemon=number % 2 == 0)
+    assert any(k[0] == "served" for k in runner.counts), runner.counts
+    assert any(k == ("weftd", 78) for k in runner.counts), runner.counts
 
 
 def test_templates_of_a_model_end():
