@@ -2,11 +2,12 @@
  * models - whole models on the device: small random ones against the reference backend and by bits
  * against themselves in other batches; then how long the steps of a large one take.
  *
- * usage: models [--tiny] [--prompts | --goals | --drafts | --selftest] [--q8] [--two] [MODEL.gguf]
+ * usage: models [--tiny] [--prompts | --goals | --drafts | --selftest] [--q8 | --q4] [--two]
+ *               [MODEL.gguf]
  * weft-cuda.so stands beside the program. With a model: times, with the environment's
  * WEFT_CUDA_GRAPHS, WEFT_CUDA_EARLY and WEFT_CUDA_FUSE; --goals: only the batches that goals are
- * set for; --q8: with a KV cache of q8_0; --two: on two devices; --prompts: times of prompts;
- * --drafts: of the model's own block; --selftest: whether the backend takes the device.
+ * set for; --q8, --q4: with a KV cache of q8_0 or q4_0; --two: on two devices; --prompts: times of
+ * prompts; --drafts: of the model's own block; --selftest: whether the backend takes the device.
  */
 
 #include <math.h>
@@ -700,6 +701,8 @@ int main(int argc, char **argv) {
     bool drafts = takes(&argc, &argv, "--drafts");
     if (takes(&argc, &argv, "--q8"))
         t.kv = ENGINE_KV_Q8_0;
+    if (takes(&argc, &argv, "--q4"))
+        t.kv = ENGINE_KV_Q4_0;
     static char two[] = "0,1";
     if (takes(&argc, &argv, "--two"))
         t.devices = two;
