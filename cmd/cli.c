@@ -226,9 +226,19 @@ int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n,
 
 static void print_commands(FILE *f, const char *program, const struct cli_command *commands,
                            size_t n) {
-    fprintf(f, "usage: %s COMMAND ...   (%s COMMAND --help for its options)\n", program, program);
+    fprintf(f, "usage: %s COMMAND ... | --version   (%s COMMAND --help for its options)\n",
+            program, program);
     for (size_t i = 0; i < n; i++)
         fprintf(f, "  %-11s %s\n", commands[i].name, commands[i].help);
+}
+
+bool cli_asks_version(const char *arg) {
+    return strcmp(arg, "--version") == 0 || strcmp(arg, "-V") == 0;
+}
+
+int cli_version(const char *program) {
+    printf("%s %s\n", program, WEFT_VERSION);
+    return cli_flush() ? CLI_OK : CLI_FAILED;
 }
 
 int cli_run(const char *program, const struct cli_command *commands, size_t n, int argc,
@@ -241,6 +251,8 @@ int cli_run(const char *program, const struct cli_command *commands, size_t n, i
         print_commands(stdout, program, commands, n);
         return cli_flush() ? CLI_OK : CLI_FAILED;
     }
+    if (cli_asks_version(argv[1]))
+        return cli_version(program);
     for (size_t i = 0; i < n; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);

@@ -63,6 +63,12 @@ struct cli_command {
     const char *help; /* a few words */
 };
 
-/* Runs the command that argv[1] names, or prints the list of all. Returns the exit code. */
+/* Whether @arg is --version or -V. */
+bool cli_asks_version(const char *arg);
+/* Prints the name of @program and the version. Returns the exit code. */
+int cli_version(const char *program);
+
+/* Runs the command that argv[1] names, or prints the list of all, or with --version the version.
+ * Returns the exit code. */
 int cli_run(const char *program, const struct cli_command *commands, size_t n, int argc,
             char **argv);

@@ -16,7 +16,7 @@
 #include "cmd/ctl_usage.h"
 
 static const char help[] =
-    "usage: weftctl [--socket PATH] [--json] COMMAND\n"
+    "usage: weftctl [--socket PATH] [--json] COMMAND | --version\n"
     "  stats [--watch[=SECONDS]]  print state and counters; --watch: a line every SECONDS\n"
     "                             (1); --all: every statistic with its description\n"
     "  requests                   list the running and waiting requests\n"
@@ -406,6 +406,8 @@ int main(int argc, char **argv) {
     for (; c.argc > 0 && c.argv[0][0] == '-'; c.argc--, c.argv++) {
         if (asks_help(c.argv[0]))
             return say_help();
+        if (cli_asks_version(c.argv[0]))
+            return cli_version("weftctl");
         if (strcmp(c.argv[0], "--json") == 0)
             c.json = true;
         else if (strncmp(c.argv[0], "--socket=", 9) == 0)

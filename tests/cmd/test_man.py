@@ -50,6 +50,14 @@ def test_exit_codes_are_those_of_the_help():
     assert re.findall(r"^\.It (\d+)", page, re.M) == re.findall(r"\d+", codes), codes
 
 
+def test_programs_print_their_version():
+    version = re.search(r"version: '([0-9.]+)'", (SOURCE / "meson.build").read_text())[1]
+    for name in ("weftd", "weft-gguf", "weft-bench", "weftctl"):
+        for option in ("--version", "-V"):
+            if os.path.exists(program(name)):
+                assert subprocess.run([program(name), option], capture_output=True, text=True).stdout == f"{name} {version}\n"
+
+
 def test_pages_can_be_read():
     if not shutil.which("groff"):
         raise Skip("groff is not installed")
