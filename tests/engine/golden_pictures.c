@@ -1,7 +1,6 @@
 #include "tests/engine/golden_pictures.h"
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>

@@ -2,7 +2,6 @@
  * memory. */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -73,7 +72,7 @@ static struct model_file make(const struct tiny_model *t) {
     struct err err;
 
     tiny_model_temp(t, m.path);
-    cr_assert(eq(int, gguf_open(&m.file, m.path, &err), 0));
+    cr_assert_eq(gguf_open(&m.file, m.path, &err), 0);
     unlink(m.path);
     return m;
 }
@@ -114,13 +113,13 @@ Test(engine, tells_what_it_opened) {
     uint64_t matrices = 2 * 300 * 256 + 2 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 256);
     uint64_t vectors = 256 + 2 * (2 * 256 + 256 + 2 * 128);
 
-    cr_assert(eq(int, try_open(&o, &i, &err), 0));
+    cr_assert_eq(try_open(&o, &i, &err), 0);
     gguf_fingerprint(m.file, fingerprint);
     cr_expect(i.n_vocab == 300 && i.n_embd == 256 && i.n_layer == 2);
-    cr_expect(eq(u32, i.max_context, 128)); /* what 8 pages hold */
-    cr_expect(eq(u64, i.n_params, matrices + vectors));
-    cr_expect(eq(u64, i.weight_bytes, matrices / 32 * 34 + vectors * 4));
-    cr_expect(eq(u64, i.page_bytes, 2ull * 2 * 16 * 2 * 64 * 2));
+    cr_expect_eq(i.max_context, 128); /* what 8 pages hold */
+    cr_expect_eq(i.n_params, matrices + vectors);
+    cr_expect_eq(i.weight_bytes, matrices / 32 * 34 + vectors * 4);
+    cr_expect_eq(i.page_bytes, 2ull * 2 * 16 * 2 * 64 * 2);
     cr_expect(memcmp(i.fingerprint, fingerprint, 16) == 0);
     gguf_free(m.file);
 }
@@ -139,7 +138,7 @@ Test(engine, sizes_pages_from_bytes) {
 
         o.kv_type = kv_both((enum engine_kv_type)type);
         o.kv_bytes = 10 * page + page / 2;
-        cr_assert(eq(int, try_open(&o, &i, &err), 0));
+        cr_assert_eq(try_open(&o, &i, &err), 0);
         cr_expect(i.page_bytes == page && i.n_pages == 10);
     }
     gguf_free(m.file);
@@ -152,8 +151,8 @@ Test(engine, keys_and_values_have_formats_of_their_own) {
     struct err err;
 
     o.kv_type = (struct kv_formats){ENGINE_KV_Q8_0, ENGINE_KV_Q4_0};
-    cr_assert(eq(int, try_open(&o, &i, &err), 0));
-    cr_expect(eq(u64, i.page_bytes, 2ull * 2 * 64 * o.page_tokens * (17 + 9) / 16));
+    cr_assert_eq(try_open(&o, &i, &err), 0);
+    cr_expect_eq(i.page_bytes, 2ull * 2 * 64 * o.page_tokens * (17 + 9) / 16);
     cr_expect(i.kv_type.k == ENGINE_KV_Q8_0 && i.kv_type.v == ENGINE_KV_Q4_0);
     gguf_free(m.file);
 }
@@ -170,10 +169,10 @@ Test(engine, auto_takes_q8_0_where_f16_does_not_hold_the_context) {
     o.kv_auto = true;
     o.max_context = 256;
     o.kv_bytes = 256 / o.page_tokens * page;
-    cr_assert(eq(int, try_open(&o, &i, &err), 0), "%s", err.message);
+    cr_assert_eq(try_open(&o, &i, &err), 0, "%s", err.message);
     cr_expect(i.kv_type.k == ENGINE_KV_F16 && i.kv_type.v == ENGINE_KV_F16);
     o.kv_bytes -= page;
-    cr_assert(eq(int, try_open(&o, &i, &err), 0), "%s", err.message);
+    cr_assert_eq(try_open(&o, &i, &err), 0, "%s", err.message);
     cr_expect(i.kv_type.k == ENGINE_KV_Q8_0 && i.kv_type.v == ENGINE_KV_Q8_0);
     gguf_free(m.file);
 }
@@ -242,7 +241,7 @@ Test(engine, loading_tells_its_progress) {
 
     o.progress = on_progress;
     o.progress_ctx = &last_fraction;
-    cr_assert(eq(int, try_open(&o, NULL, &err), 0));
+    cr_assert_eq(try_open(&o, NULL, &err), 0);
     cr_expect(last_fraction == 1.0);
     gguf_free(m.file);
 }
@@ -296,7 +295,7 @@ Test(engine, steps_do_not_allocate) {
         driver_prefill(d, s[1], 7);
         for (int n = 0; n < 20; n++)
             driver_step(d, (struct driver_part[]){{s[0], 1}, {s[1], 1}}, 2);
-        cr_expect(eq(ulong, n_allocations - before, 0), "%s", backends[i]);
+        cr_expect_eq(n_allocations - before, 0, "%s", backends[i]);
         driver_drop(d, s[0]);
         driver_drop(d, s[1]);
         driver_close(d);
@@ -400,7 +399,7 @@ Test(engine, copied_pages_hold_the_same) {
                 move_pages(d, s[1], k % 2, k % 10 > 5, (uint32_t)k % 3);
         }
         for (uint32_t k = 0; k < 21; k++)
-            cr_expect(eq(u64, s[0]->out[k].digest, s[1]->out[k].digest), "%s", backends[i]);
+            cr_expect_eq(s[0]->out[k].digest, s[1]->out[k].digest, "%s", backends[i]);
         driver_drop(d, s[0]);
         driver_drop(d, s[1]);
         driver_close(d);
@@ -445,9 +444,9 @@ Test(engine, prompt_logprobs_are_those_of_samples) {
         cr_assert(engine_launch(d->engine, &b) == 0 && engine_seal(d->engine, b.step) == 0 &&
                   engine_wait(d->engine, b.step, &r) == 0);
         for (uint32_t k = 11; k < 29; k++) {
-            cr_expect(eq(i32, r.out[k].token, s->token[k + 1]));
+            cr_expect_eq(r.out[k].token, s->token[k + 1]);
             cr_expect(r.out[k].logprob == s->out[k - 11].logprob);
-            cr_expect(eq(u64, r.out[k].digest, s->out[k - 11].digest));
+            cr_expect_eq(r.out[k].digest, s->out[k - 11].digest);
         }
         cr_expect(r.out[3].n_top == 2 && r.out[3].top[0].logprob >= r.out[3].top[1].logprob);
         driver_drop(d, s);

@@ -6,7 +6,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <math.h>

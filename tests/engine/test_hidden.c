@@ -4,7 +4,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +36,7 @@ static void open_run(struct run *r, const char *backend, uint32_t n_threads) {
 
     memset(r, 0, sizeof(*r));
     tiny_model_temp(&(struct tiny_model){.arch = "qwen3", .type = TENSOR_Q8_0}, r->path);
-    cr_assert(eq(int, gguf_open(&r->file, r->path, &err), 0));
+    cr_assert_eq(gguf_open(&r->file, r->path, &err), 0);
     unlink(r->path);
     struct engine_opts o = {
         .file = r->file,
@@ -50,7 +49,7 @@ static void open_run(struct run *r, const char *backend, uint32_t n_threads) {
         .max_seqs = 4,
         .max_wants = MAX_WANTS,
     };
-    cr_assert(eq(int, engine_new(&r->engine, &o, &err), 0), "%s", err.message);
+    cr_assert_eq(engine_new(&r->engine, &o, &err), 0, "%s", err.message);
     cr_assert(engine_info(r->engine)->hidden);
     for (uint32_t s = 0; s < 2; s++)
         for (uint32_t i = 0; i < N; i++)
@@ -99,9 +98,9 @@ static struct engine_result compute(struct run *r, uint32_t n_seqs, uint32_t fro
     b.param = param;
     b.table[KV_GLOBAL].start = start;
     b.table[KV_GLOBAL].page = pages;
-    cr_assert(eq(int, engine_launch(r->engine, &b), 0));
-    cr_assert(eq(int, engine_seal(r->engine, b.step), 0));
-    cr_assert(eq(int, engine_wait(r->engine, b.step, &res), 0));
+    cr_assert_eq(engine_launch(r->engine, &b), 0);
+    cr_assert_eq(engine_seal(r->engine, b.step), 0);
+    cr_assert_eq(engine_wait(r->engine, b.step, &res), 0);
     for (uint32_t i = 0; i < b.n_wants; i++) {
         uint32_t s = want[i].param, pos = from + want[i].row - seq[s].row0;
 
@@ -152,9 +151,9 @@ static void follow(struct run *r, bool fed, const int32_t sampled[2], float vect
                                  .table[KV_GLOBAL] = {start, pages}};
     struct engine_result res;
 
-    cr_assert(eq(int, engine_launch(r->engine, &batch), 0));
-    cr_assert(eq(int, engine_seal(r->engine, batch.step), 0));
-    cr_assert(eq(int, engine_wait(r->engine, batch.step, &res), 0));
+    cr_assert_eq(engine_launch(r->engine, &batch), 0);
+    cr_assert_eq(engine_seal(r->engine, batch.step), 0);
+    cr_assert_eq(engine_wait(r->engine, batch.step, &res), 0);
     for (uint32_t i = 0; i < 2; i++)
         memcpy(vector[want[i].row], res.out[i].vector, sizeof(vector[0]));
 }

@@ -4,7 +4,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,7 +65,7 @@ Test(model, each_of_our_architectures_is_taken) {
     for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
         t.arch = archs[i];
         t.tied = i == 1;
-        cr_expect(eq(str, (char *)refusal_of(&t, &err), ""), "%s", archs[i]);
+        cr_expect_str_eq(refusal_of(&t, &err), "", "%s", archs[i]);
     }
 }
 
@@ -78,7 +77,7 @@ Test(model, experts_are_taken_where_they_are_known) {
     t.n_expert_used = 2;
     expect_refused(refusal_of(&t, &err), "qwen3 models with experts (5 here) are not supported");
     t.arch = "llama";
-    cr_expect(eq(str, (char *)refusal_of(&t, &err), ""));
+    cr_expect_str_eq(refusal_of(&t, &err), "");
     t.n_expert_used = 6;
     expect_refused(refusal_of(&t, &err), "'llama.expert_used_count' is 6; it must be from 1 to 5");
     t.arch = "qwen3moe";
@@ -190,12 +189,12 @@ Test(model, what_is_missing_is_named) {
     }
     t.leave_out = NULL;
     tiny_model_temp(&t, path);
-    cr_assert(eq(int, gguf_open(&file, path, &err), 0));
+    cr_assert_eq(gguf_open(&file, path, &err), 0);
     for (uint64_t i = 0; i < gguf_n_tensors(file); i++) {
         t.leave_out = gguf_tensor(file, i)->name;
         const char *why = refusal_of(&t, &err);
         if (strcmp(t.leave_out, "output.weight") == 0)
-            cr_expect(eq(str, (char *)why, ""), "a model without output.weight is tied");
+            cr_expect_str_eq(why, "", "a model without output.weight is tied");
         else
             expect_refused(why, t.leave_out);
     }
@@ -258,7 +257,7 @@ Test(model, lengths_may_be_given_by_layer) {
         if (i)
             expect_refused(why, t.leave_out);
         else
-            cr_expect(eq(str, (char *)why, ""));
+            cr_expect_str_eq(why, "");
         gw_deinit(&w);
     }
 }
@@ -356,7 +355,7 @@ Test(model, a_tokenizer_may_not_know_more_tokens) {
         if (n == 49)
             expect_refused(why, "the tokenizer has 49 tokens, the model 48");
         else
-            cr_expect(eq(str, (char *)why, ""));
+            cr_expect_str_eq(why, "");
         gw_deinit(&w);
     }
 }

@@ -4,7 +4,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include "base/rng.h"
 #include "engine/picture_rows.h"
 

@@ -3,7 +3,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <string.h>
 #include "base/rng.h"
 #include "engine/ngram.h"

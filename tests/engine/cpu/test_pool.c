@@ -2,7 +2,6 @@
  * wrote is seen after it; threads that sleep wake up; none is needed. */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <stdatomic.h>
 #include <time.h>
 #include "engine/cpu/cpu.h"

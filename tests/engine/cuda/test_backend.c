@@ -5,7 +5,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

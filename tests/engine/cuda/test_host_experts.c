@@ -4,7 +4,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,7 +110,7 @@ static void see_order(const char *kernel, uint64_t number, void *args) {
     }
     bool is_sum = strcmp(kernel, "combine") == 0;
 
-    cr_expect(eq(int, beside && (is_sum || strcmp(kernel, "hand_over") == 0), 0), "%s", kernel);
+    cr_expect_eq(beside && (is_sum || strcmp(kernel, "hand_over") == 0), 0, "%s", kernel);
     n_sums += is_sum;
 }
 

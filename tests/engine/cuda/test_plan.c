@@ -6,7 +6,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <string.h>
 #include "base/rng.h"
 #include "base/util.h"

@@ -2,7 +2,6 @@
  * digest for the same logits, whatever the parameters. */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/simt.h"
 #include "tests/support/sample_scene.h"

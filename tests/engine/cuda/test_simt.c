@@ -1,7 +1,6 @@
 /* The emulator sees the mistakes that a device would punish only now and then (simt_check.h). */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>

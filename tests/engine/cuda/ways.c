@@ -1,7 +1,6 @@
 #include "tests/engine/cuda/ways.h"
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,6 @@
  * what the interpreter refuses. */
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,7 +55,7 @@ static bool run(const char *body) {
 }
 
 static void refuses(const char *body, const char *why) {
-    cr_assert(not(run(body)), "%s", body);
+    cr_assert_not(run(body), "%s", body);
     cr_assert(strstr(ptx_message, why) != NULL, "%s: %s", body, ptx_message);
 }
 
@@ -333,9 +332,9 @@ Test(ptx, barriers) {
     }
     refuses("setp.gt.u32 %p1, %r1, 15;\n@%p1 bra $x;\nbar.sync 0;\n$x:\nmov.u32 %r9, 1;",
             "not all lanes");
-    cr_assert(
-        not(run_with("setp.gt.u32 %p1, %r1, 31;\n@%p1 bra $x;\nbar.sync 0, 64;\n$x: bar.sync 1;",
-                     &(struct ptx_launch){.n_threads = 64})));
+    cr_assert_not(
+        run_with("setp.gt.u32 %p1, %r1, 31;\n@%p1 bra $x;\nbar.sync 0, 64;\n$x: bar.sync 1;",
+                 &(struct ptx_launch){.n_threads = 64}));
     cr_assert(strstr(ptx_message, "no warp") != NULL, "%s", ptx_message);
 }
 
@@ -530,11 +529,11 @@ Test(ptx, wgmma) {
             cr_assert(got == want, "thread %u, %d: %g, not %g", i, j, (double)got, (double)want);
         }
     }
-    cr_assert(not(wgmma_with("", begin, wait)));
+    cr_assert_not(wgmma_with("", begin, wait));
     cr_assert(strstr(ptx_message, "no fence.proxy.async") != NULL, "%s", ptx_message);
-    cr_assert(not(wgmma_with(fence, "", wait)));
+    cr_assert_not(wgmma_with(fence, "", wait));
     cr_assert(strstr(ptx_message, "wgmma.fence") != NULL, "%s", ptx_message);
-    cr_assert(not(wgmma_with(fence, begin, "")));
+    cr_assert_not(wgmma_with(fence, begin, ""));
     cr_assert(strstr(ptx_message, "not waited for") != NULL, "%s", ptx_message);
 }
 
@@ -555,9 +554,9 @@ Test(ptx, refusals) {
             "are named");
     refuses("bra $nowhere;", "unknown label");
     refuses("mbarrier.init.shared::cta.b64 [at_launch], 0;", "arrivals");
-    cr_assert(not(run_with("st.global.u32 [%rd1], %r1;\ngriddepcontrol.wait;",
-                           &(struct ptx_launch){.early = true})));
+    cr_assert_not(run_with("st.global.u32 [%rd1], %r1;\ngriddepcontrol.wait;",
+                           &(struct ptx_launch){.early = true}));
     cr_assert(strstr(ptx_message, "before it has waited") != NULL, "%s", ptx_message);
-    cr_assert(not(run_with("mov.u32 %r3, 1;", &(struct ptx_launch){.early = true})));
+    cr_assert_not(run_with("mov.u32 %r3, 1;", &(struct ptx_launch){.early = true}));
     cr_assert(strstr(ptx_message, "did not wait") != NULL, "%s", ptx_message);
 }
