@@ -608,6 +608,7 @@ static int check(struct gen_request *r, bool has_stream_options, struct err *err
     if (r->n_top && !r->logprobs)
         return err_set_code(err, 400, "invalid_value", "top_logprobs",
                             "top_logprobs needs logprobs to be true.");
+    r->one_call |= r->choice.function != NULL; /* "call exactly one specific function" (OpenAI) */
     return output_spec_check(r, err);
 }
 

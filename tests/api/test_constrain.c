@@ -204,8 +204,10 @@ Test(constrain, tool_choice_becomes_a_grammar) {
          "{\"after\":[\"<tool_call>\"]}"},
         {CHOICE("\"required\""), CALLS(GET "," NOW), ""},
         {CHOICE("\"required\",\"parallel_tool_calls\":false"), CALLS_MAX(GET "," NOW, "1"), ""},
-        {CHOICE("{\"type\":\"function\",\"function\":{\"name\":\"now\"}}"), CALLS(NOW), ""},
-        {CHOICE("{\"type\":\"function\",\"name\":\"get\"}"), CALLS(GET), ""},
+        {CHOICE("{\"type\":\"function\",\"function\":{\"name\":\"now\"}}"), CALLS_MAX(NOW, "1"),
+         ""},
+        {CHOICE("{\"type\":\"function\",\"name\":\"get\"},\"parallel_tool_calls\":true"),
+         CALLS_MAX(GET, "1"), ""},
         {CHOICE("{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":["
                 "{\"type\":\"function\",\"function\":{\"name\":\"get\"}}]}}"),
          AFTER(GET), REPEAT},
