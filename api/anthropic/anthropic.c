@@ -89,7 +89,8 @@ static const char *reason_of(const struct writer *w, const struct gen *g, const 
     /* The context left no more. */
     bool full = before + g->m.max_new < w->job.request.max_new && !g->repeats;
     *stop = g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
-    return *stop                         ? "stop_sequence"
+    return g->score_only                 ? "max_tokens"
+           : *stop                       ? "stop_sequence"
            : g->finish == FINISH_LENGTH  ? full ? "model_context_window_exceeded" : "max_tokens"
            : search_has_other_call(w, g) ? "tool_use"
            : output_parser_has_call(g->output) ? "pause_turn"
@@ -453,12 +454,14 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool count, struc
     struct gen_request *r = &job->request;
     bool offered[TOOL_SEARCH_KINDS] = {false};
     yyjson_doc *chat = NULL;
+    bool warms = anthropic_warms(yyjson_doc_get_root(body));
     int result = anthropic_translate(job->env, body, count, &chat, &prefill, offered, err);
 
     if (result < 0 || !search_keep(job, offered, body))
         yyjson_doc_free(body);
     if (result == 0)
         result = openai_read_chat(job, chat, err);
+    r->score_only = warms;
     if (result < 0 || prefill.len == 0)
         return result;
     return gen_request_set_prefill(r, prefill.data, prefill.len);

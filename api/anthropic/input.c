@@ -266,14 +266,21 @@ static int take_model(struct anthropic_input *in, const struct gen_env *env, yyj
     return models_unknown(env, name, strlen(name), in->err);
 }
 
+/* With 0 the worker makes the one token that it needs to end a request: anthropic_warms(). */
 static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {
     yyjson_val *v;
 
     TRY(require(in, body, "max_tokens", &v));
-    if (!yyjson_is_int(v) || yyjson_is_sint(v) || yyjson_get_uint(v) < 1 ||
-        yyjson_get_uint(v) > INT32_MAX)
-        return anthropic_refuse(in, "", "must be a whole number of at least 1");
-    return anthropic_put_copy(in, in->root, "max_tokens", v);
+    if (!yyjson_is_int(v) || yyjson_is_sint(v) || yyjson_get_uint(v) > INT32_MAX)
+        return anthropic_refuse(in, "", "must be a whole number, 0 or more");
+    return anthropic_put(in, in->root, "max_tokens",
+                         yyjson_mut_uint(in->doc, MAX(yyjson_get_uint(v), 1u)));
+}
+
+bool anthropic_warms(yyjson_val *body) {
+    yyjson_val *v = yyjson_obj_get(body, "max_tokens");
+
+    return yyjson_is_int(v) && yyjson_get_uint(v) == 0;
 }
 
 static int take_messages(struct anthropic_input *in, yyjson_val *body, struct buf *prefill) {

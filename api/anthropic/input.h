@@ -62,6 +62,9 @@ struct anthropic_input {
  * may call. 0, -ENOMEM, or a 400 that names the field (404 for an unknown model). */
 int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count, yyjson_doc **out,
                         struct buf *prefill, bool offered[TOOL_SEARCH_KINDS], struct err *err);
+/* Returns true if @body asks for nothing but its prompt in the prefix cache: its chat makes one
+ * token, which is not to be told. */
+bool anthropic_warms(yyjson_val *body);
 /* Returns the longest cache_control of @body: in itself, its tools, its system prompt and its
  * messages. */
 enum cache_wish anthropic_cache_wish(yyjson_val *body);

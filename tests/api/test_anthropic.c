@@ -89,6 +89,18 @@ Test(anthropic, a_plain_answer_is_exact) {
     world_stop(&w);
 }
 
+Test(anthropic, max_tokens_0_computes_the_prompt) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    ask(&w, "{\"model\":\"claude\",\"max_tokens\":0," HI "}", "Hey", &r);
+    reply_expect(&r, 200,
+                 "{" HEAD "[]," STOP("\"max_tokens\"", "null") USAGE("10", "10", "0", "0") "}");
+    cr_expect_eq(w.port.r[0].m.max_new, 1);
+    world_stop(&w);
+}
+
 /* Input, written to the cache and read from it are the prompt together. */
 Test(anthropic, cache_control_counts_what_is_written) {
     static const struct {
