@@ -351,17 +351,22 @@ int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count,
     return r;
 }
 
-/* Returns the longer of @wish and those of the entries of @list. */
+/* Returns the longer of @wish and the cache_control of @v. */
+static enum cache_wish longer(enum cache_wish wish, yyjson_val *v) {
+    yyjson_val *c = yyjson_obj_get(v, "cache_control");
+
+    if (!yyjson_is_obj(c))
+        return wish;
+    return MAX(wish, yyjson_equals_str(yyjson_obj_get(c, "ttl"), "1h") ? CACHE_1H : CACHE_5M);
+}
+
+/* Returns the longest of @wish and those of the entries of @list. */
 static enum cache_wish wish_of(yyjson_val *list, enum cache_wish wish) {
     yyjson_val *v;
     size_t i, n;
 
     yyjson_arr_foreach(list, i, n, v) {
-        yyjson_val *c = yyjson_obj_get(v, "cache_control");
-
-        if (yyjson_is_obj(c))
-            wish =
-                MAX(wish, yyjson_equals_str(yyjson_obj_get(c, "ttl"), "1h") ? CACHE_1H : CACHE_5M);
+        wish = longer(wish, v);
     }
     return wish;
 }
@@ -375,7 +380,7 @@ enum cache_wish anthropic_cache_wish(yyjson_val *body) {
     yyjson_arr_foreach(yyjson_obj_get(body, "messages"), i, n, turn) {
         wish = wish_of(yyjson_obj_get(turn, "content"), wish);
     }
-    return yyjson_is_obj(yyjson_obj_get(body, "cache_control")) ? MAX(wish, CACHE_5M) : wish;
+    return longer(wish, body);
 }
 
 void anthropic_rename(struct err *err) {

@@ -109,6 +109,7 @@ Test(anthropic, cache_control_counts_what_is_written) {
     } table[] = {
         {"", 10, 0, 0},
         {",\"cache_control\":{\"type\":\"ephemeral\"}", 2, 8, 0},
+        {",\"cache_control\":{\"type\":\"ephemeral\",\"ttl\":\"1h\"}", 2, 0, 8},
         {",\"system\":[{\"type\":\"text\",\"text\":\"\",\"cache_control\":{\"ttl\":\"1h\"}}]", 2, 0,
          8},
         {",\"tools\":[{\"type\":\"web_search\",\"cache_control\":{}}]", 2, 8, 0},
