@@ -1,6 +1,7 @@
 #include "api/http/json.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -247,7 +248,48 @@ static int survey(const char *s, size_t len, struct err *err) {
     return 0;
 }
 
-int json_read(yyjson_doc **out, const char *data, size_t len, struct err *err) {
+#define ESCAPE_LEN 6u /* of \\u and four digits */
+
+/* Returns the UTF-16 unit of the escape at @s, or 0 if there is none. */
+static unsigned unit_at(const char *s, size_t len) {
+    unsigned unit = 0;
+
+    if (len < ESCAPE_LEN || s[0] != '\\' || s[1] != 'u')
+        return 0;
+    for (size_t i = 2; i < ESCAPE_LEN; i++) {
+        if (!isxdigit((unsigned char)s[i]))
+            return 0;
+        unit = unit * 16 + (unsigned)(s[i] <= '9' ? s[i] - '0' : (s[i] | 32) - 'a' + 10);
+    }
+    return unit;
+}
+
+/* Replaces escapes of halves of surrogate pairs that stand alone. Clients in JavaScript send them
+ * when they have cut a text inside an emoji, and once that is in a conversation each of its
+ * requests has it. Returns true if there were any. */
+static bool mend_halves(char *s, size_t len) {
+    bool any = false;
+
+    for (size_t i = 0; i + 1 < len; i++) {
+        if (s[i] != '\\')
+            continue;
+        unsigned unit = unit_at(s + i, len - i);
+        bool high = unit >= 0xD800 && unit <= 0xDBFF, low = unit >= 0xDC00 && unit <= 0xDFFF;
+        unsigned next = high ? unit_at(s + i + ESCAPE_LEN, len - i - ESCAPE_LEN) : 0;
+
+        if (next >= 0xDC00 && next <= 0xDFFF) {
+            i += 2 * ESCAPE_LEN - 1;
+        } else if (high || low) {
+            memcpy(s + i + 2, "fffd", 4);
+            any = true;
+        } else {
+            i++; /* the character behind the backslash */
+        }
+    }
+    return any;
+}
+
+int json_read(yyjson_doc **out, char *data, size_t len, struct err *err) {
     yyjson_read_err e;
 
     if (len == 0)
@@ -255,7 +297,9 @@ int json_read(yyjson_doc **out, const char *data, size_t len, struct err *err) {
                             "The request body is empty: JSON is expected.");
     if (survey(data, len, err) < 0)
         return -EINVAL;
-    yyjson_doc *doc = yyjson_read_opts((char *)(uintptr_t)data, len, 0, NULL, &e);
+    yyjson_doc *doc = yyjson_read_opts(data, len, 0, NULL, &e);
+    if (!doc && e.code == YYJSON_READ_ERROR_INVALID_STRING && mend_halves(data, len))
+        doc = yyjson_read_opts(data, len, 0, NULL, &e);
     if (!doc && e.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
         return -ENOMEM;
     if (!doc)

@@ -64,6 +64,7 @@ void json_put_bool(struct json *j, const char *key, bool v);
 /* Writes the key and the opening bracket of its value. */
 void json_put_open(struct json *j, const char *key, char bracket);
 
-/* Parses a request body: an object of at most JSON_DEPTH levels and JSON_NODES values. 0 with *out,
- * the caller's to free; -EINVAL with @err, a 400 that names the byte; -ENOMEM. On any thread. */
-int json_read(yyjson_doc **out, const char *data, size_t len, struct err *err);
+/* Parses a request body: an object of at most JSON_DEPTH levels and JSON_NODES values. Escapes of
+ * half a character are made U+FFFD, also in @data. 0 with *out, the caller's to free; -EINVAL with
+ * @err, a 400 that names the byte; -ENOMEM. On any thread. */
+int json_read(yyjson_doc **out, char *data, size_t len, struct err *err);

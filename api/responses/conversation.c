@@ -209,7 +209,7 @@ static int read_metadata(struct change *c, yyjson_val *v) {
 
 static int read_body(struct change *c) {
     yyjson_doc *doc = NULL;
-    const char *text = c->body.len ? c->body.data : "{}";
+    char none_given[] = "{}", *text = c->body.len ? c->body.data : none_given;
     int r = json_read(&doc, text, c->body.len ? c->body.len : strlen(text), &c->err);
     yyjson_val *root = yyjson_doc_get_root(doc), *items = yyjson_obj_get(root, "items");
     bool none = !items || yyjson_is_null(items);

@@ -377,6 +377,33 @@ Test(tokens, words_and_ids_that_may_come_go_to_the_worker_as_tokens) {
     world_stop(&w);
 }
 
+Test(text, half_a_character_is_replaced) {
+    static const struct {
+        const char *sent, *text;
+    } table[] = {
+        {"a\\ud83d", "a\xEF\xBF\xBD"},
+        {"\\uDE00 b", "\xEF\xBF\xBD b"},
+        {"\\ud83d\\ud83d\\ude00", "\xEF\xBF\xBD\xF0\x9F\x98\x80"},
+        {"\\ud83d\\u0041\\ud83d\\n", "\xEF\xBF\xBD"
+                                     "A\xEF\xBF\xBD\\n"},
+        {"\\\\ud83d\\ud83d", "\\\\ud83d\xEF\xBF\xBD"},
+    };
+    struct world w;
+    struct reply r;
+    char body[200], want[200];
+
+    started(&w);
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        snprintf(body, sizeof(body), "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
+                 table[i].sent);
+        snprintf(want, sizeof(want), "user\\n%s<|im_end|>", table[i].text);
+        world_ask(&w, CHAT "/render", body, &r);
+        cr_expect(strstr(r.body.data, want), "%s: %s", body, r.body.data);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 Test(tokens, text_and_back) {
     struct world w;
     struct reply r;
