@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/json_value.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_chat.h"
@@ -188,6 +189,33 @@ static int post(struct call *c, const char *path, const char *done) {
     return finish(c, r, &err);
 }
 
+/* Says which keys have changed in vain, too: "reloaded" alone would promise that all of them are in
+ * effect. */
+static int run_reload(struct call *c) {
+    CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
+    struct err err = {0};
+    yyjson_val *key;
+    size_t i, n;
+
+    if (c->argc > 0)
+        return cli_usage("reload takes no arguments");
+    int r = ctl_call(c->ctl, "POST", "/reload", &reply, &err);
+    if (r != CTL_OK)
+        return finish(c, r, &err);
+    if (c->json) {
+        print(reply.data, reply.len);
+        return finish(c, r, &err);
+    }
+    yyjson_doc *doc = ctl_parse(reply.data, reply.len);
+    puts("reloaded");
+    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "needs_restart"), i, n, key) {
+        if (json_cstr(key))
+            printf("%.100s: takes effect when weftd is restarted\n", json_cstr(key));
+    }
+    yyjson_doc_free(doc);
+    return finish(c, r, &err);
+}
+
 static int run_cancel(struct call *c) {
     char path[64];
     uint64_t id;
@@ -327,7 +355,7 @@ static const struct command {
     {.name = "top", run_top},
     {.name = "tenants", .path = "/tenants", .show = ctl_show_tenants},
     {.name = "why", run_why},
-    {.name = "reload", .path = "/reload", .done = "reloaded"},
+    {.name = "reload", run_reload},
     {.name = "dump", run_dump},
     {.name = "ps", .path = "/models", .show = ctl_show_served},
     {.name = "load", run_load},

@@ -232,13 +232,25 @@ static void flight_serve(struct exchange *x, struct http *h) {
 }
 
 static void reload_serve(struct exchange *x, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = OUT_MAX};
     const struct admin_opts *o = opts_of(x);
     struct err err = {0};
+    struct json j;
 
-    if (audit_admin(x->client, "reload", NULL, NULL, o->reload(o->ctx, &err), &err) == 0)
-        respond_line(x, "{\"reloaded\":true}");
-    else
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_put_bool(&j, "reloaded", true);
+    json_put_open(&j, "needs_restart", '[');
+    if (audit_admin(x->client, "reload", NULL, NULL, o->reload(o->ctx, &j, &err), &err) < 0) {
         refuse_action(x, &err);
+        return;
+    }
+    json_close(&j, ']');
+    json_close(&j, '}');
+    if (j.error < 0 || buf_add(&b, "", 1) < 0)
+        respond_errno(x, -ENOMEM);
+    else
+        respond_line(x, b.data);
 }
 
 static void on_upgrading_gone(struct exchange *x) {

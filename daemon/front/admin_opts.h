@@ -4,6 +4,7 @@
  * routes (admin.c) and JSON (admin_json.c). */
 
 #include "api/api.h"
+#include "api/http/json.h"
 #include "daemon/models/models.h"
 
 struct admin_opts {
@@ -15,7 +16,8 @@ struct admin_opts {
     void *ctx;
     const char *(*health)(void *ctx); /* "starting", "serving", "replacing", "failed", "draining" */
     void (*drain)(void *ctx);
-    int (*reload)(void *ctx, struct err *err); /* 0, or -errno with the reason in @err */
+    /* 0, with the keys that need a restart added to @later; or -errno with the reason in @err. */
+    int (*reload)(void *ctx, struct json *later, struct err *err);
     /* 0: admin_upgrade_over() follows; or -errno with the reason in @err. */
     int (*upgrade)(void *ctx, struct err *err);
 };

@@ -186,9 +186,9 @@ static void drain_from_admin(void *front) {
 
 /* ---- reloading ---- */
 
-/* Takes the reloadable options of @next over, and names every other one that differs. 0 or
- * -errno. */
-static int apply_reload(struct front *f, const struct config *next) {
+/* Takes the reloadable options of @next over, and names every other one that differs, also to
+ * @later unless that is NULL. 0 or -errno. */
+static int apply_reload(struct front *f, const struct config *next, struct json *later) {
     int r;
 
     for (uint32_t i = 0; i < config_table_n; i++) {
@@ -201,6 +201,8 @@ static int apply_reload(struct front *f, const struct config *next) {
             continue;
         log_event(o->reloads ? WLOG_INFO : WLOG_WARN,
                   o->reloads ? "reloaded" : "reload_needs_restart", "key=%s", o->key);
+        if (!o->reloads && later)
+            json_cstring(later, o->key);
         if ((r = o->reloads ? config_copy(&f->config, next, o) : 0) != 0)
             return r;
     }
@@ -226,7 +228,7 @@ static int read_files(struct front *f, struct err *err) {
 }
 
 /* Reads everything that can be read again. What is wrong is said, and the old stays. */
-static int reload(void *front, struct err *err) {
+static int reload(void *front, struct json *later, struct err *err) {
     struct front *f = front;
     struct config next;
     int r = config_init(&next);
@@ -236,7 +238,7 @@ static int reload(void *front, struct err *err) {
     if (r == 0)
         r = config_check(&next, err);
     if (r == 0)
-        r = apply_reload(f, &next);
+        r = apply_reload(f, &next, later);
     if (r == 0) {
         log_set_level(config_log_level(&f->config));
         r = read_files(f, err);
@@ -256,7 +258,7 @@ static void on_hup(uv_signal_t *s, int signum) {
     audit_signal("reload");
     if (f->was_ready && !f->draining)
         service_reloading();
-    reload(f, &err);
+    reload(f, NULL, &err);
     if (f->was_ready && !f->draining)
         service_ready();
 }

@@ -255,6 +255,12 @@ def test_json_says_why_a_command_fails():
     assert json.loads(run("--json", "reload", code=69)[0])["code"] == 69
 
 
+def test_reload_names_what_it_cannot():
+    for keys, lines in ((["listen", "max-n", 5], ["listen: takes effect when weftd is restarted", "max-n: takes effect when weftd is restarted"]), ([], []), (None, [])):
+        with Server({("POST", "/reload"): http({"reloaded": True, "needs_restart": keys})}):
+            assert run("reload")[0].splitlines() == ["reloaded", *lines]
+
+
 def test_no_daemon_is_69():
     for path in ("/nonexistent/admin.sock", "/dev/null", FOLDER.name, "/" + "x" * 200):
         for command in (["stats"], ["stats", "--watch"], ["requests"], ["cancel", "1"], ["health"], ["drain"], ["top"]):

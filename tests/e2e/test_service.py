@@ -274,6 +274,7 @@ def test_sighup_reloads_keys_and_says_what_it_cannot():
                 assert time.monotonic() < end
                 time.sleep(0.01)
             assert ask("key-number-one") == 401
+            assert d.admin_request("POST", "/reload")[1] == {"reloaded": True, "needs_restart": ["threads"]}
             assert "reload_needs_restart key=threads" in d.log and "reloaded key=log-level" in d.log, d.log
             conf.write_text("[engine]\nthreads = none\n")
             d.process.send_signal(signal.SIGHUP)

@@ -89,6 +89,10 @@ static int refuse(void *ctx, struct err *err) {
     return err_set(err, 400, NULL, "not here");
 }
 
+static int refuse_reload(void *ctx, struct json *later, struct err *err) {
+    return refuse(ctx, err);
+}
+
 static struct world world;
 static char path[64];
 
@@ -106,7 +110,7 @@ static void start(void) {
                            .clock = clock_monotonic(),
                            .health = health,
                            .drain = drain,
-                           .reload = refuse,
+                           .reload = refuse_reload,
                            .upgrade = refuse};
     snprintf(path, sizeof(path), "%.50s.admin", world.path);
     FUZZ_ASSERT(admin_new(&a, &o) == 0 && admin_listen_unix(a, path, &err) == 0);
