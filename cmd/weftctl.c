@@ -406,6 +406,33 @@ static int say_help(void) {
     return cli_flush() ? CLI_OK : CLI_FAILED;
 }
 
+/* Takes an option of all commands from the beginning of @argv. Returns the number of arguments that
+ * it has, 0 if there is another one. */
+static int take_option(int argc, char **argv, struct call *c, const char **socket) {
+    bool json = strcmp(argv[0], "--json") == 0;
+
+    c->json |= json;
+    if (strncmp(argv[0], "--socket=", 9) == 0)
+        *socket = argv[0] + 9;
+    else if (strcmp(argv[0], "--socket") == 0 && argc > 1)
+        *socket = argv[1];
+    else
+        return json;
+    return argv[0][8] ? 1 : 2;
+}
+
+/* Takes the options of all commands that stand behind the command, where many write them. */
+static void take_options(struct call *c, const char **socket) {
+    int kept = 0;
+
+    for (int i = 0, n; i < c->argc; i += n ? n : 1) {
+        n = take_option(c->argc - i, c->argv + i, c, socket);
+        if (n == 0)
+            c->argv[kept++] = c->argv[i];
+    }
+    c->argc = kept;
+}
+
 static int dispatch(const char *socket, struct call *c) {
     CLEANUP(ctl_freep) struct ctl *ctl = NULL;
 
@@ -417,11 +444,12 @@ static int dispatch(const char *socket, struct call *c) {
             continue;
         if (c->argc > 1 && asks_help(c->argv[1]))
             return say_help();
+        c->argc--;
+        c->argv++;
+        take_options(c, &socket);
         if (ctl_new(&ctl, ctl_socket(socket)) < 0)
             return cli_fail("out of memory");
         c->ctl = ctl;
-        c->argc--;
-        c->argv++;
         return commands[i].run ? commands[i].run(c) : run_plain(&commands[i], c);
     }
     return unknown(c->argv[0]);
@@ -431,18 +459,13 @@ int main(int argc, char **argv) {
     struct call c = {.argc = argc - 1, .argv = argv + 1};
     const char *socket = NULL;
 
-    for (; c.argc > 0 && c.argv[0][0] == '-'; c.argc--, c.argv++) {
+    for (int n; c.argc > 0 && c.argv[0][0] == '-'; c.argc -= n, c.argv += n) {
         if (asks_help(c.argv[0]))
             return say_help();
         if (cli_asks_version(c.argv[0]))
             return cli_version("weftctl");
-        if (strcmp(c.argv[0], "--json") == 0)
-            c.json = true;
-        else if (strncmp(c.argv[0], "--socket=", 9) == 0)
-            socket = c.argv[0] + 9;
-        else if (strcmp(c.argv[0], "--socket") == 0 && c.argc > 1)
-            socket = c.argv[1], c.argc--, c.argv++;
-        else
+        n = take_option(c.argc, c.argv, &c, &socket);
+        if (n == 0)
             return cli_usage("\"%s\" is an unknown option or lacks its value", c.argv[0]);
     }
     if (c.argc == 0) {

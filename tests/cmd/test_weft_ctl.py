@@ -280,6 +280,15 @@ def test_socket_option_wins_over_the_environment():
         run("stats", env={"http_proxy": "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1"})
 
 
+def test_options_may_stand_behind_the_command():
+    with Server({("GET", "/stats"): http(STATS), ("GET", "/requests"): http(REQUESTS)}):
+        assert run("requests", "--json") == run("--json", "requests")
+        assert run("stats", "--json", "--all") == run("--json", "stats", "--all")
+    assert "/nowhere:" in run("requests", "--socket", "/nowhere", code=69)[1]
+    assert "/nowhere:" in run("health", "--socket=/nowhere", code=69)[1]
+    assert "requests takes no arguments" in run("requests", "--socket", code=64)[1]
+
+
 def test_wrong_usage_is_64():
     for args in ([], ["nothing"], ["--what", "stats"], ["--socket"], ["cancel"], ["cancel", "x"], ["cancel", "-1"], ["cancel", "1", "2"],
                  ["cancel", "99999999999999999999"], ["stats", "x"], ["stats", "--watch=0"], ["stats", "--watch=x"],
