@@ -244,10 +244,16 @@ static int unknown(const char *dashes, const char *name, const char *what, struc
 
 /* ---- file ---- */
 
-/* One line of a file. */
+struct file {
+    struct config *c;
+    bool *seen; /* [config_table_n] */
+};
+
+/* One line of a file. A key may come once: of two lines, one would be without effect. */
 static int on_pair(void *ctx, const char *section, const char *name, const char *value,
                    struct err *err) {
     const struct option *o = find(name);
+    struct file *f = ctx;
 
     if (!o)
         return unknown("", name, "key", err);
@@ -258,11 +264,24 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
                        section);
     if (strstr(value, " #"))
         return err_set(err, 0, name, "%s: a comment needs a line of its own", name);
-    return set(ctx, o, value, err);
+    if (f->seen[o - config_table])
+        return err_set(err, 0, name, "%s: is set by an earlier line, too; %s", name,
+                       o->type == OPTION_LIST ? "give all values in one, separated by commas"
+                                              : "remove one of them");
+    f->seen[o - config_table] = true;
+    return set(f->c, o, value, err);
+}
+
+static int read_file(struct config *c, const char *path, const char *param, keyfile_pair pair,
+                     struct err *err) {
+    CLEANUP(freep) bool *seen = calloc(config_table_n, sizeof(*seen));
+    struct file f = {c, seen};
+
+    return seen ? keyfile_read(path, param, pair, &f, err) : -ENOMEM;
 }
 
 int config_read_file(struct config *c, const char *path, struct err *err) {
-    return keyfile_read(path, "config", on_pair, c, err);
+    return read_file(c, path, "config", on_pair, err);
 }
 
 /* One line of a preset. */
@@ -282,7 +301,7 @@ static int on_preset_pair(void *ctx, const char *section, const char *name, cons
 }
 
 int config_read_preset(struct config *c, const char *path, struct err *err) {
-    return keyfile_read(path, "models", on_preset_pair, c, err);
+    return read_file(c, path, "models", on_preset_pair, err);
 }
 
 /* ---- flags ---- */

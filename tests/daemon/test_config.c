@@ -132,6 +132,14 @@ Test(config, repeated_list_flag_adds) {
     cr_expect_null(config.listen[2]);
 }
 
+Test(config, a_key_given_twice_in_a_file_is_refused) {
+    expect_error("[listen]\nlisten = 127.0.0.1:1\nlisten = 127.0.0.1:2\n", 3,
+                 "listen: is set by an earlier line, too; give all values in one, separated by");
+    unlink(path);
+    expect_error("[engine]\nthreads = 1\ndepth = 1\n[engine]\nthreads = 1\n", 5,
+                 "threads: is set by an earlier line, too; remove one of them");
+}
+
 Test(config, unknown_key_is_named_with_file_and_line) {
     expect_error("[engine]\nthreads = 1\nthread = 2\n", 3, "thread: unknown key");
 }
