@@ -85,6 +85,20 @@ static bool shard_has_changed(const struct gguf_shard *s) {
            st.st_mtim.tv_sec != s->changed.tv_sec || st.st_mtim.tv_nsec != s->changed.tv_nsec;
 }
 
+/* Says what is in place of a model. A repository of a hub that was cloned without Git LFS has texts
+ * of three lines under the names of its models; a page is what a browser's address downloads. */
+static int not_gguf(struct gguf_cursor *c, const uint8_t *magic) {
+    if (memcmp(magic, "vers", 4) == 0)
+        return gguf_cursor_fail_at(c, 0,
+                                   "not a GGUF file but, it seems, a pointer of Git LFS: run git "
+                                   "lfs pull in its repository, or download the model itself");
+    if (*magic == '<')
+        return gguf_cursor_fail_at(c, 0,
+                                   "not a GGUF file but, it seems, a web page: download the file "
+                                   "that the page links to");
+    return gguf_cursor_fail_at(c, 0, "not a GGUF file");
+}
+
 /* The first 24 bytes: format, version, counts that the bytes left have room for. */
 static int parse_head(struct gguf_cursor *c, uint32_t *version, uint32_t *n_tensors,
                       uint32_t *n_kv) {
@@ -93,7 +107,7 @@ static int parse_head(struct gguf_cursor *c, uint32_t *version, uint32_t *n_tens
 
     TRY(gguf_cursor_take(c, 4, &magic, "the magic number"));
     if (memcmp(magic, "GGUF", 4) != 0)
-        return gguf_cursor_fail_at(c, 0, "not a GGUF file");
+        return not_gguf(c, magic);
     TRY(gguf_cursor_u32(c, version, "the version"));
     if ((*version & 0xFFFF) == 0)
         return gguf_cursor_fail_at(c, 4,

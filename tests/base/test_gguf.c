@@ -352,6 +352,23 @@ Test(gguf, every_byte_of_the_header_with_random_values) {
     gw_deinit(&w);
 }
 
+Test(gguf, what_is_downloaded_by_mistake_is_named) {
+    static const struct {
+        const char *text, *part;
+    } table[] = {
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"},
+        {"<!DOCTYPE html>\n<html><body></body></html>\n", "a web page"},
+        {"ggml, a format of the past", "not a GGUF file"},
+    };
+    struct gguf *g;
+    struct err err;
+
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        cr_expect_eq(open_bytes(&g, table[i].text, strlen(table[i].text), &err), -EINVAL);
+        cr_expect(strstr(err.message, table[i].part), "%s", err.message);
+    }
+}
+
 Test(gguf, wrong_files_are_refused_with_a_reason) {
     static const uint64_t row[] = {32}, odd[] = {33, 2}, zero[] = {32, 0}, big[] = {1ull << 62, 8},
                           wide[] = {32, 1ull << 50};
