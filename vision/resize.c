@@ -272,14 +272,19 @@ static void write_place(struct resizer *r, uint32_t i) {
 void resizer_add(struct resizer *r, const uint8_t *rgb) {
     const struct taps *t = &r->down;
     uint32_t at = r->mirrors_rows ? r->height - 1 - r->n_seen : r->n_seen;
+    uint32_t before = r->mirrors_rows ? at + 1 : at - 1;
     uint8_t *to = r->window + at % t->most * r->n_padded, *row = r->turns ? to : r->row;
 
     assert(r->n_seen < r->height);
-    if (!r->mirrors_columns)
+    bool again = r->n_seen > 0 && !r->mirrors_columns && !r->turns &&
+                 memcmp(row, rgb, (size_t)r->width * 3) == 0;
+    if (!again && !r->mirrors_columns)
         memcpy(row, rgb, (size_t)r->width * 3);
     for (uint32_t x = 0; r->mirrors_columns && x < r->width; x++)
         memcpy(row + (size_t)x * 3, rgb + (size_t)(r->width - 1 - x) * 3, 3);
-    if (!r->turns)
+    if (again) /* most rows of a screenshot are like the one above */
+        memmove(to, r->window + before % t->most * r->n_padded, r->n_row);
+    else if (!r->turns)
         resize_row(r, row, to);
     r->n_seen++;
     for (; r->n_done < r->n_down; r->n_done++) {

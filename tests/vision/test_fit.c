@@ -115,6 +115,29 @@ Test(fit, rows_give_the_bytes_of_the_whole) {
     }
 }
 
+/* Rows like the one above are not resized again. Mirrored columns are, and give the same bytes in
+ * the other order. */
+Test(fit, rows_that_come_again_give_the_same_bytes) {
+    CLEANUP(picture_deinit) struct picture in = make_noise(200, 90);
+    const struct picture_fit fit = make_fit(1, 16);
+
+    for (uint32_t y = 0; y < in.height; y++)
+        if (y % 7 > 2)
+            memcpy(in.rgb + y * 600, in.rgb + (y - 1) * 600, 600);
+    CLEANUP(picture_deinit) struct picture mirrored = turn(&in, 2);
+    for (int o = 1; o <= 4; o += 3) { /* from the top, and from the bottom */
+        CLEANUP(fitter_deinit) struct fitter a = {.fit = &fit}, b = {.fit = &fit};
+
+        cr_assert(fitter_begin(&a, 200, 90, o, NULL) == 0);
+        cr_assert(fitter_begin(&b, 200, 90, o == 1 ? 2 : 3, NULL) == 0);
+        for (uint32_t y = 0; y < in.height; y++) {
+            fitter_add(&a, in.rgb + y * 600);
+            fitter_add(&b, mirrored.rgb + y * 600);
+        }
+        expect_same(&a.out, &b.out, "repeated", o);
+    }
+}
+
 /* Files of every kind in a process that decodes, against decoding, and fitting what came of it. */
 Test(fit, the_process_gives_what_a_model_is_shown) {
     char path[1024];
