@@ -177,7 +177,10 @@ static int read_answer(int socket, const struct picture_fit *fit, struct picture
         a.height = layout->height;
     }
     TRY(picture_new(p, a.width, a.height, err));
-    return move_bytes(socket, false, p->rgb, picture_bytes(p->width, p->height), deadline);
+    TRY(move_bytes(socket, false, p->rgb, picture_bytes(p->width, p->height), deadline));
+    if (fit && fit->free_bytes)
+        *fit->free_bytes = MIN(*fit->free_bytes, a.free_bytes);
+    return 0;
 }
 
 /* Returns true while the process keeps its end of the socket. */
@@ -205,7 +208,10 @@ static int run_child(struct decoder *d, const struct job *job, struct picture *o
 
     if (job->fit) {
         q.fit = *job->fit;
-        q.fit.projector.name = NULL; /* a place in this process */
+        q.fit.projector.name = NULL; /* a place in this process, as is the next */
+        q.fit.free_bytes = NULL;
+        q.counts = job->fit->free_bytes != NULL;
+        q.free_bytes = q.counts ? *job->fit->free_bytes : 0;
     }
     TRY(start_child(d, &socket));
     int r = move_bytes(socket, true, &q, sizeof(q), deadline);

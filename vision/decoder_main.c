@@ -117,6 +117,7 @@ static void decode_one(int fd) {
     if (!file || !move_bytes(fd, false, file, q.len))
         return;
     f.fit = q.fits ? &q.fit : NULL;
+    q.fit.free_bytes = q.counts ? &q.free_bytes : NULL;
     a.result = picture_decode_rows(file, q.len, &f, &err);
     if (a.result == -ENOMEM)
         err_set(&err, 0, NULL, "the picture needs more than %llu MiB to be decoded",
@@ -124,6 +125,7 @@ static void decode_one(int fd) {
     snprintf(a.message, sizeof(a.message), "%s", err.message);
     a.width = f.width;
     a.height = f.height;
+    a.free_bytes = q.free_bytes;
     if (move_bytes(fd, true, &a, sizeof(a)) && a.result == 0)
         move_bytes(fd, true, f.out.rgb, picture_bytes(f.out.width, f.out.height));
 }

@@ -11,10 +11,13 @@ struct decoder_request {
     uint64_t len; /* bytes of the file */
     bool fits;    /* pixels are wanted for a model */
     struct picture_fit fit;
+    bool counts; /* the picture is one of several, which have free_bytes left */
+    uint64_t free_bytes;
 };
 
 struct decoder_answer {
     int32_t result;         /* 0: pixels follow; else -errno and the message */
     uint32_t width, height; /* sides of the turned picture, before it is fitted */
+    uint64_t free_bytes;    /* what is left of the request's */
     char message[400];
 };

@@ -45,6 +45,29 @@ static int begin(struct fitter *f, uint32_t width, uint32_t height, int orientat
     return 0;
 }
 
+uint64_t fitter_count_max(const struct fitter *f) {
+    uint64_t paid = f->n_file * PICTURE_BYTES_PAID, free_bytes = PICTURE_BYTES_FREE;
+
+    if (!f->fit)
+        return UINT64_MAX;
+    if (f->fit->free_bytes)
+        free_bytes = MIN(free_bytes, paid + *f->fit->free_bytes);
+    return MAX(paid, free_bytes);
+}
+
+int fitter_count(struct fitter *f, uint64_t bytes, struct err *err) {
+    uint64_t most = fitter_count_max(f);
+
+    f->n_counted += bytes;
+    if (f->n_counted <= most)
+        return 0;
+    return err_set(err, 0, NULL,
+                   "%u x %u pixels of its kind count %llu MiB, and a file of %llu KiB may have "
+                   "%llu MiB: send fewer pixels, or fewer pictures that are nearly empty",
+                   f->width, f->height, (unsigned long long)(f->n_counted >> 20),
+                   (unsigned long long)(f->n_file >> 10), (unsigned long long)(most >> 20));
+}
+
 int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientation,
                  struct err *err) {
     const struct picture_fit *fit = f->fit;
@@ -53,6 +76,7 @@ int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientat
     TRY(picture_check(width, height, fit ? fit->max_megapixels : PICTURE_MEGAPIXELS_MAX, err));
     f->width = (uint32_t)(orientation > 4 ? height : width);
     f->height = (uint32_t)(orientation > 4 ? width : height);
+    TRY(fitter_count(f, 4 * width * height, err));
     if (fit)
         picture_fit_layout(fit, f->width, f->height, &f->layout);
     return begin(f, (uint32_t)width, (uint32_t)height, orientation, fit ? &fit->projector : NULL,

@@ -14,7 +14,22 @@ struct picture_fit {
     struct picture_budget budget;
     bool pads;               /* picture_pad() in place of picture_resize() */
     uint32_t max_megapixels; /* limit of a file; at most PICTURE_MEGAPIXELS_MAX */
+    /* Bytes that the request's pictures may still count beyond what their files pay for; reduced
+     * by each picture that is decoded. NULL: this picture is the only one. */
+    uint64_t *free_bytes;
 };
+
+/*
+ * A picture's cost must be in proportion to its file's bytes, or a few kilobytes of one colour
+ * would be inflated for a second. It counts four bytes a pixel, and more where decoding takes more:
+ * about 3 ns each. Each byte of the file pays for PICTURE_BYTES_PAID of them. A picture that counts
+ * at most PICTURE_BYTES_FREE, such as any screenshot of 4K, may leave some unpaid, and those of a
+ * request PICTURE_REQUEST_FREE together; a larger one must be paid for as a whole
+ * (docs/measurements/pictures.md).
+ */
+#define PICTURE_BYTES_PAID 640u
+#define PICTURE_BYTES_FREE (32ull << 20)
+#define PICTURE_REQUEST_FREE (256ull << 20)
 
 /* Bytes that a decoder may hold of a picture whose rows do not come one after the other: two for
  * each pixel that is allowed. */
@@ -39,6 +54,7 @@ typedef int (*picture_decode_fn)(void *ctx, const void *data, size_t len,
 /* A picture that is made from the rows of a file. Zeroed but for `fit`, it has not begun. */
 struct fitter {
     const struct picture_fit *fit; /* NULL: the pixels are kept as they are */
+    uint64_t n_file, n_counted;    /* bytes of the file, and what the picture counts */
     uint32_t width, height;        /* sides of the turned picture */
     struct picture out;
     struct picture_layout layout; /* with a fit */
@@ -46,10 +62,14 @@ struct fitter {
     uint32_t n_parts;
 };
 
-/* Begins a file of @width x @height pixels, which @orientation (1 to 8) turns. 0; -EINVAL with @err
- * for a size beyond the limits; -ENOMEM. */
+/* Begins a file of @width x @height pixels, which @orientation (1 to 8) turns, and counts the
+ * pixels. 0; -EINVAL with @err for a size beyond the limits; -ENOMEM. */
 int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientation,
                  struct err *err);
+/* Counts @bytes more than four a pixel. 0, or -EINVAL with @err: the file does not pay for them. */
+int fitter_count(struct fitter *f, uint64_t bytes, struct err *err);
+/* Returns the bytes that the picture may count. */
+uint64_t fitter_count_max(const struct fitter *f);
 /* Returns the bytes that a decoder may hold of the picture. */
 uint64_t fitter_held_max(const struct fitter *f);
 /* Checks that a decoder may hold @bytes of the picture. 0, or -EINVAL with @err. */
@@ -59,7 +79,8 @@ void fitter_add(struct fitter *f, const uint8_t *rgb);
 /* Frees what it has, the result included. */
 void fitter_deinit(struct fitter *f);
 
-/* Decodes the file into @out, which has not begun. Returns like picture_decode(). */
+/* Decodes the file into @out, which has not begun, and takes what the file did not pay for from the
+ * fit's free bytes. Returns like picture_decode(). */
 int picture_decode_rows(const void *data, size_t len, struct fitter *out, struct err *err);
 
 /* Makes the pixels that the encoder gets: @in stretched to the size; if @pads, with its aspect kept

@@ -12,10 +12,12 @@
  * picture would be made up.
  */
 
-/* Scans of a progressive file, of which real files have about ten: of any one, and of one that
- * takes all the memory that it may. A scan of 54 bytes passes over all coefficients. */
+/* Scans of a progressive file, of which real files have about ten. A scan of 54 bytes passes over
+ * all coefficients, in about an eighth of the time that as many counted bytes take: so many are
+ * free, and the rest of a file's scans count. */
 #define SCANS_MAX 200u
-#define LARGE_SCANS_MAX 16u
+#define SCANS_FREE 16u
+#define SCAN_PART 8u
 
 struct reader {
     struct jpeg_error_mgr errors; /* the first: libjpeg hands it back */
@@ -92,8 +94,10 @@ static int read_file(struct jpeg_decompress_struct *jpeg, const uint8_t *data, s
         uint64_t held = held_bytes(jpeg);
 
         TRY(fitter_hold(out, held, err));
+        TRY(fitter_count(out, held, err));
+        uint64_t left = fitter_count_max(out) - out->n_counted;
         ((struct reader *)jpeg->err)->scans_max =
-            (unsigned)MIN(SCANS_MAX, fitter_held_max(out) / MAX(held / LARGE_SCANS_MAX, 1u));
+            (unsigned)MIN(SCANS_MAX, SCANS_FREE + left / MAX(held / SCAN_PART, 1u));
     }
     bool cmyk = jpeg->num_components == 4;
     jpeg->out_color_space = cmyk ? JCS_CMYK : JCS_RGB;

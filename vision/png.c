@@ -81,6 +81,7 @@ static int read_rows(png_structp png, size_t n_row, struct reader *r, uint32_t h
 /* Reads a file whose rows come in seven passes. */
 static int read_passes(png_structp png, size_t n_row, struct reader *r, uint32_t height) {
     TRY(fitter_hold(r->out, (uint64_t)n_row * height, r->err));
+    TRY(fitter_count(r->out, (uint64_t)n_row * height, r->err));
     r->pixels = malloc(n_row * height);
     r->rows = malloc(height * sizeof(*r->rows));
     if (!r->pixels || !r->rows)
@@ -97,12 +98,15 @@ static int read_passes(png_structp png, size_t n_row, struct reader *r, uint32_t
 static int read_file(png_structp png, png_infop info, struct reader *r) {
     png_set_read_fn(png, r, read_bytes);
     png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_QUIET_USE);
+    png_set_option(png, PNG_IGNORE_ADLER32, PNG_OPTION_ON); /* each chunk has its own sum */
     /* Texts and profiles are skipped: libpng would inflate and keep a thousand of them. */
     png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
     png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* picture_check() has the limits */
     png_read_info(png, info);
     uint32_t width = png_get_image_width(png, info), height = png_get_image_height(png, info);
     TRY(fitter_begin(r->out, width, height, find_orientation(r->data, r->len), r->err));
+    if (png_get_bit_depth(png, info) == 16) /* filtered byte by byte, without vectors */
+        TRY(fitter_count(r->out, (uint64_t)png_get_rowbytes(png, info) * height, r->err));
     set_rgb(png);
     png_read_update_info(png, info);
     if (png_get_rowbytes(png, info) != (size_t)width * 3)

@@ -184,15 +184,15 @@ static void append(png_structp png, png_bytep data, png_size_t n) {
 }
 
 /* A PNG file of gray lines on black, each of another gray, with @n texts beside its pixels. */
-static struct file make_told_png(uint32_t width, uint32_t height, int interlace,
+static struct file make_told_png(uint32_t width, uint32_t height, int depth, int interlace,
                                  const png_text *texts, int n_texts) {
     png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
     png_infop info = png_create_info_struct(png);
-    uint8_t *row = calloc(width, 3);
+    uint8_t *row = calloc(width, 6);
     struct file f = {0};
 
     png_set_write_fn(png, &f, append, NULL);
-    png_set_IHDR(png, info, width, height, 8, PNG_COLOR_TYPE_RGB, interlace, 0, 0);
+    png_set_IHDR(png, info, width, height, depth, PNG_COLOR_TYPE_RGB, interlace, 0, 0);
     png_set_text(png, info, texts, n_texts);
     png_write_info(png, info);
     for (int n = png_set_interlace_handling(png); n > 0; n--)
@@ -207,7 +207,7 @@ static struct file make_told_png(uint32_t width, uint32_t height, int interlace,
 }
 
 static struct file make_png(uint32_t width, uint32_t height, int interlace) {
-    return make_told_png(width, height, interlace, NULL, 0);
+    return make_told_png(width, height, 8, interlace, NULL, 0);
 }
 
 Test(fit, passes_give_the_pixels_of_rows) {
@@ -320,17 +320,102 @@ static struct file make_scans(uint32_t side, int n) {
     return f;
 }
 
-/* Each scan costs a pass over the whole: 16 of one that takes the 2 MiB that are allowed. */
+/* Each scan costs a pass over the whole: 16 of the largest that its bytes do not pay for. */
 Test(fit, a_large_jpeg_has_few_scans) {
-    CLEANUP(file_deinit) struct file few = make_scans(1024, 16), many = make_scans(1024, 17);
-    CLEANUP(file_deinit) struct file small = make_scans(500, 64);
+    CLEANUP(file_deinit) struct file few = make_scans(2360, 16), many = make_scans(2360, 18);
+    CLEANUP(file_deinit) struct file small = make_scans(1024, 64);
     struct err err = {0};
 
-    cr_expect(decode(&few, 1, &err) == 0, "%s", err.message);
-    cr_expect(decode(&many, 1, &err) < 0 && strstr(err.message, "more than 16 scans"), "%s",
+    cr_expect(decode(&few, 8, &err) == 0, "%s", err.message);
+    cr_expect(decode(&many, 8, &err) < 0 && strstr(err.message, "more than 16 scans"), "%s",
               err.message);
-    cr_expect(decode(&many, 2, &err) == 0, "%s", err.message);
-    cr_expect(decode(&small, 1, &err) == 0, "%s", err.message);
+    cr_expect(decode(&small, 8, &err) == 0, "%s", err.message);
+}
+
+/* Appends zeros, which no decoder reads, until @f has @n bytes. */
+static void pad(struct file *f, size_t n) {
+    cr_assert(f->len <= n);
+    f->data = realloc(f->data, n);
+    memset(f->data + f->len, 0, n - f->len);
+    f->len = n;
+}
+
+static void expect_unpaid(const struct file *f, const char *part) {
+    struct err err = {0};
+
+    cr_expect(decode(f, 32, &err) < 0 && strstr(err.message, part), "'%s' in '%s'", part,
+              err.message);
+}
+
+/* Four bytes a pixel, and a byte of the file for 640 of them. */
+Test(fit, a_file_pays_for_its_pixels) {
+    CLEANUP(file_deinit) struct file screen = make_png(3840, 2160, 0);
+    CLEANUP(file_deinit) struct file large = make_png(16384, 513, 0);
+    struct err err = {0};
+
+    cr_expect(decode(&screen, 32, &err) == 0, "%s", err.message);
+    pad(&large, 52531);
+    expect_unpaid(&large, "16384 x 513 pixels of its kind count 32 MiB, and a file of 51 KiB");
+    pad(&large, 52532); /* 4 * 16384 * 513 / 640, rounded up */
+    cr_expect(decode(&large, 32, &err) == 0, "%s", err.message);
+}
+
+/* At most 32 MiB are free; these kinds count 10, 7 and 6 bytes a pixel. */
+Test(fit, kinds_that_take_longer_count_more) {
+    struct file deep[] = {make_told_png(1831, 1832, 16, 0, NULL, 0),
+                          make_told_png(1832, 1832, 16, 0, NULL, 0)};
+    struct file passes[] = {make_png(2189, 2189, 1), make_png(2190, 2190, 1)};
+    struct file scans[] = {make_scans(2360, 2), make_scans(2368, 2)};
+    struct err err = {0};
+
+    cr_expect(decode(&deep[0], 32, &err) == 0, "%s", err.message);
+    expect_unpaid(&deep[1], "1832 x 1832 pixels of its kind");
+    cr_expect(decode(&passes[0], 32, &err) == 0, "%s", err.message);
+    expect_unpaid(&passes[1], "2190 x 2190 pixels of its kind");
+    cr_expect(decode(&scans[0], 32, &err) == 0, "%s", err.message);
+    expect_unpaid(&scans[1], "2368 x 2368 pixels of its kind");
+    for (int i = 0; i < 2; i++) {
+        file_deinit(&deep[i]);
+        file_deinit(&passes[i]);
+        file_deinit(&scans[i]);
+    }
+}
+
+/* What a file does not pay for is taken from the request's bytes, here and in the process. */
+Test(fit, pictures_of_a_request_share_what_is_free) {
+    CLEANUP(file_deinit) struct file f = make_png(2048, 1024, 0);
+    uint64_t costs = (8u << 20) - f.len * PICTURE_BYTES_PAID;
+    struct decoder *d = NULL;
+    char path[1024];
+
+    snprintf(path, sizeof(path), "%s/weft-gguf", getenv("WEFT_BUILD"));
+    cr_assert(decoder_new(&d, path) == 0);
+    for (int there = 0; there < 2; there++) {
+        uint64_t left = 2 * costs + 10;
+        struct picture_fit fit = make_fit(1, 16);
+
+        fit.free_bytes = &left;
+        for (int i = 0; i < 3; i++) {
+            CLEANUP(picture_deinit) struct picture p = {0};
+            struct picture_layout l;
+            struct err err = {0};
+            int r = there ? decoder_run(d, f.data, f.len, &fit, &p, &l, &err)
+                          : picture_decode_fit(f.data, f.len, &fit, &p, &l, &err);
+
+            cr_expect((r == 0) == (i < 2), "%d, %d: %s", there, i, err.message);
+            cr_expect_eq(left, (i == 0) * costs + 10, "%d, %d: %zu", there, i, (size_t)left);
+        }
+    }
+    pad(&f, (8u << 20) / PICTURE_BYTES_PAID + 1); /* pays for all */
+    uint64_t left = 0;
+    struct picture_fit fit = make_fit(1, 16);
+    CLEANUP(picture_deinit) struct picture p = {0};
+    struct picture_layout l;
+    struct err err = {0};
+
+    fit.free_bytes = &left;
+    cr_expect(decoder_run(d, f.data, f.len, &fit, &p, &l, &err) == 0, "%s", err.message);
+    decoder_free(d);
 }
 
 /* Without the address sanitizer, whose memory is not the decoder's. */
@@ -351,6 +436,8 @@ static int decode_in_little_memory(const struct file *f) {
 Test(fit, a_large_picture_takes_the_memory_of_a_few_rows) {
     CLEANUP(file_deinit) struct file f = make_png(16384, 2048, 0);
     int status;
+
+    pad(&f, (128u << 20) / PICTURE_BYTES_PAID + 1);
     pid_t pid = fork();
 
     if (pid == 0)
@@ -383,7 +470,7 @@ Test(fit, compressed_texts_are_not_inflated) {
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
         texts[i] = (png_text){
             .compression = PNG_TEXT_COMPRESSION_zTXt, .key = (char *)"k", .text = long_text};
-    CLEANUP(file_deinit) struct file f = make_told_png(16, 16, 0, texts, ARRAY_SIZE(texts));
+    CLEANUP(file_deinit) struct file f = make_told_png(16, 16, 8, 0, texts, ARRAY_SIZE(texts));
     pid_t pid = fork();
 
     if (pid == 0)
