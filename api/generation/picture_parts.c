@@ -271,19 +271,18 @@ static int too_long(struct prompt_job *job) {
 static int look(struct prompt_job *job) {
     struct gen_request *r = &job->request;
     struct picture_table *all = &job->env->pictures;
-    uint64_t n_rows = 0;
+    uint64_t n_rows = 0, free_bytes = PICTURE_REQUEST_FREE;
 
     for (uint32_t i = 0; i < r->n_pictures; i++) {
         struct request_picture *p = &r->pictures[i];
 
         if (!p->seen) {
             struct picture_way w = way_of(job, p->low);
-            bool waits = !job->quick;
 
             if (job_pause() < 0)
                 return -ECANCELED;
-            TRY(picture_table_look(all, &w, waits, &p->file, p->n_file, p->place, &p->seen,
-                                   &job->err));
+            TRY(picture_table_look(all, &w, job->quick ? NULL : &free_bytes, &p->file, p->n_file,
+                                   p->place, &p->seen, &job->err));
         }
         n_rows += p->seen->shown.n_rows;
         if (r->messages && n_rows > job->max_tokens)

@@ -137,12 +137,14 @@ static void key_of(const struct picture_way *w, const uint8_t *file, size_t n, u
 }
 
 /* Decodes and resizes. The message of an error is about the picture: "the file is cut off". */
-static int make(struct picture_table *p, const struct picture_way *w, const uint8_t *file, size_t n,
-                struct picture_layout *layout, uint8_t **pixels, struct err *err) {
+static int make(struct picture_table *p, const struct picture_way *w, uint64_t *free_bytes,
+                const uint8_t *file, size_t n, struct picture_layout *layout, uint8_t **pixels,
+                struct err *err) {
     const struct picture_fit fit = {.projector = *w->projector,
                                     .budget = w->budget,
                                     .pads = w->pads,
-                                    .max_megapixels = p->max_megapixels};
+                                    .max_megapixels = p->max_megapixels,
+                                    .free_bytes = free_bytes};
     struct picture out = {0};
     int r = p->decode(p->ctx, file, n, &fit, &out, layout, err);
 
@@ -187,12 +189,13 @@ static struct picture_seen *new_seen(struct picture_table *p, const struct pictu
 }
 
 /* Decodes a file that is not known and remembers it, with a reference. */
-static int learn(struct picture_table *p, const struct picture_way *w, const uint8_t key[32],
-                 uint8_t **file, size_t n, struct picture_seen **out, struct err *err) {
+static int learn(struct picture_table *p, const struct picture_way *w, uint64_t *free_bytes,
+                 const uint8_t key[32], uint8_t **file, size_t n, struct picture_seen **out,
+                 struct err *err) {
     struct picture_layout layout;
     uint8_t *pixels = NULL;
 
-    TRY(make(p, w, *file, n, &layout, &pixels, err));
+    TRY(make(p, w, free_bytes, *file, n, &layout, &pixels, err));
     struct picture_seen *own = new_seen(p, w, key, &layout, pixels);
     if (!own) {
         free(pixels);
@@ -259,7 +262,7 @@ static int tell(int r, const char *place, struct err *err) {
                         place, e.message);
 }
 
-int picture_table_look(struct picture_table *p, const struct picture_way *way, bool waits,
+int picture_table_look(struct picture_table *p, const struct picture_way *way, uint64_t *free_bytes,
                        uint8_t **file, size_t n, const char *place, struct picture_seen **out,
                        struct err *err) {
     uint8_t key[32];
@@ -267,10 +270,10 @@ int picture_table_look(struct picture_table *p, const struct picture_way *way, b
     assert(p->decode && way->projector);
     key_of(way, *file, n, key);
     int r = recognise(p, key, file, n, out);
-    if (r == 1 && !waits)
+    if (r == 1 && !free_bytes)
         return -EAGAIN;
     if (r == 1)
-        r = learn(p, way, key, file, n, out, err);
+        r = learn(p, way, free_bytes, key, file, n, out, err);
     free(*file);
     *file = NULL;
     return r < 0 ? tell(r, place, err) : 0;
@@ -313,7 +316,7 @@ int picture_make_pixels(struct picture_seen *s, uint8_t **out, struct err *err) 
     uint8_t digest[32];
 
     assert(s->n_refs > 0 && s->file);
-    int r = make(s->of, &s->way, s->file, s->n_file, &layout, out, err);
+    int r = make(s->of, &s->way, NULL, s->file, s->n_file, &layout, out, err);
     if (r < 0)
         return tell(r, "image", err);
     digest_of(&s->way, &layout, *out, digest);

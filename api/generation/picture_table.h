@@ -69,10 +69,11 @@ void picture_table_init(struct picture_table *p, picture_decode_fn decode, void 
                         uint32_t max_megapixels);
 void picture_table_deinit(struct picture_table *p); /* no request has one */
 
-/* Looks at the *file of @n bytes. On any thread but the loop's if it @waits for the decoder; else
- * -EAGAIN for a file that is not known, which remains. In all other cases the file is taken over.
- * 0 with a reference; -ENOMEM; or an error for the client about @place. */
-int picture_table_look(struct picture_table *p, const struct picture_way *way, bool waits,
+/* Looks at the *file of @n bytes. On any thread but the loop's if it may wait for the decoder,
+ * which takes from @free_bytes, the request's (picture_fit); if those are NULL, -EAGAIN for a file
+ * that is not known, which remains. In all other cases the file is taken over. 0 with a reference;
+ * -ENOMEM; or an error for the client about @place. */
+int picture_table_look(struct picture_table *p, const struct picture_way *way, uint64_t *free_bytes,
                        uint8_t **file, size_t n, const char *place, struct picture_seen **out,
                        struct err *err);
 struct picture_seen *picture_use(struct picture_seen *s);     /* another reference */

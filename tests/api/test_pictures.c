@@ -17,14 +17,19 @@
 enum { SEES = TINY_CALL, PAD, SEEN }; /* the tokens around and in a picture */
 
 static atomic_int n_decoded;
-static uint32_t rows_each; /* rows of every picture; 0: as many as it has */
-static char *a, *b;        /* two files in base64 */
+static uint32_t rows_each;    /* rows of every picture; 0: as many as it has */
+static uint64_t free_seen[2]; /* what was free for the last two pictures */
+static char *a, *b;           /* two files in base64 */
 
 static int decode(void *ctx, const void *data, size_t len, const struct picture_fit *fit,
                   struct picture *out, struct picture_layout *layout, struct err *err) {
+    free_seen[0] = free_seen[1];
+    free_seen[1] = fit->free_bytes ? *fit->free_bytes : 0;
     int r = picture_decode_fit(data, len, fit, out, layout, err);
 
     n_decoded++;
+    if (r == 0 && fit->free_bytes)
+        *fit->free_bytes -= 1000;
     if (rows_each)
         layout->n_rows = rows_each;
     return r;
@@ -529,6 +534,28 @@ Test(pictures, behind_too_many_rows_are_not_decoded) {
         reply_deinit(&r);
         stopped(&w);
     }
+}
+
+/* The pictures of a request that are decoded share its free bytes; the next one has all again. */
+Test(pictures, of_a_request_share_what_is_free) {
+    static const char body[] =
+        "{\"cache_salt\":\"%d\",\"messages\":[{\"role\":\"user\",\"content\":[" PART
+        ",{\"type\":\"image_url\",\"image_url\":\"&\"}]}]}";
+    char salted[512];
+    struct reply r;
+    struct world w;
+
+    started(&w, false);
+    for (int i = 0; i < 2; i++) {
+        snprintf(salted, sizeof(salted), body, i);
+        ask(&w, CHAT, salted, &r);
+        cr_expect_eq(r.status, 200, "%s", r.body.data);
+        cr_expect_eq(n_decoded, 2 * (i + 1));
+        cr_expect_eq(free_seen[0], PICTURE_REQUEST_FREE);
+        cr_expect_eq(free_seen[1], PICTURE_REQUEST_FREE - 1000);
+        reply_deinit(&r);
+    }
+    stopped(&w);
 }
 
 /* White space may be anywhere, and the digits of URLs are digits. */
