@@ -186,15 +186,55 @@ def resized_header(data, width, height):
     return bytes(data)
 
 
-def flat_png(width, height, rows, interlaced=False, deep=False, between=b""):
-    """A PNG file of one colour with @rows of its rows. @deep: 16 bits a channel, with alpha, each row predicted by Paeth's
-    filter. @between: chunks before the pixels."""
+def flat_png(width, height, rows, interlaced=False, bits=8, kind=2, between=b""):
+    """A PNG file of one colour with @rows of its rows. @kind: 0 gray, 2 RGB, 6 RGBA. With 16 @bits a sample each row is
+    predicted by Paeth's filter. @between: chunks before the pixels."""
     z = zlib.compressobj(9)
     passes = [(8, 8), (8, 8), (4, 8), (4, 4), (2, 4), (2, 2), (1, 2)] if interlaced else [(1, 1)]  # as many pixels, about
-    first, n = (b"\4", 8) if deep else (b"\0", 3)
-    body = b"".join(z.compress(first + bytes(n * (width // x))) for x, y in passes for _ in range(rows // y)) + z.flush()
-    head = struct.pack(">IIBBBBB", width, height, 16 if deep else 8, 6 if deep else 2, 0, 0, interlaced)
+    first, n = (b"\4" if bits == 16 else b"\0"), {0: 1, 2: 3, 6: 4}[kind] * bits
+    body = b"".join(z.compress(first + bytes((n * (width // x) + 7) // 8)) for x, y in passes for _ in range(rows // y)) + z.flush()
+    head = struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, interlaced)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + between + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def padded(data, n):
+    """The PNG file @data with a chunk that no decoder reads, of @n bytes together."""
+    return data[:33] + chunk(b"raND", bytes(n - len(data) - 12)) + data[33:]
+
+
+def pack(fields):
+    """Numbers of so many bits each, the lowest bit first."""
+    value = at = 0
+    for number, bits in fields:
+        value |= number << at
+        at += bits
+    return value.to_bytes(at // 8 + 1, "little")
+
+
+def flat_webp(width, height):
+    """A lossless WebP file of one colour: a code of one symbol has no bits."""
+    head = [(0x2F, 8), (width - 1, 14), (height - 1, 14), (0, 4)]
+    body = pack(head + [(0, 3)] + [(0b0001, 4)] * 5)  # no transforms, caches or groups; five codes
+    body += bytes(8 + len(body) % 2)
+    return b"RIFF" + struct.pack("<I", len(body) + 12) + b"WEBPVP8L" + struct.pack("<I", len(body)) + body
+
+
+def flat_gif(width, height):
+    """A GIF file of one colour: each code of its LZW data stands for one pixel more than the last."""
+    codes, left, n = [(4, 3)], width * height, 0  # 4: clear; 5: end
+    bits = lambda: max(3, (n + 5).bit_length())
+    while left > 0:
+        if n == 4000:
+            codes.append((4, 12))
+            n = 0
+        run = min(n + 1, left)
+        codes.append((0 if run == 1 else run + 4, bits()))
+        left -= run
+        n += 1
+    data = pack(codes + [(5, bits())])
+    blocks = b"".join(bytes([len(data[i:i + 255])]) + data[i:i + 255] for i in range(0, len(data), 255))
+    return (b"GIF89a" + struct.pack("<HHBBB", width, height, 0x80, 0, 0) + bytes(6) + b","
+            + struct.pack("<HHHHB", 0, 0, width, height, 0) + b"\2" + blocks + b"\0;")
 
 
 def segment(kind, data):
@@ -219,32 +259,48 @@ def many_scans(width, height, n):
             + b"".join(scan(1, 63, 0x10 if i % 2 else 1, rest) for i in range(n - 1)) + b"\xff\xd9")
 
 
-def arithmetic_jpeg(width, height, comment):
-    """A JPEG file without pixels: the arithmetic decoder takes what is missing for zeros."""
+def arithmetic_jpeg(width, height, comment=b"", scans=0):
+    """A JPEG file without pixels: the arithmetic decoder takes what is missing for zeros. @scans: a progressive one."""
+    rest = (segment(0xDA, b"\3\1\0\2\0\3\0\0\0\0") + b"".join(segment(0xDA, b"\1\1\0\1\x3f" + b"\1\x10"[i % 2:][:1]) for i in range(scans - 1))
+            if scans else segment(0xDA, b"\3\1\0\2\0\3\0\0\x3f\0"))
     return (b"\xff\xd8" + segment(0xFE, comment) + segment(0xDB, b"\0" + bytes([1] * 64))
-            + segment(0xC9, struct.pack(">BHHB", 8, height, width, 3) + b"\1\x11\0\2\x11\0\3\x11\0")
-            + segment(0xDA, b"\3\1\0\2\0\3\0\0\x3f\0") + b"\xff\xd9")
+            + segment(0xCA if scans else 0xC9, struct.pack(">BHHB", 8, height, width, 3) + b"\1\x11\0\2\x11\0\3\x11\0") + rest + b"\xff\xd9")
 
 
 def bombs(good, megapixels):
     """{name: files of a request}: the largest sizes that are allowed and sizes beyond, in headers without pixels and highly
-    compressed."""
+    compressed; the largest that need no bytes of the file; and one that has as many bytes as it needs."""
     rows, side = megapixels << 6, int((megapixels * 2 ** 21 / 3) ** 0.5)
     texts = b"".join(chunk(b"zTXt", b"k%d\0\0" % i + zlib.compress(b"a" * 999000, 9)) for i in range(990))
     jpeg = next(g for g in good if g[:2] == b"\xff\xd8" and re.search(rb"\xff[\xc0-\xc2]\x00\x11", g))
     webp = next(g for g in good if b"VP8 " in g[:40] and b"\x9d\x01\x2a" in g)
+    square = lambda counted: int((2 ** 25 / counted) ** 0.5) // 8 * 8  # side of a picture that counts so many bytes a pixel
+    wide = lambda counted: (16384, 2 ** 11 // counted // 8 * 8)
     out = {"PNG, 65,536 x 65,536, compressed": flat_png(65536, 65536, 512), f"PNG, 16,384 x {rows}, no pixels": flat_png(16384, rows, 0),
            f"PNG, 16,384 x {rows}, compressed": flat_png(16384, rows, rows), "PNG, 7,680 x 4,320, compressed": flat_png(7680, 4320, 4320),
-           f"PNG, 16,384 x {rows}, 16 bits": flat_png(16384, rows, rows, deep=True),
+           f"PNG, 16,384 x {rows}, 16 bits": flat_png(16384, rows, rows, bits=16, kind=6),
            f"PNG, {side // 8 * 8} x {side // 8 * 8}, interlaced": flat_png(side // 8 * 8, side // 8 * 8, side // 8 * 8, True),
            "PNG, 990 texts of 1 MB": flat_png(16, 16, 16, between=texts),
            f"JPEG, 16,384 x {rows}, 16 scans": many_scans(16384, rows, 16), f"JPEG, 16,384 x {rows}, 200 scans": many_scans(16384, rows, 200),
-           f"JPEG, 16,384 x {rows}, arithmetic, no pixels": arithmetic_jpeg(16384, rows, b"")}
+           f"JPEG, 16,384 x {rows}, arithmetic, no pixels": arithmetic_jpeg(16384, rows)}
     for name, data in ("JPEG", jpeg), ("WebP", webp):
         out[f"{name}, 65,535 x 65,535"] = resized_header(data, 65535, 65535)
         out[f"{name}, 16,383 x {rows}"] = resized_header(data, 16383, rows)
+    for (w, h), name, make in (
+            ((3840, 2160), "PNG, RGBA", lambda w, h: flat_png(w, h, h, kind=6)), ((3840, 2160), "PNG, RGB", lambda w, h: flat_png(w, h, h)),
+            (wide(4), "PNG, RGBA", lambda w, h: flat_png(w, h, h, kind=6)),
+            (wide(4), "PNG, 1 bit", lambda w, h: flat_png(w, h, h, bits=1, kind=0)),
+            ((square(12), square(12)), "PNG, 16 bits, RGBA", lambda w, h: flat_png(w, h, h, bits=16, kind=6)),
+            ((square(7), square(7)), "PNG, interlaced", lambda w, h: flat_png(w, h, h, True)),
+            ((square(6), square(6)), "JPEG, 16 scans", lambda w, h: many_scans(w, h, 16)),
+            ((1024, 1024), "JPEG, 120 scans", lambda w, h: many_scans(w, h, 120)),
+            (wide(4), "JPEG, arithmetic", arithmetic_jpeg),
+            ((square(10), square(10)), "JPEG, arithmetic, 16 scans", lambda w, h: arithmetic_jpeg(w, h, scans=16)),
+            ((3840, 2160), "WebP, lossless", flat_webp), ((3840, 2160), "GIF", flat_gif)):
+        out[f"free: {name}, {w:,} x {h:,}"] = make(w, h)
+    out["paid: PNG, 7,680 x 4,320, padded"] = padded(out["PNG, 7,680 x 4,320, compressed"], 7680 * 4320 // 160 + 1)
     return {**{name: [data] for name, data in out.items()},
-            "200 of the arithmetic JPEG": [arithmetic_jpeg(16384, rows, bytes([i])) for i in range(200)]}
+            "200 of the arithmetic JPEG": [arithmetic_jpeg(*wide(4), bytes([i])) for i in range(200)]}
 
 
 def damaged(server, o):
