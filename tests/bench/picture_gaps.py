@@ -1,6 +1,7 @@
-"""Streams that decode while a picture is encoded: prints one line of JSON for each server, with the longest gap between tokens
-of any stream before the picture comes and from then until its answer, and how long the request with the picture takes. With
---streams 0 that is the time of the picture alone. One server runs at a time.
+"""Streams that decode beside a picture: prints one line of JSON for each server, with the gaps between the tokens of any stream
+before the picture comes; from then until its answer; of weftd also while the picture is encoded and while the prompt's rows are
+computed, by the times of `weftctl why`; and at last beside a prompt of as many tokens of text. With --streams 0 only the time of
+the picture alone. One server runs at a time.
 
   weft-synth --arch qwen35 --shape tiny,n_layer=8,n_embd=1024,n_ff=3072,n_vocab=3072,n_key=8,n_value=16,n_state=64,context=32768 \\
     --format Q8_0 -o text.gguf
@@ -10,7 +11,9 @@ import base64
 import http.client
 import json
 import pathlib
+import random
 import statistics
+import subprocess
 import tempfile
 import threading
 import time
@@ -66,7 +69,35 @@ def gaps_of(times, begin, end):
     return [b - a for t in times for a, b in zip(t, t[1:]) if begin <= b and a <= end]
 
 
-def measure(args, name, command, port):
+def summary(times, begin, end):
+    """Of the streams in a phase."""
+    gaps = gaps_of(times, begin, end)
+    rate = sum(begin <= x <= end for t in times for x in t) / (end - begin)
+    return {"s": round(end - begin, 2), "gap_p50_ms": round(statistics.median(gaps) * 1000, 1), "gap_max_ms": round(max(gaps) * 1000, 1),
+            "tokens_per_s": round(rate)} if gaps else None
+
+
+def encoded(admin, request, done):
+    """When weftd had encoded the picture of a request that ended at @done: the first decision behind the encoding."""
+    answer = subprocess.run([admin[0], "--socket", admin[1], "--json", "why", request], capture_output=True, text=True, check=True)
+    records = json.loads(answer.stdout)["records"]
+    last = max(i for i, r in enumerate(records) if r["why"] == "encode")
+    return done - (records[-1]["at_ms"] - records[last + 1]["at_ms"]) / 1000
+
+
+def prompt(port, what, limit):
+    """Sends the prompt @what for one token: (sent, done, tokens, its id), without the last three after @limit seconds."""
+    sent = time.monotonic()
+    try:
+        c, answer = ask(port, {"prompt": what, "n_predict": 1, "temperature": 0, "cache_prompt": False}, limit)
+        result = json.loads(answer.read())
+        assert answer.status == 200, result
+        return sent, time.monotonic(), result["tokens_evaluated"], answer.getheader("X-Request-Id")
+    except TimeoutError:
+        return sent, time.monotonic(), None, None
+
+
+def measure(args, name, command, port, admin=None):
     data = base64.b64encode(pathlib.Path(args.picture).read_bytes()).decode()
     with servers.Server(command, port) as server:
         c = http.client.HTTPConnection("127.0.0.1", port)
@@ -82,29 +113,18 @@ def measure(args, name, command, port):
             time.sleep(0.05)
         begun = time.monotonic()
         time.sleep(args.before if threads else 0)
-        sent, cpu = time.monotonic(), server.cpu_s()[0]
-        body = {"prompt": {"prompt_string": marker + " what is it?", "multimodal_data": [data]}, "n_predict": 1, "temperature": 0}
-        took = None
-        try:
-            c, answer = ask(port, body, args.limit)
-            result = json.loads(answer.read())
-            assert answer.status == 200, result
-            took = time.monotonic() - sent
-        except TimeoutError:
-            result = {}
-        done, cpu = time.monotonic(), server.cpu_s()[0] - cpu
+        sent, done, n, request = prompt(port, {"prompt_string": marker + " what is it?", "multimodal_data": [data]}, args.limit)
+        between = encoded(admin, request, done) if admin and n else None
+        words = random.Random(1).choices([t for t in range(args.vocab) if t not in banned], k=n or 1)
+        text_sent, text_done, n_text, _ = prompt(port, words, args.limit) if n else (done, done, None, None)
         end.set()
         for t in threads:
             t.join()
-        before, beside = gaps_of(times, begun, sent), gaps_of(times, sent, done)
-        rate = lambda a, b: sum(a <= x <= b for t in times for x in t) / (b - a) if threads else None
     print(json.dumps({
-        "server": name, "streams": args.streams, "threads": args.threads, "prompt_tokens": result.get("tokens_evaluated"),
-        "picture_s": took, "cpu_s": round(cpu, 2),
-        "gap_before_s": {"p50": statistics.median(before), "max": max(before)} if before else None,
-        "gap_beside_s": {"p50": statistics.median(beside), "max": max(beside)} if beside else None,
-        "ratio": max(beside) / max(before) if before and beside else None,
-        "tokens_per_s": {"before": rate(begun, sent), "beside": rate(sent, done)},
+        "server": name, "streams": args.streams, "threads": args.threads, "prompt_tokens": n, "picture_s": n and round(done - sent, 2),
+        "before": summary(times, begun, sent), "picture": summary(times, sent, done),
+        "encoding": between and summary(times, sent, between), "rows": between and summary(times, between, done),
+        "text_tokens": n_text, "text": n_text and summary(times, text_sent, text_done),
     }), flush=True)
 
 
@@ -114,7 +134,7 @@ def main():
         if args.weftd:
             measure(args, "weft", [args.weftd, "--model", args.model, "--mmproj", args.mmproj, "--listen", "127.0.0.1:24310",
                                    "--threads", args.threads, "--max-context", args.context, "--backend", "cpu",
-                                   "--admin-socket", f"{where}/a.sock"], 24310)
+                                   "--admin-socket", f"{where}/a.sock"], 24310, (pathlib.Path(args.weftd).with_name("weftctl"), f"{where}/a.sock"))
     if args.peer:
         n = args.streams + 1
         measure(args, "llama-server", [args.peer, "-m", args.model, "--mmproj", args.mmproj, "--host", "127.0.0.1", "--port", 24311,
