@@ -27,7 +27,7 @@ struct picture_fit {
  * request PICTURE_REQUEST_FREE together; a larger one must be paid for as a whole
  * (docs/measurements/pictures.md).
  */
-#define PICTURE_BYTES_PAID 640u
+#define PICTURE_BYTES_PAID 880u
 #define PICTURE_BYTES_FREE (32ull << 20)
 #define PICTURE_REQUEST_FREE (256ull << 20)
 

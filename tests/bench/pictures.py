@@ -298,7 +298,7 @@ def bombs(good, megapixels):
             ((square(10), square(10)), "JPEG, arithmetic, 16 scans", lambda w, h: arithmetic_jpeg(w, h, scans=16)),
             ((3840, 2160), "WebP, lossless", flat_webp), ((3840, 2160), "GIF", flat_gif)):
         out[f"free: {name}, {w:,} x {h:,}"] = make(w, h)
-    out["paid: PNG, 7,680 x 4,320, padded"] = padded(out["PNG, 7,680 x 4,320, compressed"], 7680 * 4320 // 160 + 1)
+    out["paid: PNG, 7,680 x 4,320, padded"] = padded(out["PNG, 7,680 x 4,320, compressed"], 7680 * 4320 // 220 + 1)
     return {**{name: [data] for name, data in out.items()},
             "200 of the arithmetic JPEG": [arithmetic_jpeg(*wide(4), bytes([i])) for i in range(200)]}
 
