@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include "base/hash_index.h"
 #include "base/json_value.h"
 #include "base/try.h"
 #include "base/util.h"
@@ -12,7 +13,8 @@
 struct reader {
     struct recorded *out;
     struct err *err;
-    uint32_t number; /* of the object, from 1 */
+    struct hash_index named; /* sessions that have an id */
+    uint32_t number;         /* of the object, from 1 */
 };
 
 static int refuse(const struct reader *r, const char *what) {
@@ -171,14 +173,14 @@ static int session_of(struct reader *r, yyjson_val *row, uint32_t *out) {
         id = hash_step(1, yyjson_get_uint(v)) | 1;
     for (size_t i = 0; i < n; i++)
         id = hash_step(id, (unsigned char)text[i]) | 1;
-    for (uint32_t i = r->out->n_sessions; id && i-- > 0;) {
+    HASH_INDEX_EACH(r->named, id >> 32, i) {
         *out = i;
         if (r->out->session[i].id == id)
             return 0;
     }
     TRY(add_session(r, out));
     r->out->session[*out].id = id;
-    return 0;
+    return id ? hash_index_add(&r->named, id >> 32, *out) : 0;
 }
 
 static int read_mooncake(struct reader *r, yyjson_val *row) {
@@ -243,12 +245,13 @@ static int read_objects(struct reader *r, char *text, size_t len) {
 int recorded_read(struct recorded *out, const char *text, size_t len, struct err *err) {
     CLEANUP(freep) char *own = calloc(1, len + YYJSON_PADDING_SIZE);
     struct recorded x = {0};
-    struct reader r = {&x, err, 0};
+    struct reader r = {.out = &x, .err = err};
 
     if (!own)
         return -ENOMEM;
     memcpy(own, text, len);
     int e = read_objects(&r, own, len);
+    hash_index_deinit(&r.named);
     if (e == 0 && x.n_turns == 0)
         e = err_set(err, 0, NULL, "the trace contains no requests");
     if (e < 0)

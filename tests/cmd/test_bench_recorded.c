@@ -78,6 +78,23 @@ Test(bench_recorded, sessions_of_mooncake) {
     recorded_deinit(&x);
 }
 
+Test(bench_recorded, interleaved_sessions_are_found_again) {
+    enum { N = 300, ROW = 80 };
+    static char text[2 * N * ROW];
+
+    for (uint32_t i = 0, at = 0; i < 2 * N; i++)
+        at += (uint32_t)snprintf(
+            text + at, ROW, "{\"session_id\": %u, \"input_length\": %u, \"output_length\": 1}\n",
+            i % N, i + 1);
+    struct recorded x = read_text(text);
+    cr_assert_eq(x.n_sessions, N);
+    for (uint32_t i = 0; i < N; i++) {
+        const struct recorded_turn *t = &x.turn[x.session[i].first];
+        cr_expect(t->n_in == i + 1 && x.turn[t->next].n_in == N + i + 1, "session %u", i);
+    }
+    recorded_deinit(&x);
+}
+
 Test(bench_recorded, damaged_traces_are_refused_with_a_reason) {
     static const char *const bits[] = {
         "", "-", "999999999999999999999", "[", "}", "null", "\"", "1e999", "true", "\n", "{}"};
