@@ -84,7 +84,8 @@ static void write_qwen4exp(struct gguf_write *w, const struct synth_shape *s, co
     gguf_write_array(w, "qwen4exp.attention.compress_ratios", GGUF_I32, s->n_layer);
     for (uint32_t i = 0; i < s->n_layer; i++)
         gguf_write_item(w, GGUF_I32, (i + 1) % 4 ? 0 : 4);
-    write_series(w, "qwen4exp.ple.layers", 1, 1, 0);
+    gguf_write_array(w, "qwen4exp.ple.layers", GGUF_U32, 1);
+    gguf_write_item(w, GGUF_U32, 1);
     write_series(w, "qwen4exp.ple.layer_multipliers", 3, 29790271842017, -5431665848324);
     write_series(w, "qwen4exp.ple.head_offsets", 16, 0, s->n_table);
     write_series(w, "qwen4exp.ple.head_vocab_sizes", 16, s->n_table, -1);
