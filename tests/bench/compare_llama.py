@@ -99,6 +99,11 @@ SHAPES = {
     "gemma-4-26b-a4b": ("n_layer=4,period=4", 34944, "Q4_K_M", "n_expert=16"),
     "glm-4.7-flash": ("n_layer=5", 16480, "Q4_K_M", "n_expert=8"),
     "devstral-24b": ("n_layer=4", 13120, "Q4_K_M", "n_ff=2048"),
+    "minimax-m2.7": ("n_layer=4,n_expert=64", 12928, "Q4_K_M", "n_expert=16"),
+    "muse-glimmer-30b": ("n_layer=4", 15552, "Q4_K_M", "n_ff=2048"),
+    "step-3.5-flash": ("n_layer=5,n_lead=1,n_expert=64", 14336, "Q4_K_M", "n_expert=8"),
+    "qwen3.8-flash-next": ("n_layer=4,n_expert=128,n_table=100000", 20704, "Q4_K_M", "n_expert=16"),
+    "deepseek-v4-flash": ("n_layer=5,n_expert=32", 15040, "Q4_K_M", "n_expert=8"),
 }
 
 

@@ -25,6 +25,7 @@ enum synth_arch {
     SYNTH_QWEN3MOE,
     SYNTH_MUSE,
     SYNTH_STEP35,
+    SYNTH_MINIMAX,
     SYNTH_QWEN3NEXT, /* this and what follows: hybrid, three of four layers are gated delta nets */
     SYNTH_QWEN35,
     SYNTH_QWEN35MOE,

@@ -260,6 +260,8 @@ void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const s
         write_muse(w, s, arch);
     else if (s->arch == SYNTH_STEP35)
         write_step35(w, s, arch);
+    else if (s->arch == SYNTH_MINIMAX)
+        gguf_write_u32(w, "minimax-m2.expert_gating_func", 2);
     if (s->factor)
         write_yarn(w, s, arch);
     write_f32(w, arch, "attention.layer_norm_rms_epsilon", s->eps);

@@ -222,7 +222,8 @@ static void plan_experts(struct planner *p, uint32_t i) {
     }
     if (s->arch == SYNTH_DEEPSEEK4 && i < SYNTH_BY_TOKEN)
         plan_picks(p, i);
-    else if (s->arch == SYNTH_DEEPSEEK2 || s->arch == SYNTH_DEEPSEEK4 || s->arch == SYNTH_STEP35)
+    else if (s->arch == SYNTH_DEEPSEEK2 || s->arch == SYNTH_DEEPSEEK4 || s->arch == SYNTH_STEP35 ||
+             s->arch == SYNTH_MINIMAX)
         vector(p, 0, 0.05, n, "blk.%u.exp_probs_b.bias", i);
     if (s->n_shared)
         plan_shared(p, i);
@@ -356,6 +357,7 @@ static void plan_attention(struct planner *p, uint32_t i) {
     uint64_t KV = (in_window ? s->n_kv_window : s->n_kv) * D;
     /* gemma4 does not scale scores. */
     double norm = gemma ? 1.4 / sqrt(sqrt((double)D)) : 1.4;
+    bool all = s->arch == SYNTH_MINIMAX; /* norms over all heads together */
 
     matrix(p, ROLE_MATRIX, 1.5, E, synth_is_hybrid(s) ? 2 * Q : Q, "blk.%u.attn_q.weight", i);
     if (s->arch != SYNTH_ASSISTANT)
@@ -366,9 +368,9 @@ static void plan_attention(struct planner *p, uint32_t i) {
     if (s->arch == SYNTH_QWEN2 || s->arch == SYNTH_GPT_OSS)
         plan_biases(p, i, Q, KV);
     if (s->arch >= SYNTH_QWEN3 || gemma)
-        vector(p, norm, norm / 7, D, "blk.%u.attn_q_norm.weight", i);
+        vector(p, norm, norm / 7, all ? Q : D, "blk.%u.attn_q_norm.weight", i);
     if (s->arch >= SYNTH_QWEN3 || s->arch == SYNTH_GEMMA4) {
-        vector(p, norm, norm / 7, D, "blk.%u.attn_k_norm.weight", i);
+        vector(p, norm, norm / 7, all ? KV : D, "blk.%u.attn_k_norm.weight", i);
     }
     matrix(p, ROLE_MATRIX, 1.5, Q, E, "blk.%u.attn_output.weight", i);
     if (s->arch == SYNTH_MUSE || s->arch == SYNTH_STEP35)

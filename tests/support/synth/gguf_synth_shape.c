@@ -16,6 +16,7 @@ static const char *const arch_names[] = {
     [SYNTH_QWEN35MOE] = "qwen35moe", [SYNTH_ASSISTANT] = "gemma4-assistant",
     [SYNTH_MUSE] = "muse-glimmer",   [SYNTH_STEP35] = "step35",
     [SYNTH_QWEN4EXP] = "qwen4exp",   [SYNTH_DEEPSEEK4] = "deepseek4",
+    [SYNTH_MINIMAX] = "minimax-m2",
 };
 
 static const struct {
@@ -59,6 +60,10 @@ static const struct {
       .eps = 1e-6,     .n_expert = 256, .n_used = 6,       .n_shared = 2048,   .n_rot = 64,
       .q_rank = 1024,  .window = 128,   .n_stream = 4,     .n_index = 64,      .index_dim = 128,
       .n_chosen = 512, .n_group = 8,    .out_rank = 1024,  .factor = 16,       .original = 65536}},
+    {"minimax-m2.7",
+     {SYNTH_MINIMAX, .n_layer = 62, .n_embd = 3072, .n_head = 48, .n_kv = 8, .head_dim = 128,
+      .n_ff = 1536, .n_vocab = 200064, .context = 196608, .theta = 5e6, .eps = 1e-6,
+      .n_expert = 256, .n_used = 8, .n_rot = 64}},
     {"muse-glimmer-30b",
      {SYNTH_MUSE, .n_layer = 52, .n_embd = 6656, .n_head = 32, .n_kv = 2, .head_dim = 128,
       .n_ff = 19968, .n_vocab = 202048, .context = 131072, .theta = 500000, .eps = 1e-5,
@@ -170,7 +175,7 @@ static int set_name(struct synth_shape *s, const char *name, struct err *err) {
     return err_set(err, 0, NULL,
                    "unknown shape \"%s\": tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, "
                    "gemma-4-26b-a4b, gemma-4-26b-a4b-assistant, glm-4.7-flash, "
-                   "deepseek-v4-flash, "
+                   "deepseek-v4-flash, minimax-m2.7, "
                    "muse-glimmer-30b, step-3.5-flash, qwen2-0.5b, qwen3-0.6b, qwen3-8b, "
                    "qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b, qwen3.8-flash-next or "
                    "qwen3-coder-next",
@@ -202,7 +207,8 @@ static int check_experts(const struct synth_shape *s, struct err *err) {
     bool may = s->arch == SYNTH_LLAMA,
          must = s->arch == SYNTH_QWEN3MOE || s->arch == SYNTH_QWEN3NEXT ||
                 s->arch == SYNTH_QWEN35MOE || s->arch == SYNTH_QWEN4EXP ||
-                s->arch == SYNTH_STEP35 || (s->arch >= SYNTH_GPT_OSS && s->arch < SYNTH_QWEN2);
+                s->arch == SYNTH_STEP35 || s->arch == SYNTH_MINIMAX ||
+                (s->arch >= SYNTH_GPT_OSS && s->arch < SYNTH_QWEN2);
 
     if (s->n_used > s->n_expert || (s->n_expert && !s->n_used))
         return err_set(err, 0, NULL, "shape: %u of %u experts cannot be used", s->n_used,
@@ -313,7 +319,7 @@ int synth_shape_parse(struct synth_shape *out, const char *arch, const char *tex
     if (r == 0 && arch && synth_arch_find(arch, &s.arch) < 0)
         r = err_set(err, 0, NULL,
                     "unknown architecture \"%s\": llama, mistral3, gpt-oss, gemma4, "
-                    "gemma4-assistant, deepseek2, deepseek4, muse-glimmer, step35, "
+                    "gemma4-assistant, deepseek2, deepseek4, minimax-m2, muse-glimmer, step35, "
                     "qwen2, qwen3, qwen3moe, qwen3next, qwen35, qwen35moe or qwen4exp",
                     arch);
     if (r == 0)
