@@ -26,6 +26,7 @@
 #include "cmd/bench_replay.h"
 #include "cmd/bench_run.h"
 #include "cmd/cli.h"
+#include "cmd/kv_option.h"
 
 #define BATCHES_MAX 16u
 #define BATCH_MAX 1024u
@@ -326,25 +327,6 @@ static int parse_batches(struct bench *b) {
     return copy ? -1 : cli_fail("out of memory");
 }
 
-/* Reads one name of @n characters. */
-static bool read_kv_type(const char *name, size_t n, enum engine_kv_type *out) {
-    for (size_t i = 0; i < ARRAY_SIZE(kv_types); i++)
-        if (!kv_types[i].judges && strlen(kv_types[i].name) == n &&
-            strncmp(name, kv_types[i].name, n) == 0) {
-            *out = (enum engine_kv_type)i;
-            return true;
-        }
-    return false;
-}
-
-/* Reads one name for both, or that of keys, a comma and that of values. */
-static bool read_kv_types(const char *text, struct kv_formats *out) {
-    size_t n = strcspn(text, ",");
-    const char *values = text[n] ? text + n + 1 : text;
-
-    return read_kv_type(text, n, &out->k) && read_kv_type(values, strlen(values), &out->v);
-}
-
 /* The longest sequence and the widest batch decide how much memory the engine takes. */
 static int open_engine(struct bench *b, struct err *err) {
     struct run_opts o = {
@@ -423,7 +405,7 @@ int bench_cmd_engine(int argc, char **argv) {
         code = cli_usage("unexpected argument \"%s\"", argv[1]);
     if (code < 0 && !b.model)
         code = cli_usage("--model is needed");
-    if (code < 0 && !read_kv_types(b.kv, &b.kv_type))
+    if (code < 0 && !kv_option_read(b.kv, &b.kv_type))
         code = cli_usage("--kv \"%s\": formats are f16, q8_0 and q4_0", b.kv);
     if (code < 0 && !b.replay_path && !b.n_prompt && !b.n_decode)
         code = cli_usage("-p 0 and -n 0 leave nothing to measure");

@@ -8,6 +8,7 @@
 #include <yyjson.h>
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
+#include "cmd/kv_option.h"
 #include "cmd/model_fit.h"
 #include "base/gguf.h"
 #include "base/printable.h"
@@ -19,6 +20,7 @@ static const char usage[] =
     "Prints metadata, tensors and sizes, and whether and how this machine can serve it.\n"
     "  --memory BYTES     assume this much free memory (as 16G)\n"
     "  --max-context N    size for contexts of N tokens\n"
+    "  --kv T[,T]         format of keys and values, or of each: f16, q8_0 or q4_0 (f16)\n"
     "  --devices LIST     size for these CUDA devices (as 0,1)\n"
     "  --projector FILE   serve it with this projector (mmproj)\n"
     "  --no-fit           print only what is in the file\n";
@@ -359,11 +361,12 @@ int gguf_cmd_info(int argc, char **argv) {
     struct machine machine = {0};
     struct model_fit fit;
     uint32_t context = 0;
-    char *projector = NULL;
+    char *projector = NULL, *kv = "f16";
     const struct cli_option options[] = {
         {"json", CLI_TRUE, &json, 0, 0},
         {"memory", CLI_U64, &machine.memory, 1, 0x1p64},
         {"max-context", CLI_U32, &context, 1, 1u << 26},
+        {"kv", CLI_TEXT, &kv, 0, 0},
         {"devices", CLI_TEXT, &machine.devices, 0, 0},
         {"projector", CLI_TEXT, &projector, 0, 0},
         {"no-fit", CLI_TRUE, &no_fit, 0, 0},
@@ -376,6 +379,8 @@ int gguf_cmd_info(int argc, char **argv) {
         return code;
     if (n_args != 1)
         return cli_usage("info needs one FILE");
+    if (!kv_option_read(kv, &machine.kv_type))
+        return cli_usage("--kv \"%s\": formats are f16, q8_0 and q4_0", kv);
     int r = gguf_open(&g, argv[1], &err);
     if (r < 0)
         return cli_fail_err(argv[1], &err, r);

@@ -46,7 +46,7 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
         .max_seqs = 64,
         .max_wants = 512,
         .windows = true,
-        .kv_type = kv_both(ENGINE_KV_F16),
+        .kv_type = m->kv_type,
     };
 
     *out = (struct model_fit){0};

@@ -14,6 +14,7 @@ struct machine {
     double bandwidth; /* bytes a second that all cores read together; 0: not measured yet */
     char *devices;    /* engine_opts.devices */
     const struct gguf *projector; /* engine_opts.projector */
+    struct kv_formats kv_type;    /* engine_opts.kv_type; zeroed: f16 */
 };
 
 struct model_fit {

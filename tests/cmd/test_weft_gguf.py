@@ -245,6 +245,9 @@ def test_info_says_whether_this_machine_can_serve_it():
     asked = fit("--memory", "80M", "--max-context", "65536")
     would = int(re.search(r"max-context (\d+) would fit", asked["why"])[1])
     assert not asked["fits"] and fit("--memory", "80M", "--max-context", would)["fits"], asked
+    pages = [fit("--memory", "8G", "--kv", t)["page_bytes"] for t in ("f16", "q8_0", "q4_0", "q8_0,q4_0")]
+    assert [p / pages[0] * 16 for p in pages] == [16, 8.5, 4.5, 6.5], pages
+    assert '"q5_0": formats are' in run("info", "--kv", "q5_0", file, code=64)[1]
     assert b"\nthis machine\nfits: a context of 65536 of the model's 65536 tokens" in run("info", "--memory", "8G", file)[0]
 
 
