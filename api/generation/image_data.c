@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "base/try.h"
 #include "base/util.h"
 #include "vision/picture.h"
 
@@ -86,8 +87,6 @@ static bool begins(const char *s, size_t len, const char *with) {
 
 int image_data_read(const char *s, size_t len, const char *place, uint8_t **out, size_t *n,
                     struct err *err) {
-    int r = 0;
-
     if (begins(s, len, "http:") || begins(s, len, "https:"))
         return refuse(
             err, "invalid_image_url", place,
@@ -97,8 +96,8 @@ int image_data_read(const char *s, size_t len, const char *place, uint8_t **out,
         return refuse(err, "invalid_image_url", place,
                       "it names a file, and this service opens none: send the picture itself as a "
                       "data URI with base64");
-    if (begins(s, len, "data:") && (r = skip_head(&s, &len, place, err)) < 0)
-        return r;
+    if (begins(s, len, "data:"))
+        TRY(skip_head(&s, &len, place, err));
     if (len / 4 > PICTURE_FILE_MAX / 3 + 2)
         return err_set_code(err, 413, "image_too_large", place, "%s: it has more than %u MiB.",
                             place, PICTURE_FILE_MAX >> 20);
