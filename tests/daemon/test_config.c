@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/util.h"
 #include "daemon/config/config.h"
 
 static struct config config;
@@ -196,6 +197,22 @@ Test(config, key_in_the_wrong_section_is_named) {
     expect_error("[log]\nthreads = 1\n", 2, "belongs in section [engine]");
 }
 
+Test(config, what_all_models_share_is_no_key_of_a_preset) {
+    static const char *const refused[] = {
+        "any-model-name", "models", "models-dir", "models-memory", "kv-disk", "prewarm", "listen"};
+    char line[64];
+
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
+        snprintf(line, sizeof(line), "%s = x\n", refused[i]);
+        read_text(line);
+        cr_expect_eq(config_read_preset(&config, path, &err), -EINVAL, "%s", line);
+        cr_expect(strstr(err.message, "cannot be set in a preset"), "%s", err.message);
+        unlink(path);
+    }
+    read_text("max-context = 4096\n");
+    cr_expect_eq(config_read_preset(&config, path, &err), 0, "%s", err.message);
+}
+
 Test(config, wrong_types_and_ranges_say_what_is_allowed) {
     expect_error("[engine]\nthreads = many\n", 2, "whole number from 0 to 1024");
     unlink(path);
@@ -249,6 +266,22 @@ Test(config, garbage_and_unreadable_files_are_one_line) {
     cr_expect_eq(config_read_file(&config, "/nonexistent/weft.conf", &err), -ENOENT);
     cr_expect(strstr(err.message, "/nonexistent/weft.conf: cannot be read"));
     cr_expect_eq(config_read_file(&config, "/", &err), -EISDIR);
+}
+
+Test(config, pages_have_16_32_or_64_tokens) {
+    static const struct {
+        char tokens[4];
+        int result;
+    } table[] = {{"16", 0}, {"32", 0}, {"48", -EINVAL}, {"64", 0}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        char size[4], *args[] = {"weftd", "--model", "m.gguf", "--page-tokens", size, NULL};
+
+        strcpy(size, table[i].tokens);
+        cr_assert_eq(config_read_args(&config, 5, args, &err), 0, "%s", err.message);
+        cr_expect_eq(config_check(&config, &err), table[i].result, "%s", size);
+    }
+    cr_expect_str_eq(err.message, "page-tokens: must be 16, 32 or 64");
 }
 
 Test(config, draft_sources_are_known_by_name) {
