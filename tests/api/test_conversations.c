@@ -23,6 +23,9 @@ static const char *ask(struct world *w, const char *method, const char *path, co
     cr_expect_eq(r.status, status, "%s %s: %d %s", method, path, r.status, r.body.data);
     buf_clear(&text);
     buf_add(&text, r.body.data, r.body.len);
+    yyjson_doc *doc = yyjson_read(text.data, text.len, 0);
+    cr_expect(doc, "%s %s: no JSON: %s", method, path, text.data);
+    yyjson_doc_free(doc);
     reply_deinit(&r);
     return text.data;
 }
@@ -165,6 +168,8 @@ Test(conversations, items_are_checked_behind_what_is_there) {
     ask(&w, "POST", "", "{\"metadata\":5}", 400);
     ask(&w, "POST", "", "{\"items\":\"x\"}", 400);
     ask_one(&w, "GET", id, "/items/x/y", "", 404);
+    text = ask_one(&w, "DELETE", id, "/items/x%25d", "", 404);
+    cr_expect(strstr(text, "Item with id 'x%d' not found."), "%s", text);
     ask_one(&w, "GET", id, "/x", "", 404);
     ask_one(&w, "POST", "conv_none", "/items", "{\"items\":[" FIRST "]}", 404);
     world_stop(&w);
