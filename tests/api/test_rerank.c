@@ -195,6 +195,7 @@ Test(rerank, refusals_name_the_place) {
          "invalid_value"},
         {RERANK, "{\"query\":\"a\",\"texts\":[\"b\",\"\"]}", "texts[1]", "invalid_value"},
         {"/score", "{\"text_1\":\"a\"}", "text_2", "missing_required_parameter"},
+        {"/score", "{\"text_1\":\"a\",\"text_2\":[]}", "text_2", "invalid_value"},
         {"/score", "{\"text_1\":[\"a\",\"b\"],\"text_2\":[\"a\"]}", "text_1", "invalid_value"},
         {"/score", "{\"text_1\":[\"a\",\"\"],\"text_2\":[\"a\",\"b\"]}", "text_1[1]",
          "invalid_value"},
@@ -225,6 +226,30 @@ Test(rerank, refusals_name_the_place) {
     cr_expect(strstr(r.body.data, "at most 65536 bytes"), "%s", r.body.data);
     reply_deinit(&r);
     cr_expect_eq(w.port.n, 0u);
+    world_stop(&w);
+}
+
+/* The part that is refused tells whether as many texts are taken. */
+static void expect_score_refused(struct world *w, uint32_t n_texts, const char *part) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct reply r;
+
+    cr_assert_eq(buf_printf(&body, "{\"text_1\":[\"a\"],\"text_2\":[\"0\""), 0);
+    for (uint32_t i = 1; i < n_texts; i++)
+        cr_assert_eq(buf_printf(&body, ",\"%u\"", i), 0);
+    cr_assert_eq(buf_printf(&body, "]}"), 0);
+    world_ask(w, "/score", body.data, &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, part), "%u texts: %s", n_texts, r.body.data);
+    reply_deinit(&r);
+}
+
+Test(rerank, scores_at_most_2048_texts) {
+    struct world w;
+
+    started(&w);
+    expect_score_refused(&w, 2048, "\"param\":\"text_1\"");
+    expect_score_refused(&w, 2049, "text_2 must have 1 to 2048 entries.");
     world_stop(&w);
 }
 

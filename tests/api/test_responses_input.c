@@ -528,7 +528,7 @@ Test(input, what_cannot_be_had_is_refused) {
     world_stop(&w);
 }
 
-/* Below its threshold there is nothing to do; above it the client has to do it. */
+/* Below its threshold there is nothing to do; from it on the client has to do it. */
 Test(input, context_management_is_kept_or_refused) {
 #define COMPACT(n) "\"context_management\":[{\"type\":\"compaction\",\"compact_threshold\":" n "}]"
     struct world w;
@@ -537,6 +537,12 @@ Test(input, context_management_is_kept_or_refused) {
     responses_refused(&w, "\"input\":\"a\"," COMPACT("10"), 400, "context_length_exceeded",
                       "context_management");
     responses_expect(&w, "\"input\":\"a\"," COMPACT("1000"), "x", "M<x> completed");
+    char fields[160];
+    uint32_t n = w.port.r[0].m.n_prompt;
+    snprintf(fields, sizeof(fields), "\"input\":\"a\"," COMPACT("%u"), n);
+    responses_refused(&w, fields, 400, "context_length_exceeded", "context_management");
+    snprintf(fields, sizeof(fields), "\"input\":\"a\"," COMPACT("%u"), n + 1);
+    responses_expect(&w, fields, "x", "M<x> completed");
     responses_expect(&w, "\"input\":[{\"type\":\"compaction_trigger\"}]," COMPACT("10"), "x",
                      "K<weft1.eA==> completed");
     world_stop(&w);
