@@ -711,6 +711,7 @@ Test(anthropic_input, every_bad_field_is_named) {
          "\"thread_unsupported_request\",\"unsupported\":[\"thread\"]}}"},
         {WITH(SAY(Q) ",\"max_tokens\":8"), "max_tokens: is given twice."},
         {WITH(SAY(Q) ",\"tools\":[],\"tools\":[]"), "tools: is given twice."},
+        {WITH(SAY(Q) ",\"seed\":1,\"seed\":1"), "seed: is given twice."},
         {"[]", "The request body must be a JSON object."},
     };
 

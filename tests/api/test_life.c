@@ -629,6 +629,19 @@ Test(life, the_operator_sees_and_cancels) {
     world_stop(&w);
 }
 
+/* Each series stands below the head of its family: a scraper reads its kind there. */
+static void expect_families(const char *page) {
+    char family[128] = "none";
+
+    for (const char *line = page; *line; line += strcspn(line, "\n") + 1) {
+        int len = (int)strcspn(line, "\n");
+
+        if (sscanf(line, "# TYPE %127s ", family) == 1 || *line == '#')
+            continue;
+        cr_expect(strncmp(line, family, strlen(family)) == 0, "%.*s below %s", len, line, family);
+    }
+}
+
 Test(life, figures_are_published) {
     static const char *const needles[] = {
         "vllm:num_requests_running{model_name=\"tiny\",engine=\"0\"} 0\n",
@@ -685,6 +698,7 @@ Test(life, figures_are_published) {
         snprintf(line, sizeof(line), "%.*s ", (int)strcspn(p + 7, " ") + 7, p);
         cr_expect_null(strstr(p + 1, line), "%s twice", line);
     }
+    expect_families(r.body.data);
     reply_deinit(&r);
     world_stop(&w);
 }
