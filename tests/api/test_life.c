@@ -307,13 +307,14 @@ Test(admit, who_waits_longer_than_its_client_is_told) {
               "Content-Length: %zu\r\n\r\n{" HI "}",
               strlen("{" HI "}"));
     world_turns(&w, 5);
-    world_post(&w, gone, CHAT, "{" HI "}");
-    world_turns(&w, 5);
-    world_drop(&w, gone);
     world_receive(&w, late, &r);
     cr_expect_eq(r.status, 503);
     cr_expect(strstr(r.body.data, "queue_timeout"), "%s", r.body.data);
     reply_deinit(&r);
+    world_post(&w, gone, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    world_drop(&w, gone);
+    world_turns(&w, 5);
     struct api_stats s;
     api_stats(w.api, &s);
     cr_expect_eq(s.n_running, 1);
@@ -659,6 +660,7 @@ Test(life, figures_are_published) {
         "weft_draft_tokens_total{model_name=\"tiny\",engine=\"0\",source=\"suffix\"} 9\n",
         "weft_draft_accepted_tokens_total{model_name=\"tiny\",engine=\"0\",source=\"model\"} 0\n",
         "weft_http_requests_total{model_name=\"tiny\",engine=\"0\"} 1\n",
+        "weft_serving{model_name=\"tiny\",engine=\"0\"} 1\n",
         "vllm:prompt_tokens_cached_total{model_name=\"tiny\",engine=\"0\"} 10\n",
         "# TYPE llamacpp:prompt_tokens_total counter\nllamacpp:prompt_tokens_total 11\n",
         "\nllamacpp:prompt_tokens_cached_total 10\n",
