@@ -160,6 +160,7 @@ def test_the_next_daemon_packs_nothing():
             m.start()
             assert answer(m) == before
         assert weights(m) == ["packed", "kept", "kept", "kept"], weights(m)
+        assert not any("WATCHDOG" in said for said in m.said), "a manager without a watchdog is pinged"
 
 
 def test_a_file_that_was_changed_between_daemons_is_packed_anew():
