@@ -26,14 +26,15 @@ static const struct {
     const char *name;
     int64_t step_ns, read_ns, row_ns, seq_ns, key_ns;
     double pair_ns;
+    bool device;
 } machines[] = {
-    {"h200", 250000, 1144000, 21900, 2000, 36, 0.85},
-    {"rtx5090", 250000, 3070000, 25800, 2000, 97, 4.03},
-    {"offload", 250000, 336000000, 240000, 2000, 215, 18},
-    {"desktop", 250000, 77800000, 7550000, 2000, 2450, 590},
-    {"busy", 1000000000, 0, 62000000, 5000000, 5000, 500},
-    {"h200-27b", 250000, 4040000, 78000, 2000, 16, 0.57},
-    {"rtx5090-27b", 250000, 10800000, 92000, 2000, 43, 2.7},
+    {"h200", 250000, 1144000, 21900, 2000, 36, 0.85, true},
+    {"rtx5090", 250000, 3070000, 25800, 2000, 97, 4.03, true},
+    {"offload", 250000, 336000000, 240000, 2000, 215, 18, false},
+    {"desktop", 250000, 77800000, 7550000, 2000, 2450, 590, false},
+    {"busy", 1000000000, 0, 62000000, 5000000, 5000, 500, false},
+    {"h200-27b", 250000, 4040000, 78000, 2000, 16, 0.57, true},
+    {"rtx5090-27b", 250000, 10800000, 92000, 2000, 43, 2.7, true},
 };
 
 bool trace_machine(struct sim_opts *o, const char *name) {
@@ -47,6 +48,7 @@ bool trace_machine(struct sim_opts *o, const char *name) {
         o->machine.seq_ns = machines[i].seq_ns;
         o->machine.pair_ns = machines[i].pair_ns;
         o->machine.together = TOGETHER;
+        o->machine.device = machines[i].device;
         return true;
     }
     return false;

@@ -80,7 +80,9 @@ struct telltale {
     /* So many sequences of one row each that stand side by side read their common beginning, in
      * whole chunks, once (as engine/cuda/attention/plan.cu has it); 0 or 1: each its own. */
     uint32_t together;
-    double noise; /* a step takes up to this part more or less */
+    double noise;   /* a step takes up to this part more or less */
+    bool device;    /* steps are computed by a device, */
+    bool host_part; /* and a part of them by the host */
 };
 
 /* What the next engine_new() and telltale_expect() go by. NULL: all defaults. */
