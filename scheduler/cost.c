@@ -17,7 +17,8 @@
 #define TRUSTED_MIN 32   /* rows that may be tried without experience */
 #define DISTRUST 0.5     /* part of a step's time that was not expected */
 #define FORGET 0.01      /* standard deviation of a coefficient from step to step, relative */
-#define NOISE 0.01       /* least variance of the relative error */
+#define NOISE 0.01       /* least variance of the relative error: on a shared processor, */
+#define OWN_NOISE 0.001  /* on a processor of its own, where equal steps take equal times */
 #define NOISE_MEMORY 0.9 /* weight of the old value in the running variance */
 #define CLIP 1.0         /* a longer step counts as one of 1 + CLIP times the expected time */
 #define BLOCK 128        /* steps whose sums are compared with those of the next as many */
@@ -25,7 +26,8 @@
  * steps are alike; and the least, for a machine whose speed drifts. */
 #define BLOCK_MEANS 16
 #define BLOCK_NOISE 0.001
-#define SURPRISE 3.0      /* standard deviations beyond which a block's time tells no shape */
+/* Standard deviations beyond which a block's time tells no shape, and a step's less. */
+#define SURPRISE 3.0
 #define MEAN_MEMORY 0.95  /* weight of the old value in the running means of learn_shape() */
 #define MARGIN 3.0        /* cost_bound_ns() adds this many times the mean underestimate */
 #define MIN_MS 0.001      /* least time of a step */
@@ -67,7 +69,7 @@ static void set_scale(struct cost *c, double scale) {
 }
 
 void cost_init(struct cost *c) {
-    *c = (struct cost){.error = 0.1, .noise = NOISE, .speed = 1};
+    *c = (struct cost){.error = 0.1, .noise = NOISE, .least_noise = NOISE, .speed = 1};
     memcpy(c->a, PRIOR, sizeof(c->a));
     set_scale(c, 1);
 }
@@ -76,6 +78,8 @@ void cost_init_for(struct cost *c, const struct cost_model *m) {
     double row = m->n_params, byte = BALANCE / row;
 
     cost_init(c);
+    if (m->own_processor) /* noise begins as on a shared one: the first errors are the prior's */
+        c->least_noise = OWN_NOISE;
     if (m->n_params < 1000) /* no model */
         return;
     c->a[0] = fmin(fmax(m->weight_bytes * byte, PRIOR[0] / 2), PRIOR[0] * 8);
@@ -153,7 +157,7 @@ static void learn_noise(struct cost *c, double error, double unsure) {
     double part = c->noise / (c->noise + unsure);
     double seen = part * part * error * error + part * unsure;
 
-    c->noise = fmax(c->noise * NOISE_MEMORY + seen * (1 - NOISE_MEMORY), NOISE);
+    c->noise = fmax(c->noise * NOISE_MEMORY + seen * (1 - NOISE_MEMORY), c->least_noise);
 }
 
 /* Returns the variance of a relative time of derivative @g that the uncertainty of the coefficients
@@ -220,8 +224,12 @@ static void learn_shape(struct cost *c, const double x[COST_FEATURES], double ms
         g[i] = x[i] / work - c->mean[i];
     }
     forget(c, g);
-    double noise = c->noise;
-    learn_noise(c, error, unsure_of(c, g));
+    double noise = c->noise, unsure = unsure_of(c, g);
+    /* An own processor has something else to do after all: so the step tells as little as on a
+     * shared one. */
+    if (error * error > SURPRISE * SURPRISE * (noise + unsure))
+        noise = fmax(noise, NOISE);
+    learn_noise(c, error, unsure);
     learn_difference(c, g, error, noise, c->mean);
     for (int i = 0; i < COPIES; i++)
         c->mean[i] = c->mean[i] * MEAN_MEMORY + x[i] / work * (1 - MEAN_MEMORY);

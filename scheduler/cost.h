@@ -47,6 +47,7 @@ struct cost {
     double speed;                           /* factor of the time that a gives */
     double recent[COST_SPEEDS];             /* speeds of the last steps (ring buffer) */
     double noise;                           /* running variance of the relative error */
+    double least_noise;                     /* of it: as cost_model.own_processor says */
     double error;                           /* running mean of the relative underestimate */
     struct cost_block last, block;          /* the last whole block; the one that is filled */
     uint64_t n_seen, n_speeds;
@@ -54,17 +55,20 @@ struct cost {
     bool has_copied;
 };
 
-/* The sizes of a model, from which the prior follows. */
+/* The sizes of a model, from which the prior follows, and what computes it. */
 struct cost_model {
     double weight_bytes, n_params;
     double key_bytes; /* bytes of keys and values of one position */
     double pair_ops;  /* multiplications of a row for each position that it attends to */
+    /* Nothing else runs on the processor: equal steps take equal times, so a few of them tell. */
+    bool own_processor;
 };
 
-/* Initialises @c without data: 1 ms a row until the first step sets the scale. */
+/* Initialises @c without data, for a processor that other programs use too: 1 ms a row until the
+ * first step sets the scale. */
 void cost_init(struct cost *c);
-/* Initialises @c with the ratios of coefficients that follow from @m; without parameters as
- * cost_init(). */
+/* Initialises @c for the processor of @m, with the ratios of coefficients that follow from @m;
+ * without parameters with those of cost_init(). */
 void cost_init_for(struct cost *c, const struct cost_model *m);
 
 /* Learns from a step of shape @s that took @ns. */

@@ -256,6 +256,8 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
                                 .n_params = (double)info->n_params,
                                 .key_bytes = (double)info->page_bytes / info->page_tokens,
                                 .pair_ops = 2.0 * info->n_embd * info->n_layer,
+                                .own_processor = info->n_devices > 0 && info->n_host_experts == 0 &&
+                                                 info->n_host_ffn == 0,
                             });
     sessions_init(&s->sessions);
     estimate_init(&s->estimate, &s->sessions);

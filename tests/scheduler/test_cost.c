@@ -314,7 +314,7 @@ Test(cost, copies_have_a_price_of_their_own) {
 /* Steps of one size: whatever time they take, what other sizes cost relative to them is what the
  * model's bytes and operations say. Steps of other sizes then tell. */
 Test(cost, a_prior_holds_until_sizes_vary) {
-    static const struct cost_model big = {4.7e9, 8e9, 131072, 2.0 * 4096 * 32};
+    static const struct cost_model big = {4.7e9, 8e9, 131072, 2.0 * 4096 * 32, false};
     struct cost_shape one = {.rows = 1, .seqs = 1, .context = 500},
                       many = {.rows = 64, .seqs = 1, .context = 564, .pairs = 64 * 532};
     struct rng r = {9};
@@ -363,4 +363,96 @@ Test(cost, efficient_chunks) {
     uint32_t n = cost_efficient_rows(&c, 0, 512);
     cr_expect(n > 260 && n < 360, "%u", n);
     cr_expect_eq(cost_efficient_rows(&c, 0, 1), 1);
+}
+
+/* A device whose steps vary by a hundredth. */
+static const struct machine device = {
+    .fixed = 3, .row = 0.026, .key = 97e-6, .pair = 4e-6, .seq = 0.002, .noise = 0.01};
+
+/* Initialises @c and learns from @n steps of the device. */
+static void learn_device(struct cost *c, struct rng *r, bool own_processor, uint32_t n) {
+    cost_init_for(c, &(struct cost_model){.own_processor = own_processor});
+    learn(c, &device, r, n, 256);
+}
+
+static double row_price(const struct cost *c) {
+    return (double)cost_row_ns(c) / c->speed;
+}
+
+/* The first errors are the prior's: a device is learnt as well as if other programs ran on it. */
+Test(cost, a_device_begins_unsure) {
+    double error[2] = {0};
+
+    for (uint64_t seed = 1; seed <= 20; seed++)
+        for (int own = 0; own < 2; own++) {
+            struct rng r = {seed};
+            struct cost c;
+
+            learn_device(&c, &r, own, 40);
+            error[own] += mean_error(&c, &device, &r, 256) / 20;
+        }
+    cr_expect_lt(error[1], 1.1 * error[0], "%.3f, shared %.3f", error[1], error[0]);
+}
+
+/* Rows cost 15 % more: within 20 steps a device's price has half of it, that of a shared processor
+ * a quarter, since there it might be other programs. */
+Test(cost, few_steps_of_a_device_tell_a_price) {
+    struct machine dear = device;
+    double rise[2] = {0};
+
+    dear.row *= 1.15;
+    for (uint64_t seed = 1; seed <= 20; seed++)
+        for (int own = 0; own < 2; own++) {
+            struct rng r = {seed};
+            struct cost c;
+
+            learn_device(&c, &r, own, 300);
+            double before = row_price(&c);
+            learn(&c, &dear, &r, 20, 256);
+            rise[own] += (row_price(&c) / before - 1) / 20;
+        }
+    cr_expect_gt(rise[1], 0.06, "%.3f", rise[1]);
+    cr_expect_lt(rise[0], 0.05, "%.3f", rise[0]);
+}
+
+/* A device that is shared all the same has the bounds of a shared processor: one step that takes
+ * three times as long changes little, the same of all steps is learnt at once, and times that vary
+ * by a factor of 1.3 move no price. */
+Test(cost, a_device_with_other_work_recovers) {
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct machine slow = {.fixed = 3 * device.fixed,
+                               .row = 3 * device.row,
+                               .key = 3 * device.key,
+                               .pair = 3 * device.pair,
+                               .seq = 3 * device.seq,
+                               .noise = device.noise},
+                       uneven = device;
+        struct rng r = {seed};
+        struct cost c;
+        double moved = 0, sum = 0;
+
+        learn_device(&c, &r, true, 300);
+        double before = row_price(&c);
+        struct cost_shape s = random_shape(&r, 256);
+        cost_learn(&c, &s, (int64_t)(3 * truth(&device, &s) * 1e6));
+        cr_expect_lt(fabs(log(row_price(&c) / before)), 0.1, "seed %lu: %.3f", seed,
+                     row_price(&c) / before);
+
+        learn_device(&c, &r, true, 300);
+        learn(&c, &slow, &r, 8, 256);
+        double error = mean_error(&c, &slow, &r, 256);
+        cr_expect_lt(error, 0.15, "seed %lu: %.3f", seed, error);
+
+        uneven.noise = 0.45; /* evenly: a standard deviation of a factor of 1.3 */
+        learn_device(&c, &r, true, 300);
+        before = row_price(&c);
+        for (uint32_t k = 0; k < 300; k++) {
+            learn(&c, &uneven, &r, 1, 256);
+            moved += fabs(log(row_price(&c) / before)) / 300;
+            before = row_price(&c);
+            sum += mean_error(&c, &device, &r, 256) / 300;
+        }
+        cr_expect_lt(moved, 0.015, "seed %lu: a step moves it by %.4f", seed, moved);
+        cr_expect_lt(sum, 0.2, "seed %lu: mean error %.3f", seed, sum);
+    }
 }

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <string.h>
+#include "base/util.h"
 #include "tests/support/sched_sim.h"
 
 static struct sim sim;
@@ -35,6 +36,21 @@ Test(scheduler, preemption_changes_no_token) {
             cr_expect_eq(sim.client[i].finish, FINISH_LENGTH);
         sim_deinit(&sim);
     }
+}
+
+/* Other programs use the host's processors, also where those compute a part of the model only. */
+Test(scheduler, a_device_is_its_own_unless_the_host_computes_too) {
+    static const struct telltale machine[] = {
+        {.device = false}, {.device = true, .host_part = true}, {.device = true}};
+    double least[ARRAY_SIZE(machine)];
+
+    for (size_t i = 0; i < ARRAY_SIZE(machine); i++) {
+        sim_init(&sim, &(struct sim_opts){.n_pages = 24, .machine = machine[i]});
+        least[i] = sim.sched->cost.least_noise;
+        sim_deinit(&sim);
+    }
+    cr_expect_eq(least[1], least[0]);
+    cr_expect_lt(least[2], least[0]);
 }
 
 /* A first conversation is pushed out of the device by others and comes back from host memory. */

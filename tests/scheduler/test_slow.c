@@ -19,15 +19,18 @@ enum { REQS = 24, PAGE = 16, ROWS = 512, WINDOW = 50 };
 struct device {
     const char *name;
     double fixed, read, row, seq, key, pair;
+    bool own; /* nothing else is expected to run on it */
 };
 
 static const struct device devices[] = {
-    {"h200", 0.25, 1.14, 0.022, 0.002, 36e-6, 0.85e-6},
-    {"desktop", 0.25, 77.8, 7.55, 0.002, 2.45e-3, 0.59e-3},
-    {"host memory", 0.25, 336, 0.24, 0.002, 0.2e-3, 18e-6},
-    {"laptop, 32B", 5, 800, 140, 0.1, 5e-3, 1e-3},
-    {"barriers", 900, 0, 12, 1, 1e-3, 0.2e-3},
-    {"rows alone", 1, 0, 200, 0, 1e-3, 0.2e-3},
+    {"h200", 0.25, 1.14, 0.022, 0.002, 36e-6, 0.85e-6, false},
+    {"desktop", 0.25, 77.8, 7.55, 0.002, 2.45e-3, 0.59e-3, false},
+    {"host memory", 0.25, 336, 0.24, 0.002, 0.2e-3, 18e-6, false},
+    {"laptop, 32B", 5, 800, 140, 0.1, 5e-3, 1e-3, false},
+    {"barriers", 900, 0, 12, 1, 1e-3, 0.2e-3, false},
+    {"rows alone", 1, 0, 200, 0, 1e-3, 0.2e-3, false},
+    {"h200, own", 0.25, 1.14, 0.022, 0.002, 36e-6, 0.85e-6, true},
+    {"rtx5090, 27B, own", 0.25, 10.8, 0.092, 0.002, 43e-6, 2.7e-6, true},
 };
 
 struct run {
@@ -66,7 +69,7 @@ static void begin(struct run *u, const struct device *d, double scale, uint64_t 
     u->scale = scale;
     u->speed = 1;
     u->rng = (struct rng){seed};
-    cost_init(&u->cost);
+    cost_init_for(&u->cost, &(struct cost_model){.own_processor = d->own});
     u->plan = (struct plan){
         .req = u->req,
         .scratch = u->scratch,
@@ -277,8 +280,8 @@ Test(slow, decode_and_a_prompt_share_the_time) {
  * arithmetic: the shape changes with the speed, and back again. */
 Test(slow, a_busy_machine_changes_the_shape) {
     for (uint64_t seed = 1; seed <= FEWER(12, 4); seed++) {
-        static const struct device quiet = {"quiet", 6, 0, 1.5, 0.1, 1e-4, 1e-5},
-                                   busy = {"busy", 300, 0, 12, 1, 1e-3, 1e-4};
+        static const struct device quiet = {"quiet", 6, 0, 1.5, 0.1, 1e-4, 1e-5, false},
+                                   busy = {"busy", 300, 0, 12, 1, 1e-3, 1e-4, false};
         static struct run u;
 
         begin(&u, &quiet, 1, seed);
@@ -298,9 +301,9 @@ Test(slow, a_busy_machine_changes_the_shape) {
  * and decode beside it, with pauses of @pause steps. Returns the part that the prompt has of what
  * it could have alone. */
 static double part_beside_chats(uint64_t seed, uint32_t n_chats, uint32_t pause) {
-    static const struct device quiet = {"quiet", 6, 0, 2, 0.1, 1e-4, 1e-5},
-                               busy = {"busy", 1000, 0, 70, 5, 5e-3, 5e-4};
-    static const struct cost_model small = {2.9e8, 4.7e8, 114688, 2.0 * 1024 * 28};
+    static const struct device quiet = {"quiet", 6, 0, 2, 0.1, 1e-4, 1e-5, false},
+                               busy = {"busy", 1000, 0, 70, 5, 5e-3, 5e-4, false};
+    static const struct cost_model small = {2.9e8, 4.7e8, 114688, 2.0 * 1024 * 28, false};
     static struct run u;
     double best = 0, had = 0;
     uint32_t idle = 0;
