@@ -272,6 +272,7 @@ static int look(struct prompt_job *job) {
     struct gen_request *r = &job->request;
     struct picture_table *all = &job->env->pictures;
     uint64_t n_rows = 0, free_bytes = PICTURE_REQUEST_FREE;
+    uint64_t *unpaid = job->quick ? NULL : &free_bytes; /* NULL: nothing is decoded */
 
     for (uint32_t i = 0; i < r->n_pictures; i++) {
         struct request_picture *p = &r->pictures[i];
@@ -281,8 +282,8 @@ static int look(struct prompt_job *job) {
 
             if (job_pause() < 0)
                 return -ECANCELED;
-            TRY(picture_table_look(all, &w, job->quick ? NULL : &free_bytes, &p->file, p->n_file,
-                                   p->place, &p->seen, &job->err));
+            TRY(picture_table_look(all, &w, unpaid, &p->file, p->n_file, p->place, &p->seen,
+                                   &job->err));
         }
         n_rows += p->seen->shown.n_rows;
         if (r->messages && n_rows > job->max_tokens)
