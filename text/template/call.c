@@ -268,15 +268,14 @@ static int global_range(struct render *rd, const struct call *c, struct value *o
     if (count > RANGE_MAX)
         return render_fail(rd, "Range too big. The sandbox blocks ranges larger than %d",
                            RANGE_MAX);
-    struct seq *s = seq_new(rd, SEQ_RANGE, (uint32_t)count);
+    struct seq *s = seq_new(rd, SEQ_RANGE, (uint32_t)count + 3);
 
     if (!s || render_charge(rd, (uint64_t)count / 4))
         return -1;
-    assert(s->cap >= (uint32_t)count);
     for (; s->n < (uint32_t)count; s->n++)
         s->v[s->n] = value_int((int64_t)(v[0] + (wide)s->n * v[2]));
     *out = value_seq(s);
-    return 0;
+    return seq_set_bounds(rd, s, v[0], v[1], v[2]);
 }
 
 /* In UTC: the server's time zone is not revealed. */

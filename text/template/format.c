@@ -146,17 +146,14 @@ static int repr_dict(struct render *rd, struct sink *k, const struct dict *d) {
     return sink_add_text(rd, k, "}");
 }
 
-/* The bounds are read back from the elements. */
 static int repr_range(struct render *rd, struct sink *k, const struct seq *s) {
-    char text[100];
-    long long first = s->n ? s->v[0].i : 0, step = s->n > 1 ? s->v[1].i - first : 1;
-    long long stop = s->n ? s->v[s->n - 1].i + step : 0;
+    const struct value *bound = s->v + s->n; /* seq_set_bounds() */
+    uint32_t n = value_wide(bound[2]) == 1 ? 2 : 3;
 
-    if (step == 1)
-        snprintf(text, sizeof(text), "range(%lld, %lld)", first, stop);
-    else
-        snprintf(text, sizeof(text), "range(%lld, %lld, %lld)", first, stop, step);
-    return sink_add_text(rd, k, text);
+    for (uint32_t i = 0; i < n; i++)
+        if (sink_add_text(rd, k, i ? ", " : "range(") || format_repr(rd, k, bound[i]))
+            return -1;
+    return sink_add_text(rd, k, ")");
 }
 
 static int repr_seq(struct render *rd, struct sink *k, const struct seq *s) {

@@ -326,9 +326,13 @@ int operator_attr(struct render *rd, struct value obj, const struct tstr *name, 
     return 0;
 }
 
+/* The elements of a slice: @count of them, from index @start on. */
+struct slice {
+    int64_t start, stop, step, count;
+};
+
 /* Computes Python's slice bounds: clips start and stop, and counts the elements. */
-static int slice_range(struct render *rd, const struct value *bound, int64_t n, int64_t *start,
-                       int64_t *step, int64_t *count) {
+static int slice_range(struct render *rd, const struct value *bound, int64_t n, struct slice *out) {
     int64_t v[3];
 
     for (int i = 0; i < 3; i++) {
@@ -339,43 +343,50 @@ static int slice_range(struct render *rd, const struct value *bound, int64_t n, 
         v[i] = bound[i].type == V_UINT ? INT64_MAX : (int64_t)value_wide(bound[i]);
         v[i] = MAX(MIN(v[i], INT64_MAX / 4), INT64_MIN / 4);
     }
-    *step = bound[2].type == V_NONE ? 1 : v[2];
-    if (*step == 0)
+    struct slice s = {.step = bound[2].type == V_NONE ? 1 : v[2]};
+
+    if (s.step == 0)
         return render_fail(rd, "slice step cannot be zero");
-    int64_t lowest = *step > 0 ? 0 : -1, highest = *step > 0 ? n : n - 1, stop;
+    int64_t lowest = s.step > 0 ? 0 : -1, highest = s.step > 0 ? n : n - 1;
 
     if (bound[0].type == V_NONE)
-        *start = *step > 0 ? lowest : highest;
+        s.start = s.step > 0 ? lowest : highest;
     else
-        *start = MAX(MIN(wrap_index(v[0], n), highest), lowest);
+        s.start = MAX(MIN(wrap_index(v[0], n), highest), lowest);
     if (bound[1].type == V_NONE)
-        stop = *step > 0 ? highest : lowest;
+        s.stop = s.step > 0 ? highest : lowest;
     else
-        stop = MAX(MIN(wrap_index(v[1], n), highest), lowest);
-    if (*step > 0)
-        *count = stop > *start ? (stop - *start - 1) / *step + 1 : 0;
+        s.stop = MAX(MIN(wrap_index(v[1], n), highest), lowest);
+    if (s.step > 0)
+        s.count = s.stop > s.start ? (s.stop - s.start - 1) / s.step + 1 : 0;
     else
-        *count = *start > stop ? (*start - stop - 1) / -*step + 1 : 0;
+        s.count = s.start > s.stop ? (s.start - s.stop - 1) / -s.step + 1 : 0;
+    *out = s;
     return 0;
 }
 
-/* A slice is a new list. */
+/* A slice is a new list, or a new range. */
 static int slice_seq(struct render *rd, const struct seq *from, const struct value *bound,
                      struct value *out) {
-    int64_t start, step, count;
+    bool is_range = from->kind == SEQ_RANGE;
+    struct slice at;
 
-    if (slice_range(rd, bound, from->n, &start, &step, &count))
+    if (slice_range(rd, bound, from->n, &at))
         return -1;
-    struct seq *s = seq_new(rd, from->kind, (uint32_t)count);
+    struct seq *s = seq_new(rd, from->kind, (uint32_t)at.count + (is_range ? 3 : 0));
 
-    if (!s || render_charge(rd, (uint64_t)count / 4))
+    if (!s || render_charge(rd, (uint64_t)at.count / 4))
         return -1;
-    for (int64_t i = 0; i < count; i++)
-        s->v[i] = from->v[start + i * step];
-    s->n = (uint32_t)count;
+    for (int64_t i = 0; i < at.count; i++)
+        s->v[i] = from->v[at.start + i * at.step];
+    s->n = (uint32_t)at.count;
     s->user = from->user;
     *out = value_seq(s);
-    return 0;
+    if (!is_range)
+        return 0;
+    wide first = value_wide(from->v[from->n]), step = value_wide(from->v[from->n + 2]);
+
+    return seq_set_bounds(rd, s, first + at.start * step, first + at.stop * step, at.step * step);
 }
 
 /* Byte offsets of every code point of @s, and of its end. */
@@ -395,26 +406,27 @@ static size_t *offsets(struct render *rd, const struct tstr *s, size_t n) {
 /* With step 1 the bytes are shared; otherwise one character after the other is copied. */
 static int slice_str(struct render *rd, const struct tstr *s, const struct value *bound,
                      struct value *out) {
-    int64_t n = (int64_t)tstr_count(s), start, step, count;
+    int64_t n = (int64_t)tstr_count(s);
+    struct slice at;
     const struct tstr *r;
 
-    if (slice_range(rd, bound, n, &start, &step, &count) || render_charge_bytes(rd, s->len))
+    if (slice_range(rd, bound, n, &at) || render_charge_bytes(rd, s->len))
         return -1;
-    if (step == 1 || count == 0) {
-        size_t begin = tstr_offset(s, (size_t)MAX(start, (int64_t)0));
+    if (at.step == 1 || at.count == 0) {
+        size_t begin = tstr_offset(s, (size_t)MAX(at.start, (int64_t)0));
         struct tstr rest = {.data = s->data + begin, .len = s->len - begin};
 
-        r = tstr_slice(rd, s, begin, begin + tstr_offset(&rest, (size_t)count));
+        r = tstr_slice(rd, s, begin, begin + tstr_offset(&rest, (size_t)at.count));
     } else {
-        size_t *at = offsets(rd, s, (size_t)n);
+        size_t *pos = offsets(rd, s, (size_t)n);
         struct sink *k = sink_new(rd);
 
-        if (!at || !k || sink_reserve(rd, k, (size_t)count))
+        if (!pos || !k || sink_reserve(rd, k, (size_t)at.count))
             return -1;
-        for (int64_t i = 0; i < count; i++) {
-            int64_t c = start + i * step;
+        for (int64_t i = 0; i < at.count; i++) {
+            int64_t c = at.start + i * at.step;
 
-            if (sink_add_part(rd, k, s, at[c], at[c + 1]) || render_charge(rd, 1))
+            if (sink_add_part(rd, k, s, pos[c], pos[c + 1]) || render_charge(rd, 1))
                 return -1;
         }
         r = sink_take(rd, k);

@@ -170,28 +170,32 @@ static int digit(char c) {
     return c >= '0' && c <= '9' ? c - '0' : isalpha((unsigned char)c) ? tolower(c) - 'a' + 10 : 99;
 }
 
-/* White space around and single underscores inside are allowed, as in int(). */
+/* Allows white space around, and single underscores behind a digit or a prefix, as int() does. */
 bool text_to_int(const struct tstr *s, int base, wide *out) {
     size_t i, end;
-    bool minus, any = false;
+    bool minus, any = false, joins = false; /* joins: an underscore may come */
     wide n = 0;
 
     assert(base >= 2 && base <= 36);
     tstr_trim(s, true, true, &i, &end);
     minus = i < end && s->data[i] == '-';
     i += i < end && (s->data[i] == '-' || s->data[i] == '+');
-    if (base == 16 && i + 1 < end && s->data[i] == '0' && (s->data[i + 1] | 32) == 'x')
+    if (base == 16 && i + 1 < end && s->data[i] == '0' && (s->data[i + 1] | 32) == 'x') {
         i += 2;
+        joins = true;
+    }
     for (; i < end; i++) {
-        if (s->data[i] == '_' && any && i + 1 < end)
+        if (s->data[i] == '_' && joins) {
+            joins = false;
             continue;
+        }
         if (digit(s->data[i]) >= base || n > (wide)UINT64_MAX)
             return false;
         n = n * base + digit(s->data[i]);
-        any = true;
+        any = joins = true;
     }
     *out = minus ? -n : n;
-    return any;
+    return any && joins;
 }
 
 /* Decimal only: strtod() also knows hexadecimal. */

@@ -330,6 +330,16 @@ struct seq *seq_new(struct render *rd, uint8_t kind, uint32_t cap) {
     return s;
 }
 
+int seq_set_bounds(struct render *rd, struct seq *s, wide start, wide stop, wide step) {
+    assert(s->kind == SEQ_RANGE && s->cap >= s->n + 3);
+    struct value *bound = s->v + s->n;
+
+    return value_from_wide(rd, start, &bound[0]) || value_from_wide(rd, stop, &bound[1]) ||
+                   value_from_wide(rd, step, &bound[2])
+               ? -1
+               : 0;
+}
+
 /* A list that is being iterated may grow: the iteration keeps the old array. */
 int seq_add(struct render *rd, struct seq *s, struct value v) {
     assert(s->n <= s->cap);

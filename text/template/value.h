@@ -147,6 +147,8 @@ int value_fail_undefined(struct render *rd, struct value v);
 
 /* Empty, with room for @cap. NULL: failed. */
 struct seq *seq_new(struct render *rd, uint8_t kind, uint32_t cap);
+/* Keeps the bounds of a range, which its elements do not tell, behind these: room for 3 more. */
+int seq_set_bounds(struct render *rd, struct seq *s, wide start, wide stop, wide step);
 int seq_add(struct render *rd, struct seq *s, struct value v);
 int value_pair(struct render *rd, struct value a, struct value b, struct value *out); /* a tuple */
 
