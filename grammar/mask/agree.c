@@ -98,7 +98,7 @@ static void compare(struct agreement *a, uint32_t i) {
     }
 }
 
-int states_agree(const struct grammar *g, uint32_t q, uint32_t r) {
+int states_agree(const struct grammar *g, uint32_t q, uint32_t r, uint64_t *n_looked) {
     assert(g->state[q].rule == g->state[r].rule && g->rule[g->state[q].rule].plain);
     CLEANUP(freep) struct agreement *a = calloc(1, sizeof(*a));
 
@@ -117,6 +117,7 @@ int states_agree(const struct grammar *g, uint32_t q, uint32_t r) {
         a->n_now = a->n_later;
         a->n_later = 0;
     }
+    *n_looked += sizeof(*a) / 256 + a->n_edges;
     return a->n_now ? MIN(a->least, AGREE_MAX) : a->least;
 }
 
@@ -162,7 +163,7 @@ static void reach_from(struct reach *r, uint32_t q, uint32_t chars) {
     }
 }
 
-uint32_t state_reach(const struct grammar *g, uint32_t q, bool *ends) {
+uint32_t state_reach(const struct grammar *g, uint32_t q, bool *ends, uint64_t *n_looked) {
     struct reach r = {.g = g, .rule = &g->rule[g->state[q].rule], .now = {q}, .n_now = 1};
     CLEANUP(freep) uint8_t *level = calloc(r.rule->n_states, 1);
     uint32_t chars = 0;
@@ -172,9 +173,13 @@ uint32_t state_reach(const struct grammar *g, uint32_t q, bool *ends) {
     if (!level)
         return AGREE_MAX;
     r.level = level;
+    *n_looked += r.rule->n_states / 256;
     for (; chars < AGREE_MAX; chars++) {
+        uint32_t n_edges = r.n_edges;
+
         for (uint32_t i = 0; i < r.n_now && r.n_edges <= EDGES_MAX && !r.full; i++)
             reach_from(&r, r.now[i], chars);
+        *n_looked += r.n_edges - n_edges;
         if (r.n_edges > EDGES_MAX || r.full)
             return AGREE_MAX;
         if (r.n_later == 0)

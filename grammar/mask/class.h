@@ -14,10 +14,10 @@ struct class_opts {
 };
 
 /* Makes the class of @state (classify.c). Returns 0; 1 if walks from the state are as fast
- * without a class; -E2BIG if tokens can be read in too many ways; -EAGAIN; -ENOMEM. *@n_visited:
- * trie nodes visited. */
+ * without a class; -E2BIG if tokens can be read in too many ways; -EAGAIN; -ENOMEM. *@work: what
+ * it took, in the time of a trie node that is visited. */
 int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
-              const struct class_opts *opts, uint64_t *n_visited);
+              const struct class_opts *opts, uint64_t *work);
 /* Sets *@out to the class of @state, which the first call makes; NULL if the state has none.
  * Thread-safe. Returns 0, or with @quick -EAGAIN if making the class would take long. */
 int class_of(const struct token_class **out, const struct grammar *g, uint32_t state, bool quick);

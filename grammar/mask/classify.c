@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include "base/jobs.h"
+#include "base/try.h"
 
 #define PREPARE_WORK 900000 /* some 10 ms of classes, of each sort */
 #define FIRST_STATES 8      /* first states of each rule, whose classes are prepared first */
@@ -32,6 +33,9 @@
 #define CLASS_WORK 10000           /* cost of a class after a long walk, besides the walk */
 #define QUICK_REST 2000            /* tokens behind the end of the rule, of a class made quickly */
 #define REST_MAX 60000             /* tokens that end the rule and go on */
+#define REST_WORK 4                /* cost of each of these, in nodes of a walk: they are sorted */
+#define NEW_WORK 25                /* cost of any class, in nodes: its allocations */
+#define WORDS_WORK 32              /* words of its bit maps that cost as much as a node */
 #define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
 #define ROOM_MAX ((size_t)8 << 20) /* memory for the classes of one grammar */
 
@@ -340,10 +344,65 @@ static bool is_wide(const struct grammar *g, uint32_t q) {
     return s->n_edges && g->edge[s->edge + s->n_edges - 1].hi >= 0x80;
 }
 
+/* Nodes of a walk that is so short that its state needs no class. */
+static uint64_t cheap_visits(const struct collector *k) {
+    return MIN(CHEAP_VISITS, k->walk.trie->n / 8);
+}
+
+/* Returns whether a short walk without a bit map shows that the state needs no class. Most states
+ * of a grammar are such ones, and a bit map costs more than their walk. */
+static bool is_cheap(struct collector *k, const struct set *from) {
+    struct walk *w = &k->walk;
+
+    w->max_visited = cheap_visits(k);
+    walk_steps(w, from);
+    if (!k->error && !w->m->error && !k->too_large && w->n_visited <= w->max_visited)
+        return true;
+    k->work += w->n_visited;
+    collect_begin(k);
+    return false;
+}
+
+/* Makes the class of a state that is_wide() or not. Returns as class_new(). */
+static int make(struct collector *k, const struct set *from, bool wide) {
+    bool has_base = k->c->base, alone = true;
+    uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
+
+    if (!has_base)
+        k->c->bits = k->walk.bits = calloc(n_words, sizeof(uint32_t));
+    if ((!has_base && !k->c->bits) || (k->keeps && levels_new(k->c, n_words) < 0))
+        return -ENOMEM;
+    bool shorts = wide && !has_base && collect_shorts(k);
+
+    if (wide && !shorts && !k->counts) {
+        int r = collect_like(k, from);
+
+        if (r < 0)
+            return r;
+        alone = r == 1;
+    }
+    if (alone)
+        TRY(collect(k, from, wide, shorts));
+    if (k->keeps && !wide && k->walk.n_visited <= cheap_visits(k))
+        return 1;
+    if (k->counts && !has_base)
+        TRY(make_levels(k));
+    TRY(keep_rest(k));
+    return has_base ? 0 : make_sparse(k, alone && !k->keeps ? k->walk.n_set : -1);
+}
+
+/* Returns what making the class took, in nodes of a walk. */
+static uint64_t work_done(const struct collector *k) {
+    uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
+    uint64_t n_maps = (k->walk.bits ? 1 : 0) + (k->keeps ? CLASS_LEVELS : 0);
+
+    return k->work + k->n_looked / 4 + k->walk.n_visited + NEW_WORK +
+           n_maps * n_words / WORDS_WORK + k->n_rest * (uint64_t)REST_WORK;
+}
+
 int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
-              const struct class_opts *opts, uint64_t *n_visited) {
+              const struct class_opts *opts, uint64_t *work) {
     const struct auto_rule *rule = &g->rule[g->state[state].rule];
-    uint32_t n_nodes = vocab_trie(g->vocab)->n, n_words = grammar_vocab_n_words(g->vocab);
     struct machine m;
     struct collector k = {.g = g,
                           .follow = &rule->follow,
@@ -376,29 +435,10 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
                            .ends = k.keeps ? 0 : follow,
                            .take = k.keeps ? take : NULL,
                            .arg = &k};
-    if (!k.c->base)
-        k.c->bits = k.walk.bits = calloc(n_words, sizeof(uint32_t));
-    bool wide = is_wide(g, state), alone = true;
+    bool wide = is_wide(g, state);
 
-    r = !k.c->base && !k.c->bits ? -ENOMEM : 0;
-    if (r == 0 && k.keeps)
-        r = levels_new(k.c, n_words);
-    bool shorts = r == 0 && wide && !k.c->base && collect_shorts(&k);
-
-    if (r == 0 && wide && !shorts && !k.counts)
-        alone = (r = collect_like(&k, &s)) == 1;
-    if (alone && r >= 0)
-        r = collect(&k, &s, wide, shorts);
-    *n_visited = k.walk.n_visited;
-    if (r == 0 && alone && !wide && !k.c->base &&
-        k.walk.n_visited <= MIN(CHEAP_VISITS, n_nodes / 8))
-        r = 1;
-    if (r == 0 && k.counts && !k.c->base)
-        r = make_levels(&k);
-    if (r == 0)
-        r = keep_rest(&k);
-    if (r == 0 && !k.c->base)
-        r = make_sparse(&k, alone && !k.keeps ? k.walk.n_set : -1);
+    r = !wide && !k.keeps && !k.c->base && is_cheap(&k, &s) ? 1 : make(&k, &s, wide);
+    *work = work_done(&k);
     machine_deinit(&m);
     free(k.longest);
     free(k.rest);
@@ -497,14 +537,14 @@ static bool set_class(const struct grammar *g, uint32_t q, struct token_class *c
 
 /* Makes the class of @q; others may do the same meanwhile: the first one counts. -E2BIG, -ENOMEM:
  * none. -EAGAIN, when @quick: not yet. */
-static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t *n_visited) {
+static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t *work) {
     const struct class_opts o = {g->counted[g->state[q].rule], quick};
     _Atomic(struct token_class *) *place = place_of(g, q);
     struct token_class *c = NULL, *known = place ? atomic_load(place) : NULL;
     int r = known ? 0 : 1;
 
     if (!known && may_have_class(g, q))
-        r = class_new(&c, g, q, &o, n_visited);
+        r = class_new(&c, g, q, &o, work);
     if (r == -EAGAIN)
         return r;
     if (!known && place && r != -ENOMEM) {
@@ -560,13 +600,13 @@ void class_walked(const struct grammar *g, uint32_t q, uint64_t n_visited) {
 int class_of(const struct token_class **out, const struct grammar *g, uint32_t state, bool quick) {
     assert(state < g->n_states);
     const struct token_class *c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
-    uint64_t n_visited = 0;
+    uint64_t work = 0;
 
     if (c && c != &once_walked) {
         *out = c == &no_class ? NULL : c;
         return 0;
     }
-    if (make_class(g, state, quick, &n_visited) == -EAGAIN)
+    if (make_class(g, state, quick, &work) == -EAGAIN)
         return -EAGAIN;
     c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
     assert(c && c != &once_walked);
@@ -599,8 +639,9 @@ static bool is_slow(const struct grammar *g, uint32_t q) {
     return n_bytes(g, q) >= MANY_BYTES && g->free_chars[q][KIND_TEXT] < FREE_CHARS_MAX;
 }
 
-static uint64_t work_of(uint64_t n_visited) {
-    return 1 + n_visited * 4 + (n_visited > SHORT_WALK ? CLASS_WORK : 0);
+/* Returns the steps of the compilation (build_work()) for @work nodes of a walk. */
+static uint64_t steps_of(uint64_t work) {
+    return 1 + work * 4 + (work > SHORT_WALK ? CLASS_WORK : 0);
 }
 
 /* Classifies all states of a grammar that is not a schema: its author may have written what no mask
@@ -609,15 +650,15 @@ static int make_all(struct build *b, struct grammar *g) {
     int r = 0;
 
     for (uint32_t q = 0; r == 0 && q < g->n_states; q++) {
-        uint64_t n_visited = 0;
+        uint64_t work = 0;
 
         if (!g->cls[q])
-            r = make_class(g, q, false, &n_visited);
+            r = make_class(g, q, false, &work);
         if (r == -E2BIG)
             return build_too_complex(b, "the grammar is too ambiguous: many texts can be split "
                                         "into its parts in many ways");
         if (r == 0)
-            r = build_work(b, work_of(n_visited));
+            r = build_work(b, steps_of(work));
     }
     return r;
 }
@@ -630,10 +671,10 @@ static bool is_small(const struct grammar *g, uint32_t q) {
 }
 
 /* Makes the class of @q if @g has room. False: no more of them. */
-static bool prepare(const struct grammar *g, uint32_t q, size_t least, uint64_t *n_visited) {
-    *n_visited = 0;
+static bool prepare(const struct grammar *g, uint32_t q, size_t least, uint64_t *work) {
+    *work = 0;
     return atomic_load(&g->class_room) >= least && job_pause() == 0 &&
-           make_class(g, q, false, n_visited) != -ENOMEM;
+           make_class(g, q, false, work) != -ENOMEM;
 }
 
 void grammar_prepare(const struct grammar *g) {
@@ -644,7 +685,7 @@ void grammar_prepare(const struct grammar *g) {
     size_t least = atomic_load(&g->class_room) / 2;
 
     for (unsigned i = 0; i < ARRAY_SIZE(WHICH); i++) {
-        uint64_t work = 0, n_visited;
+        uint64_t work = 0, of_class;
 
         for (uint32_t k = 0; k < 2 * g->n_states && work < PREPARE_WORK; k++) {
             uint32_t q = k % g->n_states;
@@ -653,9 +694,9 @@ void grammar_prepare(const struct grammar *g) {
 
             if (first != (k < g->n_states) || (c && c != &once_walked) || !WHICH[i].has(g, q))
                 continue;
-            if (!prepare(g, q, least, &n_visited))
+            if (!prepare(g, q, least, &of_class))
                 return;
-            work += n_visited * WHICH[i].node + WHICH[i].more;
+            work += of_class * WHICH[i].node + WHICH[i].more;
         }
     }
 }

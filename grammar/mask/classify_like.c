@@ -17,6 +17,7 @@
 #define SHORTS_SHARE 8  /* at most this share of the short texts is read one by one */
 #define AGREE_NEAR 1024 /* LIKE_NEAR for a rule that calls no other */
 #define LIKE_TRIES 4    /* number of these states that are compared */
+#define LIKE_LOOKS 100000 /* edges that all comparisons may look at: as long as such a walk */
 
 static void keep_region(struct walk *w, uint32_t first, uint32_t last, uint32_t depth) {
     struct collector *k = w->arg;
@@ -67,26 +68,54 @@ static uint32_t distance(const struct grammar *g, uint32_t q, uint32_t r) {
     return n;
 }
 
-/* Rates how similar @r is to @q; negative: its class is no help. */
-typedef int64_t likeness(const struct grammar *g, uint32_t q, uint32_t r);
+/* Rates how similar @r is to @q; negative: its class is no help. Adds to *@n_looked. */
+typedef int64_t likeness(const struct grammar *g, uint32_t q, uint32_t r, uint64_t *n_looked);
 
-static int64_t bytes_alike(const struct grammar *g, uint32_t q, uint32_t r) {
+static int64_t bytes_alike(const struct grammar *g, uint32_t q, uint32_t r, uint64_t *n_looked) {
+    *n_looked += vocab_trie(g->vocab)->node[0].n_children / 4; /* as fast as that many edges */
     return (int64_t)(vocab_trie(g->vocab)->n_items / LIKE_SHARE) - distance(g, q, r);
 }
 
-static int64_t chars_alike(const struct grammar *g, uint32_t q, uint32_t r) {
-    return states_agree(g, q, r);
+/* Moves *@e behind the edges that continue it without a gap; returns the last byte of these. */
+static unsigned run_end(const struct edge **e, const struct edge *end) {
+    unsigned hi = (*e)->hi;
+
+    for (++*e; *e < end && (*e)->lo == hi + 1; ++*e)
+        hi = (*e)->hi;
+    return hi;
 }
 
-/* Returns the state of the rule of @q, at most @near states away, that has a class and the
+/* Returns whether @q and @r read the same bytes first. Most neighbours do not, which shows sooner
+ * here than in states_agree(). */
+static bool begin_alike(const struct grammar *g, uint32_t q, uint32_t r, uint64_t *n_looked) {
+    const struct state *s = &g->state[q], *t = &g->state[r];
+    const struct edge *e = g->edge + s->edge, *e_end = e + s->n_edges;
+    const struct edge *f = g->edge + t->edge, *f_end = f + t->n_edges;
+
+    *n_looked += (uint64_t)s->n_edges + t->n_edges;
+    while (e < e_end && f < f_end) {
+        if (e->lo != f->lo || run_end(&e, e_end) != run_end(&f, f_end))
+            return false;
+    }
+    return e == e_end && f == f_end;
+}
+
+static int64_t chars_alike(const struct grammar *g, uint32_t q, uint32_t r, uint64_t *n_looked) {
+    return begin_alike(g, q, r, n_looked) ? states_agree(g, q, r, n_looked) : -1;
+}
+
+/* Returns the state of the rule of @k->state, at most @near states away, that has a class and the
  * highest rating by @alike above *@best, and sets *@best to the rating; NO_STATE if there is
  * none. Stops at a rating of @enough. */
-static uint32_t find_like(const struct grammar *g, uint32_t q, uint32_t near, likeness *alike,
-                          int64_t enough, int64_t *best) {
-    const struct auto_rule *rule = &g->rule[g->state[q].rule];
-    uint32_t like = NO_STATE, n_tried = 0;
+static uint32_t find_like(struct collector *k, uint32_t near, likeness *alike, int64_t enough,
+                          int64_t *best) {
+    const struct grammar *g = k->g;
+    const struct auto_rule *rule = &g->rule[g->state[k->state].rule];
+    uint32_t like = NO_STATE, n_tried = 0, q = k->state;
+    uint64_t n_looked = near / 4; /* the loop itself */
 
-    for (uint32_t i = 2; i < 2 * near && n_tried < LIKE_TRIES && *best < enough; i++) {
+    for (uint32_t i = 2;
+         i < 2 * near && n_tried < LIKE_TRIES && *best < enough && n_looked < LIKE_LOOKS; i++) {
         uint32_t r = i % 2 ? q + i / 2 : q - i / 2;
 
         if (r - rule->start >= rule->n_states)
@@ -95,7 +124,7 @@ static uint32_t find_like(const struct grammar *g, uint32_t q, uint32_t near, li
 
         if (!c || !c->bits || c->level || c->base)
             continue;
-        int64_t n = alike(g, q, r);
+        int64_t n = alike(g, q, r, &n_looked);
 
         n_tried += n > 0;
         if (n > *best) {
@@ -103,6 +132,7 @@ static uint32_t find_like(const struct grammar *g, uint32_t q, uint32_t near, li
             like = r;
         }
     }
+    k->n_looked += n_looked;
     return like;
 }
 
@@ -113,7 +143,7 @@ int collect_like(struct collector *k, const struct set *from) {
     int64_t alike = 0;
     uint32_t r = k->g->rule[k->g->state[q].rule].loop
                      ? NO_STATE
-                     : find_like(k->g, q, LIKE_NEAR, bytes_alike, INT64_MAX, &alike);
+                     : find_like(k, LIKE_NEAR, bytes_alike, INT64_MAX, &alike);
 
     if (r == NO_STATE)
         return 1;
@@ -151,12 +181,12 @@ bool collect_shorts(struct collector *k) {
     if (k->keeps || k->quick)
         return false;
     if (rule->plain && from < FREE_CHARS_MAX)
-        to = MIN(state_reach(g, q, &ends), (uint32_t)FREE_CHARS_MAX);
+        to = MIN(state_reach(g, q, &ends, &k->n_looked), (uint32_t)FREE_CHARS_MAX);
     if (ends && (from < FREE_CHARS_MAX || k->counts) &&
         !(kinds_without(k->follow) >> KIND_TEXT & 1))
         return false;
     if (rule->plain && from < to)
-        like = find_like(g, q, AGREE_NEAR, chars_alike, to, &from);
+        like = find_like(k, AGREE_NEAR, chars_alike, to, &from);
     from = MIN(from, (int64_t)to);
     if (to > from &&
         s->first[to + 1] - s->first[from + 1] > s->first[FREE_CHARS_MAX + 1] / SHORTS_SHARE)

@@ -34,6 +34,8 @@ struct collector {
         uint32_t first, last, depth;
     } * region;
     uint32_t n_regions, cap_regions;
+    uint64_t work;     /* nodes visited by walks that were given up */
+    uint64_t n_looked; /* edges looked at besides walks, each a quarter of the work of a node */
     int error;
     bool too_large;
 };
@@ -43,11 +45,12 @@ struct collector {
 
 /* Returns the largest n such that two states of a plain rule accept the same texts of up to n
  * characters and the same prefixes of them (agree.c). AGREE_MAX: n or more; AGREE_ALL: all
- * texts; -1: they differ within a character. */
-int states_agree(const struct grammar *g, uint32_t q, uint32_t r);
+ * texts; -1: they differ within a character. Adds what it did to *@n_looked. */
+int states_agree(const struct grammar *g, uint32_t q, uint32_t r, uint64_t *n_looked);
 /* Returns the most characters of a text of KIND_TEXT that a state of a plain rule reads without
- * leaving the rule, at most AGREE_MAX. *@ends: the rule may end within AGREE_MAX characters. */
-uint32_t state_reach(const struct grammar *g, uint32_t q, bool *ends);
+ * leaving the rule, at most AGREE_MAX. *@ends: the rule may end within AGREE_MAX characters. Adds
+ * what it did to *@n_looked. */
+uint32_t state_reach(const struct grammar *g, uint32_t q, bool *ends, uint64_t *n_looked);
 /* Adds token @id, of which the rule reads the first @depth bytes. */
 void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars);
 void collect_begin(struct collector *k); /* resets @k for another walk */

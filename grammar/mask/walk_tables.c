@@ -45,6 +45,7 @@
 
 #define SETS_MAX 4096
 #define SETS_FIRST 64
+#define PLAIN_STATES (4 * SETS_MAX) /* of a rule with a table of them, which each walk clears */
 
 static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
     for (uint32_t i = first; i < last; i++)
@@ -498,12 +499,15 @@ static uint32_t number_copy(struct tables *t, const struct set *s) {
     return number_of(t, &copy);
 }
 
-/* Returns the rule in which every set reached from @from is a single state, or NULL. */
+/* Returns the rule in which every set reached from @from is a single state, or NULL. The rule has
+ * at most PLAIN_STATES. */
 static const struct auto_rule *plain_rule(const struct machine *m, const struct set *from) {
     const struct config *c = &m->config[from->begin];
     const struct auto_rule *r = &m->g->rule[m->g->state[c->state].rule];
 
-    return from->end - from->begin == 1 && r->plain && !c->frame && !c->match ? r : NULL;
+    if (from->end - from->begin != 1 || !r->plain || c->frame || c->match)
+        return NULL;
+    return r->n_states <= PLAIN_STATES ? r : NULL;
 }
 
 /* Prepares walks from @from. Returns false with the machine's error if there is no memory. */

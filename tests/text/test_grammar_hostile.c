@@ -306,6 +306,18 @@ Test(grammar_hostile, work_grows_with_the_bytes_of_the_properties) {
 }
 
 /* Multiples of 100 are even: what a product tells apart beyond its language takes no states. */
+/* States that read few tokens cost more than the walk that finds these. */
+Test(grammar_hostile, work_grows_with_the_states_of_a_regex) {
+    CLEANUP(freep) char *text = repeat("", "[一乙][丁七]", 200, "");
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+    struct grammar_source src = {.kind = GRAMMAR_REGEX, .text = text, .len = strlen(text)};
+    struct grammar_limits limits = {.work = &(uint64_t){0}};
+    struct err err = {0};
+
+    cr_assert_eq(grammar_compile(&g, test_vocab(), &src, &limits, &err), 0, "%s", err.message);
+    cr_expect_geq(*limits.work, 400u * 3 * 100, "%llu steps", (unsigned long long)*limits.work);
+}
+
 Test(grammar_hostile, equal_languages_take_equal_memory) {
     static const char FEW[] = "{\"type\":\"integer\",\"multipleOf\":3,\"not\":{\"multipleOf\":2}}";
     static const char MANY[] = "{\"type\":\"integer\",\"multipleOf\":3,\"allOf\":"
