@@ -546,9 +546,9 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
 int step_upload(struct be *b, const struct engine_batch *batch, struct step **out);
 int step_start(struct step *s);
 struct batch_head;
-/* Fills in the rows' rotary positions, and the values of those that are pictures', in the upload of
- * the batch. Returns false where there is no room. */
-bool pictures_fill(struct step *s, struct batch_head *h);
+/* Fills in the rows' rotary positions, and the values and last keys of those that are pictures', in
+ * the upload of the batch. Returns false where there is no room. */
+bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last);
 int step_embed(struct step *s, const struct model_op *op);
 int step_deep(struct step *s, const struct model_op *op);
 int step_qkv(struct step *s, const struct model_op *op);

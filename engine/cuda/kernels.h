@@ -86,7 +86,8 @@ struct batch_head {
      * step its place among them, or NO_PICTURE for a token. NULL: all rows are tokens. */
     const float *picture;
     const uint32_t *picture_row;
-    const uint32_t *last; /* last position of a row's picture, or its own */
+    /* Last position of a row's picture, or of a block of drafts, or its own. */
+    const uint32_t *last;
     /* By class of pages: the page of the row's position, and the tables. */
     const uint32_t *row_page[PAGE_CLASSES], *page_table[PAGE_CLASSES];
     const uint32_t *row_slot; /* token in the page */

@@ -210,8 +210,8 @@ static void add_steps(struct be *b) {
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, seqs = b->opts->max_seqs;
     size_t words = (b->shape->n_vocab + 31) / 32, slack = 20 * 64;
     size_t unique = MIN(b->shape->n_vocab, b->opts->max_context);
-    /* Bytes of a picture's row: positions, last key, place, values */
-    size_t picture = b->shape->n_picture ? (b->shape->n_picture + ROPE_AXES + 2) * 4ull : 0;
+    /* Bytes of a picture's row: positions, place, values */
+    size_t picture = b->shape->n_picture ? (b->shape->n_picture + ROPE_AXES + 1) * 4ull : 0;
 
     b->page_capacity = (uint32_t)MIN(
         seqs * ((b->opts->max_context + b->opts->page_tokens - 1) / b->opts->page_tokens),
@@ -222,7 +222,7 @@ static void add_steps(struct be *b) {
         struct step *s = &b->step[i];
 
         add_staging(b, &s->rows,
-                    sizeof(struct batch_head) + rows * (28 + picture) + wants * 4 +
+                    sizeof(struct batch_head) + rows * (32 + picture) + wants * 4 +
                         (size_t)b->page_capacity * 4 * (b->kv[KV_WINDOW].n_pages ? 2 : 1) +
                         seqs * sizeof(struct plan_seq) + slack,
                     i == 0 ? &b->head : NULL);

@@ -84,10 +84,10 @@ static bool has_windows(const struct be *b) {
     return b->kv[KV_WINDOW].n_pages > 0;
 }
 
-/* Fills in the token, position, page by class and slot of each row. A fed token is an index into
- * the samples of the step before, which are on the device. */
-static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *slot, uint32_t *seq,
-                      uint32_t *const page[PAGE_CLASSES]) {
+/* Fills in the token, position, last key, page by class and slot of each row. A fed token is an
+ * index into the samples of the step before, which are on the device. */
+static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *last, uint32_t *slot,
+                      uint32_t *seq, uint32_t *const page[PAGE_CLASSES]) {
     const struct engine_batch *b = s->batch;
     uint32_t tokens = s->be->opts->page_tokens, n_classes = has_windows(s->be) ? 2 : 1;
     int32_t before = (b->step + 1) % 2 ? (int32_t)s->be->opts->max_wants
@@ -103,6 +103,7 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *sl
             assert(row < b->n_rows);
             feed[row] = r == 0 && q->feed >= 0 ? before + (int32_t)place[q->feed] : -1;
             pos[row] = p;
+            last[row] = b->model ? q->pos0 + q->n_rows - 1 : p;
             for (uint32_t c = 0; c < n_classes; c++)
                 page[c][row] = b->table[c].page[b->table[c].start[i] + p / tokens];
             slot[row] = p % tokens;
@@ -149,21 +150,21 @@ static bool fill_attention(struct step *s, struct batch_head *h) {
 static int upload_rows(struct step *s) {
     const struct engine_batch *b = s->batch;
     size_t n = b->n_rows * sizeof(uint32_t);
-    const void *d[9];
-    void *h[8];
+    const void *d[10];
+    void *h[9];
 
     s->rows.used = 0;
-    struct batch_head *head = staging_take(&s->rows, sizeof(*head), &d[8]);
-    for (int i = 0; i < 7; i++)
-        h[i] = staging_take(&s->rows, n, &d[i]);
-    h[7] = staging_take(&s->rows, s->n_scored * sizeof(uint32_t), &d[7]);
+    struct batch_head *head = staging_take(&s->rows, sizeof(*head), &d[9]);
     for (int i = 0; i < 8; i++)
+        h[i] = staging_take(&s->rows, n, &d[i]);
+    h[8] = staging_take(&s->rows, s->n_scored * sizeof(uint32_t), &d[8]);
+    for (int i = 0; i < 9; i++)
         assert(h[i]);
     memcpy(h[0], b->token, n);
-    fill_rows(s, h[1], h[2], h[3], h[4], (uint32_t *const[PAGE_CLASSES]){h[5], h[6]});
+    fill_rows(s, h[1], h[2], h[7], h[3], h[4], (uint32_t *const[PAGE_CLASSES]){h[5], h[6]});
     for (uint32_t i = 0; i < s->n_scored; i++) {
         assert(b->want[s->scored[i]].row < b->n_rows);
-        ((uint32_t *)h[7])[i] = b->want[s->scored[i]].row;
+        ((uint32_t *)h[8])[i] = b->want[s->scored[i]].row;
     }
     *head = (struct batch_head){
         .n_rows = b->n_rows,
@@ -174,9 +175,10 @@ static int upload_rows(struct step *s) {
         .row_slot = d[3],
         .row_seq = d[4],
         .row_page = {d[5], d[6]},
-        .want_row = d[7],
+        .last = d[7],
+        .want_row = d[8],
     };
-    if (!fill_attention(s, head) || !pictures_fill(s, head)) {
+    if (!fill_attention(s, head) || !pictures_fill(s, head, h[7])) {
         snprintf(s->be->error, sizeof(s->be->error),
                  "internal error: the batch is larger than the buffer for its upload");
         s->be->lost = true;

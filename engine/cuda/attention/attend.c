@@ -48,8 +48,8 @@ static struct attend_kernel sharing_kernel(const struct step *s, const struct he
 }
 
 /* The work list of attention, made on the device from the batch's head; that of the layer before
- * serves where its heads are the same. */
-static int plan(struct step *s, const struct heads *h) {
+ * serves where its heads are the same. @two_way: equal for all layers of a pass. */
+static int plan(struct step *s, const struct heads *h, bool two_way) {
     struct be *b = s->be;
     struct plan_args a = {
         .batch = b->head,
@@ -64,7 +64,7 @@ static int plan(struct step *s, const struct heads *h) {
         .page_tokens = b->attention.shares ? b->opts->page_tokens : 0,
         .few = cuda_few(b),
         .wide = kernel_for(s, h).queries,
-        .two_way = b->shape->two_way,
+        .two_way = two_way,
         .shared = MAX(sharing_kernel(s, h).queries, cuda_few(b)),
     };
 
@@ -149,10 +149,10 @@ int step_attend(struct step *s, const struct model_op *op) {
         .cap = op->attn.cap,
         .holes = op->attn.holes,
         .window = op->attn.window ? op->attn.window : UINT32_MAX,
-        .two_way = op->attn.two_way,
+        .two_way = op->attn.two_way || op->attn.whole,
         .sinks = op->weights ? op->weights->sinks : NULL,
     };
-    int r = plan(s, h);
+    int r = plan(s, h, b->shape->two_way || op->attn.whole);
     if (b->shape->mla.rank)
         latent_attend(b, &a);
     r = r < 0 ? r : launch_attend(s, h, &a);

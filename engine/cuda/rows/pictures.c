@@ -13,27 +13,24 @@
 
 _Static_assert(ROPE_PLACES == ROPE_AXES, "");
 
-bool pictures_fill(struct step *s, struct batch_head *h) {
+bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->batch;
     size_t n = batch->n_rows * sizeof(uint32_t), width = b->shape->n_picture * sizeof(float);
-    uint32_t *at[ROPE_AXES], *place, *last, n_values = 0;
+    uint32_t *at[ROPE_AXES], *place, n_values = 0;
     const void *d;
 
     s->pictures = false;
     for (int k = 0; k < ROPE_AXES; k++)
         h->at[k] = h->pos;
-    h->last = h->pos;
     if (!b->picture_row)
         return true;
     for (int k = 0; k < ROPE_AXES; k++) {
         at[k] = staging_take(&s->rows, n, &d);
         h->at[k] = d;
     }
-    last = staging_take(&s->rows, n, &d);
-    h->last = d;
     place = staging_take(&s->rows, n, &d);
-    if (!last || !place)
+    if (!place)
         return false;
     h->picture_row = d;
     for (uint32_t i = 0; i < batch->n_seqs; i++)
@@ -44,7 +41,7 @@ bool pictures_fill(struct step *s, struct batch_head *h) {
 
         for (int k = 0; k < ROPE_AXES; k++)
             at[k][r] = row->at[k];
-        last[r] = row->end - 1;
+        last[r] = MAX(last[r], row->end - 1);
         place[r] = row->values ? n_values++ : NO_PICTURE;
     }
     s->pictures = n_values > 0;
