@@ -106,11 +106,12 @@ struct weights {
     struct weights *next, *after;     /* after: of the op behind it that has any */
     struct matrix m[MATMUL_MATRICES]; /* QKV: the gates of attention's output are the fourth */
     uint32_t n_mats, n_in;
-    float most[MATMUL_MATRICES]; /* the largest scale of each */
-    struct weights *rank[RANKS]; /* ranks.c: of each device; rank[0] are these */
-    struct weights *down;        /* SHARED: m[0] */
-    float scale, cap;            /* LOGITS */
-    struct tile_source raw;      /* OP_EMBED: data is NULL while the rows are those of m[0] */
+    const struct tensor *of[MATMUL_MATRICES]; /* NULL: a part of a tensor, or with a bias */
+    float most[MATMUL_MATRICES];              /* the largest scale of each */
+    struct weights *rank[RANKS];              /* ranks.c: of each device; rank[0] are these */
+    struct weights *down;                     /* SHARED: m[0] */
+    float scale, cap;                         /* LOGITS */
+    struct tile_source raw; /* OP_EMBED: data is NULL while the rows are those of m[0] */
     const struct tensor *embedding;
     struct be *be; /* EXPERTS of which some are the host's, or its FFN, and which layer of it */
     uint32_t host_layer, n_experts; /* n_experts: that the device has */

@@ -305,11 +305,31 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     return r;
 }
 
+/* Makes the matrix of another op the next one of @w, where it is that of @t and has the same place
+ * for its product: a block drafter has matrices twice, and the model's output. */
+static bool share_matrix(const struct be *b, struct weights *w, const struct tensor *t,
+                         const float *y) {
+    for (const struct weights *k = b->weights; k; k = k->next)
+        for (uint32_t i = 0; i < k->n_mats; i++)
+            if (k->of[i] == t && k->m[i].y == y) {
+                w->m[w->n_mats] = k->m[i];
+                w->most[w->n_mats++] = k->most[i];
+                w->n_in = k->n_in;
+                w->n_experts = k->n_experts;
+                return true;
+            }
+    return false;
+}
+
 /* The next matrix of @w: all of @t, with its bias (or NULL) and the place of its product. */
 static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
                        const struct tensor *bias, float *y, struct err *err) {
     const struct parts all = all_rows(t);
+    bool plain = b->n_ranks == 1 && !bias;
 
+    if (plain && share_matrix(b, w, t, y))
+        return 0;
+    w->of[w->n_mats] = plain ? t : NULL;
     return load_parts(b, w, t, &all, bias, y, err);
 }
 
