@@ -18,7 +18,6 @@
 #include "base/try.h"
 #include "engine/arch/arch.h"
 #include "engine/arch/assistant.h"
-#include "engine/arch/dflash.h"
 #include "engine/build_id.h"
 #include "engine/check.h"
 #include "engine/pictures.h"
@@ -114,11 +113,11 @@ static int alloc_flights(struct engine *e) {
     return e->sample && e->state ? 0 : -ENOMEM;
 }
 
-/* Returns true if pass 1 is wanted. One device computes the model's own block, but no assistant
- * and no block drafter; several devices compute none of them. */
+/* Returns true if pass 1 is wanted. One device computes the model's own block and block drafters,
+ * but no assistant; several devices compute none of them. */
 static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
     return o->drafts && ops->run[OP_KEEP] &&
-           !(ops->device && o->block && (assistant_found(o->block) || dflash_found(o->block)));
+           !(ops->device && o->block && assistant_found(o->block));
 }
 
 /* Adds to the note why nothing is drafted although it was asked for. */

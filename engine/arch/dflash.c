@@ -386,6 +386,8 @@ void dflash_bind(struct binder *b, struct model *m) {
     if (b->r < 0 || m->r < 0)
         return;
     at = bind_keys(b, m, &p, at);
+    for (uint32_t i = logits + 1; i < m->n_ops; i++)
+        m->op[i].layer += m->shape.n_layer; /* those before it are the model's */
     for (uint32_t i = 0; i < p.n_taps && m->r == 0; i++) {
         uint32_t to = input_of(m, p.tap[i], logits);
 

@@ -461,6 +461,8 @@ static const char *experts_lack(const struct model_shape *s, const struct model_
 
 /* be_ops.lacks */
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
+    if (op->kind == OP_TAP && (s->mla.rank || s->n_embd % 4))
+        return "block drafters of such models";
     if (s->mla.rank && (op->kind == OP_ATTEND || op->kind == OP_MLA_IN))
         return latent_lacks(s);
     if (op->kind == OP_STATE_IN && (op->parts || op->first))
@@ -523,6 +525,7 @@ const struct be_ops weft_backend_cuda = {
             [OP_MLA_IN] = step_mla_in,     [OP_MLA_Q] = step_mla_q,
             [OP_MLA_KV] = step_mla_kv,     [OP_MLA_OUT] = step_mla_out,
             [OP_DEEP] = step_deep,         [OP_LOGITS] = step_logits,
+            [OP_TAP] = step_tap,           [OP_FUSE] = step_fuse,
         },
     .mask = step_mask,
     .sample = step_sample,

@@ -246,10 +246,11 @@ struct recurrent {
 };
 
 /* Drafts by the model's own block: hidden states of the step's rows, those that are kept, and the
- * input of DRAFT_IN. */
+ * input of DRAFT_IN. By a block drafter: inputs of the model's layers. */
 struct draft {
     float *hidden, *kept, *pair; /* [max_rows][n_embd], [n_slots][ENGINE_KEPT][n_embd],
                                     [max_rows][2 n_embd] */
+    float *tap;                  /* [max_rows][n_taps][n_embd] */
     struct kept of;              /* state behind the step that was launched last */
 };
 
@@ -579,6 +580,8 @@ int step_keep(struct step *s, const struct model_op *op);
 int step_draft_in(struct step *s, const struct model_op *op);
 int step_keys(struct step *s, const struct model_op *op);
 int step_holes(struct step *s, const struct model_op *op);
+int step_tap(struct step *s, const struct model_op *op);
+int step_fuse(struct step *s, const struct model_op *op);
 int step_mla_in(struct step *s, const struct model_op *op);
 int step_mla_q(struct step *s, const struct model_op *op);
 int step_mla_kv(struct step *s, const struct model_op *op);

@@ -143,7 +143,7 @@ struct hidden_args {
     float eps;
 };
 
-#define ROPE_TABLES 2u
+#define ROPE_TABLES 3u
 
 /* cos and sin (times mscale) of every pair at every row's position, and the factor of its queries
  * (struct temper); grid: x rows, y tables. */

@@ -371,6 +371,7 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
     return kind == OP_QKV           ? qkv[i]
            : kind == OP_KEYS        ? qkv[1 + i]
            : kind == OP_DRAFT_IN    ? b->act.x
+           : kind == OP_FUSE        ? b->act.o /* behind logits, whose hidden states are x */
            : kind == OP_GATE        ? b->act.q
            : kind == OP_GATE_UP     ? gate_up[i]
            : kind == OP_GATE_IN     ? b->act.gate

@@ -36,7 +36,7 @@ static void add_activations(struct be *b) {
     /* Outputs of all ranks' heads; 0 without latent attention, or without recurrent layers. */
     size_t n_out = (size_t)b->n_ranks * s->n_head * s->mla.n_value;
     size_t n_d = (size_t)b->n_ranks * s->state.n_out;
-    size_t n_pair = s->drafts ? 2 * (size_t)s->n_embd : 0;
+    size_t n_pair = (s->n_taps ? s->n_taps : s->drafts ? 2 : 0) * (size_t)s->n_embd;
     size_t widest = round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, n_d)), n_pair), 64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
     size_t heads = s->mla.rank ? round_up(rows * s->n_head, PACK_ROWS) : 0;
@@ -152,7 +152,9 @@ static void add_recurrent(struct be *b) {
 static void add_draft(struct be *b) {
     size_t rows = b->opts->max_rows, n = b->shape->n_embd, n_slots = b->draft.of.n_slots;
 
-    if (!b->shape->drafts)
+    if (b->shape->n_taps)
+        add(b, &b->draft.tap, rows * b->shape->n_taps * n, sizeof(float), "activations", false);
+    if (!b->shape->drafts || b->shape->n_taps)
         return;
     n_slots = n_slots ? n_slots : MAX(b->opts->max_seqs, b->opts->n_states);
     add(b, &b->draft.hidden, rows * n, sizeof(float), "activations", false);
@@ -236,11 +238,6 @@ static void add_steps(struct be *b) {
         add(b, &s->out_host, wants, sizeof(struct sample_out), "results", true);
         add(b, &s->hidden_host, wants * b->shape->n_embd, sizeof(float), "results", true);
     }
-}
-
-/* Returns true if the block that drafts has a file of its own. */
-static bool has_own_file(const struct be *b) {
-    return b->shape->drafts && b->opts->block;
 }
 
 /* One matrix, or two that are a tensor of experts' gates and ups. */
@@ -334,13 +331,30 @@ static uint64_t file_bytes(const struct be *b, const struct gguf *file, uint32_t
     return sum;
 }
 
+/* Returns the bytes of a block drafter's file. Two ops may have a norm each; the one in front of
+ * keys is there for each layer. */
+static uint64_t drafter_bytes(const struct be *b) {
+    uint64_t sum = 0;
+
+    for (uint64_t i = 0; i < gguf_n_tensors(b->opts->block); i++) {
+        const struct tensor *t = gguf_tensor(b->opts->block, i);
+
+        sum += tensor_bytes(b, t, false) * (ends_in(t, "norm.weight") ? 2 : 1);
+        if (ends_in(t, ".attn_k_norm.weight"))
+            sum += round_up(b->shape->n_embd * sizeof(float), 512);
+    }
+    return sum;
+}
+
 /* With the block that drafts, whose norms of keys and of hidden states are there twice. */
 static uint64_t weight_bytes(const struct be *b) {
     uint32_t n = b->shape->n_layer;
     uint64_t sum = file_bytes(b, b->opts->file, 0, n);
 
-    if (b->shape->drafts)
-        sum += file_bytes(b, has_own_file(b) ? b->opts->block : b->opts->file, n, n + 1) +
+    if (b->shape->n_taps)
+        sum += drafter_bytes(b);
+    else if (b->shape->drafts)
+        sum += file_bytes(b, b->opts->block ? b->opts->block : b->opts->file, n, n + 1) +
                2 * round_up(b->shape->n_embd * sizeof(float), 512);
     return sum;
 }
@@ -358,7 +372,7 @@ static size_t widest_row(const struct gguf *file) {
 static void add_rest(struct be *b) {
     size_t row = widest_row(b->opts->file);
 
-    if (has_own_file(b))
+    if (b->shape->drafts && b->opts->block)
         row = MAX(row, widest_row(b->opts->block));
     b->load.bytes = MAX(LOAD_BYTES, row * TILE_ROWS);
     for (int i = 0; i < 2; i++) {

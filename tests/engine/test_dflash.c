@@ -19,11 +19,21 @@
 
 enum { N_VOCAB = 512, BLOCK_MAX = 8, N_PAGES = 128 };
 
+#ifdef BACKEND /* a device, which is emulated */
+#define JUDGED BACKEND
+#define BACKEND_IS_DEVICE true
+#else
+#define JUDGED "cpu"
+#define BACKEND_IS_DEVICE false
+#endif
+
 static const struct pair {
     const char *drafter, *model;
 } pairs[] = {
     {"qwen35-dflash", "qwen35-mtp"},
+#ifndef BACKEND
     {"qwen35-dflash2", "qwen35-mtp"},
+#endif
 };
 
 /* The logits of a block's rows, by position. */
@@ -84,9 +94,10 @@ static uint32_t number(yyjson_val *v, const char *key) {
     return (uint32_t)yyjson_get_uint(must(yyjson_obj_get(v, key)));
 }
 
-/* The largest difference of two lists of numbers. */
+/* The largest difference of two lists of numbers; of a device, whose activations have eleven bits,
+ * |x - right| / |right|. */
 static double apart(const float *x, yyjson_val *right) {
-    double worst = 0;
+    double worst = 0, sum = 0, norm = 0;
     size_t k, n;
     yyjson_val *v;
 
@@ -95,8 +106,10 @@ static double apart(const float *x, yyjson_val *right) {
         double diff = fabs((double)x[k] - yyjson_get_num(v));
 
         worst = diff <= worst ? worst : diff; /* NaN too */
+        sum += diff * diff;
+        norm += yyjson_get_num(v) * yyjson_get_num(v);
     }
-    return worst;
+    return BACKEND_IS_DEVICE ? sqrt(sum / norm) : worst;
 }
 
 /* Returns the largest difference from the candidates' scores behind the drafts before them, which
@@ -120,6 +133,34 @@ static double selected_apart(const struct watched *w, const struct driver_seq *s
         }
     }
     return worst;
+}
+
+/* The scores of the candidates at place @i, behind the draft before it. */
+static yyjson_val *scores_behind(yyjson_val *lattice, size_t i, yyjson_val *drafts) {
+    yyjson_val *scores = must(yyjson_obj_get(yyjson_arr_get(lattice, i), "scores")), *id;
+    size_t k, n, before = 0;
+
+    yyjson_arr_foreach(i ? yyjson_obj_get(yyjson_arr_get(lattice, i - 1), "ids") : NULL, k, n, id) {
+        if (yyjson_equals(id, yyjson_arr_get(drafts, i - 1)))
+            before = k;
+    }
+    return must(yyjson_arr_get(scores, before));
+}
+
+/* By how much the largest number of a list leads; 0: there is no list. A device, whose logits of
+ * size 3 are off by 0.1, may choose another token where that is little. */
+static double lead_of(yyjson_val *row) {
+    double best = -1e9, second = -1e9;
+    size_t k, n;
+    yyjson_val *v;
+
+    yyjson_arr_foreach(row, k, n, v) {
+        double x = yyjson_get_num(v);
+
+        second = x > best ? best : x > second ? x : second;
+        best = x > best ? x : best;
+    }
+    return row ? best - second : 0;
 }
 
 /* The block behind the prompt and the first greedy tokens, which the round says. */
@@ -146,8 +187,16 @@ static double check_round(struct driver *d, struct watched *w, struct driver_seq
     if (lattice)
         worst = selected_apart(w, s, lattice);
     cr_assert_eq(yyjson_arr_size(drafts), d->info->n_block - 1);
-    yyjson_arr_foreach(drafts, i, n, v)
-        cr_expect_eq(s->draft[i], (int32_t)yyjson_get_int(v), "draft %zu at %u", i, w->pos0);
+    yyjson_arr_foreach(drafts, i, n, v) {
+        yyjson_val *row =
+            lattice ? scores_behind(lattice, i, drafts) : yyjson_arr_get(logits, i + 1);
+        bool close = BACKEND_IS_DEVICE && lead_of(row) < 0.25;
+
+        if (close && lattice && s->draft[i] != (int32_t)yyjson_get_int(v))
+            break; /* other scores from here on */
+        cr_expect(close || s->draft[i] == (int32_t)yyjson_get_int(v), "draft %zu at %u", i,
+                  w->pos0);
+    }
     w->pos0 = UINT32_MAX;
     return worst;
 }
@@ -187,19 +236,21 @@ static void check_golden(const struct pair *p, const char *backend, enum engine_
     yyjson_doc_free(doc);
 }
 
+#ifndef BACKEND
 Test(dflash, reference_drafts_what_another_implementation_does) {
     for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
         check_golden(&pairs[i], "reference", ENGINE_KV_F32, 1e-3);
 }
+#endif
 
 Test(dflash, drafts_stay_close) {
     for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
-        check_golden(&pairs[i], "cpu", ENGINE_KV_F16, 0.05);
+        check_golden(&pairs[i], JUDGED, ENGINE_KV_F16, 0.05);
 }
 
 /* -- what it must not depend on ---------------------------------------------------------------- */
 
-enum { N_PROMPT = 45, N_TOKENS = 12 };
+enum { N_PROMPT = 45, N_TOKENS = BACKEND_IS_DEVICE ? 6 : 12 };
 
 /* Results of a run: tokens and digests of the model, logits of the block behind the last token. */
 struct run {
@@ -265,8 +316,10 @@ static bool same_text(const struct run *a, const struct run *b) {
 static void check_manners(const struct pair *p, const char *backend) {
     static const struct manner plain = {.chunk = 64},
                                manner[] = {
+#ifndef BACKEND
                                    {.chunk = 1},
                                    {.chunk = 64, .drafts_always = true},
+#endif
                                    {.chunk = 13, .in_company = true},
                                    {.chunk = 7, .drafts_always = true, .in_company = true},
                                    {.chunk = 64, .after_another = true},
@@ -284,14 +337,16 @@ static void check_manners(const struct pair *p, const char *backend) {
     }
 }
 
+#ifndef BACKEND
 Test(dflash, reference_drafts_do_not_depend_on_what_else_runs) {
     for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
         check_manners(&pairs[i], "reference");
 }
+#endif
 
 Test(dflash, drafts_do_not_depend_on_what_else_runs) {
     for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
-        check_manners(&pairs[i], "cpu");
+        check_manners(&pairs[i], JUDGED);
 }
 
 /* -- pairs of tiny models ---------------------------------------------------------------------- */
@@ -307,7 +362,7 @@ static int open_tiny(struct tiny_model model, struct tiny_model drafter, struct 
     tiny_model_temp(&model, path[0]);
     tiny_model_temp(&drafter, path[1]);
     const struct driver_opts o = {
-        .backend = "cpu", .path = path[0], .block = path[1], .drafts = true};
+        .backend = JUDGED, .path = path[0], .block = path[1], .drafts = true};
     *err = (struct err){0};
     int r = driver_open(d, &o, err);
     unlink(path[0]);
@@ -342,6 +397,59 @@ Test(dflash, drafts_need_nothing_but_pages) {
     driver_drop(&d, b);
     driver_close(&d);
 }
+
+#ifdef BACKEND
+/* Opens a model with a drafter for @o, which says on what devices. */
+static void open_on(struct driver_opts o, struct driver *d) {
+    struct tiny_model drafter = qwen3;
+    char path[2][64];
+    struct err err = {0};
+
+    drafter.arch = "dflash";
+    tiny_model_temp(&qwen3, path[0]);
+    tiny_model_temp(&drafter, path[1]);
+    o.backend = BACKEND;
+    o.path = path[0];
+    o.block = path[1];
+    o.drafts = true;
+    cr_assert_eq(driver_open(d, &o, &err), 0, "%s", err.message);
+    unlink(path[0]);
+    unlink(path[1]);
+}
+
+/* The layers of a drafter are not the model's of the same number. */
+Test(dflash, host_computes_ffns_of_the_model_alone) {
+    int32_t prompt[N_PROMPT], draft[2][3];
+    struct driver d;
+
+    fill_prompt(prompt, 1);
+    for (uint32_t i = 0; i < N_PROMPT; i++)
+        prompt[i] %= 299;
+    for (uint32_t all = 0; all < 2; all++) {
+        open_on((struct driver_opts){.device_layers = all ? 0 : 1}, &d);
+        cr_assert_eq(d.info->n_host_ffn, all ? 0 : 1, "%s", d.info->note);
+        struct driver_seq *s = driver_add(&d, prompt, N_PROMPT, 8, NULL);
+        driver_prefill(&d, s, 0);
+        driver_block(&d, &s, 1);
+        memcpy(draft[all], s->draft, sizeof(draft[all]));
+        driver_drop(&d, s);
+        driver_close(&d);
+    }
+    cr_expect(memcmp(draft[0], draft[1], sizeof(draft[0])) == 0);
+}
+
+Test(dflash, several_devices_draft_nothing_and_say_so) {
+    struct driver d;
+
+    setenv("WEFT_CUDA_FAKE_DEVICES", "2", 1);
+    open_on((struct driver_opts){.devices = "0,1"}, &d);
+    cr_expect_eq(d.info->n_slots, 0);
+    cr_expect(strstr(d.info->note, "the draft model's file is not used for drafts: this backend "
+                                   "does not compute it") != NULL,
+              "%s", d.info->note);
+    driver_close(&d);
+}
+#endif
 
 Test(dflash, a_drafter_of_another_model_is_refused) {
     struct tiny_model wide = qwen3, words = qwen3, deep = qwen3, llama = qwen3, no_fc = qwen3,

@@ -234,6 +234,7 @@ ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
 #ifdef BACKEND /* a device, which is emulated */
         {"glm4moe", BACKEND, 0.01F, 0, N_REQUESTS, ""},
         {"qwen35", BACKEND, 0.01F, 40, N_REQUESTS, ""},
+        {"qwen35", BACKEND, 0.01F, 40, N_REQUESTS, "dflash"},
 #else
         {"glm4moe", "cpu", 0.01F, 0, BLOCK_REQUESTS, ""},
         {"glm4moe", "cpu", 0.5F, 0, BLOCK_REQUESTS, ""},

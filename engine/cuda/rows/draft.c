@@ -1,9 +1,10 @@
 /*
- * draft - the model's own block of drafts (engine/arch/mtp.c). Hidden states stay on the device.
- * The host knows from the batches of which positions a slot has them, so a step only says whether
- * the one before its first row is there. The states of a step's last rows take the place of older
- * ones, and are kept by the last kernel that reads those: that of DRAFT_IN, where it follows KEEP
- * in the pass, else that of KEEP.
+ * draft - the model's own block of drafts (engine/arch/mtp.c), and block drafters
+ * (engine/arch/dflash.c), whose keys follow from what is copied of the model's layers. Hidden
+ * states stay on the device. The host knows from the batches of which positions a slot has them, so
+ * a step only says whether the one before its first row is there. The states of a step's last rows
+ * take the place of older ones, and are kept by the last kernel that reads those: that of DRAFT_IN,
+ * where it follows KEEP in the pass, else that of KEEP.
  */
 
 #include "engine/cuda/cuda.h"
@@ -77,13 +78,38 @@ int step_draft_in(struct step *s, const struct model_op *op) {
     return r < 0 ? r : step_multiply(s, op->weights, false);
 }
 
+/* A copy of the rows, those beyond the batch, too. */
+int step_tap(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    size_t row = b->shape->n_embd * sizeof(float);
+    const struct copy_args a = {
+        .from = (const uint8_t *)b->act.x,
+        .to = (uint8_t *)b->draft.tap + op->part * row,
+        .from_layer = row,
+        .to_layer = b->shape->n_taps * row,
+        .page_bytes = row,
+    };
+    int r = step_release(s);
+
+    return r < 0 ? r : CUDA_LAUNCH(b, copy_page, 1, s->grid.rows, CUDA_THREADS, &a);
+}
+
+/* To be.act.o: x is still the model's. */
+int step_fuse(struct step *s, const struct model_op *op) {
+    int r = step_pack(s, PACK_PLAIN, s->be->draft.tap, NULL, op->weights->n_in);
+
+    return r < 0 ? r : step_multiply(s, op->weights, false);
+}
+
 /* Keys and values alone, which few rows have as many rows do. */
 int step_keys(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct store_args store = step_store_args(b, op);
 
     assert(op->weights->n_mats == 2);
-    int r = step_norm(s, op->weights->norm);
+    int r = b->shape->n_taps
+                ? step_pack(s, PACK_NORM, b->act.o, op->weights->norm, b->shape->n_embd)
+                : step_norm(s, op->weights->norm);
 
     store.n_head = 0;
     store.v = b->act.v;
