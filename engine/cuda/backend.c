@@ -526,6 +526,8 @@ const struct be_ops weft_backend_cuda = {
             [OP_MLA_KV] = step_mla_kv,     [OP_MLA_OUT] = step_mla_out,
             [OP_DEEP] = step_deep,         [OP_LOGITS] = step_logits,
             [OP_TAP] = step_tap,           [OP_FUSE] = step_fuse,
+            [OP_BLOCK_IN] = step_block_in, [OP_BLOCK_OUT] = step_block_out,
+            [OP_SELECT] = step_select,
         },
     .mask = step_mask,
     .sample = step_sample,

@@ -77,9 +77,10 @@ struct step {
     float *hidden_host;                           /* [max_wants][n_embd] */
     int32_t *sampled;                             /* device [max_wants] */
     struct sample_out *out_device, *out_host;
-    struct engine_out *out;     /* [max_wants] */
-    struct engine_top *top;     /* [max_wants][ENGINE_TOP_MAX] */
-    const struct weights *head; /* weights of the logits */
+    struct engine_out *out;       /* [max_wants] */
+    struct engine_top *top;       /* [max_wants][ENGINE_TOP_MAX] */
+    const struct weights *head;   /* weights of the logits */
+    const struct weights *select; /* of the selector among them, or NULL */
     /* Op whose result is added to x with the op behind it: EXPERTS, PROJ or JOIN; NULL: none. */
     const struct model_op *due;
     struct left left;             /* split-K sums of the PROJ that is due; no sums: y is complete */
@@ -111,7 +112,8 @@ struct weights {
     struct weights *rank[RANKS];              /* ranks.c: of each device; rank[0] are these */
     struct weights *down;                     /* SHARED: m[0] */
     float scale, cap;                         /* LOGITS */
-    struct tile_source raw; /* OP_EMBED: data is NULL while the rows are those of m[0] */
+    struct tile_source raw;       /* OP_EMBED: data is NULL while the rows are those of m[0] */
+    struct tile_source after_raw; /* SELECT: successors; raw: predecessors */
     const struct tensor *embedding;
     struct be *be; /* EXPERTS of which some are the host's, or its FFN, and which layer of it */
     uint32_t host_layer, n_experts; /* n_experts: that the device has */
@@ -246,12 +248,15 @@ struct recurrent {
 };
 
 /* Drafts by the model's own block: hidden states of the step's rows, those that are kept, and the
- * input of DRAFT_IN. By a block drafter: inputs of the model's layers. */
+ * input of DRAFT_IN. By a block drafter: inputs of the model's layers, taps of convolutions, whose
+ * rows are in hidden, and struct select_args. */
 struct draft {
     float *hidden, *kept, *pair; /* [max_rows][n_embd], [n_slots][ENGINE_KEPT][n_embd],
                                     [max_rows][2 n_embd] */
-    float *tap;                  /* [max_rows][n_taps][n_embd] */
-    struct kept of;              /* state behind the step that was launched last */
+    float *tap, *d, *g;          /* tap: [max_rows][n_taps][n_embd] */
+    uint64_t *pick;
+    int32_t *best;
+    struct kept of; /* state behind the step that was launched last */
 };
 
 /* Logits and sampling. */
@@ -582,6 +587,11 @@ int step_keys(struct step *s, const struct model_op *op);
 int step_holes(struct step *s, const struct model_op *op);
 int step_tap(struct step *s, const struct model_op *op);
 int step_fuse(struct step *s, const struct model_op *op);
+int step_block_in(struct step *s, const struct model_op *op);
+int step_block_out(struct step *s, const struct model_op *op);
+int step_select(struct step *s, const struct model_op *op);
+/* Selects among the logits of wants [first, first + n), which were just computed. */
+int draft_select(struct step *s, uint32_t first, uint32_t n);
 int step_mla_in(struct step *s, const struct model_op *op);
 int step_mla_q(struct step *s, const struct model_op *op);
 int step_mla_kv(struct step *s, const struct model_op *op);

@@ -301,6 +301,31 @@ struct soft_gate_args {
     uint32_t n, n_gate;
 };
 
+/* out = convolution of the rows of in, over the rows of their sequence (block_convolve()). Grid:
+ * rows. */
+struct convolve_args {
+    const struct batch_head *batch;
+    const float *in, *d, *base; /* [rows][n]; [rows][2][kernel][n / group]; [2][kernel][n] */
+    float *out;                 /* [rows][n] */
+    uint32_t n, kernel, group, side;
+};
+
+#define SELECT_CANDIDATES 64u
+
+/* The selector of a block drafter (block_select()), for wants from @first on. candidates: the
+ * largest top_k of each want's logits to pick, as candidate_key() orders them; all its logits
+ * become less than any candidate's. choose_candidate: the scores of the candidates, behind the
+ * choice of the want before, which is best[want]. Grid: wants. */
+struct select_args {
+    const struct batch_head *batch;
+    struct tile_source before, after; /* [tokens][rank]: predecessors, successors */
+    const float *g;                   /* [wants][rank] */
+    float *logits;                    /* [wants][n_vocab] */
+    uint64_t *pick;                   /* [wants][top_k] */
+    int32_t *best;                    /* of all wants of the step */
+    uint32_t first, n_vocab, rank, top_k;
+};
+
 /* Heads of o times the Hadamard matrix of @run: values as they were before their pages; in place;
  * grid: x rows, y heads / 8, rounded up. */
 struct hadamard_args {
@@ -748,7 +773,8 @@ typedef const void *const kernel_address;
 extern kernel_address kernel_repack, kernel_scale_tiles;
 extern kernel_address kernel_embed, kernel_deep, kernel_layer_input, kernel_rope, kernel_pack,
     kernel_hidden, kernel_keep, kernel_pair, kernel_store, kernel_store_latent, kernel_holes,
-    kernel_hadamard, kernel_residual, kernel_soft_gate, kernel_cap, kernel_copy_page;
+    kernel_hadamard, kernel_residual, kernel_soft_gate, kernel_cap, kernel_copy_page,
+    kernel_convolve, kernel_candidates, kernel_choose_candidate;
 extern kernel_address kernel_plan, kernel_list_heads;
 extern kernel_address kernel_matmul_wide, kernel_matmul_wgmma, kernel_matmul_wgmma_64;
 extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */

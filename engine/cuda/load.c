@@ -372,6 +372,8 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
            : kind == OP_KEYS        ? qkv[1 + i]
            : kind == OP_DRAFT_IN    ? b->act.x
            : kind == OP_FUSE        ? b->act.o /* behind logits, whose hidden states are x */
+           : kind == OP_BLOCK_IN    ? b->draft.d
+           : kind == OP_SELECT      ? b->draft.g
            : kind == OP_GATE        ? b->act.q
            : kind == OP_GATE_UP     ? gate_up[i]
            : kind == OP_GATE_IN     ? b->act.gate
@@ -473,16 +475,23 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
     return r;
 }
 
-/* A matrix of the row, and the table, whose rows are decoded when they are needed. */
-static int load_layer_input(struct be *b, struct weights *w, const struct model_op *op,
-                            struct err *err) {
-    const struct tensor *t = op->w[1];
+/* A table whose rows are decoded when they are needed. */
+static int load_table(struct be *b, const struct tensor *t, struct tile_source *out,
+                      struct err *err) {
     void *d = NULL;
-    int r = load_matrix(b, w, op->w[0], NULL, b->act.layer_input, err);
+    int r = own_bytes(b, t->data, t->n_bytes, &d, err);
 
-    r = r < 0 ? r : own_bytes(b, t->data, t->n_bytes, &d, err);
-    w->raw = source_of(b, t, d, (uint32_t)t->ne[1]);
+    *out = source_of(b, t, d, (uint32_t)t->ne[1]);
     return r;
+}
+
+/* A matrix of the row, and a table or two. */
+static int load_with_tables(struct be *b, struct weights *w, const struct model_op *op,
+                            struct err *err) {
+    int r = load_matrix(b, w, op->w[0], NULL, target_of(b, op, 0), err);
+
+    r = r < 0 ? r : load_table(b, op->w[1], &w->raw, err);
+    return r < 0 || !op->w[2] ? r : load_table(b, op->w[2], &w->after_raw, err);
 }
 
 /* Loads all tensors of an op. Returns 0 or -errno. */
@@ -494,7 +503,10 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     r = r < 0 ? r : load_vector(b, op->q_norm, &w->q_norm, err);
     r = r < 0 ? r : load_vector(b, op->k_norm, &w->k_norm, err);
     r = r < 0 ? r : load_vector(b, op->pick_bias, &w->pick_bias, err);
-    r = r < 0 ? r : load_vector(b, op->weigh, &w->weigh, err);
+    if (r == 0 && (op->kind == OP_BLOCK_IN || op->kind == OP_BLOCK_OUT))
+        r = load_decoded(b, op->weigh, &w->weigh, err);
+    else
+        r = r < 0 ? r : load_vector(b, op->weigh, &w->weigh, err);
     r = r < 0 ? r : load_vector(b, op->sinks, &w->sinks, err);
     r = r < 0 ? r : load_vector(b, op->dt, &w->dt, err);
     r = r < 0 ? r : load_vector(b, op->decay, &w->decay, err);
@@ -506,8 +518,8 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
         return load_embedding(b, w, op->w[0], err);
     if (r == 0 && op->kind == OP_SHARED)
         return load_shared(b, w, op, err);
-    if (r == 0 && op->kind == OP_LAYER_INPUT)
-        return load_layer_input(b, w, op, err);
+    if (r == 0 && (op->kind == OP_LAYER_INPUT || op->kind == OP_SELECT))
+        return load_with_tables(b, w, op, err);
     if (op->kind == OP_ROUTE)
         b->experts.norm = op->norm;
     if (r == 0 && op->kind == OP_EXPERTS)
@@ -529,7 +541,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *before = b->weights, *w = weights_new(b);
 
-    assert(op->w[0] || op->sinks || op->conv || op->post_norm || op->kind == OP_KEEP);
+    assert(op->w[0] || op->sinks || op->conv || op->post_norm || op->weigh || op->kind == OP_KEEP);
     if (!w)
         return -ENOMEM;
     if (before)

@@ -148,12 +148,31 @@ static void add_recurrent(struct be *b) {
             b->n_ranks * bytes, "states", true);
 }
 
+/* Counts buffers of a block drafter. */
+static void add_drafter(struct be *b) {
+    const struct block_shape *s = &b->shape->block;
+    size_t rows = b->opts->max_rows, n = b->shape->n_embd, wants = b->opts->max_wants;
+    size_t scored = MIN(wants, LOGIT_ROWS);
+
+    add(b, &b->draft.tap, rows * b->shape->n_taps * n, sizeof(float), "activations", false);
+    if (s->kernel) {
+        add(b, &b->draft.hidden, rows * n, sizeof(float), "activations", false);
+        add(b, &b->draft.d, rows * 2 * s->kernel * (n / s->group), sizeof(float), "activations",
+            false);
+    }
+    if (s->rank) {
+        add(b, &b->draft.g, scored * s->rank, sizeof(float), "logits", false);
+        add(b, &b->draft.pick, scored * s->top_k, sizeof(uint64_t), "logits", false);
+        add(b, &b->draft.best, wants, sizeof(int32_t), "logits", false);
+    }
+}
+
 /* Counts buffers of drafts. Before open the number of slots is not known, so the most is taken. */
 static void add_draft(struct be *b) {
     size_t rows = b->opts->max_rows, n = b->shape->n_embd, n_slots = b->draft.of.n_slots;
 
     if (b->shape->n_taps)
-        add(b, &b->draft.tap, rows * b->shape->n_taps * n, sizeof(float), "activations", false);
+        add_drafter(b);
     if (!b->shape->drafts || b->shape->n_taps)
         return;
     n_slots = n_slots ? n_slots : MAX(b->opts->max_seqs, b->opts->n_states);
@@ -281,11 +300,12 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
     if (embed && !lent && b->rank == 0)
         sum += round_up(t->n_bytes, 512);
     if (strcmp(t->name, "per_layer_token_embd.weight") == 0 ||
-        ends_in(t, ".nextn.embed_tokens.weight"))
+        ends_in(t, ".nextn.embed_tokens.weight") || ends_in(t, "selector_predecessor.weight") ||
+        ends_in(t, "selector_successor.weight"))
         sum += round_up(t->n_bytes, 512);
-    else if (t->n_dims < 2 || ends_in(t, ".bias") ||
+    else if (t->n_dims < 2 || ends_in(t, ".bias") || ends_in(t, "_conv_base") ||
              t->ne[0] <= STATE_TAPS) /* decoded, but for biases */
-        sum += round_up(MAX(t->n_bytes, t->ne[0] * t->ne[1] * sizeof(float)), 512);
+        sum += round_up(MAX(t->n_bytes, t->ne[0] * t->ne[1] * t->ne[2] * sizeof(float)), 512);
     else if (!embed || tied)
         sum += matrix_bytes(&share);
     return sum;
@@ -331,7 +351,7 @@ static uint64_t file_bytes(const struct be *b, const struct gguf *file, uint32_t
     return sum;
 }
 
-/* Returns the bytes of a block drafter's file. Two ops may have a norm each; the one in front of
+/* Returns the bytes of a block drafter's file. Two ops may have a vector each; the norm in front of
  * keys is there for each layer. */
 static uint64_t drafter_bytes(const struct be *b) {
     uint64_t sum = 0;
@@ -339,7 +359,9 @@ static uint64_t drafter_bytes(const struct be *b) {
     for (uint64_t i = 0; i < gguf_n_tensors(b->opts->block); i++) {
         const struct tensor *t = gguf_tensor(b->opts->block, i);
 
-        sum += tensor_bytes(b, t, false) * (ends_in(t, "norm.weight") ? 2 : 1);
+        bool twice = ends_in(t, "norm.weight") || ends_in(t, "_conv_base");
+
+        sum += tensor_bytes(b, t, false) * (twice ? 2 : 1);
         if (ends_in(t, ".attn_k_norm.weight"))
             sum += round_up(b->shape->n_embd * sizeof(float), 512);
     }

@@ -209,7 +209,7 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
     assert(batch->n_rows <= b->opts->max_rows && batch->n_wants <= b->opts->max_wants);
     s->batch = batch;
     s->recorded = false;
-    s->head = s->routed = s->shared = NULL;
+    s->head = s->select = s->routed = s->shared = NULL;
     s->due = NULL;
     s->planned = (struct heads){0};
     s->listed = false;
@@ -373,9 +373,9 @@ static int release(struct step *s, const struct pack_args *pack) {
     const struct model_op *due = s->due;
 
     s->due = NULL;
-    s->packed = pack && due;
     if (!due)
         return 0;
+    s->packed = pack != NULL;
     return due->kind == OP_EXPERTS && !b->ranks ? experts_combine(s, due, b->act.x, pack)
                                                 : residual_add(s, due, pack);
 }
@@ -384,8 +384,7 @@ int step_release(struct step *s) {
     return release(s, NULL);
 }
 
-/* Packs a norm of x. Rows that were packed while no sum waits are a hidden vector, for a projection
- * that comes later. */
+/* Packs a norm of x, unless BLOCK_IN has packed what it makes of it. */
 int step_norm(struct step *s, const float *norm) {
     struct be *b = s->be;
     struct pack_args a =
@@ -469,9 +468,8 @@ int step_proj(struct step *s, const struct model_op *op) {
         s->due = op;
         return cuda_join(b);
     }
-    bool packed = s->packed, plain = w->m[0].y == b->act.x;
+    bool plain = w->m[0].y == b->act.x;
     int r = release(s, NULL);
-    s->packed = packed;
     if (op->in == ACT_H)
         r = r < 0 ? r : step_pack_ff(s, w->n_in);
     else
@@ -559,9 +557,9 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     assert(s->head && n <= LOGIT_ROWS);
     int r = b->ranks ? ranks_logit_rows(s, first, n) : cuda_matmul(b, s->head, &x, false);
     bool plain = cap.scale == 1 && cap.cap == 0;
-    return r < 0 || plain ? r
-                          : CUDA_LAUNCH(b, cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n,
-                                        CUDA_THREADS, &cap);
+    if (r == 0 && !plain)
+        r = CUDA_LAUNCH(b, cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, &cap);
+    return r < 0 || !s->select ? r : draft_select(s, first, n);
 }
 
 /* The norm of the wanted rows, or their hidden states. */

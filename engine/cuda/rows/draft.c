@@ -101,6 +101,82 @@ int step_fuse(struct step *s, const struct model_op *op) {
     return r < 0 ? r : step_multiply(s, op->weights, false);
 }
 
+/* be.act.o = the convolution of rows of @in. */
+static int convolve(struct step *s, const struct weights *w, uint32_t side, const float *in) {
+    struct be *b = s->be;
+    const struct convolve_args a = {
+        .batch = b->head,
+        .in = in,
+        .d = b->draft.d,
+        .base = w->weigh,
+        .out = b->act.o,
+        .n = b->shape->n_embd,
+        .kernel = b->shape->block.kernel,
+        .group = b->shape->block.group,
+        .side = side,
+    };
+
+    return CUDA_LAUNCH(b, convolve, s->grid.rows, 1, CUDA_THREADS, &a);
+}
+
+/* Packs the convolution, which the op behind it multiplies; x is left to BLOCK_OUT. */
+int step_block_in(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    const struct keep_args c = {
+        .batch = b->head,
+        .x = b->act.x,
+        .weight = w->norm,
+        .hidden = b->draft.hidden,
+        .n = b->shape->n_embd,
+        .eps = b->shape->rms_eps,
+    };
+    int r = step_norm(s, w->norm);
+
+    r = r < 0 ? r : step_multiply(s, w, false);
+    r = r < 0 ? r : CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &c);
+    r = r < 0 ? r : convolve(s, w, 0, b->draft.hidden);
+    r = r < 0 ? r : step_pack(s, PACK_PLAIN, b->act.o, NULL, b->shape->n_embd);
+    s->packed = true;
+    return r;
+}
+
+int step_block_out(struct step *s, const struct model_op *op) {
+    assert(!s->due);
+    s->due = op;
+    return convolve(s, op->weights, 1, s->be->act.q);
+}
+
+int draft_select(struct step *s, uint32_t first, uint32_t n) {
+    struct be *b = s->be;
+    const struct weights *w = s->select;
+    struct operand x = step_wanted(s, first, n);
+    const struct select_args a = {
+        .batch = b->head,
+        .before = w->raw,
+        .after = w->after_raw,
+        .g = b->draft.g,
+        .logits = b->sampling.logits,
+        .pick = b->draft.pick,
+        .best = b->draft.best,
+        .first = first,
+        .n_vocab = b->shape->n_vocab,
+        .rank = b->shape->block.rank,
+        .top_k = b->shape->block.top_k,
+    };
+    int r = cuda_matmul(b, w, &x, false);
+
+    assert(n <= LOGIT_ROWS && a.top_k <= SELECT_CANDIDATES);
+    r = r < 0 ? r : CUDA_LAUNCH(b, candidates, n, 1, CUDA_THREADS, &a);
+    return r < 0 ? r : CUDA_LAUNCH(b, choose_candidate, n, 1, CUDA_THREADS, &a);
+}
+
+/* The wanted rows are packed with the norm of LOGITS, which is the selector's, too. */
+int step_select(struct step *s, const struct model_op *op) {
+    s->select = op->weights;
+    return draft_select(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
+}
+
 /* Keys and values alone, which few rows have as many rows do. */
 int step_keys(struct step *s, const struct model_op *op) {
     struct be *b = s->be;

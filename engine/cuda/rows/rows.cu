@@ -236,6 +236,140 @@ KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
     pack_row<PACK_THREADS>(a, r, a.wanted ? a.batch->want_row[r] : r, shared);
 }
 
+/* -- block drafters ---------------------------------------------------------------------------- */
+
+KERNEL(convolve, struct convolve_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t r = blockIdx.x, n_groups = a.n / a.group;
+
+    if (r >= a.batch->n_rows)
+        return;
+    uint32_t before = r - a.batch->seq[a.batch->row_seq[r]].row0;
+    const float *d = a.d + ((size_t)r * 2 + a.side) * a.kernel * n_groups;
+    const float *base = a.base + (size_t)a.side * a.kernel * a.n;
+    for (uint32_t c = threadIdx.x; c < a.n; c += CUDA_THREADS) {
+        float sum = 0;
+
+        for (uint32_t t = 0; t < a.kernel && t <= before; t++)
+            sum += (d[(size_t)t * n_groups + c / a.group] + base[(size_t)t * a.n + c]) *
+                   a.in[(size_t)(r - t) * a.n + c];
+        a.out[(size_t)r * a.n + c] = sum;
+    }
+}
+
+/* A number that is the larger, the larger the logit is, then the lower the token. */
+DEVICE uint64_t candidate_key(float logit, uint32_t token) {
+    uint32_t bits = mx_bits_of(logit + 0.0f); /* -0 is 0 */
+
+    bits = bits >> 31 ? ~bits : bits | 1u << 31;
+    return (uint64_t)bits << 32 | (uint32_t)~token;
+}
+
+DEVICE uint32_t candidate_token(uint64_t key) {
+    return ~(uint32_t)key;
+}
+
+DEVICE float candidate_logit(uint64_t key) {
+    uint32_t bits = (uint32_t)(key >> 32);
+
+    return mx_float_of(bits >> 31 ? bits & ~(1u << 31) : ~bits);
+}
+
+/* The largest key below @bound of a thread's tokens, 0: there is none. */
+DEVICE uint64_t largest_below(const float *logits, uint32_t n, uint64_t bound) {
+    uint64_t most = 0;
+
+    for (uint32_t t = threadIdx.x; t < n; t += CUDA_THREADS) {
+        uint64_t key = candidate_key(logits[t], t);
+
+        most = key < bound && key > most ? key : most;
+    }
+    return most;
+}
+
+/* The sequence of want @i. */
+DEVICE uint32_t want_seq(const struct batch_head *b, uint32_t i) {
+    return b->row_seq[b->want_row[i]];
+}
+
+/* Each round takes the largest key that is left, and the thread that had it looks for its next one.
+ * Bound by reading the logits once, and then by the latency of a thread's share of them. */
+KERNEL(candidates, struct select_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    SHARED uint64_t most[CUDA_THREADS / 32];
+    uint32_t i = a.first + blockIdx.x;
+
+    if (i >= a.batch->n_wants || a.batch->want_row[i] == a.batch->seq[want_seq(a.batch, i)].row0)
+        return;
+    float *logits = a.logits + (size_t)blockIdx.x * a.n_vocab;
+    uint64_t own = largest_below(logits, a.n_vocab, UINT64_MAX);
+    for (uint32_t k = 0; k < a.top_k; k++) {
+        uint64_t key = own;
+
+        for (int m = 1; m < 32; m *= 2) {
+            uint64_t theirs = lane_xor(key, m);
+
+            key = theirs > key ? theirs : key;
+        }
+        sync_block();
+        if (threadIdx.x % 32 == 0)
+            most[threadIdx.x / 32] = key;
+        sync_block();
+        for (uint32_t w = 0; w < CUDA_THREADS / 32; w++)
+            key = most[w] > key ? most[w] : key;
+        if (threadIdx.x == 0)
+            a.pick[(size_t)blockIdx.x * a.top_k + k] = key;
+        if (own == key)
+            own = largest_below(logits, a.n_vocab, key);
+    }
+    for (uint32_t t = threadIdx.x; t < a.n_vocab; t += CUDA_THREADS)
+        logits[t] -= 1e4f;
+}
+
+/* The wants of a sequence, one after the other, by the block of the first of them; a warp a
+ * candidate. Bound by the latency of the tables. */
+KERNEL(choose_candidate, struct select_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    SHARED float score[SELECT_CANDIDATES];
+    const struct batch_head *b = a.batch;
+    uint32_t i = a.first + blockIdx.x, end = a.first + gridDim.x, lane = threadIdx.x % 32;
+
+    end = end < b->n_wants ? end : b->n_wants;
+    if (i >= end || (blockIdx.x > 0 && want_seq(b, i - 1) == want_seq(b, i)))
+        return;
+    uint32_t seq = want_seq(b, i), row0 = b->seq[seq].row0;
+    bool goes_on = i > 0 && want_seq(b, i - 1) == seq && b->want_row[i - 1] > row0;
+    uint32_t token = (uint32_t)(goes_on ? a.best[i - 1] : b->token[row0]);
+    for (; i < end && want_seq(b, i) == seq; i++) {
+        const uint64_t *pick = a.pick + (size_t)(i - a.first) * a.top_k;
+        const float *g = a.g + (size_t)(i - a.first) * a.rank;
+        float *logits = a.logits + (size_t)(i - a.first) * a.n_vocab;
+        uint32_t best = 0;
+
+        if (b->want_row[i] == row0)
+            continue;
+        for (uint32_t k = threadIdx.x / 32; k < a.top_k; k += CUDA_THREADS / 32) {
+            float sum = 0;
+
+            for (uint32_t r = lane; r < a.rank; r += 32)
+                sum += tile_value_at(&a.after, candidate_token(pick[k]), r) *
+                       (tile_value_at(&a.before, token, r) * g[r]);
+            sum = warp_sum(sum);
+            if (lane == 0)
+                score[k] = candidate_logit(pick[k]) + sum;
+        }
+        sync_block();
+        for (uint32_t k = 1; k < a.top_k; k++)
+            best = score[k] > score[best] ? k : best;
+        token = candidate_token(pick[best]);
+        if (threadIdx.x < a.top_k)
+            logits[candidate_token(pick[threadIdx.x])] = score[threadIdx.x];
+        if (threadIdx.x == 0)
+            a.best[i] = (int32_t)token;
+        sync_block();
+    }
+}
+
 /* A warp a head: queries, then keys with their values. */
 KERNEL(store, struct store_args, CUDA_THREADS, 2) {
     wait_for_previous();

@@ -20,7 +20,7 @@ MODULES = ["attention/attention", "attention/attention_large", "attention/attent
            "recurrent/recurrent", "rows/rows", "sampling/sample"]
 # Tests that count launches of wgmma, which sm_90a alone has, and of copies in bulk.
 WGMMA, BULK = "products", "cuda_latent/chunks_pages_of_others_and_the_kernel_change_no_bit"
-TESTS = ["backend", "experts", "latent", "mtp", "recurrent", "ranks", "selftest", "windows", "window_pages", "rounds",
+TESTS = ["backend", "experts", "latent", "mtp", "dflash", "recurrent", "ranks", "selftest", "windows", "window_pages", "rounds",
          "hidden", "spec", "host_experts"]
 
 
