@@ -18,6 +18,7 @@
 #include "tests/support/tiny_model.h"
 
 enum { N_VOCAB = 512, BLOCK_MAX = 8, N_PAGES = 128 };
+enum { N_MANY = 17 }; /* sequences, more than a device has logits of at a time */
 
 #ifdef BACKEND /* a device, which is emulated */
 #define JUDGED BACKEND
@@ -67,8 +68,8 @@ static void open_pair(struct driver *d, const struct pair *p, const char *backen
         .kv_type = kv_both(kv_type),
         .n_threads = 2,
         .n_pages = N_PAGES,
-        .max_rows = 64,
-        .max_seqs = 4,
+        .max_rows = N_MANY * BLOCK_MAX,
+        .max_seqs = N_MANY,
         .drafts = drafts,
         .on_out = watch,
         .ctx = w,
@@ -374,6 +375,27 @@ Test(dflash, reference_drafts_do_not_depend_on_what_else_runs) {
 Test(dflash, drafts_do_not_depend_on_what_else_runs) {
     for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
         check_manners(&pairs[i], JUDGED);
+}
+
+Test(dflash, blocks_of_many_sequences_are_the_same) {
+    struct watched w = {.pos0 = UINT32_MAX};
+    struct driver_seq *seq[N_MANY];
+    int32_t prompt[N_PROMPT];
+    struct driver d;
+
+    open_pair(&d, &pairs[1], JUDGED, ENGINE_KV_F16, true, &w);
+    fill_prompt(prompt, 1);
+    for (uint32_t i = 0; i < N_MANY; i++) {
+        seq[i] = driver_add(&d, prompt, N_PROMPT, BLOCK_MAX + 1, NULL);
+        driver_prefill(&d, seq[i], 0);
+    }
+    driver_block(&d, seq, N_MANY);
+    for (uint32_t i = 1; i < N_MANY; i++)
+        cr_expect(memcmp(seq[0]->draft, seq[i]->draft, (BLOCK_MAX - 1) * sizeof(int32_t)) == 0,
+                  "sequence %u", i);
+    for (uint32_t i = 0; i < N_MANY; i++)
+        driver_drop(&d, seq[i]);
+    driver_close(&d);
 }
 
 /* -- pairs of tiny models ---------------------------------------------------------------------- */
