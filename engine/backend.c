@@ -46,10 +46,11 @@ void backend_sources(const struct be_ops *ops, const struct be *be, uint8_t out[
 
     for (size_t i = 0; i < sizeof(here); i++)
         out[i] = here[i] ^ (uint8_t)(ops->sources[i] << 1 | ops->sources[i] >> 7);
-    /* Mixes in the compute capability, on which sums by mma and exponentials depend. The number of
-     * devices follows it in @kind and is left out. */
-    for (size_t i = 0; i < sizeof(here) && kind[i] && kind[i] != ' '; i++)
-        out[i] ^= (uint8_t)kind[i];
+    /* Mixes in the compute capability, on which sums by mma and exponentials depend, or those of
+     * several devices and their layers. The number of devices follows it in @kind and is left
+     * out. */
+    for (size_t i = 0; kind[i] && kind[i] != ' '; i++)
+        out[i % sizeof(here)] ^= (uint8_t)kind[i];
 }
 
 /* The library stays open: its table is used until the process ends. With @optional it is no error
@@ -80,10 +81,11 @@ static const struct be_ops *find_cuda(bool optional, struct err *err) {
     return found;
 }
 
-const struct be_ops *backend_table(const struct be_ops *ops, const struct engine_opts *o) {
+const struct be_ops *backend_table(const struct be_ops *ops, const struct engine_opts *o,
+                                   struct err *err) {
     uint32_t number[ENGINE_DEVICES];
 
-    return ops->several && devices_of(o, number) > 1 ? ops->several() : ops;
+    return ops->several && devices_of(o, number) > 1 ? ops->several(o, err) : ops;
 }
 
 /* @ops if this machine can run it, else NULL with @err; NULL stays NULL. */

@@ -223,6 +223,10 @@ struct model_shape {
     struct sparse_shape sparse;
     struct condensed_shape condensed;
     struct ngram_shape ngram;
+    /* Of devices that divide the layers: the first layer of each, then n_layer. All 0: none do. */
+    uint32_t cut[ENGINE_DEVICES + 1];
+    const struct model_op *op; /* [n_ops] the model's */
+    uint32_t n_ops;
 };
 
 /* Kinds of ops. x is the residual stream (ACT_X); a backend has one function for each kind. */
@@ -606,6 +610,16 @@ static inline bool ffn_is_hosts(const struct model_shape *s, uint32_t layer) {
     return layer < s->n_layer && layer + s->n_host_ffn >= s->n_layer;
 }
 
+/* Returns the place in shape.cut of the device that has @layer; 0 where layers are not divided. */
+static inline uint32_t device_of_layer(const struct model_shape *s, uint32_t layer) {
+    uint32_t i = 0;
+
+    while (i + 1 < ENGINE_DEVICES && s->cut[i + 1] && layer >= s->cut[i + 1] &&
+           s->cut[i + 1] < s->n_layer)
+        i++;
+    return i;
+}
+
 /* Returns true if the host computes a part of the model beside a device. */
 static inline bool has_host_part(const struct model_shape *s) {
     return s->host_experts || s->n_host_ffn;
@@ -692,6 +706,8 @@ struct be_ops {
     bool latent_once; /* pages of latent attention hold a key once, not also as the value */
     /* Returns the bytes that a matrix of an op takes as it is stored. NULL: those of the file. */
     uint64_t (*stored_bytes)(const struct tensor *t);
+    /* Sets shape->cut, before room() and open(). NULL: layers are not divided. */
+    int (*divide)(struct model_shape *shape, const struct engine_opts *o, struct err *err);
     /* Bytes that pages may take beside weights and all else, of what this device has free. NULL:
      * not a device. */
     int (*room)(const struct model_shape *shape, const struct engine_opts *o, uint64_t *bytes,
@@ -728,8 +744,9 @@ struct be_ops {
     /* Checks that this machine can run the backend, and every device that @o names: 0 or -errno
      * with @err. NULL: always. */
     int (*probe)(const struct engine_opts *o, struct err *err);
-    /* The table for more than one device, with the same bits. NULL: there is none. */
-    const struct be_ops *(*several)(void);
+    /* Returns the table for the devices that @o names, more than one, or NULL with @err. The
+     * function is NULL where there is none. */
+    const struct be_ops *(*several)(const struct engine_opts *o, struct err *err);
 };
 
 /* weft-cuda.so exports its table under this name. */
@@ -739,8 +756,9 @@ struct be_ops {
  * header and of those that belong to it (engine/build_id.py). */
 void backend_build_id(uint8_t out[20]);
 
-/* The table of @ops for as many devices as are configured. */
-const struct be_ops *backend_table(const struct be_ops *ops, const struct engine_opts *o);
+/* The table of @ops for as many devices as are configured. NULL with @err: it cannot be told. */
+const struct be_ops *backend_table(const struct be_ops *ops, const struct engine_opts *o,
+                                   struct err *err);
 
 /* Computes a digest of everything besides the model that the results of @ops depend on: the
  * sources, here and in the library, and the kind of device of @be. @be may be NULL if @ops has no

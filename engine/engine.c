@@ -92,8 +92,9 @@ static int choose_sizes(struct engine *e, bool check, struct err *err) {
         .moved = e->moved,
         .n_moved = sizeof(e->moved),
     };
-    int r = size_memory(&z, err);
+    int r = e->ops->divide ? e->ops->divide(&e->model.shape, &e->opts, err) : 0;
 
+    r = r < 0 ? r : size_memory(&z, err);
     e->host_snapshots = z.host_snapshots;
     return r < 0 || !check ? r : size_check(&z, err);
 }
@@ -249,7 +250,9 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     if (!e)
         return -ENOMEM;
     e->opts = *opts;
-    e->ops = ops = backend_table(ops, opts);
+    e->ops = ops = backend_table(ops, opts, err);
+    if (!ops)
+        return -EIO;
     int r = arch_read(&e->model, opts, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
     r = r < 0 ? r : pictures_fit(&e->model, ops, &e->opts, err);
@@ -344,7 +347,9 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         return -EINVAL;
     choose_kv_type(&e->opts);
     *err = (struct err){0};
-    e->ops = ops = backend_table(ops, opts);
+    e->ops = ops = backend_table(ops, opts, err);
+    if (!ops)
+        return -EIO;
     r = arch_read(&e->model, opts, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
     r = r < 0 ? r : pictures_fit(&e->model, ops, &e->opts, err);

@@ -54,6 +54,8 @@ void model_join_windows(struct model *m) {
 void model_measure(struct model *m) {
     struct model_shape *s = &m->shape;
 
+    s->op = m->op;
+    s->n_ops = m->n_ops;
     s->n_ff = s->window = 0;
     s->two_way = false;
     for (uint32_t i = 0; i < m->n_ops; i++) {

@@ -56,7 +56,8 @@ void model_add(struct model *m, const struct model_op *op);
 struct kv_layer model_add_kv(struct model *m, uint8_t cls, const struct heads *h);
 /* Layers with a window keep all keys, in pages of KV_GLOBAL behind the other layers. */
 void model_join_windows(struct model *m);
-/* Fills shape.widest, shape.window, shape.two_way and shape.n_ff from the ops. */
+/* Fills shape.widest, shape.window, shape.two_way, shape.n_ff and shape.op from the ops, to which
+ * none is added from then on. */
 void model_measure(struct model *m);
 /* 0, or -EINVAL with @err: the backend does not compute an op. */
 int model_check(const struct model *m, const struct be_ops *ops, struct err *err);

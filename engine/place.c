@@ -382,6 +382,11 @@ static int place_ffns(struct choice *c, struct picks *k, struct err *err) {
     bool fixed = wanted && wanted < n, can = host_can_ffn(c->m);
     int r = 0;
 
+    if (s->cut[1] && fixed)
+        return err_set(err, 0, "device-layers",
+                       "device-layers cannot be combined with devices that divide the layers");
+    if (s->cut[1])
+        return 0;
     if (fixed && !can)
         return err_set(err, 0, "device-layers",
                        "device-layers: the FFNs of %s models are not computed by the host: leave "

@@ -50,7 +50,7 @@ static uint32_t kind_of(const struct proof *p, const struct model_op *op) {
     return n == 0 ? op->kind : n == p->m->shape.n_expert ? OP_KINDS : OP_KINDS + 1;
 }
 
-/* Returns true if no op before the @i'th has its kind with such heads and pages. */
+/* Returns true if no op before the @i'th has its kind with such heads and pages on its device. */
 static bool is_first(const struct proof *p, uint32_t i) {
     const struct model_op *op = &p->m->op[i];
 
@@ -59,7 +59,8 @@ static bool is_first(const struct proof *p, uint32_t i) {
 
         if (kind_of(p, x) == kind_of(p, op) && x->kv.cls == op->kv.cls &&
             x->heads.n == op->heads.n && x->heads.n_kv == op->heads.n_kv &&
-            x->heads.dim == op->heads.dim)
+            x->heads.dim == op->heads.dim &&
+            device_of_layer(&p->m->shape, x->layer) == device_of_layer(&p->m->shape, op->layer))
             return false;
     }
     return true;

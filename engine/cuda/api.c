@@ -157,28 +157,6 @@ static int reach(int device, int other, bool *direct) {
     return (int)r;
 }
 
-static struct cudaPitchedPtr pitched(const struct cuda_rows *r, size_t width, size_t n) {
-    return (struct cudaPitchedPtr){.ptr = r->at, .pitch = r->pitch, .xsize = width, .ysize = n};
-}
-
-/* The call for two devices is the only one that knows rows and, without a direct way, goes through
- * the host. */
-static int copy_rows(const struct cuda_rows *to, const struct cuda_rows *from, size_t width,
-                     size_t n, void *stream) {
-    struct cudaMemcpy3DPeerParms p = {
-        .srcPtr = pitched(from, width, n),
-        .srcDevice = from->device,
-        .dstPtr = pitched(to, width, n),
-        .dstDevice = to->device,
-        .extent = {.width = width, .height = n, .depth = 1},
-    };
-
-    if (to->device == from->device)
-        return (int)cudaMemcpy2DAsync(to->at, to->pitch, from->at, from->pitch, width, n,
-                                      cudaMemcpyDeviceToDevice, stream);
-    return (int)cudaMemcpy3DPeerAsync(&p, stream);
-}
-
 /* The runtime loads a kernel when it is used first (lazy loading); asking for its attributes is the
  * documented way to have it before. */
 static int allow_shared(const void *kernel, uint32_t bytes) {
@@ -306,7 +284,6 @@ static const struct cuda_api real = {
     .copy = copy,
     .fill = fill,
     .reach = reach,
-    .copy_rows = copy_rows,
     .allow_shared = allow_shared,
     .launch = launch,
     .host_call = host_call,

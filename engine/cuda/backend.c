@@ -121,10 +121,14 @@ uint32_t cuda_page_ranks(const struct be *b) {
     return b->shape->mla.rank ? 1 : b->n_ranks;
 }
 
-/* Counts the bytes of a page of the model's layers, by class. */
-static void size_pages(struct be *b) {
-    for (uint32_t i = 0; i < PAGE_CLASSES; i++)
-        b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / cuda_page_ranks(b));
+/* Counts the bytes of a page of the device's layers, by class, and of those of @all. */
+static void size_pages(struct be *b, const struct model_shape *all) {
+    for (uint32_t i = 0; i < PAGE_CLASSES; i++) {
+        uint32_t n = cuda_page_ranks(b);
+
+        b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / n);
+        b->kv[i].all_bytes = n * cuda_values_bytes(b, all->n_kv_values[i] / n);
+    }
 }
 
 /* On a device that does not answer every call would wait for ever: all that it has is left to the
@@ -200,7 +204,27 @@ static void set_rank(struct be *b, const struct rank *r) {
     b->number = r->number;
     b->rank = r->rank;
     b->n_ranks = r->n_ranks;
+    b->layers = r->layers.end ? r->layers : (struct layers){0, b->shape->n_layer};
     b->first = b; /* until the others are there */
+}
+
+uint32_t cuda_take_layers(struct model_shape *s, const struct layers *layers) {
+    uint32_t before = 0;
+
+    s->state.n_layer = 0;
+    memset(s->n_kv_values, 0, sizeof(s->n_kv_values));
+    for (uint32_t i = 0; i < s->n_ops; i++) {
+        const struct model_op *op = &s->op[i];
+        bool own = op->layer >= layers->first && op->layer < layers->end;
+
+        if (own && op_has_pages(op))
+            s->n_kv_values[op->kv.cls] += 2ull * op->heads.n_kv * op->heads.dim;
+        if (op->kind != OP_DELTA && op->kind != OP_MAMBA && op->kind != OP_CONV)
+            continue;
+        s->state.n_layer += own;
+        before += op->layer < layers->first;
+    }
+    return before;
 }
 
 /* Divides the shape: a rank has some heads of recurrent layers, with their states, or some heads of
@@ -208,10 +232,15 @@ static void set_rank(struct be *b, const struct rank *r) {
 static void divide_shape(struct be *b) {
     struct model_shape *s = &b->divided;
 
-    if (b->n_ranks == 1)
+    b->recurrent.n_all = b->shape->state.n_layer;
+    if (b->n_ranks == 1 && is_first_device(b) && has_last_layer(b))
         return;
     *s = *b->shape;
     b->shape = s;
+    if (b->n_ranks == 1) {
+        b->recurrent.first = cuda_take_layers(s, &b->layers);
+        return;
+    }
     assert(s->mla.rank == 0 || s->n_head % b->n_ranks == 0);
     if (s->mla.rank)
         s->n_head /= b->n_ranks;
@@ -249,7 +278,7 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
     b->opts = &o;
     set_rank(b, rank);
     divide_shape(b);
-    size_pages(b);
+    size_pages(b, shape);
     b->limits.memory_ms = MEMORY_WAIT_MS;
     r = find_device(b->api, b->number, &b->device, err);
     if (r == 0 && cuda_load_kernels(b) < 0)
@@ -263,7 +292,7 @@ static struct rank only(const struct engine_opts *o) {
     uint32_t n = devices_of(o, number);
 
     assert(n == 1);
-    return (struct rank){(int)number[0], 0, 1};
+    return (struct rank){(int)number[0], 0, 1, {0, 0}};
 }
 
 static int room(const struct model_shape *shape, const struct engine_opts *opts, uint64_t *bytes,
@@ -318,7 +347,7 @@ int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank,
     b->draft.of.n_slots = o->n_slots;
     set_rank(b, rank);
     divide_shape(b);
-    size_pages(b);
+    size_pages(b, o->shape);
     read_environment(b);
     r = find_device(b->api, b->number, &b->device, err);
     if (r == 0) {
@@ -410,7 +439,7 @@ static const char *fault(const struct be *b) {
 
 static void *host_page(struct be *b, uint32_t page) {
     assert(page < b->opts->n_host_pages);
-    return b->host_pages + page * cuda_page_ranks(b) * b->kv[KV_GLOBAL].page_bytes;
+    return b->host_pages + page * b->kv[KV_GLOBAL].all_bytes;
 }
 
 /* be_ops.peek: NULL while a step is under way, and of wants whose logits were overwritten. */
@@ -495,7 +524,7 @@ const struct be_ops weft_backend_cuda = {
     .hidden = true,
     .latent_once = true,
     .probe = probe,
-    .several = ranks_ops,
+    .several = ranks_several,
     .room = room,
     .open = open_be,
     .close = cuda_close,

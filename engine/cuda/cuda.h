@@ -136,8 +136,16 @@ struct launch {
 struct kv_class {
     uint32_t n_pages;
     uint8_t *pages;
-    size_t page_bytes;                    /* size of a page of all layers */
-    size_t layer_bytes[MODEL_LAYERS_MAX]; /* size of a page, by layer among those of the class */
+    size_t page_bytes; /* size of a page of all layers that the device has */
+    size_t all_bytes;  /* size of a page of host memory, which all devices share */
+    /* By layer among those of the class: size of a page, of the device (0: another has the layer)
+     * and of all. */
+    size_t layer_bytes[MODEL_LAYERS_MAX], all_layer_bytes[MODEL_LAYERS_MAX];
+};
+
+/* Layers [first, end) of a model. */
+struct layers {
+    uint32_t first, end;
 };
 
 /* A struct launch and its argument, a struct host_call, or a struct meeting. */
@@ -245,6 +253,7 @@ struct recurrent {
      * together. */
     float *state, *host_state;
     uint32_t n_states, n_device;
+    uint32_t first, n_all; /* recurrent layers before the device's, and of the model */
 };
 
 /* Drafts by the model's own block: hidden states of the step's rows, those that are kept, and the
@@ -297,19 +306,28 @@ struct loading {
 struct be {
     const struct cuda_api *api;
     const struct model_shape *shape; /* the model's, or, of one of several devices, @divided */
-    /* Shape with the rank's own heads of recurrent layers, or of latent attention. */
+    /* Shape with the rank's own heads of recurrent layers, or of latent attention, or with the keys
+     * and states of the device's layers. */
     struct model_shape divided;
     const struct engine_opts *opts;
     struct cuda_device device;
-    /* Device @number of the runtime's is that of rank @rank of @n_ranks; ranks: of more than 1;
-     * first: of all ranks, or of one device itself, which has the graphs of all. */
+    /* Device @number of the runtime's is that of rank @rank of @n_ranks; ranks: all devices of
+     * several; first: of ranks that divide matrices, or the device itself, which has the graphs of
+     * all. */
     int number;
     uint32_t rank, n_ranks;
     struct ranks *ranks;
     struct be *first;
-    bool met;    /* the next launch waits for events of other devices: it is not early */
-    void *ready; /* event: what the other ranks take from this one is there */
-    char isa[16], error[200];
+    struct layers layers; /* all, but of devices that divide them (layers.c) */
+    bool met;             /* the next launch waits for events of other devices: it is not early */
+    void *ready;          /* event: what other devices take from this one is there */
+    /* Pinned memory: x behind the layers before, of even and of odd steps; be.sampling.sampled of
+     * the last device, for the first. */
+    struct {
+        float *x[2];
+        int32_t *sampled;
+    } handed;
+    char isa[ENGINE_DEVICES * 16], error[200];
     char note[300]; /* ways that the self-test left out; "" */
     bool lost;
     bool stuck; /* lost, and nothing that waits for the device may be called */
@@ -377,10 +395,29 @@ static inline bool has_host(const struct be *b) {
     return b->rank == 0 && has_host_part(b->shape);
 }
 
-/* Implements be_ops.open for device @number as rank @rank of @n_ranks, and be_ops.close. */
+/* Returns true for the device that has the embedding, and the one that has the logits. */
+static inline bool is_first_device(const struct be *b) {
+    return b->rank == 0 && b->layers.first == 0;
+}
+static inline bool has_last_layer(const struct be *b) {
+    return b->layers.end == b->shape->n_layer;
+}
+
+/* Returns true for an op that writes keys and values of a layer of its own. */
+static inline bool op_has_pages(const struct model_op *op) {
+    return op->kind == OP_KEYS || op->kind == OP_MLA_KV || (op->kind == OP_QKV && op->w[1]);
+}
+
+/* Sets the values of keys, and the recurrent layers, of @s to those of @layers. Returns the number
+ * of recurrent layers before these. */
+uint32_t cuda_take_layers(struct model_shape *s, const struct layers *layers);
+
+/* Implements be_ops.open for device @number as rank @rank of @n_ranks, or with some of the layers
+ * (end 0: all), and be_ops.close. */
 struct rank {
     int number;
     uint32_t rank, n_ranks;
+    struct layers layers;
 };
 int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank, struct err *err);
 struct be *cuda_close(struct be *b);
@@ -679,6 +716,9 @@ void latent_attend(const struct be *b, struct attend_args *a);
 const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op);
 /* Returns the argument of the kernels of a delta net; w: of the op. */
 struct delta_args recurrent_delta_args(const struct be *b, const struct weights *w);
+/* Returns the device's states of the layer of @op, those of a sequence be.shape's n_layer n_floats
+ * behind the others. */
+float *recurrent_states(const struct be *b, const struct model_op *op);
 /* Launches delta_in, delta and delta_out one behind the other for the grid. */
 int recurrent_delta(struct be *b, const struct delta_args *a, const struct step_grid *grid);
 /* Returns the packed rows of wants [first, first + n); step_pack_wanted() packs all rows of a

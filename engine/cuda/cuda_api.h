@@ -62,13 +62,6 @@ struct cuda_side {
     void *stream, *forked, *joined;
 };
 
-/* Rows in the memory of a device, from one to the next @pitch bytes. */
-struct cuda_rows {
-    void *at;
-    size_t pitch;
-    int device;
-};
-
 /* Every call returns 0 or an error of the runtime, which text() describes. Streams, events and
  * graphs are the runtime's own. Only stream_wait() waits for the device. */
 struct cuda_api {
@@ -101,12 +94,8 @@ struct cuda_api {
     /* In stream order. */
     int (*copy)(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream);
     int (*fill)(void *d, int byte, size_t n, void *stream);
-    /* *direct: kernels of @device, which is used, read @other's memory from now on, and copies
-     * between the two go directly; where there is no way they go through the host's memory. */
+    /* *direct: kernels of @device, which is used, read @other's memory from now on. */
     int (*reach)(int device, int other, bool *direct);
-    /* @n rows of @width bytes, of one device or of two, in the order of @stream. */
-    int (*copy_rows)(const struct cuda_rows *to, const struct cuda_rows *from, size_t width,
-                     size_t n, void *stream);
     /* The kernel's code comes to the device in use, as it else does when it is launched first,
      * where memory may be full or launches be captured; and it may be launched with up to @bytes
      * of shared memory. */

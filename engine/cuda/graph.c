@@ -183,19 +183,20 @@ static void capture(struct step *s) {
     static const struct meeting fork = {FIRST_RANK, OTHER_RANKS}, join = {OTHER_RANKS, FIRST_RANK};
     struct be *b = s->be;
     struct graphs *g = &b->graphs;
+    bool several = b->n_ranks > 1;
     int e = b->api->capture_begin(b->stream);
 
     if (e) {
         give_up(b, "cudaStreamBeginCapture", e);
         return;
     }
-    e = b->ranks ? ranks_meet(b->ranks, &fork, NULL) : 0;
+    e = several ? ranks_meet(b->ranks, &fork, NULL) : 0;
     for (uint32_t i = 0; i < g->n_notes && e == 0; i++) {
-        e = b->ranks ? b->api->use(g->note[i].be->number) : 0;
+        e = several ? b->api->use(g->note[i].be->number) : 0;
         e = e ? e : again(g, i);
     }
-    e = e || !b->ranks ? e : ranks_meet(b->ranks, &join, NULL);
-    if (b->ranks) /* between calls the first device is current, whatever has failed */
+    e = e || !several ? e : ranks_meet(b->ranks, &join, NULL);
+    if (several) /* between calls the first device is current, whatever has failed */
         cuda_check(b, b->api->use(b->number), "cudaSetDevice");
     void **graph = graph_of(s);
     int end = b->api->capture_end(b->stream, graph);

@@ -336,7 +336,7 @@ static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
 /* Returns whether @t also becomes the output matrix: in a model without one the embedding serves
  * as both, so its tiles are made when it is loaded, unless several devices share it. */
 static bool comes_as_output(const struct be *b, const struct tensor *t) {
-    return b->n_ranks == 1 && !gguf_find(b->opts->file, "output.weight") &&
+    return b->n_ranks == 1 && has_last_layer(b) && !gguf_find(b->opts->file, "output.weight") &&
            t == gguf_find(b->opts->file, "token_embd.weight") &&
            tile_is_legible((uint32_t)t->format->type);
 }
@@ -546,11 +546,13 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
         return -ENOMEM;
     if (before)
         before->after = w;
-    if (op->kind == OP_KEYS || op->kind == OP_MLA_KV || (op->kind == OP_QKV && op->w[1])) {
+    if (op_has_pages(op)) {
         const struct page_shape page = cuda_page_shape(b, &op->heads);
+        struct kv_class *kv = &b->kv[op->kv.cls];
 
         assert(op->kv.cls < PAGE_CLASSES && op->kv.layer < MODEL_LAYERS_MAX);
-        b->kv[op->kv.cls].layer_bytes[op->kv.layer] = page_layer_bytes(&page);
+        kv->layer_bytes[op->kv.layer] = page_layer_bytes(&page);
+        kv->all_layer_bytes[op->kv.layer] = cuda_page_ranks(b) * page_layer_bytes(&page);
     }
     if (op->temper.slope != 0) {
         assert(b->attention.temper.slope == 0 || b->attention.temper.slope == op->temper.slope);

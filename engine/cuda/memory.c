@@ -37,6 +37,7 @@ static void add_activations(struct be *b) {
     size_t n_out = (size_t)b->n_ranks * s->n_head * s->mla.n_value;
     size_t n_d = (size_t)b->n_ranks * s->state.n_out;
     size_t n_pair = (s->n_taps ? s->n_taps : s->drafts ? 2 : 0) * (size_t)s->n_embd;
+    size_t n_logits = has_last_layer(b) ? MIN(wants, LOGIT_ROWS) * s->n_vocab : 0;
     size_t widest = round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, n_d)), n_pair), 64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
     size_t heads = s->mla.rank ? round_up(rows * s->n_head, PACK_ROWS) : 0;
@@ -66,9 +67,8 @@ static void add_activations(struct be *b) {
     add(b, &b->sampling.packed, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64),
         sizeof(uint16_t), "logits", false);
     add(b, &b->sampling.scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
-    add(b, &b->sampling.logits, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits",
-        false);
-    add(b, &b->sampling.z, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
+    add(b, &b->sampling.logits, n_logits, sizeof(float), "logits", false);
+    add(b, &b->sampling.z, n_logits, sizeof(float), "logits", false);
     add(b, &b->sampling.state, MIN(wants, LOGIT_ROWS), sizeof(*b->sampling.state), "logits", false);
     add(b, &b->sampling.peeked, s->n_vocab, sizeof(float), "logits", true);
 }
@@ -135,6 +135,9 @@ static void add_recurrent(struct be *b) {
     size_t rows = b->opts->max_rows, bytes = s->n_layer * s->n_floats * sizeof(float);
     size_t n_heads = MAX(b->shape->delta.n_value_head, b->shape->mamba.n_head);
 
+    if (is_first_device(b) && b->recurrent.n_all) /* those of all */
+        add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device,
+            b->n_ranks * b->recurrent.n_all * s->n_floats * sizeof(float), "states", true);
     if (s->n_layer == 0)
         return;
     for (int i = 0; i < OP_MATRICES; i++)
@@ -143,9 +146,6 @@ static void add_recurrent(struct be *b) {
     add(b, &b->recurrent.mix, rows * 2 * n_heads, sizeof(float), "activations", false);
     add(b, &b->recurrent.out, rows * s->n_out, sizeof(float), "activations", false);
     add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
-    if (b->rank == 0) /* the first rank's are those of all */
-        add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device,
-            b->n_ranks * bytes, "states", true);
 }
 
 /* Counts buffers of a block drafter. */
@@ -277,6 +277,10 @@ static bool ends_in(const struct tensor *t, const char *end) {
     return n >= k && strcmp(t->name + n - k, end) == 0;
 }
 
+static bool is_embedding(const struct tensor *t) {
+    return strcmp(t->name, "token_embd.weight") == 0;
+}
+
 /* Returns true for tensors that every rank has: the router, and the matrices that make latent
  * vectors. */
 static bool is_of_each_rank(const struct tensor *t) {
@@ -288,8 +292,9 @@ static bool is_of_each_rank(const struct tensor *t) {
  * which a rank has its rows. @tied: a tied embedding that tiles hold exactly is not there twice;
  * with several ranks the first one has the rows. */
 static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool tied) {
-    bool embed = strcmp(t->name, "token_embd.weight") == 0;
-    bool lent = tied && b->n_ranks == 1 && tile_is_legible((uint32_t)t->format->type);
+    bool embed = is_embedding(t);
+    bool one = is_first_device(b) && has_last_layer(b) && b->n_ranks == 1;
+    bool lent = tied && one && tile_is_legible((uint32_t)t->format->type);
     struct tensor share = *t;
     uint64_t sum = 0;
 
@@ -297,7 +302,7 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
         share.ne[1] = rank_share(b, (uint32_t)t->ne[1]);
     if (b->n_ranks > 1 && t->n_dims > 2) /* perhaps of gates and of ups */
         share.ne[1] = 2 * rank_share(b, (uint32_t)(t->ne[1] + 1) / 2);
-    if (embed && !lent && b->rank == 0)
+    if (embed && !lent && is_first_device(b))
         sum += round_up(t->n_bytes, 512);
     if (strcmp(t->name, "per_layer_token_embd.weight") == 0 ||
         ends_in(t, ".nextn.embed_tokens.weight") || ends_in(t, "selector_predecessor.weight") ||
@@ -306,7 +311,7 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
     else if (t->n_dims < 2 || ends_in(t, ".bias") || ends_in(t, "_conv_base") ||
              t->ne[0] <= STATE_TAPS) /* decoded, but for biases */
         sum += round_up(MAX(t->n_bytes, t->ne[0] * t->ne[1] * t->ne[2] * sizeof(float)), 512);
-    else if (!embed || tied)
+    else if (!embed || (tied && has_last_layer(b)))
         sum += matrix_bytes(&share);
     return sum;
 }
@@ -330,8 +335,8 @@ static bool is_ffn(const struct tensor *t) {
            ends_in(t, ".ffn_down.weight");
 }
 
-/* Returns the bytes of the tensors of layers [first, end), without the host's part, and, if
- * @first is 0, of all tensors outside of layers. */
+/* Returns the bytes of the tensors of layers [first, end), without the host's part. The embedding
+ * comes with the first layer, and with the last one all tensors outside of layers. */
 static uint64_t file_bytes(const struct be *b, const struct gguf *file, uint32_t first,
                            uint32_t end) {
     bool tied = !gguf_find(file, "output.weight");
@@ -344,7 +349,8 @@ static uint64_t file_bytes(const struct be *b, const struct gguf *file, uint32_t
         bool in_layer = sscanf(t->name, "blk.%u.", &layer) == 1;
         if (in_layer && ffn_is_hosts(b->shape, layer) && is_ffn(t))
             continue;
-        if (in_layer ? layer >= first && layer < end : first == 0)
+        bool outside = end == b->shape->n_layer || (first == 0 && is_embedding(t));
+        if (in_layer ? layer >= first && layer < end : outside)
             sum += in_layer && strstr(t->name, "_exps.") ? expert_bytes(b, t, layer)
                                                          : tensor_bytes(b, t, tied);
     }
@@ -371,7 +377,7 @@ static uint64_t drafter_bytes(const struct be *b) {
 /* With the block that drafts, whose norms of keys and of hidden states are there twice. */
 static uint64_t weight_bytes(const struct be *b) {
     uint32_t n = b->shape->n_layer;
-    uint64_t sum = file_bytes(b, b->opts->file, 0, n);
+    uint64_t sum = file_bytes(b, b->opts->file, b->layers.first, b->layers.end);
 
     if (b->shape->n_taps)
         sum += drafter_bytes(b);
@@ -415,10 +421,19 @@ static void add_rest(struct be *b) {
     add(b, &b->load.weights, b->load.size, 1, "weights", false);
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);
-    if (b->rank == 0) /* the first rank's are those of all */
-        add(b, &b->host_pages,
-            b->opts->n_host_pages * cuda_page_ranks(b) * b->kv[KV_GLOBAL].page_bytes, 1,
+    if (is_first_device(b)) /* those of all */
+        add(b, &b->host_pages, b->opts->n_host_pages * b->kv[KV_GLOBAL].all_bytes, 1,
             "KV pages of the host", true);
+}
+
+/* Counts what devices that divide the layers hand over. */
+static void add_handed(struct be *b) {
+    size_t n = (size_t)b->opts->max_rows * b->shape->n_embd;
+
+    for (int i = 0; i < 2 && b->layers.first > 0; i++)
+        add(b, &b->handed.x[i], n, sizeof(float), "activations", true);
+    if (!has_last_layer(b) && b->layers.first == 0)
+        add(b, &b->handed.sampled, 2 * b->opts->max_wants, sizeof(int32_t), "results", true);
 }
 
 /* Notes everything. Needs shape, options, numbers of pages and states; writes no memory. */
@@ -432,6 +447,7 @@ static void add_all(struct be *b) {
     add_attention(b);
     add_steps(b);
     add_rest(b);
+    add_handed(b);
 }
 
 static double mib(uint64_t bytes) {

@@ -297,9 +297,12 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
 
 uint8_t *step_pages_of(const struct be *b, const struct model_op *op) {
     const struct kv_class *c = &b->kv[op->kv.cls];
+    size_t before = 0;
 
     assert(op->kv.cls < PAGE_CLASSES);
-    return c->pages + c->n_pages * cuda_values_bytes(b, op->kv.at);
+    for (uint32_t l = 0; l < op->kv.layer; l++)
+        before += c->layer_bytes[l];
+    return c->pages + c->n_pages * before;
 }
 
 struct store_args step_store_args(const struct be *b, const struct model_op *op) {
@@ -376,8 +379,8 @@ static int release(struct step *s, const struct pack_args *pack) {
     if (!due)
         return 0;
     s->packed = pack != NULL;
-    return due->kind == OP_EXPERTS && !b->ranks ? experts_combine(s, due, b->act.x, pack)
-                                                : residual_add(s, due, pack);
+    return due->kind == OP_EXPERTS && b->n_ranks == 1 ? experts_combine(s, due, b->act.x, pack)
+                                                      : residual_add(s, due, pack);
 }
 
 int step_release(struct step *s) {
@@ -555,7 +558,7 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
                                  s->head->cap};
 
     assert(s->head && n <= LOGIT_ROWS);
-    int r = b->ranks ? ranks_logit_rows(s, first, n) : cuda_matmul(b, s->head, &x, false);
+    int r = b->n_ranks > 1 ? ranks_logit_rows(s, first, n) : cuda_matmul(b, s->head, &x, false);
     bool plain = cap.scale == 1 && cap.cap == 0;
     if (r == 0 && !plain)
         r = CUDA_LAUNCH(b, cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, &cap);
@@ -595,25 +598,27 @@ int step_logits(struct step *s, const struct model_op *op) {
     return r < 0 ? r : step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
 
-/* A launch for each run of layers of one size. A host page has its layers one after the other, and
- * in each the heads of all ranks; pinned memory has the same address on the device. */
+/* A launch for each run of layers of one size; layers that another device has are none. A host page
+ * has its layers one after the other, and in each the heads of all ranks; pinned memory has the
+ * same address on the device. */
 int step_copy(struct be *b, const struct engine_copy *c) {
     const struct kv_class *kv = &b->kv[KV_GLOBAL];
     uint32_t n_layers = b->shape->n_kv_layer[KV_GLOBAL], n_run, n_ranks = cuda_page_ranks(b);
     bool from_host = c->dir == COPY_H2D, to_host = c->dir == COPY_D2H;
-    size_t at = 0; /* in a page of all layers */
+    size_t at = 0, host_at = 0; /* in a page of the device's layers, and of all */
     int r = 0;
 
     assert(c->dir <= COPY_H2D && c->cls == KV_GLOBAL);
     assert(c->src < (from_host ? b->opts->n_host_pages : kv->n_pages));
     assert(c->dst < (to_host ? b->opts->n_host_pages : kv->n_pages));
     for (uint32_t l = 0; l < n_layers && r == 0; l += n_run) {
-        size_t page = kv->layer_bytes[l], all = n_ranks * page;
+        size_t page = kv->layer_bytes[l], all = kv->all_layer_bytes[l];
         uint8_t *layers = kv->pages + kv->n_pages * at;
-        uint8_t *host = b->host_pages + n_ranks * at + b->rank % n_ranks * page;
-        size_t host_page = n_ranks * kv->page_bytes;
+        uint8_t *host = b->host_pages + host_at + b->rank % n_ranks * page;
+        size_t host_page = kv->all_bytes;
 
-        for (n_run = 1; l + n_run < n_layers && kv->layer_bytes[l + n_run] == page;)
+        for (n_run = 1; l + n_run < n_layers && kv->layer_bytes[l + n_run] == page &&
+                        kv->all_layer_bytes[l + n_run] == all;)
             n_run++;
         const struct copy_args a = {
             .from = from_host ? host + c->src * host_page : layers + c->src * page,
@@ -626,6 +631,7 @@ int step_copy(struct be *b, const struct engine_copy *c) {
 
         r = CUDA_LAUNCH(b, copy_page, parts, n_run, CUDA_THREADS, &a);
         at += n_run * page;
+        host_at += n_run * all;
     }
     return r;
 }

@@ -83,6 +83,7 @@ static void open_engine(const struct serving *w, bool draft, bool block, struct 
     struct engine_opts o = {
         .file = draft ? w->draft : w->model,
         .backend = w->backend,
+        .devices = w->devices,
         .n_threads = 1,
         .isa = "auto",
         .n_pages = draft ? w->draft_pages : w->n_pages,

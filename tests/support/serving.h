@@ -24,6 +24,7 @@ struct serving {
     const struct gguf *model, *draft; /* draft: of a draft model, or NULL */
     const struct gguf *apart;         /* engine_opts.block: @block in a file of its own, or NULL */
     const char *backend;
+    char *devices;        /* NULL: the first */
     uint32_t n_snapshots; /* of a hybrid model */
     uint32_t n_host_pages;
     bool windows;         /* engine_opts.windows */

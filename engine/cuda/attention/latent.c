@@ -185,7 +185,7 @@ int step_mla_out(struct step *s, const struct model_op *op) {
     assert(op->weights->m[0].n_out == m->mla.n_value && !s->due);
     int r = multiply_heads(s, op->weights, b->act.o, m->mla.rank);
 
-    if (b->ranks)
+    if (b->n_ranks > 1)
         return r;
     r = r < 0 ? r : step_pack(s, PACK_PLAIN, b->act.q, NULL, m->n_head * m->mla.n_value);
     s->packed = true;

@@ -18,14 +18,13 @@
  * exchanged is h of the pairs. Of the expert of all rows likewise h.
  *
  * An exchange: each stream records its event and waits for the others'. What takes the rows then
- * reads the others' columns where they lie; where a device does not reach another's memory, copies
- * bring them to its own before. Nothing is written by another device's stream. A rank may overwrite
- * what it gave only when all have read it: that is so once another exchange has begun, since its
- * events lie behind that. So what is exchanged twice in a row needs a meeting in between, which
- * only rounds of logits do. The others wait for nothing when logits go to the first.
+ * reads the others' columns where they lie: devices that do not reach each other's memory divide
+ * the layers instead (layers.c). Nothing is written by another device's stream. A rank may
+ * overwrite what it gave only when all have read it: that is so once another exchange has begun,
+ * since its events lie behind that. So what is exchanged twice in a row needs a meeting in between,
+ * which only rounds of logits do. The others wait for nothing when logits go to the first.
  *
- * Kernels, records and waits are what graphs may be made of (graph.c); copies between devices that
- * do not reach each other are not known to be, so without a way there are none.
+ * Kernels, records and waits are what graphs may be made of (graph.c).
  *
  * One thread enqueues for all. Each rank has buffers for whole rows.
  */
@@ -53,7 +52,7 @@ int ranks_lose(struct ranks *k, const struct be *b) {
 int ranks_use(struct ranks *k, uint32_t r) {
     struct be *b = k->be[r];
 
-    if (b->first->graphs.replaying)
+    if (b->n_ranks > 1 && b->first->graphs.replaying)
         return b->lost ? -EIO : 0;
     return cuda_check(b, b->api->use(b->number), "cudaSetDevice") < 0 ? ranks_lose(k, b) : 0;
 }
@@ -63,7 +62,6 @@ struct model_op ranks_part_of(const struct ranks *k, const struct model_op *op, 
 
     part.heads.n /= k->n;
     part.heads.n_kv /= cuda_page_ranks(k->be[0]);
-    part.kv.at /= cuda_page_ranks(k->be[0]);
     part.weights = op->weights ? op->weights->rank[r] : NULL;
     return part;
 }
@@ -122,7 +120,7 @@ static int room_ranks(const struct model_shape *shape, const struct engine_opts 
     int r = check_heads(shape, n, err);
 
     for (uint32_t i = n; i-- > 0 && r == 0;) {
-        const struct rank rank = {(int)number[i], i, n};
+        const struct rank rank = {(int)number[i], i, n, {0, 0}};
 
         r = cuda_room(shape, o, &rank, &room, err);
         least = MIN(least, room);
@@ -131,57 +129,39 @@ static int room_ranks(const struct model_shape *shape, const struct engine_opts 
     return r;
 }
 
-/* Refuses devices of two families, whose results differ. */
-static int check_family(const struct ranks *k, struct err *err) {
-    for (uint32_t i = 1; i < k->n; i++)
-        if (strcmp(k->be[i]->isa, k->be[0]->isa) != 0)
-            return err_set(
-                err, 0, "devices",
-                "devices of two kinds, %s and %s: their results differ, name devices of one kind",
-                k->be[0]->isa, k->be[i]->isa);
-    return 0;
-}
-
-/* The ways between devices, events, and what the first has for all. WEFT_CUDA_PEERS=0: none reaches
- * another's memory, as where it cannot. */
+/* Events, and what the first has for all. */
 static int join(struct ranks *k) {
-    const char *said = getenv("WEFT_CUDA_PEERS");
     int r = 0;
 
-    k->direct = !(said && *said == '0');
     for (uint32_t i = k->n; i-- > 0 && r == 0;) {
         struct be *b = k->be[i];
 
         r = ranks_use(k, i);
         if (r == 0)
             r = cuda_check(b, b->api->event_new(&b->ready), "cudaEventCreate");
-        for (uint32_t j = 0; j < k->n && r == 0; j++) {
-            bool direct = true;
-
-            if (j != i && k->direct)
-                r = cuda_check(b, b->api->reach(b->number, k->be[j]->number, &direct),
-                               "cudaDeviceEnablePeerAccess");
-            k->direct = k->direct && direct;
-        }
         if (r < 0)
             return ranks_lose(k, b);
         b->host_pages = k->be[0]->host_pages;
         b->recurrent.host_state = k->be[0]->recurrent.host_state;
+        if (b->n_ranks == 1)
+            continue;
         b->experts.host_y = k->be[0]->experts.host_y;
         b->first = k->be[0];
     }
-    if (!k->direct)
-        graph_close(k->be[0]);
     return r;
 }
 
-/* Opens all ranks; the first one has a note of the ways that are left out. */
-static int open_all(struct ranks *k, const struct be_opts *o, struct err *err) {
+/* Opens all devices; @k->be[leader] has a note of the ways that are left out. */
+static int open_all(struct ranks *k, const struct be_opts *o, uint32_t leader, struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o->engine, number);
-    int r = check_heads(o->shape, n, err);
+    const uint32_t *cut = o->shape->cut;
+    bool by_layers = cut[n] > 0;
+    const char *note = "";
+    int r = by_layers ? 0 : check_heads(o->shape, n, err);
 
     for (uint32_t i = 0; i < n && r == 0; i++) {
-        const struct rank rank = {(int)number[i], i, n};
+        const struct rank rank = {
+            (int)number[i], by_layers ? 0 : i, by_layers ? 1 : n, {cut[i], cut[i + 1]}};
         struct be *b;
 
         r = cuda_open(&b, o, &rank, err);
@@ -189,12 +169,12 @@ static int open_all(struct ranks *k, const struct be_opts *o, struct err *err) {
             return r;
         k->be[k->n++] = b;
         b->ranks = k;
-        if (!k->be[0]->note[0])
-            memcpy(k->be[0]->note, b->note, sizeof(b->note));
+        note = *note ? note : b->note;
         size_t at = strlen(b->device.name);
         snprintf(b->device.name + at, sizeof(b->device.name) - at, " (device %u)", number[i]);
     }
-    r = r < 0 ? r : check_family(k, err);
+    if (r == 0 && note != k->be[leader]->note)
+        snprintf(k->be[leader]->note, sizeof(k->be[leader]->note), "%s", note);
     r = r < 0 ? r : join(k);
     if (r == -EIO)
         err_set(err, 0, NULL, "opening the devices: %s", k->be[0]->error);
@@ -206,8 +186,8 @@ static void close_all(struct ranks *k) {
     for (uint32_t i = 0; i < k->n; i++)
         if (!k->be[i]->stuck)
             k->be[i]->api->stream_wait(k->be[i]->stream);
-    if (k->n > 0 && !k->be[0]->stuck)
-        graph_close(k->be[0]);
+    for (uint32_t i = 0; i < k->n && !k->be[i]->stuck; i++)
+        graph_close(k->be[i]);
     for (uint32_t i = k->n; i-- > 0;) {
         struct be *b = k->be[i];
 
@@ -219,18 +199,38 @@ static void close_all(struct ranks *k) {
     free(k);
 }
 
+/* Writes the kinds of all devices, which are one or divide the layers: "sm_86 x2", or with the
+ * layers of those before another kind "sm_86:20+sm_89". */
+static void tell_kinds(const struct ranks *k, const uint32_t *cut, struct be *leader) {
+    char all[sizeof(leader->isa)];
+    size_t n = (size_t)snprintf(all, sizeof(all), "%s", k->be[0]->isa);
+    bool same = true;
+
+    for (uint32_t i = 1; i < k->n; i++) {
+        if (strcmp(k->be[i]->isa, k->be[i - 1]->isa) == 0)
+            continue;
+        same = false;
+        n += (size_t)snprintf(all + n, sizeof(all) - n, ":%u+%s", cut[i], k->be[i]->isa);
+    }
+    if (same)
+        snprintf(all + n, sizeof(all) - n, " x%u", k->n);
+    memcpy(leader->isa, all, sizeof(all));
+}
+
 static int open_ranks(struct be **out, const struct be_opts *o, struct err *err) {
     struct ranks *k = calloc(1, sizeof(*k));
+    uint32_t number[ENGINE_DEVICES], n = devices_of(o->engine, number);
+    uint32_t leader = o->shape->cut[n] ? n - 1 : 0;
 
     if (!k)
         return -ENOMEM;
-    int r = open_all(k, o, err);
+    int r = open_all(k, o, leader, err);
     if (r < 0) {
         close_all(k);
         return r;
     }
-    *out = k->be[0];
-    snprintf(k->be[0]->isa + strlen(k->be[0]->isa), 4, " x%u", k->n);
+    *out = k->be[leader];
+    tell_kinds(k, o->shape->cut, *out);
     return 0;
 }
 
@@ -261,16 +261,49 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
     return what ? what : weft_backend_cuda.lacks(s, op);
 }
 
-const struct be_ops *ranks_ops(void) {
-    static struct be_ops all;
+/* Finds whether all devices are of one kind and reach each other's memory. WEFT_CUDA_PEERS=0: none
+ * does, as where it cannot. 0 or an error of the runtime. */
+static int find_ways(const uint32_t *number, uint32_t n, bool *direct) {
+    const struct cuda_api *api = cuda_api();
+    const char *said = getenv("WEFT_CUDA_PEERS");
+    struct cuda_device first, d;
+    int e = api->describe((int)number[0], &first);
 
+    *direct = !(said && *said == '0');
+    for (uint32_t i = n; i-- > 0 && e == 0 && *direct;) {
+        e = api->describe((int)number[i], &d);
+        e = e ? e : api->use((int)number[i]);
+        *direct = d.major == first.major && d.minor == first.minor;
+        for (uint32_t j = 0; j < n && e == 0 && *direct; j++)
+            e = j == i ? 0 : api->reach((int)number[i], (int)number[j], direct);
+    }
+    return e;
+}
+
+const struct be_ops *ranks_several(const struct engine_opts *o, struct err *err) {
+    static struct be_ops all;
+    uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
+    bool direct = false;
+    int e = weft_backend_cuda.probe(o, err);
+
+    if (e < 0)
+        return NULL;
+    e = find_ways(number, n, &direct);
+    if (e) {
+        err_set(err, 0, NULL, "ways between devices: %s", cuda_api()->text(e));
+        return NULL;
+    }
     all = weft_backend_cuda;
-    all.room = room_ranks;
     all.open = open_ranks;
     all.close = close_ranks;
     all.address = address;
     all.variant = variant;
     all.picks = NULL;
+    if (!direct) {
+        layers_ops(&all);
+        return &all;
+    }
+    all.room = room_ranks;
     all.lacks = lacks;
     all.load = ranks_load;
     ranks_step_ops(&all);

@@ -3,16 +3,17 @@
 /*
  * ranks - a model on several devices of one machine: be_ops over one struct be for each. How a
  * model is divided, and how devices are opened: ranks.c; weights: ranks_load.c; what comes together
- * of all devices: ranks_exchange.c; the ops of a step: ranks_step.c.
+ * of all devices: ranks_exchange.c; the ops of a step: ranks_step.c; division by layers: layers.c.
  *
- * What a function is given and returns is the first one's, be.ranks leads to the others. Between
- * calls the first one's device is the one that the thread uses, and all are lost once one is.
+ * What a function is given and returns is the first one's, of devices that divide the layers the
+ * last one's; be.ranks leads to the others. Between calls its device is the one that the thread
+ * uses, and all are lost once one is.
  */
 
 #include "engine/cuda/cuda.h"
 
 /* Implements be_ops.several: what is not here is weft_backend_cuda's. */
-const struct be_ops *ranks_ops(void);
+const struct be_ops *ranks_several(const struct engine_opts *o, struct err *err);
 /* Ranks, as bits: what @by enqueue from now on waits for all that @of have enqueued so far. */
 struct meeting {
     uint32_t of, by;
@@ -32,7 +33,10 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);
 struct ranks {
     uint32_t n; /* open */
     struct be *be[RANKS];
-    bool direct; /* each device reads the others' memory */
+    /* Of devices that divide the layers: the batch that is launched, and the device whose layers
+     * are. */
+    const struct engine_batch *batch;
+    uint32_t at;
 };
 
 static const struct meeting all_meet = {UINT32_MAX, UINT32_MAX};
@@ -63,6 +67,8 @@ struct model_op ranks_part_of(const struct ranks *k, const struct model_op *op, 
 int ranks_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 /* Sets the functions of be_ops that a step is made of. */
 void ranks_step_ops(struct be_ops *all);
+/* Sets the functions of be_ops that devices have which divide the layers. */
+void layers_ops(struct be_ops *all);
 
 /* ranks_meet(). 0 or -EIO. */
 int ranks_meet_now(struct ranks *k, const struct meeting *m);
@@ -85,5 +91,5 @@ int ranks_take_all(struct ranks *k, uint32_t rank, enum gathered what, uint32_t 
 float *ranks_whole_of(const struct be *b, enum gathered what);
 /* Launches pack for all columns of @what, a->n of them; a->x: ranks_whole_of(). 0 or -EIO. */
 int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a);
-/* Makes the columns of each rank, @n in all, ready to be packed by all ranks. Returns 0 or -EIO. */
-int ranks_exchange(struct step *s, enum gathered what, uint32_t n);
+/* Makes the columns of each rank ready to be packed by all ranks. Returns 0 or -EIO. */
+int ranks_exchange(struct step *s);

@@ -1,7 +1,6 @@
 /*
- * ranks_exchange - columns of all devices come together (ranks.c): meetings of their streams,
- * copies between devices that do not reach each other's memory, and kernels that read other
- * devices' memory.
+ * ranks_exchange - columns of all devices come together (ranks.c): meetings of their streams, and
+ * kernels that read other devices' memory.
  */
 
 #include "engine/cuda/ranks/ranks.h"
@@ -56,25 +55,6 @@ int ranks_meet_in_step(struct ranks *k, const struct meeting *m) {
     return ranks_meet_now(k, m);
 }
 
-static int copy_columns(struct ranks *k, uint32_t rank, float *to, uint32_t n_to,
-                        const struct columns *from, uint32_t n_rows) {
-    struct be *b = k->be[rank];
-    struct cuda_rows here = {to + from->first, n_to * sizeof(float), b->number};
-    struct cuda_rows there = {(float *)from->at, from->n_row * sizeof(float),
-                              k->be[from->rank]->number};
-    uint32_t n_periods = from->n && n_rows ? n_to / from->period : 0;
-    int e = 0;
-
-    assert(from->first + from->n <= from->period && n_to % from->period == 0);
-    assert(n_periods * from->n <= from->n_row);
-    for (uint32_t i = 0; i < n_periods && e == 0; i++) {
-        e = b->api->copy_rows(&here, &there, from->n * sizeof(float), n_rows, b->stream);
-        here.at = (float *)here.at + from->period;
-        there.at = (float *)there.at + from->n;
-    }
-    return cuda_check(b, e, "cudaMemcpy3DPeerAsync") < 0 ? ranks_lose(k, b) : 0;
-}
-
 static struct shares shares_of(uint32_t n, const struct columns *from, uint32_t n_shares) {
     struct shares all = {.n = n, .n_shares = n_shares, .period = from[0].period};
 
@@ -90,9 +70,7 @@ int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const stru
     const struct gather_args a = {count, to, shares_of(n, from, n_shares)};
     int r = ranks_use(k, rank);
 
-    for (uint32_t i = 0; i < n_shares && r == 0 && !k->direct; i++)
-        r = copy_columns(k, rank, to, n, &from[i], n_rows);
-    if (r < 0 || !k->direct)
+    if (r < 0)
         return r;
     return CUDA_LAUNCH(b, gather, n_rows, (n + GATHER_COLUMNS - 1) / GATHER_COLUMNS, CUDA_THREADS,
                        &a) < 0
@@ -142,15 +120,8 @@ int ranks_take_all(struct ranks *k, uint32_t rank, enum gathered what, uint32_t 
     return ranks_take(k, rank, ranks_whole_of(k->be[rank], what), n, from, k->n, count, n_rows);
 }
 
-/* Copies are where all columns go. */
-int ranks_exchange(struct step *s, enum gathered what, uint32_t n) {
-    struct ranks *k = s->be->ranks;
-    uint32_t each = what == GATHER_E ? s->be->shape->n_expert_used : 1;
-    int r = ranks_meet_in_step(k, &all_meet);
-
-    for (uint32_t i = k->n; i-- > 0 && r == 0 && !k->direct;)
-        r = ranks_take_all(k, i, what, n, NULL, s->grid.rows * each);
-    return r;
+int ranks_exchange(struct step *s) {
+    return ranks_meet_in_step(s->be->ranks, &all_meet);
 }
 
 /* Returns the ranks' columns, @n in all, as the kernels of shares take them. */
@@ -163,15 +134,13 @@ static struct shares shares_at(const struct ranks *k, enum gathered what, uint32
 
 int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a) {
     assert(a->x == ranks_whole_of(b, what));
-    if (!b->ranks->direct)
-        return CUDA_LAUNCH(b, pack, n_rows, 1, PACK_THREADS, a);
     const struct pack_shares_args shares = {*a, shares_at(b->ranks, what, a->n)};
     assert(a->kind == PACK_PLAIN && !a->x_stride);
     return CUDA_LAUNCH(b, pack_shares, n_rows, 1, PACK_THREADS, &shares);
 }
 
 int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a) {
-    if (a->t != ranks_whole_of(b, GATHER_T) || !b->ranks->direct)
+    if (a->t != ranks_whole_of(b, GATHER_T))
         return CUDA_LAUNCH(b, residual, n_rows, 1, CUDA_THREADS, a);
     const struct residual_shares_args shares = {*a, shares_at(b->ranks, GATHER_T, a->n)};
     assert(!a->left.sums);

@@ -92,7 +92,7 @@ static int join_ranks(struct step *s, const struct model_op *op) {
 
 /* With the op behind @op each rank does what @op does to x, or now to a branch, by t of all. */
 static int add_to_x(struct step *s, const struct model_op *op) {
-    int r = ranks_exchange(s, GATHER_T, s->be->shape->n_embd);
+    int r = ranks_exchange(s);
 
     if (r < 0 || op->branch)
         return r < 0 ? r : each(s, op, residual_branch);
@@ -123,7 +123,7 @@ static int attend_ranks(struct step *s, const struct model_op *op) {
 
     if (s->be->shape->mla.rank) /* MLA_OUT takes it */
         return r;
-    return r < 0 ? r : ranks_exchange(s, GATHER_O, op->heads.n * op->heads.dim);
+    return r < 0 ? r : ranks_exchange(s);
 }
 
 /* ATTEND has done it. */
@@ -201,20 +201,19 @@ static int gate_up_ranks(struct step *s, const struct model_op *op) {
         return each(s, op, hand_ffn_over);
     int r = each(s, op, gate_up);
 
-    return r < 0 ? r : ranks_exchange(s, GATHER_H, (uint32_t)op->w[0]->ne[1]);
+    return r < 0 ? r : ranks_exchange(s);
 }
 
 static int delta_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, step_delta);
 
-    return r < 0 ? r : ranks_exchange(s, GATHER_D, s->be->n_ranks * s->be->shape->state.n_out);
+    return r < 0 ? r : ranks_exchange(s);
 }
 
 static int mla_out_ranks(struct step *s, const struct model_op *op) {
-    const struct model_shape *m = s->be->shape;
     int r = each(s, op, step_mla_out);
 
-    return r < 0 ? r : ranks_exchange(s, GATHER_D, s->be->n_ranks * m->n_head * m->mla.n_value);
+    return r < 0 ? r : ranks_exchange(s);
 }
 
 /* Columns of each pair's h. */
@@ -257,7 +256,7 @@ static int sum_ranks(struct step *s, const struct model_op *op) {
 static int experts_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, gates);
 
-    r = r < 0 ? r : ranks_exchange(s, GATHER_E, s->be->shape->n_ff_expert);
+    r = r < 0 ? r : ranks_exchange(s);
     r = r < 0 ? r : each(s, op, downs);
     return r < 0 || op[1].kind == OP_SHARED ? r : sum_ranks(s, op);
 }
@@ -279,7 +278,7 @@ static int shared_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, shared_gates);
 
     assert(op[-1].kind == OP_EXPERTS);
-    r = r < 0 ? r : ranks_exchange(s, GATHER_H, (uint32_t)op->w[0]->ne[1]);
+    r = r < 0 ? r : ranks_exchange(s);
     r = r < 0 ? r : each(s, op, shared_down);
     return r < 0 ? r : sum_ranks(s, op - 1);
 }

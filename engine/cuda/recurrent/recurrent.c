@@ -24,6 +24,13 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
     return mamba ? "Mamba-2 layers with states of this size" : "delta nets with heads of this size";
 }
 
+float *recurrent_states(const struct be *b, const struct model_op *op) {
+    uint32_t layer = op->state - b->recurrent.first;
+
+    assert(layer < b->shape->state.n_layer);
+    return b->recurrent.state + layer * b->shape->state.n_floats;
+}
+
 int step_state_in(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     int r = step_norm(s, w->norm);
@@ -53,7 +60,7 @@ struct delta_args recurrent_delta_args(const struct be *b, const struct weights 
         .eps = m->rms_eps,
         .pack = step_pack_args(
             b, PACK_PLAIN, b->recurrent.out, NULL,
-            b->ranks ? 0 : m->state.n_out), /* several devices pack behind the exchange */
+            b->n_ranks > 1 ? 0 : m->state.n_out), /* several devices pack behind the exchange */
     };
 
     for (int i = 0; i < OP_MATRICES; i++)
@@ -82,10 +89,10 @@ int step_delta(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct delta_args a = recurrent_delta_args(b, op->weights);
 
-    assert(op->state < b->shape->state.n_layer && !s->due && !s->packed);
-    a.state += op->state * b->shape->state.n_floats;
+    assert(!s->due && !s->packed);
+    a.state = recurrent_states(b, op);
     a.joined = op->joined;
-    s->packed = !b->ranks;
+    s->packed = b->n_ranks == 1;
     return recurrent_delta(b, &a, &s->grid);
 }
 
@@ -107,7 +114,7 @@ int step_mamba(struct step *s, const struct model_op *op) {
         .c = b->recurrent.c,
         .mix = b->recurrent.mix,
         .out = b->recurrent.out,
-        .state = b->recurrent.state + op->state * t->n_floats,
+        .state = recurrent_states(b, op),
         .stride = t->n_layer * t->n_floats,
         .n_head = m->n_head,
         .dim = m->dim,
@@ -126,7 +133,7 @@ int step_mamba(struct step *s, const struct model_op *op) {
     };
     int r = 0;
 
-    assert(op->state < t->n_layer && !s->due && !s->packed);
+    assert(!s->due && !s->packed);
     assert(m->n_group > 0 && m->n_head % m->n_group == 0);
     s->packed = true;
     for (size_t i = 0; i < ARRAY_SIZE(l) && r == 0; i++)
@@ -143,28 +150,28 @@ int step_conv(struct step *s, const struct model_op *op) {
         .in = {b->recurrent.in[0], b->recurrent.in[1], b->recurrent.in[2]},
         .taps = op->weights->taps,
         .out = b->recurrent.out,
-        .state = b->recurrent.state + op->state * m->n_floats,
+        .state = recurrent_states(b, op),
         .stride = m->n_layer * m->n_floats,
         .n = m->n_out,
         .n_taps = m->kernel,
     };
     uint32_t parts = (a.n + CUDA_THREADS - 1) / CUDA_THREADS;
 
-    assert(op->state < m->n_layer && !s->due && !s->packed);
+    assert(!s->due && !s->packed);
     int r = CUDA_LAUNCH(b, conv, s->grid.rows, parts, CUDA_THREADS, &a);
     return r < 0 ? r : CUDA_LAUNCH(b, conv_keep, s->grid.seqs, parts, CUDA_THREADS, &a);
 }
 
-/* Returns the address of state @i of all layers; pinned memory has the same address on the
+/* Returns the address of state @i of the device's layers; pinned memory has the same address on the
  * device. */
 static uint8_t *state_at(const struct be *b, uint32_t i) {
-    size_t n = b->shape->state.n_layer * b->shape->state.n_floats;
+    const struct recurrent *t = &b->recurrent;
+    size_t n = b->shape->state.n_floats, all = b->n_ranks * n;
 
-    assert(i < b->recurrent.n_states);
-    return (uint8_t *)(i < b->recurrent.n_device
-                           ? b->recurrent.state + i * n
-                           : b->recurrent.host_state +
-                                 (i - b->recurrent.n_device) * b->n_ranks * n);
+    assert(i < t->n_states);
+    return (uint8_t *)(i < t->n_device
+                           ? t->state + i * b->shape->state.n_layer * n
+                           : t->host_state + ((i - t->n_device) * t->n_all + t->first) * all);
 }
 
 void *step_host_state(struct be *b, uint32_t state) {

@@ -28,7 +28,7 @@ static int add(struct step *s, const struct residual_args *what, const struct pa
     assert(a.t && a.to && (!pack || pack->n == a.n));
     if (pack)
         a.pack = *pack;
-    if (b->ranks)
+    if (b->n_ranks > 1)
         return ranks_residual(b, s->grid.rows, &a);
     return CUDA_LAUNCH(b, residual, s->grid.rows, 1, CUDA_THREADS, &a);
 }

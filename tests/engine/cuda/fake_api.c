@@ -397,34 +397,6 @@ static int reach(int device, int other, bool *direct) {
     return r;
 }
 
-/* Both ends are inside an allocation of the device that is named. */
-static int copy_rows(const struct cuda_rows *to, const struct cuda_rows *from, size_t width,
-                     size_t n, void *stream) {
-    const struct cuda_rows *const ends[2] = {to, from};
-    int r = call();
-
-    for (int i = 0; i < 2 && n; i++) {
-        const uint8_t *first = ends[i]->at, *last = first + (n - 1) * ends[i]->pitch + width - 1;
-
-        if (simt_memory_device(first) != ends[i]->device ||
-            simt_memory_device(last) != ends[i]->device || width > ends[i]->pitch)
-            fake_refuse("rows that are not where they are said to be");
-    }
-    if (r)
-        return r;
-    if (to->device != fake_used)
-        fake_refuse("a copy to a device that is not used");
-    struct op *o = stream_enqueue(stream_of(stream), OP_ROWS);
-    o->to = to->at;
-    o->to_pitch = to->pitch;
-    o->from = from->at;
-    o->from_pitch = from->pitch;
-    o->n = width;
-    o->byte = (int)n;
-    fake_cuda.n_exchanged += to->device != from->device ? n * width : 0;
-    return 0;
-}
-
 /* Of the device in use. */
 static struct loaded *load(const void *kernel) {
     struct loaded *l = loaded[fake_used], *end = l + n_loaded[fake_used];
@@ -615,7 +587,6 @@ static const struct cuda_api fake = {
     .copy = copy,
     .fill = fill,
     .reach = reach,
-    .copy_rows = copy_rows,
     .allow_shared = allow_shared,
     .launch = launch,
     .host_call = host_call,

@@ -51,11 +51,11 @@ struct fake_cuda {
     void (*on_launch)(const char *kernel, uint64_t number, void *args);
 
     /* For tests to look at. */
-    uint32_t n_calls, n_waits, n_records;    /* n_waits: of streams for events */
-    uint32_t n_drained;                      /* how often the host has waited for something */
-    int n_live;                              /* allocations, streams and events */
-    size_t n_bytes, peak_bytes, n_exchanged; /* exchanged: copied from device to device */
-    float now_us;                            /* the clock */
+    uint32_t n_calls, n_waits, n_records; /* n_waits: of streams for events */
+    uint32_t n_drained;                   /* how often the host has waited for something */
+    int n_live;                           /* allocations, streams and events */
+    size_t n_bytes, peak_bytes;
+    float now_us; /* the clock */
     uint64_t n_launches, n_early, n_graphs, n_graph_launches, n_host_calls;
     bool beside;         /* a host call may run: the device is between it and where it is joined */
     bool failed_capture; /* the call that was to fail belongs to a capture */

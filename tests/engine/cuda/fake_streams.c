@@ -125,11 +125,6 @@ static void run(struct op *o, int device) {
     case OP_WAIT:
         run_wait(o);
         break;
-    case OP_ROWS:
-        for (int i = 0; i < o->byte; i++)
-            memcpy((uint8_t *)o->to + (size_t)i * o->to_pitch,
-                   (const uint8_t *)o->from + (size_t)i * o->from_pitch, o->n);
-        break;
     case OP_FORK:
         if (fake_cuda.beside)
             fake_refuse("a host call before the last one was joined");

@@ -13,17 +13,7 @@
 /* The error of a capture that is not what the runtime allows. */
 #define CAPTURE_INVALID 901
 
-enum op_kind {
-    OP_COPY,
-    OP_FILL,
-    OP_LAUNCH,
-    OP_RECORD,
-    OP_WAIT,
-    OP_ROWS,
-    OP_FORK,
-    OP_JOIN,
-    OP_UPLOAD
-};
+enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_WAIT, OP_FORK, OP_JOIN, OP_UPLOAD };
 
 struct op { /* what has been enqueued and not been done */
     struct op *next;
@@ -34,8 +24,7 @@ struct op { /* what has been enqueued and not been done */
     void *snapshot; /* of pageable memory, which the runtime copies at once */
     uint64_t sum;   /* of pinned memory */
     size_t n;
-    uint64_t number;             /* of the record that is waited for */
-    size_t to_pitch, from_pitch; /* of @byte rows */
+    uint64_t number; /* of the record that is waited for */
     int byte;
     struct simt_dim grid;
     uint32_t shared;

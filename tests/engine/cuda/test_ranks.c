@@ -17,6 +17,7 @@
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
+#include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -143,7 +144,7 @@ static uint32_t difference(const struct trace *a, const struct trace *b) {
 }
 
 /* Widths that do not divide into whole tiles, biases, norms of heads, tied outputs, both types of
- * pages; devices that reach each other, whose later steps are graphs, and such that do not; kernels
+ * pages; kernels
  * launched early; experts of few and of many rows, with biases, behind windows and sinks, beside
  * others, in one tensor; norms behind branches; delta nets; now one device ahead of the others, now
  * another. */
@@ -212,18 +213,15 @@ Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
 
         tiny_model_temp(&models[i], path);
         f->n_devices = four ? 4 : 2;
-        f->no_peers = i % 3 == 1;
         setenv("WEFT_CUDA_EARLY", i % 2 ? "0" : "1", 1);
         run(path, "0", kv, SEQS, &one);
-        cr_expect(one.at[0][PROMPT].digest != 0 && f->n_exchanged == 0);
+        cr_expect(one.at[0][PROMPT].digest != 0);
         f->ahead = -1;
         f->n_graph_launches = 0;
         run(path, devices, kv, SEQS, &several);
         cr_expect(difference(&one, &several) == UINT32_MAX, "%s, %u", models[i].arch,
                   difference(&one, &several));
-        cr_expect((f->n_graph_launches > 0) == !f->no_peers, "%s", models[i].arch);
-        cr_expect((f->n_exchanged > 0) == f->no_peers);
-        f->n_exchanged = 0;
+        cr_expect(f->n_graph_launches > 0, "%s", models[i].arch);
         f->ahead = 0;
         unlink(path);
     }
@@ -240,7 +238,6 @@ Test(cuda_ranks, heads_of_latent_attention_are_divided) {
         char path[64];
 
         latent(path, i == 0 ? 64 : 0);
-        f->no_peers = i == 1;
         f->ahead = 0;
         run(path, "0", ENGINE_KV_F16, 1, &one);
         f->ahead = -1;
@@ -276,7 +273,6 @@ Test(cuda_ranks, ffns_of_the_host_are_those_beside_one_device) {
         char path[64];
 
         tiny_model_temp(&models[i], path);
-        f->no_peers = i == 1;
         run(path, "0", ENGINE_KV_F16, SEQS, &all);
         device_layers = 1;
         run(path, "1", ENGINE_KV_F16, SEQS, &one);
@@ -286,7 +282,7 @@ Test(cuda_ranks, ffns_of_the_host_are_those_beside_one_device) {
         run(path, "0,1", ENGINE_KV_F16, SEQS, &two);
         cr_expect(one.at[0][PROMPT].digest != 0 && difference(&one, &two) == UINT32_MAX, "%s, %u",
                   models[i].arch, difference(&one, &two));
-        cr_expect(f->n_host_calls > 0 && (f->n_graph_launches > 0) == !f->no_peers);
+        cr_expect(f->n_host_calls > 0 && f->n_graph_launches > 0);
         f->ahead = 0;
         device_layers = 0;
         unlink(path);
@@ -321,26 +317,7 @@ static bool is_missed(const char *path, uint32_t number, const struct trace *rig
  * h, x, one where the first gets the others' logits. The first chunk wants none. */
 enum { STEP = 10, FIRST_CHUNK = STEP - 1 };
 
-Test(cuda_ranks, a_wait_that_is_missing_is_seen) {
-    static struct trace right;
-    struct fake_cuda *f = fake_find();
-    char path[64];
-
-    two_heads(path);
-    f->n_devices = 2;
-    f->no_peers = true;
-    f->n_waits = 0;
-    run(path, "0,1", ENGINE_KV_F16, 1, &right);
-    cr_expect(f->n_waits == FIRST_CHUNK + STEP * OUTPUTS);
-    /* Of a row: x where it is embedded, o, h, what is added to x twice; half of the logits. */
-    cr_expect(f->n_exchanged ==
-              ((SHORT + OUTPUTS - 1) * (64 + 128 + 64 + 2 * 64) + OUTPUTS * 40 / 2) * 4);
-    for (uint32_t i = 1; i <= FEW(STEP); i++)
-        cr_expect(is_missed(path, FIRST_CHUNK + i, &right), "wait %u", i);
-    unlink(path);
-}
-
-/* Likewise where they read each other's memory: of a step that is noted, of the graph that is
+/* Of a step that is noted, of the graph that is
  * captured of the next one, and of those that it stands for. Without its end, where the first waits
  * for the others, there is no graph. */
 Test(cuda_ranks, a_wait_that_is_missing_in_a_graph_is_seen) {
@@ -356,7 +333,7 @@ Test(cuda_ranks, a_wait_that_is_missing_in_a_graph_is_seen) {
     f->n_waits = 0;
     run(path, "0,1", ENGINE_KV_F16, 1, &right);
     cr_expect(f->n_waits == LAST, "%u", f->n_waits);
-    cr_expect(f->n_exchanged == 0 && f->n_graph_launches == OUTPUTS - 2);
+    cr_expect(f->n_graph_launches == OUTPUTS - 2);
     for (uint32_t i = 1; i <= FEW(READS); i++) {
         cr_expect(is_missed(path, NOTED + i, &right), "wait %u", i);
         cr_expect(is_missed(path, CAPTURED + 1 + i, &right), "graph, wait %u", i);
@@ -642,6 +619,182 @@ Test(cuda_ranks, a_matrix_has_one_unit) {
     unlink(path);
 }
 
+/* -- division by layers ------------------------------------------------------------------------ */
+
+/* Devices that do not reach each other's memory. */
+static void apart(int n) {
+    fake_find()->n_devices = n;
+    fake_find()->no_peers = true;
+}
+
+/* Models that ranks compute and such that they do not: tied outputs, windows, norms over all heads,
+ * delta nets, experts; two devices and three, now one ahead, now another; steps of few rows are a
+ * graph on each. */
+Test(cuda_layers, several_devices_compute_the_bits_of_one) {
+    static const struct tiny_model models[] = {
+        {.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 3, .n_vocab = 301},
+        {.arch = "qwen2",
+         .type = TENSOR_Q8_0,
+         .n_embd = 96,
+         .n_ff = 160,
+         .n_layer = 2,
+         .tied = true},
+        {.arch = "olmo2",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 64,
+         .n_vocab = 41,
+         .n_layer = 2},
+        {.arch = "gpt-oss",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 96,
+         .n_vocab = 41,
+         .n_layer = 3,
+         .n_expert = 3,
+         .n_expert_used = 3},
+        {.arch = "qwen35moe",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 32,
+         .n_vocab = 41,
+         .n_expert = 5,
+         .n_expert_used = 2},
+        {.arch = "qwen3next", .type = TENSOR_Q8_0, .n_embd = 64, .n_ff = 64, .n_vocab = 41},
+    };
+    static struct trace one, several;
+    struct fake_cuda *f = fake_find();
+
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {
+        const char *devices = i == 0 ? "2,0,1" : i % 2 ? "1,0" : "0,1";
+        enum engine_kv_type kv = i % 3 == 1 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16;
+        char path[64];
+
+        tiny_model_temp(&models[i], path);
+        apart(3);
+        setenv("WEFT_CUDA_EARLY", i % 2 ? "0" : "1", 1);
+        run(path, "0", kv, SEQS, &one);
+        cr_expect(one.at[0][PROMPT].digest != 0);
+        f->ahead = -1;
+        f->n_graph_launches = 0;
+        run(path, devices, kv, SEQS, &several);
+        cr_expect(difference(&one, &several) == UINT32_MAX, "%s, %u", models[i].arch,
+                  difference(&one, &several));
+        cr_expect(f->n_graph_launches > 0, "%s", models[i].arch);
+        f->ahead = 0;
+        unlink(path);
+    }
+}
+
+/* Mamba-2, short convolutions, latent attention, windows. */
+Test(cuda_layers, golden_files_have_the_bits_of_one_device) {
+    static const char *const names[] = {"nemotron-h-moe-mtp", "lfm2", "deepseek2-lite", "gemma3"};
+    static struct trace one, two;
+
+    apart(2);
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(names)); i++) {
+        char path[TEST_DATA_PATH];
+
+        test_data_file(path, "golden", names[i], ".gguf");
+        run(path, "1", ENGINE_KV_F16, SEQS, &one);
+        run(path, "0,1", ENGINE_KV_F16, SEQS, &two);
+        cr_expect(one.at[0][PROMPT].digest != 0 && difference(&one, &two) == UINT32_MAX, "%s, %u",
+                  names[i], difference(&one, &two));
+    }
+}
+
+/* Layers that read other layers' keys or inputs; auto takes one device for them. */
+Test(cuda_layers, what_crosses_otherwise_is_refused_by_name) {
+    static struct outcome out;
+    struct err err = {0};
+    char path[TEST_DATA_PATH];
+
+    apart(2);
+    test_data_file(path, "golden", "gemma4-ple", ".gguf");
+    cr_expect(try_all(path, "0,1", "cuda", &out, &err) < 0);
+    cr_expect(strstr(err.message, "layers that share keys or inputs") != NULL, "%s", err.message);
+}
+
+/* One where x is handed over, and one where a step takes the samples of the step before. */
+Test(cuda_layers, a_wait_that_is_missing_is_seen) {
+    static struct trace right;
+    struct fake_cuda *f = fake_find();
+    char path[64];
+
+    tiny_model_temp(&small_dense, path);
+    apart(2);
+    f->n_waits = 0;
+    run(path, "0,1", ENGINE_KV_F16, 1, &right);
+    uint32_t n = f->n_waits;
+    cr_expect(n > OUTPUTS + 1 && n <= 2 * (OUTPUTS + 1), "%u", n);
+    for (uint32_t i = 2; i <= FEW(n); i++)
+        cr_expect(is_missed(path, i, &right), "wait %u of %u", i, n);
+    unlink(path);
+}
+
+/* The second time with self-test and proof, which leave numbers of their own in the page. */
+Test(cuda_layers, pages_go_to_the_host_and_back) {
+    char path[64];
+
+    tiny_model_temp(&small_dense, path);
+    apart(2);
+    for (int check = 0; check < 2; check++) {
+        struct outcome one = {0}, two = {0};
+        struct err err = {0};
+
+        setenv("WEFT_CUDA_CHECK", check ? "1" : "0", 1);
+        cr_assert(try_all(path, "1", "cuda", &one, &err) == 0, "%s", err.message);
+        cr_assert(try_all(path, "0,1", "cuda", &two, &err) == 0, "%s", err.message);
+        cr_expect(one.digest[0] == two.digest[0] && one.digest[1] == two.digest[1]);
+        cr_expect(one.digest[0] && one.digest[0] != one.digest[1]);
+        cr_expect(one.vector[63] != 0 && memcmp(one.vector, two.vector, sizeof(one.vector)) == 0);
+        cr_expect(one.page_bytes == two.page_bytes &&
+                  (check || memcmp(one.page, two.page, one.page_bytes) == 0));
+        cr_expect(strcmp(two.isa, "sm_90 x2") == 0, "%s", two.isa);
+        cr_expect(strcmp(one.note, two.note) == 0, "%s", two.note);
+    }
+    unlink(path);
+}
+
+/* Of layers on both devices, and of one that has none. */
+Test(cuda_layers, states_go_to_the_host_and_back) {
+    static uint8_t of_one[STATE_BYTES], of_two[STATE_BYTES];
+    static struct trace one, two;
+
+    for (int i = 0; i < FEW(2); i++) {
+        const struct tiny_model m = {.arch = i ? "qwen3next" : "qwen35",
+                                     .type = TENSOR_Q8_0,
+                                     .n_embd = 64,
+                                     .n_ff = 64,
+                                     .n_vocab = 41};
+        char path[64];
+
+        tiny_model_temp(&m, path);
+        apart(2);
+        run_back(path, "1", &one, of_one);
+        run_back(path, "0,1", &two, of_two);
+        cr_expect(one.at[0][SHORT - 1].digest != 0 && difference(&one, &two) == UINT32_MAX, "%s",
+                  m.arch);
+        cr_expect(memcmp(of_one, of_two, STATE_BYTES) == 0, "%s", m.arch);
+        unlink(path);
+    }
+}
+
+/* The kinds, and where they meet, are part of what results depend on. */
+Test(cuda_layers, devices_of_two_kinds_have_some_layers_each) {
+    struct outcome out = {0};
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&small_dense, path);
+    fake_find()->n_devices = 2;
+    fake_find()->other_kind = true;
+    cr_assert(try_all(path, "0,1", "cuda", &out, &err) == 0, "%s", err.message);
+    cr_expect(out.digest[0] && out.digest[1]);
+    cr_expect(strcmp(out.isa, "sm_90:1+sm_91") == 0, "%s", out.isa);
+    unlink(path);
+}
+
 /* -- faults ------------------------------------------------------------------------------------ */
 
 /* Each call of two devices fails once, of which @n_waits are waits when they are closed, which go
@@ -703,11 +856,9 @@ Test(cuda_ranks, every_call_may_fail_once_beside_the_host) {
 }
 
 /* One of them never finishes: the step is given up, and nothing waits for any. */
-Test(cuda_ranks, a_device_that_hangs_is_given_up) {
+static void hang_each(const char *path) {
     struct outcome out;
-    char path[64];
 
-    two_heads(path);
     fake_find()->n_devices = 2;
     setenv("WEFT_CUDA_WAIT_MS", "20", 1);
     __lsan_disable();
@@ -720,6 +871,31 @@ Test(cuda_ranks, a_device_that_hangs_is_given_up) {
     }
     __lsan_enable();
     cr_expect(fake_find()->n_live > 0, "left to the end of the process");
+}
+
+Test(cuda_ranks, a_device_that_hangs_is_given_up) {
+    char path[64];
+
+    two_heads(path);
+    hang_each(path);
+    unlink(path);
+}
+
+Test(cuda_layers, a_device_that_hangs_is_given_up) {
+    char path[64];
+
+    tiny_model_temp(&small_dense, path);
+    apart(2);
+    hang_each(path);
+    unlink(path);
+}
+
+Test(cuda_layers, every_call_may_fail_once) {
+    char path[64];
+
+    tiny_model_temp(&small_dense, path);
+    apart(2);
+    fail_each_call(path, 6, 20);
     unlink(path);
 }
 
@@ -768,6 +944,24 @@ Test(cuda_ranks, memory_adds_up) {
     unlink(path);
 }
 
+/* Pages are of as many layers as a device has. */
+Test(cuda_layers, memory_adds_up) {
+    struct fake_cuda *f = fake_find();
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&small_dense, path);
+    apart(2);
+    f->bytes = (size_t)1 << 30;
+    uint32_t one = n_pages(path, "0", &err), two = n_pages(path, "0,1", &err);
+    cr_expect(one > 1000 && two > one / 10 * 19, "%u, %u: %s", one, two, err.message);
+    device_layers = 1;
+    cr_expect(n_pages(path, "0,1", &err) == 0);
+    cr_expect(strstr(err.message, "device-layers cannot be combined") != NULL, "%s", err.message);
+    device_layers = 0;
+    unlink(path);
+}
+
 /* Two devices have more layers whole than one; the host has the FFNs of the others. */
 Test(cuda_ranks, layers_add_up) {
     const struct tiny_model m = {
@@ -809,11 +1003,9 @@ Test(cuda_ranks, what_is_not_computed_is_refused_by_name) {
         {"llama", "0,0", "up to 8 different device numbers"},
         {"llama", "0,9", "CUDA device 9: there are 3"},
         {"llama", "9,0", "CUDA device 9: there are 3"},
-        {"llama", "0,1,2", "3 devices do not divide the 2 key heads"},
-        {"llama", "0,2", "devices of two kinds, sm_90 and sm_91"},
+        {"llama", "0,1,2", "3 devices for the 2 layers of the model"},
         {"gemma4", "0,1", "2 devices do not divide the 1 key heads of layer 1"},
         {"olmo2", "0,1", "on several devices, which olmo2 models have"},
-        {"qwen35", "0,1,2", "3 devices do not divide the 2 key heads"},
     };
 
     fake_find()->n_devices = 3;

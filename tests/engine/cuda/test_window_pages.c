@@ -41,6 +41,8 @@ Test(cuda_window_pages, company_changes_no_bit) {
     struct msg_stats stats;
     char path[TEST_DATA_PATH];
 
+    setenv("WEFT_CUDA_FAKE_DEVICES", "2", 1);
+    setenv("WEFT_CUDA_PEERS", "0", 1);
     test_data_file(path, "golden", "gemma3", ".gguf");
     cr_assert(gguf_open(&model, path, &err) == 0, "%s", err.message);
     struct serving w = {.model = model,
@@ -61,6 +63,10 @@ Test(cuda_window_pages, company_changes_no_bit) {
     setenv("WEFT_CUDA_CHECK", "1", 1); /* with the proof, which has window pages too */
     o.depth = 2;
     o.force_chunk = 37;
+    serving_run(&w, &o, together, &stats);
+    heard_compare(alone, together, REQUESTS);
+    cr_expect(stats.n_windows > 0 && stats.n_windows < w.n_pages, "%u", (unsigned)stats.n_windows);
+    w.devices = "0,1"; /* each with some of the layers, and so many of their window pages */
     serving_run(&w, &o, together, &stats);
     heard_compare(alone, together, REQUESTS);
     cr_expect(stats.n_windows > 0 && stats.n_windows < w.n_pages, "%u", (unsigned)stats.n_windows);

@@ -1,0 +1,306 @@
+/*
+ * layers - a model on devices of different kinds, or such that do not reach each other's memory:
+ * each has some of the layers, with their keys and states, and computes them as one device would.
+ * The first has the embedding, the last the logits, and samples.
+ *
+ *     device 0: embed, layers 0 .. c - 1 --x--> device 1: layers c .., logits, sample
+ *
+ * A page or a state has the same number on each device and in host memory the layout of one device.
+ * What crosses is x of the batch's rows, through pinned memory: a kernel that writes it, an event,
+ * a kernel that reads it. A step whose rows are fed by samples of the step before waits for them on
+ * the first device, others begin there while the step before is on another. Each device has the
+ * graphs of its part of a step, which end before x is handed over.
+ *
+ * There is pinned memory for two steps, and at most two are in flight: what a step has handed over
+ * is read before the next but one writes there.
+ */
+
+#include "engine/cuda/ranks/ranks.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+/* -- sizes ------------------------------------------------------------------------------------- */
+
+/* Bytes of the matrices of a layer; the embedding is of the first one. */
+static uint64_t bytes_of_layer(const struct model_shape *s, uint32_t layer, bool logits) {
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < s->n_ops; i++)
+        for (int w = 0; w < OP_MATRICES && (s->op[i].kind == OP_LOGITS) == logits; w++)
+            n += s->op[i].layer == layer && s->op[i].w[w] ? s->op[i].w[w]->n_bytes : 0;
+    return n;
+}
+
+/* A device ends where it has its part of the bytes, in 64ths so that some megabytes of another
+ * process do not move the layers; each has one at least. */
+static void cut_layers(struct model_shape *s, const uint64_t *room, uint32_t n) {
+    uint64_t all = bytes_of_layer(s, 0, true), sum = 0, so_far = room[0], at = 0;
+    uint32_t i = 0;
+
+    for (uint32_t l = 0; l < s->n_layer; l++)
+        all += bytes_of_layer(s, l, false);
+    for (uint32_t k = 0; k < n; k++)
+        sum += room[k];
+    for (uint32_t l = 0; l < s->n_layer; l++) {
+        uint64_t bytes = bytes_of_layer(s, l, false), part = (64 * so_far + sum / 2) / sum;
+        bool enough = at + bytes / 2 > all / 64 * part || s->n_layer - l < n - i;
+
+        if (i + 1 < n && l > s->cut[i] && enough) {
+            s->cut[++i] = l;
+            so_far += room[i];
+        }
+        at += bytes;
+    }
+    s->cut[n] = s->n_layer;
+    assert(i + 1 == n);
+}
+
+/* In proportion to what devices have free beside their buffers. */
+static int divide(struct model_shape *s, const struct engine_opts *o, struct err *err) {
+    uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
+    uint64_t room[ENGINE_DEVICES];
+    int r = 0;
+
+    memset(s->cut, 0, sizeof(s->cut));
+    if (s->n_layer < n)
+        return err_set(err, 0, "devices", "%u devices for the %u layers of the model: name fewer",
+                       n, s->n_layer);
+    for (uint32_t i = 0; i < n && r == 0; i++) {
+        const struct rank rank = {(int)number[i], 0, 1, {1, 1}}; /* no layers */
+
+        r = cuda_room(s, o, &rank, &room[i], err);
+        room[i] = MAX(room[i], 1u);
+    }
+    if (r == 0)
+        cut_layers(s, room, n);
+    return r;
+}
+
+/* Pages and states of all layers for which @room is enough, where a device has @own of @all. */
+static uint64_t room_of_all(uint64_t room, uint64_t own, uint64_t all) {
+    return own ? (uint64_t)((double)room / (double)own * (double)all) : UINT64_MAX;
+}
+
+static int room_layers(const struct model_shape *s, const struct engine_opts *o, uint64_t *bytes,
+                       struct err *err) {
+    uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
+    int r = 0;
+
+    *bytes = UINT64_MAX;
+    for (uint32_t i = 0; i < n && r == 0; i++) {
+        const struct rank rank = {(int)number[i], 0, 1, {s->cut[i], s->cut[i + 1]}};
+        struct model_shape own = *s;
+        uint64_t room = 0;
+
+        r = cuda_room(s, o, &rank, &room, err);
+        cuda_take_layers(&own, &rank.layers);
+        for (uint32_t c = 0; c < PAGE_CLASSES; c++)
+            *bytes = MIN(*bytes, room_of_all(room, own.n_kv_values[c], s->n_kv_values[c]));
+        *bytes = MIN(*bytes, room_of_all(room, own.state.n_layer, s->state.n_layer));
+    }
+    return r;
+}
+
+/* -- weights ----------------------------------------------------------------------------------- */
+
+/* Layers that read the keys of others, or inputs of layers, could need what another device has. */
+static const char *lacks(const struct model_shape *s, const struct model_op *op) {
+    if (op->kind == OP_LAYER_INPUT || (op->kind == OP_QKV && !op->w[1]))
+        return "layers that share keys or inputs, divided over devices,";
+    return weft_backend_cuda.lacks(s, op);
+}
+
+/* Returns the device that has an op. */
+static uint32_t device_of(const struct ranks *k, const struct model_op *op) {
+    uint32_t i = op->kind == OP_LOGITS ? k->n - 1 : 0;
+
+    while (op->layer >= k->be[i]->layers.end)
+        i++;
+    return i;
+}
+
+static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
+    struct ranks *k = b->ranks;
+    uint32_t at = device_of(k, op);
+    struct kv_class *kv = &k->be[at]->kv[op->kv.cls];
+    int r = ranks_use(k, at);
+
+    r = r < 0 ? r : cuda_load(k->be[at], op, out, err);
+    if (r == -EIO) {
+        ranks_lose(k, k->be[at]);
+        err_set(err, 0, NULL, "loading weights: %s", b->error);
+    }
+    for (uint32_t i = 0; i < k->n && op_has_pages(op); i++)
+        k->be[i]->kv[op->kv.cls].all_layer_bytes[op->kv.layer] = kv->all_layer_bytes[op->kv.layer];
+    return r;
+}
+
+/* -- steps ------------------------------------------------------------------------------------- */
+
+/* Copies to pinned memory or from it, behind all that the device in use has enqueued. */
+static int send(struct be *b, void *to, const void *from, size_t bytes) {
+    const struct copy_args a = {.from = from, .to = to, .page_bytes = round_up(bytes, 16)};
+    uint32_t n = (uint32_t)MIN((bytes + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
+
+    return CUDA_LAUNCH(b, copy_page, n, 1, CUDA_THREADS, &a);
+}
+
+/* Makes what @b enqueues from now on wait for another device's event. */
+static int wait_for(struct be *b, void *event) {
+    b->met = true;
+    return cuda_check(b, b->api->event_wait(event, b->stream), "cudaStreamWaitEvent");
+}
+
+/* Ends the step on a device, and begins it on the next one, which gets x. */
+static int hand_over(struct ranks *k) {
+    struct be *from = k->be[k->at], *to = k->be[k->at + 1];
+    struct step *s = &from->step[k->batch->step % 2];
+    float *x = to->handed.x[k->batch->step % 2];
+    size_t bytes = (size_t)k->batch->n_rows * from->shape->n_embd * sizeof(*x);
+    int r = step_release(s);
+
+    graph_end(s);
+    r = r < 0 ? r : send(from, x, from->act.x, bytes);
+    if (r < 0 || step_record(s) < 0)
+        return ranks_lose(k, from);
+    r = ranks_use(k, ++k->at);
+    r = r < 0 ? r : wait_for(to, s->event);
+    r = r < 0 ? r : send(to, to->act.x, x, bytes);
+    return r < 0 || step_begin(to, k->batch, &s) < 0 ? ranks_lose(k, to) : 0;
+}
+
+static bool is_fed(const struct engine_batch *batch) {
+    for (uint32_t i = 0; i < batch->n_seqs; i++)
+        if (batch->seq[i].feed >= 0)
+            return true;
+    return false;
+}
+
+/* Samples of two steps. */
+static size_t sampled_bytes(const struct be *b) {
+    return 2 * b->opts->max_wants * sizeof(int32_t);
+}
+
+/* On the first device, which gets the samples of the step before. A batch without rows begins on
+ * all. */
+static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
+    struct ranks *k = b->ranks;
+    struct be *first = k->be[0];
+    struct step *s;
+    int r = ranks_use(k, 0);
+
+    k->batch = batch;
+    k->at = 0;
+    *out = &b->step[batch->step % 2];
+    if (r == 0 && is_fed(batch)) {
+        r = wait_for(first, b->ready);
+        r = r < 0
+                ? r
+                : send(first, first->sampling.sampled, first->handed.sampled, sampled_bytes(first));
+    }
+    if (r < 0 || step_begin(first, batch, &s) < 0)
+        return ranks_lose(k, first);
+    for (uint32_t i = 1; i < k->n && batch->n_rows == 0; i++) {
+        r = ranks_use(k, i);
+        if (r < 0 || step_begin(k->be[i], batch, &s) < 0)
+            return ranks_lose(k, k->be[i]);
+    }
+    return 0;
+}
+
+static int run(struct step *s, const struct model_op *op) {
+    struct ranks *k = s->be->ranks;
+    uint32_t at = device_of(k, op);
+    int r = 0;
+
+    while (k->at < at && r == 0)
+        r = hand_over(k);
+    assert(r < 0 || k->at == at);
+    struct be *b = k->be[at];
+    if (r == 0 && weft_backend_cuda.run[op->kind](&b->step[k->batch->step % 2], op) < 0)
+        r = ranks_lose(k, b);
+    return r;
+}
+
+/* On the last device, which the thread uses; the samples are on their way to the first. */
+static int sample(struct step *s) {
+    struct be *b = s->be;
+    int r = step_sample(s);
+
+    r = r < 0 ? r : send(b, b->ranks->be[0]->handed.sampled, b->sampling.sampled, sampled_bytes(b));
+    r = r < 0 ? r : cuda_check(b, b->api->event_record(b->ready, b->stream), "cudaEventRecord");
+    return r < 0 ? ranks_lose(b->ranks, b) : 0;
+}
+
+static int end(struct step *s, struct engine_result *out) {
+    struct ranks *k = s->be->ranks;
+    uint64_t number = s->batch->step;
+    int r = 0;
+
+    for (uint32_t i = 0; i < k->n && r == 0; i++) {
+        struct step *part = &k->be[i]->step[number % 2];
+
+        r = ranks_use(k, i);
+        if (r == 0 && (part == s ? step_end(s, out) : step_wait(part)) < 0)
+            r = ranks_lose(k, k->be[i]);
+    }
+    return r;
+}
+
+static int copy(struct be *b, const struct engine_copy *c) {
+    struct ranks *k = b->ranks;
+    int r = 0;
+
+    for (uint32_t i = 0; i < k->n && r == 0; i++) {
+        r = ranks_use(k, i);
+        if (r == 0 && step_copy(k->be[i], c) < 0)
+            r = ranks_lose(k, k->be[i]);
+    }
+    return r;
+}
+
+static int copy_state(struct be *b, uint32_t src, uint32_t dst) {
+    struct ranks *k = b->ranks;
+    int r = 0;
+
+    for (uint32_t i = 0; i < k->n && r == 0; i++) {
+        r = ranks_use(k, i);
+        if (r == 0 && step_copy_state(k->be[i], src, dst) < 0)
+            r = ranks_lose(k, k->be[i]);
+    }
+    return r;
+}
+
+static void *host_state(struct be *b, uint32_t state) {
+    return step_host_state(b->ranks->be[0], state);
+}
+
+static bool proving(struct be *b, bool on) {
+    bool wanted = true;
+
+    for (uint32_t i = 0; i < b->ranks->n && wanted; i++)
+        wanted = ranks_use(b->ranks, i) == 0 && weft_backend_cuda.proving(b->ranks->be[i], on);
+    return wanted;
+}
+
+void layers_ops(struct be_ops *all) {
+    static const enum op_kind drafts[] = {OP_KEEP, OP_DRAFT_IN, OP_KEYS, OP_HOLES};
+
+    all->divide = divide;
+    all->room = room_layers;
+    all->lacks = lacks;
+    all->load = load;
+    all->begin = begin;
+    for (uint32_t i = 0; i < OP_KINDS; i++)
+        all->run[i] = all->run[i] ? run : NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(drafts); i++)
+        all->run[drafts[i]] = NULL;
+    all->sample = sample;
+    all->end = end;
+    all->copy = copy;
+    all->copy_state = copy_state;
+    all->host_state = host_state;
+    all->proving = proving;
+}
