@@ -226,8 +226,8 @@ int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n,
 
 static void print_commands(FILE *f, const char *program, const struct cli_command *commands,
                            size_t n) {
-    fprintf(f, "usage: %s COMMAND ... | --version   (%s COMMAND --help for its options)\n",
-            program, program);
+    fprintf(f, "usage: %s COMMAND ... | --version   (%s COMMAND --help for its options)\n", program,
+            program);
     for (size_t i = 0; i < n; i++)
         fprintf(f, "  %-11s %s\n", commands[i].name, commands[i].help);
 }

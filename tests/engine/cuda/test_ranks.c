@@ -797,8 +797,8 @@ Test(cuda_layers, devices_of_two_kinds_have_some_layers_each) {
 
 /* -- faults ------------------------------------------------------------------------------------ */
 
-/* Each @stride-th call of two devices fails once, and each of the last 50, of which @n_waits are
- * waits when they are closed, which go unreported; more than @least captures are given up for it. */
+/* Each @stride-th call of two devices fails once, and each of the last 50. @n_waits: waits when
+ * they are closed, which go unreported; more than @least captures are given up for it. */
 static void fail_calls(const char *path, uint32_t stride, uint32_t n_waits, uint32_t least) {
     struct fake_cuda *f = fake_find();
     struct outcome out;
