@@ -44,6 +44,13 @@ static void declare_dynamic(struct parser *ps, const char *text) {
         declare_variable(ps, p + strlen(".extern "), SYM_SHARED, &none, true);
 }
 
+/* Shared variables in front of the functions: one of a function that several kernels have in
+ * themselves. Each kernel has its own here. */
+static void declare_of_module(struct parser *ps, const char *text) {
+    for (const char *p = strstr(text, "\n.shared"); p; p = strstr(p + 1, "\n.shared"))
+        declare_variable(ps, p + 1, SYM_SHARED, &ps->k->shared_bytes, false);
+}
+
 static void declare_params(struct parser *ps, const struct function *f) {
     for (const char *p = f->params; *p && *p != ')';) {
         if (*p == '.')
@@ -68,6 +75,7 @@ static struct ptx_kernel *compile(const struct function *f) {
     k->n_preds = 2; /* false and true */
     k->params = aligned_alloc(64, 4096);
     declare_dynamic(ps, f->text);
+    declare_of_module(ps, f->text);
     declare_params(ps, f);
     ps->p = f->body;
     ps->line = 1;

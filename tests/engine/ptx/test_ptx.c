@@ -27,6 +27,7 @@ static bool run_with(const char *body, const struct ptx_launch *settings) {
     snprintf(name, sizeof(name), "k%u", n_modules++);
     snprintf(text, sizeof(text),
              "\n.target sm_90a\n.extern .shared .align 128 .b8 at_launch[];\n"
+             ".shared .align 4 .u32 of_module;\n"
              ".entry %s(\n.param .u64 %s_param_0\n)\n{\n"
              ".reg .b32 %%r<99>; .reg .b16 %%rs<99>; .reg .f32 %%f<99>; .reg .b64 %%rd<99>;\n"
              ".reg .f64 %%fd<99>; .reg .pred %%p<99>;\n"
@@ -537,9 +538,16 @@ Test(ptx, wgmma) {
     cr_assert(strstr(ptx_message, "not waited for") != NULL, "%s", ptx_message);
 }
 
+Test(ptx, shared_variables_of_a_module) {
+    cr_assert(run("mov.u32 %r3, 77;\nst.shared.u32 [of_module], %r3;\nst.shared.u32 [fixed], %r1;\n"
+                  "bar.sync 0;\nld.shared.u32 %r4, [of_module];\nst.global.u32 [%rd1], %r4;"),
+              "%s", ptx_message);
+    cr_expect(memory[0] == 77, "%u", memory[0]);
+}
+
 Test(ptx, refusals) {
     refuses("add.s128 %rd2, %rd1, 1;", "an unknown instruction");
-    refuses("add.cc.s32 %r2, %r1, 1;", "line 14: an unknown instruction");
+    refuses("add.cc.s32 %r2, %r1, 1;", "line 15: an unknown instruction");
     refuses("ld.global.u32.v3 %r2, [%rd1];", "an unknown form");
     refuses("shfl.sync.down.tree.b32 %r9, %r1, 1, 31, -1;", "an unknown form");
     refuses("add.s32 %r3, %rd1, 1;", "another size");
