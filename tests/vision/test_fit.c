@@ -347,16 +347,16 @@ static void expect_unpaid(const struct file *f, const char *part) {
               err.message);
 }
 
-/* Four bytes a pixel, and a byte of the file for 640 of them. */
+/* Four bytes a pixel, and a byte of the file for 880 of them. */
 Test(fit, a_file_pays_for_its_pixels) {
     CLEANUP(file_deinit) struct file screen = make_png(3840, 2160, 0);
     CLEANUP(file_deinit) struct file large = make_png(16384, 513, 0);
     struct err err = {0};
 
     cr_expect(decode(&screen, 32, &err) == 0, "%s", err.message);
-    pad(&large, 52531);
-    expect_unpaid(&large, "16384 x 513 pixels of its kind count 32 MiB, and a file of 51 KiB");
-    pad(&large, 52532); /* 4 * 16384 * 513 / 640, rounded up */
+    pad(&large, 38204);
+    expect_unpaid(&large, "16384 x 513 pixels of its kind count 32 MiB, and a file of 37 KiB");
+    pad(&large, 38205); /* 4 * 16384 * 513 / 880, rounded up */
     cr_expect(decode(&large, 32, &err) == 0, "%s", err.message);
 }
 
