@@ -28,7 +28,8 @@ static void teach(struct cost *c, double fixed_ms, double row_ms) {
         struct cost_shape s = {0};
         for (uint32_t k = rng_below(&r, 20); k > 0; k--)
             cost_add(&s, rng_below(&r, 100), 1);
-        cost_add(&s, rng_below(&r, 100), 1 + rng_below(&r, 512));
+        uint32_t n_rows = 1 + rng_below(&r, 512); /* first: the order of arguments is not defined */
+        cost_add(&s, rng_below(&r, 100), n_rows);
         cost_learn(c, &s, (int64_t)((fixed_ms + row_ms * s.rows) * 1e6));
     }
 }
