@@ -1,0 +1,140 @@
+#include <criterion/criterion.h>
+#include <stdarg.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TESTS_MAX 512
+#define SUITES_MAX 16
+#define SKIPPED 77 /* exit status of a child whose test skips itself */
+#define FAILED 1
+
+static struct plain_test tests[TESTS_MAX];
+static struct {
+    const char *name;
+    struct plain_options options;
+} suites[SUITES_MAX];
+static unsigned n_tests, n_suites;
+static bool has_failed; /* in the child that runs the test */
+
+void plain_add_test(const struct plain_test *t) {
+    if (n_tests == TESTS_MAX)
+        abort();
+    tests[n_tests++] = *t;
+}
+
+void plain_add_suite(const char *name, struct plain_options o) {
+    if (n_suites == SUITES_MAX)
+        abort();
+    suites[n_suites].name = name;
+    suites[n_suites++].options = o;
+}
+
+/* Writes one line of TAP's comments. */
+static void say(const char *format, va_list args) {
+    char text[4096];
+
+    vsnprintf(text, sizeof(text), format, args);
+    for (char *p = text; *p; p++)
+        if (*p == '\n')
+            *p = ' ';
+    printf("# %s\n", text);
+}
+
+void plain_log(const char *format, ...) {
+    va_list args;
+
+    va_start(args, format);
+    say(format, args);
+    va_end(args);
+}
+
+void plain_fail(bool fatal, const char *file, int line, const char *text, const char *format, ...) {
+    va_list args;
+
+    has_failed = true;
+    plain_log("%s:%d: %s", file, line, text);
+    va_start(args, format);
+    if (*format)
+        say(format, args);
+    va_end(args);
+    if (fatal) {
+        fflush(NULL);
+        _exit(FAILED);
+    }
+}
+
+void plain_skip(const char *format, ...) {
+    va_list args;
+
+    va_start(args, format);
+    say(format, args);
+    va_end(args);
+    fflush(NULL);
+    _exit(SKIPPED);
+}
+
+static const struct plain_options *suite_of(const struct plain_test *t) {
+    static const struct plain_options none;
+
+    for (unsigned i = 0; i < n_suites; i++)
+        if (strcmp(suites[i].name, t->suite) == 0)
+            return &suites[i].options;
+    return &none;
+}
+
+/* Runs @t in this process, which ends. */
+static void run(const struct plain_test *t, void *arg) {
+    const struct plain_options *s = suite_of(t);
+    void (*init)(void) = t->options.init ? t->options.init : s->init;
+    void (*fini)(void) = t->options.fini ? t->options.fini : s->fini;
+
+    if (init)
+        init();
+    if (t->run)
+        t->run();
+    else
+        t->run_with(arg);
+    if (fini)
+        fini();
+    exit(has_failed ? FAILED : 0);
+}
+
+/* Runs @t in a child and writes its line, numbered @n. Returns whether it passed or was skipped. */
+static bool run_apart(const struct plain_test *t, void *arg, unsigned n) {
+    int status;
+
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0)
+        run(t, arg);
+    if (pid < 0 || waitpid(pid, &status, 0) < 0)
+        abort();
+    bool skipped = WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED;
+    bool passed = t->options.signal ? WIFSIGNALED(status) && WTERMSIG(status) == t->options.signal
+                                    : WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (!passed && WIFSIGNALED(status))
+        plain_log("signal %d", WTERMSIG(status));
+    printf("%s %u - %s::%s%s\n", passed || skipped ? "ok" : "not ok", n, t->suite, t->name,
+           skipped ? " # SKIP" : "");
+    return passed || skipped;
+}
+
+int plain_run_all(void) {
+    unsigned n = 0, n_bad = 0;
+
+    for (unsigned i = 0; i < n_tests; i++) {
+        const struct plain_test *t = &tests[i];
+
+        if (t->options.disabled)
+            continue;
+        if (!t->params) {
+            n_bad += !run_apart(t, NULL, ++n);
+            continue;
+        }
+        struct criterion_test_params p = t->params();
+        for (size_t k = 0; k < p.length; k++)
+            n_bad += !run_apart(t, (char *)p.params + k * p.size, ++n);
+    }
+    printf("1..%u\n", n);
+    return n_bad > 0;
+}
