@@ -56,6 +56,8 @@ LIMITS = {
     "keep": 64,
     "pair": 64,
     "holes": 64,
+    "candidates": 64,
+    "choose_candidate": 64,
     "residual": 80,  # 256 threads, beside a block of matmul_wgmma_64
     "deep": 64,
     "layer_input": 64,

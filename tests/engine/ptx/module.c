@@ -44,10 +44,12 @@ static void declare_dynamic(struct parser *ps, const char *text) {
         declare_variable(ps, p + strlen(".extern "), SYM_SHARED, &none, true);
 }
 
-/* Shared variables in front of the functions: one of a function that several kernels have in
- * themselves. Each kernel has its own here. */
+/* Shared variables in front of the first function, which several kernels may name: each has its
+ * own. */
 static void declare_of_module(struct parser *ps, const char *text) {
-    for (const char *p = strstr(text, "\n.shared"); p; p = strstr(p + 1, "\n.shared"))
+    const char *end = strchr(text, '{');
+
+    for (const char *p = strstr(text, "\n.shared"); p && p < end; p = strstr(p + 1, "\n.shared"))
         declare_variable(ps, p + 1, SYM_SHARED, &ps->k->shared_bytes, false);
 }
 
