@@ -155,7 +155,7 @@ test("an answer that has begun is continued", async () => {
 
 test("errors are of the SDK's classes", async () => {
     const body = ask("x");
-    await rejects(client.messages.create({ ...body, max_tokens: 0 }), Anthropic.BadRequestError, (e) => {
+    await rejects(client.messages.create({ ...body, max_tokens: -1 }), Anthropic.BadRequestError, (e) => {
         assert.equal(e.status, 400);
         assert.equal(e.type, "invalid_request_error");
         assert.match(e.message, /max_tokens: must be/);
