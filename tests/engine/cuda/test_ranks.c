@@ -143,6 +143,27 @@ static uint32_t difference(const struct trace *a, const struct trace *b) {
     return UINT32_MAX;
 }
 
+/* Runs @m on one device and on @devices, which run apart as far as events let them and launch
+ * graphs: the bits are the same. */
+static void expect_bits_of_one(const struct tiny_model *m, const char *devices,
+                               enum engine_kv_type kv) {
+    static struct trace one, several;
+    struct fake_cuda *f = fake_find();
+    char path[64];
+
+    tiny_model_temp(m, path);
+    run(path, "0", kv, SEQS, &one);
+    cr_expect(one.at[0][PROMPT].digest != 0);
+    f->ahead = -1;
+    f->n_graph_launches = 0;
+    run(path, devices, kv, SEQS, &several);
+    cr_expect(difference(&one, &several) == UINT32_MAX, "%s, %u", m->arch,
+              difference(&one, &several));
+    cr_expect(f->n_graph_launches > 0, "%s", m->arch);
+    f->ahead = 0;
+    unlink(path);
+}
+
 /* Widths that do not divide into whole tiles, biases, norms of heads, tied outputs, both types of
  * pages; kernels
  * launched early; experts of few and of many rows, with biases, behind windows and sinks, beside
@@ -200,7 +221,6 @@ Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
          .n_expert = 3,
          .n_expert_used = 3},
     };
-    static struct trace one, several;
     struct fake_cuda *f = fake_find();
 
     for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {
@@ -209,21 +229,10 @@ Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
         enum engine_kv_type kv = i % 4 == 1   ? ENGINE_KV_Q8_0
                                  : i % 4 == 2 ? ENGINE_KV_Q4_0
                                               : ENGINE_KV_F16;
-        char path[64];
 
-        tiny_model_temp(&models[i], path);
         f->n_devices = four ? 4 : 2;
         setenv("WEFT_CUDA_EARLY", i % 2 ? "0" : "1", 1);
-        run(path, "0", kv, SEQS, &one);
-        cr_expect(one.at[0][PROMPT].digest != 0);
-        f->ahead = -1;
-        f->n_graph_launches = 0;
-        run(path, devices, kv, SEQS, &several);
-        cr_expect(difference(&one, &several) == UINT32_MAX, "%s, %u", models[i].arch,
-                  difference(&one, &several));
-        cr_expect(f->n_graph_launches > 0, "%s", models[i].arch);
-        f->ahead = 0;
-        unlink(path);
+        expect_bits_of_one(&models[i], devices, kv);
     }
 }
 
@@ -662,27 +671,14 @@ Test(cuda_layers, several_devices_compute_the_bits_of_one) {
          .n_expert_used = 2},
         {.arch = "qwen3next", .type = TENSOR_Q8_0, .n_embd = 64, .n_ff = 64, .n_vocab = 41},
     };
-    static struct trace one, several;
-    struct fake_cuda *f = fake_find();
 
     for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {
         const char *devices = i == 0 ? "2,0,1" : i % 2 ? "1,0" : "0,1";
         enum engine_kv_type kv = i % 3 == 1 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16;
-        char path[64];
 
-        tiny_model_temp(&models[i], path);
         apart(3);
         setenv("WEFT_CUDA_EARLY", i % 2 ? "0" : "1", 1);
-        run(path, "0", kv, SEQS, &one);
-        cr_expect(one.at[0][PROMPT].digest != 0);
-        f->ahead = -1;
-        f->n_graph_launches = 0;
-        run(path, devices, kv, SEQS, &several);
-        cr_expect(difference(&one, &several) == UINT32_MAX, "%s, %u", models[i].arch,
-                  difference(&one, &several));
-        cr_expect(f->n_graph_launches > 0, "%s", models[i].arch);
-        f->ahead = 0;
-        unlink(path);
+        expect_bits_of_one(&models[i], devices, kv);
     }
 }
 
@@ -715,7 +711,7 @@ Test(cuda_layers, what_crosses_otherwise_is_refused_by_name) {
     cr_expect(strstr(err.message, "layers that share keys or inputs") != NULL, "%s", err.message);
 }
 
-/* One where x is handed over, and one where a step takes the samples of the step before. */
+/* Leaves out the wait where x is handed over, and where a step takes the samples of the one before. */
 Test(cuda_layers, a_wait_that_is_missing_is_seen) {
     static struct trace right;
     struct fake_cuda *f = fake_find();
@@ -756,7 +752,7 @@ Test(cuda_layers, pages_go_to_the_host_and_back) {
     unlink(path);
 }
 
-/* Of layers on both devices, and of one that has none. */
+/* Moves states of layers on both devices, and states where one device has none. */
 Test(cuda_layers, states_go_to_the_host_and_back) {
     static uint8_t of_one[STATE_BYTES], of_two[STATE_BYTES];
     static struct trace one, two;
