@@ -23,7 +23,7 @@
 
 /* -- sizes ------------------------------------------------------------------------------------- */
 
-/* Bytes of the matrices of a layer; the embedding is of the first one. */
+/* Returns the bytes of the matrices of a layer; the embedding is of the first one. */
 static uint64_t bytes_of_layer(const struct model_shape *s, uint32_t layer, bool logits) {
     uint64_t n = 0;
 
@@ -57,7 +57,7 @@ static void cut_layers(struct model_shape *s, const uint64_t *room, uint32_t n) 
     assert(i + 1 == n);
 }
 
-/* In proportion to what devices have free beside their buffers. */
+/* Divides layers in proportion to the memory that devices have free beside their buffers. */
 static int divide(struct model_shape *s, const struct engine_opts *o, struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
     uint64_t room[ENGINE_DEVICES];
@@ -78,7 +78,8 @@ static int divide(struct model_shape *s, const struct engine_opts *o, struct err
     return r;
 }
 
-/* Pages and states of all layers for which @room is enough, where a device has @own of @all. */
+/* Returns the bytes of pages and states of all layers for which @room is enough, where a device has
+ * @own of @all. */
 static uint64_t room_of_all(uint64_t room, uint64_t own, uint64_t all) {
     return own ? (uint64_t)((double)room / (double)own * (double)all) : UINT64_MAX;
 }
@@ -261,18 +262,6 @@ static int copy(struct be *b, const struct engine_copy *c) {
     return r;
 }
 
-static int copy_state(struct be *b, uint32_t src, uint32_t dst) {
-    struct ranks *k = b->ranks;
-    int r = 0;
-
-    for (uint32_t i = 0; i < k->n && r == 0; i++) {
-        r = ranks_use(k, i);
-        if (r == 0 && step_copy_state(k->be[i], src, dst) < 0)
-            r = ranks_lose(k, k->be[i]);
-    }
-    return r;
-}
-
 static void *host_state(struct be *b, uint32_t state) {
     return step_host_state(b->ranks->be[0], state);
 }
@@ -300,7 +289,7 @@ void layers_ops(struct be_ops *all) {
     all->sample = sample;
     all->end = end;
     all->copy = copy;
-    all->copy_state = copy_state;
+    all->copy_state = ranks_copy_state;
     all->host_state = host_state;
     all->proving = proving;
 }

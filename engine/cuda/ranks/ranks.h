@@ -33,8 +33,7 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);
 struct ranks {
     uint32_t n; /* open */
     struct be *be[RANKS];
-    /* Of devices that divide the layers: the batch that is launched, and the device whose layers
-     * are. */
+    /* Batch that is launched, and the device that computes it, where devices divide the layers. */
     const struct engine_batch *batch;
     uint32_t at;
 };
@@ -61,6 +60,8 @@ int ranks_lose(struct ranks *k, const struct be *b);
 /* The thread enqueues for rank @r from now on; nothing, where all of the step is a graph. 0 or
  * -EIO. */
 int ranks_use(struct ranks *k, uint32_t r);
+/* Copies state @src to @dst on each device. Returns 0 or -EIO. */
+int ranks_copy_state(struct be *b, uint32_t src, uint32_t dst);
 /* Rank @r's part of an op. */
 struct model_op ranks_part_of(const struct ranks *k, const struct model_op *op, uint32_t r);
 /* be_ops.load */

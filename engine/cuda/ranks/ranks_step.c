@@ -336,7 +336,7 @@ static int end_ranks(struct step *s, struct engine_result *out) {
     return r == 0 && step_end(s, out) < 0 ? ranks_lose(k, s->be) : r;
 }
 
-static int copy_state_ranks(struct be *b, uint32_t src, uint32_t dst) {
+int ranks_copy_state(struct be *b, uint32_t src, uint32_t dst) {
     struct ranks *k = b->ranks;
     int r = 0;
 
@@ -386,5 +386,5 @@ void ranks_step_ops(struct be_ops *all) {
     all->sample = sample_ranks;
     all->end = end_ranks;
     all->copy = copy_ranks;
-    all->copy_state = copy_state_ranks;
+    all->copy_state = ranks_copy_state;
 }
