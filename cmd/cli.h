@@ -63,7 +63,7 @@ struct cli_command {
     const char *help; /* a few words */
 };
 
-/* Whether @arg is --version or -V. */
+/* Returns whether @arg is --version or -V. */
 bool cli_asks_version(const char *arg);
 /* Prints the name of @program and the version. Returns the exit code. */
 int cli_version(const char *program);

@@ -223,7 +223,7 @@ struct model_shape {
     struct sparse_shape sparse;
     struct condensed_shape condensed;
     struct ngram_shape ngram;
-    /* Of devices that divide the layers: the first layer of each, then n_layer. All 0: none do. */
+    /* First layer of each device where devices divide the layers, then n_layer. All 0: none do. */
     uint32_t cut[ENGINE_DEVICES + 1];
     const struct model_op *op; /* [n_ops] the model's */
     uint32_t n_ops;

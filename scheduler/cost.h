@@ -60,7 +60,7 @@ struct cost_model {
     double weight_bytes, n_params;
     double key_bytes; /* bytes of keys and values of one position */
     double pair_ops;  /* multiplications of a row for each position that it attends to */
-    /* Nothing else runs on the processor: equal steps take equal times, so a few of them tell. */
+    /* True if nothing else runs on the processor: equal steps take equal times, so a few tell. */
     bool own_processor;
 };
 

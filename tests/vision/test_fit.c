@@ -381,7 +381,7 @@ Test(fit, kinds_that_take_longer_count_more) {
     }
 }
 
-/* What a file does not pay for is taken from the request's bytes, here and in the process. */
+/* Bytes that a file does not pay for are taken from the request's, here and in the process. */
 Test(fit, pictures_of_a_request_share_what_is_free) {
     CLEANUP(file_deinit) struct file f = make_png(2048, 1024, 0);
     uint64_t costs = (8u << 20) - f.len * PICTURE_BYTES_PAID;

@@ -711,7 +711,7 @@ Test(cuda_layers, what_crosses_otherwise_is_refused_by_name) {
     cr_expect(strstr(err.message, "layers that share keys or inputs") != NULL, "%s", err.message);
 }
 
-/* Leaves out the wait where x is handed over, and where a step takes the samples of the one before. */
+/* Leaves out a wait where x is handed over, and where a step takes the samples of the last one. */
 Test(cuda_layers, a_wait_that_is_missing_is_seen) {
     static struct trace right;
     struct fake_cuda *f = fake_find();

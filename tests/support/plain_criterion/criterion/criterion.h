@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What follows the names of a test or a suite. @timeout: seconds, 0: none. */
+/* Options behind the names of a test or a suite. @timeout: seconds, 0: none. */
 struct plain_options {
     void (*init)(void), (*fini)(void);
     int signal, exit_code;
