@@ -169,7 +169,7 @@ struct mla_shape {
 
 /* Block drafters with convolutions over the block, of @kernel taps, whose channels share dynamic
  * taps in groups of @group, and a selector of rank @rank among the @top_k best tokens of a
- * position. All 0: the drafter has none. */
+ * position; without @top_k rank is that of a CHAIN. All 0: the drafter has none. */
 struct block_shape {
     uint32_t kernel, group, rank, top_k;
 };
@@ -212,7 +212,7 @@ struct model_shape {
     bool drafts;            /* the model has ops of pass 1 */
     bool borrows;           /* and these have no keys: engine_info.borrows */
     uint32_t n_taps;        /* TAPs of the model; 0: it has none */
-    uint32_t n_block;       /* engine_info.n_block */
+    uint32_t n_block, first_draft; /* as engine_info has them */
     int32_t mask_token;
     struct block_shape block;
     struct state_shape state;
@@ -330,6 +330,10 @@ enum op_kind {
     /* Follows LOGITS: g = w[0] norm x for the wanted rows, and block_select() with the tables w[1]
      * of predecessors and w[2] of successors. */
     OP_SELECT,
+    /* Follows LOGITS: for the wanted rows of each sequence from row first_draft on, one after the
+     * other, c += w[0] (row a of w[1]), a the token before the one that c is for (block_before()).
+     */
+    OP_CHAIN,
     /* s[i] += weight[i] b for each of the streams, by the weights of the MIX before, or s[i] =
      * weight[i] b + the sum over j of share[j][i] s[j] by those of the BLEND; with @begins s[i] =
      * x. */

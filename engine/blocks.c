@@ -1,5 +1,6 @@
 #include "engine/blocks.h"
 
+#include <assert.h>
 #include <string.h>
 #include "engine/quant.h"
 
@@ -84,4 +85,24 @@ void block_select(const struct host_step *h, const struct model_shape *s,
             a = score(s, table, a, g + (size_t)i * s->block.rank,
                       candidate + (size_t)i * s->block.top_k, row, logits + (size_t)i * s->n_vocab);
     }
+}
+
+bool block_before(const struct host_step *h, const struct model_shape *s, uint32_t i,
+                  const float *logits, int32_t *token) {
+    const struct engine_batch *b = h->batch;
+    uint32_t row = b->want[h->scored[i]].row, seq = h->row_seq[row];
+    uint32_t first = b->seq[seq].row0 + s->first_draft, best = 0;
+
+    if (row < first)
+        return false;
+    if (row == first) {
+        *token = b->token[b->seq[seq].row0];
+        return true;
+    }
+    assert(i > 0 && b->want[h->scored[i - 1]].row == row - 1);
+    logits += (size_t)(i - 1) * s->n_vocab;
+    for (uint32_t t = 1; t < s->n_vocab; t++)
+        best = logits[t] > logits[best] ? t : best;
+    *token = (int32_t)best;
+    return true;
 }

@@ -2,7 +2,7 @@
 
 /*
  * blocks - what the host backends have in common of block drafters with convolutions and a selector
- * (DFlash2): plain loops over a few rows and tokens.
+ * (DFlash2) or a chain of tokens (DSpark): plain loops over a few rows and tokens.
  */
 
 #include "engine/host.h"
@@ -38,3 +38,9 @@ void block_candidates(const struct host_step *h, const struct model_shape *s, ui
 void block_select(const struct host_step *h, const struct model_shape *s,
                   const struct tensor *predecessor, const struct tensor *successor, const float *g,
                   const struct block_pick *candidate, float *row, float *logits);
+
+/* Finds the token before the one that the logits of the @i-th scored want are for: the best of the
+ * want before (ties: the lowest), whose @logits are final, or of a block's first draft the
+ * sequence's last token. Returns false if the want's row has no draft. */
+bool block_before(const struct host_step *h, const struct model_shape *s, uint32_t i,
+                  const float *logits, int32_t *token);

@@ -18,6 +18,7 @@
 #include "base/try.h"
 #include "engine/arch/arch.h"
 #include "engine/arch/assistant.h"
+#include "engine/arch/dflash.h"
 #include "engine/build_id.h"
 #include "engine/check.h"
 #include "engine/pictures.h"
@@ -114,11 +115,11 @@ static int alloc_flights(struct engine *e) {
     return e->sample && e->state ? 0 : -ENOMEM;
 }
 
-/* Returns true if pass 1 is wanted. One device computes the model's own block and block drafters,
- * but no assistant; several devices compute none of them. */
+/* Returns true if pass 1 is wanted. One device computes the model's own block and block drafters
+ * without a chain, but no assistant; several devices compute none of them. */
 static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
     return o->drafts && ops->run[OP_KEEP] &&
-           !(ops->device && o->block && assistant_found(o->block));
+           !(ops->device && o->block && (assistant_found(o->block) || dflash_chains(o->block)));
 }
 
 /* Adds to the note why nothing is drafted although it was asked for. */
@@ -191,6 +192,7 @@ static void fill_info(struct engine *e) {
     i->draft_bytes = fit_token_weights(&e->model, 1);
     i->borrows = s->borrows;
     i->n_block = s->n_block;
+    i->first_draft = s->first_draft;
     i->mask_token = s->mask_token;
     if (e->opts.drafts && (e->model.n_mtp || e->opts.block) && !s->drafts)
         note_no_drafts(e);

@@ -53,6 +53,8 @@ uint64_t fit_token_weights(const struct model *m, uint32_t pass) {
             bytes += op->w[k] ? op->w[k]->n_bytes : 0;
         if (op->kind == OP_EXPERTS)
             bytes = bytes / m->shape.n_expert * m->shape.n_expert_used;
+        if (op->kind == OP_CHAIN) /* the rest is rows of a table */
+            bytes = op->w[0]->n_bytes;
         n += op->kind == OP_EMBED || op->kind == OP_SELECT ? 0 : bytes;
     }
     return n;

@@ -302,9 +302,10 @@ struct engine_info {
      * and makes all drafts behind a token at that token's position (engine_seq.n_ahead). */
     bool borrows;
     /* Pass 1 drafts a block at once: it has so many rows of each sequence, at pos0 the last token
-     * that is known, which pass 0 has not computed yet, then @mask_token. A row's sample is the
-     * token of its own position; the first has none. 0: it has one row. */
-    uint32_t n_block;
+     * that is known, which pass 0 has not computed yet, then @mask_token. 0: it has one row. The
+     * samples of rows @first_draft and on are the tokens of positions pos0 + 1 and on: of each
+     * row's own position (1; the first row has none) or of the one behind it (0). */
+    uint32_t n_block, first_draft;
     int32_t mask_token;
     /* Pages of KV_WINDOW, 0: all layers' keys are in the others. A row reads the last @window keys
      * there. They are enough for @window_seqs sequences whose rows of two steps are under way. */

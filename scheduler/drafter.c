@@ -211,7 +211,7 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
             spec_offers(spec, r) >= DRAFTER_ENOUGH)
             continue;
         c->max = spec_expect(spec, r, d->source, c->survival, &c->probe);
-        c->max = d->info->n_block ? MIN(c->max, d->info->n_block - 1) : c->max;
+        c->max = d->info->n_block ? MIN(c->max, d->info->n_block - d->info->first_draft) : c->max;
         c->request = r;
         n += c->max > 0;
     }
@@ -304,7 +304,7 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
 }
 
 /* Adds wants for @n tokens of @r, the last sequence of the batch: one for the token after its last
- * row, or those of a block's masks. Drafted tokens are in r->tokens for the penalties. */
+ * row, or those of a block. Drafted tokens are in r->tokens for the penalties. */
 static void add_wants(struct drafter *d, struct request *r, uint32_t n) {
     struct drafter_seq *q = r->drafter;
     struct batch *t = &d->batch;
@@ -327,7 +327,8 @@ static void add_wants(struct drafter *d, struct request *r, uint32_t n) {
     it->n_wants = n;
     for (uint32_t i = 0; i < n; i++)
         t->want[t->b.n_wants++] = (struct engine_want){
-            .row = d->info->n_block ? t->seq[t->b.n_seqs - 1].row0 + 1 + i : t->b.n_rows - 1,
+            .row = d->info->n_block ? t->seq[t->b.n_seqs - 1].row0 + d->info->first_draft + i
+                                    : t->b.n_rows - 1,
             .param = t->b.n_params,
             .out_pos = n_tokens + i - r->n_prompt,
             .what = WANT_SAMPLE,

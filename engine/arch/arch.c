@@ -712,8 +712,8 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         head_bind(&b, &m->head, m->shape.n_embd, output);
     }
     bind_rest(&b);
-    assert(b.r < 0 || m->r < 0 || m->op[m->n_ops - 1].kind == OP_LOGITS ||
-           m->op[m->n_ops - 1].kind == OP_SELECT);
+    enum op_kind last = b.r < 0 || m->r < 0 ? OP_LOGITS : m->op[m->n_ops - 1].kind;
+    assert(last == OP_LOGITS || last == OP_SELECT || last == OP_CHAIN);
     m->weight_bytes = b.weight_bytes;
     m->n_params = b.n_params;
     m->views = STEAL(b.views);

@@ -11,7 +11,9 @@
  * block's own. The logits at position n + i, i > 0, are those of the token there.
  *
  * DFlash2 has convolutions over the block before and behind each branch, and a selector of tokens
- * (BLOCK_IN, BLOCK_OUT, SELECT).
+ * (BLOCK_IN, BLOCK_OUT, SELECT). DSpark adds to the logits a product of two matrices, which depends
+ * on the token before (CHAIN); its logits at n + i may be those of the token behind (first_draft).
+ * Its estimate of each token's acceptance is not read.
  *
  *   pass 0  EMBED .. TAP .. TAP .. LOGITS  FUSE KEYS KEYS ..
  *   pass 1  EMBED  QKV ATTEND PROJ GATE_UP PROJ ..  LOGITS
@@ -32,6 +34,7 @@
 #include "engine/rope.h"
 
 enum { TAPS_MAX = 32 };
+#define CHAIN_TABLE "markov_w1.weight"
 
 /* The drafter as its file has it. */
 struct plan {
@@ -40,7 +43,7 @@ struct plan {
     bool in_window[MODEL_LAYERS_MAX];
     float scale, embedding_scale, cap; /* scale: of scores */
     uint32_t n_taps, tap[TAPS_MAX];    /* layers of the model whose inputs are read */
-    uint32_t n_block, mask;
+    uint32_t n_block, mask, first_draft;
     bool causal;
     enum glu glu;
     struct block_shape block;
@@ -53,23 +56,12 @@ bool dflash_found(const struct gguf *file) {
            name.len == strlen(DFLASH_ARCH) && memcmp(name.data, DFLASH_ARCH, name.len) == 0;
 }
 
-/* Kinds of drafters with more than layers, by a tensor that only they have. */
-static void refuse_kinds(struct meta *meta) {
-    static const struct {
-        const char *tensor, *name;
-    } kinds[] = {
-        {"markov_w1.weight", "DSpark"},
-        {"d2t", "with a vocabulary of its own"},
-    };
-
-    for (size_t i = 0; i < ARRAY_SIZE(kinds) && meta->r == 0; i++)
-        if (gguf_find(meta->file, kinds[i].tensor))
-            meta->r =
-                err_set(meta->err, 0, NULL, "a block drafter %s%s (tensor '%s') is not supported",
-                        i == 0 ? "of the kind " : "", kinds[i].name, kinds[i].tensor);
+bool dflash_chains(const struct gguf *file) {
+    return dflash_found(file) && gguf_find(file, CHAIN_TABLE);
 }
 
-/* Refuses a model whose layers' inputs or positions a drafter cannot have. */
+/* Refuses a model whose layers' inputs or positions a drafter cannot have, and a vocabulary that
+ * is not the model's. */
 static void check_model(struct meta *meta, const struct model *m) {
     const char *what = m->shape.stream.n                       ? "residual streams"
                        : m->shape.rope_type != ROPE_NEOX       ? "rotary positions of neighbours"
@@ -79,6 +71,10 @@ static void check_model(struct meta *meta, const struct model *m) {
     if (meta->r == 0 && what)
         meta->r = err_set(meta->err, 0, NULL,
                           "a block drafter for %s, which has %s, is not supported", m->arch, what);
+    if (meta->r == 0 && gguf_find(meta->file, "d2t"))
+        meta->r = err_set(meta->err, 0, NULL,
+                          "a block drafter with a vocabulary of its own (tensor 'd2t') is not "
+                          "supported");
 }
 
 /* The layers whose inputs are read, in the order of the product; the number behind the last layer
@@ -143,13 +139,31 @@ static void read_block(struct meta *meta, const struct model *m, struct plan *p)
                           m->shape.n_embd, s->group);
 }
 
+/* Reads what only DSpark has. */
+static void read_chain(struct meta *meta, struct plan *p) {
+    const struct tensor *table = gguf_find(meta->file, CHAIN_TABLE);
+    bool anchor = true;
+
+    p->first_draft = 1;
+    if (meta->r < 0 || !table)
+        return;
+    if (p->block.rank || table->ne[0] > 4096) {
+        meta->r = err_set(meta->err, 0, NULL,
+                          "a block drafter with a Markov head of rank %llu%s is not supported",
+                          (unsigned long long)table->ne[0], p->block.rank ? " and a selector" : "");
+        return;
+    }
+    gguf_bool(meta->file, DFLASH_ARCH ".sample_from_anchor", &anchor);
+    p->first_draft = !anchor;
+    p->block.rank = (uint32_t)table->ne[0];
+}
+
 static void read_plan(struct meta *meta, const struct model *m, struct plan *p) {
     const struct model_shape *s = &m->shape;
     double eps = (double)s->rms_eps, scale = 0, embedding = 1, cap = 0, logits = 1;
     uint32_t n_value, window = 0;
 
     check_model(meta, m);
-    refuse_kinds(meta);
     meta_u32(meta, "block_count", 1, MODEL_LAYERS_MAX, &p->n_layer);
     meta_must_be(meta, "embedding_length", s->n_embd);
     meta_must_be(meta, "vocab_size", s->n_vocab);
@@ -173,6 +187,7 @@ static void read_plan(struct meta *meta, const struct model *m, struct plan *p) 
     read_mask(meta, m, p);
     read_glu(meta, p);
     read_block(meta, m, p);
+    read_chain(meta, p);
     if (meta->r < 0)
         return;
     p->window = window;
@@ -311,7 +326,7 @@ static void bind_block(struct binder *b, struct model *m, const struct plan *p) 
                      .w = {output ? output : of_model.w[0]},
                      .cap = p->cap,
                  });
-    if (rank)
+    if (p->block.top_k)
         model_add(m,
                   &(struct model_op){
                       .kind = OP_SELECT,
@@ -320,6 +335,14 @@ static void bind_block(struct binder *b, struct model *m, const struct plan *p) 
                             bind_matrix(b, BIND_MUST, rank, n_vocab, "selector_predecessor.weight"),
                             bind_matrix(b, BIND_MUST, rank, n_vocab, "selector_successor.weight")},
                   });
+    if (rank == 0 || p->block.top_k)
+        return;
+    model_add(m, &(struct model_op){
+                     .kind = OP_CHAIN,
+                     .w = {bind_matrix(b, BIND_MUST, rank, n_vocab, "markov_w2.weight"),
+                           bind_matrix(b, BIND_MUST, rank, n_vocab, CHAIN_TABLE)},
+                 });
+    bind_leave(b, "conf_proj.");
 }
 
 /* The keys of pass 0, in front of the ops of pass 1, which begin at @at. Returns where they begin
@@ -401,6 +424,7 @@ void dflash_bind(struct binder *b, struct model *m) {
     m->shape.drafts = true;
     m->shape.n_taps = p.n_taps;
     m->shape.n_block = p.n_block;
+    m->shape.first_draft = p.first_draft;
     m->shape.mask_token = (int32_t)p.mask;
     m->shape.block = p.block;
 }

@@ -350,7 +350,7 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
     r = r ? r : be_vector(b, op->norm_bias, &w->norm_bias);
     if (op->kind == OP_EMBED)
         r = r ? r : load_embeddings(b, w, op);
-    else if (op->kind == OP_LAYER_INPUT)
+    else if (op->kind == OP_LAYER_INPUT || op->kind == OP_CHAIN)
         r = r ? r : load_layer_input(b, w, op, err);
     else if (op->kind == OP_SELECT)
         r = r ? r : load_select(b, w, op, err);
@@ -670,6 +670,7 @@ const struct be_ops backend_cpu = {
             [OP_BLOCK_IN] = ops_block_in,
             [OP_BLOCK_OUT] = ops_block_out,
             [OP_SELECT] = ops_select,
+            [OP_CHAIN] = ops_chain,
             [OP_NORM] = ops_norm,
             [OP_HOLES] = ops_holes,
             [OP_LOGITS] = ops_logits,

@@ -7,14 +7,16 @@
 #include <errno.h>
 #include <string.h>
 #include "engine/cpu/state.h"
+#include "engine/quant.h"
 
 /* Buffers for the largest batch. */
 struct blocks {
     float *tap;   /* [max_rows][n_taps][n_embd] */
     float *saved; /* [max_rows][n_embd] x before the convolution; NULL: there is none, and below */
     float *d;     /* [max_rows][block_values()] */
-    float *g;     /* [max_wants][block.rank], of scored wants; NULL: no selector, and below */
-    struct block_pick *candidate; /* [max_wants][block.top_k] */
+    /* [max_wants][block.rank], of scored wants; of a CHAIN the first row. NULL: neither */
+    float *g;
+    struct block_pick *candidate; /* [max_wants][block.top_k]; NULL: no selector */
 };
 
 /* Context of the row functions. */
@@ -178,5 +180,23 @@ int ops_select(struct step *s, const struct model_op *op) {
     be_each(b, n, candidates_of, &r);
     block_select(&s->host, &b->shape, &op->weights->embedding, &op->weights->successor,
                  b->drafter->g, b->drafter->candidate, b->row, b->logits);
+    return 0;
+}
+
+int ops_chain(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    int32_t before;
+
+    for (uint32_t i = 0; i < s->host.n_scored; i++) {
+        if (!block_before(&s->host, &b->shape, i, b->logits, &before))
+            continue;
+        quant_decode_row(&w->embedding, (uint64_t)before, b->drafter->g);
+        struct matmul mm = ops_prepare_row(s, w, b->drafter->g);
+        mm.mode = MATMUL_ADD;
+        mm.out[0] = b->logits + (size_t)i * b->shape.n_vocab;
+        mm.out_stride[0] = b->shape.n_vocab;
+        matmul_run(b->pool, &mm, 1);
+    }
     return 0;
 }

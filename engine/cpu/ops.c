@@ -245,6 +245,12 @@ struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t
     return prepare_all(&r, first, n_mats);
 }
 
+struct matmul ops_prepare_row(struct step *s, const struct weights *w, const float *in) {
+    struct rows r = {.step = s, .w = w, .in = in, .n = 1};
+
+    return prepare_all(&r, 0, 1);
+}
+
 struct matmul ops_prepare(struct step *s, const struct weights *w, uint32_t first, uint32_t n_mats,
                           enum act_role in) {
     const struct be *b = s->be;

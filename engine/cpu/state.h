@@ -29,7 +29,8 @@ struct weights {
     float *conv, *conv_bias, *dt, *decay, *skip; /* of a recurrent op; else NULL */
     struct mat (*expert)[3];                     /* [n_expert]: gate, up, down */
     struct mat *head;                            /* [n_head] of latent attention */
-    struct tensor embedding; /* EMBED, LAYER_INPUT, ROUTE: the table as in the file, a copy */
+    struct tensor
+        embedding; /* EMBED, LAYER_INPUT, ROUTE, CHAIN: the table as in the file, a copy */
     float *norm_bias, *positions, *token_type; /* of NORM; of EMBED, or NULL */
     struct tensor successor; /* SELECT, like embedding, which is its predecessors' */
 };
@@ -208,6 +209,7 @@ void blocks_close(struct be *b);
 int ops_block_in(struct step *s, const struct model_op *op);
 int ops_block_out(struct step *s, const struct model_op *op);
 int ops_select(struct step *s, const struct model_op *op);
+int ops_chain(struct step *s, const struct model_op *op);
 
 /* Buffers for residual streams; 0 at once when the model has none. 0 or -ENOMEM. */
 int streams_open(struct be *b);
@@ -242,6 +244,8 @@ struct matmul ops_prepare_wanted(struct step *s, const struct weights *w);
 /* Prepares like ops_prepare(), for rows that lie at @in, @stride floats apart. */
 struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t first,
                                uint32_t n_mats, const float *in, size_t stride);
+/* Prepares the first matrix for the one row @in. */
+struct matmul ops_prepare_row(struct step *s, const struct weights *w, const float *in);
 int ops_norm(struct step *s, const struct model_op *op);
 int ops_qkv(struct step *s, const struct model_op *op);
 int ops_keys(struct step *s, const struct model_op *op);

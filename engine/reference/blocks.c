@@ -3,6 +3,7 @@
 #include "engine/blocks.h"
 
 #include <string.h>
+#include "engine/quant.h"
 #include "engine/reference/reference.h"
 
 bool ref_blocks_alloc(struct be *b, const struct be_opts *o) {
@@ -93,5 +94,24 @@ int ref_select(struct step *s, const struct model_op *op) {
                          b->candidate + (size_t)i * b->shape->block.top_k);
     block_select(&s->host, b->shape, op->w[1], op->w[2], b->select, b->candidate,
                  b->select + (size_t)n * b->shape->block.rank, b->logits);
+    return 0;
+}
+
+int ref_chain(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t n = b->shape->n_vocab, rank = b->shape->block.rank;
+    int32_t before;
+
+    for (uint32_t i = 0; i < s->host.n_scored; i++) {
+        float *logits = b->logits + (size_t)i * n;
+
+        if (!block_before(&s->host, b->shape, i, b->logits, &before))
+            continue;
+        quant_decode_row(op->w[1], (uint64_t)before, b->select);
+        for (uint32_t t = 0; t < n; t++) {
+            quant_decode_row(op->w[0], t, b->row);
+            logits[t] += ref_dot(b->row, b->select, rank);
+        }
+    }
     return 0;
 }

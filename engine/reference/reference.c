@@ -286,6 +286,7 @@ const struct be_ops backend_reference = {
             [OP_BLOCK_IN] = ref_block_in,
             [OP_BLOCK_OUT] = ref_block_out,
             [OP_SELECT] = ref_select,
+            [OP_CHAIN] = ref_chain,
             [OP_NORM] = ref_norm,
             [OP_HOLES] = ref_holes,
             [OP_LOGITS] = ref_logits,

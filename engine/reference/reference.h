@@ -135,6 +135,7 @@ int ref_fuse(struct step *s, const struct model_op *op);
 int ref_block_in(struct step *s, const struct model_op *op);
 int ref_block_out(struct step *s, const struct model_op *op);
 int ref_select(struct step *s, const struct model_op *op);
+int ref_chain(struct step *s, const struct model_op *op);
 /* Buffers for a block drafter, freed in any case by ref_blocks_free(). false: out of memory. */
 bool ref_blocks_alloc(struct be *b, const struct be_opts *o);
 void ref_blocks_free(struct be *b);

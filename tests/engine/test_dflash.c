@@ -33,6 +33,9 @@ static const struct pair {
 } pairs[] = {
     {"qwen35-dflash", "qwen35-mtp"},
     {"qwen35-dflash2", "qwen35-mtp"},
+#ifndef BACKEND
+    {"qwen3-dspark", "qwen3"},
+#endif
 };
 
 /* The logits of a block's rows, by position. */
@@ -208,10 +211,10 @@ static double check_round(struct driver *d, struct watched *w, struct driver_seq
     }
     if (lattice)
         worst = selected_apart(w, s, lattice);
-    cr_assert_eq(yyjson_arr_size(drafts), d->info->n_block - 1);
+    cr_assert_eq(yyjson_arr_size(drafts), d->info->n_block - d->info->first_draft);
     yyjson_arr_foreach(drafts, i, n, v) {
-        yyjson_val *row =
-            lattice ? scores_behind(lattice, i, drafts) : yyjson_arr_get(logits, i + 1);
+        yyjson_val *row = lattice ? scores_behind(lattice, i, drafts)
+                                  : yyjson_arr_get(logits, i + d->info->first_draft);
         int32_t right = (int32_t)yyjson_get_int(v);
         bool close = BACKEND_IS_DEVICE && lead_of(row) < 0.25;
 
@@ -253,7 +256,7 @@ static void check_golden(const struct pair *p, const char *backend, enum engine_
             worst = diff <= worst ? worst : diff;
         }
         cr_assert(n_rounds > 0);
-        n_drafts += n_rounds * (d.info->n_block - 1);
+        n_drafts += n_rounds * (d.info->n_block - d.info->first_draft);
         printf("# %s %s, %u tokens: %.2g, %u of %zu drafts\n", d.info->backend, p->drafter,
                of->n_prompt, worst, w.n_equal, n_drafts);
         cr_expect(worst <= tolerance, "%s: %g", p->drafter, worst);
@@ -402,7 +405,7 @@ Test(dflash, blocks_of_many_sequences_are_the_same) {
 
 static const struct tiny_model qwen3 = {.arch = "qwen3", .n_embd = 128, .n_ff = 128};
 
-/* Opens a model with a drafter; returns engine_new()'s result. */
+/* Opens a model with a drafter; returns the result of engine_new(). */
 static int open_tiny(struct tiny_model model, struct tiny_model drafter, struct driver *d,
                      struct err *err) {
     char path[2][64];
@@ -447,14 +450,51 @@ Test(dflash, drafts_need_nothing_but_pages) {
     driver_close(&d);
 }
 
-#ifdef BACKEND
+#ifndef BACKEND
+/* The drafts of drafter @t behind a prompt. Returns their number. */
+static uint32_t draft_tiny(struct tiny_model t, int32_t *draft) {
+    int32_t prompt[N_PROMPT];
+    struct driver d;
+    struct err err;
+
+    fill_prompt(prompt, 1);
+    for (uint32_t i = 0; i < N_PROMPT; i++)
+        prompt[i] %= 299;
+    cr_assert_eq(open_tiny(qwen3, t, &d, &err), 0, "%s", err.message);
+    struct driver_seq *s = driver_add(&d, prompt, N_PROMPT, 8, NULL);
+    driver_prefill(&d, s, 0);
+    driver_block(&d, &s, 1);
+    uint32_t n = d.info->n_slots ? d.info->n_block - d.info->first_draft : 0;
+    memcpy(draft, s->draft, n * sizeof(*draft));
+    driver_drop(&d, s);
+    driver_close(&d);
+    return n;
+}
+
+/* With sample_from_anchor a block has a draft more. */
+Test(dflash, a_markov_head_without_weights_changes_no_draft) {
+    struct tiny_model heads = qwen3, anchored = qwen3;
+    int32_t plain[4], draft[4];
+
+    heads.markov = 16;
+    anchored.markov = 16;
+    anchored.anchored = true;
+    cr_assert_eq(draft_tiny(qwen3, plain), 3);
+    cr_assert_eq(draft_tiny(heads, draft), 3);
+    cr_expect(memcmp(plain, draft, 3 * sizeof(*draft)) == 0);
+    cr_assert_eq(draft_tiny(anchored, draft), 4);
+    cr_expect(memcmp(plain, draft + 1, 3 * sizeof(*draft)) == 0);
+}
+
+#else
 /* Opens a model with a drafter for @o, which says on what devices. */
-static void open_on(struct driver_opts o, struct driver *d) {
+static void open_on(struct driver_opts o, uint32_t markov, struct driver *d) {
     struct tiny_model drafter = qwen3;
     char path[2][64];
     struct err err = {0};
 
     drafter.arch = "dflash";
+    drafter.markov = markov;
     tiny_model_temp(&qwen3, path[0]);
     tiny_model_temp(&drafter, path[1]);
     o.backend = BACKEND;
@@ -475,7 +515,7 @@ Test(dflash, host_computes_ffns_of_the_model_alone) {
     for (uint32_t i = 0; i < N_PROMPT; i++)
         prompt[i] %= 299;
     for (uint32_t all = 0; all < 2; all++) {
-        open_on((struct driver_opts){.device_layers = all ? 0 : 1}, &d);
+        open_on((struct driver_opts){.device_layers = all ? 0 : 1}, 0, &d);
         cr_assert_eq(d.info->n_host_ffn, all ? 0 : 1, "%s", d.info->note);
         struct driver_seq *s = driver_add(&d, prompt, N_PROMPT, 8, NULL);
         driver_prefill(&d, s, 0);
@@ -487,16 +527,24 @@ Test(dflash, host_computes_ffns_of_the_model_alone) {
     cr_expect(memcmp(draft[0], draft[1], sizeof(draft[0])) == 0);
 }
 
-Test(dflash, several_devices_draft_nothing_and_say_so) {
+static void expect_no_drafts(struct driver_opts o, uint32_t markov) {
     struct driver d;
 
-    setenv("WEFT_CUDA_FAKE_DEVICES", "2", 1);
-    open_on((struct driver_opts){.devices = "0,1"}, &d);
+    open_on(o, markov, &d);
     cr_expect_eq(d.info->n_slots, 0);
     cr_expect(strstr(d.info->note, "the draft model's file is not used for drafts: this backend "
                                    "does not compute it") != NULL,
               "%s", d.info->note);
     driver_close(&d);
+}
+
+Test(dflash, several_devices_draft_nothing_and_say_so) {
+    setenv("WEFT_CUDA_FAKE_DEVICES", "2", 1);
+    expect_no_drafts((struct driver_opts){.devices = "0,1"}, 0);
+}
+
+Test(dflash, a_device_drafts_nothing_by_a_markov_head_and_says_so) {
+    expect_no_drafts((struct driver_opts){0}, 16);
 }
 #endif
 
@@ -542,7 +590,7 @@ Test(dflash, other_kinds_are_refused) {
     static const struct {
         const char *tensor, *why;
     } cases[] = {
-        {"markov_w1.weight", "a block drafter of the kind DSpark (tensor 'markov_w1.weight')"},
+        {"markov_w1.weight", "has no tensor 'markov_w2.weight'"},
         {"d2t", "a block drafter with a vocabulary of its own (tensor 'd2t')"},
         {"selector_hidden.weight", "has no 'dflash.conv_kernel_size'"},
     };

@@ -226,7 +226,7 @@ struct block_model {
     char arch[16], backend[16];
     float loud;
     uint32_t n_snapshots, n_requests;
-    char apart[20]; /* architecture of the file that drafts; "": the model's own block */
+    char apart[20]; /* architecture or kind of the file that drafts; "": the model's own block */
 };
 
 ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
@@ -248,6 +248,8 @@ ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
         {"qwen3", "cpu", 0.01F, 0, BLOCK_REQUESTS, "dflash"},
         {"qwen3", "cpu", 0.5F, 0, BLOCK_REQUESTS, "dflash"},
         {"qwen35", "cpu", 0.01F, 40, BLOCK_REQUESTS, "dflash"},
+        {"qwen3", "cpu", 0.01F, 0, BLOCK_REQUESTS, "dspark"},
+        {"qwen3", "reference", 0.2F, 0, REFERENCE_REQUESTS, "dspark"},
         {"qwen35", "reference", 0.2F, 40, REFERENCE_REQUESTS, "dflash"},
 #endif
     };
@@ -256,9 +258,9 @@ ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
 }
 
 /* Where the layers add next to nothing the block, or gemma4's assistant, says the same as the model
- * at every temperature, as far as its own keys do, and a block drafter the first of three tokens;
- * where they add more it is often wrong. Few pages and many, depth 1 and 2, alone and beside the
- * other sources. */
+ * at every temperature, as far as its own keys do, and a block drafter the first of three or four
+ * tokens; where they add more it is often wrong. Few pages and many, depth 1 and 2, alone and
+ * beside the other sources. */
 ParameterizedTest(struct block_model *b, spec_engine, a_models_own_block_changes_no_bit) {
     static const struct draft_source *const only[] = {&draft_mtp, NULL};
     struct tiny_model t = {.arch = b->arch,
@@ -269,10 +271,14 @@ ParameterizedTest(struct block_model *b, spec_engine, a_models_own_block_changes
                            .n_blocks = !b->apart[0],
                            .loud = b->loud};
     struct sched_opts opts = {.drafts = only};
+    bool chains = strcmp(b->apart, "dspark") == 0;
+    uint32_t n_one_of = chains ? 4 : strcmp(b->apart, "dflash") == 0 ? 3 : 1;
 
     open_tiny(&t, &model);
     windowed = strcmp(b->arch, "gemma4") == 0;
-    t.arch = b->apart;
+    t.arch = chains ? "dflash" : b->apart;
+    t.markov = chains ? 16 : 0;
+    t.anchored = chains;
     if (b->apart[0])
         open_tiny(&t, &apart);
     make_tokenizer();
@@ -292,8 +298,7 @@ ParameterizedTest(struct block_model *b, spec_engine, a_models_own_block_changes
                 b->backend, large_pages, sum.n_accepted, sum.n_drafted, sum.n_preemptions);
         cr_expect_gt(sum.n_accepted, 0);
         if (b->loud < 0.1F && n_requests > 20)
-            cr_expect_gt(sum.n_accepted,
-                         sum.n_drafted * 8 / 10 / (strcmp(b->apart, "dflash") ? 1 : 3));
+            cr_expect_gt(sum.n_accepted, sum.n_drafted * 8 / 10 / n_one_of);
 #ifndef BACKEND
         opts.force_draft = 0;
         opts.drafts = NULL;

@@ -432,8 +432,8 @@ void driver_block(struct driver *d, struct driver_seq *const *seq, uint32_t n_se
         struct driver_seq *s = seq[b->want_part[i]];
         uint32_t row = b->want[i].row - b->seq[b->want_part[i]].row0;
 
-        if (row > 0)
-            s->draft[row - 1] = r.out[i].token;
+        if (row >= d->info->first_draft)
+            s->draft[row - d->info->first_draft] = r.out[i].token;
         if (d->opts.on_out)
             d->opts.on_out(d->opts.ctx, s, s->n_computed + row, &r.out[i],
                            engine_peek(d->engine, i));

@@ -104,7 +104,8 @@ void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_se
                   uint32_t n_ahead);
 
 /* The block of every sequence behind its last known token (engine_info.n_block), whose row is all
- * that the sequence lacks: draft[i] is the sample of row i + 1. on_out is told of all rows. */
+ * that the sequence lacks: draft[i] is the sample of row first_draft + i. on_out is told of all
+ * rows. */
 void driver_block(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs);
 
 /* The state of @s, which no step in flight has, to snapshot @i, and back: it then has @n_tokens

@@ -679,6 +679,14 @@ static void drafter(struct maker *m) {
         gw_array(m->w, "dflash.target_layers", GGUF_I32, 2, target, sizeof(target));
     if (!left_out(m, "tokenizer.ggml.mask_token_id"))
         gw_u32(m->w, "tokenizer.ggml.mask_token_id", m->t->n_vocab - 1);
+    if (m->t->markov) {
+        uint32_t rank = m->t->markov, n = m->t->n_vocab;
+
+        gw_bool(m->w, "dflash.sample_from_anchor", m->t->anchored);
+        put(m, "markov_w1.weight", rank, n, zeros((size_t)rank * n));
+        put(m, "markov_w2.weight", rank, n, zeros((size_t)rank * n));
+        put(m, "conf_proj.weight", m->t->n_embd + rank, 1, zeros(m->t->n_embd + rank));
+    }
     drafter_ends(m);
     for (uint32_t l = 0; l < m->t->n_layer; l++)
         drafter_layer(m, l);

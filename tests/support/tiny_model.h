@@ -31,6 +31,8 @@ struct tiny_model {                                    /* 0: the default in brac
     bool tied;
     uint64_t seed;
     uint32_t window, n_kv_full; /* of gemma4: 24; key heads of layers without one: 1 */
+    uint32_t markov;            /* of dflash: rank of a Markov head whose weights are 0; 0: none */
+    bool anchored;              /* whose first draft is the anchor's */
     uint32_t pooling, n_labels; /* of an encoder: 0: no pooling type, no classifier */
     const char *leave_out;      /* a tensor or key that is not written */
     bool decoded;               /* NVFP4: the values in F32 instead, but those of the embedding */
