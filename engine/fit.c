@@ -91,6 +91,12 @@ static uint64_t fit_hidden(const struct model *m, const struct engine_opts *o) {
     return (n_slots * ENGINE_KEPT + o->max_rows * 3ull) * m->shape.n_embd * sizeof(float);
 }
 
+/* Returns true if an op has no output of its own: rows of tables, and logits, which are counted by
+ * want. */
+static bool has_no_output(enum op_kind kind) {
+    return kind == OP_EMBED || kind == OP_LOGITS || kind == OP_SELECT || kind == OP_CHAIN;
+}
+
 /* Each kind of op has the outputs of its widest instance, and the inputs in eight bits. */
 uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
     uint64_t width[OP_KINDS] = {0}, in = 0, values = 0, fixed = FIXED_BYTES;
@@ -101,7 +107,7 @@ uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
         uint64_t n = op->kind == OP_EXPERTS ? m->shape.n_expert_used : 1, out = 0;
 
         for (int k = 0; k < OP_MATRICES; k++)
-            if (op->w[k] && op->kind != OP_EMBED && op->kind != OP_LOGITS) {
+            if (op->w[k] && !has_no_output(op->kind)) {
                 out += n * op->w[k]->ne[1];
                 in = MAX(in, n * op->w[k]->ne[0]);
             }

@@ -50,6 +50,38 @@ static uint64_t total(const struct engine_fit *f) {
     return f->weight_bytes + f->buffer_bytes + f->kv_bytes;
 }
 
+/* The buffers of a model with a drafter whose Markov head has this rank; 0: none. */
+static uint64_t buffers_with(uint32_t markov) {
+    const struct tiny_model t = {.arch = "dflash", .n_embd = 128, .n_ff = 128, .markov = markov};
+    struct engine_opts o = opts(1u << 30);
+    struct gguf *drafter;
+    struct engine_fit f;
+    struct err err;
+    char path[64];
+
+    tiny_model_temp(&t, path);
+    cr_assert_eq(gguf_open(&drafter, path, &err), 0);
+    unlink(path);
+    o.drafts = true;
+    o.block = drafter;
+    cr_assert_eq(engine_fit(&f, &o, &err), 0, "%s", err.message);
+    gguf_free(drafter);
+    return f.buffer_bytes;
+}
+
+/* Its matrices are as long as the vocabulary, but a row has no outputs of them beside its
+ * logits. */
+Test(engine_fit, a_markov_head_takes_no_buffers_of_the_vocabularys_size) {
+    const struct tiny_model t = {.arch = "qwen3", .n_embd = 128, .n_ff = 128};
+    struct err err;
+    char path[64];
+
+    tiny_model_temp(&t, path);
+    cr_assert_eq(gguf_open(&file, path, &err), 0);
+    unlink(path);
+    cr_expect_eq(buffers_with(0), buffers_with(16));
+}
+
 static const char *const archs[] = {"llama", "qwen3moe", "qwen3next"};
 
 Test(engine_fit, what_fits_is_below_the_memory_and_grows_with_it) {
