@@ -12,21 +12,11 @@
 #include <unistd.h>
 #include <yyjson.h>
 #include "engine/backend.h"
+#include "tests/engine/draft_run.h"
 #include "tests/engine/golden.h"
-#include "tests/support/engine_driver.h"
-#include "tests/support/test_data.h"
-#include "tests/support/tiny_model.h"
 
-enum { N_VOCAB = 512, BLOCK_MAX = 8, N_PAGES = 128 };
+enum { N_PAGES = 128 };
 enum { N_MANY = 17 }; /* sequences, more than a device has logits of at a time */
-
-#ifdef BACKEND /* a device, which is emulated */
-#define JUDGED BACKEND
-#define BACKEND_IS_DEVICE true
-#else
-#define JUDGED "cpu"
-#define BACKEND_IS_DEVICE false
-#endif
 
 static const struct pair {
     const char *drafter, *model;
@@ -38,43 +28,19 @@ static const struct pair {
 #endif
 };
 
-/* The logits of a block's rows, by position. */
-struct watched {
-    uint32_t pos0, n_seen, n_equal; /* n_equal: golden drafts */
-    float logits[BLOCK_MAX][N_VOCAB];
-};
-
-static void watch(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
-                  const float *logits) {
-    struct watched *w = ctx;
-
-    (void)s, (void)out;
-    if (pos < w->pos0 || pos - w->pos0 >= BLOCK_MAX)
-        return;
-    memcpy(w->logits[pos - w->pos0], logits, sizeof(w->logits[0]));
-    w->n_seen++;
-}
-
-static const char *path_of(const char *name, const char *end) {
-    static char paths[2][TEST_DATA_PATH];
-    static int turn;
-
-    return test_data_file(paths[turn ^= 1], "golden", name, end);
-}
-
 static void open_pair(struct driver *d, const struct pair *p, const char *backend,
-                      enum engine_kv_type kv_type, bool drafts, struct watched *w) {
+                      enum engine_kv_type kv_type, bool drafts, struct draft_watch *w) {
     struct driver_opts o = {
-        .path = path_of(p->model, ".gguf"),
-        .block = drafts ? path_of(p->drafter, ".gguf") : NULL,
+        .path = draft_path(p->model, ".gguf"),
+        .block = drafts ? draft_path(p->drafter, ".gguf") : NULL,
         .backend = backend,
         .kv_type = kv_both(kv_type),
         .n_threads = 2,
         .n_pages = N_PAGES,
-        .max_rows = N_MANY * BLOCK_MAX,
+        .max_rows = N_MANY * DRAFT_ROWS,
         .max_seqs = N_MANY,
         .drafts = drafts,
-        .on_out = watch,
+        .on_out = draft_see,
         .ctx = w,
     };
     struct err err = {0};
@@ -82,7 +48,7 @@ static void open_pair(struct driver *d, const struct pair *p, const char *backen
     cr_assert_eq(driver_open(d, &o, &err), 0, "%s: %s", p->drafter, err.message);
     cr_assert_eq(d->info->n_vocab, N_VOCAB);
     cr_assert_eq(d->info->n_slots > 0, drafts, "%s: %s", p->drafter, d->info->note);
-    cr_assert(d->info->n_block <= BLOCK_MAX && !!d->info->n_block == drafts);
+    cr_assert(d->info->n_block <= DRAFT_ROWS && !!d->info->n_block == drafts);
 }
 
 /* -- golden values ----------------------------------------------------------------------------- */
@@ -115,7 +81,7 @@ static double apart(const float *x, yyjson_val *right) {
 }
 
 /* Returns true if a token is no candidate for the draft at place @i. */
-static bool is_none(const struct watched *w, size_t i, int64_t token) {
+static bool is_none(const struct draft_watch *w, size_t i, int64_t token) {
     return w->logits[i + 1][token] < -5e3F;
 }
 
@@ -134,7 +100,7 @@ static bool has_id(yyjson_val *place, int32_t token) {
 /* Returns the largest difference from the candidates' scores behind the drafts before them,
  * which the selector leaves as logits; of a device as above, of the candidates that it has, too,
  * up to a draft that is no candidate. */
-static double selected_apart(const struct watched *w, const struct driver_seq *s,
+static double selected_apart(const struct draft_watch *w, const struct driver_seq *s,
                              yyjson_val *lattice) {
     double worst = 0, sum = 0, norm = 0;
     size_t i, k, n, n_ids, before = 0;
@@ -189,8 +155,8 @@ static double lead_of(yyjson_val *row) {
 }
 
 /* The block behind the prompt and the first greedy tokens, which the round says. */
-static double check_round(struct driver *d, struct watched *w, struct driver_seq *s,
-                          yyjson_val *round) {
+static double check_round(struct driver *d, struct draft_watch *w, struct driver_seq *s,
+                          yyjson_val *round, uint32_t *n_equal) {
     yyjson_val *logits = yyjson_obj_get(round, "logits"), *drafts = yyjson_obj_get(round, "drafts");
     yyjson_val *lattice = yyjson_obj_get(round, "lattice"), *v;
     double worst = 0;
@@ -206,7 +172,7 @@ static double check_round(struct driver *d, struct watched *w, struct driver_seq
     yyjson_arr_foreach(lattice ? NULL : logits, i, n, v) {
         double diff = apart(w->logits[i], v);
 
-        cr_assert(i < BLOCK_MAX);
+        cr_assert(i < DRAFT_ROWS);
         worst = diff <= worst ? worst : diff;
     }
     if (lattice)
@@ -218,7 +184,7 @@ static double check_round(struct driver *d, struct watched *w, struct driver_seq
         int32_t right = (int32_t)yyjson_get_int(v);
         bool close = BACKEND_IS_DEVICE && lead_of(row) < 0.25;
 
-        w->n_equal += s->draft[i] == right;
+        *n_equal += s->draft[i] == right;
         close |= BACKEND_IS_DEVICE && lattice &&
                  (is_none(w, i, right) || !has_id(yyjson_arr_get(lattice, i), s->draft[i]));
         if (close && lattice && s->draft[i] != right)
@@ -231,11 +197,12 @@ static double check_round(struct driver *d, struct watched *w, struct driver_seq
 
 static void check_golden(const struct pair *p, const char *backend, enum engine_kv_type kv_type,
                          double tolerance) {
-    CLEANUP(golden_freep) struct golden *g = golden_load(path_of(p->model, ".json"));
-    yyjson_doc *doc = yyjson_read_file(path_of(p->drafter, ".json"), 0, NULL, NULL);
+    CLEANUP(golden_freep) struct golden *g = golden_load(draft_path(p->model, ".json"));
+    yyjson_doc *doc = yyjson_read_file(draft_path(p->drafter, ".json"), 0, NULL, NULL);
     yyjson_val *cases = must(yyjson_obj_get(yyjson_doc_get_root(doc), "cases")), *one, *round;
-    struct watched w = {.pos0 = UINT32_MAX};
+    struct draft_watch w = {.pos0 = UINT32_MAX};
     size_t c, r, n, n_rounds, n_drafts = 0;
+    uint32_t n_equal = 0;
     struct driver d;
 
     open_pair(&d, p, backend, kv_type, true, &w);
@@ -251,18 +218,18 @@ static void check_golden(const struct pair *p, const char *backend, enum engine_
         s->forced = forced;
         driver_prefill(&d, s, 50);
         yyjson_arr_foreach(yyjson_obj_get(one, "rounds"), r, n_rounds, round) {
-            double diff = check_round(&d, &w, s, round);
+            double diff = check_round(&d, &w, s, round, &n_equal);
 
             worst = diff <= worst ? worst : diff;
         }
         cr_assert(n_rounds > 0);
         n_drafts += n_rounds * (d.info->n_block - d.info->first_draft);
         printf("# %s %s, %u tokens: %.2g, %u of %zu drafts\n", d.info->backend, p->drafter,
-               of->n_prompt, worst, w.n_equal, n_drafts);
+               of->n_prompt, worst, n_equal, n_drafts);
         cr_expect(worst <= tolerance, "%s: %g", p->drafter, worst);
         driver_drop(&d, s);
     }
-    cr_expect(w.n_equal >= n_drafts * 7 / 10);
+    cr_expect(n_equal >= n_drafts * 7 / 10);
     driver_close(&d);
     yyjson_doc_free(doc);
 }
@@ -281,120 +248,42 @@ Test(dflash, drafts_stay_close) {
 
 /* -- what it must not depend on ---------------------------------------------------------------- */
 
-enum { N_PROMPT = 45, N_TOKENS = BACKEND_IS_DEVICE ? 6 : 12 };
-
-/* Results of a run: tokens and digests of the model, logits of the block behind the last token. */
-struct run {
-    struct driver_out out[N_TOKENS];
-    float block[BLOCK_MAX][N_VOCAB];
-};
-
-/* Conditions of a run that must not change its results. */
-struct manner {
-    uint32_t chunk;
-    bool drafts_always; /* a block behind every token, which is forgotten */
-    bool in_company;
-    bool after_another; /* in the pages of a sequence that ended */
-};
-
-static void fill_prompt(int32_t *prompt, uint32_t seed) {
-    for (uint32_t i = 0; i < N_PROMPT; i++)
-        prompt[i] = (int32_t)((i * 37 + seed * 101 + 11) % N_VOCAB);
+static void open_of(const void *of, const char *backend, bool drafts, struct driver *d,
+                    struct draft_watch *w) {
+    open_pair(d, of, backend, ENGINE_KV_F16, drafts, w);
 }
 
-static void run(const struct pair *p, const char *backend, bool drafts, const struct manner *how,
-                struct run *out) {
-    int32_t prompt[2][N_PROMPT];
-    struct driver_seq *seq[2];
-    struct watched w = {.pos0 = UINT32_MAX};
-    struct driver d;
-    uint32_t n = how->in_company ? 2 : 1;
-
-    open_pair(&d, p, backend, ENGINE_KV_F16, drafts, &w);
-    fill_prompt(prompt[0], 1);
-    fill_prompt(prompt[1], 2);
-    if (how->after_another) {
-        seq[0] = driver_add(&d, prompt[1], N_PROMPT, N_TOKENS, NULL);
-        driver_prefill(&d, seq[0], 0);
-        driver_drop(&d, seq[0]);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        seq[i] = driver_add(&d, prompt[i], N_PROMPT, N_TOKENS + BLOCK_MAX, NULL);
-        driver_prefill(&d, seq[i], how->chunk);
-    }
-    for (uint32_t t = 0; t + 1 < N_TOKENS; t++) {
-        if (how->drafts_always)
-            driver_block(&d, seq, n);
-        driver_decode(&d, seq, n, 1, false);
-    }
-    memcpy(out->out, seq[0]->out, sizeof(out->out));
-    w.pos0 = seq[0]->n_computed;
-    if (drafts)
-        driver_block(&d, seq, 1);
-    memcpy(out->block, w.logits, sizeof(w.logits));
-    for (uint32_t i = 0; i < n; i++)
-        driver_drop(&d, seq[i]);
-    driver_close(&d);
-}
-
-static bool same_text(const struct run *a, const struct run *b) {
-    for (uint32_t i = 0; i < N_TOKENS; i++)
-        if (a->out[i].token != b->out[i].token || a->out[i].digest != b->out[i].digest)
-            return false;
-    return true;
-}
-
-static void check_manners(const struct pair *p, const char *backend) {
-    static const struct manner plain = {.chunk = 64},
-                               manner[] = {
-#ifndef BACKEND
-                                   {.chunk = 1},
-                                   {.chunk = 64, .drafts_always = true},
-#endif
-                                   {.chunk = 13, .in_company = true},
-                                   {.chunk = 7, .drafts_always = true, .in_company = true},
-                                   {.chunk = 64, .after_another = true},
-                               };
-    static struct run without, with, other;
-
-    run(p, backend, false, &plain, &without);
-    run(p, backend, true, &plain, &with);
-    cr_expect(same_text(&without, &with), "%s changes the model", p->drafter);
-    for (size_t i = 0; i < ARRAY_SIZE(manner); i++) {
-        run(p, backend, true, &manner[i], &other);
-        cr_expect(same_text(&without, &other), "%s: text of manner %zu", p->drafter, i);
-        cr_expect(memcmp(with.block, other.block, sizeof(with.block)) == 0,
-                  "%s: drafts of manner %zu", p->drafter, i);
-    }
+static void check_manners(const char *backend) {
+    for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
+        draft_check_manners(&(struct drafting){pairs[i].drafter, &pairs[i], open_of, driver_block},
+                            backend);
 }
 
 #ifndef BACKEND
 Test(dflash, reference_drafts_do_not_depend_on_what_else_runs) {
-    for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
-        check_manners(&pairs[i], "reference");
+    check_manners("reference");
 }
 #endif
 
 Test(dflash, drafts_do_not_depend_on_what_else_runs) {
-    for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
-        check_manners(&pairs[i], JUDGED);
+    check_manners(JUDGED);
 }
 
 Test(dflash, blocks_of_many_sequences_are_the_same) {
-    struct watched w = {.pos0 = UINT32_MAX};
+    struct draft_watch w = {.pos0 = UINT32_MAX};
     struct driver_seq *seq[N_MANY];
     int32_t prompt[N_PROMPT];
     struct driver d;
 
     open_pair(&d, &pairs[1], JUDGED, ENGINE_KV_F16, true, &w);
-    fill_prompt(prompt, 1);
+    draft_prompt(prompt, 1, N_VOCAB);
     for (uint32_t i = 0; i < N_MANY; i++) {
-        seq[i] = driver_add(&d, prompt, N_PROMPT, BLOCK_MAX + 1, NULL);
+        seq[i] = driver_add(&d, prompt, N_PROMPT, DRAFT_ROWS + 1, NULL);
         driver_prefill(&d, seq[i], 0);
     }
     driver_block(&d, seq, N_MANY);
     for (uint32_t i = 1; i < N_MANY; i++)
-        cr_expect(memcmp(seq[0]->draft, seq[i]->draft, (BLOCK_MAX - 1) * sizeof(int32_t)) == 0,
+        cr_expect(memcmp(seq[0]->draft, seq[i]->draft, (DRAFT_ROWS - 1) * sizeof(int32_t)) == 0,
                   "sequence %u", i);
     for (uint32_t i = 0; i < N_MANY; i++)
         driver_drop(&d, seq[i]);
@@ -405,21 +294,11 @@ Test(dflash, blocks_of_many_sequences_are_the_same) {
 
 static const struct tiny_model qwen3 = {.arch = "qwen3", .n_embd = 128, .n_ff = 128};
 
-/* Opens a model with a drafter; returns the result of engine_new(). */
+/* Opens a model with a drafter; returns the result of driver_open(). */
 static int open_tiny(struct tiny_model model, struct tiny_model drafter, struct driver *d,
                      struct err *err) {
-    char path[2][64];
-
     drafter.arch = "dflash";
-    tiny_model_temp(&model, path[0]);
-    tiny_model_temp(&drafter, path[1]);
-    const struct driver_opts o = {
-        .backend = JUDGED, .path = path[0], .block = path[1], .drafts = true};
-    *err = (struct err){0};
-    int r = driver_open(d, &o, err);
-    unlink(path[0]);
-    unlink(path[1]);
-    return r;
+    return draft_open_tiny(&model, &drafter, JUDGED, d, err);
 }
 
 /* The second sequence begins with pages that none of its steps has computed, as behind a prefix
@@ -429,9 +308,7 @@ Test(dflash, drafts_need_nothing_but_pages) {
     struct driver d;
     struct err err;
 
-    fill_prompt(prompt, 1);
-    for (uint32_t i = 0; i < N_PROMPT; i++)
-        prompt[i] %= 299;
+    draft_prompt(prompt, 1, 299);
     cr_assert_eq(open_tiny(qwen3, qwen3, &d, &err), 0, "%s", err.message);
     struct driver_seq *a = driver_add(&d, prompt, N_PROMPT, 8, NULL);
     driver_prefill(&d, a, 0);
@@ -457,9 +334,7 @@ static uint32_t draft_tiny(struct tiny_model t, int32_t *draft) {
     struct driver d;
     struct err err;
 
-    fill_prompt(prompt, 1);
-    for (uint32_t i = 0; i < N_PROMPT; i++)
-        prompt[i] %= 299;
+    draft_prompt(prompt, 1, 299);
     cr_assert_eq(open_tiny(qwen3, t, &d, &err), 0, "%s", err.message);
     struct driver_seq *s = driver_add(&d, prompt, N_PROMPT, 8, NULL);
     driver_prefill(&d, s, 0);
@@ -511,9 +386,7 @@ Test(dflash, host_computes_ffns_of_the_model_alone) {
     int32_t prompt[N_PROMPT], draft[2][3];
     struct driver d;
 
-    fill_prompt(prompt, 1);
-    for (uint32_t i = 0; i < N_PROMPT; i++)
-        prompt[i] %= 299;
+    draft_prompt(prompt, 1, 299);
     for (uint32_t all = 0; all < 2; all++) {
         open_on((struct driver_opts){.device_layers = all ? 0 : 1}, 0, &d);
         cr_assert_eq(d.info->n_host_ffn, all ? 0 : 1, "%s", d.info->note);

@@ -11,20 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 #include "engine/backend.h"
+#include "tests/engine/draft_run.h"
 #include "tests/engine/golden.h"
-#include "tests/support/engine_driver.h"
-#include "tests/support/test_data.h"
-#include "tests/support/tiny_model.h"
 
-enum { N_VOCAB = 512, N_DRAFTS = GOLDEN_DRAFTS };
+enum { N_DRAFTS = GOLDEN_DRAFTS };
 
-#ifdef BACKEND /* a device, which is emulated and does not compute all architectures */
-#define JUDGED BACKEND
-#define BACKEND_IS_DEVICE true
+#ifdef BACKEND      /* does not compute all architectures */
 #define A_FEW(n) 1u /* of n */
 #else
-#define JUDGED "cpu"
-#define BACKEND_IS_DEVICE false
 #define A_FEW(n) (n)
 #endif
 
@@ -47,33 +41,12 @@ static const struct file {
 #endif
 };
 
-/* The logits of the last row of every sequence that was asked for. */
-struct watched {
-    float logits[N_VOCAB];
-    uint32_t pos, n; /* n: of them, 0: all */
-};
-
-static void watch(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
-                  const float *logits) {
-    struct watched *w = ctx;
-
-    memcpy(w->logits, logits, w->n ? w->n * sizeof(*logits) : sizeof(w->logits));
-    w->pos = pos;
-}
-
-static const char *path_of(const char *name, const char *end) {
-    static char paths[2][TEST_DATA_PATH];
-    static int turn;
-
-    return test_data_file(paths[turn ^= 1], "golden", name, end);
-}
-
 static void open_file(struct driver *d, const struct file *f, const char *backend,
-                      enum engine_kv_type kv_type, bool drafts, struct watched *w) {
+                      enum engine_kv_type kv_type, bool drafts, struct draft_watch *w) {
     const char *name = f->name;
     struct driver_opts o = {
-        .path = path_of(f->model ? f->model : name, ".gguf"),
-        .block = f->model && drafts ? path_of(name, ".gguf") : NULL,
+        .path = draft_path(f->model ? f->model : name, ".gguf"),
+        .block = f->model && drafts ? draft_path(name, ".gguf") : NULL,
         .backend = backend,
         .kv_type = kv_both(kv_type),
         .n_threads = 2,
@@ -81,7 +54,7 @@ static void open_file(struct driver *d, const struct file *f, const char *backen
         .max_rows = 64,
         .max_seqs = 4,
         .drafts = drafts,
-        .on_out = watch,
+        .on_out = draft_see,
         .ctx = w,
     };
     struct err err;
@@ -106,7 +79,7 @@ static double distance(const float *x, const float *right) {
     return BACKEND_IS_DEVICE ? sqrt(sum / norm) : most;
 }
 
-static void check_case(struct driver *d, const struct watched *w, const struct golden_case *c,
+static void check_case(struct driver *d, struct draft_watch *w, const struct golden_case *c,
                        double tolerance, const char *name) {
     int32_t first = c->greedy[0].id;
     struct driver_seq *s = driver_add(d, c->prompt, c->n_prompt, 8, NULL);
@@ -115,22 +88,25 @@ static void check_case(struct driver *d, const struct watched *w, const struct g
     cr_assert_eq(c->n_drafts, N_DRAFTS);
     s->forced = &first;
     driver_prefill(d, s, 50);
+    w->pos0 = c->n_prompt;
+    w->n_seen = 0;
     for (uint32_t k = 0; k < N_DRAFTS; k++) {
         driver_draft(d, &s, 1, k);
-        cr_assert_eq(w->pos, c->n_prompt + k);
-        double diff = distance(w->logits, c->draft[k].logits);
+        cr_assert_eq(w->n_seen, k + 1);
+        double diff = distance(w->logits[k], c->draft[k].logits);
         worst = diff <= worst ? worst : diff; /* NaN too */
         s->draft[k] = c->draft[k].id;
     }
     printf("# %s %s, %u tokens: %.2g\n", d->info->backend, name, c->n_prompt, worst);
     cr_expect(worst <= tolerance, "%s: %g", name, worst);
+    w->pos0 = UINT32_MAX;
     driver_drop(d, s);
 }
 
 static void check_golden(const char *backend, enum engine_kv_type kv_type, double tolerance) {
     for (size_t f = 0; f < ARRAY_SIZE(files); f++) {
-        CLEANUP(golden_freep) struct golden *g = golden_load(path_of(files[f].name, ".json"));
-        struct watched w = {0};
+        CLEANUP(golden_freep) struct golden *g = golden_load(draft_path(files[f].name, ".json"));
+        struct draft_watch w = {.pos0 = UINT32_MAX};
         struct driver d;
 
         open_file(&d, &files[f], backend, kv_type, true, &w);
@@ -152,107 +128,20 @@ Test(mtp, drafts_stay_close) {
 
 /* -- what it must not depend on ---------------------------------------------------------------- */
 
-#ifdef BACKEND
-enum { N_TOKENS = 6 };
-#else
-enum { N_TOKENS = 12 };
-#endif
-enum { N_PROMPT = 45 }; /* in one step more than ENGINE_KEPT */
-
-static void fill_prompt(int32_t *prompt, uint32_t seed) {
-    for (uint32_t i = 0; i < N_PROMPT; i++)
-        prompt[i] = (int32_t)((i * 37 + seed * 101 + 11) % N_VOCAB);
+static void open_of(const void *of, const char *backend, bool drafts, struct driver *d,
+                    struct draft_watch *w) {
+    open_file(d, of, backend, ENGINE_KV_F16, drafts, w);
 }
 
-/* Results of a run: tokens and digests of the model, logits of the drafts behind the last token. */
-struct run {
-    struct driver_out out[N_TOKENS];
-    float drafts[N_DRAFTS][N_VOCAB];
-};
-
-/* Conditions of a run that must not change its results. */
-struct manner {
-    uint32_t chunk;
-    bool drafts_always; /* behind every token: they are wrong, and are forgotten */
-    bool in_company;
-    bool after_another; /* in the slot of a sequence that ended */
-};
-
-static void decode(struct driver *d, const struct manner *how, struct driver_seq *const *seq,
-                   uint32_t n) {
-    for (uint32_t t = 0; t + 1 < N_TOKENS; t++) {
-        for (uint32_t k = 0; how->drafts_always && k < N_DRAFTS; k++) {
-            driver_draft(d, seq, n, k);
-            for (uint32_t i = 0; i < n; i++)
-                seq[i]->draft[k] = (int32_t)((7 * t + k + i) % N_VOCAB);
-        }
-        driver_decode(d, seq, n, 1, false);
-    }
-}
-
-static void run(const struct file *file, const char *backend, bool drafts, const struct manner *how,
-                struct run *out) {
-    int32_t prompt[2][N_PROMPT];
-    struct driver_seq *seq[2];
-    struct watched w = {0};
-    struct driver d;
-    uint32_t n = how->in_company ? 2 : 1;
-
-    open_file(&d, file, backend, ENGINE_KV_F16, drafts, &w);
-    fill_prompt(prompt[0], 1);
-    fill_prompt(prompt[1], 2);
-    if (how->after_another) {
-        seq[0] = driver_add(&d, prompt[1], N_PROMPT, N_TOKENS, NULL);
-        driver_prefill(&d, seq[0], 0);
-        driver_drop(&d, seq[0]);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        seq[i] = driver_add(&d, prompt[i], N_PROMPT, N_TOKENS + N_DRAFTS, NULL);
-        driver_prefill(&d, seq[i], how->chunk);
-    }
-    decode(&d, how, seq, n);
-    memcpy(out->out, seq[0]->out, sizeof(out->out));
-    for (uint32_t k = 0; drafts && k < N_DRAFTS; k++) {
-        driver_draft(&d, seq, 1, k);
-        memcpy(out->drafts[k], w.logits, sizeof(w.logits));
-    }
-    for (uint32_t i = 0; i < n; i++)
-        driver_drop(&d, seq[i]);
-    driver_close(&d);
-}
-
-static bool same_text(const struct run *a, const struct run *b) {
-    for (uint32_t i = 0; i < N_TOKENS; i++)
-        if (a->out[i].token != b->out[i].token || a->out[i].digest != b->out[i].digest)
-            return false;
-    return true;
+static void draft_all(struct driver *d, struct driver_seq *const *seq, uint32_t n) {
+    for (uint32_t k = 0; k < N_DRAFTS; k++)
+        driver_draft(d, seq, n, k);
 }
 
 static void check_manners(const char *backend) {
-    static const struct manner plain = {.chunk = 64},
-                               manner[] = {
-#ifndef BACKEND
-                                   {.chunk = 1},
-                                   {.chunk = 64, .drafts_always = true},
-#endif
-                                   {.chunk = 13, .in_company = true},
-                                   {.chunk = 7, .drafts_always = true, .in_company = true},
-                                   {.chunk = 64, .after_another = true},
-                               };
-
-    for (size_t f = 0; f < A_FEW(ARRAY_SIZE(files)); f++) {
-        static struct run without, with, other;
-
-        run(&files[f], backend, false, &plain, &without);
-        run(&files[f], backend, true, &plain, &with);
-        cr_expect(same_text(&without, &with), "%s: the block changes the model", files[f].name);
-        for (size_t i = 0; i < ARRAY_SIZE(manner); i++) {
-            run(&files[f], backend, true, &manner[i], &other);
-            cr_expect(same_text(&without, &other), "%s: text of manner %zu", files[f].name, i);
-            cr_expect(memcmp(with.drafts, other.drafts, sizeof(with.drafts)) == 0,
-                      "%s: drafts of manner %zu", files[f].name, i);
-        }
-    }
+    for (size_t f = 0; f < A_FEW(ARRAY_SIZE(files)); f++)
+        draft_check_manners(&(struct drafting){files[f].name, &files[f], open_of, draft_all},
+                            backend);
 }
 
 #ifndef BACKEND
@@ -272,16 +161,16 @@ enum { N_FORCED = 36, N_HOLES = 34 }; /* more than a tile of keys are holes */
 /* @holes: of N_FORCED tokens behind the prompt the first ones have no keys of the block. @stale:
  * the pages have had another text. */
 static void run_holes(const struct file *file, const char *backend, enum engine_kv_type kv_type,
-                      uint32_t holes, bool stale, struct run *out) {
+                      uint32_t holes, bool stale, struct draft_run *out) {
     int32_t prompt[N_PROMPT], forced[N_FORCED + 1];
-    struct watched w = {0};
+    struct draft_watch w = {.pos0 = UINT32_MAX};
     struct driver d;
 
     open_file(&d, file, backend, kv_type, true, &w);
     for (uint32_t i = 0; i <= N_FORCED; i++)
         forced[i] = (int32_t)((i * 29 + 5) % N_VOCAB);
     for (int k = stale ? 0 : 1; k < 2; k++) {
-        fill_prompt(prompt, k ? 1 : 3);
+        draft_prompt(prompt, k ? 1 : 3, N_VOCAB);
         struct driver_seq *s = driver_add(&d, prompt, N_PROMPT, N_FORCED + 1 + N_DRAFTS, NULL);
         s->forced = forced;
         driver_prefill(&d, s, 0);
@@ -290,17 +179,18 @@ static void run_holes(const struct file *file, const char *backend, enum engine_
             driver_decode(&d, &s, 1, 1, false);
         }
         memcpy(out->out, s->out + N_FORCED + 1 - N_TOKENS, sizeof(out->out));
+        w.pos0 = k ? s->n_computed : UINT32_MAX;
         for (uint32_t i = 0; k && i < N_DRAFTS; i++) {
             driver_draft(&d, &s, 1, i);
-            memcpy(out->drafts[i], w.logits, sizeof(w.logits));
             s->draft[i] = forced[i];
         }
+        memcpy(out->drafts, w.logits, sizeof(w.logits));
         driver_drop(&d, s);
     }
     driver_close(&d);
 }
 
-static double apart(const struct run *a, const struct run *b) {
+static double apart(const struct draft_run *a, const struct draft_run *b) {
     double worst = 0;
 
     for (uint32_t k = 0; k < N_DRAFTS; k++) {
@@ -314,7 +204,7 @@ static double apart(const struct run *a, const struct run *b) {
 /* What lay there before is not seen, and the model itself is the same. Two backends that read keys
  * in different ways agree. */
 static void check_holes(const struct file *file, enum engine_kv_type kv_type, double tolerance) {
-    static struct run all, reference, judged, stale;
+    static struct draft_run all, reference, judged, stale;
     const char *name = file->name;
 
     run_holes(file, JUDGED, kv_type, 0, false, &all);
@@ -322,8 +212,8 @@ static void check_holes(const struct file *file, enum engine_kv_type kv_type, do
     run_holes(file, JUDGED, kv_type, N_HOLES, true, &stale);
     cr_expect(memcmp(judged.drafts, stale.drafts, sizeof(judged.drafts)) == 0, "%s: a hole is seen",
               name);
-    cr_expect(same_text(&all, &judged) && same_text(&all, &stale), "%s: holes change the model",
-              name);
+    cr_expect(draft_same_text(&all, &judged) && draft_same_text(&all, &stale),
+              "%s: holes change the model", name);
     run_holes(file, "reference", kv_type, N_HOLES, false, &reference);
     printf("# %s: reference and " JUDGED " %.2g, without holes %.2g\n", name,
            apart(&reference, &judged), apart(&all, &judged));
@@ -346,7 +236,7 @@ Test(mtp, nor_are_those_of_eight_or_four_bits) {
 }
 
 Test(mtp, a_model_without_a_block_has_no_slots) {
-    struct driver_opts o = {.path = path_of("llama-mha", ".gguf"), .drafts = true};
+    struct driver_opts o = {.path = draft_path("llama-mha", ".gguf"), .drafts = true};
     struct driver d;
     struct err err;
 
@@ -359,10 +249,11 @@ Test(mtp, a_model_without_a_block_has_no_slots) {
 /* -- a block in a file of its own -------------------------------------------------------------- */
 
 /* The model of @t, and with @apart its block in another file. */
-static void run_tiny(const struct tiny_model *t, bool apart, const char *backend, struct run *out) {
+static void run_tiny(const struct tiny_model *t, bool apart, const char *backend,
+                     struct draft_run *out) {
     struct tiny_model model = *t, block = *t;
     int32_t prompt[N_PROMPT];
-    struct watched w = {.n = 300};
+    struct draft_watch w = {.pos0 = UINT32_MAX, .n_vocab = 300};
     char path[2][64];
     struct driver d;
     struct err err;
@@ -372,21 +263,19 @@ static void run_tiny(const struct tiny_model *t, bool apart, const char *backend
     block.blocks_alone = true;
     tiny_model_temp(&block, path[1]);
     struct driver_opts o = {
-        .path = path[0], .backend = backend, .drafts = true, .on_out = watch, .ctx = &w};
+        .path = path[0], .backend = backend, .drafts = true, .on_out = draft_see, .ctx = &w};
     o.block = apart ? path[1] : NULL;
     cr_assert_eq(driver_open(&d, &o, &err), 0, "%s: %s", t->arch, err.message);
     cr_assert(d.info->n_slots > 0);
     cr_expect(engine_is_block(d.file) == false && (!apart || engine_is_block(d.block)));
-    for (uint32_t i = 0; i < N_PROMPT; i++)
-        prompt[i] = (int32_t)((i * 37 + 11) % 300);
+    draft_prompt(prompt, 1, 300);
     struct driver_seq *s = driver_add(&d, prompt, N_PROMPT, N_TOKENS + N_DRAFTS, NULL);
     driver_prefill(&d, s, 0);
     driver_decode(&d, &s, 1, N_TOKENS - 1, false);
     memcpy(out->out, s->out, sizeof(out->out));
-    for (uint32_t k = 0; k < N_DRAFTS; k++) {
-        driver_draft(&d, &s, 1, k);
-        memcpy(out->drafts[k], w.logits, sizeof(w.logits));
-    }
+    w.pos0 = s->n_computed;
+    draft_all(&d, &s, 1);
+    memcpy(out->drafts, w.logits, sizeof(w.logits));
     driver_drop(&d, s);
     driver_close(&d);
     unlink(path[0]);
@@ -395,17 +284,15 @@ static void run_tiny(const struct tiny_model *t, bool apart, const char *backend
 
 Test(mtp, a_block_in_a_file_of_its_own_drafts_the_same) {
     static const char *const archs[] = {"qwen35moe", "qwen35", "glm4moe"};
-    static struct run together, apart;
+    static struct draft_run together, apart;
 
     for (size_t i = 0; i < A_FEW(ARRAY_SIZE(archs)); i++) {
         const struct tiny_model t = {.arch = archs[i], .n_blocks = 1, .type = TENSOR_Q8_0};
         const char *backend = i || BACKEND_IS_DEVICE ? JUDGED : "reference";
 
-        memset(&together, 0, sizeof(together));
-        memset(&apart, 0, sizeof(apart));
         run_tiny(&t, false, backend, &together);
         run_tiny(&t, true, backend, &apart);
-        cr_expect(same_text(&together, &apart), "%s", archs[i]);
+        cr_expect(draft_same_text(&together, &apart), "%s", archs[i]);
         cr_expect(memcmp(together.drafts, apart.drafts, sizeof(apart.drafts)) == 0, "%s", archs[i]);
     }
 }
@@ -474,32 +361,18 @@ Test(mtp, a_block_that_lacks_a_tensor_is_left_out) {
 
 static const struct tiny_model gemma4 = {.arch = "gemma4", .n_embd = 128, .n_ff = 128};
 
-/* What opening a model with an assistant says. */
-static int open_pair(struct tiny_model model, struct tiny_model assistant, struct driver *d,
-                     struct err *err) {
-    char path[2][64];
-
-    tiny_model_temp(&model, path[0]);
-    tiny_model_temp(&assistant, path[1]);
-    const struct driver_opts o = {.path = path[0], .block = path[1], .drafts = true};
-    *err = (struct err){0};
-    int r = driver_open(d, &o, err);
-    unlink(path[0]);
-    unlink(path[1]);
-    return r;
-}
-
 static struct tiny_model assistant_of(struct tiny_model t) {
     t.arch = "gemma4-assistant";
     return t;
 }
 
 Test(mtp, an_assistant_has_no_pages) {
+    const struct tiny_model assistant = assistant_of(gemma4);
     struct driver d, alone;
     char path[64];
     struct err err;
 
-    cr_assert_eq(open_pair(gemma4, assistant_of(gemma4), &d, &err), 0, "%s", err.message);
+    cr_assert_eq(draft_open_tiny(&gemma4, &assistant, NULL, &d, &err), 0, "%s", err.message);
     cr_expect(d.info->borrows && d.info->n_slots > 0 && d.info->draft_bytes > 0);
     cr_expect(engine_is_block(d.block) && !engine_is_block(d.file));
     tiny_model_temp(&gemma4, path);
@@ -542,8 +415,8 @@ Test(mtp, an_assistant_of_another_model_is_refused) {
         struct driver d;
         struct err err;
 
-        cr_expect_eq(open_pair(cases[i].model, assistant_of(cases[i].assistant), &d, &err),
-                     -EINVAL);
+        const struct tiny_model assistant = assistant_of(cases[i].assistant);
+        cr_expect_eq(draft_open_tiny(&cases[i].model, &assistant, NULL, &d, &err), -EINVAL);
         cr_expect(strstr(err.message, cases[i].why) != NULL, "%zu: %s", i, err.message);
     }
 }
@@ -551,9 +424,9 @@ Test(mtp, an_assistant_of_another_model_is_refused) {
 /* The logits of two drafts of @model's with the assistant in @path. */
 static void draft_pair(const char *model, const char *assistant, float logits[2][N_VOCAB]) {
     static const int32_t prompt[] = {7, 1, 33, 12, 5};
-    struct watched w = {.n = 300};
+    struct draft_watch w = {.pos0 = UINT32_MAX, .n_vocab = 300};
     const struct driver_opts o = {
-        .path = model, .block = assistant, .drafts = true, .on_out = watch, .ctx = &w};
+        .path = model, .block = assistant, .drafts = true, .on_out = draft_see, .ctx = &w};
     struct driver d;
     struct err err = {0};
 
@@ -561,9 +434,10 @@ static void draft_pair(const char *model, const char *assistant, float logits[2]
     cr_assert(d.info->n_slots > 0, "%s", d.info->note);
     struct driver_seq *s = driver_add(&d, prompt, ARRAY_SIZE(prompt), 4, NULL);
     driver_prefill(&d, s, 0);
+    w.pos0 = s->n_computed;
     for (uint32_t k = 0; k < 2; k++) {
         driver_draft(&d, &s, 1, k);
-        memcpy(logits[k], w.logits, 300 * sizeof(float));
+        memcpy(logits[k], w.logits[k], 300 * sizeof(float));
     }
     driver_drop(&d, s);
     driver_close(&d);
