@@ -135,6 +135,7 @@ void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_
     mtp_keep(m);
     if (m->r < 0)
         return;
+    m->op[m->n_ops - 2].late = norm == MTP_LATE;
     struct model_op keep = m->op[m->n_ops - 2], logits = m->op[m->n_ops - 1];
     const struct tensor *own_norm =
         bind_vector(b, BIND_MAY, n, "blk.%u.nextn.shared_head_norm.weight", l);

@@ -15,8 +15,8 @@ typedef void (*block_fn)(struct binder *b, struct model *m, const struct decoder
 /* A block_fn: those of decoder.h. */
 void mtp_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
 
-/* Kinds of final norm of a block. */
-enum mtp_norm { MTP_RMS, MTP_CENTRED };
+/* Kinds of final norm of a block; MTP_LATE: an RMS norm, and hidden states are those before it. */
+enum mtp_norm { MTP_RMS, MTP_CENTRED, MTP_LATE };
 
 /* Returns true if the file has the first block. */
 bool mtp_found(const struct binder *b, const struct model *m);

@@ -38,22 +38,17 @@ static void read_limits(struct meta *m, const char *key, uint32_t n_layer, float
     }
 }
 
-static void read_plan(struct meta *m, struct model_shape *s, struct plan *p) {
-    uint32_t n_rot = s->head_dim;
-    double base = 10000;
+/* Reads the numbers of the layers and of the blocks of multi-token prediction behind them. */
+static void read_plan(struct meta *m, const struct model *model, struct plan *p) {
+    const struct model_shape *s = &model->shape;
+    uint32_t n = s->n_layer + model->n_mtp;
 
-    meta_u32_layers(m, "attention.head_count", 1, s->n_head, s->n_layer, p->n_head);
-    meta_u32_layers(m, "attention.head_count_kv", 1, s->n_head, s->n_layer, p->n_kv);
-    window_read(m, s->n_layer, 4, p->in_window, &p->window);
-    read_limits(m, "swiglu_clamp_exp", s->n_layer, p->expert_limit);
-    read_limits(m, "swiglu_clamp_shexp", s->n_layer, p->limit);
-    meta_u32_opt(m, "rope.dimension_count", 2, s->head_dim, &n_rot);
-    meta_f32_opt(m, "rope.freq_base", 1.5, 1e12, &base);
-    rope_read(m,
-              &(struct rope_defaults){
-                  .dim = n_rot, .context = s->max_context, .base = base, .suffix = "_swa"},
-              NULL, &s->rope[1]);
-    for (uint32_t l = 0; l < s->n_layer && m->r == 0; l++)
+    meta_u32_layers(m, "attention.head_count", 1, s->n_head, n, p->n_head);
+    meta_u32_layers(m, "attention.head_count_kv", 1, s->n_head, n, p->n_kv);
+    window_read(m, n, 4, p->in_window, &p->window);
+    read_limits(m, "swiglu_clamp_exp", n, p->expert_limit);
+    read_limits(m, "swiglu_clamp_shexp", n, p->limit);
+    for (uint32_t l = 0; l < n && m->r == 0; l++)
         if (p->n_head[l] % p->n_kv[l])
             m->r = err_set(m->err, 0, NULL, "layer %u: %u heads cannot share %u key heads evenly",
                            l, p->n_head[l], p->n_kv[l]);
@@ -69,27 +64,67 @@ static void set_limits(struct model *m, uint32_t first, float limit, float exper
     }
 }
 
+static void read_window_rope(struct meta *m, struct model_shape *s) {
+    uint32_t n_rot = s->head_dim;
+    double base = 10000;
+
+    meta_u32_opt(m, "rope.dimension_count", 2, s->head_dim, &n_rot);
+    meta_f32_opt(m, "rope.freq_base", 1.5, 1e12, &base);
+    rope_read(m,
+              &(struct rope_defaults){
+                  .dim = n_rot, .context = s->max_context, .base = base, .suffix = "_swa"},
+              NULL, &s->rope[1]);
+}
+
+/* Layer @i, or a block, which has its window in the pages of layers without one, and experts where
+ * it has a router. */
+static void bind_layer(struct binder *b, struct model *m, const struct decoder *d,
+                       const struct plan *p, uint32_t i) {
+    bool block = i >= m->shape.n_layer;
+    struct layer l = decoder_layer(m, i);
+    char router[48];
+
+    l.heads.n = p->n_head[i];
+    l.heads.n_kv = p->n_kv[i];
+    l.attn.window = p->in_window[i] && !block ? p->window : 0;
+    l.rope = p->in_window[i];
+    uint32_t first = m->n_ops;
+    decoder_attention(b, m, d, &l);
+    for (uint32_t k = first; k < m->n_ops && block && p->in_window[i]; k++)
+        if (m->op[k].kind == OP_ATTEND)
+            m->op[k].attn.window = p->window;
+    first = m->n_ops;
+    snprintf(router, sizeof(router), "blk.%u.ffn_gate_inp.weight", i);
+    if (block && !gguf_find(b->file, router))
+        decoder_ffn(b, m, d, &l);
+    else
+        decoder_mlp(b, m, d, &l);
+    set_limits(m, first, p->limit[i], p->expert_limit[i]);
+}
+
+void step35_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    struct plan p = {0};
+
+    if (b->r < 0)
+        return;
+    read_plan(&meta, m, &p);
+    b->r = meta.r;
+    if (b->r == 0)
+        bind_layer(b, m, d, &p, index);
+}
+
 void step35_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
-    struct model_shape *s = &m->shape;
     struct plan p = {0};
     struct model_op logits;
 
-    assert(m->n_ops == 0 && s->n_layer <= MODEL_LAYERS_MAX);
-    read_plan(&meta, s, &p);
+    assert(m->n_ops == 0 && m->shape.n_layer + m->n_mtp <= MODEL_LAYERS_MAX);
+    read_plan(&meta, m, &p);
+    read_window_rope(&meta, &m->shape);
     b->r = meta.r;
     decoder_ends(b, m, d, &logits);
-    for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
-        struct layer l = decoder_layer(m, i);
-
-        l.heads.n = p.n_head[i];
-        l.heads.n_kv = p.n_kv[i];
-        l.attn.window = p.in_window[i] ? p.window : 0;
-        l.rope = p.in_window[i];
-        decoder_attention(b, m, d, &l);
-        uint32_t first = m->n_ops;
-        decoder_mlp(b, m, d, &l);
-        set_limits(m, first, p.limit[i], p.expert_limit[i]);
-    }
+    for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)
+        bind_layer(b, m, d, &p, i);
     model_add(m, &logits);
 }

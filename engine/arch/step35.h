@@ -9,3 +9,5 @@
 
 /* Binds the whole model, in place of decoder_bind(). */
 void step35_bind(struct binder *b, struct model *m, const struct decoder *d);
+/* A block_fn (mtp.h): a layer of these, which is dense where it has no router. */
+void step35_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);

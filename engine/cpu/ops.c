@@ -164,14 +164,16 @@ int ops_norm(struct step *s, const struct model_op *op) {
 static void keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = r->op->width;
-    float *x = act_row(b, ACT_X, row);
+    float *x = act_row(b, ACT_X, row), *hidden = r->step->host.hidden + (size_t)row * n;
 
+    if (r->op->late)
+        memcpy(hidden, x, n * sizeof(*x));
     if (r->op->centred)
         b->kernels->layer_norm(x, r->w->norm, NULL, n, b->shape.rms_eps);
     else
         b->kernels->norm(x, r->w->norm, x, n, b->shape.rms_eps);
-    if (!r->w->n_mats)
-        memcpy(r->step->host.hidden + (size_t)row * n, x, n * sizeof(*x));
+    if (!r->w->n_mats && !r->op->late)
+        memcpy(hidden, x, n * sizeof(*x));
 }
 
 /* The part of the token's own, and the norms of the product. */
