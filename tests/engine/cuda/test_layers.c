@@ -1,0 +1,209 @@
+/*
+ * Several devices that share a model by its layers (engine/cuda/ranks/layers.c), emulated: the bits
+ * of one device, whichever of them is ahead of the others; what happens where one fails or hangs.
+ */
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "tests/engine/cuda/several.h"
+#include "tests/support/test_data.h"
+
+/* Devices that do not reach each other's memory. */
+static void apart(int n) {
+    fake_find()->n_devices = n;
+    fake_find()->no_peers = true;
+}
+
+/* Models that ranks compute and such that they do not: tied outputs, windows, norms over all heads,
+ * delta nets, experts; two devices and three, now one ahead, now another; steps of few rows are a
+ * graph on each. */
+Test(cuda_layers, several_devices_compute_the_bits_of_one) {
+    static const struct tiny_model models[] = {
+        {.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 3, .n_vocab = 301},
+        {.arch = "qwen2",
+         .type = TENSOR_Q8_0,
+         .n_embd = 96,
+         .n_ff = 160,
+         .n_layer = 2,
+         .tied = true},
+        {.arch = "olmo2",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 64,
+         .n_vocab = 41,
+         .n_layer = 2},
+        {.arch = "gpt-oss",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 96,
+         .n_vocab = 41,
+         .n_layer = 3,
+         .n_expert = 3,
+         .n_expert_used = 3},
+        {.arch = "qwen35moe",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 32,
+         .n_vocab = 41,
+         .n_expert = 5,
+         .n_expert_used = 2},
+        {.arch = "qwen3next", .type = TENSOR_Q8_0, .n_embd = 64, .n_ff = 64, .n_vocab = 41},
+    };
+
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {
+        const char *devices = i == 0 ? "2,0,1" : i % 2 ? "1,0" : "0,1";
+        enum engine_kv_type kv = i % 3 == 1 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16;
+
+        apart(3);
+        setenv("WEFT_CUDA_EARLY", i % 2 ? "0" : "1", 1);
+        several_compare(&models[i], devices, kv);
+    }
+}
+
+/* Mamba-2, short convolutions, latent attention, windows. */
+Test(cuda_layers, golden_files_have_the_bits_of_one_device) {
+    static const char *const names[] = {"nemotron-h-moe-mtp", "lfm2", "deepseek2-lite", "gemma3"};
+    static struct trace one, two;
+
+    apart(2);
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(names)); i++) {
+        char path[TEST_DATA_PATH];
+
+        test_data_file(path, "golden", names[i], ".gguf");
+        several_run(path, "1", ENGINE_KV_F16, SEQS, &one);
+        several_run(path, "0,1", ENGINE_KV_F16, SEQS, &two);
+        cr_expect(one.at[0][PROMPT].digest != 0 && several_difference(&one, &two) == UINT32_MAX,
+                  "%s, %u", names[i], several_difference(&one, &two));
+    }
+}
+
+/* Layers that read other layers' keys or inputs; auto takes one device for them. */
+Test(cuda_layers, what_crosses_otherwise_is_refused_by_name) {
+    static struct outcome out;
+    struct err err = {0};
+    char path[TEST_DATA_PATH];
+
+    apart(2);
+    test_data_file(path, "golden", "gemma4-ple", ".gguf");
+    cr_expect(several_try(path, "0,1", "cuda", &out, &err) < 0);
+    cr_expect(strstr(err.message, "layers that share keys or inputs") != NULL, "%s", err.message);
+}
+
+/* Leaves out a wait where x is handed over, and where a step takes the samples of the last one. */
+Test(cuda_layers, a_wait_that_is_missing_is_seen) {
+    static struct trace right;
+    struct fake_cuda *f = fake_find();
+    char path[64];
+
+    tiny_model_temp(&several_dense, path);
+    apart(2);
+    f->n_waits = 0;
+    several_run(path, "0,1", ENGINE_KV_F16, 1, &right);
+    uint32_t n = f->n_waits;
+    cr_expect(n > OUTPUTS + 1 && n <= 2 * (OUTPUTS + 1), "%u", n);
+    for (uint32_t i = 2; i <= FEW(n); i++)
+        cr_expect(several_misses(path, i, &right), "wait %u of %u", i, n);
+    unlink(path);
+}
+
+/* The second time with self-test and proof, which leave numbers of their own in the page. */
+Test(cuda_layers, pages_go_to_the_host_and_back) {
+    char path[64];
+
+    tiny_model_temp(&several_dense, path);
+    apart(2);
+    for (int check = 0; check < 2; check++) {
+        struct outcome one = {0}, two = {0};
+        struct err err = {0};
+
+        setenv("WEFT_CUDA_CHECK", check ? "1" : "0", 1);
+        cr_assert(several_try(path, "1", "cuda", &one, &err) == 0, "%s", err.message);
+        cr_assert(several_try(path, "0,1", "cuda", &two, &err) == 0, "%s", err.message);
+        cr_expect(one.digest[0] == two.digest[0] && one.digest[1] == two.digest[1]);
+        cr_expect(one.digest[0] && one.digest[0] != one.digest[1]);
+        cr_expect(one.vector[63] != 0 && memcmp(one.vector, two.vector, sizeof(one.vector)) == 0);
+        cr_expect(one.page_bytes == two.page_bytes &&
+                  (check || memcmp(one.page, two.page, one.page_bytes) == 0));
+        cr_expect(strcmp(two.isa, "sm_90 x2") == 0, "%s", two.isa);
+        cr_expect(strcmp(one.note, two.note) == 0, "%s", two.note);
+    }
+    unlink(path);
+}
+
+/* Moves states of layers on both devices, and states where one device has none. */
+Test(cuda_layers, states_go_to_the_host_and_back) {
+    static uint8_t of_one[STATE_BYTES], of_two[STATE_BYTES];
+    static struct trace one, two;
+
+    for (int i = 0; i < FEW(2); i++) {
+        const struct tiny_model m = {.arch = i ? "qwen3next" : "qwen35",
+                                     .type = TENSOR_Q8_0,
+                                     .n_embd = 64,
+                                     .n_ff = 64,
+                                     .n_vocab = 41};
+        char path[64];
+
+        tiny_model_temp(&m, path);
+        apart(2);
+        several_run_back(path, "1", &one, of_one);
+        several_run_back(path, "0,1", &two, of_two);
+        cr_expect(one.at[0][SHORT - 1].digest != 0 && several_difference(&one, &two) == UINT32_MAX,
+                  "%s", m.arch);
+        cr_expect(memcmp(of_one, of_two, STATE_BYTES) == 0, "%s", m.arch);
+        unlink(path);
+    }
+}
+
+/* The kinds, and where they meet, are part of what results depend on. */
+Test(cuda_layers, devices_of_two_kinds_have_some_layers_each) {
+    struct outcome out = {0};
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&several_dense, path);
+    fake_find()->n_devices = 2;
+    fake_find()->other_kind = true;
+    cr_assert(several_try(path, "0,1", "cuda", &out, &err) == 0, "%s", err.message);
+    cr_expect(out.digest[0] && out.digest[1]);
+    cr_expect(strcmp(out.isa, "sm_90:1+sm_91") == 0, "%s", out.isa);
+    unlink(path);
+}
+
+Test(cuda_layers, a_device_that_hangs_is_given_up) {
+    char path[64];
+
+    tiny_model_temp(&several_dense, path);
+    apart(2);
+    several_hang(path);
+    unlink(path);
+}
+
+/* Each open waits until the free memory of both devices has settled, 200 ms. */
+Test(cuda_layers, calls_may_fail_once) {
+    char path[64];
+
+    tiny_model_temp(&several_dense, path);
+    apart(2);
+    several_fail_calls(path, 23, 6, 2);
+    unlink(path);
+}
+
+/* Pages are of as many layers as a device has. */
+Test(cuda_layers, memory_adds_up) {
+    struct fake_cuda *f = fake_find();
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&several_dense, path);
+    apart(2);
+    f->bytes = (size_t)1 << 30;
+    uint32_t one = several_pages(path, "0", &err), two = several_pages(path, "0,1", &err);
+    cr_expect(one > 1000 && two > one / 10 * 19, "%u, %u: %s", one, two, err.message);
+    several_device_layers = 1;
+    cr_expect(several_pages(path, "0,1", &err) == 0);
+    cr_expect(strstr(err.message, "device-layers cannot be combined") != NULL, "%s", err.message);
+    several_device_layers = 0;
+    unlink(path);
+}
