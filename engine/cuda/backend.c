@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "engine/build_id.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/ranks/ranks.h"
@@ -279,11 +280,27 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
     set_rank(b, rank);
     divide_shape(b);
     size_pages(b, shape);
-    b->limits.memory_ms = MEMORY_WAIT_MS;
     r = find_device(b->api, b->number, &b->device, err);
     if (r == 0 && cuda_load_kernels(b) < 0)
         r = err_set(err, 0, NULL, "loading the kernels: %s", b->error);
     return r < 0 ? r : cuda_memory_room(b, bytes, err);
+}
+
+int cuda_rooms(const struct model_shape *shape, const struct engine_opts *opts,
+               const struct rank *rank, uint32_t n, uint64_t *bytes, struct err *err) {
+    uint64_t before = 0, sum = 0;
+    int r = 0;
+
+    for (uint32_t waited = 0; r == 0 && (waited == 0 || (sum > before && waited < MEMORY_WAIT_MS));
+         waited += 100) {
+        if (waited)
+            nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+        before = sum;
+        sum = 0;
+        for (uint32_t i = n; i-- > 0 && r == 0; sum += bytes[i])
+            r = cuda_room(shape, opts, &rank[i], &bytes[i], err);
+    }
+    return r;
 }
 
 /* Returns the one device that is configured. */
@@ -299,7 +316,7 @@ static int room(const struct model_shape *shape, const struct engine_opts *opts,
                 struct err *err) {
     const struct rank rank = only(opts);
 
-    return cuda_room(shape, opts, &rank, bytes, err);
+    return cuda_rooms(shape, opts, &rank, 1, bytes, err);
 }
 
 /* Opens the host's experts or FFNs, where it has some. Returns 0 or -errno with @err. */

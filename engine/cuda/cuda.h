@@ -421,9 +421,13 @@ struct rank {
 };
 int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank, struct err *err);
 struct be *cuda_close(struct be *b);
-/* Implements be_ops.room for one device. */
+/* Implements be_ops.room for one device, by the memory that is free now. */
 int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
               const struct rank *rank, uint64_t *bytes, struct err *err);
+/* Finds cuda_room() of @n devices, the first of which is used then, once a process that ends has
+ * given its memory back: what is free on all of them no longer grows. */
+int cuda_rooms(const struct model_shape *shape, const struct engine_opts *opts,
+               const struct rank *rank, uint32_t n, uint64_t *bytes, struct err *err);
 
 /* Counts all memory that the backend will ever need (regions, staging, steps, weights), compares
  * the sum with the free memory, and allocates it; cuda_load() fills the weights. Returns 0, -ENOMEM

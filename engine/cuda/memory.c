@@ -678,30 +678,13 @@ int staging_send(struct be *b, struct staging *s, size_t from) {
     return cuda_copy(b, s->device + from, s->host + from, s->used - from, CUDA_TO_DEVICE);
 }
 
-/* Finds the free memory once another process that ends has given its memory back
- * (wait_for_memory()). */
-static int settled_memory(struct be *b, size_t *n_free) {
-    size_t before = 0, n_total;
-
-    *n_free = 0;
-    for (uint32_t waited = 0; waited == 0 || (*n_free > before && waited < b->limits.memory_ms);
-         waited += 100) {
-        before = *n_free;
-        if (waited)
-            nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-        if (ask_memory(b, n_free, &n_total) < 0)
-            return -EIO;
-    }
-    return 0;
-}
-
 /* Pages may take all but a twentieth of what is free beside weights and buffers. A model that does
  * not fit even so is refused with the sum when it is opened: there is always room for a page. */
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
-    size_t n_free;
+    size_t n_free, n_total;
 
     add_all(b);
-    if (settled_memory(b, &n_free) < 0)
+    if (ask_memory(b, &n_free, &n_total) < 0)
         return err_set(err, 0, NULL, "asking for the device's memory: %s", b->error);
     uint64_t need = sum_of_all(b);
     if (b->device.integrated && !b->opts->n_host_pages) /* their number is not known yet */

@@ -61,21 +61,21 @@ static void cut_layers(struct model_shape *s, const uint64_t *room, uint32_t n) 
 static int divide(struct model_shape *s, const struct engine_opts *o, struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
     uint64_t room[ENGINE_DEVICES];
-    int r = 0;
+    struct rank rank[ENGINE_DEVICES];
 
     memset(s->cut, 0, sizeof(s->cut));
     if (s->n_layer < n)
         return err_set(err, 0, "devices", "%u devices for the %u layers of the model: name fewer",
                        n, s->n_layer);
-    for (uint32_t i = 0; i < n && r == 0; i++) {
-        const struct rank rank = {(int)number[i], 0, 1, {1, 1}}; /* no layers */
-
-        r = cuda_room(s, o, &rank, &room[i], err);
+    for (uint32_t i = 0; i < n; i++)
+        rank[i] = (struct rank){(int)number[i], 0, 1, {1, 1}}; /* no layers */
+    int r = cuda_rooms(s, o, rank, n, room, err);
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < n; i++)
         room[i] = MAX(room[i], 1u);
-    }
-    if (r == 0)
-        cut_layers(s, room, n);
-    return r;
+    cut_layers(s, room, n);
+    return 0;
 }
 
 /* Returns the bytes of pages and states of all layers for which @room is enough, where a device has
@@ -84,6 +84,7 @@ static uint64_t room_of_all(uint64_t room, uint64_t own, uint64_t all) {
     return own ? (uint64_t)((double)room / (double)own * (double)all) : UINT64_MAX;
 }
 
+/* Called behind divide(), which has waited for the devices' memory. */
 static int room_layers(const struct model_shape *s, const struct engine_opts *o, uint64_t *bytes,
                        struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);

@@ -116,15 +116,15 @@ static int check_heads(const struct model_shape *s, uint32_t n, struct err *err)
 static int room_ranks(const struct model_shape *shape, const struct engine_opts *o, uint64_t *bytes,
                       struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
-    uint64_t least = UINT64_MAX, room = 0;
+    uint64_t least = UINT64_MAX, room[ENGINE_DEVICES];
+    struct rank rank[ENGINE_DEVICES];
     int r = check_heads(shape, n, err);
 
-    for (uint32_t i = n; i-- > 0 && r == 0;) {
-        const struct rank rank = {(int)number[i], i, n, {0, 0}};
-
-        r = cuda_room(shape, o, &rank, &room, err);
-        least = MIN(least, room);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        rank[i] = (struct rank){(int)number[i], i, n, {0, 0}};
+    r = r < 0 ? r : cuda_rooms(shape, o, rank, n, room, err);
+    for (uint32_t i = 0; i < n && r == 0; i++)
+        least = MIN(least, room[i]);
     *bytes = (shape->mla.rank ? 1 : n) * least;
     return r;
 }
