@@ -216,7 +216,8 @@ uint32_t cuda_take_layers(struct model_shape *s, const struct layers *layers) {
     memset(s->n_kv_values, 0, sizeof(s->n_kv_values));
     for (uint32_t i = 0; i < s->n_ops; i++) {
         const struct model_op *op = &s->op[i];
-        bool own = op->layer >= layers->first && op->layer < layers->end;
+        bool own =
+            op->layer >= layers->first && (op->layer < layers->end || layers->end == s->n_layer);
 
         if (own && op_has_pages(op))
             s->n_kv_values[op->kv.cls] += 2ull * op->heads.n_kv * op->heads.dim;
@@ -239,6 +240,7 @@ static void divide_shape(struct be *b) {
     *s = *b->shape;
     b->shape = s;
     if (b->n_ranks == 1) {
+        s->drafts = s->drafts && has_last_layer(b);
         b->recurrent.first = cuda_take_layers(s, &b->layers);
         return;
     }
@@ -361,9 +363,9 @@ int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank,
     assert(o->n_host_states <= o->n_states);
     b->recurrent.n_states = o->n_states;
     b->recurrent.n_device = o->n_states - o->n_host_states;
-    b->draft.of.n_slots = o->n_slots;
     set_rank(b, rank);
     divide_shape(b);
+    b->draft.of.n_slots = b->shape->drafts ? o->n_slots : 0;
     size_pages(b, o->shape);
     read_environment(b);
     r = find_device(b->api, b->number, &b->device, err);

@@ -403,13 +403,28 @@ static inline bool has_last_layer(const struct be *b) {
     return b->layers.end == b->shape->n_layer;
 }
 
+/* Returns true for the device that embeds tokens of the block that drafts by the model's matrix. */
+static inline bool embeds_drafts(const struct be *b) {
+    const struct model_shape *s = b->shape;
+    const struct tensor *first = NULL;
+
+    for (uint32_t i = 0; i < s->n_ops && s->drafts && has_last_layer(b); i++) {
+        if (s->op[i].kind != OP_EMBED)
+            continue;
+        if (first == s->op[i].w[0])
+            return true;
+        first = first ? first : s->op[i].w[0];
+    }
+    return false;
+}
+
 /* Returns true for an op that writes keys and values of a layer of its own. */
 static inline bool op_has_pages(const struct model_op *op) {
     return op->kind == OP_KEYS || op->kind == OP_MLA_KV || (op->kind == OP_QKV && op->w[1]);
 }
 
-/* Sets the values of keys, and the recurrent layers, of @s to those of @layers. Returns the number
- * of recurrent layers before these. */
+/* Sets the values of keys, and the recurrent layers, of @s to those of @layers, the last of which
+ * has the block that drafts behind it. Returns the number of recurrent layers before these. */
 uint32_t cuda_take_layers(struct model_shape *s, const struct layers *layers);
 
 /* Implements be_ops.open for device @number as rank @rank of @n_ranks, or with some of the layers

@@ -293,8 +293,8 @@ static bool is_of_each_rank(const struct tensor *t) {
  * with several ranks the first one has the rows. */
 static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool tied) {
     bool embed = is_embedding(t);
-    bool one = is_first_device(b) && has_last_layer(b) && b->n_ranks == 1;
-    bool lent = tied && one && tile_is_legible((uint32_t)t->format->type);
+    bool lent =
+        tied && has_last_layer(b) && b->n_ranks == 1 && tile_is_legible((uint32_t)t->format->type);
     struct tensor share = *t;
     uint64_t sum = 0;
 
@@ -302,7 +302,7 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
         share.ne[1] = rank_share(b, (uint32_t)t->ne[1]);
     if (b->n_ranks > 1 && t->n_dims > 2) /* perhaps of gates and of ups */
         share.ne[1] = 2 * rank_share(b, (uint32_t)(t->ne[1] + 1) / 2);
-    if (embed && !lent && is_first_device(b))
+    if (embed && !lent && (is_first_device(b) || embeds_drafts(b)))
         sum += round_up(t->n_bytes, 512);
     if (strcmp(t->name, "per_layer_token_embd.weight") == 0 ||
         ends_in(t, ".nextn.embed_tokens.weight") || ends_in(t, "selector_predecessor.weight") ||

@@ -1,7 +1,7 @@
 /*
  * layers - a model on devices of different kinds, or such that do not reach each other's memory:
  * each has some of the layers, with their keys and states, and computes them as one device would.
- * The first has the embedding, the last the logits, and samples.
+ * The first has the embedding, the last the logits and the block that drafts, and samples.
  *
  *     device 0: embed, layers 0 .. c - 1 --x--> device 1: layers c .., logits, sample
  *
@@ -23,28 +23,50 @@
 
 /* -- sizes ------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the matrices of a layer; the embedding is of the first one. */
-static uint64_t bytes_of_layer(const struct model_shape *s, uint32_t layer, bool logits) {
+static uint64_t bytes_of_op(const struct model_op *op) {
     uint64_t n = 0;
 
-    for (uint32_t i = 0; i < s->n_ops; i++)
-        for (int w = 0; w < OP_MATRICES && (s->op[i].kind == OP_LOGITS) == logits; w++)
-            n += s->op[i].layer == layer && s->op[i].w[w] ? s->op[i].w[w]->n_bytes : 0;
+    for (int w = 0; w < OP_MATRICES; w++)
+        n += op->w[w] ? op->w[w]->n_bytes : 0;
+    return n;
+}
+
+/* Returns the bytes of the matrices of a layer; the embedding is of the first one. */
+static uint64_t bytes_of_layer(const struct model_shape *s, uint32_t layer) {
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < s->n_ops && s->op[i].kind != OP_LOGITS; i++)
+        n += s->op[i].layer == layer ? bytes_of_op(&s->op[i]) : 0;
+    return n;
+}
+
+/* Returns those of the logits and of the block that drafts. */
+static uint64_t bytes_behind(const struct model_shape *s) {
+    uint64_t n = 0;
+    bool behind = false;
+
+    for (uint32_t i = 0; i < s->n_ops; i++) {
+        bool logits = s->op[i].kind == OP_LOGITS;
+
+        if (behind ? !logits && s->op[i].kind != OP_EMBED : logits)
+            n += bytes_of_op(&s->op[i]);
+        behind |= logits;
+    }
     return n;
 }
 
 /* A device ends where it has its part of the bytes, in 64ths so that some megabytes of another
  * process do not move the layers; each has one at least. */
 static void cut_layers(struct model_shape *s, const uint64_t *room, uint32_t n) {
-    uint64_t all = bytes_of_layer(s, 0, true), sum = 0, so_far = room[0], at = 0;
+    uint64_t all = bytes_behind(s), sum = 0, so_far = room[0], at = 0;
     uint32_t i = 0;
 
     for (uint32_t l = 0; l < s->n_layer; l++)
-        all += bytes_of_layer(s, l, false);
+        all += bytes_of_layer(s, l);
     for (uint32_t k = 0; k < n; k++)
         sum += room[k];
     for (uint32_t l = 0; l < s->n_layer; l++) {
-        uint64_t bytes = bytes_of_layer(s, l, false), part = (64 * so_far + sum / 2) / sum;
+        uint64_t bytes = bytes_of_layer(s, l), part = (64 * so_far + sum / 2) / sum;
         bool enough = at + bytes / 2 > all / 64 * part || s->n_layer - l < n - i;
 
         if (i + 1 < n && l > s->cut[i] && enough) {
@@ -107,29 +129,44 @@ static int room_layers(const struct model_shape *s, const struct engine_opts *o,
 
 /* -- weights ----------------------------------------------------------------------------------- */
 
-/* Layers that read the keys of others, or inputs of layers, could need what another device has. */
+/* Layers that read the keys of others, or inputs of layers, could need what another device has. The
+ * block that drafts makes its keys by another op. */
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
-    if (op->kind == OP_LAYER_INPUT || (op->kind == OP_QKV && !op->w[1]))
+    if (op->kind == OP_LAYER_INPUT || (op->kind == OP_QKV && !op->w[1] && op->layer < s->n_layer))
         return "layers that share keys or inputs, divided over devices,";
     return weft_backend_cuda.lacks(s, op);
 }
 
-/* Returns the device that has an op. */
+/* The op that the model begins with; holes may be in front of it. */
+static const struct model_op *first_embed(const struct ranks *k) {
+    const struct model_op *op = k->be[0]->shape->op;
+
+    return op->kind == OP_HOLES ? op + 1 : op;
+}
+
+/* Returns the device that has an op: the last one has the logits and the block that drafts. Each of
+ * the two may embed. */
 static uint32_t device_of(const struct ranks *k, const struct model_op *op) {
     uint32_t i = op->kind == OP_LOGITS ? k->n - 1 : 0;
 
-    while (op->layer >= k->be[i]->layers.end)
+    while (i + 1 < k->n && op->layer >= k->be[i]->layers.end)
         i++;
     return i;
 }
 
 static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct ranks *k = b->ranks;
-    uint32_t at = device_of(k, op);
+    bool first = op == first_embed(k);
+    uint32_t at = op->kind == OP_EMBED && !first ? k->n - 1 : device_of(k, op);
     struct kv_class *kv = &k->be[at]->kv[op->kv.cls];
     int r = ranks_use(k, at);
 
     r = r < 0 ? r : cuda_load(k->be[at], op, out, err);
+    if (r == 0 && first && embeds_drafts(k->be[k->n - 1])) {
+        at = k->n - 1;
+        r = ranks_use(k, at);
+        r = r < 0 ? r : cuda_load(k->be[at], op, &k->draft_embed, err);
+    }
     if (r == -EIO) {
         ranks_lose(k, k->be[at]);
         err_set(err, 0, NULL, "loading weights: %s", b->error);
@@ -155,22 +192,82 @@ static int wait_for(struct be *b, void *event) {
     return cuda_check(b, b->api->event_wait(event, b->stream), "cudaStreamWaitEvent");
 }
 
+/* The step of the batch on the device that computes it. */
+static struct step *step_now(const struct ranks *k) {
+    return &k->be[k->at]->step[k->batch->step % 2];
+}
+
+/* The batch's x in front of device @i, in pinned memory, and its size. */
+static float *handed(const struct ranks *k, uint32_t i, size_t *bytes) {
+    const struct be *b = k->be[i];
+    size_t row = b->shape->n_embd;
+
+    *bytes = k->batch->n_rows * row * sizeof(float);
+    return b->handed.x[k->batch->step % 2];
+}
+
+/* Begins the batch on device @at, which is used. */
+static int begin_here(struct ranks *k, uint32_t at) {
+    struct step *s;
+
+    k->at = at;
+    return step_begin(k->be[at], k->batch, &s) < 0 ? ranks_lose(k, k->be[at]) : 0;
+}
+
+static int begin_on(struct ranks *k, uint32_t at) {
+    int r = ranks_use(k, at);
+
+    return r < 0 ? r : begin_here(k, at);
+}
+
+static int compute(struct ranks *k, const struct model_op *op) {
+    int r = weft_backend_cuda.run[op->kind](step_now(k), op);
+
+    return r < 0 ? ranks_lose(k, k->be[k->at]) : 0;
+}
+
 /* Ends the step on a device, and begins it on the next one, which gets x. */
 static int hand_over(struct ranks *k) {
     struct be *from = k->be[k->at], *to = k->be[k->at + 1];
-    struct step *s = &from->step[k->batch->step % 2];
-    float *x = to->handed.x[k->batch->step % 2];
-    size_t bytes = (size_t)k->batch->n_rows * from->shape->n_embd * sizeof(*x);
+    struct step *s = step_now(k);
+    size_t bytes;
+    float *x = handed(k, k->at + 1, &bytes);
     int r = step_release(s);
 
     graph_end(s);
     r = r < 0 ? r : send(from, x, from->act.x, bytes);
     if (r < 0 || step_record(s) < 0)
         return ranks_lose(k, from);
-    r = ranks_use(k, ++k->at);
+    r = ranks_use(k, k->at + 1);
     r = r < 0 ? r : wait_for(to, s->event);
-    r = r < 0 ? r : send(to, to->act.x, x, bytes);
-    return r < 0 || step_begin(to, k->batch, &s) < 0 ? ranks_lose(k, to) : 0;
+    if (r < 0 || send(to, to->act.x, x, bytes) < 0)
+        return ranks_lose(k, to);
+    r = begin_here(k, k->at + 1);
+    if (r == 0 && k->at + 1 == k->n && k->holes)
+        r = compute(k, k->holes);
+    return r;
+}
+
+/* Holes, which come first, wait for the device that has the block. */
+static int run(struct step *s, const struct model_op *op) {
+    struct ranks *k = s->be->ranks;
+    uint32_t at = op->kind == OP_EMBED ? k->at : device_of(k, op);
+    struct model_op part = *op;
+    int r = 0;
+
+    if (op->kind == OP_HOLES) {
+        k->holes = op;
+        return 0;
+    }
+    while (k->at < at && r == 0)
+        r = hand_over(k);
+    assert(r < 0 || k->at == at);
+    if (r < 0 || op->kind != OP_EMBED || at == 0)
+        return r < 0 ? r : compute(k, op);
+    /* for the block that drafts */
+    if (op->weights == first_embed(k)->weights)
+        part.weights = k->draft_embed;
+    return compute(k, &part);
 }
 
 static bool is_fed(const struct engine_batch *batch) {
@@ -185,44 +282,32 @@ static size_t sampled_bytes(const struct be *b) {
     return 2 * b->opts->max_wants * sizeof(int32_t);
 }
 
-/* On the first device, which gets the samples of the step before. A batch without rows begins on
- * all. */
-static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
-    struct ranks *k = b->ranks;
+/* Gets the first device the samples of the step before. */
+static int take_samples(struct ranks *k) {
     struct be *first = k->be[0];
-    struct step *s;
     int r = ranks_use(k, 0);
 
-    k->batch = batch;
-    k->at = 0;
-    *out = &b->step[batch->step % 2];
-    if (r == 0 && is_fed(batch)) {
-        r = wait_for(first, b->ready);
-        r = r < 0
-                ? r
-                : send(first, first->sampling.sampled, first->handed.sampled, sampled_bytes(first));
-    }
-    if (r < 0 || step_begin(first, batch, &s) < 0)
-        return ranks_lose(k, first);
-    for (uint32_t i = 1; i < k->n && batch->n_rows == 0; i++) {
-        r = ranks_use(k, i);
-        if (r < 0 || step_begin(k->be[i], batch, &s) < 0)
-            return ranks_lose(k, k->be[i]);
-    }
-    return 0;
+    r = r < 0 ? r : wait_for(first, k->be[k->n - 1]->ready);
+    r = r < 0 ? r
+              : send(first, first->sampling.sampled, first->handed.sampled, sampled_bytes(first));
+    return r < 0 ? ranks_lose(k, first) : 0;
 }
 
-static int run(struct step *s, const struct model_op *op) {
-    struct ranks *k = s->be->ranks;
-    uint32_t at = device_of(k, op);
+/* On the first device; a pass that drafts is the last one's. A batch without rows begins on all. */
+static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
+    struct ranks *k = b->ranks;
     int r = 0;
 
-    while (k->at < at && r == 0)
-        r = hand_over(k);
-    assert(r < 0 || k->at == at);
-    struct be *b = k->be[at];
-    if (r == 0 && weft_backend_cuda.run[op->kind](&b->step[k->batch->step % 2], op) < 0)
-        r = ranks_lose(k, b);
+    k->batch = batch;
+    k->holes = NULL;
+    *out = &b->step[batch->step % 2];
+    if (batch->model)
+        return begin_on(k, k->n - 1);
+    if (is_fed(batch))
+        r = take_samples(k);
+    r = r < 0 ? r : begin_on(k, 0);
+    for (uint32_t i = 1; i < k->n && batch->n_rows == 0 && r == 0; i++)
+        r = begin_on(k, i);
     return r;
 }
 
@@ -244,6 +329,8 @@ static int end(struct step *s, struct engine_result *out) {
     for (uint32_t i = 0; i < k->n && r == 0; i++) {
         struct step *part = &k->be[i]->step[number % 2];
 
+        if (!part->batch) /* of a pass that drafts */
+            continue;
         r = ranks_use(k, i);
         if (r == 0 && (part == s ? step_end(s, out) : step_wait(part)) < 0)
             r = ranks_lose(k, k->be[i]);
@@ -276,7 +363,7 @@ static bool proving(struct be *b, bool on) {
 }
 
 void layers_ops(struct be_ops *all) {
-    static const enum op_kind drafts[] = {OP_KEEP, OP_DRAFT_IN, OP_KEYS, OP_HOLES};
+    static const enum op_kind blocks[] = {OP_TAP, OP_FUSE, OP_BLOCK_IN, OP_BLOCK_OUT, OP_SELECT};
 
     all->divide = divide;
     all->room = room_layers;
@@ -285,8 +372,8 @@ void layers_ops(struct be_ops *all) {
     all->begin = begin;
     for (uint32_t i = 0; i < OP_KINDS; i++)
         all->run[i] = all->run[i] ? run : NULL;
-    for (size_t i = 0; i < ARRAY_SIZE(drafts); i++)
-        all->run[drafts[i]] = NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(blocks); i++)
+        all->run[blocks[i]] = NULL;
     all->sample = sample;
     all->end = end;
     all->copy = copy;

@@ -33,9 +33,13 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);
 struct ranks {
     uint32_t n; /* open */
     struct be *be[RANKS];
-    /* Batch that is launched, and the device that computes it, where devices divide the layers. */
+    /* Devices that divide the layers: the batch that is launched, the device that computes it,
+     * OP_HOLES of it that are due. */
     const struct engine_batch *batch;
     uint32_t at;
+    const struct model_op *holes;
+    /* The embedding on the last device, for the block that drafts; NULL: the first alone has it. */
+    struct weights *draft_embed;
 };
 
 static const struct meeting all_meet = {UINT32_MAX, UINT32_MAX};

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/rng.h"
 #include "tests/engine/cuda/several.h"
 #include "tests/support/test_data.h"
 
@@ -107,6 +108,100 @@ Test(cuda_layers, a_wait_that_is_missing_is_seen) {
         cr_expect(several_misses(path, i, &right), "wait %u of %u", i, n);
     unlink(path);
 }
+
+/* -- drafts ------------------------------------------------------------------------------------ */
+
+enum { DRAFTS = 60 };
+static struct driver_out drafted[2][DRAFTS];
+static uint32_t n_drafted;
+
+static void keep_draft(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                       const float *logits) {
+    struct driver_out *to = ctx;
+
+    cr_assert(n_drafted < DRAFTS);
+    to[n_drafted++] = (struct driver_out){out->token, out->logprob, out->digest};
+}
+
+/* A prompt in chunks, steps with drafts behind each, steps with holes, and drafts behind these. */
+static void run_drafts(const char *path, const char *devices, struct driver_out *out) {
+    struct driver_opts o = {.backend = "cuda",
+                            .devices = (char *)devices,
+                            .path = path,
+                            .n_pages = 20,
+                            .max_rows = 16,
+                            .max_seqs = SEQS,
+                            .drafts = true,
+                            .on_out = keep_draft,
+                            .ctx = out};
+    struct driver_seq *s[SEQS];
+    struct err err = {0};
+    struct driver d;
+
+    n_drafted = 0;
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    cr_assert(d.info->n_slots > 0, "%s", d.info->note);
+    for (uint32_t i = 0; i < SEQS; i++) {
+        struct rng rng = {i + 1};
+        int32_t prompt[PROMPT];
+
+        for (uint32_t k = 0; k < PROMPT; k++)
+            prompt[k] = (int32_t)rng_below(&rng, d.info->n_vocab);
+        s[i] = driver_add(&d, prompt, PROMPT - i, 3 * OUTPUTS, NULL);
+        driver_prefill(&d, s[i], 11);
+    }
+    for (uint32_t t = 0; t < OUTPUTS + 2; t++) {
+        d.holes = t >= 2 && t < OUTPUTS;
+        for (uint32_t k = 0; k < 2 && !d.holes; k++) {
+            driver_draft(&d, s, SEQS, k);
+            for (uint32_t i = 0; i < SEQS; i++)
+                s[i]->draft[k] = (int32_t)(t + k + i);
+        }
+        driver_decode(&d, s, SEQS, 1, false);
+    }
+    for (uint32_t i = 0; i < SEQS; i++)
+        driver_drop(&d, s[i]);
+    driver_close(&d);
+}
+
+/* The block is on the last device, with an embedding of its own, or with the tiles of the output.
+ */
+Test(cuda_layers, the_models_block_drafts_what_it_does_on_one_device) {
+    static const struct tiny_model models[] = {
+        {.arch = "glm4moe", .type = TENSOR_Q8_0, .n_blocks = 1, .n_vocab = 41},
+        {.arch = "qwen35",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 64,
+         .n_vocab = 41,
+         .n_blocks = 1},
+        {.arch = "qwen35",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 64,
+         .n_vocab = 41,
+         .n_blocks = 1,
+         .tied = true},
+    };
+
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {
+        char path[64];
+
+        tiny_model_temp(&models[i], path);
+        apart(2);
+        run_drafts(path, "1", drafted[0]);
+        uint32_t n = n_drafted;
+        cr_assert(n > 2 * OUTPUTS * SEQS && drafted[0][n - 1].digest != 0);
+        fake_find()->ahead = -1;
+        run_drafts(path, "1,0", drafted[1]);
+        fake_find()->ahead = 0;
+        cr_expect(n_drafted == n && memcmp(drafted[0], drafted[1], sizeof(drafted[0])) == 0, "%zu",
+                  i);
+        unlink(path);
+    }
+}
+
+/* -- pages and states -------------------------------------------------------------------------- */
 
 /* The second time with self-test and proof, which leave numbers of their own in the page. */
 Test(cuda_layers, pages_go_to_the_host_and_back) {
