@@ -32,6 +32,10 @@
 /* Most pairs of an expert, on average, that expert_vec takes: an item of 64 pairs of expert_wide
  * takes about as many instructions as three items of 8 (docs/measurements/cuda-model.md). */
 #define FEW_PAIRS 16u
+/* Devices that divide the layers compute a batch in up to PARTS parts of PART_ROWS rows or more
+ * (docs/design/cuda-devices.md). */
+#define PART_ROWS 128u
+#define PARTS 8u
 #define GRAPHS 8u /* sizes of steps that are launched as one (graph.c) */
 #define PASSES 3u /* each with graphs of its own (model.h) */
 
@@ -44,11 +48,13 @@ struct region { /* an allocation */
     const char *what;
 };
 
-/* Memory that the host fills and uploads: the same offsets on both sides. Invariant: used <= size;
- * what lies below @used is not written again until the copy that reads it is over. */
+/* Memory that the host fills and uploads: the same offsets on both sides. Of several uploads to one
+ * place that are under way at once, @host has room for each: this one's is number @turn. Invariant:
+ * used <= size; what lies below @used is not written again until the copy that reads it is over. */
 struct staging {
     uint8_t *host, *device;
     size_t size, used;
+    uint32_t turn;
 };
 
 /* Sizes that the grids of a step are made for: those of the batch, or larger ones (graph.c). */
@@ -64,7 +70,9 @@ struct step_grid {
 struct step {
     struct be *be;
     const struct engine_batch *batch; /* NULL: idle */
-    struct staging rows, wants;       /* rows: on the device the same for both steps */
+    /* rows: on the device the same for both steps; turn 0: of the whole batch, else of a part of
+     * it. */
+    struct staging rows, wants;
     void *event;
     bool recorded;  /* the event stands at the end of the step */
     uint64_t ended; /* number of the last one */

@@ -216,11 +216,11 @@ static void add_attention(struct be *b) {
     add(b, &b->arrived, (size_t)b->device.n_multiprocessors, sizeof(uint32_t), "products", false);
 }
 
-/* A staging area of @size bytes; @device: the pointer to its device's side, NULL: another has
- * it. */
-static void add_staging(struct be *b, struct staging *s, size_t size, void *device) {
+/* A staging area of @size bytes for @n uploads; @device: the pointer to its device's side, NULL:
+ * another has it. */
+static void add_staging(struct be *b, struct staging *s, size_t size, uint32_t n, void *device) {
     s->size = round_up(size, 256);
-    add(b, &s->host, s->size, 1, "uploads", true);
+    add(b, &s->host, n, s->size, "uploads", true);
     if (device)
         add(b, device, s->size, 1, "uploads", false);
 }
@@ -234,6 +234,9 @@ static void add_steps(struct be *b) {
     /* Bytes of a picture's row: positions, place, values */
     size_t picture = b->shape->n_picture ? (b->shape->n_picture + ROPE_AXES + 1) * 4ull : 0;
 
+    bool divided = b->n_ranks == 1 && !(is_first_device(b) && has_last_layer(b));
+    uint32_t n_uploads = divided && rows >= 2 * PART_ROWS ? 1 + PARTS : 1;
+
     b->page_capacity = (uint32_t)MIN(
         seqs * ((b->opts->max_context + b->opts->page_tokens - 1) / b->opts->page_tokens),
         1u << 28);
@@ -246,13 +249,13 @@ static void add_steps(struct be *b) {
                     sizeof(struct batch_head) + rows * (32 + picture) + wants * 4 +
                         (size_t)b->page_capacity * 4 * (b->kv[KV_WINDOW].n_pages ? 2 : 1) +
                         seqs * sizeof(struct plan_seq) + slack,
-                    i == 0 ? &b->head : NULL);
+                    n_uploads, i == 0 ? &b->head : NULL);
         add_staging(b, &s->wants,
                     wants * (sizeof(struct sample_want) + 4) + MIN(wants, LOGIT_ROWS) * words * 4 +
                         seqs * (unique * sizeof(struct penal) +
                                 LIST_MAX * (sizeof(struct bias_entry) + sizeof(int32_t))) +
                         slack,
-                    &s->wants.device);
+                    1, &s->wants.device);
         add(b, &s->out_device, wants, sizeof(struct sample_out), "results", false);
         add(b, &s->out_host, wants, sizeof(struct sample_out), "results", true);
         add(b, &s->hidden_host, wants * b->shape->n_embd, sizeof(float), "results", true);
@@ -668,14 +671,15 @@ void *staging_take(struct staging *s, size_t n, const void **device) {
     s->used = at + n;
     assert(s->used <= s->size);
     *device = s->device + at;
-    return s->host + at;
+    return s->host + s->turn * s->size + at;
 }
 
 int staging_send(struct be *b, struct staging *s, size_t from) {
     assert(from <= s->used && s->used <= s->size);
     if (s->used == from)
         return 0;
-    return cuda_copy(b, s->device + from, s->host + from, s->used - from, CUDA_TO_DEVICE);
+    return cuda_copy(b, s->device + from, s->host + s->turn * s->size + from, s->used - from,
+                     CUDA_TO_DEVICE);
 }
 
 /* Pages may take all but a twentieth of what is free beside weights and buffers. A model that does

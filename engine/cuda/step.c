@@ -217,12 +217,13 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
     s->many_share = attend_many_share(b, batch);
     memset(s->mask, 0, batch->n_wants * sizeof(*s->mask));
     hidden_sort(s);
-    draft_begin(s);
+    if (s->rows.turn == 0)
+        draft_begin(s);
     *out = s;
     if (batch->n_rows == 0)
         return b->lost ? -EIO : 0;
     int r = upload_rows(s);
-    if (r == 0)
+    if (r == 0 && s->rows.turn == 0)
         draft_uploaded(s);
     return r;
 }

@@ -11,6 +11,12 @@
  * the first device, others begin there while the step before is on another. Each device has the
  * graphs of its part of a step, which end before x is handed over.
  *
+ * A batch of many rows is computed in parts, each with a part of that memory and a place of its own
+ * for the upload:
+ *
+ *     device 0: part 1, part 2, part 3
+ *     device 1:         part 1, part 2, part 3, logits of all, sample
+ *
  * There is pinned memory for two steps, and at most two are in flight: what a step has handed over
  * is read before the next but one writes there.
  */
@@ -203,7 +209,7 @@ static float *handed(const struct ranks *k, uint32_t i, size_t *bytes) {
     size_t row = b->shape->n_embd;
 
     *bytes = k->batch->n_rows * row * sizeof(float);
-    return b->handed.x[k->batch->step % 2];
+    return b->handed.x[k->batch->step % 2] + k->row0 * row;
 }
 
 /* Begins the batch on device @at, which is used. */
@@ -249,8 +255,7 @@ static int hand_over(struct ranks *k) {
 }
 
 /* Holes, which come first, wait for the device that has the block. */
-static int run(struct step *s, const struct model_op *op) {
-    struct ranks *k = s->be->ranks;
+static int run_op(struct ranks *k, const struct model_op *op) {
     uint32_t at = op->kind == OP_EMBED ? k->at : device_of(k, op);
     struct model_op part = *op;
     int r = 0;
@@ -268,6 +273,110 @@ static int run(struct step *s, const struct model_op *op) {
     if (op->weights == first_embed(k)->weights)
         part.weights = k->draft_embed;
     return compute(k, &part);
+}
+
+static int run(struct step *s, const struct model_op *op) {
+    struct ranks *k = s->be->ranks;
+
+    return op < k->done ? 0 : run_op(k, op);
+}
+
+/* -- parts of a batch -------------------------------------------------------------------------- */
+
+/* Rows of a part of a batch, of whole panels of a product; 0: it is computed at once. */
+static uint32_t part_rows(const struct ranks *k, const struct engine_batch *batch) {
+    bool whole = batch->model || batch->holes || k->be[0]->shape->encoder;
+    uint32_t n = MIN(batch->n_rows / PART_ROWS, PARTS);
+
+    for (uint32_t i = 0; i < batch->n_seqs; i++)
+        whole |= batch->seq[i].n_pictures > 0;
+    return whole || n < 2 ? 0 : (uint32_t)round_up((batch->n_rows + n - 1) / n, MATMUL_COLUMNS);
+}
+
+/* The sequences of @batch's rows from @row0 on, up to @n, as a batch without wants. */
+static struct engine_batch part_of(const struct ranks *k, const struct engine_batch *batch,
+                                   uint32_t row0, uint32_t n) {
+    struct engine_batch part = *batch;
+    uint32_t first = 0;
+
+    while (batch->seq[first].row0 + batch->seq[first].n_rows <= row0)
+        first++;
+    part.n_rows = MIN(n, batch->n_rows - row0);
+    part.n_seqs = part.n_wants = 0;
+    part.token += row0;
+    part.seq = k->part;
+    for (uint32_t i = first; i < batch->n_seqs && batch->seq[i].row0 < row0 + part.n_rows; i++) {
+        struct engine_seq *q = &k->part[part.n_seqs++];
+        uint32_t end = MIN(batch->seq[i].row0 + batch->seq[i].n_rows, row0 + part.n_rows);
+
+        *q = batch->seq[i];
+        uint32_t before = row0 > q->row0 ? row0 - q->row0 : 0;
+        q->pos0 += before;
+        q->n_rows = end - q->row0 - before;
+        q->row0 += before;
+        q->row0 -= row0;
+        q->feed = before ? -1 : q->feed;
+        q->begins = q->begins && !before;
+    }
+    for (uint32_t c = 0; c < PAGE_CLASSES; c++)
+        if (part.table[c].start)
+            part.table[c].start += first;
+    return part;
+}
+
+/* Computes the layers of a part on all devices. What is behind them comes back to where it was
+ * handed over. */
+static int run_part(struct ranks *k, const struct model_op *end) {
+    size_t bytes;
+    int r = begin_on(k, 0);
+
+    for (const struct model_op *op = first_embed(k); op < end && r == 0; op++)
+        r = run_op(k, op);
+    if (r < 0)
+        return r;
+    assert(k->at + 1 == k->n);
+    float *x = handed(k, k->at, &bytes);
+    struct be *last = k->be[k->at];
+    r = step_release(step_now(k));
+    return r < 0 || send(last, x, last->act.x, bytes) < 0 ? ranks_lose(k, last) : 0;
+}
+
+/* Computes the layers of the batch part by part, so that a device has one while the next device has
+ * the one before, and begins the whole batch behind them on the last device. */
+static int run_parts(struct ranks *k, const struct engine_batch *batch, uint32_t n) {
+    const struct model_op *end = first_embed(k);
+    struct engine_batch part;
+    uint32_t turn = 0;
+    size_t bytes;
+    int r = 0;
+
+    while (end->kind != OP_KEEP && end->kind != OP_LOGITS)
+        end++;
+    k->batch = &part;
+    for (k->row0 = 0; k->row0 < batch->n_rows && r == 0; k->row0 += n) {
+        turn++;
+        for (uint32_t i = 0; i < k->n; i++) {
+            k->be[i]->step[batch->step % 2].rows.turn = turn;
+            k->be[i]->step[batch->step % 2].batch = NULL;
+        }
+        part = part_of(k, batch, k->row0, n);
+        r = run_part(k, end);
+    }
+    k->batch = batch;
+    k->row0 = 0;
+    k->done = end;
+    for (uint32_t i = 0; i < k->n; i++) {
+        struct step *s = &k->be[i]->step[batch->step % 2];
+
+        s->rows.turn = 0;
+        s->batch = i + 1 < k->n ? batch : NULL;
+        if (s->batch) /* a step that it feeds asks for places */
+            hidden_sort(s);
+    }
+    struct be *last = k->be[k->n - 1];
+    float *x = handed(k, k->n - 1, &bytes);
+    r = r < 0 ? r : begin_on(k, k->n - 1);
+    return r < 0 || send(last, last->act.x, x, bytes) < 0 ? ranks_lose(k, last) : 0;
 }
 
 static bool is_fed(const struct engine_batch *batch) {
@@ -296,15 +405,18 @@ static int take_samples(struct ranks *k) {
 /* On the first device; a pass that drafts is the last one's. A batch without rows begins on all. */
 static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
     struct ranks *k = b->ranks;
+    uint32_t n = part_rows(k, batch);
     int r = 0;
 
     k->batch = batch;
-    k->holes = NULL;
+    k->holes = k->done = NULL;
     *out = &b->step[batch->step % 2];
     if (batch->model)
         return begin_on(k, k->n - 1);
     if (is_fed(batch))
         r = take_samples(k);
+    if (r == 0 && n)
+        return run_parts(k, batch, n);
     r = r < 0 ? r : begin_on(k, 0);
     for (uint32_t i = 1; i < k->n && batch->n_rows == 0 && r == 0; i++)
         r = begin_on(k, i);

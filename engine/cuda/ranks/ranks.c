@@ -159,6 +159,11 @@ static int open_all(struct ranks *k, const struct be_opts *o, uint32_t leader, s
     const char *note = "";
     int r = by_layers ? 0 : check_heads(o->shape, n, err);
 
+    if (by_layers) {
+        k->part = calloc(o->engine->max_seqs, sizeof(*k->part));
+        if (!k->part)
+            return -ENOMEM;
+    }
     for (uint32_t i = 0; i < n && r == 0; i++) {
         const struct rank rank = {
             (int)number[i], by_layers ? 0 : i, by_layers ? 1 : n, {cut[i], cut[i + 1]}};
@@ -196,6 +201,7 @@ static void close_all(struct ranks *k) {
             b->api->event_free(b->ready);
         cuda_close(b);
     }
+    free(k->part);
     free(k);
 }
 

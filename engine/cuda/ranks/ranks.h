@@ -33,11 +33,13 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);
 struct ranks {
     uint32_t n; /* open */
     struct be *be[RANKS];
-    /* Devices that divide the layers: the batch that is launched, the device that computes it,
-     * OP_HOLES of it that are due. */
+    /* Devices that divide the layers: the batch, or part of one, that is launched, with its first
+     * row; the device that computes it; OP_HOLES of it that are due. Ops before @done have been
+     * computed part by part. */
     const struct engine_batch *batch;
-    uint32_t at;
-    const struct model_op *holes;
+    uint32_t row0, at;
+    const struct model_op *holes, *done;
+    struct engine_seq *part; /* [max_seqs] */
     /* The embedding on the last device, for the block that drafts; NULL: the first alone has it. */
     struct weights *draft_embed;
 };

@@ -73,13 +73,47 @@ void several_run(const char *path, const char *devices, enum engine_kv_type kv, 
     cr_expect(fake_find()->n_live == 0);
 }
 
+void several_run_long(const char *path, const char *devices, struct trace *t) {
+    struct driver_opts o = {.backend = "cuda",
+                            .devices = (char *)devices,
+                            .path = path,
+                            .n_pages = 24,
+                            .max_rows = LONG,
+                            .max_seqs = SEQS,
+                            .on_out = keep,
+                            .ctx = t};
+    struct rng rng = {7};
+    int32_t prompt[LONG];
+    struct err err = {0};
+    struct driver d;
+
+    memset(t, 0, sizeof(*t));
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    for (uint32_t i = 0; i < LONG; i++)
+        prompt[i] = (int32_t)rng_below(&rng, d.info->n_vocab);
+    struct driver_seq *a = t->seq[0] = driver_add(&d, prompt + 5, SHORT, OUTPUTS + 1, NULL);
+    struct driver_seq *b = t->seq[1] = driver_add(&d, prompt, LONG, OUTPUTS, NULL);
+    b->every_row = true;
+    driver_launch(&d, &(struct driver_part){a, SHORT}, 1);
+    driver_launch(&d, (struct driver_part[]){{a, 1}, {b, LONG - 1}}, 2);
+    driver_wait(&d);
+    driver_launch(&d, (struct driver_part[]){{a, 1}, {b, 1}}, 2);
+    driver_wait(&d);
+    driver_wait(&d);
+    driver_decode(&d, t->seq, SEQS, OUTPUTS - 2, true);
+    for (uint32_t i = 0; i < SEQS; i++)
+        driver_drop(&d, t->seq[i]);
+    driver_close(&d);
+    cr_expect(fake_find()->n_live == 0);
+}
+
 uint32_t several_difference(const struct trace *a, const struct trace *b) {
     for (uint32_t i = 0; i < SEQS; i++)
-        for (uint32_t p = 0; p < PROMPT + OUTPUTS; p++)
+        for (uint32_t p = 0; p < LONG + OUTPUTS; p++)
             if (a->at[i][p].digest != b->at[i][p].digest ||
                 a->at[i][p].token != b->at[i][p].token ||
                 a->at[i][p].logprob != b->at[i][p].logprob)
-                return i * (PROMPT + OUTPUTS) + p;
+                return i * (LONG + OUTPUTS) + p;
     return UINT32_MAX;
 }
 
@@ -101,7 +135,7 @@ void several_compare(const struct tiny_model *m, const char *devices, enum engin
     unlink(path);
 }
 
-bool several_misses(const char *path, uint32_t number, const struct trace *right) {
+bool several_misses(const char *path, bool is_long, uint32_t number, const struct trace *right) {
     static struct trace wrong;
     struct fake_cuda *f = fake_find();
     bool seen = false;
@@ -112,7 +146,10 @@ bool several_misses(const char *path, uint32_t number, const struct trace *right
         f->now_and_then = way > 1;
         f->n_drained = way / 2;
         f->n_waits = 0;
-        several_run(path, "0,1", ENGINE_KV_F16, 1, &wrong);
+        if (is_long)
+            several_run_long(path, "0,1", &wrong);
+        else
+            several_run(path, "0,1", ENGINE_KV_F16, 1, &wrong);
         seen = several_difference(right, &wrong) != UINT32_MAX;
     }
     f->forget_wait = 0;

@@ -16,7 +16,8 @@
 #define FEW(all) (all)
 #endif
 
-enum { PROMPT = 24, SHORT = 8, OUTPUTS = 4, SEQS = 2, STATE_BYTES = 1 << 18 };
+/* LONG: devices that divide the layers compute it in parts of 192 and 128 rows. */
+enum { PROMPT = 24, SHORT = 8, LONG = 320, OUTPUTS = 4, SEQS = 2, STATE_BYTES = 1 << 18 };
 
 /* Two layers, of which the host may have an FFN. */
 extern const struct tiny_model several_dense;
@@ -25,7 +26,7 @@ extern uint32_t several_device_layers; /* engine_opts, of the next runs; 0: all 
 /* What came of each row of each sequence. */
 struct trace {
     struct driver_seq *seq[SEQS];
-    struct driver_out at[SEQS][PROMPT + OUTPUTS];
+    struct driver_out at[SEQS][LONG + OUTPUTS];
 };
 
 /* What a run of a few steps by the engine itself comes to. */
@@ -43,14 +44,17 @@ struct outcome {
  * without wants. */
 void several_run(const char *path, const char *devices, enum engine_kv_type kv, uint32_t n_seqs,
                  struct trace *t);
+/* A short prompt, whose sequence decodes beside all but the end of a LONG one, fed by the step that
+ * is in flight; then both decode. */
+void several_run_long(const char *path, const char *devices, struct trace *t);
 /* The first position that differs, of all sequences one behind the other; UINT32_MAX: none. */
 uint32_t several_difference(const struct trace *a, const struct trace *b);
 /* Runs @m on one device and on @devices, which run apart as far as events let them and launch
  * graphs: the bits are the same. */
 void several_compare(const struct tiny_model *m, const char *devices, enum engine_kv_type kv);
-/* A wait of a stream for another's event is left out, the @number'th of a run: whether the emulator
- * sees it, where one of the devices is ahead. */
-bool several_misses(const char *path, uint32_t number, const struct trace *right);
+/* A wait of a stream for another's event is left out, the @number'th of a run of one sequence, or
+ * of several_run_long(): whether the emulator sees it, where one of the devices is ahead. */
+bool several_misses(const char *path, bool is_long, uint32_t number, const struct trace *right);
 /* Opens; three rows, whose page goes to host memory and back to another one, then a row that sees
  * it. Returns the first error. */
 int several_try(const char *path, const char *devices, const char *backend, struct outcome *out,

@@ -105,7 +105,86 @@ Test(cuda_layers, a_wait_that_is_missing_is_seen) {
     uint32_t n = f->n_waits;
     cr_expect(n > OUTPUTS + 1 && n <= 2 * (OUTPUTS + 1), "%u", n);
     for (uint32_t i = 2; i <= FEW(n); i++)
-        cr_expect(several_misses(path, i, &right), "wait %u of %u", i, n);
+        cr_expect(several_misses(path, false, i, &right), "wait %u of %u", i, n);
+    unlink(path);
+}
+
+/* -- parts of a batch -------------------------------------------------------------------------- */
+
+static uint32_t n_embeds; /* of batches, or parts of one */
+
+static void count_embeds(const char *kernel, uint64_t number, void *args) {
+    n_embeds += strcmp(kernel, "embed") == 0;
+}
+
+/* Pages of both sizes, windows and sinks, experts, states; three devices. */
+Test(cuda_layers, a_batch_in_parts_has_the_bits_of_one_device) {
+    static const struct tiny_model models[] = {
+        {.type = TENSOR_Q8_0,
+         .n_layer = 3,
+         .n_embd = 64,
+         .n_ff = 64,
+         .n_vocab = 40,
+         .head_dim = 32,
+         .max_context = 400},
+        {.arch = "gpt-oss",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 96,
+         .n_vocab = 41,
+         .n_layer = 2,
+         .n_expert = 3,
+         .n_expert_used = 3,
+         .max_context = 400},
+        {.arch = "qwen35",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 64,
+         .n_vocab = 41,
+         .max_context = 400},
+    };
+    static struct trace one, several;
+    struct fake_cuda *f = fake_find();
+
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {
+        char path[64];
+
+        tiny_model_temp(&models[i], path);
+        apart(3);
+        several_run_long(path, "0", &one);
+        f->ahead = -1;
+        n_embeds = 0;
+        f->on_launch = count_embeds;
+        several_run_long(path, i ? "1,0" : "2,0,1", &several);
+        f->on_launch = NULL;
+        f->ahead = 0;
+        cr_expect(n_embeds == 6, "one more than steps: %u", n_embeds);
+        cr_expect(one.at[1][LONG - 1].digest != 0 &&
+                      several_difference(&one, &several) == UINT32_MAX,
+                  "%zu: %u", i, several_difference(&one, &several));
+        unlink(path);
+    }
+}
+
+Test(cuda_layers, a_wait_that_is_missing_between_parts_is_seen) {
+    static struct trace right;
+    const struct tiny_model m = {.type = TENSOR_Q8_0,
+                                 .n_layer = 2,
+                                 .n_embd = 64,
+                                 .n_ff = 64,
+                                 .n_vocab = 40,
+                                 .head_dim = 32,
+                                 .max_context = 400};
+    struct fake_cuda *f = fake_find();
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    apart(2);
+    f->n_waits = 0;
+    several_run_long(path, "0,1", &right);
+    cr_expect(f->n_waits == 9, "hands over 1, 2, 1, 1, 1, and fed 3 times: %u", f->n_waits);
+    for (uint32_t i = 2; i <= FEW(4u); i++)
+        cr_expect(several_misses(path, true, i, &right), "wait %u", i);
     unlink(path);
 }
 

@@ -207,11 +207,11 @@ Test(cuda_ranks, a_wait_that_is_missing_in_a_graph_is_seen) {
     cr_expect(f->n_waits == LAST, "%u", f->n_waits);
     cr_expect(f->n_graph_launches == OUTPUTS - 2);
     for (uint32_t i = 1; i <= FEW(READS); i++) {
-        cr_expect(several_misses(path, NOTED + i, &right), "wait %u", i);
-        cr_expect(several_misses(path, CAPTURED + 1 + i, &right), "graph, wait %u", i);
+        cr_expect(several_misses(path, false, NOTED + i, &right), "wait %u", i);
+        cr_expect(several_misses(path, false, CAPTURED + 1 + i, &right), "graph, wait %u", i);
     }
     for (uint32_t i = LATER + 1; i < FEW(LAST); i++)
-        cr_expect(several_misses(path, i, &right), "wait %u", i);
+        cr_expect(several_misses(path, false, i, &right), "wait %u", i);
     f->n_waits = 0;
     f->n_graph_launches = 0;
     f->forget_wait = LATER;
