@@ -468,9 +468,6 @@ int engine_picture_begin(struct engine *e, const uint8_t *rgb, const struct pict
     return image_encoder_begin(e->encoder, rgb, l, out, err);
 }
 
-uint64_t engine_picture_step(struct engine *e, uint64_t work) {
-    return image_encoder_step(e->encoder, work);
-}
 
 void engine_picture_end(struct engine *e) {
     if (e->encoder)
@@ -484,6 +481,10 @@ static int lose(struct engine *e, int r) {
     if (r < 0)
         e->lost = true;
     return r;
+}
+
+int engine_picture_step(struct engine *e, uint64_t work, uint64_t *left) {
+    return e->lost ? -EIO : lose(e, image_encoder_step(e->encoder, work, left));
 }
 
 /* Host backends keep host pages behind the others: every copy is one inside the same memory. */

@@ -117,7 +117,8 @@ uint64_t engine_picture_work(const struct engine *e, const struct picture_layout
 int engine_picture_begin(struct engine *e, const uint8_t *rgb, const struct picture_layout *l,
                          float *out, struct err *err);
 /* Computes pieces of the picture under way until at least @work multiply-adds are done; one piece
- * at least. Returns the work that is left; 0: @out is complete, and another picture may begin. */
-uint64_t engine_picture_step(struct engine *e, uint64_t work);
+ * at least. *left is the work that is left; 0: @out is complete, and another picture may begin. 0,
+ * or -EIO: the device is lost. */
+int engine_picture_step(struct engine *e, uint64_t work, uint64_t *left);
 /* Drops the picture under way, if any. */
 void engine_picture_end(struct engine *e);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/clock.h"
+#include "base/try.h"
 #include "scheduler/fair_share.h"
 #include "scheduler/policy.h"
 #include "scheduler/view.h"
@@ -382,7 +383,8 @@ int64_t pictures_step(struct pictures *p, int64_t ns, struct sched_picture **fai
     const struct request *payer = pictures_payer(p);
     int64_t from = clock_now(p->view->clock);
     double work = p->ns_per_work > 0 ? (double)ns / p->ns_per_work : 1;
-    uint64_t left = engine_picture_step(p->engine, (uint64_t)MAX(1, MIN(work, (double)p->left)));
+    uint64_t left;
+    TRY(engine_picture_step(p->engine, (uint64_t)MAX(1, MIN(work, (double)p->left)), &left));
     int64_t now = clock_now(p->view->clock), took = now - from;
 
     assert(left < p->left && payer);

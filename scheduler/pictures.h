@@ -81,8 +81,8 @@ struct sched_picture *pictures_take(struct pictures *p, const struct msg_picture
 bool pictures_has_work(const struct pictures *p);
 /* Returns the request that pays for the next piece, while there is one. */
 const struct request *pictures_payer(const struct pictures *p);
-/* Computes pieces for about @ns, at least one. Returns the time taken in ns. *failed: NULL, or a
- * picture that cannot be computed, for the reason @why. */
+/* Computes pieces for about @ns, at least one. Returns the time taken in ns, or -EIO: the engine is
+ * lost. *failed: NULL, or a picture that cannot be computed, for the reason @why. */
 int64_t pictures_step(struct pictures *p, int64_t ns, struct sched_picture **failed,
                       struct err *why);
 

@@ -546,7 +546,7 @@ static int run(struct sched *s) {
         return step_wait(s);
     s->plan.spent_ns = 0;
     if (pictures)
-        step_pictures(s);
+        TRY(step_pictures(s));
     if (sched_n_in_flight(s) < s->opts.depth)
         launched = step_launch(s);
     if (launched < 0)

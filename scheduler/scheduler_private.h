@@ -108,8 +108,8 @@ int step_launch(struct sched *s);
 /* Launches a step of copies only, when none is in flight. Returns as step_launch(). */
 int step_copies(struct sched *s);
 /* Computes pieces of a picture as long as the next step allows, and takes their time off its
- * prompts. */
-void step_pictures(struct sched *s);
+ * prompts. 0, or -EIO: the engine is lost. */
+int step_pictures(struct sched *s);
 /* Returns whether the last launched step is expected to take so long that no step is launched
  * behind it. */
 bool step_is_long(const struct sched *s);

@@ -83,7 +83,7 @@ static int64_t pictures_ns(const struct sched *s) {
     return MIN((int64_t)(PICTURE_BESIDE * (double)decode_ns), prompts ? beside_ns / 2 : beside_ns);
 }
 
-void step_pictures(struct sched *s) {
+int step_pictures(struct sched *s) {
     struct sched_picture *failed;
     struct err why = {0};
 
@@ -93,10 +93,12 @@ void step_pictures(struct sched *s) {
         s->opts.crash_page->started_ns = clock_now(s->clock);
         __atomic_store_n(&s->opts.crash_page->n, 1, __ATOMIC_RELEASE);
     }
-    s->plan.spent_ns = pictures_step(&s->pictures, pictures_ns(s), &failed, &why);
+    int64_t ns = pictures_step(&s->pictures, pictures_ns(s), &failed, &why);
     step_write_crash_page(s, 0, false);
     if (failed)
         sched_fail_picture(s, failed, &why);
+    s->plan.spent_ns = MAX(ns, 0);
+    return ns < 0 ? (int)ns : 0;
 }
 
 /* ---- launch ---- */

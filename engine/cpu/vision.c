@@ -7,7 +7,7 @@
 #include "base/try.h"
 #include "engine/cpu/cpu.h"
 #include "engine/vision/encoder.h"
-#include "engine/vision/ops.h"
+#include "engine/vision/host.h"
 
 /*
  * The CPU backend of image encoders: products by panels (matmul.c). Attention is two products as
@@ -37,6 +37,7 @@ struct lane {
 };
 
 struct vis_be {
+    struct vis_host host;
     const struct cpu_kernels *kernels;
     struct pool *pool;
     struct matmul_scratch *scratch; /* by thread */
@@ -44,7 +45,6 @@ struct vis_be {
     struct vis_mat *mats;
     uint8_t *acts[ACTS_KINDS]; /* [max_rows], of the kinds that matrices want */
     uint8_t *panel;            /* keys of a picture, then its values */
-    struct vis_sizes sizes;
 };
 
 /* Bytes of the keys of a head and of its values, each a whole number of panels. */
@@ -75,6 +75,7 @@ static struct vis_be *close_be(struct vis_be *b) {
     }
     for (int i = 0; i < ACTS_KINDS; i++)
         free(b->acts[i]);
+    vis_host_close(&b->host);
     free(b->panel);
     free(b->lane);
     free(b->scratch);
@@ -85,7 +86,8 @@ static struct vis_be *close_be(struct vis_be *b) {
 
 /* False: out of memory; what there is is freed by close_be(). */
 static bool allocate(struct vis_be *b) {
-    uint32_t n = pool_n_threads(b->pool), dim = b->sizes.head_dim, keys = b->sizes.max_keys;
+    uint32_t n = pool_n_threads(b->pool), dim = b->host.sizes.head_dim,
+             keys = b->host.sizes.max_keys;
     uint32_t window = MIN(keys, (uint32_t)WINDOW_KEYS);
 
     b->scratch = aligned(n * sizeof(*b->scratch));
@@ -101,25 +103,6 @@ static bool allocate(struct vis_be *b) {
             return false;
     }
     return b->scratch && b->lane && b->panel;
-}
-
-static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
-                   const struct vis_sizes *sizes, struct err *err) {
-    const struct cpu_kernels *kernels = isa_find(opts->isa, err);
-    struct vis_be *b = kernels ? calloc(1, sizeof(*b)) : NULL;
-
-    if (!b)
-        return kernels ? -ENOMEM : -EINVAL;
-    b->kernels = kernels;
-    b->sizes = *sizes;
-    int r = pool_new(&b->pool, opts->n_threads);
-    if (r == 0 && !allocate(b))
-        r = -ENOMEM;
-    if (r < 0)
-        close_be(b);
-    else
-        *out = b;
-    return r;
 }
 
 /* Context of work that is handed out item by item. */
@@ -143,252 +126,6 @@ static void each(struct vis_be *b, uint32_t n, vis_row_fn fn, void *ctx) {
     struct items w = {.b = b, .fn = fn, .ctx = ctx, .n = n};
 
     pool_run(b->pool, do_items, &w);
-}
-
-/* A matrix that is packed, and the tensor that it is packed from. */
-struct packing {
-    struct mat *m;
-    const struct tensor *t;
-};
-
-static void pack_panel(void *ctx, uint32_t i) {
-    const struct packing *p = ctx;
-
-    panel_pack(p->m, p->t, i, p->m->data + i * p->m->panel_bytes);
-}
-
-static int load(struct vis_be *b, const struct tensor *t, const float *bias, struct vis_mat **out,
-                struct err *err) {
-    struct vis_mat *v = calloc(1, sizeof(*v));
-
-    if (!v)
-        return -ENOMEM;
-    v->next = b->mats;
-    b->mats = v;
-    TRY(panel_plan(&v->m, t, err));
-    enum acts_kind kind = panel_infos[v->m.format].acts;
-    v->m.bias = bias;
-    v->m.data = aligned(v->m.n_panels * v->m.panel_bytes);
-    if (!b->acts[kind])
-        b->acts[kind] = aligned(acts_bytes(kind, (uint32_t)round_up(b->sizes.max_in, 256),
-                                           (uint32_t)round_up(b->sizes.max_rows, TILE_MAX)));
-    if (!v->m.data || !b->acts[kind])
-        return -ENOMEM;
-    struct packing p = {&v->m, t};
-    each(b, v->m.n_panels, pack_panel, &p);
-    *out = v;
-    return 0;
-}
-
-/* Rows that become activations. */
-struct storing {
-    struct vis_be *b;
-    const float *in;
-    size_t stride;
-    uint32_t n_in;
-    enum acts_kind kind;
-};
-
-static void store_row(void *ctx, uint32_t r) {
-    const struct storing *s = ctx;
-
-    s->b->kernels->acts_store[s->kind](s->in + r * s->stride, s->n_in,
-                                       s->b->acts[s->kind] + acts_bytes(s->kind, s->n_in, r));
-}
-
-static void linear(struct vis_be *b, const struct vis_mat *m, const float *in, size_t in_stride,
-                   uint32_t n_rows, float *out, size_t out_stride, bool add) {
-    enum acts_kind kind = panel_infos[m->m.format].acts;
-    struct storing s = {b, in, in_stride, m->m.n_in, kind};
-    struct matmul mm = {
-        .kernels = b->kernels,
-        .mode = add ? MATMUL_ADD : MATMUL_STORE,
-        .n_mats = 1,
-        .n_rows = n_rows,
-        .m = {&m->m},
-        .out = {out},
-        .out_stride = {out_stride},
-        .scratch = b->scratch,
-    };
-
-    assert(n_rows <= b->sizes.max_rows && m->m.n_in <= b->sizes.max_in);
-    mm.acts[kind] = b->acts[kind];
-    each(b, n_rows, store_row, &s);
-    matmul_run(b->pool, &mm, 1);
-}
-
-/* The attention of one head among the rows [first, first + n). */
-struct head {
-    struct vis_be *b;
-    const struct vis_attend *a;
-    uint32_t h, first, n;
-    struct packed p;
-    _Atomic uint32_t next; /* blocks below @end are still to be done */
-    uint32_t end;
-};
-
-/* Row @r's part @which of the head: 0 query, 1 key, 2 value. */
-static const float *part(const struct head *h, uint32_t r, uint32_t which) {
-    size_t n_embd = (size_t)h->a->n_head * h->a->head_dim;
-
-    return h->a->qkv + ((size_t)(h->first + r) * 3 + which) * n_embd +
-           (size_t)h->h * h->a->head_dim;
-}
-
-static struct mat matrix(uint8_t *data, uint32_t n_out, uint32_t n_in) {
-    return (struct mat){
-        .format = PANEL_F32,
-        .n_out = n_out,
-        .n_in = n_in,
-        .n_blocks = n_in,
-        .n_panels = (n_out + LANES - 1) / LANES,
-        .panel_bytes = (size_t)n_in * LANES * sizeof(float),
-        .data = data,
-    };
-}
-
-static void set_packed(struct head *h, uint8_t *panel) {
-    uint32_t dim = h->a->head_dim;
-
-    h->p.keys = matrix(panel, h->n, dim);
-    h->p.values = matrix(panel + keys_bytes(h->n, dim), dim, h->n);
-}
-
-/* Packs keys [16 i, 16 i + 16) and their values. */
-static void pack_keys(void *ctx, uint32_t i) {
-    const struct head *h = ctx;
-    uint32_t dim = h->a->head_dim, n = MIN(h->n - i * LANES, (uint32_t)LANES);
-    float *k = (float *)(h->p.keys.data + i * h->p.keys.panel_bytes);
-
-    memset(k, 0, h->p.keys.panel_bytes);
-    for (uint32_t j = 0; j < n; j++) {
-        const float *key = part(h, i * LANES + j, 1), *value = part(h, i * LANES + j, 2);
-
-        for (uint32_t d = 0; d < dim; d++)
-            k[d * LANES + j] = key[d];
-        for (uint32_t p = 0; p < h->p.values.n_panels; p++) {
-            float *v = (float *)(h->p.values.data + p * h->p.values.panel_bytes) +
-                       (size_t)(i * LANES + j) * LANES;
-            uint32_t m = MIN(dim - p * LANES, (uint32_t)LANES);
-
-            memset(v, 0, LANES * sizeof(float));
-            memcpy(v, value + p * LANES, m * sizeof(float));
-        }
-    }
-}
-
-/* The products of a block of @n rows with @m: row r's sums of panel p to out + r * stride + 16 p,
- * times scale[r]; scale NULL: 1. The last panel is cut to @width values. */
-static void multiply(const struct head *h, const struct mat *m, const uint8_t *acts, uint32_t n,
-                     float *out, size_t stride, uint32_t width, const float *scale) {
-    float acc[BLOCK * LANES * 2] __attribute__((aligned(64)));
-
-    for (uint32_t p = 0; p < m->n_panels; p++) {
-        matmul_panel(h->b->kernels, m, p, acts, n, acc, NULL);
-        for (uint32_t r = 0; r < n; r++) {
-            float *to = out + r * stride + (size_t)p * LANES;
-
-            for (uint32_t i = 0; i < MIN(width - p * LANES, (uint32_t)LANES); i++)
-                to[i] = acc[r * LANES + i] * (scale ? scale[r] : 1);
-        }
-    }
-}
-
-/* Rows [16 i, 16 i + 16) of the head. */
-static void attend_block(const struct head *h, uint32_t i, const struct lane *l) {
-    uint32_t dim = h->a->head_dim, n = MIN(h->n - i * BLOCK, (uint32_t)BLOCK);
-    size_t n_embd = (size_t)h->a->n_head * dim;
-    size_t stride = acts_bytes(ACTS_F, h->n, 1) / sizeof(float);
-    uint32_t padded = (uint32_t)round_up(h->n, LANES);
-    float inverse[BLOCK];
-
-    for (uint32_t r = 0; r < n; r++)
-        memcpy(l->acts + acts_bytes(ACTS_F, dim, r), part(h, i * BLOCK + r, 0),
-               dim * sizeof(float));
-    multiply(h, &h->p.keys, l->acts, n, l->scores, stride, padded, NULL);
-    for (uint32_t r = 0; r < n; r++) {
-        float *s = l->scores + r * stride;
-
-        for (uint32_t k = h->n; k < padded; k++)
-            s[k] = -INFINITY;
-        inverse[r] = 1 / h->b->kernels->exps(s, padded, h->a->scale);
-    }
-    float *out = h->a->out + (size_t)(h->first + i * BLOCK) * n_embd + (size_t)h->h * dim;
-    multiply(h, &h->p.values, (const uint8_t *)l->scores, n, out, n_embd, dim, inverse);
-}
-
-static void do_blocks(void *ctx, uint32_t thread) {
-    struct head *h = ctx;
-    uint32_t i;
-
-    while ((i = atomic_fetch_add(&h->next, 1)) < h->end)
-        attend_block(h, i, &h->b->lane[thread]);
-}
-
-/* All threads pack, then all threads compute. */
-static void attend_head(struct vis_be *b, const struct vis_attend *a, uint32_t head, uint32_t first,
-                        uint32_t n) {
-    struct head h = {.b = b,
-                     .a = a,
-                     .h = head,
-                     .first = a->start[0],
-                     .n = a->start[1] - a->start[0],
-                     .next = first / BLOCK,
-                     .end = (first + n + BLOCK - 1) / BLOCK};
-
-    assert(first % BLOCK == 0 && (n % BLOCK == 0 || first + n == h.n));
-    assert(h.n <= b->sizes.max_keys && a->head_dim == b->sizes.head_dim);
-    set_packed(&h, b->panel);
-    if (first == 0)
-        each(b, (h.n + LANES - 1) / LANES, pack_keys, &h);
-    pool_run(b->pool, do_blocks, &h);
-}
-
-struct windows {
-    struct vis_be *b;
-    const struct vis_attend *a;
-    _Atomic uint32_t next;
-};
-
-/* All heads of all windows, each by one thread. */
-static void do_windows(void *ctx, uint32_t thread) {
-    struct windows *w = ctx;
-    uint32_t i, n = w->a->n_segments * w->a->n_head;
-
-    while ((i = atomic_fetch_add(&w->next, 1)) < n) {
-        uint32_t s = i / w->a->n_head, first = w->a->start[s];
-        struct head h = {.b = w->b,
-                         .a = w->a,
-                         .h = i % w->a->n_head,
-                         .first = first,
-                         .n = w->a->start[s + 1] - first};
-
-        set_packed(&h, w->b->lane[thread].panel);
-        for (uint32_t k = 0; k < (h.n + LANES - 1) / LANES; k++)
-            pack_keys(&h, k);
-        for (uint32_t k = 0; k < (h.n + BLOCK - 1) / BLOCK; k++)
-            attend_block(&h, k, &w->b->lane[thread]);
-    }
-}
-
-static void attend(struct vis_be *b, const struct vis_attend *a) {
-    struct windows w = {.b = b, .a = a};
-    uint32_t longest = 0;
-
-    for (uint32_t s = 0; s < a->n_segments; s++)
-        longest = MAX(longest, a->start[s + 1] - a->start[s]);
-    assert(longest <= b->sizes.max_keys && a->head_dim == b->sizes.head_dim);
-    if (longest <= WINDOW_KEYS) {
-        pool_run(b->pool, do_windows, &w);
-        return;
-    }
-    for (uint32_t s = 0; s < a->n_segments; s++)
-        for (uint32_t h = 0; h < a->n_head; h++) {
-            struct vis_attend one = *a;
-
-            one.start = a->start + s;
-            attend_head(b, &one, h, 0, a->start[s + 1] - a->start[s]);
-        }
 }
 
 static void norm(const struct vis_be *b, const float *x, const float *w, const float *bias,
@@ -434,15 +171,308 @@ static void act(const struct vis_be *b, enum projector_act act, float *x, const 
     }
 }
 
+/* With the scores and keys of each thread. */
+static uint64_t open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
+    uint64_t thread = (uint64_t)s->max_keys * VIS_HEAD_ROWS;
+
+    return vis_host_bytes(s) +
+           (2ull * s->max_keys * s->head_dim + n_threads * thread) * sizeof(float) +
+           (uint64_t)s->max_rows * s->max_in * sizeof(float);
+}
+
+static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
+                   const struct vis_sizes *sizes, struct err *err) {
+    const struct cpu_kernels *kernels = isa_find(opts->isa, err);
+    struct vis_be *b = kernels ? calloc(1, sizeof(*b)) : NULL;
+
+    if (!b)
+        return kernels ? -ENOMEM : -EINVAL;
+    b->kernels = kernels;
+    b->host = (struct vis_host){.each = each, .norm = norm, .act = act};
+    int r = vis_host_open(&b->host, sizes);
+    r = r < 0 ? r : pool_new(&b->pool, opts->n_threads);
+    if (r == 0 && !allocate(b))
+        r = -ENOMEM;
+    if (r < 0)
+        close_be(b);
+    else
+        *out = b;
+    return r;
+}
+
+/* A matrix that is packed, and the tensor that it is packed from. */
+struct packing {
+    struct mat *m;
+    const struct tensor *t;
+};
+
+static void pack_panel(void *ctx, uint32_t i) {
+    const struct packing *p = ctx;
+
+    panel_pack(p->m, p->t, i, p->m->data + i * p->m->panel_bytes);
+}
+
+static int load(struct vis_be *b, const struct tensor *t, const float *bias, struct vis_mat **out,
+                struct err *err) {
+    struct vis_mat *v = calloc(1, sizeof(*v));
+
+    if (!v)
+        return -ENOMEM;
+    v->next = b->mats;
+    b->mats = v;
+    TRY(panel_plan(&v->m, t, err));
+    enum acts_kind kind = panel_infos[v->m.format].acts;
+    v->m.bias = bias;
+    v->m.data = aligned(v->m.n_panels * v->m.panel_bytes);
+    if (!b->acts[kind])
+        b->acts[kind] = aligned(acts_bytes(kind, (uint32_t)round_up(b->host.sizes.max_in, 256),
+                                           (uint32_t)round_up(b->host.sizes.max_rows, TILE_MAX)));
+    if (!v->m.data || !b->acts[kind])
+        return -ENOMEM;
+    struct packing p = {&v->m, t};
+    each(b, v->m.n_panels, pack_panel, &p);
+    *out = v;
+    return 0;
+}
+
+/* Rows that become activations. */
+struct storing {
+    struct vis_be *b;
+    const float *in;
+    uint32_t n_in;
+    enum acts_kind kind;
+};
+
+static void store_row(void *ctx, uint32_t r) {
+    const struct storing *s = ctx;
+
+    s->b->kernels->acts_store[s->kind](s->in + (size_t)r * s->n_in, s->n_in,
+                                       s->b->acts[s->kind] + acts_bytes(s->kind, s->n_in, r));
+}
+
+static void linear(struct vis_be *b, const struct vis_mat *m, const float *in, uint32_t n_rows,
+                   float *out, bool add) {
+    enum acts_kind kind = panel_infos[m->m.format].acts;
+    struct storing s = {b, in, m->m.n_in, kind};
+    struct matmul mm = {
+        .kernels = b->kernels,
+        .mode = add ? MATMUL_ADD : MATMUL_STORE,
+        .n_mats = 1,
+        .n_rows = n_rows,
+        .m = {&m->m},
+        .out = {out},
+        .out_stride = {m->m.n_out},
+        .scratch = b->scratch,
+    };
+
+    assert(n_rows <= b->host.sizes.max_rows && m->m.n_in <= b->host.sizes.max_in);
+    mm.acts[kind] = b->acts[kind];
+    each(b, n_rows, store_row, &s);
+    matmul_run(b->pool, &mm, 1);
+}
+
+/* The attention of one head among the rows [first, first + n). */
+struct head {
+    struct vis_be *b;
+    const struct vis_attend *a;
+    uint32_t h, first, n;
+    struct packed p;
+    _Atomic uint32_t next; /* blocks below @end are still to be done */
+    uint32_t end;
+};
+
+/* Row @r's part @which of the head: 0 query, 1 key, 2 value. */
+static const float *part(const struct head *h, uint32_t r, uint32_t which) {
+    const struct vis_sizes *s = &h->b->host.sizes;
+    size_t n_embd = (size_t)s->n_head * s->head_dim;
+
+    return h->b->host.qkv + ((size_t)(h->first + r) * 3 + which) * n_embd +
+           (size_t)h->h * s->head_dim;
+}
+
+static struct mat matrix(uint8_t *data, uint32_t n_out, uint32_t n_in) {
+    return (struct mat){
+        .format = PANEL_F32,
+        .n_out = n_out,
+        .n_in = n_in,
+        .n_blocks = n_in,
+        .n_panels = (n_out + LANES - 1) / LANES,
+        .panel_bytes = (size_t)n_in * LANES * sizeof(float),
+        .data = data,
+    };
+}
+
+static void set_packed(struct head *h, uint8_t *panel) {
+    uint32_t dim = h->b->host.sizes.head_dim;
+
+    h->p.keys = matrix(panel, h->n, dim);
+    h->p.values = matrix(panel + keys_bytes(h->n, dim), dim, h->n);
+}
+
+/* Packs keys [16 i, 16 i + 16) and their values. */
+static void pack_keys(void *ctx, uint32_t i) {
+    const struct head *h = ctx;
+    uint32_t dim = h->b->host.sizes.head_dim, n = MIN(h->n - i * LANES, (uint32_t)LANES);
+    float *k = (float *)(h->p.keys.data + i * h->p.keys.panel_bytes);
+
+    memset(k, 0, h->p.keys.panel_bytes);
+    for (uint32_t j = 0; j < n; j++) {
+        const float *key = part(h, i * LANES + j, 1), *value = part(h, i * LANES + j, 2);
+
+        for (uint32_t d = 0; d < dim; d++)
+            k[d * LANES + j] = key[d];
+        for (uint32_t p = 0; p < h->p.values.n_panels; p++) {
+            float *v = (float *)(h->p.values.data + p * h->p.values.panel_bytes) +
+                       (size_t)(i * LANES + j) * LANES;
+            uint32_t m = MIN(dim - p * LANES, (uint32_t)LANES);
+
+            memset(v, 0, LANES * sizeof(float));
+            memcpy(v, value + p * LANES, m * sizeof(float));
+        }
+    }
+}
+
+/* The products of a block of @n rows with @m: row r's sums of panel p to out + r * stride + 16 p,
+ * times scale[r]; scale NULL: 1. The last panel is cut to @width values. */
+static void multiply(const struct head *h, const struct mat *m, const uint8_t *acts, uint32_t n,
+                     float *out, size_t stride, uint32_t width, const float *scale) {
+    float acc[BLOCK * LANES * 2] __attribute__((aligned(64)));
+
+    for (uint32_t p = 0; p < m->n_panels; p++) {
+        matmul_panel(h->b->kernels, m, p, acts, n, acc, NULL);
+        for (uint32_t r = 0; r < n; r++) {
+            float *to = out + r * stride + (size_t)p * LANES;
+
+            for (uint32_t i = 0; i < MIN(width - p * LANES, (uint32_t)LANES); i++)
+                to[i] = acc[r * LANES + i] * (scale ? scale[r] : 1);
+        }
+    }
+}
+
+/* Rows [16 i, 16 i + 16) of the head. */
+static void attend_block(const struct head *h, uint32_t i, const struct lane *l) {
+    uint32_t dim = h->b->host.sizes.head_dim, n = MIN(h->n - i * BLOCK, (uint32_t)BLOCK);
+    size_t n_embd = (size_t)h->b->host.sizes.n_head * dim;
+    size_t stride = acts_bytes(ACTS_F, h->n, 1) / sizeof(float);
+    uint32_t padded = (uint32_t)round_up(h->n, LANES);
+    float inverse[BLOCK];
+
+    for (uint32_t r = 0; r < n; r++)
+        memcpy(l->acts + acts_bytes(ACTS_F, dim, r), part(h, i * BLOCK + r, 0),
+               dim * sizeof(float));
+    multiply(h, &h->p.keys, l->acts, n, l->scores, stride, padded, NULL);
+    for (uint32_t r = 0; r < n; r++) {
+        float *s = l->scores + r * stride;
+
+        for (uint32_t k = h->n; k < padded; k++)
+            s[k] = -INFINITY;
+        inverse[r] = 1 / h->b->kernels->exps(s, padded, h->a->scale);
+    }
+    float *out = h->a->out + (size_t)(h->first + i * BLOCK) * n_embd + (size_t)h->h * dim;
+    multiply(h, &h->p.values, (const uint8_t *)l->scores, n, out, n_embd, dim, inverse);
+}
+
+static void do_blocks(void *ctx, uint32_t thread) {
+    struct head *h = ctx;
+    uint32_t i;
+
+    while ((i = atomic_fetch_add(&h->next, 1)) < h->end)
+        attend_block(h, i, &h->b->lane[thread]);
+}
+
+/* Rows [first, first + n) of head @head among the patches [start, start + n_keys): all threads pack,
+ * then all threads compute. */
+static void attend_head(struct vis_be *b, const struct vis_attend *a, uint32_t head, uint32_t start,
+                        uint32_t n_keys, uint32_t first, uint32_t n) {
+    struct head h = {.b = b,
+                     .a = a,
+                     .h = head,
+                     .first = start,
+                     .n = n_keys,
+                     .next = first / BLOCK,
+                     .end = (first + n + BLOCK - 1) / BLOCK};
+
+    assert(first % BLOCK == 0 && (n % BLOCK == 0 || first + n == h.n));
+    assert(h.n <= b->host.sizes.max_keys);
+    set_packed(&h, b->panel);
+    if (first == 0)
+        each(b, (h.n + LANES - 1) / LANES, pack_keys, &h);
+    pool_run(b->pool, do_blocks, &h);
+}
+
+static void attend_blocks(struct vis_be *b, const struct vis_attend *a, uint32_t first,
+                          uint32_t n) {
+    uint32_t each_head = vis_head_blocks(a->n_patches);
+
+    for (uint32_t i = first, more; i < first + n; i += more) {
+        uint32_t row = i % each_head * VIS_HEAD_ROWS;
+
+        more = MIN(each_head - i % each_head, first + n - i);
+        attend_head(b, a, i / each_head, 0, a->n_patches, row,
+                    MIN(more * VIS_HEAD_ROWS, a->n_patches - row));
+    }
+}
+
+struct windows {
+    struct vis_be *b;
+    const struct vis_attend *a;
+    _Atomic uint32_t next;
+};
+
+/* All heads of all windows, each by one thread. */
+static void do_windows(void *ctx, uint32_t thread) {
+    struct windows *w = ctx;
+    uint32_t i, n = w->a->n_segments * w->b->host.sizes.n_head;
+
+    while ((i = atomic_fetch_add(&w->next, 1)) < n) {
+        uint32_t s = i / w->b->host.sizes.n_head, first = w->a->start[s];
+        struct head h = {.b = w->b,
+                         .a = w->a,
+                         .h = i % w->b->host.sizes.n_head,
+                         .first = first,
+                         .n = w->a->start[s + 1] - first};
+
+        set_packed(&h, w->b->lane[thread].panel);
+        for (uint32_t k = 0; k < (h.n + LANES - 1) / LANES; k++)
+            pack_keys(&h, k);
+        for (uint32_t k = 0; k < (h.n + BLOCK - 1) / BLOCK; k++)
+            attend_block(&h, k, &w->b->lane[thread]);
+    }
+}
+
+static void attend(struct vis_be *b, const struct vis_attend *a) {
+    struct windows w = {.b = b, .a = a};
+
+    assert(a->longest <= b->host.sizes.max_keys);
+    if (a->longest <= WINDOW_KEYS) {
+        pool_run(b->pool, do_windows, &w);
+        return;
+    }
+    for (uint32_t s = 0; s < a->n_segments; s++)
+        for (uint32_t h = 0; h < b->host.sizes.n_head; h++) {
+            uint32_t n = a->start[s + 1] - a->start[s];
+
+            attend_head(b, a, h, a->start[s], n, 0, n);
+        }
+}
+
 const struct vis_ops vis_cpu = {
     .name = "cpu",
     .open = open_be,
     .close = close_be,
+    .open_bytes = open_bytes,
+    .buffer_bytes = vis_host_buffer_bytes,
+    .tensor_bytes = vis_host_tensor_bytes,
+    .buffer = vis_host_buffer,
     .load = load,
+    .vector = vis_host_vector,
+    .bring = vis_host_bring,
+    .pixels = vis_host_pixels,
     .linear = linear,
+    .rows = vis_host_rows,
+    .heads = vis_host_heads,
     .attend = attend,
-    .attend_head = attend_head,
-    .each = each,
-    .norm = norm,
-    .act = act,
+    .attend_blocks = attend_blocks,
+    .get = vis_host_get,
+    .end = vis_host_end,
 };

@@ -75,16 +75,7 @@ struct image_encoder *image_encoder_free(struct image_encoder *e) {
         free(k);
     }
     free(e->layer);
-    free(e->x);
-    free(e->o);
-    free(e->qkv);
-    free(e->in);
-    free(e->ffn);
-    free(e->clipped);
-    free(e->rope);
-    free(e->grid.row);
-    free(e->grid.column);
-    free(e->grid.window);
+    free(e->grid.bytes);
     free(e);
     return NULL;
 }
@@ -151,8 +142,8 @@ int image_encoder_begin(struct image_encoder *e, const uint8_t *rgb, const struc
     return r;
 }
 
-uint64_t image_encoder_step(struct image_encoder *e, uint64_t work) {
-    return vis_step(e, work);
+int image_encoder_step(struct image_encoder *e, uint64_t work, uint64_t *left) {
+    return vis_step(e, work, left);
 }
 
 uint64_t image_encoder_work(const struct image_encoder *e, const struct picture_layout *l) {
@@ -165,12 +156,12 @@ void image_encoder_end(struct image_encoder *e) {
 
 int image_encoder_run(struct image_encoder *e, const struct picture *p,
                       const struct picture_layout *l, float *out, struct err *err) {
+    uint64_t left;
+
     if (p->width != l->width || p->height != l->height)
         return err_set(err, 0, NULL, "a picture of %u x %u pixels has not the encoder's size",
                        p->width, p->height);
     int r = image_encoder_begin(e, p->rgb, l, out, err);
 
-    while (r == 0 && image_encoder_step(e, UINT64_MAX))
-        continue;
-    return r;
+    return r < 0 ? r : image_encoder_step(e, UINT64_MAX, &left);
 }

@@ -53,9 +53,10 @@ uint64_t image_encoder_work(const struct image_encoder *e, const struct picture_
  * more rows than there is memory for, or larger than a table of positions. */
 int image_encoder_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture_layout *l,
                         float *out, struct err *err);
-/* Computes pieces until at least @work multiply-adds are done; one piece at least. Returns the work
- * that is left; 0: @out is complete. The pieces change no bit. */
-uint64_t image_encoder_step(struct image_encoder *e, uint64_t work);
+/* Computes pieces until at least @work multiply-adds are done; one piece at least. *left is the work
+ * that is left; 0: @out is complete. The pieces change no bit. 0, or -EIO: the device is lost, and
+ * the picture with it. */
+int image_encoder_step(struct image_encoder *e, uint64_t work, uint64_t *left);
 /* Drops the picture under way, if any. */
 void image_encoder_end(struct image_encoder *e);
 

@@ -12,7 +12,7 @@
 #define VIS_CHUNK 512u /* rows of a product: their activations stay in a cache */
 #define VIS_MARKS (1 + PROJECTOR_TILES_MAX * PROJECTOR_TILES_MAX)
 
-struct vis_norm { /* w NULL: there is none */
+struct vis_norm { /* in the backend's memory; w NULL: there is none */
     const float *w, *bias;
 };
 
@@ -38,6 +38,11 @@ struct vis_grid {
     uint32_t n, height, width;   /* patches */
     uint32_t *row, *column;      /* [n] */
     uint32_t n_windows, *window; /* [n_windows + 1] first patches; one window: all see all */
+    uint32_t longest;            /* patches of a window, at most */
+    uint8_t *bytes;              /* what all these lie in, of @size bytes, @used of them */
+    size_t size, used;
+    struct vis_places at;  /* where the backend reads them */
+    const uint32_t *start; /* its copy of window */
 };
 
 /* Passes over a picture, each over units that do not depend on each other: patches, or what is said
@@ -45,7 +50,7 @@ struct vis_grid {
 enum vis_stage {
     VIS_EMBED,   /* x of patches from the pixels, positions included */
     VIS_QKV,     /* queries, keys and values of patches, normed and rotated */
-    VIS_ATTEND,  /* windows; or, without windows, rows of one head after the other */
+    VIS_ATTEND,  /* windows; or, without windows, blocks of rows of one head after the other */
     VIS_OUT,     /* x += projection of what attention gave */
     VIS_FFN,     /* x += FFN */
     VIS_DEEP,    /* blocks of patches: a part of the rows for the text model */
@@ -79,7 +84,7 @@ struct image_encoder {
     struct vis_layer *layer;                 /* [p.n_layer] */
     struct vis_mat *patch, *merge, *mm_in, *mm_out;
     struct vis_norm patch_norm[3], pre_ln, post_ln, mm_norm, std;
-    const float *table, *line_break;
+    const float *table, *line_break; /* table: in the backend's memory */
     /* Rows of the marks of tiles, [VIS_MARKS][p.n_out]: of the small picture, then of the lines and
      * columns of a grid. NULL: no text model was given. */
     float *marks;
@@ -99,10 +104,11 @@ struct image_encoder {
 
     double freq[2][PROJECTOR_HEAD_MAX / 4]; /* of pairs that turn by the row, by the column */
     struct vis_grid grid;
-    float *x, *qkv, *o; /* [max_patches][n_embd, 3 n_embd, n_embd] */
-    float *in, *ffn;    /* [VIS_CHUNK][widest input], [VIS_CHUNK][2][widest hidden] */
-    float *clipped;     /* [VIS_CHUNK][widest input of a product] */
-    float *rope;        /* [max_patches][head_dim]: cosines of a head's pairs, then sines */
+    /* Buffers of the backend: rows of all patches, [max_patches][n_embd], and of a chunk,
+     * [VIS_CHUNK] of the widest input, [2] of [VIS_CHUNK][widest hidden], [VIS_CHUNK][n_out]. */
+    float *x, *o;
+    float *qkv, *in, *ffn, *out;
+    float *clipped; /* [VIS_CHUNK][widest input of a product] */
     size_t in_width, ffn_width;
     struct vis_cursor under_way;
 };
@@ -118,7 +124,7 @@ int vis_fit(struct image_encoder_fit *out, struct image_encoder *e, const struct
 /* steps.c: what image_encoder_begin(), _step() and _work() do. */
 void vis_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture_layout *l,
                float *out);
-uint64_t vis_step(struct image_encoder *e, uint64_t work);
+int vis_step(struct image_encoder *e, uint64_t work, uint64_t *left);
 uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l);
 
 /* Index of the mark of part @i of a picture in @n_parts. */
@@ -127,30 +133,36 @@ static inline uint32_t vis_mark(const struct picture_part *a, uint32_t i, uint32
 }
 /* Fills e->freq. */
 void vis_frequencies(struct image_encoder *e);
-/* Fills e->grid for @l. */
-void vis_place(struct image_encoder *e, const struct picture_layout *l);
+/* Returns the most bytes of e->grid. */
+size_t vis_place_bytes(const struct image_encoder *e);
+/* Fills e->grid for the part under way, and brings it and the pixels to the backend. */
+void vis_place(struct image_encoder *e);
 /* Returns true if queries and keys turn by their patch's place. */
 bool vis_turns(const struct image_encoder *e);
 /* Returns true if all patches see each other in layer @layer. */
 bool vis_whole(const struct image_encoder *e, uint32_t layer);
 
-/* The stages, for units [at, at + n) of the picture under way; all but ATTEND and PROJECT do at
- * most VIS_CHUNK. These two return how many they did: a head or a line may end before. */
+/* The stages, for units [at, at + n) of the picture under way; all but ATTEND do at most VIS_CHUNK.
+ * PROJECT returns how many it did: a line may end before. */
 void vis_embed(struct image_encoder *e, uint32_t at, uint32_t n);
 void vis_qkv(struct image_encoder *e, uint32_t at, uint32_t n);
-uint32_t vis_attend(struct image_encoder *e, uint32_t at, uint32_t n);
+void vis_attend(struct image_encoder *e, uint32_t at, uint32_t n);
 void vis_out(struct image_encoder *e, uint32_t at, uint32_t n);
 void vis_ffn(struct image_encoder *e, uint32_t at, uint32_t n);
 void vis_deep(struct image_encoder *e, uint32_t at, uint32_t n);
 void vis_arrange(struct image_encoder *e, uint32_t at, uint32_t n);
 uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n);
 
-/* Row r of @out = second gelu(first in), in at @in + r * n_in; at most VIS_CHUNK rows. */
+/* Rows of the text model: second gelu(first in), at most VIS_CHUNK, to @out, @stride values
+ * apart. */
 void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct vis_mat *second,
-             const float *in, uint32_t n_in, uint32_t n_rows, float *out, size_t out_stride);
+             const float *in, uint32_t n_rows, float *out, size_t stride);
+/* out = W in, of the width n_out, likewise. */
+void vis_give(struct image_encoder *e, const struct vis_mat *m, const float *in, uint32_t n_rows,
+              float *out, size_t stride);
 /* ops.linear with the product's bounds, which products that are added to have not. */
-void vis_linear(struct image_encoder *e, const struct vis_mat *m, const float *in, size_t in_stride,
-                uint32_t n_rows, float *out, size_t out_stride, bool add);
-/* y = norm x for @n rows. */
+void vis_linear(struct image_encoder *e, const struct vis_mat *m, const float *in, uint32_t n_rows,
+                float *out, bool add);
+/* y = norm x for @n rows, which may be x. */
 void vis_norm_rows(struct image_encoder *e, const struct vis_norm *w, const float *x,
-                   uint32_t width, uint32_t n, float *y);
+                   uint32_t width, float eps, uint32_t n, float *y);

@@ -44,16 +44,23 @@ static const float *vector(struct loader *l, enum bind_need need, uint64_t n, co
     return values(l, bind_vector(&l->b, need, n, "%s", name));
 }
 
+/* @n values where the backend's functions of rows read them; NULL stays NULL. */
+static const float *resident(struct loader *l, const float *v, uint64_t n) {
+    const float *out = NULL;
+
+    if (v && l->b.r == 0)
+        l->b.r = l->e->ops->vector(l->e->be, v, n, &out, l->b.err);
+    return out;
+}
+
 /* "@prefix.weight" and, where there is one, "@prefix.bias". */
 static struct vis_norm norm(struct loader *l, enum bind_need need, uint64_t n, const char *prefix) {
     char bias[80];
 
     snprintf(bias, sizeof(bias), "%s.bias", prefix);
-    struct vis_norm w = {
-        .w = values(l, bind_vector(&l->b, need, n, "%s.weight", prefix)),
-        .bias = vector(l, w.w ? BIND_MAY : BIND_NEVER, n, bias),
-    };
-    return w;
+    const float *w = values(l, bind_vector(&l->b, need, n, "%s.weight", prefix));
+    const float *v = vector(l, w ? BIND_MAY : BIND_NEVER, n, bias);
+    return (struct vis_norm){resident(l, w, n), resident(l, v, n)};
 }
 
 /* The matrix of @t, which may be NULL, for the backend. */
@@ -188,7 +195,7 @@ static void load_table(struct loader *l) {
         return;
     }
     e->n_table = two ? n : root;
-    e->table = values(l, t);
+    e->table = resident(l, values(l, t), (uint64_t)n * (two ? 2 : 1) * p->n_embd);
 }
 
 /* FFN of layer @i; n_ff is the hidden width whatever the tensors are called. */
@@ -267,8 +274,9 @@ static void load_merger(struct loader *l) {
         load_transposed(l);
         break;
     case PROJECTOR_GEMMA4V:
-        e->std.bias = vector(l, BIND_MAY, n, "v.std_bias");
-        e->std.w = vector(l, e->std.bias ? BIND_MUST : BIND_NEVER, n, "v.std_scale");
+        e->std.bias = resident(l, vector(l, BIND_MAY, n, "v.std_bias"), n);
+        e->std.w =
+            resident(l, vector(l, e->std.bias ? BIND_MUST : BIND_NEVER, n, "v.std_scale"), n);
         e->mm_out = linear(l, BIND_MUST, n, p->n_out, "mm.input_projection");
         break;
     case PROJECTOR_GEMMA4UV:
@@ -366,52 +374,84 @@ static int read_hidden(struct image_encoder *e, const struct gguf *file, struct 
     return 0;
 }
 
+/* A buffer of the backend, of @n floats. */
+struct buffer {
+    float **where;
+    size_t n;
+};
+
+enum { BUFFERS = 7 };
+
+static void list_buffers(struct image_encoder *e, struct buffer out[BUFFERS]) {
+    size_t n = e->max_patches, width = e->p.n_embd, widest = MAX(e->in_width, e->ffn_width);
+    const struct buffer all[BUFFERS] = {
+        {&e->x, n * width},
+        {&e->o, n * width},
+        {&e->qkv, VIS_CHUNK * 3 * width},
+        {&e->in, VIS_CHUNK * e->in_width},
+        {&e->ffn, VIS_CHUNK * 2 * e->ffn_width},
+        {&e->out, VIS_CHUNK * (size_t)e->p.n_out},
+        {&e->clipped, e->p.kind == PROJECTOR_GEMMA4V ? VIS_CHUNK * widest : 0},
+    };
+
+    memcpy(out, all, sizeof(all));
+}
+
+/* What the backend allocates for. */
+static struct vis_sizes sizes_of(const struct image_encoder *e) {
+    size_t n = e->max_patches;
+
+    return (struct vis_sizes){
+        .max_rows = VIS_CHUNK,
+        .max_in = (uint32_t)MAX(e->in_width, e->ffn_width),
+        .max_keys = e->max_patches,
+        .n_head = e->p.n_head,
+        .head_dim = e->p.n_embd / e->p.n_head,
+        .place_bytes = vis_place_bytes(e),
+        .pixel_bytes = n * e->p.patch * e->p.patch * 3,
+    };
+}
+
 int vis_fit(struct image_encoder_fit *out, struct image_encoder *e, const struct gguf *file,
             uint32_t n_threads, struct err *err) {
+    struct buffer buffers[BUFFERS];
     int r = read_hidden(e, file, err);
-    uint64_t n = e->max_patches, width = e->p.n_embd, head = width / e->p.n_head;
-    uint64_t chunk = VIS_CHUNK * (2 * e->in_width + 3 * e->ffn_width);
-    uint64_t thread = n * VIS_HEAD_ROWS; /* scores */
 
     if (r < 0)
         return r;
-    *out = (struct image_encoder_fit){
-        .buffers = (n * (5 * width + 3 * head) + chunk + n_threads * thread) * sizeof(float)};
+    const struct vis_sizes sizes = sizes_of(e);
+    *out = (struct image_encoder_fit){.buffers = e->ops->open_bytes(&sizes, n_threads)};
+    list_buffers(e, buffers);
+    for (int i = 0; i < BUFFERS; i++)
+        out->buffers += e->ops->buffer_bytes(buffers[i].n);
     for (uint32_t i = 0; i < gguf_n_tensors(file); i++) {
         const struct tensor *t = gguf_tensor(file, i);
 
         if (strncmp(t->name, "a.", 2) != 0 && strncmp(t->name, "mm.a.", 5) != 0)
-            out->weights += t->n_bytes;
+            out->weights += e->ops->tensor_bytes(t);
     }
     return 0;
 }
 
-/* Sizes of the backend's buffers and of those here. */
+/* The backend with its buffers, and what is here. */
 static int allocate(struct image_encoder *e, const struct image_encoder_opts *opts,
                     struct err *err) {
-    const struct projector *p = &e->p;
-    size_t n = e->max_patches;
-    const struct vis_sizes sizes = {
-        .max_rows = VIS_CHUNK,
-        .max_in = (uint32_t)MAX(e->in_width, e->ffn_width),
-        .max_keys = e->max_patches,
-        .head_dim = p->n_embd / p->n_head,
-    };
-    e->x = malloc(n * p->n_embd * sizeof(float));
-    e->o = malloc(n * p->n_embd * sizeof(float));
-    e->qkv = malloc(n * 3 * p->n_embd * sizeof(float));
-    e->in = malloc(VIS_CHUNK * e->in_width * sizeof(float));
-    e->ffn = malloc(VIS_CHUNK * 2 * e->ffn_width * sizeof(float));
-    e->clipped = malloc(VIS_CHUNK * (size_t)sizes.max_in * sizeof(float));
-    e->rope = malloc(n * sizes.head_dim * sizeof(float));
-    e->grid.row = malloc(n * sizeof(uint32_t));
-    e->grid.column = malloc(n * sizeof(uint32_t));
-    e->grid.window = malloc((n + 1) * sizeof(uint32_t));
-    e->layer = calloc(MAX(p->n_layer, 1u), sizeof(*e->layer));
-    if (!e->x || !e->o || !e->qkv || !e->in || !e->ffn || !e->clipped || !e->rope || !e->grid.row ||
-        !e->grid.column || !e->grid.window || !e->layer)
+    const struct vis_sizes sizes = sizes_of(e);
+    struct buffer buffers[BUFFERS];
+
+    e->grid.size = sizes.place_bytes;
+    e->grid.bytes = malloc(e->grid.size);
+    e->layer = calloc(MAX(e->p.n_layer, 1u), sizeof(*e->layer));
+    bool there = e->grid.bytes && e->layer;
+    int r = there ? e->ops->open(&e->be, opts, &sizes, err) : 0;
+    list_buffers(e, buffers);
+    for (int i = 0; i < BUFFERS && there && r == 0; i++) {
+        *buffers[i].where = e->ops->buffer(e->be, buffers[i].n);
+        there = *buffers[i].where != NULL;
+    }
+    if (!there)
         return err_set(err, 0, NULL, "no memory for pictures of %u rows", e->max_rows), -ENOMEM;
-    return e->ops->open(&e->be, opts, &sizes, err);
+    return r;
 }
 
 int vis_load(struct image_encoder *e, const struct gguf *file, const struct image_encoder_opts *o,

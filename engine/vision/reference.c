@@ -5,7 +5,7 @@
 #include "base/mathx.h"
 #include "engine/quant.h"
 #include "engine/vision/encoder.h"
-#include "engine/vision/ops.h"
+#include "engine/vision/host.h"
 
 /* The backend that judges: one thread, sums in double, weights decoded when they are needed. */
 
@@ -16,6 +16,7 @@ struct vis_mat {
 };
 
 struct vis_be {
+    struct vis_host host;
     struct vis_mat *mats;
     float *row;     /* [max_in] of a matrix */
     double *scores; /* [max_keys] */
@@ -28,99 +29,15 @@ static struct vis_be *close_be(struct vis_be *b) {
         next = m->next;
         free(m);
     }
+    vis_host_close(&b->host);
     free(b->row);
     free(b->scores);
     free(b);
     return NULL;
 }
 
-static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
-                   const struct vis_sizes *sizes, struct err *err) {
-    struct vis_be *b = calloc(1, sizeof(*b));
-
-    if (!b)
-        return -ENOMEM;
-    b->row = calloc(sizes->max_in, sizeof(*b->row));
-    b->scores = calloc(sizes->max_keys, sizeof(*b->scores));
-    if (!b->row || !b->scores) {
-        close_be(b);
-        return -ENOMEM;
-    }
-    *out = b;
-    return 0;
-}
-
-static int load(struct vis_be *b, const struct tensor *t, const float *bias, struct vis_mat **out,
-                struct err *err) {
-    struct vis_mat *m = malloc(sizeof(*m));
-
-    if (!m)
-        return -ENOMEM;
-    *m = (struct vis_mat){b->mats, t, bias};
-    b->mats = *out = m;
-    return 0;
-}
-
-static double dot(const float *a, const float *b, size_t n) {
-    double sum = 0;
-
-    for (size_t i = 0; i < n; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
-}
-
-static void linear(struct vis_be *b, const struct vis_mat *m, const float *in, size_t in_stride,
-                   uint32_t n_rows, float *out, size_t out_stride, bool add) {
-    for (uint64_t o = 0; o < m->t->ne[1]; o++) {
-        quant_decode_row(m->t, o, b->row);
-        for (uint32_t r = 0; r < n_rows; r++) {
-            double y = dot(in + r * in_stride, b->row, m->t->ne[0]);
-
-            y += m->bias ? (double)m->bias[o] : 0;
-            out[r * out_stride + o] = (float)(add ? y + (double)out[r * out_stride + o] : y);
-        }
-    }
-}
-
-/* One head of one row against the keys [first, end). */
-static void attend_row(const struct vis_be *b, const struct vis_attend *a, uint32_t h, uint32_t row,
-                       uint32_t first, uint32_t end) {
-    size_t n_embd = (size_t)a->n_head * a->head_dim, stride = 3 * n_embd;
-    const float *q = a->qkv + row * stride + (size_t)h * a->head_dim;
-    float *out = a->out + row * n_embd + (size_t)h * a->head_dim;
-    double most = -INFINITY, sum = 0;
-
-    for (uint32_t k = first; k < end; k++) {
-        const float *key = a->qkv + k * stride + n_embd + (size_t)h * a->head_dim;
-
-        b->scores[k - first] = dot(q, key, a->head_dim) * (double)a->scale;
-        most = MAX(most, b->scores[k - first]);
-    }
-    for (uint32_t k = 0; k < end - first; k++) {
-        b->scores[k] = mx_exp(MAX(b->scores[k] - most, -600.0));
-        sum += b->scores[k];
-    }
-    for (uint32_t i = 0; i < a->head_dim; i++) {
-        const float *v = a->qkv + first * stride + 2 * n_embd + (size_t)h * a->head_dim + i;
-        double y = 0;
-
-        for (uint32_t k = 0; k < end - first; k++)
-            y += b->scores[k] * (double)v[k * stride];
-        out[i] = (float)(y / sum);
-    }
-}
-
-static void attend(struct vis_be *b, const struct vis_attend *a) {
-    for (uint32_t s = 0; s < a->n_segments; s++)
-        for (uint32_t r = a->start[s]; r < a->start[s + 1]; r++)
-            for (uint32_t h = 0; h < a->n_head; h++)
-                attend_row(b, a, h, r, a->start[s], a->start[s + 1]);
-}
-
-static void attend_head(struct vis_be *b, const struct vis_attend *a, uint32_t head, uint32_t first,
-                        uint32_t n) {
-    for (uint32_t r = first; r < first + n; r++)
-        attend_row(b, a, head, r, a->start[0], a->start[1]);
+static uint64_t open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
+    return vis_host_bytes(s) + s->max_in * sizeof(float) + s->max_keys * sizeof(double);
 }
 
 static void each(struct vis_be *b, uint32_t n, vis_row_fn fn, void *ctx) {
@@ -152,15 +69,119 @@ static void act(const struct vis_be *b, enum projector_act act, float *x, const 
     }
 }
 
+static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
+                   const struct vis_sizes *sizes, struct err *err) {
+    struct vis_be *b = calloc(1, sizeof(*b));
+
+    if (!b)
+        return -ENOMEM;
+    b->host = (struct vis_host){.each = each, .norm = norm, .act = act};
+    b->row = calloc(sizes->max_in, sizeof(*b->row));
+    b->scores = calloc(sizes->max_keys, sizeof(*b->scores));
+    if (!b->row || !b->scores || vis_host_open(&b->host, sizes) < 0) {
+        close_be(b);
+        return -ENOMEM;
+    }
+    *out = b;
+    return 0;
+}
+
+static int load(struct vis_be *b, const struct tensor *t, const float *bias, struct vis_mat **out,
+                struct err *err) {
+    struct vis_mat *m = malloc(sizeof(*m));
+
+    if (!m)
+        return -ENOMEM;
+    *m = (struct vis_mat){b->mats, t, bias};
+    b->mats = *out = m;
+    return 0;
+}
+
+static double dot(const float *a, const float *b, size_t n) {
+    double sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static void linear(struct vis_be *b, const struct vis_mat *m, const float *in, uint32_t n_rows,
+                   float *out, bool add) {
+    size_t n_in = m->t->ne[0], n_out = m->t->ne[1];
+
+    for (size_t o = 0; o < n_out; o++) {
+        quant_decode_row(m->t, o, b->row);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            double y = dot(in + r * n_in, b->row, n_in);
+
+            y += m->bias ? (double)m->bias[o] : 0;
+            out[r * n_out + o] = (float)(add ? y + (double)out[r * n_out + o] : y);
+        }
+    }
+}
+
+/* One head of one row against the keys [first, end). */
+static void attend_row(const struct vis_be *b, const struct vis_attend *a, uint32_t h, uint32_t row,
+                       uint32_t first, uint32_t end) {
+    size_t dim = b->host.sizes.head_dim, n_embd = b->host.sizes.n_head * dim, stride = 3 * n_embd;
+    const float *q = b->host.qkv + row * stride + h * dim, *k = b->host.qkv + n_embd + h * dim;
+    float *out = a->out + row * n_embd + h * dim;
+    double most = -INFINITY, sum = 0;
+
+    for (uint32_t i = first; i < end; i++) {
+        b->scores[i - first] = dot(q, k + i * stride, dim) * (double)a->scale;
+        most = MAX(most, b->scores[i - first]);
+    }
+    for (uint32_t i = 0; i < end - first; i++) {
+        b->scores[i] = mx_exp(MAX(b->scores[i] - most, -600.0));
+        sum += b->scores[i];
+    }
+    for (uint32_t d = 0; d < dim; d++) {
+        const float *v = k + first * stride + n_embd + d;
+        double y = 0;
+
+        for (uint32_t i = 0; i < end - first; i++)
+            y += b->scores[i] * (double)v[i * stride];
+        out[d] = (float)(y / sum);
+    }
+}
+
+static void attend(struct vis_be *b, const struct vis_attend *a) {
+    for (uint32_t s = 0; s < a->n_segments; s++)
+        for (uint32_t r = a->start[s]; r < a->start[s + 1]; r++)
+            for (uint32_t h = 0; h < b->host.sizes.n_head; h++)
+                attend_row(b, a, h, r, a->start[s], a->start[s + 1]);
+}
+
+static void attend_blocks(struct vis_be *b, const struct vis_attend *a, uint32_t first,
+                          uint32_t n) {
+    uint32_t each_head = vis_head_blocks(a->n_patches);
+
+    for (uint32_t i = first; i < first + n; i++) {
+        uint32_t row = i % each_head * VIS_HEAD_ROWS;
+
+        for (uint32_t r = row; r < MIN(row + VIS_HEAD_ROWS, a->n_patches); r++)
+            attend_row(b, a, i / each_head, r, 0, a->n_patches);
+    }
+}
+
 const struct vis_ops vis_reference = {
     .name = "reference",
     .open = open_be,
     .close = close_be,
+    .open_bytes = open_bytes,
+    .buffer_bytes = vis_host_buffer_bytes,
+    .tensor_bytes = vis_host_tensor_bytes,
+    .buffer = vis_host_buffer,
     .load = load,
+    .vector = vis_host_vector,
+    .bring = vis_host_bring,
+    .pixels = vis_host_pixels,
     .linear = linear,
+    .rows = vis_host_rows,
+    .heads = vis_host_heads,
     .attend = attend,
-    .attend_head = attend_head,
-    .each = each,
-    .norm = norm,
-    .act = act,
+    .attend_blocks = attend_blocks,
+    .get = vis_host_get,
+    .end = vis_host_end,
 };

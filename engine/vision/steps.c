@@ -28,7 +28,7 @@ static uint32_t n_units(const struct image_encoder *e, const struct picture_layo
                         enum vis_stage stage, uint32_t layer) {
     switch (stage) {
     case VIS_ATTEND:
-        return vis_whole(e, layer) ? e->p.n_head * patches(e, l) : windows(e, l);
+        return vis_whole(e, layer) ? e->p.n_head * vis_head_blocks(patches(e, l)) : windows(e, l);
     case VIS_DEEP:
         return e->layer[layer].deep_norm.w ? blocks(e, l) : 0;
     case VIS_ARRANGE:
@@ -52,7 +52,8 @@ static uint64_t unit_work(const struct image_encoder *e, const struct picture_la
     case VIS_QKV:
         return 3 * n * n;
     case VIS_ATTEND:
-        return vis_whole(e, layer) ? 2 * all * (n / e->p.n_head) : 2 * window * window * n;
+        return vis_whole(e, layer) ? 2 * all * (n / e->p.n_head) * VIS_HEAD_ROWS
+                                   : 2 * window * window * n;
     case VIS_OUT:
         return n * n;
     case VIS_FFN:
@@ -126,15 +127,15 @@ static void begin_part(struct image_encoder *e, struct vis_cursor *c) {
         else
             memset(mark, 0, bytes);
     }
-    vis_place(e, &c->l);
+    vis_place(e);
 }
 
 /* Returns how many units of the stage a piece of @room multiply-adds has. */
 static uint32_t piece_units(const struct image_encoder *e, uint64_t one, uint32_t left,
                             uint64_t room) {
     const struct vis_cursor *c = &e->under_way;
-    bool attends = c->stage == VIS_ATTEND, whole = attends && vis_whole(e, c->layer);
-    uint32_t least = whole ? VIS_HEAD_ROWS : attends ? 1 : LEAST;
+    bool attends = c->stage == VIS_ATTEND;
+    uint32_t least = attends ? 1 : LEAST;
     uint64_t n = MIN(room / MAX(one, 1ull), (uint64_t)(attends ? NO_MOST : VIS_CHUNK));
 
     n = MAX(n / least * least, (uint64_t)least);
@@ -151,7 +152,8 @@ static uint32_t run_units(struct image_encoder *e, uint32_t at, uint32_t n) {
         vis_qkv(e, at, n);
         return n;
     case VIS_ATTEND:
-        return vis_attend(e, at, n);
+        vis_attend(e, at, n);
+        return n;
     case VIS_OUT:
         vis_out(e, at, n);
         return n;
@@ -185,7 +187,7 @@ void vis_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture
     begin_part(e, &e->under_way);
 }
 
-uint64_t vis_step(struct image_encoder *e, uint64_t work) {
+int vis_step(struct image_encoder *e, uint64_t work, uint64_t *left) {
     struct vis_cursor *c = &e->under_way;
     uint64_t done = 0;
 
@@ -207,8 +209,10 @@ uint64_t vis_step(struct image_encoder *e, uint64_t work) {
             begin_part(e, c);
     } while (c->stage != VIS_STAGES && (done < work || done == 0));
     assert(done <= c->left && (c->stage == VIS_STAGES) == (done == c->left));
-    uint64_t left = c->left -= done;
-    if (c->stage == VIS_STAGES)
+    c->left -= done;
+    *left = c->left;
+    int r = e->ops->end(e->be);
+    if (c->stage == VIS_STAGES || r < 0)
         *c = (struct vis_cursor){0};
-    return left;
+    return r;
 }

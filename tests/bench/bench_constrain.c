@@ -114,7 +114,7 @@ int engine_picture_begin(struct engine *e, const uint8_t *rgb, const struct pict
     abort();
 }
 
-uint64_t engine_picture_step(struct engine *e, uint64_t work) {
+int engine_picture_step(struct engine *e, uint64_t work, uint64_t *left) {
     abort();
 }
 

@@ -269,8 +269,10 @@ Test(vision, tiles_are_encoded_as_pictures_behind_their_marks) {
 
         memset(rows, 0xFF, (size_t)l.n_rows * 32 * sizeof(*rows));
         cr_assert(image_encoder_begin(s.e, canvas.rgb, &l, rows, &err) == 0, "%s", err.message);
-        for (uint64_t before = left + 1; left && left < before;)
-            before = left, left = image_encoder_step(s.e, work);
+        for (uint64_t before = left + 1; left && left < before;) {
+            before = left;
+            cr_assert(image_encoder_step(s.e, work, &left) == 0);
+        }
         cr_assert(left == 0);
         for (uint32_t i = 0; i < 7; i++) {
             const struct picture_part a = projector_part(p, &l, i);

@@ -465,17 +465,19 @@ int engine_picture_begin(struct engine *e, const uint8_t *rgb, const struct pict
     return 0;
 }
 
-uint64_t engine_picture_step(struct engine *e, uint64_t work) {
+int engine_picture_step(struct engine *e, uint64_t work, uint64_t *left) {
     struct drawn *d = &e->drawn;
     uint64_t piece = e->set.picture_piece,
              n = MIN((MAX(work, 1u) + piece - 1) / piece * piece, d->left);
 
-    assert(d->rgb && e->n_launched == e->n_waited && !e->lost);
-    d->left -= n;
+    assert(d->rgb && e->n_launched == e->n_waited);
+    if (e->lost)
+        return -EIO;
+    *left = d->left -= n;
     if (e->set.clock)
         e->set.clock->ns += e->set.pixel_ns * (int64_t)n;
     if (d->left > 0)
-        return d->left;
+        return 0;
     text_rows(d->out, e->set.picture_width, d->rgb, &d->layout, 0, d->layout.n_rows);
     d->rgb = NULL;
     e->seen.n_pictures++;
