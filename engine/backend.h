@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 13u
+#define BACKEND_ABI 14u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 #define PICKS_STEPS 64 /* be_ops.picks: 48 KiB come from a device, of 48 layers of 128 experts */
@@ -26,6 +26,7 @@
 struct be;      /* a backend's state */
 struct step;    /* one step in flight; embedded by the backend */
 struct weights; /* tensors of one op in the backend's form */
+struct vis_ops; /* vision/ops.h */
 
 /* Activation buffers by role; a backend sizes them at open: [max_rows][width]. */
 enum act_role {
@@ -207,11 +208,14 @@ struct model_shape {
     uint32_t n_layer_input; /* width of LAYER_INPUT in a layer; 0: the model has none */
     uint32_t n_picture;     /* values of a picture's row: n_embd and as many for each DEEP; 0: the
                                model takes none */
-    bool two_way;           /* an op's attn.two_way */
-    bool encoder;           /* attention is of whole sequences, and there are no logits */
-    bool drafts;            /* the model has ops of pass 1 */
-    bool borrows;           /* and these have no keys: engine_info.borrows */
-    uint32_t n_taps;        /* TAPs of the model; 0: it has none */
+    /* Bytes of a device's memory that the image encoder takes; 0: the host computes it, or
+     * there is none. */
+    uint64_t picture_weights, picture_buffers;
+    bool two_way;                  /* an op's attn.two_way */
+    bool encoder;                  /* attention is of whole sequences, and there are no logits */
+    bool drafts;                   /* the model has ops of pass 1 */
+    bool borrows;                  /* and these have no keys: engine_info.borrows */
+    uint32_t n_taps;               /* TAPs of the model; 0: it has none */
     uint32_t n_block, first_draft; /* as engine_info has them */
     int32_t mask_token;
     struct block_shape block;
@@ -710,6 +714,7 @@ struct be_ops {
     bool device;
     bool hidden;      /* answers WANT_HIDDEN */
     bool latent_once; /* pages of latent attention hold a key once, not also as the value */
+    const struct vis_ops *vision; /* image encoders on the device; NULL: the CPU has them */
     /* Returns the bytes that a matrix of an op takes as it is stored. NULL: those of the file. */
     uint64_t (*stored_bytes)(const struct tensor *t);
     /* Sets shape->cut, before room() and open(). NULL: layers are not divided. */

@@ -133,6 +133,16 @@ static void note_no_drafts(struct engine *e) {
              drafts(&e->opts, e->ops) ? e->model.no_drafts : "this backend does not compute it");
 }
 
+/* Adds to the note why the CPU computes pictures beside a device. */
+static void note_pictures(struct engine *e) {
+    size_t n = strlen(e->note);
+    const char *why = e->ops->device ? pictures_on_host(e->ops, e->opts.projector) : NULL;
+
+    if (why)
+        snprintf(e->note + n, sizeof(e->note) - n, "%sthe CPU computes pictures: %s", n ? "; " : "",
+                 why);
+}
+
 /* Writes the placement of experts to the info and the note. */
 static void tell_place(struct engine *e) {
     struct engine_info *i = &e->info;
@@ -185,8 +195,10 @@ static void fill_info(struct engine *e) {
                       size_kv_bytes(&e->opts, &e->info);
     i->n_params = e->model.n_params;
     arch_fingerprint(e->opts.file, e->opts.drafts ? e->opts.block : NULL, i->fingerprint);
-    if (e->encoder)
+    if (e->encoder) {
         pictures_tell(e->opts.projector, &e->opts, s, i);
+        note_pictures(e);
+    }
     backend_sources(e->ops, e->be, i->sources);
     tell_place(e);
     place_mark(&e->model, i->sources);
@@ -266,7 +278,7 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     r = r < 0 ? r : alloc_flights(e);
     r = r < 0 ? r : head_init(&e->head, &e->model.head, e->model.shape.n_embd);
     r = r < 0 ? r : open_backend(e, err);
-    r = r < 0 ? r : pictures_open(&e->encoder, ops, &e->opts, err);
+    r = r < 0 ? r : pictures_open(&e->encoder, ops, e->be, &e->opts, err);
     if (r == -ENOMEM && !err->message[0])
         err_set(err, 0, NULL, "out of memory while the model was loaded");
     if (r < 0)
@@ -403,12 +415,12 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
 struct engine *engine_free(struct engine *e) {
     if (!e)
         return NULL;
+    image_encoder_free(e->encoder);
     if (e->ops)
         e->ops->close(e->be);
     model_deinit(&e->model);
     picks_close(&e->picks);
     head_deinit(&e->head);
-    image_encoder_free(e->encoder);
     for (uint32_t i = 0; i < MAX_IN_FLIGHT; i++) {
         free(e->flight[i].token);
         free(e->flight[i].mask);
@@ -467,7 +479,6 @@ int engine_picture_begin(struct engine *e, const uint8_t *rgb, const struct pict
     assert(e->encoder);
     return image_encoder_begin(e->encoder, rgb, l, out, err);
 }
-
 
 void engine_picture_end(struct engine *e) {
     if (e->encoder)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/try.h"
+#include "engine/vision/ops.h"
 
 /* Architectures that were trained with a kind of projectors. */
 static const struct {
@@ -73,15 +74,27 @@ static int choose_rows(const struct model *m, const struct projector *p, struct 
     return 0;
 }
 
-/* The CPU computes the rows of pictures for a model on a device, too. */
-static struct image_encoder_opts encoder_opts(const struct be_ops *ops,
+const char *pictures_on_host(const struct be_ops *ops, const struct gguf *projector) {
+    struct projector p;
+
+    if (!ops->vision)
+        return "several devices";
+    return projector_read(&p, projector, NULL) < 0 ? "no projector" : ops->vision->lacks(&p);
+}
+
+/* The device computes the rows of pictures where it can, else the CPU. */
+static struct image_encoder_opts encoder_opts(const struct be_ops *ops, struct be *be,
                                               const struct engine_opts *o) {
+    bool device = ops->device && !pictures_on_host(ops, o->projector);
+
     return (struct image_encoder_opts){
         .backend = ops->device ? "cpu" : ops->name,
         .isa = o->isa,
         .n_threads = o->n_threads,
         .max_rows = o->picture_rows,
         .text = o->file,
+        .device = device ? ops->vision : NULL,
+        .be = be,
     };
 }
 
@@ -98,18 +111,24 @@ int pictures_fit(struct model *m, const struct be_ops *ops, struct engine_opts *
     r = r < 0 ? r : choose_rows(m, &p, o, err);
     if (r < 0)
         return r;
-    const struct image_encoder_opts e = encoder_opts(ops, o);
+    const struct image_encoder_opts e = encoder_opts(ops, NULL, o);
     TRY(image_encoder_fit(&fit, o->projector, &e, err));
     m->encoder_weights = fit.weights;
     m->encoder_buffers = fit.buffers;
+    if (e.device) {
+        m->shape.picture_weights = fit.weights;
+        m->shape.picture_buffers = fit.buffers;
+    }
     return 0;
 }
 
-int pictures_open(struct image_encoder **out, const struct be_ops *ops, const struct engine_opts *o,
-                  struct err *err) {
-    const struct image_encoder_opts e = encoder_opts(ops, o);
+int pictures_open(struct image_encoder **out, const struct be_ops *ops, struct be *be,
+                  const struct engine_opts *o, struct err *err) {
+    if (!o->projector)
+        return 0;
+    const struct image_encoder_opts e = encoder_opts(ops, be, o);
 
-    return o->projector ? image_encoder_new(out, o->projector, &e, err) : 0;
+    return image_encoder_new(out, o->projector, &e, err);
 }
 
 void pictures_tell(const struct gguf *projector, const struct engine_opts *o,

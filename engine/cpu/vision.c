@@ -380,8 +380,8 @@ static void do_blocks(void *ctx, uint32_t thread) {
         attend_block(h, i, &h->b->lane[thread]);
 }
 
-/* Rows [first, first + n) of head @head among the patches [start, start + n_keys): all threads pack,
- * then all threads compute. */
+/* Computes rows [first, first + n) of head @head among the patches [start, start + n_keys): all
+ * threads pack, then all threads compute. */
 static void attend_head(struct vis_be *b, const struct vis_attend *a, uint32_t head, uint32_t start,
                         uint32_t n_keys, uint32_t first, uint32_t n) {
     struct head h = {.b = b,

@@ -542,6 +542,7 @@ const struct be_ops weft_backend_cuda = {
     .device = true,
     .hidden = true,
     .latent_once = true,
+    .vision = &vis_cuda,
     .probe = probe,
     .several = ranks_several,
     .room = room,

@@ -39,6 +39,8 @@
 #define GRAPHS 8u /* sizes of steps that are launched as one (graph.c) */
 #define PASSES 3u /* each with graphs of its own (model.h) */
 
+struct vis_ops;
+extern const struct vis_ops vis_cuda;         /* image encoders on one device (vision/vision.c) */
 extern const struct be_ops weft_backend_cuda; /* of one device; BACKEND_CUDA_SYMBOL */
 
 struct region { /* an allocation */
@@ -373,6 +375,7 @@ struct be {
     struct recurrent recurrent;
     struct draft draft;
     struct sampling sampling;
+    uint8_t *picture_memory; /* buffers of the image encoder, model_shape.picture_buffers */
 };
 
 /* Returns 0, or -EIO if @error is an error of the runtime or the device was lost before. The first
@@ -469,6 +472,15 @@ int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 /* Copies @n bytes to the device while weights are loaded. Returns 0 or -EIO. */
 int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to);
+/* Brings a matrix of a projector with its bias, or NULL, to the device, as struct weights whose
+ * m[0].y is not set; floats. Return 0 or -errno. */
+int cuda_load_one(struct be *b, const struct tensor *t, const float *bias, struct weights **out,
+                  struct err *err);
+int cuda_load_floats(struct be *b, const float *v, size_t n, const float **out, struct err *err);
+/* Returns @n bytes of the device, at most be.load.bytes, once it has done all that was enqueued,
+ * or NULL; they stay until the next call of any of these. cuda_load_wait() waits: 0 or -EIO. */
+const void *cuda_load_back(struct be *b, const void *from, size_t n);
+int cuda_load_wait(struct be *b);
 /* Frees the structs that cuda_load() made; their memory on the device is cuda_memory_close()'s. */
 void cuda_unload(struct be *b);
 
@@ -511,7 +523,8 @@ struct operand {
     const float *scale;
     const uint32_t *count; /* rows that exist among n_rows; NULL: all */
     uint32_t n_rows;
-    bool cores; /* pack_args.cores */
+    bool cores;   /* pack_args.cores */
+    bool untimed; /* the way is not asked of the device */
     /* Product of one matrix whose shared segments the caller adds up; NULL: the kernel adds them
      * up. */
     struct left *left;

@@ -327,6 +327,21 @@ template <int OFFSET> DEVICE void copy_async_at(uint32_t to, const void *from) {
                  : "memory");
 }
 
+DEVICE uint32_t shared_place(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* Four blocks of 8 rows by 8 halves, by columns: lane i gives row i % 8 of block i / 8, 16 bytes of
+ * shared memory. Lane 4 g + t gets of block j, as word j, rows 2 t and 2 t + 1 of column g. */
+DEVICE struct vec4 load_transposed(const void *row) {
+    struct vec4 v;
+
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(shared_place(row))
+                 : "memory");
+    return v;
+}
 /* The thread's copies since the last one are a group. */
 DEVICE void copy_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");

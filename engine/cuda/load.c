@@ -567,6 +567,36 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
     return r;
 }
 
+int cuda_load_one(struct be *b, const struct tensor *t, const float *bias, struct weights **out,
+                  struct err *err) {
+    const struct parts all = all_rows(t);
+    const struct tensor vector = {.n_bytes = t->ne[1] * sizeof(*bias),
+                                  .data = (const uint8_t *)bias};
+
+    *out = weights_new(b);
+    return *out ? load_parts(b, *out, t, &all, bias ? &vector : NULL, NULL, err) : -ENOMEM;
+}
+
+int cuda_load_floats(struct be *b, const float *v, size_t n, const float **out, struct err *err) {
+    void *d;
+    int r = own_bytes(b, v, n * sizeof(*v), &d, err);
+
+    *out = r < 0 ? NULL : d;
+    return r;
+}
+
+const void *cuda_load_back(struct be *b, const void *from, size_t n) {
+    assert(n <= b->load.bytes);
+    int r = wait_buffer(b, 0);
+
+    r = r < 0 ? r : cuda_copy(b, b->load.buffer[0].host, from, n, CUDA_TO_HOST);
+    return r < 0 || wait_all(b) < 0 ? NULL : b->load.buffer[0].host;
+}
+
+int cuda_load_wait(struct be *b) {
+    return wait_all(b);
+}
+
 void cuda_unload(struct be *b) {
     for (struct weights *w = b->weights, *next; w; w = next) {
         next = w->next;

@@ -377,7 +377,8 @@ static uint64_t drafter_bytes(const struct be *b) {
     return sum;
 }
 
-/* With the block that drafts, whose norms of keys and of hidden states are there twice. */
+/* Returns the bytes of all weights: also of the image encoder, and of the block that drafts, whose
+ * norms of keys and of hidden states are there twice. */
 static uint64_t weight_bytes(const struct be *b) {
     uint32_t n = b->shape->n_layer;
     uint64_t sum = file_bytes(b, b->opts->file, b->layers.first, b->layers.end);
@@ -387,7 +388,7 @@ static uint64_t weight_bytes(const struct be *b) {
     else if (b->shape->drafts)
         sum += file_bytes(b, b->opts->block ? b->opts->block : b->opts->file, n, n + 1) +
                2 * round_up(b->shape->n_embd * sizeof(float), 512);
-    return sum;
+    return sum + b->shape->picture_weights;
 }
 
 /* Bytes of the longest row of any tensor of the file. */
@@ -421,6 +422,7 @@ static void add_rest(struct be *b) {
     add(b, &b->load.found_host, 1, sizeof(*b->load.found), "tables", true);
     b->load.size = weight_bytes(b);
     assert(b->load.used == 0);
+    add(b, &b->picture_memory, b->shape->picture_buffers, 1, "image encoder", false);
     add(b, &b->load.weights, b->load.size, 1, "weights", false);
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);

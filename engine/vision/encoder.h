@@ -13,7 +13,9 @@
 
 #include "vision/projector.h"
 
+struct be;
 struct image_encoder;
+struct vis_ops;
 
 /* Zeroed: the CPU backend with as many threads as there are processors. */
 struct image_encoder_opts {
@@ -23,6 +25,9 @@ struct image_encoder_opts {
     uint32_t max_rows;   /* rows of a picture or of its part; 0: the projector's limit */
     /* The text model, whose tokens mark tiles; NULL: the rows of marks are zeros. */
     const struct gguf *text;
+    /* An opened device and its encoders' backend, in the place of @backend; NULL: none. */
+    const struct vis_ops *device;
+    struct be *be;
 };
 
 /* Opens the projector in @file, which must stay open. 0, -ENOMEM, or -EINVAL with @err: a kind, a
@@ -53,9 +58,9 @@ uint64_t image_encoder_work(const struct image_encoder *e, const struct picture_
  * more rows than there is memory for, or larger than a table of positions. */
 int image_encoder_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture_layout *l,
                         float *out, struct err *err);
-/* Computes pieces until at least @work multiply-adds are done; one piece at least. *left is the work
- * that is left; 0: @out is complete. The pieces change no bit. 0, or -EIO: the device is lost, and
- * the picture with it. */
+/* Computes pieces until at least @work multiply-adds are done; one piece at least. *left is the
+ * work that is left; 0: @out is complete. The pieces change no bit. 0, or -EIO: the device is lost,
+ * and the picture with it. */
 int image_encoder_step(struct image_encoder *e, uint64_t work, uint64_t *left);
 /* Drops the picture under way, if any. */
 void image_encoder_end(struct image_encoder *e);

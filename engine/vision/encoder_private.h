@@ -39,10 +39,10 @@ struct vis_grid {
     uint32_t *row, *column;      /* [n] */
     uint32_t n_windows, *window; /* [n_windows + 1] first patches; one window: all see all */
     uint32_t longest;            /* patches of a window, at most */
-    uint8_t *bytes;              /* what all these lie in, of @size bytes, @used of them */
+    uint8_t *bytes;              /* memory of all these: @size bytes, @used of them */
     size_t size, used;
-    struct vis_places at;  /* where the backend reads them */
-    const uint32_t *start; /* its copy of window */
+    struct vis_places at;  /* addresses for the backend */
+    const uint32_t *start; /* the backend's copy of window */
 };
 
 /* Passes over a picture, each over units that do not depend on each other: patches, or what is said

@@ -135,7 +135,7 @@ static void block_row(const struct vis_rows *a, uint32_t r, float *out) {
     }
 }
 
-/* Values of a row, each by itself. */
+/* Functions of single values. */
 static void value_row(const struct vis_rows *a, const float *in, float *out) {
     for (uint32_t i = 0; i < a->width; i++)
         switch (a->kind) {
@@ -163,7 +163,8 @@ static void do_row(void *ctx, uint32_t r) {
         return;
     case VIS_ACT:
         assert(a->in == a->out);
-        host(c->b)->act(c->b, a->act, a->out + at, a->up ? a->up + at : NULL, a->width);
+        host(c->b)->act(c->b, (enum projector_act)a->act, a->out + at, a->up ? a->up + at : NULL,
+                        a->width);
         return;
     case VIS_PATCH:
         patch_row(a, r, a->out + at);

@@ -164,7 +164,7 @@ size_t vis_place_bytes(const struct image_encoder *e) {
                 2 * (most_taps(sides) + most_taps(0)));
 }
 
-/* Where the backend has what the grid has at @p. */
+/* Returns the backend's address of what the grid has at @p. */
 static const void *there(const struct vis_grid *g, const uint8_t *base, const void *p) {
     return base + ((const uint8_t *)p - g->bytes);
 }

@@ -138,8 +138,13 @@ void vis_out(struct image_encoder *e, uint32_t at, uint32_t n) {
 /* x = act(x) of @n rows, or act(x) up. */
 static void act(struct image_encoder *e, enum projector_act kind, float *x, const float *up,
                 uint32_t width, uint32_t n) {
-    const struct vis_rows a = {
-        .kind = VIS_ACT, .act = kind, .n = n, .width = width, .in = x, .up = up, .out = x};
+    const struct vis_rows a = {.kind = VIS_ACT,
+                               .act = (enum vis_act)kind,
+                               .n = n,
+                               .width = width,
+                               .in = x,
+                               .up = up,
+                               .out = x};
 
     e->ops->rows(e->be, &a);
 }

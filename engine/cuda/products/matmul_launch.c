@@ -4,6 +4,7 @@
 
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/attention/kernels_attention.h"
+#include "engine/cuda/vision/kernels_vision.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -88,7 +89,12 @@ int cuda_load_kernels(struct be *b) {
                                   kernel_residual_shares,
                                   kernel_sample_scan,
                                   kernel_sample_weigh,
-                                  kernel_sample_draw};
+                                  kernel_sample_draw,
+                                  kernel_vis_row,
+                                  kernel_vis_head,
+                                  kernel_vis_attend_64,
+                                  kernel_vis_attend_80,
+                                  kernel_vis_attend_128};
 
     for (size_t i = 0; i < ARRAY_SIZE(larger) + ARRAY_SIZE(others); i++) {
         size_t other = i - ARRAY_SIZE(larger);

@@ -89,6 +89,11 @@ LIMITS = {
     "delta_out": 64,
     "conv": 64,
     "conv_keep": 64,
+    "vis_row": 64,
+    "vis_head": 64,
+    "vis_attend_64": 168,
+    "vis_attend_80": 168,
+    "vis_attend_128": 255,
 }
 # Keys and values of formats apart.
 LIMITS |= {f"attend_{size}_{pages}": limit for sizes, limit in (((64, 128), 128), ((256, 512), 255))

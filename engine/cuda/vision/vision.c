@@ -1,0 +1,275 @@
+/*
+ * vision - the backend of image encoders on a device. What it has lies in memory that was counted
+ * when the device was opened: matrices and vectors among the weights, buffers in be.picture_memory.
+ * Products are those of the model. All is enqueued in the device's stream, between steps; end()
+ * waits. A failing call loses the device, as in a step: what follows does nothing.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/try.h"
+#include "engine/cuda/vision/kernels_vision.h"
+#include "engine/vision/encoder.h"
+#include "engine/vision/ops.h"
+
+struct vis_mat {
+    struct vis_mat *next;
+    struct weights *w;
+};
+
+/* Invariant: used <= the bytes that were counted. */
+struct vis_be {
+    struct be *b;
+    struct vis_sizes sizes;
+    struct vis_stored heads;
+    uint16_t *packed; /* a product's rows, and their scales */
+    float *scale;
+    uint8_t *places, *pixels;
+    struct vis_mat *mats;
+    size_t used;
+};
+
+static const char *lacks(const struct projector *p) {
+    return p->n_layer && p->n_embd / p->n_head > VIS_WIDEST ? "heads of this size" : NULL;
+}
+
+static size_t whole(size_t n) {
+    return round_up(MAX(n, 1), 256);
+}
+
+/* Values of a head as it is stored. */
+static uint32_t padded(uint32_t dim) {
+    return dim <= 64 ? 64 : dim <= 80 ? 80 : VIS_WIDEST;
+}
+
+/* Bytes of each part of a backend's memory. */
+struct parts {
+    size_t heads, packed, scale, places, pixels;
+};
+
+static struct parts parts_of(const struct vis_sizes *s) {
+    size_t rows = round_up(s->max_rows, PACK_ROWS);
+    size_t halves = 3ul * s->max_keys * s->n_head * padded(s->head_dim);
+
+    return (struct parts){
+        whole(halves * sizeof(uint16_t)), whole(rows * round_up(s->max_in, 64) * sizeof(uint16_t)),
+        whole(rows * sizeof(float)), whole(s->place_bytes), whole(s->pixel_bytes)};
+}
+
+static uint64_t open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
+    const struct parts p = parts_of(s);
+
+    return p.heads + p.packed + p.scale + p.places + p.pixels;
+}
+
+static uint64_t buffer_bytes(size_t n) {
+    return whole(n * sizeof(float));
+}
+
+/* A kernel of patches becomes one matrix, and gemma3's projection is turned round. Vectors and
+ * tables are decoded. */
+static uint64_t tensor_bytes(const struct tensor *t) {
+    uint64_t n = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+    enum tile_format format = tile_format_of(t->format->type);
+    enum tile_format floats = tile_format_of(TENSOR_F32);
+    uint64_t bytes = tile_matrix_bytes(format, (uint32_t)t->ne[1], (uint32_t)t->ne[0]);
+
+    if (t->n_dims < 2 || strcmp(t->name, "v.position_embd.weight") == 0)
+        bytes = n * sizeof(float);
+    else if (strncmp(t->name, "v.patch_embd.weight", 19) == 0 && t->n_dims > 2)
+        bytes = tile_matrix_bytes(floats, (uint32_t)t->ne[3], (uint32_t)(n / t->ne[3]));
+    else if (strcmp(t->name, "mm.input_projection.weight") == 0)
+        bytes = MAX(bytes, tile_matrix_bytes(floats, (uint32_t)t->ne[0], (uint32_t)t->ne[1]));
+    return round_up(bytes, 512);
+}
+
+static struct vis_be *close_be(struct vis_be *v) {
+    for (struct vis_mat *m = v ? v->mats : NULL, *next; m; m = next) {
+        next = m->next;
+        free(m);
+    }
+    free(v);
+    return NULL;
+}
+
+/* The next @bytes of the encoder's memory. */
+static void *take(struct vis_be *v, size_t bytes) {
+    void *at = v->b->picture_memory + v->used;
+
+    v->used += bytes;
+    assert(v->used <= v->b->shape->picture_buffers);
+    return at;
+}
+
+static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
+                   const struct vis_sizes *sizes, struct err *err) {
+    const struct parts p = parts_of(sizes);
+    struct vis_be *v = calloc(1, sizeof(*v));
+
+    if (!v)
+        return -ENOMEM;
+    v->b = opts->be;
+    v->sizes = *sizes;
+    v->heads = (struct vis_stored){.half = take(v, p.heads),
+                                   .n_head = sizes->n_head,
+                                   .dim = sizes->head_dim,
+                                   .padded = padded(sizes->head_dim),
+                                   .max_keys = sizes->max_keys};
+    v->packed = take(v, p.packed);
+    v->scale = take(v, p.scale);
+    v->places = take(v, p.places);
+    v->pixels = take(v, p.pixels);
+    *out = v;
+    return 0;
+}
+
+static float *buffer(struct vis_be *v, size_t n) {
+    return take(v, buffer_bytes(n));
+}
+
+/* @r of loading; -EIO with the reason. */
+static int told(const struct vis_be *v, int r, struct err *err) {
+    if (r == -EIO)
+        err_set(err, 0, NULL, "loading the image encoder: %s", v->b->error);
+    return r;
+}
+
+static int load(struct vis_be *v, const struct tensor *t, const float *bias, struct vis_mat **out,
+                struct err *err) {
+    struct vis_mat *m = calloc(1, sizeof(*m));
+
+    if (!m)
+        return -ENOMEM;
+    m->next = v->mats;
+    v->mats = *out = m;
+    return told(v, cuda_load_one(v->b, t, bias, &m->w, err), err);
+}
+
+static int vector(struct vis_be *v, const float *x, size_t n, const float **out, struct err *err) {
+    return told(v, cuda_load_floats(v->b, x, n, out, err), err);
+}
+
+static const void *bring(struct vis_be *v, const void *from, size_t n) {
+    assert(n <= v->sizes.place_bytes);
+    cuda_load_bytes(v->b, from, n, v->places);
+    return v->places;
+}
+
+static const uint8_t *pixels(struct vis_be *v, const uint8_t *from, size_t n, uint32_t n_lines,
+                             size_t *pitch) {
+    bool whole = *pitch == n;
+
+    assert(n * n_lines <= v->sizes.pixel_bytes);
+    for (uint32_t i = 0; i < (whole ? 1 : n_lines); i++)
+        cuda_load_bytes(v->b, from + i * *pitch, whole ? n * n_lines : n, v->pixels + i * n);
+    *pitch = n;
+    return v->pixels;
+}
+
+static void linear(struct vis_be *v, const struct vis_mat *m, const float *in, uint32_t n_rows,
+                   float *out, bool add) {
+    struct weights *w = m->w;
+    struct operand x = {.packed = v->packed,
+                        .scale = v->scale,
+                        .n_rows = n_rows,
+                        .cores = wgmma_takes(v->b, n_rows),
+                        .untimed = true};
+    const struct pack_args pack = {.x = in,
+                                   .packed = v->packed,
+                                   .scale = v->scale,
+                                   .kind = PACK_PLAIN,
+                                   .n = w->n_in,
+                                   .n_padded = (uint32_t)round_up(w->n_in, 64),
+                                   .cores = x.cores};
+
+    assert(n_rows <= v->sizes.max_rows && w->n_in <= v->sizes.max_in);
+    w->m[0].y = out;
+    if (CUDA_LAUNCH(v->b, pack, n_rows, 1, PACK_THREADS, &pack) == 0)
+        cuda_matmul(v->b, w, &x, add);
+}
+
+static void rows(struct vis_be *v, const struct vis_rows *a) {
+    CUDA_LAUNCH(v->b, vis_row, a->n, 1, CUDA_THREADS, a);
+}
+
+static void heads(struct vis_be *v, const struct vis_heads *a) {
+    const struct vis_head_args args = {*a, v->heads};
+    uint32_t warps = CUDA_THREADS / 32;
+
+    assert(a->first + a->n <= v->sizes.max_keys);
+    CUDA_LAUNCH(v->b, vis_head, a->n, (3 * v->sizes.n_head + warps - 1) / warps, CUDA_THREADS,
+                &args);
+}
+
+static void launch_attend(struct vis_be *v, const struct vis_attend *a,
+                          struct vis_attend_args *args, uint32_t grid_x, uint32_t grid_y) {
+    const void *kernel = v->heads.padded == 64   ? kernel_vis_attend_64
+                         : v->heads.padded == 80 ? kernel_vis_attend_80
+                                                 : kernel_vis_attend_128;
+    struct launch l = {kernel, grid_x, grid_y, VIS_THREADS, "vis_attend", 0};
+
+    args->from = v->heads;
+    args->out = a->out;
+    args->scale = a->scale * (float)M_LOG2E;
+    cuda_launch(v->b, &l, args, sizeof(*args));
+}
+
+static void attend(struct vis_be *v, const struct vis_attend *a) {
+    struct vis_attend_args args = {.start = a->start, .n_blocks = vis_head_blocks(a->longest)};
+
+    launch_attend(v, a, &args, a->n_segments * args.n_blocks, v->sizes.n_head);
+}
+
+static void attend_blocks(struct vis_be *v, const struct vis_attend *a, uint32_t first,
+                          uint32_t n) {
+    struct vis_attend_args args = {
+        .n_patches = a->n_patches, .n_blocks = vis_head_blocks(a->n_patches), .first = first};
+
+    launch_attend(v, a, &args, n, 1);
+}
+
+static void get(struct vis_be *v, const float *from, uint32_t n_rows, uint32_t n, float *to,
+                size_t stride) {
+    uint32_t most = (uint32_t)(v->b->load.bytes / sizeof(float) / n);
+
+    assert(most > 0);
+    for (uint32_t r = 0, more; r < n_rows; r += more) {
+        const float *x = cuda_load_back(v->b, from + (size_t)r * n,
+                                        (size_t)MIN(most, n_rows - r) * n * sizeof(float));
+
+        more = MIN(most, n_rows - r);
+        for (uint32_t i = 0; i < more && x; i++)
+            memcpy(to + (r + i) * stride, x + (size_t)i * n, n * sizeof(float));
+    }
+}
+
+static int end(struct vis_be *v) {
+    return cuda_load_wait(v->b);
+}
+
+const struct vis_ops vis_cuda = {
+    .name = "cuda",
+    .lacks = lacks,
+    .open = open_be,
+    .close = close_be,
+    .open_bytes = open_bytes,
+    .buffer_bytes = buffer_bytes,
+    .tensor_bytes = tensor_bytes,
+    .buffer = buffer,
+    .load = load,
+    .vector = vector,
+    .bring = bring,
+    .pixels = pixels,
+    .linear = linear,
+    .rows = rows,
+    .heads = heads,
+    .attend = attend,
+    .attend_blocks = attend_blocks,
+    .get = get,
+    .end = end,
+};

@@ -1,0 +1,84 @@
+#pragma once
+
+/*
+ * rows - the functions of rows that image encoders are made of, as their backends take them;
+ * kernels too. Formulas: host.c.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { VIS_HEAD_ROWS = 64 };
+
+enum vis_act { VIS_GELU, VIS_SILU, VIS_QUICK_GELU }; /* enum projector_act */
+
+/* A row or a column of a table of positions, and how much of it. */
+struct vis_tap {
+    uint32_t at;
+    float weight;
+};
+
+/* The rows, or the columns, of patches of a picture. */
+struct vis_axis {
+    const uint32_t *of;        /* [patches] which one a patch is in */
+    const float *turn;         /* [head_dim / 4][2] of each: cosines and sines */
+    const uint32_t *first_tap; /* first one of each, and one behind */
+    const struct vis_tap *tap;
+};
+
+/* Patches of a picture, in the order of computation. */
+struct vis_places {
+    struct vis_axis row, column;
+    const uint32_t *to;   /* [patches] their places where blocks are rows in raster order */
+    const uint8_t *pixel; /* three bytes each, @pitch bytes from a line to the next */
+    size_t pitch;
+    uint32_t width; /* patches of a line */
+};
+
+/* Functions of row r of @n rows, which is row first + r of all. */
+enum vis_row_kind {
+    VIS_NORM,     /* out = in / rms(in) w, or with bias (in - mean) / deviation w + bias, both by
+                     the root of a square plus eps; w NULL: 1; @moves: to row at.to[first + r] */
+    VIS_ADD,      /* out += in */
+    VIS_CLAMP,    /* out = in within [low, high] */
+    VIS_ACT,      /* out = act(in), up NULL, or act(in) up */
+    VIS_AFFINE,   /* out = (in factor - bias) w, or in factor where w is NULL */
+    VIS_PATCH,    /* out = pixels of the patch by channel, line and column: (p / 255 - mean) / std,
+                     with @twice 2 p - 1 of that */
+    VIS_POSITION, /* out += rows of the table @in: the sum over taps of the patch's row and column,
+                     rows of @n_table places, or, @apart, that of its column and, n_table behind, of
+                     its row */
+    VIS_MEAN,     /* out = mean of the patches of a block, in raster order in @in */
+    VIS_BLOCK,    /* out = all values of these, patch by patch or, @channels, by channel */
+};
+
+struct vis_rows {
+    enum vis_row_kind kind;
+    enum vis_act act;
+    uint32_t n, first, width; /* width: values of a row of out, of BLOCK: of a patch */
+    uint32_t side, merge, n_table;
+    const float *in, *up, *w, *bias;
+    float *out;
+    float eps, low, high, factor, mean[3], std[3];
+    bool moves, twice, apart, channels;
+    struct vis_places at;
+};
+
+/* Pairs of a head that turn: none, neighbours, values half a head apart, or half of each half. */
+enum vis_turn { VIS_STAY, VIS_NEIGHBOURS, VIS_HALVES, VIS_QUARTERS };
+
+/* Heads of patches [first, first + n) on their way to attention: queries and keys are normed, where
+ * there are weights, and turn; the first quarter of values turns by the patch's row, the second by
+ * its column, @swapped the other way round. */
+struct vis_heads {
+    const float *in[3]; /* queries, keys, values of the first patch; @stride values apart */
+    size_t stride;
+    uint32_t n, first;
+    const float *w[2], *bias[2]; /* weights of queries and keys; NULL: no norm */
+    bool unit;                   /* values get a norm without weights */
+    bool swapped;
+    enum vis_turn turn;
+    float eps;
+    struct vis_places at;
+};
