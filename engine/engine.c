@@ -49,6 +49,7 @@ struct engine {
     struct head head;
     struct picks picks;
     struct image_encoder *encoder;       /* NULL: no projector */
+    const char *no_encoder;              /* why it is not on the device, or NULL */
     struct flight flight[MAX_IN_FLIGHT]; /* step s has flight[s % 2] */
     uint64_t launched, waited;           /* numbers of the last ones */
     int32_t *sample;                     /* [max_wants] of step @waited */
@@ -136,11 +137,9 @@ static void note_no_drafts(struct engine *e) {
 /* Adds to the note why the CPU computes pictures beside a device. */
 static void note_pictures(struct engine *e) {
     size_t n = strlen(e->note);
-    const char *why = e->ops->device ? pictures_on_host(e->ops, e->opts.projector) : NULL;
 
-    if (why)
-        snprintf(e->note + n, sizeof(e->note) - n, "%sthe CPU computes pictures: %s", n ? "; " : "",
-                 why);
+    snprintf(e->note + n, sizeof(e->note) - n, "%sthe CPU computes pictures: %s", n ? "; " : "",
+             e->no_encoder);
 }
 
 /* Writes the placement of experts to the info and the note. */
@@ -197,7 +196,8 @@ static void fill_info(struct engine *e) {
     arch_fingerprint(e->opts.file, e->opts.drafts ? e->opts.block : NULL, i->fingerprint);
     if (e->encoder) {
         pictures_tell(e->opts.projector, &e->opts, s, i);
-        note_pictures(e);
+        if (e->no_encoder)
+            note_pictures(e);
     }
     backend_sources(e->ops, e->be, i->sources);
     tell_place(e);
@@ -278,7 +278,7 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     r = r < 0 ? r : alloc_flights(e);
     r = r < 0 ? r : head_init(&e->head, &e->model.head, e->model.shape.n_embd);
     r = r < 0 ? r : open_backend(e, err);
-    r = r < 0 ? r : pictures_open(&e->encoder, ops, e->be, &e->opts, err);
+    r = r < 0 ? r : pictures_open(&e->encoder, ops, e->be, &e->opts, &e->no_encoder, err);
     if (r == -ENOMEM && !err->message[0])
         err_set(err, 0, NULL, "out of memory while the model was loaded");
     if (r < 0)

@@ -74,18 +74,19 @@ static int choose_rows(const struct model *m, const struct projector *p, struct 
     return 0;
 }
 
-const char *pictures_on_host(const struct be_ops *ops, const struct gguf *projector) {
+/* Returns why a device does not compute the rows of pictures, in words, or NULL. */
+static const char *not_on_device(const struct be_ops *ops, const struct gguf *projector) {
     struct projector p;
 
     if (!ops->vision)
-        return "several devices";
+        return "there are several devices";
     return projector_read(&p, projector, NULL) < 0 ? "no projector" : ops->vision->lacks(&p);
 }
 
 /* The device computes the rows of pictures where it can, else the CPU. */
 static struct image_encoder_opts encoder_opts(const struct be_ops *ops, struct be *be,
                                               const struct engine_opts *o) {
-    bool device = ops->device && !pictures_on_host(ops, o->projector);
+    bool device = ops->device && !not_on_device(ops, o->projector);
 
     return (struct image_encoder_opts){
         .backend = ops->device ? "cpu" : ops->name,
@@ -122,13 +123,40 @@ int pictures_fit(struct model *m, const struct be_ops *ops, struct engine_opts *
     return 0;
 }
 
-int pictures_open(struct image_encoder **out, const struct be_ops *ops, struct be *be,
+/* Half precision of a layer is off by a tenth of it. */
+#define PROOF_LIMIT 1e-2
+
+/* Returns whether the opened encoder computes what the reference does: 1, 0, or -errno. */
+static int proved(struct image_encoder *e, const struct be_ops *ops, struct be *be,
                   const struct engine_opts *o, struct err *err) {
+    double error = 0;
+
+    if (!ops->proving || !ops->proving(be, true))
+        return 1;
+    TRY(image_encoder_prove(e, o->projector, &error, err));
+    ops->proving(be, false);
+    return error <= PROOF_LIMIT;
+}
+
+int pictures_open(struct image_encoder **out, const struct be_ops *ops, struct be *be,
+                  const struct engine_opts *o, const char **why, struct err *err) {
+    CLEANUP(image_encoder_freep) struct image_encoder *e = NULL;
+
     if (!o->projector)
         return 0;
-    const struct image_encoder_opts e = encoder_opts(ops, be, o);
-
-    return image_encoder_new(out, o->projector, &e, err);
+    struct image_encoder_opts opts = encoder_opts(ops, be, o);
+    *why = ops->device ? not_on_device(ops, o->projector) : NULL;
+    TRY(image_encoder_new(&e, o->projector, &opts, err));
+    int right = opts.device ? proved(e, ops, be, o, err) : 1;
+    if (right == 0) {
+        *why = "the device's results are wrong";
+        opts.device = NULL;
+        e = image_encoder_free(e);
+        TRY(image_encoder_new(&e, o->projector, &opts, err));
+    }
+    if (right >= 0)
+        *out = STEAL(e);
+    return MIN(right, 0);
 }
 
 void pictures_tell(const struct gguf *projector, const struct engine_opts *o,

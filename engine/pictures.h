@@ -11,13 +11,11 @@
 /* Checks that the projector of @o fits the model; fills in o->picture_rows, and the encoder's bytes
  * in @m. 0, also where there is no projector, or -errno with @err saying what does not fit. */
 int pictures_fit(struct model *m, const struct be_ops *ops, struct engine_opts *o, struct err *err);
-/* Opens the encoder on the opened device @be, or on the threads and with the instruction set of @o;
- * NULL: no projector. 0 or -errno. */
+/* Opens the encoder on the opened device @be, which is proved, or on the threads and with the
+ * instruction set of @o; NULL: no projector. *why: why it is not on the device that there is, in
+ * words, or NULL. 0 or -errno. */
 int pictures_open(struct image_encoder **out, const struct be_ops *ops, struct be *be,
-                  const struct engine_opts *o, struct err *err);
-/* Returns why the CPU computes the rows of pictures for a model on a device, in words, or NULL: the
- * device does. */
-const char *pictures_on_host(const struct be_ops *ops, const struct gguf *projector);
+                  const struct engine_opts *o, const char **why, struct err *err);
 /* Fills in what the info says of pictures, and mixes the projector into the fingerprint. */
 void pictures_tell(const struct gguf *projector, const struct engine_opts *o,
                    const struct model_shape *s, struct engine_info *out);

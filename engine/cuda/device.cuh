@@ -327,6 +327,7 @@ template <int OFFSET> DEVICE void copy_async_at(uint32_t to, const void *from) {
                  : "memory");
 }
 
+/* Returns the address @p in shared memory as instructions take it. */
 DEVICE uint32_t shared_place(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }

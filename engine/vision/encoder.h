@@ -37,6 +37,11 @@ int image_encoder_new(struct image_encoder **out, const struct gguf *file,
 struct image_encoder *image_encoder_free(struct image_encoder *e);
 DEFINE_FREEP(struct image_encoder, image_encoder)
 
+/* Computes a few patches up to the first layer on @e and on the reference backend. *error is the
+ * largest difference, relative to the largest value. 0 or -errno. */
+int image_encoder_prove(struct image_encoder *e, const struct gguf *file, double *error,
+                        struct err *err);
+
 /* The header of the file. */
 const struct projector *image_encoder_projector(const struct image_encoder *e);
 /* Values of a row for the text model: n_out * (1 + n_deep). */

@@ -13,6 +13,7 @@
 #include "base/try.h"
 #include "engine/arch/arch.h"
 #include "engine/backend.h"
+#include "engine/pictures.h"
 #include "engine/vision/ops.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/vision_scene.h"
@@ -34,6 +35,7 @@ struct bench {
     struct engine_opts opts;
     const struct be_ops *ops;
     struct be *be;
+    const char *why; /* the CPU has the encoder; NULL: it has not */
     struct scene scene;
 };
 
@@ -68,15 +70,16 @@ static int bench_open(struct bench *t, const struct kind *k, const char *format,
     t->ops = backend_find("cuda", NULL, &err);
     if (!t->ops)
         return -ENODEV;
-    struct image_encoder_opts o = {.max_rows = max_rows, .device = t->ops->vision};
+    const struct image_encoder_opts o = {.max_rows = max_rows, .device = t->ops->vision};
     cr_assert(image_encoder_fit(&fit, t->scene.file, &o, &err) == 0, "%s", err.message);
     t->model.shape.picture_weights = fit.weights;
     t->model.shape.picture_buffers = fit.buffers;
     const struct be_opts b = {
         .shape = &t->model.shape, .engine = &t->opts, .n_pages = 4, .page_bytes = 4096};
     TRY(t->ops->open(&t->be, &b, &err));
-    o.be = t->be;
-    return image_encoder_new(&t->scene.e, t->scene.file, &o, &err);
+    t->opts.projector = t->scene.file;
+    t->opts.picture_rows = max_rows;
+    return pictures_open(&t->scene.e, t->ops, t->be, &t->opts, &t->why, &err);
 }
 
 static void near_rows(const struct kind *k, const char *format) {
@@ -95,7 +98,7 @@ static void near_rows(const struct kind *k, const char *format) {
 
         should = scene_encode(&s, k->width, k->height, UINT64_MAX, &m);
     }
-    cr_assert(rows && pieces && n == m);
+    cr_assert(rows && pieces && n == m && !t.why);
     double most = 0;
     for (size_t i = 0; i < n; i++)
         most = fmax(most, fabs((double)should[i]));
@@ -154,4 +157,26 @@ Test(cuda_vision, calls_may_fail) {
     }
     fake_find()->fail_at = 0;
     cr_expect(n_failed > 20, "%u", n_failed);
+}
+
+/* An encoder whose kernels compute nothing is the CPU's; those that are right stay. */
+Test(cuda_vision, a_device_that_is_wrong_leaves_the_encoder_to_the_cpu) {
+    static const char *const broken[] = {NULL, "vis_row", "vis_head", "vis_attend_64"};
+
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    for (size_t i = 0; i < ARRAY_SIZE(broken) + SCENE_KINDS; i++) {
+        const struct kind *k = &scene_kinds[i < SCENE_KINDS ? i : 0];
+        CLEANUP(bench_close) struct bench t;
+        size_t n;
+
+        fake_find()->broken = i < SCENE_KINDS ? NULL : broken[i - SCENE_KINDS];
+        bool whole = !fake_find()->broken;
+        cr_assert(bench_open(&t, k, "F32", 64) == 0);
+        cr_expect(whole ? !t.why : t.why != NULL, "%s: %s", k->name, whole ? t.why : "not found");
+        CLEANUP(freep) float *rows = scene_encode(&t.scene, k->width, k->height, UINT64_MAX, &n);
+        CLEANUP(freep) float *should = k->rows ? scene_rows(k, n) : NULL;
+        if (!whole)
+            cr_expect(scene_difference(rows, should, n) < 1e-4);
+    }
+    fake_find()->broken = NULL;
 }
