@@ -10,8 +10,8 @@
 #define COLUMNS 8u /* of patches; 8 x 6: more than a tile of keys, and not a whole number of them */
 #define LINES 6u
 
-/* Patches of a side: as many as @most, even, as windows are made of blocks, and no more than a table
- * of positions has. */
+/* Returns the patches of a side: as many as @most, even, as windows are made of blocks, and no more
+ * than a table of positions has. */
 static uint32_t side_of(const struct image_encoder *e, uint32_t most) {
     uint32_t n = e->n_table ? MIN(most, e->n_table) : most;
 

@@ -83,7 +83,7 @@ static int bench_open(struct bench *t, const struct kind *k, const char *format,
 }
 
 static void near_rows(const struct kind *k, const char *format) {
-    CLEANUP(bench_close) struct bench t;
+    CLEANUP(bench_close) struct bench t = {0};
     CLEANUP(freep) float *should = NULL;
     size_t n, m;
 
@@ -128,7 +128,7 @@ Test(cuda_vision, large_pictures_are_near_the_reference) {
 /* Opens and encodes. Returns 0 or -errno. */
 static int try_all(void) {
     const struct kind *k = &scene_kinds[4];
-    CLEANUP(bench_close) struct bench t;
+    CLEANUP(bench_close) struct bench t = {0};
     size_t n;
 
     TRY(bench_open(&t, k, "F16", 64));
@@ -166,7 +166,7 @@ Test(cuda_vision, a_device_that_is_wrong_leaves_the_encoder_to_the_cpu) {
     setenv("WEFT_CUDA_CHECK", "1", 1);
     for (size_t i = 0; i < ARRAY_SIZE(broken) + SCENE_KINDS; i++) {
         const struct kind *k = &scene_kinds[i < SCENE_KINDS ? i : 0];
-        CLEANUP(bench_close) struct bench t;
+        CLEANUP(bench_close) struct bench t = {0};
         size_t n;
 
         fake_find()->broken = i < SCENE_KINDS ? NULL : broken[i - SCENE_KINDS];
