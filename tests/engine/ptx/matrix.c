@@ -84,6 +84,36 @@ static void mma(struct warp *w, const struct op *o, uint32_t m) {
     multiply(&t, d, c, false);
 }
 
+static int32_t byte_at(uint32_t v, uint32_t i) {
+    return (int8_t)(uint8_t)(v >> (8 * i));
+}
+
+/* d = a b + c of signed bytes, modulo 2^32. list: d[4], a[2 size], b[size], c[4]; size: of the 16
+ * columns of a, 1 or 2. Lane 4 g + t: a0 has row g, columns 4 t .. 4 t + 3; a1 row g + 8; a2, a3
+ * columns + 16; b0 rows 4 t .. 4 t + 3 of column g; b1 rows + 16. */
+static void mma_bytes(struct warp *w, const struct op *o, uint32_t m) {
+    uint32_t d[4][LANES];
+    uint32_t n = o->size;
+
+    look_whole(o, m);
+    for (uint32_t l = 0; l < LANES; l++)
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t sum = ((const uint32_t *)place(w, o->list[4 + 3 * n + i]))[l];
+
+            for (uint32_t k = 0; k < 16 * n; k++) {
+                const uint32_t *a = place(w, o->list[4 + k / 16 * 2 + i / 2]);
+                const uint32_t *b = place(w, o->list[4 + 2 * n + k / 16]);
+                uint32_t t = k % 16 / 4, row = l / 4, column = l % 4 * 2 + i % 2;
+
+                sum +=
+                    (uint32_t)(byte_at(a[4 * row + t], k % 4) * byte_at(b[4 * column + t], k % 4));
+            }
+            d[i][l] = sum;
+        }
+    for (uint32_t i = 0; i < 4; i++)
+        memcpy(place(w, o->list[i]), d[i], sizeof(d[i]));
+}
+
 /* Lanes 8 i .. 8 i + 7 have the addresses of the rows of matrix i. */
 static void ldmatrix(struct warp *w, const struct op *o, uint32_t m) {
     uint32_t count = o->count;
@@ -113,18 +143,23 @@ static void ldmatrix(struct warp *w, const struct op *o, uint32_t m) {
 static void decode_mma(struct instruction *in) {
     struct op *o = in->op;
 
-    if (strcmp(in->name, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") != 0 ||
-        in->n_operands != 4)
+    bool halves = strcmp(in->name, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") == 0;
+
+    o->size = strcmp(in->name, "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32") == 0   ? 1
+              : strcmp(in->name, "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32") == 0 ? 2
+                                                                                         : 0;
+    if ((!halves && o->size == 0) || in->n_operands != 4)
         refuse(in, "an unknown form of the instruction");
     in->used = (1u << in->n_parts) - 1;
     lists(in, 0, 3, 4);
-    if (in->operand[0].n != 4 || in->operand[1].n != 4 || in->operand[2].n != 2 ||
+    int n = halves ? 2 : o->size;
+    if (in->operand[0].n != 4 || in->operand[1].n != 2 * n || in->operand[2].n != n ||
         in->operand[3].n != 4)
         refuse(in, "another number of operands");
     for (uint32_t i = 0; i < 4; i++)
         if (o->list[i] & 1)
             refuse(in, "an operand that is no register");
-    o->run = mma;
+    o->run = halves ? mma : mma_bytes;
 }
 
 void decode_matrix(struct instruction *in) {

@@ -435,6 +435,58 @@ Test(ptx, mma) {
         }
 }
 
+/* Of signed bytes, 32 columns and 16: a0 .. a15 and b0 .. b7 of a lane as the ISA numbers them. */
+Test(ptx, mma_of_bytes) {
+    for (int n = 16; n <= 32; n += 16) {
+        static char body[4000];
+        int a[16][32], b[32][8], at = 0;
+
+        for (int i = 0; i < 16; i++)
+            for (int j = 0; j < 32; j++)
+                a[i][j] = (i * 37 + j * 11) % 256 - 128;
+        for (int i = 0; i < 32; i++)
+            for (int j = 0; j < 8; j++)
+                b[i][j] = (i * 29 + j * 53) % 256 - 128;
+        for (uint32_t l = 0; l < 32; l++) {
+            uint8_t *lane = (uint8_t *)memory + 64 * l;
+
+            for (uint32_t i = 0; i < (uint32_t)n / 2; i++) {
+                uint32_t row = i / 4 % 2 ? l / 4 + 8 : l / 4;
+
+                lane[i] = (uint8_t)a[row][l % 4 * 4 + i % 4 + (i >= 8 ? 16 : 0)];
+            }
+            for (uint32_t i = 0; i < (uint32_t)n / 4; i++)
+                lane[16 + i] = (uint8_t)b[l % 4 * 4 + i % 4 + (i >= 4 ? 16 : 0)][l / 4];
+        }
+        at += snprintf(body, sizeof(body),
+                       "mul.wide.u32 %%rd2, %%r1, 64;\nadd.s64 %%rd3, %%rd1, %%rd2;\n");
+        for (int i = 0; i < 6; i++)
+            at += snprintf(body + at, sizeof(body) - (size_t)at,
+                           "ld.global.u32 %%r%d, [%%rd3+%d];\n", 10 + i, 4 * i);
+        at += snprintf(body + at, sizeof(body) - (size_t)at,
+                       "mov.u32 %%r16, 1262485504;\n"
+                       "mma.sync.aligned.m16n8k%d.row.col.s32.s8.s8.s32 {%%r20, %%r21, %%r22, "
+                       "%%r23}, {%s}, {%s}, {%%r16, %%r16, %%r16, %%r16};\n",
+                       n, n == 32 ? "%r10, %r11, %r12, %r13" : "%r10, %r11",
+                       n == 32 ? "%r14, %r15" : "%r14");
+        for (int i = 0; i < 4; i++)
+            at += snprintf(body + at, sizeof(body) - (size_t)at,
+                           "st.global.u32 [%%rd3+%d], %%r%d;\n", 32 + 4 * i, 20 + i);
+        cr_assert(run(body), "%s", ptx_message);
+        for (uint32_t l = 0; l < 32; l++)
+            for (uint32_t i = 0; i < 4; i++) {
+                uint32_t row = l / 4 + (i >= 2 ? 8 : 0), col = l % 4 * 2 + (i & 1);
+                int sum = 0x4B400000, got;
+
+                for (int k = 0; k < n; k++)
+                    sum += a[row][k] * b[k][col];
+                memcpy(&got, (uint8_t *)memory + 64 * l + 32 + 4 * i, 4);
+                cr_assert(got == sum, "%d columns, row %u, column %u: %d, not %d", n, row, col, got,
+                          sum);
+            }
+    }
+}
+
 /* ldmatrix of one matrix of 8 by 8, by rows and by columns. */
 Test(ptx, ldmatrix) {
     for (int trans = 0; trans < 2; trans++) {
