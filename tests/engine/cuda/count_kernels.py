@@ -58,7 +58,7 @@ WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128}
 SEGMENT_UNITS = 4096 // 256 // 8  # of a segment of a matrix of 4,096 columns, of 256 columns
 END = re.compile(r"Ends3end|AddUp3end|add_up")  # of a segment
 FEW = {"matvec": 2, "matvec_16": 2, "expert_vec": 4}  # kernels of few rows: blocks that are launched a multiprocessor
-TAG = re.compile(r"(?:add_segment|add_stage|walk)ILi(\d+)E")
+TAG = re.compile(r"Walk(?:I\w+?E)?2ofILi(\d+)E")
 # Kernels whose warps go over all tiles of a chunk for their share of the values: how often the loop that does it runs.
 SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8, "attend_wide_256": 8, "attend_wide_512": 8}
 # attend_latent_bulk: what not all of a block's warps do of a tile, or not of all tiles; blocks of a key's 576 values.
@@ -137,7 +137,7 @@ def loops_of(kernel, name, arch, sizes):
             if tags:
                 end = any(END.search(c) for c in kernel.calls[i])
                 (ends if end else own)[int(tags[0])] += 1
-                mma[int(tags[0])] += kernel.operations[i] == cubin.MMA
+                mma[int(tags[0])] += kernel.operations[i] in (cubin.MMA, cubin.BYTES_MMA)
                 mma[int(tags[0])] += (kernel.operations[i] == cubin.WGMMA) * WGMMA_COLUMNS.get(name, 0) // 8
             else:
                 common += 1

@@ -5,6 +5,7 @@ import struct
 
 MMA, BRANCH, LOCAL_LOAD, LOCAL_STORE = 0x23C, 0x947, 0x983, 0x387
 WGMMA = 0xDF0  # with A from registers
+BYTES_MMA = 0x237
 RESERVED_SHARED = 1024  # counted with a kernel's own from sm_90 on
 REGISTERS, THREADS = 0x2F, 0x05  # attributes of .nv.info
 
@@ -29,7 +30,7 @@ class Kernel:
         return sorted(found, key=lambda l: l[1] - l[0])
 
     def multiplies(self, first, last):
-        return not {MMA, WGMMA}.isdisjoint(self.operations[first : last + 1])
+        return not {MMA, WGMMA, BYTES_MMA}.isdisjoint(self.operations[first : last + 1])
 
     def loops(self):
         """The innermost of them."""
