@@ -215,6 +215,7 @@ struct product_way {
 struct products {
     bool no_matvec, no_split; /* found wrong: matvec, shared segments */
     bool wgmma, cores;        /* wgmma is right here; the op's rows are packed for it */
+    uint32_t planes;          /* PACK_PLANES of the kernels here */
     bool timed;               /* ways are chosen by their times (choose.c) */
     void *from, *to;          /* timers, once anything was timed */
     struct choice {

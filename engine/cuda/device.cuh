@@ -6,11 +6,29 @@
  * and these names anew.
  */
 
+#include "engine/cuda/kernels.h"
+
+/* The family multiplies bytes (BYTES_FAMILY); the tests define it themselves. */
+#if !defined(WEFT_SIMT) && defined(__CUDA_ARCH__)
+#if BYTES_FAMILY(__CUDA_ARCH__ / 10)
+#define WEFT_BYTES 1
+#endif
+#endif
+#ifdef WEFT_BYTES
+#define PACK_PLANES 2u
+#else
+#define PACK_PLANES 1u
+#endif
+
+/* Adding and subtracting it rounds to the nearest integer; its bits plus an integer of up to 22 are
+ * those of the sum. */
+#define TO_INTEGER 12582912.0f
+#define TO_INTEGER_BITS 0x4B400000u
+
 #ifndef WEFT_SIMT
 
 #include <float.h>
 #include <stdint.h>
-#include "engine/cuda/kernels.h"
 
 #define SHARED __shared__
 /* Not static: nvcc makes a hash of the folder a part of static functions' names in the object. */
@@ -159,6 +177,51 @@ DEVICE void mma_first(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
+/* TO_INTEGER in four registers. Where @kept they stay for all products: the compiler does not know
+ * that no grid has a third dimension. A constant it writes anew for each, from 12.0 on in half as
+ * many instructions. */
+struct integers {
+    uint32_t v[4];
+
+    __device__ __forceinline__ void set(bool kept) {
+        for (int i = 0; i < 4; i++)
+#if __CUDA_ARCH__ < 900
+            v[i] = TO_INTEGER_BITS + (kept ? blockIdx.z : 0);
+#else
+            v[i] = TO_INTEGER_BITS;
+#endif
+    }
+};
+
+/* c = A B + TO_INTEGER, of signed bytes: 16 x 32 times 32 x 8, sums of 32 bits that stand for
+ * floats. Lane 4 g + t: a0 (row g, columns 4t .. 4t + 3), a1 (row g + 8), a2, a3 (columns + 16); b0
+ * (rows 4t .. 4t + 3, column g), b1 (rows + 16); c as mma() has it. */
+DEVICE void mma_bytes(float c[4], const struct integers &z, const uint32_t a[4], uint32_t b0,
+                      uint32_t b1) {
+    uint32_t d[4];
+
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(z.v[0]),
+                   "r"(z.v[1]), "r"(z.v[2]), "r"(z.v[3]));
+    for (int i = 0; i < 4; i++)
+        c[i] = mx_float_of(d[i]);
+}
+
+/* Computes mma_bytes() of 16 columns: a0 and a1, b0. */
+DEVICE void mma_bytes_16(float c[4], const struct integers &z, const uint32_t a[2], uint32_t b0) {
+    uint32_t d[4];
+
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 "
+                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b0), "r"(z.v[0]), "r"(z.v[1]), "r"(z.v[2]),
+                   "r"(z.v[3]));
+    for (int i = 0; i < 4; i++)
+        c[i] = mx_float_of(d[i]);
+}
+
 /* @v; what is computed from it is computed here, and takes no registers before. */
 DEVICE uint32_t anew(uint32_t v) {
     asm volatile("" : "+r"(v));
@@ -198,6 +261,11 @@ DEVICE uint32_t load_constant(const uint16_t *p) {
 /* @v of the lane whose number is this one's xor @mask; all 32 lanes of a warp take part. */
 DEVICE float lane_xor(float v, int mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
+}
+
+/* @v of lane @from; all 32 lanes of a warp take part. */
+DEVICE uint32_t lane_from(uint32_t v, uint32_t from) {
+    return __shfl_sync(0xFFFFFFFFu, v, (int)from);
 }
 
 /* Exchanges 64 bits, as lane_xor(float) does. */

@@ -168,8 +168,10 @@ enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_RELU, PACK_SILU, PACK_GELU, PACK_CL
 /* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight,
  * SILU silu(x) * up, GELU and CLAMPED as their enum glu, GATE x * sigmoid(up). A row is multiplied
  * by a power of two that takes its largest magnitude to [2^13, 2^14); scale[row] undoes it.
- * packed: [rows / 8][n_padded / 32][8][32], 32 columns in the order of pack_place(). n_padded: a
- * multiple of 64.
+ * packed: [rows / 8][PACK_PLANES][n_padded / 32][8][32], 32 columns in the order of pack_place();
+ * n_padded: a multiple of 64. A second plane (BYTES_FAMILY) has codes of eight bits, 16 bytes for
+ * lane t of a row's four: columns 4t .. 4t + 3, 16 + 4t .., then as floats the scale, max / 127 or
+ * infinite, and the codes' sum times it.
  * Grid: rows; PACK_THREADS threads. */
 struct pack_args {
     const float *x, *up, *weight;   /* [rows][n], likewise or NULL, [n] or NULL */
@@ -206,6 +208,9 @@ struct pair_args {
     float eps;
     struct pack_args pack; /* packs pair */
 };
+
+/* Code for compute capability @v / 10 multiplies bytes where it can (weights_bytes.cuh). */
+#define BYTES_FAMILY(v) ((v) == 86 || (v) == 89 || (v) >= 120)
 
 /* Returns the place of column @k (0 to 31) among the 32 of a row: lane t of a row's four finds what
  * it needs of both blocks of 16, columns 4t, 4t + 2, 4t + 1, 4t + 3, in 16 bytes. */

@@ -59,13 +59,14 @@ static void add_activations(struct be *b) {
         false);
     add(b, &b->act.gate, rows * n_ff, sizeof(float), "activations", false);
     add(b, &b->act.up, rows * n_ff, sizeof(float), "activations", false);
-    add(b, &b->act.packed, values, sizeof(uint16_t), "activations", false);
+    add(b, &b->act.packed, values * b->products.planes, sizeof(uint16_t), "activations", false);
     add(b, &b->act.scale, MAX(MAX(padded, pairs), heads), sizeof(float), "activations", false);
     for (uint32_t i = 0; i < ROPE_TABLES; i++)
         add(b, &b->act.rope[i], rows * s->rope[i].n_rot, sizeof(float), "activations", false);
     add(b, &b->act.factor, rows, sizeof(float), "activations", false);
-    add(b, &b->sampling.packed, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64),
-        sizeof(uint16_t), "logits", false);
+    add(b, &b->sampling.packed,
+        round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64) * b->products.planes, sizeof(uint16_t),
+        "logits", false);
     add(b, &b->sampling.scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
     add(b, &b->sampling.logits, n_logits, sizeof(float), "logits", false);
     add(b, &b->sampling.z, n_logits, sizeof(float), "logits", false);

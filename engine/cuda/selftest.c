@@ -115,7 +115,7 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     size_t row = (size_t)(p->n_in / f->block) * f->block_bytes;
     p->raw = take(t, p->n_out * row);
     p->x = take(t, (size_t)OWN * p->n_in * sizeof(float));
-    p->packed = take(t, (size_t)ROWS * p->n_padded * sizeof(uint16_t));
+    p->packed = take(t, (size_t)ROWS * p->n_padded * t->b->products.planes * sizeof(uint16_t));
     p->cores = take(t, p->packed.bytes);
     p->scale = take(t, ROWS * sizeof(float));
     p->y = take(t, (size_t)ROWS * p->n_out * sizeof(float));

@@ -543,7 +543,7 @@ int step_gate_up(struct step *s, const struct model_op *op) {
 
 struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n) {
     const struct be *b = s->be;
-    size_t row = round_up(b->shape->n_embd, 64);
+    size_t row = round_up(b->shape->n_embd, 64) * b->products.planes;
 
     assert(first % PACK_ROWS == 0);
     return (struct operand){.packed = b->sampling.packed + first * row,

@@ -70,7 +70,7 @@ static struct delta_scene make_delta(const struct delta_case *c) {
         .tiled = c->tiled,
         .joined = c->joined,
         .eps = 1e-6f,
-        .pack = {.packed = device_new(padded * 2),
+        .pack = {.packed = device_new(padded * 2 * planes()),
                  .scale = device_new((s.n_rows + 7) / 8 * 8 * 4),
                  .kind = PACK_PLAIN,
                  .n = s.n_out,

@@ -310,7 +310,8 @@ struct Gathered {
                                           const struct expert_item &item) {
         uint32_t lane = threadIdx.x % 32, r = row(a, item, lane / 4);
 
-        x[0] = r / PACK_ROWS * a.n_blocks * 256 + (r % PACK_ROWS * 4 + lane % 4) * 16;
+        x[0] =
+            r / PACK_ROWS * (uint32_t)group_bytes(a.n_blocks) + (r % PACK_ROWS * 4 + lane % 4) * 16;
     }
 };
 
@@ -463,7 +464,7 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
     for (uint32_t k = 0; k < SLICE_VECTORS; k++) {
         uint32_t c = Supply::row_of(k);
 
-        supply.take_row(k, a.x, a.n_blocks, row_of(a, pairs_of(a, item)[c < item.n ? c : 0]));
+        supply.take_row(k, m, a.x, a.n_blocks, row_of(a, pairs_of(a, item)[c < item.n ? c : 0]));
     }
     supply.start(m, tiles_of(m, item.expert), tile, item.n, 0, TILE_SEGMENTS);
 #pragma unroll

@@ -153,7 +153,7 @@ template <int G> struct Rows {
         for (uint32_t i = 0; i < G; i++) {
             bool there = i * PACK_ROWS + lane / 4 < n_rows;
 
-            x[i] = i * a.n_blocks * 256 + (there ? lane : lane % 4) * 16;
+            x[i] = i * (uint32_t)group_bytes(a.n_blocks) + (there ? lane : lane % 4) * 16;
         }
     }
 };
@@ -257,7 +257,14 @@ DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREAD
         bring_ahead(a);
 }
 
-KERNEL(matvec, struct matmul_args, CUDA_THREADS, 3) {
+/* The third finds room for its rings beside two others. Products of bytes need more registers. */
+#ifdef WEFT_BYTES
+#define MATVEC_BLOCKS 2
+#else
+#define MATVEC_BLOCKS 3
+#endif
+
+KERNEL(matvec, struct matmul_args, CUDA_THREADS, MATVEC_BLOCKS) {
     SHARED float sums[8][CUDA_THREADS], gate[TILE_LANES * 4];
 
     matvec_groups<1>(a, sums, gate);
@@ -327,7 +334,7 @@ DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
     for (uint32_t k = 0; k < SLICE_VECTORS; k++) { /* rows that do not exist are not read from y */
         uint32_t row = row0 + Supply::row_of(k);
 
-        supply.take_row(k, a.x, a.n_blocks, row / PACK_ROWS * PACK_ROWS < n_rows ? row : row0);
+        supply.take_row(k, m, a.x, a.n_blocks, row / PACK_ROWS * PACK_ROWS < n_rows ? row : row0);
     }
     supply.start(m, m.tiles, tile, n_rows - row0, part.first, part.last);
     const struct Ends ends = {{(float(*)[4])total}, shared, supply.half};

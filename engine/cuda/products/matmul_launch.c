@@ -35,6 +35,7 @@ static int load_attention(struct be *b) {
 int cuda_load_kernels(struct be *b) {
     uint32_t narrow = 0, expert = 0, wide = 0;
 
+    b->products.planes = BYTES_FAMILY(b->device.made_for) ? 2 : 1;
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f)));
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));

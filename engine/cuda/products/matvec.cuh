@@ -15,12 +15,15 @@ DEVICE void add_pairs(const A &a, const struct Tile<F> &t, uint32_t first, const
                       float c[G][4]) {
 #pragma unroll
     for (int p = 0; p < N; p++) {
-        struct Pair<F> w;
+        Pair<F> w;
 
-        w.take(t, p);
+        w.take(t, p, false);
 #pragma unroll
         for (int i = 0; i < G; i++) {
             const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + first * 512);
+
+            if constexpr (has_bytes(F))
+                x += plane_bytes(a.n_blocks);
 
             w.add(load16(x + p * 512), c[i]);
         }

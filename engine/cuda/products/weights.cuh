@@ -297,8 +297,8 @@ struct K45Scales {
             dm[row] = *(const uint32_t *)(scales + 256 + (g + 8 * row) * 4);
         }
     }
-    __device__ __forceinline__ void apply(int kb, uint32_t a[4]) const {
-        uint32_t s[2], m[2];
+    /* Scales and minima of block @kb. */
+    __device__ __forceinline__ void halves(int kb, uint32_t s[2], uint32_t m[2]) const {
         int i = kb / 4 * 2 % 4; /* bytes i and i + 1: two groups at a time */
 
         for (int row = 0; row < 2; row++) {
@@ -311,6 +311,11 @@ struct K45Scales {
             s[row] = half_of(scales, kb / 2);
             m[row] = half_of(mins, kb / 2);
         }
+    }
+    __device__ __forceinline__ void apply(int kb, uint32_t a[4]) const {
+        uint32_t s[2], m[2];
+
+        halves(kb, s, m);
         scale_codes(a, s, m);
     }
 };
@@ -364,6 +369,9 @@ template <> struct Tile<TILE_Q6_K> {
             d[row] = *(const uint16_t *)(tile + 3328 + (g + 8 * row) * 2);
         }
     }
+    __device__ __forceinline__ uint32_t scale(int kb, int row) const {
+        return half_of(signed_scales(word_of(sc[row], kb / 4), kb / 2 * 2 % 4, d[row]), kb);
+    }
     __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
         const uint32_t zero[2] = MINUS_32;
         uint32_t s[2], m[2];
@@ -396,6 +404,9 @@ template <> struct Tile<TILE_IQ4_XS> {
             d[row] = *(const uint16_t *)(tile + 2176 + (g + 8 * row) * 2);
         }
     }
+    __device__ __forceinline__ uint32_t scale(int kb, int row) const {
+        return half_of(signed_scales(sc[row][kb / 8], kb / 4 * 2 % 4, d[row]), kb / 2);
+    }
     __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
         const uint32_t zero[2] = MINUS_128;
         uint32_t s[2], m[2];
@@ -426,10 +437,11 @@ DEVICE int load_slice(struct Tile<F> &t, const uint8_t *tile, uint32_t slice, co
 }
 
 /* 32 columns, ready to be multiplied. */
-template <int F> struct Pair {
+template <int F> struct Halves {
     uint32_t a[2][4];
 
-    __device__ __forceinline__ void take(const struct Tile<F> &t, int pair) {
+    /* Takes pair @pair of @t, for many groups of rows or for a few. */
+    __device__ __forceinline__ void take(const struct Tile<F> &t, int pair, bool) {
         t.weights(2 * pair, a[0]);
         t.weights(2 * pair + 1, a[1]);
     }
@@ -439,6 +451,31 @@ template <int F> struct Pair {
         mma(c, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
     }
 };
+
+/* Returns true if the family multiplies the codes of format @f as bytes. */
+DEVICE constexpr bool has_bytes(uint32_t f) {
+    return PACK_PLANES == 2 &&
+           (f == TILE_Q8_0 || f == TILE_Q4_0 || f == TILE_Q4_1 || f == TILE_Q5_0 ||
+            f == TILE_Q5_1 || f == TILE_IQ4_NL || f == TILE_Q4_K || f == TILE_Q5_K ||
+            f == TILE_Q6_K || f == TILE_IQ4_XS);
+}
+
+/* Returns the bytes of the halves of eight rows of the activations, behind which their codes lie;
+ * @n_blocks of 16 columns. */
+DEVICE uint32_t plane_bytes(uint32_t n_blocks) {
+    return n_blocks * 256;
+}
+
+/* Returns the bytes from eight rows of the activations to the next eight. */
+DEVICE size_t group_bytes(uint32_t n_blocks) {
+    return (size_t)n_blocks * (256 * PACK_PLANES);
+}
+
+#ifdef WEFT_BYTES
+#include "engine/cuda/products/weights_bytes.cuh"
+#else
+template <int F> using Pair = Halves<F>;
+#endif
 
 /* Many rows take them with slices of 64 columns of the activations. */
 #define SLICE_PAIRS 2u

@@ -26,14 +26,16 @@ struct Supply {
     uint32_t n_units;
     bool half; /* no more than half of the 64 rows are there: the others are not multiplied */
 
-    /* Row @row of x, of the block's 64, is what x[@k] brings; @n_blocks of 16 columns. */
+    /* Row @row of x, of the block's 64, is what x[@k] brings, as @m takes it; @n_blocks of 16
+     * columns. */
     __device__ __forceinline__ static uint32_t row_of(uint32_t k) {
         return (threadIdx.x + k * CUDA_THREADS) / (SLICE_PAIRS * 32) * PACK_ROWS +
                threadIdx.x % 32 / 4;
     }
-    __device__ __forceinline__ void take_row(uint32_t k, const uint16_t *all, uint32_t n_blocks,
-                                             uint32_t row) {
-        x[k] = (const uint8_t *)all + (size_t)(row / PACK_ROWS) * n_blocks * 256 +
+    __device__ __forceinline__ void take_row(uint32_t k, const struct matrix &m,
+                                             const uint16_t *all, uint32_t n_blocks, uint32_t row) {
+        x[k] = (const uint8_t *)all + row / PACK_ROWS * group_bytes(n_blocks) +
+               (has_bytes(m.format) ? plane_bytes(n_blocks) : 0) +
                threadIdx.x / 32 % SLICE_PAIRS * 512 + (row % PACK_ROWS * 4 + threadIdx.x % 4) * 16;
     }
     /* Weights: segments @first .. @last - 1 of row tile @tile of @m, whose tiles lie at @all,
@@ -89,9 +91,9 @@ DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t 
 
 #pragma unroll
     for (uint32_t p = 0; p < SLICE_PAIRS; p++) {
-        struct Pair<F> w;
+        Pair<F> w;
 
-        w.take(tile, first_pair + (int)p);
+        w.take(tile, first_pair + (int)p, true);
 #pragma unroll
         for (uint32_t n = 0; n < WIDE_GROUPS; n++) {
             uint32_t at = n * SLICE_PAIRS + p;

@@ -78,18 +78,47 @@ DEVICE float power_of_two(int e) {
     return mx_float_of((uint32_t)(e + 127) << 23);
 }
 
+#ifdef WEFT_BYTES
+/* The second plane's 16 bytes of a lane (pack_args), from the eight threads that have the 32
+ * columns, four values @v of each; of the first four threads. */
+DEVICE struct vec4 pack_codes(const float v[4]) {
+    uint32_t codes = 0;
+    float max = 0, sum = 0;
+
+    for (int j = 0; j < 4; j++)
+        max = fmaxf(max, fabsf(v[j]) <= FLT_MAX ? fabsf(v[j]) : INFINITY);
+    for (int m = 1; m < 8; m *= 2)
+        max = fmaxf(max, lane_xor(max, m));
+    float scale = max / 127.0f, inverse = max > 0 && max <= FLT_MAX ? 127.0f / max : 0;
+
+    for (int j = 0; j < 4; j++) {
+        float x = inverse > 0 ? v[j] * inverse : 0;
+        float code = fminf(fmaxf(x + TO_INTEGER - TO_INTEGER, -127.0f), 127.0f);
+
+        sum += code;
+        codes |= (uint32_t)(uint8_t)(int8_t)code << (8 * j);
+    }
+    for (int m = 1; m < 8; m *= 2)
+        sum += lane_xor(sum, m);
+    return {codes, lane_from(codes, threadIdx.x % 32 ^ 4), mx_bits_of(scale),
+            mx_bits_of(sum * scale)};
+}
+#endif
+
 /* Columns i .. i + 3. All lanes of a warp meet, whether they have columns or not: what comes before
  * and behind is not mixed, for which registers would be short behind attention. */
 DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
                       const float v[4]) {
-    size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * PACK_ROWS + r % PACK_ROWS;
+    size_t group =
+        (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * (PACK_ROWS * PACK_PLANES) + r % PACK_ROWS;
     size_t at = group + (size_t)(i / 32) * PACK_ROWS;
 
     if (i - threadIdx.x % 32 * 4 >= a.n_padded) /* the warp has none */
         return;
+    const float shrunk[4] = {v[0] * shrink, v[1] * shrink, v[2] * shrink, v[3] * shrink};
+
     if (i < a.n_padded) {
-        uint32_t h[2] = {pack_halves(v[0] * shrink, v[2] * shrink),
-                         pack_halves(v[1] * shrink, v[3] * shrink)};
+        uint32_t h[2] = {pack_halves(shrunk[0], shrunk[2]), pack_halves(shrunk[1], shrunk[3])};
 
         if (a.cores) { /* lane i % 16 / 4 of mma has h[0] of a first and h[1] of a second core */
             uint16_t *core = a.packed + (at - r % PACK_ROWS) * 32 + i % 32 / 16 * 128 +
@@ -101,6 +130,12 @@ DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float s
             store8(a.packed + at * 32 + pack_place(i % 32), h);
         }
     }
+#ifdef WEFT_BYTES
+    struct vec4 codes = pack_codes(shrunk);
+
+    if (i < a.n_padded && i % 32 < 16)
+        store16(a.packed + (at + a.n_padded / 32 * PACK_ROWS) * 32 + i % 16 / 4 * 8, codes);
+#endif
     sync_warp();
 }
 
@@ -352,9 +387,6 @@ DEVICE void hadamard_head(float *head, uint32_t dim, uint32_t run) {
 /* The largest scale in half precision whose 127-fold is finite there, too: 516 is next, and 127 *
  * 516 rounds to infinity. */
 #define Q8_SCALE_MAX 515.5f
-
-/* Adding and subtracting it rounds to the nearest integer. */
-#define TO_INTEGER 12582912.0f
 
 /* Rounds 32 values, one of each lane, to codes of Q8_0: -127 to 127 times the scale, max / 127. */
 DEVICE float round_to_8(float x, uint16_t *scale) {

@@ -114,6 +114,9 @@ SHARED_MAX = 48 * 1024
 SPILLS = {("matvec_16", arch): (8, 12, 144) for arch in ("sm_100", "sm_110")}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_128_" + pages for pages in ("q8", "q4", "q8_q4")))
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
+SPILLS |= {("expert_vec", arch): (8, 4, 4) for arch in ("sm_86", "sm_89")}
+# Families that multiply bytes (BYTES_FAMILY) have two blocks on a multiprocessor.
+LIMITS_OF = {("matvec", arch): 128 for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SMEM = re.compile(r"(\d+) bytes smem")
@@ -163,7 +166,7 @@ def main():
                 problems += 1
                 print(f"{name_of(function)} ({arch}): {line.strip()}")
             if used and kernel:
-                n, limit = int(used.group(1)), LIMITS.get(kernel, 0)
+                n, limit = int(used.group(1)), LIMITS_OF.get((kernel, arch), LIMITS.get(kernel, 0))
                 smem = SMEM.search(line)
                 shared, shared_limit = int(smem.group(1)) if smem else 0, SHARED.get(kernel, SHARED_MAX)
                 print(f"{kernel:12} {arch:7} {n:4} registers {shared:6} bytes shared")

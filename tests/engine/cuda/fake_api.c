@@ -13,8 +13,20 @@
 #define OUT_OF_MEMORY 2
 #define FAILURE 700
 
-struct fake_cuda fake_cuda = {
-    .n_devices = 1, .major = 9, .minor = 0, .n_multiprocessors = 4, .bytes = (size_t)1 << 32};
+/* WEFT_BYTES: the kernels are those of such a family. */
+#ifdef WEFT_BYTES
+#define MAJOR 8
+#define MINOR 9
+#else
+#define MAJOR 9
+#define MINOR 0
+#endif
+
+struct fake_cuda fake_cuda = {.n_devices = 1,
+                              .major = MAJOR,
+                              .minor = MINOR,
+                              .n_multiprocessors = 4,
+                              .bytes = (size_t)1 << 32};
 
 struct block { /* an allocation, with its size in front */
     size_t n, device, pad[6];

@@ -2,6 +2,7 @@
 """A model of the time of prompts on an H200, all matrices Q4_K and pages of f16, term by term, from the counts of
 count_kernels.py, as model_steps.py has it for Qwen3-8B: what products of experts and of latent attention's heads would
 gain by wgmma, and attention by blocks of many queries. Rows pick experts evenly. Nothing of it is measured.
+Then products of many rows on GeForce, of bytes beside halves, by format.
 
 usage: model_prompts.py FOLDER  (as count_kernels.py's)
 """
@@ -10,6 +11,7 @@ import math
 import pathlib
 import sys
 
+import count_kernels as count
 import model_steps as steps
 
 CACHE = steps.CACHE_BANDWIDTH / (steps.SMS * steps.GHZ * 1e9)  # bytes a cycle of a multiprocessor
@@ -121,9 +123,52 @@ class Model(steps.Model):
 MMA, WGMMA = [("matmul_wide", 64)], [("matmul_wgmma", 128), ("matmul_wgmma_64", 64)]
 
 
+# GeForce. Cycles of a quarter of a multiprocessor for an mma of 16 x 8: 16 columns of halves with sums in single
+# precision (data sheets: 71, 165, 209 TFLOP/s of the 3090, 4090, 5090), 32 of bytes (284, 660, 838 TOPS). Assumed, as
+# for other devices: instructions a cycle and scheduler with two warps, best and low; bytes a cycle and multiprocessor
+# of the L2 cache.
+HALVES_CYCLES, BYTES_CYCLES, GEFORCE_CACHE = 32, 16, 16
+GEFORCE_FORMATS = {"Q4_K": 4.625, "Q5_K": 5.625, "Q6_K": 6.5625, "Q8_0": 8.5, "Q4_0": 4.5, "IQ4_XS": 4.3125}
+
+
+def block(loop, bits, cycles_of_32, exchanges):
+    """Cycles of a block of 128 rows of a matrix by 64 of the activations for 256 columns, two warps a scheduler: of
+    tensor cores, of instructions where each takes one, of shared memory (a warp reads 512 bytes for 32 columns of 8
+    rows and @exchanges registers of other lanes), of the L2 cache."""
+    columns = 256 if loop.format >= count.FORMATS.index("Q4_K") else 64
+    issue = 2 * count.with_ends(loop) * 256 / columns
+    shared = 8 * 64 * (512 / steps.SHARED_BANDWIDTH + exchanges)
+    return 2 * 64 * cycles_of_32, issue, shared, 256 * (128 * bits / 8 + 64 * 2) / GEFORCE_CACHE
+
+
+def bound(of, rate):
+    tensor, issue, shared, cache = of
+    return max(tensor, issue / rate, shared, cache)
+
+
+def geforce(folder):
+    sizes, found = count.launch_sizes(folder), {}
+    for arch in ("80", "89", "120"):
+        for k in count.compiled(folder, arch, ["matmul", "experts"]):
+            name = count.check_kernels.name_of(k.name)
+            if name in ("matmul_wide", "expert_wide"):
+                for l in count.loops_of(k, name, arch, sizes):
+                    found[name, arch, count.FORMATS[l.format]] = l
+    print("\nGeForce, cycles of a block of 128 by 64 for 256 columns: tensor cores, instructions, shared memory, L2 cache, "
+          "of halves (code of sm_80), of bytes; times as fast with 0.65, 0.5 and 1 instructions a cycle and scheduler")
+    for (name, arch, form), loop in found.items():
+        if arch != "80" and form in GEFORCE_FORMATS:
+            bits, exchanges = GEFORCE_FORMATS[form], 4 if form in ("Q4_K", "Q5_K") else 2
+            halves = block(found[name, "80", form], bits, 2 * HALVES_CYCLES, 0)
+            codes = block(loop, bits, BYTES_CYCLES, exchanges)
+            print(f"{name} {arch:>3} {form:7}" + "".join(f" {x:5.0f}" for x in (*halves, *codes))
+                  + "".join(f" {bound(halves, r) / bound(codes, r):5.2f}" for r in (0.65, 0.5, 1)))
+
+
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__.strip())
+    geforce(pathlib.Path(sys.argv[1]))
     model = Model(pathlib.Path(sys.argv[1]), more=["attention_large", "attention_latent", "experts"])
     for cache in (False, True):
         print(f"\nprompts of {TOKENS}, ms{', with the bytes from the L2 cache' if cache else ''}: rows of a step; dense by "

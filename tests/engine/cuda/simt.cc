@@ -298,6 +298,13 @@ uint64_t simt_lane_xor(const char *here, uint64_t v, int mask) {
     return warp->gift[i][simt_thread.x % 32 ^ (uint32_t)mask].u64;
 }
 
+uint32_t simt_lane_from(const char *here, uint32_t v, uint32_t from) {
+    mine()->u[0] = v;
+    uint32_t i = meet(here, GIFTS);
+
+    return warp->gift[i][from].u[0];
+}
+
 void simt_sync_warp(const char *here) {
     meet(here, GIFTS);
     current->lane.n_warp_syncs++;
@@ -314,6 +321,33 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
         g->f[6 + i] = c[i];
     uint32_t i = meet(here, MMA);
     memcpy(c, warp->product[i][simt_thread.x % 32], 16);
+}
+
+static int32_t byte_at(uint32_t v, uint32_t i) {
+    return (int8_t)(uint8_t)(v >> (8 * i));
+}
+
+/* Each lane computes its own four sums from what all have given: a0 .. a3, b0, b1. */
+void simt_mma_bytes(const char *here, uint32_t k, float c[4], const uint32_t a[4], uint32_t b0,
+                    uint32_t b1) {
+    struct gift *own = mine();
+
+    memcpy(own->u, a, k / 2);
+    own->u[4] = b0;
+    own->u[5] = b1;
+    uint32_t at = meet(here, GIFTS), lane = simt_thread.x % 32;
+    for (uint32_t j = 0; j < 4; j++) {
+        int32_t sum = 0x4B400000;
+
+        for (uint32_t i = 0; i < k; i++) {
+            uint32_t t = i % 16 / 4, row = lane / 4 * 4 + t,
+                     column = (lane % 4 * 2 + j % 2) * 4 + t;
+
+            sum += byte_at(warp->gift[at][row].u[i / 16 * 2 + j / 2], i % 4) *
+                   byte_at(warp->gift[at][column].u[4 + i / 16], i % 4);
+        }
+        memcpy(&c[j], &sum, 4);
+    }
 }
 
 /* -- products of a warpgroup ------------------------------------------------------------------- */

@@ -240,6 +240,15 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
 #define mma(...) simt_mma(SIMT_HERE, __VA_ARGS__)
 #define mma_first(c, ...) (memset(c, 0, 16), simt_mma(SIMT_HERE, c, __VA_ARGS__))
 
+/* Of @k columns, 16 or 32: two registers of a for 16, four for 32. */
+void simt_mma_bytes(const char *here, uint32_t k, float c[4], const uint32_t a[4], uint32_t b0,
+                    uint32_t b1);
+#define mma_bytes(c, z, a, b0, b1) simt_mma_bytes(SIMT_HERE, 32, c, a, b0, b1)
+#define mma_bytes_16(c, z, a, b0) simt_mma_bytes(SIMT_HERE, 16, c, a, b0, 0)
+struct integers {
+    void set(bool) {}
+};
+
 /* engine/cuda/products/wgmma.cuh. Products are done when they are waited for; until then d is not a
  * number, and what they read of shared memory may not change. */
 void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uint64_t b);
@@ -300,6 +309,8 @@ static inline uint32_t load_constant(const uint16_t *p) {
 float simt_lane_xor(const char *here, float v, int mask);
 uint64_t simt_lane_xor(const char *here, uint64_t v, int mask);
 #define lane_xor(v, mask) simt_lane_xor(SIMT_HERE, v, mask)
+uint32_t simt_lane_from(const char *here, uint32_t v, uint32_t from);
+#define lane_from(v, from) simt_lane_from(SIMT_HERE, v, from)
 
 void wait_for_previous();
 void fence_bulk();

@@ -1,0 +1,164 @@
+#pragma once
+
+/*
+ * weights_bytes - products of bytes: a part of weights.cuh for families that multiply halves at
+ * half rate (BYTES_FAMILY). Activations are codes of eight bits with a scale for 32 columns
+ * (pack_args). A weight is code * s - m as in weights.cuh, but is not rounded itself:
+ *
+ *     y += x_scale * (s * sum of code * x_code) - m * sum of x
+ *
+ * The sum of a product of 32 columns is an integer, exact in any order. It starts at TO_INTEGER, so
+ * that its bits are a float and no conversion is needed; one fused multiply-add takes TO_INTEGER
+ * off and multiplies by s. Lane 4 g + t has scale and sum of row g of x, and gets those of its
+ * sums' columns, rows 2t and 2t + 1, from their lanes: an expert's rows lie anywhere.
+ * Q6_K has two scales in 32 columns: then the second multiply-add takes off what the first has left
+ * of TO_INTEGER times both, within one unit of the larger scale.
+ *
+ * Other formats are multiplied as halves, as on other families.
+ */
+
+/* Nibbles of @w with what of @high is above them (see nibbles()), less @zero in each byte. */
+DEVICE void nibble_bytes(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t zero,
+                         uint32_t a[2]) {
+    a[0] = (w & 0x0F0F0F0Fu) | (high & high_mask) | (high << 12 & high_mask << 8);
+    a[1] = (w >> 4 & 0x0F0F0F0Fu) | (high >> 4 & high_mask) | (high & high_mask << 8);
+    for (int row = 0; row < 2 && zero; row++)
+        a[row] = (a[row] + (0x80u - zero) * 0x01010101u) ^ 0x80808080u;
+}
+
+/* Codes of IQ4 of rows g and g + 8 of a block, from its nibbles @w. */
+DEVICE void iq4_bytes(uint32_t w, uint32_t a[2]) {
+    uint32_t q0 = iq4_values(w & 0xFFFFu), q1 = iq4_values(w >> 16);
+
+    a[0] = byte_permute(q0, q1, 0x6420u) ^ 0x80808080u;
+    a[1] = byte_permute(q0, q1, 0x7531u) ^ 0x80808080u;
+}
+
+/* Codes of rows g and g + 8 of block @kb of 16 columns, a byte each. */
+DEVICE void bytes_of(const struct Tile<TILE_Q8_0> &t, int kb, uint32_t a[2]) {
+    for (int row = 0; row < 2; row++)
+        a[row] = word_of(t.v[kb / 2], kb % 2 * 2 + row) ^ 0x80808080u;
+}
+
+DEVICE void bytes_of(const struct Tile<TILE_Q4_0> &t, int kb, uint32_t a[2]) {
+    nibble_bytes(word_of(t.v, kb), 0, 0, 8, a);
+}
+
+DEVICE void bytes_of(const struct Tile<TILE_Q4_1> &t, int kb, uint32_t a[2]) {
+    nibble_bytes(word_of(t.v, kb), 0, 0, 0, a);
+}
+
+DEVICE void bytes_of(const struct Tile<TILE_Q5_0> &t, int kb, uint32_t a[2]) {
+    nibble_bytes(word_of(t.q.v, kb), t.q.high >> kb, 0x00100010u, 16, a);
+}
+
+DEVICE void bytes_of(const struct Tile<TILE_Q5_1> &t, int kb, uint32_t a[2]) {
+    nibble_bytes(word_of(t.q.v, kb), t.q.high >> kb, 0x00100010u, 0, a);
+}
+
+DEVICE void bytes_of(const struct Tile<TILE_IQ4_NL> &t, int kb, uint32_t a[2]) {
+    iq4_bytes(word_of(t.v, kb), a);
+}
+
+DEVICE void bytes_of(const struct Tile<TILE_Q4_K> &t, int kb, uint32_t a[2]) {
+    nibble_bytes(word_of(t.v[kb / 4], kb % 4), 0, 0, 0, a);
+}
+
+DEVICE void bytes_of(const struct Tile<TILE_Q5_K> &t, int kb, uint32_t a[2]) {
+    nibble_bytes(word_of(t.v[kb / 4], kb % 4), word_of(t.v[4], kb / 4) >> (kb % 4), 0x00100010u, 0,
+                 a);
+}
+
+DEVICE void bytes_of(const struct Tile<TILE_Q6_K> &t, int kb, uint32_t a[2]) {
+    nibble_bytes(word_of(t.v[kb / 4], kb % 4), word_of(t.v[4 + kb / 8], kb / 2 % 4) >> (kb % 2 * 2),
+                 0x00300030u, 32, a);
+}
+
+DEVICE void bytes_of(const struct Tile<TILE_IQ4_XS> &t, int kb, uint32_t a[2]) {
+    iq4_bytes(word_of(t.v[kb / 4], kb % 4), a);
+}
+
+/* Scales of block @kb of 16 columns of rows g and g + 8, and minus the minima, if there are any, as
+ * scale_codes() takes them. */
+template <int F>
+DEVICE void scales_of(const struct Tile<F> &t, int kb, uint32_t s[2], uint32_t m[2]) {
+    if constexpr (F == TILE_Q4_K || F == TILE_Q5_K) {
+        t.s.halves(kb, s, m);
+    } else if constexpr (F == TILE_Q6_K || F == TILE_IQ4_XS) {
+        for (int row = 0; row < 2; row++)
+            s[row] = t.scale(kb, row);
+    } else {
+        for (int row = 0; row < 2; row++)
+            s[row] = half_of(t.d.s[row], kb / 2);
+        if constexpr (F == TILE_Q4_1 || F == TILE_Q5_1)
+            for (int row = 0; row < 2; row++)
+                m[row] = half_of(t.m.s[row], kb / 2);
+    }
+}
+
+/* The lower half of @v. */
+DEVICE float low_half(uint32_t v) {
+    return half_to_float((uint16_t)v);
+}
+
+/* 32 columns whose codes are bytes. */
+template <int F> struct Bytes {
+    static constexpr bool nibbles = F != TILE_Q8_0 && F != TILE_IQ4_NL && F != TILE_IQ4_XS;
+    static constexpr bool mins =
+        F == TILE_Q4_1 || F == TILE_Q5_1 || F == TILE_Q4_K || F == TILE_Q5_K;
+    static constexpr int n_scales = F == TILE_Q6_K ? 2 : 1; /* of a row */
+
+    uint32_t a[4];
+    struct integers z;
+    float s[n_scales][2], shift[2], m[2]; /* shift: -TO_INTEGER s, of both where there are two */
+
+    __device__ __forceinline__ void take(const struct Tile<F> &t, int pair, bool many) {
+        z.set(many);
+        bytes_of(t, 2 * pair, a);
+        bytes_of(t, 2 * pair + 1, a + 2);
+        for (int i = 0; i < n_scales; i++) {
+            uint32_t h[2], low[2];
+
+            scales_of<F>(t, 2 * pair + i, h, low);
+            for (int row = 0; row < 2; row++) { /* as weights() has the codes: 2^-24, 2^-20 */
+                s[i][row] = low_half(h[row]) * (nibbles && row ? 0x1p-20f : 0x1p-24f);
+                shift[row] = i ? fmaf(s[i][row], -TO_INTEGER, shift[row]) : s[i][row] * -TO_INTEGER;
+                if (mins)
+                    m[row] = low_half(low[row]);
+            }
+        }
+    }
+    /* @x: the lane's activations of both blocks. */
+    __device__ __forceinline__ void add(const struct vec4 &x, float c[4]) const {
+        uint32_t from = threadIdx.x % 4 * 8;
+        float v[n_scales][4], scale[2], total[2];
+
+        for (uint32_t column = 0; column < 2; column++) {
+            scale[column] = mx_float_of(lane_from(x.z, from + 4 * column));
+            if (mins)
+                total[column] = mx_float_of(lane_from(x.w, from + 4 * column));
+        }
+
+        if constexpr (n_scales == 1) {
+            mma_bytes(v[0], z, a, x.x, x.y);
+        } else {
+            mma_bytes_16(v[0], z, a, x.x);
+            mma_bytes_16(v[1], z, a + 2, x.y);
+        }
+        for (int j = 0; j < 4; j++) {
+            float sum = shift[j / 2];
+
+            for (int i = 0; i < n_scales; i++)
+                sum = fmaf(v[i][j], s[i][j / 2], sum);
+            c[j] = fmaf(sum, scale[j % 2], c[j]);
+            if (mins)
+                c[j] = fmaf(m[j / 2], total[j % 2], c[j]);
+        }
+    }
+};
+
+template <int F, bool B> struct PairOf { using type = struct Halves<F>; };
+
+template <int F> struct PairOf<F, true> { using type = struct Bytes<F>; };
+
+template <int F> using Pair = typename PairOf<F, has_bytes(F)>::type;
