@@ -47,7 +47,7 @@ static uint32_t padded(uint32_t dim) {
     return dim <= 64 ? 64 : dim <= 80 ? 80 : VIS_WIDEST;
 }
 
-/* Bytes of each part of a backend's memory. */
+/* Bytes of each part of a backend's memory. Rows are packed in up to two planes (pack_args). */
 struct parts {
     size_t heads, packed, scale, places, pixels;
 };
@@ -56,9 +56,10 @@ static struct parts parts_of(const struct vis_sizes *s) {
     size_t rows = round_up(s->max_rows, PACK_ROWS);
     size_t halves = 3ul * s->max_keys * s->n_head * padded(s->head_dim);
 
-    return (struct parts){
-        whole(halves * sizeof(uint16_t)), whole(rows * round_up(s->max_in, 64) * sizeof(uint16_t)),
-        whole(rows * sizeof(float)), whole(s->place_bytes), whole(s->pixel_bytes)};
+    return (struct parts){whole(halves * sizeof(uint16_t)),
+                          whole(rows * round_up(s->max_in, 64) * 2 * sizeof(uint16_t)),
+                          whole(rows * sizeof(float)), whole(s->place_bytes),
+                          whole(s->pixel_bytes)};
 }
 
 static uint64_t open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
