@@ -26,14 +26,17 @@ static int refuse(struct http *h, int status, const char *code, const char *mess
     return HPE_USER;
 }
 
+static int refuse_header(struct http *h) {
+    return refuse(h, 503, "out_of_memory",
+                  "Out of memory for the request header, try again later.");
+}
+
 static int add(struct http *h, const char *at, size_t len) {
     int r = buf_add(&h->head, at, len);
 
     if (r == -EMSGSIZE)
         return refuse(h, 431, "header_too_large", "The request header is too large.");
-    return r == 0 ? 0
-                  : refuse(h, 503, "out_of_memory",
-                           "Out of memory for the request header, try again later.");
+    return r == 0 ? 0 : refuse_header(h);
 }
 
 static int on_url(llhttp_t *p, const char *at, size_t len) {
@@ -44,8 +47,28 @@ static int on_url(llhttp_t *p, const char *at, size_t len) {
     return add(h, at, len);
 }
 
+/* Rewrites the absolute form of a target, which clients send to proxies (RFC 9112, 3.2.2), as a
+ * path and a field ":authority", which is no name that a client can send. */
 static int on_url_complete(llhttp_t *p) {
-    return add(of(p), "", 1);
+    struct http *h = of(p);
+    int r = add(h, "", 1);
+
+    if (r != 0 || strncasecmp(h->head.data, "http", 4) != 0)
+        return r;
+    CLEANUP(freep) char *target = strdup(h->head.data);
+    if (!target)
+        return refuse_header(h);
+    char *authority = strstr(target, "://");
+    if (!authority)
+        return 0;
+    authority += 3;
+    char *path = authority + strcspn(authority, "/?#");
+    h->head.len = 0;
+    if ((*path != '/' && (r = add(h, "/", 1)) != 0) || (r = add(h, path, strlen(path) + 1)) != 0 ||
+        (r = add(h, ":authority", sizeof(":authority"))) != 0)
+        return r;
+    *path = 0;
+    return add(h, authority, strlen(authority) + 1);
 }
 
 /* Fields after the body are counted and dropped: they must not change what was already decided. */

@@ -62,7 +62,9 @@ int http_begin_websocket(struct http *h);
 
 /* The functions below are for after HTTP_HEAD_DONE; what they return lies in the header block,
  * until http_reset(). */
-const char *http_target(const struct http *h); /* the request target, not decoded */
+/* The request target, not decoded. Of an absolute one ("http://host/path") the path; the rest is in
+ * the header ":authority". */
+const char *http_target(const struct http *h);
 /* Value of header @name (lower case), NULL when absent; *n (may be NULL) says how often it is
  * there. */
 const char *http_header(const struct http *h, const char *name, uint32_t *n);

@@ -318,6 +318,7 @@ int auth_check_host(const char *const *hosts, const char *const *origins, const 
                     bool local, struct err *err) {
     uint32_t n_host, n_origin;
     const char *host = http_header(h, "host", &n_host);
+    const char *authority = http_header(h, ":authority", NULL);
     const char *origin = http_header(h, "origin", &n_origin);
 
     if (n_host > 1 || (n_host == 0 && h->parser.http_minor > 0))
@@ -325,6 +326,7 @@ int auth_check_host(const char *const *hosts, const char *const *origins, const 
                             "The request must have exactly one Host header.");
     if (local)
         return 0;
+    host = authority ? authority : host;
     if (host && !is_known_host(hosts, host, true))
         return err_set_code(
             err, 421, "misdirected", NULL,
