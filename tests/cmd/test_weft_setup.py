@@ -1,6 +1,8 @@
 """weft-setup: one command from an installed package to a service with a model; what else the configuration has stays."""
 import os
 import pathlib
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -104,6 +106,46 @@ def test_quickstart_says_how_much_is_left():
                                  ("100/100", 9, "100/100"), ("downloading 5 %", 3, "downloading 5 %")):
         r = subprocess.run(["bash", "-c", f'. {script}; echo "$1" | progress_left {seconds}', "-", said], capture_output=True, text=True, timeout=30)
         assert r.stdout.strip() == shown, (said, r)
+
+
+def quickstart_folder(folder):
+    """A checkout in which everything is built and no package is missing."""
+    source = pathlib.Path(__file__).parents[2]
+    (folder / "setup").mkdir(parents=True)
+    (folder / "build").mkdir()
+    shutil.copy(source / "quickstart", folder)
+    for name in ("progress.sh", "first-chat"):
+        shutil.copy(source / "setup" / name, folder / "setup")
+    (folder / "setup/install-deps").write_text("#!/bin/sh\n")
+    (folder / "setup/install-deps").chmod(0o755)
+    (folder / "build/build.ninja").write_text("build weftd weftctl: phony\n")
+    for name in ("weftd", "weftctl"):
+        (folder / "build" / name).symlink_to(program(name))
+
+
+def test_a_second_quickstart_serves_beside_the_first():
+    m = Machine(boots=True)
+    folder = m.folder / "it's a \"folder\" $x"
+    quickstart_folder(folder)
+    started = []
+    try:
+        for admin in ("build/admin.sock", "build/admin-{port}.sock"):
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            p = subprocess.Popen(["bash", "./quickstart", "--model", str(m.model), "--port", str(port)], cwd=folder,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            started.append(p)
+            said = []
+            for line in p.stdout:
+                said.append(line)
+                if line.endswith(" top\n"):
+                    break
+            assert said[-1].endswith(" top\n"), said
+            assert (folder / admin.format(port=port)).is_socket() and (f"--socket {admin.format(port=port)}" in said[-1]) == ("{" in admin), said
+    finally:
+        for p in started:
+            p.terminate()
+            p.communicate(timeout=60)
 
 
 if __name__ == "__main__":
