@@ -83,6 +83,7 @@ struct gen_request {
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
     bool no_bos, add_special; /* /tokenize in llama-server's form */
     bool load_only;           /* no answer is wanted, only that the model is there */
+    bool takes_none;          /* a list without inputs is answered with one without vectors */
     bool has_keep_alive;      /* Ollama's keep_alive is given: */
     /* seconds for which the model stays loaded after this request; negative: for good */
     int64_t keep_alive_s;

@@ -111,6 +111,8 @@ static int find_prompts(struct prompt_job *job, struct err *err) {
     size_t n = many ? yyjson_arr_size(v) : 1, i, max;
     size_t most = job->request.pool ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX;
 
+    if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0 && job->request.takes_none)
+        return 0;
     if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
         return bad_prompt(job, prompt_place(job, 0).s, err);
     if (n > most || n * gen_request_made(&job->request) > most)

@@ -12,8 +12,9 @@
 
 /*
  * /api/embed: the vectors of /v1/embeddings in Ollama's form. What is too long is refused and not
- * cut, as if "truncate" were false. /api/embeddings, which came before it, has one text, `prompt`,
- * and one vector, of whatever length the model gives.
+ * cut, as if "truncate" were false. Nothing to embed is answered with nothing, as Ollama does for
+ * clients that only want the model loaded. /api/embeddings, which came before it, has one text,
+ * `prompt`, and one vector, of whatever length the model gives.
  */
 
 static int take(struct vectors *v, uint32_t input, struct gen *g) {
@@ -31,11 +32,16 @@ static int take(struct vectors *v, uint32_t input, struct gen *g) {
 static int answer_one(struct vectors *v, struct buf *b) {
     struct json j;
 
-    assert(v->n_inputs == 1);
+    assert(v->n_inputs <= 1);
     json_begin(&j, b);
     json_open(&j, '{');
     json_key(&j, "embedding");
-    json_valid(&j, v->text[0].data, v->text[0].len);
+    if (v->n_inputs == 1) {
+        json_valid(&j, v->text[0].data, v->text[0].len);
+    } else {
+        json_open(&j, '[');
+        json_close(&j, ']');
+    }
     json_close(&j, '}');
     return j.error;
 }
@@ -63,9 +69,14 @@ static int answer(struct vectors *v, struct buf *b) {
     return r < 0 ? r : j.error;
 }
 
+static bool is_nothing(yyjson_val *v) {
+    return !v || yyjson_is_null(v) || (yyjson_is_str(v) && json_len(v) == 0) ||
+           (yyjson_is_arr(v) && yyjson_arr_size(v) == 0);
+}
+
 /* The body without its model: that has been found, and its name may have a tag. @one: of
- * /api/embeddings. NULL: no memory. */
-static yyjson_doc *as_embedding(yyjson_doc *body, bool one) {
+ * /api/embeddings. @none: with an empty list. NULL: no memory. */
+static yyjson_doc *as_embedding(yyjson_doc *body, bool one, bool none) {
     yyjson_mut_doc *d = yyjson_doc_mut_copy(body, NULL);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(d);
     yyjson_doc *out = NULL;
@@ -73,12 +84,15 @@ static yyjson_doc *as_embedding(yyjson_doc *body, bool one) {
     if (!d)
         return NULL;
     yyjson_mut_obj_remove_key(root, "model");
-    if (one) {
+    if (one || none)
         yyjson_mut_obj_remove_key(root, "input");
+    if (one)
         yyjson_mut_obj_remove_key(root, "normalize");
-    }
-    if (!one || (yyjson_mut_obj_rename_key(d, root, "prompt", "input") &&
-                 yyjson_mut_obj_add_bool(d, root, "normalize", false)))
+    if (none)
+        yyjson_mut_obj_remove_key(root, "prompt");
+    bool ok = none ? yyjson_mut_obj_add_val(d, root, "input", yyjson_mut_arr(d))
+                   : !one || yyjson_mut_obj_rename_key(d, root, "prompt", "input");
+    if (ok && (!one || yyjson_mut_obj_add_bool(d, root, "normalize", false)))
         out = yyjson_mut_doc_imut_copy(d, NULL);
     yyjson_mut_doc_free(d);
     return out;
@@ -91,7 +105,8 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool one, struct 
     yyjson_val *prompt = yyjson_obj_get(root, "prompt");
     int64_t keep_s = 0;
 
-    if (one && (!yyjson_is_str(prompt) || !json_len(prompt))) {
+    bool none = is_nothing(one ? prompt : yyjson_obj_get(root, "input"));
+    if (one && !none && !yyjson_is_str(prompt)) {
         yyjson_doc_free(body);
         return err_set_code(err, 400, "invalid_value", "prompt", "prompt must be a text");
     }
@@ -100,7 +115,7 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool one, struct 
         return err_set_code(err, 400, "invalid_value", "keep_alive",
                             "keep_alive must be a number of seconds or a duration such as \"5m\"");
     }
-    yyjson_doc *ours = as_embedding(body, one);
+    yyjson_doc *ours = as_embedding(body, one, none);
     yyjson_doc_free(body);
     int r =
         ours ? gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, ours, err) : -ENOMEM;
@@ -109,6 +124,7 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool one, struct 
     if (job->request.pool == SUBMIT_POOL_NONE)
         return err_set_code(err, 400, "invalid_value", "pooling",
                             "use /v1/embeddings or /embedding for vectors of each token");
+    job->request.takes_none = none;
     job->request.has_keep_alive = has_keep;
     job->request.keep_alive_s = keep_s;
     if (!job->request.pool)

@@ -277,6 +277,8 @@ static int measure(struct vectors *e, struct err *err) {
 /* The inputs are tokens: charges them and gives the first to the lanes. */
 static int begin(struct vectors *e, struct err *err) {
     assert(e->exchange && !e->text && e->n_inputs == 0);
+    if (e->job.n_prompts == 0)
+        return answer(e);
     e->tenant = tenants_get(&e->job.env->tenants, e->exchange->tenant);
     int r = measure(e, err);
     if (r == 0)

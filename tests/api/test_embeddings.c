@@ -232,17 +232,42 @@ Test(embeddings, have_ollama_s_shape) {
     cr_expect(strstr(r.body.data, "{\"model\":\"tiny\",\"embeddings\":[[0.6"), "%s", r.body.data);
     cr_expect(strstr(r.body.data, "\"prompt_eval_count\":3}"), "%s", r.body.data);
     reply_deinit(&r);
-    world_ask(&w, "/api/embed", "{\"model\":\"tiny\",\"input\":\"\"}", &r);
+    world_ask(&w, "/api/embed", "{\"model\":\"tiny\",\"input\":[\"\"]}", &r);
     cr_expect_eq(r.status, 400);
-    cr_expect(strstr(r.body.data, "{\"error\":\"input must not be empty"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "{\"error\":\"input[0] must not be empty"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(embeddings, of_nothing_are_nothing_for_ollama_s_clients) {
+    static const struct {
+        const char *path, *body, *answer;
+    } table[] = {
+        {"/api/embed", "{\"model\":\"tiny\",\"input\":[]}", "\"embeddings\":[],"},
+        {"/api/embed", "{\"model\":\"tiny\",\"input\":\"\"}", "\"embeddings\":[],"},
+        {"/api/embed", "{\"model\":\"tiny\",\"dimensions\":2}", "\"prompt_eval_count\":0}"},
+        {"/api/embeddings", "{\"model\":\"tiny\",\"prompt\":\"\"}", "{\"embedding\":[]}"},
+        {"/api/embeddings", "{\"model\":\"tiny\"}", "{\"embedding\":[]}"},
+    };
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        world_ask(&w, table[i].path, table[i].body, &r);
+        cr_expect_eq(r.status, 200, "%zu: %s", i, r.body.data);
+        cr_expect(strstr(r.body.data, table[i].answer), "%zu: %s", i, r.body.data);
+        reply_deinit(&r);
+    }
+    world_ask(&w, "/v1/embeddings", "{\"model\":\"tiny\",\"input\":[]}", &r);
+    cr_expect_eq(r.status, 400);
     reply_deinit(&r);
     world_stop(&w);
 }
 
 /* Ollama's older route: one text, one vector, of whatever length the model gives. */
 Test(embeddings, have_the_shape_of_ollama_s_older_route) {
-    static const char *const refused[] = {"{\"model\":\"tiny\"}",
-                                          "{\"model\":\"tiny\",\"prompt\":\"\"}",
+    static const char *const refused[] = {"{\"model\":\"tiny\",\"prompt\":7}",
                                           "{\"model\":\"tiny\",\"prompt\":[\"a\"]}"};
     struct world w;
     struct reply r;
