@@ -8,8 +8,9 @@
 
 /*
  * inih splits the lines; it tells neither where a pair stands nor that a line was too long for its
- * buffer, which would be read as two. So it gets its lines from here, one at a time, and what is
- * wrong ends the reading: the first mistake is the one that is reported.
+ * buffer, which would be read as two, and takes an indented line for more of the value before it.
+ * So it gets its lines from here, one at a time and without their indentation, and what is wrong
+ * ends the reading: the first mistake is the one that is reported.
  */
 
 struct reading {
@@ -22,16 +23,24 @@ struct reading {
     int result; /* error of the first bad pair */
 };
 
-/* Counts lines for on_pair(), which inih does not tell. */
+/* Counts lines for on_pair(), which inih does not tell. A line that ends early has a NUL byte, as
+ * all of UTF-16 have. */
 static char *read_line(char *out, int n, void *stream) {
     struct reading *r = stream;
     char *line = fgets(out, n, r->file);
 
     r->line++;
     if (line && !strchr(line, '\n') && !feof(r->file) && !r->result)
-        r->result = err_set(r->err, 0, "", "%s:%d: line is longer than %d characters", r->path,
-                            r->line, n - 2);
-    return r->result ? NULL : line;
+        r->result = strlen(line) + 1 < (size_t)n
+                        ? err_set(r->err, 0, "", "%s:%d: has a NUL byte; save the file as UTF-8",
+                                  r->path, r->line)
+                        : err_set(r->err, 0, "", "%s:%d: line is longer than %d characters",
+                                  r->path, r->line, n - 2);
+    if (!line || r->result)
+        return NULL;
+    size_t indent = strspn(line, " \t");
+    memmove(line, line + indent, strlen(line + indent) + 1);
+    return line;
 }
 
 /* Puts "FILE:LINE: " before what is wrong. */

@@ -22,18 +22,22 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
     return 0;
 }
 
-static int read_text(const char *text) {
+static int read_bytes(const char *text, size_t len) {
     strcpy(path, "/tmp/weft-keyfile-XXXXXX");
     int fd = mkstemp(path);
 
     cr_assert(fd >= 0);
-    cr_assert_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    cr_assert_eq(write(fd, text, len), (ssize_t)len);
     close(fd);
     *heard = 0;
     err = (struct err){0};
     int r = keyfile_read(path, "file", on_pair, heard, &err);
     unlink(path);
     return r;
+}
+
+static int read_text(const char *text) {
+    return read_bytes(text, strlen(text));
 }
 
 /* It fails with @code and "FILE@rest", after the pairs @before. */
@@ -51,6 +55,8 @@ static void expect(const char *text, int code, const char *param, const char *re
 Test(keyfile, pairs_come_with_their_section) {
     cr_assert_eq(read_text("a = 1\n[one]\n; a comment\nb = 2 3 \n\n[two]\nc =\nb=4"), 0);
     cr_expect_str_eq(heard, "[]a=1;[one]b=2 3;[two]c=;[two]b=4;");
+    cr_assert_eq(read_text("[one]\n\ta = 1\n\tb = 2\n  [two]\r\n \t\n    c = 3\r\n  # d = 4\n"), 0);
+    cr_expect_str_eq(heard, "[one]a=1;[one]b=2;[two]c=3;");
     cr_assert_eq(read_text(""), 0);
     cr_expect_str_eq(heard, "");
 }
@@ -75,6 +81,14 @@ Test(keyfile, a_long_line_is_refused_and_not_cut) {
     cr_assert_eq(read_text(text), -EINVAL);
     cr_expect_not_null(strstr(err.message, ":2: line is longer than "), "%s", err.message);
     cr_expect_str_eq(heard, "[]a=1;");
+}
+
+Test(keyfile, text_of_wide_characters_is_named) {
+    static const char text[] = "\xff\xfe[\0s\0]\0\n\0a\0=\0";
+
+    cr_assert_eq(read_bytes(text, sizeof(text) - 1), -EINVAL);
+    cr_expect_not_null(strstr(err.message, ":1: has a NUL byte; save the file as UTF-8"), "%s",
+                       err.message);
 }
 
 Test(keyfile, a_file_that_cannot_be_read_is_named) {
