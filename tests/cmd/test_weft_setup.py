@@ -148,6 +148,22 @@ def test_a_second_quickstart_serves_beside_the_first():
             p.communicate(timeout=60)
 
 
+def test_quickstart_says_first_that_it_may_not_write():
+    m = Machine(boots=True)
+    folder = m.folder / "checkout"
+    quickstart_folder(folder)
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "bash", "./quickstart", "--model", str(m.model), "--port", "1"]
+    for unwritable in ("build", "build/weftd.log"):
+        shutil.rmtree(folder)
+        quickstart_folder(folder)
+        (folder / "build/weftd.log").write_text("ready http://127.0.0.1:1\n")  # of the last time
+        for path in [folder, *folder.rglob("*")]:
+            os.chown(path, 65534, 65534, follow_symlinks=False)
+        os.chown(folder / unwritable, 0, 0)
+        r = subprocess.run(as_nobody, cwd=folder, capture_output=True, text=True, timeout=60)
+        assert r.returncode == 1 and r.stdout == "" and r.stderr == f"{folder}/{unwritable}: you may not write there. Its owner is root.\n", r
+
+
 if __name__ == "__main__":
     if os.getuid() != 0:
         print("1..0 # SKIP not root: the files of this test must lie where a service sees them")
