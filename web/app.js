@@ -15,6 +15,7 @@ import * as title from "./title.js";
 import * as transfer from "./transfer.js";
 
 let list = []; // of conversations, the newest first
+const gone = new WeakSet(); // conversations that were deleted
 let current = null;
 let running = null; // {controller, node, conversation}
 let follows = true; // the view stays at the end
@@ -98,14 +99,20 @@ function showTitle() {
   byId("title").textContent = current.title || "New chat";
 }
 
+// Takes @c from the list; an answer that is being written to it ends and does not bring it back.
+function forget(c) {
+  gone.add(c);
+  if (running?.conversation === c) running.controller.abort();
+  list = list.filter((x) => x !== c);
+}
+
 function removeConversation(c) {
   dialogs.confirmation(
     "Delete this conversation?",
     `“${c.title || "New chat"}” is stored only in this browser. This cannot be undone.`,
     "Delete",
     async () => {
-      if (running?.conversation === c) running.controller.abort();
-      list = list.filter((x) => x !== c);
+      forget(c);
       await store.remove(c.id);
       if (c === current) location.hash = "";
       showList();
@@ -115,6 +122,7 @@ function removeConversation(c) {
 }
 
 async function keep(c) {
+  if (gone.has(c)) return;
   if (!list.includes(c)) list.unshift(c);
   list.sort((a, b) => b.updated - a.updated);
   try {
@@ -389,11 +397,14 @@ async function answer(c, parent, resumed) {
     body.add_generation_prompt = false;
   }
   node.finish = node.error = undefined;
+  node.writing = true;
   const job = { controller: new AbortController(), node, conversation: c };
   const times = { begin: performance.now() };
   running = job;
   follows = true;
   if (c === current) showMessages();
+  // What has come outlives the page.
+  const saving = setInterval(() => !gone.has(c) && store.put(c).catch(() => {}), 2000);
   let drawing = false;
   const draw = () => {
     drawing = false;
@@ -423,8 +434,10 @@ async function answer(c, parent, resumed) {
     if (error.name === "AbortError") node.finish = "stopped";
     else failed(node, error);
   }
+  clearInterval(saving);
   node.stats = statistics(times, contextOf(c));
   delete node.wait;
+  delete node.writing;
   if (running === job) running = null;
   if (c.nodes[node.id]) {
     c.updated = Date.now();
@@ -663,8 +676,7 @@ function bind() {
 }
 
 async function clearAll() {
-  running?.controller.abort();
-  list = [];
+  list.forEach(forget);
   await store.clear();
   location.hash = "";
   route();
@@ -686,7 +698,7 @@ async function main() {
   );
   if (!(await store.open()))
     toast("This browser keeps no conversations: they last as long as this page.", "error");
-  list = (await store.all()).sort((a, b) => b.updated - a.updated);
+  list = (await store.all()).map(conv.wake).sort((a, b) => b.updated - a.updated);
   bind();
   route();
   watch();

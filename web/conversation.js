@@ -2,7 +2,7 @@
 // beside the other. What is seen is one path: from the root on, the selected child of each.
 //
 //   node {id, parent, role: user | assistant | tool, content, files?: [{name, text, pages?} or {name, picture}], reasoning?, toolCalls?, toolCallId?,
-//         selected: id of a child, at, finish?, error?, stats?, model?}
+//         selected: id of a child, at, finish?, error?, writing?, stats?, model?}
 //
 // The root has the id "" and no text.
 
@@ -45,6 +45,17 @@ export function addNode(c, parent, fields) {
   if (!c.title && node.role === "user")
     c.title = (node.content.trim().split("\n")[0] || node.files?.[0]?.name || "").slice(0, 80);
   return node;
+}
+
+// Returns @c as it was stored, after its page was closed: answers that were being written are stopped.
+export function wake(c) {
+  for (const node of Object.values(c.nodes))
+    if (node.writing) {
+      delete node.writing;
+      delete node.wait;
+      node.finish = "stopped";
+    }
+  return c;
 }
 
 // Returns the nodes on the selected path, from the first message up to and including the id @until.

@@ -98,6 +98,30 @@ test("an answer is stopped by Escape, and what came is kept", () => withPage(asy
   assert.match(await answers(page).innerText(), /1 2 3 4/);
 }));
 
+test("an answer outlives the page that waits for it, and goes on", () => withPage(async (page) => {
+  await ask(page, "Count for long.");
+  await page.getByText("20 21 22").waitFor();
+  await page.waitForTimeout(2500);
+  await page.reload();
+  await page.getByText("Stopped.", { exact: true }).first().waitFor();
+  assert.match(await answers(page).innerText(), /1 2 3 4/);
+  await page.getByRole("button", { name: "Continue" }).waitFor();
+}));
+
+test("a conversation that is deleted while it is answered does not come back", () => withPage(async (page) => {
+  await ask(page, "Count for long.");
+  await page.getByText("20 21 22").waitFor();
+  const list = page.locator("#conversations");
+  await list.locator("li").hover();
+  await list.getByRole("button", { name: "Delete Count for long." }).click();
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await page.getByRole("heading", { name: "What shall we work on?" }).waitFor();
+  await page.waitForTimeout(300);
+  assert.equal(await list.locator("li").count(), 0);
+  await page.reload();
+  await page.getByText("Your conversations will be listed here.").waitFor();
+}));
+
 test("an answer is made again beside the other, and a message is edited", () => withPage(async (page) => {
   await ask(page, "Hello");
   await done(page);
