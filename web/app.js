@@ -242,8 +242,9 @@ function open(c) {
 }
 
 function newChat() {
-  if (location.hash && location.hash !== "#") location.hash = "";
-  else route();
+  // At once: "hashchange" comes later, and what is sent before it would go to the old conversation.
+  if (location.hash && location.hash !== "#") history.pushState(null, "", "#");
+  route();
   byId("input").focus();
 }
 

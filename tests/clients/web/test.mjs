@@ -122,6 +122,17 @@ test("a conversation that is deleted while it is answered does not come back", (
   await page.getByText("Your conversations will be listed here.").waitFor();
 }));
 
+test("a new chat takes what is sent at once", () => withPage(async (page) => {
+  await ask(page, "Hello");
+  await done(page);
+  await page.evaluate(() => {
+    document.querySelector("#new-chat").click();
+    document.querySelector("#input").value = "Hello again";
+    document.querySelector("#input").dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
+  });
+  await listed(page.locator("#conversations"), ["Hello again", "Hello"]);
+}));
+
 test("an answer is made again beside the other, and a message is edited", () => withPage(async (page) => {
   await ask(page, "Hello");
   await done(page);
