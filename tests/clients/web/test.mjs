@@ -180,6 +180,7 @@ test("the model gives a conversation its title", () => withPage(async (page) => 
   await page.getByRole("button", { name: "Settings" }).click();
   await page.getByLabel("The model gives conversations their titles").check();
   await page.keyboard.press("Escape");
+  await page.locator("dialog[open]").waitFor({ state: "detached" }); // what is behind it takes no keys
   await ask(page, "Remember the heddle");
   await page.locator("#conversations").getByText("Hello from the script", { exact: true }).waitFor();
 }));
