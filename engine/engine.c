@@ -117,8 +117,8 @@ static int alloc_flights(struct engine *e) {
 }
 
 /* Returns true if pass 1 is wanted. One device computes the model's own block and block drafters
- * without a chain, but no assistant; several devices that divide the layers compute the block alone,
- * others none. */
+ * without a chain, but no assistant; several devices that divide the layers compute the model's
+ * block alone, others none. */
 static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
     return o->drafts && ops->run[OP_KEEP] &&
            !(o->block && dflash_found(o->block) && !ops->run[OP_TAP]) &&

@@ -242,8 +242,8 @@ struct block_model {
     char arch[16], backend[16];
     float loud;
     uint32_t n_snapshots, n_requests;
-    /* Architecture or kind of the file that drafts; "": the model's own block, "none": what is known
-     * of the text. */
+    /* Architecture or kind of the file that drafts; "": the model's own block, "none": what is
+     * known of the text. */
     char apart[20];
 };
 
