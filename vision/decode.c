@@ -40,9 +40,8 @@ int picture_decode_rows(const void *data, size_t len, struct fitter *out, struct
                        len, PICTURE_FILE_MAX);
     if (!f)
         return err_set(err, 0, NULL, "the bytes are no PNG, JPEG, WebP or GIF file");
-    out->n_file = len;
     TRY(f->decode(data, len, out, err));
-    uint64_t paid = len * PICTURE_BYTES_PAID;
+    uint64_t paid = out->n_data * PICTURE_BYTES_PAID;
     if (out->fit && out->fit->free_bytes && out->n_counted > paid)
         *out->fit->free_bytes -= out->n_counted - paid;
     return 0;

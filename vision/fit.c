@@ -46,7 +46,7 @@ static int begin(struct fitter *f, uint32_t width, uint32_t height, int orientat
 }
 
 uint64_t fitter_count_max(const struct fitter *f) {
-    uint64_t paid = f->n_file * PICTURE_BYTES_PAID, free_bytes = PICTURE_BYTES_FREE;
+    uint64_t paid = f->n_data * PICTURE_BYTES_PAID, free_bytes = PICTURE_BYTES_FREE;
 
     if (!f->fit)
         return UINT64_MAX;
@@ -62,10 +62,10 @@ int fitter_count(struct fitter *f, uint64_t bytes, struct err *err) {
     if (f->n_counted <= most)
         return 0;
     return err_set(err, 0, NULL,
-                   "%u x %u pixels of its kind count %llu MiB, and a file of %llu KiB may have "
-                   "%llu MiB: send fewer pixels, or fewer pictures that are nearly empty",
+                   "%u x %u pixels of its kind count %llu MiB, and %llu KiB of compressed pixels "
+                   "may have %llu MiB: send fewer pixels, or fewer pictures that are nearly empty",
                    f->width, f->height, (unsigned long long)(f->n_counted >> 20),
-                   (unsigned long long)(f->n_file >> 10), (unsigned long long)(most >> 20));
+                   (unsigned long long)(f->n_data >> 10), (unsigned long long)(most >> 20));
 }
 
 int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientation,

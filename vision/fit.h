@@ -22,7 +22,8 @@ struct picture_fit {
 /*
  * A picture's cost must be in proportion to its file's bytes, or a few kilobytes of one colour
  * would be inflated for a second. It counts four bytes a pixel, and more where decoding takes more:
- * about 3 ns each. Each byte of the file pays for PICTURE_BYTES_PAID of them. A picture that counts
+ * about 3 ns each. Each byte of compressed pixels pays for PICTURE_BYTES_PAID of them; texts and
+ * profiles pay for nothing. A picture that counts
  * at most PICTURE_BYTES_FREE, such as any screenshot of 4K, may leave some unpaid, and those of a
  * request PICTURE_REQUEST_FREE together; a larger one must be paid for as a whole
  * (docs/measurements/pictures.md).
@@ -54,7 +55,7 @@ typedef int (*picture_decode_fn)(void *ctx, const void *data, size_t len,
 /* A picture that is made from the rows of a file. Zeroed but for `fit`, it has not begun. */
 struct fitter {
     const struct picture_fit *fit; /* NULL: the pixels are kept as they are */
-    uint64_t n_file, n_counted;    /* bytes of the file, and what the picture counts */
+    uint64_t n_data, n_counted;    /* bytes of compressed pixels, and what the picture counts */
     uint32_t width, height;        /* sides of the turned picture */
     struct picture out;
     struct picture_layout layout; /* with a fit */
@@ -63,10 +64,10 @@ struct fitter {
 };
 
 /* Begins a file of @width x @height pixels, which @orientation (1 to 8) turns, and counts the
- * pixels. 0; -EINVAL with @err for a size beyond the limits; -ENOMEM. */
+ * pixels; the decoder has set n_data. 0; -EINVAL with @err for a size beyond the limits; -ENOMEM. */
 int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientation,
                  struct err *err);
-/* Counts @bytes more than four a pixel. 0, or -EINVAL with @err: the file does not pay for them. */
+/* Counts @bytes more than four a pixel. 0, or -EINVAL with @err: n_data does not pay for them. */
 int fitter_count(struct fitter *f, uint64_t bytes, struct err *err);
 /* Returns the bytes that the picture may count. */
 uint64_t fitter_count_max(const struct fitter *f);

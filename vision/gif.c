@@ -106,10 +106,20 @@ static int read_rows(GifFileType *gif, uint8_t *row, struct fitter *out, struct 
     return 0;
 }
 
+/* Returns the bytes of the blocks from where @s is up to an empty one. */
+static uint64_t block_bytes(const struct source *s) {
+    uint64_t n = 0;
+
+    for (size_t at = s->at; at < s->len && s->data[at] > 0; at += 1 + s->data[at])
+        n += s->data[at];
+    return n;
+}
+
 static int read_file(GifFileType *gif, struct fitter *out, struct err *err) {
     const GifImageDesc *f = &gif->Image;
 
     TRY(find_frame(gif, err));
+    out->n_data = block_bytes(gif->UserData);
     if (f->Left < 0 || f->Top < 0 || f->Width <= 0 || f->Height <= 0)
         return refuse(err, "its frame has no pixels");
     /* Some writers leave the size of the screen out. */

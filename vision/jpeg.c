@@ -61,6 +61,29 @@ static int read_orientation(const struct jpeg_decompress_struct *jpeg) {
     return out;
 }
 
+/* Returns the bytes of all scans, without the segments before, between and behind them. */
+static uint64_t scan_bytes(const uint8_t *data, size_t len) {
+    uint64_t n = 0;
+    bool scan = false;
+
+    for (size_t at = 2; at + 1 < len;) {
+        uint8_t kind = data[at + 1];
+
+        if (data[at] != 0xFF || kind == 0 || (kind >= 0xD0 && kind <= 0xD7)) {
+            n += scan; /* an escaped 0xFF and a restart marker belong to the scan */
+            at++;
+        } else if (kind == 0xFF) {
+            at++; /* a filler */
+        } else if (kind == 0xD9 || len - at < 4) {
+            break;
+        } else {
+            scan = kind == 0xDA;
+            at += 2 + ((size_t)data[at + 2] << 8 | data[at + 3]);
+        }
+    }
+    return n;
+}
+
 /* Returns the bytes of coefficients that libjpeg holds of a file with several scans. */
 static uint64_t held_bytes(const struct jpeg_decompress_struct *jpeg) {
     uint64_t n = 0;
@@ -89,6 +112,7 @@ static int read_file(struct jpeg_decompress_struct *jpeg, const uint8_t *data, s
     jpeg_mem_src(jpeg, data, len);
     jpeg_save_markers(jpeg, JPEG_APP0 + 1, 0xFFFF);
     jpeg_read_header(jpeg, TRUE);
+    out->n_data = scan_bytes(data, len);
     TRY(fitter_begin(out, jpeg->image_width, jpeg->image_height, read_orientation(jpeg), err));
     if (jpeg_has_multiple_scans(jpeg)) {
         uint64_t held = held_bytes(jpeg);

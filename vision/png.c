@@ -52,18 +52,24 @@ static uint32_t u32_at(const uint8_t *p) {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-/* Finds the orientation before anything is decoded, for the chunk may be behind the pixels. */
-static int find_orientation(const uint8_t *data, size_t len) {
+/* Returns the orientation, for its chunk may be behind the pixels, and sets *n_data to the bytes of
+ * all IDAT chunks. */
+static int find_chunks(const uint8_t *data, size_t len, uint64_t *n_data) {
+    int orientation = 1;
+
+    *n_data = 0;
     for (size_t at = 8; len - at >= 12;) {
         size_t n = u32_at(data + at);
 
         if (n > len - at - 12)
             break;
         if (memcmp(data + at + 4, "eXIf", 4) == 0)
-            return exif_orientation(data + at + 8, n);
+            orientation = exif_orientation(data + at + 8, n);
+        if (memcmp(data + at + 4, "IDAT", 4) == 0)
+            *n_data += n;
         at += n + 12;
     }
-    return 1;
+    return orientation;
 }
 
 /* Reads the rows of a file that has them in the order of the picture. */
@@ -104,7 +110,8 @@ static int read_file(png_structp png, png_infop info, struct reader *r) {
     png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* picture_check() has the limits */
     png_read_info(png, info);
     uint32_t width = png_get_image_width(png, info), height = png_get_image_height(png, info);
-    TRY(fitter_begin(r->out, width, height, find_orientation(r->data, r->len), r->err));
+    int orientation = find_chunks(r->data, r->len, &r->out->n_data);
+    TRY(fitter_begin(r->out, width, height, orientation, r->err));
     if (png_get_bit_depth(png, info) == 16) /* filtered byte by byte, without vectors */
         TRY(fitter_count(r->out, (uint64_t)png_get_rowbytes(png, info) * height, r->err));
     set_rgb(png);

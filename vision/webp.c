@@ -39,11 +39,16 @@ static int refuse(VP8StatusCode status, struct err *err) {
                                                               : "damaged");
 }
 
-/* Decodes one frame, in a file or in a frame's chunk. libwebp has no rows before the whole. */
-static int decode_frame(const uint8_t *data, size_t len, int orientation, struct fitter *out,
-                        struct err *err) {
+/* Decodes one frame, in a file or in a frame's chunk, whose chunks begin at @first. libwebp has no
+ * rows before the whole. */
+static int decode_frame(const uint8_t *data, size_t len, size_t first, int orientation,
+                        struct fitter *out, struct err *err) {
     WebPDecoderConfig config;
+    size_t n_data = 0;
 
+    if (!find_chunk(data, first, len, "VP8 ", &n_data))
+        find_chunk(data, first, len, "VP8L", &n_data);
+    out->n_data = n_data;
     if (!WebPInitDecoderConfig(&config))
         return -EINVAL;
     VP8StatusCode status = WebPGetFeatures(data, len, &config.input);
@@ -78,8 +83,8 @@ int decode_webp(const uint8_t *data, size_t len, struct fitter *out, struct err 
     int orientation = exif ? exif_orientation(exif, n_exif) : 1;
 
     if (!frame)
-        return decode_frame(data, len, orientation, out, err);
+        return decode_frame(data, len, 12, orientation, out, err);
     if (n_frame <= FRAME_HEAD)
         return refuse(VP8_STATUS_BITSTREAM_ERROR, err);
-    return decode_frame(frame + FRAME_HEAD, n_frame - FRAME_HEAD, orientation, out, err);
+    return decode_frame(frame + FRAME_HEAD, n_frame - FRAME_HEAD, 0, orientation, out, err);
 }

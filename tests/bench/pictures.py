@@ -186,20 +186,16 @@ def resized_header(data, width, height):
     return bytes(data)
 
 
-def flat_png(width, height, rows, interlaced=False, bits=8, kind=2, between=b""):
+def flat_png(width, height, rows, interlaced=False, bits=8, kind=2, between=b"", filler=0):
     """A PNG file of one colour with @rows of its rows. @kind: 0 gray, 2 RGB, 6 RGBA. With 16 @bits a sample each row is
-    predicted by Paeth's filter. @between: chunks before the pixels."""
+    predicted by Paeth's filter. @between: chunks before the pixels. @filler: bytes of empty blocks among them."""
     z = zlib.compressobj(9)
     passes = [(8, 8), (8, 8), (4, 8), (4, 4), (2, 4), (2, 2), (1, 2)] if interlaced else [(1, 1)]  # as many pixels, about
     first, n = (b"\4" if bits == 16 else b"\0"), {0: 1, 2: 3, 6: 4}[kind] * bits
-    body = b"".join(z.compress(first + bytes((n * (width // x) + 7) // 8)) for x, y in passes for _ in range(rows // y)) + z.flush()
+    body = b"".join(z.compress(first + bytes((n * (width // x) + 7) // 8)) for x, y in passes for _ in range(rows // y))
+    body += z.flush(zlib.Z_SYNC_FLUSH) + b"\0\0\0\xff\xff" * (filler // 5) + z.flush()
     head = struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, interlaced)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + between + chunk(b"IDAT", body) + chunk(b"IEND", b"")
-
-
-def padded(data, n):
-    """The PNG file @data with a chunk that no decoder reads, of @n bytes together."""
-    return data[:33] + chunk(b"raND", bytes(n - len(data) - 12)) + data[33:]
 
 
 def pack(fields):
@@ -298,7 +294,9 @@ def bombs(good, megapixels):
             ((square(10), square(10)), "JPEG, arithmetic, 16 scans", lambda w, h: arithmetic_jpeg(w, h, scans=16)),
             ((3840, 2160), "WebP, lossless", flat_webp), ((3840, 2160), "GIF", flat_gif)):
         out[f"free: {name}, {w:,} x {h:,}"] = make(w, h)
-    out["paid: PNG, 7,680 x 4,320, padded"] = padded(out["PNG, 7,680 x 4,320, compressed"], 7680 * 4320 // 220 + 1)
+    needs = 7680 * 4320 // 220 - len(out["PNG, 7,680 x 4,320, compressed"]) + 100
+    out["PNG, 7,680 x 4,320, with a long text"] = flat_png(7680, 4320, 4320, between=chunk(b"tEXt", b"k\0" + b"a" * needs))
+    out["paid: PNG, 7,680 x 4,320, empty blocks"] = flat_png(7680, 4320, 4320, filler=needs)
     return {**{name: [data] for name, data in out.items()},
             "200 of the arithmetic JPEG": [arithmetic_jpeg(*wide(4), bytes([i])) for i in range(200)]}
 

@@ -5,6 +5,7 @@
  */
 
 #include <criterion/criterion.h>
+#include <gif_lib.h>
 #include <png.h>
 #include <stdio.h>
 #include <string.h>
@@ -183,6 +184,15 @@ static void append(png_structp png, png_bytep data, png_size_t n) {
     f->len += n;
 }
 
+static int append_gif(GifFileType *gif, const GifByteType *data, int n) {
+    struct file *f = gif->UserData;
+
+    f->data = realloc(f->data, f->len + (size_t)n);
+    memcpy(f->data + f->len, data, (size_t)n);
+    f->len += (size_t)n;
+    return n;
+}
+
 /* A PNG file of gray lines on black, each of another gray, with @n texts beside its pixels. */
 static struct file make_told_png(uint32_t width, uint32_t height, int depth, int interlace,
                                  const png_text *texts, int n_texts) {
@@ -332,12 +342,31 @@ Test(fit, a_large_jpeg_has_few_scans) {
     cr_expect(decode(&small, 8, &err) == 0, "%s", err.message);
 }
 
-/* Appends zeros, which no decoder reads, until @f has @n bytes. */
+/* Returns the bytes of all IDAT chunks of a PNG file. */
+static size_t data_bytes(const struct file *f) {
+    size_t sum = 0;
+
+    for (size_t at = 8, n; at < f->len; at += n + 12) {
+        n = (size_t)f->data[at + 2] << 8 | f->data[at + 3];
+        sum += memcmp(f->data + at + 4, "IDAT", 4) == 0 ? n : 0;
+    }
+    return sum;
+}
+
+/* Adds zeros behind the pixels of a PNG file, which no decoder reads, until all of its IDAT chunks
+ * have @n bytes. */
 static void pad(struct file *f, size_t n) {
-    cr_assert(f->len <= n);
-    f->data = realloc(f->data, n);
-    memset(f->data + f->len, 0, n - f->len);
-    f->len = n;
+    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
+    static const uint8_t zeros[4096];
+    size_t have = data_bytes(f);
+
+    cr_assert(have <= n);
+    png_set_write_fn(png, f, append, NULL);
+    f->len -= 12;
+    for (; have < n; have += MIN(n - have, sizeof(zeros)))
+        png_write_chunk(png, (const uint8_t *)"IDAT", zeros, MIN(n - have, sizeof(zeros)));
+    png_write_chunk(png, (const uint8_t *)"IEND", NULL, 0);
+    png_destroy_write_struct(&png, NULL);
 }
 
 static void expect_unpaid(const struct file *f, const char *part) {
@@ -347,7 +376,7 @@ static void expect_unpaid(const struct file *f, const char *part) {
               err.message);
 }
 
-/* Four bytes a pixel, and a byte of the file for 880 of them. */
+/* Four bytes a pixel, and a byte of compressed pixels for 880 of them. */
 Test(fit, a_file_pays_for_its_pixels) {
     CLEANUP(file_deinit) struct file screen = make_png(3840, 2160, 0);
     CLEANUP(file_deinit) struct file large = make_png(16384, 513, 0);
@@ -355,7 +384,7 @@ Test(fit, a_file_pays_for_its_pixels) {
 
     cr_expect(decode(&screen, 32, &err) == 0, "%s", err.message);
     pad(&large, 38204);
-    expect_unpaid(&large, "16384 x 513 pixels of its kind count 32 MiB, and a file of 37 KiB");
+    expect_unpaid(&large, "16384 x 513 pixels of its kind count 32 MiB, and 37 KiB of compressed");
     pad(&large, 38205); /* 4 * 16384 * 513 / 880, rounded up */
     cr_expect(decode(&large, 32, &err) == 0, "%s", err.message);
 }
@@ -381,10 +410,78 @@ Test(fit, kinds_that_take_longer_count_more) {
     }
 }
 
+/* A GIF file of one colour. */
+static struct file make_gif(int width, int height) {
+    GifColorType colours[2] = {{0, 0, 0}, {9, 9, 9}};
+    ColorMapObject *map = GifMakeMapObject(2, colours);
+    uint8_t *row = calloc((size_t)width, 1);
+    struct file f = {0};
+    int e;
+    GifFileType *gif = EGifOpen(&f, append_gif, &e);
+
+    cr_assert(EGifPutScreenDesc(gif, width, height, 1, 0, map) == GIF_OK);
+    cr_assert(EGifPutImageDesc(gif, 0, 0, width, height, false, NULL) == GIF_OK);
+    for (int y = 0; y < height; y++)
+        cr_assert(EGifPutLine(gif, row, width) == GIF_OK);
+    EGifCloseFile(gif, &e);
+    GifFreeMapObject(map);
+    free(row);
+    return f;
+}
+
+/* Returns the bytes that @f takes from those that are free. */
+static uint64_t taken_by(const struct file *f) {
+    uint64_t left = PICTURE_REQUEST_FREE;
+    struct picture_fit fit = make_fit(1, 16);
+    CLEANUP(picture_deinit) struct picture p = {0};
+    struct picture_layout l;
+    struct err err = {0};
+
+    fit.free_bytes = &left;
+    cr_assert(picture_decode_fit(f->data, f->len, &fit, &p, &l, &err) == 0, "%s", err.message);
+    return PICTURE_REQUEST_FREE - left;
+}
+
+/* Inserts @n bytes at @at of @f. */
+static void insert(struct file *f, size_t at, const void *data, size_t n) {
+    f->data = realloc(f->data, f->len + n);
+    memmove(f->data + at + n, f->data + at, f->len - at);
+    memcpy(f->data + at, data, n);
+    f->len += n;
+}
+
+/* A file is as cheap as one with more bytes beside its pixels. */
+Test(fit, only_compressed_pixels_pay) {
+    static const uint8_t zeros[1000], comment[1000] = {0xFF, 0xFE, 998 >> 8, 998 & 255};
+    static uint8_t pixels[4000 * 300 * 3];
+    char text[500] = {0};
+    png_text texts = {.compression = PNG_TEXT_COMPRESSION_NONE, .key = (char *)"k", .text = text};
+    struct file files[] = {
+        make_png(4000, 300, 0), make_scans(1000, 2), make_gif(4000, 300), {0}, {0}};
+    uint64_t taken[ARRAY_SIZE(files)];
+
+    memset(text, 'a', sizeof(text) - 1);
+    files[3].len = WebPEncodeRGB(pixels, 4000, 300, 12000, 50, &files[3].data);
+    files[4].len = WebPEncodeLosslessRGB(pixels, 4000, 300, 12000, &files[4].data);
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
+        taken[i] = taken_by(&files[i]);
+        cr_expect(taken[i] > 0, "%zu pays for itself", i);
+        insert(&files[i], files[i].len, zeros, sizeof(zeros));
+        cr_expect_eq(taken_by(&files[i]), taken[i], "%zu: behind the end", i);
+    }
+    struct file told = make_told_png(4000, 300, 8, 0, &texts, 1);
+    insert(&files[1], 2, comment, sizeof(comment));
+    cr_expect_eq(taken_by(&told), taken[0], "a text");
+    cr_expect_eq(taken_by(&files[1]), taken[1], "a comment");
+    file_deinit(&told);
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++)
+        file_deinit(&files[i]);
+}
+
 /* Bytes that a file does not pay for are taken from the request's, here and in the process. */
 Test(fit, pictures_of_a_request_share_what_is_free) {
     CLEANUP(file_deinit) struct file f = make_png(2048, 1024, 0);
-    uint64_t costs = (8u << 20) - f.len * PICTURE_BYTES_PAID;
+    uint64_t costs = (8u << 20) - data_bytes(&f) * PICTURE_BYTES_PAID;
     struct decoder *d = NULL;
     char path[1024];
 
