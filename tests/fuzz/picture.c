@@ -1,27 +1,34 @@
-/* Pictures: what picture_decode() lets through has all its pixels and can be resized; what it
- * refuses has a reason on one line. Nothing is decoded in another process here. */
+/* Pictures: what picture_decode_fit() lets through has the size that a model is shown; what it
+ * refuses has a reason on one line. Files pay for their pixels as in the daemon. Nothing is decoded
+ * in another process here. */
 
 #include <errno.h>
 #include <string.h>
 #include "tests/fuzz/fuzz.h"
-#include "vision/resize.h"
-
-#define SMALL 256u /* pixels of a side that is resized: larger ones take too long */
+#include "vision/fit.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+    uint64_t free_bytes = PICTURE_BYTES_FREE / 8; /* larger pictures take too long */
+    const struct picture_fit fit = {.projector = {.kind = PROJECTOR_QWEN3VL,
+                                                  .patch = 16,
+                                                  .merge = 2,
+                                                  .least = 1,
+                                                  .most = 64,
+                                                  .filter = FILTER_BICUBIC},
+                                    .max_megapixels = 32,
+                                    .free_bytes = &free_bytes};
     CLEANUP(picture_deinit) struct picture p = {0};
-    CLEANUP(picture_deinit) struct picture q = {0};
+    struct picture_layout layout;
     struct err err = {0};
-    int r = picture_decode(data, len, &p, &err);
+    int r = picture_decode_fit(data, len, &fit, &p, &layout, &err);
 
+    FUZZ_ASSERT(free_bytes <= PICTURE_BYTES_FREE / 8);
     if (r < 0) {
         FUZZ_ASSERT(r == -ENOMEM || (r == -EINVAL && err.message[0]));
         FUZZ_ASSERT(!strchr(err.message, '\n') && !p.rgb);
         return 0;
     }
-    FUZZ_ASSERT(picture_type(data, len) && p.width <= PICTURE_SIDE_MAX);
-    FUZZ_ASSERT(p.height <= PICTURE_SIDE_MAX);
-    if (p.width <= SMALL && p.height <= SMALL)
-        FUZZ_ASSERT(picture_resize(&p, p.height, p.width, FILTER_BICUBIC, &q, &err) == 0);
+    FUZZ_ASSERT(picture_type(data, len) && p.rgb);
+    FUZZ_ASSERT(p.width == layout.width && p.height == layout.height);
     return 0;
 }
