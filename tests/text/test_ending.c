@@ -117,6 +117,18 @@ Test(ending, what_was_begun_is_complete_at_any_limit) {
     }
 }
 
+/* A mask takes time, and free output far from its limit needs none. */
+Test(ending, free_output_needs_no_mask_before_the_limit_is_near) {
+    for (size_t i = 0; i < ARRAY_SIZE(CASES); i++) {
+        CLEANUP(constraint_freep) struct constraint *c = make(i);
+        CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+
+        cr_assert_eq(constraint_state_new(&s, c), 0);
+        cr_expect_eq(constraint_is_free_within(s, 10000), constraint_is_free(s), "%zu", i);
+        cr_expect_eq(constraint_is_free_within(s, GRAMMAR_NO_MAX), constraint_is_free(s), "%zu", i);
+    }
+}
+
 Test(ending, the_distance_counts_the_trigger) {
     for (size_t i = 0; i < ARRAY_SIZE(CASES); i++) {
         CLEANUP(constraint_freep) struct constraint *c = make(i);

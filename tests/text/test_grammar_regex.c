@@ -70,6 +70,8 @@ Test(grammar_regex, what_is_not_regular_or_wrong_is_refused) {
     test_refused(GRAMMAR_REGEX, "\\p{L}", "grammar_unsupported", "\\p");
     test_refused(GRAMMAR_REGEX, "a^b", "grammar_unsupported", "anchor");
     test_refused(GRAMMAR_REGEX, "a++", "grammar_unsupported", "possessive");
+    test_refused(GRAMMAR_REGEX, "\\ud800", "grammar_invalid", "not a valid code point");
+    test_refused(GRAMMAR_REGEX, "\\udfff", "grammar_invalid", "not a valid code point");
     test_refused(GRAMMAR_REGEX, "(a", "grammar_invalid", "')' is missing");
     test_refused(GRAMMAR_REGEX, "a)", "grammar_invalid", "without '('");
     test_refused(GRAMMAR_REGEX, "[a", "grammar_invalid", "']' is missing");

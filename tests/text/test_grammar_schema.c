@@ -316,6 +316,15 @@ Test(grammar_schema, ranges_of_integers) {
            YES("999", "1003"));
     SCHEMA("{\"type\": \"integer\", \"format\": \"int32\"}", YES("2147483647", "-2147483648"),
            YES("2147483648", "-2147483649"));
+    SCHEMA("{\"type\": \"integer\", \"minimum\": 3, \"maximum\": 300, \"allOf\": [{\"format\": "
+           "\"uint8\"}]}",
+           YES("3", "255"), YES("2", "256"));
+    SCHEMA("{\"type\": \"integer\", \"minimum\": -3, \"maximum\": 9, \"allOf\": [{\"format\": "
+           "\"uint8\"}]}",
+           YES("0", "9"), YES("-1", "10"));
+    SCHEMA("{\"type\": \"integer\", \"minimum\": 1, \"maximum\": 5, \"allOf\": [{\"minimum\": 2, "
+           "\"maximum\": 4}, {\"minimum\": 0, \"maximum\": 9}]}",
+           YES("2", "4"), YES("1", "5", "0", "9"));
     SCHEMA("{\"type\": \"number\", \"multipleOf\": 1}", YES("5"), YES("5.5"));
     REFUSED("{\"type\": \"integer\", \"minimum\": 3, \"maximum\": 2}", "invalid",
             "no text satisfies");
@@ -558,6 +567,11 @@ Test(grammar_schema, not ) {
     SCHEMA("{\"type\": \"object\", \"properties\": {\"a\": {}, \"b\": {}}, "
            "\"not\": {\"dependencies\": {\"a\": \"b\"}}}",
            YES("{\"a\":1}"), YES("{}", "{\"b\":1}", "{\"a\":1,\"b\":1}"));
+    SCHEMA("{\"not\": {\"allOf\": [{\"type\": \"integer\"}, {\"minimum\": 3}]}}",
+           YES("1", "3.5", "\"\""), YES("5"));
+    SCHEMA("{\"type\": \"array\", \"not\": {\"items\": [{\"type\": \"integer\"}], "
+           "\"additionalItems\": false}}",
+           YES("[\"a\"]"), YES("[]", "[1]"));
     REFUSED("{\"not\": {}}", "invalid", "no text satisfies");
 }
 
