@@ -169,7 +169,7 @@ uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seq
 /* So many bytes are enough for @n pages: those for all sequences if they take less than half. */
 static uint64_t divided_for(const struct fit_windows *w, uint64_t n) {
     uint64_t all = (w->max_seqs * pages_of_seq(w) + pages_of_rows(w)) * w->window_page;
-    uint64_t one = (pages_of_seq(w) + pages_of_rows(w) + 1) * w->window_page;
+    uint64_t one = (pages_of_seq(w) + pages_of_rows(w)) * w->window_page;
     uint64_t pages = (n + 1) * page_and_part(w);
 
     return MIN(n * (w->page + w->window_page), MAX(pages + MIN(all, pages), 2 * one));
