@@ -144,6 +144,36 @@ Test(engine, sizes_pages_from_bytes) {
     gguf_free(m.file);
 }
 
+static uint64_t address_space(void) {
+    FILE *f = fopen("/proc/self/statm", "re");
+    unsigned long long pages = 0;
+
+    cr_assert(f && fscanf(f, "%llu", &pages) == 1);
+    fclose(f);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A daemon loads one model after the other. */
+Test(engine, what_is_closed_gives_its_memory_back) {
+    struct model_file m = make(&(struct tiny_model){0});
+    struct engine_opts o = opts_for(&m);
+    struct err err;
+
+    o.n_pages = 4096; /* 64 MiB */
+    for (size_t i = 0; i < ARRAY_SIZE(backends); i++) {
+        uint64_t before = 0;
+
+        o.backend = backends[i];
+        for (int k = 0; k < 3; k++) {
+            if (k == 1) /* what the first one leaves is the C library's */
+                before = address_space();
+            cr_assert_eq(try_open(&o, NULL, &err), 0, "%s", err.message);
+        }
+        cr_expect_lt(address_space(), before + (16 << 20), "%s", backends[i]);
+    }
+    gguf_free(m.file);
+}
+
 Test(engine, keys_and_values_have_formats_of_their_own) {
     struct model_file m = make(&(struct tiny_model){0});
     struct engine_opts o = opts_for(&m);

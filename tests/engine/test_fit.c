@@ -82,7 +82,7 @@ Test(engine_fit, a_markov_head_takes_no_buffers_of_the_vocabularys_size) {
     cr_expect_eq(buffers_with(0), buffers_with(16));
 }
 
-static const char *const archs[] = {"llama", "qwen3moe", "qwen3next"};
+static const char *const archs[] = {"llama", "qwen3moe", "qwen3next", "gpt-oss"};
 
 Test(engine_fit, what_fits_is_below_the_memory_and_grows_with_it) {
     for (size_t a = 0; a < ARRAY_SIZE(archs); a++) {
@@ -120,6 +120,7 @@ Test(engine_fit, what_is_told_is_what_is_opened) {
         struct engine_fit f;
         struct err err = {0};
 
+        o.windows = true;
         cr_assert_eq(engine_fit(&f, &o, &err), 0, "%s", err.message);
         cr_assert_eq(engine_new(&e, &o, &err), 0, "%s", err.message);
         const struct engine_info *i = engine_info(e);
@@ -129,6 +130,10 @@ Test(engine_fit, what_is_told_is_what_is_opened) {
         cr_expect_eq(i->max_context, f.context);
         cr_expect_eq(i->state_bytes, f.state_bytes);
         cr_expect_eq(i->memory_bytes, total(&f));
+        cr_expect_eq(f.kv_bytes, i->n_pages * i->page_bytes + i->n_windows * i->window_bytes +
+                                     (i->n_states + i->n_snapshots) * i->state_bytes);
+        cr_expect_eq(i->n_snapshots > 0, i->state_bytes > 0);
+        cr_expect_eq(i->n_windows > 0, strcmp(archs[a], "gpt-oss") == 0);
         cr_expect_str_eq(i->arch, f.arch);
         engine_free(e);
         close_model();
@@ -341,6 +346,8 @@ Test(engine_fit, windows_leave_room_for_the_context_that_is_asked_for) {
         if (n == 0)
             continue;
         cr_assert(n_seqs > 0 && n_seqs <= w.max_seqs);
+        /* One sequence reads a window and writes two steps of all rows. */
+        cr_assert_geq(fit_n_windows(&w, 0, 1) * w.page_tokens, w.window + 2ull * w.max_rows);
         cr_assert_leq(n * w.page + fit_n_windows(&w, n, n_seqs) * w.window_page, bytes);
     }
 }
