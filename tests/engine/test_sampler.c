@@ -295,7 +295,7 @@ Test(sampler, more_samplers_are_what_their_papers_say) {
         int32_t token = naive(&scene);
         sampler_run_plain(&s, &scene.job, &out[0], top[0]);
         if (s.wide) {
-            sampler_run_wide(&s, &scene.job, &out[1], top[1]);
+            sampler_run(&s, &scene.job, &out[1], top[1]);
             cr_assert_eq(out[0].token, out[1].token, "scene %u", k);
         }
         n_wrong += token >= 0 && out[0].token != token;
@@ -325,7 +325,7 @@ Test(sampler, both_builds_give_the_same_bits) {
         sample_scene_make(&scene, VOCAB, &r);
         scene.want.logprob = true;
         sampler_run_plain(&s, &scene.job, &out[0], top[0]);
-        sampler_run_wide(&s, &scene.job, &out[1], top[1]);
+        sampler_run(&s, &scene.job, &out[1], top[1]);
         cr_assert_eq(out[0].token, out[1].token, "scene %u", k);
         cr_assert_eq(out[0].digest, out[1].digest);
         cr_assert_eq(mx_bits_of(out[0].logprob), mx_bits_of(out[1].logprob));
