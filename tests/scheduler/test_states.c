@@ -61,17 +61,22 @@ static void finish(const struct sim_client *c) {
     n_computed += c->m.n_prompt - c->n_cached;
 }
 
-/* The first turn of an agent with instructions and tools of its kind. */
+/* The first turn of an agent with instructions and tools of its kind. One draw a statement: in
+ * which order a call's arguments are computed depends on the processor. */
 static struct sim_client *first_turn(uint32_t kind, uint32_t n_system) {
-    struct sim_client *c =
-        sim_client(&sim, n_system + between(100, 600), kind, n_system, between(60, 300));
+    uint32_t n_output = between(60, 300);
+    uint32_t n_own = between(100, 600);
+    struct sim_client *c = sim_client(&sim, n_system + n_own, kind, n_system, n_output);
 
     c->tokens[n_system - 1] = END_OF_MESSAGE;
     return c;
 }
 
 static struct sim_client *next_turn(const struct sim_client *before) {
-    return sim_client_after(&sim, before, between(50, 1500), between(60, 300));
+    uint32_t n_output = between(60, 300);
+    uint32_t n_more = between(50, 1500);
+
+    return sim_client_after(&sim, before, n_more, n_output);
 }
 
 static uint32_t known(const struct sim_client *before) {
