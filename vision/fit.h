@@ -64,7 +64,8 @@ struct fitter {
 };
 
 /* Begins a file of @width x @height pixels, which @orientation (1 to 8) turns, and counts the
- * pixels; the decoder has set n_data. 0; -EINVAL with @err for a size beyond the limits; -ENOMEM. */
+ * pixels; the decoder has set n_data. 0; -EINVAL with @err for a size beyond the limits;
+ * -ENOMEM. */
 int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientation,
                  struct err *err);
 /* Counts @bytes more than four a pixel. 0, or -EINVAL with @err: n_data does not pay for them. */

@@ -3,7 +3,8 @@
 /*
  * formats - the decoders of picture_decode(), one file each, and what they share. Each takes a
  * whole file, sets n_data of @out, begins it with the orientation that the file asks for, and adds
- * all rows; what it holds of the picture besides is checked by fitter_hold(). Errors are those of picture_decode().
+ * all rows; what it holds of the picture besides is checked by fitter_hold(). Errors are those of
+ * picture_decode().
  */
 
 #include "vision/fit.h"
