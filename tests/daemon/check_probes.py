@@ -16,7 +16,7 @@ def in_notes(program):
     text = subprocess.run(["readelf", "-n", program], capture_output=True, text=True, check=True, env={"LC_ALL": "C"}).stdout
     found = {}
     for name, arguments in re.findall(r"Provider: weft\n\s+Name: (\S+)\n.*\n\s+Arguments: (.*)", text):
-        found.setdefault(name, set()).add(len(arguments.split()))
+        found.setdefault(name, set()).add(arguments.count("@"))  # size@place, in which spaces may be: -4@[x19, 8]
     return found
 
 
