@@ -404,7 +404,7 @@ async function answer(c, parent, resumed) {
   running = job;
   follows = true;
   if (c === current) showMessages();
-  // What has come outlives the page.
+  // The text that has come outlives the page.
   const saving = setInterval(() => !gone.has(c) && store.put(c).catch(() => {}), 2000);
   let drawing = false;
   const draw = () => {

@@ -69,7 +69,7 @@ static uint64_t buffers_with(uint32_t markov) {
     return f.buffer_bytes;
 }
 
-/* Its matrices are as long as the vocabulary, but a row has no outputs of them beside its
+/* The head's matrices are as long as the vocabulary, but a row has no outputs of them beside its
  * logits. */
 Test(engine_fit, a_markov_head_takes_no_buffers_of_the_vocabularys_size) {
     const struct tiny_model t = {.arch = "qwen3", .n_embd = 128, .n_ff = 128};

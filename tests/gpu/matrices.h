@@ -76,8 +76,8 @@ static uint32_t planes(void) {
     return BYTES_FAMILY(device.made_for) ? 2 : 1;
 }
 
-/* What a product of weights of @type may be wrong by: activations of eight bits, or half
- * precision. */
+/* Returns the error that a product of weights of @type may have: of activations of eight bits, or
+ * of half precision. */
 static double limit_of(enum tensor_type type) {
     uint32_t f = tile_format_of((uint32_t)type);
     bool bytes = (f >= TILE_Q8_0 && f <= TILE_IQ4_NL) || (f >= TILE_Q5_0 && f <= TILE_IQ4_XS);

@@ -127,7 +127,7 @@ static double distance(const struct watch *a, const struct watch *b, uint32_t n_
     return worst;
 }
 
-/* What logits may be wrong by; more where the device multiplies bytes. */
+/* Returns the error that logits may have; more where the device multiplies bytes. */
 static double logits_limit(enum engine_kv_type kv) {
     if (bytes)
         return kv == ENGINE_KV_Q4_0 ? 6e-2 : 4e-2;
@@ -313,7 +313,7 @@ static void check_identity(const void *arg) {
 
 enum { N_DRAFTS = 3, N_VOCAB = 300 };
 
-/* What came of the text's last rows, and the logits of drafts behind them. */
+/* Results of the text's last rows, and the logits of drafts behind them. */
 struct drafted {
     float logits[N_DRAFTS][N_VOCAB];
     struct driver_out out[OUTPUTS];

@@ -20,6 +20,8 @@ const struct tiny_model several_dense = {
     .type = TENSOR_Q8_0, .n_layer = 2, .n_embd = 64, .n_ff = 64, .n_vocab = 40, .head_dim = 32};
 uint32_t several_device_layers;
 
+enum { STATE_BYTES = 1 << 18 }; /* of a state, at most */
+
 static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
                  const float *logits) {
     struct trace *t = ctx;
@@ -117,6 +119,13 @@ uint32_t several_difference(const struct trace *a, const struct trace *b) {
     return UINT32_MAX;
 }
 
+void several_expect_equal(const struct trace *one, const struct trace *other,
+                          const struct driver_out *last, const char *what) {
+    uint32_t at = several_difference(one, other);
+
+    cr_expect(last->digest != 0 && at == UINT32_MAX, "%s, %u", what, at);
+}
+
 void several_compare(const struct tiny_model *m, const char *devices, enum engine_kv_type kv) {
     static struct trace one, several;
     struct fake_cuda *f = fake_find();
@@ -124,12 +133,10 @@ void several_compare(const struct tiny_model *m, const char *devices, enum engin
 
     tiny_model_temp(m, path);
     several_run(path, "0", kv, SEQS, &one);
-    cr_expect(one.at[0][PROMPT].digest != 0);
     f->ahead = -1;
     f->n_graph_launches = 0;
     several_run(path, devices, kv, SEQS, &several);
-    cr_expect(several_difference(&one, &several) == UINT32_MAX, "%s, %u", m->arch,
-              several_difference(&one, &several));
+    several_expect_equal(&one, &several, &one.at[0][PROMPT], m->arch);
     cr_expect(f->n_graph_launches > 0, "%s", m->arch);
     f->ahead = 0;
     unlink(path);
@@ -227,7 +234,21 @@ int several_try(const char *path, const char *devices, const char *backend, stru
     return r;
 }
 
-void several_run_back(const char *path, const char *devices, struct trace *t, uint8_t *state) {
+void several_try_both(const char *path, bool pages, struct outcome *one, struct outcome *two) {
+    struct err err = {0};
+
+    cr_assert(several_try(path, "1", "cuda", one, &err) == 0, "%s", err.message);
+    cr_assert(several_try(path, "0,1", "cuda", two, &err) == 0, "%s", err.message);
+    cr_expect(one->digest[0] == two->digest[0] && one->digest[1] == two->digest[1], "%s", path);
+    cr_expect(one->digest[0] && one->digest[1] && one->digest[0] != one->digest[1]);
+    cr_expect(one->vector[63] != 0 && memcmp(one->vector, two->vector, sizeof(one->vector)) == 0);
+    cr_expect(one->page_bytes == two->page_bytes &&
+              (!pages || memcmp(one->page, two->page, one->page_bytes) == 0));
+}
+
+/* A prompt of SHORT tokens, of which the state behind the first few goes to host memory and comes
+ * back after others; the snapshot is in @state. */
+static void run_back(const char *path, const char *devices, struct trace *t, uint8_t *state) {
     struct driver_opts o = {.backend = "cuda",
                             .devices = (char *)devices,
                             .path = path,
@@ -255,6 +276,25 @@ void several_run_back(const char *path, const char *devices, struct trace *t, ui
     driver_prefill(&d, s, 0);
     driver_drop(&d, s);
     driver_close(&d);
+}
+
+void several_move_states(void) {
+    static const char *const archs[] = {"qwen35", "qwen3next"};
+    static uint8_t of_one[STATE_BYTES], of_two[STATE_BYTES];
+    static struct trace one, two;
+
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(archs)); i++) {
+        const struct tiny_model m = {
+            .arch = archs[i], .type = TENSOR_Q8_0, .n_embd = 64, .n_ff = 64, .n_vocab = 41};
+        char path[64];
+
+        tiny_model_temp(&m, path);
+        run_back(path, "1", &one, of_one);
+        run_back(path, "0,1", &two, of_two);
+        several_expect_equal(&one, &two, &one.at[0][SHORT - 1], archs[i]);
+        cr_expect(memcmp(of_one, of_two, STATE_BYTES) == 0, "%s", archs[i]);
+        unlink(path);
+    }
 }
 
 void several_fail_calls(const char *path, uint32_t stride, uint32_t n_waits, uint32_t least) {

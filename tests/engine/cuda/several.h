@@ -17,19 +17,19 @@
 #endif
 
 /* LONG: devices that divide the layers compute it in parts of 192 and 128 rows. */
-enum { PROMPT = 24, SHORT = 8, LONG = 320, OUTPUTS = 4, SEQS = 2, STATE_BYTES = 1 << 18 };
+enum { PROMPT = 24, SHORT = 8, LONG = 320, OUTPUTS = 4, SEQS = 2 };
 
 /* Two layers, of which the host may have an FFN. */
 extern const struct tiny_model several_dense;
 extern uint32_t several_device_layers; /* engine_opts, of the next runs; 0: all */
 
-/* What came of each row of each sequence. */
+/* Results of each row of each sequence. */
 struct trace {
     struct driver_seq *seq[SEQS];
     struct driver_out at[SEQS][LONG + OUTPUTS];
 };
 
-/* What a run of a few steps by the engine itself comes to. */
+/* Results of a run of a few steps by the engine itself. */
 struct outcome {
     uint64_t digest[2];
     float vector[64];      /* of the first step's first row */
@@ -49,6 +49,9 @@ void several_run(const char *path, const char *devices, enum engine_kv_type kv, 
 void several_run_long(const char *path, const char *devices, struct trace *t);
 /* The first position that differs, of all sequences one behind the other; UINT32_MAX: none. */
 uint32_t several_difference(const struct trace *a, const struct trace *b);
+/* Expects that two runs of @what had the same results, and the first one @last among them. */
+void several_expect_equal(const struct trace *one, const struct trace *other,
+                          const struct driver_out *last, const char *what);
 /* Runs @m on one device and on @devices, which run apart as far as events let them and launch
  * graphs: the bits are the same. */
 void several_compare(const struct tiny_model *m, const char *devices, enum engine_kv_type kv);
@@ -59,9 +62,12 @@ bool several_misses(const char *path, bool is_long, uint32_t number, const struc
  * it. Returns the first error. */
 int several_try(const char *path, const char *devices, const char *backend, struct outcome *out,
                 struct err *err);
-/* A prompt of SHORT tokens, of which the state behind the first few goes to host memory and comes
- * back after others; the snapshot is in @state. */
-void several_run_back(const char *path, const char *devices, struct trace *t, uint8_t *state);
+/* Opens on device 1 and on devices 0 and 1: results are the same, and with @pages what went to host
+ * memory. */
+void several_try_both(const char *path, bool pages, struct outcome *one, struct outcome *two);
+/* A state in host memory is the same whatever devices had it: of value heads that lie in pieces,
+ * and of such that do not. */
+void several_move_states(void);
 /* Each @stride-th call of two devices fails once, and each of the last 50. @n_waits: waits when
  * they are closed, which go unreported; more than @least captures are given up for it. */
 void several_fail_calls(const char *path, uint32_t stride, uint32_t n_waits, uint32_t least);

@@ -240,7 +240,7 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
 #define mma(...) simt_mma(SIMT_HERE, __VA_ARGS__)
 #define mma_first(c, ...) (memset(c, 0, 16), simt_mma(SIMT_HERE, c, __VA_ARGS__))
 
-/* Of @k columns, 16 or 32: two registers of a for 16, four for 32. */
+/* Multiplies @k columns, 16 or 32: two registers of a for 16, four for 32. */
 void simt_mma_bytes(const char *here, uint32_t k, float c[4], const uint32_t a[4], uint32_t b0,
                     uint32_t b1);
 #define mma_bytes(c, z, a, b0, b1) simt_mma_bytes(SIMT_HERE, 32, c, a, b0, b1)

@@ -75,8 +75,7 @@ Test(cuda_layers, golden_files_have_the_bits_of_one_device) {
         test_data_file(path, "golden", names[i], ".gguf");
         several_run(path, "1", ENGINE_KV_F16, SEQS, &one);
         several_run(path, "0,1", ENGINE_KV_F16, SEQS, &two);
-        cr_expect(one.at[0][PROMPT].digest != 0 && several_difference(&one, &two) == UINT32_MAX,
-                  "%s, %u", names[i], several_difference(&one, &two));
+        several_expect_equal(&one, &two, &one.at[0][PROMPT], names[i]);
     }
 }
 
@@ -159,9 +158,7 @@ Test(cuda_layers, a_batch_in_parts_has_the_bits_of_one_device) {
         f->on_launch = NULL;
         f->ahead = 0;
         cr_expect(n_embeds == 6, "one more than steps: %u", n_embeds);
-        cr_expect(one.at[1][LONG - 1].digest != 0 &&
-                      several_difference(&one, &several) == UINT32_MAX,
-                  "%zu: %u", i, several_difference(&one, &several));
+        several_expect_equal(&one, &several, &one.at[1][LONG - 1], path);
         unlink(path);
     }
 }
@@ -290,16 +287,9 @@ Test(cuda_layers, pages_go_to_the_host_and_back) {
     apart(2);
     for (int check = 0; check < 2; check++) {
         struct outcome one = {0}, two = {0};
-        struct err err = {0};
 
         setenv("WEFT_CUDA_CHECK", check ? "1" : "0", 1);
-        cr_assert(several_try(path, "1", "cuda", &one, &err) == 0, "%s", err.message);
-        cr_assert(several_try(path, "0,1", "cuda", &two, &err) == 0, "%s", err.message);
-        cr_expect(one.digest[0] == two.digest[0] && one.digest[1] == two.digest[1]);
-        cr_expect(one.digest[0] && one.digest[0] != one.digest[1]);
-        cr_expect(one.vector[63] != 0 && memcmp(one.vector, two.vector, sizeof(one.vector)) == 0);
-        cr_expect(one.page_bytes == two.page_bytes &&
-                  (check || memcmp(one.page, two.page, one.page_bytes) == 0));
+        several_try_both(path, !check, &one, &two);
         cr_expect(strcmp(two.isa, "sm_90 x2") == 0, "%s", two.isa);
         cr_expect(strcmp(one.note, two.note) == 0, "%s", two.note);
     }
@@ -308,26 +298,8 @@ Test(cuda_layers, pages_go_to_the_host_and_back) {
 
 /* Moves states of layers on both devices, and states where one device has none. */
 Test(cuda_layers, states_go_to_the_host_and_back) {
-    static uint8_t of_one[STATE_BYTES], of_two[STATE_BYTES];
-    static struct trace one, two;
-
-    for (int i = 0; i < FEW(2); i++) {
-        const struct tiny_model m = {.arch = i ? "qwen3next" : "qwen35",
-                                     .type = TENSOR_Q8_0,
-                                     .n_embd = 64,
-                                     .n_ff = 64,
-                                     .n_vocab = 41};
-        char path[64];
-
-        tiny_model_temp(&m, path);
-        apart(2);
-        several_run_back(path, "1", &one, of_one);
-        several_run_back(path, "0,1", &two, of_two);
-        cr_expect(one.at[0][SHORT - 1].digest != 0 && several_difference(&one, &two) == UINT32_MAX,
-                  "%s", m.arch);
-        cr_expect(memcmp(of_one, of_two, STATE_BYTES) == 0, "%s", m.arch);
-        unlink(path);
-    }
+    apart(2);
+    several_move_states();
 }
 
 /* The kinds, and where they meet, are part of what results depend on. */

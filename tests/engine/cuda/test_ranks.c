@@ -136,8 +136,7 @@ Test(cuda_ranks, heads_of_latent_attention_are_divided) {
         several_run(path, "0", ENGINE_KV_F16, 1, &one);
         f->ahead = -1;
         several_run(path, "0,1", ENGINE_KV_F16, 1, &two);
-        cr_expect(one.at[0][SHORT].digest != 0 && several_difference(&one, &two) == UINT32_MAX,
-                  "%u: %u", i, several_difference(&one, &two));
+        several_expect_equal(&one, &two, &one.at[0][SHORT], i == 0 ? "a vector" : "a product");
         unlink(path);
     }
     f->ahead = 0;
@@ -174,8 +173,7 @@ Test(cuda_ranks, ffns_of_the_host_are_those_beside_one_device) {
         f->ahead = -1;
         f->n_host_calls = f->n_graph_launches = 0;
         several_run(path, "0,1", ENGINE_KV_F16, SEQS, &two);
-        cr_expect(one.at[0][PROMPT].digest != 0 && several_difference(&one, &two) == UINT32_MAX,
-                  "%s, %u", models[i].arch, several_difference(&one, &two));
+        several_expect_equal(&one, &two, &one.at[0][PROMPT], models[i].arch);
         cr_expect(f->n_host_calls > 0 && f->n_graph_launches > 0);
         f->ahead = 0;
         several_device_layers = 0;
@@ -228,20 +226,13 @@ Test(cuda_ranks, pages_go_to_the_host_and_back) {
     setenv("WEFT_CUDA_CHECK", "1", 1); /* with self-test and proof */
     for (int i = 0; i < FEW(2); i++) {
         struct outcome one = {0}, two = {0};
-        struct err err = {0};
         char path[64];
 
         if (i)
             latent(path, 64);
         else
             two_heads(path);
-        cr_assert(several_try(path, "1", "cuda", &one, &err) == 0, "%s", err.message);
-        cr_assert(several_try(path, "0,1", "cuda", &two, &err) == 0, "%s", err.message);
-        cr_expect(one.digest[0] == two.digest[0] && one.digest[1] == two.digest[1], "%d", i);
-        cr_expect(one.digest[0] && one.digest[0] != one.digest[1]);
-        cr_expect(one.vector[63] != 0 && memcmp(one.vector, two.vector, sizeof(one.vector)) == 0);
-        cr_expect(one.page_bytes == two.page_bytes &&
-                  memcmp(one.page, two.page, one.page_bytes) == 0);
+        several_try_both(path, true, &one, &two);
         cr_expect(strcmp(one.isa, "sm_90") == 0 && strcmp(two.isa, "sm_90 x2") == 0, "%s", two.isa);
         unlink(path);
     }
@@ -250,18 +241,13 @@ Test(cuda_ranks, pages_go_to_the_host_and_back) {
 /* Runs self-test and proof; pages that go to host memory and back are those of one device. */
 Test(cuda_ranks, ffns_of_the_host_are_proved) {
     struct outcome one = {0}, two = {0};
-    struct err err = {0};
     char path[64];
 
     tiny_model_temp(&several_dense, path);
     fake_find()->n_devices = 2;
     setenv("WEFT_CUDA_CHECK", "1", 1);
     several_device_layers = 1;
-    cr_assert(several_try(path, "1", "cuda", &one, &err) == 0, "%s", err.message);
-    cr_assert(several_try(path, "0,1", "cuda", &two, &err) == 0, "%s", err.message);
-    cr_expect(one.digest[0] && one.digest[1]);
-    cr_expect(one.digest[0] == two.digest[0] && one.digest[1] == two.digest[1]);
-    cr_expect(one.page_bytes == two.page_bytes && memcmp(one.page, two.page, one.page_bytes) == 0);
+    several_try_both(path, true, &one, &two);
     cr_expect(strstr(two.note, "the FFNs of the last 1 of 2 layers are in host memory") != NULL,
               "%s", two.note);
     cr_expect(strstr(two.note, "without") == NULL, "%s", two.note);
@@ -269,27 +255,9 @@ Test(cuda_ranks, ffns_of_the_host_are_proved) {
     unlink(path);
 }
 
-/* A state in host memory is the same whatever devices had it: of value heads that lie in pieces,
- * and of such that do not. */
 Test(cuda_ranks, states_go_to_the_host_and_back) {
-    static const char *const archs[] = {"qwen35", "qwen3next"};
-    static uint8_t of_one[STATE_BYTES], of_two[STATE_BYTES];
-    static struct trace one, two;
-
     fake_find()->n_devices = 2;
-    for (size_t i = 0; i < FEW(ARRAY_SIZE(archs)); i++) {
-        const struct tiny_model m = {
-            .arch = archs[i], .type = TENSOR_Q8_0, .n_embd = 64, .n_ff = 64, .n_vocab = 41};
-        char path[64];
-
-        tiny_model_temp(&m, path);
-        several_run_back(path, "1", &one, of_one);
-        several_run_back(path, "0,1", &two, of_two);
-        cr_expect(one.at[0][SHORT - 1].digest != 0 && several_difference(&one, &two) == UINT32_MAX,
-                  "%s", archs[i]);
-        cr_expect(memcmp(of_one, of_two, STATE_BYTES) == 0, "%s", archs[i]);
-        unlink(path);
-    }
+    several_move_states();
 }
 
 enum { MANY = 140 };

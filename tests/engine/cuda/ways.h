@@ -36,7 +36,7 @@ struct way {
     int placed_fd; /* engine_opts.experts_fd, with keeps_place; or 0 */
 };
 
-/* What came of the subject's rows. */
+/* Results of the subject's rows. */
 struct trace {
     const struct driver_seq *subject;
     float *logits; /* [LONGEST][n_vocab] */
