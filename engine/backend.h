@@ -742,6 +742,9 @@ struct be_ops {
     bool (*variant)(struct be *b, uint32_t i, bool use, const char **name);
     /* A proof begins, or has ended. false: none is wanted. NULL: this backend needs none. */
     bool (*proving)(struct be *b, bool on);
+    /* Returns true if products round activations to eight bits, for which a proof leaves room.
+     * NULL: none does. */
+    bool (*coarse)(const struct be *b);
     /* One line on what was found wrong at open and is left out, and why, and on what was measured
      * there to choose between ways that give the same; "". NULL: nothing ever is. */
     const char *(*note)(const struct be *b);

@@ -14,6 +14,7 @@
  * neighbour. */
 #define LIMIT_Q8_0 3e-2
 #define LIMIT_Q4_0 1e-1
+#define LIMIT_COARSE 1e-1 /* be_ops.coarse: an error of up to 1e-2 for each product */
 #define VARIANTS_MAX 8u
 /* Prompts that are tried where the model has experts. Where a row's last pick and the next best are
  * nearly equal, another rounding takes another expert; about one prompt in a hundred differs
@@ -337,9 +338,11 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
 }
 
 /* The largest distance of what is right, with the coarser of the formats of keys and values. */
-static double limit_of(const struct model *m, struct kv_formats kv) {
+static double limit_of(const struct model *m, struct kv_formats kv, bool coarse) {
     uint32_t bits = MIN(kv_types[kv.k].code_bits, kv_types[kv.v].code_bits);
 
+    if (coarse)
+        return LIMIT_COARSE;
     if (bits < 8)
         return LIMIT_Q4_0;
     return bits == 8 || has_host_part(&m->shape) ? LIMIT_Q8_0 : LIMIT;
@@ -355,7 +358,7 @@ int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
         .n_rows = MIN(MIN(ROWS, opts->max_rows), opts->max_context),
         .n_pages = opts->n_pages,
         .n_states = opts->n_states + (m->shape.drafts ? 0 : opts->n_snapshots),
-        .limit = limit_of(m, opts->kv_type),
+        .limit = limit_of(m, opts->kv_type, ops->coarse && ops->coarse(be)),
     };
 
     note[0] = 0;

@@ -441,6 +441,10 @@ static bool proving(struct be *b, bool on) {
     return true;
 }
 
+static bool coarse(const struct be *b) {
+    return b->products.planes == 2;
+}
+
 static const uint64_t *picks(const struct be *b) {
     assert(!b->experts.counted || (b->sampling.last && b->experts.host_picks));
     return b->experts.counted && b->sampling.last->ended == b->experts.counted
@@ -553,6 +557,7 @@ const struct be_ops weft_backend_cuda = {
     .n_threads = n_threads,
     .variant = variant,
     .proving = proving,
+    .coarse = coarse,
     .note = note,
     .picks = picks,
     .lacks = lacks,

@@ -321,11 +321,12 @@ static bool same_bits(const struct product *p, const float *y, const float *wide
     return same;
 }
 
-int selftest_refuse(const struct be *b, const char *what, double error, struct err *err) {
+int selftest_refuse(const struct be *b, const char *what, double error, double limit,
+                    struct err *err) {
     return err_set(err, 0, NULL,
                    "%s (%s) computes wrong results: %s is off by %.3g, at most %.3g is "
                    "expected; use --backend cpu and report this",
-                   b->device.name, b->isa, what, error, SELFTEST_LIMIT);
+                   b->device.name, b->isa, what, error, limit);
 }
 
 int selftest_leave_out(struct be *b, const char *what, const char *why) {
@@ -333,6 +334,13 @@ int selftest_leave_out(struct be *b, const char *what, const char *why) {
 
     snprintf(b->note + at, sizeof(b->note) - at, "%swithout %s: %s", at ? "; " : "", what, why);
     return cuda_clear_arrived(b);
+}
+
+/* Returns the error that products of the type may have. */
+static double limit_of(const struct be *b, const struct tensor *t) {
+    enum tile_format f = tile_format_of((uint32_t)t->format->type);
+
+    return b->products.planes == 2 && BYTES_FORMAT(f) ? SELFTEST_LIMIT_BYTES : SELFTEST_LIMIT;
 }
 
 /* Tries one type of tensor in every way: the first one must be near the exact product, the others
@@ -351,10 +359,10 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
         r = is_used(b, &p, &ways[i]) ? multiply_by(b, &p, &ways[i], y[i]) : 0;
     if (r < 0)
         return r;
-    double error = error_of(&p, y[0]);
+    double error = error_of(&p, y[0]), limit = limit_of(b, tensor);
     snprintf(what, sizeof(what), "matmul_wide of %s", tensor->format->name);
-    if (!(error <= SELFTEST_LIMIT))
-        return selftest_refuse(b, what, error, err);
+    if (!(error <= limit))
+        return selftest_refuse(b, what, error, limit, err);
     if (!same_bits(&p, y[0], y[0], ROWS))
         return err_set(err, 0, NULL,
                        "%s (%s) computes wrong results: %s gives equal rows other bits; "

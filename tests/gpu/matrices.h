@@ -79,10 +79,9 @@ static uint32_t planes(void) {
 /* Returns the error that a product of weights of @type may have: of activations of eight bits, or
  * of half precision. */
 static double limit_of(enum tensor_type type) {
-    uint32_t f = tile_format_of((uint32_t)type);
-    bool bytes = (f >= TILE_Q8_0 && f <= TILE_IQ4_NL) || (f >= TILE_Q5_0 && f <= TILE_IQ4_XS);
+    enum tile_format f = tile_format_of((uint32_t)type);
 
-    return planes() == 2 && bytes ? 1.5e-2 : 1e-3;
+    return planes() == 2 && BYTES_FORMAT(f) ? 1.5e-2 : 1e-3;
 }
 
 static struct inputs make_inputs(uint32_t n_rows, uint32_t n_in, uint32_t first) {

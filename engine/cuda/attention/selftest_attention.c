@@ -338,7 +338,7 @@ static int try_ways(struct be *b, struct scene *t, struct err *err) {
         return r;
     double error = error_of(t);
     if (!(error <= SELFTEST_LIMIT))
-        return selftest_refuse(b, what, error, err);
+        return selftest_refuse(b, what, error, SELFTEST_LIMIT, err);
     r = is_right(b, t, PLAIN);
     if (r == 0)
         return err_set(err, 0, NULL,

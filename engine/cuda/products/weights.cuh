@@ -454,10 +454,7 @@ template <int F> struct Halves {
 
 /* Returns true if the family multiplies the codes of format @f as bytes. */
 DEVICE constexpr bool has_bytes(uint32_t f) {
-    return PACK_PLANES == 2 &&
-           (f == TILE_Q8_0 || f == TILE_Q4_0 || f == TILE_Q4_1 || f == TILE_Q5_0 ||
-            f == TILE_Q5_1 || f == TILE_IQ4_NL || f == TILE_Q4_K || f == TILE_Q5_K ||
-            f == TILE_Q6_K || f == TILE_IQ4_XS);
+    return PACK_PLANES == 2 && BYTES_FORMAT(f);
 }
 
 /* Returns the bytes of the halves of eight rows of the activations, behind which their codes lie;

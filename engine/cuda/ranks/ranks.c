@@ -255,6 +255,14 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     return there;
 }
 
+static bool coarse(const struct be *b) {
+    bool any = false;
+
+    for (uint32_t r = 0; r < b->ranks->n; r++)
+        any |= weft_backend_cuda.coarse(b->ranks->be[r]);
+    return any;
+}
+
 /* -- the table --------------------------------------------------------------------------------- */
 
 static const char *address(const struct be *b, uint32_t i) {
@@ -304,6 +312,7 @@ const struct be_ops *ranks_several(const struct engine_opts *o, struct err *err)
     all.close = close_ranks;
     all.address = address;
     all.variant = variant;
+    all.coarse = coarse;
     all.picks = NULL;
     if (!direct) {
         layers_ops(&all);

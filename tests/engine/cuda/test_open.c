@@ -225,6 +225,7 @@ Test(cuda_open, sources_tell_families_apart) {
     unlink(path);
 }
 
+#ifndef BYTES /* such families have no kernels that wait */
 /* Kernels are launched early where their code waits for the one before, unless told not to be. */
 Test(cuda_open, early_launch_is_for_kernels_that_wait) {
     static const struct {
@@ -251,6 +252,7 @@ Test(cuda_open, early_launch_is_for_kernels_that_wait) {
     }
     unlink(path);
 }
+#endif
 
 static void widen(const char *kernel, uint64_t number, void *args) {
     struct attend_args *a = args;

@@ -27,6 +27,9 @@
  * weigh more: single precision, too, is ten times as far off as in the others (test_vision.c).
  * Seen: 0.016. */
 #define HALVES_UNSCALED 3e-2
+/* Activations of eight bits (BYTES: the kernels are those of such a family), for weights that are
+ * multiplied as bytes. Seen: 0.013. */
+#define BYTES_LIMIT 3e-2
 
 /* A device that was opened with room for an encoder. */
 struct bench {
@@ -104,18 +107,12 @@ static void near_rows(const struct kind *k, const char *format) {
         most = fmax(most, fabs((double)should[i]));
     double d = scene_difference(rows, should, n) / most;
     printf("# %s %s: %g of %g\n", k->name, format, d, most);
-    bool unscaled = strcmp(k->name, "gemma4v") == 0;
-    cr_expect(d <= (unscaled ? HALVES_UNSCALED : HALVES), "%s %s: differs by %g", k->name, format,
-              d);
+    double limit = strcmp(k->name, "gemma4v") == 0 ? HALVES_UNSCALED : HALVES;
+#ifdef BYTES
+    limit = strcmp(format, "Q8_0") == 0 ? BYTES_LIMIT : limit;
+#endif
+    cr_expect(d <= limit, "%s %s: differs by %g", k->name, format, d);
     cr_expect(memcmp(rows, pieces, n * sizeof(*rows)) == 0, "%s: pieces have other bits", k->name);
-}
-
-Test(cuda_vision, rows_are_near_those_of_float64_in_one_piece_and_in_many) {
-    for (uint32_t i = 0; i < SCENE_KINDS; i++)
-        near_rows(&scene_kinds[i], "F32");
-    near_rows(&scene_kinds[0], "Q8_0");
-    near_rows(&scene_kinds[4], "BF16");
-    cr_expect(fake_find()->n_live == 0);
 }
 
 /* More keys than a tile, rows of several blocks and chunks; the last of each are not full. */
@@ -123,6 +120,15 @@ Test(cuda_vision, large_pictures_are_near_the_reference) {
     static const struct kind large = {"qwen3vl_merger", "n_deep=2", 288, 160, NULL};
 
     near_rows(&large, "F16");
+}
+
+#ifndef PTX /* in the interpreter they take minutes */
+Test(cuda_vision, rows_are_near_those_of_float64_in_one_piece_and_in_many) {
+    for (uint32_t i = 0; i < SCENE_KINDS; i++)
+        near_rows(&scene_kinds[i], "F32");
+    near_rows(&scene_kinds[0], "Q8_0");
+    near_rows(&scene_kinds[4], "BF16");
+    cr_expect(fake_find()->n_live == 0);
 }
 
 /* Opens and encodes. Returns 0 or -errno. */
@@ -180,3 +186,4 @@ Test(cuda_vision, a_device_that_is_wrong_leaves_the_encoder_to_the_cpu) {
     }
     fake_find()->broken = NULL;
 }
+#endif
