@@ -211,11 +211,6 @@ struct pair_args {
 
 /* Code for compute capability @v / 10 multiplies bytes where it can (weights_bytes.cuh). */
 #define BYTES_FAMILY(v) ((v) == 86 || (v) == 89 || (v) >= 120)
-/* Formats of tiles whose codes such code multiplies as bytes. */
-#define BYTES_FORMAT(f)                                                                            \
-    ((f) == TILE_Q8_0 || (f) == TILE_Q4_0 || (f) == TILE_Q4_1 || (f) == TILE_Q5_0 ||               \
-     (f) == TILE_Q5_1 || (f) == TILE_IQ4_NL || (f) == TILE_Q4_K || (f) == TILE_Q5_K ||             \
-     (f) == TILE_Q6_K || (f) == TILE_IQ4_XS)
 
 /* Returns the place of column @k (0 to 31) among the 32 of a row: lane t of a row's four finds what
  * it needs of both blocks of 16, columns 4t, 4t + 2, 4t + 1, 4t + 3, in 16 bytes. */

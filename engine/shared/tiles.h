@@ -117,6 +117,12 @@ MX_FN uint32_t tile_bytes(uint32_t f) {
     }
 }
 
+/* Formats whose codes some families of devices multiply as bytes (engine/cuda). */
+#define BYTES_FORMAT(f)                                                                            \
+    ((f) == TILE_Q8_0 || (f) == TILE_Q4_0 || (f) == TILE_Q4_1 || (f) == TILE_Q5_0 ||               \
+     (f) == TILE_Q5_1 || (f) == TILE_IQ4_NL || (f) == TILE_Q4_K || (f) == TILE_Q5_K ||             \
+     (f) == TILE_Q6_K || (f) == TILE_IQ4_XS)
+
 /* Tiles of a row that are fetched as one: about 2 to 3 KiB. */
 #define TILE_STAGE_UNITS(f)                                                                        \
     ((f) == TILE_Q8_0 || (f) == TILE_IQ1 || (f) == TILE_IQ2 || (f) == TILE_Q2_K ? 2u               \

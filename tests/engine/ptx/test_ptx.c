@@ -435,8 +435,8 @@ Test(ptx, mma) {
         }
 }
 
-/* Multiplies signed bytes, of 32 columns and 16: a0 .. a15 and b0 .. b7 of a lane as the ISA numbers
- * them. */
+/* Multiplies signed bytes, of 32 columns and 16: a0 .. a15 and b0 .. b7 of a lane as the ISA
+ * numbers them. */
 Test(ptx, mma_of_bytes) {
     for (int n = 16; n <= 32; n += 16) {
         static char body[4000];
