@@ -124,7 +124,10 @@ static double median_speed(const struct cost *c) {
 
 /* Takes the speed of a step that took @ms into the median. */
 static void learn_speed(struct cost *c, const double x[COST_FEATURES], double ms) {
-    c->recent[c->n_speeds++ % COST_SPEEDS] = ms / work_ms(c, x);
+    uint64_t at = c->n_speeds++ % COST_SPEEDS;
+
+    c->recent[at] = ms / work_ms(c, x);
+    c->decodes = (c->decodes & ~(1ull << at)) | (uint64_t)(x[PAIRS] == 0) << at;
     c->speed = median_speed(c);
 }
 
@@ -287,7 +290,7 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns) {
      * The second sets it again, since the first pays for memory that was never touched. */
     if (c->n_seen < 2) {
         set_scale(c, ms / dot(c->a, x));
-        c->n_speeds = 0;
+        c->n_speeds = c->decodes = 0;
     }
     double error = fmax(ms - expect_ms(c, x), 0) / ms;
     if (s->copies > 0)
@@ -318,6 +321,10 @@ int64_t cost_expect_ns(const struct cost *c, const struct cost_shape *s) {
 
 int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s) {
     return (int64_t)((double)cost_expect_ns(c, s) * (1 + MARGIN * c->error));
+}
+
+bool cost_is_of_decode(const struct cost *c) {
+    return c->least_noise >= NOISE && __builtin_popcountll(c->decodes) > COST_SPEEDS / 2;
 }
 
 int64_t cost_copies_ns(const struct cost *c, uint32_t n) {

@@ -46,6 +46,7 @@ struct cost {
     double mean_error;                      /* mean of their relative errors */
     double speed;                           /* factor of the time that a gives */
     double recent[COST_SPEEDS];             /* speeds of the last steps (ring buffer) */
+    uint64_t decodes;                       /* bit i: recent[i] is of a step that only decoded */
     double noise;                           /* running variance of the relative error */
     double least_noise;                     /* of it: as cost_model.own_processor says */
     double error;                           /* running mean of the relative underestimate */
@@ -78,6 +79,10 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns);
  * for the recent underestimate. */
 int64_t cost_expect_ns(const struct cost *c, const struct cost_shape *s);
 int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s);
+
+/* Returns true on a shared processor while the speed is that of steps that only decode: a chunk may
+ * take twice its expected time. */
+bool cost_is_of_decode(const struct cost *c);
 
 /* Returns what one more row adds to a step of many rows, in ns, without attention. */
 int64_t cost_row_ns(const struct cost *c);

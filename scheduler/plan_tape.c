@@ -62,6 +62,8 @@ static struct plan_tape_head head_of(const struct plan *p, uint64_t step, int64_
         .at_ns = at_ns,
         .cost_error = p->cost->error,
         .cost_speed = p->cost->speed,
+        .cost_least_noise = p->cost->least_noise,
+        .cost_decodes = p->cost->decodes,
         .has_parts = p->group_part != NULL,
         .has_overs = p->group_over != NULL,
         .plan = *p,

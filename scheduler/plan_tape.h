@@ -21,7 +21,8 @@ struct plan_tape_head {
     uint32_t version, cost_max_rows;
     uint64_t step;
     int64_t at_ns;
-    double cost_error, cost_speed, cost_a[COST_FEATURES];
+    double cost_error, cost_speed, cost_least_noise, cost_a[COST_FEATURES];
+    uint64_t cost_decodes;
     uint8_t has_parts, has_overs;
     struct plan plan; /* recorded input and decision */
     uint8_t decided[sizeof(struct plan) - PLAN_DECIDED];

@@ -12,6 +12,9 @@
  *    ten times the time of one row (plan_set_prompt_limit()).
  *  - Some of these steps are probes with few rows of prompts, or with twice as many (probe()).
  *
+ * Where it can be kept, the first prompts behind steps that only decoded have half of the time: the
+ * price of their rows may have changed since (cost_is_of_decode()).
+ *
  * Tenants share the time by weight, the one furthest behind first, and the next tenant gets what
  * one leaves. Among the prompts of a tenant, the oldest has half of the time and what the others
  * leave; the others share the other half evenly, the shortest first. Such a share may be too short
@@ -466,6 +469,11 @@ static void raise_limit(struct plan_work *w, const struct plan_req *r) {
 
 void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r) {
     raise_limit(w, r);
+    if (w->decodes && !w->misses && cost_is_of_decode(w->p->cost)) {
+        int64_t decode_ns = cost_bound_ns(w->p->cost, &w->shape);
+
+        w->limit_ns = decode_ns + MAX(w->limit_ns - decode_ns, 0) / 2;
+    }
     w->limit_ns = MAX(w->limit_ns - w->p->spent_ns, 0);
 }
 

@@ -132,6 +132,30 @@ Test(cost, growing_contexts_change_no_price_of_rows) {
     }
 }
 
+/* On a shared processor, until most of the last steps have chunks; never on one of its own. */
+Test(cost, the_speed_of_decode_is_known_as_such) {
+    const struct machine m = {.fixed = 2, .row = 0.25};
+
+    for (int own = 0; own < 2; own++) {
+        const struct cost_model model = {.own_processor = own};
+        struct cost_shape decode = {0}, chunk;
+        struct cost c;
+
+        cost_init_for(&c, &model);
+        cr_expect_not(cost_is_of_decode(&c));
+        for (int i = 0; i < 8; i++)
+            cost_add(&decode, 100, 1);
+        chunk = decode;
+        cost_add(&chunk, 0, 100);
+        for (int k = 0; k < 20; k++)
+            cost_learn(&c, &decode, (int64_t)(truth(&m, &decode) * 1e6));
+        for (int k = 0; k < 8; k++) {
+            cr_expect_eq(cost_is_of_decode(&c), !own && k < 4, "%d chunks", k);
+            cost_learn(&c, &chunk, (int64_t)(truth(&m, &chunk) * 1e6));
+        }
+    }
+}
+
 Test(cost, recovers_when_the_machine_slows_down) {
     struct machine m = machines[1];
     struct rng r = {7};

@@ -329,15 +329,6 @@ Test(plan, decode_is_never_put_off_and_prefill_fills_the_time) {
     cr_expect_eq(longer->n_rows % 16, 0);
 }
 
-Test(plan, alone_a_prompt_may_use_the_longest_step) {
-    static struct fixture f;
-
-    setup(&f, 10, 0.5);
-    struct plan_req *r = add_running(&f, 4000, 0);
-    plan_step(&f.p);
-    cr_expect(r->n_rows > 300 && r->n_rows <= 380, "%u rows", r->n_rows);
-}
-
 /* Returns what the rows of the fixture that decode take, and one of @prompt (if not NULL), as the
  * plan estimates it. */
 static int64_t decode_ns(const struct fixture *f, const struct plan_req *prompt) {
@@ -349,6 +340,51 @@ static int64_t decode_ns(const struct fixture *f, const struct plan_req *prompt)
         if (f->req[i].n_tokens - f->req[i].n_computed == 1)
             cost_add(&s, f->req[i].n_computed, 1);
     return cost_bound_ns(f->p.cost, &s);
+}
+
+/* Learns @n steps as setup()'s machine of 10 ms a step and 0.25 ms a row takes them: of 8 rows that
+ * decode, and of a chunk of @chunk rows. */
+static void learn(struct fixture *f, int n, uint32_t chunk) {
+    struct cost_shape s = {0};
+
+    for (int k = 0; k < 8; k++)
+        cost_add(&s, 100, 1);
+    if (chunk)
+        cost_add(&s, 0, chunk);
+    for (int k = 0; k < n; k++)
+        cost_learn(&f->cost, &s, (int64_t)((10 + 0.25 * s.rows) * 1e6));
+}
+
+Test(plan, the_first_prompt_behind_decode_has_half_of_the_time_that_is_left) {
+    static struct fixture f;
+    static const struct {
+        int decodes, chunks;
+        bool half;
+    } cases[] = {{0, 0, false}, {3, 0, false}, {7, 0, true}, {7, 3, true}, {7, 4, false}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        setup(&f, 10, 0.25);
+        learn(&f, cases[i].decodes, 0);
+        learn(&f, cases[i].chunks, 128);
+        for (int k = 0; k < 8; k++)
+            add_running(&f, 101, 100);
+        struct plan_req *prompt = add_running(&f, 4000, 0);
+        plan_step(&f.p);
+        check(&f);
+        int64_t decode = decode_ns(&f, NULL), bound = cost_bound_ns(&f.cost, &f.p.shape);
+        int64_t limit = cases[i].half ? (decode + f.p.itl_ns) / 2 : f.p.itl_ns;
+        cr_expect_leq(bound, limit, "case %zu", i);
+        cr_expect_geq(bound, limit / 10 * 8, "case %zu: %u rows", i, prompt->n_rows);
+    }
+}
+
+Test(plan, alone_a_prompt_may_use_the_longest_step) {
+    static struct fixture f;
+
+    setup(&f, 10, 0.5);
+    struct plan_req *r = add_running(&f, 4000, 0);
+    plan_step(&f.p);
+    cr_expect(r->n_rows > 300 && r->n_rows <= 380, "%u rows", r->n_rows);
 }
 
 Test(plan, prompts_have_half_of_a_step_whose_decode_misses_the_target) {

@@ -44,6 +44,8 @@ static bool read_head(struct plan_again *t, const struct plan_tape_head *h) {
     memcpy(t->cost.a, h->cost_a, sizeof(h->cost_a));
     t->cost.error = h->cost_error;
     t->cost.speed = h->cost_speed;
+    t->cost.least_noise = h->cost_least_noise;
+    t->cost.decodes = h->cost_decodes;
     t->cost.max_rows = h->cost_max_rows;
     memcpy(&t->plan, &h->plan, sizeof(t->plan));
     memcpy(&t->was, &h->plan, sizeof(t->was));

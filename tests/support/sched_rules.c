@@ -604,6 +604,21 @@ static struct limits limits_of(const struct sim *s, const struct plan *p, struct
                                                        : l;
 }
 
+/* The limits @l of a plan with these rows of decode, where the speed is that of steps that only
+ * decode: half of the time that decode leaves, unless the limit is raised. Which prompt raises it
+ * is the plan's choice. */
+static struct limits behind_decode(const struct sim *s, struct cost_shape decodes, struct limits l,
+                                   int64_t target_ns) {
+    int64_t decode_ns = cost_bound_ns(&s->was.cost, &decodes);
+
+    if (!cost_is_of_decode(&s->was.cost) || l.low_ns > target_ns)
+        return l;
+    l.low_ns = decode_ns + MAX(l.low_ns - decode_ns, 0) / 2;
+    if (l.high_ns <= target_ns)
+        l.high_ns = MAX(l.low_ns, decode_ns);
+    return l;
+}
+
 /* Whether plan @p may leave time to others that prompt @q could use. */
 static bool leaves_time(const struct plan *p, const struct plan_req *q) {
     return p->add_ns > 0 && ((p->group_part && p->group_part[q->group] < 1) ||
@@ -745,11 +760,16 @@ static bool check_budget(struct sim *s) {
     /* A picture's rows come on top of the row that the first prompt has. */
     bool raised = !whole && is_raised(s, p, before, limit);
     struct limits low = limits_of(s, p, before, limit, alone, raised);
+    if (!alone && p->alone == PLAN_NONE)
+        low = behind_decode(s, before, low, limit);
     check_used(s, p, &shape, low.low_ns - p->spent_ns);
     if (alone && n_drafts == 0)
         check_efficient(s, p, &shape, limit);
     bool misses = low.low_ns > limit;
-    limit = limits_of(s, p, decodes, limit, alone, raised).high_ns;
+    struct limits high = limits_of(s, p, decodes, limit, alone, raised);
+    if (!alone && p->alone == PLAN_NONE)
+        high = behind_decode(s, decodes, high, limit);
+    limit = high.high_ns;
     if (n_drafts > 0)
         limit = MAX(limit, p->max_step_ns);
     if (n_drafts > 0 && is_probe(p, alone))
