@@ -49,6 +49,20 @@ Test(template_limits, deep_nesting_in_the_source_is_refused) {
     expect_repeat_error("", "{% set x %}", 50000, "", "nested");
 }
 
+/* Each pair of brackets is one level, and the expression inside another. */
+Test(template_limits, nesting_may_be_as_deep_as_the_limit) {
+    for (size_t n = TEMPLATE_DEPTH - 2; n <= TEMPLATE_DEPTH; n++) {
+        CLEANUP(freep)
+        char *open = repeat("{{ ", "(", n, "1"),
+             *source = repeat(open, ")", n, " }}");
+
+        if (n < TEMPLATE_DEPTH)
+            expect_text(source, "{}", "1");
+        else
+            expect_error(source, "{}", "nested");
+    }
+}
+
 Test(template_limits, long_chains_are_refused_before_they_are_deep) {
     expect_repeat_error("{{ 1", " + 1", 100000, " }}", "too long");
     expect_repeat_error("{{ 1", " and 1", 100000, " }}", "too long");
@@ -200,6 +214,27 @@ Test(template_limits, the_options_bound_output_and_steps) {
     cr_expect(strstr(err.message, "too long"), "%s", err.message);
     cr_expect_null(template_text("{% for i in range(60) %}{% endfor %}", "{}", &short_of, &err));
     cr_expect(strstr(err.message, "too many steps"), "%s", err.message);
+}
+
+/* Making the list of keys is paid for, however few of them are looked at. */
+Test(template_limits, the_keys_of_an_object_cost_steps) {
+    struct template_opts short_of = {.fuel = 50};
+    struct buf b;
+    struct err err;
+
+    buf_init(&b, 1 << 16);
+    for (int n = 0; n < 2; n++) {
+        buf_clear(&b);
+        buf_add_str(&b, "{\"d\": {\"key\": 0");
+        for (int i = 0; n && i < 60; i++)
+            buf_printf(&b, ", \"key%d\": %d", i, i);
+        buf_add_str(&b, "}}");
+        CLEANUP(freep)
+        char *text = template_text("{% for k in d %}{{ k }}{% break %}{% endfor %}", b.data,
+                                   &short_of, &err);
+        cr_expect_eq(text != NULL, n == 0, "%s", text ? text : err.message);
+    }
+    buf_deinit(&b);
 }
 
 Test(template_limits, variables_nest_only_so_deep) {
