@@ -165,6 +165,10 @@ static void read_special(struct reader *d, struct projector *p) {
         uint32_t pixels = want(d, "clip.vision.window_size", 1, 4096, 112);
 
         p->window = MAX(pixels / p->patch / 2, 1u) * 2;
+        if (p->window > PROJECTOR_WINDOW_MAX && d->r == 0)
+            d->r =
+                err_set(d->err, 0, NULL, "windows of %u pixels have a side of more than %u patches",
+                        pixels, PROJECTOR_WINDOW_MAX);
         p->period = need(d, "clip.vision.n_wa_pattern", 1, PROJECTOR_LAYERS_MAX);
     }
     if (!kinds[p->kind].fixed || d->r < 0)

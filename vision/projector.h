@@ -25,7 +25,8 @@ enum projector_kind {
 enum projector_act { PROJECTOR_GELU, PROJECTOR_SILU, PROJECTOR_QUICK_GELU };
 
 #define PROJECTOR_LAYERS_MAX 128u
-#define PROJECTOR_HEAD_MAX 512u /* values of a head */
+#define PROJECTOR_HEAD_MAX 512u  /* values of a head */
+#define PROJECTOR_WINDOW_MAX 32u /* patches of a window's side; Qwen2.5-VL has 8 */
 
 /* Fields of a file, in the ranges that projector_read() checks. */
 struct projector {

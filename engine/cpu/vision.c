@@ -17,7 +17,7 @@
  * the first rows of the head.
  */
 
-enum { BLOCK = 2 * TILE_MAX, WINDOW_KEYS = 1024 };
+enum { BLOCK = 2 * TILE_MAX };
 
 struct vis_mat {
     struct vis_mat *next;
@@ -88,7 +88,7 @@ static struct vis_be *close_be(struct vis_be *b) {
 static bool allocate(struct vis_be *b) {
     uint32_t n = pool_n_threads(b->pool), dim = b->host.sizes.head_dim,
              keys = b->host.sizes.max_keys;
-    uint32_t window = MIN(keys, (uint32_t)WINDOW_KEYS);
+    uint32_t window = MIN(keys, PROJECTOR_WINDOW_MAX * PROJECTOR_WINDOW_MAX);
 
     b->scratch = aligned(n * sizeof(*b->scratch));
     b->lane = calloc(n, sizeof(*b->lane));
@@ -380,15 +380,14 @@ static void do_blocks(void *ctx, uint32_t thread) {
         attend_block(h, i, &h->b->lane[thread]);
 }
 
-/* Computes rows [first, first + n) of head @head among the patches [start, start + n_keys): all
- * threads pack, then all threads compute. */
-static void attend_head(struct vis_be *b, const struct vis_attend *a, uint32_t head, uint32_t start,
-                        uint32_t n_keys, uint32_t first, uint32_t n) {
+/* Computes rows [first, first + n) of head @head among all patches of the picture: all threads
+ * pack, then all threads compute. */
+static void attend_head(struct vis_be *b, const struct vis_attend *a, uint32_t head, uint32_t first,
+                        uint32_t n) {
     struct head h = {.b = b,
                      .a = a,
                      .h = head,
-                     .first = start,
-                     .n = n_keys,
+                     .n = a->n_patches,
                      .next = first / BLOCK,
                      .end = (first + n + BLOCK - 1) / BLOCK};
 
@@ -408,8 +407,7 @@ static void attend_blocks(struct vis_be *b, const struct vis_attend *a, uint32_t
         uint32_t row = i % each_head * VIS_HEAD_ROWS;
 
         more = MIN(each_head - i % each_head, first + n - i);
-        attend_head(b, a, i / each_head, 0, a->n_patches, row,
-                    MIN(more * VIS_HEAD_ROWS, a->n_patches - row));
+        attend_head(b, a, i / each_head, row, MIN(more * VIS_HEAD_ROWS, a->n_patches - row));
     }
 }
 
@@ -443,17 +441,8 @@ static void do_windows(void *ctx, uint32_t thread) {
 static void attend(struct vis_be *b, const struct vis_attend *a) {
     struct windows w = {.b = b, .a = a};
 
-    assert(a->longest <= b->host.sizes.max_keys);
-    if (a->longest <= WINDOW_KEYS) {
-        pool_run(b->pool, do_windows, &w);
-        return;
-    }
-    for (uint32_t s = 0; s < a->n_segments; s++)
-        for (uint32_t h = 0; h < b->host.sizes.n_head; h++) {
-            uint32_t n = a->start[s + 1] - a->start[s];
-
-            attend_head(b, a, h, a->start[s], n, 0, n);
-        }
+    assert(a->longest <= PROJECTOR_WINDOW_MAX * PROJECTOR_WINDOW_MAX);
+    pool_run(b->pool, do_windows, &w);
 }
 
 const struct vis_ops vis_cpu = {

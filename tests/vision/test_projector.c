@@ -66,6 +66,9 @@ Test(projector, values_out_of_range_are_refused) {
         {QWEN "embedding_length", 0, 3, "is 3, 4 to 8192 are allowed"},
         {QWEN "embedding_length", 0, 4, "values in"}, /* then of its heads */
         {QWEN "patch_size", 0, 0, "is 0, 1 to 64 are allowed"},
+        {"qwen2.5vl_merger", "patch=14", "clip.vision.patch_size", 0, 4, NULL},
+        {"qwen2.5vl_merger", "patch=14", "clip.vision.patch_size", 0, 3,
+         "windows of 112 pixels have a side of more than 32 patches"},
         {"pixtral", "patch=14", "clip.vision.spatial_merge_size", 0, 0, "is 0, 1 to 4 are allowed"},
         {"gemma3", "patch=14,side=64", "clip.vision.image_size", 0, 897, "is 897, no multiple of"},
         {LFM2 "preproc_image_size", 0, 65, "tiles of 65 pixels: their side is no multiple of"},
