@@ -175,6 +175,21 @@ static bool has_deferred(yyjson_val *tools) {
     return false;
 }
 
+/* Returns true if there is nothing in @tools but web searches: Claude Code's tool WebSearch sends
+ * such a request, and shows the model the answer, or the refusal, as what was found. */
+static bool only_searches_web(yyjson_val *tools) {
+    yyjson_val *tool;
+    size_t i, n;
+
+    yyjson_arr_foreach(tools, i, n, tool) {
+        const char *type = json_cstr(yyjson_obj_get(tool, "type"));
+
+        if (!type || strncmp(type, "web_search_", 11) != 0)
+            return false;
+    }
+    return yyjson_arr_size(tools) > 0;
+}
+
 int anthropic_tools(struct anthropic_input *in, yyjson_val *tools) {
     yyjson_val *tool;
     size_t i, n;
@@ -188,6 +203,8 @@ int anthropic_tools(struct anthropic_input *in, yyjson_val *tools) {
     anthropic_place(in, "tools");
     if (!yyjson_is_arr(tools) || yyjson_arr_size(tools) > REQUEST_TOOLS_MAX)
         return anthropic_refuse(in, "", "must be an array of at most 1024 tools");
+    if (only_searches_web(tools))
+        return anthropic_refuse(in, "", "hold a web search alone, which is not available here");
     in->defers = has_deferred(tools);
     yyjson_arr_foreach(tools, i, n, tool) {
         snprintf(in->place, sizeof(in->place), "tools.%zu", i);

@@ -202,7 +202,7 @@ Test(anthropic_input, tools_that_can_be_called_are_offered) {
                     "{\"a\": 1}}}]" OFF},
         {SAY(Q) ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}," TOOL "]",
          USER_("q") "[" TOOL_ "]" OFF},
-        {SAY(Q) ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}]",
+        {SAY(Q) ",\"tools\":[{\"type\":\"code_execution_20250825\",\"name\":\"code_execution\"}]",
          USER_("q") OFF},
         {SAY(Q) ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"none\"}", USER_("q") OFF},
     };
@@ -697,6 +697,9 @@ Test(anthropic_input, every_bad_field_is_named) {
          "tool_choice.name: must be a string."},
         {WITH(SAY(Q) ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"tool\",\"name\":\"g\"}"),
          "tool_choice.name: is not a tool of this request"},
+        {WITH(SAY(Q) ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}],"
+                     "\"tool_choice\":{\"type\":\"tool\",\"name\":\"web_search\"}"),
+         "tools: hold a web search alone, which is not available here."},
         {WITH(SAY(Q) ",\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":1}"),
          "tool_choice.disable_parallel_tool_use: must be a boolean."},
         {WITH(SAY(Q "," NOW("{\"type\":\"image\"}"))), "messages.1.content.0.type: is not"},

@@ -71,6 +71,21 @@ There is no picture.
 """
 
 
+# Its web search is a request of its own, with a tool of Anthropic's servers alone.
+SEARCHES = """\
+=== has=You run a web search
+I found looms.
+=== results=0
+<tool_call>
+{"name": "WebSearch", "arguments": {"query": "heddle looms"}}
+</tool_call>
+=== results=1 has=hold a web search alone, which is not available here
+There is no search here.
+=== results=1
+It found something.
+"""
+
+
 def program():
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise Skip("Claude Code is tested on Linux and x86-64 alone")
@@ -92,7 +107,7 @@ class Home:
         env = {"PATH": os.environ["PATH"], "HOME": str(self.root), "ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "none"}
         env["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] = env["DISABLE_AUTOUPDATER"] = "1"
         done = subprocess.run(
-            [claude, "-p", *args, *(["--input-format", "stream-json"] if given else []), "--output-format", "stream-json", "--verbose", "--allowedTools", "Bash,Read,TaskStop,ToolSearch,Write"],
+            [claude, "-p", *args, *(["--input-format", "stream-json"] if given else []), "--output-format", "stream-json", "--verbose", "--allowedTools", "Bash,Read,TaskStop,ToolSearch,WebSearch,Write"],
             cwd=self.work,
             env=env,
             input=json.dumps({"type": "user", "message": {"role": "user", "content": given}}) + "\n" if given else "",
@@ -168,6 +183,13 @@ def test_claude_code_shows_a_screenshot_to_the_model():
         events = home.run(claude, s.url, given=[{"type": "image", "source": source}, {"type": "text", "text": "What is on it?"}])
         assert events[-1]["result"] == "It was given a chat.", events[-1]
         assert s.runs[-1]["prompt"].count("<|vision_start|>") == 1, s.runs[-1]["prompt"][-500:]
+
+
+def test_claude_code_hears_that_nothing_is_searched():
+    claude, home = program(), Home()
+    with Scripted(SEARCHES) as s:
+        events = home.run(claude, s.url, "Search the web.")
+        assert events[-1]["result"] == "There is no search here.", events[-1]
 
 
 if __name__ == "__main__":
