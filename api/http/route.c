@@ -112,7 +112,8 @@ static const char *nearest(const struct route *table, const char *path, size_t *
     return best;
 }
 
-/* 404, and what is wrong with the client's base URL where the path tells. Returns -EINVAL. */
+/* 404, and what is wrong with the client's base URL where the path tells. 400 if /v1 is in the path
+ * twice: Claude Code takes a 404 for an unknown model and does not show its text. Returns -EINVAL. */
 static int refuse_unknown(const struct exchange *x, const char *path, struct err *err) {
     const struct http_server_opts *o = &x->server->opts;
     const char *why = ".", *near = NULL;
@@ -123,7 +124,9 @@ static int refuse_unknown(const struct exchange *x, const char *path, struct err
     if (strstr(path, "//"))
         why = ": two slashes follow each other in it. The client's base URL must not end with one.";
     else if (strncmp(path, "/v1/v1/", 7) == 0 && is_served(x, path + 3))
-        why = ": /v1 is in it twice. Leave it out of the client's base URL.";
+        return err_set_code(err, 400, "bad_target", NULL,
+                            "This path does not exist: /v1 is in it twice. Leave it out of the "
+                            "client's base URL.");
     else if (is_served(x, longer))
         why = ", but there is one with /v1 before it. Add that to the client's base URL.";
     near = nearest(o->routes, path, &least, near);

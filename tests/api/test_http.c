@@ -238,7 +238,7 @@ Test(http, what_is_not_served_is_refused_by_name) {
         {GET("/v1/models/"), 404, "\"code\":\"not_found\""},
         {GET("/v1/chat/completion"), 404, "exist. Did you mean /v1/chat/completions?"},
         {GET("//v1/models"), 404, "two slashes follow each other in it."},
-        {GET("/v1/v1/models"), 404, "/v1 is in it twice. Leave it out of the client's base URL."},
+        {GET("/v1/v1/models"), 400, "/v1 is in it twice. Leave it out of the client's base URL."},
         {GET("/v1/v1/nothing"), 404, "This path does not exist.\""},
         {GET("/messages"), 404, "there is one with /v1 before it. Add that to the client's base"},
         {GET("/v1/../health"), 404, "not_found"},
