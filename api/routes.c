@@ -59,7 +59,8 @@ static void preflight_serve(struct exchange *x, struct http *h) {
     respond(x, 200, "text/plain", "", 0);
 }
 
-/* Answers a browser's question before it sends a page's request: any path, no key. */
+/* Answers a browser's question before it sends a page's request: any path, no key. Also `OPTIONS *`,
+ * by which monitors ask whether a server is there (RFC 9110, 9.3.7). */
 static const struct route preflight = {"*", HTTP_OPTIONS, true, false, preflight_serve};
 
 /* Lets the origin's pages read answers, errors included. On a UNIX socket a proxy may pass any
@@ -67,7 +68,9 @@ static const struct route preflight = {"*", HTTP_OPTIONS, true, false, preflight
 static void note_origin(struct exchange *x, const struct http *h) {
     const char *origin = http_header(h, "origin", NULL);
 
-    if (origin && auth_is_preflight(h))
+    bool server = h->parser.method == HTTP_OPTIONS && strcmp(http_target(h), "*") == 0;
+
+    if ((origin && auth_is_preflight(h)) || server)
         x->route = &preflight;
     if (!origin || strlen(origin) >= sizeof(x->origin) ||
         !auth_knows_origin(env_of(x)->opts.hosts, env_of(x)->opts.cors_origins, origin))

@@ -266,6 +266,10 @@ Test(http, what_is_not_served_is_refused_by_name) {
         {"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[::1]:3000\r\n\r\n", 200, "ok"},
         {"DELETE /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed"},
         {"OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "GET, HEAD"},
+        {"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n", 200, ""},
+        {"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 403,
+         "forbidden_origin"},
+        {"GET * HTTP/1.1\r\nHost: localhost\r\n\r\n", 404, "not_found"},
         {"TRACE / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed"},
         {"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: "
          "Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
