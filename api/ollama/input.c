@@ -207,8 +207,18 @@ static int add_message(struct input *in, yyjson_val *m, int at, yyjson_mut_val *
     return r < 0 ? r : take_content(in, m, given(m, "content"), at, to);
 }
 
+/* Returns true if @m, the last message, is the beginning of the answer, as Ollama's templates take
+ * it. */
+static bool begins_answer(yyjson_val *m) {
+    return yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant") &&
+           yyjson_is_str(yyjson_obj_get(m, "content")) &&
+           !yyjson_arr_size(yyjson_obj_get(m, "tool_calls")) &&
+           !yyjson_arr_size(yyjson_obj_get(m, "images"));
+}
+
 static int chat(struct input *in, yyjson_val *body, bool *load) {
     yyjson_val *messages = given(body, "messages"), *tools = given(body, "tools"), *m;
+    yyjson_val *last = yyjson_arr_get_last(messages);
     yyjson_mut_val *list = yyjson_mut_arr(in->doc);
     size_t i, n;
     int r = take_think(in, given(body, "think"));
@@ -224,6 +234,8 @@ static int chat(struct input *in, yyjson_val *body, bool *load) {
         r = put(in, "messages", list);
     if (r == 0 && yyjson_arr_size(tools))
         r = put(in, "tools", copy(in, tools));
+    if (r == 0 && begins_answer(last))
+        r = put(in, "continue_final_message", yyjson_mut_bool(in->doc, true));
     return r;
 }
 

@@ -178,6 +178,33 @@ Test(ollama, a_conversation_with_calls_is_rendered) {
     world_stop(&w);
 }
 
+Test(ollama, a_last_message_of_the_assistant_is_continued) {
+    static const char *const rows[][2] = {
+        {"\"content\":\"Once\"", "|user\nhi||assistantOnce"},
+        {"\"content\":\"\"", "|user\nhi||assistant"},
+        {"\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{}}}],\"content\":\"\"",
+         "|user\nhi||assistant\n|f {}|||assistant"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        CLEANUP(buf_deinit) struct buf body = {.max = 1 << 10};
+        struct world w;
+        struct reply r;
+
+        started(&w);
+        w.port.script = "ok";
+        buf_printf(&body,
+                   "{" ME ",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},"
+                   "{\"role\":\"assistant\",%s}]}",
+                   rows[i][0]);
+        world_ask(&w, OCHAT, body.data, &r);
+        cr_assert_eq(r.status, 200, "%s", r.body.data);
+        cr_expect_str_eq(fake_prompt(&w.port.r[0]), rows[i][1]);
+        reply_deinit(&r);
+        world_stop(&w);
+    }
+}
+
 Test(ollama, options_are_parameters) {
     struct world w;
     struct reply r;
