@@ -20,18 +20,15 @@ int anthropic_block(struct anthropic_input *in, yyjson_val *block, size_t i, ant
                     void *to) {
     const char *type = json_cstr(yyjson_obj_get(block, "type"));
     size_t len = strlen(in->place);
-    int r;
 
     snprintf(in->place + len, sizeof(in->place) - len, ".%zu", i);
     if (!yyjson_is_obj(block))
-        r = anthropic_refuse(in, "", "must be a content block");
-    else if (!type)
-        r = anthropic_refuse(in, ".type", "must be a string");
-    else
-        r = f(in, block, type, to);
-    if (r == 0)
-        in->place[len] = 0;
-    return r;
+        return anthropic_refuse(in, "", "must be a content block");
+    if (!type)
+        return anthropic_refuse(in, ".type", "must be a string");
+    TRY(f(in, block, type, to));
+    in->place[len] = 0;
+    return 0;
 }
 
 int anthropic_each(struct anthropic_input *in, yyjson_val *blocks, anthropic_taker f, void *to) {
@@ -101,17 +98,15 @@ static int add_plain_content(struct anthropic_input *in, yyjson_val *v, const ch
 static int add_document(struct anthropic_input *in, yyjson_val *block, struct buf *out,
                         bool *text) {
     yyjson_val *source = yyjson_obj_get(block, "source"), *type = yyjson_obj_get(source, "type");
-    int r;
 
     if (!yyjson_is_str(type))
         return anthropic_refuse(in, ".source", "must be an object with a type");
     *text = yyjson_equals_str(type, "text") || yyjson_equals_str(type, "content");
     if (!*text)
         return 0;
-    if ((r = buf_add_str(out, "<document>\n")) < 0 ||
-        (r = add_tagged(in, block, "title", out)) < 0 ||
-        (r = add_tagged(in, block, "context", out)) < 0)
-        return r;
+    TRY(buf_add_str(out, "<document>\n"));
+    TRY(add_tagged(in, block, "title", out));
+    TRY(add_tagged(in, block, "context", out));
     TRY(yyjson_equals_str(type, "text")
             ? anthropic_string(in, yyjson_obj_get(source, "data"), ".source.data", out)
             : add_plain_content(in, yyjson_obj_get(source, "content"), ".source.content", out));
@@ -119,13 +114,10 @@ static int add_document(struct anthropic_input *in, yyjson_val *block, struct bu
 }
 
 static int add_search_result(struct anthropic_input *in, yyjson_val *block, struct buf *out) {
-    int r;
-
-    if ((r = buf_add_str(out, "<search_result>\n")) < 0 ||
-        (r = add_tagged(in, block, "title", out)) < 0 ||
-        (r = add_tagged(in, block, "source", out)) < 0 ||
-        (r = add_plain_content(in, yyjson_obj_get(block, "content"), ".content", out)) < 0)
-        return r;
+    TRY(buf_add_str(out, "<search_result>\n"));
+    TRY(add_tagged(in, block, "title", out));
+    TRY(add_tagged(in, block, "source", out));
+    TRY(add_plain_content(in, yyjson_obj_get(block, "content"), ".content", out));
     return buf_add_str(out, "\n</search_result>");
 }
 

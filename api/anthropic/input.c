@@ -285,18 +285,15 @@ bool anthropic_warms(yyjson_val *body) {
 
 static int take_messages(struct anthropic_input *in, yyjson_val *body, struct buf *prefill) {
     yyjson_val *v;
-    int r = require(in, body, "messages", &v);
 
-    if (r < 0)
-        return r;
+    TRY(require(in, body, "messages", &v));
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) == 0 || yyjson_arr_size(v) > REQUEST_MESSAGES_MAX)
         return anthropic_refuse(in, "", "must be an array of at least one message");
     in->list = yyjson_mut_arr(in->doc);
     if (put(in, "messages", in->list) < 0)
         return -ENOMEM;
-    if ((r = anthropic_system(in, yyjson_obj_get(body, "system"))) < 0 ||
-        (r = anthropic_turns(in, v, prefill)) < 0)
-        return r;
+    TRY(anthropic_system(in, yyjson_obj_get(body, "system")));
+    TRY(anthropic_turns(in, v, prefill));
     anthropic_place(in, "messages");
     return yyjson_mut_arr_size(in->list)
                ? 0
@@ -305,26 +302,21 @@ static int take_messages(struct anthropic_input *in, yyjson_val *body, struct bu
 
 static int take_all(struct anthropic_input *in, const struct gen_env *env, yyjson_val *body,
                     bool count, struct buf *prefill) {
-    int r = refuse_twice(in, body);
-
-    if (r == 0)
-        r = take_model(in, env, body);
-    if (r == 0 && !count)
-        r = take_max_tokens(in, body);
-    if (r == 0)
-        r = anthropic_tools(in, yyjson_obj_get(body, "tools"));
-    if (r == 0)
-        r = take_messages(in, body, prefill);
-    for (size_t i = 0; i < ARRAY_SIZE(fields) && r == 0; i++) {
+    TRY(refuse_twice(in, body));
+    TRY(take_model(in, env, body));
+    if (!count)
+        TRY(take_max_tokens(in, body));
+    TRY(anthropic_tools(in, yyjson_obj_get(body, "tools")));
+    TRY(take_messages(in, body, prefill));
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
         yyjson_val *v = yyjson_obj_get(body, fields[i].name);
 
         anthropic_place(in, fields[i].name);
         if (v && !yyjson_is_null(v))
-            r = fields[i].take(in, fields[i].name, v);
+            TRY(fields[i].take(in, fields[i].name, v));
     }
-    return r < 0 ? r
-                 : put_thinking(in, yyjson_obj_get(body, "thinking"),
-                                yyjson_obj_get(body, "chat_template_kwargs"));
+    return put_thinking(in, yyjson_obj_get(body, "thinking"),
+                        yyjson_obj_get(body, "chat_template_kwargs"));
 }
 
 int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count, yyjson_doc **out,

@@ -105,14 +105,14 @@ static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *
         return anthropic_refuse(in, ".input_schema", "must be an object");
     if (strict && !yyjson_is_null(strict) && !yyjson_is_bool(strict))
         return anthropic_refuse(in, ".strict", "must be a boolean");
-    int r = add_function(in, name, described ? yyjson_val_mut_copy(in->doc, description) : NULL,
-                         yyjson_val_mut_copy(in->doc, schema), &out);
-    if (r == 0 && yyjson_get_bool(strict))
-        r = anthropic_put(in, yyjson_mut_obj_get(out, "function"), "strict",
-                          yyjson_mut_bool(in->doc, true));
-    if (r == 0 && (hidden || yyjson_get_bool(yyjson_obj_get(tool, "defer_loading"))))
-        r = anthropic_put(in, out, "defer_loading", yyjson_mut_bool(in->doc, true));
-    return r;
+    TRY(add_function(in, name, described ? yyjson_val_mut_copy(in->doc, description) : NULL,
+                     yyjson_val_mut_copy(in->doc, schema), &out));
+    if (yyjson_get_bool(strict))
+        TRY(anthropic_put(in, yyjson_mut_obj_get(out, "function"), "strict",
+                          yyjson_mut_bool(in->doc, true)));
+    if (hidden || yyjson_get_bool(yyjson_obj_get(tool, "defer_loading")))
+        TRY(anthropic_put(in, out, "defer_loading", yyjson_mut_bool(in->doc, true)));
+    return 0;
 }
 
 /* Returns the search of this type of tool; TOOL_SEARCH_KINDS: it is another tool. */
@@ -248,10 +248,9 @@ static int tool_of(struct anthropic_input *in, yyjson_val *block, yyjson_val **n
     if (yyjson_mut_arr_size(in->tools) >= REQUEST_TOOLS_MAX)
         return anthropic_refuse(in, ".tool", "exceeds the 1024 tools that a request may have");
     snprintf(in->place + len, sizeof(in->place) - len, ".tool.definition");
-    int r = add_tool(in, definition, true);
-    if (r == 0)
-        in->place[len] = 0;
-    return r;
+    TRY(add_tool(in, definition, true));
+    in->place[len] = 0;
+    return 0;
 }
 
 int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool add,

@@ -136,10 +136,9 @@ static int begin_result(struct anthropic_input *in, yyjson_val *id) {
     TRY(end_message(in));
     in->message = yyjson_mut_arr_add_obj(in->doc, in->list);
     in->role = "tool";
-    int r = in->message ? anthropic_put_text(in, in->message, "role", "tool") : -ENOMEM;
-    if (r == 0)
-        r = anthropic_put(in, in->message, "tool_call_id", text_of(in, id));
-    return r < 0 || !name ? r : anthropic_put(in, in->message, "name", name);
+    TRY(in->message ? anthropic_put_text(in, in->message, "role", "tool") : -ENOMEM);
+    TRY(anthropic_put(in, in->message, "tool_call_id", text_of(in, id)));
+    return name ? anthropic_put(in, in->message, "name", name) : 0;
 }
 
 /* Reads the content of a result into @all. */
@@ -153,10 +152,9 @@ static int read_result(struct anthropic_input *in, yyjson_val *v, struct content
     if (!yyjson_is_arr(v))
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
     snprintf(in->place + len, sizeof(in->place) - len, ".content");
-    int r = anthropic_each(in, v, add_result_block, all);
-    if (r == 0)
-        in->place[len] = 0;
-    return r;
+    TRY(anthropic_each(in, v, add_result_block, all));
+    in->place[len] = 0;
+    return 0;
 }
 
 /* ---- calls and results belong together, as at Anthropic ---- */
@@ -201,13 +199,12 @@ static int add_result(struct anthropic_input *in, yyjson_val *block) {
     CLEANUP(content_deinit) struct content all = {.text = {.max = UINT32_MAX}};
     yyjson_val *id = yyjson_obj_get(block, "tool_use_id");
     struct buf *text = &in->result.text;
-    int r;
 
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
-    if ((r = read_result(in, yyjson_obj_get(block, "content"), &all)) < 0 ||
-        (r = close_call(in, id)) < 0 || (r = begin_result(in, id)) < 0)
-        return r;
+    TRY(read_result(in, yyjson_obj_get(block, "content"), &all));
+    TRY(close_call(in, id));
+    TRY(begin_result(in, id));
     in->result.parts = all.parts;
     if (yyjson_get_bool(yyjson_obj_get(block, "is_error")) && mark_error(&all.text, text) < 0)
         return -ENOMEM;
@@ -318,10 +315,9 @@ static int server_result_text(struct anthropic_input *in, yyjson_val *block, str
     if (!yyjson_is_arr(found))
         return foreign_text(out, content);
     snprintf(in->place + len, sizeof(in->place) - len, ".content.tool_references");
-    int r = anthropic_each(in, found, add_reference, out);
-    if (r == 0)
-        in->place[len] = 0;
-    return r < 0 || out->len ? r : buf_add_str(out, "No tool was found.");
+    TRY(anthropic_each(in, found, add_reference, out));
+    in->place[len] = 0;
+    return out->len ? 0 : buf_add_str(out, "No tool was found.");
 }
 
 static int add_server_result(struct anthropic_input *in, yyjson_val *block) {
@@ -340,12 +336,10 @@ static int add_server_result(struct anthropic_input *in, yyjson_val *block) {
 static int add_compaction(struct anthropic_input *in, yyjson_val *block) {
     yyjson_val *summary = yyjson_obj_get(block, "content");
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    int r;
 
     if (!yyjson_is_str(summary))
         return 0;
-    if ((r = end_message(in)) < 0)
-        return r;
+    TRY(end_message(in));
     in->open.n = 0;
     yyjson_mut_arr_remove_range(in->list, in->n_system,
                                 yyjson_mut_arr_size(in->list) - in->n_system);
@@ -420,13 +414,12 @@ static int add_instruction(struct anthropic_input *in, yyjson_val *block, const 
                            void *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     bool adds = strcmp(type, "tool_addition") == 0;
-    int r;
 
     if (adds || strcmp(type, "tool_removal") == 0)
-        r = anthropic_change_tools(in, block, adds, &text);
+        TRY(anthropic_change_tools(in, block, adds, &text));
     else
-        r = anthropic_plain(in, block, type, &text);
-    return r < 0 ? r : put_instruction(in, &text);
+        TRY(anthropic_plain(in, block, type, &text));
+    return put_instruction(in, &text);
 }
 
 /* Results in the order of their calls, whichever tool was ready first: few templates show ids, so
@@ -549,11 +542,9 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
         return anthropic_refuse(in, ".role", "must be user, assistant or system");
     if (!yyjson_is_str(content) && !yyjson_is_arr(content))
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
-    int r = assistant ? end_calls(in) : 0;
-    if (r == 0 && assistant)
-        r = need_message(in, as);
-    if (r < 0)
-        return r;
+    TRY(assistant ? end_calls(in) : 0);
+    if (assistant)
+        TRY(need_message(in, as));
     in->open.replied |= !assistant;
     if (assistant)
         in->asked = content;
@@ -648,14 +639,12 @@ static int add_system_block(struct anthropic_input *in, yyjson_val *block, const
 }
 
 int anthropic_system(struct anthropic_input *in, yyjson_val *system) {
-    int r = 0;
-
     snprintf(in->place, sizeof(in->place), "system");
     if (yyjson_is_str(system))
-        r = add_system(in, system);
+        TRY(add_system(in, system));
     else if (yyjson_is_arr(system))
-        r = anthropic_each(in, system, add_system_block, NULL);
+        TRY(anthropic_each(in, system, add_system_block, NULL));
     else if (system && !yyjson_is_null(system))
-        r = anthropic_refuse(in, "", "must be a string or an array of text blocks");
-    return r < 0 ? r : end_message(in);
+        return anthropic_refuse(in, "", "must be a string or an array of text blocks");
+    return end_message(in);
 }

@@ -63,17 +63,15 @@ static int fill_in(struct input *in) {
     static const char *const names[] = {"input_prefix", "prompt", "input_suffix"};
     CLEANUP(buf_deinit) struct buf before = {.max = UINT32_MAX};
     yyjson_val *v[ARRAY_SIZE(names)];
-    int r = add_files(in, &before);
 
-    for (size_t i = 0; i < ARRAY_SIZE(names) && r == 0; i++) {
+    TRY(add_files(in, &before));
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         v[i] = yyjson_obj_get(in->body, names[i]);
         if (v[i] && !yyjson_is_null(v[i]) && !yyjson_is_str(v[i]))
             return refuse(in, names[i], "a string");
         if (i < 2)
-            r = json_add_text(&before, v[i]);
+            TRY(json_add_text(&before, v[i]));
     }
-    if (r < 0)
-        return r;
     if (!json_len(v[2]))
         return err_set_code(in->err, 400, "missing_required_parameter", "input_suffix",
                             "Missing required parameter: input_suffix.");
@@ -100,7 +98,6 @@ static int add_pictures(struct input *in, yyjson_val *data) {
     yyjson_val *item;
     char place[64];
     size_t i, n;
-    int r = 0;
 
     if (!yyjson_is_arr(data))
         return refuse(in, "multimodal_data", "an array of pictures in base64");
@@ -108,10 +105,9 @@ static int add_pictures(struct input *in, yyjson_val *data) {
         return refuse(in, "multimodal_data", "absent, because this model reads only text");
     yyjson_arr_foreach(data, i, n, item) {
         snprintf(place, sizeof(place), "multimodal_data[%zu]", i);
-        if (r == 0)
-            r = picture_parts_add(&in->job->request, item, false, place, in->err);
+        TRY(picture_parts_add(&in->job->request, item, false, place, in->err));
     }
-    return r;
+    return 0;
 }
 
 /* A text with a marker (/props has it) for each of the pictures @data. As llama-server does it, the

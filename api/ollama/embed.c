@@ -117,10 +117,7 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool one, struct 
     }
     yyjson_doc *ours = as_embedding(body, one, none);
     yyjson_doc_free(body);
-    int r =
-        ours ? gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, ours, err) : -ENOMEM;
-    if (r < 0)
-        return r;
+    TRY(ours ? gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, ours, err) : -ENOMEM);
     if (job->request.pool == SUBMIT_POOL_NONE)
         return err_set_code(err, 400, "invalid_value", "pooling",
                             "use /v1/embeddings or /embedding for vectors of each token");

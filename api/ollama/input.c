@@ -80,23 +80,22 @@ static int take_options(struct input *in, yyjson_val *options) {
         {"mirostat", "mirostat"},
     };
     yyjson_val *n = given(options, "num_predict");
-    int r = 0;
 
     if (options && !yyjson_is_obj(options))
         return refuse(in, "options", "an object");
     if (n && !yyjson_is_int(n))
         return refuse(in, "num_predict", "an integer");
-    for (size_t i = 0; i < ARRAY_SIZE(rows) && r == 0; i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         yyjson_val *v = given(options, rows[i].theirs);
 
         if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
             v = NULL; /* no stop strings */
         if (v)
-            r = put(in, rows[i].ours, copy(in, v));
+            TRY(put(in, rows[i].ours, copy(in, v)));
     }
-    if (r == 0 && n && yyjson_get_sint(n) > 0)
-        r = put(in, "max_tokens", copy(in, n));
-    return r;
+    if (n && yyjson_get_sint(n) > 0)
+        TRY(put(in, "max_tokens", copy(in, n)));
+    return 0;
 }
 
 /* "json", or a schema. */
@@ -142,17 +141,13 @@ static int take_logprobs(struct input *in, yyjson_val *body, bool text) {
 
 static int take_common(struct input *in, yyjson_val *body) {
     yyjson_val *stream = given(body, "stream");
-    int r = take_model(in, body);
 
-    if (r == 0 && stream && !yyjson_is_bool(stream))
+    TRY(take_model(in, body));
+    if (stream && !yyjson_is_bool(stream))
         return refuse(in, "stream", "a boolean");
-    if (r == 0)
-        r = put(in, "stream", yyjson_mut_bool(in->doc, !stream || yyjson_get_bool(stream)));
-    if (r == 0)
-        r = take_options(in, given(body, "options"));
-    if (r == 0)
-        r = take_format(in, given(body, "format"));
-    return r;
+    TRY(put(in, "stream", yyjson_mut_bool(in->doc, !stream || yyjson_get_bool(stream))));
+    TRY(take_options(in, given(body, "options")));
+    return take_format(in, given(body, "format"));
 }
 
 /* ---- messages ---- */
@@ -194,17 +189,16 @@ static int add_message(struct input *in, yyjson_val *m, int at, yyjson_mut_val *
         {"tool_name", "name"}, {"tool_call_id", "tool_call_id"},
     };
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(in->doc, list);
-    int r = 0;
 
     if (!yyjson_is_obj(m))
         return refuse(in, "messages", "an array of objects");
-    for (size_t i = 0; i < ARRAY_SIZE(keys) && r == 0; i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
         yyjson_val *v = given(m, keys[i][0]);
 
         if (v && !yyjson_mut_obj_add_val(in->doc, to, keys[i][1], copy(in, v)))
-            r = -ENOMEM;
+            return -ENOMEM;
     }
-    return r < 0 ? r : take_content(in, m, given(m, "content"), at, to);
+    return take_content(in, m, given(m, "content"), at, to);
 }
 
 /* Returns true if @m, the last message, is the beginning of the answer, as Ollama's templates take

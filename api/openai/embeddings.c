@@ -147,14 +147,13 @@ static int answer(struct vectors *v, struct buf *b) {
 }
 
 static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    int r = gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, body, err);
-
-    if (r == 0 && !job->request.pool)
+    TRY(gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, body, err));
+    if (!job->request.pool)
         job->request.pool = job->model->info->pool ? job->model->info->pool : SUBMIT_POOL_LAST;
-    if (r == 0 && job->request.pool == SUBMIT_POOL_NONE && job->request.dimensions)
+    if (job->request.pool == SUBMIT_POOL_NONE && job->request.dimensions)
         return err_set_code(err, 400, "unsupported_parameter", "dimensions",
                             "dimensions cannot be combined with the pooling \"none\".");
-    return r;
+    return 0;
 }
 
 /* llama-server's /embedding: arrays in an array, also of one vector. */

@@ -280,11 +280,8 @@ static int begin(struct vectors *e, struct err *err) {
     if (e->job.n_prompts == 0)
         return answer(e);
     e->tenant = tenants_get(&e->job.env->tenants, e->exchange->tenant);
-    int r = measure(e, err);
-    if (r == 0)
-        r = bill_request(e->exchange, e->job.model, e->n_tokens, err);
-    if (r < 0)
-        return r;
+    TRY(measure(e, err));
+    TRY(bill_request(e->exchange, e->job.model, e->n_tokens, err));
     e->text = calloc(e->job.n_prompts, sizeof(*e->text));
     e->score = calloc(e->job.n_prompts, sizeof(*e->score));
     if (!e->text || !e->score)
@@ -295,19 +292,18 @@ static int begin(struct vectors *e, struct err *err) {
     if (!e->job.request.return_documents)
         gen_request_drop_body(&e->job.request);
     uint32_t n = MIN(MAX(e->job.env->opts.max_running / 4, 1u), VECTORS_LANES);
-    for (uint32_t i = 0; i < MIN(n, e->n_inputs) && r == 0; i++) {
+    for (uint32_t i = 0; i < MIN(n, e->n_inputs); i++) {
         struct vectors_lane *l = &e->lane[i];
 
-        r = load(e, l);
-        if (r == 0 && i > 0 && !admit_is_free(&e->job.env->admit, &l->waiter)) {
+        TRY(load(e, l));
+        if (i > 0 && !admit_is_free(&e->job.env->admit, &l->waiter)) {
             l->gen = gen_free(l->gen); /* fewer lanes do it too */
             e->n_next--;
             break;
         }
-        if (r == 0)
-            r = admit_enter(&e->job.env->admit, &l->waiter, &e->exchange->retry_ms, err);
+        TRY(admit_enter(&e->job.env->admit, &l->waiter, &e->exchange->retry_ms, err));
     }
-    return r;
+    return 0;
 }
 
 static void on_prepared(struct prompt_job *job) {
