@@ -109,14 +109,13 @@ static int read_compaction(struct responses_build *b, yyjson_val *item) {
 static int read_agent_message(struct responses_build *b, yyjson_val *item) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     const char *author = json_cstr(yyjson_obj_get(item, "author"));
-    int r = buf_printf(&text, "Message from %s:\n", author ? author : "another agent");
-    size_t head = text.len;
 
-    if (r == 0)
-        r = foreign_text(&text, yyjson_obj_get(item, "content"));
-    if (r == 0 && text.len == head)
-        r = buf_add_str(&text, "(It cannot be read here.)");
-    return r < 0 ? r : responses_add_user(b, &text);
+    TRY(buf_printf(&text, "Message from %s:\n", author ? author : "another agent"));
+    size_t head = text.len;
+    TRY(foreign_text(&text, yyjson_obj_get(item, "content")));
+    if (text.len == head)
+        TRY(buf_add_str(&text, "(It cannot be read here.)"));
+    return responses_add_user(b, &text);
 }
 
 static int read_approval(struct responses_build *b, yyjson_val *item) {
@@ -144,13 +143,11 @@ static int read_unknown(struct responses_build *b, yyjson_val *item) {
     const char *type = json_cstr(yyjson_obj_get(item, "type"));
     const char *call =
         yyjson_is_str(id) ? call_table_find(&b->calls, json_text(id), json_len(id)) : NULL;
-    int r = foreign_text(&text, item);
 
-    if (r == 0 && !text.len)
-        r = buf_printf(&text, "(An item of type %.64s, which this model cannot see.)",
-                       type ? type : "unknown");
-    if (r < 0)
-        return r;
+    TRY(foreign_text(&text, item));
+    if (!text.len)
+        TRY(buf_printf(&text, "(An item of type %.64s, which this model cannot see.)",
+                       type ? type : "unknown"));
     if (call && type && strstr(type, "output"))
         return responses_add_result(b, id_of(b, item), call, &text);
     return yyjson_is_str(role) && !yyjson_equals_str(role, "assistant")

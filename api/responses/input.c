@@ -8,6 +8,7 @@
 #include "api/generation/env.h"
 #include "api/responses/build.h"
 #include "api/responses/conversation.h"
+#include "base/try.h"
 
 /*
  * The body of a Responses request as that of a chat. Fields that a chat has under the same name are
@@ -430,56 +431,50 @@ static int put_string_input(struct responses_build *b, yyjson_val *text) {
 /* Reads items, or the text of one, and keeps them in the response if that is stored. */
 static int put_items(struct responses_build *b, yyjson_val *items) {
     bool keep = b->rs->store || b->rs->framed;
-    int r = keep ? buf_add_char(&b->rs->kept.input, '[') : 0;
 
-    if (r == 0)
-        r = yyjson_is_str(items) ? put_string_input(b, items) : responses_items(b, items, keep);
-    return r == 0 && keep ? buf_add_char(&b->rs->kept.input, ']') : r;
+    TRY(keep ? buf_add_char(&b->rs->kept.input, '[') : 0);
+    TRY(yyjson_is_str(items) ? put_string_input(b, items) : responses_items(b, items, keep));
+    return keep ? buf_add_char(&b->rs->kept.input, ']') : 0;
 }
 
 static int put_messages(struct responses_build *b, const struct fields *f, yyjson_mut_val *root) {
     yyjson_val *text = f->v[INSTRUCTIONS];
-    int r = (b->messages = yyjson_mut_arr(b->doc)) ? 0 : -ENOMEM;
 
-    if (r == 0 && json_len(text))
-        r = responses_instructions(b, json_text(text), json_len(text));
-    if (r == 0 && f->v[PREVIOUS])
-        r = put_past(b, f->v[PREVIOUS]);
-    if (r == 0 && f->v[CONVERSATION])
-        r = put_conversation(b, id_of(f->v[CONVERSATION]));
-    if (r == 0)
-        r = put_items(b, f->v[INPUT]);
-    if (r == 0)
-        r = responses_items_end(b);
-    if (r == 0 && yyjson_mut_arr_size(b->messages) == 0)
+    TRY((b->messages = yyjson_mut_arr(b->doc)) ? 0 : -ENOMEM);
+    if (json_len(text))
+        TRY(responses_instructions(b, json_text(text), json_len(text)));
+    if (f->v[PREVIOUS])
+        TRY(put_past(b, f->v[PREVIOUS]));
+    if (f->v[CONVERSATION])
+        TRY(put_conversation(b, id_of(f->v[CONVERSATION])));
+    TRY(put_items(b, f->v[INPUT]));
+    TRY(responses_items_end(b));
+    if (yyjson_mut_arr_size(b->messages) == 0)
         return responses_refuse(b, "input", "must not be empty");
-    return r < 0 ? r : responses_put_value(b, root, "messages", b->messages);
+    return responses_put_value(b, root, "messages", b->messages);
 }
 
 /* ---- the chat ---- */
 
 static int put_chat(struct responses_build *b, const struct fields *f, yyjson_mut_val *root) {
-    int r = responses_tools(b, f->v[TOOLS]);
-
-    if (r == 0)
-        r = put_messages(b, f, root);
-    if (r == 0)
-        r = responses_tools_end(b, root);
-    if (r == 0 && f->v[TOOL_CHOICE])
-        r = responses_tool_choice(b, f->v[TOOL_CHOICE], root);
-    if (r == 0 && f->v[REASONING])
-        r = put_reasoning(b, f->v[REASONING], root);
-    if (r == 0 && f->v[TEXT])
-        r = put_format(b, f->v[TEXT], root);
-    if (r == 0 && f->v[MAX_OUTPUT])
-        r = responses_put_value(b, root, "max_completion_tokens",
-                                yyjson_val_mut_copy(b->doc, f->v[MAX_OUTPUT]));
-    if (r == 0 && b->rs->wants_logprobs)
-        r = responses_put_value(b, root, "logprobs", yyjson_mut_true(b->doc));
-    for (size_t i = TOP_LOGPROBS; i < ARRAY_SIZE(names) && r == 0; i++)
+    TRY(responses_tools(b, f->v[TOOLS]));
+    TRY(put_messages(b, f, root));
+    TRY(responses_tools_end(b, root));
+    if (f->v[TOOL_CHOICE])
+        TRY(responses_tool_choice(b, f->v[TOOL_CHOICE], root));
+    if (f->v[REASONING])
+        TRY(put_reasoning(b, f->v[REASONING], root));
+    if (f->v[TEXT])
+        TRY(put_format(b, f->v[TEXT], root));
+    if (f->v[MAX_OUTPUT])
+        TRY(responses_put_value(b, root, "max_completion_tokens",
+                                yyjson_val_mut_copy(b->doc, f->v[MAX_OUTPUT])));
+    if (b->rs->wants_logprobs)
+        TRY(responses_put_value(b, root, "logprobs", yyjson_mut_true(b->doc)));
+    for (size_t i = TOP_LOGPROBS; i < ARRAY_SIZE(names); i++)
         if (f->v[i])
-            r = responses_put_value(b, root, names[i], yyjson_val_mut_copy(b->doc, f->v[i]));
-    return r;
+            TRY(responses_put_value(b, root, names[i], yyjson_val_mut_copy(b->doc, f->v[i])));
+    return 0;
 }
 
 /* ---- what the response repeats ---- */
@@ -556,10 +551,8 @@ static int put_echo(struct responses *rs, const struct fields *f, const struct g
 
 static int build_chat(struct responses_build *b, const struct fields *f, yyjson_doc **out) {
     yyjson_mut_val *root = yyjson_mut_obj(b->doc);
-    int r = root ? put_chat(b, f, root) : -ENOMEM;
 
-    if (r < 0)
-        return r;
+    TRY(root ? put_chat(b, f, root) : -ENOMEM);
     yyjson_mut_doc_set_root(b->doc, root);
     *out = yyjson_mut_doc_imut_copy(b->doc, NULL);
     return *out ? 0 : -ENOMEM;

@@ -1,6 +1,7 @@
 #include "api/responses/item_list.h"
 
 #include <assert.h>
+#include "base/try.h"
 
 void item_list_init(struct item_list *l) {
     buf_init(&l->entries, UINT32_MAX);
@@ -17,19 +18,17 @@ void item_list_deinit(struct item_list *l) {
 int item_list_add(struct item_list *l, struct item_entry e, const char *id, size_t id_len) {
     size_t n = item_list_n(l);
     const struct item_entry *last = n ? item_list_get(l, n - 1) : NULL;
-    int r = 0;
 
     assert(e.len >= 2 && (!last || e.at >= last->at + last->len)); /* {} */
     e.id = id ? (uint32_t)l->ids.len : ITEM_NO_ID;
-    if (id)
-        r = buf_add(&l->ids, id, id_len);
-    if (r == 0 && id)
-        r = buf_add_char(&l->ids, 0);
-    if (r == 0)
-        r = buf_add(&l->entries, &e, sizeof(e));
-    if (r == 0 && !e.silent)
+    if (id) {
+        TRY(buf_add(&l->ids, id, id_len));
+        TRY(buf_add_char(&l->ids, 0));
+    }
+    TRY(buf_add(&l->entries, &e, sizeof(e)));
+    if (!e.silent)
         l->n_said += e.len;
-    return r;
+    return 0;
 }
 
 const struct item_entry *item_list_get(const struct item_list *l, size_t i) {

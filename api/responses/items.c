@@ -158,11 +158,11 @@ static int need_name(const struct responses_build *b, yyjson_val *item, const ch
  * where one of both is no name. */
 static int need_tool(const struct responses_build *b, yyjson_val *item, yyjson_val **name) {
     yyjson_val *space = yyjson_obj_get(item, "namespace");
-    int r = need_name(b, item, "name", name);
 
-    return r == 0 && yyjson_is_str(space) && !json_cstr(space)
+    TRY(need_name(b, item, "name", name));
+    return yyjson_is_str(space) && !json_cstr(space)
                ? refuse(b, ".namespace", "must not contain NUL")
-               : r;
+               : 0;
 }
 
 /* ---- messages ---- */
@@ -237,10 +237,8 @@ int responses_say(struct responses_build *b, const struct buf *text) {
 
 /* Adds a message of another side than the assistant's. */
 static int add_said(struct responses_build *b, const char *role, yyjson_mut_val *content) {
-    int r;
-
-    if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)
-        return r;
+    TRY(begin(b));
+    TRY(end_turn(b));
     yyjson_mut_val *m = add_message(b, role);
     return m ? responses_put_value(b, m, "content", content) : -ENOMEM;
 }
@@ -310,22 +308,20 @@ static int remember_call(struct responses_build *b, const char *id, const char *
 int responses_add_call(struct responses_build *b, const char *id, const char *name,
                        yyjson_mut_val *args) {
     yyjson_mut_val *call = yyjson_mut_obj(b->doc), *f = yyjson_mut_obj(b->doc);
-    int r = args ? open_turn(b, false) : -ENOMEM;
 
+    TRY(args ? open_turn(b, false) : -ENOMEM);
     assert(id && name);
 
-    if (r == 0 && !b->turn.calls && !(b->turn.calls = yyjson_mut_arr(b->doc)))
-        r = -ENOMEM;
-    if (r == 0 && (!yyjson_mut_obj_add_strcpy(b->doc, call, "id", id) ||
-                   !yyjson_mut_obj_add_str(b->doc, call, "type", "function") ||
-                   !yyjson_mut_obj_add_strcpy(b->doc, f, "name", name) ||
-                   !yyjson_mut_arr_append(b->turn.calls, call)))
-        r = -ENOMEM;
-    if (r == 0)
-        r = responses_put_value(b, f, "arguments", args);
-    if (r == 0)
-        r = responses_put_value(b, call, "function", f);
-    return r < 0 ? r : remember_call(b, id, name);
+    if (!b->turn.calls && !(b->turn.calls = yyjson_mut_arr(b->doc)))
+        return -ENOMEM;
+    if (!yyjson_mut_obj_add_strcpy(b->doc, call, "id", id) ||
+        !yyjson_mut_obj_add_str(b->doc, call, "type", "function") ||
+        !yyjson_mut_obj_add_strcpy(b->doc, f, "name", name) ||
+        !yyjson_mut_arr_append(b->turn.calls, call))
+        return -ENOMEM;
+    TRY(responses_put_value(b, f, "arguments", args));
+    TRY(responses_put_value(b, call, "function", f));
+    return remember_call(b, id, name);
 }
 
 /* Adds a call whose id and @name were read from an item; @name NULL: no memory. */
@@ -338,14 +334,11 @@ static int add_call(struct responses_build *b, yyjson_val *id, const char *name,
 
 static int read_call(struct responses_build *b, yyjson_val *item) {
     yyjson_val *id, *name, *args = yyjson_obj_get(item, "arguments");
-    int r = need_name(b, item, "call_id", &id);
 
-    if (r == 0)
-        r = need_tool(b, item, &name);
-    if (r == 0 && !yyjson_is_str(args))
-        r = refuse(b, ".arguments", "must be a string of JSON");
-    if (r < 0)
-        return r;
+    TRY(need_name(b, item, "call_id", &id));
+    TRY(need_tool(b, item, &name));
+    if (!yyjson_is_str(args))
+        return refuse(b, ".arguments", "must be a string of JSON");
     return add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name),
                     yyjson_mut_strncpy(b->doc, json_text(args), json_len(args)));
 }
@@ -353,17 +346,12 @@ static int read_call(struct responses_build *b, yyjson_val *item) {
 static int read_custom_call(struct responses_build *b, yyjson_val *item) {
     yyjson_val *id, *name, *input = yyjson_obj_get(item, "input");
     yyjson_mut_val *args = yyjson_mut_obj(b->doc);
-    int r = need_name(b, item, "call_id", &id);
 
-    if (r == 0)
-        r = need_tool(b, item, &name);
-    if (r == 0 && !yyjson_is_str(input))
-        r = refuse(b, ".input", "must be a string");
-    if (r == 0)
-        r = args ? responses_put_value(b, args, "input", yyjson_val_mut_copy(b->doc, input))
-                 : -ENOMEM;
-    if (r < 0)
-        return r;
+    TRY(need_name(b, item, "call_id", &id));
+    TRY(need_tool(b, item, &name));
+    if (!yyjson_is_str(input))
+        return refuse(b, ".input", "must be a string");
+    TRY(args ? responses_put_value(b, args, "input", yyjson_val_mut_copy(b->doc, input)) : -ENOMEM);
     return add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name), args);
 }
 
@@ -398,10 +386,8 @@ static int add_output(struct responses_build *b, yyjson_val *item, struct conten
 
 static int add_result(struct responses_build *b, const char *id, const char *name,
                       yyjson_mut_val *content) {
-    int r;
-
-    if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)
-        return r;
+    TRY(begin(b));
+    TRY(end_turn(b));
     yyjson_mut_val *m = add_message(b, "tool");
     if (!m || !yyjson_mut_obj_add_strcpy(b->doc, m, "tool_call_id", id) ||
         !yyjson_mut_obj_add_strcpy(b->doc, m, "name", name))

@@ -7,6 +7,7 @@
 #include "api/generation/env.h"
 #include "api/generation/gen.h"
 #include "api/openai/choices.h"
+#include "base/try.h"
 
 /*
  * The parser holds text back while it may begin a marker, so the content that a token releases may
@@ -78,18 +79,16 @@ static int release(struct logprobs *l, const struct writer *w, const struct gen 
 }
 
 int logprobs_update(struct logprobs *l, const struct writer *w, const struct gen *g) {
-    int r = 0;
-
     assert(g->output);
     if (!g->content_end || !g->logprobs)
         return 0;
-    for (; l->seen < g->n_counted && r == 0; l->seen++)
+    for (; l->seen < g->n_counted; l->seen++)
         if (g->content_end[l->seen] > l->told)
-            r = release(l, w, g, l->seen, g->content_end[l->seen]);
+            TRY(release(l, w, g, l->seen, g->content_end[l->seen]));
     size_t all = g->output->text[OUTPUT_CONTENT].len;
-    if (r == 0 && g->output->finished && g->n_counted > 0 && all > l->told)
-        r = release(l, w, g, g->n_counted - 1, all);
-    return r;
+    if (g->output->finished && g->n_counted > 0 && all > l->told)
+        TRY(release(l, w, g, g->n_counted - 1, all));
+    return 0;
 }
 
 uint32_t logprobs_until(const struct logprobs *l, size_t end) {

@@ -7,6 +7,7 @@
 #include "api/responses/background.h"
 #include "api/responses/conversation.h"
 #include "api/responses/responses.h"
+#include "base/try.h"
 
 /* The endpoints that make responses, and what becomes of a response that is complete. */
 
@@ -92,13 +93,12 @@ static int check_length(const struct responses *rs, const struct gen *g, struct 
 /* endpoint.prepared */
 static int prepare(struct writer *w, struct err *err) {
     struct responses *rs = responses_of(w);
-    int r = check_length(rs, w->choices[0].gen, err);
 
-    if (r == 0)
-        r = conversation_lock(rs, err);
-    if (r == 0 && (rs->store || rs->framed))
+    TRY(check_length(rs, w->choices[0].gen, err));
+    TRY(conversation_lock(rs, err));
+    if (rs->store || rs->framed)
         store_watch(rs->env->store);
-    return r < 0 ? r : background_begin(w, err);
+    return background_begin(w, err);
 }
 
 static const struct endpoint endpoint = {

@@ -71,19 +71,18 @@ static int put_members(struct responses_build *b, yyjson_val *tool, bool custom,
                                            {"description", "format"}};
     char must[40];
     const char *type, *wrong = custom ? NULL : messages_wrong_member(tool, &type);
-    int r = 0;
 
     if (wrong) {
         snprintf(must, sizeof(must), "must be %s", type);
         return refuse_tool(b, place, wrong, must);
     }
-    for (const char *const *key = keys[custom]; *key && r == 0; key++) {
+    for (const char *const *key = keys[custom]; *key; key++) {
         yyjson_val *v = yyjson_obj_get(tool, *key);
 
         if (v && !yyjson_is_null(v) && !yyjson_equals_str(v, ""))
-            r = responses_put_value(b, to, *key, yyjson_val_mut_copy(b->doc, v));
+            TRY(responses_put_value(b, to, *key, yyjson_val_mut_copy(b->doc, v)));
     }
-    return r;
+    return 0;
 }
 
 /* Adds @t to the tools that calls are looked for in. */
