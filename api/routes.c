@@ -97,12 +97,11 @@ static int put_origin(const struct exchange *x, char *out, size_t size) {
 int routes_check_head(struct exchange *x, const struct http *h, struct err *err) {
     x->retries = (uint32_t)number_of(http_header(h, "x-stainless-retry-count", NULL), 1000);
     x->timeout_ms = 1000 * number_of(http_header(h, "x-stainless-read-timeout", NULL), 1000000);
-    int r = auth_check_host(env_of(x)->opts.hosts, env_of(x)->opts.cors_origins, h, x->conn->local,
-                            err);
 
-    if (r == 0)
-        note_origin(x, h);
-    return r;
+    TRY(auth_check_host(env_of(x)->opts.hosts, env_of(x)->opts.cors_origins, h, x->conn->local,
+                        err));
+    note_origin(x, h);
+    return 0;
 }
 
 /* Only JSON: a browser may send other types without asking first. */

@@ -3,6 +3,7 @@
 #include "api/generation/env.h"
 #include "api/generation/model.h"
 #include "api/limits/usage_limit.h"
+#include "base/try.h"
 
 /* Usage belongs to the daemon that has the client's connection: one that computes for another
  * daemon's clients, as the newer one during an upgrade, counts nothing. */
@@ -28,13 +29,11 @@ static void count(struct gen_env *env, const struct tenant *t, uint32_t key, str
 int bill_request(struct exchange *x, struct model *m, uint64_t n_tokens, struct err *err) {
     struct gen_env *env = env_of(x);
     struct tenant *t = tenants_get(&env->tenants, x->tenant);
-    int r = usage_limit_check(&env->usage, t, n_tokens, &x->retry_ms, err);
 
-    if (r == 0)
-        r = tenant_request(t, n_tokens, clock_now(env->clock), &x->retry_ms, err);
-    if (r == 0)
-        count(env, t, x->key, m, &(struct usage_sum){.requests = 1});
-    return r;
+    TRY(usage_limit_check(&env->usage, t, n_tokens, &x->retry_ms, err));
+    TRY(tenant_request(t, n_tokens, clock_now(env->clock), &x->retry_ms, err));
+    count(env, t, x->key, m, &(struct usage_sum){.requests = 1});
+    return 0;
 }
 
 void bill_tokens(struct model *m, const struct tenant *t, const uint32_t *key,

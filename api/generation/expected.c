@@ -4,19 +4,18 @@
 #include <string.h>
 #include "api/generation/model.h"
 #include "api/http/json.h"
+#include "base/try.h"
 
 static int add_parts(yyjson_val *content, struct buf *out) {
     size_t i, n;
     yyjson_val *part;
-    int r = 0;
 
     yyjson_arr_foreach(content, i, n, part) {
         yyjson_val *text = yyjson_obj_get(part, "text");
 
-        if (r == 0)
-            r = json_add_text(out, text);
+        TRY(json_add_text(out, text));
     }
-    return r;
+    return 0;
 }
 
 int expected_take(struct prompt_job *job) {

@@ -72,10 +72,9 @@ READER(field_string) {
 
     if (!yyjson_is_str(v) || json_len(v) > f->hi)
         return field_refuse(f, err);
-    int result = field_copy(r, v, &s);
-    if (result == 0)
-        memcpy(member(r, f), &s, sizeof(s));
-    return result;
+    TRY(field_copy(r, v, &s));
+    memcpy(member(r, f), &s, sizeof(s));
+    return 0;
 }
 
 READER(field_array) {

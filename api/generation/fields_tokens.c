@@ -18,10 +18,9 @@ READER(field_allowed) {
 
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) > m->info->n_vocab)
         return field_refuse(f, err);
-    int result = gen_request_ids(r, m, v, f->name, &ids, &n, err);
-    if (result == 0)
-        r->allowed = (struct str){(const char *)ids, n * (uint32_t)sizeof(*ids)};
-    return result;
+    TRY(gen_request_ids(r, m, v, f->name, &ids, &n, err));
+    r->allowed = (struct str){(const char *)ids, n * (uint32_t)sizeof(*ids)};
+    return 0;
 }
 
 static int add_word(struct buf *list, const struct tokens *t) {

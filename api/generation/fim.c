@@ -1,6 +1,7 @@
 #include "api/generation/fim.h"
 
 #include <string.h>
+#include "base/try.h"
 
 /* Prefix, suffix and middle of each family. */
 static const struct {
@@ -67,13 +68,11 @@ static int add(const struct tokenizer *t, int32_t marker, const char *text, size
 
 int fim_encode(const struct fim *f, const struct tokenizer *t, const char *before, size_t n_before,
                const char *after, size_t n_after, struct tokens *out) {
-    int r = tokenizer_adds_bos(t) ? tokens_add(out, tokenizer_bos(t)) : 0;
-
-    if (r == 0 && f->suffix_first)
-        r = add(t, f->suffix, after, n_after, out);
-    if (r == 0)
-        r = add(t, f->prefix, before, n_before, out);
-    if (r == 0 && !f->suffix_first)
-        r = add(t, f->suffix, after, n_after, out);
-    return r == 0 && f->middle >= 0 ? tokens_add(out, f->middle) : r;
+    TRY(tokenizer_adds_bos(t) ? tokens_add(out, tokenizer_bos(t)) : 0);
+    if (f->suffix_first)
+        TRY(add(t, f->suffix, after, n_after, out));
+    TRY(add(t, f->prefix, before, n_before, out));
+    if (!f->suffix_first)
+        TRY(add(t, f->suffix, after, n_after, out));
+    return f->middle >= 0 ? tokens_add(out, f->middle) : 0;
 }

@@ -423,26 +423,22 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
         return refuse(b, "", "must be an object");
     if (!role)
         return refuse(b, ".role", "must be system, developer, user, assistant, tool or function");
-    int r = put(b, to, "role", yyjson_mut_strcpy(b->doc, role));
+    TRY(put(b, to, "role", yyjson_mut_strcpy(b->doc, role)));
     bool assistant = strcmp(role, "assistant") == 0, plain = b->form->plain && assistant;
     bool written = b->form->calls && assistant && yyjson_arr_size(yyjson_obj_get(m, "tool_calls"));
-    if (r == 0)
-        r = plain     ? put_plain_calls(b, m, to)
-            : written ? put_written_calls(b, m, to, b->at)
-                      : put_content(b, m, to, role);
-    if (r == 0 && !plain && !written)
-        r = put_calls(b, m, to);
-    if (r == 0)
-        r = put_string(b, m, to, "name", "name");
-    if (r == 0)
-        r = put_string(b, m, to, "tool_call_id", "tool_call_id");
-    if (r == 0)
-        r = put_string(b, m, to,
-                       yyjson_obj_get(m, "reasoning_content") ? "reasoning_content" : "reasoning",
-                       "reasoning_content");
-    if (r == 0 && assistant)
-        r = put_thought_parts(b, m, to);
-    return r == 0 && b->form->thoughts ? put_thoughts(b, to) : r;
+    TRY(plain     ? put_plain_calls(b, m, to)
+        : written ? put_written_calls(b, m, to, b->at)
+                  : put_content(b, m, to, role));
+    if (!plain && !written)
+        TRY(put_calls(b, m, to));
+    TRY(put_string(b, m, to, "name", "name"));
+    TRY(put_string(b, m, to, "tool_call_id", "tool_call_id"));
+    TRY(put_string(b, m, to,
+                   yyjson_obj_get(m, "reasoning_content") ? "reasoning_content" : "reasoning",
+                   "reasoning_content"));
+    if (assistant)
+        TRY(put_thought_parts(b, m, to));
+    return b->form->thoughts ? put_thoughts(b, to) : 0;
 }
 
 /* The ranges of @t from @first on are of @text, which is now behind @begin in @all. */

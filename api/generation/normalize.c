@@ -6,6 +6,7 @@
 #include "api/http/json.h"
 #include "base/buf.h"
 #include "base/jobs.h"
+#include "base/try.h"
 
 struct bent {
     yyjson_mut_doc *doc;
@@ -193,28 +194,26 @@ static bool is_users(const struct bent *b, size_t i) {
 static int bend(struct bent *b, yyjson_val *messages) {
     yyjson_val *m = yyjson_arr_get_first(messages);
     size_t n = yyjson_arr_size(messages), done;
-    int r = 0;
 
-    for (size_t i = 0; i < n && r == 0; i++, m = json_next(m)) {
+    for (size_t i = 0; i < n; i++, m = json_next(m)) {
         done = 0;
-        if ((r = job_pause()) < 0)
-            return r;
+        TRY(job_pause());
         if (is_system(m))
-            r = add(b, m, is_users(b, i) ? "user" : "system");
+            TRY(add(b, m, is_users(b, i) ? "user" : "system"));
         else if (is_role(m, "user"))
-            r = add(b, m, "user");
+            TRY(add(b, m, "user"));
         else if (is_role(m, "assistant") && (b->how & NORMALIZE_TURNS) &&
                  yyjson_arr_size(yyjson_obj_get(m, "tool_calls")) > 1)
-            r = split_calls(b, m, n - i - 1, &done);
+            TRY(split_calls(b, m, n - i - 1, &done));
         else if (is_role(m, "assistant"))
-            r = add(b, m, "assistant");
+            TRY(add(b, m, "assistant"));
         else
-            r = append(b, "", yyjson_val_mut_copy(b->doc, m));
+            TRY(append(b, "", yyjson_val_mut_copy(b->doc, m)));
         assert(done < n - i);
         for (; done; done--, i++)
             m = json_next(m);
     }
-    return r;
+    return 0;
 }
 
 bool normalize_has_late_system(yyjson_val *messages) {

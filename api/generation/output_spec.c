@@ -5,6 +5,7 @@
 #include <string.h>
 #include "api/generation/custom.h"
 #include "api/http/json.h"
+#include "base/try.h"
 
 static int invalid(const char *param, const char *must, struct err *err) {
     return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param, must);
@@ -121,7 +122,6 @@ int output_spec_response_format(struct gen_request *r, yyjson_val *v, struct err
 int output_spec_structured(struct gen_request *r, yyjson_val *v, struct err *err) {
     yyjson_val *s, *compact = given(v, "disable_any_whitespace");
     yyjson_val *any_order = given(v, "any_order");
-    int result = 0;
 
     if (!yyjson_is_obj(v))
         return invalid("structured_outputs", "an object", err);
@@ -136,16 +136,16 @@ int output_spec_structured(struct gen_request *r, yyjson_val *v, struct err *err
     r->form.compact = yyjson_get_bool(compact);
     r->form.any_order = yyjson_get_bool(any_order);
     if ((s = given(v, "json")))
-        result = set_schema_or_text(r, "structured_outputs.json", s, err);
-    if (result == 0 && (s = given(v, "json_object")))
-        result = set_object(r, "structured_outputs.json_object", s, err);
-    if (result == 0 && (s = given(v, "regex")))
-        result = set_string(r, "regex", "structured_outputs.regex", s, err);
-    if (result == 0 && (s = given(v, "choice")))
-        result = set_choice(r, "structured_outputs.choice", s, err);
-    if (result == 0 && (s = given(v, "grammar")))
-        result = set_grammar(r, "structured_outputs.grammar", s, err);
-    return result;
+        TRY(set_schema_or_text(r, "structured_outputs.json", s, err));
+    if ((s = given(v, "json_object")))
+        TRY(set_object(r, "structured_outputs.json_object", s, err));
+    if ((s = given(v, "regex")))
+        TRY(set_string(r, "regex", "structured_outputs.regex", s, err));
+    if ((s = given(v, "choice")))
+        TRY(set_choice(r, "structured_outputs.choice", s, err));
+    if ((s = given(v, "grammar")))
+        TRY(set_grammar(r, "structured_outputs.grammar", s, err));
+    return 0;
 }
 
 int output_spec_guided(struct gen_request *r, const char *field, yyjson_val *v, struct err *err) {

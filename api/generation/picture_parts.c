@@ -52,14 +52,12 @@ int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const c
     const char *text = json_text(data);
     size_t len = json_len(data);
     bool address = picture_fetch_is_address(text, len) && !memchr(text, 0, len);
-    int result = 0;
     if (address)
-        result = (p->address = strdup(text)) ? 0 : -ENOMEM;
+        TRY((p->address = strdup(text)) ? 0 : -ENOMEM);
     else
-        result = image_data_read(text, len, place, &p->file, &p->n_file, err);
-    if (result == 0)
-        r->n_pictures++;
-    return result;
+        TRY(image_data_read(text, len, place, &p->file, &p->n_file, err));
+    r->n_pictures++;
+    return 0;
 }
 
 /* ---- parts of messages ---- */
@@ -106,17 +104,14 @@ static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
 static int copy_parts(struct finding *f, yyjson_val *parts, yyjson_mut_val *to) {
     yyjson_val *part;
     size_t n;
-    int r = 0;
 
     yyjson_arr_foreach(parts, f->part, n, part) {
         if (picture_part_is(part))
-            r = find_part(f, part, to);
+            TRY(find_part(f, part, to));
         else
-            r = yyjson_mut_arr_append(to, yyjson_val_mut_copy(f->doc, part)) ? 0 : -ENOMEM;
-        if (r < 0)
-            return r;
+            TRY(yyjson_mut_arr_append(to, yyjson_val_mut_copy(f->doc, part)) ? 0 : -ENOMEM);
     }
-    return r;
+    return 0;
 }
 
 static bool has_picture(yyjson_val *m) {

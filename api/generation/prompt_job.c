@@ -510,16 +510,15 @@ int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct
 static int detokenise(struct prompt_job *job) {
     int32_t *ids = NULL;
     uint32_t n = 0;
-    int r = 0;
 
     buf_init(&job->text, API_SEND_MAX);
     if (yyjson_arr_size(job->request.tokens) > job->max_tokens)
         return err_set_code(&job->err, 400, "invalid_value", "tokens",
                             "tokens must have at most %u entries.", job->max_tokens);
     if (yyjson_arr_size(job->request.tokens))
-        r = gen_request_ids(&job->request, job->model, job->request.tokens, "tokens", &ids, &n,
-                            &job->err);
-    return r < 0 ? r : tokenizer_decode(job->model->info->tokenizer, ids, n, true, &job->text);
+        TRY(gen_request_ids(&job->request, job->model, job->request.tokens, "tokens", &ids, &n,
+                            &job->err));
+    return tokenizer_decode(job->model->info->tokenizer, ids, n, true, &job->text);
 }
 
 /* The body as the canonical request. -EAGAIN: not here; the body is still there. */
@@ -546,35 +545,30 @@ static int translate(struct prompt_job *job) {
 }
 
 static int prepare(struct prompt_job *job) {
-    int r = job->translated ? 0 : translate(job);
-
-    if (r < 0)
-        return r;
+    TRY(job->translated ? 0 : translate(job));
     if (job->request.tokens)
         return detokenise(job);
     if (job->quick && job->request.sampling.dry_multiplier > 0)
         return -EAGAIN; /* to look for its breakers in the vocabulary takes long */
     if (!job->request.conversation)
         job->request.conversation = session_conversation(job->env->secret, job->request.messages);
-    if ((r = picture_parts_take(job)) < 0)
-        return r;
-    r = job->request.messages    ? find_chat(job, &job->err)
+    TRY(picture_parts_take(job));
+    TRY(job->request.messages    ? find_chat(job, &job->err)
         : job->request.documents ? find_pairs(job, &job->err)
-                                 : find_prompts(job, &job->err);
-    if (r == 0 && job->chat)
-        r = render(job);
-    if (r == 0 && job->request.n_variants)
-        r = variants_spread(job, INLINE_TEXT);
-    if (r == 0 && job->quick && job->chat && job->prompts[0].len > INLINE_TEXT)
-        r = -EAGAIN;
-    for (uint32_t i = 0; i < job->n_prompts && r == 0; i++)
+                                 : find_prompts(job, &job->err));
+    if (job->chat)
+        TRY(render(job));
+    if (job->request.n_variants)
+        TRY(variants_spread(job, INLINE_TEXT));
+    if (job->quick && job->chat && job->prompts[0].len > INLINE_TEXT)
+        return -EAGAIN;
+    for (uint32_t i = 0; i < job->n_prompts; i++)
         if (job->prompts[i].text)
-            r = job->prompts[i].query ? encode_pair(job, i) : tokenise(job, i);
-    if (r == 0)
-        r = picture_parts_expand(job);
-    if (r == 0 && job->request.sampling.dry_multiplier > 0)
-        r = fields_find_breakers(&job->request, job->model);
-    return r == 0 && job->request.expected ? expected_take(job) : r;
+            TRY(job->prompts[i].query ? encode_pair(job, i) : tokenise(job, i));
+    TRY(picture_parts_expand(job));
+    if (job->request.sampling.dry_multiplier > 0)
+        TRY(fields_find_breakers(&job->request, job->model));
+    return job->request.expected ? expected_take(job) : 0;
 }
 
 static bool fits(const struct prompt_job *job) {
@@ -597,16 +591,14 @@ static void forget_rendering(struct prompt_job *job) {
 
 /* Makes the echoes of prompts that are parts of their answers. */
 static int add_echoes(struct prompt_job *job) {
-    int r = 0;
-
-    for (uint32_t i = 0; i < job->n_prompts && job->request.echo && r == 0; i++) {
+    for (uint32_t i = 0; i < job->n_prompts && job->request.echo; i++) {
         struct prompt *p = &job->prompts[i];
 
         if (p->tokens.n && !p->echo)
-            r = echo_new(&p->echo, job->model->info->tokenizer, p->tokens.id, (uint32_t)p->tokens.n,
-                         p->text != NULL);
+            TRY(echo_new(&p->echo, job->model->info->tokenizer, p->tokens.id, (uint32_t)p->tokens.n,
+                         p->text != NULL));
     }
-    return r;
+    return 0;
 }
 
 /* job->quick: -EAGAIN says that the rest of it takes longer. A prompt that will be refused for its

@@ -189,13 +189,12 @@ PARSER(parse_stream_options) {
 }
 
 PARSER(parse_digest) {
-    int result = field_bool(r, m, f, v, err);
-
-    if (result == 0 && r->digests && !m->env->opts.digests)
+    TRY(field_bool(r, m, f, v, err));
+    if (r->digests && !m->env->opts.digests)
         return err_set_code(
             err, 400, "unsupported_parameter", f->name,
             "%s is not available: the server runs without the option logits-digest.", f->name);
-    return result;
+    return 0;
 }
 
 PARSER(parse_encoding) {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 #include "api/generation/prompt.h"
+#include "base/try.h"
 
 #define VARIANTS_TEXT (32u << 20) /* bytes of the prompts that are made of one chat */
 
@@ -43,7 +44,6 @@ int variants_spread(struct prompt_job *job, size_t quick) {
     const char *text = job->rendered.text.data;
     const char *marker = text ? strstr(text, r->marker) : NULL;
     uint64_t all = (uint64_t)job->rendered.text.len * r->n_variants;
-    int result = 0;
 
     if (!marker || strstr(marker + 1, r->marker))
         return err_set_code(&job->err, 400, "template_error", "messages",
@@ -60,7 +60,7 @@ int variants_spread(struct prompt_job *job, size_t quick) {
     if (!job->prompts)
         return -ENOMEM;
     job->n_prompts = r->n_variants;
-    for (uint32_t i = 0; i < r->n_variants && result == 0; i++)
-        result = make_variant(job, i, (size_t)(marker - text));
-    return result;
+    for (uint32_t i = 0; i < r->n_variants; i++)
+        TRY(make_variant(job, i, (size_t)(marker - text)));
+    return 0;
 }

@@ -147,15 +147,12 @@ int writer_add_round(struct writer *w, struct err *err) {
     struct prompt *p = &w->job.prompts[0];
     struct tenant *t = tenants_get(&w->job.env->tenants, w->exchange->tenant);
     uint32_t left = before->m.max_new - before->n_out, max_new = 0;
-    int r = room_for(w, p->tokens.n, &max_new, err);
 
+    TRY(room_for(w, p->tokens.n, &max_new, err));
     assert(left > 0 && before->state == GEN_DONE);
-    if (r == 0 && !array_resize(&w->choices, w->n_choices + 1, sizeof(*w->choices)))
-        r = -ENOMEM;
-    if (r == 0)
-        r = add_choice(w, p, 0, true, MIN(max_new, left), before->m.group, before->m.seed);
-    if (r < 0)
-        return r;
+    if (!array_resize(&w->choices, w->n_choices + 1, sizeof(*w->choices)))
+        return -ENOMEM;
+    TRY(add_choice(w, p, 0, true, MIN(max_new, left), before->m.group, before->m.seed));
     struct gen *g = w->choices[w->n_choices - 1].gen;
     gen_charge(g, t, g->m.max_new);
     w->waiter.n = 1;

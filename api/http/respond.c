@@ -162,16 +162,13 @@ static int send_piece(struct exchange *x, const char *before, const void *data, 
     snprintf(size, sizeof(size), "%zx\r\n", n_before + len + n_after);
     if (len > LARGE_PIECE)
         conn_reserve(x->conn, len + n_before + n_after + sizeof(size));
-    int r = x->chunked ? conn_send(x->conn, size, strlen(size)) : 0;
-    if (r == 0)
-        r = conn_send(x->conn, before, n_before);
-    if (r == 0)
-        r = conn_send(x->conn, data, len);
-    if (r == 0)
-        r = conn_send(x->conn, after, n_after);
-    if (r == 0 && x->chunked)
-        r = conn_send(x->conn, "\r\n", 2);
-    return r;
+    TRY(x->chunked ? conn_send(x->conn, size, strlen(size)) : 0);
+    TRY(conn_send(x->conn, before, n_before));
+    TRY(conn_send(x->conn, data, len));
+    TRY(conn_send(x->conn, after, n_after));
+    if (x->chunked)
+        TRY(conn_send(x->conn, "\r\n", 2));
+    return 0;
 }
 
 /* The last chunk. HTTP/1.0 clients see the end of the connection instead. */

@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/util.h"
+#include "base/try.h"
 
 /*
  * The text is a line for each row, its fields separated by tabs, between a line that names the
@@ -140,11 +141,9 @@ int usage_table_add(struct usage_table *t, const struct usage_row *row) {
 }
 
 int usage_table_merge(struct usage_table *t, const struct usage_table *from) {
-    int r = 0;
-
-    for (uint32_t i = 0; i < from->n && r == 0; i++)
-        r = usage_table_add(t, &from->rows[i]);
-    return r;
+    for (uint32_t i = 0; i < from->n; i++)
+        TRY(usage_table_add(t, &from->rows[i]));
+    return 0;
 }
 
 struct usage_sum usage_table_sum(const struct usage_table *t, const char *tenant, uint32_t first,

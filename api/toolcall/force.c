@@ -318,11 +318,10 @@ static int put_call(struct force *f, const struct toolcall_force *o, const char 
                     yyjson_mut_val *list) {
     put_either(f, list, begin,
                o->after && begin != f->shape->call_begin ? NULL : f->shape->call_begin_also);
-    int r = put_tools(f, o, list);
 
-    if (r == 0)
-        force_piece(f, list, f->shape->call_end, NULL);
-    return r;
+    TRY(put_tools(f, o, list));
+    force_piece(f, list, f->shape->call_end, NULL);
+    return 0;
 }
 
 /* Adds all calls of a section, or of the message. */

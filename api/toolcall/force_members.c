@@ -174,11 +174,9 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
 /* ---- Python */
 
 static int python_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out) {
-    int r = force_json(f, f->tool->parameters, schema, out);
-
-    if (r == 0)
-        ir_put_bool(f->n, *out, "python", true);
-    return r;
+    TRY(force_json(f, f->tool->parameters, schema, out));
+    ir_put_bool(f->n, *out, "python", true);
+    return 0;
 }
 
 int force_python(struct force *f, yyjson_mut_val **out) {
@@ -319,7 +317,6 @@ static int gemma_array(struct force *f, yyjson_val *s, unsigned depth, yyjson_mu
     yyjson_val *min = yyjson_obj_get(s, "minItems");
     uint64_t lo = yyjson_get_uint(min), hi = max ? yyjson_get_uint(max) : UINT32_MAX;
     yyjson_mut_val *item = NULL;
-    int r = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(s, never[i]) && !yyjson_is_false(yyjson_obj_get(s, never[i])))
@@ -334,12 +331,11 @@ static int gemma_array(struct force *f, yyjson_val *s, unsigned depth, yyjson_mu
     if (yyjson_is_false(items))
         return force_refuse(f, "this number of items");
     if (items && !yyjson_is_true(items))
-        r = gemma_value(f, items, depth + 1, &item);
+        TRY(gemma_value(f, items, depth + 1, &item));
     else
         item = gemma_any(f, ANY_DEPTH - 1);
-    if (r == 0)
-        *out = bracketed(f, "[", item, "]", (uint32_t)lo, max ? (uint32_t)hi : 0);
-    return r;
+    *out = bracketed(f, "[", item, "]", (uint32_t)lo, max ? (uint32_t)hi : 0);
+    return 0;
 }
 
 static int gemma_object(struct force *f, yyjson_val *s, unsigned depth, yyjson_mut_val **out) {
@@ -449,14 +445,13 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
 
 int force_gemma(struct force *f, yyjson_mut_val **out) {
     yyjson_val *schema = NULL;
-    int r;
 
     if (f->tool->loose) {
         *out = gemma_any_object(f, ANY_DEPTH);
         return 0;
     }
-    r = force_root(f, &schema);
-    if (r == 0 && !schema)
+    TRY(force_root(f, &schema));
+    if (!schema)
         *out = ir_text(f->n, "literal", "{}");
-    return r < 0 || !schema ? r : gemma_object(f, schema, 0, out);
+    return schema ? gemma_object(f, schema, 0, out) : 0;
 }

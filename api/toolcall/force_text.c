@@ -297,19 +297,17 @@ static int text_at(struct force *f, yyjson_val *root, yyjson_val *schema, const 
                    int depth, yyjson_mut_val **out) {
     static const char *const never[] = {"not", "if"}, *const alone[] = {"allOf", "const", "enum"};
     yyjson_val *s = NULL, *v;
-    int r = f->n->failed ? -ENOMEM : force_resolve(f, root, schema, &s);
 
+    TRY(f->n->failed ? -ENOMEM : force_resolve(f, root, schema, &s));
     assert(depth <= UNION_DEPTH);
-    if (r == 0 && depth == UNION_DEPTH)
-        r = force_refuse(f, "nesting this deep");
-    for (size_t i = 0; i < ARRAY_SIZE(never) && r == 0; i++)
+    if (depth == UNION_DEPTH)
+        return force_refuse(f, "nesting this deep");
+    for (size_t i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(s, never[i]))
-            r = force_refuse(f, never[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(alone) && r == 0; i++)
+            return force_refuse(f, never[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(alone); i++)
         if (yyjson_obj_get(s, alone[i]))
-            r = force_alone(f, s, alone[i]);
-    if (r < 0)
-        return r;
+            TRY(force_alone(f, s, alone[i]));
     if ((v = yyjson_obj_get(s, "allOf"))) /* the way to put a description beside a reference */
         return yyjson_arr_size(v) == 1
                    ? text_at(f, root, yyjson_arr_get_first(v), stop, depth + 1, out)
