@@ -23,27 +23,22 @@ enum { HEADER = TC_FIRST, ROLE, TO, BODY, OPENED, NAME, PARAM, KEY, VALUE, NEXT 
 static const char *const follow[] = {"<atem:parameter name=\"", "</atem:invoke>", NULL};
 
 static const struct tc_state states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES(MARKS, {"<atem:function_calls>", OPENED, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true, TC_EDGES(MARKS)},
-    [HEADER] = {.kind = TC_EXPECT,
-                .other = TC_CONTENT,
-                TC_EDGES({"<|start|>", ROLE, 0}, {"to=self<|message|>", TC_REASON, 0},
-                         {"to=user<|message|>", TC_CONTENT, 0}, {"to=", TO, TC_OPEN},
-                         {"<|message|>", TC_CONTENT, 0})},
-    [ROLE] = {.kind = TC_EXPECT, .other = HEADER, TC_EDGES({"assistant", HEADER, 0})},
-    [TO] = {.kind = TC_SKIP, TC_EDGES({"<|message|>", BODY, 0})},
-    [BODY] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"<atem:function_calls>", OPENED, 0})},
-    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"<atem:invoke name=\"", NAME, 0})},
-    [NAME] = {.kind = TC_NAME, TC_EDGES({"\">", PARAM, TC_CALL})},
-    [PARAM] = {.kind = TC_EXPECT,
-               .other = TC_FAIL,
-               TC_EDGES({"<atem:parameter name=\"", KEY, 0}, {"</atem:invoke>", NEXT, TC_END})},
-    [KEY] = {.kind = TC_KEY, TC_EDGES({"\">", VALUE, 0})},
-    [VALUE] = {.kind = TC_VALUE, .follow = follow, TC_EDGES({"</atem:parameter>", PARAM, 0})},
-    [NEXT] = {.kind = TC_EXPECT,
-              .other = TC_CONTENT,
-              TC_EDGES({"<atem:invoke name=\"", NAME, TC_OPEN},
-                       {"</atem:function_calls>", HEADER, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, MARKS, {"<atem:function_calls>", OPENED, TC_OPEN}),
+    [TC_REASON] = TC_READS(TC_TEXT, MARKS),
+    [HEADER] = TC_EXPECTS(TC_CONTENT, {"<|start|>", ROLE, 0}, {"to=self<|message|>", TC_REASON, 0},
+                          {"to=user<|message|>", TC_CONTENT, 0}, {"to=", TO, TC_OPEN},
+                          {"<|message|>", TC_CONTENT, 0}),
+    [ROLE] = TC_EXPECTS(HEADER, {"assistant", HEADER, 0}),
+    [TO] = TC_READS(TC_SKIP, {"<|message|>", BODY, 0}),
+    [BODY] = TC_EXPECTS(TC_FAIL, {"<atem:function_calls>", OPENED, 0}),
+    [OPENED] = TC_EXPECTS(TC_FAIL, {"<atem:invoke name=\"", NAME, 0}),
+    [NAME] = TC_READS(TC_NAME, {"\">", PARAM, TC_CALL}),
+    [PARAM] =
+        TC_EXPECTS(TC_FAIL, {"<atem:parameter name=\"", KEY, 0}, {"</atem:invoke>", NEXT, TC_END}),
+    [KEY] = TC_READS(TC_KEY, {"\">", VALUE, 0}),
+    [VALUE] = TC_VALUE_BEFORE(follow, {"</atem:parameter>", PARAM, 0}),
+    [NEXT] = TC_EXPECTS(TC_CONTENT, {"<atem:invoke name=\"", NAME, TC_OPEN},
+                        {"</atem:function_calls>", HEADER, 0}),
 };
 
 const struct toolcall_format format_atem = {

@@ -17,23 +17,17 @@
 enum { OPENED = TC_FIRST, NAME, AFTER_SEP, NAME_2, FENCE, ARGS, CLOSE, NEXT };
 
 static const struct tc_state states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT,
-                    TC_EDGES({CALLS_BEGIN, OPENED, TC_OPEN}, {CALL_BEGIN, NAME, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({CALL_BEGIN, NAME, 0})},
-    [NAME] = {.kind = TC_NAME, TC_EDGES({SEP, AFTER_SEP, 0})},
-    [AFTER_SEP] = {.kind = TC_EXPECT,
-                   .other = NAME_2,
-                   TC_EDGES({"{", ARGS, TC_CALL | TC_PEEK}, {CALL_CLOSE, NEXT, TC_CALL | TC_END})},
-    [NAME_2] = {.kind = TC_NAME,
-                TC_EDGES({"```json", ARGS, TC_CALL}, {"```", ARGS, TC_CALL},
-                         {"{", ARGS, TC_CALL | TC_PEEK})},
-    [FENCE] = {.kind = TC_EXPECT, .other = CLOSE, TC_EDGES({"```", CLOSE, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {CALLS_BEGIN, OPENED, TC_OPEN}, {CALL_BEGIN, NAME, TC_OPEN}),
+    [OPENED] = TC_EXPECTS(TC_FAIL, {CALL_BEGIN, NAME, 0}),
+    [NAME] = TC_READS(TC_NAME, {SEP, AFTER_SEP, 0}),
+    [AFTER_SEP] =
+        TC_EXPECTS(NAME_2, {"{", ARGS, TC_CALL | TC_PEEK}, {CALL_CLOSE, NEXT, TC_CALL | TC_END}),
+    [NAME_2] = TC_READS(TC_NAME, {"```json", ARGS, TC_CALL}, {"```", ARGS, TC_CALL},
+                        {"{", ARGS, TC_CALL | TC_PEEK}),
+    [FENCE] = TC_EXPECTS(CLOSE, {"```", CLOSE, 0}),
     [ARGS] = {.kind = TC_ARGUMENTS, .other = TC_FAIL, .next = FENCE, .act = TC_END},
-    [CLOSE] = {.kind = TC_EXPECT, .other = NEXT, TC_EDGES({CALL_CLOSE, NEXT, 0})},
-    [NEXT] = {.kind = TC_EXPECT,
-              .other = TC_CONTENT,
-              TC_EDGES({CALL_BEGIN, NAME, TC_OPEN}, {CALLS_END, TC_CONTENT, 0})},
+    [CLOSE] = TC_EXPECTS(NEXT, {CALL_CLOSE, NEXT, 0}),
+    [NEXT] = TC_EXPECTS(TC_CONTENT, {CALL_BEGIN, NAME, TC_OPEN}, {CALLS_END, TC_CONTENT, 0}),
 };
 
 const struct toolcall_format format_deepseek_v3 = {
@@ -72,31 +66,19 @@ enum { D_OPENED = TC_FIRST, D_NAME, D_PARAM, D_KEY, D_KIND, D_VALUE, D_NEXT };
 static const char *const follow[] = {"<" DSML "parameter", "</" DSML "invoke>", NULL};
 
 static const struct tc_state dsml_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT,
-                    TC_EDGES({"<" DSML "tool_calls>", D_OPENED, TC_OPEN},
-                             {"<" DSML "function_calls>", D_OPENED, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [D_OPENED] = {.kind = TC_EXPECT,
-                  .other = TC_FAIL,
-                  TC_EDGES({"<" DSML "invoke name=\"", D_NAME, 0})},
-    [D_NAME] = {.kind = TC_NAME, TC_EDGES({"\">", D_PARAM, TC_CALL})},
-    [D_PARAM] = {.kind = TC_EXPECT,
-                 .other = TC_FAIL,
-                 TC_EDGES({"<" DSML "parameter name=\"", D_KEY, 0},
-                          {"</" DSML "invoke>", D_NEXT, TC_END})},
-    [D_KEY] = {.kind = TC_KEY, TC_EDGES({"\"", D_KIND, 0})},
-    [D_KIND] = {.kind = TC_EXPECT,
-                .other = TC_FAIL,
-                TC_EDGES({"string=\"true\">", D_VALUE, TC_STRING},
-                         {"string=\"false\">", D_VALUE, TC_JSON}, {">", D_VALUE, 0})},
-    [D_VALUE] = {.kind = TC_VALUE,
-                 .follow = follow,
-                 TC_EDGES({"</" DSML "parameter>", D_PARAM, 0})},
-    [D_NEXT] = {.kind = TC_EXPECT,
-                .other = TC_CONTENT,
-                TC_EDGES({"<" DSML "invoke name=\"", D_NAME, TC_OPEN},
-                         {"</" DSML "tool_calls>", TC_CONTENT, 0},
-                         {"</" DSML "function_calls>", TC_CONTENT, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<" DSML "tool_calls>", D_OPENED, TC_OPEN},
+                            {"<" DSML "function_calls>", D_OPENED, TC_OPEN}),
+    [D_OPENED] = TC_EXPECTS(TC_FAIL, {"<" DSML "invoke name=\"", D_NAME, 0}),
+    [D_NAME] = TC_READS(TC_NAME, {"\">", D_PARAM, TC_CALL}),
+    [D_PARAM] = TC_EXPECTS(TC_FAIL, {"<" DSML "parameter name=\"", D_KEY, 0},
+                           {"</" DSML "invoke>", D_NEXT, TC_END}),
+    [D_KEY] = TC_READS(TC_KEY, {"\"", D_KIND, 0}),
+    [D_KIND] = TC_EXPECTS(TC_FAIL, {"string=\"true\">", D_VALUE, TC_STRING},
+                          {"string=\"false\">", D_VALUE, TC_JSON}, {">", D_VALUE, 0}),
+    [D_VALUE] = TC_VALUE_BEFORE(follow, {"</" DSML "parameter>", D_PARAM, 0}),
+    [D_NEXT] = TC_EXPECTS(TC_CONTENT, {"<" DSML "invoke name=\"", D_NAME, TC_OPEN},
+                          {"</" DSML "tool_calls>", TC_CONTENT, 0},
+                          {"</" DSML "function_calls>", TC_CONTENT, 0}),
 };
 
 /* Calls between tags of @section. */

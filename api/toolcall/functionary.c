@@ -11,16 +11,12 @@
 enum { NAME = TC_FIRST, ARGS, NO_ARGS, CLOSE };
 
 static const struct tc_state states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT,
-                    TC_EDGES({"<function=", NAME, TC_OPEN}, {"<|eom_id|>", TC_CONTENT, 0},
-                             {"<|eot_id|>", TC_CONTENT, 0})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [NAME] = {.kind = TC_NAME, TC_EDGES({">", ARGS, TC_CALL})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<function=", NAME, TC_OPEN}, {"<|eom_id|>", TC_CONTENT, 0},
+                            {"<|eot_id|>", TC_CONTENT, 0}),
+    [NAME] = TC_READS(TC_NAME, {">", ARGS, TC_CALL}),
     [ARGS] = {.kind = TC_ARGUMENTS, .other = NO_ARGS, .next = CLOSE, .act = TC_END},
-    [NO_ARGS] = {.kind = TC_EXPECT,
-                 .other = TC_FAIL,
-                 TC_EDGES({"</function>", TC_CONTENT, TC_END})},
-    [CLOSE] = {.kind = TC_EXPECT, .other = TC_CONTENT, TC_EDGES({"</function>", TC_CONTENT, 0})},
+    [NO_ARGS] = TC_EXPECTS(TC_FAIL, {"</function>", TC_CONTENT, TC_END}),
+    [CLOSE] = TC_EXPECTS(TC_CONTENT, {"</function>", TC_CONTENT, 0}),
 };
 
 const struct toolcall_format format_functionary = {
@@ -35,23 +31,18 @@ const struct toolcall_format format_functionary = {
 enum { OPENED = TC_FIRST, S_ID, S_NAME, S_ARGS, S_NO_ARGS, S_CLOSE, S_NEXT };
 
 static const struct tc_state solar_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT,
-                    TC_EDGES({"<|tool_calls|>", OPENED, TC_OPEN},
-                             {"<|tool_call:begin|>", S_ID, TC_OPEN},
-                             {"<|begin|>assistant", TC_CONTENT, 0}, {"<|content|>", TC_CONTENT, 0},
-                             {"<|end|>", TC_CONTENT, 0})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"<|tool_call:begin|>", S_ID, 0})},
-    [S_ID] = {.kind = TC_ID, TC_EDGES({"<|tool_call:name|>", S_NAME, 0})},
-    [S_NAME] = {.kind = TC_NAME, TC_EDGES({"<|tool_call:args|>", S_ARGS, TC_CALL})},
+    [TC_CONTENT] =
+        TC_READS(TC_TEXT, {"<|tool_calls|>", OPENED, TC_OPEN},
+                 {"<|tool_call:begin|>", S_ID, TC_OPEN}, {"<|begin|>assistant", TC_CONTENT, 0},
+                 {"<|content|>", TC_CONTENT, 0}, {"<|end|>", TC_CONTENT, 0}),
+    [OPENED] = TC_EXPECTS(TC_FAIL, {"<|tool_call:begin|>", S_ID, 0}),
+    [S_ID] = TC_READS(TC_ID, {"<|tool_call:name|>", S_NAME, 0}),
+    [S_NAME] = TC_READS(TC_NAME, {"<|tool_call:args|>", S_ARGS, TC_CALL}),
     [S_ARGS] = {.kind = TC_ARGUMENTS, .other = S_NO_ARGS, .next = S_CLOSE, .act = TC_END},
-    [S_NO_ARGS] = {.kind = TC_EXPECT,
-                   .other = TC_FAIL,
-                   TC_EDGES({"<|tool_call:end|>", S_NEXT, TC_END})},
-    [S_CLOSE] = {.kind = TC_EXPECT, .other = S_NEXT, TC_EDGES({"<|tool_call:end|>", S_NEXT, 0})},
-    [S_NEXT] = {.kind = TC_EXPECT,
-                .other = TC_CONTENT,
-                TC_EDGES({"<|tool_call:begin|>", S_ID, TC_OPEN}, {"<|calls|>", TC_CONTENT, 0})},
+    [S_NO_ARGS] = TC_EXPECTS(TC_FAIL, {"<|tool_call:end|>", S_NEXT, TC_END}),
+    [S_CLOSE] = TC_EXPECTS(S_NEXT, {"<|tool_call:end|>", S_NEXT, 0}),
+    [S_NEXT] = TC_EXPECTS(TC_CONTENT, {"<|tool_call:begin|>", S_ID, TC_OPEN},
+                          {"<|calls|>", TC_CONTENT, 0}),
 };
 
 const struct toolcall_format format_solar = {

@@ -9,13 +9,12 @@
 enum { OPENED = TC_FIRST, NAME, ARGS, CLOSE };
 
 static const struct tc_state states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<|tool_call>", OPENED, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"call:", NAME, 0})},
-    [NAME] = {.kind = TC_NAME, TC_EDGES({"{", ARGS, TC_CALL | TC_PEEK})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<|tool_call>", OPENED, TC_OPEN}),
+    [OPENED] = TC_EXPECTS(TC_FAIL, {"call:", NAME, 0}),
+    [NAME] = TC_READS(TC_NAME, {"{", ARGS, TC_CALL | TC_PEEK}),
     [ARGS] =
         {.kind = TC_ARGUMENTS, .mode = SCAN_GEMMA, .other = TC_FAIL, .next = CLOSE, .act = TC_END},
-    [CLOSE] = {.kind = TC_EXPECT, .other = TC_CONTENT, TC_EDGES({"<tool_call|>", TC_CONTENT, 0})},
+    [CLOSE] = TC_EXPECTS(TC_CONTENT, {"<tool_call|>", TC_CONTENT, 0}),
 };
 
 const struct toolcall_format format_gemma = {

@@ -12,17 +12,13 @@ enum { OPENED = TC_FIRST, NAME, PARAM, KEY, TO_VALUE, VALUE, NEXT };
 static const char *const follow[] = {"<arg_key>", "</tool_call>", NULL};
 
 static const struct tc_state states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<tool_call>", NAME, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [NAME] = {.kind = TC_NAME,
-              TC_EDGES({"<arg_key>", PARAM, TC_CALL | TC_PEEK},
-                       {"</tool_call>", PARAM, TC_CALL | TC_PEEK})},
-    [PARAM] = {.kind = TC_EXPECT,
-               .other = TC_FAIL,
-               TC_EDGES({"<arg_key>", KEY, 0}, {"</tool_call>", TC_CONTENT, TC_END})},
-    [KEY] = {.kind = TC_KEY, TC_EDGES({"</arg_key>", TO_VALUE, 0})},
-    [TO_VALUE] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"<arg_value>", VALUE, 0})},
-    [VALUE] = {.kind = TC_VALUE, .follow = follow, TC_EDGES({"</arg_value>", PARAM, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<tool_call>", NAME, TC_OPEN}),
+    [NAME] = TC_READS(TC_NAME, {"<arg_key>", PARAM, TC_CALL | TC_PEEK},
+                      {"</tool_call>", PARAM, TC_CALL | TC_PEEK}),
+    [PARAM] = TC_EXPECTS(TC_FAIL, {"<arg_key>", KEY, 0}, {"</tool_call>", TC_CONTENT, TC_END}),
+    [KEY] = TC_READS(TC_KEY, {"</arg_key>", TO_VALUE, 0}),
+    [TO_VALUE] = TC_EXPECTS(TC_FAIL, {"<arg_value>", VALUE, 0}),
+    [VALUE] = TC_VALUE_BEFORE(follow, {"</arg_value>", PARAM, 0}),
 };
 
 #define X ":opensource>"
@@ -30,20 +26,16 @@ static const struct tc_state states[] = {
 static const char *const hunyuan_follow[] = {"<arg_key" X, "</tool_call" X, NULL};
 
 static const struct tc_state hunyuan_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT,
-                    TC_EDGES({"<tool_calls" X, OPENED, TC_OPEN}, {"<tool_call" X, NAME, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"<tool_call" X, NAME, 0})},
-    [NAME] = {.kind = TC_NAME, TC_EDGES({"<tool_sep" X, PARAM, TC_CALL})},
-    [PARAM] = {.kind = TC_EXPECT,
-               .other = TC_FAIL,
-               TC_EDGES({"<arg_key" X, KEY, 0}, {"</tool_call" X, NEXT, TC_END})},
-    [KEY] = {.kind = TC_KEY, TC_EDGES({"</arg_key" X, TO_VALUE, 0})},
-    [TO_VALUE] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"<arg_value" X, VALUE, 0})},
-    [VALUE] = {.kind = TC_VALUE, .follow = hunyuan_follow, TC_EDGES({"</arg_value" X, PARAM, 0})},
-    [NEXT] = {.kind = TC_EXPECT,
-              .other = TC_CONTENT,
-              TC_EDGES({"<tool_call" X, NAME, TC_OPEN}, {"</tool_calls" X, TC_CONTENT, 0})},
+    [TC_CONTENT] =
+        TC_READS(TC_TEXT, {"<tool_calls" X, OPENED, TC_OPEN}, {"<tool_call" X, NAME, TC_OPEN}),
+    [OPENED] = TC_EXPECTS(TC_FAIL, {"<tool_call" X, NAME, 0}),
+    [NAME] = TC_READS(TC_NAME, {"<tool_sep" X, PARAM, TC_CALL}),
+    [PARAM] = TC_EXPECTS(TC_FAIL, {"<arg_key" X, KEY, 0}, {"</tool_call" X, NEXT, TC_END}),
+    [KEY] = TC_READS(TC_KEY, {"</arg_key" X, TO_VALUE, 0}),
+    [TO_VALUE] = TC_EXPECTS(TC_FAIL, {"<arg_value" X, VALUE, 0}),
+    [VALUE] = TC_VALUE_BEFORE(hunyuan_follow, {"</arg_value" X, PARAM, 0}),
+    [NEXT] =
+        TC_EXPECTS(TC_CONTENT, {"<tool_call" X, NAME, TC_OPEN}, {"</tool_calls" X, TC_CONTENT, 0}),
 };
 
 const struct toolcall_format format_glm = {

@@ -13,11 +13,10 @@
 enum { OPENED = TC_FIRST, OBJECT, CLOSE };
 
 static const struct tc_state states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<tool_call>", OPENED, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<tool_call>", OPENED, TC_OPEN}),
+    [OPENED] = TC_EXPECTS(TC_FAIL, {"{", OBJECT, 0}),
     [OBJECT] = {.kind = TC_OBJECT, .next = CLOSE, .act = TC_END},
-    [CLOSE] = {.kind = TC_EXPECT, .other = TC_CONTENT, TC_EDGES({"</tool_call>", TC_CONTENT, 0})},
+    [CLOSE] = TC_EXPECTS(TC_CONTENT, {"</tool_call>", TC_CONTENT, 0}),
 };
 
 #define SHAPE                                                                                      \

@@ -15,16 +15,13 @@
 enum { OPENED = TC_FIRST, ID, ARGS, NO_ARGS, CLOSE, NEXT };
 
 static const struct tc_state states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({SECTION, OPENED, TC_OPEN}, {CALL, ID, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({CALL, ID, 0})},
-    [ID] = {.kind = TC_ID, TC_EDGES({ARGUMENT, ARGS, TC_CALL | TC_NAME_IN_ID})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {SECTION, OPENED, TC_OPEN}, {CALL, ID, TC_OPEN}),
+    [OPENED] = TC_EXPECTS(TC_FAIL, {CALL, ID, 0}),
+    [ID] = TC_READS(TC_ID, {ARGUMENT, ARGS, TC_CALL | TC_NAME_IN_ID}),
     [ARGS] = {.kind = TC_ARGUMENTS, .other = NO_ARGS, .next = CLOSE, .act = TC_END},
-    [NO_ARGS] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({CALL_CLOSE, NEXT, TC_END})},
-    [CLOSE] = {.kind = TC_EXPECT, .other = NEXT, TC_EDGES({CALL_CLOSE, NEXT, 0})},
-    [NEXT] = {.kind = TC_EXPECT,
-              .other = TC_CONTENT,
-              TC_EDGES({CALL, ID, TC_OPEN}, {SECTION_END, TC_CONTENT, 0})},
+    [NO_ARGS] = TC_EXPECTS(TC_FAIL, {CALL_CLOSE, NEXT, TC_END}),
+    [CLOSE] = TC_EXPECTS(NEXT, {CALL_CLOSE, NEXT, 0}),
+    [NEXT] = TC_EXPECTS(TC_CONTENT, {CALL, ID, TC_OPEN}, {SECTION_END, TC_CONTENT, 0}),
 };
 
 const struct toolcall_format format_kimi_k2 = {
@@ -48,28 +45,21 @@ const struct toolcall_format format_kimi_k2 = {
 enum { K_OPENED = TC_FIRST, K_NAME, K_REST, K_PARAM, K_KEY, K_KIND, K_SKIP, K_VALUE, K_NEXT };
 
 static const struct tc_state k3_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT,
-                    TC_EDGES({OPEN("tools") SEP, K_OPENED, TC_OPEN},
-                             {OPEN("response") SEP, TC_CONTENT, 0},
-                             {END("response"), TC_CONTENT, 0}, {END("message"), TC_CONTENT, 0},
-                             {"<|end_of_msg|>", TC_CONTENT, 0})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [K_OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({OPEN("call tool=\""), K_NAME, 0})},
-    [K_NAME] = {.kind = TC_NAME, TC_EDGES({"\"", K_REST, TC_CALL})},
-    [K_REST] = {.kind = TC_SKIP, TC_EDGES({SEP, K_PARAM, 0})},
-    [K_PARAM] = {.kind = TC_EXPECT,
-                 .other = TC_FAIL,
-                 TC_EDGES({OPEN("argument key=\""), K_KEY, 0}, {END("call"), K_NEXT, TC_END})},
-    [K_KEY] = {.kind = TC_KEY, TC_EDGES({"\"", K_KIND, 0})},
-    [K_KIND] = {.kind = TC_EXPECT,
-                .other = TC_FAIL,
-                TC_EDGES({"type=\"string\"" SEP, K_VALUE, TC_STRING}, {"type=\"", K_SKIP, TC_JSON},
-                         {SEP, K_VALUE, 0})},
-    [K_SKIP] = {.kind = TC_SKIP, TC_EDGES({SEP, K_VALUE, 0})},
-    [K_VALUE] = {.kind = TC_VALUE, TC_EDGES({END("argument"), K_PARAM, 0})},
-    [K_NEXT] = {.kind = TC_EXPECT,
-                .other = TC_CONTENT,
-                TC_EDGES({OPEN("call tool=\""), K_NAME, TC_OPEN}, {END("tools"), TC_CONTENT, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {OPEN("tools") SEP, K_OPENED, TC_OPEN},
+                            {OPEN("response") SEP, TC_CONTENT, 0}, {END("response"), TC_CONTENT, 0},
+                            {END("message"), TC_CONTENT, 0}, {"<|end_of_msg|>", TC_CONTENT, 0}),
+    [K_OPENED] = TC_EXPECTS(TC_FAIL, {OPEN("call tool=\""), K_NAME, 0}),
+    [K_NAME] = TC_READS(TC_NAME, {"\"", K_REST, TC_CALL}),
+    [K_REST] = TC_READS(TC_SKIP, {SEP, K_PARAM, 0}),
+    [K_PARAM] =
+        TC_EXPECTS(TC_FAIL, {OPEN("argument key=\""), K_KEY, 0}, {END("call"), K_NEXT, TC_END}),
+    [K_KEY] = TC_READS(TC_KEY, {"\"", K_KIND, 0}),
+    [K_KIND] = TC_EXPECTS(TC_FAIL, {"type=\"string\"" SEP, K_VALUE, TC_STRING},
+                          {"type=\"", K_SKIP, TC_JSON}, {SEP, K_VALUE, 0}),
+    [K_SKIP] = TC_READS(TC_SKIP, {SEP, K_VALUE, 0}),
+    [K_VALUE] = TC_READS(TC_VALUE, {END("argument"), K_PARAM, 0}),
+    [K_NEXT] = TC_EXPECTS(TC_CONTENT, {OPEN("call tool=\""), K_NAME, TC_OPEN},
+                          {END("tools"), TC_CONTENT, 0}),
 };
 
 const struct toolcall_format format_kimi_k3 = {

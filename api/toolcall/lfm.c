@@ -8,20 +8,15 @@
 enum { OPENED = TC_FIRST, NAME, FIRST_KEY, KEY, VALUE, COMMA, NEXT, CLOSE };
 
 static const struct tc_state states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<|tool_call_start|>", OPENED, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"[", NAME, 0})},
-    [NAME] = {.kind = TC_NAME, TC_EDGES({"(", FIRST_KEY, TC_CALL})},
-    [FIRST_KEY] = {.kind = TC_EXPECT, .other = KEY, TC_EDGES({")", NEXT, TC_END})},
-    [KEY] = {.kind = TC_KEY, TC_EDGES({"=", VALUE, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<|tool_call_start|>", OPENED, TC_OPEN}),
+    [OPENED] = TC_EXPECTS(TC_FAIL, {"[", NAME, 0}),
+    [NAME] = TC_READS(TC_NAME, {"(", FIRST_KEY, TC_CALL}),
+    [FIRST_KEY] = TC_EXPECTS(KEY, {")", NEXT, TC_END}),
+    [KEY] = TC_READS(TC_KEY, {"=", VALUE, 0}),
     [VALUE] = {.kind = TC_LITERAL, .mode = SCAN_PYTHON, .next = COMMA},
-    [COMMA] = {.kind = TC_EXPECT,
-               .other = TC_FAIL,
-               TC_EDGES({",", FIRST_KEY, 0}, {")", NEXT, TC_END})},
-    [NEXT] = {.kind = TC_EXPECT, .other = CLOSE, TC_EDGES({",", NAME, TC_OPEN}, {"]", CLOSE, 0})},
-    [CLOSE] = {.kind = TC_EXPECT,
-               .other = TC_CONTENT,
-               TC_EDGES({"<|tool_call_end|>", TC_CONTENT, 0})},
+    [COMMA] = TC_EXPECTS(TC_FAIL, {",", FIRST_KEY, 0}, {")", NEXT, TC_END}),
+    [NEXT] = TC_EXPECTS(CLOSE, {",", NAME, TC_OPEN}, {"]", CLOSE, 0}),
+    [CLOSE] = TC_EXPECTS(TC_CONTENT, {"<|tool_call_end|>", TC_CONTENT, 0}),
 };
 
 const struct toolcall_format format_lfm = {

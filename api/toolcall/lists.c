@@ -15,17 +15,15 @@
 
 #include "api/toolcall/parser.h"
 
-enum { OPENED = TC_FIRST, ITEM, OBJECT, NEXT, MORE, CLOSE, FENCE };
+enum { OPENED = TC_FIRST, ITEM, OBJECT, NEXT, CLOSE, FENCE };
 
 /* After the opening marker: a list of objects, or one object, and the closing marker. */
 #define LIST(object_kind, close)                                                                   \
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},                                            \
-    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"[", ITEM, 0}, {"{", OBJECT, 0})},  \
-    [ITEM] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},                    \
+    [OPENED] = TC_EXPECTS(TC_FAIL, {"[", ITEM, 0}, {"{", OBJECT, 0}),                              \
+    [ITEM] = TC_EXPECTS(TC_FAIL, {"{", OBJECT, 0}),                                                \
     [OBJECT] = {.kind = (object_kind), .next = NEXT, .act = TC_END},                               \
-    [NEXT] = {.kind = TC_EXPECT, .other = CLOSE, TC_EDGES({",", MORE, TC_OPEN}, {"]", CLOSE, 0})}, \
-    [MORE] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},                    \
-    [CLOSE] = {.kind = TC_EXPECT, .other = TC_CONTENT, TC_EDGES({close, TC_CONTENT, 0})}
+    [NEXT] = TC_EXPECTS(CLOSE, {",", ITEM, TC_OPEN}, {"]", CLOSE, 0}),                             \
+    [CLOSE] = TC_EXPECTS(TC_CONTENT, {close, TC_CONTENT, 0})
 
 #define LIST_SHAPE(open, close)                                                                    \
     {                                                                                              \
@@ -34,8 +32,8 @@ enum { OPENED = TC_FIRST, ITEM, OBJECT, NEXT, MORE, CLOSE, FENCE };
     }
 
 static const struct tc_state command_r_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"Action:", FENCE, TC_OPEN})},
-    [FENCE] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"```json", OPENED, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"Action:", FENCE, TC_OPEN}),
+    [FENCE] = TC_EXPECTS(TC_FAIL, {"```json", OPENED, 0}),
     LIST(TC_OBJECT, "```"),
 };
 
@@ -55,10 +53,9 @@ const struct toolcall_format format_command_r = {
 };
 
 static const struct tc_state command_r7b_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT,
-                    TC_EDGES({"<|START_ACTION|>", OPENED, TC_OPEN},
-                             {"<|START_RESPONSE|>", TC_CONTENT, 0},
-                             {"<|END_RESPONSE|>", TC_CONTENT, 0})},
+    [TC_CONTENT] =
+        TC_READS(TC_TEXT, {"<|START_ACTION|>", OPENED, TC_OPEN},
+                 {"<|START_RESPONSE|>", TC_CONTENT, 0}, {"<|END_RESPONSE|>", TC_CONTENT, 0}),
     LIST(TC_OBJECT, "<|END_ACTION|>"),
 };
 
@@ -80,7 +77,7 @@ const struct toolcall_format format_command_r7b = {
 };
 
 static const struct tc_state apertus_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<|tools_prefix|>", OPENED, TC_OPEN})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<|tools_prefix|>", OPENED, TC_OPEN}),
     LIST(TC_NAMED, "<|tools_suffix|>"),
 };
 
@@ -99,7 +96,7 @@ const struct toolcall_format format_apertus = {
 };
 
 static const struct tc_state nemotron_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<TOOLCALL>", OPENED, TC_OPEN})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<TOOLCALL>", OPENED, TC_OPEN}),
     LIST(TC_OBJECT, "</TOOLCALL>"),
 };
 
@@ -112,7 +109,7 @@ const struct toolcall_format format_nemotron = {
 };
 
 static const struct tc_state apriel_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<tool_calls>", OPENED, TC_OPEN})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<tool_calls>", OPENED, TC_OPEN}),
     LIST(TC_OBJECT, "</tool_calls>"),
 };
 
@@ -125,15 +122,11 @@ const struct toolcall_format format_apriel = {
 };
 
 static const struct tc_state firefunction_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"functools", OPENED, TC_OPEN | TC_START})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"[", ITEM, 0})},
-    [ITEM] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"functools", OPENED, TC_OPEN | TC_START}),
+    [OPENED] = TC_EXPECTS(TC_FAIL, {"[", ITEM, 0}),
+    [ITEM] = TC_EXPECTS(TC_FAIL, {"{", OBJECT, 0}),
     [OBJECT] = {.kind = TC_OBJECT, .next = NEXT, .act = TC_END},
-    [NEXT] = {.kind = TC_EXPECT,
-              .other = TC_CONTENT,
-              TC_EDGES({",", MORE, TC_OPEN}, {"]", TC_CONTENT, 0})},
-    [MORE] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},
+    [NEXT] = TC_EXPECTS(TC_CONTENT, {",", ITEM, TC_OPEN}, {"]", TC_CONTENT, 0}),
 };
 
 const struct toolcall_format format_firefunction = {
@@ -145,7 +138,7 @@ const struct toolcall_format format_firefunction = {
 };
 
 static const struct tc_state tool_call_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<|tool_call|>", OPENED, TC_OPEN})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<|tool_call|>", OPENED, TC_OPEN}),
     LIST(TC_OBJECT, "<|/tool_call|>"),
 };
 
@@ -166,11 +159,10 @@ const struct toolcall_format format_phi4 = {
 };
 
 static const struct tc_state gigachat_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT,
-                    TC_EDGES({"<|message_sep|>\n\nfunction call<|role_sep|>\n", OPENED, TC_OPEN},
-                             {"function call<|role_sep|>\n", OPENED, TC_OPEN | TC_START})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},
+    [TC_CONTENT] =
+        TC_READS(TC_TEXT, {"<|message_sep|>\n\nfunction call<|role_sep|>\n", OPENED, TC_OPEN},
+                 {"function call<|role_sep|>\n", OPENED, TC_OPEN | TC_START}),
+    [OPENED] = TC_EXPECTS(TC_FAIL, {"{", OBJECT, 0}),
     [OBJECT] = {.kind = TC_OBJECT, .next = TC_CONTENT, .act = TC_END},
 };
 

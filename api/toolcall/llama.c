@@ -10,21 +10,18 @@
 enum { TAGGED = TC_FIRST, OBJECT, NEXT, AGAIN, NAME, FIRST_KEY, KEY, VALUE, COMMA };
 
 static const struct tc_state states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT,
-                    TC_EDGES({"<|python_tag|>", TAGGED, TC_OPEN}, {"{", OBJECT, TC_OPEN | TC_START},
-                             {"<|eom_id|>", TC_CONTENT, 0}, {"<|eot_id|>", TC_CONTENT, 0})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [TAGGED] = {.kind = TC_EXPECT, .other = NAME, TC_EDGES({"{", OBJECT, 0})},
+    [TC_CONTENT] =
+        TC_READS(TC_TEXT, {"<|python_tag|>", TAGGED, TC_OPEN}, {"{", OBJECT, TC_OPEN | TC_START},
+                 {"<|eom_id|>", TC_CONTENT, 0}, {"<|eot_id|>", TC_CONTENT, 0}),
+    [TAGGED] = TC_EXPECTS(NAME, {"{", OBJECT, 0}),
     [OBJECT] = {.kind = TC_OBJECT, .next = NEXT, .act = TC_END},
-    [NEXT] = {.kind = TC_EXPECT, .other = TC_CONTENT, TC_EDGES({";", AGAIN, TC_OPEN})},
-    [AGAIN] = {.kind = TC_EXPECT,
-               .other = TC_FAIL,
-               TC_EDGES({"<|python_tag|>", TAGGED, 0}, {"{", OBJECT, 0})},
-    [NAME] = {.kind = TC_NAME, TC_EDGES({".call(", FIRST_KEY, TC_CALL})},
-    [FIRST_KEY] = {.kind = TC_EXPECT, .other = KEY, TC_EDGES({")", NEXT, TC_END})},
-    [KEY] = {.kind = TC_KEY, TC_EDGES({"=", VALUE, 0})},
+    [NEXT] = TC_EXPECTS(TC_CONTENT, {";", AGAIN, TC_OPEN}),
+    [AGAIN] = TC_EXPECTS(TC_FAIL, {"<|python_tag|>", TAGGED, 0}, {"{", OBJECT, 0}),
+    [NAME] = TC_READS(TC_NAME, {".call(", FIRST_KEY, TC_CALL}),
+    [FIRST_KEY] = TC_EXPECTS(KEY, {")", NEXT, TC_END}),
+    [KEY] = TC_READS(TC_KEY, {"=", VALUE, 0}),
     [VALUE] = {.kind = TC_LITERAL, .mode = SCAN_PYTHON, .next = COMMA},
-    [COMMA] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({",", KEY, 0}, {")", NEXT, TC_END})},
+    [COMMA] = TC_EXPECTS(TC_FAIL, {",", KEY, 0}, {")", NEXT, TC_END}),
 };
 
 const struct toolcall_format format_llama = {

@@ -12,19 +12,14 @@ enum { OPENED = TC_FIRST, NAME, PARAM, KEY, VALUE, CDATA, NEXT };
 static const char *const follow[] = {"<parameter name=\"", "</invoke>", NULL};
 
 static const struct tc_state states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<minimax:tool_call>", OPENED, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"<invoke name=\"", NAME, 0})},
-    [NAME] = {.kind = TC_NAME, TC_EDGES({"\">", PARAM, TC_CALL})},
-    [PARAM] = {.kind = TC_EXPECT,
-               .other = TC_FAIL,
-               TC_EDGES({"<parameter name=\"", KEY, 0}, {"</invoke>", NEXT, TC_END})},
-    [KEY] = {.kind = TC_KEY, TC_EDGES({"\">", VALUE, 0})},
-    [VALUE] = {.kind = TC_VALUE, .follow = follow, TC_EDGES({"</parameter>", PARAM, 0})},
-    [NEXT] = {.kind = TC_EXPECT,
-              .other = TC_CONTENT,
-              TC_EDGES({"<invoke name=\"", NAME, TC_OPEN},
-                       {"</minimax:tool_call>", TC_CONTENT, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<minimax:tool_call>", OPENED, TC_OPEN}),
+    [OPENED] = TC_EXPECTS(TC_FAIL, {"<invoke name=\"", NAME, 0}),
+    [NAME] = TC_READS(TC_NAME, {"\">", PARAM, TC_CALL}),
+    [PARAM] = TC_EXPECTS(TC_FAIL, {"<parameter name=\"", KEY, 0}, {"</invoke>", NEXT, TC_END}),
+    [KEY] = TC_READS(TC_KEY, {"\">", VALUE, 0}),
+    [VALUE] = TC_VALUE_BEFORE(follow, {"</parameter>", PARAM, 0}),
+    [NEXT] = TC_EXPECTS(TC_CONTENT, {"<invoke name=\"", NAME, TC_OPEN},
+                        {"</minimax:tool_call>", TC_CONTENT, 0}),
 };
 
 const struct toolcall_format format_minimax_m2 = {
@@ -47,15 +42,12 @@ const struct toolcall_format format_minimax_m2 = {
 static const char *const minicpm_follow[] = {"<param name=\"", "</function>", NULL};
 
 static const struct tc_state minicpm_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<function name=\"", NAME, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [NAME] = {.kind = TC_NAME, TC_EDGES({"\">", PARAM, TC_CALL})},
-    [PARAM] = {.kind = TC_EXPECT,
-               .other = TC_FAIL,
-               TC_EDGES({"<param name=\"", KEY, 0}, {"</function>", TC_CONTENT, TC_END})},
-    [KEY] = {.kind = TC_KEY, TC_EDGES({"\"><![CDATA[", CDATA, 0}, {"\">", VALUE, 0})},
-    [VALUE] = {.kind = TC_VALUE, .follow = minicpm_follow, TC_EDGES({"</param>", PARAM, 0})},
-    [CDATA] = {.kind = TC_VALUE, TC_EDGES({"]]></param>", PARAM, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<function name=\"", NAME, TC_OPEN}),
+    [NAME] = TC_READS(TC_NAME, {"\">", PARAM, TC_CALL}),
+    [PARAM] = TC_EXPECTS(TC_FAIL, {"<param name=\"", KEY, 0}, {"</function>", TC_CONTENT, TC_END}),
+    [KEY] = TC_READS(TC_KEY, {"\"><![CDATA[", CDATA, 0}, {"\">", VALUE, 0}),
+    [VALUE] = TC_VALUE_BEFORE(minicpm_follow, {"</param>", PARAM, 0}),
+    [CDATA] = TC_READS(TC_VALUE, {"]]></param>", PARAM, 0}),
 };
 
 const struct toolcall_format format_minicpm = {
@@ -76,13 +68,10 @@ const struct toolcall_format format_minicpm = {
 enum { M1_OPENED = TC_FIRST, M1_OBJECT, M1_NEXT };
 
 static const struct tc_state m1_states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<tool_calls>", M1_OPENED, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [M1_OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", M1_OBJECT, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"<tool_calls>", M1_OPENED, TC_OPEN}),
+    [M1_OPENED] = TC_EXPECTS(TC_FAIL, {"{", M1_OBJECT, 0}),
     [M1_OBJECT] = {.kind = TC_OBJECT, .next = M1_NEXT, .act = TC_END},
-    [M1_NEXT] = {.kind = TC_EXPECT,
-                 .other = TC_CONTENT,
-                 TC_EDGES({"{", M1_OBJECT, TC_OPEN}, {"</tool_calls>", TC_CONTENT, 0})},
+    [M1_NEXT] = TC_EXPECTS(TC_CONTENT, {"{", M1_OBJECT, TC_OPEN}, {"</tool_calls>", TC_CONTENT, 0}),
 };
 
 const struct toolcall_format format_minimax_m1 = {

@@ -6,24 +6,19 @@
 
 #include "api/toolcall/parser.h"
 
-enum { OPENED = TC_FIRST, ITEM, OBJECT, NEXT, MORE, NAME, ID, ARGS, CLOSE };
+enum { OPENED = TC_FIRST, ITEM, OBJECT, NEXT, NAME, ID, ARGS, CLOSE };
 
 static const struct tc_state states[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"[TOOL_CALLS]", OPENED, TC_OPEN})},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-    [OPENED] = {.kind = TC_EXPECT, .other = NAME, TC_EDGES({"[", ITEM, 0}, {"{", OBJECT, 0})},
-    [ITEM] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},
+    [TC_CONTENT] = TC_READS(TC_TEXT, {"[TOOL_CALLS]", OPENED, TC_OPEN}),
+    [OPENED] = TC_EXPECTS(NAME, {"[", ITEM, 0}, {"{", OBJECT, 0}),
+    [ITEM] = TC_EXPECTS(TC_FAIL, {"{", OBJECT, 0}),
     [OBJECT] = {.kind = TC_OBJECT, .next = NEXT, .act = TC_END},
-    [NEXT] = {.kind = TC_EXPECT,
-              .other = TC_CONTENT,
-              TC_EDGES({",", MORE, TC_OPEN}, {"]", TC_CONTENT, 0})},
-    [MORE] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},
-    [NAME] = {.kind = TC_NAME,
-              TC_EDGES({"[CALL_ID]", ID, TC_CALL}, {"[ARGS]", ARGS, TC_CALL},
-                       {"{", ARGS, TC_CALL | TC_PEEK})},
-    [ID] = {.kind = TC_ID, TC_EDGES({"[ARGS]", ARGS, 0})},
+    [NEXT] = TC_EXPECTS(TC_CONTENT, {",", ITEM, TC_OPEN}, {"]", TC_CONTENT, 0}),
+    [NAME] = TC_READS(TC_NAME, {"[CALL_ID]", ID, TC_CALL}, {"[ARGS]", ARGS, TC_CALL},
+                      {"{", ARGS, TC_CALL | TC_PEEK}),
+    [ID] = TC_READS(TC_ID, {"[ARGS]", ARGS, 0}),
     [ARGS] = {.kind = TC_ARGUMENTS, .other = TC_FAIL, .next = CLOSE, .act = TC_END},
-    [CLOSE] = {.kind = TC_EXPECT, .other = TC_CONTENT, TC_EDGES({"[TOOL_CALLS]", OPENED, TC_OPEN})},
+    [CLOSE] = TC_EXPECTS(TC_CONTENT, {"[TOOL_CALLS]", OPENED, TC_OPEN}),
 };
 
 const struct toolcall_format format_mistral_json = {

@@ -6,10 +6,7 @@
 
 #define SLICE 4096u /* bytes of a feed that are parsed at once */
 
-static const struct tc_state text_only[] = {
-    [TC_CONTENT] = {.kind = TC_TEXT},
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
-};
+static const struct tc_state text_only[TC_FIRST] = {{0}};
 
 static const struct tc_state *states_of(const struct toolcall_parser *p) {
     return p->opts.format ? p->opts.format->states : text_only;
@@ -186,9 +183,7 @@ int toolcall_finish(struct toolcall_parser *p, toolcall_sink sink, void *ctx) {
 }
 
 bool toolcall_in_reasoning(const struct toolcall_parser *p) {
-    const struct tc_state *s = &states_of(p)[p->state];
-
-    return s->kind == TC_TEXT && s->reasoning;
+    return p->state == TC_REASON;
 }
 
 uint32_t toolcall_n_calls(const struct toolcall_parser *p) {

@@ -5,8 +5,8 @@
  *
  * A format is an array of `struct tc_state`; a state says what kind of text is read there, and its
  * edges say which literal ends it and what is next. State TC_CONTENT (0) is content and TC_REASON
- * (1) is reasoning in every format; their edges are the format's triggers. Everything else is in
- * between.
+ * (1) is reasoning in every format; their edges are the format's triggers, and either row may be
+ * left out. Everything else is in between.
  *
  *      content ──edge with OPEN──> a call may be here: its bytes are kept in `raw`
  *         ^                             │ EXPECT, NAME, KEY, ...      │ a literal not expected
@@ -72,8 +72,7 @@ struct tc_edge {
 struct tc_state {
     uint8_t kind, mode; /* mode: enum scan_mode */
     uint8_t next, other;
-    uint16_t act;   /* on the way to `next` */
-    bool reasoning; /* TEXT: which of the two */
+    uint16_t act; /* on the way to `next` */
     const struct tc_edge *edges;
     uint8_t n_edges;
     const char *const *follow; /* VALUE: literals of which one follows; ends with NULL */
@@ -82,6 +81,16 @@ struct tc_state {
 #define TC_EDGES(...)                                                                              \
     .edges = (const struct tc_edge[]){__VA_ARGS__},                                                \
     .n_edges = sizeof((const struct tc_edge[]){__VA_ARGS__}) / sizeof(struct tc_edge)
+
+/* Rows of a table. Text of @kind, up to one of the edges. */
+#define TC_READS(kind_, ...)                                                                       \
+    { .kind = (kind_), TC_EDGES(__VA_ARGS__) }
+/* White space, then one of the edges; anything else is @other_'s. */
+#define TC_EXPECTS(other_, ...)                                                                    \
+    { .kind = TC_EXPECT, .other = (other_), TC_EDGES(__VA_ARGS__) }
+/* A bare value, up to an edge that one of @follow_ follows. */
+#define TC_VALUE_BEFORE(follow_, ...)                                                              \
+    { .kind = TC_VALUE, .follow = (follow_), TC_EDGES(__VA_ARGS__) }
 
 /* The call that is being read. open: it may be one; has_name: its name is complete; committed: it
  * was reported, and what breaks now ends it. committed implies has_name implies open. */

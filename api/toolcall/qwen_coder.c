@@ -15,32 +15,24 @@ static const char *const seed_follow[] = {"<parameter=", "</function>", "</seed:
 
 /* The states that both formats have; @close ends a call. */
 #define STATES(open, close)                                                                        \
-    [TC_CONTENT] = {.kind = TC_TEXT,                                                               \
-                    TC_EDGES({open, OPENED, TC_OPEN}, {"<function=", NAME, TC_OPEN})},             \
-    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},                                            \
-    [OPENED] = {.kind = TC_EXPECT,                                                                 \
-                .other = TC_FAIL,                                                                  \
-                TC_EDGES({"<function=", NAME, 0}, {"{", OBJECT, 0})},                              \
+    [TC_CONTENT] = TC_READS(TC_TEXT, {open, OPENED, TC_OPEN}, {"<function=", NAME, TC_OPEN}),      \
+    [OPENED] = TC_EXPECTS(TC_FAIL, {"<function=", NAME, 0}, {"{", OBJECT, 0}),                     \
     [OBJECT] = {.kind = TC_OBJECT, .next = CLOSE, .act = TC_END},                                  \
-    [NAME] = {.kind = TC_NAME, TC_EDGES({">", PARAM, TC_CALL})},                                   \
-    [PARAM] = {.kind = TC_EXPECT,                                                                  \
-               .other = TC_FAIL,                                                                   \
-               TC_EDGES({"<parameter=", KEY, 0}, {"</function>", CLOSE, TC_END},                   \
-                        {close, TC_CONTENT, TC_END})},                                             \
-    [CLOSE] = {.kind = TC_EXPECT, .other = TC_CONTENT, TC_EDGES({close, TC_CONTENT, 0})}
+    [NAME] = TC_READS(TC_NAME, {">", PARAM, TC_CALL}),                                             \
+    [PARAM] = TC_EXPECTS(TC_FAIL, {"<parameter=", KEY, 0}, {"</function>", CLOSE, TC_END},         \
+                         {close, TC_CONTENT, TC_END}),                                             \
+    [CLOSE] = TC_EXPECTS(TC_CONTENT, {close, TC_CONTENT, 0})
 
 static const struct tc_state states[] = {
     STATES("<tool_call>", "</tool_call>"),
-    [KEY] = {.kind = TC_KEY, TC_EDGES({">\n", VALUE, 0}, {">", VALUE, 0})},
-    [VALUE] = {.kind = TC_VALUE,
-               .follow = follow,
-               TC_EDGES({"\n</parameter>", PARAM, 0}, {"</parameter>", PARAM, 0})},
+    [KEY] = TC_READS(TC_KEY, {">\n", VALUE, 0}, {">", VALUE, 0}),
+    [VALUE] = TC_VALUE_BEFORE(follow, {"\n</parameter>", PARAM, 0}, {"</parameter>", PARAM, 0}),
 };
 
 static const struct tc_state seed_states[] = {
     STATES("<seed:tool_call>", "</seed:tool_call>"),
-    [KEY] = {.kind = TC_KEY, TC_EDGES({">", VALUE, 0})},
-    [VALUE] = {.kind = TC_VALUE, .follow = seed_follow, TC_EDGES({"</parameter>", PARAM, 0})},
+    [KEY] = TC_READS(TC_KEY, {">", VALUE, 0}),
+    [VALUE] = TC_VALUE_BEFORE(seed_follow, {"</parameter>", PARAM, 0}),
 };
 
 const struct toolcall_format format_qwen_coder = {

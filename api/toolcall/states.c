@@ -110,7 +110,7 @@ static int text_step(struct toolcall_parser *p, const struct tc_state *s) {
             break;
     }
     if (i) {
-        events_text(p, s->reasoning, at, i);
+        events_text(p, p->state == TC_REASON, at, i);
         parser_take(p, i);
         return m == NONE ? TC_MORE : TC_MOVED;
     }
