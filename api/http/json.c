@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -218,6 +219,63 @@ void json_put_bool(struct json *j, const char *key, bool v) {
 void json_put_open(struct json *j, const char *key, char bracket) {
     json_key(j, key);
     json_open(j, bracket);
+}
+
+/* Writes the argument of the conversion at @s; returns what follows it. */
+static const char *print_argument(struct json *j, const char *s, va_list *args) {
+    static_assert(sizeof(long) == sizeof(int64_t) && sizeof(size_t) == sizeof(long), "LP64");
+    bool wide = *s == 'l' || *s == 'z';
+
+    s += wide;
+    switch (*s) {
+    case 's':
+        json_cstring(j, va_arg(*args, const char *));
+        break;
+    case 'g':
+        json_double(j, va_arg(*args, double));
+        break;
+    case 'd':
+        json_int(j, wide ? va_arg(*args, long) : va_arg(*args, int));
+        break;
+    default:
+        assert(*s == 'u');
+        json_uint(j, wide ? va_arg(*args, unsigned long) : va_arg(*args, unsigned));
+    }
+    return s + 1;
+}
+
+/* Writes a key, a word that is a value, or a text between single quotes; none has escapes. */
+static const char *print_word(struct json *j, const char *s) {
+    bool quoted = *s == '\'';
+    size_t n = quoted ? strcspn(++s, "'") : strcspn(s, " ,:]}");
+    bool key = !quoted && s[n] == ':';
+
+    assert(n > 0 || quoted);
+    separate(j);
+    if (quoted || key)
+        put(j, "\"", 1);
+    put(j, s, n);
+    if (quoted || key)
+        put(j, "\":", 1 + key);
+    j->comma = !key;
+    return s + n + (quoted || key);
+}
+
+void json_print(struct json *j, const char *shape, ...) {
+    va_list args;
+
+    va_start(args, shape);
+    for (const char *s = shape; *s;) {
+        if (*s == ' ' || *s == ',')
+            s++;
+        else if (*s == '{' || *s == '[')
+            json_open(j, *s++);
+        else if (*s == '}' || *s == ']')
+            json_close(j, *s++);
+        else
+            s = *s == '%' ? print_argument(j, s + 1, &args) : print_word(j, s);
+    }
+    va_end(args);
 }
 
 /* Depth and number of values, before anything is allocated. What is not JSON is the parser's to

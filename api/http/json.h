@@ -64,6 +64,12 @@ void json_put_bool(struct json *j, const char *key, bool v);
 /* Writes the key and the opening bracket of its value. */
 void json_put_open(struct json *j, const char *key, char bracket);
 
+/* Writes the values that @shape shows as JSON, with keys as bare words and constants in it:
+ *      json_print(j, "{id:%s, object:'list', usage:{total:%u}, first:null, data:[", id, n);
+ * Brackets may stay open, and commas are written where they are due. %s is a string (NULL: null),
+ * %d, %u, %ld, %lu and %zu are whole numbers, %g is json_double(). */
+void json_print(struct json *j, const char *shape, ...) PRINTF(2, 3);
+
 /* Parses a request body: an object of at most JSON_DEPTH levels and JSON_NODES values. Escapes of
  * half a character are made U+FFFD, also in @data. 0 with *out, the caller's to free; -EINVAL with
  * @err, a 400 that names the byte; -ENOMEM. On any thread. */

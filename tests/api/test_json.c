@@ -1,0 +1,60 @@
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdint.h>
+#include "api/http/json.h"
+#include "base/util.h"
+
+/* json_print(): what a shape writes, alone and among the other functions of the writer. */
+
+static struct buf out = {.max = 4096};
+static struct json j;
+
+static void begin(void) {
+    buf_clear(&out);
+    json_begin(&j, &out);
+}
+
+static void expect(const char *text) {
+    cr_expect_eq(j.error, 0);
+    cr_expect_str_eq(out.data, text);
+    buf_deinit(&out);
+}
+
+Test(json_print, constants_and_brackets_are_written_as_they_stand) {
+    begin();
+    json_print(&j, "{object:'list', data:[{}, [], 'a b', 'x:y', ''], first:null, n:-1.5, ok:true}");
+    expect("{\"object\":\"list\",\"data\":[{},[],\"a b\",\"x:y\",\"\"],\"first\":null,\"n\":-1.5,"
+           "\"ok\":true}");
+}
+
+Test(json_print, each_conversion_takes_its_whole_argument) {
+    const char *volatile none = NULL; /* the compiler refuses a plain NULL */
+
+    begin();
+    json_print(&j, "[%s, %s, %d, %u, %ld, %lu, %zu, %g, %u]", "\"\n", none, INT32_MIN, UINT32_MAX,
+               INT64_MIN, UINT64_MAX, SIZE_MAX, 0.1, 7u);
+    expect("[\"\\\"\\n\",null,-2147483648,4294967295,-9223372036854775808,18446744073709551615,"
+           "18446744073709551615,0.1,7]");
+}
+
+Test(json_print, shapes_go_on_where_other_calls_stopped) {
+    begin();
+    json_print(&j, "{a.b-c:%u, list:[", 1u);
+    json_string(&j, "x", 1);
+    json_print(&j, "%s], text:", "y");
+    json_string(&j, "z", 1);
+    json_put_bool(&j, "done", true);
+    json_print(&j, "last:0}");
+    expect("{\"a.b-c\":1,\"list\":[\"x\",\"y\"],\"text\":\"z\",\"done\":true,\"last\":0}");
+}
+
+Test(json_print, a_full_buffer_is_an_error_that_stays) {
+    struct buf small = {.max = 8};
+
+    json_begin(&j, &small);
+    json_print(&j, "{object:'much too long'}");
+    cr_expect_eq(j.error, -EMSGSIZE);
+    json_print(&j, "[]");
+    cr_expect_eq(j.error, -EMSGSIZE);
+    buf_deinit(&small);
+}
