@@ -17,11 +17,9 @@ static void put_reasoning(struct json *j, const char *text, size_t len) {
 
 /* The members of a call before its arguments; "function" or "custom" is left open. */
 static void open_function(struct json *j, const struct output_call *c, bool custom) {
-    json_put_string(j, "id", c->id);
-    json_put_string(j, "type", custom ? "custom" : "function");
+    json_print(j, "id:%s, type:%s", c->id, custom ? "custom" : "function");
     json_key(j, custom ? "custom" : "function");
-    json_open(j, '{');
-    json_put_string(j, "name", c->name);
+    json_print(j, "{name:%s", c->name);
 }
 
 /* Writes the new text for a custom tool; arguments in another form are sent as they came. */
@@ -64,9 +62,7 @@ static void put_call_delta(struct json *j, const struct writer *w, const struct 
     bool custom = custom_is(&w->job.request, c->name);
 
     assert(part->call < s->n_calls);
-    json_put_open(j, "tool_calls", '[');
-    json_open(j, '{');
-    json_put_int(j, "index", part->call);
+    json_print(j, "tool_calls:[{index:%u", part->call);
     if (part->begins) {
         struct buf text = p->choice->custom.text;
 
@@ -83,9 +79,7 @@ static void put_call_delta(struct json *j, const struct writer *w, const struct 
         json_key(j, "arguments");
         json_string(j, part->text, part->len);
     }
-    json_close(j, '}');
-    json_close(j, '}');
-    json_close(j, ']');
+    json_print(j, "}}]");
 }
 
 static void put_delta(struct json *j, const struct writer *w, const struct piece *p) {
@@ -133,8 +127,7 @@ static void put_calls(struct json *j, const struct writer *w, const struct outpu
             json_key(j, "arguments");
             json_string(j, args, c->end - c->begin);
         }
-        json_close(j, '}');
-        json_close(j, '}');
+        json_print(j, "}}");
     }
     json_close(j, ']');
 }
@@ -144,9 +137,7 @@ static void put_function(struct json *j, const struct output_parser *s) {
     const struct output_call *c = &s->calls[0];
     const char *all = s->text[OUTPUT_CALL].data;
 
-    json_put_open(j, "function_call", '{');
-    json_put_string(j, "name", c->name);
-    json_key(j, "arguments");
+    json_print(j, "function_call:{name:%s, arguments:", c->name);
     json_string(j, all ? all + c->begin : "", c->end - c->begin);
     json_close(j, '}');
 }
@@ -154,9 +145,7 @@ static void put_function(struct json *j, const struct output_parser *s) {
 static void put_message(struct json *j, const struct writer *w, const struct output_parser *s) {
     const struct buf *content = &s->text[OUTPUT_CONTENT], *reasoning = &s->text[OUTPUT_REASONING];
 
-    json_put_open(j, "message", '{');
-    json_put_string(j, "role", "assistant");
-    json_key(j, "content");
+    json_print(j, "message:{role:'assistant', content:");
     if (s->n_calls && !content->len)
         json_null(j);
     else
@@ -167,8 +156,7 @@ static void put_message(struct json *j, const struct writer *w, const struct out
         put_function(j, s);
     else if (s->n_calls)
         put_calls(j, w, s);
-    json_put_string(j, "refusal", NULL);
-    json_close(j, '}');
+    json_print(j, "refusal:null}");
 }
 
 void choices_put_message(struct json *j, const struct writer *w, const struct piece *p,
@@ -207,8 +195,7 @@ static void open_token(struct json *j, const struct writer *w, int32_t id, float
         json_put_int(j, "id", id);
     json_key(j, "token");
     choices_put_token(j, w, id);
-    json_put_double(j, "logprob", (double)logprob);
-    json_put_open(j, "bytes", '[');
+    json_print(j, "logprob:%g, bytes:[", (double)logprob);
     for (size_t i = 0; i < len; i++)
         json_int(j, (unsigned char)text[i]);
     json_close(j, ']');
@@ -226,8 +213,7 @@ void choices_put_logprob(struct json *j, const struct writer *w, const struct ge
         open_token(j, w, t->token, t->logprob, has_ids);
         json_close(j, '}');
     }
-    json_close(j, ']');
-    json_close(j, '}');
+    json_print(j, "]}");
 }
 
 void choices_put_logprobs(struct json *j, const struct writer *w, const struct gen *g,
@@ -244,11 +230,9 @@ void choices_put_logprobs(struct json *j, const struct writer *w, const struct g
 }
 
 void choices_put_message_logprobs(struct json *j, const struct writer *w, const struct piece *p) {
-    json_open(j, '{');
-    json_key(j, "content");
+    json_print(j, "{content:");
     choices_put_logprobs(j, w, p->choice->gen, p->from, p->to, false);
-    json_put_string(j, "refusal", NULL);
-    json_close(j, '}');
+    json_print(j, "refusal:null}");
 }
 
 static const struct choices_form form = {

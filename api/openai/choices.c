@@ -64,12 +64,10 @@ static void put_output_details(struct json *j, const struct writer *w,
 static void put_usage(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
 
-    json_open(j, '{');
-    json_put_int(j, "prompt_tokens", u.prompt);
-    json_put_int(j, "completion_tokens", u.output);
-    json_put_int(j, "total_tokens", (int64_t)u.prompt + u.output);
-    json_put_open(j, "prompt_tokens_details", '{');
-    json_put_int(j, "cached_tokens", u.cached);
+    json_print(j,
+               "{prompt_tokens:%u, completion_tokens:%u, total_tokens:%ld, "
+               "prompt_tokens_details:{cached_tokens:%u",
+               u.prompt, u.output, (int64_t)u.prompt + u.output, u.cached);
     if (u.pictures)
         json_put_int(j, "image_tokens", u.pictures);
     json_close(j, '}');
@@ -88,8 +86,7 @@ static void put_entry(struct json *j, const struct writer *w, int32_t id, float 
 
     snprintf(key, sizeof(key), "%d", (int)id);
     json_put_open(j, key, '{');
-    json_put_double(j, "logprob", (double)logprob);
-    json_key(j, "rank");
+    json_print(j, "logprob:%g, rank:", (double)logprob);
     if (rank)
         json_uint(j, rank);
     else
@@ -133,11 +130,8 @@ static void put_prompt(struct json *j, const struct writer *w, const struct gen 
 
 /* The members before the list of choices. */
 static void open_chunk(struct json *j, const struct writer *w, const char *object) {
-    json_open(j, '{');
-    json_put_string(j, "id", w->id);
-    json_put_string(j, "object", object);
-    json_put_int(j, "created", w->created);
-    json_put_string(j, "model", w->job.model->info->id);
+    json_print(j, "{id:%s, object:%s, created:%ld, model:%s", w->id, object, w->created,
+               w->job.model->info->id);
     if (w->job.model->info->fingerprint)
         json_put_string(j, "system_fingerprint", w->job.model->info->fingerprint);
 }
@@ -201,8 +195,7 @@ static const char *finish_of(const struct writer *w, const struct gen *g) {
 /* Writes one choice, whole or as a chunk; the form of the endpoint writes its content. */
 static void put_choice(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
     assert(p->from <= p->to && p->to <= p->choice->gen->n_out);
-    json_open(j, '{');
-    json_put_int(j, "index", p->index);
+    json_print(j, "{index:%u", p->index);
     form_of(w)->content(j, w, p, stream);
     json_key(j, "logprobs");
     if (w->job.request.logprobs && (!stream || has_text_token(p)))
@@ -222,12 +215,9 @@ void choices_put_timings(struct json *j, const struct writer *w) {
 
 /* Writes the progress of @g's prompt with llama-server's names. */
 static void put_progress(struct json *j, const struct writer *w, const struct gen *g) {
-    json_put_open(j, "prompt_progress", '{');
-    json_put_int(j, "total", g->n_prompt);
-    json_put_int(j, "cache", g->n_cached);
-    json_put_int(j, "processed", MAX(gen_prompt_done(g), g->n_cached));
-    json_put_int(j, "time_ms", (clock_now(w->job.env->clock) - g->m.arrived_ns) / 1000000);
-    json_close(j, '}');
+    json_print(j, "prompt_progress:{total:%u, cache:%u, processed:%u, time_ms:%ld}", g->n_prompt,
+               g->n_cached, MAX(gen_prompt_done(g), g->n_cached),
+               (clock_now(w->job.env->clock) - g->m.arrived_ns) / 1000000);
 }
 
 /* Closes the chunk @j, whose list of choices is open, and sends it. @usage: it is the chunk that
@@ -330,8 +320,7 @@ void choices_whole(struct json *j, struct writer *w) {
 
         put_choice(j, w, &p, false);
     }
-    json_close(j, ']');
-    json_key(j, "usage");
+    json_print(j, "], usage:");
     put_usage(j, w);
     if (w->job.request.prompt_logprobs && !form_of(w)->prompt_in_choice) {
         json_key(j, "prompt_logprobs");

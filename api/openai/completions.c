@@ -138,8 +138,7 @@ void choices_put_text_logprobs(struct json *j, const struct writer *w, const str
 
     assert(s.from <= s.to && s.to <= s.g->n_out && s.echo_from <= s.echo_to);
     assert(s.echo_from == s.echo_to || (s.echo && s.echo_to <= s.echo->n));
-    json_open(j, '{');
-    json_key(j, "tokens");
+    json_print(j, "{tokens:");
     put_tokens(j, w, &s);
     json_key(j, "token_logprobs");
     put_values(j, &s);

@@ -510,8 +510,7 @@ static void put_probabilities(struct json *j, const struct question *q, const st
         put_value(j, q->kind == CHOICE ? "value" : "label", q->option[k].value);
         if (q->kind == SCORE)
             json_put_int(j, "value", k);
-        json_put_double(j, "probability", r->p[k]);
-        json_close(j, '}');
+        json_print(j, "probability:%g}", r->p[k]);
     }
     json_close(j, ']');
 }
@@ -521,9 +520,7 @@ static void put_decision(struct json *j, const struct writer *w, uint32_t i) {
     const struct question *q = &of(&w->job)->question[i];
     struct reading r = read_answer(w, i);
 
-    json_open(j, '{');
-    json_put_string(j, "type", r.mass > 0 ? types[q->kind] : "refusal");
-    json_key(j, "name");
+    json_print(j, "{type:%s, name:", r.mass > 0 ? types[q->kind] : "refusal");
     if (q->name)
         json_string(j, json_text(q->name), json_len(q->name));
     else
@@ -544,25 +541,14 @@ static void put_decision(struct json *j, const struct writer *w, uint32_t i) {
 static void put_decisions(struct json *j, struct writer *w) {
     struct writer_usage u = writer_usage(w);
 
-    json_open(j, '{');
-    json_put_string(j, "model", w->job.model->info->id);
-    json_put_open(j, "answers", '[');
+    json_print(j, "{model:%s, answers:[", w->job.model->info->id);
     for (uint32_t i = 0; i < w->n_choices; i++)
         put_decision(j, w, i);
-    json_close(j, ']');
-    json_put_open(j, "usage", '{');
-    json_put_int(j, "input_tokens", u.prompt);
-    json_put_open(j, "input_tokens_details", '{');
-    json_put_int(j, "cache_write_tokens", 0);
-    json_put_int(j, "cached_tokens", u.cached);
-    json_close(j, '}');
-    json_put_int(j, "output_tokens", u.output);
-    json_put_open(j, "output_tokens_details", '{');
-    json_put_int(j, "reasoning_tokens", 0);
-    json_close(j, '}');
-    json_put_int(j, "total_tokens", (int64_t)u.prompt + u.output);
-    json_close(j, '}');
-    json_close(j, '}');
+    json_print(j,
+               "], usage:{input_tokens:%u, input_tokens_details:{cache_write_tokens:0, "
+               "cached_tokens:%u}, output_tokens:%u, "
+               "output_tokens_details:{reasoning_tokens:0}, total_tokens:%ld}}",
+               u.prompt, u.cached, u.output, (int64_t)u.prompt + u.output);
 }
 
 /* ---- System One's form ---- */
@@ -571,8 +557,7 @@ static void put_system_one_answer(struct json *j, const struct question *q,
                                   const struct reading *r) {
     static const char *const types[] = {"choice", "score", "noul"};
 
-    json_open(j, '{');
-    json_put_string(j, "type", types[q->kind]);
+    json_print(j, "{type:%s", types[q->kind]);
     if (q->kind == CHOICE)
         put_value(j, "choice", q->option[r->best].value);
     else
@@ -595,21 +580,15 @@ static void put_system_one_answer(struct json *j, const struct question *q,
         put_key(j, q, k);
         json_double(j, r->p[k]);
     }
-    json_close(j, '}');
-    json_put_double(j, "confidence", r->confidence);
-    json_close(j, '}');
+    json_print(j, "}, confidence:%g}", r->confidence);
 }
 
 static void put_system_one(struct json *j, struct writer *w) {
     const struct decisions *d = of(&w->job);
     struct writer_usage u = writer_usage(w);
 
-    json_open(j, '{');
-    json_put_string(j, "id", w->id);
-    json_put_string(j, "object", "structured_decision");
-    json_put_int(j, "created", w->created);
-    json_put_string(j, "model", w->job.model->info->id);
-    json_put_open(j, "answers", '{');
+    json_print(j, "{id:%s, object:'structured_decision', created:%ld, model:%s, answers:{", w->id,
+               w->created, w->job.model->info->id);
     for (uint32_t i = 0; i < w->n_choices; i++) {
         struct reading r = read_answer(w, i);
 
@@ -617,24 +596,18 @@ static void put_system_one(struct json *j, struct writer *w) {
         json_colon(j);
         put_system_one_answer(j, &d->question[i], &r);
     }
-    json_close(j, '}');
-    json_put_open(j, "usage", '{');
-    json_put_int(j, "input_tokens", u.prompt);
-    json_put_int(j, "output_tokens", u.output);
-    json_close(j, '}');
-    json_put_open(j, "diagnostics", '{');
+    json_print(j, "}, usage:{input_tokens:%u, output_tokens:%u}, diagnostics:{", u.prompt,
+               u.output);
     for (uint32_t i = 0; i < w->n_choices; i++) {
         struct reading r = read_answer(w, i);
 
         json_string(j, json_text(d->question[i].name), json_len(d->question[i].name));
         json_colon(j);
-        json_open(j, '{');
-        json_put_double(j, "label_mass", r.mass);
+        json_print(j, "{label_mass:%g", r.mass);
         json_put_bool(j, "argmax_is_label", r.first);
         json_close(j, '}');
     }
-    json_close(j, '}');
-    json_close(j, '}');
+    json_print(j, "}}");
 }
 
 /* ---- endpoints ---- */

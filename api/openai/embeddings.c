@@ -40,14 +40,10 @@ static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool
         return buf_add(b, "\"}", 2);
     }
     json_begin(&j, b);
-    json_open(&j, '{');
-    json_put_string(&j, "object", "embedding");
-    json_put_int(&j, "index", input);
-    json_put_open(&j, "embedding", '[');
+    json_print(&j, "{object:'embedding', index:%u, embedding:[", input);
     for (uint32_t i = 0; i < g->n_vector; i++)
         json_double(&j, (double)g->vector[i]);
-    json_close(&j, ']');
-    json_close(&j, '}');
+    json_print(&j, "]}");
     return j.error;
 }
 
@@ -137,12 +133,8 @@ static int answer(struct vectors *v, struct buf *b) {
     if (r < 0 || (r = buf_printf(b, "],\"model\":")) < 0)
         return r;
     json_begin(&j, b);
-    json_cstring(&j, v->job.model->info->id);
-    json_put_open(&j, "usage", '{');
-    json_put_int(&j, "prompt_tokens", (int64_t)v->n_tokens);
-    json_put_int(&j, "total_tokens", (int64_t)v->n_tokens);
-    json_close(&j, '}');
-    json_close(&j, '}');
+    json_print(&j, "%s, usage:{prompt_tokens:%ld, total_tokens:%ld}}", v->job.model->info->id,
+               (int64_t)v->n_tokens, (int64_t)v->n_tokens);
     return j.error;
 }
 

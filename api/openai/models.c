@@ -13,8 +13,7 @@
 
 /* llama-server's router says so what it has loaded. */
 static void put_status(struct json *j, const struct model *m) {
-    json_put_open(j, "status", '{');
-    json_put_string(j, "value", model_state_name(m));
+    json_print(j, "status:{value:%s", model_state_name(m));
     if (m->state == API_MODEL_FAILED)
         json_put_string(j, "reason", m->failure);
     json_close(j, '}');
@@ -24,26 +23,20 @@ static void put_status(struct json *j, const struct model *m) {
 static void put_sampling(struct json *j, const struct api_model *m) {
     const struct sampling *s = m->sampling;
 
-    json_put_open(j, "sampling", '{');
-    json_put_double(j, "temperature", s->temperature);
-    json_put_int(j, "top_k", s->top_k);
-    json_put_double(j, "top_p", s->top_p);
-    json_put_double(j, "min_p", s->min_p);
-    json_put_double(j, "repetition_penalty", s->repetition_penalty);
-    json_put_string(j, "source", m->sampling_source);
-    json_close(j, '}');
+    json_print(j,
+               "sampling:{temperature:%g, top_k:%ld, top_p:%g, min_p:%g, repetition_penalty:%g, "
+               "source:%s}",
+               s->temperature, s->top_k, s->top_p, s->min_p, s->repetition_penalty,
+               m->sampling_source);
 }
 
 /* Writes what llama-server tells of the file. */
 static void put_meta(struct json *j, const struct api_model *m) {
-    json_put_open(j, "meta", '{');
-    json_put_int(j, "vocab_type", m->vocab_type);
-    json_put_int(j, "n_vocab", m->n_vocab);
-    json_put_int(j, "n_ctx_train", m->n_ctx_train);
-    json_put_int(j, "n_embd", m->n_embd);
-    json_put_int(j, "n_params", (int64_t)m->n_params);
-    json_put_int(j, "size", (int64_t)m->tensor_bytes);
-    json_close(j, '}');
+    json_print(j,
+               "meta:{vocab_type:%u, n_vocab:%u, n_ctx_train:%u, n_embd:%u, n_params:%ld, "
+               "size:%ld}",
+               m->vocab_type, m->n_vocab, m->n_ctx_train, m->n_embd, (int64_t)m->n_params,
+               (int64_t)m->tensor_bytes);
 }
 
 /* Writes what the model takes besides text, and the limits of it. */
@@ -51,42 +44,25 @@ static void put_sight(struct json *j, const struct api_model *m, uint32_t max_me
     const struct projector *p = m->projector;
     uint32_t least = m->picture_budget.least ? m->picture_budget.least : p->least;
 
-    json_put_open(j, "modalities", '[');
-    json_cstring(j, "text");
-    json_cstring(j, "image");
-    json_close(j, ']');
-    json_put_open(j, "images", '{');
+    json_print(j, "modalities:['text', 'image'], images:{");
     if (p->side) {
         json_put_int(j, "tokens", projector_most_rows(p, &m->picture_budget));
     } else {
-        json_put_int(j, "min_tokens", least);
-        json_put_int(j, "max_tokens", projector_most_rows(p, &m->picture_budget));
-        json_put_int(j, "token_pixels", p->patch * p->merge);
+        json_print(j, "min_tokens:%u, max_tokens:%u, token_pixels:%u", least,
+                   projector_most_rows(p, &m->picture_budget), p->patch * p->merge);
     }
-    json_put_int(j, "max_images", SUBMIT_PICTURES_MAX);
-    json_put_int(j, "max_bytes", PICTURE_FILE_MAX);
-    json_put_int(j, "max_side", PICTURE_SIDE_MAX);
-    json_put_int(j, "max_megapixels", max_megapixels);
-    json_put_open(j, "formats", '[');
-    json_cstring(j, "png");
-    json_cstring(j, "jpeg");
-    json_cstring(j, "webp");
-    json_cstring(j, "gif");
-    json_close(j, ']');
-    json_close(j, '}');
+    json_print(j,
+               "max_images:%u, max_bytes:%u, max_side:%u, max_megapixels:%u, formats:['png', "
+               "'jpeg', 'webp', 'gif']}",
+               SUBMIT_PICTURES_MAX, PICTURE_FILE_MAX, PICTURE_SIDE_MAX, max_megapixels);
 }
 
 static void put_model(struct json *j, const struct model *model) {
     const struct api_opts *o = &model->env->opts;
     const struct api_model *m = model->info;
 
-    json_open(j, '{');
-    json_put_string(j, "id", m->id);
-    json_put_string(j, "object", "model");
-    json_put_int(j, "created", m->created_unix);
-    json_put_string(j, "owned_by", o->owned_by ? o->owned_by : "weft");
-    json_put_string(j, "root", m->id);
-    json_put_string(j, "parent", NULL);
+    json_print(j, "{id:%s, object:'model', created:%ld, owned_by:%s, root:%s, parent:null", m->id,
+               m->created_unix, o->owned_by ? o->owned_by : "weft", m->id);
     if (m->aliases && *m->aliases) {
         json_put_open(j, "aliases", '[');
         for (const char *const *alias = m->aliases; *alias; alias++)

@@ -22,18 +22,12 @@ static const char *type_of(const struct exchange *x, const struct err *err) {
 }
 
 void openai_put_error(struct json *j, const struct exchange *x, const struct err *err) {
-    json_open(j, '{');
-    json_put_open(j, "error", '{');
-    json_put_string(j, "message", err->message);
-    json_put_string(j, "type", type_of(x, err));
-    json_put_string(j, "param", *err->param ? err->param : NULL);
-    json_put_string(j, "code", respond_error_code(err));
+    json_print(j, "{error:{message:%s, type:%s, param:%s, code:%s", err->message, type_of(x, err),
+               *err->param ? err->param : NULL, respond_error_code(err));
     if (err->n_prompt) {
-        json_put_int(j, "n_prompt_tokens", err->n_prompt);
-        json_put_int(j, "n_ctx", err->n_context);
+        json_print(j, "n_prompt_tokens:%u, n_ctx:%u", err->n_prompt, err->n_context);
     }
-    json_close(j, '}');
-    json_close(j, '}');
+    json_print(j, "}}");
 }
 
 size_t openai_put_ids(const struct exchange *x, int64_t processing_ms, char *out, size_t size) {

@@ -35,10 +35,8 @@ static int take(struct vectors *v, uint32_t input, struct gen *g) {
 }
 
 static void put_usage(struct json *j, const struct vectors *v) {
-    json_put_open(j, "usage", '{');
-    json_put_int(j, "prompt_tokens", (int64_t)v->n_tokens);
-    json_put_int(j, "total_tokens", (int64_t)v->n_tokens);
-    json_close(j, '}');
+    json_print(j, "usage:{prompt_tokens:%ld, total_tokens:%ld}", (int64_t)v->n_tokens,
+               (int64_t)v->n_tokens);
 }
 
 static int by_score(const void *a, const void *b, void *score) {
@@ -53,11 +51,8 @@ static void begin(struct json *j, const struct vectors *v, struct buf *b, const 
 
     snprintf(id, sizeof(id), "%s-%s", prefix, v->id);
     json_begin(j, b);
-    json_open(j, '{');
-    json_put_string(j, "id", id);
-    json_put_string(j, "object", "list");
-    json_put_int(j, "created", (int64_t)time(NULL));
-    json_put_string(j, "model", v->job.model->info->id);
+    json_print(j, "{id:%s, object:'list', created:%ld, model:%s", id, (int64_t)time(NULL),
+               v->job.model->info->id);
 }
 
 /* Writes document @i with its score, in the form of the request. */
@@ -65,8 +60,7 @@ static void put_result(struct json *j, const struct vectors *v, uint32_t i) {
     const struct buf *text = &v->text[i];
     bool tei = v->job.request.reranks_texts;
 
-    json_open(j, '{');
-    json_put_int(j, "index", i);
+    json_print(j, "{index:%u", i);
     json_key(j, tei ? "score" : "relevance_score");
     json_double(j, v->score[i]);
     if (text->len && !tei) {
@@ -117,11 +111,7 @@ static int answer_score(struct vectors *v, struct buf *b) {
     begin(&j, v, b, "score");
     json_put_open(&j, "data", '[');
     for (uint32_t i = 0; i < v->n_inputs; i++) {
-        json_open(&j, '{');
-        json_put_int(&j, "index", i);
-        json_put_string(&j, "object", "score");
-        json_put_double(&j, "score", v->score[i]);
-        json_close(&j, '}');
+        json_print(&j, "{index:%u, object:'score', score:%g}", i, v->score[i]);
     }
     json_close(&j, ']');
     put_usage(&j, v);

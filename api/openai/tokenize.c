@@ -38,9 +38,7 @@ static void put_pieces(struct json *j, const struct tokenizer *tokenizer, const 
         size_t len;
         const char *s = tokenizer_piece(tokenizer, t->id[i], true, &len);
 
-        json_open(j, '{');
-        json_put_int(j, "id", t->id[i]);
-        json_key(j, "piece");
+        json_print(j, "{id:%d, piece:", t->id[i]);
         if (utf8_valid(s, len)) {
             json_string(j, s, len);
         } else {
@@ -59,10 +57,7 @@ static void write_tokens(struct json *j, const struct prompt_job *job) {
     const struct tokens *t = &job->prompts[0].tokens;
     const struct api_model *m = job->model->info;
 
-    json_open(j, '{');
-    json_put_int(j, "count", (int64_t)t->n);
-    json_put_int(j, "max_model_len", m->max_context);
-    json_key(j, "tokens");
+    json_print(j, "{count:%ld, max_model_len:%u, tokens:", (int64_t)t->n, m->max_context);
     if (job->request.with_pieces)
         put_pieces(j, m->tokenizer, t);
     else
@@ -94,29 +89,14 @@ static void put_hash(struct json *j, const uint8_t digest[PICTURE_DIGEST]) {
 static void put_features(struct json *j, const struct prompt *p) {
     if (p->n_pictures == 0)
         return;
-    json_key(j, "features");
-    json_open(j, '{');
-    json_key(j, "mm_hashes");
-    json_open(j, '{');
-    json_key(j, "image");
-    json_open(j, '[');
+    json_print(j, "features:{mm_hashes:{image:[");
     for (uint32_t i = 0; i < p->n_pictures; i++)
         put_hash(j, p->pictures[i].digest);
-    json_close(j, ']');
-    json_close(j, '}');
-    json_key(j, "mm_placeholders");
-    json_open(j, '{');
-    json_key(j, "image");
-    json_open(j, '[');
+    json_print(j, "]}, mm_placeholders:{image:[");
     for (uint32_t i = 0; i < p->n_pictures; i++) {
-        json_open(j, '{');
-        json_put_int(j, "offset", p->pictures[i].at);
-        json_put_int(j, "length", p->pictures[i].n_rows);
-        json_close(j, '}');
+        json_print(j, "{offset:%u, length:%u}", p->pictures[i].at, p->pictures[i].n_rows);
     }
-    json_close(j, ']');
-    json_close(j, '}');
-    json_close(j, '}');
+    json_print(j, "]}}");
 }
 
 static void put_prompts(struct json *j, const struct prompt_job *job) {
@@ -124,8 +104,7 @@ static void put_prompts(struct json *j, const struct prompt_job *job) {
     for (uint32_t i = 0; i < job->n_prompts; i++) {
         const struct prompt *p = &job->prompts[i];
 
-        json_open(j, '{');
-        json_key(j, "text");
+        json_print(j, "{text:");
         if (p->text)
             json_string(j, p->text, p->len);
         else
@@ -140,10 +119,7 @@ static void put_prompts(struct json *j, const struct prompt_job *job) {
 
 /* The prompts as the model would see them; routers read token_ids. */
 static void write_prompts(struct json *j, const struct prompt_job *job) {
-    json_open(j, '{');
-    json_put_string(j, "object", "render");
-    json_put_string(j, "model", job->model->info->id);
-    json_key(j, "token_ids");
+    json_print(j, "{object:'render', model:%s, token_ids:", job->model->info->id);
     put_ids(j, &job->prompts[0].tokens);
     put_features(j, &job->prompts[0]);
     json_key(j, "prompts");
@@ -155,8 +131,7 @@ static void write_prompts(struct json *j, const struct prompt_job *job) {
 static void write_text(struct json *j, const struct prompt_job *job) {
     const struct buf *text = &job->text;
 
-    json_open(j, '{');
-    json_key(j, "prompt");
+    json_print(j, "{prompt:");
     json_string(j, text->data ? text->data : "", text->len);
     json_key(j, "content");
     json_string(j, text->data ? text->data : "", text->len);
@@ -193,9 +168,7 @@ void completions_render_serve(struct exchange *x, struct http *h) {
 
 /* Writes llama-server's token count of a chat. */
 static void write_count(struct json *j, const struct prompt_job *job) {
-    json_open(j, '{');
-    json_put_int(j, "input_tokens", (int64_t)job->prompts[0].tokens.n);
-    json_close(j, '}');
+    json_print(j, "{input_tokens:%ld}", (int64_t)job->prompts[0].tokens.n);
 }
 
 void chat_count_serve(struct exchange *x, struct http *h) {
