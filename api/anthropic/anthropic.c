@@ -42,11 +42,10 @@ static void put_server_tools(struct json *j, uint32_t n_searches) {
         json_put_string(j, "server_tool_use", NULL);
         return;
     }
-    json_put_open(j, "server_tool_use", '{');
-    json_put_int(j, "web_fetch_requests", 0);
-    json_put_int(j, "web_search_requests", 0);
-    json_put_int(j, "tool_search_requests", n_searches);
-    json_close(j, '}');
+    json_print(j,
+               "server_tool_use:{web_fetch_requests:0, web_search_requests:0, "
+               "tool_search_requests:%u}",
+               n_searches);
 }
 
 static void put_usage(struct json *j, const struct writer *w) {
@@ -56,28 +55,19 @@ static void put_usage(struct json *j, const struct writer *w) {
     int64_t computed = (int64_t)u.prompt - u.cached;
     int64_t created = wish != CACHE_NONE && page ? computed - computed % page : 0;
 
-    json_put_open(j, "usage", '{');
-    json_put_int(j, "input_tokens", computed - created);
-    json_put_open(j, "cache_creation", '{');
-    json_put_int(j, "ephemeral_5m_input_tokens", wish == CACHE_5M ? created : 0);
-    json_put_int(j, "ephemeral_1h_input_tokens", wish == CACHE_1H ? created : 0);
-    json_close(j, '}');
-    json_put_int(j, "cache_creation_input_tokens", created);
-    json_put_int(j, "cache_read_input_tokens", u.cached);
-    json_put_int(j, "output_tokens", u.output);
-    json_key(j, "output_tokens_details");
+    json_print(j,
+               "usage:{input_tokens:%ld, cache_creation:{ephemeral_5m_input_tokens:%ld, "
+               "ephemeral_1h_input_tokens:%ld}, cache_creation_input_tokens:%ld, "
+               "cache_read_input_tokens:%u, output_tokens:%u, output_tokens_details:",
+               computed - created, wish == CACHE_5M ? created : 0, wish == CACHE_1H ? created : 0,
+               created, u.cached, u.output);
     if (w->job.model->family.reasons) {
-        json_open(j, '{');
-        json_put_int(j, "thinking_tokens", u.reasoning);
-        json_close(j, '}');
+        json_print(j, "{thinking_tokens:%u}", u.reasoning);
     } else {
         json_null(j);
     }
     put_server_tools(j, search_n_run(w));
-    json_put_string(j, "service_tier", "standard");
-    json_put_string(j, "inference_geo", NULL);
-    json_put_string(j, "speed", NULL);
-    json_close(j, '}');
+    json_print(j, "service_tier:'standard', inference_geo:null, speed:null}");
 }
 
 /* Why the model stopped; *stop is the stop sequence or NULL. */
@@ -107,17 +97,12 @@ static void put_stop(struct json *j, const struct writer *w, const struct gen *g
         json_string(j, stop->data, stop->len);
     else
         json_null(j);
-    json_put_string(j, "stop_details", NULL);
-    json_put_string(j, "container", NULL);
-    json_put_string(j, "diagnostics", NULL);
+    json_print(j, "stop_details:null, container:null, diagnostics:null");
 }
 
 static void open_message(struct json *j, const struct writer *w) {
-    json_open(j, '{');
-    json_put_string(j, "id", w->id);
-    json_put_string(j, "type", "message");
-    json_put_string(j, "role", "assistant");
-    json_put_string(j, "model", w->job.model->info->id);
+    json_print(j, "{id:%s, type:'message', role:'assistant', model:%s", w->id,
+               w->job.model->info->id);
 }
 
 /* Writes the id of @c under @key; the ids of what runs here have a prefix. */
@@ -132,14 +117,9 @@ static void put_call_id(struct json *j, const char *key, const struct output_cal
 static void open_call(struct json *j, const struct writer *w, const struct output_call *c) {
     bool search = search_is_call(w, c);
 
-    json_open(j, '{');
-    json_put_string(j, "type", search ? "server_tool_use" : "tool_use");
+    json_print(j, "{type:%s", search ? "server_tool_use" : "tool_use");
     put_call_id(j, "id", c, search);
-    json_put_string(j, "name", c->name);
-    json_put_open(j, "caller", '{');
-    json_put_string(j, "type", "direct");
-    json_close(j, '}');
-    json_key(j, "input");
+    json_print(j, "name:%s, caller:{type:'direct'}, input:", c->name);
 }
 
 /* Returns where the last whole value in the beginning of a JSON object ends, and writes the
@@ -228,8 +208,7 @@ static void put_block(struct json *j, const struct writer *w, const struct outpu
     } else {
         bool thinking = run->kind == OUTPUT_REASONING;
 
-        json_open(j, '{');
-        json_put_string(j, "type", thinking ? "thinking" : "text");
+        json_print(j, "{type:%s", thinking ? "thinking" : "text");
         json_key(j, thinking ? "thinking" : "text");
         json_string(j, text, thinking && w->job.request.no_reasoning ? 0 : len);
         if (thinking) /* a text without citations has none, not null: some clients insist on that */
@@ -242,8 +221,7 @@ static void put_block(struct json *j, const struct writer *w, const struct outpu
 static void put_result(void *to, const struct output_call *call, const struct buf *content) {
     struct json *j = to;
 
-    json_open(j, '{');
-    json_put_string(j, "type", "tool_search_tool_result");
+    json_print(j, "{type:'tool_search_tool_result'");
     put_call_id(j, "tool_use_id", call, true);
     json_key(j, "content");
     json_raw(j, content->data, content->len);
@@ -283,8 +261,7 @@ static struct json *begin(struct sse *e, const char *type) {
     buf_init(&e->b, API_SEND_MAX);
     e->type = type;
     json_begin(&e->j, &e->b);
-    json_open(&e->j, '{');
-    json_put_string(&e->j, "type", type);
+    json_print(&e->j, "{type:%s", type);
     return &e->j;
 }
 
@@ -304,8 +281,7 @@ static void send_start(struct writer *w) {
 
     json_key(j, "message");
     open_message(j, w);
-    json_put_open(j, "content", '[');
-    json_close(j, ']');
+    json_print(j, "content:[]");
     put_stop(j, w, NULL);
     put_usage(j, w);
     json_close(j, '}');
@@ -320,9 +296,7 @@ static void send_delta(struct writer *w, const char *type, const char *key, cons
 
     assert(w->block.open && w->block.n > 0);
 
-    json_put_int(j, "index", w->block.n - 1);
-    json_put_open(j, "delta", '{');
-    json_put_string(j, "type", type);
+    json_print(j, "index:%u, delta:{type:%s", w->block.n - 1, type);
     json_key(j, key);
     json_string(j, text, len);
     json_close(j, '}');
@@ -357,17 +331,14 @@ static void open_block(struct writer *w, const struct output_parser *s,
 
     assert(!w->block.open && (part->kind != OUTPUT_CALL || part->call < s->n_calls));
 
-    json_put_int(j, "index", w->block.n++);
-    json_key(j, "content_block");
+    json_print(j, "index:%u, content_block:", w->block.n++);
     if (part->kind == OUTPUT_CALL) {
         open_call(j, w, &s->calls[part->call]);
-        json_open(j, '{');
-        json_close(j, '}');
+        json_print(j, "{}");
     } else {
         bool thinking = part->kind == OUTPUT_REASONING;
 
-        json_open(j, '{');
-        json_put_string(j, "type", thinking ? "thinking" : "text");
+        json_print(j, "{type:%s", thinking ? "thinking" : "text");
         json_put_string(j, thinking ? "thinking" : "text", "");
         if (thinking)
             json_put_string(j, "signature", "");
@@ -407,8 +378,7 @@ static void send_result(void *to, const struct output_call *call, const struct b
     struct sse e;
     struct json *j = begin(&e, "content_block_start");
 
-    json_put_int(j, "index", w->block.n++);
-    json_key(j, "content_block");
+    json_print(j, "index:%u, content_block:", w->block.n++);
     put_result(j, call, content);
     emit(w, &e);
     json_put_int(begin(&e, "content_block_stop"), "index", w->block.n - 1);
@@ -502,9 +472,7 @@ void anthropic_serve(struct exchange *x, struct http *h) {
 static const struct endpoint count = {.translate = translate_count, .rename = anthropic_rename};
 
 static void write_count(struct json *j, const struct prompt_job *job) {
-    json_open(j, '{');
-    json_put_int(j, "input_tokens", (int64_t)job->prompts[0].tokens.n);
-    json_close(j, '}');
+    json_print(j, "{input_tokens:%ld}", (int64_t)job->prompts[0].tokens.n);
 }
 
 void anthropic_count_serve(struct exchange *x, struct http *h) {

@@ -47,12 +47,7 @@ static const char *type_of(const struct err *err) {
 
 /* From this the SDK knows that it must not rely on the server's memory. */
 static void put_thread_details(struct json *j, const struct err *err) {
-    json_put_open(j, "details", '{');
-    json_put_string(j, "error_code", err->code);
-    json_put_open(j, "unsupported", '[');
-    json_cstring(j, "thread");
-    json_close(j, ']');
-    json_close(j, '}');
+    json_print(j, "details:{error_code:%s, unsupported:['thread']}", err->code);
 }
 
 /* Claude Code shortens the conversation when it reads "prompt is too long". */
@@ -61,16 +56,10 @@ static void put_error(struct json *j, const struct exchange *x, const struct err
     char text[sizeof(err->message) + 32];
 
     snprintf(text, sizeof(text), "%s%s", too_long ? "prompt is too long: " : "", err->message);
-    json_open(j, '{');
-    json_put_string(j, "type", "error");
-    json_put_open(j, "error", '{');
-    json_put_string(j, "type", type_of(err));
-    json_put_string(j, "message", text);
+    json_print(j, "{type:'error', error:{type:%s, message:%s", type_of(err), text);
     if (strcmp(err->code, ANTHROPIC_NO_THREADS) == 0)
         put_thread_details(j, err);
-    json_close(j, '}');
-    json_put_string(j, "request_id", x->id);
-    json_close(j, '}');
+    json_print(j, "}, request_id:%s}", x->id);
 }
 
 static const struct route routes[] = {

@@ -21,13 +21,10 @@ static void put_model(struct json *j, const struct model *model) {
     struct tm tm;
 
     strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &tm));
-    json_open(j, '{');
-    json_put_string(j, "type", "model");
-    json_put_string(j, "id", m->id);
-    json_put_string(j, "display_name", m->id);
-    json_put_string(j, "created_at", created);
-    json_put_string(j, "lifecycle", "active");
-    json_key(j, "max_input_tokens");
+    json_print(j,
+               "{type:'model', id:%s, display_name:%s, created_at:%s, lifecycle:'active', "
+               "max_input_tokens:",
+               m->id, m->id, created);
     if (m->max_context)
         json_uint(j, m->max_context);
     else
@@ -45,8 +42,7 @@ void anthropic_models_list_serve(struct exchange *x, struct http *h) {
     if (rescan_first(x, anthropic_models_list_serve))
         return;
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_open(&j, "data", '[');
+    json_print(&j, "{data:[");
     LIST_FOREACH(node, &env_of(x)->models.list) {
         const struct model *m = LIST_ENTRY(node, struct model, link);
 
@@ -56,11 +52,8 @@ void anthropic_models_list_serve(struct exchange *x, struct http *h) {
         first = first ? first : m;
         last = m;
     }
-    json_close(&j, ']');
-    json_put_bool(&j, "has_more", false);
-    json_put_string(&j, "first_id", first ? first->info->id : NULL);
-    json_put_string(&j, "last_id", last ? last->info->id : NULL);
-    json_close(&j, '}');
+    json_print(&j, "], has_more:false, first_id:%s, last_id:%s}", first ? first->info->id : NULL,
+               last ? last->info->id : NULL);
     respond_buf(x, 200, &b, j.error);
 }
 

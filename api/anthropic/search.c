@@ -107,22 +107,17 @@ void search_put_results(const struct writer *w, uint32_t i,
 /* ---- running them, on the pool ---- */
 
 static void put_error(struct json *j, int r) {
-    json_put_string(j, "type", "tool_search_tool_result_error");
-    json_put_string(j, "error_code",
-                    r == -ETIME ? "execution_time_exceeded" : "invalid_tool_input");
-    json_put_string(j, "error_message",
-                    r == -ETIME ? "The search took too long. Use a simpler pattern."
-                                : "The search needs a query; a pattern has at most 200 characters, "
-                                  "no counted repetition, back reference or lookaround.");
+    json_print(j, "type:'tool_search_tool_result_error', error_code:%s, error_message:%s",
+               r == -ETIME ? "execution_time_exceeded" : "invalid_tool_input",
+               r == -ETIME ? "The search took too long. Use a simpler pattern."
+                           : "The search needs a query; a pattern has at most 200 characters, "
+                             "no counted repetition, back reference or lookaround.");
 }
 
 static void put_found(struct json *j, yyjson_val *const found[], uint32_t n) {
-    json_put_string(j, "type", "tool_search_tool_search_result");
-    json_put_open(j, "tool_references", '[');
+    json_print(j, "type:'tool_search_tool_search_result', tool_references:[");
     for (uint32_t i = 0; i < n; i++) {
-        json_open(j, '{');
-        json_put_string(j, "type", "tool_reference");
-        json_key(j, "tool_name");
+        json_print(j, "{type:'tool_reference', tool_name:");
         json_string(j, json_text(found[i]), json_len(found[i]));
         json_close(j, '}');
     }
@@ -168,12 +163,9 @@ static int add_message(struct search *s, uint32_t i,
     struct json j;
 
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_string(&j, "role", "assistant");
-    json_put_open(&j, "content", '[');
+    json_print(&j, "{role:'assistant', content:[");
     put_blocks(&j, s->writer, i);
-    json_close(&j, ']');
-    json_close(&j, '}');
+    json_print(&j, "]}");
     if (doc && j.error == 0 && (said = yyjson_read(b.data, b.len, 0))) {
         yyjson_mut_val *list = yyjson_mut_obj_get(yyjson_mut_doc_get_root(doc), "messages");
         yyjson_mut_val *message = yyjson_val_mut_copy(doc, yyjson_doc_get_root(said));

@@ -156,10 +156,7 @@ static int create(struct change *c, struct stored *items, struct stored **out) {
     stored_parts_init(&parts);
     new_id(env, CONVERSATION_ID_PREFIX, id);
     json_begin(&j, &parts.head);
-    json_open(&j, '{');
-    json_put_string(&j, "id", id);
-    json_put_string(&j, "object", "conversation");
-    json_put_int(&j, "created_at", time(NULL));
+    json_print(&j, "{id:%s, object:'conversation', created_at:%ld", id, time(NULL));
     int r = j.error < 0 ? j.error : buf_add(&parts.echo, c->metadata.data, c->metadata.len);
     if (r < 0) {
         stored_parts_deinit(&parts);
@@ -396,11 +393,7 @@ static void respond_deleted(struct exchange *x) {
     struct json j;
 
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_string(&j, "id", x->arg);
-    json_put_string(&j, "object", "conversation.deleted");
-    json_put_bool(&j, "deleted", true);
-    json_close(&j, '}');
+    json_print(&j, "{id:%s, object:'conversation.deleted', deleted:true}", x->arg);
     respond_buf(x, 200, &b, j.error);
 }
 

@@ -508,9 +508,7 @@ static void put_conversation_id(struct json *j, const struct stored *conversatio
         json_null(j);
         return;
     }
-    json_open(j, '{');
-    json_put_string(j, "id", conversation->id);
-    json_close(j, '}');
+    json_print(j, "{id:%s}", conversation->id);
 }
 
 static int put_echo(struct responses *rs, const struct fields *f, const struct gen_request *r) {
@@ -534,8 +532,7 @@ static int put_echo(struct responses *rs, const struct fields *f, const struct g
     echo(&j, f, SAFETY, "null");
     json_put_string(&j, "service_tier", "default");
     json_put_bool(&j, "store", rs->store);
-    json_put_double(&j, "temperature", r->sampling.temperature);
-    json_put_open(&j, "text", '{');
+    json_print(&j, "temperature:%g, text:{", r->sampling.temperature);
     echo_member(&j, f->v[TEXT], "format", "{\"type\":\"text\"}");
     json_close(&j, '}');
     echo(&j, f, TOOL_CHOICE, "\"auto\"");

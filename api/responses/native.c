@@ -43,8 +43,7 @@ static void put_text(struct json *j, const char *key, yyjson_val *v, const char 
 }
 
 static void put_shell(struct json *j, yyjson_val *args) {
-    json_open(j, '{');
-    json_key(j, "commands");
+    json_print(j, "{commands:");
     put_strings(j, yyjson_obj_get(args, "commands"));
     put_number(j, "timeout_ms", yyjson_obj_get(args, "timeout_ms"));
     put_number(j, "max_output_length", yyjson_obj_get(args, "max_output_length"));
@@ -52,12 +51,9 @@ static void put_shell(struct json *j, yyjson_val *args) {
 }
 
 static void put_local_shell(struct json *j, yyjson_val *args) {
-    json_open(j, '{');
-    json_put_string(j, "type", "exec");
-    json_key(j, "command");
+    json_print(j, "{type:'exec', command:");
     put_strings(j, yyjson_obj_get(args, "command"));
-    json_put_open(j, "env", '{');
-    json_close(j, '}');
+    json_print(j, "env:{}");
     put_number(j, "timeout_ms", yyjson_obj_get(args, "timeout_ms"));
     put_text(j, "working_directory", yyjson_obj_get(args, "working_directory"), NULL);
     json_close(j, '}');

@@ -162,13 +162,10 @@ void responses_put_logprobs(struct json *j, const struct writer *w, const struct
 
 void responses_put_part(struct json *j, const struct writer *w, const struct output_run *run,
                         const char *type, const char *text, size_t len) {
-    json_open(j, '{');
-    json_put_string(j, "type", type);
-    json_key(j, "text");
+    json_print(j, "{type:%s, text:", type);
     json_string(j, text, len);
     if (strcmp(type, "output_text") == 0) {
-        json_put_open(j, "annotations", '[');
-        json_close(j, ']');
+        json_print(j, "annotations:[]");
         responses_put_logprobs(j, w, run, len);
     }
     json_close(j, '}');
@@ -222,8 +219,7 @@ static void put_call(struct json *j, const struct writer *w, const struct output
         json_string(j, text.data ? text.data : "", text.len);
     else
         json_string(j, args, finished ? len : 0);
-    json_put_string(j, "call_id", c->id);
-    json_put_string(j, "name", responses_call_name(w, run));
+    json_print(j, "call_id:%s, name:%s", c->id, responses_call_name(w, run));
     if (t && t->ns)
         json_put_string(j, "namespace", t->ns);
 }
@@ -262,10 +258,7 @@ void responses_put_item(struct json *j, const struct writer *w, uint32_t run, ui
     char id[64];
 
     responses_item_id(w, r, i, id, sizeof(id));
-    json_open(j, '{');
-    json_put_string(j, "id", id);
-    json_put_string(j, "type", type_of(w, r));
-    json_put_string(j, "status", status_of(w, run, finished));
+    json_print(j, "{id:%s, type:%s, status:%s", id, type_of(w, r), status_of(w, run, finished));
     if (responses_of(w)->compacts) {
         put_sealed(j, text, finished ? len : 0);
     } else if (r->kind == OUTPUT_CALL) {
@@ -283,10 +276,9 @@ void responses_put_empty(struct json *j, const struct writer *w, uint32_t i, boo
     char id[64];
 
     responses_item_id(w, NULL, i, id, sizeof(id));
-    json_open(j, '{');
-    json_put_string(j, "id", id);
-    json_put_string(j, "type", responses_of(w)->compacts ? "compaction" : "message");
-    json_put_string(j, "status", finished ? "completed" : "in_progress");
+    json_print(j, "{id:%s, type:%s, status:%s", id,
+               responses_of(w)->compacts ? "compaction" : "message",
+               finished ? "completed" : "in_progress");
     if (responses_of(w)->compacts) {
         put_sealed(j, "", 0);
     } else {
@@ -380,20 +372,14 @@ static void put_output(struct json *j, const struct writer *w, enum responses_st
 static void put_usage(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
 
-    json_put_open(j, "usage", '{');
-    json_put_int(j, "input_tokens", u.prompt);
-    json_put_open(j, "input_tokens_details", '{');
-    json_put_int(j, "cached_tokens", u.cached);
+    json_print(j, "usage:{input_tokens:%u, input_tokens_details:{cached_tokens:%u", u.prompt,
+               u.cached);
     if (u.pictures)
         json_put_int(j, "image_tokens", u.pictures);
-    json_put_int(j, "cache_write_tokens", 0);
-    json_close(j, '}');
-    json_put_int(j, "output_tokens", u.output);
-    json_put_open(j, "output_tokens_details", '{');
-    json_put_int(j, "reasoning_tokens", u.reasoning);
-    json_close(j, '}');
-    json_put_int(j, "total_tokens", (int64_t)u.prompt + u.output);
-    json_close(j, '}');
+    json_print(j,
+               "cache_write_tokens:0}, output_tokens:%u, "
+               "output_tokens_details:{reasoning_tokens:%u}, total_tokens:%ld}",
+               u.output, u.reasoning, (int64_t)u.prompt + u.output);
 }
 
 /* Clients know few codes; those that tell them what to do are kept. */
@@ -424,11 +410,8 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
     size_t base = j->out->len;
 
     assert(!j->comma);
-    json_open(j, '{');
-    json_put_string(j, "id", w->id);
-    json_put_string(j, "object", "response");
-    json_put_int(j, "created_at", w->created);
-    json_put_string(j, "status", status_word(w, status));
+    json_print(j, "{id:%s, object:'response', created_at:%ld, status:%s", w->id, w->created,
+               status_word(w, status));
     json_put_string(j, "access_programs", NULL); /* OpenAI's; its types require the member */
     json_key(j, "completed_at");
     if (done && !was_cut(gen_of(w)))
@@ -442,9 +425,7 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
         json_null(j);
     json_key(j, "incomplete_details");
     if (done && was_cut(gen_of(w))) {
-        json_open(j, '{');
-        json_put_string(j, "reason", "max_output_tokens");
-        json_close(j, '}');
+        json_print(j, "{reason:'max_output_tokens'}");
     } else {
         json_null(j);
     }
@@ -463,10 +444,7 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
 }
 
 void responses_put_compacted(struct json *j, struct writer *w) {
-    json_open(j, '{');
-    json_put_string(j, "id", w->id);
-    json_put_string(j, "object", "response.compaction");
-    json_put_int(j, "created_at", w->created);
+    json_print(j, "{id:%s, object:'response.compaction', created_at:%ld", w->id, w->created);
     put_output(j, w, RESPONSES_DONE, j->out->len - 1);
     put_usage(j, w);
     json_close(j, '}');

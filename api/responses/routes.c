@@ -115,11 +115,7 @@ static void delete_serve(struct exchange *x, struct http *h) {
         return;
     }
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_string(&j, "id", x->arg);
-    json_put_string(&j, "object", "response");
-    json_put_bool(&j, "deleted", true);
-    json_close(&j, '}');
+    json_print(&j, "{id:%s, object:'response', deleted:true}", x->arg);
     respond_buf(x, 200, &b, j.error);
 }
 
@@ -176,10 +172,8 @@ static const struct endpoint count = {.open = responses_open,
                                       .rename = responses_rename};
 
 static void write_count(struct json *j, const struct prompt_job *job) {
-    json_open(j, '{');
-    json_put_string(j, "object", "response.input_tokens");
-    json_put_int(j, "input_tokens", (int64_t)job->prompts[0].tokens.n);
-    json_close(j, '}');
+    json_print(j, "{object:'response.input_tokens', input_tokens:%ld}",
+               (int64_t)job->prompts[0].tokens.n);
 }
 
 static void count_serve(struct exchange *x, struct http *h) {

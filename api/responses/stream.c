@@ -35,9 +35,7 @@ static void begin_event(struct said *e, struct writer *w, const char *type) {
     e->type = type;
     buf_init(&e->b, API_SEND_MAX);
     json_begin(&e->j, &e->b);
-    json_open(&e->j, '{');
-    json_put_string(&e->j, "type", type);
-    json_key(&e->j, "sequence_number");
+    json_print(&e->j, "{type:%s, sequence_number:", type);
     json_uint(&e->j, responses_of(w)->sequence++);
 }
 
@@ -70,8 +68,7 @@ static void end_event(struct said *e) {
 
 /* Members that say where: of the open item, or of the one that begins. */
 static void put_place(struct said *e, const char *id, uint32_t i, const char *part_index) {
-    json_put_string(&e->j, "item_id", id);
-    json_put_int(&e->j, "output_index", i);
+    json_print(&e->j, "item_id:%s, output_index:%u", id, i);
     if (part_index)
         json_put_int(&e->j, part_index, 0);
 }
@@ -181,8 +178,7 @@ static void send_item(struct writer *w, const struct item *it, bool finished) {
     struct said e;
 
     begin_event(&e, w, finished ? "response.output_item.done" : "response.output_item.added");
-    json_put_int(&e.j, "output_index", it->i);
-    json_key(&e.j, "item");
+    json_print(&e.j, "output_index:%u, item:", it->i);
     if (it->run)
         responses_put_item(&e.j, w, number_of(w, it->run), it->i, finished);
     else
