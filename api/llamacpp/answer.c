@@ -37,14 +37,12 @@ static void put_absent_samplers(struct json *j) {
 }
 
 static void put_bias(struct json *j, int32_t token, double bias) {
-    json_open(j, '{');
-    json_key(j, "bias");
+    json_print(j, "{bias:");
     if (isfinite(bias))
         json_double(j, bias);
     else
         json_null(j);
-    json_put_int(j, "token", token);
-    json_close(j, '}');
+    json_print(j, "token:%d}", token);
 }
 
 /* End tokens that are ignored never come. */
@@ -67,42 +65,31 @@ void llamacpp_put_settings(struct json *j, const struct api_model *m, const stru
         s = *m->sampling;
     else
         params_init(&s);
-    json_open(j, '{');
-    json_key(j, "seed");
+    json_print(j, "{seed:");
     json_uint(j, seed);
-    json_put_double(j, "temperature", s.temperature);
-    json_put_int(j, "top_k", s.top_k);
-    json_put_double(j, "top_p", s.top_p);
-    json_put_double(j, "min_p", s.min_p);
+    json_print(j, "temperature:%g, top_k:%ld, top_p:%g, min_p:%g", s.temperature, s.top_k, s.top_p,
+               s.min_p);
     json_put_int(j, "repeat_last_n", -1); /* the whole context */
-    json_put_double(j, "repeat_penalty", s.repetition_penalty);
-    json_put_double(j, "presence_penalty", s.presence_penalty);
-    json_put_double(j, "frequency_penalty", s.frequency_penalty);
-    json_put_double(j, "top_n_sigma", s.top_n_sigma);
-    json_put_double(j, "xtc_probability", s.xtc_probability);
-    json_put_double(j, "xtc_threshold", s.xtc_threshold);
-    json_put_double(j, "typical_p", s.typical_p);
-    json_put_double(j, "dry_multiplier", s.dry_multiplier);
-    json_put_double(j, "dry_base", s.dry_base);
-    json_put_int(j, "dry_allowed_length", s.dry_allowed_length);
-    json_put_int(j, "dry_penalty_last_n", s.dry_penalty_last_n);
+    json_print(j,
+               "repeat_penalty:%g, presence_penalty:%g, frequency_penalty:%g, top_n_sigma:%g, "
+               "xtc_probability:%g, xtc_threshold:%g, typical_p:%g, dry_multiplier:%g, "
+               "dry_base:%g, dry_allowed_length:%ld, dry_penalty_last_n:%ld",
+               s.repetition_penalty, s.presence_penalty, s.frequency_penalty, s.top_n_sigma,
+               s.xtc_probability, s.xtc_threshold, s.typical_p, s.dry_multiplier, s.dry_base,
+               s.dry_allowed_length, s.dry_penalty_last_n);
     put_absent_samplers(j);
     json_put_open(j, "stop", '[');
     for (uint32_t i = 0; r && i < r->n_stops; i++)
         json_string(j, r->stops[i].data, r->stops[i].len);
-    json_close(j, ']');
-    json_put_int(j, "max_tokens", n_predict);
-    json_put_int(j, "n_predict", n_predict);
+    json_print(j, "], max_tokens:%ld, n_predict:%ld", n_predict, n_predict);
     json_put_bool(j, "ignore_eos", s.ignore_eos != 0);
     json_put_bool(j, "stream", r && r->stream);
-    json_put_int(j, "n_probs", r ? r->n_top : 0);
-    json_put_open(j, "logit_bias", '[');
+    json_print(j, "n_probs:%u, logit_bias:[", r ? r->n_top : 0);
     for (uint32_t i = 0; r && i < r->n_bias; i++)
         put_bias(j, r->bias[i].token, (double)r->bias[i].bias);
     if (s.ignore_eos && m->tokenizer)
         put_banned_ends(j, m->tokenizer);
-    json_close(j, ']');
-    json_close(j, '}');
+    json_print(j, "]}");
 }
 
 /* ---- tokens ---- */
@@ -138,11 +125,10 @@ static void put_end(struct json *j, const struct writer *w, const struct gen *g)
         g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
 
     assert(g->state == GEN_DONE);
-    json_put_string(j, "model", w->job.model->info->id);
-    json_put_int(j, "tokens_predicted", g->n_out);
-    json_put_int(j, "tokens_evaluated", g->n_prompt);
-    json_put_int(j, "tokens_cached", g->n_cached);
-    json_key(j, "generation_settings");
+    json_print(j,
+               "model:%s, tokens_predicted:%u, tokens_evaluated:%u, tokens_cached:%u, "
+               "generation_settings:",
+               w->job.model->info->id, g->n_out, g->n_prompt, g->n_cached);
     llamacpp_put_settings(j, w->job.model->info, &w->job.request, g->m.seed,
                           w->job.request.max_new);
     put_prompt(j, w, g);
@@ -161,9 +147,7 @@ static void put_piece(struct json *j, const struct writer *w, const struct piece
     bool tokens = stream || form->return_tokens;
 
     assert(!p->last || g->state == GEN_DONE);
-    json_open(j, '{');
-    json_put_int(j, "index", p->index);
-    json_key(j, "content");
+    json_print(j, "{index:%u, content:", p->index);
     json_string(j, p->text, p->len);
     put_tokens(j, tokens ? p : &(struct piece){.choice = p->choice});
     json_put_int(j, "id_slot", -1);

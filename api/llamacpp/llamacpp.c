@@ -45,8 +45,7 @@ static const struct endpoint chat = {.translate = openai_read_chat};
 static void write_prompt(struct json *j, const struct prompt_job *job) {
     const struct prompt *p = &job->prompts[0];
 
-    json_open(j, '{');
-    json_key(j, "prompt");
+    json_print(j, "{prompt:");
     json_string(j, p->text, p->len);
     json_close(j, '}');
 }
@@ -122,21 +121,14 @@ static void props_serve(struct exchange *x, struct http *h) {
         return;
     const struct api_model *m = model->info;
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_open(&j, "default_generation_settings", '{');
-    json_put_int(&j, "n_ctx", m->max_context);
-    json_key(&j, "params");
+    json_print(&j, "{default_generation_settings:{n_ctx:%u, params:", m->max_context);
     llamacpp_put_settings(&j, m, NULL, m->seed ? *m->seed : UINT32_MAX, GEN_REQUEST_NO_LIMIT);
-    json_close(&j, '}');
-    json_put_string(&j, "sampling_source", m->sampling_source);
-    json_put_int(&j, "total_slots", env_of(x)->opts.max_running);
-    json_put_string(&j, "model_alias", m->id);
-    json_put_string(&j, "model_path", m->file ? m->file : m->id);
-    json_put_open(&j, "modalities", '{');
+    json_print(&j,
+               "}, sampling_source:%s, total_slots:%u, model_alias:%s, model_path:%s, "
+               "modalities:{",
+               m->sampling_source, env_of(x)->opts.max_running, m->id, m->file ? m->file : m->id);
     json_put_bool(&j, "vision", *model->sight.text);
-    json_put_bool(&j, "video", false);
-    json_put_bool(&j, "audio", false);
-    json_close(&j, '}');
+    json_print(&j, "video:false, audio:false}");
     if (*model->sight.text) {
         char marker[MEDIA_MARKER];
 
@@ -147,26 +139,19 @@ static void props_serve(struct exchange *x, struct http *h) {
     json_string(&j, m->template_source ? m->template_source : "", m->template_len);
     put_special(&j, "bos_token", m->tokenizer, tokenizer_bos);
     put_special(&j, "eos_token", m->tokenizer, tokenizer_eos);
-    json_put_string(&j, "build_info", "weft");
-    json_close(&j, '}');
+    json_print(&j, "build_info:'weft'}");
     respond_buf(x, 200, &b, j.error);
 }
 
 static void put_slot(struct json *j, const struct model *m, uint32_t id, const struct gen *g) {
-    json_open(j, '{');
-    json_put_int(j, "id", id);
-    json_put_int(j, "n_ctx", m->info->max_context);
+    json_print(j, "{id:%u, n_ctx:%u", id, m->info->max_context);
     json_put_bool(j, "is_processing", g != NULL);
     if (g)
         json_put_int(j, "id_task", (int64_t)g->m.id);
-    json_put_open(j, "next_token", '[');
-    json_open(j, '{');
+    json_print(j, "next_token:[{");
     json_put_bool(j, "has_next_token", g != NULL);
-    json_put_int(j, "n_remain", g ? (int64_t)g->m.max_new - g->n_out : -1);
-    json_put_int(j, "n_decoded", g ? g->n_out : 0);
-    json_close(j, '}');
-    json_close(j, ']');
-    json_close(j, '}');
+    json_print(j, "n_remain:%ld, n_decoded:%u}]}", g ? (int64_t)g->m.max_new - g->n_out : -1,
+               g ? g->n_out : 0);
 }
 
 /* Writes an entry for each possible request (slot). For a running one it has the progress, not the

@@ -34,25 +34,14 @@ static void put_figures(struct json *j, const struct writer *w) {
     char format[32];
 
     assert(g->state == GEN_DONE);
-    json_put_open(j, "stats", '{');
-    json_put_double(j, "tokens_per_second", rest > 0 ? (g->n_out - 1) / rest : 0);
-    json_put_double(j, "time_to_first_token", first);
-    json_put_double(j, "generation_time", first + rest);
-    json_put_string(j, "stop_reason", stop_reason(w, g));
-    json_close(j, '}');
-    json_put_open(j, "model_info", '{');
-    json_put_string(j, "arch", m->info->arch ? m->info->arch : "");
-    json_put_string(j, "quant", model_format_name(m, format));
-    json_put_string(j, "format", "gguf");
-    json_put_int(j, "context_length", m->info->max_context);
-    json_close(j, '}');
-    json_put_open(j, "runtime", '{');
-    json_put_string(j, "name", "weft");
-    json_put_string(j, "version", WEFT_VERSION);
-    json_put_open(j, "supported_formats", '[');
-    json_cstring(j, "gguf");
-    json_close(j, ']');
-    json_close(j, '}');
+    json_print(j,
+               "stats:{tokens_per_second:%g, time_to_first_token:%g, generation_time:%g, "
+               "stop_reason:%s}, model_info:{arch:%s, quant:%s, format:'gguf', "
+               "context_length:%u}, runtime:{name:'weft', version:%s, "
+               "supported_formats:['gguf']}",
+               rest > 0 ? (g->n_out - 1) / rest : 0, first, first + rest, stop_reason(w, g),
+               m->info->arch ? m->info->arch : "", model_format_name(m, format),
+               m->info->max_context, WEFT_VERSION);
 }
 
 /* ---- requests ---- */

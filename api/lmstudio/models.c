@@ -47,8 +47,7 @@ static void put_model(struct json *j, const struct model *m) {
     json_put_open(j, "capabilities", '[');
     if (m->info->template && !m->info->encoder)
         json_cstring(j, "tool_use");
-    json_close(j, ']');
-    json_close(j, '}');
+    json_print(j, "]}");
 }
 
 void lmstudio_models_serve(struct exchange *x, struct http *h) {
@@ -64,13 +63,9 @@ void lmstudio_model_serve(struct exchange *x, struct http *h) {
 static void put_instances(struct json *j, const struct model *m) {
     json_put_open(j, "loaded_instances", '[');
     if (m->worker_up) {
-        json_open(j, '{');
-        json_put_string(j, "id", m->info->id);
-        json_put_open(j, "config", '{');
+        json_print(j, "{id:%s, config:{", m->info->id);
         put_length(j, "context_length", m);
-        json_put_int(j, "parallel", m->env->opts.max_running);
-        json_close(j, '}');
-        json_close(j, '}');
+        json_print(j, "parallel:%u}}", m->env->opts.max_running);
     }
     json_close(j, ']');
 }
@@ -88,25 +83,18 @@ static void put_model_v1(struct json *j, const struct model *m) {
 
     model_format_name(m, format);
     model_size_name(m, size);
-    json_open(j, '{');
-    json_put_string(j, "type", m->info->encoder ? "embedding" : "llm");
-    json_put_string(j, "publisher", o->owned_by ? o->owned_by : "weft");
-    json_put_string(j, "key", m->info->id);
-    json_put_string(j, "display_name", m->info->id);
-    json_put_string(j, "architecture", m->info->arch);
-    json_put_open(j, "quantization", '{');
-    json_put_string(j, "name", *format ? format : NULL);
-    json_put_string(j, "bits_per_weight", NULL);
-    json_close(j, '}');
-    json_put_int(j, "size_bytes", (int64_t)m->info->n_bytes);
-    json_put_string(j, "params_string", *size ? size : NULL);
+    json_print(j,
+               "{type:%s, publisher:%s, key:%s, display_name:%s, architecture:%s, "
+               "quantization:{name:%s, bits_per_weight:null}, size_bytes:%ld, params_string:%s",
+               m->info->encoder ? "embedding" : "llm", o->owned_by ? o->owned_by : "weft",
+               m->info->id, m->info->id, m->info->arch, *format ? format : NULL,
+               (int64_t)m->info->n_bytes, *size ? size : NULL);
     put_instances(j, m);
     put_length(j, "max_context_length", m);
     json_put_string(j, "format", "gguf");
     if (!m->info->encoder)
         put_capabilities(j, m);
-    json_put_string(j, "description", NULL);
-    json_close(j, '}');
+    json_print(j, "description:null}");
 }
 
 void lmstudio_models_v1_serve(struct exchange *x, struct http *h) {
@@ -133,12 +121,9 @@ static int read_load(struct prompt_job *job, yyjson_doc *body, struct err *err) 
 static void write_load(struct json *j, const struct prompt_job *job) {
     int64_t waited_ns = job->waits_since_ns ? clock_now(job->env->clock) - job->waits_since_ns : 0;
 
-    json_open(j, '{');
-    json_put_string(j, "type", job->model->info->encoder ? "embedding" : "llm");
-    json_put_string(j, "instance_id", job->model->info->id);
-    json_put_double(j, "load_time_seconds", (double)waited_ns / 1e9);
-    json_put_string(j, "status", "loaded");
-    json_close(j, '}');
+    json_print(j, "{type:%s, instance_id:%s, load_time_seconds:%g, status:'loaded'}",
+               job->model->info->encoder ? "embedding" : "llm", job->model->info->id,
+               (double)waited_ns / 1e9);
 }
 
 static const struct endpoint load = {.translate = read_load};
@@ -190,8 +175,6 @@ void lmstudio_unload_serve(struct exchange *x, struct http *h) {
     m->keep_alive_s = 0;
     audit_client(x, "unload", m->info->id, 0, &err);
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_string(&j, "instance_id", m->info->id);
-    json_close(&j, '}');
+    json_print(&j, "{instance_id:%s}", m->info->id);
     respond_buf(x, 200, &b, j.error);
 }

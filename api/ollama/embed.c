@@ -34,13 +34,11 @@ static int answer_one(struct vectors *v, struct buf *b) {
 
     assert(v->n_inputs <= 1);
     json_begin(&j, b);
-    json_open(&j, '{');
-    json_key(&j, "embedding");
+    json_print(&j, "{embedding:");
     if (v->n_inputs == 1) {
         json_valid(&j, v->text[0].data, v->text[0].len);
     } else {
-        json_open(&j, '[');
-        json_close(&j, ']');
+        json_print(&j, "[]");
     }
     json_close(&j, '}');
     return j.error;
@@ -53,19 +51,14 @@ static int answer(struct vectors *v, struct buf *b) {
     int r = 0;
 
     json_begin(&j, b);
-    json_open(&j, '{');
-    json_put_string(&j, "model", v->job.model->info->id);
-    json_put_open(&j, "embeddings", '[');
+    json_print(&j, "{model:%s, embeddings:[", v->job.model->info->id);
     for (uint32_t i = 0; i < v->n_inputs && r == 0; i++) {
         json_valid(&j, v->text[i].data, v->text[i].len);
         buf_deinit(&v->text[i]);
         r = job_pause();
     }
-    json_close(&j, ']');
-    json_put_int(&j, "total_duration", took);
-    json_put_int(&j, "load_duration", 0);
-    json_put_int(&j, "prompt_eval_count", (int64_t)v->n_tokens);
-    json_close(&j, '}');
+    json_print(&j, "], total_duration:%ld, load_duration:0, prompt_eval_count:%ld}", took,
+               (int64_t)v->n_tokens);
     return r < 0 ? r : j.error;
 }
 

@@ -142,10 +142,9 @@ static void put_bar(struct json *j, yyjson_val *v, const char *status) {
         snprintf(text, sizeof(text), "verifying sha256 digest");
     else
         snprintf(text, sizeof(text), "pulling %.*s", sha ? 12 : 128, sha ? sha : file);
-    json_put_string(j, "status", text);
-    json_put_string(j, "digest", digest);
-    json_put_int(j, "total", yyjson_get_sint(yyjson_obj_get(v, "file_total")));
-    json_put_int(j, "completed", yyjson_get_sint(yyjson_obj_get(v, "file_completed")));
+    json_print(j, "status:%s, digest:%s, total:%ld, completed:%ld", text, digest,
+               yyjson_get_sint(yyjson_obj_get(v, "file_total")),
+               yyjson_get_sint(yyjson_obj_get(v, "file_completed")));
 }
 
 /* api_task.line. */

@@ -28,17 +28,12 @@ static void put_details(struct json *j, const struct model *model) {
     model_format_name(model, format);
     for (char *c = format; *c; c++)
         *c = (char)toupper((unsigned char)*c); /* Ollama's names are so, whatever the file's is */
-    json_put_open(j, "details", '{');
-    json_put_string(j, "parent_model", "");
-    json_put_string(j, "format", "gguf");
-    json_put_string(j, "family", m->arch ? m->arch : "");
-    json_put_open(j, "families", '[');
+    json_print(j, "details:{parent_model:'', format:'gguf', family:%s, families:[",
+               m->arch ? m->arch : "");
     if (m->arch)
         json_cstring(j, m->arch);
-    json_close(j, ']');
-    json_put_string(j, "parameter_size", model_size_name(model, size));
-    json_put_string(j, "quantization_level", format);
-    json_close(j, '}');
+    json_print(j, "], parameter_size:%s, quantization_level:%s}", model_size_name(model, size),
+               format);
 }
 
 /* Clients cut it short and compare it: it stands for the name and the size of the file, whose bytes
@@ -76,16 +71,12 @@ static time_t expires_at(const struct model *m) {
 static void put_model(struct json *j, const struct model *model, bool running) {
     const struct api_model *m = model->info;
 
-    json_open(j, '{');
-    json_put_string(j, "name", m->id);
-    json_put_string(j, "model", m->id);
-    json_put_int(j, "size", (int64_t)m->n_bytes);
+    json_print(j, "{name:%s, model:%s, size:%ld", m->id, m->id, (int64_t)m->n_bytes);
     put_digest(j, m);
     put_details(j, model);
     if (running) {
         put_time(j, "expires_at", expires_at(model));
-        json_put_int(j, "size_vram", (int64_t)m->n_bytes);
-        json_put_int(j, "context_length", m->max_context);
+        json_print(j, "size_vram:%ld, context_length:%u", (int64_t)m->n_bytes, m->max_context);
     } else {
         put_time(j, "modified_at", m->created_unix);
     }
@@ -97,16 +88,14 @@ static void list(struct exchange *x, bool running) {
     struct json j;
 
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_open(&j, "models", '[');
+    json_print(&j, "{models:[");
     LIST_FOREACH(node, &env_of(x)->models.list) {
         const struct model *m = LIST_ENTRY(node, struct model, link);
 
         if ((!running || m->worker_up) && models_may_use(x, m))
             put_model(&j, m, running);
     }
-    json_close(&j, ']');
-    json_close(&j, '}');
+    json_print(&j, "]}");
     respond_buf(x, 200, &b, j.error);
 }
 
@@ -162,9 +151,7 @@ static void put_number(struct json *j, const char *arch, const char *what, uint6
 static void put_info(struct json *j, const struct api_model *m) {
     const char *arch = m->arch ? m->arch : "unknown";
 
-    json_put_open(j, "model_info", '{');
-    json_put_string(j, "general.architecture", arch);
-    json_put_string(j, "general.basename", m->id);
+    json_print(j, "model_info:{general.architecture:%s, general.basename:%s", arch, m->id);
     if (m->n_params)
         json_put_int(j, "general.parameter_count", (int64_t)m->n_params);
     put_number(j, arch, "context_length", m->max_context);
@@ -176,8 +163,7 @@ static void put_info(struct json *j, const struct api_model *m) {
 static void put_capabilities(struct json *j, const struct model *m) {
     json_put_open(j, "capabilities", '[');
     if (m->info->encoder) {
-        json_cstring(j, "embedding");
-        json_close(j, ']');
+        json_print(j, "'embedding']");
         return;
     }
     json_cstring(j, "completion");
@@ -205,10 +191,7 @@ static void show_serve(struct exchange *x, struct http *h) {
     }
     const struct api_model *m = model->info;
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_string(&j, "license", "");
-    json_put_string(&j, "modelfile", "");
-    json_put_string(&j, "parameters", "");
+    json_print(&j, "{license:'', modelfile:'', parameters:''");
     if (m->system)
         json_put_string(&j, "system", m->system);
     json_key(&j, "template");
@@ -240,9 +223,7 @@ static const struct route routes[] = {
 static const char *const prefixes[] = {"/api/", NULL};
 
 static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
-    json_open(j, '{');
-    json_put_string(j, "error", err->message);
-    json_close(j, '}');
+    json_print(j, "{error:%s}", err->message);
 }
 
 const struct dialect ollama_dialect = {

@@ -28,8 +28,7 @@ static void put_head(struct json *j, const struct model *m) {
     clock_gettime(CLOCK_REALTIME, &now);
     size_t n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &tm));
     snprintf(text + n, sizeof(text) - n, ".%09ldZ", now.tv_nsec);
-    json_put_string(j, "model", m->info->id);
-    json_put_string(j, "created_at", text);
+    json_print(j, "model:%s, created_at:%s", m->info->id, text);
 }
 
 static bool is_chat(const struct writer *w) {
@@ -45,8 +44,7 @@ static void put_text(struct json *j, const char *key, const char *text, size_t l
 static void open_message(struct json *j, const struct writer *w, const char *text, size_t len,
                          const char *thinking, size_t n_thinking) {
     if (is_chat(w)) {
-        json_put_open(j, "message", '{');
-        json_put_string(j, "role", "assistant");
+        json_print(j, "message:{role:'assistant'");
     }
     put_text(j, is_chat(w) ? "content" : "response", text, len);
     if (n_thinking)
@@ -57,15 +55,9 @@ static void put_call(struct json *j, const struct output_parser *s, uint32_t i) 
     const struct output_call *c = &s->calls[i];
 
     assert(i < s->n_calls && c->complete); /* arguments are whole JSON */
-    json_open(j, '{');
-    json_put_string(j, "id", c->id);
-    json_put_open(j, "function", '{');
-    json_put_int(j, "index", i);
-    json_put_string(j, "name", c->name);
-    json_key(j, "arguments");
+    json_print(j, "{id:%s, function:{index:%u, name:%s, arguments:", c->id, i, c->name);
     json_raw(j, s->text[OUTPUT_CALL].data + c->begin, c->end - c->begin);
-    json_close(j, '}');
-    json_close(j, '}');
+    json_print(j, "}}");
 }
 
 /* The log probabilities of output tokens [from, to), if they were asked for. */
@@ -121,8 +113,7 @@ static void put_loaded(struct json *j, const struct writer *w) {
         json_close(j, '}');
     bool unloads = w->job.request.has_keep_alive && w->job.request.keep_alive_s == 0 &&
                    model_on_demand(w->job.model);
-    json_put_string(j, "done_reason", unloads ? "unload" : "load");
-    json_put_bool(j, "done", true);
+    json_print(j, "done_reason:%s, done:true", unloads ? "unload" : "load");
 }
 
 static void put_whole(struct json *j, struct writer *w) {
@@ -198,8 +189,7 @@ static void send_call(struct writer *w, uint32_t n_tokens) {
     open_message(j, w, "", 0, "", 0);
     json_put_open(j, "tool_calls", '[');
     put_call(j, s, w->block.n);
-    json_close(j, ']');
-    json_close(j, '}');
+    json_print(j, "]}");
     put_not_done(j, w, n_tokens);
     emit(w, &l);
 }
