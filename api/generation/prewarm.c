@@ -149,15 +149,9 @@ static void put_calls(struct json *j, const struct prewarm_job *t) {
     for (uint32_t i = 0; i < s->n_calls; i++) {
         const struct output_call *c = &s->calls[i];
 
-        json_open(j, '{');
-        json_put_string(j, "id", c->id);
-        json_put_string(j, "type", "function");
-        json_put_open(j, "function", '{');
-        json_put_string(j, "name", c->name);
-        json_key(j, "arguments");
+        json_print(j, "{id:%s, type:'function', function:{name:%s, arguments:", c->id, c->name);
         (t->blocks ? json_raw : json_string)(j, args + c->begin, c->end - c->begin);
-        json_close(j, '}');
-        json_close(j, '}');
+        json_print(j, "}}");
     }
     json_close(j, ']');
 }
@@ -170,9 +164,7 @@ static void put_parts(struct json *j, const struct output_parser *s) {
 
         if (r->kind != OUTPUT_CONTENT || r->begin == r->end)
             continue;
-        json_open(j, '{');
-        json_put_string(j, "type", "text");
-        json_key(j, "text");
+        json_print(j, "{type:'text', text:");
         json_string(j, s->text[OUTPUT_CONTENT].data + r->begin, r->end - r->begin);
         json_close(j, '}');
     }
@@ -186,9 +178,7 @@ static void put_buf(struct json *j, const struct buf *b, size_t len) {
 static void put_answer(struct json *j, const struct prewarm_job *t) {
     const struct output_parser *s = t->output;
 
-    json_open(j, '{');
-    json_put_string(j, "role", "assistant");
-    json_key(j, "content");
+    json_print(j, "{role:'assistant', content:");
     if (!s)
         put_buf(j, &t->text, t->text_len);
     else if (t->parts)
@@ -210,14 +200,12 @@ static void put_answer(struct json *j, const struct prewarm_job *t) {
 static void put_next(struct json *j, const struct prewarm_job *t, const char *text) {
     const struct output_call *c = t->output && t->output->n_calls ? t->output->calls : NULL;
 
-    json_open(j, '{');
-    json_put_string(j, "role", c ? "tool" : "user");
+    json_print(j, "{role:%s", c ? "tool" : "user");
     if (c)
         json_put_string(j, "tool_call_id", c->id);
     if (c && t->blocks)
         json_put_string(j, "name", c->name);
-    json_put_string(j, "content", text);
-    json_close(j, '}');
+    json_print(j, "content:%s}", text);
 }
 
 /* The conversation, the answer, and a message that says @text. */

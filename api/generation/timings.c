@@ -35,14 +35,12 @@ void timings_put(struct json *j, const struct gen *g) {
     uint32_t cached = g->n_cached < g->n_prompt ? g->n_cached : g->n_prompt;
     uint32_t n = g->n_prompt - cached;
 
-    json_put_open(j, "timings", '{');
-    json_put_int(j, "cache_n", cached);
+    json_print(j, "timings:{cache_n:%u", cached);
     put_rate(j, prompt, n, n, ms_between(g->first_step_ns, g->first_token_ns));
     put_rate(j, predicted, g->n_out, g->n_out ? g->n_out - 1 : 0,
              ms_between(g->first_token_ns, g->last_token_ns));
     if (g->drafts.n) {
-        json_put_int(j, "draft_n", g->drafts.n);
-        json_put_int(j, "draft_n_accepted", g->drafts.accepted);
+        json_print(j, "draft_n:%u, draft_n_accepted:%u", g->drafts.n, g->drafts.accepted);
     }
     json_close(j, '}');
 }

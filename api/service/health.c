@@ -36,9 +36,7 @@ static void health_serve(struct exchange *x, struct http *h) {
     assert((size_t)s < ARRAY_SIZE(names));
     x->retry_ms = s == API_FAILED ? model_first(env_of(x))->failure_retry_ms : API_RETRY_MS;
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_string(&j, "status", s == API_SERVING ? "ok" : "unavailable");
-    json_put_string(&j, "state", names[s]);
+    json_print(&j, "{status:%s, state:%s", s == API_SERVING ? "ok" : "unavailable", names[s]);
     if (s == API_FAILED)
         json_put_string(&j, "reason", model_first(env_of(x))->failure);
     put_models(&j, env_of(x));
@@ -87,22 +85,13 @@ static void loads_serve(struct exchange *x, struct http *h) {
 
     service_stats(env_of(x)->service, &s);
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_int(&j, "timestamp", (int64_t)time(NULL));
-    json_put_int(&j, "dp_rank_count", 1);
-    json_put_open(&j, "loads", '[');
-    json_open(&j, '{');
-    json_put_int(&j, "dp_rank", 0);
-    json_put_int(&j, "num_running_reqs", s.n_running);
-    json_put_int(&j, "num_waiting_reqs", s.n_queued);
-    json_put_int(&j, "num_total_reqs", (int64_t)s.n_running + s.n_queued);
-    json_put_int(&j, "num_used_tokens", (int64_t)(w->n_used * page));
-    json_put_int(&j, "max_total_num_tokens", (int64_t)(m->n_pages * page));
-    json_put_double(&j, "token_usage", w->n_pages ? (double)w->n_used / w->n_pages : 0);
-    json_put_int(&j, "max_running_requests", env_of(x)->opts.max_running);
-    json_close(&j, '}');
-    json_close(&j, ']');
-    json_close(&j, '}');
+    json_print(&j,
+               "{timestamp:%ld, dp_rank_count:1, loads:[{dp_rank:0, num_running_reqs:%u, "
+               "num_waiting_reqs:%u, num_total_reqs:%ld, num_used_tokens:%ld, "
+               "max_total_num_tokens:%ld, token_usage:%g, max_running_requests:%u}]}",
+               (int64_t)time(NULL), s.n_running, s.n_queued, (int64_t)s.n_running + s.n_queued,
+               (int64_t)(w->n_used * page), (int64_t)(m->n_pages * page),
+               w->n_pages ? (double)w->n_used / w->n_pages : 0, env_of(x)->opts.max_running);
     respond_buf(x, 200, &b, j.error);
 }
 
@@ -128,20 +117,15 @@ static void server_info_serve(struct exchange *x, struct http *h) {
     struct json j;
 
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_string(&j, "model_path", m->id);
-    json_put_string(&j, "served_model_name", m->id);
-    json_put_string(&j, "tokenizer_path", m->id);
+    json_print(&j, "{model_path:%s, served_model_name:%s, tokenizer_path:%s", m->id, m->id, m->id);
     if (m->arch)
         json_put_string(&j, "model_type", m->arch);
     json_put_bool(&j, "is_generation", !m->encoder && !m->ranks);
-    json_put_string(&j, "version", WEFT_VERSION);
-    json_put_int(&j, "dp_size", 1);
-    json_put_int(&j, "tp_size", 1);
-    json_put_int(&j, "context_length", m->max_context);
-    json_put_int(&j, "max_total_tokens", (int64_t)m->n_pages * m->page_tokens);
-    json_put_int(&j, "max_running_requests", env_of(x)->opts.max_running);
-    json_close(&j, '}');
+    json_print(&j,
+               "version:%s, dp_size:1, tp_size:1, context_length:%u, max_total_tokens:%ld, "
+               "max_running_requests:%u}",
+               WEFT_VERSION, m->max_context, (int64_t)m->n_pages * m->page_tokens,
+               env_of(x)->opts.max_running);
     respond_buf(x, 200, &b, j.error);
 }
 

@@ -31,13 +31,10 @@ static void put_story(struct json *j, const struct gen_env *env, const char *id)
                 n = p->story(p, gen, r, RECORDS);
         }
     for (uint32_t i = 0; i < n; i++) {
-        json_open(j, '{');
-        json_put_string(j, "code", flight_name(r[i].why));
-        json_put_string(j, "text", flight_text(r[i].why));
+        json_print(j, "{code:%s, text:%s", flight_name(r[i].why), flight_text(r[i].why));
         put_ms(j, "at_ms", r[i].from_ns - r[0].from_ns);
         put_ms(j, "ms", r[i].until_ns - r[i].from_ns);
-        json_put_int(j, "steps", r[i].n_steps);
-        json_close(j, '}');
+        json_print(j, "steps:%u}", r[i].n_steps);
     }
     json_close(j, ']');
 }
@@ -45,15 +42,11 @@ static void put_story(struct json *j, const struct gen_env *env, const char *id)
 static void put_request(struct json *j, const struct gen_env *env, const struct recent_request *q) {
     int64_t first = MAX(q->ttft_ns, q->queue_ns);
 
-    json_open(j, '{');
-    json_put_string(j, "id", q->id);
-    json_put_string(j, "path", q->path);
-    json_put_int(j, "status", q->status);
-    json_put_string(j, "finish", q->finish);
-    json_put_int(j, "prompt_tokens", q->n_prompt);
-    json_put_int(j, "cached_tokens", q->n_cached);
-    json_put_int(j, "output_tokens", q->n_output);
-    json_put_int(j, "resumed", q->n_resumed);
+    json_print(j,
+               "{id:%s, path:%s, status:%d, finish:%s, prompt_tokens:%u, cached_tokens:%u, "
+               "output_tokens:%u, resumed:%u",
+               q->id, q->path, q->status, q->finish, q->n_prompt, q->n_cached, q->n_output,
+               q->n_resumed);
     put_ms(j, "queue_ms", q->queue_ns);
     put_ms(j, "prefill_ms", first - q->queue_ns);
     put_ms(j, "decode_ms", q->ttft_ns ? q->total_ns - q->ttft_ns : 0);
@@ -70,12 +63,10 @@ void recent_serve(struct exchange *x, struct http *h) {
 
     uint32_t n = recent_slowest(&env->service->recent, x->tenant, clock_now(env->clock), list);
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_open(&j, "requests", '[');
+    json_print(&j, "{requests:[");
     for (uint32_t i = 0; i < n; i++)
         put_request(&j, env, list[i]);
-    json_close(&j, ']');
-    json_close(&j, '}');
+    json_print(&j, "]}");
     respond_buf(x, 200, &b, j.error);
 }
 

@@ -95,14 +95,11 @@ static void put_id(struct json *j, const char *key, const uint8_t *id, size_t n)
 
 /* An attribute, up to its value. 64-bit numbers are strings in JSON of protobuf. */
 static void open_attribute(struct json *j, const char *key) {
-    json_open(j, '{');
-    json_put_string(j, "key", key);
-    json_put_open(j, "value", '{');
+    json_print(j, "{key:%s, value:{", key);
 }
 
 static void close_attribute(struct json *j) {
-    json_close(j, '}');
-    json_close(j, '}');
+    json_print(j, "}}");
 }
 
 static void put_text(struct json *j, const char *key, const char *value) {
@@ -124,13 +121,7 @@ static void put_number(struct json *j, const char *key, int64_t value) {
 
 static void put_finish(struct json *j, const char *finish) {
     open_attribute(j, "gen_ai.response.finish_reasons");
-    json_put_open(j, "arrayValue", '{');
-    json_put_open(j, "values", '[');
-    json_open(j, '{');
-    json_put_string(j, "stringValue", finish);
-    json_close(j, '}');
-    json_close(j, ']');
-    json_close(j, '}');
+    json_print(j, "arrayValue:{values:[{stringValue:%s}]}", finish);
     close_attribute(j);
 }
 
@@ -202,8 +193,7 @@ static void open_span(struct json *j, const uint8_t *trace, const uint8_t *id,
     put_id(j, "spanId", id, 8);
     if (memcmp(parent, none, 8) != 0)
         put_id(j, "parentSpanId", parent, 8);
-    json_put_string(j, "name", name);
-    json_put_int(j, "kind", kind);
+    json_print(j, "name:%s, kind:%d", name, kind);
     put_time(j, "startTimeUnixNano", from_ns);
     put_time(j, "endTimeUnixNano", until_ns);
 }
@@ -225,9 +215,7 @@ static int put_span(struct json *j, const struct trace_origin *from, const struc
               s->start_unix_ns + s->total_ns);
     put_attributes(j, from, s);
     if (s->status >= 500) {
-        json_put_open(j, "status", '{');
-        json_put_int(j, "code", STATUS_ERROR);
-        json_close(j, '}');
+        json_print(j, "status:{code:%d}", STATUS_ERROR);
     }
     json_close(j, '}');
     for (size_t i = 0; i < 3 && (i == 0 ? at[1] : at[i]); i++) {
@@ -247,30 +235,14 @@ int trace_write(struct buf *out, const struct trace_origin *from, const struct t
 
     assert(n > 0);
     json_begin(&j, out);
-    json_open(&j, '{');
-    json_put_open(&j, "resourceSpans", '[');
-    json_open(&j, '{');
-    json_put_open(&j, "resource", '{');
-    json_put_open(&j, "attributes", '[');
+    json_print(&j, "{resourceSpans:[{resource:{attributes:[");
     put_text(&j, "service.name", "weft");
     put_text(&j, "service.version", WEFT_VERSION);
     put_text(&j, "host.name", from->host);
     put_number(&j, "process.pid", from->pid);
-    json_close(&j, ']');
-    json_close(&j, '}');
-    json_put_open(&j, "scopeSpans", '[');
-    json_open(&j, '{');
-    json_put_open(&j, "scope", '{');
-    json_put_string(&j, "name", "weft");
-    json_close(&j, '}');
-    json_put_open(&j, "spans", '[');
+    json_print(&j, "]}, scopeSpans:[{scope:{name:'weft'}, spans:[");
     for (uint32_t i = 0; i < n && r == 0; i++)
         r = put_span(&j, from, &spans[i]);
-    json_close(&j, ']');
-    json_close(&j, '}');
-    json_close(&j, ']');
-    json_close(&j, '}');
-    json_close(&j, ']');
-    json_close(&j, '}');
+    json_print(&j, "]}]}]}");
     return r < 0 ? r : j.error;
 }

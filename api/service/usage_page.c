@@ -29,15 +29,12 @@ static void put_row(struct json *j, const struct usage_row *row, bool names) {
     json_open(j, '{');
     put_date(j, row->date);
     if (names) {
-        json_put_string(j, "tenant", row->tenant);
-        json_put_string(j, "key", *row->key ? row->key : NULL);
+        json_print(j, "tenant:%s, key:%s", row->tenant, *row->key ? row->key : NULL);
     }
-    json_put_string(j, "model", row->model);
-    json_put_int(j, "requests", (int64_t)row->sum.requests);
-    json_put_int(j, "prompt_tokens", (int64_t)row->sum.prompt_tokens);
-    json_put_int(j, "cached_tokens", (int64_t)row->sum.cached_tokens);
-    json_put_int(j, "output_tokens", (int64_t)row->sum.output_tokens);
-    json_close(j, '}');
+    json_print(j,
+               "model:%s, requests:%ld, prompt_tokens:%ld, cached_tokens:%ld, output_tokens:%ld}",
+               row->model, (int64_t)row->sum.requests, (int64_t)row->sum.prompt_tokens,
+               (int64_t)row->sum.cached_tokens, (int64_t)row->sum.output_tokens);
 }
 
 static void put_limits(struct json *j, const struct gen_env *env, const struct tenant *t,
@@ -54,11 +51,8 @@ static void put_limits(struct json *j, const struct gen_env *env, const struct t
         json_open(j, '{');
         if (names)
             json_put_string(j, "tenant", t->conf.name);
-        json_put_string(j, "name", q[i].name);
-        json_put_int(j, "limit", (int64_t)q[i].limit);
-        json_put_int(j, "used", (int64_t)q[i].used);
-        json_put_string(j, "resets_at", text);
-        json_close(j, '}');
+        json_print(j, "name:%s, limit:%ld, used:%ld, resets_at:%s}", q[i].name, (int64_t)q[i].limit,
+                   (int64_t)q[i].used, text);
     }
 }
 
@@ -70,22 +64,16 @@ void usage_serve(struct exchange *x, struct http *h) {
     struct json j;
 
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_string(&j, "object", "usage");
-    json_put_string(&j, "tenant", t->conf.name);
-    json_put_string(&j, "key", *key ? key : NULL);
-    json_put_open(&j, "limits", '[');
+    json_print(&j, "{object:'usage', tenant:%s, key:%s, limits:[", t->conf.name, *key ? key : NULL);
     put_limits(&j, env, t, false);
-    json_close(&j, ']');
-    json_put_open(&j, "data", '[');
+    json_print(&j, "], data:[");
     for (uint32_t i = 0; i < env->usage.all.n; i++) {
         const struct usage_row *row = &env->usage.all.rows[i];
 
         if (strcmp(row->tenant, t->conf.name) == 0 && strcmp(row->key, key) == 0)
             put_row(&j, row, false);
     }
-    json_close(&j, ']');
-    json_close(&j, '}');
+    json_print(&j, "]}");
     respond_buf(x, 200, &b, j.error);
 }
 
@@ -93,15 +81,12 @@ int service_put_usage(const struct gen_env *env, struct buf *out) {
     struct json j;
 
     json_begin(&j, out);
-    json_open(&j, '{');
-    json_put_open(&j, "limits", '[');
+    json_print(&j, "{limits:[");
     for (uint32_t i = 0; i < env->tenants.n; i++)
         put_limits(&j, env, env->tenants.list[i], true);
-    json_close(&j, ']');
-    json_put_open(&j, "usage", '[');
+    json_print(&j, "], usage:[");
     for (uint32_t i = 0; i < env->usage.all.n; i++)
         put_row(&j, &env->usage.all.rows[i], true);
-    json_close(&j, ']');
-    json_close(&j, '}');
+    json_print(&j, "]}");
     return j.error;
 }
