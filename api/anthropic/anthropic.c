@@ -6,7 +6,6 @@
 #include "api/anthropic/input.h"
 #include "api/anthropic/search.h"
 #include "api/generation/endpoint.h"
-#include "api/generation/lookup.h"
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
 #include "api/openai/openai.h"
@@ -445,7 +444,7 @@ static int translate_count(struct prompt_job *job, yyjson_doc *body, struct err 
     return read_body(job, body, true, err);
 }
 
-static const struct endpoint endpoint = {
+const struct endpoint anthropic_messages = {
     .open = search_open,
     .close = search_close,
     .translate = translate,
@@ -463,18 +462,11 @@ static const struct endpoint endpoint = {
     .whole = put_whole,
 };
 
-void anthropic_serve(struct exchange *x, struct http *h) {
-    writer_serve(x, &endpoint);
-}
-
 /* ---- /v1/messages/count_tokens ---- */
-
-static const struct endpoint count = {.translate = translate_count, .rename = anthropic_rename};
 
 static void write_count(struct json *j, const struct prompt_job *job) {
     json_print(j, "{input_tokens:%ld}", (int64_t)job->prompts[0].tokens.n);
 }
 
-void anthropic_count_serve(struct exchange *x, struct http *h) {
-    lookup_serve(x, &count, write_count);
-}
+const struct endpoint anthropic_count = {
+    .translate = translate_count, .rename = anthropic_rename, .write = write_count};

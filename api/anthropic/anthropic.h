@@ -2,11 +2,12 @@
 
 /* anthropic - the routes of Anthropic's API, for dialect.c. */
 
+struct endpoint;
 struct exchange;
 struct http;
 
 /* route.serve */
-void anthropic_serve(struct exchange *x, struct http *h);       /* /v1/messages */
-void anthropic_count_serve(struct exchange *x, struct http *h); /* counts tokens of its body */
+extern const struct endpoint anthropic_messages; /* /v1/messages */
+extern const struct endpoint anthropic_count;    /* counts tokens of its body */
 void anthropic_models_list_serve(struct exchange *x, struct http *h); /* /v1/models */
 void anthropic_models_one_serve(struct exchange *x, struct http *h);  /* one of these */

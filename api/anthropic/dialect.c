@@ -9,6 +9,8 @@
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
+#include "api/generation/lookup.h"
+#include "api/generation/writer.h"
 
 /* Anthropic's Messages API: paths, heads, errors and the frame of streams. */
 
@@ -63,10 +65,10 @@ static void put_error(struct json *j, const struct exchange *x, const struct err
 }
 
 static const struct route routes[] = {
-    {"/v1/messages", HTTP_POST, false, true, anthropic_serve},
-    {"/v1/messages/count_tokens", HTTP_POST, false, false, anthropic_count_serve},
-    {"/v1/models", HTTP_GET, false, false, anthropic_models_list_serve},
-    {"/v1/models/*", HTTP_GET, false, false, anthropic_models_one_serve},
+    {"/v1/messages", HTTP_POST, false, true, writer_serve, &anthropic_messages},
+    {"/v1/messages/count_tokens", HTTP_POST, false, false, lookup_serve, &anthropic_count},
+    {"/v1/models", HTTP_GET, false, false, anthropic_models_list_serve, NULL},
+    {"/v1/models/*", HTTP_GET, false, false, anthropic_models_one_serve, NULL},
     {0},
 };
 

@@ -29,8 +29,8 @@ enum repeats {
 /*
  * One path of a dialect that generates, or that tells what would be generated from: how its body
  * becomes the canonical request (struct gen_request) and how the output becomes its answer. An
- * endpoint that only looks things up needs @translate alone; one that generates also id_prefix,
- * begin, piece, end and whole. The others may be NULL.
+ * endpoint that only looks things up needs @translate and @write; one that generates @translate,
+ * id_prefix, begin, piece, end and whole. The others may be NULL.
  *
  *      open ── translate ──┬── begin ── (piece* ── round)* ── piece* ── end   a stream
  *                          ├── whole                      a whole answer
@@ -51,6 +51,8 @@ struct endpoint {
     /* A 400 about a prompt of @n tokens, which leaves no room in @context. */
     int (*too_long)(const char *field, size_t n, uint32_t context, struct err *err);
 
+    /* Writes the answer of a lookup, which needs no generation. On any thread. */
+    void (*write)(struct json *j, const struct prompt_job *job);
     /* The request is known to be right and waits for its admission next: may give the connection of
      * its exchange away. On the loop's thread. 0, or a negative errno with @err. */
     int (*prepared)(struct writer *w, struct err *err);

@@ -7,11 +7,12 @@
 #include "api/http/json.h"
 #include "api/http/respond.h"
 #include "api/generation/env.h"
+#include "api/generation/prompt_job.h"
+#include "api/http/dialect.h"
 
 struct lookup {
     struct prompt_job job;
     struct exchange *exchange; /* NULL: the client is gone */
-    void (*write)(struct json *j, const struct prompt_job *job);
     struct buf answer;
     int answer_error;
 };
@@ -28,7 +29,7 @@ static void write_answer(struct prompt_job *job) {
     struct json j;
 
     json_begin(&j, &l->answer);
-    l->write(&j, job);
+    job->endpoint->write(&j, job);
     l->answer_error = j.error;
 }
 
@@ -75,12 +76,12 @@ static void on_fail(struct exchange *x, const struct err *err) {
     respond_error(x, err);
 }
 
-void lookup_serve(struct exchange *x, const struct endpoint *endpoint,
-                  void (*write)(struct json *j, const struct prompt_job *job)) {
-    assert(endpoint->translate && !endpoint->open == !endpoint->close);
+void lookup_serve(struct exchange *x, struct http *h) {
     static const struct exchange_ops ops = {on_gone, NULL, on_fail, NULL};
-    struct lookup *l = calloc(1, sizeof(*l));
+    const struct endpoint *endpoint = x->route->endpoint;
 
+    assert(endpoint->translate && endpoint->write && !endpoint->open == !endpoint->close);
+    struct lookup *l = calloc(1, sizeof(*l));
     if (!l || (endpoint->open && endpoint->open(&l->job, x, NULL) < 0)) {
         free(l);
         respond_errno(x, -ENOMEM);
@@ -88,7 +89,6 @@ void lookup_serve(struct exchange *x, const struct endpoint *endpoint,
     }
     buf_init(&l->answer, API_SEND_MAX);
     l->exchange = x;
-    l->write = write;
     l->job.write = write_answer;
     x->ops = &ops;
     x->state = l;

@@ -2,13 +2,9 @@
 
 /* lookup - answers requests about prompts (render, tokenize) without generating. */
 
-#include "api/generation/prompt_job.h"
-
-struct endpoint;
 struct exchange;
-struct json;
+struct http;
 
-/* Prepares the prompt of @x's body as @endpoint reads it, and sends the answer that @write makes of
- * it, on any thread. */
-void lookup_serve(struct exchange *x, const struct endpoint *endpoint,
-                  void (*write)(struct json *j, const struct prompt_job *job));
+/* route.serve: prepares the prompt of @x's body as the route's endpoint reads it, and sends the
+ * answer that the endpoint writes of it. */
+void lookup_serve(struct exchange *x, struct http *h);

@@ -677,7 +677,8 @@ static void on_wait(struct prompt_job *job) {
     respond_comment(x, text);
 }
 
-void writer_serve(struct exchange *x, const struct endpoint *endpoint) {
+void writer_serve(struct exchange *x, struct http *h) {
+    const struct endpoint *endpoint = x->route->endpoint;
     struct err err = {0};
 
     assert(endpoint->translate && endpoint->begin && endpoint->piece && endpoint->end &&

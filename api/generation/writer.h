@@ -85,9 +85,9 @@ struct writer {
     } block;
 };
 
-/* Answers @x, whose body @endpoint reads, with what is generated. On the loop's thread; ends the
- * exchange now or later. */
-void writer_serve(struct exchange *x, const struct endpoint *endpoint);
+/* route.serve: answers @x, whose body the route's endpoint reads, with what is generated. On the
+ * loop's thread; ends the exchange now or later. */
+void writer_serve(struct exchange *x, struct http *h);
 
 /* For the forms: tokens so far. A prompt counts once, however many choices it has. */
 struct writer_usage writer_usage(const struct writer *w);

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct endpoint;
 struct err;
 struct exchange;
 struct http;
@@ -25,6 +26,7 @@ struct route {
     bool open;        /* no key is needed */
     bool generates;   /* refused while starting or draining */
     void (*serve)(struct exchange *x, struct http *h);
+    const struct endpoint *endpoint; /* of a path whose body is a prompt; NULL: another path */
 };
 
 /* Rest of a limit per minute, for the headers of an answer. */

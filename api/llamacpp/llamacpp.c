@@ -30,17 +30,7 @@
 static const struct endpoint completion = ENDPOINT(llamacpp_read_completion);
 static const struct endpoint infill = ENDPOINT(llamacpp_read_infill);
 
-static void completion_serve(struct exchange *x, struct http *h) {
-    writer_serve(x, &completion);
-}
-
-static void infill_serve(struct exchange *x, struct http *h) {
-    writer_serve(x, &infill);
-}
-
 /* ---- /apply-template ---- */
-
-static const struct endpoint chat = {.translate = openai_read_chat};
 
 static void write_prompt(struct json *j, const struct prompt_job *job) {
     const struct prompt *p = &job->prompts[0];
@@ -50,9 +40,7 @@ static void write_prompt(struct json *j, const struct prompt_job *job) {
     json_close(j, '}');
 }
 
-static void template_serve(struct exchange *x, struct http *h) {
-    lookup_serve(x, &chat, write_prompt);
-}
+static const struct endpoint chat = {.translate = openai_read_chat, .write = write_prompt};
 
 /* ---- what clients read of the server ---- */
 
@@ -187,12 +175,12 @@ static void slots_serve(struct exchange *x, struct http *h) {
 }
 
 static const struct route routes[] = {
-    {"/completion", HTTP_POST, false, true, completion_serve},
-    {"/completions", HTTP_POST, false, true, completion_serve},
-    {"/slots", HTTP_GET, false, false, slots_serve},
-    {"/infill", HTTP_POST, false, true, infill_serve},
-    {"/props", HTTP_GET, false, false, props_serve},
-    {"/apply-template", HTTP_POST, false, false, template_serve},
+    {"/completion", HTTP_POST, false, true, writer_serve, &completion},
+    {"/completions", HTTP_POST, false, true, writer_serve, &completion},
+    {"/slots", HTTP_GET, false, false, slots_serve, NULL},
+    {"/infill", HTTP_POST, false, true, writer_serve, &infill},
+    {"/props", HTTP_GET, false, false, props_serve, NULL},
+    {"/apply-template", HTTP_POST, false, false, lookup_serve, &chat},
     {0},
 };
 

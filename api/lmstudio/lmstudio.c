@@ -6,6 +6,9 @@
 #include "api/generation/model.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
+#include "api/generation/writer.h"
+#include "api/generation/lookup.h"
+#include "api/openai/vectors.h"
 
 /* ---- behind the usage ---- */
 
@@ -114,23 +117,15 @@ static const struct endpoint completion = {
     .whole = choices_whole,
 };
 
-static void chat_serve_v0(struct exchange *x, struct http *h) {
-    writer_serve(x, &chat);
-}
-
-static void completion_serve_v0(struct exchange *x, struct http *h) {
-    writer_serve(x, &completion);
-}
-
 static const struct route routes[] = {
-    {"/api/v0/models", HTTP_GET, false, false, lmstudio_models_serve},
-    {"/api/v0/models/*", HTTP_GET, false, false, lmstudio_model_serve},
-    {"/api/v0/chat/completions", HTTP_POST, false, true, chat_serve_v0},
-    {"/api/v0/completions", HTTP_POST, false, true, completion_serve_v0},
-    {"/api/v0/embeddings", HTTP_POST, false, true, embeddings_serve},
-    {"/api/v1/models", HTTP_GET, false, false, lmstudio_models_v1_serve},
-    {"/api/v1/models/load", HTTP_POST, false, true, lmstudio_load_serve},
-    {"/api/v1/models/unload", HTTP_POST, false, false, lmstudio_unload_serve},
+    {"/api/v0/models", HTTP_GET, false, false, lmstudio_models_serve, NULL},
+    {"/api/v0/models/*", HTTP_GET, false, false, lmstudio_model_serve, NULL},
+    {"/api/v0/chat/completions", HTTP_POST, false, true, writer_serve, &chat},
+    {"/api/v0/completions", HTTP_POST, false, true, writer_serve, &completion},
+    {"/api/v0/embeddings", HTTP_POST, false, true, vectors_serve, &openai_embeddings},
+    {"/api/v1/models", HTTP_GET, false, false, lmstudio_models_v1_serve, NULL},
+    {"/api/v1/models/load", HTTP_POST, false, true, lookup_serve, &lmstudio_load},
+    {"/api/v1/models/unload", HTTP_POST, false, false, lmstudio_unload_serve, NULL},
     {0},
 };
 

@@ -8,9 +8,11 @@
 
 #include "api/http/dialect.h"
 
+struct endpoint;
+
 /* route.serve, of models.c */
 void lmstudio_models_serve(struct exchange *x, struct http *h);    /* /api/v0/models */
 void lmstudio_model_serve(struct exchange *x, struct http *h);     /* one of the models */
 void lmstudio_models_v1_serve(struct exchange *x, struct http *h); /* /api/v1/models */
-void lmstudio_load_serve(struct exchange *x, struct http *h);
+extern const struct endpoint lmstudio_load;
 void lmstudio_unload_serve(struct exchange *x, struct http *h);

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <string.h>
 #include "api/generation/endpoint.h"
-#include "api/generation/lookup.h"
 #include "api/generation/read_request.h"
 #include "api/http/exchange.h"
 #include "api/generation/audit.h"
@@ -14,6 +13,7 @@
 #include "api/openai/models.h"
 #include "api/generation/env.h"
 #include "api/generation/models.h"
+#include "api/generation/prompt_job.h"
 
 /*
  * LM Studio's two lists of the same models, and the loading and unloading of one. A member about
@@ -126,11 +126,7 @@ static void write_load(struct json *j, const struct prompt_job *job) {
                (double)waited_ns / 1e9);
 }
 
-static const struct endpoint load = {.translate = read_load};
-
-void lmstudio_load_serve(struct exchange *x, struct http *h) {
-    lookup_serve(x, &load, write_load);
-}
+const struct endpoint lmstudio_load = {.translate = read_load, .write = write_load};
 
 /* The loaded model that @body names, in *@out: 0, or an error. */
 static int find_instance(struct exchange *x, yyjson_doc *body, struct model **out,

@@ -131,13 +131,5 @@ static int translate_one(struct prompt_job *job, yyjson_doc *body, struct err *e
 }
 
 static const struct vectors_form form = {take, answer}, form_one = {take, answer_one};
-static const struct endpoint endpoint = {.translate = translate, .form = &form};
-static const struct endpoint endpoint_one = {.translate = translate_one, .form = &form_one};
-
-void ollama_embed_serve(struct exchange *x, struct http *h) {
-    vectors_serve(x, &endpoint);
-}
-
-void ollama_embeddings_serve(struct exchange *x, struct http *h) {
-    vectors_serve(x, &endpoint_one);
-}
+const struct endpoint ollama_embed = {.translate = translate, .form = &form};
+const struct endpoint ollama_embeddings = {.translate = translate_one, .form = &form_one};

@@ -13,6 +13,8 @@
 #include "api/generation/rescan.h"
 #include "api/http/respond.h"
 #include "api/http/siphash.h"
+#include "api/generation/writer.h"
+#include "api/openai/vectors.h"
 
 /*
  * Answers of Ollama's clients' questions about models. They check the version before they use newer
@@ -205,18 +207,18 @@ static void show_serve(struct exchange *x, struct http *h) {
 }
 
 static const struct route routes[] = {
-    {"/api/chat", HTTP_POST, false, true, ollama_chat_serve},
-    {"/api/generate", HTTP_POST, false, true, ollama_generate_serve},
-    {"/api/embed", HTTP_POST, false, true, ollama_embed_serve},
-    {"/api/embeddings", HTTP_POST, false, true, ollama_embeddings_serve},
-    {"/api/tags", HTTP_GET, false, false, tags_serve},
-    {"/api/ps", HTTP_GET, false, false, ps_serve},
-    {"/api/show", HTTP_POST, false, false, show_serve},
-    {"/api/pull", HTTP_POST, false, false, ollama_pull_serve},
-    {"/api/create", HTTP_POST, false, false, ollama_create_serve},
-    {"/api/copy", HTTP_POST, false, false, ollama_copy_serve},
-    {"/api/delete", HTTP_DELETE, false, false, ollama_delete_serve},
-    {"/api/version", HTTP_GET, true, false, version_serve},
+    {"/api/chat", HTTP_POST, false, true, writer_serve, &ollama_chat},
+    {"/api/generate", HTTP_POST, false, true, writer_serve, &ollama_generate},
+    {"/api/embed", HTTP_POST, false, true, vectors_serve, &ollama_embed},
+    {"/api/embeddings", HTTP_POST, false, true, vectors_serve, &ollama_embeddings},
+    {"/api/tags", HTTP_GET, false, false, tags_serve, NULL},
+    {"/api/ps", HTTP_GET, false, false, ps_serve, NULL},
+    {"/api/show", HTTP_POST, false, false, show_serve, NULL},
+    {"/api/pull", HTTP_POST, false, false, ollama_pull_serve, NULL},
+    {"/api/create", HTTP_POST, false, false, ollama_create_serve, NULL},
+    {"/api/copy", HTTP_POST, false, false, ollama_copy_serve, NULL},
+    {"/api/delete", HTTP_DELETE, false, false, ollama_delete_serve, NULL},
+    {"/api/version", HTTP_GET, true, false, version_serve, NULL},
     {0},
 };
 

@@ -275,7 +275,7 @@ static int translate_generate(struct prompt_job *job, yyjson_doc *body, struct e
     return read_body(job, body, true, err);
 }
 
-static const struct endpoint chat = {
+const struct endpoint ollama_chat = {
     .translate = translate_chat,
     .id_prefix = "",
     .repeats = REPEATS_TEXT,
@@ -286,7 +286,7 @@ static const struct endpoint chat = {
     .whole = put_whole,
 };
 
-static const struct endpoint generate = {
+const struct endpoint ollama_generate = {
     .translate = translate_generate,
     .id_prefix = "",
     .parsed = true,
@@ -295,11 +295,3 @@ static const struct endpoint generate = {
     .end = send_end,
     .whole = put_whole,
 };
-
-void ollama_chat_serve(struct exchange *x, struct http *h) {
-    writer_serve(x, &chat);
-}
-
-void ollama_generate_serve(struct exchange *x, struct http *h) {
-    writer_serve(x, &generate);
-}

@@ -23,15 +23,13 @@ bool ollama_read_duration(yyjson_val *v, int64_t *seconds);
 /* Returns true if a client means the served model by @name, with or without the tag "latest". */
 bool ollama_is_served(const struct gen_env *env, const char *name);
 
+struct endpoint;
 struct exchange;
 struct http;
 /* The body of @x, which has to be small, as an object: it is read on the loop. 0, or an error. */
 int ollama_read_body(struct exchange *x, yyjson_doc **out, struct err *err);
 /* Routes of ollama.c, embed.c and manage.c, listed in models.c. */
-void ollama_chat_serve(struct exchange *x, struct http *h);
-void ollama_generate_serve(struct exchange *x, struct http *h);
-void ollama_embed_serve(struct exchange *x, struct http *h);
-void ollama_embeddings_serve(struct exchange *x, struct http *h);
+extern const struct endpoint ollama_chat, ollama_generate, ollama_embed, ollama_embeddings;
 void ollama_pull_serve(struct exchange *x, struct http *h);
 void ollama_create_serve(struct exchange *x, struct http *h);
 void ollama_copy_serve(struct exchange *x, struct http *h);

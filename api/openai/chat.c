@@ -326,7 +326,7 @@ int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) 
     return openai_read_rendered(job, body, FIELDS_CHAT, err);
 }
 
-static const struct endpoint endpoint = {
+const struct endpoint openai_chat = {
     .translate = openai_read_chat,
     .id_prefix = "chatcmpl-",
     .repeats = REPEATS_TEXT,
@@ -337,7 +337,3 @@ static const struct endpoint endpoint = {
     .whole = choices_whole,
     .alive = choices_alive,
 };
-
-void chat_serve(struct exchange *x, struct http *h) {
-    writer_serve(x, &endpoint);
-}

@@ -162,7 +162,7 @@ int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err 
     return gen_request_read(&job->request, job->model, FIELDS_COMPLETION, body, err);
 }
 
-static const struct endpoint endpoint = {
+const struct endpoint openai_completion = {
     .translate = openai_read_completion,
     .id_prefix = "cmpl-",
     .default_tokens = DEFAULT_TOKENS,
@@ -172,7 +172,3 @@ static const struct endpoint endpoint = {
     .end = choices_end,
     .whole = choices_whole,
 };
-
-void completions_serve(struct exchange *x, struct http *h) {
-    writer_serve(x, &endpoint);
-}

@@ -621,7 +621,7 @@ static void no_piece(struct writer *w, const struct piece *p) {
     no_stream(w);
 }
 
-static const struct endpoint decisions = {
+const struct endpoint openai_decisions = {
     .open = open_job,
     .close = close_job,
     .translate = translate_decisions,
@@ -633,7 +633,7 @@ static const struct endpoint decisions = {
     .whole = put_decisions,
 };
 
-static const struct endpoint system_one = {
+const struct endpoint openai_system_one = {
     .open = open_job,
     .close = close_job,
     .translate = translate_system_one,
@@ -644,11 +644,3 @@ static const struct endpoint system_one = {
     .end = no_stream,
     .whole = put_system_one,
 };
-
-void decisions_serve(struct exchange *x, struct http *h) {
-    writer_serve(x, &decisions);
-}
-
-void system_one_serve(struct exchange *x, struct http *h) {
-    writer_serve(x, &system_one);
-}

@@ -159,13 +159,5 @@ static int answer_arrays(struct vectors *v, struct buf *b) {
 
 static const struct vectors_form form = {take, answer};
 static const struct vectors_form arrays = {take_floats, answer_arrays};
-static const struct endpoint endpoint = {.translate = translate, .form = &form};
-static const struct endpoint llama_server = {.translate = translate, .form = &arrays};
-
-void embeddings_serve(struct exchange *x, struct http *h) {
-    vectors_serve(x, &endpoint);
-}
-
-void embedding_serve(struct exchange *x, struct http *h) {
-    vectors_serve(x, &llama_server);
-}
+const struct endpoint openai_embeddings = {.translate = translate, .form = &form};
+const struct endpoint openai_embedding = {.translate = translate, .form = &arrays};

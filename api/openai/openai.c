@@ -6,6 +6,9 @@
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
+#include "api/generation/writer.h"
+#include "api/generation/lookup.h"
+#include "api/openai/vectors.h"
 
 /* OpenAI's chat completions, completions, embeddings and models, and vLLM's additions to them. */
 
@@ -64,30 +67,31 @@ size_t openai_put_limit(const struct limit_left *l, char *out, size_t size) {
 }
 
 static const struct route routes[] = {
-    {"/v1/models", HTTP_GET, false, false, models_list_serve},
-    {"/v1/models/*", HTTP_GET, false, false, models_one_serve},
-    {"/v1/chat/completions", HTTP_POST, false, true, chat_serve},
-    {"/v1/completions", HTTP_POST, false, true, completions_serve},
-    {"/v1/embeddings", HTTP_POST, false, true, embeddings_serve},
-    {"/v1/chat/completions/render", HTTP_POST, false, false, chat_render_serve},
-    {"/v1/completions/render", HTTP_POST, false, false, completions_render_serve},
-    {"/models", HTTP_GET, false, false, models_list_serve},
-    {"/chat/completions", HTTP_POST, false, true, chat_serve},
-    {"/v1/chat/completions/input_tokens", HTTP_POST, false, false, chat_count_serve},
-    {"/chat/completions/input_tokens", HTTP_POST, false, false, chat_count_serve},
-    {"/embeddings", HTTP_POST, false, true, embeddings_serve},
-    {"/embedding", HTTP_POST, false, true, embedding_serve},
-    {"/v1/rerank", HTTP_POST, false, true, rerank_serve},
-    {"/v2/rerank", HTTP_POST, false, true, rerank_serve},
-    {"/rerank", HTTP_POST, false, true, rerank_serve},
-    {"/v1/reranking", HTTP_POST, false, true, rerank_serve},
-    {"/reranking", HTTP_POST, false, true, rerank_serve},
-    {"/v1/decisions", HTTP_POST, false, true, decisions_serve},
-    {"/v1/systemone", HTTP_POST, false, true, system_one_serve},
-    {"/v1/score", HTTP_POST, false, true, score_serve},
-    {"/score", HTTP_POST, false, true, score_serve},
-    {"/tokenize", HTTP_POST, false, false, tokenize_serve},
-    {"/detokenize", HTTP_POST, false, false, detokenize_serve},
+    {"/v1/models", HTTP_GET, false, false, models_list_serve, NULL},
+    {"/v1/models/*", HTTP_GET, false, false, models_one_serve, NULL},
+    {"/v1/chat/completions", HTTP_POST, false, true, writer_serve, &openai_chat},
+    {"/v1/completions", HTTP_POST, false, true, writer_serve, &openai_completion},
+    {"/v1/embeddings", HTTP_POST, false, true, vectors_serve, &openai_embeddings},
+    {"/v1/chat/completions/render", HTTP_POST, false, false, lookup_serve, &openai_chat_render},
+    {"/v1/completions/render", HTTP_POST, false, false, lookup_serve, &openai_completion_render},
+    {"/models", HTTP_GET, false, false, models_list_serve, NULL},
+    {"/chat/completions", HTTP_POST, false, true, writer_serve, &openai_chat},
+    {"/v1/chat/completions/input_tokens", HTTP_POST, false, false, lookup_serve,
+     &openai_chat_count},
+    {"/chat/completions/input_tokens", HTTP_POST, false, false, lookup_serve, &openai_chat_count},
+    {"/embeddings", HTTP_POST, false, true, vectors_serve, &openai_embeddings},
+    {"/embedding", HTTP_POST, false, true, vectors_serve, &openai_embedding},
+    {"/v1/rerank", HTTP_POST, false, true, vectors_serve, &openai_rerank},
+    {"/v2/rerank", HTTP_POST, false, true, vectors_serve, &openai_rerank},
+    {"/rerank", HTTP_POST, false, true, vectors_serve, &openai_rerank},
+    {"/v1/reranking", HTTP_POST, false, true, vectors_serve, &openai_rerank},
+    {"/reranking", HTTP_POST, false, true, vectors_serve, &openai_rerank},
+    {"/v1/decisions", HTTP_POST, false, true, writer_serve, &openai_decisions},
+    {"/v1/systemone", HTTP_POST, false, true, writer_serve, &openai_system_one},
+    {"/v1/score", HTTP_POST, false, true, vectors_serve, &openai_score},
+    {"/score", HTTP_POST, false, true, vectors_serve, &openai_score},
+    {"/tokenize", HTTP_POST, false, false, lookup_serve, &openai_tokenize},
+    {"/detokenize", HTTP_POST, false, false, lookup_serve, &openai_detokenize},
     {0},
 };
 

@@ -7,6 +7,8 @@
 #include "api/generation/gen_request.h"
 #include "api/http/dialect.h"
 
+struct endpoint;
+
 struct prompt_job;
 
 /* {"error": {...}} with all four members. */
@@ -34,18 +36,9 @@ int openai_read_rendered(struct prompt_job *job, yyjson_doc *body, enum field_se
 int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err);
 
 /* route.serve */
-void chat_serve(struct exchange *x, struct http *h);
-void chat_count_serve(struct exchange *x, struct http *h);
-void chat_render_serve(struct exchange *x, struct http *h);
-void completions_serve(struct exchange *x, struct http *h);
-void completions_render_serve(struct exchange *x, struct http *h);
-void embeddings_serve(struct exchange *x, struct http *h);
-void embedding_serve(struct exchange *x, struct http *h);
-void rerank_serve(struct exchange *x, struct http *h);
-void score_serve(struct exchange *x, struct http *h);
-void decisions_serve(struct exchange *x, struct http *h);
-void system_one_serve(struct exchange *x, struct http *h);
 void models_list_serve(struct exchange *x, struct http *h);
 void models_one_serve(struct exchange *x, struct http *h);
-void tokenize_serve(struct exchange *x, struct http *h);
-void detokenize_serve(struct exchange *x, struct http *h);
+
+extern const struct endpoint openai_chat, openai_chat_count, openai_chat_render, openai_completion,
+    openai_completion_render, openai_embeddings, openai_embedding, openai_rerank, openai_score,
+    openai_decisions, openai_system_one, openai_tokenize, openai_detokenize;

@@ -143,14 +143,5 @@ static int translate_score(struct prompt_job *job, yyjson_doc *body, struct err 
 
 static const struct vectors_form rerank_form = {take, answer_rerank};
 static const struct vectors_form score_form = {take, answer_score};
-static const struct endpoint rerank_endpoint = {.translate = translate_rerank,
-                                                .form = &rerank_form};
-static const struct endpoint score_endpoint = {.translate = translate_score, .form = &score_form};
-
-void rerank_serve(struct exchange *x, struct http *h) {
-    vectors_serve(x, &rerank_endpoint);
-}
-
-void score_serve(struct exchange *x, struct http *h) {
-    vectors_serve(x, &score_endpoint);
-}
+const struct endpoint openai_rerank = {.translate = translate_rerank, .form = &rerank_form};
+const struct endpoint openai_score = {.translate = translate_score, .form = &score_form};

@@ -1,11 +1,11 @@
 #include <errno.h>
 #include "api/generation/read_request.h"
 #include "api/generation/endpoint.h"
-#include "api/generation/lookup.h"
 #include "api/http/json.h"
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
 #include "api/generation/env.h"
+#include "api/generation/prompt_job.h"
 #include "base/jobs.h"
 #include "base/util.h"
 #include "text/stops.h"
@@ -149,32 +149,14 @@ static int read_detokenize(struct prompt_job *job, yyjson_doc *body, struct err 
     return gen_request_read(&job->request, job->model, FIELDS_DETOKENIZE, body, err);
 }
 
-static const struct endpoint tokenize = {.translate = read_tokenize};
-static const struct endpoint detokenize = {.translate = read_detokenize};
-static const struct endpoint chat = {.translate = openai_read_chat};
-static const struct endpoint completion = {.translate = openai_read_completion};
-
-void tokenize_serve(struct exchange *x, struct http *h) {
-    lookup_serve(x, &tokenize, write_tokens);
-}
-
-void chat_render_serve(struct exchange *x, struct http *h) {
-    lookup_serve(x, &chat, write_prompts);
-}
-
-void completions_render_serve(struct exchange *x, struct http *h) {
-    lookup_serve(x, &completion, put_prompts);
-}
-
 /* Writes llama-server's token count of a chat. */
 static void write_count(struct json *j, const struct prompt_job *job) {
     json_print(j, "{input_tokens:%ld}", (int64_t)job->prompts[0].tokens.n);
 }
 
-void chat_count_serve(struct exchange *x, struct http *h) {
-    lookup_serve(x, &chat, write_count);
-}
-
-void detokenize_serve(struct exchange *x, struct http *h) {
-    lookup_serve(x, &detokenize, write_text);
-}
+const struct endpoint openai_tokenize = {.translate = read_tokenize, .write = write_tokens};
+const struct endpoint openai_detokenize = {.translate = read_detokenize, .write = write_text};
+const struct endpoint openai_chat_render = {.translate = openai_read_chat, .write = write_prompts};
+const struct endpoint openai_chat_count = {.translate = openai_read_chat, .write = write_count};
+const struct endpoint openai_completion_render = {.translate = openai_read_completion,
+                                                  .write = put_prompts};

@@ -13,6 +13,7 @@
 #include "api/generation/model.h"
 #include "api/generation/env.h"
 #include "api/http/respond.h"
+#include "api/http/dialect.h"
 #include "base/try.h"
 
 /*
@@ -323,7 +324,8 @@ static void on_prepared(struct prompt_job *job) {
         fail_errno(e, r, &err);
 }
 
-void vectors_serve(struct exchange *x, const struct endpoint *endpoint) {
+void vectors_serve(struct exchange *x, struct http *h) {
+    const struct endpoint *endpoint = x->route->endpoint;
     struct err err = {0};
 
     if (admit_precheck(&env_of(x)->admit, tenants_get(&env_of(x)->tenants, x->tenant), &x->retry_ms,

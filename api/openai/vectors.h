@@ -12,6 +12,7 @@
 #define VECTORS_INLINE 64u /* inputs of an answer that is put together on the loop: some 3 MB */
 
 struct gen;
+struct http;
 struct vectors;
 
 /* endpoint.form */
@@ -58,5 +59,5 @@ struct vectors {
  * finite. */
 int vectors_finish(const struct vectors *v, struct gen *g);
 
-/* Answers @x, whose body @endpoint translates. */
-void vectors_serve(struct exchange *x, const struct endpoint *endpoint);
+/* route.serve: answers @x, whose body the route's endpoint translates. */
+void vectors_serve(struct exchange *x, struct http *h);

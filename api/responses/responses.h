@@ -14,6 +14,8 @@
 #include "api/responses/store.h"
 #include "base/arena.h"
 
+struct endpoint;
+
 #define RESPONSES_ID_PREFIX "resp_"
 #define RESPONSES_ID_HEX 24u /* hex digits of an id */
 
@@ -141,4 +143,4 @@ void responses_stream_alive(struct writer *w);
 void responses_keep(const struct writer *w, const char *json, size_t len);
 /* route.serve */
 void responses_serve(struct exchange *x, struct http *h);
-void responses_compact_serve(struct exchange *x, struct http *h);
+extern const struct endpoint responses_endpoint, responses_compact;

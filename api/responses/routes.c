@@ -13,6 +13,7 @@
 #include "api/http/http.h"
 #include "api/responses/responses.h"
 #include "api/generation/audit.h"
+#include "api/generation/writer.h"
 
 /*
  * Routes of a response that is stored or under way: /v1/responses/ID, DELETE of it, /cancel and
@@ -166,37 +167,34 @@ static void cancel_serve(struct exchange *x, struct http *h) {
 
 /* ---- /v1/responses/input_tokens ---- */
 
-static const struct endpoint count = {.open = responses_open,
-                                      .close = responses_close,
-                                      .translate = responses_translate,
-                                      .rename = responses_rename};
-
 static void write_count(struct json *j, const struct prompt_job *job) {
     json_print(j, "{object:'response.input_tokens', input_tokens:%ld}",
                (int64_t)job->prompts[0].tokens.n);
 }
 
-static void count_serve(struct exchange *x, struct http *h) {
-    lookup_serve(x, &count, write_count);
-}
+static const struct endpoint count = {.open = responses_open,
+                                      .close = responses_close,
+                                      .translate = responses_translate,
+                                      .rename = responses_rename,
+                                      .write = write_count};
 
 /* ---- the dialect ---- */
 
 static const struct route routes[] = {
-    {"/v1/responses", HTTP_POST, false, true, responses_serve},
-    {"/responses", HTTP_POST, false, true, responses_serve},
-    {"/v1/responses/compact", HTTP_POST, false, true, responses_compact_serve},
-    {"/v1/responses/input_tokens", HTTP_POST, false, false, count_serve},
-    {"/v1/conversations", HTTP_POST, false, false, conversations_create_serve},
-    {"/v1/conversations/*/items", HTTP_POST, false, false, conversations_add_serve},
-    {"/v1/conversations/*/items", HTTP_GET, false, false, conversations_items_serve},
-    {"/v1/conversations/*", HTTP_POST, false, false, conversations_update_serve},
-    {"/v1/conversations/*", HTTP_GET, false, false, conversations_get_serve},
-    {"/v1/conversations/*", HTTP_DELETE, false, false, conversations_delete_serve},
-    {"/v1/responses/*/cancel", HTTP_POST, false, false, cancel_serve},
-    {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve},
-    {"/v1/responses/*", HTTP_GET, false, false, get_serve},
-    {"/v1/responses/*", HTTP_DELETE, false, false, delete_serve},
+    {"/v1/responses", HTTP_POST, false, true, responses_serve, &responses_endpoint},
+    {"/responses", HTTP_POST, false, true, responses_serve, &responses_endpoint},
+    {"/v1/responses/compact", HTTP_POST, false, true, writer_serve, &responses_compact},
+    {"/v1/responses/input_tokens", HTTP_POST, false, false, lookup_serve, &count},
+    {"/v1/conversations", HTTP_POST, false, false, conversations_create_serve, NULL},
+    {"/v1/conversations/*/items", HTTP_POST, false, false, conversations_add_serve, NULL},
+    {"/v1/conversations/*/items", HTTP_GET, false, false, conversations_items_serve, NULL},
+    {"/v1/conversations/*", HTTP_POST, false, false, conversations_update_serve, NULL},
+    {"/v1/conversations/*", HTTP_GET, false, false, conversations_get_serve, NULL},
+    {"/v1/conversations/*", HTTP_DELETE, false, false, conversations_delete_serve, NULL},
+    {"/v1/responses/*/cancel", HTTP_POST, false, false, cancel_serve, NULL},
+    {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve, NULL},
+    {"/v1/responses/*", HTTP_GET, false, false, get_serve, NULL},
+    {"/v1/responses/*", HTTP_DELETE, false, false, delete_serve, NULL},
     {0},
 };
 

@@ -58,7 +58,7 @@ static void put_whole(struct json *j, struct writer *w) {
         responses_keep(w, j->out->data, j->out->len);
 }
 
-static const struct endpoint compact = {
+const struct endpoint responses_compact = {
     .open = responses_open,
     .close = responses_close,
     .translate = responses_translate_compact,
@@ -72,10 +72,6 @@ static const struct endpoint compact = {
     .fail = responses_stream_fail,
     .alive = responses_stream_alive,
 };
-
-void responses_compact_serve(struct exchange *x, struct http *h) {
-    writer_serve(x, &compact);
-}
 
 /* context_management: nothing is made shorter in the middle of a request, so one that would have to
  * be is refused, as one that does not fit. */
@@ -101,7 +97,7 @@ static int prepare(struct writer *w, struct err *err) {
     return background_begin(w, err);
 }
 
-static const struct endpoint endpoint = {
+const struct endpoint responses_endpoint = {
     .open = responses_open,
     .close = responses_close,
     .translate = responses_translate,
@@ -130,5 +126,5 @@ void responses_serve(struct exchange *x, struct http *h) {
     if (x->framed && only_tells(h))
         respond(x, 200, NULL, "", 0);
     else
-        writer_serve(x, &endpoint);
+        writer_serve(x, h);
 }
