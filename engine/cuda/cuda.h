@@ -622,7 +622,7 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
 /* Ends the notes of a step's pass: all its ops have been launched. */
 void graph_end(struct step *s);
 
-/* Functions of a step as be_ops has them: begin, the ops in the model's order, masks, sample, end.
+/* Functions of a step as be_ops has them: begin, the ops by kind, masks, sample, end.
  * Each enqueues and returns; only step_end() waits. They return 0, or -EIO with the reason in
  * be.error. */
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out);
@@ -630,51 +630,26 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
  * decided. */
 int step_upload(struct be *b, const struct engine_batch *batch, struct step **out);
 int step_start(struct step *s);
+typedef int step_op(struct step *s, const struct model_op *op);
+step_op step_embed, step_deep, step_qkv, step_attend, step_proj, step_gate_up, step_gate_in,
+    step_layer_input, step_join, step_route, step_experts, step_shared, step_gate, step_in,
+    step_delta, step_mamba, step_conv, step_keep, step_draft_in, step_keys, step_holes, step_tap,
+    step_fuse, step_block_in, step_block_out, step_select, step_mla_q, step_mla_kv, step_mla_out,
+    step_logits;
 struct batch_head;
 /* Fills in the rows' rotary positions, and the values and last keys of those that are pictures', in
  * the upload of the batch. Returns false where there is no room. */
 bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last);
-int step_embed(struct step *s, const struct model_op *op);
-int step_deep(struct step *s, const struct model_op *op);
-int step_qkv(struct step *s, const struct model_op *op);
-int step_attend(struct step *s, const struct model_op *op);
 /* Returns true if so many queries of @batch may begin with the same pages that plan makes items of
  * many of them. It looks at the last page of the first chunk of sequences of one row that are
  * neighbours. */
 bool attend_many_share(const struct be *b, const struct engine_batch *batch);
-int step_proj(struct step *s, const struct model_op *op);
-int step_gate_up(struct step *s, const struct model_op *op);
-int step_gate_in(struct step *s, const struct model_op *op);
-int step_layer_input(struct step *s, const struct model_op *op);
-int step_join(struct step *s, const struct model_op *op);
-int step_route(struct step *s, const struct model_op *op);
-int step_experts(struct step *s, const struct model_op *op);
 /* Parts of step_experts() on the device: be.experts.gate and up, with the kind of epilogue; the
  * downs of the packed rows. */
 int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kind);
 int experts_downs(struct step *s, const struct model_op *op);
-int step_shared(struct step *s, const struct model_op *op);
-int step_gate(struct step *s, const struct model_op *op);
-int step_state_in(struct step *s, const struct model_op *op);
-int step_delta(struct step *s, const struct model_op *op);
-int step_mamba(struct step *s, const struct model_op *op);
-int step_conv(struct step *s, const struct model_op *op);
-int step_keep(struct step *s, const struct model_op *op);
-int step_draft_in(struct step *s, const struct model_op *op);
-int step_keys(struct step *s, const struct model_op *op);
-int step_holes(struct step *s, const struct model_op *op);
-int step_tap(struct step *s, const struct model_op *op);
-int step_fuse(struct step *s, const struct model_op *op);
-int step_block_in(struct step *s, const struct model_op *op);
-int step_block_out(struct step *s, const struct model_op *op);
-int step_select(struct step *s, const struct model_op *op);
 /* Selects among the logits of wants [first, first + n), which were just computed. */
 int draft_select(struct step *s, uint32_t first, uint32_t n);
-int step_mla_in(struct step *s, const struct model_op *op);
-int step_mla_q(struct step *s, const struct model_op *op);
-int step_mla_kv(struct step *s, const struct model_op *op);
-int step_mla_out(struct step *s, const struct model_op *op);
-int step_logits(struct step *s, const struct model_op *op);
 int step_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int step_sample(struct step *s);
 int step_end(struct step *s, struct engine_result *out);

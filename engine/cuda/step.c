@@ -442,6 +442,14 @@ int step_qkv(struct step *s, const struct model_op *op) {
                                CUDA_THREADS, &store);
 }
 
+/* Computes what a recurrent layer or latent attention begins with: the norm, then all matrices. */
+int step_in(struct step *s, const struct model_op *op) {
+    int r = step_norm(s, op->weights->norm);
+
+    assert(op->weights->n_mats >= 2);
+    return r < 0 ? r : step_multiply(s, op->weights, false);
+}
+
 /* Multiplies attention's output by gates of a matrix of their own; gates that came with the queries
  * are multiplied when the output is packed. q is free behind attention. */
 int step_gate(struct step *s, const struct model_op *op) {

@@ -121,14 +121,6 @@ static int multiply_heads(struct step *s, const struct weights *w, const float *
     return r < 0 ? r : experts_product(b, &a, takes_few(s), items_of(s));
 }
 
-int step_mla_in(struct step *s, const struct model_op *op) {
-    const struct weights *w = op->weights;
-    int r = step_norm(s, w->norm);
-
-    assert(w->n_mats == 2);
-    return r < 0 ? r : step_multiply(s, w, false);
-}
-
 int step_mla_q(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;

@@ -31,14 +31,6 @@ float *recurrent_states(const struct be *b, const struct model_op *op) {
     return b->recurrent.state + layer * b->shape->state.n_floats;
 }
 
-int step_state_in(struct step *s, const struct model_op *op) {
-    const struct weights *w = op->weights;
-    int r = step_norm(s, w->norm);
-
-    assert(w->n_mats >= 3);
-    return r < 0 ? r : step_multiply(s, w, false);
-}
-
 struct delta_args recurrent_delta_args(const struct be *b, const struct weights *w) {
     const struct model_shape *m = b->shape;
     struct delta_args a = {
