@@ -66,61 +66,35 @@ static int describe(int device, struct cuda_device *out) {
     return 0;
 }
 
-static int use(int device) {
-    return (int)cudaSetDevice(device);
-}
-
-static int memory(size_t *n_free, size_t *n_total) {
-    return (int)cudaMemGetInfo(n_free, n_total);
-}
-
-static int alloc(void **d, size_t n) {
-    return (int)cudaMalloc(d, n);
-}
-
-static int release(void *d) {
-    return (int)cudaFree(d);
-}
-
-static int alloc_host(void **p, size_t n) {
-    return (int)cudaMallocHost(p, n);
-}
-
-static int release_host(void *p) {
-    return (int)cudaFreeHost(p);
-}
-
-static int stream_new(void **stream) {
-    return (int)cudaStreamCreateWithFlags((cudaStream_t *)stream, cudaStreamNonBlocking);
-}
-
-static int stream_free(void *stream) {
-    return (int)cudaStreamDestroy(stream);
-}
-
-static int stream_wait(void *stream) {
-    return (int)cudaStreamSynchronize(stream);
-}
-
-static int event_new(void **event) {
-    return (int)cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming);
-}
-
-static int event_free(void *event) {
-    return (int)cudaEventDestroy(event);
-}
-
-static int event_record(void *event, void *stream) {
-    return (int)cudaEventRecord(event, stream);
-}
-
-static int event_query(void *event) {
-    return (int)cudaEventQuery(event);
-}
-
-static int timer_new(void **event) {
-    return (int)cudaEventCreate((cudaEvent_t *)event);
-}
+/* Defines an entry that is one call of the runtime. */
+#define CALL(NAME, PARAMETERS, CALLED)                                                             \
+    static int NAME PARAMETERS {                                                                   \
+        return (int)CALLED;                                                                        \
+    }
+CALL(use, (int device), cudaSetDevice(device))
+CALL(memory, (size_t * n_free, size_t *n_total), cudaMemGetInfo(n_free, n_total))
+CALL(alloc, (void **d, size_t n), cudaMalloc(d, n))
+CALL(release, (void *d), cudaFree(d))
+CALL(alloc_host, (void **p, size_t n), cudaMallocHost(p, n))
+CALL(release_host, (void *p), cudaFreeHost(p))
+CALL(stream_new, (void **stream),
+     cudaStreamCreateWithFlags((cudaStream_t *)stream, cudaStreamNonBlocking))
+CALL(stream_free, (void *stream), cudaStreamDestroy(stream))
+CALL(stream_wait, (void *stream), cudaStreamSynchronize(stream))
+CALL(event_new, (void **event),
+     cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming))
+CALL(event_free, (void *event), cudaEventDestroy(event))
+CALL(event_record, (void *event, void *stream), cudaEventRecord(event, stream))
+CALL(event_query, (void *event), cudaEventQuery(event))
+CALL(timer_new, (void **event), cudaEventCreate((cudaEvent_t *)event))
+CALL(event_wait, (void *event, void *stream), cudaStreamWaitEvent(stream, event, 0))
+CALL(fill, (void *d, int byte, size_t n, void *stream), cudaMemsetAsync(d, byte, n, stream))
+CALL(host_join, (void *stream, const struct cuda_side *side),
+     cudaStreamWaitEvent(stream, side->joined, 0))
+CALL(capture_begin, (void *stream),
+     cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal))
+CALL(graph_launch, (void *graph, void *stream), cudaGraphLaunch(graph, stream))
+CALL(graph_free, (void *graph), cudaGraphExecDestroy(graph))
 
 static int elapsed(void *from, void *to, float *us) {
     cudaError_t r = cudaEventElapsedTime(us, (cudaEvent_t)from, (cudaEvent_t)to);
@@ -129,19 +103,11 @@ static int elapsed(void *from, void *to, float *us) {
     return (int)r;
 }
 
-static int event_wait(void *event, void *stream) {
-    return (int)cudaStreamWaitEvent(stream, event, 0);
-}
-
 static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream) {
     enum cudaMemcpyKind kind =
         dir == CUDA_TO_DEVICE ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
 
     return (int)cudaMemcpyAsync(to, from, n, kind, stream);
-}
-
-static int fill(void *d, int byte, size_t n, void *stream) {
-    return (int)cudaMemsetAsync(d, byte, n, stream);
 }
 
 /* No way is no error, and one is opened once for all engines of the process. */
@@ -198,14 +164,6 @@ static int host_call(void (*fn)(void *ctx), void *ctx, void *stream, const struc
     return (int)(r == cudaSuccess ? cudaEventRecord(side->joined, side->stream) : r);
 }
 
-static int host_join(void *stream, const struct cuda_side *side) {
-    return (int)cudaStreamWaitEvent(stream, side->joined, 0);
-}
-
-static int capture_begin(void *stream) {
-    return (int)cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-}
-
 /* *graph: what was captured, ready to be launched; NULL with an error, after which the stream is as
  * it was. */
 static int capture_end(void *stream, void **graph) {
@@ -221,14 +179,6 @@ static int capture_end(void *stream, void **graph) {
         cudaGetLastError(); /* the caller goes on without; clear the error */
     *graph = r == cudaSuccess ? exec : NULL;
     return (int)r;
-}
-
-static int graph_launch(void *graph, void *stream) {
-    return (int)cudaGraphLaunch(graph, stream);
-}
-
-static int graph_free(void *graph) {
-    return (int)cudaGraphExecDestroy(graph);
 }
 
 /* Returns the family whose PTX the kernel's code was made from, in *made_for: that decides which
