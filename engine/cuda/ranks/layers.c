@@ -443,9 +443,7 @@ static int end(struct step *s, struct engine_result *out) {
 
         if (!part->batch) /* of a pass that drafts */
             continue;
-        r = ranks_use(k, i);
-        if (r == 0 && (part == s ? step_end(s, out) : step_wait(part)) < 0)
-            r = ranks_lose(k, k->be[i]);
+        r = ON_RANK(k, i, (part == s ? step_end(s, out) : step_wait(part)));
     }
     return r;
 }
@@ -454,11 +452,8 @@ static int copy(struct be *b, const struct engine_copy *c) {
     struct ranks *k = b->ranks;
     int r = 0;
 
-    for (uint32_t i = 0; i < k->n && r == 0; i++) {
-        r = ranks_use(k, i);
-        if (r == 0 && step_copy(k->be[i], c) < 0)
-            r = ranks_lose(k, k->be[i]);
-    }
+    for (uint32_t i = 0; i < k->n && r == 0; i++)
+        r = ON_RANK(k, i, step_copy(k->be[i], c));
     return r;
 }
 

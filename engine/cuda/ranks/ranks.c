@@ -136,11 +136,9 @@ static int join(struct ranks *k) {
     for (uint32_t i = k->n; i-- > 0 && r == 0;) {
         struct be *b = k->be[i];
 
-        r = ranks_use(k, i);
-        if (r == 0)
-            r = cuda_check(b, b->api->event_new(&b->ready), "cudaEventCreate");
+        r = ON_RANK(k, i, cuda_check(b, b->api->event_new(&b->ready), "cudaEventCreate"));
         if (r < 0)
-            return ranks_lose(k, b);
+            return r;
         b->host_pages = k->be[0]->host_pages;
         b->recurrent.host_state = k->be[0]->recurrent.host_state;
         if (b->n_ranks == 1)

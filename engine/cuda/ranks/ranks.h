@@ -66,6 +66,10 @@ int ranks_lose(struct ranks *k, const struct be *b);
 /* The thread enqueues for rank @r from now on; nothing, where all of the step is a graph. 0 or
  * -EIO. */
 int ranks_use(struct ranks *k, uint32_t r);
+/* Has rank @r do @call, which returns 0, or an error with which that one, and so all, are lost. 0 or
+ * -EIO. */
+#define ON_RANK(k, r, call)                                                                        \
+    (ranks_use(k, r) < 0 ? -EIO : (call) < 0 ? ranks_lose(k, (k)->be[r]) : 0)
 /* Copies state @src to @dst on each device. Returns 0 or -EIO. */
 int ranks_copy_state(struct be *b, uint32_t src, uint32_t dst);
 /* Rank @r's part of an op. */

@@ -68,14 +68,9 @@ int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const stru
                uint32_t n_shares, const uint32_t *count, uint32_t n_rows) {
     struct be *b = k->be[rank];
     const struct gather_args a = {count, to, shares_of(n, from, n_shares)};
-    int r = ranks_use(k, rank);
+    uint32_t parts = (n + GATHER_COLUMNS - 1) / GATHER_COLUMNS;
 
-    if (r < 0)
-        return r;
-    return CUDA_LAUNCH(b, gather, n_rows, (n + GATHER_COLUMNS - 1) / GATHER_COLUMNS, CUDA_THREADS,
-                       &a) < 0
-               ? ranks_lose(k, b)
-               : 0;
+    return ON_RANK(k, rank, CUDA_LAUNCH(b, gather, n_rows, parts, CUDA_THREADS, &a));
 }
 
 /* A rank's columns. */

@@ -150,10 +150,9 @@ static int scale_parts(struct ranks *k, struct weights *const part[RANKS]) {
         for (uint32_t i = k->n; i-- > 0 && r == 0;) {
             struct matrix *matrix = &part[i]->m[m];
 
-            r = ranks_use(k, i);
-            if (r == 0 && cuda_scale_tiles(k->be[i], matrix,
-                                           matrix->n_row_tiles * part[i]->n_experts, most) < 0)
-                r = ranks_lose(k, k->be[i]);
+            r = ON_RANK(
+                k, i,
+                cuda_scale_tiles(k->be[i], matrix, matrix->n_row_tiles * part[i]->n_experts, most));
         }
     }
     return r;

@@ -10,19 +10,23 @@
 #include <string.h>
 
 /* Each rank's part of @op by @run, the first one's last. */
-static int each(struct step *s, const struct model_op *op,
-                int (*run)(struct step *s, const struct model_op *op)) {
+static int each(struct step *s, const struct model_op *op, step_op *run) {
     struct ranks *k = s->be->ranks;
     int r = 0;
 
     for (uint32_t i = k->n; i-- > 0 && r == 0;) {
         const struct model_op part = ranks_part_of(k, op, i);
 
-        r = ranks_use(k, i);
-        if (r == 0 && run(ranks_step_of(s, i), &part) < 0)
-            r = ranks_lose(k, k->be[i]);
+        r = ON_RANK(k, i, run(ranks_step_of(s, i), &part));
     }
     return r;
+}
+
+/* Likewise; then the columns of all are ready. */
+static int each_and_exchange(struct step *s, const struct model_op *op, step_op *run) {
+    int r = each(s, op, run);
+
+    return r < 0 ? r : ranks_exchange(s);
 }
 
 /* Ops of which nothing comes together: x is whole on each rank, and heads are divided. */
@@ -35,8 +39,7 @@ static int launch_graph(struct ranks *k, struct step *s) {
     struct be *b = s->be;
     int r = ranks_meet_now(k, &to_first);
 
-    if (r == 0 && graph_launch(s) < 0)
-        r = ranks_lose(k, b);
+    r = r < 0 ? r : ON_RANK(k, 0, graph_launch(s));
     r = r < 0 ? r : ranks_meet_now(k, &from_first);
     if (r == 0 && cuda_check(b, b->api->use(b->number), "cudaSetDevice") < 0)
         r = ranks_lose(k, b);
@@ -47,11 +50,8 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
     struct ranks *k = b->ranks;
     int r = 0;
 
-    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
-        r = ranks_use(k, i);
-        if (r == 0 && step_upload(k->be[i], batch, out) < 0)
-            r = ranks_lose(k, k->be[i]);
-    }
+    for (uint32_t i = k->n; i-- > 0 && r == 0;)
+        r = ON_RANK(k, i, step_upload(k->be[i], batch, out));
     if (r < 0 || batch->n_rows == 0)
         return r;
     bool graph = graph_begin(*out);
@@ -61,9 +61,7 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
         return launch_graph(k, *out);
     for (uint32_t i = k->n; i-- > 0 && r == 0;) {
         k->be[i]->met = true; /* uploads, or the beginning of a capture */
-        r = ranks_use(k, i);
-        if (r == 0 && step_start(ranks_step_of(*out, i)) < 0)
-            r = ranks_lose(k, k->be[i]);
+        r = ON_RANK(k, i, step_start(ranks_step_of(*out, i)));
     }
     return r;
 }
@@ -119,11 +117,9 @@ static int attend(struct step *s, const struct model_op *op) {
 }
 
 static int attend_ranks(struct step *s, const struct model_op *op) {
-    int r = each(s, op, attend);
+    bool more = s->be->shape->mla.rank > 0; /* MLA_OUT takes it */
 
-    if (s->be->shape->mla.rank) /* MLA_OUT takes it */
-        return r;
-    return r < 0 ? r : ranks_exchange(s);
+    return more ? each(s, op, attend) : each_and_exchange(s, op, attend);
 }
 
 /* ATTEND has done it. */
@@ -160,10 +156,8 @@ static int proj_more(struct step *s, const struct model_op *op) {
 /* Makes all ranks wait for what the host computes beside the first. */
 static int join_host(struct step *s) {
     struct ranks *k = s->be->ranks;
-    int r = ranks_use(k, 0);
+    int r = ON_RANK(k, 0, cuda_join(s->be));
 
-    if (r == 0 && cuda_join(s->be) < 0)
-        r = ranks_lose(k, s->be);
     return r < 0 ? r : ranks_meet_in_step(k, &from_first);
 }
 
@@ -199,21 +193,15 @@ static int hand_ffn_over(struct step *s, const struct model_op *op) {
 static int gate_up_ranks(struct step *s, const struct model_op *op) {
     if (ffn_is_hosts(s->be->shape, op->layer))
         return each(s, op, hand_ffn_over);
-    int r = each(s, op, gate_up);
-
-    return r < 0 ? r : ranks_exchange(s);
+    return each_and_exchange(s, op, gate_up);
 }
 
 static int delta_ranks(struct step *s, const struct model_op *op) {
-    int r = each(s, op, step_delta);
-
-    return r < 0 ? r : ranks_exchange(s);
+    return each_and_exchange(s, op, step_delta);
 }
 
 static int mla_out_ranks(struct step *s, const struct model_op *op) {
-    int r = each(s, op, step_mla_out);
-
-    return r < 0 ? r : ranks_exchange(s);
+    return each_and_exchange(s, op, step_mla_out);
 }
 
 /* Columns of each pair's h. */
@@ -254,9 +242,8 @@ static int sum_ranks(struct step *s, const struct model_op *op) {
 
 /* Computes the experts; the result of SHARED is a part of their sum. */
 static int experts_ranks(struct step *s, const struct model_op *op) {
-    int r = each(s, op, gates);
+    int r = each_and_exchange(s, op, gates);
 
-    r = r < 0 ? r : ranks_exchange(s);
     r = r < 0 ? r : each(s, op, downs);
     return r < 0 || op[1].kind == OP_SHARED ? r : sum_ranks(s, op);
 }
@@ -275,10 +262,9 @@ static int shared_down(struct step *s, const struct model_op *op) {
 }
 
 static int shared_ranks(struct step *s, const struct model_op *op) {
-    int r = each(s, op, shared_gates);
+    int r = each_and_exchange(s, op, shared_gates);
 
     assert(op[-1].kind == OP_EXPERTS);
-    r = r < 0 ? r : ranks_exchange(s);
     r = r < 0 ? r : each(s, op, shared_down);
     return r < 0 ? r : sum_ranks(s, op - 1);
 }
@@ -303,9 +289,7 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
         struct step *part = ranks_step_of(s, i);
         const struct operand x = step_wanted(part, first, n);
 
-        r = ranks_use(k, i);
-        if (r == 0 && cuda_matmul(k->be[i], part->head, &x, false) < 0)
-            r = ranks_lose(k, k->be[i]);
+        r = ON_RANK(k, i, cuda_matmul(k->be[i], part->head, &x, false));
     }
     r = r < 0 ? r : ranks_meet_in_step(k, &to_first);
     return r < 0 ? r : ranks_take_all(k, 0, GATHER_LOGITS, s->be->shape->n_vocab, count, n);
@@ -315,11 +299,8 @@ static int sample_ranks(struct step *s) {
     struct ranks *k = s->be->ranks;
     int r = step_sample(s) < 0 ? ranks_lose(k, s->be) : 0;
 
-    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
-        r = ranks_use(k, i);
-        if (r == 0 && i > 0 && step_record(ranks_step_of(s, i)) < 0)
-            r = ranks_lose(k, k->be[i]);
-    }
+    for (uint32_t i = k->n; i-- > 0 && r == 0;)
+        r = ON_RANK(k, i, i ? step_record(ranks_step_of(s, i)) : 0);
     return r;
 }
 
@@ -327,24 +308,17 @@ static int end_ranks(struct step *s, struct engine_result *out) {
     struct ranks *k = s->be->ranks;
     int r = 0;
 
-    for (uint32_t i = k->n; i-- > 1 && r == 0;) {
-        r = ranks_use(k, i);
-        if (r == 0 && step_wait(ranks_step_of(s, i)) < 0)
-            r = ranks_lose(k, k->be[i]);
-    }
-    r = r < 0 ? r : ranks_use(k, 0);
-    return r == 0 && step_end(s, out) < 0 ? ranks_lose(k, s->be) : r;
+    for (uint32_t i = k->n; i-- > 1 && r == 0;)
+        r = ON_RANK(k, i, step_wait(ranks_step_of(s, i)));
+    return r < 0 ? r : ON_RANK(k, 0, step_end(s, out));
 }
 
 int ranks_copy_state(struct be *b, uint32_t src, uint32_t dst) {
     struct ranks *k = b->ranks;
     int r = 0;
 
-    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
-        r = ranks_use(k, i);
-        if (r == 0 && step_copy_state(k->be[i], src, dst) < 0)
-            r = ranks_lose(k, k->be[i]);
-    }
+    for (uint32_t i = k->n; i-- > 0 && r == 0;)
+        r = ON_RANK(k, i, step_copy_state(k->be[i], src, dst));
     return r;
 }
 
@@ -356,11 +330,8 @@ static int copy_ranks(struct be *b, const struct engine_copy *c) {
     bool meets = cuda_page_ranks(b) == 1 && c->dir != COPY_D2D;
     int r = meets ? ranks_meet_now(k, one ? &to_first : &from_first) : 0;
 
-    for (uint32_t i = one ? 1 : k->n; i-- > 0 && r == 0;) {
-        r = ranks_use(k, i);
-        if (r == 0 && step_copy(k->be[i], c) < 0)
-            r = ranks_lose(k, k->be[i]);
-    }
+    for (uint32_t i = one ? 1 : k->n; i-- > 0 && r == 0;)
+        r = ON_RANK(k, i, step_copy(k->be[i], c));
     return r;
 }
 
