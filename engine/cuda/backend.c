@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "base/try.h"
 #include "engine/build_id.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/ranks/ranks.h"
@@ -152,23 +153,22 @@ struct be *cuda_close(struct be *b) {
 /* Tables that the kernels read. */
 static int upload_tables(struct be *b) {
     CLEANUP(freep) struct tile_grids *tiles = calloc(1, sizeof(*tiles));
-    int r = 0;
 
     if (!tiles)
         return -ENOMEM;
     tile_grids_fill(tiles, &quant_grids);
-    for (uint32_t i = 0; i < ROPE_TABLES && r == 0; i++) {
+    for (uint32_t i = 0; i < ROPE_TABLES; i++) {
         const struct rope_set *set = &b->shape->rope[i];
         size_t n = set->n_rot / 2;
 
         if (n)
-            r = cuda_copy(b, b->load.freq[i], set->freq, n * sizeof(double), CUDA_TO_DEVICE);
-        if (n && set->axis && r == 0)
-            r = cuda_copy(b, b->load.axis[i], set->axis, n, CUDA_TO_DEVICE);
+            TRY(cuda_copy(b, b->load.freq[i], set->freq, n * sizeof(double), CUDA_TO_DEVICE));
+        if (n && set->axis)
+            TRY(cuda_copy(b, b->load.axis[i], set->axis, n, CUDA_TO_DEVICE));
     }
-    r = r < 0 ? r : cuda_copy(b, b->load.grids, &quant_grids, sizeof(quant_grids), CUDA_TO_DEVICE);
-    r = r < 0 ? r : cuda_copy(b, b->load.tile_grids, tiles, sizeof(*tiles), CUDA_TO_DEVICE);
-    return r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "cudaMemcpyAsync");
+    TRY(cuda_copy(b, b->load.grids, &quant_grids, sizeof(quant_grids), CUDA_TO_DEVICE));
+    TRY(cuda_copy(b, b->load.tile_grids, tiles, sizeof(*tiles), CUDA_TO_DEVICE));
+    return cuda_check(b, b->api->stream_wait(b->stream), "cudaMemcpyAsync");
 }
 
 /* Refuses shapes that no kernel computes. Returns 0, or -EINVAL with @err. */

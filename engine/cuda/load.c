@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/try.h"
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
 
@@ -39,10 +40,7 @@ static int wait_buffer(struct be *b, int i) {
 /* @n bytes on their way from the file to @to, through buffer @i, which is busy until mark_busy()'s
  * event has come. 0 or -EIO. */
 static int send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *to) {
-    int r = wait_buffer(b, i);
-
-    if (r < 0)
-        return r;
+    TRY(wait_buffer(b, i));
     assert(n <= b->load.bytes && !b->load.buffer[i].busy);
     memcpy(b->load.buffer[i].host, from, n);
     return cuda_copy(b, to, b->load.buffer[i].host, n, CUDA_TO_DEVICE);
@@ -57,31 +55,28 @@ static int mark_busy(struct be *b, int i) {
 
 /* Waits until the device has done all that was enqueued. */
 static int wait_all(struct be *b) {
-    int r = mark_busy(b, 0);
-
-    return r < 0 ? r : wait_buffer(b, 0);
+    TRY(mark_busy(b, 0));
+    return wait_buffer(b, 0);
 }
 
 /* Bytes as they are. */
 int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
     const uint8_t *from = data;
-    int r = 0;
 
-    for (size_t at = 0, k = 0; at < n && r == 0; k++) {
+    for (size_t at = 0, k = 0; at < n; k++) {
         size_t part = MIN(n - at, b->load.bytes);
 
-        r = send_piece(b, k % 2, from + at, part, (uint8_t *)to + at);
-        r = r < 0 ? r : mark_busy(b, k % 2);
+        TRY(send_piece(b, k % 2, from + at, part, (uint8_t *)to + at));
+        TRY(mark_busy(b, k % 2));
         at += part;
     }
-    return r;
+    return 0;
 }
 
 /* @n bytes to memory of their own. 0 or -errno. */
 static int own_bytes(struct be *b, const void *data, size_t n, void **out, struct err *err) {
-    int r = own(b, n, out, err);
-
-    return r < 0 ? r : cuda_load_bytes(b, data, n, *out);
+    TRY(own(b, n, out, err));
+    return cuda_load_bytes(b, data, n, *out);
 }
 
 /* The values of @t as the file has them; NULL stays NULL. 0 or -errno. */
@@ -110,11 +105,8 @@ static int repack_piece(struct be *b, const struct tensor *t, const struct matri
                         uint32_t row, uint32_t n) {
     assert(row % TILE_ROWS == 0 && n > 0 && row + n <= t->ne[1] * t->ne[2]);
     uint32_t tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
-    int r =
-        send_piece(b, i, t->data + row * t->row_bytes, n * t->row_bytes, b->load.buffer[i].device);
 
-    if (r < 0)
-        return r;
+    TRY(send_piece(b, i, t->data + row * t->row_bytes, n * t->row_bytes, b->load.buffer[i].device));
     struct repack_args a = {
         .source = source_of(b, t, b->load.buffer[i].device, n),
         .tiles =
@@ -124,8 +116,8 @@ static int repack_piece(struct be *b, const struct tensor *t, const struct matri
         .found = b->load.found,
     };
     assert((size_t)m->n_units * tile_k(m->format) >= t->ne[0]);
-    r = CUDA_LAUNCH(b, repack, m->n_units, tiles, CUDA_THREADS, &a);
-    return r < 0 ? r : mark_busy(b, i);
+    TRY(CUDA_LAUNCH(b, repack, m->n_units, tiles, CUDA_THREADS, &a));
+    return mark_busy(b, i);
 }
 
 /* A grid's y is at most 65535. */
@@ -154,9 +146,9 @@ int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float
     struct scale_args a = {(uint8_t *)m->tiles, m->format, n_tiles, tile_unit(m->format, most)};
 
     m->inverse *= tile_power_of_two(-a.unit);
-    int r = CUDA_LAUNCH(b, scale_tiles, (n_tiles + warps - 1) / warps, 1, CUDA_THREADS, &a);
+    TRY(CUDA_LAUNCH(b, scale_tiles, (n_tiles + warps - 1) / warps, 1, CUDA_THREADS, &a));
     /* matvec reads tiles before the kernel before it has ended. */
-    return r < 0 ? r : wait_all(b);
+    return wait_all(b);
 }
 
 /* Rows of a tensor that a matrix is made of: @n at a time, every @stride, from @first on. A part is
@@ -281,28 +273,24 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     };
     matrix_cut(m, n_in);
     w->n_in = n_in;
-    int r = own(b, tile_matrix_bytes(m->format, n_out, n_in) * w->n_experts, &d, err);
-    if (r < 0)
-        return r;
+    TRY(own(b, tile_matrix_bytes(m->format, n_out, n_in) * w->n_experts, &d, err));
     m->tiles = d;
-    r = cuda_fill(b, b->load.found, 0, sizeof(*b->load.found));
-    r = r < 0 ? r : repack_all(b, t, m, p);
-    r = r < 0 ? r : check_values(b, t, err);
+    TRY(cuda_fill(b, b->load.found, 0, sizeof(*b->load.found)));
+    TRY(repack_all(b, t, m, p));
+    TRY(check_values(b, t, err));
     w->most[m - w->m] = mx_float_of((uint32_t)b->load.found_host->most);
     if (b->n_ranks == 1)
-        r = r < 0 ? r : cuda_scale_tiles(b, m, m->n_row_tiles * w->n_experts, w->most[m - w->m]);
+        TRY(cuda_scale_tiles(b, m, m->n_row_tiles * w->n_experts, w->most[m - w->m]));
     bool some = b->n_ranks > 1; /* rows of each */
     if (t->ne[2] > 1) {
-        r = r < 0 ? r : load_expert_vector(b, t->scale, p, 0, 0, &scale_at, err);
-        r = r < 0 ? r
-                  : load_expert_vector(b, bias, p, some ? p->first : 0, some ? p->n : 0, &bias_at,
-                                       err);
+        TRY(load_expert_vector(b, t->scale, p, 0, 0, &scale_at, err));
+        TRY(load_expert_vector(b, bias, p, some ? p->first : 0, some ? p->n : 0, &bias_at, err));
     } else {
-        r = r < 0 ? r : load_vector(b, bias, &bias_at, err);
+        TRY(load_vector(b, bias, &bias_at, err));
     }
     m->scale = scale_at;
     m->bias = bias_at;
-    return r;
+    return 0;
 }
 
 /* Makes the matrix of another op the next one of @w, where it is that of @t and has the same place
@@ -427,22 +415,22 @@ static int load_shared(struct be *b, struct weights *w, const struct model_op *o
     if (!down)
         return -ENOMEM;
     w->down = down;
-    int r = load_matrix(b, w, op->w[0], NULL, b->act.gate, err);
-    r = r < 0 ? r : load_matrix(b, w, op->w[1], NULL, b->act.up, err);
-    r = r < 0 ? r : load_matrix(b, down, op->w[2], NULL, b->experts.shared, err);
-    return r < 0 ? r : load_decoded(b, op->w[3], &w->gate, err);
+    TRY(load_matrix(b, w, op->w[0], NULL, b->act.gate, err));
+    TRY(load_matrix(b, w, op->w[1], NULL, b->act.up, err));
+    TRY(load_matrix(b, down, op->w[2], NULL, b->experts.shared, err));
+    return load_decoded(b, op->w[3], &w->gate, err);
 }
 
 /* Queries and their gates, which the file has head by head, are matrices of their own. */
 static int load_gated(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     const struct parts q = half_of_heads(&op->heads, false), gate = half_of_heads(&op->heads, true);
-    int r = load_parts(b, w, op->w[0], &q, NULL, b->act.q, err);
 
+    TRY(load_parts(b, w, op->w[0], &q, NULL, b->act.q, err));
     if (op->w[1])
-        r = r < 0 ? r : load_matrix(b, w, op->w[1], op->bias[1], b->act.k, err);
+        TRY(load_matrix(b, w, op->w[1], op->bias[1], b->act.k, err));
     if (op->w[2])
-        r = r < 0 ? r : load_matrix(b, w, op->w[2], op->bias[2], b->act.v, err);
-    return r < 0 ? r : load_parts(b, w, op->w[0], &gate, NULL, b->act.o_gate, err);
+        TRY(load_matrix(b, w, op->w[2], op->bias[2], b->act.v, err));
+    return load_parts(b, w, op->w[0], &gate, NULL, b->act.o_gate, err);
 }
 
 /* Gates and ups that are one tensor become two matrices. */
@@ -450,10 +438,10 @@ static int load_joined(struct be *b, struct weights *w, const struct model_op *o
                        struct err *err) {
     const struct parts gate = half_of_experts(b, op, 0), up = half_of_experts(b, op, 1);
     const struct parts down = expert_rows(b, op, 2);
-    int r = load_parts(b, w, op->w[0], &gate, NULL, b->experts.gate, err);
 
-    r = r < 0 ? r : load_parts(b, w, op->w[0], &up, NULL, b->experts.up, err);
-    return r < 0 ? r : load_parts(b, w, op->w[2], &down, op->bias[2], b->experts.y, err);
+    TRY(load_parts(b, w, op->w[0], &gate, NULL, b->experts.gate, err));
+    TRY(load_parts(b, w, op->w[0], &up, NULL, b->experts.up, err));
+    return load_parts(b, w, op->w[2], &down, op->bias[2], b->experts.y, err);
 }
 
 /* Loads the device's experts and hands the host's over. */
@@ -488,54 +476,51 @@ static int load_table(struct be *b, const struct tensor *t, struct tile_source *
 /* A matrix of the row, and a table or two. */
 static int load_with_tables(struct be *b, struct weights *w, const struct model_op *op,
                             struct err *err) {
-    int r = load_matrix(b, w, op->w[0], NULL, target_of(b, op, 0), err);
-
-    r = r < 0 ? r : load_table(b, op->w[1], &w->raw, err);
-    return r < 0 || !op->w[2] ? r : load_table(b, op->w[2], &w->after_raw, err);
+    TRY(load_matrix(b, w, op->w[0], NULL, target_of(b, op, 0), err));
+    TRY(load_table(b, op->w[1], &w->raw, err));
+    return op->w[2] ? load_table(b, op->w[2], &w->after_raw, err) : 0;
 }
 
 /* Loads all tensors of an op. Returns 0 or -errno. */
 static int load_tensors(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
-    int r = load_vector(b, op->norm, &w->norm, err);
-
-    r = r < 0 ? r : load_vector(b, op->post_norm, &w->post_norm, err);
-    r = r < 0 ? r : load_vector(b, op->q_norm, &w->q_norm, err);
-    r = r < 0 ? r : load_vector(b, op->k_norm, &w->k_norm, err);
-    r = r < 0 ? r : load_vector(b, op->pick_bias, &w->pick_bias, err);
-    if (r == 0 && (op->kind == OP_BLOCK_IN || op->kind == OP_BLOCK_OUT))
-        r = load_decoded(b, op->weigh, &w->weigh, err);
-    else
-        r = r < 0 ? r : load_vector(b, op->weigh, &w->weigh, err);
-    r = r < 0 ? r : load_vector(b, op->sinks, &w->sinks, err);
-    r = r < 0 ? r : load_vector(b, op->dt, &w->dt, err);
-    r = r < 0 ? r : load_vector(b, op->decay, &w->decay, err);
-    r = r < 0 ? r : load_vector(b, op->skip, &w->skip, err);
-    r = r < 0 ? r : load_vector(b, op->conv_bias, &w->conv_bias, err);
-    if (r == 0 && op->conv)
-        r = load_decoded(b, op->conv, &w->taps, err);
-    if (r == 0 && op->kind == OP_EMBED)
+    TRY(load_vector(b, op->norm, &w->norm, err));
+    TRY(load_vector(b, op->post_norm, &w->post_norm, err));
+    TRY(load_vector(b, op->q_norm, &w->q_norm, err));
+    TRY(load_vector(b, op->k_norm, &w->k_norm, err));
+    TRY(load_vector(b, op->pick_bias, &w->pick_bias, err));
+    TRY(op->kind == OP_BLOCK_IN || op->kind == OP_BLOCK_OUT
+            ? load_decoded(b, op->weigh, &w->weigh, err)
+            : load_vector(b, op->weigh, &w->weigh, err));
+    TRY(load_vector(b, op->sinks, &w->sinks, err));
+    TRY(load_vector(b, op->dt, &w->dt, err));
+    TRY(load_vector(b, op->decay, &w->decay, err));
+    TRY(load_vector(b, op->skip, &w->skip, err));
+    TRY(load_vector(b, op->conv_bias, &w->conv_bias, err));
+    if (op->conv)
+        TRY(load_decoded(b, op->conv, &w->taps, err));
+    if (op->kind == OP_EMBED)
         return load_embedding(b, w, op->w[0], err);
-    if (r == 0 && op->kind == OP_SHARED)
+    if (op->kind == OP_SHARED)
         return load_shared(b, w, op, err);
-    if (r == 0 && (op->kind == OP_LAYER_INPUT || op->kind == OP_SELECT))
+    if (op->kind == OP_LAYER_INPUT || op->kind == OP_SELECT)
         return load_with_tables(b, w, op, err);
     if (op->kind == OP_ROUTE)
         b->experts.norm = op->norm;
-    if (r == 0 && op->kind == OP_EXPERTS)
+    if (op->kind == OP_EXPERTS)
         return load_experts(b, w, op, err);
-    if (r == 0 && op->kind == OP_GATE_UP && ffn_is_hosts(b->shape, op->layer))
+    if (op->kind == OP_GATE_UP && ffn_is_hosts(b->shape, op->layer))
         return ffn_load_host(b, w, op, err);
     if (op->kind == OP_PROJ && op->in == ACT_H && ffn_is_hosts(b->shape, op->layer))
-        return r;
-    if (r == 0 && op->gated)
+        return 0;
+    if (op->gated)
         return load_gated(b, w, op, err);
-    for (int i = 0; i < OP_MATRICES && r == 0; i++)
+    for (int i = 0; i < OP_MATRICES; i++)
         if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1])) /* GLU_RELU: gates are ups */
-            r = load_matrix(b, w, op->w[i], op->bias[i], target_of(b, op, i), err);
-    if (r == 0 && op->kind == OP_LOGITS)
+            TRY(load_matrix(b, w, op->w[i], op->bias[i], target_of(b, op, i), err));
+    if (op->kind == OP_LOGITS)
         lend_tiles(b, w, op->w[0]);
-    return r;
+    return 0;
 }
 
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "base/try.h"
 
 #define RESERVE_BYTES (256u << 20) /* for the driver: modules, local memory */
 #define PARTIAL_BYTES ((size_t)64 << 20)
@@ -579,8 +580,8 @@ static int clear_experts(struct be *b) {
     if (cuda_clear_picks(b) < 0)
         return -EIO;
     b->experts.n_items = b->experts.count + s->n_expert + 1;
-    int r = cuda_fill(b, b->experts.count, 0, (s->n_expert + 2) * sizeof(uint32_t));
-    return r < 0 ? r : cuda_fill(b, b->experts.expert, 0, pairs * sizeof(uint32_t));
+    TRY(cuda_fill(b, b->experts.count, 0, (s->n_expert + 2) * sizeof(uint32_t)));
+    return cuda_fill(b, b->experts.expert, 0, pairs * sizeof(uint32_t));
 }
 
 int cuda_clear_arrived(struct be *b) {
@@ -590,35 +591,30 @@ int cuda_clear_arrived(struct be *b) {
 }
 
 int cuda_memory_open(struct be *b, struct err *err) {
-    int r;
-
     assert(b->n_regions == 0);
     add_all(b);
-    r = check_fit(b, err);
-    if (r < 0)
-        return r;
-    r = cuda_check(b, b->api->stream_new(&b->stream), "cudaStreamCreate");
-    if (has_host(b) && r == 0) {
+    TRY(check_fit(b, err));
+    TRY(cuda_check(b, b->api->stream_new(&b->stream), "cudaStreamCreate"));
+    if (has_host(b)) {
         int e = b->api->stream_new(&b->side.stream);
 
         e = e ? e : b->api->event_new(&b->side.forked);
-        r = cuda_check(b, e ? e : b->api->event_new(&b->side.joined), "cudaStreamCreate");
+        TRY(cuda_check(b, e ? e : b->api->event_new(&b->side.joined), "cudaStreamCreate"));
     }
-    for (uint32_t i = 0; i < b->n_regions && r == 0; i++)
-        r = alloc_region(b, &b->region[i]);
-    r = r < 0 ? r : alloc_steps(b);
-    r = r < 0 ? r : graph_open(b);
-    r = r < 0 ? r
-              : cuda_fill(b, b->sampling.state, 0,
-                          MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling.state));
-    r = r < 0 ? r : cuda_clear_arrived(b);
-    r = r < 0 ? r : clear_experts(b);
-    r = r < 0 ? r : latent_open(b);
+    for (uint32_t i = 0; i < b->n_regions; i++)
+        TRY(alloc_region(b, &b->region[i]));
+    TRY(alloc_steps(b));
+    TRY(graph_open(b));
+    TRY(cuda_fill(b, b->sampling.state, 0,
+                  MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling.state)));
+    TRY(cuda_clear_arrived(b));
+    TRY(clear_experts(b));
+    TRY(latent_open(b));
     /* A page holds finite numbers even before it is written (attention.cu). */
-    for (uint32_t i = 0; i < PAGE_CLASSES && r == 0; i++)
+    for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         if (b->kv[i].n_pages)
-            r = cuda_fill(b, b->kv[i].pages, 0, b->kv[i].n_pages * b->kv[i].page_bytes);
-    return r;
+            TRY(cuda_fill(b, b->kv[i].pages, 0, b->kv[i].n_pages * b->kv[i].page_bytes));
+    return 0;
 }
 
 /* Frees all that the device and the runtime have given, also after a failure half way. */

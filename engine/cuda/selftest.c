@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/try.h"
 #include "base/rng.h"
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
@@ -60,9 +61,8 @@ static int send(struct be *b, const struct piece *p) {
 }
 
 int selftest_fetch(struct be *b, void *to, const void *from, size_t bytes) {
-    int r = cuda_copy(b, to, from, bytes, CUDA_TO_HOST);
-
-    return r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "the first kernels");
+    TRY(cuda_copy(b, to, from, bytes, CUDA_TO_HOST));
+    return cuda_check(b, b->api->stream_wait(b->stream), "the first kernels");
 }
 
 void selftest_fill(float *x, size_t n, uint64_t seed) {
@@ -140,11 +140,11 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
 /* Repeats the bytes of OWN packed rows for the other rows. */
 static int repeat(struct be *b, const struct piece *p) {
     size_t own = p->bytes / ROWS * OWN;
-    int r = selftest_fetch(b, p->host, p->device, own);
 
+    TRY(selftest_fetch(b, p->host, p->device, own));
     for (size_t at = own; at < p->bytes; at += own)
         memcpy((uint8_t *)p->host + at, p->host, own);
-    return r < 0 ? r : send(b, p);
+    return send(b, p);
 }
 
 /* Sends the piece of the matrix and the rows, and makes tiles and packed rows of them. */
@@ -164,27 +164,24 @@ static int prepare(struct be *b, struct product *p) {
                              .kind = PACK_PLAIN,
                              .n = p->n_in,
                              .n_padded = p->n_padded};
-    int r = cuda_fill(b, b->load.found, 0, sizeof(*b->load.found));
 
-    r = r < 0 ? r : send(b, &p->raw);
-    r = r < 0 ? r : send(b, &p->x);
-    r = r < 0 ? r : send(b, &p->picks);
-    r = r < 0 ? r
-              : CUDA_LAUNCH(b, repack, p->w.m[0].n_units, p->w.m[0].n_row_tiles, CUDA_THREADS,
-                            &repack);
-    for (uint32_t cores = 0; cores <= b->products.wgmma && r == 0; cores++) {
+    TRY(cuda_fill(b, b->load.found, 0, sizeof(*b->load.found)));
+    TRY(send(b, &p->raw));
+    TRY(send(b, &p->x));
+    TRY(send(b, &p->picks));
+    TRY(CUDA_LAUNCH(b, repack, p->w.m[0].n_units, p->w.m[0].n_row_tiles, CUDA_THREADS, &repack));
+    for (uint32_t cores = 0; cores <= b->products.wgmma; cores++) {
         const struct piece *to = cores ? &p->cores : &p->packed;
 
         pack.packed = to->device;
         pack.cores = cores;
-        r = CUDA_LAUNCH(b, pack, OWN, 1, PACK_THREADS, &pack);
-        r = r < 0 ? r : repeat(b, to);
+        TRY(CUDA_LAUNCH(b, pack, OWN, 1, PACK_THREADS, &pack));
+        TRY(repeat(b, to));
     }
-    r = r < 0 ? r : repeat(b, &p->scale);
-    r = r < 0 ? r : selftest_fetch(b, b->load.found_host, b->load.found, sizeof(*b->load.found));
-    return r < 0 ? r
-                 : cuda_scale_tiles(b, &p->w.m[0], p->w.m[0].n_row_tiles,
-                                    mx_float_of((uint32_t)b->load.found_host->most));
+    TRY(repeat(b, &p->scale));
+    TRY(selftest_fetch(b, b->load.found_host, b->load.found, sizeof(*b->load.found)));
+    return cuda_scale_tiles(b, &p->w.m[0], p->w.m[0].n_row_tiles,
+                            mx_float_of((uint32_t)b->load.found_host->most));
 }
 
 struct way;

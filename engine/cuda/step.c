@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "base/try.h"
 
 int cuda_check(struct be *b, int error, const char *what) {
     if (error == 0 && !b->lost)
@@ -393,9 +394,9 @@ int step_norm(struct step *s, const float *norm) {
     struct be *b = s->be;
     struct pack_args a =
         step_pack_args(b, norm ? PACK_NORM : PACK_PLAIN, b->act.x, norm, b->shape->n_embd);
-    int r = release(s, &a);
 
-    return r < 0 ? r : pack_once(s, &a);
+    TRY(release(s, &a));
+    return pack_once(s, &a);
 }
 
 /* Computes norms over all heads of the queries, and of the keys; @store then has no norm to
@@ -433,21 +434,19 @@ int step_qkv(struct step *s, const struct model_op *op) {
     assert(op->kv.layer < b->shape->n_kv_layer[op->kv.cls]);
     assert(w->n_mats > 0 && (w->n_mats == (op->w[1] ? 4 : 2)) == op->gated);
     s->gated = op->gated;
-    int r = step_norm(s, w->norm);
-    r = r < 0 ? r : multiply_qkv(s, w);
-    if (r == 0 && op->norm_all)
-        r = norm_all_heads(s, op, &store);
-    return r < 0 ? r
-                 : CUDA_LAUNCH(b, store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8,
-                               CUDA_THREADS, &store);
+    TRY(step_norm(s, w->norm));
+    TRY(multiply_qkv(s, w));
+    if (op->norm_all)
+        TRY(norm_all_heads(s, op, &store));
+    return CUDA_LAUNCH(b, store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8, CUDA_THREADS,
+                       &store);
 }
 
 /* Computes what a recurrent layer or latent attention begins with: the norm, then all matrices. */
 int step_in(struct step *s, const struct model_op *op) {
-    int r = step_norm(s, op->weights->norm);
-
+    TRY(step_norm(s, op->weights->norm));
     assert(op->weights->n_mats >= 2);
-    return r < 0 ? r : step_multiply(s, op->weights, false);
+    return step_multiply(s, op->weights, false);
 }
 
 /* Multiplies attention's output by gates of a matrix of their own; gates that came with the queries
@@ -464,9 +463,9 @@ int step_gate(struct step *s, const struct model_op *op) {
     assert(s->gated == !op->w[0]);
     if (!op->w[0])
         return 0;
-    int r = step_norm(s, w->norm);
-    r = r < 0 ? r : step_multiply(s, w, false);
-    return r < 0 ? r : CUDA_LAUNCH(b, soft_gate, s->grid.rows, 1, CUDA_THREADS, &a);
+    TRY(step_norm(s, w->norm));
+    TRY(step_multiply(s, w, false));
+    return CUDA_LAUNCH(b, soft_gate, s->grid.rows, 1, CUDA_THREADS, &a);
 }
 
 int step_proj(struct step *s, const struct model_op *op) {
@@ -481,22 +480,17 @@ int step_proj(struct step *s, const struct model_op *op) {
         return cuda_join(b);
     }
     bool plain = w->m[0].y == b->act.x;
-    int r = release(s, NULL);
-    if (op->in == ACT_H)
-        r = r < 0 ? r : step_pack_ff(s, w->n_in);
-    else
-        r = r < 0
-                ? r
-                : step_pack(s, kind, op->in == ACT_D ? b->recurrent.out : b->act.o, NULL, w->n_in);
-    if (r < 0)
-        return r;
+    TRY(release(s, NULL));
+    TRY(op->in == ACT_H
+            ? step_pack_ff(s, w->n_in)
+            : step_pack(s, kind, op->in == ACT_D ? b->recurrent.out : b->act.o, NULL, w->n_in));
     struct operand x = step_rows(s);
     s->left.sums = NULL;
     x.left = b->ways.fuse && !op->branch ? &s->left : NULL;
-    r = cuda_matmul(b, w, &x, plain);
+    TRY(cuda_matmul(b, w, &x, plain));
     if ((!plain || s->left.sums) && !op->branch)
         s->due = op;
-    return r < 0 || !op->branch ? r : residual_branch(s, op);
+    return op->branch ? residual_branch(s, op) : 0;
 }
 
 enum pack_kind step_glu(enum glu glu) {
@@ -544,9 +538,9 @@ int step_pack_ff(struct step *s, uint32_t n) {
 int step_gate_up(struct step *s, const struct model_op *op) {
     if (ffn_is_hosts(s->be->shape, op->layer))
         return ffn_on_host(s, op);
-    int r = step_norm(s, op->weights->norm);
 
-    return r < 0 ? r : step_gate_and_up(s, op->weights, op->glu);
+    TRY(step_norm(s, op->weights->norm));
+    return step_gate_and_up(s, op->weights, op->glu);
 }
 
 struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n) {
@@ -595,16 +589,15 @@ int step_pack_wanted(struct step *s, const struct model_op *op) {
 
     assert((w->norm || s->kept) && w->n_mats == 1 && !s->packed);
     s->head = w;
-    int r = release(s, NULL);
-    return r < 0 ? r : launch_pack(b, s->grid.wants, &a);
+    TRY(release(s, NULL));
+    return launch_pack(b, s->grid.wants, &a);
 }
 
 /* The first LOGIT_ROWS of the wanted rows' logits; the rest come round by round when they are
  * sampled (seal.c). */
 int step_logits(struct step *s, const struct model_op *op) {
-    int r = step_pack_wanted(s, op);
-
-    return r < 0 ? r : step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
+    TRY(step_pack_wanted(s, op));
+    return step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
 
 /* A launch for each run of layers of one size; layers that another device has are none. A host page

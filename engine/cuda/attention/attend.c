@@ -7,6 +7,7 @@
 #include "engine/cuda/attention/kernels_attention.h"
 
 #include <assert.h>
+#include "base/try.h"
 
 /* The kernel for blocks of queries that have all their chunks; keys are read once for a block. */
 static struct attend_kernel kernel_for(const struct step *s, const struct heads *h) {
@@ -152,10 +153,10 @@ int step_attend(struct step *s, const struct model_op *op) {
         .two_way = op->attn.two_way || op->attn.whole,
         .sinks = op->weights ? op->weights->sinks : NULL,
     };
-    int r = plan(s, h, b->shape->two_way || op->attn.whole);
+    TRY(plan(s, h, b->shape->two_way || op->attn.whole));
     if (b->shape->mla.rank)
         latent_attend(b, &a);
-    r = r < 0 ? r : launch_attend(s, h, &a);
-    r = r < 0 ? r : CUDA_LAUNCH(b, merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, &a);
-    return r < 0 || !run ? r : turn_back(s, h, run);
+    TRY(launch_attend(s, h, &a));
+    TRY(CUDA_LAUNCH(b, merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, &a));
+    return run ? turn_back(s, h, run) : 0;
 }

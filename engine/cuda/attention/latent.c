@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include "base/try.h"
 
 /* Values of a head's query before k_b. */
 static uint32_t query_width(const struct model_shape *m) {
@@ -54,25 +55,21 @@ static int allow_bulk(struct be *b) {
 /* Entry i of head h: pair i n_head + h. */
 int latent_open(struct be *b) {
     uint32_t n_head = b->shape->n_head, n_rows = b->opts->max_rows;
-    int r = 0;
 
     if (b->shape->mla.rank == 0)
         return 0;
-    r = allow_bulk(b);
-    if (r < 0)
-        return r;
-    uint32_t *list = calloc(n_rows, sizeof(*list));
+    TRY(allow_bulk(b));
+    CLEANUP(freep) uint32_t *list = calloc(n_rows, sizeof(*list));
     if (!list)
         return -ENOMEM;
-    for (uint32_t h = 0; h < n_head && r == 0; h++) {
+    for (uint32_t h = 0; h < n_head; h++) {
         for (uint32_t i = 0; i < n_rows; i++)
             list[i] = i * n_head + h;
-        r = cuda_copy(b, b->latent.list + (size_t)h * n_rows, list, n_rows * sizeof(*list),
-                      CUDA_TO_DEVICE);
-        r = r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "cudaMemcpyAsync");
+        TRY(cuda_copy(b, b->latent.list + (size_t)h * n_rows, list, n_rows * sizeof(*list),
+                      CUDA_TO_DEVICE));
+        TRY(cuda_check(b, b->api->stream_wait(b->stream), "cudaMemcpyAsync"));
     }
-    free(list);
-    return r;
+    return 0;
 }
 
 /* Once a step. */
@@ -116,18 +113,18 @@ static int multiply_heads(struct step *s, const struct weights *w, const float *
     pack.each = n_head;
     pack.x_stride = stride;
     pack.cores = false; /* experts take the rows as mma.sync does */
-    int r = list_items(s);
-    r = r < 0 ? r : CUDA_LAUNCH(b, pack, s->grid.rows * n_head, 1, PACK_THREADS, &pack);
-    return r < 0 ? r : experts_product(b, &a, takes_few(s), items_of(s));
+    TRY(list_items(s));
+    TRY(CUDA_LAUNCH(b, pack, s->grid.rows * n_head, 1, PACK_THREADS, &pack));
+    return experts_product(b, &a, takes_few(s), items_of(s));
 }
 
 int step_mla_q(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
     assert(w->n_mats == 1 && w->n_in == b->shape->mla.q_rank && !s->packed);
-    int r = step_pack(s, PACK_NORM, b->latent.r, w->norm, b->shape->mla.q_rank);
 
-    return r < 0 ? r : step_multiply(s, w, false);
+    TRY(step_pack(s, PACK_NORM, b->latent.r, w->norm, b->shape->mla.q_rank));
+    return step_multiply(s, w, false);
 }
 
 struct latent_args latent_store_args(const struct be *b, const struct heads *h,
@@ -154,12 +151,12 @@ int step_mla_kv(struct step *s, const struct model_op *op) {
     struct latent_args a = latent_store_args(b, &op->heads, &b->shape->rope[op->rope]);
     const struct launch l = {kernel_store_latent, s->grid.rows, (op->heads.n + 8) / 8,
                              CUDA_THREADS,        "store",      0};
-    int r = multiply_heads(s, w, b->latent.q, a.width);
 
+    TRY(multiply_heads(s, w, b->latent.q, a.width));
     a.store.k_norm = w->norm;
     a.store.pages = step_pages_of(b, op);
     a.store.cls = op->kv.cls;
-    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
+    return cuda_launch(b, &l, &a, sizeof(a));
 }
 
 void latent_attend(const struct be *b, struct attend_args *a) {

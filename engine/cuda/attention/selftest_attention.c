@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/try.h"
 #include "engine/cuda/attention/kernels_attention.h"
 
 #define KEYS 912u /* three chunks, and one that begins; MOST rows begin behind the third */
@@ -221,11 +222,8 @@ static int attend(struct be *b, struct scene *t, const struct batch *p, float *o
 
 /* Returns 1 if the rows of @p have the bits of the plainest way, 0 if not, or -errno. */
 static int same_in(struct be *b, struct scene *t, const struct batch *p) {
-    int r = attend(b, t, p, t->o);
-
-    return r < 0 ? r
-                 : memcmp(t->o, t->right + (t->n_rows - p->n) * t->n_q,
-                          p->n * t->n_q * sizeof(float)) == 0;
+    TRY(attend(b, t, p, t->o));
+    return memcmp(t->o, t->right + (t->n_rows - p->n) * t->n_q, p->n * t->n_q * sizeof(float)) == 0;
 }
 
 /* -- the ways ---------------------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include "base/try.h"
 
 bool experts_few(const struct be *b, uint64_t n_pairs, uint32_t n_experts) {
     assert(!b->experts.no_vec || !b->experts.no_wide);
@@ -72,14 +73,12 @@ int step_route(struct step *s, const struct model_op *op) {
     };
 
     b->products.cores = false; /* until the experts have taken the same rows */
-    int r = step_norm(s, w->norm);
 
+    TRY(step_norm(s, w->norm));
     assert(w->n_mats == 1 && w->m[0].n_out == m->n_expert);
     s->routed = w;
-    r = r < 0 ? r : step_multiply(s, w, false);
-    return r < 0 ? r
-                 : CUDA_LAUNCH(b, route, (s->grid.rows + ROUTE_ROWS - 1) / ROUTE_ROWS, 1,
-                               CUDA_THREADS, &a);
+    TRY(step_multiply(s, w, false));
+    return CUDA_LAUNCH(b, route, (s->grid.rows + ROUTE_ROWS - 1) / ROUTE_ROWS, 1, CUDA_THREADS, &a);
 }
 
 /* Warps that keep a multiprocessor busy with weights: fewer share row tiles. */
@@ -205,9 +204,9 @@ static int products_on_host(struct step *s, const struct model_op *op) {
         .host_expert = b->experts.host_expert,
         .host_rows = b->experts.host_rows,
     };
-    int r = CUDA_LAUNCH(b, hand_over, s->grid.rows, 1, PACK_THREADS, &a);
 
-    return r < 0 ? r : cuda_call(b, compute_on_host, op->weights);
+    TRY(CUDA_LAUNCH(b, hand_over, s->grid.rows, 1, PACK_THREADS, &a));
+    return cuda_call(b, compute_on_host, op->weights);
 }
 
 int ffn_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
@@ -225,10 +224,9 @@ int ffn_load_host(struct be *b, struct weights *w, const struct model_op *op, st
 }
 
 int ffn_on_host(struct step *s, const struct model_op *op) {
-    int r = step_release(s);
-
+    TRY(step_release(s));
     assert(s->be->shape->n_expert_used == 0); /* there are no picks to be handed over */
-    return r < 0 ? r : products_on_host(s, op);
+    return products_on_host(s, op);
 }
 
 /* Items of a step, at most. */
@@ -247,8 +245,8 @@ int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kin
     in.glu = step_glu(op->glu);
     *kind = takes_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op->glu);
     assert(s->routed && !b->products.cores);
-    int r = w->norm ? step_pack(s, PACK_NORM, b->act.x, w->norm, b->shape->n_embd) : 0;
-    return r < 0 ? r : experts_product(b, &in, takes_few(s), items_of(s));
+    TRY(w->norm ? step_pack(s, PACK_NORM, b->act.x, w->norm, b->shape->n_embd) : 0);
+    return experts_product(b, &in, takes_few(s), items_of(s));
 }
 
 int experts_downs(struct step *s, const struct model_op *op) {
@@ -264,13 +262,13 @@ static int products_on_device(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     enum pack_kind kind;
-    int r = experts_gates(s, op, &kind);
+    TRY(experts_gates(s, op, &kind));
     struct pack_args pack = step_pack_args(b, kind, b->experts.gate, NULL, m->n_ff_expert);
 
     pack.up = b->experts.up;
     pack.each = m->n_expert_used;
-    r = r < 0 ? r : CUDA_LAUNCH(b, pack, s->grid.rows * m->n_expert_used, 1, PACK_THREADS, &pack);
-    return r < 0 ? r : experts_downs(s, op);
+    TRY(CUDA_LAUNCH(b, pack, s->grid.rows * m->n_expert_used, 1, PACK_THREADS, &pack));
+    return experts_downs(s, op);
 }
 
 /* The host has its rows before the device begins with its own, and computes until the sum needs
@@ -299,11 +297,11 @@ int step_shared(struct step *s, const struct model_op *op) {
 
     assert(s->due && s->due->kind == OP_EXPERTS && s->routed && !s->packed && w->n_mats == 2 &&
            w->down);
-    int r = step_pack(s, PACK_NORM, b->act.x, s->routed->norm, b->shape->n_embd);
-    r = r < 0 ? r : step_gate_and_up(s, w, op->glu);
-    r = r < 0 ? r : step_pack_ff(s, w->down->n_in);
+    TRY(step_pack(s, PACK_NORM, b->act.x, s->routed->norm, b->shape->n_embd));
+    TRY(step_gate_and_up(s, w, op->glu));
+    TRY(step_pack_ff(s, w->down->n_in));
     s->shared = w;
-    return r < 0 ? r : step_multiply(s, w->down, false);
+    return step_multiply(s, w->down, false);
 }
 
 int experts_combine(struct step *s, const struct model_op *op, float *to,
@@ -337,6 +335,6 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
     s->shared = NULL;
     if (pack)
         a.pack = *pack;
-    int r = n_host_experts(m, op->layer) > 0 ? cuda_join(b) : 0;
-    return r < 0 ? r : CUDA_LAUNCH(b, combine, s->grid.rows, 1, PACK_THREADS, &a);
+    TRY(n_host_experts(m, op->layer) > 0 ? cuda_join(b) : 0);
+    return CUDA_LAUNCH(b, combine, s->grid.rows, 1, PACK_THREADS, &a);
 }

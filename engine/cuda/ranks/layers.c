@@ -26,6 +26,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/try.h"
 
 /* -- sizes ------------------------------------------------------------------------------------- */
 
@@ -221,9 +222,8 @@ static int begin_here(struct ranks *k, uint32_t at) {
 }
 
 static int begin_on(struct ranks *k, uint32_t at) {
-    int r = ranks_use(k, at);
-
-    return r < 0 ? r : begin_here(k, at);
+    TRY(ranks_use(k, at));
+    return begin_here(k, at);
 }
 
 static int compute(struct ranks *k, const struct model_op *op) {

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/try.h"
 
 /* Each rank's part of @op by @run, the first one's last. */
 static int each(struct step *s, const struct model_op *op, step_op *run) {
@@ -24,9 +25,8 @@ static int each(struct step *s, const struct model_op *op, step_op *run) {
 
 /* Likewise; then the columns of all are ready. */
 static int each_and_exchange(struct step *s, const struct model_op *op, step_op *run) {
-    int r = each(s, op, run);
-
-    return r < 0 ? r : ranks_exchange(s);
+    TRY(each(s, op, run));
+    return ranks_exchange(s);
 }
 
 /* Ops of which nothing comes together: x is whole on each rank, and heads are divided. */
@@ -134,8 +134,8 @@ static int multiply_whole(struct step *s, const struct weights *w, enum gathered
         step_pack_args(s->be, PACK_PLAIN, ranks_whole_of(s->be, in), NULL, w->n_in);
 
     assert(!s->packed);
-    int r = ranks_pack(s->be, s->grid.rows, in, &a);
-    return r < 0 ? r : step_multiply(s, w, add);
+    TRY(ranks_pack(s->be, s->grid.rows, in, &a));
+    return step_multiply(s, w, add);
 }
 
 static int proj(struct step *s, const struct model_op *op) {
@@ -156,9 +156,9 @@ static int proj_more(struct step *s, const struct model_op *op) {
 /* Makes all ranks wait for what the host computes beside the first. */
 static int join_host(struct step *s) {
     struct ranks *k = s->be->ranks;
-    int r = ON_RANK(k, 0, cuda_join(s->be));
 
-    return r < 0 ? r : ranks_meet_in_step(k, &from_first);
+    TRY(ON_RANK(k, 0, cuda_join(s->be)));
+    return ranks_meet_in_step(k, &from_first);
 }
 
 static int proj_ranks(struct step *s, const struct model_op *op) {
@@ -180,9 +180,8 @@ static int own_glu(struct step *s, const struct weights *w) {
 }
 
 static int gate_up(struct step *s, const struct model_op *op) {
-    int r = step_gate_up(s, op);
-
-    return r < 0 ? r : own_glu(s, op->weights);
+    TRY(step_gate_up(s, op));
+    return own_glu(s, op->weights);
 }
 
 /* x is whole on each rank; the host gets the first one's. */
@@ -208,11 +207,10 @@ static int mla_out_ranks(struct step *s, const struct model_op *op) {
 static int gates(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     enum pack_kind kind;
-    int r = experts_gates(s, op, &kind);
 
-    return r < 0 ? r
-                 : glu(s, kind, b->experts.gate, b->experts.up, op->weights->m[0].n_out,
-                       b->shape->n_expert_used);
+    TRY(experts_gates(s, op, &kind));
+    return glu(s, kind, b->experts.gate, b->experts.up, op->weights->m[0].n_out,
+               b->shape->n_expert_used);
 }
 
 /* Columns of each pair's y. */
@@ -223,10 +221,10 @@ static int downs(struct step *s, const struct model_op *op) {
         step_pack_args(b, PACK_PLAIN, ranks_whole_of(b, GATHER_E), NULL, b->shape->n_ff_expert);
 
     pack.each = n_used;
-    int r = ranks_pack(b, s->grid.rows * n_used, GATHER_E, &pack);
-    r = r < 0 ? r : experts_downs(s, op);
+    TRY(ranks_pack(b, s->grid.rows * n_used, GATHER_E, &pack));
+    TRY(experts_downs(s, op));
     b->products.cores = wgmma_takes(b, s->grid.rows);
-    return r;
+    return 0;
 }
 
 static int combine(struct step *s, const struct model_op *op) {
@@ -242,18 +240,16 @@ static int sum_ranks(struct step *s, const struct model_op *op) {
 
 /* Computes the experts; the result of SHARED is a part of their sum. */
 static int experts_ranks(struct step *s, const struct model_op *op) {
-    int r = each_and_exchange(s, op, gates);
-
-    r = r < 0 ? r : each(s, op, downs);
-    return r < 0 || op[1].kind == OP_SHARED ? r : sum_ranks(s, op);
+    TRY(each_and_exchange(s, op, gates));
+    TRY(each(s, op, downs));
+    return op[1].kind == OP_SHARED ? 0 : sum_ranks(s, op);
 }
 
 /* Columns of its h. */
 static int shared_gates(struct step *s, const struct model_op *op) {
-    int r = step_pack(s, PACK_NORM, s->be->act.x, s->routed->norm, s->be->shape->n_embd);
-
-    r = r < 0 ? r : step_gate_and_up(s, op->weights, op->glu);
-    return r < 0 ? r : own_glu(s, op->weights);
+    TRY(step_pack(s, PACK_NORM, s->be->act.x, s->routed->norm, s->be->shape->n_embd));
+    TRY(step_gate_and_up(s, op->weights, op->glu));
+    return own_glu(s, op->weights);
 }
 
 static int shared_down(struct step *s, const struct model_op *op) {
@@ -262,17 +258,15 @@ static int shared_down(struct step *s, const struct model_op *op) {
 }
 
 static int shared_ranks(struct step *s, const struct model_op *op) {
-    int r = each_and_exchange(s, op, shared_gates);
-
+    TRY(each_and_exchange(s, op, shared_gates));
     assert(op[-1].kind == OP_EXPERTS);
-    r = r < 0 ? r : each(s, op, shared_down);
-    return r < 0 ? r : sum_ranks(s, op - 1);
+    TRY(each(s, op, shared_down));
+    return sum_ranks(s, op - 1);
 }
 
 static int logits_ranks(struct step *s, const struct model_op *op) {
-    int r = each(s, op, step_pack_wanted);
-
-    return r < 0 ? r : step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
+    TRY(each(s, op, step_pack_wanted));
+    return step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
 
 /* Computes rows of logits. From the second round on the ranks meet before: the copies of the round

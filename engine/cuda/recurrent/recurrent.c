@@ -7,6 +7,7 @@
 #include "engine/cuda/cuda.h"
 
 #include <assert.h>
+#include "base/try.h"
 
 const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op) {
     bool mamba = s->mamba.n_head > 0;
@@ -150,8 +151,8 @@ int step_conv(struct step *s, const struct model_op *op) {
     uint32_t parts = (a.n + CUDA_THREADS - 1) / CUDA_THREADS;
 
     assert(!s->due && !s->packed);
-    int r = CUDA_LAUNCH(b, conv, s->grid.rows, parts, CUDA_THREADS, &a);
-    return r < 0 ? r : CUDA_LAUNCH(b, conv_keep, s->grid.seqs, parts, CUDA_THREADS, &a);
+    TRY(CUDA_LAUNCH(b, conv, s->grid.rows, parts, CUDA_THREADS, &a));
+    return CUDA_LAUNCH(b, conv_keep, s->grid.seqs, parts, CUDA_THREADS, &a);
 }
 
 /* Returns the address of state @i of the device's layers; pinned memory has the same address on the
@@ -216,21 +217,18 @@ static int copy_heads(struct be *b, uint32_t src, uint32_t dst) {
     const struct state_shape *s = &b->shape->state;
     const struct delta_shape *d = &b->shape->delta;
     size_t dim = d->dim, keys = d->n_key_head * dim, n = b->n_ranks, past = s->kernel - 1;
-    int r = 0;
 
-    for (uint32_t t = 0; t < past && r == 0; t++) {
+    for (uint32_t t = 0; t < past; t++) {
         size_t own = t * s->n_in[0], all = n * own;
 
-        for (uint32_t i = 0; i < 2 && r == 0; i++) { /* queries, keys */
+        for (uint32_t i = 0; i < 2; i++) { /* queries, keys */
             const struct piece p = {own + i * keys, all + (i * n + b->rank) * keys, keys};
 
-            r = copy_piece(b, src, dst, &p);
+            TRY(copy_piece(b, src, dst, &p));
         }
-        r = r < 0 ? r : copy_value_heads(b, src, dst, own + 2 * keys, all + 2 * n * keys, dim);
+        TRY(copy_value_heads(b, src, dst, own + 2 * keys, all + 2 * n * keys, dim));
     }
-    return r < 0
-               ? r
-               : copy_value_heads(b, src, dst, past * s->n_in[0], past * n * s->n_in[0], dim * dim);
+    return copy_value_heads(b, src, dst, past * s->n_in[0], past * n * s->n_in[0], dim * dim);
 }
 
 /* Layer by layer, as pages are. */

@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include "base/try.h"
 
 float *residual_target(const struct be *b, const struct model_op *op) {
     bool plain = !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
@@ -101,22 +102,21 @@ int step_layer_input(struct step *s, const struct model_op *op) {
         .eps = m->rms_eps,
     };
     uint32_t warps = CUDA_THREADS / 32;
-    int r = step_norm(s, NULL);
 
+    TRY(step_norm(s, NULL));
     assert(w->n_mats == 1 && w->m[0].n_out == m->n_layer * m->n_layer_input);
-    r = r < 0 ? r : step_multiply(s, w, false);
-    return r < 0 ? r
-                 : CUDA_LAUNCH(b, layer_input, s->grid.rows, (m->n_layer + warps - 1) / warps,
-                               CUDA_THREADS, &a);
+    TRY(step_multiply(s, w, false));
+    return CUDA_LAUNCH(b, layer_input, s->grid.rows, (m->n_layer + warps - 1) / warps, CUDA_THREADS,
+                       &a);
 }
 
 int step_gate_in(struct step *s, const struct model_op *op) {
     const struct model_shape *m = s->be->shape;
-    int r = step_norm(s, NULL);
 
+    TRY(step_norm(s, NULL));
     assert(op->layer < m->n_layer);
     s->ff.kind = step_glu(op->glu);
     s->ff.up = s->be->act.layer_input + (size_t)op->layer * m->n_layer_input;
     s->ff.up_stride = m->n_layer * m->n_layer_input;
-    return r < 0 ? r : step_multiply(s, op->weights, false);
+    return step_multiply(s, op->weights, false);
 }

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 
 /* Lists of the parameters that a want uses. */
 struct lists {
@@ -244,8 +245,8 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
             n /= 2;
         }
     }
-    int r = staging_send(b, &s->wants, from);
-    return r < 0 ? r : (int)n;
+    TRY(staging_send(b, &s->wants, from));
+    return (int)n;
 }
 
 /* Returns enough blocks for all multiprocessors, with at least 2048 tokens each. */
@@ -283,16 +284,13 @@ static int sample_here(struct step *s, uint32_t k, const float *logits) {
     struct engine_top top[ENGINE_TOP_MAX];
     struct engine_out out;
     int32_t fed = -1;
-    int r = 0;
 
     if (seq->feed >= 0)
-        r = cuda_copy(b, &fed, before->sampled + before->place[seq->feed], sizeof(fed),
-                      CUDA_TO_HOST);
-    r = r < 0 ? r
-              : cuda_copy(b, b->sampling.peeked, logits, b->shape->n_vocab * sizeof(*logits),
-                          CUDA_TO_HOST);
-    if (r < 0 || cuda_check(b, b->api->stream_wait(b->stream), "sample on the host") < 0)
-        return -EIO;
+        TRY(cuda_copy(b, &fed, before->sampled + before->place[seq->feed], sizeof(fed),
+                      CUDA_TO_HOST));
+    TRY(cuda_copy(b, b->sampling.peeked, logits, b->shape->n_vocab * sizeof(*logits),
+                  CUDA_TO_HOST));
+    TRY(cuda_check(b, b->api->stream_wait(b->stream), "sample on the host"));
     const struct sample_job job = {.logits = b->sampling.peeked,
                                    .want = w,
                                    .param = &s->batch->param[w->param],
@@ -302,11 +300,10 @@ static int sample_here(struct step *s, uint32_t k, const float *logits) {
     sampler_run(&b->sampling.host, &job, &out, top);
     const struct sample_top said = {out.token, out.logprob};
     static_assert(offsetof(struct sample_out, logprob) == sizeof(int32_t), "they begin with it");
-    r = cuda_copy(b, s->sampled + k, &said.token, sizeof(said.token), CUDA_TO_DEVICE);
-    r = r < 0 ? r
-              : cuda_copy(b, s->out_device + k, &said,
-                          w->logprob ? sizeof(said) : sizeof(said.token), CUDA_TO_DEVICE);
-    return r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "sample on the host");
+    TRY(cuda_copy(b, s->sampled + k, &said.token, sizeof(said.token), CUDA_TO_DEVICE));
+    TRY(cuda_copy(b, s->out_device + k, &said, w->logprob ? sizeof(said) : sizeof(said.token),
+                  CUDA_TO_DEVICE));
+    return cuda_check(b, b->api->stream_wait(b->stream), "sample on the host");
 }
 
 /* Samples wants [first, first + n), whose logits are @logits on the device. */
@@ -358,13 +355,15 @@ int step_sample(struct step *s) {
     assert(s->batch && !s->recorded);
     s->wants.used = 0;
     graph_end(s);
-    int r = hidden_launch(s);
-    for (uint32_t first = 0; first < n && r >= 0; first += (uint32_t)r)
-        r = sample_round(s, first);
-    if (r < 0)
-        return r;
+    TRY(hidden_launch(s));
+    for (uint32_t first = 0; first < n;) {
+        int done = sample_round(s, first);
+
+        TRY(done);
+        first += (uint32_t)done;
+    }
     if (n > 0)
-        r = cuda_copy(b, s->out_host, s->out_device, n * sizeof(*s->out_host), CUDA_TO_HOST);
-    r = r < 0 ? r : experts_send_picks(s);
-    return r < 0 ? r : step_record(s);
+        TRY(cuda_copy(b, s->out_host, s->out_device, n * sizeof(*s->out_host), CUDA_TO_HOST));
+    TRY(experts_send_picks(s));
+    return step_record(s);
 }
