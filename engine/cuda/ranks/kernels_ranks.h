@@ -26,7 +26,7 @@ struct gather_args {
     struct shares from;
 };
 
-/* pack of such rows: NORM or PLAIN; pack.x is not read. */
+/* pack of such rows of the batch: PLAIN; pack.x is not read. */
 struct pack_shares_args {
     struct pack_args pack;
     struct shares from;

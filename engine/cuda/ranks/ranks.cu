@@ -61,11 +61,10 @@ KERNEL(pack_shares, struct pack_shares_args, PACK_THREADS, 2) {
     const struct pack_args &p = a.pack;
     uint32_t r = blockIdx.x;
 
-    if (p.batch && r >= (p.wanted ? p.batch->n_wants : p.batch->n_rows * (p.each ? p.each : 1)))
-        return;
-    pack_row_of<PACK_THREADS>(
-        p, r, p.wanted ? p.batch->want_row[r] : r, shared,
-        [&](size_t row, uint32_t i, float v[4]) { load_columns(a.from, row, i, v); });
+    if (r < p.batch->n_rows * (p.each ? p.each : 1))
+        pack_row_of<PACK_THREADS>(p, r, r, shared, [&](size_t row, uint32_t i, float v[4]) {
+            load_columns(a.from, row, i, v);
+        });
 }
 
 /* Adds t, whose columns lie on several devices, to x, with the bits of residual(). */

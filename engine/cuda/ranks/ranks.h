@@ -85,20 +85,13 @@ void layers_ops(struct be_ops *all);
 int ranks_meet_now(struct ranks *k, const struct meeting *m);
 /* Enqueues a meeting as a part of the step, which is noted. Returns 0 or -EIO. */
 int ranks_meet_in_step(struct ranks *k, const struct meeting *m);
-/* Columns of rows in the memory of rank @rank: @n of each @period of all, which @first and those
- * behind it become. */
-struct columns {
-    const float *at;
-    uint32_t rank, first, n, n_row, period;
-};
-/* @n columns, in parts, to @to in the memory of rank @rank, in the order of its stream. @count: as
- * in struct gather_args, of at most @n_rows. 0 or -EIO. */
-int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const struct columns *from,
-               uint32_t n_shares, const uint32_t *count, uint32_t n_rows);
-/* Columns of all ranks, @n in all, to rank @rank. 0 or -EIO. */
-int ranks_take_all(struct ranks *k, uint32_t rank, enum gathered what, uint32_t n,
-                   const uint32_t *count, uint32_t n_rows);
-/* Returns where all columns go; logits go to the first rank's. */
+/* Returns the columns of all ranks, @n in all, where they lie. */
+struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n);
+/* Copies rows of @from to @to in the memory of rank @rank, in the order of its stream. @count: as in
+ * struct gather_args, of at most @n_rows. Returns 0 or -EIO. */
+int ranks_take(struct ranks *k, uint32_t rank, float *to, const struct shares *from,
+               const uint32_t *count, uint32_t n_rows);
+/* Returns where all columns go, but for logits. */
 float *ranks_whole_of(const struct be *b, enum gathered what);
 /* Launches pack for all columns of @what, a->n of them; a->x: ranks_whole_of(). 0 or -EIO. */
 int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a);

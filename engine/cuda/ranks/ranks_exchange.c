@@ -55,22 +55,13 @@ int ranks_meet_in_step(struct ranks *k, const struct meeting *m) {
     return ranks_meet_now(k, m);
 }
 
-static struct shares shares_of(uint32_t n, const struct columns *from, uint32_t n_shares) {
-    struct shares all = {.n = n, .n_shares = n_shares, .period = from[0].period};
+int ranks_take(struct ranks *k, uint32_t rank, float *to, const struct shares *from,
+               const uint32_t *count, uint32_t n_rows) {
+    const struct gather_args a = {count, to, *from};
+    uint32_t parts = (from->n + GATHER_COLUMNS - 1) / GATHER_COLUMNS;
 
-    assert(n_shares > 0 && n_shares <= RANKS && from[0].first == 0);
-    for (uint32_t i = 0; i < n_shares; i++)
-        all.share[i] = (struct share){from[i].at, from[i].first, from[i].n_row};
-    return all;
-}
-
-int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const struct columns *from,
-               uint32_t n_shares, const uint32_t *count, uint32_t n_rows) {
-    struct be *b = k->be[rank];
-    const struct gather_args a = {count, to, shares_of(n, from, n_shares)};
-    uint32_t parts = (n + GATHER_COLUMNS - 1) / GATHER_COLUMNS;
-
-    return ON_RANK(k, rank, CUDA_LAUNCH(b, gather, n_rows, parts, CUDA_THREADS, &a));
+    assert(from->n_shares > 0 && from->n_shares <= RANKS && from->share[0].first == 0);
+    return ON_RANK(k, rank, CUDA_LAUNCH(k->be[rank], gather, n_rows, parts, CUDA_THREADS, &a));
 }
 
 /* A rank's columns. */
@@ -84,52 +75,35 @@ static float *own_of(const struct be *b, enum gathered what) {
 }
 
 float *ranks_whole_of(const struct be *b, enum gathered what) {
-    assert(what != GATHER_LOGITS || b == b->first);
+    assert(what != GATHER_LOGITS);
     return what == GATHER_O   ? b->act.q /* free behind attention, as o */
            : what == GATHER_D ? b->shape->mla.rank ? b->act.o : b->act.q
            : what == GATHER_H ? b->act.up
            : what == GATHER_T ? b->act.o
-           : what == GATHER_E ? b->experts.up
-                              : b->sampling.logits;
+                              : b->experts.up;
 }
 
-/* Finds the columns of each rank, of @n; those of value heads lie in pieces. */
-static void columns_of(const struct ranks *k, enum gathered what, uint32_t n,
-                       struct columns out[RANKS]) {
+/* Columns of value heads lie in pieces. */
+struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n) {
     uint32_t n_pieces = what == GATHER_D ? rank_value_heads(k->be[0]).n : 1, period = n / n_pieces;
+    struct shares all = {.n = n, .n_shares = k->n, .period = period};
 
     assert(n % n_pieces == 0);
     for (uint32_t j = 0; j < k->n; j++) {
         uint32_t first = ranks_cut(k, period, j), n_own = ranks_cut(k, period, j + 1) - first;
 
-        out[j] =
-            (struct columns){own_of(k->be[j], what), j, first, n_own, n_pieces * n_own, period};
+        all.share[j] = (struct share){own_of(k->be[j], what), first, n_pieces * n_own};
     }
-}
-
-int ranks_take_all(struct ranks *k, uint32_t rank, enum gathered what, uint32_t n,
-                   const uint32_t *count, uint32_t n_rows) {
-    struct columns from[RANKS];
-
-    columns_of(k, what, n, from);
-    return ranks_take(k, rank, ranks_whole_of(k->be[rank], what), n, from, k->n, count, n_rows);
+    return all;
 }
 
 int ranks_exchange(struct step *s) {
     return ranks_meet_in_step(s->be->ranks, &all_meet);
 }
 
-/* Returns the ranks' columns, @n in all, as the kernels of shares take them. */
-static struct shares shares_at(const struct ranks *k, enum gathered what, uint32_t n) {
-    struct columns from[RANKS];
-
-    columns_of(k, what, n, from);
-    return shares_of(n, from, k->n);
-}
-
 int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a) {
     assert(a->x == ranks_whole_of(b, what));
-    const struct pack_shares_args shares = {*a, shares_at(b->ranks, what, a->n)};
+    const struct pack_shares_args shares = {*a, ranks_shares(b->ranks, what, a->n)};
     assert(a->kind == PACK_PLAIN && !a->x_stride);
     return CUDA_LAUNCH(b, pack_shares, n_rows, 1, PACK_THREADS, &shares);
 }
@@ -137,7 +111,7 @@ int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct p
 int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a) {
     if (a->t != ranks_whole_of(b, GATHER_T))
         return CUDA_LAUNCH(b, residual, n_rows, 1, CUDA_THREADS, a);
-    const struct residual_shares_args shares = {*a, shares_at(b->ranks, GATHER_T, a->n)};
+    const struct residual_shares_args shares = {*a, ranks_shares(b->ranks, GATHER_T, a->n)};
     assert(!a->left.sums);
     return CUDA_LAUNCH(b, residual_shares, n_rows, 1, CUDA_THREADS, &shares);
 }

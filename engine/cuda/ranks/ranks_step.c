@@ -70,12 +70,12 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
 static int embed_ranks(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->ranks;
     uint32_t n = s->be->shape->n_embd;
-    const struct columns x = {s->be->act.x, 0, 0, n, n, n};
+    const struct shares x = {n, 1, n, {{s->be->act.x, 0, n}}};
     const struct model_op part = ranks_part_of(k, op, 0);
     int r = step_embed(s, &part) < 0 ? ranks_lose(k, s->be) : ranks_meet_in_step(k, &from_first);
 
     for (uint32_t i = k->n; i-- > 1 && r == 0;)
-        r = ranks_take(k, i, k->be[i]->act.x, n, &x, 1, &k->be[i]->head->n_rows, s->grid.rows);
+        r = ranks_take(k, i, k->be[i]->act.x, &x, &k->be[i]->head->n_rows, s->grid.rows);
     return r;
 }
 
@@ -286,7 +286,8 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
         r = ON_RANK(k, i, cuda_matmul(k->be[i], part->head, &x, false));
     }
     r = r < 0 ? r : ranks_meet_in_step(k, &to_first);
-    return r < 0 ? r : ranks_take_all(k, 0, GATHER_LOGITS, s->be->shape->n_vocab, count, n);
+    const struct shares all = ranks_shares(k, GATHER_LOGITS, s->be->shape->n_vocab);
+    return r < 0 ? r : ranks_take(k, 0, s->be->sampling.logits, &all, count, n);
 }
 
 static int sample_ranks(struct step *s) {
