@@ -17,10 +17,7 @@
 #include "engine/vision/encoder.h"
 #include "engine/vision/ops.h"
 
-struct vis_mat {
-    struct vis_mat *next;
-    struct weights *w;
-};
+/* A struct vis_mat is struct weights, which the device frees. */
 
 /* Invariant: used <= the bytes that were counted. */
 struct vis_be {
@@ -30,7 +27,6 @@ struct vis_be {
     uint16_t *packed; /* a product's rows, and their scales */
     float *scale;
     uint8_t *places, *pixels;
-    struct vis_mat *mats;
     size_t used;
 };
 
@@ -90,10 +86,6 @@ static uint64_t tensor_bytes(const struct tensor *t) {
 }
 
 static struct vis_be *close_be(struct vis_be *v) {
-    for (struct vis_mat *m = v ? v->mats : NULL, *next; m; m = next) {
-        next = m->next;
-        free(m);
-    }
     free(v);
     return NULL;
 }
@@ -142,13 +134,11 @@ static int told(const struct vis_be *v, int r, struct err *err) {
 
 static int load(struct vis_be *v, const struct tensor *t, const float *bias, struct vis_mat **out,
                 struct err *err) {
-    struct vis_mat *m = calloc(1, sizeof(*m));
+    struct weights *w = NULL;
+    int r = cuda_load_one(v->b, t, bias, &w, err);
 
-    if (!m)
-        return -ENOMEM;
-    m->next = v->mats;
-    v->mats = *out = m;
-    return told(v, cuda_load_one(v->b, t, bias, &m->w, err), err);
+    *out = (struct vis_mat *)w;
+    return told(v, r, err);
 }
 
 static int vector(struct vis_be *v, const float *x, size_t n, const float **out, struct err *err) {
@@ -174,7 +164,7 @@ static const uint8_t *pixels(struct vis_be *v, const uint8_t *from, size_t n, ui
 
 static void linear(struct vis_be *v, const struct vis_mat *m, const float *in, uint32_t n_rows,
                    float *out, bool add) {
-    struct weights *w = m->w;
+    struct weights *w = (struct weights *)m;
     struct operand x = {.packed = v->packed,
                         .scale = v->scale,
                         .n_rows = n_rows,
