@@ -336,13 +336,10 @@ static int try_ways(struct be *b, struct scene *t, struct err *err) {
         return r;
     double error = error_of(t);
     if (!(error <= SELFTEST_LIMIT))
-        return selftest_refuse(b, what, error, SELFTEST_LIMIT, err);
+        return selftest_refuse(b, err, SELFTEST_OFF, what, error, SELFTEST_LIMIT);
     r = is_right(b, t, PLAIN);
     if (r == 0)
-        return err_set(err, 0, NULL,
-                       "%s (%s) computes wrong results: %s of few rows alone gives other "
-                       "bits; use --backend cpu and report this",
-                       b->device.name, b->isa, what);
+        return selftest_refuse(b, err, "%s of few rows alone gives other bits", what);
     for (enum way way = PLAIN + 1; way < WAYS && r >= 0; way++) {
         if (!is_wanted(b, t, &all, way))
             continue;
