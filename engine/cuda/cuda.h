@@ -518,6 +518,8 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
  * beside it up to cuda_join(). Returns 0 or -EIO. */
 int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx);
 int cuda_join(struct be *b);
+/* Copies @n_layers pages of struct copy_args, behind all that was enqueued. Returns 0 or -EIO. */
+int cuda_copy_pages(struct be *b, const struct copy_args *a, uint32_t n_layers);
 /* Operand of a product: packed rows on the device. */
 struct operand {
     const uint16_t *packed;

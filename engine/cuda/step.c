@@ -600,6 +600,13 @@ int step_logits(struct step *s, const struct model_op *op) {
     return step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
 
+int cuda_copy_pages(struct be *b, const struct copy_args *a, uint32_t n_layers) {
+    size_t block = CUDA_THREADS * 16, n_blocks = (a->page_bytes + block - 1) / block;
+
+    assert(a->page_bytes % 16 == 0);
+    return CUDA_LAUNCH(b, copy_page, (uint32_t)MIN(n_blocks, 32u), n_layers, CUDA_THREADS, a);
+}
+
 /* A launch for each run of layers of one size; layers that another device has are none. A host page
  * has its layers one after the other, and in each the heads of all ranks; pinned memory has the
  * same address on the device. */
@@ -629,9 +636,8 @@ int step_copy(struct be *b, const struct engine_copy *c) {
             .to_layer = to_host ? all : kv->n_pages * page,
             .page_bytes = page,
         };
-        uint32_t parts = (uint32_t)MIN((page + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
 
-        r = CUDA_LAUNCH(b, copy_page, parts, n_run, CUDA_THREADS, &a);
+        r = cuda_copy_pages(b, &a, n_run);
         at += n_run * page;
         host_at += n_run * all;
     }

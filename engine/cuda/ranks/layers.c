@@ -188,9 +188,8 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
 /* Copies to pinned memory or from it, behind all that the device in use has enqueued. */
 static int send(struct be *b, void *to, const void *from, size_t bytes) {
     const struct copy_args a = {.from = from, .to = to, .page_bytes = round_up(bytes, 16)};
-    uint32_t n = (uint32_t)MIN((bytes + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
 
-    return CUDA_LAUNCH(b, copy_page, n, 1, CUDA_THREADS, &a);
+    return cuda_copy_pages(b, &a, 1);
 }
 
 /* Makes what @b enqueues from now on wait for another device's event. */

@@ -189,11 +189,8 @@ static int copy_piece(struct be *b, uint32_t src, uint32_t dst, const struct pie
         .to_layer = to_host ? all : own,
         .page_bytes = p->n * sizeof(float),
     };
-    uint32_t parts =
-        (uint32_t)MIN((a.page_bytes + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
 
-    assert(a.page_bytes % 16 == 0);
-    return CUDA_LAUNCH(b, copy_page, parts, s->n_layer, CUDA_THREADS, &a);
+    return cuda_copy_pages(b, &a, s->n_layer);
 }
 
 /* A rank's value heads, each of @each floats, behind @own of its state and @all of all ranks'. */
