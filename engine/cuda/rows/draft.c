@@ -8,6 +8,7 @@
  */
 
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/rows/kernels_blocks.h"
 
 #include <assert.h>
 

@@ -5,6 +5,7 @@
  * they take is the latency of memory, so a row is read once and wide.
  */
 
+#include "engine/cuda/rows/kernels_blocks.h"
 #include "engine/cuda/rows/rows.cuh"
 
 /* Returns the @width values of row @r where it is one of a picture, else NULL. */
