@@ -116,13 +116,13 @@ static int alloc_flights(struct engine *e) {
     return e->sample && e->state ? 0 : -ENOMEM;
 }
 
-/* Returns true if pass 1 is wanted. One device computes the model's own block and block drafters
- * without a chain, but no assistant; several devices that divide the layers compute the model's
- * block alone, others none. */
+/* Returns true if pass 1 is wanted. One device computes the model's own block and block drafters,
+ * but no assistant; several devices that divide the layers compute the model's block alone, others
+ * none. */
 static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
     return o->drafts && ops->run[OP_KEEP] &&
            !(o->block && dflash_found(o->block) && !ops->run[OP_TAP]) &&
-           !(ops->device && o->block && (assistant_found(o->block) || dflash_chains(o->block)));
+           !(ops->device && o->block && assistant_found(o->block));
 }
 
 /* Adds to the note why nothing is drafted although it was asked for. */

@@ -56,10 +56,6 @@ bool dflash_found(const struct gguf *file) {
            name.len == strlen(DFLASH_ARCH) && memcmp(name.data, DFLASH_ARCH, name.len) == 0;
 }
 
-bool dflash_chains(const struct gguf *file) {
-    return dflash_found(file) && gguf_find(file, CHAIN_TABLE);
-}
-
 /* Refuses a model whose layers' inputs or positions a drafter cannot have, and a vocabulary that
  * is not the model's. */
 static void check_model(struct meta *meta, const struct model *m) {

@@ -11,8 +11,6 @@
 
 /* Returns true if @file is a block drafter, by the name of its architecture. */
 bool dflash_found(const struct gguf *file);
-/* Returns true if it is one of the kind DSpark, whose logits follow from the tokens before. */
-bool dflash_chains(const struct gguf *file);
 /* Adds from @b, the drafter's file, the keys of its layers to pass 0 of @m, whose last op is
  * LOGITS, and pass 1. -EINVAL in the binder: it does not fit the model. */
 void dflash_bind(struct binder *b, struct model *m);

@@ -581,7 +581,7 @@ const struct be_ops weft_backend_cuda = {
             [OP_DEEP] = step_deep,         [OP_LOGITS] = step_logits,
             [OP_TAP] = step_tap,           [OP_FUSE] = step_fuse,
             [OP_BLOCK_IN] = step_block_in, [OP_BLOCK_OUT] = step_block_out,
-            [OP_SELECT] = step_select,
+            [OP_SELECT] = step_select,     [OP_CHAIN] = step_select,
         },
     .mask = step_mask,
     .sample = step_sample,

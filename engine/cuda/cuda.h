@@ -90,7 +90,7 @@ struct step {
     struct engine_out *out;       /* [max_wants] */
     struct engine_top *top;       /* [max_wants][ENGINE_TOP_MAX] */
     const struct weights *head;   /* weights of the logits */
-    const struct weights *select; /* of the selector among them, or NULL */
+    const struct weights *select; /* of the selector or chain among them, or NULL */
     /* Op whose result is added to x with the op behind it: EXPERTS, PROJ or JOIN; NULL: none. */
     const struct model_op *due;
     struct left left;             /* split-K sums of the PROJ that is due; no sums: y is complete */
@@ -123,7 +123,7 @@ struct weights {
     struct weights *down;                     /* SHARED: m[0] */
     float scale, cap;                         /* LOGITS */
     struct tile_source raw;       /* OP_EMBED: data is NULL while the rows are those of m[0] */
-    struct tile_source after_raw; /* SELECT: successors; raw: predecessors */
+    struct tile_source after_raw; /* SELECT, CHAIN: successors; raw: predecessors */
     const struct tensor *embedding;
     struct be *be; /* EXPERTS of which some are the host's, or its FFN, and which layer of it */
     uint32_t host_layer, n_experts; /* n_experts: that the device has */
@@ -269,7 +269,7 @@ struct recurrent {
 
 /* Drafts by the model's own block: hidden states of the step's rows, those that are kept, and the
  * input of DRAFT_IN. By a block drafter: inputs of the model's layers, taps of convolutions, whose
- * rows are in hidden, and struct select_args. */
+ * rows are in hidden, and what struct select_args or chain_args (best is pick) have. */
 struct draft {
     float *hidden, *kept, *pair; /* [max_rows][n_embd], [n_slots][ENGINE_KEPT][n_embd],
                                     [max_rows][2 n_embd] */
@@ -650,7 +650,8 @@ bool attend_many_share(const struct be *b, const struct engine_batch *batch);
  * downs of the packed rows. */
 int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kind);
 int experts_downs(struct step *s, const struct model_op *op);
-/* Selects among the logits of wants [first, first + n), which were just computed. */
+/* Selects among the logits of wants [first, first + n), which were just computed, or adds to them
+ * by the tokens before. */
 int draft_select(struct step *s, uint32_t first, uint32_t n);
 int step_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int step_sample(struct step *s);

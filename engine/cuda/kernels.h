@@ -754,7 +754,7 @@ extern kernel_address kernel_repack, kernel_scale_tiles;
 extern kernel_address kernel_embed, kernel_deep, kernel_layer_input, kernel_rope, kernel_pack,
     kernel_hidden, kernel_keep, kernel_pair, kernel_store, kernel_store_latent, kernel_holes,
     kernel_hadamard, kernel_residual, kernel_soft_gate, kernel_cap, kernel_copy_page,
-    kernel_convolve, kernel_candidates, kernel_choose_candidate;
+    kernel_convolve, kernel_candidates, kernel_choose_candidate, kernel_chain;
 extern kernel_address kernel_plan, kernel_list_heads;
 extern kernel_address kernel_matmul_wide, kernel_matmul_wgmma, kernel_matmul_wgmma_64;
 extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */

@@ -505,6 +505,10 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
         return load_shared(b, w, op, err);
     if (op->kind == OP_LAYER_INPUT || op->kind == OP_SELECT)
         return load_with_tables(b, w, op, err);
+    if (op->kind == OP_CHAIN) {
+        TRY(load_table(b, op->w[1], &w->raw, err));
+        return load_table(b, op->w[0], &w->after_raw, err);
+    }
     if (op->kind == OP_ROUTE)
         b->experts.norm = op->norm;
     if (op->kind == OP_EXPERTS)

@@ -162,7 +162,9 @@ static void add_drafter(struct be *b) {
         add(b, &b->draft.d, rows * 2 * s->kernel * (n / s->group), sizeof(float), "activations",
             false);
     }
-    if (s->rank) {
+    if (s->rank && !s->top_k)
+        add(b, &b->draft.pick, wants, sizeof(uint64_t), "logits", false);
+    if (s->top_k) {
         add(b, &b->draft.g, scored * s->rank, sizeof(float), "logits", false);
         add(b, &b->draft.pick, scored * s->top_k, sizeof(uint64_t), "logits", false);
         add(b, &b->draft.best, wants, sizeof(int32_t), "logits", false);

@@ -257,6 +257,7 @@ ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
         {"glm4moe", BACKEND, 0.01F, 0, N_REQUESTS, ""},
         {"qwen35", BACKEND, 0.01F, 40, N_REQUESTS, ""},
         {"qwen35", BACKEND, 0.01F, 40, N_REQUESTS, "dflash"},
+        {"qwen3", BACKEND, 0.01F, 0, N_REQUESTS, "dspark"},
 #else
         {"glm4moe", "cpu", 0.01F, 0, BLOCK_REQUESTS, ""},
         {"glm4moe", "cpu", 0.5F, 0, BLOCK_REQUESTS, ""},

@@ -84,6 +84,7 @@ int cuda_load_kernels(struct be *b) {
                                   kernel_convolve,
                                   kernel_candidates,
                                   kernel_choose_candidate,
+                                  kernel_chain,
                                   kernel_glu,
                                   kernel_gather,
                                   kernel_pack_shares,

@@ -469,7 +469,8 @@ static bool proving(struct be *b, bool on) {
 }
 
 void layers_ops(struct be_ops *all) {
-    static const enum op_kind blocks[] = {OP_TAP, OP_FUSE, OP_BLOCK_IN, OP_BLOCK_OUT, OP_SELECT};
+    static const enum op_kind blocks[] = {OP_TAP,       OP_FUSE,   OP_BLOCK_IN,
+                                          OP_BLOCK_OUT, OP_SELECT, OP_CHAIN};
 
     all->divide = divide;
     all->room = room_layers;

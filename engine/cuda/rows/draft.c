@@ -148,7 +148,34 @@ int step_block_out(struct step *s, const struct model_op *op) {
     return convolve(s, op->weights, 1, s->be->act.q);
 }
 
-int draft_select(struct step *s, uint32_t first, uint32_t n) {
+/* A launch for each row of a block that drafts, and one in front of them, which only makes ready
+ * the best of the first row. */
+static int chain(struct step *s, uint32_t first, uint32_t n) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    struct chain_args a = {
+        .batch = b->head,
+        .before = s->select->raw,
+        .after = s->select->after_raw,
+        .logits = b->sampling.logits,
+        .best = b->draft.pick,
+        .first = first,
+        .n_vocab = m->n_vocab,
+        .rank = m->block.rank,
+        .first_draft = m->first_draft,
+        .place = m->first_draft - 1,
+    };
+    int r = CUDA_LAUNCH(b, chain, 1, n, CUDA_THREADS, &a);
+
+    assert(n <= LOGIT_ROWS && a.rank <= CHAIN_RANK);
+    while (r == 0 && ++a.place < m->n_block)
+        r = CUDA_LAUNCH(b, chain, (a.n_vocab + CHAIN_TOKENS - 1) / CHAIN_TOKENS, n, CUDA_THREADS,
+                        &a);
+    return r;
+}
+
+/* Of the @n wants from @first on. */
+static int select_tokens(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
     const struct weights *w = s->select;
     struct operand x = step_wanted(s, first, n);
@@ -170,6 +197,10 @@ int draft_select(struct step *s, uint32_t first, uint32_t n) {
     assert(n <= LOGIT_ROWS && a.top_k <= SELECT_CANDIDATES);
     r = r < 0 ? r : CUDA_LAUNCH(b, candidates, n, 1, CUDA_THREADS, &a);
     return r < 0 ? r : CUDA_LAUNCH(b, choose_candidate, n, 1, CUDA_THREADS, &a);
+}
+
+int draft_select(struct step *s, uint32_t first, uint32_t n) {
+    return s->be->shape->block.top_k ? select_tokens(s, first, n) : chain(s, first, n);
 }
 
 /* The wanted rows are packed with the norm of LOGITS, which is the selector's, too. */

@@ -30,3 +30,19 @@ struct select_args {
     int32_t *best;                    /* of all wants of the step */
     uint32_t first, n_vocab, rank, top_k;
 };
+
+#define CHAIN_RANK 4096u
+#define CHAIN_TOKENS 64u
+
+/* The chain of a block drafter (OP_CHAIN), for wants from @first on in row @place of their blocks:
+ * adds to a token's logit the product of its row of @after and the row of @before of the token
+ * before, which is the best of the want before. best[want]: candidate_key() of its best token, 0
+ * before its launch; the launch of a place makes that of the place behind 0, and does nothing else
+ * in front of @first_draft. Grid: x tokens / CHAIN_TOKENS, rounded up, y wants. */
+struct chain_args {
+    const struct batch_head *batch;
+    struct tile_source before, after; /* [tokens][rank] */
+    float *logits;                    /* [wants][n_vocab] */
+    uint64_t *best;                   /* of all wants of the step */
+    uint32_t first, n_vocab, rank, first_draft, place;
+};

@@ -371,6 +371,53 @@ KERNEL(choose_candidate, struct select_args, CUDA_THREADS, 2) {
     }
 }
 
+/* A warp a token, so its sum does not depend on how tokens are divided. Bound by reading @after
+ * once for each sequence. */
+KERNEL(chain, struct chain_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    SHARED float row[CHAIN_RANK];
+    SHARED uint64_t most[CUDA_THREADS / 32];
+    const struct batch_head *b = a.batch;
+    uint32_t i = a.first + blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+    if (i >= b->n_wants)
+        return;
+    uint32_t row0 = b->seq[want_seq(b, i)].row0, place = b->want_row[i] - row0;
+    if (place == a.place + 1 && blockIdx.x == 0 && threadIdx.x == 0)
+        a.best[i] = 0;
+    if (place != a.place || place < a.first_draft)
+        return;
+    uint32_t token =
+        place == a.first_draft ? (uint32_t)b->token[row0] : candidate_token(a.best[i - 1]);
+    for (uint32_t r = threadIdx.x; r < a.rank; r += CUDA_THREADS)
+        row[r] = tile_value_at(&a.before, token, r);
+    sync_block();
+    uint32_t begin = blockIdx.x * CHAIN_TOKENS, end = begin + CHAIN_TOKENS;
+    end = end < a.n_vocab ? end : a.n_vocab;
+    float *logits = a.logits + (size_t)blockIdx.y * a.n_vocab;
+    uint64_t best = 0;
+    for (uint32_t t = begin + warp; t < end; t += CUDA_THREADS / 32) {
+        float sum = 0;
+
+        for (uint32_t r = lane; r < a.rank; r += 32)
+            sum = fmaf(tile_value_at(&a.after, t, r), row[r], sum);
+        sum = logits[t] + warp_sum(sum);
+        sync_warp();
+        if (lane == 0)
+            logits[t] = sum;
+        uint64_t key = candidate_key(sum, t);
+        best = key > best ? key : best;
+    }
+    if (lane == 0)
+        most[warp] = best;
+    sync_block();
+    if (threadIdx.x > 0)
+        return;
+    for (uint32_t w = 1; w < CUDA_THREADS / 32; w++)
+        best = most[w] > best ? most[w] : best;
+    max_global(a.best + i, best);
+}
+
 /* A warp a head: queries, then keys with their values. */
 KERNEL(store, struct store_args, CUDA_THREADS, 2) {
     wait_for_previous();

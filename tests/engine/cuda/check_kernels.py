@@ -58,6 +58,7 @@ LIMITS = {
     "holes": 64,
     "candidates": 64,
     "choose_candidate": 64,
+    "chain": 64,
     "residual": 80,  # 256 threads, beside a block of matmul_wgmma_64
     "deep": 64,
     "layer_input": 64,
