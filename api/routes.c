@@ -59,8 +59,8 @@ static void preflight_serve(struct exchange *x, struct http *h) {
     respond(x, 200, "text/plain", "", 0);
 }
 
-/* Answers a browser's question before it sends a page's request: any path, no key. Also `OPTIONS *`,
- * by which monitors ask whether a server is there (RFC 9110, 9.3.7). */
+/* Answers a browser's question before it sends a page's request: any path, no key. Also answers
+ * `OPTIONS *`, by which monitors ask whether a server is there (RFC 9110, 9.3.7). */
 static const struct route preflight = {"*", HTTP_OPTIONS, true, false, preflight_serve, NULL};
 
 /* Lets the origin's pages read answers, errors included. On a UNIX socket a proxy may pass any

@@ -112,8 +112,9 @@ static const char *nearest(const struct route *table, const char *path, size_t *
     return best;
 }
 
-/* 404, and what is wrong with the client's base URL where the path tells. 400 if /v1 is in the path
- * twice: Claude Code takes a 404 for an unknown model and does not show its text. Returns -EINVAL. */
+/* Sets a 404, and what is wrong with the client's base URL where the path tells. Sets a 400 if /v1
+ * is in the path twice: Claude Code takes a 404 for an unknown model and does not show its text.
+ * Returns -EINVAL. */
 static int refuse_unknown(const struct exchange *x, const char *path, struct err *err) {
     const struct http_server_opts *o = &x->server->opts;
     const char *why = ".", *near = NULL;
