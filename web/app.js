@@ -121,12 +121,44 @@ function removeConversation(c) {
   );
 }
 
+// Closes @c, which another tab has deleted.
+function lose(c) {
+  forget(c);
+  if (c === current) location.hash = "";
+  showList();
+}
+
+// Takes over what another tab has stored or removed.
+async function follow({ id, nodes, removed }) {
+  for (const c of list.filter((c) => removed?.includes(c.id))) lose(c);
+  if (removed) return;
+  const known = () => list.find((c) => c.id === id);
+  const what = await store.read(id, known() && nodes);
+  if (!what) return;
+  const before = conv.path(current).map((n) => n.id);
+  const c = known() ?? { nodes: {} };
+  const mine = running?.conversation === c ? running.node.id : undefined;
+  conv.merge(c, what.head, what.records, what.gone, mine);
+  if (!known()) list.push(c);
+  list.sort((a, b) => b.updated - a.updated);
+  showList();
+  if (c !== current || byId("chat").hidden) return;
+  showTitle();
+  if (!byId("panel").contains(document.activeElement)) panel.show(c);
+  const areas = [...byId("messages").querySelectorAll("textarea")];
+  if (areas.some((a) => a.value || a === document.activeElement)) return; // the user writes in it
+  if (conv.path(c).map((n) => n.id).join() !== before.join()) return showMessages();
+  for (const node of what.records.map((r) => c.nodes[r.id]))
+    if (elementOf(node) && node.id !== mine) update(elementOf(node), c, node, actions, false);
+  scrollDown();
+}
+
 async function keep(c) {
   if (gone.has(c)) return;
   if (!list.includes(c)) list.unshift(c);
   list.sort((a, b) => b.updated - a.updated);
   try {
-    await store.put(c);
+    if (!(await store.put(c))) lose(c);
   } catch (error) {
     toast(`The browser could not store this conversation: ${error.message}`, "error");
   }
@@ -141,6 +173,7 @@ const actions = {
       if (text === null || text === node.content || !text.trim()) return showMessages();
       if (node.role === "user") return send(text, node.parent, node.files);
       node.content = text;
+      conv.touch(current, node.id);
       keep(current);
       showMessages();
     });
@@ -405,7 +438,11 @@ async function answer(c, parent, resumed) {
   follows = true;
   if (c === current) showMessages();
   // The text that has come outlives the page.
-  const saving = setInterval(() => !gone.has(c) && store.put(c).catch(() => {}), 2000);
+  const saving = setInterval(() => {
+    if (gone.has(c)) return;
+    conv.touch(c, node.id);
+    store.put(c).then((there) => there || lose(c), () => {});
+  }, 2000);
   let drawing = false;
   const draw = () => {
     drawing = false;
@@ -442,6 +479,7 @@ async function answer(c, parent, resumed) {
   if (running === job) running = null;
   if (c.nodes[node.id]) {
     c.updated = Date.now();
+    conv.touch(c, node.id);
     await keep(c);
   }
   if (c === current) showMessages();
@@ -677,8 +715,9 @@ function bind() {
 }
 
 async function clearAll() {
+  const ids = list.map((c) => c.id);
   list.forEach(forget);
-  await store.clear();
+  await store.remove(...ids);
   location.hash = "";
   route();
 }
@@ -697,7 +736,7 @@ async function main() {
       toast("New chats will use these parameters.");
     },
   );
-  if (!(await store.open()))
+  if (!(await store.open(follow)))
     toast("This browser keeps no conversations: they last as long as this page.", "error");
   list = (await store.all()).map(conv.wake).sort((a, b) => b.updated - a.updated);
   bind();

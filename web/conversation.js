@@ -9,9 +9,24 @@
 import { contentOf, isPicture } from "./attach.js";
 
 let last = 0;
+const touched = new WeakMap(); // by conversation, the ids of nodes that are not stored as they are now
 
+// Ids are in the order of time.
 function newId() {
-  return `${Date.now().toString(36)}-${(last++).toString(36)}-${Math.floor(Math.random() * 1e9).toString(36)}`;
+  return `${Date.now().toString(36)}-${(last++).toString(36).padStart(4, "0")}-${Math.floor(Math.random() * 1e9).toString(36)}`;
+}
+
+// Notes that the node @id of @c was changed or removed.
+export function touch(c, id) {
+  if (!touched.has(c)) touched.set(c, new Set());
+  touched.get(c).add(id);
+}
+
+// Returns the ids of the nodes that were touched since the last call.
+export function takeTouched(c) {
+  const ids = [...(touched.get(c) ?? [])];
+  touched.delete(c);
+  return ids;
 }
 
 export function create(settings) {
@@ -41,6 +56,8 @@ export function addNode(c, parent, fields) {
   c.nodes[node.id] = node;
   c.nodes[parent].children.push(node.id);
   c.nodes[parent].selected = node.id;
+  touch(c, node.id);
+  touch(c, parent);
   c.updated = Date.now();
   if (!c.title && node.role === "user")
     c.title = (node.content.trim().split("\n")[0] || node.files?.[0]?.name || "").slice(0, 80);
@@ -80,16 +97,20 @@ export function siblings(c, node) {
 export function select(c, node, step) {
   const ids = siblings(c, node);
   const next = ids[ids.indexOf(node.id) + step];
-  if (next) c.nodes[node.parent].selected = next;
+  if (!next) return;
+  c.nodes[node.parent].selected = next;
+  touch(c, node.parent);
 }
 
 export function removeNode(c, node) {
   const parent = c.nodes[node.parent];
   parent.children = parent.children.filter((id) => id !== node.id);
   if (parent.selected === node.id) parent.selected = parent.children.at(-1) ?? "";
+  touch(c, parent.id);
   const gone = [node.id];
   while (gone.length) {
     const id = gone.pop();
+    touch(c, id);
     gone.push(...c.nodes[id].children);
     delete c.nodes[id];
   }
@@ -130,6 +151,42 @@ export function openCalls(c, node) {
   )
     answered.add(n.toolCallId);
   return node.toolCalls.filter((t) => !answered.has(t.id));
+}
+
+// ---- for the store ----
+
+// Returns @c without its nodes.
+export function headOf({ nodes, ...head }) {
+  return head;
+}
+
+// Returns the record of the node @id of @c. Its children are not in it: they follow from their parents,
+// so that nodes which two tabs have added at one place are branches there.
+export function recordOf(c, id) {
+  const { children, ...record } = c.nodes[id];
+  return { ...record, conversation: c.id };
+}
+
+// Changes @c to what was stored elsewhere: its head @head, the records @records, and without the nodes
+// @gone. @writing: the id of the node that is being written here, if any; it stays, and so does the
+// path to it.
+export function merge(c, head, records, gone, writing) {
+  Object.assign(c, head);
+  for (const id of gone) if (id !== writing) delete c.nodes[id];
+  for (const { conversation, ...record } of records) {
+    if (record.id === writing) continue;
+    const node = (c.nodes[record.id] ??= {});
+    const selected = writing ? (node.selected ?? record.selected) : record.selected;
+    for (const key of Object.keys(node)) delete node[key];
+    Object.assign(node, record, { selected });
+  }
+  c.nodes[""] ??= { id: "", parent: null, selected: "" };
+  const nodes = Object.values(c.nodes).sort((a, b) => (a.at ?? 0) - (b.at ?? 0) || (a.id < b.id ? -1 : 1));
+  for (const node of nodes) node.children = [];
+  for (const node of nodes) c.nodes[node.parent ?? "none"]?.children.push(node.id);
+  for (const node of nodes)
+    if (!node.children.includes(node.selected)) node.selected = node.children.at(-1) ?? "";
+  return c;
 }
 
 // ---- for files ----

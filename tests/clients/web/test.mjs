@@ -176,6 +176,33 @@ test("conversations outlive the page, are searched, renamed and deleted", () => 
   await page.getByRole("heading", { name: "What shall we work on?" }).waitFor();
 }));
 
+test("two tabs show one conversation, and keep what both say", () => withPage(async (page, context) => {
+  await ask(page, "Remember the heddle");
+  await done(page);
+  const other = await context.newPage();
+  await other.goto(page.url());
+  await other.getByText("Hello from the script.").waitFor();
+  await ask(other, "And the shuttle");
+  await done(other);
+  await page.getByText("And the shuttle", { exact: true }).last().waitFor();
+  await answers(page).nth(1).waitFor();
+  await ask(page, "And the reed");
+  await done(page);
+  await answers(other).nth(2).waitFor();
+  const asked = ["Remember the heddle", "And the shuttle", "And the reed"];
+  for (const tab of [page, other]) {
+    await tab.reload();
+    await answers(tab).nth(2).waitFor();
+    assert.deepEqual(await tab.locator("article.user .bubble").allInnerTexts(), asked);
+  }
+  const list = page.locator("#conversations");
+  await list.locator("li").hover();
+  await list.getByRole("button", { name: /Delete/ }).click();
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await other.getByRole("heading", { name: "What shall we work on?" }).waitFor();
+  await other.getByText("Your conversations will be listed here.").waitFor();
+}));
+
 test("the model gives a conversation its title", () => withPage(async (page) => {
   await page.getByRole("button", { name: "Settings" }).click();
   await page.getByLabel("The model gives conversations their titles").check();
