@@ -254,6 +254,22 @@ test("what a model writes never becomes code", () => withPage(async (page) => {
   assert.equal(await page.evaluate(() => globalThis.broken), undefined);
 }));
 
+test("a text of a language from right to left is shown so", () => withPage(async (page) => {
+  await ask(page, "\u05e9\u05dc\u05d5\u05dd, weft!");
+  await done(page);
+  // Its exclamation mark is at the left end.
+  const [first, last] = await page.locator("article.user .bubble").evaluate((bubble) => {
+    const at = (i) => {
+      const range = document.createRange();
+      range.setStart(bubble.firstChild, i);
+      range.setEnd(bubble.firstChild, i + 1);
+      return range.getBoundingClientRect().left;
+    };
+    return [at(0), at(bubble.firstChild.length - 1)];
+  });
+  assert.ok(last < first, `${last} < ${first}`);
+}));
+
 test("markdown is kept to its rules", () => withPage(async (page) => {
   const cases = [
     ["a *b* **c** ~~d~~ `e`", "<p>a <em>b</em> <strong>c</strong> <del>d</del> <code>e</code></p>"],
