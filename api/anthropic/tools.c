@@ -39,6 +39,19 @@ static const struct {
      "\"string\"},\"new_str\":{\"type\":\"string\"},\"insert_line\":{\"type\":\"integer\"},"
      "\"insert_text\":{\"type\":\"string\"},\"view_range\":{\"type\":\"array\",\"items\":{\"type\":"
      "\"integer\"}}},\"required\":[\"command\",\"path\"]}"},
+    {"memory_",
+     "Read and write files below /memories, which outlast this conversation. View /memories before "
+     "a task, since an earlier one may have left notes there, and note what a later one needs. "
+     "view shows a file, with view_range only these lines, or lists a folder; create writes "
+     "file_text; str_replace puts new_str where old_str is, which must be there once; insert puts "
+     "insert_text after line insert_line; delete removes path; rename moves old_path to new_path.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"enum\":[\"view\","
+     "\"create\",\"str_replace\",\"insert\",\"delete\",\"rename\"]},\"path\":{\"type\":\"string\","
+     "\"description\":\"For all commands but rename; begins with /memories.\"},\"file_text\":{"
+     "\"type\":\"string\"},\"old_str\":{\"type\":\"string\"},\"new_str\":{\"type\":\"string\"},"
+     "\"insert_line\":{\"type\":\"integer\"},\"insert_text\":{\"type\":\"string\"},\"view_range\":{"
+     "\"type\":\"array\",\"items\":{\"type\":\"integer\"}},\"old_path\":{\"type\":\"string\"},"
+     "\"new_path\":{\"type\":\"string\"}},\"required\":[\"command\"]}"},
     {"tool_search_tool_regex",
      "Find tools that are not shown here. The pattern is a regular expression in the syntax of "
      "Python's re.search(), matched against names, descriptions and parameters of the tools; "

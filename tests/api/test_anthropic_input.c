@@ -214,11 +214,13 @@ Test(anthropic_input, tools_that_can_be_called_are_offered) {
         expect_prompt(&w, table[i].fields, table[i].prompt);
     serve(&w,
           SAY(Q) ",\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"},{\"type\":"
-                 "\"text_editor_20250728\",\"name\":\"str_replace_based_edit_tool\"}]",
+                 "\"text_editor_20250728\",\"name\":\"str_replace_based_edit_tool\"},{\"type\":"
+                 "\"memory_20250818\",\"name\":\"memory\"}]",
           &prompt);
     cr_expect(strstr(prompt.data, "\"name\": \"bash\"") && strstr(prompt.data, "\"restart\""));
     cr_expect(strstr(prompt.data, "\"str_replace_based_edit_tool\"") &&
               strstr(prompt.data, "\"view_range\""));
+    cr_expect(strstr(prompt.data, "\"memory\"") && strstr(prompt.data, "\"new_path\""));
     world_stop(&w);
 }
 
