@@ -83,8 +83,8 @@ static int take_options(struct input *in, yyjson_val *options) {
 
     if (options && !yyjson_is_obj(options))
         return refuse(in, "options", "an object");
-    if (n && !yyjson_is_int(n))
-        return refuse(in, "num_predict", "an integer");
+    if (n && !yyjson_is_num(n))
+        return refuse(in, "num_predict", "a number");
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         yyjson_val *v = given(options, rows[i].theirs);
 
@@ -93,7 +93,7 @@ static int take_options(struct input *in, yyjson_val *options) {
         if (v)
             TRY(put(in, rows[i].ours, copy(in, v)));
     }
-    if (n && yyjson_get_sint(n) > 0)
+    if (n && yyjson_get_num(n) > 0)
         TRY(put(in, "max_tokens", copy(in, n)));
     return 0;
 }

@@ -228,8 +228,11 @@ Test(ollama, options_are_parameters) {
     cr_expect(strstr(w.port.r[0].grammar, "json_object"), "%s", w.port.r[0].grammar);
     cr_expect_str_eq(fake_prompt(&w.port.r[0]), "|system\nS||user\nhi||assistant");
     reply_deinit(&r);
+    world_ask(&w, OCHAT, "{" ME "," HI ",\"options\":{\"num_predict\":8.0}}", &r);
+    cr_expect_eq(w.port.r[1].m.max_new, 8);
+    reply_deinit(&r);
     world_ask(&w, OCHAT, "{" ME "," HI ",\"options\":{\"num_predict\":-1}}", &r);
-    m = &w.port.r[1].m;
+    m = &w.port.r[2].m;
     cr_expect_gt(m->max_new, 1000);
     cr_expect_eq(m->sampling.temperature, 1);
     cr_expect_eq(m->sampling.top_k, 0);
