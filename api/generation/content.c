@@ -1,7 +1,6 @@
 #include "api/generation/content.h"
 
 #include <errno.h>
-#include <string.h>
 #include "api/generation/picture_parts.h"
 #include "api/http/json.h"
 

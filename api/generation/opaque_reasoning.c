@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
-#include "base/util.h"
 
 #define MARK "weft1."
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 #ifdef HAVE_CURL
 #include <curl/curl.h>
 #endif

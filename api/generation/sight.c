@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "base/util.h"
 #include "text/tokenizer.h"
 #include "vision/projector.h"
 

@@ -7,7 +7,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <string.h>
 #include <yyjson.h>
 #include "base/buf.h"
 #include "base/err.h"

@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include "api/http/conn.h"
-#include "base/util.h"
 
 void who_client(struct conn *c, char out[WHO_CLIENT]) {
     struct sockaddr_storage sa = {0};

@@ -3,10 +3,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 #include "api/limits/usage_file.h"
-#include "base/util.h"
 
 /*
  * While the thread writes, `writing` is its own and is not changed. Where writing fails, the rows

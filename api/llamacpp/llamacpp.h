@@ -13,7 +13,6 @@ struct err;
 struct exchange;
 struct gen_env;
 struct gen_request;
-struct http;
 struct json;
 struct piece;
 struct prompt_job;

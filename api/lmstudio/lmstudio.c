@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include "api/http/respond.h"
 #include "api/generation/model.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"

@@ -12,7 +12,6 @@
 
 struct gen_env;
 struct model;
-struct gen_request;
 
 /* Translates @body to the body of a chat, or (*text) of a completion. *load: it asks for nothing
  * but loading the model. 0, -ENOMEM, or an error that names the field. */

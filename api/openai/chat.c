@@ -1,5 +1,4 @@
 #include <assert.h>
-#include <string.h>
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/openai/choices.h"

@@ -1,6 +1,5 @@
 #include <assert.h>
 #include <errno.h>
-#include <string.h>
 #include "api/generation/read_request.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"

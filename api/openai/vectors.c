@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 #include "api/generation/bill.h"
 #include "api/generation/endpoint.h"
 #include "api/http/conn.h"

@@ -8,7 +8,6 @@
 #include "api/http/conn.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/env.h"
-#include "api/http/respond.h"
 #include "api/generation/opaque_reasoning.h"
 
 /*

@@ -19,7 +19,6 @@
 
 #define STORE_BUCKETS 1024u
 
-struct gen_env;
 struct stored;
 
 struct store_limits {

@@ -6,7 +6,6 @@
 #include <string.h>
 #include "api/http/dialect.h"
 #include "api/http/exchange.h"
-#include "base/util.h"
 
 #define MAX_AGE_NS (10 * 60 * 1000000000ll) /* age up to which an ended request is shown */
 

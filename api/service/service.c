@@ -1,7 +1,6 @@
 #include "api/service/service.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 #include "api/generation/env.h"
 #include "api/generation/model.h"
@@ -9,7 +8,6 @@
 #include "api/service/otlp.h"
 #include "api/service/trace.h"
 #include "base/log.h"
-#include "api/http/respond.h"
 #include "base/printable.h"
 #include "base/probe.h"
 

@@ -7,7 +7,6 @@
  * and times, and never text of prompts or answers.
  */
 
-#include <stdbool.h>
 #include <stdint.h>
 #include "api/http/exchange.h"
 #include "base/buf.h"

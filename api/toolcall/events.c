@@ -4,7 +4,6 @@
  */
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "api/toolcall/parser.h"

@@ -4,7 +4,6 @@
  * JSON. A string or null may be bare too: the text decides, and every text is one of the two.
  */
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "api/http/json.h"

@@ -5,7 +5,6 @@
  */
 
 #include <errno.h>
-#include <string.h>
 #include "api/http/json.h"
 #include "api/toolcall/parser.h"
 #include "base/try.h"

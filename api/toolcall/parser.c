@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <string.h>
 
 #define SLICE 4096u /* bytes of a feed that are parsed at once */
 
