@@ -1,24 +1,18 @@
 /*
- * layers - a model on devices of different kinds, or such that do not reach each other's memory:
- * each has some of the layers, with their keys and states, and computes them as one device would.
- * The first has the embedding, the last the logits and the block that drafts, and samples.
+ * layers - devices that have some of the layers each, with their keys and states, and compute them
+ * as one device would (docs/design/cuda-devices.md). The first has the embedding, the last the
+ * logits and the block that drafts, and samples. A page or a state has the same number on each.
  *
  *     device 0: embed, layers 0 .. c - 1 --x--> device 1: layers c .., logits, sample
  *
- * A page or a state has the same number on each device and in host memory the layout of one device.
- * What crosses is x of the batch's rows, through pinned memory: a kernel that writes it, an event,
- * a kernel that reads it. A step whose rows are fed by samples of the step before waits for them on
- * the first device, others begin there while the step before is on another. Each device has the
- * graphs of its part of a step, which end before x is handed over.
- *
- * A batch of many rows is computed in parts, each with a part of that memory and a place of its own
- * for the upload:
+ * x of the batch's rows crosses through pinned memory: a kernel that writes it, an event, a kernel
+ * that reads it. There is such memory for two steps, and at most two are in flight: what a step has
+ * handed over is read before the next but one writes there. Graphs of a device's part of a step end
+ * before x is handed over. A batch of many rows is computed in parts, each with a part of that
+ * memory and a place of its own for the upload:
  *
  *     device 0: part 1, part 2, part 3
  *     device 1:         part 1, part 2, part 3, logits of all, sample
- *
- * There is pinned memory for two steps, and at most two are in flight: what a step has handed over
- * is read before the next but one writes there.
  */
 
 #include "engine/cuda/ranks/ranks.h"

@@ -1,30 +1,15 @@
 /*
- * ranks - a model on several devices of one machine (docs/design/cuda-devices.md).
- *
- * Every matrix is divided by its rows, so that each value of a product is computed by one device
- * exactly as one device alone computes it: rank r has heads [r n / N, (r + 1) n / N) of queries,
- * keys and values, with their part of every page, and the like columns of the FFN, of what is
- * added to x, and of the logits. What takes a whole row needs the columns of all ranks: they are
- * exchanged behind attention, behind both projections and behind the FFN's gates, as single
- * precision. x itself is whole on each rank, which adds what all have made: so norms behind
- * branches, which need a whole row, too, cost no other exchange.
+ * ranks - a model on several devices of one machine: which part each has, and why
+ * (docs/design/cuda-devices.md).
  *
  *     embed (rank 0) --x--> all: norm, pack, q k v, attend --o--> pack, output --t--> x, norm,
  *     pack, gate, up, glu --h--> pack, down --t--> x, norm, pack ... logits --> rank 0: sampling
  *
- * Of latent attention each has the keys, which all heads share, and makes them itself.
- *
- * Experts are divided likewise, each of them; all ranks have the router and pick alike, and what is
- * exchanged is h of the pairs. Of the expert of all rows likewise h.
- *
  * An exchange: each stream records its event and waits for the others'. What takes the rows then
- * reads the others' columns where they lie: devices that do not reach each other's memory divide
- * the layers instead (layers.c). Nothing is written by another device's stream. A rank may
- * overwrite what it gave only when all have read it: that is so once another exchange has begun,
- * since its events lie behind that. So what is exchanged twice in a row needs a meeting in between,
- * which only rounds of logits do. The others wait for nothing when logits go to the first.
- *
- * Kernels, records and waits are what graphs may be made of (graph.c).
+ * reads the others' columns where they lie; nothing is written by another device's stream. A rank
+ * may overwrite what it gave only when all have read it: once another exchange has begun, since its
+ * events lie behind that. So what is exchanged twice in a row needs a meeting in between, which only
+ * rounds of logits do. The others wait for nothing when logits go to the first.
  *
  * One thread enqueues for all. Each rank has buffers for whole rows.
  */
