@@ -385,7 +385,7 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
     }
 }
 
-#define ATTEND(NAME, D, K, V)                                                                      \
+#define ATTEND(NAME, K, V, D)                                                                      \
     KERNEL(NAME, struct attend_args, CUDA_THREADS, 2) {                                            \
         wait_for_previous();                                                                       \
         SHARED struct Shared<D> s;                                                                 \
@@ -393,15 +393,8 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
         attend<D, K, V>(a, s);                                                                     \
     }
 
-/* For all pages: see ATTEND_KERNELS(). */
-#define ATTEND_ALL(NAME, D)                                                                        \
-    ATTEND(NAME, D, 16, 16)                                                                        \
-    ATTEND(NAME##_q8, D, 8, 8)                                                                     \
-    ATTEND(NAME##_q4, D, 4, 4)                                                                     \
-    ATTEND(NAME##_q8_q4, D, 8, 4)
-
-ATTEND_ALL(attend_64, 2)
-ATTEND_ALL(attend_128, 4)
+FOR_PAGES(ATTEND, attend_64, 2)
+FOR_PAGES(ATTEND, attend_128, 4)
 
 KERNEL(merge, struct attend_args, CUDA_THREADS, 4) {
     wait_for_previous();

@@ -477,3 +477,13 @@ DEVICE void merge_values(const struct attend_args &a, const struct attn_merge &i
         o[v] /= l;
     store_some<4>(&a.o[((size_t)row * a.n_head + head) * dim + d], o);
 }
+
+/* Kernels for pages of each kind, as ATTEND_KERNELS() declares them: KIND defines one from its name,
+ * the bits of keys and of values, and whatever follows. */
+#define FOR_PAGES_ALIKE(KIND, NAME, ...)                                                           \
+    KIND(NAME, 16, 16, ##__VA_ARGS__)                                                              \
+    KIND(NAME##_q8, 8, 8, ##__VA_ARGS__)                                                           \
+    KIND(NAME##_q4, 4, 4, ##__VA_ARGS__)
+#define FOR_PAGES(KIND, NAME, ...)                                                                 \
+    FOR_PAGES_ALIKE(KIND, NAME, ##__VA_ARGS__)                                                     \
+    KIND(NAME##_q8_q4, 8, 4, ##__VA_ARGS__)

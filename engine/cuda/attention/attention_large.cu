@@ -281,7 +281,7 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D, G> &s) {
     }
 }
 
-#define ATTEND(NAME, D, K, V)                                                                      \
+#define ATTEND(NAME, K, V, D)                                                                      \
     KERNEL(NAME, struct attend_args, CUDA_THREADS, 1) {                                            \
         wait_for_previous();                                                                       \
         SHARED struct Shared<D, 1> s;                                                              \
@@ -289,15 +289,8 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D, G> &s) {
         attend<D, 1, 32 * D, K, V, false>(a, s);                                                   \
     }
 
-/* For all pages: see ATTEND_KERNELS(). */
-#define ATTEND_ALL(NAME, D)                                                                        \
-    ATTEND(NAME, D, 16, 16)                                                                        \
-    ATTEND(NAME##_q8, D, 8, 8)                                                                     \
-    ATTEND(NAME##_q4, D, 4, 4)                                                                     \
-    ATTEND(NAME##_q8_q4, D, 8, 4)
-
-ATTEND_ALL(attend_256, 8)
-ATTEND_ALL(attend_512, 16)
+FOR_PAGES(ATTEND, attend_256, 8)
+FOR_PAGES(ATTEND, attend_512, 16)
 
 /* Runs a kernel whose shared memory the launch asks for. */
 template <int D, int G, int N, int K, int V, bool LATENT>
@@ -310,20 +303,12 @@ DEVICE void attend_groups(const struct attend_args &a) {
     attend<D, G, N, K, V, LATENT>(a, s);
 }
 
-#define ATTEND_GROUPS(NAME, D, G, N, K, V, LATENT)                                                 \
+#define ATTEND_GROUPS(NAME, K, V, D, G, N, LATENT)                                                 \
     KERNEL(NAME, struct attend_args, CUDA_THREADS, 1) {                                            \
         wait_for_previous();                                                                       \
         attend_groups<D, (G) / ATTN_QUERIES, N, K, V, LATENT>(a);                                  \
     }
 
-#define ATTEND_GROUPS_ALL(NAME, D, G)                                                              \
-    ATTEND_GROUPS(NAME, D, G, 32 * (D), 16, 16, false)                                             \
-    ATTEND_GROUPS(NAME##_q8, D, G, 32 * (D), 8, 8, false)                                          \
-    ATTEND_GROUPS(NAME##_q4, D, G, 32 * (D), 4, 4, false)                                          \
-    ATTEND_GROUPS(NAME##_q8_q4, D, G, 32 * (D), 8, 4, false)
-
-ATTEND_GROUPS_ALL(attend_wide_256, 8, ATTN_WIDE_256)
-ATTEND_GROUPS_ALL(attend_wide_512, 16, ATTN_WIDE_512)
-ATTEND_GROUPS(attend_latent, LATENT_KEY / 32, ATTN_LATENT, LATENT_VALUE, 16, 16, true)
-ATTEND_GROUPS(attend_latent_q8, LATENT_KEY / 32, ATTN_LATENT, LATENT_VALUE, 8, 8, true)
-ATTEND_GROUPS(attend_latent_q4, LATENT_KEY / 32, ATTN_LATENT, LATENT_VALUE, 4, 4, true)
+FOR_PAGES(ATTEND_GROUPS, attend_wide_256, 8, ATTN_WIDE_256, 256, false)
+FOR_PAGES(ATTEND_GROUPS, attend_wide_512, 16, ATTN_WIDE_512, 512, false)
+FOR_PAGES_ALIKE(ATTEND_GROUPS, attend_latent, LATENT_KEY / 32, ATTN_LATENT, LATENT_VALUE, true)

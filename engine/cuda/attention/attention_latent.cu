@@ -398,28 +398,17 @@ template <int K> DEVICE void attend_items(const struct attend_args &a) {
         sync_block();
     }
 }
-#endif
 
-KERNEL(attend_latent_bulk, struct attend_args, CUDA_THREADS, 1) {
-#ifdef WEFT_BULK
-    wait_for_previous();
-    fence_bulk();
-    attend_items<16>(a);
+#define ATTEND_BULK(K)                                                                             \
+    wait_for_previous();                                                                           \
+    fence_bulk();                                                                                  \
+    attend_items<K>(a)
+#else
+#define ATTEND_BULK(K)
 #endif
-}
+#define ATTEND_LATENT(NAME, K, V)                                                                  \
+    KERNEL(NAME, struct attend_args, CUDA_THREADS, 1) {                                            \
+        ATTEND_BULK(K);                                                                            \
+    }
 
-KERNEL(attend_latent_bulk_q8, struct attend_args, CUDA_THREADS, 1) {
-#ifdef WEFT_BULK
-    wait_for_previous();
-    fence_bulk();
-    attend_items<8>(a);
-#endif
-}
-
-KERNEL(attend_latent_bulk_q4, struct attend_args, CUDA_THREADS, 1) {
-#ifdef WEFT_BULK
-    wait_for_previous();
-    fence_bulk();
-    attend_items<4>(a);
-#endif
-}
+FOR_PAGES_ALIKE(ATTEND_LATENT, attend_latent_bulk)

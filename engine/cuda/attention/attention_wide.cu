@@ -420,7 +420,7 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
     }
 }
 
-#define ATTEND_WIDE(NAME, D, K, V)                                                                 \
+#define ATTEND_WIDE(NAME, K, V, D)                                                                 \
     KERNEL(NAME, struct attend_args, CUDA_THREADS, 1) {                                            \
         wait_for_previous();                                                                       \
         SHARED struct Shared<D> s;                                                                 \
@@ -428,12 +428,5 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
         attend<D, K, V>(a, s);                                                                     \
     }
 
-/* For all pages: see ATTEND_KERNELS(). */
-#define ATTEND_ALL(NAME, D)                                                                        \
-    ATTEND_WIDE(NAME, D, 16, 16)                                                                   \
-    ATTEND_WIDE(NAME##_q8, D, 8, 8)                                                                \
-    ATTEND_WIDE(NAME##_q4, D, 4, 4)                                                                \
-    ATTEND_WIDE(NAME##_q8_q4, D, 8, 4)
-
-ATTEND_ALL(attend_wide_64, 2)
-ATTEND_ALL(attend_wide_128, 4)
+FOR_PAGES(ATTEND_WIDE, attend_wide_64, 2)
+FOR_PAGES(ATTEND_WIDE, attend_wide_128, 4)
