@@ -1,15 +1,12 @@
 /*
- * graph - the launches of a small step as one. From begin to seal a step is nothing but launches
- * whose arguments never change (struct batch_head); only their grids depend on the batch, and, of
- * attention, on whether many of its sequences share keys. Grids are therefore made for the next
- * larger of a few numbers of rows, and the first step of such a size does its launches one by one
- * and notes them; then they are captured, and later steps of that size are one call. A kernel's
- * blocks beyond the batch end at once.
+ * graph - the launches of a small step as one (docs/design/cuda-step.md). From begin to seal a step
+ * is nothing but launches whose arguments never change (struct batch_head); only their grids depend
+ * on the batch, and, of attention, on whether many of its sequences share keys. The first step of a
+ * size does its launches one by one and notes them; then the notes are captured, and later steps of
+ * that size are one call.
  *
- * What a step computes does not depend on it: `WEFT_CUDA_GRAPHS=0` turns it off for comparison.
  * Experts of the host are calls of the host inside the graph, on a branch beside the device's,
- * which look up how many rows there are in what the kernel before them has written. When the
- * runtime refuses to capture, steps go on launch by launch.
+ * which look up how many rows there are in what the kernel before them has written.
  *
  * Of several devices one graph has the launches of all: the others' streams join the capture of the
  * first one's by waiting for its event, meet as they did in the step (ranks.c), and come back to it

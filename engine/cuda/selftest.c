@@ -1,13 +1,8 @@
 /*
- * selftest - the kernels' first work on a device: a few rows of the model's own matrices, one of
- * each type, times made-up activations, beside the same in double precision on the host, and
- * attention (selftest_attention.c). A way with wrong results is left out where a plainer one does
- * the same work, and be.note says so: products fall back to matmul_wide, expert_vec and expert_wide
- * to each other. Without a plainer way the device is refused with one line before anything is
- * served. engine/prove.c looks at the rest of a step when the weights are loaded.
- *
- * The ways of products are rows of a table (struct way). A type of tensor takes some 30 launches,
- * attention 60, whatever the size of the model. WEFT_CUDA_CHECK=0 turns the test off.
+ * selftest - the kernels' first work on a device (docs/design/cuda-step.md): a few rows of one of
+ * the model's matrices of each type times made-up activations, in each way that products have
+ * (struct way), and attention (selftest_attention.c). A wrong way is left out where a plainer one
+ * does the same work, and be.note says so; else the device is refused.
  */
 
 #include "engine/cuda/selftest.h"

@@ -1,15 +1,8 @@
 /*
- * plan - who does what in attention. Queries (rows x heads of a group) of a sequence are cut into
- * blocks of 16. A block goes over all its chunks of 256 keys, or, when there are too few blocks to
- * fill the device, every chunk becomes an item of its own and a merge follows. Sequences of one row
- * each that stand side by side and begin with the same pages share the items of their common
- * chunks: a block of 16 has queries of several of them, and the keys are read once for all. In a
- * step of many rows a block that goes over all its chunks has 64 queries or 128. The result is the
- * same (engine/shared/pages.h), so this is free to look at the batch.
- *
- * Where many queries share chunks, their blocks have up to 128, and runs of chunks, as long as
- * leaves an item for each multiprocessor; what follows them goes on from their results, without a
- * merge, in the kernel behind it.
+ * plan - who does what in attention (docs/design/cuda-attention.md, "The work list"): blocks of
+ * queries go over all their chunks of 256 keys, or every chunk is an item of its own and a merge
+ * follows; sequences that begin with the same pages share the items of their common chunks. The
+ * result is the same (engine/shared/pages.h), so this is free to look at the batch.
  *
  * One block, once a step: warps compare page tables, one thread gives out items, merges and room
  * for partial results in the order of the sequences, and all threads write the items. What one
