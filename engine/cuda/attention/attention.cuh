@@ -266,41 +266,33 @@ DEVICE bool is_seen(const struct Place &p, uint32_t first) {
 DEVICE void soften(const struct attend_args &a, float c[4][4], int half, struct Reach reach,
                    uint32_t first, bool masked, float *m_out, float *l_out) {
     uint32_t t = threadIdx.x % 4;
-    float m = -INFINITY, l = 0;
+    float m = -INFINITY, l = 0, *x[8]; /* x: the query's scores */
 
-    if (a.holes)
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float *x = &c[i / 2][2 * half + i % 2];
-
-            *x = fabsf(*x) <= FLT_MAX ? *x : -INFINITY;
-        }
-    if (a.cap != 0)
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float *x = &c[i / 2][2 * half + i % 2];
-
-            *x = mx_soft_cap(*x * (1.0f / LOG2_E), a.cap) * LOG2_E;
-        }
-    if (masked)
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float *x = &c[i / 2][2 * half + i % 2];
-
-            *x = first + 8 * t + i - reach.first <= reach.last - reach.first ? *x : -INFINITY;
-        }
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        m = fmaxf(m, c[i / 2][2 * half + i % 2]);
+        x[i] = &c[i / 2][2 * half + i % 2];
+    if (a.holes)
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            *x[i] = fabsf(*x[i]) <= FLT_MAX ? *x[i] : -INFINITY;
+    if (a.cap != 0)
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            *x[i] = mx_soft_cap(*x[i] * (1.0f / LOG2_E), a.cap) * LOG2_E;
+    if (masked)
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++)
+            *x[i] = first + 8 * t + i - reach.first <= reach.last - reach.first ? *x[i] : -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        m = fmaxf(m, *x[i]);
     m = fmaxf(m, lane_xor(m, 1));
     m = fmaxf(m, lane_xor(m, 2));
     float base = m > -INFINITY ? m : 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        float *x = &c[i / 2][2 * half + i % 2];
-
-        *x = exp2_fast(*x - base);
-        l += *x;
+        *x[i] = exp2_fast(*x[i] - base);
+        l += *x[i];
     }
     l += lane_xor(l, 1);
     l += lane_xor(l, 2);
@@ -478,8 +470,8 @@ DEVICE void merge_values(const struct attend_args &a, const struct attn_merge &i
     store_some<4>(&a.o[((size_t)row * a.n_head + head) * dim + d], o);
 }
 
-/* Kernels for pages of each kind, as ATTEND_KERNELS() declares them: KIND defines one from its name,
- * the bits of keys and of values, and whatever follows. */
+/* Kernels for pages of each kind, as ATTEND_KERNELS() declares them: KIND defines one from its
+ * name, the bits of keys and of values, and whatever follows. */
 #define FOR_PAGES_ALIKE(KIND, NAME, ...)                                                           \
     KIND(NAME, 16, 16, ##__VA_ARGS__)                                                              \
     KIND(NAME##_q8, 8, 8, ##__VA_ARGS__)                                                           \
