@@ -399,7 +399,6 @@ static int take_samples(struct ranks *k) {
 static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
     struct ranks *k = b->ranks;
     uint32_t n = part_rows(k, batch);
-    int r = 0;
 
     k->batch = batch;
     k->holes = k->done = NULL;
@@ -407,13 +406,13 @@ static int begin(struct be *b, const struct engine_batch *batch, struct step **o
     if (batch->model)
         return begin_on(k, k->n - 1);
     if (is_fed(batch))
-        r = take_samples(k);
-    if (r == 0 && n)
+        TRY(take_samples(k));
+    if (n)
         return run_parts(k, batch, n);
-    r = r < 0 ? r : begin_on(k, 0);
-    for (uint32_t i = 1; i < k->n && batch->n_rows == 0 && r == 0; i++)
-        r = begin_on(k, i);
-    return r;
+    TRY(begin_on(k, 0));
+    for (uint32_t i = 1; i < k->n && batch->n_rows == 0; i++)
+        TRY(begin_on(k, i));
+    return 0;
 }
 
 /* On the last device, which the thread uses; the samples are on their way to the first. */
@@ -429,25 +428,23 @@ static int sample(struct step *s) {
 static int end(struct step *s, struct engine_result *out) {
     struct ranks *k = s->be->ranks;
     uint64_t number = s->batch->step;
-    int r = 0;
 
-    for (uint32_t i = 0; i < k->n && r == 0; i++) {
+    for (uint32_t i = 0; i < k->n; i++) {
         struct step *part = &k->be[i]->step[number % 2];
 
         if (!part->batch) /* of a pass that drafts */
             continue;
-        r = ON_RANK(k, i, (part == s ? step_end(s, out) : step_wait(part)));
+        TRY(ON_RANK(k, i, (part == s ? step_end(s, out) : step_wait(part))));
     }
-    return r;
+    return 0;
 }
 
 static int copy(struct be *b, const struct engine_copy *c) {
     struct ranks *k = b->ranks;
-    int r = 0;
 
-    for (uint32_t i = 0; i < k->n && r == 0; i++)
-        r = ON_RANK(k, i, step_copy(k->be[i], c));
-    return r;
+    for (uint32_t i = 0; i < k->n; i++)
+        TRY(ON_RANK(k, i, step_copy(k->be[i], c)));
+    return 0;
 }
 
 static void *host_state(struct be *b, uint32_t state) {

@@ -8,8 +8,8 @@
  * An exchange: each stream records its event and waits for the others'. What takes the rows then
  * reads the others' columns where they lie; nothing is written by another device's stream. A rank
  * may overwrite what it gave only when all have read it: once another exchange has begun, since its
- * events lie behind that. So what is exchanged twice in a row needs a meeting in between, which only
- * rounds of logits do. The others wait for nothing when logits go to the first.
+ * events lie behind that. So what is exchanged twice in a row needs a meeting in between, which
+ * only rounds of logits do. The others wait for nothing when logits go to the first.
  *
  * One thread enqueues for all. Each rank has buffers for whole rows.
  */

@@ -66,8 +66,8 @@ int ranks_lose(struct ranks *k, const struct be *b);
 /* The thread enqueues for rank @r from now on; nothing, where all of the step is a graph. 0 or
  * -EIO. */
 int ranks_use(struct ranks *k, uint32_t r);
-/* Has rank @r do @call, which returns 0, or an error with which that one, and so all, are lost. 0 or
- * -EIO. */
+/* Has rank @r do @call, which returns 0, or an error with which that one, and so all, are lost. 0
+ * or -EIO. */
 #define ON_RANK(k, r, call)                                                                        \
     (ranks_use(k, r) < 0 ? -EIO : (call) < 0 ? ranks_lose(k, (k)->be[r]) : 0)
 /* Copies state @src to @dst on each device. Returns 0 or -EIO. */
@@ -87,8 +87,8 @@ int ranks_meet_now(struct ranks *k, const struct meeting *m);
 int ranks_meet_in_step(struct ranks *k, const struct meeting *m);
 /* Returns the columns of all ranks, @n in all, where they lie. */
 struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n);
-/* Copies rows of @from to @to in the memory of rank @rank, in the order of its stream. @count: as in
- * struct gather_args, of at most @n_rows. Returns 0 or -EIO. */
+/* Copies rows of @from to @to in the memory of rank @rank, in the order of its stream. @count: as
+ * in struct gather_args, of at most @n_rows. Returns 0 or -EIO. */
 int ranks_take(struct ranks *k, uint32_t rank, float *to, const struct shares *from,
                const uint32_t *count, uint32_t n_rows);
 /* Returns where all columns go, but for logits. */

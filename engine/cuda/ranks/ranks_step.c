@@ -13,14 +13,13 @@
 /* Each rank's part of @op by @run, the first one's last. */
 static int each(struct step *s, const struct model_op *op, step_op *run) {
     struct ranks *k = s->be->ranks;
-    int r = 0;
 
-    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
+    for (uint32_t i = k->n; i-- > 0;) {
         const struct model_op part = ranks_part_of(k, op, i);
 
-        r = ON_RANK(k, i, run(ranks_step_of(s, i), &part));
+        TRY(ON_RANK(k, i, run(ranks_step_of(s, i), &part)));
     }
-    return r;
+    return 0;
 }
 
 /* Likewise; then the columns of all are ready. */
@@ -37,33 +36,30 @@ static int alone(struct step *s, const struct model_op *op) {
 /* Launches all of the step as one graph on the first device. */
 static int launch_graph(struct ranks *k, struct step *s) {
     struct be *b = s->be;
-    int r = ranks_meet_now(k, &to_first);
 
-    r = r < 0 ? r : ON_RANK(k, 0, graph_launch(s));
-    r = r < 0 ? r : ranks_meet_now(k, &from_first);
-    if (r == 0 && cuda_check(b, b->api->use(b->number), "cudaSetDevice") < 0)
-        r = ranks_lose(k, b);
-    return r;
+    TRY(ranks_meet_now(k, &to_first));
+    TRY(ON_RANK(k, 0, graph_launch(s)));
+    TRY(ranks_meet_now(k, &from_first));
+    return cuda_check(b, b->api->use(b->number), "cudaSetDevice") < 0 ? ranks_lose(k, b) : 0;
 }
 
 static int begin_ranks(struct be *b, const struct engine_batch *batch, struct step **out) {
     struct ranks *k = b->ranks;
-    int r = 0;
 
-    for (uint32_t i = k->n; i-- > 0 && r == 0;)
-        r = ON_RANK(k, i, step_upload(k->be[i], batch, out));
-    if (r < 0 || batch->n_rows == 0)
-        return r;
+    for (uint32_t i = k->n; i-- > 0;)
+        TRY(ON_RANK(k, i, step_upload(k->be[i], batch, out)));
+    if (batch->n_rows == 0)
+        return 0;
     bool graph = graph_begin(*out);
     for (uint32_t i = 1; i < k->n; i++)
         graph_follow(ranks_step_of(*out, i), *out);
     if (graph)
         return launch_graph(k, *out);
-    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
+    for (uint32_t i = k->n; i-- > 0;) {
         k->be[i]->met = true; /* uploads, or the beginning of a capture */
-        r = ON_RANK(k, i, step_start(ranks_step_of(*out, i)));
+        TRY(ON_RANK(k, i, step_start(ranks_step_of(*out, i))));
     }
-    return r;
+    return 0;
 }
 
 /* Gives all of x to all ranks. */
@@ -72,11 +68,11 @@ static int embed_ranks(struct step *s, const struct model_op *op) {
     uint32_t n = s->be->shape->n_embd;
     const struct shares x = {n, 1, n, {{s->be->act.x, 0, n}}};
     const struct model_op part = ranks_part_of(k, op, 0);
-    int r = step_embed(s, &part) < 0 ? ranks_lose(k, s->be) : ranks_meet_in_step(k, &from_first);
 
-    for (uint32_t i = k->n; i-- > 1 && r == 0;)
-        r = ranks_take(k, i, k->be[i]->act.x, &x, &k->be[i]->head->n_rows, s->grid.rows);
-    return r;
+    TRY(step_embed(s, &part) < 0 ? ranks_lose(k, s->be) : ranks_meet_in_step(k, &from_first));
+    for (uint32_t i = k->n; i-- > 1;)
+        TRY(ranks_take(k, i, k->be[i]->act.x, &x, &k->be[i]->head->n_rows, s->grid.rows));
+    return 0;
 }
 
 /* An op of the model, not of a rank, is due (residual.c). */
@@ -90,11 +86,8 @@ static int join_ranks(struct step *s, const struct model_op *op) {
 
 /* With the op behind @op each rank does what @op does to x, or now to a branch, by t of all. */
 static int add_to_x(struct step *s, const struct model_op *op) {
-    int r = ranks_exchange(s);
-
-    if (r < 0 || op->branch)
-        return r < 0 ? r : each(s, op, residual_branch);
-    return join_ranks(s, op);
+    TRY(ranks_exchange(s));
+    return op->branch ? each(s, op, residual_branch) : join_ranks(s, op);
 }
 
 /* Multiplies a gate and an up in the place of the gate: @n columns of @each rows for each of the
@@ -109,11 +102,10 @@ static int glu(struct step *s, enum pack_kind kind, float *gate, const float *up
 
 /* Gates are those of the rank's heads. */
 static int attend(struct step *s, const struct model_op *op) {
-    int r = step_attend(s, op);
-
-    return r < 0 || !s->gated
-               ? r
-               : glu(s, PACK_GATE, s->be->act.o, s->be->act.o_gate, op->heads.n * op->heads.dim, 1);
+    TRY(step_attend(s, op));
+    return s->gated
+               ? glu(s, PACK_GATE, s->be->act.o, s->be->act.o_gate, op->heads.n * op->heads.dim, 1)
+               : 0;
 }
 
 static int attend_ranks(struct step *s, const struct model_op *op) {
@@ -162,15 +154,14 @@ static int join_host(struct step *s) {
 }
 
 static int proj_ranks(struct step *s, const struct model_op *op) {
-    if (op->in == ACT_H && ffn_is_hosts(s->be->shape, op->layer)) {
-        int r = join_host(s);
-
-        return r < 0 ? r : join_ranks(s, op);
-    }
     bool more = op[-1].kind == OP_EXPERTS;
-    int r = each(s, op, more ? proj_more : proj);
 
-    return r < 0 ? r : add_to_x(s, more ? op - 1 : op);
+    if (op->in == ACT_H && ffn_is_hosts(s->be->shape, op->layer)) {
+        TRY(join_host(s));
+        return join_ranks(s, op);
+    }
+    TRY(each(s, op, more ? proj_more : proj));
+    return add_to_x(s, more ? op - 1 : op);
 }
 
 /* Columns of h, by the product itself where it has both gates and ups. */
@@ -233,9 +224,8 @@ static int combine(struct step *s, const struct model_op *op) {
 
 /* Exchanges the sum of the experts; the result of a PROJ behind it is added before. */
 static int sum_ranks(struct step *s, const struct model_op *op) {
-    int r = each(s, op, combine);
-
-    return r < 0 || op[1].kind == OP_PROJ ? r : add_to_x(s, op);
+    TRY(each(s, op, combine));
+    return op[1].kind == OP_PROJ ? 0 : add_to_x(s, op);
 }
 
 /* Computes the experts; the result of SHARED is a part of their sum. */
@@ -274,47 +264,44 @@ static int logits_ranks(struct step *s, const struct model_op *op) {
 int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct ranks *k = s->be->ranks;
     const uint32_t *count = step_wanted(s, first, n).count;
-    int r = first > 0 ? ranks_meet_in_step(k, &from_first) : 0;
 
     if (n == 0)
         return 0;
-
-    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
+    TRY(first > 0 ? ranks_meet_in_step(k, &from_first) : 0);
+    for (uint32_t i = k->n; i-- > 0;) {
         struct step *part = ranks_step_of(s, i);
         const struct operand x = step_wanted(part, first, n);
 
-        r = ON_RANK(k, i, cuda_matmul(k->be[i], part->head, &x, false));
+        TRY(ON_RANK(k, i, cuda_matmul(k->be[i], part->head, &x, false)));
     }
-    r = r < 0 ? r : ranks_meet_in_step(k, &to_first);
+    TRY(ranks_meet_in_step(k, &to_first));
     const struct shares all = ranks_shares(k, GATHER_LOGITS, s->be->shape->n_vocab);
-    return r < 0 ? r : ranks_take(k, 0, s->be->sampling.logits, &all, count, n);
+    return ranks_take(k, 0, s->be->sampling.logits, &all, count, n);
 }
 
 static int sample_ranks(struct step *s) {
     struct ranks *k = s->be->ranks;
-    int r = step_sample(s) < 0 ? ranks_lose(k, s->be) : 0;
 
-    for (uint32_t i = k->n; i-- > 0 && r == 0;)
-        r = ON_RANK(k, i, i ? step_record(ranks_step_of(s, i)) : 0);
-    return r;
+    TRY(step_sample(s) < 0 ? ranks_lose(k, s->be) : 0);
+    for (uint32_t i = k->n; i-- > 0;)
+        TRY(ON_RANK(k, i, i ? step_record(ranks_step_of(s, i)) : 0));
+    return 0;
 }
 
 static int end_ranks(struct step *s, struct engine_result *out) {
     struct ranks *k = s->be->ranks;
-    int r = 0;
 
-    for (uint32_t i = k->n; i-- > 1 && r == 0;)
-        r = ON_RANK(k, i, step_wait(ranks_step_of(s, i)));
-    return r < 0 ? r : ON_RANK(k, 0, step_end(s, out));
+    for (uint32_t i = k->n; i-- > 1;)
+        TRY(ON_RANK(k, i, step_wait(ranks_step_of(s, i))));
+    return ON_RANK(k, 0, step_end(s, out));
 }
 
 int ranks_copy_state(struct be *b, uint32_t src, uint32_t dst) {
     struct ranks *k = b->ranks;
-    int r = 0;
 
-    for (uint32_t i = k->n; i-- > 0 && r == 0;)
-        r = ON_RANK(k, i, step_copy_state(k->be[i], src, dst));
-    return r;
+    for (uint32_t i = k->n; i-- > 0;)
+        TRY(ON_RANK(k, i, step_copy_state(k->be[i], src, dst)));
+    return 0;
 }
 
 /* A page that each has whole the first one writes to host memory, where the others read it: so
@@ -323,11 +310,11 @@ static int copy_ranks(struct be *b, const struct engine_copy *c) {
     struct ranks *k = b->ranks;
     bool one = cuda_page_ranks(b) == 1 && c->dir == COPY_D2H;
     bool meets = cuda_page_ranks(b) == 1 && c->dir != COPY_D2D;
-    int r = meets ? ranks_meet_now(k, one ? &to_first : &from_first) : 0;
 
-    for (uint32_t i = one ? 1 : k->n; i-- > 0 && r == 0;)
-        r = ON_RANK(k, i, step_copy(k->be[i], c));
-    return r;
+    TRY(meets ? ranks_meet_now(k, one ? &to_first : &from_first) : 0);
+    for (uint32_t i = one ? 1 : k->n; i-- > 0;)
+        TRY(ON_RANK(k, i, step_copy(k->be[i], c)));
+    return 0;
 }
 
 void ranks_step_ops(struct be_ops *all) {
