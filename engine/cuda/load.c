@@ -53,8 +53,7 @@ static int mark_busy(struct be *b, int i) {
                       "cudaEventRecord");
 }
 
-/* Waits until the device has done all that was enqueued. */
-static int wait_all(struct be *b) {
+int cuda_load_wait(struct be *b) {
     TRY(mark_busy(b, 0));
     return wait_buffer(b, 0);
 }
@@ -130,15 +129,14 @@ static uint32_t rows_at_once(const struct be *b, const struct tensor *t) {
 
 /* -EINVAL with @err where repack() has met a number that half precision does not have. Waits. */
 static int check_values(struct be *b, const struct tensor *t, struct err *err) {
-    int r = cuda_copy(b, b->load.found_host, b->load.found, sizeof(*b->load.found), CUDA_TO_HOST);
-
-    r = r < 0 ? r : wait_all(b);
-    if (r == 0 && b->load.found_host->bad)
-        r = err_set(err, 0, NULL,
-                    "tensor '%s' holds numbers beyond half precision, in which backend "
-                    "'cuda' computes: use --backend cpu",
-                    t->name);
-    return r;
+    TRY(cuda_copy(b, b->load.found_host, b->load.found, sizeof(*b->load.found), CUDA_TO_HOST));
+    TRY(cuda_load_wait(b));
+    if (b->load.found_host->bad)
+        return err_set(err, 0, NULL,
+                       "tensor '%s' holds numbers beyond half precision, in which backend "
+                       "'cuda' computes: use --backend cpu",
+                       t->name);
+    return 0;
 }
 
 int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float most) {
@@ -148,7 +146,7 @@ int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float
     m->inverse *= tile_power_of_two(-a.unit);
     TRY(CUDA_LAUNCH(b, scale_tiles, (n_tiles + warps - 1) / warps, 1, CUDA_THREADS, &a));
     /* matvec reads tiles before the kernel before it has ended. */
-    return wait_all(b);
+    return cuda_load_wait(b);
 }
 
 /* Rows of a tensor that a matrix is made of: @n at a time, every @stride, from @first on. A part is
@@ -204,17 +202,16 @@ static int repack_all(struct be *b, const struct tensor *t, const struct matrix 
     uint32_t at_once = rows_at_once(b, t), k = 0;
     struct tensor part = *t;
     struct matrix to = *m;
-    int r = 0;
 
     part.data += p->first * t->row_bytes;
     for (uint32_t i = 0; i < p->n_parts; i++, part.data += p->stride * t->row_bytes) {
         if (!has_part(b, p, i))
             continue;
-        for (uint32_t row = 0; row < p->n && r == 0; row += at_once, k++)
-            r = repack_piece(b, &part, &to, k % 2, row, MIN(p->n - row, at_once));
+        for (uint32_t row = 0; row < p->n; row += at_once, k++)
+            TRY(repack_piece(b, &part, &to, k % 2, row, MIN(p->n - row, at_once)));
         to.tiles += tile_matrix_bytes(m->format, p->n, (uint32_t)t->ne[0]);
     }
-    return r;
+    return 0;
 }
 
 /* The first value of an F32 tensor. */
@@ -333,12 +330,13 @@ static bool comes_as_output(const struct be *b, const struct tensor *t) {
 static int load_embedding(struct be *b, struct weights *w, const struct tensor *t,
                           struct err *err) {
     void *d = NULL;
-    int r = comes_as_output(b, t) ? 0 : own_bytes(b, t->data, t->n_bytes, &d, err);
 
+    if (!comes_as_output(b, t))
+        TRY(own_bytes(b, t->data, t->n_bytes, &d, err));
     w->n_in = (uint32_t)t->ne[0];
     w->embedding = t;
     w->raw = source_of(b, t, d, (uint32_t)t->ne[1]);
-    return r;
+    return 0;
 }
 
 /* The embedding that waits for these tiles. */
@@ -448,19 +446,19 @@ static int load_joined(struct be *b, struct weights *w, const struct model_op *o
 static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
     uint32_t n_host = n_host_experts(b->shape, op->layer);
-    int r = n_host ? experts_load_host(b, w, op, err) : 0;
 
+    TRY(n_host ? experts_load_host(b, w, op, err) : 0);
     if (n_host == b->shape->n_expert)
-        return r;
-    if (r == 0 && op->joined)
+        return 0;
+    if (op->joined)
         return load_joined(b, w, op, err);
-    for (int i = 0; i < OP_MATRICES && r == 0; i++)
+    for (int i = 0; i < OP_MATRICES; i++)
         if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1])) { /* GLU_RELU: gates are ups */
             const struct parts p = expert_rows(b, op, i);
 
-            r = load_parts(b, w, op->w[i], &p, op->bias[i], target_of(b, op, i), err);
+            TRY(load_parts(b, w, op->w[i], &p, op->bias[i], target_of(b, op, i), err));
         }
-    return r;
+    return 0;
 }
 
 /* A table whose rows are decoded when they are needed. */
@@ -579,11 +577,7 @@ const void *cuda_load_back(struct be *b, const void *from, size_t n) {
     int r = wait_buffer(b, 0);
 
     r = r < 0 ? r : cuda_copy(b, b->load.buffer[0].host, from, n, CUDA_TO_HOST);
-    return r < 0 || wait_all(b) < 0 ? NULL : b->load.buffer[0].host;
-}
-
-int cuda_load_wait(struct be *b) {
-    return wait_all(b);
+    return r < 0 || cuda_load_wait(b) < 0 ? NULL : b->load.buffer[0].host;
 }
 
 void cuda_unload(struct be *b) {

@@ -57,11 +57,6 @@ int cuda_join(struct be *b) {
     return cuda_call(b, NULL, NULL);
 }
 
-static int launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
-
-    return CUDA_LAUNCH(b, pack, n_rows, 1, PACK_THREADS, a);
-}
-
 /* Returns all packed rows of the step as an operand. */
 static struct operand step_rows(const struct step *s) {
     const struct be *b = s->be;
@@ -362,7 +357,7 @@ static int pack_once(struct step *s, const struct pack_args *a) {
     bool done = s->packed;
 
     s->packed = false;
-    return done ? 0 : launch_pack(s->be, s->grid.rows, a);
+    return done ? 0 : CUDA_LAUNCH(s->be, pack, s->grid.rows, 1, PACK_THREADS, a);
 }
 
 int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight,
@@ -590,7 +585,7 @@ int step_pack_wanted(struct step *s, const struct model_op *op) {
     assert((w->norm || s->kept) && w->n_mats == 1 && !s->packed);
     s->head = w;
     TRY(release(s, NULL));
-    return launch_pack(b, s->grid.wants, &a);
+    return CUDA_LAUNCH(b, pack, s->grid.wants, 1, PACK_THREADS, &a);
 }
 
 /* The first LOGIT_ROWS of the wanted rows' logits; the rest come round by round when they are

@@ -164,11 +164,10 @@ static int store_keys(struct be *b, struct scene *t) {
                            .n_head = h->n,
                            .n_kv = h->n_kv,
                            .run_v = value_run(b, h)};
-    int r = 0;
 
     latent.store.n_rot = 0;
     latent.store.pages = a.pages;
-    for (uint32_t at = 0, n; at < t->n_keys && r == 0; at += n) {
+    for (uint32_t at = 0, n; at < t->n_keys; at += n) {
         struct launch l = {t->n_turned ? kernel_store_latent : kernel_store,
                            0,
                            (h->n + h->n_kv + 7) / 8,
@@ -178,16 +177,16 @@ static int store_keys(struct be *b, struct scene *t) {
         struct step *s;
 
         l.grid_x = n = MIN(t->n_keys - at, b->opts->max_rows);
-        r = begin(b, t, at, n, false, &s);
-        r = r < 0 ? r : send(b, t->k + at * t->n_kv, b->act.k, n * t->n_kv);
-        r = r < 0 || t->n_turned ? r : send(b, t->v + at * t->n_kv, b->act.v, n * t->n_kv);
-        if (r == 0)
-            r = t->n_turned ? cuda_launch(b, &l, &latent, sizeof(latent))
-                            : cuda_launch(b, &l, &a, sizeof(a));
-        r = r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "the first kernels");
+        TRY(begin(b, t, at, n, false, &s));
+        TRY(send(b, t->k + at * t->n_kv, b->act.k, n * t->n_kv));
+        if (!t->n_turned)
+            TRY(send(b, t->v + at * t->n_kv, b->act.v, n * t->n_kv));
+        TRY(t->n_turned ? cuda_launch(b, &l, &latent, sizeof(latent))
+                        : cuda_launch(b, &l, &a, sizeof(a)));
+        TRY(cuda_check(b, b->api->stream_wait(b->stream), "the first kernels"));
         end(b);
     }
-    return r;
+    return 0;
 }
 
 /* Computes the rows of @p to @o, which is filled with NaN before, as are results of chunks: values
