@@ -33,12 +33,24 @@ static uint64_t stored(const struct be_ops *ops, enum op_kind kind, const struct
     return ops->stored_bytes && kind != OP_EMBED ? ops->stored_bytes(t) : t->n_bytes;
 }
 
+/* Returns true if an op before, or a matrix of op @i before @k, is of the same tensor and stored in
+ * the same form: it is in memory once. */
+static bool is_stored(const struct model *m, uint32_t i, int k) {
+    const struct tensor *t = m->op[i].w[k];
+
+    for (uint32_t j = 0; j <= i && m->op[i].kind != OP_EMBED; j++)
+        for (int l = 0; l < (j < i ? OP_MATRICES : k); l++)
+            if (m->op[j].w[l] == t && m->op[j].kind != OP_EMBED)
+                return true;
+    return false;
+}
+
 uint64_t fit_weights(const struct model *m, const struct be_ops *ops) {
     uint64_t n = m->encoder_weights;
 
     for (uint32_t i = 0; i < m->n_ops; i++)
         for (int k = 0; k < OP_MATRICES && model_weights_of(m, i) == i; k++)
-            n += stored(ops, m->op[i].kind, m->op[i].w[k]);
+            n += is_stored(m, i, k) ? 0 : stored(ops, m->op[i].kind, m->op[i].w[k]);
     return n;
 }
 

@@ -212,9 +212,20 @@ static uint64_t stored_bytes(const struct tensor *t) {
     return t->ne[2] * t->ne[3] * m.n_panels * m.panel_bytes;
 }
 
+/* Finds a matrix that was packed of @t: a block drafter has the model's output, and its keys and
+ * values in both passes. NULL: none. */
+static const struct mat *packed_of(const struct be *b, const struct tensor *t) {
+    for (const struct weights *w = b->weights; w; w = w->next)
+        for (uint32_t i = 0; i < w->n_mats; i++)
+            if (w->of[i] == t)
+                return &w->m[i];
+    return NULL;
+}
+
 /* Matrix @i of an op, with its scale and bias, and room for its activations. 0 or -errno. */
 static int load_mat(struct be *b, struct weights *w, const struct model_op *op, uint32_t i,
                     struct err *err) {
+    const struct mat *same = packed_of(b, op->w[i]);
     struct mat *m = &w->m[i];
 
     if (i > 0 && op->w[i] == op->w[i - 1]) { /* GLU_RELU */
@@ -223,13 +234,16 @@ static int load_mat(struct be *b, struct weights *w, const struct model_op *op, 
         return 0;
     }
     assert(i == w->n_mats); /* q before k before v: the op's matrices have no gaps */
-    int r = be_pack(b, m, op->w[i], err);
+    int r = same ? 0 : be_pack(b, m, op->w[i], err);
+    if (same)
+        *m = *same;
     r = r ? r : be_vector(b, op->w[i]->scale, &w->scale[i]);
     r = r ? r : be_vector(b, op->bias[i], &w->bias[i]);
     if (r)
         return r;
     m->scale = w->scale[i];
     m->bias = w->bias[i];
+    w->of[i] = op->w[i];
     w->n_mats = i + 1;
     return grow_acts(b, panel_infos[m->format].acts, m->n_in);
 }

@@ -23,6 +23,7 @@ struct weights {
     struct weights *next;
     uint32_t n_mats;
     struct mat m[OP_MATRICES];
+    const struct tensor *of[OP_MATRICES];      /* of m, by load_mat() */
     float *norm, *post_norm, *q_norm, *k_norm; /* NULL: none, here and below */
     float *scale[OP_MATRICES], *bias[OP_MATRICES];
     float *sinks, *weigh, *pick_bias;

@@ -140,36 +140,65 @@ Test(engine_fit, what_is_told_is_what_is_opened) {
     }
 }
 
+/* Opens the file of a tiny model. */
+static struct gguf *open_tiny(const struct tiny_model *t) {
+    struct gguf *of = NULL;
+    struct err err;
+    char path[64];
+
+    tiny_model_temp(t, path);
+    cr_assert_eq(gguf_open(&of, path, &err), 0);
+    unlink(path);
+    return of;
+}
+
+/* The weights of the file, and of a drafter or NULL, are stored in as many bytes as are counted.
+ * Returns their number. */
+static uint64_t check_stored(struct gguf *drafter, const char *name) {
+    enum { VECTORS = 256 << 10, HUGE = 2 << 20 };
+    struct engine_opts o = opts(400 << 20);
+    struct engine *e = NULL;
+    struct engine_fit f;
+    struct err err = {0};
+    struct stat st;
+
+    o.block = drafter;
+    o.drafts = drafter != NULL;
+    o.keep_fd = memfd_create("weights", MFD_ALLOW_SEALING);
+    cr_assert_eq(engine_fit(&f, &o, &err), 0, "%s", err.message);
+    cr_assert_eq(engine_new(&e, &o, &err), 0, "%s", err.message);
+    cr_assert(o.keep_fd > 0 && fstat(o.keep_fd, &st) == 0);
+    uint64_t has = (uint64_t)st.st_blocks * 512;
+    cr_expect(has + VECTORS >= f.weight_bytes && has <= f.weight_bytes + VECTORS + 2 * HUGE,
+              "%s: %llu are stored, %llu counted", name, (unsigned long long)has,
+              (unsigned long long)f.weight_bytes);
+    engine_free(e);
+    close(o.keep_fd);
+    return f.weight_bytes;
+}
+
 /* Formats that are packed into more bytes than they have in the file are counted as packed. */
 Test(engine_fit, weights_are_counted_as_they_are_stored) {
     static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q3_K, TENSOR_Q2_K, TENSOR_IQ1_M};
-    enum { VECTORS = 256 << 10, HUGE = 2 << 20 };
 
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
-        const struct tiny_model t = {
-            .arch = "llama", .type = types[i], .n_layer = 4, .n_embd = 512, .n_ff = 8192};
-        struct engine *e = NULL;
-        struct engine_fit f;
-        struct err err = {0};
-        struct stat st;
-        char path[64];
-
-        tiny_model_temp(&t, path);
-        cr_assert_eq(gguf_open(&file, path, &err), 0);
-        unlink(path);
-        struct engine_opts o = opts(200 << 20);
-        o.keep_fd = memfd_create("weights", MFD_ALLOW_SEALING);
-        cr_assert_eq(engine_fit(&f, &o, &err), 0, "%s", err.message);
-        cr_assert_eq(engine_new(&e, &o, &err), 0, "%s", err.message);
-        cr_assert(o.keep_fd > 0 && fstat(o.keep_fd, &st) == 0);
-        uint64_t has = (uint64_t)st.st_blocks * 512;
-        cr_expect(has + VECTORS >= f.weight_bytes && has <= f.weight_bytes + VECTORS + 2 * HUGE,
-                  "%s: %llu are stored, %llu counted", tensor_format(types[i])->name,
-                  (unsigned long long)has, (unsigned long long)f.weight_bytes);
-        engine_free(e);
-        close(o.keep_fd);
+        file = open_tiny(&(struct tiny_model){
+            .arch = "llama", .type = types[i], .n_layer = 4, .n_embd = 512, .n_ff = 8192});
+        check_stored(NULL, tensor_format(types[i])->name);
         close_model();
     }
+}
+
+/* The drafter's table of 16 MiB is its own, the output of as many is the model's. */
+Test(engine_fit, a_drafter_has_the_models_head_once) {
+    struct tiny_model t = {.arch = "qwen3", .n_embd = 128, .n_ff = 128, .n_vocab = 32768};
+
+    file = open_tiny(&t);
+    t.arch = "dflash";
+    struct gguf *drafter = open_tiny(&t);
+    uint64_t alone = check_stored(NULL, "qwen3"), both = check_stored(drafter, "qwen3 and dflash");
+    cr_expect_lt(both - alone, 24 << 20);
+    gguf_free(drafter);
 }
 
 /* Of how many of the system's pages from @at on there is memory. */
