@@ -37,13 +37,14 @@ def test_damaged_models_are_refused_in_one_line_or_used():
 def test_damaged_drafters_are_refused_in_one_line_or_used():
     if BACKEND != "cpu":
         raise Skip("the backend does not matter")
-    runner = fuzz_gguf.Runner(BUILD, 120, golden("qwen35-mtp"))
-    drafters = [fuzz_gguf.Model(golden(name)) for name in ("qwen35-dflash", "qwen35-dflash2")]
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(24):
-            runner.round(drafters, 2, number, folder, with_daemon=number % 2 == 0)
-    assert any(k[0] == "served" for k in runner.counts), runner.counts
-    assert any(k == ("weftd", 78) for k in runner.counts), runner.counts
+    for model, names, n_rounds in (("qwen35-mtp", ("qwen35-dflash", "qwen35-dflash2"), 24), ("qwen3", ("qwen3-dspark",), 12)):
+        runner = fuzz_gguf.Runner(BUILD, 120, golden(model))
+        drafters = [fuzz_gguf.Model(golden(name)) for name in names]
+        with tempfile.TemporaryDirectory() as folder:
+            for number in range(n_rounds):
+                runner.round(drafters, 2, number, folder, with_daemon=number % 2 == 0)
+        assert any(k[0] == "served" for k in runner.counts), (model, runner.counts)
+        assert any(k == ("weftd", 78) for k in runner.counts), (model, runner.counts)
 
 
 def test_templates_of_a_model_end():
