@@ -492,10 +492,10 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
     return NULL;
 }
 
-/* Returns true for a GATE_UP or EXPERTS op with a gate that is rectified; only ups without gates
- * are. */
-static bool has_relu_gates(const struct model_op *op) {
-    return op->glu == GLU_RELU && op->w[0] != op->w[1];
+/* Returns true for a GATE_UP or EXPERTS op with a gate that is rectified, where only ups without
+ * gates are, or whose activations have a limit behind the SiLU. */
+static bool has_other_gates(const struct model_op *op) {
+    return (op->glu == GLU_RELU && op->w[0] != op->w[1]) || (op->limit > 0 && op->glu != GLU_CUT);
 }
 
 /* Returns the property of a ROUTE, EXPERTS or SHARED op that is not computed, in words, or NULL. */
@@ -506,9 +506,9 @@ static const char *experts_lack(const struct model_shape *s, const struct model_
         return "experts in groups";
     if (op->kind == OP_ROUTE)
         return op->norm ? NULL : "experts of this kind";
-    return !op->branch != !op->post_norm || has_relu_gates(op) || op->limit > 0
-               ? "experts of this kind"
-               : NULL;
+    if (op->kind == OP_SHARED ? op->branch : op->post_norm && !op->branch)
+        return "experts of this kind";
+    return has_other_gates(op) ? "experts of this kind" : NULL;
 }
 
 /* be_ops.lacks */
@@ -527,7 +527,7 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return "gates of this kind";
     if (op->kind == OP_PROJ && op->post_eps > 0)
         return "norms of this kind";
-    if (op->kind == OP_GATE_UP && (has_relu_gates(op) || op->limit > 0))
+    if (op->kind == OP_GATE_UP && has_other_gates(op))
         return "FFNs of this kind";
     if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)
         return experts_lack(s, op);

@@ -679,9 +679,9 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
 /* Packs rows of x as @kind has it to be.act.packed, unless they are there already. */
 int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight, uint32_t n);
 /* Computes the gate and up of @w from packed rows; step_pack_ff() packs glu(gate, up). */
-int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu);
-/* Returns the kind of epilogue that multiplies a gate and an up. */
-enum pack_kind step_glu(enum glu glu);
+int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu);
+/* Returns the kind of epilogue that multiplies an op's gate and up. */
+enum pack_kind step_glu(const struct model_op *op);
 /* Packs the result of step_gate_and_up(), @n values a row, to be.act.packed. */
 int step_pack_ff(struct step *s, uint32_t n);
 /* Returns the most items of experts that a step may make. */

@@ -162,7 +162,7 @@ struct rope_args {
 };
 
 /* From SILU on of two operands: the gates of an FFN (enum glu), and of attention. RELU: max(x,
- * 0)^2, of an FFN without gates. */
+ * 0)^2, of an FFN without gates. Above GATE: the bits of the limit of GLU_CUT. */
 enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_RELU, PACK_SILU, PACK_GELU, PACK_CLAMPED, PACK_GATE };
 
 /* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight,

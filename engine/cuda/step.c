@@ -488,37 +488,39 @@ int step_proj(struct step *s, const struct model_op *op) {
     return op->branch ? residual_branch(s, op) : 0;
 }
 
-enum pack_kind step_glu(enum glu glu) {
+enum pack_kind step_glu(const struct model_op *op) {
     static const enum pack_kind kinds[] = {[GLU_SILU] = PACK_SILU,
                                            [GLU_GELU] = PACK_GELU,
                                            [GLU_CLAMPED] = PACK_CLAMPED,
                                            [GLU_RELU] = PACK_RELU};
 
-    assert((size_t)glu < ARRAY_SIZE(kinds));
-    return kinds[glu];
+    if (op->glu == GLU_CUT)
+        return (enum pack_kind)mx_bits_of(op->limit);
+    assert((size_t)op->glu < ARRAY_SIZE(kinds));
+    return kinds[op->glu];
 }
 
 /* h is left as gate and up, for step_pack_ff() to multiply them, or where gate was. */
-int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
+int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu) {
     struct be *b = s->be;
     bool two = w->n_mats == 2, gated = two && step_fuses(s);
 
-    assert(two == (glu != GLU_RELU));
+    assert(two == (glu != PACK_RELU));
     s->ff.up = b->act.up;
     s->ff.up_stride = 0;
     if (!gated) {
         struct operand x = step_rows(s);
 
-        x.glu = step_glu(glu);
+        x.glu = glu;
         x.gated = two && b->ways.fuse ? &gated : NULL;
         int r = cuda_matmul(b, w, &x, false);
-        s->ff.kind = gated ? PACK_PLAIN : step_glu(glu);
+        s->ff.kind = gated ? PACK_PLAIN : glu;
         return r;
     }
     s->ff.kind = PACK_PLAIN;
     struct matmul_args a = narrow_args(s, w);
     a.gated = w->m[0].n_row_tiles;
-    a.glu = step_glu(glu);
+    a.glu = glu;
     return cuda_matvec(b, &a);
 }
 
@@ -535,7 +537,7 @@ int step_gate_up(struct step *s, const struct model_op *op) {
         return ffn_on_host(s, op);
 
     TRY(step_norm(s, op->weights->norm));
-    return step_gate_and_up(s, op->weights, op->glu);
+    return step_gate_and_up(s, op->weights, step_glu(op));
 }
 
 struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n) {

@@ -242,8 +242,8 @@ int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kin
     struct expert_args in = product_args(b, w, 0, n_in, b->shape->n_embd);
 
     assert(w->n_mats == (op->glu == GLU_RELU ? 2 : 3));
-    in.glu = step_glu(op->glu);
-    *kind = takes_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op->glu);
+    in.glu = step_glu(op);
+    *kind = takes_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op);
     assert(s->routed && !b->products.cores);
     TRY(w->norm ? step_pack(s, PACK_NORM, b->act.x, w->norm, b->shape->n_embd) : 0);
     return experts_product(b, &in, takes_few(s), items_of(s));
@@ -298,7 +298,7 @@ int step_shared(struct step *s, const struct model_op *op) {
     assert(s->due && s->due->kind == OP_EXPERTS && s->routed && !s->packed && w->n_mats == 2 &&
            w->down);
     TRY(step_pack(s, PACK_NORM, b->act.x, s->routed->norm, b->shape->n_embd));
-    TRY(step_gate_and_up(s, w, op->glu));
+    TRY(step_gate_and_up(s, w, step_glu(op)));
     TRY(step_pack_ff(s, w->down->n_in));
     s->shared = w;
     return step_multiply(s, w->down, false);

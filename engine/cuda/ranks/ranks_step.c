@@ -238,7 +238,7 @@ static int experts_ranks(struct step *s, const struct model_op *op) {
 /* Columns of its h. */
 static int shared_gates(struct step *s, const struct model_op *op) {
     TRY(step_pack(s, PACK_NORM, s->be->act.x, s->routed->norm, s->be->shape->n_embd));
-    TRY(step_gate_and_up(s, op->weights, op->glu));
+    TRY(step_gate_and_up(s, op->weights, step_glu(op)));
     return own_glu(s, op->weights);
 }
 

@@ -115,7 +115,7 @@ int step_gate_in(struct step *s, const struct model_op *op) {
 
     TRY(step_norm(s, NULL));
     assert(op->layer < m->n_layer);
-    s->ff.kind = step_glu(op->glu);
+    s->ff.kind = step_glu(op);
     s->ff.up = s->be->act.layer_input + (size_t)op->layer * m->n_layer_input;
     s->ff.up_stride = m->n_layer * m->n_layer_input;
     return step_multiply(s, op->weights, false);

@@ -41,6 +41,12 @@ DEVICE float gated(uint32_t kind, float g, float u) {
         return mx_gelu(g) * u;
     if (kind == PACK_GATE)
         return g * sigmoid(u);
+    if (kind > PACK_GATE) {
+        float limit = mx_float_of(kind);
+
+        u = u < -limit ? -limit : u < limit ? u : limit;
+        return mx_silu(g < limit ? g : limit) * u;
+    }
     g = g < 7 ? g : 7;
     u = u < -7 ? -7 : u < 7 ? u : 7;
     return g / (1.0f + mx_expf(-1.702f * g)) * (u + 1);
