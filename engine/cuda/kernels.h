@@ -460,14 +460,15 @@ struct expert_item {
 struct route_args {
     const struct batch_head *batch;
     const float *logits, *bias; /* [rows][n_expert]; of the choice alone, or NULL */
-    uint32_t n_expert, n_used, columns;
-    uint32_t sigmoid, normalize; /* struct expert_rule */
-    float in_scale, scale;       /* factor of the logits; factor of the weights */
-    const uint32_t *slot;        /* [n_expert] the device's numbers; NULL: it has all of them */
-    uint64_t *picks;             /* [n_expert] are added to; or NULL */
-    uint32_t *expert;            /* [pairs] */
-    float *weight;               /* [pairs] */
-    uint32_t *list;              /* [n_expert][stride] */
+    uint32_t n_expert, n_used, columns, n_tokens;
+    uint32_t gating, normalize;     /* struct expert_rule */
+    const int32_t *table, *sampled; /* [n_tokens][n_used] the picks, or NULL; embed_args */
+    float in_scale, scale;          /* factor of the logits; factor of the weights */
+    const uint32_t *slot;           /* [n_expert] the device's numbers; NULL: it has all of them */
+    uint64_t *picks;                /* [n_expert] are added to; or NULL */
+    uint32_t *expert;               /* [pairs] */
+    float *weight;                  /* [pairs] */
+    uint32_t *list;                 /* [n_expert][stride] */
     uint32_t stride;
     uint32_t *count; /* [n_expert], then arrived: zeros, and zeros again when it ends */
     struct expert_item *item;

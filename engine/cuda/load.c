@@ -532,6 +532,8 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
     if (!w)
         return -ENOMEM;
     if (before)
+    if (r == 0 && op->kind == OP_ROUTE && op->table)
+        r = load_table(b, op->table, &w->raw, err);
         before->after = w;
     if (op_has_pages(op)) {
         const struct page_shape page = cuda_page_shape(b, &op->heads);

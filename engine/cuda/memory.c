@@ -313,7 +313,7 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
         sum += round_up(t->n_bytes, 512);
     if (strcmp(t->name, "per_layer_token_embd.weight") == 0 ||
         ends_in(t, ".nextn.embed_tokens.weight") || ends_in(t, "selector_predecessor.weight") ||
-        ends_in(t, "selector_successor.weight"))
+        ends_in(t, "selector_successor.weight") || ends_in(t, ".ffn_gate_tid2eid.weight"))
         sum += round_up(t->n_bytes, 512);
     else if (t->n_dims < 2 || ends_in(t, ".bias") || ends_in(t, "_conv_base") ||
              t->ne[0] <= STATE_TAPS) /* decoded, but for biases */

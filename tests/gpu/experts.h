@@ -77,7 +77,7 @@ static void check_route(const struct route_case *c) {
         .n_expert = c->n_expert,
         .n_used = c->n_used,
         .columns = c->columns,
-        .sigmoid = c->sigmoid,
+        .gating = c->sigmoid,
         .normalize = c->normalize,
         .in_scale = 1,
         .scale = rule.scale,

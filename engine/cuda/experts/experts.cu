@@ -21,6 +21,8 @@
 #include "engine/cuda/rows/rows.cuh"
 #include "engine/cuda/products/wide.cuh"
 
+enum { SOFTMAX, SIGMOID, ROOT }; /* enum gating */
+
 /* -- route ------------------------------------------------------------------------------------- */
 
 /* In the order of @v, the lower index first among equals; never 0. */
@@ -51,9 +53,11 @@ DEVICE void probabilities(const struct route_args &a, float *p) {
     for (int m = 1; m < 32; m *= 2)
         max = fmaxf(max, lane_xor(max, m));
     for (uint32_t i = lane; i < a.n_expert; i += 32)
-        p[i] = a.sigmoid ? 1.0f / (1.0f + mx_expf(-p[i])) : mx_expf(p[i] - max);
+        p[i] = a.gating == SIGMOID ? sigmoid(p[i])
+               : a.gating == ROOT  ? sqrtf(softplus(p[i]))
+                                   : mx_expf(p[i] - max);
     sync_warp();
-    if (a.sigmoid)
+    if (a.gating != SOFTMAX)
         return;
     for (uint32_t i = 0; i < a.n_expert; i++)
         sum += p[i];
@@ -63,10 +67,18 @@ DEVICE void probabilities(const struct route_args &a, float *p) {
     sync_warp();
 }
 
+/* Pick @k of row @r by its token. */
+DEVICE uint32_t table_pick(const struct route_args &a, uint32_t r, uint32_t k) {
+    int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
+    size_t t = (uint32_t)token < a.n_tokens ? (uint32_t)token : 0;
+
+    return (uint32_t)a.table[t * a.n_used + k];
+}
+
 /* The picks of row @r by one warp; p (shared): [n_expert]. Lane k has pick k. */
 DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
     uint32_t lane = threadIdx.x % 32, taken = 0, mine = 0;
-    bool late = !a.sigmoid && a.normalize && !a.bias;
+    bool late = a.gating == SOFTMAX && a.normalize && !a.bias && !a.table;
     float max = 0, sum = 0, weight = 0;
 
     for (uint32_t i = lane; i < a.n_expert; i += 32) {
@@ -85,7 +97,7 @@ DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
 
             best = !(taken >> (i / 32) & 1) && key > best ? key : best;
         }
-        uint32_t e = 0xFFFFFFFFu - (uint32_t)lane_max(best);
+        uint32_t e = a.table ? table_pick(a, r, k) : 0xFFFFFFFFu - (uint32_t)lane_max(best);
         float v = p[e];
 
         max = k == 0 ? v : max;

@@ -165,7 +165,7 @@ static void impose(const char *kernel, uint64_t number, void *args) {
     struct route_args *a = args;
 
     (void)number;
-    if (strcmp(kernel, "route") != 0)
+    if (strcmp(kernel, "route") != 0 || a->table) /* picks of a table are no choice */
         return;
     cr_assert(a->n_expert == router.n_expert);
     for (uint32_t r = 0; r < a->batch->n_rows; r++) {
