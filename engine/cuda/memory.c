@@ -134,12 +134,13 @@ static void add_latent(struct be *b) {
 /* Counts buffers of recurrent layers for a step's rows, and the states. */
 static void add_recurrent(struct be *b) {
     const struct state_shape *s = &b->shape->state;
-    size_t rows = b->opts->max_rows, bytes = s->n_layer * s->n_floats * sizeof(float);
+    size_t rows = b->opts->max_rows, bytes = state_floats(s) * sizeof(float);
     size_t n_heads = MAX(b->shape->delta.n_value_head, b->shape->mamba.n_head);
 
     if (is_first_device(b) && b->recurrent.n_all) /* those of all */
         add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device,
-            b->n_ranks * b->recurrent.n_all * s->n_floats * sizeof(float), "states", true);
+            (b->n_ranks * b->recurrent.n_all * s->n_floats + s->n_more) * sizeof(float), "states",
+            true);
     if (s->n_layer == 0)
         return;
     for (int i = 0; i < OP_MATRICES; i++)

@@ -159,12 +159,12 @@ int step_conv(struct step *s, const struct model_op *op) {
  * device. */
 static uint8_t *state_at(const struct be *b, uint32_t i) {
     const struct recurrent *t = &b->recurrent;
-    size_t n = b->shape->state.n_floats, all = b->n_ranks * n;
+    const struct state_shape *s = &b->shape->state;
+    size_t all = b->n_ranks * s->n_floats, host = t->n_all * all + s->n_more;
 
     assert(i < t->n_states);
-    return (uint8_t *)(i < t->n_device
-                           ? t->state + i * b->shape->state.n_layer * n
-                           : t->host_state + ((i - t->n_device) * t->n_all + t->first) * all);
+    return (uint8_t *)(i < t->n_device ? t->state + i * state_floats(s)
+                                       : t->host_state + (i - t->n_device) * host + t->first * all);
 }
 
 void *step_host_state(struct be *b, uint32_t state) {
@@ -228,6 +228,20 @@ static int copy_heads(struct be *b, uint32_t src, uint32_t dst) {
     return copy_value_heads(b, src, dst, past * s->n_in[0], past * n * s->n_in[0], dim * dim);
 }
 
+/* Copies what a state has behind the layers, where one device has them all. */
+static int copy_more(struct be *b, uint32_t src, uint32_t dst) {
+    const struct state_shape *s = &b->shape->state;
+    size_t at = s->n_layer * s->n_floats * sizeof(float);
+    const struct copy_args a = {
+        .from = state_at(b, src) + at,
+        .to = state_at(b, dst) + at,
+        .page_bytes = s->n_more * sizeof(float),
+    };
+
+    assert(a.page_bytes % 16 == 0 && b->recurrent.n_all == s->n_layer && b->n_ranks == 1);
+    return CUDA_LAUNCH(b, copy_page, 32, 1, CUDA_THREADS, &a);
+}
+
 /* Layer by layer, as pages are. */
 int step_copy_state(struct be *b, uint32_t src, uint32_t dst) {
     const struct piece whole = {0, 0, b->shape->state.n_floats};
@@ -235,5 +249,6 @@ int step_copy_state(struct be *b, uint32_t src, uint32_t dst) {
 
     if (src == dst)
         return 0;
-    return here || b->n_ranks == 1 ? copy_piece(b, src, dst, &whole) : copy_heads(b, src, dst);
+    int r = here || b->n_ranks == 1 ? copy_piece(b, src, dst, &whole) : copy_heads(b, src, dst);
+    return r < 0 || b->shape->state.n_more == 0 ? r : copy_more(b, src, dst);
 }
