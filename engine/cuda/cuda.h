@@ -717,11 +717,15 @@ int residual_add(struct step *s, const struct model_op *op, const struct pack_ar
 int residual_branch(struct step *s, const struct model_op *op);
 /* Replaces each row of @n values of x by its rms norm times @norm. */
 int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n);
-/* Returns the most items of heads that a step makes. */
+/* Returns the heads of latent attention, or the parts of condensed attention's output, that have
+ * matrices of their own; the most items of these that a step makes. */
+uint32_t latent_heads(const struct be *b);
 uint32_t latent_items(const struct be *b);
 /* Returns the property of latent attention that is not computed, in words, or NULL. */
 const char *latent_lacks(const struct model_shape *s);
-/* Sets be.attention.bulk and uploads be.latent.list, where the model has latent attention. Returns
+/* Computes the product of each of them with its part of a row of @x, @stride values each. */
+int latent_multiply(struct step *s, const struct weights *w, const float *x, uint32_t stride);
+/* Sets be.attention.bulk and uploads be.latent.list, where there are latent_heads(). Returns
  * 0, -ENOMEM or -EIO. */
 int latent_open(struct be *b);
 /* Returns the argument of store_latent, without the norm and the pages. */

@@ -41,11 +41,12 @@ static void add_activations(struct be *b) {
     size_t n_logits = has_last_layer(b) ? MIN(wants, LOGIT_ROWS) * s->n_vocab : 0;
     size_t widest = round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, n_d)), n_pair), 64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
-    size_t heads = s->mla.rank ? round_up(rows * s->n_head, PACK_ROWS) : 0;
+    size_t heads = round_up(rows * latent_heads(b), PACK_ROWS);
+    size_t part = latent_heads(b) ? n_q / latent_heads(b) : 0;
     size_t values = MAX(padded * round_up(MAX(MAX(widest, s->mla.q_rank), n_out), 64),
                         pairs * round_up(s->n_ff_expert, 64));
 
-    values = MAX(values, heads * round_up(MAX(s->mla.n_nope, s->mla.rank), 64));
+    values = MAX(values, heads * round_up(MAX(MAX(s->mla.n_nope, s->mla.rank), part), 64));
 
     add(b, &b->act.x, rows * s->n_embd, sizeof(float), "activations", false);
     add(b, &b->act.layer_input, rows * n_in, sizeof(float), "activations", false);
@@ -122,11 +123,13 @@ static void add_latent(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, width = s->mla.n_nope + s->head_dim - s->mla.rank;
 
-    if (s->mla.rank == 0)
+    if (latent_heads(b) == 0)
         return;
-    add(b, &b->latent.q, rows * s->n_head * width, sizeof(float), "activations", false);
-    add(b, &b->latent.r, rows * s->mla.q_rank, sizeof(float), "activations", false);
-    add(b, &b->latent.list, rows * s->n_head, sizeof(uint32_t), "activations", false);
+    if (s->mla.rank) {
+        add(b, &b->latent.q, rows * s->n_head * width, sizeof(float), "activations", false);
+        add(b, &b->latent.r, rows * s->mla.q_rank, sizeof(float), "activations", false);
+    }
+    add(b, &b->latent.list, rows * latent_heads(b), sizeof(uint32_t), "activations", false);
     add(b, &b->latent.n_items, 1, sizeof(uint32_t), "activations", false);
     add(b, &b->latent.item, latent_items(b), sizeof(struct expert_item), "activations", false);
 }

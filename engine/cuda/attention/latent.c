@@ -26,11 +26,15 @@ static bool takes_few(const struct step *s) {
 static uint32_t items_of(const struct step *s) {
     uint32_t columns = takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS;
 
-    return s->be->shape->n_head * ((s->grid.rows + columns - 1) / columns);
+    return latent_heads(s->be) * ((s->grid.rows + columns - 1) / columns);
+}
+
+uint32_t latent_heads(const struct be *b) {
+    return b->shape->mla.rank ? b->shape->n_head : b->shape->condensed.n_group;
 }
 
 uint32_t latent_items(const struct be *b) {
-    return b->shape->n_head * ((b->opts->max_rows + EXPERT_ROWS - 1) / EXPERT_ROWS);
+    return latent_heads(b) * ((b->opts->max_rows + EXPERT_ROWS - 1) / EXPERT_ROWS);
 }
 
 const char *latent_lacks(const struct model_shape *s) {
@@ -54,11 +58,12 @@ static int allow_bulk(struct be *b) {
 
 /* Entry i of head h: pair i n_head + h. */
 int latent_open(struct be *b) {
-    uint32_t n_head = b->shape->n_head, n_rows = b->opts->max_rows;
+    uint32_t n_head = latent_heads(b), n_rows = b->opts->max_rows;
 
-    if (b->shape->mla.rank == 0)
+    if (b->shape->mla.rank)
+        TRY(allow_bulk(b));
+    if (n_head == 0)
         return 0;
-    TRY(allow_bulk(b));
     CLEANUP(freep) uint32_t *list = calloc(n_rows, sizeof(*list));
     if (!list)
         return -ENOMEM;
@@ -76,7 +81,7 @@ int latent_open(struct be *b) {
 static int list_items(struct step *s) {
     struct be *b = s->be;
     const struct heads_args a = {.batch = b->head,
-                                 .n_head = b->shape->n_head,
+                                 .n_head = latent_heads(b),
                                  .columns = takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
                                  .item = b->latent.item,
                                  .n_items = b->latent.n_items};
@@ -87,12 +92,10 @@ static int list_items(struct step *s) {
     return CUDA_LAUNCH(b, list_heads, 1, 1, CUDA_THREADS, &a);
 }
 
-/* Multiplies each row's heads: a head's matrix times the first values of its part of the row in @x,
- * @stride values apart. */
-static int multiply_heads(struct step *s, const struct weights *w, const float *x,
-                          uint32_t stride) {
+/* A head's matrix takes the first values of its part. */
+int latent_multiply(struct step *s, const struct weights *w, const float *x, uint32_t stride) {
     struct be *b = s->be;
-    uint32_t n_head = b->shape->n_head;
+    uint32_t n_head = latent_heads(b);
     struct pack_args pack = step_pack_args(b, PACK_PLAIN, x, NULL, w->n_in);
     struct expert_args a = {
         .m = {w->m[0]},
@@ -152,7 +155,7 @@ int step_mla_kv(struct step *s, const struct model_op *op) {
     const struct launch l = {kernel_store_latent, s->grid.rows, (op->heads.n + 8) / 8,
                              CUDA_THREADS,        "store",      0};
 
-    TRY(multiply_heads(s, w, b->latent.q, a.width));
+    TRY(latent_multiply(s, w, b->latent.q, a.width));
     a.store.k_norm = w->norm;
     a.store.pages = step_pages_of(b, op);
     a.store.cls = op->kv.cls;
@@ -172,7 +175,7 @@ int step_mla_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     assert(op->weights->m[0].n_out == m->mla.n_value && !s->due);
-    int r = multiply_heads(s, op->weights, b->act.o, m->mla.rank);
+    int r = latent_multiply(s, op->weights, b->act.o, m->mla.rank);
 
     if (b->n_ranks > 1)
         return r;
