@@ -313,7 +313,6 @@ static int find_variants(struct proof *p, char *note, size_t size, struct err *e
 
 static int open_judge(struct proof *p, const struct engine_opts *o, struct err *err) {
     const struct model_shape *s = &p->shape;
-    size_t values = s->n_kv_values[KV_GLOBAL] * o->page_tokens;
 
     p->opts = *o;
     p->opts.max_rows = p->opts.max_context = p->n_rows;
@@ -323,7 +322,7 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
         .shape = s,
         .engine = &p->opts,
         .n_pages = (p->n_rows + o->page_tokens - 1) / o->page_tokens + 1,
-        .page_bytes = kv_bytes_both(o->kv_type, values),
+        .page_bytes = page_size(s, KV_GLOBAL, o->kv_type, o->page_tokens),
         .n_windows =
             s->n_kv_layer[KV_WINDOW] ? (p->n_rows + o->page_tokens - 1) / o->page_tokens : 0,
         .n_states = 2,
