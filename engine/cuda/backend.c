@@ -131,6 +131,12 @@ static void size_pages(struct be *b, const struct model_shape *all) {
         b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / n);
         b->kv[i].all_bytes = n * cuda_values_bytes(b, all->n_kv_values[i] / n);
     }
+    if (all->condensed.window) { /* keys of all layers lie together */
+        struct kv_class *kv = &b->kv[KV_GLOBAL];
+
+        kv->page_bytes = page_size(all, KV_GLOBAL, b->opts->kv_type, b->opts->page_tokens);
+        kv->all_bytes = kv->layer_bytes[0] = kv->all_layer_bytes[0] = kv->page_bytes;
+    }
 }
 
 /* On a device that does not answer every call would wait for ever: all that it has is left to the
@@ -534,7 +540,7 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
     if (op->kind == OP_STATE_IN || op->kind == OP_DELTA || op->kind == OP_CONV ||
         op->kind == OP_MAMBA)
         return recurrent_lacks(s, op);
-    return NULL;
+    return condensed_lacks(s, op);
 }
 
 const struct be_ops weft_backend_cuda = {
@@ -582,6 +588,10 @@ const struct be_ops weft_backend_cuda = {
             [OP_TAP] = step_tap,           [OP_FUSE] = step_fuse,
             [OP_BLOCK_IN] = step_block_in, [OP_BLOCK_OUT] = step_block_out,
             [OP_SELECT] = step_select,     [OP_CHAIN] = step_select,
+            [OP_SPREAD] = step_spread,     [OP_BLEND] = step_blend,
+            [OP_LEAN_IN] = step_lean_in,   [OP_LEAN_Q] = step_lean_q,
+            [OP_CONDENSE] = step_condense, [OP_PICK] = step_pick,
+            [OP_LEAN_OUT] = step_lean_out, [OP_LEAN_ATTEND] = step_lean_attend,
         },
     .mask = step_mask,
     .sample = step_sample,

@@ -16,6 +16,7 @@
  */
 
 #include "engine/backend.h"
+#include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/ranks/kernels_ranks.h"
 #include "engine/kept.h"
@@ -374,6 +375,7 @@ struct be {
     struct latent latent;
     struct experts experts;
     struct recurrent recurrent;
+    struct condensed condensed;
     struct draft draft;
     struct sampling sampling;
     uint8_t *picture_memory; /* buffers of the image encoder, model_shape.picture_buffers */
@@ -721,10 +723,10 @@ int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n);
  * matrices of their own; the most items of these that a step makes. */
 uint32_t latent_heads(const struct be *b);
 uint32_t latent_items(const struct be *b);
-/* Returns the property of latent attention that is not computed, in words, or NULL. */
-const char *latent_lacks(const struct model_shape *s);
 /* Computes the product of each of them with its part of a row of @x, @stride values each. */
 int latent_multiply(struct step *s, const struct weights *w, const float *x, uint32_t stride);
+/* Returns the property of latent attention that is not computed, in words, or NULL. */
+const char *latent_lacks(const struct model_shape *s);
 /* Sets be.attention.bulk and uploads be.latent.list, where there are latent_heads(). Returns
  * 0, -ENOMEM or -EIO. */
 int latent_open(struct be *b);

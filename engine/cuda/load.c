@@ -352,9 +352,11 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
     float *const qkv[3] = {b->act.q, b->act.k, b->act.v}, *const gate_up[2] = {b->act.gate,
                                                                                b->act.up};
     float *const experts[3] = {b->experts.gate, b->experts.up, b->experts.y};
+    float *const condensed = condensed_target(b, op, i);
     float *const mla_in[2] = {b->act.k, b->shape->mla.q_rank ? b->latent.r : b->latent.q};
 
-    return kind == OP_QKV           ? qkv[i]
+    return condensed                ? condensed
+           : kind == OP_QKV         ? qkv[i]
            : kind == OP_KEYS        ? qkv[1 + i]
            : kind == OP_DRAFT_IN    ? b->act.x
            : kind == OP_FUSE        ? b->act.o /* behind logits, whose hidden states are x */
@@ -479,6 +481,25 @@ static int load_with_tables(struct be *b, struct weights *w, const struct model_
     return op->w[2] ? load_table(b, op->w[2], &w->after_raw, err) : 0;
 }
 
+/* The parts of an output are one tensor: they are loaded with the first of their ops, as matrices
+ * of experts are. */
+static int load_output_parts(struct be *b, struct weights *w, const struct model_op *op,
+                             struct err *err) {
+    struct tensor all = *op->w[0];
+    uint32_t n = b->shape->condensed.n_group;
+
+    if (op->part)
+        return 0;
+    all.ne[2] = n;
+    all.n_dims = 3;
+    all.n_bytes *= n;
+    all.scale = NULL; /* one for all parts */
+    const struct parts rows = all_rows(&all);
+    TRY(load_parts(b, w, &all, &rows, NULL, target_of(b, op, 0), err));
+    w->m[0].inverse *= op->w[0]->scale ? first_of(op->w[0]->scale) : 1;
+    return 0;
+}
+
 /* Loads all tensors of an op. Returns 0 or -errno. */
 static int load_tensors(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
@@ -487,7 +508,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     TRY(load_vector(b, op->q_norm, &w->q_norm, err));
     TRY(load_vector(b, op->k_norm, &w->k_norm, err));
     TRY(load_vector(b, op->pick_bias, &w->pick_bias, err));
-    TRY(op->kind == OP_BLOCK_IN || op->kind == OP_BLOCK_OUT
+    TRY(op->kind == OP_BLOCK_IN || op->kind == OP_BLOCK_OUT || op->kind == OP_CONDENSE
             ? load_decoded(b, op->weigh, &w->weigh, err)
             : load_vector(b, op->weigh, &w->weigh, err));
     TRY(load_vector(b, op->sinks, &w->sinks, err));
@@ -507,8 +528,12 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
         TRY(load_table(b, op->w[1], &w->raw, err));
         return load_table(b, op->w[0], &w->after_raw, err);
     }
+    if (op->kind == OP_LEAN_OUT)
+        return load_output_parts(b, w, op, err);
     if (op->kind == OP_ROUTE)
         b->experts.norm = op->norm;
+    if (op->kind == OP_ROUTE && op->table)
+        TRY(load_table(b, op->table, &w->raw, err));
     if (op->kind == OP_EXPERTS)
         return load_experts(b, w, op, err);
     if (op->kind == OP_GATE_UP && ffn_is_hosts(b->shape, op->layer))
@@ -532,8 +557,6 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
     if (!w)
         return -ENOMEM;
     if (before)
-    if (r == 0 && op->kind == OP_ROUTE && op->table)
-        r = load_table(b, op->table, &w->raw, err);
         before->after = w;
     if (op_has_pages(op)) {
         const struct page_shape page = cuda_page_shape(b, &op->heads);

@@ -39,7 +39,10 @@ static void add_activations(struct be *b) {
     size_t n_d = (size_t)b->n_ranks * s->state.n_out;
     size_t n_pair = (s->n_taps ? s->n_taps : s->drafts ? 2 : 0) * (size_t)s->n_embd;
     size_t n_logits = has_last_layer(b) ? MIN(wants, LOGIT_ROWS) * s->n_vocab : 0;
-    size_t widest = round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, n_d)), n_pair), 64);
+    size_t n_streams = (size_t)s->stream.n * s->n_embd;
+    size_t widest = round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, n_d)),
+                                 MAX(MAX(n_pair, n_streams), s->condensed.q_rank)),
+                             64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
     size_t heads = round_up(rows * latent_heads(b), PACK_ROWS);
     size_t part = latent_heads(b) ? n_q / latent_heads(b) : 0;
@@ -152,6 +155,37 @@ static void add_recurrent(struct be *b) {
     add(b, &b->recurrent.mix, rows * 2 * n_heads, sizeof(float), "activations", false);
     add(b, &b->recurrent.out, rows * s->n_out, sizeof(float), "activations", false);
     add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
+}
+
+/* Counts residual streams and the buffers of attention to condensed keys. */
+static void add_condensed(struct be *b) {
+    const struct model_shape *s = b->shape;
+    const struct condensed_shape *c = &s->condensed;
+    struct condensed *to = &b->condensed;
+    size_t rows = b->opts->max_rows, widest = MAX(s->head_dim, c->index_dim);
+
+    if (c->window == 0)
+        return;
+    to->max_blocks = MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block);
+    const struct {
+        void *where;
+        size_t n;
+    } parts[] = {
+        {&to->s, rows * s->stream.n * s->n_embd},
+        {&to->low, rows * s->stream.n_low},
+        {&to->weight, rows * s->stream.n * (s->stream.n + 1)},
+        {&to->r, rows * c->q_rank},
+        {&to->key, rows * s->head_dim},
+        {&to->t, rows * c->n_index},
+        {&to->u, rows * 2 * widest},
+        {&to->g, rows * 2 * widest},
+        {&to->q, rows * c->n_index * c->index_dim},
+        {&to->score, MIN(rows, PICK_ROWS) * to->max_blocks},
+        {&to->pick, rows * c->n_block},
+        {&to->n_pick, rows},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        add(b, parts[i].where, parts[i].n, 4, "activations", false);
 }
 
 /* Counts buffers of a block drafter. */
@@ -313,6 +347,11 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
         share.ne[1] = rank_share(b, (uint32_t)t->ne[1]);
     if (b->n_ranks > 1 && t->n_dims > 2) /* perhaps of gates and of ups */
         share.ne[1] = 2 * rank_share(b, (uint32_t)(t->ne[1] + 1) / 2);
+    if (b->shape->condensed.window && ends_in(t, ".attn_output_a.weight")) { /* by part */
+        share.n_dims = 3;
+        share.ne[2] = b->shape->condensed.n_group;
+        share.ne[1] /= share.ne[2];
+    }
     if (embed && !lent && (is_first_device(b) || embeds_drafts(b)))
         sum += round_up(t->n_bytes, 512);
     if (strcmp(t->name, "per_layer_token_embd.weight") == 0 ||
@@ -320,7 +359,7 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
         ends_in(t, "selector_successor.weight") || ends_in(t, ".ffn_gate_tid2eid.weight"))
         sum += round_up(t->n_bytes, 512);
     else if (t->n_dims < 2 || ends_in(t, ".bias") || ends_in(t, "_conv_base") ||
-             t->ne[0] <= STATE_TAPS) /* decoded, but for biases */
+             ends_in(t, "_ape.weight") || t->ne[0] <= STATE_TAPS) /* decoded, but for biases */
         sum += round_up(MAX(t->n_bytes, t->ne[0] * t->ne[1] * t->ne[2] * sizeof(float)), 512);
     else if (!embed || (tied && has_last_layer(b)))
         sum += matrix_bytes(&share);
@@ -456,6 +495,7 @@ static void add_all(struct be *b) {
     add_host(b);
     add_latent(b);
     add_recurrent(b);
+    add_condensed(b);
     add_draft(b);
     add_attention(b);
     add_steps(b);

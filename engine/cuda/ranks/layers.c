@@ -130,11 +130,13 @@ static int room_layers(const struct model_shape *s, const struct engine_opts *o,
 
 /* -- weights ----------------------------------------------------------------------------------- */
 
-/* Layers that read the keys of others, or inputs of layers, could need what another device has. The
- * block that drafts makes its keys by another op. */
+/* Layers that read the keys of others, or inputs of layers, could need what another device has, and
+ * x is handed over, not the streams. The block that drafts makes its keys by another op. */
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->kind == OP_LAYER_INPUT || (op->kind == OP_QKV && !op->w[1] && op->layer < s->n_layer))
         return "layers that share keys or inputs, divided over devices,";
+    if (op->kind == OP_SPREAD)
+        return "residual streams, divided over devices,";
     return weft_backend_cuda.lacks(s, op);
 }
 

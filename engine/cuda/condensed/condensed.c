@@ -1,0 +1,278 @@
+/*
+ * condensed - the ops of kernels_condensed.h: grids and arguments of condensed.cu. Queries and keys are
+ * made by products; the parts of attention's output are multiplied as the heads of latent attention
+ * are (latent.c), all in one product. Grids depend on numbers of rows and sequences alone, so such
+ * steps are graphs.
+ */
+
+#include "engine/cuda/condensed/kernels_condensed.h"
+
+#include <assert.h>
+#include <math.h>
+#include "engine/cuda/cuda.h"
+#include "engine/sinkhorn.h"
+
+const char *condensed_lacks(const struct model_shape *s, const struct model_op *op) {
+    const struct condensed_shape *c = &s->condensed;
+
+    if ((op->kind == OP_SPREAD || op->kind == OP_BLEND) &&
+        (s->stream.n > BLEND_STREAMS || !s->stream.rounds))
+        return "residual streams of this kind";
+    if (op->kind == OP_PICK && (c->index_dim > PICK_DIM || c->n_index > PICK_HEADS ||
+                                c->n_index * c->index_dim > PICK_QUERY))
+        return "indexers of this size";
+    return NULL;
+}
+
+float *condensed_target(const struct be *b, const struct model_op *op, int i) {
+    const struct condensed *c = &b->condensed;
+    float *const in[3] = {c->r, c->key, c->t};
+
+    return op->kind == OP_BLEND      ? c->low
+           : op->kind == OP_LEAN_IN  ? in[i]
+           : op->kind == OP_LEAN_Q   ? b->act.q
+           : op->kind == OP_CONDENSE ? (i ? c->g : c->u)
+           : op->kind == OP_PICK     ? c->q
+           : op->kind == OP_LEAN_OUT ? b->recurrent.out
+                                     : NULL;
+}
+
+/* -- residual streams -------------------------------------------------------------------------- */
+
+/* b, a branch's sum, is in the place of the queries (residual.c). */
+int step_spread(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct spread_args a = {
+        .batch = b->head,
+        .x = op->begins ? b->act.x : b->act.q,
+        .weight = op->begins ? NULL : b->condensed.weight,
+        .s = b->condensed.s,
+        .n = b->shape->n_embd,
+        .n_stream = b->shape->stream.n,
+    };
+
+    assert(!s->due && !s->packed);
+    return CUDA_LAUNCH(b, spread, s->grid.rows, (a.n + CUDA_THREADS - 1) / CUDA_THREADS,
+                       CUDA_THREADS, &a);
+}
+
+int step_blend(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    const struct stream_shape *t = &b->shape->stream;
+    const struct blend_args a = {
+        .batch = b->head,
+        .s = b->condensed.s,
+        .low = b->condensed.low,
+        .scale = w->weigh,
+        .base = w->pick_bias,
+        .x = b->act.x,
+        .b = b->act.q,
+        .weight = b->condensed.weight,
+        .n = b->shape->n_embd,
+        .n_stream = t->n,
+        .rounds = t->rounds,
+        .n_low = w->m[0].n_out,
+        .eps = t->eps,
+        .rms_eps = b->shape->rms_eps,
+    };
+
+    assert(!s->due && !s->packed && w->n_mats == 1 && w->n_in == a.n * a.n_stream);
+    int r = step_pack(s, PACK_PLAIN, a.s, NULL, w->n_in);
+    r = r < 0 ? r : step_multiply(s, w, false);
+    return r < 0 ? r : CUDA_LAUNCH(b, blend, s->grid.rows, 1, CUDA_THREADS, &a);
+}
+
+/* -- keys and queries -------------------------------------------------------------------------- */
+
+static struct lean_rope rope_of(const struct be *b, const struct model_op *op, uint32_t dim) {
+    return (struct lean_rope){dim, b->shape->rope[op->rope].n_rot,
+                              b->shape->rope_type == ROPE_NEOX};
+}
+
+/* Turns the @n_head heads of @dim values of each row of @x; @normed: behind their norm. */
+static int turn(struct step *s, const struct model_op *op, float *x, uint32_t n_head, uint32_t dim,
+                bool normed) {
+    struct be *b = s->be;
+    const struct turn_args a = {
+        .batch = b->head,
+        .x = x,
+        .norm = op->weights->k_norm,
+        .rope = b->act.rope[op->rope],
+        .turn = rope_of(b, op, dim),
+        .n_head = n_head,
+        .normed = normed,
+        .eps = b->shape->rms_eps,
+    };
+
+    return CUDA_LAUNCH(b, turn_heads, s->grid.rows, (n_head + 7) / 8, CUDA_THREADS, &a);
+}
+
+/* The norm of r is made where it is packed. */
+int step_lean_in(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    int r = step_norm(s, w->norm);
+
+    b->condensed.in = w;
+    r = r < 0 ? r : step_multiply(s, w, false);
+    return r < 0 ? r : turn(s, op, b->condensed.key, 1, b->shape->head_dim, true);
+}
+
+/* Multiplies the norm of r by the op's matrix. */
+static int multiply_low(struct step *s, const struct weights *w) {
+    const struct condensed *c = &s->be->condensed;
+
+    assert(c->in && w->n_mats == 1 && w->n_in == s->be->shape->condensed.q_rank);
+    int r = step_pack(s, PACK_NORM, c->r, c->in->q_norm, w->n_in);
+    return r < 0 ? r : step_multiply(s, w, false);
+}
+
+int step_lean_q(struct step *s, const struct model_op *op) {
+    const struct model_shape *m = s->be->shape;
+    int r = multiply_low(s, op->weights);
+
+    return r < 0 ? r : turn(s, op, s->be->act.q, m->n_head, m->head_dim, true);
+}
+
+/* -- keys of blocks ---------------------------------------------------------------------------- */
+
+static struct block_keys keys_of(const struct be *b, const struct model_op *op, uint32_t n) {
+    struct block_keys k = {.pages = b->kv[KV_GLOBAL].pages,
+                           .page_bytes = b->kv[KV_GLOBAL].page_bytes,
+                           .page_tokens = b->opts->page_tokens,
+                           .block = op->block,
+                           .n = n};
+
+    if (op->block)
+        k.at = condensed_at(b->shape, k.page_tokens, k.block, op->first_value, n, 0);
+    return k;
+}
+
+/* Returns the values of a state. */
+static size_t stride_of(const struct be *b) {
+    return state_floats(&b->shape->state);
+}
+
+static int keep(struct step *s, const struct keep_rows_args *a) {
+    return CUDA_LAUNCH(s->be, keep_rows, s->grid.seqs, a->n_kept, CUDA_THREADS, a);
+}
+
+int step_condense(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    const struct state_shape *t = &b->shape->state;
+    bool is_short = op->block == BLOCK_SHORT;
+    uint32_t n = (uint32_t)op->k_norm->ne[0];
+    const struct condense_args a = {
+        .batch = b->head,
+        .u = b->condensed.u,
+        .g = b->condensed.g,
+        .place = w->weigh,
+        .norm = w->k_norm,
+        .state = b->recurrent.state + t->n_layer * t->n_floats + op->more,
+        .freq = b->load.freq[op->rope],
+        .stride = stride_of(b),
+        .keys = keys_of(b, op, n),
+        .turn = rope_of(b, op, n),
+        .width = w->m[0].n_out,
+        .n_kept = is_short ? 2 * op->block : op->block,
+        .overlaps = is_short,
+        .eps = b->shape->rms_eps,
+    };
+    const struct keep_rows_args kept = {
+        .batch = b->head,
+        .from = {a.u, a.g},
+        .state = (float *)a.state,
+        .stride = a.stride,
+        .n_from = 2,
+        .width = a.width,
+        .n_kept = a.n_kept,
+    };
+    int r = step_norm(s, w->norm);
+
+    assert(w->n_mats == 2 && a.width == (is_short ? 2 * n : n) && n <= LEAN_DIM);
+    r = r < 0 ? r : step_multiply(s, w, false);
+    r = r < 0 ? r : CUDA_LAUNCH(b, condense, s->grid.rows, 1, CUDA_THREADS, &a);
+    return r < 0 ? r : keep(s, &kept);
+}
+
+/* Blocks of the grid that share the keys of each of @n rows: two for each multiprocessor. */
+static uint32_t parts_of(const struct be *b, uint32_t n) {
+    return MAX(2 * (uint32_t)b->device.n_multiprocessors / n, 1u);
+}
+
+int step_pick(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct condensed_shape *c = &b->shape->condensed;
+    struct pick_args a = {
+        .batch = b->head,
+        .q = b->condensed.q,
+        .weight = b->condensed.t,
+        .score = b->condensed.score,
+        .pick = b->condensed.pick,
+        .n_pick = b->condensed.n_pick,
+        .keys = keys_of(b, op, c->index_dim),
+        .n_head = c->n_index,
+        .n_best = c->n_block,
+        .stride = b->condensed.max_blocks,
+        .by = 1.0f / sqrtf((float)(c->n_index * c->index_dim)),
+    };
+    int r = multiply_low(s, op->weights);
+
+    r = r < 0 ? r : turn(s, op, b->condensed.q, c->n_index, c->index_dim, false);
+    for (; a.row0 < s->grid.rows && r == 0; a.row0 += PICK_ROWS) {
+        uint32_t n = MIN(s->grid.rows - a.row0, PICK_ROWS);
+
+        r = CUDA_LAUNCH(b, score_blocks, n, parts_of(b, n), CUDA_THREADS, &a);
+        r = r < 0 ? r : CUDA_LAUNCH(b, choose_blocks, n, 1, CUDA_THREADS, &a);
+    }
+    return r;
+}
+
+/* -- attention --------------------------------------------------------------------------------- */
+
+int step_lean_attend(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    bool picks = op->block == BLOCK_SHORT;
+    const struct lean_args a = {
+        .batch = b->head,
+        .q = b->act.q,
+        .key = b->condensed.key,
+        .sinks = op->weights->sinks,
+        .state = recurrent_states(b, op),
+        .rope = b->act.rope[op->rope],
+        .o = b->act.o,
+        .pick = picks ? b->condensed.pick : NULL,
+        .n_pick = picks ? b->condensed.n_pick : NULL,
+        .stride = stride_of(b),
+        .keys = keys_of(b, op, m->head_dim),
+        .turn = rope_of(b, op, m->head_dim),
+        .n_head = m->n_head,
+        .window = m->condensed.window,
+        .n_best = m->condensed.n_block,
+        .scale = m->attn_scale,
+    };
+    const struct keep_rows_args kept = {
+        .batch = b->head,
+        .from = {a.key},
+        .state = (float *)a.state,
+        .stride = a.stride,
+        .n_from = 1,
+        .width = m->head_dim,
+        .n_kept = a.window,
+    };
+    uint32_t groups = (a.n_head + LEAN_HEADS - 1) / LEAN_HEADS;
+
+    assert(m->head_dim <= LEAN_DIM && !s->due);
+    int r = CUDA_LAUNCH(b, attend_condensed, s->grid.rows, groups, CUDA_THREADS, &a);
+    return r < 0 ? r : keep(s, &kept);
+}
+
+/* All parts with the first one, whose weights are those of all (load.c). */
+int step_lean_out(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+
+    return op->part ? 0 : latent_multiply(s, w, s->be->act.o, w->n_in);
+}

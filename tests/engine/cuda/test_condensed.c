@@ -1,0 +1,185 @@
+/*
+ * Models with condensed keys and blended residual streams on the CUDA backend, without a device:
+ * whole models judged by the reference backend, and the same bits however a sequence is computed.
+ */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "base/rng.h"
+#include "tests/engine/cuda/fake_find.h"
+#include "tests/engine/cuda/ways.h"
+#include "tests/engine/golden.h"
+
+enum { LONG = 290 };
+
+Test(cuda_condensed, rows_are_near_the_reference) {
+    char path[TEST_DATA_PATH];
+
+    ways_golden("deepseek4", path);
+    ways_near_reference("deepseek4", path, 2e-2);
+}
+
+/* In chunks that end inside and at the end of blocks, in company, overlapped, as graphs; states
+ * that go back as after a wrong draft, from either memory. */
+Test(cuda_condensed, a_sequence_is_the_same_whatever_the_batch) {
+    static const struct way ways[] = {
+        {.name = "back", .chunk = 16, .back = 2, .fuse = "0"},
+        {.name = "in company, as graphs",
+         .chunk = 35,
+         .n_neighbours = 2,
+         .graphs = true,
+         .fuse = "1"},
+        {.name = "overlapped, other order of threads",
+         .chunk = 5,
+         .n_neighbours = 3,
+         .graphs = true,
+         .overlap = true,
+         .fuse = "1",
+         .order = 77},
+        {.name = "back, from host memory",
+         .chunk = 16,
+         .back = 15,
+         .host_kv_bytes = 1 << 20,
+         .graphs = true,
+         .fuse = "1"},
+    };
+    char path[TEST_DATA_PATH];
+
+    ways_golden("deepseek4", path);
+    ways_compare(path, ways, ARRAY_SIZE(ways));
+}
+
+/* What is seen of the rows of a prompt and what follows. */
+struct rows {
+    const struct golden_case *golden; /* or NULL */
+    uint64_t digest[LONG];
+    double last;               /* distance of the logits behind the prompt */
+    uint32_t n_greedy, n_near; /* tokens that follow; those whose logit is near the golden one */
+};
+
+static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                 const float *logits) {
+    struct rows *rows = ctx;
+    const struct golden_case *c = rows->golden;
+    uint32_t k = c ? pos + 1 - c->n_prompt : 0;
+
+    rows->digest[pos] = out->digest;
+    for (uint32_t i = 0; c && i < c->n_last && k == 0; i++)
+        rows->last = fmax(rows->last, fabs((double)logits[i] - (double)c->last[i]));
+    if (!c || pos + 1 < c->n_prompt || k >= c->n_greedy)
+        return;
+    cr_expect(out->token == c->greedy[k].id, "position %u: %d", pos, out->token);
+    rows->n_greedy++;
+    rows->n_near += fabs((double)logits[c->greedy[k].id] - (double)c->greedy[k].logit) < 0.05;
+}
+
+/* Computes a prompt of @n tokens by @chunk, and then tokens that are forced. */
+static void run(struct rows *rows, const int32_t *token, uint32_t n, uint32_t chunk,
+                const int32_t *forced, uint32_t n_forced) {
+    char path[TEST_DATA_PATH];
+    const struct driver_opts o = {.backend = "cuda",
+                                  .path = test_data_file(path, "golden", "deepseek4", ".gguf"),
+                                  .max_rows = LONG,
+                                  .max_seqs = 1,
+                                  .on_out = look,
+                                  .ctx = rows,
+                                  .shuffle = 3};
+    struct err err = {0};
+    struct driver d;
+    int r = driver_open(&d, &o, &err);
+
+    cr_assert(r == 0, "%s", err.message);
+    struct driver_seq *s = driver_add(&d, token, n, MAX(n_forced, 1u), NULL);
+    cr_assert(s);
+    s->every_row = true;
+    s->forced = forced;
+    driver_prefill(&d, s, chunk);
+    if (n_forced > 1)
+        driver_decode(&d, &s, 1, n_forced - 1, false);
+    driver_drop(&d, s);
+    driver_close(&d);
+}
+
+/* Prompts of up to 130 tokens, with what follows: a block of 128 positions. Scores of blocks are
+ * 1e-4 apart and more, which is less than what rounded activations move them by: a row that picks
+ * another one is apart, and with it those that see its key. Of 48 rows 0, 2 and 17 were. */
+Test(cuda_condensed, golden_logits) {
+    char path[TEST_DATA_PATH];
+    CLEANUP(golden_freep)
+    struct golden *g = golden_load(test_data_file(path, "golden", "deepseek4", ".json"));
+
+    for (uint32_t i = 0; i < g->n_cases; i++) {
+        const struct golden_case *c = &g->cases[i];
+        struct rows rows = {.golden = c};
+        int32_t forced[GOLDEN_STEPS];
+
+        for (uint32_t k = 0; k < c->n_greedy; k++)
+            forced[k] = c->greedy[k].id;
+        run(&rows, c->prompt, c->n_prompt, 50, forced, c->n_greedy);
+        cr_expect(rows.last < 0.05, "%u tokens: %g", c->n_prompt, rows.last);
+        cr_expect(rows.n_greedy == c->n_greedy && rows.n_near > c->n_greedy / 2,
+                  "%u tokens: %u rows are near", c->n_prompt, rows.n_near);
+    }
+}
+
+/* Two blocks of 128 positions, more short ones than rows see, more rows than are scored at a
+ * time. */
+Test(cuda_condensed, a_long_sequence_is_the_same_in_chunks) {
+    static struct rows at_once, other;
+    int32_t token[LONG];
+    struct rng rng = {5};
+
+    for (uint32_t i = 0; i < LONG; i++)
+        token[i] = (int32_t)rng_below(&rng, 384);
+    run(&at_once, token, LONG, 0, NULL, 0);
+    for (uint32_t chunk = 61; chunk <= 131; chunk += 70) {
+        run(&other, token, LONG, chunk, NULL, 0);
+        for (uint32_t i = 0; i < LONG; i++)
+            cr_expect(at_once.digest[i] && at_once.digest[i] == other.digest[i],
+                      "by %u: position %u", chunk, i);
+    }
+}
+
+/* With the self-test and the proof. */
+static bool opens(void) {
+    char path[TEST_DATA_PATH];
+    const struct driver_opts o = {.backend = "cuda",
+                                  .path = test_data_file(path, "golden", "deepseek4", ".gguf"),
+                                  .max_rows = 20,
+                                  .n_pages = 8,
+                                  .max_seqs = 2};
+    struct err err = {0};
+    struct driver d;
+    int r;
+
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    r = driver_open(&d, &o, &err);
+    if (r == 0)
+        driver_close(&d);
+    cr_expect(r == 0 || r == -EIO || err.message[0]);
+    cr_expect(fake_find()->n_live == 0, "%d left", fake_find()->n_live);
+    return r == 0;
+}
+
+/* Not score_blocks: rows of the proof see all blocks. */
+Test(cuda_condensed, a_device_that_is_wrong_is_refused) {
+    static const char *const kernels[] = {"blend",           "spread",    "turn_heads",
+                                          "condense",        "keep_rows", "choose_blocks",
+                                          "attend_condensed"};
+    struct fake_cuda *fake = fake_find();
+
+    cr_assert(opens());
+    for (size_t i = 0; i < ARRAY_SIZE(kernels); i++) {
+        fake->broken = kernels[i];
+        cr_expect(!opens(), "%s does nothing", kernels[i]);
+        fake->broken = NULL;
+        fake->faulty = kernels[i];
+        cr_expect(!opens(), "%s fails", kernels[i]);
+        fake->faulty = NULL;
+        fake->fail_at = 0;
+        fake->sticky = false;
+    }
+}
